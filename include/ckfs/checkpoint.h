@@ -1,0 +1,170 @@
+// The public API of ckfs: open a checkpoint, list its views, read their files.
+//
+//   auto checkpoint = ckfs::Checkpoint::open("DeepSeek-V3");
+//   auto view = checkpoint->view("bf16-safetensors");
+//   auto file = (*view)->open("model-00001-of-000163.safetensors");
+//   file->read(0, buffer);
+//
+// All classes are safe for concurrent use by several threads. Nothing here needs a mount: the
+// program `ckfs` (mount, export, cat, ls, inspect) is written with this API alone.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ckfs/error.h>
+#include <ckfs/types.h>
+
+namespace ckfs {
+
+struct OpenOptions {
+  // How fast, and with what. None of these changes a byte.
+
+  /// Bytes of memory for everything beside the catalog: tiles, buffers, rendered text. At least
+  /// 64 MiB.
+  std::uint64_t memory = std::uint64_t{1} << 30;
+  IoEngine io = IoEngine::Auto;
+  /// Threads that decode; 0: one for each CPU.
+  unsigned threads = 0;
+  /// Bytes of a tile; 0: chosen from the budget. For tests.
+  std::uint64_t tile_bytes = 0;
+};
+
+/// One file of a view. Sizes and everything else here are fixed when the checkpoint is opened.
+struct FileInfo {
+  std::string path;  // within the view, with '/'
+  std::uint64_t size = 0;
+  Exactness exactness = Exactness::BitExact;  // the least exact of its tensors
+  std::size_t tensors = 0;                    // target tensors in it; 0 for a side file
+  std::uint64_t inode = 0;  // stable hash of view, parameters and path; never 0 or 1
+};
+
+/// One tensor of a view.
+struct TensorInfo {
+  std::string_view name;   // valid as long as the View
+  std::string_view dtype;  // safetensors' name: "BF16"
+  std::span<const std::int64_t> shape;
+  std::size_t file = 0;  // index in View::files()
+  Exactness exactness = Exactness::BitExact;
+};
+
+/// Why something of a checkpoint cannot be shown: `subject` names a tensor or file.
+struct Reason {
+  std::string subject;
+  std::string text;
+};
+
+/// A view's name, and, where the source cannot give it, every reason.
+struct ViewInfo {
+  std::string name;
+  std::string description;  // one line
+  bool available = false;
+  std::vector<Reason> reasons;  // why it is not available
+  std::vector<Reason> remarks;  // what passes unchanged, what is left out
+};
+
+/// Counters since the checkpoint was opened; all in bytes or in events.
+struct Statistics {
+  struct File {
+    std::string path;
+    std::uint64_t bytes = 0;
+    std::uint64_t requests = 0;
+  };
+  std::vector<File> source;        // only files that were read
+  std::uint64_t source_bytes = 0;  // the sum of source[].bytes
+  std::uint64_t requests = 0;      // reads by users of the views
+  std::uint64_t bytes_to_readers = 0;
+  std::uint64_t tiles = 0;   // tiles and ahead-of-reader chunks computed
+  std::uint64_t hits = 0;    // requests that found theirs computed
+  std::uint64_t memory = 0;  // budgeted memory in use now
+  std::uint64_t memory_peak = 0;
+  std::uint64_t memory_budget = 0;
+  std::string io;  // "uring" or "pread"
+};
+
+/// A file of a view, open for one reader: it remembers where that reader is and computes ahead.
+class ViewFile {
+ public:
+  const FileInfo& info() const;
+
+  /// Fills `out` from `offset`; gives the number of bytes, which is out.size() except at the end of
+  /// the file. Errors: Io, Stale, Corrupt; then `out` is unspecified.
+  Result<std::size_t> read(std::uint64_t offset, std::span<std::byte> out);
+
+  /// The same without a copy where the bytes are at hand.
+  Result<Bytes> read(std::uint64_t offset, std::size_t size);
+
+  class Impl;
+  explicit ViewFile(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+ private:
+  std::shared_ptr<Impl> impl_;
+};
+
+/// A directory of files in one form. Immutable.
+class View {
+ public:
+  /// Canonical: keys sorted, defaults left out: "bf16-safetensors@max_shard=5GB".
+  const std::string& name() const;
+
+  /// By path.
+  std::span<const FileInfo> files() const;
+
+  /// The target tensors in the order of their files' layout; empty for `source`.
+  std::vector<TensorInfo> tensors() const;
+
+  Result<ViewFile> open(std::string_view path) const;
+
+  class Impl;
+  explicit View(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+
+ private:
+  std::shared_ptr<const Impl> impl_;
+};
+
+/// A checkpoint whose headers have been read. Sizes, names, times and inodes of all views are fixed
+/// from here on; no tensor data has been read.
+class Checkpoint {
+ public:
+  /// `source`: a directory, a file, or a hub cache entry. Errors: NotFound, Corrupt, Unsupported,
+  /// Io, each with one line that names the file and the fact.
+  static Result<Checkpoint> open(const std::filesystem::path& source,
+                                 const OpenOptions& options = {});
+
+  /// All views that ckfs knows, also those this checkpoint cannot give; in the order of the docs.
+  std::vector<ViewInfo> views() const;
+
+  /// `spelling` is a view's name, perhaps with parameters: "bf16-safetensors@max_shard=5GB". Every
+  /// spelling of one view gives the same files and inodes. Errors: NotFound (no such view or
+  /// parameter), InvalidArgument (bad value), Unsupported (the source cannot give it; with
+  /// reasons).
+  Result<View> view(std::string_view spelling) const;
+
+  /// Newest mtime of the source in whole seconds since 1970; never 0.
+  std::int64_t mtime() const;
+  /// A hash over the names, sizes and mtimes of the source's files.
+  std::uint64_t fingerprint() const;
+
+  Statistics statistics() const;
+
+  class Impl;
+  explicit Checkpoint(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+  const Impl& impl() const { return *impl_; }
+
+ private:
+  std::shared_ptr<Impl> impl_;
+};
+
+/// "0.1.0"
+std::string_view version();
+
+/// Grows when the bytes of some view change for the same source and parameters (see CHANGELOG).
+inline constexpr int kLayoutVersion = 1;
+
+}  // namespace ckfs

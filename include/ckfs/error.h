@@ -1,0 +1,60 @@
+// What can go wrong, as a value. One closed set of codes serves the library, the exit code of the
+// program and the errno of the mount (src/fuse/to_errno.h), so a code is added only together with a
+// new errno or exit code.
+//
+// Values of these types are immutable and may be shared between threads.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <tl/expected.hpp>
+#include <utility>
+
+namespace ckfs {
+
+enum class ErrorCode : std::uint8_t {
+  NotFound,         // no such checkpoint, view, file or tensor
+  Corrupt,          // the bytes of a file contradict its format
+  Unsupported,      // well-formed, but not something ckfs can serve
+  InvalidArgument,  // the caller asked for something that has no meaning
+  Io,               // a system call failed; system_error() tells which errno
+  Stale,            // a source file is no longer the one that was opened
+  OutOfMemory,      // more memory was asked for than the budget can ever give
+  Internal,         // a bug in ckfs
+  NotDirectory,     // the rest comes from src/fs only
+  IsDirectory,
+  ReadOnly,
+  BadHandle,
+  NoAttribute,
+};
+
+/// An error: its code, a message of the form `THING: FACT (LIMIT)`, and the errno of the system
+/// call behind it (0 where there was none).
+class [[nodiscard]] Error {
+ public:
+  Error(ErrorCode code, std::string message, int system_error = 0)
+      : code_(code), system_error_(system_error), message_(std::move(message)) {}
+
+  ErrorCode code() const { return code_; }
+  int system_error() const { return system_error_; }
+  const std::string& message() const { return message_; }
+
+  /// The same error, told from further out: `context: message`.
+  Error within(const std::string& context) const {
+    return {code_, context + ": " + message_, system_error_};
+  }
+
+ private:
+  ErrorCode code_;
+  int system_error_;
+  std::string message_;
+};
+
+/// A value or the Error that stands in its way. Wrapped here so that the move to std::expected is
+/// one line (C++20 has none).
+template <typename T>
+using Result = tl::expected<T, Error>;
+
+using Failure = tl::unexpected<Error>;
+
+}  // namespace ckfs

@@ -1,0 +1,49 @@
+// The interface all reading goes through: a set of numbered, immutable files.
+//
+// Implementations: io/source_files.h (real files), tests/support/memory_source.h (bytes in memory,
+// faults by script). Safe for concurrent use by several threads.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "base/error.h"
+
+namespace ckfs {
+
+/// A file's number in its ByteSource; dense from 0.
+using FileId = std::uint32_t;
+
+/// Fill `out` with the bytes [offset, offset + out.size()) of `file`.
+struct ReadRequest {
+  FileId file = 0;
+  std::uint64_t offset = 0;
+  std::span<std::byte> out;
+};
+
+class ByteSource {
+ public:
+  virtual ~ByteSource() = default;
+
+  /// Performs all requests, in any order and possibly at once; near ones may become one access.
+  /// On success every `out` is full. On an error the contents of every `out` are unspecified and
+  /// must not be used: there is no partial success and there are no zeros for missing bytes.
+  /// Errors: Io (with errno), Stale (the file is not the one whose size and mtime were recorded).
+  /// Requires: each range lies within size(file).
+  [[nodiscard]] virtual Result<void> read(std::span<const ReadRequest> batch) = 0;
+
+  virtual std::uint64_t size(FileId file) const = 0;
+
+  /// The name people know the file by, relative to the checkpoint; for messages and listings.
+  virtual const std::string& name(FileId file) const = 0;
+
+  /// One request. Named apart, so that an implementation's read() does not hide it.
+  [[nodiscard]] Result<void> read_at(FileId file, std::uint64_t offset, std::span<std::byte> out) {
+    const ReadRequest one{file, offset, out};
+    return read(std::span(&one, 1));
+  }
+};
+
+}  // namespace ckfs

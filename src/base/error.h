@@ -1,0 +1,46 @@
+// Error and Result are part of the public API (include/ckfs/error.h); this header adds the means to
+// make and to pass them on.
+#pragma once
+
+#include <fmt/format.h>
+#include <utility>
+
+#include <ckfs/error.h>
+
+namespace ckfs {
+
+/// Builds the Failure that a function returns: `return fail(ErrorCode::Corrupt, "{}: ...", name);`
+template <typename... Args>
+[[nodiscard]] Failure fail(ErrorCode code, fmt::format_string<Args...> text, Args&&... args) {
+  return Failure(Error(code, fmt::format(text, std::forward<Args>(args)...)));
+}
+
+/// The Failure of a system call on `thing`: `what` names the call or what it was for; `error` is
+/// its errno. The only place where an errno turns into an Error.
+[[nodiscard]] Failure system_failure(int error, std::string_view thing, std::string_view what);
+
+/// Aborts with file, line and text: a broken invariant of ckfs itself, never a bad file.
+[[noreturn]] void check_failed(const char* file, int line, const char* condition);
+
+}  // namespace ckfs
+
+#define CKFS_CONCAT_(a, b) a##b
+#define CKFS_CONCAT(a, b) CKFS_CONCAT_(a, b)
+
+/// CKFS_TRY(auto value, function());  -- declares `value`, or returns the Failure of function().
+#define CKFS_TRY(declaration, ...) \
+  CKFS_TRY_(CKFS_CONCAT(ckfs_try_, __LINE__), declaration, __VA_ARGS__)
+#define CKFS_TRY_(temporary, declaration, ...)                          \
+  auto temporary = (__VA_ARGS__);                                       \
+  if (!temporary) return ::ckfs::Failure(std::move(temporary).error()); \
+  declaration = std::move(temporary).value()
+
+/// CKFS_TRY_VOID(function());  -- the same for a Result<void>.
+#define CKFS_TRY_VOID(...)                                                            \
+  do {                                                                                \
+    auto ckfs_try_result = (__VA_ARGS__);                                             \
+    if (!ckfs_try_result) return ::ckfs::Failure(std::move(ckfs_try_result).error()); \
+  } while (false)
+
+#define CKFS_CHECK(condition) \
+  (static_cast<bool>(condition) ? void(0) : ::ckfs::check_failed(__FILE__, __LINE__, #condition))

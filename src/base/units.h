@@ -1,0 +1,18 @@
+// Sizes as people write them: 4_KiB, 1_MiB.
+#pragma once
+
+#include <cstdint>
+
+namespace ckfs {
+
+constexpr std::uint64_t operator""_KiB(unsigned long long n) {
+  return n << 10;
+}
+constexpr std::uint64_t operator""_MiB(unsigned long long n) {
+  return n << 20;
+}
+constexpr std::uint64_t operator""_GiB(unsigned long long n) {
+  return n << 30;
+}
+
+}  // namespace ckfs

@@ -1,0 +1,63 @@
+// Byte positions in a target file: which bytes are literal text, which come from tensors, which
+// from a source file. Sizes are exact before any tensor byte is read.
+//
+// A FileLayout is immutable and safe for concurrent use; it costs 24 bytes a tensor. Literal text
+// is measured when the layout is made and rendered when it is read.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/byte_range.h"
+#include "base/byte_source.h"
+#include "base/error.h"
+#include "view/view.h"
+
+namespace ckfs {
+
+/// A run of a target file's bytes, up to the next segment or the end of the file.
+struct Segment {
+  enum class Kind : std::uint8_t {
+    Literal,  // text number `id` of the layout
+    Tensor,   // all bytes of tensor number `id` of the definition
+    File,     // bytes of source file `id`, from `source_offset`
+    Zero,     // padding
+  };
+  std::uint64_t begin = 0;          // in the target file
+  std::uint64_t source_offset = 0;  // File only
+  std::uint32_t id = 0;
+  Kind kind = Kind::Zero;
+};
+
+/// Text of a known size that is made when needed. `render` gives exactly `size` bytes, always the
+/// same.
+struct Literal {
+  std::uint64_t size = 0;
+  std::function<std::string()> render;
+};
+
+struct FileLayout {
+  std::string path;         // within the view
+  std::uint64_t size = 0;   // bytes
+  std::uint64_t inode = 0;  // stable hash of (canonical view name, path); never 0 or 1
+  Exactness exactness = Exactness::BitExact;
+  std::size_t tensor_count = 0;
+  std::shared_ptr<const Definition> definition;  // the tensors that segments name
+  std::vector<Segment> segments;                 // by begin, from 0, without gaps
+  std::vector<Literal> literals;
+
+  /// The bytes of segment `index`.
+  ByteRange range(std::size_t index) const;
+  /// The segment that holds byte `offset`. Requires: offset < size.
+  std::size_t find(std::uint64_t offset) const;
+};
+
+/// The whole view as files, sorted by path. Sizes are final from here.
+Result<std::vector<FileLayout>> lay_out(std::shared_ptr<const Definition> definition,
+                                        const ByteSource& source);
+
+}  // namespace ckfs

@@ -1,0 +1,38 @@
+// A view as a directory on disk, without FUSE: parallel, atomic per file, resumable.
+//
+// Files are written under temporary names, fsynced and renamed; OUT/.ckfs-export.json lists the
+// source's fingerprint, the view, the layout version, finished files, and for a large unfinished
+// file how far it is fsynced (in steps of 64 MiB). A second run with the same source and view goes
+// on from there; another source or view starts over.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+
+#include <ckfs/checkpoint.h>
+
+namespace ckfs {
+
+struct ExportOptions {
+  /// Files written at a time; 0: one for each CPU.
+  unsigned jobs = 0;
+  /// Files in OUT that are not the view's are an error, unless forced (they are left alone).
+  bool force = false;
+  /// Called from several threads, one at a time, with bytes done so far and the total.
+  std::function<void(std::uint64_t done, std::uint64_t total)> progress;
+};
+
+struct ExportResult {
+  std::uint64_t files = 0;       // written now
+  std::uint64_t files_kept = 0;  // finished by an earlier run
+  std::uint64_t bytes = 0;       // written now
+};
+
+/// Errors: InvalidArgument (OUT lies inside the source, or holds foreign files), Io (disk full:
+/// ENOSPC), and those of ViewFile::read. No file under its final name is ever incomplete.
+Result<ExportResult> export_view(const Checkpoint& checkpoint, const View& view,
+                                 const std::filesystem::path& source,
+                                 const std::filesystem::path& out, const ExportOptions& options);
+
+}  // namespace ckfs

@@ -1,0 +1,134 @@
+// A target tensor as a lazy expression over storages, kept in one normal form: boxes.
+//
+// All layout operations of the known converters (transpose, reshape, slice, stack, concatenate,
+// interleave, pad) compose into a piecewise affine map from the target's flat row-major index to
+// flat indices of storages. A box is one affine piece: a nest of loops, each with a stride in the
+// target and a stride in the storage, both in elements; so a factored dimension (an interleave, a
+// split of heads) is just one more loop. Evaluators (src/engine) know boxes and nothing else.
+//
+// Expressions are values; they are immutable once made and cheap to copy (boxes are shared).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "source/catalog.h"
+#include "tensor/dtype.h"
+
+namespace ckfs {
+
+/// One loop of a box: index k < count moves the target by k * target_stride elements and the
+/// storage by k * source_stride elements.
+struct Loop {
+  std::int64_t count = 1;
+  std::int64_t target_stride = 0;
+  std::int64_t source_stride = 0;
+
+  bool operator==(const Loop&) const = default;
+};
+
+/// What happens to each value of a box, in order, each step with its own rounding dtype.
+struct Step {
+  enum class Kind : std::uint8_t {
+    Cast,             // to `dtype`
+    Multiply,         // by `operand`, in `dtype`; the value has that dtype before and after
+    Add,              // `operand`, in `dtype`
+    FlushSubnormals,  // subnormal values of `dtype` become zero of the same sign
+    CanonicalNan,     // NaN becomes the positive quiet NaN of `dtype`
+  };
+  Kind kind = Kind::Cast;
+  DType dtype = DType::F32;
+  double operand = 0;
+
+  bool operator==(const Step&) const = default;
+};
+
+using Program = std::vector<Step>;
+
+/// A piece of the target: either a constant (padding; all zero bits) or a strided view of one
+/// storage. Loops are sorted by target_stride, largest first, and are digits of the target's flat
+/// index: each target_stride exceeds the span of all inner loops; no loop has count 1.
+struct Box {
+  static constexpr StorageId kConstant = ~StorageId{0};
+
+  StorageId source = kConstant;
+  std::int64_t target_offset = 0;
+  std::int64_t source_offset = 0;
+  std::vector<Loop> loops;
+  std::shared_ptr<const Program> program;  // nullptr: none, a pure move
+
+  bool is_constant() const { return source == kConstant; }
+  std::int64_t numel() const;
+  bool operator==(const Box& other) const;
+};
+
+/// A tensor: dtype, shape, and boxes that visit each of its elements exactly once.
+class TensorExpr {
+ public:
+  /// The stored tensor as it is decoded: value dtype of its storage, no step.
+  static TensorExpr stored(const Catalog& catalog, TensorId tensor);
+
+  DType dtype() const { return dtype_; }
+  std::span<const std::int64_t> shape() const { return shape_; }
+  std::int64_t numel() const;
+  /// Bytes in the target; whole bytes by construction.
+  std::uint64_t nbytes() const;
+
+  /// The boxes. An expression over one whole storage (the common case, which keeps no list) gives
+  /// one box with at most one loop.
+  std::vector<Box> boxes() const;
+
+  /// Where the tensor is one whole storage in row-major order: which, and the steps (nullptr:
+  /// none).
+  struct Whole {
+    StorageId storage;
+    std::shared_ptr<const Program> program;
+  };
+  std::optional<Whole> whole() const;
+
+  // Operations. Each gives a new expression, or an Error (InvalidArgument, or Unsupported where the
+  // result is no list of boxes) that says the rule; the caller puts the tensor's name before it.
+
+  /// New dimension d is old dimension permutation[d].
+  Result<TensorExpr> transpose(std::span<const std::int64_t> permutation) const;
+  /// The same elements in row-major order under another shape.
+  Result<TensorExpr> reshape(std::span<const std::int64_t> shape) const;
+  /// Elements begin, begin + step, ... (count of them) of dimension `dim`.
+  Result<TensorExpr> slice(std::int64_t dim, std::int64_t begin, std::int64_t count,
+                           std::int64_t step = 1) const;
+  /// Zero elements before and after along `dim`.
+  Result<TensorExpr> pad(std::int64_t dim, std::int64_t before, std::int64_t after) const;
+  /// One more step for every value. A Cast to the dtype it has is no step.
+  Result<TensorExpr> then(Step step) const;
+  Result<TensorExpr> cast(DType dtype) const { return then({Step::Kind::Cast, dtype, 0}); }
+
+  /// Equal shapes on a new dimension `dim`. The dtypes must be equal (promote with cast first).
+  static Result<TensorExpr> stack(std::span<const TensorExpr> parts, std::int64_t dim);
+  /// One after another along `dim`.
+  static Result<TensorExpr> concat(std::span<const TensorExpr> parts, std::int64_t dim);
+  /// Element k of each part in turn along `dim`: a0 b0 a1 b1 ...
+  static Result<TensorExpr> interleave(std::span<const TensorExpr> parts, std::int64_t dim);
+  /// `parts` equal slices along `dim`.
+  Result<std::vector<TensorExpr>> split(std::int64_t dim, std::int64_t parts) const;
+
+ private:
+  TensorExpr() = default;
+
+  DType dtype_ = DType::F32;
+  std::shared_ptr<const std::vector<std::int64_t>> own_shape_;  // nullptr: the catalog's
+  std::span<const std::int64_t> shape_;
+  StorageId storage_ = Box::kConstant;      // where boxes_ is nullptr
+  std::shared_ptr<const Program> program_;  // where boxes_ is nullptr
+  std::shared_ptr<const std::vector<Box>> boxes_;
+};
+
+/// The part of `box` whose target indices lie in [begin, end), as boxes; in the order of their
+/// target offsets as far as the loops allow. The one function by which slices and reads cut boxes.
+std::vector<Box> clip(const Box& box, std::int64_t begin, std::int64_t end);
+
+}  // namespace ckfs

@@ -1,0 +1,86 @@
+// The mounted tree as a read-only filesystem that knows neither tensors nor FUSE: inode numbers in,
+// attributes and bytes out.
+//
+//   /                 one directory per available view, and .ckfs
+//   /<view>[@k=v,..]  files of the view; parameterised views appear on lookup
+//   /.ckfs            views.json and status.json: snapshots taken at open
+//
+// Inode numbers are stable hashes of (canonical view, path); the root is 1. At most 64
+// parameterised views are held: the least recently used one without lookups or open files goes, and
+// comes back with the same inodes. Safe for concurrent use by several threads; no lock is held
+// while bytes are read or computed.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ckfs/checkpoint.h>
+
+namespace ckfs {
+
+using InodeNumber = std::uint64_t;
+inline constexpr InodeNumber kRootInode = 1;
+
+struct Attributes {
+  InodeNumber inode = 0;
+  bool directory = false;
+  std::uint64_t size = 0;
+  std::int64_t mtime = 0;  // seconds since 1970; also ctime and atime
+  std::uint32_t links = 1;
+  /// Bytes change from open to open (.ckfs): no page cache, size 0 as in /proc.
+  bool volatile_content = false;
+};
+
+struct DirectoryEntry {
+  std::string name;
+  Attributes attributes;
+  std::uint64_t next_offset = 0;  // pass it to read the rest
+};
+
+struct FilesystemOptions {
+  /// mtime of everything; absent: the checkpoint's.
+  std::optional<std::int64_t> mtime;
+};
+
+struct FilesystemStatistics {
+  std::uint64_t bytes = 0;  // sum of the sizes of all built-in views' files
+  std::uint64_t files = 0;
+};
+
+class Filesystem {
+ public:
+  Filesystem(Checkpoint checkpoint, const FilesystemOptions& options);
+  ~Filesystem();
+
+  /// Counts as one kernel lookup of the inode: forget() gives it back. Errors: NotFound,
+  /// NotDirectory.
+  Result<Attributes> lookup(InodeNumber parent, std::string_view name);
+  void forget(InodeNumber inode, std::uint64_t lookups);
+  Result<Attributes> attributes(InodeNumber inode);
+
+  /// Entries from `offset` (0: the beginning), sorted by name, "." and ".." first.
+  Result<std::vector<DirectoryEntry>> list(InodeNumber directory, std::uint64_t offset,
+                                           std::size_t limit);
+
+  /// Gives a handle for read() and close(). Errors: NotFound, IsDirectory.
+  Result<std::uint64_t> open(InodeNumber inode);
+  /// Short only at the end of the file; empty beyond it.
+  Result<Bytes> read(std::uint64_t handle, std::uint64_t offset, std::size_t size);
+  void close(std::uint64_t handle);
+
+  /// user.ckfs.exactness, user.ckfs.source, user.ckfs.view. Errors: NoAttribute.
+  Result<std::string> attribute(InodeNumber inode, std::string_view name);
+  Result<std::vector<std::string>> attribute_names(InodeNumber inode);
+
+  FilesystemStatistics statistics() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace ckfs

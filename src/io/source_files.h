@@ -1,0 +1,77 @@
+// Real files as a ByteSource: opened when first read, at most so many at a time, and checked before
+// and after every read against the size and mtime that were recorded when the checkpoint was
+// opened.
+//
+// add() is for the opening phase, by one thread (reading while adding is allowed); read() is safe
+// for concurrent use by several threads.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ckfs/types.h>
+
+#include "base/byte_source.h"
+
+namespace ckfs {
+
+/// What tells one version of a file from another.
+struct Fingerprint {
+  std::uint64_t size = 0;
+  std::int64_t mtime_ns = 0;
+  std::uint64_t device = 0;
+  std::uint64_t inode = 0;
+};
+
+struct IoOptions {
+  IoEngine engine = IoEngine::Auto;
+  /// Requests in flight per thread with io_uring (fuse-perf.md E: 8 to 16 for cold files).
+  unsigned queue_depth = 16;
+  /// Open descriptors kept; a checkpoint may have thousands of files.
+  std::size_t max_open_files = 256;
+  /// Two requests on one file become one access when at most this many bytes lie between them ...
+  std::uint64_t coalesce_gap = 4096;
+  /// ... and one access is at most this long; longer ones are cut, to have several in flight.
+  std::uint64_t max_access = std::uint64_t{1} << 20;
+};
+
+struct IoStatistics {
+  struct File {
+    std::uint64_t bytes = 0;
+    std::uint64_t requests = 0;
+  };
+  std::vector<File> files;  // by FileId
+};
+
+class SourceFiles final : public ByteSource {
+ public:
+  /// Errors: Unsupported for IoEngine::Uring where the kernel or a seccomp filter forbids it. With
+  /// Auto that is said once in the log (info) and pread is used.
+  static Result<std::unique_ptr<SourceFiles>> create(const IoOptions& options);
+  ~SourceFiles() override;
+
+  /// Registers a regular file (symbolic links are followed now, once) and records its fingerprint.
+  /// `name` is what messages call it. Errors: NotFound, Io, InvalidArgument (not a regular file).
+  Result<FileId> add(std::string name, const std::filesystem::path& path);
+
+  Result<void> read(std::span<const ReadRequest> batch) override;
+  std::uint64_t size(FileId file) const override;
+  const std::string& name(FileId file) const override;
+
+  const Fingerprint& fingerprint(FileId file) const;
+  std::size_t count() const;
+  /// Auto never: what is really used.
+  IoEngine engine() const;
+  IoStatistics statistics() const;
+
+ private:
+  class Impl;
+  explicit SourceFiles(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace ckfs

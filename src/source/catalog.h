@@ -1,0 +1,212 @@
+// What a checkpoint holds, known from its headers alone: the result of opening a source, and all
+// that the rest of ckfs knows of it.
+//
+// A Catalog is immutable after CatalogBuilder::build() and safe for concurrent use. It costs 100 to
+// 200 bytes a tensor: names and shapes live in arenas (equal shapes once), everything else is an
+// index. Spans and string_views that leave it are valid as long as the Catalog is.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <variant>
+#include <vector>
+
+#include "base/byte_source.h"
+#include "tensor/dtype.h"
+
+namespace ckfs {
+
+using TensorId = std::uint32_t;
+using StorageId = std::uint32_t;
+
+/// `nbytes` bytes of a storage, at `offset` in `file`.
+struct Extent {
+  FileId file = 0;
+  std::uint64_t offset = 0;
+  std::uint64_t nbytes = 0;
+
+  bool operator==(const Extent&) const = default;
+};
+
+/// FP8 weights with one scale for each block of rows x columns (DeepSeek-V3): the value of element
+/// (b, r, c) of the storage, seen as [batch, rows, columns], is f32(q) * f32(scale[b][r /
+/// block_rows][c / block_columns]). The scale is a storage of shape [batch, ceil(rows /
+/// block_rows), ceil(columns / block_columns)] and dtype F32, BF16, F8E8M0 or U8 (then 2^(u-127)
+/// with 255 = infinity, transformers integrations/finegrained_fp8.py).
+struct BlockScale {
+  StorageId scale = 0;
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;
+  std::int64_t block_rows = 0;
+  std::int64_t block_columns = 0;
+};
+
+/// How stored bytes stand for elements: plain (the bytes are elements of `dtype`), or a decoding
+/// whose values are F32. The granule, the least run that decodes at once, is 1 for all of these.
+using Encoding = std::variant<std::monostate, BlockScale>;
+
+/// A dense row-major run of elements, laid over a list of extents in order. An element never
+/// crosses an extent's border.
+struct Storage {
+  DType dtype = DType::U8;             // of the stored elements
+  std::int64_t numel = 0;              // elements
+  std::span<const Extent> extents;     // the sum of nbytes is that of numel elements
+  const Encoding* encoding = nullptr;  // nullptr: plain
+
+  /// The dtype of the values that decoding gives: dtype if plain, else F32.
+  DType value_dtype() const { return encoding ? DType::F32 : dtype; }
+};
+
+/// A part of a stored tensor's index space that lies in one storage: index (i0, i1, ...) with
+/// begin[d] <= i[d] < begin[d] + count[d] is element offset + sum (i[d] - begin[d]) * stride[d].
+struct StorageBox {
+  StorageId storage = 0;
+  std::int64_t offset = 0;
+  std::vector<std::int64_t> begin, count, stride;
+};
+
+/// A tensor of the checkpoint. In the common case it is the whole of one storage in row-major
+/// order; then `boxes` is empty. Otherwise its boxes tile its shape.
+struct StoredTensor {
+  std::string_view name;
+  std::span<const std::int64_t> shape;  // logical, also where encoded
+  StorageId storage = 0;
+  std::span<const StorageBox> boxes;
+};
+
+/// A file that is shown as it is: configuration, tokenizer, code, or (in the view `source`) a
+/// shard. Its bytes are those of ByteSource file `file`.
+struct SourceFile {
+  std::string path;  // relative to the checkpoint, with '/'
+  FileId file = 0;
+};
+
+/// A thing `ckfs inspect` says about the checkpoint, not an error: a tensor that the index leaves
+/// out, a weight file that no view shows.
+struct Note {
+  std::string subject;  // a file or tensor name
+  std::string text;
+};
+
+/// Why a tensor cannot be shown as numbers: an unknown quantization, a scale of an odd shape. Views
+/// that need the tensor are absent; `source` is not.
+struct Obstacle {
+  std::string tensor;
+  std::string reason;
+};
+
+/// What a Hugging Face model directory has beside its weights.
+struct ModelDirectory {
+  /// config.json as it is; absent for a single file or a directory without one.
+  std::optional<std::string> config;
+  /// Files that a converted view shows verbatim (not config.json, not weights, not an index).
+  std::vector<SourceFile> side_files;
+};
+
+/// One file of weights and the tensors it holds, in the source's own order.
+struct Shard {
+  std::string path;
+  FileId file = 0;
+  std::vector<TensorId> tensors;  // the ones that views show: no companions
+};
+
+class Catalog {
+ public:
+  /// "safetensors": what kind of checkpoint, for people.
+  const std::string& kind() const { return kind_; }
+
+  /// "fp8 (blocks of 128 x 128)" or empty for a plain checkpoint.
+  const std::string& quantization() const { return quantization_; }
+  bool is_quantized() const { return !quantization_.empty(); }
+
+  /// All tensors by name in byte order: the ones to show, and companions.
+  std::span<const StoredTensor> tensors() const { return tensors_; }
+  const StoredTensor& tensor(TensorId id) const { return tensors_[id]; }
+  const Storage& storage(StorageId id) const { return storages_[id]; }
+  /// A tensor's own storage where it has just one.
+  const Storage& storage(const StoredTensor& tensor) const { return storages_[tensor.storage]; }
+  std::optional<TensorId> find(std::string_view name) const;
+
+  /// The dtype a view sees before its casts: that of the decoded values.
+  DType value_dtype(TensorId id) const { return storage(tensors_[id]).value_dtype(); }
+
+  /// The tensors that views show (not companions), by shard in the order of shard paths.
+  std::span<const Shard> shards() const { return shards_; }
+
+  const ModelDirectory& model() const { return model_; }
+  /// Every file of the source, by path: the view `source`.
+  std::span<const SourceFile> files() const { return files_; }
+  std::span<const Note> notes() const { return notes_; }
+  std::span<const Obstacle> obstacles() const { return obstacles_; }
+
+  /// Newest mtime of the source's files in whole seconds since 1970, never 0.
+  std::int64_t mtime() const { return mtime_; }
+  /// A hash over the names, sizes and mtimes of all files: another value, another source.
+  std::uint64_t fingerprint() const { return fingerprint_; }
+
+ private:
+  friend class CatalogBuilder;
+  Catalog() = default;
+
+  std::string kind_, quantization_;
+  std::deque<std::string> names_;                 // arena chunks
+  std::deque<std::vector<std::int64_t>> shapes_;  // arena, equal shapes once
+  std::deque<std::vector<Extent>> extents_;       // arena chunks
+  std::deque<std::vector<StorageBox>> boxes_;
+  std::deque<Encoding> encodings_;
+  std::vector<Storage> storages_;
+  std::vector<StoredTensor> tensors_;
+  std::vector<Shard> shards_;
+  std::vector<SourceFile> files_;
+  std::vector<Note> notes_;
+  std::vector<Obstacle> obstacles_;
+  ModelDirectory model_;
+  std::int64_t mtime_ = 1;
+  std::uint64_t fingerprint_ = 0;
+};
+
+/// Collects a Catalog. Not for concurrent use.
+class CatalogBuilder {
+ public:
+  explicit CatalogBuilder(std::string kind);
+
+  /// Adds a storage. Requires: the extents' sizes add up to `numel` elements of `dtype`.
+  StorageId add_storage(DType dtype, std::int64_t numel, std::span<const Extent> extents);
+
+  /// Says how the bytes of `storage` stand for values.
+  void set_encoding(StorageId storage, Encoding encoding);
+
+  /// Adds a tensor that is the whole of `storage` (boxes empty), or is made of boxes.
+  /// Requires: the name is new; the product of `shape` is the storage's numel where there are no
+  /// boxes. The id is provisional: build() sorts by name and renumbers shards' ids with it.
+  TensorId add_tensor(std::string_view name, std::span<const std::int64_t> shape, StorageId storage,
+                      std::vector<StorageBox> boxes = {});
+
+  void add_shard(Shard shard);
+  void add_file(SourceFile file);
+  void add_note(std::string subject, std::string text);
+  void add_obstacle(std::string tensor, std::string reason);
+  void set_quantization(std::string text);
+  void set_model(ModelDirectory model);
+  /// Takes the mtime (nanoseconds) of one source file into account.
+  void saw_file(std::string_view name, std::uint64_t size, std::int64_t mtime_ns);
+
+  /// Sorts tensors by name, shards and files by path, and hands the catalog over.
+  std::shared_ptr<const Catalog> build() &&;
+
+ private:
+  std::unique_ptr<Catalog> catalog_;
+  std::string_view keep_name(std::string_view name);
+  std::span<const std::int64_t> keep_shape(std::span<const std::int64_t> shape);
+  std::span<const Extent> keep_extents(std::span<const Extent> extents);
+  std::map<std::vector<std::int64_t>, std::span<const std::int64_t>> shape_index_;
+};
+
+}  // namespace ckfs

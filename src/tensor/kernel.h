@@ -1,0 +1,52 @@
+// Element kernels: the only code that looks at the value of an element.
+//
+// Every kernel exists twice: a plain one that reads like its definition (Reference) and a fast one
+// (Fast: vectors where the CPU has them, chosen once at run time). Both give the same bits for all
+// inputs, NaN included; tests/tensor holds them to it. Kernels work on whole elements at any
+// alignment, input and output do not overlap, and they are safe for concurrent use.
+//
+// NaN: a rounded or computed NaN becomes the quiet NaN of the target dtype with the sign of the
+// stored element and zero payload (7fc0/ffc0, 7e00/fe00, 7fc00000/ffc00000). A widening cast keeps
+// sign and payload, shifted. Rounding is to nearest, ties to even; overflow goes to infinity;
+// subnormals are kept. Compiled with -ffp-contract=off: no fused multiply-add.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "tensor/dtype.h"
+
+namespace ckfs {
+
+enum class KernelSet : std::uint8_t { Reference, Fast };
+
+/// Converts `count` elements at `in` to elements at `out`.
+using CastKernel = void (*)(const std::byte* in, std::byte* out, std::size_t count);
+
+/// The cast between two of F64, F32, F16, BF16, or from F8E4M3, F8E5M2, F8E4M3FNUZ, F8E5M2FNUZ,
+/// F8E8M0 to F32; nullptr for every other pair, and where from == to. F64 goes by way of F32, as
+/// torch does it. F8 to F32 is exact; F8E8M0 255 is NaN.
+CastKernel find_cast(DType from, DType to, KernelSet set = KernelSet::Fast);
+
+/// out[i] = cast<to>( f32(in[i]) * scale ): the product is rounded to F32 first, then to `to`
+/// (arithmetic of DeepSeek-V3 inference/kernel.py, weight_dequant_kernel).
+using ScaleKernel = void (*)(const std::byte* in, float scale, std::byte* out, std::size_t count);
+
+/// For `from` in F8E4M3, F8E5M2, F8E4M3FNUZ, F8E5M2FNUZ and `to` in F32, F16, BF16; else nullptr.
+ScaleKernel find_scale(DType from, DType to, KernelSet set = KernelSet::Fast);
+
+/// One dimension of a strided copy; strides in elements, they may be negative or zero (source).
+struct CopyLoop {
+  std::int64_t count = 0;
+  std::int64_t in_stride = 0;
+  std::int64_t out_stride = 0;
+};
+
+/// Copies the elements of `element_bytes` (1, 2, 4, 8 or 16) bytes that a nest of loops visits,
+/// outermost first, from `in` to `out`; both point at the element where all indices are zero. No
+/// loop: one element.
+void copy_strided(std::span<const CopyLoop> loops, std::size_t element_bytes, const std::byte* in,
+                  std::byte* out, KernelSet set = KernelSet::Fast);
+
+}  // namespace ckfs

@@ -6,9 +6,14 @@
 // alignment, input and output do not overlap, and they are safe for concurrent use.
 //
 // NaN: a rounded or computed NaN becomes the quiet NaN of the target dtype with the sign of the
-// stored element and zero payload (7fc0/ffc0, 7e00/fe00, 7fc00000/ffc00000). A widening cast keeps
-// sign and payload, shifted. Rounding is to nearest, ties to even; overflow goes to infinity;
-// subnormals are kept. Compiled with -ffp-contract=off: no fused multiply-add.
+// stored element and zero payload (7fc0/ffc0, 7e00/fe00, 7fc00000/ffc00000). A widening cast (BF16
+// or F16 to F32 or F64, F32 to F64, F8E5M2 to F32) keeps sign and payload, shifted, and so keeps a
+// signalling NaN signalling. The formats with a single NaN have no payload to keep: in F32 F8E4M3
+// 7f and ff are 7fc00000 and ffc00000, F8E4M3FNUZ and F8E5M2FNUZ 80 is ffc00000 (its sign bit is
+// set), F8E8M0 ff is 7fc00000.
+//
+// Rounding is to nearest, ties to even; overflow goes to infinity; subnormals are kept. Compiled
+// with -ffp-contract=off: no fused multiply-add.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +31,7 @@ using CastKernel = void (*)(const std::byte* in, std::byte* out, std::size_t cou
 
 /// The cast between two of F64, F32, F16, BF16, or from F8E4M3, F8E5M2, F8E4M3FNUZ, F8E5M2FNUZ,
 /// F8E8M0 to F32; nullptr for every other pair, and where from == to. F64 goes by way of F32, as
-/// torch does it. F8 to F32 is exact; F8E8M0 255 is NaN.
+/// torch does it. F8 to F32 is exact; F8E8M0 0 is 2^-127 and 255 is NaN.
 CastKernel find_cast(DType from, DType to, KernelSet set = KernelSet::Fast);
 
 /// out[i] = cast<to>( f32(in[i]) * scale ): the product is rounded to F32 first, then to `to`
@@ -34,7 +39,18 @@ CastKernel find_cast(DType from, DType to, KernelSet set = KernelSet::Fast);
 using ScaleKernel = void (*)(const std::byte* in, float scale, std::byte* out, std::size_t count);
 
 /// For `from` in F8E4M3, F8E5M2, F8E4M3FNUZ, F8E5M2FNUZ and `to` in F32, F16, BF16; else nullptr.
+/// A product that is NaN has the sign bit of the stored element, whatever the scale's.
 ScaleKernel find_scale(DType from, DType to, KernelSet set = KernelSet::Fast);
+
+/// The same for a piece of a row whose scale changes every `block` elements: element i is scaled by
+/// scales[(first + i) / block], so `first` is where the piece begins relative to the block of
+/// scales[0]. One call for many blocks, because a block of 128 elements is too little work for one.
+/// Requires: block > 0.
+using ScaleBlocksKernel = void (*)(const std::byte* in, const float* scales, std::size_t first,
+                                   std::size_t block, std::byte* out, std::size_t count);
+
+/// For the pairs of find_scale; else nullptr.
+ScaleBlocksKernel find_scale_blocks(DType from, DType to, KernelSet set = KernelSet::Fast);
 
 /// One dimension of a strided copy; strides in elements, they may be negative or zero (source).
 struct CopyLoop {
@@ -45,7 +61,9 @@ struct CopyLoop {
 
 /// Copies the elements of `element_bytes` (1, 2, 4, 8 or 16) bytes that a nest of loops visits,
 /// outermost first, from `in` to `out`; both point at the element where all indices are zero. No
-/// loop: one element.
+/// loop: one element. A loop of count 0: none.
+/// Requires: counts >= 0; no element of `out` is visited twice, so the order of the visits does not
+/// matter.
 void copy_strided(std::span<const CopyLoop> loops, std::size_t element_bytes, const std::byte* in,
                   std::byte* out, KernelSet set = KernelSet::Fast);
 

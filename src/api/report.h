@@ -1,0 +1,74 @@
+// What ckfs says of a checkpoint, as text for people and as JSON for programs: the output of
+// `ckfs inspect`, `ckfs ls` and `ckfs stats`, and the files .ckfs/views.json and .ckfs/status.json
+// of a mount. One place, so that the program and the mount never tell different stories.
+//
+// Every JSON text is one object, indented by 2, ends in a newline and has "version": kReportVersion
+// first. Members are only added within a version. Sizes are bytes. Strings that are not UTF-8 in
+// the source come with U+FFFD for each bad byte.
+//
+//   inspect  {version, source, kind, quantization: string (empty: plain), tensors, tensor_bytes,
+//             companions, files, bytes, mtime, fingerprint: "0123456789abcdef",
+//             views: [{name, description, available, reasons: [{subject, text}],
+//                      remarks: [{subject, text}]}],
+//             notes: [{subject, text}],
+//             labels: [{view, label, from, to, tensors}]}
+//   ls       {version, view: string (empty at the root), entries: [{path, type: "directory" |
+//             "file", size, exactness, tensors, inode}]}; size and the rest for files only
+//   views    {version, layout, source: {kind, quantization, mtime, fingerprint},
+//             views: [{name, files: [{path, size, exactness, tensors, sources: [path]}]}]}
+//   status   {version, requests, bytes_to_readers, source_bytes, tiles, hits, memory, memory_peak,
+//             memory_budget, io, files: [{path, bytes, requests}]}
+//
+// All functions are safe for concurrent use.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include <ckfs/checkpoint.h>
+
+#include "base/error.h"
+
+namespace ckfs {
+
+inline constexpr int kReportVersion = 1;
+
+enum class ReportFormat : std::uint8_t { Text, Json };
+
+/// `ckfs inspect`: what the checkpoint is, which views it can give, which not and why. `source` is
+/// how the user named it.
+std::string inspect_report(const Checkpoint& checkpoint, std::string_view source,
+                           ReportFormat format);
+
+enum class ListDetail : std::uint8_t { Names, Long };
+
+/// `ckfs ls`: what lies at `where`: "" (the available views), "VIEW" or "VIEW/PATH" (a directory's
+/// entries, or the one file). Long adds size and exactness to the text; JSON always has them.
+/// Errors: those of Checkpoint::view, NotFound.
+Result<std::string> list_report(const Checkpoint& checkpoint, std::string_view where,
+                                ListDetail detail, ReportFormat format);
+
+/// .ckfs/views.json: every file of every view that is available without parameters, and of `more`
+/// (the parameterised ones that are held).
+std::string views_json(const Checkpoint& checkpoint, std::span<const View> more = {});
+
+/// .ckfs/status.json and `ckfs stats --json`.
+std::string status_json(const Checkpoint& checkpoint);
+
+/// `ckfs stats`: a status.json as a table. Errors: Corrupt (not a status of a version that we
+/// know).
+Result<std::string> status_text(std::string_view status_json);
+
+/// Paths of the source files that hold the bytes of a view's file (companions left out), joined by
+/// newlines: the attribute user.ckfs.source. Requires: `file` is an index in View::files().
+std::string sources_of(const View& view, std::size_t file);
+
+/// The table of labels of docs/FORMATS.md, between its markers: which cast gets which label.
+std::string labels_table();
+
+/// "1.5 GB": three digits at most, decimal units.
+std::string human_size(std::uint64_t bytes);
+
+}  // namespace ckfs

@@ -34,6 +34,10 @@ class ByteSource {
   /// Requires: each range lies within size(file).
   [[nodiscard]] virtual Result<void> read(std::span<const ReadRequest> batch) = 0;
 
+  /// Whether the files are still the ones that were opened, without reading: what a reply made of
+  /// bytes read earlier asks first. Errors: Stale, Io.
+  [[nodiscard]] virtual Result<void> verify(std::span<const FileId> /*files*/) { return {}; }
+
   virtual std::uint64_t size(FileId file) const = 0;
 
   /// The name people know the file by, relative to the checkpoint; for messages and listings.

@@ -1,0 +1,111 @@
+# What `cmake --install` and the Debian packages put where. Two components: `runtime` is the program
+# and what an administrator needs; `development` is the library for C++ programs.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+install(TARGETS ckfs RUNTIME COMPONENT runtime)
+
+# mount(8) looks for helpers in /sbin and /usr/sbin.
+install(PROGRAMS mount-helpers/mount.ckfs DESTINATION ${CMAKE_INSTALL_SBINDIR} COMPONENT runtime)
+
+find_program(GO_MD2MAN go-md2man)
+if(GO_MD2MAN)
+  set(man_pages)
+  foreach(page ckfs.1 mount.ckfs.8)
+    if(NOT EXISTS ${PROJECT_SOURCE_DIR}/docs/man/${page}.md)
+      continue()
+    endif()
+    string(REGEX MATCH "[0-9]$" section ${page})
+    set(output ${PROJECT_BINARY_DIR}/man/${page})
+    add_custom_command(OUTPUT ${output}
+      COMMAND ${GO_MD2MAN} -in ${PROJECT_SOURCE_DIR}/docs/man/${page}.md -out ${output}
+      DEPENDS docs/man/${page}.md VERBATIM)
+    list(APPEND man_pages ${output})
+    install(FILES ${output} DESTINATION ${CMAKE_INSTALL_MANDIR}/man${section} COMPONENT runtime)
+  endforeach()
+  file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/man)
+  add_custom_target(man ALL DEPENDS ${man_pages})
+else()
+  message(STATUS "go-md2man not found: no man pages")
+endif()
+
+# The program prints its own completions, from the same table that parses its arguments.
+if(NOT CMAKE_CROSSCOMPILING)
+  set(completion_dir ${PROJECT_BINARY_DIR}/completions)
+  file(MAKE_DIRECTORY ${completion_dir})
+  set(completions)
+  foreach(shell bash zsh fish)
+    set(output ${completion_dir}/ckfs.${shell})
+    add_custom_command(OUTPUT ${output} COMMAND ckfs completion ${shell} > ${output} DEPENDS ckfs
+      VERBATIM)
+    list(APPEND completions ${output})
+  endforeach()
+  add_custom_target(completions DEPENDS ${completions})
+  install(FILES ${completion_dir}/ckfs.bash RENAME ckfs COMPONENT runtime
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
+  install(FILES ${completion_dir}/ckfs.zsh RENAME _ckfs COMPONENT runtime
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions)
+  install(FILES ${completion_dir}/ckfs.fish COMPONENT runtime
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
+endif()
+
+install(DIRECTORY include/ckfs DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development)
+install(TARGETS ${CKFS_API_LAYERS} EXPORT ckfsTargets
+  ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT development)
+set(config_dir ${CMAKE_INSTALL_LIBDIR}/cmake/ckfs)
+install(EXPORT ckfsTargets NAMESPACE ckfs:: DESTINATION ${config_dir} COMPONENT development)
+configure_package_config_file(cmake/ckfsConfig.cmake.in ${PROJECT_BINARY_DIR}/ckfsConfig.cmake
+  INSTALL_DESTINATION ${config_dir})
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/ckfsConfigVersion.cmake
+  COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/ckfsConfig.cmake ${PROJECT_BINARY_DIR}/ckfsConfigVersion.cmake
+  DESTINATION ${config_dir} COMPONENT development)
+
+set(doc_dir ${CMAKE_INSTALL_DATADIR}/doc)
+install(FILES README.md DESTINATION ${doc_dir}/ckfs COMPONENT runtime)
+
+# Debian packages: `./dev package`.
+find_program(GZIP gzip)
+if(GZIP)
+  foreach(package ckfs libckfs-dev)
+    set(compressed ${PROJECT_BINARY_DIR}/package/${package}/changelog.gz)
+    file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/package/${package})
+    execute_process(COMMAND ${GZIP} -9nc ${PROJECT_SOURCE_DIR}/CHANGELOG.md
+      OUTPUT_FILE ${compressed})
+    if(package STREQUAL "ckfs")
+      set(component runtime)
+    else()
+      set(component development)
+    endif()
+    install(FILES ${compressed} DESTINATION ${doc_dir}/${package} COMPONENT ${component})
+    install(FILES cmake/copyright DESTINATION ${doc_dir}/${package} COMPONENT ${component})
+  endforeach()
+endif()
+
+set(CPACK_GENERATOR DEB)
+set(CPACK_PACKAGE_NAME ckfs)
+set(CPACK_PACKAGE_VENDOR "The ckfs authors")
+set(CPACK_PACKAGE_CONTACT "The ckfs authors <ckfs@localhost.localdomain>")
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_COMPONENTS_ALL runtime development)
+set(CPACK_DEB_COMPONENT_INSTALL ON)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
+set(CPACK_DEBIAN_RUNTIME_PACKAGE_NAME ckfs)
+set(CPACK_DEBIAN_RUNTIME_PACKAGE_SECTION utils)
+set(CPACK_DEBIAN_RUNTIME_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_RUNTIME_PACKAGE_DEPENDS "fuse3")
+set(CPACK_COMPONENT_RUNTIME_DESCRIPTION
+  "mount a model checkpoint and read it in other forms
+ ckfs shows a model checkpoint as ordinary read-only files in another form,
+ for instance FP8 safetensors as BF16, whose bytes are computed on read.")
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libckfs-dev)
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS
+  "libexpected-dev, libfmt-dev, libspdlog-dev, liburing-dev, nlohmann-json3-dev")
+set(CPACK_COMPONENT_DEVELOPMENT_DESCRIPTION
+  "read model checkpoints in other forms (C++ library)
+ The static library and headers behind ckfs: open a checkpoint, list its views,
+ read a range of a file, without a mount.")
+include(CPack)

@@ -1,0 +1,48 @@
+# Tests that drive the finished program: one ctest test for each file, so that a failure names the
+# file to run by hand:  CKFS_BIN=build/release/ckfs python3 tests/cli/test_verbs.py
+
+# ckfs_script_test(NAME label LABELS.. COMMAND ... [PROPERTIES ...])
+function(ckfs_script_test name)
+  cmake_parse_arguments(ARG "" "LABEL;TIMEOUT" "COMMAND;PROPERTIES" ${ARGN})
+  add_test(NAME ${prefix}${name} COMMAND ${ARG_COMMAND} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  set_tests_properties(${prefix}${name} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT}
+    SKIP_RETURN_CODE 77
+    ENVIRONMENT "CKFS_BIN=$<TARGET_FILE:ckfs>;CKFS_BUILD=${PROJECT_BINARY_DIR};PYTHONDONTWRITEBYTECODE=1"
+    ${ARG_PROPERTIES})
+endfunction()
+
+# ckfs_python_suite(FOLDER TIMEOUT python...): every FOLDER/test_*.py.
+function(ckfs_python_suite folder timeout)
+  file(GLOB files CONFIGURE_DEPENDS ${folder}/test_*.py)
+  foreach(file ${files})
+    get_filename_component(name ${file} NAME_WE)
+    string(REGEX REPLACE "^test_" "" name ${name})
+    ckfs_script_test(${folder}.${name} LABEL ${folder} TIMEOUT ${timeout} COMMAND ${ARGN} ${file})
+  endforeach()
+endfunction()
+
+ckfs_python_suite(golden 600 ${CKFS_PYTHON})
+ckfs_python_suite(cli 600 ${CKFS_PYTHON})
+if(sanitizer)
+  return()
+endif()
+
+file(GLOB checks CONFIGURE_DEPENDS lint/*)
+foreach(check ${checks})
+  get_filename_component(name ${check} NAME)
+  if(NOT name MATCHES "\\.|__")
+    ckfs_script_test(lint.${name} LABEL lint TIMEOUT 300 COMMAND ${check})
+  endif()
+endforeach()
+
+# Mounted tests run twice: as root, and as a user who mounts through fusermount3.
+file(GLOB files CONFIGURE_DEPENDS mounted/test_*.py)
+foreach(file ${files})
+  get_filename_component(name ${file} NAME_WE)
+  string(REGEX REPLACE "^test_" "" name ${name})
+  ckfs_script_test(mounted.${name} LABEL mounted TIMEOUT 600 COMMAND ${CKFS_PYTHON} ${file})
+endforeach()
+
+ckfs_python_suite(docs 600 ${CKFS_PYTHON})
+ckfs_python_suite(package 900 ${CKFS_PYTHON})
+ckfs_python_suite(loaders 900 ${CKFS_HF_PYTHON})

@@ -1,0 +1,73 @@
+// model.safetensors.index.json: which file holds which tensor. All functions are pure.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+
+namespace ckfs {
+
+// Limits that keep the memory for parsing below 64 MB beside the text.
+inline constexpr std::uint64_t kMaxIndex = std::uint64_t{256} << 20;  // bytes of the file
+inline constexpr std::size_t kMaxIndexNames = 1'000'000;
+inline constexpr std::size_t kMaxIndexFiles = 100'000;
+
+/// A parsed index. Immutable. Names are slices of the text, which must outlive it.
+class HfIndex {
+ public:
+  /// A name and the number of its file.
+  struct Entry {
+    std::string_view name;
+    std::uint32_t file = 0;
+  };
+
+  /// File names, in byte order, each once; plain relative names.
+  std::span<const std::string> files() const { return files_; }
+  /// Entries by name in byte order.
+  std::size_t size() const { return entries_.size(); }
+  Entry operator[](std::size_t index) const;
+  /// The number of the file that holds `name`.
+  std::optional<std::uint32_t> find(std::string_view name) const;
+
+ private:
+  friend class HfIndexReader;
+
+  struct Slot {
+    std::uint32_t name = 0;  // offset in text_, or index in escaped_ where name_size is kEscaped
+    std::uint32_t name_size = 0;
+    std::uint32_t file = 0;
+  };
+  static constexpr std::uint32_t kEscaped = ~std::uint32_t{0};
+
+  std::string_view name_of(const Slot& slot) const;
+
+  std::string_view text_;
+  std::vector<Slot> entries_;
+  std::vector<std::string> files_;
+  std::deque<std::string> escaped_;
+};
+
+/// Errors: Corrupt, each naming the file and the fact. A name mapped twice, a file name that leaves
+/// the directory, and anything but strings in weight_map are refused; `metadata` is not looked at.
+Result<HfIndex> parse_hf_index(std::string_view text, std::string_view file_name);
+
+/// A tensor of a target index and the path of its file.
+struct IndexName {
+  std::string_view name;
+  std::string_view file;
+};
+
+/// Bytes of render_hf_index(); no text is built. Requires: `names` in byte order.
+std::uint64_t measure_hf_index(std::span<const IndexName> names, std::uint64_t total_size);
+
+/// The index as json.dumps(index, indent=2, sort_keys=True) + "\n" writes it, with the metadata
+/// {"total_size": total_size}: bytes of all tensors, without headers.
+std::string render_hf_index(std::span<const IndexName> names, std::uint64_t total_size);
+
+}  // namespace ckfs

@@ -1,0 +1,40 @@
+// JSON edited as text: the members a view must change are changed, every other byte stays as the
+// author wrote it. All functions are pure.
+//
+// Accepted is strict JSON plus the three words that Python's json adds: NaN, Infinity, -Infinity
+// (real config.json files have them, in time_step_limit for one).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/error.h"
+
+namespace ckfs {
+
+inline constexpr std::uint64_t kMaxConfig = std::uint64_t{16} << 20;  // bytes of a config.json
+inline constexpr int kMaxConfigDepth = 100;                           // nested objects and lists
+
+/// config.json of a checkpoint in which nothing is quantized and floats are `torch_dtype`
+/// ("bfloat16"): `quantization_config` and `compression_config` are gone from every object, every
+/// `torch_dtype` and `dtype` that names a float dtype names this one, and a top level without
+/// either key gets "torch_dtype" as its last member. Errors: Corrupt (not JSON, not an object, too
+/// deep, a member that matters twice), each naming the file.
+Result<std::string> dense_config(std::string_view text, std::string_view torch_dtype,
+                                 std::string_view file_name);
+
+/// What a config.json says about its quantization.
+struct QuantizationConfig {
+  std::string method;  // "fp8"; empty where quant_method is absent
+  std::optional<std::array<std::int64_t, 2>> weight_block_size;
+};
+
+/// The first of `quantization_config`, `text_config.quantization_config`, `compression_config`,
+/// and a quantization_config deeper down, that is an object; nullopt: none. Errors: Corrupt.
+Result<std::optional<QuantizationConfig>> find_quantization(std::string_view text,
+                                                            std::string_view file_name);
+
+}  // namespace ckfs

@@ -1,0 +1,47 @@
+// A run: consecutive elements of one storage, decoded and taken through the steps of a program.
+// The unit of all computing: a decoded part of a plan is one run, a gathered tile is many.
+//
+// The work is split so that the caller can read for many runs in one batch:
+//   const RunNeeds needs = run_needs(catalog, run);
+//   add_reads(catalog, run, staging, batch);      // staging: needs.staging bytes
+//   source.read(batch);
+//   decode_run(catalog, run, staging, out, kernels);
+// Pure functions of their arguments; safe from any thread.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/byte_source.h"
+#include "engine/read_plan.h"
+#include "source/catalog.h"
+
+namespace ckfs {
+
+/// The elements [first, first + count) of a storage and what happens to them.
+struct Run {
+  StorageId storage = 0;
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+  const Program* program = nullptr;  // nullptr: no step
+};
+
+/// What a run needs in bytes.
+struct RunNeeds {
+  std::size_t staging = 0;  // stored elements, companions, and room to convert them
+  std::size_t out = 0;      // count elements of the result's dtype
+};
+
+RunNeeds run_needs(const Catalog& catalog, const Run& run);
+
+/// Adds the reads that fill `staging`: the stored elements, and the part of each companion that
+/// belongs to them. Requires: staging.size() >= run_needs().staging.
+void add_reads(const Catalog& catalog, const Run& run, std::span<std::byte> staging,
+               std::vector<ReadRequest>& batch);
+
+/// Decodes what add_reads() asked for. Requires: out.size() == run_needs().out.
+void decode_run(const Catalog& catalog, const Run& run, std::span<std::byte> staging,
+                std::span<std::byte> out, KernelSet kernels);
+
+}  // namespace ckfs

@@ -189,6 +189,12 @@ class CatalogBuilder {
   TensorId add_tensor(std::string_view name, std::span<const std::int64_t> shape, StorageId storage,
                       std::vector<StorageBox> boxes = {});
 
+  /// What was added so far; ids are the provisional ones. Names and shapes of tensors stay valid
+  /// into the built Catalog.
+  std::size_t tensor_count() const { return catalog_->tensors_.size(); }
+  const StoredTensor& tensor(TensorId id) const { return catalog_->tensors_[id]; }
+  const Storage& storage(StorageId id) const { return catalog_->storages_[id]; }
+
   void add_shard(Shard shard);
   void add_file(SourceFile file);
   void add_note(std::string subject, std::string text);

@@ -141,9 +141,9 @@ class Checkpoint {
   std::vector<ViewInfo> views() const;
 
   /// `spelling` is a view's name, perhaps with parameters: "bf16-safetensors@max_shard=5GB". Every
-  /// spelling of one view gives the same files and inodes. Errors: NotFound (no such view or
-  /// parameter), InvalidArgument (bad value), Unsupported (the source cannot give it; with
-  /// reasons).
+  /// spelling of one view gives the same files and inodes. Errors: NotFound (no such view),
+  /// InvalidArgument (no such parameter, bad value), Unsupported (the source cannot give it; the
+  /// message has the first reasons, views() all of them).
   Result<View> view(std::string_view spelling) const;
 
   /// Newest mtime of the source in whole seconds since 1970; never 0.

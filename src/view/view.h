@@ -88,7 +88,9 @@ struct ViewSummary {
 /// Every view that ckfs knows, in the order of the docs, as this catalog can or cannot give it.
 std::vector<ViewSummary> list_views(const Catalog& catalog);
 
-/// Errors: Unsupported where list_views() names an obstacle (all of them in the message).
+/// The definition's spec is canonical for this catalog: parameters that say what the source gets
+/// anyway are left out. Errors: Unsupported where list_views() names an obstacle (the first few are
+/// in the message), InvalidArgument (a max_shard that makes more than 100,000 files).
 Result<std::shared_ptr<const Definition>> define_view(std::shared_ptr<const Catalog> catalog,
                                                       const ViewSpec& spec);
 

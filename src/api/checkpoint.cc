@@ -1,0 +1,224 @@
+// The public API over the layers below. Checkpoint::open and Checkpoint::Impl::view are the table
+// of contents of the whole program: open -> view -> lay out -> sizes are final -> serve.
+//
+// A view is built when it is first asked for and lives as long as someone uses it. To build all of
+// them at open would cost memory for views that nobody reads; to keep each forever would let a user
+// of parameters fill the memory one directory name at a time.
+#include <algorithm>
+
+#include <ckfs/checkpoint.h>
+
+#include "api/checkpoint_impl.h"
+#include "base/error.h"
+#include "base/units.h"
+#include "container/safetensors_layout.h"
+#include "source/open_checkpoint.h"
+
+namespace ckfs {
+namespace {
+
+constexpr std::uint64_t kMinMemory = 64_MiB;
+
+FileInfo info_of(const FileLayout& layout) {
+  return {layout.path, layout.size, layout.exactness, layout.tensor_count, layout.inode};
+}
+
+Result<std::shared_ptr<const View::Impl>> build_view(std::shared_ptr<Checkpoint::Impl> checkpoint,
+                                                     const ViewSpec& spec) {
+  CKFS_TRY(std::shared_ptr<const Definition> definition, define_view(checkpoint->catalog, spec));
+  CKFS_TRY(std::vector<FileLayout> layouts, lay_out(definition, *checkpoint->files));
+  // Sizes, names and inodes are final from here.
+  auto view = std::make_shared<View::Impl>();
+  view->checkpoint = std::move(checkpoint);
+  view->name = definition->spec.canonical();
+  view->definition = std::move(definition);
+  view->layouts.reserve(layouts.size());
+  view->infos.reserve(layouts.size());
+  for (FileLayout& layout : layouts) {
+    view->infos.push_back(info_of(layout));
+    view->layouts.push_back(std::make_shared<const FileLayout>(std::move(layout)));
+  }
+  return view;
+}
+
+std::vector<Reason> reasons(const std::vector<Obstacle>& obstacles) {
+  std::vector<Reason> result;
+  result.reserve(obstacles.size());
+  for (const Obstacle& obstacle : obstacles) result.push_back({obstacle.tensor, obstacle.reason});
+  return result;
+}
+
+std::vector<Reason> reasons(const std::vector<Note>& notes) {
+  std::vector<Reason> result;
+  result.reserve(notes.size());
+  for (const Note& note : notes) result.push_back({note.subject, note.text});
+  return result;
+}
+
+}  // namespace
+
+std::string_view name(Exactness exactness) {
+  switch (exactness) {
+    case Exactness::BitExact:
+      return "bit-exact";
+    case Exactness::Exact:
+      return "exact";
+    case Exactness::Lossy:
+      return "lossy";
+  }
+  return "";
+}
+
+Result<Checkpoint> Checkpoint::open(const std::filesystem::path& source,
+                                    const OpenOptions& options) {
+  if (options.memory < kMinMemory) {
+    return fail(ErrorCode::InvalidArgument, "memory: {} bytes < {}", options.memory, kMinMemory);
+  }
+  CKFS_TRY(std::unique_ptr<SourceFiles> files, SourceFiles::create({.engine = options.io}));
+  CKFS_TRY(std::shared_ptr<const Catalog> catalog, open_checkpoint(source, *files));
+  return Checkpoint(std::make_shared<Impl>(std::move(files), std::move(catalog),
+                                           EngineOptions{.memory = options.memory,
+                                                         .ahead_threads = options.threads,
+                                                         .tile_bytes = options.tile_bytes}));
+}
+
+std::vector<ViewInfo> Checkpoint::views() const {
+  std::vector<ViewInfo> infos;
+  for (const ViewSummary& summary : list_views(*impl_->catalog)) {
+    infos.push_back({summary.name, summary.description, summary.obstacles.empty(),
+                     reasons(summary.obstacles), reasons(summary.remarks)});
+  }
+  return infos;
+}
+
+Result<std::shared_ptr<const View::Impl>> Checkpoint::Impl::view(std::string_view spelling) {
+  CKFS_TRY(const ViewSpec spec, parse_view_spec(spelling));
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = views_.find(spec.canonical());
+    if (found != views_.end()) {
+      if (auto view = found->second.lock()) return view;
+    }
+  }
+  // Without the lock: a large view takes a tenth of a second. Two threads may build the same view;
+  // the first to arrive below wins, so that all users share one.
+  CKFS_TRY(std::shared_ptr<const View::Impl> built, build_view(shared_from_this(), spec));
+  const std::lock_guard lock(mutex_);
+  std::erase_if(views_, [](const auto& entry) { return entry.second.expired(); });
+  // The catalog may have shortened the name further (a default that depends on the source).
+  std::weak_ptr<const View::Impl>& canonical = views_[built->name];
+  if (auto view = canonical.lock()) {
+    built = std::move(view);
+  } else {
+    canonical = built;
+  }
+  views_[spec.canonical()] = built;
+  return built;
+}
+
+Result<View> Checkpoint::view(std::string_view spelling) const {
+  CKFS_TRY(auto view, impl_->view(spelling));
+  return View(std::move(view));
+}
+
+std::int64_t Checkpoint::mtime() const {
+  return impl_->catalog->mtime();
+}
+
+std::uint64_t Checkpoint::fingerprint() const {
+  return impl_->catalog->fingerprint();
+}
+
+Statistics Checkpoint::statistics() const {
+  Statistics result;
+  const IoStatistics io = impl_->files->statistics();
+  for (std::size_t i = 0; i < io.files.size(); ++i) {
+    if (io.files[i].requests == 0) continue;
+    result.source.push_back(
+        {impl_->files->name(static_cast<FileId>(i)), io.files[i].bytes, io.files[i].requests});
+    result.source_bytes += io.files[i].bytes;
+  }
+  const EngineStatistics engine = impl_->engine->statistics();
+  result.requests = engine.requests;
+  result.bytes_to_readers = engine.bytes_to_readers;
+  result.tiles = engine.tiles;
+  result.hits = engine.hits;
+  result.memory = engine.memory;
+  result.memory_peak = engine.memory_peak;
+  result.memory_budget = engine.memory_budget;
+  result.io = impl_->files->engine() == IoEngine::Uring ? "uring" : "pread";
+  return result;
+}
+
+std::size_t View::Impl::find(std::string_view path) const {
+  const auto found = std::ranges::lower_bound(infos, path, {}, &FileInfo::path);
+  if (found == infos.end() || found->path != path) return infos.size();
+  return static_cast<std::size_t>(found - infos.begin());
+}
+
+const std::string& View::name() const {
+  return impl_->name;
+}
+
+std::span<const FileInfo> View::files() const {
+  return impl_->infos;
+}
+
+std::vector<TensorInfo> View::tensors() const {
+  std::vector<TensorInfo> tensors;
+  const Definition& definition = *impl_->definition;
+  tensors.reserve(definition.tensors.size());
+  for (std::size_t i = 0; i < definition.files.size(); ++i) {
+    const std::size_t file = impl_->find(definition.files[i].path);
+    for (const std::uint32_t id : canonical_order(definition, i)) {
+      const ViewTensor& tensor = definition.tensors[id];
+      tensors.push_back({tensor.name, ckfs::name(tensor.expr.dtype()), tensor.expr.shape(), file,
+                         tensor.exactness});
+    }
+  }
+  return tensors;
+}
+
+Result<ViewFile> View::open(std::string_view path) const {
+  const std::size_t file = impl_->find(path);
+  if (file == impl_->infos.size()) {
+    return fail(ErrorCode::NotFound, "{}/{}: no such file", impl_->name, path);
+  }
+  return ViewFile(std::make_shared<ViewFile::Impl>(
+      impl_, file, impl_->checkpoint->engine->open_stream(impl_->layouts[file])));
+}
+
+const FileInfo& ViewFile::info() const {
+  return impl_->view->infos[impl_->file];
+}
+
+namespace {
+
+/// What of [offset, offset + size) lies within the file.
+ByteRange within(const FileInfo& file, std::uint64_t offset, std::uint64_t size) {
+  const std::uint64_t begin = std::min(offset, file.size);
+  return {begin, begin + std::min(size, file.size - begin)};
+}
+
+}  // namespace
+
+Result<std::size_t> ViewFile::read(std::uint64_t offset, std::span<std::byte> out) {
+  const ByteRange range = within(info(), offset, out.size());
+  const auto size = static_cast<std::size_t>(range.size());
+  if (size > 0) {
+    CKFS_TRY_VOID(impl_->view->checkpoint->engine->read(*impl_->stream, range, out.first(size)));
+  }
+  return size;
+}
+
+Result<Bytes> ViewFile::read(std::uint64_t offset, std::size_t size) {
+  const ByteRange range = within(info(), offset, size);
+  if (range.empty()) return Bytes();
+  return impl_->view->checkpoint->engine->read(*impl_->stream, range);
+}
+
+std::string_view version() {
+  return CKFS_VERSION;
+}
+
+}  // namespace ckfs

@@ -1,0 +1,61 @@
+// What stands behind the public classes; for the code of this folder.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <ckfs/checkpoint.h>
+
+#include "container/file_layout.h"
+#include "engine/engine.h"
+#include "io/source_files.h"
+#include "source/catalog.h"
+#include "view/view.h"
+
+namespace ckfs {
+
+/// Shared by all views, files and streams that come from it, which keep it alive.
+class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
+ public:
+  Impl(std::unique_ptr<SourceFiles> opened, std::shared_ptr<const Catalog> described,
+       const EngineOptions& options)
+      : files(std::move(opened)),
+        catalog(std::move(described)),
+        engine(std::make_unique<Engine>(catalog, *files, options)) {}
+
+  /// The view of that spelling: the one that is in use, or a new one.
+  Result<std::shared_ptr<const View::Impl>> view(std::string_view spelling);
+
+  const std::unique_ptr<SourceFiles> files;
+  const std::shared_ptr<const Catalog> catalog;
+  const std::unique_ptr<Engine> engine;  // last: its threads read the files
+
+ private:
+  std::mutex mutex_;
+  // By canonical name. Views belong to their users; whoever wants one kept keeps it.
+  std::map<std::string, std::weak_ptr<const View::Impl>, std::less<>> views_;  // by mutex_
+};
+
+class View::Impl {
+ public:
+  /// Index of the file in infos and layouts; infos.size(): there is none.
+  std::size_t find(std::string_view path) const;
+
+  std::shared_ptr<Checkpoint::Impl> checkpoint;
+  std::string name;
+  std::shared_ptr<const Definition> definition;
+  std::vector<std::shared_ptr<const FileLayout>> layouts;  // by path
+  std::vector<FileInfo> infos;                             // one for each layout
+};
+
+class ViewFile::Impl {
+ public:
+  std::shared_ptr<const View::Impl> view;
+  std::size_t file = 0;  // index in view->infos
+  std::shared_ptr<ReadStream> stream;
+};
+
+}  // namespace ckfs

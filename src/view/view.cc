@@ -1,0 +1,98 @@
+// The table of views, and what follows from a row alone: which views a catalog can give, and whose
+// code defines one.
+//
+// Rows are data, not a class for each view: the views of this table differ in a dtype and in how
+// tensors are placed into files, and parsing, listing and the docs want to read both. A view that
+// no kind of source can give yet has no row.
+#include "view/view.h"
+
+#include <algorithm>
+#include <array>
+
+#include "view/hf_model.h"
+#include "view/view_table.h"
+
+namespace ckfs {
+namespace {
+
+constexpr std::array<std::string_view, 2> kCasts{"quantized", "all"};
+constexpr std::array<std::string_view, 1> kExperts{"source"};
+constexpr std::array<std::string_view, 1> kFormats{"safetensors"};
+
+// `cast` has no default here: it depends on the source (define_view() leaves it out then).
+constexpr std::array<ParameterRow, 3> kBf16Parameters{
+    {{"cast", kCasts, ""}, {"experts", kExperts, "source"}, {"max_shard", {}, ""}}};
+constexpr std::array<ParameterRow, 2> kModelParameters{
+    {{"experts", kExperts, "source"}, {"max_shard", {}, ""}}};
+constexpr std::array<ParameterRow, 2> kConsolidatedParameters{
+    {{"format", kFormats, "safetensors"}, {"max_shard", {}, "5GB"}}};
+
+constexpr std::array<ViewRow, 5> kViews{{
+    {"bf16-safetensors", "Hugging Face model directory, weights in BF16", Placement::Mirrored,
+     DType::BF16, kBf16Parameters},
+    {"fp16-safetensors", "Hugging Face model directory, weights in F16", Placement::Mirrored,
+     DType::F16, kModelParameters},
+    {"fp32-safetensors", "Hugging Face model directory, weights in F32", Placement::Mirrored,
+     DType::F32, kModelParameters},
+    {"fp32-consolidated", "F32 weights in the files that zero_to_fp32 writes", Placement::Split,
+     DType::F32, kConsolidatedParameters},
+    {"source", "the source directory as it is", Placement::SourceFiles, DType::F32, {}},
+}};
+
+// An error is one line for a terminal or a log; `ckfs inspect` lists all obstacles.
+constexpr std::size_t kObstaclesInMessage = 3;
+
+Failure unsupported(const ViewRow& row, std::span<const Obstacle> obstacles) {
+  std::string text;
+  for (const Obstacle& obstacle :
+       obstacles.first(std::min(kObstaclesInMessage, obstacles.size()))) {
+    text += fmt::format("{}\"{}\": {}", text.empty() ? "" : "; ", obstacle.tensor, obstacle.reason);
+  }
+  if (obstacles.size() > kObstaclesInMessage) {
+    text += fmt::format("; and {} more (ckfs inspect names them)",
+                        obstacles.size() - kObstaclesInMessage);
+  }
+  return fail(ErrorCode::Unsupported, "{}: the source cannot give this view: {}", row.name, text);
+}
+
+}  // namespace
+
+std::span<const ViewRow> view_table() {
+  return kViews;
+}
+
+const ViewRow* find_view_row(std::string_view name) {
+  const auto row = std::ranges::find(kViews, name, &ViewRow::name);
+  return row == kViews.end() ? nullptr : &*row;
+}
+
+std::vector<ViewSummary> list_views(const Catalog& catalog) {
+  std::vector<ViewSummary> summaries;
+  for (const ViewRow& row : kViews) {
+    ViewSummary& summary = summaries.emplace_back();
+    summary.name = row.name;
+    summary.description = row.description;
+    if (row.placement == Placement::SourceFiles) continue;
+    summary.obstacles = hf_model_obstacles(catalog);
+    summary.remarks = hf_model_remarks(catalog, row);
+  }
+  return summaries;
+}
+
+Result<std::shared_ptr<const Definition>> define_view(std::shared_ptr<const Catalog> catalog,
+                                                      const ViewSpec& spec) {
+  const ViewRow* row = find_view_row(spec.view);
+  if (row == nullptr) return fail(ErrorCode::NotFound, "{}: no such view", spec.view);
+  if (row->placement == Placement::SourceFiles) {
+    auto definition = std::make_shared<Definition>();
+    definition->spec = spec;
+    definition->side_files.assign(catalog->files().begin(), catalog->files().end());
+    definition->catalog = std::move(catalog);
+    return definition;
+  }
+  const std::vector<Obstacle> obstacles = hf_model_obstacles(*catalog);
+  if (!obstacles.empty()) return unsupported(*row, obstacles);
+  return define_hf_model(std::move(catalog), *row, spec);
+}
+
+}  // namespace ckfs

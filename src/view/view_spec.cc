@@ -1,0 +1,133 @@
+// Names of views, as directories and as arguments: `bf16-safetensors@max_shard=5GB`.
+//
+// A spelling is normalized as soon as it is parsed, so that everything behind (inodes, the cache of
+// views, the record of an export) compares plain strings. The alternative, to keep what the user
+// wrote and to compare by meaning, would need that comparison in each of those places.
+#include <algorithm>
+#include <array>
+#include <charconv>
+
+#include "base/checked.h"
+#include "view/view.h"
+#include "view/view_table.h"
+
+namespace ckfs {
+namespace {
+
+struct Unit {
+  std::string_view name;
+  std::uint64_t bytes;
+};
+
+// Larger units first, and the decimal one before the binary one: the first of two equally short
+// spellings is the canonical one.
+constexpr std::array<Unit, 7> kUnits{{{"GB", 1'000'000'000},
+                                      {"GiB", 1ULL << 30},
+                                      {"MB", 1'000'000},
+                                      {"MiB", 1ULL << 20},
+                                      {"KB", 1'000},
+                                      {"KiB", 1ULL << 10},
+                                      {"", 1}}};
+
+std::string shortest_size(std::uint64_t bytes) {
+  std::string best;
+  for (const Unit& unit : kUnits) {
+    if (bytes % unit.bytes != 0) continue;
+    std::string spelling = fmt::format("{}{}", bytes / unit.bytes, unit.name);
+    if (best.empty() || spelling.size() < best.size()) best = std::move(spelling);
+  }
+  return best;
+}
+
+bool is_value(std::string_view text) {
+  return !text.empty() && std::ranges::all_of(text, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+           c == '_' || c == '+' || c == '-';
+  });
+}
+
+Result<std::string> normalize(std::string_view spelling, const ParameterRow& parameter,
+                              std::string_view value) {
+  if (!parameter.is_size()) {
+    if (std::ranges::find(parameter.choices, value) == parameter.choices.end()) {
+      return fail(ErrorCode::InvalidArgument, "{}: {} \"{}\" is not one of: {}", spelling,
+                  parameter.key, value, fmt::join(parameter.choices, ", "));
+    }
+    return std::string(value);
+  }
+  const Result<std::uint64_t> bytes = parse_size(value);
+  if (!bytes) return Failure(bytes.error().within(fmt::format("{}: {}", spelling, parameter.key)));
+  if (*bytes == 0) {
+    return fail(ErrorCode::InvalidArgument, "{}: {} 0 < 1", spelling, parameter.key);
+  }
+  return shortest_size(*bytes);
+}
+
+}  // namespace
+
+Result<std::uint64_t> parse_size(std::string_view text) {
+  std::uint64_t number = 0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, number);
+  const std::string_view suffix(rest, static_cast<std::size_t>(end - rest));
+  const auto unit = std::ranges::find(kUnits, suffix, &Unit::name);
+  if (error == std::errc::invalid_argument || unit == kUnits.end()) {
+    return fail(ErrorCode::InvalidArgument,
+                "\"{}\" is not a size (digits, then KB, MB, GB, KiB, MiB or GiB)", text);
+  }
+  const auto bytes = checked_mul(number, unit->bytes);
+  if (error != std::errc() || !bytes) {
+    return fail(ErrorCode::InvalidArgument, "\"{}\" exceeds 2^64 - 1 bytes", text);
+  }
+  return *bytes;
+}
+
+std::string ViewSpec::canonical() const {
+  std::string text = view;
+  char separator = '@';
+  for (const auto& [key, value] : parameters) {
+    text += separator;
+    text += key;
+    text += '=';
+    text += value;
+    separator = ',';
+  }
+  return text;
+}
+
+Result<ViewSpec> parse_view_spec(std::string_view spelling) {
+  const std::size_t at = spelling.find('@');
+  const ViewRow* row = find_view_row(spelling.substr(0, at));
+  if (row == nullptr) return fail(ErrorCode::NotFound, "{}: no such view", spelling);
+
+  ViewSpec spec{std::string(row->name), {}};
+  if (at == std::string_view::npos) return spec;
+  std::map<std::string, std::string, std::less<>> seen;
+  std::string_view rest = spelling.substr(at + 1);
+  for (bool more = true; more;) {
+    const std::size_t comma = rest.find(',');
+    const std::string_view pair = rest.substr(0, comma);
+    more = comma != std::string_view::npos;
+    rest.remove_prefix(more ? comma + 1 : rest.size());
+
+    const std::size_t equals = pair.find('=');
+    const std::string_view key = pair.substr(0, equals);
+    if (equals == std::string_view::npos || !is_value(pair.substr(equals + 1))) {
+      return fail(ErrorCode::InvalidArgument,
+                  "{}: \"{}\" is not key=value (letters, digits and ._+-)", spelling, pair);
+    }
+    const auto parameter = std::ranges::find(row->parameters, key, &ParameterRow::key);
+    if (parameter == row->parameters.end()) {
+      return fail(ErrorCode::InvalidArgument, "{}: {} has no parameter \"{}\"", spelling, row->name,
+                  key);
+    }
+    CKFS_TRY(std::string value, normalize(spelling, *parameter, pair.substr(equals + 1)));
+    if (!seen.emplace(key, value).second) {
+      return fail(ErrorCode::InvalidArgument, "{}: {} comes twice", spelling, key);
+    }
+    if (value != parameter->default_value) spec.parameters.emplace(key, std::move(value));
+  }
+  return spec;
+}
+
+}  // namespace ckfs

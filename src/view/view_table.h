@@ -1,0 +1,45 @@
+// The table of views and their parameters, for the code of this folder: parsing, listing and
+// defining all read the same rows.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "tensor/dtype.h"
+#include "view/view.h"
+
+namespace ckfs {
+
+/// A parameter of a view. Its values are one of `choices`, or sizes where there are none.
+struct ParameterRow {
+  std::string_view key;
+  std::span<const std::string_view> choices;
+  /// Left out of canonical names; empty: absence has a meaning of its own.
+  std::string_view default_value;
+
+  bool is_size() const { return choices.empty(); }
+};
+
+/// Where a view's files of tensors come from.
+enum class Placement : std::uint8_t {
+  SourceFiles,  // no tensors: the source's files as they are
+  Mirrored,     // one file for each shard of the source, unless max_shard is given
+  Split,        // by max_shard
+};
+
+struct ViewRow {
+  std::string_view name;
+  std::string_view description;
+  Placement placement = Placement::SourceFiles;
+  DType dtype = DType::F32;  // of cast tensors; not for SourceFiles
+  std::span<const ParameterRow> parameters;
+};
+
+/// In the order of the docs.
+std::span<const ViewRow> view_table();
+
+/// nullptr: no such view.
+const ViewRow* find_view_row(std::string_view name);
+
+}  // namespace ckfs

@@ -1,0 +1,177 @@
+#!/usr/bin/env python3
+"""Views of checkpoints written by real tools, against what the reference tools made of them.
+
+Every view comes out of `ckfs cat`, `ckfs export` and a mount, with both readers, 1 and 8 threads,
+tiles of the normal size and of 4 KiB: all of them must give the same bytes, and these must be the
+reference's.
+"""
+import json
+import pathlib
+import sys
+import tempfile
+import unittest
+
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1] / "tools"),
+                str(pathlib.Path(__file__).resolve().parent)]
+import digest  # noqa: E402
+import naive  # noqa: E402
+import ways  # noqa: E402
+
+# Where expected.json holds the reference's digests.
+GOLDEN = [
+    ("llama-bf16", "fp16-safetensors"),
+    ("llama-bf16", "fp32-safetensors"),
+    ("deepseek-v3-fp8", "bf16-safetensors"),
+    ("deepseek-v31-ue8m0", "bf16-safetensors"),
+    ("qwen-fp8-bf16-scale", "bf16-safetensors"),
+]
+CASES = sorted({case for case, _ in GOLDEN})
+DTYPES = {"bf16": ("BF16", "bfloat16"), "fp16": ("F16", "float16"), "fp32": ("F32", "float32")}
+
+
+class WorkDirectory(unittest.TestCase):
+    def setUp(self):
+        self.temporary = tempfile.TemporaryDirectory(prefix="ckfs-golden-")
+        self.addCleanup(self.temporary.cleanup)
+        self.work = pathlib.Path(self.temporary.name)
+
+    def fetch(self, case, view, way, engine=()):
+        """The view's directory, by one way."""
+        out = self.work / f"out{len(list(self.work.iterdir()))}"
+        out.mkdir()
+        ways.WAYS[way](ways.DATA / case / "source", view, out, self.work, list(engine))
+        return out
+
+
+class View(WorkDirectory):
+    def test_has_the_bytes_of_the_reference_by_every_way(self):
+        for case, view in GOLDEN:
+            expected = json.loads((ways.DATA / case / "expected.json").read_text())[view]
+            first = None
+            for way in ways.WAYS:
+                for engine in ways.ENGINES:
+                    with self.subTest(case=case, view=view, way=way, engine=" ".join(engine)):
+                        out = self.fetch(case, view, way, engine)
+                        if first is None:
+                            self.assertEqual([], list(digest.differences(expected, str(out))))
+                            first = ways.files_of(out)
+                        self.assertTrue(first == ways.files_of(out), "other bytes than before")
+
+    def test_of_an_fp8_source_in_f32_and_f16_equals_arithmetic_by_hand(self):
+        for case in CASES:
+            for view, (dtype, _) in (("fp32-safetensors", DTYPES["fp32"]),
+                                     ("fp16-safetensors", DTYPES["fp16"])):
+                with self.subTest(case=case, view=view):
+                    want = naive.view(ways.DATA / case / "source", dtype)
+                    got = naive.read_all(self.fetch(case, view, "export"))
+                    self.assertEqual(sorted(want), sorted(got))
+                    for name, tensor in want.items():
+                        self.assertEqual((tensor.dtype, tensor.shape),
+                                         (got[name].dtype, got[name].shape), name)
+                        data = digest.canonical_nan(dtype, got[name].data)
+                        expected = digest.canonical_nan(dtype, tensor.data)
+                        self.assertTrue(data == expected, name)
+
+    def test_consolidated_holds_the_tensors_of_the_fp32_view(self):
+        for case in CASES:
+            with self.subTest(case=case):
+                consolidated = self.fetch(case, "fp32-consolidated", "export")
+                plain = self.fetch(case, "fp32-safetensors", "export")
+                got, want = naive.read_all(consolidated), naive.read_all(plain)
+                self.assertEqual(sorted(want), sorted(got))
+                for name in want:
+                    self.assertTrue(want[name].data == got[name].data, name)
+                # Small enough for one file under zero_to_fp32's name.
+                self.assertTrue((consolidated / "model.safetensors").is_file())
+                self.assertFalse((consolidated / "model.safetensors.index.json").exists())
+
+    def test_of_a_plain_source_in_its_own_dtype_has_the_source_tensors(self):
+        source = naive.read_all(ways.DATA / "llama-bf16" / "source")
+        got = naive.read_all(self.fetch("llama-bf16", "bf16-safetensors", "mount"))
+        self.assertEqual(sorted(source), sorted(got))
+        for name in source:
+            self.assertTrue(source[name].data == got[name].data, name)
+
+    def test_named_source_is_the_source(self):
+        for case in CASES:
+            for way in ways.WAYS:
+                with self.subTest(case=case, way=way):
+                    out = self.fetch(case, "source", way)
+                    self.assertTrue(ways.files_of(ways.DATA / case / "source")
+                                    == ways.files_of(out))
+
+
+class SideFiles(WorkDirectory):
+    def test_are_the_source_files_except_config_and_index(self):
+        for case in CASES:
+            for name in DTYPES:
+                view = f"{name}-safetensors"
+                with self.subTest(case=case, view=view):
+                    got = ways.files_of(self.fetch(case, view, "export"))
+                    want = ways.files_of(ways.DATA / case / "source")
+                    # Mirrored shards: the same names throughout.
+                    self.assertEqual(sorted(want), sorted(got))
+                    for path in want:
+                        if not path.endswith((".safetensors", ".index.json")) and \
+                                path != "config.json":
+                            self.assertTrue(want[path] == got[path], path)
+
+    def test_config_says_the_new_dtype_and_is_otherwise_untouched(self):
+        for case in CASES:
+            source = (ways.DATA / case / "source" / "config.json").read_text()
+            for name, (_, torch_name) in DTYPES.items():
+                view = f"{name}-safetensors"
+                with self.subTest(case=case, view=view):
+                    text = (self.fetch(case, view, "cat") / "config.json").read_text()
+                    want = json.loads(source)
+                    want.pop("quantization_config", None)
+                    for key in ("dtype", "torch_dtype"):
+                        if key in want:
+                            want[key] = torch_name
+                    # Order of the members, too.
+                    self.assertEqual(json.dumps(want), json.dumps(json.loads(text)))
+                    # Every line that stays is a line of the source.
+                    strange = [line for line in text.splitlines()
+                               if line not in source.splitlines()
+                               and line + "," not in source.splitlines()
+                               and "dtype" not in line]
+                    self.assertEqual([], strange)
+
+    def test_config_is_the_text_of_the_reference_tool(self):
+        for case, view in GOLDEN:
+            with self.subTest(case=case, view=view):
+                reference = ways.DATA / case / "expected" / view / "config.json"
+                got = ways.run("cat", ways.DATA / case / "source", f"{view}/config.json")
+                self.assertEqual(reference.read_text(), got.decode())
+
+    def test_index_names_every_tensor_once_with_its_file_and_the_total(self):
+        for case in CASES:
+            for name in DTYPES:
+                view = f"{name}-safetensors"
+                with self.subTest(case=case, view=view):
+                    out = self.fetch(case, view, "export")
+                    index = json.loads((out / "model.safetensors.index.json").read_text())
+                    where, total = {}, 0
+                    for path in sorted(out.glob("*.safetensors")):
+                        for tensor, value in naive.read(path).items():
+                            self.assertNotIn(tensor, where)
+                            where[tensor] = path.name
+                            total += len(value.data)
+                    self.assertEqual(where, index["weight_map"])
+                    self.assertEqual(total, index["metadata"]["total_size"])
+
+
+class Listing(WorkDirectory):
+    def test_sizes_are_those_of_the_files_by_every_way(self):
+        for case in CASES:
+            for name in DTYPES:
+                view = f"{name}-safetensors"
+                with self.subTest(case=case, view=view):
+                    listed = dict(ways.listing(ways.DATA / case / "source", view))
+                    for way in ways.WAYS:
+                        got = ways.files_of(self.fetch(case, view, way))
+                        self.assertEqual(listed, {path: len(data) for path, data in got.items()})
+
+
+if __name__ == "__main__":
+    unittest.main()

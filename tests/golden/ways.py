@@ -1,0 +1,89 @@
+"""The ways to get at a view's files: `ckfs cat`, `ckfs export` and a mount, each as a function that
+puts the whole view into a directory.
+
+Standard library only. CKFS_BIN names the program.
+"""
+import contextlib
+import itertools
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+
+CKFS = os.environ.get("CKFS_BIN", "build/release/ckfs")
+DATA = pathlib.Path(__file__).resolve().parents[1] / "data" / "hf"
+
+# What must not change a byte.
+ENGINES = [
+    ["--io", io, "--threads", threads, *tiles]
+    for io, threads, tiles in itertools.product(
+        ("uring", "pread"), ("1", "8"), ((), ("--tile-bytes", "4096")))
+]
+
+
+def run(*arguments):
+    """Standard output of `ckfs ARGUMENTS`, which must succeed."""
+    done = subprocess.run([CKFS, *map(str, arguments)], stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
+    if done.returncode != 0:
+        raise AssertionError(f"ckfs {' '.join(map(str, arguments))}: exit {done.returncode}: "
+                             f"{done.stderr.decode(errors='replace')}")
+    return done.stdout
+
+
+def listing(source, where):
+    """[(path, size)] of the files below `where`, as `ckfs ls` tells them."""
+    entries = json.loads(run("ls", "--json", source, where))["entries"]
+    found = []
+    for entry in entries:
+        path = entry["path"]
+        if entry["type"] == "directory":
+            found += [(f"{path}/{below}", size)
+                      for below, size in listing(source, f"{where}/{path}")]
+        else:
+            found.append((path, entry["size"]))
+    return found
+
+
+@contextlib.contextmanager
+def mounted(source, mountpoint, *options):
+    """`source`, mounted at the new directory `mountpoint` for the length of a with statement."""
+    mountpoint.mkdir()
+    run("mount", source, mountpoint, *options)
+    try:
+        yield mountpoint
+    finally:
+        run("umount", mountpoint)
+        mountpoint.rmdir()
+
+
+def by_cat(source, view, out, work, engine):
+    """Each file in three pieces that meet at odd offsets."""
+    for path, size in listing(source, view):
+        target = out / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        cuts = sorted({0, min(size, 4099), size // 2 | 1 if size > 2 else size, size})
+        with open(target, "wb") as file:
+            for begin, end in zip(cuts, cuts[1:]):
+                file.write(run("cat", source, f"{view}/{path}", "--offset", begin,
+                               "--length", end - begin, *engine))
+
+
+def by_export(source, view, out, work, engine):
+    run("export", source, view, out, *engine)
+    (out / ".ckfs-export.json").unlink(missing_ok=True)
+
+
+def by_mount(source, view, out, work, engine):
+    with mounted(source, work / "mnt", *engine) as mountpoint:
+        shutil.copytree(mountpoint / view, out, dirs_exist_ok=True)
+
+
+WAYS = {"cat": by_cat, "export": by_export, "mount": by_mount}
+
+
+def files_of(directory):
+    """{path: bytes} of all files below `directory`."""
+    return {str(path.relative_to(directory)): path.read_bytes()
+            for path in sorted(directory.rglob("*")) if path.is_file()}

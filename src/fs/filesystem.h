@@ -47,7 +47,7 @@ struct FilesystemOptions {
 };
 
 struct FilesystemStatistics {
-  std::uint64_t bytes = 0;  // sum of the sizes of all built-in views' files
+  std::uint64_t bytes = 0;  // sum of the sizes of the files
   std::uint64_t files = 0;
 };
 
@@ -76,7 +76,12 @@ class Filesystem {
   Result<std::string> attribute(InodeNumber inode, std::string_view name);
   Result<std::vector<std::string>> attribute_names(InodeNumber inode);
 
-  FilesystemStatistics statistics() const;
+  /// Of the view that `inode` lies in; elsewhere, of all views that have been looked into.
+  FilesystemStatistics statistics(InodeNumber inode = kRootInode);
+
+  /// Names in the root that the kernel should be asked to forget: parameterised views in use beyond
+  /// the 64 that are held. Each is given once.
+  std::vector<std::string> take_crowded();
 
  private:
   class Impl;

@@ -1,0 +1,454 @@
+// The tree is mostly arithmetic on what the API gives: names, sizes and inode numbers are fixed, so
+// nothing here needs to be invalidated. What is left is laziness and forgetting. A view costs
+// memory and, for a large checkpoint, a tenth of a second, so the root knows only names; a view is
+// built when something in it is looked up. Building all of them at mount would be simpler and make
+// every mount pay for views that nobody opens.
+
+#include "fs/filesystem.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+#include <shared_mutex>
+#include <spdlog/spdlog.h>
+#include <tuple>
+#include <variant>
+
+#include "api/report.h"
+#include "fs/inode_table.h"
+
+namespace ckfs {
+namespace {
+
+constexpr std::string_view kControlName = ".ckfs";
+
+// Directory and files of .ckfs; their paths can be no view's, whose names hold no '.' in front.
+struct ControlFile {
+  std::string_view name;
+  enum class Text : std::uint8_t { Status, Views } text;
+};
+constexpr std::array kControlFiles = {ControlFile{"status.json", ControlFile::Text::Status},
+                                      ControlFile{"views.json", ControlFile::Text::Views}};
+
+constexpr std::string_view kExactnessName = "user.ckfs.exactness";
+constexpr std::string_view kSourceName = "user.ckfs.source";
+constexpr std::string_view kViewName = "user.ckfs.view";
+
+/// The largest value that the kernel passes on for one attribute (XATTR_SIZE_MAX).
+constexpr std::size_t kMaxAttributeBytes = 65536;
+
+/// Remembers what was said, so that one cause is one line in the log however often it is met.
+class Once {
+ public:
+  bool first(const std::string& what) {
+    const std::scoped_lock lock(mutex_);
+    // Names come from users: a full set is emptied rather than left to grow.
+    if (said_.size() >= 4096) said_.clear();
+    return said_.insert(what).second;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<std::string> said_;
+};
+
+struct OpenFile {
+  InodeNumber inode = 0;
+  std::string name;  // in the mount, for the log
+  std::variant<ViewFile, std::string> content;
+};
+
+/// Handle numbers of open files. Numbers are used again, the lowest free first.
+class HandleTable {
+ public:
+  std::uint64_t add(std::shared_ptr<OpenFile> file) {
+    const std::unique_lock lock(mutex_);
+    if (free_.empty()) {
+      files_.push_back(std::move(file));
+      return files_.size() - 1;
+    }
+    const std::uint64_t handle = free_.back();
+    free_.pop_back();
+    files_[handle] = std::move(file);
+    return handle;
+  }
+
+  std::shared_ptr<OpenFile> find(std::uint64_t handle) const {
+    const std::shared_lock lock(mutex_);
+    return handle < files_.size() ? files_[handle] : nullptr;
+  }
+
+  std::shared_ptr<OpenFile> remove(std::uint64_t handle) {
+    const std::unique_lock lock(mutex_);
+    if (handle >= files_.size() || !files_[handle]) return nullptr;
+    free_.push_back(handle);
+    return std::exchange(files_[handle], nullptr);
+  }
+
+ private:
+  mutable std::shared_mutex mutex_;  // guards everything below
+  std::vector<std::shared_ptr<OpenFile>> files_;
+  std::vector<std::uint64_t> free_;
+};
+
+Bytes slice(std::shared_ptr<const OpenFile> file, const std::string& text, std::uint64_t offset,
+            std::size_t size) {
+  if (offset >= text.size()) return {};
+  const auto all = std::as_bytes(std::span(text));
+  const auto begin = static_cast<std::size_t>(offset);
+  return {all.subspan(begin, std::min(size, all.size() - begin)), std::move(file)};
+}
+
+}  // namespace
+
+class Filesystem::Impl {
+ public:
+  Impl(Checkpoint checkpoint, const FilesystemOptions& options)
+      : checkpoint_(std::move(checkpoint)), mtime_(options.mtime.value_or(checkpoint_.mtime())) {
+    for (const ViewInfo& view : checkpoint_.views()) {
+      if (view.available) names_.emplace(directory_inode(view.name), view.name);
+    }
+    for (const auto& [inode, name] : names_) root_.push_back({name, inode});
+    root_.push_back({std::string(kControlName), control_inode()});
+    std::sort(root_.begin(), root_.end(), [](auto& a, auto& b) { return a.name < b.name; });
+  }
+
+  Result<Attributes> lookup(InodeNumber parent, std::string_view name) {
+    if (parent == kRootInode) return lookup_in_root(name);
+    if (parent == control_inode()) {
+      for (const ControlFile& file : kControlFiles) {
+        if (file.name == name) return control_attributes(file);
+      }
+      return fail(ErrorCode::NotFound, "{}/{}: no such file", kControlName, name);
+    }
+    CKFS_TRY(const Location at, locate(parent));
+    if (!at.directory) return fail(ErrorCode::NotDirectory, "{}: not a directory", path_of(at));
+    const auto* entry = at.tree->find(at.index, name);
+    if (!entry) return fail(ErrorCode::NotFound, "{}/{}: no such file", path_of(at), name);
+    const Location child{at.tree, entry->directory, entry->index};
+    const Attributes attributes = attributes_of(child);
+    CKFS_TRY_VOID(table_.find_and_count(attributes.inode));
+    return attributes;
+  }
+
+  void forget(InodeNumber inode, std::uint64_t lookups) { table_.release(inode, lookups); }
+
+  Result<Attributes> attributes(InodeNumber inode) {
+    if (inode == kRootInode || inode == control_inode() || names_.contains(inode)) {
+      return directory_attributes(inode);
+    }
+    if (const auto* file = control_file(inode)) return control_attributes(*file);
+    CKFS_TRY(const Location at, table_.find(inode));
+    return attributes_of(at);
+  }
+
+  Result<std::vector<DirectoryEntry>> list(InodeNumber directory, std::uint64_t offset,
+                                           std::size_t limit) {
+    // Offsets are positions: 0 is ".", 1 is "..", 2 + n is the n-th entry.
+    std::vector<DirectoryEntry> listing;
+    const auto emit = [&](std::string_view name, Attributes attributes) {
+      listing.push_back({std::string(name), attributes, offset + 1});
+      ++offset;
+    };
+    const auto emit_all = [&](InodeNumber parent, std::size_t count, auto&& entry) {
+      if (offset == 0 && limit > 0) emit(".", directory_attributes(directory));
+      if (offset == 1 && listing.size() < limit) emit("..", directory_attributes(parent));
+      while (listing.size() < limit && offset - 2 < count) {
+        const auto [name, attributes] = entry(static_cast<std::size_t>(offset - 2));
+        emit(name, attributes);
+      }
+    };
+    using Named = std::pair<std::string_view, Attributes>;
+
+    if (directory == kRootInode) {
+      emit_all(kRootInode, root_.size(), [&](std::size_t n) -> Named {
+        return {root_[n].name, directory_attributes(root_[n].inode)};
+      });
+      return listing;
+    }
+    if (directory == control_inode()) {
+      emit_all(kRootInode, kControlFiles.size(), [&](std::size_t n) -> Named {
+        return {kControlFiles[n].name, control_attributes(kControlFiles[n])};
+      });
+      return listing;
+    }
+    CKFS_TRY(const Location at, locate(directory));
+    if (!at.directory) return fail(ErrorCode::NotDirectory, "{}: not a directory", path_of(at));
+    const auto& here = at.tree->directories[at.index];
+    const InodeNumber parent = at.index == 0 ? kRootInode : at.tree->directories[here.parent].inode;
+    emit_all(parent, here.entries.size(), [&](std::size_t n) -> Named {
+      const auto& entry = here.entries[n];
+      return {entry.name, attributes_of({at.tree, entry.directory, entry.index})};
+    });
+    return listing;
+  }
+
+  Result<std::uint64_t> open(InodeNumber inode) {
+    if (const auto* file = control_file(inode)) {
+      return handles_.add(std::make_shared<OpenFile>(
+          OpenFile{inode, std::string(file->name), control_text(*file)}));
+    }
+    if (inode == kRootInode || inode == control_inode() || names_.contains(inode)) {
+      return fail(ErrorCode::IsDirectory, "inode {}: a directory", inode);
+    }
+    CKFS_TRY(const Location at, table_.find_and_count(inode));
+    auto opened = open_file(inode, at);
+    if (!opened) table_.release(inode, 1);
+    return opened;
+  }
+
+  Result<Bytes> read(std::uint64_t handle, std::uint64_t offset, std::size_t size) {
+    const auto file = handles_.find(handle);
+    if (!file) return fail(ErrorCode::BadHandle, "handle {}: not open", handle);
+    if (const auto* text = std::get_if<std::string>(&file->content)) {
+      return slice(file, *text, offset, size);
+    }
+    auto& content = std::get<ViewFile>(file->content);
+    const std::uint64_t end = content.info().size;
+    if (offset >= end || size == 0) return Bytes();
+    auto bytes =
+        content.read(offset, static_cast<std::size_t>(std::min<std::uint64_t>(size, end - offset)));
+    if (!bytes && once_.first(fmt::format("{}:{}", file->inode, int(bytes.error().code())))) {
+      spdlog::error("{}: offset {}: {}", file->name, offset, bytes.error().message());
+    }
+    return bytes;
+  }
+
+  void close(std::uint64_t handle) {
+    if (const auto file = handles_.remove(handle)) table_.release(file->inode, 1);
+  }
+
+  Result<std::string> attribute(InodeNumber inode, std::string_view name) {
+    CKFS_TRY(const auto known, attribute_names(inode));
+    if (std::find(known.begin(), known.end(), name) == known.end()) {
+      return fail(ErrorCode::NoAttribute, "inode {}: no attribute {}", inode, name);
+    }
+    if (const auto at = names_.find(inode); at != names_.end()) return at->second;
+    CKFS_TRY(const Location at, table_.find(inode));
+    if (name == kViewName) return at.tree->view.name();
+    if (name == kExactnessName) {
+      return std::string(ckfs::name(at.tree->view.files()[at.index].exactness));
+    }
+    std::string paths = sources_of(at.tree->view, at.index);
+    if (paths.size() > kMaxAttributeBytes) {
+      // A file made of thousands of shards: whole paths, as many as fit.
+      paths.resize(paths.rfind('\n', kMaxAttributeBytes));
+    }
+    return paths;
+  }
+
+  Result<std::vector<std::string>> attribute_names(InodeNumber inode) {
+    if (inode == kRootInode || inode == control_inode() || control_file(inode)) {
+      return std::vector<std::string>();
+    }
+    if (names_.contains(inode)) return std::vector{std::string(kViewName)};
+    CKFS_TRY(const Location at, table_.find(inode));
+    if (at.directory) return std::vector{std::string(kViewName)};
+    return std::vector{std::string(kExactnessName), std::string(kSourceName),
+                       std::string(kViewName)};
+  }
+
+  FilesystemStatistics statistics(InodeNumber inode) {
+    FilesystemStatistics sum;
+    const auto add = [&](const ViewTree& tree) {
+      sum.bytes += tree.bytes;
+      sum.files += tree.view.files().size();
+    };
+    if (inode != kRootInode && inode != control_inode() && !control_file(inode)) {
+      if (const auto at = locate(inode)) {
+        add(*at->tree);
+        return sum;
+      }
+    }
+    for (const auto& tree : table_.views()) add(*tree);
+    return sum;
+  }
+
+  std::vector<std::string> take_crowded() { return table_.take_crowded(); }
+
+ private:
+  struct RootEntry {
+    std::string name;
+    InodeNumber inode = 0;
+  };
+
+  static InodeNumber control_inode() {
+    static const InodeNumber inode = directory_inode(kControlName);
+    return inode;
+  }
+
+  static InodeNumber inode_of(const ControlFile& file) {
+    return directory_inode(fmt::format("{}/{}", kControlName, file.name));
+  }
+
+  static const ControlFile* control_file(InodeNumber inode) {
+    static const std::array inodes = {inode_of(kControlFiles[0]), inode_of(kControlFiles[1])};
+    for (std::size_t i = 0; i < inodes.size(); ++i) {
+      if (inodes[i] == inode) return &kControlFiles[i];
+    }
+    return nullptr;
+  }
+
+  Attributes directory_attributes(InodeNumber inode) const {
+    Attributes attributes;
+    attributes.inode = inode;
+    attributes.directory = true;
+    attributes.mtime = mtime_;
+    return attributes;
+  }
+
+  Attributes control_attributes(const ControlFile& file) const {
+    Attributes attributes;
+    attributes.inode = inode_of(file);
+    attributes.mtime = mtime_;
+    attributes.volatile_content = true;
+    return attributes;
+  }
+
+  Attributes attributes_of(const Location& at) const {
+    if (at.directory) return directory_attributes(at.tree->directories[at.index].inode);
+    const FileInfo& file = at.tree->view.files()[at.index];
+    Attributes attributes;
+    attributes.inode = file.inode;
+    attributes.size = file.size;
+    attributes.mtime = mtime_;
+    return attributes;
+  }
+
+  static std::string path_of(const Location& at) {
+    const std::string& path =
+        at.directory ? at.tree->directories[at.index].path : at.tree->view.files()[at.index].path;
+    return path.empty() ? at.tree->view.name() : at.tree->view.name() + "/" + path;
+  }
+
+  std::string control_text(const ControlFile& file) const {
+    if (file.text == ControlFile::Text::Status) return status_json(checkpoint_);
+    std::vector<View> more;
+    for (const auto& tree : table_.views()) {
+      if (!names_.contains(tree->directories.front().inode)) more.push_back(tree->view);
+    }
+    std::sort(more.begin(), more.end(),
+              [](const View& a, const View& b) { return a.name() < b.name(); });
+    return views_json(checkpoint_, more);
+  }
+
+  /// An inode within a view; a view that only its name was known of is built now.
+  Result<Location> locate(InodeNumber inode) {
+    if (auto at = table_.find(inode)) return at;
+    const auto name = names_.find(inode);
+    if (name == names_.end()) {
+      return fail(ErrorCode::NotFound, "inode {}: not a file of a view", inode);
+    }
+    CKFS_TRY(View view, checkpoint_.view(name->second));
+    CKFS_TRY(auto built, build_tree(std::move(view)));
+    CKFS_TRY(auto tree, table_.hold(std::move(built), std::nullopt));
+    return Location{std::move(tree), true, 0};
+  }
+
+  Result<Attributes> lookup_in_root(std::string_view name) {
+    if (name == kControlName) return directory_attributes(control_inode());
+    const InodeNumber inode = directory_inode(name);
+    if (const auto at = names_.find(inode); at != names_.end() && at->second == name) {
+      return directory_attributes(inode);
+    }
+    auto tree = table_.find_view(name);
+    if (!tree) {
+      auto view = checkpoint_.view(name);
+      if (!view) return refuse(name, std::move(view).error());
+      // All parameters at their defaults: another spelling of a view in the root.
+      const InodeNumber plain = directory_inode(view->name());
+      if (names_.contains(plain)) return directory_attributes(plain);
+      tree = table_.find_view(view->name());
+      if (!tree) {
+        CKFS_TRY(tree, build_tree(*std::move(view)));
+      }
+    }
+    CKFS_TRY(tree, table_.hold(std::move(tree), name));
+    return directory_attributes(tree->directories.front().inode);
+  }
+
+  /// The answer to a name that is no view. The reason goes to the log, because an errno cannot tell
+  /// a misspelt parameter from a view that the source cannot give; names that do not look like a
+  /// view (a shell's .git, a desktop's .hidden) are none of the operator's business.
+  Failure refuse(std::string_view name, Error error) {
+    const bool meant = error.code() != ErrorCode::NotFound || name.find('@') != name.npos;
+    if (meant && once_.first(std::string(name))) {
+      spdlog::warn("{}: no such view: {}", name, error.message());
+    }
+    switch (error.code()) {
+      case ErrorCode::NotFound:
+      case ErrorCode::InvalidArgument:
+      case ErrorCode::Unsupported:
+        return Failure(Error(ErrorCode::NotFound, error.message()));
+      default:
+        return Failure(std::move(error));
+    }
+  }
+
+  Result<std::uint64_t> open_file(InodeNumber inode, const Location& at) {
+    if (at.directory) return fail(ErrorCode::IsDirectory, "{}: a directory", path_of(at));
+    CKFS_TRY(ViewFile file, at.tree->view.open(at.tree->view.files()[at.index].path));
+    return handles_.add(std::make_shared<OpenFile>(OpenFile{inode, path_of(at), std::move(file)}));
+  }
+
+  const Checkpoint checkpoint_;
+  const std::int64_t mtime_;
+  std::map<InodeNumber, std::string> names_;  // of the views in the root; never changes
+  std::vector<RootEntry> root_;               // by name; never changes
+  InodeTable table_;
+  HandleTable handles_;
+  Once once_;
+};
+
+Filesystem::Filesystem(Checkpoint checkpoint, const FilesystemOptions& options)
+    : impl_(std::make_unique<Impl>(std::move(checkpoint), options)) {}
+
+Filesystem::~Filesystem() = default;
+
+Result<Attributes> Filesystem::lookup(InodeNumber parent, std::string_view name) {
+  return impl_->lookup(parent, name);
+}
+
+void Filesystem::forget(InodeNumber inode, std::uint64_t lookups) {
+  impl_->forget(inode, lookups);
+}
+
+Result<Attributes> Filesystem::attributes(InodeNumber inode) {
+  return impl_->attributes(inode);
+}
+
+Result<std::vector<DirectoryEntry>> Filesystem::list(InodeNumber directory, std::uint64_t offset,
+                                                     std::size_t limit) {
+  return impl_->list(directory, offset, limit);
+}
+
+Result<std::uint64_t> Filesystem::open(InodeNumber inode) {
+  return impl_->open(inode);
+}
+
+Result<Bytes> Filesystem::read(std::uint64_t handle, std::uint64_t offset, std::size_t size) {
+  return impl_->read(handle, offset, size);
+}
+
+void Filesystem::close(std::uint64_t handle) {
+  impl_->close(handle);
+}
+
+Result<std::string> Filesystem::attribute(InodeNumber inode, std::string_view name) {
+  return impl_->attribute(inode, name);
+}
+
+Result<std::vector<std::string>> Filesystem::attribute_names(InodeNumber inode) {
+  return impl_->attribute_names(inode);
+}
+
+FilesystemStatistics Filesystem::statistics(InodeNumber inode) {
+  return impl_->statistics(inode);
+}
+
+std::vector<std::string> Filesystem::take_crowded() {
+  return impl_->take_crowded();
+}
+
+}  // namespace ckfs

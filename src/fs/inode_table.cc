@@ -1,0 +1,142 @@
+// The kernel names files by inode number and keeps the numbers it was given until it forgets them,
+// which may be hours later. Numbers are hashes, so a view that was dropped comes back with the same
+// ones, and dropping is safe whenever nothing refers to the view. References are not counted for
+// each inode: a view is dropped as a whole, so its sum is all that matters, and a mount of 100,000
+// files needs no 100,000 counters.
+
+#include "fs/inode_table.h"
+
+#include <algorithm>
+
+namespace ckfs {
+
+Result<std::shared_ptr<const ViewTree>> InodeTable::hold(std::shared_ptr<const ViewTree> tree,
+                                                         std::optional<std::string_view> spelling) {
+  const std::scoped_lock lock(mutex_);
+  const std::uint64_t top = tree->directories.front().inode;
+  if (const auto at = nodes_.find(top); at != nodes_.end()) {
+    Held& held = *at->second.held;
+    if (held.tree->view.name() != tree->view.name()) {
+      return fail(ErrorCode::Internal, "{} and {}: the same inode number {}",
+                  held.tree->view.name(), tree->view.name(), top);
+    }
+    if (spelling) {
+      ++held.references;
+      held.spelling = *spelling;
+    }
+    touch(at->second.held);
+    return held.tree;
+  }
+
+  const bool parameterised = tree->view.name().find('@') != std::string::npos;
+  CKFS_CHECK(spelling || !parameterised);
+  held_.push_front({.tree = tree,
+                    .parameterised = parameterised,
+                    .told = false,
+                    .spelling = std::string(spelling.value_or("")),
+                    .references = spelling ? 1U : 0U});
+  parameterised_ += parameterised ? 1 : 0;
+  const Position held = held_.begin();
+  std::uint64_t twin = 0;
+  const auto add = [&](std::uint64_t inode, bool directory, std::uint32_t index) {
+    if (inode <= 1 || !nodes_.emplace(inode, Node{held, directory, index}).second) twin = inode;
+  };
+  for (std::uint32_t i = 0; i < tree->directories.size(); ++i) {
+    add(tree->directories[i].inode, true, i);
+  }
+  const auto files = tree->view.files();
+  for (std::uint32_t i = 0; i < files.size(); ++i) add(files[i].inode, false, i);
+  if (twin != 0) {
+    const std::string name = tree->view.name();
+    drop(held);
+    return fail(ErrorCode::Internal, "{}: inode number {} stands for two things", name, twin);
+  }
+  make_room();
+  return tree;
+}
+
+std::shared_ptr<const ViewTree> InodeTable::find_view(std::string_view name) {
+  const std::scoped_lock lock(mutex_);
+  const auto at = nodes_.find(directory_inode(name));
+  if (at == nodes_.end() || at->second.held->tree->view.name() != name) return nullptr;
+  touch(at->second.held);
+  return at->second.held->tree;
+}
+
+Result<Location> InodeTable::find(std::uint64_t inode) {
+  const std::scoped_lock lock(mutex_);
+  const auto at = nodes_.find(inode);
+  if (at == nodes_.end()) return fail(ErrorCode::NotFound, "inode {}: not known", inode);
+  return Location{at->second.held->tree, at->second.directory, at->second.index};
+}
+
+Result<Location> InodeTable::find_and_count(std::uint64_t inode) {
+  const std::scoped_lock lock(mutex_);
+  const auto at = nodes_.find(inode);
+  if (at == nodes_.end()) return fail(ErrorCode::NotFound, "inode {}: not known", inode);
+  ++at->second.held->references;
+  touch(at->second.held);
+  return Location{at->second.held->tree, at->second.directory, at->second.index};
+}
+
+void InodeTable::release(std::uint64_t inode, std::uint64_t references) {
+  const std::scoped_lock lock(mutex_);
+  const auto at = nodes_.find(inode);
+  if (at == nodes_.end()) return;
+  Held& held = *at->second.held;
+  held.references -= std::min(held.references, references);
+  if (held.references == 0) {
+    held.told = false;
+    make_room();
+  }
+}
+
+std::vector<std::string> InodeTable::take_crowded() {
+  const std::scoped_lock lock(mutex_);
+  std::vector<std::string> names;
+  std::size_t surplus = parameterised_ > limit_ ? parameterised_ - limit_ : 0;
+  // The newest is spared: it is the one that a lookup is about to hand out.
+  for (auto at = held_.rbegin(); surplus > 0 && std::next(at) != held_.rend(); ++at) {
+    if (!at->parameterised) continue;
+    --surplus;
+    if (!at->told) names.push_back(at->spelling);
+    at->told = true;
+  }
+  return names;
+}
+
+std::vector<std::shared_ptr<const ViewTree>> InodeTable::views() const {
+  const std::scoped_lock lock(mutex_);
+  std::vector<std::shared_ptr<const ViewTree>> trees;
+  for (const Held& held : held_) trees.push_back(held.tree);
+  return trees;
+}
+
+void InodeTable::touch(Position held) {
+  held_.splice(held_.begin(), held_, held);
+}
+
+void InodeTable::drop(Position held) {
+  const auto forget = [&](std::uint64_t inode) {
+    // A number that was never added for this view belongs to another one (see hold()).
+    const auto at = nodes_.find(inode);
+    if (at != nodes_.end() && at->second.held == held) nodes_.erase(at);
+  };
+  for (const auto& directory : held->tree->directories) forget(directory.inode);
+  for (const FileInfo& file : held->tree->view.files()) forget(file.inode);
+  parameterised_ -= held->parameterised ? 1 : 0;
+  held_.erase(held);
+}
+
+void InodeTable::make_room() {
+  // The front is what the caller has just asked for: it must survive without references too.
+  for (auto at = held_.end(); parameterised_ > limit_ && at != held_.begin();) {
+    --at;
+    if (at == held_.begin()) return;
+    if (!at->parameterised || at->references > 0) continue;
+    const auto victim = at++;
+    drop(victim);
+  }
+}
+
+}  // namespace ckfs

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <stop_token>
 
 #include <ckfs/checkpoint.h>
 
@@ -17,8 +18,11 @@ namespace ckfs {
 struct ExportOptions {
   /// Files written at a time; 0: one for each CPU.
   unsigned jobs = 0;
-  /// Files in OUT that are not the view's are an error, unless forced (they are left alone).
+  /// Files in OUT that are not this export's own are an error, unless forced: then those with the
+  /// name of a file of the view are replaced, and the others left alone.
   bool force = false;
+  /// Ends the export early; what is done is kept for the next run.
+  std::stop_token stop;
   /// Called from several threads, one at a time, with bytes done so far and the total.
   std::function<void(std::uint64_t done, std::uint64_t total)> progress;
 };
@@ -29,8 +33,11 @@ struct ExportResult {
   std::uint64_t bytes = 0;       // written now
 };
 
-/// Errors: InvalidArgument (OUT lies inside the source, or holds foreign files), Io (disk full:
-/// ENOSPC), and those of ViewFile::read. No file under its final name is ever incomplete.
+/// Writes the files of `view` into `out`, with the checkpoint's mtime. `source` is the path that
+/// `checkpoint` was opened with. Errors: InvalidArgument (OUT lies inside the source, or holds
+/// foreign files), Io (disk full: ENOSPC; stopped: EINTR), and those of ViewFile::read. No file
+/// under its final name is ever incomplete. A file of the view that has the record's name is left
+/// out.
 Result<ExportResult> export_view(const Checkpoint& checkpoint, const View& view,
                                  const std::filesystem::path& source,
                                  const std::filesystem::path& out, const ExportOptions& options);

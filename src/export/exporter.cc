@@ -1,0 +1,378 @@
+// A view becomes a directory in four steps: look (is OUT ours, does it fit), clear (what another
+// source or view left), write (files in parallel, the largest first), close (directories, times).
+//
+// Jobs are files: several writers of one file would take turns at its inode's lock, and a view has
+// usually enough files. The largest come first so that the last job does not run alone; with that
+// the index and the configuration come last, so an unfinished OUT does not load by mistake. A run
+// that is killed leaves its record, at most 64 MiB behind what was written; a run that fails or is
+// stopped also gives back the disk that it had reserved.
+#include "export/exporter.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <mutex>
+#include <set>
+#include <spdlog/spdlog.h>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/units.h"
+#include "export/export_record.h"
+#include "export/out_directory.h"
+
+namespace ckfs {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::uint64_t kPiece = 1_MiB;  // what the engine computes ahead, so no copy is made
+constexpr std::uint64_t kWriteback = 8_MiB;
+constexpr std::uint64_t kSyncStep = 64_MiB;
+constexpr std::size_t kMaxRecord = 256_MiB;
+// A view of small files would otherwise spend its time on writing the record.
+constexpr std::chrono::milliseconds kRecordInterval{500};
+
+/// True if `inner` is `outer` or lies below it, by real paths.
+bool lies_within(const std::filesystem::path& inner, const std::filesystem::path& outer) {
+  std::error_code error;
+  const std::filesystem::path real_inner = std::filesystem::weakly_canonical(inner, error);
+  const std::filesystem::path real_outer = std::filesystem::weakly_canonical(outer, error);
+  const auto [mismatch, unused] =
+      std::mismatch(real_outer.begin(), real_outer.end(), real_inner.begin(), real_inner.end());
+  return mismatch == real_outer.end();
+}
+
+std::string parent_of(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  return slash == std::string::npos ? std::string() : path.substr(0, slash);
+}
+
+/// The files of the view that are written, the largest first.
+std::vector<const FileInfo*> files_to_write(const View& view) {
+  std::vector<const FileInfo*> files;
+  for (const FileInfo& file : view.files()) {
+    if (file.path != kRecordName) files.push_back(&file);
+  }
+  std::ranges::stable_sort(files, std::ranges::greater(), &FileInfo::size);
+  return files;
+}
+
+/// The record of an earlier run; nullopt: there is none.
+Result<std::optional<ExportRecord>> load_record(const OutDirectory& out, bool force) {
+  const std::string name(kRecordName);
+  const auto usable = [&]() -> Result<std::optional<ExportRecord>> {
+    CKFS_TRY(const std::optional<std::string> text, out.read_text(name, kMaxRecord));
+    if (!text) return std::nullopt;
+    CKFS_TRY(ExportRecord record, parse_record(*text));
+    return record;
+  }();
+  if (usable || !force) {
+    if (!usable) return Failure(usable.error().within(out.name()));
+    return usable;
+  }
+  return std::nullopt;
+}
+
+/// Refuses files that no export of ours has written. `old` is the record found in OUT.
+Result<void> refuse_foreign(const OutDirectory& out, const std::optional<ExportRecord>& old) {
+  std::set<std::string> own{std::string(kRecordName), std::string(kRecordName) + ".tmp"};
+  if (old) {
+    for (const auto& [path, file] : old->files) {
+      own.insert(path);
+      own.insert(temporary_name(path));
+    }
+  }
+  CKFS_TRY(const std::optional<std::string> foreign,
+           out.find_foreign([&](const std::string& path) { return own.contains(path); }));
+  if (!foreign) return {};
+  return fail(ErrorCode::InvalidArgument,
+              "{}: holds \"{}\", which no export wrote (--force goes on)", out.name(), *foreign);
+}
+
+/// Which files of `old` still stand finished, and how far the others came.
+ExportRecord resume_from(const OutDirectory& out, const ExportRecord& fresh,
+                         const ExportRecord& old, std::int64_t mtime) {
+  ExportRecord record = fresh;
+  for (auto& [path, file] : record.files) {
+    const auto before = old.files.find(path);
+    if (before == old.files.end() || before->second.size != file.size) continue;
+    if (before->second.finished) {
+      const auto entry = out.entry(path);
+      file.finished = entry && entry->regular && entry->size == file.size && entry->mtime == mtime;
+    } else if (before->second.synced > 0) {
+      const auto entry = out.entry(temporary_name(path));
+      if (entry && entry->regular && entry->size >= before->second.synced &&
+          before->second.synced <= file.size) {
+        file.synced = before->second.synced;
+      }
+    }
+  }
+  return record;
+}
+
+/// One run. The members that jobs share are guarded by mutex_.
+class Run {
+ public:
+  Run(const OutDirectory& out, const View& view, const ExportOptions& options, std::int64_t mtime,
+      ExportRecord record)
+      : out_(out), view_(view), options_(options), mtime_(mtime), record_(std::move(record)) {
+    for (const auto& [path, file] : record_.files) {
+      total_ += file.size;
+      done_ += file.finished ? file.size : file.synced;
+    }
+  }
+
+  Result<void> check_space() const;
+  Result<ExportResult> write(const std::vector<const FileInfo*>& files);
+
+ private:
+  Result<void> write_file(const FileInfo& info);
+  Result<void> write_pieces(const FileInfo& info, ViewFile& source, OutFile& target,
+                            std::uint64_t& synced);
+  Result<void> store_record();
+  void advance(std::uint64_t bytes);
+  bool ends() const { return stop_.stop_requested() || options_.stop.stop_requested(); }
+  Failure no_space(std::uint64_t needed) const;
+  std::uint64_t needed_bytes() const;
+
+  const OutDirectory& out_;
+  const View& view_;
+  const ExportOptions& options_;
+  const std::int64_t mtime_;
+  std::uint64_t total_ = 0;
+  std::stop_source stop_;  // an error in one job ends the others
+
+  mutable std::mutex mutex_;
+  ExportRecord record_;
+  Clock::time_point stored_;
+  std::uint64_t done_ = 0;
+  ExportResult result_;
+  std::optional<Error> error_;
+  std::size_t next_ = 0;
+};
+
+Failure Run::no_space(std::uint64_t needed) const {
+  return Failure(Error(ErrorCode::Io,
+                       fmt::format("{}: no space left: {} bytes needed, {} free", out_.name(),
+                                   needed, out_.free_bytes().value_or(0)),
+                       ENOSPC));
+}
+
+/// Disk that the unfinished files still take. Requires: no job runs.
+std::uint64_t Run::needed_bytes() const {
+  std::uint64_t needed = 0;
+  for (const auto& [path, file] : record_.files) {
+    if (file.finished) continue;
+    const auto part = out_.entry(temporary_name(path));
+    const std::uint64_t there = part && file.synced > 0 ? part->allocated : 0;
+    needed += file.size - std::min(file.size, there);
+  }
+  return needed;
+}
+
+Result<void> Run::check_space() const {
+  const std::uint64_t needed = needed_bytes();
+  const auto free = out_.free_bytes();
+  if (free && needed > *free) return no_space(needed);
+  return {};
+}
+
+Result<void> Run::store_record() {
+  const std::lock_guard lock(mutex_);
+  stored_ = Clock::now();
+  return out_.replace_text(std::string(kRecordName), to_json(record_));
+}
+
+void Run::advance(std::uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  done_ += bytes;
+  result_.bytes += bytes;
+  if (options_.progress) options_.progress(done_, total_);
+}
+
+Result<void> Run::write_pieces(const FileInfo& info, ViewFile& source, OutFile& target,
+                               std::uint64_t& synced) {
+  std::uint64_t begun = synced;
+  for (std::uint64_t at = synced; at < info.size;) {
+    if (ends()) {
+      return Failure(Error(ErrorCode::Io, fmt::format("{}: stopped", out_.name()), EINTR));
+    }
+    CKFS_TRY(const Bytes bytes, source.read(at, std::min(kPiece, info.size - at)));
+    CKFS_CHECK(bytes.size() > 0);
+    CKFS_TRY_VOID(target.write(at, bytes.span()));
+    at += bytes.size();
+    advance(bytes.size());
+    if (at - begun >= kWriteback) {
+      // Begun early, so that the fsync finds little left to wait for.
+      target.start_writeback(begun, at - begun);
+      begun = at;
+    }
+    if (at - synced >= kSyncStep && at < info.size) {
+      CKFS_TRY_VOID(target.sync());
+      synced = at;
+      {
+        const std::lock_guard lock(mutex_);
+        record_.files[info.path].synced = at;
+      }
+      CKFS_TRY_VOID(store_record());
+    }
+  }
+  return {};
+}
+
+Result<void> Run::write_file(const FileInfo& info) {
+  const std::string temporary = temporary_name(info.path);
+  std::uint64_t synced = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    synced = record_.files[info.path].synced;
+  }
+  CKFS_TRY(ViewFile source, view_.open(info.path));
+  CKFS_TRY_VOID(out_.make_parents(info.path));
+  CKFS_TRY(OutFile target, synced > 0 ? out_.reopen(temporary) : out_.create(temporary));
+  // What was written behind the last fsync may be anything after a power failure.
+  if (synced > 0) CKFS_TRY_VOID(target.truncate(synced));
+
+  const auto written = [&]() -> Result<void> {
+    CKFS_TRY_VOID(target.reserve(info.size));
+    CKFS_TRY_VOID(write_pieces(info, source, target, synced));
+    CKFS_TRY_VOID(target.set_mtime(mtime_));
+    return target.sync();
+  }();
+  if (!written) {
+    if (synced > 0) {
+      (void)target.truncate(synced);
+    } else {
+      (void)out_.remove(temporary);
+    }
+    return written;
+  }
+  CKFS_TRY_VOID(out_.rename(temporary, info.path));
+  CKFS_TRY_VOID(out_.sync_directory(parent_of(info.path)));
+  bool store = false;
+  {
+    const std::lock_guard lock(mutex_);
+    record_.files[info.path] = {.size = info.size, .synced = 0, .finished = true};
+    ++result_.files;
+    store = info.size >= kSyncStep || Clock::now() - stored_ >= kRecordInterval;
+  }
+  return store ? store_record() : Result<void>();
+}
+
+Result<ExportResult> Run::write(const std::vector<const FileInfo*>& files) {
+  std::vector<const FileInfo*> open;
+  for (const FileInfo* file : files) {
+    if (!record_.files[file->path].finished) {
+      open.push_back(file);
+    } else {
+      ++result_.files_kept;
+    }
+  }
+  CKFS_TRY_VOID(store_record());
+  if (options_.progress) options_.progress(done_, total_);
+
+  const auto job = [&] {
+    while (!ends()) {
+      const FileInfo* file = nullptr;
+      {
+        const std::lock_guard lock(mutex_);
+        if (next_ == open.size()) return;
+        file = open[next_++];
+      }
+      Result<void> written = write_file(*file);
+      if (written) continue;
+      const std::lock_guard lock(mutex_);
+      if (!error_) error_ = std::move(written).error();
+      stop_.request_stop();
+    }
+  };
+  const std::size_t cpus = std::max(1u, std::thread::hardware_concurrency());
+  const std::size_t jobs = std::min(options_.jobs == 0 ? cpus : options_.jobs, open.size());
+  {
+    std::vector<std::jthread> threads;
+    for (std::size_t i = 1; i < jobs; ++i) threads.emplace_back(job);
+    job();
+  }
+
+  const Result<void> stored = store_record();
+  if (error_ && (error_->system_error() == ENOSPC || error_->system_error() == EDQUOT)) {
+    return no_space(needed_bytes());  // one message, whichever call met it first
+  }
+  if (error_ && error_->system_error() != EINTR) return Failure(*error_);
+  if (options_.stop.stop_requested() && result_.files + result_.files_kept < files.size()) {
+    return Failure(Error(ErrorCode::Io,
+                         fmt::format("{}: interrupted after {} of {} bytes (the same command goes "
+                                     "on from there)",
+                                     out_.name(), done_, total_),
+                         EINTR));
+  }
+  CKFS_TRY_VOID(stored);
+  return result_;
+}
+
+}  // namespace
+
+Result<ExportResult> export_view(const Checkpoint& checkpoint, const View& view,
+                                 const std::filesystem::path& source,
+                                 const std::filesystem::path& out, const ExportOptions& options) {
+  if (lies_within(out, source)) {
+    return fail(ErrorCode::InvalidArgument, "{}: lies inside the source {}", out.native(),
+                source.native());
+  }
+  const std::vector<const FileInfo*> files = files_to_write(view);
+  ExportRecord record{.fingerprint = checkpoint.fingerprint(),
+                      .view = view.name(),
+                      .layout_version = kLayoutVersion,
+                      .files = {}};
+  for (const FileInfo* file : files) {
+    if (!is_inner_path(file->path)) {
+      return fail(ErrorCode::Corrupt, "{}: not a path inside a directory", file->path);
+    }
+    record.files[file->path].size = file->size;
+  }
+
+  CKFS_TRY(const OutDirectory directory, OutDirectory::open(out));
+  CKFS_TRY(const std::optional<ExportRecord> old, load_record(directory, options.force));
+  if (!options.force) CKFS_TRY_VOID(refuse_foreign(directory, old));
+
+  std::vector<std::string> stale;
+  if (old && old->same_origin(record)) {
+    record = resume_from(directory, record, *old, checkpoint.mtime());
+  } else if (old) {
+    spdlog::info("{}: starts over: it holds view {} of another source or version", out.native(),
+                 old->view);
+    // Finished files go too: half of the old and half of the new would look like a checkpoint.
+    for (const auto& [path, file] : old->files) stale.push_back(path);
+  }
+  if (old) {
+    for (const auto& [path, file] : old->files) {
+      const auto now = record.files.find(path);
+      if (now == record.files.end() || now->second.synced == 0) {
+        stale.push_back(temporary_name(path));
+      }
+    }
+  }
+  for (const std::string& path : stale) CKFS_TRY_VOID(directory.remove(path));
+
+  Run run(directory, view, options, checkpoint.mtime(), record);
+  CKFS_TRY_VOID(run.check_space());
+  CKFS_TRY(const ExportResult result, run.write(files));
+
+  std::set<std::string> directories{""};
+  for (const FileInfo* file : files) {
+    for (std::string at = parent_of(file->path); !at.empty(); at = parent_of(at)) {
+      directories.insert(at);
+    }
+  }
+  // The deepest first: making an entry changes the time of the directory above.
+  for (auto at = directories.rbegin(); at != directories.rend(); ++at) {
+    CKFS_TRY_VOID(directory.sync_directory(*at));
+    directory.set_directory_mtime(*at, checkpoint.mtime());
+  }
+  return result;
+}
+
+}  // namespace ckfs

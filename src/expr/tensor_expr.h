@@ -32,7 +32,9 @@ struct Loop {
   bool operator==(const Loop&) const = default;
 };
 
-/// What happens to each value of a box, in order, each step with its own rounding dtype.
+/// What happens to each value of a box, in order, each step with its own rounding dtype. Only F64,
+/// F32, F16 and BF16 take steps. Multiply and Add round the operand to F32, compute in F32 (both in
+/// F64 where `dtype` is F64) and round the result to `dtype`, as torch does with a Python scalar.
 struct Step {
   enum class Kind : std::uint8_t {
     Cast,             // to `dtype`
@@ -79,9 +81,13 @@ class TensorExpr {
   /// Bytes in the target; whole bytes by construction.
   std::uint64_t nbytes() const;
 
-  /// The boxes. An expression over one whole storage (the common case, which keeps no list) gives
-  /// one box with at most one loop.
+  /// The boxes by target_offset; none for a tensor without elements. An expression over one whole
+  /// storage (the common case, which keeps no list) gives one box with at most one loop.
   std::vector<Box> boxes() const;
+
+  /// The same list without a copy; empty where whole() has a value. Valid as long as the expression
+  /// or a copy of it.
+  std::span<const Box> box_list() const;
 
   /// Where the tensor is one whole storage in row-major order: which, and the steps (nullptr:
   /// none).
@@ -103,7 +109,9 @@ class TensorExpr {
                            std::int64_t step = 1) const;
   /// Zero elements before and after along `dim`.
   Result<TensorExpr> pad(std::int64_t dim, std::int64_t before, std::int64_t after) const;
-  /// One more step for every value. A Cast to the dtype it has is no step.
+  /// One more step for every value. A Cast to the dtype it has is no step; every other step names
+  /// the dtype that the values have. Padding stays zero: a step that would change it is
+  /// Unsupported.
   Result<TensorExpr> then(Step step) const;
   Result<TensorExpr> cast(DType dtype) const { return then({Step::Kind::Cast, dtype, 0}); }
 
@@ -117,14 +125,25 @@ class TensorExpr {
   Result<std::vector<TensorExpr>> split(std::int64_t dim, std::int64_t parts) const;
 
  private:
-  TensorExpr() = default;
+  /// What the common case, a whole storage under its catalog shape with at most one cast, can do
+  /// without; a checkpoint may have 92,000 of those in each of four views.
+  struct Body {
+    std::vector<std::int64_t> shape;
+    std::shared_ptr<const std::vector<Box>> boxes;  // nullptr: the whole of storage_
+    std::shared_ptr<const Program> program;         // where boxes is nullptr
+  };
+  static constexpr std::uint8_t kNoCast = 0xff;
 
+  TensorExpr() = default;
+  static TensorExpr make(DType dtype, std::vector<std::int64_t> shape, std::vector<Box> boxes);
+  Result<void> check_dim(std::int64_t dim) const;
+  Result<void> check_movable() const;
+
+  std::span<const std::int64_t> shape_;  // the catalog's, or that of body_
+  std::shared_ptr<const Body> body_;     // nullptr: the common case
+  StorageId storage_ = Box::kConstant;   // where the tensor is one whole storage
   DType dtype_ = DType::F32;
-  std::shared_ptr<const std::vector<std::int64_t>> own_shape_;  // nullptr: the catalog's
-  std::span<const std::int64_t> shape_;
-  StorageId storage_ = Box::kConstant;      // where boxes_ is nullptr
-  std::shared_ptr<const Program> program_;  // where boxes_ is nullptr
-  std::shared_ptr<const std::vector<Box>> boxes_;
+  std::uint8_t cast_ = kNoCast;  // where body_ is nullptr: the only step, a cast to this DType
 };
 
 /// The part of `box` whose target indices lie in [begin, end), as boxes; in the order of their

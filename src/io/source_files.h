@@ -6,6 +6,7 @@
 // for concurrent use by several threads.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -19,12 +20,16 @@
 
 namespace ckfs {
 
+class Reader;
+
 /// What tells one version of a file from another.
 struct Fingerprint {
   std::uint64_t size = 0;
   std::int64_t mtime_ns = 0;
   std::uint64_t device = 0;
   std::uint64_t inode = 0;
+
+  bool operator==(const Fingerprint&) const = default;
 };
 
 struct IoOptions {
@@ -37,8 +42,12 @@ struct IoOptions {
   std::uint64_t coalesce_gap = 4096;
   /// ... and one access is at most this long; longer ones are cut, to have several in flight.
   std::uint64_t max_access = std::uint64_t{1} << 20;
+  /// How often the path of a file that is being read is looked at. Not seen in between: that the
+  /// path names another file now; a change of the opened file is seen at once.
+  std::chrono::nanoseconds path_check_interval = std::chrono::seconds(1);
 };
 
+/// What was really read: bytes between coalesced requests count, and each access is one request.
 struct IoStatistics {
   struct File {
     std::uint64_t bytes = 0;
@@ -52,13 +61,20 @@ class SourceFiles final : public ByteSource {
   /// Errors: Unsupported for IoEngine::Uring where the kernel or a seccomp filter forbids it. With
   /// Auto that is said once in the log (info) and pread is used.
   static Result<std::unique_ptr<SourceFiles>> create(const IoOptions& options);
+  /// The same with a reader of the caller's, whatever options.engine says: for tests.
+  static std::unique_ptr<SourceFiles> with_reader(const IoOptions& options,
+                                                  std::unique_ptr<Reader> reader);
   ~SourceFiles() override;
 
   /// Registers a regular file (symbolic links are followed now, once) and records its fingerprint.
-  /// `name` is what messages call it. Errors: NotFound, Io, InvalidArgument (not a regular file).
+  /// `name` is what messages call it. Errors: NotFound, Io (unreadable among them),
+  /// InvalidArgument (not a regular file).
   Result<FileId> add(std::string name, const std::filesystem::path& path);
 
+  /// Once a file is found changed it stays Stale, with the same message, logged once. Not to be
+  /// used on both sides of a fork(): rings belong to the process that made them.
   Result<void> read(std::span<const ReadRequest> batch) override;
+  Result<void> verify(std::span<const FileId> files) override;
   std::uint64_t size(FileId file) const override;
   const std::string& name(FileId file) const override;
 

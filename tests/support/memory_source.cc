@@ -188,6 +188,17 @@ Result<void> MemorySource::read(std::span<const ReadRequest> batch) {
   return {};
 }
 
+Result<void> MemorySource::verify(std::span<const FileId> files) {
+  const std::lock_guard lock(mutex_);
+  for (const FileId id : files) {
+    const File& file = files_.at(id);
+    if (file.stale) {
+      return ckfs::fail(ErrorCode::Stale, "{}: changed since it was opened", file.name);
+    }
+  }
+  return {};
+}
+
 std::uint64_t MemorySource::size(FileId file) const {
   const std::lock_guard lock(mutex_);
   return files_.at(file).bytes.size();

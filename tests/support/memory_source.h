@@ -58,6 +58,8 @@ class MemorySource final : public ByteSource {
   void reset_counts();
 
   Result<void> read(std::span<const ReadRequest> batch) override;
+  /// Stale where make_stale() said so.
+  Result<void> verify(std::span<const FileId> files) override;
   std::uint64_t size(FileId file) const override;
   const std::string& name(FileId file) const override;
 

@@ -1,0 +1,60 @@
+// Size and mtime in nanoseconds tell versions of a file apart; the inode number tells a replaced
+// file with a kept mtime (cp -p, rsync) as well, where it can be trusted. A digest of the content
+// would be certain and cost as much as reading the checkpoint; what is not seen this way is named
+// in docs/SEMANTICS.md.
+#include "io/fingerprint.h"
+
+#include <algorithm>
+#include <array>
+#include <fmt/format.h>
+#include <linux/magic.h>
+
+namespace ckfs {
+namespace {
+
+// Not all of these are in <linux/magic.h> of Debian 12.
+constexpr std::array<std::int64_t, 12> kUnstableInodes = {
+    NFS_SUPER_MAGIC,  // nfs
+    SMB_SUPER_MAGIC,
+    0xFF534D42,  // cifs
+    0xFE534D42,  // smb2 and smb3
+    0x65735546,  // fuse and virtiofs: numbers are the server's choice
+    V9FS_MAGIC,
+    0x00C36400,  // ceph
+    AFS_SUPER_MAGIC,
+    0x5346414F,  // openafs
+    0x0BD00BD0,  // lustre
+    0x47504653,  // gpfs
+    CODA_SUPER_MAGIC,
+};
+
+constexpr std::int64_t kNanosecondsPerSecond = 1'000'000'000;
+
+}  // namespace
+
+Fingerprint fingerprint_of(const struct stat& status) {
+  return {static_cast<std::uint64_t>(status.st_size),
+          std::int64_t{status.st_mtim.tv_sec} * kNanosecondsPerSecond + status.st_mtim.tv_nsec,
+          status.st_dev, status.st_ino};
+}
+
+bool has_stable_inodes(std::int64_t file_system_type) {
+  // f_type is signed on some machines: compare the 32 bits that the kernel defines.
+  const std::int64_t type = file_system_type & 0xFFFFFFFF;
+  return std::find(kUnstableInodes.begin(), kUnstableInodes.end(), type) == kUnstableInodes.end();
+}
+
+std::optional<std::string> difference(const Fingerprint& recorded, const Fingerprint& now,
+                                      CompareInodes inodes) {
+  if (now.size != recorded.size) return fmt::format("size {}, was {}", now.size, recorded.size);
+  if (now.mtime_ns != recorded.mtime_ns) {
+    return fmt::format("modified at {} ns, was {} ns", now.mtime_ns, recorded.mtime_ns);
+  }
+  if (inodes == CompareInodes::On &&
+      (now.inode != recorded.inode || now.device != recorded.device)) {
+    return fmt::format("replaced by another file (inode {}, was {})", now.inode, recorded.inode);
+  }
+  return std::nullopt;
+}
+
+}  // namespace ckfs

@@ -1,0 +1,82 @@
+// A checkpoint may have more shards than the process may have descriptors, and opening one for each
+// request would cost as much as a small read. So some stay open. Descriptors are shared by
+// reference: eviction only forgets, and a thread that still reads from an evicted one finishes in
+// peace, where a set with locks per entry would make it wait or fail.
+#include "io/open_files.h"
+
+#include <cerrno>
+#include <fcntl.h>
+#include <vector>
+
+namespace ckfs {
+
+tl::expected<UniqueFd, int> OpenFiles::open_file(const std::filesystem::path& path) {
+  while (true) {
+    // O_NONBLOCK means nothing to a regular file, but a FIFO that took its place would block us.
+    UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+    if (fd) return fd;
+    if (errno != EINTR) return tl::unexpected(errno);
+  }
+}
+
+tl::expected<Pin, int> OpenFiles::pin(FileId file, const std::filesystem::path& path) {
+  if (Pin found = find(file)) return found;
+  auto fd = open_file(path);
+  if (!fd && (fd.error() == EMFILE || fd.error() == ENFILE)) {
+    close_unpinned();
+    fd = open_file(path);
+  }
+  if (!fd) return tl::unexpected(fd.error());
+  return put(file, *std::move(fd));
+}
+
+Pin OpenFiles::put(FileId file, UniqueFd fd) {
+  std::vector<Pin> evicted;  // closed after the lock is released
+  const std::lock_guard lock(mutex_);
+  if (const auto found = index_.find(file); found != index_.end()) {
+    return found->second->pin;  // another thread was faster; ours closes
+  }
+  auto opened = std::make_shared<OpenFile>();
+  opened->fd = std::move(fd);
+  opened->serial = next_serial_++;
+  entries_.push_front({file, std::move(opened)});
+  index_.emplace(file, entries_.begin());
+  while (entries_.size() > capacity_) {
+    index_.erase(entries_.back().file);
+    evicted.push_back(std::move(entries_.back().pin));
+    entries_.pop_back();
+  }
+  return entries_.front().pin;
+}
+
+void OpenFiles::drop(FileId file) {
+  Pin dropped;
+  const std::lock_guard lock(mutex_);
+  const auto found = index_.find(file);
+  if (found == index_.end()) return;
+  dropped = std::move(found->second->pin);
+  entries_.erase(found->second);
+  index_.erase(found);
+}
+
+std::size_t OpenFiles::count() const {
+  const std::lock_guard lock(mutex_);
+  return entries_.size();
+}
+
+Pin OpenFiles::find(FileId file) {
+  const std::lock_guard lock(mutex_);
+  const auto found = index_.find(file);
+  if (found == index_.end()) return nullptr;
+  entries_.splice(entries_.begin(), entries_, found->second);
+  return found->second->pin;
+}
+
+void OpenFiles::close_unpinned() {
+  std::list<Entry> closing;
+  const std::lock_guard lock(mutex_);
+  closing.swap(entries_);
+  index_.clear();
+}
+
+}  // namespace ckfs

@@ -1,0 +1,61 @@
+// A bounded set of open descriptors, the least recently used of which goes first.
+//
+// Safe for concurrent use by several threads. No lock is held while a file is opened or closed.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+
+#include "base/byte_source.h"
+#include "base/unique_fd.h"
+
+namespace ckfs {
+
+/// A descriptor in use: whoever holds one may read from it, also after it left the set; the last
+/// holder closes it.
+struct OpenFile {
+  UniqueFd fd;
+  std::uint64_t serial = 0;  // of this opening; never used again
+};
+using Pin = std::shared_ptr<const OpenFile>;
+
+class OpenFiles {
+ public:
+  /// Keeps at most `capacity` (at least 1) descriptors that nobody has pinned; pinned ones add to
+  /// that.
+  explicit OpenFiles(std::size_t capacity) : capacity_(capacity == 0 ? 1 : capacity) {}
+
+  /// The descriptor of `file`, opened at `path` if it is not there; the error is an errno. When the
+  /// process has none left, all unpinned ones are closed before it gives up with EMFILE.
+  tl::expected<Pin, int> pin(FileId file, const std::filesystem::path& path);
+  /// Takes over an open descriptor of `file`.
+  Pin put(FileId file, UniqueFd fd);
+  /// Forgets the descriptor of `file`, if any.
+  void drop(FileId file);
+
+  std::size_t count() const;
+
+  /// Open for reading; never blocks on what is no file. The error is an errno.
+  static tl::expected<UniqueFd, int> open_file(const std::filesystem::path& path);
+
+ private:
+  struct Entry {
+    FileId file;
+    Pin pin;
+  };
+
+  Pin find(FileId file);
+  void close_unpinned();
+
+  const std::size_t capacity_;
+  mutable std::mutex mutex_;  // guards everything below
+  std::list<Entry> entries_;  // the most recently used first
+  std::unordered_map<FileId, std::list<Entry>::iterator> index_;
+  std::uint64_t next_serial_ = 1;
+};
+
+}  // namespace ckfs

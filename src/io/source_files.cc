@@ -1,0 +1,380 @@
+// The table of source files: which they are, whether they still are, and what was read of them.
+//
+// A batch is sorted into accesses (coalesce.h), and these are carried out in passes over a few
+// files each: every file of a pass is pinned open, compared with its fingerprint, read, and
+// compared again. Comparing after the bytes arrived is what makes a mixture of old and new content
+// impossible to miss (as far as size and mtime show it); comparing before saves the read. Leases or
+// inotify would tell without asking, but neither works on network file systems, and both come too
+// late for bytes already handed on.
+#include "io/source_files.h"
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <deque>
+#include <fcntl.h>
+#include <mutex>
+#include <shared_mutex>
+#include <spdlog/spdlog.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <system_error>
+#include <thread>
+
+#include "io/coalesce.h"
+#include "io/fingerprint.h"
+#include "io/open_files.h"
+#include "io/reader.h"
+
+namespace ckfs {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// Files pinned at once by one batch: as many as accesses are in flight is enough, and many threads
+/// together must not exhaust the process's descriptors.
+constexpr std::size_t kFilesPerPass = 16;
+
+struct File {
+  std::string name;
+  std::filesystem::path path;  // canonical: symbolic links were followed when it was added
+  Fingerprint fingerprint;
+  CompareInodes inodes = CompareInodes::On;
+
+  std::atomic<std::int64_t> path_checked{0};  // Clock's time, ns
+  std::atomic<std::uint64_t> bytes{0};
+  std::atomic<std::uint64_t> requests{0};
+
+  std::atomic<bool> stale{false};  // set once, after the reason
+  std::mutex stale_mutex;          // guards stale_reason
+  std::string stale_reason;
+};
+
+/// At most half of the descriptors that the process may have: mounts, logs, sockets and files on
+/// their way in and out need some too.
+std::size_t open_file_limit(std::size_t wanted) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return wanted;
+  return std::clamp<std::size_t>(wanted, 1, std::max<std::size_t>(limit.rlim_cur / 2, 1));
+}
+
+bool means_gone(int error) {
+  return error == ENOENT || error == ENOTDIR || error == ELOOP || error == ESTALE;
+}
+
+bool out_of_descriptors(int error) {
+  return error == EMFILE || error == ENFILE;
+}
+
+}  // namespace
+
+class SourceFiles::Impl {
+ public:
+  Impl(const IoOptions& options, std::unique_ptr<Reader> reader, IoEngine used)
+      : engine(used),
+        coalesce_options_{.gap = options.coalesce_gap,
+                          .max_access = std::max<std::uint64_t>(options.max_access, 1)},
+        path_check_interval_(options.path_check_interval),
+        reader_(std::move(reader)),
+        open_files_(open_file_limit(options.max_open_files)),
+        files_per_pass_(std::clamp<std::size_t>(options.max_open_files / 2, 1, kFilesPerPass)) {}
+
+  Result<FileId> add(std::string name, const std::filesystem::path& path);
+  Result<void> read(std::span<const ReadRequest> batch);
+  Result<void> verify(std::span<const FileId> ids);
+
+  File& file(FileId id) {
+    const std::shared_lock lock(files_mutex_);
+    CKFS_CHECK(id < files_.size());
+    return files_[id];
+  }
+  std::size_t count() const {
+    const std::shared_lock lock(files_mutex_);
+    return files_.size();
+  }
+
+  const IoEngine engine;
+
+ private:
+  Result<void> read_alone(const ReadRequest& request);
+  Result<void> read_pass(const AccessPlan& plan, std::size_t& next);
+  Result<Pin> pin(FileId id, File& file);
+  Result<void> check(File& file, int fd);
+  Result<void> check_path(File& file);
+  Failure failed(File& file, int fd, const AccessFailure& failure);
+  Failure stale(File& file, const std::string& what);
+
+  const CoalesceOptions coalesce_options_;
+  const std::chrono::nanoseconds path_check_interval_;
+  const std::unique_ptr<Reader> reader_;
+  OpenFiles open_files_;
+  const std::size_t files_per_pass_;
+  mutable std::shared_mutex files_mutex_;  // guards the deque; its elements stay where they are
+  std::deque<File> files_;
+};
+
+Result<FileId> SourceFiles::Impl::add(std::string name, const std::filesystem::path& path) {
+  std::error_code error;
+  std::filesystem::path canonical = std::filesystem::canonical(path, error);
+  if (error) return system_failure(error.value(), name, "open");
+  struct stat status{};
+  // Looked at before it is opened: opening a device or a FIFO has effects.
+  if (::stat(canonical.c_str(), &status) != 0) return system_failure(errno, name, "stat");
+  if (!S_ISREG(status.st_mode)) {
+    return fail(ErrorCode::InvalidArgument, "{}: not a regular file", name);
+  }
+  // Opened now, so that a file that may not be read is refused now and not by its first reader.
+  auto fd = OpenFiles::open_file(canonical);
+  if (!fd) return system_failure(fd.error(), name, "open");
+  if (::fstat(fd->get(), &status) != 0) return system_failure(errno, name, "stat");
+  if (!S_ISREG(status.st_mode)) {
+    return fail(ErrorCode::InvalidArgument, "{}: not a regular file", name);
+  }
+  struct statfs file_system{};
+  const bool stable_inodes = ::fstatfs(fd->get(), &file_system) == 0 &&
+                             has_stable_inodes(std::int64_t{file_system.f_type});
+
+  FileId id = 0;
+  {
+    const std::unique_lock lock(files_mutex_);
+    const auto next = static_cast<FileId>(files_.size());
+    File& file = files_.emplace_back();
+    file.name = std::move(name);
+    file.path = std::move(canonical);
+    file.fingerprint = fingerprint_of(status);
+    file.inodes = stable_inodes ? CompareInodes::On : CompareInodes::Off;
+    id = next;
+  }
+  open_files_.put(id, *std::move(fd));
+  return id;
+}
+
+Failure SourceFiles::Impl::stale(File& file, const std::string& what) {
+  const std::lock_guard lock(file.stale_mutex);
+  if (!file.stale.load(std::memory_order_relaxed)) {
+    file.stale_reason = fmt::format(
+        "{}: changed since it was opened: {} (mount again to see the new file)", file.name, what);
+    spdlog::error("{}", file.stale_reason);
+    file.stale.store(true, std::memory_order_release);
+  }
+  return Failure(Error(ErrorCode::Stale, file.stale_reason));
+}
+
+Result<void> SourceFiles::Impl::check(File& file, int fd) {
+  if (file.stale.load(std::memory_order_acquire)) return stale(file, {});
+  struct stat status{};
+  if (::fstat(fd, &status) != 0) {
+    if (means_gone(errno)) return stale(file, std::strerror(errno));
+    return system_failure(errno, file.name, "stat");
+  }
+  if (auto what = difference(file.fingerprint, fingerprint_of(status), file.inodes)) {
+    return stale(file, *what);
+  }
+  return {};
+}
+
+Result<void> SourceFiles::Impl::check_path(File& file) {
+  const std::int64_t now = std::chrono::nanoseconds(Clock::now().time_since_epoch()).count();
+  std::int64_t checked = file.path_checked.load(std::memory_order_relaxed);
+  if (checked != 0 && now - checked < path_check_interval_.count()) return {};
+  // One thread looks; the others trust what was true a moment ago.
+  if (!file.path_checked.compare_exchange_strong(checked, now)) return {};
+  struct stat status{};
+  if (::stat(file.path.c_str(), &status) != 0) {
+    // Other errors (EACCES, EIO, a server that does not answer) say nothing about the file.
+    if (means_gone(errno)) return stale(file, "removed");
+    return {};
+  }
+  if (auto what = difference(file.fingerprint, fingerprint_of(status), file.inodes)) {
+    return stale(file, *what);
+  }
+  return {};
+}
+
+Result<Pin> SourceFiles::Impl::pin(FileId id, File& file) {
+  if (file.stale.load(std::memory_order_acquire)) return stale(file, {});
+  auto pinned = open_files_.pin(id, file.path);
+  // Other threads hold descriptors only while they read: it is worth asking again.
+  for (int attempt = 0; !pinned && out_of_descriptors(pinned.error()) && attempt < 100; ++attempt) {
+    std::this_thread::yield();
+    pinned = open_files_.pin(id, file.path);
+  }
+  if (!pinned) {
+    if (means_gone(pinned.error())) return stale(file, "removed");
+    return system_failure(pinned.error(), file.name, "open");
+  }
+  if (auto checked = check(file, (*pinned)->fd.get()); !checked) {
+    open_files_.drop(id);
+    return Failure(std::move(checked).error());
+  }
+  CKFS_TRY_VOID(check_path(file));
+  return *std::move(pinned);
+}
+
+Failure SourceFiles::Impl::failed(File& file, int fd, const AccessFailure& failure) {
+  // A truncated file reads as a short one first: say what really happened.
+  if (auto checked = check(file, fd); !checked) return Failure(std::move(checked).error());
+  if (means_gone(failure.error)) return stale(file, std::strerror(failure.error));
+  if (failure.error == 0) {
+    return Failure(Error(ErrorCode::Io,
+                         fmt::format("{}: offset {}: the file ends here (size {})", file.name,
+                                     failure.offset, file.fingerprint.size),
+                         EIO));
+  }
+  return Failure(Error(
+      ErrorCode::Io,
+      fmt::format("{}: offset {}: {}", file.name, failure.offset, std::strerror(failure.error)),
+      failure.error));
+}
+
+Result<void> SourceFiles::Impl::read_alone(const ReadRequest& request) {
+  File& of = file(request.file);
+  CKFS_TRY(const Pin pinned, pin(request.file, of));
+  const iovec part{request.out.data(), request.out.size()};
+  const Access access{pinned->fd.get(), pinned->serial, request.offset, request.out.size(),
+                      std::span(&part, 1)};
+  if (auto done = reader_->read(std::span(&access, 1)); !done) {
+    return failed(of, pinned->fd.get(), done.error());
+  }
+  CKFS_TRY_VOID(check(of, pinned->fd.get()));
+  of.bytes.fetch_add(access.size, std::memory_order_relaxed);
+  of.requests.fetch_add(1, std::memory_order_relaxed);
+  return {};
+}
+
+Result<void> SourceFiles::Impl::read_pass(const AccessPlan& plan, std::size_t& next) {
+  struct Opened {
+    File* file;
+    Pin pin;
+  };
+  std::vector<Opened> opened;
+  std::vector<Access> accesses;
+  std::vector<std::size_t> opened_of;  // by access
+  const std::size_t first = next;
+  for (; next < plan.accesses.size(); ++next) {
+    const PlannedAccess& planned = plan.accesses[next];
+    if (next == first || planned.file != plan.accesses[next - 1].file) {
+      if (opened.size() == files_per_pass_) break;
+      File& of = file(planned.file);
+      auto pinned = pin(planned.file, of);
+      if (!pinned) {
+        // Let go of what this pass holds before giving up.
+        if (next != first && out_of_descriptors(pinned.error().system_error())) break;
+        return Failure(std::move(pinned).error());
+      }
+      opened.push_back({&of, *std::move(pinned)});
+    }
+    const OpenFile& open = *opened.back().pin;
+    accesses.push_back(
+        {open.fd.get(), open.serial, planned.offset, planned.size, plan.parts_of(planned)});
+    opened_of.push_back(opened.size() - 1);
+  }
+
+  if (auto done = reader_->read(accesses); !done) {
+    const Opened& at = opened[opened_of[done.error().access]];
+    return failed(*at.file, at.pin->fd.get(), done.error());
+  }
+  for (const Opened& each : opened) CKFS_TRY_VOID(check(*each.file, each.pin->fd.get()));
+  for (std::size_t i = 0; i < accesses.size(); ++i) {
+    File& of = *opened[opened_of[i]].file;
+    of.bytes.fetch_add(accesses[i].size, std::memory_order_relaxed);
+    of.requests.fetch_add(1, std::memory_order_relaxed);
+  }
+  return {};
+}
+
+Result<void> SourceFiles::Impl::read(std::span<const ReadRequest> batch) {
+  for (const ReadRequest& request : batch) {
+    const std::uint64_t size = file(request.file).fingerprint.size;
+    CKFS_CHECK(request.out.size() <= size && request.offset <= size - request.out.size());
+  }
+  if (batch.size() == 1 && !batch[0].out.empty() &&
+      batch[0].out.size() <= coalesce_options_.max_access) {
+    return read_alone(batch[0]);
+  }
+  const AccessPlan plan = coalesce(batch, coalesce_options_);
+  for (std::size_t next = 0; next < plan.accesses.size();) {
+    CKFS_TRY_VOID(read_pass(plan, next));
+  }
+  return {};
+}
+
+Result<void> SourceFiles::Impl::verify(std::span<const FileId> ids) {
+  for (const FileId id : ids) CKFS_TRY_VOID(pin(id, file(id)));
+  return {};
+}
+
+SourceFiles::SourceFiles(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+SourceFiles::~SourceFiles() = default;
+
+Result<std::unique_ptr<SourceFiles>> SourceFiles::create(const IoOptions& options) {
+  IoEngine used = IoEngine::Pread;
+  std::unique_ptr<Reader> reader;
+  if (options.engine != IoEngine::Pread) {
+    auto uring = make_uring_reader(options.queue_depth);
+    if (uring) {
+      used = IoEngine::Uring;
+      reader = *std::move(uring);
+    } else if (options.engine == IoEngine::Uring) {
+      return Failure(std::move(uring).error());
+    } else {
+      spdlog::info("{}; using pread", uring.error().message());
+    }
+  }
+  if (!reader) reader = make_pread_reader();
+  return std::unique_ptr<SourceFiles>(
+      new SourceFiles(std::make_unique<Impl>(options, std::move(reader), used)));
+}
+
+std::unique_ptr<SourceFiles> SourceFiles::with_reader(const IoOptions& options,
+                                                      std::unique_ptr<Reader> reader) {
+  return std::unique_ptr<SourceFiles>(
+      new SourceFiles(std::make_unique<Impl>(options, std::move(reader), options.engine)));
+}
+
+Result<FileId> SourceFiles::add(std::string name, const std::filesystem::path& path) {
+  return impl_->add(std::move(name), path);
+}
+
+Result<void> SourceFiles::read(std::span<const ReadRequest> batch) {
+  return impl_->read(batch);
+}
+
+Result<void> SourceFiles::verify(std::span<const FileId> files) {
+  return impl_->verify(files);
+}
+
+std::uint64_t SourceFiles::size(FileId file) const {
+  return impl_->file(file).fingerprint.size;
+}
+
+const std::string& SourceFiles::name(FileId file) const {
+  return impl_->file(file).name;
+}
+
+const Fingerprint& SourceFiles::fingerprint(FileId file) const {
+  return impl_->file(file).fingerprint;
+}
+
+std::size_t SourceFiles::count() const {
+  return impl_->count();
+}
+
+IoEngine SourceFiles::engine() const {
+  return impl_->engine;
+}
+
+IoStatistics SourceFiles::statistics() const {
+  IoStatistics statistics;
+  const std::size_t count = impl_->count();
+  statistics.files.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const File& file = impl_->file(static_cast<FileId>(i));
+    statistics.files.push_back({file.bytes.load(std::memory_order_relaxed),
+                                file.requests.load(std::memory_order_relaxed)});
+  }
+  return statistics;
+}
+
+}  // namespace ckfs

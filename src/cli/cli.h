@@ -1,0 +1,79 @@
+// The program: argv to a verb, a verb's Result to an exit code. One file per verb; each adds its
+// options to CLI11's table and leaves behind what is to be done. Help, completions and the man page
+// test are all taken from that table.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ckfs/checkpoint.h>
+
+#include "base/error.h"
+
+namespace ckfs::cli {
+
+/// What the parsed command line asks for. Unset where parsing failed.
+using Action = std::function<Result<void>()>;
+
+/// Exit codes of the program (docs/CLI_ABI.md).
+enum class Exit : int { Done = 0, Failed = 1, Usage = 2 };
+
+// Each adds one verb to `app`, in the order of the help; parsing that verb sets `action`.
+void add_mount(CLI::App& app, Action& action);
+void add_umount(CLI::App& app, Action& action);
+void add_inspect(CLI::App& app, Action& action);
+void add_ls(CLI::App& app, Action& action);
+void add_cat(CLI::App& app, Action& action);
+void add_export(CLI::App& app, Action& action);
+void add_stats(CLI::App& app, Action& action);
+void add_completion(CLI::App& app, Action& action);
+
+/// Options of every verb that opens a checkpoint; `open` and the log fields are what they say.
+struct CommonOptions {
+  OpenOptions open;
+  std::string log_level = "warn";
+  std::string log_file;
+};
+
+/// One of the common options by name: "memory", "io", "threads", "log_level", "log_file",
+/// "tile_bytes". The one parser for `--memory 1GiB` and `-o memory=1GiB`. Errors: InvalidArgument.
+Result<void> set_common(CommonOptions& options, const std::string& name, const std::string& value);
+
+enum class Tuning : bool { No, Yes };
+
+/// Adds --log-level and --log-file, and with Tuning::Yes --memory, --io, --threads.
+void add_common(CLI::App& verb, CommonOptions& options, Tuning tuning);
+
+/// Sends the log to `log_file`, or to stderr where it is empty. Errors: Io.
+Result<void> start_log(const CommonOptions& options);
+
+/// All of `bytes` to stdout. False: the reader has closed the pipe, which is no error. Errors: Io.
+Result<bool> write_stdout(std::span<const std::byte> bytes);
+Result<void> print(std::string_view text);
+
+/// A whole decimal number. Errors: InvalidArgument, naming `thing`.
+Result<std::uint64_t> parse_number(const std::string& thing, const std::string& text);
+
+/// `text` in one line: control characters become spaces or \xNN, so that a name in a checkpoint
+/// cannot forge messages or steer a terminal.
+std::string one_line(std::string_view text);
+
+/// What `-o` says to `ckfs mount`. Each argument may hold several options, with commas between.
+struct MountWords {
+  CommonOptions common;
+  bool allow_other = false;
+  bool direct = false;
+  std::optional<std::int64_t> mtime;
+};
+
+/// Adds the options in `words` to `mount`. Errors: InvalidArgument (unknown option, bad value).
+Result<void> parse_mount_words(const std::vector<std::string>& words, MountWords& mount);
+
+/// A script for "bash", "zsh" or "fish", made from the option table of `app`.
+std::string completion_script(const CLI::App& app, const std::string& shell);
+
+}  // namespace ckfs::cli

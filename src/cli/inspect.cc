@@ -1,0 +1,33 @@
+// `ckfs inspect`: what a checkpoint is, which views it can give, which not and why.
+#include "api/report.h"
+#include "cli/cli.h"
+
+namespace ckfs::cli {
+
+namespace {
+
+struct InspectCommand {
+  CommonOptions common;
+  std::string source;
+  bool json = false;
+};
+
+Result<void> inspect(const InspectCommand& command) {
+  CKFS_TRY_VOID(start_log(command.common));
+  CKFS_TRY(const Checkpoint checkpoint, Checkpoint::open(command.source, command.common.open));
+  return print(inspect_report(checkpoint, command.source,
+                              command.json ? ReportFormat::Json : ReportFormat::Text));
+}
+
+}  // namespace
+
+void add_inspect(CLI::App& app, Action& action) {
+  auto command = std::make_shared<InspectCommand>();
+  CLI::App* verb = app.add_subcommand("inspect", "say what a checkpoint is and which views it has");
+  verb->add_option("SRC", command->source, "directory, file or hub cache entry")->required();
+  verb->add_flag("--json", command->json, "print JSON");
+  add_common(*verb, command->common, Tuning::No);
+  verb->callback([command, &action] { action = [command] { return inspect(*command); }; });
+}
+
+}  // namespace ckfs::cli

@@ -1,0 +1,40 @@
+// `ckfs ls`: the tree of a mount, without a mount.
+#include "api/report.h"
+#include "cli/cli.h"
+
+namespace ckfs::cli {
+
+namespace {
+
+struct LsCommand {
+  CommonOptions common;
+  std::string source;
+  std::string where;
+  bool detail = false;
+  bool json = false;
+};
+
+Result<void> ls(const LsCommand& command) {
+  CKFS_TRY_VOID(start_log(command.common));
+  CKFS_TRY(const Checkpoint checkpoint, Checkpoint::open(command.source, command.common.open));
+  CKFS_TRY(
+      const std::string text,
+      list_report(checkpoint, command.where, command.detail ? ListDetail::Long : ListDetail::Names,
+                  command.json ? ReportFormat::Json : ReportFormat::Text));
+  return print(text);
+}
+
+}  // namespace
+
+void add_ls(CLI::App& app, Action& action) {
+  auto command = std::make_shared<LsCommand>();
+  CLI::App* verb = app.add_subcommand("ls", "list views, or the files of a view");
+  verb->add_option("SRC", command->source, "directory, file or hub cache entry")->required();
+  verb->add_option("VIEW", command->where, "VIEW or VIEW/PATH (default: the views)");
+  verb->add_flag("-l", command->detail, "sizes and exactness too");
+  verb->add_flag("--json", command->json, "print JSON");
+  add_common(*verb, command->common, Tuning::No);
+  verb->callback([command, &action] { action = [command] { return ls(*command); }; });
+}
+
+}  // namespace ckfs::cli

@@ -1,0 +1,103 @@
+// argv -> verb -> exit code. Errors leave here as one line, `ckfs: THING: FACT (LIMIT)`, and from
+// nowhere else; a verb gives back a Result.
+//
+// `ckfs SRC MNT -o ...` is `ckfs mount SRC MNT -o ...`: so mount(8) calls a program whose name is
+// the type's (`mount -t fuse.ckfs`). A verb's name wins over a path of that name (./ls is a path).
+#include <cstdio>
+#include <malloc.h>
+#include <signal.h>
+#include <sys/stat.h>
+
+#include "cli/cli.h"
+
+namespace ckfs::cli {
+
+namespace {
+
+int finish(Exit code, std::string_view line = {}) {
+  if (!line.empty()) std::fprintf(stderr, "ckfs: %s\n", one_line(line).c_str());
+  return static_cast<int>(code);
+}
+
+bool names_path(const std::string& word) {
+  struct stat status;
+  return word.find('/') != std::string::npos || ::stat(word.c_str(), &status) == 0;
+}
+
+const CLI::App* find_verb(const CLI::App& app, const std::string& name) {
+  for (const CLI::App* verb : app.get_subcommands({})) {
+    if (verb->get_name() == name) return verb;
+  }
+  return nullptr;
+}
+
+int run(std::vector<std::string> words) {
+  CLI::App app(
+      "ckfs shows a model checkpoint in other forms, as files whose bytes are computed "
+      "when they are read.",
+      "ckfs");
+  app.require_subcommand(1);
+  app.set_version_flag("--version", fmt::format("ckfs {}", version()), "print the version");
+  app.set_help_flag("-h,--help", "print this help");
+  app.footer("ckfs VERB --help tells more about a verb; the manual is ckfs(1).");
+  Action action;
+  add_mount(app, action);
+  add_umount(app, action);
+  add_inspect(app, action);
+  add_ls(app, action);
+  add_cat(app, action);
+  add_export(app, action);
+  add_stats(app, action);
+  add_completion(app, action);
+
+  std::string context;
+  if (!words.empty() && !words.front().starts_with("-")) {
+    if (find_verb(app, words.front()) == nullptr) {
+      if (!names_path(words.front())) {
+        return finish(Exit::Usage, fmt::format("{}: neither a verb nor a path (see ckfs --help)",
+                                               words.front()));
+      }
+      words.insert(words.begin(), "mount");
+    }
+    context = words.front();
+  }
+  if (words.empty()) return finish(Exit::Usage, "a verb is missing (see ckfs --help)");
+
+  std::ranges::reverse(words);  // as CLI11 takes a vector
+  try {
+    app.parse(words);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) {
+      // Help or version.
+      app.exit(error);
+      return std::fflush(stdout) == 0 ? finish(Exit::Done)
+                                      : finish(Exit::Failed, "stdout: cannot write");
+    }
+    return finish(Exit::Usage, context.empty() ? fmt::format("{} (see ckfs --help)", error.what())
+                                               : fmt::format("{}: {} (see ckfs {} --help)", context,
+                                                             error.what(), context));
+  }
+  const Result<void> done = action();
+  if (!done) return finish(Exit::Failed, done.error().message());
+  return finish(Exit::Done);
+}
+
+}  // namespace
+
+}  // namespace ckfs::cli
+
+int main(int argc, char** argv) {
+#ifdef __GLIBC__
+  // glibc keeps up to 8 arenas a CPU, each with its own free memory; what is large here comes from
+  // budgeted buffers anyway.
+  mallopt(M_ARENA_MAX, 2);
+#endif
+  // A reader that goes away is an EPIPE at the write, not the end of the process.
+  ::signal(SIGPIPE, SIG_IGN);
+  try {
+    return ckfs::cli::run(std::vector<std::string>(argv + 1, argv + argc));
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "ckfs: %s\n", ckfs::cli::one_line(error.what()).c_str());
+    return 1;
+  }
+}

@@ -1,0 +1,176 @@
+// `ckfs mount`: open the checkpoint, mount, and come back when the mount answers.
+//
+// The daemon is forked first of all, while the process has one thread, and does everything: so the
+// parent holds nothing that has to be given back, and whatever goes wrong in the daemon before it
+// serves, a crash too, reaches the parent through the pipe between them. daemon(3) was the
+// alternative; it reports success before anything has been tried.
+#include "fuse/mount.h"
+
+#include <cerrno>
+#include <fcntl.h>
+#include <malloc.h>
+#include <signal.h>
+#include <spdlog/sinks/syslog_sink.h>
+#include <spdlog/spdlog.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/unique_fd.h"
+#include "cli/cli.h"
+#include "fs/filesystem.h"
+
+namespace ckfs::cli {
+
+namespace {
+
+struct MountCommand {
+  MountWords words;
+  std::string source;
+  std::string mountpoint;
+  std::vector<std::string> lists;  // of -o
+  bool foreground = false;
+};
+
+/// Serves until unmounted.
+Result<void> serve(const MountCommand& command, const std::function<void()>& ready) {
+  CKFS_TRY(Checkpoint checkpoint, Checkpoint::open(command.source, command.words.common.open));
+  Filesystem filesystem(std::move(checkpoint), {.mtime = command.words.mtime});
+#ifdef __GLIBC__
+  malloc_trim(0);  // headers were parsed and thrown away; a daemon gives that memory back
+#endif
+  return serve_mount(filesystem, command.mountpoint,
+                     {.source = command.source,
+                      .allow_other = command.words.allow_other,
+                      .direct = command.words.direct,
+                      .threads = 0},
+                     ready);
+}
+
+/// Writes all of `text`; false if nobody reads.
+bool tell(int pipe, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(pipe, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return false;
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return true;
+}
+
+// The first byte on the pipe; an error's message follows the second.
+constexpr char kReady = 'r';
+constexpr char kFailed = 'f';
+
+void leave_terminal(const CommonOptions& options) {
+  const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) (void)::dup2(null.get(), fd);
+  if (!options.log_file.empty()) return;
+  // From here on nobody sees stderr, and a source that changed has to be told somewhere.
+  auto sink = std::make_shared<spdlog::sinks::syslog_sink_mt>("ckfs", LOG_PID, LOG_DAEMON, false);
+  auto logger = std::make_shared<spdlog::logger>("ckfs", std::move(sink));
+  logger->set_level(spdlog::default_logger()->level());
+  spdlog::set_default_logger(std::move(logger));
+}
+
+[[noreturn]] void run_daemon(const MountCommand& command, UniqueFd pipe) {
+  ::setsid();
+  // Not to keep the directory busy that ckfs was started in.
+  (void)!::chdir("/");
+  const Result<void> served = serve(command, [&] {
+    // A parent that is gone was interrupted: its user does not want the mount.
+    if (!tell(pipe.get(), std::string_view(&kReady, 1))) ::kill(::getpid(), SIGTERM);
+    leave_terminal(command.words.common);
+    pipe.reset();
+  });
+  if (!served) {
+    if (pipe) {
+      (void)tell(pipe.get(), kFailed + served.error().message());
+    } else {
+      spdlog::error("{}", one_line(served.error().message()));
+    }
+  }
+  spdlog::shutdown();
+  // Not exit(): what the parent registered to run at exit is the parent's.
+  ::_exit(served ? 0 : 1);
+}
+
+/// Waits until the daemon serves or says why not.
+Result<void> await_daemon(pid_t daemon, const UniqueFd& pipe, const std::string& mountpoint) {
+  std::string said;
+  char piece[4096];
+  for (;;) {
+    const ssize_t got = ::read(pipe.get(), piece, sizeof(piece));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) break;
+    said.append(piece, static_cast<std::size_t>(got));
+  }
+  if (said.starts_with(kReady)) return {};
+  int status = 0;
+  while (::waitpid(daemon, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (said.starts_with(kFailed)) return Failure(Error(ErrorCode::Io, said.substr(1)));
+  if (WIFSIGNALED(status)) {
+    return fail(ErrorCode::Internal, "{}: the daemon died before it answered (signal {})",
+                mountpoint, WTERMSIG(status));
+  }
+  return fail(ErrorCode::Internal, "{}: the daemon ended before it answered (exit code {})",
+              mountpoint, WEXITSTATUS(status));
+}
+
+Result<void> mount_in_background(const MountCommand& command) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return system_failure(errno, command.mountpoint, "pipe");
+  const UniqueFd reading(ends[0]);
+  UniqueFd writing(ends[1]);
+  const pid_t daemon = ::fork();
+  if (daemon < 0) return system_failure(errno, command.mountpoint, "fork");
+  if (daemon == 0) run_daemon(command, std::move(writing));
+  writing.reset();
+  return await_daemon(daemon, reading, command.mountpoint);
+}
+
+Result<std::string> absolute_path(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path absolute = std::filesystem::absolute(path, error);
+  if (error) return system_failure(error.value(), path, "resolve");
+  std::string text = absolute.lexically_normal().native();
+  while (text.size() > 1 && text.back() == '/') text.pop_back();
+  return text;
+}
+
+Result<void> mount(MountCommand command) {
+  CKFS_TRY(command.source, absolute_path(command.source));
+  CKFS_TRY(command.mountpoint, absolute_path(command.mountpoint));
+  CommonOptions& common = command.words.common;
+  if (!common.log_file.empty()) {
+    CKFS_TRY(common.log_file, absolute_path(common.log_file));
+  }
+  CKFS_TRY_VOID(start_log(common));
+  if (command.foreground) return serve(command, [] {});
+  return mount_in_background(command);
+}
+
+}  // namespace
+
+void add_mount(CLI::App& app, Action& action) {
+  auto command = std::make_shared<MountCommand>();
+  CLI::App* verb = app.add_subcommand("mount", "show a checkpoint's views in a directory");
+  verb->add_option("SRC", command->source, "directory, file or hub cache entry")->required();
+  verb->add_option("MNT", command->mountpoint, "directory to mount at")->required();
+  verb->add_option_function<std::vector<std::string>>(
+          "-o",
+          [command](const std::vector<std::string>& lists) {
+            const Result<void> parsed = parse_mount_words(lists, command->words);
+            if (!parsed) throw CLI::ValidationError(parsed.error().message());
+          },
+          "options, with commas between: allow_other, direct, mtime=EPOCH, memory=SIZE, "
+          "io=auto|uring|pread, threads=N, log_level=LEVEL, log_file=FILE, ro")
+      ->type_name("OPTION,...")
+      ->allow_extra_args(false);
+  verb->add_flag("-f,--foreground", command->foreground, "stay in the foreground");
+  command->words.common.log_level = "info";
+  add_common(*verb, command->words.common, Tuning::Yes);
+  verb->callback([command, &action] { action = [command] { return mount(*command); }; });
+}
+
+}  // namespace ckfs::cli

@@ -1,0 +1,74 @@
+// The words of `-o`. mount(8) hands on everything that stands in an fstab line, so the generic
+// words that mean nothing to a read-only mount are accepted and dropped; an unknown word is an
+// error, because a misspelt `allow_othr` that is dropped costs more time than one that is told.
+#include <algorithm>
+
+#include "cli/cli.h"
+
+namespace ckfs::cli {
+
+namespace {
+
+constexpr std::string_view kIgnored[] = {
+    "ro",       "dev",        "nodev",    "suid",       "nosuid",   "exec",       "noexec",
+    "atime",    "noatime",    "diratime", "nodiratime", "relatime", "norelatime", "strictatime",
+    "lazytime", "nolazytime", "async",    "sync",       "dirsync",  "auto",       "noauto",
+    "nofail",   "user",       "nouser",   "users",      "owner",    "group",      "_netdev",
+    "defaults", "silent",     "loud"};
+
+constexpr std::string_view kValued[] = {"memory",    "io",       "threads",
+                                        "log_level", "log_file", "tile_bytes"};
+
+Result<void> add_word(const std::string& word, MountWords& mount) {
+  const std::size_t equals = word.find('=');
+  const std::string key = word.substr(0, equals);
+  const bool has_value = equals != std::string::npos;
+  const std::string value = has_value ? word.substr(equals + 1) : std::string();
+
+  const bool is_flag = key == "allow_other" || key == "direct";
+  const bool needs_value = key == "mtime" || std::ranges::find(kValued, key) != std::end(kValued);
+  if (is_flag && has_value) {
+    return fail(ErrorCode::InvalidArgument, "-o {}: takes no value", key);
+  }
+  if (needs_value && !has_value) {
+    return fail(ErrorCode::InvalidArgument, "-o {}: needs a value ({}=...)", key, key);
+  }
+  if (key == "allow_other") {
+    mount.allow_other = true;
+  } else if (key == "direct") {
+    mount.direct = true;
+  } else if (key == "mtime") {
+    CKFS_TRY(const std::uint64_t seconds, parse_number("-o mtime", value));
+    // 0 is what tools write for "unknown"; the upper limit is that of a 34-bit ext4 time.
+    constexpr std::uint64_t kMax = (std::uint64_t{1} << 34) - 1;
+    if (seconds == 0 || seconds > kMax) {
+      return fail(ErrorCode::InvalidArgument, "-o mtime: {} is out of range (1 to {})", seconds,
+                  kMax);
+    }
+    mount.mtime = static_cast<std::int64_t>(seconds);
+  } else if (needs_value) {
+    const Result<void> set = set_common(mount.common, key, value);
+    if (!set) return Failure(set.error().within("-o"));
+  } else if (key == "rw") {
+    return fail(ErrorCode::InvalidArgument, "-o rw: a view is read-only (use ro)");
+  } else if (!key.starts_with("x-") &&
+             (std::ranges::find(kIgnored, key) == std::end(kIgnored) || has_value)) {
+    return fail(ErrorCode::InvalidArgument, "-o {}: no such option", word);
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<void> parse_mount_words(const std::vector<std::string>& words, MountWords& mount) {
+  for (const std::string& list : words) {
+    for (std::size_t begin = 0; begin <= list.size();) {
+      const std::size_t comma = std::min(list.find(',', begin), list.size());
+      if (comma > begin) CKFS_TRY_VOID(add_word(list.substr(begin, comma - begin), mount));
+      begin = comma + 1;
+    }
+  }
+  return {};
+}
+
+}  // namespace ckfs::cli

@@ -1,0 +1,175 @@
+// Options that several verbs share, and the ways out: stdout, stderr, the log.
+//
+// `--memory 1GiB` and `-o memory=1GiB` are one parser, so the two spellings never differ. CLI11's
+// own converters are not used for values: their messages span lines and name C++ types.
+#include <cerrno>
+#include <charconv>
+#include <signal.h>
+#include <spdlog/sinks/basic_file_sink.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include "base/units.h"
+#include "cli/cli.h"
+#include "view/view.h"
+
+namespace ckfs::cli {
+
+namespace {
+
+constexpr std::uint64_t kMinMemory = 64_MiB;
+constexpr std::uint64_t kMaxThreads = 1024;
+constexpr std::uint64_t kMinTile = 4_KiB;
+
+Result<std::uint64_t> parse_bytes(const std::string& name, const std::string& value,
+                                  std::uint64_t least) {
+  const Result<std::uint64_t> size = parse_size(value);
+  if (!size) {
+    return fail(ErrorCode::InvalidArgument, "{}: \"{}\" is not a size (such as 4096, 512MiB, 2GB)",
+                name, value);
+  }
+  if (*size < least) {
+    return fail(ErrorCode::InvalidArgument, "{}: {} bytes are too few (at least {})", name, *size,
+                least);
+  }
+  return *size;
+}
+
+void add_value(CLI::App& verb, CommonOptions& options, const std::string& name,
+               const std::string& type, const std::string& text, const std::string& group) {
+  std::string flag = "--" + name;
+  std::ranges::replace(flag, '_', '-');
+  verb.add_option_function<std::string>(
+          flag,
+          [&options, name, flag](const std::string& value) {
+            const Result<void> set = set_common(options, name, value);
+            // CLI11 takes errors as exceptions only; main() turns it back into a line.
+            if (!set) throw CLI::ValidationError(set.error().message());
+          },
+          text)
+      ->type_name(type)
+      ->group(group);
+}
+
+}  // namespace
+
+Result<std::uint64_t> parse_number(const std::string& thing, const std::string& text) {
+  std::uint64_t number = 0;
+  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (text.empty() || parsed.ec != std::errc() || parsed.ptr != text.data() + text.size()) {
+    return fail(ErrorCode::InvalidArgument, "{}: \"{}\" is not a whole number (0 to 2^64 - 1)",
+                thing, text);
+  }
+  return number;
+}
+
+Result<void> set_common(CommonOptions& options, const std::string& name, const std::string& value) {
+  if (name == "memory") {
+    CKFS_TRY(options.open.memory, parse_bytes(name, value, kMinMemory));
+  } else if (name == "tile_bytes") {
+    CKFS_TRY(options.open.tile_bytes, parse_bytes(name, value, kMinTile));
+  } else if (name == "threads") {
+    CKFS_TRY(const std::uint64_t threads, parse_number(name, value));
+    if (threads > kMaxThreads) {
+      return fail(ErrorCode::InvalidArgument, "threads: {} are too many (at most {})", threads,
+                  kMaxThreads);
+    }
+    options.open.threads = static_cast<unsigned>(threads);
+  } else if (name == "io") {
+    if (value == "auto") {
+      options.open.io = IoEngine::Auto;
+    } else if (value == "uring") {
+      options.open.io = IoEngine::Uring;
+    } else if (value == "pread") {
+      options.open.io = IoEngine::Pread;
+    } else {
+      return fail(ErrorCode::InvalidArgument, "io: \"{}\" is none of auto, uring, pread", value);
+    }
+  } else if (name == "log_level") {
+    constexpr std::string_view kLevels[] = {"debug", "info", "warn", "error", "off"};
+    if (std::ranges::find(kLevels, value) == std::end(kLevels)) {
+      return fail(ErrorCode::InvalidArgument,
+                  "log_level: \"{}\" is none of debug, info, warn, error, off", value);
+    }
+    options.log_level = value;
+  } else if (name == "log_file") {
+    options.log_file = value;
+  } else {
+    return fail(ErrorCode::InvalidArgument, "{}: no such option", name);
+  }
+  return {};
+}
+
+void add_common(CLI::App& verb, CommonOptions& options, Tuning tuning) {
+  const std::string group = "Common options";
+  if (tuning == Tuning::Yes) {
+    add_value(verb, options, "memory", "SIZE",
+              "memory for everything beside the catalog (default 1GiB, at least 64MiB)", group);
+    add_value(verb, options, "io", "auto|uring|pread",
+              "how source files are read (default auto: io_uring where the kernel allows it)",
+              group);
+    add_value(verb, options, "threads", "N", "threads that decode (default: one for each CPU)",
+              group);
+    add_value(verb, options, "tile_bytes", "SIZE", "bytes of a tile; for tests", "");
+  }
+  add_value(verb, options, "log_level", "debug|info|warn|error|off",
+            "what is logged (default warn; mount: info)", group);
+  add_value(verb, options, "log_file", "FILE", "where the log goes (default: stderr)", group);
+}
+
+Result<void> start_log(const CommonOptions& options) {
+  std::shared_ptr<spdlog::sinks::sink> sink;
+  if (options.log_file.empty()) {
+    sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
+    sink->set_pattern("ckfs: %l: %v");
+  } else {
+    try {
+      sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(options.log_file);
+    } catch (const spdlog::spdlog_ex& error) {
+      return fail(ErrorCode::Io, "{}: cannot write the log: {}", options.log_file, error.what());
+    }
+    sink->set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %P %l %v");
+  }
+  auto logger = std::make_shared<spdlog::logger>("ckfs", std::move(sink));
+  logger->set_level(
+      spdlog::level::from_str(options.log_level == "error" ? "err" : options.log_level));
+  logger->flush_on(spdlog::level::info);
+  spdlog::set_default_logger(std::move(logger));
+  return {};
+}
+
+Result<bool> write_stdout(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(STDOUT_FILENO, bytes.data(), bytes.size());
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      if (errno == EPIPE) return false;
+      return system_failure(errno, "stdout", "write");
+    }
+    bytes = bytes.subspan(static_cast<std::size_t>(written));
+  }
+  return true;
+}
+
+Result<void> print(std::string_view text) {
+  CKFS_TRY_VOID(write_stdout(std::as_bytes(std::span(text))));
+  return {};
+}
+
+std::string one_line(std::string_view text) {
+  std::string line;
+  for (const char c : text) {
+    if (c == '\n' || c == '\t') {
+      line += ' ';
+    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
+      line += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+    } else {
+      line += c;
+    }
+  }
+  while (!line.empty() && line.back() == ' ') line.pop_back();
+  return line;
+}
+
+}  // namespace ckfs::cli

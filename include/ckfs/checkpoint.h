@@ -123,6 +123,7 @@ class View {
 
   class Impl;
   explicit View(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+  const Impl& impl() const { return *impl_; }
 
  private:
   std::shared_ptr<const Impl> impl_;

@@ -1,0 +1,403 @@
+// Reports are built as JSON values first where a program reads them, and as plain lines where
+// people do: two short functions for each report. One structure rendered both ways would be a third
+// thing to learn, and the texts for people may change at will while the JSON may not.
+#include "api/report.h"
+
+#include <algorithm>
+#include <array>
+#include <ctime>
+#include <fmt/chrono.h>
+#include <iterator>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <tuple>
+
+#include "api/checkpoint_impl.h"
+
+namespace ckfs {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Out = std::back_insert_iterator<std::string>;
+
+std::string render(const Json& json) {
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+Json versioned() {
+  return Json{{"version", kReportVersion}};
+}
+
+template <typename Items>  // Reason or Note
+Json pairs(const Items& items) {
+  Json list = Json::array();
+  for (const auto& item : items) list.push_back({{"subject", item.subject}, {"text", item.text}});
+  return list;
+}
+
+std::string fingerprint_text(const Checkpoint& checkpoint) {
+  return fmt::format("{:016x}", checkpoint.fingerprint());
+}
+
+/// What the headers say of the whole checkpoint.
+struct Totals {
+  std::size_t tensors = 0;  // that views show
+  std::size_t companions = 0;
+  std::uint64_t tensor_bytes = 0;  // as stored, companions included
+  std::size_t files = 0;
+  std::uint64_t bytes = 0;  // of all files
+};
+
+Totals totals(const Checkpoint::Impl& checkpoint) {
+  const Catalog& catalog = *checkpoint.catalog;
+  Totals result;
+  for (const Shard& shard : catalog.shards()) result.tensors += shard.tensors.size();
+  result.companions = catalog.tensors().size() - result.tensors;
+  for (const StoredTensor& tensor : catalog.tensors()) {
+    for (const Extent& extent : catalog.storage(tensor).extents) {
+      result.tensor_bytes += extent.nbytes;
+    }
+  }
+  result.files = catalog.files().size();
+  for (const SourceFile& file : catalog.files()) result.bytes += checkpoint.files->size(file.file);
+  return result;
+}
+
+/// How many tensors of a view get which label, by what they were and what they become.
+struct Label {
+  std::string view;
+  Exactness exactness = Exactness::BitExact;
+  std::string from, to;
+  std::size_t tensors = 0;
+};
+
+std::vector<Label> labels(const Checkpoint& checkpoint) {
+  const Catalog& catalog = *checkpoint.impl().catalog;
+  std::vector<Label> result;
+  for (const ViewInfo& view : checkpoint.views()) {
+    if (!view.available) continue;
+    const auto definition = define_view(checkpoint.impl().catalog, {view.name, {}});
+    if (!definition) continue;  // the view's own lookup reports it
+    std::map<std::tuple<Exactness, std::string, std::string>, std::size_t> counts;
+    for (const ViewTensor& tensor : (*definition)->tensors) {
+      const auto id = catalog.find(tensor.name);
+      if (!id) continue;
+      const Storage& storage = catalog.storage(catalog.tensor(*id));
+      std::string from(name(storage.dtype));
+      if (storage.encoding != nullptr) from += " with scale";
+      ++counts[{tensor.exactness, std::move(from), std::string(name(tensor.expr.dtype()))}];
+    }
+    for (const auto& [key, count] : counts) {
+      const auto& [exactness, from, to] = key;
+      result.push_back({view.name, exactness, from, to, count});
+    }
+  }
+  return result;
+}
+
+std::string inspect_json(const Checkpoint& checkpoint, std::string_view source) {
+  const Catalog& catalog = *checkpoint.impl().catalog;
+  const Totals total = totals(checkpoint.impl());
+  Json json = versioned();
+  json["source"] = source;
+  json["kind"] = catalog.kind();
+  json["quantization"] = catalog.quantization();
+  json["tensors"] = total.tensors;
+  json["tensor_bytes"] = total.tensor_bytes;
+  json["companions"] = total.companions;
+  json["files"] = total.files;
+  json["bytes"] = total.bytes;
+  json["mtime"] = checkpoint.mtime();
+  json["fingerprint"] = fingerprint_text(checkpoint);
+  json["views"] = Json::array();
+  for (const ViewInfo& view : checkpoint.views()) {
+    json["views"].push_back({{"name", view.name},
+                             {"description", view.description},
+                             {"available", view.available},
+                             {"reasons", pairs(view.reasons)},
+                             {"remarks", pairs(view.remarks)}});
+  }
+  json["notes"] = pairs(catalog.notes());
+  json["labels"] = Json::array();
+  for (const Label& label : labels(checkpoint)) {
+    json["labels"].push_back({{"view", label.view},
+                              {"label", name(label.exactness)},
+                              {"from", label.from},
+                              {"to", label.to},
+                              {"tensors", label.tensors}});
+  }
+  return render(json);
+}
+
+std::string inspect_text(const Checkpoint& checkpoint, std::string_view source) {
+  const Catalog& catalog = *checkpoint.impl().catalog;
+  const Totals total = totals(checkpoint.impl());
+  std::string text;
+  const Out out(text);
+  fmt::format_to(out, "{}: {}, {}\n", source, catalog.kind(),
+                 catalog.is_quantized() ? catalog.quantization() : "not quantized");
+  fmt::format_to(out, "  {} tensors, {} companions (scales), {} of tensor data\n", total.tensors,
+                 total.companions, human_size(total.tensor_bytes));
+  fmt::format_to(out, "  {} files, {}, newest of {}\n", total.files, human_size(total.bytes),
+                 date_text(checkpoint.mtime()));
+
+  text += "\nviews\n";
+  const std::vector<Label> all_labels = labels(checkpoint);
+  for (const ViewInfo& view : checkpoint.views()) {
+    fmt::format_to(out, "  {:<20} {}\n", view.name,
+                   view.available ? view.description : "not available:");
+    for (const Reason& reason : view.reasons) {
+      fmt::format_to(out, "    {}: {}\n", reason.subject, reason.text);
+    }
+    for (const Label& label : all_labels) {
+      if (label.view != view.name) continue;
+      fmt::format_to(out, "    {:<9} {:>7}  {} -> {}\n", name(label.exactness), label.tensors,
+                     label.from, label.to);
+    }
+    for (const Reason& remark : view.remarks) {
+      fmt::format_to(out, "    {}: {}\n", remark.subject, remark.text);
+    }
+  }
+  if (!catalog.notes().empty()) text += "\nnotes\n";
+  for (const Note& note : catalog.notes()) {
+    fmt::format_to(out, "  {}: {}\n", note.subject, note.text);
+  }
+  return text;
+}
+
+/// An entry of `ckfs ls`: a directory where `file` is nullptr.
+struct Entry {
+  std::string path;
+  const FileInfo* file = nullptr;
+};
+
+/// What lies directly in the directory `path` of the view ("" is the view itself), or the one file
+/// of that path; empty: there is nothing of that name.
+std::vector<Entry> entries_at(const View& view, std::string_view path) {
+  std::vector<Entry> entries;
+  const std::string prefix = path.empty() ? std::string() : std::string(path) + "/";
+  for (const FileInfo& file : view.files()) {
+    if (file.path == path) return {{file.path, &file}};
+    if (!file.path.starts_with(prefix)) continue;
+    const std::string_view rest = std::string_view(file.path).substr(prefix.size());
+    const std::size_t slash = rest.find('/');
+    if (slash == std::string_view::npos) {
+      entries.push_back({std::string(rest), &file});
+      continue;
+    }
+    // "a/x" and "a/y" need not be neighbours: "a-b" may stand between "a" and "a/x", but nothing
+    // stands between two paths with the same prefix "a/".
+    const std::string_view directory = rest.substr(0, slash);
+    if (entries.empty() || entries.back().file != nullptr || entries.back().path != directory) {
+      entries.push_back({std::string(directory), nullptr});
+    }
+  }
+  std::ranges::sort(entries, {}, &Entry::path);
+  return entries;
+}
+
+std::string list_json(std::string_view view, std::span<const Entry> entries) {
+  Json json = versioned();
+  json["view"] = view;
+  json["entries"] = Json::array();
+  for (const Entry& entry : entries) {
+    Json item{{"path", entry.path}, {"type", entry.file ? "file" : "directory"}};
+    if (entry.file != nullptr) {
+      item["size"] = entry.file->size;
+      item["exactness"] = name(entry.file->exactness);
+      item["tensors"] = entry.file->tensors;
+      item["inode"] = entry.file->inode;
+    }
+    json["entries"].push_back(std::move(item));
+  }
+  return render(json);
+}
+
+std::string list_text(std::span<const Entry> entries, ListDetail detail) {
+  std::string text;
+  const Out out(text);
+  for (const Entry& entry : entries) {
+    if (detail == ListDetail::Names) {
+      fmt::format_to(out, "{}{}\n", entry.path, entry.file ? "" : "/");
+    } else if (entry.file == nullptr) {
+      fmt::format_to(out, "{:>15} {:<9} {}/\n", "-", "-", entry.path);
+    } else {
+      fmt::format_to(out, "{:>15} {:<9} {}\n", entry.file->size, name(entry.file->exactness),
+                     entry.path);
+    }
+  }
+  return text;
+}
+
+/// Names of the source files behind a file of a view, sorted.
+std::vector<std::string> source_paths(const View::Impl& view, std::size_t file) {
+  const FileLayout& layout = *view.layouts[file];
+  const Catalog& catalog = *view.definition->catalog;
+  std::set<FileId> files;
+  const auto add_storage = [&](StorageId storage) {
+    for (const Extent& extent : catalog.storage(storage).extents) files.insert(extent.file);
+  };
+  for (const Segment& segment : layout.segments) {
+    if (segment.kind == Segment::Kind::File) files.insert(segment.id);
+    if (segment.kind != Segment::Kind::Tensor) continue;
+    const TensorExpr& expr = view.definition->tensors[segment.id].expr;
+    if (const auto whole = expr.whole()) {
+      add_storage(whole->storage);
+      continue;
+    }
+    for (const Box& box : expr.boxes()) {
+      if (!box.is_constant()) add_storage(box.source);
+    }
+  }
+  std::set<std::string> paths;
+  for (const FileId id : files) paths.insert(view.checkpoint->files->name(id));
+  // A text is an edited file of the source's, under its name.
+  for (const TextFile& text : view.definition->texts) {
+    if (text.path == layout.path) paths.insert(text.path);
+  }
+  return {paths.begin(), paths.end()};
+}
+
+Json view_files(const View& view) {
+  Json files = Json::array();
+  for (std::size_t i = 0; i < view.files().size(); ++i) {
+    const FileInfo& file = view.files()[i];
+    files.push_back({{"path", file.path},
+                     {"size", file.size},
+                     {"exactness", name(file.exactness)},
+                     {"tensors", file.tensors},
+                     {"sources", source_paths(view.impl(), i)}});
+  }
+  return Json{{"name", view.name()}, {"files", std::move(files)}};
+}
+
+}  // namespace
+
+std::string inspect_report(const Checkpoint& checkpoint, std::string_view source,
+                           ReportFormat format) {
+  return format == ReportFormat::Json ? inspect_json(checkpoint, source)
+                                      : inspect_text(checkpoint, source);
+}
+
+Result<std::string> list_report(const Checkpoint& checkpoint, std::string_view where,
+                                ListDetail detail, ReportFormat format) {
+  while (where.ends_with('/')) where.remove_suffix(1);
+  while (where.starts_with('/')) where.remove_prefix(1);
+  const auto render_list = [&](std::string_view view, std::span<const Entry> entries) {
+    return format == ReportFormat::Json ? list_json(view, entries) : list_text(entries, detail);
+  };
+  if (where.empty()) {
+    std::vector<Entry> entries;
+    for (ViewInfo& info : checkpoint.views()) {
+      if (info.available) entries.push_back({std::move(info.name), nullptr});
+    }
+    return render_list("", entries);
+  }
+  const std::size_t slash = std::min(where.find('/'), where.size());
+  CKFS_TRY(const View view, checkpoint.view(where.substr(0, slash)));
+  const std::string_view path = where.substr(std::min(slash + 1, where.size()));
+  const std::vector<Entry> entries = entries_at(view, path);
+  if (entries.empty() && !path.empty()) {
+    return fail(ErrorCode::NotFound, "{}/{}: no such file", view.name(), path);
+  }
+  return render_list(view.name(), entries);
+}
+
+std::string views_json(const Checkpoint& checkpoint, std::span<const View> more) {
+  const Catalog& catalog = *checkpoint.impl().catalog;
+  Json json = versioned();
+  json["layout"] = kLayoutVersion;
+  json["source"] = {{"kind", catalog.kind()},
+                    {"quantization", catalog.quantization()},
+                    {"mtime", checkpoint.mtime()},
+                    {"fingerprint", fingerprint_text(checkpoint)}};
+  json["views"] = Json::array();
+  for (const ViewInfo& info : checkpoint.views()) {
+    if (!info.available) continue;
+    if (const Result<View> view = checkpoint.view(info.name)) {
+      json["views"].push_back(view_files(*view));
+    }
+  }
+  for (const View& view : more) json["views"].push_back(view_files(view));
+  return render(json);
+}
+
+std::string status_json(const Checkpoint& checkpoint) {
+  const Statistics statistics = checkpoint.statistics();
+  Json json = versioned();
+  json["requests"] = statistics.requests;
+  json["bytes_to_readers"] = statistics.bytes_to_readers;
+  json["source_bytes"] = statistics.source_bytes;
+  json["tiles"] = statistics.tiles;
+  json["hits"] = statistics.hits;
+  json["memory"] = statistics.memory;
+  json["memory_peak"] = statistics.memory_peak;
+  json["memory_budget"] = statistics.memory_budget;
+  json["io"] = statistics.io;
+  json["files"] = Json::array();
+  for (const Statistics::File& file : statistics.source) {
+    json["files"].push_back(
+        {{"path", file.path}, {"bytes", file.bytes}, {"requests", file.requests}});
+  }
+  return render(json);
+}
+
+Result<std::string> status_text(std::string_view status_json) {
+  const Json json = Json::parse(status_json, nullptr, /*allow_exceptions=*/false);
+  const auto number = [](const Json& object, const char* key) {
+    return object[key].get<std::uint64_t>();
+  };
+  constexpr std::array kNumbers{"requests", "bytes_to_readers", "source_bytes", "tiles",
+                                "hits",     "memory",           "memory_peak",  "memory_budget"};
+  const auto has_numbers = [](const Json& object, auto&& keys) {
+    return object.is_object() && std::ranges::all_of(keys, [&](const char* key) {
+             return object.contains(key) && object[key].is_number_unsigned();
+           });
+  };
+  const bool known = has_numbers(json, kNumbers) && json.contains("version") &&
+                     json["version"] == kReportVersion && json.contains("io") &&
+                     json["io"].is_string() && json.contains("files") && json["files"].is_array() &&
+                     std::ranges::all_of(json["files"], [&](const Json& file) {
+                       return has_numbers(file, std::array{"bytes", "requests"}) &&
+                              file.contains("path") && file["path"].is_string();
+                     });
+  if (!known) {
+    return fail(ErrorCode::Corrupt, "status.json: not a status of version {}", kReportVersion);
+  }
+  std::string text;
+  const Out out(text);
+  const auto size_line = [&](std::string_view label, std::uint64_t bytes) {
+    fmt::format_to(out, "{:<18} {:>15}  {}\n", label, bytes, human_size(bytes));
+  };
+  fmt::format_to(out, "{:<18} {:>15}\n", "requests", number(json, "requests"));
+  size_line("bytes to readers", number(json, "bytes_to_readers"));
+  size_line("source bytes", number(json, "source_bytes"));
+  fmt::format_to(out, "{:<18} {:>15}\n", "tiles", number(json, "tiles"));
+  fmt::format_to(out, "{:<18} {:>15}\n", "hits", number(json, "hits"));
+  size_line("memory", number(json, "memory"));
+  size_line("memory peak", number(json, "memory_peak"));
+  size_line("memory budget", number(json, "memory_budget"));
+  fmt::format_to(out, "{:<18} {:>15}\n", "io", json["io"].get<std::string>());
+  for (const Json& file : json["files"]) {
+    fmt::format_to(out, "{:>15} bytes {:>10} requests  {}\n", number(file, "bytes"),
+                   number(file, "requests"), file["path"].get<std::string>());
+  }
+  return text;
+}
+
+std::string sources_of(const View& view, std::size_t file) {
+  return fmt::format("{}", fmt::join(source_paths(view.impl(), file), "\n"));
+}
+
+std::string human_size(std::uint64_t bytes) {
+  if (bytes < 1000) return fmt::format("{} B", bytes);
+  constexpr std::array kUnits{"KB", "MB", "GB", "TB", "PB", "EB"};
+  double value = static_cast<double>(bytes) / 1000;
+  std::size_t unit = 0;
+  // 999.5 and more would be printed with four digits.
+  for (; value >= 999.5 && unit + 1 < kUnits.size(); ++unit) value /= 1000;
+  return fmt::format("{:.{}f} {}", value, value < 99.95 ? 1 : 0, kUnits[unit]);
+}
+
+}  // namespace ckfs

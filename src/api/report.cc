@@ -26,7 +26,15 @@ std::string render(const Json& json) {
 }
 
 Json versioned() {
-  return Json{{"version", kReportVersion}};
+  Json json = Json::object();
+  json["version"] = kReportVersion;
+  return json;
+}
+
+std::string date_text(std::int64_t mtime) {
+  constexpr std::int64_t kEndOfYear9999 = 253'402'300'799;
+  if (mtime < 0 || mtime > kEndOfYear9999) return fmt::format("{} s since 1970", mtime);
+  return fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(static_cast<std::time_t>(mtime)));
 }
 
 template <typename Items>  // Reason or Note

@@ -1,12 +1,11 @@
-// Why not malloc alone: its high-water mark is not ours to bound (arenas, fragments), and it returns
-// large blocks to the kernel, so that every request would fault its pages in again.
+// Why not malloc alone: its high-water mark is not ours to bound (arenas, fragments), and it
+// returns large blocks to the kernel, so that every request would fault its pages in again.
 #include "engine/buffer_pool.h"
-
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <new>
+#include <sys/mman.h>
 #include <utility>
 
 #include "base/units.h"
@@ -18,7 +17,8 @@ constexpr std::size_t kMapped = 256_KiB;
 
 std::byte* allocate(std::size_t capacity) {
   if (capacity < kMapped) return static_cast<std::byte*>(std::malloc(capacity));
-  void* memory = ::mmap(nullptr, capacity, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* memory =
+      ::mmap(nullptr, capacity, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return nullptr;
   // Huge pages make tiles faster to fill (fuse-perf.md H); a kernel without them says no, and that
   // changes nothing else.

@@ -61,7 +61,8 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  /// A new reader of `file`. The layout is kept alive by the stream.
+  /// A new reader of `file`. The layout is kept alive by the stream; the stream must not outlive
+  /// the engine.
   std::shared_ptr<ReadStream> open_stream(std::shared_ptr<const FileLayout> file);
 
   /// The bytes of `range` of the stream's file. Errors: Io, Stale, Corrupt, OutOfMemory (a tile

@@ -1,21 +1,20 @@
 // The planner walks the segments of the layout that the range touches and asks of each tensor one
 // question: is the target run a stored run? If so the part names source bytes (Copy) or elements
-// (Decode); only where runs are too short to be read one by one does it hand over to tiles (Gather).
-// The choice is made for a tensor as a whole, never for a request, so that neighbouring requests
-// share their tiles.
+// (Decode); only where runs are too short to be read one by one does it hand over to tiles
+// (Gather). The choice is made for a tensor as a whole, never for a request, so that neighbouring
+// requests share their tiles.
 #include "engine/read_plan.h"
 
 #include <algorithm>
 
 #include "base/error.h"
+#include "engine/run_decoder.h"
 
 namespace ckfs {
 namespace {
 
-std::uint64_t element_bytes(DType dtype) { return static_cast<std::uint64_t>(bits(dtype)) / 8; }
-
-bool is_move(const Storage& storage, const Program* program) {
-  return storage.encoding == nullptr && (program == nullptr || program->empty());
+std::uint64_t element_bytes(DType dtype) {
+  return static_cast<std::uint64_t>(bits(dtype)) / 8;
 }
 
 /// Adds the parts for bytes `run` of the run of elements that starts at element `first` of a
@@ -37,8 +36,8 @@ void plan_run(const Catalog& catalog, StorageId id, std::int64_t first, ByteRang
   const std::uint64_t width = element_bytes(result_dtype(storage.value_dtype(), program.get()));
   const auto low = static_cast<std::int64_t>(run.begin / width);
   const auto high = static_cast<std::int64_t>((run.end + width - 1) / width);
-  plan.push_back({{at, at + run.size()},
-                  DecodePart{id, first + low, high - low, run.begin % width, program}});
+  plan.push_back(
+      {{at, at + run.size()}, DecodePart{id, first + low, high - low, run.begin % width, program}});
 }
 
 /// A box is a run where its one loop moves both sides by one element.

@@ -18,13 +18,17 @@ namespace {
 
 constexpr std::size_t kAlignment = 64;
 
-std::size_t aligned(std::size_t size) { return (size + kAlignment - 1) / kAlignment * kAlignment; }
+std::size_t aligned(std::size_t size) {
+  return (size + kAlignment - 1) / kAlignment * kAlignment;
+}
 
 std::size_t bytes_of(DType dtype, std::int64_t count) {
   return static_cast<std::size_t>(count) * static_cast<std::size_t>(bits(dtype)) / 8;
 }
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
+  return (a + b - 1) / b;
+}
 
 void add_storage_reads(const Storage& storage, std::int64_t first, std::int64_t count,
                        std::span<std::byte> into, std::vector<ReadRequest>& batch) {
@@ -155,10 +159,18 @@ void run_steps(DType value, std::span<const Step> steps, std::byte* in, std::byt
             dtype = step.dtype;
           }
           break;
-        case Step::Kind::Multiply: multiply(dtype, step.operand, current, piece); break;
-        case Step::Kind::Add: add(dtype, step.operand, current, piece); break;
-        case Step::Kind::FlushSubnormals: flush_subnormals(dtype, current, piece); break;
-        case Step::Kind::CanonicalNan: canonical_nan(dtype, current, piece); break;
+        case Step::Kind::Multiply:
+          multiply(dtype, step.operand, current, piece);
+          break;
+        case Step::Kind::Add:
+          add(dtype, step.operand, current, piece);
+          break;
+        case Step::Kind::FlushSubnormals:
+          flush_subnormals(dtype, current, piece);
+          break;
+        case Step::Kind::CanonicalNan:
+          canonical_nan(dtype, current, piece);
+          break;
       }
     }
     std::memcpy(out + done * bytes_of(dtype, 1), current, piece * bytes_of(dtype, 1));
@@ -185,6 +197,27 @@ RunNeeds run_needs(const Catalog& catalog, const Run& run) {
   return needs;
 }
 
+RunNeeds most_needs(const Catalog& catalog, StorageId storage_id, std::int64_t count,
+                    const Program* program) {
+  const Storage& storage = catalog.storage(storage_id);
+  RunNeeds needs = run_needs(catalog, {storage_id, 0, count, program});
+  if (const BlockScale* scale = block_scale(storage)) {
+    // A run that begins inside a row touches one row more than one that begins with it, and with
+    // it one row of the grid more, of which all columns are read.
+    const ScaleWindow aligned_window = scale_window(*scale, 0, count);
+    const std::int64_t rows = aligned_window.row_end - aligned_window.row_begin + 2;
+    const DType dtype = catalog.storage(scale->scale).dtype;
+    needs.staging = aligned(bytes_of(storage.dtype, count)) +
+                    aligned(bytes_of(dtype, rows * aligned_window.grid_columns)) +
+                    aligned(static_cast<std::size_t>(aligned_window.grid_columns) * sizeof(float));
+  }
+  return needs;
+}
+
+bool is_move(const Storage& storage, const Program* program) {
+  return storage.encoding == nullptr && (program == nullptr || program->empty());
+}
+
 void add_reads(const Catalog& catalog, const Run& run, std::span<std::byte> staging,
                std::vector<ReadRequest>& batch) {
   if (run.count == 0) return;
@@ -208,8 +241,9 @@ void decode_run(const Catalog& catalog, const Run& run, std::span<std::byte> sta
   const bool one_cast = steps.size() == 1 && steps[0].kind == Step::Kind::Cast;
 
   if (const BlockScale* scale = block_scale(storage)) {
-    const bool fused = steps.empty() || (one_cast && find_scale_blocks(storage.dtype, steps[0].dtype,
-                                                                       kernels) != nullptr);
+    const bool fused =
+        steps.empty() ||
+        (one_cast && find_scale_blocks(storage.dtype, steps[0].dtype, kernels) != nullptr);
     if (fused) {
       decode_blocks(catalog, storage, *scale, run, staging, 0, run.count,
                     steps.empty() ? DType::F32 : steps[0].dtype, out.data(), kernels);
@@ -222,7 +256,8 @@ void decode_run(const Catalog& catalog, const Run& run, std::span<std::byte> sta
       const std::int64_t piece = std::min(kPiece, run.count - done);
       decode_blocks(catalog, storage, *scale, run, staging, done, piece, DType::F32, values.data(),
                     kernels);
-      run_steps(DType::F32, steps, values.data(), out.data() + static_cast<std::size_t>(done) * width,
+      run_steps(DType::F32, steps, values.data(),
+                out.data() + static_cast<std::size_t>(done) * width,
                 static_cast<std::size_t>(piece), kernels);
     }
     return;

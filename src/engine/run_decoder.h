@@ -16,6 +16,7 @@
 #include "base/byte_source.h"
 #include "engine/read_plan.h"
 #include "source/catalog.h"
+#include "tensor/kernel.h"
 
 namespace ckfs {
 
@@ -34,6 +35,13 @@ struct RunNeeds {
 };
 
 RunNeeds run_needs(const Catalog& catalog, const Run& run);
+
+/// The most that any run of `count` elements of that storage can need, wherever it begins.
+RunNeeds most_needs(const Catalog& catalog, StorageId storage, std::int64_t count,
+                    const Program* program);
+
+/// Whether decoding changes nothing: plain elements and no step.
+bool is_move(const Storage& storage, const Program* program);
 
 /// Adds the reads that fill `staging`: the stored elements, and the part of each companion that
 /// belongs to them. Requires: staging.size() >= run_needs().staging.

@@ -37,11 +37,16 @@ void for_each_bits(std::byte* values, std::size_t count, Change change) {
 template <typename Use>
 void with_layout(DType dtype, Use use) {
   switch (dtype) {
-    case DType::F64: return use(kF64);
-    case DType::F32: return use(kF32);
-    case DType::F16: return use(kF16);
-    case DType::BF16: return use(kBF16);
-    default: CKFS_CHECK(is_castable_float(dtype));
+    case DType::F64:
+      return use(kF64);
+    case DType::F32:
+      return use(kF32);
+    case DType::F16:
+      return use(kF16);
+    case DType::BF16:
+      return use(kBF16);
+    default:
+      CKFS_CHECK(is_castable_float(dtype));
   }
 }
 
@@ -74,9 +79,12 @@ void compute_through_f32(DType dtype, std::byte* values, std::size_t count, Oper
 template <typename Operation>
 void apply(DType dtype, std::byte* values, std::size_t count, Operation operation) {
   switch (dtype) {
-    case DType::F64: return compute<double>(kF64, values, count, operation);
-    case DType::F32: return compute<float>(kF32, values, count, operation);
-    default: return compute_through_f32(dtype, values, count, operation);
+    case DType::F64:
+      return compute<double>(kF64, values, count, operation);
+    case DType::F32:
+      return compute<float>(kF32, values, count, operation);
+    default:
+      return compute_through_f32(dtype, values, count, operation);
   }
 }
 
@@ -103,7 +111,8 @@ void flush_subnormals(DType dtype, std::byte* values, std::size_t count) {
 void canonical_nan(DType dtype, std::byte* values, std::size_t count) {
   with_layout(dtype, [&]<typename Bits>(const FloatLayout<Bits>& layout) {
     for_each_bits<Bits>(values, count, [&](Bits element) {
-      const bool nan = (element & layout.exponent) == layout.exponent && (element & layout.mantissa);
+      const bool nan =
+          (element & layout.exponent) == layout.exponent && (element & layout.mantissa);
       return nan ? layout.quiet_nan : element;
     });
   });

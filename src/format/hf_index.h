@@ -16,7 +16,9 @@ namespace ckfs {
 // Limits that keep the memory for parsing below 64 MB beside the text.
 inline constexpr std::uint64_t kMaxIndex = std::uint64_t{256} << 20;  // bytes of the file
 inline constexpr std::size_t kMaxIndexNames = 1'000'000;
-inline constexpr std::size_t kMaxIndexFiles = 100'000;
+inline constexpr std::size_t kMaxIndexFiles = 50'000;
+inline constexpr std::size_t kMaxIndexFileName = 512;       // bytes
+inline constexpr std::size_t kMaxIndexEscaped = 4'194'304;  // bytes of names with an escape
 
 /// A parsed index. Immutable. Names are slices of the text, which must outlive it.
 class HfIndex {

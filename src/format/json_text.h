@@ -6,6 +6,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -16,7 +17,9 @@
 namespace ckfs {
 
 inline constexpr std::uint64_t kMaxConfig = std::uint64_t{16} << 20;  // bytes of a config.json
-inline constexpr int kMaxConfigDepth = 100;                           // nested objects and lists
+inline constexpr int kMaxConfigDepth = 32;                            // nested objects and lists
+
+inline constexpr std::size_t kMaxConfigStrings = 500'000;
 
 /// config.json of a checkpoint in which nothing is quantized and floats are `torch_dtype`
 /// ("bfloat16"): `quantization_config` and `compression_config` are gone from every object, every

@@ -25,11 +25,12 @@ inline constexpr std::uint64_t kLengthBytes = 8;
 // Limits. The first is the format's own; the others keep the memory for parsing a hostile header
 // below 64 MB beside its text, and are far from any real checkpoint.
 inline constexpr std::uint64_t kMaxHeader = 100'000'000;
-inline constexpr std::size_t kMaxTensors = 1'000'000;
-inline constexpr std::size_t kMaxDimensions = 2'000'000;  // of all distinct shapes together
+inline constexpr std::size_t kMaxTensors = 500'000;
+inline constexpr std::size_t kMaxDimensions = 1'000'000;  // of all distinct shapes together
 inline constexpr std::size_t kMaxRank = 64;
 inline constexpr std::size_t kMaxName = 65'535;           // bytes of a tensor's name
 inline constexpr std::size_t kMaxString = 4'194'304;      // bytes of any string or number
+inline constexpr std::size_t kMaxMetadata = 100'000;      // members of __metadata__
 inline constexpr std::size_t kMaxEscaped = 4'194'304;     // bytes of all names with a JSON escape
 inline constexpr std::size_t kMaxWhitespace = 1'048'576;  // bytes of one run inside the object
 

@@ -1,0 +1,220 @@
+// An index names every tensor of a model once, which for the largest is ten megabytes of JSON. It
+// is kept as its text and twelve bytes a name, sorted, rather than as a map of strings: the map
+// would cost as much as the whole catalog, and is needed only while the checkpoint is opened.
+#include "format/hf_index.h"
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "format/json_scan.h"
+
+namespace ckfs {
+namespace {
+
+/// Why `name` is not the name of a file in or below the index's directory; empty: it is.
+std::string_view fault_of_path(std::string_view name) {
+  if (name.empty()) return "is empty";
+  if (name.size() > kMaxIndexFileName) return "is too long";
+  if (name.front() == '/') return "is absolute";
+  if (name.find('\0') != std::string_view::npos) return "has a NUL character";
+  for (std::size_t begin = 0; begin <= name.size();) {
+    const std::size_t end = std::min(name.find('/', begin), name.size());
+    const std::string_view part = name.substr(begin, end - begin);
+    if (part == "..") return "leaves the directory";
+    if (part.empty() || part == ".") return "is not a plain path";
+    begin = end + 1;
+  }
+  return {};
+}
+
+}  // namespace
+
+/// The SAX handler: weight_map is kept, everything else at the top level is passed over.
+class HfIndexReader {
+ public:
+  HfIndexReader(std::string_view text, std::string_view file_name)
+      : text_(text), file_name_(file_name) {}
+
+  Result<HfIndex> read(std::size_t strings);
+
+  bool null() { return scalar("null"); }
+  bool boolean(bool) { return scalar("a boolean"); }
+  bool number_integer(std::int64_t) { return scalar("a number"); }
+  bool number_unsigned(std::uint64_t) { return scalar("a number"); }
+  bool number_float(double, const std::string&) { return scalar("a number"); }
+  bool binary(const std::vector<std::uint8_t>&) { return scalar("binary"); }
+  bool string(const std::string& value);
+  bool start_object(std::size_t) { return start("an object"); }
+  bool start_array(std::size_t) { return start("a list"); }
+  bool end_object() { return end(); }
+  bool end_array() { return end(); }
+  bool key(const std::string& name);
+  bool parse_error(std::size_t position, const std::string&, const std::exception& error);
+
+ private:
+  template <typename... Args>
+  bool refuse(fmt::format_string<Args...> text, Args&&... args) {
+    error_ = Error(ErrorCode::Corrupt, fmt::format("{}: {}", file_name_,
+                                                   fmt::format(text, std::forward<Args>(args)...)));
+    return false;
+  }
+  bool in_map() const { return depth_ == 2 && is_map_; }
+  bool scalar(std::string_view kind);
+  bool start(std::string_view kind);
+  bool end();
+  bool finish();
+
+  std::string_view text_;
+  const char* position_ = nullptr;
+  std::string_view file_name_;
+  HfIndex index_;
+  std::optional<Error> error_;
+
+  std::size_t depth_ = 0;
+  bool done_ = false;
+  bool is_map_ = false;  // the member of the top level that is being read is weight_map
+  bool seen_map_ = false;
+  HfIndex::Slot slot_;
+  std::size_t escaped_bytes_ = 0;
+  std::map<std::string, std::uint32_t, std::less<>> files_;
+};
+
+std::string_view HfIndex::name_of(const Slot& slot) const {
+  if (slot.name_size == kEscaped) return escaped_[slot.name];
+  return text_.substr(slot.name, slot.name_size);
+}
+
+HfIndex::Entry HfIndex::operator[](std::size_t index) const {
+  return {name_of(entries_[index]), entries_[index].file};
+}
+
+std::optional<std::uint32_t> HfIndex::find(std::string_view name) const {
+  const auto at =
+      std::lower_bound(entries_.begin(), entries_.end(), name,
+                       [&](const Slot& slot, std::string_view n) { return name_of(slot) < n; });
+  if (at == entries_.end() || name_of(*at) != name) return std::nullopt;
+  return at->file;
+}
+
+Result<HfIndex> parse_hf_index(std::string_view text, std::string_view file_name) {
+  if (text.size() > kMaxIndex) {
+    return fail(ErrorCode::Corrupt, "{}: {} bytes (limit {})", file_name, text.size(), kMaxIndex);
+  }
+  constexpr ScanLimits kLimits{.string_bytes = 65'536, .whitespace_bytes = 1 << 20};
+  CKFS_TRY(const ScanResult scan, scan_json(text, kLimits, file_name));
+  return HfIndexReader(text, file_name).read(scan.strings);
+}
+
+Result<HfIndex> HfIndexReader::read(std::size_t strings) {
+  index_.text_ = text_;
+  index_.entries_.reserve(std::min(strings / 2, kMaxIndexNames));
+  const std::string_view json = trim_json(text_);
+  position_ = json.data();
+  nlohmann::json::sax_parse(TrackingIterator(json.data(), &position_),
+                            TrackingIterator(json.data() + json.size(), &position_), this);
+  if (!error_ && finish()) return std::move(index_);
+  return Failure(std::move(*error_));
+}
+
+bool HfIndexReader::parse_error(std::size_t position, const std::string&,
+                                const std::exception& error) {
+  if (done_) return refuse("text after the index's object, at byte {}", position);
+  return refuse("not JSON at byte {}: {}", position, syntax_reason(error.what()));
+}
+
+bool HfIndexReader::start(std::string_view kind) {
+  if (depth_ == 1 && is_map_) {
+    if (kind != "an object") return refuse("weight_map is {}, not an object", kind);
+  } else if (in_map()) {
+    return scalar(kind);
+  }
+  ++depth_;
+  return true;
+}
+
+bool HfIndexReader::end() {
+  --depth_;
+  done_ = depth_ == 0;
+  return true;
+}
+
+bool HfIndexReader::scalar(std::string_view kind) {
+  if (depth_ == 1 && is_map_) return refuse("weight_map is {}, not an object", kind);
+  if (in_map()) {
+    return refuse("tensor {}: its file is {}, not a string", quote(index_.name_of(slot_)), kind);
+  }
+  return true;
+}
+
+bool HfIndexReader::key(const std::string& name) {
+  if (depth_ == 1) {
+    is_map_ = name == "weight_map";
+    if (is_map_ && seen_map_) return refuse("weight_map twice");
+    seen_map_ = seen_map_ || is_map_;
+    return true;
+  }
+  if (!in_map()) return true;
+
+  if (index_.entries_.size() == kMaxIndexNames) return refuse("more than {} names", kMaxIndexNames);
+  const std::size_t at = find_verbatim(text_, position_, name);
+  if (at != std::string_view::npos) {
+    slot_.name = static_cast<std::uint32_t>(at);
+    slot_.name_size = static_cast<std::uint32_t>(name.size());
+    return true;
+  }
+  escaped_bytes_ += name.size() + sizeof(std::string);
+  if (escaped_bytes_ > kMaxIndexEscaped) {
+    return refuse("names with JSON escapes need more than {} bytes", kMaxIndexEscaped);
+  }
+  slot_.name = static_cast<std::uint32_t>(index_.escaped_.size());
+  slot_.name_size = HfIndex::kEscaped;
+  index_.escaped_.push_back(name);
+  return true;
+}
+
+bool HfIndexReader::string(const std::string& value) {
+  if (!in_map()) return scalar("a string");
+  auto at = files_.find(value);
+  if (at == files_.end()) {
+    const std::string_view fault = fault_of_path(value);
+    if (!fault.empty()) {
+      return refuse("tensor {}: file name {} {}", quote(index_.name_of(slot_)), quote(value),
+                    fault);
+    }
+    if (files_.size() == kMaxIndexFiles) return refuse("more than {} files", kMaxIndexFiles);
+    at = files_.emplace(value, static_cast<std::uint32_t>(files_.size())).first;
+  }
+  slot_.file = at->second;
+  index_.entries_.push_back(slot_);
+  return true;
+}
+
+bool HfIndexReader::finish() {
+  if (!seen_map_) return refuse("no weight_map");
+  auto& entries = index_.entries_;
+  if (entries.empty()) return refuse("weight_map is empty");
+
+  // Files were numbered as they came; from here on by name.
+  std::vector<std::uint32_t> by_name(files_.size());
+  for (const auto& [name, number] : files_) {
+    by_name[number] = static_cast<std::uint32_t>(index_.files_.size());
+    index_.files_.push_back(name);
+  }
+  for (HfIndex::Slot& slot : entries) slot.file = by_name[slot.file];
+
+  const auto less = [&](const HfIndex::Slot& a, const HfIndex::Slot& b) {
+    return index_.name_of(a) < index_.name_of(b);
+  };
+  if (!std::is_sorted(entries.begin(), entries.end(), less)) {
+    std::sort(entries.begin(), entries.end(), less);
+  }
+  for (std::size_t i = 1; i < entries.size(); ++i) {
+    if (index_.name_of(entries[i]) == index_.name_of(entries[i - 1])) {
+      return refuse("tensor {}: twice in weight_map", quote(index_.name_of(entries[i])));
+    }
+  }
+  return true;
+}
+
+}  // namespace ckfs

@@ -1,0 +1,73 @@
+// What all JSON of checkpoints goes through before nlohmann's SAX reader, and what that reader
+// cannot tell: positions in the text. Internal to src/format.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <string>
+#include <string_view>
+
+#include "base/error.h"
+
+namespace ckfs {
+
+/// `text` in double quotes for a message: control characters escaped, cut at 200 bytes.
+std::string quote(std::string_view text);
+
+struct ScanLimits {
+  std::size_t string_bytes = 0;      // of one string, number or word
+  std::size_t whitespace_bytes = 0;  // of one run inside the outermost value
+};
+
+/// What a scan finds in passing: enough to size tables before the text is parsed.
+struct ScanResult {
+  std::size_t strings = 0;
+};
+
+/// Checks that `text` is UTF-8, that its first character is '{', and that no token is longer than
+/// the limits (nlohmann's reader copies each token, and white space too). One pass, no allocation.
+/// Errors: Corrupt.
+Result<ScanResult> scan_json(std::string_view text, const ScanLimits& limits,
+                             std::string_view file_name);
+
+/// What nlohmann's parse error says, without the text it found: "syntax error while parsing ...".
+std::string syntax_reason(std::string_view what);
+
+/// The text without JSON white space at both ends.
+std::string_view trim_json(std::string_view text);
+
+/// An iterator over text that tells how far the reader has come: nlohmann reads a character, and
+/// `*position` is the address of the next.
+class TrackingIterator {
+ public:
+  using iterator_category = std::input_iterator_tag;
+  using value_type = char;
+  using difference_type = std::ptrdiff_t;
+  using pointer = const char*;
+  using reference = const char&;
+
+  TrackingIterator(const char* at, const char** position) : at_(at), position_(position) {}
+  reference operator*() const { return *at_; }
+  TrackingIterator& operator++() {
+    *position_ = ++at_;
+    return *this;
+  }
+  TrackingIterator operator++(int) {
+    const TrackingIterator before = *this;
+    ++*this;
+    return before;
+  }
+  bool operator==(const TrackingIterator& other) const { return at_ == other.at_; }
+  bool operator!=(const TrackingIterator& other) const { return at_ != other.at_; }
+
+ private:
+  const char* at_;
+  const char** position_;
+};
+
+/// Where in `text` the string stands whose closing quote is just before `end`, if it is written
+/// there without an escape and so can be kept as a slice; otherwise npos.
+std::size_t find_verbatim(std::string_view text, const char* end, std::string_view value);
+
+}  // namespace ckfs

@@ -1,0 +1,444 @@
+// A header is read by nlohmann's SAX interface, not into its DOM: the DOM keeps the last of two
+// equal names without a word, and costs ten times the text. What is kept is 24 bytes a tensor;
+// names stay where they are, in the text.
+//
+// Checks come in the order in which a reader of the file would trip over them: length, characters,
+// grammar, members, numbers of one tensor, then what all tensors together must cover.
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+
+#include "base/checked.h"
+#include "base/load_le.h"
+#include "format/json_scan.h"
+#include "format/safetensors.h"
+
+namespace ckfs::safetensors {
+
+/// The SAX handler. Each event returns whether to go on; what stopped it is error_.
+class HeaderReader {
+ public:
+  HeaderReader(std::string_view text, std::uint64_t data_size, std::string_view file_name)
+      : text_(text), data_size_(data_size), file_name_(file_name) {}
+
+  Result<Header> read(std::size_t strings);
+
+  // Events of nlohmann's SAX reader.
+  bool null() { return scalar("null"); }
+  bool boolean(bool) { return scalar("a boolean"); }
+  bool number_integer(std::int64_t) { return scalar("a negative number"); }
+  bool number_unsigned(std::uint64_t value);
+  bool number_float(double, const std::string&) { return scalar("a fraction"); }
+  bool string(const std::string& value);
+  bool binary(const std::vector<std::uint8_t>&) { return scalar("binary"); }
+  bool start_object(std::size_t);
+  bool key(const std::string& name);
+  bool end_object();
+  bool start_array(std::size_t);
+  bool end_array();
+  bool parse_error(std::size_t position, const std::string&, const std::exception& error);
+
+ private:
+  enum class Where { Outside, Top, Tensor, Metadata, Shape, Offsets, Skipped, Done };
+  enum class Member { None, DType, Shape, Offsets, Unknown };
+
+  template <typename... Args>
+  bool refuse(fmt::format_string<Args...> text, Args&&... args) {
+    error_ = Error(ErrorCode::Corrupt, fmt::format("{}: {}", file_name_,
+                                                   fmt::format(text, std::forward<Args>(args)...)));
+    return false;
+  }
+  template <typename... Args>
+  bool refuse_tensor(fmt::format_string<Args...> text, Args&&... args) {
+    return refuse("tensor {}: {}", quote(name_), fmt::format(text, std::forward<Args>(args)...));
+  }
+
+  bool scalar(std::string_view kind);
+  bool keep_name(const std::string& name);
+  bool end_tensor();
+  std::optional<std::uint32_t> keep_shape();
+  bool check_names();
+  bool check_coverage();
+
+  std::string_view text_;
+  const char* position_ = nullptr;  // in text_: the next character the reader will take
+  std::uint64_t data_size_;
+  std::string_view file_name_;
+  Header header_;
+  std::optional<Error> error_;
+
+  Where where_ = Where::Outside;
+  Where below_skipped_ = Where::Outside;  // where to go on after Skipped
+  std::size_t skipped_depth_ = 0;
+
+  // The tensor being read.
+  std::string_view name_;
+  bool is_metadata_ = false;
+  Header::Entry entry_;
+  Member member_ = Member::None;
+  std::optional<DType> dtype_;
+  bool has_dtype_ = false, has_shape_ = false, has_offsets_ = false;
+  std::vector<std::int64_t> shape_;
+  std::array<std::uint64_t, 2> offsets_{};
+  std::size_t offset_count_ = 0;
+
+  bool seen_metadata_ = false;
+  std::set<std::string, std::less<>> metadata_;
+  std::size_t metadata_bytes_ = 0;
+  std::size_t escaped_bytes_ = 0;
+
+  // The place of shapes seen lately, by hash: equal shapes are kept once, mostly, in bounded
+  // memory.
+  struct KnownShape {
+    std::uint32_t offset = 0;
+    std::uint32_t rank = 0;
+  };
+  std::array<KnownShape, 1024> known_shapes_{};
+};
+
+std::string_view Header::name_of(const Entry& entry) const {
+  if (entry.name_escaped) return escaped_[entry.name];
+  return text_.substr(entry.name, entry.name_size);
+}
+
+HeaderTensor Header::operator[](std::size_t index) const {
+  const Entry& entry = entries_[index];
+  const auto shape = std::span(dimensions_).subspan(entry.shape, entry.rank);
+  // Both were computed once without overflow when the header was read.
+  const std::uint64_t size = *nbytes(entry.dtype, *checked_numel(shape));
+  return {name_of(entry), entry.dtype, shape, entry.begin, entry.begin + size};
+}
+
+Result<std::uint64_t> header_length(std::span<const std::byte> prefix, std::uint64_t file_size,
+                                    std::string_view file_name) {
+  constexpr std::string_view kLfs = "version https://git-lfs";
+  const std::string first(reinterpret_cast<const char*>(prefix.data()),  // char may alias anything
+                          std::min(prefix.size(), kLfs.size()));
+  if (first == kLfs) {
+    return fail(ErrorCode::Unsupported,
+                "{}: a Git-LFS pointer, not the file itself (complete it with: git lfs pull)",
+                file_name);
+  }
+  if (file_size < kLengthBytes || prefix.size() < kLengthBytes) {
+    return fail(ErrorCode::Corrupt, "{}: {} bytes, too short for a safetensors file (at least 8)",
+                file_name, file_size);
+  }
+  const auto length = load_le<std::uint64_t>(prefix);
+  if (length > kMaxHeader) {
+    return fail(ErrorCode::Corrupt, "{}: header of {} bytes (limit {}); not a safetensors file?",
+                file_name, length, kMaxHeader);
+  }
+  if (length > file_size - kLengthBytes) {
+    return fail(ErrorCode::Corrupt, "{}: header of {} bytes > the {} that follow its length",
+                file_name, length, file_size - kLengthBytes);
+  }
+  return length;
+}
+
+Result<Header> parse_header(std::string_view text, std::uint64_t file_size,
+                            std::string_view file_name) {
+  CKFS_CHECK(text.size() <= kMaxHeader && text.size() + kLengthBytes <= file_size);
+  CKFS_TRY(
+      const ScanResult scan,
+      scan_json(text, {.string_bytes = kMaxString, .whitespace_bytes = kMaxWhitespace}, file_name));
+  return HeaderReader(text, file_size - kLengthBytes - text.size(), file_name).read(scan.strings);
+}
+
+Result<Header> HeaderReader::read(std::size_t strings) {
+  header_.text_ = text_;
+  header_.data_offset_ = kLengthBytes + text_.size();
+  // A tensor has at least five strings: its name, three members, and its dtype.
+  header_.entries_.reserve(std::min(strings / 5, kMaxTensors));
+
+  const std::string_view json = trim_json(text_);
+  position_ = json.data();
+  nlohmann::json::sax_parse(TrackingIterator(json.data(), &position_),
+                            TrackingIterator(json.data() + json.size(), &position_), this);
+  if (!error_ && check_names() && check_coverage()) return std::move(header_);
+  return Failure(std::move(*error_));
+}
+
+bool HeaderReader::parse_error(std::size_t position, const std::string&,
+                               const std::exception& error) {
+  if (where_ == Where::Done) {
+    return refuse("text after the header's object, at its byte {}", position);
+  }
+  return refuse("header is not JSON at its byte {}: {}", position, syntax_reason(error.what()));
+}
+
+bool HeaderReader::scalar(std::string_view kind) {
+  switch (where_) {
+    case Where::Top:
+      if (is_metadata_) return refuse("__metadata__ is {}, not an object", kind);
+      return refuse_tensor("is {}, not an object", kind);
+    case Where::Metadata:
+      return refuse("__metadata__ has {}, not a string", kind);
+    case Where::Tensor:
+      if (member_ == Member::DType) return refuse_tensor("dtype is {}, not a string", kind);
+      if (member_ == Member::Shape) return refuse_tensor("shape is {}, not a list", kind);
+      if (member_ == Member::Offsets) return refuse_tensor("data_offsets is {}, not a list", kind);
+      return true;
+    case Where::Shape:
+      return refuse_tensor("shape has {}, not a whole number", kind);
+    case Where::Offsets:
+      return refuse_tensor("data_offsets has {}, not a whole number", kind);
+    default:
+      return true;
+  }
+}
+
+bool HeaderReader::number_unsigned(std::uint64_t value) {
+  if (where_ == Where::Shape) {
+    const auto extent = checked_cast<std::int64_t>(value);
+    if (!extent) return refuse_tensor("dimension {} (limit 2^63 - 1)", value);
+    if (shape_.size() == kMaxRank) return refuse_tensor("more than {} dimensions", kMaxRank);
+    shape_.push_back(*extent);
+    return true;
+  }
+  if (where_ == Where::Offsets) {
+    if (offset_count_ == 2) return refuse_tensor("data_offsets has more than two numbers");
+    offsets_[offset_count_++] = value;
+    return true;
+  }
+  return scalar("a number");
+}
+
+bool HeaderReader::string(const std::string& value) {
+  if (where_ == Where::Metadata) return true;
+  if (where_ == Where::Tensor && member_ == Member::DType) {
+    dtype_ = parse_dtype(value);
+    if (!dtype_) return refuse_tensor("unknown dtype {}", quote(value));
+    return true;
+  }
+  return scalar("a string");
+}
+
+bool HeaderReader::start_object(std::size_t) {
+  switch (where_) {
+    case Where::Outside:
+      where_ = Where::Top;
+      return true;
+    case Where::Top:
+      where_ = is_metadata_ ? Where::Metadata : Where::Tensor;
+      member_ = Member::None;
+      return true;
+    case Where::Tensor:
+      if (member_ != Member::Unknown) return scalar("an object");
+      below_skipped_ = Where::Tensor;
+      where_ = Where::Skipped;
+      skipped_depth_ = 1;
+      return true;
+    case Where::Skipped:
+      ++skipped_depth_;
+      return true;
+    default:
+      return scalar("an object");
+  }
+}
+
+bool HeaderReader::start_array(std::size_t) {
+  if (where_ == Where::Skipped) {
+    ++skipped_depth_;
+    return true;
+  }
+  if (where_ != Where::Tensor || member_ == Member::DType) return scalar("a list");
+  if (member_ == Member::Shape) {
+    where_ = Where::Shape;
+  } else if (member_ == Member::Offsets) {
+    where_ = Where::Offsets;
+  } else {
+    below_skipped_ = Where::Tensor;
+    where_ = Where::Skipped;
+    skipped_depth_ = 1;
+  }
+  return true;
+}
+
+bool HeaderReader::end_array() {
+  if (where_ == Where::Skipped) {
+    if (--skipped_depth_ == 0) where_ = below_skipped_;
+    return true;
+  }
+  if (where_ == Where::Offsets && offset_count_ != 2) {
+    return refuse_tensor("data_offsets has {} numbers, not two", offset_count_);
+  }
+  where_ = Where::Tensor;
+  return true;
+}
+
+bool HeaderReader::end_object() {
+  switch (where_) {
+    case Where::Skipped:
+      if (--skipped_depth_ == 0) where_ = below_skipped_;
+      return true;
+    case Where::Tensor:
+      where_ = Where::Top;
+      return end_tensor();
+    case Where::Metadata:
+      where_ = Where::Top;
+      return true;
+    default:
+      where_ = Where::Done;
+      return true;
+  }
+}
+
+bool HeaderReader::key(const std::string& name) {
+  switch (where_) {
+    case Where::Top:
+      is_metadata_ = name == "__metadata__";
+      if (!is_metadata_) return keep_name(name);
+      if (seen_metadata_) return refuse("__metadata__ twice");
+      seen_metadata_ = true;
+      return true;
+    case Where::Metadata:
+      metadata_bytes_ += name.size();
+      if (metadata_bytes_ > kMaxEscaped || metadata_.size() == kMaxMetadata) {
+        return refuse("__metadata__ has too many names (limit {}, of {} bytes together)",
+                      kMaxMetadata, kMaxEscaped);
+      }
+      if (!metadata_.insert(name).second) return refuse("__metadata__ has {} twice", quote(name));
+      return true;
+    case Where::Tensor: {
+      const auto once = [&](bool& seen, Member member) {
+        if (seen) return refuse_tensor("{} twice", name);
+        seen = true;
+        member_ = member;
+        return true;
+      };
+      if (name == "dtype") return once(has_dtype_, Member::DType);
+      if (name == "shape") return once(has_shape_, Member::Shape);
+      if (name == "data_offsets") return once(has_offsets_, Member::Offsets);
+      member_ = Member::Unknown;
+      return true;
+    }
+    default:
+      return true;
+  }
+}
+
+bool HeaderReader::keep_name(const std::string& name) {
+  if (name.size() > kMaxName) {
+    return refuse("a tensor's name has {} bytes (limit {})", name.size(), kMaxName);
+  }
+  if (header_.entries_.size() == kMaxTensors) return refuse("more than {} tensors", kMaxTensors);
+  entry_ = {};
+  entry_.name_size = static_cast<std::uint16_t>(name.size());
+  const std::size_t at = find_verbatim(text_, position_, name);
+  if (at != std::string_view::npos) {
+    entry_.name = static_cast<std::uint32_t>(at);
+  } else {
+    escaped_bytes_ += name.size() + sizeof(std::string);
+    if (escaped_bytes_ > kMaxEscaped) {
+      return refuse("names with JSON escapes need more than {} bytes", kMaxEscaped);
+    }
+    entry_.name_escaped = true;
+    entry_.name = static_cast<std::uint32_t>(header_.escaped_.size());
+    header_.escaped_.push_back(name);
+  }
+  name_ = header_.name_of(entry_);
+  dtype_.reset();
+  has_dtype_ = has_shape_ = has_offsets_ = false;
+  shape_.clear();
+  offset_count_ = 0;
+  return true;
+}
+
+bool HeaderReader::end_tensor() {
+  if (!has_dtype_) return refuse_tensor("no dtype");
+  if (!has_shape_) return refuse_tensor("no shape");
+  if (!has_offsets_) return refuse_tensor("no data_offsets");
+  const auto [begin, end] = offsets_;
+  if (begin > end) return refuse_tensor("data_offsets begin {} > end {}", begin, end);
+  if (end > data_size_) return refuse_tensor("data_offsets end {} > data size {}", end, data_size_);
+
+  const auto numel = checked_numel(shape_);
+  if (!numel) return refuse_tensor("shape has more than 2^63 - 1 elements");
+  const auto element_bits = static_cast<std::int64_t>(bits(*dtype_));
+  const auto bit_count = checked_mul(*numel, element_bits);
+  if (!bit_count) return refuse_tensor("shape and dtype need more than 2^63 - 1 bits");
+  if (*bit_count % 8 != 0) {
+    return refuse_tensor("{} elements of {} do not end on a whole byte", *numel,
+                         ckfs::name(*dtype_));
+  }
+  const auto size = static_cast<std::uint64_t>(*bit_count / 8);
+  if (size != end - begin) {
+    return refuse_tensor("data_offsets hold {} bytes, dtype and shape need {}", end - begin, size);
+  }
+
+  const auto shape = keep_shape();
+  if (!shape) return refuse("shapes have more than {} dimensions together", kMaxDimensions);
+  entry_.shape = *shape;
+  entry_.rank = static_cast<std::uint8_t>(shape_.size());
+  entry_.begin = begin;
+  entry_.dtype = *dtype_;
+  header_.entries_.push_back(entry_);
+  return true;
+}
+
+std::optional<std::uint32_t> HeaderReader::keep_shape() {
+  std::uint64_t hash = shape_.size();
+  for (const std::int64_t extent : shape_) {
+    hash = (hash ^ static_cast<std::uint64_t>(extent)) * 0x9E3779B97F4A7C15;
+  }
+  KnownShape& known = known_shapes_[hash >> 54];
+  const auto old = std::span(header_.dimensions_).subspan(known.offset, known.rank);
+  if (std::equal(old.begin(), old.end(), shape_.begin(), shape_.end())) return known.offset;
+
+  if (header_.dimensions_.size() + shape_.size() > kMaxDimensions) return std::nullopt;
+  known = {static_cast<std::uint32_t>(header_.dimensions_.size()),
+           static_cast<std::uint32_t>(shape_.size())};
+  header_.dimensions_.insert(header_.dimensions_.end(), shape_.begin(), shape_.end());
+  return known.offset;
+}
+
+bool HeaderReader::check_names() {
+  std::vector<std::uint32_t> order(header_.entries_.size());
+  for (std::uint32_t i = 0; i < order.size(); ++i) order[i] = i;
+  const auto name_at = [&](std::uint32_t i) { return header_.name_of(header_.entries_[i]); };
+  std::sort(order.begin(), order.end(),
+            [&](std::uint32_t a, std::uint32_t b) { return name_at(a) < name_at(b); });
+  for (std::size_t i = 1; i < order.size(); ++i) {
+    name_ = name_at(order[i]);
+    if (name_ == name_at(order[i - 1])) return refuse_tensor("twice in the header");
+  }
+  return true;
+}
+
+bool HeaderReader::check_coverage() {
+  // Zero-size tensors share a begin with what follows them, so the end decides; and where that is
+  // equal too, the header's own order.
+  const auto before = [&](const Header::Entry& a, const Header::Entry& b) {
+    if (a.begin != b.begin) return a.begin < b.begin;
+    const auto empty = [&](const Header::Entry& entry) {
+      return checked_numel(std::span(header_.dimensions_).subspan(entry.shape, entry.rank)) == 0;
+    };
+    return empty(a) && !empty(b);
+  };
+  auto& entries = header_.entries_;
+  if (!std::is_sorted(entries.begin(), entries.end(), before)) {
+    std::stable_sort(entries.begin(), entries.end(), before);
+  }
+  std::uint64_t covered = 0;
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    const HeaderTensor tensor = header_[i];
+    name_ = tensor.name;
+    if (tensor.begin < covered) {
+      return refuse_tensor("data begins at {}, inside the tensor before it (which ends at {})",
+                           tensor.begin, covered);
+    }
+    if (tensor.begin > covered) {
+      return refuse_tensor("data begins at {}, but the {} bytes before it belong to no tensor",
+                           tensor.begin, tensor.begin - covered);
+    }
+    covered = tensor.end;
+  }
+  if (covered != data_size_) {
+    return refuse("data size {} > end of the last tensor {}", data_size_, covered);
+  }
+  return true;
+}
+
+}  // namespace ckfs::safetensors

@@ -1,0 +1,47 @@
+// The kernels behind tensor/kernel.h, by set; private to src/tensor.
+//
+// Each set answers with nullptr for what it does not have. A fast set is asked first, the reference
+// set, which has everything, last (cast.cc, scale.cc, strided.cc).
+#pragma once
+
+#include <cstddef>
+
+#include "tensor/kernel.h"
+
+namespace ckfs {
+
+/// What this CPU can run, found once.
+enum class Vectors : std::uint8_t {
+  None,    // plain loops
+  Avx2,    // AVX2 and F16C
+  Avx512,  // AVX-512 F, BW, VL and BF16
+};
+Vectors vectors();
+
+namespace reference {
+CastKernel cast(DType from, DType to);
+ScaleKernel scale(DType from, DType to);
+ScaleBlocksKernel scale_blocks(DType from, DType to);
+void copy_strided(std::span<const CopyLoop> loops, std::size_t element_bytes, const std::byte* in,
+                  std::byte* out);
+}  // namespace reference
+
+/// Transposes a band of `rows` input rows and any multiple of `columns` columns: element (row,
+/// column) of `in` becomes element (column, row) of `out`. Strides from row to row are in bytes.
+struct TransposeBand {
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;
+  void (*kernel)(const std::byte* in, std::ptrdiff_t in_stride, std::byte* out,
+                 std::ptrdiff_t out_stride, std::int64_t columns) = nullptr;
+};
+
+#ifdef __x86_64__
+namespace avx2 {  // Requires: vectors() >= Vectors::Avx2
+CastKernel cast(DType from, DType to);
+ScaleKernel scale(DType from, DType to);
+ScaleBlocksKernel scale_blocks(DType from, DType to);
+TransposeBand transpose_band(std::size_t element_bytes);
+}  // namespace avx2
+#endif
+
+}  // namespace ckfs

@@ -1,0 +1,228 @@
+// Copies along a nest of loops. The nest is first brought into the least form: loops of one are
+// dropped, the rest sorted by their stride in the output, neighbours that continue each other
+// merged, and elements that always move together made one wider element. What remains is one of
+// three: runs that memcpy moves, a transpose (one loop is dense in the output, another in the
+// input), or a plain nest. Enough for what converters do; a search for the best loop order, as
+// compilers do it, would be far more code for the nests that no checkpoint has.
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/error.h"
+#include "tensor/kernel_sets.h"
+
+namespace ckfs {
+namespace {
+
+constexpr std::size_t kMaxLoops = 16;
+
+/// Input rows that a transpose takes at once: each output row then gets 256 bytes of two-byte
+/// elements in one go, and the lines they lie in stay in the first cache.
+constexpr std::int64_t kStripRows = 128;
+/// Bytes of each input row that it takes at once: a cache line.
+constexpr std::int64_t kStripBytes = 64;
+
+/// A nest in the least form. Strides in elements of `element_bytes`.
+struct Nest {
+  std::array<CopyLoop, kMaxLoops> loops{};
+  std::size_t depth = 0;
+  std::ptrdiff_t element_bytes = 0;
+
+  std::span<const CopyLoop> all() const { return std::span(loops).first(depth); }
+  const CopyLoop& inner() const { return loops[depth - 1]; }
+  void remove(std::size_t i) {
+    std::copy(loops.begin() + static_cast<std::ptrdiff_t>(i) + 1,
+              loops.begin() + static_cast<std::ptrdiff_t>(depth),
+              loops.begin() + static_cast<std::ptrdiff_t>(i));
+    --depth;
+  }
+};
+
+bool continues(const CopyLoop& outer, const CopyLoop& inner) {
+  return outer.in_stride == inner.in_stride * inner.count &&
+         outer.out_stride == inner.out_stride * inner.count;
+}
+
+bool is_dense(const CopyLoop& loop) {
+  return loop.in_stride == 1 && loop.out_stride == 1;
+}
+
+void widen_elements(Nest& nest) {
+  while (nest.depth > 0 && is_dense(nest.inner())) {
+    // As much of the run as one element of 16 bytes takes; only a power of two moves in one step.
+    const std::int64_t count = nest.inner().count;
+    const bool fits = (count & (count - 1)) == 0 && count * nest.element_bytes <= 16;
+    const auto outer = nest.all().first(nest.depth - 1);
+    if (!fits || !std::ranges::all_of(outer, [count](const CopyLoop& loop) {
+          return loop.in_stride % count == 0 && loop.out_stride % count == 0;
+        })) {
+      return;
+    }
+    --nest.depth;
+    nest.element_bytes *= static_cast<std::ptrdiff_t>(count);
+    for (std::size_t i = 0; i < nest.depth; ++i) {
+      nest.loops[i].in_stride /= count;
+      nest.loops[i].out_stride /= count;
+    }
+  }
+}
+
+/// Requires: every count > 0.
+Nest reduce(std::span<const CopyLoop> loops, std::size_t element_bytes) {
+  Nest nest;
+  nest.element_bytes = static_cast<std::ptrdiff_t>(element_bytes);
+  for (const CopyLoop& loop : loops) {
+    if (loop.count > 1) nest.loops[nest.depth++] = loop;
+  }
+  std::stable_sort(nest.loops.begin(), nest.loops.begin() + static_cast<std::ptrdiff_t>(nest.depth),
+                   [](const CopyLoop& a, const CopyLoop& b) {
+                     return std::abs(a.out_stride) > std::abs(b.out_stride);
+                   });
+  for (std::size_t i = nest.depth; i-- > 1;) {
+    const CopyLoop outer = nest.loops[i - 1];
+    const CopyLoop inner = nest.loops[i];
+    if (!continues(outer, inner)) continue;
+    nest.loops[i - 1] = {outer.count * inner.count, inner.in_stride, inner.out_stride};
+    nest.remove(i);
+  }
+  widen_elements(nest);
+  return nest;
+}
+
+template <std::size_t kBytes>
+void copy_line(const CopyLoop& loop, const std::byte* in, std::byte* out) {
+  constexpr auto kStep = static_cast<std::ptrdiff_t>(kBytes);
+  const std::ptrdiff_t in_step = loop.in_stride * kStep;
+  const std::ptrdiff_t out_step = loop.out_stride * kStep;
+  for (std::int64_t i = 0; i < loop.count; ++i) {
+    std::memcpy(out + i * out_step, in + i * in_step, kBytes);
+  }
+}
+
+void copy_line(const CopyLoop& loop, std::ptrdiff_t element_bytes, const std::byte* in,
+               std::byte* out) {
+  if (is_dense(loop)) {
+    std::memcpy(out, in, static_cast<std::size_t>(loop.count * element_bytes));
+    return;
+  }
+  switch (element_bytes) {
+    case 1:
+      return copy_line<1>(loop, in, out);
+    case 2:
+      return copy_line<2>(loop, in, out);
+    case 4:
+      return copy_line<4>(loop, in, out);
+    case 8:
+      return copy_line<8>(loop, in, out);
+    default:
+      return copy_line<16>(loop, in, out);
+  }
+}
+
+/// Calls `body(in, out)` at every point of a nest.
+template <typename Body>
+void visit(std::span<const CopyLoop> loops, std::ptrdiff_t element_bytes, const std::byte* in,
+           std::byte* out, const Body& body) {
+  if (loops.empty()) {
+    body(in, out);
+    return;
+  }
+  const CopyLoop& loop = loops.front();
+  for (std::int64_t i = 0; i < loop.count; ++i) {
+    visit(loops.subspan(1), element_bytes, in + i * loop.in_stride * element_bytes,
+          out + i * loop.out_stride * element_bytes, body);
+  }
+}
+
+TransposeBand transpose_band(std::size_t element_bytes) {
+#ifdef __x86_64__
+  if (vectors() >= Vectors::Avx2) return avx2::transpose_band(element_bytes);
+#endif
+  (void)element_bytes;
+  return {};
+}
+
+/// A transpose: `rows` is dense in the output, `columns` in the input.
+struct Transpose {
+  CopyLoop rows;
+  CopyLoop columns;
+  std::ptrdiff_t element_bytes;
+  TransposeBand band;
+
+  void plain(std::int64_t row, std::int64_t row_end, std::int64_t column, std::int64_t column_end,
+             const std::byte* in, std::byte* out) const {
+    const CopyLoop line{row_end - row, rows.in_stride, 1};
+    for (std::int64_t i = column; i < column_end; ++i) {
+      copy_line(line, element_bytes, in + (row * rows.in_stride + i) * element_bytes,
+                out + (row + i * columns.out_stride) * element_bytes);
+    }
+  }
+
+  void strip(std::int64_t row_begin, std::int64_t row_end, std::int64_t column,
+             std::int64_t column_end, const std::byte* in, std::byte* out) const {
+    std::int64_t row = row_begin;
+    std::int64_t whole = column;  // columns that the band kernel takes
+    if (band.kernel != nullptr) {
+      whole += (column_end - column) / band.columns * band.columns;
+      for (; row + band.rows <= row_end && whole > column; row += band.rows) {
+        band.kernel(in + (row * rows.in_stride + column) * element_bytes,
+                    rows.in_stride * element_bytes,
+                    out + (row + column * columns.out_stride) * element_bytes,
+                    columns.out_stride * element_bytes, whole - column);
+      }
+    }
+    plain(row_begin, row, whole, column_end, in, out);
+    plain(row, row_end, column, column_end, in, out);
+  }
+
+  void operator()(const std::byte* in, std::byte* out) const {
+    const std::int64_t width = kStripBytes / element_bytes;
+    for (std::int64_t row = 0; row < rows.count; row += kStripRows) {
+      const std::int64_t row_end = std::min(rows.count, row + kStripRows);
+      for (std::int64_t column = 0; column < columns.count; column += width) {
+        strip(row, row_end, column, std::min(columns.count, column + width), in, out);
+      }
+    }
+  }
+};
+
+void copy_fast(std::span<const CopyLoop> loops, std::size_t element_bytes, const std::byte* in,
+               std::byte* out) {
+  Nest nest = reduce(loops, element_bytes);
+  if (nest.depth == 0) {
+    std::memcpy(out, in, static_cast<std::size_t>(nest.element_bytes));
+    return;
+  }
+  const CopyLoop inner = nest.inner();
+  if (inner.out_stride == 1 && inner.in_stride != 1) {
+    const auto dense_in = std::ranges::find(nest.all(), 1, &CopyLoop::in_stride);
+    if (dense_in != nest.all().end()) {
+      const Transpose transpose{inner, *dense_in, nest.element_bytes,
+                                transpose_band(static_cast<std::size_t>(nest.element_bytes))};
+      nest.remove(static_cast<std::size_t>(dense_in - nest.all().begin()));
+      --nest.depth;
+      visit(nest.all(), nest.element_bytes, in, out, transpose);
+      return;
+    }
+  }
+  visit(nest.all().first(nest.depth - 1), nest.element_bytes, in, out,
+        [&](const std::byte* from, std::byte* to) {
+          copy_line(inner, nest.element_bytes, from, to);
+        });
+}
+
+}  // namespace
+
+void copy_strided(std::span<const CopyLoop> loops, std::size_t element_bytes, const std::byte* in,
+                  std::byte* out, KernelSet set) {
+  CKFS_CHECK(element_bytes == 1 || element_bytes == 2 || element_bytes == 4 || element_bytes == 8 ||
+             element_bytes == 16);
+  if (std::ranges::any_of(loops, [](const CopyLoop& loop) { return loop.count <= 0; })) return;
+  if (set == KernelSet::Reference || loops.size() > kMaxLoops) {
+    return reference::copy_strided(loops, element_bytes, in, out);
+  }
+  copy_fast(loops, element_bytes, in, out);
+}
+
+}  // namespace ckfs

@@ -1,0 +1,90 @@
+// Transposes of small blocks with AVX2. For elements of 16/N bytes a 128-bit lane holds N of them,
+// and interleaving the first half of N rows with the second half log2(N) times is a transpose of
+// N x N; a 256-bit register does two such blocks, N rows apart, so that each column leaves as one
+// store of 32 bytes. One network for all sizes, instead of a hand-written shuffle for each.
+#ifdef __x86_64__
+#include <immintrin.h>
+
+#include "tensor/kernel_sets.h"
+
+#define CKFS_AVX2 __attribute__((target("avx2"))) inline
+
+namespace ckfs::avx2 {
+namespace {
+
+template <std::size_t kBytes>
+CKFS_AVX2 __m256i interleave_low(__m256i a, __m256i b) {
+  if constexpr (kBytes == 1) return _mm256_unpacklo_epi8(a, b);
+  if constexpr (kBytes == 2) return _mm256_unpacklo_epi16(a, b);
+  if constexpr (kBytes == 4) return _mm256_unpacklo_epi32(a, b);
+  if constexpr (kBytes == 8) return _mm256_unpacklo_epi64(a, b);
+}
+
+template <std::size_t kBytes>
+CKFS_AVX2 __m256i interleave_high(__m256i a, __m256i b) {
+  if constexpr (kBytes == 1) return _mm256_unpackhi_epi8(a, b);
+  if constexpr (kBytes == 2) return _mm256_unpackhi_epi16(a, b);
+  if constexpr (kBytes == 4) return _mm256_unpackhi_epi32(a, b);
+  if constexpr (kBytes == 8) return _mm256_unpackhi_epi64(a, b);
+}
+
+/// 2N rows of N elements to N rows of 2N.
+template <std::size_t kBytes>
+CKFS_AVX2 void transpose_block(const std::byte* in, std::ptrdiff_t in_stride, std::byte* out,
+                               std::ptrdiff_t out_stride) {
+  constexpr int kN = 16 / kBytes;
+  __m256i rows[kN];
+#pragma GCC unroll 16
+  for (int i = 0; i < kN; ++i) {
+    const std::byte* low = in + i * in_stride;
+    const std::byte* high = low + kN * in_stride;
+    rows[i] = _mm256_set_m128i(
+        _mm_loadu_si128(static_cast<const __m128i_u*>(static_cast<const void*>(high))),
+        _mm_loadu_si128(static_cast<const __m128i_u*>(static_cast<const void*>(low))));
+  }
+#pragma GCC unroll 4
+  for (int width = 1; width < kN; width *= 2) {
+    __m256i next[kN];
+#pragma GCC unroll 8
+    for (int i = 0; i < kN / 2; ++i) {
+      next[2 * i] = interleave_low<kBytes>(rows[i], rows[i + kN / 2]);
+      next[2 * i + 1] = interleave_high<kBytes>(rows[i], rows[i + kN / 2]);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < kN; ++i) rows[i] = next[i];
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < kN; ++i) {
+    _mm256_storeu_si256(static_cast<__m256i_u*>(static_cast<void*>(out + i * out_stride)), rows[i]);
+  }
+}
+
+template <std::size_t kBytes>
+CKFS_AVX2 void transpose_columns(const std::byte* in, std::ptrdiff_t in_stride, std::byte* out,
+                                 std::ptrdiff_t out_stride, std::int64_t columns) {
+  constexpr int kN = 16 / kBytes;
+  for (std::int64_t column = 0; column < columns; column += kN) {
+    transpose_block<kBytes>(in + column * static_cast<std::ptrdiff_t>(kBytes), in_stride,
+                            out + column * out_stride, out_stride);
+  }
+}
+
+}  // namespace
+
+TransposeBand transpose_band(std::size_t element_bytes) {
+  switch (element_bytes) {
+    case 1:
+      return {32, 16, transpose_columns<1>};
+    case 2:
+      return {16, 8, transpose_columns<2>};
+    case 4:
+      return {8, 4, transpose_columns<4>};
+    case 8:
+      return {4, 2, transpose_columns<8>};
+    default:
+      return {};
+  }
+}
+
+}  // namespace ckfs::avx2
+#endif

@@ -1,0 +1,156 @@
+// The small vocabulary types: half-open ranges, checked numbers, error macros, descriptors.
+#include <array>
+#include <cerrno>
+#include <cstdint>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <limits>
+#include <rapidcheck/gtest.h>
+#include <string>
+#include <vector>
+
+#include "base/byte_range.h"
+#include "base/checked.h"
+#include "base/error.h"
+#include "base/load_le.h"
+#include "base/unique_fd.h"
+#include "base/units.h"
+
+namespace ckfs {
+namespace {
+
+constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
+
+TEST(ByteRange, IntersectionOfDistantRangesIsEmpty) {
+  EXPECT_TRUE((ByteRange{0, 4}.intersect({8, 10}).empty()));
+  EXPECT_TRUE((ByteRange{8, 10}.intersect({0, 4}).empty()));
+  EXPECT_TRUE((ByteRange{0, 4}.intersect({4, 8}).empty()));
+  EXPECT_EQ((ByteRange{0, 6}.intersect({4, 8})), (ByteRange{4, 6}));
+}
+
+TEST(ByteRange, IsPrintedHalfOpen) {
+  EXPECT_EQ(fmt::format("{}", ByteRange{3, 9}), "[3, 9)");
+}
+
+RC_GTEST_PROP(ByteRange, IntersectionHoldsJustTheCommonBytes, ()) {
+  const auto number = rc::gen::inRange<std::uint64_t>(0, 24);
+  const auto range = [&] {
+    const std::uint64_t a = *number, b = *number;
+    return a < b ? ByteRange{a, b} : ByteRange{b, a};
+  };
+  const ByteRange x = range(), y = range();
+  const ByteRange both = x.intersect(y);
+  RC_ASSERT(both.begin <= both.end);
+  for (std::uint64_t i = 0; i < 24; ++i) {
+    const auto holds = [&](ByteRange r) { return r.begin <= i && i < r.end; };
+    RC_ASSERT(holds(both) == (holds(x) && holds(y)));
+  }
+}
+
+TEST(Checked, GivesNothingInsteadOfAWrappedNumber) {
+  EXPECT_EQ(checked_add<std::uint64_t>(~0ULL, 1), std::nullopt);
+  EXPECT_EQ(checked_add<std::uint64_t>(~0ULL, 0), ~0ULL);
+  EXPECT_EQ(checked_mul<std::int64_t>(kMax, 2), std::nullopt);
+  EXPECT_EQ(checked_mul<std::int64_t>(kMax / 2, 2), kMax - 1);
+  EXPECT_EQ(checked_cast<std::int64_t>(~0ULL), std::nullopt);
+  EXPECT_EQ(checked_cast<std::uint64_t>(std::int64_t{-1}), std::nullopt);
+  EXPECT_EQ(checked_cast<std::int32_t>(std::uint64_t{7}), 7);
+}
+
+TEST(Checked, NumelOfAZeroSizedShapeIsZeroHoweverLargeTheRest) {
+  const std::array<std::int64_t, 4> zero = {kMax, kMax, 0, kMax};
+  EXPECT_EQ(checked_numel(zero), 0);
+  const std::array<std::int64_t, 2> negative = {0, -1};
+  EXPECT_EQ(checked_numel(negative), std::nullopt);
+  const std::array<std::int64_t, 2> large = {kMax, 2};
+  EXPECT_EQ(checked_numel(large), std::nullopt);
+  EXPECT_EQ(checked_numel({}), 1);
+}
+
+TEST(Units, AreBinary) {
+  EXPECT_EQ(4_KiB, 4096u);
+  EXPECT_EQ(1_MiB, 1024u * 1024);
+  EXPECT_EQ(1_GiB, 1024u * 1024 * 1024);
+}
+
+TEST(LoadLe, ReadsAtAnyAlignment) {
+  const std::array<std::byte, 6> bytes = {std::byte{0xFF}, std::byte{1}, std::byte{2},
+                                          std::byte{3},    std::byte{4}, std::byte{0xFF}};
+  EXPECT_EQ(load_le<std::uint32_t>(std::span(bytes).subspan(1)), 0x04030201u);
+  std::array<std::byte, 3> out{};
+  store_le<std::uint16_t>(std::span(out).subspan(1), 0x0201);
+  EXPECT_EQ(out, (std::array<std::byte, 3>{std::byte{0}, std::byte{1}, std::byte{2}}));
+}
+
+Result<int> half(int n) {
+  if (n % 2 != 0) return fail(ErrorCode::InvalidArgument, "{}: odd", n);
+  return n / 2;
+}
+
+Result<int> quarter(int n) {
+  CKFS_TRY(const int once, half(n));
+  CKFS_TRY(const int twice, half(once));
+  return twice;
+}
+
+Result<void> check_quarter(int n) {
+  CKFS_TRY_VOID(quarter(n));
+  return {};
+}
+
+TEST(Error, TryGivesTheValueOrReturnsTheFailure) {
+  EXPECT_EQ(quarter(12), 3);
+  const auto failed = quarter(6);
+  ASSERT_FALSE(failed);
+  EXPECT_EQ(failed.error().code(), ErrorCode::InvalidArgument);
+  EXPECT_EQ(failed.error().message(), "3: odd");
+  EXPECT_TRUE(check_quarter(12));
+  ASSERT_FALSE(check_quarter(6));
+  EXPECT_EQ(check_quarter(6).error().message(), "3: odd");
+}
+
+TEST(Error, IsToldFromFurtherOutWithTheSameCodeAndErrno) {
+  const Error error = Error(ErrorCode::Io, "read", EIO).within("a.safetensors");
+  EXPECT_EQ(error.message(), "a.safetensors: read");
+  EXPECT_EQ(error.code(), ErrorCode::Io);
+  EXPECT_EQ(error.system_error(), EIO);
+}
+
+TEST(Error, SystemFailureNamesThingCallAndFact) {
+  const Error denied = system_failure(EACCES, "a.bin", "open").value();
+  EXPECT_EQ(denied.message(), "a.bin: open: Permission denied");
+  EXPECT_EQ(denied.code(), ErrorCode::Io);
+  EXPECT_EQ(denied.system_error(), EACCES);
+  EXPECT_EQ(system_failure(ENOENT, "a.bin", "open").value().code(), ErrorCode::NotFound);
+}
+
+TEST(ErrorDeathTest, CheckAbortsWithTheConditionAndItsPlace) {
+  const int n = 3;
+  EXPECT_DEATH(CKFS_CHECK(n == 4), "base_test.cc:[0-9]+: broken invariant: n == 4");
+}
+
+bool is_open(int fd) {
+  return ::fcntl(fd, F_GETFD) >= 0;
+}
+
+TEST(UniqueFd, ClosesOnceAndOnlyWhatItOwns) {
+  UniqueFd first(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  const int fd = first.get();
+  ASSERT_TRUE(first);
+  {
+    UniqueFd second = std::move(first);
+    EXPECT_FALSE(first);  // NOLINT(bugprone-use-after-move): that is what is tested
+    EXPECT_EQ(second.get(), fd);
+    first = std::move(second);
+  }
+  EXPECT_TRUE(is_open(fd));
+  const int released = first.release();
+  first.reset();
+  EXPECT_TRUE(is_open(released));
+  first.reset(released);
+  first.reset();
+  EXPECT_FALSE(is_open(fd));
+}
+
+}  // namespace
+}  // namespace ckfs

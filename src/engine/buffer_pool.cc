@@ -37,7 +37,7 @@ void release(std::byte* data, std::size_t capacity) {
 }  // namespace
 
 Buffer::Buffer(Buffer&& other) noexcept
-    : pool_(std::exchange(other.pool_, nullptr)),
+    : pool_(std::move(other.pool_)),
       data_(std::exchange(other.data_, nullptr)),
       size_(std::exchange(other.size_, 0)),
       capacity_(std::exchange(other.capacity_, 0)) {}
@@ -54,6 +54,10 @@ Buffer::~Buffer() {
   if (pool_ != nullptr && capacity_ != 0) pool_->give_back(data_, capacity_);
 }
 
+std::shared_ptr<BufferPool> BufferPool::create(std::uint64_t limit) {
+  return std::shared_ptr<BufferPool>(new BufferPool(limit));
+}
+
 BufferPool::~BufferPool() {
   CKFS_CHECK(used_bytes_ == 0);
   for (auto& [capacity, buffers] : kept_) {
@@ -68,7 +72,7 @@ std::size_t BufferPool::capacity_for(std::size_t size) {
 
 std::optional<Buffer> BufferPool::take_locked(std::size_t size) {
   Buffer buffer;
-  buffer.pool_ = this;
+  buffer.pool_ = shared_from_this();
   buffer.size_ = size;
   if (size == 0) return buffer;
   const std::size_t capacity = capacity_for(size);

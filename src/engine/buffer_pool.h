@@ -23,7 +23,8 @@ namespace ckfs {
 
 class BufferPool;
 
-/// `size()` bytes of a pool, given back on destruction. Contents are unspecified.
+/// `size()` bytes of a pool, given back on destruction. Contents are unspecified. A buffer keeps
+/// its pool alive: bytes lent to a reader may outlive the engine.
 class Buffer {
  public:
   Buffer() = default;
@@ -37,15 +38,15 @@ class Buffer {
 
  private:
   friend class BufferPool;
-  BufferPool* pool_ = nullptr;
+  std::shared_ptr<BufferPool> pool_;
   std::byte* data_ = nullptr;
   std::size_t size_ = 0;      // as asked for
   std::size_t capacity_ = 0;  // as counted
 };
 
-class BufferPool {
+class BufferPool : public std::enable_shared_from_this<BufferPool> {
  public:
-  explicit BufferPool(std::uint64_t limit) : limit_(limit) {}
+  static std::shared_ptr<BufferPool> create(std::uint64_t limit);
   ~BufferPool();
   BufferPool(const BufferPool&) = delete;
   BufferPool& operator=(const BufferPool&) = delete;
@@ -69,6 +70,7 @@ class BufferPool {
 
  private:
   friend class Buffer;
+  explicit BufferPool(std::uint64_t limit) : limit_(limit) {}
   static std::size_t capacity_for(std::size_t size);
   void give_back(std::byte* data, std::size_t capacity);
   std::optional<Buffer> take_locked(std::size_t size);

@@ -31,7 +31,7 @@ constexpr std::uint64_t kLeastMemory = 64_MiB;
 constexpr std::uint64_t kWindow = kChunkBytes;
 
 Run run_of(const DecodePart& part) {
-  return {part.storage, part.first, part.count, part.program.get()};
+  return {part.storage, part.first, part.count, part.program};
 }
 
 /// Whether the part's bytes are those of the run from its first to its last.
@@ -62,11 +62,12 @@ class Engine::Impl {
         source_(source),
         kernels_(options.kernels),
         budget_(std::max(options.memory, kLeastMemory)),
-        transient_(budget_ / 4),
-        cached_(budget_ - budget_ / 4),
-        tile_bytes_(options.tile_bytes != 0 ? options.tile_bytes
-                                            : std::min<std::uint64_t>(cached_.limit() / 3, 64_MiB)),
-        cache_(cached_),
+        transient_(BufferPool::create(budget_ / 4)),
+        cached_(BufferPool::create(budget_ - budget_ / 4)),
+        tile_bytes_(options.tile_bytes != 0
+                        ? options.tile_bytes
+                        : std::min<std::uint64_t>(cached_->limit() / 3, 64_MiB)),
+        cache_(*cached_),
         ahead_(
             options.ahead_threads != 0 ? options.ahead_threads
                                        : std::max(2U, std::thread::hardware_concurrency()) - 1,
@@ -117,9 +118,9 @@ class Engine::Impl {
     statistics.bytes_to_readers = bytes_.load(std::memory_order_relaxed);
     statistics.tiles = cache_.computed();
     statistics.hits = cache_.hits();
-    statistics.memory = transient_.held() + cached_.held();
+    statistics.memory = transient_->held() + cached_->held();
     // Two peaks that may have come at different times: an upper bound of the true one.
-    statistics.memory_peak = transient_.peak() + cached_.peak();
+    statistics.memory_peak = transient_->peak() + cached_->peak();
     statistics.memory_budget = budget_;
     return statistics;
   }
@@ -180,7 +181,7 @@ class Engine::Impl {
       return {};
     }
     const ReadPlan plan = plan_read(file, window);
-    CKFS_TRY(Buffer scratch, transient_.acquire(scratch_for(*catalog_, plan)));
+    CKFS_TRY(Buffer scratch, transient_->acquire(scratch_for(*catalog_, plan)));
     return carry_out(file, plan, out, scratch.span(), sequential);
   }
 
@@ -193,7 +194,7 @@ class Engine::Impl {
       window.end = std::min(range.end, (window.begin / kWindow + 1) * kWindow);
       scratch = std::max(scratch, scratch_for(*catalog_, plan_read(file, window)));
     }
-    return transient_.acquire(aligned_reply(range) + scratch);
+    return transient_->acquire(aligned_reply(range) + scratch);
   }
 
   Result<void> fill(const FileLayout& file, ByteRange range, std::span<std::byte> out,
@@ -267,7 +268,7 @@ class Engine::Impl {
     const Literal& literal = file.literals[part.literal];
     CKFS_TRY(const auto tile, cache_.get({file.inode, TileKey::Kind::Literal, part.literal, 0},
                                          [&]() -> Result<Tile> {
-                                           CKFS_TRY(Buffer text, cached_.acquire(literal.size));
+                                           CKFS_TRY(Buffer text, cached_->acquire(literal.size));
                                            render(literal, text.span());
                                            return Tile{std::move(text), literal.size, {}};
                                          }));
@@ -327,7 +328,7 @@ class Engine::Impl {
     const auto last = static_cast<std::int64_t>((begin + part.end + width - 1) / width);
     const auto size = static_cast<std::size_t>(last - first) * width;
     const std::size_t place = (size + 63) / 64 * 64;
-    CKFS_TRY(Buffer buffer, cached_.acquire(place + geometry.staging));
+    CKFS_TRY(Buffer buffer, cached_->acquire(place + geometry.staging));
     auto gathered = gather(*catalog_, source_, expr, first, last, buffer.span().first(size),
                            buffer.span().subspan(place), kernels_);
     if (!gathered) {
@@ -389,7 +390,7 @@ class Engine::Impl {
         return no_chunk();
     }
     const std::size_t place = aligned_reply(range);
-    auto buffer = cached_.try_acquire(place + scratch_for(*catalog_, plan));
+    auto buffer = cached_->try_acquire(place + scratch_for(*catalog_, plan));
     if (!buffer) return no_chunk();
     const std::span<std::byte> out = buffer->span().first(range.size());
     for (const PlanPart& part : plan) {
@@ -435,8 +436,8 @@ class Engine::Impl {
   ByteSource& source_;
   const KernelSet kernels_;
   const std::uint64_t budget_;
-  BufferPool transient_;
-  BufferPool cached_;
+  const std::shared_ptr<BufferPool> transient_;
+  const std::shared_ptr<BufferPool> cached_;
   const std::uint64_t tile_bytes_;
   TileCache cache_;
   std::atomic<std::uint64_t> requests_{0};

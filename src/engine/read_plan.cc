@@ -20,9 +20,9 @@ std::uint64_t element_bytes(DType dtype) {
 /// Adds the parts for bytes `run` of the run of elements that starts at element `first` of a
 /// storage; `at` is where run.begin lies in the planned range.
 void plan_run(const Catalog& catalog, StorageId id, std::int64_t first, ByteRange run,
-              const std::shared_ptr<const Program>& program, std::uint64_t at, ReadPlan& plan) {
+              const Program* program, std::uint64_t at, ReadPlan& plan) {
   const Storage& storage = catalog.storage(id);
-  if (is_move(storage, program.get())) {
+  if (is_move(storage, program)) {
     // Whole storages may have elements of 4 or 6 bits; they start at element 0, and bytes move.
     const std::uint64_t base =
         static_cast<std::uint64_t>(first) * static_cast<std::uint64_t>(bits(storage.dtype)) / 8;
@@ -33,7 +33,7 @@ void plan_run(const Catalog& catalog, StorageId id, std::int64_t first, ByteRang
                     });
     return;
   }
-  const std::uint64_t width = element_bytes(result_dtype(storage.value_dtype(), program.get()));
+  const std::uint64_t width = element_bytes(result_dtype(storage.value_dtype(), program));
   const auto low = static_cast<std::int64_t>(run.begin / width);
   const auto high = static_cast<std::int64_t>((run.end + width - 1) / width);
   plan.push_back(
@@ -71,7 +71,8 @@ void plan_box(const Catalog& catalog, const Box& box, std::int64_t begin, std::i
       plan.push_back({{place, place + wanted.size()}, ZeroPart{}});
     } else {
       plan_run(catalog, piece.source, piece.source_offset,
-               {wanted.begin - bytes.begin, wanted.end - bytes.begin}, piece.program, place, plan);
+               {wanted.begin - bytes.begin, wanted.end - bytes.begin}, piece.program.get(), place,
+               plan);
     }
   }
 }
@@ -81,7 +82,7 @@ void plan_tensor(const FileLayout& layout, std::uint32_t tensor, ByteRange bytes
   const Catalog& catalog = *layout.definition->catalog;
   const TensorExpr& expr = layout.definition->tensors[tensor].expr;
   if (const auto whole = expr.whole()) {
-    plan_run(catalog, whole->storage, 0, bytes, whole->program, at, plan);
+    plan_run(catalog, whole->storage, 0, bytes, whole->program.get(), at, plan);
     return;
   }
   if (needs_tiles(expr)) {

@@ -32,7 +32,7 @@ struct DecodePart {
   std::int64_t first = 0;
   std::int64_t count = 0;
   std::uint64_t skip = 0;
-  std::shared_ptr<const Program> program;  // nullptr: no step
+  const Program* program = nullptr;  // of the layout's expression; nullptr: no step
 };
 
 /// Bytes [begin, ...) of a tensor whose boxes are strided: the engine computes them in tiles.

@@ -1,0 +1,280 @@
+// The engine against the reference model (support/naive_view.h): whatever the checkpoint, the
+// expression, the way of reading, the tile size and the kernels, the bytes are the model's.
+#include "engine/engine.h"
+
+#include <cerrno>
+#include <gtest/gtest.h>
+#include <latch>
+#include <numeric>
+#include <random>
+#include <thread>
+
+#include "base/units.h"
+#include "engine/gather.h"
+#include "engine/read_plan.h"
+#include "support/memory_source.h"
+#include "support/naive_view.h"
+#include "support/random_expr.h"
+
+namespace ckfs {
+namespace {
+
+/// A file of literal text, the tensors one after another, padding, and a whole source file.
+FileLayout layout_of(std::shared_ptr<Definition> definition, const MemorySource& source) {
+  FileLayout file;
+  file.path = "test.bin";
+  file.inode = 4711;
+  const auto append = [&](Segment::Kind kind, std::uint32_t id, std::uint64_t nbytes) {
+    if (nbytes == 0) return;
+    file.segments.push_back({file.size, 0, id, kind});
+    file.size += nbytes;
+  };
+  file.literals.push_back({11, [] { return std::string("header text"); }});
+  append(Segment::Kind::Literal, 0, 11);
+  for (std::uint32_t k = 0; k < definition->tensors.size(); ++k) {
+    append(Segment::Kind::Tensor, k, definition->tensors[k].expr.nbytes());
+  }
+  append(Segment::Kind::Zero, 0, 13);
+  append(Segment::Kind::File, 0, source.size(0));
+  file.definition = std::move(definition);
+  return file;
+}
+
+struct RandomFile {
+  RandomCheckpoint checkpoint;
+  std::shared_ptr<const FileLayout> file;
+  std::vector<std::byte> expected;
+  std::string text;
+};
+
+RandomFile random_file(std::uint64_t seed, const RandomOptions& options = {}) {
+  const Choose choose = seeded_choices(seed);
+  RandomFile result{random_checkpoint(choose, options), nullptr, {}, fmt::format("seed {}", seed)};
+  auto definition = std::make_shared<Definition>();
+  definition->catalog = result.checkpoint.catalog;
+  for (int k = 0; k < 3; ++k) {
+    RandomExpr random = random_expr(choose, result.checkpoint);
+    result.text += "; " + random.text;
+    definition->tensors.push_back({"t", std::move(random.expr), Exactness::BitExact});
+  }
+  result.file =
+      std::make_shared<FileLayout>(layout_of(std::move(definition), *result.checkpoint.source));
+  result.expected = naive_file(*result.file, *result.checkpoint.source).value();
+  return result;
+}
+
+std::vector<std::byte> read_by_pieces(Engine& engine, const std::shared_ptr<const FileLayout>& file,
+                                      std::mt19937_64& random, std::uint64_t most) {
+  const auto stream = engine.open_stream(file);
+  std::vector<std::byte> bytes(file->size);
+  for (std::uint64_t at = 0; at < file->size;) {
+    const std::uint64_t size = std::min(file->size - at, random() % most + 1);
+    if (random() % 2 == 0) {
+      const auto lent = engine.read(*stream, {at, at + size});
+      EXPECT_TRUE(lent) << lent.error().message();
+      std::copy(lent->span().begin(), lent->span().end(), bytes.begin() + static_cast<long>(at));
+    } else {
+      EXPECT_TRUE(engine.read(*stream, {at, at + size}, std::span(bytes).subspan(at, size)));
+    }
+    at += size;
+  }
+  return bytes;
+}
+
+class EngineProperty : public testing::TestWithParam<EngineOptions> {};
+
+TEST_P(EngineProperty, AnySplitOfReadsGivesTheBytesOfTheModel) {
+  for (std::uint64_t seed = 0; seed < 250; ++seed) {
+    const RandomFile random = random_file(seed);
+    Engine engine(random.checkpoint.catalog, *random.checkpoint.source, GetParam());
+    std::mt19937_64 pieces(seed);
+    ASSERT_EQ(read_by_pieces(engine, random.file, pieces, 300), random.expected) << random.text;
+    ASSERT_EQ(read_by_pieces(engine, random.file, pieces, 1_MiB), random.expected) << random.text;
+  }
+}
+
+TEST_P(EngineProperty, LargeTensorsToo) {
+  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+    const RandomFile random = random_file(seed, {.max_tensors = 2, .max_numel = 600000});
+    Engine engine(random.checkpoint.catalog, *random.checkpoint.source, GetParam());
+    std::mt19937_64 pieces(seed);
+    ASSERT_EQ(read_by_pieces(engine, random.file, pieces, 200000), random.expected) << random.text;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, EngineProperty,
+                         testing::Values(EngineOptions{}, EngineOptions{.tile_bytes = 4096},
+                                         EngineOptions{.memory = 64_MiB, .tile_bytes = 64},
+                                         EngineOptions{.kernels = KernelSet::Reference}),
+                         [](const auto& info) {
+                           return std::array{"Default", "Tiles4KiB", "Tiles64Bytes",
+                                             "Reference"}[info.index];
+                         });
+
+TEST(Engine, GivesManyReadersAtOnceTheSameBytes) {
+  const RandomFile random = random_file(5, {.max_numel = 300000});
+  Engine engine(random.checkpoint.catalog, *random.checkpoint.source,
+                {.memory = 64_MiB, .ahead_threads = 3, .tile_bytes = 4096});
+  std::vector<std::thread> threads;
+  std::latch begin(6);
+  for (std::uint64_t t = 0; t < 6; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937_64 pieces(t);
+      begin.arrive_and_wait();
+      EXPECT_EQ(read_by_pieces(engine, random.file, pieces, 50000), random.expected) << random.text;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(ReadPlan, CoversTheRangeExactlyOnceInOrder) {
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    const RandomFile random = random_file(seed);
+    std::mt19937_64 pieces(seed);
+    const std::uint64_t begin = pieces() % random.file->size;
+    const std::uint64_t end = begin + pieces() % (random.file->size - begin + 1);
+    std::uint64_t at = 0;
+    for (const PlanPart& part : plan_read(*random.file, {begin, end})) {
+      ASSERT_EQ(part.out.begin, at) << random.text;
+      ASSERT_FALSE(part.out.empty());
+      at = part.out.end;
+    }
+    ASSERT_EQ(at, end - begin) << random.text;
+  }
+}
+
+/// A checkpoint of one FP8 matrix with F32 scales, viewed in bf16 by one file.
+class Fp8Matrix {
+ public:
+  Fp8Matrix(std::int64_t rows, std::int64_t columns, bool transposed) {
+    std::mt19937_64 random(3);
+    std::vector<std::byte> weights(static_cast<std::size_t>(rows * columns));
+    for (std::byte& weight : weights) weight = std::byte(random());
+    const std::int64_t grid[] = {(rows + 127) / 128, (columns + 127) / 128};
+    std::vector<std::byte> scales(static_cast<std::size_t>(grid[0] * grid[1]) * 4);
+    for (std::size_t k = 0; k < scales.size(); k += 4) {
+      const float scale = static_cast<float>(random() % 1000) / 1000;
+      std::memcpy(scales.data() + k, &scale, 4);
+    }
+    source.add("weights", weights);
+    source.add("scales", scales);
+    CatalogBuilder builder("test");
+    const Extent weight_extent{0, 0, weights.size()};
+    const Extent scale_extent{1, 0, scales.size()};
+    const StorageId weight =
+        builder.add_storage(DType::F8E4M3, rows * columns, std::span(&weight_extent, 1));
+    const StorageId scale =
+        builder.add_storage(DType::F32, grid[0] * grid[1], std::span(&scale_extent, 1));
+    builder.set_encoding(weight, BlockScale{scale, rows, columns, 128, 128});
+    const std::int64_t shape[] = {rows, columns};
+    builder.add_tensor("w", shape, weight);
+    builder.add_tensor("w_scale_inv", grid, scale);
+    catalog = std::move(builder).build();
+    auto definition = std::make_shared<Definition>();
+    definition->catalog = catalog;
+    TensorExpr expr = TensorExpr::stored(*catalog, *catalog->find("w"));
+    const std::int64_t order[] = {1, 0};
+    if (transposed) expr = expr.transpose(order).value();
+    definition->tensors.push_back({"w", expr.cast(DType::BF16).value(), Exactness::BitExact});
+    file = std::make_shared<FileLayout>(layout_of(definition, source));
+  }
+
+  MemorySource source;
+  std::shared_ptr<const Catalog> catalog;
+  std::shared_ptr<const FileLayout> file;
+};
+
+TEST(Engine, ReadsEachSourceByteOnceInASequentialRead) {
+  Fp8Matrix matrix(1000, 3000, false);
+  Engine engine(matrix.catalog, matrix.source, {.memory = 64_MiB});
+  const auto stream = engine.open_stream(matrix.file);
+  std::vector<std::byte> bytes(128_KiB);
+  const std::uint64_t tensor = 11 + 1000 * 3000 * 2;
+  for (std::uint64_t at = 0; at < tensor; at += bytes.size()) {
+    const std::uint64_t end = std::min(tensor, at + bytes.size());
+    ASSERT_TRUE(engine.read(*stream, {at, end}, std::span(bytes).first(end - at)));
+  }
+  // The last chunk reaches into the source file that follows the tensor: count the weights' own.
+  const std::uint64_t needed = 1000 * 3000 + 8 * 24 * 4;
+  EXPECT_LE(matrix.source.bytes_read(0) + matrix.source.bytes_read(1), needed * 102 / 100 + 1_MiB);
+}
+
+TEST(Engine, ReadsAMatrixOnceThatItShowsTransposed) {
+  Fp8Matrix matrix(1024, 2048, true);
+  Engine engine(matrix.catalog, matrix.source, {});
+  const auto stream = engine.open_stream(matrix.file);
+  std::vector<std::byte> bytes(1_MiB);
+  for (std::uint64_t at = 11; at < 11 + 4_MiB; at += bytes.size()) {
+    ASSERT_TRUE(engine.read(*stream, {at, at + bytes.size()}, bytes));
+  }
+  EXPECT_LE(matrix.source.bytes_read(0), 2_MiB + 2_MiB * 2 / 100);
+}
+
+TEST(Engine, StaysWithinItsBudgetWhileAMatrixLargerThanItIsGathered) {
+  Fp8Matrix matrix(8192, 16384, true);  // 256 MiB of bf16
+  Engine engine(matrix.catalog, matrix.source, {.memory = 64_MiB});
+  const auto stream = engine.open_stream(matrix.file);
+  std::vector<std::byte> bytes(1_MiB);
+  for (std::uint64_t at = 0; at < 32_MiB; at += bytes.size()) {
+    ASSERT_TRUE(engine.read(*stream, {at, at + bytes.size()}, bytes));
+  }
+  EXPECT_LE(engine.statistics().memory_peak, 64_MiB);
+}
+
+TEST(Engine, ReportsAFailingSourceAndRecovers) {
+  Fp8Matrix matrix(256, 256, false);
+  Engine engine(matrix.catalog, matrix.source, {});
+  const auto stream = engine.open_stream(matrix.file);
+  std::vector<std::byte> good(100000);
+  ASSERT_TRUE(engine.read(*stream, {11, 11 + good.size()}, good));
+  matrix.source.fail(0, {100, 101}, EIO, 1);
+  const auto failed = engine.read(*stream, {11, 100});
+  ASSERT_TRUE(failed);  // bytes of row 0 up to element 44: not touched
+  std::vector<std::byte> bytes(good.size());
+  const auto touched = engine.read(*stream, {11, 11 + bytes.size()}, bytes);
+  ASSERT_FALSE(touched);
+  EXPECT_EQ(touched.error().code(), ErrorCode::Io);
+  EXPECT_EQ(touched.error().system_error(), EIO);
+  ASSERT_TRUE(engine.read(*stream, {11, 11 + bytes.size()}, bytes));
+  EXPECT_EQ(bytes, good);
+}
+
+TEST(Engine, LendsNoBytesOfAFileThatHasChanged) {
+  Fp8Matrix matrix(2048, 2048, false);
+  Engine engine(matrix.catalog, matrix.source, {});
+  const auto stream = engine.open_stream(matrix.file);
+  ASSERT_TRUE(engine.read(*stream, {0, 1_MiB}));
+  ASSERT_TRUE(engine.read(*stream, {1_MiB, 2_MiB}));  // chunks 2 to 5 may be ready now
+  matrix.source.make_stale(0);
+  const auto next = engine.read(*stream, {2_MiB, 3_MiB});
+  ASSERT_FALSE(next);
+  EXPECT_EQ(next.error().code(), ErrorCode::Stale);
+}
+
+TEST(Engine, LendsBytesThatOutliveIt) {
+  Fp8Matrix matrix(256, 256, false);
+  Bytes lent;
+  std::vector<std::byte> copied(1000);
+  {
+    Engine engine(matrix.catalog, matrix.source, {});
+    const auto stream = engine.open_stream(matrix.file);
+    lent = engine.read(*stream, {11, 1011}).value();
+    ASSERT_TRUE(engine.read(*stream, {11, 1011}, copied));
+  }
+  EXPECT_TRUE(std::equal(copied.begin(), copied.end(), lent.span().begin()));
+}
+
+TEST(Gather, ComputesAPanelFromALittleMoreThanItsOwnBytes) {
+  Fp8Matrix matrix(64, 65536, true);
+  const TensorExpr& expr = matrix.file->definition->tensors[0].expr;
+  const TileGeometry geometry = tile_geometry(*matrix.catalog, expr, 4_MiB);
+  std::vector<std::byte> staging(geometry.staging);
+  std::vector<std::byte> out(64 * 2);
+  matrix.source.reset_counts();
+  ASSERT_TRUE(
+      gather(*matrix.catalog, matrix.source, expr, 6400, 6464, out, staging, KernelSet::Fast));
+  EXPECT_LE(matrix.source.bytes_read(0), 64U * 2);
+}
+
+}  // namespace
+}  // namespace ckfs

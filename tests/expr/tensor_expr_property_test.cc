@@ -1,0 +1,169 @@
+// Boxes against dense lists of elements (support/random_expr.h). The lists are made by doing each
+// operation element by element; so an agreement covers the cutting and joining of boxes as well.
+#include <algorithm>
+#include <gtest/gtest.h>
+#include <map>
+#include <rapidcheck/gtest.h>
+#include <set>
+
+#include "expr/box.h"
+#include "expr/tensor_expr.h"
+#include "support/naive_view.h"
+#include "support/random_expr.h"
+
+namespace ckfs {
+namespace {
+
+// The target indices of `boxes` and the source element of each. Fails on an index that comes twice.
+std::map<std::int64_t, std::int64_t> elements_of(const std::vector<Box>& boxes) {
+  std::map<std::int64_t, std::int64_t> elements;
+  for (const Box& box : boxes) {
+    for (std::int64_t n = 0; n < box.numel(); ++n) {
+      std::int64_t rest = n;
+      std::int64_t to = box.target_offset;
+      std::int64_t from = box.source_offset;
+      for (std::size_t i = box.loops.size(); i > 0; --i) {
+        const Loop& loop = box.loops[i - 1];
+        to += rest % loop.count * loop.target_stride;
+        from += rest % loop.count * loop.source_stride;
+        rest /= loop.count;
+      }
+      EXPECT_TRUE(elements.emplace(to, from).second) << "index " << to << " comes twice";
+    }
+  }
+  return elements;
+}
+
+RC_GTEST_PROP(TensorExprProperty, BoxesAreTheValueOfTheOperations, ()) {
+  const Choose choose = rapidcheck_choices();
+  const RandomCheckpoint checkpoint = random_checkpoint(choose);
+  const RandomExpr random = random_expr(choose, checkpoint);
+  const DenseTensor boxes = dense_boxes(random.expr);
+  RC_LOG() << random.text << "\n";
+  RC_ASSERT(boxes.dtype == random.value.dtype);
+  RC_ASSERT(boxes.shape == random.value.shape);
+  RC_ASSERT(boxes.elements == random.value.elements);
+  RC_ASSERT(random.expr.numel() == static_cast<std::int64_t>(random.value.elements.size()));
+}
+
+RC_GTEST_PROP(TensorExprProperty, SlicesOfAnExpressionAreSlicesOfItsValue, ()) {
+  const Choose choose = rapidcheck_choices();
+  const RandomCheckpoint checkpoint = random_checkpoint(choose);
+  const RandomExpr random = random_expr(choose, checkpoint, 3);
+  const auto rank = static_cast<std::int64_t>(random.value.shape.size());
+  RC_PRE(rank > 0);
+  const std::int64_t dim = choose(rank);
+  const std::int64_t extent = random.value.shape[static_cast<std::size_t>(dim)];
+  RC_PRE(extent > 0);
+  const std::int64_t begin = choose(extent);
+  const std::int64_t step = 1 + choose(extent);
+  const std::int64_t count = choose((extent - 1 - begin) / step + 2);
+  const Result<TensorExpr> slice = random.expr.slice(dim, begin, count, step);
+  RC_ASSERT(slice.has_value());
+  RC_LOG() << random.text << "\n";
+  RC_ASSERT(dense_boxes(*slice) == dense_slice(random.value, dim, begin, count, step));
+}
+
+RC_GTEST_PROP(TensorExprProperty, ClipGivesExactlyTheIndicesOfARange, ()) {
+  const Choose choose = rapidcheck_choices();
+  const RandomCheckpoint checkpoint = random_checkpoint(choose);
+  const RandomExpr random = random_expr(choose, checkpoint);
+  const std::int64_t numel = random.expr.numel();
+  const std::int64_t begin = choose(numel + 1) - choose(2);
+  const std::int64_t end = begin + choose(numel + 3);
+  for (const Box& box : random.expr.boxes()) {
+    std::map<std::int64_t, std::int64_t> expected = elements_of({box});
+    std::erase_if(expected, [&](const auto& e) { return e.first < begin || e.first >= end; });
+    const std::vector<Box> pieces = clip(box, begin, end);
+    RC_ASSERT(elements_of(pieces) == expected);
+    // A head and a tail for each loop, and what lies between.
+    RC_ASSERT(pieces.size() <= 2 * box.loops.size() + 1);
+    std::int64_t last = -1;
+    for (const Box& piece : pieces) {
+      RC_ASSERT(piece.target_offset > last);
+      last = piece.target_offset + target_span(piece.loops);
+      RC_ASSERT(piece.program == box.program);
+      RC_ASSERT(piece.source == box.source);
+      for (const Loop& loop : piece.loops) RC_ASSERT(loop.count > 1);
+    }
+  }
+}
+
+RC_GTEST_PROP(TensorExprProperty, RoundTripsComeBackToTheSameBoxes, ()) {
+  const Choose choose = rapidcheck_choices();
+  const RandomCheckpoint checkpoint = random_checkpoint(choose);
+  const RandomExpr random = random_expr(choose, checkpoint, 2);
+  const TensorExpr flat = random.expr.reshape(std::vector{random.expr.numel()}).value();
+  RC_ASSERT(flat.boxes() == random.expr.boxes());
+  const auto rank = static_cast<std::int64_t>(random.value.shape.size());
+  RC_PRE(rank > 0);
+  const std::int64_t dim = choose(rank);
+  const std::int64_t extent = random.value.shape[static_cast<std::size_t>(dim)];
+  const std::vector<TensorExpr> parts =
+      random.expr.split(dim, std::max<std::int64_t>(extent, 1)).value();
+  const TensorExpr again = TensorExpr::concat(parts, dim).value();
+  RC_ASSERT(dense_boxes(again) == random.value);
+}
+
+// The generator itself: what the properties rely on does come up.
+TEST(RandomExpr, ReachesAllKindsOfBoxes) {
+  std::set<std::string> seen;
+  for (std::uint64_t seed = 0; seed < 400; ++seed) {
+    const Choose choose = seeded_choices(seed);
+    const RandomCheckpoint checkpoint = random_checkpoint(choose);
+    const RandomExpr random = random_expr(choose, checkpoint);
+    if (random.expr.whole()) seen.insert("whole");
+    if (random.expr.numel() == 0) seen.insert("empty");
+    const std::vector<Box> boxes = random.expr.boxes();
+    if (boxes.size() > 8) seen.insert("many boxes");
+    for (const Box& box : boxes) {
+      if (box.is_constant()) {
+        seen.insert("constant");
+        continue;
+      }
+      const Storage& storage = checkpoint.catalog->storage(box.source);
+      if (storage.encoding != nullptr) seen.insert("encoded");
+      if (storage.extents.size() > 1) seen.insert("several extents");
+      if (box.program && box.program->size() > 1) seen.insert("several steps");
+      if (box.loops.size() > 3) seen.insert("four loops");
+      for (const Loop& loop : box.loops) {
+        if (loop.source_stride < 0) seen.insert("backwards");
+        if (loop.source_stride == 0) seen.insert("repeated");
+      }
+    }
+  }
+  EXPECT_EQ(seen, (std::set<std::string>{"whole", "empty", "many boxes", "constant", "encoded",
+                                         "several extents", "several steps", "four loops",
+                                         "backwards", "repeated"}));
+}
+
+// The model's two ways to the bytes of a tensor: by boxes, and by the dense list.
+RC_GTEST_PROP(NaiveView, AgreesWithTheDenseList, ()) {
+  const Choose choose = rapidcheck_choices();
+  const RandomCheckpoint checkpoint = random_checkpoint(choose);
+  const RandomExpr random = random_expr(choose, checkpoint, 3);
+  std::vector<Element> expected;
+  std::map<StorageId, std::vector<Element>> storages;
+  for (const Origin& origin : random.value.elements) {
+    if (origin.storage == Box::kConstant) {
+      expected.push_back({});
+      continue;
+    }
+    if (!storages.contains(origin.storage)) {
+      storages[origin.storage] =
+          naive_storage(*checkpoint.catalog, *checkpoint.source, origin.storage).value();
+    }
+    const DType dtype = checkpoint.catalog->storage(origin.storage).value_dtype();
+    expected.push_back(
+        naive_steps(storages[origin.storage].at(static_cast<std::size_t>(origin.index)), dtype,
+                    origin.program));
+  }
+  const Result<std::vector<std::byte>> bytes =
+      naive_tensor(*checkpoint.catalog, *checkpoint.source, random.expr);
+  RC_ASSERT(bytes.has_value());
+  RC_ASSERT(*bytes == naive_bytes(expected, random.value.dtype));
+  RC_ASSERT(bytes->size() == random.expr.nbytes());
+}
+
+}  // namespace
+}  // namespace ckfs

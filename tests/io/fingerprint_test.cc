@@ -1,0 +1,39 @@
+#include "io/fingerprint.h"
+
+#include <gtest/gtest.h>
+
+namespace ckfs {
+namespace {
+
+TEST(Fingerprint, KeepsNanoseconds) {
+  struct stat status{};
+  status.st_size = 5;
+  status.st_mtim = {1'700'000'000, 123'456'789};
+  status.st_dev = 3;
+  status.st_ino = 4;
+  const Fingerprint fingerprint = fingerprint_of(status);
+  EXPECT_EQ(fingerprint, (Fingerprint{5, 1'700'000'000'123'456'789, 3, 4}));
+}
+
+TEST(Fingerprint, DifferencesAreToldInWords) {
+  const Fingerprint was{10, 7, 1, 2};
+  EXPECT_EQ(difference(was, was, CompareInodes::On), std::nullopt);
+  EXPECT_EQ(difference(was, {11, 7, 1, 2}, CompareInodes::On), "size 11, was 10");
+  EXPECT_EQ(difference(was, {10, 8, 1, 2}, CompareInodes::Off), "modified at 8 ns, was 7 ns");
+  EXPECT_EQ(difference(was, {10, 7, 1, 3}, CompareInodes::On),
+            "replaced by another file (inode 3, was 2)");
+  EXPECT_EQ(difference(was, {10, 7, 9, 3}, CompareInodes::Off), std::nullopt);
+}
+
+TEST(Fingerprint, InodesOfNetworkFileSystemsAreNotTrusted) {
+  EXPECT_TRUE(has_stable_inodes(0xEF53));       // ext4
+  EXPECT_TRUE(has_stable_inodes(0x01021994));   // tmpfs
+  EXPECT_TRUE(has_stable_inodes(0x58465342));   // xfs
+  EXPECT_FALSE(has_stable_inodes(0x6969));      // nfs
+  EXPECT_FALSE(has_stable_inodes(0x65735546));  // fuse
+  // cifs, as a 32-bit signed f_type shows it
+  EXPECT_FALSE(has_stable_inodes(std::int64_t{static_cast<std::int32_t>(0xFF534D42)}));
+}
+
+}  // namespace
+}  // namespace ckfs

@@ -11,16 +11,25 @@
 namespace ckfs {
 
 struct MountOptions {
-  std::string source;  // shown as the device in /proc/mounts: "ckfs#<source>"
+  std::string source;  // an absolute path; shown as the device in /proc/mounts
   bool allow_other = false;
   /// FOPEN_DIRECT_IO for all files: the fast way to copy out once (no page cache, no shared mmap).
   bool direct = false;
   unsigned threads = 0;  // FUSE threads; 0: max(2, CPUs)
 };
 
-/// Mounts at `mountpoint`, calls `ready` once the mount answers, and serves until it is unmounted
-/// or SIGTERM/SIGINT arrives; then unmounts. Errors: InvalidArgument (mountpoint absent, not a
-/// directory), Io (no /dev/fuse, no permission; the message says what to do).
+/// Whether ckfs may mount `source` at `mountpoint`: it must be a directory, not a ckfs mount
+/// already (alive or dead), and neither may lie within the other. Gives the canonical mountpoint.
+/// serve_mount() checks the same; call it earlier to refuse before a checkpoint is opened. Errors:
+/// InvalidArgument, Io.
+Result<std::filesystem::path> check_mountpoint(const std::filesystem::path& mountpoint,
+                                               const std::filesystem::path& source);
+
+/// Mounts at `mountpoint`, calls `ready` (on a thread of its own) once the mount answers, and
+/// serves until it is unmounted or SIGTERM, SIGINT or SIGHUP arrives; then unmounts. At most one
+/// call at a time, from the main thread: the signals' dispositions are taken over while it runs.
+/// Errors: InvalidArgument (as check_mountpoint), Io (no /dev/fuse, no permission; the message says
+/// what to do).
 Result<void> serve_mount(Filesystem& filesystem, const std::filesystem::path& mountpoint,
                          const MountOptions& options, const std::function<void()>& ready);
 

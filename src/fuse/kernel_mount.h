@@ -1,0 +1,29 @@
+// The two system calls mount(2) and umount(2), or the set-user-ID program fusermount3 where the
+// user may not make them.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "base/error.h"
+#include "base/unique_fd.h"
+
+namespace ckfs {
+
+struct KernelMountOptions {
+  std::string source;  // the device in /proc/mounts
+  bool allow_other = false;
+};
+
+/// Mounts a read-only FUSE filesystem at `target` and gives the /dev/fuse that speaks for it; the
+/// kernel waits for an answer on it from now on. Errors: Io, with what the user can do about it.
+Result<UniqueFd> mount_device(const std::filesystem::path& target,
+                              const KernelMountOptions& options);
+
+enum class Detach : std::uint8_t { WhenIdle, Now };
+
+/// Takes the mount at `target` away: an error where it is in use (WhenIdle), or out of sight at
+/// once while open files live on (Now). Never asks the daemon. Errors: Io.
+Result<void> unmount_target(const std::filesystem::path& target, Detach detach);
+
+}  // namespace ckfs

@@ -1,0 +1,88 @@
+// Everything about a mountpoint is read from /proc/self/mountinfo and never from the mount itself:
+// a stat(2) of a mount whose daemon hangs would hang as well, and one whose daemon is dead says
+// nothing of what it was. /etc/mtab and libmount tell the same with one more file to be wrong.
+
+#include "fuse/mount_table.h"
+
+#include <cerrno>
+#include <fstream>
+#include <iterator>
+#include <sys/stat.h>
+
+namespace ckfs {
+namespace {
+
+namespace stdfs = std::filesystem;
+
+/// The kernel writes space, tab, newline and backslash as \ooo.
+std::string unescape(std::string_view text) {
+  std::string plain;
+  const auto is_octal = [](char c) { return c >= '0' && c <= '7'; };
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\\' && i + 3 < text.size() && is_octal(text[i + 1]) && is_octal(text[i + 2]) &&
+        is_octal(text[i + 3])) {
+      plain += static_cast<char>((text[i + 1] - '0') * 64 + (text[i + 2] - '0') * 8 +
+                                 (text[i + 3] - '0'));
+      i += 3;
+    } else {
+      plain += text[i];
+    }
+  }
+  return plain;
+}
+
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  while (true) {
+    const std::size_t at = text.find(separator);
+    parts.push_back(text.substr(0, at));
+    if (at == text.npos) return parts;
+    text.remove_prefix(at + 1);
+  }
+}
+
+}  // namespace
+
+std::vector<MountEntry> parse_mountinfo(std::string_view text) {
+  std::vector<MountEntry> entries;
+  for (const std::string_view line : split(text, '\n')) {
+    // 36 35 98:0 /root /target options optional... - type source superoptions
+    const auto fields = split(line, ' ');
+    std::size_t dash = 6;
+    while (dash < fields.size() && fields[dash] != "-") ++dash;
+    if (dash + 2 >= fields.size()) continue;
+    entries.push_back({std::string(fields[2]), unescape(fields[4]), unescape(fields[dash + 1]),
+                       unescape(fields[dash + 2])});
+  }
+  return entries;
+}
+
+Result<std::optional<MountEntry>> find_mount(const stdfs::path& target) {
+  std::ifstream file("/proc/self/mountinfo");
+  if (!file) return fail(ErrorCode::Io, "/proc/self/mountinfo: cannot be read");
+  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  std::optional<MountEntry> top;  // later lines lie over earlier ones
+  for (MountEntry& entry : parse_mountinfo(text)) {
+    if (entry.target == target.native()) top = std::move(entry);
+  }
+  return top;
+}
+
+Result<stdfs::path> resolve_mountpoint(const stdfs::path& path) {
+  std::error_code error;
+  stdfs::path absolute = stdfs::absolute(path, error).lexically_normal();
+  if (error) return system_failure(error.value(), path.native(), "cannot be resolved");
+  if (!absolute.has_filename()) absolute = absolute.parent_path();  // a slash at the end
+  const stdfs::path whole = stdfs::canonical(absolute, error);
+  if (!error) return whole;
+  const stdfs::path parent = stdfs::canonical(absolute.parent_path(), error);
+  if (error) return system_failure(error.value(), path.native(), "cannot be resolved");
+  return parent / absolute.filename();
+}
+
+bool is_dead_mount(const stdfs::path& path) {
+  struct stat status{};
+  return ::stat(path.c_str(), &status) != 0 && (errno == ENOTCONN || errno == ECONNABORTED);
+}
+
+}  // namespace ckfs

@@ -1,0 +1,37 @@
+// What the kernel says is mounted where, and how paths name mountpoints.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+
+namespace ckfs {
+
+inline constexpr std::string_view kFilesystemType = "fuse.ckfs";
+
+struct MountEntry {
+  std::string device;  // "0:52"
+  std::string target;
+  std::string type;    // "fuse.ckfs"
+  std::string source;  // what was mounted
+};
+
+/// The lines of a /proc/PID/mountinfo (proc(5)); lines that are not of that form are left out.
+std::vector<MountEntry> parse_mountinfo(std::string_view text);
+
+/// The topmost mount at exactly `target`. Errors: Io.
+Result<std::optional<MountEntry>> find_mount(const std::filesystem::path& target);
+
+/// `path`, absolute and without symbolic links, also where the last part is a dead mount that
+/// cannot be asked. Errors: Io, NotFound (its directory is not there).
+Result<std::filesystem::path> resolve_mountpoint(const std::filesystem::path& path);
+
+/// Whether `path` is a mount whose daemon is gone.
+bool is_dead_mount(const std::filesystem::path& path);
+
+}  // namespace ckfs

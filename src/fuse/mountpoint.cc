@@ -1,0 +1,82 @@
+// Which directories ckfs mounts on, and how it takes a mount away again.
+//
+// A mount that covers its own source would make the daemon wait for itself as soon as it opens a
+// shard; a mount within the source would become part of what the next `ckfs inspect` finds there.
+// Opening every source file before mounting would allow the former, at the price of thousands of
+// descriptors, for a use that nobody has: both are refused.
+
+#include <algorithm>
+#include <cerrno>
+#include <sys/stat.h>
+
+#include "fuse/kernel_mount.h"
+#include "fuse/mount.h"
+#include "fuse/mount_table.h"
+
+namespace ckfs {
+namespace {
+
+namespace stdfs = std::filesystem;
+
+/// Whether `inner` is `outer` or lies in it.
+bool lies_within(const stdfs::path& inner, const stdfs::path& outer) {
+  const auto [at, end] = std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end());
+  return at == outer.end();
+}
+
+}  // namespace
+
+Result<stdfs::path> check_mountpoint(const stdfs::path& mountpoint, const stdfs::path& source) {
+  auto resolved = resolve_mountpoint(mountpoint);
+  if (!resolved) {
+    return Failure(Error(ErrorCode::InvalidArgument, resolved.error().message(),
+                         resolved.error().system_error()));
+  }
+  const stdfs::path target = *std::move(resolved);
+  CKFS_TRY(const auto mounted, find_mount(target));
+  const bool dead = is_dead_mount(target);
+  if (mounted && mounted->type == kFilesystemType) {
+    return fail(ErrorCode::InvalidArgument,
+                "{}: {} ckfs mount of {} is in place (`ckfs umount {}`)", target.native(),
+                dead ? "a dead" : "a", mounted->source, target.native());
+  }
+  if (dead) {
+    return fail(ErrorCode::InvalidArgument, "{}: a dead mount is in place (`fusermount3 -u {}`)",
+                target.native(), target.native());
+  }
+  struct stat status{};
+  if (::stat(target.c_str(), &status) != 0) {
+    if (errno == ENOENT) {
+      return fail(ErrorCode::InvalidArgument, "{}: no such directory (`mkdir -p {}`)",
+                  target.native(), target.native());
+    }
+    return system_failure(errno, target.native(), "cannot be mounted on");
+  }
+  if (!S_ISDIR(status.st_mode)) {
+    return fail(ErrorCode::InvalidArgument, "{}: not a directory", target.native());
+  }
+
+  std::error_code error;
+  const stdfs::path origin = stdfs::canonical(source, error);
+  if (!error && lies_within(origin, target)) {
+    return fail(ErrorCode::InvalidArgument, "{}: the mount would hide its own source {}",
+                target.native(), origin.native());
+  }
+  if (!error && lies_within(target, origin)) {
+    return fail(ErrorCode::InvalidArgument, "{}: lies within the source {}", target.native(),
+                origin.native());
+  }
+  return target;
+}
+
+Result<void> unmount(const stdfs::path& mountpoint) {
+  CKFS_TRY(const stdfs::path target, resolve_mountpoint(mountpoint));
+  CKFS_TRY(const auto mounted, find_mount(target));
+  if (!mounted || mounted->type != kFilesystemType) {
+    return fail(ErrorCode::InvalidArgument, "{}: not a ckfs mount", target.native());
+  }
+  // Nobody can be served by a dead mount, so whoever still holds a file in it is no reason to wait.
+  return unmount_target(target, is_dead_mount(target) ? Detach::Now : Detach::WhenIdle);
+}
+
+}  // namespace ckfs

@@ -1,0 +1,27 @@
+// One function for each request of the kernel that ckfs answers.
+#pragma once
+
+#define FUSE_USE_VERSION 312
+#include <functional>
+#include <fuse_lowlevel.h>
+#include <string>
+#include <sys/types.h>
+
+#include "fs/filesystem.h"
+
+namespace ckfs {
+
+/// What the operations work on: the user data of the FUSE session. Outlives it; immutable, so all
+/// threads of the session share it.
+struct Served {
+  Filesystem& filesystem;
+  bool direct = false;  // FOPEN_DIRECT_IO for every file
+  uid_t user = 0;       // owner of everything: whoever mounted
+  gid_t group = 0;
+  /// Asks the kernel, later and from another thread, to forget a name in the root.
+  std::function<void(std::string)> forget_name;
+};
+
+fuse_lowlevel_ops make_operations();
+
+}  // namespace ckfs

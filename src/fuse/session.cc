@@ -1,0 +1,271 @@
+// The life of a mount: mount, answer, stop.
+//
+// Stopping has two ways in. An unmount from outside ends the session by itself. A signal must end a
+// loop of libfuse whose threads sleep in read(2) and whose main thread sleeps on a semaphore, and
+// libfuse 3.14 looks at its exit flag only when one of them wakes up. Its own signal handlers rely
+// on the signal interrupting just the right sleep; here they only write to an eventfd, and a thread
+// that waits for it sets the flag and wakes the main thread until it has seen it.
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <condition_variable>
+#include <csignal>
+#include <deque>
+#include <mutex>
+#include <poll.h>
+#include <spdlog/spdlog.h>
+#include <sys/eventfd.h>
+#include <sys/stat.h>
+#include <thread>
+
+#include "fuse/kernel_mount.h"
+#include "fuse/mount.h"
+#include "fuse/operations.h"
+#include "fuse/read_ahead.h"
+
+namespace ckfs {
+namespace {
+
+namespace stdfs = std::filesystem;
+
+/// The eventfd that a signal handler writes to; a handler can reach nothing but a global.
+std::atomic<int> stop_event = -1;
+
+void on_signal(int) {
+  const int saved = errno;
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(stop_event.load(), &one, sizeof one);
+  errno = saved;
+}
+
+/// SIGTERM, SIGINT and SIGHUP go to an eventfd while this lives; a signal that the caller ignores
+/// (nohup) stays ignored. A broken pipe is an error of a system call.
+class SignalsToEvent {
+ public:
+  explicit SignalsToEvent(int event) {
+    stop_event = event;
+    for (std::size_t i = 0; i < kSignals.size(); ++i) {
+      ::sigaction(kSignals[i], nullptr, &before_[i]);
+      if (before_[i].sa_handler == SIG_IGN) continue;
+      struct sigaction action{};
+      action.sa_handler = kSignals[i] == SIGPIPE ? SIG_IGN : on_signal;  // no SA_RESTART
+      ::sigaction(kSignals[i], &action, nullptr);
+    }
+  }
+  SignalsToEvent(const SignalsToEvent&) = delete;
+  SignalsToEvent& operator=(const SignalsToEvent&) = delete;
+  ~SignalsToEvent() {
+    for (std::size_t i = 0; i < kSignals.size(); ++i) {
+      ::sigaction(kSignals[i], &before_[i], nullptr);
+    }
+  }
+
+ private:
+  static constexpr std::array kSignals = {SIGTERM, SIGINT, SIGHUP, SIGPIPE};
+  std::array<struct sigaction, kSignals.size()> before_{};
+};
+
+/// Tells the kernel to forget names, on a thread of its own: the kernel holds the directory's lock
+/// while it waits for the lookup that made the name superfluous.
+class NameForgetter {
+ public:
+  explicit NameForgetter(fuse_session* session)
+      : thread_([this, session](const std::stop_token& stop) { run(session, stop); }) {}
+
+  void add(std::string name) {
+    const std::scoped_lock lock(mutex_);
+    names_.push_back(std::move(name));
+    changed_.notify_one();
+  }
+
+  /// No notification is under way afterwards, and none follows. Requires: the session is answered,
+  /// or gone: a notification may be waiting for a lookup.
+  void stop() {
+    const std::scoped_lock lock(stopping_);
+    thread_.request_stop();
+    if (thread_.joinable()) thread_.join();
+  }
+
+ private:
+  void run(fuse_session* session, const std::stop_token& stop) {
+    std::unique_lock lock(mutex_);
+    while (changed_.wait(lock, stop, [&] { return !names_.empty(); }) && !stop.stop_requested()) {
+      const std::string name = std::move(names_.front());
+      names_.pop_front();
+      lock.unlock();
+      ::fuse_lowlevel_notify_inval_entry(session, FUSE_ROOT_ID, name.c_str(), name.size());
+      lock.lock();
+    }
+  }
+
+  std::mutex stopping_;  // one stop() at a time
+  std::mutex mutex_;     // guards names_
+  std::condition_variable_any changed_;
+  std::deque<std::string> names_;
+  std::jthread thread_;
+};
+
+/// Waits for the first answer of the mount, then for a signal.
+class Watcher {
+ public:
+  Watcher(fuse_session* session, NameForgetter& forgetter, int event, stdfs::path target,
+          std::function<void()> ready)
+      : session_(session),
+        forgetter_(forgetter),
+        event_(event),
+        target_(std::move(target)),
+        ready_(std::move(ready)),
+        main_(::pthread_self()),
+        thread_([this] { run(); }) {}
+  Watcher(const Watcher&) = delete;
+  Watcher& operator=(const Watcher&) = delete;
+
+  /// The loop has ended, the session is still there.
+  void loop_ended() {
+    const std::scoped_lock lock(mutex_);
+    ended_ = true;
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = ::write(event_, &one, sizeof one);
+  }
+
+  /// Requires: loop_ended(), and the mount is gone or aborted (else its first answer never comes).
+  void join() { thread_.join(); }
+
+ private:
+  void run() {
+    try {
+      announce();
+    } catch (const std::exception& exception) {
+      spdlog::error("{}: {}", target_.native(), exception.what());
+    }
+    std::uint64_t count = 0;
+    while (::read(event_, &count, sizeof count) < 0 && errno == EINTR) {
+    }
+    forgetter_.stop();  // while its notifications are still answered
+    // Again and again: the main thread may be just about to sleep when it is woken.
+    while (stop_loop()) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+
+  void announce() {
+    // The kernel holds this back until the handshake is done, so an answer means that all is up.
+    struct stat status{};
+    if (::stat(target_.c_str(), &status) != 0) return;  // unmounted meanwhile
+    raise_read_ahead(status.st_dev, target_);
+    ready_();
+  }
+
+  bool stop_loop() {
+    const std::scoped_lock lock(mutex_);
+    if (ended_) return false;
+    ::fuse_session_exit(session_);
+    ::pthread_kill(main_, SIGTERM);
+    return true;
+  }
+
+  fuse_session* const session_;
+  NameForgetter& forgetter_;
+  const int event_;
+  const stdfs::path target_;
+  const std::function<void()> ready_;
+  const pthread_t main_;
+  std::mutex mutex_;  // guards ended_, and the session's life where it is false
+  bool ended_ = false;
+  std::thread thread_;
+};
+
+/// Whether the kernel has closed the connection: the mount was taken away by somebody else.
+bool is_gone(int device) {
+  pollfd poll{.fd = device, .events = 0, .revents = 0};
+  return ::poll(&poll, 1, 0) > 0 && (poll.revents & POLLERR) != 0;
+}
+
+void log_from_libfuse(fuse_log_level level, const char* format, va_list arguments) {
+  std::array<char, 512> text{};
+  std::vsnprintf(text.data(), text.size(), format, arguments);
+  std::string_view line(text.data());
+  while (line.ends_with('\n')) line.remove_suffix(1);
+  spdlog::log(level <= FUSE_LOG_WARNING ? spdlog::level::warn : spdlog::level::debug, "libfuse: {}",
+              line);
+}
+
+/// A libfuse session that ends with its owner; nullptr where there is no memory for it.
+struct SessionCloser {
+  void operator()(fuse_session* session) const { ::fuse_session_destroy(session); }
+};
+using Session = std::unique_ptr<fuse_session, SessionCloser>;
+
+Session make_session(Served& served, int device) {
+  ::fuse_set_log_func(log_from_libfuse);
+  std::string program = "ckfs";
+  std::array<char*, 2> arguments = {program.data(), nullptr};
+  fuse_args args = FUSE_ARGS_INIT(1, arguments.data());
+  const fuse_lowlevel_ops operations = make_operations();
+  Session session(::fuse_session_new(&args, &operations, sizeof operations, &served));
+  ::fuse_opt_free_args(&args);
+  // With such a path libfuse takes over a device that is mounted already.
+  const std::string path = fmt::format("/dev/fd/{}", device);
+  if (session && ::fuse_session_mount(session.get(), path.c_str()) != 0) session.reset();
+  return session;
+}
+
+int run_loop(fuse_session* session, unsigned threads) {
+  if (threads == 0) threads = std::max(2U, std::thread::hardware_concurrency());
+  fuse_loop_config* config = ::fuse_loop_cfg_create();
+  ::fuse_loop_cfg_set_max_threads(config, threads);
+  // Idle threads stay: making them anew costs more than they do.
+  ::fuse_loop_cfg_set_idle_threads(config, threads);
+  const int result = ::fuse_session_loop_mt(session, config);
+  ::fuse_loop_cfg_destroy(config);
+  return result;
+}
+
+}  // namespace
+
+Result<void> serve_mount(Filesystem& filesystem, const stdfs::path& mountpoint,
+                         const MountOptions& options, const std::function<void()>& ready) {
+  CKFS_TRY(const stdfs::path target, check_mountpoint(mountpoint, options.source));
+  const UniqueFd event(::eventfd(0, EFD_CLOEXEC));
+  if (!event) return system_failure(errno, target.native(), "eventfd");
+  // Before the mount: a signal from here on must not leave it behind.
+  const SignalsToEvent signals(event.get());
+  CKFS_TRY(UniqueFd device,
+           mount_device(target, {.source = options.source, .allow_other = options.allow_other}));
+
+  std::optional<NameForgetter> forgetter;
+  Served served{.filesystem = filesystem,
+                .direct = options.direct,
+                .user = ::geteuid(),
+                .group = ::getegid(),
+                .forget_name = [&](std::string name) { forgetter->add(std::move(name)); }};
+  const int number = device.get();
+  Session session = make_session(served, number);
+  if (!session) {
+    CKFS_TRY_VOID(unmount_target(target, Detach::Now));
+    return fail(ErrorCode::Io, "{}: libfuse could not make a session", target.native());
+  }
+  [[maybe_unused]] const int owned_by_session = device.release();
+
+  forgetter.emplace(session.get());
+  Watcher watcher(session.get(), *forgetter, event.get(), target, [&] {
+    spdlog::info("{}: mounted {}", target.native(), options.source);
+    ready();
+  });
+  const int result = run_loop(session.get(), options.threads);
+  watcher.loop_ended();
+
+  const bool gone = is_gone(number);
+  Result<void> unmounted;
+  if (!gone) unmounted = unmount_target(target, Detach::Now);
+  forgetter->stop();
+  session.reset();  // closes the device: readers that are left get ENOTCONN, none hangs
+  watcher.join();
+  spdlog::info("{}: unmounted{}", target.native(), gone ? "" : " by a signal");
+  CKFS_TRY_VOID(unmounted);
+  if (result < 0) {
+    return fail(ErrorCode::Io, "{}: FUSE session: {}", target.native(), std::strerror(-result));
+  }
+  return {};
+}
+
+}  // namespace ckfs

@@ -102,14 +102,16 @@ TEST_P(EngineProperty, LargeTensorsToo) {
   }
 }
 
+std::string name_of(const testing::TestParamInfo<EngineOptions>& info) {
+  static constexpr const char* kNames[] = {"Default", "Tiles4KiB", "Tiles64Bytes", "Reference"};
+  return kNames[info.index];
+}
+
 INSTANTIATE_TEST_SUITE_P(All, EngineProperty,
                          testing::Values(EngineOptions{}, EngineOptions{.tile_bytes = 4096},
                                          EngineOptions{.memory = 64_MiB, .tile_bytes = 64},
                                          EngineOptions{.kernels = KernelSet::Reference}),
-                         [](const auto& info) {
-                           return std::array{"Default", "Tiles4KiB", "Tiles64Bytes",
-                                             "Reference"}[info.index];
-                         });
+                         name_of);
 
 TEST(Engine, GivesManyReadersAtOnceTheSameBytes) {
   const RandomFile random = random_file(5, {.max_numel = 300000});

@@ -1,0 +1,275 @@
+#include <algorithm>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "view/model_catalog.h"
+#include "view/view.h"
+
+namespace ckfs {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+std::shared_ptr<const Definition> define(std::shared_ptr<const Catalog> catalog,
+                                         std::string_view spelling) {
+  const auto spec = parse_view_spec(spelling);
+  EXPECT_TRUE(spec) << spec.error().message();
+  auto definition = define_view(std::move(catalog), *spec);
+  EXPECT_TRUE(definition) << definition.error().message();
+  return definition ? *definition : nullptr;
+}
+
+/// "name: dtype label" of each tensor, in the view's order.
+std::vector<std::string> tensors(const Definition& definition) {
+  std::vector<std::string> lines;
+  for (const ViewTensor& tensor : definition.tensors) {
+    constexpr std::array kLabels{"bit-exact", "exact", "lossy"};
+    lines.push_back(fmt::format("{}: {} {}", tensor.name, name(tensor.expr.dtype()),
+                                kLabels[static_cast<std::size_t>(tensor.exactness)]));
+  }
+  return lines;
+}
+
+/// "path: number number" of each file.
+std::vector<std::string> files(const Definition& definition) {
+  std::vector<std::string> lines;
+  for (const TensorFile& file : definition.files) {
+    lines.push_back(fmt::format("{}: {}", file.path, fmt::join(file.tensors, " ")));
+  }
+  return lines;
+}
+
+ModelCatalog plain_model() {
+  ModelCatalog model;
+  model.shard("model-1.safetensors", {{"z.bf16", DType::BF16, {2, 3}},
+                                      {"a.f16", DType::F16, {4}},
+                                      {"a.f32", DType::F32, {}},
+                                      {"b.f64", DType::F64, {0, 7}}});
+  model.shard("model-2.safetensors", {{"c.f8", DType::F8E4M3, {8}},
+                                      {"c.f4", DType::F4, {8}},
+                                      {"c.c64", DType::C64, {2}},
+                                      {"c.i64", DType::I64, {2}},
+                                      {"c.bool", DType::Bool, {2}}});
+  return model;
+}
+
+ModelCatalog quantized_model() {
+  ModelCatalog model;
+  model.shard("model.safetensors", {{"q.weight", DType::F8E4M3, {4, 4}, true},
+                                    {"norm", DType::BF16, {4}},
+                                    {"bias", DType::F32, {4}}});
+  return model;
+}
+
+TEST(HfModel, CastsAllFloatsOfAPlainSource) {
+  EXPECT_THAT(
+      tensors(*define(plain_model().build(), "bf16-safetensors")),
+      ElementsAre("z.bf16: BF16 bit-exact", "a.f16: BF16 lossy", "a.f32: BF16 lossy",
+                  "b.f64: BF16 lossy", "c.f8: F8_E4M3 bit-exact", "c.f4: F4 bit-exact",
+                  "c.c64: C64 bit-exact", "c.i64: I64 bit-exact", "c.bool: BOOL bit-exact"));
+  const auto fp32 = tensors(*define(plain_model().build(), "fp32-safetensors"));
+  EXPECT_THAT(std::vector(fp32.begin(), fp32.begin() + 4),
+              ElementsAre("z.bf16: F32 exact", "a.f16: F32 exact", "a.f32: F32 bit-exact",
+                          "b.f64: F32 lossy"));
+  const auto fp16 = tensors(*define(plain_model().build(), "fp16-safetensors"));
+  EXPECT_THAT(std::vector(fp16.begin(), fp16.begin() + 4),
+              ElementsAre("z.bf16: F16 lossy", "a.f16: F16 bit-exact", "a.f32: F16 lossy",
+                          "b.f64: F16 lossy"));
+}
+
+TEST(HfModel, CastsNothingOfAPlainSourceWhenAskedForQuantizedOnly) {
+  const auto definition = define(plain_model().build(), "bf16-safetensors@cast=quantized");
+  EXPECT_EQ(definition->spec.canonical(), "bf16-safetensors@cast=quantized");
+  for (const ViewTensor& tensor : definition->tensors) {
+    EXPECT_EQ(tensor.exactness, Exactness::BitExact) << tensor.name;
+  }
+  EXPECT_EQ(definition->tensors[2].expr.dtype(), DType::F32);
+}
+
+TEST(HfModel, KeepsWhatIsNotQuantizedInAQuantizedSource) {
+  EXPECT_THAT(
+      tensors(*define(quantized_model().build(), "bf16-safetensors")),
+      ElementsAre("q.weight: BF16 bit-exact", "norm: BF16 bit-exact", "bias: F32 bit-exact"));
+  EXPECT_THAT(tensors(*define(quantized_model().build(), "bf16-safetensors@cast=all")),
+              ElementsAre("q.weight: BF16 bit-exact", "norm: BF16 bit-exact", "bias: BF16 lossy"));
+  EXPECT_THAT(tensors(*define(quantized_model().build(), "fp16-safetensors")),
+              ElementsAre("q.weight: F16 lossy", "norm: F16 lossy", "bias: F16 lossy"));
+  EXPECT_THAT(tensors(*define(quantized_model().build(), "fp32-consolidated")),
+              ElementsAre("q.weight: F32 bit-exact", "norm: F32 exact", "bias: F32 bit-exact"));
+}
+
+TEST(HfModel, LeavesOutTheCastThatTheSourceGetsAnyway) {
+  EXPECT_EQ(define(plain_model().build(), "bf16-safetensors@cast=all")->spec.canonical(),
+            "bf16-safetensors");
+  EXPECT_EQ(define(quantized_model().build(), "bf16-safetensors@cast=quantized")->spec.canonical(),
+            "bf16-safetensors");
+  EXPECT_EQ(define(quantized_model().build(), "bf16-safetensors@cast=all")->spec.canonical(),
+            "bf16-safetensors@cast=all");
+}
+
+TEST(HfModel, MirrorsShardsThatKeepATensor) {
+  ModelCatalog model;
+  model.shard("model-3.safetensors", {{"c", DType::BF16, {1}}});
+  model.shard("model-1.safetensors", {{"b", DType::BF16, {1}}, {"a", DType::BF16, {1}}});
+  model.shard("model-2.safetensors", {});
+  const auto definition = define(model.build(), "bf16-safetensors");
+  EXPECT_THAT(files(*definition),
+              ElementsAre("model-1.safetensors: 0 1", "model-3.safetensors: 2"));
+  EXPECT_EQ(definition->tensors[0].name, "b");
+  EXPECT_EQ(definition->index, "model.safetensors.index.json");
+}
+
+TEST(HfModel, NeedsNoIndexForASingleModelFile) {
+  EXPECT_EQ(define(quantized_model().build(), "bf16-safetensors")->index, "");
+  ModelCatalog other;
+  other.shard("weights.safetensors", {{"a", DType::BF16, {1}}});
+  // Loaders would not find it by its name.
+  EXPECT_EQ(define(other.build(), "bf16-safetensors")->index, "model.safetensors.index.json");
+}
+
+TEST(HfModel, NeverShowsModelSafetensorsBesideAnIndex) {
+  ModelCatalog model;
+  model.shard("model.safetensors", {{"a", DType::BF16, {1}}});
+  model.shard("extra.safetensors", {{"b", DType::BF16, {1}}});
+  const auto catalog = model.build();
+  const auto definition = define(catalog, "bf16-safetensors");
+  EXPECT_THAT(files(*definition), ElementsAre("model-00001-of-00002.safetensors: 0",
+                                              "model-00002-of-00002.safetensors: 1"));
+  EXPECT_EQ(definition->index, "model.safetensors.index.json");
+  EXPECT_EQ(list_views(*catalog)[0].remarks.at(1).subject, "model.safetensors");
+}
+
+TEST(HfModel, SplitsAsHuggingfaceHubDoes) {
+  // Files and tensors as huggingface_hub 2.4's split_state_dict_into_shards_factory gives them for
+  // tensors of these sizes and shards of 100 bytes.
+  const auto split = [](const std::vector<std::int64_t>& sizes) {
+    ModelCatalog model;
+    std::vector<ModelTensor> tensors;
+    for (const std::int64_t size : sizes) {
+      tensors.push_back({fmt::format("t{}", tensors.size()), DType::I8, {size}});
+    }
+    model.shard("model.safetensors", tensors);
+    return files(*define(model.build(), "bf16-safetensors@max_shard=100"));
+  };
+  EXPECT_THAT(split({10, 20, 30}), ElementsAre("model.safetensors: 0 1 2"));
+  EXPECT_THAT(split({60, 40, 1}), ElementsAre("model-00001-of-00002.safetensors: 0 1",
+                                              "model-00002-of-00002.safetensors: 2"));
+  EXPECT_THAT(split({101}), ElementsAre("model.safetensors: 0"));
+  EXPECT_THAT(split({100}), ElementsAre("model.safetensors: 0"));
+  EXPECT_THAT(split({200, 200, 1, 1}), ElementsAre("model-00001-of-00003.safetensors: 0",
+                                                   "model-00002-of-00003.safetensors: 1",
+                                                   "model-00003-of-00003.safetensors: 2 3"));
+  EXPECT_THAT(split({50, 300, 50, 1}), ElementsAre("model-00001-of-00003.safetensors: 1",
+                                                   "model-00002-of-00003.safetensors: 0 2",
+                                                   "model-00003-of-00003.safetensors: 3"));
+  EXPECT_THAT(
+      split({60, 41, 100, 101, 5, 300, 95, 1}),
+      ElementsAre("model-00001-of-00007.safetensors: 0", "model-00002-of-00007.safetensors: 1",
+                  "model-00003-of-00007.safetensors: 3", "model-00004-of-00007.safetensors: 2",
+                  "model-00005-of-00007.safetensors: 5", "model-00006-of-00007.safetensors: 4 6",
+                  "model-00007-of-00007.safetensors: 7"));
+}
+
+TEST(HfModel, ConsolidatesIntoFilesOfFiveGigabytes) {
+  ModelCatalog model;
+  model.shard("b.safetensors", {{"y", DType::BF16, {3}}});
+  model.shard("a.safetensors", {{"x", DType::BF16, {3}}});
+  const auto definition = define(model.build(), "fp32-consolidated");
+  EXPECT_THAT(files(*definition), ElementsAre("model.safetensors: 0 1"));
+  EXPECT_EQ(definition->tensors[0].name, "x");
+  EXPECT_EQ(definition->index, "");
+}
+
+TEST(HfModel, EditsTheConfigAndKeepsSideFiles) {
+  ModelCatalog model = quantized_model();
+  model.config("{\n  \"torch_dtype\": \"bfloat16\",\n  \"quantization_config\": {}\n}\n");
+  model.side_file("tokenizer.json", "{}");
+  const auto definition = define(model.build(), "fp16-safetensors");
+  ASSERT_EQ(definition->texts.size(), 1u);
+  EXPECT_EQ(definition->texts[0].path, "config.json");
+  EXPECT_EQ(definition->texts[0].text, "{\n  \"torch_dtype\": \"float16\"\n}\n");
+  ASSERT_EQ(definition->side_files.size(), 1u);
+  EXPECT_EQ(definition->side_files[0].path, "tokenizer.json");
+}
+
+TEST(HfModel, SaysWhatPassesUnchanged) {
+  const auto views = list_views(*plain_model().build());
+  ASSERT_EQ(views.size(), 5u);
+  for (std::size_t i = 0; i < 4; ++i) {
+    std::vector<std::string> lines;
+    for (const Note& remark : views[i].remarks)
+      lines.push_back(remark.subject + ": " + remark.text);
+    EXPECT_THAT(lines,
+                ElementsAre("c.f4: F4 passes unchanged", "c.f8: F8_E4M3 passes unchanged",
+                            "c.c64: C64 passes unchanged", "config.json: absent in the source"))
+        << views[i].name;
+  }
+  EXPECT_THAT(views[4].remarks, IsEmpty());
+}
+
+TEST(HfModel, IsAbsentWhereATensorCannotBeShown) {
+  ModelCatalog model = quantized_model();
+  model.obstacle("x.weight", "quantization \"magic\" is not known");
+  model.obstacle("y.weight", "scale of shape [3] for [4, 4]");
+  const auto catalog = model.build();
+  for (const ViewSummary& view : list_views(*catalog)) {
+    EXPECT_EQ(view.obstacles.size(), view.name == "source" ? 0u : 2u) << view.name;
+  }
+  const auto absent = define_view(catalog, {"bf16-safetensors", {}});
+  ASSERT_FALSE(absent);
+  EXPECT_EQ(absent.error().code(), ErrorCode::Unsupported);
+  EXPECT_EQ(absent.error().message(),
+            "bf16-safetensors: the source cannot give this view: \"x.weight\": quantization "
+            "\"magic\" is not known; \"y.weight\": scale of shape [3] for [4, 4]");
+  EXPECT_EQ(define(catalog, "source")->side_files.size(), 1u);
+}
+
+TEST(HfModel, CannotHoldWhatSafetensorsCannot) {
+  ModelCatalog model;
+  model.shard("model.safetensors", {{"complex", DType::C128, {2}}});
+  const auto absent = define_view(model.build(), {"fp32-safetensors", {}});
+  ASSERT_FALSE(absent);
+  EXPECT_THAT(absent.error().message(), HasSubstr("\"complex\": C128 has no safetensors dtype"));
+}
+
+TEST(HfModel, RefusesMoreThanAHundredThousandFiles) {
+  CatalogBuilder builder("safetensors");
+  Shard shard{"model.safetensors", 0, {}};
+  const std::vector<std::int64_t> shape{2};
+  const std::vector<Extent> extents{{0, 0, 2}};
+  for (int i = 0; i < 100'001; ++i) {
+    const StorageId storage = builder.add_storage(DType::I8, 2, extents);
+    shard.tensors.push_back(builder.add_tensor(fmt::format("t{}", i), shape, storage));
+  }
+  builder.add_shard(shard);
+  const auto view =
+      define_view(std::move(builder).build(), {"bf16-safetensors", {{"max_shard", "1"}}});
+  ASSERT_FALSE(view);
+  EXPECT_EQ(view.error().message(), "bf16-safetensors@max_shard=1: 100001 shards (100000)");
+}
+
+TEST(SourceView, ShowsEveryFileAsItIs) {
+  ModelCatalog model = quantized_model();
+  model.side_file("README.md", "text");
+  const auto definition = define(model.build(), "source");
+  EXPECT_EQ(definition->container, Container::None);
+  EXPECT_THAT(definition->tensors, IsEmpty());
+  ASSERT_EQ(definition->side_files.size(), 2u);
+  EXPECT_EQ(definition->side_files[0].path, "README.md");
+  EXPECT_EQ(definition->side_files[1].path, "model.safetensors");
+}
+
+TEST(Exactness, FollowsFromDtypesAlone) {
+  EXPECT_EQ(exactness_of(true, DType::F32, DType::BF16), Exactness::BitExact);
+  EXPECT_EQ(exactness_of(true, DType::F32, DType::F32), Exactness::BitExact);
+  EXPECT_EQ(exactness_of(true, DType::F32, DType::F16), Exactness::Lossy);
+  EXPECT_EQ(exactness_of(false, DType::F16, DType::BF16), Exactness::Lossy);
+  EXPECT_EQ(exactness_of(false, DType::BF16, DType::F16), Exactness::Lossy);
+  EXPECT_EQ(exactness_of(false, DType::F32, DType::F64), Exactness::Exact);
+  EXPECT_EQ(exactness_of(false, DType::U8, DType::U8), Exactness::BitExact);
+}
+
+}  // namespace
+}  // namespace ckfs

@@ -1,0 +1,85 @@
+// A small checkpoint in memory for tests of views and layouts, told shard by shard. Tensor data are
+// numbers that differ from tensor to tensor; scales are all 1.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/checked.h"
+#include "source/catalog.h"
+#include "support/memory_source.h"
+
+namespace ckfs {
+
+struct ModelTensor {
+  std::string name;
+  DType dtype = DType::BF16;
+  std::vector<std::int64_t> shape;
+  bool scaled = false;  // FP8 with one scale for the whole tensor, a companion beside it
+};
+
+class ModelCatalog {
+ public:
+  ModelCatalog& shard(const std::string& path, const std::vector<ModelTensor>& tensors) {
+    Shard shard{
+        path, source_->add(path, std::vector<std::byte>(1 << 16, std::byte(++shards_))), {}};
+    std::uint64_t offset = 0;
+    for (const ModelTensor& tensor : tensors) {
+      const StorageId storage = add_storage(shard.file, offset, tensor.dtype, tensor.shape);
+      shard.tensors.push_back(builder_.add_tensor(tensor.name, tensor.shape, storage));
+      if (!tensor.scaled) continue;
+      const std::vector<std::int64_t> one{1, 1};
+      const StorageId scale = add_storage(shard.file, offset, DType::F32, one);
+      builder_.add_tensor(tensor.name + "_scale_inv", one, scale);
+      builder_.set_encoding(storage, BlockScale{scale, tensor.shape[0], tensor.shape[1],
+                                                tensor.shape[0], tensor.shape[1]});
+      builder_.set_quantization("fp8 (one block)");
+    }
+    builder_.add_shard(std::move(shard));
+    builder_.add_file({path, *source_->find(path)});
+    return *this;
+  }
+
+  ModelCatalog& config(std::string text) {
+    model_.config = std::move(text);
+    return *this;
+  }
+
+  ModelCatalog& side_file(const std::string& path, std::string_view text) {
+    const SourceFile file{path, source_->add_text(path, text)};
+    model_.side_files.push_back(file);
+    builder_.add_file(file);
+    return *this;
+  }
+
+  ModelCatalog& obstacle(std::string tensor, std::string reason) {
+    builder_.add_obstacle(std::move(tensor), std::move(reason));
+    return *this;
+  }
+
+  std::shared_ptr<const Catalog> build() {
+    builder_.set_model(std::move(model_));
+    return std::move(builder_).build();
+  }
+
+  MemorySource& source() { return *source_; }
+
+ private:
+  StorageId add_storage(FileId file, std::uint64_t& offset, DType dtype,
+                        const std::vector<std::int64_t>& shape) {
+    const std::int64_t numel = *checked_numel(shape);
+    const std::vector<Extent> extents{{file, offset, *nbytes(dtype, numel)}};
+    offset += extents[0].nbytes;
+    return builder_.add_storage(dtype, numel, extents);
+  }
+
+  std::unique_ptr<MemorySource> source_ = std::make_unique<MemorySource>();
+  CatalogBuilder builder_{"safetensors"};
+  ModelDirectory model_;
+  int shards_ = 0;
+};
+
+}  // namespace ckfs

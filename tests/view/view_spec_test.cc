@@ -1,0 +1,108 @@
+#include <array>
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include "view/view.h"
+#include "view/view_table.h"
+
+namespace ckfs {
+namespace {
+
+std::string canonical(std::string_view spelling) {
+  const Result<ViewSpec> spec = parse_view_spec(spelling);
+  return spec ? spec->canonical() : spec.error().message();
+}
+
+ErrorCode code(std::string_view spelling) {
+  const Result<ViewSpec> spec = parse_view_spec(spelling);
+  return spec ? ErrorCode::Internal : spec.error().code();
+}
+
+TEST(ParseSize, KnowsDecimalAndBinaryUnits) {
+  EXPECT_EQ(parse_size("4096"), 4096u);
+  EXPECT_EQ(parse_size("5GB"), 5'000'000'000u);
+  EXPECT_EQ(parse_size("2MB"), 2'000'000u);
+  EXPECT_EQ(parse_size("3KB"), 3'000u);
+  EXPECT_EQ(parse_size("1KiB"), 1024u);
+  EXPECT_EQ(parse_size("64MiB"), 67'108'864u);
+  EXPECT_EQ(parse_size("2GiB"), 2'147'483'648u);
+  EXPECT_EQ(parse_size("18446744073709551615"), ~std::uint64_t{0});
+}
+
+TEST(ParseSize, RefusesWhatIsNoSize) {
+  for (const char* text : {"", "GB", "-1", "+1", " 1", "1 GB", "1gb", "1TB", "1.5GB", "0x10", "1G",
+                           "18446744073709551616", "20000000000GB", "1GBGB"}) {
+    const auto size = parse_size(text);
+    ASSERT_FALSE(size) << text;
+    EXPECT_EQ(size.error().code(), ErrorCode::InvalidArgument) << text;
+  }
+}
+
+TEST(ViewSpec, SpellsSizesInTheShortestWay) {
+  EXPECT_EQ(canonical("bf16-safetensors@max_shard=5000000000"), "bf16-safetensors@max_shard=5GB");
+  EXPECT_EQ(canonical("bf16-safetensors@max_shard=5000MB"), "bf16-safetensors@max_shard=5GB");
+  EXPECT_EQ(canonical("bf16-safetensors@max_shard=67108864"), "bf16-safetensors@max_shard=64MiB");
+  EXPECT_EQ(canonical("bf16-safetensors@max_shard=0100"), "bf16-safetensors@max_shard=100");
+  EXPECT_EQ(canonical("bf16-safetensors@max_shard=1000"), "bf16-safetensors@max_shard=1KB");
+  EXPECT_EQ(canonical("bf16-safetensors@max_shard=1025"), "bf16-safetensors@max_shard=1025");
+}
+
+TEST(ViewSpec, SortsKeysAndLeavesDefaultsOut) {
+  EXPECT_EQ(canonical("bf16-safetensors@max_shard=1MB,experts=source,cast=all"),
+            "bf16-safetensors@cast=all,max_shard=1MB");
+  EXPECT_EQ(canonical("bf16-safetensors@experts=source"), "bf16-safetensors");
+  EXPECT_EQ(canonical("fp32-consolidated@max_shard=5000MB,format=safetensors"),
+            "fp32-consolidated");
+  EXPECT_EQ(canonical("fp32-safetensors@max_shard=5GB"), "fp32-safetensors@max_shard=5GB");
+}
+
+TEST(ViewSpec, RefusesUnknownViews) {
+  for (const char* spelling : {"", "@", "bf16", ".ckfs", "maxtext-scanned", "BF16-safetensors"}) {
+    EXPECT_EQ(code(spelling), ErrorCode::NotFound) << spelling;
+  }
+}
+
+TEST(ViewSpec, RefusesBadParameters) {
+  EXPECT_EQ(canonical("fp16-safetensors@cast=all"),
+            "fp16-safetensors@cast=all: fp16-safetensors has no parameter \"cast\"");
+  EXPECT_EQ(canonical("bf16-safetensors@cast=some"),
+            "bf16-safetensors@cast=some: cast \"some\" is not one of: quantized, all");
+  EXPECT_EQ(canonical("fp32-consolidated@format=bin"),
+            "fp32-consolidated@format=bin: format \"bin\" is not one of: safetensors");
+  EXPECT_EQ(canonical("bf16-safetensors@max_shard=0"),
+            "bf16-safetensors@max_shard=0: max_shard 0 < 1");
+  EXPECT_EQ(canonical("bf16-safetensors@max_shard=1KB,max_shard=1KB"),
+            "bf16-safetensors@max_shard=1KB,max_shard=1KB: max_shard comes twice");
+  EXPECT_EQ(canonical("fp32-consolidated@max_shard=5GB,max_shard=5GB"),
+            "fp32-consolidated@max_shard=5GB,max_shard=5GB: max_shard comes twice");
+  for (const char* spelling :
+       {"bf16-safetensors@", "bf16-safetensors@cast", "bf16-safetensors@cast=",
+        "bf16-safetensors@cast=all,", "bf16-safetensors@,cast=all", "bf16-safetensors@cast=a/b",
+        "bf16-safetensors@max_shard=1@cast=all", "source@cast=all", "bf16-safetensors@=all"}) {
+    EXPECT_EQ(code(spelling), ErrorCode::InvalidArgument) << spelling;
+  }
+}
+
+RC_GTEST_PROP(ViewSpec, CanonicalNamesStandForThemselves, ()) {
+  const auto bytes = *rc::gen::inRange<std::uint64_t>(1, std::uint64_t{1} << 62);
+  const auto unit = *rc::gen::element<std::uint64_t>(1, 1000, 1 << 20, 1'000'000'000);
+  const std::uint64_t size = bytes / unit * unit + unit;
+  const auto first = parse_view_spec(fmt::format("bf16-safetensors@max_shard={}", size));
+  RC_ASSERT(first.has_value());
+  RC_ASSERT(parse_size(first->parameters.at("max_shard")) == size);
+  RC_ASSERT(canonical(first->canonical()) == first->canonical());
+}
+
+TEST(ViewTable, NamesEachViewAndParameterOnce) {
+  std::map<std::string_view, int> views;
+  for (const ViewRow& row : view_table()) {
+    EXPECT_EQ(++views[row.name], 1) << row.name;
+    EXPECT_EQ(canonical(row.name), row.name);
+    for (std::size_t i = 1; i < row.parameters.size(); ++i) {
+      EXPECT_LT(row.parameters[i - 1].key, row.parameters[i].key);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ckfs

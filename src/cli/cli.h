@@ -58,6 +58,10 @@ Result<void> print(std::string_view text);
 /// A whole decimal number. Errors: InvalidArgument, naming `thing`.
 Result<std::uint64_t> parse_number(const std::string& thing, const std::string& text);
 
+/// `path` from the root, without "." and "..": what a daemon, whose directory is /, can use.
+/// Symbolic links stay: a dead mount cannot be resolved.
+Result<std::string> absolute_path(const std::string& path);
+
 /// `text` in one line: control characters become spaces or \xNN, so that a name in a checkpoint
 /// cannot forge messages or steer a terminal.
 std::string one_line(std::string_view text);

@@ -61,25 +61,29 @@ bool tell(int pipe, std::string_view text) {
 constexpr char kReady = 'r';
 constexpr char kFailed = 'f';
 
-void leave_terminal(const CommonOptions& options) {
-  const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
-  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) (void)::dup2(null.get(), fd);
+/// A daemon has no stderr that somebody reads, and a source that changed has to be told somewhere.
+void log_to_system(const CommonOptions& options) {
   if (!options.log_file.empty()) return;
-  // From here on nobody sees stderr, and a source that changed has to be told somewhere.
   auto sink = std::make_shared<spdlog::sinks::syslog_sink_mt>("ckfs", LOG_PID, LOG_DAEMON, false);
   auto logger = std::make_shared<spdlog::logger>("ckfs", std::move(sink));
   logger->set_level(spdlog::default_logger()->level());
   spdlog::set_default_logger(std::move(logger));
 }
 
+void leave_terminal() {
+  const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) (void)::dup2(null.get(), fd);
+}
+
 [[noreturn]] void run_daemon(const MountCommand& command, UniqueFd pipe) {
   ::setsid();
   // Not to keep the directory busy that ckfs was started in.
   (void)!::chdir("/");
+  log_to_system(command.words.common);
   const Result<void> served = serve(command, [&] {
     // A parent that is gone was interrupted: its user does not want the mount.
     if (!tell(pipe.get(), std::string_view(&kReady, 1))) ::kill(::getpid(), SIGTERM);
-    leave_terminal(command.words.common);
+    leave_terminal();
     pipe.reset();
   });
   if (!served) {
@@ -127,15 +131,6 @@ Result<void> mount_in_background(const MountCommand& command) {
   if (daemon == 0) run_daemon(command, std::move(writing));
   writing.reset();
   return await_daemon(daemon, reading, command.mountpoint);
-}
-
-Result<std::string> absolute_path(const std::string& path) {
-  std::error_code error;
-  const std::filesystem::path absolute = std::filesystem::absolute(path, error);
-  if (error) return system_failure(error.value(), path, "resolve");
-  std::string text = absolute.lexically_normal().native();
-  while (text.size() > 1 && text.back() == '/') text.pop_back();
-  return text;
 }
 
 Result<void> mount(MountCommand command) {

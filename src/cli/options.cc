@@ -4,7 +4,7 @@
 // own converters are not used for values: their messages span lines and name C++ types.
 #include <cerrno>
 #include <charconv>
-#include <signal.h>
+#include <filesystem>
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
@@ -115,7 +115,8 @@ void add_common(CLI::App& verb, CommonOptions& options, Tuning tuning) {
   }
   add_value(verb, options, "log_level", "debug|info|warn|error|off",
             "what is logged (default warn; mount: info)", group);
-  add_value(verb, options, "log_file", "FILE", "where the log goes (default: stderr)", group);
+  add_value(verb, options, "log_file", "FILE",
+            "where the log goes (default: stderr; mount: the system log)", group);
 }
 
 Result<void> start_log(const CommonOptions& options) {
@@ -155,6 +156,15 @@ Result<bool> write_stdout(std::span<const std::byte> bytes) {
 Result<void> print(std::string_view text) {
   CKFS_TRY_VOID(write_stdout(std::as_bytes(std::span(text))));
   return {};
+}
+
+Result<std::string> absolute_path(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path absolute = std::filesystem::absolute(path, error);
+  if (error) return system_failure(error.value(), path, "resolve");
+  std::string text = absolute.lexically_normal().native();
+  while (text.size() > 1 && text.back() == '/') text.pop_back();
+  return text;
 }
 
 std::string one_line(std::string_view text) {

@@ -1,0 +1,60 @@
+// The index against one that Python's json wrote (tests/data/format/make.py). Broken ones:
+// malformed_test.cc.
+#include "format/hf_index.h"
+
+#include <fstream>
+#include <gtest/gtest.h>
+#include <iterator>
+
+namespace ckfs {
+namespace {
+
+std::string read_file(const std::string& path) {
+  std::ifstream in(std::string(CKFS_TEST_DATA) + "/" + path, std::ios::binary);
+  EXPECT_TRUE(in) << path;
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+TEST(HfIndex, IsWrittenAsPythonWritesIt) {
+  const std::string text = read_file("format/index.json");
+  const auto index = parse_hf_index(text, "index.json");
+  ASSERT_TRUE(index) << index.error().message();
+  std::vector<IndexName> names;
+  for (std::size_t i = 0; i < index->size(); ++i) {
+    names.push_back({(*index)[i].name, index->files()[(*index)[i].file]});
+  }
+  EXPECT_EQ(render_hf_index(names, 12345678901234), text);
+  EXPECT_EQ(measure_hf_index(names, 12345678901234), text.size());
+}
+
+TEST(HfIndex, FindsTheFileOfATensorWhateverTheOrderInTheText) {
+  const std::string text =
+      R"({"weight_map": {"z": "2.safetensors", "\u0061\u00e9": "1.safetensors", "m": "sub/3.st"}, "metadata":
+          {"weight_map": {"no": 1}, "total": [1, {}]}})";
+  const auto index = parse_hf_index(text, "index.json");
+  ASSERT_TRUE(index) << index.error().message();
+  EXPECT_EQ(index->files()[*index->find("z")], "2.safetensors");
+  EXPECT_EQ(index->files()[*index->find("aé")], "1.safetensors");
+  EXPECT_EQ(index->files()[*index->find("m")], "sub/3.st");
+  EXPECT_FALSE(index->find("no"));
+  EXPECT_FALSE(index->find(""));
+  EXPECT_EQ((*index)[0].name, "aé");
+  EXPECT_EQ(index->files().size(), 3U);
+}
+
+TEST(HfIndex, OfNoTensorsIsStillAnIndex) {
+  EXPECT_EQ(render_hf_index({}, 0),
+            "{\n  \"metadata\": {\n    \"total_size\": 0\n  },\n  \"weight_map\": {}\n}\n");
+}
+
+TEST(HfIndex, LimitsHowManyNamesItHolds) {
+  std::string text = "{\"weight_map\":{";
+  for (std::size_t i = 0; i <= kMaxIndexNames; ++i) text += fmt::format("\"{}\":\"f\",", i);
+  text += "\"x\":\"f\"}}";
+  const auto index = parse_hf_index(text, "index.json");
+  ASSERT_FALSE(index);
+  EXPECT_EQ(index.error().message(), "index.json: more than 1000000 names");
+}
+
+}  // namespace
+}  // namespace ckfs

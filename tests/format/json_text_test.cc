@@ -1,0 +1,132 @@
+// Edits of config.json: against the reference's own output where there is one, else against text
+// written out by hand. Broken ones: malformed_test.cc.
+#include "format/json_text.h"
+
+#include <fstream>
+#include <gtest/gtest.h>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+namespace ckfs {
+namespace {
+
+std::string read_file(const std::string& path) {
+  std::ifstream in(std::string(CKFS_TEST_DATA) + "/" + path, std::ios::binary);
+  EXPECT_TRUE(in) << path;
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+std::string dense(std::string_view text, std::string_view dtype = "bfloat16") {
+  const auto edited = dense_config(text, dtype, "config.json");
+  EXPECT_TRUE(edited) << edited.error().message();
+  return edited.value_or("");
+}
+
+TEST(DenseConfig, EqualsTheReferencesConfig) {
+  for (const std::string name : {"deepseek-v3-fp8", "deepseek-v31-ue8m0", "qwen-fp8-bf16-scale"}) {
+    EXPECT_EQ(dense(read_file("hf/" + name + "/source/config.json")),
+              read_file("hf/" + name + "/expected/bf16-safetensors/config.json"))
+        << name;
+  }
+  const std::string llama = read_file("hf/llama-bf16/source/config.json");
+  EXPECT_EQ(dense(llama, "float16"),
+            read_file("hf/llama-bf16/expected/fp16-safetensors/config.json"));
+  EXPECT_EQ(dense(llama, "float32"),
+            read_file("hf/llama-bf16/expected/fp32-safetensors/config.json"));
+  EXPECT_EQ(dense(llama), llama);
+}
+
+TEST(DenseConfig, RemovesAMemberWithItsCommaWhereverItStands) {
+  EXPECT_EQ(dense(R"({"quantization_config": {"a": 1}, "dtype": "float16", "b": 2})"),
+            R"({"dtype": "bfloat16", "b": 2})");
+  EXPECT_EQ(dense(R"({"dtype": "float16", "quantization_config": null, "b": 2})"),
+            R"({"dtype": "bfloat16", "b": 2})");
+  EXPECT_EQ(dense(R"({"dtype": "float16", "b": 2, "quantization_config": [1, "}"] })"),
+            R"({"dtype": "bfloat16", "b": 2 })");
+  EXPECT_EQ(
+      dense(R"({"compression_config":1,"quantization_config":{"dtype":"float16"},"dtype":"half",)"
+            R"("compression_config2":1})"),
+      R"({"dtype":"bfloat16","compression_config2":1})");
+  EXPECT_EQ(dense(R"({"dtype":"float","quantization_config":{},"compression_config":{}})"),
+            R"({"dtype":"bfloat16"})");
+}
+
+TEST(DenseConfig, RemovesItAtEveryLevelEvenAsTheOnlyMember) {
+  EXPECT_EQ(
+      dense("{\n  \"dtype\": \"bfloat16\",\n  \"text_config\": {\n    \"quantization_config\": "
+            "{}\n  },\n  \"list\": [{\"x\": {\"a\": 1, \"compression_config\": 1}}]\n}\n"),
+      "{\n  \"dtype\": \"bfloat16\",\n  \"text_config\": {},\n  \"list\": [{\"x\": {\"a\": "
+      "1}}]\n}\n");
+}
+
+TEST(DenseConfig, FindsKeysThatAreWrittenWithEscapes) {
+  EXPECT_EQ(dense(R"({"quantiz\u0061tion_config": {}, "\u0064type": "float16"})"),
+            R"({"\u0064type": "bfloat16"})");
+}
+
+TEST(DenseConfig, SetsDtypesOfNestedConfigsButNothingThatIsNoFloatDtype) {
+  EXPECT_EQ(
+      dense(R"({"torch_dtype": "float32", "vision_config": {"dtype": "float16", "x": "float16"},
+                      "audio": {"dtype": null}, "k": {"dtype": "int8"}, "j": {"dtype": ["float16"]}})"),
+      R"({"torch_dtype": "bfloat16", "vision_config": {"dtype": "bfloat16", "x": "float16"},
+                      "audio": {"dtype": null}, "k": {"dtype": "int8"}, "j": {"dtype": ["float16"]}})");
+}
+
+TEST(DenseConfig, AddsTorchDtypeAsTheLastMemberInTheFilesOwnStyle) {
+  EXPECT_EQ(dense("{\n    \"a\": 1,\n    \"b\": 2\n}\n"),
+            "{\n    \"a\": 1,\n    \"b\": 2,\n    \"torch_dtype\": \"bfloat16\"\n}\n");
+  EXPECT_EQ(dense("{\r\n\t\"a\": 1\r\n}"),
+            "{\r\n\t\"a\": 1,\r\n\t\"torch_dtype\": \"bfloat16\"\r\n}");
+  EXPECT_EQ(dense(R"({"a": 1})"), R"({"a": 1, "torch_dtype": "bfloat16"})");
+  EXPECT_EQ(dense(R"({"a":1,"b":2})"), R"({"a":1,"b":2,"torch_dtype": "bfloat16"})");
+  EXPECT_EQ(dense("{}"), R"({"torch_dtype": "bfloat16"})");
+  EXPECT_EQ(dense("{\n  \"a\": 1,\n  \"quantization_config\": {}\n}"),
+            "{\n  \"a\": 1,\n  \"torch_dtype\": \"bfloat16\"\n}");
+  EXPECT_EQ(dense("{\n  \"quantization_config\": {}\n}"), "{\n  \"torch_dtype\": \"bfloat16\"\n}");
+  EXPECT_EQ(dense(R"({"nested": {"dtype": "float16"}})"),
+            R"({"nested": {"dtype": "bfloat16"}, "torch_dtype": "bfloat16"})");
+}
+
+TEST(DenseConfig, KeepsEveryOtherByteOfNumbersEscapesAndSpaces) {
+  const std::string text =
+      " {\"eps\" : 1e-06,\n\t\"big\":1.0000000000000000001, \"s\":\"\\u00e9\\/ü,}\" ,\"dtype\":"
+      "\"bfloat16\", \"limits\":[0.0,Infinity, -Infinity,NaN]}\n\n";
+  EXPECT_EQ(dense(text), text);
+}
+
+TEST(FindQuantization, TakesTheFirstPlaceThatHasOne) {
+  const auto find = [](std::string_view text) {
+    auto found = find_quantization(text, "config.json");
+    EXPECT_TRUE(found) << found.error().message();
+    return found.value_or(std::nullopt);
+  };
+  EXPECT_FALSE(find(R"({"a": {"b": [1, {"c": 2}]}})"));
+  EXPECT_FALSE(find(R"({"quantization_config": null})"));
+  EXPECT_EQ(find(R"({"quantization_config": {"quant_method": "fp8"},
+                     "text_config": {"quantization_config": {"quant_method": "x"}}})")
+                ->method,
+            "fp8");
+  EXPECT_EQ(find(R"({"compression_config": {"quant_method": "y"},
+                     "text_config": {"quantization_config": {"quant_method": "x"}}})")
+                ->method,
+            "x");
+  EXPECT_EQ(find(R"({"compression_config": {"quant_method": "y"}})")->method, "y");
+  EXPECT_EQ(find(R"({"thinker": {"llm": {"quantization_config": {"quant_method": "z"}}}})")->method,
+            "z");
+  EXPECT_EQ(find(R"({"quantization_config": {"load_in_4bit": true}})")->method, "");
+}
+
+TEST(FindQuantization, ReadsTheBlockSize) {
+  const auto block = [](const std::string& value) {
+    const auto found = find_quantization(
+        R"({"quantization_config": {"quant_method": "fp8", "weight_block_size": )" + value + "}}",
+        "config.json");
+    EXPECT_TRUE(found) << found.error().message();
+    return found.value().value().weight_block_size;
+  };
+  EXPECT_EQ(block("[128, 64]"), (std::array<std::int64_t, 2>{128, 64}));
+  EXPECT_EQ(block("null"), std::nullopt);
+}
+
+}  // namespace
+}  // namespace ckfs

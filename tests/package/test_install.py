@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+"""What `cmake --install` puts into a prefix works from there: the program, the mount helper's place,
+man pages, completions, and the library for a C++ program that says find_package(ckfs)."""
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = pathlib.Path(os.environ.get("CKFS_BUILD", ROOT / "build/release"))
+SOURCE = ROOT / "tests/data/hf/deepseek-v3-fp8/source"
+
+
+def run(*command, **options):
+    done = subprocess.run([str(word) for word in command], stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options)
+    if done.returncode != 0:
+        raise AssertionError(f"{command}: exit {done.returncode}\n{done.stdout.decode()}")
+    return done.stdout
+
+
+class Install(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.work = pathlib.Path(tempfile.mkdtemp(prefix="ckfs-install-"))
+        cls.addClassCleanup(shutil.rmtree, cls.work)
+        cls.prefix = cls.work / "prefix"
+        run("cmake", "--install", BUILD, "--prefix", cls.prefix)
+
+    def test_program_runs_and_tells_the_version_of_the_project(self):
+        version = re.search(r"project\(ckfs VERSION (\S+)", (ROOT / "CMakeLists.txt").read_text())
+        self.assertEqual(f"ckfs {version[1]}\n".encode(),
+                         run(self.prefix / "bin/ckfs", "--version"))
+
+    def test_has_what_an_administrator_needs(self):
+        for path in ("sbin/mount.ckfs", "share/man/man1/ckfs.1", "share/man/man8/mount.ckfs.8",
+                     "share/bash-completion/completions/ckfs", "share/zsh/vendor-completions/_ckfs",
+                     "share/fish/vendor_completions.d/ckfs.fish"):
+            with self.subTest(path=path):
+                self.assertGreater((self.prefix / path).stat().st_size, 0)
+        self.assertTrue(os.access(self.prefix / "sbin/mount.ckfs", os.X_OK))
+
+    def test_library_serves_a_program_that_finds_the_package(self):
+        build = self.work / "example"
+        run("cmake", "-S", ROOT / "tests/example", "-B", build, "-G", "Ninja",
+            f"-DCMAKE_PREFIX_PATH={self.prefix}", "-DCMAKE_BUILD_TYPE=Release")
+        run("cmake", "--build", build)
+        programs = [path for path in build.iterdir()
+                    if path.is_file() and os.access(path, os.X_OK)]
+        self.assertEqual(1, len(programs), programs)
+        told = run(programs[0], SOURCE).decode()
+        self.assertIn("bf16-safetensors", told)
+
+    def test_headers_of_the_library_name_no_path_of_this_tree(self):
+        for path in self.prefix.rglob("*.cmake"):
+            self.assertNotIn(str(ROOT), path.read_text(), path)
+        self.assertEqual(sorted(p.name for p in (ROOT / "include/ckfs").iterdir()),
+                         sorted(p.name for p in (self.prefix / "include/ckfs").iterdir()))
+
+
+class Layers(unittest.TestCase):
+    """The layering check fails when it should."""
+
+    def test_include_of_a_folder_below_is_told_with_its_rule(self):
+        with tempfile.TemporaryDirectory(prefix="ckfs-layers-") as work:
+            tree = pathlib.Path(work)
+            (tree / "tests/lint").mkdir(parents=True)
+            shutil.copy(ROOT / "tests/lint/layers", tree / "tests/lint/layers")
+            (tree / "src").mkdir()
+            shutil.copy(ROOT / "src/CMakeLists.txt", tree / "src/CMakeLists.txt")
+            for folder in ("base", "engine"):
+                (tree / "src" / folder).mkdir()
+            (tree / "src/engine/good.cc").write_text('#include "base/error.h"\n')
+            (tree / "src/base/bad.cc").write_text('#include <string>\n#include "engine/engine.h"\n')
+            done = subprocess.run([sys.executable, tree / "tests/lint/layers"],
+                                  stdout=subprocess.PIPE, text=True)
+            self.assertEqual(1, done.returncode)
+            self.assertEqual(['src/base/bad.cc:2: "engine/engine.h": base may include only base'],
+                             done.stdout.splitlines())
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -40,7 +40,7 @@ if(NOT CMAKE_CROSSCOMPILING)
       VERBATIM)
     list(APPEND completions ${output})
   endforeach()
-  add_custom_target(completions DEPENDS ${completions})
+  add_custom_target(completions ALL DEPENDS ${completions})
   install(FILES ${completion_dir}/ckfs.bash RENAME ckfs COMPONENT runtime
     DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
   install(FILES ${completion_dir}/ckfs.zsh RENAME _ckfs COMPONENT runtime

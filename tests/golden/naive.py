@@ -8,7 +8,7 @@ import json
 import math
 import struct
 
-ELEMENT = {"F32": "f", "F16": "e", "BF16": None}
+ELEMENT = {"F64": "d", "F32": "f", "F16": "e", "BF16": None}
 
 
 class Tensor:
@@ -28,6 +28,17 @@ def read(path):
         tensors[name] = Tensor(entry["dtype"], entry["shape"],
                                data[8 + length + begin:8 + length + end])
     return tensors
+
+
+def write(path, tensors):
+    """{name: Tensor} as one safetensors file, in the order of the dictionary"""
+    header, body = {}, b""
+    for name, tensor in tensors.items():
+        header[name] = {"dtype": tensor.dtype, "shape": tensor.shape,
+                        "data_offsets": [len(body), len(body) + len(tensor.data)]}
+        body += tensor.data
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + body)
 
 
 def read_all(directory):
@@ -109,9 +120,11 @@ def decoded(weight, scale, block_rows, block_columns):
 
 
 def view(source, dtype):
-    """{name: Tensor} of the fp16- or fp32-safetensors view of a directory."""
+    """{name: Tensor} of a directory in a view that casts every float to `dtype`."""
     stored = read_all(source)
-    config = json.loads((source / "config.json").read_text())
+    config = {}
+    if (source / "config.json").exists():
+        config = json.loads((source / "config.json").read_text())
     block = config.get("quantization_config", {}).get("weight_block_size")
     tensors = {}
     for name, tensor in stored.items():
@@ -122,6 +135,8 @@ def view(source, dtype):
             numbers = decoded(tensor, scale, *block)
         elif tensor.dtype in ELEMENT and tensor.dtype != dtype:
             numbers = values(tensor)
+            if tensor.dtype == "F64":  # by way of F32, as torch
+                numbers = [to_f32(number) for number in numbers]
         else:
             tensors[name] = tensor
             continue

@@ -42,6 +42,11 @@ ScaleKernel scale(DType from, DType to);
 ScaleBlocksKernel scale_blocks(DType from, DType to);
 TransposeBand transpose_band(std::size_t element_bytes);
 }  // namespace avx2
+
+namespace avx512 {  // Requires: vectors() >= Vectors::Avx512
+ScaleKernel scale(DType from, DType to);
+ScaleBlocksKernel scale_blocks(DType from, DType to);
+}  // namespace avx512
 #endif
 
 }  // namespace ckfs

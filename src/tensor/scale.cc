@@ -8,6 +8,9 @@ namespace ckfs {
 
 ScaleKernel find_scale(DType from, DType to, KernelSet set) {
 #ifdef __x86_64__
+  if (set == KernelSet::Fast && vectors() >= Vectors::Avx512) {
+    if (ScaleKernel kernel = avx512::scale(from, to)) return kernel;
+  }
   if (set == KernelSet::Fast && vectors() >= Vectors::Avx2) {
     if (ScaleKernel kernel = avx2::scale(from, to)) return kernel;
   }
@@ -18,6 +21,9 @@ ScaleKernel find_scale(DType from, DType to, KernelSet set) {
 
 ScaleBlocksKernel find_scale_blocks(DType from, DType to, KernelSet set) {
 #ifdef __x86_64__
+  if (set == KernelSet::Fast && vectors() >= Vectors::Avx512) {
+    if (ScaleBlocksKernel kernel = avx512::scale_blocks(from, to)) return kernel;
+  }
   if (set == KernelSet::Fast && vectors() >= Vectors::Avx2) {
     if (ScaleBlocksKernel kernel = avx2::scale_blocks(from, to)) return kernel;
   }

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 
 #include "base/error.h"
 #include "tensor/kernel_sets.h"
@@ -75,10 +76,8 @@ Nest reduce(std::span<const CopyLoop> loops, std::size_t element_bytes) {
   for (const CopyLoop& loop : loops) {
     if (loop.count > 1) nest.loops[nest.depth++] = loop;
   }
-  std::stable_sort(nest.loops.begin(), nest.loops.begin() + static_cast<std::ptrdiff_t>(nest.depth),
-                   [](const CopyLoop& a, const CopyLoop& b) {
-                     return std::abs(a.out_stride) > std::abs(b.out_stride);
-                   });
+  std::ranges::sort(std::span(nest.loops).first(nest.depth), std::ranges::greater{},
+                    [](const CopyLoop& loop) { return std::abs(loop.out_stride); });
   for (std::size_t i = nest.depth; i-- > 1;) {
     const CopyLoop outer = nest.loops[i - 1];
     const CopyLoop inner = nest.loops[i];

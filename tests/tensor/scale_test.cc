@@ -1,5 +1,6 @@
 // Scaled decoding of F8: the reference against exact test vectors and an independent computation,
 // the fast set against the reference on all codes and edge scales.
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -9,6 +10,7 @@
 #include <random>
 #include <vector>
 
+#include "tensor/fast_sets.h"
 #include "tensor/kernel.h"
 
 namespace ckfs {
@@ -129,9 +131,12 @@ TEST(Scale, FastGivesTheBitsOfTheReference) {
       std::vector<std::byte> actual(expected.size());
       for (float scale : factors) {
         find_scale(from, to, KernelSet::Reference)(in.data(), scale, expected.data(), in.size());
-        find_scale(from, to)(in.data(), scale, actual.data(), in.size());
-        ASSERT_EQ(actual, expected) << name(from) << " to " << name(to) << ", scale " << std::hex
-                                    << std::bit_cast<std::uint32_t>(scale);
+        for (const auto& [set, kernel] : fast_scales(from, to)) {
+          kernel(in.data(), scale, actual.data(), in.size());
+          ASSERT_EQ(actual, expected)
+              << set << ": " << name(from) << " to " << name(to) << ", scale " << std::hex
+              << std::bit_cast<std::uint32_t>(scale);
+        }
       }
     }
   }
@@ -142,16 +147,18 @@ TEST(Scale, FastTakesAnyCountAndAlignment) {
   constexpr std::byte kGuard{0xa5};
   for (DType from : kFrom) {
     for (DType to : kTo) {
-      for (std::size_t count = 0; count <= 70; ++count) {
-        const std::byte* in = codes.data() + 255 - count - count % 5;
-        std::vector<std::byte> expected(count * bytes_of(to));
-        find_scale(from, to, KernelSet::Reference)(in, 0.37F, expected.data(), count);
-        std::vector<std::byte> out(expected.size() + 34, kGuard);
-        find_scale(from, to)(in, 0.37F, out.data() + 1, count);
-        ASSERT_TRUE(std::equal(expected.begin(), expected.end(), out.begin() + 1))
-            << name(from) << " to " << name(to) << ", " << count;
-        ASSERT_EQ(out.front(), kGuard);
-        ASSERT_EQ(std::count(out.end() - 33, out.end(), kGuard), 33);
+      for (const auto& [set, kernel] : fast_scales(from, to)) {
+        for (std::size_t count = 0; count <= 70; ++count) {
+          const std::byte* in = codes.data() + 255 - count - count % 5;
+          std::vector<std::byte> expected(count * bytes_of(to));
+          find_scale(from, to, KernelSet::Reference)(in, 0.37F, expected.data(), count);
+          std::vector<std::byte> out(expected.size() + 34, kGuard);
+          kernel(in, 0.37F, out.data() + 1, count);
+          ASSERT_TRUE(std::equal(expected.begin(), expected.end(), out.begin() + 1))
+              << set << ": " << name(from) << " to " << name(to) << ", " << count;
+          ASSERT_EQ(out.front(), kGuard);
+          ASSERT_EQ(std::count(out.end() - 33, out.end(), kGuard), 33);
+        }
       }
     }
   }
@@ -165,24 +172,28 @@ TEST(ScaleBlocks, EachElementTakesTheScaleOfItsBlock) {
   for (float& scale : factors) scale = static_cast<float>(random() % 1000) * 0x1p-13F;
   factors[1] = std::numeric_limits<float>::infinity();
   factors[2] = std::numeric_limits<float>::denorm_min();
+  const auto check = [&](DType from, DType to, std::size_t block, std::size_t first,
+                         std::size_t count) {
+    std::vector<std::byte> expected(count * bytes_of(to));
+    for (std::size_t i = 0; i < count; ++i) {  // one element at a time
+      find_scale(from, to, KernelSet::Reference)(in.data() + i, factors[(first + i) / block],
+                                                 expected.data() + i * bytes_of(to), 1);
+    }
+    auto kernels = fast_scale_blocks(from, to);
+    kernels.push_back({"reference", find_scale_blocks(from, to, KernelSet::Reference)});
+    for (const auto& [set, kernel] : kernels) {
+      std::vector<std::byte> actual(expected.size());
+      kernel(in.data(), factors.data(), first, block, actual.data(), count);
+      ASSERT_EQ(actual, expected) << set << ": " << name(from) << " to " << name(to) << ", block "
+                                  << block << ", first " << first << ", " << count;
+    }
+  };
   for (DType from : kFrom) {
     for (DType to : kTo) {
       for (std::size_t block : {1U, 7U, 16U, 32U, 100U, 128U, 1000U}) {
         for (std::size_t first : {0U, 1U, 5U, 127U, 128U, 300U}) {
           for (std::size_t count : {0U, 1U, 15U, 128U, 333U, 700U}) {
-            std::vector<std::byte> expected(count * bytes_of(to));
-            for (std::size_t i = 0; i < count; ++i) {  // one element at a time
-              find_scale(from, to, KernelSet::Reference)(in.data() + i,
-                                                         factors[(first + i) / block],
-                                                         expected.data() + i * bytes_of(to), 1);
-            }
-            for (KernelSet set : {KernelSet::Reference, KernelSet::Fast}) {
-              std::vector<std::byte> actual(expected.size());
-              find_scale_blocks(from, to, set)(in.data(), factors.data(), first, block,
-                                               actual.data(), count);
-              ASSERT_EQ(actual, expected) << name(from) << " to " << name(to) << ", block " << block
-                                          << ", first " << first << ", " << count;
-            }
+            check(from, to, block, first, count);
           }
         }
       }

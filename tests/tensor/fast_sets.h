@@ -1,0 +1,41 @@
+// Every fast kernel that this CPU can run, also those that a wider set hides from find_*().
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "tensor/kernel.h"
+#include "tensor/kernel_sets.h"
+
+namespace ckfs {
+
+template <typename Kernel>
+using NamedKernels = std::vector<std::pair<const char*, Kernel>>;
+
+inline NamedKernels<CastKernel> fast_casts(DType from, DType to) {
+  return {{"chosen", find_cast(from, to)}};
+}
+
+inline NamedKernels<ScaleKernel> fast_scales(DType from, DType to) {
+  NamedKernels<ScaleKernel> kernels = {{"chosen", find_scale(from, to)}};
+#ifdef __x86_64__
+  if (vectors() >= Vectors::Avx2) {
+    if (ScaleKernel kernel = avx2::scale(from, to)) kernels.emplace_back("avx2", kernel);
+  }
+#endif
+  return kernels;
+}
+
+inline NamedKernels<ScaleBlocksKernel> fast_scale_blocks(DType from, DType to) {
+  NamedKernels<ScaleBlocksKernel> kernels = {{"chosen", find_scale_blocks(from, to)}};
+#ifdef __x86_64__
+  if (vectors() >= Vectors::Avx2) {
+    if (ScaleBlocksKernel kernel = avx2::scale_blocks(from, to)) {
+      kernels.emplace_back("avx2", kernel);
+    }
+  }
+#endif
+  return kernels;
+}
+
+}  // namespace ckfs

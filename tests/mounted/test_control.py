@@ -1,0 +1,81 @@
+"""SEMANTICS: .ckfs."""
+
+import json
+import os
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import mounted_fs
+from mounted_fs import ckfs
+
+SHARD = "fp32-safetensors/" + mounted_fs.Checkpoint.SHARDS[0]
+
+
+class Control(mounted_fs.TestCase):
+    def test_files_have_size_zero_and_content(self):
+        mount = self.mount()
+        self.assertEqual(os.listdir(mount / ".ckfs"), ["status.json", "views.json"])
+        for name in os.listdir(mount / ".ckfs"):
+            path = mount / ".ckfs" / name
+            self.assertEqual(os.stat(path).st_size, 0)
+            self.assertEqual(json.loads(path.read_text())["version"], 1)
+
+    def test_views_lists_every_file_of_every_view(self):
+        mount = self.mount()
+        views = json.loads((mount / ".ckfs/views.json").read_text())["views"]
+        listed = {view["name"]: {f["path"]: f["size"] for f in view["files"]} for view in views}
+        found = {}
+        for view in os.listdir(mount.target):
+            if view == ".ckfs":
+                continue
+            top = mount / view
+            found[view] = {
+                str(pathlib.Path(directory, name).relative_to(top)): os.stat(
+                    pathlib.Path(directory, name)
+                ).st_size
+                for directory, _, names in os.walk(top)
+                for name in names
+            }
+        self.assertEqual(listed, found)
+
+    def test_status_counts_what_was_read(self):
+        mount = self.mount("direct")
+        before = mount.status()
+        size = len((mount / SHARD).read_bytes())
+        after = mount.status()
+        self.assertEqual(after["bytes_to_readers"] - before["bytes_to_readers"], size)
+        self.assertGreater(after["requests"], before["requests"])
+        needed = sum(
+            len(data) for name, data in self.checkpoint.tensors.items() if ".00001." in name
+        )
+        self.assertGreaterEqual(after["source_bytes"], needed)
+        self.assertLessEqual(after["source_bytes"], int(needed * 1.02) + 100_000)
+
+    def test_a_snapshot_stays_as_it_was_opened(self):
+        mount = self.mount("direct")
+        with open(mount / ".ckfs/status.json", "rb", buffering=0) as file:
+            first = os.pread(file.fileno(), 1 << 20, 0)
+            (mount / SHARD).read_bytes()
+            self.assertEqual(os.pread(file.fileno(), 1 << 20, 0), first)
+        self.assertNotEqual((mount / ".ckfs/status.json").read_bytes(), first)
+
+    def test_stats_reads_it(self):
+        mount = self.mount()
+        (mount / SHARD).read_bytes()
+        told = json.loads(ckfs("stats", mount.target, "--json").stdout)
+        self.assertEqual(told["bytes_to_readers"], mount.status()["bytes_to_readers"])
+        self.assertIn("requests", ckfs("stats", mount.target).stdout)
+
+    def test_mounting_and_listing_read_no_tensor_data(self):
+        mount = self.mount()
+        headers = mount.status()["source_bytes"]
+        self.assertLess(headers, 100_000)
+        for directory, _, names in os.walk(mount.target):
+            for name in names:
+                os.stat(os.path.join(directory, name))
+        self.assertEqual(mount.status()["source_bytes"], headers)
+
+
+if __name__ == "__main__":
+    mounted_fs.main()

@@ -1,0 +1,200 @@
+"""SEMANTICS: how mounts end, and what their readers see of it."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import mounted_fs
+from mounted_fs import CKFS, LIMIT, Mount, ckfs, is_mounted, processes, run, wait_for_end
+
+SHARD = "fp32-safetensors/" + mounted_fs.Checkpoint.SHARDS[0]
+GONE = ("ENOTCONN", "EIO", "ECONNABORTED", "ENODEV", "ENOENT", "EBADF")
+
+
+class Reader:
+    """A program that reads a file again and again, past the page cache."""
+
+    PROGRAM = """
+import os, sys
+file = os.open(sys.argv[1], os.O_RDONLY)
+size = os.fstat(file).st_size
+print("reading", flush=True)
+while True:
+    os.lseek(file, 0, 0)
+    while os.read(file, 1 << 20):
+        pass
+    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+"""
+
+    def __init__(self, path):
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", self.PROGRAM, str(path)],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert self.process.stdout.readline() == "reading\n"
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.communicate(timeout=LIMIT)
+
+
+class Lifecycle(mounted_fs.TestCase):
+    def make(self, options=""):
+        return Mount(self.checkpoint.path, self.directory / "mnt", options)
+
+    def test_mount_returns_when_the_mount_answers(self):
+        for _ in range(5):
+            with self.make() as mount:
+                self.assertGreater(len((mount / SHARD).read_bytes()), 0)
+
+    def test_ckfs_umount(self):
+        with self.make() as mount:
+            mount.unmount()
+            self.assertFalse(is_mounted(mount.target))
+            self.assertTrue(wait_for_end(mount.pid))
+
+    def test_ckfs_umount_of_a_busy_mount_says_so_and_changes_nothing(self):
+        with self.make() as mount:
+            with open(mount / SHARD, "rb") as file:
+                done = ckfs("umount", mount.target, check=False)
+                self.assertEqual(done.returncode, 1)
+                self.assertRegex(done.stderr, r"\Ackfs: .*/mnt: busy: [^\n]*\n\Z")
+                self.assertEqual(len(file.read(10)), 10)
+            mount.unmount()
+
+    def test_fusermount_and_lazy_unmount(self):
+        tools = [["fusermount3", "-u"], ["fusermount3", "-u", "-z"]]
+        if os.geteuid() == 0:
+            tools += [["umount"], ["umount", "-l"]]
+        for tool in tools:
+            with self.make() as mount:
+                run(*tool, mount.target)
+                self.assertTrue(wait_for_end(mount.pid), tool)
+
+    def test_lazy_unmount_serves_open_files_to_their_end(self):
+        tool = ["umount", "-l"] if os.geteuid() == 0 else ["fusermount3", "-u", "-z"]
+        with self.make() as mount:
+            with open(mount / SHARD, "rb") as file:
+                run(*tool, mount.target)
+                self.assertFalse(is_mounted(mount.target))
+                self.assertEqual(mount.target.stat().st_nlink, 2)  # the empty directory below
+                read = file.read()
+            self.assertTrue(wait_for_end(mount.pid))
+        with self.make() as mount:
+            self.assertEqual((mount / SHARD).read_bytes(), read)
+
+    def test_signals_unmount(self):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            with self.make() as mount:
+                os.kill(mount.pid, number)
+                self.assertTrue(wait_for_end(mount.pid), number)
+                self.assertFalse(is_mounted(mount.target))
+
+    def test_signals_unmount_at_once_after_mounting(self):
+        for _ in range(20):
+            with self.make() as mount:
+                os.kill(mount.pid, signal.SIGTERM)
+                self.assertTrue(wait_for_end(mount.pid))
+                self.assertFalse(is_mounted(mount.target))
+
+    def test_foreground_ends_with_exit_code_zero_on_a_signal(self):
+        target = self.directory / "mnt"
+        target.mkdir()
+        daemon = subprocess.Popen([CKFS, "mount", "-f", self.checkpoint.path, target])
+        try:
+            while not is_mounted(target):
+                self.assertIsNone(daemon.poll())
+            self.assertIn("source", os.listdir(target))
+            daemon.send_signal(signal.SIGTERM)
+            self.assertEqual(daemon.wait(LIMIT), 0)
+            self.assertFalse(is_mounted(target))
+        finally:
+            daemon.kill()
+            daemon.wait()
+
+    def test_a_signal_while_files_are_read_hangs_nobody(self):
+        for options in ("", "direct"):
+            with self.make(options) as mount, Reader(mount / SHARD) as reader:
+                os.kill(mount.pid, signal.SIGTERM)
+                self.assertTrue(wait_for_end(mount.pid))
+                self.assertFalse(is_mounted(mount.target))
+                _, errors = reader.process.communicate(timeout=LIMIT)
+                self.assertIn("OSError", errors)
+
+    def test_lazy_unmount_while_files_are_read(self):
+        with self.make() as mount, Reader(mount / SHARD) as reader:
+            mount.clear()
+            self.assertFalse(is_mounted(mount.target))
+            self.assertIsNone(reader.process.poll())
+            reader.process.kill()
+            self.assertTrue(wait_for_end(mount.pid))
+
+    def test_killed_readers_leave_a_working_mount(self):
+        with self.make("direct") as mount:
+            for _ in range(10):
+                with Reader(mount / SHARD) as reader:
+                    reader.process.kill()
+            self.assertEqual(len((mount / SHARD).read_bytes()), os.stat(mount / SHARD).st_size)
+            mount.unmount()  # nobody holds it any more
+
+    def test_killed_daemon_and_what_clears_it(self):
+        with self.make() as mount:
+            expected = (mount / SHARD).read_bytes()
+            with open(mount / SHARD, "rb") as file:
+                os.kill(mount.pid, signal.SIGKILL)
+                self.assertTrue(wait_for_end(mount.pid))
+                self.assertTrue(is_mounted(mount.target))
+                self.assertIn(mounted_fs.error_of(os.listdir, mount.target), GONE)
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+                self.assertIn(mounted_fs.error_of(os.pread, file.fileno(), 10, 1 << 20), GONE)
+
+                done = ckfs("mount", self.checkpoint.path, mount.target, check=False)
+                self.assertEqual(done.returncode, 1)
+                self.assertRegex(done.stderr, r"\Ackfs: .*dead ckfs mount.*`ckfs umount .*`\)\n\Z")
+
+                mount.unmount()  # although a file is still open
+                self.assertFalse(is_mounted(mount.target))
+            with self.make() as again:
+                self.assertEqual((again / SHARD).read_bytes(), expected)
+
+    def test_two_mounts_of_one_source(self):
+        one = self.mount(name="one")
+        two = self.mount(name="two")
+        self.assertEqual((one / SHARD).read_bytes(), (two / SHARD).read_bytes())
+        one.unmount()
+        self.assertGreater(len((two / SHARD).read_bytes()), 0)
+
+    def test_mount_and_unmount_from_many_threads(self):
+        errors = []
+
+        def cycle(number):
+            try:
+                for _ in range(5):
+                    target = self.directory / f"mnt{number}"
+                    with Mount(self.checkpoint.path, target) as mount:
+                        (mount / "source/config.json").read_bytes()
+            except Exception as error:  # noqa: BLE001 (told by the test's thread)
+                errors.append(error)
+
+        threads = [threading.Thread(target=cycle, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(errors, [])
+
+    def test_the_daemon_keeps_no_directory_busy(self):
+        with self.make() as mount:
+            self.assertEqual(os.readlink(f"/proc/{mount.pid}/cwd"), "/")
+            self.assertEqual(processes(mount.target), [mount.pid])
+
+
+if __name__ == "__main__":
+    mounted_fs.main()

@@ -1,0 +1,81 @@
+"""mount.ckfs, called as mount(8) calls it: without PATH, with mount's own flags and options."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import mounted_fs
+from mounted_fs import CKFS, LIMIT, ROOT, is_mounted
+
+
+class Helper(mounted_fs.TestCase):
+    def setUp(self):
+        super().setUp()
+        # The helper looks for ckfs beside itself: PREFIX/sbin/mount.ckfs, PREFIX/bin/ckfs.
+        (self.directory / "prefix/sbin").mkdir(parents=True)
+        (self.directory / "prefix/bin").mkdir()
+        self.program = self.directory / "prefix/sbin/mount.ckfs"
+        self.program.write_bytes((ROOT / "mount-helpers/mount.ckfs").read_bytes())
+        self.program.chmod(0o755)
+        (self.directory / "prefix/bin/ckfs").symlink_to(CKFS)
+        self.target = self.directory / "mnt"
+        self.target.mkdir()
+
+    def helper(self, *words):
+        return subprocess.run([self.program, *words], env={}, cwd="/", timeout=LIMIT, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)  # fmt: skip
+
+    def works(self, *words):
+        done = self.helper(self.checkpoint.path, self.target, *words)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertTrue(is_mounted(self.target))
+        (pid,) = mounted_fs.processes(self.target)
+        size = os.stat(self.target / "source/config.json")
+        mounted_fs.ckfs("umount", self.target)
+        self.assertTrue(mounted_fs.wait_for_end(pid))
+        return size
+
+    def test_options_of_fstab_are_dropped(self):
+        self.works()
+        self.works("-o", "rw")
+        self.works("-o", "rw,user,noauto,nofail,_netdev,x-systemd.automount,X-mount.mkdir=0755")
+        self.works("-s", "-n", "-v", "-t", "ckfs", "-o", "ro,nosuid,nodev,noatime,defaults")
+
+    def test_options_of_ckfs_are_passed_on(self):
+        self.assertEqual(self.works("-o", "rw,mtime=1234567890").st_mtime, 1234567890)
+        self.assertEqual(self.works("-o", "mtime=5", "-o", "noauto").st_mtime, 5)
+
+    def test_fake_mounts_nothing(self):
+        done = self.helper(self.checkpoint.path, self.target, "-f", "-v", "-o", "direct")
+        self.assertEqual(done.returncode, 0)
+        self.assertIn(f"mount -o direct {self.checkpoint.path} {self.target}", done.stdout)
+        self.assertFalse(is_mounted(self.target))
+
+    def test_failures_are_mounts_own_exit_codes(self):
+        self.assertEqual(self.helper().returncode, 1)
+        self.assertEqual(self.helper(self.checkpoint.path).returncode, 1)
+        self.assertEqual(self.helper(self.checkpoint.path, self.target, "-Z").returncode, 1)
+        remount = self.helper(self.checkpoint.path, self.target, "-o", "remount,ro")
+        self.assertEqual(remount.returncode, 1)
+        self.assertIn("cannot be changed", remount.stderr)
+        absent = self.helper(self.directory / "absent", self.target)
+        self.assertEqual(absent.returncode, 32)
+        self.assertRegex(absent.stderr, r"\Ackfs: .*absent.*\n\Z")
+        unknown = self.helper(self.checkpoint.path, self.target, "-o", "allow_othr")
+        self.assertEqual(unknown.returncode, 32)
+        self.assertIn("allow_othr", unknown.stderr)
+
+    def test_ckfs_itself_is_missing(self):
+        (self.directory / "prefix/bin/ckfs").unlink()
+        done = self.helper(self.checkpoint.path, self.target, "-f")
+        if done.returncode == 0:  # one is installed on this machine
+            self.assertTrue(os.path.exists("/usr/bin/ckfs") or os.path.exists("/usr/local/bin/ckfs"))
+        else:
+            self.assertEqual(done.returncode, 32)
+            self.assertRegex(done.stderr, r"\Amount.ckfs: ckfs: not found .*\n\Z")
+
+
+if __name__ == "__main__":
+    mounted_fs.main()

@@ -1,0 +1,110 @@
+// Users point at what `ls ~/.cache/huggingface/hub` shows, which is a repository and not a model
+// directory. Asking huggingface_hub itself would need Python; the layout of its cache is documented
+// and has been stable for years, so the three names of it are known here, and nowhere else.
+#include "source/hub_cache.h"
+
+#include <algorithm>
+#include <fstream>
+
+namespace ckfs {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool has_directory(const fs::path& path) {
+  std::error_code error;
+  return fs::is_directory(path, error);
+}
+
+std::vector<std::string> list_names(const fs::path& directory) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator entry(directory, error), end; !error && entry != end;
+       entry.increment(error)) {
+    names.push_back(entry->path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+/// models--org--name -> org/name
+std::string repository_name(const fs::path& repository) {
+  constexpr std::string_view kPrefix = "models--";
+  std::string name = repository.filename().string();
+  if (!name.starts_with(kPrefix)) return {};
+  name.erase(0, kPrefix.size());
+  const std::size_t separator = name.find("--");
+  if (separator != std::string::npos) name.replace(separator, 2, "/");
+  return name;
+}
+
+std::string complete_hint(const std::string& repository) {
+  if (repository.empty()) return {};
+  return fmt::format(" (complete it with: hf download {})", repository);
+}
+
+/// The first line of refs/main; empty where there is none.
+std::string current_revision(const fs::path& repository) {
+  std::ifstream in(repository / "refs" / "main");
+  std::string revision(256, '\0');
+  in.read(revision.data(), static_cast<std::streamsize>(revision.size()));
+  revision.resize(static_cast<std::size_t>(in.gcount()));
+  revision.resize(std::min(revision.find_first_of(" \t\r\n"), revision.size()));
+  return revision;
+}
+
+Result<fs::path> choose_snapshot(const fs::path& repository, const std::string& name) {
+  const fs::path snapshots = repository / "snapshots";
+  const std::string revision = current_revision(repository);
+  if (!revision.empty()) {
+    if (revision.find('/') == std::string::npos && revision != "." && revision != ".." &&
+        has_directory(snapshots / revision)) {
+      return snapshots / revision;
+    }
+    return fail(ErrorCode::Unsupported, "{}: refs/main names the snapshot {}, which is absent{}",
+                repository.string(), revision, complete_hint(name));
+  }
+  const std::vector<std::string> all = list_names(snapshots);
+  if (all.size() == 1) return snapshots / all.front();
+  if (all.empty()) {
+    return fail(ErrorCode::Unsupported, "{}: a hub cache entry without a snapshot{}",
+                repository.string(), complete_hint(name));
+  }
+  return fail(ErrorCode::Unsupported, "{}: no refs/main, and {} snapshots: name one of them",
+              repository.string(), all.size());
+}
+
+bool is_repository(const fs::path& path) {
+  return has_directory(path / "snapshots") &&
+         (has_directory(path / "blobs") || has_directory(path / "refs"));
+}
+
+}  // namespace
+
+Result<std::optional<HubSnapshot>> find_hub_snapshot(const fs::path& given) {
+  // "cache/repository/" and "." have no last name of their own.
+  std::error_code error;
+  fs::path path = fs::absolute(given, error).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
+
+  fs::path repository;
+  HubSnapshot snapshot;
+  if (is_repository(path)) {
+    repository = path;
+    snapshot.repository = repository_name(repository);
+    CKFS_TRY(snapshot.directory, choose_snapshot(repository, snapshot.repository));
+  } else if (path.parent_path().filename() == "snapshots" &&
+             is_repository(path.parent_path().parent_path())) {
+    repository = path.parent_path().parent_path();
+    snapshot.repository = repository_name(repository);
+    snapshot.directory = path;
+  } else {
+    return std::nullopt;
+  }
+  for (const std::string& name : list_names(repository / "blobs")) {
+    if (name.ends_with(".incomplete")) snapshot.incomplete.push_back("blobs/" + name);
+  }
+  return snapshot;
+}
+
+}  // namespace ckfs

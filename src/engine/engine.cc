@@ -150,14 +150,17 @@ class Engine::Impl {
   }
 
   /// The chunk, if it is ready or being computed; also if it is worth computing as a whole: a
-  /// sequential reader wants only a part of it now. nullptr: carry the plan out.
+  /// sequential reader enters it and wants only a part of it now. (One that became sequential in
+  /// its middle has read the first part already.) nullptr: carry the plan out.
   Result<std::shared_ptr<const Tile>> ready_chunk(const FileLayout& file, std::uint64_t chunk,
                                                   ByteRange range, bool sequential) {
     const TileKey key{file.inode, TileKey::Kind::Chunk, 0, chunk};
     auto found = cache_.find(key);
     if (!found || !*found) {
       const ByteRange whole = chunk_range(file, chunk);
-      if (!sequential || range == whole) return std::shared_ptr<const Tile>();
+      if (!sequential || range.begin != whole.begin || range == whole) {
+        return std::shared_ptr<const Tile>();
+      }
       found = cache_.get(key, [&] { return compute_chunk(file, chunk); });
       // An error here may be that of the memory; the plan, carried out, says what is true.
       if (!found) return std::shared_ptr<const Tile>();

@@ -8,6 +8,7 @@
 #include "engine/gather.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 
 #include "base/units.h"
@@ -26,10 +27,11 @@ constexpr std::size_t kMostRuns = 4096;
 
 /// A box whose loops are split into those inside a run and those that enumerate runs.
 struct Nest {
-  std::vector<Loop> outer;     // by source_stride, largest first
+  std::vector<Loop> outer;     // by the size of source_stride, largest first
   std::vector<Loop> inner;     // the same
   std::vector<Loop> repeated;  // source_stride 0: one element, many places
   std::int64_t span = 1;       // elements of a run
+  std::int64_t shift = 0;      // how far into the run all inner indices are 0: loops may go down
 };
 
 /// Equally spaced runs in the staging: run k begins at `at` + k * span in the decoded elements.
@@ -73,20 +75,21 @@ class Gatherer {
       if (loop.source_stride == 0) nest.repeated.push_back(loop);
       return loop.source_stride == 0;
     });
-    std::sort(loops.begin(), loops.end(),
-              [](const Loop& a, const Loop& b) { return a.source_stride > b.source_stride; });
+    std::sort(loops.begin(), loops.end(), [](const Loop& a, const Loop& b) {
+      return std::abs(a.source_stride) > std::abs(b.source_stride);
+    });
     const std::int64_t stored_bits = bits(catalog_.storage(storage_).dtype);
     std::int64_t wanted = 1;
     while (!loops.empty()) {
       Loop loop = loops.back();
-      const std::int64_t gap = (loop.source_stride - nest.span) * stored_bits / 8;
-      const std::int64_t span = nest.span + (loop.count - 1) * loop.source_stride;
+      const std::int64_t stride = std::abs(loop.source_stride);
+      const std::int64_t gap = (stride - nest.span) * stored_bits / 8;
+      const std::int64_t span = nest.span + (loop.count - 1) * stride;
       const bool dense = gap <= kSmallGap || wanted * loop.count >= span / kDensity;
       if (!dense) break;
       loops.pop_back();
       if (fits(span)) {
-        nest.inner.insert(nest.inner.begin(), loop);
-        nest.span = span;
+        add_inner(nest, loop);
         wanted *= loop.count;
         continue;
       }
@@ -94,19 +97,22 @@ class Gatherer {
       std::int64_t low = 1;
       for (std::int64_t high = loop.count; high - low > 1;) {
         const std::int64_t middle = low + (high - low) / 2;
-        (fits(nest.span + (middle - 1) * loop.source_stride) ? low : high) = middle;
+        (fits(nest.span + (middle - 1) * stride) ? low : high) = middle;
       }
       // Equal parts, for a remainder would need runs of a second length.
       while (loop.count % low != 0) --low;
-      if (low > 1) {
-        nest.inner.insert(nest.inner.begin(), {low, loop.target_stride, loop.source_stride});
-        nest.span += (low - 1) * loop.source_stride;
-      }
+      if (low > 1) add_inner(nest, {low, loop.target_stride, loop.source_stride});
       loops.push_back({loop.count / low, loop.target_stride * low, loop.source_stride * low});
       break;
     }
     nest.outer = std::move(loops);
     return nest;
+  }
+
+  static void add_inner(Nest& nest, const Loop& loop) {
+    nest.inner.insert(nest.inner.begin(), loop);
+    nest.span += (loop.count - 1) * std::abs(loop.source_stride);
+    if (loop.source_stride < 0) nest.shift -= (loop.count - 1) * loop.source_stride;
   }
 
   /// Adds the runs of outer loops `level` and further.
@@ -126,7 +132,7 @@ class Gatherer {
   }
 
   Result<void> add_run(std::int64_t from, std::int64_t to, std::int64_t target_stride) {
-    const Run run{storage_, from, nest_.span, program_};
+    const Run run{storage_, from - nest_.shift, nest_.span, program_};
     const RunNeeds needs = run_needs(catalog_, run);
     if (runs_.size() == kMostRuns || raw_used_ + needs.staging > raw_.size() ||
         decoded_used_ + needs.out > decoded_.size()) {
@@ -180,7 +186,9 @@ class Gatherer {
     }
     for (const Loop& loop : nest_.repeated) loops.push_back({loop.count, 0, loop.target_stride});
     const auto place = static_cast<std::size_t>(group.target_offset - begin_) * width_;
-    copy_strided(loops, width_, decoded_.data() + group.at, out_.data() + place, kernels_);
+    const std::byte* in =
+        decoded_.data() + group.at + static_cast<std::size_t>(nest_.shift) * width_;
+    copy_strided(loops, width_, in, out_.data() + place, kernels_);
   }
 
   const Catalog& catalog_;

@@ -107,15 +107,19 @@ void copy_line(const CopyLoop& loop, std::ptrdiff_t element_bytes, const std::by
   }
   switch (element_bytes) {
     case 1:
-      return copy_line<1>(loop, in, out);
+      copy_line<1>(loop, in, out);
+      break;
     case 2:
-      return copy_line<2>(loop, in, out);
+      copy_line<2>(loop, in, out);
+      break;
     case 4:
-      return copy_line<4>(loop, in, out);
+      copy_line<4>(loop, in, out);
+      break;
     case 8:
-      return copy_line<8>(loop, in, out);
+      copy_line<8>(loop, in, out);
+      break;
     default:
-      return copy_line<16>(loop, in, out);
+      copy_line<16>(loop, in, out);
   }
 }
 
@@ -142,6 +146,11 @@ TransposeBand transpose_band(std::size_t element_bytes) {
   return {};
 }
 
+struct Range {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
 /// A transpose: `rows` is dense in the output, `columns` in the input.
 struct Transpose {
   CopyLoop rows;
@@ -149,38 +158,43 @@ struct Transpose {
   std::ptrdiff_t element_bytes;
   TransposeBand band;
 
-  void plain(std::int64_t row, std::int64_t row_end, std::int64_t column, std::int64_t column_end,
-             const std::byte* in, std::byte* out) const {
-    const CopyLoop line{row_end - row, rows.in_stride, 1};
-    for (std::int64_t i = column; i < column_end; ++i) {
-      copy_line(line, element_bytes, in + (row * rows.in_stride + i) * element_bytes,
-                out + (row + i * columns.out_stride) * element_bytes);
+  const std::byte* input(const std::byte* in, std::int64_t row, std::int64_t column) const {
+    return in + (row * rows.in_stride + column) * element_bytes;
+  }
+  std::byte* output(std::byte* out, std::int64_t row, std::int64_t column) const {
+    return out + (row + column * columns.out_stride) * element_bytes;
+  }
+
+  void plain(Range some_rows, Range some_columns, const std::byte* in, std::byte* out) const {
+    const CopyLoop line{some_rows.end - some_rows.begin, rows.in_stride, 1};
+    for (std::int64_t i = some_columns.begin; i < some_columns.end; ++i) {
+      copy_line(line, element_bytes, input(in, some_rows.begin, i),
+                output(out, some_rows.begin, i));
     }
   }
 
-  void strip(std::int64_t row_begin, std::int64_t row_end, std::int64_t column,
-             std::int64_t column_end, const std::byte* in, std::byte* out) const {
-    std::int64_t row = row_begin;
-    std::int64_t whole = column;  // columns that the band kernel takes
+  /// As many whole bands as fit, and the rest plainly.
+  void strip(Range some_rows, Range some_columns, const std::byte* in, std::byte* out) const {
+    std::int64_t row = some_rows.begin;
+    std::int64_t column = some_columns.begin;
     if (band.kernel != nullptr) {
-      whole += (column_end - column) / band.columns * band.columns;
-      for (; row + band.rows <= row_end && whole > column; row += band.rows) {
-        band.kernel(in + (row * rows.in_stride + column) * element_bytes,
-                    rows.in_stride * element_bytes,
-                    out + (row + column * columns.out_stride) * element_bytes,
-                    columns.out_stride * element_bytes, whole - column);
+      column += (some_columns.end - column) / band.columns * band.columns;
+      for (; row + band.rows <= some_rows.end; row += band.rows) {
+        band.kernel(input(in, row, some_columns.begin), rows.in_stride * element_bytes,
+                    output(out, row, some_columns.begin), columns.out_stride * element_bytes,
+                    column - some_columns.begin);
       }
     }
-    plain(row_begin, row, whole, column_end, in, out);
-    plain(row, row_end, column, column_end, in, out);
+    plain({some_rows.begin, row}, {column, some_columns.end}, in, out);
+    plain({row, some_rows.end}, some_columns, in, out);
   }
 
   void operator()(const std::byte* in, std::byte* out) const {
     const std::int64_t width = kStripBytes / element_bytes;
     for (std::int64_t row = 0; row < rows.count; row += kStripRows) {
-      const std::int64_t row_end = std::min(rows.count, row + kStripRows);
+      const Range some_rows{row, std::min(rows.count, row + kStripRows)};
       for (std::int64_t column = 0; column < columns.count; column += width) {
-        strip(row, row_end, column, std::min(columns.count, column + width), in, out);
+        strip(some_rows, {column, std::min(columns.count, column + width)}, in, out);
       }
     }
   }
@@ -219,9 +233,10 @@ void copy_strided(std::span<const CopyLoop> loops, std::size_t element_bytes, co
              element_bytes == 16);
   if (std::ranges::any_of(loops, [](const CopyLoop& loop) { return loop.count <= 0; })) return;
   if (set == KernelSet::Reference || loops.size() > kMaxLoops) {
-    return reference::copy_strided(loops, element_bytes, in, out);
+    reference::copy_strided(loops, element_bytes, in, out);
+  } else {
+    copy_fast(loops, element_bytes, in, out);
   }
-  copy_fast(loops, element_bytes, in, out);
 }
 
 }  // namespace ckfs

@@ -12,6 +12,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <immintrin.h>
 
 #include "tensor/float_bits.h"
@@ -19,6 +20,7 @@
 
 #define CKFS_AVX2 __attribute__((target("avx2,f16c"))) inline
 
+// NOLINTBEGIN(portability-simd-intrinsics): this file is the non-portable half of a pair.
 namespace ckfs::avx2 {
 namespace {
 
@@ -31,13 +33,17 @@ struct Lanes {
 };
 
 CKFS_AVX2 __m128i load_128(const std::byte* at) {
-  return _mm_loadu_si128(static_cast<const __m128i_u*>(static_cast<const void*>(at)));
+  __m128i value;
+  std::memcpy(&value, at, sizeof(value));
+  return value;
 }
 CKFS_AVX2 __m256i load_256(const std::byte* at) {
-  return _mm256_loadu_si256(static_cast<const __m256i_u*>(static_cast<const void*>(at)));
+  __m256i value;
+  std::memcpy(&value, at, sizeof(value));
+  return value;
 }
 CKFS_AVX2 void store_256(std::byte* at, __m256i value) {
-  _mm256_storeu_si256(static_cast<__m256i_u*>(static_cast<void*>(at)), value);
+  std::memcpy(at, &value, sizeof(value));
 }
 
 /// Every NaN as the quiet one with its sign and no payload.
@@ -322,4 +328,5 @@ ScaleBlocksKernel scale_blocks(DType from, DType to) {
 }
 
 }  // namespace ckfs::avx2
+// NOLINTEND(portability-simd-intrinsics)
 #endif

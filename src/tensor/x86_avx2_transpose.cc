@@ -3,6 +3,7 @@
 // N x N; a 256-bit register does two such blocks, N rows apart, so that each column leaves as one
 // store of 32 bytes. One network for all sizes, instead of a hand-written shuffle for each.
 #ifdef __x86_64__
+#include <cstring>
 #include <immintrin.h>
 
 #include "tensor/kernel_sets.h"
@@ -11,6 +12,12 @@
 
 namespace ckfs::avx2 {
 namespace {
+
+CKFS_AVX2 __m128i load_128(const std::byte* at) {
+  __m128i value;
+  std::memcpy(&value, at, sizeof(value));
+  return value;
+}
 
 template <std::size_t kBytes>
 CKFS_AVX2 __m256i interleave_low(__m256i a, __m256i b) {
@@ -38,9 +45,7 @@ CKFS_AVX2 void transpose_block(const std::byte* in, std::ptrdiff_t in_stride, st
   for (int i = 0; i < kN; ++i) {
     const std::byte* low = in + i * in_stride;
     const std::byte* high = low + kN * in_stride;
-    rows[i] = _mm256_set_m128i(
-        _mm_loadu_si128(static_cast<const __m128i_u*>(static_cast<const void*>(high))),
-        _mm_loadu_si128(static_cast<const __m128i_u*>(static_cast<const void*>(low))));
+    rows[i] = _mm256_set_m128i(load_128(high), load_128(low));
   }
 #pragma GCC unroll 4
   for (int width = 1; width < kN; width *= 2) {
@@ -55,7 +60,7 @@ CKFS_AVX2 void transpose_block(const std::byte* in, std::ptrdiff_t in_stride, st
   }
 #pragma GCC unroll 16
   for (int i = 0; i < kN; ++i) {
-    _mm256_storeu_si256(static_cast<__m256i_u*>(static_cast<void*>(out + i * out_stride)), rows[i]);
+    std::memcpy(out + i * out_stride, &rows[i], sizeof(rows[i]));
   }
 }
 

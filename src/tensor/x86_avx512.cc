@@ -18,6 +18,7 @@
 
 #define CKFS_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16"))) inline
 
+// NOLINTBEGIN(portability-simd-intrinsics): this file is the non-portable half of a pair.
 namespace ckfs::avx512 {
 namespace {
 
@@ -131,8 +132,9 @@ CKFS_AVX512 void scale_elements(const std::byte* in, float scale, std::byte* out
   // Scales whose NaN products need the sign of their code, and those that overflow here though
   // their product need not: infinite, NaN, and zero where codes are infinite.
   const bool plain = magnitude <= 0x1.fffffep127F && (kFrom != DType::F8E5M2 || scale != 0.0F);
-  if (!plain) return reference::scale(kFrom, kTo)(in, scale, out, count);
-  if (kTo == DType::BF16 && std::fabs(scale) >= kLeastForRounding) {
+  if (!plain) {
+    reference::scale(kFrom, kTo)(in, scale, out, count);
+  } else if (kTo == DType::BF16 && std::fabs(scale) >= kLeastForRounding) {
     scale_run<kFrom, kTo, Subnormals::Impossible>(in, _mm512_set1_ps(factor), out, count);
   } else {
     scale_run<kFrom, kTo, Subnormals::Possible>(in, _mm512_set1_ps(factor), out, count);
@@ -196,4 +198,5 @@ ScaleBlocksKernel scale_blocks(DType from, DType to) {
 }
 
 }  // namespace ckfs::avx512
+// NOLINTEND(portability-simd-intrinsics)
 #endif

@@ -1,6 +1,7 @@
 // The words of `-o`. mount(8) hands on everything that stands in an fstab line, so the generic
-// words that mean nothing to a read-only mount are accepted and dropped; an unknown word is an
-// error, because a misspelt `allow_othr` that is dropped costs more time than one that is told.
+// words that mean nothing to a read-only mount are accepted and dropped (`rw` too: mount(8) adds it
+// wherever nothing else was said). An unknown word is an error, because a misspelt `allow_othr`
+// that is dropped costs more time than one that is told.
 #include <algorithm>
 
 #include "cli/cli.h"
@@ -10,14 +11,20 @@ namespace ckfs::cli {
 namespace {
 
 constexpr std::string_view kIgnored[] = {
-    "ro",       "dev",        "nodev",    "suid",       "nosuid",   "exec",       "noexec",
-    "atime",    "noatime",    "diratime", "nodiratime", "relatime", "norelatime", "strictatime",
-    "lazytime", "nolazytime", "async",    "sync",       "dirsync",  "auto",       "noauto",
-    "nofail",   "user",       "nouser",   "users",      "owner",    "group",      "_netdev",
-    "defaults", "silent",     "loud"};
+    "ro",          "rw",       "dev",        "nodev",    "suid",       "nosuid",   "exec",
+    "noexec",      "atime",    "noatime",    "diratime", "nodiratime", "relatime", "norelatime",
+    "strictatime", "lazytime", "nolazytime", "async",    "sync",       "dirsync",  "auto",
+    "noauto",      "nofail",   "user",       "nouser",   "users",      "owner",    "group",
+    "_netdev",     "defaults", "silent",     "loud"};
 
 constexpr std::string_view kValued[] = {"memory",    "io",       "threads",
                                         "log_level", "log_file", "tile_bytes"};
+
+bool is_ignored(const std::string& key, bool has_value) {
+  if (key.starts_with("x-") || key.starts_with("X-")) return true;
+  if (has_value) return key == "user" || key == "comment";
+  return std::ranges::find(kIgnored, key) != std::end(kIgnored);
+}
 
 Result<void> add_word(const std::string& word, MountWords& mount) {
   const std::size_t equals = word.find('=');
@@ -49,10 +56,7 @@ Result<void> add_word(const std::string& word, MountWords& mount) {
   } else if (needs_value) {
     const Result<void> set = set_common(mount.common, key, value);
     if (!set) return Failure(set.error().within("-o"));
-  } else if (key == "rw") {
-    return fail(ErrorCode::InvalidArgument, "-o rw: a view is read-only (use ro)");
-  } else if (!key.starts_with("x-") &&
-             (std::ranges::find(kIgnored, key) == std::end(kIgnored) || has_value)) {
+  } else if (!is_ignored(key, has_value)) {
     return fail(ErrorCode::InvalidArgument, "-o {}: no such option", word);
   }
   return {};

@@ -1,0 +1,262 @@
+#include "export/exporter.h"
+
+#include <cstdlib>
+#include <fcntl.h>
+#include <fstream>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <sys/stat.h>
+
+#include "base/load_le.h"
+#include "base/units.h"
+#include "export/export_record.h"
+#include "support/temporary_directory.h"
+
+namespace ckfs {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+std::string read_text(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// A safetensors file with one U8 tensor of `size` bytes that look random.
+std::string safetensors_file(const std::string& tensor, std::size_t size, unsigned seed) {
+  std::string header = fmt::format(
+      R"({{"{}":{{"dtype":"U8","shape":[{}],"data_offsets":[0,{}]}}}})", tensor, size, size);
+  header.resize((header.size() + 7) / 8 * 8, ' ');
+  std::string file(8, '\0');
+  store_le(std::as_writable_bytes(std::span(file)), std::uint64_t{header.size()});
+  file += header;
+  std::uint64_t state = seed;
+  for (std::size_t i = 0; i < size; ++i) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    file += static_cast<char>(state >> 56);
+  }
+  return file;
+}
+
+/// A checkpoint of two shards and two side files, one of them in a directory.
+class Exporter : public testing::Test {
+ protected:
+  void SetUp() override { write_source(3_MiB + 5, 1); }
+
+  void write_source(std::size_t large, unsigned seed) {
+    directory_.write("src/model-00001-of-00002.safetensors", safetensors_file("a", large, seed));
+    directory_.write("src/model-00002-of-00002.safetensors", safetensors_file("b", 1000, seed));
+    directory_.write("src/model.safetensors.index.json",
+                     R"({"metadata":{},"weight_map":{"a":"model-00001-of-00002.safetensors",)"
+                     R"("b":"model-00002-of-00002.safetensors"}})");
+    directory_.write("src/config.json", R"({"architectures":["X"],"torch_dtype":"bfloat16"})");
+    directory_.write("src/tokenizer.json", "{}");
+    for (const auto& entry : fs::recursive_directory_iterator(source_)) {
+      const timespec times[2] = {{1'600'000'000, 0}, {1'600'000'000 + seed, 0}};
+      ASSERT_EQ(::utimensat(AT_FDCWD, entry.path().c_str(), times, 0), 0);
+    }
+    Result<Checkpoint> opened = Checkpoint::open(source_, {.memory = 64_MiB});
+    ASSERT_TRUE(opened.has_value()) << opened.error().message();
+    checkpoint_ = std::make_unique<Checkpoint>(std::move(*opened));
+  }
+
+  Result<ExportResult> run(const ExportOptions& options = {}, const std::string& view = "source") {
+    CKFS_TRY(const View opened, checkpoint_->view(view));
+    return export_view(*checkpoint_, opened, source_, out_, options);
+  }
+
+  /// Path -> bytes of everything in OUT but the record.
+  std::map<std::string, std::string> exported() const {
+    std::map<std::string, std::string> files;
+    for (const auto& entry : fs::recursive_directory_iterator(out_)) {
+      const std::string path = entry.path().lexically_relative(out_);
+      if (entry.is_regular_file() && path != kRecordName) files[path] = read_text(entry.path());
+    }
+    return files;
+  }
+
+  std::map<std::string, std::string> expected(const std::string& view = "source") const {
+    std::map<std::string, std::string> files;
+    const Result<View> opened = checkpoint_->view(view);
+    for (const FileInfo& info : opened->files()) {
+      if (view == "source") {
+        files[info.path] = read_text(source_ / info.path);
+        continue;
+      }
+      Result<ViewFile> file = opened->open(info.path);
+      std::string bytes(info.size, '\0');
+      EXPECT_EQ(file->read(0, std::as_writable_bytes(std::span(bytes))), info.size);
+      files[info.path] = bytes;
+    }
+    return files;
+  }
+
+  TemporaryDirectory directory_;
+  const fs::path source_ = directory_ / "src";
+  const fs::path out_ = directory_ / "out";
+  std::unique_ptr<Checkpoint> checkpoint_;
+};
+
+TEST_F(Exporter, WritesEveryFileWithTheCheckpointsTime) {
+  const Result<ExportResult> result = run();
+  ASSERT_TRUE(result.has_value()) << result.error().message();
+  EXPECT_EQ(result->files, 5u);
+  EXPECT_EQ(result->files_kept, 0u);
+  EXPECT_EQ(exported(), expected());
+  for (const auto& [path, bytes] : exported()) {
+    struct stat status;
+    ASSERT_EQ(::stat((out_ / path).c_str(), &status), 0);
+    EXPECT_EQ(status.st_mtim.tv_sec, checkpoint_->mtime());
+    EXPECT_EQ(status.st_mtim.tv_nsec, 0);
+  }
+}
+
+TEST_F(Exporter, KeepsFinishedFilesOfAnEarlierRun) {
+  ASSERT_TRUE(run().has_value());
+  fs::remove(out_ / "tokenizer.json");
+  const Result<ExportResult> again = run();
+  ASSERT_TRUE(again.has_value()) << again.error().message();
+  EXPECT_EQ(again->files, 1u);
+  EXPECT_EQ(again->files_kept, 4u);
+  EXPECT_EQ(exported(), expected());
+}
+
+TEST_F(Exporter, WritesAFileAgainThatSomebodyChanged) {
+  ASSERT_TRUE(run().has_value());
+  directory_.write("out/config.json", "{}");
+  ASSERT_TRUE(run().has_value());
+  EXPECT_EQ(exported(), expected());
+}
+
+TEST_F(Exporter, StartsOverForAnotherView) {
+  ASSERT_TRUE(run().has_value());
+  const Result<ExportResult> other = run({}, "fp32-consolidated");
+  ASSERT_TRUE(other.has_value()) << other.error().message();
+  EXPECT_EQ(other->files_kept, 0u);
+  EXPECT_EQ(exported(), expected("fp32-consolidated"));
+}
+
+TEST_F(Exporter, StartsOverForAnotherSource) {
+  ASSERT_TRUE(run().has_value());
+  write_source(2_MiB, 2);
+  const Result<ExportResult> other = run();
+  ASSERT_TRUE(other.has_value()) << other.error().message();
+  EXPECT_EQ(other->files_kept, 0u);
+  EXPECT_EQ(exported(), expected());
+}
+
+TEST_F(Exporter, RefusesForeignFilesUnlessForced) {
+  directory_.write("out/notes/mine.txt", "mine");
+  directory_.write("out/config.json", "also mine");
+  const Result<ExportResult> refused = run();
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code(), ErrorCode::InvalidArgument);
+  EXPECT_THAT(refused.error().message(), HasSubstr("which no export wrote"));
+  EXPECT_EQ(exported().size(), 2u);
+
+  const Result<ExportResult> forced = run({.force = true});
+  ASSERT_TRUE(forced.has_value()) << forced.error().message();
+  auto files = expected();
+  files["notes/mine.txt"] = "mine";
+  EXPECT_EQ(exported(), files);
+}
+
+TEST_F(Exporter, RefusesARecordThatIsNone) {
+  directory_.write("out/.ckfs-export.json", "something else");
+  const Result<ExportResult> refused = run();
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code(), ErrorCode::InvalidArgument);
+  ASSERT_TRUE(run({.force = true}).has_value());
+  EXPECT_EQ(exported(), expected());
+}
+
+TEST_F(Exporter, RefusesToWriteIntoTheSource) {
+  const View view = *checkpoint_->view("source");
+  fs::create_directory_symlink(source_, directory_ / "link");
+  for (const fs::path& out :
+       {source_, source_ / "out", directory_ / "link" / "out", directory_ / "out" / ".." / "src"}) {
+    const Result<ExportResult> refused = export_view(*checkpoint_, view, source_, out, {});
+    ASSERT_FALSE(refused.has_value()) << out;
+    EXPECT_EQ(refused.error().code(), ErrorCode::InvalidArgument);
+    EXPECT_THAT(refused.error().message(), HasSubstr("lies inside the source"));
+  }
+  EXPECT_FALSE(fs::exists(source_ / "out"));
+  // A name that merely begins like the source's is another directory.
+  EXPECT_TRUE(export_view(*checkpoint_, view, source_, directory_ / "src-out", {}).has_value());
+}
+
+TEST_F(Exporter, AStoppedRunLeavesNoFinishedNameUnfinished) {
+  std::stop_source stop;
+  const Result<ExportResult> stopped =
+      run({.jobs = 1, .stop = stop.get_token(), .progress = [&](std::uint64_t done, std::uint64_t) {
+             if (done >= 1_MiB) stop.request_stop();
+           }});
+  ASSERT_FALSE(stopped.has_value());
+  EXPECT_EQ(stopped.error().system_error(), EINTR);
+  EXPECT_EQ(exported(), (std::map<std::string, std::string>{}));
+  const Result<ExportResult> again = run();
+  ASSERT_TRUE(again.has_value()) << again.error().message();
+  EXPECT_EQ(exported(), expected());
+}
+
+TEST_F(Exporter, GoesOnWhereALargeFileWasLastSynced) {
+  write_source(130_MiB, 3);
+  std::stop_source stop;
+  const Result<ExportResult> stopped =
+      run({.jobs = 1, .stop = stop.get_token(), .progress = [&](std::uint64_t done, std::uint64_t) {
+             if (done >= 100_MiB) stop.request_stop();
+           }});
+  ASSERT_FALSE(stopped.has_value());
+  const std::string part = temporary_name("model-00001-of-00002.safetensors");
+  EXPECT_EQ(fs::file_size(out_ / part), 64_MiB);
+  // A byte of the synced part is changed: it must be found again, for that part is not rewritten.
+  {
+    std::fstream file(out_ / part, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(1_MiB);
+    file.put('\x55').put('\x55');
+  }
+
+  const std::uint64_t total = expected()["model-00001-of-00002.safetensors"].size();
+  const Result<ExportResult> again = run();
+  ASSERT_TRUE(again.has_value()) << again.error().message();
+  auto files = expected();
+  EXPECT_EQ(
+      again->bytes, total - 64_MiB + [&] {
+        std::uint64_t others = 0;
+        for (const auto& [path, bytes] : files) {
+          if (path != "model-00001-of-00002.safetensors") others += bytes.size();
+        }
+        return others;
+      }());
+  files["model-00001-of-00002.safetensors"].replace(1_MiB, 2, "\x55\x55");
+  EXPECT_TRUE(exported() == files);
+}
+
+TEST_F(Exporter, TellsProgressUpToTheTotal) {
+  std::uint64_t last = 0;
+  std::uint64_t last_total = 0;
+  ASSERT_TRUE(run({.progress = [&](std::uint64_t done, std::uint64_t total) {
+                EXPECT_GE(done, last);
+                EXPECT_LE(done, total);
+                last = done;
+                last_total = total;
+              }}).has_value());
+  std::uint64_t total = 0;
+  for (const auto& [path, bytes] : expected()) total += bytes.size();
+  EXPECT_EQ(last, total);
+  EXPECT_EQ(last_total, total);
+}
+
+TEST_F(Exporter, RefusesAnOutThatIsAFile) {
+  directory_.write("out", "a file");
+  const Result<ExportResult> refused = run();
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_THAT(refused.error().message(), HasSubstr("not a directory"));
+}
+
+}  // namespace
+}  // namespace ckfs

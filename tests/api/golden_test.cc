@@ -1,0 +1,204 @@
+// Views of the committed checkpoints, read through the public API alone.
+#include <array>
+#include <cstdlib>
+#include <gtest/gtest.h>
+#include <set>
+
+#include <ckfs/checkpoint.h>
+
+#include "api/report.h"
+#include "api/small_reader.h"
+#include "support/temporary_directory.h"
+
+namespace ckfs {
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path kCases = fs::path(CKFS_TEST_DATA) / "hf";
+
+std::vector<std::string> case_names() {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(kCases)) {
+    if (entry.is_directory()) names.push_back(entry.path().filename());
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+Checkpoint open_case(const std::string& name, const OpenOptions& options = {}) {
+  auto checkpoint = Checkpoint::open(kCases / name / "source", options);
+  if (!checkpoint) {
+    ADD_FAILURE() << checkpoint.error().message();
+    std::abort();
+  }
+  return *checkpoint;
+}
+
+View view_of(const Checkpoint& checkpoint, std::string_view spelling) {
+  auto view = checkpoint.view(spelling);
+  if (!view) {
+    ADD_FAILURE() << view.error().message();
+    std::abort();
+  }
+  return *view;
+}
+
+std::string whole_file(const View& view, std::string_view path) {
+  auto file = view.open(path);
+  EXPECT_TRUE(file) << file.error().message();
+  std::string bytes(file->info().size, '\0');
+  const auto size = file->read(0, std::as_writable_bytes(std::span(bytes)));
+  EXPECT_TRUE(size) << size.error().message();
+  EXPECT_EQ(size.value_or(0), bytes.size());
+  return bytes;
+}
+
+std::map<std::string, PlainTensor> tensors_of(const View& view) {
+  std::map<std::string, PlainTensor> tensors;
+  for (const FileInfo& file : view.files()) {
+    if (file.tensors > 0) add_tensors(whole_file(view, file.path), tensors);
+  }
+  return tensors;
+}
+
+void write_view(const View& view, const TemporaryDirectory& out) {
+  for (const FileInfo& file : view.files()) out.write(file.path, whole_file(view, file.path));
+}
+
+class Golden : public testing::TestWithParam<std::string> {};
+
+TEST_P(Golden, TensorsAreThoseOfTheReference) {
+  for (const std::uint64_t tile_bytes : {0, 4096}) {
+    const Checkpoint checkpoint = open_case(GetParam(), {.tile_bytes = tile_bytes});
+    for (const auto& [spelling, expected] :
+         std::map<std::string, std::string>{{"bf16-safetensors", "bf16-safetensors"},
+                                            {"bf16-safetensors@max_shard=10KB", "bf16-safetensors"},
+                                            {"fp16-safetensors", "fp16-safetensors"},
+                                            {"fp32-safetensors", "fp32-safetensors"},
+                                            {"fp32-consolidated", "fp32-safetensors"}}) {
+      const TemporaryDirectory out;
+      write_view(view_of(checkpoint, spelling), out);
+      const std::string command = fmt::format("python3 '{}/tools/digest.py' --check '{}' {} '{}'",
+                                              fs::path(CKFS_TEST_DATA).parent_path().string(),
+                                              (kCases / GetParam() / "expected.json").string(),
+                                              expected, out.path().string());
+      EXPECT_EQ(std::system(command.c_str()), 0) << spelling;
+    }
+  }
+}
+
+TEST_P(Golden, ConfigIsTheReferencesAndSideFilesAreTheSources) {
+  const Checkpoint checkpoint = open_case(GetParam());
+  for (const std::string name : {"bf16-safetensors", "fp16-safetensors", "fp32-safetensors"}) {
+    const View view = view_of(checkpoint, name);
+    EXPECT_EQ(whole_file(view, "config.json"),
+              read_text(kCases / GetParam() / "expected" / name / "config.json"))
+        << name;
+    for (const FileInfo& file : view.files()) {
+      if (file.tensors > 0 || file.path == "config.json" || file.path.ends_with("index.json"))
+        continue;
+      EXPECT_EQ(whole_file(view, file.path), read_text(kCases / GetParam() / "source" / file.path))
+          << file.path;
+    }
+  }
+}
+
+TEST_P(Golden, SourceViewIsTheSource) {
+  const View view = view_of(open_case(GetParam()), "source");
+  std::set<std::string> paths;
+  for (const FileInfo& file : view.files()) {
+    paths.insert(file.path);
+    EXPECT_EQ(whole_file(view, file.path), read_text(kCases / GetParam() / "source" / file.path));
+  }
+  for (const auto& entry : fs::directory_iterator(kCases / GetParam() / "source")) {
+    EXPECT_EQ(paths.count(entry.path().filename()), 1u) << entry.path();
+  }
+}
+
+TEST_P(Golden, LabelsHoldForTheValues) {
+  const Checkpoint checkpoint = open_case(GetParam());
+  const auto source = read_tensors(kCases / GetParam() / "source");
+  for (const char* name : {"bf16-safetensors", "fp16-safetensors", "fp32-safetensors"}) {
+    const View view = view_of(checkpoint, name);
+    const auto target = tensors_of(view);
+    EXPECT_EQ(view.tensors().size(), target.size());
+    for (const TensorInfo& info : view.tensors()) {
+      const std::string tensor(info.name);
+      const PlainTensor& got = target.at(tensor);
+      const PlainTensor& stored = source.at(tensor);
+      EXPECT_EQ(got.dtype, info.dtype) << tensor;
+      EXPECT_TRUE(std::ranges::equal(got.shape, info.shape)) << tensor;
+      if (source.contains(tensor + "_scale_inv")) continue;  // the digests tell
+      if (info.exactness == Exactness::BitExact) {
+        EXPECT_EQ(got, stored) << tensor;
+      } else if (info.exactness == Exactness::Exact) {
+        const std::size_t count = got.bytes.size() / element_bytes(got.dtype);
+        for (std::size_t i = 0; i < count; ++i) {
+          const double a = element(got, i);
+          const double b = element(stored, i);
+          ASSERT_TRUE(a == b || (std::isnan(a) && std::isnan(b))) << tensor << " " << i;
+        }
+      }
+    }
+  }
+}
+
+std::string test_name(const testing::TestParamInfo<std::string>& test_case) {
+  std::string name = test_case.param;
+  std::ranges::replace(name, '-', '_');
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(, Golden, testing::ValuesIn(case_names()), test_name);
+
+TEST(GoldenLlama, MovedShardsAreTheSourcesByteForByte) {
+  // save_pretrained wrote them with safetensors' own writer, in BF16 as the view's.
+  const View view = view_of(open_case("llama-bf16"), "bf16-safetensors");
+  int shards = 0;
+  for (const FileInfo& file : view.files()) {
+    if (file.tensors == 0) continue;
+    ++shards;
+    EXPECT_EQ(file.exactness, Exactness::BitExact);
+    EXPECT_EQ(whole_file(view, file.path), read_text(kCases / "llama-bf16/source" / file.path));
+  }
+  EXPECT_EQ(shards, 3);
+}
+
+TEST(GoldenLabels, EveryLossyCastOfTheTableLosesAValueSomewhere) {
+  // A row of the docs that says "lossy" is proved by a value of its golden case that changes.
+  std::set<std::string> lossy;
+  for (const std::string& name : case_names()) {
+    const Checkpoint checkpoint = open_case(name);
+    const auto source = read_tensors(kCases / name / "source");
+    for (const char* spelling : {"bf16-safetensors", "fp16-safetensors", "fp32-safetensors"}) {
+      const View view = view_of(checkpoint, spelling);
+      const auto target = tensors_of(view);
+      for (const TensorInfo& info : view.tensors()) {
+        const PlainTensor& got = target.at(std::string(info.name));
+        const PlainTensor& stored = source.at(std::string(info.name));
+        if (info.exactness != Exactness::Lossy || stored.dtype.starts_with("F8")) continue;
+        for (std::size_t i = 0; i < got.bytes.size() / element_bytes(got.dtype); ++i) {
+          const double a = element(got, i);
+          if (a != element(stored, i) && !std::isnan(a)) lossy.insert(stored.dtype + got.dtype);
+        }
+      }
+    }
+  }
+  EXPECT_EQ(lossy, (std::set<std::string>{"BF16F16", "F16BF16", "F32BF16", "F32F16", "F64BF16",
+                                          "F64F16", "F64F32"}));
+}
+
+TEST(GoldenLabels, EveryRowOfTheTableNamesCasesThatExist) {
+  const std::string table = labels_table();
+  std::set<std::string> named;
+  for (std::size_t at = 0; (at = table.find('`', at)) != std::string::npos;) {
+    const std::size_t end = table.find('`', at + 1);
+    named.insert(table.substr(at + 1, end - at - 1));
+    at = end + 1;
+  }
+  for (const std::string& name : case_names()) EXPECT_EQ(named.count(name), 1u) << name;
+}
+
+}  // namespace
+}  // namespace ckfs

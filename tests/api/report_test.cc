@@ -1,0 +1,178 @@
+#include "api/report.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "support/temporary_directory.h"
+
+namespace ckfs {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+const fs::path kCases = fs::path(CKFS_TEST_DATA) / "hf";
+
+Checkpoint open(const fs::path& path) {
+  auto checkpoint = Checkpoint::open(path);
+  if (!checkpoint) {
+    ADD_FAILURE() << checkpoint.error().message();
+    std::abort();
+  }
+  return *checkpoint;
+}
+
+Checkpoint deepseek() {
+  return open(kCases / "deepseek-v3-fp8/source");
+}
+
+TEST(InspectReport, TellsWhatTheCheckpointIs) {
+  const std::string text = inspect_report(deepseek(), "SRC", ReportFormat::Text);
+  EXPECT_THAT(text, testing::StartsWith("SRC: safetensors, fp8"));
+  EXPECT_THAT(text, HasSubstr("67 tensors"));
+  EXPECT_THAT(text, HasSubstr("\n  bf16-safetensors "));
+  EXPECT_THAT(text, HasSubstr("F8_E4M3 with scale -> BF16"));
+  EXPECT_EQ(text.back(), '\n');
+}
+
+TEST(InspectReport, HasTheSameFactsAsJson) {
+  const Checkpoint checkpoint = deepseek();
+  const Json json = Json::parse(inspect_report(checkpoint, "SRC", ReportFormat::Json));
+  EXPECT_EQ(json["version"], 1);
+  EXPECT_EQ(json["source"], "SRC");
+  EXPECT_EQ(json["kind"], "safetensors");
+  EXPECT_EQ(json["tensors"], 67);
+  EXPECT_EQ(json["mtime"], checkpoint.mtime());
+  EXPECT_EQ(json["fingerprint"].get<std::string>().size(), 16u);
+  EXPECT_EQ(json["views"].size(), 5u);
+  EXPECT_EQ(json["views"][0]["name"], "bf16-safetensors");
+  EXPECT_EQ(json["views"][0]["available"], true);
+  std::size_t labelled = 0;
+  for (const Json& label : json["labels"]) {
+    if (label["view"] == "bf16-safetensors") labelled += label["tensors"].get<std::size_t>();
+  }
+  EXPECT_EQ(labelled, 67u);
+}
+
+TEST(InspectReport, SaysWhatPassesUnchanged) {
+  const std::string text =
+      inspect_report(open(kCases / "every-dtype/source"), "SRC", ReportFormat::Text);
+  for (const char* dtype : {"F8_E4M3", "F8_E5M2FNUZ", "F8_E8M0", "F4", "C64"}) {
+    EXPECT_THAT(text, HasSubstr(fmt::format("{} passes unchanged", dtype)));
+  }
+  EXPECT_THAT(text, Not(HasSubstr("I64 passes unchanged")));
+}
+
+TEST(InspectReport, SurvivesNamesThatAreNotUtf8) {
+  const Json json = Json::parse(inspect_report(deepseek(), "bad\xff name", ReportFormat::Json));
+  EXPECT_EQ(json["source"], "bad\xef\xbf\xbd name");
+}
+
+TEST(ListReport, ListsViewsAtTheRoot) {
+  const auto text = list_report(deepseek(), "", ListDetail::Names, ReportFormat::Text);
+  EXPECT_EQ(
+      text,
+      "bf16-safetensors/\nfp16-safetensors/\nfp32-safetensors/\nfp32-consolidated/\nsource/\n");
+}
+
+TEST(ListReport, ListsAViewWithSizesAndExactness) {
+  const Checkpoint checkpoint = deepseek();
+  const auto text =
+      list_report(checkpoint, "fp16-safetensors/", ListDetail::Long, ReportFormat::Text);
+  ASSERT_TRUE(text);
+  const auto view = checkpoint.view("fp16-safetensors");
+  for (const FileInfo& file : view->files()) {
+    EXPECT_THAT(
+        *text, HasSubstr(fmt::format("{} {:<9} {}\n", file.size, name(file.exactness), file.path)));
+  }
+}
+
+TEST(ListReport, ListsDirectoriesWithinAView) {
+  const TemporaryDirectory directory;
+  fs::copy(kCases / "llama-bf16/source", directory.path(), fs::copy_options::recursive);
+  directory.write("code/a.py", "a");
+  directory.write("code/deep/b.py", "b");
+  directory.write("code-x.py", "c");
+  const Checkpoint checkpoint = open(directory.path());
+  const auto list = [&](std::string_view where) {
+    const auto text = list_report(checkpoint, where, ListDetail::Names, ReportFormat::Text);
+    return text ? *text : text.error().message();
+  };
+  EXPECT_THAT(list("source"), HasSubstr("code-x.py\n"));
+  EXPECT_THAT(list("source"), HasSubstr("code/\n"));
+  EXPECT_EQ(list("source/code"), "a.py\ndeep/\n");
+  EXPECT_EQ(list("source/code/deep/"), "b.py\n");
+  EXPECT_EQ(list("source/code/a.py"), "code/a.py\n");
+  EXPECT_EQ(list("source/cod"), "source/cod: no such file");
+  EXPECT_EQ(list("sauce"), "sauce: no such view");
+  const auto json = list_report(checkpoint, "source/code", ListDetail::Names, ReportFormat::Json);
+  const Json entries = Json::parse(*json)["entries"];
+  EXPECT_EQ(entries[0]["type"], "file");
+  EXPECT_EQ(entries[0]["size"], 1);
+  EXPECT_EQ(entries[0]["exactness"], "bit-exact");
+  EXPECT_EQ(entries[1]["type"], "directory");
+}
+
+TEST(ViewsJson, TellsTheProvenanceOfEveryFile) {
+  const Checkpoint checkpoint = deepseek();
+  const auto more = checkpoint.view("bf16-safetensors@max_shard=100KB");
+  ASSERT_TRUE(more);
+  const Json json = Json::parse(views_json(checkpoint, std::array{*more}));
+  EXPECT_EQ(json["version"], 1);
+  EXPECT_EQ(json["layout"], kLayoutVersion);
+  ASSERT_EQ(json["views"].size(), 6u);
+  EXPECT_EQ(json["views"][5]["name"], "bf16-safetensors@max_shard=100KB");
+  for (const Json& file : json["views"][0]["files"]) {
+    const std::string path = file["path"];
+    const std::size_t sources = path.ends_with("index.json") ? 0 : 1;
+    EXPECT_EQ(file["sources"].size(), sources) << path;
+    for (const Json& source : file["sources"]) EXPECT_EQ(source, path);
+  }
+  const auto view = checkpoint.view("fp32-consolidated");
+  for (std::size_t i = 0; i < view->files().size(); ++i) {
+    if (view->files()[i].path != "model.safetensors") continue;
+    EXPECT_EQ(sources_of(*view, i),
+              "model-00001-of-00003.safetensors\nmodel-00002-of-00003.safetensors\n"
+              "model-00003-of-00003.safetensors");
+  }
+}
+
+TEST(Status, IsReadBackAsATable) {
+  const Checkpoint checkpoint = deepseek();
+  const auto view = checkpoint.view("source");
+  ASSERT_TRUE(view->open("config.json")->read(0, 100));
+  const std::string json = status_json(checkpoint);
+  EXPECT_EQ(Json::parse(json)["bytes_to_readers"], 100);
+  const auto text = status_text(json);
+  ASSERT_TRUE(text) << text.error().message();
+  EXPECT_THAT(*text, HasSubstr("bytes to readers               100  100 B\n"));
+  EXPECT_THAT(*text, HasSubstr("requests  config.json\n"));
+}
+
+TEST(Status, OfAnUnknownShapeIsRefused) {
+  for (const char* text : {"", "[]", "{}", "{\"version\": 2}", "{\"version\": \"1\"}", "nonsense",
+                           "{\"version\": 1, \"requests\": -1}"}) {
+    const auto table = status_text(text);
+    ASSERT_FALSE(table) << text;
+    EXPECT_EQ(table.error().code(), ErrorCode::Corrupt);
+  }
+}
+
+TEST(HumanSize, HasThreeDigitsAtMost) {
+  EXPECT_EQ(human_size(0), "0 B");
+  EXPECT_EQ(human_size(999), "999 B");
+  EXPECT_EQ(human_size(1000), "1.0 KB");
+  EXPECT_EQ(human_size(1'530'000'000), "1.5 GB");
+  EXPECT_EQ(human_size(99'960), "100 KB");
+  EXPECT_EQ(human_size(999'499), "999 KB");
+  EXPECT_EQ(human_size(999'500), "1.0 MB");
+  EXPECT_EQ(human_size(~std::uint64_t{0}), "18.4 EB");
+}
+
+}  // namespace
+}  // namespace ckfs

@@ -89,6 +89,8 @@ Result<ScanResult> scan_json(std::string_view text, const ScanLimits& limits,
   enum class In { Nothing, Space, Word, String } in = In::Nothing;
   for (std::size_t i = 0; i < value.size(); ++i) {
     const char c = value[i];
+    // nlohmann's reader takes a NUL for the end of the text.
+    if (c == '\0') return fail(ErrorCode::Corrupt, "{}: byte {} is NUL", file_name, i);
     if (in == In::String) {
       ++run;
       if (c == '\\') {

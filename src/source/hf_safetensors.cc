@@ -176,6 +176,7 @@ class Opener {
     if (index_name_.empty()) return {};
     CKFS_TRY(index_text_, read_text(files_, ids_.at(index_name_), kMaxIndex));
     CKFS_TRY(index_, parse_hf_index(index_text_, index_name_));
+    names_.reserve(index_->size());
     shards_.assign(index_->files().begin(), index_->files().end());
     for (const std::string& shard : shards_) {
       if (ids_.contains(shard)) continue;

@@ -168,45 +168,59 @@ bool same_program(const Box& a, const Box& b) {
   return a.program && b.program && *a.program == *b.program;
 }
 
-bool same_loops(std::span<const Loop> a, std::span<const Loop> b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end());
+// Whether sorted loops are digits of the target index.
+bool are_digits(std::span<const Loop> loops) {
+  std::int64_t span = 0;
+  for (std::size_t i = loops.size(); i > 0; --i) {
+    if (loops[i - 1].target_stride <= span) return false;
+    span += (loops[i - 1].count - 1) * loops[i - 1].target_stride;
+  }
+  return true;
 }
 
-// The loops of the one box that visits what `a` and then `b` visit, where there is one.
+std::vector<Loop> without(std::vector<Loop> loops, std::size_t index) {
+  loops.erase(loops.begin() + static_cast<std::ptrdiff_t>(index));
+  return loops;
+}
+
+// The loops of the one box that visits what `a` and then `b` visit, where there is one: they differ
+// in the turns of one loop, and b goes on where a ends. That loop may have one turn in either.
 std::optional<std::vector<Loop>> joined_loops(const Box& a, const Box& b) {
   const std::int64_t target = b.target_offset - a.target_offset;
   const std::int64_t source = b.source_offset - a.source_offset;
-  const auto inner = [](const Box& box) {
-    return std::span(box.loops).subspan(box.loops.empty() ? 0 : 1);
-  };
-  // How many turns b lies after a along `loop`, if it lies on it at all.
   const auto continues = [&](const Loop& loop, std::int64_t turns) {
     return target == turns * loop.target_stride && source == turns * loop.source_stride;
   };
-  if (!a.loops.empty() && continues(a.loops[0], a.loops[0].count)) {
-    std::vector<Loop> loops = a.loops;
-    if (same_loops(inner(a), b.loops)) {
-      loops[0].count += 1;
-      return loops;
-    }
-    if (!b.loops.empty() && same_loops(inner(a), inner(b)) &&
-        a.loops[0].target_stride == b.loops[0].target_stride &&
-        a.loops[0].source_stride == b.loops[0].source_stride) {
-      loops[0].count += b.loops[0].count;
-      return loops;
-    }
-  }
-  if (!b.loops.empty() && continues(b.loops[0], 1) && same_loops(a.loops, inner(b))) {
-    std::vector<Loop> loops = b.loops;
-    loops[0].count += 1;
+  const auto checked = [](std::vector<Loop> loops) -> std::optional<std::vector<Loop>> {
+    std::ranges::sort(loops, std::ranges::greater{}, &Loop::target_stride);
+    if (!are_digits(loops)) return std::nullopt;
     return loops;
+  };
+  for (std::size_t i = 0; i < a.loops.size(); ++i) {
+    const Loop& loop = a.loops[i];
+    if (!continues(loop, loop.count)) continue;
+    std::vector<Loop> longer = a.loops;
+    if (without(a.loops, i) == b.loops) {
+      longer[i].count += 1;
+      return checked(std::move(longer));
+    }
+    if (i < b.loops.size() && b.loops[i].target_stride == loop.target_stride &&
+        b.loops[i].source_stride == loop.source_stride &&
+        without(a.loops, i) == without(b.loops, i)) {
+      longer[i].count += b.loops[i].count;
+      return checked(std::move(longer));
+    }
   }
-  if (same_loops(a.loops, b.loops) && target > target_span(a.loops)) {
-    std::vector<Loop> loops = a.loops;
-    loops.insert(loops.begin(), {2, target, source});
-    return loops;
+  for (std::size_t i = 0; i < b.loops.size(); ++i) {
+    if (!continues(b.loops[i], 1) || without(b.loops, i) != a.loops) continue;
+    std::vector<Loop> longer = b.loops;
+    longer[i].count += 1;
+    return checked(std::move(longer));
   }
-  return std::nullopt;
+  if (a.loops != b.loops) return std::nullopt;
+  std::vector<Loop> longer = a.loops;
+  longer.push_back({2, target, source});
+  return checked(std::move(longer));
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
 // Random checkpoints in memory and random expressions over them, each together with what it must
-// be: a dense list that says for every element of the target where it comes from. The list is made
-// by carrying out each operation on lists of elements, never on boxes.
+// be: a dense list that says for every element of the target where it comes from.
 //
 //   rc::prop("...", [] {
 //     const Choose choose = rapidcheck_choices();          // shrinks
@@ -19,6 +18,7 @@
 
 #include "expr/tensor_expr.h"
 #include "source/catalog.h"
+#include "support/dense_tensor.h"
 #include "support/memory_source.h"
 
 namespace ckfs {
@@ -46,39 +46,6 @@ struct RandomOptions {
 };
 
 RandomCheckpoint random_checkpoint(const Choose& choose, const RandomOptions& options = {});
-
-/// Where an element of the target comes from, and what happens to it on the way.
-struct Origin {
-  StorageId storage = Box::kConstant;  // kConstant: a zero
-  std::int64_t index = 0;              // element of the storage
-  Program program;
-
-  bool operator==(const Origin&) const = default;
-};
-
-/// A tensor as the list of its elements in row-major order.
-struct DenseTensor {
-  DType dtype = DType::F32;
-  std::vector<std::int64_t> shape;
-  std::vector<Origin> elements;
-
-  bool operator==(const DenseTensor&) const = default;
-};
-
-DenseTensor dense_stored(const Catalog& catalog, TensorId tensor);
-DenseTensor dense_transpose(const DenseTensor& tensor, const std::vector<std::int64_t>& order);
-DenseTensor dense_slice(const DenseTensor& tensor, std::int64_t dim, std::int64_t begin,
-                        std::int64_t count, std::int64_t step);
-DenseTensor dense_pad(const DenseTensor& tensor, std::int64_t dim, std::int64_t before,
-                      std::int64_t after);
-DenseTensor dense_then(const DenseTensor& tensor, const Step& step);
-DenseTensor dense_concat(const std::vector<DenseTensor>& parts, std::int64_t dim);
-DenseTensor dense_stack(const std::vector<DenseTensor>& parts, std::int64_t dim);
-DenseTensor dense_interleave(const std::vector<DenseTensor>& parts, std::int64_t dim);
-
-/// What the boxes of `expr` say of each element. Fails the running test when they do not visit each
-/// exactly once, or break a rule of their normal form.
-DenseTensor dense_boxes(const TensorExpr& expr);
 
 struct RandomExpr {
   TensorExpr expr;

@@ -50,6 +50,14 @@ int run(std::vector<std::string> words) {
   add_stats(app, action);
   add_completion(app, action);
 
+  app.get_formatter()->label("SUBCOMMAND", "VERB");
+  app.get_formatter()->label("Subcommands", "Verbs");
+  app.get_formatter()->label("Positionals", "Arguments");
+  app.get_formatter()->label("REQUIRED", "");
+  app.get_formatter()->label("TEXT", "");
+  app.get_formatter()->column_width(26);
+  for (CLI::App* verb : app.get_subcommands({})) verb->footer("");
+
   std::string context;
   if (!words.empty() && !words.front().starts_with("-")) {
     if (find_verb(app, words.front()) == nullptr) {
@@ -60,6 +68,11 @@ int run(std::vector<std::string> words) {
       words.insert(words.begin(), "mount");
     }
     context = words.front();
+  }
+  constexpr std::string_view kTopLevel[] = {"-h", "--help", "--version"};
+  if (context.empty() && !words.empty() &&
+      std::ranges::find(kTopLevel, words.front()) == std::end(kTopLevel)) {
+    return finish(Exit::Usage, fmt::format("{}: no such option (see ckfs --help)", words.front()));
   }
   if (words.empty()) return finish(Exit::Usage, "a verb is missing (see ckfs --help)");
 

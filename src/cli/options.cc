@@ -4,12 +4,14 @@
 // own converters are not used for values: their messages span lines and name C++ types.
 #include <cerrno>
 #include <charconv>
+#include <fcntl.h>
 #include <filesystem>
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include "base/unique_fd.h"
 #include "base/units.h"
 #include "cli/cli.h"
 #include "view/view.h"
@@ -125,6 +127,10 @@ Result<void> start_log(const CommonOptions& options) {
     sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
     sink->set_pattern("ckfs: %l: %v");
   } else {
+    // Opened once by hand: spdlog would make missing directories, and so hide a misspelt name.
+    const UniqueFd fd(
+        ::open(options.log_file.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666));
+    if (!fd) return system_failure(errno, options.log_file, "cannot write the log");
     try {
       sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(options.log_file);
     } catch (const spdlog::spdlog_ex& error) {

@@ -22,9 +22,9 @@ struct ExportOptions {
   /// name of a file of the view are replaced, and the others left alone.
   bool force = false;
   /// Ends the export early; what is done is kept for the next run.
-  std::stop_token stop;
+  std::stop_token stop{};
   /// Called from several threads, one at a time, with bytes done so far and the total.
-  std::function<void(std::uint64_t done, std::uint64_t total)> progress;
+  std::function<void(std::uint64_t done, std::uint64_t total)> progress{};
 };
 
 struct ExportResult {

@@ -26,13 +26,13 @@ void copy_strided(std::span<const CopyLoop> loops, std::size_t element_bytes, co
                   std::byte* out);
 }  // namespace reference
 
-/// Transposes a band of `rows` input rows and any multiple of `columns` columns: element (row,
-/// column) of `in` becomes element (column, row) of `out`. Strides from row to row are in bytes.
+/// Transposes `columns` input columns and any multiple of `rows` input rows: element (row, column)
+/// of `in` becomes element (column, row) of `out`. Strides from row to row are in bytes.
 struct TransposeBand {
   std::int64_t rows = 0;
   std::int64_t columns = 0;
   void (*kernel)(const std::byte* in, std::ptrdiff_t in_stride, std::byte* out,
-                 std::ptrdiff_t out_stride, std::int64_t columns) = nullptr;
+                 std::ptrdiff_t out_stride, std::int64_t rows) = nullptr;
 };
 
 #ifdef __x86_64__

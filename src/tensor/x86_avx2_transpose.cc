@@ -65,12 +65,12 @@ CKFS_AVX2 void transpose_block(const std::byte* in, std::ptrdiff_t in_stride, st
 }
 
 template <std::size_t kBytes>
-CKFS_AVX2 void transpose_columns(const std::byte* in, std::ptrdiff_t in_stride, std::byte* out,
-                                 std::ptrdiff_t out_stride, std::int64_t columns) {
-  constexpr int kN = 16 / kBytes;
-  for (std::int64_t column = 0; column < columns; column += kN) {
-    transpose_block<kBytes>(in + column * static_cast<std::ptrdiff_t>(kBytes), in_stride,
-                            out + column * out_stride, out_stride);
+CKFS_AVX2 void transpose_rows(const std::byte* in, std::ptrdiff_t in_stride, std::byte* out,
+                              std::ptrdiff_t out_stride, std::int64_t rows) {
+  constexpr int kRows = 32 / kBytes;
+  for (std::int64_t row = 0; row < rows; row += kRows) {
+    transpose_block<kBytes>(in + row * in_stride, in_stride,
+                            out + row * static_cast<std::ptrdiff_t>(kBytes), out_stride);
   }
 }
 
@@ -79,13 +79,13 @@ CKFS_AVX2 void transpose_columns(const std::byte* in, std::ptrdiff_t in_stride, 
 TransposeBand transpose_band(std::size_t element_bytes) {
   switch (element_bytes) {
     case 1:
-      return {32, 16, transpose_columns<1>};
+      return {32, 16, transpose_rows<1>};
     case 2:
-      return {16, 8, transpose_columns<2>};
+      return {16, 8, transpose_rows<2>};
     case 4:
-      return {8, 4, transpose_columns<4>};
+      return {8, 4, transpose_rows<4>};
     case 8:
-      return {4, 2, transpose_columns<8>};
+      return {4, 2, transpose_rows<8>};
     default:
       return {};
   }

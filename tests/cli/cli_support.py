@@ -1,0 +1,74 @@
+"""What the tests of the command line share. Standard library only; CKFS_BIN names the program."""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/support"))
+import mounted_fs  # noqa: E402
+from mounted_fs import CKFS, LIMIT, Checkpoint  # noqa: E402, F401
+
+DATA = ROOT / "tests/data/hf"
+VERBS = ["mount", "umount", "inspect", "ls", "cat", "export", "stats", "completion"]
+ONE_LINE = re.compile(rb"\Ackfs: [^\n]+\n\Z")
+
+
+def start(*words, **options):
+    """The program, running."""
+    options.setdefault("stdin", subprocess.DEVNULL)
+    options.setdefault("stdout", subprocess.PIPE)
+    options.setdefault("stderr", subprocess.PIPE)
+    return subprocess.Popen([CKFS, *map(str, words)], **options)
+
+
+def run(*words, **options):
+    """The program, run to its end: an object with returncode, stdout and stderr (bytes)."""
+    process = start(*words, **options)
+    try:
+        out, err = process.communicate(timeout=LIMIT)
+    finally:
+        process.kill()
+        process.wait()
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+class TestCase(unittest.TestCase):
+    """Has a directory of its own, and one checkpoint (BF16, two shards) for all of the class."""
+
+    @classmethod
+    def setUpClass(cls):
+        shared = pathlib.Path(tempfile.mkdtemp(prefix="ckfs-cli-"))
+        cls.addClassCleanup(shutil.rmtree, shared)
+        cls.checkpoint = Checkpoint(shared / "model", megabytes=1)
+        cls.source = cls.checkpoint.path
+
+    def setUp(self):
+        self.directory = pathlib.Path(tempfile.mkdtemp(prefix="ckfs-cli-"))
+        self.addCleanup(self._remove)
+
+    def _remove(self):
+        left = [where for where, *_ in mounted_fs.mounts() if where.startswith(str(self.directory))]
+        for where in left:
+            subprocess.run(["umount", "-l", where], check=False)
+        shutil.rmtree(self.directory)
+        self.assertEqual(left, [], "mounts left behind")
+
+    def done(self, *words, **options):
+        """Standard output of a run that succeeds and says nothing on standard error."""
+        ended = run(*words, **options)
+        self.assertEqual((ended.returncode, ended.stderr), (0, b""), words)
+        return ended.stdout
+
+    def fails(self, code, pattern, *words, **options):
+        """The run ends with `code` and one line on standard error that `pattern` is found in."""
+        ended = run(*words, **options)
+        self.assertEqual(ended.returncode, code, (words, ended.stderr))
+        self.assertRegex(ended.stderr, ONE_LINE)
+        self.assertRegex(ended.stderr.decode(errors="replace"), pattern)
+        return ended

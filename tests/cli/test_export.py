@@ -1,0 +1,278 @@
+"""`ckfs export` as a program: killed, stopped, on a full disk, beside other files."""
+
+import fcntl
+import hashlib
+import json
+import os
+import pty
+import shutil
+import signal
+import subprocess
+import unittest
+
+import cli_support
+from cli_support import LIMIT, run, start
+
+RECORD = ".ckfs-export.json"
+VIEW = "fp32-safetensors"
+
+
+def digests(directory):
+    """{path: SHA-256} of the files below `directory`, without the record."""
+    return {
+        str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file() and path.name != RECORD
+    }
+
+
+def make_large(source):
+    """A checkpoint whose F32 view is one file of 160 MiB and a config."""
+    numel = 40 << 20
+    header = cli_support.mounted_fs.safetensors_header({"big": ("BF16", [numel], 2 * numel)})
+    with open(source / "model.safetensors", "wb") as file:
+        file.write(header)
+        file.truncate(len(header) + 2 * numel)
+        for element in range(0, numel, 999_983):
+            file.seek(len(header) + 2 * element)
+            file.write(element.to_bytes(4, "little")[:2])
+    (source / "config.json").write_text('{"torch_dtype": "bfloat16"}\n')
+
+
+class Export(cli_support.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.out = self.directory / "out"
+
+    def export(self, *words, view=VIEW, source=None):
+        return self.done("export", source or self.source, view, self.out, *words)
+
+    def test_is_the_view(self):
+        text = self.export().decode()
+        self.assertEqual(text.count("\n"), 1)
+        self.assertIn(VIEW, text)
+        found = {}
+        for entry in self.listing(VIEW):
+            data = self.done("cat", self.source, f"{VIEW}/{entry}")
+            found[entry] = hashlib.sha256(data).hexdigest()
+        self.assertEqual(digests(self.out), found)
+        for path in self.out.rglob("*"):
+            if path.name != RECORD:
+                self.assertEqual(path.stat().st_mtime_ns, 1_700_000_000 * 10**9, path)
+
+    def listing(self, where):
+        found = []
+        for entry in json.loads(self.done("ls", "--json", self.source, where))["entries"]:
+            if entry["type"] == "directory":
+                found += [f"{entry['path']}/{below}"
+                          for below in self.listing(f"{where}/{entry['path']}")]
+            else:
+                found.append(entry["path"])
+        return found
+
+    def test_jobs_write_the_same(self):
+        self.export("--jobs", "1")
+        one = digests(self.out)
+        shutil.rmtree(self.out)
+        self.export("--jobs", "7", "--io", "pread")
+        self.assertEqual(digests(self.out), one)
+
+    def test_again_writes_nothing(self):
+        self.export()
+        before = {path: path.stat().st_ino for path in self.out.rglob("*") if path.name != RECORD}
+        self.assertRegex(self.export(), rb"0 files")
+        after = {path: path.stat().st_ino for path in self.out.rglob("*") if path.name != RECORD}
+        self.assertEqual(after, before)
+
+    def test_starts_over_for_another_view(self):
+        self.export()
+        self.export(view="bf16-safetensors@max_shard=1MB")
+        names = self.listing("bf16-safetensors@max_shard=1MB")
+        self.assertEqual(sorted(digests(self.out)), sorted(names))
+
+    def test_foreign_files(self):
+        self.out.mkdir()
+        (self.out / "thesis.tex").write_text("mine")
+        self.fails(1, r"thesis\.tex.*--force", "export", self.source, VIEW, self.out)
+        self.assertEqual(os.listdir(self.out), ["thesis.tex"])
+        self.export("--force")
+        self.assertEqual((self.out / "thesis.tex").read_text(), "mine")
+
+    def test_out_inside_the_source(self):
+        for out in (self.source, self.source / "out", f"{self.source}/../model/x"):
+            self.fails(1, "lies inside the source", "export", self.source, VIEW, out)
+        self.assertFalse((self.source / "out").exists())
+
+    def test_two_at_once(self):
+        self.out.mkdir()
+        descriptor = os.open(self.out, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            self.fails(1, "another export", "export", self.source, VIEW, self.out)
+        finally:
+            os.close(descriptor)
+        self.export()
+
+    def test_a_source_that_changes_starts_over(self):
+        source = self.directory / "model"
+        shutil.copytree(self.source, source)
+        self.export(source=source)
+        (source / "tokenizer.json").write_text('{"version": "2.0"}\n')
+        self.assertNotRegex(self.export(source=source), rb"there already")
+        self.assertEqual((self.out / "tokenizer.json").read_text(), '{"version": "2.0"}\n')
+
+    def test_a_progress_bar_on_a_terminal_only(self):
+        ours, theirs = pty.openpty()
+        try:
+            program = start("export", self.source, VIEW, self.out, stderr=theirs)
+            os.close(theirs)
+            drawn = b""
+            while True:
+                try:
+                    piece = os.read(ours, 65536)
+                except OSError:  # the other end is closed
+                    break
+                if not piece:
+                    break
+                drawn += piece
+            program.communicate(timeout=LIMIT)
+            self.assertEqual(program.returncode, 0)
+        finally:
+            os.close(ours)
+        self.assertRegex(drawn, rb"100%")
+        self.assertTrue(drawn.endswith(b"\x1b[K"), drawn[-40:])
+
+
+class Interrupted(cli_support.TestCase):
+    """A view with a file of 160 MiB, on which an export can be interrupted half-way."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.large = cls.source.parent / "large"
+        cls.large.mkdir()
+        make_large(cls.large)
+        reference = cls.source.parent / "reference"
+        ended = run("export", cls.large, VIEW, reference)
+        assert ended.returncode == 0, ended.stderr
+        cls.expected = digests(reference)
+        shutil.rmtree(reference)
+
+    def setUp(self):
+        super().setUp()
+        self.out = self.directory / "out"
+
+    def interrupt(self, number):
+        """Starts an export and sends the signal once 64 MiB are recorded; its exit code."""
+        program = start("export", self.large, VIEW, self.out, "--jobs", "1")
+        try:
+            while program.poll() is None:
+                if self.synced() >= 64 << 20:
+                    program.send_signal(number)
+                    break
+            _, err = program.communicate(timeout=LIMIT)
+        finally:
+            program.kill()
+            program.wait()
+        return program.returncode, err
+
+    def record(self):
+        try:
+            return json.loads((self.out / RECORD).read_text())
+        except FileNotFoundError:
+            return {"files": {}}
+
+    def synced(self):
+        return max((file["synced"] for file in self.record()["files"].values()), default=0)
+
+    def goes_on(self):
+        self.assertFalse((self.out / "model.safetensors").exists())
+        self.assertTrue((self.out / ".model.safetensors.ckfs-part").exists())
+        kept = self.synced()
+        self.assertGreaterEqual(kept, 64 << 20)
+        # Bytes that are kept are not written again: the mark survives, which only this test knows.
+        with open(self.out / ".model.safetensors.ckfs-part", "r+b") as file:
+            file.seek(1 << 20)
+            before = file.read(1)
+            file.seek(1 << 20)
+            file.write(bytes([before[0] ^ 0xFF]))
+        self.done("export", self.large, VIEW, self.out)
+        with open(self.out / "model.safetensors", "r+b") as file:
+            file.seek(1 << 20)
+            self.assertEqual(file.read(1), bytes([before[0] ^ 0xFF]))
+            file.seek(1 << 20)
+            file.write(before)
+        self.assertEqual(digests(self.out), self.expected)
+
+    def test_killed_it_goes_on(self):
+        code, _ = self.interrupt(signal.SIGKILL)
+        self.assertEqual(code, -signal.SIGKILL)
+        self.goes_on()
+
+    def test_stopped_it_goes_on(self):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            shutil.rmtree(self.out, ignore_errors=True)
+            code, err = self.interrupt(number)
+            self.assertEqual(code, 1)
+            self.assertRegex(err, cli_support.ONE_LINE)
+            self.assertRegex(err.decode(), "interrupted after")
+            self.goes_on()
+
+    def test_another_view_starts_over(self):
+        self.interrupt(signal.SIGKILL)
+        self.done("export", self.large, "bf16-safetensors", self.out)
+        self.assertEqual(sorted(digests(self.out)), ["config.json", "model.safetensors"])
+
+
+class FullDisk(cli_support.TestCase):
+    """OUT on a tmpfs of its own, which only root can mount: so this runs as root only."""
+
+    def disk(self, size):
+        where = self.directory / "disk"
+        where.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "ckfs-test", where],
+                       check=True)
+        self.addCleanup(subprocess.run, ["umount", where], check=True)
+        return where
+
+    def test_too_small_a_disk_is_told_before_anything_is_written(self):
+        out = self.disk(1 << 20) / "out"
+        self.fails(1, r"/out: no space left: \d+ bytes needed, \d+ free", "export", self.source,
+                   VIEW, out)
+        self.assertEqual(list(out.iterdir()), [])
+
+    def test_a_disk_that_fills_up_leaves_nothing_that_looks_complete(self):
+        source = self.directory / "large"
+        source.mkdir()
+        make_large(source)
+        disk = self.disk(200 << 20)
+        out = disk / "out"
+        # The export is stopped after it has reserved the room for the large file, and before it
+        # begins with the small one.
+        program = start("export", source, VIEW, out, "--jobs", "1")
+        try:
+            while not (out / ".model.safetensors.ckfs-part").exists():
+                self.assertIsNone(program.poll())
+            program.send_signal(signal.SIGSTOP)
+            os.waitpid(program.pid, os.WUNTRACED)
+            self.assertFalse((out / "config.json").exists())
+            with open(disk / "ballast", "wb", buffering=0) as ballast:
+                with self.assertRaisesRegex(OSError, "No space left"):
+                    while True:
+                        ballast.write(bytes(1 << 20))
+            program.send_signal(signal.SIGCONT)
+            _, err = program.communicate(timeout=LIMIT)
+        finally:
+            program.kill()
+            program.wait()
+        self.assertEqual(program.returncode, 1)
+        self.assertRegex(err, cli_support.ONE_LINE)
+        self.assertRegex(err.decode(), r"/out: no space left: \d+ bytes needed, \d+ free")
+        self.assertFalse((out / "config.json").exists())
+        (disk / "ballast").unlink()
+        self.done("export", source, VIEW, out)
+        self.assertEqual(sorted(digests(out)), ["config.json", "model.safetensors"])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

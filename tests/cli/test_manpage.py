@@ -1,0 +1,82 @@
+"""The manual and --help tell of the same verbs and options, both ways."""
+
+import re
+import unittest
+
+import cli_support
+from cli_support import ROOT, VERBS
+
+PAGE = (ROOT / "docs/man/ckfs.1.md").read_text()
+OPTION = re.compile(r"(?<![\w-])(--[a-z][a-z-]*|-[a-z])(?![\w-])")
+
+
+def section(title):
+    """The text under a heading of any level, up to the next of that level or a higher one."""
+    match = re.search(rf"^(#+) {re.escape(title)}$", PAGE, re.M)
+    assert match, f"{title}: no such heading"
+    rest = PAGE[match.end() :]
+    following = re.search(rf"^#{{1,{len(match[1])}}} ", rest, re.M)
+    return rest[: following.start()] if following else rest
+
+
+def options_of_page(text):
+    """The options that a section of the page defines: those of lines before a ':'."""
+    found = set()
+    for line in re.findall(r"^(\*\*-.*)\n:   ", text, re.M):
+        found |= set(re.findall(r"\*\*(--?[a-z][a-z-]*)\*\*", line))
+    return found
+
+
+class ManPage(cli_support.TestCase):
+    def options_of_help(self, *words):
+        """The options of a help text: first column only."""
+        found = set()
+        for line in self.done(*words, "--help").decode().splitlines():
+            match = re.match(r"  (-\S+)", line)
+            if match:
+                found |= set(OPTION.findall(match[1]))
+        return found
+
+    def test_verbs(self):
+        heads = re.findall(r"^## ckfs (\w+)$", PAGE, re.M)
+        text = self.done("--help").decode().split("Verbs:")[1]
+        self.assertEqual(re.findall(r"(?m)^  (\w+) ", text), heads)
+        self.assertEqual(heads, VERBS)
+        synopsis = re.findall(r"^\*\*ckfs (\w+)\*\*", section("SYNOPSIS"), re.M)
+        self.assertEqual(synopsis, VERBS)
+
+    def test_options_of_each_verb(self):
+        common = options_of_page(section("COMMON OPTIONS")) - {"--version", "-h", "--help"}
+        self.assertIn("--memory", common)
+        takes = {
+            "mount": common,
+            "cat": common,
+            "export": common,
+            "inspect": {"--log-level", "--log-file"},
+            "ls": {"--log-level", "--log-file"},
+        }
+        for verb in VERBS:
+            with self.subTest(verb):
+                page = options_of_page(section(f"ckfs {verb}")) | {"-h", "--help"}
+                self.assertEqual(self.options_of_help(verb), page | takes.get(verb, set()))
+
+    def test_options_without_a_verb(self):
+        self.assertEqual(self.options_of_help(), {"-h", "--help", "--version"})
+
+    def test_mount_options(self):
+        help_text = self.done("mount", "--help").decode()
+        words = re.search(r"between: (.*)", help_text)[1]
+        from_help = {word.split("=")[0] for word in words.split(", ")}
+        heads = re.findall(r"^(\*\*[a-z].*)\n:   ", section("MOUNT OPTIONS"), re.M)
+        from_page = set(re.findall(r"\*\*([a-z_]+)=?\*", " ".join(heads)))
+        self.assertEqual(from_page, from_help)
+        target = self.directory / "mnt"
+        for word in sorted(from_page):
+            # A known word is not refused as unknown: what is refused is the source.
+            value = {"memory": "=64MiB", "io": "=auto", "threads": "=2", "log_level": "=warn",
+                     "log_file": f"={self.directory}/log", "mtime": "=5"}.get(word, "")
+            self.fails(1, "absent", "mount", "absent/source", target, "-o", word + value)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

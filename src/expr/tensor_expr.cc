@@ -57,10 +57,22 @@ bool keeps_zero(const Step& step) {
 
 }  // namespace
 
+std::shared_ptr<const TensorExpr::BoxList> TensorExpr::make_list(std::vector<Box> boxes) {
+  auto list = std::make_shared<BoxList>();
+  list->boxes = std::move(boxes);
+  list->reach.reserve(list->boxes.size());
+  std::int64_t reach = -1;
+  for (const Box& box : list->boxes) {
+    reach = std::max(reach, box.target_offset + target_span(box.loops));
+    list->reach.push_back(reach);
+  }
+  return list;
+}
+
 TensorExpr TensorExpr::make(DType dtype, std::vector<std::int64_t> shape, std::vector<Box> boxes) {
   auto body = std::make_shared<Body>();
   body->shape = std::move(shape);
-  body->boxes = std::make_shared<const std::vector<Box>>(join(std::move(boxes)));
+  body->list = make_list(join(std::move(boxes)));
   TensorExpr expr;
   expr.dtype_ = dtype;
   expr.shape_ = body->shape;
@@ -110,7 +122,7 @@ std::uint64_t TensorExpr::nbytes() const {
 
 std::vector<Box> TensorExpr::boxes() const {
   const std::optional<Whole> storage = whole();
-  if (!storage) return *body_->boxes;
+  if (!storage) return body_->list->boxes;
   const std::int64_t count = numel();
   if (count == 0) return {};
   Box box{storage->storage, 0, 0, {}, storage->program};
@@ -119,8 +131,27 @@ std::vector<Box> TensorExpr::boxes() const {
 }
 
 std::span<const Box> TensorExpr::box_list() const {
-  if (!body_ || !body_->boxes) return {};
-  return *body_->boxes;
+  if (!body_ || !body_->list) return {};
+  return body_->list->boxes;
+}
+
+std::vector<Box> TensorExpr::boxes(std::int64_t begin, std::int64_t end) const {
+  std::vector<Box> pieces;
+  const auto add = [&](const Box& box) {
+    std::ranges::move(clip(box, begin, end), std::back_inserter(pieces));
+  };
+  if (whole()) {
+    for (const Box& box : boxes()) add(box);
+    return pieces;
+  }
+  const BoxList& list = *body_->list;
+  // No box before the first whose reach is `begin` has an index in the range.
+  const auto first = std::ranges::lower_bound(list.reach, begin) - list.reach.begin();
+  for (auto i = static_cast<std::size_t>(first); i < list.boxes.size(); ++i) {
+    if (list.boxes[i].target_offset >= end) break;
+    add(list.boxes[i]);
+  }
+  return pieces;
 }
 
 std::optional<TensorExpr::Whole> TensorExpr::whole() const {
@@ -153,7 +184,7 @@ Result<TensorExpr> TensorExpr::reshape(std::span<const std::int64_t> shape) cons
   const std::optional<Whole> storage = whole();
   auto body = std::make_shared<Body>();
   body->shape.assign(shape.begin(), shape.end());
-  if (body_) body->boxes = body_->boxes;
+  if (body_) body->list = body_->list;
   if (storage) body->program = storage->program;
   TensorExpr expr;
   expr.dtype_ = dtype_;
@@ -196,7 +227,7 @@ Result<TensorExpr> TensorExpr::then(Step step) const {
   if (const std::optional<Whole> storage = whole()) {
     body->program = extended(storage->program, step);
   } else {
-    std::vector<Box> boxes = *body_->boxes;
+    std::vector<Box> boxes = body_->list->boxes;
     // Boxes that shared a program go on sharing one.
     std::vector<std::pair<std::shared_ptr<const Program>, std::shared_ptr<const Program>>> known;
     for (Box& box : boxes) {
@@ -213,7 +244,7 @@ Result<TensorExpr> TensorExpr::then(Step step) const {
       }
       box.program = same->second;
     }
-    body->boxes = std::make_shared<const std::vector<Box>>(std::move(boxes));
+    body->list = make_list(std::move(boxes));
   }
   expr.shape_ = body->shape;
   expr.body_ = std::move(body);

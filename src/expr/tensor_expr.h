@@ -89,6 +89,10 @@ class TensorExpr {
   /// or a copy of it.
   std::span<const Box> box_list() const;
 
+  /// What the boxes say of the target indices in [begin, end): the clip() of each that has any.
+  /// Costs as much as there is to give, also where the expression has 100,000 boxes.
+  std::vector<Box> boxes(std::int64_t begin, std::int64_t end) const;
+
   /// Where the tensor is one whole storage in row-major order: which, and the steps (nullptr:
   /// none).
   struct Whole {
@@ -127,14 +131,19 @@ class TensorExpr {
  private:
   /// What the common case, a whole storage under its catalog shape with at most one cast, can do
   /// without; a checkpoint may have 92,000 of those in each of four views.
+  struct BoxList {
+    std::vector<Box> boxes;           // by target_offset
+    std::vector<std::int64_t> reach;  // the largest target index of boxes[0] to boxes[i]
+  };
   struct Body {
     std::vector<std::int64_t> shape;
-    std::shared_ptr<const std::vector<Box>> boxes;  // nullptr: the whole of storage_
-    std::shared_ptr<const Program> program;         // where boxes is nullptr
+    std::shared_ptr<const BoxList> list;     // nullptr: the whole of storage_
+    std::shared_ptr<const Program> program;  // where list is nullptr
   };
   static constexpr std::uint8_t kNoCast = 0xff;
 
   TensorExpr() = default;
+  static std::shared_ptr<const BoxList> make_list(std::vector<Box> boxes);
   static TensorExpr make(DType dtype, std::vector<std::int64_t> shape, std::vector<Box> boxes);
   Result<void> check_dim(std::int64_t dim) const;
   Result<void> check_movable() const;

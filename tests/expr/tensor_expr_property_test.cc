@@ -35,10 +35,12 @@ std::map<std::int64_t, std::int64_t> elements_of(const std::vector<Box>& boxes) 
 }
 
 void check_clip(const RandomExpr& random, std::int64_t begin, std::int64_t end) {
+  std::vector<Box> clipped;
   for (const Box& box : random.expr.boxes()) {
     std::map<std::int64_t, std::int64_t> expected = elements_of({box});
     std::erase_if(expected, [&](const auto& e) { return e.first < begin || e.first >= end; });
     const std::vector<Box> pieces = clip(box, begin, end);
+    clipped.insert(clipped.end(), pieces.begin(), pieces.end());
     EXPECT_EQ(elements_of(pieces), expected);
     // A head and a tail for each loop, and what lies between.
     EXPECT_LE(pieces.size(), 2 * box.loops.size() + 1);
@@ -51,6 +53,7 @@ void check_clip(const RandomExpr& random, std::int64_t begin, std::int64_t end) 
       for (const Loop& loop : piece.loops) EXPECT_GT(loop.count, 1);
     }
   }
+  EXPECT_EQ(random.expr.boxes(begin, end), clipped);
 }
 
 // Everything that must hold for any expression.

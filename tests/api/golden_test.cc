@@ -62,13 +62,19 @@ std::map<std::string, PlainTensor> tensors_of(const View& view) {
   return tensors;
 }
 
-void write_view(const View& view, const TemporaryDirectory& out) {
-  for (const FileInfo& file : view.files()) out.write(file.path, whole_file(view, file.path));
+void write_view(const View& view, const TemporaryDirectory& out, std::string_view directory) {
+  for (const FileInfo& file : view.files()) {
+    out.write(fmt::format("{}/{}", directory, file.path), whole_file(view, file.path));
+  }
 }
 
 class Golden : public testing::TestWithParam<std::string> {};
 
 TEST_P(Golden, TensorsAreThoseOfTheReference) {
+  const TemporaryDirectory out;
+  std::string command = fmt::format("python3 '{}/tools/digest.py' --check '{}'",
+                                    fs::path(CKFS_TEST_DATA).parent_path().string(),
+                                    (kCases / GetParam() / "expected.json").string());
   for (const std::uint64_t tile_bytes : {0, 4096}) {
     const Checkpoint checkpoint = open_case(GetParam(), {.tile_bytes = tile_bytes});
     for (const auto& [spelling, expected] :
@@ -77,15 +83,12 @@ TEST_P(Golden, TensorsAreThoseOfTheReference) {
                                             {"fp16-safetensors", "fp16-safetensors"},
                                             {"fp32-safetensors", "fp32-safetensors"},
                                             {"fp32-consolidated", "fp32-safetensors"}}) {
-      const TemporaryDirectory out;
-      write_view(view_of(checkpoint, spelling), out);
-      const std::string command = fmt::format("python3 '{}/tools/digest.py' --check '{}' {} '{}'",
-                                              fs::path(CKFS_TEST_DATA).parent_path().string(),
-                                              (kCases / GetParam() / "expected.json").string(),
-                                              expected, out.path().string());
-      EXPECT_EQ(std::system(command.c_str()), 0) << spelling;
+      const std::string directory = fmt::format("{}-{}", spelling, tile_bytes);
+      write_view(view_of(checkpoint, spelling), out, directory);
+      command += fmt::format(" {} '{}'", expected, (out / directory).string());
     }
   }
+  EXPECT_EQ(std::system(command.c_str()), 0);
 }
 
 TEST_P(Golden, ConfigIsTheReferencesAndSideFilesAreTheSources) {

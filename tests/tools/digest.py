@@ -2,9 +2,9 @@
 """SHA-256 of each tensor of a safetensors checkpoint, with NaN made canonical.
 
     digest.py SOURCE TARGET            print {tensor: {dtype, shape, computed, sha256}} as JSON
-    digest.py --check EXPECTED.json VIEW TARGET
-                                       compare TARGET with what EXPECTED.json says of VIEW; exit 1
-                                       and one line for each difference
+    digest.py --check EXPECTED.json VIEW TARGET [VIEW TARGET]...
+                                       compare each TARGET with what EXPECTED.json says of its VIEW;
+                                       exit 1 and one line for each difference
 
 A tensor of TARGET is *computed* when SOURCE holds it with another dtype; otherwise it was moved.
 Tools and machines differ in the NaN that they compute, so every NaN of a computed tensor is
@@ -112,12 +112,15 @@ def differences(expected, target):
 
 
 def main(arguments):
-    if len(arguments) == 4 and arguments[0] == "--check":
+    if len(arguments) >= 4 and len(arguments) % 2 == 0 and arguments[0] == "--check":
         with open(arguments[1]) as f:
-            expected = json.load(f)[arguments[2]]
-        lines = list(differences(expected, arguments[3]))
-        print(*(lines or [f"{len(expected)} tensors equal"]), sep="\n")
-        return 1 if lines else 0
+            expected = json.load(f)
+        different = False
+        for view, target in zip(arguments[2::2], arguments[3::2]):
+            lines = [f"{target}: {line}" for line in differences(expected[view], target)]
+            print(*(lines or [f"{target}: {len(expected[view])} tensors equal"]), sep="\n")
+            different = different or bool(lines)
+        return 1 if different else 0
     if len(arguments) == 2 and not arguments[0].startswith("-"):
         json.dump(digest_against_source(*arguments), sys.stdout, indent=1)
         print()

@@ -69,7 +69,7 @@ Result<Running> start_fusermount(std::vector<std::string> arguments, int channel
     return fail(ErrorCode::Io,
                 "fusermount3: not found: users other than root need it (apt-get install fuse3)");
   }
-  arguments.insert(arguments.begin(), program);
+  arguments.insert(arguments.begin(), "fusermount3");  // how it names itself in messages
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
@@ -142,6 +142,17 @@ UniqueFd receive_descriptor(int socket) {
   return UniqueFd(descriptor);
 }
 
+/// What helps against a message of fusermount3; empty where the message says it.
+std::string_view hint_for(std::string_view text) {
+  if (text.find(std::strerror(EPERM)) != text.npos) {
+    return " (it must be set-user-ID root; in a container, run as root)";
+  }
+  if (text.find(kDevice) != text.npos && text.find(std::strerror(EACCES)) != text.npos) {
+    return " (let users mount: `sudo chmod 666 /dev/fuse`)";
+  }
+  return "";
+}
+
 Result<UniqueFd> mount_by_fusermount(const stdfs::path& target, const KernelMountOptions& options) {
   std::array<int, 2> ends{};
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) {
@@ -158,9 +169,8 @@ Result<UniqueFd> mount_by_fusermount(const stdfs::path& target, const KernelMoun
   UniqueFd device = receive_descriptor(ours.get());
   const Finished finished = finish(running);
   if (device) return device;
-  const bool forbidden = finished.text.find(std::strerror(EPERM)) != std::string::npos;
   return fail(ErrorCode::Io, "{}: fusermount3: {}{}", target.native(), finished.text,
-              forbidden ? " (it must be set-user-ID root; in a container, run as root)" : "");
+              hint_for(finished.text));
 }
 
 }  // namespace

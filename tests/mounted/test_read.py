@@ -208,8 +208,11 @@ class LargeFile(mounted_fs.TestCase):
                     self.assertEqual(around, bytes(expected), (view, element))
             size = header + width * self.NUMEL
             self.assertEqual(os.stat(path).st_size, size)
-            with mmap.mmap(os.open(path, os.O_RDONLY), size, mmap.MAP_SHARED, mmap.PROT_READ) as m:
-                self.assertEqual(m[size - 2 : size], b"\x06\x40")
+            with (
+                open(path, "rb") as file,
+                mmap.mmap(file.fileno(), size, mmap.MAP_SHARED, mmap.PROT_READ) as mapping,
+            ):
+                self.assertEqual(mapping[size - 2 : size], b"\x06\x40")
 
 
 class Bounds(mounted_fs.TestCase):

@@ -15,7 +15,7 @@ SHARD = "bf16-safetensors/" + mounted_fs.Checkpoint.SHARDS[0]
 class ReadOnly(mounted_fs.TestCase):
     def setUp(self):
         super().setUp()
-        self.target = self.mount()
+        self.target = self.mount().target
         self.path = self.target / SHARD
 
     def changes(self):
@@ -70,7 +70,7 @@ class ReadOnly(mounted_fs.TestCase):
             self.fails("EROFS", os.unlink, self.path)  # an ordinary user cannot even try
             return
         before = self.path.read_bytes()
-        mounted_fs.run("mount", "-i", "-o", "remount,rw", self.target.target)
+        mounted_fs.run("mount", "-i", "-o", "remount,rw", self.target)
         for name, call in self.changes():
             if name in ("temporary file", "rename", "link"):
                 continue

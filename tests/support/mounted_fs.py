@@ -298,10 +298,24 @@ def run_as_user(script):
         program.chmod(0o755)
         environment = {**os.environ, "CKFS_BIN": str(program), "HOME": "/nonexistent"}
         environment.pop("TMPDIR", None)
-        return subprocess.run(
-            [sys.executable, str(stage / here.relative_to(ROOT)), *sys.argv[1:]],
-            user=NOBODY, group=NOBODY, extra_groups=[], env=environment, cwd="/", check=False,
-        ).returncode  # fmt: skip
+        command = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--"]
+        command += [sys.executable, str(stage / here.relative_to(ROOT)), *sys.argv[1:]]
+        if os.stat("/dev/fuse").st_mode & 0o006 != 0o006:
+            command = with_open_device(stage, command)
+        return subprocess.run(command, env=environment, cwd="/", check=False).returncode
+
+
+def with_open_device(stage, command):
+    """The command, run where everybody may open /dev/fuse, as is usual: where udev has not seen to
+    it (containers, small machines), in a mount namespace with such a device."""
+    script = """
+        mount -t tmpfs none "$1" && mknod -m 666 "$1/fuse" c 10 229 &&
+        mount --bind "$1/fuse" /dev/fuse && shift && exec "$@"
+    """
+    device = stage / "dev"
+    device.mkdir()
+    return ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh", device,
+            *command]  # fmt: skip
 
 
 def main():

@@ -17,15 +17,10 @@ import digest  # noqa: E402
 import naive  # noqa: E402
 import ways  # noqa: E402
 
-# Where expected.json holds the reference's digests.
-GOLDEN = [
-    ("llama-bf16", "fp16-safetensors"),
-    ("llama-bf16", "fp32-safetensors"),
-    ("deepseek-v3-fp8", "bf16-safetensors"),
-    ("deepseek-v31-ue8m0", "bf16-safetensors"),
-    ("qwen-fp8-bf16-scale", "bf16-safetensors"),
-]
-CASES = sorted({case for case, _ in GOLDEN})
+CASES = sorted(path.parent.name for path in ways.DATA.glob("*/expected.json"))
+# Every view of which a reference is known.
+GOLDEN = [(case, view) for case in CASES
+          for view in json.loads((ways.DATA / case / "expected.json").read_text())]
 DTYPES = {"bf16": ("BF16", "bfloat16"), "fp16": ("F16", "float16"), "fp32": ("F32", "float32")}
 
 
@@ -125,22 +120,22 @@ class SideFiles(WorkDirectory):
                     text = (self.fetch(case, view, "cat") / "config.json").read_text()
                     want = json.loads(source)
                     want.pop("quantization_config", None)
-                    for key in ("dtype", "torch_dtype"):
-                        if key in want:
-                            want[key] = torch_name
+                    keys = {"dtype", "torch_dtype"} & set(want) or {"torch_dtype"}
+                    want.update({key: torch_name for key in keys})
                     # Order of the members, too.
                     self.assertEqual(json.dumps(want), json.dumps(json.loads(text)))
                     # Every line that stays is a line of the source.
+                    lines = {line.rstrip(",") for line in source.splitlines()}
                     strange = [line for line in text.splitlines()
-                               if line not in source.splitlines()
-                               and line + "," not in source.splitlines()
-                               and "dtype" not in line]
+                               if line.rstrip(",") not in lines and "dtype" not in line]
                     self.assertEqual([], strange)
 
     def test_config_is_the_text_of_the_reference_tool(self):
         for case, view in GOLDEN:
             with self.subTest(case=case, view=view):
                 reference = ways.DATA / case / "expected" / view / "config.json"
+                if not reference.exists():  # the tool writes only one view of this source
+                    continue
                 got = ways.run("cat", ways.DATA / case / "source", f"{view}/config.json")
                 self.assertEqual(reference.read_text(), got.decode())
 
@@ -150,7 +145,12 @@ class SideFiles(WorkDirectory):
                 view = f"{name}-safetensors"
                 with self.subTest(case=case, view=view):
                     out = self.fetch(case, view, "export")
-                    index = json.loads((out / "model.safetensors.index.json").read_text())
+                    shards = list(out.glob("*.safetensors"))
+                    path = out / "model.safetensors.index.json"
+                    self.assertEqual(len(shards) > 1, path.exists())
+                    if len(shards) == 1:
+                        continue
+                    index = json.loads(path.read_text())
                     where, total = {}, 0
                     for path in sorted(out.glob("*.safetensors")):
                         for tensor, value in naive.read(path).items():

@@ -315,7 +315,7 @@ class DenseEditor {
 
   std::string apply() {
     // An insertion at a place comes before a removal that begins there.
-    std::stable_sort(edits_.begin(), edits_.end(), [](const Edit& a, const Edit& b) {
+    std::sort(edits_.begin(), edits_.end(), [](const Edit& a, const Edit& b) {
       return std::pair(a.where.begin, a.where.end) < std::pair(b.where.begin, b.where.end);
     });
     std::string out;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
 #include <set>
 
@@ -60,6 +61,7 @@ class HeaderReader {
   bool end_tensor();
   std::optional<std::uint32_t> keep_shape();
   bool check_names();
+  void sort_by_place();
   bool check_coverage();
 
   std::string_view text_;
@@ -396,7 +398,7 @@ std::optional<std::uint32_t> HeaderReader::keep_shape() {
 
 bool HeaderReader::check_names() {
   std::vector<std::uint32_t> order(header_.entries_.size());
-  for (std::uint32_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::iota(order.begin(), order.end(), std::uint32_t{0});
   const auto name_at = [&](std::uint32_t i) { return header_.name_of(header_.entries_[i]); };
   std::sort(order.begin(), order.end(),
             [&](std::uint32_t a, std::uint32_t b) { return name_at(a) < name_at(b); });
@@ -407,20 +409,34 @@ bool HeaderReader::check_names() {
   return true;
 }
 
-bool HeaderReader::check_coverage() {
-  // Zero-size tensors share a begin with what follows them, so the end decides; and where that is
-  // equal too, the header's own order.
+void HeaderReader::sort_by_place() {
+  // Zero-size tensors share a begin with what follows them and so come first; among themselves they
+  // keep the header's order.
+  auto& entries = header_.entries_;
+  const auto is_empty = [&](const Header::Entry& entry) {
+    return checked_numel(std::span(header_.dimensions_).subspan(entry.shape, entry.rank)) == 0;
+  };
   const auto before = [&](const Header::Entry& a, const Header::Entry& b) {
     if (a.begin != b.begin) return a.begin < b.begin;
-    const auto empty = [&](const Header::Entry& entry) {
-      return checked_numel(std::span(header_.dimensions_).subspan(entry.shape, entry.rank)) == 0;
-    };
-    return empty(a) && !empty(b);
+    return is_empty(a) && !is_empty(b);
   };
-  auto& entries = header_.entries_;
-  if (!std::is_sorted(entries.begin(), entries.end(), before)) {
-    std::stable_sort(entries.begin(), entries.end(), before);
-  }
+  if (std::is_sorted(entries.begin(), entries.end(), before)) return;
+
+  std::vector<std::uint32_t> order(entries.size());
+  std::iota(order.begin(), order.end(), std::uint32_t{0});
+  std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
+    if (before(entries[a], entries[b])) return true;
+    return !before(entries[b], entries[a]) && a < b;
+  });
+  std::vector<Header::Entry> sorted;
+  sorted.reserve(entries.size());
+  for (const std::uint32_t i : order) sorted.push_back(entries[i]);
+  entries = std::move(sorted);
+}
+
+bool HeaderReader::check_coverage() {
+  sort_by_place();
+  const auto& entries = header_.entries_;
   std::uint64_t covered = 0;
   for (std::size_t i = 0; i < entries.size(); ++i) {
     const HeaderTensor tensor = header_[i];

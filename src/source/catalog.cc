@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <tuple>
 
 #include "base/checked.h"
 #include "base/hash.h"
@@ -143,8 +144,10 @@ std::shared_ptr<const Catalog> CatalogBuilder::build() && {
   std::sort(catalog.shards_.begin(), catalog.shards_.end(), by_path);
   std::sort(catalog.files_.begin(), catalog.files_.end(), by_path);
   std::sort(catalog.model_.side_files.begin(), catalog.model_.side_files.end(), by_path);
-  const auto by_tensor = [](const Obstacle& a, const Obstacle& b) { return a.tensor < b.tensor; };
-  std::stable_sort(catalog.obstacles_.begin(), catalog.obstacles_.end(), by_tensor);
+  std::sort(catalog.obstacles_.begin(), catalog.obstacles_.end(),
+            [](const Obstacle& a, const Obstacle& b) {
+              return std::tie(a.tensor, a.reason) < std::tie(b.tensor, b.reason);
+            });
   return std::shared_ptr<const Catalog>(std::move(catalog_));
 }
 

@@ -129,12 +129,13 @@ class Opener {
       return {};
     }
     index_name_ = choose_index(tree_);
-    if (!index_name_.empty()) return {};
-
     for (const std::string& path : tree_.dangling) {
-      if (!is_top_level(path) || !path.ends_with(kEnding)) continue;
+      const bool is_shard = is_top_level(path) && path.ends_with(kEnding) && index_name_.empty();
+      if (!is_shard && !is_index_name(path) && path != "config.json") continue;
       return fail(ErrorCode::NotFound, "{}: a link to a file that is absent{}", path, hint());
     }
+    if (!index_name_.empty()) return {};
+
     for (const TreeFile& file : tree_.files) {
       if (is_top_level(file.path) && file.path.ends_with(kEnding)) shards_.push_back(file.path);
     }

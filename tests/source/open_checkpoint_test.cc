@@ -1,0 +1,527 @@
+// Opening directories, files and hub caches: what belongs to a checkpoint, in which order, and what
+// is noted or stands in the way. Broken ones: malformed_test.cc.
+#include "source/open_checkpoint.h"
+
+#include <chrono>
+#include <fstream>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <iterator>
+#include <map>
+#include <set>
+
+#include "base/checked.h"
+#include "format/safetensors.h"
+#include "support/temporary_directory.h"
+
+namespace ckfs {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+const fs::path kFixtures = fs::path(CKFS_TEST_DATA) / "hf";
+
+struct Opened {
+  std::unique_ptr<SourceFiles> files;
+  std::shared_ptr<const Catalog> catalog;
+};
+
+Opened open(const fs::path& path) {
+  Opened opened;
+  opened.files = SourceFiles::create({.engine = IoEngine::Pread}).value();
+  auto catalog = open_checkpoint(path, *opened.files);
+  EXPECT_TRUE(catalog) << catalog.error().message();
+  if (catalog) opened.catalog = *catalog;
+  return opened;
+}
+
+std::string error_of(const fs::path& path) {
+  const auto files = SourceFiles::create({.engine = IoEngine::Pread}).value();
+  const auto catalog = open_checkpoint(path, *files);
+  return catalog ? "(no error)" : catalog.error().message();
+}
+
+struct Tensor {
+  std::string name;
+  DType dtype = DType::BF16;
+  std::vector<std::int64_t> shape = {2};
+};
+
+/// A safetensors file with data of zeros, in the order given.
+std::string file_of(const std::vector<Tensor>& tensors) {
+  std::vector<safetensors::TensorHead> heads;
+  std::uint64_t data = 0;
+  for (const Tensor& tensor : tensors) {
+    heads.push_back({tensor.name, tensor.dtype, tensor.shape});
+    data += safetensors::data_size(heads.back());
+  }
+  return safetensors::render_header(heads) + std::string(data, '\0');
+}
+
+std::vector<std::string> names_of(const Catalog& catalog, const Shard& shard) {
+  std::vector<std::string> names;
+  for (const TensorId id : shard.tensors) names.emplace_back(catalog.tensor(id).name);
+  return names;
+}
+
+std::vector<std::string> paths_of(std::span<const SourceFile> files) {
+  std::vector<std::string> paths;
+  for (const SourceFile& file : files) paths.push_back(file.path);
+  return paths;
+}
+
+std::map<std::string, std::string> notes_of(const Catalog& catalog) {
+  std::map<std::string, std::string> notes;
+  for (const Note& note : catalog.notes()) notes[note.subject] = note.text;
+  return notes;
+}
+
+std::map<std::string, std::string> obstacles_of(const Catalog& catalog) {
+  std::map<std::string, std::string> obstacles;
+  for (const Obstacle& obstacle : catalog.obstacles()) obstacles[obstacle.tensor] = obstacle.reason;
+  return obstacles;
+}
+
+const std::string kIndex = "model.safetensors.index.json";
+const std::string kFp8 = R"({"quantization_config": {"quant_method": "fp8"}})";
+
+TEST(OpenCheckpoint, ReadsAPlainModelWithAnIndex) {
+  const Opened opened = open(kFixtures / "llama-bf16" / "source");
+  const Catalog& catalog = *opened.catalog;
+  EXPECT_EQ(catalog.kind(), "safetensors");
+  EXPECT_FALSE(catalog.is_quantized());
+  EXPECT_EQ(catalog.tensors().size(), 21U);
+  ASSERT_EQ(catalog.shards().size(), 3U);
+  EXPECT_EQ(catalog.shards()[0].path, "model-00001-of-00003.safetensors");
+  EXPECT_THAT(catalog.obstacles(), IsEmpty());
+  EXPECT_THAT(catalog.notes(), IsEmpty());
+  EXPECT_THAT(paths_of(catalog.model().side_files),
+              ElementsAre("generation_config.json", "tokenizer.json", "tokenizer_config.json"));
+  EXPECT_THAT(*catalog.model().config, HasSubstr("LlamaForCausalLM"));
+  EXPECT_EQ(catalog.files().size(), 8U);
+
+  const auto id = catalog.find("model.norm.weight");
+  ASSERT_TRUE(id);
+  EXPECT_EQ(catalog.tensor(*id).name, "model.norm.weight");
+  EXPECT_EQ(catalog.value_dtype(*id), DType::BF16);
+  EXPECT_FALSE(catalog.find("model.norm.weigh"));
+  EXPECT_FALSE(catalog.find("zzz"));
+}
+
+TEST(OpenCheckpoint, PlacesEveryTensorWhereItsBytesAre) {
+  const fs::path directory = kFixtures / "deepseek-v3-fp8" / "source";
+  const Opened opened = open(directory);
+  const Catalog& catalog = *opened.catalog;
+  // Every byte behind the headers belongs to exactly one tensor, of the file that holds it.
+  std::map<FileId, std::map<std::uint64_t, std::uint64_t>> covered;
+  for (const StoredTensor& tensor : catalog.tensors()) {
+    const Storage& storage = catalog.storage(tensor);
+    EXPECT_EQ(storage.numel, checked_numel(tensor.shape));
+    for (const Extent& extent : storage.extents) {
+      EXPECT_TRUE(covered[extent.file].emplace(extent.offset, extent.nbytes).second);
+    }
+  }
+  ASSERT_EQ(covered.size(), 3U);
+  for (const auto& [file, extents] : covered) {
+    std::uint64_t end = extents.begin()->first;
+    for (const auto& [offset, size] : extents) {
+      EXPECT_EQ(offset, end);
+      end += size;
+    }
+    EXPECT_EQ(end, opened.files->size(file));
+  }
+}
+
+TEST(OpenCheckpoint, ReadsNoTensorData) {
+  const Opened opened = open(kFixtures / "deepseek-v3-fp8" / "source");
+  const IoStatistics statistics = opened.files->statistics();
+  std::map<FileId, std::uint64_t> data;
+  for (const StoredTensor& tensor : opened.catalog->tensors()) {
+    for (const Extent& extent : opened.catalog->storage(tensor).extents) {
+      data[extent.file] += extent.nbytes;
+    }
+  }
+  for (const auto& [file, bytes] : data) {
+    EXPECT_EQ(statistics.files[file].bytes, opened.files->size(file) - bytes);
+  }
+}
+
+TEST(OpenCheckpoint, PairsBlockScalesAcrossShardsAndKeepsThemOutOfTheShards) {
+  const Opened opened = open(kFixtures / "deepseek-v3-fp8" / "source");
+  const Catalog& catalog = *opened.catalog;
+  EXPECT_EQ(catalog.quantization(), "fp8 (blocks of 128 x 128)");
+  EXPECT_THAT(catalog.obstacles(), IsEmpty());
+  EXPECT_EQ(catalog.tensors().size(), 109U);
+  std::size_t shown = 0, encoded = 0, in_other_shard = 0;
+  for (const Shard& shard : catalog.shards()) {
+    for (const TensorId id : shard.tensors) {
+      ++shown;
+      const StoredTensor& tensor = catalog.tensor(id);
+      EXPECT_FALSE(tensor.name.ends_with("_scale_inv")) << tensor.name;
+      const Storage& storage = catalog.storage(tensor);
+      EXPECT_EQ(storage.encoding != nullptr, storage.dtype == DType::F8E4M3) << tensor.name;
+      if (storage.encoding == nullptr) continue;
+      ++encoded;
+      EXPECT_EQ(catalog.value_dtype(id), DType::F32);
+      const auto& block = std::get<BlockScale>(*storage.encoding);
+      const auto scale = catalog.find(std::string(tensor.name) + "_scale_inv");
+      ASSERT_TRUE(scale) << tensor.name;
+      EXPECT_EQ(block.scale, catalog.tensor(*scale).storage);
+      EXPECT_EQ(block.rows, tensor.shape[0]);
+      EXPECT_EQ(block.columns, tensor.shape[1]);
+      EXPECT_EQ(block.block_rows, 128);
+      EXPECT_EQ(block.block_columns, 128);
+      in_other_shard += catalog.storage(block.scale).extents[0].file != shard.file;
+    }
+  }
+  EXPECT_EQ(shown, 67U);
+  EXPECT_EQ(encoded, 42U);
+  EXPECT_GT(in_other_shard, 0U);
+}
+
+TEST(OpenCheckpoint, KeepsTheOrderOfTheData) {
+  const TemporaryDirectory directory;
+  directory.write("model.safetensors",
+                  file_of({{"z"}, {"a", DType::F32}, {"m", DType::U8, {0}}, {"b"}}));
+  const Opened opened = open(directory.path());
+  EXPECT_THAT(names_of(*opened.catalog, opened.catalog->shards()[0]),
+              ElementsAre("z", "a", "m", "b"));
+  EXPECT_EQ(opened.catalog->tensor(0).name, "a");
+}
+
+TEST(OpenCheckpoint, TakesAllFilesWithoutAnIndex) {
+  const TemporaryDirectory directory;
+  directory.write("b.safetensors", file_of({{"y"}}));
+  directory.write("a.safetensors", file_of({{"x"}}));
+  directory.write("sub/c.safetensors", file_of({{"z"}}));
+  const Opened opened = open(directory.path());
+  ASSERT_EQ(opened.catalog->shards().size(), 2U);
+  EXPECT_EQ(opened.catalog->shards()[1].path, "b.safetensors");
+  EXPECT_EQ(opened.catalog->tensors().size(), 2U);
+  EXPECT_FALSE(opened.catalog->model().config);
+  EXPECT_EQ(notes_of(*opened.catalog)["sub/c.safetensors"],
+            "other weights; converted views leave it out");
+}
+
+TEST(OpenCheckpoint, LetsTheIndexDecide) {
+  const TemporaryDirectory directory;
+  directory.write("a.safetensors", file_of({{"stale"}, {"x"}, {"y"}}));
+  directory.write("b.safetensors", file_of({{"x"}}));
+  directory.write("unused.safetensors", "not even one");
+  directory.write(kIndex, R"({"weight_map": {"x": "b.safetensors", "y": "a.safetensors"}})");
+  const Opened opened = open(directory.path());
+  const Catalog& catalog = *opened.catalog;
+  EXPECT_EQ(catalog.tensors().size(), 2U);
+  EXPECT_THAT(names_of(catalog, catalog.shards()[0]), ElementsAre("y"));
+  EXPECT_THAT(names_of(catalog, catalog.shards()[1]), ElementsAre("x"));
+  auto notes = notes_of(catalog);
+  EXPECT_EQ(notes["stale"], "left out of a.safetensors: not in the index");
+  EXPECT_EQ(notes["x"], "left out of a.safetensors: the index maps it to b.safetensors");
+  EXPECT_EQ(notes["unused.safetensors"], "not in the index; converted views leave it out");
+  EXPECT_THAT(paths_of(catalog.files()),
+              ElementsAre("a.safetensors", "b.safetensors", kIndex, "unused.safetensors"));
+}
+
+TEST(OpenCheckpoint, SumsUpWhenAnIndexLeavesManyTensorsOut) {
+  const TemporaryDirectory directory;
+  std::vector<Tensor> tensors = {{"kept"}};
+  for (int i = 0; i < 250; ++i) tensors.push_back({fmt::format("stale.{}", i)});
+  directory.write("a.safetensors", file_of(tensors));
+  directory.write(kIndex, R"({"weight_map": {"kept": "a.safetensors"}})");
+  const Opened opened = open(directory.path());
+  EXPECT_EQ(opened.catalog->notes().size(), 101U);
+  EXPECT_EQ(notes_of(*opened.catalog)["a.safetensors"], "150 more tensors are not in the index");
+}
+
+TEST(OpenCheckpoint, TakesAnIndexOfAnotherNameWhereItIsTheOnlyOne) {
+  const TemporaryDirectory directory;
+  directory.write("diffusion.safetensors", file_of({{"x"}, {"y"}}));
+  directory.write("diffusion.safetensors.index.json",
+                  R"({"weight_map": {"x": "diffusion.safetensors"}})");
+  EXPECT_EQ(open(directory.path()).catalog->tensors().size(), 1U);
+}
+
+TEST(OpenCheckpoint, LeavesOutEveryOtherCopyOfTheWeights) {
+  const TemporaryDirectory directory;
+  directory.write("model.safetensors", file_of({{"x"}}));
+  const std::set<std::string> others = {
+      "consolidated.safetensors", "consolidated.00.pth", "pytorch_model.bin", "model.gguf",
+      "original/params.json",     "onnx/model.onnx",     "tf_model.h5",       "flax_model.msgpack"};
+  for (const std::string& path : others) directory.write(path, "x");
+  directory.write("pytorch_model.bin.index.json", "{}");
+  directory.write("hf_quant_config.json", "{}");
+  fs::remove(directory / "hf_quant_config.json");
+  directory.write("recipe.yaml", "x");
+  directory.write("model.py", "x");
+  directory.write("assets/logo.png", "x");
+  directory.write(".gitattributes", "x");
+  directory.write(".cache/huggingface/x.lock", "");
+  directory.write(".git/HEAD", "");
+  const Opened opened = open(directory.path());
+  EXPECT_THAT(paths_of(opened.catalog->model().side_files),
+              ElementsAre(".gitattributes", "assets/logo.png", "model.py"));
+  auto notes = notes_of(*opened.catalog);
+  for (const std::string& path : others) {
+    EXPECT_EQ(notes[path], "other weights; converted views leave it out") << path;
+  }
+  EXPECT_THAT(notes["recipe.yaml"], HasSubstr("describes the quantization"));
+  EXPECT_EQ(opened.catalog->files().size(), 16U);
+}
+
+TEST(OpenCheckpoint, TakesAConsolidatedFileWhereItIsTheOnlyOne) {
+  const TemporaryDirectory directory;
+  directory.write("consolidated.safetensors", file_of({{"x"}}));
+  EXPECT_EQ(open(directory.path()).catalog->tensors().size(), 1U);
+}
+
+TEST(OpenCheckpoint, OpensASingleFileWhateverItsName) {
+  const TemporaryDirectory directory;
+  directory.write("weights.safetensors", file_of({{"x"}}));
+  directory.write("blob", file_of({{"y"}}));
+  directory.write("config.json", "not read");
+  const Opened one = open(directory / "weights.safetensors");
+  EXPECT_EQ(one.catalog->shards()[0].path, "weights.safetensors");
+  EXPECT_EQ(one.catalog->files().size(), 1U);
+  EXPECT_FALSE(one.catalog->model().config);
+  const Opened blob = open(directory / "blob");
+  EXPECT_EQ(blob.catalog->shards()[0].path, "model.safetensors");
+  EXPECT_EQ(blob.catalog->files()[0].path, "blob");
+}
+
+TEST(OpenCheckpoint, AcceptsCompleteSeriesFromZeroAndFromOne) {
+  const TemporaryDirectory one, zero;
+  one.write("model-1-of-2.safetensors", file_of({{"x"}}));
+  one.write("model-2-of-2.safetensors", file_of({{"y"}}));
+  one.write("model-3-of-3.safetensors.incomplete", "");
+  EXPECT_EQ(open(one.path()).catalog->shards().size(), 2U);
+  // gpt-oss counts from 0 and names the last number.
+  zero.write("model-00000-of-00001.safetensors", file_of({{"x"}}));
+  zero.write("model-00001-of-00001.safetensors", file_of({{"y"}}));
+  EXPECT_EQ(open(zero.path()).catalog->shards().size(), 2U);
+}
+
+TEST(OpenCheckpoint, OpensAHubCacheByItsRepositoryOrItsSnapshot) {
+  const TemporaryDirectory directory;
+  const std::string hub = "models--org--name/";
+  directory.write(hub + "blobs/1", file_of({{"old"}}));
+  directory.write(hub + "blobs/2", file_of({{"new"}}));
+  directory.write(hub + "blobs/3.incomplete", "of another file");
+  directory.write(hub + "refs/main", "222\n");
+  for (const std::string revision : {"1", "2"}) {
+    const fs::path snapshot = directory / (hub + "snapshots/" + revision + revision + revision);
+    fs::create_directories(snapshot);
+    fs::create_symlink("../../blobs/" + revision, snapshot / "model.safetensors");
+  }
+  const fs::path repository = directory / "models--org--name";
+  for (const fs::path& path : {repository, repository / "", repository / "snapshots" / "222"}) {
+    const Opened opened = open(path);
+    EXPECT_TRUE(opened.catalog->find("new")) << path;
+    EXPECT_EQ(opened.catalog->shards()[0].path, "model.safetensors");
+    EXPECT_THAT(paths_of(opened.catalog->files()), ElementsAre("model.safetensors"));
+  }
+  EXPECT_TRUE(open(repository / "snapshots" / "111").catalog->find("old"));
+
+  fs::remove_all(repository / "refs");
+  fs::remove_all(repository / "snapshots" / "111");
+  EXPECT_TRUE(open(repository).catalog->find("new")) << "the only snapshot needs no refs/main";
+}
+
+TEST(OpenCheckpoint, FollowsLinksToFilesAndNamesWhatItDoesNotFollow) {
+  const TemporaryDirectory directory, elsewhere;
+  const fs::path target = elsewhere.write("target", file_of({{"x"}}));
+  fs::create_symlink(target, directory / "model.safetensors");
+  fs::create_symlink("gone", directory / "tokenizer.json");
+  fs::create_directory_symlink(directory.path(), directory / "circle");
+  const Opened opened = open(directory.path());
+  EXPECT_THAT(paths_of(opened.catalog->files()), ElementsAre("model.safetensors"));
+  auto notes = notes_of(*opened.catalog);
+  EXPECT_EQ(notes["circle"], "a link to a directory; not followed");
+  EXPECT_EQ(notes["tokenizer.json"], "a link to a file that is absent; not shown");
+}
+
+TEST(OpenCheckpoint, FingerprintAndTimeFollowNamesSizesAndTimes) {
+  const TemporaryDirectory directory;
+  const auto set_time = [](const fs::path& path, int seconds) {
+    fs::last_write_time(path, std::chrono::file_clock::from_sys(
+                                  std::chrono::sys_seconds(std::chrono::seconds(seconds))));
+  };
+  const fs::path model = directory.write("model.safetensors", file_of({{"x"}}));
+  const fs::path side = directory.write("LICENSE", "free");
+  set_time(model, 1000);
+  set_time(side, 2000);
+  const Opened first = open(directory.path());
+  EXPECT_EQ(first.catalog->mtime(), 2000);
+  EXPECT_EQ(open(directory.path()).catalog->fingerprint(), first.catalog->fingerprint());
+  set_time(side, 2001);
+  EXPECT_NE(open(directory.path()).catalog->fingerprint(), first.catalog->fingerprint());
+  EXPECT_EQ(open(directory.path()).catalog->mtime(), 2001);
+  set_time(model, 0);
+  set_time(side, 0);
+  EXPECT_EQ(open(directory.path()).catalog->mtime(), 1) << "never 0";
+}
+
+// Quantization.
+
+const Tensor kWeight = {"l.weight", DType::F8E4M3, {130, 300}};
+const Tensor kScale = {"l.weight_scale_inv", DType::F32, {2, 3}};
+
+std::map<std::string, std::string> fp8_obstacles(const std::vector<Tensor>& tensors,
+                                                 const std::string& config = kFp8) {
+  const TemporaryDirectory directory;
+  directory.write("model.safetensors", file_of(tensors));
+  if (!config.empty()) directory.write("config.json", config);
+  return obstacles_of(*open(directory.path()).catalog);
+}
+
+TEST(Fp8Blocks, AcceptsTheDtypesOfScalesAndBatchesOfWeights) {
+  for (const DType dtype : {DType::F32, DType::BF16, DType::F8E8M0, DType::U8}) {
+    EXPECT_THAT(fp8_obstacles({kWeight, {"l.weight_scale_inv", dtype, {2, 3}}}), IsEmpty());
+  }
+  for (const DType dtype : {DType::F8E4M3, DType::F8E5M2, DType::F8E4M3FNUZ, DType::F8E5M2FNUZ}) {
+    EXPECT_THAT(fp8_obstacles({{"l.weight", dtype, {130, 300}}, kScale}), IsEmpty());
+  }
+  EXPECT_THAT(fp8_obstacles({{"experts.up_proj", DType::F8E4M3, {4, 256, 100}},
+                             {"experts.up_proj_scale_inv", DType::F32, {4, 2, 1}}}),
+              IsEmpty());
+}
+
+TEST(Fp8Blocks, TakesTheBlockSizeFromTheConfigAtAnyLevel) {
+  const TemporaryDirectory directory;
+  directory.write("model.safetensors",
+                  file_of({kWeight, {"l.weight_scale_inv", DType::F32, {3, 5}}}));
+  directory.write("config.json", R"({"text_config": {"quantization_config": {"quant_method": "fp8",
+                                     "weight_block_size": [64, 60]}}})");
+  const Opened opened = open(directory.path());
+  EXPECT_THAT(obstacles_of(*opened.catalog), IsEmpty());
+  EXPECT_EQ(opened.catalog->quantization(), "fp8 (blocks of 64 x 60)");
+}
+
+TEST(Fp8Blocks, AreRecognisedByNamesWhereTheConfigIsSilent) {
+  for (const std::string config : {"", "{}", R"({"quantization_config": {}})"}) {
+    EXPECT_THAT(fp8_obstacles({kWeight, kScale}, config), IsEmpty());
+  }
+  EXPECT_EQ(
+      fp8_obstacles({kWeight, {"l.weight_scale_inv", DType::F32, {3, 3}}}, "")["l.weight"],
+      "its scale has shape [3, 3], but blocks of 128 x 128 over shape [130, 300] need [2, 3]");
+}
+
+TEST(Fp8Blocks, NamesEveryTensorThatCannotBeDecoded) {
+  EXPECT_THAT(
+      fp8_obstacles({kWeight,
+                     kScale,
+                     {"alone.weight", DType::F8E4M3, {2, 2}},
+                     {"orphan.weight_scale_inv", DType::F32, {1, 1}},
+                     {"half.weight", DType::F8E4M3, {2, 2}},
+                     {"half.weight_scale_inv", DType::F16, {1, 1}},
+                     {"bias", DType::F8E4M3, {4}},
+                     {"bias_scale_inv", DType::F32, {1}},
+                     {"wide.weight", DType::BF16, {2, 2}},
+                     {"wide.weight_scale_inv", DType::F32, {1, 1}},
+                     {"scalar.weight", DType::F8E4M3, {2, 2}},
+                     {"scalar.weight_scale_inv", DType::F32, {}},
+                     {"packed.weight_packed", DType::I32, {2, 2}}}),
+      ElementsAre(
+          testing::Pair("alone.weight", "F8_E4M3 without alone.weight_scale_inv"),
+          testing::Pair("bias", "shape [4] is not of 2 or 3 dimensions"),
+          testing::Pair("half.weight", "its scale is F16 (known: F32, BF16, F8_E8M0, U8)"),
+          testing::Pair("orphan.weight_scale_inv", "a scale without its weight orphan.weight"),
+          testing::Pair("packed.weight_packed",
+                        "looks like compressed-tensors in a checkpoint of fp8 blocks"),
+          testing::Pair(
+              "scalar.weight",
+              "its scale has shape [], but blocks of 128 x 128 over shape [2, 2] need [1, 1]"),
+          testing::Pair("wide.weight_scale_inv", "a scale of wide.weight, which is BF16")));
+}
+
+TEST(Fp8Blocks, LeavesOutScalesOfActivationsAndSaysSo) {
+  const TemporaryDirectory directory;
+  directory.write("model.safetensors", file_of({kWeight,
+                                                kScale,
+                                                {"l.activation_scale", DType::F32, {}},
+                                                {"l.k_scale", DType::F32, {}},
+                                                {"l.norm"}}));
+  directory.write("config.json", kFp8);
+  const Opened opened = open(directory.path());
+  EXPECT_THAT(names_of(*opened.catalog, opened.catalog->shards()[0]),
+              ElementsAre("l.weight", "l.norm"));
+  EXPECT_EQ(notes_of(*opened.catalog)["l.activation_scale"],
+            "and 1 more scales of activations or caches; converted views leave them out");
+}
+
+TEST(Quantization, InTheConfigAloneIsNotOne) {
+  const TemporaryDirectory directory;
+  directory.write("model.safetensors", file_of({{"x"}, {"l.k_scale"}}));
+  directory.write("config.json", kFp8);
+  const Opened opened = open(directory.path());
+  EXPECT_FALSE(opened.catalog->is_quantized());
+  EXPECT_EQ(opened.catalog->shards()[0].tensors.size(), 2U);
+  EXPECT_THAT(notes_of(*opened.catalog)["config.json"], HasSubstr("no tensor is quantized"));
+}
+
+TEST(Quantization, OfAnUnknownMethodNamesTheTensorsOrElseTheConfig) {
+  const std::string config = R"({"quantization_config": {"quant_method": "aqlm"}})";
+  const std::string reason = R"(quant_method "aqlm", which ckfs cannot decode)";
+  EXPECT_THAT(fp8_obstacles({{"x"}}, config), ElementsAre(testing::Pair("config.json", reason)));
+  EXPECT_THAT(fp8_obstacles({{"x"}, {"l.qweight", DType::I32}, kWeight}, config),
+              ElementsAre(testing::Pair("l.qweight", reason), testing::Pair("l.weight", reason)));
+  EXPECT_THAT(fp8_obstacles({{"x"}}, R"({"quantization_config": {}})"),
+              ElementsAre(testing::Pair("config.json", "quantization_config has no quant_method")));
+}
+
+TEST(Quantization, IsSeenInNamesAndDtypesWithoutAConfig) {
+  const std::map<std::string, std::vector<Tensor>> kinds = {
+      {"gptq or awq", {{"t.qweight", DType::I32}}},
+      {"compressed-tensors", {{"t.weight_packed", DType::I32}}},
+      {"mxfp4", {{"t_blocks", DType::U8}, {"t_scales", DType::U8}}},
+      {"float-quantized", {{"t.weight", DType::F8E4M3}, {"t.weight_scale", DType::F32}}},
+      {"int-quantized", {{"t.weight", DType::I8}, {"t.weight_scale", DType::F32}}},
+      {"modelopt nvfp4", {{"t.weight", DType::U8}, {"t.weight_scale"}, {"t.weight_scale_2"}}},
+      {"bitsandbytes int8", {{"t.weight", DType::I8}, {"t.SCB", DType::F32}}},
+      {"bitsandbytes 4-bit", {{"t.weight", DType::U8}, {"t.weight.absmax"}}},
+      {"DeepSeek-V4 scales", {{"t.weight", DType::F8E4M3}, {"t.scale", DType::F8E8M0}}},
+  };
+  for (const auto& [kind, tensors] : kinds) {
+    EXPECT_THAT(fp8_obstacles(tensors, ""),
+                ElementsAre(testing::Pair(tensors[0].name,
+                                          "looks like " + kind + ", which ckfs cannot decode")));
+  }
+}
+
+TEST(Quantization, IsNotSeenInPlainTensorsOfOddDtypes) {
+  EXPECT_THAT(fp8_obstacles({{"a.weight", DType::F8E4M3},
+                             {"b.weight", DType::U8},
+                             {"c", DType::C64},
+                             {"d.weight", DType::F4},
+                             {"k_scale", DType::F32},
+                             {"x_blocks", DType::U8}},
+                            "{}"),
+              IsEmpty());
+}
+
+TEST(Quantization, OfModelOptIsToldByItsOwnFile) {
+  const TemporaryDirectory directory;
+  directory.write("model.safetensors", file_of({{"x"}}));
+  directory.write("hf_quant_config.json", "{}");
+  EXPECT_EQ(obstacles_of(*open(directory.path()).catalog)["config.json"],
+            R"(quant_method "modelopt", which ckfs cannot decode)");
+}
+
+TEST(OpenCheckpoint, RefusesLinksToNothingWhereTheFileDecides) {
+  for (const std::string name : {"config.json", "model.safetensors.index.json", "b.safetensors"}) {
+    const TemporaryDirectory directory;
+    directory.write("a.safetensors", file_of({{"x"}}));
+    fs::create_symlink("gone", directory / name);
+    EXPECT_EQ(error_of(directory.path()), name + ": a link to a file that is absent");
+  }
+}
+
+TEST(OpenCheckpoint, NamesThePathThatIsNotThere) {
+  const TemporaryDirectory directory;
+  EXPECT_EQ(error_of(directory / "x"), (directory / "x").string() + ": no such file or directory");
+}
+
+}  // namespace
+}  // namespace ckfs

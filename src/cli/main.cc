@@ -51,12 +51,11 @@ int run(std::vector<std::string> words) {
   add_completion(app, action);
 
   app.get_formatter()->label("SUBCOMMAND", "VERB");
-  app.get_formatter()->label("Subcommands", "Verbs");
   app.get_formatter()->label("Positionals", "Arguments");
   app.get_formatter()->label("REQUIRED", "");
   app.get_formatter()->label("TEXT", "");
   app.get_formatter()->column_width(26);
-  for (CLI::App* verb : app.get_subcommands({})) verb->footer("");
+  for (CLI::App* verb : app.get_subcommands({})) verb->group("Verbs")->footer("");
 
   std::string context;
   if (!words.empty() && !words.front().starts_with("-")) {

@@ -3,6 +3,7 @@
 #include "tensor/arithmetic.h"
 
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 
@@ -57,7 +58,7 @@ void compute(const FloatLayout<Bits>& layout, std::byte* values, std::size_t cou
              Operation operation) {
   for_each_bits<Bits>(values, count, [&](Bits element) {
     const Float result = operation(std::bit_cast<Float>(element));
-    if (result != result) return static_cast<Bits>(layout.quiet_nan | (element & layout.sign));
+    if (std::isnan(result)) return static_cast<Bits>(layout.quiet_nan | (element & layout.sign));
     return std::bit_cast<Bits>(result);
   });
 }

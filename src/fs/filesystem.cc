@@ -374,7 +374,7 @@ class Filesystem::Impl {
   Failure refuse(std::string_view name, Error error) {
     const bool meant = error.code() != ErrorCode::NotFound || name.find('@') != name.npos;
     if (meant && once_.first(std::string(name))) {
-      spdlog::warn("{}: no such view: {}", name, error.message());
+      spdlog::warn("looked up, and not there: {}", error.message());
     }
     switch (error.code()) {
       case ErrorCode::NotFound:

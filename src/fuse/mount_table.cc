@@ -1,13 +1,13 @@
-// Everything about a mountpoint is read from /proc/self/mountinfo and never from the mount itself:
-// a stat(2) of a mount whose daemon hangs would hang as well, and one whose daemon is dead says
-// nothing of what it was. /etc/mtab and libmount tell the same with one more file to be wrong.
+// What is mounted is read from /proc/self/mountinfo and not from the mount itself: one whose daemon
+// is dead says nothing of what it was. /etc/mtab and libmount tell the same with one more file to
+// be wrong.
 
 #include "fuse/mount_table.h"
 
 #include <cerrno>
 #include <fstream>
 #include <iterator>
-#include <sys/stat.h>
+#include <sys/statvfs.h>
 
 namespace ckfs {
 namespace {
@@ -81,8 +81,9 @@ Result<stdfs::path> resolve_mountpoint(const stdfs::path& path) {
 }
 
 bool is_dead_mount(const stdfs::path& path) {
-  struct stat status{};
-  return ::stat(path.c_str(), &status) != 0 && (errno == ENOTCONN || errno == ECONNABORTED);
+  // Not stat(2): the kernel remembers the attributes of a root that nobody serves any more.
+  struct statvfs status{};
+  return ::statvfs(path.c_str(), &status) != 0 && (errno == ENOTCONN || errno == ECONNABORTED);
 }
 
 }  // namespace ckfs

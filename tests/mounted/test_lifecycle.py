@@ -126,7 +126,7 @@ class Lifecycle(mounted_fs.TestCase):
                 self.assertTrue(wait_for_end(mount.pid))
                 self.assertFalse(is_mounted(mount.target))
                 _, errors = reader.process.communicate(timeout=LIMIT)
-                self.assertIn("OSError", errors)
+                self.assertIn("Errno", errors)
 
     def test_lazy_unmount_while_files_are_read(self):
         with self.make() as mount, Reader(mount / SHARD) as reader:

@@ -12,6 +12,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <mutex>
+#include <set>
+#include <spdlog/spdlog.h>
 #include <thread>
 
 #include "base/units.h"
@@ -89,8 +92,12 @@ class Engine::Impl {
     }
     CKFS_TRY(Buffer reply, acquire_reply(file, range));
     auto owner = std::make_shared<const Buffer>(std::move(reply));
-    CKFS_TRY_VOID(fill(file, range, {owner->data(), range.size()},
-                       owner->span().subspan(aligned_reply(range)), advice.sequential));
+    if (auto filled = fill(file, range, {owner->data(), range.size()},
+                           owner->span().subspan(aligned_reply(range)), advice.sequential);
+        !filled) {
+      log_failure(file, range, filled.error());
+      return Failure(std::move(filled).error());
+    }
     forget(file, advice.passed);
     return Bytes({owner->data(), range.size()}, owner);
   }
@@ -102,7 +109,11 @@ class Engine::Impl {
       const ByteRange window{range.begin,
                              std::min(range.end, (range.begin / kWindow + 1) * kWindow)};
       const ReadStream::Advice advice = follow(stream, window);
-      CKFS_TRY_VOID(fill_window(file, window, out.first(window.size()), advice.sequential));
+      if (auto filled = fill_window(file, window, out.first(window.size()), advice.sequential);
+          !filled) {
+        log_failure(file, window, filled.error());
+        return filled;
+      }
       forget(file, advice.passed);
       out = out.subspan(window.size());
       range.begin = window.end;
@@ -129,6 +140,27 @@ class Engine::Impl {
   void count(ByteRange range) {
     requests_.fetch_add(1, std::memory_order_relaxed);
     bytes_.fetch_add(range.size(), std::memory_order_relaxed);
+  }
+
+  /// Tells the operator what a reader only sees as an errno: file, offset (they are in the message)
+  /// and tensor; once for each cause. A stale file has been reported where it was found.
+  void log_failure(const FileLayout& file, ByteRange range, const Error& error) {
+    if (error.code() == ErrorCode::Stale) return;
+    {
+      const std::lock_guard lock(failures_mutex_);
+      constexpr std::size_t kMostFailures = 1000;
+      if (failures_.size() >= kMostFailures || !failures_.insert(error.message()).second) return;
+    }
+    std::string tensors;
+    for (std::size_t k = file.find(range.begin); k < file.segments.size(); ++k) {
+      const Segment& segment = file.segments[k];
+      if (segment.begin >= range.end) break;
+      if (segment.kind != Segment::Kind::Tensor) continue;
+      tensors += fmt::format("{}\"{}\"", tensors.empty() ? "tensor " : ", ",
+                             file.definition->tensors[segment.id].name);
+    }
+    spdlog::error("{} (reading {} {}, {})", error.message(), file.path, range,
+                  tensors.empty() ? "no tensor" : tensors);
   }
 
   ReadStream::Advice follow(ReadStream& stream, ByteRange range) {
@@ -443,6 +475,8 @@ class Engine::Impl {
   const std::shared_ptr<BufferPool> cached_;
   const std::uint64_t tile_bytes_;
   TileCache cache_;
+  std::mutex failures_mutex_;
+  std::set<std::string> failures_;  // messages that have been logged; guarded by failures_mutex_
   std::atomic<std::uint64_t> requests_{0};
   std::atomic<std::uint64_t> bytes_{0};
   DecodeAhead ahead_;  // last: its threads use all of the above

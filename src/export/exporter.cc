@@ -56,7 +56,9 @@ std::vector<const FileInfo*> files_to_write(const View& view) {
   for (const FileInfo& file : view.files()) {
     if (file.path != kRecordName) files.push_back(&file);
   }
-  std::ranges::stable_sort(files, std::ranges::greater(), &FileInfo::size);
+  std::ranges::sort(files, [](const FileInfo* a, const FileInfo* b) {
+    return a->size != b->size ? a->size > b->size : a->path < b->path;
+  });
   return files;
 }
 

@@ -18,9 +18,13 @@ namespace ckfs {
 Result<void> OutFile::reserve(std::uint64_t size) {
   if (size == 0) return {};
   // The size is kept: a file that has its final size before it has its bytes looks complete.
-  if (::fallocate(fd_.get(), FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(size)) == 0) return {};
+  int reserved = 0;
+  do {
+    reserved = ::fallocate(fd_.get(), FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(size));
+  } while (reserved != 0 && errno == EINTR);
+  if (reserved == 0) return {};
   if (errno == ENOSPC || errno == EDQUOT) return system_failure(errno, thing_, "reserve disk");
-  return {};  // EOPNOTSUPP, EINTR, ...: writing will tell
+  return {};  // EOPNOTSUPP and the like: writing will tell
 }
 
 Result<void> OutFile::write(std::uint64_t offset, std::span<const std::byte> bytes) {

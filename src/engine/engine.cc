@@ -392,7 +392,7 @@ class Engine::Impl {
 
   std::vector<FileId> files_of(const TensorExpr& expr) const {
     std::vector<FileId> files;
-    for (const Box& box : expr.boxes()) {
+    for (const Box& box : expr.box_list()) {
       if (box.is_constant()) continue;
       for (const FileId file : files_of(box.source)) files.push_back(file);
     }

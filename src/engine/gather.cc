@@ -228,7 +228,7 @@ TileGeometry tile_geometry(const Catalog& catalog, const TensorExpr& expr,
   // Half of the staging holds what is read, half what is decoded; both have to take one element of
   // any box, which with its companions can be some KiB.
   std::size_t least = 0;
-  for (const Box& box : expr.boxes()) {
+  for (const Box& box : expr.box_list()) {
     if (box.is_constant()) continue;
     const RunNeeds needs = most_needs(catalog, box.source, 1, box.program.get());
     least = std::max({least, needs.staging, needs.out});
@@ -244,14 +244,13 @@ Result<void> gather(const Catalog& catalog, ByteSource& source, const TensorExpr
                     std::span<std::byte> staging, KernelSet kernels) {
   const auto width = static_cast<std::size_t>(bits(expr.dtype())) / 8;
   CKFS_CHECK(out.size() == static_cast<std::size_t>(end - begin) * width);
-  const std::vector<Box> boxes = expr.boxes();
+  const std::vector<Box> boxes = expr.boxes(begin, end);
   if (std::any_of(boxes.begin(), boxes.end(), [](const Box& box) { return box.is_constant(); })) {
     std::memset(out.data(), 0, out.size());
   }
   Gatherer gatherer(catalog, source, width, begin, out, staging, kernels);
   for (const Box& box : boxes) {
-    if (box.is_constant()) continue;
-    for (const Box& piece : clip(box, begin, end)) CKFS_TRY_VOID(gatherer.gather(piece));
+    if (!box.is_constant()) CKFS_TRY_VOID(gatherer.gather(box));
   }
   return {};
 }

@@ -46,34 +46,32 @@ bool is_run(const Box& box) {
                                (box.is_constant() || box.loops[0].source_stride == 1));
 }
 
-/// Cuts `box` into runs within the target elements [begin, end) and plans each.
-void plan_box(const Catalog& catalog, const Box& box, std::int64_t begin, std::int64_t end,
-              std::uint64_t width, ByteRange tensor_bytes, std::uint64_t at, ReadPlan& plan) {
-  for (const Box& piece : clip(box, begin, end)) {
-    if (!is_run(piece)) {
-      // All loops but the innermost are walked; plan_box is only called where that one is a run.
-      const Loop outer = piece.loops.front();
-      Box inner = piece;
-      inner.loops.erase(inner.loops.begin());
-      for (std::int64_t k = 0; k < outer.count; ++k) {
-        plan_box(catalog, inner, begin, end, width, tensor_bytes, at, plan);
-        inner.target_offset += outer.target_stride;
-        inner.source_offset += outer.source_stride;
-      }
-      continue;
+/// Plans each run of a box that lies within the wanted elements. `bytes` are the wanted bytes of
+/// the tensor (a run may reach beyond them by a part of an element); `at` is where they begin in
+/// the plan.
+void plan_box(const Catalog& catalog, const Box& box, std::uint64_t width, ByteRange bytes,
+              std::uint64_t at, ReadPlan& plan) {
+  if (!is_run(box)) {
+    // All loops but the innermost are walked: it is a run, or the tensor would need tiles.
+    const Loop outer = box.loops.front();
+    Box inner = box;
+    inner.loops.erase(inner.loops.begin());
+    for (std::int64_t k = 0; k < outer.count; ++k) {
+      plan_box(catalog, inner, width, bytes, at, plan);
+      inner.target_offset += outer.target_stride;
+      inner.source_offset += outer.source_stride;
     }
-    const ByteRange bytes{static_cast<std::uint64_t>(piece.target_offset) * width,
-                          static_cast<std::uint64_t>(piece.target_offset + piece.numel()) * width};
-    const ByteRange wanted = bytes.intersect(tensor_bytes);
-    if (wanted.empty()) continue;
-    const std::uint64_t place = at + (wanted.begin - tensor_bytes.begin);
-    if (piece.is_constant()) {
-      plan.push_back({{place, place + wanted.size()}, ZeroPart{}});
-    } else {
-      plan_run(catalog, piece.source, piece.source_offset,
-               {wanted.begin - bytes.begin, wanted.end - bytes.begin}, piece.program.get(), place,
-               plan);
-    }
+    return;
+  }
+  const ByteRange run{static_cast<std::uint64_t>(box.target_offset) * width,
+                      static_cast<std::uint64_t>(box.target_offset + box.numel()) * width};
+  const ByteRange wanted = run.intersect(bytes);
+  const std::uint64_t place = at + (wanted.begin - bytes.begin);
+  if (box.is_constant()) {
+    plan.push_back({{place, place + wanted.size()}, ZeroPart{}});
+  } else {
+    plan_run(catalog, box.source, box.source_offset,
+             {wanted.begin - run.begin, wanted.end - run.begin}, box.program.get(), place, plan);
   }
 }
 
@@ -93,9 +91,7 @@ void plan_tensor(const FileLayout& layout, std::uint32_t tensor, ByteRange bytes
   const auto begin = static_cast<std::int64_t>(bytes.begin / width);
   const auto end = static_cast<std::int64_t>((bytes.end + width - 1) / width);
   const std::size_t first = plan.size();
-  for (const Box& box : expr.boxes()) {
-    plan_box(catalog, box, begin, end, width, bytes, at, plan);
-  }
+  for (const Box& box : expr.boxes(begin, end)) plan_box(catalog, box, width, bytes, at, plan);
   std::sort(plan.begin() + static_cast<std::ptrdiff_t>(first), plan.end(),
             [](const PlanPart& a, const PlanPart& b) { return a.out.begin < b.out.begin; });
 }
@@ -111,7 +107,7 @@ DType result_dtype(DType value, const Program* program) {
 bool needs_tiles(const TensorExpr& expr) {
   if (expr.whole()) return false;
   const std::uint64_t width = element_bytes(expr.dtype());
-  for (const Box& box : expr.boxes()) {
+  for (const Box& box : expr.box_list()) {
     if (box.loops.empty()) continue;
     const Loop& inner = box.loops.back();
     const bool moves_together =

@@ -55,7 +55,6 @@ class Once {
 
 struct OpenFile {
   InodeNumber inode = 0;
-  std::string name;  // in the mount, for the log
   std::variant<ViewFile, std::string> content;
 };
 
@@ -186,8 +185,7 @@ class Filesystem::Impl {
 
   Result<std::uint64_t> open(InodeNumber inode) {
     if (const auto* file = control_file(inode)) {
-      return handles_.add(std::make_shared<OpenFile>(
-          OpenFile{inode, std::string(file->name), control_text(*file)}));
+      return handles_.add(std::make_shared<OpenFile>(OpenFile{inode, control_text(*file)}));
     }
     if (inode == kRootInode || inode == control_inode() || names_.contains(inode)) {
       return fail(ErrorCode::IsDirectory, "inode {}: a directory", inode);
@@ -207,12 +205,9 @@ class Filesystem::Impl {
     auto& content = std::get<ViewFile>(file->content);
     const std::uint64_t end = content.info().size;
     if (offset >= end || size == 0) return Bytes();
-    auto bytes =
-        content.read(offset, static_cast<std::size_t>(std::min<std::uint64_t>(size, end - offset)));
-    if (!bytes && once_.first(fmt::format("{}:{}", file->inode, int(bytes.error().code())))) {
-      spdlog::error("{}: offset {}: {}", file->name, offset, bytes.error().message());
-    }
-    return bytes;
+    // What goes wrong here is logged where it is found, by file, offset and tensor.
+    return content.read(offset,
+                        static_cast<std::size_t>(std::min<std::uint64_t>(size, end - offset)));
   }
 
   void close(std::uint64_t handle) {
@@ -389,7 +384,7 @@ class Filesystem::Impl {
   Result<std::uint64_t> open_file(InodeNumber inode, const Location& at) {
     if (at.directory) return fail(ErrorCode::IsDirectory, "{}: a directory", path_of(at));
     CKFS_TRY(ViewFile file, at.tree->view.open(at.tree->view.files()[at.index].path));
-    return handles_.add(std::make_shared<OpenFile>(OpenFile{inode, path_of(at), std::move(file)}));
+    return handles_.add(std::make_shared<OpenFile>(OpenFile{inode, std::move(file)}));
   }
 
   const Checkpoint checkpoint_;

@@ -24,9 +24,9 @@ TEST(ParseMountinfo, ReadsTargetTypeAndSource) {
 
 TEST(ParseMountinfo, UndoesTheKernelsEscapes) {
   const auto entries =
-      parse_mountinfo("1 2 0:5 / /a\\040b\\134c\\012d\\011e\\1 ro - fuse.ckfs x\\040- ro\n");
+      parse_mountinfo("1 2 0:5 / /a\\040b\\134c\\0120\\0111\\1 ro - fuse.ckfs x\\040- ro\n");
   ASSERT_THAT(entries, SizeIs(1));
-  EXPECT_EQ(entries[0].target, "/a b\\c\nd\te\\1");
+  EXPECT_EQ(entries[0].target, "/a b\\c\n0\t1\\1");
   EXPECT_EQ(entries[0].source, "x -");
 }
 

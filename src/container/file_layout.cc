@@ -52,7 +52,7 @@ std::size_t FileLayout::find(std::uint64_t offset) const {
   return static_cast<std::size_t>(after - segments.begin()) - 1;
 }
 
-Result<std::vector<FileLayout>> lay_out(std::shared_ptr<const Definition> definition,
+Result<std::vector<FileLayout>> lay_out(const std::shared_ptr<const Definition>& definition,
                                         const ByteSource& source) {
   std::vector<FileLayout> layouts;
   layouts.reserve(definition->files.size() + definition->texts.size() +

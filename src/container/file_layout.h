@@ -57,7 +57,7 @@ struct FileLayout {
 };
 
 /// The whole view as files, sorted by path. Sizes are final from here.
-Result<std::vector<FileLayout>> lay_out(std::shared_ptr<const Definition> definition,
+Result<std::vector<FileLayout>> lay_out(const std::shared_ptr<const Definition>& definition,
                                         const ByteSource& source);
 
 }  // namespace ckfs

@@ -62,8 +62,8 @@ std::span<const ViewRow> view_table() {
 }
 
 const ViewRow* find_view_row(std::string_view name) {
-  const auto row = std::ranges::find(kViews, name, &ViewRow::name);
-  return row == kViews.end() ? nullptr : &*row;
+  const auto* const row = std::ranges::find(kViews, name, &ViewRow::name);
+  return row == kViews.end() ? nullptr : row;
 }
 
 std::vector<ViewSummary> list_views(const Catalog& catalog) {

@@ -67,10 +67,9 @@ Result<std::string> normalize(std::string_view spelling, const ParameterRow& par
 
 Result<std::uint64_t> parse_size(std::string_view text) {
   std::uint64_t number = 0;
-  const char* const end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, number);
-  const std::string_view suffix(rest, static_cast<std::size_t>(end - rest));
-  const auto unit = std::ranges::find(kUnits, suffix, &Unit::name);
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const std::string_view suffix = text.substr(static_cast<std::size_t>(rest - text.data()));
+  const auto* const unit = std::ranges::find(kUnits, suffix, &Unit::name);
   if (error == std::errc::invalid_argument || unit == kUnits.end()) {
     return fail(ErrorCode::InvalidArgument,
                 "\"{}\" is not a size (digits, then KB, MB, GB, KiB, MiB or GiB)", text);

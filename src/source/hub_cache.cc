@@ -34,8 +34,8 @@ std::string repository_name(const fs::path& repository) {
   if (!name.starts_with(kPrefix)) return {};
   name.erase(0, kPrefix.size());
   const std::size_t separator = name.find("--");
-  if (separator != std::string::npos) name.replace(separator, 2, "/");
-  return name;
+  if (separator == std::string::npos) return name;
+  return fmt::format("{}/{}", name.substr(0, separator), name.substr(separator + 2));
 }
 
 std::string complete_hint(const std::string& repository) {

@@ -29,7 +29,12 @@ bool is_scale_dtype(DType dtype) {
 }
 
 std::string show(std::span<const std::int64_t> shape) {
-  return fmt::format("[{}]", fmt::join(shape, ", "));
+  std::string out = "[";
+  for (const std::int64_t extent : shape) {
+    if (out.size() > 1) out += ", ";
+    out += std::to_string(extent);
+  }
+  return out + "]";
 }
 
 /// Scales of activations and of the key-value cache: they belong to a way of running the model.

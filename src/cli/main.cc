@@ -107,7 +107,7 @@ int main(int argc, char** argv) {
   // A reader that goes away is an EPIPE at the write, not the end of the process.
   ::signal(SIGPIPE, SIG_IGN);
   try {
-    return ckfs::cli::run(std::vector<std::string>(argv + 1, argv + argc));
+    return ckfs::cli::run(std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc));
   } catch (const std::exception& error) {
     std::fprintf(stderr, "ckfs: %s\n", ckfs::cli::one_line(error.what()).c_str());
     return 1;

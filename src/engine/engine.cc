@@ -105,20 +105,16 @@ class Engine::Impl {
   Result<void> read(ReadStream& stream, ByteRange range, std::span<std::byte> out) {
     count(range);
     const FileLayout& file = stream.file();
-    while (!range.empty()) {
-      const ByteRange window{range.begin,
-                             std::min(range.end, (range.begin / kWindow + 1) * kWindow)};
+    return for_each_window(range, [&](ByteRange window) -> Result<void> {
       const ReadStream::Advice advice = follow(stream, window);
-      if (auto filled = fill_window(file, window, out.first(window.size()), advice.sequential);
-          !filled) {
+      const std::span<std::byte> here = out.subspan(window.begin - range.begin, window.size());
+      if (auto filled = fill_window(file, window, here, advice.sequential); !filled) {
         log_failure(file, window, filled.error());
         return filled;
       }
       forget(file, advice.passed);
-      out = out.subspan(window.size());
-      range.begin = window.end;
-    }
-    return {};
+      return {};
+    });
   }
 
   void close(ReadStream& stream) { forget(stream.file(), stream.abandon()); }
@@ -205,16 +201,21 @@ class Engine::Impl {
     return {chunk * kChunkBytes, std::min((chunk + 1) * kChunkBytes, file.size)};
   }
 
-  /// Fills a window: from its chunk where there is one, by its plan otherwise.
-  Result<void> fill_window(const FileLayout& file, ByteRange window, std::span<std::byte> out,
-                           bool sequential) {
+  /// Copies a window from its chunk, if that is ready or worth computing; false: it is not.
+  Result<bool> copy_chunk(const FileLayout& file, ByteRange window, std::span<std::byte> out,
+                          bool sequential) {
     const std::uint64_t chunk = window.begin / kChunkBytes;
     CKFS_TRY(const auto tile, ready_chunk(file, chunk, window, sequential));
-    if (tile) {
-      std::memcpy(out.data(), tile->span().data() + (window.begin - chunk * kChunkBytes),
-                  out.size());
-      return {};
-    }
+    if (!tile) return false;
+    std::memcpy(out.data(), tile->span().data() + (window.begin - chunk * kChunkBytes), out.size());
+    return true;
+  }
+
+  /// A window into the caller's buffer: scratch is all the memory it needs.
+  Result<void> fill_window(const FileLayout& file, ByteRange window, std::span<std::byte> out,
+                           bool sequential) {
+    CKFS_TRY(const bool copied, copy_chunk(file, window, out, sequential));
+    if (copied) return {};
     const ReadPlan plan = plan_read(file, window);
     CKFS_TRY(Buffer scratch, transient_->acquire(scratch_for(*catalog_, plan)));
     return carry_out(file, plan, out, scratch.span(), sequential);
@@ -222,25 +223,34 @@ class Engine::Impl {
 
   static std::size_t aligned_reply(ByteRange range) { return (range.size() + 63) / 64 * 64; }
 
+  /// Calls `use` for the parts of `range` that lie in one chunk each, until one fails.
+  template <typename Use>
+  static Result<void> for_each_window(ByteRange range, Use use) {
+    for (ByteRange window = range; window.begin < range.end; window.begin = window.end) {
+      window.end = std::min(range.end, (window.begin / kWindow + 1) * kWindow);
+      CKFS_TRY_VOID(use(window));
+    }
+    return {};
+  }
+
   /// Reply and scratch for `range`, in one piece.
   Result<Buffer> acquire_reply(const FileLayout& file, ByteRange range) {
     std::size_t scratch = 0;
-    for (ByteRange window = range; window.begin < range.end; window.begin = window.end) {
-      window.end = std::min(range.end, (window.begin / kWindow + 1) * kWindow);
+    CKFS_TRY_VOID(for_each_window(range, [&](ByteRange window) -> Result<void> {
       scratch = std::max(scratch, scratch_for(*catalog_, plan_read(file, window)));
-    }
+      return {};
+    }));
     return transient_->acquire(aligned_reply(range) + scratch);
   }
 
   Result<void> fill(const FileLayout& file, ByteRange range, std::span<std::byte> out,
                     std::span<std::byte> scratch, bool sequential) {
-    for (ByteRange window = range; window.begin < range.end; window.begin = window.end) {
-      window.end = std::min(range.end, (window.begin / kWindow + 1) * kWindow);
-      const ReadPlan plan = plan_read(file, window);
-      CKFS_TRY_VOID(carry_out(file, plan, out.subspan(window.begin - range.begin, window.size()),
-                              scratch, sequential));
-    }
-    return {};
+    return for_each_window(range, [&](ByteRange window) -> Result<void> {
+      const std::span<std::byte> here = out.subspan(window.begin - range.begin, window.size());
+      CKFS_TRY(const bool copied, copy_chunk(file, window, here, sequential));
+      if (copied) return {};
+      return carry_out(file, plan_read(file, window), here, scratch, sequential);
+    });
   }
 
   /// Does what the plan says. `scratch` holds scratch_for() bytes. Tiles and literals come from the

@@ -215,6 +215,16 @@ TEST(Engine, ReadsEachSourceByteOnceInASequentialRead) {
   EXPECT_LE(matrix.source.bytes_read(0) + matrix.source.bytes_read(1), needed * 102 / 100);
 }
 
+TEST(Engine, ReadsEachSourceByteOnceWhereRequestsStraddleItsChunks) {
+  Fp8Matrix matrix(4096, 2048, false);
+  Engine engine(matrix.catalog, matrix.source, {.memory = 64_MiB});
+  const auto stream = engine.open_stream(matrix.file);
+  for (std::uint64_t at = 0; at < matrix.file->size; at += 1000000) {
+    ASSERT_TRUE(engine.read(*stream, {at, std::min(matrix.file->size, at + 1000000)}));
+  }
+  EXPECT_LE(matrix.source.bytes_read(0), 4096U * 2048 * 102 / 100);
+}
+
 TEST(Engine, ReadsAMatrixOnceThatItShowsTransposed) {
   Fp8Matrix matrix(1024, 2048, true);
   Engine engine(matrix.catalog, matrix.source, {});

@@ -21,6 +21,12 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Out = std::back_insert_iterator<std::string>;
 
+constexpr std::int64_t kEndOfYear9999 = 253'402'300'799;
+constexpr std::array kUnits{"KB", "MB", "GB", "TB", "PB", "EB"};
+// The numbers of a status.
+constexpr std::array kNumbers{"requests", "bytes_to_readers", "source_bytes", "tiles",
+                              "hits",     "memory",           "memory_peak",  "memory_budget"};
+
 std::string render(const Json& json) {
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
@@ -32,7 +38,6 @@ Json versioned() {
 }
 
 std::string date_text(std::int64_t mtime) {
-  constexpr std::int64_t kEndOfYear9999 = 253'402'300'799;
   if (mtime < 0 || mtime > kEndOfYear9999) return fmt::format("{} s since 1970", mtime);
   return fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(static_cast<std::time_t>(mtime)));
 }
@@ -356,8 +361,6 @@ Result<std::string> status_text(std::string_view status_json) {
   const auto number = [](const Json& object, const char* key) {
     return object[key].get<std::uint64_t>();
   };
-  constexpr std::array kNumbers{"requests", "bytes_to_readers", "source_bytes", "tiles",
-                                "hits",     "memory",           "memory_peak",  "memory_budget"};
   const auto has_numbers = [](const Json& object, auto&& keys) {
     return object.is_object() && std::ranges::all_of(keys, [&](const char* key) {
              return object.contains(key) && object[key].is_number_unsigned();
@@ -400,7 +403,6 @@ std::string sources_of(const View& view, std::size_t file) {
 
 std::string human_size(std::uint64_t bytes) {
   if (bytes < 1000) return fmt::format("{} B", bytes);
-  constexpr std::array kUnits{"KB", "MB", "GB", "TB", "PB", "EB"};
   double value = static_cast<double>(bytes) / 1000;
   std::size_t unit = 0;
   // 999.5 and more would be printed with four digits.

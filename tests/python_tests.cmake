@@ -44,6 +44,14 @@ foreach(file ${files})
   ckfs_script_test(mounted.${name} LABEL mounted TIMEOUT 600 COMMAND ${CKFS_PYTHON} ${file})
 endforeach()
 
+# Faults of the source and of the machine, as the user who runs them: root sees the most.
+file(GLOB files CONFIGURE_DEPENDS faults/test_*.py)
+foreach(file ${files})
+  get_filename_component(name ${file} NAME_WE)
+  string(REGEX REPLACE "^test_" "" name ${name})
+  ckfs_script_test(faults.${name} LABEL mounted TIMEOUT 600 COMMAND ${CKFS_PYTHON} ${file})
+endforeach()
+
 ckfs_python_suite(docs 600 ${CKFS_PYTHON})
 ckfs_python_suite(package 900 ${CKFS_PYTHON})
 ckfs_python_suite(loaders 900 ${CKFS_HF_PYTHON})

@@ -17,11 +17,12 @@ if(GO_MD2MAN)
     endif()
     string(REGEX MATCH "[0-9]$" section ${page})
     set(output ${PROJECT_BINARY_DIR}/man/${page})
-    add_custom_command(OUTPUT ${output}
+    add_custom_command(OUTPUT ${output}.gz
       COMMAND ${GO_MD2MAN} -in ${PROJECT_SOURCE_DIR}/docs/man/${page}.md -out ${output}
+      COMMAND gzip -9nf ${output}
       DEPENDS docs/man/${page}.md VERBATIM)
-    list(APPEND man_pages ${output})
-    install(FILES ${output} DESTINATION ${CMAKE_INSTALL_MANDIR}/man${section} COMPONENT runtime)
+    list(APPEND man_pages ${output}.gz)
+    install(FILES ${output}.gz DESTINATION ${CMAKE_INSTALL_MANDIR}/man${section} COMPONENT runtime)
   endforeach()
   file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/man)
   add_custom_target(man ALL DEPENDS ${man_pages})
@@ -64,28 +65,33 @@ install(FILES ${PROJECT_BINARY_DIR}/ckfsConfig.cmake ${PROJECT_BINARY_DIR}/ckfsC
 set(doc_dir ${CMAKE_INSTALL_DATADIR}/doc)
 install(FILES README.md DESTINATION ${doc_dir}/ckfs COMPONENT runtime)
 
-# Debian packages: `./dev package`.
+# Debian packages: `./dev package`. Policy wants two changelogs: the project's, and one of packages.
+set(CPACK_PACKAGE_CONTACT "ckfs maintainers <maintainers@ckfs.example>")
+set(CPACK_DEBIAN_PACKAGE_RELEASE 1)
+string(TIMESTAMP now "%a, %d %b %Y %H:%M:%S +0000" UTC)  # SOURCE_DATE_EPOCH where it is set
 find_program(GZIP gzip)
 if(GZIP)
   foreach(package ckfs libckfs-dev)
-    set(compressed ${PROJECT_BINARY_DIR}/package/${package}/changelog.gz)
-    file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/package/${package})
+    set(package_dir ${PROJECT_BINARY_DIR}/package/${package})
+    file(WRITE ${package_dir}/changelog.Debian
+      "ckfs (${PROJECT_VERSION}-${CPACK_DEBIAN_PACKAGE_RELEASE}) unstable; urgency=medium\n\n"
+      "  * See changelog.gz.\n\n -- ${CPACK_PACKAGE_CONTACT}  ${now}\n")
+    execute_process(COMMAND ${GZIP} -9nf ${package_dir}/changelog.Debian)
     execute_process(COMMAND ${GZIP} -9nc ${PROJECT_SOURCE_DIR}/CHANGELOG.md
-      OUTPUT_FILE ${compressed})
+      OUTPUT_FILE ${package_dir}/changelog.gz)
     if(package STREQUAL "ckfs")
       set(component runtime)
     else()
       set(component development)
     endif()
-    install(FILES ${compressed} DESTINATION ${doc_dir}/${package} COMPONENT ${component})
-    install(FILES cmake/copyright DESTINATION ${doc_dir}/${package} COMPONENT ${component})
+    install(FILES ${package_dir}/changelog.gz ${package_dir}/changelog.Debian.gz cmake/copyright
+      DESTINATION ${doc_dir}/${package} COMPONENT ${component})
   endforeach()
 endif()
 
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME ckfs)
 set(CPACK_PACKAGE_VENDOR "The ckfs authors")
-set(CPACK_PACKAGE_CONTACT "The ckfs authors <ckfs@localhost.localdomain>")
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_STRIP_FILES ON)
 set(CPACK_COMPONENTS_ALL runtime development)
@@ -96,16 +102,15 @@ set(CPACK_DEBIAN_RUNTIME_PACKAGE_NAME ckfs)
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SECTION utils)
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_DEPENDS "fuse3")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "mount a model checkpoint and read it in other forms")
 set(CPACK_COMPONENT_RUNTIME_DESCRIPTION
-  "mount a model checkpoint and read it in other forms
- ckfs shows a model checkpoint as ordinary read-only files in another form,
- for instance FP8 safetensors as BF16, whose bytes are computed on read.")
+"ckfs shows a model checkpoint as ordinary read-only files in another form,
+for instance FP8 safetensors as BF16, whose bytes are computed on read.")
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libckfs-dev)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS
   "libexpected-dev, libfmt-dev, libspdlog-dev, liburing-dev, nlohmann-json3-dev")
 set(CPACK_COMPONENT_DEVELOPMENT_DESCRIPTION
-  "read model checkpoints in other forms (C++ library)
- The static library and headers behind ckfs: open a checkpoint, list its views,
- read a range of a file, without a mount.")
+"The static library and headers behind ckfs: open a checkpoint, list its views,
+read a range of a file, without a mount.")
 include(CPack)

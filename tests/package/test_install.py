@@ -37,7 +37,7 @@ class Install(unittest.TestCase):
                          run(self.prefix / "bin/ckfs", "--version"))
 
     def test_has_what_an_administrator_needs(self):
-        for path in ("sbin/mount.ckfs", "share/man/man1/ckfs.1", "share/man/man8/mount.ckfs.8",
+        for path in ("sbin/mount.ckfs", "share/man/man1/ckfs.1.gz", "share/man/man8/mount.ckfs.8.gz",
                      "share/bash-completion/completions/ckfs", "share/zsh/vendor-completions/_ckfs",
                      "share/fish/vendor_completions.d/ckfs.fish"):
             with self.subTest(path=path):

@@ -12,6 +12,8 @@
 #include <spawn.h>
 #include <sys/mount.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <vector>
 
@@ -25,6 +27,8 @@ namespace {
 namespace stdfs = std::filesystem;
 
 constexpr const char* kDevice = "/dev/fuse";
+/// On every Linux: a miscellaneous device with a number of its own.
+const dev_t kDeviceNumber = makedev(10, 229);
 constexpr std::string_view kContainerHint =
     "in a container: --device /dev/fuse --cap-add SYS_ADMIN";
 
@@ -186,6 +190,13 @@ Result<UniqueFd> mount_device(const stdfs::path& target, const KernelMountOption
     }
     if (!root) return mount_by_fusermount(target, options);
     return fail(ErrorCode::Io, "{}: {} ({})", kDevice, std::strerror(error), kContainerHint);
+  }
+  // Containers are known to have an empty file here; mount(2) would call that an invalid argument.
+  struct stat status{};
+  if (::fstat(device.get(), &status) != 0 || !S_ISCHR(status.st_mode) ||
+      status.st_rdev != kDeviceNumber) {
+    return fail(ErrorCode::Io, "{}: not the FUSE device: make it with `mknod {} c 10 229` ({})",
+                kDevice, kDevice, kContainerHint);
   }
   const std::string text =
       fmt::format("fd={},rootmode=40000,user_id={},group_id={},default_permissions{}", device.get(),

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "tensor/float_bits.h"
 #include "tensor/kernel_sets.h"
+#include "tensor/select.h"
 
 namespace ckfs::reference {
 namespace {
@@ -65,54 +66,9 @@ void scale_elements_by_block(const std::byte* in, const float* scales, std::size
   }
 }
 
-template <DType kFrom>
-CastKernel cast_from(DType to) {
-  switch (to) {
-    case DType::F64:
-      return cast_elements<kFrom, DType::F64>;
-    case DType::F32:
-      return cast_elements<kFrom, DType::F32>;
-    case DType::F16:
-      return cast_elements<kFrom, DType::F16>;
-    case DType::BF16:
-      return cast_elements<kFrom, DType::BF16>;
-    default:
-      return nullptr;
-  }
-}
-
-struct ScalePair {
-  ScaleKernel one;
-  ScaleBlocksKernel blocks;
-};
-
-template <DType kFrom>
-ScalePair scale_from(DType to) {
-  switch (to) {
-    case DType::F32:
-      return {scale_elements<kFrom, DType::F32>, scale_elements_by_block<kFrom, DType::F32>};
-    case DType::F16:
-      return {scale_elements<kFrom, DType::F16>, scale_elements_by_block<kFrom, DType::F16>};
-    case DType::BF16:
-      return {scale_elements<kFrom, DType::BF16>, scale_elements_by_block<kFrom, DType::BF16>};
-    default:
-      return {nullptr, nullptr};
-  }
-}
-
-ScalePair scale_pair(DType from, DType to) {
-  switch (from) {
-    case DType::F8E4M3:
-      return scale_from<DType::F8E4M3>(to);
-    case DType::F8E5M2:
-      return scale_from<DType::F8E5M2>(to);
-    case DType::F8E4M3FNUZ:
-      return scale_from<DType::F8E4M3FNUZ>(to);
-    case DType::F8E5M2FNUZ:
-      return scale_from<DType::F8E5M2FNUZ>(to);
-    default:
-      return {nullptr, nullptr};
-  }
+template <typename Use>
+auto select_scaled(DType dtype, Use use) {
+  return select<DType::F8E4M3, DType::F8E5M2, DType::F8E4M3FNUZ, DType::F8E5M2FNUZ>(dtype, use);
 }
 
 void copy_nest(std::span<const CopyLoop> loops, std::ptrdiff_t element_bytes, const std::byte* in,
@@ -132,37 +88,28 @@ void copy_nest(std::span<const CopyLoop> loops, std::ptrdiff_t element_bytes, co
 
 CastKernel cast(DType from, DType to) {
   if (from == to) return nullptr;
-  const bool f32 = to == DType::F32;
-  switch (from) {
-    case DType::F64:
-      return cast_from<DType::F64>(to);
-    case DType::F32:
-      return cast_from<DType::F32>(to);
-    case DType::F16:
-      return cast_from<DType::F16>(to);
-    case DType::BF16:
-      return cast_from<DType::BF16>(to);
-    case DType::F8E4M3:
-      return f32 ? cast_elements<DType::F8E4M3, DType::F32> : nullptr;
-    case DType::F8E5M2:
-      return f32 ? cast_elements<DType::F8E5M2, DType::F32> : nullptr;
-    case DType::F8E4M3FNUZ:
-      return f32 ? cast_elements<DType::F8E4M3FNUZ, DType::F32> : nullptr;
-    case DType::F8E5M2FNUZ:
-      return f32 ? cast_elements<DType::F8E5M2FNUZ, DType::F32> : nullptr;
-    case DType::F8E8M0:
-      return f32 ? cast_elements<DType::F8E8M0, DType::F32> : nullptr;
-    default:
-      return nullptr;
+  if (is_castable_float(from)) {
+    return select_float(from, [to]<DType kFrom>() {
+      return select_float(to, []<DType kTo>() -> CastKernel { return cast_elements<kFrom, kTo>; });
+    });
   }
+  if (to != DType::F32) return nullptr;
+  return select<DType::F8E4M3, DType::F8E5M2, DType::F8E4M3FNUZ, DType::F8E5M2FNUZ, DType::F8E8M0>(
+      from, []<DType kFrom>() -> CastKernel { return cast_elements<kFrom, DType::F32>; });
 }
 
 ScaleKernel scale(DType from, DType to) {
-  return scale_pair(from, to).one;
+  return select_scaled(from, [to]<DType kFrom>() {
+    return select_decoded(to,
+                          []<DType kTo>() -> ScaleKernel { return scale_elements<kFrom, kTo>; });
+  });
 }
 
 ScaleBlocksKernel scale_blocks(DType from, DType to) {
-  return scale_pair(from, to).blocks;
+  return select_scaled(from, [to]<DType kFrom>() {
+    return select_decoded(
+        to, []<DType kTo>() -> ScaleBlocksKernel { return scale_elements_by_block<kFrom, kTo>; });
+  });
 }
 
 void copy_strided(std::span<const CopyLoop> loops, std::size_t element_bytes, const std::byte* in,

@@ -17,6 +17,7 @@
 
 #include "tensor/float_bits.h"
 #include "tensor/kernel_sets.h"
+#include "tensor/select.h"
 
 #define CKFS_AVX2 __attribute__((target("avx2,f16c"))) inline
 
@@ -232,99 +233,38 @@ CKFS_AVX2 void cast_f8(const std::byte* in, std::byte* out, std::size_t count) {
   scale_elements<kFrom, DType::F32>(in, 1.0F, out, count);
 }
 
-template <DType kFrom>
-CastKernel cast_from(DType to) {
-  switch (to) {
-    case DType::F64:
-      return cast_elements<kFrom, DType::F64>;
-    case DType::F32:
-      return cast_elements<kFrom, DType::F32>;
-    case DType::F16:
-      return cast_elements<kFrom, DType::F16>;
-    case DType::BF16:
-      return cast_elements<kFrom, DType::BF16>;
-    default:
-      return nullptr;
-  }
-}
-
-template <DType kFrom>
-ScaleKernel scale_from(DType to) {
-  switch (to) {
-    case DType::F32:
-      return scale_elements<kFrom, DType::F32>;
-    case DType::F16:
-      return scale_elements<kFrom, DType::F16>;
-    case DType::BF16:
-      return scale_elements<kFrom, DType::BF16>;
-    default:
-      return nullptr;
-  }
-}
-
-template <DType kFrom>
-ScaleBlocksKernel scale_blocks_from(DType to) {
-  switch (to) {
-    case DType::F32:
-      return scale_elements_by_block<kFrom, DType::F32>;
-    case DType::F16:
-      return scale_elements_by_block<kFrom, DType::F16>;
-    case DType::BF16:
-      return scale_elements_by_block<kFrom, DType::BF16>;
-    default:
-      return nullptr;
-  }
+template <typename Use>
+auto select_scaled(DType dtype, Use use) {
+  return select<DType::F8E4M3, DType::F8E5M2, DType::F8E4M3FNUZ>(dtype, use);
 }
 
 }  // namespace
 
 CastKernel cast(DType from, DType to) {
   if (from == to) return nullptr;
-  const bool f32 = to == DType::F32;
-  switch (from) {
-    case DType::F64:
-      return cast_from<DType::F64>(to);
-    case DType::F32:
-      return cast_from<DType::F32>(to);
-    case DType::F16:
-      return cast_from<DType::F16>(to);
-    case DType::BF16:
-      return cast_from<DType::BF16>(to);
-    case DType::F8E5M2:
-      return f32 ? cast_elements<DType::F8E5M2, DType::F32> : nullptr;
-    case DType::F8E4M3:
-      return f32 ? cast_f8<DType::F8E4M3> : nullptr;
-    case DType::F8E4M3FNUZ:
-      return f32 ? cast_f8<DType::F8E4M3FNUZ> : nullptr;
-    default:
-      return nullptr;
+  if (is_castable_float(from)) {
+    return select_float(from, [to]<DType kFrom>() {
+      return select_float(to, []<DType kTo>() -> CastKernel { return cast_elements<kFrom, kTo>; });
+    });
   }
+  if (to != DType::F32) return nullptr;
+  if (from == DType::F8E5M2) return cast_elements<DType::F8E5M2, DType::F32>;
+  return select<DType::F8E4M3, DType::F8E4M3FNUZ>(
+      from, []<DType kFrom>() -> CastKernel { return cast_f8<kFrom>; });
 }
 
 ScaleKernel scale(DType from, DType to) {
-  switch (from) {
-    case DType::F8E4M3:
-      return scale_from<DType::F8E4M3>(to);
-    case DType::F8E5M2:
-      return scale_from<DType::F8E5M2>(to);
-    case DType::F8E4M3FNUZ:
-      return scale_from<DType::F8E4M3FNUZ>(to);
-    default:
-      return nullptr;
-  }
+  return select_scaled(from, [to]<DType kFrom>() {
+    return select_decoded(to,
+                          []<DType kTo>() -> ScaleKernel { return scale_elements<kFrom, kTo>; });
+  });
 }
 
 ScaleBlocksKernel scale_blocks(DType from, DType to) {
-  switch (from) {
-    case DType::F8E4M3:
-      return scale_blocks_from<DType::F8E4M3>(to);
-    case DType::F8E5M2:
-      return scale_blocks_from<DType::F8E5M2>(to);
-    case DType::F8E4M3FNUZ:
-      return scale_blocks_from<DType::F8E4M3FNUZ>(to);
-    default:
-      return nullptr;
-  }
+  return select_scaled(from, [to]<DType kFrom>() {
+    return select_decoded(
+        to, []<DType kTo>() -> ScaleBlocksKernel { return scale_elements_by_block<kFrom, kTo>; });
+  });
 }
 
 }  // namespace ckfs::avx2

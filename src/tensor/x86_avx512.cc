@@ -15,6 +15,7 @@
 
 #include "tensor/float_bits.h"
 #include "tensor/kernel_sets.h"
+#include "tensor/select.h"
 
 #define CKFS_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16"))) inline
 
@@ -155,46 +156,25 @@ CKFS_AVX512 void scale_elements_by_block(const std::byte* in, const float* scale
   }
 }
 
-struct Pair {
-  ScaleKernel one = nullptr;
-  ScaleBlocksKernel blocks = nullptr;
-};
-
-template <DType kFrom>
-Pair pair_from(DType to) {
-  switch (to) {
-    case DType::F32:
-      return {scale_elements<kFrom, DType::F32>, scale_elements_by_block<kFrom, DType::F32>};
-    case DType::F16:
-      return {scale_elements<kFrom, DType::F16>, scale_elements_by_block<kFrom, DType::F16>};
-    case DType::BF16:
-      return {scale_elements<kFrom, DType::BF16>, scale_elements_by_block<kFrom, DType::BF16>};
-    default:
-      return {};
-  }
-}
-
-Pair pair(DType from, DType to) {
-  switch (from) {
-    case DType::F8E4M3:
-      return pair_from<DType::F8E4M3>(to);
-    case DType::F8E5M2:
-      return pair_from<DType::F8E5M2>(to);
-    case DType::F8E4M3FNUZ:
-      return pair_from<DType::F8E4M3FNUZ>(to);
-    default:
-      return {};
-  }
+template <typename Use>
+auto select_scaled(DType dtype, Use use) {
+  return select<DType::F8E4M3, DType::F8E5M2, DType::F8E4M3FNUZ>(dtype, use);
 }
 
 }  // namespace
 
 ScaleKernel scale(DType from, DType to) {
-  return pair(from, to).one;
+  return select_scaled(from, [to]<DType kFrom>() {
+    return select_decoded(to,
+                          []<DType kTo>() -> ScaleKernel { return scale_elements<kFrom, kTo>; });
+  });
 }
 
 ScaleBlocksKernel scale_blocks(DType from, DType to) {
-  return pair(from, to).blocks;
+  return select_scaled(from, [to]<DType kFrom>() {
+    return select_decoded(
+        to, []<DType kTo>() -> ScaleBlocksKernel { return scale_elements_by_block<kFrom, kTo>; });
+  });
 }
 
 }  // namespace ckfs::avx512

@@ -1,0 +1,33 @@
+// From a dtype known at run time to one known to the compiler.
+#pragma once
+
+#include "tensor/dtype.h"
+
+namespace ckfs {
+
+/// `use.operator()<D>()` for the D of the list that equals `dtype`; nullptr, or whatever an empty
+/// result of its type is, where none does.
+template <DType kFirst, DType... kRest, typename Use>
+auto select(DType dtype, Use use) {
+  using Selected = decltype(use.template operator()<kFirst>());
+  if (dtype == kFirst) return use.template operator()<kFirst>();
+  if constexpr (sizeof...(kRest) > 0) {
+    return select<kRest...>(dtype, use);
+  } else {
+    return Selected{};
+  }
+}
+
+/// The dtypes that casts touch.
+template <typename Use>
+auto select_float(DType dtype, Use use) {
+  return select<DType::F64, DType::F32, DType::F16, DType::BF16>(dtype, use);
+}
+
+/// The dtypes that scaled F8 is decoded to.
+template <typename Use>
+auto select_decoded(DType dtype, Use use) {
+  return select<DType::F32, DType::F16, DType::BF16>(dtype, use);
+}
+
+}  // namespace ckfs

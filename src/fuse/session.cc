@@ -9,9 +9,11 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <condition_variable>
 #include <csignal>
 #include <deque>
+#include <fcntl.h>
 #include <mutex>
 #include <poll.h>
 #include <spdlog/spdlog.h>
@@ -28,6 +30,14 @@ namespace ckfs {
 namespace {
 
 namespace stdfs = std::filesystem;
+
+/// Threads that answer requests, where nobody asks for a number. Far more than CPUs, for they also
+/// wait: a source that does not answer holds the thread of every read that needs it, and the kernel
+/// reads ahead with up to 12 requests for one mount. Listings and `ckfs stats` go on meanwhile.
+constexpr unsigned kThreads = 32;
+
+/// How long requests under way are waited for after a signal.
+constexpr std::chrono::seconds kGrace{5};
 
 /// The eventfd that a signal handler writes to; a handler can reach nothing but a global.
 std::atomic<int> stop_event = -1;
@@ -109,9 +119,10 @@ class NameForgetter {
 /// Waits for the first answer of the mount, then for a signal.
 class Watcher {
  public:
-  Watcher(fuse_session* session, NameForgetter& forgetter, int event, stdfs::path target,
-          std::function<void()> ready)
+  Watcher(fuse_session* session, int device, NameForgetter& forgetter, int event,
+          stdfs::path target, std::function<void()> ready)
       : session_(session),
+        device_(device),
         forgetter_(forgetter),
         event_(event),
         target_(std::move(target)),
@@ -129,6 +140,10 @@ class Watcher {
     [[maybe_unused]] const ssize_t written = ::write(event_, &one, sizeof one);
   }
 
+  /// Whether the mount has been taken away although requests were under way. Requires:
+  /// loop_ended().
+  bool abandoned() const { return abandoned_; }
+
   /// Requires: loop_ended(), and the mount is gone or aborted (else its first answer never comes).
   void join() { thread_.join(); }
 
@@ -144,7 +159,10 @@ class Watcher {
     }
     forgetter_.stop();  // while its notifications are still answered
     // Again and again: the main thread may be just about to sleep when it is woken.
-    while (stop_loop()) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    const auto last = std::chrono::steady_clock::now() + kGrace;
+    while (stop_loop(std::chrono::steady_clock::now() > last)) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
   }
 
   void announce() {
@@ -155,15 +173,35 @@ class Watcher {
     ready_();
   }
 
-  bool stop_loop() {
+  /// False: there is nothing left to do.
+  bool stop_loop(bool late) {
     const std::scoped_lock lock(mutex_);
     if (ended_) return false;
+    if (late) {
+      abandon();
+      return false;
+    }
     ::fuse_session_exit(session_);
     ::pthread_kill(main_, SIGTERM);
     return true;
   }
 
+  /// The source does not answer, and no thread can be taken out of a system call that waits for it:
+  /// the loop ends when the source answers. Readers need not wait for that. The device is closed
+  /// below the loop, by which the kernel ends all requests; /dev/null takes its number, and what
+  /// late answers there are.
+  void abandon() {
+    spdlog::warn("{}: the source has not answered for {} s: unmounted without it", target_.native(),
+                 kGrace.count());
+    const Result<void> unmounted = unmount_target(target_, Detach::Now);
+    if (!unmounted) spdlog::error("{}", unmounted.error().message());
+    const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
+    if (null) ::dup3(null.get(), device_, O_CLOEXEC);
+    abandoned_ = true;
+  }
+
   fuse_session* const session_;
+  const int device_;
   NameForgetter& forgetter_;
   const int event_;
   const stdfs::path target_;
@@ -171,6 +209,7 @@ class Watcher {
   const pthread_t main_;
   std::mutex mutex_;  // guards ended_, and the session's life where it is false
   bool ended_ = false;
+  bool abandoned_ = false;  // guarded by mutex_ until loop_ended()
   std::thread thread_;
 };
 
@@ -210,7 +249,7 @@ Session make_session(Served& served, int device) {
 }
 
 int run_loop(fuse_session* session, unsigned threads) {
-  if (threads == 0) threads = std::max(2U, std::thread::hardware_concurrency());
+  if (threads == 0) threads = kThreads;
   fuse_loop_config* config = ::fuse_loop_cfg_create();
   ::fuse_loop_cfg_set_max_threads(config, threads);
   // Idle threads stay: making them anew costs more than they do.
@@ -247,14 +286,14 @@ Result<void> serve_mount(Filesystem& filesystem, const stdfs::path& mountpoint,
   [[maybe_unused]] const int owned_by_session = device.release();
 
   forgetter.emplace(session.get());
-  Watcher watcher(session.get(), *forgetter, event.get(), target, [&] {
+  Watcher watcher(session.get(), number, *forgetter, event.get(), target, [&] {
     spdlog::info("{}: mounted {}", target.native(), options.source);
     ready();
   });
   const int result = run_loop(session.get(), options.threads);
   watcher.loop_ended();
 
-  const bool gone = is_gone(number);
+  const bool gone = watcher.abandoned() || is_gone(number);
   Result<void> unmounted;
   if (!gone) unmounted = unmount_target(target, Detach::Now);
   forgetter->stop();

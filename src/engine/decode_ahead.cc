@@ -29,15 +29,12 @@ ReadStream::Advice ReadStream::advise(ByteRange request) {
   const std::lock_guard lock(mutex_);
   Advice advice;
   advice.sequential = rule_.saw(request);
-  for (Pending& pending : pending_) {
-    const ByteRange chunk{pending.chunk * kChunkBytes,
-                          std::min((pending.chunk + 1) * kChunkBytes, file_->size)};
-    pending.served += chunk.intersect(request).size();
-    if (pending.served >= chunk.size()) advice.passed.push_back(pending.chunk);
-  }
+  // A chunk that one request reads whole is that request's own, from now on.
   std::erase_if(pending_, [&](const Pending& pending) {
-    return std::find(advice.passed.begin(), advice.passed.end(), pending.chunk) !=
-           advice.passed.end();
+    const ByteRange chunk = range_of(pending.chunk);
+    const bool covered = request.begin <= chunk.begin && chunk.end <= request.end;
+    if (covered) advice.passed.push_back(pending.chunk);
+    return covered;
   });
   if (!advice.sequential || request.empty()) return advice;
 
@@ -51,14 +48,34 @@ ReadStream::Advice ReadStream::advise(ByteRange request) {
   next_ahead_ = std::max(next_ahead_, here);
   const std::uint64_t end = std::min(chunks, last + 1 + kDepth);
   for (; next_ahead_ < end; ++next_ahead_) {
-    const ByteRange chunk{next_ahead_ * kChunkBytes,
-                          std::min((next_ahead_ + 1) * kChunkBytes, file_->size)};
-    const std::uint64_t served = chunk.intersect(request).size();
-    if (served == chunk.size()) continue;
-    pending_.push_back({next_ahead_, served});
+    const ByteRange chunk = range_of(next_ahead_);
+    if (chunk.intersect(request).size() == chunk.size()) continue;
+    pending_.push_back({next_ahead_, 0, request.begin <= chunk.begin});
     if (next_ahead_ > last) advice.ahead.push_back(next_ahead_);
   }
+  for (const Pending& pending : pending_) {
+    if (pending.whole && here <= pending.chunk && pending.chunk <= last) {
+      advice.whole.push_back(pending.chunk);
+    }
+  }
   return advice;
+}
+
+std::vector<std::uint64_t> ReadStream::answered(ByteRange request) {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::uint64_t> passed;
+  std::erase_if(pending_, [&](Pending& pending) {
+    const ByteRange chunk = range_of(pending.chunk);
+    pending.served += chunk.intersect(request).size();
+    if (pending.served < chunk.size()) return false;
+    passed.push_back(pending.chunk);
+    return true;
+  });
+  return passed;
+}
+
+ByteRange ReadStream::range_of(std::uint64_t chunk) const {
+  return {chunk * kChunkBytes, std::min((chunk + 1) * kChunkBytes, file_->size)};
 }
 
 bool ReadStream::wants(std::uint64_t chunk) {
@@ -116,7 +133,7 @@ void DecodeAhead::work() {
     const std::shared_ptr<ReadStream> stream = task.stream.lock();
     if (!stream || !stream->wants(task.chunk)) continue;
     try {
-      compute_(stream->file(), task.chunk);
+      compute_(*stream, task.chunk);
     } catch (const std::exception& error) {
       // The reader will meet the same and report it; a worker must not take the daemon along.
       spdlog::debug("{}: ahead of a reader: {}", stream->file().path, error.what());

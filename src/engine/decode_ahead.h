@@ -50,9 +50,15 @@ class ReadStream : public std::enable_shared_from_this<ReadStream> {
   struct Advice {
     bool sequential = false;
     std::vector<std::uint64_t> ahead;   // chunks to compute now, nearest first
-    std::vector<std::uint64_t> passed;  // chunks that have been read to their end
+    std::vector<std::uint64_t> passed;  // chunks that nobody asks for after this request
+    std::vector<std::uint64_t> whole;   // chunks of the request that are worth computing as wholes:
+                                        // it reads a part, and all else of them is still to come
   };
   Advice advise(ByteRange request);
+
+  /// The request, which was advised, has been answered: chunks that have now been read to their
+  /// end. Not earlier: another request for the same chunk may be under way.
+  std::vector<std::uint64_t> answered(ByteRange request);
 
   /// Whether a chunk that was advised has still to be read: its reader may have come first.
   bool wants(std::uint64_t chunk);
@@ -61,6 +67,8 @@ class ReadStream : public std::enable_shared_from_this<ReadStream> {
   std::vector<std::uint64_t> abandon();
 
  private:
+  ByteRange range_of(std::uint64_t chunk) const;
+
   const std::shared_ptr<const FileLayout> file_;
   std::mutex mutex_;  // guards all below
   SequentialRule rule_;
@@ -68,6 +76,7 @@ class ReadStream : public std::enable_shared_from_this<ReadStream> {
   struct Pending {
     std::uint64_t chunk;
     std::uint64_t served;  // bytes
+    bool whole;            // advised, or entered at its begin: no part was read without the rest
   };
   std::deque<Pending> pending_;
 };
@@ -75,8 +84,8 @@ class ReadStream : public std::enable_shared_from_this<ReadStream> {
 /// Worker threads that compute chunks ahead of readers.
 class DecodeAhead {
  public:
-  /// `compute` makes one chunk of a file; it is called by worker threads.
-  using Compute = std::function<void(const FileLayout&, std::uint64_t chunk)>;
+  /// `compute` makes one chunk of a stream's file; it is called by worker threads.
+  using Compute = std::function<void(ReadStream&, std::uint64_t chunk)>;
   DecodeAhead(unsigned threads, Compute compute);
   /// Finishes the chunks at hand and drops the rest.
   ~DecodeAhead();

@@ -71,10 +71,9 @@ class Engine::Impl {
                         ? options.tile_bytes
                         : std::min<std::uint64_t>(cached_->limit() / 3, 64_MiB)),
         cache_(*cached_),
-        ahead_(
-            options.ahead_threads != 0 ? options.ahead_threads
-                                       : std::max(2U, std::thread::hardware_concurrency()) - 1,
-            [this](const FileLayout& file, std::uint64_t chunk) { compute_ahead(file, chunk); }) {}
+        ahead_(options.ahead_threads != 0 ? options.ahead_threads
+                                          : std::max(2U, std::thread::hardware_concurrency()) - 1,
+               [this](ReadStream& stream, std::uint64_t chunk) { compute_ahead(stream, chunk); }) {}
 
   Result<Bytes> read(ReadStream& stream, ByteRange range) {
     count(range);
@@ -83,9 +82,9 @@ class Engine::Impl {
     const ReadStream::Advice advice = follow(stream, range);
     const std::uint64_t chunk = range.begin / kChunkBytes;
     if (range.end <= (chunk + 1) * kChunkBytes) {
-      CKFS_TRY(const auto tile, ready_chunk(file, chunk, range, advice.sequential));
+      CKFS_TRY(const auto tile, ready_chunk(file, chunk, advice));
       if (tile) {
-        forget(file, advice.passed);
+        answered(stream, range, advice);
         const std::uint64_t at = range.begin - chunk * kChunkBytes;
         return Bytes(tile->span().subspan(at, range.size()), tile);
       }
@@ -93,12 +92,12 @@ class Engine::Impl {
     CKFS_TRY(Buffer reply, acquire_reply(file, range));
     auto owner = std::make_shared<const Buffer>(std::move(reply));
     if (auto filled = fill(file, range, {owner->data(), range.size()},
-                           owner->span().subspan(aligned_reply(range)), advice.sequential);
+                           owner->span().subspan(aligned_reply(range)), advice);
         !filled) {
       log_failure(file, range, filled.error());
       return Failure(std::move(filled).error());
     }
-    forget(file, advice.passed);
+    answered(stream, range, advice);
     return Bytes({owner->data(), range.size()}, owner);
   }
 
@@ -108,11 +107,11 @@ class Engine::Impl {
     return for_each_window(range, [&](ByteRange window) -> Result<void> {
       const ReadStream::Advice advice = follow(stream, window);
       const std::span<std::byte> here = out.subspan(window.begin - range.begin, window.size());
-      if (auto filled = fill_window(file, window, here, advice.sequential); !filled) {
+      if (auto filled = fill_window(file, window, here, advice); !filled) {
         log_failure(file, window, filled.error());
         return filled;
       }
-      forget(file, advice.passed);
+      answered(stream, window, advice);
       return {};
     });
   }
@@ -165,6 +164,11 @@ class Engine::Impl {
     return advice;
   }
 
+  void answered(ReadStream& stream, ByteRange range, const ReadStream::Advice& advice) {
+    forget(stream.file(), advice.passed);
+    forget(stream.file(), stream.answered(range));
+  }
+
   void forget(const FileLayout& file, std::span<const std::uint64_t> chunks) {
     for (const std::uint64_t chunk : chunks)
       cache_.drop({file.inode, TileKey::Kind::Chunk, 0, chunk});
@@ -178,15 +182,14 @@ class Engine::Impl {
   }
 
   /// The chunk, if it is ready or being computed; also if it is worth computing as a whole: a
-  /// sequential reader enters it and wants only a part of it now. (One that became sequential in
-  /// its middle has read the first part already.) nullptr: carry the plan out.
+  /// sequential reader wants only a part of it now, and the rest soon. (One that became sequential
+  /// in its middle has read the first part already.) nullptr: carry the plan out.
   Result<std::shared_ptr<const Tile>> ready_chunk(const FileLayout& file, std::uint64_t chunk,
-                                                  ByteRange range, bool sequential) {
+                                                  const ReadStream::Advice& advice) {
     const TileKey key{file.inode, TileKey::Kind::Chunk, 0, chunk};
     auto found = cache_.find(key);
     if (!found || !*found) {
-      const ByteRange whole = chunk_range(file, chunk);
-      if (!sequential || range.begin != whole.begin || range == whole) {
+      if (std::ranges::find(advice.whole, chunk) == advice.whole.end()) {
         return std::shared_ptr<const Tile>();
       }
       found = cache_.get(key, [&] { return compute_chunk(file, chunk); });
@@ -203,9 +206,9 @@ class Engine::Impl {
 
   /// Copies a window from its chunk, if that is ready or worth computing; false: it is not.
   Result<bool> copy_chunk(const FileLayout& file, ByteRange window, std::span<std::byte> out,
-                          bool sequential) {
+                          const ReadStream::Advice& advice) {
     const std::uint64_t chunk = window.begin / kChunkBytes;
-    CKFS_TRY(const auto tile, ready_chunk(file, chunk, window, sequential));
+    CKFS_TRY(const auto tile, ready_chunk(file, chunk, advice));
     if (!tile) return false;
     std::memcpy(out.data(), tile->span().data() + (window.begin - chunk * kChunkBytes), out.size());
     return true;
@@ -213,12 +216,12 @@ class Engine::Impl {
 
   /// A window into the caller's buffer: scratch is all the memory it needs.
   Result<void> fill_window(const FileLayout& file, ByteRange window, std::span<std::byte> out,
-                           bool sequential) {
-    CKFS_TRY(const bool copied, copy_chunk(file, window, out, sequential));
+                           const ReadStream::Advice& advice) {
+    CKFS_TRY(const bool copied, copy_chunk(file, window, out, advice));
     if (copied) return {};
     const ReadPlan plan = plan_read(file, window);
     CKFS_TRY(Buffer scratch, transient_->acquire(scratch_for(*catalog_, plan)));
-    return carry_out(file, plan, out, scratch.span(), sequential);
+    return carry_out(file, plan, out, scratch.span(), advice.sequential);
   }
 
   static std::size_t aligned_reply(ByteRange range) { return (range.size() + 63) / 64 * 64; }
@@ -244,12 +247,12 @@ class Engine::Impl {
   }
 
   Result<void> fill(const FileLayout& file, ByteRange range, std::span<std::byte> out,
-                    std::span<std::byte> scratch, bool sequential) {
+                    std::span<std::byte> scratch, const ReadStream::Advice& advice) {
     return for_each_window(range, [&](ByteRange window) -> Result<void> {
       const std::span<std::byte> here = out.subspan(window.begin - range.begin, window.size());
-      CKFS_TRY(const bool copied, copy_chunk(file, window, here, sequential));
+      CKFS_TRY(const bool copied, copy_chunk(file, window, here, advice));
       if (copied) return {};
-      return carry_out(file, plan_read(file, window), here, scratch, sequential);
+      return carry_out(file, plan_read(file, window), here, scratch, advice.sequential);
     });
   }
 
@@ -454,7 +457,8 @@ class Engine::Impl {
   }
 
   /// What a worker does for one chunk. Errors are the reader's to meet: they are not kept.
-  void compute_ahead(const FileLayout& file, std::uint64_t chunk) {
+  void compute_ahead(ReadStream& stream, std::uint64_t chunk) {
+    const FileLayout& file = stream.file();
     const ByteRange range = chunk_range(file, chunk);
     const ReadPlan plan = plan_read(file, range);
     bool gathers = false;
@@ -473,8 +477,12 @@ class Engine::Impl {
       });
     }
     if (gathers) return;
-    (void)cache_.get({file.inode, TileKey::Kind::Chunk, 0, chunk},
-                     [&] { return compute_chunk(file, chunk); });
+    (void)cache_.get({file.inode, TileKey::Kind::Chunk, 0, chunk}, [&]() -> Result<Tile> {
+      // Asked once more now that others see this computation: a reader that came before it has
+      // taken the chunk for its own, one that comes after it waits.
+      if (!stream.wants(chunk)) return no_chunk();
+      return compute_chunk(file, chunk);
+    });
   }
 
   const std::shared_ptr<const Catalog> catalog_;

@@ -57,10 +57,38 @@ TEST(ReadStream, AdvisesTheChunksAfterASequentialRequest) {
 TEST(ReadStream, SaysWhichChunksWereReadToTheirEnd) {
   const auto stream = stream_of(20_MiB);
   stream->advise({0, 1_MiB});
-  EXPECT_THAT(stream->advise({1_MiB, 1_MiB + 512_KiB}).passed, IsEmpty());
+  const ByteRange front{1_MiB, 1_MiB + 512_KiB};
+  const ByteRange back{1_MiB + 512_KiB, 2_MiB};
+  EXPECT_THAT(stream->advise(front).passed, IsEmpty());
+  EXPECT_THAT(stream->advise(back).passed, IsEmpty());
+  EXPECT_THAT(stream->answered(back), IsEmpty());
   EXPECT_TRUE(stream->wants(1));
-  EXPECT_THAT(stream->advise({1_MiB + 512_KiB, 2_MiB}).passed, ElementsAre(1));
+  EXPECT_THAT(stream->answered(front), ElementsAre(1));
   EXPECT_FALSE(stream->wants(1));
+}
+
+TEST(ReadStream, GivesAChunkToTheRequestThatReadsItWhole) {
+  const auto stream = stream_of(20_MiB);
+  stream->advise({0, 1_MiB});
+  EXPECT_TRUE(stream->wants(1));
+  const auto advice = stream->advise({1_MiB, 2_MiB});
+  EXPECT_THAT(advice.passed, ElementsAre(1));
+  EXPECT_THAT(advice.whole, IsEmpty());
+  EXPECT_FALSE(stream->wants(1));
+}
+
+TEST(ReadStream, WantsWholeWhatItReadsInParts) {
+  const auto stream = stream_of(20_MiB);
+  EXPECT_THAT(stream->advise({0, 256_KiB}).whole, ElementsAre(0));
+  EXPECT_THAT(stream->advise({256_KiB, 1_MiB + 256_KiB}).whole, ElementsAre(0, 1));
+  EXPECT_THAT(stream->advise({1_MiB + 256_KiB, 2_MiB + 256_KiB}).whole, ElementsAre(1, 2));
+}
+
+TEST(ReadStream, WantsNotWholeWhatItEnteredInTheMiddle) {
+  const auto stream = stream_of(20_MiB);
+  // As the kernel's readahead may send them: the second before the first.
+  EXPECT_THAT(stream->advise({256_KiB, 1_MiB + 256_KiB}).whole, ElementsAre(1));
+  EXPECT_THAT(stream->advise({0, 256_KiB}).whole, IsEmpty());
 }
 
 TEST(ReadStream, StopsAtTheEndOfTheFile) {

@@ -61,13 +61,15 @@ class NoDevice(fault_support.TestCase):
             "mount -t tmpfs none /dev; : >/dev/fuse; chmod 600 /dev/fuse; : >/dev/null; "
             "for place in /usr/bin /bin /usr/local/bin; do "
             "if [ -e $place/fusermount3 ]; then mount --bind /dev/null $place/fusermount3; fi; done",
-            r"fusermount3: not found.*apt-get install fuse3",
+            # Without root there is but one user in the namespace, who may open what is his.
+            r"fusermount3: not found.*apt-get install fuse3" if os.geteuid() == 0
+            else r"/dev/fuse: not the FUSE device",
             user=True,
         )
 
     def test_users_without_a_device(self):
         self.refused(
-            "mount -t tmpfs none /dev; mknod -m 666 /dev/null c 1 3 || : >/dev/null",
+            "mount -t tmpfs none /dev; : >/dev/null",
             r"/dev/fuse: .*modprobe fuse",
             user=True,
         )

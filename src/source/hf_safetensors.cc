@@ -352,7 +352,12 @@ bool is_hf_safetensors(const SourceTree& tree) {
 }
 
 Result<std::shared_ptr<const Catalog>> open_hf_safetensors(const SourceTree& tree,
-                                                           SourceFiles& files) {
+                                                           SourceFiles& files,
+                                                           const OpenCheckpointOptions& options) {
+  if (!options.tag.empty() || !options.key.empty() || options.config) {
+    return fail(ErrorCode::InvalidArgument,
+                "{}: a checkpoint of safetensors takes no tag, key or configuration", tree.name);
+  }
   return Opener(tree, files).open();
 }
 

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "io/source_files.h"
 #include "source/catalog.h"
+#include "source/open_checkpoint.h"
 #include "source/source_tree.h"
 
 namespace ckfs {
@@ -15,6 +16,7 @@ bool is_hf_safetensors(const SourceTree& tree);
 
 /// Reads index, headers and configuration. Errors: as open_checkpoint().
 Result<std::shared_ptr<const Catalog>> open_hf_safetensors(const SourceTree& tree,
-                                                           SourceFiles& files);
+                                                           SourceFiles& files,
+                                                           const OpenCheckpointOptions& options);
 
 }  // namespace ckfs

@@ -15,7 +15,8 @@ namespace {
 
 struct Kind {
   bool (*recognizes)(const SourceTree& tree);
-  Result<std::shared_ptr<const Catalog>> (*open)(const SourceTree& tree, SourceFiles& files);
+  Result<std::shared_ptr<const Catalog>> (*open)(const SourceTree& tree, SourceFiles& files,
+                                                 const OpenCheckpointOptions& options);
 };
 
 constexpr std::array<Kind, 1> kKinds = {{
@@ -38,10 +39,11 @@ Failure not_a_checkpoint(const SourceTree& tree) {
 }  // namespace
 
 Result<std::shared_ptr<const Catalog>> open_checkpoint(const std::filesystem::path& path,
-                                                       SourceFiles& files) {
+                                                       SourceFiles& files,
+                                                       const OpenCheckpointOptions& options) {
   CKFS_TRY(const SourceTree tree, list_source(path));
   for (const Kind& kind : kKinds) {
-    if (kind.recognizes(tree)) return kind.open(tree, files);
+    if (kind.recognizes(tree)) return kind.open(tree, files, options);
   }
   return not_a_checkpoint(tree);
 }

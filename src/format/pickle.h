@@ -22,7 +22,7 @@ inline constexpr std::uint64_t kMaxPickle = std::uint64_t{1} << 30;  // bytes
 /// What a pickle's objects may take in memory: kPickleBase + kPickleFactor times its bytes. Real
 /// ones need one to two times their bytes.
 inline constexpr std::uint64_t kPickleBase = std::uint64_t{16} << 20;
-inline constexpr std::uint64_t kPickleFactor = 4;
+inline constexpr std::uint64_t kPickleFactor = 3;
 
 /// A node of its Pickle; meaningless in another.
 using NodeId = std::uint32_t;
@@ -128,6 +128,7 @@ class Pickle {
   };
 
   const Node& node(NodeId id) const;
+  std::optional<std::span<const NodeId>> elements(NodeId id) const;
   std::string_view slice(std::uint32_t offset, std::uint32_t size) const;
 
   std::span<const std::byte> text_;

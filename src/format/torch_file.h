@@ -74,7 +74,8 @@ class TorchFile {
   struct Storage {
     std::string_view key;
     std::uint64_t size = 0;
-    std::uint64_t begin = 0;   // legacy stream only: absolute
+    std::uint64_t begin = 0;   // legacy stream only: absolute, 0 where its list lacks it
+    std::uint8_t width = 1;    // bytes of an element
     bool conflicting = false;  // named with two different sizes
   };
   /// A persistent id and its storage; ordered by node.

@@ -11,7 +11,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -72,31 +71,33 @@ class TorchArchive {
   std::string render_tail() const;
 
  private:
-  /// A member, or the part of one that the directory tells.
   struct Member {
-    std::string_view name;  // below the root
+    std::string name;  // below the root
     std::uint64_t bytes = 0;
     std::uint64_t header = 0;  // where its local header begins
   };
-  using Visit = std::function<void(const Member& member, std::string_view text)>;
 
   TorchArchive() = default;
 
-  std::uint64_t data_begin(std::uint64_t header, std::size_t name_size, std::uint64_t bytes) const;
-  std::uint64_t member_end(const Member& member) const;
+  // Members by number, in the order of the file: the pickle, three small ones, storages, two more.
+  std::size_t members() const;
+  Member member(std::size_t index) const;
+  std::uint64_t data_begin(const Member& member) const;
+  std::uint64_t end(const Member& member) const;  // behind its descriptor
   void put_local_header(std::string& out, const Member& member) const;
-  static void put_descriptor(std::string& out, const Member& member);
   void put_directory_entry(std::string& out, const Member& member) const;
-  void put_small_members(std::string& out, std::uint64_t at) const;
-  void for_each(const Visit& visit) const;
+  /// Descriptor of what lies before storage `k`, small members if they come here, local header.
+  void put_before(std::string& out, std::size_t k) const;
+  /// The local header, text and descriptor of each small member behind the pickle.
+  void put_small_members(std::string& out) const;
   std::string serialization_id() const;
 
   std::string root_;
   ByteRange pickle_;
   std::vector<std::uint64_t> storage_bytes_;
   std::vector<std::uint64_t> storage_headers_;  // offsets of their local headers
-  std::uint64_t version_header_ = 0;
-  std::uint64_t directory_ = 0;
+  std::uint64_t version_ = 0;    // offset of the local header of the member of that name
+  std::uint64_t directory_ = 0;  // offset of the central directory
   std::uint64_t size_ = 0;
 };
 

@@ -102,6 +102,22 @@ class Safetensors(WorkDirectory):
                     got = None  # it maps the view
 
 
+class Nested(WorkDirectory):
+    def test_state_dicts_are_chosen_by_their_key(self):
+        torch.manual_seed(11)
+        model, average = ({"a.weight": torch.randn(5, 3), "b": torch.randn(2)} for _ in range(2))
+        torch.save({"epoch": 4, "state_dict": model, "ema": average}, self.work / "last.ckpt")
+        for options, want in (([], model), (["--key", "state_dict"], model),
+                              (["--key", "ema"], average)):
+            with self.subTest(options=options):
+                with mounted(self.work / "last.ckpt", self.work / "mnt", *options) as mnt:
+                    got = load_all(mnt / "safetensors")
+                    self.assertEqual(sorted(want), sorted(got))
+                    for name, tensor in want.items():
+                        self.assertTrue(same_bits(tensor, got[name]), name)
+                    got = None  # it maps the view
+
+
 class DistributedCheckpoint(WorkDirectory):
     def test_gives_the_tensors_of_dcp_to_torch_save(self):
         for case in ("dcp-fsdp2-w2", "dcp-hsdp-w4"):

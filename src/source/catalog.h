@@ -90,8 +90,7 @@ struct StoredTensor {
   std::span<const std::int64_t> shape;  // logical, also where encoded
   StorageId storage = 0;
   Role role = Role::Weight;
-  bool alias = false;  // another name of a tensor that comes before it in its shard, on the same
-                       // storage and boxes
+  bool alias = false;  // another name of a tensor of its shard, with the same storage and boxes
   std::span<const StorageBox> boxes;
 };
 

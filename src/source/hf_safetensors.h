@@ -12,7 +12,7 @@
 namespace ckfs {
 
 /// Whether `tree` is meant to be such a checkpoint, complete or not.
-bool is_hf_safetensors(const SourceTree& tree);
+bool is_hf_safetensors(const SourceTree& tree, const OpenCheckpointOptions& options);
 
 /// Reads index, headers and configuration. Errors: as open_checkpoint().
 Result<std::shared_ptr<const Catalog>> open_hf_safetensors(const SourceTree& tree,

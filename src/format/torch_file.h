@@ -97,6 +97,8 @@ class TorchFile {
   Result<StorageId> storage_id(NodeId persistent_id) const;
   Result<TorchTensor> strided(std::span<const NodeId> args, std::string_view function) const;
   Result<void> collect_storages();
+  /// The error of the first storage that cannot be understood.
+  Result<void> check_storages() const;
 
   ByteSource* source_;
   FileId file_;

@@ -35,7 +35,8 @@ constexpr std::uint64_t kLeastStep = 32;
 constexpr std::uint64_t kStepShare = 64;
 constexpr std::uint64_t kMostStep = std::uint64_t{1} << 20;
 
-constexpr std::size_t kReadAtOnce = 4096;  // headers of storages in one batch
+constexpr std::uint64_t kCountBytes = 8;   // before the bytes of a storage
+constexpr std::size_t kReadAtOnce = 4096;  // such counts in one batch
 
 template <std::size_t N>
 bool contains(Bytes bytes, const std::array<std::uint8_t, N>& magic) {
@@ -74,7 +75,10 @@ class TorchFileReader {
 
   /// The next pickle of the stream, as a range of text_.
   Result<ByteRange> walk_pickle();
+  /// Reads up to `wanted`, if the file has it.
   Result<void> fetch(std::uint64_t wanted);
+  /// Reads up to `needed` and a step further.
+  Result<void> fetch_step(std::uint64_t needed);
   Result<Pickle> parse(ByteRange pickle) const {
     return parse_pickle(Bytes(text_).subspan(pickle.begin, pickle.size()), name_);
   }
@@ -89,6 +93,7 @@ class TorchFileReader {
   // Of the stream: what was read, from its begin, and how far it was walked.
   std::vector<std::byte> text_;
   std::uint64_t walked_ = 0;
+  std::uint64_t data_begin_ = 0;  // steps stop there; 0: not known yet
 };
 
 bool TorchFile::recognize(std::span<const std::byte> prefix) {
@@ -165,11 +170,16 @@ Result<void> TorchFileReader::fetch(std::uint64_t wanted) {
   return source_.read_at(file_, within_.begin + have, std::span(text_).subspan(have, whole - have));
 }
 
+Result<void> TorchFileReader::fetch_step(std::uint64_t needed) {
+  std::uint64_t wanted = text_.size() + std::clamp(walked_ / kStepShare, kLeastStep, kMostStep);
+  if (text_.size() < data_begin_) wanted = std::min(wanted, data_begin_);
+  return fetch(std::max(needed, wanted));
+}
+
 Result<ByteRange> TorchFileReader::walk_pickle() {
   const std::uint64_t begin = walked_;
   while (true) {
-    const std::uint64_t step = std::clamp(walked_ / kStepShare, kLeastStep, kMostStep);
-    if (walked_ == text_.size()) CKFS_TRY_VOID(fetch(walked_ + step));
+    if (walked_ == text_.size()) CKFS_TRY_VOID(fetch_step(walked_ + 1));
     if (walked_ == text_.size()) {
       return fail(ErrorCode::Corrupt, "{}: ends inside a pickle: the file is incomplete", name_);
     }
@@ -189,7 +199,7 @@ Result<ByteRange> TorchFileReader::walk_pickle() {
       return fail(ErrorCode::Unsupported, "{}: a pickle of more than {} bytes", name_, kMaxPickle);
     }
     if (*end > text_.size()) {
-      CKFS_TRY_VOID(fetch(std::max(*end, text_.size() + step)));
+      CKFS_TRY_VOID(fetch_step(*end));
       continue;
     }
     walked_ = *end;
@@ -217,14 +227,21 @@ Result<void> TorchFileReader::check_preamble() {
 Result<TorchFile> TorchFileReader::read_legacy() {
   CKFS_TRY_VOID(check_preamble());
   CKFS_TRY(const ByteRange object_range, walk_pickle());
-  CKFS_TRY(const ByteRange keys_range, walk_pickle());
-
   TorchFile torch(source_, file_);
   torch.text_.assign(text_.begin() + static_cast<std::ptrdiff_t>(object_range.begin),
                      text_.begin() + static_cast<std::ptrdiff_t>(object_range.end));
-  CKFS_TRY(const Pickle keys, parse(keys_range));
   CKFS_TRY(torch.pickle_, parse_pickle(torch.text_, name_));
   CKFS_TRY_VOID(torch.collect_storages());
+
+  // Nothing follows the storages, so the list of keys ends where they begin.
+  std::optional<std::uint64_t> data_bytes = 0;
+  for (const TorchFile::Storage& storage : torch.storages_) {
+    if (data_bytes) data_bytes = checked_add(*data_bytes, storage.size);
+    if (data_bytes) data_bytes = checked_add(*data_bytes, kCountBytes);
+  }
+  if (data_bytes && *data_bytes <= within_.size()) data_begin_ = within_.size() - *data_bytes;
+  CKFS_TRY(const ByteRange keys_range, walk_pickle());
+  CKFS_TRY(const Pickle keys, parse(keys_range));
   CKFS_TRY_VOID(place_storages(torch, keys));
   return torch;
 }
@@ -239,7 +256,6 @@ Result<void> TorchFileReader::place_storages(TorchFile& torch, const Pickle& key
   std::sort(by_key.begin(), by_key.end(),
             [&](std::uint32_t a, std::uint32_t b) { return storages[a].key < storages[b].key; });
 
-  constexpr std::uint64_t kCountBytes = 8;
   std::vector<std::uint32_t> order;  // storages as they lie
   std::uint64_t at = walked_;
   for (const NodeId node : keys.items(keys.root())) {
@@ -248,7 +264,9 @@ Result<void> TorchFileReader::place_storages(TorchFile& torch, const Pickle& key
         by_key.begin(), by_key.end(), key.value_or(""),
         [&](std::uint32_t i, std::string_view wanted) { return storages[i].key < wanted; });
     if (!key || found == by_key.end() || storages[*found].key != *key) {
-      // Without its dtype nobody knows how many bytes to pass over.
+      // Without its dtype nobody knows how many bytes to pass over. If it is named, but not so that
+      // it can be understood, that is what is wrong.
+      CKFS_TRY_VOID(torch.check_storages());
       return fail(ErrorCode::Corrupt, "{}: lists storage {}, which nothing in it names", name_,
                   quote(key.value_or("(no string)")));
     }
@@ -327,6 +345,15 @@ Result<void> TorchFile::collect_storages() {
     references_[i].storage = references_[first].storage;
     Storage& storage = storages_[references_[first].storage];
     storage.conflicting = storage.conflicting || storage.size != named[i].size;
+  }
+  return {};
+}
+
+Result<void> TorchFile::check_storages() const {
+  for (NodeId node = 0; node < pickle_.node_count(); ++node) {
+    if (pickle_.kind(node) != NodeKind::PersistentId) continue;
+    const auto id = storage_id(node);
+    if (!id) return Failure(id.error().within(source_->name(file_)));
   }
   return {};
 }

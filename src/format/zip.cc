@@ -52,7 +52,7 @@ std::string_view text_of(Bytes bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};  // char may alias anything
 }
 
-/// The last bytes of an archive, which nearly always hold all end records.
+/// The last bytes of an archive.
 struct Tail {
   std::uint64_t begin = 0;  // from the archive's begin
   std::vector<std::byte> bytes;
@@ -91,9 +91,10 @@ Failure many_disks(std::string_view name) {
 
 Result<Directory> find_directory(ByteSource& source, FileId file, ByteRange within) {
   const std::string& name = source.name(file);
-  // The end records are 98 bytes if there is no comment, which is at most 65,535.
-  constexpr std::uint64_t kUsual = 1024;
-  constexpr std::uint64_t kMost = kEndSize + kFull16 + kLocator64Size + kEnd64Size;
+  // Not a byte more than torch's end records: before them come the directory and tensor data.
+  // Others may add a comment of at most 65,535 bytes.
+  constexpr std::uint64_t kUsual = kEndSize + kLocator64Size + kEnd64Size;
+  constexpr std::uint64_t kMost = kUsual + kFull16;
   CKFS_TRY(Tail tail, read_tail(source, file, within, kUsual));
   auto found = find_end(tail.bytes);
   if (!found && within.size() > kUsual) {
@@ -124,7 +125,12 @@ Result<Directory> find_directory(ByteSource& source, FileId file, ByteRange with
                 end64_at, locator_at);
   }
   std::array<std::byte, kEnd64Size> end64{};
-  CKFS_TRY_VOID(source.read_at(file, within.begin + end64_at, end64));
+  if (end64_at >= tail.begin) {
+    std::copy_n(tail.bytes.begin() + static_cast<std::ptrdiff_t>(end64_at - tail.begin), kEnd64Size,
+                end64.begin());
+  } else {
+    CKFS_TRY_VOID(source.read_at(file, within.begin + end64_at, end64));
+  }
   if (u32(end64, 0) != kEnd64Signature) {
     return fail(ErrorCode::Corrupt, "{}: no zip64 end record at {}, where its locator says", name,
                 end64_at);

@@ -97,7 +97,8 @@ Result<Directory> find_directory(ByteSource& source, FileId file, ByteRange with
   constexpr std::uint64_t kMost = kUsual + kFull16;
   CKFS_TRY(Tail tail, read_tail(source, file, within, kUsual));
   auto found = find_end(tail.bytes);
-  if (!found && within.size() > kUsual) {
+  // Behind a comment it may be found without the locator that stands before it.
+  if ((!found || *found < kLocator64Size) && within.size() > kUsual) {
     CKFS_TRY(tail, read_tail(source, file, within, kMost));
     found = find_end(tail.bytes);
   }

@@ -13,10 +13,8 @@ namespace ckfs {
 namespace {
 
 /// One rank's part of each frozen parameter.
-Result<std::vector<PartitionRun>> read_fragments(ByteSource& source, FileId file,
-                                                 std::span<const NamedShape> frozen) {
-  const std::string& file_name = source.name(file);
-  CKFS_TRY(const TorchFile torch, TorchFile::open(source, file, ByteRange{0, source.size(file)}));
+Result<std::vector<PartitionRun>> fragments_of(const TorchFile& torch, const std::string& file_name,
+                                               std::span<const NamedShape> frozen) {
   const Pickle& pickle = torch.pickle();
   const auto fragments = pickle.find(pickle.root(), "frozen_param_fragments");
   std::vector<PartitionRun> runs;
@@ -107,7 +105,15 @@ Result<void> ZeroStateDict::add_partitioned_frozen(const ModelStates& states,
                                                    std::span<const FileId> ranks) {
   std::vector<std::vector<PartitionRun>> parts(ranks.size());
   CKFS_TRY_VOID(run_parallel(ranks.size(), [&](std::size_t rank) -> Result<void> {
-    CKFS_TRY(parts[rank], read_fragments(source_, ranks[rank], states.frozen));
+    const FileId file = ranks[rank];
+    const std::string& file_name = source_.name(file);
+    if (file == states.file) {
+      CKFS_TRY(parts[rank], fragments_of(states.torch, file_name, states.frozen));
+      return {};
+    }
+    CKFS_TRY(const TorchFile torch,
+             TorchFile::open(source_, file, ByteRange{0, source_.size(file)}));
+    CKFS_TRY(parts[rank], fragments_of(torch, file_name, states.frozen));
     return {};
   }));
   for (std::size_t i = 0; i < states.frozen.size(); ++i) {

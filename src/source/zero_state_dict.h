@@ -38,8 +38,8 @@ class ZeroStateDict {
 
   /// Frozen parameters whose tensors `states` holds whole (stage 2).
   Result<void> add_frozen(const ModelStates& states);
-  /// Frozen parameters of which each of `ranks`' model files holds a part (stage 3); states are
-  /// those of rank 0. Opens all the files.
+  /// Frozen parameters of which each of `ranks`' model files holds a part (stage 3); `states` are
+  /// those of rank 0. Opens the others' files.
   Result<void> add_partitioned_frozen(const ModelStates& states, std::span<const FileId> ranks);
 
   /// Tensors of a module's state that are neither buffers nor known by any of `known`, placeholders

@@ -7,6 +7,7 @@ reference's: whole safetensors files where the tool writes them, tensors otherwi
 """
 import hashlib
 import json
+import os
 import pathlib
 import shutil
 import sys
@@ -90,7 +91,9 @@ def differences(expected, view, out):
 
 class WorkDirectory(unittest.TestCase):
     def setUp(self):
-        temporary = tempfile.TemporaryDirectory(prefix="ckfs-golden-")
+        # In memory, where there is such a place: hundreds of exports wait for the disk otherwise.
+        memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        temporary = tempfile.TemporaryDirectory(prefix="ckfs-golden-", dir=memory)
         self.addCleanup(temporary.cleanup)
         self.work = pathlib.Path(temporary.name)
 

@@ -16,7 +16,8 @@ namespace ckfs {
 /// Immutable. The tree must outlive it.
 class FileTable {
  public:
-  /// Registers every file of `tree` with `files`, and has `builder` show it in the view `source`.
+  /// Registers every file of `tree` with `files`, and has `builder` show it in the view `source`
+  /// and note what listing passed over.
   /// Errors: NotFound, Io.
   static Result<FileTable> create(const SourceTree& tree, SourceFiles& files,
                                   CatalogBuilder& builder);

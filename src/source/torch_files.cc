@@ -161,7 +161,6 @@ class Opener {
              find_model_directory(tree_, table, files_, builder_, options_,
                                   tree_.single_file ? std::optional(tree_.root) : std::nullopt));
     builder_.set_model(std::move(model));
-    for (const Note& note : tree_.notes) builder_.add_note(note.subject, note.text);
     note_other_weights();
     add_facts();
     builder_.add_only_shard(std::move(order_));

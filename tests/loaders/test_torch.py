@@ -3,6 +3,8 @@
 DCP's own converter, and transformers on a model directory that never was one."""
 import json
 import os
+import subprocess
+import sys
 import unittest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -10,7 +12,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 import torch.utils.serialization.config as serialization
 from safetensors.torch import load_file
-from support import DATA, WorkDirectory, load_all, mounted, run, same_bits
+from support import DATA, TESTS, WorkDirectory, load_all, mounted, run, same_bits
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
@@ -84,6 +86,31 @@ class TorchLoad(WorkDirectory):
             serialization.save.compute_crc32 = True
         self.assertTrue((self.work / "pytorch_model.bin").read_bytes()
                         == (out / "pytorch_model.bin").read_bytes())
+
+
+class LargeFiles(WorkDirectory):
+    """Beyond 4 GiB positions need zip64 fields. The checkpoint is sparse; nobody reads its data."""
+
+    def places(self, path, calculated):
+        """Where the file's storages are in the mapping, from the first of them on."""
+        serialization.load.calculate_storage_offsets = calculated
+        try:
+            state = torch.load(path, mmap=True)
+        finally:
+            serialization.load.calculate_storage_offsets = False
+        first = next(iter(state.values())).data_ptr()
+        return {name: (list(t.shape), t.data_ptr() - first) for name, t in state.items()}
+
+    def test_have_their_storages_where_torch_looks_for_them(self):
+        subprocess.run([sys.executable, TESTS / "tools" / "make_zero.py", "llama-70b",
+                        self.work / "zero", "--ranks", "2"], check=True, stdout=subprocess.DEVNULL)
+        with mounted(self.work / "zero", self.work / "mnt") as mnt:
+            files = sorted((mnt / "fp32-consolidated@format=bin").glob("*.bin"))
+            path = max(files, key=lambda file: file.stat().st_size)
+            read, calculated = (self.places(path, how) for how in (False, True))
+            self.assertEqual(read, calculated)
+            self.assertGreater(max(place for _, place in read.values()), 2**32)
+            self.assertEqual(723, sum(len(self.places(file, False)) for file in files))
 
 
 class Safetensors(WorkDirectory):

@@ -11,6 +11,8 @@ namespace ckfs {
 namespace {
 
 constexpr std::uint64_t kMaxLatest = 4096;  // bytes
+constexpr std::string_view kMaster = "/fp32.pt";
+constexpr std::string_view kParameters = "zero/";
 
 bool has(const std::vector<std::string>& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
@@ -23,7 +25,28 @@ std::string list(std::vector<std::string> names) {
   return fmt::format("{}{}", fmt::join(names, ", "), count > kShown ? ", ..." : "");
 }
 
+/// The prefix of the tag that a file zero/<name>/fp32.pt is in; nullopt: it is no such file.
+std::optional<std::string> tag_prefix_of(std::string_view path) {
+  if (!path.ends_with(kMaster)) return std::nullopt;
+  if (path.starts_with(kParameters)) return std::string();
+  const std::size_t slash = path.find('/');
+  if (!path.substr(slash + 1).starts_with(kParameters)) return std::nullopt;
+  return std::string(path.substr(0, slash + 1));
+}
+
+std::string name_of_tag(std::string_view prefix) {
+  return prefix.empty() ? "." : std::string(prefix.substr(0, prefix.size() - 1));
+}
+
 }  // namespace
+
+std::set<std::string> find_universal_tags(const SourceTree& tree) {
+  std::set<std::string> tags;
+  for (const TreeFile& file : tree.files) {
+    if (const auto prefix = tag_prefix_of(file.path)) tags.insert(name_of_tag(*prefix));
+  }
+  return tags;
+}
 
 Result<std::string> choose_tag(const std::vector<std::string>& names, std::string_view latest,
                                const SourceTree& tree, const FileTable& table, SourceFiles& files,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,6 +16,10 @@
 #include "source/source_tree.h"
 
 namespace ckfs {
+
+/// The tags of a tree that are universal checkpoints: with files zero/<name>/fp32.pt. Names as
+/// those of choose_tag().
+std::set<std::string> find_universal_tags(const SourceTree& tree);
 
 /// Picks one of `names` ("." is the tree's root itself): what the options say, else the root
 /// itself, else what the file `latest` at the root names, else the only one. `latest` is the name

@@ -534,12 +534,13 @@ class Opener {
 bool is_deepspeed_zero(const SourceTree& tree, const OpenCheckpointOptions& options) {
   if (tree.single_file) return false;
   const std::vector<DeepSpeedTag> tags = find_deepspeed_tags(tree);
-  return std::ranges::any_of(tags, [&](const DeepSpeedTag& tag) {
-    if (!options.tag.empty() && tag_name(tag) != options.tag) return false;
+  const auto is_zero = [](const DeepSpeedTag& tag) {
     return !tag.experts.empty() || !tag.splits.empty() ||
            std::ranges::any_of(tag.cells,
                                [](const auto& cell) { return !cell.second.optimizer.empty(); });
-  });
+  };
+  // A universal checkpoint is usually made beside the one it was made of; only its tag tells.
+  return std::ranges::any_of(tags, is_zero) && !find_universal_tags(tree).contains(options.tag);
 }
 
 Result<std::shared_ptr<const Catalog>> open_deepspeed_zero(const SourceTree& tree,

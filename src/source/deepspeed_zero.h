@@ -12,7 +12,7 @@
 
 namespace ckfs {
 
-/// Whether `tree` (or the tag that `options` choose in it) is meant to be such a checkpoint.
+/// Whether `tree` is meant to be such a checkpoint, and `options` do not choose another kind in it.
 bool is_deepspeed_zero(const SourceTree& tree, const OpenCheckpointOptions& options);
 
 /// Reads the pickles of the rank files, by several threads. Errors: as open_checkpoint().

@@ -21,30 +21,6 @@
 namespace ckfs {
 namespace {
 
-constexpr std::string_view kMaster = "/fp32.pt";
-constexpr std::string_view kParameters = "zero/";
-
-/// The prefix of the tag that a file zero/<name>/fp32.pt is in; nullopt: it is no such file.
-std::optional<std::string> tag_prefix_of(std::string_view path) {
-  if (!path.ends_with(kMaster)) return std::nullopt;
-  if (path.starts_with(kParameters)) return std::string();
-  const std::size_t slash = path.find('/');
-  if (!path.substr(slash + 1).starts_with(kParameters)) return std::nullopt;
-  return std::string(path.substr(0, slash + 1));
-}
-
-std::string name_of_tag(std::string_view prefix) {
-  return prefix.empty() ? "." : std::string(prefix.substr(0, prefix.size() - 1));
-}
-
-std::set<std::string> find_tags(const SourceTree& tree) {
-  std::set<std::string> tags;
-  for (const TreeFile& file : tree.files) {
-    if (const auto prefix = tag_prefix_of(file.path)) tags.insert(name_of_tag(*prefix));
-  }
-  return tags;
-}
-
 /// A parameter's master, read by one of several threads.
 struct Master {
   FileId file = 0;
@@ -108,7 +84,7 @@ class Opener {
   FileId id(const std::string& path) const { return table_->find(path).value(); }
 
   Result<void> choose() {
-    const std::set<std::string> tags = find_tags(tree_);
+    const std::set<std::string> tags = find_universal_tags(tree_);
     CKFS_TRY(tag_, choose_tag({tags.begin(), tags.end()}, "latest_universal", tree_, *table_,
                               files_, options_));
     prefix_ = tag_ == "." ? "" : tag_ + "/";
@@ -200,8 +176,7 @@ class Opener {
     }
     std::vector<Master> masters(parameters.size());
     CKFS_TRY_VOID(run_parallel(parameters.size(), [&](std::size_t i) -> Result<void> {
-      const std::string path =
-          fmt::format("{}{}{}{}", prefix_, kParameters, parameters[i]->name, kMaster);
+      const std::string path = fmt::format("{}zero/{}/fp32.pt", prefix_, parameters[i]->name);
       const auto file = table_->find(path);
       if (!file) {
         return fail(ErrorCode::NotFound, "{}: missing, but param_shapes names the parameter", path);
@@ -248,10 +223,8 @@ class Opener {
 
 }  // namespace
 
-bool is_universal(const SourceTree& tree, const OpenCheckpointOptions& options) {
-  if (tree.single_file) return false;
-  const std::set<std::string> tags = find_tags(tree);
-  return options.tag.empty() ? !tags.empty() : tags.contains(options.tag);
+bool is_universal(const SourceTree& tree, const OpenCheckpointOptions& /*options*/) {
+  return !tree.single_file && !find_universal_tags(tree).empty();
 }
 
 Result<std::shared_ptr<const Catalog>> open_universal(const SourceTree& tree, SourceFiles& files,

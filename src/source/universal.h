@@ -12,7 +12,7 @@
 
 namespace ckfs {
 
-/// Whether `tree` (or the tag that `options` choose in it) is meant to be such a checkpoint.
+/// Whether `tree` is meant to be such a checkpoint.
 bool is_universal(const SourceTree& tree, const OpenCheckpointOptions& options);
 
 /// Reads the pickles of the files it needs, by several threads. Errors: as open_checkpoint().

@@ -28,12 +28,12 @@ struct OpenOptions {
   // Which of what the source holds; empty, and the source's own choice is taken.
 
   /// DeepSpeed and universal checkpoints: the tag. Else the one that `latest` names.
-  std::string tag;
+  std::string tag = {};
   /// torch files: the key (or keys, joined by '.') below which the tensors are. Else the top level,
   /// or the one of the usual keys that is there.
-  std::string key;
+  std::string key = {};
   /// A directory with config.json, tokenizer and the like, for sources that have none beside them.
-  std::optional<std::filesystem::path> config;
+  std::optional<std::filesystem::path> config = {};
 
   // How fast, and with what. None of these changes a byte.
 

@@ -4,12 +4,14 @@
 #include "fs/filesystem.h"
 
 #include <algorithm>
+#include <fcntl.h>
 #include <filesystem>
 #include <fstream>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <set>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <thread>
 
 namespace ckfs {
@@ -82,7 +84,8 @@ Result<Attributes> walk(Filesystem& filesystem, const stdfs::path& path) {
 
 std::vector<std::string> names(Filesystem& filesystem, InodeNumber inode) {
   std::vector<std::string> result;
-  for (const auto& entry : filesystem.list(inode, 0, 1000).value()) result.push_back(entry.name);
+  const auto entries = filesystem.list(inode, 0, 1000).value();
+  for (const auto& entry : entries) result.push_back(entry.name);
   return result;
 }
 

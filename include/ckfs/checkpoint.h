@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -24,6 +25,16 @@
 namespace ckfs {
 
 struct OpenOptions {
+  // Which of what the source holds; empty, and the source's own choice is taken.
+
+  /// DeepSpeed and universal checkpoints: the tag. Else the one that `latest` names.
+  std::string tag = {};
+  /// torch files: the key (or keys, joined by '.') below which the tensors are. Else the top level,
+  /// or the one of the usual keys that is there.
+  std::string key = {};
+  /// A directory with config.json, tokenizer and the like, for sources that have none beside them.
+  std::optional<std::filesystem::path> config = {};
+
   // How fast, and with what. None of these changes a byte.
 
   /// Bytes of memory for everything beside the catalog: tiles, buffers, rendered text. At least
@@ -149,7 +160,8 @@ class Checkpoint {
 
   /// Newest mtime of the source in whole seconds since 1970; never 0.
   std::int64_t mtime() const;
-  /// A hash over the names, sizes and mtimes of the source's files.
+  /// A hash over the names, sizes and mtimes of the source's files, and over which tag and key of
+  /// it were chosen.
   std::uint64_t fingerprint() const;
 
   Statistics statistics() const;

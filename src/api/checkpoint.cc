@@ -10,8 +10,8 @@
 
 #include "api/checkpoint_impl.h"
 #include "base/error.h"
+#include "base/hash.h"
 #include "base/units.h"
-#include "container/safetensors_layout.h"
 #include "source/open_checkpoint.h"
 
 namespace ckfs {
@@ -39,6 +39,14 @@ Result<std::shared_ptr<const View::Impl>> build_view(std::shared_ptr<Checkpoint:
     view->layouts.push_back(std::make_shared<const FileLayout>(std::move(layout)));
   }
   return view;
+}
+
+/// The same files with another key are another checkpoint: an export of the one must not go on with
+/// files of the other.
+std::uint64_t with_choice(std::uint64_t fingerprint, const OpenOptions& options) {
+  if (!options.tag.empty()) fingerprint = stable_hash("tag=" + options.tag, fingerprint);
+  if (!options.key.empty()) fingerprint = stable_hash("key=" + options.key, fingerprint);
+  return fingerprint;
 }
 
 std::vector<Reason> reasons(const std::vector<Obstacle>& obstacles) {
@@ -75,11 +83,15 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& source,
     return fail(ErrorCode::InvalidArgument, "memory: {} bytes < {}", options.memory, kMinMemory);
   }
   CKFS_TRY(std::unique_ptr<SourceFiles> files, SourceFiles::create({.engine = options.io}));
-  CKFS_TRY(std::shared_ptr<const Catalog> catalog, open_checkpoint(source, *files));
+  CKFS_TRY(std::shared_ptr<const Catalog> catalog,
+           open_checkpoint(source, *files,
+                           {.tag = options.tag, .key = options.key, .config = options.config}));
+  const std::uint64_t fingerprint = with_choice(catalog->fingerprint(), options);
   return Checkpoint(std::make_shared<Impl>(std::move(files), std::move(catalog),
                                            EngineOptions{.memory = options.memory,
                                                          .ahead_threads = options.threads,
-                                                         .tile_bytes = options.tile_bytes}));
+                                                         .tile_bytes = options.tile_bytes},
+                                           fingerprint));
 }
 
 std::vector<ViewInfo> Checkpoint::views() const {
@@ -126,7 +138,7 @@ std::int64_t Checkpoint::mtime() const {
 }
 
 std::uint64_t Checkpoint::fingerprint() const {
-  return impl_->catalog->fingerprint();
+  return impl_->fingerprint;
 }
 
 Statistics Checkpoint::statistics() const {
@@ -170,7 +182,7 @@ std::vector<TensorInfo> View::tensors() const {
   tensors.reserve(definition.tensors.size());
   for (std::size_t i = 0; i < definition.files.size(); ++i) {
     const std::size_t file = impl_->find(definition.files[i].path);
-    for (const std::uint32_t id : canonical_order(definition, i)) {
+    for (const std::uint32_t id : layout_order(definition, i)) {
       const ViewTensor& tensor = definition.tensors[id];
       tensors.push_back({tensor.name, ckfs::name(tensor.expr.dtype()), tensor.expr.shape(), file,
                          tensor.exactness});

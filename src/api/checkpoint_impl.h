@@ -21,9 +21,10 @@ namespace ckfs {
 class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
  public:
   Impl(std::unique_ptr<SourceFiles> opened, std::shared_ptr<const Catalog> described,
-       const EngineOptions& options)
+       const EngineOptions& options, std::uint64_t fingerprint_of_choice)
       : files(std::move(opened)),
         catalog(std::move(described)),
+        fingerprint(fingerprint_of_choice),
         engine(std::make_unique<Engine>(catalog, *files, options)) {}
 
   /// The view of that spelling: the one that is in use, or a new one.
@@ -31,6 +32,7 @@ class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
 
   const std::unique_ptr<SourceFiles> files;
   const std::shared_ptr<const Catalog> catalog;
+  const std::uint64_t fingerprint;
   const std::unique_ptr<Engine> engine;  // last: its threads read the files
 
  private:

@@ -62,16 +62,29 @@ struct Totals {
   std::uint64_t bytes = 0;  // of all files
 };
 
+/// Bytes of all storages that tensors name, each once.
+std::uint64_t stored_bytes(const Catalog& catalog) {
+  std::vector<StorageId> storages;
+  for (const StoredTensor& tensor : catalog.tensors()) {
+    storages.push_back(tensor.storage);
+    for (const StorageBox& box : tensor.boxes) storages.push_back(box.storage);
+  }
+  std::ranges::sort(storages);
+  const auto repeated = std::ranges::unique(storages);
+  storages.erase(repeated.begin(), repeated.end());
+  std::uint64_t bytes = 0;
+  for (const StorageId id : storages) {
+    for (const Extent& extent : catalog.storage(id).extents) bytes += extent.nbytes;
+  }
+  return bytes;
+}
+
 Totals totals(const Checkpoint::Impl& checkpoint) {
   const Catalog& catalog = *checkpoint.catalog;
   Totals result;
   for (const Shard& shard : catalog.shards()) result.tensors += shard.tensors.size();
   result.companions = catalog.tensors().size() - result.tensors;
-  for (const StoredTensor& tensor : catalog.tensors()) {
-    for (const Extent& extent : catalog.storage(tensor).extents) {
-      result.tensor_bytes += extent.nbytes;
-    }
-  }
+  result.tensor_bytes = stored_bytes(catalog);
   result.files = catalog.files().size();
   for (const SourceFile& file : catalog.files()) result.bytes += checkpoint.files->size(file.file);
   return result;
@@ -131,6 +144,7 @@ std::string inspect_json(const Checkpoint& checkpoint, std::string_view source) 
                              {"reasons", pairs(view.reasons)},
                              {"remarks", pairs(view.remarks)}});
   }
+  json["facts"] = pairs(catalog.facts());
   json["notes"] = pairs(catalog.notes());
   json["labels"] = Json::array();
   for (const Label& label : labels(checkpoint)) {
@@ -154,6 +168,9 @@ std::string inspect_text(const Checkpoint& checkpoint, std::string_view source) 
                  total.companions, human_size(total.tensor_bytes));
   fmt::format_to(out, "  {} files, {}, newest of {}\n", total.files, human_size(total.bytes),
                  date_text(checkpoint.mtime()));
+  for (const Note& fact : catalog.facts()) {
+    fmt::format_to(out, "  {}: {}\n", fact.subject, fact.text);
+  }
 
   text += "\nviews\n";
   const std::vector<Label> all_labels = labels(checkpoint);

@@ -10,7 +10,7 @@
 //             companions, files, bytes, mtime, fingerprint: "0123456789abcdef",
 //             views: [{name, description, available, reasons: [{subject, text}],
 //                      remarks: [{subject, text}]}],
-//             notes: [{subject, text}],
+//             facts: [{subject, text}], notes: [{subject, text}],
 //             labels: [{view, label, from, to, tensors}]}
 //   ls       {version, view: string (empty at the root), entries: [{path, type: "directory" |
 //             "file", size, exactness, tensors, inode}]}; size and the rest for files only

@@ -39,13 +39,15 @@ struct CommonOptions {
   std::string log_file;
 };
 
-/// One of the common options by name: "memory", "io", "threads", "log_level", "log_file",
-/// "tile_bytes". The one parser for `--memory 1GiB` and `-o memory=1GiB`. Errors: InvalidArgument.
+/// One of the common options by name: "tag", "key", "config", "memory", "io", "threads",
+/// "log_level", "log_file", "tile_bytes". The one parser for `--memory 1GiB` and `-o memory=1GiB`.
+/// Errors: InvalidArgument.
 Result<void> set_common(CommonOptions& options, const std::string& name, const std::string& value);
 
 enum class Tuning : bool { No, Yes };
 
-/// Adds --log-level and --log-file, and with Tuning::Yes --memory, --io, --threads.
+/// Adds --tag, --key, --config, --log-level and --log-file, and with Tuning::Yes --memory, --io,
+/// --threads.
 void add_common(CLI::App& verb, CommonOptions& options, Tuning tuning);
 
 /// Sends the log to `log_file`, or to stderr where it is empty. Errors: Io.

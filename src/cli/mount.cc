@@ -140,6 +140,9 @@ Result<void> mount(MountCommand command) {
   if (!common.log_file.empty()) {
     CKFS_TRY(common.log_file, absolute_path(common.log_file));
   }
+  if (common.open.config) {
+    CKFS_TRY(common.open.config, absolute_path(common.open.config->native()));
+  }
   CKFS_TRY_VOID(start_log(common));
   if (command.foreground) return serve(command, [] {});
   return mount_in_background(command);
@@ -158,8 +161,9 @@ void add_mount(CLI::App& app, Action& action) {
             const Result<void> parsed = parse_mount_words(lists, command->words);
             if (!parsed) throw CLI::ValidationError(parsed.error().message());
           },
-          "options, with commas between: allow_other, direct, mtime=EPOCH, memory=SIZE, "
-          "io=auto|uring|pread, threads=N, log_level=LEVEL, log_file=FILE, ro")
+          "options, with commas between: allow_other, direct, mtime=EPOCH, tag=TAG, key=KEY, "
+          "config=DIR, memory=SIZE, io=auto|uring|pread, threads=N, log_level=LEVEL, "
+          "log_file=FILE, ro")
       ->type_name("OPTION,...")
       ->allow_extra_args(false);
   verb->add_flag("-f,--foreground", command->foreground, "stay in the foreground");

@@ -67,7 +67,16 @@ Result<std::uint64_t> parse_number(const std::string& thing, const std::string& 
 }
 
 Result<void> set_common(CommonOptions& options, const std::string& name, const std::string& value) {
-  if (name == "memory") {
+  if ((name == "tag" || name == "key" || name == "config") && value.empty()) {
+    return fail(ErrorCode::InvalidArgument, "{}: is empty", name);
+  }
+  if (name == "tag") {
+    options.open.tag = value;
+  } else if (name == "key") {
+    options.open.key = value;
+  } else if (name == "config") {
+    options.open.config = value;
+  } else if (name == "memory") {
     CKFS_TRY(options.open.memory, parse_bytes(name, value, kMinMemory));
   } else if (name == "tile_bytes") {
     CKFS_TRY(options.open.tile_bytes, parse_bytes(name, value, kMinTile));
@@ -104,6 +113,14 @@ Result<void> set_common(CommonOptions& options, const std::string& name, const s
 }
 
 void add_common(CLI::App& verb, CommonOptions& options, Tuning tuning) {
+  const std::string choice = "Source options";
+  add_value(verb, options, "tag", "TAG",
+            "the tag of a DeepSpeed checkpoint (default: the one that latest names)", choice);
+  add_value(verb, options, "key", "KEY",
+            "where in a torch file the tensors are (default: the top level or the usual key)",
+            choice);
+  add_value(verb, options, "config", "DIR",
+            "config.json and tokenizer of a source that has none beside it", choice);
   const std::string group = "Common options";
   if (tuning == Tuning::Yes) {
     add_value(verb, options, "memory", "SIZE",

@@ -10,6 +10,7 @@
 
 #include "base/hash.h"
 #include "container/safetensors_layout.h"
+#include "container/torch_zip_layout.h"
 
 namespace ckfs {
 namespace {
@@ -52,13 +53,20 @@ std::size_t FileLayout::find(std::uint64_t offset) const {
   return static_cast<std::size_t>(after - segments.begin()) - 1;
 }
 
+std::vector<std::uint32_t> layout_order(const Definition& definition, std::size_t file) {
+  return definition.container == Container::Safetensors ? canonical_order(definition, file)
+                                                        : definition.files[file].tensors;
+}
+
 Result<std::vector<FileLayout>> lay_out(const std::shared_ptr<const Definition>& definition,
                                         const ByteSource& source) {
   std::vector<FileLayout> layouts;
   layouts.reserve(definition->files.size() + definition->texts.size() +
                   definition->side_files.size() + 1);
   for (std::size_t i = 0; i < definition->files.size(); ++i) {
-    CKFS_TRY(FileLayout shard, lay_out_shard(definition, i));
+    CKFS_TRY(FileLayout shard, definition->container == Container::TorchZip
+                                   ? lay_out_torch_file(definition, i)
+                                   : lay_out_shard(definition, i));
     layouts.push_back(std::move(shard));
   }
   if (!definition->index.empty()) layouts.push_back(lay_out_index(definition));

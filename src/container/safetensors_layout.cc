@@ -43,7 +43,8 @@ IndexContent index_content(const Definition& definition) {
     for (const std::uint32_t id : file.tensors) {
       const ViewTensor& tensor = definition.tensors[id];
       content.names.push_back({tensor.name, file.path});
-      content.total_size += tensor.expr.nbytes();
+      // What shares its bytes is there once in files that can say so.
+      if (tensor.same_as == ViewTensor::kOwnBytes) content.total_size += tensor.expr.nbytes();
     }
   }
   std::ranges::sort(content.names, {}, &IndexName::name);

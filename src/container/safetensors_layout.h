@@ -21,7 +21,7 @@ Result<FileLayout> lay_out_shard(const std::shared_ptr<const Definition>& defini
 /// The tensors of that shard as its header and data have them: numbers in definition.tensors.
 std::vector<std::uint32_t> canonical_order(const Definition& definition, std::size_t file);
 
-/// The index over all shards. Requires: definition->index is not empty.
+/// The index over all shards, in whatever container. Requires: definition->index is not empty.
 FileLayout lay_out_index(const std::shared_ptr<const Definition>& definition);
 
 }  // namespace ckfs

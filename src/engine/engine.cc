@@ -441,9 +441,12 @@ class Engine::Impl {
     auto buffer = cached_->try_acquire(place + scratch_for(*catalog_, plan));
     if (!buffer) return no_chunk();
     const std::span<std::byte> out = buffer->span().first(range.size());
+    std::optional<std::uint32_t> rendered;  // a literal may come in many pieces, one after another
+    std::string text;
     for (const PlanPart& part : plan) {
       if (const auto* literal = std::get_if<LiteralPart>(&part.what)) {
-        const std::string text = file.literals[literal->literal].render();
+        if (rendered != literal->literal) text = file.literals[literal->literal].render();
+        rendered = literal->literal;
         std::memcpy(out.data() + part.out.begin, text.data() + literal->offset, part.out.size());
       }
     }

@@ -136,7 +136,7 @@ ReadPlan plan_read(const FileLayout& layout, ByteRange range) {
     const ByteRange out{at, at + wanted.size()};
     switch (segment.kind) {
       case Segment::Kind::Literal:
-        plan.push_back({out, LiteralPart{segment.id, inside}});
+        plan.push_back({out, LiteralPart{segment.id, segment.source_offset + inside}});
         break;
       case Segment::Kind::Tensor:
         plan_tensor(layout, segment.id, {inside, inside + wanted.size()}, at, plan);

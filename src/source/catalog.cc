@@ -81,8 +81,23 @@ void CatalogBuilder::set_encoding(StorageId storage, Encoding encoding) {
 TensorId CatalogBuilder::add_tensor(std::string_view name, std::span<const std::int64_t> shape,
                                     StorageId storage, std::vector<StorageBox> boxes) {
   CKFS_CHECK(!boxes.empty() || checked_numel(shape) == catalog_->storages_[storage].numel);
-  StoredTensor tensor{keep_name(name), keep_shape(shape), storage, {}};
+  StoredTensor tensor;
+  tensor.name = keep_name(name);
+  tensor.shape = keep_shape(shape);
+  tensor.storage = storage;
   if (!boxes.empty()) tensor.boxes = catalog_->boxes_.emplace_back(std::move(boxes));
+  catalog_->tensors_.push_back(tensor);
+  return static_cast<TensorId>(catalog_->tensors_.size() - 1);
+}
+
+void CatalogBuilder::set_role(TensorId tensor, Role role) {
+  catalog_->tensors_[tensor].role = role;
+}
+
+TensorId CatalogBuilder::add_alias(std::string_view name, TensorId source) {
+  StoredTensor tensor = catalog_->tensors_[source];
+  tensor.name = keep_name(name);
+  tensor.alias = true;
   catalog_->tensors_.push_back(tensor);
   return static_cast<TensorId>(catalog_->tensors_.size() - 1);
 }
@@ -91,12 +106,22 @@ void CatalogBuilder::add_shard(Shard shard) {
   catalog_->shards_.push_back(std::move(shard));
 }
 
+void CatalogBuilder::add_only_shard(std::vector<TensorId> tensors) {
+  CKFS_CHECK(catalog_->shards_.empty());
+  catalog_->mirrors_shards_ = false;
+  catalog_->shards_.push_back({{}, 0, std::move(tensors)});
+}
+
 void CatalogBuilder::add_file(SourceFile file) {
   catalog_->files_.push_back(std::move(file));
 }
 
 void CatalogBuilder::add_note(std::string subject, std::string text) {
   catalog_->notes_.push_back({std::move(subject), std::move(text)});
+}
+
+void CatalogBuilder::add_fact(std::string subject, std::string text) {
+  catalog_->facts_.push_back({std::move(subject), std::move(text)});
 }
 
 void CatalogBuilder::add_obstacle(std::string tensor, std::string reason) {

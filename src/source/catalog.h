@@ -72,12 +72,25 @@ struct StorageBox {
   std::vector<std::int64_t> begin, count, stride;
 };
 
+/// What a tensor is in the training run that left it. A checkpoint that does not tell has weights
+/// only.
+enum class Role : std::uint8_t {
+  Weight,        // trainable: the optimizer's masters where there are such
+  Frozen,        // a parameter that was not trained, recorded as such
+  FrozenModule,  // the same, known from the module's state only (ZeRO-1): zero_to_fp32 drops it, so
+                 // a view shows it only when asked to
+  Buffer,
+};
+
 /// A tensor of the checkpoint. In the common case it is the whole of one storage in row-major
-/// order; then `boxes` is empty. Otherwise its boxes tile its shape.
+/// order; then `boxes` is empty. Otherwise its boxes tile its shape, and `storage` is that of the
+/// first: all of them have one dtype.
 struct StoredTensor {
   std::string_view name;
   std::span<const std::int64_t> shape;  // logical, also where encoded
   StorageId storage = 0;
+  Role role = Role::Weight;
+  bool alias = false;  // another name of a tensor of its shard, with the same storage and boxes
   std::span<const StorageBox> boxes;
 };
 
@@ -110,7 +123,9 @@ struct ModelDirectory {
   std::vector<SourceFile> side_files;
 };
 
-/// One file of weights and the tensors it holds, in the source's own order.
+/// One file of weights and the tensors it holds, in the source's own order. Where the source's
+/// files are no model for a target's (see Catalog::mirrors_shards) all tensors are in one shard
+/// with an empty path.
 struct Shard {
   std::string path;
   FileId file = 0;
@@ -119,7 +134,8 @@ struct Shard {
 
 class Catalog {
  public:
-  /// "safetensors": what kind of checkpoint, for people.
+  /// "safetensors", "deepspeed_zero", "universal", "torch_file", "torch_dcp": what kind of
+  /// checkpoint, for people.
   const std::string& kind() const { return kind_; }
 
   /// "fp8 (blocks of 128 x 128)" or empty for a plain checkpoint.
@@ -139,11 +155,16 @@ class Catalog {
 
   /// The tensors that views show (not companions), by shard in the order of shard paths.
   std::span<const Shard> shards() const { return shards_; }
+  /// Whether a view's files may be those of the source. False: there is one shard, with an empty
+  /// path and no file; a view splits it by size.
+  bool mirrors_shards() const { return mirrors_shards_; }
 
   const ModelDirectory& model() const { return model_; }
   /// Every file of the source, by path: the view `source`.
   std::span<const SourceFile> files() const { return files_; }
   std::span<const Note> notes() const { return notes_; }
+  /// What `ckfs inspect` lists first: pairs like "world size" and "64", in the order added.
+  std::span<const Note> facts() const { return facts_; }
   std::span<const Obstacle> obstacles() const { return obstacles_; }
 
   /// Newest mtime of the source's files in whole seconds since 1970, never 0.
@@ -165,7 +186,8 @@ class Catalog {
   std::vector<StoredTensor> tensors_;
   std::vector<Shard> shards_;
   std::vector<SourceFile> files_;
-  std::vector<Note> notes_;
+  std::vector<Note> notes_, facts_;
+  bool mirrors_shards_ = true;
   std::vector<Obstacle> obstacles_;
   ModelDirectory model_;
   std::int64_t mtime_ = 1;
@@ -189,6 +211,13 @@ class CatalogBuilder {
   TensorId add_tensor(std::string_view name, std::span<const std::int64_t> shape, StorageId storage,
                       std::vector<StorageBox> boxes = {});
 
+  /// Says what `tensor` is in its training run.
+  void set_role(TensorId tensor, Role role);
+
+  /// Adds another name for `source`, with its shape, storage, boxes and role.
+  /// Requires: the name is new.
+  TensorId add_alias(std::string_view name, TensorId source);
+
   /// What was added so far; ids are the provisional ones. Names and shapes of tensors stay valid
   /// into the built Catalog.
   std::size_t tensor_count() const { return catalog_->tensors_.size(); }
@@ -196,8 +225,11 @@ class CatalogBuilder {
   const Storage& storage(StorageId id) const { return catalog_->storages_[id]; }
 
   void add_shard(Shard shard);
+  /// Adds the one shard of a source whose files are no model for a target's.
+  void add_only_shard(std::vector<TensorId> tensors);
   void add_file(SourceFile file);
   void add_note(std::string subject, std::string text);
+  void add_fact(std::string subject, std::string text);
   void add_obstacle(std::string tensor, std::string reason);
   void set_quantization(std::string text);
   void set_model(ModelDirectory model);

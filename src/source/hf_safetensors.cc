@@ -8,9 +8,7 @@
 #include "source/hf_safetensors.h"
 
 #include <algorithm>
-#include <charconv>
 #include <map>
-#include <set>
 
 #include "base/checked.h"
 #include "format/hf_index.h"
@@ -18,6 +16,7 @@
 #include "format/json_text.h"
 #include "source/file_role.h"
 #include "source/header_loader.h"
+#include "source/numbered_files.h"
 #include "source/quantization.h"
 
 namespace ckfs {
@@ -45,53 +44,6 @@ std::string choose_index(const SourceTree& tree) {
     found = file.path;
   }
   return found;
-}
-
-/// A file name like model-00002-of-00005.safetensors.
-struct Numbered {
-  std::string stem;
-  int number = 0;
-  int count = 0;
-};
-
-std::optional<Numbered> parse_numbered(std::string_view path) {
-  constexpr std::string_view kOf = "-of-";
-  if (!path.ends_with(kEnding)) return std::nullopt;
-  path.remove_suffix(kEnding.size());
-  const std::size_t of = path.rfind(kOf);
-  if (of == std::string_view::npos) return std::nullopt;
-  const std::size_t dash = path.rfind('-', of - 1);
-  if (of == 0 || dash == std::string_view::npos) return std::nullopt;
-  const auto number = [](std::string_view digits) -> std::optional<int> {
-    int value = 0;
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    if (error != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
-    return value;
-  };
-  const auto mine = number(path.substr(dash + 1, of - dash - 1));
-  const auto all = number(path.substr(of + kOf.size()));
-  if (!mine || !all) return std::nullopt;
-  return Numbered{std::string(path.substr(0, dash)), *mine, *all};
-}
-
-/// Says which file of a numbered series is missing. Series count from 1, or (gpt-oss) from 0.
-Result<void> check_series(std::span<const std::string> shards, const std::string& hint) {
-  std::map<std::pair<std::string, int>, std::set<int>> series;
-  for (const std::string& shard : shards) {
-    if (const auto name = parse_numbered(shard)) {
-      series[{name->stem, name->count}].insert(name->number);
-    }
-  }
-  for (const auto& [name, numbers] : series) {
-    const auto& [stem, count] = name;
-    const int first = numbers.contains(0) ? 0 : 1;
-    for (int number = first; number < first + count; ++number) {
-      if (numbers.contains(number)) continue;
-      return fail(ErrorCode::Corrupt, "{}-*-of-*{}: number {} of {} is missing{}", stem, kEnding,
-                  number, count, hint);
-    }
-  }
-  return {};
 }
 
 class Opener {
@@ -150,13 +102,13 @@ class Opener {
       return fail(ErrorCode::Unsupported, "{}: a download that was not finished{}",
                   tree_.incomplete.front(), hint());
     }
-    return check_series(shards_, hint());
+    return check_series(shards_, kEnding, hint());
   }
 
   /// Whether the shards' names say by themselves that none is missing.
   bool looks_whole() const {
     const auto is_numbered = [](const std::string& path) {
-      return parse_numbered(path).has_value();
+      return parse_numbered(path, kEnding).has_value();
     };
     return (shards_.size() == 1 && shards_.front() == "model.safetensors") ||
            std::all_of(shards_.begin(), shards_.end(), is_numbered);
@@ -338,7 +290,7 @@ class Opener {
 
 }  // namespace
 
-bool is_hf_safetensors(const SourceTree& tree) {
+bool is_hf_safetensors(const SourceTree& tree, const OpenCheckpointOptions& /*options*/) {
   if (tree.single_file) return true;
   const auto is_weights = [](const std::string& path) {
     return is_top_level(path) && path.ends_with(kEnding);
@@ -352,7 +304,12 @@ bool is_hf_safetensors(const SourceTree& tree) {
 }
 
 Result<std::shared_ptr<const Catalog>> open_hf_safetensors(const SourceTree& tree,
-                                                           SourceFiles& files) {
+                                                           SourceFiles& files,
+                                                           const OpenCheckpointOptions& options) {
+  if (!options.tag.empty() || !options.key.empty() || options.config) {
+    return fail(ErrorCode::InvalidArgument,
+                "{}: a checkpoint of safetensors takes no tag, key or configuration", tree.name);
+  }
   return Opener(tree, files).open();
 }
 

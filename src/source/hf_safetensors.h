@@ -6,15 +6,17 @@
 #include "base/error.h"
 #include "io/source_files.h"
 #include "source/catalog.h"
+#include "source/open_checkpoint.h"
 #include "source/source_tree.h"
 
 namespace ckfs {
 
 /// Whether `tree` is meant to be such a checkpoint, complete or not.
-bool is_hf_safetensors(const SourceTree& tree);
+bool is_hf_safetensors(const SourceTree& tree, const OpenCheckpointOptions& options);
 
 /// Reads index, headers and configuration. Errors: as open_checkpoint().
 Result<std::shared_ptr<const Catalog>> open_hf_safetensors(const SourceTree& tree,
-                                                           SourceFiles& files);
+                                                           SourceFiles& files,
+                                                           const OpenCheckpointOptions& options);
 
 }  // namespace ckfs

@@ -6,20 +6,42 @@
 #include <algorithm>
 #include <array>
 
+#include "source/deepspeed_zero.h"
 #include "source/file_role.h"
 #include "source/hf_safetensors.h"
 #include "source/source_tree.h"
+#include "source/torch_dcp.h"
+#include "source/torch_files.h"
+#include "source/universal.h"
 
 namespace ckfs {
 namespace {
 
 struct Kind {
-  bool (*recognizes)(const SourceTree& tree);
-  Result<std::shared_ptr<const Catalog>> (*open)(const SourceTree& tree, SourceFiles& files);
+  bool (*recognizes)(const SourceTree& tree, const OpenCheckpointOptions& options);
+  Result<std::shared_ptr<const Catalog>> (*open)(const SourceTree& tree, SourceFiles& files,
+                                                 const OpenCheckpointOptions& options);
 };
 
-constexpr std::array<Kind, 1> kKinds = {{
+bool is_torch_single_file(const SourceTree& tree, const OpenCheckpointOptions& options) {
+  return tree.single_file && is_torch_files(tree, options);
+}
+
+bool has_dcp_metadata(const SourceTree& tree, const OpenCheckpointOptions& options) {
+  return tree.find(".metadata") != nullptr && is_torch_dcp(tree, options);
+}
+
+// A training run's directory may have a model in safetensors at its top and the state it goes on
+// from below; who opens that directory with ckfs means the state. A model's directory may have any
+// other format beside its safetensors, all of the same weights.
+constexpr std::array<Kind, 7> kKinds = {{
+    {is_torch_single_file, open_torch_files},
+    {is_deepspeed_zero, open_deepspeed_zero},
+    {is_universal, open_universal},
+    {has_dcp_metadata, open_torch_dcp},
     {is_hf_safetensors, open_hf_safetensors},
+    {is_torch_dcp, open_torch_dcp},
+    {is_torch_files, open_torch_files},
 }};
 
 Failure not_a_checkpoint(const SourceTree& tree) {
@@ -29,7 +51,9 @@ Failure not_a_checkpoint(const SourceTree& tree) {
   const auto weights = std::find_if(tree.files.begin(), tree.files.end(), [](const TreeFile& file) {
     return role_of(file.path) == FileRole::Weights;
   });
-  return fail(ErrorCode::Unsupported, "{}: not a checkpoint: no *.safetensors file{}", tree.name,
+  return fail(ErrorCode::Unsupported,
+              "{}: not a checkpoint: no *.safetensors file, none of torch or DeepSpeed{}",
+              tree.name,
               weights == tree.files.end()
                   ? ""
                   : fmt::format(" (it has {}, which ckfs cannot read)", weights->path));
@@ -38,10 +62,11 @@ Failure not_a_checkpoint(const SourceTree& tree) {
 }  // namespace
 
 Result<std::shared_ptr<const Catalog>> open_checkpoint(const std::filesystem::path& path,
-                                                       SourceFiles& files) {
+                                                       SourceFiles& files,
+                                                       const OpenCheckpointOptions& options) {
   CKFS_TRY(const SourceTree tree, list_source(path));
   for (const Kind& kind : kKinds) {
-    if (kind.recognizes(tree)) return kind.open(tree, files);
+    if (kind.recognizes(tree, options)) return kind.open(tree, files, options);
   }
   return not_a_checkpoint(tree);
 }

@@ -3,6 +3,8 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "base/error.h"
 #include "io/source_files.h"
@@ -10,10 +12,23 @@
 
 namespace ckfs {
 
+/// What the caller chooses where a source leaves a choice.
+struct OpenCheckpointOptions {
+  /// DeepSpeed and universal checkpoints: the tag; empty: the one that `latest` names.
+  std::string tag;
+  /// torch files: the key (or path of keys, joined by '.') that holds the tensors; empty: the top
+  /// level, or the one of the usual keys that is there.
+  std::string key;
+  /// A directory with config.json, tokenizer and the like, for sources that have none beside them.
+  std::optional<std::filesystem::path> config;
+};
+
 /// Finds out what kind of checkpoint `path` is (a directory or a file) and reads its headers, never
 /// its tensor data. Registers every file it shows with `files`. Errors: NotFound, Corrupt,
-/// Unsupported, Io; each message begins with the file that is at fault.
+/// Unsupported, Io, each message begins with the file that is at fault; InvalidArgument where
+/// `options` name something the source has not.
 Result<std::shared_ptr<const Catalog>> open_checkpoint(const std::filesystem::path& path,
-                                                       SourceFiles& files);
+                                                       SourceFiles& files,
+                                                       const OpenCheckpointOptions& options = {});
 
 }  // namespace ckfs

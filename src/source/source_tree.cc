@@ -5,9 +5,12 @@
 #include "source/source_tree.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <fcntl.h>
 #include <optional>
 #include <sys/stat.h>
 
+#include "base/unique_fd.h"
 #include "source/hub_cache.h"
 
 namespace ckfs {
@@ -80,6 +83,23 @@ const TreeFile* SourceTree::find(std::string_view path) const {
   return at != files.end() && at->path == path ? &*at : nullptr;
 }
 
+Result<std::vector<std::byte>> first_bytes(const TreeFile& file, std::size_t count) {
+  const UniqueFd fd(::open(file.location.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) return system_failure(errno, file.path, "cannot open");
+  std::vector<std::byte> bytes(count);
+  std::size_t have = 0;
+  while (have < count) {
+    const ssize_t got = ::pread(fd.get(), bytes.data() + have, count - have,  //
+                                static_cast<off_t>(have));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return system_failure(errno, file.path, "cannot read");
+    if (got == 0) break;
+    have += static_cast<std::size_t>(got);
+  }
+  bytes.resize(have);
+  return bytes;
+}
+
 Result<SourceTree> list_source(const fs::path& path) {
   SourceTree tree;
   tree.name = path.string();
@@ -91,6 +111,7 @@ Result<SourceTree> list_source(const fs::path& path) {
   if (error) return system_failure(error.value(), tree.name, "cannot open");
   if (fs::is_regular_file(status)) {
     tree.single_file = true;
+    tree.root = path.parent_path().empty() ? fs::path(".") : path.parent_path();
     tree.files.push_back({path.filename().string(), path});
     if (tree.name.ends_with(".incomplete")) tree.incomplete.push_back(path.filename().string());
     return tree;
@@ -108,6 +129,7 @@ Result<SourceTree> list_source(const fs::path& path) {
       tree.complete_command = fmt::format("hf download {}", snapshot->repository);
     }
   }
+  tree.root = root;
   CKFS_TRY_VOID(Walker(root, tree).walk(root, "", 0));
   if (tree.complete_command.empty() && !tree.incomplete.empty()) {
     tree.complete_command = fmt::format("hf download REPOSITORY --local-dir {}", tree.name);

@@ -1,6 +1,7 @@
 // What lies at the path a user gave: a file, or the files of a directory, found by listing alone.
 #pragma once
 
+#include <cstddef>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -22,6 +23,7 @@ struct TreeFile {
 struct SourceTree {
   std::string name;  // what messages call the whole: as the user wrote it
   bool single_file = false;
+  std::filesystem::path root;         // the directory listed, or the one that holds the single file
   std::vector<TreeFile> files;        // regular files, and links to such; by path
   std::vector<std::string> dangling;  // links that lead to no file; by path
   std::vector<std::string>
@@ -33,6 +35,10 @@ struct SourceTree {
   /// nullptr: there is none. `path` as in TreeFile.
   const TreeFile* find(std::string_view path) const;
 };
+
+/// The first bytes of a file, `count` or as many as there are; to tell its format before it is
+/// registered anywhere. Errors: NotFound, Io.
+Result<std::vector<std::byte>> first_bytes(const TreeFile& file, std::size_t count);
 
 /// Lists `path`: a file, a directory, a hub cache repository (hub_cache.h), or a snapshot in one.
 /// Symbolic links to files are followed, those to directories are not. Errors: NotFound, Io,

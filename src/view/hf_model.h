@@ -1,5 +1,6 @@
-// The views that are a Hugging Face model directory: all tensors of a catalog in one float dtype,
-// in safetensors shards with an index, config.json edited, side files as they are.
+// The views that are a Hugging Face model directory: the tensors of a catalog in one float dtype or
+// as they are stored, in shards with an index (safetensors, or files of torch.save), config.json
+// edited, side files as they are. zero_to_fp32's output is such a directory.
 #pragma once
 
 #include <memory>
@@ -11,14 +12,16 @@
 
 namespace ckfs {
 
-/// Every tensor that keeps the catalog from being shown so; empty: it can.
-std::vector<Obstacle> hf_model_obstacles(const Catalog& catalog);
+/// Everything that keeps the catalog from being shown as the view `row`; empty: it can.
+std::vector<Obstacle> hf_model_obstacles(const Catalog& catalog, const ViewRow& row);
 
-/// What a user of the view `row` should know: dtypes that pass unchanged, files with another name.
+/// What a user of the view `row` should know: dtypes that pass unchanged, tensors that are left
+/// out, files with another name.
 std::vector<Note> hf_model_remarks(const Catalog& catalog, const ViewRow& row);
 
 /// Requires: hf_model_obstacles() is empty, `spec` is normalized and of `row`. Errors:
-/// InvalidArgument (max_shard makes too many files), Corrupt (config.json).
+/// InvalidArgument (max_shard makes too many files), Unsupported (a dtype that torch has not, with
+/// format=bin), Corrupt (config.json).
 Result<std::shared_ptr<const Definition>> define_hf_model(std::shared_ptr<const Catalog> catalog,
                                                           const ViewRow& row, const ViewSpec& spec);
 

@@ -17,26 +17,34 @@ namespace {
 
 constexpr std::array<std::string_view, 2> kCasts{"quantized", "all"};
 constexpr std::array<std::string_view, 1> kExperts{"source"};
-constexpr std::array<std::string_view, 1> kFormats{"safetensors"};
+constexpr std::array<std::string_view, 2> kFormats{"safetensors", "bin"};
+constexpr std::array<std::string_view, 2> kSwitch{"0", "1"};
+constexpr std::array<std::string_view, 2> kFrozen{"tool", "module"};
 
-// `cast` has no default here: it depends on the source (define_view() leaves it out then).
+// `cast` and `max_shard` of mirrored views have no default here: it depends on the source
+// (define_view() leaves it out then).
 constexpr std::array<ParameterRow, 3> kBf16Parameters{
     {{"cast", kCasts, ""}, {"experts", kExperts, "source"}, {"max_shard", {}, ""}}};
 constexpr std::array<ParameterRow, 2> kModelParameters{
     {{"experts", kExperts, "source"}, {"max_shard", {}, ""}}};
-constexpr std::array<ParameterRow, 2> kConsolidatedParameters{
-    {{"format", kFormats, "safetensors"}, {"max_shard", {}, "5GB"}}};
+constexpr std::array<ParameterRow, 1> kStoredParameters{{{"max_shard", {}, "5GB"}}};
+constexpr std::array<ParameterRow, 4> kConsolidatedParameters{{{"exclude_frozen", kSwitch, "0"},
+                                                               {"format", kFormats, "safetensors"},
+                                                               {"frozen", kFrozen, "tool"},
+                                                               {"max_shard", {}, "5GB"}}};
 
-constexpr std::array<ViewRow, 5> kViews{{
+constexpr std::array<ViewRow, 6> kViews{{
     {"bf16-safetensors", "Hugging Face model directory, weights in BF16", Placement::Mirrored,
      DType::BF16, kBf16Parameters},
     {"fp16-safetensors", "Hugging Face model directory, weights in F16", Placement::Mirrored,
      DType::F16, kModelParameters},
     {"fp32-safetensors", "Hugging Face model directory, weights in F32", Placement::Mirrored,
      DType::F32, kModelParameters},
+    {"safetensors", "every tensor as it is stored, in safetensors files", Placement::Split,
+     std::nullopt, kStoredParameters},
     {"fp32-consolidated", "F32 weights in the files that zero_to_fp32 writes", Placement::Split,
      DType::F32, kConsolidatedParameters},
-    {"source", "the source directory as it is", Placement::SourceFiles, DType::F32, {}},
+    {"source", "the source directory as it is", Placement::SourceFiles, std::nullopt, {}},
 }};
 
 // An error is one line for a terminal or a log; `ckfs inspect` lists all obstacles.
@@ -73,7 +81,7 @@ std::vector<ViewSummary> list_views(const Catalog& catalog) {
     summary.name = row.name;
     summary.description = row.description;
     if (row.placement == Placement::SourceFiles) continue;
-    summary.obstacles = hf_model_obstacles(catalog);
+    summary.obstacles = hf_model_obstacles(catalog, row);
     summary.remarks = hf_model_remarks(catalog, row);
   }
   return summaries;
@@ -90,7 +98,7 @@ Result<std::shared_ptr<const Definition>> define_view(std::shared_ptr<const Cata
     definition->catalog = std::move(catalog);
     return definition;
   }
-  const std::vector<Obstacle> obstacles = hf_model_obstacles(*catalog);
+  const std::vector<Obstacle> obstacles = hf_model_obstacles(*catalog, *row);
   if (!obstacles.empty()) return unsupported(*row, obstacles);
   return define_hf_model(std::move(catalog), *row, spec);
 }

@@ -40,9 +40,14 @@ Result<std::uint64_t> parse_size(std::string_view text);
 
 /// A target tensor.
 struct ViewTensor {
+  static constexpr std::uint32_t kOwnBytes = ~std::uint32_t{0};
+
   std::string_view name;  // owned by the catalog, or by Definition::names
   TensorExpr expr;
   Exactness exactness = Exactness::BitExact;
+  /// Index of the tensor before it whose bytes it shares in containers that can (TorchZip): both
+  /// have one dtype and shape, and are in one file.
+  std::uint32_t same_as = kOwnBytes;
 };
 
 /// How a tensor of one dtype (decoded where encoded) enters a view of another: the rule behind
@@ -61,7 +66,11 @@ struct TextFile {
   std::string text;
 };
 
-enum class Container : std::uint8_t { None, Safetensors };
+enum class Container : std::uint8_t {
+  None,
+  Safetensors,
+  TorchZip,  // what torch.save writes
+};
 
 /// All that a view is.
 struct Definition {

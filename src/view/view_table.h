@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -24,7 +25,8 @@ struct ParameterRow {
 /// Where a view's files of tensors come from.
 enum class Placement : std::uint8_t {
   SourceFiles,  // no tensors: the source's files as they are
-  Mirrored,     // one file for each shard of the source, unless max_shard is given
+  Mirrored,     // one file for each shard of the source, unless max_shard is given, or the source
+                // has no files to mirror
   Split,        // by max_shard
 };
 
@@ -32,7 +34,7 @@ struct ViewRow {
   std::string_view name;
   std::string_view description;
   Placement placement = Placement::SourceFiles;
-  DType dtype = DType::F32;  // of cast tensors; not for SourceFiles
+  std::optional<DType> dtype;  // of cast tensors; nullopt: none is cast
   std::span<const ParameterRow> parameters;
 };
 

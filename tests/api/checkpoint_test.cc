@@ -56,12 +56,12 @@ TEST(Checkpoint, TellsWhatIsNotThere) {
 TEST(Checkpoint, ListsViewsInTheOrderOfTheDocs) {
   std::vector<std::string> names;
   for (const ViewInfo& view : open(kDeepseek).views()) {
-    EXPECT_TRUE(view.available) << view.name;
+    EXPECT_EQ(view.available, view.name != "safetensors") << view.name;
     EXPECT_FALSE(view.description.empty()) << view.name;
     names.push_back(view.name);
   }
   EXPECT_THAT(names, ElementsAre("bf16-safetensors", "fp16-safetensors", "fp32-safetensors",
-                                 "fp32-consolidated", "source"));
+                                 "safetensors", "fp32-consolidated", "source"));
 }
 
 TEST(Checkpoint, GivesOneViewForAllItsSpellings) {
@@ -94,7 +94,7 @@ TEST(Checkpoint, NamesEveryTensorThatStandsInTheWay) {
   const Checkpoint checkpoint = open(directory.path());
   std::size_t absent = 0;
   for (const ViewInfo& view : checkpoint.views()) {
-    if (view.available) continue;
+    if (view.available || view.name == "safetensors") continue;
     ++absent;
     std::vector<std::string> subjects;
     for (const Reason& reason : view.reasons) subjects.push_back(reason.subject);
@@ -128,6 +128,7 @@ TEST(Checkpoint, ReadsNoTensorDataToListViews) {
   const Checkpoint checkpoint = open(kDeepseek);
   const std::uint64_t headers = checkpoint.statistics().source_bytes;
   for (const ViewInfo& info : checkpoint.views()) {
+    if (!info.available) continue;
     const auto view = checkpoint.view(info.name);
     ASSERT_TRUE(view);
     EXPECT_GT(view->files().size(), 0u);

@@ -3,7 +3,7 @@
 
     run.py --build DIR [NAME...]
 
-NAME: kernels cached direct reread export mount memory gather bytes; all of them without one.
+NAME: kernels cached direct reread export mount memory gather bytes zero; all of them without one.
 Every throughput row is the median over passes of the ratio of two neighbouring measurements, after a warm-up pass: this machine's
 speed drifts, the ratio of neighbours does not. Rows end with `ok`, `below goal`, or `BELOW FLOOR`; the last makes the run fail. A
 run in which the constant-memory server is itself too slow says `void`, and fails.
@@ -380,6 +380,157 @@ def bench_bytes(bench):
                 read_all(os.path.join(directory, name), False)
         read = sum(one["bytes"] for path, one in counting.counts()["files"].items() if path.endswith(".safetensors"))
     bench.row("source bytes read : needed, a whole view in order", read / needed, 1.02, 1.02, more=True)
+    shutil.rmtree(source)
+
+
+# --- ZeRO ---------------------------------------------------------------------------------------------------------------------------
+
+ZERO_SHARD = "1GB"
+ZERO_VIEW = f"fp32-consolidated@max_shard={ZERO_SHARD}"
+
+
+def zero_checkpoint(directory, model, *options):
+    tool = os.path.join(HERE, "..", "tools", "make_zero.py")
+    subprocess.run([sys.executable, tool, model, directory, *options], check=True, stdout=subprocess.DEVNULL)
+    return directory
+
+
+def optimizer_files(source):
+    return [os.path.join(folder, name) for folder, _, names in os.walk(source) for name in sorted(names) if "_optim_states" in name]
+
+
+def partition(path):
+    """(offset, bytes) of the fp32 partition, which make_zero.py puts last, behind the Adam moments."""
+    size = os.path.getsize(path)
+    return size // 3 * 2 + 4 * MIB, size // 3 - 8 * MIB
+
+
+def warm_partitions(source):
+    for path in optimizer_files(source):
+        at, left = partition(path)
+        with open(path, "rb", buffering=0) as f:
+            f.seek(at)
+            while left > 0 and (n := f.readinto(BUFFER)):
+                left -= n
+
+
+def view_files(mountpoint):
+    directory = os.path.join(mountpoint, ZERO_VIEW)
+    return [os.path.join(directory, name) for name in sorted(os.listdir(directory)) if name.endswith(".safetensors")]
+
+
+def zero_mount(bench):
+    source = zero_checkpoint(bench.path("llama-70b"), "llama-70b", "--ranks", "64")
+    seen = []
+    for _ in range(5):
+        mountpoint = tempfile.mkdtemp(dir=bench.work)
+        begin = time.perf_counter()
+        subprocess.run([bench.ckfs, "mount", source, mountpoint], check=True)
+        subprocess.run(["ls", "-lR", mountpoint], check=True, stdout=subprocess.DEVNULL)
+        seen.append((time.perf_counter() - begin, status(daemon_of(mountpoint), "VmHWM")))
+        subprocess.run([bench.ckfs, "umount", mountpoint], check=True)
+    bench.row("llama-70b, ZeRO-3, 64 ranks: mount and ls -lR", statistics.median(s for s, _ in seen), 2, 2, "s", more=True)
+    bench.row("its peak resident memory", statistics.median(m for _, m in seen) / 1e6, 150, 150, "MB", more=True)
+    shutil.rmtree(source)
+
+
+def zero_copies(bench, source):
+    python = os.path.join(HERE, "..", "..", ".venv", "deepspeed", "bin", "python")
+    out = bench.path("tmpfs-zero")
+    os.makedirs(out)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6g", "tmpfs", out], check=True)
+    try:
+        def with_directory(run):
+            directory = tempfile.mkdtemp(dir=out)
+            warm_partitions(source)
+            result = run(os.path.join(directory, "out"))
+            shutil.rmtree(directory)
+            return result
+
+        def tool(directory):
+            command = [python, os.path.join(HERE, "baseline_zero.py"), source, directory, ZERO_SHARD]
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+            seconds = process.stdout.read()
+            _, code, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(code)
+            if process.returncode:
+                raise SystemExit(f"bench: zero_to_fp32: exit {process.returncode}")
+            return float(seconds), usage.ru_maxrss * 1024
+
+        def export(directory):
+            return timed([bench.ckfs, "export", source, ZERO_VIEW, directory])
+
+        def copy(directory):
+            with mounted(bench, source) as mountpoint:
+                return timed(["cp", "-r", os.path.join(mountpoint, ZERO_VIEW), directory])
+
+        with_directory(tool)
+        seen = [[with_directory(run) for run in (tool, export, copy)] for _ in range(3)]
+        t, e, c = (statistics.median(one[k][0] for one in seen) for k in range(3))
+        print(f"  zero_to_fp32 {t:.2f} s, export {e:.2f} s, cp {c:.2f} s")
+        bench.row("export of fp32-consolidated, tmpfs : zero_to_fp32", statistics.median(a[0] / b[0] for a, b, _ in seen), 4, 3)
+        bench.row("zero_to_fp32's peak memory : its own", statistics.median(a[1] / b[1] for a, b, _ in seen), 20, 20)
+        bench.row("cp from the mount, tmpfs : zero_to_fp32", statistics.median(a[0] / b[0] for a, _, b in seen), 2, 1.5)
+    finally:
+        subprocess.run(["umount", out], check=True)
+        os.rmdir(out)
+
+
+def zero_cached(bench, source):
+    with constant(bench) as ceiling, mounted(bench, source) as mountpoint:
+        raise_readahead(mountpoint)
+        path = view_files(mountpoint)[0]
+
+        def view():
+            warm_partitions(source)
+            return read_all(path, True)
+
+        (ratio,), speeds = ratios([lambda: read_all(ceiling, True), view])
+        print(f"  constant {speeds[0]:.2f} GB/s, view {speeds[1]:.2f}")
+        bench.row("fp32-consolidated, cached, 1 reader, cold : constant-memory server", ratio, 0.82, 0.70)
+
+
+def zero_random(bench, source):
+    """O_DIRECT: each read is one request to the daemon, which reads the cached source."""
+    def reads(paths, offset, size):
+        warm_partitions(source)
+        command = ["fio", "--name=reads", "--filename=" + ":".join(paths), "--readonly", "--rw=randread", "--bs=4k", "--direct=1",
+                   "--ioengine=psync", "--thread", "--numjobs=16", "--group_reporting", "--time_based", "--runtime=4",
+                   f"--offset={offset}", f"--size={size}", "--randrepeat=0", "--output-format=json"]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        return 1 / json.loads(done.stdout)["jobs"][0]["read"]["iops"]
+
+    with mounted(bench, source) as mountpoint:
+        views = view_files(mountpoint)
+        smallest = min(os.path.getsize(path) for path in views) // 4096 * 4096
+        plain_file = optimizer_files(os.path.join(mountpoint, "source"))[0]
+        at, size = (n // 4096 * 4096 for n in partition(plain_file))
+        (ratio,), speeds = ratios([lambda: reads([plain_file], at, size),
+                                   lambda: reads(views, 0, smallest * len(views))], 3)
+        print(f"  source/ {speeds[0] * 1e9:.0f} reads/s, view {speeds[1] * 1e9:.0f}")
+        bench.row("random 4 KiB reads, 16 threads : a file of source/", ratio, 0.8, 0.8)
+
+
+def zero_bytes(bench, source):
+    from counting_source import CountingSource
+    os.environ["CKFS_BUILD"] = bench.build
+    total = 0
+    with CountingSource(source, bench.path("counted-zero")) as counting, mounted(bench, str(counting.path)) as mountpoint:
+        paths = view_files(mountpoint)
+        counting.reset()
+        for path in paths:
+            with open(path, "rb") as f:
+                total += os.path.getsize(path) - 8 - struct.unpack("<Q", f.read(8))[0]
+            read_all(path, False)
+        read = sum(one["bytes"] for one in counting.counts()["files"].values())
+    bench.row("source bytes read : fp32 bytes of the model, in order", read / total, 1.01, 1.01, more=True)
+
+
+def bench_zero(bench):
+    zero_mount(bench)
+    source = zero_checkpoint(bench.path("llama-1b"), "llama-1b", "--ranks", "4", "--fill")
+    for part in (zero_copies, zero_cached, zero_random, zero_bytes):
+        part(bench, source)
     shutil.rmtree(source)
 
 

@@ -48,12 +48,13 @@ class ManPage(cli_support.TestCase):
     def test_options_of_each_verb(self):
         common = options_of_page(section("COMMON OPTIONS")) - {"--version", "-h", "--help"}
         self.assertIn("--memory", common)
+        few = {"--tag", "--key", "--config", "--log-level", "--log-file"}
         takes = {
             "mount": common,
             "cat": common,
             "export": common,
-            "inspect": {"--log-level", "--log-file"},
-            "ls": {"--log-level", "--log-file"},
+            "inspect": few,
+            "ls": few,
         }
         for verb in VERBS:
             with self.subTest(verb):
@@ -74,7 +75,8 @@ class ManPage(cli_support.TestCase):
         for word in sorted(from_page):
             # A known word is not refused as unknown: what is refused is the source.
             value = {"memory": "=64MiB", "io": "=auto", "threads": "=2", "log_level": "=warn",
-                     "log_file": f"={self.directory}/log", "mtime": "=5"}.get(word, "")
+                     "log_file": f"={self.directory}/log", "mtime": "=5", "tag": "=t", "key": "=k",
+                     "config": f"={self.directory}"}.get(word, "")
             self.fails(1, "absent", "mount", "absent/source", target, "-o", word + value)
 
 

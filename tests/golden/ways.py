@@ -51,8 +51,8 @@ def listing(source, where):
 def mounted(source, mountpoint, *options):
     """`source`, mounted at the new directory `mountpoint` for the length of a with statement."""
     mountpoint.mkdir()
-    run("mount", source, mountpoint, *options)
     try:
+        run("mount", source, mountpoint, *options)
         yield mountpoint
         gc.collect()  # what is mapped keeps a mount busy
         run("umount", mountpoint)

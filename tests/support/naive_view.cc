@@ -299,9 +299,10 @@ Result<std::vector<std::byte>> naive_file(const FileLayout& file, ByteSource& so
     switch (segment.kind) {
       case Segment::Kind::Literal: {
         const std::string text = file.literals.at(segment.id).render();
-        EXPECT_EQ(text.size(), part.size()) << file.path << ": literal " << segment.id;
-        part.resize(text.size());
-        std::memcpy(part.data(), text.data(), text.size());
+        EXPECT_EQ(text.size(), file.literals.at(segment.id).size) << file.path;
+        const std::string piece = text.substr(segment.source_offset, part.size());
+        EXPECT_EQ(piece.size(), part.size()) << file.path << ": literal " << segment.id;
+        std::memcpy(part.data(), piece.data(), piece.size());
         break;
       }
       case Segment::Kind::Tensor: {

@@ -19,6 +19,8 @@ struct ModelTensor {
   DType dtype = DType::BF16;
   std::vector<std::int64_t> shape;
   bool scaled = false;  // FP8 with one scale for the whole tensor, a companion beside it
+  Role role = Role::Weight;
+  std::string same_as = {};  // a tensor before it in its shard that it is another name of
 };
 
 class ModelCatalog {
@@ -40,6 +42,29 @@ class ModelCatalog {
     }
     builder_.add_shard(std::move(shard));
     builder_.add_file({path, *source_->find(path)});
+    return *this;
+  }
+
+  /// The tensors of a source whose files are no model for a view's: the only shard.
+  ModelCatalog& state(const std::vector<ModelTensor>& tensors) {
+    const FileId file = source_->add("state.pt", std::vector<std::byte>(1 << 16, std::byte{7}));
+    std::uint64_t offset = 0;
+    std::map<std::string, TensorId> ids;
+    std::vector<TensorId> order;
+    for (const ModelTensor& tensor : tensors) {
+      TensorId id = 0;
+      if (!tensor.same_as.empty()) {
+        id = builder_.add_alias(tensor.name, ids.at(tensor.same_as));
+      } else {
+        const StorageId storage = add_storage(file, offset, tensor.dtype, tensor.shape);
+        id = builder_.add_tensor(tensor.name, tensor.shape, storage);
+        builder_.set_role(id, tensor.role);
+      }
+      ids.emplace(tensor.name, id);
+      order.push_back(id);
+    }
+    builder_.add_only_shard(std::move(order));
+    builder_.add_file({"state.pt", file});
     return *this;
   }
 

@@ -67,8 +67,8 @@ TEST(ViewSpec, RefusesBadParameters) {
             "fp16-safetensors@cast=all: fp16-safetensors has no parameter \"cast\"");
   EXPECT_EQ(canonical("bf16-safetensors@cast=some"),
             "bf16-safetensors@cast=some: cast \"some\" is not one of: quantized, all");
-  EXPECT_EQ(canonical("fp32-consolidated@format=bin"),
-            "fp32-consolidated@format=bin: format \"bin\" is not one of: safetensors");
+  EXPECT_EQ(canonical("fp32-consolidated@format=pt"),
+            "fp32-consolidated@format=pt: format \"pt\" is not one of: safetensors, bin");
   EXPECT_EQ(canonical("bf16-safetensors@max_shard=0"),
             "bf16-safetensors@max_shard=0: max_shard 0 < 1");
   EXPECT_EQ(canonical("bf16-safetensors@max_shard=1KB,max_shard=1KB"),

@@ -1,0 +1,194 @@
+// The accessors of Pickle; pickle_read.cc makes one.
+//
+// A node is 12 bytes and its children are numbers in one array of words, because a real state dict
+// has ten nodes for a tensor and a rank's file a hundred thousand tensors: as objects with pointers
+// they would be ten times the pickle. The commonest values (None, booleans, the empty tuple,
+// integers below 2^31) take no memory at all.
+#include "format/pickle.h"
+
+#include <bit>
+
+#include "format/pickle_node.h"
+
+namespace ckfs {
+
+const Pickle::Node& Pickle::node(NodeId id) const {
+  CKFS_CHECK(id < nodes_.size());
+  return nodes_[id];
+}
+
+std::string_view Pickle::slice(std::uint32_t offset, std::uint32_t size) const {
+  const auto bytes = text_.subspan(offset, size);
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};  // char may alias anything
+}
+
+NodeKind Pickle::kind(NodeId id) const {
+  return is_small_integer(id) ? NodeKind::Int : node(id).kind;
+}
+
+std::optional<bool> Pickle::boolean(NodeId id) const {
+  if (kind(id) != NodeKind::Bool) return std::nullopt;
+  return id == kTrueNode;
+}
+
+std::optional<std::int64_t> Pickle::integer(NodeId id) const {
+  if (is_small_integer(id)) return small_integer(id);
+  const Node& n = node(id);
+  if (n.kind != NodeKind::Int || n.flag == kBigInteger) return std::nullopt;
+  return std::bit_cast<std::int64_t>(join(n.a, n.b));
+}
+
+std::span<const std::byte> Pickle::big_integer(NodeId id) const {
+  if (kind(id) != NodeKind::Int || is_small_integer(id)) return {};
+  const Node& n = node(id);
+  if (n.flag != kBigInteger) return {};
+  return text_.subspan(n.a, n.b);
+}
+
+std::optional<double> Pickle::real(NodeId id) const {
+  if (kind(id) != NodeKind::Float) return std::nullopt;
+  const Node& n = node(id);
+  return std::bit_cast<double>(join(n.a, n.b));
+}
+
+std::optional<std::string_view> Pickle::string(NodeId id) const {
+  if (kind(id) != NodeKind::String) return std::nullopt;
+  return slice(node(id).a, node(id).b);
+}
+
+std::span<const std::byte> Pickle::bytes(NodeId id) const {
+  if (kind(id) != NodeKind::Bytes) return {};
+  return text_.subspan(node(id).a, node(id).b);
+}
+
+std::span<const NodeId> Pickle::items(NodeId id) const {
+  switch (kind(id)) {
+    case NodeKind::List:
+    case NodeKind::Tuple:
+    case NodeKind::Dict:
+    case NodeKind::Set:
+      return std::span(words_).subspan(node(id).a, node(id).b);
+    case NodeKind::Call: {
+      const std::uint32_t record = node(id).a;
+      return std::span(words_).subspan(words_[record + kCallItems], words_[record + kCallCount]);
+    }
+    default:
+      return {};
+  }
+}
+
+Pickle::GlobalName Pickle::global(NodeId id) const {
+  if (kind(id) != NodeKind::Global) return {};
+  const auto record = std::span(words_).subspan(node(id).a, 4);
+  return {slice(record[0], record[1]), slice(record[2], record[3])};
+}
+
+NodeId Pickle::callable(NodeId id) const {
+  return kind(id) == NodeKind::Call ? words_[node(id).a + kCallCallable] : kNoneNode;
+}
+
+NodeId Pickle::args(NodeId id) const {
+  return kind(id) == NodeKind::Call ? words_[node(id).a + kCallArgs] : kNoneNode;
+}
+
+NodeId Pickle::state(NodeId id) const {
+  return kind(id) == NodeKind::Call ? words_[node(id).a + kCallState] : kNoneNode;
+}
+
+bool Pickle::sets_items(NodeId call) const {
+  return kind(call) == NodeKind::Call && node(call).flag == kSetsItems;
+}
+
+NodeId Pickle::persistent_id(NodeId id) const {
+  return kind(id) == NodeKind::PersistentId ? node(id).a : kNoneNode;
+}
+
+namespace {
+
+bool is_ordered_dict(const Pickle& pickle, NodeId id) {
+  return pickle.kind(id) == NodeKind::Call &&
+         pickle.global(pickle.callable(id)) == Pickle::GlobalName{"collections", "OrderedDict"};
+}
+
+/// The pairs that an OrderedDict was made of: OrderedDict([[key, value], ...]).
+std::span<const NodeId> first_pairs(const Pickle& pickle, NodeId id) {
+  if (!is_ordered_dict(pickle, id)) return {};
+  const auto args = pickle.items(pickle.args(id));
+  return args.empty() ? args : pickle.sequence(args.front());
+}
+
+std::optional<DictItem> pair_of(const Pickle& pickle, NodeId id) {
+  const auto pair = pickle.sequence(id);
+  if (pair.size() != 2) return std::nullopt;
+  return DictItem{pair[0], pair[1]};
+}
+
+}  // namespace
+
+bool Pickle::is_mapping(NodeId id) const {
+  return kind(id) == NodeKind::Dict || sets_items(id) || is_ordered_dict(*this, id);
+}
+
+std::vector<DictItem> Pickle::mapping(NodeId id) const {
+  std::vector<DictItem> pairs;
+  if (!is_mapping(id)) return pairs;
+  const auto first = first_pairs(*this, id);
+  const auto set =
+      sets_items(id) || kind(id) == NodeKind::Dict ? items(id) : std::span<const NodeId>();
+  pairs.reserve(first.size() + set.size() / 2);
+  for (const NodeId element : first) {
+    if (const auto pair = pair_of(*this, element)) pairs.push_back(*pair);
+  }
+  for (std::size_t i = 0; i + 1 < set.size(); i += 2) pairs.push_back({set[i], set[i + 1]});
+  return pairs;
+}
+
+std::optional<NodeId> Pickle::find(NodeId id, std::string_view key) const {
+  if (!is_mapping(id)) return std::nullopt;
+  if (sets_items(id) || kind(id) == NodeKind::Dict) {
+    const auto set = items(id);
+    for (std::size_t i = set.size(); i >= 2; i -= 2) {
+      if (string(set[i - 2]) == key) return set[i - 1];
+    }
+  }
+  const auto first = first_pairs(*this, id);
+  for (std::size_t i = first.size(); i-- > 0;) {
+    const auto pair = pair_of(*this, first[i]);
+    if (pair && string(pair->key) == key) return pair->value;
+  }
+  return std::nullopt;
+}
+
+std::optional<std::span<const NodeId>> Pickle::elements(NodeId id) const {
+  if (kind(id) == NodeKind::Call && global(callable(id)) == GlobalName{"torch", "Size"}) {
+    const auto of = items(args(id));
+    if (of.empty()) return of;
+    id = of.front();
+  }
+  const NodeKind what = kind(id);
+  if (what != NodeKind::Tuple && what != NodeKind::List) return std::nullopt;
+  return items(id);
+}
+
+std::span<const NodeId> Pickle::sequence(NodeId id) const {
+  return elements(id).value_or(std::span<const NodeId>());
+}
+
+std::optional<std::vector<std::int64_t>> Pickle::integers(NodeId id) const {
+  const auto ids = elements(id);
+  if (!ids) return std::nullopt;
+  std::vector<std::int64_t> values;
+  values.reserve(ids->size());
+  for (const NodeId element : *ids) {
+    const auto value = integer(element);
+    if (!value) return std::nullopt;
+    values.push_back(*value);
+  }
+  return values;
+}
+
+std::size_t Pickle::memory() const {
+  return nodes_.capacity() * sizeof(Node) + words_.capacity() * sizeof(std::uint32_t);
+}
+
+}  // namespace ckfs

@@ -1,0 +1,145 @@
+// A pickle, read without running it. The stack machine of the format is followed exactly, but where
+// Python would import and call, a node remembers what was to be called with what. So a pickle can
+// do nothing here but be a tree (or, by its memo, a graph) of values.
+//
+// Everything is numbers in arenas: reading, holding and freeing a pickle recurses nowhere, objects
+// that contain themselves are no problem, and memory is bounded by the size of the pickle.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+
+namespace ckfs {
+
+inline constexpr std::uint64_t kMaxPickle = std::uint64_t{1} << 30;  // bytes
+
+/// What a pickle's objects may take in memory: kPickleBase + kPickleFactor times its bytes. Real
+/// ones need one to two times their bytes.
+inline constexpr std::uint64_t kPickleBase = std::uint64_t{16} << 20;
+inline constexpr std::uint64_t kPickleFactor = 3;
+
+/// A node of its Pickle; meaningless in another.
+using NodeId = std::uint32_t;
+
+enum class NodeKind : std::uint8_t {
+  None,
+  Bool,
+  Int,
+  Float,
+  String,
+  Bytes,
+  List,
+  Tuple,
+  Dict,
+  Set,
+  Global,        // module.name: a class or function, known by name only
+  Call,          // what callable(*args) would have given
+  PersistentId,  // torch: a storage
+};
+
+/// A pair of a mapping.
+struct DictItem {
+  NodeId key = 0;
+  NodeId value = 0;
+};
+
+/// Immutable after parsing. Strings are slices of the bytes that were parsed, which must outlive
+/// it. A node asked for what it is not gives the empty answer (nullopt, an empty span), never an
+/// abort: whoever walks a pickle asks first or takes the empty answer as "not what I look for".
+///
+/// Walkers beware: nodes are shared, so a walk as over a tree may take exponential time or never
+/// end. Walk known paths, to a known depth.
+class Pickle {
+ public:
+  NodeId root() const { return root_; }
+  /// Bytes up to and with the STOP that ended it.
+  std::size_t consumed() const { return consumed_; }
+
+  NodeKind kind(NodeId id) const;
+  bool is_none(NodeId id) const { return kind(id) == NodeKind::None; }
+  std::optional<bool> boolean(NodeId id) const;
+  /// An Int that fits; nullopt for greater ones too.
+  std::optional<std::int64_t> integer(NodeId id) const;
+  /// The little-endian two's complement of an Int that does not fit.
+  std::span<const std::byte> big_integer(NodeId id) const;
+  std::optional<double> real(NodeId id) const;
+  /// As stored: UTF-8, with what surrogates Python leaves in.
+  std::optional<std::string_view> string(NodeId id) const;
+  std::span<const std::byte> bytes(NodeId id) const;
+
+  /// Elements of a List, Tuple or Set; of a Dict key, value, key, value...; of a Call what was
+  /// appended (elements) or set (key, value...) on it afterwards, see sets_items(). Valid as long
+  /// as the pickle.
+  std::span<const NodeId> items(NodeId id) const;
+
+  /// Of a Global; empty names otherwise.
+  struct GlobalName {
+    std::string_view module;
+    std::string_view name;
+    bool operator==(const GlobalName&) const = default;
+  };
+  GlobalName global(NodeId id) const;
+
+  /// Of a Call: how the object would have been made (REDUCE, NEWOBJ). `callable` may be any kind,
+  /// `args` is a Tuple in all pickles that Python can load, `state` is what BUILD gave last (else
+  /// the node None).
+  NodeId callable(NodeId id) const;
+  NodeId args(NodeId id) const;
+  NodeId state(NodeId id) const;
+  /// Whether items(call) are pairs (SETITEMS), as those of an OrderedDict.
+  bool sets_items(NodeId call) const;
+
+  /// What a PersistentId names.
+  NodeId persistent_id(NodeId id) const;
+
+  /// Dict, OrderedDict (made of pairs, too) and any other Call on which items were set.
+  bool is_mapping(NodeId id) const;
+  /// The pairs of a mapping in the order of the pickle. A key that comes twice stands twice: in
+  /// Python the last counts, at the place of the first.
+  std::vector<DictItem> mapping(NodeId id) const;
+  /// The value of a string key of a mapping (the last one), without building anything.
+  std::optional<NodeId> find(NodeId id, std::string_view key) const;
+
+  /// The integers of a Tuple, a List or a torch.Size; nullopt if anything else is in it.
+  std::optional<std::vector<std::int64_t>> integers(NodeId id) const;
+  /// Elements of a Tuple, a List or a torch.Size.
+  std::span<const NodeId> sequence(NodeId id) const;
+
+  /// All nodes but small integers have ids below this; those made first have the lower ids.
+  NodeId node_count() const { return static_cast<NodeId>(nodes_.size()); }
+  /// Bytes held.
+  std::size_t memory() const;
+
+ private:
+  friend class PickleReader;
+
+  // 12 bytes a node; what does not fit is a record in words_.
+  struct Node {
+    NodeKind kind = NodeKind::None;
+    std::uint8_t flag = 0;
+    std::uint32_t a = 0;
+    std::uint32_t b = 0;
+  };
+
+  const Node& node(NodeId id) const;
+  std::optional<std::span<const NodeId>> elements(NodeId id) const;
+  std::string_view slice(std::uint32_t offset, std::uint32_t size) const;
+
+  std::span<const std::byte> text_;
+  std::vector<Node> nodes_;
+  std::vector<std::uint32_t> words_;
+  NodeId root_ = 0;
+  std::size_t consumed_ = 0;
+};
+
+/// Reads the pickle at the start of `bytes` (protocols 2 to 5, without the text opcodes of protocol
+/// 0). `name` is for messages. Errors: Corrupt, Unsupported.
+Result<Pickle> parse_pickle(std::span<const std::byte> bytes, std::string_view name);
+
+}  // namespace ckfs

@@ -1,0 +1,113 @@
+// A file of torch.save: its pickle, and where in the file each storage lies. Both forms: the zip of
+// torch 1.6 and later, and the stream before it (which `_use_new_zipfile_serialization=False` still
+// writes). Tensor data are never read here, only headers and pickles.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/byte_range.h"
+#include "base/byte_source.h"
+#include "base/error.h"
+#include "format/pickle.h"
+#include "format/zip.h"
+#include "tensor/dtype.h"
+
+namespace ckfs {
+
+inline constexpr std::size_t kMaxTorchRank = 64;
+
+/// A tensor as a strided view on a storage; checked: every element lies inside the storage.
+struct TorchTensor {
+  DType dtype = DType::U8;
+  std::vector<std::int64_t> shape;
+  std::vector<std::int64_t> stride;  // in elements, not negative
+  std::int64_t offset = 0;           // in elements
+  std::uint32_t storage = 0;
+  bool requires_grad = false;
+};
+
+/// Immutable; safe for concurrent use. The source must outlive it. Movable: node ids and string
+/// slices of its pickle stay valid.
+class TorchFile {
+ public:
+  /// Whether `prefix` (the first 64 bytes or more, or all there are) begins like a torch file that
+  /// open() can take.
+  static bool recognize(std::span<const std::byte> prefix);
+
+  /// Reads directory and pickle of the torch file that fills the bytes `within` of `file`: the
+  /// whole file, or a part (an item of a .distcp). Errors: Corrupt, Unsupported, and those of the
+  /// source.
+  static Result<TorchFile> open(ByteSource& source, FileId file, ByteRange within);
+
+  const Pickle& pickle() const { return pickle_; }
+  NodeId root() const { return pickle_.root(); }
+
+  /// Whether the node would become a tensor (or parameter) in torch, servable or not.
+  bool is_tensor(NodeId node) const;
+  /// Errors: Unsupported, with the reason, for tensors that are no strided view on stored bytes
+  /// (sparse, quantized, on the meta device, conjugated...) or of a dtype that DType lacks; Corrupt
+  /// where numbers contradict each other; InvalidArgument where the node is no tensor. Messages
+  /// name the fact without file and tensor, which the caller knows: "shape [2^40] ...".
+  Result<TorchTensor> tensor(NodeId node) const;
+
+  /// Storages that tensors name, each once however many share it: 0 to storage_count() - 1.
+  std::uint32_t storage_count() const { return static_cast<std::uint32_t>(storages_.size()); }
+  std::string_view storage_key(std::uint32_t storage) const { return storages_[storage].key; }
+  /// Bytes of the storage as the pickle tells them.
+  std::uint64_t storage_size(std::uint32_t storage) const { return storages_[storage].size; }
+
+  /// The storage's bytes in the file (absolute). For a zip this reads the member's local header.
+  /// Errors: Corrupt (no such member, or its size is not the storage's), Unsupported (compressed).
+  Result<ByteRange> storage_bytes(std::uint32_t storage) const;
+  /// The same for many, as one batch of reads.
+  Result<std::vector<ByteRange>> storage_bytes(std::span<const std::uint32_t> storages) const;
+
+ private:
+  friend class TorchFileReader;
+
+  struct Storage {
+    std::string_view key;
+    std::uint64_t size = 0;
+    std::uint64_t begin = 0;   // legacy stream only: absolute, 0 where its list lacks it
+    std::uint8_t width = 1;    // bytes of an element
+    bool conflicting = false;  // named with two different sizes
+  };
+  /// A persistent id and its storage; ordered by node.
+  struct Reference {
+    NodeId node = 0;
+    std::uint32_t storage = 0;
+  };
+  /// What a storage's persistent id says.
+  struct StorageId {
+    std::string_view key;
+    std::optional<DType> dtype;  // nullopt: untyped bytes
+    std::int64_t numel = 0;
+    std::int64_t view_offset = 0;  // elements
+    std::int64_t view_numel = 0;
+  };
+
+  TorchFile(ByteSource& source, FileId file) : source_(&source), file_(file) {}
+
+  Result<StorageId> storage_id(NodeId persistent_id) const;
+  Result<TorchTensor> strided(std::span<const NodeId> args, std::string_view function) const;
+  Result<void> collect_storages();
+  /// The error of the first storage that cannot be understood.
+  Result<void> check_storages() const;
+
+  ByteSource* source_;
+  FileId file_;
+  std::vector<std::byte> text_;  // the pickle's bytes
+  Pickle pickle_;
+  std::optional<ZipArchive> zip_;
+  std::string root_name_;  // of the zip's members, with the '/'
+  std::vector<Storage> storages_;
+  std::vector<Reference> references_;
+};
+
+}  // namespace ckfs

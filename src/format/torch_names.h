@@ -1,0 +1,22 @@
+// Torch's names of dtypes and of typed storages. Internal to src/format.
+#pragma once
+
+#include <optional>
+#include <string_view>
+
+#include "tensor/dtype.h"
+
+namespace ckfs {
+
+/// The dtype of `torch.<name>` ("float8_e4m3fn", "half"); nullopt for what DType lacks.
+std::optional<DType> torch_dtype(std::string_view name);
+
+/// What a storage class ("FloatStorage") holds.
+struct StorageType {
+  std::optional<DType> dtype;  // nullopt: bytes without a dtype
+};
+
+/// nullopt: unknown, or of a quantized dtype.
+std::optional<StorageType> storage_type(std::string_view name);
+
+}  // namespace ckfs

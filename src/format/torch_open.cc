@@ -1,0 +1,406 @@
+// Finding the pickle and the storages of a torch file. In a zip both are members, and the directory
+// tells where. The stream of earlier torch has neither directory nor lengths: five pickles, one
+// after the other, then for each storage its number of elements and its bytes. So the pickles are
+// walked instruction by instruction in small steps, lest a read reach far into the tensor data that
+// follow (they may be the gigabytes of an optimizer's state, on a disk far away); the places of the
+// storages then follow from the sizes that the pickle names, and are checked against the file's.
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <numeric>
+
+#include "base/checked.h"
+#include "base/load_le.h"
+#include "format/json_scan.h"
+#include "format/pickle_opcode.h"
+#include "format/torch_file.h"
+
+namespace ckfs {
+namespace {
+
+using Bytes = std::span<const std::byte>;
+
+constexpr std::array<std::uint8_t, 4> kZipMagic{'P', 'K', 3, 4};
+/// LONG1 and the ten bytes of 0x1950a86a20f9469cfc6c, after PROTO and perhaps FRAME.
+constexpr std::array<std::uint8_t, 12> kLegacyMagic{0x8a, 0x0a, 0x6c, 0xfc, 0x9c, 0x46,
+                                                    0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19};
+constexpr std::size_t kMagicBytes = 32;  // to look for it in
+constexpr std::int64_t kLegacyProtocol = 1001;
+constexpr std::int64_t kLastZipVersion = 10;  // that torch's own reader takes
+constexpr std::uint64_t kSmallMember = 64;
+
+// Steps of a walk: a 64th of what was walked. In a real stream what follows the pickle and is no
+// tensor data (the list of keys) is longer than that.
+constexpr std::uint64_t kLeastStep = 32;
+constexpr std::uint64_t kStepShare = 64;
+constexpr std::uint64_t kMostStep = std::uint64_t{1} << 20;
+
+constexpr std::uint64_t kCountBytes = 8;   // before the bytes of a storage
+constexpr std::size_t kReadAtOnce = 4096;  // such counts in one batch
+
+template <std::size_t N>
+bool contains(Bytes bytes, const std::array<std::uint8_t, N>& magic) {
+  return std::search(bytes.begin(), bytes.end(), magic.begin(), magic.end(),
+                     [](std::byte a, std::uint8_t b) { return a == std::byte{b}; }) != bytes.end();
+}
+
+bool is_zip(Bytes prefix) {
+  return contains(prefix.first(std::min(prefix.size(), kZipMagic.size())), kZipMagic);
+}
+
+bool is_legacy(Bytes prefix) {
+  return contains(prefix.first(std::min(prefix.size(), kMagicBytes)), kLegacyMagic);
+}
+
+std::string_view trimmed(Bytes bytes) {
+  std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.remove_suffix(1);
+  return text;
+}
+
+}  // namespace
+
+/// Builds a TorchFile from one of the two forms.
+class TorchFileReader {
+ public:
+  TorchFileReader(ByteSource& source, FileId file, ByteRange within)
+      : source_(source), file_(file), within_(within), name_(source.name(file)) {}
+
+  Result<TorchFile> read();
+
+ private:
+  Result<TorchFile> read_zip();
+  Result<void> check_zip_version(const ZipArchive& zip, const std::string& root) const;
+  Result<TorchFile> read_legacy();
+
+  /// The next pickle of the stream, as a range of text_.
+  Result<ByteRange> walk_pickle();
+  /// Reads up to `wanted`, if the file has it.
+  Result<void> fetch(std::uint64_t wanted);
+  /// Reads up to `needed` and a step further.
+  Result<void> fetch_step(std::uint64_t needed);
+  Result<Pickle> parse(ByteRange pickle) const {
+    return parse_pickle(Bytes(text_).subspan(pickle.begin, pickle.size()), name_);
+  }
+  Result<void> check_preamble();
+  Result<void> place_storages(TorchFile& torch, const Pickle& keys) const;
+
+  ByteSource& source_;
+  FileId file_;
+  ByteRange within_;
+  const std::string& name_;
+
+  // Of the stream: what was read, from its begin, and how far it was walked.
+  std::vector<std::byte> text_;
+  std::uint64_t walked_ = 0;
+  std::uint64_t data_begin_ = 0;  // steps stop there; 0: not known yet
+};
+
+bool TorchFile::recognize(std::span<const std::byte> prefix) {
+  return is_zip(prefix) || is_legacy(prefix);
+}
+
+Result<TorchFile> TorchFile::open(ByteSource& source, FileId file, ByteRange within) {
+  CKFS_CHECK(within.end <= source.size(file));
+  return TorchFileReader(source, file, within).read();
+}
+
+Result<TorchFile> TorchFileReader::read() {
+  CKFS_TRY_VOID(fetch(kMagicBytes));
+  if (is_zip(text_)) return read_zip();
+  if (is_legacy(text_)) return read_legacy();
+  return fail(ErrorCode::Unsupported,
+              "{}: not a torch file (neither a zip archive nor torch's stream before 1.6)", name_);
+}
+
+Result<TorchFile> TorchFileReader::read_zip() {
+  text_.clear();
+  CKFS_TRY(ZipArchive zip, ZipArchive::open(source_, file_, within_));
+  if (zip.size() == 0) return fail(ErrorCode::Corrupt, "{}: a zip archive without members", name_);
+  const std::string_view first = zip[0].name;
+  const std::string root(first.substr(0, first.find('/') + 1));
+  const auto member = zip.find(root + "data.pkl");
+  if (!member) {
+    return fail(ErrorCode::Unsupported, "{}: a zip archive without {}: not written by torch.save",
+                name_, quote(root + "data.pkl"));
+  }
+  if (zip.find(root + "constants.pkl")) {
+    return fail(ErrorCode::Unsupported, "{}: a TorchScript program, not a checkpoint", name_);
+  }
+  CKFS_TRY_VOID(check_zip_version(zip, root));
+
+  TorchFile torch(source_, file_);
+  CKFS_TRY(torch.text_, zip.read(*member, kMaxPickle));
+  CKFS_TRY(torch.pickle_, parse_pickle(torch.text_, name_));
+  torch.zip_ = std::move(zip);
+  torch.root_name_ = root;
+  CKFS_TRY_VOID(torch.collect_storages());
+  return torch;
+}
+
+Result<void> TorchFileReader::check_zip_version(const ZipArchive& zip,
+                                                const std::string& root) const {
+  if (const auto member = zip.find(root + "byteorder")) {
+    CKFS_TRY(const auto bytes, zip.read(*member, kSmallMember));
+    if (trimmed(bytes) != "little") {
+      return fail(ErrorCode::Unsupported, "{}: byte order {} (only little)", name_,
+                  quote(trimmed(bytes)));
+    }
+  }
+  auto member = zip.find(root + "version");
+  if (!member) member = zip.find(root + ".data/version");
+  if (!member) return fail(ErrorCode::Corrupt, "{}: a torch file without its version", name_);
+  CKFS_TRY(const auto bytes, zip.read(*member, kSmallMember));
+  const std::string_view text = trimmed(bytes);
+  std::int64_t version = 0;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), version);
+  if (error != std::errc() || stop != text.data() + text.size() || version < 1 ||
+      version > kLastZipVersion) {
+    return fail(ErrorCode::Unsupported, "{}: torch file version {} (1 to {})", name_, quote(text),
+                kLastZipVersion);
+  }
+  return {};
+}
+
+Result<void> TorchFileReader::fetch(std::uint64_t wanted) {
+  const std::uint64_t have = text_.size();
+  const std::uint64_t whole = std::min(wanted, within_.size());
+  if (whole <= have) return {};
+  text_.resize(whole);
+  return source_.read_at(file_, within_.begin + have, std::span(text_).subspan(have, whole - have));
+}
+
+Result<void> TorchFileReader::fetch_step(std::uint64_t needed) {
+  std::uint64_t wanted = text_.size() + std::clamp(walked_ / kStepShare, kLeastStep, kMostStep);
+  if (text_.size() < data_begin_) wanted = std::min(wanted, data_begin_);
+  return fetch(std::max(needed, wanted));
+}
+
+Result<ByteRange> TorchFileReader::walk_pickle() {
+  const std::uint64_t begin = walked_;
+  while (true) {
+    if (walked_ == text_.size()) CKFS_TRY_VOID(fetch_step(walked_ + 1));
+    if (walked_ == text_.size()) {
+      return fail(ErrorCode::Corrupt, "{}: ends inside a pickle: the file is incomplete", name_);
+    }
+    const Instruction instruction = read_instruction(Bytes(text_).subspan(walked_));
+    if (instruction.size == 0) {
+      return fail(ErrorCode::Corrupt, "{}: byte {}: no pickle opcode {:#04x}", name_, walked_,
+                  static_cast<unsigned>(instruction.opcode));
+    }
+    const auto end = checked_add(walked_, instruction.size);
+    if (!end || *end > within_.size()) {
+      return fail(ErrorCode::Corrupt,
+                  "{}: byte {}: pickle opcode {:#04x} needs {} bytes (limit {})", name_, walked_,
+                  static_cast<unsigned>(instruction.opcode), instruction.size,
+                  within_.size() - walked_);
+    }
+    if (*end - begin > kMaxPickle) {
+      return fail(ErrorCode::Unsupported, "{}: a pickle of more than {} bytes", name_, kMaxPickle);
+    }
+    if (*end > text_.size()) {
+      CKFS_TRY_VOID(fetch_step(*end));
+      continue;
+    }
+    walked_ = *end;
+    if (instruction.opcode == Opcode::Stop) return ByteRange{begin, walked_};
+  }
+}
+
+Result<void> TorchFileReader::check_preamble() {
+  CKFS_TRY_VOID(walk_pickle());  // the magic number, which recognize() saw
+  CKFS_TRY(const ByteRange protocol_range, walk_pickle());
+  CKFS_TRY(const Pickle protocol, parse(protocol_range));
+  if (protocol.integer(protocol.root()) != kLegacyProtocol) {
+    return fail(ErrorCode::Unsupported, "{}: not torch's stream protocol {}", name_,
+                kLegacyProtocol);
+  }
+  CKFS_TRY(const ByteRange system_range, walk_pickle());
+  CKFS_TRY(const Pickle system, parse(system_range));
+  const auto little = system.find(system.root(), "little_endian");
+  if (!little || system.boolean(*little) != true) {
+    return fail(ErrorCode::Unsupported, "{}: byte order big or unknown (only little)", name_);
+  }
+  return {};
+}
+
+Result<TorchFile> TorchFileReader::read_legacy() {
+  CKFS_TRY_VOID(check_preamble());
+  CKFS_TRY(const ByteRange object_range, walk_pickle());
+  TorchFile torch(source_, file_);
+  torch.text_.assign(text_.begin() + static_cast<std::ptrdiff_t>(object_range.begin),
+                     text_.begin() + static_cast<std::ptrdiff_t>(object_range.end));
+  CKFS_TRY(torch.pickle_, parse_pickle(torch.text_, name_));
+  CKFS_TRY_VOID(torch.collect_storages());
+
+  // Nothing follows the storages, so the list of keys ends where they begin.
+  std::optional<std::uint64_t> data_bytes = 0;
+  for (const TorchFile::Storage& storage : torch.storages_) {
+    if (data_bytes) data_bytes = checked_add(*data_bytes, storage.size);
+    if (data_bytes) data_bytes = checked_add(*data_bytes, kCountBytes);
+  }
+  if (data_bytes && *data_bytes <= within_.size()) data_begin_ = within_.size() - *data_bytes;
+  CKFS_TRY(const ByteRange keys_range, walk_pickle());
+  CKFS_TRY(const Pickle keys, parse(keys_range));
+  CKFS_TRY_VOID(place_storages(torch, keys));
+  return torch;
+}
+
+Result<void> TorchFileReader::place_storages(TorchFile& torch, const Pickle& keys) const {
+  if (keys.kind(keys.root()) != NodeKind::List) {
+    return fail(ErrorCode::Corrupt, "{}: the list of its storages is none", name_);
+  }
+  auto& storages = torch.storages_;
+  std::vector<std::uint32_t> by_key(storages.size());
+  std::iota(by_key.begin(), by_key.end(), std::uint32_t{0});
+  std::sort(by_key.begin(), by_key.end(),
+            [&](std::uint32_t a, std::uint32_t b) { return storages[a].key < storages[b].key; });
+
+  std::vector<std::uint32_t> order;  // storages as they lie
+  std::uint64_t at = walked_;
+  for (const NodeId node : keys.items(keys.root())) {
+    const auto key = keys.string(node);
+    const auto found = std::lower_bound(
+        by_key.begin(), by_key.end(), key.value_or(""),
+        [&](std::uint32_t i, std::string_view wanted) { return storages[i].key < wanted; });
+    if (!key || found == by_key.end() || storages[*found].key != *key) {
+      // Without its dtype nobody knows how many bytes to pass over. If it is named, but not so that
+      // it can be understood, that is what is wrong.
+      CKFS_TRY_VOID(torch.check_storages());
+      return fail(ErrorCode::Corrupt, "{}: lists storage {}, which nothing in it names", name_,
+                  quote(key.value_or("(no string)")));
+    }
+    TorchFile::Storage& storage = storages[*found];
+    if (storage.begin != 0 || storage.conflicting) {
+      return fail(ErrorCode::Corrupt, "{}: storage {} twice, or with two sizes", name_,
+                  quote(*key));
+    }
+    const auto data = checked_add(at, kCountBytes);
+    const auto end = data ? checked_add(*data, storage.size) : std::nullopt;
+    if (!end || *end > within_.size()) {
+      return fail(ErrorCode::Corrupt,
+                  "{}: storage {} of {} bytes at {} reaches beyond the file ({})", name_,
+                  quote(*key), storage.size, at, within_.size());
+    }
+    storage.begin = within_.begin + *data;
+    order.push_back(*found);
+    at = *end;
+  }
+
+  std::vector<std::array<std::byte, kCountBytes>> counts;
+  std::vector<ReadRequest> batch;
+  for (std::size_t first = 0; first < order.size(); first += kReadAtOnce) {
+    const auto some = std::span(order).subspan(first, std::min(kReadAtOnce, order.size() - first));
+    counts.resize(some.size());
+    batch.clear();
+    for (std::size_t i = 0; i < some.size(); ++i) {
+      batch.push_back({file_, storages[some[i]].begin - kCountBytes, counts[i]});
+    }
+    CKFS_TRY_VOID(source_.read(batch));
+    for (std::size_t i = 0; i < some.size(); ++i) {
+      const TorchFile::Storage& storage = storages[some[i]];
+      const auto count = load_le<std::int64_t>(counts[i]);
+      const auto expected = static_cast<std::int64_t>(storage.size / storage.width);
+      if (count != expected) {
+        return fail(ErrorCode::Corrupt, "{}: storage {} has {} elements, the pickle says {}", name_,
+                    quote(storage.key), count, expected);
+      }
+    }
+  }
+  return {};
+}
+
+Result<void> TorchFile::collect_storages() {
+  std::vector<Storage> named;  // one for each reference
+  for (NodeId node = 0; node < pickle_.node_count(); ++node) {
+    if (pickle_.kind(node) != NodeKind::PersistentId) continue;
+    const auto id = storage_id(node);
+    // What is wrong with it matters only to who asks for a tensor on it.
+    if (!id) continue;
+    const DType dtype = id->dtype.value_or(DType::U8);
+    named.push_back({.key = id->key,
+                     .size = *nbytes(dtype, id->numel),
+                     .width = static_cast<std::uint8_t>(bits(dtype) / 8)});
+    references_.push_back({node, 0});
+  }
+  // Equal keys beside each other, the first reference first; then numbers in order of first use.
+  std::vector<std::uint32_t> order(named.size());
+  std::iota(order.begin(), order.end(), std::uint32_t{0});
+  std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
+    const int compared = named[a].key.compare(named[b].key);
+    return compared < 0 || (compared == 0 && a < b);
+  });
+  std::vector<std::uint32_t> first_of(named.size());
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    const bool same = i > 0 && named[order[i]].key == named[order[i - 1]].key;
+    first_of[order[i]] = same ? first_of[order[i - 1]] : order[i];
+  }
+  for (std::uint32_t i = 0; i < named.size(); ++i) {
+    const std::uint32_t first = first_of[i];
+    if (first == i) {
+      references_[i].storage = storage_count();
+      storages_.push_back(named[i]);
+      continue;
+    }
+    references_[i].storage = references_[first].storage;
+    Storage& storage = storages_[references_[first].storage];
+    storage.conflicting = storage.conflicting || storage.size != named[i].size;
+  }
+  return {};
+}
+
+Result<void> TorchFile::check_storages() const {
+  for (NodeId node = 0; node < pickle_.node_count(); ++node) {
+    if (pickle_.kind(node) != NodeKind::PersistentId) continue;
+    const auto id = storage_id(node);
+    if (!id) return Failure(id.error().within(source_->name(file_)));
+  }
+  return {};
+}
+
+Result<ByteRange> TorchFile::storage_bytes(std::uint32_t storage) const {
+  CKFS_TRY(const std::vector<ByteRange> ranges, storage_bytes(std::span(&storage, 1)));
+  return ranges.front();
+}
+
+Result<std::vector<ByteRange>> TorchFile::storage_bytes(
+    std::span<const std::uint32_t> storages) const {
+  const std::string& file_name = source_->name(file_);
+  std::vector<ByteRange> ranges;
+  ranges.reserve(storages.size());
+  if (!zip_) {
+    for (const std::uint32_t i : storages) {
+      const Storage& storage = storages_[i];
+      if (storage.begin == 0) {
+        return fail(ErrorCode::Corrupt, "{}: no storage {} in its list", file_name,
+                    quote(storage.key));
+      }
+      ranges.push_back({storage.begin, storage.begin + storage.size});
+    }
+    return ranges;
+  }
+  std::vector<ZipMember> members;
+  for (const std::uint32_t i : storages) {
+    const Storage& storage = storages_[i];
+    const auto member = zip_->find(fmt::format("{}data/{}", root_name_, storage.key));
+    if (!member) {
+      return fail(ErrorCode::Corrupt, "{}: no zip member {}", file_name,
+                  quote(fmt::format("{}data/{}", root_name_, storage.key)));
+    }
+    if (member->size != storage.size || storage.conflicting) {
+      return fail(ErrorCode::Corrupt, "{}: zip member {} has {} bytes, the pickle says {}",
+                  file_name, quote(member->name), member->size, storage.size);
+    }
+    // Nothing to find, and a ZeRO-3 model file has 100,000 such.
+    ranges.push_back({member->header, member->header});
+    if (member->size != 0) members.push_back(*member);
+  }
+  CKFS_TRY(const std::vector<ByteRange> found, zip_->data(members));
+  auto next = found.begin();
+  for (std::size_t i = 0; i < storages.size(); ++i) {
+    if (storages_[storages[i]].size != 0) ranges[i] = *next++;
+  }
+  return ranges;
+}
+
+}  // namespace ckfs

@@ -1,0 +1,43 @@
+// The .metadata of a DCP checkpoint, taken out of its pickle.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "format/pickle.h"
+#include "tensor/dtype.h"
+
+namespace ckfs {
+
+/// A box of a tensor, and where the torch file with its elements is.
+struct DcpChunk {
+  std::vector<std::int64_t> offsets, sizes;  // as many as the tensor has dimensions
+  std::string_view path;                     // of the file, relative to .metadata
+  std::uint64_t offset = 0, length = 0;      // bytes of the torch file in it
+};
+
+struct DcpTensor {
+  std::string_view name;
+  std::vector<std::int64_t> shape;
+  std::optional<DType> dtype;    // nullopt: one that DType lacks
+  std::string_view dtype_name;   // torch's
+  std::vector<DcpChunk> chunks;  // those with elements; they tile the shape
+};
+
+struct DcpMetadata {
+  std::vector<DcpTensor> tensors;        // in the order of the pickle
+  std::vector<std::string_view> others;  // keys that are no tensors
+};
+
+/// `wanted` says by a tensor's name whether to look at it at all. Names are slices of the pickle's
+/// bytes. Errors: Corrupt (chunks that do not tile, that lie nowhere...), Unsupported (compressed
+/// parts).
+Result<DcpMetadata> read_dcp_metadata(const Pickle& pickle, const std::string& file_name,
+                                      const std::function<bool(std::string_view)>& wanted);
+
+}  // namespace ckfs

@@ -1,0 +1,555 @@
+// DeepSpeed's own zero_to_fp32 loads every rank's file and assembles the tensors in memory. Here a
+// parameter becomes one storage laid over the ranks' files: its extents are computed from the
+// lengths of the flat groups, which the pickles tell. So only headers are read, and the Adam
+// moments beside the masters never.
+//
+// Where that tool refuses what can be told with certainty (BF16_Optimizer, the stream of old torch,
+// pipelines, files of ranks that the world no longer has), this does not. What cannot be told, how
+// slices of tensor parallelism fit together, or which expert a partition belongs to, is refused.
+#include "source/deepspeed_zero.h"
+
+#include <algorithm>
+#include <set>
+#include <spdlog/spdlog.h>
+
+#include "base/checked.h"
+#include "format/json_scan.h"
+#include "source/deepspeed_names.h"
+#include "source/deepspeed_states.h"
+#include "source/deepspeed_tag.h"
+#include "source/file_table.h"
+#include "source/model_directory.h"
+#include "source/parallel.h"
+#include "source/zero_layout.h"
+#include "source/zero_state_dict.h"
+
+namespace ckfs {
+namespace {
+
+constexpr std::size_t kNamesInMessage = 5;
+
+std::string first_of(std::span<const std::string> names) {
+  const std::size_t shown = std::min(names.size(), kNamesInMessage);
+  return fmt::format("{}{}", fmt::join(names.first(shown), ", "),
+                     shown < names.size() ? fmt::format(" and {} more", names.size() - shown) : "");
+}
+
+/// All ranks of one model-parallel rank: a world of its own.
+struct World {
+  std::uint32_t mp = 0;
+  ModelStates model;
+  std::optional<OldShapes> old_shapes;  // where model.parameters is absent
+  std::vector<OptimizerStates> ranks;
+
+  const std::vector<ParameterGroup>& groups() const {
+    return model.parameters ? *model.parameters : old_shapes->parameters;
+  }
+  bool partitioned() const { return ranks.front().stage == 3; }
+};
+
+class Opener {
+ public:
+  Opener(const SourceTree& tree, SourceFiles& files, const OpenCheckpointOptions& options)
+      : tree_(tree),
+        files_(files),
+        options_(options),
+        builder_("deepspeed_zero"),
+        dict_(files, builder_) {}
+
+  Result<std::shared_ptr<const Catalog>> open() {
+    CKFS_TRY(const FileTable table, FileTable::create(tree_, files_, builder_));
+    table_ = &table;
+    CKFS_TRY_VOID(choose());
+    CKFS_TRY_VOID(refuse_foreign_files());
+    for (const auto& [mp, cell] : tag_.cells) CKFS_TRY_VOID(read_world(mp, cell));
+    CKFS_TRY_VOID(check_grid());
+    CKFS_TRY_VOID(assemble());
+    CKFS_TRY(ModelDirectory model,
+             find_model_directory(tree_, table, files_, builder_, options_,
+                                  tag_.prefix.empty() ? directory_above(tree_) : std::nullopt));
+    builder_.set_model(std::move(model));
+    finish();
+    return std::move(builder_).build();
+  }
+
+ private:
+  FileId id(const std::string& path) const { return table_->find(path).value(); }
+
+  void warn(const std::string& subject, const std::string& text) {
+    spdlog::warn("{}: {}", subject, text);
+    builder_.add_note(subject, text);
+  }
+
+  Result<void> choose() {
+    std::vector<DeepSpeedTag> tags = find_deepspeed_tags(tree_);
+    std::vector<std::string> names;
+    for (const DeepSpeedTag& tag : tags) names.push_back(tag_name(tag));
+    CKFS_TRY(const std::string chosen,
+             choose_tag(names, "latest", tree_, *table_, files_, options_));
+    for (DeepSpeedTag& tag : tags) {
+      if (tag_name(tag) == chosen) {
+        tag_ = std::move(tag);
+      } else {
+        other_tags_.push_back(tag_name(tag));
+      }
+    }
+    return {};
+  }
+
+  Result<void> refuse_foreign_files() const {
+    if (!tag_.splits.empty()) {
+      return fail(ErrorCode::Unsupported,
+                  "{}: one of several files that parallel writers cut a file into",
+                  tag_.splits.front());
+    }
+    if (!tag_.experts.empty()) {
+      return fail(ErrorCode::Unsupported, "{}: a file of experts, which ckfs cannot read",
+                  tag_.experts.front());
+    }
+    if (!tag_.twin.empty()) {
+      return fail(ErrorCode::Unsupported, "{}: another file for the same rank", tag_.twin);
+    }
+    return {};
+  }
+
+  // ---- reading a world
+
+  Result<void> read_world(std::uint32_t mp, const DeepSpeedCell& cell) {
+    if (!worlds_.empty() && is_stale_cell(mp)) {
+      for (const auto& [rank, path] : cell.optimizer) stale_.push_back(path);
+      return {};
+    }
+    if (cell.optimizer.empty()) {
+      return fail(ErrorCode::NotFound, "{}: no *_optim_states.pt of model-parallel rank {}",
+                  tag_name(tag_), mp);
+    }
+    CKFS_TRY(OptimizerStates first, read_optimizer(cell.optimizer.begin()->second));
+    CKFS_TRY_VOID(check_complete(cell, first));
+    std::vector<OptimizerStates> ranks(static_cast<std::size_t>(first.world));
+    ranks.front() = std::move(first);
+    CKFS_TRY_VOID(run_parallel(ranks.size() - 1, [&](std::size_t i) -> Result<void> {
+      CKFS_TRY(ranks[i + 1], read_optimizer(cell.optimizer.at(static_cast<std::uint32_t>(i + 1))));
+      return {};
+    }));
+    CKFS_TRY_VOID(check_ranks(ranks));
+    CKFS_TRY_VOID(check_stale(cell, ranks.front().world));
+
+    const bool partitioned = ranks.front().stage == 3;
+    const auto path = model_file(cell, partitioned);
+    if (!path) {
+      return fail(ErrorCode::NotFound, "{}: no {} beside the optimizer's files", tag_name(tag_),
+                  partitioned ? fmt::format("zero_pp_rank_0_mp_rank_{:02}_model_states.pt", mp)
+                              : fmt::format("mp_rank_{:02}_model_states.pt", mp));
+    }
+    CKFS_TRY(ModelStates model, read_model_states(files_, id(*path)));
+    if (model.has_experts) {
+      return fail(ErrorCode::Unsupported, "{}: a mixture of experts, which ckfs cannot read",
+                  *path);
+    }
+    World world{mp, std::move(model), std::nullopt, std::move(ranks)};
+    if (!world.model.parameters) {
+      CKFS_TRY(world.old_shapes, read_old_shapes(files_, world.ranks.front().file));
+      if (!world.old_shapes) {
+        return fail(ErrorCode::Unsupported, "{}: no param_shapes: nothing names the parameters",
+                    *path);
+      }
+    }
+    worlds_.push_back(std::move(world));
+    return {};
+  }
+
+  Result<OptimizerStates> read_optimizer(const std::string& path) {
+    return read_optimizer_states(files_, id(path));
+  }
+
+  /// Left over from a larger grid: the first world says how many there are.
+  bool is_stale_cell(std::uint32_t mp) const {
+    const std::int64_t count = worlds_.front().model.model_parallel;
+    return count > 0 && mp >= count;
+  }
+
+  Result<void> check_complete(const DeepSpeedCell& cell, const OptimizerStates& first) const {
+    std::vector<std::string> missing;
+    for (std::int64_t rank = 0; rank < first.world && missing.size() < 8; ++rank) {
+      const auto number = checked_cast<std::uint32_t>(rank);
+      if (number && cell.optimizer.contains(*number)) continue;
+      missing.push_back(std::to_string(rank));
+    }
+    if (missing.empty()) return {};
+    return fail(ErrorCode::NotFound, "{}: one of {} ranks, but the {} of rank {} {} missing{}",
+                files_.name(first.file), first.world, missing.size() == 1 ? "file" : "files",
+                fmt::join(missing, ", "), missing.size() == 1 ? "is" : "are",
+                missing.size() == 8 ? " (and perhaps more)" : "");
+  }
+
+  Result<void> check_ranks(std::span<const OptimizerStates> ranks) {
+    const OptimizerStates& first = ranks.front();
+    const std::string& first_name = files_.name(first.file);
+    for (const OptimizerStates& rank : ranks) {
+      const std::string& name = files_.name(rank.file);
+      if (rank.world != first.world || rank.stage != first.stage) {
+        return fail(ErrorCode::Corrupt,
+                    "{}: stage {} with {} partitions, but {}: stage {} with {}: files of two runs",
+                    name, rank.stage, rank.world, first_name, first.stage, first.world);
+      }
+      if (rank.groups.size() != first.groups.size()) {
+        return fail(ErrorCode::Corrupt, "{}: {} groups of parameters, but {} has {}", name,
+                    rank.groups.size(), first_name, first.groups.size());
+      }
+      for (std::size_t g = 0; g < rank.groups.size(); ++g) {
+        if (rank.groups[g].dtype == first.groups[g].dtype) continue;
+        return fail(ErrorCode::Corrupt, "{}: group {} is {}, but {} has it as {}", name, g,
+                    ckfs::name(rank.groups[g].dtype), first_name,
+                    ckfs::name(first.groups[g].dtype));
+      }
+      if (rank.version != first.version && !version_warned_) {
+        version_warned_ = true;
+        warn(name, fmt::format("written by DeepSpeed {}, {} by {}", rank.version, first_name,
+                               first.version));
+      }
+    }
+    return {};
+  }
+
+  /// Ranks beyond the world must be of another one, by what they say themselves.
+  Result<void> check_stale(const DeepSpeedCell& cell, std::int64_t world) {
+    for (const auto& [rank, path] : cell.optimizer) {
+      if (rank < world) continue;
+      CKFS_TRY(const OptimizerStates states, read_optimizer(path));
+      if (states.world == world) {
+        return fail(ErrorCode::Corrupt, "{}: rank {} of {} partitions", path, rank, world);
+      }
+      stale_.push_back(path);
+    }
+    return {};
+  }
+
+  // ---- the grid of model-parallel ranks
+
+  Result<void> check_grid() const {
+    const World& first = worlds_.front();
+    const std::string& file = files_.name(first.model.file);
+    const auto sliced = std::ranges::find_if(
+        tag_.layers, [](const DeepSpeedLayer& layer) { return layer.slice > 0; });
+    if (sliced != tag_.layers.end()) return refuse_slices(sliced->path);
+    if (first.model.tensor_degree.value_or(1) > 1) return refuse_slices(file);
+
+    std::int64_t expected = std::max<std::int64_t>(first.model.model_parallel, 1);
+    if (first.model.pipeline_degree) expected = std::max(expected, *first.model.pipeline_degree);
+    for (std::size_t i = 0; i < worlds_.size(); ++i) {
+      if (worlds_[i].mp == i) continue;
+      return fail(ErrorCode::NotFound, "{}: the files of model-parallel rank {} are missing",
+                  tag_name(tag_), i);
+    }
+    if (std::cmp_less(worlds_.size(), expected)) {
+      return fail(ErrorCode::NotFound,
+                  "{}: one of {} model-parallel ranks, but the files of rank {} are missing", file,
+                  expected, worlds_.size());
+    }
+    if (worlds_.size() == 1) return {};
+    for (const World& world : worlds_) {
+      if (world.model.module) return refuse_slices(files_.name(world.model.file));
+      if (world.ranks.front().stage == first.ranks.front().stage) continue;
+      return fail(ErrorCode::Corrupt, "{}: stage {}, but {} has stage {}",
+                  files_.name(world.ranks.front().file), world.ranks.front().stage,
+                  files_.name(first.ranks.front().file), first.ranks.front().stage);
+    }
+    return {};
+  }
+
+  static Failure refuse_slices(const std::string& path) {
+    return fail(ErrorCode::Unsupported,
+                "{}: slices of tensor parallelism: nothing says how they fit together (a universal "
+                "checkpoint has them joined)",
+                path);
+  }
+
+  // ---- the state dict
+
+  Result<void> assemble() {
+    for (const World& world : worlds_) CKFS_TRY_VOID(dict_.add_buffers(world.model));
+    for (const World& world : worlds_) CKFS_TRY_VOID(add_frozen(world));
+    CKFS_TRY_VOID(add_module_frozen());
+    for (const World& world : worlds_) {
+      CKFS_TRY_VOID(world.partitioned() ? add_partitioned(world) : add_flat(world));
+    }
+    for (const World& world : worlds_) dict_.add_shared(world.model);
+    return {};
+  }
+
+  Result<void> add_frozen(const World& world) {
+    if (world.model.frozen.empty()) return {};
+    if (!world.partitioned()) return dict_.add_frozen(world.model);
+    const DeepSpeedCell& cell = tag_.cells.at(world.mp);
+    std::vector<FileId> models;
+    for (std::uint32_t rank = 0; rank < world.ranks.size(); ++rank) {
+      const auto path = cell.model_ranks.find(rank);
+      if (path == cell.model_ranks.end()) {
+        return fail(ErrorCode::NotFound,
+                    "{}: zero_pp_rank_{}_mp_rank_{:02}_model_states.pt is missing, which has a "
+                    "part of frozen parameter {}",
+                    tag_name(tag_), rank, world.mp, quote(world.model.frozen.front().name));
+      }
+      models.push_back(id(path->second));
+    }
+    return dict_.add_partitioned_frozen(world.model, models);
+  }
+
+  /// What only the module's own state knows. With stage 3 that has placeholders only.
+  Result<void> add_module_frozen() {
+    std::set<std::string_view> known;
+    for (const World& world : worlds_) {
+      for (const ParameterGroup& group : world.groups()) {
+        for (const NamedShape& parameter : group) known.insert(parameter.name);
+      }
+      for (const auto& [alias, origin] : world.model.shared) known.insert(alias);
+    }
+    const auto is_known = [&](std::string_view name) { return known.contains(name); };
+    for (const World& world : worlds_) {
+      if (world.partitioned() || !world.model.module) continue;
+      CKFS_TRY_VOID(dict_.add_module_frozen(world.model.torch, world.model.file,
+                                            *world.model.module, "", is_known));
+    }
+    if (worlds_.size() > 1) return add_layers(known);
+    return {};
+  }
+
+  /// Under a pipeline the module's state is in a file for each layer, under the layer's own names.
+  Result<void> add_layers(const std::set<std::string_view>& known) {
+    constexpr std::string_view kTied = "tied_modules.";
+    for (const DeepSpeedLayer& layer : tag_.layers) {
+      const FileId file = id(layer.path);
+      CKFS_TRY(const TorchFile torch,
+               TorchFile::open(files_, file, ByteRange{0, files_.size(file)}));
+      const std::string prefix = fmt::format("{}.", layer.layer);
+      const auto is_known = [&](std::string_view name) {
+        if (known.contains(name)) return true;
+        // A tied layer's parameters have one name for all its places: tied_modules.<key>.<name>.
+        const std::string own = fmt::format(".{}", name.substr(prefix.size()));
+        return std::ranges::any_of(known, [&](std::string_view other) {
+          return other.starts_with(kTied) && other.ends_with(own);
+        });
+      };
+      CKFS_TRY_VOID(dict_.add_module_frozen(torch, file, torch.root(), prefix, is_known));
+    }
+    return {};
+  }
+
+  /// Of a pipeline's stages the first has the say over a tied parameter.
+  bool take(const World& world, const NamedShape& parameter, Result<void>& result) const {
+    if (&world == &worlds_.front() || !dict_.contains(parameter.name)) return true;
+    if (!parameter.name.starts_with("tied_modules.")) {
+      result = refuse_slices(files_.name(world.model.file));
+    }
+    return false;
+  }
+
+  Result<void> check_group_count(const World& world) const {
+    const OptimizerStates& first = world.ranks.front();
+    if (first.groups.size() == world.groups().size()) return {};
+    return fail(ErrorCode::Corrupt, "{}: {} groups of parameters, but param_shapes has {}",
+                files_.name(first.file), first.groups.size(), world.groups().size());
+  }
+
+  std::vector<Piece> pieces_of(const World& world, std::size_t group) const {
+    std::vector<Piece> pieces;
+    for (const OptimizerStates& rank : world.ranks) {
+      pieces.push_back({rank.file, rank.groups[group].offset, rank.groups[group].numel});
+    }
+    return pieces;
+  }
+
+  static std::uint64_t width(DType dtype) { return static_cast<std::uint64_t>(bits(dtype)) / 8; }
+
+  Result<void> add(const World& world, const NamedShape& parameter, DType dtype,
+                   std::span<const Extent> extents) {
+    Result<void> result;
+    if (!take(world, parameter, result)) return result;
+    const StorageId storage = builder_.add_storage(dtype, parameter.numel, extents);
+    dict_.add_parameter(parameter.name, parameter.shape, storage);
+    return {};
+  }
+
+  // ---- stages 1 and 2
+
+  Result<void> add_flat(const World& world) {
+    CKFS_TRY_VOID(check_group_count(world));
+    std::vector<Extent> extents;
+    for (std::size_t g = 0; g < world.groups().size(); ++g) {
+      const ParameterGroup& group = world.groups()[g];
+      const DType dtype = world.ranks.front().groups[g].dtype;
+      CKFS_TRY(const std::vector<std::int64_t> begins, flat_begins(world, g));
+      const FlatVector flat(pieces_of(world, g), width(dtype));
+      CKFS_TRY_VOID(check_flat(world, g, begins.back(), flat.numel()));
+      for (std::size_t i = 0; i < group.size(); ++i) {
+        extents.clear();
+        flat.append_extents(begins[i], group[i].numel, extents);
+        CKFS_TRY_VOID(add(world, group[i], dtype, extents));
+      }
+    }
+    return {};
+  }
+
+  /// Where each parameter of a group begins, and where the last ends.
+  Result<std::vector<std::int64_t>> flat_begins(const World& world, std::size_t g) const {
+    const ParameterGroup& group = world.groups()[g];
+    const OptimizerStates& first = world.ranks.front();
+    const auto paddings = first.alignment.empty()      ? std::vector<std::int64_t>(group.size(), 0)
+                          : g < first.alignment.size() ? first.alignment[g]
+                                                       : std::vector<std::int64_t>{};
+    if (paddings.size() != group.size()) {
+      return fail(ErrorCode::Corrupt, "{}: group {}: {} alignment paddings for {} parameters",
+                  files_.name(first.file), g, paddings.size(), group.size());
+    }
+    std::vector<std::int64_t> begins = {0};
+    for (std::size_t i = 0; i < group.size(); ++i) {
+      const auto end = checked_add(begins.back(), group[i].numel);
+      const auto next = end ? checked_add(*end, paddings[i]) : std::nullopt;
+      if (!next) {
+        return fail(ErrorCode::Corrupt, "{}: group {}: more elements than there can be",
+                    files_.name(world.model.file), g);
+      }
+      begins.push_back(*next);
+    }
+    return begins;
+  }
+
+  /// Ranks save up to twice-the-world alignment more than the parameters have, never less.
+  Result<void> check_flat(const World& world, std::size_t g, std::int64_t needed,
+                          std::int64_t saved) const {
+    const std::int64_t unit = 2 * static_cast<std::int64_t>(world.ranks.size());
+    if (saved >= needed && partition_numel(saved, unit) == partition_numel(needed, unit)) return {};
+    const std::string& file = files_.name(world.ranks.front().file);
+    if (saved == 0) {
+      return fail(
+          ErrorCode::Unsupported,
+          "{}: group {} is empty on all ranks (its parameters have {} elements): offloaded, "
+          "not in the checkpoint",
+          file, g, needed);
+    }
+    return fail(ErrorCode::Corrupt,
+                "{}: group {}: {} elements on all ranks, but its parameters {} {}", file, g, saved,
+                saved < needed ? "need" : "have only", needed);
+  }
+
+  // ---- stage 3
+
+  Result<void> add_partitioned(const World& world) {
+    CKFS_TRY_VOID(check_group_count(world));
+    const auto count = static_cast<std::int64_t>(world.ranks.size());
+    std::vector<Extent> extents;
+    for (std::size_t g = 0; g < world.groups().size(); ++g) {
+      const ParameterGroup& group = world.groups()[g];
+      const DType dtype = world.ranks.front().groups[g].dtype;
+      const std::vector<Piece> pieces = pieces_of(world, g);
+      std::vector<std::int64_t> begins = {0};
+      for (const NamedShape& parameter : group) {
+        const auto next = checked_add(begins.back(), partition_numel(parameter.numel, count));
+        if (!next) {
+          return fail(ErrorCode::Corrupt, "{}: sub-group {}: more elements than there can be",
+                      files_.name(world.model.file), g);
+        }
+        begins.push_back(*next);
+      }
+      CKFS_TRY_VOID(check_partitioned(world, g, begins.back()));
+      for (std::size_t i = 0; i < group.size(); ++i) {
+        extents.clear();
+        append_partitioned(pieces, width(dtype), begins[i], group[i].numel, extents);
+        CKFS_TRY_VOID(add(world, group[i], dtype, extents));
+      }
+    }
+    return {};
+  }
+
+  Result<void> check_partitioned(const World& world, std::size_t g, std::int64_t expected) const {
+    for (const OptimizerStates& rank : world.ranks) {
+      const std::int64_t saved = rank.groups[g].numel;
+      if (saved == expected) continue;
+      const std::string& file = files_.name(rank.file);
+      if (saved == 0) {
+        return fail(
+            ErrorCode::Unsupported,
+            "{}: sub-group {} is empty (its parameters have {} elements here): offloaded to "
+            "NVMe, not in the checkpoint",
+            file, g, expected);
+      }
+      return fail(ErrorCode::Corrupt, "{}: sub-group {} has {} elements, its parameters {}", file,
+                  g, saved, expected);
+    }
+    return {};
+  }
+
+  // ---- what people are told
+
+  void finish() {
+    const ZeroCounts counts = std::move(dict_).finish();
+    const World& first = worlds_.front();
+    const OptimizerStates& rank = first.ranks.front();
+    builder_.add_fact("tag", tag_name(tag_));
+    if (!other_tags_.empty()) builder_.add_fact("other tags", first_of(other_tags_));
+    builder_.add_fact("ZeRO stage", std::to_string(rank.stage));
+    builder_.add_fact("world size", std::to_string(first.ranks.size()));
+    if (worlds_.size() > 1) builder_.add_fact("pipeline stages", std::to_string(worlds_.size()));
+    if (!rank.version.empty()) builder_.add_fact("written by", "DeepSpeed " + rank.version);
+    add_count_facts(builder_, counts, tag_bytes());
+    for (const std::string& path : stale_) {
+      builder_.add_note(path, "of a larger world that was there before; left out");
+    }
+    if (!stale_.empty()) {
+      spdlog::warn("{}: files of a larger world that was there before are left out: {}",
+                   tag_name(tag_), first_of(stale_));
+    }
+    if (!counts.module_frozen.empty()) {
+      spdlog::warn(
+          "{}: {} tensors are in the module's state only (frozen parameters); zero_to_fp32 drops "
+          "them, so do the views unless @frozen=module: {}",
+          tag_name(tag_), counts.module_frozen.size(), first_of(counts.module_frozen));
+    }
+  }
+
+  std::uint64_t tag_bytes() const {
+    std::uint64_t sum = 0;
+    for (const TreeFile& file : tree_.files) {
+      if (file.path.starts_with(tag_.prefix)) sum += files_.size(id(file.path));
+    }
+    return sum;
+  }
+
+  const SourceTree& tree_;
+  SourceFiles& files_;
+  const OpenCheckpointOptions& options_;
+  CatalogBuilder builder_;
+  ZeroStateDict dict_;
+  const FileTable* table_ = nullptr;  // in open()
+
+  DeepSpeedTag tag_;
+  std::vector<std::string> other_tags_;
+  std::vector<World> worlds_;  // by model-parallel rank
+  std::vector<std::string> stale_;
+  bool version_warned_ = false;
+};
+
+}  // namespace
+
+bool is_deepspeed_zero(const SourceTree& tree, const OpenCheckpointOptions& options) {
+  if (tree.single_file) return false;
+  const std::vector<DeepSpeedTag> tags = find_deepspeed_tags(tree);
+  const auto is_zero = [](const DeepSpeedTag& tag) {
+    return !tag.experts.empty() || !tag.splits.empty() ||
+           std::ranges::any_of(tag.cells,
+                               [](const auto& cell) { return !cell.second.optimizer.empty(); });
+  };
+  // A universal checkpoint is usually made beside the one it was made of; only its tag tells.
+  return std::ranges::any_of(tags, is_zero) && !find_universal_tags(tree).contains(options.tag);
+}
+
+Result<std::shared_ptr<const Catalog>> open_deepspeed_zero(const SourceTree& tree,
+                                                           SourceFiles& files,
+                                                           const OpenCheckpointOptions& options) {
+  if (!options.key.empty()) {
+    return fail(ErrorCode::InvalidArgument, "{}: a DeepSpeed checkpoint takes no key", tree.name);
+  }
+  return Opener(tree, files, options).open();
+}
+
+}  // namespace ckfs

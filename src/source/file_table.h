@@ -1,0 +1,35 @@
+// The files of a source tree, registered: from a path to the number by which they are read.
+#pragma once
+
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "base/byte_source.h"
+#include "base/error.h"
+#include "io/source_files.h"
+#include "source/catalog.h"
+#include "source/source_tree.h"
+
+namespace ckfs {
+
+/// Immutable. The tree must outlive it.
+class FileTable {
+ public:
+  /// Registers every file of `tree` with `files`, and has `builder` show it in the view `source`
+  /// and note what listing passed over.
+  /// Errors: NotFound, Io.
+  static Result<FileTable> create(const SourceTree& tree, SourceFiles& files,
+                                  CatalogBuilder& builder);
+
+  /// `path` as in TreeFile.
+  std::optional<FileId> find(std::string_view path) const;
+
+ private:
+  explicit FileTable(const SourceTree& tree) : tree_(&tree) {}
+
+  const SourceTree* tree_;
+  std::vector<FileId> ids_;  // of tree_->files
+};
+
+}  // namespace ckfs

@@ -1,0 +1,137 @@
+// A training run puts config.json where its framework likes: beside the tag (Trainer), beside the
+// one file, or nowhere. Only the directory itself is looked at, never what lies below: below a
+// training run's output lie other checkpoints. Without config.json nothing is shown, for then the
+// directory is not a model's and its other files are anybody's.
+#include "source/model_directory.h"
+
+#include <algorithm>
+#include <array>
+#include <system_error>
+
+#include "format/json_text.h"
+#include "source/file_role.h"
+#include "source/header_loader.h"
+
+namespace ckfs {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kConfig = "config.json";
+constexpr std::size_t kMaxSideFiles = 1000;
+
+/// What trainers leave beside a model that is no part of it.
+constexpr std::array<std::string_view, 6> kTrainingFiles = {
+    "latest",           "latest_universal",   "zero_to_fp32.py",
+    "zero_to_torch.py", "trainer_state.json", "latest_checkpointed_iteration.txt"};
+
+bool is_side_file(std::string_view name) {
+  return !name.starts_with('.') && !name.ends_with(".pkl") && role_of(name) == FileRole::Side &&
+         std::find(kTrainingFiles.begin(), kTrainingFiles.end(), name) == kTrainingFiles.end();
+}
+
+struct Candidate {
+  std::string name;
+  fs::path location;
+};
+
+/// config.json and the side files of a directory, without what lies below it; by name.
+Result<std::vector<Candidate>> list_model_files(const fs::path& directory) {
+  std::vector<Candidate> found;
+  std::error_code error;
+  fs::directory_iterator entry(directory, error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (name != kConfig && !is_side_file(name)) continue;
+    std::error_code ignored;
+    if (entry->is_regular_file(ignored)) found.push_back({name, entry->path()});
+    if (found.size() > kMaxSideFiles) {
+      return fail(ErrorCode::Unsupported, "{}: more than {} files beside config.json",
+                  directory.string(), kMaxSideFiles);
+    }
+  }
+  if (error) return system_failure(error.value(), directory.string(), "cannot list");
+  std::sort(found.begin(), found.end(),
+            [](const Candidate& a, const Candidate& b) { return a.name < b.name; });
+  return found;
+}
+
+class Finder {
+ public:
+  Finder(SourceFiles& files, CatalogBuilder& builder) : files_(files), builder_(builder) {}
+
+  Result<ModelDirectory> in_tree(const SourceTree& tree, const FileTable& table) {
+    for (const TreeFile& file : tree.files) {
+      if (file.path.find('/') != std::string::npos) continue;
+      CKFS_TRY_VOID(take(file.path, table.find(file.path).value()));
+    }
+    return std::move(model_);
+  }
+
+  Result<ModelDirectory> outside(const fs::path& directory) {
+    CKFS_TRY(const std::vector<Candidate> candidates, list_model_files(directory));
+    const bool is_model = std::any_of(candidates.begin(), candidates.end(),
+                                      [](const Candidate& file) { return file.name == kConfig; });
+    if (!is_model) return std::move(model_);
+    for (const Candidate& file : candidates) {
+      CKFS_TRY(const FileId id, files_.add(file.name, file.location));
+      const Fingerprint& fingerprint = files_.fingerprint(id);
+      builder_.saw_file(file.name, fingerprint.size, fingerprint.mtime_ns);
+      CKFS_TRY_VOID(take(file.name, id));
+    }
+    return std::move(model_);
+  }
+
+ private:
+  Result<void> take(const std::string& name, FileId file) {
+    if (name == kConfig) return take_config(file);
+    if (is_side_file(name)) model_.side_files.push_back({name, file});
+    return {};
+  }
+
+  Result<void> take_config(FileId file) {
+    CKFS_TRY(model_.config, read_text(files_, file, kMaxConfig));
+    // The view's edit can fail where reading cannot (a key twice); better now than at a read.
+    CKFS_TRY_VOID(dense_config(*model_.config, "bfloat16", kConfig));
+    CKFS_TRY(const auto quantization, find_quantization(*model_.config, kConfig));
+    if (quantization) {
+      builder_.add_obstacle(std::string(kConfig),
+                            fmt::format("quantized by {}, which is decoded only from safetensors",
+                                        quantization->method));
+    }
+    return {};
+  }
+
+  SourceFiles& files_;
+  CatalogBuilder& builder_;
+  ModelDirectory model_;
+};
+
+}  // namespace
+
+Result<ModelDirectory> find_model_directory(const SourceTree& tree, const FileTable& table,
+                                            SourceFiles& files, CatalogBuilder& builder,
+                                            const OpenCheckpointOptions& options,
+                                            const std::optional<fs::path>& beside) {
+  Finder finder(files, builder);
+  if (options.config) {
+    CKFS_TRY(ModelDirectory model, finder.outside(*options.config));
+    if (!model.config) {
+      return fail(ErrorCode::NotFound, "{}: no {} there", options.config->string(), kConfig);
+    }
+    return model;
+  }
+  if (!tree.single_file && tree.find(kConfig) != nullptr) return finder.in_tree(tree, table);
+  std::error_code ignored;
+  if (!beside || !fs::is_regular_file(*beside / kConfig, ignored)) return ModelDirectory{};
+  return finder.outside(*beside);
+}
+
+std::optional<fs::path> directory_above(const SourceTree& tree) {
+  std::error_code error;
+  const fs::path root = fs::canonical(tree.root, error);
+  if (error) return std::nullopt;
+  return root.parent_path();
+}
+
+}  // namespace ckfs

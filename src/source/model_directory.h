@@ -1,0 +1,30 @@
+// Where a training checkpoint's config.json and tokenizer are, and what a view shows of them.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+
+#include "base/error.h"
+#include "io/source_files.h"
+#include "source/catalog.h"
+#include "source/file_table.h"
+#include "source/open_checkpoint.h"
+#include "source/source_tree.h"
+
+namespace ckfs {
+
+/// Looks for config.json in the directory that `options` name, else at the top of the tree, else in
+/// `beside`. Where there is one, the files there that belong to a model are its side files; where
+/// there is none, the result is empty. Quantization that config.json tells of becomes an obstacle
+/// of `builder`: what a training checkpoint stores is not decoded. Errors: NotFound (options.config
+/// has no config.json), Corrupt, Io.
+Result<ModelDirectory> find_model_directory(
+    const SourceTree& tree, const FileTable& table, SourceFiles& files, CatalogBuilder& builder,
+    const OpenCheckpointOptions& options,
+    const std::optional<std::filesystem::path>& beside = std::nullopt);
+
+/// The directory that holds the tree's root: `beside` of a tree that is itself only a part of a
+/// checkpoint (a tag, a framework's folder). nullopt where that cannot be told.
+std::optional<std::filesystem::path> directory_above(const SourceTree& tree);
+
+}  // namespace ckfs

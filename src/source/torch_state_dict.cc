@@ -1,0 +1,192 @@
+// There is no standard for what a training checkpoint looks like, only habits. A usual key counts
+// before tensors at the top level, because a checkpoint may have a stray tensor there (a random
+// state), while a state dict has no dictionary of tensors under the name "state_dict".
+//
+// Nodes of a pickle are shared and may form circles, so nothing here walks deeper than two levels.
+#include "source/torch_state_dict.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <optional>
+
+#include "format/json_scan.h"
+
+namespace ckfs {
+namespace {
+
+constexpr std::array<std::string_view, 4> kUsualKeys = {"state_dict", "model", "module",
+                                                        "model_state_dict"};
+constexpr std::array<std::string_view, 9> kTrainingKeys = {
+    "optimizer",    "optimizers",    "optim",      "optimizer_states", "optimizer_state_dict",
+    "lr_scheduler", "lr_schedulers", "dataloader", "dataloaders"};
+constexpr std::size_t kMaxNotes = 100;
+constexpr std::size_t kNamesInMessage = 8;
+
+std::string key_of(const Pickle& pickle, NodeId key) {
+  if (const auto text = pickle.string(key)) return std::string(*text);
+  if (const auto number = pickle.integer(key)) return std::to_string(*number);
+  return {};
+}
+
+/// What a value that is no tensor is, for people.
+std::string kind_of(const Pickle& pickle, NodeId node) {
+  switch (pickle.kind(node)) {
+    case NodeKind::None:
+      return "None";
+    case NodeKind::Bool:
+    case NodeKind::Int:
+    case NodeKind::Float:
+      return "a number";
+    case NodeKind::String:
+      return "a string";
+    case NodeKind::Bytes:
+      return "bytes";
+    case NodeKind::List:
+    case NodeKind::Tuple:
+    case NodeKind::Set:
+      return "a list";
+    case NodeKind::Dict:
+      return "a dictionary";
+    case NodeKind::Global:
+      return "a class";
+    case NodeKind::PersistentId:
+      return "a storage";
+    case NodeKind::Call: {
+      if (pickle.is_mapping(node)) return "a dictionary";
+      const Pickle::GlobalName global = pickle.global(pickle.callable(node));
+      return fmt::format("an object of {}", quote(fmt::format("{}.{}", global.module,  //
+                                                              global.name)));
+    }
+  }
+  return "an object";
+}
+
+class Finder {
+ public:
+  Finder(const TorchFile& torch, const std::string& file_name)
+      : torch_(torch), pickle_(torch.pickle()), file_name_(file_name) {}
+
+  Result<TorchStateDict> find(std::string_view key) {
+    const NodeId root = pickle_.root();
+    if (!key.empty()) {
+      CKFS_TRY(const NodeId node, descend(root, key));
+      return take(node);
+    }
+    for (const std::string_view usual : kUsualKeys) {
+      const auto node = pickle_.find(root, usual);
+      if (!node || !has_tensors(*node)) continue;
+      for (const DictItem& item : pickle_.mapping(root)) {
+        if (item.value != *node) note(key_of(pickle_, item.key), item.value, "beside the tensors");
+      }
+      return take(*node);
+    }
+    return take(root);
+  }
+
+ private:
+  bool has_tensors(NodeId mapping) const {
+    if (!pickle_.is_mapping(mapping)) return false;
+    const std::vector<DictItem> items = pickle_.mapping(mapping);
+    return std::ranges::any_of(items,
+                               [&](const DictItem& item) { return torch_.is_tensor(item.value); });
+  }
+
+  /// A key may contain dots itself, so the whole rest is tried before its first part.
+  Result<NodeId> descend(NodeId node, std::string_view key) const {
+    const std::string_view whole = key;
+    while (!key.empty()) {
+      if (const auto last = pickle_.find(node, key)) return *last;
+      const std::size_t dot = key.find('.');
+      if (dot == std::string_view::npos) break;
+      const auto next = pickle_.find(node, key.substr(0, dot));
+      if (!next) break;
+      node = *next;
+      key.remove_prefix(dot + 1);
+    }
+    return fail(ErrorCode::InvalidArgument, "{}: no key {} (it has {})", file_name_, quote(whole),
+                keys_of(pickle_.root()));
+  }
+
+  std::string keys_of(NodeId mapping) const {
+    std::vector<std::string> names;
+    for (const DictItem& item : pickle_.mapping(mapping)) {
+      if (names.size() == kNamesInMessage) {
+        names.emplace_back("...");
+        break;
+      }
+      names.push_back(quote(key_of(pickle_, item.key)));
+    }
+    return names.empty() ? "no keys" : fmt::format("{}", fmt::join(names, ", "));
+  }
+
+  Result<TorchStateDict> take(NodeId node) {
+    if (!pickle_.is_mapping(node)) {
+      return fail(ErrorCode::Unsupported, "{}: {}, no dictionary of tensors", file_name_,
+                  torch_.is_tensor(node) ? "a tensor without a name" : kind_of(pickle_, node));
+    }
+    const bool flat = has_tensors(node);
+    for (const DictItem& item : pickle_.mapping(node)) {
+      const std::string name = key_of(pickle_, item.key);
+      if (torch_.is_tensor(item.value)) {
+        add(name, item.value);
+      } else if (!flat && !is_training_state(name) && has_tensors(item.value)) {
+        for (const DictItem& inner : pickle_.mapping(item.value)) {
+          add_or_note(name + "." + key_of(pickle_, inner.key), inner.value);
+        }
+      } else {
+        note(name, item.value, "no tensor");
+      }
+    }
+    if (found_.tensors.empty()) {
+      return fail(ErrorCode::Unsupported, "{}: no tensors in it (its keys: {})", file_name_,
+                  keys_of(node));
+    }
+    return std::move(found_);
+  }
+
+  void add_or_note(const std::string& name, NodeId node) {
+    if (torch_.is_tensor(node)) {
+      add(name, node);
+    } else {
+      note(name, node, "no tensor");
+    }
+  }
+
+  /// A key that comes twice has its first place and its last value.
+  void add(const std::string& name, NodeId node) {
+    const auto [place, is_new] = places_.emplace(name, found_.tensors.size());
+    if (is_new) {
+      found_.tensors.push_back({name, node});
+    } else {
+      found_.tensors[place->second].node = node;
+    }
+  }
+
+  void note(const std::string& name, NodeId node, std::string_view why) {
+    if (found_.notes.size() < kMaxNotes) {
+      found_.notes.push_back({name, fmt::format("{} ({}); left out", why, kind_of(pickle_, node))});
+    } else if (found_.notes.size() == kMaxNotes) {
+      found_.notes.push_back({file_name_, "more values that are no tensors; left out"});
+    }
+  }
+
+  const TorchFile& torch_;
+  const Pickle& pickle_;
+  const std::string& file_name_;
+  TorchStateDict found_;
+  std::map<std::string, std::size_t> places_;
+};
+
+}  // namespace
+
+Result<TorchStateDict> find_state_dict(const TorchFile& torch, std::string_view key,
+                                       const std::string& file_name) {
+  return Finder(torch, file_name).find(key);
+}
+
+bool is_training_state(std::string_view name) {
+  return std::ranges::find(kTrainingKeys, name) != kTrainingKeys.end();
+}
+
+}  // namespace ckfs

@@ -1,0 +1,266 @@
+// Torch files and DCP checkpoints that torch wrote: names, shapes, dtypes and bytes of every
+// tensor.
+#include <fstream>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "source/open_checkpoint.h"
+#include "support/naive_view.h"
+#include "support/sha256.h"
+#include "support/temporary_directory.h"
+
+namespace ckfs {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+const fs::path kCases = fs::path(CKFS_TEST_DATA) / "torch";
+
+std::vector<std::string> case_names() {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(kCases)) {
+    if (entry.is_directory()) names.push_back(entry.path().filename());
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+json expected_tensors(const std::string& name) {
+  std::ifstream file(kCases / name / "expected.json");
+  return json::parse(file)["tensors"]["safetensors"];
+}
+
+struct Opened {
+  std::unique_ptr<SourceFiles> files;
+  std::shared_ptr<const Catalog> catalog;
+};
+
+Opened open(const fs::path& path, const OpenCheckpointOptions& options = {}) {
+  Opened opened;
+  opened.files = SourceFiles::create({.engine = IoEngine::Pread}).value();
+  auto catalog = open_checkpoint(path, *opened.files, options);
+  EXPECT_TRUE(catalog) << catalog.error().message();
+  if (catalog) opened.catalog = *catalog;
+  return opened;
+}
+
+std::string error_of(const fs::path& path, const OpenCheckpointOptions& options = {}) {
+  const auto files = SourceFiles::create({.engine = IoEngine::Pread}).value();
+  const auto catalog = open_checkpoint(path, *files, options);
+  return catalog ? "(no error)" : catalog.error().message();
+}
+
+OpenCheckpointOptions with_key(std::string key) {
+  return {.tag = {}, .key = std::move(key), .config = {}};
+}
+
+std::vector<std::string> names_of(const Catalog& catalog) {
+  std::vector<std::string> names;
+  for (const TensorId id : catalog.shards()[0].tensors) {
+    names.emplace_back(catalog.tensor(id).name);
+  }
+  return names;
+}
+
+std::map<std::string, std::string> notes_of(const Catalog& catalog) {
+  std::map<std::string, std::string> notes;
+  for (const Note& note : catalog.notes()) notes[note.subject] = note.text;
+  return notes;
+}
+
+void expect_tensors(const Opened& opened, const json& expected) {
+  const Catalog& catalog = *opened.catalog;
+  EXPECT_FALSE(catalog.mirrors_shards());
+  ASSERT_EQ(catalog.shards().size(), 1U);
+  EXPECT_EQ(catalog.shards()[0].tensors.size(), expected.size());
+  for (const TensorId id : catalog.shards()[0].tensors) {
+    const StoredTensor& tensor = catalog.tensor(id);
+    const std::string name(tensor.name);
+    ASSERT_TRUE(expected.contains(name)) << name;
+    const json& want = expected[name];
+    EXPECT_EQ(ckfs::name(catalog.storage(tensor).dtype), std::string(want["dtype"])) << name;
+    EXPECT_EQ(std::vector(tensor.shape.begin(), tensor.shape.end()),
+              want["shape"].get<std::vector<std::int64_t>>())
+        << name;
+    const auto bytes = naive_tensor(catalog, *opened.files, TensorExpr::stored(catalog, id));
+    ASSERT_TRUE(bytes) << bytes.error().message();
+    EXPECT_EQ(sha256(*bytes), std::string(want["sha256"])) << name;
+  }
+}
+
+class GoldenTorch : public testing::TestWithParam<std::string> {};
+
+TEST_P(GoldenTorch, HasTheTensorsOfTorch) {
+  expect_tensors(open(kCases / GetParam() / "source"), expected_tensors(GetParam()));
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, GoldenTorch, testing::ValuesIn(case_names()), [](const auto& test) {
+  std::string name = test.param;
+  std::ranges::replace_if(name, [](unsigned char c) { return !std::isalnum(c); }, '_');
+  return name;
+});
+
+TEST(OpenTorchFile, AFileIsACheckpointWhateverItsName) {
+  const TemporaryDirectory directory;
+  for (const std::string name : {"legacy.pt", "pytorch_model.bin"}) {
+    const fs::path copy = directory / ("no-ending-" + name.substr(0, 3));
+    fs::copy(kCases / "written-by-torch-1.13" / "source" / name, copy);
+    const Opened opened = open(copy);
+    EXPECT_EQ(opened.catalog->kind(), "torch_file");
+    expect_tensors(opened, expected_tensors("written-by-torch-1.13"));
+  }
+}
+
+TEST(OpenTorchFile, SharedTensorsAreAliasesAndViewsKeepTheirOwnRuns) {
+  const Opened opened = open(kCases / "zip-views" / "source");
+  const Catalog& catalog = *opened.catalog;
+  const auto named = [&](std::string_view name) -> const StoredTensor& {
+    return catalog.tensor(catalog.find(name).value());
+  };
+  EXPECT_TRUE(named("alias").alias);
+  EXPECT_EQ(named("alias").storage, named("base").storage);
+  EXPECT_FALSE(named("row").alias);
+  EXPECT_THAT(named("row").boxes, IsEmpty());  // row 3 of 11 x 13
+  const Extent base = catalog.storage(named("base")).extents[0];
+  const Extent row = catalog.storage(named("row")).extents[0];
+  EXPECT_EQ(row.offset, base.offset + 3 * 13 * 4);
+  EXPECT_EQ(row.nbytes, 13U * 4);
+  EXPECT_EQ(named("transposed").boxes.size(), 1U);
+  EXPECT_EQ(named("transposed").storage, named("base").storage);
+  EXPECT_FALSE(named("transposed").alias);
+}
+
+TEST(OpenTorchFile, AWrappedStateDictIsFoundAndTheRestNamed) {
+  const fs::path file = kCases / "zip-wrapped-training-checkpoint" / "source" / "checkpoint.ckpt";
+  const Opened opened = open(file);
+  EXPECT_THAT(names_of(*opened.catalog),
+              ElementsAre("module.a.weight", "module.a.bias", "module.b"));
+  EXPECT_THAT(notes_of(*opened.catalog)["epoch"], HasSubstr("a number"));
+  EXPECT_THAT(notes_of(*opened.catalog)["args"], HasSubstr("argparse.Namespace"));
+  EXPECT_THAT(notes_of(*opened.catalog)["optimizer"], HasSubstr("a dictionary"));
+}
+
+TEST(OpenTorchFile, AKeyChoosesADictionary) {
+  const fs::path file = kCases / "zip-wrapped-training-checkpoint" / "source" / "checkpoint.ckpt";
+  EXPECT_THAT(names_of(*open(file, with_key("state_dict")).catalog),
+              ElementsAre("module.a.weight", "module.a.bias", "module.b"));
+  const Opened moments = open(file, with_key("optimizer.state"));
+  EXPECT_THAT(names_of(*moments.catalog), testing::Contains("0.exp_avg"));
+  EXPECT_THAT(error_of(file, with_key("weights")),
+              HasSubstr(R"(checkpoint.ckpt: no key "weights" (it has "epoch")"));
+  EXPECT_THAT(error_of(file, with_key("epoch")), HasSubstr("a number, no dictionary of tensors"));
+}
+
+TEST(OpenTorchFile, ConfigBesideAFileMakesAModelDirectory) {
+  const TemporaryDirectory directory;
+  fs::copy(kCases / "zip-crc-zero" / "source" / "pytorch_model.bin", directory / "model.pt");
+  EXPECT_FALSE(open(directory / "model.pt").catalog->model().config);
+  directory.write("config.json", R"({"architectures": ["X"]})");
+  directory.write("vocab.txt", "a");
+  directory.write("optimizer.pt", "not looked at");
+  for (const fs::path& path : {directory / "model.pt", directory.path()}) {
+    const Opened opened = open(path);
+    EXPECT_THAT(opened.catalog->model().config.value_or(""), HasSubstr("architectures"));
+    ASSERT_EQ(opened.catalog->model().side_files.size(), 1U);
+    EXPECT_EQ(opened.catalog->model().side_files[0].path, "vocab.txt");
+  }
+}
+
+TEST(OpenTorchFile, AQuantizedModelIsNotShownAsIfItWereNone) {
+  const TemporaryDirectory directory;
+  fs::copy(kCases / "zip-crc-zero" / "source" / "pytorch_model.bin", directory / "model.pt");
+  directory.write("config.json", R"({"quantization_config": {"quant_method": "gptq"}})");
+  const Opened opened = open(directory.path());
+  ASSERT_EQ(opened.catalog->obstacles().size(), 1U);
+  EXPECT_THAT(opened.catalog->obstacles()[0].reason, HasSubstr("gptq"));
+}
+
+TEST(OpenTorchFile, SeveralFilesWithoutAnIndexAreOnlyTakenAsASeries) {
+  const fs::path source = kCases / "sharded-bin" / "source";
+  const TemporaryDirectory directory;
+  fs::copy(source, directory / "series", fs::copy_options::recursive);
+  fs::remove(directory / "series" / "pytorch_model.bin.index.json");
+  expect_tensors(open(directory / "series"), expected_tensors("sharded-bin"));
+  fs::remove(directory / "series" / "pytorch_model-00003-of-00007.bin");
+  EXPECT_THAT(error_of(directory / "series"), HasSubstr("number 3 of 7 is missing"));
+
+  fs::create_directory(directory / "two");
+  fs::copy(source / "pytorch_model-00001-of-00007.bin", directory / "two" / "a.pt");
+  fs::copy(source / "pytorch_model-00002-of-00007.bin", directory / "two" / "b.pt");
+  EXPECT_THAT(error_of(directory / "two"), HasSubstr("several torch files: a.pt, b.pt"));
+  fs::rename(directory / "two" / "b.pt", directory / "two" / "optimizer.pt");
+  EXPECT_EQ(error_of(directory / "two"), "(no error)");
+}
+
+TEST(OpenTorchFile, AnIndexMustBeTrue) {
+  const TemporaryDirectory directory;
+  const fs::path model = directory / "model";
+  fs::copy(kCases / "sharded-bin" / "source", model, fs::copy_options::recursive);
+  const std::string index = "model/pytorch_model.bin.index.json";
+  const std::string first = "pytorch_model-00001-of-00007.bin";
+  directory.write(index, R"({"weight_map": {"layer.0.w": ")" + first + R"("}})");
+  EXPECT_EQ(error_of(model), "(no error)");
+  directory.write(index, R"({"weight_map": {"absent": ")" + first + R"("}})");
+  EXPECT_THAT(error_of(model), HasSubstr(R"(tensor "absent": in pytorch_model.bin.index.json)"));
+  directory.write(index, R"({"weight_map": {"layer.0.w": "gone.bin"}})");
+  EXPECT_THAT(error_of(model), HasSubstr(R"(names "gone.bin", which is absent)"));
+}
+
+TEST(OpenTorchDcp, ShardsAlongTheFirstDimensionAreOneStorage) {
+  const Opened opened = open(kCases / "dcp-fsdp2-w2" / "source");
+  const Catalog& catalog = *opened.catalog;
+  EXPECT_EQ(catalog.kind(), "torch_dcp");
+  const StoredTensor& tensor = catalog.tensor(catalog.find("layers.2.w0").value());
+  EXPECT_THAT(tensor.boxes, IsEmpty());
+  EXPECT_EQ(catalog.storage(tensor).extents.size(), 2U);
+  EXPECT_THAT(notes_of(catalog)["train_state.step"], HasSubstr("no tensor"));
+}
+
+TEST(OpenTorchDcp, AGridIsOneBoxForEachChunk) {
+  const Opened opened = open(kCases / "dcp-hsdp-w4" / "source");
+  std::size_t boxes = 0;
+  for (const StoredTensor& tensor : opened.catalog->tensors()) {
+    boxes = std::max(boxes, tensor.boxes.size());
+  }
+  EXPECT_EQ(boxes, 4U);
+}
+
+TEST(OpenTorchDcp, TheOptimizersFolderIsNotTheModels) {
+  const fs::path source = kCases / "dcp-accelerate-fsdp-folders-w2" / "source";
+  EXPECT_THAT(names_of(*open(source).catalog), testing::Each(testing::StartsWith("model.")));
+  EXPECT_THAT(names_of(*open(source, with_key("model")).catalog), testing::Contains("counter"));
+  EXPECT_THAT(error_of(source, with_key("mode")), HasSubstr("no tensors below the key"));
+  EXPECT_THAT(error_of(source / "optimizer_0"), HasSubstr("no tensors"));
+}
+
+TEST(OpenTorchDcp, AMissingPartIsNamed) {
+  const TemporaryDirectory directory;
+  const fs::path copy = directory / "dcp";
+  fs::copy(kCases / "dcp-fsdp2-w2" / "source", copy, fs::copy_options::recursive);
+  fs::resize_file(copy / "__1_0.distcp", 5000);
+  EXPECT_THAT(error_of(copy), HasSubstr("__1_0.distcp: tensor "));
+  fs::remove(copy / "__1_0.distcp");
+  EXPECT_THAT(error_of(copy), HasSubstr("__1_0.distcp: missing"));
+}
+
+TEST(OpenCheckpointOptions, AreRefusedWhereTheyMeanNothing) {
+  const OpenCheckpointOptions tag{.tag = "step", .key = {}, .config = {}};
+  EXPECT_THAT(error_of(kCases / "zip-views" / "source", tag), HasSubstr("have tags"));
+  EXPECT_THAT(error_of(kCases / "dcp-fsdp2-w2" / "source", tag), HasSubstr("have tags"));
+  const fs::path zero = kCases / ".." / "deepspeed";
+  EXPECT_THAT(error_of(zero / "zero2-bf16-w2" / "source", with_key("x")), HasSubstr("no key"));
+  EXPECT_THAT(error_of(zero / "universal-from-zero2-w2" / "source", with_key("x")),
+              HasSubstr("no key"));
+  EXPECT_THAT(error_of(kCases / ".." / "hf" / "llama-bf16" / "source", tag), HasSubstr("no tag"));
+  const OpenCheckpointOptions config{.tag = {}, .key = {}, .config = kCases};
+  EXPECT_THAT(error_of(kCases / "zip-views" / "source", config), HasSubstr("no config.json there"));
+}
+
+}  // namespace
+}  // namespace ckfs

@@ -21,7 +21,7 @@ function(ckfs_python_suite folder timeout)
   endforeach()
 endfunction()
 
-ckfs_python_suite(golden 600 ${CKFS_PYTHON})
+ckfs_python_suite(golden 1200 ${CKFS_PYTHON})
 ckfs_python_suite(support 300 ${CKFS_PYTHON})
 ckfs_python_suite(cli 600 ${CKFS_PYTHON})
 if(sanitizer)

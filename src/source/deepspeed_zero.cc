@@ -15,13 +15,12 @@
 #include "base/checked.h"
 #include "format/json_scan.h"
 #include "source/deepspeed_names.h"
-#include "source/deepspeed_states.h"
 #include "source/deepspeed_tag.h"
 #include "source/file_table.h"
 #include "source/model_directory.h"
-#include "source/parallel.h"
 #include "source/zero_layout.h"
 #include "source/zero_state_dict.h"
+#include "source/zero_world.h"
 
 namespace ckfs {
 namespace {
@@ -33,19 +32,6 @@ std::string first_of(std::span<const std::string> names) {
   return fmt::format("{}{}", fmt::join(names.first(shown), ", "),
                      shown < names.size() ? fmt::format(" and {} more", names.size() - shown) : "");
 }
-
-/// All ranks of one model-parallel rank: a world of its own.
-struct World {
-  std::uint32_t mp = 0;
-  ModelStates model;
-  std::optional<OldShapes> old_shapes;  // where model.parameters is absent
-  std::vector<OptimizerStates> ranks;
-
-  const std::vector<ParameterGroup>& groups() const {
-    return model.parameters ? *model.parameters : old_shapes->parameters;
-  }
-  bool partitioned() const { return ranks.front().stage == 3; }
-};
 
 class Opener {
  public:
@@ -61,7 +47,7 @@ class Opener {
     table_ = &table;
     CKFS_TRY_VOID(choose());
     CKFS_TRY_VOID(refuse_foreign_files());
-    for (const auto& [mp, cell] : tag_.cells) CKFS_TRY_VOID(read_world(mp, cell));
+    CKFS_TRY_VOID(read_worlds());
     CKFS_TRY_VOID(check_grid());
     CKFS_TRY_VOID(assemble());
     CKFS_TRY(ModelDirectory model,
@@ -74,11 +60,6 @@ class Opener {
 
  private:
   FileId id(const std::string& path) const { return table_->find(path).value(); }
-
-  void warn(const std::string& subject, const std::string& text) {
-    spdlog::warn("{}: {}", subject, text);
-    builder_.add_note(subject, text);
-  }
 
   Result<void> choose() {
     std::vector<DeepSpeedTag> tags = find_deepspeed_tags(tree_);
@@ -112,54 +93,22 @@ class Opener {
     return {};
   }
 
-  // ---- reading a world
-
-  Result<void> read_world(std::uint32_t mp, const DeepSpeedCell& cell) {
-    if (!worlds_.empty() && is_stale_cell(mp)) {
-      for (const auto& [rank, path] : cell.optimizer) stale_.push_back(path);
-      return {};
-    }
-    if (cell.optimizer.empty()) {
-      return fail(ErrorCode::NotFound, "{}: no *_optim_states.pt of model-parallel rank {}",
-                  tag_name(tag_), mp);
-    }
-    CKFS_TRY(OptimizerStates first, read_optimizer(cell.optimizer.begin()->second));
-    CKFS_TRY_VOID(check_complete(cell, first));
-    std::vector<OptimizerStates> ranks(static_cast<std::size_t>(first.world));
-    ranks.front() = std::move(first);
-    CKFS_TRY_VOID(run_parallel(ranks.size() - 1, [&](std::size_t i) -> Result<void> {
-      CKFS_TRY(ranks[i + 1], read_optimizer(cell.optimizer.at(static_cast<std::uint32_t>(i + 1))));
-      return {};
-    }));
-    CKFS_TRY_VOID(check_ranks(ranks));
-    CKFS_TRY_VOID(check_stale(cell, ranks.front().world));
-
-    const bool partitioned = ranks.front().stage == 3;
-    const auto path = model_file(cell, partitioned);
-    if (!path) {
-      return fail(ErrorCode::NotFound, "{}: no {} beside the optimizer's files", tag_name(tag_),
-                  partitioned ? fmt::format("zero_pp_rank_0_mp_rank_{:02}_model_states.pt", mp)
-                              : fmt::format("mp_rank_{:02}_model_states.pt", mp));
-    }
-    CKFS_TRY(ModelStates model, read_model_states(files_, id(*path)));
-    if (model.has_experts) {
-      return fail(ErrorCode::Unsupported, "{}: a mixture of experts, which ckfs cannot read",
-                  *path);
-    }
-    World world{mp, std::move(model), std::nullopt, std::move(ranks)};
-    if (!world.model.parameters) {
-      CKFS_TRY(world.old_shapes, read_old_shapes(files_, world.ranks.front().file));
-      if (!world.old_shapes) {
-        return fail(ErrorCode::Unsupported, "{}: no param_shapes: nothing names the parameters",
-                    *path);
+  Result<void> read_worlds() {
+    ZeroWorldReader reader(files_, *table_, tag_name(tag_));
+    for (const auto& [mp, cell] : tag_.cells) {
+      if (!worlds_.empty() && is_stale_cell(mp)) {
+        for (const auto& [rank, path] : cell.optimizer) stale_.push_back(path);
+        continue;
       }
+      CKFS_TRY(ZeroWorld world, reader.read(mp, cell));
+      worlds_.push_back(std::move(world));
     }
-    worlds_.push_back(std::move(world));
+    for (const std::string& path : reader.stale()) stale_.push_back(path);
+    for (const Note& note : reader.warnings()) {
+      spdlog::warn("{}: {}", note.subject, note.text);
+      builder_.add_note(note.subject, note.text);
+    }
     return {};
-  }
-
-  Result<OptimizerStates> read_optimizer(const std::string& path) {
-    return read_optimizer_states(files_, id(path));
   }
 
   /// Left over from a larger grid: the first world says how many there are.
@@ -168,66 +117,10 @@ class Opener {
     return count > 0 && mp >= count;
   }
 
-  Result<void> check_complete(const DeepSpeedCell& cell, const OptimizerStates& first) const {
-    std::vector<std::string> missing;
-    for (std::int64_t rank = 0; rank < first.world && missing.size() < 8; ++rank) {
-      const auto number = checked_cast<std::uint32_t>(rank);
-      if (number && cell.optimizer.contains(*number)) continue;
-      missing.push_back(std::to_string(rank));
-    }
-    if (missing.empty()) return {};
-    return fail(ErrorCode::NotFound, "{}: one of {} ranks, but the {} of rank {} {} missing{}",
-                files_.name(first.file), first.world, missing.size() == 1 ? "file" : "files",
-                fmt::join(missing, ", "), missing.size() == 1 ? "is" : "are",
-                missing.size() == 8 ? " (and perhaps more)" : "");
-  }
-
-  Result<void> check_ranks(std::span<const OptimizerStates> ranks) {
-    const OptimizerStates& first = ranks.front();
-    const std::string& first_name = files_.name(first.file);
-    for (const OptimizerStates& rank : ranks) {
-      const std::string& name = files_.name(rank.file);
-      if (rank.world != first.world || rank.stage != first.stage) {
-        return fail(ErrorCode::Corrupt,
-                    "{}: stage {} with {} partitions, but {}: stage {} with {}: files of two runs",
-                    name, rank.stage, rank.world, first_name, first.stage, first.world);
-      }
-      if (rank.groups.size() != first.groups.size()) {
-        return fail(ErrorCode::Corrupt, "{}: {} groups of parameters, but {} has {}", name,
-                    rank.groups.size(), first_name, first.groups.size());
-      }
-      for (std::size_t g = 0; g < rank.groups.size(); ++g) {
-        if (rank.groups[g].dtype == first.groups[g].dtype) continue;
-        return fail(ErrorCode::Corrupt, "{}: group {} is {}, but {} has it as {}", name, g,
-                    ckfs::name(rank.groups[g].dtype), first_name,
-                    ckfs::name(first.groups[g].dtype));
-      }
-      if (rank.version != first.version && !version_warned_) {
-        version_warned_ = true;
-        warn(name, fmt::format("written by DeepSpeed {}, {} by {}", rank.version, first_name,
-                               first.version));
-      }
-    }
-    return {};
-  }
-
-  /// Ranks beyond the world must be of another one, by what they say themselves.
-  Result<void> check_stale(const DeepSpeedCell& cell, std::int64_t world) {
-    for (const auto& [rank, path] : cell.optimizer) {
-      if (rank < world) continue;
-      CKFS_TRY(const OptimizerStates states, read_optimizer(path));
-      if (states.world == world) {
-        return fail(ErrorCode::Corrupt, "{}: rank {} of {} partitions", path, rank, world);
-      }
-      stale_.push_back(path);
-    }
-    return {};
-  }
-
   // ---- the grid of model-parallel ranks
 
   Result<void> check_grid() const {
-    const World& first = worlds_.front();
+    const ZeroWorld& first = worlds_.front();
     const std::string& file = files_.name(first.model.file);
     const auto sliced = std::ranges::find_if(
         tag_.layers, [](const DeepSpeedLayer& layer) { return layer.slice > 0; });
@@ -247,7 +140,7 @@ class Opener {
                   expected, worlds_.size());
     }
     if (worlds_.size() == 1) return {};
-    for (const World& world : worlds_) {
+    for (const ZeroWorld& world : worlds_) {
       if (world.model.module) return refuse_slices(files_.name(world.model.file));
       if (world.ranks.front().stage == first.ranks.front().stage) continue;
       return fail(ErrorCode::Corrupt, "{}: stage {}, but {} has stage {}",
@@ -267,17 +160,17 @@ class Opener {
   // ---- the state dict
 
   Result<void> assemble() {
-    for (const World& world : worlds_) CKFS_TRY_VOID(dict_.add_buffers(world.model));
-    for (const World& world : worlds_) CKFS_TRY_VOID(add_frozen(world));
+    for (const ZeroWorld& world : worlds_) CKFS_TRY_VOID(dict_.add_buffers(world.model));
+    for (const ZeroWorld& world : worlds_) CKFS_TRY_VOID(add_frozen(world));
     CKFS_TRY_VOID(add_module_frozen());
-    for (const World& world : worlds_) {
+    for (const ZeroWorld& world : worlds_) {
       CKFS_TRY_VOID(world.partitioned() ? add_partitioned(world) : add_flat(world));
     }
-    for (const World& world : worlds_) dict_.add_shared(world.model);
+    for (const ZeroWorld& world : worlds_) dict_.add_shared(world.model);
     return {};
   }
 
-  Result<void> add_frozen(const World& world) {
+  Result<void> add_frozen(const ZeroWorld& world) {
     if (world.model.frozen.empty()) return {};
     if (!world.partitioned()) return dict_.add_frozen(world.model);
     const DeepSpeedCell& cell = tag_.cells.at(world.mp);
@@ -298,14 +191,14 @@ class Opener {
   /// What only the module's own state knows. With stage 3 that has placeholders only.
   Result<void> add_module_frozen() {
     std::set<std::string_view> known;
-    for (const World& world : worlds_) {
+    for (const ZeroWorld& world : worlds_) {
       for (const ParameterGroup& group : world.groups()) {
         for (const NamedShape& parameter : group) known.insert(parameter.name);
       }
       for (const auto& [alias, origin] : world.model.shared) known.insert(alias);
     }
     const auto is_known = [&](std::string_view name) { return known.contains(name); };
-    for (const World& world : worlds_) {
+    for (const ZeroWorld& world : worlds_) {
       if (world.partitioned() || !world.model.module) continue;
       CKFS_TRY_VOID(dict_.add_module_frozen(world.model.torch, world.model.file,
                                             *world.model.module, "", is_known));
@@ -336,7 +229,7 @@ class Opener {
   }
 
   /// Of a pipeline's stages the first has the say over a tied parameter.
-  bool take(const World& world, const NamedShape& parameter, Result<void>& result) const {
+  bool take(const ZeroWorld& world, const NamedShape& parameter, Result<void>& result) const {
     if (&world == &worlds_.front() || !dict_.contains(parameter.name)) return true;
     if (!parameter.name.starts_with("tied_modules.")) {
       result = refuse_slices(files_.name(world.model.file));
@@ -344,14 +237,14 @@ class Opener {
     return false;
   }
 
-  Result<void> check_group_count(const World& world) const {
+  Result<void> check_group_count(const ZeroWorld& world) const {
     const OptimizerStates& first = world.ranks.front();
     if (first.groups.size() == world.groups().size()) return {};
     return fail(ErrorCode::Corrupt, "{}: {} groups of parameters, but param_shapes has {}",
                 files_.name(first.file), first.groups.size(), world.groups().size());
   }
 
-  std::vector<Piece> pieces_of(const World& world, std::size_t group) const {
+  std::vector<Piece> pieces_of(const ZeroWorld& world, std::size_t group) const {
     std::vector<Piece> pieces;
     for (const OptimizerStates& rank : world.ranks) {
       pieces.push_back({rank.file, rank.groups[group].offset, rank.groups[group].numel});
@@ -361,7 +254,7 @@ class Opener {
 
   static std::uint64_t width(DType dtype) { return static_cast<std::uint64_t>(bits(dtype)) / 8; }
 
-  Result<void> add(const World& world, const NamedShape& parameter, DType dtype,
+  Result<void> add(const ZeroWorld& world, const NamedShape& parameter, DType dtype,
                    std::span<const Extent> extents) {
     Result<void> result;
     if (!take(world, parameter, result)) return result;
@@ -372,7 +265,7 @@ class Opener {
 
   // ---- stages 1 and 2
 
-  Result<void> add_flat(const World& world) {
+  Result<void> add_flat(const ZeroWorld& world) {
     CKFS_TRY_VOID(check_group_count(world));
     std::vector<Extent> extents;
     for (std::size_t g = 0; g < world.groups().size(); ++g) {
@@ -391,7 +284,7 @@ class Opener {
   }
 
   /// Where each parameter of a group begins, and where the last ends.
-  Result<std::vector<std::int64_t>> flat_begins(const World& world, std::size_t g) const {
+  Result<std::vector<std::int64_t>> flat_begins(const ZeroWorld& world, std::size_t g) const {
     const ParameterGroup& group = world.groups()[g];
     const OptimizerStates& first = world.ranks.front();
     const auto paddings = first.alignment.empty()      ? std::vector<std::int64_t>(group.size(), 0)
@@ -415,7 +308,7 @@ class Opener {
   }
 
   /// Ranks save up to twice-the-world alignment more than the parameters have, never less.
-  Result<void> check_flat(const World& world, std::size_t g, std::int64_t needed,
+  Result<void> check_flat(const ZeroWorld& world, std::size_t g, std::int64_t needed,
                           std::int64_t saved) const {
     const std::int64_t unit = 2 * static_cast<std::int64_t>(world.ranks.size());
     if (saved >= needed && partition_numel(saved, unit) == partition_numel(needed, unit)) return {};
@@ -434,7 +327,7 @@ class Opener {
 
   // ---- stage 3
 
-  Result<void> add_partitioned(const World& world) {
+  Result<void> add_partitioned(const ZeroWorld& world) {
     CKFS_TRY_VOID(check_group_count(world));
     const auto count = static_cast<std::int64_t>(world.ranks.size());
     std::vector<Extent> extents;
@@ -461,7 +354,8 @@ class Opener {
     return {};
   }
 
-  Result<void> check_partitioned(const World& world, std::size_t g, std::int64_t expected) const {
+  Result<void> check_partitioned(const ZeroWorld& world, std::size_t g,
+                                 std::int64_t expected) const {
     for (const OptimizerStates& rank : world.ranks) {
       const std::int64_t saved = rank.groups[g].numel;
       if (saved == expected) continue;
@@ -483,7 +377,7 @@ class Opener {
 
   void finish() {
     const ZeroCounts counts = std::move(dict_).finish();
-    const World& first = worlds_.front();
+    const ZeroWorld& first = worlds_.front();
     const OptimizerStates& rank = first.ranks.front();
     builder_.add_fact("tag", tag_name(tag_));
     if (!other_tags_.empty()) builder_.add_fact("other tags", first_of(other_tags_));
@@ -524,9 +418,8 @@ class Opener {
 
   DeepSpeedTag tag_;
   std::vector<std::string> other_tags_;
-  std::vector<World> worlds_;  // by model-parallel rank
+  std::vector<ZeroWorld> worlds_;  // by model-parallel rank
   std::vector<std::string> stale_;
-  bool version_warned_ = false;
 };
 
 }  // namespace

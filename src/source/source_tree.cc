@@ -5,12 +5,11 @@
 #include "source/source_tree.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <fcntl.h>
+#include <fstream>
 #include <optional>
+#include <span>
 #include <sys/stat.h>
 
-#include "base/unique_fd.h"
 #include "source/hub_cache.h"
 
 namespace ckfs {
@@ -83,21 +82,13 @@ const TreeFile* SourceTree::find(std::string_view path) const {
   return at != files.end() && at->path == path ? &*at : nullptr;
 }
 
-Result<std::vector<std::byte>> first_bytes(const TreeFile& file, std::size_t count) {
-  const UniqueFd fd(::open(file.location.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd) return system_failure(errno, file.path, "cannot open");
-  std::vector<std::byte> bytes(count);
-  std::size_t have = 0;
-  while (have < count) {
-    const ssize_t got = ::pread(fd.get(), bytes.data() + have, count - have,  //
-                                static_cast<off_t>(have));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return system_failure(errno, file.path, "cannot read");
-    if (got == 0) break;
-    have += static_cast<std::size_t>(got);
-  }
-  bytes.resize(have);
-  return bytes;
+std::vector<std::byte> first_bytes(const TreeFile& file, std::size_t count) {
+  std::string bytes(count, '\0');
+  std::ifstream in(file.location, std::ios::binary);
+  in.read(bytes.data(), static_cast<std::streamsize>(count));
+  const auto all = std::as_bytes(std::span(bytes));
+  const auto have = static_cast<std::ptrdiff_t>(std::max<std::streamsize>(in.gcount(), 0));
+  return {all.begin(), all.begin() + have};
 }
 
 Result<SourceTree> list_source(const fs::path& path) {

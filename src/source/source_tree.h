@@ -37,8 +37,8 @@ struct SourceTree {
 };
 
 /// The first bytes of a file, `count` or as many as there are; to tell its format before it is
-/// registered anywhere. Errors: NotFound, Io.
-Result<std::vector<std::byte>> first_bytes(const TreeFile& file, std::size_t count);
+/// registered anywhere. Nothing where it cannot be read: registering it says why.
+std::vector<std::byte> first_bytes(const TreeFile& file, std::size_t count);
 
 /// Lists `path`: a file, a directory, a hub cache repository (hub_cache.h), or a snapshot in one.
 /// Symbolic links to files are followed, those to directories are not. Errors: NotFound, Io,

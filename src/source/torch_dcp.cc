@@ -47,25 +47,34 @@ bool is_optimizer_folder(std::string_view prefix) {
   return prefix.starts_with("optimizer") || prefix.starts_with("optim");
 }
 
-/// Whether a < b where runs of digits count as numbers: "layers.2.w" before "layers.10.w".
+/// A part of a name between dots that is a number; nullopt: any other.
+std::optional<std::uint64_t> number_in(std::string_view part) {
+  std::uint64_t value = 0;
+  const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), value);
+  if (error != std::errc() || end != part.data() + part.size()) return std::nullopt;
+  return value;
+}
+
+/// Whether a < b where parts that are numbers count as such, and come before all others:
+/// "layers.2.w" before "layers.10.w". A strict order of different names.
 bool natural_less(std::string_view a, std::string_view b) {
+  const std::string_view whole_a = a;
+  const std::string_view whole_b = b;
   while (!a.empty() && !b.empty()) {
     const std::string_view x = a.substr(0, a.find('.'));
     const std::string_view y = b.substr(0, b.find('.'));
     if (x != y) {
-      std::uint64_t m = 0;
-      std::uint64_t n = 0;
-      const auto number = [](std::string_view part, std::uint64_t& value) {
-        const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), value);
-        return error == std::errc() && end == part.data() + part.size();
-      };
-      if (number(x, m) && number(y, n) && m != n) return m < n;
+      const auto m = number_in(x);
+      const auto n = number_in(y);
+      if (m && n && *m != *n) return *m < *n;
+      if (m.has_value() != n.has_value()) return m.has_value();
       return x < y;
     }
     a.remove_prefix(std::min(a.size(), x.size() + 1));
     b.remove_prefix(std::min(b.size(), y.size() + 1));
   }
-  return a.empty() && !b.empty();
+  if (a.empty() != b.empty()) return a.empty();
+  return whole_a < whole_b;
 }
 
 /// A chunk's elements, read by one of several threads.
@@ -174,7 +183,7 @@ class Opener {
     for (std::size_t i = 0; i < std::min(metadata.others.size(), kMaxNotes); ++i) {
       builder_.add_note(std::string(metadata.others[i]), "no tensor; left out");
     }
-    std::ranges::stable_sort(metadata.tensors, [](const DcpTensor& a, const DcpTensor& b) {
+    std::ranges::sort(metadata.tensors, [](const DcpTensor& a, const DcpTensor& b) {
       return natural_less(a.name, b.name);
     });
     CKFS_TRY_VOID(read_parts(metadata.tensors));

@@ -47,8 +47,7 @@ bool is_top_level(std::string_view path) {
 }
 
 bool looks_like_torch(const TreeFile& file) {
-  const auto bytes = first_bytes(file, kPrefix);
-  return bytes && TorchFile::recognize(*bytes);
+  return TorchFile::recognize(first_bytes(file, kPrefix));
 }
 
 bool is_index(const TreeFile& file) {

@@ -31,7 +31,7 @@ std::string archive_of(const std::vector<Member>& members, bool zip64_end,
     const std::uint64_t begin = out.size();
     out += "PK\3\4";
     for (const int value : {45, 8, 0, 0, 0}) put(out, static_cast<std::uint64_t>(value), 2);
-    put(out, 0, 12);  // CRC and sizes, left to the directory
+    out += std::string(12, '\0');  // CRC and sizes, left to the directory
     put(out, member.name.size(), 2);
     put(out, member.local_extra, 2);
     out += member.name + std::string(member.local_extra, 'Z') + member.data;

@@ -231,6 +231,14 @@ TEST(OpenTorchDcp, AGridIsOneBoxForEachChunk) {
   EXPECT_EQ(boxes, 4U);
 }
 
+TEST(OpenTorchDcp, TensorsComeInTheOrderOfTheirNumbers) {
+  const std::vector<std::string> names =
+      names_of(*open(kCases / "dcp-fsdp2-w2" / "source").catalog);
+  EXPECT_THAT(names, ElementsAre("counter", "layers.0.w0", "layers.1.w0", "layers.2.w0",
+                                 "layers.3.w0", "layers.4.w0", "layers.5.w0", "layers.6.w0",
+                                 "layers.7.w0", "plain", "train_state.tags.1.deep"));
+}
+
 TEST(OpenTorchDcp, TheOptimizersFolderIsNotTheModels) {
   const fs::path source = kCases / "dcp-accelerate-fsdp-folders-w2" / "source";
   EXPECT_THAT(names_of(*open(source).catalog), testing::Each(testing::StartsWith("model.")));

@@ -64,5 +64,37 @@ RC_GTEST_PROP(ZeroLayout, FindsEveryElementOfEveryParameter, ()) {
   RC_ASSERT(seen == (*catalog)->tensors().size());
 }
 
+// Before DeepSpeed 0.6 the shapes were in the optimizer's files, before 0.5.4 as one dictionary.
+TEST(ZeroLayout, ShapesMayBeWhereOldReleasesPutThem) {
+  ZeroRun run;
+  run.world = 1;
+  run.groups = {{{"a", {3}}, {"b", {2, 2}}}};
+  const ZeroWriter writer(run);
+  const TemporaryDirectory directory;
+  TorchWriter torch;
+  const Opcodes flat = torch.tensor("Float", {7}, writer.value("a") + writer.value("b"));
+  const Opcodes shapes = py_dict({{"a", torch_size({3})}, {"b", torch_size({2, 2})}});
+  directory.write(
+      "step/" + ZeroWriter::optimizer_name(0),
+      torch.file(py_dict(
+          {{"optimizer_state_dict", py_dict({{"single_partition_of_fp32_groups", py_list({flat})},
+                                             {"partition_count", py_int(1)}})},
+           {"param_shapes", shapes}})));
+  directory.write("step/" + writer.model_name(), writer.model_file({{"param_shapes", py_none()}}));
+  const auto files = SourceFiles::create({.engine = IoEngine::Pread}).value();
+  const auto catalog = open_checkpoint(directory.path(), *files);
+  ASSERT_TRUE(catalog) << catalog.error().message();
+  for (const std::string name : {"a", "b"}) {
+    const auto id = (*catalog)->find(name);
+    ASSERT_TRUE(id);
+    const Storage& storage = (*catalog)->storage((*catalog)->tensor(*id));
+    ASSERT_EQ(storage.extents.size(), 1U);
+    std::string bytes(storage.extents[0].nbytes, '\0');
+    ASSERT_TRUE(files->read_at(storage.extents[0].file, storage.extents[0].offset,
+                               std::as_writable_bytes(std::span(bytes))));
+    EXPECT_EQ(bytes, writer.value(name));
+  }
+}
+
 }  // namespace
 }  // namespace ckfs

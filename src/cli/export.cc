@@ -45,13 +45,17 @@ class SignalWatch {
     pthread_sigmask(SIG_BLOCK, &signals, nullptr);
     thread_ = std::jthread([this](const std::stop_token& ended) {
       const sigset_t watched = ending_signals();
-      constexpr timespec kPeriod{.tv_sec = 0, .tv_nsec = 100'000'000};
-      while (!ended.stop_requested()) {
-        if (sigtimedwait(&watched, nullptr, &kPeriod) < 0) continue;
+      while (true) {
+        if (sigwaitinfo(&watched, nullptr) < 0) continue;
+        if (ended.stop_requested()) return;
         if (stop_.stop_requested()) ::_exit(static_cast<int>(Exit::Failed));
         stop_.request_stop();
       }
     });
+  }
+  ~SignalWatch() {
+    thread_.request_stop();
+    pthread_kill(thread_.native_handle(), SIGTERM);  // blocked there, so it only ends the wait
   }
   std::stop_token token() const { return stop_.get_token(); }
 

@@ -17,8 +17,8 @@
 namespace ckfs {
 namespace {
 
-/// Up to this many bytes between two pieces are read with them rather than skipped, as in
-/// IoOptions::coalesce_gap.
+/// Up to this many bytes between two pieces of a storage are read with them rather than skipped: a
+/// request costs as much as copying some KiB.
 constexpr std::int64_t kSmallGap = 4096;
 /// At least this part of a run's bytes has to be wanted, where gaps are larger than that.
 constexpr std::int64_t kDensity = 4;

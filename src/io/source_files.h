@@ -38,8 +38,11 @@ struct IoOptions {
   unsigned queue_depth = 16;
   /// Open descriptors kept; a checkpoint may have thousands of files.
   std::size_t max_open_files = 256;
-  /// Two requests on one file become one access when at most this many bytes lie between them ...
-  std::uint64_t coalesce_gap = 4096;
+  /// Two requests on one file become one access when at most this many bytes lie between them. By
+  /// default they have to touch: what lies between two tensors may be anything (Adam moments, a
+  /// bad sector), and nothing is read that was not asked for. The engine's gathers join near pieces
+  /// of one storage themselves, for they know whose the gaps are.
+  std::uint64_t coalesce_gap = 0;
   /// ... and one access is at most this long; longer ones are cut, to have several in flight.
   std::uint64_t max_access = std::uint64_t{1} << 20;
   /// How often the path of a file that is being read is looked at. Not seen in between: that the

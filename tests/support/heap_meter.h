@@ -43,6 +43,17 @@ class Span {
 void* operator new(std::size_t size) {
   return ckfs::heap_meter::count_allocation(std::malloc(size));
 }
+// libstdc++'s own calls the one above; a sanitizer's would not.
+void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
+  try {
+    return operator new(size);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+void operator delete(void* memory, const std::nothrow_t&) noexcept {
+  ckfs::heap_meter::count_release(memory);
+}
 void operator delete(void* memory) noexcept {
   ckfs::heap_meter::count_release(memory);
 }

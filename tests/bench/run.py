@@ -247,11 +247,13 @@ def bench_direct(bench):
 
 def bench_reread(bench):
     ext4 = plain(bench)
-    with mounted(bench, fp8(bench)) as mountpoint:
+    with constant(bench) as ceiling, mounted(bench, fp8(bench)) as mountpoint:
         path = view_file(mountpoint)
-        warm(path, ext4)
-        (ratio,), speeds = ratios([lambda: read_all(ext4, False), lambda: read_all(path, False)])
-        print(f"  cached ext4 {speeds[0]:.2f} GB/s, view {speeds[1]:.2f}")
+        warm(path, ext4, ceiling)
+        (ratio, of_ceiling), speeds = ratios([lambda: read_all(ext4, False), lambda: read_all(path, False),
+                                              lambda: read_all(ceiling, False)])
+        # FUSE keeps pages of 4 KiB, ext4 large ones: what any FUSE file reaches is the second ratio.
+        print(f"  cached ext4 {speeds[0]:.2f} GB/s, view {speeds[1]:.2f}, constant {speeds[2]:.2f} ({of_ceiling:.2f} of ext4)")
         bench.row("second read of a view's file : cached ext4", ratio, 0.95, 0.75)
 
 

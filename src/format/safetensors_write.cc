@@ -9,29 +9,12 @@
 #include "base/checked.h"
 #include "base/load_le.h"
 #include "format/safetensors.h"
+#include "format/text_sink.h"
 
 namespace ckfs::safetensors {
 namespace {
 
 constexpr std::string_view kHead = R"({"__metadata__":{"format":"pt"})";
-
-class CountingSink {
- public:
-  void put(std::string_view text) { size_ += text.size(); }
-  std::uint64_t size() const { return size_; }
-
- private:
-  std::uint64_t size_ = 0;
-};
-
-class TextSink {
- public:
-  explicit TextSink(std::string& out) : out_(out) {}
-  void put(std::string_view text) { out_ += text; }
-
- private:
-  std::string& out_;
-};
 
 template <typename Sink>
 void put_number(Sink& sink, std::uint64_t value) {

@@ -11,30 +11,13 @@
 #include <unordered_map>
 
 #include "base/checked.h"
+#include "format/text_sink.h"
 #include "format/torch_zip_writer.h"
 
 namespace ckfs::torch_zip {
 namespace {
 
 constexpr std::size_t kBatch = 1000;  // items between a MARK and its SETITEMS
-
-class CountingSink {
- public:
-  void put(std::string_view text) { size_ += text.size(); }
-  std::uint64_t size() const { return size_; }
-
- private:
-  std::uint64_t size_ = 0;
-};
-
-class TextSink {
- public:
-  explicit TextSink(std::string& out) : out_(out) {}
-  void put(std::string_view text) { out_ += text; }
-
- private:
-  std::string& out_;
-};
 
 /// How torch calls a dtype: a typed storage class, or, for the dtypes that came after those, the
 /// dtype's own name beside an untyped storage.

@@ -1,9 +1,11 @@
 """SEMANTICS: readdir, lookup, parameterised names."""
 
 import ctypes
+import json
 import os
 import pathlib
 import sys
+import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 import mounted_fs
@@ -141,11 +143,16 @@ class Names(mounted_fs.TestCase):
         again = mount / "bf16-safetensors@max_shard=2000000"
         self.assertEqual(os.stat(again / "config.json").st_ino, first)
         self.assertEqual((again / "tokenizer.json").read_bytes(), b'{"version": "1.0"}\n')
-        # 64 stay; a few more may be on their way out when the snapshot is taken.
-        import json
 
-        views = json.loads((mount / ".ckfs/views.json").read_text())["views"]
-        self.assertLess(sum("@" in view["name"] for view in views), 100)
+        def held():
+            views = json.loads((mount / ".ckfs/views.json").read_text())["views"]
+            return sum("@" in view["name"] for view in views)
+
+        # The kernel forgets what it is asked to forget when it comes to it.
+        deadline = time.monotonic() + mounted_fs.LIMIT
+        while held() > 64 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        self.assertLessEqual(held(), 64)
 
 
 if __name__ == "__main__":

@@ -10,14 +10,6 @@
 namespace ckfs {
 namespace {
 
-bool is_space(char c) {
-  return c == ' ' || c == '\n' || c == '\r' || c == '\t';
-}
-
-bool is_structural(char c) {
-  return c == '{' || c == '}' || c == '[' || c == ']' || c == ',' || c == ':' || c == '"';
-}
-
 /// Bytes of the UTF-8 character that starts at text[at]; 0 where there is none. (The Unicode
 /// Standard, table 3-7.)
 std::size_t utf8_length(std::string_view text, std::size_t at) {
@@ -99,12 +91,12 @@ Result<ScanResult> scan_json(std::string_view text, const ScanLimits& limits,
       } else if (c == '"') {
         in = In::Nothing;
       }
-    } else if (is_structural(c)) {
+    } else if (is_json_structural(c)) {
       in = c == '"' ? In::String : In::Nothing;
       result.strings += c == '"';
       run = 1;
     } else {
-      const In now = is_space(c) ? In::Space : In::Word;
+      const In now = is_json_space(c) ? In::Space : In::Word;
       run = now == in ? run + 1 : 1;
       in = now;
     }
@@ -129,8 +121,8 @@ std::string syntax_reason(std::string_view what) {
 }
 
 std::string_view trim_json(std::string_view text) {
-  while (!text.empty() && is_space(text.front())) text.remove_prefix(1);
-  while (!text.empty() && is_space(text.back())) text.remove_suffix(1);
+  while (!text.empty() && is_json_space(text.front())) text.remove_prefix(1);
+  while (!text.empty() && is_json_space(text.back())) text.remove_suffix(1);
   return text;
 }
 

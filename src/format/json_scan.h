@@ -34,6 +34,20 @@ Result<ScanResult> scan_json(std::string_view text, const ScanLimits& limits,
 /// What nlohmann's parse error says, without the text it found: "syntax error while parsing ...".
 std::string syntax_reason(std::string_view what);
 
+constexpr bool is_json_space(char c) {
+  return c == ' ' || c == '\n' || c == '\r' || c == '\t';
+}
+
+/// The characters that stand for themselves outside strings, and the quote that begins one.
+constexpr bool is_json_structural(char c) {
+  return c == '{' || c == '}' || c == '[' || c == ']' || c == ',' || c == ':' || c == '"';
+}
+
+/// What may follow a number, true, false or null.
+constexpr bool ends_json_word(char c) {
+  return is_json_space(c) || is_json_structural(c);
+}
+
 /// The text without JSON white space at both ends.
 std::string_view trim_json(std::string_view text);
 

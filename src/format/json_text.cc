@@ -16,15 +16,6 @@
 namespace ckfs {
 namespace {
 
-bool is_space(char c) {
-  return c == ' ' || c == '\n' || c == '\r' || c == '\t';
-}
-
-bool ends_word(char c) {
-  return is_space(c) || c == ',' || c == ':' || c == ']' || c == '}' || c == '[' || c == '{' ||
-         c == '"';
-}
-
 /// The text with NaN, Infinity and -Infinity replaced by numbers of the same length: JSON has no
 /// such words, Python's json writes them.
 std::string without_python_words(std::string_view text) {
@@ -32,7 +23,7 @@ std::string without_python_words(std::string_view text) {
   const auto replace_word = [&](std::size_t at, std::string_view word, std::string_view by) {
     const std::size_t end = at + word.size();
     if (text.substr(at, word.size()) != word) return;
-    if (end < text.size() && !ends_word(text[end])) return;
+    if (end < text.size() && !ends_json_word(text[end])) return;
     out.replace(at, by.size(), by);
   };
   bool in_string = false;
@@ -51,7 +42,7 @@ std::string without_python_words(std::string_view text) {
       if (c == '-') replace_word(i, "-Infinity", "-10000000");
     }
     in_string = c == '"';
-    at_word = ends_word(c);
+    at_word = ends_json_word(c);
   }
   return out;
 }
@@ -152,7 +143,7 @@ class Scanner {
   }
 
   std::size_t skip_space(std::size_t at) const {
-    while (at < text_.size() && is_space(text_[at])) ++at;
+    while (at < text_.size() && is_json_space(text_[at])) ++at;
     return at;
   }
 
@@ -167,7 +158,7 @@ class Scanner {
   std::size_t skip_value(std::size_t at) const {
     if (text_[at] == '"') return skip_string(at);
     if (text_[at] != '{' && text_[at] != '[') {
-      while (at < text_.size() && !ends_word(text_[at])) ++at;
+      while (at < text_.size() && !ends_json_word(text_[at])) ++at;
       return at;
     }
     int depth = 0;

@@ -35,8 +35,8 @@ constexpr std::uint64_t kLeastStep = 32;
 constexpr std::uint64_t kStepShare = 64;
 constexpr std::uint64_t kMostStep = std::uint64_t{1} << 20;
 
-constexpr std::uint64_t kCountBytes = 8;   // before the bytes of a storage
-constexpr std::size_t kReadAtOnce = 4096;  // such counts in one batch
+constexpr std::uint64_t kCountBytes = 8;     // before the bytes of a storage
+constexpr std::size_t kCountsAtOnce = 4096;  // such counts in one batch
 
 template <std::size_t N>
 bool contains(Bytes bytes, const std::array<std::uint8_t, N>& magic) {
@@ -289,8 +289,9 @@ Result<void> TorchFileReader::place_storages(TorchFile& torch, const Pickle& key
 
   std::vector<std::array<std::byte, kCountBytes>> counts;
   std::vector<ReadRequest> batch;
-  for (std::size_t first = 0; first < order.size(); first += kReadAtOnce) {
-    const auto some = std::span(order).subspan(first, std::min(kReadAtOnce, order.size() - first));
+  for (std::size_t first = 0; first < order.size(); first += kCountsAtOnce) {
+    const auto some =
+        std::span(order).subspan(first, std::min(kCountsAtOnce, order.size() - first));
     counts.resize(some.size());
     batch.clear();
     for (std::size_t i = 0; i < some.size(); ++i) {

@@ -34,7 +34,7 @@ constexpr std::size_t kLocator64Size = 20;
 constexpr std::uint16_t kFull16 = 0xffff;
 constexpr std::uint32_t kFull32 = 0xffffffff;
 
-constexpr std::size_t kReadAtOnce = 1024;  // local headers in one batch
+constexpr std::size_t kHeadersAtOnce = 1024;  // local headers in one batch
 
 using Bytes = std::span<const std::byte>;
 
@@ -320,9 +320,9 @@ Result<std::vector<ByteRange>> ZipArchive::data(const std::vector<ZipMember>& me
   ranges.reserve(members.size());
   std::vector<std::byte> headers;
   std::vector<ReadRequest> batch;
-  for (std::size_t first = 0; first < members.size(); first += kReadAtOnce) {
+  for (std::size_t first = 0; first < members.size(); first += kHeadersAtOnce) {
     const std::span some =
-        std::span(members).subspan(first, std::min(kReadAtOnce, members.size() - first));
+        std::span(members).subspan(first, std::min(kHeadersAtOnce, members.size() - first));
     std::size_t bytes = 0;
     for (const ZipMember& member : some) {
       CKFS_TRY_VOID(check_stored(member));

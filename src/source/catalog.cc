@@ -41,8 +41,8 @@ std::optional<TensorId> Catalog::find(std::string_view name) const {
   return static_cast<TensorId>(at - tensors_.begin());
 }
 
-CatalogBuilder::CatalogBuilder(std::string kind) : catalog_(new Catalog) {
-  catalog_->kind_ = std::move(kind);
+CatalogBuilder::CatalogBuilder(std::string_view kind) : catalog_(new Catalog) {
+  catalog_->kind_ = kind;
 }
 
 std::string_view CatalogBuilder::keep_name(std::string_view name) {

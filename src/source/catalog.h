@@ -108,6 +108,9 @@ struct Note {
   std::string text;
 };
 
+/// Of one kind: they are for people.
+inline constexpr std::size_t kMaxNotes = 100;
+
 /// Why a tensor cannot be shown as numbers: an unknown quantization, a scale of an odd shape. Views
 /// that need the tensor are absent; `source` is not.
 struct Obstacle {
@@ -197,7 +200,7 @@ class Catalog {
 /// Collects a Catalog. Not for concurrent use.
 class CatalogBuilder {
  public:
-  explicit CatalogBuilder(std::string kind);
+  explicit CatalogBuilder(std::string_view kind);
 
   /// Adds a storage. Requires: the extents' sizes add up to `numel` elements of `dtype`.
   StorageId add_storage(DType dtype, std::int64_t numel, std::span<const Extent> extents);

@@ -58,10 +58,10 @@ bool is_grid(std::span<const DcpChunk> chunks, std::size_t dimensions) {
   return true;
 }
 
-class Reader {
+class MetadataFile {
  public:
-  Reader(const Pickle& pickle, const std::string& file_name,
-         const std::function<bool(std::string_view)>& wanted)
+  MetadataFile(const Pickle& pickle, const std::string& file_name,
+               const std::function<bool(std::string_view)>& wanted)
       : pickle_(pickle), file_name_(file_name), wanted_(wanted) {}
 
   Result<DcpMetadata> read() {
@@ -228,7 +228,7 @@ class Reader {
 
 Result<DcpMetadata> read_dcp_metadata(const Pickle& pickle, const std::string& file_name,
                                       const std::function<bool(std::string_view)>& wanted) {
-  return Reader(pickle, file_name, wanted).read();
+  return MetadataFile(pickle, file_name, wanted).read();
 }
 
 }  // namespace ckfs

@@ -44,9 +44,9 @@ std::optional<std::int64_t> stage_of(const Pickle& pickle, NodeId node) {
   return at - kStageNames.begin();
 }
 
-class Reader {
+class StatesFile {
  public:
-  Reader(ByteSource& source, FileId file) : source_(source), file_(file) {}
+  StatesFile(ByteSource& source, FileId file) : source_(source), file_(file) {}
 
   Result<TorchFile> open() {
     return TorchFile::open(source_, file_, ByteRange{0, source_.size(file_)});
@@ -187,7 +187,7 @@ bool says_experts(const Pickle& pickle, NodeId root) {
 }  // namespace
 
 Result<ModelStates> read_model_states(ByteSource& source, FileId file) {
-  const Reader reader(source, file);
+  const StatesFile reader(source, file);
   CKFS_TRY(TorchFile torch, TorchFile::open(source, file, ByteRange{0, source.size(file)}));
   ModelStates states{file, std::move(torch), {}, {}, {}, {}, {}, {}, 0, 0, {}, {}, false};
   const Pickle& pickle = states.torch.pickle();
@@ -230,7 +230,7 @@ Result<ModelStates> read_model_states(ByteSource& source, FileId file) {
 }
 
 Result<OptimizerStates> read_optimizer_states(ByteSource& source, FileId file) {
-  Reader reader(source, file);
+  StatesFile reader(source, file);
   CKFS_TRY(const TorchFile torch, reader.open());
   const Pickle& pickle = torch.pickle();
   const auto found = find_value(pickle, pickle.root(), "optimizer_state_dict");
@@ -273,7 +273,7 @@ Result<OptimizerStates> read_optimizer_states(ByteSource& source, FileId file) {
 }
 
 Result<std::optional<OldShapes>> read_old_shapes(ByteSource& source, FileId file) {
-  Reader reader(source, file);
+  StatesFile reader(source, file);
   CKFS_TRY(TorchFile torch, reader.open());
   OldShapes shapes{std::move(torch), {}};
   const Pickle& pickle = shapes.torch.pickle();

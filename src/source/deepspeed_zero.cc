@@ -16,8 +16,8 @@
 #include "format/json_scan.h"
 #include "source/deepspeed_names.h"
 #include "source/deepspeed_tag.h"
-#include "source/file_table.h"
 #include "source/model_directory.h"
+#include "source/source_opener.h"
 #include "source/zero_layout.h"
 #include "source/zero_state_dict.h"
 #include "source/zero_world.h"
@@ -33,40 +33,29 @@ std::string first_of(std::span<const std::string> names) {
                      shown < names.size() ? fmt::format(" and {} more", names.size() - shown) : "");
 }
 
-class Opener {
+class ZeroOpener : public SourceOpener {
  public:
-  Opener(const SourceTree& tree, SourceFiles& files, const OpenCheckpointOptions& options)
-      : tree_(tree),
-        files_(files),
-        options_(options),
-        builder_("deepspeed_zero"),
-        dict_(files, builder_) {}
+  ZeroOpener(const SourceTree& tree, SourceFiles& files, const OpenCheckpointOptions& options)
+      : SourceOpener(tree, files, options, "deepspeed_zero"), dict_(files, builder_) {}
 
-  Result<std::shared_ptr<const Catalog>> open() {
-    CKFS_TRY(const FileTable table, FileTable::create(tree_, files_, builder_));
-    table_ = &table;
+ private:
+  Result<void> read() override {
     CKFS_TRY_VOID(choose());
     CKFS_TRY_VOID(refuse_foreign_files());
     CKFS_TRY_VOID(read_worlds());
     CKFS_TRY_VOID(check_grid());
     CKFS_TRY_VOID(assemble());
-    CKFS_TRY(ModelDirectory model,
-             find_model_directory(tree_, table, files_, builder_, options_,
-                                  tag_.prefix.empty() ? directory_above(tree_) : std::nullopt));
-    builder_.set_model(std::move(model));
+    CKFS_TRY_VOID(add_model(tag_.prefix.empty() ? directory_above(tree_) : std::nullopt));
     finish();
-    return std::move(builder_).build();
+    return {};
   }
-
- private:
-  FileId id(const std::string& path) const { return table_->find(path).value(); }
 
   Result<void> choose() {
     std::vector<DeepSpeedTag> tags = find_deepspeed_tags(tree_);
     std::vector<std::string> names;
     for (const DeepSpeedTag& tag : tags) names.push_back(tag_name(tag));
     CKFS_TRY(const std::string chosen,
-             choose_tag(names, "latest", tree_, *table_, files_, options_));
+             choose_tag(names, "latest", tree_, table(), files_, options_));
     for (DeepSpeedTag& tag : tags) {
       if (tag_name(tag) == chosen) {
         tag_ = std::move(tag);
@@ -94,7 +83,7 @@ class Opener {
   }
 
   Result<void> read_worlds() {
-    ZeroWorldReader reader(files_, *table_, tag_name(tag_));
+    ZeroWorldReader reader(files_, table(), tag_name(tag_));
     for (const auto& [mp, cell] : tag_.cells) {
       if (!worlds_.empty() && is_stale_cell(mp)) {
         for (const auto& [rank, path] : cell.optimizer) stale_.push_back(path);
@@ -385,7 +374,8 @@ class Opener {
     builder_.add_fact("world size", std::to_string(first.ranks.size()));
     if (worlds_.size() > 1) builder_.add_fact("pipeline stages", std::to_string(worlds_.size()));
     if (!rank.version.empty()) builder_.add_fact("written by", "DeepSpeed " + rank.version);
-    add_count_facts(builder_, counts, tag_bytes());
+    add_count_facts(builder_, counts);
+    add_byte_facts(counts.bytes, bytes_of(tag_.prefix));
     for (const std::string& path : stale_) {
       builder_.add_note(path, "of a larger world that was there before; left out");
     }
@@ -401,21 +391,7 @@ class Opener {
     }
   }
 
-  std::uint64_t tag_bytes() const {
-    std::uint64_t sum = 0;
-    for (const TreeFile& file : tree_.files) {
-      if (file.path.starts_with(tag_.prefix)) sum += files_.size(id(file.path));
-    }
-    return sum;
-  }
-
-  const SourceTree& tree_;
-  SourceFiles& files_;
-  const OpenCheckpointOptions& options_;
-  CatalogBuilder builder_;
   ZeroStateDict dict_;
-  const FileTable* table_ = nullptr;  // in open()
-
   DeepSpeedTag tag_;
   std::vector<std::string> other_tags_;
   std::vector<ZeroWorld> worlds_;  // by model-parallel rank
@@ -442,7 +418,7 @@ Result<std::shared_ptr<const Catalog>> open_deepspeed_zero(const SourceTree& tre
   if (!options.key.empty()) {
     return fail(ErrorCode::InvalidArgument, "{}: a DeepSpeed checkpoint takes no key", tree.name);
   }
-  return Opener(tree, files, options).open();
+  return ZeroOpener(tree, files, options).open();
 }
 
 }  // namespace ckfs

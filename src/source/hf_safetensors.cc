@@ -18,6 +18,7 @@
 #include "source/header_loader.h"
 #include "source/numbered_files.h"
 #include "source/quantization.h"
+#include "source/source_opener.h"
 
 namespace ckfs {
 namespace {
@@ -46,14 +47,14 @@ std::string choose_index(const SourceTree& tree) {
   return found;
 }
 
-class Opener {
+class HfOpener : public SourceOpener {
  public:
-  Opener(const SourceTree& tree, SourceFiles& files)
-      : tree_(tree), files_(files), builder_("safetensors") {}
+  HfOpener(const SourceTree& tree, SourceFiles& files, const OpenCheckpointOptions& options)
+      : SourceOpener(tree, files, options, "safetensors") {}
 
-  Result<std::shared_ptr<const Catalog>> open() {
+ private:
+  Result<void> read() override {
     CKFS_TRY_VOID(choose_shards());
-    CKFS_TRY_VOID(register_files());
     CKFS_TRY_VOID(read_index());
     CKFS_TRY_VOID(read_headers());
     index_.reset();
@@ -61,10 +62,9 @@ class Opener {
     CKFS_TRY_VOID(read_config());
     add_shards();
     add_side_files();
-    return std::move(builder_).build();
+    return {};
   }
 
- private:
   /// What to append to a message about a file that is not there.
   std::string hint() const {
     if (tree_.complete_command.empty()) return {};
@@ -114,25 +114,14 @@ class Opener {
            std::all_of(shards_.begin(), shards_.end(), is_numbered);
   }
 
-  Result<void> register_files() {
-    for (const TreeFile& file : tree_.files) {
-      CKFS_TRY(const FileId id, files_.add(file.path, file.location));
-      ids_.emplace(file.path, id);
-      builder_.add_file({file.path, id});
-      const Fingerprint& fingerprint = files_.fingerprint(id);
-      builder_.saw_file(file.path, fingerprint.size, fingerprint.mtime_ns);
-    }
-    return {};
-  }
-
   Result<void> read_index() {
     if (index_name_.empty()) return {};
-    CKFS_TRY(index_text_, read_text(files_, ids_.at(index_name_), kMaxIndex));
+    CKFS_TRY(index_text_, read_text(files_, id(index_name_), kMaxIndex));
     CKFS_TRY(index_, parse_hf_index(index_text_, index_name_));
     names_.reserve(index_->size());
     shards_.assign(index_->files().begin(), index_->files().end());
     for (const std::string& shard : shards_) {
-      if (ids_.contains(shard)) continue;
+      if (find(shard)) continue;
       return fail(ErrorCode::NotFound, "{}: names {}, which is absent{}", index_name_, quote(shard),
                   hint());
     }
@@ -141,7 +130,7 @@ class Opener {
 
   Result<void> read_headers() {
     std::vector<FileId> ids;
-    for (const std::string& shard : shards_) ids.push_back(ids_.at(shard));
+    for (const std::string& shard : shards_) ids.push_back(id(shard));
     HeaderLoader loader(files_, ids);
     for (std::size_t i = 0; i < shards_.size(); ++i) {
       CKFS_TRY(const std::unique_ptr<LoadedHeader> loaded, loader.next());
@@ -209,9 +198,9 @@ class Opener {
 
   Result<void> read_config() {
     std::optional<QuantizationConfig> quantization;
-    const auto config = tree_.single_file ? ids_.end() : ids_.find("config.json");
-    if (config != ids_.end()) {
-      CKFS_TRY(model_.config, read_text(files_, config->second, kMaxConfig));
+    const auto config = tree_.single_file ? std::nullopt : find("config.json");
+    if (config) {
+      CKFS_TRY(model_.config, read_text(files_, *config, kMaxConfig));
       CKFS_TRY(quantization, find_quantization(*model_.config, "config.json"));
       // The view's edit can fail where finding cannot (a key twice); better now than at a read.
       CKFS_TRY_VOID(dense_config(*model_.config, "bfloat16", "config.json"));
@@ -228,7 +217,7 @@ class Opener {
       std::string path = shards_[i];
       // A blob of a cache, say: a view's file needs a name that loaders know.
       if (tree_.single_file && !path.ends_with(kEnding)) path = "model.safetensors";
-      Shard shard{std::move(path), ids_.at(shards_[i]), {}};
+      Shard shard{std::move(path), id(shards_[i]), {}};
       for (const TensorId id : tensors_[i]) {
         if (!companions_[id]) shard.tensors.push_back(id);
       }
@@ -237,10 +226,6 @@ class Opener {
   }
 
   void add_side_files() {
-    for (const Note& note : tree_.notes) builder_.add_note(note.subject, note.text);
-    for (const std::string& path : tree_.dangling) {
-      builder_.add_note(path, "a link to a file that is absent; not shown");
-    }
     if (!tree_.single_file) {
       for (const TreeFile& file : tree_.files) add_side_file(file.path);
     }
@@ -253,7 +238,7 @@ class Opener {
   void add_side_file(const std::string& path) {
     switch (role_of(path)) {
       case FileRole::Side:
-        model_.side_files.push_back({path, ids_.at(path)});
+        model_.side_files.push_back({path, id(path)});
         return;
       case FileRole::Weights:
         if (std::find(shards_.begin(), shards_.end(), path) == shards_.end()) {
@@ -271,11 +256,6 @@ class Opener {
         return;
     }
   }
-
-  const SourceTree& tree_;
-  SourceFiles& files_;
-  CatalogBuilder builder_;
-  std::map<std::string, FileId, std::less<>> ids_;
 
   std::string index_name_;  // empty: none
   std::string index_text_;
@@ -310,7 +290,7 @@ Result<std::shared_ptr<const Catalog>> open_hf_safetensors(const SourceTree& tre
     return fail(ErrorCode::InvalidArgument,
                 "{}: a checkpoint of safetensors takes no tag, key or configuration", tree.name);
   }
-  return Opener(tree, files).open();
+  return HfOpener(tree, files, options).open();
 }
 
 }  // namespace ckfs

@@ -14,9 +14,9 @@
 #include "format/json_scan.h"
 #include "format/torch_file.h"
 #include "source/dcp_metadata.h"
-#include "source/file_table.h"
 #include "source/model_directory.h"
 #include "source/parallel.h"
+#include "source/source_opener.h"
 #include "source/torch_state_dict.h"
 #include "source/torch_tensors.h"
 
@@ -24,7 +24,6 @@ namespace ckfs {
 namespace {
 
 constexpr std::string_view kMetadata = ".metadata";
-constexpr std::size_t kMaxNotes = 100;
 
 /// The prefixes of the directories, the top itself among them, that have a .metadata and parts.
 std::vector<std::string> find_prefixes(const SourceTree& tree) {
@@ -118,25 +117,20 @@ bool is_concatenation(const DcpTensor& tensor, std::span<const Part> parts) {
   return std::ranges::all_of(parts, [](const Part& part) { return is_contiguous(part.tensor); });
 }
 
-class Opener {
+class DcpOpener : public SourceOpener {
  public:
-  Opener(const SourceTree& tree, SourceFiles& files, const OpenCheckpointOptions& options)
-      : tree_(tree), files_(files), options_(options), builder_("torch_dcp"), placer_(builder_) {}
-
-  Result<std::shared_ptr<const Catalog>> open() {
-    CKFS_TRY(const FileTable table, FileTable::create(tree_, files_, builder_));
-    table_ = &table;
-    CKFS_TRY_VOID(choose());
-    CKFS_TRY_VOID(read());
-    CKFS_TRY(ModelDirectory model,
-             find_model_directory(tree_, table, files_, builder_, options_,
-                                  prefix_.empty() ? directory_above(tree_) : std::nullopt));
-    builder_.set_model(std::move(model));
-    builder_.add_only_shard(std::move(order_));
-    return std::move(builder_).build();
-  }
+  DcpOpener(const SourceTree& tree, SourceFiles& files, const OpenCheckpointOptions& options)
+      : SourceOpener(tree, files, options, "torch_dcp"), placer_(builder_) {}
 
  private:
+  Result<void> read() override {
+    CKFS_TRY_VOID(choose());
+    CKFS_TRY_VOID(read_metadata());
+    CKFS_TRY_VOID(add_model(prefix_.empty() ? directory_above(tree_) : std::nullopt));
+    builder_.add_only_shard(std::move(order_));
+    return {};
+  }
+
   Result<void> choose() {
     std::vector<std::string> prefixes = find_prefixes(tree_);
     if (std::ranges::find(prefixes, "") != prefixes.end()) return {};
@@ -162,9 +156,9 @@ class Opener {
     return options_.key.empty() ? name : name.substr(options_.key.size() + 1);
   }
 
-  Result<void> read() {
+  Result<void> read_metadata() {
     const std::string path = prefix_ + std::string(kMetadata);
-    const FileId file = table_->find(path).value();
+    const FileId file = id(path);
     const std::uint64_t size = files_.size(file);
     if (size > kMaxPickle) {
       return fail(ErrorCode::Unsupported, "{}: {} bytes (limit {})", path, size, kMaxPickle);
@@ -212,7 +206,7 @@ class Opener {
       const DcpTensor& tensor = tensors[jobs[i].tensor];
       const DcpChunk& chunk = tensor.chunks[jobs[i].chunk];
       const std::string path = prefix_ + std::string(chunk.path);
-      const auto file = table_->find(path);
+      const auto file = find(path);
       if (!file) {
         return fail(ErrorCode::NotFound, "{}: missing, but {} has a part of tensor {} there", path,
                     kMetadata, quote(tensor.name));
@@ -252,26 +246,13 @@ class Opener {
   }
 
   void add_facts(const DcpMetadata& metadata) {
-    std::uint64_t total = 0;
-    for (const TreeFile& file : tree_.files) {
-      if (file.path.starts_with(prefix_) && file.path.ends_with(".distcp")) {
-        total += files_.size(table_->find(file.path).value());
-      }
-    }
     if (!prefix_.empty()) builder_.add_fact("directory", prefix_);
     builder_.add_fact("tensors", std::to_string(metadata.tensors.size()));
     builder_.add_fact("other values", std::to_string(metadata.others.size()));
-    builder_.add_fact("bytes read", std::to_string(bytes_));
-    builder_.add_fact("bytes never read", std::to_string(total - std::min(total, bytes_)));
+    add_byte_facts(bytes_, bytes_of(prefix_, ".distcp"));
   }
 
-  const SourceTree& tree_;
-  SourceFiles& files_;
-  const OpenCheckpointOptions& options_;
-  CatalogBuilder builder_;
   TensorPlacer placer_;
-  const FileTable* table_ = nullptr;  // in open()
-
   std::string prefix_;           // of the checkpoint's directory in the tree
   std::vector<TensorId> order_;  // provisional ids
   std::uint64_t bytes_ = 0;
@@ -288,7 +269,7 @@ Result<std::shared_ptr<const Catalog>> open_torch_dcp(const SourceTree& tree, So
   if (!options.tag.empty()) {
     return fail(ErrorCode::InvalidArgument, "{}: only DeepSpeed checkpoints have tags", tree.name);
   }
-  return Opener(tree, files, options).open();
+  return DcpOpener(tree, files, options).open();
 }
 
 }  // namespace ckfs

@@ -12,11 +12,11 @@
 #include "format/hf_index.h"
 #include "format/json_scan.h"
 #include "source/file_role.h"
-#include "source/file_table.h"
 #include "source/header_loader.h"
 #include "source/model_directory.h"
 #include "source/numbered_files.h"
 #include "source/parallel.h"
+#include "source/source_opener.h"
 #include "source/torch_state_dict.h"
 #include "source/torch_tensors.h"
 
@@ -26,7 +26,6 @@ namespace {
 constexpr std::size_t kPrefix = 512;  // bytes that tell a torch file
 constexpr std::string_view kIndexEnding = ".bin.index.json";
 constexpr std::string_view kEnding = ".bin";
-constexpr std::size_t kMaxNotes = 100;
 
 /// Names that models have, in the order in which they count.
 constexpr std::array<std::string_view, 5> kModelNames = {
@@ -145,35 +144,30 @@ Result<Loaded> load(ByteSource& source, FileId file, std::string_view key) {
   return loaded;
 }
 
-class Opener {
+class TorchFilesOpener : public SourceOpener {
  public:
-  Opener(const SourceTree& tree, SourceFiles& files, const OpenCheckpointOptions& options)
-      : tree_(tree), files_(files), options_(options), builder_("torch_file"), placer_(builder_) {}
+  TorchFilesOpener(const SourceTree& tree, SourceFiles& files, const OpenCheckpointOptions& options)
+      : SourceOpener(tree, files, options, "torch_file"), placer_(builder_) {}
 
-  Result<std::shared_ptr<const Catalog>> open() {
-    CKFS_TRY(const FileTable table, FileTable::create(tree_, files_, builder_));
-    table_ = &table;
+ private:
+  Result<void> read() override {
     CKFS_TRY(choice_, choose_files(tree_));
     CKFS_TRY_VOID(read_index());
     CKFS_TRY_VOID(read_files());
-    CKFS_TRY(ModelDirectory model,
-             find_model_directory(tree_, table, files_, builder_, options_,
-                                  tree_.single_file ? std::optional(tree_.root) : std::nullopt));
-    builder_.set_model(std::move(model));
+    CKFS_TRY_VOID(add_model(tree_.single_file ? std::optional(tree_.root) : std::nullopt));
     note_other_weights();
     add_facts();
     builder_.add_only_shard(std::move(order_));
-    return std::move(builder_).build();
+    return {};
   }
 
- private:
   Result<void> read_index() {
     if (choice_.index.empty()) return {};
-    CKFS_TRY(index_text_, read_text(files_, *table_->find(choice_.index), kMaxIndex));
+    CKFS_TRY(index_text_, read_text(files_, id(choice_.index), kMaxIndex));
     CKFS_TRY(index_, parse_hf_index(index_text_, choice_.index));
     choice_.files.assign(index_->files().begin(), index_->files().end());
     for (const std::string& path : choice_.files) {
-      if (table_->find(path)) continue;
+      if (find(path)) continue;
       return fail(ErrorCode::NotFound, "{}: names {}, which is absent", choice_.index, quote(path));
     }
     return {};
@@ -182,7 +176,7 @@ class Opener {
   Result<void> read_files() {
     std::vector<Loaded> loaded(choice_.files.size());
     CKFS_TRY_VOID(run_parallel(loaded.size(), [&](std::size_t i) -> Result<void> {
-      CKFS_TRY(loaded[i], load(files_, *table_->find(choice_.files[i]), options_.key));
+      CKFS_TRY(loaded[i], load(files_, id(choice_.files[i]), options_.key));
       return {};
     }));
     for (std::size_t i = 0; i < loaded.size(); ++i) CKFS_TRY_VOID(add(i, loaded[i]));
@@ -196,7 +190,7 @@ class Opener {
 
   Result<void> add(std::size_t number, Loaded& loaded) {
     const std::string& path = choice_.files[number];
-    const FileId file = *table_->find(path);
+    const FileId file = id(path);
     for (const Note& note : loaded.notes) builder_.add_note(note.subject, note.text);
     for (const Note& note : loaded.not_shown) {
       builder_.add_note(note.subject, note.text);
@@ -270,24 +264,17 @@ class Opener {
   void add_facts() {
     std::uint64_t total = 0;
     std::uint64_t bytes = 0;
-    for (const std::string& path : choice_.files) total += files_.size(*table_->find(path));
+    for (const std::string& path : choice_.files) total += files_.size(id(path));
     for (const auto& [storage, sharers] : sharers_) {
       for (const Extent& extent : builder_.storage(storage).extents) bytes += extent.nbytes;
     }
     builder_.add_fact("files", std::to_string(choice_.files.size()));
     builder_.add_fact("tensors", std::to_string(order_.size()));
     builder_.add_fact("shared", std::to_string(aliases_));
-    builder_.add_fact("bytes read", std::to_string(bytes));
-    builder_.add_fact("bytes never read", std::to_string(total - std::min(total, bytes)));
+    add_byte_facts(bytes, total);
   }
 
-  const SourceTree& tree_;
-  SourceFiles& files_;
-  const OpenCheckpointOptions& options_;
-  CatalogBuilder builder_;
   TensorPlacer placer_;
-  const FileTable* table_ = nullptr;  // in open()
-
   Choice choice_;
   std::string index_text_;
   std::optional<HfIndex> index_;
@@ -310,7 +297,7 @@ Result<std::shared_ptr<const Catalog>> open_torch_files(const SourceTree& tree, 
   if (!options.tag.empty()) {
     return fail(ErrorCode::InvalidArgument, "{}: only DeepSpeed checkpoints have tags", tree.name);
   }
-  return Opener(tree, files, options).open();
+  return TorchFilesOpener(tree, files, options).open();
 }
 
 }  // namespace ckfs

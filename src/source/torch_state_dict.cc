@@ -20,7 +20,6 @@ constexpr std::array<std::string_view, 4> kUsualKeys = {"state_dict", "model", "
 constexpr std::array<std::string_view, 9> kTrainingKeys = {
     "optimizer",    "optimizers",    "optim",      "optimizer_states", "optimizer_state_dict",
     "lr_scheduler", "lr_schedulers", "dataloader", "dataloaders"};
-constexpr std::size_t kMaxNotes = 100;
 constexpr std::size_t kNamesInMessage = 8;
 
 std::string key_of(const Pickle& pickle, NodeId key) {

@@ -13,9 +13,9 @@
 #include "source/deepspeed_names.h"
 #include "source/deepspeed_states.h"
 #include "source/deepspeed_tag.h"
-#include "source/file_table.h"
 #include "source/model_directory.h"
 #include "source/parallel.h"
+#include "source/source_opener.h"
 #include "source/zero_state_dict.h"
 
 namespace ckfs {
@@ -53,18 +53,13 @@ Result<Master> read_master(ByteSource& source, FileId file, const NamedShape& pa
   return master;
 }
 
-class Opener {
+class UniversalOpener : public SourceOpener {
  public:
-  Opener(const SourceTree& tree, SourceFiles& files, const OpenCheckpointOptions& options)
-      : tree_(tree),
-        files_(files),
-        options_(options),
-        builder_("universal"),
-        dict_(files, builder_) {}
+  UniversalOpener(const SourceTree& tree, SourceFiles& files, const OpenCheckpointOptions& options)
+      : SourceOpener(tree, files, options, "universal"), dict_(files, builder_) {}
 
-  Result<std::shared_ptr<const Catalog>> open() {
-    CKFS_TRY(const FileTable table, FileTable::create(tree_, files_, builder_));
-    table_ = &table;
+ private:
+  Result<void> read() override {
     CKFS_TRY_VOID(choose());
     CKFS_TRY_VOID(read_models());
     for (const ModelStates& model : models_) CKFS_TRY_VOID(dict_.add_buffers(model));
@@ -72,20 +67,14 @@ class Opener {
     CKFS_TRY_VOID(add_module_frozen());
     CKFS_TRY_VOID(add_masters());
     for (const ModelStates& model : models_) dict_.add_shared(model);
-    CKFS_TRY(ModelDirectory model,
-             find_model_directory(tree_, table, files_, builder_, options_,
-                                  prefix_.empty() ? directory_above(tree_) : std::nullopt));
-    builder_.set_model(std::move(model));
+    CKFS_TRY_VOID(add_model(prefix_.empty() ? directory_above(tree_) : std::nullopt));
     finish();
-    return std::move(builder_).build();
+    return {};
   }
-
- private:
-  FileId id(const std::string& path) const { return table_->find(path).value(); }
 
   Result<void> choose() {
     const std::set<std::string> tags = find_universal_tags(tree_);
-    CKFS_TRY(tag_, choose_tag({tags.begin(), tags.end()}, "latest_universal", tree_, *table_,
+    CKFS_TRY(tag_, choose_tag({tags.begin(), tags.end()}, "latest_universal", tree_, table(),
                               files_, options_));
     prefix_ = tag_ == "." ? "" : tag_ + "/";
     for (DeepSpeedTag& tag : find_deepspeed_tags(tree_)) {
@@ -177,7 +166,7 @@ class Opener {
     std::vector<Master> masters(parameters.size());
     CKFS_TRY_VOID(run_parallel(parameters.size(), [&](std::size_t i) -> Result<void> {
       const std::string path = fmt::format("{}zero/{}/fp32.pt", prefix_, parameters[i]->name);
-      const auto file = table_->find(path);
+      const auto file = find(path);
       if (!file) {
         return fail(ErrorCode::NotFound, "{}: missing, but param_shapes names the parameter", path);
       }
@@ -195,12 +184,9 @@ class Opener {
 
   void finish() {
     const ZeroCounts counts = std::move(dict_).finish();
-    std::uint64_t total = 0;
-    for (const TreeFile& file : tree_.files) {
-      if (file.path.starts_with(prefix_)) total += files_.size(id(file.path));
-    }
     builder_.add_fact("tag", tag_);
-    add_count_facts(builder_, counts, total);
+    add_count_facts(builder_, counts);
+    add_byte_facts(counts.bytes, bytes_of(prefix_));
     if (counts.module_frozen.empty()) return;
     spdlog::warn(
         "{}: {} tensors are in the module's state only; the views leave them out unless "
@@ -208,13 +194,7 @@ class Opener {
         tag_, counts.module_frozen.size());
   }
 
-  const SourceTree& tree_;
-  SourceFiles& files_;
-  const OpenCheckpointOptions& options_;
-  CatalogBuilder builder_;
   ZeroStateDict dict_;
-  const FileTable* table_ = nullptr;  // in open()
-
   std::string tag_, prefix_;
   DeepSpeedTag model_files_;
   std::vector<ModelStates> models_;          // by model-parallel rank
@@ -232,7 +212,7 @@ Result<std::shared_ptr<const Catalog>> open_universal(const SourceTree& tree, So
   if (!options.key.empty()) {
     return fail(ErrorCode::InvalidArgument, "{}: a universal checkpoint takes no key", tree.name);
   }
-  return Opener(tree, files, options).open();
+  return UniversalOpener(tree, files, options).open();
 }
 
 }  // namespace ckfs

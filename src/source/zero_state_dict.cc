@@ -233,7 +233,7 @@ ZeroCounts ZeroStateDict::finish() && {
   return counts;
 }
 
-void add_count_facts(CatalogBuilder& builder, const ZeroCounts& counts, std::uint64_t total) {
+void add_count_facts(CatalogBuilder& builder, const ZeroCounts& counts) {
   builder.add_fact("parameters",
                    fmt::format("{} ({} elements)", counts.parameters, counts.parameter_numel));
   builder.add_fact("frozen", std::to_string(counts.frozen));
@@ -242,8 +242,6 @@ void add_count_facts(CatalogBuilder& builder, const ZeroCounts& counts, std::uin
   if (!counts.module_frozen.empty()) {
     builder.add_fact("in the module's state only", std::to_string(counts.module_frozen.size()));
   }
-  builder.add_fact("bytes read", std::to_string(counts.bytes));
-  builder.add_fact("bytes never read", std::to_string(total - std::min(total, counts.bytes)));
   for (const std::string& name : counts.module_frozen) {
     builder.add_note(name, "in the module's state only; zero_to_fp32 drops it; @frozen=module");
   }

@@ -85,8 +85,7 @@ class ZeroStateDict {
   std::map<std::string, std::size_t, std::less<>> places_;
 };
 
-/// Adds what is counted to the facts of `builder`; `total` is the size of all files that belong to
-/// the checkpoint.
-void add_count_facts(CatalogBuilder& builder, const ZeroCounts& counts, std::uint64_t total);
+/// Adds what is counted, but for the bytes, to the facts of `builder`.
+void add_count_facts(CatalogBuilder& builder, const ZeroCounts& counts);
 
 }  // namespace ckfs

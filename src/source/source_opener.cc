@@ -1,0 +1,43 @@
+// A base class, not an interface with implementations that are looked up: which adapter opens a
+// tree is a table in open_checkpoint.cc, and each lives for one call.
+#include "source/source_opener.h"
+
+#include <algorithm>
+
+#include "source/model_directory.h"
+
+namespace ckfs {
+
+SourceOpener::SourceOpener(const SourceTree& tree, SourceFiles& files,
+                           const OpenCheckpointOptions& options, std::string_view kind)
+    : tree_(tree), files_(files), options_(options), builder_(kind) {}
+
+Result<std::shared_ptr<const Catalog>> SourceOpener::open() {
+  CKFS_TRY(table_, FileTable::create(tree_, files_, builder_));
+  CKFS_TRY_VOID(read());
+  return std::move(builder_).build();
+}
+
+Result<void> SourceOpener::add_model(const std::optional<std::filesystem::path>& beside) {
+  CKFS_TRY(ModelDirectory model,
+           find_model_directory(tree_, *table_, files_, builder_, options_, beside));
+  builder_.set_model(std::move(model));
+  return {};
+}
+
+void SourceOpener::add_byte_facts(std::uint64_t read, std::uint64_t total) {
+  builder_.add_fact("bytes read", std::to_string(read));
+  builder_.add_fact("bytes never read", std::to_string(total - std::min(total, read)));
+}
+
+std::uint64_t SourceOpener::bytes_of(std::string_view prefix, std::string_view ending) const {
+  std::uint64_t sum = 0;
+  for (const TreeFile& file : tree_.files) {
+    if (file.path.starts_with(prefix) && file.path.ends_with(ending)) {
+      sum += files_.size(id(file.path));
+    }
+  }
+  return sum;
+}
+
+}  // namespace ckfs

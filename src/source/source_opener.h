@@ -1,0 +1,61 @@
+// What every adapter of src/source shares: the numbers of the tree's files, the catalog it fills,
+// and what a training checkpoint shows besides its tensors.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string_view>
+
+#include "base/byte_source.h"
+#include "base/error.h"
+#include "io/source_files.h"
+#include "source/catalog.h"
+#include "source/file_table.h"
+#include "source/open_checkpoint.h"
+#include "source/source_tree.h"
+
+namespace ckfs {
+
+/// One opening of one checkpoint. The tree, the files and the options must outlive it.
+class SourceOpener {
+ public:
+  SourceOpener(const SourceOpener&) = delete;
+  SourceOpener& operator=(const SourceOpener&) = delete;
+  virtual ~SourceOpener() = default;
+
+  /// Registers all files of the tree, then read(). Call it once.
+  Result<std::shared_ptr<const Catalog>> open();
+
+ protected:
+  /// `kind` as Catalog::kind().
+  SourceOpener(const SourceTree& tree, SourceFiles& files, const OpenCheckpointOptions& options,
+               std::string_view kind);
+
+  /// Reads headers and hands all tensors and shards to `builder_`.
+  virtual Result<void> read() = 0;
+
+  /// REQUIRES: the tree has this file.
+  FileId id(std::string_view path) const { return table_->find(path).value(); }
+  std::optional<FileId> find(std::string_view path) const { return table_->find(path); }
+  const FileTable& table() const { return *table_; }
+
+  /// find_model_directory(), given to the builder.
+  Result<void> add_model(const std::optional<std::filesystem::path>& beside);
+
+  /// Facts on how much of `total` bytes of files will be read.
+  void add_byte_facts(std::uint64_t read, std::uint64_t total);
+
+  /// Sum of the sizes of the files whose paths begin with `prefix` and end with `ending`.
+  std::uint64_t bytes_of(std::string_view prefix, std::string_view ending = {}) const;
+
+  const SourceTree& tree_;
+  SourceFiles& files_;
+  const OpenCheckpointOptions& options_;
+  CatalogBuilder builder_;
+
+ private:
+  std::optional<FileTable> table_;  // in open()
+};
+
+}  // namespace ckfs

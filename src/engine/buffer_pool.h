@@ -74,7 +74,7 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
   static std::size_t capacity_for(std::size_t size);
   void give_back(std::byte* data, std::size_t capacity);
   std::optional<Buffer> take_locked(std::size_t size);
-  void trim_locked(std::uint64_t wanted);
+  void trim_locked(std::uint64_t allowed);
 
   const std::uint64_t limit_;
   std::function<void(std::uint64_t)> reclaim_;

@@ -47,6 +47,6 @@ bool is_inner_path(std::string_view path);
 std::string to_json(const ExportRecord& record);
 
 /// Errors: InvalidArgument (not such a record).
-Result<ExportRecord> parse_record(std::string_view json);
+Result<ExportRecord> parse_record(std::string_view text);
 
 }  // namespace ckfs

@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <chrono>
 #include <mutex>
+#include <ranges>
 #include <set>
 #include <spdlog/spdlog.h>
 #include <string>
@@ -370,9 +371,9 @@ Result<ExportResult> export_view(const Checkpoint& checkpoint, const View& view,
     }
   }
   // The deepest first: making an entry changes the time of the directory above.
-  for (auto at = directories.rbegin(); at != directories.rend(); ++at) {
-    CKFS_TRY_VOID(directory.sync_directory(*at));
-    directory.set_directory_mtime(*at, checkpoint.mtime());
+  for (const std::string& path : directories | std::views::reverse) {
+    CKFS_TRY_VOID(directory.sync_directory(path));
+    directory.set_directory_mtime(path, checkpoint.mtime());
   }
   return result;
 }

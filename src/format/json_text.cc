@@ -281,7 +281,7 @@ class DenseEditor {
 
   /// Adds the key as the last member, set apart as the others are.
   void add_dtype(Span object, const std::vector<Member>& members) {
-    const std::string added = fmt::format("\"torch_dtype\": \"{}\"", torch_dtype_);
+    const std::string added = fmt::format(R"("torch_dtype": "{}")", torch_dtype_);
     const auto last_kept = std::find_if_not(members.rbegin(), members.rend(), is_quantization);
     if (last_kept == members.rend()) {
       // Nothing is left; what stood between the braces' inner ends and the members stays.

@@ -196,7 +196,7 @@ Result<TorchTensor> TorchFile::strided(std::span<const NodeId> args,
                    name(tensor.dtype));
   }
   const std::int64_t limit = *bytes_inside / width;
-  std::optional<std::int64_t> last = *offset;
+  std::optional<std::int64_t> last = offset;
   for (std::size_t i = 0; i < shape->size(); ++i) {
     if ((*stride)[i] < 0) return corrupt("stride {} (at least 0)", list_of(*stride));
     if (*numel == 0) continue;

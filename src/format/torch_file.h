@@ -94,7 +94,7 @@ class TorchFile {
 
   TorchFile(ByteSource& source, FileId file) : source_(&source), file_(file) {}
 
-  Result<StorageId> storage_id(NodeId persistent_id) const;
+  Result<StorageId> storage_id(NodeId node) const;
   Result<TorchTensor> strided(std::span<const NodeId> args, std::string_view function) const;
   Result<void> collect_storages();
   /// The error of the first storage that cannot be understood.

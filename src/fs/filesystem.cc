@@ -367,7 +367,8 @@ class Filesystem::Impl {
   /// a misspelt parameter from a view that the source cannot give; names that do not look like a
   /// view (a shell's .git, a desktop's .hidden) are none of the operator's business.
   Failure refuse(std::string_view name, Error error) {
-    const bool meant = error.code() != ErrorCode::NotFound || name.find('@') != name.npos;
+    const bool meant =
+        error.code() != ErrorCode::NotFound || name.find('@') != std::string_view::npos;
     if (meant && once_.first(std::string(name))) {
       spdlog::warn("looked up, and not there: {}", error.message());
     }

@@ -36,7 +36,7 @@ Result<std::shared_ptr<const ViewTree>> InodeTable::hold(std::shared_ptr<const V
                     .spelling = std::string(spelling.value_or("")),
                     .references = spelling ? 1U : 0U});
   parameterised_ += parameterised ? 1 : 0;
-  const Position held = held_.begin();
+  const auto held = held_.begin();
   std::uint64_t twin = 0;
   const auto add = [&](std::uint64_t inode, bool directory, std::uint32_t index) {
     if (inode <= 1 || !nodes_.emplace(inode, Node{held, directory, index}).second) twin = inode;

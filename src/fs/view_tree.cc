@@ -13,7 +13,7 @@ namespace ckfs {
 namespace {
 
 bool is_plain_name(std::string_view name) {
-  return !name.empty() && name != "." && name != ".." && name.find('\0') == name.npos;
+  return !name.empty() && name != "." && name != ".." && name.find('\0') == std::string_view::npos;
 }
 
 }  // namespace
@@ -47,7 +47,7 @@ Result<std::shared_ptr<const ViewTree>> build_tree(View view) {
       const std::size_t slash = path.find('/', begin);
       const std::string_view name = path.substr(begin, slash - begin);
       if (!is_plain_name(name)) return fail(ErrorCode::Internal, "{}/{}: not a path", top, path);
-      if (slash == path.npos) {
+      if (slash == std::string_view::npos) {
         tree->directories[parent].entries.push_back({name, false, number});
         break;
       }

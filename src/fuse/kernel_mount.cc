@@ -19,8 +19,6 @@
 
 #include "fuse/mount_table.h"
 
-extern "C" char** environ;
-
 namespace ckfs {
 namespace {
 
@@ -148,10 +146,11 @@ UniqueFd receive_descriptor(int socket) {
 
 /// What helps against a message of fusermount3; empty where the message says it.
 std::string_view hint_for(std::string_view text) {
-  if (text.find(std::strerror(EPERM)) != text.npos) {
+  if (text.find(std::strerror(EPERM)) != std::string_view::npos) {
     return " (it must be set-user-ID root; in a container, run as root)";
   }
-  if (text.find(kDevice) != text.npos && text.find(std::strerror(EACCES)) != text.npos) {
+  if (text.find(kDevice) != std::string_view::npos &&
+      text.find(std::strerror(EACCES)) != std::string_view::npos) {
     return " (let users mount: `sudo chmod 666 /dev/fuse`)";
   }
   return "";
@@ -229,7 +228,7 @@ Result<void> unmount_target(const stdfs::path& target, Detach detach) {
   std::string reason = std::strerror(error);
   if (error == EPERM && ::geteuid() != 0) {
     std::vector<std::string> arguments = {"-u"};
-    if (detach == Detach::Now) arguments.push_back("-z");
+    if (detach == Detach::Now) arguments.emplace_back("-z");
     arguments.insert(arguments.end(), {"--", target.native()});
     CKFS_TRY(const Running running, start_fusermount(arguments, -1));
     const Finished finished = finish(running);

@@ -36,7 +36,7 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
   while (true) {
     const std::size_t at = text.find(separator);
     parts.push_back(text.substr(0, at));
-    if (at == text.npos) return parts;
+    if (at == std::string_view::npos) return parts;
     text.remove_prefix(at + 1);
   }
 }

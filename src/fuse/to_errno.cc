@@ -12,19 +12,16 @@ int to_errno(ErrorCode code) {
     case ErrorCode::NotFound:
       return ENOENT;
     case ErrorCode::Corrupt:
-      return EIO;
     case ErrorCode::Unsupported:
+    case ErrorCode::Io:
+    case ErrorCode::Internal:
       return EIO;
     case ErrorCode::InvalidArgument:
       return EINVAL;
-    case ErrorCode::Io:
-      return EIO;
     case ErrorCode::Stale:
       return ESTALE;
     case ErrorCode::OutOfMemory:
       return ENOMEM;
-    case ErrorCode::Internal:
-      return EIO;
     case ErrorCode::NotDirectory:
       return ENOTDIR;
     case ErrorCode::IsDirectory:

@@ -25,7 +25,7 @@ constexpr unsigned kSlots = 32;
 
 tl::expected<std::unique_ptr<Uring>, int> Uring::create(unsigned depth) {
   depth = std::clamp(depth, 1u, 1024u);
-  std::unique_ptr<Uring> uring(new Uring(depth));
+  std::unique_ptr<Uring> uring(new Uring);
   // The best first; each is refused with EINVAL by kernels that do not know it (6.1, 6.0, 5.19).
   const unsigned kinds[] = {IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN,
                             IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_COOP_TASKRUN,

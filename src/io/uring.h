@@ -41,14 +41,13 @@ class Uring {
     std::vector<iovec> rest;  // only after a short read; the kernel may look at it until completion
   };
 
-  explicit Uring(unsigned depth) : depth_(depth) {}
+  Uring() = default;
   std::optional<unsigned> slot_for(const Access& access);
   void prepare(const Access& access, std::size_t flight);
   int submit_and_wait();
   /// Takes back what is in flight after the ring failed, so that buffers are free again.
   void drain();
 
-  const unsigned depth_;
   io_uring ring_{};
   bool usable_ = true;
   unsigned in_flight_ = 0;  // prepared and not yet completed

@@ -15,9 +15,9 @@
 namespace ckfs {
 namespace {
 
-constexpr std::size_t kNameChunk = 64 * 1024;  // bytes
-constexpr std::size_t kShapeChunk = 1024;      // dimensions
-constexpr std::size_t kExtentChunk = 1024;     // extents
+constexpr std::size_t kNameChunk = 65536;   // bytes
+constexpr std::size_t kShapeChunk = 1024;   // dimensions
+constexpr std::size_t kExtentChunk = 1024;  // extents
 
 /// Copies `items` behind the last chunk's items, or into a new chunk where they do not fit.
 template <typename Chunk, typename Items>
@@ -173,7 +173,7 @@ std::shared_ptr<const Catalog> CatalogBuilder::build() && {
             [](const Obstacle& a, const Obstacle& b) {
               return std::tie(a.tensor, a.reason) < std::tie(b.tensor, b.reason);
             });
-  return std::shared_ptr<const Catalog>(std::move(catalog_));
+  return {std::move(catalog_)};
 }
 
 }  // namespace ckfs

@@ -39,7 +39,7 @@ std::optional<std::int64_t> stage_of(const Pickle& pickle, NodeId node) {
   if (args.size() == 1) return pickle.integer(args[0]);
   if (args.size() != 2) return std::nullopt;
   const auto name = pickle.string(args[1]);
-  const auto at = std::find(kStageNames.begin(), kStageNames.end(), name.value_or(""));
+  const auto* const at = std::find(kStageNames.begin(), kStageNames.end(), name.value_or(""));
   if (at == kStageNames.end()) return std::nullopt;
   return at - kStageNames.begin();
 }

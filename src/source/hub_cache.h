@@ -20,6 +20,6 @@ struct HubSnapshot {
 /// The snapshot that `path` stands for: the one `refs/main` names where `path` is a repository, or
 /// `path` itself where it is a snapshot. nullopt: `path` is not in such a cache. Errors:
 /// Unsupported (no snapshot, or not clear which).
-Result<std::optional<HubSnapshot>> find_hub_snapshot(const std::filesystem::path& path);
+Result<std::optional<HubSnapshot>> find_hub_snapshot(const std::filesystem::path& given);
 
 }  // namespace ckfs

@@ -9,23 +9,23 @@
 #include <malloc.h>
 #include <new>
 
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define CKFS_SANITIZER_COUNTS 1
+#include <sanitizer/allocator_interface.h>
+#endif
+#endif
+
 namespace ckfs::heap_meter {
 
 inline std::atomic<std::size_t> now{0};
 inline std::atomic<std::size_t> peak{0};
 
-inline void* count_allocation(void* memory) {
-  if (memory == nullptr) throw std::bad_alloc();
-  const std::size_t total = now += malloc_usable_size(memory);
+inline void add(std::size_t size) {
+  const std::size_t total = now += size;
   std::size_t highest = peak;
   while (total > highest && !peak.compare_exchange_weak(highest, total)) {
   }
-  return memory;
-}
-
-inline void count_release(void* memory) {
-  now -= malloc_usable_size(memory);
-  std::free(memory);
 }
 
 /// The most memory that was held at once since it was made, beyond what was held then.
@@ -40,8 +40,20 @@ class Span {
 
 }  // namespace ckfs::heap_meter
 
+#ifdef CKFS_SANITIZER_COUNTS
+namespace ckfs::heap_meter {
+
+inline const int hooked = __sanitizer_install_malloc_and_free_hooks(
+    [](const volatile void*, std::size_t size) { add(size); },
+    [](const volatile void* memory) { now -= __sanitizer_get_allocated_size(memory); });
+
+}  // namespace ckfs::heap_meter
+#else
 void* operator new(std::size_t size) {
-  return ckfs::heap_meter::count_allocation(std::malloc(size));
+  void* memory = std::malloc(size);
+  if (memory == nullptr) throw std::bad_alloc();
+  ckfs::heap_meter::add(malloc_usable_size(memory));
+  return memory;
 }
 // libstdc++'s own calls the one above; a sanitizer's would not.
 void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
@@ -51,12 +63,14 @@ void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
     return nullptr;
   }
 }
-void operator delete(void* memory, const std::nothrow_t&) noexcept {
-  ckfs::heap_meter::count_release(memory);
-}
 void operator delete(void* memory) noexcept {
-  ckfs::heap_meter::count_release(memory);
+  ckfs::heap_meter::now -= malloc_usable_size(memory);
+  std::free(memory);
+}
+void operator delete(void* memory, const std::nothrow_t&) noexcept {
+  operator delete(memory);
 }
 void operator delete(void* memory, std::size_t) noexcept {
-  ckfs::heap_meter::count_release(memory);
+  operator delete(memory);
 }
+#endif

@@ -14,6 +14,7 @@
 #include <unordered_set>
 
 #include "base/checked.h"
+#include "format/zip_records.h"
 
 // Serialization ids depend on the order in which this library walks its hash tables.
 #ifndef __GLIBCXX__
@@ -23,13 +24,11 @@
 namespace ckfs::torch_zip {
 namespace {
 
+using namespace zip_records;
+
 constexpr std::uint64_t kAlignment = 64;
-constexpr std::uint64_t kMax32 = 0xffffffff;
-constexpr std::uint64_t kMax16 = 0xffff;
-constexpr std::uint64_t kLocalHeader = 30;
-constexpr std::uint64_t kDirectoryEntry = 46;
 constexpr std::uint64_t kExtraHead = 4;  // tag and length
-constexpr std::uint64_t kEndRecords = 56 + 20 + 22;
+constexpr std::uint64_t kEndRecords = kEnd64Size + kLocator64Size + kEndSize;
 constexpr std::size_t kSerializationId = 40;  // digits
 
 struct SmallMember {
@@ -50,12 +49,12 @@ void put(std::string& out, std::uint64_t value) {
 
 /// What a 32-bit field says of a value that may need 64.
 std::uint64_t saturated(std::uint64_t value) {
-  return std::min(value, kMax32);
+  return std::min<std::uint64_t>(value, kFull32);
 }
 
 /// Bytes of the values in a zip64 extra field; 0: there is no field.
 std::uint64_t zip64_values(std::uint64_t bytes, std::uint64_t header) {
-  return (bytes >= kMax32 ? 16U : 0U) + (header >= kMax32 ? 8U : 0U);
+  return (bytes >= kFull32 ? 16U : 0U) + (header >= kFull32 ? 8U : 0U);
 }
 
 std::uint64_t zip64_field(std::uint64_t bytes, std::uint64_t header) {
@@ -69,11 +68,11 @@ void put_zip64_field(std::string& out, std::uint64_t bytes, std::uint64_t compre
   if (values == 0) return;
   put<std::uint16_t>(out, 0x0001);
   put<std::uint16_t>(out, values);
-  if (bytes >= kMax32) {
+  if (bytes >= kFull32) {
     put<std::uint64_t>(out, bytes);
     put<std::uint64_t>(out, compressed);
   }
-  if (header >= kMax32) put<std::uint64_t>(out, header);
+  if (header >= kFull32) put<std::uint64_t>(out, header);
 }
 
 /// Members without data have no descriptor.
@@ -146,7 +145,7 @@ Result<TorchArchive> TorchArchive::plan(std::string root, std::uint64_t pickle_b
   archive.size_ = archive.directory_ + kEndRecords;
   for (std::size_t i = 0; i < archive.members(); ++i) {
     const Member member = archive.member(i);
-    archive.size_ += kDirectoryEntry + archive.root_.size() + 1 + member.name.size() +
+    archive.size_ += kEntrySize + archive.root_.size() + 1 + member.name.size() +
                      zip64_field(member.bytes, member.header);
   }
   return archive;
@@ -173,7 +172,7 @@ TorchArchive::Member TorchArchive::member(std::size_t index) const {
 }
 
 std::uint64_t TorchArchive::data_begin(const Member& member) const {
-  const std::uint64_t begin = member.header + kLocalHeader + root_.size() + 1 + member.name.size() +
+  const std::uint64_t begin = member.header + kLocalSize + root_.size() + 1 + member.name.size() +
                               zip64_field(member.bytes, member.header) + kExtraHead;
   return (begin + kAlignment - 1) / kAlignment * kAlignment;
 }
@@ -200,7 +199,7 @@ void TorchArchive::put_local_header(std::string& out, const Member& member) cons
   const std::size_t begin = out.size();
   const std::uint64_t padded = data_begin(member) - member.header;
   const std::uint64_t name = root_.size() + 1 + member.name.size();
-  put<std::uint32_t>(out, 0x04034b50);
+  put<std::uint32_t>(out, kLocalSignature);
   put<std::uint16_t>(out, 0);  // version needed
   put<std::uint16_t>(out, flags(member.bytes));
   put<std::uint16_t>(out, 0);  // stored
@@ -208,7 +207,7 @@ void TorchArchive::put_local_header(std::string& out, const Member& member) cons
   put<std::uint32_t>(out, 0);  // CRC-32 and sizes: in the descriptor
   put<std::uint64_t>(out, 0);
   put<std::uint16_t>(out, name);
-  put<std::uint16_t>(out, padded - kLocalHeader - name);
+  put<std::uint16_t>(out, padded - kLocalSize - name);
   out += root_;
   out += '/';
   out += member.name;
@@ -221,7 +220,7 @@ void TorchArchive::put_local_header(std::string& out, const Member& member) cons
 }
 
 void TorchArchive::put_directory_entry(std::string& out, const Member& member) const {
-  put<std::uint32_t>(out, 0x02014b50);
+  put<std::uint32_t>(out, kEntrySignature);
   put<std::uint32_t>(out, 0);  // versions: made by, needed
   put<std::uint16_t>(out, flags(member.bytes));
   put<std::uint16_t>(out, 0);  // stored
@@ -301,7 +300,7 @@ std::string TorchArchive::render_tail() const {
   for (std::size_t i = 0; i < members(); ++i) put_directory_entry(out, member(i));
   const std::uint64_t directory_end = size_ - kEndRecords;
   const std::uint64_t directory_bytes = directory_end - directory_;
-  put<std::uint32_t>(out, 0x06064b50);  // zip64 end record, also where nothing needs it
+  put<std::uint32_t>(out, kEnd64Signature);  // zip64 end record, also where nothing needs it
   put<std::uint64_t>(out, 44);
   put<std::uint16_t>(out, 0x031e);  // made by
   put<std::uint16_t>(out, 45);      // needed
@@ -310,14 +309,14 @@ std::string TorchArchive::render_tail() const {
   put<std::uint64_t>(out, members());
   put<std::uint64_t>(out, directory_bytes);
   put<std::uint64_t>(out, directory_);
-  put<std::uint32_t>(out, 0x07064b50);  // its locator
+  put<std::uint32_t>(out, kLocator64Signature);  // its locator
   put<std::uint32_t>(out, 0);
   put<std::uint64_t>(out, directory_end);
   put<std::uint32_t>(out, 1);
-  put<std::uint32_t>(out, 0x06054b50);  // end record
-  put<std::uint32_t>(out, 0);           // disks
-  put<std::uint16_t>(out, std::min<std::uint64_t>(members(), kMax16));
-  put<std::uint16_t>(out, std::min<std::uint64_t>(members(), kMax16));
+  put<std::uint32_t>(out, kEndSignature);  // end record
+  put<std::uint32_t>(out, 0);              // disks
+  put<std::uint16_t>(out, std::min<std::uint64_t>(members(), kFull16));
+  put<std::uint16_t>(out, std::min<std::uint64_t>(members(), kFull16));
   put<std::uint32_t>(out, saturated(directory_bytes));
   put<std::uint32_t>(out, saturated(directory_));
   put<std::uint16_t>(out, 0);  // comment

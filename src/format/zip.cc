@@ -15,24 +15,12 @@
 #include "base/checked.h"
 #include "base/load_le.h"
 #include "format/json_scan.h"
+#include "format/zip_records.h"
 
 namespace ckfs {
 namespace {
 
-constexpr std::uint32_t kLocalSignature = 0x04034b50;
-constexpr std::uint32_t kEntrySignature = 0x02014b50;
-constexpr std::uint32_t kEndSignature = 0x06054b50;
-constexpr std::uint32_t kEnd64Signature = 0x06064b50;
-constexpr std::uint32_t kLocator64Signature = 0x07064b50;
-
-constexpr std::size_t kLocalSize = 30;
-constexpr std::size_t kEntrySize = 46;
-constexpr std::size_t kEndSize = 22;
-constexpr std::size_t kEnd64Size = 56;
-constexpr std::size_t kLocator64Size = 20;
-
-constexpr std::uint16_t kFull16 = 0xffff;
-constexpr std::uint32_t kFull32 = 0xffffffff;
+using namespace zip_records;
 
 constexpr std::size_t kHeadersAtOnce = 1024;  // local headers in one batch
 

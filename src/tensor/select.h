@@ -24,10 +24,14 @@ auto select_float(DType dtype, Use use) {
   return select<DType::F64, DType::F32, DType::F16, DType::BF16>(dtype, use);
 }
 
-/// The dtypes that scaled F8 is decoded to.
-template <typename Use>
-auto select_decoded(DType dtype, Use use) {
-  return select<DType::F32, DType::F16, DType::BF16>(dtype, use);
+/// `use.operator()<kFrom, kTo>()` for scaled F8: `from` is one of the list, `to` what it may be
+/// decoded to.
+template <DType... kFroms, typename Use>
+auto select_scaled(DType from, DType to, Use use) {
+  return select<kFroms...>(from, [&]<DType kFrom>() {
+    return select<DType::F32, DType::F16, DType::BF16>(
+        to, [&]<DType kTo>() { return use.template operator()<kFrom, kTo>(); });
+  });
 }
 
 }  // namespace ckfs

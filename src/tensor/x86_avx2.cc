@@ -234,8 +234,8 @@ CKFS_AVX2 void cast_f8(const std::byte* in, std::byte* out, std::size_t count) {
 }
 
 template <typename Use>
-auto select_scaled(DType dtype, Use use) {
-  return select<DType::F8E4M3, DType::F8E5M2, DType::F8E4M3FNUZ>(dtype, use);
+auto select_kernel(DType from, DType to, Use use) {
+  return select_scaled<DType::F8E4M3, DType::F8E5M2, DType::F8E4M3FNUZ>(from, to, use);
 }
 
 }  // namespace
@@ -254,16 +254,13 @@ CastKernel cast(DType from, DType to) {
 }
 
 ScaleKernel scale(DType from, DType to) {
-  return select_scaled(from, [to]<DType kFrom>() {
-    return select_decoded(to,
-                          []<DType kTo>() -> ScaleKernel { return scale_elements<kFrom, kTo>; });
-  });
+  return select_kernel(
+      from, to, []<DType kFrom, DType kTo>() -> ScaleKernel { return scale_elements<kFrom, kTo>; });
 }
 
 ScaleBlocksKernel scale_blocks(DType from, DType to) {
-  return select_scaled(from, [to]<DType kFrom>() {
-    return select_decoded(
-        to, []<DType kTo>() -> ScaleBlocksKernel { return scale_elements_by_block<kFrom, kTo>; });
+  return select_kernel(from, to, []<DType kFrom, DType kTo>() -> ScaleBlocksKernel {
+    return scale_elements_by_block<kFrom, kTo>;
   });
 }
 

@@ -8,6 +8,7 @@
 
 #include "api/report.h"
 #include "api/small_reader.h"
+#include "support/golden_cases.h"
 #include "support/temporary_directory.h"
 
 namespace ckfs {
@@ -16,15 +17,6 @@ namespace {
 namespace fs = std::filesystem;
 
 const fs::path kCases = fs::path(CKFS_TEST_DATA) / "hf";
-
-std::vector<std::string> case_names() {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(kCases)) {
-    if (entry.is_directory()) names.push_back(entry.path().filename());
-  }
-  std::ranges::sort(names);
-  return names;
-}
 
 Checkpoint open_case(const std::string& name, const OpenOptions& options = {}) {
   auto checkpoint = Checkpoint::open(kCases / name / "source", options);
@@ -153,7 +145,7 @@ std::string test_name(const testing::TestParamInfo<std::string>& test_case) {
   return name;
 }
 
-INSTANTIATE_TEST_SUITE_P(, Golden, testing::ValuesIn(case_names()), test_name);
+INSTANTIATE_TEST_SUITE_P(, Golden, testing::ValuesIn(case_names(kCases)), test_name);
 
 TEST(GoldenLlama, MovedShardsAreTheSourcesByteForByte) {
   // save_pretrained wrote them with safetensors' own writer, in BF16 as the view's.
@@ -171,7 +163,7 @@ TEST(GoldenLlama, MovedShardsAreTheSourcesByteForByte) {
 TEST(GoldenLabels, EveryLossyCastOfTheTableLosesAValueSomewhere) {
   // A row of the docs that says "lossy" is proved by a value of its golden case that changes.
   std::set<std::string> lossy;
-  for (const std::string& name : case_names()) {
+  for (const std::string& name : case_names(kCases)) {
     const Checkpoint checkpoint = open_case(name);
     const auto source = read_tensors(kCases / name / "source");
     for (const char* spelling : {"bf16-safetensors", "fp16-safetensors", "fp32-safetensors"}) {
@@ -200,7 +192,7 @@ TEST(GoldenLabels, EveryRowOfTheTableNamesCasesThatExist) {
     named.insert(table.substr(at + 1, end - at - 1));
     at = end + 1;
   }
-  for (const std::string& name : case_names()) EXPECT_EQ(named.count(name), 1u) << name;
+  for (const std::string& name : case_names(kCases)) EXPECT_EQ(named.count(name), 1u) << name;
 }
 
 }  // namespace

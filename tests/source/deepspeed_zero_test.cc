@@ -9,7 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "source/open_checkpoint.h"
+#include "source/opened.h"
+#include "support/golden_cases.h"
 #include "support/temporary_directory.h"
 
 namespace ckfs {
@@ -24,36 +25,8 @@ using testing::UnorderedElementsAre;
 
 const fs::path kCases = fs::path(CKFS_TEST_DATA) / "deepspeed";
 
-std::vector<std::string> case_names() {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(kCases)) {
-    if (entry.is_directory()) names.push_back(entry.path().filename());
-  }
-  std::ranges::sort(names);
-  return names;
-}
-
-json read_json(const fs::path& path) {
-  std::ifstream file(path);
-  return json::parse(file);
-}
-
-struct Opened {
-  std::unique_ptr<SourceFiles> files;
-  std::shared_ptr<const Catalog> catalog;
-};
-
-Opened open(const fs::path& path, const OpenCheckpointOptions& options = {}) {
-  Opened opened;
-  opened.files = SourceFiles::create({.engine = IoEngine::Pread}).value();
-  auto catalog = open_checkpoint(path, *opened.files, options);
-  EXPECT_TRUE(catalog) << catalog.error().message();
-  if (catalog) opened.catalog = *catalog;
-  return opened;
-}
-
 Opened open_case(const std::string& name) {
-  return open(kCases / name / "source");
+  return open_source(kCases / name / "source");
 }
 
 /// The names that views show unless they are asked for more, in their order.
@@ -156,11 +129,13 @@ TEST_P(GoldenZero, ReadsNoTensorData) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, GoldenZero, testing::ValuesIn(case_names()), [](const auto& test) {
-  std::string name = test.param;
-  std::ranges::replace_if(name, [](unsigned char c) { return !std::isalnum(c); }, '_');
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(Cases, GoldenZero, testing::ValuesIn(case_names(kCases)),
+                         [](const auto& test) {
+                           std::string name = test.param;
+                           std::ranges::replace_if(
+                               name, [](unsigned char c) { return !std::isalnum(c); }, '_');
+                           return name;
+                         });
 
 TEST(OpenDeepSpeedZero, TellsWhatTheRunWas) {
   const Opened opened = open_case("zero3-bf16-w4-tied-frozen");
@@ -221,17 +196,17 @@ TEST(OpenDeepSpeedZero, FilesOfALargerWorldAreLeftOut) {
 
 TEST(OpenDeepSpeedZero, ATagIsChosenByLatestOrByHand) {
   const fs::path source = kCases / "zero2-bf16-w2" / "source";
-  EXPECT_EQ(facts_of(*open(source).catalog)["tag"], "last-tag");
-  EXPECT_EQ(facts_of(*open(source).catalog)["other tags"], "global_step2");
+  EXPECT_EQ(facts_of(*open_source(source).catalog)["tag"], "last-tag");
+  EXPECT_EQ(facts_of(*open_source(source).catalog)["other tags"], "global_step2");
   const OpenCheckpointOptions by_hand{.tag = "global_step2", .key = {}, .config = {}};
-  EXPECT_EQ(facts_of(*open(source, by_hand).catalog)["tag"], "global_step2");
-  EXPECT_EQ(facts_of(*open(source / "last-tag").catalog)["tag"], ".");
+  EXPECT_EQ(facts_of(*open_source(source, by_hand).catalog)["tag"], "global_step2");
+  EXPECT_EQ(facts_of(*open_source(source / "last-tag").catalog)["tag"], ".");
 }
 
 TEST(OpenDeepSpeedZero, TheModelsConfigIsBesideTheTagOrWhereTheUserSays) {
   const TemporaryDirectory directory;
   fs::copy(kCases / "zero2-bf16-w2" / "source", directory / "run", fs::copy_options::recursive);
-  EXPECT_FALSE(open(directory / "run").catalog->model().config);
+  EXPECT_FALSE(open_source(directory / "run").catalog->model().config);
   directory.write("run/config.json", R"({"torch_dtype": "float32"})");
   directory.write("run/tokenizer.json", "{}");
   directory.write("run/trainer_state.json", "{}");
@@ -243,12 +218,12 @@ TEST(OpenDeepSpeedZero, TheModelsConfigIsBesideTheTagOrWhereTheUserSays) {
     for (const SourceFile& file : opened.catalog->model().side_files) paths.push_back(file.path);
     return paths;
   };
-  EXPECT_THAT(side_files(open(directory / "run")), ElementsAre("tokenizer.json"));
-  const Opened tag = open(directory / "run" / "global_step2");
+  EXPECT_THAT(side_files(open_source(directory / "run")), ElementsAre("tokenizer.json"));
+  const Opened tag = open_source(directory / "run" / "global_step2");
   EXPECT_THAT(side_files(tag), ElementsAre("tokenizer.json"));
   EXPECT_THAT(tag.catalog->model().config.value_or(""), HasSubstr("float32"));
   const Opened elsewhere =
-      open(directory / "run", {.tag = {}, .key = {}, .config = directory / "elsewhere"});
+      open_source(directory / "run", {.tag = {}, .key = {}, .config = directory / "elsewhere"});
   EXPECT_THAT(elsewhere.catalog->model().config.value_or(""), HasSubstr("elsewhere"));
   EXPECT_THAT(side_files(elsewhere), IsEmpty());
 }

@@ -6,7 +6,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "source/open_checkpoint.h"
+#include "source/opened.h"
+#include "support/golden_cases.h"
 #include "support/naive_view.h"
 #include "support/sha256.h"
 #include "support/temporary_directory.h"
@@ -22,38 +23,8 @@ using testing::IsEmpty;
 
 const fs::path kCases = fs::path(CKFS_TEST_DATA) / "torch";
 
-std::vector<std::string> case_names() {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(kCases)) {
-    if (entry.is_directory()) names.push_back(entry.path().filename());
-  }
-  std::ranges::sort(names);
-  return names;
-}
-
 json expected_tensors(const std::string& name) {
-  std::ifstream file(kCases / name / "expected.json");
-  return json::parse(file)["tensors"]["safetensors"];
-}
-
-struct Opened {
-  std::unique_ptr<SourceFiles> files;
-  std::shared_ptr<const Catalog> catalog;
-};
-
-Opened open(const fs::path& path, const OpenCheckpointOptions& options = {}) {
-  Opened opened;
-  opened.files = SourceFiles::create({.engine = IoEngine::Pread}).value();
-  auto catalog = open_checkpoint(path, *opened.files, options);
-  EXPECT_TRUE(catalog) << catalog.error().message();
-  if (catalog) opened.catalog = *catalog;
-  return opened;
-}
-
-std::string error_of(const fs::path& path, const OpenCheckpointOptions& options = {}) {
-  const auto files = SourceFiles::create({.engine = IoEngine::Pread}).value();
-  const auto catalog = open_checkpoint(path, *files, options);
-  return catalog ? "(no error)" : catalog.error().message();
+  return read_json(kCases / name / "expected.json")["tensors"]["safetensors"];
 }
 
 OpenCheckpointOptions with_key(std::string key) {
@@ -97,28 +68,30 @@ void expect_tensors(const Opened& opened, const json& expected) {
 class GoldenTorch : public testing::TestWithParam<std::string> {};
 
 TEST_P(GoldenTorch, HasTheTensorsOfTorch) {
-  expect_tensors(open(kCases / GetParam() / "source"), expected_tensors(GetParam()));
+  expect_tensors(open_source(kCases / GetParam() / "source"), expected_tensors(GetParam()));
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, GoldenTorch, testing::ValuesIn(case_names()), [](const auto& test) {
-  std::string name = test.param;
-  std::ranges::replace_if(name, [](unsigned char c) { return !std::isalnum(c); }, '_');
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(Cases, GoldenTorch, testing::ValuesIn(case_names(kCases)),
+                         [](const auto& test) {
+                           std::string name = test.param;
+                           std::ranges::replace_if(
+                               name, [](unsigned char c) { return !std::isalnum(c); }, '_');
+                           return name;
+                         });
 
 TEST(OpenTorchFile, AFileIsACheckpointWhateverItsName) {
   const TemporaryDirectory directory;
   for (const std::string name : {"legacy.pt", "pytorch_model.bin"}) {
     const fs::path copy = directory / ("no-ending-" + name.substr(0, 3));
     fs::copy(kCases / "written-by-torch-1.13" / "source" / name, copy);
-    const Opened opened = open(copy);
+    const Opened opened = open_source(copy);
     EXPECT_EQ(opened.catalog->kind(), "torch_file");
     expect_tensors(opened, expected_tensors("written-by-torch-1.13"));
   }
 }
 
 TEST(OpenTorchFile, SharedTensorsAreAliasesAndViewsKeepTheirOwnRuns) {
-  const Opened opened = open(kCases / "zip-views" / "source");
+  const Opened opened = open_source(kCases / "zip-views" / "source");
   const Catalog& catalog = *opened.catalog;
   const auto named = [&](std::string_view name) -> const StoredTensor& {
     return catalog.tensor(catalog.find(name).value());
@@ -138,7 +111,7 @@ TEST(OpenTorchFile, SharedTensorsAreAliasesAndViewsKeepTheirOwnRuns) {
 
 TEST(OpenTorchFile, AWrappedStateDictIsFoundAndTheRestNamed) {
   const fs::path file = kCases / "zip-wrapped-training-checkpoint" / "source" / "checkpoint.ckpt";
-  const Opened opened = open(file);
+  const Opened opened = open_source(file);
   EXPECT_THAT(names_of(*opened.catalog),
               ElementsAre("module.a.weight", "module.a.bias", "module.b"));
   EXPECT_THAT(notes_of(*opened.catalog)["epoch"], HasSubstr("a number"));
@@ -148,9 +121,9 @@ TEST(OpenTorchFile, AWrappedStateDictIsFoundAndTheRestNamed) {
 
 TEST(OpenTorchFile, AKeyChoosesADictionary) {
   const fs::path file = kCases / "zip-wrapped-training-checkpoint" / "source" / "checkpoint.ckpt";
-  EXPECT_THAT(names_of(*open(file, with_key("state_dict")).catalog),
+  EXPECT_THAT(names_of(*open_source(file, with_key("state_dict")).catalog),
               ElementsAre("module.a.weight", "module.a.bias", "module.b"));
-  const Opened moments = open(file, with_key("optimizer.state"));
+  const Opened moments = open_source(file, with_key("optimizer.state"));
   EXPECT_THAT(names_of(*moments.catalog), testing::Contains("0.exp_avg"));
   EXPECT_THAT(error_of(file, with_key("weights")),
               HasSubstr(R"(checkpoint.ckpt: no key "weights" (it has "epoch")"));
@@ -160,12 +133,12 @@ TEST(OpenTorchFile, AKeyChoosesADictionary) {
 TEST(OpenTorchFile, ConfigBesideAFileMakesAModelDirectory) {
   const TemporaryDirectory directory;
   fs::copy(kCases / "zip-crc-zero" / "source" / "pytorch_model.bin", directory / "model.pt");
-  EXPECT_FALSE(open(directory / "model.pt").catalog->model().config);
+  EXPECT_FALSE(open_source(directory / "model.pt").catalog->model().config);
   directory.write("config.json", R"({"architectures": ["X"]})");
   directory.write("vocab.txt", "a");
   directory.write("optimizer.pt", "not looked at");
   for (const fs::path& path : {directory / "model.pt", directory.path()}) {
-    const Opened opened = open(path);
+    const Opened opened = open_source(path);
     EXPECT_THAT(opened.catalog->model().config.value_or(""), HasSubstr("architectures"));
     ASSERT_EQ(opened.catalog->model().side_files.size(), 1U);
     EXPECT_EQ(opened.catalog->model().side_files[0].path, "vocab.txt");
@@ -176,7 +149,7 @@ TEST(OpenTorchFile, AQuantizedModelIsNotShownAsIfItWereNone) {
   const TemporaryDirectory directory;
   fs::copy(kCases / "zip-crc-zero" / "source" / "pytorch_model.bin", directory / "model.pt");
   directory.write("config.json", R"({"quantization_config": {"quant_method": "gptq"}})");
-  const Opened opened = open(directory.path());
+  const Opened opened = open_source(directory.path());
   ASSERT_EQ(opened.catalog->obstacles().size(), 1U);
   EXPECT_THAT(opened.catalog->obstacles()[0].reason, HasSubstr("gptq"));
 }
@@ -186,7 +159,7 @@ TEST(OpenTorchFile, SeveralFilesWithoutAnIndexAreOnlyTakenAsASeries) {
   const TemporaryDirectory directory;
   fs::copy(source, directory / "series", fs::copy_options::recursive);
   fs::remove(directory / "series" / "pytorch_model.bin.index.json");
-  expect_tensors(open(directory / "series"), expected_tensors("sharded-bin"));
+  expect_tensors(open_source(directory / "series"), expected_tensors("sharded-bin"));
   fs::remove(directory / "series" / "pytorch_model-00003-of-00007.bin");
   EXPECT_THAT(error_of(directory / "series"), HasSubstr("number 3 of 7 is missing"));
 
@@ -213,7 +186,7 @@ TEST(OpenTorchFile, AnIndexMustBeTrue) {
 }
 
 TEST(OpenTorchDcp, ShardsAlongTheFirstDimensionAreOneStorage) {
-  const Opened opened = open(kCases / "dcp-fsdp2-w2" / "source");
+  const Opened opened = open_source(kCases / "dcp-fsdp2-w2" / "source");
   const Catalog& catalog = *opened.catalog;
   EXPECT_EQ(catalog.kind(), "torch_dcp");
   const StoredTensor& tensor = catalog.tensor(catalog.find("layers.2.w0").value());
@@ -223,7 +196,7 @@ TEST(OpenTorchDcp, ShardsAlongTheFirstDimensionAreOneStorage) {
 }
 
 TEST(OpenTorchDcp, AGridIsOneBoxForEachChunk) {
-  const Opened opened = open(kCases / "dcp-hsdp-w4" / "source");
+  const Opened opened = open_source(kCases / "dcp-hsdp-w4" / "source");
   std::size_t boxes = 0;
   for (const StoredTensor& tensor : opened.catalog->tensors()) {
     boxes = std::max(boxes, tensor.boxes.size());
@@ -233,7 +206,7 @@ TEST(OpenTorchDcp, AGridIsOneBoxForEachChunk) {
 
 TEST(OpenTorchDcp, TensorsComeInTheOrderOfTheirNumbers) {
   const std::vector<std::string> names =
-      names_of(*open(kCases / "dcp-fsdp2-w2" / "source").catalog);
+      names_of(*open_source(kCases / "dcp-fsdp2-w2" / "source").catalog);
   EXPECT_THAT(names, ElementsAre("counter", "layers.0.w0", "layers.1.w0", "layers.2.w0",
                                  "layers.3.w0", "layers.4.w0", "layers.5.w0", "layers.6.w0",
                                  "layers.7.w0", "plain", "train_state.tags.1.deep"));
@@ -241,8 +214,9 @@ TEST(OpenTorchDcp, TensorsComeInTheOrderOfTheirNumbers) {
 
 TEST(OpenTorchDcp, TheOptimizersFolderIsNotTheModels) {
   const fs::path source = kCases / "dcp-accelerate-fsdp-folders-w2" / "source";
-  EXPECT_THAT(names_of(*open(source).catalog), testing::Each(testing::StartsWith("model.")));
-  EXPECT_THAT(names_of(*open(source, with_key("model")).catalog), testing::Contains("counter"));
+  EXPECT_THAT(names_of(*open_source(source).catalog), testing::Each(testing::StartsWith("model.")));
+  EXPECT_THAT(names_of(*open_source(source, with_key("model")).catalog),
+              testing::Contains("counter"));
   EXPECT_THAT(error_of(source, with_key("mode")), HasSubstr("no tensors below the key"));
   EXPECT_THAT(error_of(source / "optimizer_0"), HasSubstr("no tensors"));
 }

@@ -2,6 +2,7 @@
 // numbers that differ from tensor to tensor; scales are all 1.
 #pragma once
 
+#include <gtest/gtest.h>
 #include <map>
 #include <memory>
 #include <string>
@@ -11,6 +12,7 @@
 #include "base/checked.h"
 #include "source/catalog.h"
 #include "support/memory_source.h"
+#include "view/view.h"
 
 namespace ckfs {
 
@@ -106,5 +108,15 @@ class ModelCatalog {
   ModelDirectory model_;
   int shards_ = 0;
 };
+
+/// The definition of a view of `catalog`; a view that cannot be had is a failure.
+inline std::shared_ptr<const Definition> define(std::shared_ptr<const Catalog> catalog,
+                                                std::string_view spelling) {
+  const auto spec = parse_view_spec(spelling);
+  EXPECT_TRUE(spec) << spec.error().message();
+  auto definition = define_view(std::move(catalog), *spec);
+  EXPECT_TRUE(definition) << definition.error().message();
+  return definition ? *definition : nullptr;
+}
 
 }  // namespace ckfs

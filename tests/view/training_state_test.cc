@@ -12,15 +12,6 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-std::shared_ptr<const Definition> define(std::shared_ptr<const Catalog> catalog,
-                                         std::string_view spelling) {
-  const auto spec = parse_view_spec(spelling);
-  EXPECT_TRUE(spec) << spec.error().message();
-  auto definition = define_view(std::move(catalog), *spec);
-  EXPECT_TRUE(definition) << definition.error().message();
-  return definition ? *definition : nullptr;
-}
-
 /// "path: name name" of each file.
 std::vector<std::string> files(const Definition& definition) {
   std::vector<std::string> lines;

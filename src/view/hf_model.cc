@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 
 #include "base/checked.h"
 #include "format/json_text.h"
@@ -127,19 +128,21 @@ struct Group {
 /// Marks the aliases among the view's tensors. `ids`: where each came from.
 void share_bytes(const Catalog& catalog, std::span<const TensorId> ids,
                  std::vector<ViewTensor>& tensors) {
-  using Bytes = std::pair<StorageId, const StorageBox*>;
-  const auto bytes_of = [&](TensorId id) {
+  // An alias has its source's very shape and boxes; another tensor may have the same bytes in
+  // another shape.
+  using Place = std::tuple<StorageId, const StorageBox*, const std::int64_t*, std::size_t>;
+  const auto place_of = [&](TensorId id) {
     const StoredTensor& tensor = catalog.tensor(id);
-    return Bytes{tensor.storage, tensor.boxes.data()};
+    return Place{tensor.storage, tensor.boxes.data(), tensor.shape.data(), tensor.shape.size()};
   };
   // The source of an alias comes before it; so what is looked for is known before the second pass.
-  std::map<Bytes, std::uint32_t> sources;
+  std::map<Place, std::uint32_t> sources;
   for (const TensorId id : ids) {
-    if (catalog.tensor(id).alias) sources.emplace(bytes_of(id), ViewTensor::kOwnBytes);
+    if (catalog.tensor(id).alias) sources.emplace(place_of(id), ViewTensor::kOwnBytes);
   }
   if (sources.empty()) return;
   for (std::uint32_t i = 0; i < tensors.size(); ++i) {
-    const auto source = sources.find(bytes_of(ids[i]));
+    const auto source = sources.find(place_of(ids[i]));
     if (source == sources.end()) continue;
     if (source->second == ViewTensor::kOwnBytes) {
       source->second = i;

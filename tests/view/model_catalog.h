@@ -22,7 +22,8 @@ struct ModelTensor {
   std::vector<std::int64_t> shape;
   bool scaled = false;  // FP8 with one scale for the whole tensor, a companion beside it
   Role role = Role::Weight;
-  std::string same_as = {};  // a tensor before it in its shard that it is another name of
+  std::string same_as = {};     // a tensor before it in its shard that it is another name of
+  std::string storage_of = {};  // a tensor before it that has the same bytes in its own shape
 };
 
 class ModelCatalog {
@@ -58,7 +59,9 @@ class ModelCatalog {
       if (!tensor.same_as.empty()) {
         id = builder_.add_alias(tensor.name, ids.at(tensor.same_as));
       } else {
-        const StorageId storage = add_storage(file, offset, tensor.dtype, tensor.shape);
+        const StorageId storage = tensor.storage_of.empty()
+                                      ? add_storage(file, offset, tensor.dtype, tensor.shape)
+                                      : builder_.tensor(ids.at(tensor.storage_of)).storage;
         id = builder_.add_tensor(tensor.name, tensor.shape, storage);
         builder_.set_role(id, tensor.role);
       }

@@ -109,6 +109,17 @@ TEST(Consolidated, SharesBytesInTorchFilesOnly) {
               ElementsAre("pytorch_model.bin: steps mean base embed small base too head"));
 }
 
+TEST(Consolidated, NamesShareWithTheirOwnShape) {
+  ModelCatalog model;
+  model.state({{"scalar", DType::F32, {}},
+               {"vector", DType::F32, {1}, false, Role::Weight, "", "scalar"},
+               {"vector too", DType::F32, {1}, false, Role::Weight, "vector"},
+               {"scalar too", DType::F32, {}, false, Role::Weight, "scalar"}});
+  EXPECT_THAT(tensors(*define(model.build(), "fp32-consolidated@format=bin")),
+              ElementsAre("scalar: F32", "vector: F32", "vector too: F32 = vector",
+                          "scalar too: F32 = scalar"));
+}
+
 TEST(Consolidated, SplitsAsHuggingfaceHubDoes) {
   // Split of the same state by huggingface_hub 2.4: sizes 8, 8, 16, 20, 12; other names cost
   // nothing and follow theirs. A tensor beyond the limit is a shard before the one that is open.

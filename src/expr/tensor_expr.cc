@@ -21,7 +21,7 @@ namespace {
 std::shared_ptr<const Program> cast_program(DType dtype) {
   // Shared by all tensors of all views; immutable, so the one exception to "no globals" is
   // harmless.
-  static const auto kPrograms = [] {
+  static const auto shared = [] {
     std::array<std::shared_ptr<const Program>, kDTypeCount> programs;
     for (std::size_t i = 0; i < programs.size(); ++i) {
       programs[i] = std::make_shared<const Program>(
@@ -29,7 +29,7 @@ std::shared_ptr<const Program> cast_program(DType dtype) {
     }
     return programs;
   }();
-  return kPrograms[static_cast<std::size_t>(dtype)];
+  return shared[static_cast<std::size_t>(dtype)];
 }
 
 std::shared_ptr<const Program> extended(const std::shared_ptr<const Program>& program,

@@ -278,9 +278,9 @@ class Filesystem::Impl {
   }
 
   static const ControlFile* control_file(InodeNumber inode) {
-    static const std::array kInodes = {inode_of(kControlFiles[0]), inode_of(kControlFiles[1])};
-    for (std::size_t i = 0; i < kInodes.size(); ++i) {
-      if (kInodes[i] == inode) return &kControlFiles[i];
+    static const std::array inodes = {inode_of(kControlFiles[0]), inode_of(kControlFiles[1])};
+    for (std::size_t i = 0; i < inodes.size(); ++i) {
+      if (inodes[i] == inode) return &kControlFiles[i];
     }
     return nullptr;
   }

@@ -1,8 +1,6 @@
 #!/usr/bin/env python3
 """Copies of a view by the tools people use: each gives the bytes of `ckfs export`, and rsync finds
-nothing to do a second time.
-
-CKFS_SOAK=N repeats the parallel copies N times.
+nothing to do a second time. For minutes, and with killed readers among them: tests/slow/test_soak.py.
 """
 import concurrent.futures
 import mmap
@@ -96,14 +94,12 @@ class Copies(WorkDirectory):
                 self.copy_all(copier, mnt / VIEW, self.work / f"direct-{copier.__name__}")
 
     def test_by_all_tools_at_once_are_the_exported_bytes(self):
-        for round_ in range(int(os.environ.get("CKFS_SOAK", "1"))):
-            with mounted(self.source, self.work / "mnt", "--memory", "64MiB") as mnt, \
-                    concurrent.futures.ThreadPoolExecutor(len(COPIERS)) as pool:
-                jobs = [pool.submit(self.copy_all, copier, mnt / VIEW,
-                                    self.work / f"{copier.__name__}-{round_}")
-                        for copier in COPIERS]
-                for job in jobs:
-                    job.result()
+        with mounted(self.source, self.work / "mnt", "--memory", "64MiB") as mnt, \
+                concurrent.futures.ThreadPoolExecutor(len(COPIERS)) as pool:
+            jobs = [pool.submit(self.copy_all, copier, mnt / VIEW, self.work / copier.__name__)
+                    for copier in COPIERS]
+            for job in jobs:
+                job.result()
 
 
 class Rsync(WorkDirectory):

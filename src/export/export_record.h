@@ -8,11 +8,12 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "source/source_tree.h"
 
 namespace ckfs {
 
 /// The record's own name in OUT.
-inline constexpr std::string_view kRecordName = ".ckfs-export.json";
+inline constexpr std::string_view kRecordName = kExportRecord;
 
 struct ExportRecord {
   struct File {

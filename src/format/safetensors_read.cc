@@ -115,14 +115,6 @@ HeaderTensor Header::operator[](std::size_t index) const {
 
 Result<std::uint64_t> header_length(std::span<const std::byte> prefix, std::uint64_t file_size,
                                     std::string_view file_name) {
-  constexpr std::string_view kLfs = "version https://git-lfs";
-  const std::string first(reinterpret_cast<const char*>(prefix.data()),  // char may alias anything
-                          std::min(prefix.size(), kLfs.size()));
-  if (first == kLfs) {
-    return fail(ErrorCode::Unsupported,
-                "{}: a Git-LFS pointer, not the file itself (complete it with: git lfs pull)",
-                file_name);
-  }
   if (file_size < kLengthBytes || prefix.size() < kLengthBytes) {
     return fail(ErrorCode::Corrupt, "{}: {} bytes, too short for a safetensors file (at least 8)",
                 file_name, file_size);

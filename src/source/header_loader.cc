@@ -35,19 +35,9 @@ Result<std::string> read_text(ByteSource& source, FileId file, std::uint64_t lim
 
 Result<std::unique_ptr<LoadedHeader>> load_header(ByteSource& source, FileId file) {
   const std::uint64_t size = source.size(file);
-  std::array<std::byte, 64> start{};
-  std::span<std::byte> prefix(start.data(), std::min<std::uint64_t>(size, 8));
+  std::array<std::byte, safetensors::kLengthBytes> start{};
+  const std::span prefix(start.data(), std::min<std::uint64_t>(size, start.size()));
   CKFS_TRY_VOID(source.read_at(file, 0, prefix));
-  // Only a text file begins like this: as a length it would be far beyond the limit.
-  const auto starts_as_text = [&] {
-    constexpr std::string_view kVersion = "version ";
-    return std::equal(prefix.begin(), prefix.end(), kVersion.begin(), kVersion.end(),
-                      [](std::byte a, char b) { return a == static_cast<std::byte>(b); });
-  };
-  if (starts_as_text()) {
-    prefix = std::span(start.data(), std::min<std::uint64_t>(size, start.size()));
-    CKFS_TRY_VOID(source.read_at(file, 0, prefix));
-  }
   CKFS_TRY(const std::uint64_t length, safetensors::header_length(prefix, size, source.name(file)));
 
   auto loaded = std::make_unique<LoadedHeader>();

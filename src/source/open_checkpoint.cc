@@ -51,6 +51,10 @@ Failure not_a_checkpoint(const SourceTree& tree) {
   const auto weights = std::find_if(tree.files.begin(), tree.files.end(), [](const TreeFile& file) {
     return role_of(file.path) == FileRole::Weights;
   });
+  const auto pointer = std::ranges::find_if(tree.files, [](const TreeFile& file) {
+    return role_of(file.path) == FileRole::Weights && is_lfs_pointer(file);
+  });
+  if (pointer != tree.files.end()) return refuse_lfs_pointer(pointer->path);
   return fail(ErrorCode::Unsupported,
               "{}: not a checkpoint: no *.safetensors file, none of torch or DeepSpeed{}",
               tree.name,

@@ -14,8 +14,26 @@ SourceOpener::SourceOpener(const SourceTree& tree, SourceFiles& files,
 
 Result<std::shared_ptr<const Catalog>> SourceOpener::open() {
   CKFS_TRY(table_, FileTable::create(tree_, files_, builder_));
-  CKFS_TRY_VOID(read());
+  if (const Result<void> done = read(); !done) return explained(done.error());
+  note_lfs_pointers();
   return std::move(builder_).build();
+}
+
+Failure SourceOpener::explained(const Error& error) const {
+  const std::string_view message = error.message();
+  const auto is_about = [&](const TreeFile& file) {
+    return message.starts_with(file.path) && message.substr(file.path.size()).starts_with(": ") &&
+           is_lfs_pointer(file);
+  };
+  const auto pointer = std::ranges::find_if(tree_.files, is_about);
+  return pointer == tree_.files.end() ? Failure(error) : refuse_lfs_pointer(pointer->path);
+}
+
+void SourceOpener::note_lfs_pointers() {
+  for (const TreeFile& file : tree_.files) {
+    if (!is_lfs_pointer(file)) continue;
+    builder_.add_note(file.path, "a Git-LFS pointer, not the file itself (git lfs pull gets it)");
+  }
 }
 
 Result<void> SourceOpener::add_model(const std::optional<std::filesystem::path>& beside) {

@@ -40,7 +40,8 @@ class SourceOpener {
   std::optional<FileId> find(std::string_view path) const { return table_->find(path); }
   const FileTable& table() const { return *table_; }
 
-  /// find_model_directory(), given to the builder.
+  /// find_model_directory(), given to the builder. After the tensors: they tell whether what
+  /// config.json says of quantization matters.
   Result<void> add_model(const std::optional<std::filesystem::path>& beside);
 
   /// Facts on how much of `total` bytes of files will be read.
@@ -55,6 +56,10 @@ class SourceOpener {
   CatalogBuilder builder_;
 
  private:
+  /// `error`, or where it is about a file of which only a Git-LFS pointer is here, that.
+  Failure explained(const Error& error) const;
+  void note_lfs_pointers();
+
   std::optional<FileTable> table_;  // in open()
 };
 

@@ -45,6 +45,10 @@ class Walker {
     const bool is_link = entry.is_symlink(error);
     const fs::file_status status = entry.status(error);
     if (fs::is_regular_file(status)) {
+      if (path == kExportRecord) {
+        tree_.notes.push_back({path, "the record of an export; not shown"});
+        return {};
+      }
       if (tree_.files.size() == kMaxSourceFiles) {
         return fail(ErrorCode::Unsupported, "{}: more than {} files", tree_.name, kMaxSourceFiles);
       }
@@ -89,6 +93,20 @@ std::vector<std::byte> first_bytes(const TreeFile& file, std::size_t count) {
   const auto all = std::as_bytes(std::span(bytes));
   const auto have = static_cast<std::ptrdiff_t>(std::max<std::streamsize>(in.gcount(), 0));
   return {all.begin(), all.begin() + have};
+}
+
+bool is_lfs_pointer(const TreeFile& file) {
+  constexpr std::string_view kFirst = "version https://git-lfs";
+  constexpr std::uintmax_t kLargest = 1024;  // what Git-LFS itself takes for one
+  std::error_code error;
+  if (fs::file_size(file.location, error) >= kLargest || error) return false;
+  const std::vector<std::byte> begin = first_bytes(file, kFirst.size());
+  return std::ranges::equal(begin, std::as_bytes(std::span(kFirst)));
+}
+
+Failure refuse_lfs_pointer(std::string_view path) {
+  return fail(ErrorCode::Unsupported,
+              "{}: a Git-LFS pointer, not the file itself (complete it with: git lfs pull)", path);
 }
 
 Result<SourceTree> list_source(const fs::path& path) {

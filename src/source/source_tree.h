@@ -15,6 +15,9 @@ namespace ckfs {
 inline constexpr std::size_t kMaxSourceFiles = 100'000;
 inline constexpr int kMaxSourceDepth = 32;  // nested directories
 
+/// What `ckfs export` writes of itself at the top of what it makes; no part of a checkpoint.
+inline constexpr std::string_view kExportRecord = ".ckfs-export.json";
+
 struct TreeFile {
   std::string path;                // relative, with '/'; the link's name where it is a link
   std::filesystem::path location;  // where to open it
@@ -39,6 +42,11 @@ struct SourceTree {
 /// The first bytes of a file, `count` or as many as there are; to tell its format before it is
 /// registered anywhere. Nothing where it cannot be read: registering it says why.
 std::vector<std::byte> first_bytes(const TreeFile& file, std::size_t count);
+
+/// Whether a Git repository holds the file with LFS, and only the pointer to it is here.
+bool is_lfs_pointer(const TreeFile& file);
+/// The message on such a file that is needed. Unsupported.
+[[nodiscard]] Failure refuse_lfs_pointer(std::string_view path);
 
 /// Lists `path`: a file, a directory, a hub cache repository (hub_cache.h), or a snapshot in one.
 /// Symbolic links to files are followed, those to directories are not. Errors: NotFound, Io,

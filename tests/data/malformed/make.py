@@ -70,9 +70,6 @@ def headers():
     raw("pickle", b"\x80\x02}q\x00X\x04\0\0\0", "not a safetensors file?")
     raw("html", b"<!DOCTYPE html><html>404</html>", "not a safetensors file?")
     raw("text", b"Entry not found", "not a safetensors file?")
-    raw("lfs-pointer",
-        b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 4976698672\n",
-        "a Git-LFS pointer, not the file itself (complete it with: git lfs pull)")
     raw("lfs-like", b"version 2 of nothing, of some length", "not a safetensors file?")
 
     # Characters.
@@ -303,7 +300,11 @@ def directories():
     add("not-a-file", {}, "neither a file nor a directory", open="/dev/null")
     add("other-file", {"model.gguf": "GGUF\3\0\0\0\0\0\0\0"}, "model.gguf: header of", open="model.gguf")
     add("lfs-file", {"model.safetensors": lfs}, "model.safetensors: a Git-LFS pointer")
-    add("lfs-index", {"model.safetensors.index.json": lfs}, "model.safetensors.index.json: not a JSON object")
+    add("lfs-config", {"model.safetensors": model, "config.json": lfs}, "config.json: a Git-LFS pointer")
+    add("lfs-torch", {"config.json": "{}", "pytorch_model.bin": lfs}, "pytorch_model.bin: a Git-LFS pointer, not the file itself (complete it with: git lfs pull)")
+    add("lfs-torch-sharded", {"pytorch_model.bin.index.json": json.dumps({"weight_map": {"a": "pytorch_model-00001-of-00001.bin"}}), "pytorch_model-00001-of-00001.bin": lfs}, "pytorch_model-00001-of-00001.bin: a Git-LFS pointer")
+    add("lfs-dcp", {".metadata": lfs, "__0_0.distcp": "x"}, ".metadata: a Git-LFS pointer")
+    add("lfs-index", {"model.safetensors.index.json": lfs}, "model.safetensors.index.json: a Git-LFS pointer")
     add("config-broken", {"model.safetensors": model, "config.json": "{"}, "config.json: not JSON at byte")
     add("config-twice", {"model.safetensors": model, "config.json": '{"dtype":1,"dtype":2}'}, 'config.json: "dtype" 2 times')
     add("config-nested-twice", {"model.safetensors": model, "config.json": '{"a":{"b":{"dtype":1,"dtype":2}}}'}, 'config.json: "dtype" 2 times')

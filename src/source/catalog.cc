@@ -124,6 +124,12 @@ void CatalogBuilder::add_fact(std::string subject, std::string text) {
   catalog_->facts_.push_back({std::move(subject), std::move(text)});
 }
 
+bool CatalogBuilder::has_only_plain_matrices() const {
+  return std::ranges::all_of(catalog_->tensors_, [this](const StoredTensor& tensor) {
+    return tensor.shape.size() < 2 || is_castable_float(catalog_->storage(tensor.storage).dtype);
+  });
+}
+
 void CatalogBuilder::add_obstacle(std::string tensor, std::string reason) {
   catalog_->obstacles_.push_back({std::move(tensor), std::move(reason)});
 }

@@ -233,6 +233,9 @@ class CatalogBuilder {
   void add_file(SourceFile file);
   void add_note(std::string subject, std::string text);
   void add_fact(std::string subject, std::string text);
+  /// Whether every tensor so far of two dimensions and more holds F64, F32, F16 or BF16: no
+  /// quantization has its codes in such.
+  bool has_only_plain_matrices() const;
   void add_obstacle(std::string tensor, std::string reason);
   void set_quantization(std::string text);
   void set_model(ModelDirectory model);

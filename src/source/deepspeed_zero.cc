@@ -45,9 +45,8 @@ class ZeroOpener : public SourceOpener {
     CKFS_TRY_VOID(read_worlds());
     CKFS_TRY_VOID(check_grid());
     CKFS_TRY_VOID(assemble());
-    CKFS_TRY_VOID(add_model(tag_.prefix.empty() ? directory_above(tree_) : std::nullopt));
     finish();
-    return {};
+    return add_model(tag_.prefix.empty() ? directory_above(tree_) : std::nullopt);
   }
 
   Result<void> choose() {

@@ -94,7 +94,13 @@ class Finder {
     // The view's edit can fail where reading cannot (a key twice); better now than at a read.
     CKFS_TRY_VOID(dense_config(*model_.config, "bfloat16", kConfig));
     CKFS_TRY(const auto quantization, find_quantization(*model_.config, kConfig));
-    if (quantization) {
+    if (!quantization) return {};
+    // A fine-tuned state of a quantized release has its config and plain floats.
+    if (builder_.has_only_plain_matrices()) {
+      builder_.add_note(
+          std::string(kConfig),
+          fmt::format("says quantized by {}, but no tensor here is", quantization->method));
+    } else {
       builder_.add_obstacle(std::string(kConfig),
                             fmt::format("quantized by {}, which is decoded only from safetensors",
                                         quantization->method));

@@ -127,6 +127,11 @@ class Quantizer {
       return;
     }
     builder_.set_quantization(fmt::format("fp8 (blocks of {} x {})", block[0], block[1]));
+    if (!config.weight_block_size) {
+      builder_.add_note("config.json",
+                        fmt::format("no weight_block_size; blocks of {} x {}, the usual ones, fit",
+                                    block[0], block[1]));
+    }
     if (by_names) {
       builder_.add_note("config.json",
                         "does not say how weights are quantized; their names and dtypes do");

@@ -22,10 +22,12 @@ constexpr std::array<std::string_view, 9> kTrainingKeys = {
     "lr_scheduler", "lr_schedulers", "dataloader", "dataloaders"};
 constexpr std::size_t kNamesInMessage = 8;
 
-std::string key_of(const Pickle& pickle, NodeId key) {
+/// The name that a key gives its tensor; nullopt: it is neither a string nor a whole number.
+std::optional<std::string> name_of(const Pickle& pickle, NodeId key) {
   if (const auto text = pickle.string(key)) return std::string(*text);
-  if (const auto number = pickle.integer(key)) return std::to_string(*number);
-  return {};
+  if (pickle.kind(key) != NodeKind::Int) return std::nullopt;
+  const auto number = pickle.integer(key);
+  return number ? std::optional(std::to_string(*number)) : std::nullopt;
 }
 
 /// What a value that is no tensor is, for people.
@@ -76,7 +78,7 @@ class Finder {
       const auto node = pickle_.find(root, usual);
       if (!node || !has_tensors(*node)) continue;
       for (const DictItem& item : pickle_.mapping(root)) {
-        if (item.value != *node) note(key_of(pickle_, item.key), item.value, "beside the tensors");
+        if (item.value != *node) note(key_text(item.key), item.value, "beside the tensors");
       }
       return take(*node);
     }
@@ -114,7 +116,7 @@ class Finder {
         names.emplace_back("...");
         break;
       }
-      names.push_back(quote(key_of(pickle_, item.key)));
+      names.push_back(quote(key_text(item.key)));
     }
     return names.empty() ? "no keys" : fmt::format("{}", fmt::join(names, ", "));
   }
@@ -126,15 +128,12 @@ class Finder {
     }
     const bool flat = has_tensors(node);
     for (const DictItem& item : pickle_.mapping(node)) {
-      const std::string name = key_of(pickle_, item.key);
-      if (torch_.is_tensor(item.value)) {
-        add(name, item.value);
-      } else if (!flat && !is_training_state(name) && has_tensors(item.value)) {
-        for (const DictItem& inner : pickle_.mapping(item.value)) {
-          add_or_note(name + "." + key_of(pickle_, inner.key), inner.value);
-        }
-      } else {
-        note(name, item.value, "no tensor");
+      if (flat || is_training_state(key_text(item.key)) || !has_tensors(item.value)) {
+        CKFS_TRY_VOID(add(item, ""));
+        continue;
+      }
+      for (const DictItem& inner : pickle_.mapping(item.value)) {
+        CKFS_TRY_VOID(add(inner, key_text(item.key) + "."));
       }
     }
     if (found_.tensors.empty()) {
@@ -144,27 +143,42 @@ class Finder {
     return std::move(found_);
   }
 
-  void add_or_note(const std::string& name, NodeId node) {
-    if (torch_.is_tensor(node)) {
-      add(name, node);
-    } else {
-      note(name, node, "no tensor");
-    }
+  /// For people.
+  std::string key_text(NodeId key) const {
+    return name_of(pickle_, key).value_or(fmt::format("({})", kind_of(pickle_, key)));
   }
 
-  /// A key that comes twice has its first place and its last value.
-  void add(const std::string& name, NodeId node) {
-    const auto [place, is_new] = places_.emplace(name, found_.tensors.size());
-    if (is_new) {
-      found_.tensors.push_back({name, node});
-    } else {
-      found_.tensors[place->second].node = node;
+  /// A key that comes twice has its first place and its last value, as in Python; but 1 and "1",
+  /// which are two keys there, cannot be two names here.
+  Result<void> add(const DictItem& item, const std::string& prefix) {
+    const auto key = name_of(pickle_, item.key);
+    if (!torch_.is_tensor(item.value)) {
+      note(prefix + key_text(item.key), item.value, "no tensor");
+      return {};
     }
+    if (!key) {
+      note(prefix + key_text(item.key), item.value, "a key that is no name");
+      return {};
+    }
+    const Place here{found_.tensors.size(), pickle_.kind(item.key)};
+    const auto [place, is_new] = places_.emplace(prefix + *key, here);
+    if (is_new) {
+      found_.tensors.push_back({place->first, item.value});
+    } else if (place->second.kind == here.kind) {
+      found_.tensors[place->second.index].node = item.value;
+    } else {
+      return fail(ErrorCode::Unsupported,
+                  "{}: tensor {}: the name of two keys, a string and a number", file_name_,
+                  quote(place->first));
+    }
+    return {};
   }
 
   void note(const std::string& name, NodeId node, std::string_view why) {
     if (found_.notes.size() < kMaxNotes) {
-      found_.notes.push_back({name, fmt::format("{} ({}); left out", why, kind_of(pickle_, node))});
+      const std::string kind = torch_.is_tensor(node) ? "a tensor" : kind_of(pickle_, node);
+      const std::string_view hint = has_tensors(node) ? ", whose tensors --key shows" : "";
+      found_.notes.push_back({name, fmt::format("{} ({}{}); left out", why, kind, hint)});
     } else if (found_.notes.size() == kMaxNotes) {
       found_.notes.push_back({file_name_, "more values that are no tensors; left out"});
     }
@@ -174,7 +188,11 @@ class Finder {
   const Pickle& pickle_;
   const std::string& file_name_;
   TorchStateDict found_;
-  std::map<std::string, std::size_t> places_;
+  struct Place {
+    std::size_t index = 0;  // in found_.tensors
+    NodeKind kind = NodeKind::String;
+  };
+  std::map<std::string, Place> places_;
 };
 
 }  // namespace

@@ -67,9 +67,8 @@ class UniversalOpener : public SourceOpener {
     CKFS_TRY_VOID(add_module_frozen());
     CKFS_TRY_VOID(add_masters());
     for (const ModelStates& model : models_) dict_.add_shared(model);
-    CKFS_TRY_VOID(add_model(prefix_.empty() ? directory_above(tree_) : std::nullopt));
     finish();
-    return {};
+    return add_model(prefix_.empty() ? directory_above(tree_) : std::nullopt);
   }
 
   Result<void> choose() {

@@ -188,6 +188,12 @@ void ZeroStateDict::add_shared(const ModelStates& states) {
     // An alias of what is itself an alias of this name would lead in a circle.
     const auto mine = places_.find(alias);
     if (mine != places_.end() && mine->second == source) continue;
+    // What only the module's state has is not in the tool's dictionary, and takes nothing over
+    // there.
+    if (mine != places_.end() && entries_[source].role == Role::FrozenModule &&
+        entries_[mine->second].role != Role::FrozenModule) {
+      continue;
+    }
     set({std::string(alias), entries_[source].tensor, entries_[source].role, source});
   }
 }

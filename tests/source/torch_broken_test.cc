@@ -211,6 +211,12 @@ std::vector<Broken> file_cases() {
          out.write("m.pt", torch.file(py_dict(
                                {{"c", torch.tensor("ComplexDouble", {1}, std::string(16, 'x'))}})));
        }},
+      {"one_name_of_two_keys", R"(tensor "1": the name of two keys)", [](const auto& out) {
+         TorchWriter torch;
+         const Opcodes one = py_int(1) + torch.tensor("Float", {1}, "wxyz");
+         const Opcodes other = py_str("1") + torch.tensor("Float", {1}, "wxyz");
+         out.write("m.pt", torch.file("}(" + one + other + "u"));
+       }},
       {"no_tensors", R"(no tensors in it (its keys: "epoch"))", [](const auto& out) {
          out.write("m.pt", TorchWriter().file(py_dict({{"epoch", py_int(1)}})));
        }},

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "source/opened.h"
+#include "source/torch_writer.h"
 #include "support/golden_cases.h"
 #include "support/naive_view.h"
 #include "support/sha256.h"
@@ -147,11 +148,35 @@ TEST(OpenTorchFile, ConfigBesideAFileMakesAModelDirectory) {
 
 TEST(OpenTorchFile, AQuantizedModelIsNotShownAsIfItWereNone) {
   const TemporaryDirectory directory;
-  fs::copy(kCases / "zip-crc-zero" / "source" / "pytorch_model.bin", directory / "model.pt");
-  directory.write("config.json", R"({"quantization_config": {"quant_method": "gptq"}})");
+  const auto opened_with = [&](const fs::path& file) {
+    fs::copy(file, directory / "model.pt", fs::copy_options::overwrite_existing);
+    directory.write("config.json", R"({"quantization_config": {"quant_method": "gptq"}})");
+    return open_source(directory.path());
+  };
+  // Matrices of integers may be codes; a state of floats can have nothing of the kind.
+  const fs::path dtypes = *fs::directory_iterator(kCases / "zip-dtypes" / "source");
+  const Opened integers = opened_with(dtypes);
+  ASSERT_EQ(integers.catalog->obstacles().size(), 1U);
+  EXPECT_THAT(integers.catalog->obstacles()[0].reason, HasSubstr("gptq"));
+  const Opened floats = opened_with(kCases / "zip-crc-zero" / "source" / "pytorch_model.bin");
+  EXPECT_THAT(floats.catalog->obstacles(), IsEmpty());
+  ASSERT_EQ(floats.catalog->notes().size(), 1U);
+  EXPECT_THAT(floats.catalog->notes()[0].text, HasSubstr("says quantized by gptq"));
+}
+
+TEST(OpenTorchFile, OnlyNamesNameTensors) {
+  const TemporaryDirectory directory;
+  TorchWriter torch;
+  const auto tensor = [&] { return torch.tensor("Float", {1}, "wxyz"); };
+  Opcodes dict = "}(";
+  dict += py_int(7) + tensor();
+  dict += "N" + tensor();     // None
+  dict += "\x88" + tensor();  // True
+  dict += py_tuple({py_int(1)}) + tensor();
+  directory.write("m.pt", torch.file(dict + "u"));
   const Opened opened = open_source(directory.path());
-  ASSERT_EQ(opened.catalog->obstacles().size(), 1U);
-  EXPECT_THAT(opened.catalog->obstacles()[0].reason, HasSubstr("gptq"));
+  EXPECT_THAT(names_of(*opened.catalog), ElementsAre("7"));
+  EXPECT_EQ(opened.catalog->notes().size(), 3U);
 }
 
 TEST(OpenTorchFile, SeveralFilesWithoutAnIndexAreOnlyTakenAsASeries) {

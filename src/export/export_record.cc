@@ -7,7 +7,11 @@
 #include "export/export_record.h"
 
 #include <charconv>
+#include <climits>
 #include <nlohmann/json.hpp>
+#include <optional>
+
+#include "base/hash.h"
 
 namespace ckfs {
 
@@ -15,12 +19,47 @@ namespace {
 
 constexpr int kRecordVersion = 1;
 
+/// A path as a JSON string: names in a checkpoint need not be UTF-8, JSON's must. Bytes beyond
+/// ASCII, and '%', become %XX.
+std::string to_ascii(std::string_view path) {
+  std::string out;
+  for (const char c : path) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte >= 0x80 || c == '%') {
+      out += fmt::format("%{:02x}", byte);
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
+std::optional<std::string> from_ascii(std::string_view text) {
+  std::string out;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '%') {
+      out += text[i];
+      continue;
+    }
+    if (text.size() - i < 3) return std::nullopt;
+    const char* const end = text.data() + i + 3;
+    unsigned byte = 0;
+    const auto parsed = std::from_chars(text.data() + i + 1, end, byte, 16);
+    if (parsed.ec != std::errc() || parsed.ptr != end) return std::nullopt;
+    out += static_cast<char>(byte);
+    i += 2;
+  }
+  return out;
+}
+
 }  // namespace
 
 std::string temporary_name(std::string_view path) {
   const std::size_t slash = path.rfind('/');
   const std::size_t base = slash == std::string_view::npos ? 0 : slash + 1;
-  return fmt::format("{}.{}.ckfs-part", path.substr(0, base), path.substr(base));
+  std::string name = fmt::format(".{}.ckfs-part", path.substr(base));
+  if (name.size() > NAME_MAX) name = fmt::format(".{:016x}.ckfs-part", stable_hash(path));
+  return std::string(path.substr(0, base)) + name;
 }
 
 bool is_inner_path(std::string_view path) {
@@ -42,12 +81,11 @@ std::string to_json(const ExportRecord& record) {
   json["layout_version"] = record.layout_version;
   nlohmann::ordered_json files = nlohmann::ordered_json::object();
   for (const auto& [path, file] : record.files) {
-    files[path] = {{"size", file.size}, {"synced", file.synced}, {"finished", file.finished}};
+    files[to_ascii(path)] = {
+        {"size", file.size}, {"synced", file.synced}, {"finished", file.finished}};
   }
   json["files"] = std::move(files);
-  // Names in a checkpoint need not be UTF-8; a name that is not comes back changed, is then not
-  // recognised, and its file is written again.
-  return json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return json.dump(1) + "\n";
 }
 
 Result<ExportRecord> parse_record(std::string_view text) {
@@ -75,7 +113,8 @@ Result<ExportRecord> parse_record(std::string_view text) {
   record.view = view->get<std::string>();
   record.layout_version = layout_version->get<int>();
   for (const auto& [path, entry] : files->items()) {
-    if (!is_inner_path(path) || !entry.is_object()) return broken();
+    const auto inner = from_ascii(path);
+    if (!inner || !is_inner_path(*inner) || !entry.is_object()) return broken();
     const auto size = entry.find("size");
     const auto synced = entry.find("synced");
     const auto finished = entry.find("finished");
@@ -83,9 +122,9 @@ Result<ExportRecord> parse_record(std::string_view text) {
         !synced->is_number_unsigned() || finished == entry.end() || !finished->is_boolean()) {
       return broken();
     }
-    record.files[path] = {.size = size->get<std::uint64_t>(),
-                          .synced = synced->get<std::uint64_t>(),
-                          .finished = finished->get<bool>()};
+    record.files[*inner] = {.size = size->get<std::uint64_t>(),
+                            .synced = synced->get<std::uint64_t>(),
+                            .finished = finished->get<bool>()};
   }
   return record;
 }

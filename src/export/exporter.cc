@@ -14,6 +14,7 @@
 #include <mutex>
 #include <ranges>
 #include <set>
+#include <span>
 #include <spdlog/spdlog.h>
 #include <string>
 #include <thread>
@@ -128,7 +129,8 @@ class Run {
     }
   }
 
-  Result<void> check_space() const;
+  /// `stale`: files that go before the first byte is written.
+  Result<void> check_space(std::span<const std::string> stale) const;
   Result<ExportResult> write(const std::vector<const FileInfo*>& files);
 
  private:
@@ -176,9 +178,13 @@ std::uint64_t Run::needed_bytes() const {
   return needed;
 }
 
-Result<void> Run::check_space() const {
+Result<void> Run::check_space(std::span<const std::string> stale) const {
   const std::uint64_t needed = needed_bytes();
-  const auto free = out_.free_bytes();
+  auto free = out_.free_bytes();
+  for (const std::string& path : stale) {
+    const auto entry = out_.entry(path);
+    if (free && entry && entry->regular) *free += entry->size;
+  }
   if (free && needed > *free) return no_space(needed);
   return {};
 }
@@ -358,10 +364,10 @@ Result<ExportResult> export_view(const Checkpoint& checkpoint, const View& view,
       }
     }
   }
-  for (const std::string& path : stale) CKFS_TRY_VOID(directory.remove(path));
-
   Run run(directory, view, options, checkpoint.mtime(), record);
-  CKFS_TRY_VOID(run.check_space());
+  CKFS_TRY_VOID(
+      run.check_space(stale));  // before the old copy goes: there may be no room for a new
+  for (const std::string& path : stale) CKFS_TRY_VOID(directory.remove(path));
   CKFS_TRY(const ExportResult result, run.write(files));
 
   std::set<std::string> directories{""};

@@ -162,14 +162,14 @@ std::string inspect_text(const Checkpoint& checkpoint, std::string_view source) 
   const Totals total = totals(checkpoint.impl());
   std::string text;
   const Out out(text);
-  fmt::format_to(out, "{}: {}, {}\n", source, catalog.kind(),
+  fmt::format_to(out, "{}: {}, {}\n", one_line(source), catalog.kind(),
                  catalog.is_quantized() ? catalog.quantization() : "not quantized");
   fmt::format_to(out, "  {} tensors, {} companions (scales), {} of tensor data\n", total.tensors,
                  total.companions, human_size(total.tensor_bytes));
   fmt::format_to(out, "  {} files, {}, newest of {}\n", total.files, human_size(total.bytes),
                  date_text(checkpoint.mtime()));
   for (const Note& fact : catalog.facts()) {
-    fmt::format_to(out, "  {}: {}\n", fact.subject, fact.text);
+    fmt::format_to(out, "  {}: {}\n", one_line(fact.subject), one_line(fact.text));
   }
 
   text += "\nviews\n";
@@ -178,7 +178,7 @@ std::string inspect_text(const Checkpoint& checkpoint, std::string_view source) 
     fmt::format_to(out, "  {:<20} {}\n", view.name,
                    view.available ? view.description : "not available:");
     for (const Reason& reason : view.reasons) {
-      fmt::format_to(out, "    {}: {}\n", reason.subject, reason.text);
+      fmt::format_to(out, "    {}: {}\n", one_line(reason.subject), one_line(reason.text));
     }
     for (const Label& label : all_labels) {
       if (label.view != view.name) continue;
@@ -186,12 +186,12 @@ std::string inspect_text(const Checkpoint& checkpoint, std::string_view source) 
                      label.from, label.to);
     }
     for (const Reason& remark : view.remarks) {
-      fmt::format_to(out, "    {}: {}\n", remark.subject, remark.text);
+      fmt::format_to(out, "    {}: {}\n", one_line(remark.subject), one_line(remark.text));
     }
   }
   if (!catalog.notes().empty()) text += "\nnotes\n";
   for (const Note& note : catalog.notes()) {
-    fmt::format_to(out, "  {}: {}\n", note.subject, note.text);
+    fmt::format_to(out, "  {}: {}\n", one_line(note.subject), one_line(note.text));
   }
   return text;
 }
@@ -249,12 +249,12 @@ std::string list_text(std::span<const Entry> entries, ListDetail detail) {
   const Out out(text);
   for (const Entry& entry : entries) {
     if (detail == ListDetail::Names) {
-      fmt::format_to(out, "{}{}\n", entry.path, entry.file ? "" : "/");
+      fmt::format_to(out, "{}{}\n", one_line(entry.path), entry.file ? "" : "/");
     } else if (entry.file == nullptr) {
-      fmt::format_to(out, "{:>15} {:<9} {}/\n", "-", "-", entry.path);
+      fmt::format_to(out, "{:>15} {:<9} {}/\n", "-", "-", one_line(entry.path));
     } else {
       fmt::format_to(out, "{:>15} {:<9} {}\n", entry.file->size, name(entry.file->exactness),
-                     entry.path);
+                     one_line(entry.path));
     }
   }
   return text;
@@ -409,7 +409,7 @@ Result<std::string> status_text(std::string_view status_json) {
   fmt::format_to(out, "{:<18} {:>15}\n", "io", json["io"].get<std::string>());
   for (const Json& file : json["files"]) {
     fmt::format_to(out, "{:>15} bytes {:>10} requests  {}\n", number(file, "bytes"),
-                   number(file, "requests"), file["path"].get<std::string>());
+                   number(file, "requests"), one_line(file["path"].get<std::string>()));
   }
   return text;
 }

@@ -19,9 +19,6 @@ struct CatCommand {
 Result<void> cat(const CatCommand& command) {
   CKFS_TRY_VOID(start_log(command.common));
   const std::size_t slash = command.file.find('/');
-  if (slash == std::string::npos) {
-    return fail(ErrorCode::InvalidArgument, "{}: not of the form VIEW/PATH", command.file);
-  }
   CKFS_TRY(const Checkpoint checkpoint, Checkpoint::open(command.source, command.common.open));
   CKFS_TRY(const View view, checkpoint.view(command.file.substr(0, slash)));
   CKFS_TRY(ViewFile file, view.open(command.file.substr(slash + 1)));
@@ -57,7 +54,13 @@ void add_cat(CLI::App& app, Action& action) {
   auto command = std::make_shared<CatCommand>();
   CLI::App* verb = app.add_subcommand("cat", "print bytes of a view's file");
   verb->add_option("SRC", command->source, "directory, file or hub cache entry")->required();
-  verb->add_option("FILE", command->file, "VIEW/PATH")->required();
+  verb->add_option("FILE", command->file, "VIEW/PATH")
+      ->required()
+      ->check(
+          [](const std::string& file) {
+            return file.find('/') == std::string::npos ? file + ": not of the form VIEW/PATH" : "";
+          },
+          "");
   add_number(*verb, "--offset", command->offset, "first byte (default 0)");
   add_number(*verb, "--length", command->length, "how many bytes (default: up to the end)");
   add_common(*verb, command->common, Tuning::Yes);

@@ -64,10 +64,6 @@ Result<std::uint64_t> parse_number(const std::string& thing, const std::string& 
 /// Symbolic links stay: a dead mount cannot be resolved.
 Result<std::string> absolute_path(const std::string& path);
 
-/// `text` in one line: control characters become spaces or \xNN, so that a name in a checkpoint
-/// cannot forge messages or steer a terminal.
-std::string one_line(std::string_view text);
-
 /// What `-o` says to `ckfs mount`. Each argument may hold several options, with commas between.
 struct MountWords {
   CommonOptions common;

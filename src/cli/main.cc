@@ -106,10 +106,12 @@ int main(int argc, char** argv) {
 #endif
   // A reader that goes away is an EPIPE at the write, not the end of the process.
   ::signal(SIGPIPE, SIG_IGN);
+  // So is a limit on the size of files an EFBIG.
+  ::signal(SIGXFSZ, SIG_IGN);
   try {
     return ckfs::cli::run(std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc));
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "ckfs: %s\n", ckfs::cli::one_line(error.what()).c_str());
+    std::fprintf(stderr, "ckfs: %s\n", ckfs::one_line(error.what()).c_str());
     return 1;
   }
 }

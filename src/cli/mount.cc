@@ -134,6 +134,8 @@ Result<void> mount_in_background(const MountCommand& command) {
 }
 
 Result<void> mount(MountCommand command) {
+  // What a caller left open (a lock, a pipe) is not for a daemon to keep.
+  if (!command.foreground) (void)::close_range(STDERR_FILENO + 1, ~0U, 0);
   CKFS_TRY(command.source, absolute_path(command.source));
   CKFS_TRY(command.mountpoint, absolute_path(command.mountpoint));
   CommonOptions& common = command.words.common;

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <fcntl.h>
 #include <filesystem>
+#include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
@@ -19,6 +20,19 @@
 namespace ckfs::cli {
 
 namespace {
+
+/// %*: the message in one line, whatever names of a checkpoint are in it.
+class OneLineFlag : public spdlog::custom_flag_formatter {
+ public:
+  void format(const spdlog::details::log_msg& message, const std::tm& /*time*/,
+              spdlog::memory_buf_t& out) override {
+    const std::string line = one_line({message.payload.data(), message.payload.size()});
+    out.append(line.data(), line.data() + line.size());
+  }
+  std::unique_ptr<custom_flag_formatter> clone() const override {
+    return std::make_unique<OneLineFlag>();
+  }
+};
 
 constexpr std::uint64_t kMinMemory = 64_MiB;
 constexpr std::uint64_t kMaxThreads = 1024;
@@ -140,9 +154,11 @@ void add_common(CLI::App& verb, CommonOptions& options, Tuning tuning) {
 
 Result<void> start_log(const CommonOptions& options) {
   std::shared_ptr<spdlog::sinks::sink> sink;
+  auto formatter = std::make_unique<spdlog::pattern_formatter>();
+  formatter->add_flag<OneLineFlag>('*');
   if (options.log_file.empty()) {
     sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
-    sink->set_pattern("ckfs: %l: %v");
+    formatter->set_pattern("ckfs: %l: %*");
   } else {
     // Opened once by hand: spdlog would make missing directories, and so hide a misspelt name.
     const UniqueFd fd(
@@ -153,8 +169,9 @@ Result<void> start_log(const CommonOptions& options) {
     } catch (const spdlog::spdlog_ex& error) {
       return fail(ErrorCode::Io, "{}: cannot write the log: {}", options.log_file, error.what());
     }
-    sink->set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %P %l %v");
+    formatter->set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %P %l %*");
   }
+  sink->set_formatter(std::move(formatter));
   auto logger = std::make_shared<spdlog::logger>("ckfs", std::move(sink));
   logger->set_level(
       spdlog::level::from_str(options.log_level == "error" ? "err" : options.log_level));
@@ -188,21 +205,6 @@ Result<std::string> absolute_path(const std::string& path) {
   std::string text = absolute.lexically_normal().native();
   while (text.size() > 1 && text.back() == '/') text.pop_back();
   return text;
-}
-
-std::string one_line(std::string_view text) {
-  std::string line;
-  for (const char c : text) {
-    if (c == '\n' || c == '\t') {
-      line += ' ';
-    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
-      line += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
-    } else {
-      line += c;
-    }
-  }
-  while (!line.empty() && line.back() == ' ') line.pop_back();
-  return line;
 }
 
 }  // namespace ckfs::cli

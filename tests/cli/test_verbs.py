@@ -201,7 +201,7 @@ class Cat(cli_support.TestCase):
         self.assertEqual(len(seen), 1)
 
     def test_wants_a_file(self):
-        self.fails(1, "not of the form VIEW/PATH", "cat", self.source, "source")
+        self.fails(2, "not of the form VIEW/PATH", "cat", self.source, "source")
         self.fails(1, "absent", "cat", self.source, "source/absent")
         self.fails(1, "assets", "cat", self.source, "source/assets")
 

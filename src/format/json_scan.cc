@@ -53,6 +53,15 @@ std::string quote(std::string_view text) {
   return out + (text.size() > kShown ? "...\"" : "\"");
 }
 
+bool is_utf8(std::string_view text) {
+  for (std::size_t i = 0; i < text.size();) {
+    const std::size_t length = utf8_length(text, i);
+    if (length == 0) return false;
+    i += length;
+  }
+  return true;
+}
+
 Result<ScanResult> scan_json(std::string_view text, const ScanLimits& limits,
                              std::string_view file_name) {
   for (std::size_t i = 0; i < text.size();) {

@@ -15,6 +15,9 @@ namespace ckfs {
 /// `text` in double quotes for a message: control characters escaped, cut at 200 bytes.
 std::string quote(std::string_view text);
 
+/// Whether `text` is UTF-8 as the Unicode standard defines it: no surrogates, nothing overlong.
+bool is_utf8(std::string_view text);
+
 struct ScanLimits {
   std::size_t string_bytes = 0;      // of one string, number or word
   std::size_t whitespace_bytes = 0;  // of one run inside the outermost value

@@ -15,6 +15,7 @@
 #include <tuple>
 
 #include "base/checked.h"
+#include "format/json_scan.h"
 #include "format/json_text.h"
 #include "format/torch_zip_writer.h"
 #include "view/shards.h"
@@ -269,6 +270,11 @@ Result<std::shared_ptr<const Definition>> define_hf_model(std::shared_ptr<const 
     if (definition->container == Container::TorchZip && !torch_zip::can_hold(to)) {
       return fail(ErrorCode::Unsupported, "{}: \"{}\": torch has no dtype {}",
                   definition->spec.canonical(), tensor, name(to));
+    }
+    // A pickle can hold lone surrogates; JSON, and so a safetensors header, cannot.
+    if (definition->container == Container::Safetensors && !is_utf8(tensor)) {
+      return fail(ErrorCode::Unsupported, "{}: {}: a name that is not UTF-8",
+                  definition->spec.canonical(), quote(tensor));
     }
     Result<TensorExpr> expr = TensorExpr::stored(*catalog, id).cast(to);
     if (!expr) return Failure(expr.error().within(fmt::format("{}: \"{}\"", row.name, tensor)));

@@ -21,7 +21,9 @@ struct Unit {
 
 // Larger units first, and the decimal one before the binary one: the first of two equally short
 // spellings is the canonical one.
-constexpr std::array<Unit, 7> kUnits{{{"GB", 1'000'000'000},
+constexpr std::array<Unit, 9> kUnits{{{"TB", 1'000'000'000'000},
+                                      {"TiB", 1ULL << 40},
+                                      {"GB", 1'000'000'000},
                                       {"GiB", 1ULL << 30},
                                       {"MB", 1'000'000},
                                       {"MiB", 1ULL << 20},
@@ -72,7 +74,7 @@ Result<std::uint64_t> parse_size(std::string_view text) {
   const auto* const unit = std::ranges::find(kUnits, suffix, &Unit::name);
   if (error == std::errc::invalid_argument || unit == kUnits.end()) {
     return fail(ErrorCode::InvalidArgument,
-                "\"{}\" is not a size (digits, then KB, MB, GB, KiB, MiB or GiB)", text);
+                "\"{}\" is not a size (digits, then KB, MB, GB, TB, KiB, MiB, GiB or TiB)", text);
   }
   const auto bytes = checked_mul(number, unit->bytes);
   if (error != std::errc() || !bytes) {

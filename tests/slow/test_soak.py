@@ -88,8 +88,8 @@ class Soak(WorkDirectory):
 
     def kill(self, rng, mnt, _):
         files = sorted((mnt / VIEW).iterdir())
-        with subprocess.Popen(["cat", *files], stdout=subprocess.DEVNULL) as reader:
-            time.sleep(rng.random() / 20)
+        with subprocess.Popen(["cat", *files], stdout=subprocess.PIPE) as reader:
+            reader.stdout.read(rng.randrange(4 << 20))
             reader.kill()
 
     def look(self, rng, mnt, _):

@@ -30,7 +30,7 @@ TEST(ParseSize, KnowsDecimalAndBinaryUnits) {
 }
 
 TEST(ParseSize, RefusesWhatIsNoSize) {
-  for (const char* text : {"", "GB", "-1", "+1", " 1", "1 GB", "1gb", "1TB", "1.5GB", "0x10", "1G",
+  for (const char* text : {"", "GB", "-1", "+1", " 1", "1 GB", "1gb", "1PB", "1.5GB", "0x10", "1G",
                            "18446744073709551616", "20000000000GB", "1GBGB"}) {
     const auto size = parse_size(text);
     ASSERT_FALSE(size) << text;

@@ -131,7 +131,7 @@ void add_common(CLI::App& verb, CommonOptions& options, Tuning tuning) {
   add_value(verb, options, "tag", "TAG",
             "the tag of a DeepSpeed checkpoint (default: the one that latest names)", choice);
   add_value(verb, options, "key", "KEY",
-            "where in a torch file the tensors are (default: the top level or the usual key)",
+            "where in a torch file the tensors are (default: the usual key, else the top level)",
             choice);
   add_value(verb, options, "config", "DIR",
             "config.json and tokenizer of a source that has none beside it", choice);

@@ -103,6 +103,30 @@ class Export(cli_support.TestCase):
             self.fails(1, "lies inside the source", "export", self.source, VIEW, out)
         self.assertFalse((self.source / "out").exists())
 
+    def test_names_of_any_bytes_and_length(self):
+        source = self.directory / "model"
+        shutil.copytree(self.source, source)
+        names = [b"bad\xffname.json", b"100%.json", b"n" * 255]
+        for name in names:
+            with open(os.path.join(os.fsencode(source), name), "wb") as file:
+                file.write(name)
+        for _ in range(2):
+            self.done("export", source, VIEW, self.out)
+        self.assertLessEqual(set(names), set(os.listdir(os.fsencode(self.out))))
+
+    def test_its_record_is_no_part_of_a_checkpoint(self):
+        self.export()
+        for view in ("source", VIEW):
+            self.assertNotIn(RECORD, self.done("ls", self.out, view).decode().split())
+
+    def test_a_limit_on_file_sizes_is_an_error(self):
+        limited = 'ulimit -f 100; exec "$@"'
+        ended = subprocess.run(["sh", "-c", limited, "sh", cli_support.CKFS, "export", self.source,
+                                VIEW, self.out], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               check=False)  # fmt: skip
+        self.assertEqual(ended.returncode, 1)
+        self.assertRegex(ended.stderr, cli_support.ONE_LINE)
+
     def test_two_at_once(self):
         self.out.mkdir()
         descriptor = os.open(self.out, os.O_RDONLY)
@@ -240,6 +264,15 @@ class FullDisk(cli_support.TestCase):
         self.fails(1, r"/out: no space left: \d+ bytes needed, \d+ free", "export", self.source,
                    VIEW, out)
         self.assertEqual(list(out.iterdir()), [])
+
+    def test_a_finished_copy_stays_where_there_is_no_room_for_another(self):
+        out = self.disk(2 << 20) / "out"
+        self.done("export", self.source, "bf16-safetensors", out)
+        before = digests(out)
+        self.fails(1, "no space left", "export", self.source, "fp32-safetensors", out)
+        self.assertEqual(digests(out), before)
+        # It makes room for one that needs it.
+        self.done("export", self.source, "fp16-safetensors", out)
 
     def test_a_disk_that_fills_up_leaves_nothing_that_looks_complete(self):
         source = self.directory / "large"

@@ -89,6 +89,17 @@ class Usage(cli_support.TestCase):
         self.assertNotIn(b"\x1b", ended.stderr)
 
 
+    def test_names_in_a_checkpoint_cannot_either(self):
+        source = self.directory / "model"
+        shutil.copytree(self.source, source)
+        (source / "a\nckfs: b\x1b[31m.json").write_text("{}")
+        os.mkfifo(source / "c\nckfs: d\x1b[31m")  # passed over, with a note
+        for words in (("ls", source, "source"), ("ls", "-l", source, "source"), ("inspect", source)):
+            told = self.done(*words)
+            self.assertNotIn(b"\x1b", told)
+            self.assertNotRegex(told, rb"(?m)^ckfs: ")
+
+
 class Sources(cli_support.TestCase):
     def test_what_is_no_checkpoint_is_1_and_named(self):
         empty = self.directory / "empty"

@@ -190,6 +190,20 @@ class Lifecycle(mounted_fs.TestCase):
             thread.join()
         self.assertEqual(errors, [])
 
+    def test_the_daemon_keeps_no_file_of_its_caller(self):
+        lock = self.directory / "lock"
+        with open(lock, "wb") as held:
+            os.set_inheritable(held.fileno(), True)
+            target = self.directory / "mnt"
+            target.mkdir()
+            mounted_fs.ckfs("mount", self.checkpoint.path, target, pass_fds=[held.fileno()])
+            (pid,) = processes(target)
+            descriptors = pathlib.Path(f"/proc/{pid}/fd")
+            files = [os.readlink(entry) for entry in descriptors.iterdir()]
+            mounted_fs.ckfs("umount", target)
+            self.assertTrue(mounted_fs.wait_for_end(pid))
+        self.assertNotIn(str(lock), files)
+
     def test_the_daemon_keeps_no_directory_busy(self):
         with self.make() as mount:
             self.assertEqual(os.readlink(f"/proc/{mount.pid}/cwd"), "/")

@@ -120,6 +120,16 @@ TEST(Consolidated, NamesShareWithTheirOwnShape) {
                           "scalar too: F32 = scalar"));
 }
 
+TEST(Consolidated, ANameThatIsNotUtf8IsForTorchFilesOnly) {
+  ModelCatalog model;
+  model.state({{"half a pair \xed\xa0\x80", DType::F32, {1}}});
+  const auto catalog = model.build();
+  EXPECT_EQ(define(catalog, "fp32-consolidated@format=bin")->tensors.size(), 1U);
+  const auto absent = define_view(catalog, {"fp32-consolidated", {}});
+  ASSERT_FALSE(absent);
+  EXPECT_THAT(absent.error().message(), HasSubstr("not UTF-8"));
+}
+
 TEST(Consolidated, SplitsAsHuggingfaceHubDoes) {
   // Split of the same state by huggingface_hub 2.4: sizes 8, 8, 16, 20, 12; other names cost
   // nothing and follow theirs. A tensor beyond the limit is a shard before the one that is open.

@@ -7,7 +7,10 @@
 #include <algorithm>
 #include <array>
 #include <fmt/format.h>
+#include <limits>
 #include <linux/magic.h>
+
+#include "base/checked.h"
 
 namespace ckfs {
 namespace {
@@ -33,9 +36,11 @@ constexpr std::int64_t kNanosecondsPerSecond = 1'000'000'000;
 }  // namespace
 
 Fingerprint fingerprint_of(const struct stat& status) {
+  // 64 bits of nanoseconds end in 2262; filesystems go on.
+  const auto whole = checked_mul<std::int64_t>(status.st_mtim.tv_sec, kNanosecondsPerSecond);
+  const auto exact = whole ? checked_add<std::int64_t>(*whole, status.st_mtim.tv_nsec) : whole;
   return {static_cast<std::uint64_t>(status.st_size),
-          std::int64_t{status.st_mtim.tv_sec} * kNanosecondsPerSecond + status.st_mtim.tv_nsec,
-          status.st_dev, status.st_ino};
+          exact.value_or(std::numeric_limits<std::int64_t>::max()), status.st_dev, status.st_ino};
 }
 
 bool has_stable_inodes(std::int64_t file_system_type) {

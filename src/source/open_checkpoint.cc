@@ -44,6 +44,16 @@ constexpr std::array<Kind, 7> kKinds = {{
     {is_torch_files, open_torch_files},
 }};
 
+/// What to do about weights that are there.
+std::string hint(std::string_view path) {
+  const std::size_t slash = path.rfind('/');
+  if (slash == std::string_view::npos) {
+    return fmt::format(" (it has {}, which ckfs cannot read)", path);
+  }
+  return fmt::format(" (it has {}; a checkpoint below it, {}, is opened by its own name)", path,
+                     path.substr(0, slash));
+}
+
 Failure not_a_checkpoint(const SourceTree& tree) {
   if (tree.files.empty() && tree.dangling.empty()) {
     return fail(ErrorCode::Unsupported, "{}: not a checkpoint: the directory is empty", tree.name);
@@ -57,10 +67,7 @@ Failure not_a_checkpoint(const SourceTree& tree) {
   if (pointer != tree.files.end()) return refuse_lfs_pointer(pointer->path);
   return fail(ErrorCode::Unsupported,
               "{}: not a checkpoint: no *.safetensors file, none of torch or DeepSpeed{}",
-              tree.name,
-              weights == tree.files.end()
-                  ? ""
-                  : fmt::format(" (it has {}, which ckfs cannot read)", weights->path));
+              tree.name, weights == tree.files.end() ? "" : hint(weights->path));
 }
 
 }  // namespace

@@ -101,7 +101,9 @@ Result<void> ZeroWorldReader::check_stale(const DeepSpeedCell& cell, std::int64_
     if (rank < world) continue;
     CKFS_TRY(const OptimizerStates states, read_optimizer(path));
     if (states.world == world) {
-      return fail(ErrorCode::Corrupt, "{}: rank {} of {} partitions", path, rank, world);
+      return fail(ErrorCode::Corrupt,
+                  "{}: rank {}, but written by a world of {} too (ranks 0 to {})", path, rank,
+                  world, world - 1);
     }
     stale_.push_back(path);
   }

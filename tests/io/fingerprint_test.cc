@@ -1,9 +1,16 @@
 #include "io/fingerprint.h"
 
 #include <gtest/gtest.h>
+#include <limits>
 
 namespace ckfs {
 namespace {
+
+TEST(Fingerprint, TimesBeyondSixtyFourBitsOfNanosecondsAreTheLatest) {
+  struct stat status{};
+  status.st_mtim.tv_sec = 13'569'465'600;  // the year 2400
+  EXPECT_EQ(fingerprint_of(status).mtime_ns, std::numeric_limits<std::int64_t>::max());
+}
 
 TEST(Fingerprint, KeepsNanoseconds) {
   struct stat status{};

@@ -109,7 +109,7 @@ std::vector<Broken> rank_file_cases() {
          states.emplace_back("zero_stage", py_int(2));
          checkpoint.optimizer(1, states, torch);
        }},
-      {"rank_beyond_its_own_world", "rank 2 of 2 partitions", [](const auto& out) {
+      {"rank_beyond_its_own_world", "rank 2, but written by a world of 2 too (ranks 0 to 1)", [](const auto& out) {
          Checkpoint(out).copy(kRank1, ZeroWriter::optimizer_name(2));
        }},
       {"the_same_rank_twice", "another file for the same rank", [](const auto& out) {

@@ -9,6 +9,7 @@
 #include "source/deepspeed_zero.h"
 
 #include <algorithm>
+#include <charconv>
 #include <set>
 #include <spdlog/spdlog.h>
 
@@ -195,9 +196,30 @@ class ZeroOpener : public SourceOpener {
     return {};
   }
 
+  /// Masters do not need the files of layers; but without its file nobody knows what else a layer
+  /// holds.
+  void note_missing_layers(const std::set<std::string_view>& known) {
+    std::set<std::uint32_t> missing;
+    for (const std::string_view name : known) {
+      std::uint32_t layer = 0;
+      const char* const end = name.data() + name.size();
+      const auto parsed = std::from_chars(name.data(), end, layer);
+      if (parsed.ec == std::errc() && parsed.ptr != end && *parsed.ptr == '.')
+        missing.insert(layer);
+    }
+    for (const DeepSpeedLayer& layer : tag_.layers) missing.erase(layer.layer);
+    for (const std::uint32_t layer : missing) {
+      const std::string file = fmt::format("{}layer_{:02}-model_states.pt", tag_.prefix, layer);
+      const std::string_view text = "missing; frozen weights that only it has are not shown";
+      spdlog::warn("{}: {}", file, text);
+      builder_.add_note(file, std::string(text));
+    }
+  }
+
   /// Under a pipeline the module's state is in a file for each layer, under the layer's own names.
   Result<void> add_layers(const std::set<std::string_view>& known) {
     constexpr std::string_view kTied = "tied_modules.";
+    note_missing_layers(known);
     for (const DeepSpeedLayer& layer : tag_.layers) {
       const FileId file = id(layer.path);
       CKFS_TRY(const TorchFile torch,

@@ -166,6 +166,21 @@ TEST(OpenDeepSpeedZero, RolesTellParametersFromFrozenOnesAndBuffers) {
   EXPECT_EQ(tensor_named(*opened.catalog, "norm_out.running_mean").role, Role::Buffer);
 }
 
+TEST(OpenDeepSpeedZero, AMissingFileOfALayerIsTold) {
+  const TemporaryDirectory directory;
+  const fs::path copy = directory / "pipeline";
+  fs::copy(kCases / "pipeline-w2-tied" / "source", copy, fs::copy_options::recursive);
+  const auto layers_missing = [&] {
+    const Opened opened = open_source(copy);
+    return std::ranges::count_if(opened.catalog->notes(), [](const Note& note) {
+      return note.subject.find("layer_") != std::string::npos;
+    });
+  };
+  EXPECT_EQ(layers_missing(), 0);
+  fs::remove(copy / "global_step2" / "layer_01-model_states.pt");
+  EXPECT_EQ(layers_missing(), 1);
+}
+
 TEST(OpenDeepSpeedZero, WhatOnlyTheModuleKnowsIsNamedAndSetApart) {
   const Opened opened = open_case("zero1-fp16-w2");
   std::vector<std::string> dropped;

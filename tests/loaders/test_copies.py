@@ -60,24 +60,27 @@ def by_python(source, target):
 COPIERS = [by_cp, by_dd_direct, by_dd_small, by_mmap, by_private_mmap, by_sendfile, by_python]
 
 
-class Copies(WorkDirectory):
+class Exported(WorkDirectory):
+    """A checkpoint in `source`, and in `content` the files of its view as `ckfs export` writes them."""
+
     def setUp(self):
         super().setUp()
         self.source = make_demo(self.work / "source")
-        self.exported = self.work / "exported"
-        run("export", self.source, VIEW, self.exported)
-        (self.exported / ".ckfs-export.json").unlink()
-        self.names = sorted(path.name for path in self.exported.iterdir())
+        exported = self.work / "exported"
+        run("export", self.source, VIEW, exported)
+        (exported / ".ckfs-export.json").unlink()
+        self.content = {path.name: path.read_bytes() for path in exported.iterdir()}
 
+
+class Copies(Exported):
     def check(self, directory):
-        self.assertEqual(self.names, sorted(path.name for path in directory.iterdir()))
-        for name in self.names:
-            self.assertTrue((self.exported / name).read_bytes()
-                            == (directory / name).read_bytes(), name)
+        self.assertEqual(set(self.content), {path.name for path in directory.iterdir()})
+        for name, content in self.content.items():
+            self.assertTrue(content == (directory / name).read_bytes(), name)
 
     def copy_all(self, copier, view, out):
         out.mkdir()
-        for name in self.names:
+        for name in self.content:
             copier(view / name, out / name)
         self.check(out)
 

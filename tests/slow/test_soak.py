@@ -18,8 +18,9 @@ import unittest
 TESTS = pathlib.Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS / "loaders"), str(TESTS / "support")]
 import mounted_fs  # noqa: E402
-from support import WorkDirectory, make_demo, mounted, run  # noqa: E402
-from test_copies import COPIERS, VIEW, by_mmap, by_private_mmap, by_sendfile  # noqa: E402
+from support import mounted  # noqa: E402
+from test_copies import (  # noqa: E402
+    COPIERS, VIEW, Exported, by_mmap, by_private_mmap, by_sendfile)
 
 SECONDS = 120
 GROWTH = 16 << 20  # bytes; what malloc keeps of a busier moment
@@ -48,14 +49,9 @@ class Daemon:
         test.assertLessEqual(late[2], warm[2] + 4)
 
 
-class Soak(WorkDirectory):
+class Soak(Exported):
     def setUp(self):
         super().setUp()
-        self.source = make_demo(self.work / "source")
-        self.exported = self.work / "exported"
-        run("export", self.source, VIEW, self.exported)
-        (self.exported / ".ckfs-export.json").unlink()
-        self.content = {path.name: path.read_bytes() for path in self.exported.iterdir()}
         self.ended = threading.Event()
         self.done = {}
 

@@ -9,6 +9,8 @@
 #include <array>
 #include <map>
 #include <optional>
+#include <set>
+#include <utility>
 
 #include "format/json_scan.h"
 
@@ -127,13 +129,14 @@ class Finder {
                   torch_.is_tensor(node) ? "a tensor without a name" : kind_of(pickle_, node));
     }
     const bool flat = has_tensors(node);
-    for (const DictItem& item : pickle_.mapping(node)) {
-      if (flat || is_training_state(key_text(item.key)) || !has_tensors(item.value)) {
+    for (const DictItem& item : items_of(node)) {
+      const auto name = name_of(pickle_, item.key);
+      if (flat || !name || is_training_state(*name) || !has_tensors(item.value)) {
         CKFS_TRY_VOID(add(item, ""));
         continue;
       }
-      for (const DictItem& inner : pickle_.mapping(item.value)) {
-        CKFS_TRY_VOID(add(inner, key_text(item.key) + "."));
+      for (const DictItem& inner : items_of(item.value)) {
+        CKFS_TRY_VOID(add(inner, *name + "."));
       }
     }
     if (found_.tensors.empty()) {
@@ -148,29 +151,38 @@ class Finder {
     return name_of(pickle_, key).value_or(fmt::format("({})", kind_of(pickle_, key)));
   }
 
-  /// A key that comes twice has its first place and its last value, as in Python; but 1 and "1",
-  /// which are two keys there, cannot be two names here.
+  /// A mapping as Python has it: a key that comes twice is at its first place, with its last value.
+  std::vector<DictItem> items_of(NodeId mapping) const {
+    std::vector<DictItem> items;
+    std::map<std::pair<NodeKind, std::string>, std::size_t> places;
+    for (const DictItem& item : pickle_.mapping(mapping)) {
+      if (const auto name = name_of(pickle_, item.key)) {
+        const auto [place, is_new] =
+            places.emplace(std::pair(pickle_.kind(item.key), *name), items.size());
+        if (!is_new) {
+          items[place->second] = item;
+          continue;
+        }
+      }
+      items.push_back(item);
+    }
+    return items;
+  }
+
+  /// Different keys may make one name: 1 and "1", or "b.c" below "a" and "c" below "a.b".
   Result<void> add(const DictItem& item, const std::string& prefix) {
     const auto key = name_of(pickle_, item.key);
-    if (!torch_.is_tensor(item.value)) {
-      note(prefix + key_text(item.key), item.value, "no tensor");
+    if (!key || !torch_.is_tensor(item.value)) {
+      note(prefix + key_text(item.key), item.value,
+           key ? "no tensor" : "below a key that is no name");
       return {};
     }
-    if (!key) {
-      note(prefix + key_text(item.key), item.value, "a key that is no name");
-      return {};
+    const auto [name, is_new] = names_.insert(prefix + *key);
+    if (!is_new) {
+      return fail(ErrorCode::Unsupported, "{}: tensor {}: two keys make this name", file_name_,
+                  quote(*name));
     }
-    const Place here{found_.tensors.size(), pickle_.kind(item.key)};
-    const auto [place, is_new] = places_.emplace(prefix + *key, here);
-    if (is_new) {
-      found_.tensors.push_back({place->first, item.value});
-    } else if (place->second.kind == here.kind) {
-      found_.tensors[place->second.index].node = item.value;
-    } else {
-      return fail(ErrorCode::Unsupported,
-                  "{}: tensor {}: the name of two keys, a string and a number", file_name_,
-                  quote(place->first));
-    }
+    found_.tensors.push_back({*name, item.value});
     return {};
   }
 
@@ -188,11 +200,7 @@ class Finder {
   const Pickle& pickle_;
   const std::string& file_name_;
   TorchStateDict found_;
-  struct Place {
-    std::size_t index = 0;  // in found_.tensors
-    NodeKind kind = NodeKind::String;
-  };
-  std::map<std::string, Place> places_;
+  std::set<std::string> names_;  // of found_.tensors
 };
 
 }  // namespace

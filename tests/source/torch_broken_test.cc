@@ -211,7 +211,13 @@ std::vector<Broken> file_cases() {
          out.write("m.pt", torch.file(py_dict(
                                {{"c", torch.tensor("ComplexDouble", {1}, std::string(16, 'x'))}})));
        }},
-      {"one_name_of_two_keys", R"(tensor "1": the name of two keys)", [](const auto& out) {
+      {"one_name_of_two_paths", R"(tensor "a.b.c": two keys make this name)", [](const auto& out) {
+         TorchWriter torch;
+         const auto tensor = [&] { return torch.tensor("Float", {1}, "wxyz"); };
+         const Opcodes below_a = py_dict({{"b.c", tensor()}});
+         out.write("m.pt", torch.file(py_dict({{"a", below_a}, {"a.b", py_dict({{"c", tensor()}})}})));
+       }},
+      {"one_name_of_two_keys", R"(tensor "1": two keys make this name)", [](const auto& out) {
          TorchWriter torch;
          const Opcodes one = py_int(1) + torch.tensor("Float", {1}, "wxyz");
          const Opcodes other = py_str("1") + torch.tensor("Float", {1}, "wxyz");

@@ -177,6 +177,24 @@ TEST(OpenTorchFile, OnlyNamesNameTensors) {
   const Opened opened = open_source(directory.path());
   EXPECT_THAT(names_of(*opened.catalog), ElementsAre("7"));
   EXPECT_EQ(opened.catalog->notes().size(), 3U);
+
+  TorchWriter nested;
+  const auto below = [&] { return py_dict({{"w", nested.tensor("Float", {1}, "wxyz")}}); };
+  directory.write("m.pt", nested.file("}(" + py_str("a") + below() + "N" + below() + "u"));
+  const Opened second = open_source(directory.path());
+  EXPECT_THAT(names_of(*second.catalog), ElementsAre("a.w"));
+  EXPECT_EQ(second.catalog->notes().size(), 1U);
+}
+
+TEST(OpenTorchFile, AKeyThatComesTwiceHasItsLastValueAsInPython) {
+  const TemporaryDirectory directory;
+  TorchWriter torch;
+  const Opcodes first = torch.tensor("Float", {1}, "wxyz");
+  const Opcodes last = torch.tensor("Float", {2}, "abcdefgh");
+  directory.write("m.pt", torch.file(py_dict({{"a", first}, {"b", first}, {"a", last}})));
+  const Opened opened = open_source(directory.path());
+  EXPECT_THAT(names_of(*opened.catalog), ElementsAre("a", "b"));
+  EXPECT_THAT(opened.catalog->tensor(*opened.catalog->find("a")).shape, ElementsAre(2));
 }
 
 TEST(OpenTorchFile, SeveralFilesWithoutAnIndexAreOnlyTakenAsASeries) {

@@ -9,10 +9,10 @@
 
 #include <ckfs/checkpoint.h>
 
+#include "catalog/catalog.h"
 #include "container/file_layout.h"
 #include "engine/engine.h"
 #include "io/source_files.h"
-#include "source/catalog.h"
 #include "view/view.h"
 
 namespace ckfs {

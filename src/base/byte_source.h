@@ -23,6 +23,13 @@ struct ReadRequest {
   std::span<std::byte> out;
 };
 
+/// Bytes [offset, offset + size) of `file`.
+struct FileRange {
+  FileId file = 0;
+  std::uint64_t offset = 0;
+  std::uint64_t size = 0;
+};
+
 class ByteSource {
  public:
   virtual ~ByteSource() = default;
@@ -33,6 +40,20 @@ class ByteSource {
   /// Errors: Io (with errno), Stale (the file is not the one whose size and mtime were recorded).
   /// Requires: each range lies within size(file).
   [[nodiscard]] virtual Result<void> read(std::span<const ReadRequest> batch) = 0;
+
+  /// read() of bytes that nobody is expected to ask for again (a copy that is made once): they are
+  /// not left in the host's page cache where that can be avoided.
+  [[nodiscard]] virtual Result<void> read_once(std::span<const ReadRequest> batch) {
+    return read(batch);
+  }
+
+  /// A hint: these bytes, and no others, will be read soon, in this order. Returns at once, starts
+  /// what can be started (a disk's or a server's work), and neither fails nor blocks.
+  virtual void will_need(std::span<const FileRange> /*ranges*/) {}
+
+  /// Whether `file` lies where bytes stream in order and a jump starts over (network and FUSE file
+  /// systems): then read() is best called for one range after another, each once.
+  virtual bool prefers_order(FileId /*file*/) const { return false; }
 
   /// Whether the files are still the ones that were opened, without reading: what a reply made of
   /// bytes read earlier asks first. Errors: Stale, Io.

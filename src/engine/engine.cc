@@ -18,12 +18,12 @@
 #include <thread>
 
 #include "base/units.h"
-#include "engine/buffer_pool.h"
 #include "engine/decode_ahead.h"
 #include "engine/gather.h"
 #include "engine/read_plan.h"
 #include "engine/run_decoder.h"
-#include "engine/tile_cache.h"
+#include "memory/buffer_pool.h"
+#include "memory/tile_cache.h"
 
 namespace ckfs {
 namespace {

@@ -10,8 +10,8 @@
 
 #include "base/byte_source.h"
 #include "base/error.h"
+#include "catalog/catalog.h"
 #include "expr/tensor_expr.h"
-#include "source/catalog.h"
 #include "tensor/kernel.h"
 
 namespace ckfs {

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "base/byte_source.h"
+#include "catalog/catalog.h"
 #include "engine/read_plan.h"
-#include "source/catalog.h"
 #include "tensor/kernel.h"
 
 namespace ckfs {

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "source/catalog.h"
+#include "catalog/catalog.h"
 #include "tensor/dtype.h"
 
 namespace ckfs {

@@ -7,8 +7,8 @@
 
 #include "base/byte_source.h"
 #include "base/error.h"
+#include "catalog/catalog.h"
 #include "io/source_files.h"
-#include "source/catalog.h"
 #include "source/source_tree.h"
 
 namespace ckfs {

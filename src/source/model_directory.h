@@ -5,8 +5,8 @@
 #include <optional>
 
 #include "base/error.h"
+#include "catalog/catalog.h"
 #include "io/source_files.h"
-#include "source/catalog.h"
 #include "source/file_table.h"
 #include "source/open_checkpoint.h"
 #include "source/source_tree.h"

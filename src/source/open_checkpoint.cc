@@ -6,13 +6,13 @@
 #include <algorithm>
 #include <array>
 
-#include "source/deepspeed_zero.h"
+#include "source/deepspeed/deepspeed_zero.h"
+#include "source/deepspeed/universal.h"
 #include "source/file_role.h"
-#include "source/hf_safetensors.h"
+#include "source/hf/hf_safetensors.h"
 #include "source/source_tree.h"
-#include "source/torch_dcp.h"
-#include "source/torch_files.h"
-#include "source/universal.h"
+#include "source/torch/torch_dcp.h"
+#include "source/torch/torch_files.h"
 
 namespace ckfs {
 namespace {

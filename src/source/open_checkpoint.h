@@ -7,8 +7,8 @@
 #include <string>
 
 #include "base/error.h"
+#include "catalog/catalog.h"
 #include "io/source_files.h"
-#include "source/catalog.h"
 
 namespace ckfs {
 

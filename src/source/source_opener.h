@@ -9,8 +9,8 @@
 
 #include "base/byte_source.h"
 #include "base/error.h"
+#include "catalog/catalog.h"
 #include "io/source_files.h"
-#include "source/catalog.h"
 #include "source/file_table.h"
 #include "source/open_checkpoint.h"
 #include "source/source_tree.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "source/catalog.h"
+#include "catalog/catalog.h"
 
 namespace ckfs {
 

@@ -17,8 +17,8 @@
 #include <ckfs/types.h>
 
 #include "base/error.h"
+#include "catalog/catalog.h"
 #include "expr/tensor_expr.h"
-#include "source/catalog.h"
 
 namespace ckfs {
 

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "catalog/catalog.h"
 #include "expr/tensor_expr.h"
-#include "source/catalog.h"
 
 namespace ckfs {
 

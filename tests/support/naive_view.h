@@ -10,9 +10,9 @@
 
 #include "base/byte_source.h"
 #include "base/error.h"
+#include "catalog/catalog.h"
 #include "container/file_layout.h"
 #include "expr/tensor_expr.h"
-#include "source/catalog.h"
 #include "tensor/dtype.h"
 
 namespace ckfs {

@@ -16,8 +16,8 @@
 #include <string>
 #include <vector>
 
+#include "catalog/catalog.h"
 #include "expr/tensor_expr.h"
-#include "source/catalog.h"
 #include "support/dense_tensor.h"
 #include "support/memory_source.h"
 

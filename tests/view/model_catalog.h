@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/checked.h"
-#include "source/catalog.h"
+#include "catalog/catalog.h"
 #include "support/memory_source.h"
 #include "view/view.h"
 

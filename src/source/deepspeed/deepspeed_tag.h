@@ -1,0 +1,36 @@
+// Which tag of a DeepSpeed (or universal) checkpoint is opened, and the file of each tag's module
+// state.
+#pragma once
+
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "io/source_files.h"
+#include "source/deepspeed/deepspeed_names.h"
+#include "source/file_table.h"
+#include "source/open_checkpoint.h"
+#include "source/source_tree.h"
+
+namespace ckfs {
+
+/// The tags of a tree that are universal checkpoints: with files zero/<name>/fp32.pt. Names as
+/// those of choose_tag().
+std::set<std::string> find_universal_tags(const SourceTree& tree);
+
+/// Picks one of `names` ("." is the tree's root itself): what the options say, else the root
+/// itself, else what the file `latest` at the root names, else the only one. `latest` is the name
+/// of that file. Errors: InvalidArgument (the options name none of them), NotFound (`latest` names
+/// none of them), Unsupported (not clear which), Corrupt, Io.
+Result<std::string> choose_tag(const std::vector<std::string>& names, std::string_view latest,
+                               const SourceTree& tree, const FileTable& table, SourceFiles& files,
+                               const OpenCheckpointOptions& options);
+
+/// The file with a cell's own module state: the shared one, or rank 0's. `partitioned` (ZeRO-3)
+/// says which to prefer where a tag has both. nullopt: there is none.
+std::optional<std::string> model_file(const DeepSpeedCell& cell, bool partitioned);
+
+}  // namespace ckfs

@@ -1,0 +1,217 @@
+// The directory zero/ has more names than parameters: the converter, made to inject what is
+// missing, writes an fp32.pt for buffers, frozen parameters and tied names too, cast from the
+// 16-bit module, which is not their value (an integer beyond 2^24, a tied weight's master). So only
+// the names that the model file's param_shapes tell are taken from there, and the rest from the
+// model file itself.
+#include "source/deepspeed/universal.h"
+
+#include <algorithm>
+#include <set>
+#include <spdlog/spdlog.h>
+
+#include "base/parallel.h"
+#include "format/json_scan.h"
+#include "source/deepspeed/deepspeed_names.h"
+#include "source/deepspeed/deepspeed_states.h"
+#include "source/deepspeed/deepspeed_tag.h"
+#include "source/deepspeed/zero_state_dict.h"
+#include "source/model_directory.h"
+#include "source/source_opener.h"
+
+namespace ckfs {
+namespace {
+
+/// A parameter's master, read by one of several threads.
+struct Master {
+  FileId file = 0;
+  TorchTensor tensor;
+  ByteRange bytes;
+};
+
+Result<Master> read_master(ByteSource& source, FileId file, const NamedShape& parameter) {
+  const std::string& file_name = source.name(file);
+  CKFS_TRY(const TorchFile torch, TorchFile::open(source, file, ByteRange{0, source.size(file)}));
+  NodeId node = torch.root();
+  const auto whole = torch.pickle().find(node, "param");  // of ZeRO-3 it is the bare flat vector
+  if (whole) node = *whole;
+  Master master{file, {}, {}};
+  auto tensor = torch.tensor(node);
+  if (!tensor) return Failure(tensor_error(tensor.error(), file_name, parameter.name));
+  master.tensor = *std::move(tensor);
+  const bool fits = whole ? master.tensor.shape == parameter.shape
+                          : master.tensor.shape == std::vector{parameter.numel};
+  if (!fits) {
+    return fail(ErrorCode::Corrupt, "{}: shape [{}], but param_shapes says [{}]", file_name,
+                fmt::join(master.tensor.shape, ", "), fmt::join(parameter.shape, ", "));
+  }
+  if (!whole && !is_contiguous(master.tensor)) {
+    return fail(ErrorCode::Corrupt, "{}: not a flat vector", file_name);
+  }
+  if (parameter.numel > 0) {
+    CKFS_TRY(master.bytes, torch.storage_bytes(master.tensor.storage));
+  }
+  return master;
+}
+
+class UniversalOpener : public SourceOpener {
+ public:
+  UniversalOpener(const SourceTree& tree, SourceFiles& files, const OpenCheckpointOptions& options)
+      : SourceOpener(tree, files, options, "universal"), dict_(files, builder_) {}
+
+ private:
+  Result<void> read() override {
+    CKFS_TRY_VOID(choose());
+    CKFS_TRY_VOID(read_models());
+    for (const ModelStates& model : models_) CKFS_TRY_VOID(dict_.add_buffers(model));
+    for (const ModelStates& model : models_) CKFS_TRY_VOID(add_frozen(model));
+    CKFS_TRY_VOID(add_module_frozen());
+    CKFS_TRY_VOID(add_masters());
+    for (const ModelStates& model : models_) dict_.add_shared(model);
+    finish();
+    return add_model(prefix_.empty() ? directory_above(tree_) : std::nullopt);
+  }
+
+  Result<void> choose() {
+    const std::set<std::string> tags = find_universal_tags(tree_);
+    CKFS_TRY(tag_, choose_tag({tags.begin(), tags.end()}, "latest_universal", tree_, table(),
+                              files_, options_));
+    prefix_ = tag_ == "." ? "" : tag_ + "/";
+    for (DeepSpeedTag& tag : find_deepspeed_tags(tree_)) {
+      if (tag.prefix == prefix_) model_files_ = std::move(tag);
+    }
+    return {};
+  }
+
+  Result<void> read_models() {
+    for (const auto& [mp, cell] : model_files_.cells) {
+      const auto path = model_file(cell, false);
+      if (!path) continue;
+      CKFS_TRY(ModelStates model, read_model_states(files_, id(*path)));
+      if (model.has_experts) {
+        return fail(ErrorCode::Unsupported, "{}: a mixture of experts, which ckfs cannot read",
+                    *path);
+      }
+      if (!model.parameters) {
+        return fail(ErrorCode::Unsupported, "{}: no param_shapes: nothing names the parameters",
+                    *path);
+      }
+      models_.push_back(std::move(model));
+      ranks_.push_back(&cell);
+    }
+    if (models_.empty()) {
+      return fail(ErrorCode::NotFound, "{}: no *_model_states.pt, which has the parameters' names",
+                  tag_);
+    }
+    const std::int64_t expected = models_.front().model_parallel;
+    if (std::cmp_less(models_.size(), expected)) {
+      return fail(ErrorCode::NotFound, "{}: one of {} model-parallel ranks, but only {} are there",
+                  files_.name(models_.front().file), expected, models_.size());
+    }
+    return {};
+  }
+
+  const DeepSpeedCell& cell_of(const ModelStates& model) const {
+    return *ranks_[static_cast<std::size_t>(&model - models_.data())];
+  }
+
+  /// Copies of a ZeRO-3 checkpoint's model files: one for each rank, and no shared one.
+  bool partitioned(const ModelStates& model) const { return cell_of(model).model_shared.empty(); }
+
+  Result<void> add_frozen(const ModelStates& model) {
+    if (model.frozen.empty()) return {};
+    if (!partitioned(model)) return dict_.add_frozen(model);
+    const auto& paths = cell_of(model).model_ranks;
+    std::vector<FileId> files;
+    for (const auto& [rank, path] : paths) {
+      if (rank == files.size()) files.push_back(id(path));
+    }
+    if (std::cmp_not_equal(files.size(), model.world)) {
+      return fail(ErrorCode::NotFound,
+                  "{}: one of {} ranks, but the model file of rank {} is missing, which has a part "
+                  "of frozen parameter {}",
+                  files_.name(model.file), model.world, files.size(),
+                  quote(model.frozen.front().name));
+    }
+    return dict_.add_partitioned_frozen(model, files);
+  }
+
+  Result<void> add_module_frozen() {
+    std::set<std::string_view> known;
+    for (const ModelStates& model : models_) {
+      for (const ParameterGroup& group : *model.parameters) {
+        for (const NamedShape& parameter : group) known.insert(parameter.name);
+      }
+      for (const auto& [alias, origin] : model.shared) known.insert(alias);
+    }
+    for (const ModelStates& model : models_) {
+      if (partitioned(model) || !model.module) continue;
+      CKFS_TRY_VOID(
+          dict_.add_module_frozen(model.torch, model.file, *model.module, "",
+                                  [&](std::string_view name) { return known.contains(name); }));
+    }
+    return {};
+  }
+
+  Result<void> add_masters() {
+    std::vector<const NamedShape*> parameters;
+    std::set<std::string_view> seen;  // a pipeline's tied parameter is in two stages
+    for (const ModelStates& model : models_) {
+      for (const ParameterGroup& group : *model.parameters) {
+        for (const NamedShape& parameter : group) {
+          if (seen.insert(parameter.name).second) parameters.push_back(&parameter);
+        }
+      }
+    }
+    std::vector<Master> masters(parameters.size());
+    CKFS_TRY_VOID(run_parallel(parameters.size(), [&](std::size_t i) -> Result<void> {
+      const std::string path = fmt::format("{}zero/{}/fp32.pt", prefix_, parameters[i]->name);
+      const auto file = find(path);
+      if (!file) {
+        return fail(ErrorCode::NotFound, "{}: missing, but param_shapes names the parameter", path);
+      }
+      CKFS_TRY(masters[i], read_master(files_, *file, *parameters[i]));
+      return {};
+    }));
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const Master& master = masters[i];
+      PlacedTensor tensor = dict_.placer().place(master.tensor, master.file, master.bytes);
+      tensor.shape = parameters[i]->shape;
+      dict_.add_parameter(parameters[i]->name, std::move(tensor));
+    }
+    return {};
+  }
+
+  void finish() {
+    const ZeroCounts counts = std::move(dict_).finish();
+    builder_.add_fact("tag", tag_);
+    add_count_facts(builder_, counts);
+    add_byte_facts(counts.bytes, bytes_of(prefix_));
+    if (counts.module_frozen.empty()) return;
+    spdlog::warn(
+        "{}: {} tensors are in the module's state only; the views leave them out unless "
+        "@frozen=module",
+        tag_, counts.module_frozen.size());
+  }
+
+  ZeroStateDict dict_;
+  std::string tag_, prefix_;
+  DeepSpeedTag model_files_;
+  std::vector<ModelStates> models_;          // by model-parallel rank
+  std::vector<const DeepSpeedCell*> ranks_;  // of models_
+};
+
+}  // namespace
+
+bool is_universal(const SourceTree& tree, const OpenCheckpointOptions& /*options*/) {
+  return !tree.single_file && !find_universal_tags(tree).empty();
+}
+
+Result<std::shared_ptr<const Catalog>> open_universal(const SourceTree& tree, SourceFiles& files,
+                                                      const OpenCheckpointOptions& options) {
+  if (!options.key.empty()) {
+    return fail(ErrorCode::InvalidArgument, "{}: a universal checkpoint takes no key", tree.name);
+  }
+  return UniversalOpener(tree, files, options).open();
+}
+
+}  // namespace ckfs

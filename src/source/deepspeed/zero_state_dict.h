@@ -1,0 +1,91 @@
+// The state dict of a ZeRO checkpoint, as zero_to_fp32 puts it together: the same names in the same
+// order, but of places in files instead of values.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/byte_source.h"
+#include "base/error.h"
+#include "catalog/catalog.h"
+#include "source/deepspeed/deepspeed_states.h"
+#include "source/torch/torch_tensors.h"
+
+namespace ckfs {
+
+/// What has been put into a state dict, for `ckfs inspect`.
+struct ZeroCounts {
+  std::size_t parameters = 0, frozen = 0, buffers = 0, aliases = 0;
+  std::int64_t parameter_numel = 0;
+  std::uint64_t bytes = 0;                 // of all but module_frozen
+  std::vector<std::string> module_frozen;  // names that zero_to_fp32 drops
+};
+
+/// Names keep the place of their first entry and the value of their last, as in Python. Not for
+/// concurrent use.
+class ZeroStateDict {
+ public:
+  ZeroStateDict(ByteSource& source, CatalogBuilder& builder)
+      : source_(source), builder_(builder), placer_(builder) {}
+
+  /// Buffers, from the module's state, in its order.
+  Result<void> add_buffers(const ModelStates& states);
+
+  /// Frozen parameters whose tensors `states` holds whole (stage 2).
+  Result<void> add_frozen(const ModelStates& states);
+  /// Frozen parameters of which each of `ranks`' model files holds a part (stage 3); `states` are
+  /// those of rank 0. Opens the others' files.
+  Result<void> add_partitioned_frozen(const ModelStates& states, std::span<const FileId> ranks);
+
+  /// Tensors of a module's state that are neither buffers nor known by any of `known`, placeholders
+  /// left out: parameters that were frozen where nobody wrote that down (stage 1).
+  /// `prefix` goes before each name.
+  Result<void> add_module_frozen(const TorchFile& torch, FileId file, NodeId module,
+                                 const std::string& prefix,
+                                 const std::function<bool(std::string_view)>& known);
+
+  /// A trainable parameter that is the whole of its storage.
+  void add_parameter(std::string_view name, std::span<const std::int64_t> shape, StorageId storage);
+  /// The same where its place is a tensor's.
+  void add_parameter(std::string_view name, PlacedTensor tensor);
+
+  /// Other names of what is already there; those of what is not are left out.
+  void add_shared(const ModelStates& states);
+
+  bool contains(std::string_view name) const { return places_.contains(name); }
+
+  /// Hands everything to the builder, as its only shard.
+  ZeroCounts finish() &&;
+
+  TensorPlacer& placer() { return placer_; }
+
+ private:
+  static constexpr std::size_t kNoSource = ~std::size_t{0};
+
+  struct Entry {
+    std::string name;
+    PlacedTensor tensor;
+    Role role = Role::Weight;
+    std::size_t source = kNoSource;  // of an alias
+  };
+
+  void set(Entry entry);
+  /// Has the aliases of an entry that is about to change share what it was among themselves.
+  void release_aliases(std::size_t source);
+
+  ByteSource& source_;
+  CatalogBuilder& builder_;
+  TensorPlacer placer_;
+  std::vector<Entry> entries_;
+  std::map<std::string, std::size_t, std::less<>> places_;
+};
+
+/// Adds what is counted, but for the bytes, to the facts of `builder`.
+void add_count_facts(CatalogBuilder& builder, const ZeroCounts& counts);
+
+}  // namespace ckfs

@@ -1,0 +1,61 @@
+// The files of one world of ranks, read and checked against each other.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "catalog/catalog.h"
+#include "io/source_files.h"
+#include "source/deepspeed/deepspeed_names.h"
+#include "source/deepspeed/deepspeed_states.h"
+#include "source/file_table.h"
+
+namespace ckfs {
+
+/// All ranks of one model-parallel rank: a world of its own.
+struct ZeroWorld {
+  std::uint32_t mp = 0;
+  ModelStates model;
+  std::optional<OldShapes> old_shapes;  // where model.parameters is absent
+  std::vector<OptimizerStates> ranks;
+
+  const std::vector<ParameterGroup>& groups() const {
+    return model.parameters ? *model.parameters : old_shapes->parameters;
+  }
+  bool partitioned() const { return ranks.front().stage == 3; }
+};
+
+/// Not for concurrent use; reads by several threads of its own.
+class ZeroWorldReader {
+ public:
+  /// `files` and `table` must outlive it. `tag` is for messages.
+  ZeroWorldReader(SourceFiles& files, const FileTable& table, std::string tag)
+      : files_(files), table_(table), tag_(std::move(tag)) {}
+
+  /// Reads the optimizer files of all ranks and the model file. Errors: NotFound (a rank's file is
+  /// missing), Corrupt (files of two runs), Unsupported, and those of the files.
+  Result<ZeroWorld> read(std::uint32_t mp, const DeepSpeedCell& cell);
+
+  /// Files of ranks that the worlds read so far do not have, by what they say themselves.
+  std::span<const std::string> stale() const { return stale_; }
+  std::span<const Note> warnings() const { return warnings_; }
+
+ private:
+  FileId id(const std::string& path) const { return table_.find(path).value(); }
+  Result<OptimizerStates> read_optimizer(const std::string& path) const;
+  Result<void> check_complete(const DeepSpeedCell& cell, const OptimizerStates& first) const;
+  Result<void> check_ranks(std::span<const OptimizerStates> ranks);
+  Result<void> check_stale(const DeepSpeedCell& cell, std::int64_t world);
+
+  SourceFiles& files_;
+  const FileTable& table_;
+  std::string tag_;
+  std::vector<std::string> stale_;
+  std::vector<Note> warnings_;
+};
+
+}  // namespace ckfs

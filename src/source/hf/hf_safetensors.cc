@@ -1,0 +1,296 @@
+// Which tensors a directory of safetensors files holds is decided by its index where there is one:
+// uploads are repaired, re-sharded and merged in place, and stale shards or duplicates stay behind.
+// Loaders that walk the files (transformers does) then load what nobody meant. Without an index all
+// files count, and the same name twice has no right answer.
+//
+// A download that was cut off is the commonest broken checkpoint; wherever a file is missing, the
+// message says what completes it.
+#include "source/hf/hf_safetensors.h"
+
+#include <algorithm>
+#include <map>
+
+#include "base/checked.h"
+#include "format/hf_index.h"
+#include "format/json_scan.h"
+#include "format/json_text.h"
+#include "source/file_role.h"
+#include "source/header_loader.h"
+#include "source/hf/quantization.h"
+#include "source/numbered_files.h"
+#include "source/source_opener.h"
+
+namespace ckfs {
+namespace {
+
+constexpr std::string_view kEnding = ".safetensors";
+constexpr std::string_view kIndexName = "model.safetensors.index.json";
+constexpr std::size_t kMaxNotesPerShard = 100;
+
+bool is_top_level(std::string_view path) {
+  return path.find('/') == std::string_view::npos;
+}
+
+bool is_index_name(std::string_view path) {
+  return is_top_level(path) && path.ends_with(".safetensors.index.json");
+}
+
+/// The index to go by: the one of the standard name, else the only one; empty: none.
+std::string choose_index(const SourceTree& tree) {
+  if (tree.find(kIndexName) != nullptr) return std::string(kIndexName);
+  std::string found;
+  for (const TreeFile& file : tree.files) {
+    if (!is_index_name(file.path)) continue;
+    if (!found.empty()) return {};
+    found = file.path;
+  }
+  return found;
+}
+
+class HfOpener : public SourceOpener {
+ public:
+  HfOpener(const SourceTree& tree, SourceFiles& files, const OpenCheckpointOptions& options)
+      : SourceOpener(tree, files, options, "safetensors") {}
+
+ private:
+  Result<void> read() override {
+    CKFS_TRY_VOID(choose_shards());
+    CKFS_TRY_VOID(read_index());
+    CKFS_TRY_VOID(read_headers());
+    index_.reset();
+    index_text_ = {};
+    CKFS_TRY_VOID(read_config());
+    add_shards();
+    add_side_files();
+    return {};
+  }
+
+  /// What to append to a message about a file that is not there.
+  std::string hint() const {
+    if (tree_.complete_command.empty()) return {};
+    return fmt::format(" (complete the download with: {})", tree_.complete_command);
+  }
+
+  /// Finds what can be found by listing: the index's name, or the shards without one.
+  Result<void> choose_shards() {
+    if (tree_.single_file) {
+      if (!tree_.incomplete.empty()) {
+        return fail(ErrorCode::Unsupported, "{}: a download that was not finished", tree_.name);
+      }
+      shards_.push_back(tree_.files.front().path);
+      return {};
+    }
+    index_name_ = choose_index(tree_);
+    for (const std::string& path : tree_.dangling) {
+      const bool is_shard = is_top_level(path) && path.ends_with(kEnding) && index_name_.empty();
+      if (!is_shard && !is_index_name(path) && path != "config.json") continue;
+      return fail(ErrorCode::NotFound, "{}: a link to a file that is absent{}", path, hint());
+    }
+    if (!index_name_.empty()) return {};
+
+    for (const TreeFile& file : tree_.files) {
+      if (is_top_level(file.path) && file.path.ends_with(kEnding)) shards_.push_back(file.path);
+    }
+    // Mistral ships its own format beside the one of transformers: the same weights again.
+    const auto is_consolidated = [](const std::string& path) {
+      return path.starts_with("consolidated");
+    };
+    if (!std::all_of(shards_.begin(), shards_.end(), is_consolidated)) {
+      std::erase_if(shards_, is_consolidated);
+    }
+    if (!tree_.incomplete.empty() && (shards_.empty() || !looks_whole())) {
+      return fail(ErrorCode::Unsupported, "{}: a download that was not finished{}",
+                  tree_.incomplete.front(), hint());
+    }
+    return check_series(shards_, kEnding, hint());
+  }
+
+  /// Whether the shards' names say by themselves that none is missing.
+  bool looks_whole() const {
+    const auto is_numbered = [](const std::string& path) {
+      return parse_numbered(path, kEnding).has_value();
+    };
+    return (shards_.size() == 1 && shards_.front() == "model.safetensors") ||
+           std::all_of(shards_.begin(), shards_.end(), is_numbered);
+  }
+
+  Result<void> read_index() {
+    if (index_name_.empty()) return {};
+    CKFS_TRY(index_text_, read_text(files_, id(index_name_), kMaxIndex));
+    CKFS_TRY(index_, parse_hf_index(index_text_, index_name_));
+    names_.reserve(index_->size());
+    shards_.assign(index_->files().begin(), index_->files().end());
+    for (const std::string& shard : shards_) {
+      if (find(shard)) continue;
+      return fail(ErrorCode::NotFound, "{}: names {}, which is absent{}", index_name_, quote(shard),
+                  hint());
+    }
+    return {};
+  }
+
+  Result<void> read_headers() {
+    std::vector<FileId> ids;
+    for (const std::string& shard : shards_) ids.push_back(id(shard));
+    HeaderLoader loader(files_, ids);
+    for (std::size_t i = 0; i < shards_.size(); ++i) {
+      CKFS_TRY(const std::unique_ptr<LoadedHeader> loaded, loader.next());
+      CKFS_TRY_VOID(add_tensors(static_cast<std::uint32_t>(i), ids[i], loaded->header));
+    }
+    if (index_ && names_.size() != index_->size()) return missing_tensor();
+    return {};
+  }
+
+  Result<void> add_tensors(std::uint32_t shard, FileId file, const safetensors::Header& header) {
+    tensors_.emplace_back();
+    std::size_t left_out = 0;
+    for (std::size_t i = 0; i < header.size(); ++i) {
+      const safetensors::HeaderTensor tensor = header[i];
+      if (index_ && index_->find(tensor.name) != shard) {
+        if (left_out++ < kMaxNotesPerShard) note_left_out(tensor.name, shard);
+        continue;
+      }
+      const auto twin = names_.find(tensor.name);
+      if (twin != names_.end()) {
+        return fail(ErrorCode::Corrupt, "{}: tensor {}: also in {}, and no index decides",
+                    shards_[shard], quote(tensor.name), shards_[shard_of(twin->second)]);
+      }
+      const Extent extent{file, header.data_offset() + tensor.begin, tensor.end - tensor.begin};
+      const auto numel = checked_numel(tensor.shape);
+      CKFS_CHECK(numel.has_value());
+      const StorageId storage = builder_.add_storage(
+          tensor.dtype, *numel, std::span(&extent, extent.nbytes == 0 ? 0 : 1));
+      const TensorId id = builder_.add_tensor(tensor.name, tensor.shape, storage);
+      names_.emplace(builder_.tensor(id).name, id);
+      tensors_.back().push_back(id);
+    }
+    if (left_out > kMaxNotesPerShard) {
+      builder_.add_note(shards_[shard], fmt::format("{} more tensors are not in the index",
+                                                    left_out - kMaxNotesPerShard));
+    }
+    return {};
+  }
+
+  void note_left_out(std::string_view name, std::uint32_t shard) {
+    const auto other = index_->find(name);
+    builder_.add_note(std::string(name),
+                      other ? fmt::format("left out of {}: the index maps it to {}", shards_[shard],
+                                          shards_[*other])
+                            : fmt::format("left out of {}: not in the index", shards_[shard]));
+  }
+
+  std::size_t shard_of(TensorId id) const {
+    std::size_t shard = 0;
+    while (!std::binary_search(tensors_[shard].begin(), tensors_[shard].end(), id)) ++shard;
+    return shard;
+  }
+
+  Failure missing_tensor() const {
+    std::size_t missing = 0;
+    HfIndex::Entry first;
+    for (std::size_t i = 0; i < index_->size(); ++i) {
+      if (names_.contains((*index_)[i].name)) continue;
+      if (missing++ == 0) first = (*index_)[i];
+    }
+    return fail(ErrorCode::Corrupt, "{}: tensor {}: in {}, not in the file{}{}",
+                shards_[first.file], quote(first.name), index_name_,
+                missing > 1 ? fmt::format(" (and {} more)", missing - 1) : "", hint());
+  }
+
+  Result<void> read_config() {
+    std::optional<QuantizationConfig> quantization;
+    const auto config = tree_.single_file ? std::nullopt : find("config.json");
+    if (config) {
+      CKFS_TRY(model_.config, read_text(files_, *config, kMaxConfig));
+      CKFS_TRY(quantization, find_quantization(*model_.config, "config.json"));
+      // The view's edit can fail where finding cannot (a key twice); better now than at a read.
+      CKFS_TRY_VOID(dense_config(*model_.config, "bfloat16", "config.json"));
+    }
+    if (!quantization && tree_.find("hf_quant_config.json") != nullptr) {
+      quantization = QuantizationConfig{"modelopt", std::nullopt};
+    }
+    companions_ = apply_quantization(builder_, names_, quantization);
+    return {};
+  }
+
+  void add_shards() {
+    for (std::size_t i = 0; i < shards_.size(); ++i) {
+      std::string path = shards_[i];
+      // A blob of a cache, say: a view's file needs a name that loaders know.
+      if (tree_.single_file && !path.ends_with(kEnding)) path = "model.safetensors";
+      Shard shard{std::move(path), id(shards_[i]), {}};
+      for (const TensorId id : tensors_[i]) {
+        if (!companions_[id]) shard.tensors.push_back(id);
+      }
+      builder_.add_shard(std::move(shard));
+    }
+  }
+
+  void add_side_files() {
+    if (!tree_.single_file) {
+      for (const TreeFile& file : tree_.files) add_side_file(file.path);
+    }
+    for (const std::string& path : tree_.incomplete) {
+      builder_.add_note(path, "a download that was not finished; nothing here needs it");
+    }
+    builder_.set_model(std::move(model_));
+  }
+
+  void add_side_file(const std::string& path) {
+    switch (role_of(path)) {
+      case FileRole::Side:
+        model_.side_files.push_back({path, id(path)});
+        return;
+      case FileRole::Weights:
+        if (std::find(shards_.begin(), shards_.end(), path) == shards_.end()) {
+          builder_.add_note(path, index_name_.empty() || !path.ends_with(kEnding)
+                                      ? "other weights; converted views leave it out"
+                                      : "not in the index; converted views leave it out");
+        }
+        return;
+      case FileRole::Quantization:
+        builder_.add_note(path, "describes the quantization; converted views leave it out");
+        return;
+      case FileRole::Config:
+      case FileRole::Index:
+      case FileRole::Hidden:
+        return;
+    }
+  }
+
+  std::string index_name_;  // empty: none
+  std::string index_text_;
+  std::optional<HfIndex> index_;
+  std::vector<std::string> shards_;  // in byte order, as the index's files are
+
+  std::vector<std::vector<TensorId>> tensors_;  // by shard, provisional ids
+  TensorNames names_;
+  std::vector<bool> companions_;
+  ModelDirectory model_;
+};
+
+}  // namespace
+
+bool is_hf_safetensors(const SourceTree& tree, const OpenCheckpointOptions& /*options*/) {
+  if (tree.single_file) return true;
+  const auto is_weights = [](const std::string& path) {
+    return is_top_level(path) && path.ends_with(kEnding);
+  };
+  const auto counts = [&](const TreeFile& file) {
+    return is_weights(file.path) || is_index_name(file.path);
+  };
+  return std::any_of(tree.files.begin(), tree.files.end(), counts) ||
+         std::any_of(tree.dangling.begin(), tree.dangling.end(), is_weights) ||
+         !tree.incomplete.empty();
+}
+
+Result<std::shared_ptr<const Catalog>> open_hf_safetensors(const SourceTree& tree,
+                                                           SourceFiles& files,
+                                                           const OpenCheckpointOptions& options) {
+  if (!options.tag.empty() || !options.key.empty() || options.config) {
+    return fail(ErrorCode::InvalidArgument,
+                "{}: a checkpoint of safetensors takes no tag, key or configuration", tree.name);
+  }
+  return HfOpener(tree, files, options).open();
+}
+
+}  // namespace ckfs

@@ -1,0 +1,275 @@
+// A tensor that is sharded along its first dimension (FSDP) is its chunks one after the other: one
+// storage of as many extents, which reads like a plain file. Any other grid (tensor parallelism,
+// 2-D meshes) becomes one box for each chunk.
+//
+// Default is every tensor but the optimizer's: dcp_to_torch_save gives those too, but no view of a
+// model wants three quarters of it to be moments. The key "optimizer" shows them.
+#include "source/torch/torch_dcp.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+
+#include "base/checked.h"
+#include "base/parallel.h"
+#include "format/json_scan.h"
+#include "format/torch_file.h"
+#include "source/model_directory.h"
+#include "source/source_opener.h"
+#include "source/torch/dcp_metadata.h"
+#include "source/torch/torch_state_dict.h"
+#include "source/torch/torch_tensors.h"
+
+namespace ckfs {
+namespace {
+
+constexpr std::string_view kMetadata = ".metadata";
+
+/// The prefixes of the directories, the top itself among them, that have a .metadata and parts.
+std::vector<std::string> find_prefixes(const SourceTree& tree) {
+  std::vector<std::string> found;
+  for (const TreeFile& file : tree.files) {
+    if (!file.path.ends_with(kMetadata)) continue;
+    const std::string prefix = file.path.substr(0, file.path.size() - kMetadata.size());
+    if (std::ranges::count(prefix, '/') > 1 || (!prefix.empty() && prefix.back() != '/')) continue;
+    const bool has_parts = std::ranges::any_of(tree.files, [&](const TreeFile& other) {
+      return other.path.starts_with(prefix) && other.path.ends_with(".distcp") &&
+             other.path.find('/', prefix.size()) == std::string::npos;
+    });
+    if (has_parts) found.push_back(prefix);
+  }
+  return found;
+}
+
+/// Accelerate and Trainer put the optimizer into a directory of its own.
+bool is_optimizer_folder(std::string_view prefix) {
+  return prefix.starts_with("optimizer") || prefix.starts_with("optim");
+}
+
+/// A part of a name between dots that is a number; nullopt: any other.
+std::optional<std::uint64_t> number_in(std::string_view part) {
+  std::uint64_t value = 0;
+  const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), value);
+  if (error != std::errc() || end != part.data() + part.size()) return std::nullopt;
+  return value;
+}
+
+/// Whether a < b where parts that are numbers count as such, and come before all others:
+/// "layers.2.w" before "layers.10.w". A strict order of different names.
+bool natural_less(std::string_view a, std::string_view b) {
+  const std::string_view whole_a = a;
+  const std::string_view whole_b = b;
+  while (!a.empty() && !b.empty()) {
+    const std::string_view x = a.substr(0, a.find('.'));
+    const std::string_view y = b.substr(0, b.find('.'));
+    if (x != y) {
+      const auto m = number_in(x);
+      const auto n = number_in(y);
+      if (m && n && *m != *n) return *m < *n;
+      if (m.has_value() != n.has_value()) return m.has_value();
+      return x < y;
+    }
+    a.remove_prefix(std::min(a.size(), x.size() + 1));
+    b.remove_prefix(std::min(b.size(), y.size() + 1));
+  }
+  if (a.empty() != b.empty()) return a.empty();
+  return whole_a < whole_b;
+}
+
+/// A chunk's elements, read by one of several threads.
+struct Part {
+  FileId file = 0;
+  TorchTensor tensor;
+  ByteRange bytes;
+};
+
+Result<Part> read_part(ByteSource& source, FileId file, const DcpTensor& tensor,
+                       const DcpChunk& chunk) {
+  const std::string& file_name = source.name(file);
+  if (chunk.offset > source.size(file) || chunk.length > source.size(file) - chunk.offset) {
+    return fail(ErrorCode::Corrupt, "{}: tensor {}: bytes {} beyond the end of the file at {}",
+                file_name, quote(tensor.name), ByteRange{chunk.offset, chunk.offset + chunk.length},
+                source.size(file));
+  }
+  CKFS_TRY(const TorchFile torch,
+           TorchFile::open(source, file, ByteRange{chunk.offset, chunk.offset + chunk.length}));
+  Part part{file, {}, {}};
+  auto read = torch.tensor(torch.root());
+  if (!read) return Failure(tensor_error(read.error(), file_name, tensor.name));
+  part.tensor = *std::move(read);
+  if (part.tensor.shape != chunk.sizes || part.tensor.dtype != tensor.dtype) {
+    return fail(ErrorCode::Corrupt, "{}: tensor {}: a chunk of {} [{}], but {} says {} [{}]",
+                file_name, quote(tensor.name), name(part.tensor.dtype),
+                fmt::join(part.tensor.shape, ", "), kMetadata, tensor.dtype_name,
+                fmt::join(chunk.sizes, ", "));
+  }
+  CKFS_TRY(part.bytes, torch.storage_bytes(part.tensor.storage));
+  return part;
+}
+
+/// Whether the chunks, in the order of their first elements, follow each other without a break.
+bool is_concatenation(const DcpTensor& tensor, std::span<const Part> parts) {
+  for (const DcpChunk& chunk : tensor.chunks) {
+    for (std::size_t d = 1; d < tensor.shape.size(); ++d) {
+      if (chunk.sizes[d] != tensor.shape[d]) return false;
+    }
+  }
+  return std::ranges::all_of(parts, [](const Part& part) { return is_contiguous(part.tensor); });
+}
+
+class DcpOpener : public SourceOpener {
+ public:
+  DcpOpener(const SourceTree& tree, SourceFiles& files, const OpenCheckpointOptions& options)
+      : SourceOpener(tree, files, options, "torch_dcp"), placer_(builder_) {}
+
+ private:
+  Result<void> read() override {
+    CKFS_TRY_VOID(choose());
+    CKFS_TRY_VOID(read_metadata());
+    CKFS_TRY_VOID(add_model(prefix_.empty() ? directory_above(tree_) : std::nullopt));
+    builder_.add_only_shard(std::move(order_));
+    return {};
+  }
+
+  Result<void> choose() {
+    std::vector<std::string> prefixes = find_prefixes(tree_);
+    if (std::ranges::find(prefixes, "") != prefixes.end()) return {};
+    if (prefixes.size() > 1) {
+      std::erase_if(prefixes, is_optimizer_folder);
+    }
+    if (prefixes.size() != 1) {
+      return fail(ErrorCode::Unsupported, "{}: several DCP checkpoints: {}; open one of them",
+                  tree_.name, fmt::join(find_prefixes(tree_), ", "));
+    }
+    prefix_ = prefixes.front();
+    return {};
+  }
+
+  /// With a key, what lies below it; else everything but what only a training goes on from.
+  bool wanted(std::string_view name) const {
+    const std::string_view key = options_.key;
+    if (!key.empty()) return name.starts_with(key) && name.substr(key.size()).starts_with('.');
+    return !is_training_state(name.substr(0, name.find('.')));
+  }
+
+  std::string_view shown_name(std::string_view name) const {
+    return options_.key.empty() ? name : name.substr(options_.key.size() + 1);
+  }
+
+  Result<void> read_metadata() {
+    const std::string path = prefix_ + std::string(kMetadata);
+    const FileId file = id(path);
+    const std::uint64_t size = files_.size(file);
+    if (size > kMaxPickle) {
+      return fail(ErrorCode::Unsupported, "{}: {} bytes (limit {})", path, size, kMaxPickle);
+    }
+    std::vector<std::byte> text(size);
+    CKFS_TRY_VOID(files_.read_at(file, 0, text));
+    CKFS_TRY(const Pickle pickle, parse_pickle(text, path));
+    CKFS_TRY(DcpMetadata metadata, read_dcp_metadata(pickle, path, [this](std::string_view name) {
+               return wanted(name);
+             }));
+    if (metadata.tensors.empty()) {
+      if (options_.key.empty()) return fail(ErrorCode::Unsupported, "{}: no tensors in it", path);
+      return fail(ErrorCode::InvalidArgument, "{}: no tensors below the key {}", path,
+                  quote(options_.key));
+    }
+    for (std::size_t i = 0; i < std::min(metadata.others.size(), kMaxNotes); ++i) {
+      builder_.add_note(std::string(metadata.others[i]), "no tensor; left out");
+    }
+    std::ranges::sort(metadata.tensors, [](const DcpTensor& a, const DcpTensor& b) {
+      return natural_less(a.name, b.name);
+    });
+    CKFS_TRY_VOID(read_parts(metadata.tensors));
+    add_facts(metadata);
+    return {};
+  }
+
+  Result<void> read_parts(std::vector<DcpTensor>& tensors) {
+    std::erase_if(tensors, [this](const DcpTensor& tensor) {
+      if (tensor.dtype && *tensor.dtype != DType::C128) return false;
+      builder_.add_note(std::string(shown_name(tensor.name)),
+                        fmt::format("left out: safetensors cannot hold {}", tensor.dtype_name));
+      return true;
+    });
+    struct Job {
+      std::size_t tensor = 0, chunk = 0;
+    };
+    std::vector<Job> jobs;
+    std::vector<std::vector<Part>> parts(tensors.size());
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      std::ranges::sort(tensors[i].chunks, {}, &DcpChunk::offsets);
+      parts[i].resize(tensors[i].chunks.size());
+      for (std::size_t j = 0; j < tensors[i].chunks.size(); ++j) jobs.push_back({i, j});
+    }
+    CKFS_TRY_VOID(run_parallel(jobs.size(), [&](std::size_t i) -> Result<void> {
+      const DcpTensor& tensor = tensors[jobs[i].tensor];
+      const DcpChunk& chunk = tensor.chunks[jobs[i].chunk];
+      const std::string path = prefix_ + std::string(chunk.path);
+      const auto file = find(path);
+      if (!file) {
+        return fail(ErrorCode::NotFound, "{}: missing, but {} has a part of tensor {} there", path,
+                    kMetadata, quote(tensor.name));
+      }
+      CKFS_TRY(parts[jobs[i].tensor][jobs[i].chunk], read_part(files_, *file, tensor, chunk));
+      return {};
+    }));
+    for (std::size_t i = 0; i < tensors.size(); ++i) add(tensors[i], parts[i]);
+    return {};
+  }
+
+  void add(const DcpTensor& tensor, std::span<const Part> parts) {
+    PlacedTensor placed{tensor.shape, 0, {}};
+    if (is_concatenation(tensor, parts)) {
+      std::vector<Extent> extents;
+      for (const Part& part : parts) {
+        const ByteRange run = run_of(part.tensor);
+        extents.push_back({part.file, part.bytes.begin + run.begin, run.size()});
+      }
+      placed.storage =
+          builder_.add_storage(*tensor.dtype, checked_numel(tensor.shape).value(), extents);
+    } else {
+      add_boxes(tensor, parts, placed);
+    }
+    for (const Part& part : parts) bytes_ += run_of(part.tensor).size();
+    order_.push_back(builder_.add_tensor(shown_name(tensor.name), placed.shape, placed.storage,
+                                         std::move(placed.boxes)));
+  }
+
+  void add_boxes(const DcpTensor& tensor, std::span<const Part> parts, PlacedTensor& placed) {
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      const DcpChunk& chunk = tensor.chunks[i];
+      const PlacedTensor part = placer_.place(parts[i].tensor, parts[i].file, parts[i].bytes);
+      placed.boxes.push_back({part.storage, 0, chunk.offsets, chunk.sizes, parts[i].tensor.stride});
+    }
+    placed.storage = placed.boxes.front().storage;
+  }
+
+  void add_facts(const DcpMetadata& metadata) {
+    if (!prefix_.empty()) builder_.add_fact("directory", prefix_);
+    builder_.add_fact("tensors", std::to_string(metadata.tensors.size()));
+    builder_.add_fact("other values", std::to_string(metadata.others.size()));
+    add_byte_facts(bytes_, bytes_of(prefix_, ".distcp"));
+  }
+
+  TensorPlacer placer_;
+  std::string prefix_;           // of the checkpoint's directory in the tree
+  std::vector<TensorId> order_;  // provisional ids
+  std::uint64_t bytes_ = 0;
+};
+
+}  // namespace
+
+bool is_torch_dcp(const SourceTree& tree, const OpenCheckpointOptions& /*options*/) {
+  return !tree.single_file && !find_prefixes(tree).empty();
+}
+
+Result<std::shared_ptr<const Catalog>> open_torch_dcp(const SourceTree& tree, SourceFiles& files,
+                                                      const OpenCheckpointOptions& options) {
+  if (!options.tag.empty()) {
+    return fail(ErrorCode::InvalidArgument, "{}: only DeepSpeed checkpoints have tags", tree.name);
+  }
+  return DcpOpener(tree, files, options).open();
+}
+
+}  // namespace ckfs

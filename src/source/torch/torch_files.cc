@@ -1,0 +1,303 @@
+// A torch file is known by its first bytes, not by its name: .bin, .pt, .pth, .ckpt and no ending
+// at all are in use, and other formats share the first two. In a directory the one that is a model
+// must be told from what a trainer leaves beside it; there names decide, and where they do not, the
+// user.
+#include "source/torch/torch_files.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+
+#include "base/parallel.h"
+#include "format/hf_index.h"
+#include "format/json_scan.h"
+#include "source/file_role.h"
+#include "source/header_loader.h"
+#include "source/model_directory.h"
+#include "source/numbered_files.h"
+#include "source/source_opener.h"
+#include "source/torch/torch_state_dict.h"
+#include "source/torch/torch_tensors.h"
+
+namespace ckfs {
+namespace {
+
+constexpr std::size_t kPrefix = 512;  // bytes that tell a torch file
+constexpr std::string_view kIndexEnding = ".bin.index.json";
+constexpr std::string_view kEnding = ".bin";
+
+/// Names that models have, in the order in which they count.
+constexpr std::array<std::string_view, 5> kModelNames = {
+    "pytorch_model.bin", "pytorch_model_fsdp.bin", "model.bin", "model.pt", "model.pth"};
+
+/// How names begin that trainers give to what is no model.
+constexpr std::array<std::string_view, 10> kOtherNames = {
+    "optimizer",     "optim",  "scheduler", "training_args",     "rng_state",
+    "random_states", "scaler", "sampler",   "custom_checkpoint", "meta.pt"};
+
+/// Endings of text and of other formats: not worth a look inside.
+constexpr std::array<std::string_view, 12> kOtherEndings = {
+    ".json", ".txt",   ".py",          ".md",   ".model",  ".yaml",
+    ".yml",  ".jinja", ".safetensors", ".gguf", ".distcp", ".log"};
+
+bool is_top_level(std::string_view path) {
+  return path.find('/') == std::string_view::npos;
+}
+
+bool looks_like_torch(const TreeFile& file) {
+  return TorchFile::recognize(first_bytes(file, kPrefix));
+}
+
+bool is_index(const TreeFile& file) {
+  return is_top_level(file.path) && file.path.ends_with(kIndexEnding);
+}
+
+/// Torch files at the top of a directory that may be models; by path.
+std::vector<std::string> find_candidates(const SourceTree& tree) {
+  std::vector<std::string> found;
+  for (const TreeFile& file : tree.files) {
+    if (!is_top_level(file.path) || file.path.starts_with('.')) continue;
+    const std::string_view path = file.path;
+    const auto begins = [&](std::string_view word) { return path.starts_with(word); };
+    const auto ends = [&](std::string_view word) { return path.ends_with(word); };
+    if (std::ranges::any_of(kOtherNames, begins) || std::ranges::any_of(kOtherEndings, ends)) {
+      continue;
+    }
+    if (looks_like_torch(file)) found.push_back(file.path);
+  }
+  return found;
+}
+
+/// Which files to open.
+struct Choice {
+  std::string index;  // empty: none
+  std::vector<std::string> files;
+};
+
+Result<Choice> choose_files(const SourceTree& tree) {
+  if (tree.single_file) return Choice{{}, {tree.files.front().path}};
+  const auto indexes = std::ranges::count_if(tree.files, is_index);
+  if (indexes > 1) {
+    return fail(ErrorCode::Unsupported, "{}: {} files *{}: not clear which counts", tree.name,
+                indexes, kIndexEnding);
+  }
+  if (indexes == 1) return Choice{std::ranges::find_if(tree.files, is_index)->path, {}};
+
+  std::vector<std::string> files = find_candidates(tree);
+  const auto is_numbered = [](const std::string& path) {
+    return parse_numbered(path, kEnding).has_value();
+  };
+  if (!files.empty() && std::ranges::all_of(files, is_numbered)) {
+    CKFS_TRY_VOID(check_series(files, kEnding, ""));
+    return Choice{{}, std::move(files)};
+  }
+  if (files.size() == 1) return Choice{{}, std::move(files)};
+  for (const std::string_view name : kModelNames) {
+    if (std::ranges::find(files, name) != files.end()) return Choice{{}, {std::string(name)}};
+  }
+  return fail(ErrorCode::Unsupported, "{}: several torch files: {}{}; open one of them", tree.name,
+              fmt::join(std::span(files).first(std::min<std::size_t>(files.size(), 5)), ", "),
+              files.size() > 5 ? ", ..." : "");
+}
+
+/// A tensor of a file, looked up but not yet placed.
+struct Found {
+  std::string name;
+  TorchTensor tensor;
+  ByteRange bytes;
+};
+
+/// What one file gives, read by one of several threads.
+struct Loaded {
+  std::vector<Found> tensors;
+  std::vector<Note> not_shown;  // tensors
+  std::vector<Note> notes;
+};
+
+Result<Loaded> load(ByteSource& source, FileId file, std::string_view key) {
+  const std::string& file_name = source.name(file);
+  CKFS_TRY(const TorchFile torch, TorchFile::open(source, file, ByteRange{0, source.size(file)}));
+  CKFS_TRY(TorchStateDict dict, find_state_dict(torch, key, file_name));
+  Loaded loaded{{}, {}, std::move(dict.notes)};
+  std::vector<std::uint32_t> storages;  // of the tensors that have elements
+  for (NamedNode& named : dict.tensors) {
+    auto tensor = torch.tensor(named.node);
+    if (!tensor && tensor.error().code() == ErrorCode::Unsupported) {
+      loaded.not_shown.push_back(
+          {named.name, fmt::format("left out: {}", tensor.error().message())});
+      continue;
+    }
+    if (!tensor) return Failure(tensor_error(tensor.error(), file_name, named.name));
+    if (tensor->dtype == DType::C128) {
+      loaded.not_shown.push_back({named.name, "left out: safetensors cannot hold complex128"});
+      continue;
+    }
+    if (!run_of(*tensor).empty()) storages.push_back(tensor->storage);
+    loaded.tensors.push_back({std::move(named.name), *std::move(tensor), {}});
+  }
+  CKFS_TRY(const std::vector<ByteRange> bytes, torch.storage_bytes(storages));
+  std::size_t next = 0;
+  for (Found& found : loaded.tensors) {
+    if (!run_of(found.tensor).empty()) found.bytes = bytes[next++];
+  }
+  return loaded;
+}
+
+class TorchFilesOpener : public SourceOpener {
+ public:
+  TorchFilesOpener(const SourceTree& tree, SourceFiles& files, const OpenCheckpointOptions& options)
+      : SourceOpener(tree, files, options, "torch_file"), placer_(builder_) {}
+
+ private:
+  Result<void> read() override {
+    CKFS_TRY(choice_, choose_files(tree_));
+    CKFS_TRY_VOID(read_index());
+    CKFS_TRY_VOID(read_files());
+    CKFS_TRY_VOID(add_model(tree_.single_file ? std::optional(tree_.root) : std::nullopt));
+    note_other_weights();
+    add_facts();
+    builder_.add_only_shard(std::move(order_));
+    return {};
+  }
+
+  Result<void> read_index() {
+    if (choice_.index.empty()) return {};
+    CKFS_TRY(index_text_, read_text(files_, id(choice_.index), kMaxIndex));
+    CKFS_TRY(index_, parse_hf_index(index_text_, choice_.index));
+    choice_.files.assign(index_->files().begin(), index_->files().end());
+    for (const std::string& path : choice_.files) {
+      if (find(path)) continue;
+      return fail(ErrorCode::NotFound, "{}: names {}, which is absent", choice_.index, quote(path));
+    }
+    return {};
+  }
+
+  Result<void> read_files() {
+    std::vector<Loaded> loaded(choice_.files.size());
+    CKFS_TRY_VOID(run_parallel(loaded.size(), [&](std::size_t i) -> Result<void> {
+      CKFS_TRY(loaded[i], load(files_, id(choice_.files[i]), options_.key));
+      return {};
+    }));
+    for (std::size_t i = 0; i < loaded.size(); ++i) CKFS_TRY_VOID(add(i, loaded[i]));
+    CKFS_TRY_VOID(check_index());
+    if (order_.empty()) {
+      return fail(ErrorCode::Unsupported, "{}: none of its {} tensors can be shown",
+                  choice_.files.front(), not_shown_.size());
+    }
+    return {};
+  }
+
+  Result<void> add(std::size_t number, Loaded& loaded) {
+    const std::string& path = choice_.files[number];
+    const FileId file = id(path);
+    for (const Note& note : loaded.notes) builder_.add_note(note.subject, note.text);
+    for (const Note& note : loaded.not_shown) {
+      builder_.add_note(note.subject, note.text);
+      if (!index_ || index_->find(note.subject) == number) not_shown_.insert(note.subject);
+    }
+    for (const Found& found : loaded.tensors) {
+      if (index_ && index_->find(found.name) != number) {
+        if (++not_indexed_ <= kMaxNotes) {
+          builder_.add_note(found.name,
+                            fmt::format("left out of {}: not there in the index", path));
+        }
+        continue;
+      }
+      const auto twin = names_.find(found.name);
+      if (twin != names_.end()) {
+        return fail(ErrorCode::Corrupt, "{}: tensor {}: also in another file, and no index decides",
+                    path, quote(found.name));
+      }
+      add_tensor(found, file);
+    }
+    return {};
+  }
+
+  void add_tensor(const Found& found, FileId file) {
+    PlacedTensor placed = placer_.place(found.tensor, file, found.bytes);
+    const Storage& storage = builder_.storage(placed.storage);
+    std::vector<TensorId>& sharers = sharers_[placed.storage];
+    const auto origin = std::ranges::find_if(sharers, [&](TensorId id) {
+      const StoredTensor& other = builder_.tensor(id);
+      return std::ranges::equal(other.shape, placed.shape) && same_boxes(other.boxes, placed.boxes);
+    });
+    TensorId id = 0;
+    if (storage.numel > 0 && origin != sharers.end()) {
+      id = builder_.add_alias(found.name, *origin);
+      ++aliases_;
+    } else {
+      id = builder_.add_tensor(found.name, placed.shape, placed.storage, std::move(placed.boxes));
+      sharers.push_back(id);
+    }
+    names_.emplace(builder_.tensor(id).name, id);
+    order_.push_back(id);
+  }
+
+  static bool same_boxes(std::span<const StorageBox> a, std::span<const StorageBox> b) {
+    return std::ranges::equal(a, b, [](const StorageBox& x, const StorageBox& y) {
+      return x.offset == y.offset && x.stride == y.stride;
+    });
+  }
+
+  /// Every name of the index must be there; one that cannot be shown is.
+  Result<void> check_index() const {
+    if (!index_ || names_.size() == index_->size()) return {};
+    for (std::size_t i = 0; i < index_->size(); ++i) {
+      const HfIndex::Entry entry = (*index_)[i];
+      if (names_.contains(entry.name) || not_shown_.contains(entry.name)) continue;
+      return fail(ErrorCode::Corrupt, "{}: tensor {}: in {}, not in the file",
+                  choice_.files[entry.file], quote(entry.name), choice_.index);
+    }
+    return {};
+  }
+
+  void note_other_weights() {
+    if (tree_.single_file) return;
+    for (const TreeFile& file : tree_.files) {
+      if (!is_top_level(file.path) || role_of(file.path) != FileRole::Weights) continue;
+      if (std::ranges::find(choice_.files, file.path) != choice_.files.end()) continue;
+      builder_.add_note(file.path, "other weights or training state; converted views leave it out");
+    }
+  }
+
+  void add_facts() {
+    std::uint64_t total = 0;
+    std::uint64_t bytes = 0;
+    for (const std::string& path : choice_.files) total += files_.size(id(path));
+    for (const auto& [storage, sharers] : sharers_) {
+      for (const Extent& extent : builder_.storage(storage).extents) bytes += extent.nbytes;
+    }
+    builder_.add_fact("files", std::to_string(choice_.files.size()));
+    builder_.add_fact("tensors", std::to_string(order_.size()));
+    builder_.add_fact("shared", std::to_string(aliases_));
+    add_byte_facts(bytes, total);
+  }
+
+  TensorPlacer placer_;
+  Choice choice_;
+  std::string index_text_;
+  std::optional<HfIndex> index_;
+  std::vector<TensorId> order_;  // provisional ids
+  std::map<std::string_view, TensorId> names_;
+  std::map<StorageId, std::vector<TensorId>> sharers_;  // tensors of each storage, no aliases
+  std::set<std::string, std::less<>> not_shown_;        // names of tensors
+  std::size_t not_indexed_ = 0, aliases_ = 0;
+};
+
+}  // namespace
+
+bool is_torch_files(const SourceTree& tree, const OpenCheckpointOptions& /*options*/) {
+  if (tree.single_file) return looks_like_torch(tree.files.front());
+  return std::ranges::any_of(tree.files, is_index) || !find_candidates(tree).empty();
+}
+
+Result<std::shared_ptr<const Catalog>> open_torch_files(const SourceTree& tree, SourceFiles& files,
+                                                        const OpenCheckpointOptions& options) {
+  if (!options.tag.empty()) {
+    return fail(ErrorCode::InvalidArgument, "{}: only DeepSpeed checkpoints have tags", tree.name);
+  }
+  return TorchFilesOpener(tree, files, options).open();
+}
+
+}  // namespace ckfs

@@ -1,0 +1,217 @@
+// There is no standard for what a training checkpoint looks like, only habits. A usual key counts
+// before tensors at the top level, because a checkpoint may have a stray tensor there (a random
+// state), while a state dict has no dictionary of tensors under the name "state_dict".
+//
+// Nodes of a pickle are shared and may form circles, so nothing here walks deeper than two levels.
+#include "source/torch/torch_state_dict.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "format/json_scan.h"
+
+namespace ckfs {
+namespace {
+
+constexpr std::array<std::string_view, 4> kUsualKeys = {"state_dict", "model", "module",
+                                                        "model_state_dict"};
+constexpr std::array<std::string_view, 9> kTrainingKeys = {
+    "optimizer",    "optimizers",    "optim",      "optimizer_states", "optimizer_state_dict",
+    "lr_scheduler", "lr_schedulers", "dataloader", "dataloaders"};
+constexpr std::size_t kNamesInMessage = 8;
+
+/// The name that a key gives its tensor; nullopt: it is neither a string nor a whole number.
+std::optional<std::string> name_of(const Pickle& pickle, NodeId key) {
+  if (const auto text = pickle.string(key)) return std::string(*text);
+  if (pickle.kind(key) != NodeKind::Int) return std::nullopt;
+  const auto number = pickle.integer(key);
+  return number ? std::optional(std::to_string(*number)) : std::nullopt;
+}
+
+/// What a value that is no tensor is, for people.
+std::string kind_of(const Pickle& pickle, NodeId node) {
+  switch (pickle.kind(node)) {
+    case NodeKind::None:
+      return "None";
+    case NodeKind::Bool:
+    case NodeKind::Int:
+    case NodeKind::Float:
+      return "a number";
+    case NodeKind::String:
+      return "a string";
+    case NodeKind::Bytes:
+      return "bytes";
+    case NodeKind::List:
+    case NodeKind::Tuple:
+    case NodeKind::Set:
+      return "a list";
+    case NodeKind::Dict:
+      return "a dictionary";
+    case NodeKind::Global:
+      return "a class";
+    case NodeKind::PersistentId:
+      return "a storage";
+    case NodeKind::Call: {
+      if (pickle.is_mapping(node)) return "a dictionary";
+      const Pickle::GlobalName global = pickle.global(pickle.callable(node));
+      return fmt::format("an object of {}", quote(fmt::format("{}.{}", global.module,  //
+                                                              global.name)));
+    }
+  }
+  return "an object";
+}
+
+class Finder {
+ public:
+  Finder(const TorchFile& torch, const std::string& file_name)
+      : torch_(torch), pickle_(torch.pickle()), file_name_(file_name) {}
+
+  Result<TorchStateDict> find(std::string_view key) {
+    const NodeId root = pickle_.root();
+    if (!key.empty()) {
+      CKFS_TRY(const NodeId node, descend(root, key));
+      return take(node);
+    }
+    for (const std::string_view usual : kUsualKeys) {
+      const auto node = pickle_.find(root, usual);
+      if (!node || !has_tensors(*node)) continue;
+      for (const DictItem& item : pickle_.mapping(root)) {
+        if (item.value != *node) note(key_text(item.key), item.value, "beside the tensors");
+      }
+      return take(*node);
+    }
+    return take(root);
+  }
+
+ private:
+  bool has_tensors(NodeId mapping) const {
+    if (!pickle_.is_mapping(mapping)) return false;
+    const std::vector<DictItem> items = pickle_.mapping(mapping);
+    return std::ranges::any_of(items,
+                               [&](const DictItem& item) { return torch_.is_tensor(item.value); });
+  }
+
+  /// A key may contain dots itself, so the whole rest is tried before its first part.
+  Result<NodeId> descend(NodeId node, std::string_view key) const {
+    const std::string_view whole = key;
+    while (!key.empty()) {
+      if (const auto last = pickle_.find(node, key)) return *last;
+      const std::size_t dot = key.find('.');
+      if (dot == std::string_view::npos) break;
+      const auto next = pickle_.find(node, key.substr(0, dot));
+      if (!next) break;
+      node = *next;
+      key.remove_prefix(dot + 1);
+    }
+    return fail(ErrorCode::InvalidArgument, "{}: no key {} (it has {})", file_name_, quote(whole),
+                keys_of(pickle_.root()));
+  }
+
+  std::string keys_of(NodeId mapping) const {
+    std::vector<std::string> names;
+    for (const DictItem& item : pickle_.mapping(mapping)) {
+      if (names.size() == kNamesInMessage) {
+        names.emplace_back("...");
+        break;
+      }
+      names.push_back(quote(key_text(item.key)));
+    }
+    return names.empty() ? "no keys" : fmt::format("{}", fmt::join(names, ", "));
+  }
+
+  Result<TorchStateDict> take(NodeId node) {
+    if (!pickle_.is_mapping(node)) {
+      return fail(ErrorCode::Unsupported, "{}: {}, no dictionary of tensors", file_name_,
+                  torch_.is_tensor(node) ? "a tensor without a name" : kind_of(pickle_, node));
+    }
+    const bool flat = has_tensors(node);
+    for (const DictItem& item : items_of(node)) {
+      const auto name = name_of(pickle_, item.key);
+      if (flat || !name || is_training_state(*name) || !has_tensors(item.value)) {
+        CKFS_TRY_VOID(add(item, ""));
+        continue;
+      }
+      for (const DictItem& inner : items_of(item.value)) {
+        CKFS_TRY_VOID(add(inner, *name + "."));
+      }
+    }
+    if (found_.tensors.empty()) {
+      return fail(ErrorCode::Unsupported, "{}: no tensors in it (its keys: {})", file_name_,
+                  keys_of(node));
+    }
+    return std::move(found_);
+  }
+
+  /// For people.
+  std::string key_text(NodeId key) const {
+    return name_of(pickle_, key).value_or(fmt::format("({})", kind_of(pickle_, key)));
+  }
+
+  /// A mapping as Python has it: a key that comes twice is at its first place, with its last value.
+  std::vector<DictItem> items_of(NodeId mapping) const {
+    std::vector<DictItem> items;
+    std::map<std::pair<NodeKind, std::string>, std::size_t> places;
+    for (const DictItem& item : pickle_.mapping(mapping)) {
+      if (const auto name = name_of(pickle_, item.key)) {
+        const auto [place, is_new] =
+            places.emplace(std::pair(pickle_.kind(item.key), *name), items.size());
+        if (!is_new) {
+          items[place->second] = item;
+          continue;
+        }
+      }
+      items.push_back(item);
+    }
+    return items;
+  }
+
+  /// Different keys may make one name: 1 and "1", or "b.c" below "a" and "c" below "a.b".
+  Result<void> add(const DictItem& item, const std::string& prefix) {
+    const auto key = name_of(pickle_, item.key);
+    if (!key || !torch_.is_tensor(item.value)) {
+      note(prefix + key_text(item.key), item.value,
+           key ? "no tensor" : "below a key that is no name");
+      return {};
+    }
+    const auto [name, is_new] = names_.insert(prefix + *key);
+    if (!is_new) {
+      return fail(ErrorCode::Unsupported, "{}: tensor {}: two keys make this name", file_name_,
+                  quote(*name));
+    }
+    found_.tensors.push_back({*name, item.value});
+    return {};
+  }
+
+  void note(const std::string& name, NodeId node, std::string_view why) {
+    if (found_.notes.size() < kMaxNotes) {
+      const std::string kind = torch_.is_tensor(node) ? "a tensor" : kind_of(pickle_, node);
+      const std::string_view hint = has_tensors(node) ? ", whose tensors --key shows" : "";
+      found_.notes.push_back({name, fmt::format("{} ({}{}); left out", why, kind, hint)});
+    } else if (found_.notes.size() == kMaxNotes) {
+      found_.notes.push_back({file_name_, "more values that are no tensors; left out"});
+    }
+  }
+
+  const TorchFile& torch_;
+  const Pickle& pickle_;
+  const std::string& file_name_;
+  TorchStateDict found_;
+  std::set<std::string> names_;  // of found_.tensors
+};
+
+}  // namespace
+
+Result<TorchStateDict> find_state_dict(const TorchFile& torch, std::string_view key,
+                                       const std::string& file_name) {
+  return Finder(torch, file_name).find(key);
+}
+
+bool is_training_state(std::string_view name) {
+  return std::ranges::find(kTrainingKeys, name) != kTrainingKeys.end();
+}
+
+}  // namespace ckfs

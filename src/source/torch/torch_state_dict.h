@@ -1,0 +1,35 @@
+// Where in the object of a torch file the state dict is: frameworks wrap it in one more dictionary,
+// beside the optimizer, the epoch and whatever the user had.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "catalog/catalog.h"
+#include "format/torch_file.h"
+
+namespace ckfs {
+
+struct NamedNode {
+  std::string name;
+  NodeId node = 0;
+};
+
+struct TorchStateDict {
+  std::vector<NamedNode> tensors;  // names once each, in the order of the pickle
+  std::vector<Note> notes;         // what is no tensor, and where the tensors were found
+};
+
+/// The tensors of the dictionary at `key` (a key, or keys joined by '.'); with an empty key of the
+/// one that is at a usual place ("state_dict", "model"...), else of the top level, else those one
+/// level below it, with names joined by '.'. Errors: InvalidArgument (no such key), Unsupported
+/// (no tensors), each naming the file.
+Result<TorchStateDict> find_state_dict(const TorchFile& torch, std::string_view key,
+                                       const std::string& file_name);
+
+/// Whether a part of a training checkpoint of this name is for going on with the training only.
+bool is_training_state(std::string_view name);
+
+}  // namespace ckfs

@@ -1,0 +1,93 @@
+// A torch storage is what was allocated, not what a tensor uses: all parameters of a group share
+// one, and a slice of a big tensor is saved with all of it. If the catalog's storages were torch's,
+// a contiguous tensor in the middle would be a box at an offset, and reading it could not be
+// recognized as a plain copy of file bytes. So each run gets a storage of its own; what they share
+// is only that their extents may overlap.
+#include "source/torch/torch_tensors.h"
+
+#include "format/json_scan.h"
+
+namespace ckfs {
+namespace {
+
+bool is_empty(const TorchTensor& tensor) {
+  for (const std::int64_t extent : tensor.shape) {
+    if (extent == 0) return true;
+  }
+  return false;
+}
+
+/// Elements from the first to behind the last; 0 where there are none.
+std::int64_t span_of(const TorchTensor& tensor) {
+  if (is_empty(tensor)) return 0;
+  std::int64_t last = 0;
+  for (std::size_t d = 0; d < tensor.shape.size(); ++d) {
+    if (tensor.shape[d] > 1) last += (tensor.shape[d] - 1) * tensor.stride[d];
+  }
+  return last + 1;
+}
+
+std::uint64_t width(DType dtype) {
+  return static_cast<std::uint64_t>(bits(dtype)) / 8;  // torch has no smaller dtypes
+}
+
+}  // namespace
+
+bool is_contiguous(const TorchTensor& tensor) {
+  if (is_empty(tensor)) return true;
+  std::int64_t expected = 1;
+  for (std::size_t d = tensor.shape.size(); d-- > 0;) {
+    if (tensor.shape[d] == 1) continue;
+    if (tensor.stride[d] != expected) return false;
+    expected *= tensor.shape[d];
+  }
+  return true;
+}
+
+ByteRange run_of(const TorchTensor& tensor) {
+  const auto span = static_cast<std::uint64_t>(span_of(tensor));
+  if (span == 0) return {};
+  const std::uint64_t begin = static_cast<std::uint64_t>(tensor.offset) * width(tensor.dtype);
+  return {begin, begin + span * width(tensor.dtype)};
+}
+
+PlacedTensor TensorPlacer::place(const TorchTensor& tensor, FileId file, ByteRange bytes) {
+  PlacedTensor placed{tensor.shape, 0, {}};
+  const ByteRange run = run_of(tensor);
+  CKFS_CHECK(run.end <= bytes.size());
+  if (run.empty()) {
+    placed.storage = builder_.add_storage(tensor.dtype, 0, {});
+    return placed;
+  }
+  const Extent extent{file, bytes.begin + run.begin, run.size()};
+  const Run key{file, extent.offset, extent.nbytes, tensor.dtype};
+  auto known = runs_.find(key);
+  if (known == runs_.end()) {
+    known = runs_
+                .emplace(key,
+                         builder_.add_storage(tensor.dtype, span_of(tensor), std::span(&extent, 1)))
+                .first;
+  }
+  placed.storage = known->second;
+  if (is_contiguous(tensor)) return placed;
+
+  StorageBox box{placed.storage, 0, {}, tensor.shape, tensor.stride};
+  box.begin.assign(tensor.shape.size(), 0);
+  placed.boxes.push_back(std::move(box));
+  return placed;
+}
+
+Result<PlacedTensor> TensorPlacer::place(const TorchFile& torch, NodeId node, std::string_view name,
+                                         FileId file, std::string_view file_name) {
+  auto tensor = torch.tensor(node);
+  if (!tensor) return Failure(tensor_error(tensor.error(), file_name, name));
+  if (is_empty(*tensor)) return place(*tensor, file, {});  // may have no member in the zip at all
+  CKFS_TRY(const ByteRange bytes, torch.storage_bytes(tensor->storage));
+  return place(*tensor, file, bytes);
+}
+
+Error tensor_error(const Error& error, std::string_view file_name, std::string_view name) {
+  return error.within(fmt::format("{}: tensor {}", file_name, quote(name)));
+}
+
+}  // namespace ckfs

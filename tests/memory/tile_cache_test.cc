@@ -1,0 +1,88 @@
+#include "memory/tile_cache.h"
+
+#include <atomic>
+#include <gtest/gtest.h>
+#include <latch>
+#include <thread>
+#include <vector>
+
+#include "base/units.h"
+
+namespace ckfs {
+namespace {
+
+class TileCacheTest : public testing::Test {
+ protected:
+  TileCache::Compute tile_of(std::size_t size, char byte) {
+    return [this, size, byte]() -> Result<Tile> {
+      CKFS_TRY(Buffer buffer, pool_->acquire(size));
+      std::fill(buffer.span().begin(), buffer.span().end(), std::byte(byte));
+      return Tile{std::move(buffer), size, {}};
+    };
+  }
+  static TileKey key(std::uint64_t index) { return {7, TileKey::Kind::Tile, 0, index}; }
+
+  std::shared_ptr<BufferPool> pool_ = BufferPool::create(4_MiB);
+  TileCache cache_{*pool_};
+};
+
+TEST_F(TileCacheTest, ComputesOnceHoweverManyAsk) {
+  std::atomic<int> computed = 0;
+  std::latch begin(8);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 8; ++t) {
+    threads.emplace_back([&] {
+      begin.arrive_and_wait();
+      const auto tile = cache_.get(key(1), [&]() -> Result<Tile> {
+        ++computed;
+        return tile_of(100, 'x')();
+      });
+      ASSERT_TRUE(tile);
+      EXPECT_EQ((*tile)->span()[99], std::byte{'x'});
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(computed, 1);
+  EXPECT_EQ(cache_.computed(), 1U);
+  EXPECT_EQ(cache_.hits(), 7U);
+}
+
+TEST_F(TileCacheTest, DoesNotKeepAnError) {
+  const auto failed =
+      cache_.get(key(1), []() -> Result<Tile> { return fail(ErrorCode::Io, "disk: gone"); });
+  ASSERT_FALSE(failed);
+  EXPECT_EQ(failed.error().code(), ErrorCode::Io);
+  EXPECT_TRUE(cache_.get(key(1), tile_of(10, 'a')));
+}
+
+TEST_F(TileCacheTest, EvictsTheLeastRecentlyUsed) {
+  for (std::uint64_t k = 0; k < 4; ++k) ASSERT_TRUE(cache_.get(key(k), tile_of(1_MiB, 'a')));
+  ASSERT_TRUE(*cache_.find(key(0)));  // now key 1 is the oldest
+  ASSERT_TRUE(cache_.get(key(9), tile_of(1_MiB, 'b')));
+  EXPECT_TRUE(*cache_.find(key(0)));
+  EXPECT_FALSE(*cache_.find(key(1)));
+  EXPECT_LE(pool_->peak(), 4_MiB);
+}
+
+TEST_F(TileCacheTest, KeepsWhatIsBeingRead) {
+  const auto reading = cache_.get(key(0), tile_of(3_MiB, 'a'));
+  ASSERT_TRUE(reading);
+  ASSERT_TRUE(cache_.get(key(1), tile_of(1_MiB, 'b')));
+  ASSERT_TRUE(cache_.get(key(2), tile_of(1_MiB, 'c')));  // takes the place of 1, not of 0
+  EXPECT_TRUE(*cache_.find(key(0)));
+  EXPECT_FALSE(*cache_.find(key(1)));
+  EXPECT_EQ((*reading)->span()[0], std::byte{'a'});
+}
+
+TEST_F(TileCacheTest, ForgetsWhatIsDroppedOrCleared) {
+  ASSERT_TRUE(cache_.get(key(0), tile_of(10, 'a')));
+  ASSERT_TRUE(cache_.get(key(1), tile_of(10, 'a')));
+  cache_.drop(key(0));
+  EXPECT_FALSE(*cache_.find(key(0)));
+  EXPECT_TRUE(*cache_.find(key(1)));
+  cache_.clear();
+  EXPECT_FALSE(*cache_.find(key(1)));
+}
+
+}  // namespace
+}  // namespace ckfs

@@ -6,6 +6,7 @@
 #include "container/file_layout.h"
 
 #include <algorithm>
+#include <atomic>
 #include <unordered_set>
 
 #include "base/hash.h"
@@ -40,6 +41,34 @@ FileLayout lay_out_side_file(const SourceFile& file, const ByteSource& source) {
 }
 
 }  // namespace
+
+std::uint64_t new_serials(std::size_t count) {
+  // Of the process and not of an engine: a cache may outlive a view, and tests have several.
+  static std::atomic<std::uint64_t> next{1};
+  return next.fetch_add(count, std::memory_order_relaxed);
+}
+
+void FileLayout::finish() {
+  cuts.clear();
+  for (std::size_t i = 0; i < segments.size(); ++i) {
+    const ByteRange place = range(i);
+    if (segments[i].kind != Segment::Kind::Tensor || place.size() < kLargeTensor) continue;
+    if (cuts.empty() || cuts.back() != place.begin) cuts.push_back(place.begin);
+    cuts.push_back(place.end);
+  }
+  cuts.shrink_to_fit();
+}
+
+ByteRange FileLayout::tensor_at(std::uint64_t offset) const {
+  CKFS_CHECK(offset < size);
+  const auto after = std::ranges::upper_bound(cuts, offset);
+  return {after == cuts.begin() ? 0 : *(after - 1), after == cuts.end() ? size : *after};
+}
+
+ByteRange FileLayout::piece_at(std::uint64_t offset) const {
+  const std::uint64_t begin = offset / kPieceBytes * kPieceBytes;
+  return tensor_at(offset).intersect({begin, begin + kPieceBytes});
+}
 
 ByteRange FileLayout::range(std::size_t index) const {
   CKFS_CHECK(index < segments.size());
@@ -84,6 +113,7 @@ Result<std::vector<FileLayout>> lay_out(const std::shared_ptr<const Definition>&
     FileLayout& layout = layouts[i];
     layout.definition = definition;
     layout.inode = inode_of(view, layout.path);
+    layout.finish();
     if (i > 0 && layouts[i - 1].path == layout.path) {
       return fail(ErrorCode::Unsupported, "{}: \"{}\": two files of this name", view, layout.path);
     }

@@ -2,8 +2,8 @@
 // from a source file. Sizes are exact before any tensor byte is read.
 //
 // A FileLayout is immutable and safe for concurrent use; it costs 24 bytes a tensor, in a torch
-// file
-// 64. Literal text is measured when the layout is made and rendered when it is read.
+// file 64, and 16 more for a large one. Literal text is measured when the layout is made and
+// rendered when it is read.
 #pragma once
 
 #include <cstdint>
@@ -41,20 +41,40 @@ struct Literal {
   std::function<std::string()> render;
 };
 
+/// `count` serial numbers of layouts that no call in this process gave before: the first of them.
+std::uint64_t new_serials(std::size_t count);
+
+/// Tensors of fewer bytes are read together with their neighbours.
+inline constexpr std::uint64_t kLargeTensor = std::uint64_t{256} << 10;
+/// The largest piece that is read or computed ahead at once.
+inline constexpr std::uint64_t kPieceBytes = std::uint64_t{1} << 20;
+
 struct FileLayout {
   std::string path;         // within the view
   std::uint64_t size = 0;   // bytes
   std::uint64_t inode = 0;  // stable hash of (canonical view name, path); never 0 or 1
+  /// Names the layout in caches of this process, where two files may have one inode by chance.
+  std::uint64_t serial = new_serials(1);
   Exactness exactness = Exactness::BitExact;
   std::size_t tensor_count = 0;
   std::shared_ptr<const Definition> definition;  // the tensors that segments name
   std::vector<Segment> segments;                 // by begin, from 0, without gaps
   std::vector<Literal> literals;
+  /// Where tensors of kLargeTensor bytes and more begin and end; ascending, each once.
+  std::vector<std::uint64_t> cuts;
+
+  /// Computes what depends on the segments alone. Requires: they and `size` are final.
+  void finish();
 
   /// The bytes of segment `index`.
   ByteRange range(std::size_t index) const;
   /// The segment that holds byte `offset`. Requires: offset < size.
   std::size_t find(std::uint64_t offset) const;
+  /// The large tensor that holds byte `offset`, or the run of other bytes between two large ones.
+  /// Requires: offset < size.
+  ByteRange tensor_at(std::uint64_t offset) const;
+  /// What of tensor_at(offset) lies in one piece of the file with it: [k, k + 1) * kPieceBytes.
+  ByteRange piece_at(std::uint64_t offset) const;
 };
 
 /// The tensors of file number `file` of the definition in the order in which it has them: numbers

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
+#include <set>
 
 #include "view/model_catalog.h"
 
@@ -123,6 +124,55 @@ TEST(FileLayout, FindsTheSegmentOfAnOffset) {
   EXPECT_EQ(shard.find(shard.size - 1), 4u);
   EXPECT_EQ(shard.range(3), (ByteRange{header + 16, header + 22}));
   EXPECT_EQ(shard.range(4), (ByteRange{header + 22, shard.size}));
+}
+
+TEST(FileLayout, CutsTheFileAtTheBordersOfLargeTensors) {
+  constexpr std::int64_t kMi = 1 << 20;
+  ModelCatalog model;
+  model.shard("model.safetensors", {{"a", DType::U8, {100}},
+                                    {"b", DType::U8, {3 * kMi}},
+                                    {"c", DType::U8, {256 * 1024}},
+                                    {"d", DType::U8, {256 * 1024 - 1}},
+                                    {"e", DType::U8, {kMi}},
+                                    {"f", DType::U8, {0}}});
+  const LaidOut files = laid_out(std::move(model), "bf16-safetensors");
+  const FileLayout& shard = files["model.safetensors"];
+  const std::uint64_t b = shard.literals[0].size + 100;
+  const std::uint64_t c = b + 3 * kMi;
+  const std::uint64_t d = c + 256 * 1024;
+  const std::uint64_t e = d + 256 * 1024 - 1;
+  ASSERT_EQ(shard.size, e + kMi);
+  EXPECT_THAT(shard.cuts, ElementsAre(b, c, d, e, shard.size));
+  EXPECT_EQ(shard.tensor_at(0), (ByteRange{0, b}));  // header and small tensor
+  EXPECT_EQ(shard.tensor_at(b - 1), (ByteRange{0, b}));
+  EXPECT_EQ(shard.tensor_at(b), (ByteRange{b, c}));
+  EXPECT_EQ(shard.tensor_at(d), (ByteRange{d, e}));
+  EXPECT_EQ(shard.tensor_at(shard.size - 1), (ByteRange{e, shard.size}));
+  EXPECT_EQ(shard.piece_at(0), (ByteRange{0, b}));
+  EXPECT_EQ(shard.piece_at(b + 1), (ByteRange{b, kMi}));
+  EXPECT_EQ(shard.piece_at(kMi), (ByteRange{kMi, 2 * kMi}));
+  EXPECT_EQ(shard.piece_at(3 * kMi), (ByteRange{3 * kMi, c}));
+  EXPECT_EQ(shard.piece_at(c), (ByteRange{c, d}));
+  for (std::uint64_t next = 0; next < shard.size;) {  // no gap between pieces
+    const ByteRange piece = shard.piece_at(next);
+    ASSERT_EQ(piece.begin, next);
+    ASSERT_GT(piece.end, next);
+    EXPECT_EQ(shard.piece_at(piece.end - 1), piece);
+    next = piece.end;
+  }
+}
+
+TEST(FileLayout, HasASerialOfItsOwn) {
+  std::set<std::uint64_t> serials;
+  std::size_t count = 0;
+  for (int i = 0; i < 3; ++i) {  // of one view, too, each time that it is laid out
+    for (const FileLayout& file : laid_out(mixed_model(), "bf16-safetensors").files) {
+      serials.insert(file.serial);
+      ++count;
+    }
+  }
+  EXPECT_EQ(serials.size(), count);
+  EXPECT_NE(FileLayout().serial, FileLayout().serial);
 }
 
 TEST(FileLayout, GivesAFileWithoutBytesNoSegment) {

@@ -97,7 +97,7 @@ class PickleReader {
   std::vector<NodeId> stack_;
   std::vector<std::uint32_t> marks_;  // sizes of stack_
   std::vector<NodeId> memo_;
-  std::unordered_map<std::uint32_t, NodeId> sparse_memo_;
+  std::unordered_map<std::uint32_t, NodeId> sparse_memo_;  // keys are > memo_.size()
   bool stopped_ = false;
 };
 
@@ -304,7 +304,7 @@ Result<void> PickleReader::step(const Instruction& instruction) {
         CKFS_TRY(index, line_number());
       }
       if (opcode == Opcode::Memoize) {
-        // Python counts entries; sparse ones only come from hand-made pickles.
+        // Python counts entries, each once; sparse ones only come from hand-made pickles.
         index = static_cast<std::uint32_t>(memo_.size() + sparse_memo_.size());
       }
       memoize(index, id);
@@ -522,10 +522,18 @@ void PickleReader::memoize(std::uint32_t index, NodeId id) {
   // Writers number from 0; a pickle that does not must not decide how long an array is.
   if (index < memo_.size()) {
     memo_[index] = id;
-  } else if (index == memo_.size()) {
-    memo_.push_back(id);
-  } else {
+  } else if (index > memo_.size()) {
     sparse_memo_[index] = id;
+  } else {
+    memo_.push_back(id);
+    // What was sparse and now follows moves over: an entry in both places would be counted twice,
+    // and the next MEMOIZE would have another number than in Python.
+    for (;;) {
+      const auto next = sparse_memo_.find(static_cast<std::uint32_t>(memo_.size()));
+      if (next == sparse_memo_.end()) break;
+      memo_.push_back(next->second);
+      sparse_memo_.erase(next);
+    }
   }
 }
 

@@ -2,8 +2,11 @@
 // torch: torch_file_test.cc; hostile ones: torch_hostile_test.cc.
 #include "format/pickle.h"
 
+#include <charconv>
+#include <fstream>
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
+#include <sstream>
 #include <string>
 
 namespace ckfs {
@@ -73,6 +76,36 @@ TEST(Pickle, KeepsOneNodeForWhatIsMemoized) {
   ASSERT_EQ(items.size(), 2U);
   EXPECT_EQ(items[0], items[1]);
   EXPECT_EQ(pickle->string(pickle->items(items[0])[0]), "a");
+}
+
+std::string from_hex(std::string_view hex) {
+  std::string bytes;
+  for (std::size_t i = 0; i + 1 < hex.size(); i += 2) {
+    unsigned byte = 0;
+    std::from_chars(hex.data() + i, hex.data() + i + 2, byte, 16);
+    bytes += static_cast<char>(byte);
+  }
+  return bytes;
+}
+
+TEST(Pickle, NumbersTheMemoAsCPythonDoes) {
+  std::ifstream file(CKFS_TEST_DATA "/format/pickle-memo.txt");  // tests/tools/make_pickle_memo.py
+  std::size_t count = 0;
+  for (std::string line; std::getline(file, line); ++count) {
+    const std::size_t space = line.find(' ');
+    const std::string expected = line.substr(space + 1);
+    const Parsed pickle(from_hex(line.substr(0, space)));
+    if (expected == "error") {
+      EXPECT_FALSE(pickle.result) << line;
+      continue;
+    }
+    ASSERT_TRUE(pickle.result) << line << pickle.result.error().message();
+    std::vector<std::int64_t> numbers;
+    std::istringstream words(expected);
+    for (std::int64_t number = 0; words >> number;) numbers.push_back(number);
+    EXPECT_EQ(pickle->integers(pickle.root()), numbers) << line;
+  }
+  EXPECT_GT(count, 400U);
 }
 
 TEST(Pickle, HoldsWhatContainsItself) {

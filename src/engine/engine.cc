@@ -33,7 +33,7 @@ constexpr std::uint64_t kLeastMemory = 64_MiB;
 /// Reads of more than this are carried out piece by piece.
 constexpr std::uint64_t kWindow = kChunkBytes;
 
-Run run_of(const DecodePart& part) {
+ElementRun run_of(const DecodePart& part) {
   return {part.storage, part.first, part.count, part.program};
 }
 
@@ -70,6 +70,8 @@ class Engine::Impl {
         tile_bytes_(options.tile_bytes != 0
                         ? options.tile_bytes
                         : std::min<std::uint64_t>(cached_->limit() / 3, 64_MiB)),
+        tile_staging_(std::max<std::size_t>(least_staging(*catalog_),
+                                            std::clamp<std::uint64_t>(tile_bytes_, 64_KiB, 8_MiB))),
         cache_(*cached_),
         ahead_(options.ahead_threads != 0 ? options.ahead_threads
                                           : std::max(2U, std::thread::hardware_concurrency()) - 1,
@@ -295,7 +297,7 @@ class Engine::Impl {
       const auto* decode = std::get_if<DecodePart>(&part.what);
       if (decode == nullptr) continue;
       const std::span<std::byte> here = out.subspan(part.out.begin, part.out.size());
-      const Run run = run_of(*decode);
+      const ElementRun run = run_of(*decode);
       const RunNeeds needs = run_needs(*catalog_, run);
       const std::span<std::byte> staging = scratch.subspan(decoded, needs.staging);
       if (is_whole(*decode, needs, here.size())) {
@@ -335,7 +337,7 @@ class Engine::Impl {
   Result<void> copy_gathered(const FileLayout& file, const GatherPart& part,
                              std::span<std::byte> out, bool sequential) {
     const TensorExpr& expr = file.definition->tensors[part.tensor].expr;
-    const TileGeometry geometry = tile_geometry(*catalog_, expr, tile_bytes_);
+    const TileGeometry geometry = tile_geometry(expr, tile_bytes_);
     const std::uint64_t width = static_cast<std::uint64_t>(bits(expr.dtype())) / 8;
     const std::uint64_t tile_size = static_cast<std::uint64_t>(geometry.elements) * width;
     for (std::uint64_t done = 0; done < out.size();) {
@@ -350,7 +352,7 @@ class Engine::Impl {
       if (!sequential) {
         CKFS_TRY(tile, cache_.find(key));
         if (!tile) {
-          CKFS_TRY(Tile panel, compute_tile(expr, geometry, index * tile_size, computed, width));
+          CKFS_TRY(Tile panel, compute_tile(expr, index * tile_size, computed, width));
           tile = std::make_shared<const Tile>(std::move(panel));
         } else {
           computed = {0, tile->size};
@@ -358,7 +360,7 @@ class Engine::Impl {
       } else {
         computed = {0, std::min(tile_size, expr.nbytes() - index * tile_size)};
         CKFS_TRY(tile, cache_.get(key, [&] {
-          return compute_tile(expr, geometry, index * tile_size, computed, width);
+          return compute_tile(expr, index * tile_size, computed, width);
         }));
       }
       CKFS_TRY_VOID(verify(*tile));
@@ -370,20 +372,20 @@ class Engine::Impl {
   }
 
   /// The elements that cover bytes `part` of the tile that begins at byte `begin` of the tensor.
-  Result<Tile> compute_tile(const TensorExpr& expr, const TileGeometry& geometry,
-                            std::uint64_t begin, ByteRange part, std::uint64_t width) {
+  Result<Tile> compute_tile(const TensorExpr& expr, std::uint64_t begin, ByteRange part,
+                            std::uint64_t width) {
     const auto first = static_cast<std::int64_t>((begin + part.begin) / width);
     const auto last = static_cast<std::int64_t>((begin + part.end + width - 1) / width);
     const auto size = static_cast<std::size_t>(last - first) * width;
     const std::size_t place = (size + 63) / 64 * 64;
-    CKFS_TRY(Buffer buffer, cached_->acquire(place + geometry.staging));
+    CKFS_TRY(Buffer buffer, cached_->acquire(place + tile_staging_));
     auto gathered = gather(*catalog_, source_, expr, first, last, buffer.span().first(size),
                            buffer.span().subspan(place), kernels_);
     if (!gathered) {
       if (gathered.error().code() == ErrorCode::Stale) cache_.clear();
       return Failure(std::move(gathered).error());
     }
-    return Tile{std::move(buffer), size, files_of(expr)};
+    return Tile{std::move(buffer), size, std::move(*gathered)};
   }
 
   std::vector<FileId> files_of(StorageId id) const {
@@ -398,21 +400,6 @@ class Engine::Impl {
     return files;
   }
 
-  static void make_unique(std::vector<FileId>& files) {
-    std::sort(files.begin(), files.end());
-    files.erase(std::unique(files.begin(), files.end()), files.end());
-  }
-
-  std::vector<FileId> files_of(const TensorExpr& expr) const {
-    std::vector<FileId> files;
-    for (const Box& box : expr.box_list()) {
-      if (box.is_constant()) continue;
-      for (const FileId file : files_of(box.source)) files.push_back(file);
-    }
-    make_unique(files);
-    return files;
-  }
-
   std::vector<FileId> files_of(const ReadPlan& plan) const {
     std::vector<FileId> files;
     for (const PlanPart& part : plan) {
@@ -422,8 +409,7 @@ class Engine::Impl {
         for (const FileId file : files_of(decode->storage)) files.push_back(file);
       }
     }
-    make_unique(files);
-    return files;
+    return sorted_once(std::move(files));
   }
 
   /// A chunk of a file, without waiting for memory. Literals are rendered into it; a chunk with
@@ -470,12 +456,12 @@ class Engine::Impl {
       if (gathered == nullptr) continue;
       gathers = true;
       const TensorExpr& expr = file.definition->tensors[gathered->tensor].expr;
-      const TileGeometry geometry = tile_geometry(*catalog_, expr, tile_bytes_);
+      const TileGeometry geometry = tile_geometry(expr, tile_bytes_);
       const std::uint64_t width = static_cast<std::uint64_t>(bits(expr.dtype())) / 8;
       const std::uint64_t tile_size = static_cast<std::uint64_t>(geometry.elements) * width;
       const std::uint64_t index = gathered->begin / tile_size;
       (void)cache_.get({file.inode, TileKey::Kind::Tile, gathered->tensor, index}, [&] {
-        return compute_tile(expr, geometry, index * tile_size,
+        return compute_tile(expr, index * tile_size,
                             {0, std::min(tile_size, expr.nbytes() - index * tile_size)}, width);
       });
     }
@@ -495,6 +481,7 @@ class Engine::Impl {
   const std::shared_ptr<BufferPool> transient_;
   const std::shared_ptr<BufferPool> cached_;
   const std::uint64_t tile_bytes_;
+  const std::size_t tile_staging_;
   TileCache cache_;
   std::mutex failures_mutex_;
   std::set<std::string> failures_;  // messages that have been logged; guarded by failures_mutex_

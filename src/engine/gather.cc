@@ -1,17 +1,18 @@
 // A clipped box is a nest of loops over a storage. Sorted by source stride, its inner loops make up
 // a run that is read as a whole (gaps included, where they are small), its outer loops enumerate
-// runs. Runs are packed into the staging until it is full, read in one batch, decoded, and each
-// group of equally spaced runs is copied out by one nest.
+// runs. As many runs as the staging takes are a batch: read at once, decoded, and each group of
+// equally spaced runs copied out by one nest.
 //
 // The alternative, a mapping of the source from which a kernel gathers directly, is faster for
 // narrow panels of page-cached files; but a truncated file must be an error, not a signal.
 #include "engine/gather.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
-#include <cstring>
+#include <tuple>
 
-#include "base/units.h"
+#include "engine/read_plan.h"
 #include "engine/run_decoder.h"
 
 namespace ckfs {
@@ -22,198 +23,137 @@ namespace {
 constexpr std::int64_t kSmallGap = 4096;
 /// At least this part of a run's bytes has to be wanted, where gaps are larger than that.
 constexpr std::int64_t kDensity = 4;
-/// Requests in one batch.
-constexpr std::size_t kMostRuns = 4096;
+/// Runs in one batch: bounds what a batch holds beside its staging.
+constexpr std::int64_t kMostRuns = 4096;
 
-/// A box whose loops are split into those inside a run and those that enumerate runs.
-struct Nest {
-  std::vector<Loop> outer;     // by the size of source_stride, largest first
-  std::vector<Loop> inner;     // the same
-  std::vector<Loop> repeated;  // source_stride 0: one element, many places
-  std::int64_t span = 1;       // elements of a run
-  std::int64_t shift = 0;      // how far into the run all inner indices are 0: loops may go down
-};
+constexpr std::size_t kAlignment = 64;
 
-/// Equally spaced runs in the staging: run k begins at `at` + k * span in the decoded elements.
-struct Group {
-  std::int64_t target_offset = 0;
-  std::int64_t target_stride = 0;
-  std::int64_t count = 0;
-  std::size_t at = 0;  // byte in the decoded part
-};
+std::size_t aligned(std::size_t size) {
+  return (size + kAlignment - 1) / kAlignment * kAlignment;
+}
 
-class Gatherer {
- public:
-  Gatherer(const Catalog& catalog, ByteSource& source, std::size_t width, std::int64_t begin,
-           std::span<std::byte> out, std::span<std::byte> staging, KernelSet kernels)
-      : catalog_(catalog),
-        source_(source),
-        width_(width),
-        begin_(begin),
-        out_(out),
-        raw_(staging.first(staging.size() / 2)),
-        decoded_(staging.subspan(staging.size() / 2)),
-        kernels_(kernels) {}
+/// The most staging that `count` runs of `span` elements need.
+std::size_t staging_of(const Catalog& catalog, StorageId storage, const Program* program,
+                       std::int64_t span, std::int64_t count) {
+  const RunNeeds needs = most_needs(catalog, storage, span, program);
+  const auto runs = static_cast<std::size_t>(count);
+  const std::size_t decoded = aligned(runs * needs.out);
+  return is_move(catalog.storage(storage), program) ? decoded : decoded + runs * needs.staging;
+}
 
-  Result<void> gather(const Box& box) {
-    storage_ = box.source;
-    program_ = box.program.get();
-    nest_ = split(box.loops);
-    CKFS_TRY_VOID(enumerate(0, box.source_offset, box.target_offset));
-    return flush();
-  }
-
- private:
-  bool fits(std::int64_t span) const {
-    const RunNeeds needs = most_needs(catalog_, storage_, span, program_);
-    return needs.staging <= raw_.size() && needs.out <= decoded_.size();
-  }
-
-  Nest split(std::vector<Loop> loops) const {
-    Nest nest;
-    std::erase_if(loops, [&](const Loop& loop) {
-      if (loop.source_stride == 0) nest.repeated.push_back(loop);
-      return loop.source_stride == 0;
-    });
-    std::sort(loops.begin(), loops.end(), [](const Loop& a, const Loop& b) {
-      return std::abs(a.source_stride) > std::abs(b.source_stride);
-    });
-    const std::int64_t stored_bits = bits(catalog_.storage(storage_).dtype);
-    std::int64_t wanted = 1;
-    while (!loops.empty()) {
-      Loop loop = loops.back();
-      const std::int64_t stride = std::abs(loop.source_stride);
-      const std::int64_t gap = (stride - nest.span) * stored_bits / 8;
-      const std::int64_t span = nest.span + (loop.count - 1) * stride;
-      const bool dense = gap <= kSmallGap || wanted * loop.count >= span / kDensity;
-      if (!dense) break;
-      loops.pop_back();
-      if (fits(span)) {
-        add_inner(nest, loop);
-        wanted *= loop.count;
-        continue;
-      }
-      // As many iterations as fit become a run, the rest enumerates such runs.
-      std::int64_t low = 1;
-      for (std::int64_t high = loop.count; high - low > 1;) {
-        const std::int64_t middle = low + (high - low) / 2;
-        (fits(nest.span + (middle - 1) * stride) ? low : high) = middle;
-      }
-      // Equal parts, for a remainder would need runs of a second length.
-      while (loop.count % low != 0) --low;
-      if (low > 1) add_inner(nest, {low, loop.target_stride, loop.source_stride});
-      loops.push_back({loop.count / low, loop.target_stride * low, loop.source_stride * low});
-      break;
-    }
-    nest.outer = std::move(loops);
-    return nest;
-  }
-
-  static void add_inner(Nest& nest, const Loop& loop) {
-    nest.inner.insert(nest.inner.begin(), loop);
-    nest.span += (loop.count - 1) * std::abs(loop.source_stride);
-    if (loop.source_stride < 0) nest.shift -= (loop.count - 1) * loop.source_stride;
-  }
-
-  /// Adds the runs of outer loops `level` and further.
-  Result<void> enumerate(std::size_t level, std::int64_t from, std::int64_t to) {
-    if (level == nest_.outer.size()) return add_run(from, to, 0);
-    const Loop& loop = nest_.outer[level];
-    for (std::int64_t k = 0; k < loop.count; ++k) {
-      if (level + 1 == nest_.outer.size()) {
-        CKFS_TRY_VOID(add_run(from, to, loop.target_stride));
-      } else {
-        CKFS_TRY_VOID(enumerate(level + 1, from, to));
-      }
-      from += loop.source_stride;
-      to += loop.target_stride;
-    }
-    return {};
-  }
-
-  Result<void> add_run(std::int64_t from, std::int64_t to, std::int64_t target_stride) {
-    const Run run{storage_, from - nest_.shift, nest_.span, program_};
-    const RunNeeds needs = run_needs(catalog_, run);
-    if (runs_.size() == kMostRuns || raw_used_ + needs.staging > raw_.size() ||
-        decoded_used_ + needs.out > decoded_.size()) {
-      CKFS_TRY_VOID(flush());
-    }
-    const bool follows = !groups_.empty() && groups_.back().target_stride == target_stride &&
-                         groups_.back().target_offset + groups_.back().count * target_stride == to;
-    if (follows) {
-      ++groups_.back().count;
+/// The largest n in [1, most] with fits(n); 0 where even 1 does not fit. `fits` is monotone.
+template <typename Fits>
+std::int64_t largest(std::int64_t most, Fits fits) {
+  std::int64_t low = 0;
+  for (std::int64_t high = most; low < high;) {
+    const std::int64_t middle = low + (high - low + 1) / 2;
+    if (fits(middle)) {
+      low = middle;
     } else {
-      groups_.push_back({to, target_stride, 1, decoded_used_});
+      high = middle - 1;
     }
-    runs_.push_back(run);
-    if (is_move(catalog_.storage(storage_), program_)) {
-      add_reads(catalog_, run, decoded_.subspan(decoded_used_, needs.out), batch_);
-    } else {
-      add_reads(catalog_, run, raw_.subspan(raw_used_, needs.staging), batch_);
-      raw_used_ += needs.staging;
-    }
-    decoded_used_ += needs.out;
-    return {};
   }
-
-  Result<void> flush() {
-    if (runs_.empty()) return {};
-    CKFS_TRY_VOID(source_.read(batch_));
-    if (!is_move(catalog_.storage(storage_), program_)) {
-      std::size_t raw = 0;
-      std::size_t decoded = 0;
-      for (const Run& run : runs_) {
-        const RunNeeds needs = run_needs(catalog_, run);
-        decode_run(catalog_, run, raw_.subspan(raw, needs.staging),
-                   decoded_.subspan(decoded, needs.out), kernels_);
-        raw += needs.staging;
-        decoded += needs.out;
-      }
-    }
-    for (const Group& group : groups_) copy_out(group);
-    runs_.clear();
-    groups_.clear();
-    batch_.clear();
-    raw_used_ = decoded_used_ = 0;
-    return {};
-  }
-
-  void copy_out(const Group& group) const {
-    std::vector<CopyLoop> loops;
-    loops.push_back({group.count, nest_.span, group.target_stride});
-    for (const Loop& loop : nest_.inner) {
-      loops.push_back({loop.count, loop.source_stride, loop.target_stride});
-    }
-    for (const Loop& loop : nest_.repeated) loops.push_back({loop.count, 0, loop.target_stride});
-    const auto place = static_cast<std::size_t>(group.target_offset - begin_) * width_;
-    const std::byte* in =
-        decoded_.data() + group.at + static_cast<std::size_t>(nest_.shift) * width_;
-    copy_strided(loops, width_, in, out_.data() + place, kernels_);
-  }
-
-  const Catalog& catalog_;
-  ByteSource& source_;
-  const std::size_t width_;
-  const std::int64_t begin_;
-  const std::span<std::byte> out_, raw_, decoded_;
-  const KernelSet kernels_;
-
-  // Of the box at hand.
-  StorageId storage_ = 0;
-  const Program* program_ = nullptr;
-  Nest nest_;
-  // Of the batch at hand.
-  std::vector<Run> runs_;
-  std::vector<Group> groups_;
-  std::vector<ReadRequest> batch_;
-  std::size_t raw_used_ = 0;
-  std::size_t decoded_used_ = 0;
-};
+  return low;
+}
 
 }  // namespace
 
-TileGeometry tile_geometry(const Catalog& catalog, const TensorExpr& expr,
-                           std::uint64_t tile_bytes) {
+/// Equally spaced runs in the staging: run k begins `at` + k * span elements into it.
+struct GatherPlan::Place {
+  std::size_t box = 0;
+  std::int64_t target_offset = 0;
+  std::int64_t target_stride = 0;
+  std::int64_t count = 0;
+  std::size_t at = 0;  // byte in the staging
+};
+
+/// Splits a box into runs that fit a staging.
+class GatherPlan::Splitter {
+ public:
+  Splitter(const Catalog& catalog, std::size_t staging, std::vector<BoxRuns>& out)
+      : catalog_(catalog), staging_(staging), out_(out) {}
+
+  void add(const Box& box, std::int64_t begin) {
+    BoxRuns runs;
+    runs.source = box.source;
+    runs.program = box.program;
+    runs.source_offset = box.source_offset;
+    runs.target_offset = box.target_offset - begin;
+    if (box.is_constant()) {
+      runs.repeated = box.loops;
+      out_.push_back(std::move(runs));
+      return;
+    }
+    std::vector<Loop> loops = box.loops;
+    std::erase_if(loops, [&](const Loop& loop) {
+      if (loop.source_stride == 0) runs.repeated.push_back(loop);
+      return loop.source_stride == 0;
+    });
+    std::ranges::sort(loops, std::ranges::greater{},
+                      [](const Loop& loop) { return std::abs(loop.source_stride); });
+    split(std::move(runs), std::move(loops));
+  }
+
+ private:
+  bool fits(const BoxRuns& runs, std::int64_t span) const {
+    return staging_of(catalog_, runs.source, runs.program.get(), span, 1) <= staging_;
+  }
+
+  void split(BoxRuns runs, std::vector<Loop> loops) {
+    const std::int64_t stored_bits = bits(catalog_.storage(runs.source).dtype);
+    std::int64_t wanted = 1;
+    while (!loops.empty()) {
+      const Loop loop = loops.back();
+      const std::int64_t stride = std::abs(loop.source_stride);
+      const std::int64_t gap = (stride - runs.span) * stored_bits / 8;
+      const std::int64_t span = runs.span + (loop.count - 1) * stride;
+      if (gap > kSmallGap && wanted * loop.count < span / kDensity) break;
+      const std::int64_t turns = largest(
+          loop.count, [&](std::int64_t n) { return fits(runs, runs.span + (n - 1) * stride); });
+      if (turns <= 1) break;
+      loops.pop_back();
+      if (turns < loop.count) {
+        // As many turns as fit become a run; what is left over is one shorter run.
+        const std::int64_t whole = loop.count / turns * turns;
+        add_part(runs, loops, loop, 0, whole, turns);
+        if (whole < loop.count) add_part(runs, loops, loop, whole, loop.count - whole, turns);
+        return;
+      }
+      add_inner(runs, loop);
+      wanted *= loop.count;
+    }
+    finish(std::move(runs), std::move(loops));
+  }
+
+  /// Turns [first, first + count) of `loop`, the next inner one, in runs of `turns` or fewer.
+  void add_part(BoxRuns runs, std::vector<Loop> outer, const Loop& loop, std::int64_t first,
+                std::int64_t count, std::int64_t turns) {
+    turns = std::min(turns, count);
+    runs.source_offset += first * loop.source_stride;
+    runs.target_offset += first * loop.target_stride;
+    add_inner(runs, {turns, loop.target_stride, loop.source_stride});
+    outer.push_back({count / turns, loop.target_stride * turns, loop.source_stride * turns});
+    finish(std::move(runs), std::move(outer));
+  }
+
+  static void add_inner(BoxRuns& runs, const Loop& loop) {
+    runs.inner.insert(runs.inner.begin(), loop);
+    runs.span += (loop.count - 1) * std::abs(loop.source_stride);
+    if (loop.source_stride < 0) runs.shift -= (loop.count - 1) * loop.source_stride;
+  }
+
+  void finish(BoxRuns runs, std::vector<Loop> outer) {
+    for (const Loop& loop : outer) runs.count *= loop.count;
+    runs.outer = std::move(outer);
+    out_.push_back(std::move(runs));
+  }
+
+  const Catalog& catalog_;
+  const std::size_t staging_;
+  std::vector<BoxRuns>& out_;
+};
+
+TileGeometry tile_geometry(const TensorExpr& expr, std::uint64_t tile_bytes) {
   const std::int64_t width = bits(expr.dtype()) / 8;
   const std::int64_t most =
       std::max<std::int64_t>(1, static_cast<std::int64_t>(tile_bytes) / width);
@@ -223,36 +163,194 @@ TileGeometry tile_geometry(const Catalog& catalog, const TensorExpr& expr,
     if (block * expr.shape()[d] > most) break;
     block *= expr.shape()[d];
   }
-  TileGeometry geometry;
-  geometry.elements = std::min(std::max<std::int64_t>(1, expr.numel()), most / block * block);
-  // Half of the staging holds what is read, half what is decoded; both have to take one element of
-  // any box, which with its companions can be some KiB.
-  std::size_t least = 0;
-  for (const Box& box : expr.box_list()) {
-    if (box.is_constant()) continue;
-    const RunNeeds needs = most_needs(catalog, box.source, 1, box.program.get());
-    least = std::max({least, needs.staging, needs.out});
-  }
-  geometry.staging =
-      std::max<std::size_t>(2 * least, std::clamp<std::uint64_t>(tile_bytes, 64_KiB, 8_MiB));
-  geometry.staging = (geometry.staging + 127) / 128 * 128;
-  return geometry;
+  return {std::min(std::max<std::int64_t>(1, expr.numel()), most / block * block)};
 }
 
-Result<void> gather(const Catalog& catalog, ByteSource& source, const TensorExpr& expr,
-                    std::int64_t begin, std::int64_t end, std::span<std::byte> out,
-                    std::span<std::byte> staging, KernelSet kernels) {
-  const auto width = static_cast<std::size_t>(bits(expr.dtype())) / 8;
-  CKFS_CHECK(out.size() == static_cast<std::size_t>(end - begin) * width);
-  const std::vector<Box> boxes = expr.boxes(begin, end);
-  if (std::any_of(boxes.begin(), boxes.end(), [](const Box& box) { return box.is_constant(); })) {
-    std::memset(out.data(), 0, out.size());
+GatherPlan GatherPlan::make(const Catalog& catalog, const TensorExpr& expr, std::int64_t begin,
+                            std::int64_t end, std::size_t staging_bytes) {
+  GatherPlan plan(catalog);
+  plan.width_ = static_cast<std::size_t>(bits(expr.dtype())) / 8;
+  const std::size_t most = staging_bytes / kAlignment * kAlignment;
+  Splitter splitter(catalog, most, plan.boxes_);
+  for (const Box& box : expr.boxes(begin, end)) splitter.add(box, begin);
+  std::ranges::sort(plan.boxes_, {}, [&](const BoxRuns& box) {
+    // Constants come last; storages by where they begin, which decides where disks and servers go.
+    using Key = std::tuple<std::uint64_t, std::uint64_t, std::int64_t>;
+    if (box.source == Box::kConstant) return Key{~std::uint64_t{0}, 0, box.target_offset};
+    const Extent& extent = catalog.storage(box.source).extents.front();
+    return Key{extent.file, extent.offset, box.source_offset - box.shift};
+  });
+
+  std::size_t used = most;  // of the batch at hand: full, so that the first begins one
+  std::int64_t runs = 0;
+  for (std::size_t b = 0; b < plan.boxes_.size(); ++b) {
+    const BoxRuns& box = plan.boxes_[b];
+    const auto staging = [&](std::int64_t count) {
+      if (box.source == Box::kConstant) return std::size_t{0};
+      return staging_of(catalog, box.source, box.program.get(), box.span, count);
+    };
+    for (std::int64_t first = 0; first < box.count;) {
+      std::int64_t count = largest(std::min(box.count - first, kMostRuns - runs),
+                                   [&](std::int64_t n) { return staging(n) <= most - used; });
+      if (count == 0 || plan.batches_.empty()) {
+        plan.batches_.push_back(plan.items_.size());
+        used = 0;
+        runs = 0;
+        if (count == 0) continue;
+      }
+      CKFS_CHECK(count > 0);
+      plan.items_.push_back({b, first, count});
+      first += count;
+      runs += count;
+      used += aligned(staging(count));
+      plan.staging_ = std::max(plan.staging_, used);
+    }
   }
-  Gatherer gatherer(catalog, source, width, begin, out, staging, kernels);
-  for (const Box& box : boxes) {
-    if (!box.is_constant()) CKFS_TRY_VOID(gatherer.gather(box));
+  return plan;
+}
+
+std::span<const GatherPlan::Item> GatherPlan::items(std::size_t batch) const {
+  const std::size_t end = batch + 1 < batches_.size() ? batches_[batch + 1] : items_.size();
+  return std::span(items_).subspan(batches_[batch], end - batches_[batch]);
+}
+
+/// Calls use(first element of the storage, target offset, target stride to the next run that is
+/// spaced equally) for each run of the item.
+template <typename Use>
+void GatherPlan::for_each_run(const Item& item, Use use) const {
+  const BoxRuns& box = boxes_[item.box];
+  std::vector<std::int64_t> turn(box.outer.size());
+  std::int64_t from = box.source_offset - box.shift;
+  std::int64_t to = box.target_offset;
+  std::int64_t rest = item.first;
+  for (std::size_t i = turn.size(); i-- > 0;) {
+    const Loop& loop = box.outer[i];
+    turn[i] = rest % loop.count;
+    rest /= loop.count;
+    from += turn[i] * loop.source_stride;
+    to += turn[i] * loop.target_stride;
   }
-  return {};
+  const std::int64_t step = box.outer.empty() ? 0 : box.outer.back().target_stride;
+  for (std::int64_t n = 0; n < item.count; ++n) {
+    use(from, to, step);
+    for (std::size_t i = turn.size(); i-- > 0;) {
+      const Loop& loop = box.outer[i];
+      from += loop.source_stride;
+      to += loop.target_stride;
+      if (++turn[i] < loop.count) break;
+      from -= loop.count * loop.source_stride;
+      to -= loop.count * loop.target_stride;
+      turn[i] = 0;
+    }
+  }
+}
+
+void GatherPlan::zero(const BoxRuns& box, std::span<std::byte> out, KernelSet kernels) const {
+  static constexpr std::array<std::byte, 16> kZero{};
+  std::vector<CopyLoop> loops;
+  for (const Loop& loop : box.repeated) loops.push_back({loop.count, 0, loop.target_stride});
+  copy_strided(loops, width_, kZero.data(),
+               out.data() + static_cast<std::size_t>(box.target_offset) * width_, kernels);
+}
+
+Result<std::vector<FileId>> GatherPlan::run(std::size_t batch, ByteSource& source,
+                                            std::span<std::byte> staging, std::span<std::byte> out,
+                                            KernelSet kernels) const {
+  CKFS_CHECK(batch < batches_.size() && staging.size() >= staging_);
+  struct Decode {
+    ElementRun run;
+    std::span<std::byte> raw, decoded;
+  };
+  std::vector<Decode> decodes;
+  std::vector<Place> places;
+  std::vector<ReadRequest> reads;
+  std::size_t used = 0;
+  for (const Item& item : items(batch)) {
+    const BoxRuns& box = boxes_[item.box];
+    if (box.source == Box::kConstant) {
+      zero(box, out, kernels);
+      continue;
+    }
+    const bool move = is_move(catalog_->storage(box.source), box.program.get());
+    const std::size_t size = static_cast<std::size_t>(box.span) * width_;
+    used = aligned(used);
+    std::size_t decoded = used;
+    used += aligned(static_cast<std::size_t>(item.count) * size);
+    for_each_run(item, [&](std::int64_t from, std::int64_t to, std::int64_t step) {
+      const bool follows = !places.empty() && places.back().box == item.box &&
+                           places.back().target_stride == step &&
+                           places.back().target_offset + places.back().count * step == to;
+      if (follows) {
+        ++places.back().count;
+      } else {
+        places.push_back({item.box, to, step, 1, decoded});
+      }
+      const ElementRun run{box.source, from, box.span, box.program.get()};
+      const std::span<std::byte> here = staging.subspan(decoded, size);
+      decoded += size;
+      if (move) {
+        add_reads(*catalog_, run, here, reads);
+        return;
+      }
+      const std::span<std::byte> raw = staging.subspan(used, run_needs(*catalog_, run).staging);
+      used += raw.size();
+      add_reads(*catalog_, run, raw, reads);
+      decodes.push_back({run, raw, here});
+    });
+  }
+  if (!reads.empty()) CKFS_TRY_VOID(source.read(reads));
+  for (const Decode& decode : decodes) {
+    decode_run(*catalog_, decode.run, decode.raw, decode.decoded, kernels);
+  }
+  for (const Place& place : places) {
+    const BoxRuns& box = boxes_[place.box];
+    std::vector<CopyLoop> loops{{place.count, box.span, place.target_stride}};
+    for (const Loop& loop : box.inner) {
+      loops.push_back({loop.count, loop.source_stride, loop.target_stride});
+    }
+    for (const Loop& loop : box.repeated) loops.push_back({loop.count, 0, loop.target_stride});
+    copy_strided(loops, width_,
+                 staging.data() + place.at + static_cast<std::size_t>(box.shift) * width_,
+                 out.data() + static_cast<std::size_t>(place.target_offset) * width_, kernels);
+  }
+  return files_of(reads);
+}
+
+std::vector<FileRange> GatherPlan::ranges(std::size_t batch) const {
+  std::vector<FileRange> ranges;
+  for (const Item& item : items(batch)) {
+    const BoxRuns& box = boxes_[item.box];
+    if (box.source == Box::kConstant) continue;
+    for_each_run(item, [&](std::int64_t from, std::int64_t, std::int64_t) {
+      add_ranges(*catalog_, {box.source, from, box.span, box.program.get()}, ranges);
+    });
+  }
+  return joined(std::move(ranges));
+}
+
+std::size_t least_staging(const Catalog& catalog) {
+  std::size_t least = 0;
+  const auto add = [&](StorageId storage) {
+    least = std::max(least, most_needs(catalog, storage, 1, nullptr).staging);
+  };
+  for (const StoredTensor& tensor : catalog.tensors()) {
+    add(tensor.storage);
+    for (const StorageBox& box : tensor.boxes) add(box.storage);
+  }
+  return least + 2 * kAlignment;
+}
+
+Result<std::vector<FileId>> gather(const Catalog& catalog, ByteSource& source,
+                                   const TensorExpr& expr, std::int64_t begin, std::int64_t end,
+                                   std::span<std::byte> out, std::span<std::byte> staging,
+                                   KernelSet kernels) {
+  const GatherPlan plan = GatherPlan::make(catalog, expr, begin, end, staging.size());
+  std::vector<FileId> files;
+  for (std::size_t batch = 0; batch < plan.batches(); ++batch) {
+    CKFS_TRY(const std::vector<FileId> read, plan.run(batch, source, staging, out, kernels));
+    files.insert(files.end(), read.begin(), read.end());
+  }
+  return sorted_once(std::move(files));
 }
 
 }  // namespace ckfs

@@ -1,10 +1,18 @@
 // Computes any range of a tensor from its boxes: the strided case, and the general one.
 //
-// Sources are read in runs that are as long as the staging allows and as dense as is worth while,
-// in source order, decoded there, and copied to their places in the target.
+// The work on a range is a plan of independent batches. A batch reads source bytes that no other
+// batch reads (companions, and gaps that are read over, may come twice at borders), decodes them in
+// a staging buffer of its own and copies them to places of the target that no other batch writes;
+// so batches may run on any threads in any order, each with its own staging. They are numbered in
+// the order of the source's bytes.
+//
+// A plan is a pure function of its arguments and costs memory for each box and batch, never for
+// each run of source bytes: those are enumerated when their batch runs.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -20,19 +28,88 @@ namespace ckfs {
 /// elements), the last one fewer.
 struct TileGeometry {
   std::int64_t elements = 0;
-  std::size_t staging = 0;  // bytes that gather() wants beside the tile
 };
 
 /// Tiles of at most about `tile_bytes`: whole trailing dimensions, as many as fit, so that a matrix
 /// that fits is one tile and each of its source bytes is read once.
-TileGeometry tile_geometry(const Catalog& catalog, const TensorExpr& expr,
-                           std::uint64_t tile_bytes);
+TileGeometry tile_geometry(const TensorExpr& expr, std::uint64_t tile_bytes);
 
-/// Writes target elements [begin, end) to `out`, with `staging` to work in. Adds the files it read
-/// to `files`. Requires: out.size() is that of the elements; staging.size() is at least
-/// tile_geometry().staging; the dtype has whole bytes.
-Result<void> gather(const Catalog& catalog, ByteSource& source, const TensorExpr& expr,
-                    std::int64_t begin, std::int64_t end, std::span<std::byte> out,
-                    std::span<std::byte> staging, KernelSet kernels);
+/// The least staging with which every tensor of the catalog can be gathered: what one element needs
+/// with its companions. A few KiB for block scales; a multiple of 64.
+std::size_t least_staging(const Catalog& catalog);
+
+/// How the elements [begin, end) of a tensor are computed. Immutable and safe for concurrent use;
+/// refers to the catalog, and keeps what it needs of the expression.
+class GatherPlan {
+ public:
+  /// Batches that need at most `staging_bytes` each. Less makes more of them, and reads granules
+  /// and companions at their borders more often; 1 to 4 MiB stay in a CPU's cache.
+  /// Requires: staging_bytes >= least_staging(catalog); the dtype has whole bytes; the range lies
+  /// in the tensor.
+  static GatherPlan make(const Catalog& catalog, const TensorExpr& expr, std::int64_t begin,
+                         std::int64_t end, std::size_t staging_bytes);
+
+  std::size_t batches() const { return batches_.size(); }
+  /// The most that a batch needs, a multiple of 64: at most the staging_bytes of make().
+  std::size_t staging() const { return staging_; }
+
+  /// Computes one batch into its places of `out`, which holds the whole range; padding is zeroed by
+  /// the batch it belongs to. Gives the files that it read, sorted, each once; files that the
+  /// tensor lies in and this batch did not read are not among them.
+  /// Requires: batch < batches(); out.size() is that of the range; staging.size() >= staging().
+  /// Errors: those of the source; Corrupt (a companion that contradicts itself).
+  Result<std::vector<FileId>> run(std::size_t batch, ByteSource& source,
+                                  std::span<std::byte> staging, std::span<std::byte> out,
+                                  KernelSet kernels) const;
+
+  /// The source bytes that a batch will read, by file and offset, near ones joined: what a hint
+  /// (ByteSource::will_need) says.
+  std::vector<FileRange> ranges(std::size_t batch) const;
+
+ private:
+  /// A box whose loops are split into those within a run, which is read as a whole, and those that
+  /// enumerate runs. Run r begins at the element that the digits of r (outer loops, the first the
+  /// most significant) say.
+  struct BoxRuns {
+    StorageId source = Box::kConstant;
+    std::shared_ptr<const Program> program;
+    std::int64_t source_offset = 0;
+    std::int64_t target_offset = 0;  // from the begin of the range
+    std::vector<Loop> outer;         // by the size of source_stride, largest first
+    std::vector<Loop> inner;         // the same
+    std::vector<Loop> repeated;      // source_stride 0: one element, many places
+    std::int64_t span = 1;           // elements of a run
+    std::int64_t shift = 0;  // how far into the run all inner indices are 0: loops may go down
+    std::int64_t count = 1;  // runs
+  };
+  /// Runs [first, first + count) of a box.
+  struct Item {
+    std::size_t box = 0;
+    std::int64_t first = 0;
+    std::int64_t count = 0;
+  };
+  struct Place;
+  class Splitter;
+
+  explicit GatherPlan(const Catalog& catalog) : catalog_(&catalog) {}
+  std::span<const Item> items(std::size_t batch) const;
+  template <typename Use>
+  void for_each_run(const Item& item, Use use) const;
+  void zero(const BoxRuns& box, std::span<std::byte> out, KernelSet kernels) const;
+
+  const Catalog* catalog_;
+  std::size_t width_ = 1;  // bytes of a target element
+  std::size_t staging_ = 0;
+  std::vector<BoxRuns> boxes_;
+  std::vector<Item> items_;
+  std::vector<std::size_t> batches_;  // where in items_ each begins
+};
+
+/// Writes target elements [begin, end) to `out`: all batches on this thread. Gives the files that
+/// were read. Requires: what GatherPlan::make() and run() do, for staging.size().
+Result<std::vector<FileId>> gather(const Catalog& catalog, ByteSource& source,
+                                   const TensorExpr& expr, std::int64_t begin, std::int64_t end,
+                                   std::span<std::byte> out, std::span<std::byte> staging,
+                                   KernelSet kernels);
 
 }  // namespace ckfs

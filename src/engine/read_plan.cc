@@ -8,10 +8,14 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/units.h"
 #include "engine/run_decoder.h"
 
 namespace ckfs {
 namespace {
+
+/// Ranges of a hint that are no farther apart than this become one.
+constexpr std::uint64_t kNearRanges = 4_KiB;
 
 std::uint64_t element_bytes(DType dtype) {
   return static_cast<std::uint64_t>(bits(dtype)) / 8;
@@ -119,6 +123,38 @@ bool needs_tiles(const TensorExpr& expr) {
     if (!single && run < kShortestRun) return true;
   }
   return false;
+}
+
+std::vector<FileId> sorted_once(std::vector<FileId> files) {
+  std::ranges::sort(files);
+  const auto repeated = std::ranges::unique(files);
+  files.erase(repeated.begin(), repeated.end());
+  return files;
+}
+
+std::vector<FileId> files_of(std::span<const ReadRequest> batch) {
+  std::vector<FileId> files;
+  for (const ReadRequest& read : batch) {
+    if (files.empty() || files.back() != read.file) files.push_back(read.file);
+  }
+  return sorted_once(std::move(files));
+}
+
+std::vector<FileRange> joined(std::vector<FileRange> ranges) {
+  std::ranges::sort(ranges, {}, [](const FileRange& r) { return std::pair(r.file, r.offset); });
+  std::vector<FileRange> result;
+  for (const FileRange& range : ranges) {
+    if (!result.empty()) {
+      FileRange& last = result.back();
+      const std::uint64_t end = last.offset + last.size;
+      if (last.file == range.file && range.offset <= end + kNearRanges) {
+        last.size = std::max(end, range.offset + range.size) - last.offset;
+        continue;
+      }
+    }
+    result.push_back(range);
+  }
+  return result;
 }
 
 ReadPlan plan_read(const FileLayout& layout, ByteRange range) {

@@ -4,10 +4,12 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <variant>
 #include <vector>
 
 #include "base/byte_range.h"
+#include "base/byte_source.h"
 #include "container/file_layout.h"
 #include "expr/tensor_expr.h"
 
@@ -64,6 +66,17 @@ inline constexpr std::uint64_t kShortestRun = 4096;
 
 /// Whether the tensor has to be computed in tiles: some box has runs shorter than kShortestRun.
 bool needs_tiles(const TensorExpr& expr);
+
+/// `files` in order, each once.
+std::vector<FileId> sorted_once(std::vector<FileId> files);
+
+/// The files that a batch of reads touches, in order, each once: those on which what is made of it
+/// depends.
+std::vector<FileId> files_of(std::span<const ReadRequest> batch);
+
+/// `ranges` by file and offset; those that are at most a page apart are joined, so that a hint names
+/// no page twice.
+std::vector<FileRange> joined(std::vector<FileRange> ranges);
 
 /// Calls `use(file, offset, nbytes)` for the pieces of bytes `range` of a storage, in order.
 /// Requires: range lies within the storage.

@@ -98,7 +98,7 @@ struct BlockStaging {
 };
 
 BlockStaging block_staging(const Catalog& catalog, const Storage& storage, const BlockScale& scale,
-                           const Run& run) {
+                           const ElementRun& run) {
   const ScaleWindow window = scale_window(scale, run.first, run.count);
   return {aligned(bytes_of(storage.dtype, run.count)),
           aligned(bytes_of(catalog.storage(scale.scale).dtype, window.count())),
@@ -107,7 +107,7 @@ BlockStaging block_staging(const Catalog& catalog, const Storage& storage, const
 
 /// Decodes [offset, offset + count) of a block-scaled run to `to` (F32, F16 or BF16), row by row.
 void decode_blocks(const Catalog& catalog, const Storage& storage, const BlockScale& scale,
-                   const Run& run, std::span<std::byte> staging, std::int64_t offset,
+                   const ElementRun& run, std::span<std::byte> staging, std::int64_t offset,
                    std::int64_t count, DType to, std::byte* out, KernelSet kernels) {
   const BlockStaging sizes = block_staging(catalog, storage, scale, run);
   const ScaleWindow window = scale_window(scale, run.first, run.count);
@@ -177,7 +177,7 @@ void run_steps(DType value, std::span<const Step> steps, std::byte* in, std::byt
   }
 }
 
-std::span<const Step> steps_of(const Run& run) {
+std::span<const Step> steps_of(const ElementRun& run) {
   return run.program == nullptr ? std::span<const Step>() : std::span<const Step>(*run.program);
 }
 
@@ -187,7 +187,7 @@ const BlockScale* block_scale(const Storage& storage) {
 
 }  // namespace
 
-RunNeeds run_needs(const Catalog& catalog, const Run& run) {
+RunNeeds run_needs(const Catalog& catalog, const ElementRun& run) {
   const Storage& storage = catalog.storage(run.storage);
   const DType result = result_dtype(storage.value_dtype(), run.program);
   RunNeeds needs{aligned(bytes_of(storage.dtype, run.count)), bytes_of(result, run.count)};
@@ -218,7 +218,7 @@ bool is_move(const Storage& storage, const Program* program) {
   return storage.encoding == nullptr && (program == nullptr || program->empty());
 }
 
-void add_reads(const Catalog& catalog, const Run& run, std::span<std::byte> staging,
+void add_reads(const Catalog& catalog, const ElementRun& run, std::span<std::byte> staging,
                std::vector<ReadRequest>& batch) {
   if (run.count == 0) return;
   const Storage& storage = catalog.storage(run.storage);
@@ -232,7 +232,23 @@ void add_reads(const Catalog& catalog, const Run& run, std::span<std::byte> stag
   }
 }
 
-void decode_run(const Catalog& catalog, const Run& run, std::span<std::byte> staging,
+void add_ranges(const Catalog& catalog, const ElementRun& run, std::vector<FileRange>& ranges) {
+  const auto add = [&](const Storage& storage, std::int64_t first, std::int64_t count) {
+    const std::uint64_t begin = bytes_of(storage.dtype, first);
+    for_each_extent(storage, {begin, begin + bytes_of(storage.dtype, count)},
+                    [&](FileId file, std::uint64_t offset, std::uint64_t nbytes) {
+                      ranges.push_back({file, offset, nbytes});
+                    });
+  };
+  const Storage& storage = catalog.storage(run.storage);
+  add(storage, run.first, run.count);
+  if (const BlockScale* scale = block_scale(storage); scale != nullptr && run.count > 0) {
+    const ScaleWindow window = scale_window(*scale, run.first, run.count);
+    add(catalog.storage(scale->scale), window.first(), window.count());
+  }
+}
+
+void decode_run(const Catalog& catalog, const ElementRun& run, std::span<std::byte> staging,
                 std::span<std::byte> out, KernelSet kernels) {
   if (run.count == 0) return;
   const Storage& storage = catalog.storage(run.storage);

@@ -21,7 +21,7 @@
 namespace ckfs {
 
 /// The elements [first, first + count) of a storage and what happens to them.
-struct Run {
+struct ElementRun {
   StorageId storage = 0;
   std::int64_t first = 0;
   std::int64_t count = 0;
@@ -34,7 +34,7 @@ struct RunNeeds {
   std::size_t out = 0;      // count elements of the result's dtype
 };
 
-RunNeeds run_needs(const Catalog& catalog, const Run& run);
+RunNeeds run_needs(const Catalog& catalog, const ElementRun& run);
 
 /// The most that any run of `count` elements of that storage can need, wherever it begins.
 RunNeeds most_needs(const Catalog& catalog, StorageId storage, std::int64_t count,
@@ -45,11 +45,14 @@ bool is_move(const Storage& storage, const Program* program);
 
 /// Adds the reads that fill `staging`: the stored elements, and the part of each companion that
 /// belongs to them. Requires: staging.size() >= run_needs().staging.
-void add_reads(const Catalog& catalog, const Run& run, std::span<std::byte> staging,
+void add_reads(const Catalog& catalog, const ElementRun& run, std::span<std::byte> staging,
                std::vector<ReadRequest>& batch);
 
+/// Adds the source bytes that add_reads() would read.
+void add_ranges(const Catalog& catalog, const ElementRun& run, std::vector<FileRange>& ranges);
+
 /// Decodes what add_reads() asked for. Requires: out.size() == run_needs().out.
-void decode_run(const Catalog& catalog, const Run& run, std::span<std::byte> staging,
+void decode_run(const Catalog& catalog, const ElementRun& run, std::span<std::byte> staging,
                 std::span<std::byte> out, KernelSet kernels);
 
 }  // namespace ckfs

@@ -1,11 +1,11 @@
-// Steps on values that are no casts: arithmetic with one operand, and what is done to special
-// values. Recipes name them (docs/ARCHITECTURE.md, element program); they are plain loops, for they
-// run beside reads of the same bytes and are not where the time goes.
+// Steps on values that are no casts (Step in expr/tensor_expr.h): arithmetic with one operand, and
+// what is done to special values. Plain loops: they run beside reads of the same bytes and are not
+// where the time goes.
 //
-// In place on `count` elements at `values`, at any alignment, for F64, F32, F16 and BF16. Each
-// result is rounded once to the dtype, to nearest even: F16 and BF16 are computed in F32, of which
-// every product or sum of theirs is then rounded (as torch does on CPU). NaN: as tensor/kernel.h
-// says.
+// In place on `count` elements at `values`, at any alignment, for F64, F32, F16 and BF16. F64 is
+// computed in F64, all others in F32, to which the operand is rounded first; the result of F16 and
+// BF16 is then rounded once more, to the dtype, as torch does on CPU. Rounding is to nearest, ties
+// to even. NaN: as tensor/kernel.h says.
 #pragma once
 
 #include <cstddef>

@@ -151,10 +151,10 @@ CKFS_AVX2 void cast_elements(const std::byte* in, std::byte* out, std::size_t co
 
 /// How an F8 format stands in F16: multiplied by kFactor, its codes are those of decode().
 template <DType kFrom>
-struct Eighth;
+struct AsF16;
 
 template <>
-struct Eighth<DType::F8E4M3> {
+struct AsF16<DType::F8E4M3> {
   static constexpr float kFactor = 256.0F;  // the difference of the biases, 15 - 7
   CKFS_AVX2 static __m256i decode(__m256i high) {
     // s eeee mmm 0.. becomes s 0eeee mmm 0..; the arithmetic shift copies the sign, the mask clears
@@ -167,7 +167,7 @@ struct Eighth<DType::F8E4M3> {
 };
 
 template <>
-struct Eighth<DType::F8E4M3FNUZ> {
+struct AsF16<DType::F8E4M3FNUZ> {
   static constexpr float kFactor = 128.0F;  // 15 - 8
   CKFS_AVX2 static __m256i decode(__m256i high) {
     const __m256i half = _mm256_and_si256(_mm256_srai_epi16(high, 1), _mm256_set1_epi16(~0x4000));
@@ -177,7 +177,7 @@ struct Eighth<DType::F8E4M3FNUZ> {
 };
 
 template <>
-struct Eighth<DType::F8E5M2> {
+struct AsF16<DType::F8E5M2> {
   static constexpr float kFactor = 1.0F;
   CKFS_AVX2 static __m256i decode(__m256i high) {
     const __m256i magnitude = _mm256_and_si256(high, _mm256_set1_epi16(0x7fff));
@@ -191,7 +191,7 @@ struct Eighth<DType::F8E5M2> {
 /// infinite code is the one other NaN of a finite scale; only F8E5M2 has infinities.
 template <DType kFrom>
 bool is_plain(float scale) {
-  return std::fabs(scale * Eighth<kFrom>::kFactor) <= 0x1.fffffep127F &&
+  return std::fabs(scale * AsF16<kFrom>::kFactor) <= 0x1.fffffep127F &&
          (kFrom != DType::F8E5M2 || scale != 0.0F);
 }
 
@@ -201,10 +201,10 @@ CKFS_AVX2 void scale_elements(const std::byte* in, float scale, std::byte* out, 
   constexpr std::size_t kOut = sizeof(typename bits_of::Format<kTo>::Code);
   std::size_t i = 0;
   if (is_plain<kFrom>(scale)) {
-    const __m256 factor = _mm256_set1_ps(scale * Eighth<kFrom>::kFactor);
+    const __m256 factor = _mm256_set1_ps(scale * AsF16<kFrom>::kFactor);
     for (; i + kLanes <= count; i += kLanes) {
       const __m256i high = _mm256_slli_epi16(_mm256_cvtepu8_epi16(load_128(in + i)), 8);
-      const __m256i half = Eighth<kFrom>::decode(high);
+      const __m256i half = AsF16<kFrom>::decode(high);
       const __m256 first = _mm256_cvtph_ps(_mm256_castsi256_si128(half));
       const __m256 second = _mm256_cvtph_ps(_mm256_extracti128_si256(half, 1));
       store_lanes<kTo>(out + i * kOut,

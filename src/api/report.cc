@@ -74,7 +74,7 @@ std::uint64_t stored_bytes(const Catalog& catalog) {
   storages.erase(repeated.begin(), repeated.end());
   std::uint64_t bytes = 0;
   for (const StorageId id : storages) {
-    for (const Extent& extent : catalog.storage(id).extents) bytes += extent.nbytes;
+    bytes += catalog.storage(id).nbytes();
   }
   return bytes;
 }
@@ -265,8 +265,13 @@ std::vector<std::string> source_paths(const View::Impl& view, std::size_t file) 
   const FileLayout& layout = *view.layouts[file];
   const Catalog& catalog = *view.definition->catalog;
   std::set<FileId> files;
-  const auto add_storage = [&](StorageId storage) {
-    for (const Extent& extent : catalog.storage(storage).extents) files.insert(extent.file);
+  const auto add_extents = [&](const Storage& storage) {
+    for (const Extent& extent : storage.extents) files.insert(extent.file);
+  };
+  const auto add_storage = [&](StorageId id) {
+    const Storage& storage = catalog.storage(id);
+    add_extents(storage);
+    for (const StorageId companion : storage.companions()) add_extents(catalog.storage(companion));
   };
   for (const Segment& segment : layout.segments) {
     if (segment.kind == Segment::Kind::File) files.insert(segment.id);

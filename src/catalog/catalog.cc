@@ -11,6 +11,7 @@
 
 #include "base/checked.h"
 #include "base/hash.h"
+#include "encoding/plain_encoding.h"
 
 namespace ckfs {
 namespace {
@@ -18,6 +19,7 @@ namespace {
 constexpr std::size_t kNameChunk = 65536;   // bytes
 constexpr std::size_t kShapeChunk = 1024;   // dimensions
 constexpr std::size_t kExtentChunk = 1024;  // extents
+constexpr std::size_t kCompanionChunk = 1024;
 
 /// Copies `items` behind the last chunk's items, or into a new chunk where they do not fit.
 template <typename Chunk, typename Items>
@@ -32,6 +34,16 @@ auto* keep(std::deque<Chunk>& arena, const Items& items, std::size_t chunk_size)
 }
 
 }  // namespace
+
+std::span<const Extent> Storage::extents_in(ByteRange range) const {
+  if (range.empty()) return {};
+  // The last extent that begins at or before the range's first byte, up to the last that begins
+  // before its end.
+  const auto first = std::ranges::upper_bound(extents, range.begin, {}, &Extent::begin);
+  const auto last = std::ranges::lower_bound(first, extents.end(), range.end, {}, &Extent::begin);
+  CKFS_CHECK(first != extents.begin());
+  return {std::prev(first), last};
+}
 
 std::optional<TensorId> Catalog::find(std::string_view name) const {
   const auto at = std::lower_bound(
@@ -62,7 +74,13 @@ std::span<const std::int64_t> CatalogBuilder::keep_shape(std::span<const std::in
 
 std::span<const Extent> CatalogBuilder::keep_extents(std::span<const Extent> extents) {
   if (extents.empty()) return {};
-  return {keep(catalog_->extents_, extents, kExtentChunk), extents.size()};
+  Extent* const kept = keep(catalog_->extents_, extents, kExtentChunk);
+  std::uint64_t begin = 0;
+  for (Extent& extent : std::span(kept, extents.size())) {
+    extent.begin = begin;
+    begin += extent.nbytes;
+  }
+  return {kept, extents.size()};
 }
 
 StorageId CatalogBuilder::add_storage(DType dtype, std::int64_t numel,
@@ -70,12 +88,21 @@ StorageId CatalogBuilder::add_storage(DType dtype, std::int64_t numel,
   std::uint64_t sum = 0;
   for (const Extent& extent : extents) sum += extent.nbytes;
   CKFS_CHECK(nbytes(dtype, numel) == sum);
-  catalog_->storages_.push_back({dtype, numel, keep_extents(extents), nullptr});
+  catalog_->storages_.push_back(
+      {&plain_encoding(dtype), numel, keep_extents(extents), nullptr, dtype});
   return static_cast<StorageId>(catalog_->storages_.size() - 1);
 }
 
-void CatalogBuilder::set_encoding(StorageId storage, Encoding encoding) {
-  catalog_->storages_[storage].encoding = &catalog_->encodings_.emplace_back(encoding);
+void CatalogBuilder::set_encoding(StorageId id, std::shared_ptr<const Encoding> encoding,
+                                  std::span<const StorageId> companions, std::int64_t numel) {
+  Storage& storage = catalog_->storages_[id];
+  CKFS_CHECK(encoding->nbytes(numel) == storage.nbytes());
+  CKFS_CHECK(encoding->companions() == companions.size());
+  CKFS_CHECK(encoding->granule().unit() <= kMaxUnit);
+  storage.encoding = encoding.get();
+  storage.numel = numel;
+  storage.companions_ = keep(catalog_->companions_, companions, kCompanionChunk);
+  catalog_->encodings_.insert(std::move(encoding));
 }
 
 TensorId CatalogBuilder::add_tensor(std::string_view name, std::span<const std::int64_t> shape,

@@ -11,14 +11,15 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
-#include <variant>
 #include <vector>
 
 #include "base/byte_source.h"
+#include "encoding/encoding.h"
 #include "tensor/dtype.h"
 
 namespace ckfs {
@@ -31,37 +32,31 @@ struct Extent {
   FileId file = 0;
   std::uint64_t offset = 0;
   std::uint64_t nbytes = 0;
+  std::uint64_t begin = 0;  // in the storage: set by CatalogBuilder
 
   bool operator==(const Extent&) const = default;
 };
 
-/// FP8 weights with one scale for each block of rows x columns (DeepSeek-V3): the value of element
-/// (b, r, c) of the storage, seen as [batch, rows, columns], is f32(q) * f32(scale[b][r /
-/// block_rows][c / block_columns]). The scale is a storage of shape [batch, ceil(rows /
-/// block_rows), ceil(columns / block_columns)] and dtype F32, BF16, F8E8M0 or U8 (then 2^(u-127)
-/// with 255 = infinity, transformers integrations/finegrained_fp8.py).
-struct BlockScale {
-  StorageId scale = 0;
-  std::int64_t rows = 0;
-  std::int64_t columns = 0;
-  std::int64_t block_rows = 0;
-  std::int64_t block_columns = 0;
-};
-
-/// How stored bytes stand for elements: plain (the bytes are elements of `dtype`), or a decoding
-/// whose values are F32. The granule, the least run that decodes at once, is 1 for all of these.
-using Encoding = std::variant<std::monostate, BlockScale>;
-
-/// A dense row-major run of elements, laid over a list of extents in order. An element never
-/// crosses an extent's border.
+/// Bytes, laid over a list of extents in order, and how they stand for a dense row-major run of
+/// elements. Bytes and elements are two numbers: only the encoding turns one into the other. An
+/// element of a plain encoding, and a granule of any other, may cross an extent's border.
 struct Storage {
-  DType dtype = DType::U8;             // of the stored elements
-  std::int64_t numel = 0;              // elements
-  std::span<const Extent> extents;     // the sum of nbytes is that of numel elements
-  const Encoding* encoding = nullptr;  // nullptr: plain
+  const Encoding* encoding = nullptr;      // never nullptr in a catalog
+  std::int64_t numel = 0;                  // elements
+  std::span<const Extent> extents;         // by begin, without gaps
+  const StorageId* companions_ = nullptr;  // see companions()
+  DType dtype = DType::U8;                 // what the source's header calls the bytes
 
-  /// The dtype of the values that decoding gives: dtype if plain, else F32.
-  DType value_dtype() const { return encoding ? DType::F32 : dtype; }
+  /// The dtype of the values that decoding gives.
+  DType value_dtype() const { return encoding->dtype(); }
+  std::uint64_t nbytes() const {
+    return extents.empty() ? 0 : extents.back().begin + extents.back().nbytes;
+  }
+  /// The storages that decoding needs beside this one, as its encoding numbers them.
+  std::span<const StorageId> companions() const { return {companions_, encoding->companions()}; }
+  /// The extents that hold bytes of `range`, in order: found by binary search, so that a storage
+  /// may have thousands.
+  std::span<const Extent> extents_in(ByteRange range) const;
 };
 
 /// A part of a stored tensor's index space that lies in one storage: index (i0, i1, ...) with
@@ -148,6 +143,7 @@ class Catalog {
   /// All tensors by name in byte order: the ones to show, and companions.
   std::span<const StoredTensor> tensors() const { return tensors_; }
   const StoredTensor& tensor(TensorId id) const { return tensors_[id]; }
+  std::span<const Storage> storages() const { return storages_; }
   const Storage& storage(StorageId id) const { return storages_[id]; }
   /// A tensor's own storage where it has just one.
   const Storage& storage(const StoredTensor& tensor) const { return storages_[tensor.storage]; }
@@ -184,7 +180,8 @@ class Catalog {
   std::deque<std::vector<std::int64_t>> shapes_;  // arena, equal shapes once
   std::deque<std::vector<Extent>> extents_;       // arena chunks
   std::deque<std::vector<StorageBox>> boxes_;
-  std::deque<Encoding> encodings_;
+  std::deque<std::vector<StorageId>> companions_;        // arena chunks
+  std::set<std::shared_ptr<const Encoding>> encodings_;  // but for plain ones
   std::vector<Storage> storages_;
   std::vector<StoredTensor> tensors_;
   std::vector<Shard> shards_;
@@ -202,11 +199,14 @@ class CatalogBuilder {
  public:
   explicit CatalogBuilder(std::string_view kind);
 
-  /// Adds a storage. Requires: the extents' sizes add up to `numel` elements of `dtype`.
+  /// Adds a plain storage. Requires: the extents' sizes add up to `numel` elements of `dtype`.
   StorageId add_storage(DType dtype, std::int64_t numel, std::span<const Extent> extents);
 
-  /// Says how the bytes of `storage` stand for values.
-  void set_encoding(StorageId storage, Encoding encoding);
+  /// Says that the bytes of `storage` stand for `numel` values of `encoding`, which needs
+  /// `companions`. Equal encodings should be one object. Requires: the storage has as many bytes,
+  /// the encoding as many companions.
+  void set_encoding(StorageId storage, std::shared_ptr<const Encoding> encoding,
+                    std::span<const StorageId> companions, std::int64_t numel);
 
   /// Adds a tensor that is the whole of `storage` (boxes empty), or is made of boxes.
   /// Requires: the name is new; the product of `shape` is the storage's numel where there are no

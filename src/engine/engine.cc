@@ -22,6 +22,7 @@
 #include "engine/gather.h"
 #include "engine/read_plan.h"
 #include "engine/run_decoder.h"
+#include "engine/source_ranges.h"
 #include "memory/buffer_pool.h"
 #include "memory/tile_cache.h"
 
@@ -32,29 +33,6 @@ constexpr std::uint64_t kLeastMemory = 64_MiB;
 
 /// Reads of more than this are carried out piece by piece.
 constexpr std::uint64_t kWindow = kChunkBytes;
-
-ElementRun run_of(const DecodePart& part) {
-  return {part.storage, part.first, part.count, part.program};
-}
-
-/// Whether the part's bytes are those of the run from its first to its last.
-bool is_whole(const DecodePart& part, const RunNeeds& needs, std::uint64_t size) {
-  return part.skip == 0 && needs.out == size;
-}
-
-/// Scratch that `plan` wants: staging for each decoded run, and for one that the request cuts
-/// within an element, room for its elements.
-std::size_t scratch_for(const Catalog& catalog, const ReadPlan& plan) {
-  std::size_t scratch = 0;
-  for (const PlanPart& part : plan) {
-    if (const auto* decode = std::get_if<DecodePart>(&part.what)) {
-      const RunNeeds needs = run_needs(catalog, run_of(*decode));
-      scratch += needs.staging;
-      if (!is_whole(*decode, needs, part.out.size())) scratch += (needs.out + 63) / 64 * 64;
-    }
-  }
-  return scratch;
-}
 
 }  // namespace
 
@@ -222,7 +200,7 @@ class Engine::Impl {
     CKFS_TRY(const bool copied, copy_chunk(file, window, out, advice));
     if (copied) return {};
     const ReadPlan plan = plan_read(file, window);
-    CKFS_TRY(Buffer scratch, transient_->acquire(scratch_for(*catalog_, plan)));
+    CKFS_TRY(Buffer scratch, transient_->acquire(plan.scratch()));
     return carry_out(file, plan, out, scratch.span(), advice.sequential);
   }
 
@@ -242,7 +220,7 @@ class Engine::Impl {
   Result<Buffer> acquire_reply(const FileLayout& file, ByteRange range) {
     std::size_t scratch = 0;
     CKFS_TRY_VOID(for_each_window(range, [&](ByteRange window) -> Result<void> {
-      scratch = std::max(scratch, scratch_for(*catalog_, plan_read(file, window)));
+      scratch = std::max(scratch, plan_read(file, window).scratch());
       return {};
     }));
     return transient_->acquire(aligned_reply(range) + scratch);
@@ -258,11 +236,11 @@ class Engine::Impl {
     });
   }
 
-  /// Does what the plan says. `scratch` holds scratch_for() bytes. Tiles and literals come from the
-  /// cache, one at a time; all that is read goes in one batch.
+  /// Does what the plan says. `scratch` holds plan.scratch() bytes. Tiles and literals come from
+  /// the cache, one at a time; all that is read goes in one batch.
   Result<void> carry_out(const FileLayout& file, const ReadPlan& plan, std::span<std::byte> out,
                          std::span<std::byte> scratch, bool sequential) {
-    for (const PlanPart& part : plan) {
+    for (const PlanPart& part : plan.parts) {
       const std::span<std::byte> here = out.subspan(part.out.begin, part.out.size());
       if (const auto* literal = std::get_if<LiteralPart>(&part.what)) {
         CKFS_TRY_VOID(copy_literal(file, *literal, here));
@@ -271,46 +249,36 @@ class Engine::Impl {
       }
     }
     auto carried = carry_out_reads(plan, out, scratch);
-    if (!carried && carried.error().code() == ErrorCode::Stale) cache_.clear();
-    return carried;
+    if (carried) return {};
+    if (carried.error().code() == ErrorCode::Stale) cache_.clear();
+    return Failure(std::move(carried).error());
   }
 
-  Result<void> carry_out_reads(const ReadPlan& plan, std::span<std::byte> out,
-                               std::span<std::byte> scratch) {
+  /// Gives the files that were read.
+  Result<std::vector<FileId>> carry_out_reads(const ReadPlan& plan, std::span<std::byte> out,
+                                              std::span<std::byte> scratch) {
     std::vector<ReadRequest> batch;
-    std::size_t used = 0;
-    for (const PlanPart& part : plan) {
+    for (const PlanPart& part : plan.parts) {
       const std::span<std::byte> here = out.subspan(part.out.begin, part.out.size());
       if (const auto* copy = std::get_if<CopyPart>(&part.what)) {
         batch.push_back({copy->file, copy->offset, here});
-      } else if (const auto* decode = std::get_if<DecodePart>(&part.what)) {
-        const RunNeeds needs = run_needs(*catalog_, run_of(*decode));
-        add_reads(*catalog_, run_of(*decode), scratch.subspan(used, needs.staging), batch);
-        used += needs.staging;
       } else if (std::holds_alternative<ZeroPart>(part.what)) {
         std::memset(here.data(), 0, here.size());
       }
     }
+    plan.reads.add_reads(scratch, batch);
     if (!batch.empty()) CKFS_TRY_VOID(source_.read(batch));
-    std::size_t decoded = 0;
-    for (const PlanPart& part : plan) {
+    RunDecoder decoder(plan.reads, scratch, kernels_);
+    for (const PlanPart& part : plan.parts) {
       const auto* decode = std::get_if<DecodePart>(&part.what);
       if (decode == nullptr) continue;
-      const std::span<std::byte> here = out.subspan(part.out.begin, part.out.size());
-      const ElementRun run = run_of(*decode);
-      const RunNeeds needs = run_needs(*catalog_, run);
-      const std::span<std::byte> staging = scratch.subspan(decoded, needs.staging);
-      if (is_whole(*decode, needs, here.size())) {
-        decode_run(*catalog_, run, staging, here, kernels_);
-      } else {
-        const std::span<std::byte> elements = scratch.subspan(used, needs.out);
-        decode_run(*catalog_, run, staging, elements, kernels_);
-        std::memcpy(here.data(), elements.data() + decode->skip, here.size());
-        used += (needs.out + 63) / 64 * 64;
+      auto decoded = decoder.decode(decode->run, decode->skip,
+                                    out.subspan(part.out.begin, part.out.size()));
+      if (!decoded) {
+        return decode_failure(*catalog_, source_, decode->run.storage, decoded.error());
       }
-      decoded += needs.staging;
     }
-    return {};
+    return files_of(batch);
   }
 
   Result<void> copy_literal(const FileLayout& file, const LiteralPart& part,
@@ -338,7 +306,7 @@ class Engine::Impl {
                              std::span<std::byte> out, bool sequential) {
     const TensorExpr& expr = file.definition->tensors[part.tensor].expr;
     const TileGeometry geometry = tile_geometry(expr, tile_bytes_);
-    const std::uint64_t width = static_cast<std::uint64_t>(bits(expr.dtype())) / 8;
+    const std::uint64_t width = bytes_of(expr.dtype(), 1);
     const std::uint64_t tile_size = static_cast<std::uint64_t>(geometry.elements) * width;
     for (std::uint64_t done = 0; done < out.size();) {
       const std::uint64_t at = part.begin + done;
@@ -388,56 +356,32 @@ class Engine::Impl {
     return Tile{std::move(buffer), size, std::move(*gathered)};
   }
 
-  std::vector<FileId> files_of(StorageId id) const {
-    std::vector<FileId> files;
-    const Storage& storage = catalog_->storage(id);
-    for (const Extent& extent : storage.extents) files.push_back(extent.file);
-    if (storage.encoding != nullptr) {
-      if (const auto* scale = std::get_if<BlockScale>(storage.encoding)) {
-        for (const FileId file : files_of(scale->scale)) files.push_back(file);
-      }
-    }
-    return files;
-  }
-
-  std::vector<FileId> files_of(const ReadPlan& plan) const {
-    std::vector<FileId> files;
-    for (const PlanPart& part : plan) {
-      if (const auto* copy = std::get_if<CopyPart>(&part.what)) {
-        files.push_back(copy->file);
-      } else if (const auto* decode = std::get_if<DecodePart>(&part.what)) {
-        for (const FileId file : files_of(decode->storage)) files.push_back(file);
-      }
-    }
-    return sorted_once(std::move(files));
-  }
-
   /// A chunk of a file, without waiting for memory. Literals are rendered into it; a chunk with
   /// gathered bytes is no chunk, for the tile is what gets computed ahead (compute_ahead).
   Result<Tile> compute_chunk(const FileLayout& file, std::uint64_t chunk) {
     const ByteRange range = chunk_range(file, chunk);
     const ReadPlan plan = plan_read(file, range);
-    for (const PlanPart& part : plan) {
+    for (const PlanPart& part : plan.parts) {
       if (std::holds_alternative<GatherPart>(part.what)) return no_chunk();
       const auto* literal = std::get_if<LiteralPart>(&part.what);
       if (literal != nullptr && file.literals[literal->literal].size > kChunkBytes)
         return no_chunk();
     }
     const std::size_t place = aligned_reply(range);
-    auto buffer = cached_->try_acquire(place + scratch_for(*catalog_, plan));
+    auto buffer = cached_->try_acquire(place + plan.scratch());
     if (!buffer) return no_chunk();
     const std::span<std::byte> out = buffer->span().first(range.size());
     std::optional<std::uint32_t> rendered;  // a literal may come in many pieces, one after another
     std::string text;
-    for (const PlanPart& part : plan) {
+    for (const PlanPart& part : plan.parts) {
       if (const auto* literal = std::get_if<LiteralPart>(&part.what)) {
         if (rendered != literal->literal) text = file.literals[literal->literal].render();
         rendered = literal->literal;
         std::memcpy(out.data() + part.out.begin, text.data() + literal->offset, part.out.size());
       }
     }
-    CKFS_TRY_VOID(carry_out_reads(plan, out, buffer->span().subspan(place)));
-    return Tile{std::move(*buffer), range.size(), files_of(plan)};
+    CKFS_TRY(std::vector<FileId> files, carry_out_reads(plan, out, buffer->span().subspan(place)));
+    return Tile{std::move(*buffer), range.size(), std::move(files)};
   }
 
   /// Not an error that anybody sees: it tells the asker to carry the plan out.
@@ -451,13 +395,13 @@ class Engine::Impl {
     const ByteRange range = chunk_range(file, chunk);
     const ReadPlan plan = plan_read(file, range);
     bool gathers = false;
-    for (const PlanPart& part : plan) {
+    for (const PlanPart& part : plan.parts) {
       const auto* gathered = std::get_if<GatherPart>(&part.what);
       if (gathered == nullptr) continue;
       gathers = true;
       const TensorExpr& expr = file.definition->tensors[gathered->tensor].expr;
       const TileGeometry geometry = tile_geometry(expr, tile_bytes_);
-      const std::uint64_t width = static_cast<std::uint64_t>(bits(expr.dtype())) / 8;
+      const std::uint64_t width = bytes_of(expr.dtype(), 1);
       const std::uint64_t tile_size = static_cast<std::uint64_t>(geometry.elements) * width;
       const std::uint64_t index = gathered->begin / tile_size;
       (void)cache_.get({file.inode, TileKey::Kind::Tile, gathered->tensor, index}, [&] {

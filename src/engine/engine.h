@@ -2,8 +2,8 @@
 //
 // A read is planned first (read_plan.h, a pure function) and then carried out:
 //   direct   target run = stored run, same bytes: straight from the source into the reply
-//   decode   target run = stored run, another dtype or encoding: read in pieces that stay in the
-//            CPU's cache, through a kernel, into the reply
+//   decode   target run = stored run, another dtype or encoding: read into scratch, all runs of a
+//            request at once, and from there through a kernel into the reply
 //   gather   strided (a transpose): computed in tiles that many requests share, kept in the
 //            TileCache until the readers have passed
 // Literal text is rendered once and kept in the same cache.

@@ -10,10 +10,12 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <numeric>
 #include <tuple>
 
-#include "engine/read_plan.h"
+#include "base/rounding.h"
 #include "engine/run_decoder.h"
+#include "engine/source_ranges.h"
 
 namespace ckfs {
 namespace {
@@ -26,19 +28,14 @@ constexpr std::int64_t kDensity = 4;
 /// Runs in one batch: bounds what a batch holds beside its staging.
 constexpr std::int64_t kMostRuns = 4096;
 
-constexpr std::size_t kAlignment = 64;
-
-std::size_t aligned(std::size_t size) {
-  return (size + kAlignment - 1) / kAlignment * kAlignment;
-}
-
 /// The most staging that `count` runs of `span` elements need.
-std::size_t staging_of(const Catalog& catalog, StorageId storage, const Program* program,
+std::size_t staging_of(const Catalog& catalog, StorageId id, const Program* program,
                        std::int64_t span, std::int64_t count) {
-  const RunNeeds needs = most_needs(catalog, storage, span, program);
-  const auto runs = static_cast<std::size_t>(count);
-  const std::size_t decoded = aligned(runs * needs.out);
-  return is_move(catalog.storage(storage), program) ? decoded : decoded + runs * needs.staging;
+  const Storage& storage = catalog.storage(id);
+  const DType result = result_dtype(storage.value_dtype(), program);
+  const std::size_t decoded = aligned(bytes_of(result, span * count));
+  if (is_move(storage, program)) return decoded;
+  return decoded + RunReads::most_staging(catalog, id, span, count);
 }
 
 /// The largest n in [1, most] with fits(n); 0 where even 1 does not fit. `fits` is monotone.
@@ -100,12 +97,13 @@ class GatherPlan::Splitter {
   }
 
   void split(BoxRuns runs, std::vector<Loop> loops) {
-    const std::int64_t stored_bits = bits(catalog_.storage(runs.source).dtype);
+    const Granule granule = catalog_.storage(runs.source).encoding->granule();
     std::int64_t wanted = 1;
     while (!loops.empty()) {
       const Loop loop = loops.back();
       const std::int64_t stride = std::abs(loop.source_stride);
-      const std::int64_t gap = (stride - runs.span) * stored_bits / 8;
+      const std::int64_t gap =
+          (stride - runs.span) / granule.elements * static_cast<std::int64_t>(granule.bytes);
       const std::int64_t span = runs.span + (loop.count - 1) * stride;
       if (gap > kSmallGap && wanted * loop.count < span / kDensity) break;
       const std::int64_t turns = largest(
@@ -113,10 +111,7 @@ class GatherPlan::Splitter {
       if (turns <= 1) break;
       loops.pop_back();
       if (turns < loop.count) {
-        // As many turns as fit become a run; what is left over is one shorter run.
-        const std::int64_t whole = loop.count / turns * turns;
-        add_part(runs, loops, loop, 0, whole, turns);
-        if (whole < loop.count) add_part(runs, loops, loop, whole, loop.count - whole, turns);
+        add_parts(runs, loops, loop, turns, granule.block());
         return;
       }
       add_inner(runs, loop);
@@ -125,13 +120,35 @@ class GatherPlan::Splitter {
     finish(std::move(runs), std::move(loops));
   }
 
-  /// Turns [first, first + count) of `loop`, the next inner one, in runs of `turns` or fewer.
+  /// Runs of as many turns of `loop` as fit; what is left over is one shorter run. Where the loop
+  /// comes to borders of granules, runs begin and end there, so that no granule is read twice.
+  void add_parts(const BoxRuns& runs, const std::vector<Loop>& outer, const Loop& loop,
+                 std::int64_t turns, std::int64_t block) {
+    std::int64_t head = 0;
+    const std::int64_t period = block / std::gcd(block, std::abs(loop.source_stride));
+    if (period > 1 && period <= turns && loop.source_stride > 0) {
+      const std::int64_t begin = runs.source_offset - runs.shift;
+      while (head < period && (begin + head * loop.source_stride) % block != 0) ++head;
+      if (head == period) {
+        head = 0;  // its turns all begin within granules
+      } else {
+        turns -= turns % period;
+      }
+    }
+    head = std::min(head, loop.count);
+    const std::int64_t whole = (loop.count - head) / turns * turns;
+    const std::int64_t tail = loop.count - head - whole;
+    if (head > 0) add_part(runs, outer, loop, 0, head, head);
+    if (whole > 0) add_part(runs, outer, loop, head, whole, turns);
+    if (tail > 0) add_part(runs, outer, loop, head + whole, tail, tail);
+  }
+
+  /// Turns [first, first + count) of `loop`, the next inner one, in runs of `turns`.
   void add_part(BoxRuns runs, std::vector<Loop> outer, const Loop& loop, std::int64_t first,
                 std::int64_t count, std::int64_t turns) {
-    turns = std::min(turns, count);
     runs.source_offset += first * loop.source_stride;
     runs.target_offset += first * loop.target_stride;
-    add_inner(runs, {turns, loop.target_stride, loop.source_stride});
+    if (turns > 1) add_inner(runs, {turns, loop.target_stride, loop.source_stride});
     outer.push_back({count / turns, loop.target_stride * turns, loop.source_stride * turns});
     finish(std::move(runs), std::move(outer));
   }
@@ -154,7 +171,7 @@ class GatherPlan::Splitter {
 };
 
 TileGeometry tile_geometry(const TensorExpr& expr, std::uint64_t tile_bytes) {
-  const std::int64_t width = bits(expr.dtype()) / 8;
+  const auto width = static_cast<std::int64_t>(bytes_of(expr.dtype(), 1));
   const std::int64_t most =
       std::max<std::int64_t>(1, static_cast<std::int64_t>(tile_bytes) / width);
   // The largest block of whole trailing dimensions, then as many of them as fit.
@@ -169,8 +186,8 @@ TileGeometry tile_geometry(const TensorExpr& expr, std::uint64_t tile_bytes) {
 GatherPlan GatherPlan::make(const Catalog& catalog, const TensorExpr& expr, std::int64_t begin,
                             std::int64_t end, std::size_t staging_bytes) {
   GatherPlan plan(catalog);
-  plan.width_ = static_cast<std::size_t>(bits(expr.dtype())) / 8;
-  const std::size_t most = staging_bytes / kAlignment * kAlignment;
+  plan.width_ = bytes_of(expr.dtype(), 1);
+  const std::size_t most = staging_bytes / kBufferAlignment * kBufferAlignment;
   Splitter splitter(catalog, most, plan.boxes_);
   for (const Box& box : expr.boxes(begin, end)) splitter.add(box, begin);
   std::ranges::sort(plan.boxes_, {}, [&](const BoxRuns& box) {
@@ -257,11 +274,8 @@ Result<std::vector<FileId>> GatherPlan::run(std::size_t batch, ByteSource& sourc
                                             std::span<std::byte> staging, std::span<std::byte> out,
                                             KernelSet kernels) const {
   CKFS_CHECK(batch < batches_.size() && staging.size() >= staging_);
-  struct Decode {
-    ElementRun run;
-    std::span<std::byte> raw, decoded;
-  };
-  std::vector<Decode> decodes;
+  std::vector<ElementRun> runs;  // to decode, to consecutive places of `staging` in each item
+  std::vector<std::size_t> decoded_at;
   std::vector<Place> places;
   std::vector<ReadRequest> reads;
   std::size_t used = 0;
@@ -273,7 +287,6 @@ Result<std::vector<FileId>> GatherPlan::run(std::size_t batch, ByteSource& sourc
     }
     const bool move = is_move(catalog_->storage(box.source), box.program.get());
     const std::size_t size = static_cast<std::size_t>(box.span) * width_;
-    used = aligned(used);
     std::size_t decoded = used;
     used += aligned(static_cast<std::size_t>(item.count) * size);
     for_each_run(item, [&](std::int64_t from, std::int64_t to, std::int64_t step) {
@@ -285,22 +298,30 @@ Result<std::vector<FileId>> GatherPlan::run(std::size_t batch, ByteSource& sourc
       } else {
         places.push_back({item.box, to, step, 1, decoded});
       }
-      const ElementRun run{box.source, from, box.span, box.program.get()};
-      const std::span<std::byte> here = staging.subspan(decoded, size);
-      decoded += size;
       if (move) {
-        add_reads(*catalog_, run, here, reads);
-        return;
+        const std::uint64_t begin = static_cast<std::uint64_t>(from) * width_;
+        for_each_extent(catalog_->storage(box.source), {begin, begin + size},
+                        [&](FileId file, std::uint64_t offset, ByteRange inside) {
+                          reads.push_back({file, offset,
+                                           staging.subspan(decoded + inside.begin, inside.size())});
+                        });
+      } else {
+        runs.push_back({box.source, from, box.span, box.program.get()});
+        decoded_at.push_back(decoded);
       }
-      const std::span<std::byte> raw = staging.subspan(used, run_needs(*catalog_, run).staging);
-      used += raw.size();
-      add_reads(*catalog_, run, raw, reads);
-      decodes.push_back({run, raw, here});
+      decoded += size;
     });
   }
+  const RunReads needed(*catalog_, runs);
+  const std::span<std::byte> raw = staging.subspan(used);
+  needed.add_reads(raw, reads);
   if (!reads.empty()) CKFS_TRY_VOID(source.read(reads));
-  for (const Decode& decode : decodes) {
-    decode_run(*catalog_, decode.run, decode.raw, decode.decoded, kernels);
+  RunDecoder decoder(needed, raw, kernels);
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const std::size_t size = static_cast<std::size_t>(runs[i].count) * width_;
+    if (auto done = decoder.decode(runs[i], 0, staging.subspan(decoded_at[i], size)); !done) {
+      return decode_failure(*catalog_, source, runs[i].storage, done.error());
+    }
   }
   for (const Place& place : places) {
     const BoxRuns& box = boxes_[place.box];
@@ -317,27 +338,26 @@ Result<std::vector<FileId>> GatherPlan::run(std::size_t batch, ByteSource& sourc
 }
 
 std::vector<FileRange> GatherPlan::ranges(std::size_t batch) const {
-  std::vector<FileRange> ranges;
+  std::vector<ElementRun> runs;
   for (const Item& item : items(batch)) {
     const BoxRuns& box = boxes_[item.box];
     if (box.source == Box::kConstant) continue;
     for_each_run(item, [&](std::int64_t from, std::int64_t, std::int64_t) {
-      add_ranges(*catalog_, {box.source, from, box.span, box.program.get()}, ranges);
+      runs.push_back({box.source, from, box.span, box.program.get()});
     });
   }
+  std::vector<FileRange> ranges;
+  RunReads(*catalog_, runs).add_ranges(ranges);
   return joined(std::move(ranges));
 }
 
 std::size_t least_staging(const Catalog& catalog) {
   std::size_t least = 0;
-  const auto add = [&](StorageId storage) {
-    least = std::max(least, most_needs(catalog, storage, 1, nullptr).staging);
-  };
-  for (const StoredTensor& tensor : catalog.tensors()) {
-    add(tensor.storage);
-    for (const StorageBox& box : tensor.boxes) add(box.storage);
+  for (StorageId id = 0; id < catalog.storages().size(); ++id) {
+    if (catalog.storage(id).numel == 0) continue;
+    least = std::max(least, RunReads::most_staging(catalog, id, 1, 1));
   }
-  return least + 2 * kAlignment;
+  return least + kBufferAlignment;  // and the element: no dtype has more than 16 bytes
 }
 
 Result<std::vector<FileId>> gather(const Catalog& catalog, ByteSource& source,

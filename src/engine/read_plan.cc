@@ -8,40 +8,34 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "base/units.h"
-#include "engine/run_decoder.h"
+#include "base/rounding.h"
+#include "engine/source_ranges.h"
 
 namespace ckfs {
 namespace {
 
-/// Ranges of a hint that are no farther apart than this become one.
-constexpr std::uint64_t kNearRanges = 4_KiB;
-
-std::uint64_t element_bytes(DType dtype) {
-  return static_cast<std::uint64_t>(bits(dtype)) / 8;
-}
+using Parts = std::vector<PlanPart>;
 
 /// Adds the parts for bytes `run` of the run of elements that starts at element `first` of a
 /// storage; `at` is where run.begin lies in the planned range.
 void plan_run(const Catalog& catalog, StorageId id, std::int64_t first, ByteRange run,
-              const Program* program, std::uint64_t at, ReadPlan& plan) {
+              const Program* program, std::uint64_t at, Parts& parts) {
   const Storage& storage = catalog.storage(id);
   if (is_move(storage, program)) {
     // Whole storages may have elements of 4 or 6 bits; they start at element 0, and bytes move.
-    const std::uint64_t base =
-        static_cast<std::uint64_t>(first) * static_cast<std::uint64_t>(bits(storage.dtype)) / 8;
-    for_each_extent(storage, {base + run.begin, base + run.end},
-                    [&](FileId file, std::uint64_t offset, std::uint64_t nbytes) {
-                      plan.push_back({{at, at + nbytes}, CopyPart{file, offset}});
-                      at += nbytes;
-                    });
+    const std::uint64_t base = bytes_of(storage.value_dtype(), first);
+    for_each_extent(
+        storage, {base + run.begin, base + run.end},
+        [&](FileId file, std::uint64_t offset, ByteRange inside) {
+          parts.push_back({{at + inside.begin, at + inside.end}, CopyPart{file, offset}});
+        });
     return;
   }
-  const std::uint64_t width = element_bytes(result_dtype(storage.value_dtype(), program));
+  const std::uint64_t width = bytes_of(result_dtype(storage.value_dtype(), program), 1);
   const auto low = static_cast<std::int64_t>(run.begin / width);
-  const auto high = static_cast<std::int64_t>((run.end + width - 1) / width);
-  plan.push_back(
-      {{at, at + run.size()}, DecodePart{id, first + low, high - low, run.begin % width, program}});
+  const auto high = static_cast<std::int64_t>(ceil_div(run.end, width));
+  parts.push_back({{at, at + run.size()},
+                   DecodePart{{id, first + low, high - low, program}, run.begin % width}});
 }
 
 /// A box is a run where its one loop moves both sides by one element.
@@ -54,14 +48,14 @@ bool is_run(const Box& box) {
 /// the tensor (a run may reach beyond them by a part of an element); `at` is where they begin in
 /// the plan.
 void plan_box(const Catalog& catalog, const Box& box, std::uint64_t width, ByteRange bytes,
-              std::uint64_t at, ReadPlan& plan) {
+              std::uint64_t at, Parts& parts) {
   if (!is_run(box)) {
     // All loops but the innermost are walked: it is a run, or the tensor would need tiles.
     const Loop outer = box.loops.front();
     Box inner = box;
     inner.loops.erase(inner.loops.begin());
     for (std::int64_t k = 0; k < outer.count; ++k) {
-      plan_box(catalog, inner, width, bytes, at, plan);
+      plan_box(catalog, inner, width, bytes, at, parts);
       inner.target_offset += outer.target_stride;
       inner.source_offset += outer.source_stride;
     }
@@ -72,89 +66,53 @@ void plan_box(const Catalog& catalog, const Box& box, std::uint64_t width, ByteR
   const ByteRange wanted = run.intersect(bytes);
   const std::uint64_t place = at + (wanted.begin - bytes.begin);
   if (box.is_constant()) {
-    plan.push_back({{place, place + wanted.size()}, ZeroPart{}});
+    parts.push_back({{place, place + wanted.size()}, ZeroPart{}});
   } else {
     plan_run(catalog, box.source, box.source_offset,
-             {wanted.begin - run.begin, wanted.end - run.begin}, box.program.get(), place, plan);
+             {wanted.begin - run.begin, wanted.end - run.begin}, box.program.get(), place, parts);
   }
 }
 
 void plan_tensor(const FileLayout& layout, std::uint32_t tensor, ByteRange bytes, std::uint64_t at,
-                 ReadPlan& plan) {
+                 Parts& parts) {
   const Catalog& catalog = *layout.definition->catalog;
   const TensorExpr& expr = layout.definition->tensors[tensor].expr;
+  if (needs_tiles(catalog, expr)) {
+    parts.push_back({{at, at + bytes.size()}, GatherPart{tensor, bytes.begin}});
+    return;
+  }
   if (const auto whole = expr.whole()) {
-    plan_run(catalog, whole->storage, 0, bytes, whole->program.get(), at, plan);
+    plan_run(catalog, whole->storage, 0, bytes, whole->program.get(), at, parts);
     return;
   }
-  if (needs_tiles(expr)) {
-    plan.push_back({{at, at + bytes.size()}, GatherPart{tensor, bytes.begin}});
-    return;
-  }
-  const std::uint64_t width = element_bytes(expr.dtype());
+  const std::uint64_t width = bytes_of(expr.dtype(), 1);
   const auto begin = static_cast<std::int64_t>(bytes.begin / width);
-  const auto end = static_cast<std::int64_t>((bytes.end + width - 1) / width);
-  const std::size_t first = plan.size();
-  for (const Box& box : expr.boxes(begin, end)) plan_box(catalog, box, width, bytes, at, plan);
-  std::sort(plan.begin() + static_cast<std::ptrdiff_t>(first), plan.end(),
+  const auto end = static_cast<std::int64_t>(ceil_div(bytes.end, width));
+  const std::size_t first = parts.size();
+  for (const Box& box : expr.boxes(begin, end)) plan_box(catalog, box, width, bytes, at, parts);
+  std::sort(parts.begin() + static_cast<std::ptrdiff_t>(first), parts.end(),
             [](const PlanPart& a, const PlanPart& b) { return a.out.begin < b.out.begin; });
 }
 
 }  // namespace
 
-DType result_dtype(DType value, const Program* program) {
-  if (program == nullptr) return value;
-  for (const Step& step : *program) value = step.dtype;
-  return value;
-}
-
-bool needs_tiles(const TensorExpr& expr) {
-  if (expr.whole()) return false;
-  const std::uint64_t width = element_bytes(expr.dtype());
-  for (const Box& box : expr.box_list()) {
-    if (box.loops.empty()) continue;
-    const Loop& inner = box.loops.back();
-    const bool moves_together =
-        inner.target_stride == 1 && (box.is_constant() || inner.source_stride == 1);
-    const std::uint64_t run =
-        moves_together ? static_cast<std::uint64_t>(inner.count) * width : width;
-    // A box of one run is read as it is, however short.
-    const bool single = moves_together && box.loops.size() == 1;
-    if (!single && run < kShortestRun) return true;
+bool needs_tiles(const Catalog& catalog, const TensorExpr& expr) {
+  if (const auto whole = expr.whole()) {
+    return catalog.storage(whole->storage).encoding->granule().stride > 1;
   }
-  return false;
+  const std::optional<std::int64_t> run = expr.shortest_run();
+  return run && bytes_of(expr.dtype(), *run) < kShortestRun;
 }
 
-std::vector<FileId> sorted_once(std::vector<FileId> files) {
-  std::ranges::sort(files);
-  const auto repeated = std::ranges::unique(files);
-  files.erase(repeated.begin(), repeated.end());
-  return files;
-}
-
-std::vector<FileId> files_of(std::span<const ReadRequest> batch) {
-  std::vector<FileId> files;
-  for (const ReadRequest& read : batch) {
-    if (files.empty() || files.back() != read.file) files.push_back(read.file);
-  }
-  return sorted_once(std::move(files));
-}
-
-std::vector<FileRange> joined(std::vector<FileRange> ranges) {
-  std::ranges::sort(ranges, {}, [](const FileRange& r) { return std::pair(r.file, r.offset); });
-  std::vector<FileRange> result;
-  for (const FileRange& range : ranges) {
-    if (!result.empty()) {
-      FileRange& last = result.back();
-      const std::uint64_t end = last.offset + last.size;
-      if (last.file == range.file && range.offset <= end + kNearRanges) {
-        last.size = std::max(end, range.offset + range.size) - last.offset;
-        continue;
-      }
+std::vector<FileRange> ranges_of(const ReadPlan& plan) {
+  std::vector<FileRange> ranges;
+  for (const PlanPart& part : plan.parts) {
+    if (const auto* copy = std::get_if<CopyPart>(&part.what)) {
+      ranges.push_back({copy->file, copy->offset, part.out.size()});
     }
-    result.push_back(range);
   }
-  return result;
+  plan.reads.add_ranges(ranges);
+  return joined(std::move(ranges));
 }
 
 ReadPlan plan_read(const FileLayout& layout, ByteRange range) {
@@ -172,19 +130,24 @@ ReadPlan plan_read(const FileLayout& layout, ByteRange range) {
     const ByteRange out{at, at + wanted.size()};
     switch (segment.kind) {
       case Segment::Kind::Literal:
-        plan.push_back({out, LiteralPart{segment.id, segment.source_offset + inside}});
+        plan.parts.push_back({out, LiteralPart{segment.id, segment.source_offset + inside}});
         break;
       case Segment::Kind::Tensor:
-        plan_tensor(layout, segment.id, {inside, inside + wanted.size()}, at, plan);
+        plan_tensor(layout, segment.id, {inside, inside + wanted.size()}, at, plan.parts);
         break;
       case Segment::Kind::File:
-        plan.push_back({out, CopyPart{segment.id, segment.source_offset + inside}});
+        plan.parts.push_back({out, CopyPart{segment.id, segment.source_offset + inside}});
         break;
       case Segment::Kind::Zero:
-        plan.push_back({out, ZeroPart{}});
+        plan.parts.push_back({out, ZeroPart{}});
         break;
     }
   }
+  std::vector<ElementRun> runs;
+  for (const PlanPart& part : plan.parts) {
+    if (const auto* decode = std::get_if<DecodePart>(&part.what)) runs.push_back(decode->run);
+  }
+  if (!runs.empty()) plan.reads = RunReads(*layout.definition->catalog, runs);
   return plan;
 }
 

@@ -6,146 +6,44 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstring>
 
-#include "base/error.h"
-#include "base/load_le.h"
+#include "base/rounding.h"
+#include "engine/source_ranges.h"
 #include "tensor/arithmetic.h"
 
 namespace ckfs {
 namespace {
 
-constexpr std::size_t kAlignment = 64;
+/// Elements that go through steps at once: they and their results stay in a CPU's nearest cache.
+constexpr std::int64_t kPiece = 2048;
+constexpr std::size_t kMostWidth = 16;  // bytes of the widest element
+constexpr std::size_t kMostFloat = 8;   // of the widest that takes steps
 
-std::size_t aligned(std::size_t size) {
-  return (size + kAlignment - 1) / kAlignment * kAlignment;
+/// `elements`, from border to border of what decodes at once; the storage ends wherever it does.
+ElementRange widened(ElementRange elements, std::int64_t unit, std::int64_t numel) {
+  const std::int64_t first = elements.first / unit * unit;
+  const std::int64_t end = std::min(numel, round_up(elements.end(), unit));
+  return {first, end - first};
 }
 
-std::size_t bytes_of(DType dtype, std::int64_t count) {
-  return static_cast<std::size_t>(count) * static_cast<std::size_t>(bits(dtype)) / 8;
+/// The most elements that widened() makes of `count`.
+std::int64_t most_widened(std::int64_t count, std::int64_t unit) {
+  return ((count + unit - 2) / unit + 1) * unit;
 }
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
-  return (a + b - 1) / b;
-}
-
-void add_storage_reads(const Storage& storage, std::int64_t first, std::int64_t count,
-                       std::span<std::byte> into, std::vector<ReadRequest>& batch) {
-  std::size_t done = 0;
-  const std::uint64_t begin = bytes_of(storage.dtype, first);
-  for_each_extent(storage, {begin, begin + bytes_of(storage.dtype, count)},
-                  [&](FileId file, std::uint64_t offset, std::uint64_t nbytes) {
-                    batch.push_back({file, offset, into.subspan(done, nbytes)});
-                    done += nbytes;
-                  });
-  CKFS_CHECK(done == bytes_of(storage.dtype, count));
-}
-
-/// Where in the scale's storage the scales of a run lie: the grid's rows [row_begin, row_end), and
-/// of those the columns [column_begin, column_end); all columns unless the run lies in one row.
-struct ScaleWindow {
-  std::int64_t grid_columns;
-  std::int64_t row_begin, row_end;
-  std::int64_t column_begin, column_end;
-
-  std::int64_t columns() const { return column_end - column_begin; }
-  std::int64_t count() const { return (row_end - row_begin) * columns(); }
-  std::int64_t first() const { return row_begin * grid_columns + column_begin; }
-};
-
-/// The grid's row for row `row` of the storage seen as [batch * rows, columns].
-std::int64_t grid_row(const BlockScale& scale, std::int64_t row) {
-  return row / scale.rows * ceil_div(scale.rows, scale.block_rows) +
-         row % scale.rows / scale.block_rows;
-}
-
-ScaleWindow scale_window(const BlockScale& scale, std::int64_t first, std::int64_t count) {
-  const std::int64_t last = first + count - 1;
-  ScaleWindow window{};
-  window.grid_columns = ceil_div(scale.columns, scale.block_columns);
-  window.row_begin = grid_row(scale, first / scale.columns);
-  window.row_end = grid_row(scale, last / scale.columns) + 1;
-  window.column_begin = 0;
-  window.column_end = window.grid_columns;
-  if (first / scale.columns == last / scale.columns) {
-    window.column_begin = first % scale.columns / scale.block_columns;
-    window.column_end = last % scale.columns / scale.block_columns + 1;
-  }
-  return window;
-}
-
-/// One row of scales as floats.
-void widen_scales(DType dtype, std::span<const std::byte> in, float* out, std::int64_t count,
-                  KernelSet kernels) {
-  const auto n = static_cast<std::size_t>(count);
-  if (dtype == DType::F32) {
-    std::memcpy(out, in.data(), n * sizeof(float));
-  } else if (dtype == DType::U8) {
-    // Raw e8m0 bytes: 2^(b - 127), of which 255 overflows to infinity (source/catalog.h).
-    for (std::size_t i = 0; i < n; ++i) {
-      out[i] = std::ldexp(1.0F, static_cast<int>(in[i]) - 127);
-    }
-  } else {
-    find_cast(dtype, DType::F32, kernels)(in.data(), reinterpret_cast<std::byte*>(out), n);
-  }
-}
-
-/// The three parts of a block-scaled run's staging.
-struct BlockStaging {
-  std::size_t weights, scales, row;  // sizes, aligned
-  std::size_t total() const { return weights + scales + row; }
-};
-
-BlockStaging block_staging(const Catalog& catalog, const Storage& storage, const BlockScale& scale,
-                           const ElementRun& run) {
-  const ScaleWindow window = scale_window(scale, run.first, run.count);
-  return {aligned(bytes_of(storage.dtype, run.count)),
-          aligned(bytes_of(catalog.storage(scale.scale).dtype, window.count())),
-          aligned(static_cast<std::size_t>(window.columns()) * sizeof(float))};
-}
-
-/// Decodes [offset, offset + count) of a block-scaled run to `to` (F32, F16 or BF16), row by row.
-void decode_blocks(const Catalog& catalog, const Storage& storage, const BlockScale& scale,
-                   const ElementRun& run, std::span<std::byte> staging, std::int64_t offset,
-                   std::int64_t count, DType to, std::byte* out, KernelSet kernels) {
-  const BlockStaging sizes = block_staging(catalog, storage, scale, run);
-  const ScaleWindow window = scale_window(scale, run.first, run.count);
-  const DType scale_dtype = catalog.storage(scale.scale).dtype;
-  const std::span<const std::byte> scales = staging.subspan(sizes.weights, sizes.scales);
-  // Staging is aligned to 64 bytes and ours: its third part is an array of floats.
-  auto* const row_scales = reinterpret_cast<float*>(staging.data() + sizes.weights + sizes.scales);
-  const ScaleBlocksKernel kernel = find_scale_blocks(storage.dtype, to, kernels);
-  CKFS_CHECK(kernel != nullptr);
-  const std::size_t width = bytes_of(to, 1);
-
-  std::int64_t loaded = -1;
-  for (std::int64_t done = 0; done < count;) {
-    const std::int64_t element = run.first + offset + done;
-    const std::int64_t row = grid_row(scale, element / scale.columns);
-    const std::int64_t column = element % scale.columns;
-    const std::int64_t piece = std::min(scale.columns - column, count - done);
-    if (row != loaded) {
-      const std::size_t at = bytes_of(scale_dtype, (row - window.row_begin) * window.columns());
-      widen_scales(scale_dtype, scales.subspan(at), row_scales, window.columns(), kernels);
-      loaded = row;
-    }
-    kernel(staging.data() + offset + done, row_scales,
-           static_cast<std::size_t>(column - window.column_begin * scale.block_columns),
-           static_cast<std::size_t>(scale.block_columns),
-           out + static_cast<std::size_t>(done) * width, static_cast<std::size_t>(piece));
-    done += piece;
-  }
+StorageId part_of(const Catalog& catalog, StorageId storage, std::uint32_t part) {
+  return part == 0 ? storage : catalog.storage(storage).companions()[part - 1];
 }
 
 /// Takes `count` values of dtype `value` at `in` through the steps. `in` may be `out` for a program
 /// without casts.
 void run_steps(DType value, std::span<const Step> steps, std::byte* in, std::byte* out,
                std::size_t count, KernelSet kernels) {
-  constexpr std::size_t kPiece = 2048;
-  alignas(kAlignment) std::array<std::array<std::byte, kPiece * 8>, 2> scratch;
-  for (std::size_t done = 0; done < count; done += kPiece) {
-    const std::size_t piece = std::min(kPiece, count - done);
+  constexpr std::size_t kAtOnce = kPiece;
+  alignas(kBufferAlignment) std::array<std::array<std::byte, kAtOnce * kMostFloat>, 2> scratch;
+  for (std::size_t done = 0; done < count; done += kAtOnce) {
+    const std::size_t piece = std::min(kAtOnce, count - done);
     std::byte* current = scratch[0].data();
     std::byte* other = scratch[1].data();
     DType dtype = value;
@@ -181,110 +79,209 @@ std::span<const Step> steps_of(const ElementRun& run) {
   return run.program == nullptr ? std::span<const Step>() : std::span<const Step>(*run.program);
 }
 
-const BlockScale* block_scale(const Storage& storage) {
-  return storage.encoding == nullptr ? nullptr : std::get_if<BlockScale>(storage.encoding);
-}
-
 }  // namespace
 
-RunNeeds run_needs(const Catalog& catalog, const ElementRun& run) {
-  const Storage& storage = catalog.storage(run.storage);
-  const DType result = result_dtype(storage.value_dtype(), run.program);
-  RunNeeds needs{aligned(bytes_of(storage.dtype, run.count)), bytes_of(result, run.count)};
-  if (const BlockScale* scale = block_scale(storage); scale != nullptr && run.count > 0) {
-    needs.staging = block_staging(catalog, storage, *scale, run).total();
-  }
-  return needs;
-}
-
-RunNeeds most_needs(const Catalog& catalog, StorageId storage_id, std::int64_t count,
-                    const Program* program) {
-  const Storage& storage = catalog.storage(storage_id);
-  RunNeeds needs = run_needs(catalog, {storage_id, 0, count, program});
-  if (const BlockScale* scale = block_scale(storage)) {
-    // A run that begins inside a row touches one row more than one that begins with it, and with
-    // it one row of the grid more, of which all columns are read.
-    const ScaleWindow aligned_window = scale_window(*scale, 0, count);
-    const std::int64_t rows = aligned_window.row_end - aligned_window.row_begin + 2;
-    const DType dtype = catalog.storage(scale->scale).dtype;
-    needs.staging = aligned(bytes_of(storage.dtype, count)) +
-                    aligned(bytes_of(dtype, rows * aligned_window.grid_columns)) +
-                    aligned(static_cast<std::size_t>(aligned_window.grid_columns) * sizeof(float));
-  }
-  return needs;
+DType result_dtype(DType value, const Program* program) {
+  return program == nullptr || program->empty() ? value : program->back().dtype;
 }
 
 bool is_move(const Storage& storage, const Program* program) {
-  return storage.encoding == nullptr && (program == nullptr || program->empty());
+  return storage.encoding->is_plain() && (program == nullptr || program->empty());
 }
 
-void add_reads(const Catalog& catalog, const ElementRun& run, std::span<std::byte> staging,
-               std::vector<ReadRequest>& batch) {
-  if (run.count == 0) return;
-  const Storage& storage = catalog.storage(run.storage);
-  add_storage_reads(storage, run.first, run.count, staging, batch);
-  if (const BlockScale* scale = block_scale(storage)) {
-    const ScaleWindow window = scale_window(*scale, run.first, run.count);
-    const BlockStaging sizes = block_staging(catalog, storage, *scale, run);
-    // Columns are a part of the row only where the window has one row, so it is always one run.
-    add_storage_reads(catalog.storage(scale->scale), window.first(), window.count(),
-                      staging.subspan(sizes.weights, sizes.scales), batch);
-  }
-}
-
-void add_ranges(const Catalog& catalog, const ElementRun& run, std::vector<FileRange>& ranges) {
-  const auto add = [&](const Storage& storage, std::int64_t first, std::int64_t count) {
-    const std::uint64_t begin = bytes_of(storage.dtype, first);
-    for_each_extent(storage, {begin, begin + bytes_of(storage.dtype, count)},
-                    [&](FileId file, std::uint64_t offset, std::uint64_t nbytes) {
-                      ranges.push_back({file, offset, nbytes});
-                    });
+RunReads::RunReads(const Catalog& catalog, std::span<const ElementRun> runs) : catalog_(&catalog) {
+  struct Need {
+    StorageId storage;
+    ByteRange range;
   };
-  const Storage& storage = catalog.storage(run.storage);
-  add(storage, run.first, run.count);
-  if (const BlockScale* scale = block_scale(storage); scale != nullptr && run.count > 0) {
-    const ScaleWindow window = scale_window(*scale, run.first, run.count);
-    add(catalog.storage(scale->scale), window.first(), window.count());
+  std::vector<Need> needs;
+  needs.reserve(runs.size() * 2);
+  std::vector<PartRange> parts;
+  std::size_t scratch = 0;
+  for (const ElementRun& run : runs) {
+    if (run.count == 0) continue;
+    const Storage& storage = catalog.storage(run.storage);
+    const ElementRange elements =
+        widened({run.first, run.count}, storage.encoding->granule().unit(), storage.numel);
+    parts.clear();
+    storage.encoding->add_needs(elements, parts);
+    for (const PartRange& part : parts) {
+      if (part.range.empty()) continue;
+      needs.push_back({part_of(catalog, run.storage, part.part), part.range});
+    }
+    scratch = std::max(scratch, storage.encoding->scratch(elements.count));
+  }
+  const auto in_order = [](const Need& a, const Need& b) {
+    return a.storage != b.storage ? a.storage < b.storage : a.range.begin < b.range.begin;
+  };
+  if (!std::ranges::is_sorted(needs, in_order)) std::ranges::sort(needs, in_order);
+  std::size_t used = 0;
+  for (const Need& need : needs) {
+    if (parts_.empty() || parts_.back().storage != need.storage) {
+      parts_.push_back({need.storage, windows_.size(), windows_.size()});
+    }
+    Part& part = parts_.back();
+    ByteRange range = need.range;
+    if (part.end > part.begin && range.begin <= windows_.back().range.end) {
+      ByteRange& last = windows_.back().range;
+      if (range.end <= last.end) continue;
+      used += range.end - last.end;
+      last.end = range.end;
+    } else {
+      windows_.push_back({range, used});
+      ++part.end;
+      used += range.size();
+    }
+  }
+  scratch_ = aligned(used);
+  staging_ = scratch_ + aligned(scratch);
+}
+
+std::size_t RunReads::most_staging(const Catalog& catalog, StorageId id, std::int64_t elements,
+                                   std::int64_t count) {
+  const Storage& storage = catalog.storage(id);
+  const Encoding& encoding = *storage.encoding;
+  const std::int64_t most = most_widened(elements, encoding.granule().unit());
+  std::uint64_t bytes = 0;
+  for (std::uint32_t part = 0; part <= encoding.companions(); ++part) {
+    const std::uint64_t all = catalog.storage(part_of(catalog, id, part)).nbytes();
+    const std::uint64_t one = std::min(all, encoding.most_bytes(part, most));
+    // Compared by division: the product of a hostile size may not be a number.
+    const auto runs = static_cast<std::uint64_t>(count);
+    bytes += one == 0 || runs > all / one ? all : one * runs;
+  }
+  return aligned(bytes) + aligned(encoding.scratch(most));
+}
+
+std::span<const PartBytes::Window> RunReads::windows(StorageId storage) const {
+  const auto part = std::ranges::lower_bound(parts_, storage, {}, &Part::storage);
+  if (part == parts_.end() || part->storage != storage) return {};
+  return std::span(windows_).subspan(part->begin, part->end - part->begin);
+}
+
+void RunReads::add_reads(std::span<std::byte> staging, std::vector<ReadRequest>& batch) const {
+  CKFS_CHECK(staging.size() >= staging_);
+  for (const Part& part : parts_) {
+    const Storage& storage = catalog_->storage(part.storage);
+    for (const PartBytes::Window& window : windows(part.storage)) {
+      for_each_extent(
+          storage, window.range, [&](FileId file, std::uint64_t offset, ByteRange inside) {
+            batch.push_back(
+                {file, offset, staging.subspan(window.at + inside.begin, inside.size())});
+          });
+    }
   }
 }
 
-void decode_run(const Catalog& catalog, const ElementRun& run, std::span<std::byte> staging,
-                std::span<std::byte> out, KernelSet kernels) {
-  if (run.count == 0) return;
-  const Storage& storage = catalog.storage(run.storage);
-  const std::span<const Step> steps = steps_of(run);
-  const auto count = static_cast<std::size_t>(run.count);
-  const bool one_cast = steps.size() == 1 && steps[0].kind == Step::Kind::Cast;
+void RunReads::add_ranges(std::vector<FileRange>& ranges) const {
+  for (const Part& part : parts_) {
+    const Storage& storage = catalog_->storage(part.storage);
+    for (const PartBytes::Window& window : windows(part.storage)) {
+      for_each_extent(storage, window.range,
+                      [&](FileId file, std::uint64_t offset, ByteRange inside) {
+                        ranges.push_back({file, offset, inside.size()});
+                      });
+    }
+  }
+}
 
-  if (const BlockScale* scale = block_scale(storage)) {
-    const bool fused =
-        steps.empty() ||
-        (one_cast && find_scale_blocks(storage.dtype, steps[0].dtype, kernels) != nullptr);
-    if (fused) {
-      decode_blocks(catalog, storage, *scale, run, staging, 0, run.count,
-                    steps.empty() ? DType::F32 : steps[0].dtype, out.data(), kernels);
-      return;
-    }
-    constexpr std::int64_t kPiece = 2048;
-    alignas(kAlignment) std::array<std::byte, kPiece * 4> values;
-    const std::size_t width = out.size() / count;
-    for (std::int64_t done = 0; done < run.count; done += kPiece) {
-      const std::int64_t piece = std::min(kPiece, run.count - done);
-      decode_blocks(catalog, storage, *scale, run, staging, done, piece, DType::F32, values.data(),
-                    kernels);
-      run_steps(DType::F32, steps, values.data(),
-                out.data() + static_cast<std::size_t>(done) * width,
-                static_cast<std::size_t>(piece), kernels);
-    }
-    return;
+Result<void> RunDecoder::decode(const ElementRun& run, std::uint64_t skip,
+                                std::span<std::byte> out) {
+  if (out.empty()) return {};
+  if (run.storage != storage_) {
+    const Storage& storage = reads_.catalog_->storage(run.storage);
+    storage_ = run.storage;
+    encoding_ = storage.encoding;
+    numel_ = storage.numel;
+    parts_.assign(1, reads_.windows(run.storage));
+    for (const StorageId part : storage.companions()) parts_.push_back(reads_.windows(part));
   }
-  if (steps.empty()) {
-    std::memcpy(out.data(), staging.data(), out.size());
-  } else if (one_cast && steps[0].dtype != storage.dtype) {
-    find_cast(storage.dtype, steps[0].dtype, kernels)(staging.data(), out.data(), count);
-  } else {
-    run_steps(storage.dtype, steps, staging.data(), out.data(), count, kernels);
+  const std::size_t width = bytes_of(result_dtype(encoding_->dtype(), run.program), 1);
+  CKFS_CHECK(width > 0);  // F4 and F6 are moved, not decoded
+  // Elements that the request cuts are decoded apart, the others straight to their places.
+  ElementRun rest{run.storage, run.first + static_cast<std::int64_t>(skip / width), 0, run.program};
+  const auto cut = [&](std::size_t from, std::size_t size) -> Result<void> {
+    alignas(kBufferAlignment) std::array<std::byte, kMostWidth> element;
+    CKFS_TRY_VOID(
+        whole({run.storage, rest.first, 1, run.program}, std::span(element).first(width)));
+    std::memcpy(out.data(), element.data() + from, size);
+    out = out.subspan(size);
+    ++rest.first;
+    return {};
+  };
+  if (skip % width != 0) {
+    CKFS_TRY_VOID(cut(skip % width, std::min(out.size(), width - skip % width)));
   }
+  rest.count = static_cast<std::int64_t>(out.size() / width);
+  const std::size_t size = static_cast<std::size_t>(rest.count) * width;
+  if (size > 0) CKFS_TRY_VOID(whole(rest, out.first(size)));
+  rest.first += rest.count;
+  out = out.subspan(size);
+  return out.empty() ? Result<void>() : cut(0, out.size());
+}
+
+/// All of the run, through its steps.
+Result<void> RunDecoder::whole(const ElementRun& run, std::span<std::byte> out) {
+  const std::span<const Step> steps = steps_of(run);
+  const DType value = encoding_->dtype();
+  if (steps.empty()) return values({run.first, run.count}, value, out);
+  const bool one_cast = steps.size() == 1 && steps[0].kind == Step::Kind::Cast;
+  if (one_cast && encoding_->decodes_to(steps[0].dtype)) {
+    return values({run.first, run.count}, steps[0].dtype, out);
+  }
+  alignas(kBufferAlignment) std::array<std::byte, kPiece * kMostFloat> buffer;
+  const std::size_t width = out.size() / static_cast<std::size_t>(run.count);
+  for (std::int64_t done = 0; done < run.count;) {
+    // Up to a border of granules, where one is near enough: none is then decoded twice.
+    const std::int64_t unit = encoding_->granule().unit();
+    const std::int64_t at = run.first + done;
+    const std::int64_t border = (at + kPiece) / unit * unit;
+    const std::int64_t piece =
+        std::min(run.count - done, border > at ? std::min(kPiece, border - at) : kPiece);
+    const std::span<std::byte> decoded = std::span(buffer).first(bytes_of(value, piece));
+    CKFS_TRY_VOID(values({at, piece}, value, decoded));
+    run_steps(value, steps, decoded.data(), out.data() + static_cast<std::size_t>(done) * width,
+              static_cast<std::size_t>(piece), kernels_);
+    done += piece;
+  }
+  return {};
+}
+
+/// Any elements: those of granules that the run cuts are decoded with the rest of their granule.
+Result<void> RunDecoder::values(ElementRange elements, DType to, std::span<std::byte> out) {
+  const std::int64_t unit = encoding_->granule().unit();
+  if (unit == 1 || widened(elements, unit, numel_).count == elements.count) {
+    return units(elements, to, out);
+  }
+  const auto cut = [&](std::int64_t count) -> Result<void> {
+    alignas(kBufferAlignment) std::array<std::byte, kMaxUnit * kMostWidth> buffer;
+    const ElementRange whole = widened({elements.first, count}, unit, numel_);
+    const std::span<std::byte> decoded = std::span(buffer).first(bytes_of(to, whole.count));
+    CKFS_TRY_VOID(units(whole, to, decoded));
+    const std::size_t size = bytes_of(to, count);
+    std::memcpy(out.data(), decoded.data() + bytes_of(to, elements.first - whole.first), size);
+    out = out.subspan(size);
+    elements = {elements.first + count, elements.count - count};
+    return {};
+  };
+  if (elements.first % unit != 0) {
+    CKFS_TRY_VOID(cut(std::min(elements.count, unit - elements.first % unit)));
+  }
+  const std::int64_t middle =
+      elements.end() == numel_ ? elements.count : elements.count / unit * unit;
+  if (middle > 0) {
+    const std::size_t size = bytes_of(to, middle);
+    CKFS_TRY_VOID(units({elements.first, middle}, to, out.first(size)));
+    out = out.subspan(size);
+    elements = {elements.first + middle, elements.count - middle};
+  }
+  return elements.count == 0 ? Result<void>() : cut(elements.count);
+}
+
+Result<void> RunDecoder::units(ElementRange elements, DType to, std::span<std::byte> out) {
+  return encoding_->decode(
+      elements, PartBytes(staging_, parts_),
+      {to, out, staging_.subspan(reads_.scratch_, reads_.staging_ - reads_.scratch_), kernels_});
 }
 
 }  // namespace ckfs

@@ -1,12 +1,14 @@
-// A run: consecutive elements of one storage, decoded and taken through the steps of a program.
-// The unit of all computing: a decoded part of a plan is one run, a gathered tile is many.
+// Runs: consecutive elements of one storage, decoded and taken through the steps of a program. The
+// unit of all computing: a decoded part of a plan is one run, a batch of a gather is many.
 //
-// The work is split so that the caller can read for many runs in one batch:
-//   const RunNeeds needs = run_needs(catalog, run);
-//   add_reads(catalog, run, staging, batch);      // staging: needs.staging bytes
+// What several runs need is collected first, so that bytes that they share (granules at borders,
+// rows of scales, look-up tables) are read once, and all is read in one batch:
+//
+//   const RunReads needed(catalog, runs);
+//   needed.add_reads(staging, batch);             // needed.staging() bytes
 //   source.read(batch);
-//   decode_run(catalog, run, staging, out, kernels);
-// Pure functions of their arguments; safe from any thread.
+//   RunDecoder decoder(needed, staging, kernels);
+//   decoder.decode(run, 0, out);                  // for each run
 #pragma once
 
 #include <cstdint>
@@ -15,7 +17,7 @@
 
 #include "base/byte_source.h"
 #include "catalog/catalog.h"
-#include "engine/read_plan.h"
+#include "expr/tensor_expr.h"
 #include "tensor/kernel.h"
 
 namespace ckfs {
@@ -26,33 +28,79 @@ struct ElementRun {
   std::int64_t first = 0;
   std::int64_t count = 0;
   const Program* program = nullptr;  // nullptr: no step
+
+  bool operator==(const ElementRun&) const = default;
 };
 
-/// What a run needs in bytes.
-struct RunNeeds {
-  std::size_t staging = 0;  // stored elements, companions, and room to convert them
-  std::size_t out = 0;      // count elements of the result's dtype
-};
-
-RunNeeds run_needs(const Catalog& catalog, const ElementRun& run);
-
-/// The most that any run of `count` elements of that storage can need, wherever it begins.
-RunNeeds most_needs(const Catalog& catalog, StorageId storage, std::int64_t count,
-                    const Program* program);
+/// The dtype after the steps of `program` on a value of dtype `value`.
+DType result_dtype(DType value, const Program* program);
 
 /// Whether decoding changes nothing: plain elements and no step.
 bool is_move(const Storage& storage, const Program* program);
 
-/// Adds the reads that fill `staging`: the stored elements, and the part of each companion that
-/// belongs to them. Requires: staging.size() >= run_needs().staging.
-void add_reads(const Catalog& catalog, const ElementRun& run, std::span<std::byte> staging,
-               std::vector<ReadRequest>& batch);
+/// The bytes that some runs need, each once, and their places in a staging buffer. Immutable;
+/// refers to the catalog.
+class RunReads {
+ public:
+  RunReads() = default;
+  /// Runs may be of any storages, in any order; those without elements need nothing.
+  RunReads(const Catalog& catalog, std::span<const ElementRun> runs);
 
-/// Adds the source bytes that add_reads() would read.
-void add_ranges(const Catalog& catalog, const ElementRun& run, std::vector<FileRange>& ranges);
+  /// An upper bound of staging() for `count` runs of `elements` elements of a storage, wherever
+  /// they begin. Monotone in both.
+  static std::size_t most_staging(const Catalog& catalog, StorageId storage, std::int64_t elements,
+                                  std::int64_t count);
 
-/// Decodes what add_reads() asked for. Requires: out.size() == run_needs().out.
-void decode_run(const Catalog& catalog, const ElementRun& run, std::span<std::byte> staging,
-                std::span<std::byte> out, KernelSet kernels);
+  /// Bytes for what is read, and for the scratch of one decode() at a time. A multiple of
+  /// kBufferAlignment.
+  std::size_t staging() const { return staging_; }
+
+  /// Adds the reads that fill `staging`. Requires: staging.size() >= staging().
+  void add_reads(std::span<std::byte> staging, std::vector<ReadRequest>& batch) const;
+
+  /// Adds the source bytes that add_reads() would read.
+  void add_ranges(std::vector<FileRange>& ranges) const;
+
+ private:
+  friend class RunDecoder;
+  /// The windows of one storage, in windows_.
+  struct Part {
+    StorageId storage = 0;
+    std::size_t begin = 0, end = 0;
+  };
+  std::span<const PartBytes::Window> windows(StorageId storage) const;
+
+  const Catalog* catalog_ = nullptr;
+  std::vector<PartBytes::Window> windows_;
+  std::vector<Part> parts_;  // by storage
+  std::size_t scratch_ = 0;  // where in the staging it begins
+  std::size_t staging_ = 0;
+};
+
+/// Decodes runs whose bytes have been read. Not for concurrent use: it has one scratch.
+class RunDecoder {
+ public:
+  /// Requires: `staging` holds what the reads of `reads` gave; both outlive the decoder.
+  RunDecoder(const RunReads& reads, std::span<std::byte> staging, KernelSet kernels)
+      : reads_(reads), staging_(staging), kernels_(kernels) {}
+
+  /// Bytes [skip, skip + out.size()) of the run's result. Requires: the run is one of those of
+  /// `reads`, or a part of one. Errors: Corrupt (a companion that contradicts itself).
+  Result<void> decode(const ElementRun& run, std::uint64_t skip, std::span<std::byte> out);
+
+ private:
+  Result<void> whole(const ElementRun& run, std::span<std::byte> out);
+  Result<void> values(ElementRange elements, DType to, std::span<std::byte> out);
+  Result<void> units(ElementRange elements, DType to, std::span<std::byte> out);
+
+  const RunReads& reads_;
+  const std::span<std::byte> staging_;
+  const KernelSet kernels_;
+  // Of the run at hand.
+  StorageId storage_ = ~StorageId{0};
+  const Encoding* encoding_ = nullptr;
+  std::int64_t numel_ = 0;
+  std::vector<std::span<const PartBytes::Window>> parts_;
+};
 
 }  // namespace ckfs

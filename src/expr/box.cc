@@ -13,17 +13,10 @@
 #include <utility>
 
 #include "base/checked.h"
+#include "base/rounding.h"
 
 namespace ckfs {
 namespace {
-
-std::int64_t floor_div(std::int64_t a, std::int64_t b) {
-  return a / b - (a % b < 0 ? 1 : 0);
-}
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
-  return -floor_div(-a, b);
-}
 
 // The box in which the outermost `level` loops stand still.
 struct ClipFrame {

@@ -15,10 +15,6 @@ constexpr std::int64_t kMaxNumel = std::int64_t{1} << 59;
 
 }  // namespace
 
-std::string shape_text(std::span<const std::int64_t> shape) {
-  return fmt::format("[{}]", fmt::join(shape, ", "));
-}
-
 std::vector<std::int64_t> row_major_strides(std::span<const std::int64_t> shape) {
   std::vector<std::int64_t> strides(shape.size(), 1);
   for (std::size_t d = shape.size(); d > 1; --d) strides[d - 2] = strides[d - 1] * shape[d - 1];

@@ -3,16 +3,13 @@
 
 #include <cstdint>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "base/error.h"
 #include "tensor/dtype.h"
+#include "tensor/shape.h"
 
 namespace ckfs {
-
-/// "[2, 3]".
-std::string shape_text(std::span<const std::int64_t> shape);
 
 /// Elements that one step along each dimension moves. Requires: no extent is zero, and the product
 /// is an int64.

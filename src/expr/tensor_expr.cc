@@ -60,11 +60,17 @@ bool keeps_zero(const Step& step) {
 std::shared_ptr<const TensorExpr::BoxList> TensorExpr::make_list(std::vector<Box> boxes) {
   auto list = std::make_shared<BoxList>();
   list->boxes = std::move(boxes);
-  list->reach.reserve(list->boxes.size());
-  std::int64_t reach = -1;
+  list->reach = ReachIndex(list->boxes.size(), [&](std::size_t i) {
+    return list->boxes[i].target_offset + target_span(list->boxes[i].loops);
+  });
   for (const Box& box : list->boxes) {
-    reach = std::max(reach, box.target_offset + target_span(box.loops));
-    list->reach.push_back(reach);
+    if (box.loops.empty()) continue;
+    const Loop& inner = box.loops.back();
+    const bool together =
+        inner.target_stride == 1 && (box.is_constant() || inner.source_stride == 1);
+    if (together && box.loops.size() == 1) continue;
+    const std::int64_t run = together ? inner.count : 1;
+    list->shortest_run = std::min(run, list->shortest_run.value_or(run));
   }
   return list;
 }
@@ -142,16 +148,28 @@ std::vector<Box> TensorExpr::boxes(std::int64_t begin, std::int64_t end) const {
   };
   if (whole()) {
     for (const Box& box : boxes()) add(box);
-    return pieces;
-  }
-  const BoxList& list = *body_->list;
-  // No box before the first whose reach is `begin` has an index in the range.
-  const auto first = std::ranges::lower_bound(list.reach, begin) - list.reach.begin();
-  for (auto i = static_cast<std::size_t>(first); i < list.boxes.size(); ++i) {
-    if (list.boxes[i].target_offset >= end) break;
-    add(list.boxes[i]);
+  } else {
+    for_each_box(begin, end, add);
   }
   return pieces;
+}
+
+std::size_t TensorExpr::visits(std::int64_t begin, std::int64_t end) const {
+  return whole() ? 1 : for_each_box(begin, end, [](const Box& /*box*/) {});
+}
+
+/// Calls use() for the boxes that may have indices in the range, and gives what it looked at.
+template <typename Use>
+std::size_t TensorExpr::for_each_box(std::int64_t begin, std::int64_t end, Use use) const {
+  const BoxList& list = *body_->list;
+  const auto behind = std::ranges::lower_bound(list.boxes, end, {}, &Box::target_offset);
+  return list.reach.for_each(begin, static_cast<std::size_t>(behind - list.boxes.begin()),
+                             [&](std::size_t i) { use(list.boxes[i]); });
+}
+
+std::optional<std::int64_t> TensorExpr::shortest_run() const {
+  if (whole()) return std::nullopt;
+  return body_->list->shortest_run;
 }
 
 std::optional<TensorExpr::Whole> TensorExpr::whole() const {

@@ -18,6 +18,7 @@
 
 #include "base/error.h"
 #include "catalog/catalog.h"
+#include "expr/reach_index.h"
 #include "tensor/dtype.h"
 
 namespace ckfs {
@@ -90,8 +91,15 @@ class TensorExpr {
   std::span<const Box> box_list() const;
 
   /// What the boxes say of the target indices in [begin, end): the clip() of each that has any.
-  /// Costs as much as there is to give, also where the expression has 100,000 boxes.
+  /// Costs as much as there are boxes whose spans meet the range, however many others there are.
   std::vector<Box> boxes(std::int64_t begin, std::int64_t end) const;
+  /// How many boxes, and nodes of the index over them, boxes(begin, end) looks at.
+  std::size_t visits(std::int64_t begin, std::int64_t end) const;
+
+  /// The fewest elements that a box moves from consecutive places to consecutive places, over the
+  /// boxes that have more than one such run; nullopt: none has (so for a whole storage). Costs
+  /// nothing.
+  std::optional<std::int64_t> shortest_run() const;
 
   /// Where the tensor is one whole storage in row-major order: which, and the steps (nullptr:
   /// none).
@@ -132,8 +140,9 @@ class TensorExpr {
   /// What the common case, a whole storage under its catalog shape with at most one cast, can do
   /// without; a checkpoint may have 92,000 of those in each of four views.
   struct BoxList {
-    std::vector<Box> boxes;           // by target_offset
-    std::vector<std::int64_t> reach;  // the largest target index of boxes[0] to boxes[i]
+    std::vector<Box> boxes;  // by target_offset
+    ReachIndex reach;        // of the boxes' target indices
+    std::optional<std::int64_t> shortest_run;
   };
   struct Body {
     std::vector<std::int64_t> shape;
@@ -143,6 +152,8 @@ class TensorExpr {
   static constexpr std::uint8_t kNoCast = 0xff;
 
   TensorExpr() = default;
+  template <typename Use>
+  std::size_t for_each_box(std::int64_t begin, std::int64_t end, Use use) const;
   static std::shared_ptr<const BoxList> make_list(std::vector<Box> boxes);
   static TensorExpr make(DType dtype, std::vector<std::int64_t> shape, std::vector<Box> boxes);
   Result<void> check_dim(std::int64_t dim) const;

@@ -51,6 +51,12 @@ std::optional<DType> parse_dtype(std::string_view name);
 /// unchanged: without a scale their meaning is not known.)
 bool is_castable_float(DType dtype);
 
+/// Bytes of `count` elements, or the offset of element `count`, where that is known to fit: whole
+/// bytes; F4 and F6 in pairs and fours. Numbers from files go through nbytes().
+inline std::uint64_t bytes_of(DType dtype, std::int64_t count) {
+  return static_cast<std::uint64_t>(count) * static_cast<std::uint64_t>(bits(dtype)) / 8;
+}
+
 /// Bytes of `numel` elements; nullopt when that overflows or does not end on a whole byte.
 std::optional<std::uint64_t> nbytes(DType dtype, std::int64_t numel);
 

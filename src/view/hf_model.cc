@@ -38,8 +38,9 @@ std::string_view torch_name(DType dtype) {
   }
 }
 
+/// Whether the tensor's values are computed from codes, not stored as they are.
 bool is_decoded(const Catalog& catalog, TensorId id) {
-  return catalog.storage(catalog.tensor(id)).encoding != nullptr;
+  return !catalog.storage(catalog.tensor(id)).encoding->is_plain();
 }
 
 bool is_integer(DType dtype) {
@@ -278,7 +279,7 @@ Result<std::shared_ptr<const Definition>> define_hf_model(std::shared_ptr<const 
     }
     Result<TensorExpr> expr = TensorExpr::stored(*catalog, id).cast(to);
     if (!expr) return Failure(expr.error().within(fmt::format("{}: \"{}\"", row.name, tensor)));
-    definition->tensors.push_back({tensor, std::move(*expr), exactness_of(decoded, from, to)});
+    definition->tensors.push_back({tensor, std::move(*expr), exactness_of(*catalog, id, to)});
   }
   if (definition->container == Container::TorchZip) {
     share_bytes(*catalog, ids, definition->tensors);

@@ -50,9 +50,9 @@ struct ViewTensor {
   std::uint32_t same_as = kOwnBytes;
 };
 
-/// How a tensor of one dtype (decoded where encoded) enters a view of another: the rule behind
-/// ViewTensor::exactness, and behind the table in docs/FORMATS.md.
-Exactness exactness_of(bool decoded, DType from, DType to);
+/// How a stored tensor, as it is decoded and cast to `to`, stands to its source: the least exact of
+/// what its encodings say of the storages it lies in.
+Exactness exactness_of(const Catalog& catalog, TensorId tensor, DType to);
 
 /// A file of tensors in some container.
 struct TensorFile {

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "base/units.h"
+#include "encoding/block_scale_encoding.h"
 #include "engine/gather.h"
 #include "engine/read_plan.h"
 #include "support/memory_source.h"
@@ -151,7 +152,7 @@ TEST(ReadPlan, CoversTheRangeExactlyOnceInOrder) {
     const std::uint64_t begin = pieces() % random.file->size;
     const std::uint64_t end = begin + pieces() % (random.file->size - begin + 1);
     std::uint64_t at = 0;
-    for (const PlanPart& part : plan_read(*random.file, {begin, end})) {
+    for (const PlanPart& part : plan_read(*random.file, {begin, end}).parts) {
       ASSERT_EQ(part.out.begin, at) << random.text;
       ASSERT_FALSE(part.out.empty());
       at = part.out.end;
@@ -182,7 +183,11 @@ class Fp8Matrix {
         builder.add_storage(DType::F8E4M3, rows * columns, std::span(&weight_extent, 1));
     const StorageId scale =
         builder.add_storage(DType::F32, grid[0] * grid[1], std::span(&scale_extent, 1));
-    builder.set_encoding(weight, BlockScale{scale, rows, columns, 128, 128});
+    builder.set_encoding(
+        weight,
+        block_scale_encoding(
+            {.rows = rows, .columns = columns, .block_rows = 128, .block_columns = 128}),
+        std::span(&scale, 1), rows * columns);
     const std::int64_t shape[] = {rows, columns};
     builder.add_tensor("w", shape, weight);
     builder.add_tensor("w_scale_inv", grid, scale);

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 #include <random>
 
+#include "encoding/block_scale_encoding.h"
 #include "support/memory_source.h"
 #include "tensor/kernel.h"
 
@@ -86,7 +87,12 @@ TEST(NaiveView, DecodesBlocksAsThePlainKernels) {
   std::mt19937_64 random(11);
   for (const DType dtype : {DType::F8E4M3, DType::F8E5M2, DType::F8E4M3FNUZ, DType::F8E5M2FNUZ}) {
     // 3 matrices of 5 x 7 in blocks of 2 x 3.
-    BlockScale encoding{.rows = 5, .columns = 7, .block_rows = 2, .block_columns = 3};
+    const BlockScale encoding{.codes = dtype,
+                              .scale = DType::F32,
+                              .rows = 5,
+                              .columns = 7,
+                              .block_rows = 2,
+                              .block_columns = 3};
     std::vector<std::byte> weight(3 * 5 * 7);
     std::vector<std::uint32_t> scales(3 * 3 * 3);
     for (std::byte& code : weight) code = static_cast<std::byte>(random());
@@ -99,9 +105,9 @@ TEST(NaiveView, DecodesBlocksAsThePlainKernels) {
     CatalogBuilder builder("test");
     const Extent weight_extent{source.add("w", weight), 0, weight.size()};
     const Extent scale_extent{source.add("s", scale_bytes), 0, scale_bytes.size()};
-    encoding.scale = builder.add_storage(DType::F32, 27, std::span(&scale_extent, 1));
+    const StorageId scale = builder.add_storage(DType::F32, 27, std::span(&scale_extent, 1));
     const StorageId storage = builder.add_storage(dtype, 105, std::span(&weight_extent, 1));
-    builder.set_encoding(storage, encoding);
+    builder.set_encoding(storage, block_scale_encoding(encoding), std::span(&scale, 1), 105);
     const auto catalog = std::move(builder).build();
 
     std::vector<std::byte> expected(weight.size() * 4);

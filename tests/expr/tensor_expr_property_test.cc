@@ -121,7 +121,7 @@ TEST(RandomExpr, ReachesAllKindsOfBoxes) {
         continue;
       }
       const Storage& storage = checkpoint.catalog->storage(box.source);
-      if (storage.encoding != nullptr) seen.insert("encoded");
+      if (!storage.encoding->is_plain()) seen.insert("encoded");
       if (storage.extents.size() > 1) seen.insert("several extents");
       if (box.program && box.program->size() > 1) seen.insert("several steps");
       if (box.loops.size() > 3) seen.insert("four loops");

@@ -8,6 +8,8 @@
 #include <cstring>
 #include <gtest/gtest.h>
 
+#include "encoding/block_scale_encoding.h"
+
 namespace ckfs {
 namespace {
 
@@ -170,14 +172,18 @@ float scale_value(DType dtype, std::uint64_t code) {
   }
 }
 
-Result<std::vector<Element>> stored_elements(const Storage& storage, ByteSource& source) {
+Result<std::vector<std::byte>> stored_bytes(const Storage& storage, ByteSource& source) {
   std::vector<std::byte> bytes;
   for (const Extent& extent : storage.extents) {
     std::vector<std::byte> part(extent.nbytes);
     if (!part.empty()) CKFS_TRY_VOID(source.read_at(extent.file, extent.offset, part));
     bytes.insert(bytes.end(), part.begin(), part.end());
   }
-  const std::size_t size = element_bytes(storage.dtype);
+  return bytes;
+}
+
+std::vector<Element> elements_in(const std::vector<std::byte>& bytes, DType dtype) {
+  const std::size_t size = element_bytes(dtype);
   std::vector<Element> elements(bytes.size() / size);
   for (std::size_t i = 0; i < elements.size(); ++i) {
     std::memcpy(&elements[i].low, &bytes[i * size], std::min<std::size_t>(size, 8));
@@ -186,17 +192,48 @@ Result<std::vector<Element>> stored_elements(const Storage& storage, ByteSource&
   return elements;
 }
 
+Result<std::vector<Element>> stored_elements(const Storage& storage, ByteSource& source) {
+  CKFS_TRY(const std::vector<std::byte> bytes, stored_bytes(storage, source));
+  return elements_in(bytes, storage.dtype);
+}
+
+// By the encoding's own plain code, all at once, from all bytes of its parts: so that what is
+// checked is what it says of parts of them.
+Result<std::vector<Element>> decoded_elements(const Catalog& catalog, const Storage& storage,
+                                              ByteSource& source) {
+  if (storage.numel == 0) return std::vector<Element>();
+  std::vector<const Storage*> parts{&storage};
+  for (const StorageId companion : storage.companions()) {
+    parts.push_back(&catalog.storage(companion));
+  }
+  std::vector<std::byte> bytes;
+  std::vector<PartBytes::Window> windows;
+  for (const Storage* part : parts) {
+    CKFS_TRY(const std::vector<std::byte> all, stored_bytes(*part, source));
+    windows.push_back({{0, all.size()}, bytes.size()});
+    bytes.insert(bytes.end(), all.begin(), all.end());
+  }
+  std::vector<std::span<const PartBytes::Window>> views;
+  for (const PartBytes::Window& window : windows) views.emplace_back(&window, 1);
+  const DType dtype = storage.value_dtype();
+  std::vector<std::byte> values(static_cast<std::size_t>(storage.numel) * element_bytes(dtype));
+  std::vector<std::byte> scratch(storage.encoding->scratch(storage.numel));
+  CKFS_TRY_VOID(storage.encoding->decode({0, storage.numel}, PartBytes(bytes, views),
+                                         {dtype, values, scratch, KernelSet::Reference}));
+  return elements_in(values, dtype);
+}
+
 }  // namespace
 
 Result<std::vector<Element>> naive_storage(const Catalog& catalog, ByteSource& source,
                                            StorageId id) {
   const Storage& storage = catalog.storage(id);
+  if (storage.encoding->is_plain()) return stored_elements(storage, source);
+  const BlockScale* const found = find_block_scale(*storage.encoding);
+  if (found == nullptr) return decoded_elements(catalog, storage, source);
+  const BlockScale& encoding = *found;
   CKFS_TRY(std::vector<Element> elements, stored_elements(storage, source));
-  if (storage.encoding == nullptr || std::holds_alternative<std::monostate>(*storage.encoding)) {
-    return elements;
-  }
-  const auto& encoding = std::get<BlockScale>(*storage.encoding);
-  const Storage& scale_storage = catalog.storage(encoding.scale);
+  const Storage& scale_storage = catalog.storage(storage.companions()[0]);
   CKFS_TRY(const std::vector<Element> scales, stored_elements(scale_storage, source));
   const std::int64_t block_row_count =
       (encoding.rows + encoding.block_rows - 1) / encoding.block_rows;
@@ -244,13 +281,7 @@ Result<std::vector<std::byte>> naive_tensor(const Catalog& catalog, ByteSource& 
     // Elements within bytes are moved as a whole tensor only.
     const auto whole = expr.whole();
     if (!whole || whole->program) return fail(ErrorCode::Internal, "not a move of whole bytes");
-    std::vector<std::byte> bytes;
-    for (const Extent& extent : catalog.storage(whole->storage).extents) {
-      std::vector<std::byte> part(extent.nbytes);
-      if (!part.empty()) CKFS_TRY_VOID(source.read_at(extent.file, extent.offset, part));
-      bytes.insert(bytes.end(), part.begin(), part.end());
-    }
-    return bytes;
+    return stored_bytes(catalog.storage(whole->storage), source);
   }
   std::vector<Element> target(static_cast<std::size_t>(expr.numel()));
   std::vector<int> visits(target.size(), 0);

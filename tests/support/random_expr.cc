@@ -12,6 +12,10 @@
 #include <rapidcheck.h>
 #include <utility>
 
+#include "base/rounding.h"
+#include "encoding/block_scale_encoding.h"
+#include "support/test_encodings.h"
+
 namespace ckfs {
 namespace {
 
@@ -164,14 +168,14 @@ void add_block_scaled(const Choose& choose, Writer& writer, CatalogBuilder& buil
                       .block_columns = between(choose, 1, 5)};
   const Shape scale_shape{batch, (rows + encoding.block_rows - 1) / encoding.block_rows,
                           (columns + encoding.block_columns - 1) / encoding.block_columns};
-  encoding.scale =
-      writer.storage(pick<DType>(choose, {DType::F32, DType::BF16, DType::F8E8M0, DType::U8}),
-                     numel_of(scale_shape));
-  const StorageId weight = writer.storage(
-      pick<DType>(choose, {DType::F8E4M3, DType::F8E5M2, DType::F8E4M3FNUZ, DType::F8E5M2FNUZ}),
-      batch * rows * columns);
-  builder.set_encoding(weight, encoding);
-  builder.add_tensor(name + "_scale_inv", scale_shape, encoding.scale);
+  encoding.scale = pick<DType>(choose, {DType::F32, DType::BF16, DType::F8E8M0, DType::U8});
+  encoding.codes =
+      pick<DType>(choose, {DType::F8E4M3, DType::F8E5M2, DType::F8E4M3FNUZ, DType::F8E5M2FNUZ});
+  const StorageId scale = writer.storage(encoding.scale, numel_of(scale_shape));
+  const StorageId weight = writer.storage(encoding.codes, batch * rows * columns);
+  builder.set_encoding(weight, block_scale_encoding(encoding), std::span(&scale, 1),
+                       batch * rows * columns);
+  builder.add_tensor(name + "_scale_inv", scale_shape, scale);
   if (!one_in(choose, 3)) {
     builder.add_tensor(name, batch == 1 ? Shape{rows, columns} : Shape{batch, rows, columns},
                        weight);
@@ -182,6 +186,46 @@ void add_block_scaled(const Choose& choose, Writer& writer, CatalogBuilder& buil
   const Shape shape{columns, rows - first};
   builder.add_tensor(name, shape, weight,
                      {StorageBox{weight, first * columns, {0, 0}, shape, {1, columns}}});
+}
+
+// One of the test encodings; a matrix whose rows are filled up to whole granules, and shown without
+// what fills them, or all of the storage.
+void add_test_encoded(const Choose& choose, Writer& writer, CatalogBuilder& builder,
+                      const std::string& name) {
+  const std::int64_t rows = between(choose, 1, 40);
+  const std::int64_t columns = between(choose, 1, 40);
+  const std::int64_t kind = choose(4);
+  std::int64_t stored = columns;  // elements of a row
+  if (kind != 3 && one_in(choose, 2)) stored = round_up(columns, std::int64_t{32});
+  const std::int64_t numel = rows * stored;
+  TestEncoding test;
+  switch (kind) {
+    case 0:
+      test = scale_inside();
+      break;
+    case 1:
+      test =
+          packed_odd(numel, between(choose, 1, 70), pick<DType>(choose, {DType::F16, DType::BF16}));
+      break;
+    case 2:
+      test = nested_statistics(numel);
+      break;
+    default:
+      test = act_order(rows, columns, between(choose, 1, 5));
+  }
+  std::vector<StorageId> companions;
+  for (const std::uint64_t bytes : test.companions) {
+    companions.push_back(writer.storage(DType::U8, static_cast<std::int64_t>(bytes)));
+  }
+  const StorageId storage =
+      writer.storage(DType::U8, static_cast<std::int64_t>(test.encoding->nbytes(numel).value()));
+  builder.set_encoding(storage, test.encoding, companions, numel);
+  const Shape shape{rows, columns};
+  if (stored == columns) {
+    builder.add_tensor(name, shape, storage);
+  } else {
+    builder.add_tensor(name, shape, storage, {StorageBox{storage, 0, {0, 0}, shape, {stored, 1}}});
+  }
 }
 
 Step random_step(const Choose& choose, const DenseTensor& tensor) {
@@ -367,9 +411,9 @@ RandomCheckpoint random_checkpoint(const Choose& choose, const RandomOptions& op
   const std::int64_t count = between(choose, 1, options.max_tensors);
   for (std::int64_t i = 0; i < count; ++i) {
     names.push_back(fmt::format("t{}", i));
-    const std::int64_t kind = choose(3);
-    if (kind == 2) {
-      add_block_scaled(choose, writer, builder, names.back());
+    const std::int64_t kind = choose(4);
+    if (kind >= 2) {
+      (kind == 2 ? add_block_scaled : add_test_encoded)(choose, writer, builder, names.back());
       continue;
     }
     const DType dtype = pick(choose, dtypes);

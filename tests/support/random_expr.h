@@ -31,9 +31,9 @@ Choose seeded_choices(std::uint64_t seed);
 /// Draws from RapidCheck, so that failures shrink; within rc::prop or RC_GTEST_PROP only.
 Choose rapidcheck_choices();
 
-/// Plain, strided and multi-box tensors of many dtypes, whole-byte elements, and FP8 block scales,
-/// over several files at odd offsets, with storages of several extents. Bytes are random: NaN,
-/// infinities and subnormals are frequent.
+/// Plain, strided and multi-box tensors of many dtypes, whole-byte elements, FP8 block scales and
+/// the kinds of test_encodings.h, over several files at odd offsets, with storages of several
+/// extents. Bytes are random: NaN, infinities and subnormals are frequent.
 struct RandomCheckpoint {
   std::unique_ptr<MemorySource> source;
   std::shared_ptr<const Catalog> catalog;

@@ -255,15 +255,5 @@ TEST(SourceView, ShowsEveryFileAsItIs) {
   EXPECT_EQ(definition->side_files[1].path, "model.safetensors");
 }
 
-TEST(Exactness, FollowsFromDtypesAlone) {
-  EXPECT_EQ(exactness_of(true, DType::F32, DType::BF16), Exactness::BitExact);
-  EXPECT_EQ(exactness_of(true, DType::F32, DType::F32), Exactness::BitExact);
-  EXPECT_EQ(exactness_of(true, DType::F32, DType::F16), Exactness::Lossy);
-  EXPECT_EQ(exactness_of(false, DType::F16, DType::BF16), Exactness::Lossy);
-  EXPECT_EQ(exactness_of(false, DType::BF16, DType::F16), Exactness::Lossy);
-  EXPECT_EQ(exactness_of(false, DType::F32, DType::F64), Exactness::Exact);
-  EXPECT_EQ(exactness_of(false, DType::U8, DType::U8), Exactness::BitExact);
-}
-
 }  // namespace
 }  // namespace ckfs

@@ -11,6 +11,7 @@
 
 #include "base/checked.h"
 #include "catalog/catalog.h"
+#include "encoding/block_scale_encoding.h"
 #include "support/memory_source.h"
 #include "view/view.h"
 
@@ -39,8 +40,12 @@ class ModelCatalog {
       const std::vector<std::int64_t> one{1, 1};
       const StorageId scale = add_storage(shard.file, offset, DType::F32, one);
       builder_.add_tensor(tensor.name + "_scale_inv", one, scale);
-      builder_.set_encoding(storage, BlockScale{scale, tensor.shape[0], tensor.shape[1],
-                                                tensor.shape[0], tensor.shape[1]});
+      builder_.set_encoding(storage,
+                            block_scale_encoding({.rows = tensor.shape[0],
+                                                  .columns = tensor.shape[1],
+                                                  .block_rows = tensor.shape[0],
+                                                  .block_columns = tensor.shape[1]}),
+                            std::span(&scale, 1), tensor.shape[0] * tensor.shape[1]);
       builder_.set_quantization("fp8 (one block)");
     }
     builder_.add_shard(std::move(shard));

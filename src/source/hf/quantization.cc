@@ -10,7 +10,13 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
+#include <memory>
 #include <string>
+
+#include "base/rounding.h"
+#include "encoding/block_scale_encoding.h"
+#include "tensor/shape.h"
 
 namespace ckfs {
 namespace {
@@ -26,15 +32,6 @@ bool is_f8(DType dtype) {
 bool is_scale_dtype(DType dtype) {
   return dtype == DType::F32 || dtype == DType::BF16 || dtype == DType::F8E8M0 ||
          dtype == DType::U8;
-}
-
-std::string show(std::span<const std::int64_t> shape) {
-  std::string out = "[";
-  for (const std::int64_t extent : shape) {
-    if (out.size() > 1) out += ", ";
-    out += std::to_string(extent);
-  }
-  return out + "]";
 }
 
 /// Scales of activations and of the key-value cache: they belong to a way of running the model.
@@ -155,25 +152,30 @@ class Quantizer {
                          ckfs::name(dtype(scale)));
     }
     if (shape.size() != 2 && shape.size() != 3) {
-      return fmt::format("shape {} is not of 2 or 3 dimensions", show(shape));
+      return fmt::format("shape {} is not of 2 or 3 dimensions", shape_text(shape));
     }
     const std::int64_t rows = shape[shape.size() - 2];
     const std::int64_t columns = shape[shape.size() - 1];
-    const auto blocks = [](std::int64_t extent, std::int64_t size) {
-      return extent / size + (extent % size != 0);
-    };
     std::vector<std::int64_t> needed(shape.begin(), shape.end());
-    needed[needed.size() - 2] = blocks(rows, block[0]);
-    needed[needed.size() - 1] = blocks(columns, block[1]);
+    needed[needed.size() - 2] = ceil_div(rows, block[0]);
+    needed[needed.size() - 1] = ceil_div(columns, block[1]);
     if (!std::equal(grid.begin(), grid.end(), needed.begin(), needed.end())) {
       return fmt::format("its scale has shape {}, but blocks of {} x {} over shape {} need {}",
-                         show(grid), block[0], block[1], show(shape), show(needed));
+                         shape_text(grid), block[0], block[1], shape_text(shape),
+                         shape_text(needed));
     }
-    builder_.set_encoding(tensor(weight).storage, BlockScale{.scale = tensor(scale).storage,
-                                                             .rows = rows,
-                                                             .columns = columns,
-                                                             .block_rows = block[0],
-                                                             .block_columns = block[1]});
+    const BlockScale kind{.codes = dtype(weight),
+                          .scale = dtype(scale),
+                          .rows = rows,
+                          .columns = columns,
+                          .block_rows = block[0],
+                          .block_columns = block[1]};
+    auto& encoding = encodings_[kind];
+    if (!encoding) encoding = block_scale_encoding(kind);
+    const StorageId companion = tensor(scale).storage;
+    const StorageId storage = tensor(weight).storage;
+    builder_.set_encoding(storage, encoding, std::span(&companion, 1),
+                          builder_.storage(storage).numel);
     return {};
   }
 
@@ -235,6 +237,7 @@ class Quantizer {
   CatalogBuilder& builder_;
   const TensorNames& names_;
   std::vector<bool> companion_;
+  std::map<BlockScale, std::shared_ptr<const Encoding>> encodings_;  // of thousands of weights
 };
 
 }  // namespace

@@ -1,10 +1,14 @@
 // Why not malloc alone: its high-water mark is not ours to bound (arenas, fragments), and it
 // returns large blocks to the kernel, so that every request would fault its pages in again.
+//
+// Why not a pool for each tier: what one does not use would lie idle. Here only a small share of
+// each is kept from the others, and the rest goes to whoever asks.
 #include "memory/buffer_pool.h"
 
 #include <algorithm>
 #include <cstdlib>
 #include <new>
+#include <numeric>
 #include <sys/mman.h>
 #include <utility>
 
@@ -15,12 +19,15 @@ namespace {
 
 constexpr std::size_t kMapped = 256_KiB;
 
+/// The deepest tier that this thread holds; -1: none.
+thread_local int held_tier = -1;
+
 std::byte* allocate(std::size_t capacity) {
   if (capacity < kMapped) return static_cast<std::byte*>(std::malloc(capacity));
   void* memory =
       ::mmap(nullptr, capacity, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return nullptr;
-  // Huge pages make tiles faster to fill (fuse-perf.md H); a kernel without them says no, and that
+  // Huge pages make tiles faster to fill (fuse-perf.md H); a kernel without them refuses, and that
   // changes nothing else.
   if (capacity >= 2_MiB) ::madvise(memory, capacity, MADV_HUGEPAGE);
   return static_cast<std::byte*>(memory);
@@ -34,35 +41,50 @@ void release(std::byte* data, std::size_t capacity) {
   }
 }
 
+std::size_t index(Tier tier) {
+  return static_cast<std::size_t>(tier);
+}
+
 }  // namespace
+
+TierScope::TierScope(Tier tier) : before_(held_tier) {
+  held_tier = std::max(held_tier, static_cast<int>(tier));
+}
+
+TierScope::~TierScope() {
+  held_tier = before_;
+}
 
 Buffer::Buffer(Buffer&& other) noexcept
     : pool_(std::move(other.pool_)),
       data_(std::exchange(other.data_, nullptr)),
       size_(std::exchange(other.size_, 0)),
-      capacity_(std::exchange(other.capacity_, 0)) {}
+      capacity_(std::exchange(other.capacity_, 0)),
+      tier_(other.tier_) {}
 
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
   std::swap(pool_, other.pool_);
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
   std::swap(capacity_, other.capacity_);
+  std::swap(tier_, other.tier_);
   return *this;
 }
 
 Buffer::~Buffer() {
-  if (pool_ != nullptr && capacity_ != 0) pool_->give_back(data_, capacity_);
+  if (pool_ != nullptr && capacity_ != 0) pool_->give_back(tier_, data_, capacity_);
 }
 
 std::shared_ptr<BufferPool> BufferPool::create(std::uint64_t limit) {
   return std::shared_ptr<BufferPool>(new BufferPool(limit));
 }
 
+BufferPool::BufferPool(std::uint64_t limit)
+    : limit_(limit), shares_{limit / 8, limit / 4, limit / 8} {}
+
 BufferPool::~BufferPool() {
-  CKFS_CHECK(used_bytes_ == 0);
-  for (auto& [capacity, buffers] : kept_) {
-    for (std::byte* data : buffers) release(data, capacity);
-  }
+  CKFS_CHECK(std::accumulate(used_.begin(), used_.end(), std::uint64_t{0}) == 0);
+  trim_to(0);
 }
 
 std::size_t BufferPool::capacity_for(std::size_t size) {
@@ -70,31 +92,62 @@ std::size_t BufferPool::capacity_for(std::size_t size) {
   return (size + unit - 1) / unit * unit;
 }
 
-std::optional<Buffer> BufferPool::take_locked(std::size_t size) {
-  Buffer buffer;
-  buffer.pool_ = shared_from_this();
-  buffer.size_ = size;
-  if (size == 0) return buffer;
-  const std::size_t capacity = capacity_for(size);
-  if (const auto kept = kept_.find(capacity); kept != kept_.end() && !kept->second.empty()) {
-    buffer.data_ = kept->second.back();
-    kept->second.pop_back();
-    kept_bytes_ -= capacity;
-  } else {
-    if (used_bytes_ + capacity > limit_) return std::nullopt;
-    trim_locked(limit_ - capacity - used_bytes_);
-    buffer.data_ = allocate(capacity);
-    // The machine has less memory than the budget allows: ENOMEM for this request, no retry.
-    if (buffer.data_ == nullptr) throw std::bad_alloc();
+std::uint64_t BufferPool::capacity_for(std::span<const std::size_t> sizes) {
+  std::uint64_t sum = 0;
+  for (const std::size_t size : sizes) sum += capacity_for(size);
+  return sum;
+}
+
+std::uint64_t BufferPool::most(Tier tier) const {
+  std::uint64_t most = limit_;
+  for (std::size_t other = 0; other < kTiers; ++other) {
+    if (other != index(tier)) most -= shares_[other];
   }
-  buffer.capacity_ = capacity;
-  used_bytes_ += capacity;
-  peak_ = std::max(peak_, used_bytes_ + kept_bytes_);
-  return buffer;
+  return most;
+}
+
+bool BufferPool::fits(Tier tier, std::uint64_t capacity) const {
+  std::uint64_t taken = capacity;
+  for (std::size_t each = 0; each < kTiers; ++each) {
+    taken += each == index(tier) ? used_[each] : std::max(used_[each], shares_[each]);
+  }
+  return taken <= limit_;
+}
+
+/// Counts the buffers as used, and gives those their memory that are kept; the others get theirs
+/// from allocate_missing(), without the lock. Requires: they fit.
+void BufferPool::take(Tier tier, std::span<const std::size_t> sizes, std::span<Buffer> buffers) {
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    Buffer& buffer = buffers[i];
+    buffer.size_ = sizes[i];
+    buffer.tier_ = tier;
+    if (sizes[i] == 0) continue;
+    const std::size_t capacity = capacity_for(sizes[i]);
+    const std::uint64_t used = std::accumulate(used_.begin(), used_.end(), std::uint64_t{0});
+    if (const auto kept = kept_.find(capacity); kept != kept_.end() && !kept->second.empty()) {
+      buffer.data_ = kept->second.back();
+      kept->second.pop_back();
+      kept_bytes_ -= capacity;
+    } else {
+      trim_to(limit_ - capacity - used);
+    }
+    buffer.pool_ = shared_from_this();
+    buffer.capacity_ = capacity;
+    used_[index(tier)] += capacity;
+    peak_ = std::max(peak_, used + capacity + kept_bytes_);
+  }
+}
+
+/// False: the machine has less memory than the budget allows.
+bool BufferPool::allocate_missing(std::span<Buffer> buffers) {
+  return std::ranges::all_of(buffers, [](Buffer& buffer) {
+    if (buffer.data_ == nullptr && buffer.capacity_ != 0) buffer.data_ = allocate(buffer.capacity_);
+    return buffer.data_ != nullptr || buffer.capacity_ == 0;
+  });
 }
 
 /// Unmaps kept buffers until at most `allowed` bytes of them remain.
-void BufferPool::trim_locked(std::uint64_t allowed) {
+void BufferPool::trim_to(std::uint64_t allowed) {
   for (auto& [capacity, buffers] : kept_) {
     while (kept_bytes_ > allowed && !buffers.empty()) {
       release(buffers.back(), capacity);
@@ -104,53 +157,98 @@ void BufferPool::trim_locked(std::uint64_t allowed) {
   }
 }
 
-std::optional<Buffer> BufferPool::try_acquire(std::size_t size) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (auto buffer = take_locked(size)) return buffer;
+std::optional<std::vector<Buffer>> BufferPool::try_acquire(Tier tier,
+                                                           std::span<const std::size_t> sizes) {
+  const std::uint64_t capacity = capacity_for(sizes);
+  std::vector<Buffer> buffers(sizes.size());
+  for (const bool reclaimed : {false, true}) {
+    if (reclaimed && reclaim_) reclaim_(capacity);
+    MutexLock lock(mutex_);
+    if (!waiting_[index(tier)].empty()) return std::nullopt;
+    if (!fits(tier, capacity)) continue;
+    take(tier, sizes, buffers);
+    lock.unlock();
+    if (!allocate_missing(buffers)) return std::nullopt;
+    return buffers;
   }
-  if (reclaim_) reclaim_(capacity_for(size));
-  const std::lock_guard lock(mutex_);
-  return take_locked(size);
+  return std::nullopt;
 }
 
-Result<Buffer> BufferPool::acquire(std::size_t size) {
-  const std::size_t capacity = capacity_for(size);
-  if (capacity > limit_) {
+std::optional<Buffer> BufferPool::try_acquire(Tier tier, std::size_t size) {
+  auto buffers = try_acquire(tier, std::span(&size, 1));
+  if (!buffers) return std::nullopt;
+  return std::move(buffers->front());
+}
+
+Result<std::vector<Buffer>> BufferPool::acquire(Tier tier, std::span<const std::size_t> sizes) {
+  CKFS_CHECK(held_tier < static_cast<int>(tier));
+  const std::uint64_t capacity = capacity_for(sizes);
+  if (capacity > most(tier)) {
     return fail(ErrorCode::OutOfMemory, "memory budget: {} bytes are needed at once (limit {})",
-                capacity, limit_);
+                capacity, most(tier));
   }
-  while (true) {
-    if (auto buffer = try_acquire(size)) return std::move(*buffer);
-    std::unique_lock lock(mutex_);
-    if (auto buffer = take_locked(size)) return std::move(*buffer);
-    // The bound is for the case that what was in use when reclaim ran has become reclaimable since
-    // (a tile whose last reader left gives nothing back by itself).
-    returned_.wait_for(lock, std::chrono::milliseconds(5));
+  std::vector<Buffer> buffers(sizes.size());
+  {
+    MutexLock lock(mutex_);
+    const std::uint64_t ticket = next_ticket_++;
+    waiting_[index(tier)].push_back(ticket);
+    while (waiting_[index(tier)].front() != ticket || !fits(tier, capacity)) {
+      if (reclaim_ && waiting_[index(tier)].front() == ticket) {
+        lock.unlock();
+        reclaim_(capacity);
+        lock.lock();
+        if (fits(tier, capacity)) break;
+      }
+      // The bound is for the case that what was in use when reclaim ran has become reclaimable
+      // since (a tile whose last reader left gives nothing back by itself).
+      (void)returned_.wait_until(lock,
+                                 std::chrono::steady_clock::now() + std::chrono::milliseconds(5));
+    }
+    waiting_[index(tier)].pop_front();
+    take(tier, sizes, buffers);
   }
+  returned_.notify_all();  // the next in the queue may fit as well
+  if (!allocate_missing(buffers)) {
+    return fail(ErrorCode::OutOfMemory, "memory: the system gives no {} bytes more", capacity);
+  }
+  return buffers;
 }
 
-void BufferPool::give_back(std::byte* data, std::size_t capacity) {
-  std::unique_lock lock(mutex_);
-  used_bytes_ -= capacity;
-  if (capacity < kMapped) {
-    lock.unlock();
-    release(data, capacity);
-  } else {
-    kept_[capacity].push_back(data);
-    kept_bytes_ += capacity;
-    lock.unlock();
+Result<Buffer> BufferPool::acquire(Tier tier, std::size_t size) {
+  CKFS_TRY(std::vector<Buffer> buffers, acquire(tier, std::span(&size, 1)));
+  return std::move(buffers.front());
+}
+
+void BufferPool::give_back(Tier tier, std::byte* data, std::size_t capacity) {
+  bool keep = data != nullptr && capacity >= kMapped;
+  {
+    const MutexLock lock(mutex_);
+    used_[index(tier)] -= capacity;
+    if (keep) {
+      try {
+        kept_[capacity].push_back(data);
+        kept_bytes_ += capacity;
+      } catch (const std::bad_alloc&) {
+        keep = false;  // no room to remember it: a destructor must not throw
+      }
+    }
   }
+  if (!keep && data != nullptr) release(data, capacity);
   returned_.notify_all();
 }
 
+void BufferPool::trim() {
+  const MutexLock lock(mutex_);
+  trim_to(0);
+}
+
 std::uint64_t BufferPool::held() const {
-  const std::lock_guard lock(mutex_);
-  return used_bytes_ + kept_bytes_;
+  const MutexLock lock(mutex_);
+  return std::accumulate(used_.begin(), used_.end(), kept_bytes_);
 }
 
 std::uint64_t BufferPool::peak() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return peak_;
 }
 

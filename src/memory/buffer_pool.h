@@ -1,27 +1,56 @@
-// Memory of the budget, as recycled buffers.
+// Memory of the budget, as recycled buffers, and the one order in which work may wait for it.
 //
 // A pool never holds more than its limit, buffers in use and kept ones together. Buffers of 256 KiB
 // and more are mapped, rounded up to MiB and recycled last-in first-out: touching fresh pages costs
 // as much as decoding into them (fuse-perf.md 0: 2-10 us a page), and the last one is in the CPU's
-// cache. Smaller ones come from malloc. Safe for concurrent use by several threads.
+// cache. Smaller ones come from malloc.
+//
+// Why nothing can wait in a circle. Every buffer belongs to a Tier. Work that holds a buffer of a
+// tier waits for later tiers only, and takes all that it needs of one tier in one call; a thread
+// says what it holds with a TierScope, and acquire() checks it. Each tier has a share that the
+// others cannot take, so the last one always gets its memory without waiting for anybody but
+// itself, ends, and gives it back; then so does the one before.
+//
+// Safe for concurrent use by several threads.
 #pragma once
 
-#include <condition_variable>
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "base/error.h"
+#include "base/mutex.h"
 
 namespace ckfs {
 
 class BufferPool;
+
+/// What a buffer is for; in the order in which one piece of work may wait for them.
+enum class Tier : std::uint8_t {
+  Reply,   // bytes on their way to a reader
+  Tile,    // computed bytes that requests share, and scratch to compute with
+  Source,  // what a ByteSource needs to read (a compressed chunk, a remote block)
+};
+inline constexpr std::size_t kTiers = 3;
+
+/// This thread holds buffers of `tier` while the scope lasts, and so waits for later tiers only.
+class TierScope {
+ public:
+  explicit TierScope(Tier tier);
+  ~TierScope();
+  TierScope(const TierScope&) = delete;
+  TierScope& operator=(const TierScope&) = delete;
+
+ private:
+  const int before_;
+};
 
 /// `size()` bytes of a pool, given back on destruction. Contents are unspecified. A buffer keeps
 /// its pool alive: bytes lent to a reader may outlive the engine.
@@ -42,6 +71,7 @@ class Buffer {
   std::byte* data_ = nullptr;
   std::size_t size_ = 0;      // as asked for
   std::size_t capacity_ = 0;  // as counted
+  Tier tier_ = Tier::Reply;
 };
 
 class BufferPool : public std::enable_shared_from_this<BufferPool> {
@@ -55,35 +85,51 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
   /// at once, about that many bytes. Set before the first acquire.
   void set_reclaim(std::function<void(std::uint64_t)> reclaim) { reclaim_ = std::move(reclaim); }
 
-  /// A buffer of `size` bytes; waits until others give theirs back. Errors: OutOfMemory where the
-  /// pool could never hold it. A caller that holds a buffer of this pool must not wait for another:
-  /// everything for one piece of work is acquired at once.
-  Result<Buffer> acquire(std::size_t size);
+  /// Buffers of these sizes, all or none; waits until others give theirs back, first come, first
+  /// served within a tier. Errors: OutOfMemory, at once, where they are more than most(tier), and
+  /// where the machine has no such memory. Requires: this thread holds no TierScope of `tier` or a
+  /// later one.
+  Result<std::vector<Buffer>> acquire(Tier tier, std::span<const std::size_t> sizes);
+  Result<Buffer> acquire(Tier tier, std::size_t size);
 
-  /// The same without waiting.
-  std::optional<Buffer> try_acquire(std::size_t size);
+  /// The same without waiting: nullopt where others wait already, or there is not enough.
+  std::optional<std::vector<Buffer>> try_acquire(Tier tier, std::span<const std::size_t> sizes);
+  std::optional<Buffer> try_acquire(Tier tier, std::size_t size);
 
   std::uint64_t limit() const { return limit_; }
+  /// The most bytes that one call of a tier can have: the limit less the shares of the others.
+  std::uint64_t most(Tier tier) const;
+
+  /// Returns buffers that are kept for reuse to the system.
+  void trim();
+
   /// Bytes in use and kept for reuse, now and at most.
   std::uint64_t held() const;
   std::uint64_t peak() const;
 
  private:
   friend class Buffer;
-  explicit BufferPool(std::uint64_t limit) : limit_(limit) {}
+  explicit BufferPool(std::uint64_t limit);
   static std::size_t capacity_for(std::size_t size);
-  void give_back(std::byte* data, std::size_t capacity);
-  std::optional<Buffer> take_locked(std::size_t size);
-  void trim_locked(std::uint64_t allowed);
+  static std::uint64_t capacity_for(std::span<const std::size_t> sizes);
+  void give_back(Tier tier, std::byte* data, std::size_t capacity);
+  bool fits(Tier tier, std::uint64_t capacity) const CKFS_REQUIRES(mutex_);
+  void take(Tier tier, std::span<const std::size_t> sizes, std::span<Buffer> buffers)
+      CKFS_REQUIRES(mutex_);
+  static bool allocate_missing(std::span<Buffer> buffers);
+  void trim_to(std::uint64_t allowed) CKFS_REQUIRES(mutex_);
 
   const std::uint64_t limit_;
+  std::array<std::uint64_t, kTiers> shares_{};  // what only that tier can take
   std::function<void(std::uint64_t)> reclaim_;
-  mutable std::mutex mutex_;  // guards all below
-  std::condition_variable returned_;
-  std::map<std::size_t, std::vector<std::byte*>> kept_;  // by capacity
-  std::uint64_t kept_bytes_ = 0;
-  std::uint64_t used_bytes_ = 0;
-  std::uint64_t peak_ = 0;
+  mutable Mutex mutex_;
+  CondVar returned_;
+  std::map<std::size_t, std::vector<std::byte*>> kept_ CKFS_GUARDED_BY(mutex_);  // by capacity
+  std::uint64_t kept_bytes_ CKFS_GUARDED_BY(mutex_) = 0;
+  std::array<std::uint64_t, kTiers> used_ CKFS_GUARDED_BY(mutex_){};
+  std::uint64_t peak_ CKFS_GUARDED_BY(mutex_) = 0;
+  std::uint64_t next_ticket_ CKFS_GUARDED_BY(mutex_) = 0;
+  std::array<std::deque<std::uint64_t>, kTiers> waiting_ CKFS_GUARDED_BY(mutex_);
 };
 
 }  // namespace ckfs

@@ -1,11 +1,64 @@
-// An entry is a promise: it stands in the map from the moment that somebody begins to compute, so
-// that others wait instead of doing the work twice. A future per entry was the alternative; one
-// condition variable is enough, for a waiter looks at its own entry only and tiles are few.
+// A map of entries, each being computed or ready, under one lock. Waiting for a computation means
+// waiting for its entry to change: without single-flight, eight readers that come to a new tile at
+// once would compute it eight times, each with a buffer of its own. A future per entry was the
+// alternative; one condition variable is enough, for a waiter looks at its own entry only and tiles
+// are few.
+//
+// An entry that is being computed must end, whatever happens: its readers wait for nothing else. So
+// all that can fail (memory for the map, the list, the tile itself) comes before the entry is seen
+// or within the guarded computation, and what follows does not throw.
 #include "memory/tile_cache.h"
 
+#include <exception>
+#include <new>
 #include <utility>
 
 namespace ckfs {
+
+/// An entry that is being computed: removed at the end of the scope unless it is finished.
+class TileCache::Computation {
+ public:
+  Computation(TileCache& cache, const TileKey& key)
+      : cache_(cache), key_(key), age_{key}, tile_(std::make_shared<Tile>()) {}
+  Computation(const Computation&) = delete;
+  Computation& operator=(const Computation&) = delete;
+  ~Computation() {
+    if (!begun_) return;
+    const MutexLock lock(cache_.mutex_);
+    cache_.entries_.erase(key_);
+    cache_.changed_.notify_all();
+  }
+
+  /// False: another thread has begun, or the tile is ready.
+  bool begin() CKFS_REQUIRES(cache_.mutex_) {
+    begun_ = cache_.entries_.try_emplace(key_).second;
+    return begun_;
+  }
+
+  Result<std::shared_ptr<const Tile>> run(const Compute& compute) {
+    CKFS_TRY(*tile_, compute());
+    finish();
+    return std::shared_ptr<const Tile>(tile_);
+  }
+
+ private:
+  void finish() noexcept {
+    const MutexLock lock(cache_.mutex_);
+    Entry& entry = cache_.entries_.find(key_)->second;
+    cache_.ages_.splice(cache_.ages_.end(), age_);
+    entry.age = std::prev(cache_.ages_.end());
+    entry.tile = tile_;
+    ++cache_.computed_;
+    begun_ = false;
+    cache_.changed_.notify_all();
+  }
+
+  TileCache& cache_;
+  const TileKey key_;
+  std::list<TileKey> age_;  // its node of ages_, made before it is needed
+  const std::shared_ptr<Tile> tile_;
+  bool begun_ = false;  // and not yet finished
+};
 
 TileCache::TileCache(BufferPool& pool) {
   pool.set_reclaim([this](std::uint64_t bytes) { reclaim(bytes); });
@@ -13,99 +66,87 @@ TileCache::TileCache(BufferPool& pool) {
 
 TileCache::~TileCache() = default;
 
-Result<std::shared_ptr<const Tile>> TileCache::wait_locked(std::unique_lock<std::mutex>& lock,
-                                                           const TileKey& key) {
+Result<std::shared_ptr<const Tile>> TileCache::wait(MutexLock& lock, const TileKey& key) {
   while (true) {
     const auto found = entries_.find(key);
     // Gone: the computation that was waited for has failed.
     if (found == entries_.end()) return std::shared_ptr<const Tile>();
-    const std::shared_ptr<Entry> entry = found->second;
-    if (entry->ready) {
-      ages_.splice(ages_.end(), ages_, entry->age);
+    Entry& entry = found->second;
+    if (entry.tile != nullptr) {
+      ages_.splice(ages_.end(), ages_, entry.age);
       ++hits_;
-      return entry->tile;
+      return entry.tile;
     }
     changed_.wait(lock);
   }
 }
 
 Result<std::shared_ptr<const Tile>> TileCache::find(const TileKey& key) {
-  std::unique_lock lock(mutex_);
-  return wait_locked(lock, key);
+  MutexLock lock(mutex_);
+  return wait(lock, key);
 }
 
 Result<std::shared_ptr<const Tile>> TileCache::get(const TileKey& key, const Compute& compute) {
-  std::unique_lock lock(mutex_);
-  while (true) {
-    CKFS_TRY(auto tile, wait_locked(lock, key));
-    if (tile) return tile;
-    // Another waiter may have begun anew between the failure and this thread's turn.
-    const auto [place, inserted] = entries_.try_emplace(key, std::make_shared<Entry>());
-    if (inserted) break;
-  }
-  lock.unlock();
-  Result<Tile> made = compute();
-  lock.lock();
-  if (!made) {
-    entries_.erase(key);
-    changed_.notify_all();
-    return Failure(std::move(made).error());
-  }
-  const std::shared_ptr<Entry> entry = entries_.at(key);
-  entry->tile = std::make_shared<const Tile>(std::move(*made));
-  entry->age = ages_.insert(ages_.end(), key);
-  entry->ready = true;
-  ++computed_;
-  changed_.notify_all();
-  return entry->tile;
-}
-
-void TileCache::drop(const TileKey& key) {
-  std::shared_ptr<const Tile> last;  // given back after the lock
-  const std::lock_guard lock(mutex_);
-  const auto found = entries_.find(key);
-  if (found == entries_.end() || !found->second->ready) return;
-  last = found->second->tile;
-  ages_.erase(found->second->age);
-  entries_.erase(found);
-}
-
-void TileCache::clear() {
-  std::vector<std::shared_ptr<const Tile>> last;
-  const std::lock_guard lock(mutex_);
-  for (const TileKey& key : ages_) {
-    const auto found = entries_.find(key);
-    last.push_back(found->second->tile);
-    entries_.erase(found);
-  }
-  ages_.clear();
-}
-
-void TileCache::reclaim(std::uint64_t bytes) {
-  std::vector<std::shared_ptr<const Tile>> last;
-  std::uint64_t freed = 0;
-  const std::lock_guard lock(mutex_);
-  for (auto age = ages_.begin(); age != ages_.end() && freed < bytes;) {
-    const auto found = entries_.find(*age);
-    // One reference is the entry's own: nobody is reading.
-    if (found->second->tile.use_count() > 1) {
-      ++age;
-      continue;
+  try {
+    {
+      MutexLock lock(mutex_);
+      CKFS_TRY(auto tile, wait(lock, key));
+      if (tile) return tile;
     }
-    freed += found->second->tile->buffer.size();
-    last.push_back(std::move(found->second->tile));
-    entries_.erase(found);
-    age = ages_.erase(age);
+    Computation computation(*this, key);
+    {
+      MutexLock lock(mutex_);
+      // Another thread may have begun since.
+      while (!computation.begin()) {
+        CKFS_TRY(auto tile, wait(lock, key));
+        if (tile) return tile;
+      }
+    }
+    return computation.run(compute);
+  } catch (const std::bad_alloc&) {
+    return fail(ErrorCode::OutOfMemory, "memory: the system gives no more (computing a tile)");
+  } catch (const std::exception& error) {
+    return fail(ErrorCode::Internal, "computing a tile: {}", error.what());
+  }
+}
+
+/// The tile's buffer goes back at once, under the lock: the pool's comes after it, and there is no
+/// memory needed that could be lacking.
+void TileCache::remove(Entries::iterator entry) noexcept {
+  ages_.erase(entry->second.age);
+  entries_.erase(entry);
+}
+
+void TileCache::drop(const TileKey& key) noexcept {
+  const MutexLock lock(mutex_);
+  const auto found = entries_.find(key);
+  if (found != entries_.end() && found->second.tile != nullptr) remove(found);
+}
+
+void TileCache::clear() noexcept {
+  const MutexLock lock(mutex_);
+  while (!ages_.empty()) remove(entries_.find(ages_.front()));
+}
+
+void TileCache::reclaim(std::uint64_t bytes) noexcept {
+  std::uint64_t freed = 0;
+  const MutexLock lock(mutex_);
+  for (auto age = ages_.begin(); age != ages_.end() && freed < bytes;) {
+    const auto found = entries_.find(*age++);
+    // One reference is the entry's own: nobody is reading.
+    if (found->second.tile.use_count() > 1) continue;
+    freed += found->second.tile->buffer.size();
+    remove(found);
   }
 }
 
 std::uint64_t TileCache::computed() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return computed_;
 }
 
 std::uint64_t TileCache::hits() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return hits_;
 }
 

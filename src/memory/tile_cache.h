@@ -1,4 +1,4 @@
-// Computed bytes that several requests share: tiles of gathered tensors, chunks ahead of readers,
+// Computed bytes that several requests share: tiles of gathered tensors, pieces ahead of readers,
 // rendered text. Each is computed once however many threads ask (single-flight), and all live
 // within one BufferPool: what nobody reads and was used least recently goes first.
 //
@@ -7,29 +7,28 @@
 #pragma once
 
 #include <compare>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <list>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <vector>
 
 #include "base/byte_source.h"
 #include "base/error.h"
+#include "base/mutex.h"
 #include "memory/buffer_pool.h"
 
 namespace ckfs {
 
 /// What a tile holds.
 struct TileKey {
-  enum class Kind : std::uint8_t { Chunk, Tile, Literal };
-  std::uint64_t file = 0;  // inode of the layout
-  Kind kind = Kind::Chunk;
-  std::uint32_t part = 0;   // tensor or literal number; 0 for a chunk
-  std::uint64_t index = 0;  // which tile or chunk
+  enum class Kind : std::uint8_t { Piece, Tile, Literal };
+  std::uint64_t file = 0;  // serial number of the layout
+  Kind kind = Kind::Piece;
+  std::uint32_t part = 0;   // tensor or literal number; 0 for a piece
+  std::uint64_t index = 0;  // which tile; of a piece: its first byte
 
   auto operator<=>(const TileKey&) const = default;
 };
@@ -51,17 +50,19 @@ class TileCache {
   using Compute = std::function<Result<Tile>()>;
 
   /// The tile, computed by this thread or another. An error goes to all who waited for this
-  /// computation; the next one to ask computes anew.
+  /// computation; the next one to ask computes anew. What compute() throws becomes an error:
+  /// bad_alloc OutOfMemory, anything else Internal.
   Result<std::shared_ptr<const Tile>> get(const TileKey& key, const Compute& compute);
 
-  /// The tile if it is ready or being computed (then this waits); nullptr if nobody has begun.
+  /// The tile if it is ready or being computed (then this waits); nullptr if nobody has begun, or
+  /// the computation that was waited for has failed.
   Result<std::shared_ptr<const Tile>> find(const TileKey& key);
 
   /// Forgets a tile that will not be asked for again. One that is being computed stays.
-  void drop(const TileKey& key);
+  void drop(const TileKey& key) noexcept;
 
-  /// Forgets all ready tiles: a source file has changed.
-  void clear();
+  /// Forgets all ready tiles: a source file has changed, or nobody has read for a while.
+  void clear() noexcept;
 
   /// Computations so far, and finds of a tile that another request had computed.
   std::uint64_t computed() const;
@@ -69,20 +70,24 @@ class TileCache {
 
  private:
   struct Entry {
-    bool ready = false;
-    std::shared_ptr<const Tile> tile;  // when ready
+    std::shared_ptr<const Tile> tile;  // nullptr: being computed
     std::list<TileKey>::iterator age;  // when ready: place in ages_
   };
-  Result<std::shared_ptr<const Tile>> wait_locked(std::unique_lock<std::mutex>& lock,
-                                                  const TileKey& key);
-  void reclaim(std::uint64_t bytes);
+  class Computation;
+  using Entries = std::map<TileKey, Entry>;
 
-  mutable std::mutex mutex_;  // guards all below; taken before the pool's, never held while reading
-  std::condition_variable changed_;
-  std::map<TileKey, std::shared_ptr<Entry>> entries_;
-  std::list<TileKey> ages_;  // least recently used first; exactly the ready entries
-  std::uint64_t computed_ = 0;
-  std::uint64_t hits_ = 0;
+  Result<std::shared_ptr<const Tile>> wait(MutexLock& lock, const TileKey& key)
+      CKFS_REQUIRES(mutex_);
+  void remove(Entries::iterator entry) noexcept CKFS_REQUIRES(mutex_);
+  void reclaim(std::uint64_t bytes) noexcept;
+
+  mutable Mutex mutex_;  // taken before the pool's, never held while reading
+  CondVar changed_;
+  Entries entries_ CKFS_GUARDED_BY(mutex_);
+  // Least recently used first; exactly the ready entries.
+  std::list<TileKey> ages_ CKFS_GUARDED_BY(mutex_);
+  std::uint64_t computed_ CKFS_GUARDED_BY(mutex_) = 0;
+  std::uint64_t hits_ CKFS_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace ckfs

@@ -1,7 +1,14 @@
 #include "memory/buffer_pool.h"
 
+#include <array>
+#include <atomic>
 #include <gtest/gtest.h>
+#include <random>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <thread>
+#include <unistd.h>
+#include <vector>
 
 #include "base/units.h"
 
@@ -12,63 +19,172 @@ TEST(BufferPool, RecyclesTheLastBufferFirst) {
   const auto pool = BufferPool::create(64_MiB);
   std::byte* first = nullptr;
   {
-    const Buffer buffer = *pool->try_acquire(1_MiB);
+    const Buffer buffer = *pool->try_acquire(Tier::Reply, 1_MiB);
     first = buffer.data();
   }
-  EXPECT_EQ(pool->try_acquire(1_MiB)->data(), first);
+  EXPECT_EQ(pool->try_acquire(Tier::Tile, 1_MiB)->data(), first);
   EXPECT_EQ(pool->peak(), 1_MiB);
 }
 
 TEST(BufferPool, NeverHoldsMoreThanItsLimit) {
-  const auto pool = BufferPool::create(4_MiB);
-  const auto a = pool->try_acquire(3_MiB);
+  const auto pool = BufferPool::create(8_MiB);
+  const auto a = pool->try_acquire(Tier::Tile, 5_MiB);
   ASSERT_TRUE(a);
-  EXPECT_FALSE(pool->try_acquire(2_MiB));
-  EXPECT_TRUE(pool->try_acquire(1_MiB));
-  EXPECT_EQ(pool->held(), 4_MiB);
+  EXPECT_FALSE(pool->try_acquire(Tier::Tile, 2_MiB));
+  EXPECT_TRUE(pool->try_acquire(Tier::Tile, 1_MiB));
+  EXPECT_EQ(pool->held(), 6_MiB);
+}
+
+TEST(BufferPool, KeepsAShareOfEachTierFromTheOthers) {
+  const auto pool = BufferPool::create(64_MiB);
+  const auto reply = pool->try_acquire(Tier::Reply, pool->most(Tier::Reply));
+  ASSERT_TRUE(reply);
+  EXPECT_FALSE(pool->try_acquire(Tier::Reply, 1_MiB));
+  const auto tile = pool->try_acquire(Tier::Tile, 16_MiB);
+  EXPECT_TRUE(tile);
+  EXPECT_FALSE(pool->try_acquire(Tier::Tile, 1_MiB));
+  EXPECT_TRUE(pool->try_acquire(Tier::Source, 8_MiB));
 }
 
 TEST(BufferPool, GivesUpKeptBuffersOfAnotherSize) {
-  const auto pool = BufferPool::create(4_MiB);
-  pool->try_acquire(3_MiB).reset();
-  EXPECT_EQ(pool->held(), 3_MiB);
-  EXPECT_TRUE(pool->try_acquire(2_MiB));
-  EXPECT_LE(pool->peak(), 4_MiB);
+  const auto pool = BufferPool::create(8_MiB);
+  pool->try_acquire(Tier::Tile, 5_MiB).reset();
+  EXPECT_EQ(pool->held(), 5_MiB);
+  EXPECT_TRUE(pool->try_acquire(Tier::Tile, 4_MiB));
+  EXPECT_LE(pool->peak(), 8_MiB);
 }
 
-TEST(BufferPool, SaysWhatItCanNeverGive) {
-  const auto pool = BufferPool::create(4_MiB);
-  const auto buffer = pool->acquire(5_MiB);
+TEST(BufferPool, ReturnsKeptBuffersToTheSystemWhenAsked) {
+  const auto pool = BufferPool::create(8_MiB);
+  pool->try_acquire(Tier::Tile, 2_MiB).reset();
+  pool->trim();
+  EXPECT_EQ(pool->held(), 0U);
+}
+
+TEST(BufferPool, RefusesAtOnceWhatItCanNeverGive) {
+  const auto pool = BufferPool::create(64_MiB);
+  const Buffer other = *pool->try_acquire(Tier::Reply, 1_MiB);
+  const auto buffer = pool->acquire(Tier::Reply, pool->most(Tier::Reply) + 1);
   ASSERT_FALSE(buffer);
   EXPECT_EQ(buffer.error().code(), ErrorCode::OutOfMemory);
 }
 
 TEST(BufferPool, WaitsUntilAnotherThreadGivesBack) {
-  const auto pool = BufferPool::create(1_MiB);
-  auto held = pool->try_acquire(1_MiB);
-  std::thread waiter([&] { EXPECT_TRUE(pool->acquire(1_MiB)); });
+  const auto pool = BufferPool::create(8_MiB);
+  auto held = pool->try_acquire(Tier::Tile, pool->most(Tier::Tile));
+  ASSERT_TRUE(held);
+  std::thread waiter([&] { EXPECT_TRUE(pool->acquire(Tier::Tile, 1_MiB)); });
   held.reset();
   waiter.join();
 }
 
+TEST(BufferPool, ServesALargeRequestBeforeSmallOnesThatCameLater) {
+  const auto pool = BufferPool::create(64_MiB);
+  auto held = pool->try_acquire(Tier::Tile, 40_MiB);
+  ASSERT_TRUE(held);
+  std::atomic<int> order = 0;
+  int large = 0;
+  std::thread first([&] {
+    const auto buffer = pool->acquire(Tier::Tile, 20_MiB);
+    large = ++order;
+  });
+  // A request that finds somebody waiting gets nothing, however small it is.
+  while (pool->try_acquire(Tier::Tile, 64)) std::this_thread::yield();
+  std::thread second([&] {
+    const auto buffer = pool->acquire(Tier::Tile, 1_MiB);
+    ++order;
+  });
+  held.reset();
+  first.join();
+  second.join();
+  EXPECT_EQ(large, 1);
+}
+
+TEST(BufferPool, GivesAllOfOneCallOrNothing) {
+  const auto pool = BufferPool::create(64_MiB);
+  const std::array<std::size_t, 3> sizes{20_MiB, 20_MiB, 20_MiB};
+  EXPECT_FALSE(pool->try_acquire(Tier::Tile, sizes));
+  EXPECT_EQ(pool->held(), 0U);
+  const std::array<std::size_t, 3> fitting{20_MiB, 0, 20_MiB};
+  const auto buffers = pool->acquire(Tier::Tile, fitting);
+  ASSERT_TRUE(buffers);
+  EXPECT_EQ((*buffers)[2].size(), 20_MiB);
+  EXPECT_EQ((*buffers)[1].size(), 0U);
+}
+
 TEST(BufferPool, AsksForMemoryBackWhenItIsShort) {
-  const auto pool = BufferPool::create(2_MiB);
-  auto spare = pool->try_acquire(2_MiB);
+  const auto pool = BufferPool::create(8_MiB);
+  auto spare = pool->try_acquire(Tier::Tile, 6_MiB);
   std::uint64_t asked = 0;
   pool->set_reclaim([&](std::uint64_t bytes) {
     asked = bytes;
     spare.reset();
   });
-  EXPECT_TRUE(pool->acquire(1_MiB));
+  EXPECT_TRUE(pool->acquire(Tier::Tile, 1_MiB));
   EXPECT_EQ(asked, 1_MiB);
 }
 
 TEST(BufferPool, OutlivesItsOwnerWhileABufferIsLent) {
-  auto pool = BufferPool::create(2_MiB);
-  const Buffer buffer = *pool->try_acquire(1_MiB);
+  auto pool = BufferPool::create(8_MiB);
+  const Buffer buffer = *pool->try_acquire(Tier::Reply, 1_MiB);
   pool.reset();
   buffer.span()[0] = std::byte{1};
   EXPECT_EQ(buffer.span()[0], std::byte{1});
+}
+
+TEST(BufferPoolDeathTest, AThreadThatHoldsATierDoesNotWaitForItAgain) {
+  const auto pool = BufferPool::create(64_MiB);
+  const TierScope holding(Tier::Tile);
+  EXPECT_TRUE(pool->acquire(Tier::Source, 1_MiB));
+  EXPECT_DEATH((void)pool->acquire(Tier::Tile, 1_MiB), "broken invariant");
+  EXPECT_DEATH((void)pool->acquire(Tier::Reply, 1_MiB), "broken invariant");
+}
+
+TEST(BufferPool, MakesAnErrorOfMemoryThatTheSystemHasNot) {
+  // In a child: the limit cannot be taken back.
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const auto pool = BufferPool::create(8_GiB);
+    const rlimit limit{1_GiB, 1_GiB};
+    if (::setrlimit(RLIMIT_AS, &limit) != 0) ::_exit(2);
+    const auto buffer = pool->acquire(Tier::Tile, 4_GiB);
+    const bool right = !buffer && buffer.error().code() == ErrorCode::OutOfMemory &&
+                       !pool->try_acquire(Tier::Tile, 4_GiB) && pool->held() == 0 &&
+                       pool->acquire(Tier::Tile, 1_MiB);
+    ::_exit(right ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  // The sanitizer's own memory counts, too.
+  EXPECT_TRUE(WIFEXITED(status) || WIFSIGNALED(status));
+#else
+  EXPECT_EQ(status, 0);
+#endif
+}
+
+// Readers that each hold a reply, then wait for a tile, whose computation waits for memory of the
+// source: with any order of their steps they all come to an end.
+TEST(BufferPool, SixtyFourReadersOfAllTiersComeToAnEnd) {
+  const auto pool = BufferPool::create(64_MiB);
+  std::vector<std::thread> readers;
+  for (std::uint64_t r = 0; r < 64; ++r) {
+    readers.emplace_back([&, r] {
+      std::mt19937_64 random(r);
+      for (int k = 0; k < 40; ++k) {
+        const auto reply = pool->acquire(Tier::Reply, random() % 4_MiB + 1);
+        ASSERT_TRUE(reply);
+        const TierScope holds_reply(Tier::Reply);
+        const auto tile = pool->acquire(Tier::Tile, random() % 16_MiB + 1);
+        ASSERT_TRUE(tile);
+        const TierScope holds_tile(Tier::Tile);
+        const auto source = pool->acquire(Tier::Source, random() % 8_MiB + 1);
+        ASSERT_TRUE(source);
+      }
+    });
+  }
+  for (std::thread& reader : readers) reader.join();
+  EXPECT_LE(pool->peak(), 64_MiB);
 }
 
 }  // namespace

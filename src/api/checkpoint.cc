@@ -82,16 +82,16 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& source,
   if (options.memory < kMinMemory) {
     return fail(ErrorCode::InvalidArgument, "memory: {} bytes < {}", options.memory, kMinMemory);
   }
+  // Before the source: what a source has to hold in order to read comes out of it, too.
+  const std::shared_ptr<BufferPool> budget = BufferPool::create(options.memory);
   CKFS_TRY(std::unique_ptr<SourceFiles> files, SourceFiles::create({.engine = options.io}));
   CKFS_TRY(std::shared_ptr<const Catalog> catalog,
            open_checkpoint(source, *files,
                            {.tag = options.tag, .key = options.key, .config = options.config}));
   const std::uint64_t fingerprint = with_choice(catalog->fingerprint(), options);
-  return Checkpoint(std::make_shared<Impl>(std::move(files), std::move(catalog),
-                                           EngineOptions{.memory = options.memory,
-                                                         .ahead_threads = options.threads,
-                                                         .tile_bytes = options.tile_bytes},
-                                           fingerprint));
+  return Checkpoint(std::make_shared<Impl>(
+      std::move(files), std::move(catalog), budget,
+      EngineOptions{.threads = options.threads, .tile_bytes = options.tile_bytes}, fingerprint));
 }
 
 std::vector<ViewInfo> Checkpoint::views() const {

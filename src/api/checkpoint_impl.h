@@ -21,11 +21,12 @@ namespace ckfs {
 class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
  public:
   Impl(std::unique_ptr<SourceFiles> opened, std::shared_ptr<const Catalog> described,
-       const EngineOptions& options, std::uint64_t fingerprint_of_choice)
+       std::shared_ptr<BufferPool> budget, const EngineOptions& options,
+       std::uint64_t fingerprint_of_choice)
       : files(std::move(opened)),
         catalog(std::move(described)),
         fingerprint(fingerprint_of_choice),
-        engine(std::make_unique<Engine>(catalog, *files, options)) {}
+        engine(std::make_unique<Engine>(catalog, *files, std::move(budget), options)) {}
 
   /// The view of that spelling: the one that is in use, or a new one.
   Result<std::shared_ptr<const View::Impl>> view(std::string_view spelling);

@@ -1,102 +1,118 @@
-// One request, from top to bottom: note where its reader is, start the chunks after it, then for
-// each chunk that the request touches: is it ready or being computed? Then its bytes are lent out.
-// Otherwise this thread carries the plan out itself, straight into the reply.
+// One request, from top to bottom: note where its reader is, start what he will want next, then for
+// each unit that the request touches: is it ready or being computed? Then its bytes are lent out.
+// Otherwise this thread computes them itself, straight into the reply.
 //
-// Memory, and why nothing can wait in a circle. Two pools share the budget. A request takes its
-// reply and scratch from `transient` in one piece; while it holds that it may wait for `cached`. A
-// computation of a tile takes all it needs from `cached` in one piece, and while it holds that it
-// waits for nothing but the source. Chunks ahead of readers are never waited for: no memory, no
-// chunk.
+// Memory: a request takes its reply (Tier::Reply) in one piece and may then wait for scratch or for
+// a tile (Tier::Tile); whoever computes waits for nothing but the source. What is ahead of readers
+// is never waited for: no memory, no piece. The order is enforced in memory/buffer_pool.h.
 #include "engine/engine.h"
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
-#include <mutex>
+#include <malloc.h>
 #include <set>
 #include <spdlog/spdlog.h>
+#include <system_error>
 #include <thread>
 
+#include "base/mutex.h"
 #include "base/units.h"
-#include "engine/decode_ahead.h"
-#include "engine/gather.h"
-#include "engine/read_plan.h"
-#include "engine/run_decoder.h"
-#include "engine/source_ranges.h"
-#include "memory/buffer_pool.h"
+#include "engine/evaluator.h"
+#include "engine/workers.h"
 #include "memory/tile_cache.h"
 
 namespace ckfs {
 namespace {
 
-constexpr std::uint64_t kLeastMemory = 64_MiB;
+constexpr std::uint64_t kPage = 4096;
 
-/// Reads of more than this are carried out piece by piece.
-constexpr std::uint64_t kWindow = kChunkBytes;
+/// Two tiles, the one that is read and the next, and their scratch, within what is Tier::Tile's.
+std::uint64_t tile_bytes(const BufferPool& pool, const EngineOptions& options) {
+  if (options.tile_bytes != 0) return options.tile_bytes;
+  return std::min<std::uint64_t>(pool.most(Tier::Tile) / 4, 64_MiB);
+}
+
+unsigned thread_count(const EngineOptions& options) {
+  if (options.threads != 0) return options.threads;
+  return std::max(1U, std::thread::hardware_concurrency());
+}
 
 }  // namespace
 
 class Engine::Impl {
  public:
-  Impl(std::shared_ptr<const Catalog> catalog, ByteSource& source, const EngineOptions& options)
+  Impl(std::shared_ptr<const Catalog> catalog, ByteSource& source, std::shared_ptr<BufferPool> pool,
+       const EngineOptions& options)
       : catalog_(std::move(catalog)),
         source_(source),
-        kernels_(options.kernels),
-        budget_(std::max(options.memory, kLeastMemory)),
-        transient_(BufferPool::create(budget_ / 4)),
-        cached_(BufferPool::create(budget_ - budget_ / 4)),
-        tile_bytes_(options.tile_bytes != 0
-                        ? options.tile_bytes
-                        : std::min<std::uint64_t>(cached_->limit() / 3, 64_MiB)),
-        tile_staging_(std::max<std::size_t>(least_staging(*catalog_),
-                                            std::clamp<std::uint64_t>(tile_bytes_, 64_KiB, 8_MiB))),
-        cache_(*cached_),
-        ahead_(options.ahead_threads != 0 ? options.ahead_threads
-                                          : std::max(2U, std::thread::hardware_concurrency()) - 1,
-               [this](ReadStream& stream, std::uint64_t chunk) { compute_ahead(stream, chunk); }) {}
+        pool_(std::move(pool)),
+        cache_(*pool_),
+        ordered_(!catalog_->files().empty() && source.prefers_order(catalog_->files()[0].file)),
+        workers_(thread_count(options)),
+        evaluator_(*catalog_, source, *pool_, cache_, workers_, tile_bytes(*pool_, options),
+                   options.kernels) {}
+
+  ~Impl() {
+    // Tasks use everything here.
+    workers_.stop();
+    {
+      const MutexLock lock(rest_mutex_);
+      stopping_ = true;
+    }
+    rest_changed_.notify_all();
+    if (rest_.joinable()) rest_.join();
+  }
 
   Result<Bytes> read(ReadStream& stream, ByteRange range) {
     count(range);
     if (range.empty()) return Bytes();
     const FileLayout& file = stream.file();
     const ReadStream::Advice advice = follow(stream, range);
-    const std::uint64_t chunk = range.begin / kChunkBytes;
-    if (range.end <= (chunk + 1) * kChunkBytes) {
-      CKFS_TRY(const auto tile, ready_chunk(file, chunk, advice));
+    const ByteRange unit = file.piece_at(range.begin);
+    if (unit.contains(range)) {
+      CKFS_TRY(const auto tile, ready_piece(stream, unit, range, advice));
       if (tile) {
-        answered(stream, range, advice);
-        const std::uint64_t at = range.begin - chunk * kChunkBytes;
-        return Bytes(tile->span().subspan(at, range.size()), tile);
+        answered(stream, range);
+        return Bytes(tile->span().subspan(range.begin - unit.begin, range.size()), tile);
       }
     }
-    CKFS_TRY(Buffer reply, acquire_reply(file, range));
-    auto owner = std::make_shared<const Buffer>(std::move(reply));
-    if (auto filled = fill(file, range, {owner->data(), range.size()},
-                           owner->span().subspan(aligned_reply(range)), advice);
-        !filled) {
-      log_failure(file, range, filled.error());
-      return Failure(std::move(filled).error());
-    }
-    answered(stream, range, advice);
-    return Bytes({owner->data(), range.size()}, owner);
+    CKFS_TRY(Buffer reply, logged(stream, range, pool_->acquire(Tier::Reply, range.size())));
+    const TierScope holding(Tier::Reply);
+    CKFS_TRY_VOID(fill(stream, range, reply.span(), advice));
+    answered(stream, range);
+    const std::span<const std::byte> bytes = reply.span();
+    return Bytes(bytes, std::make_shared<const Buffer>(std::move(reply)));
   }
 
   Result<void> read(ReadStream& stream, ByteRange range, std::span<std::byte> out) {
     count(range);
-    const FileLayout& file = stream.file();
-    return for_each_window(range, [&](ByteRange window) -> Result<void> {
+    // In windows, so that what is computed ahead follows the reader through a large request.
+    constexpr std::uint64_t kWindow = 4 * kPieceBytes;
+    for (ByteRange window = range; window.begin < range.end; window.begin = window.end) {
+      window.end = std::min(range.end, (window.begin / kWindow + 1) * kWindow);
       const ReadStream::Advice advice = follow(stream, window);
-      const std::span<std::byte> here = out.subspan(window.begin - range.begin, window.size());
-      if (auto filled = fill_window(file, window, here, advice); !filled) {
-        log_failure(file, window, filled.error());
-        return filled;
-      }
-      answered(stream, window, advice);
-      return {};
-    });
+      CKFS_TRY_VOID(
+          fill(stream, window, out.subspan(window.begin - range.begin, window.size()), advice));
+      answered(stream, window);
+    }
+    return {};
   }
 
-  void close(ReadStream& stream) { forget(stream.file(), stream.abandon()); }
+  std::shared_ptr<ReadStream> open(std::shared_ptr<const FileLayout> file, StreamOptions options) {
+    const FileLayout* layout = file.get();
+    // When the last owner lets go, what was computed for this reader goes too.
+    return {
+        new ReadStream(
+            std::move(file), std::move(options),
+            [this, layout](std::uint64_t offset) { return evaluator_.unit_at(*layout, offset); },
+            habit_),
+        [this](ReadStream* stream) {
+          forget(stream->file(), stream->abandon());
+          delete stream;
+        }};
+  }
 
   EngineStatistics statistics() const {
     EngineStatistics statistics;
@@ -104,10 +120,9 @@ class Engine::Impl {
     statistics.bytes_to_readers = bytes_.load(std::memory_order_relaxed);
     statistics.tiles = cache_.computed();
     statistics.hits = cache_.hits();
-    statistics.memory = transient_->held() + cached_->held();
-    // Two peaks that may have come at different times: an upper bound of the true one.
-    statistics.memory_peak = transient_->peak() + cached_->peak();
-    statistics.memory_budget = budget_;
+    statistics.memory = pool_->held();
+    statistics.memory_peak = pool_->peak();
+    statistics.memory_budget = pool_->limit();
     return statistics;
   }
 
@@ -115,14 +130,149 @@ class Engine::Impl {
   void count(ByteRange range) {
     requests_.fetch_add(1, std::memory_order_relaxed);
     bytes_.fetch_add(range.size(), std::memory_order_relaxed);
+    if (resting_.load(std::memory_order_relaxed)) wake();
   }
 
-  /// Tells the operator what a reader only sees as an errno: file, offset (they are in the message)
-  /// and tensor; once for each cause. A stale file has been reported where it was found.
+  static Want want_of(const ReadStream& stream, bool sequential) {
+    return {.sequential = sequential, .once = stream.options().once};
+  }
+
+  static TileKey piece_key(const FileLayout& file, std::uint64_t begin) {
+    return {file.serial, TileKey::Kind::Piece, 0, begin};
+  }
+
+  void forget(const FileLayout& file, std::span<const std::uint64_t> units) {
+    for (const std::uint64_t unit : units) cache_.drop(piece_key(file, unit));
+  }
+
+  /// Notes the request, and starts what its reader will want next.
+  ReadStream::Advice follow(ReadStream& stream, ByteRange range) {
+    const bool at_once = ordered_ || stream.options().whole;
+    const std::uint64_t hint_bytes =
+        std::max(evaluator_.pace().ahead(), at_once ? SourcePace::kLeast : std::uint64_t{0});
+    ReadStream::Advice advice = stream.advise(range, hint_bytes);
+    forget(stream.file(), advice.passed);
+    if (!advice.hint.empty()) {
+      workers_.add([this, weak = stream.weak_from_this(), hint = advice.hint] {
+        const auto alive = weak.lock();
+        if (alive) source_.will_need(evaluator_.source_ranges(alive->file(), hint));
+      });
+    }
+    for (const ByteRange& unit : advice.start) {
+      workers_.add([this, weak = stream.weak_from_this(), unit] {
+        // A stream that has gone by now, or a unit that its reader came to first, is passed over.
+        const auto alive = weak.lock();
+        if (alive && alive->wants(unit.begin)) compute_ahead(*alive, unit);
+      });
+    }
+    return advice;
+  }
+
+  void answered(ReadStream& stream, ByteRange range) {
+    forget(stream.file(), stream.answered(range));
+  }
+
+  /// Fills `out` unit by unit: from what is ready, or by computing it.
+  Result<void> fill(ReadStream& stream, ByteRange range, std::span<std::byte> out,
+                    const ReadStream::Advice& advice) {
+    const FileLayout& file = stream.file();
+    ByteRange missing{range.begin, range.begin};  // what is computed in one go
+    const auto compute_missing = [&]() -> Result<void> {
+      if (missing.empty()) return {};
+      return logged(
+          stream, missing,
+          evaluator_.fill(file, missing, out.subspan(missing.begin - range.begin, missing.size()),
+                          want_of(stream, advice.sequential)));
+    };
+    while (missing.end < range.end) {
+      const ByteRange piece = file.piece_at(missing.end);
+      const ByteRange here = piece.intersect({missing.end, range.end});
+      CKFS_TRY(const auto tile, ready_piece(stream, piece, here, advice));
+      if (!tile) {
+        missing.end = here.end;
+        continue;
+      }
+      CKFS_TRY_VOID(compute_missing());
+      std::memcpy(out.data() + (here.begin - range.begin),
+                  tile->span().data() + (here.begin - piece.begin), here.size());
+      missing = {here.end, here.end};
+    }
+    return compute_missing();
+  }
+
+  /// The piece, if it is ready or being computed; also if it is worth computing as a whole for the
+  /// part `here` of it. nullptr: compute just the part.
+  Result<std::shared_ptr<const Tile>> ready_piece(ReadStream& stream, ByteRange piece,
+                                                  ByteRange here,
+                                                  const ReadStream::Advice& advice) {
+    const FileLayout& file = stream.file();
+    const TileKey key = piece_key(file, piece.begin);
+    CKFS_TRY(auto tile, cache_.find(key));
+    if (!tile) {
+      const bool whole = here != piece && advice.sequential && piece.end <= advice.whole_until &&
+                         stream.wants(piece.begin) &&
+                         evaluator_.unit_at(file, piece.begin) == piece;
+      if (!whole) return std::shared_ptr<const Tile>();
+      auto computed = cache_.get(
+          key, [&] { return evaluator_.piece(file, piece, want_of(stream, advice.sequential)); });
+      // An error here may be that of the memory; computing just the part shows what is true.
+      if (!computed) return std::shared_ptr<const Tile>();
+      tile = *std::move(computed);
+      if (stream.options().deliver) {
+        workers_.add([this, weak = stream.weak_from_this(), piece, tile] {
+          if (const auto alive = weak.lock()) deliver(*alive, piece, *tile);
+        });
+      }
+    }
+    CKFS_TRY_VOID(evaluator_.verify(*tile));
+    return tile;
+  }
+
+  /// What a worker does for one unit. Errors are the reader's to meet: they are not kept.
+  void compute_ahead(ReadStream& stream, ByteRange unit) {
+    const FileLayout& file = stream.file();
+    const Want want = want_of(stream, true);
+    if (file.piece_at(unit.begin) != unit) {
+      evaluator_.make_tile(file, unit.begin, want);
+      return;
+    }
+    const auto tile = cache_.get(piece_key(file, unit.begin), [&]() -> Result<Tile> {
+      // Asked once more now that others see this computation: a reader that came before it has
+      // taken the piece for his own, one that comes after it waits.
+      if (!stream.wants(unit.begin)) {
+        return fail(ErrorCode::OutOfMemory, "{}: a piece that nobody wants", file.path);
+      }
+      return evaluator_.piece(file, unit, want);
+    });
+    if (tile && stream.options().deliver) deliver(stream, unit, **tile);
+  }
+
+  /// Puts the pages of a piece where the reader finds them without asking, but for the first: his
+  /// request for that one shows where he is.
+  void deliver(ReadStream& stream, ByteRange piece, const Tile& tile) {
+    if (!evaluator_.verify(tile)) return;
+    const std::uint64_t begin = (piece.begin / kPage + 1) * kPage;
+    const std::uint64_t end =
+        piece.end == stream.file().size ? piece.end : piece.end / kPage * kPage;
+    if (begin >= end) return;
+    if (stream.options().deliver(begin, tile.span().subspan(begin - piece.begin, end - begin))) {
+      stream.delivered(piece.begin);
+    }
+  }
+
+  /// Reports to the operator what a reader only sees as an errno: file, offset (they are in the
+  /// message) and tensor; once for each cause. A stale file was reported where it was found.
+  template <typename T>
+  Result<T> logged(const ReadStream& stream, ByteRange range, Result<T> result) {
+    if (!result && result.error().code() != ErrorCode::Stale) {
+      log_failure(stream.file(), range, result.error());
+    }
+    return result;
+  }
+
   void log_failure(const FileLayout& file, ByteRange range, const Error& error) {
-    if (error.code() == ErrorCode::Stale) return;
     {
-      const std::lock_guard lock(failures_mutex_);
+      const MutexLock lock(failures_mutex_);
       constexpr std::size_t kMostFailures = 1000;
       if (failures_.size() >= kMostFailures || !failures_.insert(error.message()).second) return;
     }
@@ -138,314 +288,82 @@ class Engine::Impl {
                   tensors.empty() ? "no tensor" : tensors);
   }
 
-  ReadStream::Advice follow(ReadStream& stream, ByteRange range) {
-    ReadStream::Advice advice = stream.advise(range);
-    for (const std::uint64_t chunk : advice.ahead) ahead_.add(stream.weak_from_this(), chunk);
-    return advice;
+  // Giving memory back: a thread that looks every few seconds while somebody reads, and sleeps
+  // without end when nothing is left to give.
+
+  void wake() {
+    const MutexLock lock(rest_mutex_);
+    if (!resting_.load(std::memory_order_relaxed)) return;
+    resting_.store(false, std::memory_order_relaxed);
+    if (rest_.joinable()) {
+      rest_changed_.notify_all();
+      return;
+    }
+    try {
+      rest_ = std::thread([this] { give_back_when_idle(); });
+    } catch (const std::system_error& error) {
+      spdlog::warn("threads: none to give memory back when idle: {}", error.what());
+    }
   }
 
-  void answered(ReadStream& stream, ByteRange range, const ReadStream::Advice& advice) {
-    forget(stream.file(), advice.passed);
-    forget(stream.file(), stream.answered(range));
-  }
-
-  void forget(const FileLayout& file, std::span<const std::uint64_t> chunks) {
-    for (const std::uint64_t chunk : chunks)
-      cache_.drop({file.inode, TileKey::Kind::Chunk, 0, chunk});
-  }
-
-  /// Bytes from a tile are lent only while its files are the ones that were opened.
-  Result<void> verify(const Tile& tile) {
-    auto verified = source_.verify(tile.files);
-    if (!verified) cache_.clear();
-    return verified;
-  }
-
-  /// The chunk, if it is ready or being computed; also if it is worth computing as a whole: a
-  /// sequential reader wants only a part of it now, and the rest soon. (One that became sequential
-  /// in its middle has read the first part already.) nullptr: carry the plan out.
-  Result<std::shared_ptr<const Tile>> ready_chunk(const FileLayout& file, std::uint64_t chunk,
-                                                  const ReadStream::Advice& advice) {
-    const TileKey key{file.inode, TileKey::Kind::Chunk, 0, chunk};
-    auto found = cache_.find(key);
-    if (!found || !*found) {
-      if (std::ranges::find(advice.whole, chunk) == advice.whole.end()) {
-        return std::shared_ptr<const Tile>();
+  void give_back_when_idle() {
+    MutexLock lock(rest_mutex_);
+    std::uint64_t seen = 0;
+    int quiet = 0;
+    while (!stopping_) {
+      if (resting_.load(std::memory_order_relaxed)) {
+        rest_changed_.wait(lock);
+        quiet = 0;
+        continue;
       }
-      found = cache_.get(key, [&] { return compute_chunk(file, chunk); });
-      // An error here may be that of the memory; the plan, carried out, says what is true.
-      if (!found) return std::shared_ptr<const Tile>();
+      (void)rest_changed_.wait_until(lock, std::chrono::steady_clock::now() + kLook);
+      const std::uint64_t now = requests_.load(std::memory_order_relaxed);
+      quiet = now == seen ? quiet + 1 : 0;
+      seen = now;
+      if (quiet < kQuietLooks) continue;
+      cache_.clear();
+      pool_->trim();
+      // What allocations of a request have left in the heap's arenas.
+      ::malloc_trim(0);
+      resting_.store(true, std::memory_order_relaxed);
+      // A request that was counted before it could see that is not forgotten.
+      if (requests_.load() != seen) resting_.store(false, std::memory_order_relaxed);
     }
-    CKFS_TRY_VOID(verify(**found));
-    return found;
   }
 
-  static ByteRange chunk_range(const FileLayout& file, std::uint64_t chunk) {
-    return {chunk * kChunkBytes, std::min((chunk + 1) * kChunkBytes, file.size)};
-  }
-
-  /// Copies a window from its chunk, if that is ready or worth computing; false: it is not.
-  Result<bool> copy_chunk(const FileLayout& file, ByteRange window, std::span<std::byte> out,
-                          const ReadStream::Advice& advice) {
-    const std::uint64_t chunk = window.begin / kChunkBytes;
-    CKFS_TRY(const auto tile, ready_chunk(file, chunk, advice));
-    if (!tile) return false;
-    std::memcpy(out.data(), tile->span().data() + (window.begin - chunk * kChunkBytes), out.size());
-    return true;
-  }
-
-  /// A window into the caller's buffer: scratch is all the memory it needs.
-  Result<void> fill_window(const FileLayout& file, ByteRange window, std::span<std::byte> out,
-                           const ReadStream::Advice& advice) {
-    CKFS_TRY(const bool copied, copy_chunk(file, window, out, advice));
-    if (copied) return {};
-    const ReadPlan plan = plan_read(file, window);
-    CKFS_TRY(Buffer scratch, transient_->acquire(plan.scratch()));
-    return carry_out(file, plan, out, scratch.span(), advice.sequential);
-  }
-
-  static std::size_t aligned_reply(ByteRange range) { return (range.size() + 63) / 64 * 64; }
-
-  /// Calls `use` for the parts of `range` that lie in one chunk each, until one fails.
-  template <typename Use>
-  static Result<void> for_each_window(ByteRange range, Use use) {
-    for (ByteRange window = range; window.begin < range.end; window.begin = window.end) {
-      window.end = std::min(range.end, (window.begin / kWindow + 1) * kWindow);
-      CKFS_TRY_VOID(use(window));
-    }
-    return {};
-  }
-
-  /// Reply and scratch for `range`, in one piece.
-  Result<Buffer> acquire_reply(const FileLayout& file, ByteRange range) {
-    std::size_t scratch = 0;
-    CKFS_TRY_VOID(for_each_window(range, [&](ByteRange window) -> Result<void> {
-      scratch = std::max(scratch, plan_read(file, window).scratch());
-      return {};
-    }));
-    return transient_->acquire(aligned_reply(range) + scratch);
-  }
-
-  Result<void> fill(const FileLayout& file, ByteRange range, std::span<std::byte> out,
-                    std::span<std::byte> scratch, const ReadStream::Advice& advice) {
-    return for_each_window(range, [&](ByteRange window) -> Result<void> {
-      const std::span<std::byte> here = out.subspan(window.begin - range.begin, window.size());
-      CKFS_TRY(const bool copied, copy_chunk(file, window, here, advice));
-      if (copied) return {};
-      return carry_out(file, plan_read(file, window), here, scratch, advice.sequential);
-    });
-  }
-
-  /// Does what the plan says. `scratch` holds plan.scratch() bytes. Tiles and literals come from
-  /// the cache, one at a time; all that is read goes in one batch.
-  Result<void> carry_out(const FileLayout& file, const ReadPlan& plan, std::span<std::byte> out,
-                         std::span<std::byte> scratch, bool sequential) {
-    for (const PlanPart& part : plan.parts) {
-      const std::span<std::byte> here = out.subspan(part.out.begin, part.out.size());
-      if (const auto* literal = std::get_if<LiteralPart>(&part.what)) {
-        CKFS_TRY_VOID(copy_literal(file, *literal, here));
-      } else if (const auto* gathered = std::get_if<GatherPart>(&part.what)) {
-        CKFS_TRY_VOID(copy_gathered(file, *gathered, here, sequential));
-      }
-    }
-    auto carried = carry_out_reads(plan, out, scratch);
-    if (carried) return {};
-    if (carried.error().code() == ErrorCode::Stale) cache_.clear();
-    return Failure(std::move(carried).error());
-  }
-
-  /// Gives the files that were read.
-  Result<std::vector<FileId>> carry_out_reads(const ReadPlan& plan, std::span<std::byte> out,
-                                              std::span<std::byte> scratch) {
-    std::vector<ReadRequest> batch;
-    for (const PlanPart& part : plan.parts) {
-      const std::span<std::byte> here = out.subspan(part.out.begin, part.out.size());
-      if (const auto* copy = std::get_if<CopyPart>(&part.what)) {
-        batch.push_back({copy->file, copy->offset, here});
-      } else if (std::holds_alternative<ZeroPart>(part.what)) {
-        std::memset(here.data(), 0, here.size());
-      }
-    }
-    plan.reads.add_reads(scratch, batch);
-    if (!batch.empty()) CKFS_TRY_VOID(source_.read(batch));
-    RunDecoder decoder(plan.reads, scratch, kernels_);
-    for (const PlanPart& part : plan.parts) {
-      const auto* decode = std::get_if<DecodePart>(&part.what);
-      if (decode == nullptr) continue;
-      auto decoded = decoder.decode(decode->run, decode->skip,
-                                    out.subspan(part.out.begin, part.out.size()));
-      if (!decoded) {
-        return decode_failure(*catalog_, source_, decode->run.storage, decoded.error());
-      }
-    }
-    return files_of(batch);
-  }
-
-  Result<void> copy_literal(const FileLayout& file, const LiteralPart& part,
-                            std::span<std::byte> out) {
-    const Literal& literal = file.literals[part.literal];
-    CKFS_TRY(const auto tile, cache_.get({file.inode, TileKey::Kind::Literal, part.literal, 0},
-                                         [&]() -> Result<Tile> {
-                                           CKFS_TRY(Buffer text, cached_->acquire(literal.size));
-                                           render(literal, text.span());
-                                           return Tile{std::move(text), literal.size, {}};
-                                         }));
-    std::memcpy(out.data(), tile->span().data() + part.offset, out.size());
-    return {};
-  }
-
-  static void render(const Literal& literal, std::span<std::byte> out) {
-    const std::string text = literal.render();
-    CKFS_CHECK(text.size() == literal.size && out.size() == literal.size);
-    std::memcpy(out.data(), text.data(), text.size());
-  }
-
-  /// Bytes of a tensor that needs tiles. A random read computes just its own elements; a tile that
-  /// is ready serves anybody.
-  Result<void> copy_gathered(const FileLayout& file, const GatherPart& part,
-                             std::span<std::byte> out, bool sequential) {
-    const TensorExpr& expr = file.definition->tensors[part.tensor].expr;
-    const TileGeometry geometry = tile_geometry(expr, tile_bytes_);
-    const std::uint64_t width = bytes_of(expr.dtype(), 1);
-    const std::uint64_t tile_size = static_cast<std::uint64_t>(geometry.elements) * width;
-    for (std::uint64_t done = 0; done < out.size();) {
-      const std::uint64_t at = part.begin + done;
-      const std::uint64_t index = at / tile_size;
-      const std::uint64_t inside = at - index * tile_size;
-      const std::span<std::byte> here =
-          out.subspan(done, std::min(out.size() - done, tile_size - inside));
-      const TileKey key{file.inode, TileKey::Kind::Tile, part.tensor, index};
-      std::shared_ptr<const Tile> tile;
-      ByteRange computed{inside, inside + here.size()};  // of the tile, as `tile` holds it
-      if (!sequential) {
-        CKFS_TRY(tile, cache_.find(key));
-        if (!tile) {
-          CKFS_TRY(Tile panel, compute_tile(expr, index * tile_size, computed, width));
-          tile = std::make_shared<const Tile>(std::move(panel));
-        } else {
-          computed = {0, tile->size};
-        }
-      } else {
-        computed = {0, std::min(tile_size, expr.nbytes() - index * tile_size)};
-        CKFS_TRY(tile, cache_.get(key, [&] {
-          return compute_tile(expr, index * tile_size, computed, width);
-        }));
-      }
-      CKFS_TRY_VOID(verify(*tile));
-      const std::uint64_t first = computed.begin / width * width;
-      std::memcpy(here.data(), tile->span().data() + (inside - first), here.size());
-      done += here.size();
-    }
-    return {};
-  }
-
-  /// The elements that cover bytes `part` of the tile that begins at byte `begin` of the tensor.
-  Result<Tile> compute_tile(const TensorExpr& expr, std::uint64_t begin, ByteRange part,
-                            std::uint64_t width) {
-    const auto first = static_cast<std::int64_t>((begin + part.begin) / width);
-    const auto last = static_cast<std::int64_t>((begin + part.end + width - 1) / width);
-    const auto size = static_cast<std::size_t>(last - first) * width;
-    const std::size_t place = (size + 63) / 64 * 64;
-    CKFS_TRY(Buffer buffer, cached_->acquire(place + tile_staging_));
-    auto gathered = gather(*catalog_, source_, expr, first, last, buffer.span().first(size),
-                           buffer.span().subspan(place), kernels_);
-    if (!gathered) {
-      if (gathered.error().code() == ErrorCode::Stale) cache_.clear();
-      return Failure(std::move(gathered).error());
-    }
-    return Tile{std::move(buffer), size, std::move(*gathered)};
-  }
-
-  /// A chunk of a file, without waiting for memory. Literals are rendered into it; a chunk with
-  /// gathered bytes is no chunk, for the tile is what gets computed ahead (compute_ahead).
-  Result<Tile> compute_chunk(const FileLayout& file, std::uint64_t chunk) {
-    const ByteRange range = chunk_range(file, chunk);
-    const ReadPlan plan = plan_read(file, range);
-    for (const PlanPart& part : plan.parts) {
-      if (std::holds_alternative<GatherPart>(part.what)) return no_chunk();
-      const auto* literal = std::get_if<LiteralPart>(&part.what);
-      if (literal != nullptr && file.literals[literal->literal].size > kChunkBytes)
-        return no_chunk();
-    }
-    const std::size_t place = aligned_reply(range);
-    auto buffer = cached_->try_acquire(place + plan.scratch());
-    if (!buffer) return no_chunk();
-    const std::span<std::byte> out = buffer->span().first(range.size());
-    std::optional<std::uint32_t> rendered;  // a literal may come in many pieces, one after another
-    std::string text;
-    for (const PlanPart& part : plan.parts) {
-      if (const auto* literal = std::get_if<LiteralPart>(&part.what)) {
-        if (rendered != literal->literal) text = file.literals[literal->literal].render();
-        rendered = literal->literal;
-        std::memcpy(out.data() + part.out.begin, text.data() + literal->offset, part.out.size());
-      }
-    }
-    CKFS_TRY(std::vector<FileId> files, carry_out_reads(plan, out, buffer->span().subspan(place)));
-    return Tile{std::move(*buffer), range.size(), std::move(files)};
-  }
-
-  /// Not an error that anybody sees: it tells the asker to carry the plan out.
-  static Failure no_chunk() {
-    return fail(ErrorCode::OutOfMemory, "chunk: not computed ahead of its reader");
-  }
-
-  /// What a worker does for one chunk. Errors are the reader's to meet: they are not kept.
-  void compute_ahead(ReadStream& stream, std::uint64_t chunk) {
-    const FileLayout& file = stream.file();
-    const ByteRange range = chunk_range(file, chunk);
-    const ReadPlan plan = plan_read(file, range);
-    bool gathers = false;
-    for (const PlanPart& part : plan.parts) {
-      const auto* gathered = std::get_if<GatherPart>(&part.what);
-      if (gathered == nullptr) continue;
-      gathers = true;
-      const TensorExpr& expr = file.definition->tensors[gathered->tensor].expr;
-      const TileGeometry geometry = tile_geometry(expr, tile_bytes_);
-      const std::uint64_t width = bytes_of(expr.dtype(), 1);
-      const std::uint64_t tile_size = static_cast<std::uint64_t>(geometry.elements) * width;
-      const std::uint64_t index = gathered->begin / tile_size;
-      (void)cache_.get({file.inode, TileKey::Kind::Tile, gathered->tensor, index}, [&] {
-        return compute_tile(expr, index * tile_size,
-                            {0, std::min(tile_size, expr.nbytes() - index * tile_size)}, width);
-      });
-    }
-    if (gathers) return;
-    (void)cache_.get({file.inode, TileKey::Kind::Chunk, 0, chunk}, [&]() -> Result<Tile> {
-      // Asked once more now that others see this computation: a reader that came before it has
-      // taken the chunk for its own, one that comes after it waits.
-      if (!stream.wants(chunk)) return no_chunk();
-      return compute_chunk(file, chunk);
-    });
-  }
+  static constexpr std::chrono::seconds kLook{2};
+  static constexpr int kQuietLooks = 3;
 
   const std::shared_ptr<const Catalog> catalog_;
   ByteSource& source_;
-  const KernelSet kernels_;
-  const std::uint64_t budget_;
-  const std::shared_ptr<BufferPool> transient_;
-  const std::shared_ptr<BufferPool> cached_;
-  const std::uint64_t tile_bytes_;
-  const std::size_t tile_staging_;
+  const std::shared_ptr<BufferPool> pool_;
+  const std::shared_ptr<ReaderHabit> habit_ = std::make_shared<ReaderHabit>();
   TileCache cache_;
-  std::mutex failures_mutex_;
-  std::set<std::string> failures_;  // messages that have been logged; guarded by failures_mutex_
+  /// Whether the source streams what is read in order. One file stands for all: a checkpoint lies
+  /// on one file system.
+  const bool ordered_;
+  Mutex failures_mutex_;
+  std::set<std::string> failures_ CKFS_GUARDED_BY(failures_mutex_);  // messages that were logged
   std::atomic<std::uint64_t> requests_{0};
   std::atomic<std::uint64_t> bytes_{0};
-  DecodeAhead ahead_;  // last: its threads use all of the above
+  std::atomic<bool> resting_{true};
+  Mutex rest_mutex_;
+  CondVar rest_changed_;
+  bool stopping_ CKFS_GUARDED_BY(rest_mutex_) = false;
+  std::thread rest_ CKFS_GUARDED_BY(rest_mutex_);
+  Workers workers_;
+  Evaluator evaluator_;
 };
 
 Engine::Engine(std::shared_ptr<const Catalog> catalog, ByteSource& source,
-               const EngineOptions& options)
-    : impl_(std::make_unique<Impl>(std::move(catalog), source, options)) {}
+               std::shared_ptr<BufferPool> pool, const EngineOptions& options)
+    : impl_(std::make_unique<Impl>(std::move(catalog), source, std::move(pool), options)) {}
 
 Engine::~Engine() = default;
 
-std::shared_ptr<ReadStream> Engine::open_stream(std::shared_ptr<const FileLayout> file) {
-  // When the last owner lets go, what was computed for this reader goes too.
-  return {new ReadStream(std::move(file)), [engine = impl_.get()](ReadStream* stream) {
-            engine->close(*stream);
-            delete stream;
-          }};
+std::shared_ptr<ReadStream> Engine::open_stream(std::shared_ptr<const FileLayout> file,
+                                                StreamOptions options) {
+  return impl_->open(std::move(file), std::move(options));
 }
 
 Result<Bytes> Engine::read(ReadStream& stream, ByteRange range) {

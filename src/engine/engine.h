@@ -1,15 +1,15 @@
-// FileLayout + ByteRange -> bytes.
+// FileLayout + ByteRange -> bytes, for many readers at once, within a budget of memory.
 //
-// A read is planned first (read_plan.h, a pure function) and then carried out:
+// Where bytes come from is decided by a pure function (read_plan.h) and done by the evaluator:
 //   direct   target run = stored run, same bytes: straight from the source into the reply
-//   decode   target run = stored run, another dtype or encoding: read into scratch, all runs of a
-//            request at once, and from there through a kernel into the reply
-//   gather   strided (a transpose): computed in tiles that many requests share, kept in the
-//            TileCache until the readers have passed
-// Literal text is rendered once and kept in the same cache.
+//   decode   target run = stored run, another dtype or encoding: read into scratch, through a
+//            kernel, into the reply
+//   gather   strided (a transpose): computed in tiles that many requests share, by all workers
+// Literal text is rendered once and kept with the tiles.
 //
-// For a sequential reader the engine computes ahead: 1 MiB chunks of the file, ready before they
-// are asked for (decode_ahead.h).
+// For a sequential reader the engine computes ahead: pieces of the file, or the next tile, ready
+// before they are asked for, no further than he has earned (read_stream.h); and it has the source
+// begin early enough with what it is slow to give (source_pace.h).
 //
 // Bytes depend on nothing but the layout and the source: not on threads, order of reads, request
 // sizes, CPU, budget or tile size. Safe for concurrent use by several threads.
@@ -25,15 +25,15 @@
 #include "base/byte_source.h"
 #include "base/error.h"
 #include "container/file_layout.h"
+#include "engine/read_stream.h"
+#include "memory/buffer_pool.h"
 #include "tensor/kernel.h"
 
 namespace ckfs {
 
 struct EngineOptions {
-  /// Bytes for tiles, chunks, scratch and rendered text together. At least 64 MiB.
-  std::uint64_t memory = std::uint64_t{1} << 30;
-  /// Threads that compute ahead of readers; 0: CPUs - 1, at least 1.
-  unsigned ahead_threads = 0;
+  /// Threads that compute ahead of readers and help with tiles; 0: one for each CPU.
+  unsigned threads = 0;
   /// Bytes of a tile; 0: chosen from the budget.
   std::uint64_t tile_bytes = 0;
   /// Scatter and kernels: the plain twins, for tests.
@@ -50,23 +50,27 @@ struct EngineStatistics {
   std::uint64_t memory_budget = 0;
 };
 
-/// Where one reader of one file is: made by Engine::open_stream, kept with the open file.
-class ReadStream;
-
 class Engine {
  public:
-  /// `source` must outlive the engine; `catalog` describes it.
-  Engine(std::shared_ptr<const Catalog> catalog, ByteSource& source, const EngineOptions& options);
+  /// `source` must outlive the engine; `catalog` describes it. `pool` is the budget for tiles,
+  /// pieces, replies, scratch and rendered text; the engine gives back what it keeps there when
+  /// nobody has read for some seconds.
+  Engine(std::shared_ptr<const Catalog> catalog, ByteSource& source,
+         std::shared_ptr<BufferPool> pool, const EngineOptions& options);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
   /// A new reader of `file`. The layout is kept alive by the stream; the stream must not outlive
   /// the engine.
-  std::shared_ptr<ReadStream> open_stream(std::shared_ptr<const FileLayout> file);
+  std::shared_ptr<ReadStream> open_stream(std::shared_ptr<const FileLayout> file,
+                                          StreamOptions options = {});
 
-  /// The bytes of `range` of the stream's file. Errors: Io, Stale, Corrupt, OutOfMemory (a tile
-  /// that the budget can never hold). Requires: range lies within the file.
+  /// The bytes of `range` of the stream's file. They may hold memory of the budget (Tier::Reply or
+  /// Tile) until the last copy of the result is gone: who keeps results while he asks for more may
+  /// hold at most `BufferPool::most(Tier::Reply)` less the size of the next one, or waits for
+  /// himself. Errors: Io, Stale, Corrupt, OutOfMemory (what the budget can never hold, at once).
+  /// Requires: range lies within the file.
   Result<Bytes> read(ReadStream& stream, ByteRange range);
 
   /// The same into the caller's buffer of range.size() bytes.

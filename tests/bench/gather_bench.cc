@@ -55,7 +55,8 @@ int main(int argc, char** argv) {
   file->segments.push_back({0, 0, 0, Segment::Kind::Tensor});
   file->definition = definition;
 
-  Engine engine(definition->catalog, *files, {.memory = std::strtoull(argv[4], nullptr, 10)});
+  Engine engine(definition->catalog, *files,
+                BufferPool::create(std::strtoull(argv[4], nullptr, 10)), {});
   const auto stream = engine.open_stream(file);
   const auto begin = std::chrono::steady_clock::now();
   for (std::uint64_t at = 0; at < file->size; at += 1_MiB) {

@@ -38,6 +38,7 @@ FileLayout layout_of(std::shared_ptr<Definition> definition, const MemorySource*
   append(Segment::Kind::Zero, 0, 13);
   if (source != nullptr) append(Segment::Kind::File, 0, source->size(0));
   file.definition = std::move(definition);
+  file.finish();
   return file;
 }
 
@@ -102,7 +103,8 @@ class EngineProperty : public testing::TestWithParam<EngineOptions> {};
 TEST_P(EngineProperty, AnySplitOfReadsGivesTheBytesOfTheModel) {
   for (std::uint64_t seed = 0; seed < 250; ++seed) {
     const RandomFile random = random_file(seed);
-    Engine engine(random.checkpoint.catalog, *random.checkpoint.source, GetParam());
+    Engine engine(random.checkpoint.catalog, *random.checkpoint.source, BufferPool::create(64_MiB),
+                  GetParam());
     std::mt19937_64 pieces(seed);
     ASSERT_TRUE(same(read_by_pieces(engine, random.file, pieces, 300), random));
     ASSERT_TRUE(same(read_by_pieces(engine, random.file, pieces, 1_MiB), random));
@@ -112,7 +114,8 @@ TEST_P(EngineProperty, AnySplitOfReadsGivesTheBytesOfTheModel) {
 TEST_P(EngineProperty, LargeTensorsToo) {
   for (std::uint64_t seed = 0; seed < 12; ++seed) {
     const RandomFile random = random_file(seed, {.max_tensors = 2, .max_numel = 600000});
-    Engine engine(random.checkpoint.catalog, *random.checkpoint.source, GetParam());
+    Engine engine(random.checkpoint.catalog, *random.checkpoint.source, BufferPool::create(64_MiB),
+                  GetParam());
     std::mt19937_64 pieces(seed);
     ASSERT_TRUE(same(read_by_pieces(engine, random.file, pieces, 200000), random));
   }
@@ -125,14 +128,14 @@ std::string name_of(const testing::TestParamInfo<EngineOptions>& info) {
 
 INSTANTIATE_TEST_SUITE_P(All, EngineProperty,
                          testing::Values(EngineOptions{}, EngineOptions{.tile_bytes = 4096},
-                                         EngineOptions{.memory = 64_MiB, .tile_bytes = 64},
+                                         EngineOptions{.tile_bytes = 64},
                                          EngineOptions{.kernels = KernelSet::Reference}),
                          name_of);
 
 TEST(Engine, GivesManyReadersAtOnceTheSameBytes) {
   const RandomFile random = random_file(5, {.max_numel = 300000});
-  Engine engine(random.checkpoint.catalog, *random.checkpoint.source,
-                {.memory = 64_MiB, .ahead_threads = 3, .tile_bytes = 4096});
+  Engine engine(random.checkpoint.catalog, *random.checkpoint.source, BufferPool::create(64_MiB),
+                {.threads = 3, .tile_bytes = 4096});
   std::vector<std::thread> threads;
   std::latch begin(6);
   for (std::uint64_t t = 0; t < 6; ++t) {
@@ -208,7 +211,7 @@ class Fp8Matrix {
 
 TEST(Engine, ReadsEachSourceByteOnceInASequentialRead) {
   Fp8Matrix matrix(1000, 3000, false);
-  Engine engine(matrix.catalog, matrix.source, {.memory = 64_MiB});
+  Engine engine(matrix.catalog, matrix.source, BufferPool::create(64_MiB), {});
   const auto stream = engine.open_stream(matrix.file);
   std::vector<std::byte> bytes(128_KiB);
   const std::uint64_t tensor = 11 + 1000 * 3000 * 2;
@@ -222,7 +225,7 @@ TEST(Engine, ReadsEachSourceByteOnceInASequentialRead) {
 
 TEST(Engine, ReadsEachSourceByteOnceWhereRequestsStraddleItsChunks) {
   Fp8Matrix matrix(4096, 2048, false);
-  Engine engine(matrix.catalog, matrix.source, {.memory = 64_MiB});
+  Engine engine(matrix.catalog, matrix.source, BufferPool::create(64_MiB), {});
   const auto stream = engine.open_stream(matrix.file);
   for (std::uint64_t at = 0; at < matrix.file->size; at += 1000000) {
     ASSERT_TRUE(engine.read(*stream, {at, std::min(matrix.file->size, at + 1000000)}));
@@ -232,7 +235,7 @@ TEST(Engine, ReadsEachSourceByteOnceWhereRequestsStraddleItsChunks) {
 
 TEST(Engine, ReadsAMatrixOnceThatItShowsTransposed) {
   Fp8Matrix matrix(1024, 2048, true);
-  Engine engine(matrix.catalog, matrix.source, {});
+  Engine engine(matrix.catalog, matrix.source, BufferPool::create(1_GiB), {});
   const auto stream = engine.open_stream(matrix.file);
   std::vector<std::byte> bytes(1_MiB);
   for (std::uint64_t at = 11; at < 11 + 4_MiB; at += bytes.size()) {
@@ -243,7 +246,7 @@ TEST(Engine, ReadsAMatrixOnceThatItShowsTransposed) {
 
 TEST(Engine, StaysWithinItsBudgetWhileAMatrixLargerThanItIsGathered) {
   Fp8Matrix matrix(8192, 16384, true);  // 256 MiB of bf16
-  Engine engine(matrix.catalog, matrix.source, {.memory = 64_MiB});
+  Engine engine(matrix.catalog, matrix.source, BufferPool::create(64_MiB), {});
   const auto stream = engine.open_stream(matrix.file);
   std::vector<std::byte> bytes(1_MiB);
   for (std::uint64_t at = 0; at < 32_MiB; at += bytes.size()) {
@@ -254,7 +257,7 @@ TEST(Engine, StaysWithinItsBudgetWhileAMatrixLargerThanItIsGathered) {
 
 TEST(Engine, ReportsAFailingSourceAndRecovers) {
   Fp8Matrix matrix(256, 256, false);
-  Engine engine(matrix.catalog, matrix.source, {});
+  Engine engine(matrix.catalog, matrix.source, BufferPool::create(1_GiB), {});
   const auto stream = engine.open_stream(matrix.file);
   std::vector<std::byte> good(100000);
   ASSERT_TRUE(engine.read(*stream, {11, 11 + good.size()}, good));
@@ -273,7 +276,7 @@ TEST(Engine, ReportsAFailingSourceAndRecovers) {
 
 TEST(Engine, LendsNoBytesOfAFileThatHasChanged) {
   Fp8Matrix matrix(2048, 2048, false);
-  Engine engine(matrix.catalog, matrix.source, {});
+  Engine engine(matrix.catalog, matrix.source, BufferPool::create(1_GiB), {});
   const auto stream = engine.open_stream(matrix.file);
   ASSERT_TRUE(engine.read(*stream, {0, 1_MiB}));
   ASSERT_TRUE(engine.read(*stream, {1_MiB, 2_MiB}));  // chunks 2 to 5 may be ready now
@@ -288,7 +291,7 @@ TEST(Engine, LendsBytesThatOutliveIt) {
   Bytes lent;
   std::vector<std::byte> copied(1000);
   {
-    Engine engine(matrix.catalog, matrix.source, {});
+    Engine engine(matrix.catalog, matrix.source, BufferPool::create(1_GiB), {});
     const auto stream = engine.open_stream(matrix.file);
     lent = engine.read(*stream, {11, 1011}).value();
     ASSERT_TRUE(engine.read(*stream, {11, 1011}, copied));

@@ -1,0 +1,333 @@
+// A plan's parts come from three places: the cache (rendered text, tiles), the source as it is, and
+// the source through a decoder. The first are copied before any scratch is held, because computing
+// them may need memory of the same tier; then all that is read goes in one batch.
+//
+// A tile is computed by all workers that are idle, batch by batch (gather.h), each with a staging
+// buffer of its own; the thread that needs it does what nobody else does.
+#include "engine/evaluator.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "engine/source_ranges.h"
+
+namespace ckfs {
+namespace {
+
+constexpr std::size_t kAlignment = 64;
+/// Elements of 16 bytes that a range cuts at both ends.
+constexpr std::size_t kEdges = 32;
+
+std::size_t aligned(std::size_t size) {
+  return (size + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+std::uint64_t width_of(const TensorExpr& expr) {
+  return static_cast<std::uint64_t>(bits(expr.dtype())) / 8;
+}
+
+void render(const Literal& literal, std::span<std::byte> out) {
+  const std::string text = literal.render();
+  CKFS_CHECK(text.size() == literal.size && out.size() == literal.size);
+  std::memcpy(out.data(), text.data(), text.size());
+}
+
+/// Literals of up to this many bytes are rendered into the piece that holds a part of them.
+constexpr std::uint64_t kSmallLiteral = kPieceBytes;
+
+}  // namespace
+
+/// The source as one reader wants it, with a watch on how long it takes; and where it turns out to
+/// have changed, what was made of it is forgotten.
+class Evaluator::Measured final : public ByteSource {
+ public:
+  Measured(Evaluator& evaluator, bool once) : evaluator_(evaluator), once_(once) {}
+
+  Result<void> read(std::span<const ReadRequest> batch) override {
+    const auto begin = std::chrono::steady_clock::now();
+    auto done = once_ ? evaluator_.source_.read_once(batch) : evaluator_.source_.read(batch);
+    if (!done) {
+      if (done.error().code() == ErrorCode::Stale) evaluator_.cache_.clear();
+      return done;
+    }
+    std::uint64_t bytes = 0;
+    for (const ReadRequest& request : batch) bytes += request.out.size();
+    evaluator_.pace_.took(bytes, std::chrono::steady_clock::now() - begin);
+    return {};
+  }
+  std::uint64_t size(FileId file) const override { return evaluator_.source_.size(file); }
+  const std::string& name(FileId file) const override { return evaluator_.source_.name(file); }
+
+ private:
+  Evaluator& evaluator_;
+  const bool once_;
+};
+
+Evaluator::Evaluator(const Catalog& catalog, ByteSource& source, BufferPool& pool, TileCache& cache,
+                     Workers& workers, std::uint64_t tile_bytes, KernelSet kernels)
+    : catalog_(catalog),
+      source_(source),
+      pool_(pool),
+      cache_(cache),
+      workers_(workers),
+      tile_bytes_(tile_bytes),
+      staging_bytes_(std::max<std::size_t>(
+          least_staging(catalog), std::clamp<std::uint64_t>(tile_bytes / 8, 64_KiB, 2_MiB))),
+      kernels_(kernels) {}
+
+Evaluator::Place Evaluator::place_of(const FileLayout& file, std::uint32_t tensor,
+                                     std::uint64_t byte) const {
+  const TensorExpr& expr = file.definition->tensors[tensor].expr;
+  const auto elements =
+      static_cast<std::uint64_t>(tile_geometry(expr, tile_bytes_).elements) * width_of(expr);
+  const std::uint64_t index = byte / elements;
+  return {tensor, index, {index * elements, std::min((index + 1) * elements, expr.nbytes())}};
+}
+
+TileKey Evaluator::key_of(const FileLayout& file, const Place& place) {
+  return {file.serial, TileKey::Kind::Tile, place.tensor, place.index};
+}
+
+ByteRange Evaluator::unit_at(const FileLayout& file, std::uint64_t offset) const {
+  const std::size_t at = file.find(offset);
+  const Segment& segment = file.segments[at];
+  const ByteRange range = file.range(at);
+  if (segment.kind != Segment::Kind::Tensor || range.size() < kLargeTensor ||
+      !needs_tiles(catalog_, file.definition->tensors[segment.id].expr)) {
+    return file.piece_at(offset);
+  }
+  const Place place = place_of(file, segment.id, offset - range.begin);
+  return {range.begin + place.tile.begin, range.begin + place.tile.end};
+}
+
+Result<void> Evaluator::verify(const Tile& tile) {
+  auto verified = source_.verify(tile.files);
+  if (!verified && verified.error().code() == ErrorCode::Stale) cache_.clear();
+  return verified;
+}
+
+Result<std::vector<Buffer>> Evaluator::memory(std::span<const std::size_t> sizes,
+                                              Patience patience) {
+  if (patience == Patience::Wait) return pool_.acquire(Tier::Tile, sizes);
+  auto buffers = pool_.try_acquire(Tier::Tile, sizes);
+  if (!buffers) return fail(ErrorCode::OutOfMemory, "memory budget: none to compute ahead with");
+  return *std::move(buffers);
+}
+
+Result<void> Evaluator::fill(const FileLayout& file, ByteRange range, std::span<std::byte> out,
+                             Want want) {
+  const ReadPlan plan = plan_read(file, range);
+  for (const PlanPart& part : plan.parts) {
+    const std::span<std::byte> here = out.subspan(part.out.begin, part.out.size());
+    if (const auto* literal = std::get_if<LiteralPart>(&part.what)) {
+      CKFS_TRY_VOID(copy_literal(file, *literal, here));
+    } else if (const auto* gathered = std::get_if<GatherPart>(&part.what)) {
+      CKFS_TRY_VOID(copy_gathered(file, *gathered, here, want));
+    }
+  }
+  CKFS_TRY(const Buffer scratch, pool_.acquire(Tier::Tile, plan.scratch()));
+  const TierScope holding(Tier::Tile);
+  CKFS_TRY_VOID(carry_out(plan, scratch.span(), out, want));
+  return {};
+}
+
+/// Reads and decodes what the plan has from the source itself; gives the files that were read.
+Result<std::vector<FileId>> Evaluator::carry_out(const ReadPlan& plan, std::span<std::byte> scratch,
+                                                 std::span<std::byte> out, Want want) {
+  std::vector<ReadRequest> batch;
+  for (const PlanPart& part : plan.parts) {
+    const std::span<std::byte> here = out.subspan(part.out.begin, part.out.size());
+    if (const auto* copy = std::get_if<CopyPart>(&part.what)) {
+      batch.push_back({copy->file, copy->offset, here});
+    } else if (std::holds_alternative<ZeroPart>(part.what)) {
+      std::memset(here.data(), 0, here.size());
+    }
+  }
+  plan.reads.add_reads(scratch, batch);
+  if (batch.empty()) return std::vector<FileId>();
+  Measured source(*this, want.once);
+  CKFS_TRY_VOID(source.read(batch));
+  RunDecoder decoder(plan.reads, scratch, kernels_);
+  for (const PlanPart& part : plan.parts) {
+    const auto* decode = std::get_if<DecodePart>(&part.what);
+    if (decode == nullptr) continue;
+    CKFS_TRY_VOID(
+        decoder.decode(decode->run, decode->skip, out.subspan(part.out.begin, part.out.size())));
+  }
+  return files_of(batch);
+}
+
+Result<void> Evaluator::copy_literal(const FileLayout& file, const LiteralPart& part,
+                                     std::span<std::byte> out) {
+  const Literal& literal = file.literals[part.literal];
+  const TileKey key{file.serial, TileKey::Kind::Literal, part.literal, 0};
+  CKFS_TRY(const auto tile, cache_.get(key, [&]() -> Result<Tile> {
+    CKFS_TRY(Buffer text, pool_.acquire(Tier::Tile, literal.size));
+    render(literal, text.span());
+    return Tile{std::move(text), literal.size, {}};
+  }));
+  std::memcpy(out.data(), tile->span().data() + part.offset, out.size());
+  return {};
+}
+
+/// Bytes of a tensor that needs tiles. A random read computes just its own elements; a tile that is
+/// ready serves anybody.
+Result<void> Evaluator::copy_gathered(const FileLayout& file, const GatherPart& part,
+                                      std::span<std::byte> out, Want want) {
+  for (std::uint64_t done = 0; done < out.size();) {
+    const std::uint64_t at = part.begin + done;
+    const Place place = place_of(file, part.tensor, at);
+    const std::span<std::byte> here =
+        out.subspan(done, std::min(out.size() - done, place.tile.end - at));
+    std::uint64_t first = place.tile.begin;  // byte of the tensor that `tile` begins with
+    std::shared_ptr<const Tile> tile;
+    if (want.sequential) {
+      CKFS_TRY(tile, cache_.get(key_of(file, place), [&] {
+        return gathered(file, part.tensor, place.tile, want, Patience::Wait);
+      }));
+    } else {
+      CKFS_TRY(tile, cache_.find(key_of(file, place)));
+      if (!tile) {
+        CKFS_TRY(Tile panel,
+                 gathered(file, part.tensor, {at, at + here.size()}, want, Patience::Wait));
+        tile = std::make_shared<const Tile>(std::move(panel));
+        const std::uint64_t width = width_of(file.definition->tensors[part.tensor].expr);
+        first = at / width * width;
+      }
+    }
+    CKFS_TRY_VOID(verify(*tile));
+    std::memcpy(here.data(), tile->span().data() + (at - first), here.size());
+    done += here.size();
+  }
+  return {};
+}
+
+/// For the elements that cover bytes `bytes` of a tensor.
+GatherPlan Evaluator::gather_plan(const FileLayout& file, std::uint32_t tensor,
+                                  ByteRange bytes) const {
+  const TensorExpr& expr = file.definition->tensors[tensor].expr;
+  const std::uint64_t width = width_of(expr);
+  return GatherPlan::make(catalog_, expr, static_cast<std::int64_t>(bytes.begin / width),
+                          static_cast<std::int64_t>((bytes.end + width - 1) / width),
+                          staging_bytes_);
+}
+
+Result<Tile> Evaluator::gathered(const FileLayout& file, std::uint32_t tensor, ByteRange bytes,
+                                 Want want, Patience patience) {
+  const GatherPlan plan = gather_plan(file, tensor, bytes);
+  const std::uint64_t width = width_of(file.definition->tensors[tensor].expr);
+  const std::size_t size = (bytes.end + width - 1) / width * width - bytes.begin / width * width;
+  CKFS_TRY(std::vector<Buffer> buffers,
+           memory(std::array<std::size_t, 2>{size, plan.staging()}, patience));
+  const TierScope holding(Tier::Tile);
+  CKFS_TRY(std::vector<FileId> files,
+           gather_into(plan, buffers[1].span(), buffers[0].span(), want));
+  return Tile{std::move(buffers[0]), size, std::move(files)};
+}
+
+/// All batches of the plan, by this thread and the workers that come to help.
+Result<std::vector<FileId>> Evaluator::gather_into(const GatherPlan& plan,
+                                                   std::span<std::byte> staging,
+                                                   std::span<std::byte> out, Want want) {
+  Mutex mutex;
+  std::vector<FileId> files;  // guarded by mutex
+  CKFS_TRY_VOID(workers_.share(plan.batches(), [&](Workers::Claims& claims, bool helper) {
+    std::optional<Buffer> own;
+    if (helper) {
+      // Help is never worth waiting for memory.
+      own = pool_.try_acquire(Tier::Tile, plan.staging());
+      if (!own) return;
+    }
+    const TierScope holding(Tier::Tile);
+    Measured source(*this, want.once);
+    while (const auto batch = claims.next()) {
+      auto read = plan.run(*batch, source, helper ? own->span() : staging, out, kernels_);
+      if (!read) return claims.fail(read.error());
+      const MutexLock lock(mutex);
+      files.insert(files.end(), read->begin(), read->end());
+    }
+  }));
+  return sorted_once(std::move(files));
+}
+
+Result<Tile> Evaluator::piece(const FileLayout& file, ByteRange range, Want want) {
+  const ReadPlan plan = plan_read(file, range);
+  std::size_t scratch = plan.scratch();
+  for (const PlanPart& part : plan.parts) {
+    if (const auto* gathered = std::get_if<GatherPart>(&part.what)) {
+      // Of a small tensor, so the plan is cheap enough to be made twice.
+      const GatherPlan gather =
+          gather_plan(file, gathered->tensor, {gathered->begin, gathered->begin + part.out.size()});
+      scratch = std::max(scratch, aligned(part.out.size() + kEdges) + gather.staging());
+    } else if (const auto* literal = std::get_if<LiteralPart>(&part.what)) {
+      if (file.literals[literal->literal].size > kSmallLiteral) {
+        return fail(ErrorCode::OutOfMemory, "{}: text too long to be rendered ahead", file.path);
+      }
+    }
+  }
+  CKFS_TRY(std::vector<Buffer> buffers,
+           memory(std::array<std::size_t, 2>{range.size(), scratch}, Patience::Refuse));
+  const TierScope holding(Tier::Tile);
+  const std::span<std::byte> out = buffers[0].span();
+  std::vector<FileId> files;
+  std::optional<std::uint32_t> rendered;  // a literal may come in many pieces, one after another
+  std::string text;
+  for (const PlanPart& part : plan.parts) {
+    const std::span<std::byte> here = out.subspan(part.out.begin, part.out.size());
+    if (const auto* literal = std::get_if<LiteralPart>(&part.what)) {
+      if (rendered != literal->literal) text = file.literals[literal->literal].render();
+      rendered = literal->literal;
+      std::memcpy(here.data(), text.data() + literal->offset, here.size());
+    } else if (const auto* part_of = std::get_if<GatherPart>(&part.what)) {
+      const std::uint64_t width = width_of(file.definition->tensors[part_of->tensor].expr);
+      const ByteRange bytes{part_of->begin, part_of->begin + here.size()};
+      const std::uint64_t skip = bytes.begin % width;
+      const GatherPlan gather = gather_plan(file, part_of->tensor, bytes);
+      const std::size_t elements = (skip + here.size() + width - 1) / width * width;
+      const std::size_t place = aligned(here.size() + kEdges);
+      CKFS_TRY(const std::vector<FileId> read,
+               gather_into(gather, buffers[1].span().subspan(place),
+                           buffers[1].span().first(elements), want));
+      std::memcpy(here.data(), buffers[1].data() + skip, here.size());
+      files.insert(files.end(), read.begin(), read.end());
+    }
+  }
+  CKFS_TRY(const std::vector<FileId> read, carry_out(plan, buffers[1].span(), out, want));
+  files.insert(files.end(), read.begin(), read.end());
+  return Tile{std::move(buffers[0]), range.size(), sorted_once(std::move(files))};
+}
+
+void Evaluator::make_tile(const FileLayout& file, std::uint64_t offset, Want want) {
+  const std::size_t at = file.find(offset);
+  const std::uint32_t tensor = file.segments[at].id;
+  const Place place = place_of(file, tensor, offset - file.range(at).begin);
+  (void)cache_.get(key_of(file, place),
+                   [&] { return gathered(file, tensor, place.tile, want, Patience::Refuse); });
+}
+
+std::vector<FileRange> Evaluator::source_ranges(const FileLayout& file, ByteRange range) const {
+  const ReadPlan plan = plan_read(file, range);
+  std::vector<FileRange> ranges = ranges_of(plan);
+  for (const PlanPart& part : plan.parts) {
+    const auto* gathered = std::get_if<GatherPart>(&part.what);
+    if (gathered == nullptr) continue;
+    // All of each tile that begins in the range.
+    const std::uint64_t end = gathered->begin + part.out.size();
+    for (std::uint64_t byte = gathered->begin; byte < end;) {
+      const Place place = place_of(file, gathered->tensor, byte);
+      const bool begins = byte == place.tile.begin;
+      byte = place.tile.end;
+      if (!begins) continue;
+      const GatherPlan gather = gather_plan(file, gathered->tensor, place.tile);
+      for (std::size_t batch = 0; batch < gather.batches(); ++batch) {
+        const std::vector<FileRange> more = gather.ranges(batch);
+        ranges.insert(ranges.end(), more.begin(), more.end());
+      }
+    }
+  }
+  return ranges;
+}
+
+}  // namespace ckfs

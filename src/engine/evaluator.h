@@ -1,0 +1,104 @@
+// Ranges of layouts as bytes: plans are carried out, pieces and tiles computed, in memory of the
+// budget. What is computed when, and for whom, is engine.cc's.
+//
+// Safe for concurrent use by several threads. Bytes depend on the layout and the source alone.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/byte_range.h"
+#include "base/byte_source.h"
+#include "base/error.h"
+#include "container/file_layout.h"
+#include "engine/gather.h"
+#include "engine/read_plan.h"
+#include "engine/source_pace.h"
+#include "engine/workers.h"
+#include "memory/buffer_pool.h"
+#include "memory/tile_cache.h"
+#include "tensor/kernel.h"
+
+namespace ckfs {
+
+/// How bytes are wanted; changes none of them.
+struct Want {
+  /// Their reader is sequential: tiles are computed whole and kept for him.
+  bool sequential = false;
+  /// ByteSource::read_once() instead of read().
+  bool once = false;
+};
+
+class Evaluator {
+ public:
+  /// All are kept by reference. `tile_bytes`: about the size of a tile.
+  Evaluator(const Catalog& catalog, ByteSource& source, BufferPool& pool, TileCache& cache,
+            Workers& workers, std::uint64_t tile_bytes, KernelSet kernels);
+
+  /// What is computed at once with the byte at `offset`: the tile of a large tensor that is
+  /// gathered, else the layout's piece.
+  ByteRange unit_at(const FileLayout& file, std::uint64_t offset) const;
+
+  /// Bytes `range` of the file into `out`. Waits for memory of Tier::Tile. Errors: those of the
+  /// source; OutOfMemory.
+  Result<void> fill(const FileLayout& file, ByteRange range, std::span<std::byte> out, Want want);
+
+  /// Bytes `range` as a tile of their own; OutOfMemory instead of waiting for memory.
+  /// Requires: no large tensor that is gathered lies in the range.
+  Result<Tile> piece(const FileLayout& file, ByteRange range, Want want);
+
+  /// Has the tile of a gathered tensor that holds byte `offset` of the file computed and cached, if
+  /// there is memory for it now. Errors are not kept: its reader meets them.
+  void make_tile(const FileLayout& file, std::uint64_t offset, Want want);
+
+  /// The source's bytes that bytes `range` of the file are made of, for a hint.
+  std::vector<FileRange> source_ranges(const FileLayout& file, ByteRange range) const;
+
+  /// Bytes computed earlier are lent only while their files are the ones that were opened. Errors:
+  /// Stale (then all tiles are forgotten), Io.
+  Result<void> verify(const Tile& tile);
+
+  const SourcePace& pace() const { return pace_; }
+
+ private:
+  /// Where a byte of a gathered tensor lies: tile `index` of `tensor`, which holds `tile` of its
+  /// bytes.
+  struct Place {
+    std::uint32_t tensor = 0;
+    std::uint64_t index = 0;
+    ByteRange tile;
+  };
+  enum class Patience : std::uint8_t { Wait, Refuse };
+
+  Place place_of(const FileLayout& file, std::uint32_t tensor, std::uint64_t byte) const;
+  static TileKey key_of(const FileLayout& file, const Place& place);
+  Result<void> copy_literal(const FileLayout& file, const LiteralPart& part,
+                            std::span<std::byte> out);
+  Result<void> copy_gathered(const FileLayout& file, const GatherPart& part,
+                             std::span<std::byte> out, Want want);
+  Result<Tile> gathered(const FileLayout& file, std::uint32_t tensor, ByteRange bytes, Want want,
+                        Patience patience);
+  Result<std::vector<FileId>> gather_into(const GatherPlan& plan, std::span<std::byte> staging,
+                                          std::span<std::byte> out, Want want);
+  Result<std::vector<FileId>> carry_out(const ReadPlan& plan, std::span<std::byte> scratch,
+                                        std::span<std::byte> out, Want want);
+  Result<std::vector<Buffer>> memory(std::span<const std::size_t> sizes, Patience patience);
+  GatherPlan gather_plan(const FileLayout& file, std::uint32_t tensor, ByteRange bytes) const;
+
+  /// The source, measured, with its faults.
+  class Measured;
+
+  const Catalog& catalog_;
+  ByteSource& source_;
+  BufferPool& pool_;
+  TileCache& cache_;
+  Workers& workers_;
+  const std::uint64_t tile_bytes_;
+  const std::size_t staging_bytes_;
+  const KernelSet kernels_;
+  SourcePace pace_;
+};
+
+}  // namespace ckfs

@@ -1,0 +1,205 @@
+// The alternatives not taken: a fixed depth (too much for who reads parts, too little for a disk
+// that is far away), and asking the kernel (a mapping's faults look the same whatever their reader
+// is about to do).
+#include "engine/read_stream.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/units.h"
+
+namespace ckfs {
+namespace {
+
+/// How far from the end of a run a request of that run may begin, before it or after: the kernel
+/// sends the pages of its read-ahead from several threads, in no order.
+constexpr std::uint64_t kNear = 2_MiB;
+/// A second request makes a run where both are large, else the third does (fuse-perf.md H).
+constexpr std::uint64_t kLargeRun = 256_KiB;
+/// Whoever asks for so much from a tensor's first byte on wants more of it.
+constexpr std::uint64_t kLargeRequest = 128_KiB;
+/// What of a tensor's begin may be missing in a run that has read it whole, and how far beyond an
+/// end the kernel's own read-ahead goes.
+constexpr std::uint64_t kSlack = 1_MiB;
+constexpr std::uint64_t kOvershoot = 2_MiB;
+/// The most that is computed ahead of a run, in bytes of the file.
+constexpr std::uint64_t kMostAhead = 8_MiB;
+
+std::uint64_t distance(std::uint64_t a, std::uint64_t b) {
+  return a > b ? a - b : b - a;
+}
+
+}  // namespace
+
+void ReaderHabit::ended(bool whole) {
+  // Two threads at once may lose a step of one of them, which only means that it is learned later.
+  const int score = score_.load(std::memory_order_relaxed);
+  score_.store(whole ? std::min(score + 1, kMost) : std::max(score - 2, -kMost),
+               std::memory_order_relaxed);
+}
+
+ReadStream::ReadStream(std::shared_ptr<const FileLayout> file, StreamOptions options,
+                       UnitAt unit_at, std::shared_ptr<ReaderHabit> habit)
+    : file_(std::move(file)),
+      options_(std::move(options)),
+      unit_at_(std::move(unit_at)),
+      habit_(std::move(habit)) {}
+
+ReadStream::Run& ReadStream::run_of(ByteRange request, std::vector<std::uint64_t>& passed) {
+  Run* oldest = runs_.data();
+  for (Run& run : runs_) {
+    if (!run.range.empty() && distance(request.begin, run.range.end) <= kNear) return run;
+    // A reader finds what was delivered to him without asking, and appears again behind it.
+    if (!run.range.empty() && run.range.end <= request.begin && request.begin <= run.queued) {
+      return run;
+    }
+    if (run.last_used < oldest->last_used) oldest = &run;
+  }
+  end(*oldest, passed);
+  *oldest = Run{};
+  oldest->range = {request.begin, request.begin};
+  return *oldest;
+}
+
+/// Learns from a run that is over, and forgets its units.
+void ReadStream::end(Run& run, std::vector<std::uint64_t>& passed) {
+  for (const Unit& unit : run.units) passed.push_back(unit.range.begin);
+  run.units.clear();
+  if (run.requests < 3 || run.range.size() < kLargeTensor) return;
+  const ByteRange tensor = file_->tensor_at(run.range.begin + run.range.size() / 2);
+  if (tensor.size() < kLargeTensor || run.range.begin > tensor.begin + kLargeTensor) return;
+  habit_->ended(run.range.end >= tensor.end);
+}
+
+bool ReadStream::is_sequential(const Run& run, ByteRange request) const {
+  if (options_.whole || run.requests >= 3) return true;
+  if (run.requests == 2 && run.range.size() >= kLargeRun) return true;
+  const bool begins_tensor = request.begin <= run.tensor.begin && run.tensor.begin < request.end;
+  return begins_tensor && (habit_->reads_whole() || request.size() >= kLargeRequest);
+}
+
+/// The bytes behind the run that may be computed for it.
+ByteRange ReadStream::earned(const Run& run) const {
+  const std::uint64_t from = run.range.end;
+  std::uint64_t until = std::max(from, run.tensor.end);
+  if (options_.whole || (run.border != 0 && from >= run.border + kOvershoot)) {
+    until = file_->size;
+  } else if (!habit_->reads_whole() || run.range.begin > run.tensor.begin + kSlack) {
+    until = std::min(until, from + run.range.size() / 4);
+  }
+  return {from, until};
+}
+
+ReadStream::Advice ReadStream::advise(ByteRange request, std::uint64_t hint_bytes) {
+  const MutexLock lock(mutex_);
+  Advice advice;
+  Run& run = run_of(request, advice.passed);
+  run.last_used = ++clock_;
+  ++run.requests;
+  run.range.begin = std::min(run.range.begin, request.begin);
+  run.range.end = std::max(run.range.end, request.end);
+  // The tensor of the middle: both ends of a request may lie in a neighbour, where the kernel's
+  // read-ahead put them.
+  const ByteRange tensor = file_->tensor_at(request.begin + request.size() / 2);
+  if (tensor.begin >= run.tensor.end && run.border == 0 && run.tensor.size() >= kLargeTensor &&
+      run.range.begin <= run.tensor.begin) {
+    run.border = run.tensor.end;
+  }
+  run.tensor = tensor;
+
+  // A unit that one request reads whole is that request's own, from now on; one far behind the
+  // reader is not asked for again.
+  std::erase_if(run.units, [&](const Unit& unit) {
+    const bool covered = request.contains(unit.range);
+    const bool behind = unit.range.end + 2 * kNear <= request.begin;
+    if (covered || behind) advice.passed.push_back(unit.range.begin);
+    return covered || behind;
+  });
+
+  advice.sequential = is_sequential(run, request);
+  if (!advice.sequential) return advice;
+  const ByteRange earned_bytes = earned(run);
+  advice.whole_until = earned_bytes.end;
+
+  const std::uint64_t depth = std::clamp(run.range.size(), 1_MiB, kMostAhead);
+  if (run.queued < request.begin) run.queued = request.begin;
+  while (run.queued < file_->size && run.units.size() < kMostUnits) {
+    const ByteRange unit = unit_at_(run.queued);
+    const bool is_tile = unit.size() > kPieceBytes;
+    // Of large tiles one is computed ahead, from when half of the one before is read: bytes do not
+    // measure how far away it is.
+    const std::uint64_t reach = is_tile ? std::max(depth, unit.size() / 2) : depth;
+    const bool near = unit.begin < run.range.end + reach;
+    const bool allowed = unit.end <= earned_bytes.end ||
+                         (is_tile && unit.end <= run.tensor.end && run.range.size() > kMostAhead);
+    if (!near || !allowed) break;
+    run.queued = unit.end;
+    // The request's own units: its thread computes them. What it leaves of one that it enters at
+    // the begin will be asked for again; of one whose begin was read alone, the rest is, too.
+    if (request.contains(unit) || unit.begin < request.begin) continue;
+    run.units.push_back({unit, 0, false});
+    if (unit.begin >= request.end) advice.start.push_back(unit);
+  }
+
+  run.hinted = std::max(run.hinted, run.range.end);
+  const std::uint64_t hint_end = std::min(earned_bytes.end, run.range.end + hint_bytes);
+  // In steps, for each costs a plan and a system call.
+  if (hint_end > run.hinted &&
+      (hint_end - run.hinted >= hint_bytes / 4 || hint_end == earned_bytes.end)) {
+    advice.hint = {run.hinted, hint_end};
+    run.hinted = hint_end;
+  }
+  return advice;
+}
+
+std::vector<std::uint64_t> ReadStream::answered(ByteRange request) {
+  const MutexLock lock(mutex_);
+  std::vector<std::uint64_t> passed;
+  for (Run& run : runs_) {
+    std::erase_if(run.units, [&](Unit& unit) {
+      const std::uint64_t bytes = unit.range.intersect(request).size();
+      unit.served += bytes;
+      const bool last = unit.delivered && bytes > 0;
+      if (!last && unit.served < unit.range.size()) return false;
+      passed.push_back(unit.range.begin);
+      return true;
+    });
+  }
+  return passed;
+}
+
+void ReadStream::delivered(std::uint64_t unit) {
+  const MutexLock lock(mutex_);
+  for (Run& run : runs_) {
+    for (Unit& each : run.units) {
+      if (each.range.begin == unit) each.delivered = true;
+    }
+  }
+}
+
+bool ReadStream::wants(std::uint64_t unit) const {
+  const MutexLock lock(mutex_);
+  return std::ranges::any_of(runs_, [&](const Run& run) {
+    return std::ranges::any_of(run.units,
+                               [&](const Unit& each) { return each.range.begin == unit; });
+  });
+}
+
+std::vector<std::uint64_t> ReadStream::abandon() {
+  const MutexLock lock(mutex_);
+  std::vector<std::uint64_t> units;
+  for (Run& run : runs_) {
+    end(run, units);
+    run = Run{};
+  }
+  return units;
+}
+
+std::size_t ReadStream::remembered() const {
+  const MutexLock lock(mutex_);
+  std::size_t units = 0;
+  for (const Run& run : runs_) units += run.units.size();
+  return units;
+}
+
+}  // namespace ckfs

@@ -1,0 +1,137 @@
+// Where readers are, and what is worth having before they ask.
+//
+// A ReadStream is one open file. Its requests fall into runs: a run goes on where it ended, give or
+// take what the kernel's read-ahead reorders; one far jump begins another. Only a run that has
+// shown itself to be sequential gets anything computed ahead, and no more than it has earned:
+//
+//   a quarter of what the run has read, while nothing else is known: who reads a part of a tensor
+//   and stops has then cost at most a quarter more;
+//   all up to the end of the tensor, where the readers of this engine have read tensors to their
+//   end (ReaderHabit);
+//   what comes behind the tensor, once the run has gone on past one.
+//
+// A pure function of the requests, the layout and the habit; it holds a bounded state whatever the
+// requests. Safe for concurrent use: a mount may send several requests of one file at once.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "base/byte_range.h"
+#include "base/mutex.h"
+#include "container/file_layout.h"
+
+namespace ckfs {
+
+/// Whether readers read the tensors that they begin to their ends. Learned from runs that ended;
+/// shared by all streams of an engine, because some loaders open the file anew for each tensor.
+class ReaderHabit {
+ public:
+  void ended(bool whole);
+  bool reads_whole() const { return score_.load(std::memory_order_relaxed) >= kCertain; }
+
+ private:
+  static constexpr int kCertain = 2;
+  static constexpr int kMost = 4;
+  std::atomic<int> score_{0};
+};
+
+/// What is known of a stream's reader before his first request.
+struct StreamOptions {
+  /// He reads the file from its begin to its end, and nothing else: an export, `ckfs cat`.
+  bool whole = false;
+  /// He reads everything once: the source's bytes need not stay in the host's page cache.
+  bool once = false;
+  /// Takes bytes at an offset of the file that were computed ahead of him, in whole pages, and puts
+  /// them where he finds them without asking (the kernel's page cache); false: it could not. Called
+  /// by worker threads, without locks; must not read this file.
+  std::function<bool(std::uint64_t offset, std::span<const std::byte> bytes)> deliver = {};
+};
+
+class ReadStream : public std::enable_shared_from_this<ReadStream> {
+ public:
+  /// The range of the file that is computed at once with the byte at an offset: a piece, or a tile.
+  using UnitAt = std::function<ByteRange(std::uint64_t offset)>;
+
+  ReadStream(std::shared_ptr<const FileLayout> file, StreamOptions options, UnitAt unit_at,
+             std::shared_ptr<ReaderHabit> habit);
+
+  const FileLayout& file() const { return *file_; }
+  const StreamOptions& options() const { return options_; }
+
+  /// What a request means.
+  struct Advice {
+    /// Its reader is sequential: what is computed for him as a whole will be used.
+    bool sequential = false;
+    /// Units that end up to here are worth computing as wholes; the others byte by byte.
+    std::uint64_t whole_until = 0;
+    /// Units to compute ahead, nearest first.
+    std::vector<ByteRange> start;
+    /// Bytes of the file whose source bytes will be read soon, beyond those that were given before.
+    ByteRange hint;
+    /// Units (by their first byte) that this reader does not ask for any more.
+    std::vector<std::uint64_t> passed;
+  };
+  /// `hint_bytes`: how far ahead the source wants to know. Requires: the request is not empty and
+  /// lies in the file.
+  Advice advise(ByteRange request, std::uint64_t hint_bytes);
+
+  /// The request, which was advised, has been answered: units that are now read to their end. Not
+  /// earlier: another request for the same unit may be under way.
+  std::vector<std::uint64_t> answered(ByteRange request);
+
+  /// The pages of the unit, but for the first, are where the reader finds them without asking: his
+  /// next request for the unit is the last one.
+  void delivered(std::uint64_t unit);
+
+  /// Whether a unit that was advised has still to be read: its reader may have come first.
+  bool wants(std::uint64_t unit) const;
+
+  /// The units that were advised and not passed: what is left when the reader goes.
+  std::vector<std::uint64_t> abandon();
+
+  /// Units that are remembered now: at most kRuns * kMostUnits.
+  std::size_t remembered() const;
+
+  /// Threads that read different places of one file at once (loaders map a shard and read its
+  /// tensors in parallel) are told apart up to so many.
+  static constexpr std::size_t kRuns = 4;
+  static constexpr std::size_t kMostUnits = 64;
+
+ private:
+  struct Unit {
+    ByteRange range;
+    std::uint64_t served = 0;  // bytes
+    bool delivered = false;
+  };
+  struct Run {
+    ByteRange range;   // what has been read; empty: no run
+    ByteRange tensor;  // the last one that it has reached
+    std::uint64_t requests = 0;
+    std::uint64_t border = 0;  // the end of the first large tensor that it has read whole
+    std::uint64_t queued = 0;  // units that begin below are queued, or read by their reader
+    std::uint64_t hinted = 0;  // bytes below are hinted or read
+    std::uint64_t last_used = 0;
+    std::deque<Unit> units;  // ascending
+  };
+
+  Run& run_of(ByteRange request, std::vector<std::uint64_t>& passed) CKFS_REQUIRES(mutex_);
+  void end(Run& run, std::vector<std::uint64_t>& passed) CKFS_REQUIRES(mutex_);
+  bool is_sequential(const Run& run, ByteRange request) const;
+  ByteRange earned(const Run& run) const;
+
+  const std::shared_ptr<const FileLayout> file_;
+  const StreamOptions options_;
+  const UnitAt unit_at_;
+  const std::shared_ptr<ReaderHabit> habit_;
+  mutable Mutex mutex_;
+  std::array<Run, kRuns> runs_ CKFS_GUARDED_BY(mutex_);
+  std::uint64_t clock_ CKFS_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace ckfs

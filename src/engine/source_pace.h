@@ -1,0 +1,50 @@
+// How far ahead of its readers a source wants to be asked: as many bytes as it delivers in the time
+// that one answer takes. Measured, not configured: a page cache wants nothing, a cloud disk ten
+// requests of 2 MB, a server across a network 64 MiB.
+//
+// Reads that took long double the distance; where everything that was asked for has come in time
+// for a while, it shrinks again. Safe for concurrent use by several threads.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+
+#include "base/units.h"
+
+namespace ckfs {
+
+class SourcePace {
+ public:
+  using Duration = std::chrono::nanoseconds;
+
+  /// A read of `bytes` bytes took `time`.
+  void took(std::uint64_t bytes, Duration time) {
+    // Slower than any page cache, also one whose reader had to wait for its CPU for a moment.
+    const Duration patience = kPatience + Duration(bytes);  // 1 GB/s
+    if (time > patience) {
+      calm_.store(0, std::memory_order_relaxed);
+      const std::uint64_t now = ahead_.load(std::memory_order_relaxed);
+      ahead_.store(std::clamp(2 * now, kLeast, kMost), std::memory_order_relaxed);
+    } else if (calm_.fetch_add(bytes, std::memory_order_relaxed) + bytes > 4 * kMost) {
+      calm_.store(0, std::memory_order_relaxed);
+      const std::uint64_t now = ahead_.load(std::memory_order_relaxed);
+      ahead_.store(now > kLeast ? now / 2 : 0, std::memory_order_relaxed);
+    }
+  }
+
+  /// Bytes; 0: it answers at once.
+  std::uint64_t ahead() const { return ahead_.load(std::memory_order_relaxed); }
+
+  static constexpr std::uint64_t kLeast = 4_MiB;
+  static constexpr std::uint64_t kMost = 128_MiB;
+
+ private:
+  static constexpr Duration kPatience = std::chrono::milliseconds(1);
+
+  std::atomic<std::uint64_t> ahead_{0};
+  std::atomic<std::uint64_t> calm_{0};  // bytes since the last slow read
+};
+
+}  // namespace ckfs

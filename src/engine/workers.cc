@@ -1,0 +1,128 @@
+// One queue for tasks, in order, and before it one for calls for help. A pool that steals work
+// would balance better where tasks are many and small; here a task is a MiB of decoding, and its
+// order matters: a source that streams is read in the order in which tasks were added.
+#include "engine/workers.h"
+
+#include <algorithm>
+#include <exception>
+#include <new>
+#include <spdlog/spdlog.h>
+#include <system_error>
+#include <utility>
+
+namespace ckfs {
+
+void Workers::stop() {
+  std::vector<std::thread> threads;
+  {
+    const MutexLock lock(mutex_);
+    stopping_ = true;
+    tasks_.clear();
+    help_.clear();
+    threads.swap(threads_);
+  }
+  changed_.notify_all();
+  for (std::thread& thread : threads) thread.join();
+}
+
+void Workers::start() {
+  if (started_ || stopping_) return;
+  started_ = true;
+  threads_.reserve(wanted_);
+  while (threads_.size() < wanted_) {
+    try {
+      threads_.emplace_back([this] { run(); });
+    } catch (const std::system_error& error) {
+      spdlog::warn("threads: {} of {} started: {}", threads_.size(), wanted_, error.what());
+      return;
+    }
+  }
+}
+
+void Workers::add(Task task) {
+  {
+    const MutexLock lock(mutex_);
+    start();
+    if (threads_.empty()) return;
+    tasks_.push_back(std::move(task));
+    if (tasks_.size() > kMostTasks) tasks_.pop_front();
+  }
+  changed_.notify_one();
+}
+
+void Workers::run() {
+  while (true) {
+    Task task;
+    {
+      MutexLock lock(mutex_);
+      while (!stopping_ && tasks_.empty() && help_.empty()) changed_.wait(lock);
+      if (stopping_) return;
+      std::deque<Task>& queue = help_.empty() ? tasks_ : help_;
+      task = std::move(queue.front());
+      queue.pop_front();
+    }
+    try {
+      task();
+    } catch (const std::exception& error) {
+      // The reader will meet the same and report it; a worker must not take the daemon along.
+      spdlog::debug("ahead of a reader: {}", error.what());
+    }
+  }
+}
+
+std::optional<std::size_t> Workers::Claims::next() {
+  const MutexLock lock(mutex_);
+  if (error_ || next_ == count_) return std::nullopt;
+  return next_++;
+}
+
+void Workers::Claims::fail(Error error) {
+  const MutexLock lock(mutex_);
+  if (!error_) error_.emplace(std::move(error));
+}
+
+Result<void> Workers::share(std::size_t count,
+                            const std::function<void(Claims&, bool helper)>& work) {
+  const auto guarded = [&work](Claims& claims, bool helper) {
+    try {
+      work(claims, helper);
+    } catch (const std::bad_alloc&) {
+      claims.fail(Error(ErrorCode::OutOfMemory, "memory: the system gives no more"));
+    } catch (const std::exception& error) {
+      claims.fail(Error(ErrorCode::Internal, error.what()));
+    }
+  };
+  // Shared with the helpers' tasks, which may come to their turn after this call has returned.
+  const std::shared_ptr<Claims> claims(new Claims(count));
+  if (count > 1) {
+    const MutexLock lock(mutex_);
+    start();
+    const std::size_t most = std::min<std::size_t>(threads_.size(), count - 1);
+    try {
+      for (std::size_t i = 0; i < most; ++i) {
+        help_.emplace_back([claims, &guarded] {
+          {
+            const MutexLock inside(claims->mutex_);
+            if (claims->closed_) return;  // `guarded` is gone
+            ++claims->inside_;
+          }
+          guarded(*claims, true);
+          const MutexLock inside(claims->mutex_);
+          --claims->inside_;
+          claims->left_.notify_all();
+        });
+      }
+    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch)
+      // So many helpers, then.
+    }
+  }
+  changed_.notify_all();
+  guarded(*claims, false);
+  MutexLock lock(claims->mutex_);
+  claims->closed_ = true;
+  while (claims->inside_ > 0) claims->left_.wait(lock);
+  if (claims->error_) return Failure(*claims->error_);
+  return {};
+}
+
+}  // namespace ckfs

@@ -1,0 +1,81 @@
+// The threads that compute ahead of readers, and that help whoever computes a tile.
+//
+// Nobody depends on them: a task that is never run costs speed alone, and shared work is done by
+// the thread that shares it where no worker comes. So a thread that cannot be started is done
+// without, and the queue may be short.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+#include "base/mutex.h"
+
+namespace ckfs {
+
+class Workers {
+ public:
+  /// Threads are started with the first task: a checkpoint that is only listed starts none.
+  explicit Workers(unsigned threads) : wanted_(threads) {}
+  ~Workers() { stop(); }
+  Workers(const Workers&) = delete;
+  Workers& operator=(const Workers&) = delete;
+
+  /// Ends the tasks at hand, and drops the rest and all that come later.
+  void stop();
+
+  using Task = std::function<void()>;
+
+  /// Runs `task` on some worker, in the order of the calls. The oldest tasks are dropped where
+  /// kMostTasks wait: their readers have moved on. What a task throws is logged (debug) and
+  /// forgotten.
+  void add(Task task);
+
+  /// Gives the numbers of the parts of a shared piece of work, each once.
+  class Claims {
+   public:
+    /// nullopt: none is left, or one has failed.
+    std::optional<std::size_t> next();
+    /// Makes the error that of the whole; of several the one that came first.
+    void fail(Error error);
+
+   private:
+    friend class Workers;
+    explicit Claims(std::size_t count) : count_(count) {}
+    const std::size_t count_;
+    Mutex mutex_;
+    CondVar left_;
+    std::size_t next_ CKFS_GUARDED_BY(mutex_) = 0;
+    unsigned inside_ CKFS_GUARDED_BY(mutex_) = 0;  // helpers at work
+    bool closed_ CKFS_GUARDED_BY(mutex_) = false;  // no helper may begin
+    std::optional<Error> error_ CKFS_GUARDED_BY(mutex_);
+  };
+
+  /// Calls `work` on this thread, and at once on every worker that is idle or becomes so while
+  /// parts are left: each claims parts until there are none. Returns when all of them have ended.
+  /// Errors: the first that was given to Claims::fail(); Internal or OutOfMemory for what `work`
+  /// throws.
+  Result<void> share(std::size_t count, const std::function<void(Claims&, bool helper)>& work);
+
+  static constexpr std::size_t kMostTasks = 256;
+
+ private:
+  void start() CKFS_REQUIRES(mutex_);
+  void run();
+
+  const unsigned wanted_;
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<Task> tasks_ CKFS_GUARDED_BY(mutex_);
+  std::deque<Task> help_ CKFS_GUARDED_BY(mutex_);  // before all tasks
+  bool started_ CKFS_GUARDED_BY(mutex_) = false;
+  bool stopping_ CKFS_GUARDED_BY(mutex_) = false;
+  std::vector<std::thread> threads_ CKFS_GUARDED_BY(mutex_);
+};
+
+}  // namespace ckfs

@@ -1,0 +1,161 @@
+#include "engine/read_stream.h"
+
+#include <gtest/gtest.h>
+#include <random>
+#include <thread>
+
+#include "base/units.h"
+
+namespace ckfs {
+namespace {
+
+/// A file of 64 tensors of `tensor` bytes each.
+std::shared_ptr<const FileLayout> file_of(std::uint64_t tensor) {
+  auto file = std::make_shared<FileLayout>();
+  for (std::uint32_t k = 0; k < 64; ++k) {
+    file->segments.push_back({file->size, 0, k, Segment::Kind::Tensor});
+    file->size += tensor;
+  }
+  file->finish();
+  return file;
+}
+
+class ReadStreamTest : public testing::Test {
+ protected:
+  std::shared_ptr<ReadStream> open(StreamOptions options = {}) {
+    return std::make_shared<ReadStream>(
+        file_, std::move(options),
+        [file = file_](std::uint64_t offset) { return file->piece_at(offset); }, habit_);
+  }
+
+  /// Reads [begin, end) in requests of `size`; gives the end of what was started or hinted.
+  std::uint64_t read(ReadStream& stream, std::uint64_t begin, std::uint64_t end,
+                     std::uint64_t size) {
+    std::uint64_t furthest = 0;
+    for (std::uint64_t at = begin; at < end; at += size) {
+      const ByteRange request{at, std::min(end, at + size)};
+      const auto advice = stream.advise(request, 64_MiB);
+      for (const ByteRange& unit : advice.start) furthest = std::max(furthest, unit.end);
+      furthest = std::max(furthest, advice.hint.end);
+      stream.answered(request);
+    }
+    return furthest;
+  }
+
+  std::shared_ptr<const FileLayout> file_ = file_of(14_MiB);
+  std::shared_ptr<ReaderHabit> habit_ = std::make_shared<ReaderHabit>();
+};
+
+TEST_F(ReadStreamTest, OneRequestIsNoRunHoweverLarge) {
+  const auto stream = open();
+  const auto advice = stream->advise({100_MiB, 101_MiB}, 64_MiB);
+  EXPECT_FALSE(advice.sequential);
+  EXPECT_TRUE(advice.start.empty());
+  EXPECT_TRUE(advice.hint.empty());
+}
+
+TEST_F(ReadStreamTest, OneFarJumpEndsARun) {
+  const auto stream = open();
+  read(*stream, 0, 40_MiB, 1_MiB);
+  for (int k = 0; k < 50; ++k) {
+    const std::uint64_t at = 50_MiB + static_cast<std::uint64_t>(k) * 14_MiB;
+    const auto advice = stream->advise({at, at + 1_MiB}, 64_MiB);
+    EXPECT_FALSE(advice.sequential);
+    EXPECT_TRUE(advice.start.empty());
+  }
+  EXPECT_EQ(stream->remembered(), 0U);
+}
+
+TEST_F(ReadStreamTest, NothingIsStartedBeyondAQuarterOfTheRunOrTheTensor) {
+  for (const std::uint64_t size : {128_KiB, 256_KiB, 1_MiB}) {
+    const auto stream = open();
+    for (std::uint64_t tensor = 0; tensor < 8; ++tensor) {
+      const std::uint64_t begin = tensor * 14_MiB;
+      const std::uint64_t end = begin + 14_MiB / 4;
+      EXPECT_LE(read(*stream, begin, end, size), end + 14_MiB / 16) << size;
+    }
+  }
+  const auto stream = open();
+  EXPECT_LE(read(*stream, 14_MiB, 28_MiB - 4096, 1_MiB), 28_MiB);
+}
+
+TEST_F(ReadStreamTest, AReaderWhoPassesTensorsGetsWhatComesBehindThem) {
+  const auto stream = open();
+  EXPECT_GT(read(*stream, 0, 20_MiB, 1_MiB), 28_MiB);
+}
+
+TEST_F(ReadStreamTest, ReadersWhoFinishTensorsGetTheNextOneWhole) {
+  for (std::uint64_t k = 0; k < 3; ++k) {  // a new file for each tensor, in no order
+    const auto stream = open();
+    read(*stream, (7 * k + 3) * 14_MiB, (7 * k + 4) * 14_MiB, 128_KiB);
+    stream->abandon();
+  }
+  ASSERT_TRUE(habit_->reads_whole());
+  const auto stream = open();
+  const auto advice = stream->advise({42_MiB, 42_MiB + 128_KiB}, 64_MiB);
+  EXPECT_TRUE(advice.sequential);
+  EXPECT_EQ(advice.hint.end, 56_MiB);
+  for (std::uint64_t tensor = 20; tensor < 23; ++tensor) {
+    read(*stream, tensor * 14_MiB, tensor * 14_MiB + 2_MiB, 128_KiB);
+  }
+  stream->abandon();
+  EXPECT_FALSE(habit_->reads_whole());
+}
+
+TEST_F(ReadStreamTest, AReaderWhoPromisesToReadAllIsBelievedAtOnce) {
+  const auto stream = open({.whole = true});
+  const auto advice = stream->advise({0, 1_MiB}, 64_MiB);
+  EXPECT_EQ(advice.hint.end, 65_MiB);
+  EXPECT_FALSE(advice.start.empty());
+}
+
+TEST_F(ReadStreamTest, WhatIsStartedIsPassedInTheEnd) {
+  const auto stream = open();
+  std::multiset<std::uint64_t> started;
+  std::multiset<std::uint64_t> passed;
+  for (std::uint64_t at = 0; at < 200_MiB; at += 128_KiB) {
+    const ByteRange request{at, at + 128_KiB};
+    const auto advice = stream->advise(request, 0);
+    for (const ByteRange& unit : advice.start) started.insert(unit.begin);
+    for (const std::uint64_t unit : advice.passed) passed.insert(unit);
+    for (const std::uint64_t unit : stream->answered(request)) passed.insert(unit);
+  }
+  for (const std::uint64_t unit : stream->abandon()) passed.insert(unit);
+  EXPECT_FALSE(started.empty());
+  for (const std::uint64_t unit : started) EXPECT_EQ(passed.count(unit), 1U) << unit;
+  EXPECT_EQ(stream->remembered(), 0U);
+}
+
+TEST_F(ReadStreamTest, FourRunsAtOnceAreToldApart) {
+  const auto stream = open();
+  bool sequential = true;
+  for (std::uint64_t k = 0; k < 8; ++k) {
+    for (std::uint64_t run = 0; run < ReadStream::kRuns; ++run) {
+      const std::uint64_t at = run * 200_MiB + k * 1_MiB;
+      const bool now = stream->advise({at, at + 1_MiB}, 0).sequential;
+      if (k > 2) sequential = sequential && now;
+    }
+  }
+  EXPECT_TRUE(sequential);
+}
+
+TEST_F(ReadStreamTest, RandomRequestsLeaveABoundedState) {
+  const auto stream = open();
+  const auto random_reads = [&](std::uint64_t seed, int count) {
+    std::mt19937_64 random(seed);
+    for (int k = 0; k < count; ++k) {
+      const std::uint64_t size = 4096 + random() % 1_MiB;
+      const std::uint64_t begin = random() % (file_->size - size);
+      (void)stream->advise({begin, begin + size}, 16_MiB);
+      (void)stream->answered({begin, begin + size});
+      ASSERT_LE(stream->remembered(), ReadStream::kRuns * ReadStream::kMostUnits);
+    }
+  };
+  random_reads(0, 100'000);
+  std::vector<std::thread> threads;
+  for (std::uint64_t t = 1; t <= 8; ++t) threads.emplace_back(random_reads, t, 12'500);
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+}  // namespace ckfs

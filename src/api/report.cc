@@ -14,6 +14,7 @@
 #include <tuple>
 
 #include "api/checkpoint_impl.h"
+#include "base/text.h"
 
 namespace ckfs {
 namespace {

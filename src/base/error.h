@@ -15,10 +15,6 @@ template <typename... Args>
   return Failure(Error(code, fmt::format(text, std::forward<Args>(args)...)));
 }
 
-/// `text` in one line: control characters become spaces or \xNN, so that a name in a checkpoint
-/// cannot forge messages or steer a terminal.
-[[nodiscard]] std::string one_line(std::string_view text);
-
 /// The Failure of a system call on `thing`: `what` names the call or what it was for; `error` is
 /// its errno. The only place where an errno turns into an Error.
 [[nodiscard]] Failure system_failure(int error, std::string_view thing, std::string_view what);

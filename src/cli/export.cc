@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "api/report.h"
+#include "base/text.h"
 #include "cli/cli.h"
 #include "export/exporter.h"
 

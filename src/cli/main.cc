@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <sys/stat.h>
 
+#include "base/text.h"
 #include "cli/cli.h"
 
 namespace ckfs::cli {

@@ -15,6 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/text.h"
 #include "base/unique_fd.h"
 #include "cli/cli.h"
 #include "fs/filesystem.h"

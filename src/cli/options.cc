@@ -12,6 +12,7 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include "base/text.h"
 #include "base/unique_fd.h"
 #include "base/units.h"
 #include "cli/cli.h"

@@ -7,6 +7,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "base/text.h"
 #include "format/json_scan.h"
 
 namespace ckfs {
@@ -109,7 +110,7 @@ Result<HfIndex> parse_hf_index(std::string_view text, std::string_view file_name
 Result<HfIndex> HfIndexReader::read(std::size_t strings) {
   index_.text_ = text_;
   index_.entries_.reserve(std::min(strings / 2, kMaxIndexNames));
-  const std::string_view json = trim_json(text_);
+  const std::string_view json = trim(text_);
   position_ = json.data();
   nlohmann::json::sax_parse(TrackingIterator(json.data(), &position_),
                             TrackingIterator(json.data() + json.size(), &position_), this);

@@ -9,14 +9,9 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace ckfs {
-
-/// `text` in double quotes for a message: control characters escaped, cut at 200 bytes.
-std::string quote(std::string_view text);
-
-/// Whether `text` is UTF-8 as the Unicode standard defines it: no surrogates, nothing overlong.
-bool is_utf8(std::string_view text);
 
 struct ScanLimits {
   std::size_t string_bytes = 0;      // of one string, number or word
@@ -37,10 +32,6 @@ Result<ScanResult> scan_json(std::string_view text, const ScanLimits& limits,
 /// What nlohmann's parse error says, without the text it found: "syntax error while parsing ...".
 std::string syntax_reason(std::string_view what);
 
-constexpr bool is_json_space(char c) {
-  return c == ' ' || c == '\n' || c == '\r' || c == '\t';
-}
-
 /// The characters that stand for themselves outside strings, and the quote that begins one.
 constexpr bool is_json_structural(char c) {
   return c == '{' || c == '}' || c == '[' || c == ']' || c == ',' || c == ':' || c == '"';
@@ -48,11 +39,8 @@ constexpr bool is_json_structural(char c) {
 
 /// What may follow a number, true, false or null.
 constexpr bool ends_json_word(char c) {
-  return is_json_space(c) || is_json_structural(c);
+  return is_space(c) || is_json_structural(c);
 }
-
-/// The text without JSON white space at both ends.
-std::string_view trim_json(std::string_view text);
 
 /// An iterator over text that tells how far the reader has come: nlohmann reads a character, and
 /// `*position` is the address of the next.

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "base/text.h"
 #include "format/json_scan.h"
 
 namespace ckfs {
@@ -143,7 +144,7 @@ class Scanner {
   }
 
   std::size_t skip_space(std::size_t at) const {
-    while (at < text_.size() && is_json_space(text_[at])) ++at;
+    while (at < text_.size() && is_space(text_[at])) ++at;
     return at;
   }
 

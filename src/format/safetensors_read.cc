@@ -13,6 +13,7 @@
 
 #include "base/checked.h"
 #include "base/load_le.h"
+#include "base/text.h"
 #include "format/json_scan.h"
 #include "format/safetensors.h"
 
@@ -146,7 +147,7 @@ Result<Header> HeaderReader::read(std::size_t strings) {
   // A tensor has at least five strings: its name, three members, and its dtype.
   header_.entries_.reserve(std::min(strings / 5, kMaxTensors));
 
-  const std::string_view json = trim_json(text_);
+  const std::string_view json = trim(text_);
   position_ = json.data();
   nlohmann::json::sax_parse(TrackingIterator(json.data(), &position_),
                             TrackingIterator(json.data() + json.size(), &position_), this);

@@ -10,7 +10,7 @@
 #include <array>
 
 #include "base/checked.h"
-#include "format/json_scan.h"
+#include "base/text.h"
 #include "format/torch_names.h"
 
 namespace ckfs {

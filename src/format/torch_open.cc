@@ -11,7 +11,7 @@
 
 #include "base/checked.h"
 #include "base/load_le.h"
-#include "format/json_scan.h"
+#include "base/text.h"
 #include "format/pickle_opcode.h"
 #include "format/torch_file.h"
 
@@ -53,9 +53,7 @@ bool is_legacy(Bytes prefix) {
 }
 
 std::string_view trimmed(Bytes bytes) {
-  std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.remove_suffix(1);
-  return text;
+  return trim({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
 }
 
 }  // namespace

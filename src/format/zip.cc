@@ -14,7 +14,7 @@
 
 #include "base/checked.h"
 #include "base/load_le.h"
-#include "format/json_scan.h"
+#include "base/text.h"
 #include "format/zip_records.h"
 
 namespace ckfs {

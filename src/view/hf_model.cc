@@ -15,7 +15,7 @@
 #include <tuple>
 
 #include "base/checked.h"
-#include "format/json_scan.h"
+#include "base/text.h"
 #include "format/json_text.h"
 #include "format/torch_zip_writer.h"
 #include "view/shards.h"

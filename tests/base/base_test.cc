@@ -13,6 +13,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/load_le.h"
+#include "base/text.h"
 #include "base/unique_fd.h"
 #include "base/units.h"
 
@@ -131,6 +132,35 @@ TEST(ErrorDeathTest, CheckAbortsWithTheConditionAndItsPlace) {
 
 bool is_open(int fd) {
   return ::fcntl(fd, F_GETFD) >= 0;
+}
+
+TEST(Text, QuotesWhatCouldSteerATerminal) {
+  EXPECT_EQ(quote("a\"b\\c\n\x1b\x7f"), "\"a\\\"b\\\\c\\u000a\\u001b\\u007f\"");
+  EXPECT_EQ(quote(std::string(200, 'x')), '"' + std::string(200, 'x') + '"');
+  EXPECT_EQ(quote(std::string(201, 'x')), '"' + std::string(200, 'x') + "...\"");
+}
+
+TEST(Text, OfOneLineHasNoOther) {
+  EXPECT_EQ(one_line("a\nb\tc\x1b[0m \n"), "a b c\\x1b[0m");
+}
+
+TEST(Text, IsUtf8AsUnicodeDefinesIt) {
+  for (const char* good :
+       {"", "a", "\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x98\x80", "\xf4\x8f\xbf\xbf"}) {
+    EXPECT_TRUE(is_utf8(good)) << good;
+  }
+  for (const char* bad : {"\x80", "\xc3", "\xc0\x80", "\xe0\x9f\xbf", "\xed\xa0\x80",
+                          "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80",
+                          "\xe2\x82"
+                          "a"}) {
+    EXPECT_FALSE(is_utf8(bad)) << quote(bad);
+  }
+}
+
+TEST(Text, IsTrimmedAtBothEndsOnly) {
+  EXPECT_EQ(trim(" \r\n\t a b\n"), "a b");
+  EXPECT_EQ(trim(" \n"), "");
+  EXPECT_EQ(trim("\fa"), "\fa");  // no white space in JSON
 }
 
 TEST(UniqueFd, ClosesOnceAndOnlyWhatItOwns) {

@@ -9,7 +9,7 @@
 #include <set>
 
 #include "base/checked.h"
-#include "format/json_scan.h"
+#include "base/text.h"
 #include "source/torch/torch_tensors.h"
 
 namespace ckfs {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "format/json_scan.h"
+#include "base/text.h"
 #include "source/header_loader.h"
 
 namespace ckfs {
@@ -59,7 +59,7 @@ Result<std::string> choose_tag(const std::vector<std::string>& names, std::strin
   if (has(names, ".")) return std::string(".");
   if (const auto file = table.find(latest)) {
     CKFS_TRY(const std::string text, read_text(files, *file, kMaxLatest));
-    std::string_view tag = trim_json(text);
+    std::string_view tag = trim(text);
     while (tag.ends_with('/')) tag.remove_suffix(1);
     if (has(names, tag)) return std::string(tag);
     return fail(ErrorCode::NotFound, "{}: names the tag {}, which is absent or has no such files",

@@ -14,7 +14,7 @@
 #include <spdlog/spdlog.h>
 
 #include "base/checked.h"
-#include "format/json_scan.h"
+#include "base/text.h"
 #include "source/deepspeed/deepspeed_names.h"
 #include "source/deepspeed/deepspeed_tag.h"
 #include "source/deepspeed/zero_layout.h"

@@ -10,7 +10,7 @@
 #include <spdlog/spdlog.h>
 
 #include "base/parallel.h"
-#include "format/json_scan.h"
+#include "base/text.h"
 #include "source/deepspeed/deepspeed_names.h"
 #include "source/deepspeed/deepspeed_states.h"
 #include "source/deepspeed/deepspeed_tag.h"

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "base/parallel.h"
-#include "format/json_scan.h"
+#include "base/text.h"
 #include "source/deepspeed/zero_layout.h"
 
 namespace ckfs {

@@ -11,8 +11,8 @@
 #include <map>
 
 #include "base/checked.h"
+#include "base/text.h"
 #include "format/hf_index.h"
-#include "format/json_scan.h"
 #include "format/json_text.h"
 #include "source/file_role.h"
 #include "source/header_loader.h"

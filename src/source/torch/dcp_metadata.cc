@@ -11,7 +11,7 @@
 #include <set>
 
 #include "base/checked.h"
-#include "format/json_scan.h"
+#include "base/text.h"
 #include "format/torch_file.h"
 #include "format/torch_names.h"
 

@@ -12,7 +12,7 @@
 
 #include "base/checked.h"
 #include "base/parallel.h"
-#include "format/json_scan.h"
+#include "base/text.h"
 #include "format/torch_file.h"
 #include "source/model_directory.h"
 #include "source/source_opener.h"

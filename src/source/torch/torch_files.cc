@@ -10,8 +10,8 @@
 #include <set>
 
 #include "base/parallel.h"
+#include "base/text.h"
 #include "format/hf_index.h"
-#include "format/json_scan.h"
 #include "source/file_role.h"
 #include "source/header_loader.h"
 #include "source/model_directory.h"

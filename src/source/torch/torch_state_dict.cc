@@ -12,7 +12,7 @@
 #include <set>
 #include <utility>
 
-#include "format/json_scan.h"
+#include "base/text.h"
 
 namespace ckfs {
 namespace {

@@ -5,7 +5,7 @@
 // is only that their extents may overlap.
 #include "source/torch/torch_tensors.h"
 
-#include "format/json_scan.h"
+#include "base/text.h"
 
 namespace ckfs {
 namespace {

@@ -1,0 +1,32 @@
+// Text from files, for messages and for formats that demand UTF-8.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace ckfs {
+
+/// `text` in double quotes for a message: control characters escaped, cut at 200 bytes.
+[[nodiscard]] std::string quote(std::string_view text);
+
+/// `text` in one line: control characters become spaces or \xNN, so that a name in a checkpoint
+/// cannot forge messages or steer a terminal.
+[[nodiscard]] std::string one_line(std::string_view text);
+
+/// Bytes of the UTF-8 character that starts at text[at]; 0 where there is none. No surrogates,
+/// nothing overlong (The Unicode Standard, table 3-7).
+[[nodiscard]] std::size_t utf8_length(std::string_view text, std::size_t at);
+
+/// Whether all of `text` is such characters.
+[[nodiscard]] bool is_utf8(std::string_view text);
+
+/// What JSON calls white space.
+constexpr bool is_space(char c) {
+  return c == ' ' || c == '\n' || c == '\r' || c == '\t';
+}
+
+/// The text without white space at both ends.
+[[nodiscard]] std::string_view trim(std::string_view text);
+
+}  // namespace ckfs

@@ -4,32 +4,13 @@
 // in docs/SEMANTICS.md.
 #include "io/fingerprint.h"
 
-#include <algorithm>
-#include <array>
 #include <fmt/format.h>
 #include <limits>
-#include <linux/magic.h>
 
 #include "base/checked.h"
 
 namespace ckfs {
 namespace {
-
-// Not all of these are in <linux/magic.h> of Debian 12.
-constexpr std::array<std::int64_t, 12> kUnstableInodes = {
-    NFS_SUPER_MAGIC,  // nfs
-    SMB_SUPER_MAGIC,
-    0xFF534D42,  // cifs
-    0xFE534D42,  // smb2 and smb3
-    0x65735546,  // fuse and virtiofs: numbers are the server's choice
-    V9FS_MAGIC,
-    0x00C36400,  // ceph
-    AFS_SUPER_MAGIC,
-    0x5346414F,  // openafs
-    0x0BD00BD0,  // lustre
-    0x47504653,  // gpfs
-    CODA_SUPER_MAGIC,
-};
 
 constexpr std::int64_t kNanosecondsPerSecond = 1'000'000'000;
 
@@ -41,12 +22,6 @@ Fingerprint fingerprint_of(const struct stat& status) {
   const auto exact = whole ? checked_add<std::int64_t>(*whole, status.st_mtim.tv_nsec) : whole;
   return {static_cast<std::uint64_t>(status.st_size),
           exact.value_or(std::numeric_limits<std::int64_t>::max()), status.st_dev, status.st_ino};
-}
-
-bool has_stable_inodes(std::int64_t file_system_type) {
-  // f_type is signed on some machines: compare the 32 bits that the kernel defines.
-  const std::int64_t type = file_system_type & 0xFFFFFFFF;
-  return std::find(kUnstableInodes.begin(), kUnstableInodes.end(), type) == kUnstableInodes.end();
 }
 
 std::optional<std::string> difference(const Fingerprint& recorded, const Fingerprint& now,

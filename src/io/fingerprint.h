@@ -13,10 +13,6 @@ namespace ckfs {
 
 Fingerprint fingerprint_of(const struct stat& status);
 
-/// Whether a file system of this statfs f_type keeps the inode number of a file as long as the
-/// file: local ones do; network file systems and FUSE may not.
-bool has_stable_inodes(std::int64_t file_system_type);
-
 enum class CompareInodes : std::uint8_t { Off, On };
 
 /// The first difference in words ("size 10, was 20"); nullopt: the same version of the same file.

@@ -19,30 +19,33 @@ tl::expected<UniqueFd, int> OpenFiles::open_file(const std::filesystem::path& pa
   }
 }
 
-tl::expected<Pin, int> OpenFiles::pin(FileId file, const std::filesystem::path& path) {
-  if (Pin found = find(file)) return found;
+tl::expected<Pin, int> OpenFiles::pin(FileId file, const std::filesystem::path& path,
+                                      unsigned number, Prepare prepare) {
+  CKFS_CHECK(number < kMostDescriptors);
+  if (Pin found = find(key(file, number))) return found;
   auto fd = open_file(path);
   if (!fd && (fd.error() == EMFILE || fd.error() == ENFILE)) {
     close_unpinned();
     fd = open_file(path);
   }
   if (!fd) return tl::unexpected(fd.error());
-  return put(file, *std::move(fd));
+  if (prepare != nullptr) prepare(fd->get());
+  return keep(key(file, number), *std::move(fd));
 }
 
-Pin OpenFiles::put(FileId file, UniqueFd fd) {
+Pin OpenFiles::keep(Key key, UniqueFd fd) {
   std::vector<Pin> evicted;  // closed after the lock is released
   const std::lock_guard lock(mutex_);
-  if (const auto found = index_.find(file); found != index_.end()) {
+  if (const auto found = index_.find(key); found != index_.end()) {
     return found->second->pin;  // another thread was faster; ours closes
   }
-  auto opened = std::make_shared<OpenFile>();
+  auto opened = std::make_shared<Descriptor>();
   opened->fd = std::move(fd);
   opened->serial = next_serial_++;
-  entries_.push_front({file, std::move(opened)});
-  index_.emplace(file, entries_.begin());
+  entries_.push_front({key, std::move(opened)});
+  index_.emplace(key, entries_.begin());
   while (entries_.size() > capacity_) {
-    index_.erase(entries_.back().file);
+    index_.erase(entries_.back().key);
     evicted.push_back(std::move(entries_.back().pin));
     entries_.pop_back();
   }
@@ -50,13 +53,14 @@ Pin OpenFiles::put(FileId file, UniqueFd fd) {
 }
 
 void OpenFiles::drop(FileId file) {
-  Pin dropped;
+  std::list<Entry> dropped;  // closed after the lock is released
   const std::lock_guard lock(mutex_);
-  const auto found = index_.find(file);
-  if (found == index_.end()) return;
-  dropped = std::move(found->second->pin);
-  entries_.erase(found->second);
-  index_.erase(found);
+  for (unsigned number = 0; number < kMostDescriptors; ++number) {
+    const auto found = index_.find(key(file, number));
+    if (found == index_.end()) continue;
+    dropped.splice(dropped.end(), entries_, found->second);
+    index_.erase(found);
+  }
 }
 
 std::size_t OpenFiles::count() const {
@@ -64,9 +68,9 @@ std::size_t OpenFiles::count() const {
   return entries_.size();
 }
 
-Pin OpenFiles::find(FileId file) {
+Pin OpenFiles::find(Key key) {
   const std::lock_guard lock(mutex_);
-  const auto found = index_.find(file);
+  const auto found = index_.find(key);
   if (found == index_.end()) return nullptr;
   entries_.splice(entries_.begin(), entries_, found->second);
   return found->second->pin;

@@ -17,11 +17,11 @@ namespace ckfs {
 
 /// A descriptor in use: whoever holds one may read from it, also after it left the set; the last
 /// holder closes it.
-struct OpenFile {
+struct Descriptor {
   UniqueFd fd;
   std::uint64_t serial = 0;  // of this opening; never used again
 };
-using Pin = std::shared_ptr<const OpenFile>;
+using Pin = std::shared_ptr<const Descriptor>;
 
 class OpenFiles {
  public:
@@ -29,12 +29,19 @@ class OpenFiles {
   /// that.
   explicit OpenFiles(std::size_t capacity) : capacity_(capacity == 0 ? 1 : capacity) {}
 
-  /// The descriptor of `file`, opened at `path` if it is not there; the error is an errno. When the
-  /// process has none left, all unpinned ones are closed before it gives up with EMFILE.
-  tl::expected<Pin, int> pin(FileId file, const std::filesystem::path& path);
-  /// Takes over an open descriptor of `file`.
-  Pin put(FileId file, UniqueFd fd);
-  /// Forgets the descriptor of `file`, if any.
+  /// A file may have several descriptors, by number; most have one, 0.
+  static constexpr unsigned kMostDescriptors = 4;
+
+  /// What is done with a descriptor once it is open, before anybody reads from it.
+  using Prepare = void (*)(int fd);
+
+  /// Descriptor `number` of `file`, opened at `path` if it is not there; the error is an errno.
+  /// When the process has none left, all unpinned ones are closed before it gives up with EMFILE.
+  tl::expected<Pin, int> pin(FileId file, const std::filesystem::path& path, unsigned number = 0,
+                             Prepare prepare = nullptr);
+  /// Takes over an open descriptor of `file`: its number 0.
+  Pin put(FileId file, UniqueFd fd) { return keep(key(file, 0), std::move(fd)); }
+  /// Forgets the descriptors of `file`, if any.
   void drop(FileId file);
 
   std::size_t count() const;
@@ -43,18 +50,21 @@ class OpenFiles {
   static tl::expected<UniqueFd, int> open_file(const std::filesystem::path& path);
 
  private:
+  using Key = std::uint64_t;
   struct Entry {
-    FileId file;
+    Key key;
     Pin pin;
   };
 
-  Pin find(FileId file);
+  static Key key(FileId file, unsigned number) { return Key{file} * kMostDescriptors + number; }
+  Pin keep(Key key, UniqueFd fd);
+  Pin find(Key key);
   void close_unpinned();
 
   const std::size_t capacity_;
   mutable std::mutex mutex_;  // guards everything below
   std::list<Entry> entries_;  // the most recently used first
-  std::unordered_map<FileId, std::list<Entry>::iterator> index_;
+  std::unordered_map<Key, std::list<Entry>::iterator> index_;
   std::uint64_t next_serial_ = 1;
 };
 

@@ -44,6 +44,11 @@ std::vector<iovec> remaining_parts(std::span<const iovec> parts, std::uint64_t d
   return rest;
 }
 
+int read_flags(const Access& access) {
+  constexpr int kDontCache = 0x80;  // RWF_DONTCACHE; Debian 12's headers do not know it
+  return access.uncached ? kDontCache : 0;
+}
+
 tl::expected<void, AccessFailure> pread_access(const Access& access, std::size_t index,
                                                const ResultFilter& filter) {
   std::uint64_t done = 0;
@@ -53,7 +58,8 @@ tl::expected<void, AccessFailure> pread_access(const Access& access, std::size_t
   while (true) {
     const auto offset = access.offset + done;
     const auto count = static_cast<int>(std::min<std::size_t>(parts.size(), IOV_MAX));
-    std::int64_t result = ::preadv(access.fd, parts.data(), count, static_cast<off_t>(offset));
+    std::int64_t result =
+        ::preadv2(access.fd, parts.data(), count, static_cast<off_t>(offset), read_flags(access));
     if (result < 0) result = -errno;
     if (filter) result = filter(result);
     if (result == -EINTR || result == -EAGAIN) {

@@ -27,6 +27,9 @@ struct Access {
   std::uint64_t offset = 0;
   std::uint64_t size = 0;  // the sum over parts; more than 0
   std::span<const iovec> parts;
+  /// What comes from the disk for this access does not stay in the page cache (RWF_DONTCACHE).
+  /// Where kernel or file system cannot do that, the access fails with EOPNOTSUPP or EINVAL.
+  bool uncached = false;
 };
 
 /// Why an access failed.
@@ -64,6 +67,9 @@ Result<std::unique_ptr<Reader>> make_uring_reader(unsigned queue_depth, ResultFi
 
 /// What is left of `parts` after `done` bytes. Requires: done is less than their sum.
 std::vector<iovec> remaining_parts(std::span<const iovec> parts, std::uint64_t done);
+
+/// What `access` wants of preadv2 and io_uring.
+int read_flags(const Access& access);
 
 /// How often EINTR and EAGAIN in a row are retried before they count as an error.
 inline constexpr int kRetryLimit = 10'000;

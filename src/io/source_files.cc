@@ -8,23 +8,30 @@
 // late for bytes already handed on.
 #include "io/source_files.h"
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <deque>
 #include <fcntl.h>
 #include <mutex>
+#include <optional>
 #include <shared_mutex>
 #include <spdlog/spdlog.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/vfs.h>
 #include <system_error>
 #include <thread>
+#include <unordered_map>
 
 #include "io/coalesce.h"
+#include "io/file_system.h"
 #include "io/fingerprint.h"
 #include "io/open_files.h"
+#include "io/ordered_file.h"
+#include "io/page_cache.h"
+#include "io/read_once.h"
 #include "io/reader.h"
 
 namespace ckfs {
@@ -41,6 +48,7 @@ struct File {
   std::filesystem::path path;  // canonical: symbolic links were followed when it was added
   Fingerprint fingerprint;
   CompareInodes inodes = CompareInodes::On;
+  FileSystem* file_system = nullptr;
 
   std::atomic<std::int64_t> path_checked{0};  // Clock's time, ns
   std::atomic<std::uint64_t> bytes{0};
@@ -63,6 +71,12 @@ bool means_gone(int error) {
   return error == ENOENT || error == ENOTDIR || error == ELOOP || error == ESTALE;
 }
 
+/// What is kept of a file only once it needs it: most never do.
+struct FileState {
+  OrderedFile ordered;
+  page_cache::HintedRanges hinted;
+};
+
 bool out_of_descriptors(int error) {
   return error == EMFILE || error == ENFILE;
 }
@@ -81,7 +95,11 @@ class SourceFiles::Impl {
         files_per_pass_(std::clamp<std::size_t>(options.max_open_files / 2, 1, kFilesPerPass)) {}
 
   Result<FileId> add(std::string name, const std::filesystem::path& path);
-  Result<void> read(std::span<const ReadRequest> batch);
+  /// Whether what is read stays in the page cache.
+  enum class Keep : std::uint8_t { Yes, No };
+  Result<void> read(std::span<const ReadRequest> batch, Keep keep);
+  void will_need(std::span<const FileRange> ranges);
+  bool prefers_order(FileId id) { return asks_in_order(file(id)); }
   Result<void> verify(std::span<const FileId> ids);
 
   File& file(FileId id) {
@@ -98,8 +116,17 @@ class SourceFiles::Impl {
 
  private:
   Result<void> read_alone(const ReadRequest& request);
-  Result<void> read_pass(const AccessPlan& plan, std::size_t& next);
-  Result<Pin> pin(FileId id, File& file);
+  Result<void> read_pass(const AccessPlan& plan, std::size_t& next, Keep keep);
+  Result<void> read_ordered(const AccessPlan& plan, std::size_t& next);
+  static void count_access(File& file, const Access& access) {
+    file.bytes.fetch_add(access.size, std::memory_order_relaxed);
+    file.requests.fetch_add(1, std::memory_order_relaxed);
+  }
+  Result<Pin> pin(FileId id, File& file, unsigned descriptor = 0);
+  FileState& state(FileId id);
+  static bool asks_in_order(const File& file) {
+    return file.file_system->traits.remote && !file.file_system->pace.at_once();
+  }
   Result<void> check(File& file, int fd);
   Result<void> check_path(File& file);
   Failure failed(File& file, int fd, const AccessFailure& failure);
@@ -109,7 +136,10 @@ class SourceFiles::Impl {
   const std::chrono::nanoseconds path_check_interval_;
   const std::unique_ptr<Reader> reader_;
   OpenFiles open_files_;
+  FileSystems file_systems_;
   const std::size_t files_per_pass_;
+  std::mutex states_mutex_;  // guards the map; its elements stay where they are
+  std::unordered_map<FileId, FileState> states_;
   mutable std::shared_mutex files_mutex_;  // guards the deque; its elements stay where they are
   std::deque<File> files_;
 };
@@ -131,9 +161,8 @@ Result<FileId> SourceFiles::Impl::add(std::string name, const std::filesystem::p
   if (!S_ISREG(status.st_mode)) {
     return fail(ErrorCode::InvalidArgument, "{}: not a regular file", name);
   }
-  struct statfs file_system{};
-  const bool stable_inodes = ::fstatfs(fd->get(), &file_system) == 0 &&
-                             has_stable_inodes(std::int64_t{file_system.f_type});
+  FileSystem& file_system = file_systems_.of(status.st_dev, fd->get());
+  if (!file_system.traits.remote) page_cache::expect_exact_reads(fd->get());
 
   FileId id = 0;
   {
@@ -143,7 +172,8 @@ Result<FileId> SourceFiles::Impl::add(std::string name, const std::filesystem::p
     file.name = std::move(name);
     file.path = std::move(canonical);
     file.fingerprint = fingerprint_of(status);
-    file.inodes = stable_inodes ? CompareInodes::On : CompareInodes::Off;
+    file.file_system = &file_system;
+    file.inodes = file_system.traits.stable_inodes ? CompareInodes::On : CompareInodes::Off;
     id = next;
   }
   open_files_.put(id, *std::move(fd));
@@ -192,13 +222,14 @@ Result<void> SourceFiles::Impl::check_path(File& file) {
   return {};
 }
 
-Result<Pin> SourceFiles::Impl::pin(FileId id, File& file) {
+Result<Pin> SourceFiles::Impl::pin(FileId id, File& file, unsigned descriptor) {
   if (file.stale.load(std::memory_order_acquire)) return stale(file, {});
-  auto pinned = open_files_.pin(id, file.path);
+  const auto prepare = file.file_system->traits.remote ? nullptr : &page_cache::expect_exact_reads;
+  auto pinned = open_files_.pin(id, file.path, descriptor, prepare);
   // Other threads hold descriptors only while they read: it is worth asking again.
   for (int attempt = 0; !pinned && out_of_descriptors(pinned.error()) && attempt < 100; ++attempt) {
     std::this_thread::yield();
-    pinned = open_files_.pin(id, file.path);
+    pinned = open_files_.pin(id, file.path, descriptor, prepare);
   }
   if (!pinned) {
     if (means_gone(pinned.error())) return stale(file, "removed");
@@ -232,31 +263,107 @@ Result<void> SourceFiles::Impl::read_alone(const ReadRequest& request) {
   File& of = file(request.file);
   CKFS_TRY(const Pin pinned, pin(request.file, of));
   const iovec part{request.out.data(), request.out.size()};
-  const Access access{pinned->fd.get(), pinned->serial, request.offset, request.out.size(),
-                      std::span(&part, 1)};
+  const Access access{pinned->fd.get(),   pinned->serial,      request.offset,
+                      request.out.size(), std::span(&part, 1), false};
   if (auto done = reader_->read(std::span(&access, 1)); !done) {
     return failed(of, pinned->fd.get(), done.error());
   }
   CKFS_TRY_VOID(check(of, pinned->fd.get()));
-  of.bytes.fetch_add(access.size, std::memory_order_relaxed);
-  of.requests.fetch_add(1, std::memory_order_relaxed);
+  count_access(of, access);
   return {};
 }
 
-Result<void> SourceFiles::Impl::read_pass(const AccessPlan& plan, std::size_t& next) {
+FileState& SourceFiles::Impl::state(FileId id) {
+  const std::lock_guard lock(states_mutex_);
+  return states_[id];
+}
+
+Result<void> SourceFiles::Impl::read_ordered(const AccessPlan& plan, std::size_t& next) {
+  const FileId id = plan.accesses[next].file;
+  File& of = file(id);
+  std::array<Pin, OpenFiles::kMostDescriptors> pins;  // each is checked once before, once after
+  const std::span<const PlannedAccess> rest = std::span(plan.accesses).subspan(next);
+  const auto other = std::ranges::find_if(rest, [&](const auto& each) { return each.file != id; });
+  const std::span mine(rest.begin(), other);
+
+  const auto descriptor_of = [&](unsigned number) -> Result<int> {
+    if (!pins[number]) {
+      CKFS_TRY(pins[number], pin(id, of, number));
+    }
+    return pins[number]->fd.get();
+  };
+  const auto read = [&](unsigned number, std::size_t first, std::size_t count) -> Result<void> {
+    CKFS_TRY(const int fd, descriptor_of(number));
+    std::vector<Access> accesses;
+    for (const PlannedAccess& planned : mine.subspan(first, count)) {
+      accesses.push_back(
+          {fd, pins[number]->serial, planned.offset, planned.size, plan.parts_of(planned), false});
+    }
+    if (auto done = reader_->read(accesses); !done) return failed(of, fd, done.error());
+    for (const Access& access : accesses) count_access(of, access);
+    return {};
+  };
+  CKFS_TRY_VOID(state(id).ordered.read(mine, *of.file_system, {descriptor_of, read}));
+  for (const Pin& pinned : pins) {
+    if (pinned) CKFS_TRY_VOID(check(of, pinned->fd.get()));
+  }
+  next += mine.size();
+  return {};
+}
+
+void SourceFiles::Impl::will_need(std::span<const FileRange> ranges) {
+  for (std::size_t i = 0; i < ranges.size();) {
+    const FileId id = ranges[i].file;
+    File& of = file(id);
+    FileSystem& file_system = *of.file_system;
+    // A server that streams is not asked for what comes later: that would be out of order.
+    const bool hints =
+        !file_system.traits.remote ||
+        (file_system.pace.at_once() && file_system.keeps_pages.load(std::memory_order_relaxed));
+    std::optional<Pin> pinned;  // as long as ranges are of this file
+    for (; i < ranges.size() && ranges[i].file == id;) {
+      const std::uint64_t size = of.fingerprint.size;
+      CKFS_CHECK(ranges[i].size <= size && ranges[i].offset <= size - ranges[i].size);
+      ByteRange whole =
+          page_cache::whole_pages({ranges[i].offset, ranges[i].offset + ranges[i].size}, size);
+      for (++i; i < ranges.size() && ranges[i].file == id; ++i) {
+        const ByteRange after =
+            page_cache::whole_pages({ranges[i].offset, ranges[i].offset + ranges[i].size}, size);
+        if (after.begin < whole.begin || after.begin > whole.end) break;
+        whole.end = std::max(whole.end, after.end);
+      }
+      if (whole.empty() || !hints) continue;
+      if (!pinned) {
+        auto opened = pin(id, of);
+        pinned = opened ? *std::move(opened) : nullptr;  // its reader will say why
+      }
+      if (!*pinned) continue;
+      state(id).hinted.add(
+          page_cache::will_need((*pinned)->fd.get(), whole, file_system.hint_bytes));
+    }
+  }
+}
+
+Result<void> SourceFiles::Impl::read_pass(const AccessPlan& plan, std::size_t& next, Keep keep) {
   struct Opened {
     File* file;
     Pin pin;
   };
   std::vector<Opened> opened;
   std::vector<Access> accesses;
+  std::vector<File*> files;            // by access
   std::vector<std::size_t> opened_of;  // by access
+  std::vector<OnceFile> once;          // by access; empty where what is read is kept
   const std::size_t first = next;
   for (; next < plan.accesses.size(); ++next) {
     const PlannedAccess& planned = plan.accesses[next];
     if (next == first || planned.file != plan.accesses[next - 1].file) {
       if (opened.size() == files_per_pass_) break;
       File& of = file(planned.file);
+      if (asks_in_order(of)) {
+        if (next != first) break;
+        return read_ordered(plan, next);
+      }
       auto pinned = pin(planned.file, of);
       if (!pinned) {
         // Let go of what this pass holds before giving up.
@@ -265,26 +372,29 @@ Result<void> SourceFiles::Impl::read_pass(const AccessPlan& plan, std::size_t& n
       }
       opened.push_back({&of, *std::move(pinned)});
     }
-    const OpenFile& open = *opened.back().pin;
+    const Descriptor& open = *opened.back().pin;
     accesses.push_back(
-        {open.fd.get(), open.serial, planned.offset, planned.size, plan.parts_of(planned)});
+        {open.fd.get(), open.serial, planned.offset, planned.size, plan.parts_of(planned), false});
     opened_of.push_back(opened.size() - 1);
+    const File& of = *opened.back().file;
+    if (keep == Keep::No) {
+      once.push_back({of.file_system, &state(planned.file).hinted, of.fingerprint.size});
+    }
   }
 
-  if (auto done = reader_->read(accesses); !done) {
+  auto done = once.empty() ? reader_->read(accesses) : read_accesses_once(*reader_, accesses, once);
+  if (!done) {
     const Opened& at = opened[opened_of[done.error().access]];
     return failed(*at.file, at.pin->fd.get(), done.error());
   }
   for (const Opened& each : opened) CKFS_TRY_VOID(check(*each.file, each.pin->fd.get()));
   for (std::size_t i = 0; i < accesses.size(); ++i) {
-    File& of = *opened[opened_of[i]].file;
-    of.bytes.fetch_add(accesses[i].size, std::memory_order_relaxed);
-    of.requests.fetch_add(1, std::memory_order_relaxed);
+    count_access(*opened[opened_of[i]].file, accesses[i]);
   }
   return {};
 }
 
-Result<void> SourceFiles::Impl::read(std::span<const ReadRequest> batch) {
+Result<void> SourceFiles::Impl::read(std::span<const ReadRequest> batch, Keep keep) {
   const File* of = nullptr;
   for (std::size_t i = 0; i < batch.size(); ++i) {
     // Gathers ask for thousands of pieces of one file: it is looked up once.
@@ -292,13 +402,13 @@ Result<void> SourceFiles::Impl::read(std::span<const ReadRequest> batch) {
     const std::uint64_t size = of->fingerprint.size;
     CKFS_CHECK(batch[i].out.size() <= size && batch[i].offset <= size - batch[i].out.size());
   }
-  if (batch.size() == 1 && !batch[0].out.empty() &&
+  if (batch.size() == 1 && !batch[0].out.empty() && keep == Keep::Yes && !asks_in_order(*of) &&
       batch[0].out.size() <= coalesce_options_.max_access) {
     return read_alone(batch[0]);
   }
   const AccessPlan plan = coalesce(batch, coalesce_options_);
   for (std::size_t next = 0; next < plan.accesses.size();) {
-    CKFS_TRY_VOID(read_pass(plan, next));
+    CKFS_TRY_VOID(read_pass(plan, next, keep));
   }
   return {};
 }
@@ -341,7 +451,19 @@ Result<FileId> SourceFiles::add(std::string name, const std::filesystem::path& p
 }
 
 Result<void> SourceFiles::read(std::span<const ReadRequest> batch) {
-  return impl_->read(batch);
+  return impl_->read(batch, Impl::Keep::Yes);
+}
+
+Result<void> SourceFiles::read_once(std::span<const ReadRequest> batch) {
+  return impl_->read(batch, Impl::Keep::No);
+}
+
+void SourceFiles::will_need(std::span<const FileRange> ranges) {
+  impl_->will_need(ranges);
+}
+
+bool SourceFiles::prefers_order(FileId file) const {
+  return impl_->prefers_order(file);
 }
 
 Result<void> SourceFiles::verify(std::span<const FileId> files) {

@@ -77,6 +77,17 @@ class SourceFiles final : public ByteSource {
   /// Once a file is found changed it stays Stale, with the same message, logged once. Not to be
   /// used on both sides of a fork(): rings belong to the process that made them.
   Result<void> read(std::span<const ReadRequest> batch) override;
+  /// What it brings into the page cache leaves it again, and so does what will_need() brought in;
+  /// what was there before stays, unless kernel (before 6.5) and file system can not say. Files of
+  /// remote file systems are read as by read().
+  Result<void> read_once(std::span<const ReadRequest> batch) override;
+  /// Files that stream are not hinted at (prefers_order), nor are Stale ones. Cost: page_cache.h.
+  /// Requires: each range lies within size(file).
+  void will_need(std::span<const FileRange> ranges) override;
+  /// Files of network and FUSE file systems; no longer once it was measured that their source
+  /// answers several requests at once faster (pace.h). To measure, read() wants batches of three or
+  /// more requests of 512 KiB that lie one behind another.
+  bool prefers_order(FileId file) const override;
   Result<void> verify(std::span<const FileId> files) override;
   std::uint64_t size(FileId file) const override;
   const std::string& name(FileId file) const override;

@@ -95,6 +95,7 @@ void Uring::prepare(const Access& access, std::size_t flight) {
     const auto count = static_cast<unsigned>(std::min<std::size_t>(parts.size(), IOV_MAX));
     ::io_uring_prep_readv(sqe, fd, parts.data(), count, offset);
   }
+  sqe->rw_flags = read_flags(access);
   if (slot) ::io_uring_sqe_set_flags(sqe, IOSQE_FIXED_FILE);
   ::io_uring_sqe_set_data64(sqe, flight);
   ++in_flight_;

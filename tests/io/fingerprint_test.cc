@@ -32,15 +32,5 @@ TEST(Fingerprint, DifferencesAreToldInWords) {
   EXPECT_EQ(difference(was, {10, 7, 9, 3}, CompareInodes::Off), std::nullopt);
 }
 
-TEST(Fingerprint, InodesOfNetworkFileSystemsAreNotTrusted) {
-  EXPECT_TRUE(has_stable_inodes(0xEF53));       // ext4
-  EXPECT_TRUE(has_stable_inodes(0x01021994));   // tmpfs
-  EXPECT_TRUE(has_stable_inodes(0x58465342));   // xfs
-  EXPECT_FALSE(has_stable_inodes(0x6969));      // nfs
-  EXPECT_FALSE(has_stable_inodes(0x65735546));  // fuse
-  // cifs, as a 32-bit signed f_type shows it
-  EXPECT_FALSE(has_stable_inodes(std::int64_t{static_cast<std::int32_t>(0xFF534D42)}));
-}
-
 }  // namespace
 }  // namespace ckfs

@@ -11,8 +11,11 @@
 
 namespace ckfs {
 
-TemporaryDirectory::TemporaryDirectory() {
-  std::string pattern = (std::filesystem::temp_directory_path() / "ckfs-test-XXXXXX").string();
+TemporaryDirectory::TemporaryDirectory()
+    : TemporaryDirectory(std::filesystem::temp_directory_path()) {}
+
+TemporaryDirectory::TemporaryDirectory(const std::filesystem::path& parent) {
+  std::string pattern = (parent / "ckfs-test-XXXXXX").string();
   CKFS_CHECK(::mkdtemp(pattern.data()) != nullptr);
   path_ = std::filesystem::canonical(pattern);
 }

@@ -11,6 +11,8 @@ namespace ckfs {
 class TemporaryDirectory {
  public:
   TemporaryDirectory();
+  /// In `parent`: for tests that need the disk that the build lies on, whatever TMPDIR is.
+  explicit TemporaryDirectory(const std::filesystem::path& parent);
   ~TemporaryDirectory();
   TemporaryDirectory(const TemporaryDirectory&) = delete;
   TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;

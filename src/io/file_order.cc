@@ -1,0 +1,61 @@
+// Readers are recognised by where they read, not by who they are: the requests of one reader come
+// from many threads, a little out of order, and none of them knows of the others. Each of a file's
+// two streams belongs to the reader who used it last; a third reader of the same file takes over
+// the one that was idle longer.
+#include "io/file_order.h"
+
+#include <algorithm>
+
+namespace ckfs {
+
+void FairMutex::lock() {
+  std::unique_lock lock(mutex_);
+  const std::uint64_t ticket = next_ticket_++;
+  changed_.wait(lock, [&] { return serving_ == ticket; });
+}
+
+void FairMutex::unlock() {
+  {
+    const std::lock_guard lock(mutex_);
+    ++serving_;
+  }
+  changed_.notify_all();
+}
+
+std::uint64_t FairMutex::waiting() const {
+  const std::lock_guard lock(mutex_);
+  return next_ticket_ - serving_ - (next_ticket_ == serving_ ? 0 : 1);
+}
+
+std::optional<unsigned> FileOrder::passed(ByteRange request) const {
+  for (unsigned k = 0; k < kStreams; ++k) {
+    const ByteRange run = streams_[k].run;
+    const std::uint64_t kept = run.end - std::min(run.size(), kBehind);
+    if (ByteRange{kept, run.end}.contains(request)) return k;
+  }
+  return std::nullopt;
+}
+
+FileOrder::Choice FileOrder::choose(ByteRange request, bool keeps_pages) const {
+  for (unsigned k = 0; k < kStreams; ++k) {
+    const ByteRange run = streams_[k].run;
+    if (run.empty() || request.begin < run.begin || request.end <= run.end) continue;
+    if (request.begin <= run.end) return {k, {}, true};
+    const std::uint64_t far = run.size() >= kSettled    ? kThrough
+                              : request.size() > kSmall ? kSettled
+                                                        : 0;
+    if (keeps_pages && request.begin - run.end <= far) return {k, {run.end, request.begin}, true};
+  }
+  if (request.size() <= kSmall) return {kJumps, {}, false};
+  const auto* idle = std::ranges::min_element(streams_, {}, &Stream::last_used);
+  return {static_cast<unsigned>(idle - streams_.begin()), {}, false};
+}
+
+void FileOrder::advance(ByteRange request, const Choice& choice) {
+  if (choice.descriptor == kJumps) return;
+  Stream& stream = streams_[choice.descriptor];
+  stream.last_used = ++uses_;
+  stream.run = choice.continues ? ByteRange{stream.run.begin, request.end} : request;
+}
+
+}  // namespace ckfs

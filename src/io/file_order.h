@@ -1,0 +1,80 @@
+// How a remote file is asked in order, whoever asks: who is next, and through which descriptor.
+//
+// A server that streams has one stream for each open file. So each file has a few descriptors: two
+// for readers that read on and on, and one for small requests that lie elsewhere (headers, scales),
+// so that those do not make a stream start over.
+#pragma once
+
+#include <array>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+
+#include "base/byte_range.h"
+
+namespace ckfs {
+
+/// A lock that is given in the order in which it was asked for. std::mutex gives it to whoever is
+/// quickest, and the chunks of two readers would be mixed.
+class FairMutex {
+ public:
+  void lock();
+  void unlock();
+  /// How many wait for it now.
+  std::uint64_t waiting() const;
+
+ private:
+  mutable std::mutex mutex_;  // guards all below
+  std::condition_variable changed_;
+  std::uint64_t next_ticket_ = 0;
+  std::uint64_t serving_ = 0;
+};
+
+/// Which descriptor of a file is used for what. Pure but for its memory; not for concurrent use.
+class FileOrder {
+ public:
+  /// Descriptors of a file: streams 0 and 1, and one for jumps.
+  static constexpr unsigned kStreams = 2;
+  static constexpr unsigned kJumps = 2;
+
+  /// A request of at most this size does not begin a stream.
+  static constexpr std::uint64_t kSmall = std::uint64_t{64} << 10;
+  /// A request this far ahead of a stream's position, at most, does not jump: what lies between is
+  /// read first, in order, and stays in the page cache, for its reader comes soon. The scale of a
+  /// weight lies behind the weight; fetching it alone costs a streaming server more than the weight
+  /// (measured with rclone: every jump discards 16 MiB that it has read ahead).
+  static constexpr std::uint64_t kThrough = std::uint64_t{64} << 20;
+  /// ... of a stream that has come at least this far: a reader that reads on and on. Of a younger
+  /// stream, this is how far ahead a request that is not small may be.
+  static constexpr std::uint64_t kSettled = std::uint64_t{4} << 20;
+  /// What a stream has passed this recently is taken to be in the page cache.
+  static constexpr std::uint64_t kBehind = std::uint64_t{64} << 20;
+
+  /// Whether a stream has just read `request`: then it comes from the page cache through any
+  /// descriptor, out of turn. nullopt: no. The descriptor of that stream otherwise.
+  std::optional<unsigned> passed(ByteRange request) const;
+
+  struct Choice {
+    unsigned descriptor = 0;
+    ByteRange through;       // to be read before it, and thrown away; empty: nothing
+    bool continues = false;  // a stream, at its position
+  };
+
+  /// Where `request` goes. `keeps_pages`: what is read stays in the page cache; where it does not,
+  /// nothing is read but what was asked for.
+  Choice choose(ByteRange request, bool keeps_pages) const;
+
+  /// `request` was read through `choice`.
+  void advance(ByteRange request, const Choice& choice);
+
+ private:
+  struct Stream {
+    ByteRange run;                // read in order, from where it began to its position
+    std::uint64_t last_used = 0;  // 0: never
+  };
+  std::array<Stream, kStreams> streams_;
+  std::uint64_t uses_ = 0;
+};
+
+}  // namespace ckfs

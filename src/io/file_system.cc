@@ -1,0 +1,62 @@
+// The type of a file system is all that the kernel says about where its bytes are. Measuring
+// instead (a jump, and see what it costs) would read bytes that nobody asked for.
+#include "io/file_system.h"
+
+#include <algorithm>
+#include <array>
+#include <linux/magic.h>
+#include <sys/vfs.h>
+
+#include "io/page_cache.h"
+
+namespace ckfs {
+namespace {
+
+struct Row {
+  std::int64_t type;  // not all of these are in <linux/magic.h> of Debian 12
+  FileSystemTraits traits;
+};
+
+constexpr FileSystemTraits kRemote{.stable_inodes = false, .remote = true};
+constexpr FileSystemTraits kFat{.stable_inodes = false, .remote = false};
+
+constexpr std::array<Row, 14> kTable = {{
+    {NFS_SUPER_MAGIC, kRemote},
+    {SMB_SUPER_MAGIC, kRemote},
+    {0xFF534D42, kRemote},  // cifs
+    {0xFE534D42, kRemote},  // smb2 and smb3
+    {0x65735546, kRemote},  // fuse, and virtiofs
+    {V9FS_MAGIC, kRemote},
+    {0x00C36400, kRemote},  // ceph
+    {AFS_SUPER_MAGIC, kRemote},
+    {0x5346414F, kRemote},  // openafs
+    {0x0BD00BD0, kRemote},  // lustre
+    {0x47504653, kRemote},  // gpfs
+    {CODA_SUPER_MAGIC, kRemote},
+    {MSDOS_SUPER_MAGIC, kFat},
+    {0x2011BAB0, kFat},  // exfat
+}};
+
+}  // namespace
+
+FileSystemTraits traits_of(std::int64_t file_system_type) {
+  // f_type is signed on some machines: compare the 32 bits that the kernel defines.
+  const std::int64_t type = file_system_type & 0xFFFFFFFF;
+  const auto* row = std::ranges::find(kTable, type, &Row::type);
+  return row == kTable.end() ? FileSystemTraits{} : row->traits;
+}
+
+FileSystem& FileSystems::of(std::uint64_t device, int fd) {
+  const std::lock_guard lock(mutex_);
+  std::unique_ptr<FileSystem>& found = by_device_[device];
+  if (!found) {
+    found = std::make_unique<FileSystem>();
+    struct statfs status{};
+    // One that does not answer is treated as the least is known of it.
+    found->traits = ::fstatfs(fd, &status) == 0 ? traits_of(std::int64_t{status.f_type}) : kRemote;
+    found->hint_bytes = page_cache::hint_bytes(device);
+  }
+  return *found;
+}
+
+}  // namespace ckfs

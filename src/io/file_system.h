@@ -1,0 +1,52 @@
+// What the file system below a source means for reading it. One table for all questions.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "io/pace.h"
+
+namespace ckfs {
+
+struct FileSystemTraits {
+  /// A file keeps its inode number as long as it exists. Network and FUSE servers may number as
+  /// they like, and FAT has no numbers: the kernel makes them up each time.
+  bool stable_inodes = true;
+  /// Bytes come from a server, perhaps as one stream for each open file: what is read in order is
+  /// cheap, a jump starts over. The kernel's read-ahead is what streams, and is left alone there.
+  bool remote = false;
+};
+
+/// Of a statfs f_type. FUSE is remote: which FUSE file systems lie on a local disk cannot be seen.
+FileSystemTraits traits_of(std::int64_t file_system_type);
+
+/// What is known of one mounted file system; some of it is found out by reading. Safe for
+/// concurrent use by several threads.
+struct FileSystem {
+  FileSystemTraits traits;
+  /// How many bytes one hint may ask for; the kernel ignores the rest (page_cache.h).
+  std::uint64_t hint_bytes = 0;
+  /// Whether reads may have RWF_DONTCACHE: found out by the first.
+  enum class Uncached : std::uint8_t { Unknown, Works, Refused };
+  std::atomic<Uncached> uncached{Uncached::Unknown};
+  /// Whether bytes that were read in order were in the page cache after that. Not so where files
+  /// are open with FOPEN_DIRECT_IO: there hints would have bytes read twice.
+  std::atomic<bool> keeps_pages{false};
+  Pace pace{};
+};
+
+/// The file systems that files of a source lie on, by device. Safe for concurrent use.
+class FileSystems {
+ public:
+  /// Of an open file on `device` (st_dev). The object lives as long as this one.
+  FileSystem& of(std::uint64_t device, int fd);
+
+ private:
+  std::mutex mutex_;
+  std::map<std::uint64_t, std::unique_ptr<FileSystem>> by_device_;  // guarded by mutex_
+};
+
+}  // namespace ckfs

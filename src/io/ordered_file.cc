@@ -1,0 +1,127 @@
+// Three things are done with an access. Its bytes have just streamed by: they are in the page
+// cache, and it waits for nobody. It comes next, or soon: it waits for its turn, and what lies
+// before it is read first. It lies elsewhere: it waits for its turn, and goes through another
+// descriptor.
+//
+// What is read on the way to an access goes into the page cache of the file system and is thrown
+// away here: to keep it would take memory from the budget, and the kernel keeps it anyway.
+#include "io/ordered_file.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <memory>
+#include <unistd.h>
+
+#include "io/page_cache.h"
+
+namespace ckfs {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::uint64_t kPiece = std::uint64_t{256} << 10;
+/// Accesses of at least this size show what a source can do.
+constexpr std::uint64_t kTelling = std::uint64_t{512} << 10;
+
+ByteRange range_of(const PlannedAccess& access) {
+  return {access.offset, access.offset + access.size};
+}
+
+/// Errors are ignored: whoever wants these bytes will meet them.
+void read_through(int fd, ByteRange range) {
+  if (range.empty()) return;
+  const auto scrap = std::make_unique_for_overwrite<std::byte[]>(kPiece);
+  while (!range.empty()) {
+    const ssize_t done =
+        ::pread(fd, scrap.get(), std::min(range.size(), kPiece), static_cast<off_t>(range.begin));
+    if (done < 0 && errno == EINTR) continue;
+    if (done <= 0) return;
+    range.begin += static_cast<std::uint64_t>(done);
+  }
+}
+
+/// Whether three accesses, one behind another, may be used to compare (pace.h).
+bool are_telling(std::span<const PlannedAccess> accesses) {
+  if (accesses.size() < 3) return false;
+  for (std::size_t i = 0; i < 3; ++i) {
+    if (accesses[i].size < kTelling) return false;
+    if (i > 0 && range_of(accesses[i - 1]).end != accesses[i].offset) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+Result<bool> OrderedFile::read_passed(const PlannedAccess& access, std::size_t index,
+                                      const Way& way) {
+  std::optional<unsigned> descriptor;
+  {
+    const std::lock_guard lock(mutex_);
+    descriptor = order_.passed(range_of(access));
+  }
+  if (!descriptor) return false;
+  CKFS_TRY(const int fd, way.fd(*descriptor));
+  // What is gone from the cache has to be fetched once more, in turn.
+  if (page_cache::cached_pages(fd, range_of(access)).value_or(1) == 0) return false;
+  CKFS_TRY_VOID(way.read(*descriptor, index, 1));
+  return true;
+}
+
+Result<std::size_t> OrderedFile::read_next(std::span<const PlannedAccess> rest, std::size_t index,
+                                           FileSystem& file_system, const Way& way) {
+  FileOrder::Choice choice;
+  {
+    const std::lock_guard lock(mutex_);
+    choice =
+        order_.choose(range_of(rest[0]), file_system.keeps_pages.load(std::memory_order_relaxed));
+  }
+  CKFS_TRY(const int fd, way.fd(choice.descriptor));
+  read_through(fd, choice.through);
+  const bool compares = choice.continues && choice.through.empty() && are_telling(rest) &&
+                        file_system.pace.wants_comparison();
+  const auto begin = Clock::now();
+  CKFS_TRY_VOID(way.read(choice.descriptor, index, 1));
+  std::size_t done = 1;
+  if (compares) {
+    const auto middle = Clock::now();
+    CKFS_TRY_VOID(way.read(choice.descriptor, index + 1, 2));
+    const std::chrono::duration<double> one = middle - begin, two = Clock::now() - middle;
+    file_system.pace.compared(one / static_cast<double>(rest[0].size),
+                              two / static_cast<double>(rest[1].size + rest[2].size));
+    done = 3;
+  }
+  const ByteRange was_read{rest[0].offset, range_of(rest[done - 1]).end};
+  if (choice.continues && was_read.size() >= kTelling) {
+    const ByteRange tail{was_read.end - FileOrder::kSmall, was_read.end};
+    file_system.keeps_pages.store(page_cache::has_cached_page(fd, tail, true),
+                                  std::memory_order_relaxed);
+  }
+  const std::lock_guard lock(mutex_);
+  order_.advance(was_read, choice);
+  return done;
+}
+
+Result<void> OrderedFile::read(std::span<const PlannedAccess> accesses, FileSystem& file_system,
+                               const Way& way) {
+  for (std::size_t next = 0; next < accesses.size();) {
+    CKFS_TRY(const bool passed, read_passed(accesses[next], next, way));
+    if (passed) {
+      ++next;
+      continue;
+    }
+    const std::lock_guard turn(turn_);
+    // While it waited, another may have streamed over it; then it is read from the cache all the
+    // same, and the stream's position stays.
+    CKFS_TRY(const bool passed_now, read_passed(accesses[next], next, way));
+    if (passed_now) {
+      ++next;
+      continue;
+    }
+    CKFS_TRY(const std::size_t done, read_next(accesses.subspan(next), next, file_system, way));
+    next += done;
+  }
+  return {};
+}
+
+}  // namespace ckfs

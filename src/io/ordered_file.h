@@ -1,0 +1,44 @@
+// Reads one remote file in order: one request at a time, first come first served, each through the
+// descriptor that fits (file_order.h); unless its source turns out to answer each request for
+// itself (pace.h), and then no longer.
+//
+// Safe for concurrent use by several threads.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <mutex>
+#include <span>
+
+#include "base/error.h"
+#include "io/coalesce.h"
+#include "io/file_order.h"
+#include "io/file_system.h"
+
+namespace ckfs {
+
+class OrderedFile {
+ public:
+  /// How the file is reached, for one call.
+  struct Way {
+    /// The open descriptor of a number (FileOrder).
+    std::function<Result<int>(unsigned descriptor)> fd;
+    /// Carries out accesses [first, first + count) at once.
+    std::function<Result<void>(unsigned descriptor, std::size_t first, std::size_t count)> read;
+  };
+
+  /// All of `accesses`, which are of this file and in ascending order.
+  Result<void> read(std::span<const PlannedAccess> accesses, FileSystem& file_system,
+                    const Way& way);
+
+ private:
+  Result<bool> read_passed(const PlannedAccess& access, std::size_t index, const Way& way);
+  Result<std::size_t> read_next(std::span<const PlannedAccess> rest, std::size_t index,
+                                FileSystem& file_system, const Way& way);
+
+  FairMutex turn_;    // held while the source is asked
+  std::mutex mutex_;  // guards order_; taken after turn_, never held while reading
+  FileOrder order_;
+};
+
+}  // namespace ckfs

@@ -1,0 +1,34 @@
+// Two measurements in a row that agree decide, and the decision stays: one that is wrong costs
+// speed and no byte, but comparing again and again would make a stream start over each time. A busy
+// moment can fool one measurement; the threshold is 1.5, where two in flight give 2 from a source
+// that answers each request for itself and 1 from one that streams.
+#include "io/pace.h"
+
+namespace ckfs {
+namespace {
+
+constexpr double kGain = 1.5;
+constexpr int kVotes = 2;
+
+}  // namespace
+
+bool Pace::at_once() const {
+  const std::lock_guard lock(mutex_);
+  return at_once_;
+}
+
+bool Pace::wants_comparison() const {
+  const std::lock_guard lock(mutex_);
+  return votes_ > -kVotes && votes_ < kVotes;
+}
+
+void Pace::compared(std::chrono::duration<double> in_order, std::chrono::duration<double> at_once) {
+  const std::lock_guard lock(mutex_);
+  if (votes_ <= -kVotes || votes_ >= kVotes) return;  // another thread was faster
+  const bool gains = in_order > kGain * at_once;
+  if (gains != (votes_ > 0)) votes_ = 0;
+  votes_ += gains ? 1 : -1;
+  at_once_ = votes_ >= kVotes;
+}
+
+}  // namespace ckfs

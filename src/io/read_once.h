@@ -1,0 +1,30 @@
+// Reads that leave the page cache as they found it: a terabyte that is copied once would push out
+// all that the host has in it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "io/file_system.h"
+#include "io/page_cache.h"
+#include "io/reader.h"
+
+namespace ckfs {
+
+/// What an access reads from.
+struct OnceFile {
+  FileSystem* file_system = nullptr;
+  page_cache::HintedRanges* hinted = nullptr;
+  std::uint64_t size = 0;
+};
+
+/// Reader::read(), for local files with RWF_DONTCACHE where it works. What it brought in, or a hint
+/// before it, leaves the cache; what others brought in stays, unless the kernel cannot say that it
+/// was there (before 6.5). Of remote files all stays: what the server streams ahead is cached with
+/// them. `from` has an entry for each access.
+[[nodiscard]] tl::expected<void, AccessFailure> read_accesses_once(Reader& reader,
+                                                                   std::vector<Access>& accesses,
+                                                                   std::span<const OnceFile> from);
+
+}  // namespace ckfs

@@ -1,0 +1,121 @@
+// Where requests go; and that a fair lock is fair.
+#include "io/file_order.h"
+
+#include <gtest/gtest.h>
+#include <thread>
+#include <vector>
+
+namespace ckfs {
+namespace {
+
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+
+class FileOrderTest : public testing::Test {
+ protected:
+  FileOrder::Choice read(std::uint64_t begin, std::uint64_t size, bool keeps_pages = true) {
+    const ByteRange request{begin, begin + size};
+    const FileOrder::Choice choice = order_.choose(request, keeps_pages);
+    order_.advance(request, choice);
+    return choice;
+  }
+
+  FileOrder order_;
+};
+
+TEST_F(FileOrderTest, OneReaderHasOneStream) {
+  const FileOrder::Choice first = read(1000, kMiB);
+  EXPECT_FALSE(first.continues);
+  for (std::uint64_t k = 1; k < 100; ++k) {
+    const FileOrder::Choice next = read(1000 + k * kMiB, kMiB);
+    EXPECT_EQ(next.descriptor, first.descriptor);
+    EXPECT_TRUE(next.continues);
+    EXPECT_TRUE(next.through.empty());
+  }
+}
+
+TEST_F(FileOrderTest, TwoReadersDoNotDisturbEachOther) {
+  const unsigned one = read(0, kMiB).descriptor, two = read(500 * kMiB, kMiB).descriptor;
+  EXPECT_NE(one, two);
+  for (std::uint64_t k = 1; k < 20; ++k) {
+    EXPECT_EQ(read(k * kMiB, kMiB).descriptor, one);
+    EXPECT_EQ(read((500 + k) * kMiB, kMiB).descriptor, two);
+  }
+}
+
+TEST_F(FileOrderTest, AThirdReaderTakesTheStreamThatIsIdle) {
+  const unsigned one = read(0, kMiB).descriptor, two = read(500 * kMiB, kMiB).descriptor;
+  read(kMiB, kMiB);
+  EXPECT_EQ(read(900 * kMiB, kMiB).descriptor, two);
+  EXPECT_EQ(read(2 * kMiB, kMiB).descriptor, one);
+}
+
+TEST_F(FileOrderTest, SmallRequestsElsewhereLeaveTheStreamsAlone) {
+  const unsigned stream = read(0, 8 * kMiB).descriptor;
+  EXPECT_EQ(read(900 * kMiB, 4096).descriptor, FileOrder::kJumps);
+  EXPECT_EQ(read(300 * kMiB, FileOrder::kSmall).descriptor, FileOrder::kJumps);
+  const FileOrder::Choice next = read(8 * kMiB, kMiB);
+  EXPECT_EQ(next.descriptor, stream);
+  EXPECT_TRUE(next.through.empty());
+}
+
+TEST_F(FileOrderTest, ASettledStreamReadsOnToAScaleBehindItsWeight) {
+  const unsigned stream = read(0, FileOrder::kSettled).descriptor;
+  const FileOrder::Choice scale = read(14 * kMiB, 4096);
+  EXPECT_EQ(scale.descriptor, stream);
+  EXPECT_EQ(scale.through, (ByteRange{FileOrder::kSettled, 14 * kMiB}));
+  // The weight itself has streamed by.
+  EXPECT_EQ(order_.passed({FileOrder::kSettled, FileOrder::kSettled + kMiB}), stream);
+  EXPECT_EQ(order_.passed({14 * kMiB, 15 * kMiB}), std::nullopt);
+}
+
+TEST_F(FileOrderTest, AYoungStreamReadsOnToWhatIsNearAndNotSmall) {
+  const unsigned stream = read(0, kMiB).descriptor;
+  EXPECT_EQ(read(14 * kMiB, 4096).descriptor, FileOrder::kJumps);
+  EXPECT_EQ(read(2 * kMiB, kMiB).descriptor, stream);  // overtook the one before it
+  EXPECT_EQ(order_.passed({kMiB, 2 * kMiB}), stream);
+}
+
+TEST_F(FileOrderTest, ReadsNothingOnItsWayWherePagesAreNotKept) {
+  read(0, 8 * kMiB, false);
+  const FileOrder::Choice scale = read(14 * kMiB, 4096, false);
+  EXPECT_EQ(scale.descriptor, FileOrder::kJumps);
+  EXPECT_TRUE(scale.through.empty());
+}
+
+TEST_F(FileOrderTest, WhatPassedLongAgoIsNotTakenToBeCached) {
+  read(0, kMiB);
+  for (std::uint64_t k = 1; k < 200; ++k) read(k * kMiB, kMiB);
+  EXPECT_FALSE(order_.passed({0, kMiB}));
+  EXPECT_TRUE(order_.passed({199 * kMiB, 200 * kMiB}));
+}
+
+TEST_F(FileOrderTest, AFarJumpBeginsAStreamAnew) {
+  const unsigned one = read(0, 8 * kMiB).descriptor;
+  const FileOrder::Choice far = read(8 * kMiB + FileOrder::kThrough + 1, kMiB);
+  EXPECT_NE(far.descriptor, one);
+  EXPECT_TRUE(far.through.empty());
+}
+
+TEST(FairMutex, IsGivenInTheOrderOfAsking) {
+  constexpr unsigned kThreads = 8;
+  for (int round = 0; round < 20; ++round) {
+    FairMutex fair;
+    std::vector<unsigned> order;  // guarded by `fair`
+    fair.lock();
+    std::vector<std::thread> threads;
+    for (unsigned t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&, t] {
+        const std::lock_guard turn(fair);
+        order.push_back(t);
+      });
+      while (fair.waiting() <= t) std::this_thread::yield();
+    }
+    fair.unlock();
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(order, (std::vector<unsigned>{0, 1, 2, 3, 4, 5, 6, 7}));
+    EXPECT_EQ(fair.waiting(), 0u);
+  }
+}
+
+}  // namespace
+}  // namespace ckfs

@@ -1,0 +1,77 @@
+#include "io/file_system.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include "base/unique_fd.h"
+#include "support/temporary_directory.h"
+
+namespace ckfs {
+namespace {
+
+TEST(FileSystemTraits, LocalOnesKeepInodesAndMayBeReadAnywhere) {
+  for (const std::int64_t type : {0xEF53, 0x01021994, 0x58465342}) {  // ext4, tmpfs, xfs
+    EXPECT_TRUE(traits_of(type).stable_inodes);
+    EXPECT_FALSE(traits_of(type).remote);
+  }
+}
+
+TEST(FileSystemTraits, NetworkAndFuseOnesAreRemoteAndTheirInodesNotTrusted) {
+  // nfs, fuse, and cifs as a 32-bit signed f_type shows it
+  for (const std::int64_t type : {std::int64_t{0x6969}, std::int64_t{0x65735546},
+                                  std::int64_t{static_cast<std::int32_t>(0xFF534D42)}}) {
+    EXPECT_FALSE(traits_of(type).stable_inodes);
+    EXPECT_TRUE(traits_of(type).remote);
+  }
+}
+
+TEST(FileSystemTraits, FatIsLocalButHasNoInodes) {
+  EXPECT_FALSE(traits_of(0x4d44).stable_inodes);
+  EXPECT_FALSE(traits_of(0x4d44).remote);
+}
+
+TEST(FileSystems, AreOneObjectForEachDevice) {
+  const TemporaryDirectory directory;
+  const UniqueFd fd(::open(directory.path().c_str(), O_RDONLY | O_CLOEXEC));
+  FileSystems systems;
+  FileSystem& one = systems.of(1, fd.get());
+  EXPECT_EQ(&systems.of(1, fd.get()), &one);
+  EXPECT_NE(&systems.of(2, fd.get()), &one);
+  EXPECT_GE(one.hint_bytes, 128u << 10);
+  EXPECT_LE(one.hint_bytes, 2u << 20);
+}
+
+TEST(FileSystems, OneThatDoesNotAnswerIsRemote) {
+  FileSystems systems;
+  EXPECT_TRUE(systems.of(1, -1).traits.remote);
+}
+
+TEST(Pace, IsInOrderUntilTwoComparisonsAgree) {
+  using Seconds = std::chrono::duration<double>;
+  Pace pace;
+  EXPECT_FALSE(pace.at_once());
+  pace.compared(Seconds(2), Seconds(1));
+  EXPECT_FALSE(pace.at_once());
+  pace.compared(Seconds(1), Seconds(1));  // a busy moment: counting starts over
+  pace.compared(Seconds(2), Seconds(1));
+  EXPECT_FALSE(pace.at_once());
+  EXPECT_TRUE(pace.wants_comparison());
+  pace.compared(Seconds(2), Seconds(1));
+  EXPECT_TRUE(pace.at_once());
+  EXPECT_FALSE(pace.wants_comparison());
+}
+
+TEST(Pace, AStreamStaysInOrderForGood) {
+  using Seconds = std::chrono::duration<double>;
+  Pace pace;
+  pace.compared(Seconds(1), Seconds(0.8));
+  pace.compared(Seconds(1), Seconds(3));
+  EXPECT_FALSE(pace.wants_comparison());
+  pace.compared(Seconds(9), Seconds(1));
+  pace.compared(Seconds(9), Seconds(1));
+  EXPECT_FALSE(pace.at_once());
+}
+
+}  // namespace
+}  // namespace ckfs

@@ -1,0 +1,142 @@
+// One file, asked in order by any number of threads: the file is a real one, its source is played
+// by the test.
+#include "io/ordered_file.h"
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <fcntl.h>
+#include <filesystem>
+#include <gtest/gtest.h>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+#include "base/unique_fd.h"
+#include "io/page_cache.h"
+#include "support/temporary_directory.h"
+
+namespace ckfs {
+namespace {
+
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+constexpr std::uint64_t kSize = 24 * kMiB;
+
+class OrderedFileTest : public testing::Test {
+ protected:
+  OrderedFileTest() {
+    const auto path = directory_.write("a.bin", "");
+    std::filesystem::resize_file(path, kSize);
+    for (UniqueFd& fd : fds_) fd = UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  }
+
+  struct Event {
+    unsigned descriptor;
+    std::uint64_t offset;
+    std::uint64_t size;
+    bool operator==(const Event&) const = default;
+  };
+
+  Result<void> read(const std::vector<PlannedAccess>& accesses,
+                    std::chrono::microseconds delay = {}) {
+    return file_.read(
+        accesses, system_,
+        {[&](unsigned descriptor) -> Result<int> { return fds_[descriptor].get(); },
+         [&, delay](unsigned descriptor, std::size_t first, std::size_t count) -> Result<void> {
+           most_at_once_ = std::max(most_at_once_.load(), ++at_once_);
+           {
+             const std::lock_guard lock(mutex_);
+             for (std::size_t i = first; i < first + count; ++i) {
+               events_.push_back({descriptor, accesses[i].offset, accesses[i].size});
+             }
+           }
+           std::this_thread::sleep_for(delay);  // the source's, once for all that is asked at once
+           --at_once_;
+           return {};
+         }});
+  }
+  Result<void> read_one(std::uint64_t offset, std::uint64_t size) {
+    return read({{0, offset, size, 0, 1}});
+  }
+
+  const TemporaryDirectory directory_{std::filesystem::current_path()};
+  std::array<UniqueFd, 3> fds_;
+  FileSystem system_{.traits = {.stable_inodes = false, .remote = true}};
+  OrderedFile file_;
+  std::mutex mutex_;
+  std::vector<Event> events_;  // guarded by mutex_
+  std::atomic<int> at_once_ = 0, most_at_once_ = 0;
+};
+
+TEST_F(OrderedFileTest, OneThreadAtATimeAsksTheSource) {
+  std::vector<std::thread> threads;
+  for (std::uint64_t t = 0; t < 8; ++t) {
+    threads.emplace_back([&, t] {
+      for (std::uint64_t k = 0; k < 50; ++k) {
+        EXPECT_TRUE(read_one((t * 50 + k) * 1000 % (kSize - 1000), 1000));
+        EXPECT_TRUE(read({{0, t * kMiB, kMiB, 0, 1}, {0, (t + 1) * kMiB, kMiB, 0, 1}}));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(events_.size(), 8u * 50 * 3);
+  EXPECT_EQ(most_at_once_.load(), 1);
+}
+
+TEST_F(OrderedFileTest, AReaderReadsOnAndSmallRequestsElsewhereDoNotMoveIt) {
+  EXPECT_TRUE(read_one(0, 100));
+  for (std::uint64_t k = 0; k < 4; ++k) {
+    EXPECT_TRUE(read_one(100 + k * kMiB, kMiB));
+    EXPECT_TRUE(read_one(kSize - 4096, 4096));
+  }
+  for (std::size_t i = 0; i < events_.size(); ++i) {
+    EXPECT_EQ(events_[i].descriptor == FileOrder::kJumps, events_[i].size < kMiB) << i;
+  }
+}
+
+TEST_F(OrderedFileTest, WhatLiesBeforeAScaleIsInTheCacheThen) {
+  for (std::uint64_t k = 0; k < 5; ++k) EXPECT_TRUE(read_one(k * kMiB, kMiB));
+  system_.keeps_pages = true;  // the source of this test reads nothing
+  EXPECT_TRUE(read_one(14 * kMiB, 4096));
+  EXPECT_NE(events_.back().descriptor, FileOrder::kJumps);
+  EXPECT_EQ(page_cache::cached_pages(fds_[0].get(), {5 * kMiB, 14 * kMiB}), 9 * kMiB / 4096);
+  EXPECT_TRUE(read_one(6 * kMiB, kMiB));
+  EXPECT_NE(events_.back().descriptor, FileOrder::kJumps);
+}
+
+TEST_F(OrderedFileTest, NothingIsReadOnTheWayWhereReadsLeaveNoPages) {
+  system_.keeps_pages = true;
+  for (std::uint64_t k = 0; k < 5; ++k) EXPECT_TRUE(read_one(k * kMiB, kMiB));
+  EXPECT_FALSE(system_.keeps_pages);
+  EXPECT_TRUE(read_one(14 * kMiB, 4096));
+  EXPECT_EQ(events_.back().descriptor, FileOrder::kJumps);
+  EXPECT_EQ(page_cache::cached_pages(fds_[0].get(), {0, kSize}), 0u);
+}
+
+TEST_F(OrderedFileTest, ASourceThatAnswersEachRequestForItselfIsFoundOut) {
+  using namespace std::chrono_literals;
+  for (std::uint64_t k = 0; k < 8 && !system_.pace.at_once(); ++k) {
+    const std::uint64_t at = k * 3 * kMiB;
+    EXPECT_TRUE(read(
+        {{0, at, kMiB, 0, 1}, {0, at + kMiB, kMiB, 0, 1}, {0, at + 2 * kMiB, kMiB, 0, 1}}, 5000us));
+  }
+  EXPECT_TRUE(system_.pace.at_once());
+}
+
+TEST_F(OrderedFileTest, AnErrorEndsTheTurn) {
+  const auto failing = [&](unsigned, std::size_t, std::size_t) -> Result<void> {
+    return fail(ErrorCode::Io, "a.bin: broken");
+  };
+  const PlannedAccess access{0, 0, kMiB, 0, 1};
+  for (int k = 0; k < 3; ++k) {
+    const auto read = file_.read(
+        {&access, 1}, system_,
+        {[&](unsigned descriptor) -> Result<int> { return fds_[descriptor].get(); }, failing});
+    EXPECT_FALSE(read);
+  }
+  EXPECT_TRUE(read_one(0, kMiB));
+}
+
+}  // namespace
+}  // namespace ckfs

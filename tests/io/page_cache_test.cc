@@ -1,0 +1,122 @@
+// On a real file of the disk that the build lies on (not tmpfs, which is nothing but page cache):
+// what is in the page cache is asked of the kernel.
+#include "io/page_cache.h"
+
+#include <chrono>
+#include <fcntl.h>
+#include <filesystem>
+#include <gtest/gtest.h>
+#include <thread>
+#include <unistd.h>
+#include <vector>
+
+#include "base/error.h"
+#include "base/unique_fd.h"
+#include "support/temporary_directory.h"
+
+namespace ckfs {
+namespace {
+
+constexpr std::uint64_t kPage = 4096;
+constexpr std::uint64_t kSize = 1024 * kPage + 100;
+
+class PageCacheTest : public testing::Test {
+ protected:
+  PageCacheTest()
+      : path_(directory_.write("a.bin", std::vector<std::byte>(kSize, std::byte{7}))),
+        fd_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC)) {
+    CKFS_CHECK(::fsync(fd_.get()) == 0);
+    empty();
+  }
+
+  void empty() const { page_cache::drop(fd_.get(), {0, kSize}, kSize); }
+  std::uint64_t cached(ByteRange range) const {
+    return page_cache::cached_pages(fd_.get(), range).value();
+  }
+  /// A hint returns before its bytes are there.
+  bool becomes_cached(ByteRange range, std::uint64_t pages) const {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (cached(range) < pages && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::yield();
+    }
+    return cached(range) == pages;
+  }
+
+  const TemporaryDirectory directory_{std::filesystem::current_path()};
+  const std::filesystem::path path_;
+  const UniqueFd fd_;
+};
+
+TEST_F(PageCacheTest, GrowsRangesToPagesAndNoFurtherThanTheFile) {
+  EXPECT_EQ(page_cache::whole_pages({1, 2}, kSize), (ByteRange{0, kPage}));
+  EXPECT_EQ(page_cache::whole_pages({kPage, 2 * kPage}, kSize), (ByteRange{kPage, 2 * kPage}));
+  EXPECT_EQ(page_cache::whole_pages({kSize - 1, kSize}, kSize), (ByteRange{1024 * kPage, kSize}));
+  EXPECT_TRUE(page_cache::whole_pages({5, 5}, kSize).empty());
+}
+
+TEST_F(PageCacheTest, AHintBringsInWhatItNamesAndNoMore) {
+  page_cache::expect_exact_reads(fd_.get());
+  const ByteRange range{100 * kPage, 600 * kPage};
+  EXPECT_FALSE(page_cache::will_need(fd_.get(), range, 128 << 10).empty());
+  EXPECT_TRUE(becomes_cached(range, 500));
+  EXPECT_EQ(cached({0, kSize}), 500u);
+}
+
+TEST_F(PageCacheTest, HintsAreCutToWhatTheKernelTakes) {
+  const auto pieces = page_cache::will_need(fd_.get(), {kPage, 100 * kPage}, 128 << 10);
+  ASSERT_EQ(pieces.size(), 4u);
+  EXPECT_EQ(pieces.front(), (ByteRange{kPage, 32 * kPage}));
+  EXPECT_EQ(pieces.back(), (ByteRange{96 * kPage, 100 * kPage}));
+}
+
+TEST_F(PageCacheTest, WhatIsCachedIsNotAskedForAgain) {
+  const ByteRange range{0, 64 * kPage};
+  page_cache::will_need(fd_.get(), range, 128 << 10);
+  ASSERT_TRUE(becomes_cached(range, 64));
+  EXPECT_TRUE(page_cache::will_need(fd_.get(), range, 128 << 10).empty());
+}
+
+TEST_F(PageCacheTest, AHintOnWhatIsNoFileIsNoMatter) {
+  page_cache::will_need(-1, {0, kSize}, 128 << 10);
+  page_cache::expect_exact_reads(-1);
+  page_cache::drop(-1, {0, kSize}, kSize);
+  EXPECT_FALSE(page_cache::cached_pages(-1, {0, kSize}));
+  EXPECT_TRUE(page_cache::has_cached_page(-1, {0, kSize}, true));
+  EXPECT_FALSE(page_cache::has_cached_page(-1, {0, kSize}, false));
+}
+
+TEST_F(PageCacheTest, ExactReadsBringInTheirPagesOnly) {
+  page_cache::expect_exact_reads(fd_.get());
+  std::vector<std::byte> out(3 * kPage);
+  ASSERT_EQ(::pread(fd_.get(), out.data(), out.size(), 500 * kPage), std::ssize(out));
+  EXPECT_EQ(cached({0, kSize}), 3u);
+}
+
+TEST_F(PageCacheTest, DroppingLeavesThePageThatTheNextReaderFinishes) {
+  std::vector<std::byte> out(kSize);
+  ASSERT_EQ(::pread(fd_.get(), out.data(), kSize, 0), std::ssize(out));
+  page_cache::drop(fd_.get(), {kPage / 2, 1000 * kPage + 1}, kSize);
+  EXPECT_EQ(cached({0, kSize}), 25u);
+  page_cache::drop(fd_.get(), {1000 * kPage + 1, kSize}, kSize);
+  EXPECT_EQ(cached({0, kSize}), 0u);
+}
+
+TEST(HintedRanges, AreTakenOnce) {
+  page_cache::HintedRanges hinted;
+  hinted.add({{0, 100}, {100, 200}, {300, 400}});
+  EXPECT_FALSE(hinted.take({200, 300}));
+  EXPECT_TRUE(hinted.take({50, 150}));
+  EXPECT_FALSE(hinted.take({50, 150}));
+  EXPECT_TRUE(hinted.take({0, 1000}));
+  EXPECT_FALSE(hinted.take({0, 1000}));
+}
+
+TEST(HintedRanges, TheOldestAreForgotten) {
+  page_cache::HintedRanges hinted;
+  for (std::uint64_t k = 0; k < 1000; ++k) hinted.add({{k * 10, k * 10 + 5}});
+  EXPECT_FALSE(hinted.take({0, 5}));
+  EXPECT_TRUE(hinted.take({9990, 9995}));
+}
+
+}  // namespace
+}  // namespace ckfs

@@ -10,12 +10,12 @@
 #include <array>
 #include <map>
 #include <set>
-#include <shared_mutex>
 #include <spdlog/spdlog.h>
 #include <tuple>
 #include <variant>
 
 #include "api/report.h"
+#include "base/mutex.h"
 #include "fs/inode_table.h"
 
 namespace ckfs {
@@ -42,15 +42,15 @@ constexpr std::size_t kMaxAttributeBytes = 65536;
 class Once {
  public:
   bool first(const std::string& what) {
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     // Names come from users: a full set is emptied rather than left to grow.
     if (said_.size() >= 4096) said_.clear();
     return said_.insert(what).second;
   }
 
  private:
-  std::mutex mutex_;
-  std::set<std::string> said_;
+  Mutex mutex_;
+  std::set<std::string> said_ CKFS_GUARDED_BY(mutex_);
 };
 
 struct OpenFile {
@@ -58,12 +58,13 @@ struct OpenFile {
   std::variant<ViewFile, std::string> content;
 };
 
-/// Handle numbers of open files. Numbers are used again, the lowest free first.
+/// Handle numbers of open files. Numbers are used again, the one that was freed last first.
 class HandleTable {
  public:
   std::uint64_t add(std::shared_ptr<OpenFile> file) {
-    const std::unique_lock lock(mutex_);
+    const WriterLock lock(mutex_);
     if (free_.empty()) {
+      free_.reserve(files_.size() + 1);  // so that remove() has nothing to allocate
       files_.push_back(std::move(file));
       return files_.size() - 1;
     }
@@ -74,21 +75,21 @@ class HandleTable {
   }
 
   std::shared_ptr<OpenFile> find(std::uint64_t handle) const {
-    const std::shared_lock lock(mutex_);
+    const ReaderLock lock(mutex_);
     return handle < files_.size() ? files_[handle] : nullptr;
   }
 
-  std::shared_ptr<OpenFile> remove(std::uint64_t handle) {
-    const std::unique_lock lock(mutex_);
+  std::shared_ptr<OpenFile> remove(std::uint64_t handle) noexcept {
+    const WriterLock lock(mutex_);
     if (handle >= files_.size() || !files_[handle]) return nullptr;
     free_.push_back(handle);
     return std::exchange(files_[handle], nullptr);
   }
 
  private:
-  mutable std::shared_mutex mutex_;  // guards everything below
-  std::vector<std::shared_ptr<OpenFile>> files_;
-  std::vector<std::uint64_t> free_;
+  mutable SharedMutex mutex_;
+  std::vector<std::shared_ptr<OpenFile>> files_ CKFS_GUARDED_BY(mutex_);
+  std::vector<std::uint64_t> free_ CKFS_GUARDED_BY(mutex_);
 };
 
 Bytes slice(std::shared_ptr<const OpenFile> file, const std::string& text, std::uint64_t offset,
@@ -210,7 +211,7 @@ class Filesystem::Impl {
                         static_cast<std::size_t>(std::min<std::uint64_t>(size, end - offset)));
   }
 
-  void close(std::uint64_t handle) {
+  void close(std::uint64_t handle) noexcept {
     if (const auto file = handles_.remove(handle)) table_.release(file->inode, 1);
   }
 
@@ -363,8 +364,8 @@ class Filesystem::Impl {
     return directory_attributes(tree->directories.front().inode);
   }
 
-  /// The answer to a name that is no view. The reason goes to the log, because an errno cannot tell
-  /// a misspelt parameter from a view that the source cannot give; names that do not look like a
+  /// The answer to a name that is no view. The reason goes to the log, because an errno is the
+  /// same for a misspelt parameter and for a view that the source cannot give; names that do not look like a
   /// view (a shell's .git, a desktop's .hidden) are none of the operator's business.
   Failure refuse(std::string_view name, Error error) {
     const bool meant =
@@ -406,7 +407,7 @@ Result<Attributes> Filesystem::lookup(InodeNumber parent, std::string_view name)
   return impl_->lookup(parent, name);
 }
 
-void Filesystem::forget(InodeNumber inode, std::uint64_t lookups) {
+void Filesystem::forget(InodeNumber inode, std::uint64_t lookups) noexcept {
   impl_->forget(inode, lookups);
 }
 
@@ -427,7 +428,7 @@ Result<Bytes> Filesystem::read(std::uint64_t handle, std::uint64_t offset, std::
   return impl_->read(handle, offset, size);
 }
 
-void Filesystem::close(std::uint64_t handle) {
+void Filesystem::close(std::uint64_t handle) noexcept {
   impl_->close(handle);
 }
 

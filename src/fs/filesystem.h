@@ -59,7 +59,7 @@ class Filesystem {
   /// Counts as one kernel lookup of the inode: forget() gives it back. Errors: NotFound,
   /// NotDirectory.
   Result<Attributes> lookup(InodeNumber parent, std::string_view name);
-  void forget(InodeNumber inode, std::uint64_t lookups);
+  void forget(InodeNumber inode, std::uint64_t lookups) noexcept;
   Result<Attributes> attributes(InodeNumber inode);
 
   /// Entries from `offset` (0: the beginning), sorted by name, "." and ".." first.
@@ -70,7 +70,7 @@ class Filesystem {
   Result<std::uint64_t> open(InodeNumber inode);
   /// Short only at the end of the file; empty beyond it.
   Result<Bytes> read(std::uint64_t handle, std::uint64_t offset, std::size_t size);
-  void close(std::uint64_t handle);
+  void close(std::uint64_t handle) noexcept;
 
   /// user.ckfs.exactness, user.ckfs.source, user.ckfs.view. Errors: NoAttribute.
   Result<std::string> attribute(InodeNumber inode, std::string_view name);

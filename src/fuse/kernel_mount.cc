@@ -242,4 +242,19 @@ Result<void> unmount_target(const stdfs::path& target, Detach detach) {
   return fail(ErrorCode::Io, "{}: cannot be unmounted: {}", target.native(), reason);
 }
 
+std::optional<dev_t> device_at(const stdfs::path& path) {
+  struct statx status{};
+  constexpr int kFlags = AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT | AT_SYMLINK_NOFOLLOW;
+  if (::statx(AT_FDCWD, path.c_str(), kFlags, 0, &status) != 0) return std::nullopt;
+  return makedev(status.stx_dev_major, status.stx_dev_minor);
+}
+
+Result<bool> unmount_own(const stdfs::path& target, dev_t device) {
+  // umount2(2) takes a path, so a mount made between these two lines would be hit; there is no call
+  // that names a mount otherwise and leaves it as free to be unmounted by others as a path does.
+  if (device_at(target) != device) return false;
+  CKFS_TRY_VOID(unmount_target(target, Detach::Now));
+  return true;
+}
+
 }  // namespace ckfs

@@ -12,11 +12,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <mutex>
-#include <set>
 #include <spdlog/spdlog.h>
 #include <thread>
 
+#include "base/log_limit.h"
 #include "base/units.h"
 #include "engine/decode_ahead.h"
 #include "engine/gather.h"
@@ -139,15 +138,16 @@ class Engine::Impl {
     bytes_.fetch_add(range.size(), std::memory_order_relaxed);
   }
 
-  /// Tells the operator what a reader only sees as an errno: file, offset (they are in the message)
-  /// and tensor; once for each cause. A stale file has been reported where it was found.
+  /// Reports to the operator what a reader only sees as an errno: file, offset (they are in the
+  /// message) and tensor. A cause is a source file and what is wrong with it, wherever it is read.
+  /// A stale file has been reported where it was found.
   void log_failure(const FileLayout& file, ByteRange range, const Error& error) {
     if (error.code() == ErrorCode::Stale) return;
-    {
-      const std::lock_guard lock(failures_mutex_);
-      constexpr std::size_t kMostFailures = 1000;
-      if (failures_.size() >= kMostFailures || !failures_.insert(error.message()).second) return;
-    }
+    const std::string_view thing =
+        std::string_view(error.message()).substr(0, error.message().find(": "));
+    const auto suppressed = failures_.admit(
+        fmt::format("{} {} {}", static_cast<int>(error.code()), error.system_error(), thing));
+    if (!suppressed) return;
     std::string tensors;
     for (std::size_t k = file.find(range.begin); k < file.segments.size(); ++k) {
       const Segment& segment = file.segments[k];
@@ -156,8 +156,8 @@ class Engine::Impl {
       tensors += fmt::format("{}\"{}\"", tensors.empty() ? "tensor " : ", ",
                              file.definition->tensors[segment.id].name);
     }
-    spdlog::error("{} (reading {} {}, {})", error.message(), file.path, range,
-                  tensors.empty() ? "no tensor" : tensors);
+    spdlog::error("{} (reading {} {}, {}){}", error.message(), file.path, range,
+                  tensors.empty() ? "no tensor" : tensors, suppressed_note(*suppressed));
   }
 
   ReadStream::Advice follow(ReadStream& stream, ByteRange range) {
@@ -483,8 +483,7 @@ class Engine::Impl {
   const std::uint64_t tile_bytes_;
   const std::size_t tile_staging_;
   TileCache cache_;
-  std::mutex failures_mutex_;
-  std::set<std::string> failures_;  // messages that have been logged; guarded by failures_mutex_
+  LogLimit failures_;
   std::atomic<std::uint64_t> requests_{0};
   std::atomic<std::uint64_t> bytes_{0};
   DecodeAhead ahead_;  // last: its threads use all of the above

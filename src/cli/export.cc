@@ -12,6 +12,7 @@
 
 #include "api/report.h"
 #include "cli/cli.h"
+#include "cli/log.h"
 #include "export/exporter.h"
 
 namespace ckfs::cli {

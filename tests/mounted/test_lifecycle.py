@@ -300,6 +300,38 @@ class Lifecycle(mounted_fs.TestCase):
             self.assertTrue(mounted_fs.wait_for_end(pid))
         self.assertNotIn(str(lock), files)
 
+    def test_the_daemon_keeps_the_privileges_that_it_needs_and_no_other(self):
+        def status(path):
+            lines = pathlib.Path(path).read_text().splitlines()
+            return dict(line.split(":\t", 1) for line in lines)
+
+        needed = 1 << 21 | 1 << 2  # CAP_SYS_ADMIN, CAP_DAC_READ_SEARCH
+        expected = needed & int(status("/proc/self/status")["CapPrm"], 16)
+        with self.make() as mount:
+            (mount / SHARD).read_bytes()  # so that threads of all kinds are there
+            threads = list(pathlib.Path(f"/proc/{mount.pid}/task").iterdir())
+            self.assertGreater(len(threads), 3)
+            for thread in threads:
+                held = status(thread / "status")
+                for name in ("CapEff", "CapPrm"):
+                    self.assertEqual(int(held[name], 16), expected, name)
+                self.assertEqual(int(held["CapInh"], 16), 0)
+                self.assertEqual(held["NoNewPrivs"], "1" if os.geteuid() == 0 else "0")
+            os.kill(mount.pid, signal.SIGTERM)  # which still unmounts
+            self.assertTrue(wait_for_end(mount.pid))
+            self.assertFalse(is_mounted(mount.target))
+
+    def test_root_mounts_what_belongs_to_somebody_else(self):
+        source = self.directory / "private"
+        model = mounted_fs.Checkpoint(source, megabytes=1)
+        for path in (*source.rglob("*"), source):
+            path.chmod(0o700 if path.is_dir() else 0o600)
+            if os.geteuid() == 0:
+                os.chown(path, mounted_fs.NOBODY, mounted_fs.NOBODY)
+        with Mount(source, self.directory / "mnt") as mount:
+            for name, data in mounted_fs.read_tensors((mount / SHARD).read_bytes()).items():
+                self.assertEqual(data, mounted_fs.widen(model.tensors[name]), name)
+
     def test_the_daemon_keeps_no_directory_busy(self):
         with self.make() as mount:
             self.assertEqual(os.readlink(f"/proc/{mount.pid}/cwd"), "/")

@@ -47,7 +47,7 @@ class LogLimit {
   State others_ CKFS_GUARDED_BY(mutex_);  // of the causes that found no room
 };
 
-/// What a line says of those that were suppressed before it: empty, or with a blank in front.
+/// What a line adds about those that were suppressed before it: empty, or with a blank in front.
 std::string suppressed_note(std::uint64_t suppressed);
 
 }  // namespace ckfs

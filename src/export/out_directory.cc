@@ -1,9 +1,10 @@
 // Plain blocking system calls, written out once so that the exporter itself reads as a procedure.
 //
 // std::filesystem and iostreams were the alternative; neither can fsync, reserve disk, set a time
-// on a descriptor, or tell ENOSPC from other failures. OUT may be a directory that others can write
-// to: a path's directory is opened by beneath.h, and its last name is used with O_NOFOLLOW, O_EXCL
-// where a file is made, and O_NONBLOCK where one is opened (a FIFO would wait for its other end).
+// on a descriptor, or distinguish ENOSPC from other failures. OUT may be a directory that others
+// can write to: a path's directory is opened by beneath.h, and its last name is used with
+// O_NOFOLLOW, O_EXCL where a file is made, and O_NONBLOCK where one is opened (a FIFO would wait
+// for its other end).
 #include "export/out_directory.h"
 
 #include <cerrno>

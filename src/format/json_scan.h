@@ -1,5 +1,5 @@
 // What all JSON of checkpoints goes through before nlohmann's SAX reader, and what that reader
-// cannot tell: positions in the text. Internal to src/format.
+// does not report: positions in the text. Internal to src/format.
 #pragma once
 
 #include <cstddef>
@@ -28,13 +28,13 @@ struct ScanResult {
   std::size_t strings = 0;
 };
 
-/// Checks that `text` is UTF-8, that its first character is '{', and that no token is longer than
-/// the limits (nlohmann's reader copies each token, and white space too). One pass, no allocation.
-/// Errors: Corrupt.
+/// Checks that `text` is UTF-8 without NUL, that its first character after white space is '{', and
+/// that no token is longer than the limits (nlohmann's reader copies each token, and white space
+/// too). One pass, no allocation. Errors: Corrupt.
 Result<ScanResult> scan_json(std::string_view text, const ScanLimits& limits,
                              std::string_view file_name);
 
-/// What nlohmann's parse error says, without the text it found: "syntax error while parsing ...".
+/// The text of nlohmann's parse error, without the text it found: "syntax error while parsing ...".
 std::string syntax_reason(std::string_view what);
 
 constexpr bool is_json_space(char c) {
@@ -54,7 +54,7 @@ constexpr bool ends_json_word(char c) {
 /// The text without JSON white space at both ends.
 std::string_view trim_json(std::string_view text);
 
-/// An iterator over text that tells how far the reader has come: nlohmann reads a character, and
+/// An iterator over text that knows how far the reader has come: nlohmann reads a character, and
 /// `*position` is the address of the next.
 class TrackingIterator {
  public:

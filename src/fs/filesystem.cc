@@ -38,19 +38,19 @@ constexpr std::string_view kViewName = "user.ckfs.view";
 /// The largest value that the kernel passes on for one attribute (XATTR_SIZE_MAX).
 constexpr std::size_t kMaxAttributeBytes = 65536;
 
-/// Remembers what was said, so that one cause is one line in the log however often it is met.
+/// Remembers what was logged, so that one cause is one line in the log however often it is met.
 class Once {
  public:
   bool first(const std::string& what) {
     const MutexLock lock(mutex_);
     // Names come from users: a full set is emptied rather than left to grow.
-    if (said_.size() >= 4096) said_.clear();
-    return said_.insert(what).second;
+    if (logged_.size() >= 4096) logged_.clear();
+    return logged_.insert(what).second;
   }
 
  private:
   Mutex mutex_;
-  std::set<std::string> said_ CKFS_GUARDED_BY(mutex_);
+  std::set<std::string> logged_ CKFS_GUARDED_BY(mutex_);
 };
 
 struct OpenFile {
@@ -365,8 +365,8 @@ class Filesystem::Impl {
   }
 
   /// The answer to a name that is no view. The reason goes to the log, because an errno is the
-  /// same for a misspelt parameter and for a view that the source cannot give; names that do not look like a
-  /// view (a shell's .git, a desktop's .hidden) are none of the operator's business.
+  /// same for a misspelt parameter and for a view that the source cannot give; names that do not
+  /// look like a view (a shell's .git, a desktop's .hidden) are none of the operator's business.
   Failure refuse(std::string_view name, Error error) {
     const bool meant =
         error.code() != ErrorCode::NotFound || name.find('@') != std::string_view::npos;

@@ -1,5 +1,5 @@
 // libfuse has a mount function of its own. It is not used, for three reasons: its errors go to
-// stderr in several lines and never say what to do, it gives up where /dev/fuse is closed to the
+// stderr in several lines and never name a remedy, it gives up where /dev/fuse is closed to the
 // user although fusermount3 would open it, and it unmounts by path without looking whether the
 // mount is still its own. A session of libfuse takes a /dev/fuse that is mounted already.
 
@@ -144,7 +144,7 @@ UniqueFd receive_descriptor(int socket) {
   return UniqueFd(descriptor);
 }
 
-/// What helps against a message of fusermount3; empty where the message says it.
+/// What helps against a message of fusermount3; empty where the message is enough.
 std::string_view hint_for(std::string_view text) {
   if (text.find(std::strerror(EPERM)) != std::string_view::npos) {
     return " (it must be set-user-ID root; in a container, run as root)";

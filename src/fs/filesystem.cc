@@ -9,12 +9,12 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <set>
 #include <spdlog/spdlog.h>
 #include <tuple>
 #include <variant>
 
 #include "api/report.h"
+#include "base/log_limit.h"
 #include "base/mutex.h"
 #include "fs/inode_table.h"
 
@@ -37,21 +37,6 @@ constexpr std::string_view kViewName = "user.ckfs.view";
 
 /// The largest value that the kernel passes on for one attribute (XATTR_SIZE_MAX).
 constexpr std::size_t kMaxAttributeBytes = 65536;
-
-/// Remembers what was logged, so that one cause is one line in the log however often it is met.
-class Once {
- public:
-  bool first(const std::string& what) {
-    const MutexLock lock(mutex_);
-    // Names come from users: a full set is emptied rather than left to grow.
-    if (logged_.size() >= 4096) logged_.clear();
-    return logged_.insert(what).second;
-  }
-
- private:
-  Mutex mutex_;
-  std::set<std::string> logged_ CKFS_GUARDED_BY(mutex_);
-};
 
 struct OpenFile {
   InodeNumber inode = 0;
@@ -370,8 +355,11 @@ class Filesystem::Impl {
   Failure refuse(std::string_view name, Error error) {
     const bool meant =
         error.code() != ErrorCode::NotFound || name.find('@') != std::string_view::npos;
-    if (meant && once_.first(std::string(name))) {
-      spdlog::warn("looked up, and not there: {}", error.message());
+    if (meant) {
+      if (const auto suppressed = refused_.admit(name)) {
+        spdlog::warn("looked up, and not there: {}{}", error.message(),
+                     suppressed_note(*suppressed));
+      }
     }
     switch (error.code()) {
       case ErrorCode::NotFound:
@@ -395,7 +383,7 @@ class Filesystem::Impl {
   std::vector<RootEntry> root_;               // by name; never changes
   InodeTable table_;
   HandleTable handles_;
-  Once once_;
+  LogLimit refused_;
 };
 
 Filesystem::Filesystem(Checkpoint checkpoint, const FilesystemOptions& options)

@@ -35,7 +35,7 @@ Result<void> serve_mount(Filesystem& filesystem, const std::filesystem::path& mo
                          const MountOptions& options, const std::function<void()>& ready);
 
 /// Unmounts `mountpoint`, also one whose daemon is dead. Errors: InvalidArgument (not a ckfs
-/// mount), Io (busy, no permission).
+/// mount), NotFound (its directory is not there), Io (busy, no permission).
 Result<void> unmount(const std::filesystem::path& mountpoint);
 
 }  // namespace ckfs

@@ -44,7 +44,7 @@ class ZipArchive {
   ZipMember operator[](std::size_t index) const;
   std::optional<ZipMember> find(std::string_view name) const;
 
-  /// The bytes of a member's data in the file (absolute). Reads its local header, for only that
+  /// The bytes of a member's data in the file (absolute). Reads its local header, because only that
   /// shows where the data begin. Errors: Unsupported (compressed or encrypted), Corrupt (the local
   /// header contradicts the directory), and those of the source.
   Result<ByteRange> data(const ZipMember& member) const;

@@ -30,9 +30,10 @@ namespace {
 
 namespace stdfs = std::filesystem;
 
-/// Threads that answer requests, where nobody asks for a number. Far more than CPUs, for they also
-/// wait: a source that does not answer holds the thread of every read that needs it, and the kernel
-/// reads ahead with up to 12 requests for one mount. Listings and `ckfs stats` go on meanwhile.
+/// Threads that answer requests, where nobody asks for a number. Far more than CPUs, because they
+/// also wait: a source that does not answer holds the thread of every read that needs it, and the
+/// kernel reads ahead with up to 12 requests for one mount. Listings and `ckfs stats` go on
+/// meanwhile.
 constexpr unsigned kThreads = 32;
 
 /// How long requests under way are waited for after a signal.

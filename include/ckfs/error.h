@@ -17,11 +17,11 @@ enum class ErrorCode : std::uint8_t {
   Corrupt,          // the bytes of a file contradict its format
   Unsupported,      // well-formed, but not something ckfs can serve
   InvalidArgument,  // the caller asked for something that has no meaning
-  Io,               // a system call failed; system_error() tells which errno
+  Io,               // a system call failed; system_error() is its errno
   Stale,            // a source file is no longer the one that was opened
-  OutOfMemory,      // more memory was asked for than the budget can ever give
+  OutOfMemory,      // more than the budget can ever give, or than the system has
   Internal,         // a bug in ckfs
-  NotDirectory,     // the rest comes from src/fs only
+  NotDirectory,     // the rest comes from the mount (src/fs, src/fuse) only
   IsDirectory,
   ReadOnly,
   BadHandle,
@@ -39,7 +39,7 @@ class [[nodiscard]] Error {
   int system_error() const { return system_error_; }
   const std::string& message() const { return message_; }
 
-  /// The same error, told from further out: `context: message`.
+  /// The same error, seen from further out: `context: message`.
   Error within(const std::string& context) const {
     return {code_, context + ": " + message_, system_error_};
   }

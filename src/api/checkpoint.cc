@@ -106,7 +106,7 @@ std::vector<ViewInfo> Checkpoint::views() const {
 Result<std::shared_ptr<const View::Impl>> Checkpoint::Impl::view(std::string_view spelling) {
   CKFS_TRY(const ViewSpec spec, parse_view_spec(spelling));
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = views_.find(spec.canonical());
     if (found != views_.end()) {
       if (auto view = found->second.lock()) return view;
@@ -115,7 +115,7 @@ Result<std::shared_ptr<const View::Impl>> Checkpoint::Impl::view(std::string_vie
   // Without the lock: a large view takes a tenth of a second. Two threads may build the same view;
   // the first to arrive below wins, so that all users share one.
   CKFS_TRY(std::shared_ptr<const View::Impl> built, build_view(shared_from_this(), spec));
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::erase_if(views_, [](const auto& entry) { return entry.second.expired(); });
   // The catalog may have shortened the name further (a default that depends on the source).
   std::weak_ptr<const View::Impl>& canonical = views_[built->name];

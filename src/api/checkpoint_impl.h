@@ -3,12 +3,12 @@
 
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include <ckfs/checkpoint.h>
 
+#include "base/mutex.h"
 #include "catalog/catalog.h"
 #include "container/file_layout.h"
 #include "engine/engine.h"
@@ -37,9 +37,10 @@ class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
   const std::unique_ptr<Engine> engine;  // last: its threads read the files
 
  private:
-  std::mutex mutex_;
+  Mutex mutex_;
   // By canonical name. Views belong to their users; whoever wants one kept keeps it.
-  std::map<std::string, std::weak_ptr<const View::Impl>, std::less<>> views_;  // by mutex_
+  std::map<std::string, std::weak_ptr<const View::Impl>, std::less<>> views_
+      CKFS_GUARDED_BY(mutex_);
 };
 
 class View::Impl {

@@ -1,4 +1,4 @@
-// Half-open ranges of bytes: the one way to say "these bytes" everywhere.
+// Half-open ranges of bytes: the one way to name bytes everywhere.
 #pragma once
 
 #include <cstdint>

@@ -15,8 +15,9 @@ template <typename... Args>
   return Failure(Error(code, fmt::format(text, std::forward<Args>(args)...)));
 }
 
-/// The Failure of a system call on `thing`: `what` names the call or what it was for; `error` is
-/// its errno. The only place where an errno turns into an Error.
+/// The Failure of a system call on `thing`: `what` names the call or its purpose; `error` is its
+/// errno, which the Error keeps. ENOENT is NotFound, every other errno Io; a caller that knows
+/// better (a link that must not be followed, a directory that is none) makes its Error by hand.
 [[nodiscard]] Failure system_failure(int error, std::string_view thing, std::string_view what);
 
 /// Aborts with file, line and text: a broken invariant of ckfs itself, never a bad file.

@@ -28,7 +28,7 @@ class UniqueFd {
 
   void reset(int fd = -1) {
     // close() is not repeated on EINTR: Linux has freed the number by then, and another thread may
-    // own it. Descriptors that were written to are closed by hand, where an error matters.
+    // own it. Its other errors matter only for bytes that were written and not synced.
     if (fd_ >= 0) ::close(fd_);
     fd_ = fd;
   }

@@ -3,6 +3,7 @@
 
 #include "base/units.h"
 #include "cli/cli.h"
+#include "cli/log.h"
 
 namespace ckfs::cli {
 

@@ -32,7 +32,7 @@ void add_export(CLI::App& app, Action& action);
 void add_stats(CLI::App& app, Action& action);
 void add_completion(CLI::App& app, Action& action);
 
-/// Options of every verb that opens a checkpoint; `open` and the log fields are what they say.
+/// Options of every verb that opens a checkpoint; `open` and where the log goes.
 struct CommonOptions {
   OpenOptions open;
   std::string log_level = "warn";
@@ -50,9 +50,6 @@ enum class Tuning : bool { No, Yes };
 /// --threads.
 void add_common(CLI::App& verb, CommonOptions& options, Tuning tuning);
 
-/// Sends the log to `log_file`, or to stderr where it is empty. Errors: Io.
-Result<void> start_log(const CommonOptions& options);
-
 /// All of `bytes` to stdout. False: the reader has closed the pipe, which is no error. Errors: Io.
 Result<bool> write_stdout(std::span<const std::byte> bytes);
 Result<void> print(std::string_view text);
@@ -64,7 +61,7 @@ Result<std::uint64_t> parse_number(const std::string& thing, const std::string& 
 /// Symbolic links stay: a dead mount cannot be resolved.
 Result<std::string> absolute_path(const std::string& path);
 
-/// What `-o` says to `ckfs mount`. Each argument may hold several options, with commas between.
+/// The options of `ckfs mount -o`. Each argument may hold several options, with commas between.
 struct MountWords {
   CommonOptions common;
   bool allow_other = false;

@@ -1,7 +1,7 @@
 // `ckfs completion SHELL`: completions made from CLI11's table of verbs and options, so that they
 // never lag behind the program. Files kept by hand beside it were the alternative; they always do.
 //
-// A value with a closed set of words says so by its type's name: "auto|uring|pread".
+// A value with a closed set of words has them as its type's name: "auto|uring|pread".
 #include <algorithm>
 
 #include "cli/cli.h"

@@ -13,6 +13,7 @@
 #include "api/report.h"
 #include "base/text.h"
 #include "cli/cli.h"
+#include "cli/log.h"
 #include "export/exporter.h"
 
 namespace ckfs::cli {

@@ -1,6 +1,7 @@
 // `ckfs inspect`: what a checkpoint is, which views it can give, which not and why.
 #include "api/report.h"
 #include "cli/cli.h"
+#include "cli/log.h"
 
 namespace ckfs::cli {
 
@@ -23,7 +24,8 @@ Result<void> inspect(const InspectCommand& command) {
 
 void add_inspect(CLI::App& app, Action& action) {
   auto command = std::make_shared<InspectCommand>();
-  CLI::App* verb = app.add_subcommand("inspect", "say what a checkpoint is and which views it has");
+  CLI::App* verb =
+      app.add_subcommand("inspect", "show what a checkpoint is and which views it has");
   verb->add_option("SRC", command->source, "directory, file or hub cache entry")->required();
   verb->add_flag("--json", command->json, "print JSON");
   add_common(*verb, command->common, Tuning::No);

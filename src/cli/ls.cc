@@ -1,6 +1,7 @@
 // `ckfs ls`: the tree of a mount, without a mount.
 #include "api/report.h"
 #include "cli/cli.h"
+#include "cli/log.h"
 
 namespace ckfs::cli {
 

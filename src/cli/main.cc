@@ -40,7 +40,7 @@ int run(std::vector<std::string> words) {
   app.require_subcommand(1);
   app.set_version_flag("--version", fmt::format("ckfs {}", version()), "print the version");
   app.set_help_flag("-h,--help", "print this help");
-  app.footer("ckfs VERB --help tells more about a verb; the manual is ckfs(1).");
+  app.footer("ckfs VERB --help shows more about a verb; the manual is ckfs(1).");
   Action action;
   add_mount(app, action);
   add_umount(app, action);

@@ -10,7 +10,6 @@
 #include <fcntl.h>
 #include <malloc.h>
 #include <signal.h>
-#include <spdlog/sinks/syslog_sink.h>
 #include <spdlog/spdlog.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -18,7 +17,9 @@
 #include "base/text.h"
 #include "base/unique_fd.h"
 #include "cli/cli.h"
+#include "cli/log.h"
 #include "fs/filesystem.h"
+#include "fuse/privileges.h"
 
 namespace ckfs::cli {
 
@@ -34,6 +35,9 @@ struct MountCommand {
 
 /// Serves until unmounted.
 Result<void> serve(const MountCommand& command, const std::function<void()>& ready) {
+  if (const Result<void> dropped = drop_privileges(); !dropped) {
+    spdlog::warn("{}: privileges are kept: {}", command.mountpoint, dropped.error().message());
+  }
   CKFS_TRY(Checkpoint checkpoint, Checkpoint::open(command.source, command.words.common.open));
   Filesystem filesystem(std::move(checkpoint), {.mtime = command.words.mtime});
 #ifdef __GLIBC__
@@ -48,7 +52,7 @@ Result<void> serve(const MountCommand& command, const std::function<void()>& rea
 }
 
 /// Writes all of `text`; false if nobody reads.
-bool tell(int pipe, std::string_view text) {
+bool send(int pipe, std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = ::write(pipe, text.data(), text.size());
     if (written < 0 && errno == EINTR) continue;
@@ -62,15 +66,6 @@ bool tell(int pipe, std::string_view text) {
 constexpr char kReady = 'r';
 constexpr char kFailed = 'f';
 
-/// A daemon has no stderr that somebody reads, and a source that changed has to be told somewhere.
-void log_to_system(const CommonOptions& options) {
-  if (!options.log_file.empty()) return;
-  auto sink = std::make_shared<spdlog::sinks::syslog_sink_mt>("ckfs", LOG_PID, LOG_DAEMON, false);
-  auto logger = std::make_shared<spdlog::logger>("ckfs", std::move(sink));
-  logger->set_level(spdlog::default_logger()->level());
-  spdlog::set_default_logger(std::move(logger));
-}
-
 void leave_terminal() {
   const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) (void)::dup2(null.get(), fd);
@@ -80,16 +75,15 @@ void leave_terminal() {
   ::setsid();
   // Not to keep the directory busy that ckfs was started in.
   (void)!::chdir("/");
-  log_to_system(command.words.common);
   const Result<void> served = serve(command, [&] {
     // A parent that is gone was interrupted: its user does not want the mount.
-    if (!tell(pipe.get(), std::string_view(&kReady, 1))) ::kill(::getpid(), SIGTERM);
+    if (!send(pipe.get(), std::string_view(&kReady, 1))) ::kill(::getpid(), SIGTERM);
     leave_terminal();
     pipe.reset();
   });
   if (!served) {
     if (pipe) {
-      (void)tell(pipe.get(), kFailed + served.error().message());
+      (void)send(pipe.get(), kFailed + served.error().message());
     } else {
       spdlog::error("{}", one_line(served.error().message()));
     }
@@ -99,21 +93,21 @@ void leave_terminal() {
   ::_exit(served ? 0 : 1);
 }
 
-/// Waits until the daemon serves or says why not.
+/// Waits until the daemon serves or reports why not.
 Result<void> await_daemon(pid_t daemon, const UniqueFd& pipe, const std::string& mountpoint) {
-  std::string said;
+  std::string answer;
   char piece[4096];
   for (;;) {
     const ssize_t got = ::read(pipe.get(), piece, sizeof(piece));
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) break;
-    said.append(piece, static_cast<std::size_t>(got));
+    answer.append(piece, static_cast<std::size_t>(got));
   }
-  if (said.starts_with(kReady)) return {};
+  if (answer.starts_with(kReady)) return {};
   int status = 0;
   while (::waitpid(daemon, &status, 0) < 0 && errno == EINTR) {
   }
-  if (said.starts_with(kFailed)) return Failure(Error(ErrorCode::Io, said.substr(1)));
+  if (answer.starts_with(kFailed)) return Failure(Error(ErrorCode::Io, answer.substr(1)));
   if (WIFSIGNALED(status)) {
     return fail(ErrorCode::Internal, "{}: the daemon died before it answered (signal {})",
                 mountpoint, WTERMSIG(status));
@@ -146,9 +140,14 @@ Result<void> mount(MountCommand command) {
   if (common.open.config) {
     CKFS_TRY(common.open.config, absolute_path(common.open.config->native()));
   }
-  CKFS_TRY_VOID(start_log(common));
-  if (command.foreground) return serve(command, [] {});
-  return mount_in_background(command);
+  if (command.foreground) {
+    CKFS_TRY_VOID(start_log(common));
+    return serve(command, [] {});
+  }
+  CKFS_TRY(const std::optional<std::string> note, start_daemon_log(common));
+  CKFS_TRY_VOID(mount_in_background(command));
+  return note ? print(one_line(fmt::format("{}: {}", command.mountpoint, *note)) + "\n")
+              : Result<void>();
 }
 
 }  // namespace

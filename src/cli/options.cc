@@ -1,15 +1,10 @@
-// Options that several verbs share, and the ways out: stdout, stderr, the log.
+// Options that several verbs share, and the way out: stdout.
 //
 // `--memory 1GiB` and `-o memory=1GiB` are one parser, so the two spellings never differ. CLI11's
 // own converters are not used for values: their messages span lines and name C++ types.
 #include <cerrno>
 #include <charconv>
-#include <fcntl.h>
 #include <filesystem>
-#include <spdlog/pattern_formatter.h>
-#include <spdlog/sinks/basic_file_sink.h>
-#include <spdlog/sinks/stdout_sinks.h>
-#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include "base/text.h"
@@ -21,19 +16,6 @@
 namespace ckfs::cli {
 
 namespace {
-
-/// %*: the message in one line, whatever names of a checkpoint are in it.
-class OneLineFlag : public spdlog::custom_flag_formatter {
- public:
-  void format(const spdlog::details::log_msg& message, const std::tm& /*time*/,
-              spdlog::memory_buf_t& out) override {
-    const std::string line = one_line({message.payload.data(), message.payload.size()});
-    out.append(line.data(), line.data() + line.size());
-  }
-  std::unique_ptr<custom_flag_formatter> clone() const override {
-    return std::make_unique<OneLineFlag>();
-  }
-};
 
 constexpr std::uint64_t kMinMemory = 64_MiB;
 constexpr std::uint64_t kMaxThreads = 1024;
@@ -143,7 +125,8 @@ void add_common(CLI::App& verb, CommonOptions& options, Tuning tuning) {
     add_value(verb, options, "io", "auto|uring|pread",
               "how source files are read (default auto: io_uring where the kernel allows it)",
               group);
-    add_value(verb, options, "threads", "N", "threads that decode (default: one for each CPU)",
+    add_value(verb, options, "threads", "N",
+              "threads that compute ahead of readers (default: one less than CPUs, at least 1)",
               group);
     add_value(verb, options, "tile_bytes", "SIZE", "bytes of a tile; for tests", "");
   }
@@ -151,34 +134,6 @@ void add_common(CLI::App& verb, CommonOptions& options, Tuning tuning) {
             "what is logged (default warn; mount: info)", group);
   add_value(verb, options, "log_file", "FILE",
             "where the log goes (default: stderr; mount: the system log)", group);
-}
-
-Result<void> start_log(const CommonOptions& options) {
-  std::shared_ptr<spdlog::sinks::sink> sink;
-  auto formatter = std::make_unique<spdlog::pattern_formatter>();
-  formatter->add_flag<OneLineFlag>('*');
-  if (options.log_file.empty()) {
-    sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
-    formatter->set_pattern("ckfs: %l: %*");
-  } else {
-    // Opened once by hand: spdlog would make missing directories, and so hide a misspelt name.
-    const UniqueFd fd(
-        ::open(options.log_file.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666));
-    if (!fd) return system_failure(errno, options.log_file, "cannot write the log");
-    try {
-      sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(options.log_file);
-    } catch (const spdlog::spdlog_ex& error) {
-      return fail(ErrorCode::Io, "{}: cannot write the log: {}", options.log_file, error.what());
-    }
-    formatter->set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %P %l %*");
-  }
-  sink->set_formatter(std::move(formatter));
-  auto logger = std::make_shared<spdlog::logger>("ckfs", std::move(sink));
-  logger->set_level(
-      spdlog::level::from_str(options.log_level == "error" ? "err" : options.log_level));
-  logger->flush_on(spdlog::level::info);
-  spdlog::set_default_logger(std::move(logger));
-  return {};
 }
 
 Result<bool> write_stdout(std::span<const std::byte> bytes) {

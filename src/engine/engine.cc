@@ -12,11 +12,11 @@
 #include <chrono>
 #include <cstring>
 #include <malloc.h>
-#include <set>
 #include <spdlog/spdlog.h>
 #include <system_error>
 #include <thread>
 
+#include "base/log_limit.h"
 #include "base/mutex.h"
 #include "base/units.h"
 #include "engine/evaluator.h"
@@ -261,7 +261,7 @@ class Engine::Impl {
   }
 
   /// Reports to the operator what a reader only sees as an errno: file, offset (they are in the
-  /// message) and tensor; once for each cause. A stale file was reported where it was found.
+  /// message) and tensor. A stale file was reported where it was found.
   template <typename T>
   Result<T> logged(const ReadStream& stream, ByteRange range, Result<T> result) {
     if (!result && result.error().code() != ErrorCode::Stale) {
@@ -271,11 +271,11 @@ class Engine::Impl {
   }
 
   void log_failure(const FileLayout& file, ByteRange range, const Error& error) {
-    {
-      const MutexLock lock(failures_mutex_);
-      constexpr std::size_t kMostFailures = 1000;
-      if (failures_.size() >= kMostFailures || !failures_.insert(error.message()).second) return;
-    }
+    const std::string_view thing =
+        std::string_view(error.message()).substr(0, error.message().find(": "));
+    const auto suppressed = failures_.admit(
+        fmt::format("{} {} {}", static_cast<int>(error.code()), error.system_error(), thing));
+    if (!suppressed) return;
     std::string tensors;
     for (std::size_t k = file.find(range.begin); k < file.segments.size(); ++k) {
       const Segment& segment = file.segments[k];
@@ -284,8 +284,8 @@ class Engine::Impl {
       tensors += fmt::format("{}\"{}\"", tensors.empty() ? "tensor " : ", ",
                              file.definition->tensors[segment.id].name);
     }
-    spdlog::error("{} (reading {} {}, {})", error.message(), file.path, range,
-                  tensors.empty() ? "no tensor" : tensors);
+    spdlog::error("{} (reading {} {}, {}){}", error.message(), file.path, range,
+                  tensors.empty() ? "no tensor" : tensors, suppressed_note(*suppressed));
   }
 
   // Giving memory back: a thread that looks every few seconds while somebody reads, and sleeps
@@ -342,8 +342,7 @@ class Engine::Impl {
   /// Whether the source streams what is read in order. One file stands for all: a checkpoint lies
   /// on one file system.
   const bool ordered_;
-  Mutex failures_mutex_;
-  std::set<std::string> failures_ CKFS_GUARDED_BY(failures_mutex_);  // messages that were logged
+  LogLimit failures_;
   std::atomic<std::uint64_t> requests_{0};
   std::atomic<std::uint64_t> bytes_{0};
   std::atomic<bool> resting_{true};

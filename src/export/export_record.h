@@ -39,7 +39,8 @@ struct ExportRecord {
   bool operator==(const ExportRecord&) const = default;
 };
 
-/// "dir/NAME" -> "dir/.NAME.ckfs-part".
+/// "dir/NAME" -> "dir/.NAME.ckfs-part", with a hash in the place of NAME where that is too long a
+/// name.
 std::string temporary_name(std::string_view path);
 
 /// True for a path that stays inside the directory it is relative to.

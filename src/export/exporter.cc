@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <mutex>
 #include <ranges>
 #include <set>
 #include <span>
@@ -20,15 +19,15 @@
 #include <thread>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/units.h"
 #include "export/export_record.h"
 #include "export/out_directory.h"
+#include "export/record_keeper.h"
 
 namespace ckfs {
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr std::uint64_t kPiece = 1_MiB;  // what the engine computes ahead, so no copy is made
 constexpr std::uint64_t kWriteback = 8_MiB;
@@ -117,17 +116,22 @@ ExportRecord resume_from(const OutDirectory& out, const ExportRecord& fresh,
   return record;
 }
 
-/// One run. The members that jobs share are guarded by mutex_.
+/// One run.
 class Run {
  public:
   Run(const OutDirectory& out, const View& view, const ExportOptions& options, std::int64_t mtime,
       ExportRecord record)
-      : out_(out), view_(view), options_(options), mtime_(mtime), record_(std::move(record)) {
-    for (const auto& [path, file] : record_.files) {
-      total_ += file.size;
-      done_ += file.finished ? file.size : file.synced;
-    }
-  }
+      : out_(out),
+        view_(view),
+        options_(options),
+        mtime_(mtime),
+        total_(sum(record, [](const auto& file) { return file.size; })),
+        record_(std::move(record),
+                [&out](const ExportRecord& now) {
+                  return out.replace_text(std::string(kRecordName), to_json(now));
+                }),
+        done_(sum(record_.copy(),
+                  [](const auto& file) { return file.finished ? file.size : file.synced; })) {}
 
   /// `stale`: files that go before the first byte is written.
   Result<void> check_space(std::span<const std::string> stale) const;
@@ -137,7 +141,12 @@ class Run {
   Result<void> write_file(const FileInfo& info);
   Result<void> write_pieces(const FileInfo& info, ViewFile& source, OutFile& target,
                             std::uint64_t& synced);
-  Result<void> store_record();
+  template <typename Bytes>
+  static std::uint64_t sum(const ExportRecord& record, Bytes&& bytes) {
+    std::uint64_t total = 0;
+    for (const auto& [path, file] : record.files) total += bytes(file);
+    return total;
+  }
   void advance(std::uint64_t bytes);
   bool ends() const { return stop_.stop_requested() || options_.stop.stop_requested(); }
   Failure no_space(std::uint64_t needed) const;
@@ -147,16 +156,15 @@ class Run {
   const View& view_;
   const ExportOptions& options_;
   const std::int64_t mtime_;
-  std::uint64_t total_ = 0;
+  const std::uint64_t total_;
   std::stop_source stop_;  // an error in one job ends the others
+  RecordKeeper record_;
 
-  mutable std::mutex mutex_;
-  ExportRecord record_;
-  Clock::time_point stored_;
-  std::uint64_t done_ = 0;
-  ExportResult result_;
-  std::optional<Error> error_;
-  std::size_t next_ = 0;
+  Mutex mutex_;
+  std::uint64_t done_ CKFS_GUARDED_BY(mutex_);
+  ExportResult result_ CKFS_GUARDED_BY(mutex_);
+  std::optional<Error> error_ CKFS_GUARDED_BY(mutex_);
+  std::size_t next_ CKFS_GUARDED_BY(mutex_) = 0;
 };
 
 Failure Run::no_space(std::uint64_t needed) const {
@@ -169,7 +177,8 @@ Failure Run::no_space(std::uint64_t needed) const {
 /// Disk that the unfinished files still take. Requires: no job runs.
 std::uint64_t Run::needed_bytes() const {
   std::uint64_t needed = 0;
-  for (const auto& [path, file] : record_.files) {
+  const ExportRecord record = record_.copy();
+  for (const auto& [path, file] : record.files) {
     if (file.finished) continue;
     const auto part = out_.entry(temporary_name(path));
     const std::uint64_t there = part && file.synced > 0 ? part->allocated : 0;
@@ -189,14 +198,8 @@ Result<void> Run::check_space(std::span<const std::string> stale) const {
   return {};
 }
 
-Result<void> Run::store_record() {
-  const std::lock_guard lock(mutex_);
-  stored_ = Clock::now();
-  return out_.replace_text(std::string(kRecordName), to_json(record_));
-}
-
 void Run::advance(std::uint64_t bytes) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   done_ += bytes;
   result_.bytes += bytes;
   if (options_.progress) options_.progress(done_, total_);
@@ -222,11 +225,8 @@ Result<void> Run::write_pieces(const FileInfo& info, ViewFile& source, OutFile& 
     if (at - synced >= kSyncStep && at < info.size) {
       CKFS_TRY_VOID(target.sync());
       synced = at;
-      {
-        const std::lock_guard lock(mutex_);
-        record_.files[info.path].synced = at;
-      }
-      CKFS_TRY_VOID(store_record());
+      record_.set(info.path, {.size = info.size, .synced = at});
+      CKFS_TRY_VOID(record_.store());
     }
   }
   return {};
@@ -234,11 +234,7 @@ Result<void> Run::write_pieces(const FileInfo& info, ViewFile& source, OutFile& 
 
 Result<void> Run::write_file(const FileInfo& info) {
   const std::string temporary = temporary_name(info.path);
-  std::uint64_t synced = 0;
-  {
-    const std::lock_guard lock(mutex_);
-    synced = record_.files[info.path].synced;
-  }
+  std::uint64_t synced = record_.file(info.path).synced;
   CKFS_TRY(ViewFile source, view_.open(info.path));
   CKFS_TRY_VOID(out_.make_parents(info.path));
   CKFS_TRY(OutFile target, synced > 0 ? out_.reopen(temporary) : out_.create(temporary));
@@ -261,39 +257,37 @@ Result<void> Run::write_file(const FileInfo& info) {
   }
   CKFS_TRY_VOID(out_.rename(temporary, info.path));
   CKFS_TRY_VOID(out_.sync_directory(parent_of(info.path)));
-  bool store = false;
+  record_.set(info.path, {.size = info.size, .synced = 0, .finished = true});
   {
-    const std::lock_guard lock(mutex_);
-    record_.files[info.path] = {.size = info.size, .synced = 0, .finished = true};
+    const MutexLock lock(mutex_);
     ++result_.files;
-    store = info.size >= kSyncStep || Clock::now() - stored_ >= kRecordInterval;
   }
-  return store ? store_record() : Result<void>();
+  return info.size >= kSyncStep ? record_.store() : record_.store_at_times(kRecordInterval);
 }
 
 Result<ExportResult> Run::write(const std::vector<const FileInfo*>& files) {
   std::vector<const FileInfo*> open;
   for (const FileInfo* file : files) {
-    if (!record_.files[file->path].finished) {
-      open.push_back(file);
-    } else {
-      ++result_.files_kept;
-    }
+    if (!record_.file(file->path).finished) open.push_back(file);
   }
-  CKFS_TRY_VOID(store_record());
-  if (options_.progress) options_.progress(done_, total_);
+  CKFS_TRY_VOID(record_.store());
+  {
+    const MutexLock lock(mutex_);
+    result_.files_kept = files.size() - open.size();
+    if (options_.progress) options_.progress(done_, total_);
+  }
 
   const auto job = [&] {
     while (!ends()) {
       const FileInfo* file = nullptr;
       {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         if (next_ == open.size()) return;
         file = open[next_++];
       }
       Result<void> written = write_file(*file);
       if (written) continue;
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (!error_) error_ = std::move(written).error();
       stop_.request_stop();
     }
@@ -306,7 +300,8 @@ Result<ExportResult> Run::write(const std::vector<const FileInfo*>& files) {
     job();
   }
 
-  const Result<void> stored = store_record();
+  const Result<void> stored = record_.store();
+  const MutexLock lock(mutex_);
   if (error_ && (error_->system_error() == ENOSPC || error_->system_error() == EDQUOT)) {
     return no_space(needed_bytes());  // one message, whichever call met it first
   }

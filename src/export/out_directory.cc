@@ -1,12 +1,16 @@
 // Plain blocking system calls, written out once so that the exporter itself reads as a procedure.
 //
 // std::filesystem and iostreams were the alternative; neither can fsync, reserve disk, set a time
-// on a descriptor, or tell ENOSPC from other failures. O_NOFOLLOW and O_EXCL stand wherever a file
-// is made: OUT may be a directory that others can write to.
+// on a descriptor, or distinguish ENOSPC from other failures. OUT may be a directory that others
+// can write to: a path's directory is opened by beneath.h, and its last name is used with
+// O_NOFOLLOW, O_EXCL where a file is made, and O_NONBLOCK where one is opened (a FIFO would wait
+// for its other end).
 #include "export/out_directory.h"
 
 #include <cerrno>
+#include <dirent.h>
 #include <fcntl.h>
+#include <spdlog/spdlog.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -24,7 +28,7 @@ Result<void> OutFile::reserve(std::uint64_t size) {
   } while (reserved != 0 && errno == EINTR);
   if (reserved == 0) return {};
   if (errno == ENOSPC || errno == EDQUOT) return system_failure(errno, thing_, "reserve disk");
-  return {};  // EOPNOTSUPP and the like: writing will tell
+  return {};  // EOPNOTSUPP and the like: writing reports a full disk
 }
 
 Result<void> OutFile::write(std::uint64_t offset, std::span<const std::byte> bytes) {
@@ -65,11 +69,11 @@ Result<void> OutFile::set_mtime(std::int64_t seconds) {
   return {};
 }
 
-Result<OutDirectory> OutDirectory::open(const std::filesystem::path& path) {
+Result<OutDirectory> OutDirectory::open(const std::filesystem::path& path, OutSystem system) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (fd.get() < 0) {
+  if (!fd) {
     if (errno == ENOTDIR)
       return fail(ErrorCode::InvalidArgument, "{}: not a directory", path.native());
     return system_failure(error ? error.value() : errno, path.native(), "make the directory");
@@ -78,12 +82,34 @@ Result<OutDirectory> OutDirectory::open(const std::filesystem::path& path) {
   if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     return fail(ErrorCode::InvalidArgument, "{}: another export is writing here", path.native());
   }
-  return OutDirectory(path.native(), std::move(fd));
+  return OutDirectory(path.native(), std::move(fd), std::move(system));
+}
+
+Failure OutDirectory::failure(int error, const std::string& path, std::string_view what) const {
+  if (error != ELOOP) return system_failure(error, thing(path), what);
+  return Failure(Error(ErrorCode::InvalidArgument,
+                       fmt::format("{}: a symbolic link below {} is in its path, and no export "
+                                   "follows one",
+                                   thing(path), name_),
+                       error));
+}
+
+Result<OutDirectory::Place> OutDirectory::place(const std::string& path,
+                                                std::string_view what) const {
+  const std::size_t slash = path.rfind('/');
+  const std::string parent = slash == std::string::npos ? std::string() : path.substr(0, slash);
+  Place at{open_directory_beneath(fd_.get(), parent, system_.walk),
+           slash == std::string::npos ? path : path.substr(slash + 1)};
+  if (!at.directory) return failure(errno, path, what);
+  return at;
 }
 
 std::optional<OutEntry> OutDirectory::entry(const std::string& path) const {
+  const Result<Place> at = place(path, "look");
   struct stat status;
-  if (::fstatat(fd_.get(), path.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) return std::nullopt;
+  if (!at || ::fstatat(at->directory.get(), at->name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
+    return std::nullopt;
+  }
   return OutEntry{.regular = S_ISREG(status.st_mode),
                   .size = static_cast<std::uint64_t>(status.st_size),
                   .allocated = static_cast<std::uint64_t>(status.st_blocks) * 512,
@@ -92,23 +118,42 @@ std::optional<OutEntry> OutDirectory::entry(const std::string& path) const {
 
 Result<std::optional<std::string>> OutDirectory::find_foreign(
     const std::function<bool(const std::string& path)>& known) const {
-  namespace fs = std::filesystem;
-  std::error_code error;
-  fs::recursive_directory_iterator it(name_, error);
-  for (; !error && it != fs::recursive_directory_iterator(); it.increment(error)) {
-    std::error_code ignored;
-    if (it->symlink_status(ignored).type() == fs::file_type::directory) continue;
-    const std::string path = it->path().lexically_relative(name_).native();
-    if (!known(path)) return path;
+  std::vector<std::string> pending{""};  // directories to list
+  while (!pending.empty()) {
+    const std::string path = std::move(pending.back());
+    pending.pop_back();
+    UniqueFd fd = open_directory_beneath(fd_.get(), path, system_.walk);
+    if (!fd) return failure(errno, path, "list");
+    const std::unique_ptr<DIR, decltype([](DIR* open) { ::closedir(open); })> directory(
+        ::fdopendir(fd.get()));
+    if (!directory) return failure(errno, path, "list");
+    const int number = fd.release();  // closed with the DIR
+    while (true) {
+      errno = 0;
+      const dirent* const found = ::readdir(directory.get());
+      if (!found && errno != 0) return failure(errno, path, "list");
+      if (!found) break;
+      const std::string_view name = found->d_name;
+      if (name == "." || name == "..") continue;
+      std::string inner = path.empty() ? std::string(name) : fmt::format("{}/{}", path, name);
+      struct stat status;
+      const bool is_directory =
+          ::fstatat(number, found->d_name, &status, AT_SYMLINK_NOFOLLOW) == 0 &&
+          S_ISDIR(status.st_mode);
+      if (is_directory) {
+        pending.push_back(std::move(inner));
+      } else if (!known(inner)) {
+        return inner;
+      }
+    }
   }
-  if (error) return system_failure(error.value(), name_, "list");
   return std::nullopt;
 }
 
 std::optional<std::uint64_t> OutDirectory::free_bytes() const {
   struct statvfs status;
   if (::fstatvfs(fd_.get(), &status) != 0) return std::nullopt;
-  if (status.f_blocks == 0) return std::nullopt;  // some network file systems do not tell
+  if (status.f_blocks == 0) return std::nullopt;  // some network file systems do not report it
   return static_cast<std::uint64_t>(status.f_bavail) * status.f_frsize;
 }
 
@@ -116,8 +161,9 @@ Result<void> OutDirectory::make_parents(const std::string& path) const {
   for (std::size_t slash = path.find('/'); slash != std::string::npos;
        slash = path.find('/', slash + 1)) {
     const std::string parent = path.substr(0, slash);
-    if (::mkdirat(fd_.get(), parent.c_str(), 0777) != 0 && errno != EEXIST) {
-      return system_failure(errno, thing(parent), "make the directory");
+    CKFS_TRY(const Place at, place(parent, "make the directory"));
+    if (::mkdirat(at.directory.get(), at.name.c_str(), 0777) != 0 && errno != EEXIST) {
+      return failure(errno, parent, "make the directory");
     }
   }
   return {};
@@ -125,55 +171,79 @@ Result<void> OutDirectory::make_parents(const std::string& path) const {
 
 Result<OutFile> OutDirectory::create(const std::string& path) const {
   CKFS_TRY_VOID(remove(path));
-  UniqueFd fd(::openat(fd_.get(), path.c_str(),
+  CKFS_TRY(const Place at, place(path, "create"));
+  UniqueFd fd(::openat(at.directory.get(), at.name.c_str(),
                        O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
-  if (fd.get() < 0) return system_failure(errno, thing(path), "create");
+  if (!fd) return failure(errno, path, "create");
   return OutFile(thing(path), std::move(fd));
 }
 
 Result<OutFile> OutDirectory::reopen(const std::string& path) const {
-  UniqueFd fd(::openat(fd_.get(), path.c_str(), O_WRONLY | O_NOFOLLOW | O_CLOEXEC));
-  if (fd.get() < 0) return system_failure(errno, thing(path), "open");
+  CKFS_TRY(const Place at, place(path, "open"));
+  UniqueFd fd(::openat(at.directory.get(), at.name.c_str(),
+                       O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  if (!fd) return failure(errno, path, "open");
+  struct stat status;
+  if (::fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
+    return fail(ErrorCode::InvalidArgument, "{}: not a regular file", thing(path));
+  }
   return OutFile(thing(path), std::move(fd));
 }
 
 Result<void> OutDirectory::rename(const std::string& from, const std::string& to) const {
-  if (::renameat(fd_.get(), from.c_str(), fd_.get(), to.c_str()) != 0) {
-    return system_failure(errno, thing(to), "rename");
+  CKFS_TRY(const Place source, place(from, "rename"));
+  CKFS_TRY(const Place target, place(to, "rename"));
+  if (::renameat(source.directory.get(), source.name.c_str(), target.directory.get(),
+                 target.name.c_str()) != 0) {
+    return failure(errno, to, "rename");
   }
   return {};
 }
 
 Result<void> OutDirectory::remove(const std::string& path) const {
-  if (::unlinkat(fd_.get(), path.c_str(), 0) != 0 && errno != ENOENT && errno != ENOTDIR) {
-    return system_failure(errno, thing(path), "remove");
-  }
-  return {};
+  const Result<Place> at = place(path, "remove");
+  const int error = !at ? at.error().system_error()
+                    : ::unlinkat(at->directory.get(), at->name.c_str(), 0) != 0 ? errno
+                                                                                : 0;
+  if (error == 0 || error == ENOENT || error == ENOTDIR) return {};
+  return failure(error, path, "remove");
 }
 
 Result<void> OutDirectory::sync_directory(const std::string& directory) const {
-  if (directory.empty()) {
-    if (::fsync(fd_.get()) != 0) return system_failure(errno, name_, "fsync");
-    return {};
+  const UniqueFd fd = open_directory_beneath(fd_.get(), directory, system_.walk);
+  if (!fd) return failure(errno, directory, "fsync");
+  if (system_.sync_directory(fd.get()) == 0) return {};
+  const int error = errno;
+  // Some network and FUSE file systems. The files themselves are synced.
+  if (error != EINVAL && error != ENOTSUP) return failure(error, directory, "fsync");
+  if (!unsynced_->exchange(true)) {
+    spdlog::warn(
+        "{}: its file system cannot sync a directory: after a power failure, files that "
+        "were written last may be missing",
+        thing(directory));
   }
-  const UniqueFd fd(::openat(fd_.get(), directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (fd.get() < 0 || ::fsync(fd.get()) != 0)
-    return system_failure(errno, thing(directory), "fsync");
   return {};
 }
 
 void OutDirectory::set_directory_mtime(const std::string& directory, std::int64_t seconds) const {
   const timespec times[2] = {{.tv_sec = 0, .tv_nsec = UTIME_OMIT},
                              {.tv_sec = static_cast<time_t>(seconds), .tv_nsec = 0}};
-  (void)::utimensat(fd_.get(), directory.empty() ? "." : directory.c_str(), times, 0);
+  const UniqueFd fd = open_directory_beneath(fd_.get(), directory, system_.walk);
+  if (fd) (void)::futimens(fd.get(), times);
 }
 
 Result<std::optional<std::string>> OutDirectory::read_text(const std::string& path,
                                                            std::size_t limit) const {
-  const UniqueFd fd(::openat(fd_.get(), path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
-  if (fd.get() < 0) {
+  CKFS_TRY(const Place at, place(path, "open"));
+  const UniqueFd fd(::openat(at.directory.get(), at.name.c_str(),
+                             O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  if (!fd) {
     if (errno == ENOENT) return std::nullopt;
-    return system_failure(errno, thing(path), "open");
+    return failure(errno, path, "open");
+  }
+  struct stat status;
+  if (::fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
+    return fail(ErrorCode::InvalidArgument, "{}: not a regular file", thing(path));
   }
   std::string text;
   std::vector<char> piece(std::size_t{1} << 16);

@@ -1,18 +1,25 @@
 // The directory that an export writes: all system calls of src/export, relative to one descriptor
 // of OUT, so that nothing else is touched if somebody renames OUT meanwhile.
 //
+// No path below OUT is followed through a symbolic link, neither to write nor to remove: a path
+// whose directory is one is an error (beneath.h). Paths are is_inner_path().
+//
 // Safe for concurrent use by several threads, as long as each path is written by one of them.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "base/unique_fd.h"
+#include "export/beneath.h"
 
 namespace ckfs {
 
@@ -46,15 +53,22 @@ struct OutEntry {
   std::int64_t mtime = 0;       // seconds
 };
 
+/// How the kernel is called; other values are for tests.
+struct OutSystem {
+  Walk walk = Walk::Kernel;
+  std::function<int(int descriptor)> sync_directory = ::fsync;
+};
+
 class OutDirectory {
  public:
   /// Creates `path` and its parents where they are missing, and locks it against a second export.
-  /// Errors: InvalidArgument (not a directory; locked by another export), Io.
-  static Result<OutDirectory> open(const std::filesystem::path& path);
+  /// Links in `path` itself are followed. Errors: InvalidArgument (not a directory; locked by
+  /// another export), Io.
+  static Result<OutDirectory> open(const std::filesystem::path& path, OutSystem system = {});
 
   const std::string& name() const { return name_; }
 
-  /// nullopt: nothing there. Symbolic links are not followed.
+  /// nullopt: nothing there that could be reached.
   std::optional<OutEntry> entry(const std::string& path) const;
   /// A path, relative to OUT, of something that is no directory and that `known` does not accept.
   Result<std::optional<std::string>> find_foreign(
@@ -70,21 +84,37 @@ class OutDirectory {
   Result<void> rename(const std::string& from, const std::string& to) const;
   /// Removes a file; no error where there is none.
   Result<void> remove(const std::string& path) const;
-  /// The entries of `directory` ("" is OUT) survive a power failure.
+  /// The entries of `directory` ("" is OUT) survive a power failure. Where the file system has no
+  /// such promise to give (EINVAL, ENOTSUP), that is logged once and is no error.
   Result<void> sync_directory(const std::string& directory) const;
   void set_directory_mtime(const std::string& directory, std::int64_t seconds) const;
 
-  /// At most `limit` bytes. nullopt: nothing there.
+  /// At most `limit` bytes of a regular file. nullopt: nothing there. Errors: InvalidArgument (not
+  /// a regular file, or longer), Io.
   Result<std::optional<std::string>> read_text(const std::string& path, std::size_t limit) const;
   /// The old text or the new one, whatever happens meanwhile.
   Result<void> replace_text(const std::string& path, const std::string& text) const;
 
  private:
-  OutDirectory(std::string name, UniqueFd fd) : name_(std::move(name)), fd_(std::move(fd)) {}
-  std::string thing(const std::string& path) const { return name_ + "/" + path; }
+  /// Where a path's last name is looked up.
+  struct Place {
+    UniqueFd directory;
+    std::string name;
+  };
+
+  OutDirectory(std::string name, UniqueFd fd, OutSystem system)
+      : name_(std::move(name)), fd_(std::move(fd)), system_(std::move(system)) {}
+  std::string thing(const std::string& path) const {
+    return path.empty() ? name_ : name_ + "/" + path;
+  }
+  Failure failure(int error, const std::string& path, std::string_view what) const;
+  Result<Place> place(const std::string& path, std::string_view what) const;
 
   std::string name_;
   UniqueFd fd_;
+  OutSystem system_;
+  /// Whether a directory was found that cannot be synced. Behind a pointer, to be movable.
+  std::unique_ptr<std::atomic<bool>> unsynced_ = std::make_unique<std::atomic<bool>>(false);
 };
 
 }  // namespace ckfs

@@ -1,5 +1,5 @@
 // What all JSON of checkpoints goes through before nlohmann's SAX reader, and what that reader
-// cannot tell: positions in the text. Internal to src/format.
+// does not report: positions in the text. Internal to src/format.
 #pragma once
 
 #include <cstddef>
@@ -23,13 +23,13 @@ struct ScanResult {
   std::size_t strings = 0;
 };
 
-/// Checks that `text` is UTF-8, that its first character is '{', and that no token is longer than
-/// the limits (nlohmann's reader copies each token, and white space too). One pass, no allocation.
-/// Errors: Corrupt.
+/// Checks that `text` is UTF-8 without NUL, that its first character after white space is '{', and
+/// that no token is longer than the limits (nlohmann's reader copies each token, and white space
+/// too). One pass, no allocation. Errors: Corrupt.
 Result<ScanResult> scan_json(std::string_view text, const ScanLimits& limits,
                              std::string_view file_name);
 
-/// What nlohmann's parse error says, without the text it found: "syntax error while parsing ...".
+/// The text of nlohmann's parse error, without the text it found: "syntax error while parsing ...".
 std::string syntax_reason(std::string_view what);
 
 /// The characters that stand for themselves outside strings, and the quote that begins one.
@@ -42,7 +42,7 @@ constexpr bool ends_json_word(char c) {
   return is_space(c) || is_json_structural(c);
 }
 
-/// An iterator over text that tells how far the reader has come: nlohmann reads a character, and
+/// An iterator over text that knows how far the reader has come: nlohmann reads a character, and
 /// `*position` is the address of the next.
 class TrackingIterator {
  public:

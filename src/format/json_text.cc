@@ -48,7 +48,7 @@ std::string without_python_words(std::string_view text) {
   return out;
 }
 
-/// A SAX handler that keeps nothing: says whether text is JSON and not nested too deeply.
+/// A SAX handler that keeps nothing: it finds whether text is JSON and not nested too deeply.
 class Validator {
  public:
   explicit Validator(std::string_view file_name) : file_name_(file_name) {}
@@ -328,7 +328,7 @@ class DenseEditor {
   std::vector<Edit> edits_;
 };
 
-/// Reads the first quantization object in the order the header tells.
+/// Reads the first quantization object in the order of the header.
 class QuantizationFinder {
  public:
   QuantizationFinder(std::string_view text, std::string_view file_name)

@@ -29,7 +29,7 @@ inline constexpr std::size_t kMaxConfigStrings = 500'000;
 Result<std::string> dense_config(std::string_view text, std::string_view torch_dtype,
                                  std::string_view file_name);
 
-/// What a config.json says about its quantization.
+/// What a config.json declares as its quantization.
 struct QuantizationConfig {
   std::string method;  // "fp8"; empty where quant_method is absent
   std::optional<std::array<std::int64_t, 2>> weight_block_size;

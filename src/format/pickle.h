@@ -3,7 +3,8 @@
 // do nothing here but be a tree (or, by its memo, a graph) of values.
 //
 // Everything is numbers in arenas: reading, holding and freeing a pickle recurses nowhere, objects
-// that contain themselves are no problem, and memory is bounded by the size of the pickle.
+// that contain themselves are no problem, and memory is bounded by the size of the pickle
+// (kPickleBase, kPickleFactor).
 #pragma once
 
 #include <cstddef>
@@ -19,8 +20,9 @@ namespace ckfs {
 
 inline constexpr std::uint64_t kMaxPickle = std::uint64_t{1} << 30;  // bytes
 
-/// What a pickle's objects may take in memory: kPickleBase + kPickleFactor times its bytes. Real
-/// ones need one to two times their bytes.
+/// What a pickle's objects may take in memory: kPickleBase + kPickleFactor times its bytes, counted
+/// by what is in the arenas; while they grow, their capacity may be twice that. Real ones need one
+/// to two times their bytes.
 inline constexpr std::uint64_t kPickleBase = std::uint64_t{16} << 20;
 inline constexpr std::uint64_t kPickleFactor = 3;
 
@@ -50,8 +52,9 @@ struct DictItem {
 };
 
 /// Immutable after parsing. Strings are slices of the bytes that were parsed, which must outlive
-/// it. A node asked for what it is not gives the empty answer (nullopt, an empty span), never an
-/// abort: whoever walks a pickle asks first or takes the empty answer as "not what I look for".
+/// it. A node asked for what it is not gives the empty answer (nullopt, an empty span, the node
+/// None), never an abort: whoever walks a pickle asks first or takes the empty answer as "not what
+/// I look for". Only a number that is no node of this pickle aborts.
 ///
 /// Walkers beware: nodes are shared, so a walk as over a tree may take exponential time or never
 /// end. Walk known paths, to a known depth.
@@ -86,9 +89,9 @@ class Pickle {
   };
   GlobalName global(NodeId id) const;
 
-  /// Of a Call: how the object would have been made (REDUCE, NEWOBJ). `callable` may be any kind,
-  /// `args` is a Tuple in all pickles that Python can load, `state` is what BUILD gave last (else
-  /// the node None).
+  /// Of a Call: how the object would have been made (REDUCE, NEWOBJ; NEWOBJ_EX without its keyword
+  /// arguments). `callable` and `args` may be any kind (`args` is a Tuple in all pickles that
+  /// Python can load), `state` is what BUILD gave last (else the node None).
   NodeId callable(NodeId id) const;
   NodeId args(NodeId id) const;
   NodeId state(NodeId id) const;
@@ -138,8 +141,10 @@ class Pickle {
   std::size_t consumed_ = 0;
 };
 
-/// Reads the pickle at the start of `bytes` (protocols 2 to 5, without the text opcodes of protocol
-/// 0). `name` is for messages. Errors: Corrupt, Unsupported.
+/// Reads the pickle at the start of `bytes`. Of protocols 0 and 1 the opcodes are known that later
+/// ones still use or could (PUT, GET, GLOBAL), not those for values as text. `name` is for
+/// messages. Errors: Corrupt, Unsupported (a text opcode, an extension, an out-of-band buffer,
+/// protocol 6, more than kMaxPickle bytes).
 Result<Pickle> parse_pickle(std::span<const std::byte> bytes, std::string_view name);
 
 }  // namespace ckfs

@@ -34,7 +34,7 @@ inline constexpr std::size_t kMaxMetadata = 100'000;      // members of __metada
 inline constexpr std::size_t kMaxEscaped = 4'194'304;     // bytes of all names with a JSON escape
 inline constexpr std::size_t kMaxWhitespace = 1'048'576;  // bytes of one run inside the object
 
-/// A tensor as the header tells it. [begin, end) counts from the first byte of data.
+/// A tensor as the header lists it. [begin, end) counts from the first byte of data.
 struct HeaderTensor {
   std::string_view name;
   DType dtype = DType::U8;
@@ -76,13 +76,14 @@ class Header {
   std::deque<std::string> escaped_;
 };
 
-/// Length of the header's text. `prefix` is the file's first bytes: at least 8, better 64, or the
-/// whole of a shorter file. A Git-LFS pointer is told by name. Errors: Corrupt, Unsupported.
+/// Length of the header's text, by the file's first bytes: at least 8, or the whole of a shorter
+/// file. Errors: Corrupt.
 Result<std::uint64_t> header_length(std::span<const std::byte> prefix, std::uint64_t file_size,
                                     std::string_view file_name);
 
 /// Parses the header's text (without the length before it) of a file of `file_size` bytes.
-/// Errors: Corrupt, each naming the file, the tensor and the fact.
+/// Requires: header_length() gave the text's length. Errors: Corrupt, each naming the file, the
+/// fact and, where it is about one, the tensor.
 Result<Header> parse_header(std::string_view text, std::uint64_t file_size,
                             std::string_view file_name);
 

@@ -1,4 +1,4 @@
-// What in a pickle is a tensor, and what it says. Torch writes a tensor as a call of one of its
+// What in a pickle is a tensor, and of which bytes. Torch writes a tensor as a call of one of its
 // _rebuild functions on a storage, an offset, a shape and strides; parameters and tensors with
 // attributes wrap that in one more call. These few functions are known by name, and their arguments
 // are read as data. Anything else is no tensor, whatever it would return in Python.

@@ -59,7 +59,7 @@ class TorchFile {
   /// Storages that tensors name, each once however many share it: 0 to storage_count() - 1.
   std::uint32_t storage_count() const { return static_cast<std::uint32_t>(storages_.size()); }
   std::string_view storage_key(std::uint32_t storage) const { return storages_[storage].key; }
-  /// Bytes of the storage as the pickle tells them.
+  /// Bytes of the storage as the pickle has them.
   std::uint64_t storage_size(std::uint32_t storage) const { return storages_[storage].size; }
 
   /// The storage's bytes in the file (absolute). For a zip this reads the member's local header.
@@ -83,7 +83,7 @@ class TorchFile {
     NodeId node = 0;
     std::uint32_t storage = 0;
   };
-  /// What a storage's persistent id says.
+  /// What a storage's persistent id names.
   struct StorageId {
     std::string_view key;
     std::optional<DType> dtype;  // nullopt: untyped bytes

@@ -1,9 +1,10 @@
 // Finding the pickle and the storages of a torch file. In a zip both are members, and the directory
-// tells where. The stream of earlier torch has neither directory nor lengths: five pickles, one
-// after the other, then for each storage its number of elements and its bytes. So the pickles are
-// walked instruction by instruction in small steps, lest a read reach far into the tensor data that
-// follow (they may be the gigabytes of an optimizer's state, on a disk far away); the places of the
-// storages then follow from the sizes that the pickle names, and are checked against the file's.
+// gives their places. The stream of earlier torch has neither directory nor lengths: five pickles,
+// one after the other, then for each storage its number of elements and its bytes. So the pickles
+// are walked instruction by instruction in small steps, lest a read reach far into the tensor data
+// that follow (they may be the gigabytes of an optimizer's state, on a disk far away); the places
+// of the storages then follow from the sizes that the pickle names, and are checked against the
+// file's.
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -301,7 +302,7 @@ Result<void> TorchFileReader::place_storages(TorchFile& torch, const Pickle& key
       const auto count = load_le<std::int64_t>(counts[i]);
       const auto expected = static_cast<std::int64_t>(storage.size / storage.width);
       if (count != expected) {
-        return fail(ErrorCode::Corrupt, "{}: storage {} has {} elements, the pickle says {}", name_,
+        return fail(ErrorCode::Corrupt, "{}: storage {} has {} elements, the pickle has {}", name_,
                     quote(storage.key), count, expected);
       }
     }
@@ -387,7 +388,7 @@ Result<std::vector<ByteRange>> TorchFile::storage_bytes(
                   quote(fmt::format("{}data/{}", root_name_, storage.key)));
     }
     if (member->size != storage.size || storage.conflicting) {
-      return fail(ErrorCode::Corrupt, "{}: zip member {} has {} bytes, the pickle says {}",
+      return fail(ErrorCode::Corrupt, "{}: zip member {} has {} bytes, the pickle needs {}",
                   file_name, quote(member->name), member->size, storage.size);
     }
     // Nothing to find, and a ZeRO-3 model file has 100,000 such.

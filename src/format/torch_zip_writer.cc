@@ -11,15 +11,10 @@
 #include <algorithm>
 #include <array>
 #include <limits>
-#include <unordered_set>
 
 #include "base/checked.h"
+#include "format/torch_serialization_id.h"
 #include "format/zip_records.h"
-
-// Serialization ids depend on the order in which this library walks its hash tables.
-#ifndef __GLIBCXX__
-#error "torch_zip_writer.cc needs libstdc++: torch's serialization id is defined by its hash tables"
-#endif
 
 namespace ckfs::torch_zip {
 namespace {
@@ -47,7 +42,7 @@ void put(std::string& out, std::uint64_t value) {
   for (std::size_t i = 0; i < sizeof(T); ++i) out += static_cast<char>(value >> (8 * i));
 }
 
-/// What a 32-bit field says of a value that may need 64.
+/// What a 32-bit field holds of a value that may need 64.
 std::uint64_t saturated(std::uint64_t value) {
   return std::min<std::uint64_t>(value, kFull32);
 }
@@ -98,17 +93,6 @@ void put_descriptor(std::string& out, std::uint64_t bytes, std::uint64_t header)
 std::uint64_t flags(std::uint64_t bytes) {
   return bytes == 0 ? 0x0800 : 0x0808;
 }
-
-/// c10's hash_combine.
-std::uint64_t combine(std::uint64_t seed, std::uint64_t value) {
-  return seed ^ (value + 0x9e3779b9 + (seed << 6) + (seed >> 2));
-}
-
-/// The value as its own hash: a table of these is walked in the order of a table of the strings
-/// that they are the hashes of.
-struct Identity {
-  std::size_t operator()(std::size_t value) const { return value; }
-};
 
 }  // namespace
 
@@ -272,16 +256,14 @@ std::string TorchArchive::render_before(std::size_t begin, std::size_t end) cons
 }
 
 std::string TorchArchive::serialization_id() const {
-  std::unordered_set<std::size_t, Identity> names;
+  NameSetHash names;
   std::uint64_t crcs = 0;
   for (std::size_t i = 0; i + 1 < members(); ++i) {
     const Member written = member(i);
-    names.insert(std::hash<std::string>()(written.name));
+    names.add(written.name);
     if (written.bytes > 0) crcs = combine(crcs, 0);
   }
-  std::uint64_t hash = 0;
-  for (const std::size_t name : names) hash = combine(hash, name);
-  return fmt::format("{:020}{:020}", hash, crcs);
+  return fmt::format("{:020}{:020}", names.value(), crcs);
 }
 
 std::string TorchArchive::render_tail() const {

@@ -3,7 +3,7 @@
 // src/engine moves them.
 //
 // Both are what torch 2.13 writes with torch.utils.serialization.config.save.compute_crc32 = False,
-// byte for byte: all CRC-32 fields are zero, for a CRC would cost a read of all data before the
+// byte for byte: all CRC-32 fields are zero, because a CRC would cost a read of all data before the
 // first byte. torch checks none; Python's zipfile and unzip do.
 //
 // All functions are pure; a TorchArchive is immutable and safe for concurrent use.

@@ -3,7 +3,7 @@
 // file has 100,000) and wants to do the reading; here it is 24 bytes and a name per member, and the
 // data are left to whoever asks for them.
 //
-// Three places tell where a member's data lie: the directory, the local header before the data, and
+// Three places give where a member's data lie: the directory, the local header before the data, and
 // for big ones a zip64 field in each. The directory is believed, as torch and everybody else do;
 // the local header only adds how long it is itself, and must name the same member.
 #include "format/zip.h"
@@ -65,7 +65,7 @@ std::optional<std::size_t> find_end(Bytes tail) {
   return std::nullopt;
 }
 
-/// What the end records say of the directory.
+/// What the end records state about the directory.
 struct Directory {
   std::uint64_t count = 0;
   std::uint64_t begin = 0;  // from the archive's begin
@@ -121,7 +121,7 @@ Result<Directory> find_directory(ByteSource& source, FileId file, ByteRange with
     CKFS_TRY_VOID(source.read_at(file, within.begin + end64_at, end64));
   }
   if (u32(end64, 0) != kEnd64Signature) {
-    return fail(ErrorCode::Corrupt, "{}: no zip64 end record at {}, where its locator says", name,
+    return fail(ErrorCode::Corrupt, "{}: no zip64 end record at {}, where its locator points", name,
                 end64_at);
   }
   if (u32(end64, 16) != 0 || u32(end64, 20) != 0 || u64(end64, 24) != u64(end64, 32)) {

@@ -22,7 +22,7 @@ namespace ckfs {
 
 inline constexpr std::uint64_t kMaxZipDirectory = std::uint64_t{256} << 20;  // bytes
 
-/// A member as the central directory tells it.
+/// A member as the central directory lists it.
 struct ZipMember {
   std::string_view name;     // valid as long as the archive
   std::uint64_t size = 0;    // bytes of its data
@@ -44,8 +44,8 @@ class ZipArchive {
   ZipMember operator[](std::size_t index) const;
   std::optional<ZipMember> find(std::string_view name) const;
 
-  /// The bytes of a member's data in the file (absolute). Reads its local header, for only that
-  /// tells where the data begin. Errors: Unsupported (compressed or encrypted), Corrupt (the local
+  /// The bytes of a member's data in the file (absolute). Reads its local header, because only that
+  /// shows where the data begin. Errors: Unsupported (compressed or encrypted), Corrupt (the local
   /// header contradicts the directory), and those of the source.
   Result<ByteRange> data(const ZipMember& member) const;
   /// The same for many, as one batch of reads.

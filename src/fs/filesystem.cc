@@ -9,13 +9,13 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <set>
-#include <shared_mutex>
 #include <spdlog/spdlog.h>
 #include <tuple>
 #include <variant>
 
 #include "api/report.h"
+#include "base/log_limit.h"
+#include "base/mutex.h"
 #include "fs/inode_table.h"
 
 namespace ckfs {
@@ -38,32 +38,18 @@ constexpr std::string_view kViewName = "user.ckfs.view";
 /// The largest value that the kernel passes on for one attribute (XATTR_SIZE_MAX).
 constexpr std::size_t kMaxAttributeBytes = 65536;
 
-/// Remembers what was said, so that one cause is one line in the log however often it is met.
-class Once {
- public:
-  bool first(const std::string& what) {
-    const std::scoped_lock lock(mutex_);
-    // Names come from users: a full set is emptied rather than left to grow.
-    if (said_.size() >= 4096) said_.clear();
-    return said_.insert(what).second;
-  }
-
- private:
-  std::mutex mutex_;
-  std::set<std::string> said_;
-};
-
 struct OpenFile {
   InodeNumber inode = 0;
   std::variant<ViewFile, std::string> content;
 };
 
-/// Handle numbers of open files. Numbers are used again, the lowest free first.
+/// Handle numbers of open files. Numbers are used again, the one that was freed last first.
 class HandleTable {
  public:
   std::uint64_t add(std::shared_ptr<OpenFile> file) {
-    const std::unique_lock lock(mutex_);
+    const WriterLock lock(mutex_);
     if (free_.empty()) {
+      free_.reserve(files_.size() + 1);  // so that remove() has nothing to allocate
       files_.push_back(std::move(file));
       return files_.size() - 1;
     }
@@ -74,21 +60,21 @@ class HandleTable {
   }
 
   std::shared_ptr<OpenFile> find(std::uint64_t handle) const {
-    const std::shared_lock lock(mutex_);
+    const ReaderLock lock(mutex_);
     return handle < files_.size() ? files_[handle] : nullptr;
   }
 
-  std::shared_ptr<OpenFile> remove(std::uint64_t handle) {
-    const std::unique_lock lock(mutex_);
+  std::shared_ptr<OpenFile> remove(std::uint64_t handle) noexcept {
+    const WriterLock lock(mutex_);
     if (handle >= files_.size() || !files_[handle]) return nullptr;
     free_.push_back(handle);
     return std::exchange(files_[handle], nullptr);
   }
 
  private:
-  mutable std::shared_mutex mutex_;  // guards everything below
-  std::vector<std::shared_ptr<OpenFile>> files_;
-  std::vector<std::uint64_t> free_;
+  mutable SharedMutex mutex_;
+  std::vector<std::shared_ptr<OpenFile>> files_ CKFS_GUARDED_BY(mutex_);
+  std::vector<std::uint64_t> free_ CKFS_GUARDED_BY(mutex_);
 };
 
 Bytes slice(std::shared_ptr<const OpenFile> file, const std::string& text, std::uint64_t offset,
@@ -210,7 +196,7 @@ class Filesystem::Impl {
                         static_cast<std::size_t>(std::min<std::uint64_t>(size, end - offset)));
   }
 
-  void close(std::uint64_t handle) {
+  void close(std::uint64_t handle) noexcept {
     if (const auto file = handles_.remove(handle)) table_.release(file->inode, 1);
   }
 
@@ -363,14 +349,17 @@ class Filesystem::Impl {
     return directory_attributes(tree->directories.front().inode);
   }
 
-  /// The answer to a name that is no view. The reason goes to the log, because an errno cannot tell
-  /// a misspelt parameter from a view that the source cannot give; names that do not look like a
-  /// view (a shell's .git, a desktop's .hidden) are none of the operator's business.
+  /// The answer to a name that is no view. The reason goes to the log, because an errno is the
+  /// same for a misspelt parameter and for a view that the source cannot give; names that do not
+  /// look like a view (a shell's .git, a desktop's .hidden) are none of the operator's business.
   Failure refuse(std::string_view name, Error error) {
     const bool meant =
         error.code() != ErrorCode::NotFound || name.find('@') != std::string_view::npos;
-    if (meant && once_.first(std::string(name))) {
-      spdlog::warn("looked up, and not there: {}", error.message());
+    if (meant) {
+      if (const auto suppressed = refused_.admit(name)) {
+        spdlog::warn("looked up, and not there: {}{}", error.message(),
+                     suppressed_note(*suppressed));
+      }
     }
     switch (error.code()) {
       case ErrorCode::NotFound:
@@ -394,7 +383,7 @@ class Filesystem::Impl {
   std::vector<RootEntry> root_;               // by name; never changes
   InodeTable table_;
   HandleTable handles_;
-  Once once_;
+  LogLimit refused_;
 };
 
 Filesystem::Filesystem(Checkpoint checkpoint, const FilesystemOptions& options)
@@ -406,7 +395,7 @@ Result<Attributes> Filesystem::lookup(InodeNumber parent, std::string_view name)
   return impl_->lookup(parent, name);
 }
 
-void Filesystem::forget(InodeNumber inode, std::uint64_t lookups) {
+void Filesystem::forget(InodeNumber inode, std::uint64_t lookups) noexcept {
   impl_->forget(inode, lookups);
 }
 
@@ -427,7 +416,7 @@ Result<Bytes> Filesystem::read(std::uint64_t handle, std::uint64_t offset, std::
   return impl_->read(handle, offset, size);
 }
 
-void Filesystem::close(std::uint64_t handle) {
+void Filesystem::close(std::uint64_t handle) noexcept {
   impl_->close(handle);
 }
 

@@ -56,10 +56,10 @@ class Filesystem {
   Filesystem(Checkpoint checkpoint, const FilesystemOptions& options);
   ~Filesystem();
 
-  /// Counts as one kernel lookup of the inode: forget() gives it back. Errors: NotFound,
-  /// NotDirectory.
+  /// Counts as one kernel lookup of the inode: forget() gives it back. A name in the root may build
+  /// its view. Errors: NotFound, NotDirectory, and those of Checkpoint::view.
   Result<Attributes> lookup(InodeNumber parent, std::string_view name);
-  void forget(InodeNumber inode, std::uint64_t lookups);
+  void forget(InodeNumber inode, std::uint64_t lookups) noexcept;
   Result<Attributes> attributes(InodeNumber inode);
 
   /// Entries from `offset` (0: the beginning), sorted by name, "." and ".." first.
@@ -68,11 +68,13 @@ class Filesystem {
 
   /// Gives a handle for read() and close(). Errors: NotFound, IsDirectory.
   Result<std::uint64_t> open(InodeNumber inode);
-  /// Short only at the end of the file; empty beyond it.
+  /// Short only at the end of the file; empty beyond it. Errors: BadHandle, and those of
+  /// ViewFile::read.
   Result<Bytes> read(std::uint64_t handle, std::uint64_t offset, std::size_t size);
-  void close(std::uint64_t handle);
+  void close(std::uint64_t handle) noexcept;
 
-  /// user.ckfs.exactness, user.ckfs.source, user.ckfs.view. Errors: NoAttribute.
+  /// user.ckfs.exactness, user.ckfs.source, user.ckfs.view: cut to whole lines where the kernel
+  /// would take no more. Errors: NoAttribute, NotFound.
   Result<std::string> attribute(InodeNumber inode, std::string_view name);
   Result<std::vector<std::string>> attribute_names(InodeNumber inode);
 

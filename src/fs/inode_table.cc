@@ -12,7 +12,7 @@ namespace ckfs {
 
 Result<std::shared_ptr<const ViewTree>> InodeTable::hold(std::shared_ptr<const ViewTree> tree,
                                                          std::optional<std::string_view> spelling) {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const std::uint64_t top = tree->directories.front().inode;
   if (const auto at = nodes_.find(top); at != nodes_.end()) {
     Held& held = *at->second.held;
@@ -32,20 +32,26 @@ Result<std::shared_ptr<const ViewTree>> InodeTable::hold(std::shared_ptr<const V
   CKFS_CHECK(spelling || !parameterised);
   held_.push_front({.tree = tree,
                     .parameterised = parameterised,
-                    .told = false,
+                    .named = false,
                     .spelling = std::string(spelling.value_or("")),
                     .references = spelling ? 1U : 0U});
   parameterised_ += parameterised ? 1 : 0;
   const auto held = held_.begin();
   std::uint64_t twin = 0;
-  const auto add = [&](std::uint64_t inode, bool directory, std::uint32_t index) {
+  const auto add = [&](std::uint64_t inode, bool directory,
+                       std::uint32_t index) CKFS_REQUIRES(mutex_) {
     if (inode <= 1 || !nodes_.emplace(inode, Node{held, directory, index}).second) twin = inode;
   };
-  for (std::uint32_t i = 0; i < tree->directories.size(); ++i) {
-    add(tree->directories[i].inode, true, i);
+  try {
+    for (std::uint32_t i = 0; i < tree->directories.size(); ++i) {
+      add(tree->directories[i].inode, true, i);
+    }
+    const auto files = tree->view.files();
+    for (std::uint32_t i = 0; i < files.size(); ++i) add(files[i].inode, false, i);
+  } catch (...) {
+    drop(held);  // no memory for all of its inodes, and a view is held whole or not at all
+    throw;
   }
-  const auto files = tree->view.files();
-  for (std::uint32_t i = 0; i < files.size(); ++i) add(files[i].inode, false, i);
   if (twin != 0) {
     const std::string name = tree->view.name();
     drop(held);
@@ -56,7 +62,7 @@ Result<std::shared_ptr<const ViewTree>> InodeTable::hold(std::shared_ptr<const V
 }
 
 std::shared_ptr<const ViewTree> InodeTable::find_view(std::string_view name) {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto at = nodes_.find(directory_inode(name));
   if (at == nodes_.end() || at->second.held->tree->view.name() != name) return nullptr;
   touch(at->second.held);
@@ -64,14 +70,14 @@ std::shared_ptr<const ViewTree> InodeTable::find_view(std::string_view name) {
 }
 
 Result<Location> InodeTable::find(std::uint64_t inode) {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto at = nodes_.find(inode);
   if (at == nodes_.end()) return fail(ErrorCode::NotFound, "inode {}: not known", inode);
   return Location{at->second.held->tree, at->second.directory, at->second.index};
 }
 
 Result<Location> InodeTable::find_and_count(std::uint64_t inode) {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto at = nodes_.find(inode);
   if (at == nodes_.end()) return fail(ErrorCode::NotFound, "inode {}: not known", inode);
   ++at->second.held->references;
@@ -79,34 +85,34 @@ Result<Location> InodeTable::find_and_count(std::uint64_t inode) {
   return Location{at->second.held->tree, at->second.directory, at->second.index};
 }
 
-void InodeTable::release(std::uint64_t inode, std::uint64_t references) {
-  const std::scoped_lock lock(mutex_);
+void InodeTable::release(std::uint64_t inode, std::uint64_t references) noexcept {
+  const MutexLock lock(mutex_);
   const auto at = nodes_.find(inode);
   if (at == nodes_.end()) return;
   Held& held = *at->second.held;
   held.references -= std::min(held.references, references);
   if (held.references == 0) {
-    held.told = false;
+    held.named = false;
     make_room();
   }
 }
 
 std::vector<std::string> InodeTable::take_crowded() {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<std::string> names;
   std::size_t surplus = parameterised_ > limit_ ? parameterised_ - limit_ : 0;
   // The newest is spared: it is the one that a lookup is about to hand out.
   for (auto at = held_.rbegin(); surplus > 0 && std::next(at) != held_.rend(); ++at) {
     if (!at->parameterised) continue;
     --surplus;
-    if (!at->told) names.push_back(at->spelling);
-    at->told = true;
+    if (!at->named) names.push_back(at->spelling);
+    at->named = true;
   }
   return names;
 }
 
 std::vector<std::shared_ptr<const ViewTree>> InodeTable::views() const {
-  const std::scoped_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<std::shared_ptr<const ViewTree>> trees;
   for (const Held& held : held_) trees.push_back(held.tree);
   return trees;
@@ -117,7 +123,7 @@ void InodeTable::touch(Position held) {
 }
 
 void InodeTable::drop(Position held) {
-  const auto forget = [&](std::uint64_t inode) {
+  const auto forget = [&](std::uint64_t inode) CKFS_REQUIRES(mutex_) {
     // A number that was never added for this view belongs to another one (see hold()).
     const auto at = nodes_.find(inode);
     if (at != nodes_.end() && at->second.held == held) nodes_.erase(at);

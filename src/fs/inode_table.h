@@ -3,7 +3,7 @@
 // A view is held with all of its inodes or not at all; so the kernel's references are counted per
 // view. The views without parameters stay for good. Of the others at most `limit` are held: the
 // one used longest ago without lookups or open files makes room. Where all are in use, the table
-// says which one the kernel should let go of, and holds more than `limit` until it has.
+// names one that the kernel should let go of, and holds more than `limit` until it has.
 //
 // Safe for concurrent use by several threads: one mutex, never held while a view is built or bytes
 // are read.
@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -20,6 +19,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/mutex.h"
 #include "fs/view_tree.h"
 
 namespace ckfs {
@@ -36,7 +36,7 @@ class InodeTable {
   explicit InodeTable(std::size_t limit = 64) : limit_(limit) {}
 
   /// Makes the view's inodes known, or finds that they are. Gives the tree that is held: another
-  /// thread may have been first. A `spelling` says that the kernel looked the view up by that name,
+  /// thread may have been first. A `spelling` is the name by which the kernel looked the view up,
   /// and counts as one reference; without one the view must be free of parameters. Errors: Internal
   /// (an inode number stands for two things).
   Result<std::shared_ptr<const ViewTree>> hold(std::shared_ptr<const ViewTree> tree,
@@ -51,10 +51,10 @@ class InodeTable {
   /// The same, and one lookup (or open file) more for its view.
   Result<Location> find_and_count(std::uint64_t inode);
   /// The kernel, or an open file, gives references back. Unknown inodes are ignored.
-  void release(std::uint64_t inode, std::uint64_t references);
+  void release(std::uint64_t inode, std::uint64_t references) noexcept;
 
   /// Names (as the kernel spells them) of parameterised views that it should forget, because more
-  /// than the limit are in use; each is told once.
+  /// than the limit are in use; each is given once.
   std::vector<std::string> take_crowded();
 
   std::vector<std::shared_ptr<const ViewTree>> views() const;
@@ -63,7 +63,7 @@ class InodeTable {
   struct Held {
     std::shared_ptr<const ViewTree> tree;
     bool parameterised = false;
-    bool told = false;     // named by take_crowded()
+    bool named = false;    // by take_crowded()
     std::string spelling;  // of the kernel's last lookup: it keeps one name for a directory
     std::uint64_t references = 0;
   };
@@ -74,15 +74,15 @@ class InodeTable {
     std::uint32_t index = 0;
   };
 
-  void touch(Position held);
-  void drop(Position held);
-  void make_room();
+  void touch(Position held) CKFS_REQUIRES(mutex_);
+  void drop(Position held) CKFS_REQUIRES(mutex_);
+  void make_room() CKFS_REQUIRES(mutex_);
 
   const std::size_t limit_;
-  mutable std::mutex mutex_;  // guards everything below
-  std::list<Held> held_;      // most recently used first
-  std::unordered_map<std::uint64_t, Node> nodes_;
-  std::size_t parameterised_ = 0;
+  mutable Mutex mutex_;
+  std::list<Held> held_ CKFS_GUARDED_BY(mutex_);  // most recently used first
+  std::unordered_map<std::uint64_t, Node> nodes_ CKFS_GUARDED_BY(mutex_);
+  std::size_t parameterised_ CKFS_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace ckfs

@@ -1,5 +1,5 @@
 // libfuse has a mount function of its own. It is not used, for three reasons: its errors go to
-// stderr in several lines and never say what to do, it gives up where /dev/fuse is closed to the
+// stderr in several lines and never name a remedy, it gives up where /dev/fuse is closed to the
 // user although fusermount3 would open it, and it unmounts by path without looking whether the
 // mount is still its own. A session of libfuse takes a /dev/fuse that is mounted already.
 
@@ -144,7 +144,7 @@ UniqueFd receive_descriptor(int socket) {
   return UniqueFd(descriptor);
 }
 
-/// What helps against a message of fusermount3; empty where the message says it.
+/// What helps against a message of fusermount3; empty where the message is enough.
 std::string_view hint_for(std::string_view text) {
   if (text.find(std::strerror(EPERM)) != std::string_view::npos) {
     return " (it must be set-user-ID root; in a container, run as root)";
@@ -240,6 +240,21 @@ Result<void> unmount_target(const stdfs::path& target, Detach detach) {
                 target.native(), target.native());
   }
   return fail(ErrorCode::Io, "{}: cannot be unmounted: {}", target.native(), reason);
+}
+
+std::optional<dev_t> device_at(const stdfs::path& path) {
+  struct statx status{};
+  constexpr int kFlags = AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT | AT_SYMLINK_NOFOLLOW;
+  if (::statx(AT_FDCWD, path.c_str(), kFlags, 0, &status) != 0) return std::nullopt;
+  return makedev(status.stx_dev_major, status.stx_dev_minor);
+}
+
+Result<bool> unmount_own(const stdfs::path& target, dev_t device) {
+  // umount2(2) takes a path, so a mount made between these two lines would be hit; there is no call
+  // that names a mount otherwise and leaves it as free to be unmounted by others as a path does.
+  if (device_at(target) != device) return false;
+  CKFS_TRY_VOID(unmount_target(target, Detach::Now));
+  return true;
 }
 
 }  // namespace ckfs

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
+#include <sys/types.h>
 
 #include "base/error.h"
 #include "base/unique_fd.h"
@@ -25,5 +27,14 @@ enum class Detach : std::uint8_t { WhenIdle, Now };
 /// Takes the mount at `target` away: an error where it is in use (WhenIdle), or out of sight at
 /// once while open files live on (Now). Never asks the daemon. Errors: Io.
 Result<void> unmount_target(const std::filesystem::path& target, Detach detach);
+
+/// Which file system lies on top of `path`: its st_dev. Asks the kernel only, never the file
+/// system: one that does not answer is no reason to wait. nullopt: the path leads nowhere.
+std::optional<dev_t> device_at(const std::filesystem::path& path);
+
+/// Takes the mount at `target` away at once where `device` is still what lies on top of it. False:
+/// it is not (another file system was mounted over it, it was moved or is gone already), and
+/// nothing was done. Errors: Io.
+Result<bool> unmount_own(const std::filesystem::path& target, dev_t device);
 
 }  // namespace ckfs

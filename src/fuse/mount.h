@@ -1,4 +1,4 @@
-// The FUSE skin: kernel requests to src/fs and back. Every operation is trace, call, reply.
+// Mounting: a Filesystem behind a directory, for as long as it is served.
 #pragma once
 
 #include <filesystem>
@@ -15,7 +15,7 @@ struct MountOptions {
   bool allow_other = false;
   /// FOPEN_DIRECT_IO for all files: the fast way to copy out once (no page cache, no shared mmap).
   bool direct = false;
-  unsigned threads = 0;  // FUSE threads; 0: max(2, CPUs)
+  unsigned threads = 0;  // that answer requests; 0: 32
 };
 
 /// Whether ckfs may mount `source` at `mountpoint`: it must be a directory, not a ckfs mount
@@ -26,15 +26,16 @@ Result<std::filesystem::path> check_mountpoint(const std::filesystem::path& moun
                                                const std::filesystem::path& source);
 
 /// Mounts at `mountpoint`, calls `ready` (on a thread of its own) once the mount answers, and
-/// serves until it is unmounted or SIGTERM, SIGINT or SIGHUP arrives; then unmounts. At most one
-/// call at a time, from the main thread: the signals' dispositions are taken over while it runs.
-/// Errors: InvalidArgument (as check_mountpoint), Io (no /dev/fuse, no permission; the message says
-/// what to do).
+/// serves until it is unmounted or SIGTERM, SIGINT or SIGHUP arrives; then unmounts, unless the
+/// mount is not on top of its path any more: then it is no longer served, and left as it is. At
+/// most one call at a time, from the main thread: the signals' dispositions and its mask are taken
+/// over while it runs. Errors: InvalidArgument (as check_mountpoint), Io (no /dev/fuse, no
+/// permission; the message has what to do).
 Result<void> serve_mount(Filesystem& filesystem, const std::filesystem::path& mountpoint,
                          const MountOptions& options, const std::function<void()>& ready);
 
 /// Unmounts `mountpoint`, also one whose daemon is dead. Errors: InvalidArgument (not a ckfs
-/// mount), Io (busy, no permission).
+/// mount), NotFound (its directory is not there), Io (busy, no permission).
 Result<void> unmount(const std::filesystem::path& mountpoint);
 
 }  // namespace ckfs

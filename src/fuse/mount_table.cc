@@ -1,6 +1,6 @@
 // What is mounted is read from /proc/self/mountinfo and not from the mount itself: one whose daemon
-// is dead says nothing of what it was. /etc/mtab and libmount tell the same with one more file to
-// be wrong.
+// is dead cannot answer what it was. /etc/mtab and libmount give the same with one more file that
+// can be wrong.
 
 #include "fuse/mount_table.h"
 

@@ -1,4 +1,4 @@
-// What the kernel says is mounted where, and how paths name mountpoints.
+// What is mounted where, as the kernel reports it, and how paths name mountpoints.
 #pragma once
 
 #include <cstdint>

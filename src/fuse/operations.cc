@@ -1,9 +1,11 @@
 // Low-level FUSE, because the tree already speaks in inode numbers: the high-level API would turn
 // them into paths and back with a table and a lock of its own.
 //
-// Every operation is trace, call, reply; its error is one entry of the table in to_errno.cc. Data
-// are answered from the engine's own memory (fuse_reply_buf): splicing them through a pipe copies
-// as often and costs twice the CPU (docs/PERFORMANCE.md).
+// Every operation is trace, call, reply; its error is one entry of the table in to_errno.cc. What
+// can fail, by a result or by an exception, comes before the reply: a request must be answered
+// once, and no exception may reach libfuse, which is C. Data are answered from the engine's own
+// memory (fuse_reply_buf): splicing them through a pipe copies as often and costs twice the CPU
+// (docs/PERFORMANCE.md).
 
 #include "fuse/operations.h"
 
@@ -11,8 +13,11 @@
 #include <cerrno>
 #include <exception>
 #include <new>
+#include <optional>
 #include <spdlog/spdlog.h>
 #include <sys/stat.h>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "base/units.h"
@@ -31,24 +36,72 @@ const Served& served(fuse_req_t request) {
   return *static_cast<const Served*>(::fuse_req_userdata(request));
 }
 
-/// Runs one operation. It replies itself where it succeeds; where it gives an error, or throws
-/// before its reply, this function replies. No exception may reach libfuse, which is C.
-template <typename Operation>
-void answer(fuse_req_t request, const char* name, fuse_ino_t inode, Operation&& operation) {
-  SPDLOG_DEBUG("{} inode {}", name, inode);
+/// Runs one operation in two steps. `prepare` finds the answer: whatever can fail or throw happens
+/// there, and is answered here by an errno. `reply` gives the answer to the kernel and does what
+/// has to follow; it is noexcept, so that it cannot come back for a second answer.
+template <typename Prepare, typename Reply>
+void answer(fuse_req_t request, const char* name, fuse_ino_t inode, Prepare&& prepare,
+            Reply&& reply) noexcept {
+  using Prepared = std::invoke_result_t<Prepare, const Served&>;
+  static_assert(std::is_nothrow_invocable_v<Reply, typename Prepared::value_type&&>);
   int error = EIO;
+  std::optional<Prepared> prepared;
   try {
-    const Result<void> done = operation(served(request));
-    if (done) return;
-    error = to_errno(done.error().code());
-    spdlog::debug("{} inode {}: {}", name, inode, done.error().message());
+    prepared.emplace(prepare(served(request)));
+    if (!*prepared) {
+      error = to_errno(prepared->error().code());
+      spdlog::debug("{} inode {}: {}", name, inode, prepared->error().message());
+      prepared.reset();
+    }
   } catch (const std::bad_alloc&) {
     error = ENOMEM;
     spdlog::error("{} inode {}: out of memory", name, inode);
   } catch (const std::exception& exception) {
     spdlog::error("{} inode {}: {}", name, inode, exception.what());
+  } catch (...) {
+    spdlog::error("{} inode {}: an unknown exception", name, inode);
   }
-  ::fuse_reply_err(request, error);
+  if (prepared) {
+    reply(std::move(**prepared));
+  } else {
+    ::fuse_reply_err(request, error);
+  }
+}
+
+/// Lookups that were counted for a reply; forgotten again where it does not arrive.
+class CountedLookups {
+ public:
+  explicit CountedLookups(Filesystem& filesystem) : filesystem_(&filesystem) {}
+  CountedLookups(CountedLookups&&) = default;
+  CountedLookups& operator=(CountedLookups&&) = delete;
+  ~CountedLookups() {
+    for (const InodeNumber inode : inodes_) filesystem_->forget(inode, 1);
+  }
+
+  Result<Attributes> lookup(InodeNumber parent, std::string_view name) {
+    inodes_.reserve(inodes_.size() + 1);  // what is counted must find room
+    CKFS_TRY(const Attributes attributes, filesystem_->lookup(parent, name));
+    inodes_.push_back(attributes.inode);
+    return attributes;
+  }
+
+  /// `result` is the reply's: -ENOENT means that whoever asked was killed.
+  void replied(int result) noexcept {
+    if (result != -ENOENT) inodes_.clear();
+  }
+
+ private:
+  Filesystem* filesystem_;
+  std::vector<InodeNumber> inodes_;
+};
+
+/// Names that the kernel is asked to forget. To do without costs memory, not a lookup.
+void forget_crowded(const Served& mount) noexcept {
+  try {
+    for (std::string& name : mount.filesystem.take_crowded()) mount.forget_name(std::move(name));
+  } catch (const std::exception& exception) {
+    spdlog::warn("names that are in the way stay: {}", exception.what());
+  }
 }
 
 struct stat to_stat(const Attributes& attributes, const Served& mount) {
@@ -103,98 +156,121 @@ void on_init(void*, fuse_conn_info* connection) {
 }
 
 void on_lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
-  answer(request, "lookup", parent, [&](const Served& mount) -> Result<void> {
-    const auto attributes = mount.filesystem.lookup(parent, name);
-    if (!attributes && attributes.error().code() == ErrorCode::NotFound) {
-      // A name that is not there never will be: the kernel may remember that, too.
-      fuse_entry_param nothing{};
-      nothing.entry_timeout = kForever;
-      ::fuse_reply_entry(request, &nothing);
-      return {};
-    }
-    if (!attributes) return Failure(attributes.error());
-    const fuse_entry_param entry = to_entry(*attributes, mount);
-    if (::fuse_reply_entry(request, &entry) == -ENOENT) {
-      mount.filesystem.forget(attributes->inode, 1);  // whoever asked was killed
-    }
-    if (parent == kRootInode) {
-      for (std::string& crowded : mount.filesystem.take_crowded()) {
-        mount.forget_name(std::move(crowded));
-      }
-    }
-    return {};
-  });
+  spdlog::debug("lookup inode {}: \"{}\"", parent, name);
+  struct Found {
+    CountedLookups lookups;
+    fuse_entry_param entry{};
+  };
+  answer(
+      request, "lookup", parent,
+      [&](const Served& mount) -> Result<Found> {
+        Found found{.lookups = CountedLookups(mount.filesystem)};
+        const auto attributes = found.lookups.lookup(parent, name);
+        if (attributes) {
+          found.entry = to_entry(*attributes, mount);
+        } else if (attributes.error().code() == ErrorCode::NotFound) {
+          // A name that is not there never will be: the kernel may remember that, too.
+          found.entry.entry_timeout = kForever;
+        } else {
+          return Failure(attributes.error());
+        }
+        if (parent == kRootInode) forget_crowded(mount);
+        return found;
+      },
+      [&](Found&& found) noexcept {
+        found.lookups.replied(::fuse_reply_entry(request, &found.entry));
+      });
 }
 
 void on_forget(fuse_req_t request, fuse_ino_t inode, std::uint64_t lookups) {
+  spdlog::debug("forget inode {}: {} lookups", inode, lookups);
   served(request).filesystem.forget(inode, lookups);
   ::fuse_reply_none(request);
 }
 
 void on_forget_multi(fuse_req_t request, std::size_t count, fuse_forget_data* forgets) {
   for (std::size_t i = 0; i < count; ++i) {
+    spdlog::debug("forget inode {}: {} lookups", forgets[i].ino, forgets[i].nlookup);
     served(request).filesystem.forget(forgets[i].ino, forgets[i].nlookup);
   }
   ::fuse_reply_none(request);
 }
 
 void on_getattr(fuse_req_t request, fuse_ino_t inode, fuse_file_info*) {
-  answer(request, "getattr", inode, [&](const Served& mount) -> Result<void> {
-    CKFS_TRY(const Attributes attributes, mount.filesystem.attributes(inode));
-    const struct stat status = to_stat(attributes, mount);
-    ::fuse_reply_attr(request, &status, kForever);
-    return {};
-  });
+  spdlog::debug("getattr inode {}", inode);
+  answer(
+      request, "getattr", inode,
+      [&](const Served& mount) -> Result<struct stat> {
+        CKFS_TRY(const Attributes attributes, mount.filesystem.attributes(inode));
+        return to_stat(attributes, mount);
+      },
+      [&](struct stat&& status) noexcept { ::fuse_reply_attr(request, &status, kForever); });
 }
 
 void on_open(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info) {
-  answer(request, "open", inode, [&](const Served& mount) -> Result<void> {
-    if ((info->flags & O_ACCMODE) != O_RDONLY || (info->flags & O_TRUNC) != 0) {
-      return fail(ErrorCode::ReadOnly, "inode {}: opened for writing", inode);
-    }
-    CKFS_TRY(const Attributes attributes, mount.filesystem.attributes(inode));
-    CKFS_TRY(info->fh, mount.filesystem.open(inode));
-    info->direct_io = mount.direct || attributes.volatile_content;
-    // Without it the kernel drops the file's pages at every open.
-    info->keep_cache = !info->direct_io;
-    if (::fuse_reply_open(request, info) == -ENOENT) mount.filesystem.close(info->fh);
-    return {};
-  });
+  spdlog::debug("open inode {}: flags {:#o}", inode, info->flags);
+  answer(
+      request, "open", inode,
+      [&](const Served& mount) -> Result<Filesystem*> {
+        if ((info->flags & O_ACCMODE) != O_RDONLY || (info->flags & O_TRUNC) != 0) {
+          return fail(ErrorCode::ReadOnly, "inode {}: opened for writing", inode);
+        }
+        CKFS_TRY(const Attributes attributes, mount.filesystem.attributes(inode));
+        CKFS_TRY(info->fh, mount.filesystem.open(inode));
+        info->direct_io = mount.direct || attributes.volatile_content;
+        // Without it the kernel drops the file's pages at every open.
+        info->keep_cache = !info->direct_io;
+        return &mount.filesystem;
+      },
+      [&](Filesystem*&& filesystem) noexcept {
+        const std::uint64_t handle = info->fh;
+        if (::fuse_reply_open(request, info) == -ENOENT) filesystem->close(handle);
+      });
 }
 
 void on_read(fuse_req_t request, fuse_ino_t inode, std::size_t size, off_t offset,
              fuse_file_info* info) {
-  answer(request, "read", inode, [&](const Served& mount) -> Result<void> {
-    if (offset < 0) return fail(ErrorCode::InvalidArgument, "inode {}: offset {}", inode, offset);
-    const auto bytes = mount.filesystem.read(info->fh, static_cast<std::uint64_t>(offset), size);
-    if (!bytes && bytes.error().code() == ErrorCode::NotFound) {
-      // The source's file is gone. ENOENT would be said of a name, and this is an open file.
-      return Failure(Error(ErrorCode::Io, bytes.error().message()));
-    }
-    if (!bytes) return Failure(bytes.error());
-    ::fuse_reply_buf(request, reinterpret_cast<const char*>(bytes->data()), bytes->size());
-    return {};
-  });
+  spdlog::debug("read inode {}: {} bytes at {}", inode, size, offset);
+  answer(
+      request, "read", inode,
+      [&](const Served& mount) -> Result<Bytes> {
+        if (offset < 0) {
+          return fail(ErrorCode::InvalidArgument, "inode {}: offset {}", inode, offset);
+        }
+        auto bytes = mount.filesystem.read(info->fh, static_cast<std::uint64_t>(offset), size);
+        if (!bytes && bytes.error().code() == ErrorCode::NotFound) {
+          // The source's file is gone. ENOENT would be an answer about a name, and this is an open
+          // file.
+          return Failure(Error(ErrorCode::Io, bytes.error().message()));
+        }
+        return bytes;
+      },
+      [&](Bytes&& bytes) noexcept {
+        ::fuse_reply_buf(request, reinterpret_cast<const char*>(bytes.data()), bytes.size());
+      });
 }
 
 void on_release(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info) {
-  answer(request, "release", inode, [&](const Served& mount) -> Result<void> {
-    mount.filesystem.close(info->fh);
-    ::fuse_reply_err(request, 0);
-    return {};
-  });
+  spdlog::debug("release inode {}", inode);
+  served(request).filesystem.close(info->fh);
+  ::fuse_reply_err(request, 0);
 }
 
 void on_opendir(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info) {
-  answer(request, "opendir", inode, [&](const Served& mount) -> Result<void> {
-    CKFS_TRY(const Attributes attributes, mount.filesystem.attributes(inode));
-    if (!attributes.directory) return fail(ErrorCode::NotDirectory, "inode {}", inode);
-    // Listings never change: the kernel may keep them.
-    info->cache_readdir = 1;
-    info->keep_cache = 1;
-    ::fuse_reply_open(request, info);
-    return {};
-  });
+  spdlog::debug("opendir inode {}", inode);
+  answer(
+      request, "opendir", inode,
+      [&](const Served& mount) -> Result<Attributes> {
+        CKFS_TRY(const Attributes attributes, mount.filesystem.attributes(inode));
+        if (!attributes.directory) return fail(ErrorCode::NotDirectory, "inode {}", inode);
+        return attributes;
+      },
+      [&](Attributes&&) noexcept {
+        // Listings never change: the kernel may keep them.
+        info->cache_readdir = 1;
+        info->keep_cache = 1;
+        ::fuse_reply_open(request, info);
+      });
 }
 
 /// Entries of at most `size` bytes, from `offset`, put into a reply by `add(buffer, entry)`, which
@@ -220,62 +296,77 @@ Result<std::vector<char>> fill_listing(const Served& mount, fuse_ino_t inode, st
 
 void on_readdir(fuse_req_t request, fuse_ino_t inode, std::size_t size, off_t offset,
                 fuse_file_info*) {
-  answer(request, "readdir", inode, [&](const Served& mount) -> Result<void> {
-    const auto add = [&](std::span<char> room, const DirectoryEntry& entry) {
-      const struct stat status = to_stat(entry.attributes, mount);
-      return ::fuse_add_direntry(request, room.data(), room.size(), entry.name.c_str(), &status,
-                                 static_cast<off_t>(entry.next_offset));
-    };
-    CKFS_TRY(const auto listing, fill_listing(mount, inode, size, offset, add));
-    ::fuse_reply_buf(request, listing.data(), listing.size());
-    return {};
-  });
+  spdlog::debug("readdir inode {}: {} bytes at {}", inode, size, offset);
+  answer(
+      request, "readdir", inode,
+      [&](const Served& mount) {
+        const auto add = [&](std::span<char> room, const DirectoryEntry& entry) {
+          const struct stat status = to_stat(entry.attributes, mount);
+          return ::fuse_add_direntry(request, room.data(), room.size(), entry.name.c_str(), &status,
+                                     static_cast<off_t>(entry.next_offset));
+        };
+        return fill_listing(mount, inode, size, offset, add);
+      },
+      [&](std::vector<char>&& listing) noexcept {
+        ::fuse_reply_buf(request, listing.data(), listing.size());
+      });
 }
 
 void on_readdirplus(fuse_req_t request, fuse_ino_t inode, std::size_t size, off_t offset,
                     fuse_file_info*) {
-  answer(request, "readdirplus", inode, [&](const Served& mount) -> Result<void> {
-    std::vector<fuse_ino_t> counted;
-    const auto add = [&](std::span<char> room, const DirectoryEntry& entry) {
-      const fuse_entry_param plus = to_entry(entry.attributes, mount);
-      const std::size_t need =
-          ::fuse_add_direntry_plus(request, room.data(), room.size(), entry.name.c_str(), &plus,
-                                   static_cast<off_t>(entry.next_offset));
-      // Each entry is a lookup that the kernel will forget one day; "." and ".." are not.
-      if (need <= room.size() && entry.name != "." && entry.name != ".." &&
-          mount.filesystem.lookup(inode, entry.name)) {
-        counted.push_back(plus.ino);
-      }
-      return need;
-    };
-    CKFS_TRY(const auto listing, fill_listing(mount, inode, size, offset, add));
-    if (::fuse_reply_buf(request, listing.data(), listing.size()) == -ENOENT) {
-      for (const fuse_ino_t child : counted) mount.filesystem.forget(child, 1);
-    }
-    return {};
-  });
+  spdlog::debug("readdirplus inode {}: {} bytes at {}", inode, size, offset);
+  struct Listing {
+    CountedLookups lookups;
+    std::vector<char> bytes;
+  };
+  answer(
+      request, "readdirplus", inode,
+      [&](const Served& mount) -> Result<Listing> {
+        Listing listing{.lookups = CountedLookups(mount.filesystem), .bytes = {}};
+        const auto add = [&](std::span<char> room, const DirectoryEntry& entry) {
+          const fuse_entry_param plus = to_entry(entry.attributes, mount);
+          const std::size_t need =
+              ::fuse_add_direntry_plus(request, room.data(), room.size(), entry.name.c_str(), &plus,
+                                       static_cast<off_t>(entry.next_offset));
+          // Each entry is a lookup that the kernel will forget one day; "." and ".." are not.
+          if (need <= room.size() && entry.name != "." && entry.name != "..") {
+            (void)listing.lookups.lookup(inode, entry.name);
+          }
+          return need;
+        };
+        CKFS_TRY(listing.bytes, fill_listing(mount, inode, size, offset, add));
+        return listing;
+      },
+      [&](Listing&& listing) noexcept {
+        listing.lookups.replied(
+            ::fuse_reply_buf(request, listing.bytes.data(), listing.bytes.size()));
+      });
 }
 
-void on_releasedir(fuse_req_t request, fuse_ino_t, fuse_file_info*) {
+void on_releasedir(fuse_req_t request, fuse_ino_t inode, fuse_file_info*) {
+  spdlog::debug("releasedir inode {}", inode);
   ::fuse_reply_err(request, 0);
 }
 
 void on_statfs(fuse_req_t request, fuse_ino_t inode) {
-  answer(request, "statfs", inode, [&](const Served& mount) -> Result<void> {
-    const FilesystemStatistics sum = mount.filesystem.statistics(inode);
-    struct statvfs status{};
-    status.f_bsize = kBlockSize;
-    status.f_frsize = 512;
-    status.f_blocks = (sum.bytes + 511) / 512;
-    status.f_files = sum.files;
-    status.f_namemax = 255;
-    ::fuse_reply_statfs(request, &status);
-    return {};
-  });
+  spdlog::debug("statfs inode {}", inode);
+  answer(
+      request, "statfs", inode,
+      [&](const Served& mount) -> Result<struct statvfs> {
+        const FilesystemStatistics sum = mount.filesystem.statistics(inode);
+        struct statvfs status{};
+        status.f_bsize = kBlockSize;
+        status.f_frsize = 512;
+        status.f_blocks = (sum.bytes + 511) / 512;
+        status.f_files = sum.files;
+        status.f_namemax = 255;
+        return status;
+      },
+      [&](struct statvfs&& status) noexcept { ::fuse_reply_statfs(request, &status); });
 }
 
 /// The reply of getxattr and listxattr: a size where the caller asks for one, else the value.
-Result<void> reply_attribute(fuse_req_t request, const std::string& value, std::size_t size) {
+void reply_attribute(fuse_req_t request, const std::string& value, std::size_t size) noexcept {
   if (size == 0) {
     ::fuse_reply_xattr(request, value.size());
   } else if (value.size() > size) {
@@ -283,28 +374,33 @@ Result<void> reply_attribute(fuse_req_t request, const std::string& value, std::
   } else {
     ::fuse_reply_buf(request, value.data(), value.size());
   }
-  return {};
 }
 
 void on_getxattr(fuse_req_t request, fuse_ino_t inode, const char* name, std::size_t size) {
-  answer(request, "getxattr", inode, [&](const Served& mount) -> Result<void> {
-    CKFS_TRY(const std::string value, mount.filesystem.attribute(inode, name));
-    return reply_attribute(request, value, size);
-  });
+  spdlog::debug("getxattr inode {}: {}", inode, name);
+  answer(
+      request, "getxattr", inode,
+      [&](const Served& mount) { return mount.filesystem.attribute(inode, name); },
+      [&](std::string&& value) noexcept { reply_attribute(request, value, size); });
 }
 
 void on_listxattr(fuse_req_t request, fuse_ino_t inode, std::size_t size) {
-  answer(request, "listxattr", inode, [&](const Served& mount) -> Result<void> {
-    CKFS_TRY(const auto names, mount.filesystem.attribute_names(inode));
-    std::string list;
-    for (const std::string& name : names) list.append(name).push_back('\0');
-    return reply_attribute(request, list, size);
-  });
+  spdlog::debug("listxattr inode {}", inode);
+  answer(
+      request, "listxattr", inode,
+      [&](const Served& mount) -> Result<std::string> {
+        CKFS_TRY(const auto names, mount.filesystem.attribute_names(inode));
+        std::string list;
+        for (const std::string& name : names) list.append(name).push_back('\0');
+        return list;
+      },
+      [&](std::string&& list) noexcept { reply_attribute(request, list, size); });
 }
 
 // The mount is read-only, so the kernel refuses whatever changes something before it asks. After a
 // `mount -o remount,rw` it does ask.
-void refuse_change(fuse_req_t request) {
+void refuse_change(fuse_req_t request, const char* name, fuse_ino_t inode) {
+  spdlog::debug("{} inode {}: refused", name, inode);
   ::fuse_reply_err(request, to_errno(ErrorCode::ReadOnly));
 }
 
@@ -328,19 +424,45 @@ fuse_lowlevel_ops make_operations() {
   operations.getxattr = on_getxattr;
   operations.listxattr = on_listxattr;
 
-  operations.setattr = [](fuse_req_t request, auto...) { refuse_change(request); };
-  operations.mknod = [](fuse_req_t request, auto...) { refuse_change(request); };
-  operations.mkdir = [](fuse_req_t request, auto...) { refuse_change(request); };
-  operations.unlink = [](fuse_req_t request, auto...) { refuse_change(request); };
-  operations.rmdir = [](fuse_req_t request, auto...) { refuse_change(request); };
-  operations.symlink = [](fuse_req_t request, auto...) { refuse_change(request); };
-  operations.rename = [](fuse_req_t request, auto...) { refuse_change(request); };
-  operations.link = [](fuse_req_t request, auto...) { refuse_change(request); };
-  operations.write = [](fuse_req_t request, auto...) { refuse_change(request); };
-  operations.setxattr = [](fuse_req_t request, auto...) { refuse_change(request); };
-  operations.removexattr = [](fuse_req_t request, auto...) { refuse_change(request); };
-  operations.create = [](fuse_req_t request, auto...) { refuse_change(request); };
-  operations.fallocate = [](fuse_req_t request, auto...) { refuse_change(request); };
+  operations.setattr = [](fuse_req_t request, fuse_ino_t inode, auto...) {
+    refuse_change(request, "setattr", inode);
+  };
+  operations.mknod = [](fuse_req_t request, fuse_ino_t inode, auto...) {
+    refuse_change(request, "mknod", inode);
+  };
+  operations.mkdir = [](fuse_req_t request, fuse_ino_t inode, auto...) {
+    refuse_change(request, "mkdir", inode);
+  };
+  operations.unlink = [](fuse_req_t request, fuse_ino_t inode, auto...) {
+    refuse_change(request, "unlink", inode);
+  };
+  operations.rmdir = [](fuse_req_t request, fuse_ino_t inode, auto...) {
+    refuse_change(request, "rmdir", inode);
+  };
+  operations.symlink = [](fuse_req_t request, const char*, fuse_ino_t inode, auto...) {
+    refuse_change(request, "symlink", inode);
+  };
+  operations.rename = [](fuse_req_t request, fuse_ino_t inode, auto...) {
+    refuse_change(request, "rename", inode);
+  };
+  operations.link = [](fuse_req_t request, fuse_ino_t inode, auto...) {
+    refuse_change(request, "link", inode);
+  };
+  operations.write = [](fuse_req_t request, fuse_ino_t inode, auto...) {
+    refuse_change(request, "write", inode);
+  };
+  operations.setxattr = [](fuse_req_t request, fuse_ino_t inode, auto...) {
+    refuse_change(request, "setxattr", inode);
+  };
+  operations.removexattr = [](fuse_req_t request, fuse_ino_t inode, auto...) {
+    refuse_change(request, "removexattr", inode);
+  };
+  operations.create = [](fuse_req_t request, fuse_ino_t inode, auto...) {
+    refuse_change(request, "create", inode);
+  };
+  operations.fallocate = [](fuse_req_t request, fuse_ino_t inode, auto...) {
+    refuse_change(request, "fallocate", inode);
+  };
   // Not implemented, on purpose: flush, fsync and access (the kernel then answers them itself and
   // stops asking), lseek (the kernel's own knows that there are no holes), copy_file_range (only
   // between two files of this mount, of which none can be written).

@@ -10,17 +10,16 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <condition_variable>
 #include <csignal>
 #include <deque>
 #include <fcntl.h>
-#include <mutex>
 #include <poll.h>
 #include <spdlog/spdlog.h>
 #include <sys/eventfd.h>
 #include <sys/stat.h>
 #include <thread>
 
+#include "base/mutex.h"
 #include "fuse/kernel_mount.h"
 #include "fuse/mount.h"
 #include "fuse/operations.h"
@@ -31,9 +30,10 @@ namespace {
 
 namespace stdfs = std::filesystem;
 
-/// Threads that answer requests, where nobody asks for a number. Far more than CPUs, for they also
-/// wait: a source that does not answer holds the thread of every read that needs it, and the kernel
-/// reads ahead with up to 12 requests for one mount. Listings and `ckfs stats` go on meanwhile.
+/// Threads that answer requests, where nobody asks for a number. Far more than CPUs, because they
+/// also wait: a source that does not answer holds the thread of every read that needs it, and the
+/// kernel reads ahead with up to 12 requests for one mount. Listings and `ckfs stats` go on
+/// meanwhile.
 constexpr unsigned kThreads = 32;
 
 /// How long requests under way are waited for after a signal.
@@ -49,19 +49,26 @@ void on_signal(int) {
   errno = saved;
 }
 
-/// SIGTERM, SIGINT and SIGHUP go to an eventfd while this lives; a signal that the caller ignores
-/// (nohup) stays ignored. A broken pipe is an error of a system call.
+/// SIGTERM, SIGINT and SIGHUP go to an eventfd while this lives. What a caller leaves behind across
+/// exec does not decide whether a mount can be stopped: SIGTERM is taken even where it was ignored,
+/// and none of the three stays blocked; an ignored SIGINT or SIGHUP (nohup, a shell's background
+/// jobs) stays ignored. A broken pipe is an error of a system call.
 class SignalsToEvent {
  public:
   explicit SignalsToEvent(int event) {
     stop_event = event;
+    sigset_t taken;
+    sigemptyset(&taken);
     for (std::size_t i = 0; i < kSignals.size(); ++i) {
-      ::sigaction(kSignals[i], nullptr, &before_[i]);
-      if (before_[i].sa_handler == SIG_IGN) continue;
+      const int number = kSignals[i];
+      ::sigaction(number, nullptr, &before_[i]);
+      if (before_[i].sa_handler == SIG_IGN && number != SIGTERM) continue;
       struct sigaction action{};
-      action.sa_handler = kSignals[i] == SIGPIPE ? SIG_IGN : on_signal;  // no SA_RESTART
-      ::sigaction(kSignals[i], &action, nullptr);
+      action.sa_handler = number == SIGPIPE ? SIG_IGN : on_signal;  // no SA_RESTART
+      ::sigaction(number, &action, nullptr);
+      if (number != SIGPIPE) sigaddset(&taken, number);
     }
+    ::pthread_sigmask(SIG_UNBLOCK, &taken, &mask_before_);
   }
   SignalsToEvent(const SignalsToEvent&) = delete;
   SignalsToEvent& operator=(const SignalsToEvent&) = delete;
@@ -69,22 +76,26 @@ class SignalsToEvent {
     for (std::size_t i = 0; i < kSignals.size(); ++i) {
       ::sigaction(kSignals[i], &before_[i], nullptr);
     }
+    ::pthread_sigmask(SIG_SETMASK, &mask_before_, nullptr);
   }
 
  private:
   static constexpr std::array kSignals = {SIGTERM, SIGINT, SIGHUP, SIGPIPE};
   std::array<struct sigaction, kSignals.size()> before_{};
+  sigset_t mask_before_{};
 };
 
-/// Tells the kernel to forget names, on a thread of its own: the kernel holds the directory's lock
+/// Makes the kernel forget names, on a thread of its own: the kernel holds the directory's lock
 /// while it waits for the lookup that made the name superfluous.
 class NameForgetter {
  public:
-  explicit NameForgetter(fuse_session* session)
-      : thread_([this, session](const std::stop_token& stop) { run(session, stop); }) {}
+  explicit NameForgetter(fuse_session* session) : thread_([this, session] { run(session); }) {}
+  NameForgetter(const NameForgetter&) = delete;
+  NameForgetter& operator=(const NameForgetter&) = delete;
+  ~NameForgetter() { stop(); }
 
   void add(std::string name) {
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     names_.push_back(std::move(name));
     changed_.notify_one();
   }
@@ -92,15 +103,21 @@ class NameForgetter {
   /// No notification is under way afterwards, and none follows. Requires: the session is answered,
   /// or gone: a notification may be waiting for a lookup.
   void stop() {
-    const std::scoped_lock lock(stopping_);
-    thread_.request_stop();
+    const MutexLock only(joining_);
+    {
+      const MutexLock lock(mutex_);
+      stopping_ = true;
+      changed_.notify_one();
+    }
     if (thread_.joinable()) thread_.join();
   }
 
  private:
-  void run(fuse_session* session, const std::stop_token& stop) {
-    std::unique_lock lock(mutex_);
-    while (changed_.wait(lock, stop, [&] { return !names_.empty(); }) && !stop.stop_requested()) {
+  void run(fuse_session* session) {
+    MutexLock lock(mutex_);
+    while (true) {
+      while (names_.empty() && !stopping_) changed_.wait(lock);
+      if (stopping_) return;
       const std::string name = std::move(names_.front());
       names_.pop_front();
       lock.unlock();
@@ -109,23 +126,41 @@ class NameForgetter {
     }
   }
 
-  std::mutex stopping_;  // one stop() at a time
-  std::mutex mutex_;     // guards names_
-  std::condition_variable_any changed_;
-  std::deque<std::string> names_;
-  std::jthread thread_;
+  Mutex joining_ CKFS_ACQUIRED_BEFORE(mutex_);  // one stop() at a time
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<std::string> names_ CKFS_GUARDED_BY(mutex_);
+  bool stopping_ CKFS_GUARDED_BY(mutex_) = false;
+  std::thread thread_ CKFS_GUARDED_BY(joining_);
 };
+
+/// A mount of this process.
+struct OwnMount {
+  stdfs::path target;
+  dev_t device = 0;  // st_dev of what was mounted
+};
+
+/// Takes the mount away; where something else lies on top of its path by now, that is left alone,
+/// and the mount ends with its /dev/fuse.
+Result<void> take_away(const OwnMount& mount) {
+  CKFS_TRY(const bool unmounted, unmount_own(mount.target, mount.device));
+  if (!unmounted) {
+    spdlog::warn("{}: not on top of this path any more: left as it is, and no longer served",
+                 mount.target.native());
+  }
+  return {};
+}
 
 /// Waits for the first answer of the mount, then for a signal.
 class Watcher {
  public:
-  Watcher(fuse_session* session, int device, NameForgetter& forgetter, int event,
-          stdfs::path target, std::function<void()> ready)
+  Watcher(fuse_session* session, int device, NameForgetter& forgetter, int event, OwnMount mount,
+          std::function<void()> ready)
       : session_(session),
         device_(device),
         forgetter_(forgetter),
         event_(event),
-        target_(std::move(target)),
+        mount_(std::move(mount)),
         ready_(std::move(ready)),
         main_(::pthread_self()),
         thread_([this] { run(); }) {}
@@ -134,7 +169,7 @@ class Watcher {
 
   /// The loop has ended, the session is still there.
   void loop_ended() {
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     ended_ = true;
     const std::uint64_t one = 1;
     [[maybe_unused]] const ssize_t written = ::write(event_, &one, sizeof one);
@@ -142,7 +177,10 @@ class Watcher {
 
   /// Whether the mount has been taken away although requests were under way. Requires:
   /// loop_ended().
-  bool abandoned() const { return abandoned_; }
+  bool abandoned() {
+    const MutexLock lock(mutex_);
+    return abandoned_;
+  }
 
   /// Requires: loop_ended(), and the mount is gone or aborted (else its first answer never comes).
   void join() { thread_.join(); }
@@ -152,7 +190,7 @@ class Watcher {
     try {
       announce();
     } catch (const std::exception& exception) {
-      spdlog::error("{}: {}", target_.native(), exception.what());
+      spdlog::error("{}: {}", mount_.target.native(), exception.what());
     }
     std::uint64_t count = 0;
     while (::read(event_, &count, sizeof count) < 0 && errno == EINTR) {
@@ -168,14 +206,14 @@ class Watcher {
   void announce() {
     // The kernel holds this back until the handshake is done, so an answer means that all is up.
     struct stat status{};
-    if (::stat(target_.c_str(), &status) != 0) return;  // unmounted meanwhile
-    raise_read_ahead(status.st_dev, target_);
+    if (::stat(mount_.target.c_str(), &status) != 0) return;  // unmounted meanwhile
+    raise_read_ahead(mount_.device, mount_.target);
     ready_();
   }
 
   /// False: there is nothing left to do.
   bool stop_loop(bool late) {
-    const std::scoped_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     if (ended_) return false;
     if (late) {
       abandon();
@@ -190,10 +228,10 @@ class Watcher {
   /// the loop ends when the source answers. Readers need not wait for that. The device is closed
   /// below the loop, by which the kernel ends all requests; /dev/null takes its number, and what
   /// late answers there are.
-  void abandon() {
-    spdlog::warn("{}: the source has not answered for {} s: unmounted without it", target_.native(),
-                 kGrace.count());
-    const Result<void> unmounted = unmount_target(target_, Detach::Now);
+  void abandon() CKFS_REQUIRES(mutex_) {
+    spdlog::warn("{}: the source has not answered for {} s: unmounted without it",
+                 mount_.target.native(), kGrace.count());
+    const Result<void> unmounted = take_away(mount_);
     if (!unmounted) spdlog::error("{}", unmounted.error().message());
     const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
     if (null) ::dup3(null.get(), device_, O_CLOEXEC);
@@ -204,12 +242,12 @@ class Watcher {
   const int device_;
   NameForgetter& forgetter_;
   const int event_;
-  const stdfs::path target_;
+  const OwnMount mount_;
   const std::function<void()> ready_;
   const pthread_t main_;
-  std::mutex mutex_;  // guards ended_, and the session's life where it is false
-  bool ended_ = false;
-  bool abandoned_ = false;  // guarded by mutex_ until loop_ended()
+  Mutex mutex_;  // guards the session's life, too, where ended_ is false
+  bool ended_ CKFS_GUARDED_BY(mutex_) = false;
+  bool abandoned_ CKFS_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 
@@ -270,6 +308,11 @@ Result<void> serve_mount(Filesystem& filesystem, const stdfs::path& mountpoint,
   const SignalsToEvent signals(event.get());
   CKFS_TRY(UniqueFd device,
            mount_device(target, {.source = options.source, .allow_other = options.allow_other}));
+  const std::optional<dev_t> mounted = device_at(target);
+  if (!mounted) {
+    return fail(ErrorCode::Io, "{}: was moved or unmounted while it was mounted", target.native());
+  }
+  const OwnMount own{target, *mounted};
 
   std::optional<NameForgetter> forgetter;
   Served served{.filesystem = filesystem,
@@ -280,13 +323,13 @@ Result<void> serve_mount(Filesystem& filesystem, const stdfs::path& mountpoint,
   const int number = device.get();
   Session session = make_session(served, number);
   if (!session) {
-    CKFS_TRY_VOID(unmount_target(target, Detach::Now));
+    CKFS_TRY_VOID(take_away(own));
     return fail(ErrorCode::Io, "{}: libfuse could not make a session", target.native());
   }
   [[maybe_unused]] const int owned_by_session = device.release();
 
   forgetter.emplace(session.get());
-  Watcher watcher(session.get(), number, *forgetter, event.get(), target, [&] {
+  Watcher watcher(session.get(), number, *forgetter, event.get(), own, [&] {
     spdlog::info("{}: mounted {}", target.native(), options.source);
     ready();
   });
@@ -295,7 +338,7 @@ Result<void> serve_mount(Filesystem& filesystem, const stdfs::path& mountpoint,
 
   const bool gone = watcher.abandoned() || is_gone(number);
   Result<void> unmounted;
-  if (!gone) unmounted = unmount_target(target, Detach::Now);
+  if (!gone) unmounted = take_away(own);
   forgetter->stop();
   session.reset();  // closes the device: readers that are left get ENOTCONN, none hangs
   watcher.join();

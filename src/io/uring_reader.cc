@@ -8,10 +8,10 @@
 // addresses tells whether an entry is this reader's.
 #include <cerrno>
 #include <cstring>
-#include <mutex>
 #include <unordered_map>
 #include <vector>
 
+#include "base/mutex.h"
 #include "io/reader.h"
 #include "io/uring.h"
 
@@ -21,7 +21,7 @@ namespace {
 class Registry {
  public:
   Uring* keep(std::unique_ptr<Uring> ring) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     Uring* const key = ring.get();
     rings_.emplace(key, std::move(ring));
     return key;
@@ -29,7 +29,7 @@ class Registry {
 
   void remove(Uring* ring) {
     std::unique_ptr<Uring> removed;  // freed after the lock
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = rings_.find(ring);
     if (found == rings_.end()) return;
     removed = std::move(found->second);
@@ -37,8 +37,8 @@ class Registry {
   }
 
  private:
-  std::mutex mutex_;
-  std::unordered_map<Uring*, std::unique_ptr<Uring>> rings_;  // guarded by mutex_
+  Mutex mutex_;
+  std::unordered_map<Uring*, std::unique_ptr<Uring>> rings_ CKFS_GUARDED_BY(mutex_);
 };
 
 /// The rings of one thread, for all readers it has used.

@@ -16,7 +16,7 @@ class Mount(cli_support.TestCase):
         self.target.mkdir()
 
     def test_the_daemon_leaves_the_terminal_and_keeps_its_command_line(self):
-        self.assertEqual(self.done("mount", self.source, self.target), b"")
+        self.done("mount", self.source, self.target)
         try:
             (pid,) = mounted_fs.processes(self.target)
             process = pathlib.Path(f"/proc/{pid}")
@@ -40,6 +40,30 @@ class Mount(cli_support.TestCase):
             self.assertIn(b"bytes to readers", self.done("stats", "mnt", cwd=here))
         finally:
             self.done("umount", "mnt", cwd=here)
+
+    def test_a_log_file_is_a_file(self):
+        where = self.directory
+        os.mkfifo(where / "fifo")
+        os.mkdir(where / "directory")
+        for name, reason in (("fifo", "not a regular file"), ("directory", "Is a directory"),
+                             ("none/log", "No such file")):
+            for words in ([], ["-f"]):
+                self.fails(1, reason, "mount", self.source, self.target, *words, "--log-file",
+                           where / name)
+        (where / "link").symlink_to("real")
+        self.done("ls", self.source, "--log-file", where / "link")  # the user's own link
+        self.assertTrue((where / "real").exists())
+        os.chown(where / "link", 65534, 65534, follow_symlinks=False)
+        self.fails(1, "link of another user", "ls", self.source, "--log-file", where / "link")
+
+    def test_level_debug_shows_each_request(self):
+        log = self.directory / "log"
+        self.done("mount", self.source, self.target, "-o", f"log_file={log},log_level=debug")
+        (self.target / "source/config.json").read_bytes()
+        self.done("umount", self.target)
+        for line in (r'debug lookup inode 1: "source"', r"debug open inode \d+",
+                     r"debug read inode \d+: \d+ bytes at 0"):
+            self.assertRegex(log.read_text(), line)
 
     def test_without_the_verb(self):
         self.done(self.source, self.target, "-o", "rw,nosuid,nodev,user=root,memory=64MiB,io=pread",
@@ -85,6 +109,83 @@ class Mount(cli_support.TestCase):
         finally:
             program.kill()
             program.wait()
+
+
+class DaemonLog(cli_support.TestCase):
+    """Where the daemon's log goes, in a namespace with a /dev of its own; so as root only."""
+
+    PROLOGUE = """
+        set -e
+        ckfs=$1 source=$2 mnt=$3 dev=$4
+        mount -t tmpfs none "$dev"
+        mknod -m 666 "$dev/fuse" c 10 229
+        mknod -m 666 "$dev/null" c 1 3
+        mknod -m 666 "$dev/urandom" c 1 9
+        mount --bind "$dev" /dev
+    """
+    LISTEN = """
+        python3 -c '
+import socket
+log = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+log.bind("/dev/log")
+print("ready", flush=True)
+print(log.recv(65536), flush=True)
+' > "$dev/received" & listener=$!
+        until grep -q ready "$dev/received"; do kill -0 $listener; done
+    """
+    RUN = """
+        "$ckfs" mount "$source" "$mnt"
+        ls "$mnt" > /dev/null
+        "$ckfs" umount "$mnt"
+    """
+
+    def setUp(self):
+        super().setUp()
+        for name in ("mnt", "dev", "state"):
+            (self.directory / name).mkdir()
+        self.target = self.directory / "mnt"
+        self.state = self.directory / "state"
+
+    def script(self, text):
+        environment = {**os.environ, "XDG_STATE_HOME": str(self.state)}
+        words = ["unshare", "--mount", "--propagation", "private", "sh", "-c",
+                 self.PROLOGUE + text, "sh", CKFS, self.source, self.target,
+                 self.directory / "dev"]  # fmt: skip
+        return mounted_fs.run(*words, env=environment).stdout
+
+    def test_goes_to_the_system_log(self):
+        out = self.script(self.LISTEN + self.RUN + 'wait $listener; cat "$dev/received"')
+        self.assertNotIn("no system log", out)
+        self.assertRegex(out, r"ckfs\[\d+\]: .*/mnt: mounted")
+        self.assertEqual(list(self.state.iterdir()), [])
+
+    def test_goes_to_a_file_where_there_is_no_system_log(self):
+        out = self.script(self.RUN)
+        log = self.state / "ckfs/ckfs.log"
+        self.assertEqual(out, f"{self.target}: there is no system log: the log goes to {log}\n")
+        self.assertRegex(log.read_text(), r"info .*/mnt: mounted")
+        self.assertEqual(log.stat().st_mode & 0o777, 0o600)
+        self.assertEqual(log.parent.stat().st_mode & 0o777, 0o700)
+        self.script(self.RUN)
+        self.assertEqual(log.read_text().count(": mounted"), 2)
+
+    def test_follows_no_link_and_waits_for_no_fifo(self):
+        elsewhere = self.directory / "elsewhere"
+        elsewhere.write_text("")
+        log = self.state / "ckfs/ckfs.log"
+        log.parent.mkdir()
+        for plant in (lambda: (os.symlink(elsewhere, log),
+                               os.chown(log, 65534, 65534, follow_symlinks=False)),
+                      lambda: os.mkfifo(log),
+                      lambda: os.link(elsewhere, log)):  # fmt: skip
+            plant()
+            out = self.script(self.RUN)
+            self.assertRegex(out, r"\A[^\n]*no system log, and no log[^\n]*cannot write[^\n]*\n\Z")
+            self.assertEqual(elsewhere.read_text(), "")
+            log.unlink()
+        log.parent.rmdir()
+        log.parent.symlink_to(self.directory / "mnt")
+        self.assertIn("and no log", self.script(self.RUN))
 
 
 if __name__ == "__main__":

@@ -236,7 +236,56 @@ TEST_F(Exporter, GoesOnWhereALargeFileWasLastSynced) {
   EXPECT_TRUE(exported() == files);
 }
 
-TEST_F(Exporter, TellsProgressUpToTheTotal) {
+TEST_F(Exporter, FollowsNoLinkBelowOut) {
+  directory_.write("src/nested/deep/vocab.json", "{}");
+  write_source(1000, 1);
+  directory_.write("elsewhere/mine.txt", "mine");
+  for (const char* link : {"nested", "nested/deep"}) {
+    fs::remove_all(out_);
+    fs::create_directories((out_ / link).parent_path());
+    fs::create_directory_symlink(directory_ / "elsewhere", out_ / link);
+    const Result<ExportResult> refused = run({.force = true});
+    ASSERT_FALSE(refused.has_value()) << link;
+    EXPECT_THAT(refused.error().message(), HasSubstr("a symbolic link"));
+    EXPECT_EQ(std::distance(fs::directory_iterator(directory_ / "elsewhere"), {}), 1) << link;
+  }
+  // A link in the place of a file is replaced, and what it leads to is left alone.
+  fs::remove_all(out_);
+  fs::create_directory(out_);
+  fs::create_symlink(directory_ / "elsewhere/mine.txt", out_ / "config.json");
+  ASSERT_TRUE(run({.force = true}).has_value());
+  EXPECT_EQ(exported(), expected());
+  EXPECT_EQ(read_text(directory_ / "elsewhere/mine.txt"), "mine");
+}
+
+TEST_F(Exporter, RemovesNothingOutsideOutWhateverARecordLists) {
+  directory_.write("elsewhere/mine.txt", "mine");
+  directory_.write("elsewhere/.mine.txt.ckfs-part", "mine");
+  fs::create_directory(out_);
+  fs::create_directory_symlink(directory_ / "elsewhere", out_ / "way");
+  directory_.write("out/.ckfs-export.json",
+                   R"({"version":1,"fingerprint":"00","view":"source","layout_version":1,"files":)"
+                   R"({"way":{"size":4,"synced":0,"finished":true},)"
+                   R"("way/mine.txt":{"size":4,"synced":0,"finished":true}}})");
+  for (const bool force : {false, true}) {
+    (void)run({.force = force});
+    EXPECT_TRUE(fs::exists(directory_ / "elsewhere/mine.txt"));
+    EXPECT_TRUE(fs::exists(directory_ / "elsewhere/.mine.txt.ckfs-part"));
+  }
+}
+
+TEST_F(Exporter, WaitsForNoOtherEndOfAFifo) {
+  fs::create_directory(out_);
+  ASSERT_EQ(::mkfifo((out_ / kRecordName).c_str(), 0600), 0);
+  const Result<ExportResult> refused = run();
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code(), ErrorCode::InvalidArgument);
+  EXPECT_THAT(refused.error().message(), HasSubstr("not a regular file"));
+  ASSERT_TRUE(run({.force = true}).has_value());
+  EXPECT_EQ(exported(), expected());
+}
+
+TEST_F(Exporter, ReportsProgressUpToTheTotal) {
   std::uint64_t last = 0;
   std::uint64_t last_total = 0;
   ASSERT_TRUE(run({.progress = [&](std::uint64_t done, std::uint64_t total) {

@@ -10,6 +10,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <set>
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
+#include <sstream>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <thread>
@@ -175,6 +178,26 @@ TEST_F(FilesystemTest, NamesThatAreNotThereAreNotFound) {
         "source@x=1", "bf16-safetensors@cast=all,cast=all"}) {
     EXPECT_EQ(code_of(walk(filesystem, path)), ErrorCode::NotFound) << path;
   }
+}
+
+TEST_F(FilesystemTest, RefusedNamesDoNotFillTheLog) {
+  Filesystem filesystem = make();
+  std::ostringstream text;
+  const auto before = spdlog::default_logger();
+  spdlog::set_default_logger(std::make_shared<spdlog::logger>(
+      "test", std::make_shared<spdlog::sinks::ostream_sink_mt>(text)));
+  for (int i = 0; i < 5000; ++i) {
+    const std::string name = fmt::format("bf16-safetensors@size={}", i);
+    for (int again = 0; again < 3; ++again) {
+      const auto refused = filesystem.lookup(kRootInode, name);
+      ASSERT_FALSE(refused.has_value());
+      ASSERT_EQ(refused.error().code(), ErrorCode::NotFound);
+    }
+  }
+  spdlog::set_default_logger(before);
+  const std::string log = text.str();
+  EXPECT_THAT(log, HasSubstr("bf16-safetensors@size=0"));
+  EXPECT_LE(std::count(log.begin(), log.end(), '\n'), 600);
 }
 
 TEST_F(FilesystemTest, KindsOfInodesAreToldApart) {

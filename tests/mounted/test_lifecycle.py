@@ -97,6 +97,43 @@ class Lifecycle(mounted_fs.TestCase):
                 self.assertTrue(wait_for_end(mount.pid), number)
                 self.assertFalse(is_mounted(mount.target))
 
+    def test_a_stop_does_not_depend_on_what_the_caller_ignores_or_blocks(self):
+        stops = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
+
+        def ignore():
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+        def block():
+            signal.pthread_sigmask(signal.SIG_BLOCK, stops)
+
+        for prepare in (ignore, block):
+            for number in stops:
+                target = self.directory / "mnt"
+                target.mkdir(exist_ok=True)
+                ckfs("mount", self.checkpoint.path, target, preexec_fn=prepare)
+                (pid,) = processes(target)
+                os.kill(pid, number)
+                ended = wait_for_end(pid)
+                if not ended:
+                    os.kill(pid, signal.SIGKILL)
+                self.assertTrue(ended, (prepare.__name__, number))
+                self.assertFalse(is_mounted(target))
+
+    def test_signals_that_the_caller_ignores_stay_ignored(self):
+        def ignore():
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+        target = self.directory / "mnt"
+        target.mkdir()
+        ckfs("mount", self.checkpoint.path, target, preexec_fn=ignore)
+        (pid,) = processes(target)
+        os.kill(pid, signal.SIGINT)
+        os.kill(pid, signal.SIGHUP)
+        self.assertGreater(len((target / SHARD).read_bytes()), 0)
+        os.kill(pid, signal.SIGTERM)
+        self.assertTrue(wait_for_end(pid))
+
     def test_signals_unmount_at_once_after_mounting(self):
         for _ in range(20):
             with self.make() as mount:
@@ -164,6 +201,65 @@ class Lifecycle(mounted_fs.TestCase):
             with self.make() as again:
                 self.assertEqual((again / SHARD).read_bytes(), expected)
 
+    def in_own_namespace(self, script):
+        """Runs a shell script in a mount namespace of its own, as root there; its output."""
+        words = ["unshare", "--mount", "--propagation", "private"]
+        if os.geteuid() != 0:
+            words += ["--user", "--map-root-user"]
+        target, log = self.directory / "mnt", self.directory / "log"
+        target.mkdir()
+        prologue = """
+            set -e
+            ckfs=$1 source=$2 mnt=$3 log=$4
+            "$ckfs" mount -f -o log_file="$log" "$source" "$mnt" & daemon=$!
+            while ! [ -e "$mnt/source/config.json" ]; do kill -0 $daemon; done
+        """
+        return run(*words, "sh", "-c", prologue + script, "sh", CKFS, self.checkpoint.path, target,
+                   log).stdout  # fmt: skip
+
+    def test_a_signal_leaves_what_was_mounted_on_top(self):
+        out = self.in_own_namespace("""
+            mount -t tmpfs on-top "$mnt"
+            echo theirs > "$mnt/file"
+            kill -TERM $daemon
+            wait $daemon
+            cat "$mnt/file"
+            grep -c " $mnt " /proc/self/mountinfo
+        """)
+        self.assertEqual(out, "theirs\n2\n")
+        self.assertIn("not on top of this path", (self.directory / "log").read_text())
+
+    def test_a_signal_leaves_what_another_path_leads_to(self):
+        # The directory of the mountpoint is renamed, and a link takes its place.
+        out = self.in_own_namespace("""
+            top=$(dirname "$mnt")/top
+            mkdir "$top" "$top/real" "$top/other" "$top/other/mnt"
+            mount -t tmpfs on-top "$top/other/mnt"
+            "$ckfs" umount "$mnt"; wait $daemon
+            mkdir "$top/real/mnt"
+            "$ckfs" mount -f -o log_file="$log" "$source" "$top/real/mnt" & daemon=$!
+            while ! [ -e "$top/real/mnt/source/config.json" ]; do kill -0 $daemon; done
+            mv "$top/real" "$top/moved"
+            ln -s other "$top/real"
+            kill -TERM $daemon
+            wait $daemon
+            grep -c "on-top" /proc/self/mountinfo
+        """)
+        self.assertEqual(out, "1\n")
+
+    def test_a_signal_after_a_lazy_unmount_touches_nothing_below(self):
+        out = self.in_own_namespace("""
+            below=$(dirname "$mnt")/below
+            mkdir "$below"
+            exec 9< "$mnt/source/config.json"
+            umount -l "$mnt"
+            mount -t tmpfs next "$mnt"
+            kill -TERM $daemon
+            wait $daemon
+            grep -c " next " /proc/self/mountinfo
+        """)
+        self.assertEqual(out, "1\n")
+
     def test_two_mounts_of_one_source(self):
         one = self.mount(name="one")
         two = self.mount(name="two")
@@ -203,6 +299,38 @@ class Lifecycle(mounted_fs.TestCase):
             mounted_fs.ckfs("umount", target)
             self.assertTrue(mounted_fs.wait_for_end(pid))
         self.assertNotIn(str(lock), files)
+
+    def test_the_daemon_keeps_the_privileges_that_it_needs_and_no_other(self):
+        def status(path):
+            lines = pathlib.Path(path).read_text().splitlines()
+            return dict(line.split(":\t", 1) for line in lines)
+
+        needed = 1 << 21 | 1 << 2  # CAP_SYS_ADMIN, CAP_DAC_READ_SEARCH
+        expected = needed & int(status("/proc/self/status")["CapPrm"], 16)
+        with self.make() as mount:
+            (mount / SHARD).read_bytes()  # so that threads of all kinds are there
+            threads = list(pathlib.Path(f"/proc/{mount.pid}/task").iterdir())
+            self.assertGreater(len(threads), 3)
+            for thread in threads:
+                held = status(thread / "status")
+                for name in ("CapEff", "CapPrm"):
+                    self.assertEqual(int(held[name], 16), expected, name)
+                self.assertEqual(int(held["CapInh"], 16), 0)
+                self.assertEqual(held["NoNewPrivs"], "1" if os.geteuid() == 0 else "0")
+            os.kill(mount.pid, signal.SIGTERM)  # which still unmounts
+            self.assertTrue(wait_for_end(mount.pid))
+            self.assertFalse(is_mounted(mount.target))
+
+    def test_root_mounts_what_belongs_to_somebody_else(self):
+        source = self.directory / "private"
+        model = mounted_fs.Checkpoint(source, megabytes=1)
+        for path in (*source.rglob("*"), source):
+            path.chmod(0o700 if path.is_dir() else 0o600)
+            if os.geteuid() == 0:
+                os.chown(path, mounted_fs.NOBODY, mounted_fs.NOBODY)
+        with Mount(source, self.directory / "mnt") as mount:
+            for name, data in mounted_fs.read_tensors((mount / SHARD).read_bytes()).items():
+                self.assertEqual(data, mounted_fs.widen(model.tensors[name]), name)
 
     def test_the_daemon_keeps_no_directory_busy(self):
         with self.make() as mount:

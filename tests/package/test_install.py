@@ -36,6 +36,20 @@ class Install(unittest.TestCase):
         self.assertEqual(f"ckfs {version[1]}\n".encode(),
                          run(self.prefix / "bin/ckfs", "--version"))
 
+    def test_program_is_hardened(self):
+        program = self.prefix / "bin/ckfs"
+        header = run("readelf", "--wide", "--file-header", program).decode()
+        self.assertRegex(header, r"Type:\s+DYN")  # position independent
+        segments = run("readelf", "--wide", "--program-headers", program).decode()
+        self.assertIn("GNU_RELRO", segments)
+        self.assertRegex(segments, r"GNU_STACK .* RW ")  # not executable
+        dynamic = run("readelf", "--wide", "--dynamic", program).decode()
+        self.assertRegex(dynamic, r"FLAGS_1\).*NOW")
+        symbols = run("readelf", "--wide", "--dyn-syms", program).decode()
+        self.assertIn("__stack_chk_fail", symbols)
+        self.assertRegex(symbols, r"_chk@GLIBC")  # _FORTIFY_SOURCE
+        self.assertIn("__glibcxx_assert_fail", symbols)
+
     def test_has_what_an_administrator_needs(self):
         for path in ("sbin/mount.ckfs", "share/man/man1/ckfs.1.gz", "share/man/man8/mount.ckfs.8.gz",
                      "share/bash-completion/completions/ckfs", "share/zsh/vendor-completions/_ckfs",

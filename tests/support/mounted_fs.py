@@ -26,6 +26,10 @@ LIMIT = 60  # seconds that anything may take before a test fails
 
 libc = ctypes.CDLL(None, use_errno=True)
 
+# The logs of daemons, where this host has no system log.
+state = tempfile.TemporaryDirectory(prefix="ckfs-state-")
+os.environ["XDG_STATE_HOME"] = state.name
+
 
 # Checkpoints.
 

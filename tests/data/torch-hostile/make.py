@@ -27,7 +27,7 @@ GIVEN = {
     "frame-length": "a frame of 4611686018427387904 bytes",
     "getattr-import-chain": SERVED,
     "inst-os-system": "opcode 'i' of protocols 0 and 1",
-    "legacy-numel-negative": 'storage "0" has -15 elements, the pickle says 15',
+    "legacy-numel-negative": 'storage "0" has -15 elements, the pickle has 15',
     "legacy-payload": SERVED,
     "load-from-bytes-nested": SERVED,
     "long4-negative": "opcode 0x8b needs 4294967296 bytes",
@@ -40,7 +40,7 @@ GIVEN = {
     "payload-in-size": "its shape is not a list of integers",
     "pid-not-tuple": "what should name its storage does not",
     "pid-numel-negative": "its storage has no key or no size",
-    "pid-numel-too-large": "has 60 bytes, the pickle says 4398046511104",
+    "pid-numel-too-large": "has 60 bytes, the pickle needs 4398046511104",
     "rebuild-from-type-calls": SERVED,
     "reduce-os-system": SERVED,
     "reduce-posix-system": SERVED,
@@ -286,7 +286,7 @@ def cases():
     yield "storage-numel-overflow", 'storage "0" of 4611686018427387904 elements', w(storage(numel=2**62))
     yield "storage-of-two-sizes", "is named with two different sizes", torch_zip(
         pickle_of(x=tensor(storage(numel=16))))
-    yield "storage-longer-than-entry", "has 60 bytes, the pickle says 64", w(storage(numel=16))
+    yield "storage-longer-than-entry", "has 60 bytes, the pickle needs 64", w(storage(numel=16))
     yield "storage-bad-elsewhere", SERVED, x(tensor(storage(key="1", numel=-1)))
 
     # streams

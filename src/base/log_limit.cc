@@ -1,0 +1,37 @@
+#include "base/log_limit.h"
+
+#include <fmt/format.h>
+#include <utility>
+
+namespace ckfs {
+
+LogLimit::State& LogLimit::state_of(std::string_view cause, Clock::time_point now) {
+  cause = cause.substr(0, kLongestCause);
+  if (const auto at = causes_.find(cause); at != causes_.end()) return at->second;
+  if (causes_.size() >= kMostCauses) {
+    // A cause whose time is over would be admitted again anyway.
+    std::erase_if(causes_,
+                  [&](const auto& known) { return now - *known.second.last >= kInterval; });
+  }
+  if (causes_.size() >= kMostCauses) return others_;
+  return causes_.emplace(cause, State{}).first->second;
+}
+
+std::optional<std::uint64_t> LogLimit::admit(std::string_view cause) {
+  const Clock::time_point now = now_();
+  const MutexLock lock(mutex_);
+  State& state = state_of(cause, now);
+  if (state.last && now - *state.last < kInterval) {
+    ++state.suppressed;
+    return std::nullopt;
+  }
+  state.last = now;
+  return std::exchange(state.suppressed, 0);
+}
+
+std::string suppressed_note(std::uint64_t suppressed) {
+  if (suppressed == 0) return {};
+  return fmt::format(" ({} more since the last line)", suppressed);
+}
+
+}  // namespace ckfs

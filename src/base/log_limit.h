@@ -1,0 +1,53 @@
+// How often one cause may write to the log. A reader that asks again and again for what cannot be
+// read, or ten thousand of them, must neither fill a disk nor bury the first line of another cause;
+// and an operator who looks after a week must still see that it goes on.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/mutex.h"
+
+namespace ckfs {
+
+/// Admits the first line of each cause at once, then at most one a minute for as long as it lasts.
+/// Memory is bounded: of very many causes at once, the latest share one allowance. Safe for
+/// concurrent use by several threads.
+class LogLimit {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  static constexpr std::chrono::minutes kInterval{1};
+  static constexpr std::size_t kMostCauses = 512;
+  /// Longer causes are cut: those that differ behind this share an allowance.
+  static constexpr std::size_t kLongestCause = 256;
+
+  /// `now` is for tests.
+  explicit LogLimit(std::function<Clock::time_point()> now = Clock::now) : now_(std::move(now)) {}
+
+  /// Whether a line about `cause` may be written now: how many were suppressed since the one
+  /// before, or nullopt.
+  std::optional<std::uint64_t> admit(std::string_view cause);
+
+ private:
+  struct State {
+    std::optional<Clock::time_point> last;
+    std::uint64_t suppressed = 0;
+  };
+  State& state_of(std::string_view cause, Clock::time_point now) CKFS_REQUIRES(mutex_);
+
+  const std::function<Clock::time_point()> now_;
+  Mutex mutex_;
+  std::map<std::string, State, std::less<>> causes_ CKFS_GUARDED_BY(mutex_);
+  State others_ CKFS_GUARDED_BY(mutex_);  // of the causes that found no room
+};
+
+/// What a line adds about those that were suppressed before it: empty, or with a blank in front.
+std::string suppressed_note(std::uint64_t suppressed);
+
+}  // namespace ckfs

@@ -111,9 +111,8 @@ std::vector<Label> labels(const Checkpoint& checkpoint) {
       const auto id = catalog.find(tensor.name);
       if (!id) continue;
       const Storage& storage = catalog.storage(catalog.tensor(*id));
-      std::string from(name(storage.dtype));
-      if (storage.encoding != nullptr) from += " with scale";
-      ++counts[{tensor.exactness, std::move(from), std::string(name(tensor.expr.dtype()))}];
+      ++counts[{tensor.exactness, storage.encoding->text(),
+                std::string(name(tensor.expr.dtype()))}];
     }
     for (const auto& [key, count] : counts) {
       const auto& [exactness, from, to] = key;

@@ -101,7 +101,7 @@ void CatalogBuilder::set_encoding(StorageId id, std::shared_ptr<const Encoding> 
   CKFS_CHECK(encoding->granule().unit() <= kMaxUnit);
   storage.encoding = encoding.get();
   storage.numel = numel;
-  storage.companions_ = keep(catalog_->companions_, companions, kCompanionChunk);
+  storage.first_companion = keep(catalog_->companions_, companions, kCompanionChunk);
   catalog_->encodings_.insert(std::move(encoding));
 }
 

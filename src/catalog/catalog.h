@@ -41,11 +41,11 @@ struct Extent {
 /// elements. Bytes and elements are two numbers: only the encoding turns one into the other. An
 /// element of a plain encoding, and a granule of any other, may cross an extent's border.
 struct Storage {
-  const Encoding* encoding = nullptr;      // never nullptr in a catalog
-  std::int64_t numel = 0;                  // elements
-  std::span<const Extent> extents;         // by begin, without gaps
-  const StorageId* companions_ = nullptr;  // see companions()
-  DType dtype = DType::U8;                 // what the source's header calls the bytes
+  const Encoding* encoding = nullptr;          // never nullptr in a catalog
+  std::int64_t numel = 0;                      // elements
+  std::span<const Extent> extents;             // by begin, without gaps
+  const StorageId* first_companion = nullptr;  // see companions()
+  DType dtype = DType::U8;                     // what the source's header calls the bytes
 
   /// The dtype of the values that decoding gives.
   DType value_dtype() const { return encoding->dtype(); }
@@ -53,7 +53,9 @@ struct Storage {
     return extents.empty() ? 0 : extents.back().begin + extents.back().nbytes;
   }
   /// The storages that decoding needs beside this one, as its encoding numbers them.
-  std::span<const StorageId> companions() const { return {companions_, encoding->companions()}; }
+  std::span<const StorageId> companions() const {
+    return {first_companion, encoding->companions()};
+  }
   /// The extents that hold bytes of `range`, in order: found by binary search, so that a storage
   /// may have thousands.
   std::span<const Extent> extents_in(ByteRange range) const;

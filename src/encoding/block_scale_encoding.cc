@@ -117,9 +117,7 @@ class BlockScaleEncoding final : public Encoding {
     return to == DType::F32 || to == DType::BF16 ? Exactness::BitExact : Exactness::Lossy;
   }
 
-  std::string text() const override {
-    return fmt::format("fp8 (blocks of {} x {})", scale_.block_rows, scale_.block_columns);
-  }
+  std::string text() const override { return fmt::format("{} with scale", name(scale_.codes)); }
 
  private:
   /// The grid's row for row `row` of the storage seen as [batch * rows, columns].

@@ -138,7 +138,7 @@ class Encoding {
   /// dtype(): the source of every label.
   virtual Exactness exactness(DType to) const = 0;
 
-  /// For people: "F32", "fp8 (blocks of 128 x 128)".
+  /// For people, what the values are stored as: "F32", "F8_E4M3 with scale".
   virtual std::string text() const = 0;
 };
 

@@ -139,7 +139,7 @@ TEST(BlockScaleEncoding, GivesItsLabelItself) {
   EXPECT_EQ(encoding->exactness(DType::BF16), Exactness::BitExact);
   EXPECT_EQ(encoding->exactness(DType::F16), Exactness::Lossy);
   EXPECT_EQ(encoding->exactness(DType::F64), Exactness::Lossy);
-  EXPECT_EQ(encoding->text(), "fp8 (blocks of 2 x 3)");
+  EXPECT_EQ(encoding->text(), "F8_E4M3 with scale");
   EXPECT_EQ(*find_block_scale(*encoding), scale);
   EXPECT_EQ(find_block_scale(plain_encoding(DType::F32)), nullptr);
   // A decoded F32 is not bit-exact by itself.

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <span>
@@ -23,6 +24,8 @@
 #include <ckfs/types.h>
 
 namespace ckfs {
+
+class ViewFiles;
 
 struct OpenOptions {
   // Which of what the source holds; empty, and the source's own choice is taken.
@@ -49,7 +52,7 @@ struct OpenOptions {
 
 /// One file of a view. Sizes and everything else here are fixed when the checkpoint is opened.
 struct FileInfo {
-  std::string path;  // within the view, with '/'
+  std::string_view path;  // within the view, with '/'; valid as long as the View
   std::uint64_t size = 0;
   Exactness exactness = Exactness::BitExact;  // the least exact of its tensors
   std::size_t tensors = 0;                    // target tensors in it; 0 for a side file
@@ -99,10 +102,57 @@ struct Statistics {
   std::string io;  // "uring" or "pread"
 };
 
+/// The files of a view, by path in byte order. A view may have 100,000: each FileInfo is made when
+/// it is asked for.
+class FileList {
+ public:
+  class Iterator {
+   public:
+    using iterator_category = std::input_iterator_tag;
+    using value_type = FileInfo;
+    using difference_type = std::ptrdiff_t;
+    using pointer = void;
+    using reference = FileInfo;
+
+    Iterator() = default;
+    Iterator(const FileList* list, std::size_t index) : list_(list), index_(index) {}
+    FileInfo operator*() const { return (*list_)[index_]; }
+    Iterator& operator++() {
+      ++index_;
+      return *this;
+    }
+    Iterator operator++(int) {
+      const Iterator before = *this;
+      ++*this;
+      return before;
+    }
+    bool operator==(const Iterator& other) const = default;
+
+   private:
+    const FileList* list_ = nullptr;
+    std::size_t index_ = 0;
+  };
+
+  std::size_t size() const;
+  bool empty() const { return size() == 0; }
+  /// Requires: index < size().
+  FileInfo operator[](std::size_t index) const;
+  /// The index of the file of that path.
+  std::optional<std::size_t> find(std::string_view path) const;
+  Iterator begin() const { return {this, 0}; }
+  Iterator end() const { return {this, size()}; }
+
+ private:
+  friend class View;
+  explicit FileList(std::shared_ptr<const ViewFiles> files) : files_(std::move(files)) {}
+
+  std::shared_ptr<const ViewFiles> files_;
+};
+
 /// A file of a view, open for one reader: it remembers where that reader is and computes ahead.
 class ViewFile {
  public:
-  const FileInfo& info() const;
+  FileInfo info() const;
 
   /// Fills `out` from `offset`; gives the number of bytes, which is out.size() except at the end of
   /// the file. Errors: Io, Stale, Corrupt; then `out` is unspecified.
@@ -124,8 +174,7 @@ class View {
   /// Canonical: keys sorted, defaults left out: "bf16-safetensors@max_shard=5GB".
   const std::string& name() const;
 
-  /// By path.
-  std::span<const FileInfo> files() const;
+  FileList files() const;
 
   /// The target tensors in the order of their files' layout; empty for `source`.
   std::vector<TensorInfo> tensors() const;

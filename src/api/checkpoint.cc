@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/units.h"
+#include "container/shards.h"
 #include "source/open_checkpoint.h"
 
 namespace ckfs {
@@ -19,25 +20,22 @@ namespace {
 
 constexpr std::uint64_t kMinMemory = 64_MiB;
 
-FileInfo info_of(const FileLayout& layout) {
-  return {layout.path, layout.size, layout.exactness, layout.tensor_count, layout.inode};
+FileInfo info_of(const ViewFiles& files, std::size_t file) {
+  const FileFacts facts = files.facts(file);
+  return {files.path(file), facts.size, facts.exactness, facts.tensors, files.inode(file)};
 }
 
 Result<std::shared_ptr<const View::Impl>> build_view(std::shared_ptr<Checkpoint::Impl> checkpoint,
                                                      const ViewSpec& spec) {
   CKFS_TRY(std::shared_ptr<const Definition> definition, define_view(checkpoint->catalog, spec));
-  CKFS_TRY(std::vector<FileLayout> layouts, lay_out(definition, *checkpoint->files));
+  CKFS_TRY(std::shared_ptr<const ViewFiles> files,
+           ViewFiles::create(definition, *checkpoint->files));
   // Sizes, names and inodes are final from here.
   auto view = std::make_shared<View::Impl>();
   view->checkpoint = std::move(checkpoint);
   view->name = definition->spec.canonical();
   view->definition = std::move(definition);
-  view->layouts.reserve(layouts.size());
-  view->infos.reserve(layouts.size());
-  for (FileLayout& layout : layouts) {
-    view->infos.push_back(info_of(layout));
-    view->layouts.push_back(std::make_shared<const FileLayout>(std::move(layout)));
-  }
+  view->files = std::move(files);
   return view;
 }
 
@@ -97,8 +95,12 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& source,
 std::vector<ViewInfo> Checkpoint::views() const {
   std::vector<ViewInfo> infos;
   for (const ViewSummary& summary : list_views(*impl_->catalog)) {
-    infos.push_back({summary.name, summary.description, summary.obstacles.empty(),
-                     reasons(summary.obstacles), reasons(summary.remarks)});
+    ViewInfo& info =
+        infos.emplace_back(summary.name, summary.description, summary.obstacles.empty(),
+                           reasons(summary.obstacles), reasons(summary.remarks));
+    for (Reason& remark : reasons(placement_remarks(*impl_->catalog, summary.name))) {
+      info.remarks.push_back(std::move(remark));
+    }
   }
   return infos;
 }
@@ -162,28 +164,33 @@ Statistics Checkpoint::statistics() const {
   return result;
 }
 
-std::size_t View::Impl::find(std::string_view path) const {
-  const auto found = std::ranges::lower_bound(infos, path, {}, &FileInfo::path);
-  if (found == infos.end() || found->path != path) return infos.size();
-  return static_cast<std::size_t>(found - infos.begin());
+std::size_t FileList::size() const {
+  return files_->size();
+}
+
+FileInfo FileList::operator[](std::size_t index) const {
+  return info_of(*files_, index);
+}
+
+std::optional<std::size_t> FileList::find(std::string_view path) const {
+  return files_->find(path);
 }
 
 const std::string& View::name() const {
   return impl_->name;
 }
 
-std::span<const FileInfo> View::files() const {
-  return impl_->infos;
+FileList View::files() const {
+  return FileList(impl_->files);
 }
 
 std::vector<TensorInfo> View::tensors() const {
   std::vector<TensorInfo> tensors;
   const Definition& definition = *impl_->definition;
   tensors.reserve(definition.tensors.size());
-  for (std::size_t i = 0; i < definition.files.size(); ++i) {
-    const std::size_t file = impl_->find(definition.files[i].path);
-    for (const std::uint32_t id : layout_order(definition, i)) {
-      const ViewTensor& tensor = definition.tensors[id];
+  for (const std::size_t file : impl_->files->tensor_files()) {
+    for (const std::uint32_t id : impl_->files->tensors(file)) {
+      const ModelTensor& tensor = definition.tensors[id];
       tensors.push_back({tensor.name, ckfs::name(tensor.expr.dtype()), tensor.expr.shape(), file,
                          tensor.exactness});
     }
@@ -192,16 +199,14 @@ std::vector<TensorInfo> View::tensors() const {
 }
 
 Result<ViewFile> View::open(std::string_view path) const {
-  const std::size_t file = impl_->find(path);
-  if (file == impl_->infos.size()) {
-    return fail(ErrorCode::NotFound, "{}/{}: no such file", impl_->name, path);
-  }
+  const std::optional<std::size_t> file = impl_->files->find(path);
+  if (!file) return fail(ErrorCode::NotFound, "{}/{}: no such file", impl_->name, path);
   return ViewFile(std::make_shared<ViewFile::Impl>(
-      impl_, file, impl_->checkpoint->engine->open_stream(impl_->layouts[file])));
+      impl_, *file, impl_->checkpoint->engine->open_stream(impl_->files->layout(*file))));
 }
 
-const FileInfo& ViewFile::info() const {
-  return impl_->view->infos[impl_->file];
+FileInfo ViewFile::info() const {
+  return info_of(*impl_->view->files, impl_->file);
 }
 
 namespace {

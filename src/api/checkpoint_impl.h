@@ -10,7 +10,7 @@
 
 #include "base/mutex.h"
 #include "catalog/catalog.h"
-#include "container/file_layout.h"
+#include "container/view_files.h"
 #include "engine/engine.h"
 #include "io/source_files.h"
 #include "view/view.h"
@@ -45,20 +45,16 @@ class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
 
 class View::Impl {
  public:
-  /// Index of the file in infos and layouts; infos.size(): there is none.
-  std::size_t find(std::string_view path) const;
-
   std::shared_ptr<Checkpoint::Impl> checkpoint;
   std::string name;
   std::shared_ptr<const Definition> definition;
-  std::vector<std::shared_ptr<const FileLayout>> layouts;  // by path
-  std::vector<FileInfo> infos;                             // one for each layout
+  std::shared_ptr<const ViewFiles> files;
 };
 
 class ViewFile::Impl {
  public:
   std::shared_ptr<const View::Impl> view;
-  std::size_t file = 0;  // index in view->infos
+  std::size_t file = 0;  // index in view->files
   std::shared_ptr<ReadStream> stream;
 };
 

@@ -10,6 +10,7 @@
 #include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <tuple>
 
@@ -107,7 +108,7 @@ std::vector<Label> labels(const Checkpoint& checkpoint) {
     const auto definition = define_view(checkpoint.impl().catalog, {view.name, {}});
     if (!definition) continue;  // the view's own lookup reports it
     std::map<std::tuple<Exactness, std::string, std::string>, std::size_t> counts;
-    for (const ViewTensor& tensor : (*definition)->tensors) {
+    for (const ModelTensor& tensor : (*definition)->tensors) {
       const auto id = catalog.find(tensor.name);
       if (!id) continue;
       const Storage& storage = catalog.storage(catalog.tensor(*id));
@@ -196,10 +197,10 @@ std::string inspect_text(const Checkpoint& checkpoint, std::string_view source) 
   return text;
 }
 
-/// An entry of `ckfs ls`: a directory where `file` is nullptr.
+/// An entry of `ckfs ls`: a directory where there is no `file`.
 struct Entry {
   std::string path;
-  const FileInfo* file = nullptr;
+  std::optional<FileInfo> file;
 };
 
 /// What lies directly in the directory `path` of the view ("" is the view itself), or the one file
@@ -207,20 +208,20 @@ struct Entry {
 std::vector<Entry> entries_at(const View& view, std::string_view path) {
   std::vector<Entry> entries;
   const std::string prefix = path.empty() ? std::string() : std::string(path) + "/";
-  for (const FileInfo& file : view.files()) {
-    if (file.path == path) return {{file.path, &file}};
+  for (const FileInfo file : view.files()) {
+    if (file.path == path) return {{std::string(path), file}};
     if (!file.path.starts_with(prefix)) continue;
-    const std::string_view rest = std::string_view(file.path).substr(prefix.size());
+    const std::string_view rest = file.path.substr(prefix.size());
     const std::size_t slash = rest.find('/');
     if (slash == std::string_view::npos) {
-      entries.push_back({std::string(rest), &file});
+      entries.push_back({std::string(rest), file});
       continue;
     }
     // "a/x" and "a/y" need not be neighbours: "a-b" may stand between "a" and "a/x", but nothing
     // stands between two paths with the same prefix "a/".
     const std::string_view directory = rest.substr(0, slash);
-    if (entries.empty() || entries.back().file != nullptr || entries.back().path != directory) {
-      entries.push_back({std::string(directory), nullptr});
+    if (entries.empty() || entries.back().file || entries.back().path != directory) {
+      entries.push_back({std::string(directory), {}});
     }
   }
   std::ranges::sort(entries, {}, &Entry::path);
@@ -233,7 +234,7 @@ std::string list_json(std::string_view view, std::span<const Entry> entries) {
   json["entries"] = Json::array();
   for (const Entry& entry : entries) {
     Json item{{"path", entry.path}, {"type", entry.file ? "file" : "directory"}};
-    if (entry.file != nullptr) {
+    if (entry.file) {
       item["size"] = entry.file->size;
       item["exactness"] = name(entry.file->exactness);
       item["tensors"] = entry.file->tensors;
@@ -250,7 +251,7 @@ std::string list_text(std::span<const Entry> entries, ListDetail detail) {
   for (const Entry& entry : entries) {
     if (detail == ListDetail::Names) {
       fmt::format_to(out, "{}{}\n", one_line(entry.path), entry.file ? "" : "/");
-    } else if (entry.file == nullptr) {
+    } else if (!entry.file) {
       fmt::format_to(out, "{:>15} {:<9} {}/\n", "-", "-", one_line(entry.path));
     } else {
       fmt::format_to(out, "{:>15} {:<9} {}\n", entry.file->size, name(entry.file->exactness),
@@ -262,7 +263,7 @@ std::string list_text(std::span<const Entry> entries, ListDetail detail) {
 
 /// Names of the source files behind a file of a view, sorted.
 std::vector<std::string> source_paths(const View::Impl& view, std::size_t file) {
-  const FileLayout& layout = *view.layouts[file];
+  const FileLayout layout = view.files->lay_out(file);
   const Catalog& catalog = *view.definition->catalog;
   std::set<FileId> files;
   const auto add_extents = [&](const Storage& storage) {
@@ -276,7 +277,7 @@ std::vector<std::string> source_paths(const View::Impl& view, std::size_t file) 
   for (const Segment& segment : layout.segments) {
     if (segment.kind == Segment::Kind::File) files.insert(segment.id);
     if (segment.kind != Segment::Kind::Tensor) continue;
-    const TensorExpr& expr = view.definition->tensors[segment.id].expr;
+    const TensorExpr& expr = layout.expr(segment.id);
     if (const auto whole = expr.whole()) {
       add_storage(whole->storage);
       continue;
@@ -296,8 +297,9 @@ std::vector<std::string> source_paths(const View::Impl& view, std::size_t file) 
 
 Json view_files(const View& view) {
   Json files = Json::array();
-  for (std::size_t i = 0; i < view.files().size(); ++i) {
-    const FileInfo& file = view.files()[i];
+  const FileList list = view.files();
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const FileInfo file = list[i];
     files.push_back({{"path", file.path},
                      {"size", file.size},
                      {"exactness", name(file.exactness)},
@@ -325,7 +327,7 @@ Result<std::string> list_report(const Checkpoint& checkpoint, std::string_view w
   if (where.empty()) {
     std::vector<Entry> entries;
     for (ViewInfo& info : checkpoint.views()) {
-      if (info.available) entries.push_back({std::move(info.name), nullptr});
+      if (info.available) entries.push_back({std::move(info.name), {}});
     }
     return render_list("", entries);
   }

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "base/byte_range.h"
-#include "base/byte_source.h"
 #include "base/error.h"
 #include "view/view.h"
 
@@ -34,13 +33,6 @@ struct Segment {
   Kind kind = Kind::Zero;
 };
 
-/// Text of a known size that is made when needed. `render` gives exactly `size` bytes, always the
-/// same.
-struct Literal {
-  std::uint64_t size = 0;
-  std::function<std::string()> render;
-};
-
 /// `count` serial numbers of layouts that no call in this process gave before: the first of them.
 std::uint64_t new_serials(std::size_t count);
 
@@ -50,21 +42,28 @@ inline constexpr std::uint64_t kLargeTensor = std::uint64_t{256} << 10;
 inline constexpr std::uint64_t kPieceBytes = std::uint64_t{1} << 20;
 
 struct FileLayout {
-  std::string path;         // within the view
-  std::uint64_t size = 0;   // bytes
-  std::uint64_t inode = 0;  // stable hash of (canonical view name, path); never 0 or 1
-  /// Names the layout in caches of this process, where two files may have one inode by chance.
+  std::string path;        // within the view
+  std::uint64_t size = 0;  // bytes
+  /// Names the file in caches of this process, where two files may have one inode by chance.
   std::uint64_t serial = new_serials(1);
-  Exactness exactness = Exactness::BitExact;
-  std::size_t tensor_count = 0;
   std::shared_ptr<const Definition> definition;  // the tensors that segments name
   std::vector<Segment> segments;                 // by begin, from 0, without gaps
-  std::vector<Literal> literals;
+  std::vector<std::uint64_t> literals;           // bytes of each text
+  /// Makes text `literal`: literals[literal] bytes, always the same. Safe for concurrent use; keeps
+  /// alive what it needs.
+  std::function<std::string(std::uint32_t literal)> render;
+  std::size_t render_bytes = 0;  // memory that only render() keeps
   /// Where tensors of kLargeTensor bytes and more begin and end; ascending, each once.
   std::vector<std::uint64_t> cuts;
 
-  /// Computes what depends on the segments alone. Requires: they and `size` are final.
+  /// Computes what depends on the segments and the tensors alone, once for all reads. Requires: all
+  /// members above are final.
   void finish();
+
+  /// The memory that it takes.
+  std::size_t bytes() const;
+  /// What segments of Kind::Tensor with that id show.
+  const TensorExpr& expr(std::uint32_t id) const { return definition->tensors[id].expr; }
 
   /// The bytes of segment `index`.
   ByteRange range(std::size_t index) const;
@@ -76,13 +75,5 @@ struct FileLayout {
   /// What of tensor_at(offset) lies in one piece of the file with it: [k, k + 1) * kPieceBytes.
   ByteRange piece_at(std::uint64_t offset) const;
 };
-
-/// The tensors of file number `file` of the definition in the order in which it has them: numbers
-/// in definition.tensors.
-std::vector<std::uint32_t> layout_order(const Definition& definition, std::size_t file);
-
-/// The whole view as files, sorted by path. Sizes are final from here.
-Result<std::vector<FileLayout>> lay_out(const std::shared_ptr<const Definition>& definition,
-                                        const ByteSource& source);
 
 }  // namespace ckfs

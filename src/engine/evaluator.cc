@@ -28,9 +28,9 @@ std::uint64_t width_of(const TensorExpr& expr) {
   return static_cast<std::uint64_t>(bits(expr.dtype())) / 8;
 }
 
-void render(const Literal& literal, std::span<std::byte> out) {
-  const std::string text = literal.render();
-  CKFS_CHECK(text.size() == literal.size && out.size() == literal.size);
+void render(const FileLayout& file, std::uint32_t literal, std::span<std::byte> out) {
+  const std::string text = file.render(literal);
+  CKFS_CHECK(text.size() == file.literals[literal] && out.size() == text.size());
   std::memcpy(out.data(), text.data(), text.size());
 }
 
@@ -161,12 +161,12 @@ Result<std::vector<FileId>> Evaluator::carry_out(const ReadPlan& plan, std::span
 
 Result<void> Evaluator::copy_literal(const FileLayout& file, const LiteralPart& part,
                                      std::span<std::byte> out) {
-  const Literal& literal = file.literals[part.literal];
+  const std::uint64_t size = file.literals[part.literal];
   const TileKey key{file.serial, TileKey::Kind::Literal, part.literal, 0};
   CKFS_TRY(const auto tile, cache_.get(key, [&]() -> Result<Tile> {
-    CKFS_TRY(Buffer text, pool_.acquire(Tier::Tile, literal.size));
-    render(literal, text.span());
-    return Tile{std::move(text), literal.size, {}};
+    CKFS_TRY(Buffer text, pool_.acquire(Tier::Tile, size));
+    render(file, part.literal, text.span());
+    return Tile{std::move(text), size, {}};
   }));
   std::memcpy(out.data(), tile->span().data() + part.offset, out.size());
   return {};
@@ -262,7 +262,7 @@ Result<Tile> Evaluator::piece(const FileLayout& file, ByteRange range, Want want
           gather_plan(file, gathered->tensor, {gathered->begin, gathered->begin + part.out.size()});
       scratch = std::max(scratch, aligned(part.out.size() + kEdges) + gather.staging());
     } else if (const auto* literal = std::get_if<LiteralPart>(&part.what)) {
-      if (file.literals[literal->literal].size > kSmallLiteral) {
+      if (file.literals[literal->literal] > kSmallLiteral) {
         return fail(ErrorCode::OutOfMemory, "{}: text too long to be rendered ahead", file.path);
       }
     }
@@ -277,7 +277,7 @@ Result<Tile> Evaluator::piece(const FileLayout& file, ByteRange range, Want want
   for (const PlanPart& part : plan.parts) {
     const std::span<std::byte> here = out.subspan(part.out.begin, part.out.size());
     if (const auto* literal = std::get_if<LiteralPart>(&part.what)) {
-      if (rendered != literal->literal) text = file.literals[literal->literal].render();
+      if (rendered != literal->literal) text = file.render(literal->literal);
       rendered = literal->literal;
       std::memcpy(here.data(), text.data() + literal->offset, here.size());
     } else if (const auto* part_of = std::get_if<GatherPart>(&part.what)) {

@@ -51,14 +51,20 @@ std::string parent_of(const std::string& path) {
   return slash == std::string::npos ? std::string() : path.substr(0, slash);
 }
 
+/// A file of the view.
+struct Wanted {
+  std::string path;
+  std::uint64_t size = 0;
+};
+
 /// The files of the view that are written, the largest first.
-std::vector<const FileInfo*> files_to_write(const View& view) {
-  std::vector<const FileInfo*> files;
+std::vector<Wanted> files_to_write(const View& view) {
+  std::vector<Wanted> files;
   for (const FileInfo& file : view.files()) {
-    if (file.path != kRecordName) files.push_back(&file);
+    if (file.path != kRecordName) files.push_back({std::string(file.path), file.size});
   }
-  std::ranges::sort(files, [](const FileInfo* a, const FileInfo* b) {
-    return a->size != b->size ? a->size > b->size : a->path < b->path;
+  std::ranges::sort(files, [](const Wanted& a, const Wanted& b) {
+    return a.size != b.size ? a.size > b.size : a.path < b.path;
   });
   return files;
 }
@@ -135,11 +141,11 @@ class Run {
 
   /// `stale`: files that go before the first byte is written.
   Result<void> check_space(std::span<const std::string> stale) const;
-  Result<ExportResult> write(const std::vector<const FileInfo*>& files);
+  Result<ExportResult> write(const std::vector<Wanted>& files);
 
  private:
-  Result<void> write_file(const FileInfo& info);
-  Result<void> write_pieces(const FileInfo& info, ViewFile& source, OutFile& target,
+  Result<void> write_file(const Wanted& info);
+  Result<void> write_pieces(const Wanted& info, ViewFile& source, OutFile& target,
                             std::uint64_t& synced);
   template <typename Bytes>
   static std::uint64_t sum(const ExportRecord& record, Bytes&& bytes) {
@@ -205,7 +211,7 @@ void Run::advance(std::uint64_t bytes) {
   if (options_.progress) options_.progress(done_, total_);
 }
 
-Result<void> Run::write_pieces(const FileInfo& info, ViewFile& source, OutFile& target,
+Result<void> Run::write_pieces(const Wanted& info, ViewFile& source, OutFile& target,
                                std::uint64_t& synced) {
   std::uint64_t begun = synced;
   for (std::uint64_t at = synced; at < info.size;) {
@@ -232,7 +238,7 @@ Result<void> Run::write_pieces(const FileInfo& info, ViewFile& source, OutFile& 
   return {};
 }
 
-Result<void> Run::write_file(const FileInfo& info) {
+Result<void> Run::write_file(const Wanted& info) {
   const std::string temporary = temporary_name(info.path);
   std::uint64_t synced = record_.file(info.path).synced;
   CKFS_TRY(ViewFile source, view_.open(info.path));
@@ -265,10 +271,10 @@ Result<void> Run::write_file(const FileInfo& info) {
   return info.size >= kSyncStep ? record_.store() : record_.store_at_times(kRecordInterval);
 }
 
-Result<ExportResult> Run::write(const std::vector<const FileInfo*>& files) {
-  std::vector<const FileInfo*> open;
-  for (const FileInfo* file : files) {
-    if (!record_.file(file->path).finished) open.push_back(file);
+Result<ExportResult> Run::write(const std::vector<Wanted>& files) {
+  std::vector<const Wanted*> open;
+  for (const Wanted& file : files) {
+    if (!record_.file(file.path).finished) open.push_back(&file);
   }
   CKFS_TRY_VOID(record_.store());
   {
@@ -279,7 +285,7 @@ Result<ExportResult> Run::write(const std::vector<const FileInfo*>& files) {
 
   const auto job = [&] {
     while (!ends()) {
-      const FileInfo* file = nullptr;
+      const Wanted* file = nullptr;
       {
         const MutexLock lock(mutex_);
         if (next_ == open.size()) return;
@@ -326,16 +332,16 @@ Result<ExportResult> export_view(const Checkpoint& checkpoint, const View& view,
     return fail(ErrorCode::InvalidArgument, "{}: lies inside the source {}", out.native(),
                 source.native());
   }
-  const std::vector<const FileInfo*> files = files_to_write(view);
+  const std::vector<Wanted> files = files_to_write(view);
   ExportRecord record{.fingerprint = checkpoint.fingerprint(),
                       .view = view.name(),
                       .layout_version = kLayoutVersion,
                       .files = {}};
-  for (const FileInfo* file : files) {
-    if (!is_inner_path(file->path)) {
-      return fail(ErrorCode::Corrupt, "{}: not a path inside a directory", file->path);
+  for (const Wanted& file : files) {
+    if (!is_inner_path(file.path)) {
+      return fail(ErrorCode::Corrupt, "{}: not a path inside a directory", file.path);
     }
-    record.files[file->path].size = file->size;
+    record.files[file.path].size = file.size;
   }
 
   CKFS_TRY(const OutDirectory directory, OutDirectory::open(out));
@@ -366,8 +372,8 @@ Result<ExportResult> export_view(const Checkpoint& checkpoint, const View& view,
   CKFS_TRY(const ExportResult result, run.write(files));
 
   std::set<std::string> directories{""};
-  for (const FileInfo* file : files) {
-    for (std::string at = parent_of(file->path); !at.empty(); at = parent_of(at)) {
+  for (const Wanted& file : files) {
+    for (std::string at = parent_of(file.path); !at.empty(); at = parent_of(at)) {
       directories.insert(at);
     }
   }

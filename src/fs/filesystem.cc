@@ -289,7 +289,7 @@ class Filesystem::Impl {
 
   Attributes attributes_of(const Location& at) const {
     if (at.directory) return directory_attributes(at.tree->directories[at.index].inode);
-    const FileInfo& file = at.tree->view.files()[at.index];
+    const FileInfo file = at.tree->view.files()[at.index];
     Attributes attributes;
     attributes.inode = file.inode;
     attributes.size = file.size;
@@ -298,9 +298,10 @@ class Filesystem::Impl {
   }
 
   static std::string path_of(const Location& at) {
-    const std::string& path =
-        at.directory ? at.tree->directories[at.index].path : at.tree->view.files()[at.index].path;
-    return path.empty() ? at.tree->view.name() : at.tree->view.name() + "/" + path;
+    const std::string_view path = at.directory
+                                      ? std::string_view(at.tree->directories[at.index].path)
+                                      : at.tree->view.files()[at.index].path;
+    return path.empty() ? at.tree->view.name() : fmt::format("{}/{}", at.tree->view.name(), path);
   }
 
   std::string control_text(const ControlFile& file) const {

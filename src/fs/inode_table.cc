@@ -129,7 +129,7 @@ void InodeTable::drop(Position held) {
     if (at != nodes_.end() && at->second.held == held) nodes_.erase(at);
   };
   for (const auto& directory : held->tree->directories) forget(directory.inode);
-  for (const FileInfo& file : held->tree->view.files()) forget(file.inode);
+  for (const FileInfo file : held->tree->view.files()) forget(file.inode);
   parameterised_ -= held->parameterised ? 1 : 0;
   held_.erase(held);
 }

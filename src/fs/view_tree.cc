@@ -37,10 +37,11 @@ Result<std::shared_ptr<const ViewTree>> build_tree(View view) {
   tree->directories.push_back({"", directory_inode(top), 0, {}});
 
   std::map<std::string_view, std::uint32_t> known;  // directory paths, within files()'s strings
-  const auto files = tree->view.files();
+  const FileList files = tree->view.files();
   for (std::uint32_t number = 0; number < files.size(); ++number) {
-    const std::string_view path = files[number].path;
-    tree->bytes += files[number].size;
+    const FileInfo file = files[number];
+    const std::string_view path = file.path;
+    tree->bytes += file.size;
     std::uint32_t parent = 0;
     std::size_t begin = 0;
     while (true) {

@@ -14,16 +14,11 @@
 #include <map>
 #include <tuple>
 
-#include "base/checked.h"
-#include "base/text.h"
 #include "format/json_text.h"
-#include "format/torch_zip_writer.h"
-#include "view/shards.h"
 
 namespace ckfs {
 namespace {
 
-constexpr std::size_t kMaxFiles = 100'000;
 constexpr std::string_view kDefaultMaxShard = "5GB";  // of what is not mirrored
 
 std::string_view torch_name(DType dtype) {
@@ -105,11 +100,11 @@ struct Selection {
   }
 };
 
-Selection selection(const ViewSpec& spec, Container container) {
+Selection selection(const ViewSpec& spec, ContainerKind container) {
   const bool frozen = parameter(spec, "exclude_frozen", "0") == "0";
   return {.frozen = frozen,
           .module = frozen && parameter(spec, "frozen", "tool") == "module",
-          .complex = container == Container::TorchZip};
+          .complex = container == ContainerKind::TorchZip};
 }
 
 /// "a", or "a" and how many more.
@@ -129,7 +124,7 @@ struct Group {
 
 /// Marks the aliases among the view's tensors. `ids`: where each came from.
 void share_bytes(const Catalog& catalog, std::span<const TensorId> ids,
-                 std::vector<ViewTensor>& tensors) {
+                 std::vector<ModelTensor>& tensors) {
   // An alias has its source's very shape and boxes; another tensor may have the same bytes in
   // another shape.
   using Place = std::tuple<StorageId, const StorageBox*, const std::int64_t*, std::size_t>;
@@ -140,13 +135,13 @@ void share_bytes(const Catalog& catalog, std::span<const TensorId> ids,
   // The source of an alias comes before it; so what is looked for is known before the second pass.
   std::map<Place, std::uint32_t> sources;
   for (const TensorId id : ids) {
-    if (catalog.tensor(id).alias) sources.emplace(place_of(id), ViewTensor::kOwnBytes);
+    if (catalog.tensor(id).alias) sources.emplace(place_of(id), ModelTensor::kNone);
   }
   if (sources.empty()) return;
   for (std::uint32_t i = 0; i < tensors.size(); ++i) {
     const auto source = sources.find(place_of(ids[i]));
     if (source == sources.end()) continue;
-    if (source->second == ViewTensor::kOwnBytes) {
+    if (source->second == ModelTensor::kNone) {
       source->second = i;
     } else if (catalog.tensor(ids[i]).alias) {
       tensors[i].same_as = source->second;
@@ -154,29 +149,17 @@ void share_bytes(const Catalog& catalog, std::span<const TensorId> ids,
   }
 }
 
-/// The files of `definition`, whose tensors are complete.
-Result<void> place(Definition& definition, const Catalog& catalog, const ViewRow& row) {
-  const FileNames& names =
-      definition.container == Container::TorchZip ? kTorchNames : kSafetensorsNames;
-  const bool mirrored = row.placement == Placement::Mirrored && catalog.mirrors_shards() &&
-                        !definition.spec.parameters.contains("max_shard");
-  if (mirrored) {
-    definition.files = mirror_shards(catalog);
-  } else {
-    CKFS_TRY(const std::uint64_t max_bytes,
-             parse_size(parameter(definition.spec, "max_shard", kDefaultMaxShard)));
-    definition.files = split_by_size(definition.tensors, max_bytes, names);
+/// What the row and the parameters say of the view's container.
+Result<Packaging> packaging(const Catalog& catalog, const ViewRow& row, const ViewSpec& spec) {
+  Packaging packaging{.container = row.container, .placement = row.placement};
+  if (parameter(spec, "format", "") == "bin") packaging.container = ContainerKind::TorchZip;
+  if (!catalog.mirrors_shards() || spec.parameters.contains("max_shard")) {
+    packaging.placement = Placement::Split;
   }
-  const std::vector<TensorFile>& files = definition.files;
-  if (files.size() > kMaxFiles) {
-    return fail(ErrorCode::InvalidArgument, "{}: {} shards ({})", definition.spec.canonical(),
-                files.size(), kMaxFiles);
+  if (packaging.placement == Placement::Split) {
+    CKFS_TRY(packaging.max_shard, parse_size(parameter(spec, "max_shard", kDefaultMaxShard)));
   }
-  // A lone shard with another name than loaders look for is found through an index, too.
-  if (files.size() > 1 || (files.size() == 1 && files[0].path != names.single())) {
-    definition.index = names.index();
-  }
-  return {};
+  return packaging;
 }
 
 }  // namespace
@@ -233,15 +216,6 @@ std::vector<Note> hf_model_remarks(const Catalog& catalog, const ViewRow& row) {
                      "; so are {} more tensors"));
   }
   if (!catalog.model().config) remarks.push_back({"config.json", "absent in the source"});
-  if (row.placement == Placement::Mirrored && catalog.mirrors_shards()) {
-    const std::vector<const Shard*> shards = kept_shards(catalog);
-    if (must_rename(shards)) {
-      remarks.push_back({kSafetensorsNames.single(),
-                         fmt::format("shards are named {} and so on: loaders take a file of this "
-                                     "name for the whole model",
-                                     kSafetensorsNames.numbered(1, shards.size()))});
-    }
-  }
   return remarks;
 }
 
@@ -250,41 +224,35 @@ Result<std::shared_ptr<const Definition>> define_hf_model(std::shared_ptr<const 
                                                           const ViewSpec& spec) {
   auto definition = std::make_shared<Definition>();
   definition->spec = without_defaults(spec, *catalog);
-  definition->container = parameter(spec, "format", "safetensors") == "bin"
-                              ? Container::TorchZip
-                              : Container::Safetensors;
+  CKFS_TRY(definition->packaging, packaging(*catalog, row, definition->spec));
 
   const bool all = casts_all(*catalog, row, spec);
-  const Selection selected = selection(spec, definition->container);
+  const Selection selected = selection(spec, definition->packaging.container);
   std::vector<TensorId> ids;
-  for (const Shard& shard : catalog->shards()) {
-    for (const TensorId id : shard.tensors) {
-      if (selected.has(*catalog, id)) ids.push_back(id);
+  std::vector<std::uint32_t> shards;
+  for (std::uint32_t shard = 0; shard < catalog->shards().size(); ++shard) {
+    for (const TensorId id : catalog->shards()[shard].tensors) {
+      if (!selected.has(*catalog, id)) continue;
+      ids.push_back(id);
+      shards.push_back(shard);
     }
   }
   definition->tensors.reserve(ids.size());
-  for (const TensorId id : ids) {
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    const TensorId id = ids[i];
     const std::string_view tensor = catalog->tensor(id).name;
     const bool decoded = is_decoded(*catalog, id);
     const DType from = catalog->value_dtype(id);
     const DType to = row.dtype && (decoded || (all && is_castable_float(from))) ? *row.dtype : from;
-    if (definition->container == Container::TorchZip && !torch_zip::can_hold(to)) {
-      return fail(ErrorCode::Unsupported, "{}: \"{}\": torch has no dtype {}",
-                  definition->spec.canonical(), tensor, name(to));
-    }
-    // A pickle can hold lone surrogates; JSON, and so a safetensors header, cannot.
-    if (definition->container == Container::Safetensors && !is_utf8(tensor)) {
-      return fail(ErrorCode::Unsupported, "{}: {}: a name that is not UTF-8",
-                  definition->spec.canonical(), quote(tensor));
-    }
     Result<TensorExpr> expr = TensorExpr::stored(*catalog, id).cast(to);
     if (!expr) return Failure(expr.error().within(fmt::format("{}: \"{}\"", row.name, tensor)));
-    definition->tensors.push_back({tensor, std::move(*expr), exactness_of(*catalog, id, to)});
+    definition->tensors.push_back({.name = tensor,
+                                   .expr = std::move(*expr),
+                                   .exactness = exactness_of(*catalog, id, to),
+                                   .role = catalog->tensor(id).role,
+                                   .shard = shards[i]});
   }
-  if (definition->container == Container::TorchZip) {
-    share_bytes(*catalog, ids, definition->tensors);
-  }
-  CKFS_TRY_VOID(place(*definition, *catalog, row));
+  share_bytes(*catalog, ids, definition->tensors);
 
   const ModelDirectory& model = catalog->model();
   if (model.config) {

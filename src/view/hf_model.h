@@ -1,6 +1,6 @@
 // The views that are a Hugging Face model directory: the tensors of a catalog in one float dtype or
-// as they are stored, in shards with an index (safetensors, or files of torch.save), config.json
-// edited, side files as they are. zero_to_fp32's output is such a directory.
+// as they are stored, config.json edited, side files as they are. zero_to_fp32's output is such a
+// directory.
 #pragma once
 
 #include <memory>
@@ -16,12 +16,11 @@ namespace ckfs {
 std::vector<Obstacle> hf_model_obstacles(const Catalog& catalog, const ViewRow& row);
 
 /// What a user of the view `row` should know: dtypes that pass unchanged, tensors that are left
-/// out, files with another name.
+/// out.
 std::vector<Note> hf_model_remarks(const Catalog& catalog, const ViewRow& row);
 
-/// Requires: hf_model_obstacles() is empty, `spec` is normalized and of `row`. Errors:
-/// InvalidArgument (max_shard makes too many files), Unsupported (a dtype that torch has not, with
-/// format=bin), Corrupt (config.json).
+/// Requires: hf_model_obstacles() is empty, `spec` is normalized and of `row`. Errors: Corrupt
+/// (config.json).
 Result<std::shared_ptr<const Definition>> define_hf_model(std::shared_ptr<const Catalog> catalog,
                                                           const ViewRow& row, const ViewSpec& spec);
 

@@ -34,17 +34,22 @@ constexpr std::array<ParameterRow, 4> kConsolidatedParameters{{{"exclude_frozen"
                                                                {"max_shard", {}, "5GB"}}};
 
 constexpr std::array<ViewRow, 6> kViews{{
-    {"bf16-safetensors", "Hugging Face model directory, weights in BF16", Placement::Mirrored,
-     DType::BF16, kBf16Parameters},
-    {"fp16-safetensors", "Hugging Face model directory, weights in F16", Placement::Mirrored,
-     DType::F16, kModelParameters},
-    {"fp32-safetensors", "Hugging Face model directory, weights in F32", Placement::Mirrored,
-     DType::F32, kModelParameters},
-    {"safetensors", "every tensor as it is stored, in safetensors files", Placement::Split,
-     std::nullopt, kStoredParameters},
-    {"fp32-consolidated", "F32 weights in the files that zero_to_fp32 writes", Placement::Split,
-     DType::F32, kConsolidatedParameters},
-    {"source", "the source directory as it is", Placement::SourceFiles, std::nullopt, {}},
+    {"bf16-safetensors", "Hugging Face model directory, weights in BF16",
+     ContainerKind::Safetensors, Placement::Mirrored, DType::BF16, kBf16Parameters},
+    {"fp16-safetensors", "Hugging Face model directory, weights in F16", ContainerKind::Safetensors,
+     Placement::Mirrored, DType::F16, kModelParameters},
+    {"fp32-safetensors", "Hugging Face model directory, weights in F32", ContainerKind::Safetensors,
+     Placement::Mirrored, DType::F32, kModelParameters},
+    {"safetensors", "every tensor as it is stored, in safetensors files",
+     ContainerKind::Safetensors, Placement::Split, std::nullopt, kStoredParameters},
+    {"fp32-consolidated", "F32 weights in the files that zero_to_fp32 writes",
+     ContainerKind::Safetensors, Placement::Split, DType::F32, kConsolidatedParameters},
+    {"source",
+     "the source directory as it is",
+     ContainerKind::None,
+     Placement::Split,
+     std::nullopt,
+     {}},
 }};
 
 // An error is one line for a terminal or a log; `ckfs inspect` lists all obstacles.
@@ -80,21 +85,27 @@ std::vector<ViewSummary> list_views(const Catalog& catalog) {
     ViewSummary& summary = summaries.emplace_back();
     summary.name = row.name;
     summary.description = row.description;
-    if (row.placement == Placement::SourceFiles) continue;
+    if (row.container == ContainerKind::None) continue;
     summary.obstacles = hf_model_obstacles(catalog, row);
     summary.remarks = hf_model_remarks(catalog, row);
   }
   return summaries;
 }
 
+bool mirrors_source(const Catalog& catalog, std::string_view view) {
+  const ViewRow* row = find_view_row(view);
+  return row != nullptr && row->container != ContainerKind::None &&
+         row->placement == Placement::Mirrored && catalog.mirrors_shards();
+}
+
 Result<std::shared_ptr<const Definition>> define_view(std::shared_ptr<const Catalog> catalog,
                                                       const ViewSpec& spec) {
   const ViewRow* row = find_view_row(spec.view);
   if (row == nullptr) return fail(ErrorCode::NotFound, "{}: no such view", spec.view);
-  if (row->placement == Placement::SourceFiles) {
+  if (row->container == ContainerKind::None) {
     auto definition = std::make_shared<Definition>();
     definition->spec = spec;
-    definition->side_files.assign(catalog->files().begin(), catalog->files().end());
+    definition->side_files = catalog->files();
     definition->catalog = std::move(catalog);
     return definition;
   }

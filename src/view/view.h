@@ -1,14 +1,15 @@
-// A view as tensors and names, before any byte position is known: Catalog + parameters -> target
-// tensors, split over shards, and side files. src/container turns it into file layouts.
+// A view as content: Catalog + parameters -> model tensors and side files. In which files the
+// tensors lie, under which names and where, is the business of src/container.
 //
 // The table of views and parameters is src/view/view.cc; nothing else lists them. Views share names
-// and boxes with the catalog, so one costs about 100 bytes a tensor.
+// and boxes with the catalog, so one costs about 75 bytes a tensor.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -38,27 +39,24 @@ Result<ViewSpec> parse_view_spec(std::string_view spelling);
 /// "5GB" = 5 * 10^9, "64MiB" = 64 * 2^20, "4096" = 4096.
 Result<std::uint64_t> parse_size(std::string_view text);
 
-/// A target tensor.
-struct ViewTensor {
-  static constexpr std::uint32_t kOwnBytes = ~std::uint32_t{0};
+/// A tensor of the model that a view shows.
+struct ModelTensor {
+  static constexpr std::uint32_t kNone = ~std::uint32_t{0};
 
   std::string_view name;  // owned by the catalog, or by Definition::names
   TensorExpr expr;
-  Exactness exactness = Exactness::BitExact;
-  /// Index of the tensor before it whose bytes it shares in containers that can (TorchZip): both
-  /// have one dtype and shape, and are in one file.
-  std::uint32_t same_as = kOwnBytes;
+  Exactness exactness = Exactness::BitExact;  // its label
+  Role role = Role::Weight;
+  /// Index of the tensor before it that it is another name of, of one dtype and shape: containers
+  /// that can do so give both the same bytes.
+  std::uint32_t same_as = kNone;
+  /// The shard of the source that it comes from (the first of them): index in Catalog::shards().
+  std::uint32_t shard = kNone;
 };
 
 /// How a stored tensor, as it is decoded and cast to `to`, stands to its source: the least exact of
 /// what its encodings say of the storages it lies in.
 Exactness exactness_of(const Catalog& catalog, TensorId tensor, DType to);
-
-/// A file of tensors in some container.
-struct TensorFile {
-  std::string path;
-  std::vector<std::uint32_t> tensors;  // indices in Definition::tensors, in the view's own order
-};
 
 /// A file whose whole text is known: config.json.
 struct TextFile {
@@ -66,24 +64,35 @@ struct TextFile {
   std::string text;
 };
 
-enum class Container : std::uint8_t {
-  None,
-  Safetensors,
-  TorchZip,  // what torch.save writes
+/// What the tensors are packed in.
+enum class ContainerKind : std::uint8_t {
+  None,         // there are none
+  Safetensors,  // shards and an index
+  TorchZip,     // what torch.save writes, and an index
+};
+
+/// Which tensors share a file.
+enum class Placement : std::uint8_t {
+  Mirrored,  // those that share a shard of the source
+  Split,     // as many as fit into max_shard bytes
+};
+
+/// What a view's row and parameters say of its container.
+struct Packaging {
+  ContainerKind container = ContainerKind::None;
+  Placement placement = Placement::Split;
+  std::uint64_t max_shard = 0;  // bytes; of Placement::Split
 };
 
 /// All that a view is.
 struct Definition {
   ViewSpec spec;
-  Container container = Container::None;
+  Packaging packaging;
   std::shared_ptr<const Catalog> catalog;
   std::vector<std::string> names;  // of tensors that the catalog does not name
-  std::vector<ViewTensor> tensors;
-  std::vector<TensorFile> files;
-  /// Path of the index over `files`; empty: none.
-  std::string index;
+  std::vector<ModelTensor> tensors;
   std::vector<TextFile> texts;
-  std::vector<SourceFile> side_files;
+  std::span<const SourceFile> side_files;  // of the catalog
 };
 
 /// What can be said of a view without building it.
@@ -97,9 +106,12 @@ struct ViewSummary {
 /// Every view that ckfs knows, in the order of the docs, as this catalog can or cannot give it.
 std::vector<ViewSummary> list_views(const Catalog& catalog);
 
+/// Whether the view of that name mirrors the shards of this source, unless max_shard is given.
+bool mirrors_source(const Catalog& catalog, std::string_view view);
+
 /// The definition's spec is canonical for this catalog: parameters that say what the source gets
 /// anyway are left out. Errors: Unsupported where list_views() names an obstacle (the first few are
-/// in the message), InvalidArgument (a max_shard that makes more than 100,000 files).
+/// in the message), Corrupt (config.json).
 Result<std::shared_ptr<const Definition>> define_view(std::shared_ptr<const Catalog> catalog,
                                                       const ViewSpec& spec);
 

@@ -22,18 +22,13 @@ struct ParameterRow {
   bool is_size() const { return choices.empty(); }
 };
 
-/// Where a view's files of tensors come from.
-enum class Placement : std::uint8_t {
-  SourceFiles,  // no tensors: the source's files as they are
-  Mirrored,     // one file for each shard of the source, unless max_shard is given, or the source
-                // has no files to mirror
-  Split,        // by max_shard
-};
-
 struct ViewRow {
   std::string_view name;
   std::string_view description;
-  Placement placement = Placement::SourceFiles;
+  /// None: the source's files as they are. The parameter `format` may choose another.
+  ContainerKind container = ContainerKind::None;
+  /// Mirrored: unless max_shard is given, or the source has no files to mirror.
+  Placement placement = Placement::Split;
   std::optional<DType> dtype;  // of cast tensors; nullopt: none is cast
   std::span<const ParameterRow> parameters;
 };

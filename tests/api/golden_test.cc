@@ -103,7 +103,7 @@ TEST_P(Golden, SourceViewIsTheSource) {
   const View view = view_of(open_case(GetParam()), "source");
   std::set<std::string> paths;
   for (const FileInfo& file : view.files()) {
-    paths.insert(file.path);
+    paths.emplace(file.path);
     EXPECT_EQ(whole_file(view, file.path), read_text(kCases / GetParam() / "source" / file.path));
   }
   for (const auto& entry : fs::directory_iterator(kCases / GetParam() / "source")) {

@@ -51,7 +51,6 @@ int main(int argc, char** argv) {
        Exactness::BitExact});
   auto file = std::make_shared<FileLayout>();
   file->size = extent.nbytes;
-  file->inode = 2;
   file->segments.push_back({0, 0, 0, Segment::Kind::Tensor});
   file->definition = definition;
 

@@ -5,7 +5,8 @@
 #include <rapidcheck/gtest.h>
 #include <set>
 
-#include "view/model_catalog.h"
+#include "container/view_files.h"
+#include "support/model_catalog.h"
 
 namespace ckfs {
 namespace {
@@ -14,6 +15,7 @@ using testing::ElementsAre;
 
 struct LaidOut {
   std::unique_ptr<ModelCatalog> model;
+  std::unique_ptr<const ViewFiles> listed;
   std::vector<FileLayout> files;
 
   const FileLayout& operator[](std::string_view path) const {
@@ -26,18 +28,19 @@ struct LaidOut {
 };
 
 LaidOut laid_out(ModelCatalog model, std::string_view spelling) {
-  LaidOut result{std::make_unique<ModelCatalog>(std::move(model)), {}};
-  auto definition = define_view(result.model->build(), *parse_view_spec(spelling));
-  EXPECT_TRUE(definition) << definition.error().message();
-  auto files = lay_out(*definition, result.model->source());
-  EXPECT_TRUE(files) << files.error().message();
-  result.files = std::move(*files);
+  LaidOut result{std::make_unique<ModelCatalog>(std::move(model)), nullptr, {}};
+  auto listed = ViewFiles::create(define(result.model->build(), spelling), result.model->source());
+  EXPECT_TRUE(listed) << listed.error().message();
+  result.listed = std::move(*listed);
+  for (std::size_t i = 0; i < result.listed->size(); ++i) {
+    result.files.push_back(result.listed->lay_out(i));
+  }
   return result;
 }
 
 std::string rendered(const FileLayout& file, std::size_t segment) {
   EXPECT_EQ(file.segments[segment].kind, Segment::Kind::Literal);
-  return file.literals[file.segments[segment].id].render();
+  return file.render(file.segments[segment].id);
 }
 
 ModelCatalog mixed_model() {
@@ -54,15 +57,6 @@ ModelCatalog mixed_model() {
   return model;
 }
 
-TEST(FileLayout, ListsFilesByPath) {
-  const LaidOut files = laid_out(mixed_model(), "bf16-safetensors");
-  std::vector<std::string> paths;
-  for (const FileLayout& file : files.files) paths.push_back(file.path);
-  EXPECT_THAT(paths,
-              ElementsAre("config.json", "empty.txt", "model-1.safetensors", "model-2.safetensors",
-                          "model.safetensors.index.json", "z/code.py"));
-}
-
 TEST(FileLayout, LaysTensorsAsSafetensorsWriterDoes) {
   const LaidOut files = laid_out(mixed_model(), "bf16-safetensors");
   const FileLayout& shard = files["model-1.safetensors"];
@@ -75,7 +69,7 @@ TEST(FileLayout, LaysTensorsAsSafetensorsWriterDoes) {
       R"("s":{"dtype":"U8","shape":[],"data_offsets":[22,23]}})";
   const std::string header = rendered(shard, 0);
   EXPECT_EQ(header.substr(8, json.size()), json);
-  EXPECT_EQ(header.size(), shard.literals[0].size);
+  EXPECT_EQ(header.size(), shard.literals[0]);
   EXPECT_EQ(header.size() % 8, 0u);
   EXPECT_EQ(shard.size, header.size() + 23);
 
@@ -87,8 +81,9 @@ TEST(FileLayout, LaysTensorsAsSafetensorsWriterDoes) {
   }
   EXPECT_THAT(names, ElementsAre("i", "a", "b", "s"));
   EXPECT_EQ(shard.segments[3].begin, header.size() + 16);
-  EXPECT_EQ(shard.tensor_count, 5u);
-  EXPECT_EQ(shard.exactness, Exactness::Lossy);  // F32 to BF16, if only of no element
+  const FileFacts facts = files.listed->facts(*files.listed->find(shard.path));
+  EXPECT_EQ(facts.tensors, 5u);
+  EXPECT_EQ(facts.exactness, Exactness::Lossy);  // F32 to BF16, if only of no element
 }
 
 TEST(FileLayout, WritesTheIndexOfAllShards) {
@@ -115,7 +110,7 @@ TEST(FileLayout, WritesTheIndexOfAllShards) {
 TEST(FileLayout, FindsTheSegmentOfAnOffset) {
   const LaidOut files = laid_out(mixed_model(), "bf16-safetensors");
   const FileLayout& shard = files["model-1.safetensors"];
-  const std::uint64_t header = shard.literals[0].size;
+  const std::uint64_t header = shard.literals[0];
   EXPECT_EQ(shard.find(0), 0u);
   EXPECT_EQ(shard.find(header - 1), 0u);
   EXPECT_EQ(shard.find(header), 1u);
@@ -137,7 +132,7 @@ TEST(FileLayout, CutsTheFileAtTheBordersOfLargeTensors) {
                                     {"f", DType::U8, {0}}});
   const LaidOut files = laid_out(std::move(model), "bf16-safetensors");
   const FileLayout& shard = files["model.safetensors"];
-  const std::uint64_t b = shard.literals[0].size + 100;
+  const std::uint64_t b = shard.literals[0] + 100;
   const std::uint64_t c = b + 3 * kMi;
   const std::uint64_t d = c + 256 * 1024;
   const std::uint64_t e = d + 256 * 1024 - 1;
@@ -185,31 +180,12 @@ TEST(FileLayout, GivesAFileWithoutBytesNoSegment) {
   EXPECT_EQ(code.size, 7u);
 }
 
-TEST(FileLayout, HasTheInodesOfEveryOtherHost) {
-  // FNV-1a of "bf16-safetensors/config.json" and so on, computed apart.
-  const LaidOut files = laid_out(mixed_model(), "bf16-safetensors@experts=source");
-  EXPECT_EQ(files["config.json"].inode, 0x2cc3150fb4e15743u);
-  EXPECT_EQ(files["model-1.safetensors"].inode, 0xb9e5746bfc811151u);
-  EXPECT_EQ(laid_out(mixed_model(), "bf16-safetensors@max_shard=1KB")["config.json"].inode,
-            0xcd69c9377b372f01u);
-}
-
-TEST(FileLayout, RefusesTwoFilesOfOneName) {
-  ModelCatalog model = mixed_model();
-  model.side_file("config.json", "{}");
-  const auto definition = define_view(model.build(), {"bf16-safetensors", {}});
-  ASSERT_TRUE(definition);
-  const auto files = lay_out(*definition, model.source());
-  ASSERT_FALSE(files);
-  EXPECT_EQ(files.error().message(), "bf16-safetensors: \"config.json\": two files of this name");
-}
-
 RC_GTEST_PROP(FileLayout, CoversEveryByteOnceAndLiteralsAreAsLongAsMeasured, ()) {
   ModelCatalog model;
   const int shards = *rc::gen::inRange(1, 4);
   int number = 0;
   for (int shard = 0; shard < shards; ++shard) {
-    std::vector<ModelTensor> tensors;
+    std::vector<TensorSpec> tensors;
     const int count = *rc::gen::inRange(0, 6);
     for (int i = 0; i < count; ++i) {
       const auto dtype = static_cast<DType>(*rc::gen::inRange(0, kDTypeCount - 1));
@@ -226,7 +202,6 @@ RC_GTEST_PROP(FileLayout, CoversEveryByteOnceAndLiteralsAreAsLongAsMeasured, ())
                                            "fp16-safetensors@max_shard=100");
   const LaidOut files = laid_out(std::move(model), spelling);
   for (const FileLayout& file : files.files) {
-    RC_ASSERT(file.inode > 1u);
     std::uint64_t next = 0;
     for (std::size_t i = 0; i < file.segments.size(); ++i) {
       const ByteRange range = file.range(i);
@@ -236,9 +211,9 @@ RC_GTEST_PROP(FileLayout, CoversEveryByteOnceAndLiteralsAreAsLongAsMeasured, ())
       RC_ASSERT(file.find(range.end - 1) == i);
       const Segment& segment = file.segments[i];
       if (segment.kind == Segment::Kind::Literal) {
-        const Literal& literal = file.literals[segment.id];
-        RC_ASSERT(segment.source_offset + range.size() <= literal.size);
-        RC_ASSERT(literal.render().size() == literal.size);
+        const std::uint64_t size = file.literals[segment.id];
+        RC_ASSERT(segment.source_offset + range.size() <= size);
+        RC_ASSERT(file.render(segment.id).size() == size);
       } else if (segment.kind == Segment::Kind::Tensor) {
         RC_ASSERT(file.definition->tensors[segment.id].expr.nbytes() == range.size());
       }

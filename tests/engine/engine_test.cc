@@ -24,13 +24,13 @@ namespace {
 FileLayout layout_of(std::shared_ptr<Definition> definition, const MemorySource* source = nullptr) {
   FileLayout file;
   file.path = "test.bin";
-  file.inode = 4711;
   const auto append = [&](Segment::Kind kind, std::uint32_t id, std::uint64_t nbytes) {
     if (nbytes == 0) return;
     file.segments.push_back({file.size, 0, id, kind});
     file.size += nbytes;
   };
-  file.literals.push_back({11, [] { return std::string("header text"); }});
+  file.literals.push_back(11);
+  file.render = [](std::uint32_t) { return std::string("header text"); };
   append(Segment::Kind::Literal, 0, 11);
   for (std::uint32_t k = 0; k < definition->tensors.size(); ++k) {
     append(Segment::Kind::Tensor, k, definition->tensors[k].expr.nbytes());

@@ -84,13 +84,13 @@ class Exporter : public testing::Test {
     const Result<View> opened = checkpoint_->view(view);
     for (const FileInfo& info : opened->files()) {
       if (view == "source") {
-        files[info.path] = read_text(source_ / info.path);
+        files[std::string(info.path)] = read_text(source_ / info.path);
         continue;
       }
       Result<ViewFile> file = opened->open(info.path);
       std::string bytes(info.size, '\0');
       EXPECT_EQ(file->read(0, std::as_writable_bytes(std::span(bytes))), info.size);
-      files[info.path] = bytes;
+      files[std::string(info.path)] = bytes;
     }
     return files;
   }

@@ -329,15 +329,15 @@ Result<std::vector<std::byte>> naive_file(const FileLayout& file, ByteSource& so
     std::vector<std::byte> part(end - segment.begin);
     switch (segment.kind) {
       case Segment::Kind::Literal: {
-        const std::string text = file.literals.at(segment.id).render();
-        EXPECT_EQ(text.size(), file.literals.at(segment.id).size) << file.path;
+        const std::string text = file.render(segment.id);
+        EXPECT_EQ(text.size(), file.literals.at(segment.id)) << file.path;
         const std::string piece = text.substr(segment.source_offset, part.size());
         EXPECT_EQ(piece.size(), part.size()) << file.path << ": literal " << segment.id;
         std::memcpy(part.data(), piece.data(), piece.size());
         break;
       }
       case Segment::Kind::Tensor: {
-        const ViewTensor& tensor = file.definition->tensors.at(segment.id);
+        const ModelTensor& tensor = file.definition->tensors.at(segment.id);
         CKFS_TRY(part, naive_tensor(*file.definition->catalog, source, tensor.expr));
         EXPECT_EQ(part.size(), end - segment.begin) << file.path << ": " << tensor.name;
         break;

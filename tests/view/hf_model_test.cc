@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "view/model_catalog.h"
+#include "support/model_catalog.h"
 #include "view/view.h"
 
 namespace ckfs {
@@ -15,19 +15,10 @@ using testing::IsEmpty;
 /// "name: dtype label" of each tensor, in the view's order.
 std::vector<std::string> tensors(const Definition& definition) {
   std::vector<std::string> lines;
-  for (const ViewTensor& tensor : definition.tensors) {
+  for (const ModelTensor& tensor : definition.tensors) {
     constexpr std::array kLabels{"bit-exact", "exact", "lossy"};
     lines.push_back(fmt::format("{}: {} {}", tensor.name, name(tensor.expr.dtype()),
                                 kLabels[static_cast<std::size_t>(tensor.exactness)]));
-  }
-  return lines;
-}
-
-/// "path: number number" of each file.
-std::vector<std::string> files(const Definition& definition) {
-  std::vector<std::string> lines;
-  for (const TensorFile& file : definition.files) {
-    lines.push_back(fmt::format("{}: {}", file.path, fmt::join(file.tensors, " ")));
   }
   return lines;
 }
@@ -80,7 +71,7 @@ TEST(HfModel, CastsAllFloatsOfAPlainSource) {
 TEST(HfModel, CastsNothingOfAPlainSourceWhenAskedForQuantizedOnly) {
   const auto definition = define(plain_model().build(), "bf16-safetensors@cast=quantized");
   EXPECT_EQ(definition->spec.canonical(), "bf16-safetensors@cast=quantized");
-  for (const ViewTensor& tensor : definition->tensors) {
+  for (const ModelTensor& tensor : definition->tensors) {
     EXPECT_EQ(tensor.exactness, Exactness::BitExact) << tensor.name;
   }
   EXPECT_EQ(definition->tensors[2].expr.dtype(), DType::F32);
@@ -107,77 +98,23 @@ TEST(HfModel, LeavesOutTheCastThatTheSourceGetsAnyway) {
             "bf16-safetensors@cast=all");
 }
 
-TEST(HfModel, MirrorsShardsThatKeepATensor) {
+TEST(HfModel, KnowsTheShardThatEachTensorComesFrom) {
   ModelCatalog model;
   model.shard("model-3.safetensors", {{"c", DType::BF16, {1}}});
   model.shard("model-1.safetensors", {{"b", DType::BF16, {1}}, {"a", DType::BF16, {1}}});
   model.shard("model-2.safetensors", {});
-  const auto definition = define(model.build(), "bf16-safetensors");
-  EXPECT_THAT(files(*definition),
-              ElementsAre("model-1.safetensors: 0 1", "model-3.safetensors: 2"));
-  EXPECT_EQ(definition->tensors[0].name, "b");
-  EXPECT_EQ(definition->index, "model.safetensors.index.json");
-}
-
-TEST(HfModel, NeedsNoIndexForASingleModelFile) {
-  EXPECT_EQ(define(quantized_model().build(), "bf16-safetensors")->index, "");
-  ModelCatalog other;
-  other.shard("weights.safetensors", {{"a", DType::BF16, {1}}});
-  // Loaders would not find it by its name.
-  EXPECT_EQ(define(other.build(), "bf16-safetensors")->index, "model.safetensors.index.json");
-}
-
-TEST(HfModel, NeverShowsModelSafetensorsBesideAnIndex) {
-  ModelCatalog model;
-  model.shard("model.safetensors", {{"a", DType::BF16, {1}}});
-  model.shard("extra.safetensors", {{"b", DType::BF16, {1}}});
   const auto catalog = model.build();
   const auto definition = define(catalog, "bf16-safetensors");
-  EXPECT_THAT(files(*definition), ElementsAre("model-00001-of-00002.safetensors: 0",
-                                              "model-00002-of-00002.safetensors: 1"));
-  EXPECT_EQ(definition->index, "model.safetensors.index.json");
-  EXPECT_EQ(list_views(*catalog)[0].remarks.at(1).subject, "model.safetensors");
-}
-
-TEST(HfModel, SplitsAsHuggingfaceHubDoes) {
-  // Files and tensors as huggingface_hub 2.4's split_state_dict_into_shards_factory gives them for
-  // tensors of these sizes and shards of 100 bytes.
-  const auto split = [](const std::vector<std::int64_t>& sizes) {
-    ModelCatalog model;
-    std::vector<ModelTensor> tensors;
-    for (const std::int64_t size : sizes) {
-      tensors.push_back({fmt::format("t{}", tensors.size()), DType::I8, {size}});
-    }
-    model.shard("model.safetensors", tensors);
-    return files(*define(model.build(), "bf16-safetensors@max_shard=100"));
-  };
-  EXPECT_THAT(split({10, 20, 30}), ElementsAre("model.safetensors: 0 1 2"));
-  EXPECT_THAT(split({60, 40, 1}), ElementsAre("model-00001-of-00002.safetensors: 0 1",
-                                              "model-00002-of-00002.safetensors: 2"));
-  EXPECT_THAT(split({101}), ElementsAre("model.safetensors: 0"));
-  EXPECT_THAT(split({100}), ElementsAre("model.safetensors: 0"));
-  EXPECT_THAT(split({200, 200, 1, 1}), ElementsAre("model-00001-of-00003.safetensors: 0",
-                                                   "model-00002-of-00003.safetensors: 1",
-                                                   "model-00003-of-00003.safetensors: 2 3"));
-  EXPECT_THAT(split({50, 300, 50, 1}), ElementsAre("model-00001-of-00003.safetensors: 1",
-                                                   "model-00002-of-00003.safetensors: 0 2",
-                                                   "model-00003-of-00003.safetensors: 3"));
-  EXPECT_THAT(
-      split({60, 41, 100, 101, 5, 300, 95, 1}),
-      ElementsAre("model-00001-of-00007.safetensors: 0", "model-00002-of-00007.safetensors: 1",
-                  "model-00003-of-00007.safetensors: 3", "model-00004-of-00007.safetensors: 2",
-                  "model-00005-of-00007.safetensors: 5", "model-00006-of-00007.safetensors: 4 6",
-                  "model-00007-of-00007.safetensors: 7"));
-}
-
-TEST(HfModel, ConsolidatesIntoFilesOfFiveGigabytes) {
-  ModelCatalog model;
-  model.shard("b.safetensors", {{"y", DType::BF16, {3}}});
-  model.shard("a.safetensors", {{"x", DType::BF16, {3}}});
-  const auto definition = define(model.build(), "fp32-consolidated");
-  EXPECT_THAT(files(*definition), ElementsAre("model.safetensors: 0 1"));
-  EXPECT_EQ(definition->tensors[0].name, "x");
-  EXPECT_EQ(definition->index, "");
+  EXPECT_EQ(definition->packaging.placement, Placement::Mirrored);
+  std::vector<std::string> places;
+  for (const ModelTensor& tensor : definition->tensors) {
+    places.push_back(fmt::format("{} {}", tensor.name, catalog->shards()[tensor.shard].path));
+  }
+  EXPECT_THAT(places, ElementsAre("b model-1.safetensors", "a model-1.safetensors",
+                                  "c model-3.safetensors"));
+  EXPECT_EQ(define(catalog, "bf16-safetensors@max_shard=2KB")->packaging.placement,
+            Placement::Split);
+  EXPECT_EQ(define(catalog, "bf16-safetensors@max_shard=2KB")->packaging.max_shard, 2000U);
 }
 
 TEST(HfModel, EditsTheConfigAndKeepsSideFiles) {
@@ -228,27 +165,11 @@ TEST(HfModel, CannotHoldWhatSafetensorsCannot) {
   EXPECT_THAT(absent.error().message(), HasSubstr("\"complex\": C128 has no safetensors dtype"));
 }
 
-TEST(HfModel, RefusesMoreThanAHundredThousandFiles) {
-  CatalogBuilder builder("safetensors");
-  Shard shard{"model.safetensors", 0, {}};
-  const std::vector<std::int64_t> shape{2};
-  const std::vector<Extent> extents{{0, 0, 2}};
-  for (int i = 0; i < 100'001; ++i) {
-    const StorageId storage = builder.add_storage(DType::I8, 2, extents);
-    shard.tensors.push_back(builder.add_tensor(fmt::format("t{}", i), shape, storage));
-  }
-  builder.add_shard(shard);
-  const auto view =
-      define_view(std::move(builder).build(), {"bf16-safetensors", {{"max_shard", "1"}}});
-  ASSERT_FALSE(view);
-  EXPECT_EQ(view.error().message(), "bf16-safetensors@max_shard=1: 100001 shards (100000)");
-}
-
 TEST(SourceView, ShowsEveryFileAsItIs) {
   ModelCatalog model = quantized_model();
   model.side_file("README.md", "text");
   const auto definition = define(model.build(), "source");
-  EXPECT_EQ(definition->container, Container::None);
+  EXPECT_EQ(definition->packaging.container, ContainerKind::None);
   EXPECT_THAT(definition->tensors, IsEmpty());
   ASSERT_EQ(definition->side_files.size(), 2u);
   EXPECT_EQ(definition->side_files[0].path, "README.md");

@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "view/model_catalog.h"
+#include "support/model_catalog.h"
 #include "view/view.h"
 
 namespace ckfs {
@@ -12,23 +12,12 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-/// "path: name name" of each file.
-std::vector<std::string> files(const Definition& definition) {
-  std::vector<std::string> lines;
-  for (const TensorFile& file : definition.files) {
-    std::vector<std::string_view> names;
-    for (const std::uint32_t id : file.tensors) names.push_back(definition.tensors[id].name);
-    lines.push_back(fmt::format("{}: {}", file.path, fmt::join(names, " ")));
-  }
-  return lines;
-}
-
 /// "name: dtype", and what it shares its bytes with.
 std::vector<std::string> tensors(const Definition& definition) {
   std::vector<std::string> lines;
-  for (const ViewTensor& tensor : definition.tensors) {
+  for (const ModelTensor& tensor : definition.tensors) {
     std::string line = fmt::format("{}: {}", tensor.name, name(tensor.expr.dtype()));
-    if (tensor.same_as != ViewTensor::kOwnBytes) {
+    if (tensor.same_as != ModelTensor::kNone) {
       line += fmt::format(" = {}", definition.tensors[tensor.same_as].name);
     }
     lines.push_back(std::move(line));
@@ -54,11 +43,10 @@ TEST(Safetensors, ShowsTensorsAsStoredUnderTheModelsName) {
   const auto definition = define(zero_state().build(), "safetensors");
   EXPECT_THAT(tensors(*definition),
               ElementsAre("steps: I64", "mean: F64", "base: BF16", "embed: F32", "small: F32",
-                          "head: F32", "base too: BF16"));
-  EXPECT_EQ(files(*definition).size(), 1U);
-  EXPECT_EQ(definition->files[0].path, "model.safetensors");
-  EXPECT_EQ(definition->index, "");
-  EXPECT_EQ(definition->container, Container::Safetensors);
+                          "head: F32 = embed", "base too: BF16 = base"));
+  EXPECT_EQ(definition->packaging.container, ContainerKind::Safetensors);
+  EXPECT_EQ(definition->packaging.placement, Placement::Split);
+  EXPECT_EQ(definition->packaging.max_shard, 5'000'000'000);
 }
 
 TEST(Safetensors, KeepsTheConfigAsItIs) {
@@ -77,36 +65,30 @@ TEST(Safetensors, IsAbsentWhereTheSourceIsSafetensors) {
   EXPECT_THAT(absent.error().message(), HasSubstr("already"));
 }
 
-TEST(TrainingState, IsSplitAndNotMirrored) {
-  const auto catalog = zero_state().build();
-  EXPECT_THAT(files(*define(catalog, "bf16-safetensors")),
-              ElementsAre("model.safetensors: steps mean base embed small head base too"));
-  // As BF16: 8, 4, 8, 10, 6, 10 and 8 bytes.
-  const auto split = define(catalog, "bf16-safetensors@max_shard=20");
-  EXPECT_THAT(files(*split), ElementsAre("model-00001-of-00003.safetensors: steps mean base",
-                                         "model-00002-of-00003.safetensors: embed small",
-                                         "model-00003-of-00003.safetensors: head base too"));
-  EXPECT_EQ(split->index, "model.safetensors.index.json");
-  EXPECT_EQ(define(catalog, "bf16-safetensors@max_shard=5GB")->spec.canonical(),
-            "bf16-safetensors");
-}
-
 TEST(Consolidated, CastsFloatsAndKeepsIntegers) {
   EXPECT_THAT(tensors(*define(zero_state().build(), "fp32-consolidated")),
               ElementsAre("steps: I64", "mean: F32", "base: F32", "embed: F32", "small: F32",
-                          "head: F32", "base too: F32"));
+                          "head: F32 = embed", "base too: F32 = base"));
 }
 
-TEST(Consolidated, SharesBytesInTorchFilesOnly) {
+TEST(Consolidated, SaysWhichTensorsAreOtherNames) {
   const auto catalog = zero_state().build();
-  const auto bin = define(catalog, "fp32-consolidated@format=bin");
-  EXPECT_EQ(bin->container, Container::TorchZip);
-  EXPECT_THAT(tensors(*bin),
+  EXPECT_THAT(tensors(*define(catalog, "fp32-consolidated@format=bin")),
               ElementsAre("steps: I64", "mean: F32", "base: F32", "embed: F32", "small: F32",
                           "head: F32 = embed", "base too: F32 = base"));
-  // Names that share follow at the end of the file, by what they share (huggingface_hub).
-  EXPECT_THAT(files(*bin),
-              ElementsAre("pytorch_model.bin: steps mean base embed small base too head"));
+  EXPECT_EQ(define(catalog, "fp32-consolidated@format=bin")->packaging.container,
+            ContainerKind::TorchZip);
+}
+
+TEST(Consolidated, SaysWhatEachTensorWasInItsRun) {
+  const auto definition = define(zero_state().build(), "fp32-consolidated");
+  std::vector<Role> roles;
+  for (const ModelTensor& tensor : definition->tensors) {
+    roles.push_back(tensor.role);
+    EXPECT_EQ(tensor.shard, 0U);
+  }
+  EXPECT_THAT(roles, ElementsAre(Role::Buffer, Role::Buffer, Role::Frozen, Role::Weight,
+                                 Role::Weight, Role::Weight, Role::Frozen));
 }
 
 TEST(Consolidated, NamesShareWithTheirOwnShape) {
@@ -120,49 +102,15 @@ TEST(Consolidated, NamesShareWithTheirOwnShape) {
                           "scalar too: F32 = scalar"));
 }
 
-TEST(Consolidated, ANameThatIsNotUtf8IsForTorchFilesOnly) {
-  ModelCatalog model;
-  model.state({{"half a pair \xed\xa0\x80", DType::F32, {1}}});
-  const auto catalog = model.build();
-  EXPECT_EQ(define(catalog, "fp32-consolidated@format=bin")->tensors.size(), 1U);
-  const auto absent = define_view(catalog, {"fp32-consolidated", {}});
-  ASSERT_FALSE(absent);
-  EXPECT_THAT(absent.error().message(), HasSubstr("not UTF-8"));
-}
-
-TEST(Consolidated, SplitsAsHuggingfaceHubDoes) {
-  // Split of the same state by huggingface_hub 2.4: sizes 8, 8, 16, 20, 12; other names cost
-  // nothing and follow theirs. A tensor beyond the limit is a shard before the one that is open.
-  const auto definition = define(zero_state().build(), "fp32-consolidated@format=bin,max_shard=18");
-  EXPECT_THAT(files(*definition), ElementsAre("pytorch_model-00001-of-00004.bin: steps mean",
-                                              "pytorch_model-00002-of-00004.bin: embed head",
-                                              "pytorch_model-00003-of-00004.bin: base base too",
-                                              "pytorch_model-00004-of-00004.bin: small"));
-  EXPECT_EQ(definition->index, "pytorch_model.bin.index.json");
-}
-
-TEST(Consolidated, KeepsTensorsWithoutElementsTogether) {
-  // To huggingface_hub they share a storage: that of address 0.
-  ModelCatalog model;
-  model.state({{"a", DType::F32, {0, 5}},
-               {"b", DType::F32, {10}},
-               {"c", DType::F32, {10}},
-               {"d", DType::I64, {0}},
-               {"e", DType::F32, {3}}});
-  EXPECT_THAT(
-      files(*define(model.build(), "fp32-consolidated@max_shard=45")),
-      ElementsAre("model-00001-of-00003.safetensors: a b d", "model-00002-of-00003.safetensors: c",
-                  "model-00003-of-00003.safetensors: e"));
-}
-
 TEST(Consolidated, LeavesFrozenWeightsOutWhenAsked) {
   const auto catalog = zero_state().build();
-  EXPECT_THAT(tensors(*define(catalog, "fp32-consolidated@exclude_frozen=1")),
-              ElementsAre("steps: I64", "mean: F32", "embed: F32", "small: F32", "head: F32"));
+  EXPECT_THAT(
+      tensors(*define(catalog, "fp32-consolidated@exclude_frozen=1")),
+      ElementsAre("steps: I64", "mean: F32", "embed: F32", "small: F32", "head: F32 = embed"));
   const auto module = define(catalog, "fp32-consolidated@frozen=module");
   EXPECT_THAT(tensors(*module),
               ElementsAre("steps: I64", "mean: F32", "base: F32", "hidden: F32", "embed: F32",
-                          "small: F32", "head: F32", "base too: F32"));
+                          "small: F32", "head: F32 = embed", "base too: F32 = base"));
   EXPECT_EQ(module->spec.canonical(), "fp32-consolidated@frozen=module");
   // Nothing frozen is shown, wherever it is known from.
   EXPECT_EQ(define(catalog, "fp32-consolidated@exclude_frozen=1,frozen=module")->spec.canonical(),
@@ -196,16 +144,6 @@ TEST(TrainingState, IsToldWhatViewsLeaveOut) {
   EXPECT_THAT(tensors(*define(catalog, "safetensors")), ElementsAre("w: F32"));
   EXPECT_THAT(tensors(*define(catalog, "fp32-consolidated@format=bin")),
               ElementsAre("w: F32", "c: C128", "c2: C128"));
-}
-
-TEST(Consolidated, RefusesDtypesThatTorchLacks) {
-  ModelCatalog model;
-  model.shard("model.safetensors", {{"x", DType::F6E2M3, {4}}});
-  const auto refused = define_view(model.build(), {"fp32-consolidated", {{"format", "bin"}}});
-  ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().code(), ErrorCode::Unsupported);
-  EXPECT_EQ(refused.error().message(),
-            "fp32-consolidated@format=bin: \"x\": torch has no dtype F6_E2M3");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A small checkpoint in memory for tests of views and layouts, told shard by shard. Tensor data are
+// A small checkpoint in memory for tests of views and layouts, shard by shard. Tensor data are
 // numbers that differ from tensor to tensor; scales are all 1.
 #pragma once
 
@@ -17,7 +17,7 @@
 
 namespace ckfs {
 
-struct ModelTensor {
+struct TensorSpec {
   std::string name;
   DType dtype = DType::BF16;
   std::vector<std::int64_t> shape;
@@ -29,11 +29,11 @@ struct ModelTensor {
 
 class ModelCatalog {
  public:
-  ModelCatalog& shard(const std::string& path, const std::vector<ModelTensor>& tensors) {
+  ModelCatalog& shard(const std::string& path, const std::vector<TensorSpec>& tensors) {
     Shard shard{
         path, source_->add(path, std::vector<std::byte>(1 << 16, std::byte(++shards_))), {}};
     std::uint64_t offset = 0;
-    for (const ModelTensor& tensor : tensors) {
+    for (const TensorSpec& tensor : tensors) {
       const StorageId storage = add_storage(shard.file, offset, tensor.dtype, tensor.shape);
       shard.tensors.push_back(builder_.add_tensor(tensor.name, tensor.shape, storage));
       if (!tensor.scaled) continue;
@@ -54,12 +54,12 @@ class ModelCatalog {
   }
 
   /// The tensors of a source whose files are no model for a view's: the only shard.
-  ModelCatalog& state(const std::vector<ModelTensor>& tensors) {
+  ModelCatalog& state(const std::vector<TensorSpec>& tensors) {
     const FileId file = source_->add("state.pt", std::vector<std::byte>(1 << 16, std::byte{7}));
     std::uint64_t offset = 0;
     std::map<std::string, TensorId> ids;
     std::vector<TensorId> order;
-    for (const ModelTensor& tensor : tensors) {
+    for (const TensorSpec& tensor : tensors) {
       TensorId id = 0;
       if (!tensor.same_as.empty()) {
         id = builder_.add_alias(tensor.name, ids.at(tensor.same_as));

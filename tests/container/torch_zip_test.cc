@@ -1,10 +1,9 @@
-#include "container/torch_zip_layout.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "container/view_files.h"
+#include "support/model_catalog.h"
 #include "support/naive_view.h"
-#include "view/model_catalog.h"
 
 namespace ckfs {
 namespace {
@@ -14,17 +13,19 @@ using testing::ElementsAre;
 struct LaidOut {
   std::unique_ptr<ModelCatalog> model;
   std::shared_ptr<const Definition> definition;
+  std::unique_ptr<const ViewFiles> listed;
   std::vector<FileLayout> files;
 };
 
 LaidOut laid_out(ModelCatalog model, std::string_view spelling) {
-  LaidOut result{std::make_unique<ModelCatalog>(std::move(model)), nullptr, {}};
-  auto definition = define_view(result.model->build(), *parse_view_spec(spelling));
-  EXPECT_TRUE(definition) << definition.error().message();
-  result.definition = *definition;
-  auto files = lay_out(*definition, result.model->source());
-  EXPECT_TRUE(files) << files.error().message();
-  result.files = std::move(*files);
+  LaidOut result{std::make_unique<ModelCatalog>(std::move(model)), nullptr, nullptr, {}};
+  result.definition = define(result.model->build(), spelling);
+  auto listed = ViewFiles::create(result.definition, result.model->source());
+  EXPECT_TRUE(listed) << listed.error().message();
+  result.listed = std::move(*listed);
+  for (std::size_t i = 0; i < result.listed->size(); ++i) {
+    result.files.push_back(result.listed->lay_out(i));
+  }
   return result;
 }
 
@@ -38,13 +39,13 @@ ModelCatalog state() {
   return model;
 }
 
-TEST(TorchZipLayout, HasTheTensorsInTheViewsOrder) {
+TEST(TorchZip, HasTheTensorsInTheViewsOrder) {
   const LaidOut view = laid_out(state(), "fp32-consolidated@format=bin");
   ASSERT_EQ(view.files.size(), 1U);
   const FileLayout& file = view.files[0];
   EXPECT_EQ(file.path, "pytorch_model.bin");
-  EXPECT_EQ(file.tensor_count, 5U);
-  EXPECT_EQ(file.exactness, Exactness::Exact);
+  EXPECT_EQ(view.listed->facts(0).tensors, 5U);
+  EXPECT_EQ(view.listed->facts(0).exactness, Exactness::Exact);
   std::vector<std::string> names;
   for (std::size_t i = 0; i < file.segments.size(); ++i) {
     if (file.segments[i].kind != Segment::Kind::Tensor) continue;
@@ -53,10 +54,10 @@ TEST(TorchZipLayout, HasTheTensorsInTheViewsOrder) {
   }
   // Another name is in the pickle only; a tensor without elements is a member without data.
   EXPECT_THAT(names, ElementsAre("steps", "embed", "bias"));
-  EXPECT_THAT(layout_order(*view.definition, 0), ElementsAre(0, 1, 2, 3, 4));
+  EXPECT_THAT(view.listed->tensors(0), ElementsAre(0, 1, 2, 3, 4));
 }
 
-TEST(TorchZipLayout, IsAZipOfWhatItShows) {
+TEST(TorchZip, IsAZipOfWhatItShows) {
   LaidOut view = laid_out(state(), "fp32-consolidated@format=bin");
   const auto bytes = naive_file(view.files[0], view.model->source());
   ASSERT_TRUE(bytes) << bytes.error().message();
@@ -69,7 +70,7 @@ TEST(TorchZipLayout, IsAZipOfWhatItShows) {
   EXPECT_EQ(text.find("pytorch_model/data/4"), std::string::npos);
 }
 
-TEST(TorchZipLayout, NamesTheIndexOfItsShards) {
+TEST(TorchZip, NamesTheIndexOfItsShards) {
   LaidOut view = laid_out(state(), "fp32-consolidated@format=bin,max_shard=20");
   std::vector<std::string> paths;
   for (const FileLayout& file : view.files) paths.push_back(file.path);
@@ -77,12 +78,12 @@ TEST(TorchZipLayout, NamesTheIndexOfItsShards) {
               ElementsAre("pytorch_model-00001-of-00003.bin", "pytorch_model-00002-of-00003.bin",
                           "pytorch_model-00003-of-00003.bin", "pytorch_model.bin.index.json"));
   // Bytes that two names share are counted once.
-  EXPECT_THAT(view.files[3].literals[0].render(), testing::HasSubstr("\"total_size\": 40\n"));
+  EXPECT_THAT(view.files[3].render(0), testing::HasSubstr("\"total_size\": 40\n"));
 }
 
-TEST(TorchZipLayout, KeepsAFewHundredTextsInOneLiteral) {
+TEST(TorchZip, KeepsAFewHundredTextsInOneLiteral) {
   ModelCatalog model;
-  std::vector<ModelTensor> tensors;
+  std::vector<TensorSpec> tensors;
   for (int i = 0; i < 600; ++i) {
     tensors.push_back({fmt::format("t{}", i), DType::F32, {i % 3}});
   }
@@ -97,7 +98,7 @@ TEST(TorchZipLayout, KeepsAFewHundredTextsInOneLiteral) {
     EXPECT_FALSE(range.empty());
     const Segment& segment = file.segments[i];
     if (segment.kind == Segment::Kind::Literal) {
-      EXPECT_LE(segment.source_offset + range.size(), file.literals[segment.id].size);
+      EXPECT_LE(segment.source_offset + range.size(), file.literals[segment.id]);
     }
     next = range.end;
   }

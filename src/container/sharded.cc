@@ -1,0 +1,129 @@
+// An index of a large model is megabytes of text, and so is the header of a shard. They are
+// measured when the container is made and rendered from the definition when they are read; kept as
+// text they would cost more than the whole catalog.
+#include "container/sharded.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "format/hf_index.h"
+
+namespace ckfs {
+namespace {
+
+constexpr std::size_t kMaxShards = 100'000;
+
+}  // namespace
+
+/// What an index says, and the paths that its entries refer to.
+struct ShardedContainer::Index {
+  std::vector<std::string> paths;
+  std::vector<IndexName> names;  // by name
+  std::uint64_t total_size = 0;
+};
+
+ShardedContainer::ShardedContainer(std::shared_ptr<const Definition> definition,
+                                   const FileNames& names, bool shares)
+    : definition_(std::move(definition)), names_(names), shares_(shares) {}
+
+Result<void> ShardedContainer::build() {
+  const std::string view = definition_->spec.canonical();
+  for (const ModelTensor& tensor : definition_->tensors) {
+    if (auto fits = check(tensor); !fits) return Failure(fits.error().within(view));
+  }
+
+  const Packaging& packaging = definition_->packaging;
+  const bool mirrored = packaging.placement == Placement::Mirrored;
+  const TensorGroups groups =
+      mirrored ? mirror_shards(definition_->tensors)
+               : split_by_size(definition_->tensors, packaging.max_shard, shares_);
+  if (groups.size() > kMaxShards) {
+    return fail(ErrorCode::InvalidArgument, "{}: {} shards ({})", view, groups.size(), kMaxShards);
+  }
+  ids_.reserve(definition_->tensors.size());
+  begins_.reserve(groups.size() + 1);
+  for (const std::vector<std::uint32_t>& group : groups) {
+    ids_.insert(ids_.end(), group.begin(), group.end());
+    begins_.push_back(static_cast<std::uint32_t>(ids_.size()));
+    order(std::span(ids_).subspan(begins_.end()[-2], group.size()));
+  }
+  if (mirrored) {
+    keeps_paths_ = true;
+    std::vector<std::string> paths;
+    for (std::size_t i = 0; i < shards(); ++i) paths.push_back(path(i));
+    keeps_paths_ = !must_rename(std::vector<std::string_view>(paths.begin(), paths.end()));
+  }
+
+  sizes_.reserve(size());
+  exactness_.reserve(shards());
+  for (std::size_t i = 0; i < shards(); ++i) {
+    auto bytes = measure(i);
+    if (!bytes) return Failure(bytes.error().within(fmt::format("{}/{}", view, path(i))));
+    sizes_.push_back(*bytes);
+    Exactness least = Exactness::BitExact;
+    for (const std::uint32_t id : ids(i)) least = std::max(least, tensor(id).exactness);
+    exactness_.push_back(least);
+  }
+  if (has_index()) {
+    const Index all = index();
+    sizes_.push_back(measure_hf_index(all.names, all.total_size));
+  }
+  return {};
+}
+
+std::span<const std::uint32_t> ShardedContainer::ids(std::size_t shard) const {
+  return std::span(ids_).subspan(begins_[shard], begins_[shard + 1] - begins_[shard]);
+}
+
+bool ShardedContainer::has_index() const {
+  // A lone shard with another name than loaders look for is found through an index, too.
+  return shards() > 1 || (shards() == 1 && path(0) != names_.single());
+}
+
+std::string ShardedContainer::path(std::size_t file) const {
+  if (file == shards()) return names_.index();
+  if (keeps_paths_) return definition_->catalog->shards()[tensor(ids(file)[0]).shard].path;
+  return shards() == 1 ? names_.single() : names_.numbered(file + 1, shards());
+}
+
+FileFacts ShardedContainer::facts(std::size_t file) const {
+  if (file == shards()) return {sizes_[file], 0, Exactness::BitExact};
+  return {sizes_[file], static_cast<std::uint32_t>(ids(file).size()), exactness_[file]};
+}
+
+std::vector<std::uint32_t> ShardedContainer::tensors(std::size_t file) const {
+  if (file == shards()) return {};
+  return {ids(file).begin(), ids(file).end()};
+}
+
+ShardedContainer::Index ShardedContainer::index() const {
+  Index index;
+  index.paths.reserve(shards());
+  index.names.reserve(ids_.size());
+  for (std::size_t i = 0; i < shards(); ++i) {
+    index.paths.push_back(path(i));
+    for (const std::uint32_t id : ids(i)) {
+      index.names.push_back({tensor(id).name, index.paths.back()});
+      // What shares its bytes is there once in files that can say so.
+      const bool shared = shares_ && tensor(id).same_as != ModelTensor::kNone;
+      if (!shared) index.total_size += tensor(id).expr.nbytes();
+    }
+  }
+  std::ranges::sort(index.names, {}, &IndexName::name);
+  return index;
+}
+
+FileLayout ShardedContainer::lay_out(std::size_t file) const {
+  if (file < shards()) return lay_out_shard(file);
+  FileLayout layout;
+  layout.literals.push_back(sizes_[file]);
+  layout.segments.push_back({0, 0, 0, Segment::Kind::Literal});
+  layout.render =
+      [self = std::static_pointer_cast<const ShardedContainer>(shared_from_this())](std::uint32_t) {
+        const Index all = self->index();
+        return render_hf_index(all.names, all.total_size);
+      };
+  return layout;
+}
+
+}  // namespace ckfs

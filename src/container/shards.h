@@ -1,0 +1,53 @@
+// How model tensors are put into files: as the source has them, or by size as huggingface_hub does
+// it. Pure functions.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "view/view.h"
+
+namespace ckfs {
+
+/// What a container's files are called: by loaders, so by us.
+struct FileNames {
+  std::string_view stem;
+  std::string_view extension;
+
+  /// The file where there is just one.
+  std::string single() const;
+  /// File `number` (from 1) of `count`.
+  std::string numbered(std::size_t number, std::size_t count) const;
+  std::string index() const;
+};
+
+inline constexpr FileNames kSafetensorsNames{"model", ".safetensors"};
+inline constexpr FileNames kTorchNames{"pytorch_model", ".bin"};
+
+/// The tensors of each file: numbers in Definition::tensors.
+using TensorGroups = std::vector<std::vector<std::uint32_t>>;
+
+/// Files as the source's shards have them, in the order of the shards; a shard of which the view
+/// has nothing has no file. Requires: every tensor names its shard.
+TensorGroups mirror_shards(std::span<const ModelTensor> tensors);
+
+/// huggingface_hub's split_torch_state_dict_into_shards: greedy in the given order; a tensor that
+/// is larger than `max_bytes` becomes a shard of its own before the one that is open. Tensors
+/// without elements all share their bytes, of which there are none. With `shares`, so do the other
+/// names of a tensor: what shares the bytes of a tensor before it follows that tensor, at the end
+/// of its shard.
+TensorGroups split_by_size(std::span<const ModelTensor> tensors, std::uint64_t max_bytes,
+                           bool shares);
+
+/// Whether mirrored files cannot have the paths of the source's shards. Loaders prefer a
+/// model.safetensors to an index beside it and would miss the other shards (transformers,
+/// modeling_utils.py); so no directory may have both.
+bool must_rename(std::span<const std::string_view> paths);
+
+/// What a user should know of the names of the view's files; nothing for most views.
+std::vector<Note> placement_remarks(const Catalog& catalog, std::string_view view);
+
+}  // namespace ckfs

@@ -1,0 +1,16 @@
+// Files that torch.save writes, and the index over them: what torch 2.13 saves of {name: tensor},
+// byte for byte, with compute_crc32 = False and one storage for each tensor that has bytes of its
+// own. Tensors are in the view's order.
+#pragma once
+
+#include <memory>
+
+#include "container/container.h"
+
+namespace ckfs {
+
+/// Errors: those of make_containers().
+Result<std::shared_ptr<const Container>> make_torch_zip(
+    std::shared_ptr<const Definition> definition);
+
+}  // namespace ckfs

@@ -1,0 +1,80 @@
+// All files of a view, by path, whatever containers they come from: what is listed, and layouts for
+// those that are opened.
+//
+// Costs 24 bytes a file beside its path, and what the container keeps. Layouts are made when they
+// are asked for; the last ones stay, up to kKeptLayouts bytes, and all that somebody holds.
+//
+// Safe for concurrent use.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/byte_source.h"
+#include "base/error.h"
+#include "base/mutex.h"
+#include "container/container.h"
+
+namespace ckfs {
+
+class ViewFiles {
+ public:
+  /// Bytes of layouts that are kept although nobody holds them.
+  static constexpr std::size_t kKeptLayouts = std::size_t{16} << 20;
+
+  /// Sizes, names and inodes are final from here. Errors: those of make_containers(), Unsupported
+  /// (two files of one name, or of one inode).
+  static Result<std::unique_ptr<const ViewFiles>> create(
+      const std::shared_ptr<const Definition>& definition, const ByteSource& source);
+
+  /// Files are numbered from 0 by path in byte order.
+  std::size_t size() const { return rows_.size(); }
+  /// Valid as long as the object.
+  std::string_view path(std::size_t file) const;
+  FileFacts facts(std::size_t file) const;
+  /// A stable hash of (canonical view name, path); never 0 or 1.
+  std::uint64_t inode(std::size_t file) const { return rows_[file].inode; }
+  std::optional<std::size_t> find(std::string_view path) const;
+  /// The model tensors of the file, in its own order.
+  std::vector<std::uint32_t> tensors(std::size_t file) const;
+
+  /// The file's layout, by itself.
+  FileLayout lay_out(std::size_t file) const;
+  /// The same, shared: one object as long as somebody holds it, always of one serial.
+  std::shared_ptr<const FileLayout> layout(std::size_t file) const;
+
+  /// The files that have tensors in the order in which the container numbers them.
+  std::vector<std::size_t> tensor_files() const;
+
+ private:
+  struct Row {
+    std::uint64_t inode = 0;
+    std::uint64_t path_end = 0;  // in paths_, where the next begins
+    std::uint32_t number = 0;    // in its container
+    std::uint32_t container = 0;
+  };
+
+  ViewFiles() = default;
+
+  std::shared_ptr<const Definition> definition_;
+  std::vector<std::shared_ptr<const Container>> containers_;
+  std::string paths_;  // one after another
+  std::vector<Row> rows_;
+  std::uint64_t first_serial_ = 0;
+
+  mutable Mutex mutex_;
+  mutable std::unordered_map<std::size_t, std::weak_ptr<const FileLayout>> known_
+      CKFS_GUARDED_BY(mutex_);
+  mutable std::size_t known_limit_ CKFS_GUARDED_BY(mutex_) = 64;  // then expired ones are dropped
+  mutable std::deque<std::shared_ptr<const FileLayout>> recent_ CKFS_GUARDED_BY(mutex_);
+  mutable std::size_t recent_bytes_ CKFS_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace ckfs

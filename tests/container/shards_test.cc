@@ -1,0 +1,232 @@
+// Which tensors share a file, and what the files are called.
+#include "container/shards.h"
+
+#include <algorithm>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "container/view_files.h"
+#include "support/model_catalog.h"
+
+namespace ckfs {
+namespace {
+
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+/// "path: name name" of each file of tensors, in the container's order. Within a safetensors file,
+/// which has an order of its own, names are in the view's.
+std::vector<std::string> files(const std::shared_ptr<const Catalog>& catalog,
+                               std::string_view view) {
+  const auto definition = define(catalog, view);
+  const MemorySource source;
+  const auto files = ViewFiles::create(definition, source);
+  EXPECT_TRUE(files) << files.error().message();
+  std::vector<std::string> lines;
+  for (const std::size_t file : (*files)->tensor_files()) {
+    std::vector<std::uint32_t> ids = (*files)->tensors(file);
+    if (definition->packaging.container == ContainerKind::Safetensors) std::ranges::sort(ids);
+    std::vector<std::string_view> names;
+    for (const std::uint32_t id : ids) names.push_back(definition->tensors[id].name);
+    lines.push_back(fmt::format("{}: {}", (*files)->path(file), fmt::join(names, " ")));
+  }
+  return lines;
+}
+
+/// The paths of all files of a view, whatever they hold.
+std::vector<std::string> paths(const std::shared_ptr<const Catalog>& catalog,
+                               std::string_view view) {
+  const MemorySource source;
+  const auto files = ViewFiles::create(define(catalog, view), source);
+  EXPECT_TRUE(files) << files.error().message();
+  std::vector<std::string> paths;
+  for (std::size_t i = 0; i < (*files)->size(); ++i) paths.emplace_back((*files)->path(i));
+  return paths;
+}
+
+/// Why a view that can be defined cannot be packed.
+std::string refusal(const std::shared_ptr<const Catalog>& catalog, std::string_view view) {
+  const MemorySource source;
+  const auto files = ViewFiles::create(define(catalog, view), source);
+  EXPECT_FALSE(files);
+  return files ? "" : files.error().message();
+}
+
+/// As zero_to_fp32 orders it: buffers, frozen, trainable, other names.
+ModelCatalog zero_state() {
+  ModelCatalog model;
+  model.state({{"steps", DType::I64, {1}, false, Role::Buffer},
+               {"mean", DType::F64, {2}, false, Role::Buffer},
+               {"base", DType::BF16, {4}, false, Role::Frozen},
+               {"hidden", DType::F16, {4}, false, Role::FrozenModule},
+               {"embed", DType::F32, {5}},
+               {"small", DType::F32, {3}},
+               {"head", DType::F32, {5}, false, Role::Weight, "embed"},
+               {"base too", DType::BF16, {4}, false, Role::Frozen, "base"}});
+  return model;
+}
+
+TEST(Shards, MirrorTheSourcesThatKeepATensor) {
+  ModelCatalog model;
+  model.shard("model-3.safetensors", {{"c", DType::BF16, {1}}});
+  model.shard("model-1.safetensors", {{"b", DType::BF16, {1}}, {"a", DType::BF16, {1}}});
+  model.shard("model-2.safetensors", {});
+  const auto catalog = model.build();
+  EXPECT_THAT(files(catalog, "bf16-safetensors"),
+              ElementsAre("model-1.safetensors: b a", "model-3.safetensors: c"));
+  EXPECT_THAT(paths(catalog, "bf16-safetensors"), Contains("model.safetensors.index.json"));
+}
+
+TEST(Shards, AreMirroredByTheShardThatATensorNamesAndNotByItsPlace) {
+  ModelCatalog model;
+  model.shard("model-1.safetensors", {{"a", DType::BF16, {1}}, {"b", DType::BF16, {1}}});
+  model.shard("model-2.safetensors", {{"c", DType::BF16, {1}}});
+  model.shard("model-3.safetensors", {{"d", DType::BF16, {1}}});
+  Definition definition = *define(model.build(), "bf16-safetensors");
+  std::swap(definition.tensors[0], definition.tensors[3]);  // d b c a
+  EXPECT_THAT(mirror_shards(definition.tensors),
+              ElementsAre(ElementsAre(1, 3), ElementsAre(2), ElementsAre(0)));
+  definition.tensors.erase(definition.tensors.begin() + 2);  // d b a: nothing of the second shard
+  EXPECT_THAT(mirror_shards(definition.tensors), ElementsAre(ElementsAre(1, 2), ElementsAre(0)));
+}
+
+TEST(Shards, NeedNoIndexWhereThereIsOneModelFile) {
+  ModelCatalog model;
+  model.shard("model.safetensors", {{"a", DType::BF16, {1}}});
+  EXPECT_THAT(paths(model.build(), "bf16-safetensors"), ElementsAre("model.safetensors"));
+  ModelCatalog other;
+  other.shard("weights.safetensors", {{"a", DType::BF16, {1}}});
+  // Loaders would not find it by its name.
+  EXPECT_THAT(paths(other.build(), "bf16-safetensors"),
+              ElementsAre("model.safetensors.index.json", "weights.safetensors"));
+}
+
+TEST(Shards, NeverHaveModelSafetensorsBesideAnIndex) {
+  ModelCatalog model;
+  model.shard("model.safetensors", {{"a", DType::BF16, {1}}});
+  model.shard("extra.safetensors", {{"b", DType::BF16, {1}}});
+  const auto catalog = model.build();
+  EXPECT_THAT(
+      files(catalog, "bf16-safetensors"),
+      ElementsAre("model-00001-of-00002.safetensors: b", "model-00002-of-00002.safetensors: a"));
+  EXPECT_THAT(paths(catalog, "bf16-safetensors"), Contains("model.safetensors.index.json"));
+  ASSERT_EQ(placement_remarks(*catalog, "bf16-safetensors").size(), 1U);
+  EXPECT_EQ(placement_remarks(*catalog, "bf16-safetensors")[0].subject, "model.safetensors");
+  EXPECT_THAT(placement_remarks(*catalog, "fp32-consolidated"), IsEmpty());
+}
+
+TEST(Shards, AreSplitAsHuggingfaceHubDoes) {
+  // Files and tensors as huggingface_hub 2.4's split_state_dict_into_shards_factory gives them for
+  // tensors of these sizes and shards of 100 bytes.
+  const auto split = [](const std::vector<std::int64_t>& sizes) {
+    ModelCatalog model;
+    std::vector<TensorSpec> tensors;
+    for (const std::int64_t size : sizes) {
+      tensors.push_back({fmt::format("{}", tensors.size()), DType::I8, {size}});
+    }
+    model.shard("model.safetensors", tensors);
+    return files(model.build(), "bf16-safetensors@max_shard=100");
+  };
+  EXPECT_THAT(split({10, 20, 30}), ElementsAre("model.safetensors: 0 1 2"));
+  EXPECT_THAT(split({60, 40, 1}), ElementsAre("model-00001-of-00002.safetensors: 0 1",
+                                              "model-00002-of-00002.safetensors: 2"));
+  EXPECT_THAT(split({101}), ElementsAre("model.safetensors: 0"));
+  EXPECT_THAT(split({100}), ElementsAre("model.safetensors: 0"));
+  EXPECT_THAT(split({200, 200, 1, 1}), ElementsAre("model-00001-of-00003.safetensors: 0",
+                                                   "model-00002-of-00003.safetensors: 1",
+                                                   "model-00003-of-00003.safetensors: 2 3"));
+  EXPECT_THAT(split({50, 300, 50, 1}), ElementsAre("model-00001-of-00003.safetensors: 1",
+                                                   "model-00002-of-00003.safetensors: 0 2",
+                                                   "model-00003-of-00003.safetensors: 3"));
+  EXPECT_THAT(
+      split({60, 41, 100, 101, 5, 300, 95, 1}),
+      ElementsAre("model-00001-of-00007.safetensors: 0", "model-00002-of-00007.safetensors: 1",
+                  "model-00003-of-00007.safetensors: 3", "model-00004-of-00007.safetensors: 2",
+                  "model-00005-of-00007.safetensors: 5", "model-00006-of-00007.safetensors: 4 6",
+                  "model-00007-of-00007.safetensors: 7"));
+}
+
+TEST(Shards, OfAConsolidatedModelAreOneFileUpToFiveGigabytes) {
+  ModelCatalog model;
+  model.shard("b.safetensors", {{"y", DType::BF16, {3}}});
+  model.shard("a.safetensors", {{"x", DType::BF16, {3}}});
+  EXPECT_THAT(files(model.build(), "fp32-consolidated"), ElementsAre("model.safetensors: x y"));
+}
+
+TEST(Shards, OfAStateAreSplitAndNotMirrored) {
+  const auto catalog = zero_state().build();
+  EXPECT_THAT(files(catalog, "bf16-safetensors"),
+              ElementsAre("model.safetensors: steps mean base embed small head base too"));
+  EXPECT_THAT(paths(catalog, "safetensors"), ElementsAre("model.safetensors"));
+  // As BF16: 8, 4, 8, 10, 6, 10 and 8 bytes.
+  EXPECT_THAT(files(catalog, "bf16-safetensors@max_shard=20"),
+              ElementsAre("model-00001-of-00003.safetensors: steps mean base",
+                          "model-00002-of-00003.safetensors: embed small",
+                          "model-00003-of-00003.safetensors: head base too"));
+  EXPECT_THAT(paths(catalog, "bf16-safetensors@max_shard=20"),
+              Contains("model.safetensors.index.json"));
+}
+
+TEST(Shards, OfTorchFilesHaveOtherNamesBehindWhatTheyShare) {
+  const auto catalog = zero_state().build();
+  // Names that share follow at the end of the file, by what they share (huggingface_hub).
+  EXPECT_THAT(files(catalog, "fp32-consolidated@format=bin"),
+              ElementsAre("pytorch_model.bin: steps mean base embed small base too head"));
+  // Split of the same state by huggingface_hub 2.4: sizes 8, 8, 16, 20, 12; other names cost
+  // nothing and follow theirs. A tensor beyond the limit is a shard before the one that is open.
+  EXPECT_THAT(files(catalog, "fp32-consolidated@format=bin,max_shard=18"),
+              ElementsAre("pytorch_model-00001-of-00004.bin: steps mean",
+                          "pytorch_model-00002-of-00004.bin: embed head",
+                          "pytorch_model-00003-of-00004.bin: base base too",
+                          "pytorch_model-00004-of-00004.bin: small"));
+  EXPECT_THAT(paths(catalog, "fp32-consolidated@format=bin,max_shard=18"),
+              Contains("pytorch_model.bin.index.json"));
+}
+
+TEST(Shards, KeepTensorsWithoutElementsTogether) {
+  // To huggingface_hub they share a storage: that of address 0.
+  ModelCatalog model;
+  model.state({{"a", DType::F32, {0, 5}},
+               {"b", DType::F32, {10}},
+               {"c", DType::F32, {10}},
+               {"d", DType::I64, {0}},
+               {"e", DType::F32, {3}}});
+  EXPECT_THAT(
+      files(model.build(), "fp32-consolidated@max_shard=45"),
+      ElementsAre("model-00001-of-00003.safetensors: a b d", "model-00002-of-00003.safetensors: c",
+                  "model-00003-of-00003.safetensors: e"));
+}
+
+TEST(Shards, AreNotMoreThanAHundredThousand) {
+  CatalogBuilder builder("safetensors");
+  Shard shard{"model.safetensors", 0, {}};
+  const std::vector<std::int64_t> shape{2};
+  const std::vector<Extent> extents{{0, 0, 2}};
+  for (int i = 0; i < 100'001; ++i) {
+    const StorageId storage = builder.add_storage(DType::I8, 2, extents);
+    shard.tensors.push_back(builder.add_tensor(fmt::format("t{}", i), shape, storage));
+  }
+  builder.add_shard(shard);
+  EXPECT_EQ(refusal(std::move(builder).build(), "bf16-safetensors@max_shard=1"),
+            "bf16-safetensors@max_shard=1: 100001 shards (100000)");
+}
+
+TEST(Shards, HoldANameThatIsNotUtf8InTorchFilesOnly) {
+  ModelCatalog model;
+  model.state({{"half a pair \xed\xa0\x80", DType::F32, {1}}});
+  const auto catalog = model.build();
+  EXPECT_EQ(files(catalog, "fp32-consolidated@format=bin").size(), 1U);
+  EXPECT_THAT(refusal(catalog, "fp32-consolidated"), HasSubstr("not UTF-8"));
+}
+
+TEST(Shards, OfTorchFilesRefuseDtypesThatTorchLacks) {
+  ModelCatalog model;
+  model.shard("model.safetensors", {{"x", DType::F6E2M3, {4}}});
+  EXPECT_EQ(refusal(model.build(), "fp32-consolidated@format=bin"),
+            "fp32-consolidated@format=bin: \"x\": torch has no dtype F6_E2M3");
+}
+
+}  // namespace
+}  // namespace ckfs

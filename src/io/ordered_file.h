@@ -27,6 +27,11 @@ class OrderedFile {
     std::function<Result<void>(unsigned descriptor, std::size_t first, std::size_t count)> read;
   };
 
+  /// How long accesses shall be, `usual` normally. A source is measured by several that lie one
+  /// behind another. Where it keeps pages these are long, for the kernel has read ahead a part of
+  /// them; elsewhere one request is cut to be enough.
+  static std::uint64_t longest_access(const FileSystem& file_system, std::uint64_t usual);
+
   /// All of `accesses`, which are of this file and in ascending order.
   Result<void> read(std::span<const PlannedAccess> accesses, FileSystem& file_system,
                     const Way& way);

@@ -9,21 +9,21 @@
 namespace ckfs {
 
 void FairMutex::lock() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   const std::uint64_t ticket = next_ticket_++;
-  changed_.wait(lock, [&] { return serving_ == ticket; });
+  while (serving_ != ticket) changed_.wait(lock);
 }
 
 void FairMutex::unlock() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ++serving_;
   }
   changed_.notify_all();
 }
 
 std::uint64_t FairMutex::waiting() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return next_ticket_ - serving_ - (next_ticket_ == serving_ ? 0 : 1);
 }
 

@@ -7,29 +7,28 @@
 #pragma once
 
 #include <array>
-#include <condition_variable>
 #include <cstdint>
-#include <mutex>
 #include <optional>
 
 #include "base/byte_range.h"
+#include "base/mutex.h"
 
 namespace ckfs {
 
 /// A lock that is given in the order in which it was asked for. std::mutex gives it to whoever is
 /// quickest, and the chunks of two readers would be mixed.
-class FairMutex {
+class CKFS_CAPABILITY("mutex") FairMutex {
  public:
-  void lock();
-  void unlock();
+  void lock() CKFS_ACQUIRE();
+  void unlock() CKFS_RELEASE();
   /// How many wait for it now.
   std::uint64_t waiting() const;
 
  private:
-  mutable std::mutex mutex_;  // guards all below
-  std::condition_variable changed_;
-  std::uint64_t next_ticket_ = 0;
-  std::uint64_t serving_ = 0;
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::uint64_t next_ticket_ CKFS_GUARDED_BY(mutex_) = 0;
+  std::uint64_t serving_ CKFS_GUARDED_BY(mutex_) = 0;
 };
 
 /// Which descriptor of a file is used for what. Pure but for its memory; not for concurrent use.

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 
+#include "base/mutex.h"
 #include "io/pace.h"
 
 namespace ckfs {
@@ -45,8 +45,8 @@ class FileSystems {
   FileSystem& of(std::uint64_t device, int fd);
 
  private:
-  std::mutex mutex_;
-  std::map<std::uint64_t, std::unique_ptr<FileSystem>> by_device_;  // guarded by mutex_
+  Mutex mutex_;
+  std::map<std::uint64_t, std::unique_ptr<FileSystem>> by_device_ CKFS_GUARDED_BY(mutex_);
 };
 
 }  // namespace ckfs

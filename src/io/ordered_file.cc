@@ -63,7 +63,7 @@ Result<bool> OrderedFile::read_passed(const PlannedAccess& access, std::size_t i
                                       const Way& way) {
   std::optional<unsigned> descriptor;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     descriptor = order_.passed(range_of(access));
   }
   if (!descriptor) return false;
@@ -79,7 +79,7 @@ Result<std::size_t> OrderedFile::read_next(std::span<const PlannedAccess> rest, 
   const Answer keeps_pages = file_system.keeps_pages.load(std::memory_order_relaxed);
   FileOrder::Choice choice;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     choice = order_.choose(range_of(rest[0]), keeps_pages == Answer::Yes);
   }
   const bool small = rest[0].size <= FileOrder::kSmall;
@@ -110,7 +110,7 @@ Result<std::size_t> OrderedFile::read_next(std::span<const PlannedAccess> rest, 
     const bool kept = page_cache::cached_pages(fd, tail).value_or(1) > 0;
     file_system.keeps_pages.store(kept ? Answer::Yes : Answer::No, std::memory_order_relaxed);
   }
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   order_.advance(was_read, choice);
   return done;
 }

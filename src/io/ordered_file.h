@@ -7,10 +7,10 @@
 
 #include <cstddef>
 #include <functional>
-#include <mutex>
 #include <span>
 
 #include "base/error.h"
+#include "base/mutex.h"
 #include "io/coalesce.h"
 #include "io/file_order.h"
 #include "io/file_system.h"
@@ -41,9 +41,9 @@ class OrderedFile {
   Result<std::size_t> read_next(std::span<const PlannedAccess> rest, std::size_t index,
                                 FileSystem& file_system, const Way& way);
 
-  FairMutex turn_;    // held while the source is asked
-  std::mutex mutex_;  // guards order_; taken after turn_, never held while reading
-  FileOrder order_;
+  FairMutex turn_;  // held while the source is asked
+  Mutex mutex_;     // taken after turn_, and never held while reading
+  FileOrder order_ CKFS_GUARDED_BY(mutex_);
 };
 
 }  // namespace ckfs

@@ -104,7 +104,7 @@ void drop(int fd, ByteRange range, std::uint64_t size) {
 }
 
 void HintedRanges::add(const std::vector<ByteRange>& ranges) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const ByteRange& range : ranges) {
     if (!ranges_.empty() && ranges_.back().end == range.begin) {
       ranges_.back().end = range.end;
@@ -116,7 +116,7 @@ void HintedRanges::add(const std::vector<ByteRange>& ranges) {
 }
 
 bool HintedRanges::take(ByteRange range) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<ByteRange> rest;
   bool found = false;
   for (const ByteRange& hinted : ranges_) {

@@ -3,11 +3,11 @@
 #pragma once
 
 #include <cstdint>
-#include <mutex>
 #include <optional>
 #include <vector>
 
 #include "base/byte_range.h"
+#include "base/mutex.h"
 
 namespace ckfs::page_cache {
 
@@ -64,10 +64,10 @@ class HintedRanges {
   bool take(ByteRange range);
 
  private:
-  void forget_oldest();
+  void forget_oldest() CKFS_REQUIRES(mutex_);
 
-  std::mutex mutex_;
-  std::vector<ByteRange> ranges_;  // guarded by mutex_; the oldest first
+  Mutex mutex_;
+  std::vector<ByteRange> ranges_ CKFS_GUARDED_BY(mutex_);  // the oldest first
 };
 
 }  // namespace ckfs::page_cache

@@ -25,6 +25,7 @@
 #include <thread>
 #include <unordered_map>
 
+#include "base/mutex.h"
 #include "io/coalesce.h"
 #include "io/file_system.h"
 #include "io/fingerprint.h"
@@ -138,8 +139,8 @@ class SourceFiles::Impl {
   OpenFiles open_files_;
   FileSystems file_systems_;
   const std::size_t files_per_pass_;
-  std::mutex states_mutex_;  // guards the map; its elements stay where they are
-  std::unordered_map<FileId, FileState> states_;
+  Mutex states_mutex_;
+  std::unordered_map<FileId, FileState> states_ CKFS_GUARDED_BY(states_mutex_);
   mutable std::shared_mutex files_mutex_;  // guards the deque; its elements stay where they are
   std::deque<File> files_;
 };
@@ -276,7 +277,7 @@ Result<void> SourceFiles::Impl::read_alone(const ReadRequest& request) {
 }
 
 FileState& SourceFiles::Impl::state(FileId id) {
-  const std::lock_guard lock(states_mutex_);
+  const MutexLock lock(states_mutex_);
   return states_[id];
 }
 

@@ -9,21 +9,21 @@
 namespace ckfs {
 
 void FairMutex::lock() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   const std::uint64_t ticket = next_ticket_++;
-  changed_.wait(lock, [&] { return serving_ == ticket; });
+  while (serving_ != ticket) changed_.wait(lock);
 }
 
 void FairMutex::unlock() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ++serving_;
   }
   changed_.notify_all();
 }
 
 std::uint64_t FairMutex::waiting() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return next_ticket_ - serving_ - (next_ticket_ == serving_ ? 0 : 1);
 }
 
@@ -39,10 +39,14 @@ std::optional<unsigned> FileOrder::passed(ByteRange request) const {
 FileOrder::Choice FileOrder::choose(ByteRange request, bool keeps_pages) const {
   for (unsigned k = 0; k < kStreams; ++k) {
     const ByteRange run = streams_[k].run;
-    if (run.empty() || request.begin < run.begin || request.end <= run.end) continue;
+    const bool begun = k == 0 || streams_[k].last_used != 0;
+    if (!begun || request.begin < run.begin) continue;
+    // It has passed, but is no longer in the page cache: its stream goes back.
+    if (request.end <= run.end && request.size() > kSmall) return {k, {}, false};
+    if (request.end <= run.end) continue;
     if (request.begin <= run.end) return {k, {}, true};
     const std::uint64_t far = run.size() >= kSettled    ? kThrough
-                              : request.size() > kSmall ? kSettled
+                              : request.size() > kSmall ? kOvertaken
                                                         : 0;
     if (keeps_pages && request.begin - run.end <= far) return {k, {run.end, request.begin}, true};
   }

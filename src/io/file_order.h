@@ -1,34 +1,34 @@
 // How a remote file is asked in order, whoever asks: who is next, and through which descriptor.
 //
 // A server that streams has one stream for each open file. So each file has a few descriptors: two
-// for readers that read on and on, and one for small requests that lie elsewhere (headers, scales),
-// so that those do not make a stream start over.
+// for readers that read on and on, and one for small requests that lie elsewhere, so that those do
+// not make a stream start over. The first stream begins with the file: the header, then what
+// follows.
 #pragma once
 
 #include <array>
-#include <condition_variable>
 #include <cstdint>
-#include <mutex>
 #include <optional>
 
 #include "base/byte_range.h"
+#include "base/mutex.h"
 
 namespace ckfs {
 
 /// A lock that is given in the order in which it was asked for. std::mutex gives it to whoever is
 /// quickest, and the chunks of two readers would be mixed.
-class FairMutex {
+class CKFS_CAPABILITY("mutex") FairMutex {
  public:
-  void lock();
-  void unlock();
+  void lock() CKFS_ACQUIRE();
+  void unlock() CKFS_RELEASE();
   /// How many wait for it now.
   std::uint64_t waiting() const;
 
  private:
-  mutable std::mutex mutex_;  // guards all below
-  std::condition_variable changed_;
-  std::uint64_t next_ticket_ = 0;
-  std::uint64_t serving_ = 0;
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::uint64_t next_ticket_ CKFS_GUARDED_BY(mutex_) = 0;
+  std::uint64_t serving_ CKFS_GUARDED_BY(mutex_) = 0;
 };
 
 /// Which descriptor of a file is used for what. Pure but for its memory; not for concurrent use.
@@ -45,14 +45,15 @@ class FileOrder {
   /// weight lies behind the weight; fetching it alone costs a streaming server more than the weight
   /// (measured with rclone: every jump discards 16 MiB that it has read ahead).
   static constexpr std::uint64_t kThrough = std::uint64_t{64} << 20;
-  /// ... of a stream that has come at least this far: a reader that reads on and on. Of a younger
-  /// stream, this is how far ahead a request that is not small may be.
-  static constexpr std::uint64_t kSettled = std::uint64_t{4} << 20;
+  /// ... of a stream that has come at least this far: a reader that reads on and on.
+  static constexpr std::uint64_t kSettled = std::uint64_t{256} << 10;
+  /// A request that is not small may overtake the ones before it by so much.
+  static constexpr std::uint64_t kOvertaken = std::uint64_t{4} << 20;
   /// What a stream has passed this recently is taken to be in the page cache.
   static constexpr std::uint64_t kBehind = std::uint64_t{64} << 20;
 
-  /// Whether a stream has just read `request`: then it comes from the page cache through any
-  /// descriptor, out of turn. nullopt: no. The descriptor of that stream otherwise.
+  /// The stream that has just read `request`: then it is in the page cache, and comes from there
+  /// out of turn. nullopt: none has.
   std::optional<unsigned> passed(ByteRange request) const;
 
   struct Choice {

@@ -47,7 +47,7 @@ FileSystemTraits traits_of(std::int64_t file_system_type) {
 }
 
 FileSystem& FileSystems::of(std::uint64_t device, int fd) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::unique_ptr<FileSystem>& found = by_device_[device];
   if (!found) {
     found = std::make_unique<FileSystem>();

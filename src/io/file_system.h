@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 
+#include "base/mutex.h"
 #include "io/pace.h"
 
 namespace ckfs {
@@ -29,12 +29,12 @@ struct FileSystem {
   FileSystemTraits traits;
   /// How many bytes one hint may ask for; the kernel ignores the rest (page_cache.h).
   std::uint64_t hint_bytes = 0;
+  enum class Answer : std::uint8_t { Unknown, Yes, No };
   /// Whether reads may have RWF_DONTCACHE: found out by the first.
-  enum class Uncached : std::uint8_t { Unknown, Works, Refused };
-  std::atomic<Uncached> uncached{Uncached::Unknown};
+  std::atomic<Answer> reads_uncached{Answer::Unknown};
   /// Whether bytes that were read in order were in the page cache after that. Not so where files
   /// are open with FOPEN_DIRECT_IO: there hints would have bytes read twice.
-  std::atomic<bool> keeps_pages{false};
+  std::atomic<Answer> keeps_pages{Answer::Unknown};
   Pace pace{};
 };
 
@@ -45,8 +45,8 @@ class FileSystems {
   FileSystem& of(std::uint64_t device, int fd);
 
  private:
-  std::mutex mutex_;
-  std::map<std::uint64_t, std::unique_ptr<FileSystem>> by_device_;  // guarded by mutex_
+  Mutex mutex_;
+  std::map<std::uint64_t, std::unique_ptr<FileSystem>> by_device_ CKFS_GUARDED_BY(mutex_);
 };
 
 }  // namespace ckfs

@@ -35,7 +35,7 @@ tl::expected<Pin, int> OpenFiles::pin(FileId file, const std::filesystem::path& 
 
 Pin OpenFiles::keep(Key key, UniqueFd fd) {
   std::vector<Pin> evicted;  // closed after the lock is released
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (const auto found = index_.find(key); found != index_.end()) {
     return found->second->pin;  // another thread was faster; ours closes
   }
@@ -54,7 +54,7 @@ Pin OpenFiles::keep(Key key, UniqueFd fd) {
 
 void OpenFiles::drop(FileId file) {
   std::list<Entry> dropped;  // closed after the lock is released
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (unsigned number = 0; number < kMostDescriptors; ++number) {
     const auto found = index_.find(key(file, number));
     if (found == index_.end()) continue;
@@ -64,12 +64,12 @@ void OpenFiles::drop(FileId file) {
 }
 
 std::size_t OpenFiles::count() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return entries_.size();
 }
 
 Pin OpenFiles::find(Key key) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = index_.find(key);
   if (found == index_.end()) return nullptr;
   entries_.splice(entries_.begin(), entries_, found->second);
@@ -78,7 +78,7 @@ Pin OpenFiles::find(Key key) {
 
 void OpenFiles::close_unpinned() {
   std::list<Entry> closing;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   closing.swap(entries_);
   index_.clear();
 }

@@ -7,10 +7,10 @@
 #include <filesystem>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <unordered_map>
 
 #include "base/byte_source.h"
+#include "base/mutex.h"
 #include "base/unique_fd.h"
 
 namespace ckfs {
@@ -62,10 +62,10 @@ class OpenFiles {
   void close_unpinned();
 
   const std::size_t capacity_;
-  mutable std::mutex mutex_;  // guards everything below
-  std::list<Entry> entries_;  // the most recently used first
-  std::unordered_map<Key, std::list<Entry>::iterator> index_;
-  std::uint64_t next_serial_ = 1;
+  mutable Mutex mutex_;
+  std::list<Entry> entries_ CKFS_GUARDED_BY(mutex_);  // the most recently used first
+  std::unordered_map<Key, std::list<Entry>::iterator> index_ CKFS_GUARDED_BY(mutex_);
+  std::uint64_t next_serial_ CKFS_GUARDED_BY(mutex_) = 1;
 };
 
 }  // namespace ckfs

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <unistd.h>
 
 #include "io/page_cache.h"
@@ -21,8 +22,12 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::uint64_t kPiece = std::uint64_t{256} << 10;
-/// Accesses of at least this size show what a source can do.
-constexpr std::uint64_t kTelling = std::uint64_t{512} << 10;
+/// Accesses of at least these sizes show what a source can do: that keeps pages; that does not.
+constexpr std::uint64_t kTellingCached = std::uint64_t{512} << 10;
+constexpr std::uint64_t kTelling = std::uint64_t{96} << 10;
+constexpr std::uint64_t kCut = std::uint64_t{128} << 10;
+
+using Answer = FileSystem::Answer;
 
 ByteRange range_of(const PlannedAccess& access) {
   return {access.offset, access.offset + access.size};
@@ -42,10 +47,11 @@ void read_through(int fd, ByteRange range) {
 }
 
 /// Whether three accesses, one behind another, may be used to compare (pace.h).
-bool are_telling(std::span<const PlannedAccess> accesses) {
-  if (accesses.size() < 3) return false;
+bool are_telling(std::span<const PlannedAccess> accesses, Answer keeps_pages) {
+  if (accesses.size() < 3 || keeps_pages == Answer::Unknown) return false;
+  const std::uint64_t least = keeps_pages == Answer::Yes ? kTellingCached : kTelling;
   for (std::size_t i = 0; i < 3; ++i) {
-    if (accesses[i].size < kTelling) return false;
+    if (accesses[i].size < least) return false;
     if (i > 0 && range_of(accesses[i - 1]).end != accesses[i].offset) return false;
   }
   return true;
@@ -57,31 +63,38 @@ Result<bool> OrderedFile::read_passed(const PlannedAccess& access, std::size_t i
                                       const Way& way) {
   std::optional<unsigned> descriptor;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     descriptor = order_.passed(range_of(access));
   }
   if (!descriptor) return false;
   CKFS_TRY(const int fd, way.fd(*descriptor));
-  // What is gone from the cache has to be fetched once more, in turn.
-  if (page_cache::cached_pages(fd, range_of(access)).value_or(1) == 0) return false;
+  // What is gone from the cache, in part or as a whole, has to be fetched once more, in turn.
+  if (!page_cache::is_cached(fd, range_of(access))) return false;
   CKFS_TRY_VOID(way.read(*descriptor, index, 1));
   return true;
 }
 
 Result<std::size_t> OrderedFile::read_next(std::span<const PlannedAccess> rest, std::size_t index,
                                            FileSystem& file_system, const Way& way) {
+  const Answer keeps_pages = file_system.keeps_pages.load(std::memory_order_relaxed);
   FileOrder::Choice choice;
   {
-    const std::lock_guard lock(mutex_);
-    choice =
-        order_.choose(range_of(rest[0]), file_system.keeps_pages.load(std::memory_order_relaxed));
+    const MutexLock lock(mutex_);
+    choice = order_.choose(range_of(rest[0]), keeps_pages == Answer::Yes);
   }
+  const bool small = rest[0].size <= FileOrder::kSmall;
   CKFS_TRY(const int fd, way.fd(choice.descriptor));
+  // After a jump the first requests go out one by one. Read ahead, two would be on their way at
+  // once, and a server that takes them in the wrong order starts over again (rclone waits 20 ms for
+  // the one before, then takes whichever it has).
+  const bool jumps = !small && !choice.continues;
+  if (jumps) page_cache::expect_exact_reads(fd);
   read_through(fd, choice.through);
-  const bool compares = choice.continues && choice.through.empty() && are_telling(rest) &&
-                        file_system.pace.wants_comparison();
+  const bool compares = choice.continues && choice.through.empty() &&
+                        are_telling(rest, keeps_pages) && file_system.pace.wants_comparison();
   const auto begin = Clock::now();
   CKFS_TRY_VOID(way.read(choice.descriptor, index, 1));
+  if (jumps) page_cache::expect_reads_in_order(fd);
   std::size_t done = 1;
   if (compares) {
     const auto middle = Clock::now();
@@ -92,14 +105,20 @@ Result<std::size_t> OrderedFile::read_next(std::span<const PlannedAccess> rest, 
     done = 3;
   }
   const ByteRange was_read{rest[0].offset, range_of(rest[done - 1]).end};
-  if (choice.continues && was_read.size() >= kTelling) {
-    const ByteRange tail{was_read.end - FileOrder::kSmall, was_read.end};
-    file_system.keeps_pages.store(page_cache::has_cached_page(fd, tail, true),
-                                  std::memory_order_relaxed);
+  if (choice.continues) {
+    const ByteRange tail{was_read.end - std::min(was_read.size(), FileOrder::kSmall), was_read.end};
+    const bool kept = page_cache::cached_pages(fd, tail).value_or(1) > 0;
+    file_system.keeps_pages.store(kept ? Answer::Yes : Answer::No, std::memory_order_relaxed);
   }
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   order_.advance(was_read, choice);
   return done;
+}
+
+std::uint64_t OrderedFile::longest_access(const FileSystem& file_system, std::uint64_t usual) {
+  const bool cuts = file_system.pace.wants_comparison() &&
+                    file_system.keeps_pages.load(std::memory_order_relaxed) != Answer::Yes;
+  return cuts ? std::min(usual, kCut) : usual;
 }
 
 Result<void> OrderedFile::read(std::span<const PlannedAccess> accesses, FileSystem& file_system,

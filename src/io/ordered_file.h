@@ -7,10 +7,10 @@
 
 #include <cstddef>
 #include <functional>
-#include <mutex>
 #include <span>
 
 #include "base/error.h"
+#include "base/mutex.h"
 #include "io/coalesce.h"
 #include "io/file_order.h"
 #include "io/file_system.h"
@@ -27,6 +27,11 @@ class OrderedFile {
     std::function<Result<void>(unsigned descriptor, std::size_t first, std::size_t count)> read;
   };
 
+  /// How long accesses shall be, `usual` normally. A source is measured by several that lie one
+  /// behind another. Where it keeps pages these are long, for the kernel has read ahead a part of
+  /// them; elsewhere one request is cut to be enough.
+  static std::uint64_t longest_access(const FileSystem& file_system, std::uint64_t usual);
+
   /// All of `accesses`, which are of this file and in ascending order.
   Result<void> read(std::span<const PlannedAccess> accesses, FileSystem& file_system,
                     const Way& way);
@@ -36,9 +41,9 @@ class OrderedFile {
   Result<std::size_t> read_next(std::span<const PlannedAccess> rest, std::size_t index,
                                 FileSystem& file_system, const Way& way);
 
-  FairMutex turn_;    // held while the source is asked
-  std::mutex mutex_;  // guards order_; taken after turn_, never held while reading
-  FileOrder order_;
+  FairMutex turn_;  // held while the source is asked
+  Mutex mutex_;     // taken after turn_, and never held while reading
+  FileOrder order_ CKFS_GUARDED_BY(mutex_);
 };
 
 }  // namespace ckfs

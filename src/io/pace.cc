@@ -13,17 +13,17 @@ constexpr int kVotes = 2;
 }  // namespace
 
 bool Pace::at_once() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return at_once_;
 }
 
 bool Pace::wants_comparison() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return votes_ > -kVotes && votes_ < kVotes;
 }
 
 void Pace::compared(std::chrono::duration<double> in_order, std::chrono::duration<double> at_once) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (votes_ <= -kVotes || votes_ >= kVotes) return;  // another thread was faster
   const bool gains = in_order > kGain * at_once;
   if (gains != (votes_ > 0)) votes_ = 0;

@@ -10,7 +10,8 @@
 
 #include <chrono>
 #include <cstdint>
-#include <mutex>
+
+#include "base/mutex.h"
 
 namespace ckfs {
 
@@ -26,9 +27,9 @@ class Pace {
   void compared(std::chrono::duration<double> in_order, std::chrono::duration<double> at_once);
 
  private:
-  mutable std::mutex mutex_;  // guards all below
-  int votes_ = 0;             // for at once, in a row; below 0: against
-  bool at_once_ = false;
+  mutable Mutex mutex_;
+  int votes_ CKFS_GUARDED_BY(mutex_) = 0;  // for at once, in a row; below 0: against
+  bool at_once_ CKFS_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace ckfs

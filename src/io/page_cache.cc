@@ -40,6 +40,10 @@ void expect_exact_reads(int fd) {
   ::posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
 }
 
+void expect_reads_in_order(int fd) {
+  ::posix_fadvise(fd, 0, 0, POSIX_FADV_NORMAL);
+}
+
 std::uint64_t hint_bytes(std::uint64_t device) {
   std::ifstream file(fmt::format("/sys/class/bdi/{}:{}/read_ahead_kb", gnu_dev_major(device),
                                  gnu_dev_minor(device)));
@@ -81,11 +85,14 @@ std::vector<ByteRange> will_need(int fd, ByteRange range, std::uint64_t hint_byt
   return asked;
 }
 
-bool has_cached_page(int fd, ByteRange range, bool unknown) {
+bool is_cached(int fd, ByteRange range) {
+  const auto cached = cached_pages(fd, range);
+  return !cached || *cached == down(range.end + kPage - 1) / kPage - range.begin / kPage;
+}
+
+bool has_cached_page(int fd, ByteRange range) {
   const std::uint64_t begin = down(range.begin + kPage - 1), end = down(range.end);
-  if (begin >= end) return false;
-  const auto cached = cached_pages(fd, {begin, end});
-  return cached ? *cached > 0 : unknown;
+  return begin < end && cached_pages(fd, {begin, end}).value_or(0) > 0;
 }
 
 void drop(int fd, ByteRange range, std::uint64_t size) {
@@ -97,7 +104,7 @@ void drop(int fd, ByteRange range, std::uint64_t size) {
 }
 
 void HintedRanges::add(const std::vector<ByteRange>& ranges) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const ByteRange& range : ranges) {
     if (!ranges_.empty() && ranges_.back().end == range.begin) {
       ranges_.back().end = range.end;
@@ -109,7 +116,7 @@ void HintedRanges::add(const std::vector<ByteRange>& ranges) {
 }
 
 bool HintedRanges::take(ByteRange range) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<ByteRange> rest;
   bool found = false;
   for (const ByteRange& hinted : ranges_) {

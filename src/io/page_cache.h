@@ -3,21 +3,24 @@
 #pragma once
 
 #include <cstdint>
-#include <mutex>
 #include <optional>
 #include <vector>
 
 #include "base/byte_range.h"
+#include "base/mutex.h"
 
 namespace ckfs::page_cache {
 
 /// The kernel shall read what is asked for and no more: no read-ahead on this descriptor. For local
-/// files only.
+/// files; in others for jumps, and for the first request after one.
 ///
 /// It has a price (6.18, ext4): without read-ahead pages come into the cache one by one and not as
 /// large folios, which costs 0.2 to 0.3 ms of CPU for each MiB read cold, and copies from the cache
 /// take a fifth to a half longer than from large folios.
 void expect_exact_reads(int fd);
+
+/// The end of expect_exact_reads(): the kernel reads ahead as it likes.
+void expect_reads_in_order(int fd);
 
 /// How many bytes one POSIX_FADV_WILLNEED may ask for on `device` (st_dev). The kernel cuts each
 /// call to the larger of the device's read-ahead and its largest request, and drops the rest
@@ -41,9 +44,11 @@ std::vector<ByteRange> will_need(int fd, ByteRange range, std::uint64_t hint_byt
 /// The pages of `range` in the cache; nullopt where the kernel does not know (older than 6.5).
 std::optional<std::uint64_t> cached_pages(int fd, ByteRange range);
 
-/// Whether a page that lies wholly in `range` is in the cache; `unknown` if the kernel does not
-/// know.
-bool has_cached_page(int fd, ByteRange range, bool unknown);
+/// Whether all pages of `range` are in the cache. True if the kernel does not know.
+bool is_cached(int fd, ByteRange range);
+
+/// Whether a page that lies wholly in `range` is in the cache. False if the kernel does not know.
+bool has_cached_page(int fd, ByteRange range);
 
 /// Takes pages of `range` out of the cache, but for those that somebody has mapped or changed. A
 /// page that ends behind `range` stays: the next reader finishes it.
@@ -59,10 +64,10 @@ class HintedRanges {
   bool take(ByteRange range);
 
  private:
-  void forget_oldest();
+  void forget_oldest() CKFS_REQUIRES(mutex_);
 
-  std::mutex mutex_;
-  std::vector<ByteRange> ranges_;  // guarded by mutex_; the oldest first
+  Mutex mutex_;
+  std::vector<ByteRange> ranges_ CKFS_GUARDED_BY(mutex_);  // the oldest first
 };
 
 }  // namespace ckfs::page_cache

@@ -9,7 +9,7 @@
 namespace ckfs {
 namespace {
 
-using Uncached = FileSystem::Uncached;
+using Answer = FileSystem::Answer;
 
 /// Whether a read fails so because of RWF_DONTCACHE: by file system, kernel, or both.
 bool refuses_uncached(const AccessFailure& failure) {
@@ -21,8 +21,8 @@ bool drops(const Access& access, const OnceFile& from) {
   if (from.file_system->traits.remote) return false;
   const ByteRange range{access.offset, access.offset + access.size};
   if (from.hinted->take(range)) return true;
-  if (from.file_system->uncached.load(std::memory_order_relaxed) == Uncached::Works) return false;
-  return !page_cache::has_cached_page(access.fd, range, false);
+  if (from.file_system->reads_uncached.load(std::memory_order_relaxed) == Answer::Yes) return false;
+  return !page_cache::has_cached_page(access.fd, range);
 }
 
 }  // namespace
@@ -35,18 +35,18 @@ tl::expected<void, AccessFailure> read_accesses_once(Reader& reader, std::vector
     for (std::size_t i = 0; i < accesses.size(); ++i) {
       const FileSystem& on = *from[i].file_system;
       accesses[i].uncached =
-          !on.traits.remote && on.uncached.load(std::memory_order_relaxed) != Uncached::Refused;
+          !on.traits.remote && on.reads_uncached.load(std::memory_order_relaxed) != Answer::No;
     }
     auto done = reader.read(accesses);
     if (done) break;
     const std::size_t at = done.error().access;
     if (!refuses_uncached(done.error()) || !accesses[at].uncached) return done;
-    from[at].file_system->uncached.store(Uncached::Refused, std::memory_order_relaxed);
+    from[at].file_system->reads_uncached.store(Answer::No, std::memory_order_relaxed);
   }
   for (std::size_t i = 0; i < accesses.size(); ++i) {
     const Access& access = accesses[i];
     if (access.uncached) {
-      from[i].file_system->uncached.store(Uncached::Works, std::memory_order_relaxed);
+      from[i].file_system->reads_uncached.store(Answer::Yes, std::memory_order_relaxed);
     }
     if (drop[i] != 0) {
       page_cache::drop(access.fd, {access.offset, access.offset + access.size}, from[i].size);

@@ -25,6 +25,7 @@
 #include <thread>
 #include <unordered_map>
 
+#include "base/mutex.h"
 #include "io/coalesce.h"
 #include "io/file_system.h"
 #include "io/fingerprint.h"
@@ -138,8 +139,8 @@ class SourceFiles::Impl {
   OpenFiles open_files_;
   FileSystems file_systems_;
   const std::size_t files_per_pass_;
-  std::mutex states_mutex_;  // guards the map; its elements stay where they are
-  std::unordered_map<FileId, FileState> states_;
+  Mutex states_mutex_;
+  std::unordered_map<FileId, FileState> states_ CKFS_GUARDED_BY(states_mutex_);
   mutable std::shared_mutex files_mutex_;  // guards the deque; its elements stay where they are
   std::deque<File> files_;
 };
@@ -224,7 +225,9 @@ Result<void> SourceFiles::Impl::check_path(File& file) {
 
 Result<Pin> SourceFiles::Impl::pin(FileId id, File& file, unsigned descriptor) {
   if (file.stale.load(std::memory_order_acquire)) return stale(file, {});
-  const auto prepare = file.file_system->traits.remote ? nullptr : &page_cache::expect_exact_reads;
+  // Elsewhere the kernel's read-ahead is what streams, but after a jump it would be thrown away.
+  const bool exact = !file.file_system->traits.remote || descriptor == FileOrder::kJumps;
+  const auto prepare = exact ? &page_cache::expect_exact_reads : nullptr;
   auto pinned = open_files_.pin(id, file.path, descriptor, prepare);
   // Other threads hold descriptors only while they read: it is worth asking again.
   for (int attempt = 0; !pinned && out_of_descriptors(pinned.error()) && attempt < 100; ++attempt) {
@@ -274,7 +277,7 @@ Result<void> SourceFiles::Impl::read_alone(const ReadRequest& request) {
 }
 
 FileState& SourceFiles::Impl::state(FileId id) {
-  const std::lock_guard lock(states_mutex_);
+  const MutexLock lock(states_mutex_);
   return states_[id];
 }
 
@@ -319,7 +322,8 @@ void SourceFiles::Impl::will_need(std::span<const FileRange> ranges) {
     // A server that streams is not asked for what comes later: that would be out of order.
     const bool hints =
         !file_system.traits.remote ||
-        (file_system.pace.at_once() && file_system.keeps_pages.load(std::memory_order_relaxed));
+        (file_system.pace.at_once() &&
+         file_system.keeps_pages.load(std::memory_order_relaxed) == FileSystem::Answer::Yes);
     std::optional<Pin> pinned;  // as long as ranges are of this file
     for (; i < ranges.size() && ranges[i].file == id;) {
       const std::uint64_t size = of.fingerprint.size;
@@ -406,7 +410,12 @@ Result<void> SourceFiles::Impl::read(std::span<const ReadRequest> batch, Keep ke
       batch[0].out.size() <= coalesce_options_.max_access) {
     return read_alone(batch[0]);
   }
-  const AccessPlan plan = coalesce(batch, coalesce_options_);
+  CoalesceOptions options = coalesce_options_;
+  if (!batch.empty() && asks_in_order(file(batch[0].file))) {
+    options.max_access =
+        OrderedFile::longest_access(*file(batch[0].file).file_system, options.max_access);
+  }
+  const AccessPlan plan = coalesce(batch, options);
   for (std::size_t next = 0; next < plan.accesses.size();) {
     CKFS_TRY_VOID(read_pass(plan, next, keep));
   }

@@ -85,8 +85,8 @@ class SourceFiles final : public ByteSource {
   /// Requires: each range lies within size(file).
   void will_need(std::span<const FileRange> ranges) override;
   /// Files of network and FUSE file systems; no longer once it was measured that their source
-  /// answers several requests at once faster (pace.h). To measure, read() wants batches of three or
-  /// more requests of 512 KiB that lie one behind another.
+  /// answers several requests at once faster (pace.h). Where reads go through the page cache, that
+  /// is measured by a batch of 3 MiB that lie one behind another.
   bool prefers_order(FileId file) const override;
   Result<void> verify(std::span<const FileId> files) override;
   std::uint64_t size(FileId file) const override;

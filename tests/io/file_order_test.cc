@@ -23,14 +23,25 @@ class FileOrderTest : public testing::Test {
 };
 
 TEST_F(FileOrderTest, OneReaderHasOneStream) {
-  const FileOrder::Choice first = read(1000, kMiB);
-  EXPECT_FALSE(first.continues);
-  for (std::uint64_t k = 1; k < 100; ++k) {
-    const FileOrder::Choice next = read(1000 + k * kMiB, kMiB);
-    EXPECT_EQ(next.descriptor, first.descriptor);
-    EXPECT_TRUE(next.continues);
-    EXPECT_TRUE(next.through.empty());
+  for (std::uint64_t begin : {0 * kMiB, 500 * kMiB + 1000}) {
+    const FileOrder::Choice first = read(begin, kMiB);
+    EXPECT_EQ(first.continues, begin == 0);
+    for (std::uint64_t k = 1; k < 100; ++k) {
+      const FileOrder::Choice next = read(begin + k * kMiB, kMiB);
+      EXPECT_EQ(next.descriptor, first.descriptor);
+      EXPECT_TRUE(next.continues);
+      EXPECT_TRUE(next.through.empty());
+    }
   }
+}
+
+TEST_F(FileOrderTest, TheHeaderBeginsTheFirstStream) {
+  EXPECT_EQ(read(0, 8).descriptor, 0u);
+  EXPECT_EQ(read(8, 5000).descriptor, 0u);
+  const FileOrder::Choice data = read(5100, kMiB);
+  EXPECT_TRUE(data.continues);
+  EXPECT_EQ(data.through, (ByteRange{5008, 5100}));
+  EXPECT_EQ(read(900 * kMiB, 8).descriptor, FileOrder::kJumps);
 }
 
 TEST_F(FileOrderTest, TwoReadersDoNotDisturbEachOther) {
@@ -65,13 +76,13 @@ TEST_F(FileOrderTest, ASettledStreamReadsOnToAScaleBehindItsWeight) {
   EXPECT_EQ(scale.through, (ByteRange{FileOrder::kSettled, 14 * kMiB}));
   // The weight itself has streamed by.
   EXPECT_EQ(order_.passed({FileOrder::kSettled, FileOrder::kSettled + kMiB}), stream);
-  EXPECT_EQ(order_.passed({14 * kMiB, 15 * kMiB}), std::nullopt);
+  EXPECT_FALSE(order_.passed({14 * kMiB, 15 * kMiB}));
 }
 
 TEST_F(FileOrderTest, AYoungStreamReadsOnToWhatIsNearAndNotSmall) {
-  const unsigned stream = read(0, kMiB).descriptor;
+  const unsigned stream = read(0, FileOrder::kSettled / 2).descriptor;
   EXPECT_EQ(read(14 * kMiB, 4096).descriptor, FileOrder::kJumps);
-  EXPECT_EQ(read(2 * kMiB, kMiB).descriptor, stream);  // overtook the one before it
+  EXPECT_EQ(read(2 * kMiB, kMiB).descriptor, stream);  // overtook those before it
   EXPECT_EQ(order_.passed({kMiB, 2 * kMiB}), stream);
 }
 
@@ -87,6 +98,14 @@ TEST_F(FileOrderTest, WhatPassedLongAgoIsNotTakenToBeCached) {
   for (std::uint64_t k = 1; k < 200; ++k) read(k * kMiB, kMiB);
   EXPECT_FALSE(order_.passed({0, kMiB}));
   EXPECT_TRUE(order_.passed({199 * kMiB, 200 * kMiB}));
+}
+
+TEST_F(FileOrderTest, AStreamGoesBackToWhatIsNoLongerCached) {
+  const unsigned stream = read(0, 8 * kMiB).descriptor;
+  const FileOrder::Choice gone = read(2 * kMiB, kMiB);
+  EXPECT_EQ(gone.descriptor, stream);
+  EXPECT_FALSE(gone.continues);
+  EXPECT_TRUE(read(3 * kMiB, kMiB).continues);
 }
 
 TEST_F(FileOrderTest, AFarJumpBeginsAStreamAnew) {

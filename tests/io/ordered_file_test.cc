@@ -86,6 +86,7 @@ TEST_F(OrderedFileTest, OneThreadAtATimeAsksTheSource) {
 
 TEST_F(OrderedFileTest, AReaderReadsOnAndSmallRequestsElsewhereDoNotMoveIt) {
   EXPECT_TRUE(read_one(0, 100));
+  events_.clear();
   for (std::uint64_t k = 0; k < 4; ++k) {
     EXPECT_TRUE(read_one(100 + k * kMiB, kMiB));
     EXPECT_TRUE(read_one(kSize - 4096, 4096));
@@ -97,7 +98,7 @@ TEST_F(OrderedFileTest, AReaderReadsOnAndSmallRequestsElsewhereDoNotMoveIt) {
 
 TEST_F(OrderedFileTest, WhatLiesBeforeAScaleIsInTheCacheThen) {
   for (std::uint64_t k = 0; k < 5; ++k) EXPECT_TRUE(read_one(k * kMiB, kMiB));
-  system_.keeps_pages = true;  // the source of this test reads nothing
+  system_.keeps_pages = FileSystem::Answer::Yes;  // the source of this test reads nothing
   EXPECT_TRUE(read_one(14 * kMiB, 4096));
   EXPECT_NE(events_.back().descriptor, FileOrder::kJumps);
   EXPECT_EQ(page_cache::cached_pages(fds_[0].get(), {5 * kMiB, 14 * kMiB}), 9 * kMiB / 4096);
@@ -106,9 +107,9 @@ TEST_F(OrderedFileTest, WhatLiesBeforeAScaleIsInTheCacheThen) {
 }
 
 TEST_F(OrderedFileTest, NothingIsReadOnTheWayWhereReadsLeaveNoPages) {
-  system_.keeps_pages = true;
+  system_.keeps_pages = FileSystem::Answer::Yes;
   for (std::uint64_t k = 0; k < 5; ++k) EXPECT_TRUE(read_one(k * kMiB, kMiB));
-  EXPECT_FALSE(system_.keeps_pages);
+  EXPECT_EQ(system_.keeps_pages, FileSystem::Answer::No);
   EXPECT_TRUE(read_one(14 * kMiB, 4096));
   EXPECT_EQ(events_.back().descriptor, FileOrder::kJumps);
   EXPECT_EQ(page_cache::cached_pages(fds_[0].get(), {0, kSize}), 0u);

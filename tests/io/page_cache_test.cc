@@ -81,8 +81,7 @@ TEST_F(PageCacheTest, AHintOnWhatIsNoFileIsNoMatter) {
   page_cache::expect_exact_reads(-1);
   page_cache::drop(-1, {0, kSize}, kSize);
   EXPECT_FALSE(page_cache::cached_pages(-1, {0, kSize}));
-  EXPECT_TRUE(page_cache::has_cached_page(-1, {0, kSize}, true));
-  EXPECT_FALSE(page_cache::has_cached_page(-1, {0, kSize}, false));
+  EXPECT_FALSE(page_cache::has_cached_page(-1, {0, kSize}));
 }
 
 TEST_F(PageCacheTest, ExactReadsBringInTheirPagesOnly) {
@@ -90,6 +89,16 @@ TEST_F(PageCacheTest, ExactReadsBringInTheirPagesOnly) {
   std::vector<std::byte> out(3 * kPage);
   ASSERT_EQ(::pread(fd_.get(), out.data(), out.size(), 500 * kPage), std::ssize(out));
   EXPECT_EQ(cached({0, kSize}), 3u);
+}
+
+TEST_F(PageCacheTest, ARangeIsCachedOnlyAsAWhole) {
+  std::vector<std::byte> out(3 * kPage);
+  page_cache::expect_exact_reads(fd_.get());
+  ASSERT_EQ(::pread(fd_.get(), out.data(), out.size(), 500 * kPage), std::ssize(out));
+  EXPECT_TRUE(page_cache::is_cached(fd_.get(), {500 * kPage + 1, 503 * kPage - 1}));
+  EXPECT_FALSE(page_cache::is_cached(fd_.get(), {500 * kPage, 503 * kPage + 1}));
+  EXPECT_TRUE(page_cache::is_cached(-1, {0, kSize}));
+  page_cache::expect_reads_in_order(fd_.get());
 }
 
 TEST_F(PageCacheTest, DroppingLeavesThePageThatTheNextReaderFinishes) {

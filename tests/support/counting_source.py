@@ -28,15 +28,21 @@ def tensor_data_begin(path):
 
 
 class CountingSource:
-    """A mirror of `directory` at `path`, which is created if it is not there."""
+    """A mirror of `directory` at `path`, which is created if it is not there.
 
-    def __init__(self, directory, path, allow_other=False, timeout=20):
+    `cached`: through the page cache, reading `read_ahead` bytes ahead at most."""
+
+    def __init__(self, directory, path, allow_other=False, timeout=20, cached=False, read_ahead=0):
         self.directory = Path(directory)
         self.path = Path(path)
         self.path.mkdir(parents=True, exist_ok=True)
         command = [_program(), self.directory, self.path]
         if allow_other:
             command.append("--allow-other")
+        if cached:
+            command.append("--cached")
+        if read_ahead:
+            command.append(f"--read-ahead={read_ahead}")
         self._process = subprocess.Popen([str(word) for word in command])
         deadline = time.monotonic() + timeout
         while not self._answers():
@@ -47,6 +53,10 @@ class CountingSource:
                 self.close()
                 raise RuntimeError(f"{self.path}: no answer within {timeout} s")
             time.sleep(0.01)
+        if read_ahead > 128 << 10:  # only root may let a mount read further ahead than by default
+            device = os.stat(self.path).st_dev
+            bdi = Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb")
+            bdi.write_text(str(read_ahead >> 10))
 
     def _answers(self):
         try:
@@ -112,6 +122,21 @@ class CountingSource:
 
     def delay(self, milliseconds):
         self.command(f"delay {milliseconds}")
+
+    def jump(self, milliseconds):
+        """More, where an open file is not read on in order."""
+        self.command(f"jump {milliseconds}")
+
+    def slow(self, delay=0, bandwidth=0, total_bandwidth=0, in_flight=0):
+        """Reads wait `delay` ms; bytes a second of each and of all; so many at a time. 0: no limit."""
+        self.command(f"delay {delay}")
+        self.command(f"bandwidth {bandwidth}")
+        self.command(f"total-bandwidth {total_bandwidth}")
+        self.command(f"in-flight {in_flight}")
+
+    def cloud_disk(self):
+        """11 ms for 2 MB, 2 GB/s with ten such in flight."""
+        self.command("cloud-disk")
 
     def short(self, size):
         """No read gives more than `size` bytes."""

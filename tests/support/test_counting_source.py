@@ -3,6 +3,7 @@
 import errno
 import os
 import tempfile
+import time
 import unittest
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -93,6 +94,40 @@ class CountingSourceTest(unittest.TestCase):
         self.source.short(10)
         self.assertEqual(os.pread(self.open(), 100, 7), self.data[7:17])
 
+    def seconds(self, function):
+        begin = time.monotonic()
+        function()
+        return time.monotonic() - begin
+
+    def test_waits_as_a_slow_source_does(self):
+        fd = self.open()
+        self.source.slow(delay=20, in_flight=2)
+        with ThreadPoolExecutor(8) as pool:
+            read = lambda: list(pool.map(lambda i: os.pread(fd, 1000, i * 1000), range(8)))
+            self.assertGreaterEqual(self.seconds(read), 0.08)
+        self.source.slow(bandwidth=1_000_000)
+        self.assertGreaterEqual(self.seconds(lambda: os.pread(fd, 100_000, 0)), 0.1)
+        self.source.slow(total_bandwidth=1_000_000)
+        self.assertGreaterEqual(self.seconds(lambda: os.pread(fd, 100_000, 0)), 0.1)
+        self.source.clear()
+
+    def test_jumps_are_slow(self):
+        fd = self.open()
+        self.source.jump(100)
+        in_order = self.seconds(lambda: [os.pread(fd, 1000, i * 1000) for i in range(5)])
+        jumping = self.seconds(lambda: [os.pread(fd, 1000, i) for i in (50_000, 9_000, 70_000)])
+        self.assertGreaterEqual(jumping, 0.3)
+        self.assertLess(in_order, 0.3)
+
+    def test_the_page_cache_asks_once(self):
+        with CountingSource(self.directory, Path(self.work.name) / "cached", cached=True) as source:
+            fd = os.open(source.path / "a b.bin", os.O_RDONLY)
+            for _ in range(3):
+                self.assertEqual(os.pread(fd, SIZE, 0), self.data)
+            os.close(fd)
+            file = source.counts()["files"]["a b.bin"]
+            self.assertEqual((file["bytes"], file["ranges"]), (SIZE, [[0, SIZE]]))
+
     def test_shows_changes_of_the_directory_at_once(self):
         fd = self.open()
         self.assertEqual(len(os.pread(fd, 100, 200)), 100)
@@ -105,7 +140,8 @@ class CountingSourceTest(unittest.TestCase):
     def test_refuses_writes_and_commands_without_meaning(self):
         self.assert_errno(errno.EROFS, open, self.source.path / "sub/x", "w")
         self.assert_errno(errno.EROFS, open, self.source.path / "new", "w")
-        for line in ("bogus", "poison", "poison f 3", "poison f 5 4", "short 0", "fail f 0 1 0"):
+        for line in ("bogus", "poison", "poison f 3", "poison f 5 4", "short 0", "fail f 0 1 0", "delay 60001", "jump x",
+                     "cloud-disk 3"):
             self.assert_errno(errno.EINVAL, self.source.command, line)
 
     def test_unmounts_at_its_end(self):

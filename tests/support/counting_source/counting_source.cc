@@ -1,12 +1,16 @@
 // A directory shown through FUSE, every read of which is counted, and may be delayed or made to
 // fail. It lies below a checkpoint in tests: what ckfs reads is then known from outside ckfs.
 //
-//   ckfs_counting_source DIR MNT [--allow-other]     serves until unmounted or SIGTERM
+//   ckfs_counting_source DIR MNT [--allow-other] [--cached] [--read-ahead=BYTES]
+//                                                    serves until unmounted or SIGTERM
 //
 // The mirror is read-only, with the modes, sizes, mtimes, inode numbers and symbolic links of DIR.
 // All reads are direct (no page cache, no readahead) and no attribute is cached, so the counts are
 // those of the reader's own calls (the kernel splits a call of more than 1 MiB), and a change in
-// DIR shows at once. Three files in the root of the mount are not DIR's and not listed:
+// DIR shows at once. With --cached the page cache is used as on other mounts, the counts are those
+// of the kernel's requests, and --read-ahead is how far it reads ahead at most (more than 128 KiB
+// takes effect when read_ahead_kb of the mount is raised too). Three files in the root of the mount
+// are not DIR's and not listed:
 //
 //   .counts   JSON: {"files": {NAME: {"bytes", "requests", "opens", "unique_bytes",
 //             "ranges": [[begin, end], ...]}}, "bytes", "requests", "poisoned_reads",
@@ -16,6 +20,11 @@
 //               poison FILE BEGIN END        reads that touch these bytes: EIO, and counted apart
 //               fail FILE BEGIN END ERRNO    the same with another errno, not counted apart
 //               delay MILLISECONDS           before each read (0: none)
+//               jump MILLISECONDS            more, where an open file is not read on in order
+//               bandwidth BYTES              a second, of one read (0 or end: no limit)
+//               total-bandwidth BYTES        a second, of all reads together
+//               in-flight N                  reads that are worked on at a time
+//               cloud-disk                   1 ms, 200 MB/s, 2 GB/s together, ten in flight
 //               short BYTES                  no read gives more than this many bytes
 //               clear                        the end of all these
 //               reset                        all counts and the log back to nothing
@@ -26,6 +35,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstdint>
 #include <cstring>
 #include <dirent.h>
@@ -33,6 +43,8 @@
 #include <fmt/format.h>
 #include <fuse.h>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <sys/stat.h>
@@ -50,6 +62,8 @@ namespace {
 struct Server {
   UniqueFd root;
   ReadRecord record;
+  bool cached = false;
+  unsigned read_ahead = 0;  // 0: what the kernel likes
 };
 
 /// What a file handle stands for: a file of DIR, or the text of a virtual one.
@@ -83,9 +97,15 @@ int to_result(int status) {
   return status < 0 ? -errno : 0;
 }
 
-void* do_init(fuse_conn_info*, fuse_config* config) {
+/// Reads that may be in flight: a slow source is fast only by many.
+constexpr unsigned kThreads = 128;
+
+void* do_init(fuse_conn_info* connection, fuse_config* config) {
+  connection->max_background = kThreads;
+  connection->congestion_threshold = kThreads;
+  if (server().read_ahead != 0) connection->max_readahead = server().read_ahead;
   config->use_ino = 1;
-  config->direct_io = 1;
+  config->direct_io = server().cached ? 0 : 1;
   config->kernel_cache = 0;
   config->entry_timeout = 0;
   config->attr_timeout = 0;
@@ -136,11 +156,13 @@ int do_open(const char* path, fuse_file_info* info) {
     if (!opened->fd) return -errno;
     server().record.count_open(relative(path));
   }
+  if (!opened->fd) info->direct_io = 1;
   info->fh = reinterpret_cast<std::uint64_t>(opened.release());
   return 0;
 }
 
 int do_release(const char*, fuse_file_info* info) {
+  server().record.slow().forget(info->fh);
   const std::unique_ptr<Handle> closing(&handle(info));
   return 0;
 }
@@ -155,7 +177,8 @@ int do_read(const char* path, char* buffer, std::size_t size, off_t offset, fuse
     return static_cast<int>(length);
   }
   const Verdict verdict = server().record.judge(relative(path), begin, size);
-  std::this_thread::sleep_for(verdict.delay);
+  std::this_thread::sleep_until(
+      server().record.slow().answered(SlowSource::Clock::now(), info->fh, begin, size));
   if (verdict.error != 0) return -verdict.error;
   size = std::min<std::size_t>(size, verdict.limit);
   const ssize_t length = ::pread(open.fd.get(), buffer, size, offset);
@@ -188,8 +211,39 @@ int do_statfs(const char*, struct statvfs* status) {
   return to_result(::fstatvfs(server().root.get(), status));
 }
 
-int serve(const char* directory, const char* mountpoint, bool allow_other) {
+struct Options {
+  const char* directory = nullptr;
+  const char* mountpoint = nullptr;
+  bool allow_other = false;
+  bool cached = false;
+  unsigned read_ahead = 0;
+};
+
+std::optional<Options> parse(std::span<char* const> words) {
+  Options options;
+  for (const std::string_view word : words) {
+    if (word == "--allow-other") {
+      options.allow_other = true;
+    } else if (word == "--cached") {
+      options.cached = true;
+    } else if (word.starts_with("--read-ahead=")) {
+      const std::string_view number = word.substr(word.find('=') + 1);
+      const char* const end = number.data() + number.size();
+      if (std::from_chars(number.data(), end, options.read_ahead).ptr != end) return std::nullopt;
+    } else if (word.starts_with("-") || options.mountpoint != nullptr) {
+      return std::nullopt;
+    } else {
+      (options.directory == nullptr ? options.directory : options.mountpoint) = word.data();
+    }
+  }
+  return options.mountpoint == nullptr ? std::nullopt : std::optional(options);
+}
+
+int serve(const Options& options) {
+  const auto [directory, mountpoint, allow_other, cached, read_ahead] = options;
   Server served;
+  served.cached = cached;
+  served.read_ahead = read_ahead;
   served.root = UniqueFd(::open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!served.root) {
     fmt::print(stderr, "ckfs_counting_source: {}: {}\n", directory, std::strerror(errno));
@@ -210,7 +264,7 @@ int serve(const char* directory, const char* mountpoint, bool allow_other) {
   // Delayed reads each occupy a thread, and must not delay the ones that ask for the counts.
   std::vector<std::string> words = {"ckfs_counting_source", mountpoint, "-f", "-o",
                                     "fsname=ckfs-counting-source,default_permissions"};
-  words.insert(words.end(), {"-o", "max_threads=64,max_idle_threads=64"});
+  words.insert(words.end(), {"-o", fmt::format("max_threads={0},max_idle_threads={0}", kThreads)});
   if (allow_other) words.insert(words.end(), {"-o", "allow_other"});
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
@@ -221,10 +275,12 @@ int serve(const char* directory, const char* mountpoint, bool allow_other) {
 }  // namespace ckfs
 
 int main(int argc, char** argv) {
-  const bool allow_other = argc == 4 && std::string_view(argv[3]) == "--allow-other";
-  if (argc != 3 && !allow_other) {
-    fmt::print(stderr, "usage: ckfs_counting_source DIR MNT [--allow-other]\n");
+  const auto options = ckfs::parse(std::span(argv, static_cast<std::size_t>(argc)).subspan(1));
+  if (!options) {
+    fmt::print(stderr,
+               "usage: ckfs_counting_source DIR MNT [--allow-other] [--cached] "
+               "[--read-ahead=BYTES]\n");
     return 2;
   }
-  return ckfs::serve(argv[1], argv[2], allow_other);
+  return ckfs::serve(*options);
 }

@@ -53,6 +53,31 @@ void ReadRecord::reset() {
   failed_reads_ = 0;
 }
 
+bool ReadRecord::slows(std::string_view verb, std::string_view rest) {
+  if (verb == "cloud-disk" && rest.empty()) {
+    slow_.set(SlowSource::Speed::cloud_disk());
+    return true;
+  }
+  const auto value = number(rest);
+  if (!value) return false;
+  const std::uint64_t limit = *value == kEnd ? 0 : *value;
+  SlowSource::Speed speed = slow_.speed();
+  if (verb == "delay" || verb == "jump") {
+    if (*value > 60'000) return false;
+    (verb == "delay" ? speed.delay : speed.jump) = std::chrono::milliseconds(*value);
+  } else if (verb == "bandwidth") {
+    speed.request_bandwidth = limit;
+  } else if (verb == "total-bandwidth") {
+    speed.total_bandwidth = limit;
+  } else if (verb == "in-flight") {
+    speed.in_flight = limit;
+  } else {
+    return false;
+  }
+  slow_.set(speed);
+  return true;
+}
+
 bool ReadRecord::command(std::string_view line) {
   const std::size_t space = line.find(' ');
   const std::string_view verb = line.substr(0, space);
@@ -65,22 +90,17 @@ bool ReadRecord::command(std::string_view line) {
   }
   if (verb == "clear" && rest.empty()) {
     rules_.clear();
-    delay_ = std::chrono::milliseconds(0);
+    slow_.set({});
     limit_ = kEnd;
     return true;
   }
-  if (verb == "delay" || verb == "short") {
+  if (verb == "short") {
     const auto value = number(rest);
-    if (!value) return false;
-    if (verb == "delay") {
-      if (*value > 60'000) return false;
-      delay_ = std::chrono::milliseconds(*value);
-    } else {
-      if (*value == 0) return false;  // the reader would take it for the end of the file
-      limit_ = *value;
-    }
+    if (!value || *value == 0) return false;  // the reader would take 0 for the end of the file
+    limit_ = *value;
     return true;
   }
+  if (slows(verb, rest)) return true;
   if (verb != "poison" && verb != "fail") return false;
   // The file's name comes first and may hold spaces; so the numbers are taken from the end.
   int error = EIO;
@@ -108,9 +128,9 @@ Verdict ReadRecord::judge(const std::string& file, std::uint64_t offset, std::ui
     if (rule.kind == Kind::Poison) poisoned_.push_back({file, offset, std::int64_t(size)});
     if (events_.size() < kLogLimit) events_.push_back(event);
     ++failed_reads_;
-    return {rule.error, delay_, limit_};
+    return {rule.error, limit_};
   }
-  return {0, delay_, limit_};
+  return {0, limit_};
 }
 
 void ReadRecord::count(const std::string& file, std::uint64_t offset, std::uint64_t size) {

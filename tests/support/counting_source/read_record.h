@@ -3,7 +3,6 @@
 // Safe for concurrent use by several threads.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -12,12 +11,13 @@
 #include <string_view>
 #include <vector>
 
+#include "support/slow_source.h"
+
 namespace ckfs {
 
 /// What shall happen to a read.
 struct Verdict {
-  int error = 0;  // errno; 0: go on
-  std::chrono::milliseconds delay{0};
+  int error = 0;                            // errno; 0: go on
   std::uint64_t limit = ~std::uint64_t{0};  // give at most this many bytes
 };
 
@@ -25,6 +25,9 @@ class ReadRecord {
  public:
   /// Carries out one line of the control file (see counting_source.cc); false if it makes no sense.
   bool command(std::string_view line);
+
+  /// How long reads take. Not judge()'s: a read that fails takes its time too.
+  SlowSource& slow() { return slow_; }
 
   Verdict judge(const std::string& file, std::uint64_t offset, std::uint64_t size);
   /// `size` bytes were given to the reader.
@@ -57,14 +60,15 @@ class ReadRecord {
   };
 
   void reset();
+  bool slows(std::string_view verb, std::string_view rest);
 
+  SlowSource slow_;
   mutable std::mutex mutex_;  // guards everything below
   std::map<std::string, File> files_;
   std::vector<Rule> rules_;
   std::vector<Event> events_;
   std::vector<Event> poisoned_;
   std::uint64_t failed_reads_ = 0;
-  std::chrono::milliseconds delay_{0};
   std::uint64_t limit_ = ~std::uint64_t{0};
 };
 

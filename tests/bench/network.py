@@ -1,0 +1,57 @@
+"""The row of `run.py network`: a view of a checkpoint on a mount that streams, against that mount itself."""
+import contextlib
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import rclone  # noqa: E402
+
+PASSES = 5
+
+
+def dd(path):
+    begin = time.perf_counter()
+    subprocess.run(["dd", f"if={path}", "of=/dev/null", "bs=1M", "status=none"], check=True)
+    return time.perf_counter() - begin
+
+
+def run(bench):
+    from checkpoints import fp8  # the 0.5 GB of FP8 of the other rows
+
+    if not shutil.which("rclone"):
+        raise SystemExit("bench: network: rclone is missing (apt-get install rclone)")
+    source = fp8(bench)
+    name = next(name for name in sorted(os.listdir(source)) if name.endswith(".safetensors"))
+    size = os.path.getsize(os.path.join(source, name))
+    with tempfile.TemporaryDirectory(dir=bench.work) as work, contextlib.ExitStack() as stack:
+        server = stack.enter_context(rclone.served(source, os.path.join(work, "log")))
+        network = os.path.join(work, "network")
+
+        def itself():
+            return dd(os.path.join(network, name))
+
+        def view():
+            mountpoint = tempfile.mkdtemp(dir=work)
+            subprocess.run([bench.ckfs, "mount", network, mountpoint], check=True)
+            try:
+                return dd(os.path.join(mountpoint, "bf16-safetensors", name))
+            finally:
+                subprocess.run([bench.ckfs, "umount", mountpoint], check=True)
+
+        def measured(side):
+            with rclone.mounted(server.url, network):  # fresh: nothing is cached
+                requests, read = server.requests(), server.bytes_read()
+                seconds = side()
+                return seconds, server.requests() - requests, (server.bytes_read() - read) / size
+
+        passes = [(measured(itself), measured(view)) for _ in range(PASSES)]
+        for what, k in (("the source itself", 0), ("the view", 1)):
+            seconds, requests, read = (statistics.median(one[k][i] for one in passes) for i in range(3))
+            bench.note(f"{what}: {size / seconds / 1e6:.0f} MB/s of source, {requests:.0f} requests, {read:.2f} bytes a byte")
+        bench.row("source bytes a second: BF16 view on an rclone mount : dd of the source",
+                  statistics.median(one[0][0] / one[1][0] for one in passes), 0.8, 0.8)

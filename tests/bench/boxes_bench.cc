@@ -4,8 +4,8 @@
 //   boxes_bench ONE MANY VIEW PIECE
 //
 // Both checkpoints show the same model.safetensors in VIEW, whose tensor data is made of pieces of
-// PIECE bytes (tests/tools/make_dcp.py). Prints one line: seconds a read of ONE and of MANY, and the
-// median over passes of the ratio of neighbours.
+// PIECE bytes (tests/tools/make_dcp.py). Prints one line: seconds a read of ONE and of MANY, and
+// the median over passes of the ratio of neighbours.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

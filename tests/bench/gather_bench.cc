@@ -56,6 +56,7 @@ int main(int argc, char** argv) {
   file->inode = 2;
   file->segments.push_back({0, 0, 0, Segment::Kind::Tensor});
   file->definition = definition;
+  file->finish();
 
   Engine engine(definition->catalog, *files,
                 {.memory = std::strtoull(argv[4], nullptr, 10),

@@ -7,13 +7,12 @@ import shutil
 import statistics
 import struct
 import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 from checkpoints import dcp_checkpoint, experts, fp8, llama, nbytes
-from harness import (HERE, MIB, daemon_of, mounted, resident_memory, shards_of,
-                     status_of)
+from harness import MIB, daemon_of, mounted, resident_memory, shards_of, status_of
+from loader import load
 
 BF16 = "bf16-safetensors"
 
@@ -37,19 +36,6 @@ def shown_bytes(header, name):
 
 def weights(header):
     return [name for name in header if not name.endswith("_scale_inv")]
-
-
-def load(*words):
-    """Runs a load of loads.py; -> seconds."""
-    command = [sys.executable, os.path.join(HERE, "loads.py"), *map(str, words)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                          text=True) as loader:
-        if loader.stdout.readline() != "ready\n":
-            raise SystemExit(f"bench: {' '.join(command)}: not ready")
-        seconds, _ = loader.communicate("\n")
-    if loader.returncode:
-        raise SystemExit(f"bench: {' '.join(command)}: exit {loader.returncode}")
-    return float(seconds)
 
 
 def random_direct_reads(path, count, size):

@@ -6,13 +6,13 @@ import random
 import shutil
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 from checkpoints import half_fp8, many_shards
-from harness import (BUFFER, HERE, MIB, counting, drop_caches, mounted, shards_of, tmpfs)
+from harness import BUFFER, MIB, counting, drop_caches, mounted, shards_of, tmpfs
+from loader import Loader
 
 BF16 = "bf16-safetensors"
 
@@ -58,21 +58,10 @@ def disk_note(bench, path):
                f" GB/s with ten such in flight")
 
 
-class Loader:
-    """loads.py, whose imports are over; drop the caches, then run()."""
-
-    def __init__(self, *words):
-        command = [sys.executable, os.path.join(HERE, "loads.py"), *map(str, words)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        text=True)
-        if self.process.stdout.readline() != "ready\n":
-            raise SystemExit(f"bench: {command}: not ready")
-
-    def run(self):
-        seconds, _ = self.process.communicate("\n")
-        if self.process.returncode:
-            raise SystemExit(f"bench: loads.py: exit {self.process.returncode}")
-        return float(seconds)
+def export_view(bench, source, out):
+    """What it prints about its success is not a row."""
+    subprocess.run([bench.ckfs, "export", source, BF16, out], check=True,
+                   stderr=subprocess.DEVNULL)
 
 
 def bench_cold(bench):
@@ -81,25 +70,21 @@ def bench_cold(bench):
     source = half_fp8(bench, min(2_600_000_000, free_memory() // 9))
     size = sum(os.path.getsize(path) for path in shards_of(source))
     copy = bench.path("converted")
-    subprocess.run([bench.ckfs, "export", source, BF16, copy], check=True)
+    export_view(bench, source, copy)
     shown = sum(os.path.getsize(path) for path in shards_of(copy))
     disk_note(bench, shards_of(source)[0])
 
     def cat():
         drop_caches()
         begin = time.perf_counter()
-        for path in shards_of(source):
-            with open(path, "rb", buffering=0) as f:
-                while f.readinto(BUFFER):
-                    pass
+        subprocess.run(["cat", *shards_of(source)], check=True, stdout=subprocess.DEVNULL)
         return time.perf_counter() - begin
 
     def export():
         with tmpfs(bench, "cold-out", "12g") as out:
             drop_caches()
             begin = time.perf_counter()
-            subprocess.run([bench.ckfs, "export", source, BF16, os.path.join(out, "view")],
-                           check=True)
+            export_view(bench, source, os.path.join(out, "view"))
             return time.perf_counter() - begin
 
     def view():

@@ -11,7 +11,7 @@ import time
 
 from checkpoints import FILE_BYTES, fp8, matrix, plain, scale_checkpoint
 from harness import (HERE, MIB, constant, counting, daemon_of, mounted, peak_memory,
-                     raise_readahead, ratios, read_all, resident_memory, shards_of, status, timed,
+                     raise_readahead, ratios, read_all, resident_memory, status, timed,
                      tmpfs, warm)
 
 

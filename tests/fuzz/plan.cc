@@ -28,6 +28,7 @@ std::shared_ptr<const FileLayout> layout_of(std::shared_ptr<const Definition> de
     file->size += nbytes;
   }
   file->definition = std::move(definition);
+  file->finish();
   return file;
 }
 

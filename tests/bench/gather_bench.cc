@@ -1,10 +1,12 @@
-// Peak memory of the engine while it gathers a tensor that is far larger than its budget.
+// Speed and peak memory of the engine while it gathers a tensor, perhaps one far larger than its
+// budget.
 //
-//   gather_bench FILE ROWS COLUMNS BUDGET
+//   gather_bench FILE ROWS COLUMNS BUDGET WORKERS
 //
 // FILE holds a bf16 matrix of that shape (a sparse file will do: it is written by the caller). It
-// is shown transposed and read from its first to its last byte in requests of 1 MiB. Prints one
-// line: seconds, bytes, the engine's own peak, and the process's peak less file pages, in bytes.
+// is shown transposed and read from its first to its last byte in requests of 1 MiB. WORKERS: 0 for
+// as many as the engine takes. Prints one line: seconds, bytes, the engine's own peak, and the
+// process's peak less file pages, in bytes.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -32,7 +34,7 @@ std::uint64_t status_field(const std::string& name) {
 
 int main(int argc, char** argv) {
   using namespace ckfs;
-  if (argc != 5) return 2;
+  if (argc != 6) return 2;
   const std::int64_t rows = std::atoll(argv[2]);
   const std::int64_t columns = std::atoll(argv[3]);
   auto files = SourceFiles::create({}).value();
@@ -53,9 +55,11 @@ int main(int argc, char** argv) {
   file->size = extent.nbytes;
   file->segments.push_back({0, 0, 0, Segment::Kind::Tensor});
   file->definition = definition;
+  file->finish();
 
   Engine engine(definition->catalog, *files,
-                BufferPool::create(std::strtoull(argv[4], nullptr, 10)), {});
+                BufferPool::create(std::strtoull(argv[4], nullptr, 10)),
+                {.threads = static_cast<unsigned>(std::strtoul(argv[5], nullptr, 10))});
   const auto stream = engine.open_stream(file);
   const auto begin = std::chrono::steady_clock::now();
   for (std::uint64_t at = 0; at < file->size; at += 1_MiB) {

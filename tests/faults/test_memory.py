@@ -1,4 +1,5 @@
-"""--memory is a budget: sixteen readers of a source ten times its size stay within it.
+"""--memory is a budget: sixteen, and sixty-four, readers of a source ten times its size stay within
+it.
 
 The source is sparse FP8 with scales; what the daemon held at its peak is the kernel's own account of
 it (VmHWM, without pages of files)."""
@@ -93,9 +94,9 @@ class Memory(fault_support.TestCase):
             found = list(pool.map(read, parts))
         return sum(path.stat().st_size for path in shards), found
 
-    def check(self, view, options, size, one):
+    def check(self, view, options, size, one, readers=16):
         mount = self.mount(f"{options}memory=64MiB,log_file={self.log}", source=self.big)
-        total, found = self.read_everything(mount, view, 16, size)
+        total, found = self.read_everything(mount, view, readers, size)
         self.assertGreater(total, 1_200_000_000)
         # The last element of each matrix is a one, all others are zeros.
         self.assertIn(one, [last for _, last in found])
@@ -116,6 +117,9 @@ class Memory(fault_support.TestCase):
 
     def test_sixteen_cached_readers(self):
         self.check("bf16-safetensors", "", 128 << 10, b"\x80\x3f")
+
+    def test_sixty_four_readers(self):
+        self.check("bf16-safetensors", "direct,", MEBIBYTE, b"\x80\x3f", readers=64)
 
     def test_export_with_sixteen_jobs(self):
         out = self.directory / "out"

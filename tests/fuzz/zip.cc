@@ -2,31 +2,11 @@
 // inside the file.
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 
 #include "format/torch_file.h"
+#include "fuzz/fuzz_input.h"
 
 namespace {
-
-class OneFile final : public ckfs::ByteSource {
- public:
-  explicit OneFile(std::span<const std::byte> bytes) : bytes_(bytes) {}
-  ckfs::Result<void> read(std::span<const ckfs::ReadRequest> batch) override {
-    for (const ckfs::ReadRequest& request : batch) {
-      CKFS_CHECK(request.offset <= bytes_.size() &&
-                 request.out.size() <= bytes_.size() - request.offset);
-      if (request.out.empty()) continue;
-      std::memcpy(request.out.data(), bytes_.data() + request.offset, request.out.size());
-    }
-    return {};
-  }
-  std::uint64_t size(ckfs::FileId) const override { return bytes_.size(); }
-  const std::string& name(ckfs::FileId) const override { return name_; }
-
- private:
-  std::span<const std::byte> bytes_;
-  std::string name_ = "f";
-};
 
 void check_tensors(const ckfs::TorchFile& torch, std::uint64_t size) {
   using namespace ckfs;

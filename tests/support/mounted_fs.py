@@ -292,7 +292,9 @@ def run_as_user(script):
         stage = pathlib.Path(stage)
         stage.chmod(0o755)
         here = pathlib.Path(script).resolve()
-        for path in (here, pathlib.Path(__file__).resolve(), ROOT / "mount-helpers/mount.ckfs"):
+        tools = [ROOT / "tests/tools" / name for name in ("make_dcp.py", "torch_writer.py")]
+        helper = ROOT / "mount-helpers/mount.ckfs"
+        for path in (here, pathlib.Path(__file__).resolve(), helper, *tools):
             copy = stage / path.relative_to(ROOT)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, copy)

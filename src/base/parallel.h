@@ -1,16 +1,46 @@
-// The same work on many files, by a few threads: at mount it is waiting, not computing.
+// The one loop over many things by many threads. Its uses are at mount, where the work is waiting
+// for a source more than computing: so it begins with few threads, and adds more while those it has
+// mostly wait.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <functional>
+#include <optional>
+#include <thread>
 
 #include "base/error.h"
 
 namespace ckfs {
 
-/// Runs task(0) to task(count - 1), several at once, and returns when all have ended. Of several
+struct Parallel {
+  /// Threads from the start, the calling one among them. At least 1.
+  std::size_t few = 4;
+  /// Threads at most: how many tasks a slow source may have to answer at once.
+  std::size_t most = 64;
+  /// How a thread is started; nullopt: there is none. A test refuses them.
+  std::function<std::optional<std::thread>(std::function<void()>)> start = {};
+};
+
+using Task = std::function<Result<void>(std::size_t)>;
+
+/// Runs make(0) to make(count - 1), several at once, and returns when all have ended. Of several
 /// failures the one with the lowest number is given, whichever came first; tasks after a failed one
-/// may not be run. Requires: `task` may be called by several threads.
-Result<void> run_parallel(std::size_t count, const std::function<Result<void>(std::size_t)>& task);
+/// may not be run. A thread that cannot be started is done without: the calling thread alone is
+/// enough. A task's std::bad_alloc is OutOfMemory. Requires: `make` may be called by several
+/// threads, and throws nothing else.
+Result<void> run_parallel(std::size_t count, const Task& make, const Parallel& how = {});
+
+/// The same with take(0), take(1) ... called in this order by the calling thread, each after its
+/// make(); a failure of take(i) counts as one of make(i). No more than two made and untaken ones a
+/// thread exist at a time: what they hold is bounded.
+Result<void> run_in_order(std::size_t count, const Task& make, const Task& take,
+                          const Parallel& how = {});
+
+/// Whether threads that used `cpu` in the time `wall` mostly waited: they left more than half of
+/// the CPUs that they could have had, so that more of them will not get in each other's way.
+/// Requires: more than 0 threads and CPUs.
+bool mostly_waited(std::chrono::nanoseconds cpu, std::chrono::nanoseconds wall, std::size_t threads,
+                   std::size_t cpus);
 
 }  // namespace ckfs

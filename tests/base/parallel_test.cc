@@ -1,0 +1,172 @@
+#include "base/parallel.h"
+
+#include <atomic>
+#include <chrono>
+#include <gtest/gtest.h>
+#include <new>
+#include <thread>
+#include <vector>
+
+namespace ckfs {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+constexpr std::size_t kTasks = 1000;
+
+std::optional<std::thread> refuse(const std::function<void()>& /*work*/) {
+  return std::nullopt;
+}
+
+/// How many are inside at once.
+class Meter {
+ public:
+  void enter() {
+    const std::size_t inside = ++now_;
+    std::size_t most = most_;
+    while (inside > most && !most_.compare_exchange_weak(most, inside)) {
+    }
+  }
+  void leave() { --now_; }
+  std::size_t most() const { return most_; }
+
+ private:
+  std::atomic<std::size_t> now_ = 0, most_ = 0;
+};
+
+TEST(Parallel, RunsEveryTaskOnce) {
+  std::vector<std::atomic<int>> runs(kTasks);
+  ASSERT_TRUE(run_parallel(kTasks, [&](std::size_t i) -> Result<void> {
+    ++runs[i];
+    return {};
+  }));
+  for (const auto& count : runs) EXPECT_EQ(count, 1);
+  EXPECT_TRUE(
+      run_parallel(0, [](std::size_t) -> Result<void> { return fail(ErrorCode::Io, "no task"); }));
+}
+
+TEST(Parallel, TakesInOrderInTheCallingThread) {
+  std::vector<std::atomic<bool>> made(kTasks);
+  std::size_t next = 0;
+  const auto caller = std::this_thread::get_id();
+  ASSERT_TRUE(run_in_order(
+      kTasks,
+      [&](std::size_t i) -> Result<void> {
+        made[i] = true;
+        return {};
+      },
+      [&](std::size_t i) -> Result<void> {
+        EXPECT_EQ(i, next++);
+        EXPECT_TRUE(made[i]);
+        EXPECT_EQ(std::this_thread::get_id(), caller);
+        return {};
+      }));
+  EXPECT_EQ(next, kTasks);
+}
+
+TEST(Parallel, FewTasksAreMadeAndNotTaken) {
+  std::atomic<std::size_t> made = 0, taken = 0, most = 0;
+  ASSERT_TRUE(run_in_order(
+      kTasks,
+      [&](std::size_t) -> Result<void> {
+        const std::size_t waiting = ++made - taken;
+        if (waiting > most) most = waiting;
+        return {};
+      },
+      [&](std::size_t) -> Result<void> {
+        ++taken;
+        return {};
+      },
+      {.few = 3, .most = 3}));
+  EXPECT_LE(most, 2 * 3 + 1U);  // and the one that is being taken
+}
+
+TEST(Parallel, TheFailureOfTheFirstTaskIsTheResult) {
+  for (int round = 0; round < 50; ++round) {
+    const auto task = [&](std::size_t i) -> Result<void> {
+      if (i == 7) std::this_thread::yield();
+      if (i == 7 || i > 20) return fail(ErrorCode::Corrupt, "task {}", i);
+      return {};
+    };
+    EXPECT_EQ(run_parallel(kTasks, task).error().message(), "task 7");
+    const auto fine = [](std::size_t) -> Result<void> { return {}; };
+    EXPECT_EQ(run_in_order(kTasks, task, fine).error().message(), "task 7");
+    EXPECT_EQ(run_in_order(kTasks, fine, task).error().message(), "task 7");
+    const auto early = [](std::size_t i) -> Result<void> {
+      if (i == 3) return fail(ErrorCode::Corrupt, "taking 3");
+      return {};
+    };
+    EXPECT_EQ(run_in_order(kTasks, task, early).error().message(), "taking 3");
+  }
+}
+
+TEST(Parallel, WithoutThreadsTheCallerDoesAll) {
+  const Parallel alone{.start = refuse};
+  std::size_t made = 0, taken = 0;
+  const auto make = [&](std::size_t) -> Result<void> {
+    ++made;
+    return {};
+  };
+  ASSERT_TRUE(run_parallel(kTasks, make, alone));
+  EXPECT_EQ(made, kTasks);
+  ASSERT_TRUE(run_in_order(
+      kTasks, make,
+      [&](std::size_t) -> Result<void> {
+        ++taken;
+        return {};
+      },
+      alone));
+  EXPECT_EQ(made, 2 * kTasks);
+  EXPECT_EQ(taken, kTasks);
+}
+
+TEST(Parallel, NoMemoryIsAnError) {
+  const auto task = [](std::size_t i) -> Result<void> {
+    if (i >= 5) throw std::bad_alloc();
+    return {};
+  };
+  EXPECT_EQ(run_parallel(kTasks, task).error().code(), ErrorCode::OutOfMemory);
+  EXPECT_EQ(run_in_order(kTasks, task, task).error().code(), ErrorCode::OutOfMemory);
+}
+
+TEST(Parallel, AddsThreadsWhereTasksWait) {
+  Meter meter;
+  const auto begin = steady_clock::now();
+  ASSERT_TRUE(run_parallel(kTasks, [&](std::size_t) -> Result<void> {
+    meter.enter();
+    std::this_thread::sleep_for(milliseconds(5));  // the delay of a far source
+    meter.leave();
+    return {};
+  }));
+  EXPECT_EQ(meter.most(), Parallel{}.most);
+  EXPECT_LT(steady_clock::now() - begin, kTasks * milliseconds(5) / 20);
+}
+
+TEST(Parallel, NeverHasMoreThreadsThanItMay) {
+  Meter meter;
+  ASSERT_TRUE(run_parallel(100,
+                           [&](std::size_t) -> Result<void> {
+                             meter.enter();
+                             std::this_thread::sleep_for(
+                                 milliseconds(2));  // a delay, so that it would want more
+                             meter.leave();
+                             return {};
+                           },
+                           {.few = 2, .most = 5}));
+  EXPECT_EQ(meter.most(), 5U);
+}
+
+TEST(Parallel, ThreadsThatComputeGetNoCompany) {
+  const auto waited = [](int cpu, int wall, std::size_t threads, std::size_t cpus) {
+    return mostly_waited(milliseconds(cpu), milliseconds(wall), threads, cpus);
+  };
+  EXPECT_FALSE(waited(200, 100, 4, 2));   // both CPUs are busy
+  EXPECT_FALSE(waited(400, 100, 4, 64));  // each of the four has a CPU, and uses it
+  EXPECT_FALSE(waited(60, 100, 1, 8));
+  EXPECT_TRUE(waited(10, 100, 4, 2));
+  EXPECT_TRUE(waited(100, 100, 64, 64));
+}
+
+}  // namespace
+}  // namespace ckfs

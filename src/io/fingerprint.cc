@@ -14,14 +14,21 @@ namespace {
 
 constexpr std::int64_t kNanosecondsPerSecond = 1'000'000'000;
 
+/// 64 bits of nanoseconds end in 2262; filesystems go on.
+std::int64_t nanoseconds(const timespec& time) {
+  const auto whole = checked_mul<std::int64_t>(time.tv_sec, kNanosecondsPerSecond);
+  const auto exact = whole ? checked_add<std::int64_t>(*whole, time.tv_nsec) : whole;
+  return exact.value_or(std::numeric_limits<std::int64_t>::max());
+}
+
 }  // namespace
 
 Fingerprint fingerprint_of(const struct stat& status) {
-  // 64 bits of nanoseconds end in 2262; filesystems go on.
-  const auto whole = checked_mul<std::int64_t>(status.st_mtim.tv_sec, kNanosecondsPerSecond);
-  const auto exact = whole ? checked_add<std::int64_t>(*whole, status.st_mtim.tv_nsec) : whole;
-  return {static_cast<std::uint64_t>(status.st_size),
-          exact.value_or(std::numeric_limits<std::int64_t>::max()), status.st_dev, status.st_ino};
+  return {.size = static_cast<std::uint64_t>(status.st_size),
+          .mtime_ns = nanoseconds(status.st_mtim),
+          .ctime_ns = nanoseconds(status.st_ctim),
+          .device = status.st_dev,
+          .inode = status.st_ino};
 }
 
 std::optional<std::string> difference(const Fingerprint& recorded, const Fingerprint& now,
@@ -35,6 +42,14 @@ std::optional<std::string> difference(const Fingerprint& recorded, const Fingerp
     return fmt::format("replaced by another file (inode {}, was {})", now.inode, recorded.inode);
   }
   return std::nullopt;
+}
+
+std::optional<std::string> ctime_change(const Fingerprint& recorded, const Fingerprint& now,
+                                        CompareInodes inodes) {
+  if (inodes == CompareInodes::Off || now.ctime_ns == recorded.ctime_ns) return std::nullopt;
+  if (difference(recorded, now, inodes)) return std::nullopt;
+  return fmt::format("its attributes changed at {} ns, were of {} ns", now.ctime_ns,
+                     recorded.ctime_ns);
 }
 
 }  // namespace ckfs

@@ -1,5 +1,5 @@
-// What of a file is compared to tell whether it is still the one that was opened. Pure functions;
-// the system calls are source_files.cc's.
+// What of a file is compared to detect that it is no longer the one that was opened. Pure
+// functions; the system calls are source_store.cc's.
 #pragma once
 
 #include <cstdint>
@@ -7,16 +7,32 @@
 #include <string>
 #include <sys/stat.h>
 
-#include "io/source_files.h"
-
 namespace ckfs {
 
+/// What tells one version of a file from another.
+struct Fingerprint {
+  std::uint64_t size = 0;
+  std::int64_t mtime_ns = 0;
+  std::int64_t ctime_ns = 0;
+  std::uint64_t device = 0;
+  std::uint64_t inode = 0;
+
+  bool operator==(const Fingerprint&) const = default;
+};
+
+/// Times outside of 64 bits of nanoseconds (the years 1678 to 2262) are the latest there is.
 Fingerprint fingerprint_of(const struct stat& status);
 
 enum class CompareInodes : std::uint8_t { Off, On };
 
 /// The first difference in words ("size 10, was 20"); nullopt: the same version of the same file.
+/// ctime is not looked at: chmod and new hard links change it as well.
 std::optional<std::string> difference(const Fingerprint& recorded, const Fingerprint& now,
                                       CompareInodes inodes);
+
+/// The change of ctime in words where it is the only one; nullopt: none, or there is a
+/// difference(). Where inodes are not compared the server makes ctime up too, and there is none.
+std::optional<std::string> ctime_change(const Fingerprint& recorded, const Fingerprint& now,
+                                        CompareInodes inodes);
 
 }  // namespace ckfs

@@ -5,28 +5,18 @@
 #include "io/open_files.h"
 
 #include <cerrno>
-#include <fcntl.h>
 #include <vector>
 
 namespace ckfs {
 
-tl::expected<UniqueFd, int> OpenFiles::open_file(const std::filesystem::path& path) {
-  while (true) {
-    // O_NONBLOCK means nothing to a regular file, but a FIFO that took its place would block us.
-    UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
-    if (fd) return fd;
-    if (errno != EINTR) return tl::unexpected(errno);
-  }
-}
-
-tl::expected<Pin, int> OpenFiles::pin(FileId file, const std::filesystem::path& path,
-                                      unsigned number, Prepare prepare) {
+Tried<Pin> OpenFiles::pin(FileId file, const std::filesystem::path& path, unsigned number,
+                          Prepare prepare) {
   CKFS_CHECK(number < kMostDescriptors);
   if (Pin found = find(key(file, number))) return found;
-  auto fd = open_file(path);
+  auto fd = store_.open(path);
   if (!fd && (fd.error() == EMFILE || fd.error() == ENFILE)) {
     close_unpinned();
-    fd = open_file(path);
+    fd = store_.open(path);
   }
   if (!fd) return tl::unexpected(fd.error());
   if (prepare != nullptr) prepare(fd->get());

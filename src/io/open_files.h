@@ -12,6 +12,7 @@
 #include "base/byte_source.h"
 #include "base/mutex.h"
 #include "base/unique_fd.h"
+#include "io/source_store.h"
 
 namespace ckfs {
 
@@ -26,8 +27,9 @@ using Pin = std::shared_ptr<const Descriptor>;
 class OpenFiles {
  public:
   /// Keeps at most `capacity` (at least 1) descriptors that nobody has pinned; pinned ones add to
-  /// that.
-  explicit OpenFiles(std::size_t capacity) : capacity_(capacity == 0 ? 1 : capacity) {}
+  /// that. `store` opens them and must outlive this.
+  OpenFiles(std::size_t capacity, SourceStore& store)
+      : capacity_(capacity == 0 ? 1 : capacity), store_(store) {}
 
   /// A file may have several descriptors, by number; most have one, 0.
   static constexpr unsigned kMostDescriptors = 4;
@@ -37,17 +39,12 @@ class OpenFiles {
 
   /// Descriptor `number` of `file`, opened at `path` if it is not there; the error is an errno.
   /// When the process has none left, all unpinned ones are closed before it gives up with EMFILE.
-  tl::expected<Pin, int> pin(FileId file, const std::filesystem::path& path, unsigned number = 0,
-                             Prepare prepare = nullptr);
-  /// Takes over an open descriptor of `file`: its number 0.
-  Pin put(FileId file, UniqueFd fd) { return keep(key(file, 0), std::move(fd)); }
+  Tried<Pin> pin(FileId file, const std::filesystem::path& path, unsigned number = 0,
+                 Prepare prepare = nullptr);
   /// Forgets the descriptors of `file`, if any.
   void drop(FileId file);
 
   std::size_t count() const;
-
-  /// Open for reading; never blocks on what is no file. The error is an errno.
-  static tl::expected<UniqueFd, int> open_file(const std::filesystem::path& path);
 
  private:
   using Key = std::uint64_t;
@@ -62,6 +59,7 @@ class OpenFiles {
   void close_unpinned();
 
   const std::size_t capacity_;
+  SourceStore& store_;
   mutable Mutex mutex_;
   std::list<Entry> entries_ CKFS_GUARDED_BY(mutex_);  // the most recently used first
   std::unordered_map<Key, std::list<Entry>::iterator> index_ CKFS_GUARDED_BY(mutex_);

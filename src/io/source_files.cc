@@ -14,17 +14,15 @@
 #include <cerrno>
 #include <cstring>
 #include <deque>
-#include <fcntl.h>
 #include <mutex>
 #include <optional>
 #include <shared_mutex>
 #include <spdlog/spdlog.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
-#include <system_error>
 #include <thread>
 #include <unordered_map>
 
+#include "base/checked.h"
 #include "base/mutex.h"
 #include "io/coalesce.h"
 #include "io/file_system.h"
@@ -52,6 +50,7 @@ struct File {
   FileSystem* file_system = nullptr;
 
   std::atomic<std::int64_t> path_checked{0};  // Clock's time, ns
+  std::atomic<bool> ctime_reported{false};
   std::atomic<std::uint64_t> bytes{0};
   std::atomic<std::uint64_t> requests{0};
 
@@ -82,20 +81,37 @@ bool out_of_descriptors(int error) {
   return error == EMFILE || error == ENFILE;
 }
 
+/// Each of the threads that open files has one or two of them open beside those that are kept.
+Parallel parallel_within(const IoOptions& options) {
+  Parallel parallel = options.parallel;
+  const std::size_t most = std::max<std::size_t>(open_file_limit(options.max_open_files) / 2, 1);
+  parallel.most = std::min(parallel.most, most);
+  parallel.few = std::min(parallel.few, parallel.most);
+  return parallel;
+}
+
+Failure not_a_file(std::string_view name) {
+  return fail(ErrorCode::InvalidArgument, "{}: not a regular file", name);
+}
+
 }  // namespace
 
 class SourceFiles::Impl {
  public:
-  Impl(const IoOptions& options, std::unique_ptr<Reader> reader, IoEngine used)
+  Impl(const IoOptions& options, std::unique_ptr<Reader> reader, IoEngine used,
+       std::unique_ptr<SourceStore> store)
       : engine(used),
+        parallel(parallel_within(options)),
         coalesce_options_{.gap = options.coalesce_gap,
                           .max_access = std::max<std::uint64_t>(options.max_access, 1)},
         path_check_interval_(options.path_check_interval),
+        strict_(options.strict),
         reader_(std::move(reader)),
-        open_files_(open_file_limit(options.max_open_files)),
+        store_(std::move(store)),
+        open_files_(open_file_limit(options.max_open_files), *store_),
         files_per_pass_(std::clamp<std::size_t>(options.max_open_files / 2, 1, kFilesPerPass)) {}
 
-  Result<FileId> add(std::string name, const std::filesystem::path& path);
+  Result<FileId> add(std::vector<NewFile> files);
   /// Whether what is read stays in the page cache.
   enum class Keep : std::uint8_t { Yes, No };
   Result<void> read(std::span<const ReadRequest> batch, Keep keep);
@@ -113,9 +129,20 @@ class SourceFiles::Impl {
     return files_.size();
   }
 
+  SourceStore& store() { return *store_; }
+
   const IoEngine engine;
+  const Parallel parallel;
 
  private:
+  struct Registered {
+    Fingerprint fingerprint;
+    FileSystem* file_system = nullptr;
+  };
+
+  Result<Registered> register_one(FileId id, NewFile& file);
+  Tried<Pin> pin_patiently(FileId id, const std::filesystem::path& path, unsigned descriptor = 0,
+                           OpenFiles::Prepare prepare = nullptr);
   Result<void> read_alone(const ReadRequest& request);
   Result<void> read_pass(const AccessPlan& plan, std::size_t& next, Keep keep);
   Result<void> read_ordered(const AccessPlan& plan, std::size_t& next);
@@ -130,12 +157,15 @@ class SourceFiles::Impl {
   }
   Result<void> check(File& file, int fd);
   Result<void> check_path(File& file);
+  Result<void> compare(File& file, const FileStatus& now);
   Failure failed(File& file, int fd, const AccessFailure& failure);
   Failure stale(File& file, const std::string& what);
 
   const CoalesceOptions coalesce_options_;
   const std::chrono::nanoseconds path_check_interval_;
+  const bool strict_;
   const std::unique_ptr<Reader> reader_;
+  const std::unique_ptr<SourceStore> store_;
   OpenFiles open_files_;
   FileSystems file_systems_;
   const std::size_t files_per_pass_;
@@ -145,40 +175,58 @@ class SourceFiles::Impl {
   std::deque<File> files_;
 };
 
-Result<FileId> SourceFiles::Impl::add(std::string name, const std::filesystem::path& path) {
-  std::error_code error;
-  std::filesystem::path canonical = std::filesystem::canonical(path, error);
-  if (error) return system_failure(error.value(), name, "open");
-  struct stat status{};
-  // Looked at before it is opened: opening a device or a FIFO has effects.
-  if (::stat(canonical.c_str(), &status) != 0) return system_failure(errno, name, "stat");
-  if (!S_ISREG(status.st_mode)) {
-    return fail(ErrorCode::InvalidArgument, "{}: not a regular file", name);
+// A file that was listed as one is opened without another look: that a device takes its place in
+// between needs root. What is only a name is looked at first.
+Result<SourceFiles::Impl::Registered> SourceFiles::Impl::register_one(FileId id, NewFile& file) {
+  if (!file.plain) {
+    auto resolved = store_->resolve(file.path);
+    if (!resolved) return system_failure(resolved.error(), file.name, "open");
+    file.path = *std::move(resolved);
+    const auto status = store_->look(file.path);
+    if (!status) return system_failure(status.error(), file.name, "stat");
+    if (status->kind != FileKind::File) return not_a_file(file.name);
   }
   // Opened now, so that a file that may not be read is refused now and not by its first reader.
-  auto fd = OpenFiles::open_file(canonical);
-  if (!fd) return system_failure(fd.error(), name, "open");
-  if (::fstat(fd->get(), &status) != 0) return system_failure(errno, name, "stat");
-  if (!S_ISREG(status.st_mode)) {
-    return fail(ErrorCode::InvalidArgument, "{}: not a regular file", name);
-  }
-  FileSystem& file_system = file_systems_.of(status.st_dev, fd->get());
-  if (!file_system.traits.remote) page_cache::expect_exact_reads(fd->get());
+  const auto pinned = pin_patiently(id, file.path);
+  if (!pinned) return system_failure(pinned.error(), file.name, "open");
+  const int fd = (*pinned)->fd.get();
+  const auto status = store_->look(fd);
+  if (!status) return system_failure(status.error(), file.name, "stat");
+  if (status->kind != FileKind::File) return not_a_file(file.name);
+  FileSystem& file_system = file_systems_.of(status->fingerprint.device, fd);
+  if (!file_system.traits.remote) page_cache::expect_exact_reads(fd);
+  return Registered{status->fingerprint, &file_system};
+}
 
-  FileId id = 0;
-  {
-    const std::unique_lock lock(files_mutex_);
-    const auto next = static_cast<FileId>(files_.size());
-    File& file = files_.emplace_back();
-    file.name = std::move(name);
-    file.path = std::move(canonical);
-    file.fingerprint = fingerprint_of(status);
-    file.file_system = &file_system;
-    file.inodes = file_system.traits.stable_inodes ? CompareInodes::On : CompareInodes::Off;
-    id = next;
+Result<FileId> SourceFiles::Impl::add(std::vector<NewFile> added) {
+  const auto first = static_cast<FileId>(count());
+  if (!checked_cast<FileId>(first + added.size())) {
+    return fail(ErrorCode::Unsupported, "{}: more than {} files", added.back().name, ~FileId{0});
   }
-  open_files_.put(id, *std::move(fd));
-  return id;
+  std::vector<Registered> registered(added.size());
+  const Result<void> done = run_parallel(
+      added.size(),
+      [&](std::size_t i) -> Result<void> {
+        CKFS_TRY(registered[i], register_one(first + static_cast<FileId>(i), added[i]));
+        return {};
+      },
+      parallel);
+  if (!done) {
+    for (std::size_t i = 0; i < added.size(); ++i) {
+      open_files_.drop(first + static_cast<FileId>(i));
+    }
+    return Failure(done.error());
+  }
+  const std::unique_lock lock(files_mutex_);
+  for (std::size_t i = 0; i < added.size(); ++i) {
+    File& file = files_.emplace_back();
+    file.name = std::move(added[i].name);
+    file.path = std::move(added[i].path);
+    file.fingerprint = registered[i].fingerprint;
+    file.file_system = registered[i].file_system;
+    file.inodes = file.file_system->traits.stable_inodes ? CompareInodes::On : CompareInodes::Off;
+  }
+  return first;
 }
 
 Failure SourceFiles::Impl::stale(File& file, const std::string& what) {
@@ -192,17 +240,29 @@ Failure SourceFiles::Impl::stale(File& file, const std::string& what) {
   return Failure(Error(ErrorCode::Stale, file.stale_reason));
 }
 
-Result<void> SourceFiles::Impl::check(File& file, int fd) {
-  if (file.stale.load(std::memory_order_acquire)) return stale(file, {});
-  struct stat status{};
-  if (::fstat(fd, &status) != 0) {
-    if (means_gone(errno)) return stale(file, std::strerror(errno));
-    return system_failure(errno, file.name, "stat");
-  }
-  if (auto what = difference(file.fingerprint, fingerprint_of(status), file.inodes)) {
+Result<void> SourceFiles::Impl::compare(File& file, const FileStatus& now) {
+  if (auto what = difference(file.fingerprint, now.fingerprint, file.inodes)) {
     return stale(file, *what);
   }
+  // A deleted file has another ctime, of course: what became of its path is check_path()'s.
+  if (now.names == 0 || (!strict_ && file.ctime_reported.load(std::memory_order_relaxed)))
+    return {};
+  const auto what = ctime_change(file.fingerprint, now.fingerprint, file.inodes);
+  if (!what) return {};
+  if (strict_) return stale(file, *what);
+  if (!file.ctime_reported.exchange(true)) {
+    spdlog::warn("{}: {}: its size and mtime are the recorded ones, so it is served on", file.name,
+                 *what);
+  }
   return {};
+}
+
+Result<void> SourceFiles::Impl::check(File& file, int fd) {
+  if (file.stale.load(std::memory_order_acquire)) return stale(file, {});
+  const auto now = store_->look(fd);
+  if (now) return compare(file, *now);
+  if (means_gone(now.error())) return stale(file, std::strerror(now.error()));
+  return system_failure(now.error(), file.name, "stat");
 }
 
 Result<void> SourceFiles::Impl::check_path(File& file) {
@@ -211,16 +271,22 @@ Result<void> SourceFiles::Impl::check_path(File& file) {
   if (checked != 0 && now - checked < path_check_interval_.count()) return {};
   // One thread looks; the others trust what was true a moment ago.
   if (!file.path_checked.compare_exchange_strong(checked, now)) return {};
-  struct stat status{};
-  if (::stat(file.path.c_str(), &status) != 0) {
-    // Other errors (EACCES, EIO, a server that does not answer) say nothing about the file.
-    if (means_gone(errno)) return stale(file, "removed");
-    return {};
-  }
-  if (auto what = difference(file.fingerprint, fingerprint_of(status), file.inodes)) {
-    return stale(file, *what);
-  }
+  const auto status = store_->look(file.path);
+  if (status) return compare(file, *status);
+  // Other errors (EACCES, EIO, a server that does not answer) say nothing about the file.
+  if (means_gone(status.error())) return stale(file, "removed");
   return {};
+}
+
+Tried<Pin> SourceFiles::Impl::pin_patiently(FileId id, const std::filesystem::path& path,
+                                            unsigned descriptor, OpenFiles::Prepare prepare) {
+  auto pinned = open_files_.pin(id, path, descriptor, prepare);
+  // Other threads hold descriptors only while they read: it is worth asking again.
+  for (int attempt = 0; !pinned && out_of_descriptors(pinned.error()) && attempt < 100; ++attempt) {
+    std::this_thread::yield();
+    pinned = open_files_.pin(id, path, descriptor, prepare);
+  }
+  return pinned;
 }
 
 Result<Pin> SourceFiles::Impl::pin(FileId id, File& file, unsigned descriptor) {
@@ -228,12 +294,7 @@ Result<Pin> SourceFiles::Impl::pin(FileId id, File& file, unsigned descriptor) {
   // Elsewhere the kernel's read-ahead is what streams, but after a jump it would be thrown away.
   const bool exact = !file.file_system->traits.remote || descriptor == FileOrder::kJumps;
   const auto prepare = exact ? &page_cache::expect_exact_reads : nullptr;
-  auto pinned = open_files_.pin(id, file.path, descriptor, prepare);
-  // Other threads hold descriptors only while they read: it is worth asking again.
-  for (int attempt = 0; !pinned && out_of_descriptors(pinned.error()) && attempt < 100; ++attempt) {
-    std::this_thread::yield();
-    pinned = open_files_.pin(id, file.path, descriptor, prepare);
-  }
+  auto pinned = pin_patiently(id, file.path, descriptor, prepare);
   if (!pinned) {
     if (means_gone(pinned.error())) return stale(file, "removed");
     return system_failure(pinned.error(), file.name, "open");
@@ -445,18 +506,33 @@ Result<std::unique_ptr<SourceFiles>> SourceFiles::create(const IoOptions& option
     }
   }
   if (!reader) reader = make_pread_reader();
-  return std::unique_ptr<SourceFiles>(
-      new SourceFiles(std::make_unique<Impl>(options, std::move(reader), used)));
+  return std::unique_ptr<SourceFiles>(new SourceFiles(
+      std::make_unique<Impl>(options, std::move(reader), used, make_local_store())));
 }
 
 std::unique_ptr<SourceFiles> SourceFiles::with_reader(const IoOptions& options,
-                                                      std::unique_ptr<Reader> reader) {
-  return std::unique_ptr<SourceFiles>(
-      new SourceFiles(std::make_unique<Impl>(options, std::move(reader), options.engine)));
+                                                      std::unique_ptr<Reader> reader,
+                                                      std::unique_ptr<SourceStore> store) {
+  return std::unique_ptr<SourceFiles>(new SourceFiles(
+      std::make_unique<Impl>(options, std::move(reader), options.engine, std::move(store))));
+}
+
+Result<FileId> SourceFiles::add(std::vector<NewFile> files) {
+  return impl_->add(std::move(files));
 }
 
 Result<FileId> SourceFiles::add(std::string name, const std::filesystem::path& path) {
-  return impl_->add(std::move(name), path);
+  std::vector<NewFile> one;
+  one.push_back({std::move(name), path});
+  return impl_->add(std::move(one));
+}
+
+SourceStore& SourceFiles::store() const {
+  return impl_->store();
+}
+
+const Parallel& SourceFiles::parallel() const {
+  return impl_->parallel;
 }
 
 Result<void> SourceFiles::read(std::span<const ReadRequest> batch) {

@@ -2,8 +2,8 @@
 // and after every read against the size and mtime that were recorded when the checkpoint was
 // opened.
 //
-// add() is for the opening phase, by one thread (reading while adding is allowed); read() is safe
-// for concurrent use by several threads.
+// add() is for the opening phase, by one thread (reading while adding is allowed); it uses several
+// of its own. read() is safe for concurrent use by several threads.
 #pragma once
 
 #include <chrono>
@@ -17,20 +17,13 @@
 #include <ckfs/types.h>
 
 #include "base/byte_source.h"
+#include "base/parallel.h"
+#include "io/fingerprint.h"
+#include "io/source_store.h"
 
 namespace ckfs {
 
 class Reader;
-
-/// What tells one version of a file from another.
-struct Fingerprint {
-  std::uint64_t size = 0;
-  std::int64_t mtime_ns = 0;
-  std::uint64_t device = 0;
-  std::uint64_t inode = 0;
-
-  bool operator==(const Fingerprint&) const = default;
-};
 
 struct IoOptions {
   IoEngine engine = IoEngine::Auto;
@@ -48,6 +41,19 @@ struct IoOptions {
   /// How often the path of a file that is being read is looked at. Not seen in between: that the
   /// path names another file now; a change of the opened file is seen at once.
   std::chrono::nanoseconds path_check_interval = std::chrono::seconds(1);
+  /// A change of nothing but the ctime of a file makes it Stale; else it is a warning in the log.
+  bool strict = false;
+  /// The threads that open a checkpoint.
+  Parallel parallel = {};
+};
+
+/// A file to register.
+struct NewFile {
+  std::string name;            // what messages call it
+  std::filesystem::path path;  // where it is
+  /// `path` is as SourceStore::resolve() gives it, and was listed as a file: it is opened without
+  /// another look.
+  bool plain = false;
 };
 
 /// What was really read: bytes between coalesced requests count, and each access is one request.
@@ -64,15 +70,25 @@ class SourceFiles final : public ByteSource {
   /// Errors: Unsupported for IoEngine::Uring where the kernel or a seccomp filter forbids it. With
   /// Auto that is said once in the log (info) and pread is used.
   static Result<std::unique_ptr<SourceFiles>> create(const IoOptions& options);
-  /// The same with a reader of the caller's, whatever options.engine says: for tests.
-  static std::unique_ptr<SourceFiles> with_reader(const IoOptions& options,
-                                                  std::unique_ptr<Reader> reader);
+  /// The same with a reader of the caller's, whatever options.engine says, and with another store:
+  /// for tests.
+  static std::unique_ptr<SourceFiles> with_reader(
+      const IoOptions& options, std::unique_ptr<Reader> reader,
+      std::unique_ptr<SourceStore> store = make_local_store());
   ~SourceFiles() override;
 
-  /// Registers a regular file (symbolic links are followed now, once) and records its fingerprint.
-  /// `name` is what messages call it. Errors: NotFound, Io (unreadable among them),
-  /// InvalidArgument (not a regular file).
+  /// Registers regular files (symbolic links are followed now, once), several at a time, and
+  /// records their fingerprints. The number of the first is given, the others follow in order.
+  /// After an error, which is that of the first file at fault, none is registered. Errors:
+  /// NotFound, Io (unreadable among them), InvalidArgument (not a regular file).
+  Result<FileId> add(std::vector<NewFile> files);
   Result<FileId> add(std::string name, const std::filesystem::path& path);
+
+  /// Where the files are, for those who look for more.
+  SourceStore& store() const;
+  /// How many threads may open and read at once while a checkpoint is opened: as IoOptions has it,
+  /// but no more than the process's descriptors allow.
+  const Parallel& parallel() const;
 
   /// Once a file is found changed it stays Stale, with the same message, logged once. Not to be
   /// used on both sides of a fork(): rings belong to the process that made them.

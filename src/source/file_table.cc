@@ -3,15 +3,23 @@
 // would hold every path a second time; the tree is sorted, so its position is enough.
 #include "source/file_table.h"
 
+#include <utility>
+#include <vector>
+
 namespace ckfs {
 
 Result<FileTable> FileTable::create(const SourceTree& tree, SourceFiles& files,
                                     CatalogBuilder& builder) {
   FileTable table(tree);
-  table.ids_.reserve(tree.files.size());
+  std::vector<NewFile> added;
+  added.reserve(tree.files.size());
   for (const TreeFile& file : tree.files) {
-    CKFS_TRY(const FileId id, files.add(file.path, file.location));
-    table.ids_.push_back(id);
+    added.push_back({file.path, tree.location(file), !file.is_link});
+  }
+  CKFS_TRY(table.first_, files.add(std::move(added)));
+  for (std::size_t i = 0; i < tree.files.size(); ++i) {
+    const TreeFile& file = tree.files[i];
+    const FileId id = table.first_ + static_cast<FileId>(i);
     builder.add_file({file.path, id});
     const Fingerprint& fingerprint = files.fingerprint(id);
     builder.saw_file(file.path, fingerprint.size, fingerprint.mtime_ns);
@@ -26,7 +34,7 @@ Result<FileTable> FileTable::create(const SourceTree& tree, SourceFiles& files,
 std::optional<FileId> FileTable::find(std::string_view path) const {
   const TreeFile* file = tree_->find(path);
   if (file == nullptr) return std::nullopt;
-  return ids_[static_cast<std::size_t>(file - tree_->files.data())];
+  return first_ + static_cast<FileId>(file - tree_->files.data());
 }
 
 }  // namespace ckfs

@@ -3,7 +3,6 @@
 
 #include <optional>
 #include <string_view>
-#include <vector>
 
 #include "base/byte_source.h"
 #include "base/error.h"
@@ -29,7 +28,7 @@ class FileTable {
   explicit FileTable(const SourceTree& tree) : tree_(&tree) {}
 
   const SourceTree* tree_;
-  std::vector<FileId> ids_;  // of tree_->files
+  FileId first_ = 0;  // the number of tree_->files[0]; the others follow in order
 };
 
 }  // namespace ckfs

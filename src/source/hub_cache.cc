@@ -4,26 +4,23 @@
 #include "source/hub_cache.h"
 
 #include <algorithm>
-#include <fstream>
 
 namespace ckfs {
 namespace {
 
 namespace fs = std::filesystem;
 
-bool has_directory(const fs::path& path) {
-  std::error_code error;
-  return fs::is_directory(path, error);
+bool has_directory(SourceStore& store, const fs::path& path) {
+  const auto status = store.look(path);
+  return status && status->kind == FileKind::Directory;
 }
 
-std::vector<std::string> list_names(const fs::path& directory) {
+/// By name; none where it cannot be listed.
+std::vector<std::string> list_names(SourceStore& store, const fs::path& directory) {
   std::vector<std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator entry(directory, error), end; !error && entry != end;
-       entry.increment(error)) {
-    names.push_back(entry->path().filename().string());
+  for (StoreEntry& entry : store.list(directory).value_or(std::vector<StoreEntry>())) {
+    names.push_back(std::move(entry.name));
   }
-  std::sort(names.begin(), names.end());
   return names;
 }
 
@@ -44,27 +41,27 @@ std::string complete_hint(const std::string& repository) {
 }
 
 /// The first line of refs/main; empty where there is none.
-std::string current_revision(const fs::path& repository) {
-  std::ifstream in(repository / "refs" / "main");
-  std::string revision(256, '\0');
-  in.read(revision.data(), static_cast<std::streamsize>(revision.size()));
-  revision.resize(static_cast<std::size_t>(in.gcount()));
+std::string current_revision(SourceStore& store, const fs::path& repository) {
+  constexpr std::size_t kLongest = 256;
+  const std::vector<std::byte> bytes = store.first_bytes(repository / "refs" / "main", kLongest);
+  std::string revision(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   revision.resize(std::min(revision.find_first_of(" \t\r\n"), revision.size()));
   return revision;
 }
 
-Result<fs::path> choose_snapshot(const fs::path& repository, const std::string& name) {
+Result<fs::path> choose_snapshot(SourceStore& store, const fs::path& repository,
+                                 const std::string& name) {
   const fs::path snapshots = repository / "snapshots";
-  const std::string revision = current_revision(repository);
+  const std::string revision = current_revision(store, repository);
   if (!revision.empty()) {
     if (revision.find('/') == std::string::npos && revision != "." && revision != ".." &&
-        has_directory(snapshots / revision)) {
+        has_directory(store, snapshots / revision)) {
       return snapshots / revision;
     }
     return fail(ErrorCode::Unsupported, "{}: refs/main names the snapshot {}, which is absent{}",
                 repository.string(), revision, complete_hint(name));
   }
-  const std::vector<std::string> all = list_names(snapshots);
+  const std::vector<std::string> all = list_names(store, snapshots);
   if (all.size() == 1) return snapshots / all.front();
   if (all.empty()) {
     return fail(ErrorCode::Unsupported, "{}: a hub cache entry without a snapshot{}",
@@ -74,34 +71,29 @@ Result<fs::path> choose_snapshot(const fs::path& repository, const std::string& 
               repository.string(), all.size());
 }
 
-bool is_repository(const fs::path& path) {
-  return has_directory(path / "snapshots") &&
-         (has_directory(path / "blobs") || has_directory(path / "refs"));
+bool is_repository(SourceStore& store, const fs::path& path) {
+  return has_directory(store, path / "snapshots") &&
+         (has_directory(store, path / "blobs") || has_directory(store, path / "refs"));
 }
 
 }  // namespace
 
-Result<std::optional<HubSnapshot>> find_hub_snapshot(const fs::path& given) {
-  // "cache/repository/" and "." have no last name of their own.
-  std::error_code error;
-  fs::path path = fs::absolute(given, error).lexically_normal();
-  if (!path.has_filename()) path = path.parent_path();
-
+Result<std::optional<HubSnapshot>> find_hub_snapshot(const fs::path& path, SourceStore& store) {
   fs::path repository;
   HubSnapshot snapshot;
-  if (is_repository(path)) {
+  if (is_repository(store, path)) {
     repository = path;
     snapshot.repository = repository_name(repository);
-    CKFS_TRY(snapshot.directory, choose_snapshot(repository, snapshot.repository));
+    CKFS_TRY(snapshot.directory, choose_snapshot(store, repository, snapshot.repository));
   } else if (path.parent_path().filename() == "snapshots" &&
-             is_repository(path.parent_path().parent_path())) {
+             is_repository(store, path.parent_path().parent_path())) {
     repository = path.parent_path().parent_path();
     snapshot.repository = repository_name(repository);
     snapshot.directory = path;
   } else {
     return std::nullopt;
   }
-  for (const std::string& name : list_names(repository / "blobs")) {
+  for (const std::string& name : list_names(store, repository / "blobs")) {
     if (name.ends_with(".incomplete")) snapshot.incomplete.push_back("blobs/" + name);
   }
   return snapshot;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "io/source_store.h"
 
 namespace ckfs {
 
@@ -17,9 +18,11 @@ struct HubSnapshot {
   std::vector<std::string> incomplete;  // "blobs/<hash>.incomplete"
 };
 
-/// The snapshot that `path` stands for: the one `refs/main` names where `path` is a repository, or
-/// `path` itself where it is a snapshot. nullopt: `path` is not in such a cache. Errors:
-/// Unsupported (no snapshot, or not clear which).
-Result<std::optional<HubSnapshot>> find_hub_snapshot(const std::filesystem::path& given);
+/// The snapshot that the directory `path` stands for: the one `refs/main` names where `path` is a
+/// repository, or `path` itself where it is a snapshot. nullopt: `path` is not in such a cache.
+/// Requires: `path` is as SourceStore::resolve() gives it. Errors: Unsupported (no snapshot, or not
+/// clear which).
+Result<std::optional<HubSnapshot>> find_hub_snapshot(const std::filesystem::path& path,
+                                                     SourceStore& store);
 
 }  // namespace ckfs

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 #include <array>
-#include <system_error>
+#include <utility>
 
 #include "format/json_text.h"
 #include "source/file_role.h"
@@ -30,29 +30,16 @@ bool is_side_file(std::string_view name) {
          std::find(kTrainingFiles.begin(), kTrainingFiles.end(), name) == kTrainingFiles.end();
 }
 
-struct Candidate {
-  std::string name;
-  fs::path location;
-};
-
 /// config.json and the side files of a directory, without what lies below it; by name.
-Result<std::vector<Candidate>> list_model_files(const fs::path& directory) {
-  std::vector<Candidate> found;
-  std::error_code error;
-  fs::directory_iterator entry(directory, error);
-  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
-    const std::string name = entry->path().filename().string();
-    if (name != kConfig && !is_side_file(name)) continue;
-    std::error_code ignored;
-    if (entry->is_regular_file(ignored)) found.push_back({name, entry->path()});
-    if (found.size() > kMaxSideFiles) {
-      return fail(ErrorCode::Unsupported, "{}: more than {} files beside config.json",
-                  directory.string(), kMaxSideFiles);
-    }
+Result<std::vector<TreeFile>> list_model_files(const fs::path& directory, const std::string& shown,
+                                               const SourceFiles& files) {
+  CKFS_TRY(std::vector<TreeFile> found,
+           list_files(directory, shown, files,
+                      [](std::string_view name) { return name == kConfig || is_side_file(name); }));
+  if (found.size() > kMaxSideFiles) {
+    return fail(ErrorCode::Unsupported, "{}: {} files beside config.json (limit {})", shown,
+                found.size(), kMaxSideFiles);
   }
-  if (error) return system_failure(error.value(), directory.string(), "cannot list");
-  std::sort(found.begin(), found.end(),
-            [](const Candidate& a, const Candidate& b) { return a.name < b.name; });
   return found;
 }
 
@@ -68,16 +55,20 @@ class Finder {
     return std::move(model_);
   }
 
-  Result<ModelDirectory> outside(const fs::path& directory) {
-    CKFS_TRY(const std::vector<Candidate> candidates, list_model_files(directory));
-    const bool is_model = std::any_of(candidates.begin(), candidates.end(),
-                                      [](const Candidate& file) { return file.name == kConfig; });
+  /// `directory` as SourceStore::resolve() gives it.
+  Result<ModelDirectory> outside(const fs::path& directory, const std::string& shown) {
+    CKFS_TRY(const std::vector<TreeFile> found, list_model_files(directory, shown, files_));
+    const bool is_model = std::ranges::find(found, kConfig, &TreeFile::path) != found.end();
     if (!is_model) return std::move(model_);
-    for (const Candidate& file : candidates) {
-      CKFS_TRY(const FileId id, files_.add(file.name, file.location));
+    std::vector<NewFile> added;
+    for (const TreeFile& file : found) {
+      added.push_back({file.path, directory / file.path, !file.is_link});
+    }
+    CKFS_TRY(FileId id, files_.add(std::move(added)));
+    for (const TreeFile& file : found) {
       const Fingerprint& fingerprint = files_.fingerprint(id);
-      builder_.saw_file(file.name, fingerprint.size, fingerprint.mtime_ns);
-      CKFS_TRY_VOID(take(file.name, id));
+      builder_.saw_file(file.path, fingerprint.size, fingerprint.mtime_ns);
+      CKFS_TRY_VOID(take(file.path, id++));
     }
     return std::move(model_);
   }
@@ -121,23 +112,22 @@ Result<ModelDirectory> find_model_directory(const SourceTree& tree, const FileTa
                                             const std::optional<fs::path>& beside) {
   Finder finder(files, builder);
   if (options.config) {
-    CKFS_TRY(ModelDirectory model, finder.outside(*options.config));
-    if (!model.config) {
-      return fail(ErrorCode::NotFound, "{}: no {} there", options.config->string(), kConfig);
-    }
+    const std::string shown = options.config->string();
+    const auto directory = files.store().resolve(*options.config);
+    if (!directory) return system_failure(directory.error(), shown, "cannot list");
+    CKFS_TRY(ModelDirectory model, finder.outside(*directory, shown));
+    if (!model.config) return fail(ErrorCode::NotFound, "{}: no {} there", shown, kConfig);
     return model;
   }
   if (!tree.single_file && tree.find(kConfig) != nullptr) return finder.in_tree(tree, table);
-  std::error_code ignored;
-  if (!beside || !fs::is_regular_file(*beside / kConfig, ignored)) return ModelDirectory{};
-  return finder.outside(*beside);
+  if (!beside) return ModelDirectory{};
+  const auto config = files.store().look(*beside / kConfig);
+  if (!config || config->kind != FileKind::File) return ModelDirectory{};
+  return finder.outside(*beside, beside->string());
 }
 
-std::optional<fs::path> directory_above(const SourceTree& tree) {
-  std::error_code error;
-  const fs::path root = fs::canonical(tree.root, error);
-  if (error) return std::nullopt;
-  return root.parent_path();
+fs::path directory_above(const SourceTree& tree) {
+  return tree.root.parent_path();
 }
 
 }  // namespace ckfs

@@ -15,7 +15,7 @@ namespace ckfs {
 
 /// Looks for config.json in the directory that `options` name, else at the top of the tree, else in
 /// `beside`. Where there is one, the files there that belong to a model are its side files; where
-/// there is none, the result is empty. Quantization that config.json tells of becomes an obstacle
+/// there is none, the result is empty. Quantization that config.json records becomes an obstacle
 /// of `builder`: what a training checkpoint stores is not decoded. Errors: NotFound (options.config
 /// has no config.json), Corrupt, Io.
 Result<ModelDirectory> find_model_directory(
@@ -24,7 +24,7 @@ Result<ModelDirectory> find_model_directory(
     const std::optional<std::filesystem::path>& beside = std::nullopt);
 
 /// The directory that holds the tree's root: `beside` of a tree that is itself only a part of a
-/// checkpoint (a tag, a framework's folder). nullopt where that cannot be told.
-std::optional<std::filesystem::path> directory_above(const SourceTree& tree);
+/// checkpoint (a tag, a framework's folder).
+std::filesystem::path directory_above(const SourceTree& tree);
 
 }  // namespace ckfs

@@ -6,43 +6,19 @@
 #include <algorithm>
 #include <array>
 
-#include "source/deepspeed/deepspeed_zero.h"
-#include "source/deepspeed/universal.h"
+#include "source/adapters.h"
 #include "source/file_role.h"
-#include "source/hf/hf_safetensors.h"
 #include "source/source_tree.h"
-#include "source/torch/torch_dcp.h"
-#include "source/torch/torch_files.h"
 
 namespace ckfs {
 namespace {
 
-struct Kind {
-  bool (*recognizes)(const SourceTree& tree, const OpenCheckpointOptions& options);
-  Result<std::shared_ptr<const Catalog>> (*open)(const SourceTree& tree, SourceFiles& files,
-                                                 const OpenCheckpointOptions& options);
-};
-
-bool is_torch_single_file(const SourceTree& tree, const OpenCheckpointOptions& options) {
-  return tree.single_file && is_torch_files(tree, options);
-}
-
-bool has_dcp_metadata(const SourceTree& tree, const OpenCheckpointOptions& options) {
-  return tree.find(".metadata") != nullptr && is_torch_dcp(tree, options);
-}
-
 // A training run's directory may have a model in safetensors at its top and the state it goes on
 // from below; who opens that directory with ckfs means the state. A model's directory may have any
 // other format beside its safetensors, all of the same weights.
-constexpr std::array<Kind, 7> kKinds = {{
-    {is_torch_single_file, open_torch_files},
-    {is_deepspeed_zero, open_deepspeed_zero},
-    {is_universal, open_universal},
-    {has_dcp_metadata, open_torch_dcp},
-    {is_hf_safetensors, open_hf_safetensors},
-    {is_torch_dcp, open_torch_dcp},
-    {is_torch_files, open_torch_files},
-}};
+constexpr std::array<const Adapter*, 7> kAdapters = {&kTorchFile,   &kDeepSpeedZero, &kUniversal,
+                                                     &kTorchDcpTop, &kHfSafetensors, &kTorchDcp,
+                                                     &kTorchFiles};
 
 /// What to do about weights that are there.
 std::string hint(std::string_view path) {
@@ -54,17 +30,16 @@ std::string hint(std::string_view path) {
                      path.substr(0, slash));
 }
 
-Failure not_a_checkpoint(const SourceTree& tree) {
+Failure not_a_checkpoint(const SourceTree& tree, const SourceFiles& files) {
   if (tree.files.empty() && tree.dangling.empty()) {
     return fail(ErrorCode::Unsupported, "{}: not a checkpoint: the directory is empty", tree.name);
   }
   const auto weights = std::find_if(tree.files.begin(), tree.files.end(), [](const TreeFile& file) {
     return role_of(file.path) == FileRole::Weights;
   });
-  const auto pointer = std::ranges::find_if(tree.files, [](const TreeFile& file) {
-    return role_of(file.path) == FileRole::Weights && is_lfs_pointer(file);
-  });
-  if (pointer != tree.files.end()) return refuse_lfs_pointer(pointer->path);
+  const auto pointers = find_lfs_pointers(
+      tree, files, [](const TreeFile& file) { return role_of(file.path) == FileRole::Weights; });
+  if (!pointers.empty()) return refuse_lfs_pointer(pointers.front()->path);
   return fail(ErrorCode::Unsupported,
               "{}: not a checkpoint: no *.safetensors file, none of torch or DeepSpeed{}",
               tree.name, weights == tree.files.end() ? "" : hint(weights->path));
@@ -75,11 +50,11 @@ Failure not_a_checkpoint(const SourceTree& tree) {
 Result<std::shared_ptr<const Catalog>> open_checkpoint(const std::filesystem::path& path,
                                                        SourceFiles& files,
                                                        const OpenCheckpointOptions& options) {
-  CKFS_TRY(const SourceTree tree, list_source(path));
-  for (const Kind& kind : kKinds) {
-    if (kind.recognizes(tree, options)) return kind.open(tree, files, options);
+  CKFS_TRY(const SourceTree tree, list_source(path, files));
+  for (const Adapter* adapter : kAdapters) {
+    if (adapter->recognizes(tree, files, options)) return adapter->open(tree, files, options);
   }
-  return not_a_checkpoint(tree);
+  return not_a_checkpoint(tree, files);
 }
 
 }  // namespace ckfs

@@ -21,18 +21,18 @@ Result<std::shared_ptr<const Catalog>> SourceOpener::open() {
 
 Failure SourceOpener::explained(const Error& error) const {
   const std::string_view message = error.message();
-  const auto is_about = [&](const TreeFile& file) {
-    return message.starts_with(file.path) && message.substr(file.path.size()).starts_with(": ") &&
-           is_lfs_pointer(file);
-  };
-  const auto pointer = std::ranges::find_if(tree_.files, is_about);
-  return pointer == tree_.files.end() ? Failure(error) : refuse_lfs_pointer(pointer->path);
+  const auto pointers = find_lfs_pointers(tree_, files_, [&](const TreeFile& file) {
+    return message.starts_with(file.path) && message.substr(file.path.size()).starts_with(": ");
+  });
+  return pointers.empty() ? Failure(error) : refuse_lfs_pointer(pointers.front()->path);
 }
 
 void SourceOpener::note_lfs_pointers() {
-  for (const TreeFile& file : tree_.files) {
-    if (!is_lfs_pointer(file)) continue;
-    builder_.add_note(file.path, "a Git-LFS pointer, not the file itself (git lfs pull gets it)");
+  const auto is_small = [this](const TreeFile& file) {
+    return has_lfs_pointer_size(files_.size(id(file.path)));
+  };
+  for (const TreeFile* file : find_lfs_pointers(tree_, files_, is_small)) {
+    builder_.add_note(file->path, "a Git-LFS pointer, not the file itself (git lfs pull gets it)");
   }
 }
 

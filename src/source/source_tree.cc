@@ -1,15 +1,17 @@
 // A mount can lie inside its own source (SRC/mnt), and a second one would then walk into the first
 // and never come to an end; and links between directories can form circles. So the walk stays on
-// one device, follows links to files only, and is bounded in depth and number. What it passes over
-// it says.
+// one device, follows links to files only, and is bounded in depth. What it passes over it says.
+//
+// It goes level by level, not directory by directory: all of a level is asked for at once, so that
+// the thousands of directories of a universal checkpoint cost a slow source a few rounds.
 #include "source/source_tree.h"
 
 #include <algorithm>
-#include <fstream>
+#include <iterator>
 #include <optional>
-#include <span>
-#include <sys/stat.h>
+#include <utility>
 
+#include "base/parallel.h"
 #include "source/hub_cache.h"
 
 namespace ckfs {
@@ -17,65 +19,130 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The number of the filesystem that holds `path`; nullopt where it cannot be asked.
-std::optional<std::uint64_t> device_of(const fs::path& path) {
-  struct stat status{};
-  if (::stat(path.c_str(), &status) != 0) return std::nullopt;
-  return static_cast<std::uint64_t>(status.st_dev);
-}
+constexpr std::string_view kLfsFirst = "version https://git-lfs";
+
+/// A name that has to be looked at: a link, or a directory that may be another file system's.
+struct Candidate {
+  std::string path;
+  bool is_link = false;
+};
 
 class Walker {
  public:
-  Walker(const fs::path& root, SourceTree& tree) : device_(device_of(root)), tree_(tree) {}
+  Walker(SourceTree& tree, const SourceFiles& files) : files_(files), tree_(tree) {}
 
-  Result<void> walk(const fs::path& directory, const std::string& prefix, int depth) {
-    const std::string shown = prefix.empty() ? tree_.name : prefix;
-    std::error_code error;
-    fs::directory_iterator entry(directory, error);
-    for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
-      CKFS_TRY_VOID(visit(*entry, prefix + entry->path().filename().string(), depth));
+  Result<void> walk() {
+    const auto root = files_.store().look(tree_.root);
+    if (!root) return system_failure(root.error(), tree_.name, "cannot list");
+    device_ = root->fingerprint.device;
+    std::vector<std::string> level = {""};
+    for (int depth = 0; !level.empty(); ++depth) {
+      CKFS_TRY(const std::vector<Candidate> candidates, list(level));
+      CKFS_TRY(level, look(candidates));
+      if (depth < kMaxSourceDepth || level.empty()) continue;
+      return fail(ErrorCode::Unsupported, "{}: directories are nested more than {} deep",
+                  level.front().substr(0, level.front().size() - 1), kMaxSourceDepth);
     }
-    if (error) return system_failure(error.value(), shown, "cannot list");
     return {};
   }
 
  private:
-  Result<void> visit(const fs::directory_entry& entry, const std::string& path, int depth) {
-    std::error_code error;
-    const bool is_link = entry.is_symlink(error);
-    const fs::file_status status = entry.status(error);
-    if (fs::is_regular_file(status)) {
-      if (path == kExportRecord) {
-        tree_.notes.push_back({path, "the record of an export; not shown"});
-        return {};
-      }
-      if (tree_.files.size() == kMaxSourceFiles) {
-        return fail(ErrorCode::Unsupported, "{}: more than {} files", tree_.name, kMaxSourceFiles);
-      }
-      tree_.files.push_back({path, entry.path()});
-      if (path.ends_with(".incomplete")) tree_.incomplete.push_back(path);
-    } else if (fs::is_directory(status)) {
-      if (is_link) {
-        tree_.notes.push_back({path, "a link to a directory; not followed"});
-      } else if (device_of(entry.path()) != device_) {
-        tree_.notes.push_back({path, "another filesystem is mounted here; not shown"});
-      } else if (depth == kMaxSourceDepth) {
-        return fail(ErrorCode::Unsupported, "{}: directories are nested more than {} deep", path,
-                    kMaxSourceDepth);
-      } else {
-        return walk(entry.path(), path + "/", depth + 1);
-      }
-    } else if (is_link) {
-      tree_.dangling.push_back(path);
-    } else {
-      tree_.notes.push_back({path, "neither a file nor a directory; not shown"});
-    }
-    return {};
+  /// Takes the files of the directories `level`, and gives what else they have.
+  Result<std::vector<Candidate>> list(const std::vector<std::string>& level) {
+    std::vector<std::vector<StoreEntry>> entries(level.size());
+    std::vector<Candidate> candidates;
+    CKFS_TRY_VOID(run_in_order(
+        level.size(),
+        [&](std::size_t i) -> Result<void> {
+          auto listed = files_.store().list(tree_.root / level[i]);
+          if (!listed) {
+            return system_failure(listed.error(), level[i].empty() ? tree_.name : level[i],
+                                  "cannot list");
+          }
+          entries[i] = *std::move(listed);
+          return {};
+        },
+        [&](std::size_t i) -> Result<void> {
+          for (const StoreEntry& entry : std::exchange(entries[i], {})) {
+            take(level[i] + entry.name, entry.kind, candidates);
+          }
+          return {};
+        },
+        files_.parallel()));
+    return candidates;
   }
 
-  std::optional<std::uint64_t> device_;
+  void take(std::string path, FileKind kind, std::vector<Candidate>& candidates) {
+    switch (kind) {
+      case FileKind::File:
+        take_file(std::move(path), false);
+        return;
+      case FileKind::Directory:
+      case FileKind::Link:
+        candidates.push_back({std::move(path), kind == FileKind::Link});
+        return;
+      case FileKind::Other:
+        tree_.notes.push_back({std::move(path), "neither a file nor a directory; not shown"});
+        return;
+    }
+  }
+
+  void take_file(std::string path, bool is_link) {
+    if (path == kExportRecord) {
+      tree_.notes.push_back({std::move(path), "the record of an export; not shown"});
+      return;
+    }
+    if (path.ends_with(".incomplete")) tree_.incomplete.push_back(path);
+    tree_.files.push_back({std::move(path), is_link});
+  }
+
+  /// Takes what is a file behind its link, and gives the directories to go on with.
+  Result<std::vector<std::string>> look(const std::vector<Candidate>& candidates) {
+    std::vector<Tried<FileStatus>> found(candidates.size());
+    CKFS_TRY_VOID(run_parallel(
+        candidates.size(),
+        [&](std::size_t i) -> Result<void> {
+          found[i] = files_.store().look(tree_.root / candidates[i].path);
+          return {};
+        },
+        files_.parallel()));
+    std::vector<std::string> next;
+    for (std::size_t i = 0; i < candidates.size(); ++i) {
+      const auto& [path, is_link] = candidates[i];
+      const FileKind kind = found[i] ? found[i]->kind : FileKind::Other;
+      if (kind == FileKind::File && is_link) {
+        take_file(path, true);
+      } else if (kind == FileKind::Directory && is_link) {
+        tree_.notes.push_back({path, "a link to a directory; not followed"});
+      } else if (kind == FileKind::Directory && found[i]->fingerprint.device != device_) {
+        tree_.notes.push_back({path, "another filesystem is mounted here; not shown"});
+      } else if (kind == FileKind::Directory) {
+        next.push_back(path + "/");
+      } else if (is_link) {
+        tree_.dangling.push_back(path);
+      } else {
+        tree_.notes.push_back({path, "neither a file nor a directory; not shown"});
+      }
+    }
+    return next;
+  }
+
+  std::uint64_t device_ = 0;
+  const SourceFiles& files_;
   SourceTree& tree_;
 };
+
+/// A file by itself, perhaps a link; its directory is what lies beside it.
+Result<SourceTree> single_file(SourceTree tree, const fs::path& path, const SourceFiles& files) {
+  const fs::path parent = path.parent_path().empty() ? fs::path(".") : path.parent_path();
+  auto root = files.store().resolve(parent);
+  if (!root) return system_failure(root.error(), tree.name, "cannot open");
+  tree.single_file = true;
+  tree.root = *std::move(root);
+  tree.files.push_back({path.filename().string(), true});
+  if (tree.name.ends_with(".incomplete")) tree.incomplete.push_back(tree.files.front().path);
+  return tree;
+}
 
 }  // namespace
 
@@ -86,22 +153,35 @@ const TreeFile* SourceTree::find(std::string_view path) const {
   return at != files.end() && at->path == path ? &*at : nullptr;
 }
 
-std::vector<std::byte> first_bytes(const TreeFile& file, std::size_t count) {
-  std::string bytes(count, '\0');
-  std::ifstream in(file.location, std::ios::binary);
-  in.read(bytes.data(), static_cast<std::streamsize>(count));
-  const auto all = std::as_bytes(std::span(bytes));
-  const auto have = static_cast<std::ptrdiff_t>(std::max<std::streamsize>(in.gcount(), 0));
-  return {all.begin(), all.begin() + have};
+bool has_lfs_pointer_size(std::uint64_t size) {
+  constexpr std::uint64_t kTooLarge = 1024;  // what Git-LFS itself takes for one is smaller
+  return size < kTooLarge;
 }
 
-bool is_lfs_pointer(const TreeFile& file) {
-  constexpr std::string_view kFirst = "version https://git-lfs";
-  constexpr std::uintmax_t kLargest = 1024;  // what Git-LFS itself takes for one
-  std::error_code error;
-  if (fs::file_size(file.location, error) >= kLargest || error) return false;
-  const std::vector<std::byte> begin = first_bytes(file, kFirst.size());
-  return std::ranges::equal(begin, std::as_bytes(std::span(kFirst)));
+std::vector<const TreeFile*> find_lfs_pointers(const SourceTree& tree, const SourceFiles& files,
+                                               const std::function<bool(const TreeFile&)>& wanted) {
+  std::vector<const TreeFile*> found;
+  for (const TreeFile& file : tree.files) {
+    if (wanted(file)) found.push_back(&file);
+  }
+  const Result<void> looked = run_parallel(
+      found.size(),
+      [&](std::size_t i) -> Result<void> {
+        SourceStore& store = files.store();
+        const fs::path location = tree.location(*found[i]);
+        const auto status = store.look(location);
+        if (status && has_lfs_pointer_size(status->fingerprint.size) &&
+            std::ranges::equal(store.first_bytes(location, kLfsFirst.size()),
+                               std::as_bytes(std::span(kLfsFirst)))) {
+          return {};
+        }
+        found[i] = nullptr;
+        return {};
+      },
+      files.parallel());
+  if (!looked) return {};  // no memory: this only explains or adds to what is said anyway
+  std::erase(found, nullptr);
+  return found;
 }
 
 Failure refuse_lfs_pointer(std::string_view path) {
@@ -109,45 +189,61 @@ Failure refuse_lfs_pointer(std::string_view path) {
               "{}: a Git-LFS pointer, not the file itself (complete it with: git lfs pull)", path);
 }
 
-Result<SourceTree> list_source(const fs::path& path) {
+Result<std::vector<TreeFile>> list_files(const fs::path& directory, const std::string& shown,
+                                         const SourceFiles& files,
+                                         const std::function<bool(std::string_view)>& wanted) {
+  auto listed = files.store().list(directory);
+  if (!listed) return system_failure(listed.error(), shown, "cannot list");
+  std::erase_if(*listed, [&](const StoreEntry& entry) { return !wanted(entry.name); });
+  CKFS_TRY_VOID(run_parallel(
+      listed->size(),
+      [&](std::size_t i) -> Result<void> {
+        StoreEntry& entry = (*listed)[i];
+        if (entry.kind != FileKind::Link) return {};
+        const auto status = files.store().look(directory / entry.name);
+        if (!status || status->kind != FileKind::File) entry.kind = FileKind::Other;
+        return {};
+      },
+      files.parallel()));
+  std::vector<TreeFile> found;
+  for (StoreEntry& entry : *listed) {
+    const bool is_link = entry.kind == FileKind::Link;
+    if (is_link || entry.kind == FileKind::File) found.push_back({std::move(entry.name), is_link});
+  }
+  return found;
+}
+
+Result<SourceTree> list_source(const fs::path& path, const SourceFiles& files) {
   SourceTree tree;
   tree.name = path.string();
-  std::error_code error;
-  const fs::file_status status = fs::status(path, error);
-  if (status.type() == fs::file_type::not_found) {
+  const auto status = files.store().look(path);
+  if (!status && is_absent(status.error())) {
     return fail(ErrorCode::NotFound, "{}: no such file or directory", tree.name);
   }
-  if (error) return system_failure(error.value(), tree.name, "cannot open");
-  if (fs::is_regular_file(status)) {
-    tree.single_file = true;
-    tree.root = path.parent_path().empty() ? fs::path(".") : path.parent_path();
-    tree.files.push_back({path.filename().string(), path});
-    if (tree.name.ends_with(".incomplete")) tree.incomplete.push_back(path.filename().string());
-    return tree;
-  }
-  if (!fs::is_directory(status)) {
+  if (!status) return system_failure(status.error(), tree.name, "cannot open");
+  if (status->kind == FileKind::File) return single_file(std::move(tree), path, files);
+  if (status->kind != FileKind::Directory) {
     return fail(ErrorCode::Unsupported, "{}: neither a file nor a directory", tree.name);
   }
 
-  fs::path root = path;
-  CKFS_TRY(auto snapshot, find_hub_snapshot(path));
+  auto root = files.store().resolve(path);
+  if (!root) return system_failure(root.error(), tree.name, "cannot open");
+  tree.root = *std::move(root);
+  CKFS_TRY(auto snapshot, find_hub_snapshot(tree.root, files.store()));
   if (snapshot) {
-    root = snapshot->directory;
+    tree.root = snapshot->directory;
     tree.incomplete = std::move(snapshot->incomplete);
     if (!snapshot->repository.empty()) {
       tree.complete_command = fmt::format("hf download {}", snapshot->repository);
     }
   }
-  tree.root = root;
-  CKFS_TRY_VOID(Walker(root, tree).walk(root, "", 0));
+  CKFS_TRY_VOID(Walker(tree, files).walk());
   if (tree.complete_command.empty() && !tree.incomplete.empty()) {
     tree.complete_command = fmt::format("hf download REPOSITORY --local-dir {}", tree.name);
   }
-  std::sort(tree.files.begin(), tree.files.end(),
-            [](const TreeFile& a, const TreeFile& b) { return a.path < b.path; });
-  std::sort(tree.dangling.begin(), tree.dangling.end());
-  std::sort(tree.notes.begin(), tree.notes.end(),
-            [](const Note& a, const Note& b) { return a.subject < b.subject; });
+  std::ranges::sort(tree.files, {}, &TreeFile::path);
+  std::ranges::sort(tree.dangling);
+  std::ranges::sort(tree.notes, {}, &Note::subject);
   return tree;
 }
 

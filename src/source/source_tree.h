@@ -1,32 +1,34 @@
 // What lies at the path a user gave: a file, or the files of a directory, found by listing alone.
 #pragma once
 
-#include <cstddef>
 #include <filesystem>
+#include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/error.h"
 #include "catalog/catalog.h"
+#include "io/source_files.h"
 
 namespace ckfs {
 
-/// Files of a checkpoint that are listed; more is no checkpoint but somebody's disk.
-inline constexpr std::size_t kMaxSourceFiles = 100'000;
 inline constexpr int kMaxSourceDepth = 32;  // nested directories
 
 /// What `ckfs export` writes of itself at the top of what it makes; no part of a checkpoint.
 inline constexpr std::string_view kExportRecord = ".ckfs-export.json";
 
 struct TreeFile {
-  std::string path;                // relative, with '/'; the link's name where it is a link
-  std::filesystem::path location;  // where to open it
+  std::string path;      // relative, with '/'; the link's name where it is a link
+  bool is_link = false;  // or is only known by the name that the user gave
 };
 
+/// Takes memory in proportion to the names of its files, and has no other limit.
 struct SourceTree {
   std::string name;  // what messages call the whole: as the user wrote it
   bool single_file = false;
-  std::filesystem::path root;         // the directory listed, or the one that holds the single file
+  /// The directory listed, or the one that holds the single file; as SourceStore::resolve() has it.
+  std::filesystem::path root;
   std::vector<TreeFile> files;        // regular files, and links to such; by path
   std::vector<std::string> dangling;  // links that lead to no file; by path
   std::vector<std::string>
@@ -37,20 +39,29 @@ struct SourceTree {
 
   /// nullptr: there is none. `path` as in TreeFile.
   const TreeFile* find(std::string_view path) const;
+  /// Where `file` is opened.
+  std::filesystem::path location(const TreeFile& file) const { return root / file.path; }
 };
 
-/// The first bytes of a file, `count` or as many as there are; to tell its format before it is
-/// registered anywhere. Nothing where it cannot be read: registering it says why.
-std::vector<std::byte> first_bytes(const TreeFile& file, std::size_t count);
-
-/// Whether a Git repository holds the file with LFS, and only the pointer to it is here.
-bool is_lfs_pointer(const TreeFile& file);
+/// The files that `wanted` accepts and that Git-LFS holds, so that only a pointer to each is here;
+/// by path. It looks at their sizes, and into small ones.
+std::vector<const TreeFile*> find_lfs_pointers(const SourceTree& tree, const SourceFiles& files,
+                                               const std::function<bool(const TreeFile&)>& wanted);
 /// The message on such a file that is needed. Unsupported.
 [[nodiscard]] Failure refuse_lfs_pointer(std::string_view path);
 
+/// Whether a file of this size can be a pointer of Git-LFS.
+bool has_lfs_pointer_size(std::uint64_t size);
+
 /// Lists `path`: a file, a directory, a hub cache repository (hub_cache.h), or a snapshot in one.
 /// Symbolic links to files are followed, those to directories are not. Errors: NotFound, Io,
-/// Unsupported (too many files; a repository without a snapshot; neither file nor directory).
-Result<SourceTree> list_source(const std::filesystem::path& path);
+/// Unsupported (nested too deep; a repository without a snapshot; neither file nor directory).
+Result<SourceTree> list_source(const std::filesystem::path& path, const SourceFiles& files);
+
+/// The regular files, and links to such, directly in `directory` whose names `wanted` accepts; by
+/// name. `shown` is what messages call it. Errors: NotFound, Io.
+Result<std::vector<TreeFile>> list_files(const std::filesystem::path& directory,
+                                         const std::string& shown, const SourceFiles& files,
+                                         const std::function<bool(std::string_view)>& wanted);
 
 }  // namespace ckfs

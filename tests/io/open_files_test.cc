@@ -25,10 +25,11 @@ class OpenFilesTest : public testing::Test {
   }
 
   TemporaryDirectory directory_;
+  const std::unique_ptr<SourceStore> store_ = make_local_store();
 };
 
 TEST_F(OpenFilesTest, TheLeastRecentlyUsedOneGoesFirst) {
-  OpenFiles files(2);
+  OpenFiles files(2, *store_);
   const auto first = pin(files, 1)->serial, second = pin(files, 2)->serial;
   EXPECT_EQ(pin(files, 1)->serial, first);  // used again
   pin(files, 3);
@@ -38,7 +39,7 @@ TEST_F(OpenFilesTest, TheLeastRecentlyUsedOneGoesFirst) {
 }
 
 TEST_F(OpenFilesTest, APinnedOneStaysOpenAfterItWasEvicted) {
-  OpenFiles files(1);
+  OpenFiles files(1, *store_);
   Pin pinned = pin(files, 1);
   const int fd = pinned->fd.get();
   pin(files, 2);
@@ -48,7 +49,7 @@ TEST_F(OpenFilesTest, APinnedOneStaysOpenAfterItWasEvicted) {
 }
 
 TEST_F(OpenFilesTest, ADroppedOneIsOpenedAgain) {
-  OpenFiles files(4);
+  OpenFiles files(4, *store_);
   const auto serial = pin(files, 1)->serial;
   files.drop(1);
   files.drop(7);  // not there: nothing happens
@@ -57,14 +58,14 @@ TEST_F(OpenFilesTest, ADroppedOneIsOpenedAgain) {
 }
 
 TEST_F(OpenFilesTest, AMissingFileIsItsErrno) {
-  OpenFiles files(4);
+  OpenFiles files(4, *store_);
   const auto pinned = files.pin(1, directory_ / "missing");
   ASSERT_FALSE(pinned);
   EXPECT_EQ(pinned.error(), ENOENT);
 }
 
 TEST_F(OpenFilesTest, WhenDescriptorsRunOutUnpinnedOnesAreGivenBack) {
-  OpenFiles files(1000);
+  OpenFiles files(1000, *store_);
   for (FileId file = 0; file < 40; ++file) pin(files, file);
   // Below what is open now: no new descriptor until some are closed.
   rlimit before{};
@@ -79,7 +80,7 @@ TEST_F(OpenFilesTest, WhenDescriptorsRunOutUnpinnedOnesAreGivenBack) {
 }
 
 TEST_F(OpenFilesTest, ManyThreadsShareFewDescriptors) {
-  OpenFiles files(3);
+  OpenFiles files(3, *store_);
   std::vector<std::filesystem::path> paths;
   for (int i = 0; i < 10; ++i) paths.push_back(directory_.write(std::to_string(i), "content"));
   std::vector<std::thread> threads;

@@ -1,6 +1,5 @@
 // ZeRO checkpoints that DeepSpeed wrote: names, order, shapes, and for every parameter the very
 // bytes that hold it. What is broken or missing: deepspeed_broken_test.cc.
-#include "source/deepspeed/deepspeed_zero.h"
 
 #include <fstream>
 #include <gmock/gmock.h>

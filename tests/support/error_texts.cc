@@ -14,7 +14,7 @@ std::set<std::string> error_texts(const std::filesystem::path& folder,
       R"re((?:\bfail\(\s*ErrorCode::\w+\s*,|\b(?:refuse|refuse_tensor|corrupt|unsupported)\()\s*((?:"(?:[^"\\]|\\.)*"\s*)+))re");
   static const std::regex kLiteral(R"re("((?:[^"\\]|\\.)*)")re");
   std::set<std::string> texts;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
     if (entry.path().extension() != ".cc" || !wanted(entry.path().filename())) continue;
     std::ifstream in(entry.path());
     const std::string source{std::istreambuf_iterator<char>(in), {}};

@@ -9,7 +9,7 @@
 
 namespace ckfs {
 
-/// The format strings of all errors in the .cc files of `folder` whose name `wanted` accepts.
+/// The format strings of all errors in the .cc files below `folder` whose name `wanted` accepts.
 std::set<std::string> error_texts(const std::filesystem::path& folder,
                                   const std::function<bool(const std::string&)>& wanted);
 

@@ -6,7 +6,6 @@
 // Where that tool refuses what can be told with certainty (BF16_Optimizer, the stream of old torch,
 // pipelines, files of ranks that the world no longer has), this does not. What cannot be told, how
 // slices of tensor parallelism fit together, or which expert a partition belongs to, is refused.
-#include "source/deepspeed/deepspeed_zero.h"
 
 #include <algorithm>
 #include <charconv>
@@ -15,6 +14,7 @@
 
 #include "base/checked.h"
 #include "base/text.h"
+#include "source/adapters.h"
 #include "source/deepspeed/deepspeed_names.h"
 #include "source/deepspeed/deepspeed_tag.h"
 #include "source/deepspeed/zero_layout.h"
@@ -37,7 +37,7 @@ std::string first_of(std::span<const std::string> names) {
 class ZeroOpener : public SourceOpener {
  public:
   ZeroOpener(const SourceTree& tree, SourceFiles& files, const OpenCheckpointOptions& options)
-      : SourceOpener(tree, files, options, "deepspeed_zero"), dict_(files, builder_) {}
+      : SourceOpener(tree, files, options, kDeepSpeedZero.name), dict_(files, builder_) {}
 
  private:
   Result<void> read() override {
@@ -47,7 +47,7 @@ class ZeroOpener : public SourceOpener {
     CKFS_TRY_VOID(check_grid());
     CKFS_TRY_VOID(assemble());
     finish();
-    return add_model(tag_.prefix.empty() ? directory_above(tree_) : std::nullopt);
+    return add_model(tag_.prefix.empty() ? std::optional(directory_above(tree_)) : std::nullopt);
   }
 
   Result<void> choose() {
@@ -419,9 +419,8 @@ class ZeroOpener : public SourceOpener {
   std::vector<std::string> stale_;
 };
 
-}  // namespace
-
-bool is_deepspeed_zero(const SourceTree& tree, const OpenCheckpointOptions& options) {
+bool recognizes(const SourceTree& tree, const SourceFiles& /*files*/,
+                const OpenCheckpointOptions& options) {
   if (tree.single_file) return false;
   const std::vector<DeepSpeedTag> tags = find_deepspeed_tags(tree);
   const auto is_zero = [](const DeepSpeedTag& tag) {
@@ -429,17 +428,20 @@ bool is_deepspeed_zero(const SourceTree& tree, const OpenCheckpointOptions& opti
            std::ranges::any_of(tag.cells,
                                [](const auto& cell) { return !cell.second.optimizer.empty(); });
   };
-  // A universal checkpoint is usually made beside the one it was made of; only its tag tells.
+  // A universal checkpoint is usually made beside the one it was made of; only its tag decides.
   return std::ranges::any_of(tags, is_zero) && !find_universal_tags(tree).contains(options.tag);
 }
 
-Result<std::shared_ptr<const Catalog>> open_deepspeed_zero(const SourceTree& tree,
-                                                           SourceFiles& files,
-                                                           const OpenCheckpointOptions& options) {
+Result<std::shared_ptr<const Catalog>> open(const SourceTree& tree, SourceFiles& files,
+                                            const OpenCheckpointOptions& options) {
   if (!options.key.empty()) {
     return fail(ErrorCode::InvalidArgument, "{}: a DeepSpeed checkpoint takes no key", tree.name);
   }
   return ZeroOpener(tree, files, options).open();
 }
+
+}  // namespace
+
+const Adapter kDeepSpeedZero{"deepspeed_zero", recognizes, open};
 
 }  // namespace ckfs

@@ -3,7 +3,6 @@
 // 16-bit module, which is not their value (an integer beyond 2^24, a tied weight's master). So only
 // the names that the model file's param_shapes tell are taken from there, and the rest from the
 // model file itself.
-#include "source/deepspeed/universal.h"
 
 #include <algorithm>
 #include <set>
@@ -11,6 +10,7 @@
 
 #include "base/parallel.h"
 #include "base/text.h"
+#include "source/adapters.h"
 #include "source/deepspeed/deepspeed_names.h"
 #include "source/deepspeed/deepspeed_states.h"
 #include "source/deepspeed/deepspeed_tag.h"
@@ -56,7 +56,7 @@ Result<Master> read_master(ByteSource& source, FileId file, const NamedShape& pa
 class UniversalOpener : public SourceOpener {
  public:
   UniversalOpener(const SourceTree& tree, SourceFiles& files, const OpenCheckpointOptions& options)
-      : SourceOpener(tree, files, options, "universal"), dict_(files, builder_) {}
+      : SourceOpener(tree, files, options, kUniversal.name), dict_(files, builder_) {}
 
  private:
   Result<void> read() override {
@@ -68,7 +68,7 @@ class UniversalOpener : public SourceOpener {
     CKFS_TRY_VOID(add_masters());
     for (const ModelStates& model : models_) dict_.add_shared(model);
     finish();
-    return add_model(prefix_.empty() ? directory_above(tree_) : std::nullopt);
+    return add_model(prefix_.empty() ? std::optional(directory_above(tree_)) : std::nullopt);
   }
 
   Result<void> choose() {
@@ -163,15 +163,19 @@ class UniversalOpener : public SourceOpener {
       }
     }
     std::vector<Master> masters(parameters.size());
-    CKFS_TRY_VOID(run_parallel(parameters.size(), [&](std::size_t i) -> Result<void> {
-      const std::string path = fmt::format("{}zero/{}/fp32.pt", prefix_, parameters[i]->name);
-      const auto file = find(path);
-      if (!file) {
-        return fail(ErrorCode::NotFound, "{}: missing, but param_shapes names the parameter", path);
-      }
-      CKFS_TRY(masters[i], read_master(files_, *file, *parameters[i]));
-      return {};
-    }));
+    CKFS_TRY_VOID(run_parallel(
+        parameters.size(),
+        [&](std::size_t i) -> Result<void> {
+          const std::string path = fmt::format("{}zero/{}/fp32.pt", prefix_, parameters[i]->name);
+          const auto file = find(path);
+          if (!file) {
+            return fail(ErrorCode::NotFound, "{}: missing, but param_shapes names the parameter",
+                        path);
+          }
+          CKFS_TRY(masters[i], read_master(files_, *file, *parameters[i]));
+          return {};
+        },
+        files_.parallel()));
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       const Master& master = masters[i];
       PlacedTensor tensor = dict_.placer().place(master.tensor, master.file, master.bytes);
@@ -200,18 +204,21 @@ class UniversalOpener : public SourceOpener {
   std::vector<const DeepSpeedCell*> ranks_;  // of models_
 };
 
-}  // namespace
-
-bool is_universal(const SourceTree& tree, const OpenCheckpointOptions& /*options*/) {
+bool recognizes(const SourceTree& tree, const SourceFiles& /*files*/,
+                const OpenCheckpointOptions& /*options*/) {
   return !tree.single_file && !find_universal_tags(tree).empty();
 }
 
-Result<std::shared_ptr<const Catalog>> open_universal(const SourceTree& tree, SourceFiles& files,
-                                                      const OpenCheckpointOptions& options) {
+Result<std::shared_ptr<const Catalog>> open(const SourceTree& tree, SourceFiles& files,
+                                            const OpenCheckpointOptions& options) {
   if (!options.key.empty()) {
     return fail(ErrorCode::InvalidArgument, "{}: a universal checkpoint takes no key", tree.name);
   }
   return UniversalOpener(tree, files, options).open();
 }
+
+}  // namespace
+
+const Adapter kUniversal{"universal", recognizes, open};
 
 }  // namespace ckfs

@@ -70,15 +70,15 @@ Result<void> ZeroStateDict::add_buffers(const ModelStates& states) {
   for (const DictItem& item : states.torch.pickle().mapping(*states.module)) {
     const auto name = states.torch.pickle().string(item.key);
     if (!name || !std::ranges::binary_search(states.buffer_names, *name)) continue;
-    CKFS_TRY(PlacedTensor tensor, placer_.place(states.torch, item.value, *name, states.file,
-                                                source_.name(states.file)));
+    CKFS_TRY(PlacedTensor tensor,
+             placer_.place(states.torch, item.value, *name, states.file, files_.name(states.file)));
     set({std::string(*name), std::move(tensor), Role::Buffer});
   }
   return {};
 }
 
 Result<void> ZeroStateDict::add_frozen(const ModelStates& states) {
-  const std::string& file = source_.name(states.file);
+  const std::string& file = files_.name(states.file);
   const Pickle& pickle = states.torch.pickle();
   for (const NamedShape& parameter : states.frozen) {
     const auto node = states.frozen_fragments
@@ -104,18 +104,21 @@ Result<void> ZeroStateDict::add_frozen(const ModelStates& states) {
 Result<void> ZeroStateDict::add_partitioned_frozen(const ModelStates& states,
                                                    std::span<const FileId> ranks) {
   std::vector<std::vector<PartitionRun>> parts(ranks.size());
-  CKFS_TRY_VOID(run_parallel(ranks.size(), [&](std::size_t rank) -> Result<void> {
-    const FileId file = ranks[rank];
-    const std::string& file_name = source_.name(file);
-    if (file == states.file) {
-      CKFS_TRY(parts[rank], fragments_of(states.torch, file_name, states.frozen));
-      return {};
-    }
-    CKFS_TRY(const TorchFile torch,
-             TorchFile::open(source_, file, ByteRange{0, source_.size(file)}));
-    CKFS_TRY(parts[rank], fragments_of(torch, file_name, states.frozen));
-    return {};
-  }));
+  CKFS_TRY_VOID(run_parallel(
+      ranks.size(),
+      [&](std::size_t rank) -> Result<void> {
+        const FileId file = ranks[rank];
+        const std::string& file_name = files_.name(file);
+        if (file == states.file) {
+          CKFS_TRY(parts[rank], fragments_of(states.torch, file_name, states.frozen));
+          return {};
+        }
+        CKFS_TRY(const TorchFile torch,
+                 TorchFile::open(files_, file, ByteRange{0, files_.size(file)}));
+        CKFS_TRY(parts[rank], fragments_of(torch, file_name, states.frozen));
+        return {};
+      },
+      files_.parallel()));
   for (std::size_t i = 0; i < states.frozen.size(); ++i) {
     const NamedShape& parameter = states.frozen[i];
     const DType dtype = parts.front()[i].dtype;
@@ -124,7 +127,7 @@ Result<void> ZeroStateDict::add_partitioned_frozen(const ModelStates& states,
     std::vector<Piece> pieces;
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
       const PartitionRun& part = parts[rank][i];
-      const std::string& file = source_.name(ranks[rank]);
+      const std::string& file = files_.name(ranks[rank]);
       if (part.dtype == DType::I8) {
         return fail(ErrorCode::Unsupported,
                     "{}: frozen parameter {} is quantized to int8 and its scale is not stored",
@@ -159,7 +162,7 @@ Result<void> ZeroStateDict::add_module_frozen(const TorchFile& torch, FileId fil
     if (!name || !torch.is_tensor(item.value)) continue;
     std::string full = prefix + std::string(*name);
     if (known(full) || contains(full)) continue;
-    auto tensor = placer_.place(torch, item.value, *name, file, source_.name(file));
+    auto tensor = placer_.place(torch, item.value, *name, file, files_.name(file));
     if (!tensor && tensor.error().code() == ErrorCode::Unsupported) {
       builder_.add_note(full, tensor.error().message());
       continue;

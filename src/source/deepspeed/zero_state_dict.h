@@ -10,9 +10,9 @@
 #include <string_view>
 #include <vector>
 
-#include "base/byte_source.h"
 #include "base/error.h"
 #include "catalog/catalog.h"
+#include "io/source_files.h"
 #include "source/deepspeed/deepspeed_states.h"
 #include "source/torch/torch_tensors.h"
 
@@ -30,8 +30,9 @@ struct ZeroCounts {
 /// concurrent use.
 class ZeroStateDict {
  public:
-  ZeroStateDict(ByteSource& source, CatalogBuilder& builder)
-      : source_(source), builder_(builder), placer_(builder) {}
+  /// Both must outlive it.
+  ZeroStateDict(SourceFiles& files, CatalogBuilder& builder)
+      : files_(files), builder_(builder), placer_(builder) {}
 
   /// Buffers, from the module's state, in its order.
   Result<void> add_buffers(const ModelStates& states);
@@ -78,7 +79,7 @@ class ZeroStateDict {
   /// Has the aliases of an entry that is about to change share what it was among themselves.
   void release_aliases(std::size_t source);
 
-  ByteSource& source_;
+  SourceFiles& files_;
   CatalogBuilder& builder_;
   TensorPlacer placer_;
   std::vector<Entry> entries_;

@@ -20,10 +20,14 @@ Result<ZeroWorld> ZeroWorldReader::read(std::uint32_t mp, const DeepSpeedCell& c
   CKFS_TRY_VOID(check_complete(cell, first));
   std::vector<OptimizerStates> ranks(static_cast<std::size_t>(first.world));
   ranks.front() = std::move(first);
-  CKFS_TRY_VOID(run_parallel(ranks.size() - 1, [&](std::size_t i) -> Result<void> {
-    CKFS_TRY(ranks[i + 1], read_optimizer(cell.optimizer.at(static_cast<std::uint32_t>(i + 1))));
-    return {};
-  }));
+  CKFS_TRY_VOID(run_parallel(
+      ranks.size() - 1,
+      [&](std::size_t i) -> Result<void> {
+        CKFS_TRY(ranks[i + 1],
+                 read_optimizer(cell.optimizer.at(static_cast<std::uint32_t>(i + 1))));
+        return {};
+      },
+      files_.parallel()));
   CKFS_TRY_VOID(check_ranks(ranks));
   CKFS_TRY_VOID(check_stale(cell, ranks.front().world));
 

@@ -5,7 +5,6 @@
 //
 // A download that was cut off is the commonest broken checkpoint; wherever a file is missing, the
 // message says what completes it.
-#include "source/hf/hf_safetensors.h"
 
 #include <algorithm>
 #include <map>
@@ -14,6 +13,7 @@
 #include "base/text.h"
 #include "format/hf_index.h"
 #include "format/json_text.h"
+#include "source/adapters.h"
 #include "source/file_role.h"
 #include "source/header_loader.h"
 #include "source/hf/quantization.h"
@@ -50,7 +50,7 @@ std::string choose_index(const SourceTree& tree) {
 class HfOpener : public SourceOpener {
  public:
   HfOpener(const SourceTree& tree, SourceFiles& files, const OpenCheckpointOptions& options)
-      : SourceOpener(tree, files, options, "safetensors") {}
+      : SourceOpener(tree, files, options, kHfSafetensors.name) {}
 
  private:
   Result<void> read() override {
@@ -131,11 +131,12 @@ class HfOpener : public SourceOpener {
   Result<void> read_headers() {
     std::vector<FileId> ids;
     for (const std::string& shard : shards_) ids.push_back(id(shard));
-    HeaderLoader loader(files_, ids);
-    for (std::size_t i = 0; i < shards_.size(); ++i) {
-      CKFS_TRY(const std::unique_ptr<LoadedHeader> loaded, loader.next());
-      CKFS_TRY_VOID(add_tensors(static_cast<std::uint32_t>(i), ids[i], loaded->header));
-    }
+    CKFS_TRY_VOID(load_headers(
+        files_, ids,
+        [&](std::size_t i, const LoadedHeader& loaded) {
+          return add_tensors(static_cast<std::uint32_t>(i), ids[i], loaded.header);
+        },
+        files_.parallel()));
     if (index_ && names_.size() != index_->size()) return missing_tensor();
     return {};
   }
@@ -268,9 +269,8 @@ class HfOpener : public SourceOpener {
   ModelDirectory model_;
 };
 
-}  // namespace
-
-bool is_hf_safetensors(const SourceTree& tree, const OpenCheckpointOptions& /*options*/) {
+bool recognizes(const SourceTree& tree, const SourceFiles& /*files*/,
+                const OpenCheckpointOptions& /*options*/) {
   if (tree.single_file) return true;
   const auto is_weights = [](const std::string& path) {
     return is_top_level(path) && path.ends_with(kEnding);
@@ -283,14 +283,17 @@ bool is_hf_safetensors(const SourceTree& tree, const OpenCheckpointOptions& /*op
          !tree.incomplete.empty();
 }
 
-Result<std::shared_ptr<const Catalog>> open_hf_safetensors(const SourceTree& tree,
-                                                           SourceFiles& files,
-                                                           const OpenCheckpointOptions& options) {
+Result<std::shared_ptr<const Catalog>> open(const SourceTree& tree, SourceFiles& files,
+                                            const OpenCheckpointOptions& options) {
   if (!options.tag.empty() || !options.key.empty() || options.config) {
     return fail(ErrorCode::InvalidArgument,
                 "{}: a checkpoint of safetensors takes no tag, key or configuration", tree.name);
   }
   return HfOpener(tree, files, options).open();
 }
+
+}  // namespace
+
+const Adapter kHfSafetensors{"safetensors", recognizes, open};
 
 }  // namespace ckfs

@@ -4,7 +4,6 @@
 //
 // Default is every tensor but the optimizer's: dcp_to_torch_save gives those too, but no view of a
 // model wants three quarters of it to be moments. The key "optimizer" shows them.
-#include "source/torch/torch_dcp.h"
 
 #include <algorithm>
 #include <array>
@@ -14,6 +13,7 @@
 #include "base/parallel.h"
 #include "base/text.h"
 #include "format/torch_file.h"
+#include "source/adapters.h"
 #include "source/model_directory.h"
 #include "source/source_opener.h"
 #include "source/torch/dcp_metadata.h"
@@ -120,13 +120,14 @@ bool is_concatenation(const DcpTensor& tensor, std::span<const Part> parts) {
 class DcpOpener : public SourceOpener {
  public:
   DcpOpener(const SourceTree& tree, SourceFiles& files, const OpenCheckpointOptions& options)
-      : SourceOpener(tree, files, options, "torch_dcp"), placer_(builder_) {}
+      : SourceOpener(tree, files, options, kTorchDcp.name), placer_(builder_) {}
 
  private:
   Result<void> read() override {
     CKFS_TRY_VOID(choose());
     CKFS_TRY_VOID(read_metadata());
-    CKFS_TRY_VOID(add_model(prefix_.empty() ? directory_above(tree_) : std::nullopt));
+    CKFS_TRY_VOID(
+        add_model(prefix_.empty() ? std::optional(directory_above(tree_)) : std::nullopt));
     builder_.add_only_shard(std::move(order_));
     return {};
   }
@@ -202,18 +203,21 @@ class DcpOpener : public SourceOpener {
       parts[i].resize(tensors[i].chunks.size());
       for (std::size_t j = 0; j < tensors[i].chunks.size(); ++j) jobs.push_back({i, j});
     }
-    CKFS_TRY_VOID(run_parallel(jobs.size(), [&](std::size_t i) -> Result<void> {
-      const DcpTensor& tensor = tensors[jobs[i].tensor];
-      const DcpChunk& chunk = tensor.chunks[jobs[i].chunk];
-      const std::string path = prefix_ + std::string(chunk.path);
-      const auto file = find(path);
-      if (!file) {
-        return fail(ErrorCode::NotFound, "{}: missing, but {} has a part of tensor {} there", path,
-                    kMetadata, quote(tensor.name));
-      }
-      CKFS_TRY(parts[jobs[i].tensor][jobs[i].chunk], read_part(files_, *file, tensor, chunk));
-      return {};
-    }));
+    CKFS_TRY_VOID(run_parallel(
+        jobs.size(),
+        [&](std::size_t i) -> Result<void> {
+          const DcpTensor& tensor = tensors[jobs[i].tensor];
+          const DcpChunk& chunk = tensor.chunks[jobs[i].chunk];
+          const std::string path = prefix_ + std::string(chunk.path);
+          const auto file = find(path);
+          if (!file) {
+            return fail(ErrorCode::NotFound, "{}: missing, but {} has a part of tensor {} there",
+                        path, kMetadata, quote(tensor.name));
+          }
+          CKFS_TRY(parts[jobs[i].tensor][jobs[i].chunk], read_part(files_, *file, tensor, chunk));
+          return {};
+        },
+        files_.parallel()));
     for (std::size_t i = 0; i < tensors.size(); ++i) add(tensors[i], parts[i]);
     return {};
   }
@@ -258,18 +262,27 @@ class DcpOpener : public SourceOpener {
   std::uint64_t bytes_ = 0;
 };
 
-}  // namespace
-
-bool is_torch_dcp(const SourceTree& tree, const OpenCheckpointOptions& /*options*/) {
+bool recognizes(const SourceTree& tree, const SourceFiles& /*files*/,
+                const OpenCheckpointOptions& /*options*/) {
   return !tree.single_file && !find_prefixes(tree).empty();
 }
 
-Result<std::shared_ptr<const Catalog>> open_torch_dcp(const SourceTree& tree, SourceFiles& files,
-                                                      const OpenCheckpointOptions& options) {
+bool recognizes_top(const SourceTree& tree, const SourceFiles& files,
+                    const OpenCheckpointOptions& options) {
+  return tree.find(kMetadata) != nullptr && recognizes(tree, files, options);
+}
+
+Result<std::shared_ptr<const Catalog>> open(const SourceTree& tree, SourceFiles& files,
+                                            const OpenCheckpointOptions& options) {
   if (!options.tag.empty()) {
     return fail(ErrorCode::InvalidArgument, "{}: only DeepSpeed checkpoints have tags", tree.name);
   }
   return DcpOpener(tree, files, options).open();
 }
+
+}  // namespace
+
+const Adapter kTorchDcpTop{"torch_dcp", recognizes_top, open};
+const Adapter kTorchDcp{"torch_dcp", recognizes, open};
 
 }  // namespace ckfs

@@ -2,7 +2,6 @@
 // at all are in use, and other formats share the first two. In a directory the one that is a model
 // must be told from what a trainer leaves beside it; there names decide, and where they do not, the
 // user.
-#include "source/torch/torch_files.h"
 
 #include <algorithm>
 #include <array>
@@ -12,6 +11,7 @@
 #include "base/parallel.h"
 #include "base/text.h"
 #include "format/hf_index.h"
+#include "source/adapters.h"
 #include "source/file_role.h"
 #include "source/header_loader.h"
 #include "source/model_directory.h"
@@ -23,7 +23,7 @@
 namespace ckfs {
 namespace {
 
-constexpr std::size_t kPrefix = 512;  // bytes that tell a torch file
+constexpr std::size_t kPrefix = 512;  // bytes that show a torch file
 constexpr std::string_view kIndexEnding = ".bin.index.json";
 constexpr std::string_view kEnding = ".bin";
 
@@ -45,8 +45,8 @@ bool is_top_level(std::string_view path) {
   return path.find('/') == std::string_view::npos;
 }
 
-bool looks_like_torch(const TreeFile& file) {
-  return TorchFile::recognize(first_bytes(file, kPrefix));
+bool looks_like_torch(const SourceTree& tree, const TreeFile& file, const SourceFiles& files) {
+  return TorchFile::recognize(files.store().first_bytes(tree.location(file), kPrefix));
 }
 
 bool is_index(const TreeFile& file) {
@@ -54,8 +54,8 @@ bool is_index(const TreeFile& file) {
 }
 
 /// Torch files at the top of a directory that may be models; by path.
-std::vector<std::string> find_candidates(const SourceTree& tree) {
-  std::vector<std::string> found;
+std::vector<std::string> find_candidates(const SourceTree& tree, const SourceFiles& files) {
+  std::vector<const TreeFile*> named;
   for (const TreeFile& file : tree.files) {
     if (!is_top_level(file.path) || file.path.starts_with('.')) continue;
     const std::string_view path = file.path;
@@ -64,7 +64,19 @@ std::vector<std::string> find_candidates(const SourceTree& tree) {
     if (std::ranges::any_of(kOtherNames, begins) || std::ranges::any_of(kOtherEndings, ends)) {
       continue;
     }
-    if (looks_like_torch(file)) found.push_back(file.path);
+    named.push_back(&file);
+  }
+  std::vector<char> is_torch(named.size());  // no bits: each thread writes its own
+  const Result<void> looked = run_parallel(
+      named.size(),
+      [&](std::size_t i) -> Result<void> {
+        is_torch[i] = looks_like_torch(tree, *named[i], files) ? 1 : 0;
+        return {};
+      },
+      files.parallel());
+  std::vector<std::string> found;
+  for (std::size_t i = 0; i < named.size() && looked; ++i) {
+    if (is_torch[i] != 0) found.push_back(named[i]->path);
   }
   return found;
 }
@@ -75,7 +87,7 @@ struct Choice {
   std::vector<std::string> files;
 };
 
-Result<Choice> choose_files(const SourceTree& tree) {
+Result<Choice> choose_files(const SourceTree& tree, const SourceFiles& source) {
   if (tree.single_file) return Choice{{}, {tree.files.front().path}};
   const auto indexes = std::ranges::count_if(tree.files, is_index);
   if (indexes > 1) {
@@ -84,7 +96,7 @@ Result<Choice> choose_files(const SourceTree& tree) {
   }
   if (indexes == 1) return Choice{std::ranges::find_if(tree.files, is_index)->path, {}};
 
-  std::vector<std::string> files = find_candidates(tree);
+  std::vector<std::string> files = find_candidates(tree, source);
   const auto is_numbered = [](const std::string& path) {
     return parse_numbered(path, kEnding).has_value();
   };
@@ -147,11 +159,11 @@ Result<Loaded> load(ByteSource& source, FileId file, std::string_view key) {
 class TorchFilesOpener : public SourceOpener {
  public:
   TorchFilesOpener(const SourceTree& tree, SourceFiles& files, const OpenCheckpointOptions& options)
-      : SourceOpener(tree, files, options, "torch_file"), placer_(builder_) {}
+      : SourceOpener(tree, files, options, kTorchFile.name), placer_(builder_) {}
 
  private:
   Result<void> read() override {
-    CKFS_TRY(choice_, choose_files(tree_));
+    CKFS_TRY(choice_, choose_files(tree_, files_));
     CKFS_TRY_VOID(read_index());
     CKFS_TRY_VOID(read_files());
     CKFS_TRY_VOID(add_model(tree_.single_file ? std::optional(tree_.root) : std::nullopt));
@@ -175,10 +187,13 @@ class TorchFilesOpener : public SourceOpener {
 
   Result<void> read_files() {
     std::vector<Loaded> loaded(choice_.files.size());
-    CKFS_TRY_VOID(run_parallel(loaded.size(), [&](std::size_t i) -> Result<void> {
-      CKFS_TRY(loaded[i], load(files_, id(choice_.files[i]), options_.key));
-      return {};
-    }));
+    CKFS_TRY_VOID(run_parallel(
+        loaded.size(),
+        [&](std::size_t i) -> Result<void> {
+          CKFS_TRY(loaded[i], load(files_, id(choice_.files[i]), options_.key));
+          return {};
+        },
+        files_.parallel()));
     for (std::size_t i = 0; i < loaded.size(); ++i) CKFS_TRY_VOID(add(i, loaded[i]));
     CKFS_TRY_VOID(check_index());
     if (order_.empty()) {
@@ -285,19 +300,28 @@ class TorchFilesOpener : public SourceOpener {
   std::size_t not_indexed_ = 0, aliases_ = 0;
 };
 
-}  // namespace
-
-bool is_torch_files(const SourceTree& tree, const OpenCheckpointOptions& /*options*/) {
-  if (tree.single_file) return looks_like_torch(tree.files.front());
-  return std::ranges::any_of(tree.files, is_index) || !find_candidates(tree).empty();
+bool recognizes_file(const SourceTree& tree, const SourceFiles& files,
+                     const OpenCheckpointOptions& /*options*/) {
+  return tree.single_file && looks_like_torch(tree, tree.files.front(), files);
 }
 
-Result<std::shared_ptr<const Catalog>> open_torch_files(const SourceTree& tree, SourceFiles& files,
-                                                        const OpenCheckpointOptions& options) {
+bool recognizes_directory(const SourceTree& tree, const SourceFiles& files,
+                          const OpenCheckpointOptions& /*options*/) {
+  if (tree.single_file) return false;
+  return std::ranges::any_of(tree.files, is_index) || !find_candidates(tree, files).empty();
+}
+
+Result<std::shared_ptr<const Catalog>> open(const SourceTree& tree, SourceFiles& files,
+                                            const OpenCheckpointOptions& options) {
   if (!options.tag.empty()) {
     return fail(ErrorCode::InvalidArgument, "{}: only DeepSpeed checkpoints have tags", tree.name);
   }
   return TorchFilesOpener(tree, files, options).open();
 }
+
+}  // namespace
+
+const Adapter kTorchFile{"torch_file", recognizes_file, open};
+const Adapter kTorchFiles{"torch_file", recognizes_directory, open};
 
 }  // namespace ckfs

@@ -1,0 +1,73 @@
+// Where source files are: all that ckfs asks of directories, links and names, behind an interface,
+// so that tests, and stores that are no local directory, can take the disk's place. Adapters and
+// SourceFiles touch the file system through one and in no other way (tests/lint/layers). Bytes are
+// read from the descriptors it opens, by a Reader (reader.h).
+//
+// Safe for concurrent use by several threads. Each call is one or two operations of the source:
+// whoever has many to ask does it from several threads (base/parallel.h). Errors are errnos, for
+// the callers know what the thing is called.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <tl/expected.hpp>
+#include <vector>
+
+#include "base/unique_fd.h"
+#include "io/fingerprint.h"
+
+namespace ckfs {
+
+template <typename T>
+using Tried = tl::expected<T, int>;
+
+/// Whether an error says that there is nothing of the name.
+bool is_absent(int error);
+
+enum class FileKind : std::uint8_t { File, Directory, Link, Other };
+
+/// A name in a directory. Links are not followed.
+struct StoreEntry {
+  std::string name;
+  FileKind kind = FileKind::Other;
+};
+
+struct FileStatus {
+  FileKind kind = FileKind::Other;
+  Fingerprint fingerprint;
+  /// Names that the file has; 0: it was deleted, and lives until its last descriptor is closed.
+  std::uint64_t names = 1;
+};
+
+class SourceStore {
+ public:
+  virtual ~SourceStore() = default;
+
+  /// The entries of `directory`, "." and ".." not among them, by name.
+  virtual Tried<std::vector<StoreEntry>> list(const std::filesystem::path& directory) = 0;
+
+  /// What is at `path`, links followed, without opening it.
+  virtual Tried<FileStatus> look(const std::filesystem::path& path) = 0;
+
+  /// The absolute path without ".", ".." and links of what is at `path`.
+  virtual Tried<std::filesystem::path> resolve(const std::filesystem::path& path) = 0;
+
+  /// A descriptor to read from; never waits for what is no file (a FIFO's writer), but opening a
+  /// device has effects: look() first where a name may be one.
+  virtual Tried<UniqueFd> open(const std::filesystem::path& path) = 0;
+
+  /// What look() gives, of an open file.
+  virtual Tried<FileStatus> look(int fd) = 0;
+
+  /// The first bytes of a file, `count` or as many as there are; none where it cannot be read:
+  /// registering it (SourceFiles::add) says why.
+  std::vector<std::byte> first_bytes(const std::filesystem::path& path, std::size_t count);
+};
+
+/// The files of this machine.
+std::unique_ptr<SourceStore> make_local_store();
+
+}  // namespace ckfs

@@ -1,0 +1,49 @@
+// The kinds of checkpoint that ckfs opens. Each row is defined in the file of its adapter, in its
+// family's folder; the order in which they are asked is open_checkpoint.cc's.
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "base/error.h"
+#include "catalog/catalog.h"
+#include "io/source_files.h"
+#include "source/open_checkpoint.h"
+#include "source/source_tree.h"
+
+namespace ckfs {
+
+struct Adapter {
+  std::string_view name;  // Catalog::kind()
+  /// Whether `tree` is meant to be such a checkpoint, complete or not, and `options` do not choose
+  /// another kind in it. Looks at names, and where those say nothing at files' first bytes.
+  bool (*recognizes)(const SourceTree& tree, const SourceFiles& files,
+                     const OpenCheckpointOptions& options);
+  /// Registers all files of `tree` with `files` and reads headers, pickles and indexes, by several
+  /// threads. Errors: as open_checkpoint().
+  Result<std::shared_ptr<const Catalog>> (*open)(const SourceTree& tree, SourceFiles& files,
+                                                 const OpenCheckpointOptions& options);
+};
+
+/// A Hugging Face model directory, or one safetensors file (any single file, where no other adapter
+/// recognizes it).
+extern const Adapter kHfSafetensors;
+
+/// What torch.save wrote: a single file of any name; a directory with one, or shards with an index.
+extern const Adapter kTorchFile;
+extern const Adapter kTorchFiles;
+
+/// What torch.distributed.checkpoint saved, also inside a framework's folders: a directory of
+/// .distcp files beside their .metadata. The first: only with .metadata at the top.
+extern const Adapter kTorchDcpTop;
+extern const Adapter kTorchDcp;
+
+/// DeepSpeed's ZeRO optimizers, stages 1 to 3: a directory with one optimizer file a rank, below a
+/// directory whose file `latest` names it.
+extern const Adapter kDeepSpeedZero;
+
+/// What DeepSpeed's ds_to_universal makes of those: a directory with one file for each parameter's
+/// master, zero/<name>/fp32.pt, beside copies of the model files.
+extern const Adapter kUniversal;
+
+}  // namespace ckfs

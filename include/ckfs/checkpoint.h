@@ -38,6 +38,10 @@ struct OpenOptions {
   /// A directory with config.json, tokenizer and the like, for sources that have none beside them.
   std::optional<std::filesystem::path> config = {};
 
+  /// A source file of which nothing but the ctime changed is Stale, too (chmod and new hard links
+  /// change it, and so does a write that hides itself). Else it is one warning in the log.
+  bool strict = false;
+
   // How fast, and with what. None of these changes a byte.
 
   /// Bytes of memory for everything beside the catalog: tiles, buffers, rendered text. At least

@@ -82,7 +82,8 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& source,
   }
   // Before the source: what a source has to hold in order to read comes out of it, too.
   const std::shared_ptr<BufferPool> budget = BufferPool::create(options.memory);
-  CKFS_TRY(std::unique_ptr<SourceFiles> files, SourceFiles::create({.engine = options.io}));
+  CKFS_TRY(std::unique_ptr<SourceFiles> files,
+           SourceFiles::create({.engine = options.io, .strict = options.strict}));
   CKFS_TRY(std::shared_ptr<const Catalog> catalog,
            open_checkpoint(source, *files,
                            {.tag = options.tag, .key = options.key, .config = options.config}));

@@ -9,12 +9,11 @@
 #include "base/parallel.h"
 
 #include <algorithm>
-#include <condition_variable>
 #include <ctime>
-#include <mutex>
 #include <new>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/start_thread.h"
 
 namespace ckfs {
@@ -48,78 +47,86 @@ class Loop {
     threads_.reserve(std::min(count, std::max(how.few, how.most)));
   }
 
-  Result<void> run() {
-    std::unique_lock lock(mutex_);
+  Result<void> run() CKFS_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
     while (threads_.size() + 1 < std::min(how_.few, end_) && add_thread()) {
     }
     while (!over()) {
       if (take_ && made_[taken_]) {
-        take_one(lock);
+        const std::size_t mine = taken_;
+        lock.unlock();
+        Result<void> done = guarded(take_, mine);
+        lock.lock();
+        end_take(mine, std::move(done));
       } else if (may_make()) {
-        make_one(lock);
+        const std::size_t mine = next_++;
+        lock.unlock();
+        Result<void> done = guarded(make_, mine);
+        lock.lock();
+        end_make(mine, std::move(done));
       } else {
         changed_.wait(lock);
       }
     }
+    // No task is left to begin, so nobody adds a thread to these any more.
+    std::vector<std::thread> threads = std::move(threads_);
     lock.unlock();
     changed_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
+    for (std::thread& thread : threads) thread.join();
+    lock.lock();
     if (failure_) return *failure_;
     return {};
   }
 
  private:
-  bool over() const { return take_ ? taken_ >= end_ : next_ >= end_; }
-  bool may_make() const {
+  bool over() const CKFS_REQUIRES(mutex_) { return take_ ? taken_ >= end_ : next_ >= end_; }
+  bool may_make() const CKFS_REQUIRES(mutex_) {
     return next_ < end_ && (!take_ || next_ < taken_ + 2 * (threads_.size() + 1));
   }
 
-  void work() {
-    std::unique_lock lock(mutex_);
+  void work() CKFS_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
     while (next_ < end_) {
       if (may_make()) {
-        make_one(lock);
+        const std::size_t mine = next_++;
+        lock.unlock();
+        Result<void> done = guarded(make_, mine);
+        lock.lock();
+        end_make(mine, std::move(done));
       } else {
         changed_.wait(lock);
       }
     }
   }
 
-  void make_one(std::unique_lock<std::mutex>& lock) {
-    const std::size_t mine = next_++;
-    lock.unlock();
-    Result<void> done = guarded(make_, mine);
-    lock.lock();
+  void end_make(std::size_t mine, Result<void> done) CKFS_REQUIRES(mutex_) {
     if (!done) fail_at(mine, std::move(done).error());
-    if (take_) made_[mine] = true;
     if (wants_thread()) add_thread();
-    if (take_) changed_.notify_all();
+    if (!take_) return;
+    made_[mine] = true;
+    changed_.notify_all();
   }
 
-  void take_one(std::unique_lock<std::mutex>& lock) {
-    const std::size_t mine = taken_;
-    lock.unlock();
-    Result<void> done = guarded(take_, mine);
-    lock.lock();
+  void end_take(std::size_t mine, Result<void> done) CKFS_REQUIRES(mutex_) {
     if (!done) fail_at(mine, std::move(done).error());
     ++taken_;
     changed_.notify_all();
   }
 
-  void fail_at(std::size_t index, Error error) {
+  void fail_at(std::size_t index, Error error) CKFS_REQUIRES(mutex_) {
     if (index >= end_) return;
     end_ = index;
     failure_.emplace(std::move(error));
   }
 
-  bool wants_thread() const {
+  bool wants_thread() const CKFS_REQUIRES(mutex_) {
     const std::size_t threads = threads_.size() + 1;
     if (refused_ || next_ >= end_ || threads >= how_.most) return false;
     const nanoseconds wall = Clock::now() - begin_;
     return wall >= kFirstLook && mostly_waited(cpu_time() - cpu_begin_, wall, threads, cpus_);
   }
 
-  bool add_thread() {
+  bool add_thread() CKFS_REQUIRES(mutex_) {
     const auto run = [this] { work(); };
     auto thread = how_.start ? how_.start(run) : start_thread(run);
     refused_ = !thread;
@@ -134,15 +141,16 @@ class Loop {
   const Clock::time_point begin_ = Clock::now();
   const nanoseconds cpu_begin_ = cpu_time();
 
-  std::mutex mutex_;  // guards all below; a member function has it unless it says otherwise
-  std::condition_variable changed_;
-  std::size_t next_ = 0;   // tasks before this one have been started
-  std::size_t taken_ = 0;  // and before this one taken
-  std::size_t end_;        // tasks from here on are not started: there are no more, or one failed
-  std::vector<bool> made_;
-  std::optional<Failure> failure_;  // of task end_
-  bool refused_ = false;            // the system has no more threads
-  std::vector<std::thread> threads_;
+  Mutex mutex_;
+  CondVar changed_;
+  std::size_t next_ CKFS_GUARDED_BY(mutex_) = 0;   // tasks before this one have been started
+  std::size_t taken_ CKFS_GUARDED_BY(mutex_) = 0;  // and before this one taken
+  /// Tasks from here on are not started: there are no more, or one failed.
+  std::size_t end_ CKFS_GUARDED_BY(mutex_);
+  std::vector<bool> made_ CKFS_GUARDED_BY(mutex_);
+  std::optional<Failure> failure_ CKFS_GUARDED_BY(mutex_);  // of task end_
+  bool refused_ CKFS_GUARDED_BY(mutex_) = false;            // the system has no more threads
+  std::vector<std::thread> threads_ CKFS_GUARDED_BY(mutex_);
 };
 
 }  // namespace

@@ -133,6 +133,34 @@ class SourceChanges(mounted_fs.TestCase):
         self.assertEqual((again / "fp32-safetensors" / SHARDS[0]).read_bytes(), self.expected)
 
 
+    def change_ctime(self):
+        """By a write that hides itself: the mtime is set back."""
+        before = os.stat(self.source.shard(0))
+        end = time.monotonic() + LIMIT
+        while os.stat(self.source.shard(0)).st_ctime_ns == before.st_ctime_ns:
+            self.assertLess(time.monotonic(), end)
+            os.utime(self.source.shard(0), ns=(before.st_atime_ns, before.st_mtime_ns))
+
+    def test_attributes_changed(self):
+        self.change_ctime()
+        self.assertEqual(os.pread(self.file, 100_000, 1 << 20), self.expected[1 << 20 :][:100_000])
+        os.chmod(self.source.shard(0), 0o600)
+        self.assertEqual(os.pread(self.file, 100_000, 3 << 20), self.expected[3 << 20 :][:100_000])
+        lines = [line for line in self.log.read_text().splitlines() if SHARDS[0] in line]
+        self.assertEqual(len(lines), 1, lines)
+        self.assertRegex(lines[0], "warning .*its attributes changed")
+
+    def test_attributes_changed_under_strict(self):
+        log = self.directory / "strict-log"
+        target = self.mount(f"{self.options},strict,log_file={log}", source=self.source.path,
+                            name="strict")  # fmt: skip
+        with open(target / "fp32-safetensors" / SHARDS[0], "rb", buffering=0) as file:
+            self.assertEqual(os.pread(file.fileno(), 4096, 1 << 20), self.expected[1 << 20 :][:4096])
+            self.change_ctime()
+            self.assertEqual(error_of(os.pread, file.fileno(), 100_000, 3 << 20), "ESTALE")
+        self.assertIn("its attributes changed", log.read_text())
+
+
 class CachedSourceChanges(SourceChanges):
     options = "mtime=1234567890"  # any option that leaves the mount cached
 

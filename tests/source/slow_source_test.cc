@@ -1,0 +1,136 @@
+// Opening checkpoints where each operation on the source takes 5 ms, and where there are no
+// threads: what is open is the same, and the operations overlap.
+#include <chrono>
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include "source/open_checkpoint.h"
+#include "support/delaying_store.h"
+#include "support/temporary_directory.h"
+
+namespace ckfs {
+namespace {
+
+using testing::StartsWith;
+
+constexpr int kShards = 1000;
+
+std::string shard_name(int number) {
+  return fmt::format("model-{:05}-of-{:05}.safetensors", number, kShards);
+}
+
+/// A shard with one tensor of its own, larger than what Git-LFS leaves behind.
+std::string shard(int number) {
+  constexpr std::size_t kBytes = 2048;
+  const std::string header = fmt::format(
+      R"({{"layers.{:04}.weight":{{"dtype":"F32","shape":[512],"data_offsets":[0,{}]}}}})", number,
+      kBytes);
+  std::string text(8, '\0');
+  text[0] = static_cast<char>(header.size());
+  return text + header + std::string(kBytes, '\0');
+}
+
+class ManyShards : public testing::Test {
+ protected:
+  ManyShards() {
+    for (int i = 1; i <= kShards; ++i) directory_.write(shard_name(i), shard(i));
+    directory_.write("config.json", R"({"model_type": "llama"})");
+  }
+
+  /// Opens what is in the directory as if it were far away.
+  Result<std::shared_ptr<const Catalog>> open(const Parallel& parallel = {}) {
+    files_ = SourceFiles::with_reader({.engine = IoEngine::Pread, .parallel = parallel},
+                                      std::make_unique<DelayingReader>(far_),
+                                      std::make_unique<DelayingStore>(far_));
+    const auto begin = std::chrono::steady_clock::now();
+    auto catalog = open_checkpoint(directory_.path(), *files_);
+    took_ = std::chrono::steady_clock::now() - begin;
+    return catalog;
+  }
+
+  void expect_whole(const Catalog& catalog) const {
+    ASSERT_EQ(catalog.tensors().size(), static_cast<std::size_t>(kShards));
+    ASSERT_EQ(catalog.files().size(), kShards + 1U);
+    for (std::size_t i = 0; i < catalog.files().size(); ++i) {
+      EXPECT_EQ(catalog.files()[i].file, i);
+      EXPECT_EQ(files_->name(static_cast<FileId>(i)), catalog.files()[i].path);
+    }
+  }
+
+  TemporaryDirectory directory_;
+  FarAway far_;
+  std::unique_ptr<SourceFiles> files_;
+  std::chrono::nanoseconds took_{0};
+};
+
+TEST_F(ManyShards, AreOpenedInATwentiethOfTheTimeOfOneAtATime) {
+  far_.delay = std::chrono::milliseconds(5);
+  const auto catalog = open();
+  ASSERT_TRUE(catalog) << catalog.error().message();
+  expect_whole(**catalog);
+  EXPECT_LE(took_ * 20, far_.one_at_a_time());
+}
+
+TEST_F(ManyShards, CostTwoOperationsEachToRegisterAndTwoReads) {
+  const auto catalog = open();
+  ASSERT_TRUE(catalog) << catalog.error().message();
+  expect_whole(**catalog);
+  EXPECT_EQ(far_.lists, 1U);
+  EXPECT_LE(far_.resolves, 1U);
+  EXPECT_EQ(far_.reads, 2U * kShards + 1);  // and the configuration
+  // A file that lost its descriptor to others is opened again for its header; the configuration is
+  // once more, to see whether Git-LFS holds it.
+  EXPECT_LE(far_.opens, 2U * kShards + 3);
+  // One to register, one before and one after each read, one at the path.
+  EXPECT_LE(far_.looks, 6U * kShards + 20);
+}
+
+TEST_F(ManyShards, OpenWithoutAnyThread) {
+  const auto catalog = open({.start = [](const auto& /*work*/) { return std::nullopt; }});
+  ASSERT_TRUE(catalog) << catalog.error().message();
+  expect_whole(**catalog);
+}
+
+TEST_F(ManyShards, OpenWithFewDescriptors) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit low{40, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &low), 0);
+  far_.delay = std::chrono::microseconds(100);  // so that there would be many at once
+  const auto catalog = open();
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  ASSERT_TRUE(catalog) << catalog.error().message();
+  expect_whole(**catalog);
+}
+
+TEST_F(ManyShards, TheFirstByPathIsTheOneAtFault) {
+  for (const int broken : {900, 17, 500, 18}) directory_.write(shard_name(broken), "{}");
+  for (int round = 0; round < 5; ++round) {
+    const auto catalog = open();
+    ASSERT_FALSE(catalog);
+    EXPECT_THAT(catalog.error().message(), StartsWith(shard_name(17)));
+  }
+}
+
+TEST(SlowSource, DirectoriesOfALevelAreListedAtOnce) {
+  const TemporaryDirectory directory;
+  for (int i = 0; i < 400; ++i) directory.write(fmt::format("notes/{}/{}.txt", i, i), "text");
+  directory.write("model.safetensors", shard(1));
+  FarAway far;
+  far.delay = std::chrono::milliseconds(5);
+  const auto files =
+      SourceFiles::with_reader({.engine = IoEngine::Pread}, std::make_unique<DelayingReader>(far),
+                               std::make_unique<DelayingStore>(far));
+  const auto begin = std::chrono::steady_clock::now();
+  const auto catalog = open_checkpoint(directory.path(), *files);
+  const auto took = std::chrono::steady_clock::now() - begin;
+  ASSERT_TRUE(catalog) << catalog.error().message();
+  EXPECT_EQ((*catalog)->files().size(), 401U);
+  EXPECT_EQ(far.lists, 402U);
+  EXPECT_LE(took * 10, far.one_at_a_time());
+}
+
+}  // namespace
+}  // namespace ckfs

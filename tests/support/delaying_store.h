@@ -1,0 +1,79 @@
+// This machine's files as if they were far away: each operation takes a while, and is counted.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "io/reader.h"
+#include "io/source_store.h"
+
+namespace ckfs {
+
+/// What the operations of a DelayingStore and its DelayingReader have in common.
+struct FarAway {
+  std::chrono::nanoseconds delay{0};
+  std::atomic<std::uint64_t> lists = 0, looks = 0, resolves = 0, opens = 0, reads = 0;
+
+  std::uint64_t operations() const { return lists + looks + resolves + opens + reads; }
+  /// How long all operations take one at a time.
+  std::chrono::nanoseconds one_at_a_time() const { return operations() * delay; }
+
+  void pass(std::atomic<std::uint64_t>& counter) const {
+    ++counter;
+    std::this_thread::sleep_for(delay);
+  }
+};
+
+class DelayingStore final : public SourceStore {
+ public:
+  /// `far` must outlive it.
+  explicit DelayingStore(FarAway& far) : far_(far) {}
+
+  Tried<std::vector<StoreEntry>> list(const std::filesystem::path& directory) override {
+    far_.pass(far_.lists);
+    return here_->list(directory);
+  }
+  Tried<FileStatus> look(const std::filesystem::path& path) override {
+    far_.pass(far_.looks);
+    return here_->look(path);
+  }
+  Tried<std::filesystem::path> resolve(const std::filesystem::path& path) override {
+    far_.pass(far_.resolves);
+    return here_->resolve(path);
+  }
+  Tried<UniqueFd> open(const std::filesystem::path& path) override {
+    far_.pass(far_.opens);
+    return here_->open(path);
+  }
+  Tried<FileStatus> look(int fd) override {
+    far_.pass(far_.looks);
+    return here_->look(fd);
+  }
+
+ private:
+  FarAway& far_;
+  std::unique_ptr<SourceStore> here_ = make_local_store();
+};
+
+class DelayingReader final : public Reader {
+ public:
+  /// `far` must outlive it.
+  explicit DelayingReader(FarAway& far) : far_(far) {}
+
+  tl::expected<void, AccessFailure> read(std::span<const Access> accesses) override {
+    for (std::size_t i = 0; i < accesses.size(); ++i) far_.pass(far_.reads);
+    return here_->read(accesses);
+  }
+
+ private:
+  FarAway& far_;
+  std::unique_ptr<Reader> here_ = make_pread_reader();
+};
+
+}  // namespace ckfs

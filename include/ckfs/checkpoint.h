@@ -76,9 +76,10 @@ struct TensorInfo {
 struct Reason {
   std::string subject;
   std::string text;
+  std::size_t more = 0;  // further subjects of the same text, which are not listed
 };
 
-/// A view's name, and, where the source cannot give it, every reason.
+/// A view's name, and, where the source cannot give it, the reasons.
 struct ViewInfo {
   std::string name;
   std::string description;  // one line
@@ -208,7 +209,7 @@ class Checkpoint {
   /// `spelling` is a view's name, perhaps with parameters: "bf16-safetensors@max_shard=5GB". Every
   /// spelling of one view gives the same files and inodes. Errors: NotFound (no such view),
   /// InvalidArgument (no such parameter, bad value), Unsupported (the source cannot give it; the
-  /// message has the first reasons, views() all of them).
+  /// message has the first reasons, views() more of them).
   Result<View> view(std::string_view spelling) const;
 
   /// Newest mtime of the source in whole seconds since 1970; never 0.

@@ -50,7 +50,9 @@ std::uint64_t with_choice(std::uint64_t fingerprint, const OpenOptions& options)
 std::vector<Reason> reasons(const std::vector<Obstacle>& obstacles) {
   std::vector<Reason> result;
   result.reserve(obstacles.size());
-  for (const Obstacle& obstacle : obstacles) result.push_back({obstacle.tensor, obstacle.reason});
+  for (const Obstacle& obstacle : obstacles) {
+    result.push_back({obstacle.tensor, obstacle.reason, obstacle.more});
+  }
   return result;
 }
 

@@ -44,10 +44,18 @@ std::string date_text(std::int64_t mtime) {
   return fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(static_cast<std::time_t>(mtime)));
 }
 
-template <typename Items>  // Reason or Note
-Json pairs(const Items& items) {
+Json pairs(const std::vector<Reason>& reasons) {
   Json list = Json::array();
-  for (const auto& item : items) list.push_back({{"subject", item.subject}, {"text", item.text}});
+  for (const Reason& reason : reasons) {
+    Json& item = list.emplace_back(Json{{"subject", reason.subject}, {"text", reason.text}});
+    if (reason.more > 0) item["more"] = reason.more;
+  }
+  return list;
+}
+
+Json pairs(std::span<const Note> notes) {
+  Json list = Json::array();
+  for (const Note& note : notes) list.push_back({{"subject", note.subject}, {"text", note.text}});
   return list;
 }
 
@@ -179,7 +187,8 @@ std::string inspect_text(const Checkpoint& checkpoint, std::string_view source) 
     fmt::format_to(out, "  {:<20} {}\n", view.name,
                    view.available ? view.description : "not available:");
     for (const Reason& reason : view.reasons) {
-      fmt::format_to(out, "    {}: {}\n", one_line(reason.subject), one_line(reason.text));
+      fmt::format_to(out, "    {}: {}{}\n", one_line(reason.subject), one_line(reason.text),
+                     reason.more > 0 ? fmt::format(" (and {} more)", reason.more) : "");
     }
     for (const Label& label : all_labels) {
       if (label.view != view.name) continue;

@@ -3,7 +3,7 @@
 //
 // How many threads: on a local disk whose files are cached, four are already more than a mount can
 // use, and sixty would only cost memory; where every operation takes 5 ms, four make a mount of
-// 1,000 shards take a minute. What tells the two apart is whether the threads use the CPUs, which
+// 1,000 shards take a minute. What distinguishes the two is whether the threads use the CPUs, which
 // the process's CPU time says without anybody measuring operations. So each finished task may add
 // one thread, which doubles them with every round of tasks.
 #include "base/parallel.h"

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <tuple>
 
 #include "base/checked.h"
 #include "base/hash.h"
@@ -157,8 +156,8 @@ bool CatalogBuilder::has_only_plain_matrices() const {
   });
 }
 
-void CatalogBuilder::add_obstacle(std::string tensor, std::string reason) {
-  catalog_->obstacles_.push_back({std::move(tensor), std::move(reason)});
+void CatalogBuilder::add_obstacle(std::string_view tensor, std::string_view reason) {
+  obstacles_.add(tensor, reason);
 }
 
 void CatalogBuilder::set_quantization(std::string text) {
@@ -202,10 +201,7 @@ std::shared_ptr<const Catalog> CatalogBuilder::build() && {
   std::sort(catalog.shards_.begin(), catalog.shards_.end(), by_path);
   std::sort(catalog.files_.begin(), catalog.files_.end(), by_path);
   std::sort(catalog.model_.side_files.begin(), catalog.model_.side_files.end(), by_path);
-  std::sort(catalog.obstacles_.begin(), catalog.obstacles_.end(),
-            [](const Obstacle& a, const Obstacle& b) {
-              return std::tie(a.tensor, a.reason) < std::tie(b.tensor, b.reason);
-            });
+  catalog.obstacles_ = obstacles_.list();
   return {std::move(catalog_)};
 }
 

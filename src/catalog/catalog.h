@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "base/byte_source.h"
+#include "catalog/obstacle.h"
 #include "encoding/encoding.h"
 #include "tensor/dtype.h"
 
@@ -108,13 +109,6 @@ struct Note {
 /// Of one kind: they are for people.
 inline constexpr std::size_t kMaxNotes = 100;
 
-/// Why a tensor cannot be shown as numbers: an unknown quantization, a scale of an odd shape. Views
-/// that need the tensor are absent; `source` is not.
-struct Obstacle {
-  std::string tensor;
-  std::string reason;
-};
-
 /// What a Hugging Face model directory has beside its weights.
 struct ModelDirectory {
   /// config.json as it is; absent for a single file or a directory without one.
@@ -166,6 +160,7 @@ class Catalog {
   std::span<const Note> notes() const { return notes_; }
   /// What `ckfs inspect` lists first: pairs like "world size" and "64", in the order added.
   std::span<const Note> facts() const { return facts_; }
+  /// By tensor; the first few of each reason.
   std::span<const Obstacle> obstacles() const { return obstacles_; }
 
   /// Newest mtime of the source's files in whole seconds since 1970, never 0.
@@ -238,7 +233,7 @@ class CatalogBuilder {
   /// Whether every tensor so far of two dimensions and more holds F64, F32, F16 or BF16: no
   /// quantization has its codes in such.
   bool has_only_plain_matrices() const;
-  void add_obstacle(std::string tensor, std::string reason);
+  void add_obstacle(std::string_view tensor, std::string_view reason);
   void set_quantization(std::string text);
   void set_model(ModelDirectory model);
   /// Takes the mtime (nanoseconds) of one source file into account.
@@ -249,6 +244,7 @@ class CatalogBuilder {
 
  private:
   std::unique_ptr<Catalog> catalog_;
+  ObstacleList obstacles_;
   std::string_view keep_name(std::string_view name);
   std::span<const std::int64_t> keep_shape(std::span<const std::int64_t> shape);
   std::span<const Extent> keep_extents(std::span<const Extent> extents);

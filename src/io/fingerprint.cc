@@ -1,7 +1,7 @@
-// Size and mtime in nanoseconds tell versions of a file apart; the inode number tells a replaced
-// file with a kept mtime (cp -p, rsync) as well, where it can be trusted. A digest of the content
-// would be certain and cost as much as reading the checkpoint; what is not seen this way is named
-// in docs/SEMANTICS.md.
+// Size and mtime in nanoseconds differ between versions of a file; the inode number shows a
+// replaced file with a kept mtime (cp -p, rsync) as well, where it can be trusted. A digest of the
+// content would be certain and cost as much as reading the checkpoint; what is not seen this way is
+// named in docs/SEMANTICS.md.
 #include "io/fingerprint.h"
 
 #include <fmt/format.h>

@@ -9,7 +9,7 @@
 
 namespace ckfs {
 
-/// What tells one version of a file from another.
+/// What differs between two versions of a file.
 struct Fingerprint {
   std::uint64_t size = 0;
   std::int64_t mtime_ns = 0;

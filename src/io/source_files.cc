@@ -4,8 +4,8 @@
 // files each: every file of a pass is pinned open, compared with its fingerprint, read, and
 // compared again. Comparing after the bytes arrived is what makes a mixture of old and new content
 // impossible to miss (as far as size and mtime show it); comparing before saves the read. Leases or
-// inotify would tell without asking, but neither works on network file systems, and both come too
-// late for bytes already handed on.
+// inotify would report it without being asked, but neither works on network file systems, and both
+// come too late for bytes already handed on.
 #include "io/source_files.h"
 
 #include <algorithm>

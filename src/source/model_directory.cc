@@ -92,7 +92,7 @@ class Finder {
           std::string(kConfig),
           fmt::format("says quantized by {}, but no tensor here is", quantization->method));
     } else {
-      builder_.add_obstacle(std::string(kConfig),
+      builder_.add_obstacle(kConfig,
                             fmt::format("quantized by {}, which is decoded only from safetensors",
                                         quantization->method));
     }

@@ -1,4 +1,4 @@
-// The number of files is in every name, so a listing alone tells that one is missing, and which;
+// The number of files is in every name, so a listing alone shows that one is missing, and which;
 // without an index nothing else does.
 #include "source/numbered_files.h"
 

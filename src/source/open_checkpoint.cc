@@ -1,6 +1,7 @@
-// Kinds are told apart by what lies in the directory, in the order of one table: first come, first
-// served, so a directory that several kinds could claim is opened as the most specific. Trying each
-// adapter until one succeeds would turn every broken checkpoint into "not a checkpoint".
+// Kinds are distinguished by what lies in the directory, in the order of one table: first come,
+// first served, so a directory that several kinds could claim is opened as the most specific.
+// Trying each adapter until one succeeds would turn every broken checkpoint into "not a
+// checkpoint".
 #include "source/open_checkpoint.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// From a path to a Catalog: the one registry of checkpoint kinds.
+// From a path to a Catalog.
 #pragma once
 
 #include <filesystem>

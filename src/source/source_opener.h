@@ -40,7 +40,7 @@ class SourceOpener {
   std::optional<FileId> find(std::string_view path) const { return table_->find(path); }
   const FileTable& table() const { return *table_; }
 
-  /// find_model_directory(), given to the builder. After the tensors: they tell whether what
+  /// find_model_directory(), given to the builder. After the tensors: they decide whether what
   /// config.json says of quantization matters.
   Result<void> add_model(const std::optional<std::filesystem::path>& beside);
 

@@ -11,6 +11,7 @@
 #include "view/hf_model.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <tuple>
 
@@ -171,12 +172,14 @@ std::vector<Obstacle> hf_model_obstacles(const Catalog& catalog, const ViewRow& 
   std::vector<Obstacle> obstacles(catalog.obstacles().begin(), catalog.obstacles().end());
   // Elsewhere these are left out.
   if (!catalog.mirrors_shards()) return obstacles;
+  ObstacleList complex;
   for (const Shard& shard : catalog.shards()) {
     for (const TensorId id : shard.tensors) {
       if (catalog.value_dtype(id) != DType::C128) continue;
-      obstacles.push_back({std::string(catalog.tensor(id).name), "C128 has no safetensors dtype"});
+      complex.add(catalog.tensor(id).name, "C128 has no safetensors dtype");
     }
   }
+  std::ranges::move(complex.list(), std::back_inserter(obstacles));
   return obstacles;
 }
 

@@ -52,18 +52,18 @@ constexpr std::array<ViewRow, 6> kViews{{
      {}},
 }};
 
-// An error is one line for a terminal or a log; `ckfs inspect` lists all obstacles.
+// An error is one line for a terminal or a log; `ckfs inspect` has more.
 constexpr std::size_t kObstaclesInMessage = 3;
 
-Failure unsupported(const ViewRow& row, std::span<const Obstacle> obstacles) {
+Failure unsupported(const ViewRow& row, const std::vector<Obstacle>& obstacles) {
   std::string text;
   for (const Obstacle& obstacle :
-       obstacles.first(std::min(kObstaclesInMessage, obstacles.size()))) {
+       std::span(obstacles).first(std::min(kObstaclesInMessage, obstacles.size()))) {
     text += fmt::format("{}\"{}\": {}", text.empty() ? "" : "; ", obstacle.tensor, obstacle.reason);
   }
-  if (obstacles.size() > kObstaclesInMessage) {
-    text += fmt::format("; and {} more (ckfs inspect names them)",
-                        obstacles.size() - kObstaclesInMessage);
+  const std::size_t count = count_obstacles(obstacles);
+  if (count > kObstaclesInMessage) {
+    text += fmt::format("; and {} more (see ckfs inspect)", count - kObstaclesInMessage);
   }
   return fail(ErrorCode::Unsupported, "{}: the source cannot give this view: {}", row.name, text);
 }

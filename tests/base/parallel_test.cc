@@ -148,8 +148,8 @@ TEST(Parallel, NeverHasMoreThreadsThanItMay) {
   ASSERT_TRUE(run_parallel(100,
                            [&](std::size_t) -> Result<void> {
                              meter.enter();
-                             std::this_thread::sleep_for(
-                                 milliseconds(2));  // a delay, so that it would want more
+                             // A delay, so that it would want more.
+                             std::this_thread::sleep_for(milliseconds(2));
                              meter.leave();
                              return {};
                            },

@@ -34,7 +34,7 @@ struct ModelStates {
   std::optional<NodeId> module;                // mapping of name to tensor; not under pipelines
   std::vector<std::string_view> buffer_names;  // sorted
   std::vector<std::pair<std::string_view, std::string_view>> shared;  // alias, source
-  std::int64_t world = 0;                                             // 0: not told
+  std::int64_t world = 0;                                             // 0: unknown
   std::int64_t model_parallel = 0;
   std::optional<std::int64_t> pipeline_degree, tensor_degree;
   bool has_experts = false;

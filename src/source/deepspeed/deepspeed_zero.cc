@@ -3,8 +3,8 @@
 // lengths of the flat groups, which the pickles tell. So only headers are read, and the Adam
 // moments beside the masters never.
 //
-// Where that tool refuses what can be told with certainty (BF16_Optimizer, the stream of old torch,
-// pipelines, files of ranks that the world no longer has), this does not. What cannot be told, how
+// Where that tool refuses what the files decide (BF16_Optimizer, the stream of old torch,
+// pipelines, files of ranks that the world no longer has), this does not. What is not recorded, how
 // slices of tensor parallelism fit together, or which expert a partition belongs to, is refused.
 
 #include <algorithm>
@@ -383,7 +383,7 @@ class ZeroOpener : public SourceOpener {
     return {};
   }
 
-  // ---- what people are told
+  // ---- facts and notes
 
   void finish() {
     const ZeroCounts counts = std::move(dict_).finish();

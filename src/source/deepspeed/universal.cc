@@ -1,7 +1,7 @@
 // The directory zero/ has more names than parameters: the converter, made to inject what is
 // missing, writes an fp32.pt for buffers, frozen parameters and tied names too, cast from the
 // 16-bit module, which is not their value (an integer beyond 2^24, a tied weight's master). So only
-// the names that the model file's param_shapes tell are taken from there, and the rest from the
+// the names that the model file's param_shapes has are taken from there, and the rest from the
 // model file itself.
 
 #include <algorithm>

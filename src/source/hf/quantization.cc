@@ -85,8 +85,8 @@ class Quantizer {
     const auto block = config.weight_block_size.value_or(kDefaultBlock);
     std::size_t encoded = 0, obstacles = 0, runtime_scales = 0;
     std::string first_runtime_scale;
-    const auto refuse = [&](TensorId id, std::string reason) {
-      builder_.add_obstacle(std::string(tensor(id).name), std::move(reason));
+    const auto refuse = [&](TensorId id, std::string_view reason) {
+      builder_.add_obstacle(tensor(id).name, reason);
       ++obstacles;
     };
     for (TensorId id = 0; id < companion_.size(); ++id) {
@@ -107,7 +107,7 @@ class Quantizer {
         if (!scale) {
           refuse(id, fmt::format("{} without {}{}", ckfs::name(dtype(id)), name, kScaleSuffix));
         } else if (auto reason = encode(id, *scale, block); !reason.empty()) {
-          refuse(id, std::move(reason));
+          refuse(id, reason);
         } else {
           ++encoded;
         }
@@ -215,7 +215,7 @@ class Quantizer {
       if (kind.empty()) continue;
       if (!found) builder_.set_quantization(std::string(kind));
       found = true;
-      builder_.add_obstacle(std::string(tensor(id).name),
+      builder_.add_obstacle(tensor(id).name,
                             fmt::format("looks like {}, which ckfs cannot decode", kind));
     }
     return found;
@@ -228,7 +228,7 @@ class Quantizer {
     for (TensorId id = 0; id < companion_.size(); ++id) {
       const bool f8 = is_f8(dtype(id));
       if (!f8 && foreign_kind(id).empty()) continue;
-      builder_.add_obstacle(std::string(tensor(id).name), reason);
+      builder_.add_obstacle(tensor(id).name, reason);
       named = true;
     }
     if (!named) builder_.add_obstacle("config.json", reason);

@@ -1,4 +1,4 @@
-// The objects are dataclasses, told by the fields they have: module paths and class names changed
+// The objects are dataclasses, known by the fields they have: module paths and class names changed
 // between releases of torch, fields did not. A tensor's chunks and the places of its bytes are in
 // two tables, joined by (name, offsets); with a thousand ranks each has a million entries, of which
 // the optimizer's are three quarters, so what nobody wants is passed over before anything is built.

@@ -1,0 +1,36 @@
+"""No thread can be started (RLIMIT_NPROC, pids.max): a checkpoint of many shards is opened by the
+one thread there is, and the lack is reported once."""
+
+import os
+import resource
+
+import fault_support
+from fault_support import ckfs, mounted_fs, run
+
+# Nobody else's: the limit counts all processes of a user.
+USER = 64217
+
+
+def forbid_threads():
+    """In the child, before it becomes the program. Root would be exempt."""
+    resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setgid(USER)
+        os.setuid(USER)
+
+
+class NoThreads(fault_support.TestCase):
+    def test_inspect_is_the_same_and_says_so_once(self):
+        for path in [self.directory, *self.checkpoint.path.rglob("*"), self.checkpoint.path]:
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        words = ("inspect", "--json", self.checkpoint.path)
+        alone = run(self.program_for_all(), *words, preexec_fn=forbid_threads)
+        self.assertEqual(alone.stdout, ckfs(*words).stdout)
+        self.assertRegex(
+            alone.stderr, r"\Ackfs: warning: threads: the system refuses another one \([^\n]*\n\Z"
+        )
+
+
+if __name__ == "__main__":
+    mounted_fs.main()

@@ -397,10 +397,18 @@ void on_listxattr(fuse_req_t request, fuse_ino_t inode, std::size_t size) {
       [&](std::string&& list) noexcept { reply_attribute(request, list, size); });
 }
 
+/// A name as a template's argument.
+template <std::size_t kSize>
+struct Name {
+  char text[kSize];
+  constexpr Name(const char (&name)[kSize]) { std::copy_n(name, kSize, text); }
+};
+
 // The mount is read-only, so the kernel refuses whatever changes something before it asks. After a
 // `mount -o remount,rw` it does ask.
-void refuse_change(fuse_req_t request, const char* name, fuse_ino_t inode) {
-  spdlog::debug("{} inode {}: refused", name, inode);
+template <Name kName, typename... Rest>
+void refuse_change(fuse_req_t request, Rest...) {
+  spdlog::debug("{}: refused", kName.text);
   ::fuse_reply_err(request, to_errno(ErrorCode::ReadOnly));
 }
 
@@ -424,45 +432,19 @@ fuse_lowlevel_ops make_operations() {
   operations.getxattr = on_getxattr;
   operations.listxattr = on_listxattr;
 
-  operations.setattr = [](fuse_req_t request, fuse_ino_t inode, auto...) {
-    refuse_change(request, "setattr", inode);
-  };
-  operations.mknod = [](fuse_req_t request, fuse_ino_t inode, auto...) {
-    refuse_change(request, "mknod", inode);
-  };
-  operations.mkdir = [](fuse_req_t request, fuse_ino_t inode, auto...) {
-    refuse_change(request, "mkdir", inode);
-  };
-  operations.unlink = [](fuse_req_t request, fuse_ino_t inode, auto...) {
-    refuse_change(request, "unlink", inode);
-  };
-  operations.rmdir = [](fuse_req_t request, fuse_ino_t inode, auto...) {
-    refuse_change(request, "rmdir", inode);
-  };
-  operations.symlink = [](fuse_req_t request, const char*, fuse_ino_t inode, auto...) {
-    refuse_change(request, "symlink", inode);
-  };
-  operations.rename = [](fuse_req_t request, fuse_ino_t inode, auto...) {
-    refuse_change(request, "rename", inode);
-  };
-  operations.link = [](fuse_req_t request, fuse_ino_t inode, auto...) {
-    refuse_change(request, "link", inode);
-  };
-  operations.write = [](fuse_req_t request, fuse_ino_t inode, auto...) {
-    refuse_change(request, "write", inode);
-  };
-  operations.setxattr = [](fuse_req_t request, fuse_ino_t inode, auto...) {
-    refuse_change(request, "setxattr", inode);
-  };
-  operations.removexattr = [](fuse_req_t request, fuse_ino_t inode, auto...) {
-    refuse_change(request, "removexattr", inode);
-  };
-  operations.create = [](fuse_req_t request, fuse_ino_t inode, auto...) {
-    refuse_change(request, "create", inode);
-  };
-  operations.fallocate = [](fuse_req_t request, fuse_ino_t inode, auto...) {
-    refuse_change(request, "fallocate", inode);
-  };
+  operations.setattr = refuse_change<"setattr">;
+  operations.mknod = refuse_change<"mknod">;
+  operations.mkdir = refuse_change<"mkdir">;
+  operations.unlink = refuse_change<"unlink">;
+  operations.rmdir = refuse_change<"rmdir">;
+  operations.symlink = refuse_change<"symlink">;
+  operations.rename = refuse_change<"rename">;
+  operations.link = refuse_change<"link">;
+  operations.write = refuse_change<"write">;
+  operations.setxattr = refuse_change<"setxattr">;
+  operations.removexattr = refuse_change<"removexattr">;
+  operations.create = refuse_change<"create">;
+  operations.fallocate = refuse_change<"fallocate">;
   // Not implemented, on purpose: flush, fsync and access (the kernel then answers them itself and
   // stops asking), lseek (the kernel's own knows that there are no holes), copy_file_range (only
   // between two files of this mount, of which none can be written).

@@ -173,7 +173,7 @@ TEST_F(Operations, LogEachRequestAtLevelDebug) {
   for (const char* const line :
        {"lookup inode 1: \"fp32-safetensors\"", "getattr inode", "open inode", ": 12 bytes at 4",
         "release inode", "opendir inode", "readdir inode", "readdirplus inode", "releasedir inode",
-        "statfs inode", "unlink inode"}) {
+        "statfs inode", "unlink: refused"}) {
     EXPECT_THAT(log.text(), HasSubstr(line));
   }
 }

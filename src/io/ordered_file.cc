@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <memory>
 #include <optional>
 #include <unistd.h>
@@ -18,8 +17,6 @@
 
 namespace ckfs {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr std::uint64_t kPiece = std::uint64_t{256} << 10;
 /// Accesses of at least these sizes show what a source can do: that keeps pages; that does not.
@@ -92,14 +89,14 @@ Result<std::size_t> OrderedFile::read_next(std::span<const PlannedAccess> rest, 
   read_through(fd, choice.through);
   const bool compares = choice.continues && choice.through.empty() &&
                         are_telling(rest, keeps_pages) && file_system.pace.wants_comparison();
-  const auto begin = Clock::now();
+  const auto begin = now_();
   CKFS_TRY_VOID(way.read(choice.descriptor, index, 1));
   if (jumps) page_cache::expect_reads_in_order(fd);
   std::size_t done = 1;
   if (compares) {
-    const auto middle = Clock::now();
+    const auto middle = now_();
     CKFS_TRY_VOID(way.read(choice.descriptor, index + 1, 2));
-    const std::chrono::duration<double> one = middle - begin, two = Clock::now() - middle;
+    const std::chrono::duration<double> one = middle - begin, two = now_() - middle;
     file_system.pace.compared(one / static_cast<double>(rest[0].size),
                               two / static_cast<double>(rest[1].size + rest[2].size));
     done = 3;

@@ -5,9 +5,11 @@
 // Safe for concurrent use by several threads.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <span>
+#include <utility>
 
 #include "base/error.h"
 #include "base/mutex.h"
@@ -19,6 +21,11 @@ namespace ckfs {
 
 class OrderedFile {
  public:
+  using Clock = std::chrono::steady_clock;
+  /// A test has a clock of its own.
+  explicit OrderedFile(std::function<Clock::time_point()> now = Clock::now)
+      : now_(std::move(now)) {}
+
   /// How the file is reached, for one call.
   struct Way {
     /// The open descriptor of a number (FileOrder).
@@ -41,6 +48,7 @@ class OrderedFile {
   Result<std::size_t> read_next(std::span<const PlannedAccess> rest, std::size_t index,
                                 FileSystem& file_system, const Way& way);
 
+  const std::function<Clock::time_point()> now_;
   FairMutex turn_;  // held while the source is asked
   Mutex mutex_;     // taken after turn_, and never held while reading
   FileOrder order_ CKFS_GUARDED_BY(mutex_);

@@ -51,7 +51,7 @@ class OrderedFileTest : public testing::Test {
                events_.push_back({descriptor, accesses[i].offset, accesses[i].size});
              }
            }
-           std::this_thread::sleep_for(delay);  // the source's, once for all that is asked at once
+           clock_ += delay.count();  // the source's, once for all that is asked at once
            --at_once_;
            return {};
          }});
@@ -63,7 +63,9 @@ class OrderedFileTest : public testing::Test {
   const TemporaryDirectory directory_{std::filesystem::current_path()};
   std::array<UniqueFd, 3> fds_;
   FileSystem system_{.traits = {.stable_inodes = false, .remote = true}};
-  OrderedFile file_;
+  std::atomic<std::int64_t> clock_ = 0;  // microseconds
+  OrderedFile file_{
+      [this] { return OrderedFile::Clock::time_point(std::chrono::microseconds(clock_.load())); }};
   std::mutex mutex_;
   std::vector<Event> events_;  // guarded by mutex_
   std::atomic<int> at_once_ = 0, most_at_once_ = 0;

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <fcntl.h>
 #include <filesystem>
+#include <functional>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <thread>
@@ -79,6 +80,13 @@ class ReadOnceTest : public testing::TestWithParam<Setting> {
     return count;
   }
 
+  /// What was read stays; but for a machine whose caches somebody else empties just then: so a few
+  /// attempts are made.
+  void expect_cached_after(const std::function<void()>& what, std::uint64_t pages) const {
+    for (int attempt = 0; attempt < 10 && (attempt == 0 || cached() != pages); ++attempt) what();
+    EXPECT_EQ(cached(), pages);
+  }
+
   void wait_for_cached(std::uint64_t pages) const {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
     while (cached() < pages && std::chrono::steady_clock::now() < deadline) {
@@ -113,14 +121,16 @@ class ReadOnceTest : public testing::TestWithParam<Setting> {
 TEST_P(ReadOnceTest, ReadKeepsAndReadOnceDoesNot) {
   read_once(0, kSize);
   EXPECT_EQ(cached(), 0u);
-  ASSERT_TRUE(files_->read_at(file_, 0, out_));
-  EXPECT_EQ(cached(), kPages + 1);
+  expect_cached_after([&] { ASSERT_TRUE(files_->read_at(file_, 0, out_)); }, kPages + 1);
 }
 
 TEST_P(ReadOnceTest, WhatWasCachedBeforeStays) {
-  ASSERT_TRUE(files_->read_at(file_, 0, out_));
-  read_once(0, kSize);
-  EXPECT_EQ(cached(), kPages + 1);
+  expect_cached_after(
+      [&] {
+        ASSERT_TRUE(files_->read_at(file_, 0, out_));
+        read_once(0, kSize);
+      },
+      kPages + 1);
 }
 
 TEST_P(ReadOnceTest, WhatAHintBroughtInGoesToo) {

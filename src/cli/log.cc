@@ -20,6 +20,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "base/text.h"
 #include "base/unique_fd.h"
 
 namespace ckfs::cli {

@@ -49,7 +49,6 @@ class Engine::Impl {
         source_(source),
         pool_(std::move(pool)),
         cache_(*pool_),
-        ordered_(!catalog_->files().empty() && source.prefers_order(catalog_->files()[0].file)),
         workers_(thread_count(options)),
         evaluator_(*catalog_, source, *pool_, cache_, workers_, tile_bytes(*pool_, options),
                    options.kernels) {}
@@ -147,7 +146,9 @@ class Engine::Impl {
 
   /// Notes the request, and starts what its reader will want next.
   ReadStream::Advice follow(ReadStream& stream, ByteRange range) {
-    const bool at_once = ordered_ || stream.options().whole;
+    // What streams in order is not to be hinted at: reading it is what makes it read ahead. One file
+    // stands for all: a checkpoint lies on one file system.
+    const bool at_once = stream.options().whole;
     const std::uint64_t hint_bytes =
         std::max(evaluator_.pace().ahead(), at_once ? SourcePace::kLeast : std::uint64_t{0});
     ReadStream::Advice advice = stream.advise(range, hint_bytes);
@@ -339,9 +340,6 @@ class Engine::Impl {
   const std::shared_ptr<BufferPool> pool_;
   const std::shared_ptr<ReaderHabit> habit_ = std::make_shared<ReaderHabit>();
   TileCache cache_;
-  /// Whether the source streams what is read in order. One file stands for all: a checkpoint lies
-  /// on one file system.
-  const bool ordered_;
   LogLimit failures_;
   std::atomic<std::uint64_t> requests_{0};
   std::atomic<std::uint64_t> bytes_{0};

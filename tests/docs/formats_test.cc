@@ -1,4 +1,5 @@
-// docs/FORMATS.md: its table of labels is the one that the code renders.
+// docs/FORMATS.md: its table of labels is the one that the code renders, and it and the manual name
+// every parameter of every view.
 // (tests/golden/test_labels.py holds each row of that table against bytes.)
 #include <fstream>
 #include <gtest/gtest.h>
@@ -6,16 +7,68 @@
 #include <string>
 
 #include "api/report.h"
+#include "view/view_table.h"
 
 namespace ckfs {
 namespace {
 
-TEST(Formats, TableOfLabelsIsTheOneOfTheCode) {
-  std::ifstream file(CKFS_TEST_DATA "/../../docs/FORMATS.md");
-  ASSERT_TRUE(file.is_open());
+/// A file of docs/.
+std::string document_of(const std::string& name) {
+  std::ifstream file(CKFS_TEST_DATA "/../../docs/" + name);
+  EXPECT_TRUE(file.is_open()) << name;
   std::ostringstream text;
   text << file.rdbuf();
-  const std::string document = text.str();
+  return text.str();
+}
+
+/// The line that begins with `begin`; empty: there is none.
+std::string line_with(const std::string& text, const std::string& begin) {
+  const std::size_t at = ("\n" + text).find("\n" + begin);
+  return at == std::string::npos ? "" : text.substr(at, text.find('\n', at) - at);
+}
+
+TEST(Formats, EveryParameterOfEveryViewIsInItsRow) {
+  const std::string document = document_of("FORMATS.md");
+  for (const ViewRow& view : view_table()) {
+    // The row is the one whose first cell names the view.
+    std::istringstream lines(document);
+    std::string row;
+    for (std::string line; row.empty() && std::getline(lines, line);) {
+      const std::size_t cell = line.find('|', 1);
+      if (!line.starts_with("| `") || cell == std::string::npos) continue;
+      if (line.substr(0, cell).find(fmt::format("`{}`", view.name)) != std::string::npos)
+        row = line;
+    }
+    ASSERT_NE(row, "") << view.name;
+    for (const ParameterRow& parameter : view.parameters) {
+      const std::string values =
+          parameter.is_size() ? "SIZE" : fmt::format("{}", fmt::join(parameter.choices, "\\|"));
+      EXPECT_NE(row.find(fmt::format("`{}={}`", parameter.key, values)), std::string::npos)
+          << view.name << ": " << parameter.key << "=" << values;
+    }
+  }
+}
+
+TEST(Manual, DescribesEveryParameterAndItsViews) {
+  const std::string document = document_of("man/ckfs.1.md");
+  for (const ViewRow& view : view_table()) {
+    for (const ParameterRow& parameter : view.parameters) {
+      const std::string values = parameter.is_size()
+                                     ? "***SIZE*"
+                                     : fmt::format("{}**", fmt::join(parameter.choices, "**|**"));
+      const std::string head = fmt::format("**{}={}", parameter.key, values);
+      EXPECT_EQ(line_with(document, "**" + std::string(parameter.key) + "="), head);
+      const std::size_t at = document.find(head);
+      const std::string text = document.substr(at, document.find("\n\n", at) - at);
+      const bool all = text.find("in every view") != std::string::npos;
+      EXPECT_TRUE(all || text.find(fmt::format("*{}*", view.name)) != std::string::npos)
+          << parameter.key << ": " << view.name;
+    }
+  }
+}
+
+TEST(Formats, TableOfLabelsIsTheOneOfTheCode) {
+  const std::string document = document_of("FORMATS.md");
   const std::string begin_marker = "<!-- labels:begin -->\n";
   const std::size_t begin = document.find(begin_marker);
   const std::size_t end = document.find("<!-- labels:end -->");

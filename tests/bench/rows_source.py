@@ -1,5 +1,4 @@
 """Rows on sources that are not in memory: a cold disk, a source that takes its time."""
-import contextlib
 import mmap
 import os
 import random
@@ -10,11 +9,13 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import network
 from checkpoints import half_fp8, many_shards
 from harness import BUFFER, MIB, counting, drop_caches, mounted, shards_of, tmpfs
 from loader import Loader
 
 BF16 = "bf16-safetensors"
+IN_FLIGHT = 64  # requests that the slow source works on at a time
 
 
 def read_pieces(path, size, offsets, in_flight, flags=0):
@@ -122,29 +123,30 @@ def slow_read(bench, milliseconds, size):
         def itself():
             seconds = done = 0
             for path in shards_of(counted.path):
-                piece = read_pieces(path, MIB, range(0, os.path.getsize(path), MIB), 64)
+                piece = read_pieces(path, MIB, range(0, os.path.getsize(path), MIB),
+                                    IN_FLIGHT)
                 seconds, done = seconds + piece[0], done + piece[1]
             return seconds
 
         def view():
             with mounted(bench, counted.path) as mountpoint:
                 paths = shards_of(os.path.join(mountpoint, BF16))
-                counted.delay(milliseconds)
+                counted.slow(milliseconds, in_flight=IN_FLIGHT)
                 begin = time.perf_counter()
                 for path in paths:
                     with open(path, "rb", buffering=0) as f:
                         while f.readinto(BUFFER):
                             pass
                 seconds = time.perf_counter() - begin
-                counted.delay(0)
+                counted.clear()
                 return seconds
 
         itself()  # the pages of the files below
         seen = []
         for _ in range(3):
-            counted.delay(milliseconds)
+            counted.slow(milliseconds, in_flight=IN_FLIGHT)
             own = itself()
-            counted.delay(0)
+            counted.clear()
             seen.append((own, view()))
     total = sum(os.path.getsize(path) for path in shards_of(source))
     own, through = (statistics.median(one[k] for one in seen) for k in (0, 1))
@@ -192,7 +194,4 @@ def bench_slow(bench):
 
 
 def bench_network(bench):
-    """network.py, which needs rclone."""
-    with contextlib.suppress(ModuleNotFoundError):
-        import network
-        network.run(bench)
+    network.run(bench)

@@ -140,6 +140,15 @@ def experts(bench):
     return directory
 
 
+def one_shard(bench, size):
+    """One file of `size` bytes of BF16, in matrices of 16 MiB."""
+    directory = bench.path(f"one-{size}")
+    if not os.path.exists(directory):
+        write_model(directory, [[(f"model.layers.{k}.weight", "BF16", [2048, 4096])
+                                 for k in range(size // (16 * MIB))]], {"torch_dtype": "bfloat16"})
+    return directory
+
+
 def many_shards(bench, count):
     """`count` files of one small tensor each."""
     directory = bench.path(f"shards-{count}")

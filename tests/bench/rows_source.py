@@ -1,5 +1,4 @@
 """Rows on sources that are not in memory: a cold disk, a source that takes its time."""
-import contextlib
 import mmap
 import os
 import random
@@ -10,11 +9,13 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from checkpoints import half_fp8, many_shards
-from harness import BUFFER, MIB, counting, drop_caches, mounted, shards_of, tmpfs
+import network
+from checkpoints import half_fp8, many_shards, one_shard
+from harness import MIB, counting, drop_caches, mounted, read_all, shards_of, tmpfs
 from loader import Loader
 
 BF16 = "bf16-safetensors"
+IN_FLIGHT = 64  # requests that the slow source works on at a time
 
 
 def read_pieces(path, size, offsets, in_flight, flags=0):
@@ -115,41 +116,32 @@ def bench_cold(bench):
 # A source that takes its time.
 
 
-def slow_read(bench, milliseconds, size):
-    """A view in order : the source itself with 64 requests of 1 MiB in flight, as speeds."""
-    source = half_fp8(bench, size)
+def slow_read(bench, source, milliseconds):
+    """A view in order : the source itself with 64 requests of 1 MiB in flight, as speeds. One large
+    file, so that neither side begins anew for every file."""
     with counting(bench, source, f"slow-{milliseconds}") as counted:
+        (path,) = shards_of(counted.path)
+        size = os.path.getsize(path)
+
         def itself():
-            seconds = done = 0
-            for path in shards_of(counted.path):
-                piece = read_pieces(path, MIB, range(0, os.path.getsize(path), MIB), 64)
-                seconds, done = seconds + piece[0], done + piece[1]
+            return read_pieces(path, MIB, range(0, size, MIB), IN_FLIGHT)[0]
+
+        def slowly(side):
+            counted.slow(milliseconds, in_flight=IN_FLIGHT)
+            seconds = side()
+            counted.clear()
             return seconds
 
         def view():
             with mounted(bench, counted.path) as mountpoint:
-                paths = shards_of(os.path.join(mountpoint, BF16))
-                counted.delay(milliseconds)
-                begin = time.perf_counter()
-                for path in paths:
-                    with open(path, "rb", buffering=0) as f:
-                        while f.readinto(BUFFER):
-                            pass
-                seconds = time.perf_counter() - begin
-                counted.delay(0)
-                return seconds
+                (shown,) = shards_of(os.path.join(mountpoint, BF16))
+                return slowly(lambda: read_all(shown, False) * os.path.getsize(shown))
 
-        itself()  # the pages of the files below
-        seen = []
-        for _ in range(3):
-            counted.delay(milliseconds)
-            own = itself()
-            counted.delay(0)
-            seen.append((own, view()))
-    total = sum(os.path.getsize(path) for path in shards_of(source))
+        itself()  # the pages of the file below
+        seen = [(slowly(itself), view()) for _ in range(3)]
     own, through = (statistics.median(one[k] for one in seen) for k in (0, 1))
-    bench.note(f"{milliseconds} ms a request: the source {total / own / 1e9:.2f} GB/s, read through "
-               f"the view {total / through / 1e9:.2f}")
+    bench.note(f"{milliseconds} ms a request: the source {size / own / 1e9:.2f} GB/s, read through "
+               f"the view {size / through / 1e9:.2f}")
     bench.row(f"in order from a source of {milliseconds} ms : its own bandwidth",
               statistics.median(a / b for a, b in seen), 0.9, 0.7)
 
@@ -184,15 +176,12 @@ def slow_mount(bench, count, milliseconds):
 
 
 def bench_slow(bench):
-    size = 400_000_000
+    source = one_shard(bench, 2 << 30)
     for milliseconds in (5, 50):
-        slow_read(bench, milliseconds, size)
-    shutil.rmtree(half_fp8(bench, size))
+        slow_read(bench, source, milliseconds)
+    shutil.rmtree(source)
     slow_mount(bench, 1000, 5)
 
 
 def bench_network(bench):
-    """network.py, which needs rclone."""
-    with contextlib.suppress(ModuleNotFoundError):
-        import network
-        network.run(bench)
+    network.run(bench)

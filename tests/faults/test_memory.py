@@ -1,13 +1,15 @@
 """--memory is a budget: sixteen, and sixty-four, readers of a source ten times its size stay within
-it.
+it, and who does not read holds none of it.
 
 The source is sparse FP8 with scales; what the daemon held at its peak is the kernel's own account of
 it (VmHWM, without pages of files)."""
 
 import os
 import pathlib
+import select
 import struct
 import subprocess
+import time
 import unittest
 from concurrent.futures import ThreadPoolExecutor
 
@@ -18,6 +20,7 @@ MEBIBYTE = 1 << 20
 BUDGET = 64 * MEBIBYTE
 CATALOG = 1 * MEBIBYTE  # two hundred bytes for each of some forty tensors, and room
 SLACK = 64_000_000
+IDLE = 32_000_000  # what a mount that nobody reads may hold beside its catalog
 ROWS, COLUMNS, BLOCK = 4096, 8192, 128
 
 
@@ -56,6 +59,12 @@ def status_of(pid):
     fields = dict(line.split(":", 1) for line in lines)
     return {name: int(text.split()[0]) * 1024 for name, text in fields.items()
             if text.strip().endswith("kB")}  # fmt: skip
+
+
+def resident(pid):
+    """Memory of the process now, without pages of files."""
+    status = status_of(pid)
+    return status["VmRSS"] - status["RssFile"] - status["RssShmem"]
 
 
 class Memory(fault_support.TestCase):
@@ -120,6 +129,21 @@ class Memory(fault_support.TestCase):
 
     def test_sixty_four_readers(self):
         self.check("bf16-safetensors", "direct,", MEBIBYTE, b"\x80\x3f", readers=64)
+
+    def test_an_idle_mount_gives_memory_back(self):
+        """The budget is large, so that all that was computed could be kept."""
+        mount = self.mount(f"direct,memory=1GiB,log_file={self.log}", source=self.big)
+        os.listdir(mount / "bf16-safetensors")
+        before = resident(mount.pid)
+        self.read_everything(mount, "bf16-safetensors", 16, MEBIBYTE)
+        busy = resident(mount.pid)
+        deadline = time.monotonic() + mounted_fs.LIMIT
+        while (kept := resident(mount.pid)) > before + IDLE and time.monotonic() < deadline:
+            select.select([], [], [], 0.1)
+        print(f"idle: {before / MEBIBYTE:.1f} MiB, {busy / MEBIBYTE:.1f} MiB when busy,"
+              f" then {kept / MEBIBYTE:.1f} MiB")
+        self.assertLessEqual(kept, before + IDLE)
+        mount.unmount()
 
     def test_export_with_sixteen_jobs(self):
         out = self.directory / "out"

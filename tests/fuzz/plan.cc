@@ -20,7 +20,6 @@ using namespace ckfs;
 std::shared_ptr<const FileLayout> layout_of(std::shared_ptr<const Definition> definition) {
   auto file = std::make_shared<FileLayout>();
   file->path = "f";
-  file->inode = 2;
   for (std::uint32_t k = 0; k < definition->tensors.size(); ++k) {
     const std::uint64_t nbytes = definition->tensors[k].expr.nbytes();
     if (nbytes == 0) continue;

@@ -184,7 +184,7 @@ class View {
   /// The target tensors in the order of their files' layout; empty for `source`.
   std::vector<TensorInfo> tensors() const;
 
-  Result<ViewFile> open(std::string_view path) const;
+  Result<ViewFile> open(std::string_view path, ReadOptions options = {}) const;
 
   class Impl;
   explicit View(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -25,6 +26,19 @@ enum class IoEngine : std::uint8_t {
   Auto,   // io_uring where the kernel allows it, else pread
   Uring,  // io_uring, or an error
   Pread,
+};
+
+/// What is known of the reader of a file before his first read. None of it changes a byte.
+struct ReadOptions {
+  /// He reads the file from its begin to its end: a copy, an export.
+  bool whole = false;
+  /// He reads everything once: the source's bytes need not stay in the host's page cache.
+  bool once = false;
+  /// Takes bytes at an offset of the file that were computed ahead of him, and puts them where he
+  /// finds them without asking (the kernel's page cache, say); false: it could not. `offset` is a
+  /// multiple of 4096, and so is the end but for the file's own. Called by other threads until the
+  /// file is closed, and while its closing is under way; must not read this file.
+  std::function<bool(std::uint64_t offset, std::span<const std::byte> bytes)> deliver = {};
 };
 
 /// Read-only bytes together with what keeps them alive; cheap to copy.

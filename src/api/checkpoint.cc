@@ -201,11 +201,12 @@ std::vector<TensorInfo> View::tensors() const {
   return tensors;
 }
 
-Result<ViewFile> View::open(std::string_view path) const {
+Result<ViewFile> View::open(std::string_view path, ReadOptions options) const {
   const std::optional<std::size_t> file = impl_->files->find(path);
   if (!file) return fail(ErrorCode::NotFound, "{}/{}: no such file", impl_->name, path);
   return ViewFile(std::make_shared<ViewFile::Impl>(
-      impl_, *file, impl_->checkpoint->engine->open_stream(impl_->files->layout(*file))));
+      impl_, *file,
+      impl_->checkpoint->engine->open_stream(impl_->files->layout(*file), std::move(options))));
 }
 
 FileInfo ViewFile::info() const {

@@ -22,7 +22,7 @@ Result<void> cat(const CatCommand& command) {
   const std::size_t slash = command.file.find('/');
   CKFS_TRY(const Checkpoint checkpoint, Checkpoint::open(command.source, command.common.open));
   CKFS_TRY(const View view, checkpoint.view(command.file.substr(0, slash)));
-  CKFS_TRY(ViewFile file, view.open(command.file.substr(slash + 1)));
+  CKFS_TRY(ViewFile file, view.open(command.file.substr(slash + 1), {.whole = true, .once = true}));
 
   const std::uint64_t size = file.info().size;
   const std::uint64_t begin = std::min(command.offset, size);

@@ -73,14 +73,14 @@ class Engine::Impl {
     if (unit.contains(range)) {
       CKFS_TRY(const auto tile, ready_piece(stream, unit, range, advice));
       if (tile) {
-        answered(stream, range);
+        answered(stream, range, advice);
         return Bytes(tile->span().subspan(range.begin - unit.begin, range.size()), tile);
       }
     }
     CKFS_TRY(Buffer reply, logged(stream, range, pool_->acquire(Tier::Reply, range.size())));
     const TierScope holding(Tier::Reply);
     CKFS_TRY_VOID(fill(stream, range, reply.span(), advice));
-    answered(stream, range);
+    answered(stream, range, advice);
     const std::span<const std::byte> bytes = reply.span();
     return Bytes(bytes, std::make_shared<const Buffer>(std::move(reply)));
   }
@@ -94,12 +94,12 @@ class Engine::Impl {
       const ReadStream::Advice advice = follow(stream, window);
       CKFS_TRY_VOID(
           fill(stream, window, out.subspan(window.begin - range.begin, window.size()), advice));
-      answered(stream, window);
+      answered(stream, window, advice);
     }
     return {};
   }
 
-  std::shared_ptr<ReadStream> open(std::shared_ptr<const FileLayout> file, StreamOptions options) {
+  std::shared_ptr<ReadStream> open(std::shared_ptr<const FileLayout> file, ReadOptions options) {
     const FileLayout* layout = file.get();
     // When the last owner lets go, what was computed for this reader goes too.
     return {
@@ -146,13 +146,12 @@ class Engine::Impl {
 
   /// Notes the request, and starts what its reader will want next.
   ReadStream::Advice follow(ReadStream& stream, ByteRange range) {
-    // What streams in order is not to be hinted at: reading it is what makes it read ahead. One file
-    // stands for all: a checkpoint lies on one file system.
+    // What streams in order is not to be hinted at: reading it is what makes it read ahead. One
+    // file stands for all: a checkpoint lies on one file system.
     const bool at_once = stream.options().whole;
     const std::uint64_t hint_bytes =
         std::max(evaluator_.pace().ahead(), at_once ? SourcePace::kLeast : std::uint64_t{0});
     ReadStream::Advice advice = stream.advise(range, hint_bytes);
-    forget(stream.file(), advice.passed);
     if (!advice.hint.empty()) {
       workers_.add([this, weak = stream.weak_from_this(), hint = advice.hint] {
         const auto alive = weak.lock();
@@ -169,7 +168,9 @@ class Engine::Impl {
     return advice;
   }
 
-  void answered(ReadStream& stream, ByteRange range) {
+  /// Not before: what the request has passed by may be what it was answered with.
+  void answered(ReadStream& stream, ByteRange range, const ReadStream::Advice& advice) {
+    forget(stream.file(), advice.passed);
     forget(stream.file(), stream.answered(range));
   }
 
@@ -359,7 +360,7 @@ Engine::Engine(std::shared_ptr<const Catalog> catalog, ByteSource& source,
 Engine::~Engine() = default;
 
 std::shared_ptr<ReadStream> Engine::open_stream(std::shared_ptr<const FileLayout> file,
-                                                StreamOptions options) {
+                                                ReadOptions options) {
   return impl_->open(std::move(file), std::move(options));
 }
 

@@ -12,8 +12,9 @@ namespace ckfs {
 namespace {
 
 /// How far from the end of a run a request of that run may begin, before it or after: the kernel
-/// sends the pages of its read-ahead from several threads, in no order.
-constexpr std::uint64_t kNear = 2_MiB;
+/// sends the pages of its read-ahead from several threads, in no order. A
+/// large request may be one of several that are under way at once, each as large.
+constexpr std::uint64_t kNear = 256_KiB;
 /// A second request makes a run where both are large, else the third does (fuse-perf.md H).
 constexpr std::uint64_t kLargeRun = 256_KiB;
 /// Whoever asks for so much from a tensor's first byte on wants more of it.
@@ -21,7 +22,7 @@ constexpr std::uint64_t kLargeRequest = 128_KiB;
 /// What of a tensor's begin may be missing in a run that has read it whole, and how far beyond an
 /// end the kernel's own read-ahead goes.
 constexpr std::uint64_t kSlack = 1_MiB;
-constexpr std::uint64_t kOvershoot = 2_MiB;
+constexpr std::uint64_t kOvershoot = 512_KiB;
 /// The most that is computed ahead of a run, in bytes of the file.
 constexpr std::uint64_t kMostAhead = 8_MiB;
 
@@ -38,8 +39,8 @@ void ReaderHabit::ended(bool whole) {
                std::memory_order_relaxed);
 }
 
-ReadStream::ReadStream(std::shared_ptr<const FileLayout> file, StreamOptions options,
-                       UnitAt unit_at, std::shared_ptr<ReaderHabit> habit)
+ReadStream::ReadStream(std::shared_ptr<const FileLayout> file, ReadOptions options, UnitAt unit_at,
+                       std::shared_ptr<ReaderHabit> habit)
     : file_(std::move(file)),
       options_(std::move(options)),
       unit_at_(std::move(unit_at)),
@@ -48,7 +49,8 @@ ReadStream::ReadStream(std::shared_ptr<const FileLayout> file, StreamOptions opt
 ReadStream::Run& ReadStream::run_of(ByteRange request, std::vector<std::uint64_t>& passed) {
   Run* oldest = runs_.data();
   for (Run& run : runs_) {
-    if (!run.range.empty() && distance(request.begin, run.range.end) <= kNear) return run;
+    const std::uint64_t near = std::max(kNear, 2 * request.size());
+    if (!run.range.empty() && distance(request.begin, run.range.end) <= near) return run;
     // A reader finds what was delivered to him without asking, and appears again behind it.
     if (!run.range.empty() && run.range.end <= request.begin && request.begin <= run.queued) {
       return run;
@@ -82,8 +84,10 @@ bool ReadStream::is_sequential(const Run& run, ByteRange request) const {
 ByteRange ReadStream::earned(const Run& run) const {
   const std::uint64_t from = run.range.end;
   std::uint64_t until = std::max(from, run.tensor.end);
-  if (options_.whole || (run.border != 0 && from >= run.border + kOvershoot)) {
+  if (options_.whole || (run.border != 0 && from >= run.border + 4 * kOvershoot)) {
     until = file_->size;
+  } else if (run.range.begin < run.tensor.begin && from < run.tensor.begin + kOvershoot) {
+    until = from;  // perhaps it is only the kernel that has come so far
   } else if (!habit_->reads_whole() || run.range.begin > run.tensor.begin + kSlack) {
     until = std::min(until, from + run.range.size() / 4);
   }
@@ -111,7 +115,7 @@ ReadStream::Advice ReadStream::advise(ByteRange request, std::uint64_t hint_byte
   // reader is not asked for again.
   std::erase_if(run.units, [&](const Unit& unit) {
     const bool covered = request.contains(unit.range);
-    const bool behind = unit.range.end + 2 * kNear <= request.begin;
+    const bool behind = unit.range.end + 4_MiB <= request.begin;
     if (covered || behind) advice.passed.push_back(unit.range.begin);
     return covered || behind;
   });

@@ -22,6 +22,8 @@
 #include <memory>
 #include <vector>
 
+#include <ckfs/types.h>
+
 #include "base/byte_range.h"
 #include "base/mutex.h"
 #include "container/file_layout.h"
@@ -41,28 +43,16 @@ class ReaderHabit {
   std::atomic<int> score_{0};
 };
 
-/// What is known of a stream's reader before his first request.
-struct StreamOptions {
-  /// He reads the file from its begin to its end, and nothing else: an export, `ckfs cat`.
-  bool whole = false;
-  /// He reads everything once: the source's bytes need not stay in the host's page cache.
-  bool once = false;
-  /// Takes bytes at an offset of the file that were computed ahead of him, in whole pages, and puts
-  /// them where he finds them without asking (the kernel's page cache); false: it could not. Called
-  /// by worker threads, without locks; must not read this file.
-  std::function<bool(std::uint64_t offset, std::span<const std::byte> bytes)> deliver = {};
-};
-
 class ReadStream : public std::enable_shared_from_this<ReadStream> {
  public:
   /// The range of the file that is computed at once with the byte at an offset: a piece, or a tile.
   using UnitAt = std::function<ByteRange(std::uint64_t offset)>;
 
-  ReadStream(std::shared_ptr<const FileLayout> file, StreamOptions options, UnitAt unit_at,
+  ReadStream(std::shared_ptr<const FileLayout> file, ReadOptions options, UnitAt unit_at,
              std::shared_ptr<ReaderHabit> habit);
 
   const FileLayout& file() const { return *file_; }
-  const StreamOptions& options() const { return options_; }
+  const ReadOptions& options() const { return options_; }
 
   /// What a request means.
   struct Advice {
@@ -126,7 +116,7 @@ class ReadStream : public std::enable_shared_from_this<ReadStream> {
   ByteRange earned(const Run& run) const;
 
   const std::shared_ptr<const FileLayout> file_;
-  const StreamOptions options_;
+  const ReadOptions options_;
   const UnitAt unit_at_;
   const std::shared_ptr<ReaderHabit> habit_;
   mutable Mutex mutex_;

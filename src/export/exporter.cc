@@ -241,7 +241,7 @@ Result<void> Run::write_pieces(const Wanted& info, ViewFile& source, OutFile& ta
 Result<void> Run::write_file(const Wanted& info) {
   const std::string temporary = temporary_name(info.path);
   std::uint64_t synced = record_.file(info.path).synced;
-  CKFS_TRY(ViewFile source, view_.open(info.path));
+  CKFS_TRY(ViewFile source, view_.open(info.path, {.whole = true, .once = true}));
   CKFS_TRY_VOID(out_.make_parents(info.path));
   CKFS_TRY(OutFile target, synced > 0 ? out_.reopen(temporary) : out_.create(temporary));
   // What was written behind the last fsync may be anything after a power failure.

@@ -169,7 +169,7 @@ class Filesystem::Impl {
     return listing;
   }
 
-  Result<std::uint64_t> open(InodeNumber inode) {
+  Result<std::uint64_t> open(InodeNumber inode, ReadOptions options) {
     if (const auto* file = control_file(inode)) {
       return handles_.add(std::make_shared<OpenFile>(OpenFile{inode, control_text(*file)}));
     }
@@ -177,7 +177,7 @@ class Filesystem::Impl {
       return fail(ErrorCode::IsDirectory, "inode {}: a directory", inode);
     }
     CKFS_TRY(const Location at, table_.find_and_count(inode));
-    auto opened = open_file(inode, at);
+    auto opened = open_file(inode, at, std::move(options));
     if (!opened) table_.release(inode, 1);
     return opened;
   }
@@ -372,9 +372,10 @@ class Filesystem::Impl {
     }
   }
 
-  Result<std::uint64_t> open_file(InodeNumber inode, const Location& at) {
+  Result<std::uint64_t> open_file(InodeNumber inode, const Location& at, ReadOptions options) {
     if (at.directory) return fail(ErrorCode::IsDirectory, "{}: a directory", path_of(at));
-    CKFS_TRY(ViewFile file, at.tree->view.open(at.tree->view.files()[at.index].path));
+    CKFS_TRY(ViewFile file,
+             at.tree->view.open(at.tree->view.files()[at.index].path, std::move(options)));
     return handles_.add(std::make_shared<OpenFile>(OpenFile{inode, std::move(file)}));
   }
 
@@ -409,8 +410,8 @@ Result<std::vector<DirectoryEntry>> Filesystem::list(InodeNumber directory, std:
   return impl_->list(directory, offset, limit);
 }
 
-Result<std::uint64_t> Filesystem::open(InodeNumber inode) {
-  return impl_->open(inode);
+Result<std::uint64_t> Filesystem::open(InodeNumber inode, ReadOptions options) {
+  return impl_->open(inode, std::move(options));
 }
 
 Result<Bytes> Filesystem::read(std::uint64_t handle, std::uint64_t offset, std::size_t size) {

@@ -67,7 +67,7 @@ class Filesystem {
                                            std::size_t limit);
 
   /// Gives a handle for read() and close(). Errors: NotFound, IsDirectory.
-  Result<std::uint64_t> open(InodeNumber inode);
+  Result<std::uint64_t> open(InodeNumber inode, ReadOptions options = {});
   /// Short only at the end of the file; empty beyond it. Errors: BadHandle, and those of
   /// ViewFile::read.
   Result<Bytes> read(std::uint64_t handle, std::uint64_t offset, std::size_t size);

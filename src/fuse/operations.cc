@@ -153,6 +153,12 @@ void on_init(void*, fuse_conn_info* connection) {
   refuse(FUSE_CAP_AUTO_INVAL_DATA);
   // Sets the largest request of either direction: 256 pages.
   connection->max_write = 1_MiB;
+  // Requests that nobody waits for yet; a source that is far away wants many at once.
+  connection->max_background = 64;
+  connection->congestion_threshold = 48;
+  // Less than by default: what lies ahead of a reader is delivered (fuse/session.cc), and what the
+  // kernel asks for beyond the end of a tensor is read for nobody.
+  connection->max_readahead = 64_KiB;
 }
 
 void on_lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
@@ -216,8 +222,16 @@ void on_open(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info) {
           return fail(ErrorCode::ReadOnly, "inode {}: opened for writing", inode);
         }
         CKFS_TRY(const Attributes attributes, mount.filesystem.attributes(inode));
-        CKFS_TRY(info->fh, mount.filesystem.open(inode));
         info->direct_io = mount.direct || attributes.volatile_content;
+        ReadOptions options{.once = mount.direct};
+        // Who reads past the page cache does not look for anything there.
+        if (!info->direct_io && (info->flags & O_DIRECT) == 0 && mount.deliver) {
+          options.deliver = [deliver = mount.deliver, inode](std::uint64_t offset,
+                                                             std::span<const std::byte> bytes) {
+            return deliver(inode, offset, bytes);
+          };
+        }
+        CKFS_TRY(info->fh, mount.filesystem.open(inode, std::move(options)));
         // Without it the kernel drops the file's pages at every open.
         info->keep_cache = !info->direct_io;
         return &mount.filesystem;

@@ -16,7 +16,10 @@ namespace ckfs {
 struct Served {
   Filesystem& filesystem;
   bool direct = false;  // FOPEN_DIRECT_IO for every file
-  uid_t user = 0;       // owner of everything: whoever mounted
+  /// Puts bytes of a file into the kernel's page cache, from another thread.
+  std::function<bool(InodeNumber inode, std::uint64_t offset, std::span<const std::byte>)> deliver =
+      {};
+  uid_t user = 0;  // owner of everything: whoever mounted
   gid_t group = 0;
   /// Asks the kernel, later and from another thread, to forget a name in the root.
   std::function<void(std::string)> forget_name;

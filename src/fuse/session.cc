@@ -23,7 +23,6 @@
 #include "fuse/kernel_mount.h"
 #include "fuse/mount.h"
 #include "fuse/operations.h"
-#include "fuse/read_ahead.h"
 
 namespace ckfs {
 namespace {
@@ -134,6 +133,47 @@ class NameForgetter {
   std::thread thread_ CKFS_GUARDED_BY(joining_);
 };
 
+/// Puts bytes into the kernel's page cache ahead of a reader, who then finds them without asking.
+/// That is why the mount leaves the kernel's own read-ahead as small as it is by default: it asks
+/// for bytes behind whatever is read, wanted or not, while the engine knows where a tensor ends.
+class PageStore {
+ public:
+  explicit PageStore(fuse_session* session) : session_(session) {}
+
+  /// False: the kernel does not know the file any more, or the mount is about to end.
+  bool put(fuse_ino_t inode, std::uint64_t offset, std::span<const std::byte> bytes) {
+    {
+      const MutexLock lock(mutex_);
+      if (stopping_) return false;
+      ++inside_;
+    }
+    fuse_bufvec data = FUSE_BUFVEC_INIT(bytes.size());
+    // libfuse only reads from it.
+    data.buf[0].mem = const_cast<std::byte*>(bytes.data());
+    const int result = ::fuse_lowlevel_notify_store(session_, inode, static_cast<off_t>(offset),
+                                                    &data, static_cast<fuse_buf_copy_flags>(0));
+    const MutexLock lock(mutex_);
+    --inside_;
+    left_.notify_all();
+    return result == 0;
+  }
+
+  /// Nothing is put afterwards, and nobody is about to. Requires: requests are answered, or the
+  /// mount is gone: a page may be waiting for the answer to a read.
+  void stop() {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    while (inside_ > 0) left_.wait(lock);
+  }
+
+ private:
+  fuse_session* const session_;
+  Mutex mutex_;
+  CondVar left_;
+  unsigned inside_ CKFS_GUARDED_BY(mutex_) = 0;
+  bool stopping_ CKFS_GUARDED_BY(mutex_) = false;
+};
+
 /// A mount of this process.
 struct OwnMount {
   stdfs::path target;
@@ -154,11 +194,12 @@ Result<void> take_away(const OwnMount& mount) {
 /// Waits for the first answer of the mount, then for a signal.
 class Watcher {
  public:
-  Watcher(fuse_session* session, int device, NameForgetter& forgetter, int event, OwnMount mount,
-          std::function<void()> ready)
+  Watcher(fuse_session* session, int device, NameForgetter& forgetter, PageStore& pages, int event,
+          OwnMount mount, std::function<void()> ready)
       : session_(session),
         device_(device),
         forgetter_(forgetter),
+        pages_(pages),
         event_(event),
         mount_(std::move(mount)),
         ready_(std::move(ready)),
@@ -196,6 +237,7 @@ class Watcher {
     while (::read(event_, &count, sizeof count) < 0 && errno == EINTR) {
     }
     forgetter_.stop();  // while its notifications are still answered
+    pages_.stop();
     // Again and again: the main thread may be just about to sleep when it is woken.
     const auto last = std::chrono::steady_clock::now() + kGrace;
     while (stop_loop(std::chrono::steady_clock::now() > last)) {
@@ -207,7 +249,6 @@ class Watcher {
     // The kernel holds this back until the handshake is done, so an answer means that all is up.
     struct stat status{};
     if (::stat(mount_.target.c_str(), &status) != 0) return;  // unmounted meanwhile
-    raise_read_ahead(mount_.device, mount_.target);
     ready_();
   }
 
@@ -241,6 +282,7 @@ class Watcher {
   fuse_session* const session_;
   const int device_;
   NameForgetter& forgetter_;
+  PageStore& pages_;
   const int event_;
   const OwnMount mount_;
   const std::function<void()> ready_;
@@ -315,6 +357,7 @@ Result<void> serve_mount(Filesystem& filesystem, const stdfs::path& mountpoint,
   const OwnMount own{target, *mounted};
 
   std::optional<NameForgetter> forgetter;
+  std::shared_ptr<PageStore> pages;
   Served served{.filesystem = filesystem,
                 .direct = options.direct,
                 .user = ::geteuid(),
@@ -329,7 +372,13 @@ Result<void> serve_mount(Filesystem& filesystem, const stdfs::path& mountpoint,
   [[maybe_unused]] const int owned_by_session = device.release();
 
   forgetter.emplace(session.get());
-  Watcher watcher(session.get(), number, *forgetter, event.get(), own, [&] {
+  pages = std::make_shared<PageStore>(session.get());
+  // Shared: readers that are still open at the end keep what they were opened with.
+  served.deliver = [pages](InodeNumber inode, std::uint64_t offset,
+                           std::span<const std::byte> bytes) {
+    return pages->put(inode, offset, bytes);
+  };
+  Watcher watcher(session.get(), number, *forgetter, *pages, event.get(), own, [&] {
     spdlog::info("{}: mounted {}", target.native(), options.source);
     ready();
   });
@@ -340,6 +389,7 @@ Result<void> serve_mount(Filesystem& filesystem, const stdfs::path& mountpoint,
   Result<void> unmounted;
   if (!gone) unmounted = take_away(own);
   forgetter->stop();
+  pages->stop();
   session.reset();  // closes the device: readers that are left get ENOTCONN, none hangs
   watcher.join();
   spdlog::info("{}: unmounted{}", target.native(), gone ? "" : " by a signal");

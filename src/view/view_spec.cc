@@ -8,6 +8,7 @@
 #include <charconv>
 
 #include "base/checked.h"
+#include "base/text.h"
 #include "view/view.h"
 #include "view/view_table.h"
 
@@ -52,15 +53,16 @@ Result<std::string> normalize(std::string_view spelling, const ParameterRow& par
                               std::string_view value) {
   if (!parameter.is_size()) {
     if (std::ranges::find(parameter.choices, value) == parameter.choices.end()) {
-      return fail(ErrorCode::InvalidArgument, "{}: {} \"{}\" is not one of: {}", spelling,
-                  parameter.key, value, fmt::join(parameter.choices, ", "));
+      return fail(ErrorCode::InvalidArgument, "{}: {} {} is not one of: {}", one_line(spelling),
+                  parameter.key, quote(value), fmt::join(parameter.choices, ", "));
     }
     return std::string(value);
   }
   const Result<std::uint64_t> bytes = parse_size(value);
-  if (!bytes) return Failure(bytes.error().within(fmt::format("{}: {}", spelling, parameter.key)));
+  if (!bytes)
+    return Failure(bytes.error().within(fmt::format("{}: {}", one_line(spelling), parameter.key)));
   if (*bytes == 0) {
-    return fail(ErrorCode::InvalidArgument, "{}: {} 0 < 1", spelling, parameter.key);
+    return fail(ErrorCode::InvalidArgument, "{}: {} 0 < 1", one_line(spelling), parameter.key);
   }
   return shortest_size(*bytes);
 }
@@ -74,11 +76,12 @@ Result<std::uint64_t> parse_size(std::string_view text) {
   const auto* const unit = std::ranges::find(kUnits, suffix, &Unit::name);
   if (error == std::errc::invalid_argument || unit == kUnits.end()) {
     return fail(ErrorCode::InvalidArgument,
-                "\"{}\" is not a size (digits, then KB, MB, GB, TB, KiB, MiB, GiB or TiB)", text);
+                "{} is not a size (digits, then KB, MB, GB, TB, KiB, MiB, GiB or TiB)",
+                quote(text));
   }
   const auto bytes = checked_mul(number, unit->bytes);
   if (error != std::errc() || !bytes) {
-    return fail(ErrorCode::InvalidArgument, "\"{}\" exceeds 2^64 - 1 bytes", text);
+    return fail(ErrorCode::InvalidArgument, "{} exceeds 2^64 - 1 bytes", quote(text));
   }
   return *bytes;
 }
@@ -99,7 +102,7 @@ std::string ViewSpec::canonical() const {
 Result<ViewSpec> parse_view_spec(std::string_view spelling) {
   const std::size_t at = spelling.find('@');
   const ViewRow* row = find_view_row(spelling.substr(0, at));
-  if (row == nullptr) return fail(ErrorCode::NotFound, "{}: no such view", spelling);
+  if (row == nullptr) return fail(ErrorCode::NotFound, "{}: no such view", one_line(spelling));
 
   ViewSpec spec{std::string(row->name), {}};
   if (at == std::string_view::npos) return spec;
@@ -114,17 +117,17 @@ Result<ViewSpec> parse_view_spec(std::string_view spelling) {
     const std::size_t equals = pair.find('=');
     const std::string_view key = pair.substr(0, equals);
     if (equals == std::string_view::npos || !is_value(pair.substr(equals + 1))) {
-      return fail(ErrorCode::InvalidArgument,
-                  "{}: \"{}\" is not key=value (letters, digits and ._+-)", spelling, pair);
+      return fail(ErrorCode::InvalidArgument, "{}: {} is not key=value (letters, digits and ._+-)",
+                  one_line(spelling), quote(pair));
     }
     const auto parameter = std::ranges::find(row->parameters, key, &ParameterRow::key);
     if (parameter == row->parameters.end()) {
-      return fail(ErrorCode::InvalidArgument, "{}: {} has no parameter \"{}\"", spelling, row->name,
-                  key);
+      return fail(ErrorCode::InvalidArgument, "{}: {} has no parameter {}", one_line(spelling),
+                  row->name, quote(key));
     }
     CKFS_TRY(std::string value, normalize(spelling, *parameter, pair.substr(equals + 1)));
     if (!seen.emplace(key, value).second) {
-      return fail(ErrorCode::InvalidArgument, "{}: {} comes twice", spelling, key);
+      return fail(ErrorCode::InvalidArgument, "{}: {} comes twice", one_line(spelling), key);
     }
     if (value != parameter->default_value) spec.parameters.emplace(key, std::move(value));
   }

@@ -244,6 +244,19 @@ TEST(TorchFile, IsRecognizedByItsFirstBytes) {
   EXPECT_FALSE(TorchFile::recognize({}));
 }
 
+TEST(TorchFile, SearchesALineThatDoesNotEndAFewTimesOnly) {
+  using namespace std::string_literals;
+  MemorySource source;
+  const FileId file = source.add_text(
+      "f", "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."s +  // the magic number
+               "\x80\x02M\xe9\x03." + "\x80\x02}X\x0d\0\0\0little_endian\x88s."s + "\x80\x02" +
+               'c' + std::string(1 << 20, 'a'));
+  const auto torch = TorchFile::open(source, file, whole(source, file));
+  ASSERT_FALSE(torch);
+  EXPECT_EQ(torch.error().code(), ErrorCode::Corrupt);
+  EXPECT_LT(source.requests(), 100U);  // each begins the search anew
+}
+
 TEST(TorchFile, PassesOnTheErrorsOfItsSource) {
   for (const char* path :
        {"torch/zip-views/source/views.pt", "torch/legacy-stream/source/old.pt"}) {

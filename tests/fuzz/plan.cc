@@ -54,8 +54,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::vector<std::byte> expected = naive_file(*file, *checkpoint.source).value();
 
   static constexpr std::uint64_t kTiles[] = {0, 4096, 64};
-  Engine engine(checkpoint.catalog, *checkpoint.source,
-                BufferPool::create(64_MiB),
+  Engine engine(checkpoint.catalog, *checkpoint.source, BufferPool::create(64_MiB),
                 {.threads = 1,
                  .tile_bytes = kTiles[choose(3)],
                  .kernels = choose(4) == 0 ? KernelSet::Reference : KernelSet::Fast});

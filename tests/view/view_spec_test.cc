@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
@@ -60,6 +61,16 @@ TEST(ViewSpec, RefusesUnknownViews) {
   for (const char* spelling : {"", "@", "bf16", ".ckfs", "maxtext-scanned", "BF16-safetensors"}) {
     EXPECT_EQ(code(spelling), ErrorCode::NotFound) << spelling;
   }
+}
+
+TEST(ViewSpec, RefusesInOneLineWhateverTheName) {
+  for (const char* spelling :
+       {"no\nview", "bf16-safetensors@cast=a\nb", "bf16-safetensors@a\nb=c",
+        "bf16-safetensors@a\nb", "source@\n\x1b[2J=1", "bf16-safetensors@max_shard=\n"}) {
+    const std::string message = canonical(spelling);
+    EXPECT_TRUE(std::ranges::none_of(message, [](char c) { return c >= 0 && c < ' '; })) << message;
+  }
+  EXPECT_EQ(parse_size("1\n").error().message().find('\n'), std::string::npos);
 }
 
 TEST(ViewSpec, RefusesBadParameters) {

@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cstring>
 #include <malloc.h>
+#include <new>
 #include <spdlog/spdlog.h>
 #include <system_error>
 #include <thread>

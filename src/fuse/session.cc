@@ -134,7 +134,7 @@ class NameForgetter {
 };
 
 /// Puts bytes into the kernel's page cache ahead of a reader, who then finds them without asking.
-/// That is why the mount leaves the kernel's own read-ahead as small as it is by default: it asks
+/// That is why the mount leaves the kernel's own read-ahead small: it asks
 /// for bytes behind whatever is read, wanted or not, while the engine knows where a tensor ends.
 class PageStore {
  public:

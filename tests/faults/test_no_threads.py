@@ -3,9 +3,10 @@ one thread there is, and the lack is reported once."""
 
 import os
 import resource
+import unittest
 
 import fault_support
-from fault_support import ckfs, mounted_fs, run
+from fault_support import ckfs, run
 
 # Nobody else's: the limit counts all processes of a user.
 USER = 64217
@@ -22,9 +23,10 @@ def forbid_threads():
 
 class NoThreads(fault_support.TestCase):
     def test_inspect_is_the_same_and_says_so_once(self):
-        for path in [self.directory, *self.checkpoint.path.rglob("*"), self.checkpoint.path]:
+        model = self.checkpoint.path
+        for path in [self.directory, model.parent, model, *model.rglob("*")]:
             path.chmod(0o755 if path.is_dir() else 0o644)
-        words = ("inspect", "--json", self.checkpoint.path)
+        words = ("inspect", "--json", model)
         alone = run(self.program_for_all(), *words, preexec_fn=forbid_threads)
         self.assertEqual(alone.stdout, ckfs(*words).stdout)
         self.assertRegex(
@@ -33,4 +35,4 @@ class NoThreads(fault_support.TestCase):
 
 
 if __name__ == "__main__":
-    mounted_fs.main()
+    unittest.main(verbosity=2)

@@ -11,21 +11,17 @@
 #include <cstring>
 #include <utility>
 
+#include "base/rounding.h"
 #include "engine/source_ranges.h"
 
 namespace ckfs {
 namespace {
 
-constexpr std::size_t kAlignment = 64;
 /// Elements of 16 bytes that a range cuts at both ends.
 constexpr std::size_t kEdges = 32;
 
-std::size_t aligned(std::size_t size) {
-  return (size + kAlignment - 1) / kAlignment * kAlignment;
-}
-
 std::uint64_t width_of(const TensorExpr& expr) {
-  return static_cast<std::uint64_t>(bits(expr.dtype())) / 8;
+  return bytes_of(expr.dtype(), 1);
 }
 
 void render(const FileLayout& file, std::uint32_t literal, std::span<std::byte> out) {
@@ -153,8 +149,9 @@ Result<std::vector<FileId>> Evaluator::carry_out(const ReadPlan& plan, std::span
   for (const PlanPart& part : plan.parts) {
     const auto* decode = std::get_if<DecodePart>(&part.what);
     if (decode == nullptr) continue;
-    CKFS_TRY_VOID(
-        decoder.decode(decode->run, decode->skip, out.subspan(part.out.begin, part.out.size())));
+    auto decoded =
+        decoder.decode(decode->run, decode->skip, out.subspan(part.out.begin, part.out.size()));
+    if (!decoded) return decode_failure(catalog_, source_, decode->run.storage, decoded.error());
   }
   return files_of(batch);
 }

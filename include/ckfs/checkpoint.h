@@ -48,7 +48,7 @@ struct OpenOptions {
   /// 64 MiB.
   std::uint64_t memory = std::uint64_t{1} << 30;
   IoEngine io = IoEngine::Auto;
-  /// Threads that compute ahead of readers; 0: one less than CPUs, at least 1.
+  /// Threads that compute ahead of readers and help with tiles; 0: one for each CPU.
   unsigned threads = 0;
   /// Bytes of a tile; 0: chosen from the budget. For tests.
   std::uint64_t tile_bytes = 0;

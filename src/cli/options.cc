@@ -126,8 +126,7 @@ void add_common(CLI::App& verb, CommonOptions& options, Tuning tuning) {
               "how source files are read (default auto: io_uring where the kernel allows it)",
               group);
     add_value(verb, options, "threads", "N",
-              "threads that compute ahead of readers (default: one less than CPUs, at least 1)",
-              group);
+              "threads that compute ahead of readers (default: one for each CPU)", group);
     add_value(verb, options, "tile_bytes", "SIZE", "bytes of a tile; for tests", "");
   }
   add_value(verb, options, "log_level", "debug|info|warn|error|off",

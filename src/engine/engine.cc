@@ -109,8 +109,12 @@ class Engine::Impl {
             [this, layout](std::uint64_t offset) { return evaluator_.unit_at(*layout, offset); },
             habit_),
         [this](ReadStream* stream) {
-          forget(stream->file(), stream->abandon());
-          delete stream;
+          const std::unique_ptr<ReadStream> owner(stream);
+          try {
+            forget(stream->file(), stream->abandon());
+          } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch)
+            // They grow old in the cache instead.
+          }
         }};
   }
 

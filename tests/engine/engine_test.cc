@@ -2,6 +2,7 @@
 // expression, the way of reading, the tile size and the kernels, the bytes are the model's.
 #include "engine/engine.h"
 
+#include <atomic>
 #include <cerrno>
 #include <gtest/gtest.h>
 #include <latch>
@@ -253,6 +254,98 @@ TEST(Engine, StaysWithinItsBudgetWhileAMatrixLargerThanItIsGathered) {
     ASSERT_TRUE(engine.read(*stream, {at, at + bytes.size()}, bytes));
   }
   EXPECT_LE(engine.statistics().memory_peak, 64_MiB);
+}
+
+TEST(Engine, ReadsForRandomReadersHardlyMoreThanTheyAskFor) {
+  Fp8Matrix matrix(4096, 8192, false);  // 64 MiB of bf16
+  Engine engine(matrix.catalog, matrix.source, BufferPool::create(64_MiB), {});
+  for (const unsigned readers : {1U, 8U}) {
+    matrix.source.reset_counts();
+    const auto stream = engine.open_stream(matrix.file);
+    std::atomic<std::uint64_t> given = 0;
+    const auto read = [&](std::uint64_t seed) {
+      std::mt19937_64 random(seed);
+      for (unsigned k = 0; k < 800 / readers; ++k) {
+        const std::uint64_t size = 4096 + random() % 1_MiB;
+        const std::uint64_t begin = random() % (matrix.file->size - size);
+        ASSERT_TRUE(engine.read(*stream, {begin, begin + size}));
+        given += size;
+      }
+    };
+    std::vector<std::thread> threads;
+    for (unsigned t = 0; t < readers; ++t) threads.emplace_back(read, 31 * readers + t);
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_LE(matrix.source.bytes_read(0), given / 2 * 11 / 10) << readers;
+  }
+}
+
+/// A source that itself needs memory of the budget for each read.
+class AllocatingSource final : public ByteSource {
+ public:
+  AllocatingSource(ByteSource& source, std::shared_ptr<BufferPool> pool)
+      : source_(source), pool_(std::move(pool)) {}
+  Result<void> read(std::span<const ReadRequest> batch) override {
+    CKFS_TRY(const Buffer block, pool_->acquire(Tier::Source, 4_MiB));
+    const TierScope holding(Tier::Source);
+    return source_.read(batch);
+  }
+  std::uint64_t size(FileId file) const override { return source_.size(file); }
+  const std::string& name(FileId file) const override { return source_.name(file); }
+
+ private:
+  ByteSource& source_;
+  const std::shared_ptr<BufferPool> pool_;
+};
+
+TEST(Engine, ServesSixtyFourReadersOfASourceThatAllocates) {
+  for (const bool transposed : {false, true}) {
+    Fp8Matrix matrix(2048, 4096, transposed);
+    const auto pool = BufferPool::create(64_MiB);
+    AllocatingSource source(matrix.source, pool);
+    Engine engine(matrix.catalog, source, pool, {.threads = 4});
+    std::vector<std::byte> expected(matrix.file->size);
+    ASSERT_TRUE(engine.read(*engine.open_stream(matrix.file), {0, expected.size()}, expected));
+    std::vector<std::thread> readers;
+    for (std::uint64_t r = 0; r < 64; ++r) {
+      readers.emplace_back([&, r] {
+        const auto stream = engine.open_stream(matrix.file);
+        std::uint64_t at = r % 8 * 1_MiB;  // some in step, some not
+        for (; at < matrix.file->size; at += 1_MiB) {
+          const auto bytes = engine.read(*stream, {at, std::min(matrix.file->size, at + 1_MiB)});
+          ASSERT_TRUE(bytes) << bytes.error().message();
+          ASSERT_TRUE(std::equal(bytes->span().begin(), bytes->span().end(),
+                                 expected.begin() + static_cast<long>(at)));
+        }
+      });
+    }
+    for (std::thread& reader : readers) reader.join();
+    EXPECT_LE(engine.statistics().memory_peak, 64_MiB);
+  }
+}
+
+TEST(Engine, DeliversWhatItComputesAheadInWholePages) {
+  Fp8Matrix matrix(4096, 2048, false);
+  Engine engine(matrix.catalog, matrix.source, BufferPool::create(64_MiB), {});
+  std::vector<std::byte> expected(matrix.file->size);
+  ASSERT_TRUE(engine.read(*engine.open_stream(matrix.file), {0, expected.size()}, expected));
+  std::atomic<std::uint64_t> delivered = 0;
+  std::atomic<bool> right = true;
+  const auto deliver = [&](std::uint64_t offset, std::span<const std::byte> bytes) {
+    const bool pages = offset % 4096 == 0 &&
+                       (bytes.size() % 4096 == 0 || offset + bytes.size() == expected.size());
+    if (!pages ||
+        !std::equal(bytes.begin(), bytes.end(), expected.begin() + static_cast<long>(offset))) {
+      right = false;
+    }
+    delivered += bytes.size();
+    return true;
+  };
+  const auto stream = engine.open_stream(matrix.file, {.deliver = deliver});
+  for (std::uint64_t at = 0; at < matrix.file->size; at += 64_KiB) {
+    ASSERT_TRUE(engine.read(*stream, {at, std::min(matrix.file->size, at + 64_KiB)}));
+  }
+  EXPECT_TRUE(right);
+  EXPECT_GT(delivered, 0U);
 }
 
 TEST(Engine, ReportsAFailingSourceAndRecovers) {

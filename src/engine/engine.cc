@@ -29,6 +29,9 @@ namespace {
 
 constexpr std::uint64_t kPage = 4096;
 
+/// A page that is not delivered costs its reader a round trip; without any he could not be seen.
+constexpr std::uint64_t kSignpost = 2_MiB;
+
 /// Two tiles, the one that is read and the next, and their scratch, within what is Tier::Tile's.
 std::uint64_t tile_bytes(const BufferPool& pool, const EngineOptions& options) {
   if (options.tile_bytes != 0) return options.tile_bytes;
@@ -254,11 +257,12 @@ class Engine::Impl {
     if (tile && stream.options().deliver) deliver(stream, unit, **tile);
   }
 
-  /// Puts the pages of a piece where the reader finds them without asking, but for the first: his
-  /// request for that one shows where he is.
+  /// Puts the pages of a piece where the reader finds them without asking, but for one every
+  /// kSignpost bytes: his request for that one shows where he is.
   void deliver(ReadStream& stream, ByteRange piece, const Tile& tile) {
     if (!evaluator_.verify(tile)) return;
-    const std::uint64_t begin = (piece.begin / kPage + 1) * kPage;
+    const std::uint64_t first = (piece.begin + kPage - 1) / kPage * kPage;
+    const std::uint64_t begin = piece.begin % kSignpost == 0 ? first + kPage : first;
     const std::uint64_t end =
         piece.end == stream.file().size ? piece.end : piece.end / kPage * kPage;
     if (begin >= end) return;

@@ -75,8 +75,8 @@ class ReadStream : public std::enable_shared_from_this<ReadStream> {
   /// earlier: another request for the same unit may be under way.
   std::vector<std::uint64_t> answered(ByteRange request);
 
-  /// The pages of the unit, but for the first, are where the reader finds them without asking: his
-  /// next request for the unit is the last one.
+  /// The pages of the unit, but perhaps one, are where the reader finds them without asking: if he
+  /// asks for it at all, that is the last time.
   void delivered(std::uint64_t unit);
 
   /// Whether a unit that was advised has still to be read: its reader may have come first.

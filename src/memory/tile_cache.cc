@@ -30,7 +30,8 @@ class TileCache::Computation {
   }
 
   /// False: another thread has begun, or the tile is ready.
-  bool begin() CKFS_REQUIRES(cache_.mutex_) {
+  bool begin() {
+    const MutexLock lock(cache_.mutex_);
     begun_ = cache_.entries_.try_emplace(key_).second;
     return begun_;
   }
@@ -94,13 +95,11 @@ Result<std::shared_ptr<const Tile>> TileCache::get(const TileKey& key, const Com
       if (tile) return tile;
     }
     Computation computation(*this, key);
-    {
+    // Another thread may have begun since.
+    while (!computation.begin()) {
       MutexLock lock(mutex_);
-      // Another thread may have begun since.
-      while (!computation.begin()) {
-        CKFS_TRY(auto tile, wait(lock, key));
-        if (tile) return tile;
-      }
+      CKFS_TRY(auto tile, wait(lock, key));
+      if (tile) return tile;
     }
     return computation.run(compute);
   } catch (const std::bad_alloc&) {

@@ -35,7 +35,7 @@ constexpr std::uint64_t kSignpost = 2_MiB;
 /// Two tiles, the one that is read and the next, and their scratch, within what is Tier::Tile's.
 std::uint64_t tile_bytes(const BufferPool& pool, const EngineOptions& options) {
   if (options.tile_bytes != 0) return options.tile_bytes;
-  return std::min<std::uint64_t>(pool.most(Tier::Tile) / 4, 64_MiB);
+  return std::min<std::uint64_t>(pool.most(Tier::Tile) / 3, 64_MiB);
 }
 
 unsigned thread_count(const EngineOptions& options) {

@@ -166,12 +166,17 @@ class Engine::Impl {
         if (alive) source_.will_need(evaluator_.source_ranges(alive->file(), hint));
       });
     }
+    const auto kind =
+        evaluator_.pace().ahead() > 0 ? Workers::Kind::Waits : Workers::Kind::Computes;
     for (const ByteRange& unit : advice.start) {
-      workers_.add([this, weak = stream.weak_from_this(), unit] {
-        // A stream that has gone by now, or a unit that its reader came to first, is passed over.
-        const auto alive = weak.lock();
-        if (alive && alive->wants(unit.begin)) compute_ahead(*alive, unit);
-      });
+      workers_.add(
+          [this, weak = stream.weak_from_this(), unit] {
+            // A stream that has gone by now, or a unit that its reader came to first, is passed
+            // over.
+            const auto alive = weak.lock();
+            if (alive && alive->wants(unit.begin)) compute_ahead(*alive, unit);
+          },
+          kind);
     }
     return advice;
   }

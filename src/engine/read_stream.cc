@@ -52,7 +52,9 @@ ReadStream::Run& ReadStream::run_of(ByteRange request, std::vector<std::uint64_t
     const std::uint64_t near = std::max(kNear, 2 * request.size());
     if (!run.range.empty() && distance(request.begin, run.range.end) <= near) return run;
     // A reader finds what was delivered to him without asking, and appears again behind it.
-    if (!run.range.empty() && run.range.end <= request.begin && request.begin <= run.queued) {
+    const std::uint64_t reach = std::min(run.queued, run.range.end + kMostAhead);
+    if (options_.deliver && !run.range.empty() && run.range.end <= request.begin &&
+        request.begin <= reach) {
       return run;
     }
     if (run.last_used < oldest->last_used) oldest = &run;
@@ -125,7 +127,9 @@ ReadStream::Advice ReadStream::advise(ByteRange request, std::uint64_t hint_byte
   const ByteRange earned_bytes = earned(run);
   advice.whole_until = earned_bytes.end;
 
-  const std::uint64_t depth = std::clamp(run.range.size(), 1_MiB, kMostAhead);
+  // What is slow to come has to be asked for early.
+  const std::uint64_t depth =
+      std::clamp(run.range.size(), 1_MiB, std::max(kMostAhead, hint_bytes / 2));
   if (run.queued < request.begin) run.queued = request.begin;
   while (run.queued < file_->size && run.units.size() < kMostUnits) {
     const ByteRange unit = unit_at_(run.queued);

@@ -29,22 +29,31 @@ void Workers::start() {
   if (started_ || stopping_) return;
   started_ = true;
   threads_.reserve(wanted_);
-  while (threads_.size() < wanted_) {
-    try {
-      threads_.emplace_back([this] { run(); });
-    } catch (const std::system_error& error) {
-      spdlog::warn("threads: {} of {} started: {}", threads_.size(), wanted_, error.what());
-      return;
-    }
+  while (threads_.size() < wanted_ && start_one()) {
   }
 }
 
-void Workers::add(Task task) {
+bool Workers::start_one() {
+  try {
+    threads_.emplace_back([this] { run(); });
+    return true;
+  } catch (const std::system_error& error) {
+    if (!refused_) spdlog::warn("threads: {} started: {}", threads_.size(), error.what());
+    refused_ = true;
+    return false;
+  }
+}
+
+void Workers::add(Task task, Kind kind) {
   {
     const MutexLock lock(mutex_);
     start();
     if (threads_.empty()) return;
     tasks_.push_back(std::move(task));
+    if (kind == Kind::Waits && idle_ < tasks_.size() && threads_.size() < kMostThreads &&
+        !refused_) {
+      start_one();
+    }
     if (tasks_.size() > kMostTasks) tasks_.pop_front();
   }
   changed_.notify_one();
@@ -55,7 +64,9 @@ void Workers::run() {
     Task task;
     {
       MutexLock lock(mutex_);
+      ++idle_;
       while (!stopping_ && tasks_.empty() && help_.empty()) changed_.wait(lock);
+      --idle_;
       if (stopping_) return;
       std::deque<Task>& queue = help_.empty() ? tasks_ : help_;
       task = std::move(queue.front());

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -31,10 +32,14 @@ class Workers {
 
   using Task = std::function<void()>;
 
+  /// What a task mostly does: waiting for a slow source, it needs no CPU of its own, and more of
+  /// them may run than there are CPUs.
+  enum class Kind : std::uint8_t { Computes, Waits };
+
   /// Runs `task` on some worker, in the order of the calls. The oldest tasks are dropped where
   /// kMostTasks wait: their readers have moved on. What a task throws is logged (debug) and
   /// forgotten.
-  void add(Task task);
+  void add(Task task, Kind kind = Kind::Computes);
 
   /// Gives the numbers of the parts of a shared piece of work, each once.
   class Claims {
@@ -63,9 +68,12 @@ class Workers {
   Result<void> share(std::size_t count, const std::function<void(Claims&, bool helper)>& work);
 
   static constexpr std::size_t kMostTasks = 256;
+  /// Threads that tasks of Kind::Waits may have started.
+  static constexpr std::size_t kMostThreads = 64;
 
  private:
   void start() CKFS_REQUIRES(mutex_);
+  bool start_one() CKFS_REQUIRES(mutex_);
   void run();
 
   const unsigned wanted_;
@@ -73,6 +81,8 @@ class Workers {
   CondVar changed_;
   std::deque<Task> tasks_ CKFS_GUARDED_BY(mutex_);
   std::deque<Task> help_ CKFS_GUARDED_BY(mutex_);  // before all tasks
+  std::size_t idle_ CKFS_GUARDED_BY(mutex_) = 0;
+  bool refused_ CKFS_GUARDED_BY(mutex_) = false;  // the system gives no more threads
   bool started_ CKFS_GUARDED_BY(mutex_) = false;
   bool stopping_ CKFS_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_ CKFS_GUARDED_BY(mutex_);

@@ -36,8 +36,8 @@ struct ReadOptions {
   bool once = false;
   /// Takes bytes at an offset of the file that were computed ahead of him, and puts them where he
   /// finds them without asking (the kernel's page cache, say); false: it could not. `offset` is a
-  /// multiple of 4096, and so is the end but for the file's own. Called by other threads until the
-  /// file is closed, and while its closing is under way; must not read this file.
+  /// multiple of 4096, and so is the end but for the file's own. Called by other threads, perhaps
+  /// still while and after the file is closed, so it owns what it uses; must not read this file.
   std::function<bool(std::uint64_t offset, std::span<const std::byte> bytes)> deliver = {};
 };
 

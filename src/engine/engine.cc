@@ -14,11 +14,11 @@
 #include <malloc.h>
 #include <new>
 #include <spdlog/spdlog.h>
-#include <system_error>
 #include <thread>
 
 #include "base/log_limit.h"
 #include "base/mutex.h"
+#include "base/start_thread.h"
 #include "base/units.h"
 #include "engine/evaluator.h"
 #include "engine/workers.h"
@@ -315,11 +315,7 @@ class Engine::Impl {
       rest_changed_.notify_all();
       return;
     }
-    try {
-      rest_ = std::thread([this] { give_back_when_idle(); });
-    } catch (const std::system_error& error) {
-      spdlog::warn("threads: none to give memory back when idle: {}", error.what());
-    }
+    if (auto thread = start_thread([this] { give_back_when_idle(); })) rest_ = *std::move(thread);
   }
 
   void give_back_when_idle() {

@@ -7,8 +7,9 @@
 #include <exception>
 #include <new>
 #include <spdlog/spdlog.h>
-#include <system_error>
 #include <utility>
+
+#include "base/start_thread.h"
 
 namespace ckfs {
 
@@ -34,14 +35,11 @@ void Workers::start() {
 }
 
 bool Workers::start_one() {
-  try {
-    threads_.emplace_back([this] { run(); });
-    return true;
-  } catch (const std::system_error& error) {
-    if (!refused_) spdlog::warn("threads: {} started: {}", threads_.size(), error.what());
-    refused_ = true;
-    return false;
-  }
+  threads_.reserve(threads_.size() + 1);  // a thread that found no place could not be joined
+  auto thread = start_thread([this] { run(); });
+  refused_ = !thread;
+  if (thread) threads_.push_back(*std::move(thread));
+  return !refused_;
 }
 
 void Workers::add(Task task, Kind kind) {

@@ -29,8 +29,9 @@ struct IoOptions {
   IoEngine engine = IoEngine::Auto;
   /// Requests in flight per thread with io_uring (fuse-perf.md E: 8 to 16 for cold files).
   unsigned queue_depth = 16;
-  /// Open descriptors kept; a checkpoint may have thousands of files.
-  std::size_t max_open_files = 256;
+  /// Open descriptors kept, within half of what the process may have: a checkpoint may have
+  /// thousands of files, of which one MiB of a view needs some bytes of each (512 ranks).
+  std::size_t max_open_files = 4096;
   /// Two requests on one file become one access when at most this many bytes lie between them. By
   /// default they have to touch: what lies between two tensors may be anything (Adam moments, a
   /// bad sector), and nothing is read that was not asked for. The engine's gathers join near pieces

@@ -53,6 +53,14 @@ class Evaluator::Measured final : public ByteSource {
     evaluator_.pace_.took(bytes, std::chrono::steady_clock::now() - begin);
     return {};
   }
+  std::optional<MappedBytes> map(const FileRange& range, std::uint64_t used) override {
+    return evaluator_.source_.map(range, used);
+  }
+  Result<void> check_mapped(std::span<const MappedBytes> mapped) override {
+    auto checked = evaluator_.source_.check_mapped(mapped);
+    if (!checked && checked.error().code() == ErrorCode::Stale) evaluator_.cache_.clear();
+    return checked;
+  }
   std::uint64_t size(FileId file) const override { return evaluator_.source_.size(file); }
   const std::string& name(FileId file) const override { return evaluator_.source_.name(file); }
 
@@ -132,28 +140,29 @@ Result<void> Evaluator::fill(const FileLayout& file, ByteRange range, std::span<
 /// Reads and decodes what the plan has from the source itself; gives the files that were read.
 Result<std::vector<FileId>> Evaluator::carry_out(const ReadPlan& plan, std::span<std::byte> scratch,
                                                  std::span<std::byte> out, Want want) {
-  std::vector<ReadRequest> batch;
+  Measured source(*this, want.once);
+  SourceBytes bytes(source);
   for (const PlanPart& part : plan.parts) {
     const std::span<std::byte> here = out.subspan(part.out.begin, part.out.size());
     if (const auto* copy = std::get_if<CopyPart>(&part.what)) {
-      batch.push_back({copy->file, copy->offset, here});
+      bytes.add(copy->file, copy->offset, here);
     } else if (std::holds_alternative<ZeroPart>(part.what)) {
       std::memset(here.data(), 0, here.size());
     }
   }
-  plan.reads.add_reads(scratch, batch);
-  if (batch.empty()) return std::vector<FileId>();
-  Measured source(*this, want.once);
-  CKFS_TRY_VOID(source.read(batch));
-  RunDecoder decoder(plan.reads, scratch, kernels_);
+  RunDecoder decoder(plan.reads, bytes, scratch, kernels_);
+  CKFS_TRY_VOID(bytes.fetch());
   for (const PlanPart& part : plan.parts) {
     const auto* decode = std::get_if<DecodePart>(&part.what);
     if (decode == nullptr) continue;
     auto decoded =
         decoder.decode(decode->run, decode->skip, out.subspan(part.out.begin, part.out.size()));
-    if (!decoded) return decode_failure(catalog_, source_, decode->run.storage, decoded.error());
+    if (decoded) continue;
+    CKFS_TRY_VOID(bytes.check());
+    return decode_failure(catalog_, source_, decode->run.storage, decoded.error());
   }
-  return files_of(batch);
+  CKFS_TRY_VOID(bytes.check());
+  return bytes.files();
 }
 
 Result<void> Evaluator::copy_literal(const FileLayout& file, const LiteralPart& part,

@@ -25,14 +25,6 @@ std::vector<FileId> sorted_once(std::vector<FileId> files) {
   return files;
 }
 
-std::vector<FileId> files_of(std::span<const ReadRequest> batch) {
-  std::vector<FileId> files;
-  for (const ReadRequest& read : batch) {
-    if (files.empty() || files.back() != read.file) files.push_back(read.file);
-  }
-  return sorted_once(std::move(files));
-}
-
 std::vector<FileRange> joined(std::vector<FileRange> ranges) {
   std::ranges::sort(ranges, {}, [](const FileRange& r) { return std::pair(r.file, r.offset); });
   std::vector<FileRange> result;

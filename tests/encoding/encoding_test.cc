@@ -162,12 +162,12 @@ TEST(BlockScaleEncoding, DecodesRowsOfMoreBlocksThanItWidensAtOnce) {
       {.scale = DType::U8, .rows = 1, .columns = 3000, .block_rows = 1, .block_columns = 1});
   std::vector<std::byte> bytes(6000, std::byte{0x38});  // 1.0 in F8E4M3
   for (std::size_t i = 0; i < 3000; ++i) bytes[3000 + i] = static_cast<std::byte>(100 + i % 50);
-  const PartBytes::Window windows[] = {{{0, 3000}, 0}, {{0, 3000}, 3000}};
+  const PartBytes::Window windows[] = {{{0, 3000}, bytes.data()}, {{0, 3000}, bytes.data() + 3000}};
   const std::span<const PartBytes::Window> parts[] = {std::span(windows, 1),
                                                       std::span(windows + 1, 1)};
   std::vector<float> values(3000);
   ASSERT_TRUE(encoding->decode(
-      {0, 3000}, PartBytes(bytes, parts),
+      {0, 3000}, PartBytes(parts),
       {DType::F32, std::as_writable_bytes(std::span(values)), {}, KernelSet::Fast}));
   for (std::size_t i = 0; i < 3000; ++i) {
     EXPECT_EQ(values[i], std::ldexp(1.0F, static_cast<int>(100 + i % 50) - 127)) << i;

@@ -112,6 +112,20 @@ TEST_P(EngineProperty, AnySplitOfReadsGivesTheBytesOfTheModel) {
   }
 }
 
+TEST_P(EngineProperty, BytesThatAreMappedGiveTheSame) {
+  std::uint64_t mapped = 0;
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    const RandomFile random = random_file(seed);
+    random.checkpoint.source->allow_mapping();
+    Engine engine(random.checkpoint.catalog, *random.checkpoint.source, BufferPool::create(64_MiB),
+                  GetParam());
+    std::mt19937_64 pieces(seed);
+    ASSERT_TRUE(same(read_by_pieces(engine, random.file, pieces, 1_MiB), random));
+    mapped += random.checkpoint.source->mapped();
+  }
+  EXPECT_GT(mapped, 100U);
+}
+
 TEST_P(EngineProperty, LargeTensorsToo) {
   for (std::uint64_t seed = 0; seed < 12; ++seed) {
     const RandomFile random = random_file(seed, {.max_tensors = 2, .max_numel = 600000});
@@ -366,6 +380,20 @@ TEST(Engine, ReportsAFailingSourceAndRecovers) {
   matrix.source.clear_faults();
   ASSERT_TRUE(engine.read(*stream, {11, 11 + bytes.size()}, bytes));
   EXPECT_EQ(bytes, good);
+}
+
+TEST(Engine, TrustsNoMappedBytesBeforeTheyAreChecked) {
+  Fp8Matrix matrix(256, 256, false);
+  matrix.source.allow_mapping();
+  matrix.source.break_mapped();
+  Engine engine(matrix.catalog, matrix.source, BufferPool::create(1_GiB), {});
+  const auto stream = engine.open_stream(matrix.file);
+  const auto failed = engine.read(*stream, {11, 100000});
+  ASSERT_FALSE(failed);
+  EXPECT_EQ(failed.error().code(), ErrorCode::Io);
+  matrix.source.clear_faults();
+  EXPECT_TRUE(engine.read(*stream, {11, 100000}));
+  EXPECT_EQ(matrix.source.batches(), 0U);
 }
 
 TEST(Engine, LendsNoBytesOfAFileThatHasChanged) {

@@ -30,6 +30,10 @@ void render(const FileLayout& file, std::uint32_t literal, std::span<std::byte> 
   std::memcpy(out.data(), text.data(), text.size());
 }
 
+/// Ranges in a hint: each costs a system call or more, and a matrix of short rows has 100,000 of
+/// them in a tile. Whoever needs the rest reads it with many requests in flight.
+constexpr std::size_t kMostHints = 4096;
+
 /// Literals of up to this many bytes are rendered into the piece that holds a part of them.
 constexpr std::uint64_t kSmallLiteral = kPieceBytes;
 
@@ -328,6 +332,7 @@ std::vector<FileRange> Evaluator::source_ranges(const FileLayout& file, ByteRang
       if (!begins) continue;
       const GatherPlan gather = gather_plan(file, gathered->tensor, place.tile);
       for (std::size_t batch = 0; batch < gather.batches(); ++batch) {
+        if (ranges.size() > kMostHints) return ranges;
         const std::vector<FileRange> more = gather.ranges(batch);
         ranges.insert(ranges.end(), more.begin(), more.end());
       }

@@ -11,6 +11,15 @@ namespace {
 /// Ranges of a hint that are no farther apart than this become one.
 constexpr std::uint64_t kNearRanges = 4_KiB;
 
+template <typename Read>
+std::vector<FileId> files_in(std::span<const Read> reads) {
+  std::vector<FileId> files;
+  for (const Read& read : reads) {
+    if (files.empty() || files.back() != read.file) files.push_back(read.file);
+  }
+  return sorted_once(std::move(files));
+}
+
 }  // namespace
 
 Failure decode_failure(const Catalog& catalog, const ByteSource& source, StorageId storage,
@@ -26,11 +35,11 @@ std::vector<FileId> sorted_once(std::vector<FileId> files) {
 }
 
 std::vector<FileId> files_of(std::span<const ReadRequest> batch) {
-  std::vector<FileId> files;
-  for (const ReadRequest& read : batch) {
-    if (files.empty() || files.back() != read.file) files.push_back(read.file);
-  }
-  return sorted_once(std::move(files));
+  return files_in(batch);
+}
+
+std::vector<FileId> files_of(std::span<const FileRange> ranges) {
+  return files_in(ranges);
 }
 
 std::vector<FileRange> joined(std::vector<FileRange> ranges) {

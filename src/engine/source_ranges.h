@@ -33,6 +33,7 @@ std::vector<FileId> sorted_once(std::vector<FileId> files);
 /// The files that a batch of reads touches, in order, each once: those on which what is made of it
 /// depends.
 std::vector<FileId> files_of(std::span<const ReadRequest> batch);
+std::vector<FileId> files_of(std::span<const FileRange> ranges);
 
 /// `ranges` by file and offset; those that are at most a page apart are joined, so that a hint
 /// names no page twice.

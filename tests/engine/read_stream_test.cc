@@ -34,7 +34,7 @@ class ReadStreamTest : public testing::Test {
     std::uint64_t furthest = 0;
     for (std::uint64_t at = begin; at < end; at += size) {
       const ByteRange request{at, std::min(end, at + size)};
-      const auto advice = stream.advise(request, 64_MiB);
+      const auto advice = stream.advise(request, {.ahead = 64_MiB});
       for (const ByteRange& unit : advice.start) furthest = std::max(furthest, unit.end);
       furthest = std::max(furthest, advice.hint.end);
       stream.answered(request);
@@ -48,7 +48,7 @@ class ReadStreamTest : public testing::Test {
 
 TEST_F(ReadStreamTest, OneRequestIsNoRunHoweverLarge) {
   const auto stream = open();
-  const auto advice = stream->advise({100_MiB, 101_MiB}, 64_MiB);
+  const auto advice = stream->advise({100_MiB, 101_MiB}, {.ahead = 64_MiB});
   EXPECT_FALSE(advice.sequential);
   EXPECT_TRUE(advice.start.empty());
   EXPECT_TRUE(advice.hint.empty());
@@ -59,7 +59,7 @@ TEST_F(ReadStreamTest, OneFarJumpEndsARun) {
   read(*stream, 0, 40_MiB, 1_MiB);
   for (int k = 0; k < 50; ++k) {
     const std::uint64_t at = 50_MiB + static_cast<std::uint64_t>(k) * 14_MiB;
-    const auto advice = stream->advise({at, at + 1_MiB}, 64_MiB);
+    const auto advice = stream->advise({at, at + 1_MiB}, {.ahead = 64_MiB});
     EXPECT_FALSE(advice.sequential);
     EXPECT_TRUE(advice.start.empty());
   }
@@ -92,7 +92,7 @@ TEST_F(ReadStreamTest, ReadersWhoFinishTensorsGetTheNextOneWhole) {
   }
   ASSERT_TRUE(habit_->reads_whole());
   const auto stream = open();
-  const auto advice = stream->advise({42_MiB, 42_MiB + 128_KiB}, 64_MiB);
+  const auto advice = stream->advise({42_MiB, 42_MiB + 128_KiB}, {.ahead = 64_MiB});
   EXPECT_TRUE(advice.sequential);
   EXPECT_EQ(advice.hint.end, 56_MiB);
   for (std::uint64_t tensor = 20; tensor < 23; ++tensor) {
@@ -104,7 +104,7 @@ TEST_F(ReadStreamTest, ReadersWhoFinishTensorsGetTheNextOneWhole) {
 
 TEST_F(ReadStreamTest, AReaderWhoPromisesToReadAllIsBelievedAtOnce) {
   const auto stream = open({.whole = true});
-  const auto advice = stream->advise({0, 1_MiB}, 64_MiB);
+  const auto advice = stream->advise({0, 1_MiB}, {.ahead = 64_MiB});
   EXPECT_EQ(advice.hint.end, 65_MiB);
   EXPECT_FALSE(advice.start.empty());
 }
@@ -115,7 +115,7 @@ TEST_F(ReadStreamTest, WhatIsStartedIsPassedInTheEnd) {
   std::multiset<std::uint64_t> passed;
   for (std::uint64_t at = 0; at < 200_MiB; at += 128_KiB) {
     const ByteRange request{at, at + 128_KiB};
-    const auto advice = stream->advise(request, 0);
+    const auto advice = stream->advise(request, {});
     for (const ByteRange& unit : advice.start) started.insert(unit.begin);
     for (const std::uint64_t unit : advice.passed) passed.insert(unit);
     for (const std::uint64_t unit : stream->answered(request)) passed.insert(unit);
@@ -132,7 +132,7 @@ TEST_F(ReadStreamTest, FourRunsAtOnceAreToldApart) {
   for (std::uint64_t k = 0; k < 8; ++k) {
     for (std::uint64_t run = 0; run < ReadStream::kRuns; ++run) {
       const std::uint64_t at = run * 200_MiB + k * 1_MiB;
-      const bool now = stream->advise({at, at + 1_MiB}, 0).sequential;
+      const bool now = stream->advise({at, at + 1_MiB}, {}).sequential;
       if (k > 2) sequential = sequential && now;
     }
   }
@@ -146,7 +146,7 @@ TEST_F(ReadStreamTest, RandomRequestsLeaveABoundedState) {
     for (int k = 0; k < count; ++k) {
       const std::uint64_t size = 4096 + random() % 1_MiB;
       const std::uint64_t begin = random() % (file_->size - size);
-      (void)stream->advise({begin, begin + size}, 16_MiB);
+      (void)stream->advise({begin, begin + size}, {.ahead = 16_MiB});
       (void)stream->answered({begin, begin + size});
       ASSERT_LE(stream->remembered(), ReadStream::kRuns * ReadStream::kMostUnits);
     }

@@ -79,6 +79,50 @@ TEST_F(ReadStreamTest, NothingIsStartedBeyondAQuarterOfTheRunOrTheTensor) {
   EXPECT_LE(read(*stream, 14_MiB, 28_MiB - 4096, 1_MiB), 28_MiB);
 }
 
+TEST_F(ReadStreamTest, OfAFarSourceNoMoreIsRiskedThanWasReadAndAFixedAmount) {
+  const SourceWish far{.ahead = 64_MiB, .far = true};
+  for (const std::uint64_t size : {128_KiB, 1_MiB}) {
+    const auto stream = open();
+    const std::uint64_t begin = 14_MiB;
+    for (std::uint64_t at = begin; at < begin + 14_MiB; at += size) {
+      const auto advice = stream->advise({at, at + size}, far);
+      const std::uint64_t end = at + size;
+      const std::uint64_t most = end + std::max(4_MiB, end - begin);
+      for (const ByteRange& unit : advice.start) EXPECT_LE(unit.end, most);
+      EXPECT_LE(advice.whole_until, std::max(28_MiB, end + 4_MiB));
+      EXPECT_LE(advice.hint.end, most);
+      stream->answered({at, at + size});
+    }
+  }
+}
+
+TEST_F(ReadStreamTest, ASourceThatStreamsIsAskedInLargeStepsAndNotHintedAt) {
+  const SourceWish streams{.ahead = 64_MiB, .in_order = true};
+  const auto stream = open();
+  std::uint64_t read = 0, steps = 0, started = 0;
+  for (; read < 140_MiB; read += 1_MiB) {
+    const auto advice = stream->advise({read, read + 1_MiB}, streams);
+    EXPECT_TRUE(advice.hint.empty());
+    if (read >= 70_MiB && !advice.start.empty()) {
+      ++steps;
+      started += advice.start.size();
+      EXPECT_LE(advice.start.back().end, read + 18_MiB);
+    }
+    stream->answered({read, read + 1_MiB});
+  }
+  EXPECT_GE(started, 60U);
+  EXPECT_LE(steps, 10U);
+}
+
+TEST_F(ReadStreamTest, ARequestThatComesLateBelongsToItsRun) {
+  const auto stream = open();
+  read(*stream, 0, 40_MiB, 1_MiB);
+  const auto late = stream->advise({37_MiB, 37_MiB + 128_KiB}, {.ahead = 64_MiB});
+  EXPECT_TRUE(late.sequential);
+  const auto on = stream->advise({40_MiB, 41_MiB}, {.ahead = 64_MiB});
+  EXPECT_TRUE(on.sequential);
+}
+
 TEST_F(ReadStreamTest, AReaderWhoPassesTensorsGetsWhatComesBehindThem) {
   const auto stream = open();
   EXPECT_GT(read(*stream, 0, 20_MiB, 1_MiB), 28_MiB);

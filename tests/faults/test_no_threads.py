@@ -29,7 +29,7 @@ class NoThreads(fault_support.TestCase):
         out.chmod(0o777)
         for path in [self.directory, model.parent, model, *model.rglob("*")]:
             path.chmod(0o755 if path.is_dir() else 0o644)
-        run(self.program_for_all(), "export", "-j", "4", model, "fp32-safetensors", out,
+        run(self.program_for_all(), "export", "--jobs", "4", model, "fp32-safetensors", out,
             preexec_fn=forbid_threads)  # fmt: skip
         ckfs("export", model, "fp32-safetensors", self.directory / "other")
         for path in (self.directory / "other").glob("*.safetensors"):

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <gtest/gtest.h>
 #include <latch>
 #include <numeric>
@@ -14,6 +15,7 @@
 #include "encoding/block_scale_encoding.h"
 #include "engine/gather.h"
 #include "engine/read_plan.h"
+#include "support/delayed_source.h"
 #include "support/memory_source.h"
 #include "support/naive_view.h"
 #include "support/random_expr.h"
@@ -310,6 +312,50 @@ class AllocatingSource final : public ByteSource {
   ByteSource& source_;
   const std::shared_ptr<BufferPool> pool_;
 };
+
+/// A source that streams, slowly.
+class StreamingSource final : public ByteSource {
+ public:
+  explicit StreamingSource(ByteSource& source)
+      : slow_(source, {.delay = std::chrono::milliseconds(3)}) {}
+  Result<void> read(std::span<const ReadRequest> batch) override {
+    batches_.fetch_add(1, std::memory_order_relaxed);
+    return slow_.read(batch);
+  }
+  bool prefers_order(FileId /*file*/) const override { return true; }
+  std::uint64_t size(FileId file) const override { return slow_.size(file); }
+  const std::string& name(FileId file) const override { return slow_.name(file); }
+  std::uint64_t batches() const { return batches_.load(std::memory_order_relaxed); }
+
+ private:
+  DelayedSource slow_;
+  std::atomic<std::uint64_t> batches_{0};
+};
+
+TEST(Engine, ReadsPiecesOfASourceThatStreamsTogether) {
+  Fp8Matrix matrix(4096, 8192, false);  // 64 MiB of bf16
+  std::vector<std::byte> expected(matrix.file->size);
+  {
+    Engine engine(matrix.catalog, matrix.source, BufferPool::create(256_MiB), {});
+    ASSERT_TRUE(engine.read(*engine.open_stream(matrix.file), {0, expected.size()}, expected));
+  }
+  matrix.source.reset_counts();
+  for (const std::uint64_t budget : {256_MiB, 64_MiB}) {
+    StreamingSource source(matrix.source);
+    Engine engine(matrix.catalog, source, BufferPool::create(budget), {});
+    const auto stream = engine.open_stream(matrix.file);
+    std::vector<std::byte> read;
+    while (read.size() < matrix.file->size) {
+      const std::uint64_t end = std::min<std::uint64_t>(matrix.file->size, read.size() + 128_KiB);
+      const auto bytes = engine.read(*stream, {read.size(), end});
+      ASSERT_TRUE(bytes) << bytes.error().message();
+      read.insert(read.end(), bytes->span().begin(), bytes->span().end());
+    }
+    EXPECT_TRUE(read == expected);
+    EXPECT_LE(source.batches(), 40U) << budget;  // of 65 pieces
+  }
+  EXPECT_LE(matrix.source.bytes_read(0), 2 * matrix.source.size(0) * 102 / 100);
+}
 
 TEST(Engine, ServesSixtyFourReadersOfASourceThatAllocates) {
   for (const bool transposed : {false, true}) {

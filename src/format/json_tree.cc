@@ -67,9 +67,10 @@ class TreeBuilder {
     return false;
   }
   std::uint32_t line() {
-    if (position_ > counted_) {
-      line_ += static_cast<std::uint32_t>(std::count(counted_, position_, '\n'));
-      counted_ = position_;
+    // Not the last character: behind a number it is that which ended it.
+    if (position_ - 1 > counted_) {
+      line_ += static_cast<std::uint32_t>(std::count(counted_, position_ - 1, '\n'));
+      counted_ = position_ - 1;
     }
     return line_;
   }

@@ -314,7 +314,7 @@ class Engine::Impl {
         piece.end == stream.file().size ? piece.end : piece.end / kPage * kPage;
     if (begin >= end) return;
     if (stream.options().deliver(begin, tile.span().subspan(begin - piece.begin, end - begin))) {
-      stream.delivered(piece.begin);
+      stream.delivered(piece.begin, end - begin);
     }
   }
 

@@ -164,7 +164,7 @@ ReadStream::Advice ReadStream::advise(ByteRange request, SourceWish wish) {
     // The request's own units: its thread computes them. What it leaves of one that it enters at
     // the begin will be asked for again; of one whose begin was read alone, the rest is, too.
     if (request.contains(unit) || unit.begin < request.begin) continue;
-    run.units.push_back({unit, 0, false});
+    run.units.push_back({unit, 0});
     if (unit.begin >= request.end) advice.start.push_back(unit);
   }
 
@@ -185,10 +185,8 @@ std::vector<std::uint64_t> ReadStream::answered(ByteRange request) {
   std::vector<std::uint64_t> passed;
   for (Run& run : runs_) {
     std::erase_if(run.units, [&](Unit& unit) {
-      const std::uint64_t bytes = unit.range.intersect(request).size();
-      unit.served += bytes;
-      const bool last = unit.delivered && bytes > 0;
-      if (!last && unit.served < unit.range.size()) return false;
+      unit.served += unit.range.intersect(request).size();
+      if (unit.served < unit.range.size()) return false;
       passed.push_back(unit.range.begin);
       return true;
     });
@@ -196,11 +194,11 @@ std::vector<std::uint64_t> ReadStream::answered(ByteRange request) {
   return passed;
 }
 
-void ReadStream::delivered(std::uint64_t unit) {
+void ReadStream::delivered(std::uint64_t unit, std::uint64_t bytes) {
   const MutexLock lock(mutex_);
   for (Run& run : runs_) {
     for (Unit& each : run.units) {
-      if (each.range.begin == unit) each.delivered = true;
+      if (each.range.begin == unit) each.served += bytes;
     }
   }
 }

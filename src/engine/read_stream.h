@@ -85,9 +85,9 @@ class ReadStream : public std::enable_shared_from_this<ReadStream> {
   /// earlier: another request for the same unit may be under way.
   std::vector<std::uint64_t> answered(ByteRange request);
 
-  /// The pages of the unit, but perhaps one, are where the reader finds them without asking: if he
-  /// asks for it at all, that is the last time.
-  void delivered(std::uint64_t unit);
+  /// So many bytes of the unit are where the reader finds them without asking. He asks for the rest,
+  /// page by page: the signpost, and pages that the unit shares with its neighbours.
+  void delivered(std::uint64_t unit, std::uint64_t bytes);
 
   /// Whether a unit that was advised has still to be read: its reader may have come first.
   bool wants(std::uint64_t unit) const;
@@ -106,8 +106,7 @@ class ReadStream : public std::enable_shared_from_this<ReadStream> {
  private:
   struct Unit {
     ByteRange range;
-    std::uint64_t served = 0;  // bytes
-    bool delivered = false;
+    std::uint64_t served = 0;  // bytes, asked for or delivered
   };
   struct Run {
     ByteRange range;   // what has been read; empty: no run

@@ -29,6 +29,9 @@ void copy_strided(std::span<const CopyLoop> loops, std::size_t element_bytes, co
                   std::byte* out);
 }  // namespace reference
 
+/// The row from element `i` on.
+AffineRow advanced(AffineRow row, CodeOrder order, DType scale, std::size_t i);
+
 /// Transposes `columns` input columns and any multiple of `rows` input rows: element (row, column)
 /// of `in` becomes element (column, row) of `out`. Strides from row to row are in bytes.
 struct TransposeBand {
@@ -51,6 +54,7 @@ TransposeBand transpose_band(std::size_t element_bytes);
 namespace avx512 {  // Requires: vectors() >= Vectors::Avx512
 ScaleKernel scale(DType from, DType to);
 ScaleBlocksKernel scale_blocks(DType from, DType to);
+AffineKernel affine(CodeOrder order, DType scale, DType to);
 }  // namespace avx512
 #endif
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <deque>
 #include <gtest/gtest.h>
 #include <random>
 
@@ -36,25 +37,28 @@ Result<Bytes> decoded(const Encoding& encoding, const std::vector<Bytes>& parts,
   encoding.add_needs(elements, needs);
   std::ranges::sort(needs, {},
                     [](const PartRange& need) { return std::pair(need.part, need.range.begin); });
-  Bytes buffer;
   std::vector<std::vector<PartBytes::Window>> windows(parts.size());
   for (const PartRange& need : needs) {
-    const Bytes& part = parts.at(need.part);
-    EXPECT_LE(need.range.end, part.size());
+    EXPECT_LE(need.range.end, parts.at(need.part).size());
     auto& all = windows[need.part];
-    std::uint64_t from = need.range.begin;
-    if (!all.empty() && from <= all.back().range.end) {
-      from = all.back().range.end;
-      all.back().range.end = std::max(from, need.range.end);
+    if (!all.empty() && need.range.begin <= all.back().range.end) {
+      all.back().range.end = std::max(all.back().range.end, need.range.end);
     } else {
-      all.push_back({need.range, buffer.size()});
+      all.push_back({need.range});
     }
-    for (; from < need.range.end; ++from) buffer.push_back(part[from]);
+  }
+  std::deque<Bytes> copies;  // of nothing else
+  for (std::size_t part = 0; part < parts.size(); ++part) {
+    for (PartBytes::Window& window : windows[part]) {
+      copies.emplace_back(parts[part].begin() + static_cast<long>(window.range.begin),
+                          parts[part].begin() + static_cast<long>(window.range.end));
+      window.bytes = copies.back().data();
+    }
   }
   const std::vector<std::span<const PartBytes::Window>> views(windows.begin(), windows.end());
   Bytes out(bytes_of(to, elements.count));
   Bytes scratch(encoding.scratch(elements.count));
-  CKFS_TRY_VOID(encoding.decode(elements, PartBytes(buffer, views), {to, out, scratch, set}));
+  CKFS_TRY_VOID(encoding.decode(elements, PartBytes(views), {to, out, scratch, set}));
   return out;
 }
 

@@ -484,13 +484,11 @@ TEST(Quantization, OfAnUnknownMethodNamesTheTensorsOrElseTheConfig) {
 
 TEST(Quantization, IsSeenInNamesAndDtypesWithoutAConfig) {
   const std::map<std::string, std::vector<Tensor>> kinds = {
-      {"gptq or awq", {{"t.qweight", DType::I32}}},
       {"compressed-tensors", {{"t.weight_packed", DType::I32}}},
       {"mxfp4", {{"t_blocks", DType::U8}, {"t_scales", DType::U8}}},
       {"int-quantized", {{"t.weight", DType::I8}, {"t.weight_scale", DType::F32}}},
       {"modelopt nvfp4", {{"t.weight", DType::U8}, {"t.weight_scale"}, {"t.weight_scale_2"}}},
-      {"bitsandbytes int8", {{"t.weight", DType::I8}, {"t.SCB", DType::F32}}},
-      {"bitsandbytes 4-bit", {{"t.weight", DType::U8}, {"t.weight.absmax"}}},
+      {"bitsandbytes 4-bit without quant_state", {{"t.weight", DType::U8}, {"t.weight.absmax"}}},
       {"DeepSeek-V4 scales", {{"t.weight", DType::I8}, {"t.scale", DType::F8E8M0}}},
   };
   for (const auto& [kind, tensors] : kinds) {

@@ -6,7 +6,7 @@ namespace ckfs {
 
 std::span<const Scheme> quantization_schemes() {
   // Those that would take another's codes for theirs come last.
-  static const std::array kAll = {kFp8, kForeign};
+  static const std::array kAll = {kFp8, kGptq, kBitsandbytes4, kBitsandbytes8, kForeign};
   return kAll;
 }
 

@@ -37,8 +37,10 @@ constexpr std::size_t kMostTogether = 8;
 
 /// Two tiles, the one that is read and the next, and their scratch, within what is Tier::Tile's.
 std::uint64_t tile_bytes(const BufferPool& pool, const EngineOptions& options) {
-  if (options.tile_bytes != 0) return options.tile_bytes;
-  return std::min<std::uint64_t>(pool.most(Tier::Tile) / 3, 64_MiB);
+  if (options.tile_bytes != 0) {
+    return std::min<std::uint64_t>(options.tile_bytes, pool.most(Tier::Tile) / 2);
+  }
+  return std::min<std::uint64_t>(pool.most(Tier::Tile) / 2, 64_MiB);
 }
 
 unsigned thread_count(const EngineOptions& options) {
@@ -375,6 +377,7 @@ class Engine::Impl {
       if (quiet < kQuietLooks) continue;
       cache_.clear();
       pool_->trim();
+      source_.rest();
       // What allocations of a request have left in the heap's arenas.
       ::malloc_trim(0);
       resting_.store(true, std::memory_order_relaxed);

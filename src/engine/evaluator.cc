@@ -30,6 +30,10 @@ void render(const FileLayout& file, std::uint32_t literal, std::span<std::byte> 
   std::memcpy(out.data(), text.data(), text.size());
 }
 
+/// Ranges in a hint: each costs a system call or more, and a matrix of short rows has 100,000 of
+/// them in a tile. Whoever needs the rest reads it with many requests in flight.
+constexpr std::size_t kMostHints = 4096;
+
 /// Literals of up to this many bytes are rendered into the piece that holds a part of them.
 constexpr std::uint64_t kSmallLiteral = kPieceBytes;
 
@@ -52,6 +56,14 @@ class Evaluator::Measured final : public ByteSource {
     for (const ReadRequest& request : batch) bytes += request.out.size();
     evaluator_.pace_.took(bytes, std::chrono::steady_clock::now() - begin);
     return {};
+  }
+  std::optional<MappedBytes> map(const FileRange& range, std::uint64_t used) override {
+    return evaluator_.source_.map(range, used);
+  }
+  Result<void> check_mapped(std::span<const MappedBytes> mapped) override {
+    auto checked = evaluator_.source_.check_mapped(mapped);
+    if (!checked && checked.error().code() == ErrorCode::Stale) evaluator_.cache_.clear();
+    return checked;
   }
   std::uint64_t size(FileId file) const override { return evaluator_.source_.size(file); }
   const std::string& name(FileId file) const override { return evaluator_.source_.name(file); }
@@ -136,32 +148,32 @@ Result<void> Evaluator::fill(const FileLayout& file, ByteRange range, std::span<
 template <typename Done>
 Result<void> Evaluator::carry_out(std::span<const Task> tasks, const RunReads& reads,
                                   std::span<std::byte> scratch, Want want, Done done) {
-  std::vector<ReadRequest> batch;
+  Measured source(*this, want.once);
+  SourceBytes bytes(source);
   for (const Task& task : tasks) {
     for (const PlanPart& part : task.plan->parts) {
       const std::span<std::byte> here = task.out.subspan(part.out.begin, part.out.size());
       if (const auto* copy = std::get_if<CopyPart>(&part.what)) {
-        batch.push_back({copy->file, copy->offset, here});
+        bytes.add(copy->file, copy->offset, here);
       } else if (std::holds_alternative<ZeroPart>(part.what)) {
         std::memset(here.data(), 0, here.size());
       }
     }
   }
-  reads.add_reads(scratch, batch);
-  if (!batch.empty()) {
-    Measured source(*this, want.once);
-    CKFS_TRY_VOID(source.read(batch));
-  }
-  RunDecoder decoder(reads, scratch, kernels_);
+  RunDecoder decoder(reads, bytes, scratch, kernels_);
+  CKFS_TRY_VOID(bytes.fetch());
   for (std::size_t k = 0; k < tasks.size(); ++k) {
     for (const PlanPart& part : tasks[k].plan->parts) {
       const auto* decode = std::get_if<DecodePart>(&part.what);
       if (decode == nullptr) continue;
       auto decoded = decoder.decode(decode->run, decode->skip,
                                     tasks[k].out.subspan(part.out.begin, part.out.size()));
-      if (!decoded) return decode_failure(catalog_, source_, decode->run.storage, decoded.error());
+      if (decoded) continue;
+      CKFS_TRY_VOID(bytes.check());
+      return decode_failure(catalog_, source_, decode->run.storage, decoded.error());
     }
-    done(k, tasks.size() == 1 ? files_of(batch) : files_of(ranges_of(*tasks[k].plan)));
+    CKFS_TRY_VOID(bytes.check());
+    done(k, tasks.size() == 1 ? bytes.files() : files_of(ranges_of(*tasks[k].plan)));
   }
   return {};
 }
@@ -377,6 +389,7 @@ std::vector<FileRange> Evaluator::source_ranges(const FileLayout& file, ByteRang
       if (!begins) continue;
       const GatherPlan gather = gather_plan(file, gathered->tensor, place.tile);
       for (std::size_t batch = 0; batch < gather.batches(); ++batch) {
+        if (ranges.size() > kMostHints) return ranges;
         const std::vector<FileRange> more = gather.ranges(batch);
         ranges.insert(ranges.end(), more.begin(), more.end());
       }

@@ -61,7 +61,8 @@ class Evaluator {
   /// there is memory for it now. Errors are not kept: its reader meets them.
   void make_tile(const FileLayout& file, std::uint64_t offset, Want want);
 
-  /// The source's bytes that bytes `range` of the file are made of, for a hint.
+  /// The source's bytes that bytes `range` of the file are made of, for a hint: the first some
+  /// thousand ranges of them.
   std::vector<FileRange> source_ranges(const FileLayout& file, ByteRange range) const;
 
   /// Bytes computed earlier are lent only while their files are the ones that were opened. Errors:

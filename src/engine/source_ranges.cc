@@ -11,15 +11,6 @@ namespace {
 /// Ranges of a hint that are no farther apart than this become one.
 constexpr std::uint64_t kNearRanges = 4_KiB;
 
-template <typename Read>
-std::vector<FileId> files_in(std::span<const Read> reads) {
-  std::vector<FileId> files;
-  for (const Read& read : reads) {
-    if (files.empty() || files.back() != read.file) files.push_back(read.file);
-  }
-  return sorted_once(std::move(files));
-}
-
 }  // namespace
 
 Failure decode_failure(const Catalog& catalog, const ByteSource& source, StorageId storage,
@@ -34,12 +25,12 @@ std::vector<FileId> sorted_once(std::vector<FileId> files) {
   return files;
 }
 
-std::vector<FileId> files_of(std::span<const ReadRequest> batch) {
-  return files_in(batch);
-}
-
 std::vector<FileId> files_of(std::span<const FileRange> ranges) {
-  return files_in(ranges);
+  std::vector<FileId> files;
+  for (const FileRange& range : ranges) {
+    if (files.empty() || files.back() != range.file) files.push_back(range.file);
+  }
+  return sorted_once(std::move(files));
 }
 
 std::vector<FileRange> joined(std::vector<FileRange> ranges) {

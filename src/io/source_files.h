@@ -44,6 +44,9 @@ struct IoOptions {
   std::chrono::nanoseconds path_check_interval = std::chrono::seconds(1);
   /// A change of nothing but the ctime of a file makes it Stale; else it is a warning in the log.
   bool strict = false;
+  /// Whether bytes of local files that are in the page cache may be mapped (file_mappings.h). With
+  /// a reader of the caller's choice they are read, always.
+  bool map_cached = true;
   /// The threads that open a checkpoint.
   Parallel parallel = {};
 };
@@ -98,6 +101,10 @@ class SourceFiles final : public ByteSource {
   /// what was there before stays, unless kernel (before 6.5) and file system can not say. Files of
   /// remote file systems are read as by read().
   Result<void> read_once(std::span<const ReadRequest> batch) override;
+  /// Bytes of a local file where all around them is in the page cache.
+  std::optional<MappedBytes> map(const FileRange& range, std::uint64_t used) override;
+  Result<void> check_mapped(std::span<const MappedBytes> mapped) override;
+  void rest() override;
   /// Files that stream are not hinted at (prefers_order), nor are Stale ones. Cost: page_cache.h.
   /// Requires: each range lies within size(file).
   void will_need(std::span<const FileRange> ranges) override;

@@ -114,6 +114,20 @@ TEST_P(EngineProperty, AnySplitOfReadsGivesTheBytesOfTheModel) {
   }
 }
 
+TEST_P(EngineProperty, BytesThatAreMappedGiveTheSame) {
+  std::uint64_t mapped = 0;
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    const RandomFile random = random_file(seed);
+    random.checkpoint.source->allow_mapping();
+    Engine engine(random.checkpoint.catalog, *random.checkpoint.source, BufferPool::create(64_MiB),
+                  GetParam());
+    std::mt19937_64 pieces(seed);
+    ASSERT_TRUE(same(read_by_pieces(engine, random.file, pieces, 1_MiB), random));
+    mapped += random.checkpoint.source->mapped();
+  }
+  EXPECT_GT(mapped, 100U);
+}
+
 TEST_P(EngineProperty, LargeTensorsToo) {
   for (std::uint64_t seed = 0; seed < 12; ++seed) {
     const RandomFile random = random_file(seed, {.max_tensors = 2, .max_numel = 600000});
@@ -369,6 +383,45 @@ TEST(Engine, ServesSixtyFourReadersOfASourceThatAllocates) {
   }
 }
 
+/// Remembers how many ranges the longest hint had.
+class HintedSource final : public ByteSource {
+ public:
+  explicit HintedSource(ByteSource& source) : source_(source) {}
+  Result<void> read(std::span<const ReadRequest> batch) override { return source_.read(batch); }
+  void will_need(std::span<const FileRange> ranges) override {
+    std::size_t seen = longest.load();
+    while (seen < ranges.size() && !longest.compare_exchange_weak(seen, ranges.size())) {
+    }
+  }
+  std::uint64_t size(FileId file) const override { return source_.size(file); }
+  const std::string& name(FileId file) const override { return source_.name(file); }
+
+  std::atomic<std::size_t> longest = 0;
+
+ private:
+  ByteSource& source_;
+};
+
+// Panels of a matrix with short pieces of 6,000 rows each: all of them in a hint would be hundreds
+// of thousands of ranges, outside of the budget.
+TEST(Engine, HintsAtAFewThousandRangesAtMost) {
+  Fp8Matrix matrix(6000, 8192, true);
+  HintedSource source(matrix.source);
+  {
+    Engine engine(matrix.catalog, source, BufferPool::create(64_MiB), {.tile_bytes = 1_MiB});
+    const auto stream = engine.open_stream(matrix.file, {.whole = true});
+    for (std::uint64_t at = 0; at < 8_MiB; at += 1_MiB) {
+      ASSERT_TRUE(engine.read(*stream, {at, at + 1_MiB}));
+    }
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (source.longest == 0 && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::yield();
+    }
+  }
+  EXPECT_GT(source.longest, 100U);
+  EXPECT_LE(source.longest, 3 * 4096U);
+}
+
 TEST(Engine, DeliversWhatItComputesAheadInWholePages) {
   Fp8Matrix matrix(4096, 2048, false);
   // Before the engine: its threads may deliver until it is gone.
@@ -412,6 +465,20 @@ TEST(Engine, ReportsAFailingSourceAndRecovers) {
   matrix.source.clear_faults();
   ASSERT_TRUE(engine.read(*stream, {11, 11 + bytes.size()}, bytes));
   EXPECT_EQ(bytes, good);
+}
+
+TEST(Engine, TrustsNoMappedBytesBeforeTheyAreChecked) {
+  Fp8Matrix matrix(256, 256, false);
+  matrix.source.allow_mapping();
+  matrix.source.break_mapped();
+  Engine engine(matrix.catalog, matrix.source, BufferPool::create(1_GiB), {});
+  const auto stream = engine.open_stream(matrix.file);
+  const auto failed = engine.read(*stream, {11, 100000});
+  ASSERT_FALSE(failed);
+  EXPECT_EQ(failed.error().code(), ErrorCode::Io);
+  matrix.source.clear_faults();
+  EXPECT_TRUE(engine.read(*stream, {11, 100000}));
+  EXPECT_EQ(matrix.source.batches(), 0U);
 }
 
 TEST(Engine, LendsNoBytesOfAFileThatHasChanged) {

@@ -125,10 +125,10 @@ TEST_F(TileCacheTest, EvictsTheLeastRecentlyUsed) {
 }
 
 TEST_F(TileCacheTest, KeepsWhatIsBeingRead) {
-  const auto reading = cache_.get(key(0), tile_of(3_MiB, 'a'));
+  const auto reading = cache_.get(key(0), tile_of(2_MiB, 'a'));
   ASSERT_TRUE(reading);
   ASSERT_TRUE(cache_.get(key(1), tile_of(1_MiB, 'b')));
-  ASSERT_TRUE(cache_.get(key(2), tile_of(1_MiB, 'c')));  // takes the place of 1, not of 0
+  ASSERT_TRUE(cache_.get(key(2), tile_of(2_MiB, 'c')));  // takes the place of 1, not of 0
   EXPECT_TRUE(*cache_.find(key(0)));
   EXPECT_FALSE(*cache_.find(key(1)));
   EXPECT_EQ((*reading)->span()[0], std::byte{'a'});

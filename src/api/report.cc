@@ -139,6 +139,18 @@ std::string inspect_json(const Checkpoint& checkpoint, std::string_view source) 
   json["source"] = source;
   json["kind"] = catalog.kind();
   json["quantization"] = catalog.quantization();
+  json["quantized"] = Json::array();
+  for (const QuantizedGroup& group : catalog.quantization_details().groups) {
+    json["quantized"].push_back({{"scheme", group.scheme},
+                                 {"format", group.format},
+                                 {"weights", group.weights},
+                                 {"example", catalog.tensor(group.example).name}});
+  }
+  json["left_out"] = Json::array();
+  for (const LeftOut& one : catalog.quantization_details().left_out) {
+    json["left_out"].push_back(
+        {{"suffix", one.suffix}, {"tensors", one.tensors}, {"reason", one.reason}});
+  }
   json["tensors"] = total.tensors;
   json["tensor_bytes"] = total.tensor_bytes;
   json["companions"] = total.companions;
@@ -167,6 +179,27 @@ std::string inspect_json(const Checkpoint& checkpoint, std::string_view source) 
   return render(json);
 }
 
+/// Each way in which weights are quantized, how exactly views show it, and what they leave out.
+void add_quantization(const Catalog& catalog, std::string& text) {
+  const Out out(text);
+  const Quantization& quantization = catalog.quantization_details();
+  if (!quantization.groups.empty()) text += "\nquantized weights\n";
+  for (const QuantizedGroup& group : quantization.groups) {
+    fmt::format_to(out, "  {:>7}  {}: {} (\"{}\")\n", group.weights, group.scheme, group.format,
+                   one_line(catalog.tensor(group.example).name));
+    std::string exactness;
+    for (const DType to : {DType::BF16, DType::F16, DType::F32}) {
+      fmt::format_to(Out(exactness), "{}{} in {}", exactness.empty() ? "" : ", ",
+                     name(exactness_of(catalog, group.example, to)), name(to));
+    }
+    fmt::format_to(out, "           {}\n", exactness);
+  }
+  for (const LeftOut& one : quantization.left_out) {
+    fmt::format_to(out, "  {:>7}  left out: {} ({})\n", one.tensors, one_line(one.suffix),
+                   one.reason);
+  }
+}
+
 std::string inspect_text(const Checkpoint& checkpoint, std::string_view source) {
   const Catalog& catalog = *checkpoint.impl().catalog;
   const Totals total = totals(checkpoint.impl());
@@ -181,6 +214,7 @@ std::string inspect_text(const Checkpoint& checkpoint, std::string_view source) 
   for (const Note& fact : catalog.facts()) {
     fmt::format_to(out, "  {}: {}\n", one_line(fact.subject), one_line(fact.text));
   }
+  add_quantization(catalog, text);
 
   text += "\nviews\n";
   const std::vector<Label> all_labels = labels(checkpoint);

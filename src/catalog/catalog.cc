@@ -116,6 +116,15 @@ TensorId CatalogBuilder::add_tensor(std::string_view name, std::span<const std::
   return static_cast<TensorId>(catalog_->tensors_.size() - 1);
 }
 
+void CatalogBuilder::redefine(TensorId id, std::string_view name,
+                              std::span<const std::int64_t> shape, std::vector<StorageBox> boxes) {
+  StoredTensor& tensor = catalog_->tensors_[id];
+  CKFS_CHECK(!boxes.empty() || checked_numel(shape) == catalog_->storages_[tensor.storage].numel);
+  if (name != tensor.name) tensor.name = keep_name(name);
+  tensor.shape = keep_shape(shape);
+  if (!boxes.empty()) tensor.boxes = catalog_->boxes_.emplace_back(std::move(boxes));
+}
+
 void CatalogBuilder::set_role(TensorId tensor, Role role) {
   catalog_->tensors_[tensor].role = role;
 }
@@ -160,8 +169,8 @@ void CatalogBuilder::add_obstacle(std::string_view tensor, std::string_view reas
   obstacles_.add(tensor, reason);
 }
 
-void CatalogBuilder::set_quantization(std::string text) {
-  catalog_->quantization_ = std::move(text);
+void CatalogBuilder::set_quantization(Quantization quantization) {
+  catalog_->quantization_ = std::move(quantization);
 }
 
 void CatalogBuilder::set_model(ModelDirectory model) {
@@ -197,6 +206,7 @@ std::shared_ptr<const Catalog> CatalogBuilder::build() && {
     for (TensorId& id : shard.tensors) id = new_id[id];
     shard.tensors.shrink_to_fit();
   }
+  for (QuantizedGroup& group : catalog.quantization_.groups) group.example = new_id[group.example];
   const auto by_path = [](const auto& a, const auto& b) { return a.path < b.path; };
   std::sort(catalog.shards_.begin(), catalog.shards_.end(), by_path);
   std::sort(catalog.files_.begin(), catalog.files_.end(), by_path);

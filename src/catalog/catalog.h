@@ -109,6 +109,29 @@ struct Note {
 /// Of one kind: they are for people.
 inline constexpr std::size_t kMaxNotes = 100;
 
+/// Weights of a checkpoint that are quantized in one way.
+struct QuantizedGroup {
+  std::string scheme;  // "compressed-tensors pack-quantized"
+  std::string format;  // "int4, BF16 scale for each 1 x 32"
+  TensorId example = 0;
+  std::size_t weights = 0;
+};
+
+/// Stored tensors that no converted view shows, by the last word of their names.
+struct LeftOut {
+  std::string suffix;  // "weight_scale"
+  std::string reason;  // "used to decode its weight"
+  std::size_t tensors = 0;
+};
+
+/// How a checkpoint's weights are quantized, for people; empty for a plain one.
+struct Quantization {
+  std::string summary;  // "fp8 (blocks of 128 x 128)"; empty: not quantized
+  std::vector<QuantizedGroup> groups;
+  std::vector<LeftOut> left_out;
+  bool casts_all = false;  // the tool of such checkpoints casts what is not quantized, too
+};
+
 /// What a Hugging Face model directory has beside its weights.
 struct ModelDirectory {
   /// config.json as it is; absent for a single file or a directory without one.
@@ -133,8 +156,10 @@ class Catalog {
   const std::string& kind() const { return kind_; }
 
   /// "fp8 (blocks of 128 x 128)" or empty for a plain checkpoint.
-  const std::string& quantization() const { return quantization_; }
-  bool is_quantized() const { return !quantization_.empty(); }
+  const std::string& quantization() const { return quantization_.summary; }
+  bool is_quantized() const { return !quantization_.summary.empty(); }
+  /// The same at length.
+  const Quantization& quantization_details() const { return quantization_; }
 
   /// All tensors by name in byte order: the ones to show, and companions.
   std::span<const StoredTensor> tensors() const { return tensors_; }
@@ -172,7 +197,8 @@ class Catalog {
   friend class CatalogBuilder;
   Catalog() = default;
 
-  std::string kind_, quantization_;
+  std::string kind_;
+  Quantization quantization_;
   std::deque<std::string> names_;                 // arena chunks
   std::deque<std::vector<std::int64_t>> shapes_;  // arena, equal shapes once
   std::deque<std::vector<Extent>> extents_;       // arena chunks
@@ -211,6 +237,12 @@ class CatalogBuilder {
   TensorId add_tensor(std::string_view name, std::span<const std::int64_t> shape, StorageId storage,
                       std::vector<StorageBox> boxes = {});
 
+  /// Says under which name and shape a view shows `tensor`, and by which boxes of storages, none
+  /// for the whole of its own: what a quantized weight is called is not what its codes are.
+  /// Requires: as for add_tensor(); no alias of it was added.
+  void redefine(TensorId tensor, std::string_view name, std::span<const std::int64_t> shape,
+                std::vector<StorageBox> boxes = {});
+
   /// Says what `tensor` is in its training run.
   void set_role(TensorId tensor, Role role);
 
@@ -234,7 +266,8 @@ class CatalogBuilder {
   /// quantization has its codes in such.
   bool has_only_plain_matrices() const;
   void add_obstacle(std::string_view tensor, std::string_view reason);
-  void set_quantization(std::string text);
+  /// Requires: `example` of each group is a provisional id.
+  void set_quantization(Quantization quantization);
   void set_model(ModelDirectory model);
   /// Takes the mtime (nanoseconds) of one source file into account.
   void saw_file(std::string_view name, std::uint64_t size, std::int64_t mtime_ns);

@@ -25,6 +25,14 @@ std::vector<FileId> sorted_once(std::vector<FileId> files) {
   return files;
 }
 
+std::vector<FileId> files_of(std::span<const FileRange> ranges) {
+  std::vector<FileId> files;
+  for (const FileRange& range : ranges) {
+    if (files.empty() || files.back() != range.file) files.push_back(range.file);
+  }
+  return sorted_once(std::move(files));
+}
+
 std::vector<FileRange> joined(std::vector<FileRange> ranges) {
   std::ranges::sort(ranges, {}, [](const FileRange& r) { return std::pair(r.file, r.offset); });
   std::vector<FileRange> result;

@@ -7,11 +7,11 @@
 #include "format/json_text.h"
 
 #include <algorithm>
-#include <charconv>
 #include <nlohmann/json.hpp>
 #include <vector>
 
 #include "base/text.h"
+#include "format/json_members.h"
 #include "format/json_scan.h"
 
 namespace ckfs {
@@ -64,99 +64,7 @@ class Validator {
   int depth_ = 0;
 };
 
-/// A run of the text.
-struct Span {
-  std::size_t begin = 0;
-  std::size_t end = 0;
-};
-
-/// A member of an object, or (with an empty key) an element of a list.
-struct Member {
-  std::string_view key;  // decoded only where is_key() needs it
-  std::size_t begin = 0;
-  Span value;
-};
-
-/// The scanner. It may be given only text that the Validator has passed.
-class Scanner {
- public:
-  explicit Scanner(std::string_view text) : text_(text) {}
-
-  std::string_view of(Span span) const { return text_.substr(span.begin, span.end - span.begin); }
-  char first(Span span) const { return text_[span.begin]; }
-
-  Span top() const {
-    const std::size_t begin = skip_space(0);
-    return {begin, skip_value(begin)};
-  }
-
-  /// Members of an object, elements of a list, nothing for anything else.
-  std::vector<Member> children(Span value) const {
-    std::vector<Member> out;
-    const bool object = first(value) == '{';
-    if (!object && first(value) != '[') return out;
-    std::size_t at = skip_space(value.begin + 1);
-    while (at + 1 < value.end) {
-      Member member;
-      member.begin = at;
-      if (object) {
-        const std::size_t end = skip_value(at);
-        member.key = text_.substr(at + 1, end - at - 2);
-        at = skip_space(skip_space(end) + 1);
-      }
-      member.value = {at, skip_value(at)};
-      out.push_back(member);
-      at = skip_space(member.value.end);
-      if (text_[at] == ',') at = skip_space(at + 1);
-    }
-    return out;
-  }
-
-  std::size_t skip_space(std::size_t at) const {
-    while (at < text_.size() && is_space(text_[at])) ++at;
-    return at;
-  }
-
- private:
-  std::size_t skip_string(std::size_t at) const {
-    for (++at; text_[at] != '"'; ++at) {
-      if (text_[at] == '\\') ++at;
-    }
-    return at + 1;
-  }
-
-  std::size_t skip_value(std::size_t at) const {
-    if (text_[at] == '"') return skip_string(at);
-    if (text_[at] != '{' && text_[at] != '[') {
-      while (at < text_.size() && !ends_json_word(text_[at])) ++at;
-      return at;
-    }
-    int depth = 0;
-    do {
-      const char c = text_[at];
-      if (c == '"') {
-        at = skip_string(at);
-        continue;
-      }
-      depth += (c == '{' || c == '[') ? 1 : (c == '}' || c == ']') ? -1 : 0;
-      ++at;
-    } while (depth > 0);
-    return at;
-  }
-
-  std::string_view text_;
-};
-
-bool is_key(const Member& member, std::string_view name) {
-  if (member.key.find('\\') == std::string_view::npos) return member.key == name;
-  return nlohmann::json::parse(fmt::format("\"{}\"", member.key)).get<std::string>() == name;
-}
-
-bool is_quantization(const Member& member) {
-  return is_key(member, "quantization_config") || is_key(member, "compression_config");
-}
-
-bool is_dtype(const Member& member) {
+bool is_dtype(const JsonMember& member) {
   return is_key(member, "torch_dtype") || is_key(member, "dtype");
 }
 
@@ -167,35 +75,6 @@ bool names_float_dtype(std::string_view value) {
   return std::find(std::begin(kNames), std::end(kNames), value) != std::end(kNames);
 }
 
-/// Members that decide what a view shows; of two of them it would be a guess which one counts.
-Result<void> check_once(const std::vector<Member>& members, std::string_view file_name) {
-  constexpr std::string_view kKeys[] = {
-      "quantization_config", "compression_config", "text_config", "torch_dtype", "dtype",
-      "quant_method",        "weight_block_size"};
-  for (const std::string_view key : kKeys) {
-    const auto count = std::count_if(members.begin(), members.end(),
-                                     [&](const Member& member) { return is_key(member, key); });
-    if (count > 1) {
-      return fail(ErrorCode::Corrupt, "{}: \"{}\" {} times in one object", file_name, key, count);
-    }
-  }
-  return {};
-}
-
-Result<void> validate(std::string_view text, std::string_view file_name) {
-  if (text.size() > kMaxConfig) {
-    return fail(ErrorCode::Corrupt, "{}: {} bytes (limit {})", file_name, text.size(), kMaxConfig);
-  }
-  constexpr ScanLimits kLimits{.string_bytes = std::size_t{4} << 20,
-                               .whitespace_bytes = std::size_t{1} << 20};
-  CKFS_TRY(const ScanResult scan, scan_json(text, kLimits, file_name));
-  if (scan.strings > kMaxConfigStrings) {
-    return fail(ErrorCode::Corrupt, "{}: {} strings (limit {})", file_name, scan.strings,
-                kMaxConfigStrings);
-  }
-  return Validator(file_name).check(without_python_words(text));
-}
-
 /// Collects edits while it walks, then applies them.
 class DenseEditor {
  public:
@@ -203,25 +82,25 @@ class DenseEditor {
       : text_(text), scanner_(text), torch_dtype_(torch_dtype), file_name_(file_name) {}
 
   Result<std::string> edit() {
-    const Span top = scanner_.top();
+    const JsonSpan top = scanner_.top();
     CKFS_TRY_VOID(edit_value(top));
-    const std::vector<Member> members = scanner_.children(top);
+    const std::vector<JsonMember> members = scanner_.children(top);
     if (std::none_of(members.begin(), members.end(), is_dtype)) add_dtype(top, members);
     return apply();
   }
 
  private:
   struct Edit {
-    Span where;
+    JsonSpan where;
     std::string by;
   };
 
   /// Recursion is bounded: the Validator has counted the depth.
-  Result<void> edit_value(Span value) {
-    const std::vector<Member> members = scanner_.children(value);
+  Result<void> edit_value(JsonSpan value) {
+    const std::vector<JsonMember> members = scanner_.children(value);
     CKFS_TRY_VOID(check_once(members, file_name_));
     remove_quantization(value, members);
-    for (const Member& member : members) {
+    for (const JsonMember& member : members) {
       if (is_quantization(member)) continue;
       if (is_dtype(member) && names_float_dtype(scanner_.of(member.value))) {
         edits_.push_back({member.value, fmt::format("\"{}\"", torch_dtype_)});
@@ -233,7 +112,7 @@ class DenseEditor {
   }
 
   /// A member goes with the comma and the white space that set it apart from its neighbour.
-  void remove_quantization(Span object, const std::vector<Member>& members) {
+  void remove_quantization(JsonSpan object, const std::vector<JsonMember>& members) {
     const auto first_kept = std::find_if_not(members.begin(), members.end(), is_quantization);
     if (first_kept == members.end()) {
       if (!members.empty()) edits_.push_back({{object.begin + 1, object.end - 1}, ""});
@@ -250,7 +129,7 @@ class DenseEditor {
   }
 
   /// Adds the key as the last member, set apart as the others are.
-  void add_dtype(Span object, const std::vector<Member>& members) {
+  void add_dtype(JsonSpan object, const std::vector<JsonMember>& members) {
     const std::string added = fmt::format(R"("torch_dtype": "{}")", torch_dtype_);
     const auto last_kept = std::find_if_not(members.rbegin(), members.rend(), is_quantization);
     if (last_kept == members.rend()) {
@@ -292,114 +171,58 @@ class DenseEditor {
   }
 
   std::string_view text_;
-  Scanner scanner_;
+  JsonScanner scanner_;
   std::string_view torch_dtype_, file_name_;
   std::vector<Edit> edits_;
 };
 
-/// Reads the first quantization object in the order of the header.
-class QuantizationFinder {
- public:
-  QuantizationFinder(std::string_view text, std::string_view file_name)
-      : scanner_(text), file_name_(file_name) {}
-
-  Result<std::optional<QuantizationConfig>> find() {
-    const Span top = scanner_.top();
-    CKFS_TRY(std::optional<Span> found, member(top, "quantization_config"));
-    if (!found) {
-      CKFS_TRY(const std::optional<Span> text_config, member(top, "text_config"));
-      if (text_config) {
-        CKFS_TRY(found, member(*text_config, "quantization_config"));
-      }
-    }
-    if (!found) {
-      CKFS_TRY(found, member(top, "compression_config"));
-    }
-    if (!found) {
-      CKFS_TRY(found, search(top));
-    }
-    if (!found) return std::nullopt;
-    return read(*found);
-  }
-
- private:
-  /// The value of a member; nullopt where there is none or it is null.
-  Result<std::optional<Span>> member(Span object, std::string_view key) {
-    const std::vector<Member> members = scanner_.children(object);
-    CKFS_TRY_VOID(check_once(members, file_name_));
-    for (const Member& candidate : members) {
-      if (is_key(candidate, key) && scanner_.of(candidate.value) != "null") return candidate.value;
-    }
-    return std::nullopt;
-  }
-
-  /// A quantization_config anywhere below.
-  Result<std::optional<Span>> search(Span value) {
-    for (const Member& child : scanner_.children(value)) {
-      if (is_quantization(child)) continue;
-      CKFS_TRY(std::optional<Span> found, member(child.value, "quantization_config"));
-      if (!found) {
-        CKFS_TRY(found, search(child.value));
-      }
-      if (found) return found;
-    }
-    return std::nullopt;
-  }
-
-  Result<std::optional<QuantizationConfig>> read(Span object) {
-    if (scanner_.first(object) != '{') {
-      return fail(ErrorCode::Corrupt, "{}: quantization_config is not an object", file_name_);
-    }
-    QuantizationConfig config;
-    CKFS_TRY(const std::optional<Span> method, member(object, "quant_method"));
-    if (method) {
-      if (scanner_.first(*method) != '"') {
-        return fail(ErrorCode::Corrupt, "{}: quant_method is not a string", file_name_);
-      }
-      config.method = nlohmann::json::parse(scanner_.of(*method)).get<std::string>();
-    }
-    CKFS_TRY(const std::optional<Span> block, member(object, "weight_block_size"));
-    if (block) {
-      CKFS_TRY(config.weight_block_size, read_block(*block));
-    }
-    return config;
-  }
-
-  Result<std::array<std::int64_t, 2>> read_block(Span value) {
-    constexpr std::int64_t kMaxBlock = std::int64_t{1} << 31;
-    std::array<std::int64_t, 2> block{};
-    const std::vector<Member> elements = scanner_.children(value);
-    bool good = scanner_.first(value) == '[' && elements.size() == block.size();
-    for (std::size_t i = 0; good && i < block.size(); ++i) {
-      const std::string_view digits = scanner_.of(elements[i].value);
-      const auto [end, error] =
-          std::from_chars(digits.data(), digits.data() + digits.size(), block[i]);
-      good = error == std::errc() && end == digits.data() + digits.size() && block[i] > 0 &&
-             block[i] <= kMaxBlock;
-    }
-    if (!good) {
-      return fail(ErrorCode::Corrupt, "{}: weight_block_size is not two whole numbers from 1 to {}",
-                  file_name_, kMaxBlock);
-    }
-    return block;
-  }
-
-  Scanner scanner_;
-  std::string_view file_name_;
-};
-
 }  // namespace
+
+bool is_key(const JsonMember& member, std::string_view name) {
+  if (member.key.find('\\') == std::string_view::npos) return member.key == name;
+  return json_string(fmt::format("\"{}\"", member.key)) == name;
+}
+
+std::string json_string(std::string_view text) {
+  return nlohmann::json::parse(text).get<std::string>();
+}
+
+bool is_quantization(const JsonMember& member) {
+  return is_key(member, "quantization_config") || is_key(member, "compression_config");
+}
+
+Result<void> check_once(const std::vector<JsonMember>& members, std::string_view file_name) {
+  constexpr std::string_view kKeys[] = {
+      "quantization_config", "compression_config", "text_config", "torch_dtype", "dtype",
+      "quant_method",        "weight_block_size"};
+  for (const std::string_view key : kKeys) {
+    const auto count = std::count_if(members.begin(), members.end(),
+                                     [&](const JsonMember& member) { return is_key(member, key); });
+    if (count > 1) {
+      return fail(ErrorCode::Corrupt, "{}: \"{}\" {} times in one object", file_name, key, count);
+    }
+  }
+  return {};
+}
+
+Result<void> validate_config(std::string_view text, std::string_view file_name) {
+  if (text.size() > kMaxConfig) {
+    return fail(ErrorCode::Corrupt, "{}: {} bytes (limit {})", file_name, text.size(), kMaxConfig);
+  }
+  constexpr ScanLimits kLimits{.string_bytes = std::size_t{4} << 20,
+                               .whitespace_bytes = std::size_t{1} << 20};
+  CKFS_TRY(const ScanResult scan, scan_json(text, kLimits, file_name));
+  if (scan.strings > kMaxConfigStrings) {
+    return fail(ErrorCode::Corrupt, "{}: {} strings (limit {})", file_name, scan.strings,
+                kMaxConfigStrings);
+  }
+  return Validator(file_name).check(without_python_words(text));
+}
 
 Result<std::string> dense_config(std::string_view text, std::string_view torch_dtype,
                                  std::string_view file_name) {
-  CKFS_TRY_VOID(validate(text, file_name));
+  CKFS_TRY_VOID(validate_config(text, file_name));
   return DenseEditor(text, torch_dtype, file_name).edit();
-}
-
-Result<std::optional<QuantizationConfig>> find_quantization(std::string_view text,
-                                                            std::string_view file_name) {
-  CKFS_TRY_VOID(validate(text, file_name));
-  return QuantizationFinder(text, file_name).find();
 }
 
 }  // namespace ckfs

@@ -5,10 +5,8 @@
 // (real config.json files have them, in time_step_limit for one).
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 
@@ -28,16 +26,5 @@ inline constexpr std::size_t kMaxConfigStrings = 500'000;
 /// deep, a member that matters twice), each naming the file.
 Result<std::string> dense_config(std::string_view text, std::string_view torch_dtype,
                                  std::string_view file_name);
-
-/// What a config.json declares as its quantization.
-struct QuantizationConfig {
-  std::string method;  // "fp8"; empty where quant_method is absent
-  std::optional<std::array<std::int64_t, 2>> weight_block_size;
-};
-
-/// The first of `quantization_config`, `text_config.quantization_config`, `compression_config`,
-/// and a quantization_config deeper down, that is an object; nullopt: none. Errors: Corrupt.
-Result<std::optional<QuantizationConfig>> find_quantization(std::string_view text,
-                                                            std::string_view file_name);
 
 }  // namespace ckfs

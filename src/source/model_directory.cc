@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "format/json_text.h"
+#include "format/quantization_config.h"
 #include "source/file_role.h"
 #include "source/header_loader.h"
 

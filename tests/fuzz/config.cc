@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "format/json_text.h"
+#include "format/quantization_config.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace ckfs;

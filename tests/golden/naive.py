@@ -8,6 +8,8 @@ import json
 import math
 import struct
 
+import naive_packed
+
 ELEMENT = {"F64": "d", "F32": "f", "F16": "e", "BF16": None}
 
 
@@ -125,10 +127,13 @@ def view(source, dtype):
     config = {}
     if (source / "config.json").exists():
         config = json.loads((source / "config.json").read_text())
-    block = config.get("quantization_config", {}).get("weight_block_size")
-    tensors = {}
+    quantization = config.get("quantization_config", {})
+    block = quantization.get("weight_block_size")
+    packed, parts = naive_packed.weights(stored, quantization)
+    tensors = {name: Tensor(dtype, shape, encode(numbers, dtype))
+               for name, (shape, numbers) in packed.items()}
     for name, tensor in stored.items():
-        if name.endswith(".weight_scale_inv"):
+        if name in parts or name.endswith(".weight_scale_inv"):
             continue
         scale = stored.get(name + "_scale_inv")
         if scale is not None:

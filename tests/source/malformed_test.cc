@@ -14,6 +14,7 @@
 #include "base/units.h"
 #include "format/hf_index.h"
 #include "format/json_text.h"
+#include "format/quantization_config.h"
 #include "format/safetensors.h"
 #include "source/header_loader.h"
 #include "source/open_checkpoint.h"

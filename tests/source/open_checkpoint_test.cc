@@ -153,7 +153,7 @@ TEST(OpenCheckpoint, ReadsNoTensorData) {
 TEST(OpenCheckpoint, PairsBlockScalesAcrossShardsAndKeepsThemOutOfTheShards) {
   const Opened opened = open(kFixtures / "deepseek-v3-fp8" / "source");
   const Catalog& catalog = *opened.catalog;
-  EXPECT_EQ(catalog.quantization(), "fp8 (blocks of 128 x 128)");
+  EXPECT_EQ(catalog.quantization(), "fp8 (F8_E4M3, F32 scale for each 128 x 128)");
   EXPECT_THAT(catalog.obstacles(), IsEmpty());
   EXPECT_EQ(catalog.tensors().size(), 109U);
   std::size_t shown = 0, encoded = 0, in_other_shard = 0;
@@ -400,7 +400,7 @@ TEST(Fp8Blocks, TakesTheBlockSizeFromTheConfigAtAnyLevel) {
                                      "weight_block_size": [64, 60]}}})");
   const Opened opened = open(directory.path());
   EXPECT_THAT(obstacles_of(*opened.catalog), IsEmpty());
-  EXPECT_EQ(opened.catalog->quantization(), "fp8 (blocks of 64 x 60)");
+  EXPECT_EQ(opened.catalog->quantization(), "fp8 (F8_E4M3, F32 scale for each 64 x 60)");
 }
 
 TEST(Fp8Blocks, AreRecognisedByNamesWhereTheConfigIsSilent) {
@@ -428,16 +428,17 @@ TEST(Fp8Blocks, NamesEveryTensorThatCannotBeDecoded) {
                      {"scalar.weight_scale_inv", DType::F32, {}},
                      {"packed.weight_packed", DType::I32, {2, 2}}}),
       ElementsAre(
-          testing::Pair("alone.weight", "F8_E4M3 without alone.weight_scale_inv"),
+          testing::Pair("alone.weight", "F8_E4M3 without a scale"),
           testing::Pair("bias", "shape [4] is not of 2 or 3 dimensions"),
           testing::Pair("half.weight", "its scale is F16 (known: F32, BF16, F8_E8M0, U8)"),
-          testing::Pair("orphan.weight_scale_inv", "a scale without its weight orphan.weight"),
-          testing::Pair("packed.weight_packed",
-                        "looks like compressed-tensors in a checkpoint of fp8 blocks"),
+          testing::Pair("orphan.weight_scale_inv", "a part of a weight that is absent (fp8)"),
+          testing::Pair(
+              "packed.weight_packed",
+              R"(looks like compressed-tensors (quant_method "fp8"), which ckfs cannot decode)"),
           testing::Pair(
               "scalar.weight",
               "its scale has shape [], but blocks of 128 x 128 over shape [2, 2] need [1, 1]"),
-          testing::Pair("wide.weight_scale_inv", "a scale of wide.weight, which is BF16")));
+          testing::Pair("wide.weight_scale_inv", "a part of a weight that is absent (fp8)")));
 }
 
 TEST(Fp8Blocks, LeavesOutScalesOfActivationsAndSaysSo) {
@@ -451,8 +452,14 @@ TEST(Fp8Blocks, LeavesOutScalesOfActivationsAndSaysSo) {
   const Opened opened = open(directory.path());
   EXPECT_THAT(names_of(*opened.catalog, opened.catalog->shards()[0]),
               ElementsAre("l.weight", "l.norm"));
-  EXPECT_EQ(notes_of(*opened.catalog)["l.activation_scale"],
-            "and 1 more scales of activations or caches; converted views leave them out");
+  std::map<std::string, std::string> left_out;
+  for (const LeftOut& one : opened.catalog->quantization_details().left_out) {
+    left_out[one.suffix] = one.reason;
+  }
+  EXPECT_THAT(left_out,
+              ElementsAre(testing::Pair("activation_scale", "a scale of activations or caches"),
+                          testing::Pair("k_scale", "a scale of activations or caches"),
+                          testing::Pair("weight_scale_inv", "used to decode its weight")));
 }
 
 TEST(Quantization, InTheConfigAloneIsNotOne) {
@@ -477,15 +484,12 @@ TEST(Quantization, OfAnUnknownMethodNamesTheTensorsOrElseTheConfig) {
 
 TEST(Quantization, IsSeenInNamesAndDtypesWithoutAConfig) {
   const std::map<std::string, std::vector<Tensor>> kinds = {
-      {"gptq or awq", {{"t.qweight", DType::I32}}},
       {"compressed-tensors", {{"t.weight_packed", DType::I32}}},
       {"mxfp4", {{"t_blocks", DType::U8}, {"t_scales", DType::U8}}},
-      {"float-quantized", {{"t.weight", DType::F8E4M3}, {"t.weight_scale", DType::F32}}},
       {"int-quantized", {{"t.weight", DType::I8}, {"t.weight_scale", DType::F32}}},
       {"modelopt nvfp4", {{"t.weight", DType::U8}, {"t.weight_scale"}, {"t.weight_scale_2"}}},
-      {"bitsandbytes int8", {{"t.weight", DType::I8}, {"t.SCB", DType::F32}}},
-      {"bitsandbytes 4-bit", {{"t.weight", DType::U8}, {"t.weight.absmax"}}},
-      {"DeepSeek-V4 scales", {{"t.weight", DType::F8E4M3}, {"t.scale", DType::F8E8M0}}},
+      {"bitsandbytes 4-bit without quant_state", {{"t.weight", DType::U8}, {"t.weight.absmax"}}},
+      {"DeepSeek-V4 scales", {{"t.weight", DType::I8}, {"t.scale", DType::F8E8M0}}},
   };
   for (const auto& [kind, tensors] : kinds) {
     EXPECT_THAT(fp8_obstacles(tensors, ""),
@@ -505,12 +509,15 @@ TEST(Quantization, IsNotSeenInPlainTensorsOfOddDtypes) {
               IsEmpty());
 }
 
-TEST(Quantization, OfModelOptIsToldByItsOwnFile) {
+TEST(Quantization, OfModelOptIsReadFromItsOwnFile) {
   const TemporaryDirectory directory;
-  directory.write("model.safetensors", file_of({{"x"}}));
-  directory.write("hf_quant_config.json", "{}");
-  EXPECT_EQ(obstacles_of(*open(directory.path()).catalog)["config.json"],
-            R"(quant_method "modelopt", which ckfs cannot decode)");
+  directory.write("model.safetensors", file_of({{"t.weight", DType::F8E4M3, {4, 6}},
+                                                {"t.weight_scale", DType::F32, {}}}));
+  directory.write("hf_quant_config.json", R"({"quantization": {"quant_algo": "FP8"}})");
+  EXPECT_EQ(open(directory.path()).catalog->quantization(),
+            "fp8 (F8_E4M3, F32 scale for each tensor)");
+  directory.write("hf_quant_config.json", "{");
+  EXPECT_THAT(error_of(directory.path()), HasSubstr("hf_quant_config.json: not JSON"));
 }
 
 TEST(OpenCheckpoint, RefusesLinksToNothingWhereTheFileDecides) {

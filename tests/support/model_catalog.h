@@ -46,7 +46,7 @@ class ModelCatalog {
                                                   .block_rows = tensor.shape[0],
                                                   .block_columns = tensor.shape[1]}),
                             std::span(&scale, 1), tensor.shape[0] * tensor.shape[1]);
-      builder_.set_quantization("fp8 (one block)");
+      builder_.set_quantization({.summary = "fp8 (one block)", .groups = {}, .left_out = {}});
     }
     builder_.add_shard(std::move(shard));
     builder_.add_file({path, *source_->find(path)});

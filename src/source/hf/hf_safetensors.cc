@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "format/hf_index.h"
 #include "format/json_text.h"
+#include "format/quantization_config.h"
 #include "source/adapters.h"
 #include "source/file_role.h"
 #include "source/header_loader.h"
@@ -25,6 +26,7 @@ namespace {
 
 constexpr std::string_view kEnding = ".safetensors";
 constexpr std::string_view kIndexName = "model.safetensors.index.json";
+constexpr std::string_view kModelOptConfig = "hf_quant_config.json";
 constexpr std::size_t kMaxNotesPerShard = 100;
 
 bool is_top_level(std::string_view path) {
@@ -206,10 +208,18 @@ class HfOpener : public SourceOpener {
       // The view's edit can fail where finding cannot (a key twice); better now than at a read.
       CKFS_TRY_VOID(dense_config(*model_.config, "bfloat16", "config.json"));
     }
-    if (!quantization && tree_.find("hf_quant_config.json") != nullptr) {
-      quantization = QuantizationConfig{"modelopt", std::nullopt};
+    if (const auto beside = find(kModelOptConfig); beside && !tree_.single_file && !quantization) {
+      CKFS_TRY(const std::string text, read_text(files_, *beside, kMaxConfig));
+      CKFS_TRY(quantization, parse_modelopt(text, kModelOptConfig));
     }
-    companions_ = apply_quantization(builder_, names_, quantization);
+    for (const auto& [name, method] :
+         {std::pair("quantize_config.json", "gptq"), std::pair("quant_config.json", "awq")}) {
+      const auto file = tree_.single_file || quantization ? std::nullopt : find(name);
+      if (!file) continue;
+      CKFS_TRY(const std::string text, read_text(files_, *file, kMaxConfig));
+      CKFS_TRY(quantization, parse_quantization_file(text, name, method));
+    }
+    CKFS_TRY(companions_, apply_quantization(builder_, names_, quantization, files_));
     return {};
   }
 

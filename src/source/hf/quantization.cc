@@ -13,238 +13,343 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <unordered_map>
+#include <unordered_set>
 
-#include "base/rounding.h"
-#include "encoding/block_scale_encoding.h"
+#include "base/text.h"
+#include "source/hf/module_pattern.h"
 #include "tensor/shape.h"
 
 namespace ckfs {
 namespace {
 
-constexpr std::string_view kScaleSuffix = "_scale_inv";
-constexpr std::array<std::int64_t, 2> kDefaultBlock = {128, 128};
-
-bool is_f8(DType dtype) {
-  return dtype == DType::F8E4M3 || dtype == DType::F8E5M2 || dtype == DType::F8E4M3FNUZ ||
-         dtype == DType::F8E5M2FNUZ;
+/// The module whose tensor it is: the name up to its last dot.
+std::string_view module_of(std::string_view name) {
+  return name.substr(0, std::min(name.rfind('.'), name.size()));
 }
 
-bool is_scale_dtype(DType dtype) {
-  return dtype == DType::F32 || dtype == DType::BF16 || dtype == DType::F8E8M0 ||
-         dtype == DType::U8;
+std::string_view last_word(std::string_view name) {
+  const std::size_t dot = name.rfind('.');
+  return dot == std::string_view::npos ? name : name.substr(dot + 1);
 }
 
 /// Scales of activations and of the key-value cache: they belong to a way of running the model.
 bool is_runtime_scale(std::string_view name) {
-  constexpr std::array<std::string_view, 7> kNames = {
-      "activation_scale", "input_scale", "k_scale", "v_scale", "q_scale", "kv_scale", "prob_scale"};
-  const std::size_t dot = name.rfind('.');
-  const std::string_view last = dot == std::string_view::npos ? name : name.substr(dot + 1);
+  constexpr std::array<std::string_view, 14> kNames = {
+      "activation_scale", "input_scale",       "input_zero_point", "input_global_scale",
+      "output_scale",     "output_zero_point", "qscale_act",       "k_scale",
+      "v_scale",          "q_scale",           "kv_scale",         "prob_scale",
+      "k_zero_point",     "v_zero_point"};
+  const std::string_view last = last_word(name);
   return std::find(kNames.begin(), kNames.end(), last) != kNames.end() ||
          last.ends_with("_activation_scale");
 }
 
-class Quantizer {
+class Quantizer final : public HeldTensors {
  public:
-  Quantizer(CatalogBuilder& builder, const TensorNames& names)
-      : builder_(builder), names_(names), companion_(builder.tensor_count(), false) {}
+  Quantizer(CatalogBuilder& builder, const TensorNames& names,
+            const std::optional<QuantizationConfig>& config, ByteSource& source)
+      : builder_(builder),
+        names_(names),
+        declared_(config.has_value()),
+        config_(config.value_or(QuantizationConfig{})),
+        targets_(config_),
+        source_(source),
+        companion_(builder.tensor_count(), false) {}
 
-  std::vector<bool> run(const std::optional<QuantizationConfig>& config) {
-    const bool is_fp8 = config && config->method == "fp8";
-    const bool unnamed = !config || config->method.empty();
-    if (is_fp8 || (unnamed && has_block_scales())) {
-      read_fp8(config ? *config : QuantizationConfig{}, unnamed);
-    } else if (!unnamed) {
-      refuse_method(config->method);
-    } else if (!refuse_foreign() && config) {
-      builder_.add_obstacle("config.json", "quantization_config has no quant_method");
-      builder_.set_quantization("unknown");
+  Result<std::vector<bool>> run() {
+    recognize();
+    if (!config_.method.empty() && !is_known_method()) {
+      refuse_method();
+      return std::move(companion_);
     }
+    CKFS_TRY_VOID(read_wanted());
+    for (const Claim& claim : claims_) read(claim);
+    if (!check_config()) return std::vector<bool>(companion_.size(), false);
+    check_targets();
+    sweep();
+    describe();
     return std::move(companion_);
   }
 
- private:
-  std::optional<TensorId> find(std::string_view name) const {
+  std::optional<TensorId> find(std::string_view name) const override {
     const auto at = names_.find(name);
     return at == names_.end() ? std::nullopt : std::optional(at->second);
   }
-  const StoredTensor& tensor(TensorId id) const { return builder_.tensor(id); }
-  DType dtype(TensorId id) const { return builder_.storage(tensor(id).storage).dtype; }
+  std::string_view name(TensorId id) const override { return builder_.tensor(id).name; }
+  std::span<const std::int64_t> shape(TensorId id) const override {
+    return builder_.tensor(id).shape;
+  }
+  DType dtype(TensorId id) const override {
+    return builder_.storage(builder_.tensor(id).storage).dtype;
+  }
+  std::span<const std::byte> content(TensorId id) const override { return contents_.at(id); }
+  const QuantizationConfig& config() const override { return config_; }
+  const QuantizationGroup* group(std::string_view module) const override {
+    return targets_.find(module);
+  }
+  std::shared_ptr<const Encoding> shared(
+      std::string key,
+      const std::function<std::shared_ptr<const Encoding>()>& make) const override {
+    auto& encoding = encodings_[std::move(key)];
+    if (!encoding) encoding = make();
+    return encoding;
+  }
 
-  bool has_block_scales() const {
+ private:
+  /// A tensor that a scheme takes for the codes of a weight.
+  struct Claim {
+    TensorId codes = 0;
+    const Scheme* scheme = nullptr;
+    std::string_view name;  // as it is stored
+  };
+
+  void recognize() {
     for (TensorId id = 0; id < companion_.size(); ++id) {
-      const std::string_view name = tensor(id).name;
-      if (!name.ends_with(kScaleSuffix)) continue;
-      const auto owner = find(name.substr(0, name.size() - kScaleSuffix.size()));
-      if (owner && is_f8(dtype(*owner))) return true;
+      for (const Scheme& scheme : quantization_schemes()) {
+        if (!scheme.recognizes(*this, id)) continue;
+        claims_.push_back({id, &scheme, name(id)});
+        targets_.saw(module_of(name(id)));
+        break;
+      }
+    }
+  }
+
+  Result<void> read_wanted() {
+    std::vector<TensorId> wanted;
+    for (const Claim& claim : claims_) {
+      if (claim.scheme->wants != nullptr) claim.scheme->wants(*this, claim.codes, wanted);
+    }
+    std::vector<ReadRequest> batch;
+    for (const TensorId id : wanted) {
+      const Storage& storage = builder_.storage(builder_.tensor(id).storage);
+      // A hostile size has no content; read() finds it of the wrong length.
+      std::vector<std::byte>& bytes = contents_[id];
+      if (storage.nbytes() > kMaxWanted || !bytes.empty()) continue;
+      bytes.resize(storage.nbytes());
+      for (const Extent& extent : storage.extents) {
+        batch.push_back(
+            {extent.file, extent.offset, std::span(bytes).subspan(extent.begin, extent.nbytes)});
+      }
+    }
+    return batch.empty() ? Result<void>() : source_.read(batch);
+  }
+
+  void read(const Claim& claim) {
+    const auto refuse = [&](const std::string& reason) {
+      builder_.add_obstacle(name(claim.codes), reason);
+      ++obstacles_;
+    };
+    const std::vector<std::string_view>& methods = claim.scheme->methods;
+    if (!config_.method.empty() && !methods.empty() &&
+        std::ranges::find(methods, config_.method) == methods.end()) {
+      refuse(fmt::format("looks like {}, but config.json says quant_method {}", claim.scheme->name,
+                         quote(config_.method)));
+      return;
+    }
+    Result<QuantizedWeight> weight = claim.scheme->read(*this, claim.codes);
+    if (!weight) {
+      refuse(weight.error().message());
+      return;
+    }
+    if (!weight->name.empty() && find(weight->name)) {
+      refuse(fmt::format("stands for {}, which is stored, too", weight->name));
+      return;
+    }
+    take(claim, std::move(*weight));
+  }
+
+  void take(const Claim& claim, QuantizedWeight weight) {
+    const StoredTensor& codes = builder_.tensor(claim.codes);
+    const StorageId storage = codes.storage;
+    std::vector<StorageId> companions;
+    for (const TensorId id : weight.companions) {
+      companions.push_back(builder_.tensor(id).storage);
+      leave_out(id, "used to decode its weight");
+    }
+    for (const TensorId id : weight.left_out) leave_out(id, "describes how its weight is stored");
+    QuantizedGroup& group = groups_[{std::string(claim.scheme->name), weight.format}];
+    if (group.weights++ == 0) group.example = claim.codes;
+    builder_.set_encoding(storage, std::move(weight.encoding), companions, weight.numel);
+    for (StorageBox& box : weight.boxes) box.storage = storage;
+    const std::string shown = weight.name.empty() ? std::string(codes.name) : weight.name;
+    builder_.redefine(claim.codes, shown, weight.shape, std::move(weight.boxes));
+  }
+
+  void leave_out(TensorId id, std::string_view reason) {
+    if (companion_[id]) return;
+    companion_[id] = true;
+    ++left_out_[{std::string(last_word(name(id))), std::string(reason)}];
+  }
+
+  void refuse_config(std::string_view reason) {
+    builder_.add_obstacle("config.json", reason);
+    ++obstacles_;
+  }
+
+  /// What the configuration says of the whole. False: nothing is quantized.
+  bool check_config() {
+    if (claims_.empty() && !declared_) return false;
+    if (claims_.empty()) {
+      if (config_.method.empty()) {
+        refuse_config("quantization_config has no quant_method");
+        return true;
+      }
+      if (has_auxiliaries()) return true;
+      builder_.add_note(
+          "config.json",
+          fmt::format("says quant_method {}, but no tensor is quantized", config_.method));
+      return false;
+    }
+    if (config_.transforms) {
+      refuse_config(
+          "transform_config is not empty: the weights are rotated, and what turns them back at run "
+          "time is no part of a dense checkpoint");
+    }
+    if (config_.method.empty()) {
+      builder_.add_note("config.json",
+                        "does not say how weights are quantized; their names and dtypes do");
+    }
+    return true;
+  }
+
+  /// What the configuration's targets say of tensors that are not quantized.
+  void check_targets() {
+    if (claims_.empty()) return;
+    for (const std::string& target : targets_.without_match()) {
+      refuse_config(
+          fmt::format("target {} of its config_groups matches no quantized weight", quote(target)));
+    }
+    for (TensorId id = 0; id < companion_.size(); ++id) {
+      const bool plain =
+          name(id).ends_with(".weight") && shape(id).size() == 2 && is_castable_float(dtype(id));
+      if (!plain || !targets_.calls_quantized(module_of(name(id)))) continue;
+      builder_.add_obstacle(name(id), fmt::format("is {}, but a target of config.json's "
+                                                  "config_groups calls it quantized",
+                                                  ckfs::name(dtype(id))));
+      ++obstacles_;
+    }
+  }
+
+  bool is_known_method() const {
+    return std::ranges::any_of(quantization_schemes(), [&](const Scheme& scheme) {
+      return std::ranges::find(scheme.methods, config_.method) != scheme.methods.end();
+    });
+  }
+
+  /// Nothing is shown of a method that no scheme knows: its tensors may look like anything, plain
+  /// ones among them.
+  void refuse_method() {
+    const std::string reason =
+        fmt::format("quant_method {}, which ckfs cannot decode", quote(config_.method));
+    bool named = false;
+    for (TensorId id = 0; id < companion_.size(); ++id) {
+      const bool claimed = std::ranges::binary_search(claims_, id, {}, &Claim::codes);
+      if (!claimed && !is_f8(dtype(id))) continue;
+      builder_.add_obstacle(name(id), reason);
+      named = true;
+    }
+    if (!named) builder_.add_obstacle("config.json", reason);
+    builder_.set_quantization({.summary = config_.method, .groups = {}, .left_out = {}});
+  }
+
+  /// A tensor that belongs to a weight of some scheme.
+  struct Auxiliary {
+    const Scheme* scheme = nullptr;  // nullptr: none
+    std::string_view stem;           // the name without what makes it one
+  };
+  Auxiliary auxiliary(TensorId id) const {
+    for (const Scheme& scheme : quantization_schemes()) {
+      for (const std::string_view ending : scheme.auxiliaries) {
+        if (name(id).ends_with(ending)) return {&scheme, without(name(id), ending)};
+      }
+    }
+    return {};
+  }
+
+  bool has_auxiliaries() const {
+    for (TensorId id = 0; id < companion_.size(); ++id) {
+      if (auxiliary(id).scheme != nullptr) return true;
     }
     return false;
   }
 
-  void read_fp8(const QuantizationConfig& config, bool by_names) {
-    const auto block = config.weight_block_size.value_or(kDefaultBlock);
-    std::size_t encoded = 0, obstacles = 0, runtime_scales = 0;
-    std::string first_runtime_scale;
-    const auto refuse = [&](TensorId id, std::string_view reason) {
-      builder_.add_obstacle(tensor(id).name, reason);
-      ++obstacles;
-    };
+  /// What is left of a quantized checkpoint once its weights are known.
+  void sweep() {
+    std::vector<bool> claimed(companion_.size(), false);
+    // By what the names of a weight's parts begin with.
+    std::unordered_set<std::string_view> stems;
+    for (const Claim& claim : claims_) {
+      claimed[claim.codes] = true;
+      // Before redefine() named it otherwise.
+      const std::string_view codes = claim.name;
+      for (const char border : {'.', '_'}) {
+        stems.insert(codes.substr(0, std::min(codes.rfind(border), codes.size())));
+      }
+      stems.insert(codes);
+    }
     for (TensorId id = 0; id < companion_.size(); ++id) {
-      const std::string_view name = tensor(id).name;
-      if (name.ends_with(kScaleSuffix)) {
-        const std::string_view owner_name = name.substr(0, name.size() - kScaleSuffix.size());
-        const auto owner = find(owner_name);
-        if (!owner) {
-          refuse(id, fmt::format("a scale without its weight {}", owner_name));
-        } else if (!is_f8(dtype(*owner))) {
-          refuse(id,
-                 fmt::format("a scale of {}, which is {}", owner_name, ckfs::name(dtype(*owner))));
-        } else {
-          companion_[id] = true;
-        }
-      } else if (is_f8(dtype(id))) {
-        const auto scale = find(std::string(name) + std::string(kScaleSuffix));
-        if (!scale) {
-          refuse(id, fmt::format("{} without {}{}", ckfs::name(dtype(id)), name, kScaleSuffix));
-        } else if (auto reason = encode(id, *scale, block); !reason.empty()) {
-          refuse(id, reason);
-        } else {
-          ++encoded;
-        }
-      } else if (is_runtime_scale(name)) {
-        companion_[id] = true;
-        if (runtime_scales++ == 0) first_runtime_scale = name;
-      } else if (const std::string_view kind = foreign_kind(id); !kind.empty()) {
-        refuse(id, fmt::format("looks like {} in a checkpoint of fp8 blocks", kind));
+      if (companion_[id] || claimed[id]) continue;
+      if (is_runtime_scale(name(id))) {
+        leave_out(id, "a scale of activations or caches");
+      } else if (const Auxiliary part = auxiliary(id);
+                 part.scheme != nullptr && !stems.contains(part.stem)) {
+        builder_.add_obstacle(
+            name(id), fmt::format("a part of a weight that is absent ({})", part.scheme->name));
+        ++obstacles_;
+      } else if (is_f8(dtype(id)) && part.scheme == nullptr) {
+        builder_.add_obstacle(name(id), fmt::format("{} without a scale", ckfs::name(dtype(id))));
+        ++obstacles_;
       }
     }
-    if (encoded + obstacles == 0) {
-      companion_.assign(companion_.size(), false);
-      builder_.add_note("config.json", "says quant_method fp8, but no tensor is quantized");
-      return;
-    }
-    builder_.set_quantization(fmt::format("fp8 (blocks of {} x {})", block[0], block[1]));
-    if (!config.weight_block_size) {
-      builder_.add_note("config.json",
-                        fmt::format("no weight_block_size; blocks of {} x {}, the usual ones, fit",
-                                    block[0], block[1]));
-    }
-    if (by_names) {
-      builder_.add_note("config.json",
-                        "does not say how weights are quantized; their names and dtypes do");
-    }
-    if (runtime_scales > 0) {
-      builder_.add_note(first_runtime_scale,
-                        runtime_scales == 1
-                            ? "a scale of activations or caches; converted views leave it out"
-                            : fmt::format("and {} more scales of activations or caches; converted "
-                                          "views leave them out",
-                                          runtime_scales - 1));
-    }
   }
 
-  /// Sets the encoding of `weight`, or says why not.
-  std::string encode(TensorId weight, TensorId scale, std::array<std::int64_t, 2> block) {
-    const auto shape = tensor(weight).shape;
-    const auto grid = tensor(scale).shape;
-    if (!is_scale_dtype(dtype(scale))) {
-      return fmt::format("its scale is {} (known: F32, BF16, F8_E8M0, U8)",
-                         ckfs::name(dtype(scale)));
+  void describe() {
+    Quantization quantization;
+    quantization.summary = config_.method;
+    for (auto& [key, group] : groups_) {
+      group.scheme = key.first;
+      group.format = key.second;
+      quantization.groups.push_back(group);
     }
-    if (shape.size() != 2 && shape.size() != 3) {
-      return fmt::format("shape {} is not of 2 or 3 dimensions", shape_text(shape));
+    for (const auto& [key, count] : left_out_) {
+      quantization.left_out.push_back({key.first, key.second, count});
     }
-    const std::int64_t rows = shape[shape.size() - 2];
-    const std::int64_t columns = shape[shape.size() - 1];
-    std::vector<std::int64_t> needed(shape.begin(), shape.end());
-    needed[needed.size() - 2] = ceil_div(rows, block[0]);
-    needed[needed.size() - 1] = ceil_div(columns, block[1]);
-    if (!std::equal(grid.begin(), grid.end(), needed.begin(), needed.end())) {
-      return fmt::format("its scale has shape {}, but blocks of {} x {} over shape {} need {}",
-                         shape_text(grid), block[0], block[1], shape_text(shape),
-                         shape_text(needed));
+    if (groups_.size() == 1) {
+      const QuantizedGroup& only = quantization.groups.front();
+      quantization.summary = fmt::format("{} ({})", only.scheme, only.format);
+    } else if (groups_.size() > 1) {
+      quantization.summary = fmt::format("{} kinds of quantized weights", groups_.size());
+    } else if (!claims_.empty()) {
+      quantization.summary = std::string(claims_.front().scheme->name);
     }
-    const BlockScale kind{.codes = dtype(weight),
-                          .scale = dtype(scale),
-                          .rows = rows,
-                          .columns = columns,
-                          .block_rows = block[0],
-                          .block_columns = block[1]};
-    auto& encoding = encodings_[kind];
-    if (!encoding) encoding = block_scale_encoding(kind);
-    const StorageId companion = tensor(scale).storage;
-    const StorageId storage = tensor(weight).storage;
-    builder_.set_encoding(storage, encoding, std::span(&companion, 1),
-                          builder_.storage(storage).numel);
-    return {};
-  }
-
-  /// The kind of quantization, other than fp8 blocks, that a tensor's name, dtype and neighbours
-  /// speak of; empty: none.
-  std::string_view foreign_kind(TensorId id) const {
-    const std::string_view name = tensor(id).name;
-    const DType type = dtype(id);
-    const auto with = [&](std::string_view suffix) {
-      return find(std::string(name) + std::string(suffix)).has_value();
-    };
-    if (name.ends_with("_blocks") && type == DType::U8) {
-      const std::string base(name.substr(0, name.size() - std::string_view("_blocks").size()));
-      if (find(base + "_scales")) return "mxfp4";
-    }
-    if (name.ends_with(".qweight") && type == DType::I32) return "gptq or awq";
-    if (name.ends_with(".weight_packed")) return "compressed-tensors";
-    if (!name.ends_with("weight") && !name.ends_with("_proj")) return {};
-
-    const std::string stem(name.substr(0, name.rfind('.') + 1));
-    const bool one_byte = is_f8(type) || type == DType::I8 || type == DType::U8;
-    if (!one_byte) return {};
-    if (with("_scale_2")) return "modelopt nvfp4";
-    if (with("_scale")) return is_f8(type) ? "float-quantized" : "int-quantized";
-    if (type == DType::I8 && find(stem + "SCB")) return "bitsandbytes int8";
-    if (type == DType::U8 && with(".absmax")) return "bitsandbytes 4-bit";
-    const auto scale = find(stem + "scale");
-    if (scale && dtype(*scale) == DType::F8E8M0) return "DeepSeek-V4 scales";
-    return {};
-  }
-
-  /// Every tensor that looks quantized in some way that is not known here is an obstacle.
-  bool refuse_foreign() {
-    bool found = false;
-    for (TensorId id = 0; id < companion_.size(); ++id) {
-      const std::string_view kind = foreign_kind(id);
-      if (kind.empty()) continue;
-      if (!found) builder_.set_quantization(std::string(kind));
-      found = true;
-      builder_.add_obstacle(tensor(id).name,
-                            fmt::format("looks like {}, which ckfs cannot decode", kind));
-    }
-    return found;
-  }
-
-  void refuse_method(const std::string& method) {
-    const std::string reason = fmt::format("quant_method \"{}\", which ckfs cannot decode", method);
-    builder_.set_quantization(method);
-    bool named = false;
-    for (TensorId id = 0; id < companion_.size(); ++id) {
-      const bool f8 = is_f8(dtype(id));
-      if (!f8 && foreign_kind(id).empty()) continue;
-      builder_.add_obstacle(tensor(id).name, reason);
-      named = true;
-    }
-    if (!named) builder_.add_obstacle("config.json", reason);
+    if (quantization.summary.empty()) quantization.summary = "unknown";
+    quantization.casts_all =
+        std::ranges::any_of(claims_, [](const Claim& claim) { return claim.scheme->casts_all; });
+    builder_.set_quantization(std::move(quantization));
   }
 
   CatalogBuilder& builder_;
   const TensorNames& names_;
+  const bool declared_;
+  const QuantizationConfig config_;
+  ModuleTargets targets_;
+  ByteSource& source_;
   std::vector<bool> companion_;
-  std::map<BlockScale, std::shared_ptr<const Encoding>> encodings_;  // of thousands of weights
+  std::vector<Claim> claims_;
+  std::size_t obstacles_ = 0;
+  std::unordered_map<TensorId, std::vector<std::byte>> contents_;
+  std::map<std::pair<std::string, std::string>, QuantizedGroup> groups_;  // scheme, format
+  std::map<std::pair<std::string, std::string>, std::size_t> left_out_;   // suffix, reason
+  mutable std::unordered_map<std::string, std::shared_ptr<const Encoding>> encodings_;
 };
 
 }  // namespace
 
-std::vector<bool> apply_quantization(CatalogBuilder& builder, const TensorNames& names,
-                                     const std::optional<QuantizationConfig>& config) {
-  return Quantizer(builder, names).run(config);
+Result<std::vector<bool>> apply_quantization(CatalogBuilder& builder, const TensorNames& names,
+                                             const std::optional<QuantizationConfig>& config,
+                                             ByteSource& source) {
+  return Quantizer(builder, names, config, source).run();
 }
 
 }  // namespace ckfs

@@ -3,22 +3,21 @@
 #pragma once
 
 #include <optional>
-#include <string_view>
-#include <unordered_map>
 #include <vector>
 
+#include "base/byte_source.h"
 #include "catalog/catalog.h"
-#include "format/json_text.h"
+#include "format/quantization_config.h"
+#include "source/hf/scheme.h"
 
 namespace ckfs {
 
-/// All tensors of a checkpoint by name; provisional ids of a CatalogBuilder.
-using TensorNames = std::unordered_map<std::string_view, TensorId>;
-
-/// Sets encodings, obstacles, notes and the quantization text in `builder`. Gives, by provisional
-/// id, whether a tensor is a companion or otherwise no part of the model's own tensors. `config` is
-/// what config.json says; where it says nothing, names and dtypes decide.
-std::vector<bool> apply_quantization(CatalogBuilder& builder, const TensorNames& names,
-                                     const std::optional<QuantizationConfig>& config);
+/// Sets encodings, names and shapes, obstacles, notes and the quantization in `builder`. Gives, by
+/// provisional id, whether a tensor is a companion or otherwise no part of the model's own tensors.
+/// `config` is what the configuration says; where it says nothing, names and dtypes decide. Errors:
+/// those of reading the few small tensors that schemes want.
+Result<std::vector<bool>> apply_quantization(CatalogBuilder& builder, const TensorNames& names,
+                                             const std::optional<QuantizationConfig>& config,
+                                             ByteSource& source);
 
 }  // namespace ckfs

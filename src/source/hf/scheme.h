@@ -1,0 +1,111 @@
+// One way in which tools store quantized weights: how its tensors are recognised, and what becomes
+// of them. The table of all of them is kSchemes; quantization.cc asks each tensor against it.
+//
+// A scheme decides by tensors: names, dtypes and shapes. The configuration fills in what they
+// cannot say (the block of a grid with a partial block, the packing of an odd width); where the two
+// contradict each other, that is an obstacle which names both.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "catalog/catalog.h"
+#include "format/quantization_config.h"
+
+namespace ckfs {
+
+/// All tensors of a checkpoint by name; provisional ids of a CatalogBuilder.
+using TensorNames = std::unordered_map<std::string_view, TensorId>;
+
+/// What a scheme may ask about a checkpoint.
+class HeldTensors {
+ public:
+  virtual ~HeldTensors() = default;
+
+  virtual std::optional<TensorId> find(std::string_view name) const = 0;
+  virtual std::string_view name(TensorId id) const = 0;
+  virtual std::span<const std::int64_t> shape(TensorId id) const = 0;
+  /// What the header calls the elements.
+  virtual DType dtype(TensorId id) const = 0;
+
+  /// The bytes of a tensor that the scheme named as wanted.
+  virtual std::span<const std::byte> content(TensorId id) const = 0;
+
+  /// What the configuration says; empty where there is none.
+  virtual const QuantizationConfig& config() const = 0;
+  /// The one of config().groups that speaks of the module: the first whose targets name it, or the
+  /// only one. nullptr: none, or config().ignore names it.
+  virtual const QuantizationGroup* group(std::string_view module) const = 0;
+
+  /// The encoding that `make` gives, made once for each `key`: of thousands of weights.
+  virtual std::shared_ptr<const Encoding> shared(
+      std::string key, const std::function<std::shared_ptr<const Encoding>()>& make) const = 0;
+
+  /// The tensor `name` + `suffix`.
+  std::optional<TensorId> find(std::string_view name, std::string_view suffix) const {
+    return find(std::string(name).append(suffix));
+  }
+};
+
+/// What a quantized weight is.
+struct QuantizedWeight {
+  std::string name;                 // a view's; empty: the stored tensor's
+  std::vector<std::int64_t> shape;  // logical, as views show it
+  std::shared_ptr<const Encoding> encoding;
+  std::vector<TensorId> companions;  // as the encoding numbers them
+  std::int64_t numel = 0;            // elements of the storage, those that no view shows included
+  /// Where the storage's elements are not the tensor's in row-major order; `storage` is set by the
+  /// framework, to the storage of the codes.
+  std::vector<StorageBox> boxes;
+  std::vector<TensorId> left_out;  // tensors that come with the weight and decode nothing
+  std::string format;              // for people: "int4, BF16 scale for each 1 x 32"
+};
+
+struct Scheme {
+  std::string_view name;  // "compressed-tensors pack-quantized"
+  /// Values of quant_method that may go with such tensors; none: any.
+  std::vector<std::string_view> methods;
+  /// Endings of tensors that mean nothing without their weight: ".weight_scale". One that is left
+  /// over in a quantized checkpoint is an obstacle.
+  std::vector<std::string_view> auxiliaries;
+
+  /// Whether the tensor holds the codes of a weight of this scheme. Called for every tensor: looks
+  /// at the name's end first.
+  bool (*recognizes)(const HeldTensors& tensors, TensorId codes) = nullptr;
+  /// Appends the tensors (small ones) whose content read() looks at. nullptr: none.
+  void (*wants)(const HeldTensors& tensors, TensorId codes, std::vector<TensorId>& out) = nullptr;
+  /// Errors: cannot_decode().
+  Result<QuantizedWeight> (*read)(const HeldTensors& tensors, TensorId codes) = nullptr;
+  /// Whether its own tool casts the tensors that are not quantized, too.
+  bool casts_all = false;
+};
+
+/// All schemes. Of several that recognise a tensor the first counts.
+std::span<const Scheme> quantization_schemes();
+
+/// The most bytes of a tensor that a scheme may want.
+inline constexpr std::uint64_t kMaxWanted = std::uint64_t{64} << 10;
+
+// What several schemes need.
+
+bool is_f8(DType dtype);
+
+/// The name without its last `suffix`. Requires: it ends so.
+std::string_view without(std::string_view name, std::string_view suffix);
+
+/// What read() gives for a weight that cannot be decoded: `return cannot_decode("its scale is {}",
+/// ...);`
+template <typename... Args>
+[[nodiscard]] Failure cannot_decode(fmt::format_string<Args...> reason, Args&&... args) {
+  return Failure(Error(ErrorCode::Unsupported, fmt::format(reason, std::forward<Args>(args)...)));
+}
+
+}  // namespace ckfs

@@ -1,0 +1,66 @@
+#include "source/hf/module_pattern.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <string>
+
+namespace ckfs {
+namespace {
+
+bool matches(const std::string& pattern, const std::string& name) {
+  const ModulePattern parsed(pattern);
+  EXPECT_TRUE(parsed.valid()) << pattern;
+  return parsed.matches(name);
+}
+
+TEST(ModulePattern, MatchesAsPythonDoesFromTheBeginning) {
+  EXPECT_TRUE(matches(".*self_attn.*", "model.layers.0.self_attn.q_proj"));
+  EXPECT_TRUE(matches("model", "model.layers.0"));
+  EXPECT_FALSE(matches("layers", "model.layers.0"));
+  EXPECT_FALSE(matches("model$", "model.layers.0"));
+  EXPECT_TRUE(
+      matches(R"(.*mlp\.(gate|up|gate_up|down)_proj.*)", "model.layers.0.mlp.gate_up_proj"));
+  EXPECT_FALSE(matches(R"(.*mlp\.(gate|up|gate_up|down)_proj.*)", "model.layers.0.mlp.gate"));
+  EXPECT_TRUE(matches(R"(model\.layers\.\d+\.(?!mlp)\w+$)", "model.layers.12.norm"));
+  EXPECT_FALSE(matches(R"(model\.layers\.\d+\.(?!mlp)\w+$)", "model.layers.12.mlp"));
+  EXPECT_TRUE(matches(R"(a[^.\]x-z]{2,3}?b+$)", "aqqbb"));
+  EXPECT_FALSE(matches(R"(a[^.\]x-z]{2,3}?b+$)", "aqxbb"));
+  EXPECT_TRUE(matches("(?P<x>a|b)*(?=c)", "ababc"));
+  EXPECT_TRUE(matches("(a?)*", ""));
+  EXPECT_TRUE(matches(R"(\bx\b)", "x.y"));
+}
+
+TEST(ModulePattern, IsNotValidWhereItCannotBeRead) {
+  for (const std::string pattern : {"(", ")", "a**", "*", "[a", R"(\)", R"(\1)", "(?<=a)", "a{3,2}",
+                                    "a{9999}", "(?P<x", "[b-a]"}) {
+    EXPECT_FALSE(ModulePattern(pattern).valid()) << pattern;
+    EXPECT_FALSE(ModulePattern(pattern).matches("a")) << pattern;
+  }
+  EXPECT_FALSE(ModulePattern(std::string(100, '(')).valid());
+  EXPECT_FALSE(ModulePattern(std::string(10000, 'a')).valid());
+}
+
+TEST(ModulePattern, GivesUpInBoundedTime) {
+  EXPECT_FALSE(matches("(a*)*(a*)*(a|aa)+b", std::string(200, 'a')));
+  EXPECT_FALSE(matches("(.|.)*x", std::string(10000, 'a')));
+}
+
+TEST(ModuleTargets, PreferNamesToPatternsToClasses) {
+  QuantizationConfig config;
+  config.groups = {{"classes", {"Linear"}, "", {}},
+                   {"patterns", {"re:.*down.*"}, "", {}},
+                   {"names", {"a.down", "b"}, "", {}}};
+  config.ignore = {"re:.*q$"};
+  ModuleTargets targets(config);
+  EXPECT_EQ(targets.find("a.up")->name, "classes");
+  EXPECT_EQ(targets.find("b.down")->name, "patterns");
+  EXPECT_EQ(targets.find("a.down")->name, "names");
+  EXPECT_TRUE(targets.calls_quantized("b.down"));
+  EXPECT_FALSE(targets.calls_quantized("b.down.q"));
+  EXPECT_FALSE(targets.calls_quantized("b.up"));
+  targets.saw("b.down");
+  EXPECT_THAT(targets.without_match(), testing::ElementsAre("a.down", "b"));
+}
+
+}  // namespace
+}  // namespace ckfs

@@ -13,7 +13,7 @@ namespace ckfs {
 /// What this CPU can run, found once.
 enum class Vectors : std::uint8_t {
   None,    // plain loops
-  Avx2,    // AVX2 and F16C
+  Avx2,    // AVX2, F16C and BMI2
   Avx512,  // AVX-512 F, BW, VL and BF16
 };
 Vectors vectors();
@@ -24,6 +24,9 @@ ScaleKernel scale(DType from, DType to);
 ScaleBlocksKernel scale_blocks(DType from, DType to);
 void copy_strided(std::span<const CopyLoop> loops, std::size_t element_bytes, const std::byte* in,
                   std::byte* out);
+ScaleIntegersKernel scale_integers(DType to);
+ScaleNibblesKernel scale_nibbles(DType to);
+UnpackKernel unpack();
 }  // namespace reference
 
 /// Transposes `columns` input columns and any multiple of `rows` input rows: element (row, column)
@@ -41,11 +44,16 @@ CastKernel cast(DType from, DType to);
 ScaleKernel scale(DType from, DType to);
 ScaleBlocksKernel scale_blocks(DType from, DType to);
 TransposeBand transpose_band(std::size_t element_bytes);
+ScaleIntegersKernel scale_integers(DType to);
+ScaleNibblesKernel scale_nibbles(DType to);
+UnpackKernel unpack();
 }  // namespace avx2
 
 namespace avx512 {  // Requires: vectors() >= Vectors::Avx512
 ScaleKernel scale(DType from, DType to);
 ScaleBlocksKernel scale_blocks(DType from, DType to);
+ScaleIntegersKernel scale_integers(DType to);
+ScaleNibblesKernel scale_nibbles(DType to);
 }  // namespace avx512
 #endif
 

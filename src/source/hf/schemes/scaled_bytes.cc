@@ -12,67 +12,59 @@
 
 #include "base/checked.h"
 #include "base/rounding.h"
-#include "encoding/block_scale_encoding.h"
 #include "source/hf/schemes/schemes.h"
 #include "tensor/shape.h"
 
 namespace ckfs {
 namespace {
 
-constexpr std::array<std::int64_t, 2> kDefaultBlock = {128, 128};
-constexpr std::int64_t kMicroscaling = 32;  // elements that share a scale of OCP's MX formats
+using Block = std::array<std::int64_t, 2>;
+
+constexpr Block kDefaultBlock = {128, 128};
+constexpr std::string_view kWeight = ".weight";
 
 struct Found {
   TensorId id = 0;
-  enum class Name { Inverse, Scale, V4, Mistral } name = Name::Inverse;
+  bool blocks_only = false;         // DeepSeek's names
+  bool compressed_tensors = false;  // whose values have the scale's dtype
 };
 
 std::optional<Found> scale_of(const HeldTensors& tensors, TensorId codes) {
   const std::string_view name = tensors.name(codes);
-  if (const auto id = tensors.find(name, "_scale_inv")) return Found{*id, Found::Name::Inverse};
-  if (const auto id = tensors.find(name, "_scale")) return Found{*id, Found::Name::Scale};
-  constexpr std::string_view kWeight = ".weight";
-  if (!name.ends_with(kWeight)) return std::nullopt;
-  const std::string_view module = without(name, kWeight);
-  if (const auto id = tensors.find(module, ".qscale_weight")) {
-    return Found{*id, Found::Name::Mistral};
+  if (const auto id = tensors.find(name, "_scale_inv")) {
+    return Found{.id = *id, .blocks_only = tensors.dtype(*id) != DType::U8};
   }
-  const auto id = tensors.find(module, ".scale");
-  if (id && tensors.dtype(*id) == DType::F8E8M0) return Found{*id, Found::Name::V4};
+  const std::string& method = tensors.config().method;
+  if (const auto id = tensors.find(name, "_scale")) {
+    return Found{.id = *id, .compressed_tensors = method.empty() || method == "compressed-tensors"};
+  }
+  if (!name.ends_with(kWeight)) return std::nullopt;
+  if (const auto id = tensors.find(module_of(name), ".qscale_weight")) return Found{.id = *id};
+  const auto id = tensors.find(module_of(name), ".scale");
+  if (id && tensors.dtype(*id) == DType::F8E8M0) return Found{.id = *id, .blocks_only = true};
   return std::nullopt;
 }
 
-bool recognizes(const HeldTensors& tensors, TensorId codes) {
+bool is_fp8(const HeldTensors& tensors, TensorId codes) {
   return is_f8(tensors.dtype(codes)) && scale_of(tensors, codes).has_value();
 }
 
-bool is_scale_dtype(DType dtype) {
-  return dtype == DType::F32 || dtype == DType::BF16 || dtype == DType::F8E8M0 ||
-         dtype == DType::U8;
+bool is_int8(const HeldTensors& tensors, TensorId codes) {
+  return tensors.dtype(codes) == DType::I8 && tensors.name(codes).ends_with("weight") &&
+         tensors.find(tensors.name(codes), "_scale").has_value();
 }
 
 /// The shape of a grid of blocks.
-std::vector<std::int64_t> grid_of(std::span<const std::int64_t> shape,
-                                  std::array<std::int64_t, 2> block) {
+std::vector<std::int64_t> grid_of(std::span<const std::int64_t> shape, Block block) {
   std::vector<std::int64_t> grid(shape.begin(), shape.end());
   grid[grid.size() - 2] = ceil_div(grid[grid.size() - 2], block[0]);
   grid[grid.size() - 1] = ceil_div(grid[grid.size() - 1], block[1]);
   return grid;
 }
 
-/// `shape` without its dimensions of 1.
-std::vector<std::int64_t> squeezed(std::span<const std::int64_t> shape) {
-  std::vector<std::int64_t> rest(shape.begin(), shape.end());
-  std::erase(rest, 1);
-  return rest;
-}
-
 /// The block that the configuration gives; nullopt: none.
-std::optional<std::array<std::int64_t, 2>> configured_block(const HeldTensors& tensors,
-                                                            TensorId codes) {
-  const std::string_view name = tensors.name(codes);
-  const QuantizationGroup* group =
-      tensors.group(name.substr(0, std::min(name.rfind('.'), name.size())));
+std::optional<Block> configured_block(const HeldTensors& tensors, TensorId codes) {
+  const QuantizationGroup* group = tensors.group(module_of(tensors.name(codes)));
   if (group != nullptr && group->weights) {
     if (group->weights->block_structure) return group->weights->block_structure;
     if (group->weights->strategy == "block") return kDefaultBlock;
@@ -81,55 +73,30 @@ std::optional<std::array<std::int64_t, 2>> configured_block(const HeldTensors& t
 }
 
 /// The block whose grid the scale is.
-Result<std::array<std::int64_t, 2>> block_of(const HeldTensors& tensors, TensorId codes,
-                                             const Found& scale) {
+Result<Block> block_of(const HeldTensors& tensors, TensorId codes, const Found& scale) {
   const auto shape = tensors.shape(codes);
   const auto grid = tensors.shape(scale.id);
-  const std::int64_t rows = shape[shape.size() - 2];
-  const std::int64_t columns = shape[shape.size() - 1];
   const auto configured = configured_block(tensors, codes);
-  const bool blocks_only =
-      scale.name == Found::Name::Inverse && tensors.dtype(scale.id) != DType::U8;
-  if (!blocks_only && !configured) {
-    // Leading dimensions are those of the weight, or left out where there is one matrix.
-    const std::vector<std::int64_t> rest = squeezed(grid);
-    const std::vector<std::int64_t> batch = squeezed(shape.first(shape.size() - 2));
-    const auto is = [&](std::vector<std::int64_t> wanted) {
-      wanted.insert(wanted.begin(), batch.begin(), batch.end());
-      std::erase(wanted, 1);
-      return rest == wanted;
-    };
-    if (is({})) return std::array{rows, columns};
-    if (is({rows})) return std::array{std::int64_t{1}, columns};
-    const std::int64_t across = grid.empty() ? 1 : grid.back();
-    if (grid.size() == shape.size() && across > 1 && columns % across == 0 && is({rows, across})) {
-      return std::array{std::int64_t{1}, columns / across};
-    }
+  if (!scale.blocks_only && !configured) {
+    if (const auto block = block_of_scales(shape, grid)) return *block;
   }
-  const bool micro =
-      !configured && tensors.dtype(scale.id) == DType::U8 && tensors.config().method == "mxfp8";
-  const std::array<std::int64_t, 2> block =
-      micro ? std::array{std::int64_t{1}, kMicroscaling} : configured.value_or(kDefaultBlock);
+  const Block block = configured.value_or(kDefaultBlock);
   const std::vector<std::int64_t> needed = grid_of(shape, block);
-  if (!std::ranges::equal(grid, needed)) {
-    return cannot_decode("its scale has shape {}, but blocks of {} x {} over shape {} need {}",
-                         shape_text(grid), block[0], block[1], shape_text(shape),
-                         shape_text(needed));
-  }
-  return block;
+  if (std::ranges::equal(grid, needed)) return block;
+  return cannot_decode("its scale has shape {}, but blocks of {} x {} over shape {} need {}",
+                       shape_text(grid), block[0], block[1], shape_text(shape), shape_text(needed));
 }
 
-std::string block_text(std::array<std::int64_t, 2> block, std::int64_t rows, std::int64_t columns) {
-  if (block[0] >= rows && block[1] >= columns && block != kDefaultBlock) return "each tensor";
-  if (block[0] == 1 && block[1] >= columns) return "each row";
-  return fmt::format("each {} x {}", block[0], block[1]);
+bool is_scale_dtype(DType dtype, bool sixteen_bits) {
+  return dtype == DType::F32 || dtype == DType::BF16 || dtype == DType::F8E8M0 ||
+         dtype == DType::U8 || (sixteen_bits && dtype == DType::F16);
 }
 
 Result<QuantizedWeight> read(const HeldTensors& tensors, TensorId codes) {
-  const Found scale = *scale_of(tensors, codes);
+  const auto found = scale_of(tensors, codes);
   const auto shape = tensors.shape(codes);
-  const DType dtype = tensors.dtype(scale.id);
-  if (!is_scale_dtype(dtype)) {
+  const DType dtype = tensors.dtype(found->id);
+  if (!is_scale_dtype(dtype, found->compressed_tensors)) {
     return cannot_decode("its scale is {} (known: F32, BF16, F8_E8M0, U8)", name(dtype));
   }
   if (shape.size() != 2 && shape.size() != 3) {
@@ -138,23 +105,33 @@ Result<QuantizedWeight> read(const HeldTensors& tensors, TensorId codes) {
   if (std::ranges::find(shape, 0) != shape.end()) {
     return cannot_decode("shape {} has no elements", shape_text(shape));
   }
-  CKFS_TRY(const auto block, block_of(tensors, codes, scale));
-  const BlockScale kind{.codes = tensors.dtype(codes),
-                        .scale = dtype,
-                        .rows = shape[shape.size() - 2],
-                        .columns = shape[shape.size() - 1],
-                        .block_rows = block[0],
-                        .block_columns = block[1]};
+  if (tensors.find(module_of(tensors.name(codes)), ".pre_quant_scale")) {
+    return cannot_decode("its pre_quant_scale belongs into the weight, too");
+  }
+  CKFS_TRY(const Block block, block_of(tensors, codes, *found));
+  BlockScale kind{.codes = tensors.dtype(codes),
+                  .scale = dtype,
+                  .rows = shape[shape.size() - 2],
+                  .columns = shape[shape.size() - 1],
+                  .block_rows = block[0],
+                  .block_columns = block[1]};
+  if (found->compressed_tensors && is_castable_float(dtype)) kind.result = dtype;
   QuantizedWeight weight;
+  weight.companions = {found->id};
+  if (const auto zeros = tensors.find(tensors.name(codes), "_zero_point")) {
+    if (kind.codes != DType::I8 || tensors.dtype(*zeros) != DType::I8 ||
+        !std::ranges::equal(tensors.shape(*zeros), tensors.shape(found->id))) {
+      return cannot_decode("its zero points are {} {} (known: I8 in the shape of the scale)",
+                           name(tensors.dtype(*zeros)), shape_text(tensors.shape(*zeros)));
+    }
+    kind.zeros = BlockScale::Zeros::Integers;
+    weight.companions.push_back(*zeros);
+  }
   weight.shape.assign(shape.begin(), shape.end());
   weight.numel = *checked_numel(shape);
-  weight.companions = {scale.id};
-  weight.format = fmt::format("{}, {} scale for {}", name(kind.codes), name(kind.scale),
-                              block_text(block, kind.rows, kind.columns));
-  weight.encoding =
-      tensors.shared(fmt::format("{} {} {}x{} {}x{}", name(kind.codes), name(kind.scale), kind.rows,
-                                 kind.columns, kind.block_rows, kind.block_columns),
-                     [&] { return block_scale_encoding(kind); });
+  weight.format =
+      fmt::format("{}, {} scale for {}", name(kind.codes), name(kind.scale), block_text(kind));
+  weight.encoding = shared_block_scale(tensors, kind);
   return weight;
 }
 
@@ -162,9 +139,20 @@ Result<QuantizedWeight> read(const HeldTensors& tensors, TensorId codes) {
 
 const Scheme kFp8{
     .name = "fp8",
-    .methods = {"fp8", "mxfp8", "compressed-tensors", "fbgemm_fp8", "modelopt"},
+    .methods = {"fp8", "mxfp8", "compressed-tensors", "fbgemm_fp8", "modelopt", "modelopt_mixed"},
+    .formats = {"float-quantized", "naive-quantized", "mxfp8-quantized"},
     .auxiliaries = {"_scale_inv", ".weight_scale", ".qscale_weight"},
-    .recognizes = recognizes,
+    .recognizes = is_fp8,
+    .wants = nullptr,
+    .read = read,
+};
+
+const Scheme kIntQuantized{
+    .name = "int-quantized",
+    .methods = {"compressed-tensors"},
+    .formats = {"int-quantized", "naive-quantized"},
+    .auxiliaries = {".weight_zero_point"},
+    .recognizes = is_int8,
     .wants = nullptr,
     .read = read,
 };

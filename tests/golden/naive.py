@@ -172,14 +172,14 @@ def packed(stored, module, config):
     return [rows, columns], values(Tensor(part["scale"].dtype, [], encode(out, part["scale"].dtype)))
 
 
-def float4(codes, scales, group, factor=1.0):
-    """Values of E2M1 codes with one scale for each `group`; products by `factor` are of F32."""
-    return [to_f32(E2M1[code] * factor * scales[i // group])
+def float4(codes, scales, group, table=E2M1):
+    """F32 values of E2M1 codes with one scale for each `group`."""
+    return [to_f32(table[code] * scales[i // group])
             for i, code in enumerate(nibbles(codes.data))]
 
 
-def powers(scale, less=127):
-    return [2.0 ** (code - less) for code in scale.data]
+def powers(scale):
+    return [2.0 ** (code - 127) for code in scale.data]
 
 
 def quantized(stored, name, config):
@@ -208,8 +208,8 @@ def quantized(stored, name, config):
         (factor,) = values(stored[name + "_scale_2"])
         effective = [to_f32(value * factor) for value in values(scale)]
         shape = [tensor.shape[0], tensor.shape[1] * 2]
-        # Its table has no -0.
-        return name, shape, [value + 0.0 for value in float4(tensor, effective, 16)]
+        no_minus_zero = [value + 0.0 for value in E2M1]
+        return name, shape, float4(tensor, effective, 16, no_minus_zero)
     if name + "_scale_inv" in stored:
         return name, tensor.shape, decoded(tensor, stored[name + "_scale_inv"],
                                            *config["weight_block_size"])
@@ -219,7 +219,7 @@ def quantized(stored, name, config):
     if scale.dtype == "U8":
         scale = Tensor("F32", scale.shape, struct.pack(f"<{len(scale.data)}f", *powers(scale)))
     block = [rows, columns]
-    if len(scale.data) > 4:
+    if math.prod(scale.shape) > 1:
         (group,) = config["config_groups"].values()
         block = group["weights"].get("block_structure") or [1, columns // scale.shape[-1]]
     codes = tensor

@@ -68,13 +68,19 @@ std::string_view parameter(const ViewSpec& spec, std::string_view key, std::stri
   return found == spec.parameters.end() ? otherwise : std::string_view(found->second);
 }
 
+/// What is cast where nobody says: what the tool of such checkpoints casts.
+std::string_view default_cast(const Catalog& catalog) {
+  const bool all = !catalog.is_quantized() || catalog.quantization_details().casts_all;
+  return all ? "all" : "quantized";
+}
+
 /// Drops parameters that say what this source gets anyway.
 ViewSpec without_defaults(ViewSpec spec, const Catalog& catalog) {
   const auto drop_if = [&](std::string_view key, std::string_view value) {
     const auto found = spec.parameters.find(key);
     if (found != spec.parameters.end() && found->second == value) spec.parameters.erase(found);
   };
-  drop_if("cast", catalog.is_quantized() ? "quantized" : "all");
+  drop_if("cast", default_cast(catalog));
   if (!catalog.mirrors_shards()) drop_if("max_shard", kDefaultMaxShard);
   const bool module = has_role(catalog, Role::FrozenModule);
   if (!module && !has_role(catalog, Role::Frozen)) drop_if("exclude_frozen", "1");
@@ -85,7 +91,7 @@ ViewSpec without_defaults(ViewSpec spec, const Catalog& catalog) {
 bool casts_all(const Catalog& catalog, const ViewRow& row, const ViewSpec& spec) {
   if (!row.dtype) return false;
   if (row.dtype != DType::BF16) return true;
-  return parameter(spec, "cast", catalog.is_quantized() ? "quantized" : "all") == "all";
+  return parameter(spec, "cast", default_cast(catalog)) == "all";
 }
 
 /// Which of a catalog's tensors a view has.

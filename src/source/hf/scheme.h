@@ -87,6 +87,8 @@ struct Scheme {
   void (*wants)(const HeldTensors& tensors, TensorId codes, std::vector<TensorId>& out) = nullptr;
   /// Errors: cannot_decode().
   Result<QuantizedWeight> (*read)(const HeldTensors& tensors, TensorId codes) = nullptr;
+  /// Whether its own tool casts the tensors that are not quantized, too.
+  bool casts_all = false;
 };
 
 /// All schemes. Of several that recognise a tensor the first counts.

@@ -16,7 +16,6 @@ std::string_view kind_of(const HeldTensors& tensors, TensorId id) {
       tensors.find(without(name, "_blocks"), "_scales")) {
     return "mxfp4";
   }
-  if (name.ends_with(".qweight") && type == DType::I32) return "gptq or awq";
   if (name.ends_with(".weight_packed")) return "compressed-tensors";
   if (name.ends_with(".bitmask")) return "a sparse format of compressed-tensors";
   if (!name.ends_with("weight") && !name.ends_with("_proj")) return {};
@@ -26,8 +25,7 @@ std::string_view kind_of(const HeldTensors& tensors, TensorId id) {
   if (!one_byte) return {};
   if (with("_scale_2")) return "modelopt nvfp4";
   if (with("_scale")) return is_f8(type) ? "float-quantized" : "int-quantized";
-  if (type == DType::I8 && tensors.find(stem, "SCB")) return "bitsandbytes int8";
-  if (type == DType::U8 && with(".absmax")) return "bitsandbytes 4-bit";
+  if (type == DType::U8 && with(".absmax")) return "bitsandbytes 4-bit without quant_state";
   const auto scale = tensors.find(stem, "scale");
   if (scale && tensors.dtype(*scale) == DType::F8E8M0) return "DeepSeek-V4 scales";
   return {};

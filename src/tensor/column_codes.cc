@@ -99,8 +99,25 @@ LookupKernel lookup(std::size_t element_bytes) {
 
 }  // namespace reference
 
+AffineRow advanced(AffineRow row, CodeOrder order, DType scale, std::size_t i) {
+  const std::size_t blocks = (row.first + i) / 8;
+  if (order == CodeOrder::Awq) {
+    row.low += 4 * blocks;
+  } else {
+    row.low += 4 * i;
+    row.high += 4 * i;
+  }
+  row.zeros += blocks * static_cast<std::size_t>(row.bits);
+  row.scales += bytes_of(scale, static_cast<std::int64_t>(i));
+  row.first = (row.first + i) % 8;
+  return row;
+}
+
 AffineKernel find_affine(CodeOrder order, DType scale, DType to, KernelSet set) {
 #ifdef __x86_64__
+  if (set == KernelSet::Fast && vectors() >= Vectors::Avx512) {
+    return avx512::affine(order, scale, to);
+  }
   if (set == KernelSet::Fast && vectors() >= Vectors::Avx2) return avx2::affine(order, scale, to);
 #endif
   (void)set;

@@ -32,6 +32,9 @@ ScaleNibblesKernel scale_nibbles(DType to);
 UnpackKernel unpack();
 }  // namespace reference
 
+/// The row from element `i` on.
+AffineRow advanced(AffineRow row, CodeOrder order, DType scale, std::size_t i);
+
 /// Transposes `columns` input columns and any multiple of `rows` input rows: element (row, column)
 /// of `in` becomes element (column, row) of `out`. Strides from row to row are in bytes.
 struct TransposeBand {
@@ -59,6 +62,7 @@ ScaleKernel scale(DType from, DType to);
 ScaleBlocksKernel scale_blocks(DType from, DType to);
 ScaleIntegersKernel scale_integers(DType to);
 ScaleNibblesKernel scale_nibbles(DType to);
+AffineKernel affine(CodeOrder order, DType scale, DType to);
 }  // namespace avx512
 #endif
 

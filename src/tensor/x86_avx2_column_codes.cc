@@ -30,111 +30,110 @@ CKFS_AVX2 __m256 load_scales(const std::byte* at) {
   }
 }
 
-/// Eight neighbouring fields that begin on a byte, of words or of a stream.
-template <CodeOrder kOrder>
-class Fields {
- public:
-  CKFS_AVX2 explicit Fields(int bits) : bits_(bits), mask_(_mm256_set1_epi32((1 << bits) - 1)) {
-    if constexpr (kOrder == CodeOrder::Awq) {
-      shifts_ = _mm256_setr_epi32(0, 16, 4, 20, 8, 24, 12, 28);
-    } else if (bits == 8) {
-      shifts_ = _mm256_setr_epi32(0, 8, 16, 24, 0, 8, 16, 24);
-    } else {
-      shifts_ =
-          _mm256_mullo_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(bits));
-    }
-  }
-
-  CKFS_AVX2 __m256i load(const std::byte* at) const {
-    if (bits_ == 8) {
-      std::uint64_t all;
-      std::memcpy(&all, at, sizeof(all));
-      return _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<long long>(all)));
-    }
+/// Eight neighbouring fields of `kBits` that begin on a byte, of words or of a stream.
+template <CodeOrder kOrder, int kBits>
+CKFS_AVX2 __m256i load_fields(const std::byte* at) {
+  if constexpr (kBits == 8) {
+    std::uint64_t all;
+    std::memcpy(&all, at, sizeof(all));
+    return _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<long long>(all)));
+  } else {
     std::uint32_t all = 0;
-    if (bits_ == 4) {
-      std::memcpy(&all, at, 4);
-    } else if (bits_ == 3) {
-      std::memcpy(&all, at, 3);
-    } else {
-      std::memcpy(&all, at, 2);
-    }
-    return unpack(_mm256_set1_epi32(static_cast<int>(all)));
+    std::memcpy(&all, at, kBits);
+    const __m256i shifts = kOrder == CodeOrder::Awq
+                               ? _mm256_setr_epi32(0, 16, 4, 20, 8, 24, 12, 28)
+                               : _mm256_setr_epi32(0, kBits, 2 * kBits, 3 * kBits, 4 * kBits,
+                                                   5 * kBits, 6 * kBits, 7 * kBits);
+    const __m256i words = _mm256_set1_epi32(static_cast<int>(all));
+    return _mm256_and_si256(_mm256_srlv_epi32(words, shifts), _mm256_set1_epi32((1 << kBits) - 1));
   }
+}
 
-  CKFS_AVX2 __m256i unpack(__m256i words) const {
-    return _mm256_and_si256(_mm256_srlv_epi32(words, shifts_), mask_);
-  }
-  CKFS_AVX2 __m256i mask() const { return mask_; }
-
- private:
-  int bits_;
-  __m256i mask_;
-  __m256i shifts_;
+/// What a row needs within its loop, apart from it: stores of bytes could change the row itself.
+struct Loop {
+  const std::byte *low, *high, *zeros, *scales;
+  __m128i shift, above;  // of the low word, of the high one
+  __m256i one, zero_mask;
 };
 
-/// Eight codes of a row, beginning with element `i`.
-template <CodeOrder kOrder>
-CKFS_AVX2 __m256i load_codes(const AffineRow& row, std::size_t i, const Fields<kOrder>& fields) {
-  if constexpr (kOrder == CodeOrder::Awq) {
-    return fields.load(row.low + (row.first + i) / 8 * 4);
-  } else {
-    __m256i words = _mm256_srl_epi32(load_256(row.low + 4 * i), _mm_cvtsi32_si128(row.shift));
-    if (row.shift + row.bits > 32) {
-      const __m256i high = load_256(row.high + 4 * i);
-      words = _mm256_or_si256(words, _mm256_sll_epi32(high, _mm_cvtsi32_si128(32 - row.shift)));
-    }
-    return _mm256_and_si256(words, fields.mask());
-  }
-}
-
-template <CodeOrder kOrder, DType kScale>
-CKFS_AVX2 __m256 eight(const AffineRow& row, std::size_t i, const Fields<kOrder>& fields,
-                       __m256i one, __m256i zero_mask) {
+template <CodeOrder kOrder, int kBits, DType kScale, bool kStraddles>
+CKFS_AVX2 __m256 eight(const Loop& loop, std::size_t i) {
   constexpr std::size_t kScaleBytes = sizeof(typename bits_of::Format<kScale>::Code);
-  const __m256i stored =
-      fields.load(row.zeros + (row.first + i) / 8 * static_cast<std::size_t>(row.bits));
-  const __m256i zeros = _mm256_and_si256(_mm256_add_epi32(stored, one), zero_mask);
-  const __m256i steps = _mm256_sub_epi32(load_codes<kOrder>(row, i, fields), zeros);
-  const __m256 value =
-      _mm256_mul_ps(_mm256_cvtepi32_ps(steps), load_scales<kScale>(row.scales + i * kScaleBytes));
-  const __m256 is_nan = _mm256_cmp_ps(value, value, _CMP_UNORD_Q);
-  return _mm256_blendv_ps(value, _mm256_castsi256_ps(_mm256_set1_epi32(bits_of::kF32Nan)), is_nan);
+  __m256i codes;
+  if constexpr (kOrder == CodeOrder::Awq) {
+    codes = load_fields<kOrder, kBits>(loop.low + i / 2);
+  } else {
+    codes = _mm256_srl_epi32(load_256(loop.low + 4 * i), loop.shift);
+    if constexpr (kStraddles) {
+      codes = _mm256_or_si256(codes, _mm256_sll_epi32(load_256(loop.high + 4 * i), loop.above));
+    }
+    codes = _mm256_and_si256(codes, _mm256_set1_epi32((1 << kBits) - 1));
+  }
+  const __m256i stored = load_fields<kOrder, kBits>(loop.zeros + i / 8 * kBits);
+  const __m256i zeros = _mm256_and_si256(_mm256_add_epi32(stored, loop.one), loop.zero_mask);
+  return _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_sub_epi32(codes, zeros)),
+                       load_scales<kScale>(loop.scales + i * kScaleBytes));
 }
 
-/// The row from element `i` on.
-template <CodeOrder kOrder, DType kScale>
-AffineRow advanced(AffineRow row, std::size_t i) {
+CKFS_AVX2 __m256 positive_nans(__m256 value) {
+  const __m256 nan = _mm256_castsi256_ps(_mm256_set1_epi32(bits_of::kF32Nan));
+  return _mm256_blendv_ps(value, nan, _mm256_cmp_ps(value, value, _CMP_UNORD_Q));
+}
+
+/// Elements from `i` on, which lies on a byte of the zero points; as many as are whole vectors.
+/// Gives where it stopped.
+template <CodeOrder kOrder, int kBits, DType kScale, DType kTo, bool kStraddles>
+CKFS_AVX2 std::size_t affine_vectors(const AffineRow& row, std::size_t i, std::byte* out,
+                                     std::size_t count) {
+  constexpr std::size_t kOut = sizeof(typename bits_of::Format<kTo>::Code);
+  constexpr std::size_t kScaleBytes = sizeof(typename bits_of::Format<kScale>::Code);
   const std::size_t blocks = (row.first + i) / 8;
-  if constexpr (kOrder == CodeOrder::Awq) {
-    row.low += 4 * blocks;
-  } else {
-    row.low += 4 * i;
-    row.high += 4 * i;
+  const Loop loop{
+      .low = row.low + (kOrder == CodeOrder::Awq ? 4 * blocks : 4 * i),
+      .high = row.high + (kOrder == CodeOrder::Awq ? 0 : 4 * i),
+      .zeros = row.zeros + blocks * kBits,
+      .scales = row.scales + i * kScaleBytes,
+      .shift = _mm_cvtsi32_si128(row.shift),
+      .above = _mm_cvtsi32_si128(32 - row.shift),
+      .one = _mm256_set1_epi32(row.one),
+      .zero_mask = row.wraps ? _mm256_set1_epi32((1 << kBits) - 1) : _mm256_set1_epi32(-1)};
+  out += i * kOut;
+  std::size_t k = 0;
+  for (; i + k + kLanes <= count; k += kLanes) {
+    Lanes lanes{eight<kOrder, kBits, kScale, kStraddles>(loop, k),
+                eight<kOrder, kBits, kScale, kStraddles>(loop, k + 8)};
+    if (_mm256_movemask_ps(_mm256_cmp_ps(lanes.low, lanes.high, _CMP_UNORD_Q)) != 0) {
+      lanes = {positive_nans(lanes.low), positive_nans(lanes.high)};
+    }
+    store_lanes<kTo>(out + k * kOut, lanes);
   }
-  row.zeros += blocks * static_cast<std::size_t>(row.bits);
-  row.scales += i * sizeof(typename bits_of::Format<kScale>::Code);
-  row.first = (row.first + i) % 8;
-  return row;
+  return i + k;
 }
 
 template <CodeOrder kOrder, DType kScale, DType kTo>
 CKFS_AVX2 void affine_elements(const AffineRow& row, std::byte* out, std::size_t count) {
   constexpr std::size_t kOut = sizeof(typename bits_of::Format<kTo>::Code);
+  constexpr CodeOrder kDown = CodeOrder::Down;
   const AffineKernel plain = reference::affine(kOrder, kScale, kTo);
-  const Fields<kOrder> fields(row.bits);
-  const __m256i one = _mm256_set1_epi32(row.one);
-  const __m256i zero_mask = row.wraps ? fields.mask() : _mm256_set1_epi32(-1);
   std::size_t i = 0;
   if (row.first != 0) {
     i = std::min(count, 8 - row.first);
     plain(row, out, i);
   }
-  for (; i + kLanes <= count; i += kLanes) {
-    store_lanes<kTo>(out + i * kOut, {eight<kOrder, kScale>(row, i, fields, one, zero_mask),
-                                      eight<kOrder, kScale>(row, i + 8, fields, one, zero_mask)});
+  if constexpr (kOrder == CodeOrder::Awq) {
+    i = affine_vectors<kOrder, 4, kScale, kTo, false>(row, i, out, count);
+  } else if (row.shift + row.bits > 32) {  // of 3 bits; of the others this is no code of a file
+    if (row.bits == 3) i = affine_vectors<kDown, 3, kScale, kTo, true>(row, i, out, count);
+  } else if (row.bits == 2) {
+    i = affine_vectors<kDown, 2, kScale, kTo, false>(row, i, out, count);
+  } else if (row.bits == 3) {
+    i = affine_vectors<kDown, 3, kScale, kTo, false>(row, i, out, count);
+  } else if (row.bits == 4) {
+    i = affine_vectors<kDown, 4, kScale, kTo, false>(row, i, out, count);
+  } else if (row.bits == 8) {
+    i = affine_vectors<kDown, 8, kScale, kTo, false>(row, i, out, count);
   }
-  if (i < count) plain(advanced<kOrder, kScale>(row, i), out + i * kOut, count - i);
+  if (i < count) plain(advanced(row, kOrder, kScale, i), out + i * kOut, count - i);
 }
 
 /// 32 codes of 16 bytes in order, each in a byte: the first 16 in the low half.

@@ -8,7 +8,9 @@ namespace {
 
 Vectors detect() {
 #ifdef __x86_64__
-  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("f16c")) return Vectors::None;
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c") &&
+                    __builtin_cpu_supports("bmi2");
+  if (!avx2) return Vectors::None;
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bf16");
   return avx512 ? Vectors::Avx512 : Vectors::Avx2;

@@ -16,6 +16,8 @@
 // with -ffp-contract=off: no fused multiply-add.
 #pragma once
 
+#include <array>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -51,6 +53,55 @@ using ScaleBlocksKernel = void (*)(const std::byte* in, const float* scales, std
 
 /// For the pairs of find_scale; else nullptr.
 ScaleBlocksKernel find_scale_blocks(DType from, DType to, KernelSet set = KernelSet::Fast);
+
+/// Scales that change every `block` elements, as for ScaleBlocksKernel, and what is subtracted
+/// before: element i of a piece has scales[(first + i) / block] and zeros[(first + i) / block].
+struct BlockScales {
+  const float* scales = nullptr;
+  const float* zeros = nullptr;  // nullptr: all are 0; else finite
+  std::size_t first = 0;
+  std::size_t block = 1;
+};
+
+/// out[i] = cast<to>( (f32(in[i]) - zero) * scale ) of I8 elements: the difference is exact for
+/// whole zeros of up to 8 bits, the product is rounded to F32 first, then to `to`. A product that
+/// is NaN has the sign of the difference.
+using ScaleIntegersKernel = void (*)(const std::byte* in, const BlockScales& scales, std::byte* out,
+                                     std::size_t count);
+
+/// For `to` in F32, F16, BF16; else nullptr.
+ScaleIntegersKernel find_scale_integers(DType to, KernelSet set = KernelSet::Fast);
+
+/// What codes of 4 bits stand for.
+struct NibbleTable {
+  std::array<float, 16> values{};
+  bool high_first = false;  // of the two in a byte the first is in its high bits
+
+  bool operator==(const NibbleTable&) const = default;
+};
+
+/// out[i] = cast<to>( (table.values[code i] - zero) * scale ), two codes in a byte; the first is
+/// the first of in[0]. Rounded and NaN as for ScaleIntegersKernel.
+using ScaleNibblesKernel = void (*)(const std::byte* in, const NibbleTable& table,
+                                    const BlockScales& scales, std::byte* out, std::size_t count);
+
+/// For `to` in F32, F16, BF16; else nullptr.
+ScaleNibblesKernel find_scale_nibbles(DType to, KernelSet set = KernelSet::Fast);
+
+/// Codes of a few bits, least significant first.
+struct Packing {
+  int bits = 8;           // 1 to 8
+  bool in_words = false;  // 32 / bits codes in each word of 32 bits, the highest bits unused;
+                          // otherwise code k is the bits from k * bits on, across bytes and words
+
+  auto operator<=>(const Packing&) const = default;
+};
+
+/// out[i] = code (first + i) of `in`, less 2^(bits - 1), as I8. No byte of `in` is read that holds
+/// no bit of these codes, but for those of the same word of a packing in words.
+using UnpackKernel = void (*)(const std::byte* in, Packing packing, std::size_t first,
+                              std::byte* out, std::size_t count);
+UnpackKernel find_unpack(KernelSet set = KernelSet::Fast);
 
 /// One dimension of a strided copy; strides in elements, they may be negative or zero (source).
 struct CopyLoop {

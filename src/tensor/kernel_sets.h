@@ -14,7 +14,7 @@ namespace ckfs {
 /// What this CPU can run, found once.
 enum class Vectors : std::uint8_t {
   None,    // plain loops
-  Avx2,    // AVX2 and F16C
+  Avx2,    // AVX2, F16C and BMI2
   Avx512,  // AVX-512 F, BW, VL and BF16
 };
 Vectors vectors();
@@ -27,6 +27,9 @@ AffineKernel affine(CodeOrder order, DType scale, DType to);
 LookupKernel lookup(std::size_t element_bytes);
 void copy_strided(std::span<const CopyLoop> loops, std::size_t element_bytes, const std::byte* in,
                   std::byte* out);
+ScaleIntegersKernel scale_integers(DType to);
+ScaleNibblesKernel scale_nibbles(DType to);
+UnpackKernel unpack();
 }  // namespace reference
 
 /// The row from element `i` on.
@@ -49,11 +52,16 @@ ScaleBlocksKernel scale_blocks(DType from, DType to);
 AffineKernel affine(CodeOrder order, DType scale, DType to);
 LookupKernel lookup(std::size_t element_bytes);
 TransposeBand transpose_band(std::size_t element_bytes);
+ScaleIntegersKernel scale_integers(DType to);
+ScaleNibblesKernel scale_nibbles(DType to);
+UnpackKernel unpack();
 }  // namespace avx2
 
 namespace avx512 {  // Requires: vectors() >= Vectors::Avx512
 ScaleKernel scale(DType from, DType to);
 ScaleBlocksKernel scale_blocks(DType from, DType to);
+ScaleIntegersKernel scale_integers(DType to);
+ScaleNibblesKernel scale_nibbles(DType to);
 AffineKernel affine(CodeOrder order, DType scale, DType to);
 }  // namespace avx512
 #endif

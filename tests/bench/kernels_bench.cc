@@ -122,8 +122,8 @@ Bench decode_bench(std::string name, double floor, double goal,
 
 /// Codes of 4 bits as GPTQ and AWQ store them, decoded as they lie, and as a weight.
 void add_column_codes(std::vector<Bench>& benches, const std::vector<std::byte>& source) {
-  constexpr std::int64_t kRows = 2048;
-  constexpr std::int64_t kColumns = 256;
+  constexpr std::int64_t kRows = 128;
+  constexpr std::int64_t kColumns = 4096;
   constexpr std::int64_t kGroups = kRows / kBlock;
   const auto transpose = [](const std::byte* decoded, std::byte* out) {
     const CopyLoop loops[] = {{kColumns, 1, kRows}, {kRows, kColumns, 1}};

@@ -121,29 +121,149 @@ def decoded(weight, scale, block_rows, block_columns):
     return out
 
 
+E2M1 = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0]
+
+
+def nibbles(data):
+    """Codes of 4 bits, the low bits of a byte first."""
+    return [code for byte in data for code in (byte & 15, byte >> 4)]
+
+
+def words(tensor):
+    return struct.unpack(f"<{len(tensor.data) // 4}I", tensor.data)
+
+
+def integers(tensor):
+    return struct.unpack(f"<{len(tensor.data) // 8}q" if tensor.dtype == "I64" else
+                         f"<{len(tensor.data) // 4}i", tensor.data)
+
+
+def unpacked(row, bits, count, in_words):
+    """`count` codes of `bits` bits from the 32-bit words of a row, each less its offset."""
+    stream = sum(word << 32 * i for i, word in enumerate(row))
+    per_word = 32 // bits
+    at = (lambda k: k // per_word * 32 + k % per_word * bits) if in_words else (lambda k: k * bits)
+    return [(stream >> at(k) & (1 << bits) - 1) - (1 << bits - 1) for k in range(count)]
+
+
+def packed(stored, module, config):
+    """Shape and values of a pack-quantized weight, rounded to the scale's dtype."""
+    part = {key: stored.get(f"{module}.weight_{key}")
+            for key in ("packed", "scale", "shape", "zero_point", "g_idx")}
+    rows, columns = integers(part["shape"])
+    (group,) = config["config_groups"].values()
+    bits = group["weights"]["num_bits"]
+    width = part["packed"].shape[1]
+    dense, in_words = -(-columns * bits // 32), -(-columns // (32 // bits))
+    old = width == in_words if dense != in_words else config.get("version", "") < "0.18"
+    grid = part["scale"].shape[1]
+    scales, stream = values(part["scale"]), words(part["packed"])
+    groups = [column * grid // columns for column in range(columns)]
+    if part["g_idx"] and -1 not in integers(part["g_idx"]):
+        groups = integers(part["g_idx"])
+    zeros = [0] * (rows * grid)
+    if part["zero_point"]:
+        stored_zeros = words(part["zero_point"])
+        for column in range(grid):
+            zeros[column::grid] = unpacked(stored_zeros[column::grid], bits, rows, old)
+    out = []
+    for row in range(rows):
+        codes = unpacked(stream[row * width:(row + 1) * width], bits, columns, old)
+        for code, at in zip(codes, groups):
+            out.append((code - zeros[row * grid + at]) * scales[row * grid + at])
+    return [rows, columns], values(Tensor(part["scale"].dtype, [], encode(out, part["scale"].dtype)))
+
+
+def float4(codes, scales, group, table=E2M1):
+    """F32 values of E2M1 codes with one scale for each `group`."""
+    return [to_f32(table[code] * scales[i // group])
+            for i, code in enumerate(nibbles(codes.data))]
+
+
+def powers(scale):
+    return [2.0 ** (code - 127) for code in scale.data]
+
+
+def quantized(stored, name, config):
+    """(name, shape, values) of the weight whose codes are tensor `name`; None: it is no such."""
+    module, _, last = name.rpartition(".")
+    tensor, scale = stored[name], stored.get(f"{module}.weight_scale")
+    if last == "weight_packed" and tensor.dtype == "I32":
+        return module + ".weight", *packed(stored, module, config)
+    if last == "weight_packed":
+        shape = [tensor.shape[0], tensor.shape[1] * 2]
+        divisor = stored.get(f"{module}.weight_global_scale")
+        if divisor is None:
+            return module + ".weight", shape, float4(tensor, powers(scale), 32)
+        (divisor,) = values(divisor)
+        effective = [to_f32(value / divisor) for value in values(scale)]
+        return module + ".weight", shape, float4(tensor, effective, 16)
+    if name.endswith("_blocks"):
+        experts, rows, blocks, _ = tensor.shape
+        columns = blocks * 32
+        # A power by itself may be too large for F32 where the product is not.
+        flat = float4(tensor, powers(stored[name[:-6] + "scales"]), 32)
+        turned = [flat[(e * rows + r) * columns + c]
+                  for e in range(experts) for c in range(columns) for r in range(rows)]
+        return name[:-7], [experts, columns, rows], turned
+    if name + "_scale_2" in stored:
+        (factor,) = values(stored[name + "_scale_2"])
+        effective = [to_f32(value * factor) for value in values(scale)]
+        shape = [tensor.shape[0], tensor.shape[1] * 2]
+        no_minus_zero = [value + 0.0 for value in E2M1]
+        return name, shape, float4(tensor, effective, 16, no_minus_zero)
+    if name + "_scale_inv" in stored:
+        return name, tensor.shape, decoded(tensor, stored[name + "_scale_inv"],
+                                           *config["weight_block_size"])
+    if last != "weight" or scale is None:
+        return None
+    rows, columns = tensor.shape
+    if scale.dtype == "U8":
+        scale = Tensor("F32", scale.shape, struct.pack(f"<{len(scale.data)}f", *powers(scale)))
+    block = [rows, columns]
+    if math.prod(scale.shape) > 1:
+        (group,) = config["config_groups"].values()
+        block = group["weights"].get("block_structure") or [1, columns // scale.shape[-1]]
+    codes = tensor
+    if tensor.dtype == "I8":
+        codes = struct.unpack(f"{rows * columns}b", tensor.data)
+        scales = values(scale)
+        out = [code * scales[i // columns] for i, code in enumerate(codes)]
+    else:
+        out = decoded(codes, scale, *block)
+    if scale.dtype == "BF16":
+        out = values(Tensor("BF16", [], encode(out, "BF16")))
+    return name, tensor.shape, out
+
+
+AUXILIARY = (".weight_scale", ".weight_scale_inv", ".weight_scale_2", ".weight_shape",
+             ".weight_zero_point", ".weight_g_idx", ".weight_global_scale", ".input_scale",
+             ".input_global_scale", ".k_scale", ".v_scale", "_scales")
+
+
 def view(source, dtype):
     """{name: Tensor} of a directory in a view that casts every float to `dtype`."""
     stored = read_all(source)
     config = {}
     if (source / "config.json").exists():
         config = json.loads((source / "config.json").read_text())
-    quantization = config.get("quantization_config", {})
-    block = quantization.get("weight_block_size")
-    packed, parts = naive_packed.weights(stored, quantization)
+    config = config.get("quantization_config", {})
+    packed, parts = naive_packed.weights(stored, config)
     tensors = {name: Tensor(dtype, shape, encode(numbers, dtype))
                for name, (shape, numbers) in packed.items()}
     for name, tensor in stored.items():
-        if name in parts or name.endswith(".weight_scale_inv"):
+        if name in parts or name.endswith(AUXILIARY):
             continue
-        scale = stored.get(name + "_scale_inv")
-        if scale is not None:
-            numbers = decoded(tensor, scale, *block)
-        elif tensor.dtype in ELEMENT and tensor.dtype != dtype:
+        weight = quantized(stored, name, config)
+        if weight is not None:
+            shown, shape, numbers = weight
+            tensors[shown] = Tensor(dtype, shape, encode(numbers, dtype))
+            continue
+        if tensor.dtype in ELEMENT and tensor.dtype != dtype:
             numbers = values(tensor)
             if tensor.dtype == "F64":  # by way of F32, as torch
                 numbers = [to_f32(number) for number in numbers]
+            tensors[name] = Tensor(dtype, tensor.shape, encode(numbers, dtype))
         else:
             tensors[name] = tensor
-            continue
-        tensors[name] = Tensor(dtype, tensor.shape, encode(numbers, dtype))
     return tensors

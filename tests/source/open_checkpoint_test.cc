@@ -434,7 +434,7 @@ TEST(Fp8Blocks, NamesEveryTensorThatCannotBeDecoded) {
           testing::Pair("orphan.weight_scale_inv", "a part of a weight that is absent (fp8)"),
           testing::Pair(
               "packed.weight_packed",
-              R"(looks like compressed-tensors (quant_method "fp8"), which ckfs cannot decode)"),
+              R"(looks like pack-quantized, but config.json says quant_method "fp8")"),
           testing::Pair(
               "scalar.weight",
               "its scale has shape [], but blocks of 128 x 128 over shape [2, 2] need [1, 1]"),
@@ -484,12 +484,8 @@ TEST(Quantization, OfAnUnknownMethodNamesTheTensorsOrElseTheConfig) {
 
 TEST(Quantization, IsSeenInNamesAndDtypesWithoutAConfig) {
   const std::map<std::string, std::vector<Tensor>> kinds = {
-      {"compressed-tensors", {{"t.weight_packed", DType::I32}}},
-      {"mxfp4", {{"t_blocks", DType::U8}, {"t_scales", DType::U8}}},
-      {"int-quantized", {{"t.weight", DType::I8}, {"t.weight_scale", DType::F32}}},
-      {"modelopt nvfp4", {{"t.weight", DType::U8}, {"t.weight_scale"}, {"t.weight_scale_2"}}},
+      {"a sparse format of compressed-tensors", {{"t.bitmask", DType::U8}}},
       {"bitsandbytes 4-bit without quant_state", {{"t.weight", DType::U8}, {"t.weight.absmax"}}},
-      {"DeepSeek-V4 scales", {{"t.weight", DType::I8}, {"t.scale", DType::F8E8M0}}},
   };
   for (const auto& [kind, tensors] : kinds) {
     EXPECT_THAT(fp8_obstacles(tensors, ""),

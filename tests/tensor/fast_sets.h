@@ -38,4 +38,20 @@ inline NamedKernels<ScaleBlocksKernel> fast_scale_blocks(DType from, DType to) {
   return kernels;
 }
 
+inline NamedKernels<ScaleIntegersKernel> fast_scale_integers(DType to) {
+  NamedKernels<ScaleIntegersKernel> kernels = {{"chosen", find_scale_integers(to)}};
+#ifdef __x86_64__
+  if (vectors() >= Vectors::Avx2) kernels.emplace_back("avx2", avx2::scale_integers(to));
+#endif
+  return kernels;
+}
+
+inline NamedKernels<ScaleNibblesKernel> fast_scale_nibbles(DType to) {
+  NamedKernels<ScaleNibblesKernel> kernels = {{"chosen", find_scale_nibbles(to)}};
+#ifdef __x86_64__
+  if (vectors() >= Vectors::Avx2) kernels.emplace_back("avx2", avx2::scale_nibbles(to));
+#endif
+  return kernels;
+}
+
 }  // namespace ckfs

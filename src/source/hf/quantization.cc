@@ -14,7 +14,6 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "base/text.h"
 #include "source/hf/module_pattern.h"
@@ -23,11 +22,6 @@
 namespace ckfs {
 namespace {
 
-/// The module whose tensor it is: the name up to its last dot.
-std::string_view module_of(std::string_view name) {
-  return name.substr(0, std::min(name.rfind('.'), name.size()));
-}
-
 std::string_view last_word(std::string_view name) {
   const std::size_t dot = name.rfind('.');
   return dot == std::string_view::npos ? name : name.substr(dot + 1);
@@ -35,11 +29,11 @@ std::string_view last_word(std::string_view name) {
 
 /// Scales of activations and of the key-value cache: they belong to a way of running the model.
 bool is_runtime_scale(std::string_view name) {
-  constexpr std::array<std::string_view, 14> kNames = {
-      "activation_scale", "input_scale",       "input_zero_point", "input_global_scale",
-      "output_scale",     "output_zero_point", "qscale_act",       "k_scale",
-      "v_scale",          "q_scale",           "kv_scale",         "prob_scale",
-      "k_zero_point",     "v_zero_point"};
+  constexpr std::array<std::string_view, 15> kNames = {
+      "activation_scale", "input_scale",  "input_zero_point",  "input_global_scale",
+      "input_scale_ub",   "output_scale", "output_zero_point", "qscale_act",
+      "k_scale",          "v_scale",      "q_scale",           "kv_scale",
+      "prob_scale",       "k_zero_point", "v_zero_point"};
   const std::string_view last = last_word(name);
   return std::find(kNames.begin(), kNames.end(), last) != kNames.end() ||
          last.ends_with("_activation_scale");
@@ -147,6 +141,10 @@ class Quantizer final : public HeldTensors {
                          quote(config_.method)));
       return;
     }
+    if (const std::string reason = format_reason(claim); !reason.empty()) {
+      refuse(reason);
+      return;
+    }
     Result<QuantizedWeight> weight = claim.scheme->read(*this, claim.codes);
     if (!weight) {
       refuse(weight.error().message());
@@ -157,6 +155,24 @@ class Quantizer final : public HeldTensors {
       return;
     }
     take(claim, std::move(*weight));
+  }
+
+  /// Why compressed-tensors' format does not go with the tensor; empty: it does.
+  std::string format_reason(const Claim& claim) const {
+    if (config_.method != "compressed-tensors" || claim.scheme->formats.empty()) return {};
+    const QuantizationGroup* const found = group(module_of(claim.name));
+    std::string_view format = config_.value("format");
+    if (found != nullptr && !found->format.empty()) format = found->format;
+    const auto goes = [&](const Scheme& scheme) {
+      return std::ranges::find(scheme.formats, format) != scheme.formats.end();
+    };
+    // Groups of several formats may be declared without theirs; a dense model may have this one.
+    if (format.empty() || format == "mixed-precision" || goes(*claim.scheme)) return {};
+    if (std::ranges::none_of(quantization_schemes(), goes)) {
+      return fmt::format("format {}, which ckfs cannot decode", quote(format));
+    }
+    return fmt::format("looks like {}, but config.json says format {}", claim.scheme->name,
+                       quote(format));
   }
 
   void take(const Claim& claim, QuantizedWeight weight) {
@@ -278,26 +294,35 @@ class Quantizer final : public HeldTensors {
   void sweep() {
     std::vector<bool> claimed(companion_.size(), false);
     // By what the names of a weight's parts begin with.
-    std::unordered_set<std::string_view> stems;
+    std::unordered_map<std::string_view, bool> stems;  // whether the weight is decoded
     for (const Claim& claim : claims_) {
       claimed[claim.codes] = true;
+      const bool decoded =
+          !builder_.storage(builder_.tensor(claim.codes).storage).encoding->is_plain();
       // Before redefine() named it otherwise.
       const std::string_view codes = claim.name;
       for (const char border : {'.', '_'}) {
-        stems.insert(codes.substr(0, std::min(codes.rfind(border), codes.size())));
+        stems[codes.substr(0, std::min(codes.rfind(border), codes.size()))] |= decoded;
       }
-      stems.insert(codes);
+      stems[codes] |= decoded;
     }
     for (TensorId id = 0; id < companion_.size(); ++id) {
       if (companion_[id] || claimed[id]) continue;
       if (is_runtime_scale(name(id))) {
         leave_out(id, "a scale of activations or caches");
-      } else if (const Auxiliary part = auxiliary(id);
-                 part.scheme != nullptr && !stems.contains(part.stem)) {
+        continue;
+      }
+      const Auxiliary part = auxiliary(id);
+      if (part.scheme != nullptr) {
+        const auto weight = stems.find(part.stem);
+        // Behind a weight that is refused its parts would only repeat it.
+        if (weight != stems.end() && !weight->second) continue;
         builder_.add_obstacle(
-            name(id), fmt::format("a part of a weight that is absent ({})", part.scheme->name));
+            name(id), weight == stems.end()
+                          ? fmt::format("a part of a weight that is absent ({})", part.scheme->name)
+                          : "beside a weight whose kind has no such part");
         ++obstacles_;
-      } else if (is_f8(dtype(id)) && part.scheme == nullptr) {
+      } else if (is_f8(dtype(id))) {
         builder_.add_obstacle(name(id), fmt::format("{} without a scale", ckfs::name(dtype(id))));
         ++obstacles_;
       }

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "catalog/catalog.h"
+#include "encoding/block_scale_encoding.h"
 #include "format/quantization_config.h"
 
 namespace ckfs {
@@ -73,6 +74,8 @@ struct Scheme {
   std::string_view name;  // "compressed-tensors pack-quantized"
   /// Values of quant_method that may go with such tensors; none: any.
   std::vector<std::string_view> methods;
+  /// Values of compressed-tensors' `format` that may go with them; none: any.
+  std::vector<std::string_view> formats;
   /// Endings of tensors that mean nothing without their weight: ".weight_scale". One that is left
   /// over in a quantized checkpoint is an obstacle.
   std::vector<std::string_view> auxiliaries;
@@ -97,6 +100,21 @@ inline constexpr std::uint64_t kMaxWanted = std::uint64_t{64} << 10;
 // What several schemes need.
 
 bool is_f8(DType dtype);
+
+/// The module whose tensor it is: the name up to its last dot.
+std::string_view module_of(std::string_view name);
+
+/// The encoding, made once for all weights of its kind and shape.
+std::shared_ptr<const Encoding> shared_block_scale(const HeldTensors& tensors,
+                                                   const BlockScale& scale);
+
+/// The block of a weight of `shape` whose scales have that shape: one for the tensor, for a matrix
+/// of a batch, for each row, or for each equal group of a row. nullopt: none of these.
+std::optional<std::array<std::int64_t, 2>> block_of_scales(std::span<const std::int64_t> shape,
+                                                           std::span<const std::int64_t> scales);
+
+/// "each tensor", "each row", "each 1 x 32": for people.
+std::string block_text(const BlockScale& scale);
 
 /// The name without its last `suffix`. Requires: it ends so.
 std::string_view without(std::string_view name, std::string_view suffix);

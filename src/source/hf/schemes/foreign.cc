@@ -51,6 +51,7 @@ Result<QuantizedWeight> read(const HeldTensors& tensors, TensorId id) {
 const Scheme kForeign{
     .name = "an unknown quantization",
     .methods = {},
+    .formats = {},
     .auxiliaries = {},
     .recognizes = recognizes,
     .wants = nullptr,

@@ -1,0 +1,160 @@
+// One byte for each element and scales beside it, under the names that tools gave them:
+//
+//   W_scale_inv      DeepSeek, Qwen, transformers' fp8; blocks, and groups of a row for mxfp8
+//   W_scale          compressed-tensors (float-, int-, naive-, mxfp8-quantized), fbgemm, ModelOpt,
+//                    AutoFP8; one for the tensor, a row, a group of a row, or a block
+//   M.scale          DeepSeek-V4, beside M.weight
+//   M.qscale_weight  Mistral's own format, beside M.weight
+//
+// Which of these shapes a scale has is read from its shape; only where blocks at the edges are
+// partial, or a grid would fit two readings, the configuration decides.
+#include <algorithm>
+
+#include "base/checked.h"
+#include "base/rounding.h"
+#include "source/hf/schemes/schemes.h"
+#include "tensor/shape.h"
+
+namespace ckfs {
+namespace {
+
+using Block = std::array<std::int64_t, 2>;
+
+constexpr Block kDefaultBlock = {128, 128};
+constexpr std::string_view kWeight = ".weight";
+
+struct Found {
+  TensorId id = 0;
+  bool blocks_only = false;         // DeepSeek's names
+  bool compressed_tensors = false;  // whose values have the scale's dtype
+};
+
+std::optional<Found> scale_of(const HeldTensors& tensors, TensorId codes) {
+  const std::string_view name = tensors.name(codes);
+  if (const auto id = tensors.find(name, "_scale_inv")) {
+    return Found{.id = *id, .blocks_only = tensors.dtype(*id) != DType::U8};
+  }
+  const std::string& method = tensors.config().method;
+  if (const auto id = tensors.find(name, "_scale")) {
+    return Found{.id = *id, .compressed_tensors = method.empty() || method == "compressed-tensors"};
+  }
+  if (!name.ends_with(kWeight)) return std::nullopt;
+  if (const auto id = tensors.find(module_of(name), ".qscale_weight")) return Found{.id = *id};
+  const auto id = tensors.find(module_of(name), ".scale");
+  if (id && tensors.dtype(*id) == DType::F8E8M0) return Found{.id = *id, .blocks_only = true};
+  return std::nullopt;
+}
+
+bool is_fp8(const HeldTensors& tensors, TensorId codes) {
+  return is_f8(tensors.dtype(codes)) && scale_of(tensors, codes).has_value();
+}
+
+bool is_int8(const HeldTensors& tensors, TensorId codes) {
+  return tensors.dtype(codes) == DType::I8 && tensors.name(codes).ends_with("weight") &&
+         tensors.find(tensors.name(codes), "_scale").has_value();
+}
+
+/// The shape of a grid of blocks.
+std::vector<std::int64_t> grid_of(std::span<const std::int64_t> shape, Block block) {
+  std::vector<std::int64_t> grid(shape.begin(), shape.end());
+  grid[grid.size() - 2] = ceil_div(grid[grid.size() - 2], block[0]);
+  grid[grid.size() - 1] = ceil_div(grid[grid.size() - 1], block[1]);
+  return grid;
+}
+
+/// The block that the configuration gives; nullopt: none.
+std::optional<Block> configured_block(const HeldTensors& tensors, TensorId codes) {
+  const QuantizationGroup* group = tensors.group(module_of(tensors.name(codes)));
+  if (group != nullptr && group->weights) {
+    if (group->weights->block_structure) return group->weights->block_structure;
+    if (group->weights->strategy == "block") return kDefaultBlock;
+  }
+  return tensors.config().weight_block_size;
+}
+
+/// The block whose grid the scale is.
+Result<Block> block_of(const HeldTensors& tensors, TensorId codes, const Found& scale) {
+  const auto shape = tensors.shape(codes);
+  const auto grid = tensors.shape(scale.id);
+  const auto configured = configured_block(tensors, codes);
+  if (!scale.blocks_only && !configured) {
+    if (const auto block = block_of_scales(shape, grid)) return *block;
+  }
+  const Block block = configured.value_or(kDefaultBlock);
+  const std::vector<std::int64_t> needed = grid_of(shape, block);
+  if (std::ranges::equal(grid, needed)) return block;
+  return cannot_decode("its scale has shape {}, but blocks of {} x {} over shape {} need {}",
+                       shape_text(grid), block[0], block[1], shape_text(shape), shape_text(needed));
+}
+
+bool is_scale_dtype(DType dtype, bool sixteen_bits) {
+  return dtype == DType::F32 || dtype == DType::BF16 || dtype == DType::F8E8M0 ||
+         dtype == DType::U8 || (sixteen_bits && dtype == DType::F16);
+}
+
+Result<QuantizedWeight> read(const HeldTensors& tensors, TensorId codes) {
+  const auto found = scale_of(tensors, codes);
+  const auto shape = tensors.shape(codes);
+  const DType dtype = tensors.dtype(found->id);
+  if (!is_scale_dtype(dtype, found->compressed_tensors)) {
+    return cannot_decode("its scale is {} (known: F32, BF16, F8_E8M0, U8)", name(dtype));
+  }
+  if (shape.size() != 2 && shape.size() != 3) {
+    return cannot_decode("shape {} is not of 2 or 3 dimensions", shape_text(shape));
+  }
+  if (std::ranges::find(shape, 0) != shape.end()) {
+    return cannot_decode("shape {} has no elements", shape_text(shape));
+  }
+  if (tensors.find(module_of(tensors.name(codes)), ".pre_quant_scale")) {
+    return cannot_decode("its pre_quant_scale belongs into the weight, too");
+  }
+  CKFS_TRY(const Block block, block_of(tensors, codes, *found));
+  BlockScale kind{.codes = tensors.dtype(codes),
+                  .scale = dtype,
+                  .rows = shape[shape.size() - 2],
+                  .columns = shape[shape.size() - 1],
+                  .block_rows = block[0],
+                  .block_columns = block[1]};
+  if (found->compressed_tensors && is_castable_float(dtype)) kind.result = dtype;
+  QuantizedWeight weight;
+  weight.companions = {found->id};
+  if (const auto zeros = tensors.find(tensors.name(codes), "_zero_point")) {
+    if (kind.codes != DType::I8 || tensors.dtype(*zeros) != DType::I8 ||
+        !std::ranges::equal(tensors.shape(*zeros), tensors.shape(found->id))) {
+      return cannot_decode("its zero points are {} {} (known: I8 in the shape of the scale)",
+                           name(tensors.dtype(*zeros)), shape_text(tensors.shape(*zeros)));
+    }
+    kind.zeros = BlockScale::Zeros::Integers;
+    weight.companions.push_back(*zeros);
+  }
+  weight.shape.assign(shape.begin(), shape.end());
+  weight.numel = *checked_numel(shape);
+  weight.format =
+      fmt::format("{}, {} scale for {}", name(kind.codes), name(kind.scale), block_text(kind));
+  weight.encoding = shared_block_scale(tensors, kind);
+  return weight;
+}
+
+}  // namespace
+
+const Scheme kFp8{
+    .name = "fp8",
+    .methods = {"fp8", "mxfp8", "compressed-tensors", "fbgemm_fp8", "modelopt", "modelopt_mixed"},
+    .formats = {"float-quantized", "naive-quantized", "mxfp8-quantized"},
+    .auxiliaries = {"_scale_inv", ".weight_scale", ".qscale_weight"},
+    .recognizes = is_fp8,
+    .wants = nullptr,
+    .read = read,
+};
+
+const Scheme kIntQuantized{
+    .name = "int-quantized",
+    .methods = {"compressed-tensors"},
+    .formats = {"int-quantized", "naive-quantized"},
+    .auxiliaries = {".weight_zero_point"},
+    .recognizes = is_int8,
+    .wants = nullptr,
+    .read = read,
+};
+
+}  // namespace ckfs

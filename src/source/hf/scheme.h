@@ -75,7 +75,7 @@ struct Scheme {
   /// Values of quant_method that may go with such tensors; none: any.
   std::vector<std::string_view> methods;
   /// Values of compressed-tensors' `format` that may go with them; none: any.
-  std::vector<std::string_view> formats;
+  std::vector<std::string_view> formats = {};
   /// Endings of tensors that mean nothing without their weight: ".weight_scale". One that is left
   /// over in a quantized checkpoint is an obstacle.
   std::vector<std::string_view> auxiliaries;

@@ -11,7 +11,7 @@ install(PROGRAMS mount-helpers/mount.ckfs DESTINATION ${CMAKE_INSTALL_SBINDIR} C
 find_program(GO_MD2MAN go-md2man)
 if(GO_MD2MAN)
   set(man_pages)
-  foreach(page ckfs.1 mount.ckfs.8)
+  foreach(page ckfs.1 ckfs-recipe.5 mount.ckfs.8)
     if(NOT EXISTS ${PROJECT_SOURCE_DIR}/docs/man/${page}.md)
       continue()
     endif()

@@ -27,6 +27,13 @@ namespace ckfs {
 
 class ViewFiles;
 
+/// The text of a file that makes views of a source's tensors, or lays out a model's experts
+/// (docs/RECIPES.md); `file` is its name in messages.
+struct RecipeText {
+  std::string file;
+  std::string text;
+};
+
 struct OpenOptions {
   // Which of what the source holds; empty, and the source's own choice is taken.
 
@@ -37,6 +44,8 @@ struct OpenOptions {
   std::string key = {};
   /// A directory with config.json, tokenizer and the like, for sources that have none beside them.
   std::optional<std::filesystem::path> config = {};
+  /// More views, and layouts of experts.
+  std::vector<RecipeText> recipes = {};
 
   /// A source file of which nothing but the ctime changed is Stale, too (chmod and new hard links
   /// change it, and so does a write that hides itself). Else it is one warning in the log.
@@ -199,7 +208,8 @@ class View {
 class Checkpoint {
  public:
   /// `source`: a directory, a file, or a hub cache entry. Errors: NotFound, Corrupt, Unsupported,
-  /// Io, each with one line that names the file and the fact.
+  /// Io, each with one line that names the file and the fact; a recipe that is wrong, or does not
+  /// fit the source, is one.
   static Result<Checkpoint> open(const std::filesystem::path& source,
                                  const OpenOptions& options = {});
 

@@ -27,7 +27,8 @@ FileInfo info_of(const ViewFiles& files, std::size_t file) {
 
 Result<std::shared_ptr<const View::Impl>> build_view(std::shared_ptr<Checkpoint::Impl> checkpoint,
                                                      const ViewSpec& spec) {
-  CKFS_TRY(std::shared_ptr<const Definition> definition, define_view(checkpoint->catalog, spec));
+  CKFS_TRY(std::shared_ptr<const Definition> definition,
+           define_view(checkpoint->catalog, spec, checkpoint->recipes));
   CKFS_TRY(std::shared_ptr<const ViewFiles> files,
            ViewFiles::create(definition, *checkpoint->files));
   // Sizes, names and inodes are final from here.
@@ -44,6 +45,9 @@ Result<std::shared_ptr<const View::Impl>> build_view(std::shared_ptr<Checkpoint:
 std::uint64_t with_choice(std::uint64_t fingerprint, const OpenOptions& options) {
   if (!options.tag.empty()) fingerprint = stable_hash("tag=" + options.tag, fingerprint);
   if (!options.key.empty()) fingerprint = stable_hash("key=" + options.key, fingerprint);
+  for (const RecipeText& recipe : options.recipes) {
+    fingerprint = stable_hash(recipe.text, stable_hash("recipe=", fingerprint));
+  }
   return fingerprint;
 }
 
@@ -82,6 +86,10 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& source,
   if (options.memory < kMinMemory) {
     return fail(ErrorCode::InvalidArgument, "memory: {} bytes < {}", options.memory, kMinMemory);
   }
+  Recipes recipes = built_in_recipes();
+  for (const RecipeText& recipe : options.recipes) {
+    CKFS_TRY(recipes, add_recipe(std::move(recipes), recipe.text, recipe.file));
+  }
   // Before the source: what a source has to hold in order to read comes out of it, too.
   const std::shared_ptr<BufferPool> budget = BufferPool::create(options.memory);
   CKFS_TRY(std::unique_ptr<SourceFiles> files,
@@ -89,15 +97,20 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& source,
   CKFS_TRY(std::shared_ptr<const Catalog> catalog,
            open_checkpoint(source, *files,
                            {.tag = options.tag, .key = options.key, .config = options.config}));
+  // A recipe that the source does not fit is an error now, not a view that is missing later.
+  for (const RecipeView& recipe : recipes.views) {
+    CKFS_TRY_VOID(define_view(catalog, {recipe.name, {}}, recipes));
+  }
   const std::uint64_t fingerprint = with_choice(catalog->fingerprint(), options);
   return Checkpoint(std::make_shared<Impl>(
       std::move(files), std::move(catalog), budget,
-      EngineOptions{.threads = options.threads, .tile_bytes = options.tile_bytes}, fingerprint));
+      EngineOptions{.threads = options.threads, .tile_bytes = options.tile_bytes}, fingerprint,
+      std::move(recipes)));
 }
 
 std::vector<ViewInfo> Checkpoint::views() const {
   std::vector<ViewInfo> infos;
-  for (const ViewSummary& summary : list_views(*impl_->catalog)) {
+  for (const ViewSummary& summary : list_views(*impl_->catalog, impl_->recipes)) {
     ViewInfo& info =
         infos.emplace_back(summary.name, summary.description, summary.obstacles.empty(),
                            reasons(summary.obstacles), reasons(summary.remarks));
@@ -109,7 +122,7 @@ std::vector<ViewInfo> Checkpoint::views() const {
 }
 
 Result<std::shared_ptr<const View::Impl>> Checkpoint::Impl::view(std::string_view spelling) {
-  CKFS_TRY(const ViewSpec spec, parse_view_spec(spelling));
+  CKFS_TRY(const ViewSpec spec, parse_view_spec(spelling, recipes));
   {
     const MutexLock lock(mutex_);
     const auto found = views_.find(spec.canonical());

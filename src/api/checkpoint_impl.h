@@ -13,6 +13,7 @@
 #include "container/view_files.h"
 #include "engine/engine.h"
 #include "io/source_files.h"
+#include "view/recipes/recipe.h"
 #include "view/view.h"
 
 namespace ckfs {
@@ -22,10 +23,11 @@ class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
  public:
   Impl(std::unique_ptr<SourceFiles> opened, std::shared_ptr<const Catalog> described,
        std::shared_ptr<BufferPool> budget, const EngineOptions& options,
-       std::uint64_t fingerprint_of_choice)
+       std::uint64_t fingerprint_of_choice, Recipes all_recipes)
       : files(std::move(opened)),
         catalog(std::move(described)),
         fingerprint(fingerprint_of_choice),
+        recipes(std::move(all_recipes)),
         engine(std::make_unique<Engine>(catalog, *files, std::move(budget), options)) {}
 
   /// The view of that spelling: the one that is in use, or a new one.
@@ -34,6 +36,7 @@ class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
   const std::unique_ptr<SourceFiles> files;
   const std::shared_ptr<const Catalog> catalog;
   const std::uint64_t fingerprint;
+  const Recipes recipes;
   const std::unique_ptr<Engine> engine;  // last: its threads read the files
 
  private:

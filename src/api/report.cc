@@ -113,7 +113,8 @@ std::vector<Label> labels(const Checkpoint& checkpoint) {
   std::vector<Label> result;
   for (const ViewInfo& view : checkpoint.views()) {
     if (!view.available) continue;
-    const auto definition = define_view(checkpoint.impl().catalog, {view.name, {}});
+    const auto definition =
+        define_view(checkpoint.impl().catalog, {view.name, {}}, checkpoint.impl().recipes);
     if (!definition) continue;  // the view's own lookup reports it
     std::map<std::tuple<Exactness, std::string, std::string>, std::size_t> counts;
     for (const ModelTensor& tensor : (*definition)->tensors) {

@@ -6,6 +6,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -30,6 +32,13 @@ struct FileRange {
   std::uint64_t size = 0;
 };
 
+/// Bytes of a file where they lie in memory.
+struct MappedBytes {
+  FileId file = 0;
+  const std::byte* data = nullptr;
+  std::shared_ptr<const void> owner;  // they stay as long as this does
+};
+
 class ByteSource {
  public:
   virtual ~ByteSource() = default;
@@ -46,6 +55,22 @@ class ByteSource {
   [[nodiscard]] virtual Result<void> read_once(std::span<const ReadRequest> batch) {
     return read(batch);
   }
+
+  /// The bytes of `range` where they lie, of which `used` will be looked at: if all of it is in
+  /// memory now, and nothing speaks against looking at it there. nullopt: read() what is needed.
+  /// What is computed from mapped bytes counts only if check_mapped() succeeds afterwards.
+  virtual std::optional<MappedBytes> map(const FileRange& /*range*/, std::uint64_t /*used*/) {
+    return std::nullopt;
+  }
+
+  /// Whether the bytes that were looked at were those of the files that were opened. Errors: Stale;
+  /// Io (a page could not be had when it was touched).
+  [[nodiscard]] virtual Result<void> check_mapped(std::span<const MappedBytes> /*mapped*/) {
+    return {};
+  }
+
+  /// Nobody reads at present: what is held in memory for speed alone may go.
+  virtual void rest() {}
 
   /// A hint: these bytes, and no others, will be read soon, in this order. Returns at once, starts
   /// what can be started (a disk's or a server's work), and neither fails nor blocks.

@@ -129,6 +129,7 @@ struct Quantization {
   std::string summary;  // "fp8 (blocks of 128 x 128)"; empty: not quantized
   std::vector<QuantizedGroup> groups;
   std::vector<LeftOut> left_out;
+  bool casts_all = false;  // the tool of such checkpoints casts what is not quantized, too
 };
 
 /// What a Hugging Face model directory has beside its weights.

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <malloc.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include "base/text.h"
@@ -18,6 +19,15 @@ namespace {
 int finish(Exit code, std::string_view line = {}) {
   if (!line.empty()) std::fprintf(stderr, "ckfs: %s\n", one_line(line).c_str());
   return static_cast<int>(code);
+}
+
+/// A run of 512 ranks has a piece of every tensor in each of 512 files. The usual soft limit, 1024,
+/// protects programs that use select(2), of which this is none.
+void use_all_descriptors() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 bool names_path(const std::string& word) {
@@ -33,6 +43,7 @@ const CLI::App* find_verb(const CLI::App& app, const std::string& name) {
 }
 
 int run(std::vector<std::string> words) {
+  use_all_descriptors();
   CLI::App app(
       "ckfs shows a model checkpoint in other forms, as files whose bytes are computed "
       "when they are read.",

@@ -4,6 +4,7 @@
 // own converters are not used for values: their messages span lines and name C++ types.
 #include <cerrno>
 #include <charconv>
+#include <fcntl.h>
 #include <filesystem>
 #include <unistd.h>
 
@@ -11,6 +12,7 @@
 #include "base/unique_fd.h"
 #include "base/units.h"
 #include "cli/cli.h"
+#include "view/recipes/recipe.h"
 #include "view/view.h"
 
 namespace ckfs::cli {
@@ -33,6 +35,23 @@ Result<std::uint64_t> parse_bytes(const std::string& name, const std::string& va
                 least);
   }
   return *size;
+}
+
+/// Read here and not where the checkpoint is opened: a daemon's directory is another.
+Result<RecipeText> read_recipe(const std::string& path) {
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (file.get() < 0) return system_failure(errno, path, "open");
+  std::string text(kMaxRecipe + 1, '\0');
+  std::size_t size = 0;
+  while (size < text.size()) {
+    const ssize_t got = ::read(file.get(), text.data() + size, text.size() - size);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return system_failure(errno, path, "read");
+    if (got == 0) break;
+    size += static_cast<std::size_t>(got);
+  }
+  text.resize(size);
+  return RecipeText{path, std::move(text)};
 }
 
 void add_value(CLI::App& verb, CommonOptions& options, const std::string& name,
@@ -64,7 +83,7 @@ Result<std::uint64_t> parse_number(const std::string& thing, const std::string& 
 }
 
 Result<void> set_common(CommonOptions& options, const std::string& name, const std::string& value) {
-  if ((name == "tag" || name == "key" || name == "config") && value.empty()) {
+  if ((name == "tag" || name == "key" || name == "config" || name == "recipe") && value.empty()) {
     return fail(ErrorCode::InvalidArgument, "{}: is empty", name);
   }
   if (name == "tag") {
@@ -73,6 +92,9 @@ Result<void> set_common(CommonOptions& options, const std::string& name, const s
     options.open.key = value;
   } else if (name == "config") {
     options.open.config = value;
+  } else if (name == "recipe") {
+    CKFS_TRY(RecipeText recipe, read_recipe(value));
+    options.open.recipes.push_back(std::move(recipe));
   } else if (name == "memory") {
     CKFS_TRY(options.open.memory, parse_bytes(name, value, kMinMemory));
   } else if (name == "tile_bytes") {
@@ -118,6 +140,18 @@ void add_common(CLI::App& verb, CommonOptions& options, Tuning tuning) {
             choice);
   add_value(verb, options, "config", "DIR",
             "config.json and tokenizer of a source that has none beside it", choice);
+  verb.add_option_function<std::vector<std::string>>(
+          "--recipe",
+          [&options](const std::vector<std::string>& files) {
+            for (const std::string& file : files) {
+              const Result<void> set = set_common(options, "recipe", file);
+              if (!set) throw CLI::ValidationError(set.error().message());
+            }
+          },
+          "a view, or layouts of experts, of one's own (ckfs-recipe(5)); may be repeated")
+      ->type_name("FILE")
+      ->allow_extra_args(false)
+      ->group(choice);
   const std::string group = "Common options";
   if (tuning == Tuning::Yes) {
     add_value(verb, options, "memory", "SIZE",

@@ -36,7 +36,9 @@ Result<void> ShardedContainer::build() {
   const bool mirrored = packaging.placement == Placement::Mirrored;
   const TensorGroups groups =
       mirrored ? mirror_shards(definition_->tensors)
-               : split_by_size(definition_->tensors, packaging.max_shard, shares_);
+      : packaging.placement == Placement::ByLayer
+          ? split_by_layer(definition_->tensors)
+          : split_by_size(definition_->tensors, packaging.max_shard, shares_);
   if (groups.size() > kMaxShards) {
     return fail(ErrorCode::InvalidArgument, "{}: {} shards ({})", view, groups.size(), kMaxShards);
   }
@@ -83,6 +85,9 @@ bool ShardedContainer::has_index() const {
 std::string ShardedContainer::path(std::size_t file) const {
   if (file == shards()) return names_.index();
   if (keeps_paths_) return definition_->catalog->shards()[tensor(ids(file)[0]).shard].path;
+  if (definition_->packaging.placement == Placement::ByLayer) {
+    return names_.of_layer(layer_of(tensor(ids(file)[0]).name));
+  }
   return shards() == 1 ? names_.single() : names_.numbered(file + 1, shards());
 }
 

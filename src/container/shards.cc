@@ -5,6 +5,7 @@
 #include "container/shards.h"
 
 #include <algorithm>
+#include <charconv>
 #include <map>
 
 namespace ckfs {
@@ -15,6 +16,11 @@ std::string FileNames::single() const {
 
 std::string FileNames::numbered(std::size_t number, std::size_t count) const {
   return fmt::format("{}-{:05}-of-{:05}{}", stem, number, count, extension);
+}
+
+std::string FileNames::of_layer(std::optional<std::uint32_t> layer) const {
+  if (!layer) return fmt::format("{}-rest{}", stem, extension);
+  return fmt::format("{}-layer-{:05}{}", stem, *layer, extension);
 }
 
 std::string FileNames::index() const {
@@ -78,6 +84,32 @@ TensorGroups split_by_size(std::span<const ModelTensor> tensors, std::uint64_t m
     }
   }
   return files;
+}
+
+std::optional<std::uint32_t> layer_of(std::string_view tensor) {
+  constexpr std::string_view kLayers = "layers.";
+  for (std::size_t at = 0; (at = tensor.find(kLayers, at)) != std::string_view::npos; ++at) {
+    if (at > 0 && tensor[at - 1] != '.') continue;
+    const std::string_view rest = tensor.substr(at + kLayers.size());
+    std::uint32_t layer = 0;
+    const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), layer);
+    const bool whole = end == rest.data() + rest.size() || *end == '.';
+    if (error == std::errc() && whole) return layer;
+  }
+  return std::nullopt;
+}
+
+TensorGroups split_by_layer(std::span<const ModelTensor> tensors) {
+  std::map<std::uint32_t, std::vector<std::uint32_t>> layers;
+  std::vector<std::uint32_t> rest;
+  for (std::uint32_t i = 0; i < tensors.size(); ++i) {
+    const std::optional<std::uint32_t> layer = layer_of(tensors[i].name);
+    (layer ? layers[*layer] : rest).push_back(i);
+  }
+  TensorGroups groups;
+  for (auto& [layer, ids] : layers) groups.push_back(std::move(ids));
+  if (!rest.empty()) groups.push_back(std::move(rest));
+  return groups;
 }
 
 bool must_rename(std::span<const std::string_view> paths) {

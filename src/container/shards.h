@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,6 +22,8 @@ struct FileNames {
   std::string single() const;
   /// File `number` (from 1) of `count`.
   std::string numbered(std::size_t number, std::size_t count) const;
+  /// The file of a layer, or (nullopt) of what belongs to none.
+  std::string of_layer(std::optional<std::uint32_t> layer) const;
   std::string index() const;
 };
 
@@ -41,6 +44,12 @@ TensorGroups mirror_shards(std::span<const ModelTensor> tensors);
 /// of its shard.
 TensorGroups split_by_size(std::span<const ModelTensor> tensors, std::uint64_t max_bytes,
                            bool shares);
+
+/// Which layer a tensor belongs to: the number behind the first part of its name that is "layers".
+std::optional<std::uint32_t> layer_of(std::string_view tensor);
+
+/// One file for each layer, in order, then one for all that belongs to none.
+TensorGroups split_by_layer(std::span<const ModelTensor> tensors);
 
 /// Whether mirrored files cannot have the paths of the source's shards. Loaders prefer a
 /// model.safetensors to an index beside it and would miss the other shards (transformers,

@@ -14,7 +14,7 @@ std::span<const std::byte> PartBytes::at(std::uint32_t part, ByteRange range) co
   CKFS_CHECK(after != windows.begin());
   const Window& window = *std::prev(after);
   CKFS_CHECK(window.range.contains(range));
-  return buffer_.subspan(window.at + (range.begin - window.range.begin), range.size());
+  return {window.bytes + (range.begin - window.range.begin), range.size()};
 }
 
 std::optional<std::uint64_t> Encoding::nbytes(std::int64_t numel) const {

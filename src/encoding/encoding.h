@@ -63,26 +63,24 @@ struct PartRange {
   bool operator==(const PartRange&) const = default;
 };
 
-/// Bytes of parts that have been read, as decode() finds them.
+/// Bytes of parts that are in memory, as decode() finds them.
 class PartBytes {
  public:
-  /// Bytes `range` of a part lie at `at` in the buffer.
+  /// Bytes `range` of a part, wherever they lie: in a staging buffer, or where the file is mapped.
   struct Window {
     ByteRange range;
-    std::size_t at = 0;
+    const std::byte* bytes = nullptr;
   };
 
   /// `parts[p]` are the windows of part p, by range, disjoint and not touching. All is kept by
   /// reference.
-  PartBytes(std::span<const std::byte> buffer, std::span<const std::span<const Window>> parts)
-      : buffer_(buffer), parts_(parts) {}
+  explicit PartBytes(std::span<const std::span<const Window>> parts) : parts_(parts) {}
 
   /// The bytes `range` of `part`. Requires: they lie within one range that add_needs() gave for the
   /// elements that are decoded, or for a run that contains them.
   std::span<const std::byte> at(std::uint32_t part, ByteRange range) const;
 
  private:
-  std::span<const std::byte> buffer_;
   std::span<const std::span<const Window>> parts_;
 };
 

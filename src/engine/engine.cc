@@ -32,10 +32,15 @@ constexpr std::uint64_t kPage = 4096;
 /// A page that is not delivered costs its reader a round trip; without any he could not be seen.
 constexpr std::uint64_t kSignpost = 2_MiB;
 
+/// Pieces of a source that streams that are read at once.
+constexpr std::size_t kMostTogether = 8;
+
 /// Two tiles, the one that is read and the next, and their scratch, within what is Tier::Tile's.
 std::uint64_t tile_bytes(const BufferPool& pool, const EngineOptions& options) {
-  if (options.tile_bytes != 0) return options.tile_bytes;
-  return std::min<std::uint64_t>(pool.most(Tier::Tile) / 3, 64_MiB);
+  if (options.tile_bytes != 0) {
+    return std::min<std::uint64_t>(options.tile_bytes, pool.most(Tier::Tile) / 2);
+  }
+  return std::min<std::uint64_t>(pool.most(Tier::Tile) / 2, 64_MiB);
 }
 
 unsigned thread_count(const EngineOptions& options) {
@@ -152,29 +157,49 @@ class Engine::Impl {
     for (const std::uint64_t unit : units) cache_.drop(piece_key(file, unit));
   }
 
+  /// How the source likes to be asked for what comes next. One file stands for all: a checkpoint
+  /// lies on one file system.
+  SourceWish wish_of(const ReadStream& stream) const {
+    const SourcePace& pace = evaluator_.pace();
+    SourceWish wish{.ahead = pace.ahead(), .far = pace.far()};
+    if (wish.ahead == 0) {
+      wish.ahead = stream.options().whole ? SourcePace::kLeast : 0;
+    } else {
+      wish.in_order = source_.prefers_order(0);  // it has been read, so it is there
+    }
+    return wish;
+  }
+
+  static bool is_piece(const ReadStream& stream, ByteRange unit) {
+    return stream.file().piece_at(unit.begin) == unit;
+  }
+
   /// Notes the request, and starts what its reader will want next.
   ReadStream::Advice follow(ReadStream& stream, ByteRange range) {
-    // What streams in order is not to be hinted at: reading it is what makes it read ahead. One
-    // file stands for all: a checkpoint lies on one file system.
-    const bool at_once = stream.options().whole;
-    const std::uint64_t hint_bytes =
-        std::max(evaluator_.pace().ahead(), at_once ? SourcePace::kLeast : std::uint64_t{0});
-    ReadStream::Advice advice = stream.advise(range, hint_bytes);
+    const SourceWish wish = wish_of(stream);
+    ReadStream::Advice advice = stream.advise(range, wish);
     if (!advice.hint.empty()) {
       workers_.add([this, weak = stream.weak_from_this(), hint = advice.hint] {
         const auto alive = weak.lock();
         if (alive) source_.will_need(evaluator_.source_ranges(alive->file(), hint));
       });
     }
+    // A source that streams is read by one thread while the others decode; one that is only far
+    // away by as many threads as there are pieces.
     const auto kind =
-        evaluator_.pace().ahead() > 0 ? Workers::Kind::Waits : Workers::Kind::Computes;
-    for (const ByteRange& unit : advice.start) {
+        wish.ahead > 0 && !wish.in_order ? Workers::Kind::Waits : Workers::Kind::Computes;
+    for (std::size_t next = 0; next < advice.start.size();) {
+      std::vector<ByteRange> units;
+      do {
+        units.push_back(advice.start[next++]);
+      } while (wish.in_order && next < advice.start.size() && units.size() < kMostTogether &&
+               units.back().end == advice.start[next].begin && is_piece(stream, units.back()) &&
+               is_piece(stream, advice.start[next]));
       workers_.add(
-          [this, weak = stream.weak_from_this(), unit] {
-            // A stream that has gone by now, or a unit that its reader came to first, is passed
-            // over.
+          [this, weak = stream.weak_from_this(), units = std::move(units)] {
+            // A stream that has gone by now is passed over.
             const auto alive = weak.lock();
-            if (alive && alive->wants(unit.begin)) compute_ahead(*alive, unit);
+            if (alive) compute_ahead(*alive, units);
           },
           kind);
     }
@@ -243,23 +268,40 @@ class Engine::Impl {
     return tile;
   }
 
-  /// What a worker does for one unit. Errors are the reader's to meet: they are not kept.
-  void compute_ahead(ReadStream& stream, ByteRange unit) {
+  /// What a worker does for one tile, or for pieces one behind another. Errors are the reader's to
+  /// meet: they are not kept.
+  void compute_ahead(ReadStream& stream, std::span<const ByteRange> units) {
     const FileLayout& file = stream.file();
     const Want want = want_of(stream, true);
-    if (file.piece_at(unit.begin) != unit) {
-      evaluator_.make_tile(file, unit.begin, want);
-      return;
+    // Units that their reader came to first are passed over.
+    std::vector<ByteRange> wanted;
+    std::vector<TileKey> keys;
+    for (const ByteRange& unit : units) {
+      if (!stream.wants(unit.begin)) continue;
+      if (!is_piece(stream, unit)) return evaluator_.make_tile(file, unit.begin, want);
+      wanted.push_back(unit);
+      keys.push_back(piece_key(file, unit.begin));
     }
-    const auto tile = cache_.get(piece_key(file, unit.begin), [&]() -> Result<Tile> {
-      // Asked once more now that others see this computation: a reader that came before it has
-      // taken the piece for his own, one that comes after it waits.
-      if (!stream.wants(unit.begin)) {
-        return fail(ErrorCode::OutOfMemory, "{}: a piece that nobody wants", file.path);
-      }
-      return evaluator_.piece(file, unit, want);
-    });
-    if (tile && stream.options().deliver) deliver(stream, unit, **tile);
+    // Delivered when all are computed: the kernel may have locked a page of one for a request that
+    // waits for another.
+    std::vector<std::pair<ByteRange, std::shared_ptr<const Tile>>> made;
+    (void)cache_.compute(
+        keys, [&](std::span<const std::size_t> numbers, const TileCache::Ready& ready) {
+          // Asked once more now that others see this computation: a reader that came before it has
+          // taken the piece for his own, one that comes after it waits.
+          std::vector<std::size_t> mine;
+          std::vector<ByteRange> pieces;
+          for (const std::size_t number : numbers) {
+            if (!stream.wants(wanted[number].begin)) continue;
+            mine.push_back(number);
+            pieces.push_back(wanted[number]);
+          }
+          return evaluator_.pieces(file, pieces, want, [&](std::size_t k, Tile tile) {
+            made.emplace_back(pieces[k], ready(mine[k], std::move(tile)));
+          });
+        });
+    if (!stream.options().deliver) return;
+    for (const auto& [piece, tile] : made) deliver(stream, piece, *tile);
   }
 
   /// Puts the pages of a piece where the reader finds them without asking, but for one every
@@ -272,7 +314,7 @@ class Engine::Impl {
         piece.end == stream.file().size ? piece.end : piece.end / kPage * kPage;
     if (begin >= end) return;
     if (stream.options().deliver(begin, tile.span().subspan(begin - piece.begin, end - begin))) {
-      stream.delivered(piece.begin);
+      stream.delivered(piece.begin, end - begin);
     }
   }
 
@@ -335,6 +377,7 @@ class Engine::Impl {
       if (quiet < kQuietLooks) continue;
       cache_.clear();
       pool_->trim();
+      source_.rest();
       // What allocations of a request have left in the heap's arenas.
       ::malloc_trim(0);
       resting_.store(true, std::memory_order_relaxed);

@@ -30,6 +30,10 @@ void render(const FileLayout& file, std::uint32_t literal, std::span<std::byte> 
   std::memcpy(out.data(), text.data(), text.size());
 }
 
+/// Ranges in a hint: each costs a system call or more, and a matrix of short rows has 100,000 of
+/// them in a tile. Whoever needs the rest reads it with many requests in flight.
+constexpr std::size_t kMostHints = 4096;
+
 /// Literals of up to this many bytes are rendered into the piece that holds a part of them.
 constexpr std::uint64_t kSmallLiteral = kPieceBytes;
 
@@ -52,6 +56,14 @@ class Evaluator::Measured final : public ByteSource {
     for (const ReadRequest& request : batch) bytes += request.out.size();
     evaluator_.pace_.took(bytes, std::chrono::steady_clock::now() - begin);
     return {};
+  }
+  std::optional<MappedBytes> map(const FileRange& range, std::uint64_t used) override {
+    return evaluator_.source_.map(range, used);
+  }
+  Result<void> check_mapped(std::span<const MappedBytes> mapped) override {
+    auto checked = evaluator_.source_.check_mapped(mapped);
+    if (!checked && checked.error().code() == ErrorCode::Stale) evaluator_.cache_.clear();
+    return checked;
   }
   std::uint64_t size(FileId file) const override { return evaluator_.source_.size(file); }
   const std::string& name(FileId file) const override { return evaluator_.source_.name(file); }
@@ -125,35 +137,45 @@ Result<void> Evaluator::fill(const FileLayout& file, ByteRange range, std::span<
   }
   CKFS_TRY(const Buffer scratch, pool_.acquire(Tier::Tile, plan.scratch()));
   const TierScope holding(Tier::Tile);
-  CKFS_TRY_VOID(carry_out(plan, scratch.span(), out, want));
-  return {};
+  const Task task{&plan, out};
+  return carry_out(std::span(&task, 1), plan.reads, scratch.span(), want,
+                   [](std::size_t /*number*/, const std::vector<FileId>& /*files*/) {});
 }
 
-/// Reads and decodes what the plan has from the source itself; gives the files that were read.
-Result<std::vector<FileId>> Evaluator::carry_out(const ReadPlan& plan, std::span<std::byte> scratch,
-                                                 std::span<std::byte> out, Want want) {
-  std::vector<ReadRequest> batch;
-  for (const PlanPart& part : plan.parts) {
-    const std::span<std::byte> here = out.subspan(part.out.begin, part.out.size());
-    if (const auto* copy = std::get_if<CopyPart>(&part.what)) {
-      batch.push_back({copy->file, copy->offset, here});
-    } else if (std::holds_alternative<ZeroPart>(part.what)) {
-      std::memset(here.data(), 0, here.size());
+/// Reads what the plans have from the source itself, in one batch, and decodes it; calls
+/// `done(number, files)` for each plan in turn, with the files that it was read from. `reads`: what
+/// the decoded parts of all of them read.
+template <typename Done>
+Result<void> Evaluator::carry_out(std::span<const Task> tasks, const RunReads& reads,
+                                  std::span<std::byte> scratch, Want want, Done done) {
+  Measured source(*this, want.once);
+  SourceBytes bytes(source);
+  for (const Task& task : tasks) {
+    for (const PlanPart& part : task.plan->parts) {
+      const std::span<std::byte> here = task.out.subspan(part.out.begin, part.out.size());
+      if (const auto* copy = std::get_if<CopyPart>(&part.what)) {
+        bytes.add(copy->file, copy->offset, here);
+      } else if (std::holds_alternative<ZeroPart>(part.what)) {
+        std::memset(here.data(), 0, here.size());
+      }
     }
   }
-  plan.reads.add_reads(scratch, batch);
-  if (batch.empty()) return std::vector<FileId>();
-  Measured source(*this, want.once);
-  CKFS_TRY_VOID(source.read(batch));
-  RunDecoder decoder(plan.reads, scratch, kernels_);
-  for (const PlanPart& part : plan.parts) {
-    const auto* decode = std::get_if<DecodePart>(&part.what);
-    if (decode == nullptr) continue;
-    auto decoded =
-        decoder.decode(decode->run, decode->skip, out.subspan(part.out.begin, part.out.size()));
-    if (!decoded) return decode_failure(catalog_, source_, decode->run.storage, decoded.error());
+  RunDecoder decoder(reads, bytes, scratch, kernels_);
+  CKFS_TRY_VOID(bytes.fetch());
+  for (std::size_t k = 0; k < tasks.size(); ++k) {
+    for (const PlanPart& part : tasks[k].plan->parts) {
+      const auto* decode = std::get_if<DecodePart>(&part.what);
+      if (decode == nullptr) continue;
+      auto decoded = decoder.decode(decode->run, decode->skip,
+                                    tasks[k].out.subspan(part.out.begin, part.out.size()));
+      if (decoded) continue;
+      CKFS_TRY_VOID(bytes.check());
+      return decode_failure(catalog_, source_, decode->run.storage, decoded.error());
+    }
+    CKFS_TRY_VOID(bytes.check());
+    done(k, tasks.size() == 1 ? bytes.files() : files_of(ranges_of(*tasks[k].plan)));
   }
-  return files_of(batch);
+  return {};
 }
 
 Result<void> Evaluator::copy_literal(const FileLayout& file, const LiteralPart& part,
@@ -250,8 +272,15 @@ Result<std::vector<FileId>> Evaluator::gather_into(const GatherPlan& plan,
 }
 
 Result<Tile> Evaluator::piece(const FileLayout& file, ByteRange range, Want want) {
-  const ReadPlan plan = plan_read(file, range);
-  std::size_t scratch = plan.scratch();
+  std::optional<Tile> piece;
+  CKFS_TRY_VOID(pieces(file, std::span(&range, 1), want,
+                       [&](std::size_t /*number*/, Tile tile) { piece = std::move(tile); }));
+  return *std::move(piece);
+}
+
+/// What carrying out the plan of a piece needs of scratch for itself.
+Result<std::size_t> Evaluator::scratch_of(const FileLayout& file, const ReadPlan& plan) const {
+  std::size_t scratch = 0;
   for (const PlanPart& part : plan.parts) {
     if (const auto* gathered = std::get_if<GatherPart>(&part.what)) {
       // Of a small tensor, so the plan is cheap enough to be made twice.
@@ -264,15 +293,18 @@ Result<Tile> Evaluator::piece(const FileLayout& file, ByteRange range, Want want
       }
     }
   }
-  CKFS_TRY(std::vector<Buffer> buffers,
-           memory(std::array<std::size_t, 2>{range.size(), scratch}, Patience::Refuse));
-  const TierScope holding(Tier::Tile);
-  const std::span<std::byte> out = buffers[0].span();
+  return scratch;
+}
+
+/// The parts of a piece's plan that are not the source's bytes in their order: text and small
+/// tensors that are gathered. Gives the files that were read.
+Result<std::vector<FileId>> Evaluator::fill_rest(const FileLayout& file, const Task& task,
+                                                 std::span<std::byte> scratch, Want want) {
   std::vector<FileId> files;
   std::optional<std::uint32_t> rendered;  // a literal may come in many pieces, one after another
   std::string text;
-  for (const PlanPart& part : plan.parts) {
-    const std::span<std::byte> here = out.subspan(part.out.begin, part.out.size());
+  for (const PlanPart& part : task.plan->parts) {
+    const std::span<std::byte> here = task.out.subspan(part.out.begin, part.out.size());
     if (const auto* literal = std::get_if<LiteralPart>(&part.what)) {
       if (rendered != literal->literal) text = file.render(literal->literal);
       rendered = literal->literal;
@@ -285,15 +317,53 @@ Result<Tile> Evaluator::piece(const FileLayout& file, ByteRange range, Want want
       const std::size_t elements = (skip + here.size() + width - 1) / width * width;
       const std::size_t place = aligned(here.size() + kEdges);
       CKFS_TRY(const std::vector<FileId> read,
-               gather_into(gather, buffers[1].span().subspan(place),
-                           buffers[1].span().first(elements), want));
-      std::memcpy(here.data(), buffers[1].data() + skip, here.size());
+               gather_into(gather, scratch.subspan(place), scratch.first(elements), want));
+      std::memcpy(here.data(), scratch.data() + skip, here.size());
       files.insert(files.end(), read.begin(), read.end());
     }
   }
-  CKFS_TRY(const std::vector<FileId> read, carry_out(plan, buffers[1].span(), out, want));
-  files.insert(files.end(), read.begin(), read.end());
-  return Tile{std::move(buffers[0]), range.size(), sorted_once(std::move(files))};
+  return files;
+}
+
+Result<void> Evaluator::pieces(const FileLayout& file, std::span<const ByteRange> ranges, Want want,
+                               const Ready& ready) {
+  std::vector<ReadPlan> plans;
+  for (const ByteRange& range : ranges) plans.push_back(plan_read(file, range));
+  std::size_t count = ranges.size();  // as many at once
+  for (std::size_t first = 0; first < ranges.size();) {
+    count = std::min(count, ranges.size() - first);
+    const std::span<const ReadPlan> now = std::span(plans).subspan(first, count);
+    const RunReads reads = count == 1 ? now[0].reads : reads_of(catalog_, now);
+    std::vector<std::size_t> sizes;
+    std::size_t scratch = reads.staging();
+    for (std::size_t k = 0; k < count; ++k) {
+      sizes.push_back(ranges[first + k].size());
+      CKFS_TRY(const std::size_t more, scratch_of(file, now[k]));
+      scratch = std::max(scratch, more);
+    }
+    sizes.push_back(scratch);
+    auto buffers = memory(sizes, Patience::Refuse);
+    if (!buffers && count > 1) {
+      count = (count + 1) / 2;
+      continue;
+    }
+    if (!buffers) return Failure(std::move(buffers).error());
+    const TierScope holding(Tier::Tile);
+    std::vector<Task> tasks;
+    std::vector<std::vector<FileId>> files;
+    for (std::size_t k = 0; k < count; ++k) {
+      tasks.push_back({&now[k], (*buffers)[k].span()});
+      CKFS_TRY(files.emplace_back(), fill_rest(file, tasks[k], buffers->back().span(), want));
+    }
+    CKFS_TRY_VOID(carry_out(tasks, reads, buffers->back().span(), want,
+                            [&](std::size_t k, const std::vector<FileId>& read) {
+                              files[k].insert(files[k].end(), read.begin(), read.end());
+                              ready(first + k, {std::move((*buffers)[k]), ranges[first + k].size(),
+                                                sorted_once(std::move(files[k]))});
+                            }));
+    first += count;
+  }
+  return {};
 }
 
 void Evaluator::make_tile(const FileLayout& file, std::uint64_t offset, Want want) {
@@ -319,6 +389,7 @@ std::vector<FileRange> Evaluator::source_ranges(const FileLayout& file, ByteRang
       if (!begins) continue;
       const GatherPlan gather = gather_plan(file, gathered->tensor, place.tile);
       for (std::size_t batch = 0; batch < gather.batches(); ++batch) {
+        if (ranges.size() > kMostHints) return ranges;
         const std::vector<FileRange> more = gather.ranges(batch);
         ranges.insert(ranges.end(), more.begin(), more.end());
       }

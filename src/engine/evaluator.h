@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -49,11 +50,19 @@ class Evaluator {
   /// Requires: no large tensor that is gathered lies in the range.
   Result<Tile> piece(const FileLayout& file, ByteRange range, Want want);
 
+  /// Several such pieces, in ascending order, with one read of the source for as many as there is
+  /// memory for; `ready` gets each with its number as soon as it is computed. OutOfMemory: there is
+  /// memory for none of those that are left.
+  using Ready = std::function<void(std::size_t number, Tile tile)>;
+  Result<void> pieces(const FileLayout& file, std::span<const ByteRange> ranges, Want want,
+                      const Ready& ready);
+
   /// Has the tile of a gathered tensor that holds byte `offset` of the file computed and cached, if
   /// there is memory for it now. Errors are not kept: its reader meets them.
   void make_tile(const FileLayout& file, std::uint64_t offset, Want want);
 
-  /// The source's bytes that bytes `range` of the file are made of, for a hint.
+  /// The source's bytes that bytes `range` of the file are made of, for a hint: the first some
+  /// thousand ranges of them.
   std::vector<FileRange> source_ranges(const FileLayout& file, ByteRange range) const;
 
   /// Bytes computed earlier are lent only while their files are the ones that were opened. Errors:
@@ -82,8 +91,17 @@ class Evaluator {
                         Patience patience);
   Result<std::vector<FileId>> gather_into(const GatherPlan& plan, std::span<std::byte> staging,
                                           std::span<std::byte> out, Want want);
-  Result<std::vector<FileId>> carry_out(const ReadPlan& plan, std::span<std::byte> scratch,
-                                        std::span<std::byte> out, Want want);
+  /// A plan and the place for its bytes.
+  struct Task {
+    const ReadPlan* plan = nullptr;
+    std::span<std::byte> out;
+  };
+  template <typename Done>
+  Result<void> carry_out(std::span<const Task> tasks, const RunReads& reads,
+                         std::span<std::byte> scratch, Want want, Done done);
+  Result<std::size_t> scratch_of(const FileLayout& file, const ReadPlan& plan) const;
+  Result<std::vector<FileId>> fill_rest(const FileLayout& file, const Task& task,
+                                        std::span<std::byte> scratch, Want want);
   Result<std::vector<Buffer>> memory(std::span<const std::size_t> sizes, Patience patience);
   GatherPlan gather_plan(const FileLayout& file, std::uint32_t tensor, ByteRange bytes) const;
 

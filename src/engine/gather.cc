@@ -3,18 +3,20 @@
 // runs. As many runs as the staging takes are a batch: read at once, decoded, and each group of
 // equally spaced runs copied out by one nest.
 //
-// The alternative, a mapping of the source from which a kernel gathers directly, is faster for
-// narrow panels of page-cached files; but a truncated file must be an error, not a signal.
+// Where the source has the bytes in memory, runs are not staged but copied, or decoded, from there:
+// what a narrow panel wants of each page is then all that is touched.
 #include "engine/gather.h"
 
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <limits>
 #include <numeric>
 #include <tuple>
 
 #include "base/rounding.h"
 #include "engine/run_decoder.h"
+#include "engine/source_bytes.h"
 #include "engine/source_ranges.h"
 
 namespace ckfs {
@@ -55,13 +57,24 @@ std::int64_t largest(std::int64_t most, Fits fits) {
 
 }  // namespace
 
-/// Equally spaced runs in the staging: run k begins `at` + k * span elements into it.
+/// Equally spaced runs in memory: run k begins k * `stride` elements behind `first`.
 struct GatherPlan::Place {
   std::size_t box = 0;
   std::int64_t target_offset = 0;
   std::int64_t target_stride = 0;
   std::int64_t count = 0;
-  std::size_t at = 0;  // byte in the staging
+  const std::byte* first = nullptr;
+  std::int64_t stride = 0;
+
+  /// Whether the run at `at`, which goes to `to`, is the next one; then it is one of them.
+  bool take(const std::byte* at, std::int64_t to, std::int64_t step, std::size_t width) {
+    if (target_stride != step || target_offset + count * step != to) return false;
+    const std::int64_t apart = (at - first) / static_cast<std::int64_t>(width);
+    if (count == 1) stride = apart;
+    if (apart != count * stride) return false;
+    ++count;
+    return true;
+  }
 };
 
 /// Splits a box into runs that fit a staging.
@@ -262,6 +275,26 @@ void GatherPlan::for_each_run(const Item& item, Use use) const {
   }
 }
 
+/// Where the item's runs lie, if all of them are mapped.
+GatherPlan::Mapped GatherPlan::map(const Item& item, SourceBytes& bytes) const {
+  const BoxRuns& box = boxes_[item.box];
+  std::int64_t first = std::numeric_limits<std::int64_t>::max();
+  std::int64_t last = 0;
+  for_each_run(item, [&](std::int64_t from, std::int64_t, std::int64_t) {
+    first = std::min(first, from);
+    last = std::max(last, from);
+  });
+  const ByteRange all{static_cast<std::uint64_t>(first) * width_,
+                      static_cast<std::uint64_t>(last + box.span) * width_};
+  const auto extents = catalog_->storage(box.source).extents_in(all);
+  if (extents.size() != 1) return {};
+  const Extent& extent = extents.front();
+  return {
+      bytes.map({extent.file, extent.offset + (all.begin - extent.begin), all.size()},
+                std::min(all.size(), static_cast<std::uint64_t>(item.count * box.span) * width_)),
+      first};
+}
+
 void GatherPlan::zero(const BoxRuns& box, std::span<std::byte> out, KernelSet kernels) const {
   static constexpr std::array<std::byte, 16> kZero{};
   std::vector<CopyLoop> loops;
@@ -277,7 +310,7 @@ Result<std::vector<FileId>> GatherPlan::run(std::size_t batch, ByteSource& sourc
   std::vector<ElementRun> runs;  // to decode, to consecutive places of `staging` in each item
   std::vector<std::size_t> decoded_at;
   std::vector<Place> places;
-  std::vector<ReadRequest> reads;
+  SourceBytes bytes(source);
   std::size_t used = 0;
   for (const Item& item : items(batch)) {
     const BoxRuns& box = boxes_[item.box];
@@ -289,21 +322,23 @@ Result<std::vector<FileId>> GatherPlan::run(std::size_t batch, ByteSource& sourc
     const std::size_t size = static_cast<std::size_t>(box.span) * width_;
     std::size_t decoded = used;
     used += aligned(static_cast<std::size_t>(item.count) * size);
+    const Mapped mapped = move ? map(item, bytes) : Mapped{};
     for_each_run(item, [&](std::int64_t from, std::int64_t to, std::int64_t step) {
-      const bool follows = !places.empty() && places.back().box == item.box &&
-                           places.back().target_stride == step &&
-                           places.back().target_offset + places.back().count * step == to;
-      if (follows) {
-        ++places.back().count;
-      } else {
-        places.push_back({item.box, to, step, 1, decoded});
+      const std::byte* const at =
+          mapped.data != nullptr
+              ? mapped.data + static_cast<std::size_t>(from - mapped.first) * width_
+              : staging.data() + decoded;
+      if (places.empty() || places.back().box != item.box ||
+          !places.back().take(at, to, step, width_)) {
+        places.push_back({item.box, to, step, 1, at, 0});
       }
+      if (mapped.data != nullptr) return;
       if (move) {
         const std::uint64_t begin = static_cast<std::uint64_t>(from) * width_;
         for_each_extent(catalog_->storage(box.source), {begin, begin + size},
                         [&](FileId file, std::uint64_t offset, ByteRange inside) {
-                          reads.push_back({file, offset,
-                                           staging.subspan(decoded + inside.begin, inside.size())});
+                          bytes.add(file, offset,
+                                    staging.subspan(decoded + inside.begin, inside.size()));
                         });
       } else {
         runs.push_back({box.source, from, box.span, box.program.get()});
@@ -313,28 +348,27 @@ Result<std::vector<FileId>> GatherPlan::run(std::size_t batch, ByteSource& sourc
     });
   }
   const RunReads needed(*catalog_, runs);
-  const std::span<std::byte> raw = staging.subspan(used);
-  needed.add_reads(raw, reads);
-  if (!reads.empty()) CKFS_TRY_VOID(source.read(reads));
-  RunDecoder decoder(needed, raw, kernels);
+  RunDecoder decoder(needed, bytes, staging.subspan(used), kernels);
+  CKFS_TRY_VOID(bytes.fetch());
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const std::size_t size = static_cast<std::size_t>(runs[i].count) * width_;
     if (auto done = decoder.decode(runs[i], 0, staging.subspan(decoded_at[i], size)); !done) {
+      CKFS_TRY_VOID(bytes.check());
       return decode_failure(*catalog_, source, runs[i].storage, done.error());
     }
   }
   for (const Place& place : places) {
     const BoxRuns& box = boxes_[place.box];
-    std::vector<CopyLoop> loops{{place.count, box.span, place.target_stride}};
+    std::vector<CopyLoop> loops{{place.count, place.stride, place.target_stride}};
     for (const Loop& loop : box.inner) {
       loops.push_back({loop.count, loop.source_stride, loop.target_stride});
     }
     for (const Loop& loop : box.repeated) loops.push_back({loop.count, 0, loop.target_stride});
-    copy_strided(loops, width_,
-                 staging.data() + place.at + static_cast<std::size_t>(box.shift) * width_,
+    copy_strided(loops, width_, place.first + static_cast<std::size_t>(box.shift) * width_,
                  out.data() + static_cast<std::size_t>(place.target_offset) * width_, kernels);
   }
-  return files_of(reads);
+  CKFS_TRY_VOID(bytes.check());
+  return bytes.files();
 }
 
 std::vector<FileRange> GatherPlan::ranges(std::size_t batch) const {

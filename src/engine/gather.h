@@ -19,6 +19,7 @@
 #include "base/byte_source.h"
 #include "base/error.h"
 #include "catalog/catalog.h"
+#include "engine/source_bytes.h"
 #include "expr/tensor_expr.h"
 #include "tensor/kernel.h"
 
@@ -95,6 +96,12 @@ class GatherPlan {
   std::span<const Item> items(std::size_t batch) const;
   template <typename Use>
   void for_each_run(const Item& item, Use use) const;
+  /// Elements of a storage in memory, from number `first` on; nullptr: they are not.
+  struct Mapped {
+    const std::byte* data = nullptr;
+    std::int64_t first = 0;
+  };
+  Mapped map(const Item& item, SourceBytes& bytes) const;
   void zero(const BoxRuns& box, std::span<std::byte> out, KernelSet kernels) const;
 
   const Catalog* catalog_;

@@ -104,6 +104,16 @@ bool needs_tiles(const Catalog& catalog, const TensorExpr& expr) {
   return run && bytes_of(expr.dtype(), *run) < kShortestRun;
 }
 
+RunReads reads_of(const Catalog& catalog, std::span<const ReadPlan> plans) {
+  std::vector<ElementRun> runs;
+  for (const ReadPlan& plan : plans) {
+    for (const PlanPart& part : plan.parts) {
+      if (const auto* decode = std::get_if<DecodePart>(&part.what)) runs.push_back(decode->run);
+    }
+  }
+  return runs.empty() ? RunReads() : RunReads(catalog, runs);
+}
+
 std::vector<FileRange> ranges_of(const ReadPlan& plan) {
   std::vector<FileRange> ranges;
   for (const PlanPart& part : plan.parts) {
@@ -143,11 +153,9 @@ ReadPlan plan_read(const FileLayout& layout, ByteRange range) {
         break;
     }
   }
-  std::vector<ElementRun> runs;
-  for (const PlanPart& part : plan.parts) {
-    if (const auto* decode = std::get_if<DecodePart>(&part.what)) runs.push_back(decode->run);
+  if (layout.definition != nullptr) {
+    plan.reads = reads_of(*layout.definition->catalog, std::span(&plan, 1));
   }
-  if (!runs.empty()) plan.reads = RunReads(*layout.definition->catalog, runs);
   return plan;
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <variant>
 #include <vector>
 
@@ -60,6 +61,9 @@ struct ReadPlan {
 
 /// Plans bytes `range` of `layout`. Requires: range lies within the file.
 ReadPlan plan_read(const FileLayout& layout, ByteRange range);
+
+/// What the decoded parts of several plans read, so that what they share is read once.
+RunReads reads_of(const Catalog& catalog, std::span<const ReadPlan> plans);
 
 /// The source bytes that a plan will read by itself, near ones joined: what a hint
 /// (ByteSource::will_need) says. Bytes of gathered parts are not among them (GatherPlan::ranges).

@@ -15,6 +15,9 @@ namespace {
 /// sends the pages of its read-ahead from several threads, in no order. A
 /// large request may be one of several that are under way at once, each as large.
 constexpr std::uint64_t kNear = 256_KiB;
+/// How far behind the end of a run that is known to be one a request may come late: many threads
+/// take turns, and a reader who finds what was delivered does not wait for them.
+constexpr std::uint64_t kLate = 4_MiB;
 /// A second request makes a run where both are large, else the third does (fuse-perf.md H).
 constexpr std::uint64_t kLargeRun = 256_KiB;
 /// Whoever asks for so much from a tensor's first byte on wants more of it.
@@ -23,8 +26,12 @@ constexpr std::uint64_t kLargeRequest = 128_KiB;
 /// end the kernel's own read-ahead goes.
 constexpr std::uint64_t kSlack = 1_MiB;
 constexpr std::uint64_t kOvershoot = 512_KiB;
-/// The most that is computed ahead of a run, in bytes of the file.
+/// The most that is computed ahead of a run, in bytes of the file, where the source answers soon.
 constexpr std::uint64_t kMostAhead = 8_MiB;
+/// The same where it streams: one request is under way, one is decoded, and one is read.
+constexpr std::uint64_t kMostInOrder = 16_MiB;
+/// What is risked at least where the source is far away.
+constexpr std::uint64_t kFarStake = 4_MiB;
 
 std::uint64_t distance(std::uint64_t a, std::uint64_t b) {
   return a > b ? a - b : b - a;
@@ -51,6 +58,11 @@ ReadStream::Run& ReadStream::run_of(ByteRange request, std::vector<std::uint64_t
   for (Run& run : runs_) {
     const std::uint64_t near = std::max(kNear, 2 * request.size());
     if (!run.range.empty() && distance(request.begin, run.range.end) <= near) return run;
+    // One that comes late: its reader has found the next ones' bytes already.
+    if (run.requests >= 3 && run.range.contains(request) &&
+        run.range.end - request.begin <= kLate) {
+      return run;
+    }
     // A reader finds what was delivered to him without asking, and appears again behind it.
     const std::uint64_t reach = std::min(run.queued, run.range.end + kMostAhead);
     if (options_.deliver && !run.range.empty() && run.range.end <= request.begin &&
@@ -83,11 +95,15 @@ bool ReadStream::is_sequential(const Run& run, ByteRange request) const {
 }
 
 /// The bytes behind the run that may be computed for it.
-ByteRange ReadStream::earned(const Run& run) const {
+ByteRange ReadStream::earned(const Run& run, SourceWish wish) const {
   const std::uint64_t from = run.range.end;
   std::uint64_t until = std::max(from, run.tensor.end);
   if (options_.whole || (run.border != 0 && from >= run.border + 4 * kOvershoot)) {
     until = file_->size;
+  } else if (wish.far) {
+    const std::uint64_t doubled =
+        habit_->reads_whole() ? until : std::min(until, from + run.range.size());
+    until = std::min(file_->size, std::max(doubled, from + kFarStake));
   } else if (run.range.begin < run.tensor.begin && from < run.tensor.begin + kOvershoot) {
     until = from;  // perhaps it is only the kernel that has come so far
   } else if (!habit_->reads_whole() || run.range.begin > run.tensor.begin + kSlack) {
@@ -96,7 +112,7 @@ ByteRange ReadStream::earned(const Run& run) const {
   return {from, until};
 }
 
-ReadStream::Advice ReadStream::advise(ByteRange request, std::uint64_t hint_bytes) {
+ReadStream::Advice ReadStream::advise(ByteRange request, SourceWish wish) {
   const MutexLock lock(mutex_);
   Advice advice;
   Run& run = run_of(request, advice.passed);
@@ -124,14 +140,17 @@ ReadStream::Advice ReadStream::advise(ByteRange request, std::uint64_t hint_byte
 
   advice.sequential = is_sequential(run, request);
   if (!advice.sequential) return advice;
-  const ByteRange earned_bytes = earned(run);
+  const ByteRange earned_bytes = earned(run, wish);
   advice.whole_until = earned_bytes.end;
 
   // What is slow to come has to be asked for early.
-  const std::uint64_t depth =
-      std::clamp(run.range.size(), 1_MiB, std::max(kMostAhead, hint_bytes / 2));
+  const std::uint64_t late = wish.far ? wish.ahead : wish.ahead / 2;
+  const std::uint64_t most = wish.in_order ? kMostInOrder : std::max(kMostAhead, late);
+  const std::uint64_t depth = std::clamp(run.range.size(), wish.far ? kFarStake : 1_MiB, most);
   if (run.queued < request.begin) run.queued = request.begin;
-  while (run.queued < file_->size && run.units.size() < kMostUnits) {
+  // What streams is asked for in large steps.
+  const bool due = !wish.in_order || run.queued < run.range.end + depth / 2;
+  while (due && run.queued < file_->size && run.units.size() < kMostUnits) {
     const ByteRange unit = unit_at_(run.queued);
     const bool is_tile = unit.size() > kPieceBytes;
     // Of large tiles one is computed ahead, from when half of the one before is read: bytes do not
@@ -145,15 +164,16 @@ ReadStream::Advice ReadStream::advise(ByteRange request, std::uint64_t hint_byte
     // The request's own units: its thread computes them. What it leaves of one that it enters at
     // the begin will be asked for again; of one whose begin was read alone, the rest is, too.
     if (request.contains(unit) || unit.begin < request.begin) continue;
-    run.units.push_back({unit, 0, false});
+    run.units.push_back({unit, 0});
     if (unit.begin >= request.end) advice.start.push_back(unit);
   }
 
+  if (wish.in_order) return advice;
   run.hinted = std::max(run.hinted, run.range.end);
-  const std::uint64_t hint_end = std::min(earned_bytes.end, run.range.end + hint_bytes);
+  const std::uint64_t hint_end = std::min(earned_bytes.end, run.range.end + wish.ahead);
   // In steps, for each costs a plan and a system call.
   if (hint_end > run.hinted &&
-      (hint_end - run.hinted >= hint_bytes / 4 || hint_end == earned_bytes.end)) {
+      (hint_end - run.hinted >= wish.ahead / 4 || hint_end == earned_bytes.end)) {
     advice.hint = {run.hinted, hint_end};
     run.hinted = hint_end;
   }
@@ -165,10 +185,8 @@ std::vector<std::uint64_t> ReadStream::answered(ByteRange request) {
   std::vector<std::uint64_t> passed;
   for (Run& run : runs_) {
     std::erase_if(run.units, [&](Unit& unit) {
-      const std::uint64_t bytes = unit.range.intersect(request).size();
-      unit.served += bytes;
-      const bool last = unit.delivered && bytes > 0;
-      if (!last && unit.served < unit.range.size()) return false;
+      unit.served += unit.range.intersect(request).size();
+      if (unit.served < unit.range.size()) return false;
       passed.push_back(unit.range.begin);
       return true;
     });
@@ -176,11 +194,11 @@ std::vector<std::uint64_t> ReadStream::answered(ByteRange request) {
   return passed;
 }
 
-void ReadStream::delivered(std::uint64_t unit) {
+void ReadStream::delivered(std::uint64_t unit, std::uint64_t bytes) {
   const MutexLock lock(mutex_);
   for (Run& run : runs_) {
     for (Unit& each : run.units) {
-      if (each.range.begin == unit) each.delivered = true;
+      if (each.range.begin == unit) each.served += bytes;
     }
   }
 }

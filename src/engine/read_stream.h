@@ -5,7 +5,8 @@
 // shown itself to be sequential gets anything computed ahead, and no more than it has earned:
 //
 //   a quarter of what the run has read, while nothing else is known: who reads a part of a tensor
-//   and stops has then cost at most a quarter more;
+//   and stops has then cost at most a quarter more; where the source is far away, as much again,
+//   and 4 MiB at least: less than it could deliver while its reader waits for one answer;
 //   all up to the end of the tensor, where the readers of this engine have read tensors to their
 //   end (ReaderHabit);
 //   what comes behind the tensor, once the run has gone on past one.
@@ -43,6 +44,16 @@ class ReaderHabit {
   std::atomic<int> score_{0};
 };
 
+/// How a source likes to be asked by who computes ahead.
+struct SourceWish {
+  /// How far ahead it wants to know, in bytes (SourcePace); 0: it answers at once.
+  std::uint64_t ahead = 0;
+  /// It answers late, whatever it is asked for.
+  bool far = false;
+  /// It streams (ByteSource::prefers_order): it wants no hints, and few large requests.
+  bool in_order = false;
+};
+
 class ReadStream : public std::enable_shared_from_this<ReadStream> {
  public:
   /// The range of the file that is computed at once with the byte at an offset: a piece, or a tile.
@@ -67,17 +78,16 @@ class ReadStream : public std::enable_shared_from_this<ReadStream> {
     /// Units (by their first byte) that this reader does not ask for any more.
     std::vector<std::uint64_t> passed;
   };
-  /// `hint_bytes`: how far ahead the source wants to know. Requires: the request is not empty and
-  /// lies in the file.
-  Advice advise(ByteRange request, std::uint64_t hint_bytes);
+  /// Requires: the request is not empty and lies in the file.
+  Advice advise(ByteRange request, SourceWish wish);
 
   /// The request, which was advised, has been answered: units that are now read to their end. Not
   /// earlier: another request for the same unit may be under way.
   std::vector<std::uint64_t> answered(ByteRange request);
 
-  /// The pages of the unit, but perhaps one, are where the reader finds them without asking: if he
-  /// asks for it at all, that is the last time.
-  void delivered(std::uint64_t unit);
+  /// So many bytes of the unit are where the reader finds them without asking. He asks for the rest,
+  /// page by page: the signpost, and pages that the unit shares with its neighbours.
+  void delivered(std::uint64_t unit, std::uint64_t bytes);
 
   /// Whether a unit that was advised has still to be read: its reader may have come first.
   bool wants(std::uint64_t unit) const;
@@ -91,13 +101,12 @@ class ReadStream : public std::enable_shared_from_this<ReadStream> {
   /// Threads that read different places of one file at once (loaders map a shard and read its
   /// tensors in parallel) are told apart up to so many.
   static constexpr std::size_t kRuns = 4;
-  static constexpr std::size_t kMostUnits = 64;
+  static constexpr std::size_t kMostUnits = 144;
 
  private:
   struct Unit {
     ByteRange range;
-    std::uint64_t served = 0;  // bytes
-    bool delivered = false;
+    std::uint64_t served = 0;  // bytes, asked for or delivered
   };
   struct Run {
     ByteRange range;   // what has been read; empty: no run
@@ -113,7 +122,7 @@ class ReadStream : public std::enable_shared_from_this<ReadStream> {
   Run& run_of(ByteRange request, std::vector<std::uint64_t>& passed) CKFS_REQUIRES(mutex_);
   void end(Run& run, std::vector<std::uint64_t>& passed) CKFS_REQUIRES(mutex_);
   bool is_sequential(const Run& run, ByteRange request) const;
-  ByteRange earned(const Run& run) const;
+  ByteRange earned(const Run& run, SourceWish wish) const;
 
   const std::shared_ptr<const FileLayout> file_;
   const ReadOptions options_;

@@ -153,36 +153,55 @@ std::size_t RunReads::most_staging(const Catalog& catalog, StorageId id, std::in
   return aligned(bytes) + aligned(encoding.scratch(most));
 }
 
-std::span<const PartBytes::Window> RunReads::windows(StorageId storage) const {
-  const auto part = std::ranges::lower_bound(parts_, storage, {}, &Part::storage);
-  if (part == parts_.end() || part->storage != storage) return {};
-  return std::span(windows_).subspan(part->begin, part->end - part->begin);
-}
-
-void RunReads::add_reads(std::span<std::byte> staging, std::vector<ReadRequest>& batch) const {
-  CKFS_CHECK(staging.size() >= staging_);
-  for (const Part& part : parts_) {
-    const Storage& storage = catalog_->storage(part.storage);
-    for (const PartBytes::Window& window : windows(part.storage)) {
-      for_each_extent(
-          storage, window.range, [&](FileId file, std::uint64_t offset, ByteRange inside) {
-            batch.push_back(
-                {file, offset, staging.subspan(window.at + inside.begin, inside.size())});
-          });
-    }
-  }
-}
-
 void RunReads::add_ranges(std::vector<FileRange>& ranges) const {
   for (const Part& part : parts_) {
     const Storage& storage = catalog_->storage(part.storage);
-    for (const PartBytes::Window& window : windows(part.storage)) {
+    for (const Window& window : std::span(windows_).subspan(part.begin, part.end - part.begin)) {
       for_each_extent(storage, window.range,
                       [&](FileId file, std::uint64_t offset, ByteRange inside) {
                         ranges.push_back({file, offset, inside.size()});
                       });
     }
   }
+}
+
+RunDecoder::RunDecoder(const RunReads& reads, SourceBytes& bytes, std::span<std::byte> staging,
+                       KernelSet kernels)
+    : reads_(reads),
+      scratch_(staging.subspan(reads.scratch_, reads.staging_ - reads.scratch_)),
+      kernels_(kernels) {
+  windows_.reserve(reads.windows_.size());
+  for (const RunReads::Part& part : reads.parts_) {
+    const Storage& storage = reads.catalog_->storage(part.storage);
+    const auto wanted = std::span(reads.windows_).subspan(part.begin, part.end - part.begin);
+    // All windows by one look at the source, where one extent holds them.
+    const std::byte* mapped = nullptr;
+    const ByteRange all{wanted.front().range.begin, wanted.back().range.end};
+    if (const auto extents = storage.extents_in(all); extents.size() == 1) {
+      std::uint64_t used = 0;
+      for (const RunReads::Window& window : wanted) used += window.range.size();
+      const Extent& extent = extents.front();
+      mapped =
+          bytes.map({extent.file, extent.offset + (all.begin - extent.begin), all.size()}, used);
+    }
+    for (const RunReads::Window& window : wanted) {
+      if (mapped != nullptr) {
+        windows_.push_back({window.range, mapped + (window.range.begin - all.begin)});
+        continue;
+      }
+      windows_.push_back({window.range, staging.data() + window.at});
+      for_each_extent(
+          storage, window.range, [&](FileId file, std::uint64_t offset, ByteRange inside) {
+            bytes.add(file, offset, staging.subspan(window.at + inside.begin, inside.size()));
+          });
+    }
+  }
+}
+
+std::span<const PartBytes::Window> RunDecoder::windows(StorageId storage) const {
+  const auto part = std::ranges::lower_bound(reads_.parts_, storage, {}, &RunReads::Part::storage);
+  if (part == reads_.parts_.end() || part->storage != storage) return {};
+  return std::span(windows_).subspan(part->begin, part->end - part->begin);
 }
 
 Result<void> RunDecoder::decode(const ElementRun& run, std::uint64_t skip,
@@ -193,8 +212,8 @@ Result<void> RunDecoder::decode(const ElementRun& run, std::uint64_t skip,
     storage_ = run.storage;
     encoding_ = storage.encoding;
     numel_ = storage.numel;
-    parts_.assign(1, reads_.windows(run.storage));
-    for (const StorageId part : storage.companions()) parts_.push_back(reads_.windows(part));
+    parts_.assign(1, windows(run.storage));
+    for (const StorageId part : storage.companions()) parts_.push_back(windows(part));
   }
   const std::size_t width = bytes_of(result_dtype(encoding_->dtype(), run.program), 1);
   CKFS_CHECK(width > 0);  // F4 and F6 are moved, not decoded
@@ -279,9 +298,7 @@ Result<void> RunDecoder::values(ElementRange elements, DType to, std::span<std::
 }
 
 Result<void> RunDecoder::units(ElementRange elements, DType to, std::span<std::byte> out) {
-  return encoding_->decode(
-      elements, PartBytes(staging_, parts_),
-      {to, out, staging_.subspan(reads_.scratch_, reads_.staging_ - reads_.scratch_), kernels_});
+  return encoding_->decode(elements, PartBytes(parts_), {to, out, scratch_, kernels_});
 }
 
 }  // namespace ckfs

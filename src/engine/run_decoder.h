@@ -5,10 +5,10 @@
 // rows of scales, look-up tables) are read once, and all is read in one batch:
 //
 //   const RunReads needed(catalog, runs);
-//   needed.add_reads(staging, batch);             // needed.staging() bytes
-//   source.read(batch);
-//   RunDecoder decoder(needed, staging, kernels);
-//   decoder.decode(run, 0, out);                  // for each run
+//   RunDecoder decoder(needed, bytes, staging, kernels);  // needed.staging() bytes
+//   bytes.fetch();
+//   decoder.decode(run, 0, out);                          // for each run
+//   bytes.check();
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,7 @@
 
 #include "base/byte_source.h"
 #include "catalog/catalog.h"
+#include "engine/source_bytes.h"
 #include "expr/tensor_expr.h"
 #include "tensor/kernel.h"
 
@@ -55,10 +56,7 @@ class RunReads {
   /// kBufferAlignment.
   std::size_t staging() const { return staging_; }
 
-  /// Adds the reads that fill `staging`. Requires: staging.size() >= staging().
-  void add_reads(std::span<std::byte> staging, std::vector<ReadRequest>& batch) const;
-
-  /// Adds the source bytes that add_reads() would read.
+  /// Adds the source bytes that are needed.
   void add_ranges(std::vector<FileRange>& ranges) const;
 
  private:
@@ -68,24 +66,30 @@ class RunReads {
     StorageId storage = 0;
     std::size_t begin = 0, end = 0;
   };
-  std::span<const PartBytes::Window> windows(StorageId storage) const;
+  /// Bytes `range` of a storage have their place `at` in the staging.
+  struct Window {
+    ByteRange range;
+    std::size_t at = 0;
+  };
 
   const Catalog* catalog_ = nullptr;
-  std::vector<PartBytes::Window> windows_;
+  std::vector<Window> windows_;
   std::vector<Part> parts_;  // by storage
   std::size_t scratch_ = 0;  // where in the staging it begins
   std::size_t staging_ = 0;
 };
 
-/// Decodes runs whose bytes have been read. Not for concurrent use: it has one scratch.
+/// Decodes runs. Not for concurrent use: it has one scratch.
 class RunDecoder {
  public:
-  /// Requires: `staging` holds what the reads of `reads` gave; both outlive the decoder.
-  RunDecoder(const RunReads& reads, std::span<std::byte> staging, KernelSet kernels)
-      : reads_(reads), staging_(staging), kernels_(kernels) {}
+  /// Asks `bytes` for what the runs need: where it is mapped, or else in `staging`. Requires:
+  /// staging.size() >= reads.staging(); all outlive the decoder.
+  RunDecoder(const RunReads& reads, SourceBytes& bytes, std::span<std::byte> staging,
+             KernelSet kernels);
 
-  /// Bytes [skip, skip + out.size()) of the run's result. Requires: the run is one of those of
-  /// `reads`, or a part of one. Errors: Corrupt (a companion that contradicts itself).
+  /// Bytes [skip, skip + out.size()) of the run's result. Requires: bytes.fetch() has succeeded;
+  /// the run is one of those of `reads`, or a part of one. Errors: Corrupt (a companion that
+  /// contradicts itself).
   Result<void> decode(const ElementRun& run, std::uint64_t skip, std::span<std::byte> out);
 
  private:
@@ -93,9 +97,12 @@ class RunDecoder {
   Result<void> values(ElementRange elements, DType to, std::span<std::byte> out);
   Result<void> units(ElementRange elements, DType to, std::span<std::byte> out);
 
+  std::span<const PartBytes::Window> windows(StorageId storage) const;
+
   const RunReads& reads_;
-  const std::span<std::byte> staging_;
+  const std::span<std::byte> scratch_;
   const KernelSet kernels_;
+  std::vector<PartBytes::Window> windows_;  // as those of reads_
   // Of the run at hand.
   StorageId storage_ = ~StorageId{0};
   const Encoding* encoding_ = nullptr;

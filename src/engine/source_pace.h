@@ -23,6 +23,9 @@ class SourcePace {
   void took(std::uint64_t bytes, Duration time) {
     // Slower than any page cache, also one whose reader had to wait for its CPU for a moment.
     const Duration patience = kPatience + Duration(bytes);  // 1 GB/s
+    const int slow = slow_.load(std::memory_order_relaxed);
+    slow_.store(time > patience ? std::min(slow + 1, 8) : slow / 2,
+                std::memory_order_relaxed);
     if (time > patience) {
       calm_.store(0, std::memory_order_relaxed);
       const std::uint64_t now = ahead_.load(std::memory_order_relaxed);
@@ -37,12 +40,19 @@ class SourcePace {
   /// Bytes; 0: it answers at once.
   std::uint64_t ahead() const { return ahead_.load(std::memory_order_relaxed); }
 
+  /// Hardly any read has come soon of late: the source is far away, and no exception (a thread that
+  /// had to wait for its CPU) looks so. False of a disk whose hints come early enough.
+  bool far() const { return slow_.load(std::memory_order_relaxed) >= kFar; }
+
   static constexpr std::uint64_t kLeast = 4_MiB;
   static constexpr std::uint64_t kMost = 128_MiB;
 
  private:
   static constexpr Duration kPatience = std::chrono::milliseconds(1);
 
+  static constexpr int kFar = 3;
+
+  std::atomic<int> slow_{0};  // reads in a row, about
   std::atomic<std::uint64_t> ahead_{0};
   std::atomic<std::uint64_t> calm_{0};  // bytes since the last slow read
 };

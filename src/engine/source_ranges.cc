@@ -25,10 +25,10 @@ std::vector<FileId> sorted_once(std::vector<FileId> files) {
   return files;
 }
 
-std::vector<FileId> files_of(std::span<const ReadRequest> batch) {
+std::vector<FileId> files_of(std::span<const FileRange> ranges) {
   std::vector<FileId> files;
-  for (const ReadRequest& read : batch) {
-    if (files.empty() || files.back() != read.file) files.push_back(read.file);
+  for (const FileRange& range : ranges) {
+    if (files.empty() || files.back() != range.file) files.push_back(range.file);
   }
   return sorted_once(std::move(files));
 }

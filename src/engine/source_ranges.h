@@ -30,9 +30,8 @@ Failure decode_failure(const Catalog& catalog, const ByteSource& source, Storage
 /// `files` in order, each once.
 std::vector<FileId> sorted_once(std::vector<FileId> files);
 
-/// The files that a batch of reads touches, in order, each once: those on which what is made of it
-/// depends.
-std::vector<FileId> files_of(std::span<const ReadRequest> batch);
+/// The files that reads touch, in order, each once: those on which what is made of them depends.
+std::vector<FileId> files_of(std::span<const FileRange> ranges);
 
 /// `ranges` by file and offset; those that are at most a page apart are joined, so that a hint
 /// names no page twice.

@@ -21,6 +21,7 @@ void Workers::stop() {
     tasks_.clear();
     help_.clear();
     threads.swap(threads_);
+    if (ended_.joinable()) threads.push_back(std::move(ended_));
   }
   changed_.notify_all();
   for (std::thread& thread : threads) thread.join();
@@ -57,18 +58,54 @@ void Workers::add(Task task, Kind kind) {
   changed_.notify_one();
 }
 
+std::size_t Workers::threads() const {
+  const MutexLock lock(mutex_);
+  return threads_.size();
+}
+
+/// False: this thread shall end.
+bool Workers::wait_for_work(MutexLock& lock) {
+  ++idle_;
+  const auto until = std::chrono::steady_clock::now() + patience_;
+  bool patient = true;
+  while (!stopping_ && tasks_.empty() && help_.empty() && patient) {
+    if (threads_.size() <= wanted_) {
+      changed_.wait(lock);
+    } else {
+      patient = changed_.wait_until(lock, until) || threads_.size() <= wanted_;
+    }
+  }
+  --idle_;
+  return !stopping_ && (!tasks_.empty() || !help_.empty());
+}
+
+/// Takes this thread out of threads_. Gives the one that went before: nobody can join itself, so
+/// each joins its predecessor, and stop() the last.
+std::thread Workers::leave() {
+  const auto self = std::ranges::find(threads_, std::this_thread::get_id(), &std::thread::get_id);
+  if (self == threads_.end()) return {};  // stop() has it
+  std::thread before = std::exchange(ended_, std::move(*self));
+  threads_.erase(self);
+  return before;
+}
+
 void Workers::run() {
   while (true) {
     Task task;
+    std::thread before;
     {
       MutexLock lock(mutex_);
-      ++idle_;
-      while (!stopping_ && tasks_.empty() && help_.empty()) changed_.wait(lock);
-      --idle_;
-      if (stopping_) return;
-      std::deque<Task>& queue = help_.empty() ? tasks_ : help_;
-      task = std::move(queue.front());
-      queue.pop_front();
+      if (wait_for_work(lock)) {
+        std::deque<Task>& queue = help_.empty() ? tasks_ : help_;
+        task = std::move(queue.front());
+        queue.pop_front();
+      } else {
+        before = leave();
+      }
+    }
+    if (!task) {
+      if (before.joinable()) before.join();
+      return;
     }
     try {
       task();

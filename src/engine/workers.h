@@ -5,6 +5,7 @@
 // without, and the queue may be short.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -21,8 +22,11 @@ namespace ckfs {
 
 class Workers {
  public:
-  /// Threads are started with the first task: a checkpoint that is only listed starts none.
-  explicit Workers(unsigned threads) : wanted_(threads) {}
+  /// Threads are started with the first task: a checkpoint that is only listed starts none. Those
+  /// that tasks of Kind::Waits have started beyond `threads` end when they had nothing to do for
+  /// `patience`.
+  explicit Workers(unsigned threads, std::chrono::nanoseconds patience = std::chrono::seconds(5))
+      : wanted_(threads), patience_(patience) {}
   ~Workers() { stop(); }
   Workers(const Workers&) = delete;
   Workers& operator=(const Workers&) = delete;
@@ -67,17 +71,24 @@ class Workers {
   /// throws.
   Result<void> share(std::size_t count, const std::function<void(Claims&, bool helper)>& work);
 
+  /// Threads now.
+  std::size_t threads() const;
+
   static constexpr std::size_t kMostTasks = 256;
-  /// Threads that tasks of Kind::Waits may have started.
-  static constexpr std::size_t kMostThreads = 64;
+  /// Threads, also where tasks of Kind::Waits have started some: as many requests as a far source
+  /// answers at once, and a few to decode what has come.
+  static constexpr std::size_t kMostThreads = 80;
 
  private:
   void start() CKFS_REQUIRES(mutex_);
   bool start_one() CKFS_REQUIRES(mutex_);
   void run();
+  bool wait_for_work(MutexLock& lock) CKFS_REQUIRES(mutex_);
+  std::thread leave() CKFS_REQUIRES(mutex_);
 
   const unsigned wanted_;
-  Mutex mutex_;
+  const std::chrono::nanoseconds patience_;
+  mutable Mutex mutex_;
   CondVar changed_;
   std::deque<Task> tasks_ CKFS_GUARDED_BY(mutex_);
   std::deque<Task> help_ CKFS_GUARDED_BY(mutex_);  // before all tasks
@@ -86,6 +97,7 @@ class Workers {
   bool started_ CKFS_GUARDED_BY(mutex_) = false;
   bool stopping_ CKFS_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_ CKFS_GUARDED_BY(mutex_);
+  std::thread ended_ CKFS_GUARDED_BY(mutex_);  // the last that went; nobody has joined it yet
 };
 
 }  // namespace ckfs

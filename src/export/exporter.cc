@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <new>
 #include <ranges>
 #include <set>
 #include <span>
@@ -20,6 +21,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "base/start_thread.h"
 #include "base/units.h"
 #include "export/export_record.h"
 #include "export/out_directory.h"
@@ -291,20 +293,30 @@ Result<ExportResult> Run::write(const std::vector<Wanted>& files) {
         if (next_ == open.size()) return;
         file = open[next_++];
       }
-      Result<void> written = write_file(*file);
+      const Result<void> written = [&]() -> Result<void> {
+        try {
+          return write_file(*file);
+        } catch (const std::bad_alloc&) {
+          return fail(ErrorCode::OutOfMemory, "memory: the system gives no more");
+        }
+      }();
       if (written) continue;
       const MutexLock lock(mutex_);
-      if (!error_) error_ = std::move(written).error();
+      if (!error_) error_ = written.error();
       stop_.request_stop();
     }
   };
   const std::size_t cpus = std::max(1u, std::thread::hardware_concurrency());
   const std::size_t jobs = std::min(options_.jobs == 0 ? cpus : options_.jobs, open.size());
-  {
-    std::vector<std::jthread> threads;
-    for (std::size_t i = 1; i < jobs; ++i) threads.emplace_back(job);
-    job();
+  std::vector<std::thread> threads;
+  threads.reserve(jobs);
+  while (threads.size() + 1 < jobs) {
+    auto thread = start_thread(job);
+    if (!thread) break;
+    threads.push_back(*std::move(thread));
   }
+  job();
+  for (std::thread& thread : threads) thread.join();
 
   const Result<void> stored = record_.store();
   const MutexLock lock(mutex_);

@@ -14,6 +14,7 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/uio.h>
 #include <unistd.h>
 #include <vector>
 
@@ -32,11 +33,17 @@ Result<void> OutFile::reserve(std::uint64_t size) {
 }
 
 Result<void> OutFile::write(std::uint64_t offset, std::span<const std::byte> bytes) {
+  constexpr int kDontCache = 0x80;  // RWF_DONTCACHE; Debian 12's headers do not know it
   while (!bytes.empty()) {
+    const iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};  // only read from
     const ssize_t written =
-        ::pwrite(fd_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
+        ::pwritev2(fd_.get(), &part, 1, static_cast<off_t>(offset), uncached_ ? kDontCache : 0);
     if (written < 0) {
       if (errno == EINTR) continue;
+      if (uncached_ && (errno == EOPNOTSUPP || errno == EINVAL)) {
+        uncached_ = false;
+        continue;
+      }
       return system_failure(errno, thing_, "write");
     }
     offset += static_cast<std::uint64_t>(written);
@@ -52,6 +59,7 @@ void OutFile::start_writeback(std::uint64_t offset, std::uint64_t size) {
 
 Result<void> OutFile::sync() {
   if (::fsync(fd_.get()) != 0) return system_failure(errno, thing_, "fsync");
+  (void)::posix_fadvise(fd_.get(), 0, 0, POSIX_FADV_DONTNEED);
   return {};
 }
 

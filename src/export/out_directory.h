@@ -31,10 +31,13 @@ class OutFile {
   /// Reserves disk for `size` bytes without growing the file. File systems that cannot are left
   /// alone. Errors: Io (ENOSPC).
   Result<void> reserve(std::uint64_t size);
+  /// Where kernel and file system can, the bytes leave the host's page cache when they are on disk
+  /// (RWF_DONTCACHE, 6.14); elsewhere sync() drops them: who exports a terabyte does not want it in
+  /// the place of all that is cached.
   Result<void> write(std::uint64_t offset, std::span<const std::byte> bytes);
   /// Asks the kernel to begin writing these bytes to disk; a hint.
   void start_writeback(std::uint64_t offset, std::uint64_t size);
-  /// Everything written so far survives a power failure.
+  /// Everything written so far survives a power failure, and is in the page cache no longer.
   Result<void> sync();
   /// Cuts the file to `size` and gives back the reserved disk behind it.
   Result<void> truncate(std::uint64_t size);
@@ -43,6 +46,7 @@ class OutFile {
  private:
   std::string thing_;
   UniqueFd fd_;
+  bool uncached_ = true;  // as far as known
 };
 
 /// What is there under a name.

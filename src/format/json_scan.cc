@@ -69,6 +69,35 @@ Result<ScanResult> scan_json(std::string_view text, const ScanLimits& limits,
   return result;
 }
 
+std::string without_python_words(std::string_view text) {
+  std::string out(text);
+  const auto replace_word = [&](std::size_t at, std::string_view word, std::string_view by) {
+    const std::size_t end = at + word.size();
+    if (text.substr(at, word.size()) != word) return;
+    if (end < text.size() && !ends_json_word(text[end])) return;
+    out.replace(at, by.size(), by);
+  };
+  bool in_string = false;
+  bool at_word = true;  // the character before ends a word
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\') ++i;
+      in_string = c != '"';
+      at_word = true;
+      continue;
+    }
+    if (at_word) {
+      if (c == 'N') replace_word(i, "NaN", R"("N")");
+      if (c == 'I') replace_word(i, "Infinity", R"("Infin.")");
+      if (c == '-') replace_word(i, "-Infinity", R"("-Infin.")");
+    }
+    in_string = c == '"';
+    at_word = ends_json_word(c);
+  }
+  return out;
+}
+
 std::string syntax_reason(std::string_view what) {
   const std::size_t begin = what.find("syntax error");
   if (begin != std::string_view::npos) what.remove_prefix(begin);

@@ -29,6 +29,10 @@ struct ScanResult {
 Result<ScanResult> scan_json(std::string_view text, const ScanLimits& limits,
                              std::string_view file_name);
 
+/// The text with NaN, Infinity and -Infinity replaced by strings of the same length: JSON has no
+/// such words, Python's json writes them.
+std::string without_python_words(std::string_view text);
+
 /// The text of nlohmann's parse error, without the text it found: "syntax error while parsing ...".
 std::string syntax_reason(std::string_view what);
 

@@ -17,37 +17,6 @@
 namespace ckfs {
 namespace {
 
-/// The text with NaN, Infinity and -Infinity replaced by numbers of the same length: JSON has no
-/// such words, Python's json writes them.
-std::string without_python_words(std::string_view text) {
-  std::string out(text);
-  const auto replace_word = [&](std::size_t at, std::string_view word, std::string_view by) {
-    const std::size_t end = at + word.size();
-    if (text.substr(at, word.size()) != word) return;
-    if (end < text.size() && !ends_json_word(text[end])) return;
-    out.replace(at, by.size(), by);
-  };
-  bool in_string = false;
-  bool at_word = true;  // the character before ends a word
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\') ++i;
-      in_string = c != '"';
-      at_word = true;
-      continue;
-    }
-    if (at_word) {
-      if (c == 'N') replace_word(i, "NaN", "100");
-      if (c == 'I') replace_word(i, "Infinity", "10000000");
-      if (c == '-') replace_word(i, "-Infinity", "-10000000");
-    }
-    in_string = c == '"';
-    at_word = ends_json_word(c);
-  }
-  return out;
-}
-
 /// A SAX handler that keeps nothing: it finds whether text is JSON and not nested too deeply.
 class Validator {
  public:

@@ -40,6 +40,12 @@ class Reader {
     return std::optional(std::move(config));
   }
 
+  Result<QuantizationConfig> whole(std::string_view method) {
+    CKFS_TRY(QuantizationConfig config, read(scanner_.top(), file_name_));
+    if (config.method.empty()) config.method = method;
+    return config;
+  }
+
   Result<QuantizationConfig> modelopt() {
     CKFS_TRY(const std::optional<JsonSpan> found, member(scanner_.top(), "quantization"));
     QuantizationConfig config;
@@ -100,6 +106,7 @@ class Reader {
     }
     config.transforms = is_filled(members, "transform_config");
     config.sparsity = is_filled(members, "sparsity_config");
+    config.overrides = is_filled(members, "dynamic");
     keep_values(members, "", config);
     return config;
   }
@@ -162,16 +169,20 @@ class Reader {
   }
 
   void keep_values(const Members& members, const std::string& prefix, QuantizationConfig& config) {
-    for (const JsonMember& one : members) {
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      const JsonMember& one = members[i];
       const std::string_view value = scanner_.of(one.value);
-      if (value == "null" || value.front() == '[') continue;
-      std::string key = prefix + decoded(one.key);
-      if (value.front() != '{') {
+      if (value == "null") continue;
+      std::string key = prefix + (one.key.empty() ? std::to_string(i) : decoded(one.key));
+      if (value.front() != '{' && value.front() != '[') {
         config.values[std::move(key)] =
             value.front() == '"' ? json_string(value) : std::string(value);
-      } else if (prefix.empty() && key != "config_groups" && key != "dynamic") {
-        keep_values(scanner_.children(one.value), key + ".", config);
+        continue;
       }
+      const bool inner_list = value.front() == '[' && !prefix.empty();
+      const bool inner_object =
+          value.front() == '{' && prefix.empty() && key != "config_groups" && key != "dynamic";
+      if (inner_list || inner_object) keep_values(scanner_.children(one.value), key + ".", config);
     }
   }
 
@@ -192,7 +203,7 @@ class Reader {
                                              std::string_view what) {
     const auto value = member(members, key);
     if (!value) return std::nullopt;
-    const auto read = whole(scanner_.of(*value));
+    const auto read = positive(scanner_.of(*value));
     if (!read) return wrong(what, fmt::format("a whole number from 1 to {}", kMaxNumber));
     return read;
   }
@@ -206,7 +217,7 @@ class Reader {
     std::array<std::int64_t, 2> read{};
     bool good = scanner_.first(*value) == '[' && elements.size() == read.size();
     for (std::size_t i = 0; good && i < read.size(); ++i) {
-      const auto one = whole(scanner_.of(elements[i].value));
+      const auto one = positive(scanner_.of(elements[i].value));
       good = one.has_value();
       read[i] = one.value_or(0);
     }
@@ -225,7 +236,7 @@ class Reader {
     return read;
   }
 
-  static std::optional<std::int64_t> whole(std::string_view digits) {
+  static std::optional<std::int64_t> positive(std::string_view digits) {
     std::int64_t value = 0;
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
     const bool good = error == std::errc() && end == digits.data() + digits.size() && value > 0 &&
@@ -265,6 +276,13 @@ Result<std::optional<QuantizationConfig>> find_quantization(std::string_view tex
 Result<QuantizationConfig> parse_modelopt(std::string_view text, std::string_view file_name) {
   CKFS_TRY_VOID(validate_config(text, file_name));
   return Reader(text, file_name).modelopt();
+}
+
+Result<QuantizationConfig> parse_quantization_file(std::string_view text,
+                                                   std::string_view file_name,
+                                                   std::string_view method) {
+  CKFS_TRY_VOID(validate_config(text, file_name));
+  return Reader(text, file_name).whole(method);
 }
 
 }  // namespace ckfs

@@ -44,8 +44,10 @@ struct QuantizationConfig {
   std::vector<std::string> ignore;
   bool transforms = false;  // `transform_config` is there and not empty
   bool sparsity = false;    // `sparsity_config` is there and not empty
-  /// Every other string, number, true and false of the object and of the objects in it, by its key
-  /// ("bits", "meta.quantizer"), as text: strings decoded, the others as they are written.
+  bool overrides = false;   // `dynamic` is there and not empty: some modules differ from the rest
+  /// Every other string, number, true and false of the object, of the objects in it and of the
+  /// lists in those, by its key ("bits", "meta.quantizer.0"), as text: strings decoded, the others
+  /// as they are written.
   std::map<std::string, std::string, std::less<>> values;
 
   /// A value; empty where there is none.
@@ -62,5 +64,11 @@ Result<std::optional<QuantizationConfig>> find_quantization(std::string_view tex
 /// What ModelOpt's hf_quant_config.json declares: its member `quantization`, with the method
 /// "modelopt". Errors: Corrupt.
 Result<QuantizationConfig> parse_modelopt(std::string_view text, std::string_view file_name);
+
+/// What a file that holds nothing else declares: quantize_config.json of GPTQ, quant_config.json of
+/// AWQ, from before config.json did. Its method is `method` where it does not say. Errors: Corrupt.
+Result<QuantizationConfig> parse_quantization_file(std::string_view text,
+                                                   std::string_view file_name,
+                                                   std::string_view method);
 
 }  // namespace ckfs

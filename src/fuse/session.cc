@@ -23,6 +23,7 @@
 #include "fuse/kernel_mount.h"
 #include "fuse/mount.h"
 #include "fuse/operations.h"
+#include "fuse/page_store.h"
 
 namespace ckfs {
 namespace {
@@ -131,47 +132,6 @@ class NameForgetter {
   std::deque<std::string> names_ CKFS_GUARDED_BY(mutex_);
   bool stopping_ CKFS_GUARDED_BY(mutex_) = false;
   std::thread thread_ CKFS_GUARDED_BY(joining_);
-};
-
-/// Puts bytes into the kernel's page cache ahead of a reader, who then finds them without asking.
-/// That is why the mount leaves the kernel's own read-ahead small: it asks
-/// for bytes behind whatever is read, wanted or not, while the engine knows where a tensor ends.
-class PageStore {
- public:
-  explicit PageStore(fuse_session* session) : session_(session) {}
-
-  /// False: the kernel does not know the file any more, or the mount is about to end.
-  bool put(fuse_ino_t inode, std::uint64_t offset, std::span<const std::byte> bytes) {
-    {
-      const MutexLock lock(mutex_);
-      if (stopping_) return false;
-      ++inside_;
-    }
-    fuse_bufvec data = FUSE_BUFVEC_INIT(bytes.size());
-    // libfuse only reads from it.
-    data.buf[0].mem = const_cast<std::byte*>(bytes.data());
-    const int result = ::fuse_lowlevel_notify_store(session_, inode, static_cast<off_t>(offset),
-                                                    &data, static_cast<fuse_buf_copy_flags>(0));
-    const MutexLock lock(mutex_);
-    --inside_;
-    left_.notify_all();
-    return result == 0;
-  }
-
-  /// Nothing is put afterwards, and nobody is about to. Requires: requests are answered, or the
-  /// mount is gone: a page may be waiting for the answer to a read.
-  void stop() {
-    MutexLock lock(mutex_);
-    stopping_ = true;
-    while (inside_ > 0) left_.wait(lock);
-  }
-
- private:
-  fuse_session* const session_;
-  Mutex mutex_;
-  CondVar left_;
-  unsigned inside_ CKFS_GUARDED_BY(mutex_) = 0;
-  bool stopping_ CKFS_GUARDED_BY(mutex_) = false;
 };
 
 /// A mount of this process.

@@ -136,6 +136,10 @@ Result<void> OrderedFile::read(std::span<const PlannedAccess> accesses, FileSyst
     }
     CKFS_TRY(const std::size_t done, read_next(accesses.subspan(next), next, file_system, way));
     next += done;
+    // It has just turned out that the rest need not wait, one for another.
+    if (next < accesses.size() && file_system.pace.at_once()) {
+      return way.read(0, next, accesses.size() - next);
+    }
   }
   return {};
 }

@@ -25,6 +25,7 @@
 #include "base/checked.h"
 #include "base/mutex.h"
 #include "io/coalesce.h"
+#include "io/file_mappings.h"
 #include "io/file_system.h"
 #include "io/fingerprint.h"
 #include "io/open_files.h"
@@ -106,6 +107,7 @@ class SourceFiles::Impl {
                           .max_access = std::max<std::uint64_t>(options.max_access, 1)},
         path_check_interval_(options.path_check_interval),
         strict_(options.strict),
+        maps_(options.map_cached && options.engine == IoEngine::Auto),
         reader_(std::move(reader)),
         store_(std::move(store)),
         open_files_(open_file_limit(options.max_open_files), *store_),
@@ -118,6 +120,9 @@ class SourceFiles::Impl {
   void will_need(std::span<const FileRange> ranges);
   bool prefers_order(FileId id) { return asks_in_order(file(id)); }
   Result<void> verify(std::span<const FileId> ids);
+  std::optional<MappedBytes> map(const FileRange& range, std::uint64_t used);
+  Result<void> check_mapped(std::span<const MappedBytes> mapped);
+  void rest() { mappings_.let_go(); }
 
   File& file(FileId id) {
     const std::shared_lock lock(files_mutex_);
@@ -164,10 +169,12 @@ class SourceFiles::Impl {
   const CoalesceOptions coalesce_options_;
   const std::chrono::nanoseconds path_check_interval_;
   const bool strict_;
+  const bool maps_;
   const std::unique_ptr<Reader> reader_;
   const std::unique_ptr<SourceStore> store_;
   OpenFiles open_files_;
   FileSystems file_systems_;
+  FileMappings mappings_;
   const std::size_t files_per_pass_;
   Mutex states_mutex_;
   std::unordered_map<FileId, FileState> states_ CKFS_GUARDED_BY(states_mutex_);
@@ -488,6 +495,38 @@ Result<void> SourceFiles::Impl::verify(std::span<const FileId> ids) {
   return {};
 }
 
+std::optional<MappedBytes> SourceFiles::Impl::map(const FileRange& range, std::uint64_t used) {
+  File& of = file(range.file);
+  const std::uint64_t size = of.fingerprint.size;
+  CKFS_CHECK(range.size <= size && range.offset <= size - range.size);
+  if (!maps_ || of.file_system->traits.remote || range.size == 0) return std::nullopt;
+  // Its reader will say what is wrong with it.
+  if (of.stale.load(std::memory_order_acquire)) return std::nullopt;
+  const auto pinned = pin_patiently(range.file, of.path, 0, page_cache::expect_exact_reads);
+  if (!pinned) return std::nullopt;
+  const int fd = (*pinned)->fd.get();
+  const auto mapping = mappings_.of(range.file, fd, size);
+  if (!mapping || !mapping->is_cached(fd, {range.offset, range.offset + range.size})) {
+    return std::nullopt;
+  }
+  mappings_.bound();
+  of.bytes.fetch_add(used, std::memory_order_relaxed);
+  of.requests.fetch_add(1, std::memory_order_relaxed);
+  return MappedBytes{range.file, mapping->bytes().data() + range.offset, mapping};
+}
+
+Result<void> SourceFiles::Impl::check_mapped(std::span<const MappedBytes> mapped) {
+  for (const MappedBytes& each : mapped) {
+    File& of = file(each.file);
+    CKFS_TRY_VOID(pin(each.file, of));
+    if (!static_cast<const FileMapping*>(each.owner.get())->broken()) continue;
+    mappings_.drop(each.file);
+    return Failure(
+        Error(ErrorCode::Io, fmt::format("{}: a page of it cannot be read", of.name), EIO));
+  }
+  return {};
+}
+
 SourceFiles::SourceFiles(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 SourceFiles::~SourceFiles() = default;
 
@@ -513,8 +552,10 @@ Result<std::unique_ptr<SourceFiles>> SourceFiles::create(const IoOptions& option
 std::unique_ptr<SourceFiles> SourceFiles::with_reader(const IoOptions& options,
                                                       std::unique_ptr<Reader> reader,
                                                       std::unique_ptr<SourceStore> store) {
+  IoOptions read_by_it = options;
+  read_by_it.map_cached = false;
   return std::unique_ptr<SourceFiles>(new SourceFiles(
-      std::make_unique<Impl>(options, std::move(reader), options.engine, std::move(store))));
+      std::make_unique<Impl>(read_by_it, std::move(reader), options.engine, std::move(store))));
 }
 
 Result<FileId> SourceFiles::add(std::vector<NewFile> files) {
@@ -541,6 +582,18 @@ Result<void> SourceFiles::read(std::span<const ReadRequest> batch) {
 
 Result<void> SourceFiles::read_once(std::span<const ReadRequest> batch) {
   return impl_->read(batch, Impl::Keep::No);
+}
+
+std::optional<MappedBytes> SourceFiles::map(const FileRange& range, std::uint64_t used) {
+  return impl_->map(range, used);
+}
+
+Result<void> SourceFiles::check_mapped(std::span<const MappedBytes> mapped) {
+  return impl_->check_mapped(mapped);
+}
+
+void SourceFiles::rest() {
+  impl_->rest();
 }
 
 void SourceFiles::will_need(std::span<const FileRange> ranges) {

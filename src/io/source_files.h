@@ -29,8 +29,9 @@ struct IoOptions {
   IoEngine engine = IoEngine::Auto;
   /// Requests in flight per thread with io_uring (fuse-perf.md E: 8 to 16 for cold files).
   unsigned queue_depth = 16;
-  /// Open descriptors kept; a checkpoint may have thousands of files.
-  std::size_t max_open_files = 256;
+  /// Open descriptors kept, within half of what the process may have: a checkpoint may have
+  /// thousands of files, of which one MiB of a view needs some bytes of each (512 ranks).
+  std::size_t max_open_files = 4096;
   /// Two requests on one file become one access when at most this many bytes lie between them. By
   /// default they have to touch: what lies between two tensors may be anything (Adam moments, a
   /// bad sector), and nothing is read that was not asked for. The engine's gathers join near pieces
@@ -43,6 +44,9 @@ struct IoOptions {
   std::chrono::nanoseconds path_check_interval = std::chrono::seconds(1);
   /// A change of nothing but the ctime of a file makes it Stale; else it is a warning in the log.
   bool strict = false;
+  /// Whether bytes of local files that are in the page cache may be mapped (file_mappings.h). With
+  /// a reader of the caller's choice they are read, always.
+  bool map_cached = true;
   /// The threads that open a checkpoint.
   Parallel parallel = {};
 };
@@ -97,6 +101,10 @@ class SourceFiles final : public ByteSource {
   /// what was there before stays, unless kernel (before 6.5) and file system can not say. Files of
   /// remote file systems are read as by read().
   Result<void> read_once(std::span<const ReadRequest> batch) override;
+  /// Bytes of a local file where all around them is in the page cache.
+  std::optional<MappedBytes> map(const FileRange& range, std::uint64_t used) override;
+  Result<void> check_mapped(std::span<const MappedBytes> mapped) override;
+  void rest() override;
   /// Files that stream are not hinted at (prefers_order), nor are Stale ones. Cost: page_cache.h.
   /// Requires: each range lies within size(file).
   void will_need(std::span<const FileRange> ranges) override;

@@ -11,6 +11,7 @@
 #include "io/uring.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <climits>
 #include <optional>
@@ -43,6 +44,10 @@ tl::expected<std::unique_ptr<Uring>, int> Uring::create(unsigned depth) {
     return tl::unexpected(-result);
   }
   if (::io_uring_register_files_sparse(&uring->ring_, kSlots) == 0) uring->slots_.resize(kSlots);
+  // Where a file system cannot be asked without waiting (FUSE, NFS) kernel threads wait for it: by
+  // default no more than four for each CPU. Older kernels (before 5.15) leave it at that.
+  std::array<unsigned, 2> workers{depth, 0};  // on regular files; 0: as it is
+  (void)::io_uring_register_iowq_max_workers(&uring->ring_, workers.data());
   uring->flights_.resize(depth);
   for (std::size_t i = 0; i < depth; ++i) uring->idle_.push_back(i);
   return uring;

@@ -80,7 +80,7 @@ std::shared_ptr<BufferPool> BufferPool::create(std::uint64_t limit) {
 }
 
 BufferPool::BufferPool(std::uint64_t limit)
-    : limit_(limit), shares_{limit / 8, limit / 4, limit / 8} {}
+    : limit_(limit), shares_{limit / 8, limit / 2, limit / 8} {}
 
 BufferPool::~BufferPool() {
   CKFS_CHECK(std::accumulate(used_.begin(), used_.end(), std::uint64_t{0}) == 0);
@@ -99,6 +99,7 @@ std::uint64_t BufferPool::capacity_for(std::span<const std::size_t> sizes) {
 }
 
 std::uint64_t BufferPool::most(Tier tier) const {
+  if (tier != Tier::Reply) return shares_[index(tier)];
   std::uint64_t most = limit_;
   for (std::size_t other = 0; other < kTiers; ++other) {
     if (other != index(tier)) most -= shares_[other];

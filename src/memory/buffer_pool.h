@@ -8,8 +8,10 @@
 // Why nothing can wait in a circle. Every buffer belongs to a Tier. Work that holds a buffer of a
 // tier waits for later tiers only, and takes all that it needs of one tier in one call; a thread
 // says what it holds with a TierScope, and acquire() checks it. Each tier has a share that the
-// others cannot take, so the last one always gets its memory without waiting for anybody but
-// itself, ends, and gives it back; then so does the one before.
+// others cannot take, and nobody waits for more than the share of a later tier: so the last one
+// always gets its memory without waiting for anybody but itself, ends, and gives it back; then so
+// does the one before. (That a request would fit into what others hold at present is not enough:
+// all of them may hold replies, and wait for the very tile that it is for.)
 //
 // Safe for concurrent use by several threads.
 #pragma once
@@ -97,7 +99,8 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
   std::optional<Buffer> try_acquire(Tier tier, std::size_t size);
 
   std::uint64_t limit() const { return limit_; }
-  /// The most bytes that one call of a tier can have: the limit less the shares of the others.
+  /// The most bytes that one acquire() of a tier can have: of the first tier the limit less the
+  /// shares of the others, of a later one its share.
   std::uint64_t most(Tier tier) const;
 
   /// Returns buffers that are kept for reuse to the system.

@@ -37,13 +37,12 @@ class TileCache::Computation {
   }
 
   Result<std::shared_ptr<const Tile>> run(const Compute& compute) {
-    CKFS_TRY(*tile_, compute());
-    finish();
-    return std::shared_ptr<const Tile>(tile_);
+    CKFS_TRY(Tile tile, compute());
+    return finish(std::move(tile));
   }
 
- private:
-  void finish() noexcept {
+  std::shared_ptr<const Tile> finish(Tile tile) noexcept {
+    *tile_ = std::move(tile);
     const MutexLock lock(cache_.mutex_);
     Entry& entry = cache_.entries_.find(key_)->second;
     cache_.ages_.splice(cache_.ages_.end(), age_);
@@ -52,8 +51,10 @@ class TileCache::Computation {
     ++cache_.computed_;
     begun_ = false;
     cache_.changed_.notify_all();
+    return tile_;
   }
 
+ private:
   TileCache& cache_;
   const TileKey key_;
   std::list<TileKey> age_;  // its node of ages_, made before it is needed
@@ -87,8 +88,24 @@ Result<std::shared_ptr<const Tile>> TileCache::find(const TileKey& key) {
   return wait(lock, key);
 }
 
-Result<std::shared_ptr<const Tile>> TileCache::get(const TileKey& key, const Compute& compute) {
+namespace {
+
+/// What `compute` throws becomes an error.
+template <typename Compute>
+auto guarded(const Compute& compute) -> decltype(compute()) {
   try {
+    return compute();
+  } catch (const std::bad_alloc&) {
+    return fail(ErrorCode::OutOfMemory, "memory: the system gives no more (computing a tile)");
+  } catch (const std::exception& error) {
+    return fail(ErrorCode::Internal, "computing a tile: {}", error.what());
+  }
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const Tile>> TileCache::get(const TileKey& key, const Compute& compute) {
+  return guarded([&]() -> Result<std::shared_ptr<const Tile>> {
     {
       MutexLock lock(mutex_);
       CKFS_TRY(auto tile, wait(lock, key));
@@ -102,11 +119,25 @@ Result<std::shared_ptr<const Tile>> TileCache::get(const TileKey& key, const Com
       if (tile) return tile;
     }
     return computation.run(compute);
-  } catch (const std::bad_alloc&) {
-    return fail(ErrorCode::OutOfMemory, "memory: the system gives no more (computing a tile)");
-  } catch (const std::exception& error) {
-    return fail(ErrorCode::Internal, "computing a tile: {}", error.what());
-  }
+  });
+}
+
+Result<void> TileCache::compute(std::span<const TileKey> keys, const ComputeSeveral& compute) {
+  return guarded([&]() -> Result<void> {
+    std::vector<std::unique_ptr<Computation>> computations(keys.size());  // of those that are ours
+    std::vector<std::size_t> numbers;
+    numbers.reserve(keys.size());
+    for (std::size_t k = 0; k < keys.size(); ++k) {
+      auto computation = std::make_unique<Computation>(*this, keys[k]);
+      if (!computation->begin()) continue;
+      computations[k] = std::move(computation);
+      numbers.push_back(k);
+    }
+    if (numbers.empty()) return {};
+    return compute(numbers, [&](std::size_t number, Tile tile) {
+      return computations[number]->finish(std::move(tile));
+    });
+  });
 }
 
 /// The tile's buffer goes back at once, under the lock: the pool's comes after it, and there is no

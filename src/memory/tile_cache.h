@@ -54,6 +54,17 @@ class TileCache {
   /// bad_alloc OutOfMemory, anything else Internal.
   Result<std::shared_ptr<const Tile>> get(const TileKey& key, const Compute& compute);
 
+  /// Takes tile `number` of several that are computed together; each at most once.
+  using Ready = std::function<std::shared_ptr<const Tile>(std::size_t number, Tile tile)>;
+  /// Gets the numbers of the keys that are its own to compute, in order.
+  using ComputeSeveral =
+      std::function<Result<void>(std::span<const std::size_t> numbers, const Ready& ready)>;
+
+  /// Computes those of `keys` that nobody has begun, together: one read for all. Each tile is there
+  /// for others as soon as it is ready. What compute() leaves out is as if it had never been begun:
+  /// who waited for it computes it himself. Errors: those of compute(); what it throws as in get().
+  Result<void> compute(std::span<const TileKey> keys, const ComputeSeveral& compute);
+
   /// The tile if it is ready or being computed (then this waits); nullptr if nobody has begun, or
   /// the computation that was waited for has failed.
   Result<std::shared_ptr<const Tile>> find(const TileKey& key);

@@ -1,11 +1,12 @@
-// The kernels behind tensor/kernel.h, by set; private to src/tensor.
+// The kernels behind tensor/kernel.h and column_codes.h, by set; private to src/tensor.
 //
 // Each set answers with nullptr for what it does not have. A fast set is asked first, the reference
-// set, which has everything, last (cast.cc, scale.cc, strided.cc).
+// set, which has everything, last (cast.cc, scale.cc, column_codes.cc, strided.cc).
 #pragma once
 
 #include <cstddef>
 
+#include "tensor/column_codes.h"
 #include "tensor/kernel.h"
 
 namespace ckfs {
@@ -22,12 +23,17 @@ namespace reference {
 CastKernel cast(DType from, DType to);
 ScaleKernel scale(DType from, DType to);
 ScaleBlocksKernel scale_blocks(DType from, DType to);
+AffineKernel affine(CodeOrder order, DType scale, DType to);
+LookupKernel lookup(std::size_t element_bytes);
 void copy_strided(std::span<const CopyLoop> loops, std::size_t element_bytes, const std::byte* in,
                   std::byte* out);
 ScaleIntegersKernel scale_integers(DType to);
 ScaleNibblesKernel scale_nibbles(DType to);
 UnpackKernel unpack();
 }  // namespace reference
+
+/// The row from element `i` on.
+AffineRow advanced(AffineRow row, CodeOrder order, DType scale, std::size_t i);
 
 /// Transposes `columns` input columns and any multiple of `rows` input rows: element (row, column)
 /// of `in` becomes element (column, row) of `out`. Strides from row to row are in bytes.
@@ -43,6 +49,8 @@ namespace avx2 {  // Requires: vectors() >= Vectors::Avx2
 CastKernel cast(DType from, DType to);
 ScaleKernel scale(DType from, DType to);
 ScaleBlocksKernel scale_blocks(DType from, DType to);
+AffineKernel affine(CodeOrder order, DType scale, DType to);
+LookupKernel lookup(std::size_t element_bytes);
 TransposeBand transpose_band(std::size_t element_bytes);
 ScaleIntegersKernel scale_integers(DType to);
 ScaleNibblesKernel scale_nibbles(DType to);
@@ -54,6 +62,7 @@ ScaleKernel scale(DType from, DType to);
 ScaleBlocksKernel scale_blocks(DType from, DType to);
 ScaleIntegersKernel scale_integers(DType to);
 ScaleNibblesKernel scale_nibbles(DType to);
+AffineKernel affine(CodeOrder order, DType scale, DType to);
 }  // namespace avx512
 #endif
 

@@ -1,6 +1,7 @@
 // From a dtype known at run time to one known to the compiler.
 #pragma once
 
+#include "tensor/column_codes.h"
 #include "tensor/dtype.h"
 
 namespace ckfs {
@@ -32,6 +33,19 @@ auto select_scaled(DType from, DType to, Use use) {
     return select<DType::F32, DType::F16, DType::BF16>(
         to, [&]<DType kTo>() { return use.template operator()<kFrom, kTo>(); });
   });
+}
+
+/// `use.operator()<kOrder, kScale, kTo>()` for codes with a zero point and a scale.
+template <typename Use>
+auto select_affine(CodeOrder order, DType scale, DType to, Use use) {
+  const auto with_order = [&]<CodeOrder kOrder>() {
+    return select<DType::F32, DType::F16, DType::BF16>(scale, [&]<DType kScale>() {
+      return select<DType::F32, DType::F16, DType::BF16>(
+          to, [&]<DType kTo>() { return use.template operator()<kOrder, kScale, kTo>(); });
+    });
+  };
+  return order == CodeOrder::Awq ? with_order.template operator()<CodeOrder::Awq>()
+                                 : with_order.template operator()<CodeOrder::Down>();
 }
 
 }  // namespace ckfs

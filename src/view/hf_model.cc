@@ -13,9 +13,12 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <ranges>
 #include <tuple>
 
+#include "base/text.h"
 #include "format/json_text.h"
+#include "view/recipes/recipe.h"
 
 namespace ckfs {
 namespace {
@@ -68,14 +71,27 @@ std::string_view parameter(const ViewSpec& spec, std::string_view key, std::stri
   return found == spec.parameters.end() ? otherwise : std::string_view(found->second);
 }
 
+/// What is cast where nobody says: what the tool of such checkpoints casts.
+std::string_view default_cast(const Catalog& catalog) {
+  const bool all = !catalog.is_quantized() || catalog.quantization_details().casts_all;
+  return all ? "all" : "quantized";
+}
+
 /// Drops parameters that say what this source gets anyway.
 ViewSpec without_defaults(ViewSpec spec, const Catalog& catalog) {
   const auto drop_if = [&](std::string_view key, std::string_view value) {
     const auto found = spec.parameters.find(key);
     if (found != spec.parameters.end() && found->second == value) spec.parameters.erase(found);
   };
+<<<<<<< HEAD
   drop_if("cast", catalog.is_quantized() ? "quantized" : "all");
+  const std::string_view experts = parameter(spec, "experts", "source");
+  const bool mirrors = catalog.mirrors_shards() && experts == "source";
+  if (!mirrors && experts != "fused") drop_if("max_shard", kDefaultMaxShard);
+=======
+  drop_if("cast", default_cast(catalog));
   if (!catalog.mirrors_shards()) drop_if("max_shard", kDefaultMaxShard);
+>>>>>>> w/main
   const bool module = has_role(catalog, Role::FrozenModule);
   if (!module && !has_role(catalog, Role::Frozen)) drop_if("exclude_frozen", "1");
   if (!module || spec.parameters.contains("exclude_frozen")) drop_if("frozen", "module");
@@ -85,7 +101,7 @@ ViewSpec without_defaults(ViewSpec spec, const Catalog& catalog) {
 bool casts_all(const Catalog& catalog, const ViewRow& row, const ViewSpec& spec) {
   if (!row.dtype) return false;
   if (row.dtype != DType::BF16) return true;
-  return parameter(spec, "cast", catalog.is_quantized() ? "quantized" : "all") == "all";
+  return parameter(spec, "cast", default_cast(catalog)) == "all";
 }
 
 /// Which of a catalog's tensors a view has.
@@ -154,7 +170,12 @@ void share_bytes(const Catalog& catalog, std::span<const TensorId> ids,
 Result<Packaging> packaging(const Catalog& catalog, const ViewRow& row, const ViewSpec& spec) {
   Packaging packaging{.container = row.container, .placement = row.placement};
   if (parameter(spec, "format", "") == "bin") packaging.container = ContainerKind::TorchZip;
-  if (!catalog.mirrors_shards() || spec.parameters.contains("max_shard")) {
+  const std::string_view experts = parameter(spec, "experts", "source");
+  if (spec.parameters.contains("max_shard")) {
+    packaging.placement = Placement::Split;
+  } else if (experts == "fused") {
+    packaging.placement = Placement::ByLayer;
+  } else if (!catalog.mirrors_shards() || experts != "source") {
     packaging.placement = Placement::Split;
   }
   if (packaging.placement == Placement::Split) {
@@ -163,7 +184,35 @@ Result<Packaging> packaging(const Catalog& catalog, const ViewRow& row, const Vi
   return packaging;
 }
 
+/// The view's tensors with the experts in another layout: as the source's family says.
+Result<TensorList> lay_out_experts(const Catalog& catalog, std::string_view layout,
+                                   const Recipes& recipes, TensorList list) {
+  CKFS_TRY(const ConfigNumbers config, config_numbers(catalog));
+  const std::vector<std::string> models = config.families();
+  const ExpertFamily* family = recipes.find_family(models);
+  if (family == nullptr) {
+    return fail(ErrorCode::Unsupported,
+                "experts={}: no layout of experts is known for this model ({})", layout,
+                models.empty() ? "config.json has no model_type"
+                               : fmt::format("model_type {}", one_line(models.front())));
+  }
+  const auto rules = family->layouts.find(layout);
+  if (rules == family->layouts.end()) {
+    return fail(ErrorCode::Unsupported, "experts={}: {} has {} only", layout, family->file,
+                fmt::join(std::views::keys(family->layouts), " and "));
+  }
+  auto made = apply_rules(rules->second, config, std::move(list));
+  if (!made) return Failure(made.error().within(fmt::format("experts={}", layout)));
+  return made;
+}
+
 }  // namespace
+
+Result<ConfigNumbers> config_numbers(const Catalog& catalog) {
+  const std::optional<std::string>& config = catalog.model().config;
+  if (!config) return ConfigNumbers();
+  return ConfigNumbers::parse(*config, "config.json");
+}
 
 std::vector<Obstacle> hf_model_obstacles(const Catalog& catalog, const ViewRow& row) {
   if (!row.dtype && catalog.mirrors_shards()) {
@@ -222,9 +271,9 @@ std::vector<Note> hf_model_remarks(const Catalog& catalog, const ViewRow& row) {
   return remarks;
 }
 
-Result<std::shared_ptr<const Definition>> define_hf_model(std::shared_ptr<const Catalog> catalog,
-                                                          const ViewRow& row,
-                                                          const ViewSpec& spec) {
+Result<std::shared_ptr<Definition>> define_hf_model(std::shared_ptr<const Catalog> catalog,
+                                                    const ViewRow& row, const ViewSpec& spec,
+                                                    const Recipes& recipes) {
   auto definition = std::make_shared<Definition>();
   definition->spec = without_defaults(spec, *catalog);
   CKFS_TRY(definition->packaging, packaging(*catalog, row, definition->spec));
@@ -256,6 +305,12 @@ Result<std::shared_ptr<const Definition>> define_hf_model(std::shared_ptr<const 
                                    .shard = shards[i]});
   }
   share_bytes(*catalog, ids, definition->tensors);
+  if (const std::string_view layout = parameter(spec, "experts", "source"); layout != "source") {
+    auto list = lay_out_experts(*catalog, layout, recipes, {{}, std::move(definition->tensors)});
+    if (!list) return Failure(list.error().within(std::string(row.name)));
+    definition->names = std::move(list->names);
+    definition->tensors = std::move(list->tensors);
+  }
 
   const ModelDirectory& model = catalog->model();
   if (model.config) {

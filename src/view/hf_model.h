@@ -20,8 +20,9 @@ std::vector<Obstacle> hf_model_obstacles(const Catalog& catalog, const ViewRow& 
 std::vector<Note> hf_model_remarks(const Catalog& catalog, const ViewRow& row);
 
 /// Requires: hf_model_obstacles() is empty, `spec` is normalized and of `row`. Errors: Corrupt
-/// (config.json).
-Result<std::shared_ptr<const Definition>> define_hf_model(std::shared_ptr<const Catalog> catalog,
-                                                          const ViewRow& row, const ViewSpec& spec);
+/// (config.json), Unsupported (the layout of experts that `spec` asks for).
+Result<std::shared_ptr<Definition>> define_hf_model(std::shared_ptr<const Catalog> catalog,
+                                                    const ViewRow& row, const ViewSpec& spec,
+                                                    const Recipes& recipes);
 
 }  // namespace ckfs

@@ -10,13 +10,14 @@
 #include <array>
 
 #include "view/hf_model.h"
+#include "view/recipes/recipe.h"
 #include "view/view_table.h"
 
 namespace ckfs {
 namespace {
 
 constexpr std::array<std::string_view, 2> kCasts{"quantized", "all"};
-constexpr std::array<std::string_view, 1> kExperts{"source"};
+constexpr std::array<std::string_view, 4> kExperts{"source", "linear", "fused", "packed"};
 constexpr std::array<std::string_view, 2> kFormats{"safetensors", "bin"};
 constexpr std::array<std::string_view, 2> kSwitch{"0", "1"};
 constexpr std::array<std::string_view, 2> kFrozen{"tool", "module"};
@@ -52,6 +53,9 @@ constexpr std::array<ViewRow, 6> kViews{{
      {}},
 }};
 
+constexpr ViewRow kRecipeView{
+    "", "", ContainerKind::Safetensors, Placement::Split, std::nullopt, kStoredParameters};
+
 // An error is one line for a terminal or a log; `ckfs inspect` has more.
 constexpr std::size_t kObstaclesInMessage = 3;
 
@@ -68,10 +72,58 @@ Failure unsupported(const ViewRow& row, const std::vector<Obstacle>& obstacles) 
   return fail(ErrorCode::Unsupported, "{}: the source cannot give this view: {}", row.name, text);
 }
 
+/// A view of the table, still open to changes.
+Result<std::shared_ptr<Definition>> define_row(std::shared_ptr<const Catalog> catalog,
+                                               const ViewRow& row, const ViewSpec& spec,
+                                               const Recipes& recipes) {
+  if (row.container == ContainerKind::None) {
+    auto definition = std::make_shared<Definition>();
+    definition->spec = spec;
+    definition->side_files = catalog->files();
+    definition->catalog = std::move(catalog);
+    return definition;
+  }
+  const std::vector<Obstacle> obstacles = hf_model_obstacles(*catalog, row);
+  if (!obstacles.empty()) return unsupported(row, obstacles);
+  return define_hf_model(std::move(catalog), row, spec, recipes);
+}
+
+/// What a recipe makes of the built-in view that it names.
+Result<std::shared_ptr<const Definition>> define_recipe(std::shared_ptr<const Catalog> catalog,
+                                                        const RecipeView& recipe,
+                                                        const ViewSpec& spec,
+                                                        const Recipes& recipes) {
+  CKFS_TRY(const ViewSpec from, parse_view_spec(recipe.from));
+  const ViewRow& row = *find_view_row(from.view);
+  if (row.container != ContainerKind::Safetensors) {
+    return fail(ErrorCode::Unsupported, "{}: view {}: from {}, which has no tensors in safetensors",
+                recipe.rules.file, recipe.name, recipe.from);
+  }
+  CKFS_TRY(std::shared_ptr<Definition> definition,
+           define_row(std::move(catalog), row, from, recipes));
+  CKFS_TRY(const ConfigNumbers config, config_numbers(*definition->catalog));
+  CKFS_TRY(TensorList list,
+           apply_rules(recipe.rules, config,
+                       {std::move(definition->names), std::move(definition->tensors)}));
+  definition->names = std::move(list.names);
+  definition->tensors = std::move(list.tensors);
+  definition->spec = spec;
+  definition->packaging = {.container = ContainerKind::Safetensors, .placement = Placement::Split};
+  const auto max_shard = spec.parameters.find("max_shard");
+  CKFS_TRY(definition->packaging.max_shard,
+           parse_size(max_shard == spec.parameters.end() ? kStoredParameters[0].default_value
+                                                         : std::string_view(max_shard->second)));
+  return definition;
+}
+
 }  // namespace
 
 std::span<const ViewRow> view_table() {
   return kViews;
+}
+
+const ViewRow& recipe_view_row() {
+  return kRecipeView;
 }
 
 const ViewRow* find_view_row(std::string_view name) {
@@ -79,7 +131,7 @@ const ViewRow* find_view_row(std::string_view name) {
   return row == kViews.end() ? nullptr : row;
 }
 
-std::vector<ViewSummary> list_views(const Catalog& catalog) {
+std::vector<ViewSummary> list_views(const Catalog& catalog, const Recipes& recipes) {
   std::vector<ViewSummary> summaries;
   for (const ViewRow& row : kViews) {
     ViewSummary& summary = summaries.emplace_back();
@@ -88,6 +140,13 @@ std::vector<ViewSummary> list_views(const Catalog& catalog) {
     if (row.container == ContainerKind::None) continue;
     summary.obstacles = hf_model_obstacles(catalog, row);
     summary.remarks = hf_model_remarks(catalog, row);
+  }
+  for (const RecipeView& recipe : recipes.views) {
+    ViewSummary& summary = summaries.emplace_back();
+    summary.name = recipe.name;
+    summary.description = recipe.description.empty()
+                              ? fmt::format("{} by the recipe {}", recipe.from, recipe.rules.file)
+                              : recipe.description;
   }
   return summaries;
 }
@@ -99,19 +158,14 @@ bool mirrors_source(const Catalog& catalog, std::string_view view) {
 }
 
 Result<std::shared_ptr<const Definition>> define_view(std::shared_ptr<const Catalog> catalog,
-                                                      const ViewSpec& spec) {
+                                                      const ViewSpec& spec,
+                                                      const Recipes& recipes) {
+  if (const RecipeView* recipe = recipes.find_view(spec.view)) {
+    return define_recipe(std::move(catalog), *recipe, spec, recipes);
+  }
   const ViewRow* row = find_view_row(spec.view);
   if (row == nullptr) return fail(ErrorCode::NotFound, "{}: no such view", spec.view);
-  if (row->container == ContainerKind::None) {
-    auto definition = std::make_shared<Definition>();
-    definition->spec = spec;
-    definition->side_files = catalog->files();
-    definition->catalog = std::move(catalog);
-    return definition;
-  }
-  const std::vector<Obstacle> obstacles = hf_model_obstacles(*catalog, *row);
-  if (!obstacles.empty()) return unsupported(*row, obstacles);
-  return define_hf_model(std::move(catalog), *row, spec);
+  return define_row(std::move(catalog), *row, spec, recipes);
 }
 
 }  // namespace ckfs

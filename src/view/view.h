@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -23,6 +24,10 @@
 
 namespace ckfs {
 
+struct Recipes;
+/// The expert layouts of known models; no view of a user.
+const Recipes& built_in_recipes();
+
 /// A view's name and its parameters: `<view>` or `<view>@key=value,key=value`.
 struct ViewSpec {
   std::string view;
@@ -34,7 +39,8 @@ struct ViewSpec {
 
 /// Parses and normalizes a directory name. Errors: NotFound (unknown view, or not such a name),
 /// InvalidArgument (unknown key, bad value, key twice).
-Result<ViewSpec> parse_view_spec(std::string_view spelling);
+Result<ViewSpec> parse_view_spec(std::string_view spelling,
+                                 const Recipes& recipes = built_in_recipes());
 
 /// "5GB" = 5 * 10^9, "64MiB" = 64 * 2^20, "4096" = 4096.
 Result<std::uint64_t> parse_size(std::string_view text);
@@ -75,6 +81,7 @@ enum class ContainerKind : std::uint8_t {
 enum class Placement : std::uint8_t {
   Mirrored,  // those that share a shard of the source
   Split,     // as many as fit into max_shard bytes
+  ByLayer,   // those of a layer
 };
 
 /// What a view's row and parameters say of its container.
@@ -89,7 +96,7 @@ struct Definition {
   ViewSpec spec;
   Packaging packaging;
   std::shared_ptr<const Catalog> catalog;
-  std::vector<std::string> names;  // of tensors that the catalog does not name
+  std::deque<std::string> names;  // of tensors that the catalog does not name
   std::vector<ModelTensor> tensors;
   std::vector<TextFile> texts;
   std::span<const SourceFile> side_files;  // of the catalog
@@ -103,16 +110,19 @@ struct ViewSummary {
   std::vector<Note> remarks;        // what passes unchanged or is left out
 };
 
-/// Every view that ckfs knows, in the order of the docs, as this catalog can or cannot give it.
-std::vector<ViewSummary> list_views(const Catalog& catalog);
+/// Every view that ckfs knows, in the order of the docs, then those of recipes, as this catalog can
+/// or cannot give it.
+std::vector<ViewSummary> list_views(const Catalog& catalog,
+                                    const Recipes& recipes = built_in_recipes());
 
 /// Whether the view of that name mirrors the shards of this source, unless max_shard is given.
 bool mirrors_source(const Catalog& catalog, std::string_view view);
 
 /// The definition's spec is canonical for this catalog: parameters that say what the source gets
 /// anyway are left out. Errors: Unsupported where list_views() names an obstacle (the first few are
-/// in the message), Corrupt (config.json).
+/// in the message), and what a recipe finds (with file, line and tensor); Corrupt (config.json).
 Result<std::shared_ptr<const Definition>> define_view(std::shared_ptr<const Catalog> catalog,
-                                                      const ViewSpec& spec);
+                                                      const ViewSpec& spec,
+                                                      const Recipes& recipes = built_in_recipes());
 
 }  // namespace ckfs

@@ -9,6 +9,7 @@
 
 #include "base/checked.h"
 #include "base/text.h"
+#include "view/recipes/recipe.h"
 #include "view/view.h"
 #include "view/view_table.h"
 
@@ -99,12 +100,14 @@ std::string ViewSpec::canonical() const {
   return text;
 }
 
-Result<ViewSpec> parse_view_spec(std::string_view spelling) {
+Result<ViewSpec> parse_view_spec(std::string_view spelling, const Recipes& recipes) {
   const std::size_t at = spelling.find('@');
-  const ViewRow* row = find_view_row(spelling.substr(0, at));
+  const std::string_view name = spelling.substr(0, at);
+  const ViewRow* row =
+      recipes.find_view(name) != nullptr ? &recipe_view_row() : find_view_row(name);
   if (row == nullptr) return fail(ErrorCode::NotFound, "{}: no such view", one_line(spelling));
 
-  ViewSpec spec{std::string(row->name), {}};
+  ViewSpec spec{std::string(name), {}};
   if (at == std::string_view::npos) return spec;
   std::map<std::string, std::string, std::less<>> seen;
   std::string_view rest = spelling.substr(at + 1);
@@ -123,7 +126,7 @@ Result<ViewSpec> parse_view_spec(std::string_view spelling) {
     const auto parameter = std::ranges::find(row->parameters, key, &ParameterRow::key);
     if (parameter == row->parameters.end()) {
       return fail(ErrorCode::InvalidArgument, "{}: {} has no parameter {}", one_line(spelling),
-                  row->name, quote(key));
+                  name, quote(key));
     }
     CKFS_TRY(std::string value, normalize(spelling, *parameter, pair.substr(equals + 1)));
     if (!seen.emplace(key, value).second) {

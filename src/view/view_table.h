@@ -36,6 +36,9 @@ struct ViewRow {
 /// In the order of the docs.
 std::span<const ViewRow> view_table();
 
+/// What holds for every view of a recipe; without a name.
+const ViewRow& recipe_view_row();
+
 /// nullptr: no such view.
 const ViewRow* find_view_row(std::string_view name);
 

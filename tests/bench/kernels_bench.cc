@@ -11,11 +11,14 @@
 #include <ctime>
 #include <fmt/format.h>
 #include <functional>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "base/units.h"
+#include "encoding/affine_codes_encoding.h"
+#include "encoding/table_codes_encoding.h"
 #include "tensor/kernel.h"
 
 namespace {
@@ -87,6 +90,60 @@ Bench scale_bench(DType from, DType to, const std::vector<std::byte>& source,
           &source};
 }
 
+/// Decodes all of a storage of kHot / 2 elements to BF16, whose parts of `sizes` bytes follow each
+/// other in the input; `then` makes the output of what was decoded.
+Bench decode_bench(std::string name, double floor, double goal,
+                   std::shared_ptr<const Encoding> encoding, std::vector<std::size_t> sizes,
+                   std::function<void(const std::byte* decoded, std::byte* out)> then,
+                   const std::vector<std::byte>& source) {
+  auto windows = std::make_shared<std::vector<PartBytes::Window>>();
+  std::size_t all = 0;
+  for (const std::size_t size : sizes) {
+    windows->push_back({{0, size}, all});
+    all += size;
+  }
+  const auto decoded = std::make_shared<std::vector<std::byte>>(kHot);
+  return {std::move(name),
+          floor,
+          goal,
+          all,
+          [=](const std::byte* in, std::byte* out) {
+            std::vector<std::span<const PartBytes::Window>> parts;
+            for (const PartBytes::Window& window : *windows) parts.emplace_back(&window, 1);
+            const std::span<std::byte> target(then ? decoded->data() : out, kHot);
+            const auto done = encoding->decode({0, kHot / 2}, PartBytes({in, all}, parts),
+                                               {DType::BF16, target, {}, KernelSet::Fast});
+            CKFS_CHECK(done.has_value());
+            if (then) then(decoded->data(), out);
+          },
+          &source};
+}
+
+/// Codes of 4 bits as GPTQ and AWQ store them, decoded as they lie, and as a weight.
+void add_column_codes(std::vector<Bench>& benches, const std::vector<std::byte>& source) {
+  constexpr std::int64_t kRows = 2048;
+  constexpr std::int64_t kColumns = 256;
+  constexpr std::int64_t kGroups = kRows / kBlock;
+  const auto transpose = [](const std::byte* decoded, std::byte* out) {
+    const CopyLoop loops[] = {{kColumns, 1, kRows}, {kRows, kColumns, 1}};
+    copy_strided(loops, 2, decoded, out);
+  };
+  for (const CodeOrder order : {CodeOrder::Down, CodeOrder::Awq}) {
+    const auto encoding = affine_codes_encoding({.order = order,
+                                                 .rows = kRows,
+                                                 .columns = kColumns,
+                                                 .groups = kGroups,
+                                                 .group_rows = kBlock});
+    const std::vector<std::size_t> sizes = {kRows * kColumns / 2, kGroups * kColumns * 2,
+                                            kGroups * kColumns / 2};
+    const std::string name = order == CodeOrder::Awq ? "AWQ" : "GPTQ int4";
+    benches.push_back(
+        decode_bench(name + " to BF16 as it lies", 0, 0, encoding, sizes, {}, source));
+    benches.push_back(
+        decode_bench(name + " to BF16, transposed", 0.12, 0.2, encoding, sizes, transpose, source));
+  }
+}
+
 /// Bands of a matrix with 2,048 rows of 14,336 bytes, each to a tile of 1 MiB.
 Bench transpose_bench(std::size_t element_bytes, const std::vector<std::byte>& source) {
   constexpr std::int64_t kRows = 2048;
@@ -96,7 +153,8 @@ Bench transpose_bench(std::size_t element_bytes, const std::vector<std::byte>& s
   const std::int64_t bands = kRowBytes / size / columns;
   const auto matrices = static_cast<std::int64_t>(source.size()) / (kRows * kRowBytes);
   return {
-      fmt::format("transpose of {}-byte elements", element_bytes), 0.15, 0.2, kHot,
+      fmt::format("transpose of {}-byte elements", element_bytes), element_bytes == 2 ? 0.18 : 0.15,
+      element_bytes == 2 ? 0.28 : 0.2, kHot,
       // The input is not one piece: each call takes the next band of the next matrix.
       [=, call = std::int64_t{0}, base = source.data()](const std::byte*, std::byte* out) mutable {
         const std::int64_t matrix = call / bands % matrices;
@@ -144,6 +202,10 @@ int main(int argc, char** argv) {
       if (from != to) benches.push_back(cast_bench(from, to, numbers));
     }
   }
+  add_column_codes(benches, numbers);
+  benches.push_back(decode_bench("nf4 by 64 to BF16", 0.4, 0.6,
+                                 table_codes_encoding({.values = DType::BF16, .block = 64}),
+                                 {kHot / 4, kHot / 2 / 64 * 4, 64}, {}, numbers));
   for (std::size_t element_bytes : {1, 2, 4, 8}) {
     benches.push_back(transpose_bench(element_bytes, numbers));
   }

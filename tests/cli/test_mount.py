@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import resource
 import signal
 import unittest
 
@@ -29,6 +30,19 @@ class Mount(cli_support.TestCase):
         finally:
             self.done("umount", self.target)
         self.assertTrue(mounted_fs.wait_for_end(pid))
+
+    def test_a_low_soft_limit_of_descriptors_is_raised(self):
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
+        try:
+            self.done("mount", self.source, self.target)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        try:
+            (pid,) = mounted_fs.processes(self.target)
+            self.assertEqual(resource.prlimit(pid, resource.RLIMIT_NOFILE), (limits[1], limits[1]))
+        finally:
+            self.done("umount", self.target)
 
     def test_relative_paths(self):
         here = self.directory

@@ -9,8 +9,11 @@
 #include <random>
 #include <set>
 
+#include "encoding/affine_codes_encoding.h"
 #include "encoding/block_scale_encoding.h"
 #include "encoding/plain_encoding.h"
+#include "encoding/row_int8_encoding.h"
+#include "encoding/table_codes_encoding.h"
 #include "support/test_encodings.h"
 
 namespace ckfs {
@@ -40,7 +43,28 @@ std::vector<Case> cases() {
   all.push_back({"scale inside", scale_inside().encoding, 333});
   all.push_back({"packed odd", packed_odd(1000, 37, DType::F16).encoding, 1000});
   all.push_back({"act order", act_order(29, 13, 3).encoding, 29 * 13});
-  all.push_back({"nested", nested_statistics(777).encoding, 777});
+  for (const std::int64_t nested : {0, 3}) {
+    all.push_back({"table", table_codes_encoding({.block = 10, .nested_block = nested}), 777});
+  }
+  all.push_back({"row int8", row_int8_encoding(13), 13 * 20});
+  for (const auto lookup :
+       {AffineCodes::Lookup::None, AffineCodes::Lookup::Checked, AffineCodes::Lookup::Any}) {
+    for (const int bits : {2, 3, 4, 8}) {
+      all.push_back({fmt::format("{} bits", bits),
+                     affine_codes_encoding({.bits = bits,
+                                            .lookup = lookup,
+                                            .rows = 96,
+                                            .columns = 32,
+                                            .groups = 7,
+                                            .group_rows = 15}),
+                     96 * 32});
+    }
+  }
+  all.push_back(
+      {"awq",
+       affine_codes_encoding(
+           {.order = CodeOrder::Awq, .rows = 30, .columns = 40, .groups = 5, .group_rows = 6}),
+       30 * 40});
   return all;
 }
 
@@ -162,12 +186,12 @@ TEST(BlockScaleEncoding, DecodesRowsOfMoreBlocksThanItWidensAtOnce) {
       {.scale = DType::U8, .rows = 1, .columns = 3000, .block_rows = 1, .block_columns = 1});
   std::vector<std::byte> bytes(6000, std::byte{0x38});  // 1.0 in F8E4M3
   for (std::size_t i = 0; i < 3000; ++i) bytes[3000 + i] = static_cast<std::byte>(100 + i % 50);
-  const PartBytes::Window windows[] = {{{0, 3000}, 0}, {{0, 3000}, 3000}};
+  const PartBytes::Window windows[] = {{{0, 3000}, bytes.data()}, {{0, 3000}, bytes.data() + 3000}};
   const std::span<const PartBytes::Window> parts[] = {std::span(windows, 1),
                                                       std::span(windows + 1, 1)};
   std::vector<float> values(3000);
   ASSERT_TRUE(encoding->decode(
-      {0, 3000}, PartBytes(bytes, parts),
+      {0, 3000}, PartBytes(parts),
       {DType::F32, std::as_writable_bytes(std::span(values)), {}, KernelSet::Fast}));
   for (std::size_t i = 0; i < 3000; ++i) {
     EXPECT_EQ(values[i], std::ldexp(1.0F, static_cast<int>(100 + i % 50) - 127)) << i;

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <gtest/gtest.h>
 #include <latch>
 #include <numeric>
@@ -14,6 +15,7 @@
 #include "encoding/block_scale_encoding.h"
 #include "engine/gather.h"
 #include "engine/read_plan.h"
+#include "support/delayed_source.h"
 #include "support/memory_source.h"
 #include "support/naive_view.h"
 #include "support/random_expr.h"
@@ -110,6 +112,20 @@ TEST_P(EngineProperty, AnySplitOfReadsGivesTheBytesOfTheModel) {
     ASSERT_TRUE(same(read_by_pieces(engine, random.file, pieces, 300), random));
     ASSERT_TRUE(same(read_by_pieces(engine, random.file, pieces, 1_MiB), random));
   }
+}
+
+TEST_P(EngineProperty, BytesThatAreMappedGiveTheSame) {
+  std::uint64_t mapped = 0;
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    const RandomFile random = random_file(seed);
+    random.checkpoint.source->allow_mapping();
+    Engine engine(random.checkpoint.catalog, *random.checkpoint.source, BufferPool::create(64_MiB),
+                  GetParam());
+    std::mt19937_64 pieces(seed);
+    ASSERT_TRUE(same(read_by_pieces(engine, random.file, pieces, 1_MiB), random));
+    mapped += random.checkpoint.source->mapped();
+  }
+  EXPECT_GT(mapped, 100U);
 }
 
 TEST_P(EngineProperty, LargeTensorsToo) {
@@ -297,6 +313,50 @@ class AllocatingSource final : public ByteSource {
   const std::shared_ptr<BufferPool> pool_;
 };
 
+/// A source that streams, slowly.
+class StreamingSource final : public ByteSource {
+ public:
+  explicit StreamingSource(ByteSource& source)
+      : slow_(source, {.delay = std::chrono::milliseconds(3)}) {}
+  Result<void> read(std::span<const ReadRequest> batch) override {
+    batches_.fetch_add(1, std::memory_order_relaxed);
+    return slow_.read(batch);
+  }
+  bool prefers_order(FileId /*file*/) const override { return true; }
+  std::uint64_t size(FileId file) const override { return slow_.size(file); }
+  const std::string& name(FileId file) const override { return slow_.name(file); }
+  std::uint64_t batches() const { return batches_.load(std::memory_order_relaxed); }
+
+ private:
+  DelayedSource slow_;
+  std::atomic<std::uint64_t> batches_{0};
+};
+
+TEST(Engine, ReadsPiecesOfASourceThatStreamsTogether) {
+  Fp8Matrix matrix(4096, 8192, false);  // 64 MiB of bf16
+  std::vector<std::byte> expected(matrix.file->size);
+  {
+    Engine engine(matrix.catalog, matrix.source, BufferPool::create(256_MiB), {});
+    ASSERT_TRUE(engine.read(*engine.open_stream(matrix.file), {0, expected.size()}, expected));
+  }
+  matrix.source.reset_counts();
+  for (const std::uint64_t budget : {256_MiB, 64_MiB}) {
+    StreamingSource source(matrix.source);
+    Engine engine(matrix.catalog, source, BufferPool::create(budget), {});
+    const auto stream = engine.open_stream(matrix.file);
+    std::vector<std::byte> read;
+    while (read.size() < matrix.file->size) {
+      const std::uint64_t end = std::min<std::uint64_t>(matrix.file->size, read.size() + 128_KiB);
+      const auto bytes = engine.read(*stream, {read.size(), end});
+      ASSERT_TRUE(bytes) << bytes.error().message();
+      read.insert(read.end(), bytes->span().begin(), bytes->span().end());
+    }
+    EXPECT_TRUE(read == expected);
+    EXPECT_LE(source.batches(), 40U) << budget;  // of 65 pieces
+  }
+  EXPECT_LE(matrix.source.bytes_read(0), 2 * matrix.source.size(0) * 102 / 100);
+}
+
 TEST(Engine, ServesSixtyFourReadersOfASourceThatAllocates) {
   for (const bool transposed : {false, true}) {
     Fp8Matrix matrix(2048, 4096, transposed);
@@ -321,6 +381,45 @@ TEST(Engine, ServesSixtyFourReadersOfASourceThatAllocates) {
     for (std::thread& reader : readers) reader.join();
     EXPECT_LE(engine.statistics().memory_peak, 64_MiB);
   }
+}
+
+/// Remembers how many ranges the longest hint had.
+class HintedSource final : public ByteSource {
+ public:
+  explicit HintedSource(ByteSource& source) : source_(source) {}
+  Result<void> read(std::span<const ReadRequest> batch) override { return source_.read(batch); }
+  void will_need(std::span<const FileRange> ranges) override {
+    std::size_t seen = longest.load();
+    while (seen < ranges.size() && !longest.compare_exchange_weak(seen, ranges.size())) {
+    }
+  }
+  std::uint64_t size(FileId file) const override { return source_.size(file); }
+  const std::string& name(FileId file) const override { return source_.name(file); }
+
+  std::atomic<std::size_t> longest = 0;
+
+ private:
+  ByteSource& source_;
+};
+
+// Panels of a matrix with short pieces of 6,000 rows each: all of them in a hint would be hundreds
+// of thousands of ranges, outside of the budget.
+TEST(Engine, HintsAtAFewThousandRangesAtMost) {
+  Fp8Matrix matrix(6000, 8192, true);
+  HintedSource source(matrix.source);
+  {
+    Engine engine(matrix.catalog, source, BufferPool::create(64_MiB), {.tile_bytes = 1_MiB});
+    const auto stream = engine.open_stream(matrix.file, {.whole = true});
+    for (std::uint64_t at = 0; at < 8_MiB; at += 1_MiB) {
+      ASSERT_TRUE(engine.read(*stream, {at, at + 1_MiB}));
+    }
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (source.longest == 0 && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::yield();
+    }
+  }
+  EXPECT_GT(source.longest, 100U);
+  EXPECT_LE(source.longest, 3 * 4096U);
 }
 
 TEST(Engine, DeliversWhatItComputesAheadInWholePages) {
@@ -366,6 +465,20 @@ TEST(Engine, ReportsAFailingSourceAndRecovers) {
   matrix.source.clear_faults();
   ASSERT_TRUE(engine.read(*stream, {11, 11 + bytes.size()}, bytes));
   EXPECT_EQ(bytes, good);
+}
+
+TEST(Engine, TrustsNoMappedBytesBeforeTheyAreChecked) {
+  Fp8Matrix matrix(256, 256, false);
+  matrix.source.allow_mapping();
+  matrix.source.break_mapped();
+  Engine engine(matrix.catalog, matrix.source, BufferPool::create(1_GiB), {});
+  const auto stream = engine.open_stream(matrix.file);
+  const auto failed = engine.read(*stream, {11, 100000});
+  ASSERT_FALSE(failed);
+  EXPECT_EQ(failed.error().code(), ErrorCode::Io);
+  matrix.source.clear_faults();
+  EXPECT_TRUE(engine.read(*stream, {11, 100000}));
+  EXPECT_EQ(matrix.source.batches(), 0U);
 }
 
 TEST(Engine, LendsNoBytesOfAFileThatHasChanged) {

@@ -54,6 +54,11 @@ void check_gather(const Choose& choose) {
     EXPECT_LE(plan.staging(), staging);
     EXPECT_EQ(run_shuffled(plan, *checkpoint.source, expected.size(), 1), expected);
   }
+  // From where it lies, too.
+  checkpoint.source->allow_mapping();
+  const GatherPlan plan =
+      GatherPlan::make(*checkpoint.catalog, random.expr, begin, end, least + 1000);
+  EXPECT_EQ(run_shuffled(plan, *checkpoint.source, expected.size(), 1), expected);
 }
 
 // Shrinks to a small case ...

@@ -34,7 +34,7 @@ class ReadStreamTest : public testing::Test {
     std::uint64_t furthest = 0;
     for (std::uint64_t at = begin; at < end; at += size) {
       const ByteRange request{at, std::min(end, at + size)};
-      const auto advice = stream.advise(request, 64_MiB);
+      const auto advice = stream.advise(request, {.ahead = 64_MiB});
       for (const ByteRange& unit : advice.start) furthest = std::max(furthest, unit.end);
       furthest = std::max(furthest, advice.hint.end);
       stream.answered(request);
@@ -48,7 +48,7 @@ class ReadStreamTest : public testing::Test {
 
 TEST_F(ReadStreamTest, OneRequestIsNoRunHoweverLarge) {
   const auto stream = open();
-  const auto advice = stream->advise({100_MiB, 101_MiB}, 64_MiB);
+  const auto advice = stream->advise({100_MiB, 101_MiB}, {.ahead = 64_MiB});
   EXPECT_FALSE(advice.sequential);
   EXPECT_TRUE(advice.start.empty());
   EXPECT_TRUE(advice.hint.empty());
@@ -59,7 +59,7 @@ TEST_F(ReadStreamTest, OneFarJumpEndsARun) {
   read(*stream, 0, 40_MiB, 1_MiB);
   for (int k = 0; k < 50; ++k) {
     const std::uint64_t at = 50_MiB + static_cast<std::uint64_t>(k) * 14_MiB;
-    const auto advice = stream->advise({at, at + 1_MiB}, 64_MiB);
+    const auto advice = stream->advise({at, at + 1_MiB}, {.ahead = 64_MiB});
     EXPECT_FALSE(advice.sequential);
     EXPECT_TRUE(advice.start.empty());
   }
@@ -79,6 +79,50 @@ TEST_F(ReadStreamTest, NothingIsStartedBeyondAQuarterOfTheRunOrTheTensor) {
   EXPECT_LE(read(*stream, 14_MiB, 28_MiB - 4096, 1_MiB), 28_MiB);
 }
 
+TEST_F(ReadStreamTest, OfAFarSourceNoMoreIsRiskedThanWasReadAndAFixedAmount) {
+  const SourceWish far{.ahead = 64_MiB, .far = true};
+  for (const std::uint64_t size : {128_KiB, 1_MiB}) {
+    const auto stream = open();
+    const std::uint64_t begin = 14_MiB;
+    for (std::uint64_t at = begin; at < begin + 14_MiB; at += size) {
+      const auto advice = stream->advise({at, at + size}, far);
+      const std::uint64_t end = at + size;
+      const std::uint64_t most = end + std::max(4_MiB, end - begin);
+      for (const ByteRange& unit : advice.start) EXPECT_LE(unit.end, most);
+      EXPECT_LE(advice.whole_until, std::max(28_MiB, end + 4_MiB));
+      EXPECT_LE(advice.hint.end, most);
+      stream->answered({at, at + size});
+    }
+  }
+}
+
+TEST_F(ReadStreamTest, ASourceThatStreamsIsAskedInLargeStepsAndNotHintedAt) {
+  const SourceWish streams{.ahead = 64_MiB, .in_order = true};
+  const auto stream = open();
+  std::uint64_t read = 0, steps = 0, started = 0;
+  for (; read < 140_MiB; read += 1_MiB) {
+    const auto advice = stream->advise({read, read + 1_MiB}, streams);
+    EXPECT_TRUE(advice.hint.empty());
+    if (read >= 70_MiB && !advice.start.empty()) {
+      ++steps;
+      started += advice.start.size();
+      EXPECT_LE(advice.start.back().end, read + 18_MiB);
+    }
+    stream->answered({read, read + 1_MiB});
+  }
+  EXPECT_GE(started, 60U);
+  EXPECT_LE(steps, 10U);
+}
+
+TEST_F(ReadStreamTest, ARequestThatComesLateBelongsToItsRun) {
+  const auto stream = open();
+  read(*stream, 0, 40_MiB, 1_MiB);
+  const auto late = stream->advise({37_MiB, 37_MiB + 128_KiB}, {.ahead = 64_MiB});
+  EXPECT_TRUE(late.sequential);
+  const auto on = stream->advise({40_MiB, 41_MiB}, {.ahead = 64_MiB});
+  EXPECT_TRUE(on.sequential);
+}
+
 TEST_F(ReadStreamTest, AReaderWhoPassesTensorsGetsWhatComesBehindThem) {
   const auto stream = open();
   EXPECT_GT(read(*stream, 0, 20_MiB, 1_MiB), 28_MiB);
@@ -92,7 +136,7 @@ TEST_F(ReadStreamTest, ReadersWhoFinishTensorsGetTheNextOneWhole) {
   }
   ASSERT_TRUE(habit_->reads_whole());
   const auto stream = open();
-  const auto advice = stream->advise({42_MiB, 42_MiB + 128_KiB}, 64_MiB);
+  const auto advice = stream->advise({42_MiB, 42_MiB + 128_KiB}, {.ahead = 64_MiB});
   EXPECT_TRUE(advice.sequential);
   EXPECT_EQ(advice.hint.end, 56_MiB);
   for (std::uint64_t tensor = 20; tensor < 23; ++tensor) {
@@ -104,7 +148,7 @@ TEST_F(ReadStreamTest, ReadersWhoFinishTensorsGetTheNextOneWhole) {
 
 TEST_F(ReadStreamTest, AReaderWhoPromisesToReadAllIsBelievedAtOnce) {
   const auto stream = open({.whole = true});
-  const auto advice = stream->advise({0, 1_MiB}, 64_MiB);
+  const auto advice = stream->advise({0, 1_MiB}, {.ahead = 64_MiB});
   EXPECT_EQ(advice.hint.end, 65_MiB);
   EXPECT_FALSE(advice.start.empty());
 }
@@ -115,7 +159,7 @@ TEST_F(ReadStreamTest, WhatIsStartedIsPassedInTheEnd) {
   std::multiset<std::uint64_t> passed;
   for (std::uint64_t at = 0; at < 200_MiB; at += 128_KiB) {
     const ByteRange request{at, at + 128_KiB};
-    const auto advice = stream->advise(request, 0);
+    const auto advice = stream->advise(request, {});
     for (const ByteRange& unit : advice.start) started.insert(unit.begin);
     for (const std::uint64_t unit : advice.passed) passed.insert(unit);
     for (const std::uint64_t unit : stream->answered(request)) passed.insert(unit);
@@ -132,7 +176,7 @@ TEST_F(ReadStreamTest, FourRunsAtOnceAreToldApart) {
   for (std::uint64_t k = 0; k < 8; ++k) {
     for (std::uint64_t run = 0; run < ReadStream::kRuns; ++run) {
       const std::uint64_t at = run * 200_MiB + k * 1_MiB;
-      const bool now = stream->advise({at, at + 1_MiB}, 0).sequential;
+      const bool now = stream->advise({at, at + 1_MiB}, {}).sequential;
       if (k > 2) sequential = sequential && now;
     }
   }
@@ -146,7 +190,7 @@ TEST_F(ReadStreamTest, RandomRequestsLeaveABoundedState) {
     for (int k = 0; k < count; ++k) {
       const std::uint64_t size = 4096 + random() % 1_MiB;
       const std::uint64_t begin = random() % (file_->size - size);
-      (void)stream->advise({begin, begin + size}, 16_MiB);
+      (void)stream->advise({begin, begin + size}, {.ahead = 16_MiB});
       (void)stream->answered({begin, begin + size});
       ASSERT_LE(stream->remembered(), ReadStream::kRuns * ReadStream::kMostUnits);
     }

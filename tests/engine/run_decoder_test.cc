@@ -17,12 +17,12 @@ std::vector<std::byte> decoded_alone(const Catalog& catalog, ByteSource& source,
                                      const ElementRun& run) {
   const RunReads reads(catalog, std::span(&run, 1));
   std::vector<std::byte> staging(reads.staging());
-  std::vector<ReadRequest> batch;
-  reads.add_reads(staging, batch);
-  EXPECT_TRUE(source.read(batch));
+  SourceBytes bytes(source);
+  RunDecoder decoder(reads, bytes, staging, KernelSet::Reference);
+  EXPECT_TRUE(bytes.fetch());
   const DType dtype = result_dtype(catalog.storage(run.storage).value_dtype(), run.program);
   std::vector<std::byte> out(bytes_of(dtype, run.count));
-  EXPECT_TRUE(RunDecoder(reads, staging, KernelSet::Reference).decode(run, 0, out));
+  EXPECT_TRUE(decoder.decode(run, 0, out));
   return out;
 }
 
@@ -50,10 +50,9 @@ TEST(RunDecoder, GivesAnyBytesOfAnyRunsThatWereReadTogether) {
     }
     const RunReads reads(catalog, runs);
     std::vector<std::byte> staging(reads.staging());
-    std::vector<ReadRequest> batch;
-    reads.add_reads(staging, batch);
-    ASSERT_TRUE(checkpoint.source->read(batch));
-    RunDecoder decoder(reads, staging, KernelSet::Fast);
+    SourceBytes bytes(*checkpoint.source);
+    RunDecoder decoder(reads, bytes, staging, KernelSet::Fast);
+    ASSERT_TRUE(bytes.fetch());
     for (const ElementRun& run : runs) {
       if (run.count == 0) continue;
       const std::vector<std::byte> all = decoded_alone(catalog, *checkpoint.source, run);

@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <sys/resource.h>
 #include <sys/wait.h>
+#include <thread>
 #include <unistd.h>
 
 namespace ckfs {
@@ -31,6 +32,27 @@ TEST(Workers, GoOnAfterATaskThatThrows) {
   Workers workers(1);
   std::latch done(1);
   workers.add([] { throw std::runtime_error("surprise"); });
+  workers.add([&] { done.count_down(); });
+  done.wait();
+}
+
+TEST(Workers, StartMoreForTasksThatWaitAndLetThemGoAgain) {
+  Workers workers(2, std::chrono::milliseconds(1));
+  for (int round = 0; round < 3; ++round) {
+    std::latch all(20);  // each task waits for all
+    std::latch done(20);
+    for (int k = 0; k < 20; ++k) {
+      workers.add(
+          [&] {
+            all.arrive_and_wait();
+            done.count_down();
+          },
+          Workers::Kind::Waits);
+    }
+    done.wait();
+    while (workers.threads() > 2) std::this_thread::yield();
+  }
+  std::latch done(1);
   workers.add([&] { done.count_down(); });
   done.wait();
 }

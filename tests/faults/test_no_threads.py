@@ -1,5 +1,5 @@
 """No thread can be started (RLIMIT_NPROC, pids.max): a checkpoint of many shards is opened by the
-one thread there is, and the lack is reported once."""
+one thread there is, and the lack is reported once. So is it exported."""
 
 import os
 import resource
@@ -22,6 +22,19 @@ def forbid_threads():
 
 
 class NoThreads(fault_support.TestCase):
+    def test_export_does_with_one(self):
+        model = self.checkpoint.path
+        out = self.directory / "out"
+        out.mkdir(mode=0o777)
+        out.chmod(0o777)
+        for path in [self.directory, model.parent, model, *model.rglob("*")]:
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        run(self.program_for_all(), "export", "--jobs", "4", model, "fp32-safetensors", out,
+            preexec_fn=forbid_threads)  # fmt: skip
+        ckfs("export", model, "fp32-safetensors", self.directory / "other")
+        for path in (self.directory / "other").glob("*.safetensors"):
+            self.assertEqual((out / path.name).read_bytes(), path.read_bytes(), path.name)
+
     def test_inspect_is_the_same_and_says_so_once(self):
         model = self.checkpoint.path
         for path in [self.directory, model.parent, model, *model.rglob("*")]:

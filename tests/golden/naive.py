@@ -8,6 +8,8 @@ import json
 import math
 import struct
 
+import naive_packed
+
 ELEMENT = {"F64": "d", "F32": "f", "F16": "e", "BF16": None}
 
 
@@ -246,9 +248,11 @@ def view(source, dtype):
     if (source / "config.json").exists():
         config = json.loads((source / "config.json").read_text())
     config = config.get("quantization_config", {})
-    tensors = {}
+    packed, parts = naive_packed.weights(stored, config)
+    tensors = {name: Tensor(dtype, shape, encode(numbers, dtype))
+               for name, (shape, numbers) in packed.items()}
     for name, tensor in stored.items():
-        if name.endswith(AUXILIARY):
+        if name in parts or name.endswith(AUXILIARY):
             continue
         weight = quantized(stored, name, config)
         if weight is not None:

@@ -16,7 +16,7 @@ CKFS = os.environ.get("CKFS_BIN", "build/release/ckfs")
 DATA = pathlib.Path(__file__).resolve().parents[1] / "data" / "hf"
 
 # What must not change a byte.
-READERS = (("--io", "uring"), ("--io", "pread"))
+READERS = (("--io", "auto"), ("--io", "pread"))
 THREADS = (("--threads", "1"), ("--threads", "8"))
 TILES = ((), ("--tile-bytes", "4096"))
 

@@ -127,6 +127,16 @@ TEST_F(OrderedFileTest, ASourceThatAnswersEachRequestForItselfIsFoundOut) {
   EXPECT_TRUE(system_.pace.at_once());
 }
 
+TEST_F(OrderedFileTest, WhatIsLeftWhenItIsFoundOutIsAskedForAtOnce) {
+  using namespace std::chrono_literals;
+  std::vector<PlannedAccess> accesses;
+  for (std::uint64_t k = 0; k < 24; ++k) accesses.push_back({0, k * kMiB, kMiB, 0, 1});
+  EXPECT_TRUE(read(accesses, 5000us));
+  EXPECT_TRUE(system_.pace.at_once());
+  EXPECT_EQ(events_.size(), accesses.size());
+  EXPECT_LE(clock_.load(), 8 * 5000);  // one by one it would be 24
+}
+
 TEST_F(OrderedFileTest, AnErrorEndsTheTurn) {
   const auto failing = [&](unsigned, std::size_t, std::size_t) -> Result<void> {
     return fail(ErrorCode::Io, "a.bin: broken");

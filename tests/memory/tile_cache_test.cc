@@ -78,6 +78,43 @@ TEST_F(TileCacheTest, ReadersOfAComputationThatThrowsGetAnError) {
   EXPECT_TRUE(cache_.get(key(1), tile_of(10, 'a')));
 }
 
+TEST_F(TileCacheTest, ComputesSeveralTogetherButNoneTwice) {
+  ASSERT_TRUE(cache_.get(key(2), tile_of(10, 'b')));
+  const std::vector<TileKey> keys{key(1), key(2), key(3), key(4)};
+  const auto done = cache_.compute(
+      keys,
+      [&](std::span<const std::size_t> numbers, const TileCache::Ready& ready) -> Result<void> {
+        EXPECT_EQ(std::vector(numbers.begin(), numbers.end()), (std::vector<std::size_t>{0, 2, 3}));
+        CKFS_TRY(Tile first, tile_of(10, 'a')());
+        EXPECT_EQ(ready(0, std::move(first))->span()[9], std::byte{'a'});
+        EXPECT_TRUE(*cache_.find(key(1)));  // there, though the others are not
+        return fail(ErrorCode::Io, "disk: gone");
+      });
+  ASSERT_FALSE(done);
+  EXPECT_EQ(done.error().code(), ErrorCode::Io);
+  // What was left out can be computed by whoever wants it.
+  EXPECT_FALSE(*cache_.find(key(3)));
+  EXPECT_TRUE(cache_.get(key(3), tile_of(10, 'c')));
+  EXPECT_TRUE(cache_.compute({}, [](auto, const auto&) -> Result<void> { return {}; }));
+}
+
+TEST_F(TileCacheTest, WhoWaitsForWhatIsLeftOutComputesItHimself) {
+  std::latch begun(1);
+  std::thread reader;
+  const std::vector<TileKey> keys{key(1)};
+  EXPECT_FALSE(cache_.compute(
+      keys, [&](std::span<const std::size_t>, const TileCache::Ready&) -> Result<void> {
+        reader = std::thread([&] {
+          begun.count_down();
+          EXPECT_TRUE(cache_.get(key(1), tile_of(10, 'r')));
+        });
+        begun.wait();
+        throw std::bad_alloc();
+      }));
+  reader.join();
+  EXPECT_EQ(cache_.computed(), 1U);
+}
+
 TEST_F(TileCacheTest, EvictsTheLeastRecentlyUsed) {
   for (std::uint64_t k = 0; k < 4; ++k) ASSERT_TRUE(cache_.get(key(k), tile_of(1_MiB, 'a')));
   ASSERT_TRUE(*cache_.find(key(0)));  // now key 1 is the oldest
@@ -88,10 +125,10 @@ TEST_F(TileCacheTest, EvictsTheLeastRecentlyUsed) {
 }
 
 TEST_F(TileCacheTest, KeepsWhatIsBeingRead) {
-  const auto reading = cache_.get(key(0), tile_of(3_MiB, 'a'));
+  const auto reading = cache_.get(key(0), tile_of(2_MiB, 'a'));
   ASSERT_TRUE(reading);
   ASSERT_TRUE(cache_.get(key(1), tile_of(1_MiB, 'b')));
-  ASSERT_TRUE(cache_.get(key(2), tile_of(1_MiB, 'c')));  // takes the place of 1, not of 0
+  ASSERT_TRUE(cache_.get(key(2), tile_of(2_MiB, 'c')));  // takes the place of 1, not of 0
   EXPECT_TRUE(*cache_.find(key(0)));
   EXPECT_FALSE(*cache_.find(key(1)));
   EXPECT_EQ((*reading)->span()[0], std::byte{'a'});

@@ -51,7 +51,8 @@ class Install(unittest.TestCase):
         self.assertIn("__glibcxx_assert_fail", symbols)
 
     def test_has_what_an_administrator_needs(self):
-        for path in ("sbin/mount.ckfs", "share/man/man1/ckfs.1.gz", "share/man/man8/mount.ckfs.8.gz",
+        for path in ("sbin/mount.ckfs", "share/man/man1/ckfs.1.gz",
+                     "share/man/man5/ckfs-recipe.5.gz", "share/man/man8/mount.ckfs.8.gz",
                      "share/bash-completion/completions/ckfs", "share/zsh/vendor-completions/_ckfs",
                      "share/fish/vendor_completions.d/ckfs.fish"):
             with self.subTest(path=path):

@@ -484,10 +484,8 @@ TEST(Quantization, OfAnUnknownMethodNamesTheTensorsOrElseTheConfig) {
 
 TEST(Quantization, IsSeenInNamesAndDtypesWithoutAConfig) {
   const std::map<std::string, std::vector<Tensor>> kinds = {
-      {"gptq or awq", {{"t.qweight", DType::I32}}},
       {"a sparse format of compressed-tensors", {{"t.bitmask", DType::U8}}},
-      {"bitsandbytes int8", {{"t.weight", DType::I8}, {"t.SCB", DType::F32}}},
-      {"bitsandbytes 4-bit", {{"t.weight", DType::U8}, {"t.weight.absmax"}}},
+      {"bitsandbytes 4-bit without quant_state", {{"t.weight", DType::U8}, {"t.weight.absmax"}}},
   };
   for (const auto& [kind, tensors] : kinds) {
     EXPECT_THAT(fp8_obstacles(tensors, ""),

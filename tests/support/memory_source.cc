@@ -87,12 +87,24 @@ void MemorySource::clear_faults() {
     file.faults.clear();
     file.stale = false;
   }
+  broken_ = false;
+}
+
+void MemorySource::allow_mapping() {
+  const std::lock_guard lock(mutex_);
+  mapping_ = true;
+}
+
+void MemorySource::break_mapped() {
+  const std::lock_guard lock(mutex_);
+  broken_ = true;
 }
 
 void MemorySource::change(FileId file, std::vector<std::byte> bytes) {
   const std::lock_guard lock(mutex_);
   CKFS_CHECK(bytes.size() == files_.at(file).bytes.size());
   files_[file].bytes = std::move(bytes);
+  files_[file].copy.reset();
 }
 
 std::uint64_t MemorySource::bytes_read(FileId file) const {
@@ -122,6 +134,11 @@ std::uint64_t MemorySource::requests() const {
 std::uint64_t MemorySource::batches() const {
   const std::lock_guard lock(mutex_);
   return batches_;
+}
+
+std::uint64_t MemorySource::mapped() const {
+  const std::lock_guard lock(mutex_);
+  return mapped_;
 }
 
 std::uint64_t MemorySource::poisoned_reads() const {
@@ -186,6 +203,28 @@ Result<void> MemorySource::read(std::span<const ReadRequest> batch) {
     insert_range(file.ranges, {request.offset, request.offset + request.out.size()});
   }
   return {};
+}
+
+std::optional<MappedBytes> MemorySource::map(const FileRange& range, std::uint64_t used) {
+  const std::lock_guard lock(mutex_);
+  File& file = files_.at(range.file);
+  CKFS_CHECK(range.size <= file.bytes.size() && range.offset <= file.bytes.size() - range.size);
+  CKFS_CHECK(used <= range.size);
+  if (!mapping_ || file.stale || !file.faults.empty()) return std::nullopt;
+  if (!file.copy) {
+    file.copy = std::make_shared<std::vector<std::byte>>(file.bytes.size() + 1);
+    std::ranges::copy(file.bytes, file.copy->begin() + 1);
+  }
+  ++mapped_;
+  file.bytes_read += used;
+  return MappedBytes{range.file, file.copy->data() + 1 + range.offset, file.copy};
+}
+
+Result<void> MemorySource::check_mapped(std::span<const MappedBytes> mapped) {
+  for (const MappedBytes& each : mapped) CKFS_TRY_VOID(verify(std::span(&each.file, 1)));
+  const std::lock_guard lock(mutex_);
+  if (!broken_) return {};
+  return Failure(Error(ErrorCode::Io, "a page cannot be read", EIO));
 }
 
 Result<void> MemorySource::verify(std::span<const FileId> files) {

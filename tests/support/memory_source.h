@@ -42,6 +42,10 @@ class MemorySource final : public ByteSource {
   /// All reads of `file` fail with Stale from now on, until clear_faults().
   void make_stale(FileId file);
   void clear_faults();
+  /// Bytes without a fault may be mapped from now on. They lie at odd addresses.
+  void allow_mapping();
+  /// What was mapped turns out to be broken, until clear_faults(): check_mapped() fails with Io.
+  void break_mapped();
   /// Other content of the same size, as if a program wrote into the file unnoticed.
   void change(FileId file, std::vector<std::byte> bytes);
 
@@ -52,12 +56,15 @@ class MemorySource final : public ByteSource {
   std::uint64_t requests(FileId file) const;
   std::uint64_t requests() const;
   std::uint64_t batches() const;
+  std::uint64_t mapped() const;
   std::uint64_t poisoned_reads() const;
   /// What was read of `file` at least once: sorted, disjoint, touching ranges joined.
   std::vector<ByteRange> ranges_read(FileId file) const;
   void reset_counts();
 
   Result<void> read(std::span<const ReadRequest> batch) override;
+  std::optional<MappedBytes> map(const FileRange& range, std::uint64_t used) override;
+  Result<void> check_mapped(std::span<const MappedBytes> mapped) override;
   /// Stale where make_stale() said so.
   Result<void> verify(std::span<const FileId> files) override;
   std::uint64_t size(FileId file) const override;
@@ -76,6 +83,7 @@ class MemorySource final : public ByteSource {
     std::vector<std::byte> bytes;
     std::vector<Fault> faults;
     bool stale = false;
+    std::shared_ptr<std::vector<std::byte>> copy = {};  // what is mapped, from its byte 1 on
     std::uint64_t bytes_read = 0;
     std::uint64_t requests = 0;
     std::map<std::uint64_t, std::uint64_t> ranges;  // begin -> end, disjoint
@@ -87,6 +95,9 @@ class MemorySource final : public ByteSource {
   std::deque<File> files_;    // a deque, so that names stay where they are
   std::uint64_t batches_ = 0;
   std::uint64_t poisoned_reads_ = 0;
+  std::uint64_t mapped_ = 0;
+  bool mapping_ = false;
+  bool broken_ = false;
 };
 
 }  // namespace ckfs

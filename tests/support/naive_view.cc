@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <gtest/gtest.h>
 
 #include "encoding/block_scale_encoding.h"
@@ -206,19 +207,18 @@ Result<std::vector<Element>> decoded_elements(const Catalog& catalog, const Stor
   for (const StorageId companion : storage.companions()) {
     parts.push_back(&catalog.storage(companion));
   }
-  std::vector<std::byte> bytes;
+  std::deque<std::vector<std::byte>> bytes;
   std::vector<PartBytes::Window> windows;
   for (const Storage* part : parts) {
-    CKFS_TRY(const std::vector<std::byte> all, stored_bytes(*part, source));
-    windows.push_back({{0, all.size()}, bytes.size()});
-    bytes.insert(bytes.end(), all.begin(), all.end());
+    CKFS_TRY(bytes.emplace_back(), stored_bytes(*part, source));
+    windows.push_back({{0, bytes.back().size()}, bytes.back().data()});
   }
   std::vector<std::span<const PartBytes::Window>> views;
   for (const PartBytes::Window& window : windows) views.emplace_back(&window, 1);
   const DType dtype = storage.value_dtype();
   std::vector<std::byte> values(static_cast<std::size_t>(storage.numel) * element_bytes(dtype));
   std::vector<std::byte> scratch(storage.encoding->scratch(storage.numel));
-  CKFS_TRY_VOID(storage.encoding->decode({0, storage.numel}, PartBytes(bytes, views),
+  CKFS_TRY_VOID(storage.encoding->decode({0, storage.numel}, PartBytes(views),
                                          {dtype, values, scratch, KernelSet::Reference}));
   return elements_in(values, dtype);
 }

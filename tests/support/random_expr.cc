@@ -13,7 +13,10 @@
 #include <utility>
 
 #include "base/rounding.h"
+#include "encoding/affine_codes_encoding.h"
 #include "encoding/block_scale_encoding.h"
+#include "encoding/row_int8_encoding.h"
+#include "encoding/table_codes_encoding.h"
 #include "support/test_encodings.h"
 
 namespace ckfs {
@@ -188,15 +191,54 @@ void add_block_scaled(const Choose& choose, Writer& writer, CatalogBuilder& buil
                      {StorageBox{weight, first * columns, {0, 0}, shape, {1, columns}}});
 }
 
-// One of the test encodings; a matrix whose rows are filled up to whole granules, and shown without
-// what fills them, or all of the storage.
-void add_test_encoded(const Choose& choose, Writer& writer, CatalogBuilder& builder,
-                      const std::string& name) {
-  const std::int64_t rows = between(choose, 1, 40);
-  const std::int64_t columns = between(choose, 1, 40);
-  const std::int64_t kind = choose(4);
+// Codes of rows x columns, both multiples of 32, by columns and groups of rows.
+TestEncoding random_affine(const Choose& choose, std::int64_t rows, std::int64_t columns) {
+  using Zeros = AffineCodes::Zeros;
+  AffineCodes codes{.scale = pick<DType>(choose, {DType::F16, DType::BF16, DType::F32}),
+                    .rows = rows,
+                    .columns = columns,
+                    .group_rows = between(choose, 1, rows + 8)};
+  if (one_in(choose, 3)) {
+    codes.order = CodeOrder::Awq;
+  } else {
+    codes.bits = pick<int>(choose, {2, 3, 4, 8});
+    codes.zeros = pick<Zeros>(
+        choose, {Zeros::PlusOne, Zeros::Stored, Zeros::PlusOneWrapped, Zeros::PlusOneInWords});
+    if (codes.bits == 3 && codes.zeros == Zeros::PlusOneInWords) codes.zeros = Zeros::PlusOne;
+  }
+  codes.groups = ceil_div(rows, codes.group_rows);
+  const auto cells = static_cast<std::uint64_t>(codes.groups * columns);
+  return {affine_codes_encoding(codes),
+          {cells * bytes_of(codes.scale, 1), cells * static_cast<std::uint64_t>(codes.bits) / 8}};
+}
+
+// Codes of 4 bits, with or without nested scales.
+TestEncoding random_table_codes(const Choose& choose, std::int64_t numel) {
+  TableCodes codes{.values = pick<DType>(choose, {DType::BF16, DType::F16, DType::F32}),
+                   .block = 2 * between(choose, 1, 40),
+                   .negative_zero = one_in(choose, 2)};
+  const auto blocks = static_cast<std::uint64_t>(ceil_div(numel, codes.block));
+  if (one_in(choose, 2)) return {table_codes_encoding(codes), {blocks * 4, 16 * 4}};
+  codes.nested_block = between(choose, 1, 9);
+  codes.nested_offset = 0.125F;
+  const auto outer = ceil_div(blocks, static_cast<std::uint64_t>(codes.nested_block));
+  return {table_codes_encoding(codes), {blocks, 16 * 4, outer * 4, 256 * 4}};
+}
+
+// An encoding whose parts are bytes of any content; a matrix whose rows are filled up to whole
+// granules, and shown without what fills them, or all of the storage.
+void add_encoded(const Choose& choose, Writer& writer, CatalogBuilder& builder,
+                 const std::string& name) {
+  std::int64_t rows = between(choose, 1, 40);
+  std::int64_t columns = between(choose, 1, 40);
+  const std::int64_t kind = choose(6);
+  const bool whole_rows = kind >= 3;
+  if (kind == 5) {
+    rows = 32 * between(choose, 1, 2);
+    columns = 32 * between(choose, 1, 2);
+  }
   std::int64_t stored = columns;  // elements of a row
-  if (kind != 3 && one_in(choose, 2)) stored = round_up(columns, std::int64_t{32});
+  if (!whole_rows && one_in(choose, 2)) stored = round_up(columns, std::int64_t{32});
   const std::int64_t numel = rows * stored;
   TestEncoding test;
   switch (kind) {
@@ -208,10 +250,16 @@ void add_test_encoded(const Choose& choose, Writer& writer, CatalogBuilder& buil
           packed_odd(numel, between(choose, 1, 70), pick<DType>(choose, {DType::F16, DType::BF16}));
       break;
     case 2:
-      test = nested_statistics(numel);
+      test = random_table_codes(choose, numel);
+      break;
+    case 3:
+      test = act_order(rows, columns, between(choose, 1, 5));
+      break;
+    case 4:
+      test = {row_int8_encoding(columns), {static_cast<std::uint64_t>(rows) * 4}};
       break;
     default:
-      test = act_order(rows, columns, between(choose, 1, 5));
+      test = random_affine(choose, rows, columns);
   }
   std::vector<StorageId> companions;
   for (const std::uint64_t bytes : test.companions) {
@@ -413,7 +461,7 @@ RandomCheckpoint random_checkpoint(const Choose& choose, const RandomOptions& op
     names.push_back(fmt::format("t{}", i));
     const std::int64_t kind = choose(4);
     if (kind >= 2) {
-      (kind == 2 ? add_block_scaled : add_test_encoded)(choose, writer, builder, names.back());
+      (kind == 2 ? add_block_scaled : add_encoded)(choose, writer, builder, names.back());
       continue;
     }
     const DType dtype = pick(choose, dtypes);

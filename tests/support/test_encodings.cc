@@ -185,53 +185,6 @@ class ActOrder final : public ElementEncoding {
   const bool strict_;
 };
 
-class NestedStatistics final : public ElementEncoding {
- public:
-  NestedStatistics() : ElementEncoding(DType::BF16, {2, 1}, 5) {}
-
-  void add_needs(ElementRange elements, std::vector<PartRange>& needs) const override {
-    const std::int64_t block = elements.first / 8;
-    const std::int64_t blocks = (elements.end() - 1) / 8 + 1 - block;
-    needs.push_back({1, {0, 16 * 4}});
-    needs.push_back({5, {0, 4}});
-    needs.push_back({3, {0, 256 * 4}});
-    needs.push_back({4, items(block / 4, (block + blocks - 1) / 4 + 1 - block / 4, 4)});
-    needs.push_back({2, items(block, blocks, 1)});
-    needs.push_back({0, items(elements.first / 2, ceil_div<std::int64_t>(elements.count, 2), 1)});
-  }
-  std::uint64_t most_bytes(std::uint32_t part, std::int64_t count) const override {
-    const std::int64_t blocks = (count - 1) / 8 + 2;
-    switch (part) {
-      case 0:
-        return static_cast<std::uint64_t>(ceil_div<std::int64_t>(count, 2));
-      case 1:
-        return 16 * 4;
-      case 2:
-        return static_cast<std::uint64_t>(blocks);
-      case 3:
-        return 256 * 4;
-      case 4:
-        return static_cast<std::uint64_t>((blocks - 1) / 4 + 2) * 4;
-      default:
-        return 4;
-    }
-  }
-  std::size_t scratch(std::int64_t count) const override {
-    return static_cast<std::size_t>(count) * sizeof(float);
-  }
-
- protected:
-  Result<float> element(std::int64_t i, const PartBytes& bytes) const override {
-    const auto pair = static_cast<unsigned>(bytes.at(0, items(i / 2, 1, 1))[0]);
-    const unsigned code = i % 2 == 0 ? pair >> 4 : pair & 15U;
-    const auto nested = static_cast<unsigned>(bytes.at(2, items(i / 8, 1, 1))[0]);
-    const float absmax = load_le<float>(bytes.at(3, items(nested, 1, 4))) *
-                             load_le<float>(bytes.at(4, items(i / 32, 1, 4))) +
-                         load_le<float>(bytes.at(5, {0, 4}));
-    return load_le<float>(bytes.at(1, items(code, 1, 4))) * absmax;
-  }
-};
-
 std::uint64_t bytes_for(std::int64_t count, std::int64_t per, std::uint64_t size) {
   return static_cast<std::uint64_t>(ceil_div(count, per)) * size;
 }
@@ -249,11 +202,6 @@ TestEncoding packed_odd(std::int64_t numel, std::int64_t group, DType scale) {
 TestEncoding act_order(std::int64_t rows, std::int64_t columns, std::int64_t groups, bool strict) {
   return {std::make_shared<const ActOrder>(rows, columns, groups, strict),
           {bytes_for(rows, 1, 4), bytes_for(groups * columns, 1, 2)}};
-}
-
-TestEncoding nested_statistics(std::int64_t numel) {
-  return {std::make_shared<const NestedStatistics>(),
-          {16 * 4, bytes_for(numel, 8, 1), 256 * 4, bytes_for(numel, 32, 4), 4}};
 }
 
 }  // namespace ckfs

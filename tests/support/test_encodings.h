@@ -1,6 +1,6 @@
-// Encodings of the kinds that checkpoints have and ckfs does not read yet, decoded one element
-// after another: they hold the interface (encoding/encoding.h), and all that asks it, to what it
-// must be able to carry.
+// Encodings of kinds that no encoding of ckfs has in this form, decoded one element after another:
+// they hold the interface (encoding/encoding.h), and all that asks it, to what it must be able to
+// carry.
 #pragma once
 
 #include <cstdint>
@@ -29,10 +29,5 @@ TestEncoding packed_odd(std::int64_t numel, std::int64_t group, DType scale);
 /// wraps around, or is Corrupt where `strict`.
 TestEncoding act_order(std::int64_t rows, std::int64_t columns, std::int64_t groups,
                        bool strict = false);
-
-/// bitsandbytes: codes of 4 bits, two in a byte, through a table of 16 F32; their scale, for each
-/// 8 elements, is itself a code of 8 bits, through a table of 256 F32, with a scale for each 4 of
-/// them and one offset. Values are BF16.
-TestEncoding nested_statistics(std::int64_t numel);
 
 }  // namespace ckfs

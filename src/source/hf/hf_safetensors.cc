@@ -212,6 +212,13 @@ class HfOpener : public SourceOpener {
       CKFS_TRY(const std::string text, read_text(files_, *beside, kMaxConfig));
       CKFS_TRY(quantization, parse_modelopt(text, kModelOptConfig));
     }
+    for (const auto& [name, method] :
+         {std::pair("quantize_config.json", "gptq"), std::pair("quant_config.json", "awq")}) {
+      const auto file = tree_.single_file || quantization ? std::nullopt : find(name);
+      if (!file) continue;
+      CKFS_TRY(const std::string text, read_text(files_, *file, kMaxConfig));
+      CKFS_TRY(quantization, parse_quantization_file(text, name, method));
+    }
     CKFS_TRY(companions_, apply_quantization(builder_, names_, quantization, files_));
     return {};
   }

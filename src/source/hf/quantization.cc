@@ -349,6 +349,8 @@ class Quantizer final : public HeldTensors {
       quantization.summary = std::string(claims_.front().scheme->name);
     }
     if (quantization.summary.empty()) quantization.summary = "unknown";
+    quantization.casts_all =
+        std::ranges::any_of(claims_, [](const Claim& claim) { return claim.scheme->casts_all; });
     builder_.set_quantization(std::move(quantization));
   }
 

@@ -15,7 +15,8 @@ from pathlib import Path
 
 SOURCE = [
     "bf16", "f16", "f32_edges", "f32_random", "f64_edges", "e4m3fn", "e5m2", "e8m0_u8",
-    "scales_f32", "scales_bf16", "scales_f16",
+    "scales_f32", "scales_bf16", "scales_f16", "int4_values", "int8_values", "fp4_blocks",
+    "fp4_scales", "nvfp4_packed", "nvfp4_scale", "nvfp4_globals", "nvfp4_scale_2",
 ]
 EXPECTED = [
     "bf16.to_f16", "f16.to_bf16", "f16.to_f32",
@@ -27,6 +28,13 @@ EXPECTED = [
     "e4m3fn_times_f32.f32_to_bf16", "e4m3fn_times_f32.f32_to_f16",
     "e4m3fn_times_bf16.f32_to_bf16", "e4m3fn_times_bf16.f32_to_f16",
     "e4m3fn_times_f16.f32_to_bf16", "e4m3fn_times_f16.f32_to_f16",
+    "fp4_blocks.ct_mxfp4_bf16", "fp4_blocks.gpt_oss_bf16", "fp4_blocks.gpt_oss_f32",
+] + [
+    f"nvfp4.{tool}_{i}_bf16" for tool in ("ct_global", "modelopt_scale2") for i in range(4)
+] + [
+    f"{codes}_times_{scale}.{operation}"
+    for codes in ("int4", "int8") for scale in ("f32", "bf16", "f16")
+    for operation in ("in_scale_dtype", "in_scale_dtype_to_bf16", "f32_to_bf16", "f32_to_f16")
 ]
 ALL_CODES = ["bf16", "f16"]  # 0 to 65535 in order; the tests make them, the file need not hold them
 CUT = {"f32_random": 4096}  # elements kept of long random tensors

@@ -13,6 +13,9 @@ extern const Scheme kMxfp4;          // float4.cc
 extern const Scheme kGptOss;         // float4.cc
 extern const Scheme kModelOptFp4;    // float4.cc
 extern const Scheme kDeepSeekV4Fp4;  // float4.cc
+extern const Scheme kGptq;           // gptq.cc
+extern const Scheme kBitsandbytes4;  // bitsandbytes.cc
+extern const Scheme kBitsandbytes8;  // bitsandbytes.cc
 extern const Scheme kForeign;        // foreign.cc
 
 }  // namespace ckfs

@@ -1,0 +1,42 @@
+// The bytes that one computation needs of the source: mapped where they are in memory already, and
+// read in one batch where they are not.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/byte_source.h"
+#include "base/error.h"
+
+namespace ckfs {
+
+/// In this order: map() and add(), fetch(), the computation, check(). Not for concurrent use.
+class SourceBytes {
+ public:
+  explicit SourceBytes(ByteSource& source) : source_(source) {}
+
+  /// Where the bytes of `range` lie, of which `used` are needed; nullptr: add() them.
+  const std::byte* map(const FileRange& range, std::uint64_t used);
+
+  /// `out` is to be filled by fetch().
+  void add(FileId file, std::uint64_t offset, std::span<std::byte> out) {
+    reads_.push_back({file, offset, out});
+  }
+
+  /// Fills all that was added. Errors: those of the source.
+  Result<void> fetch();
+
+  /// Whether mapped bytes were what they should be: without it no result counts. Errors: Stale, Io.
+  Result<void> check() const;
+
+  /// The files that bytes came from, in order, each once: those on which the result depends.
+  std::vector<FileId> files() const;
+
+ private:
+  ByteSource& source_;
+  std::vector<MappedBytes> mapped_;
+  std::vector<ReadRequest> reads_;
+};
+
+}  // namespace ckfs

@@ -1,0 +1,54 @@
+// Bytes put into the kernel's page cache ahead of a reader, who then finds them without asking.
+//
+// That is why the mount leaves the kernel's own read-ahead small: it asks for bytes behind whatever
+// is read, wanted or not, while the engine knows where a tensor ends.
+#pragma once
+
+#define FUSE_USE_VERSION 312
+#include <cstddef>
+#include <cstdint>
+#include <fuse_lowlevel.h>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/unique_fd.h"
+
+namespace ckfs {
+
+/// Safe for concurrent use by several threads.
+class PageStore {
+ public:
+  explicit PageStore(fuse_session* session) : session_(session) {}
+
+  /// False: the kernel does not know the file any more, or the mount is about to end.
+  bool put(fuse_ino_t inode, std::uint64_t offset, std::span<const std::byte> bytes);
+
+  /// Nothing is put afterwards, and nobody is about to. Requires: requests are answered, or the
+  /// mount is gone: a page may be waiting for the answer to a read.
+  void stop();
+
+ private:
+  /// What a message to the kernel goes through: nullopt where the system gives no (large) pipes.
+  struct Pipe {
+    UniqueFd out, in;
+    std::size_t pages = 0;  // that it takes
+  };
+  enum class Sent : std::uint8_t { Yes, No, Refused };
+
+  std::optional<Pipe> take_pipe();
+  Sent send(const Pipe& pipe, fuse_ino_t inode, std::uint64_t offset,
+            std::span<const std::byte> bytes) const;
+  bool send_copied(fuse_ino_t inode, std::uint64_t offset, std::span<const std::byte> bytes) const;
+  bool send_all(fuse_ino_t inode, std::uint64_t offset, std::span<const std::byte> bytes);
+
+  fuse_session* const session_;
+  Mutex mutex_;
+  CondVar left_;
+  std::vector<Pipe> pipes_ CKFS_GUARDED_BY(mutex_);  // that nobody uses at present
+  unsigned inside_ CKFS_GUARDED_BY(mutex_) = 0;
+  bool stopping_ CKFS_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace ckfs

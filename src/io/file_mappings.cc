@@ -1,0 +1,184 @@
+#include "io/file_mappings.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <fcntl.h>
+#include <mutex>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/unique_fd.h"
+#include "io/page_cache.h"
+
+namespace ckfs {
+
+/// A mapping as the handler of SIGBUS sees it. Places outlive their mappings and are used again.
+struct FileMapping::Place {
+  std::atomic<std::uintptr_t> begin{0};  // 0: free; 1: taken, not yet or no more mapped
+  std::atomic<std::uintptr_t> end{0};
+  std::atomic<bool> broken{false};
+};
+
+namespace {
+
+constexpr std::uintptr_t kPage = 4096;
+constexpr std::uintptr_t kTaken = 1;
+
+constexpr std::chrono::nanoseconds kTrusted = std::chrono::seconds(1);
+/// What is not cached is being read, perhaps by us, and may soon be.
+constexpr std::chrono::nanoseconds kDoubted = std::chrono::milliseconds(100);
+constexpr std::chrono::nanoseconds kBoundedEvery = std::chrono::milliseconds(10);
+
+struct sigaction before;  // what SIGBUS did
+
+std::int64_t now() {
+  return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// Bytes of files that the process has mapped and touched.
+std::uint64_t resident_file_bytes() {
+  static const UniqueFd statm(::open("/proc/self/statm", O_RDONLY | O_CLOEXEC));
+  std::array<char, 128> text{};
+  if (::pread(statm.get(), text.data(), text.size() - 1, 0) <= 0) return 0;
+  unsigned long long size = 0, resident = 0, shared = 0;
+  if (std::sscanf(text.data(), "%llu %llu %llu", &size, &resident, &shared) != 3) return 0;
+  return shared * kPage;
+}
+
+}  // namespace
+
+/// Globals, because a handler can reach nothing else.
+struct FileMapping::Places {
+  static inline std::array<Place, kMostMappings> all;
+
+  static void on_bus_error(int, siginfo_t* info, void*) {
+    const auto address = reinterpret_cast<std::uintptr_t>(info->si_addr);
+    for (Place& place : all) {
+      const std::uintptr_t begin = place.begin.load(std::memory_order_acquire);
+      const std::uintptr_t end = place.end.load(std::memory_order_acquire);
+      if (begin <= kTaken || address < begin || address >= end) continue;
+      place.broken.store(true, std::memory_order_release);
+      const std::uintptr_t page = address / kPage * kPage;
+      void* const zeros = ::mmap(reinterpret_cast<void*>(page), end - page, PROT_READ,
+                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+      if (zeros != MAP_FAILED) return;
+    }
+    // Somebody else's: it comes again when this returns.
+    ::sigaction(SIGBUS, &before, nullptr);
+  }
+
+  static void install_handler() {
+    static std::once_flag once;
+    std::call_once(once, [] {
+      struct sigaction action{};
+      action.sa_sigaction = on_bus_error;
+      action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+      ::sigaction(SIGBUS, &action, &before);
+    });
+  }
+};
+
+std::shared_ptr<FileMapping> FileMapping::make(int fd, std::uint64_t size) {
+  if (size == 0) return nullptr;
+  Places::install_handler();
+  Place* place = nullptr;
+  for (Place& each : Places::all) {
+    std::uintptr_t free = 0;
+    if (each.begin.compare_exchange_strong(free, kTaken)) {
+      place = &each;
+      break;
+    }
+  }
+  if (place == nullptr) return nullptr;
+  void* const memory = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0);
+  if (memory == MAP_FAILED) {
+    place->begin.store(0);
+    return nullptr;
+  }
+  // A page that has gone meanwhile is fetched alone.
+  ::madvise(memory, size, MADV_RANDOM);
+  const auto begin = reinterpret_cast<std::uintptr_t>(memory);
+  place->broken.store(false);
+  place->end.store((begin + size + kPage - 1) / kPage * kPage);
+  place->begin.store(begin, std::memory_order_release);
+  return std::shared_ptr<FileMapping>(
+      new FileMapping({static_cast<const std::byte*>(memory), size}, *place));
+}
+
+FileMapping::FileMapping(std::span<const std::byte> bytes, Place& place)
+    : bytes_(bytes), place_(place), regions_((bytes.size() + kRegion - 1) / kRegion) {}
+
+FileMapping::~FileMapping() {
+  place_.begin.store(kTaken);
+  ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+  place_.begin.store(0, std::memory_order_release);
+}
+
+bool FileMapping::broken() const {
+  return place_.broken.load(std::memory_order_acquire);
+}
+
+bool FileMapping::is_cached(int fd, ByteRange range) {
+  const std::int64_t time = now();
+  for (std::uint64_t r = range.begin / kRegion; r * kRegion < range.end; ++r) {
+    std::int64_t known = regions_[r].load(std::memory_order_relaxed);
+    if (std::abs(known) <= time) {
+      const ByteRange region{r * kRegion,
+                             std::min<std::uint64_t>((r + 1) * kRegion, bytes_.size())};
+      const std::uint64_t pages = (region.size() + kPage - 1) / kPage;
+      const bool cached = page_cache::cached_pages(fd, region).value_or(0) >= pages;
+      known = cached ? time + kTrusted.count() : -(time + kDoubted.count());
+      regions_[r].store(known, std::memory_order_relaxed);
+    }
+    if (known < 0) return false;
+  }
+  return true;
+}
+
+void FileMapping::let_go() const {
+  // Not of zeros: what is broken stays as it is.
+  if (!broken()) ::madvise(const_cast<std::byte*>(bytes_.data()), bytes_.size(), MADV_DONTNEED);
+}
+
+std::shared_ptr<FileMapping> FileMappings::of(FileId file, int fd, std::uint64_t size) {
+  if (auto found = find(file)) return found;
+  auto made = FileMapping::make(fd, size);
+  if (!made) return nullptr;
+  const MutexLock lock(mutex_);
+  // Those in use stay as long as they are.
+  if (mappings_.size() >= FileMapping::kMostMappings / 2) mappings_.clear();
+  return mappings_.emplace(file, std::move(made)).first->second;
+}
+
+std::shared_ptr<FileMapping> FileMappings::find(FileId file) const {
+  const MutexLock lock(mutex_);
+  const auto found = mappings_.find(file);
+  return found == mappings_.end() ? nullptr : found->second;
+}
+
+void FileMappings::drop(FileId file) {
+  const MutexLock lock(mutex_);
+  mappings_.erase(file);
+}
+
+std::vector<std::shared_ptr<FileMapping>> FileMappings::all() const {
+  std::vector<std::shared_ptr<FileMapping>> all;
+  const MutexLock lock(mutex_);
+  for (const auto& [file, mapping] : mappings_) all.push_back(mapping);
+  return all;
+}
+
+void FileMappings::let_go() {
+  for (const auto& mapping : all()) mapping->let_go();
+}
+
+void FileMappings::bound() {
+  const std::int64_t time = now();
+  std::int64_t last = bounded_.load(std::memory_order_relaxed);
+  if (time - last < kBoundedEvery.count() || !bounded_.compare_exchange_strong(last, time)) return;
+  if (resident_file_bytes() > kMostResident) let_go();
+}
+
+}  // namespace ckfs

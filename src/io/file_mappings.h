@@ -1,0 +1,91 @@
+// Local files as they lie in the page cache, looked at without a copy.
+//
+// Reading is right for whatever is not in memory: a mapping fetches page by page, in the order in
+// which a kernel comes to touch them (fuse-perf.md H: half as fast). So mappings are used only
+// where the page cache has all of a region. What they save is the copy out of it, and, of a matrix
+// of which a few bytes of each row are wanted, all the rest.
+//
+// A page that cannot be had when it is touched (the file was cut, the disk fails) is a SIGBUS. Its
+// handler puts zeros in the place of the rest of the mapping and marks it as broken, so that the
+// computation runs to its end; whoever began it asks broken() and throws the result away. The
+// alternative, to jump out of the computation, would jump over frames of C++. A SIGBUS anywhere
+// else does what it did before.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "base/byte_range.h"
+#include "base/byte_source.h"
+#include "base/mutex.h"
+#include "base/units.h"
+
+namespace ckfs {
+
+/// A whole file in memory, read-only. Safe for concurrent use by several threads.
+class FileMapping {
+ public:
+  /// nullptr: the system has no room for it, or kMostMappings are in use.
+  static std::shared_ptr<FileMapping> make(int fd, std::uint64_t size);
+  ~FileMapping();
+  FileMapping(const FileMapping&) = delete;
+  FileMapping& operator=(const FileMapping&) = delete;
+
+  std::span<const std::byte> bytes() const { return bytes_; }
+
+  /// Whether a page could not be had since the mapping was made. Then all bytes may be zeros.
+  bool broken() const;
+
+  /// Whether all pages of the regions that `range` touches are in the page cache, or were when that
+  /// was looked up: at most a second ago. False where the kernel does not say (before 6.5, or
+  /// for a file that this process may not write).
+  bool is_cached(int fd, ByteRange range);
+
+  /// The process has no pages of the file any more, until they are touched again.
+  void let_go() const;
+
+  static constexpr std::size_t kMostMappings = 1024;  // of a process
+  static constexpr std::uint64_t kRegion = 32_MiB;
+
+ private:
+  struct Place;
+  struct Places;
+  FileMapping(std::span<const std::byte> bytes, Place& place);
+
+  const std::span<const std::byte> bytes_;
+  Place& place_;
+  /// Until when (steady clock, ns) a region counts as cached; negative: as not cached.
+  std::vector<std::atomic<std::int64_t>> regions_;
+};
+
+/// The mappings of a source. Safe for concurrent use by several threads.
+class FileMappings {
+ public:
+  /// The mapping of `file`, made if there is none; nullptr: there can be none.
+  std::shared_ptr<FileMapping> of(FileId file, int fd, std::uint64_t size);
+  /// The same where it is there already.
+  std::shared_ptr<FileMapping> find(FileId file) const;
+  void drop(FileId file);
+
+  /// The process lets go of the pages of all mappings.
+  void let_go();
+  /// Does so where they have become more than kMostResident: such pages are the page cache's and
+  /// cost no memory of their own, but they count as the process's in every list of processes.
+  void bound();
+
+  static constexpr std::uint64_t kMostResident = 256_MiB;
+
+ private:
+  std::vector<std::shared_ptr<FileMapping>> all() const;
+
+  mutable Mutex mutex_;
+  std::unordered_map<FileId, std::shared_ptr<FileMapping>> mappings_ CKFS_GUARDED_BY(mutex_);
+  std::atomic<std::int64_t> bounded_{0};  // when
+};
+
+}  // namespace ckfs

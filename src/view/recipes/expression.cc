@@ -1,0 +1,373 @@
+// A recipe asks for few numbers, but asks some of them for each of 200,000 tensors: expressions are
+// parsed once into nodes whose operands come before them.
+#include "view/recipes/expression.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+
+#include "base/text.h"
+
+namespace ckfs {
+namespace {
+
+constexpr std::size_t kMaxExpression = 1000;  // characters
+constexpr int kMaxDepth = 32;
+constexpr double kMaxWhole = 9007199254740992.0;  // 2^53
+
+bool is_letter(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+}
+
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
+
+void collect_model_types(const JsonNode& node, std::vector<std::string>& found) {
+  if (const JsonNode* type = node.find("model_type");
+      type != nullptr && type->kind == JsonNode::Kind::String) {
+    found.push_back(type->text);
+  }
+  for (const JsonNode& item : node.items) {
+    if (item.kind == JsonNode::Kind::Object) collect_model_types(item, found);
+  }
+}
+
+}  // namespace
+
+Result<ConfigNumbers> ConfigNumbers::parse(std::string_view config, std::string_view file_name) {
+  ConfigNumbers numbers;
+  CKFS_TRY(numbers.root_, parse_json_tree(config, file_name, JsonKeys::LastWins));
+  return numbers;
+}
+
+std::optional<double> ConfigNumbers::number(std::string_view path) const {
+  const auto look_in = [&](const JsonNode* node) -> std::optional<double> {
+    std::string_view rest = path;
+    while (node != nullptr) {
+      const std::size_t dot = rest.find('.');
+      node = node->find(rest.substr(0, dot));
+      if (dot == std::string_view::npos) break;
+      rest.remove_prefix(dot + 1);
+    }
+    if (node == nullptr ||
+        (node->kind != JsonNode::Kind::Number && node->kind != JsonNode::Kind::Boolean)) {
+      return std::nullopt;
+    }
+    return node->number;
+  };
+  if (const auto found = look_in(&root_)) return found;
+  for (const std::string_view part :
+       {"text_config", "language_config", "llm_config", "thinker_config"}) {
+    const JsonNode* config = root_.find(part);
+    if (config == nullptr) continue;
+    if (const auto found = look_in(config)) return found;
+    if (const JsonNode* deeper = config->find("text_config")) {
+      if (const auto found = look_in(deeper)) return found;
+    }
+  }
+  return std::nullopt;
+}
+
+std::vector<std::string> ConfigNumbers::families() const {
+  std::vector<std::string> found;
+  collect_model_types(root_, found);
+  if (const JsonNode* names = root_.find("architectures")) {
+    for (const JsonNode& name : names->items) {
+      if (name.kind == JsonNode::Kind::String) found.push_back(name.text);
+    }
+  }
+  return found;
+}
+
+/// Recursive descent, a function for each level of the operators.
+class ExpressionParser {
+ public:
+  ExpressionParser(std::string_view text, std::span<const std::string> names)
+      : text_(text), rest_(text), names_(names) {
+    expression_.nodes_.clear();
+    expression_.text_ = text;
+  }
+
+  Result<Expression> parse() {
+    if (text_.size() > kMaxExpression) {
+      return fail(ErrorCode::Corrupt, "an expression of {} characters (limit {})", text_.size(),
+                  kMaxExpression);
+    }
+    CKFS_TRY_VOID(otherwise(0));
+    skip();
+    if (!rest_.empty()) return wrong();
+    return std::move(expression_);
+  }
+
+ private:
+  using Kind = Expression::Kind;
+
+  void skip() {
+    while (!rest_.empty() && is_space(rest_.front())) rest_.remove_prefix(1);
+  }
+  bool take(std::string_view token) {
+    skip();
+    if (!rest_.starts_with(token)) return false;
+    rest_.remove_prefix(token.size());
+    return true;
+  }
+  Failure wrong() const {
+    return fail(
+        ErrorCode::Corrupt, "expression {}: {}", quote(text_),
+        rest_.empty() ? std::string("ends too early") : "does not go on with " + quote(rest_));
+  }
+  std::size_t last() const { return expression_.nodes_.size() - 1; }
+  void join(Kind kind, std::size_t left) {
+    expression_.nodes_.push_back({.kind = kind, .left = left, .right = last()});
+  }
+
+  Result<void> otherwise(int depth) {
+    if (depth > kMaxDepth) {
+      return fail(ErrorCode::Corrupt, "expression {}: nested more than {} deep", quote(text_),
+                  kMaxDepth);
+    }
+    CKFS_TRY_VOID(sum(depth));
+    while (take("??")) {
+      const std::size_t left = last();
+      CKFS_TRY_VOID(sum(depth));
+      join(Kind::Otherwise, left);
+    }
+    return {};
+  }
+  Result<void> sum(int depth) {
+    CKFS_TRY_VOID(product(depth));
+    while (true) {
+      const bool plus = take("+");
+      if (!plus && !take("-")) return {};
+      const std::size_t left = last();
+      CKFS_TRY_VOID(product(depth));
+      join(plus ? Kind::Add : Kind::Subtract, left);
+    }
+  }
+  Result<void> product(int depth) {
+    CKFS_TRY_VOID(factor(depth));
+    while (true) {
+      Kind kind = Kind::Multiply;
+      if (take("*")) {
+        kind = Kind::Multiply;
+      } else if (take("//")) {
+        kind = Kind::FloorDivide;
+      } else if (take("/")) {
+        kind = Kind::Divide;
+      } else if (take("%")) {
+        kind = Kind::Modulo;
+      } else {
+        return {};
+      }
+      const std::size_t left = last();
+      CKFS_TRY_VOID(factor(depth));
+      join(kind, left);
+    }
+  }
+  Result<void> factor(int depth) {
+    skip();
+    if (depth > kMaxDepth) {
+      return fail(ErrorCode::Corrupt, "expression {}: nested more than {} deep", quote(text_),
+                  kMaxDepth);
+    }
+    if (take("-")) {
+      CKFS_TRY_VOID(factor(depth + 1));
+      expression_.nodes_.push_back({.kind = Kind::Negate, .left = last()});
+      return {};
+    }
+    if (take("(")) {
+      CKFS_TRY_VOID(otherwise(depth + 1));
+      return take(")") ? Result<void>() : wrong();
+    }
+    if (take("$")) {
+      const std::string_view path = word(true);
+      if (path.empty()) return wrong();
+      expression_.nodes_.push_back({.kind = Kind::Config, .path = std::string(path)});
+      return {};
+    }
+    if (!rest_.empty() && is_digit(rest_.front())) {
+      double number = 0;
+      const auto [end, error] = std::from_chars(rest_.data(), rest_.data() + rest_.size(), number);
+      if (error != std::errc()) return wrong();
+      rest_.remove_prefix(static_cast<std::size_t>(end - rest_.data()));
+      expression_.nodes_.push_back({.kind = Kind::Number, .number = number});
+      return {};
+    }
+    const std::string_view before = rest_;
+    const std::string_view name = word(false);
+    if (name == "dim" || name == "sqrt") {
+      if (!take("(")) return wrong();
+      CKFS_TRY_VOID(otherwise(depth + 1));
+      if (!take(")")) return wrong();
+      expression_.nodes_.push_back(
+          {.kind = name == "dim" ? Kind::Dim : Kind::Sqrt, .left = last()});
+      return {};
+    }
+    if (name == "rank") {
+      if (!take("(") || !take(")")) return wrong();
+      expression_.nodes_.push_back({.kind = Kind::Rank});
+      return {};
+    }
+    const auto found = std::ranges::find(names_, name);
+    if (name.empty() || found == names_.end()) {
+      rest_ = before;
+      return wrong();
+    }
+    expression_.nodes_.push_back(
+        {.kind = Kind::Capture, .capture = static_cast<std::size_t>(found - names_.begin())});
+    return {};
+  }
+  std::string_view word(bool dots) {
+    std::size_t size = 0;
+    while (size < rest_.size() && (is_letter(rest_[size]) || (size > 0 && is_digit(rest_[size])) ||
+                                   (dots && size > 0 && rest_[size] == '.'))) {
+      ++size;
+    }
+    const std::string_view found = rest_.substr(0, size);
+    rest_.remove_prefix(size);
+    return found;
+  }
+
+  std::string_view text_, rest_;
+  std::span<const std::string> names_;
+  Expression expression_;
+};
+
+Result<Expression> Expression::parse(std::string_view text, std::span<const std::string> names) {
+  return ExpressionParser(text, names).parse();
+}
+
+Expression Expression::of(double number) {
+  Expression expression;
+  expression.nodes_.back().number = number;
+  expression.text_ = fmt::format("{}", number);
+  return expression;
+}
+
+Result<double> Expression::evaluate(const Scope& scope) const {
+  CKFS_TRY(const double value, evaluate(nodes_.size() - 1, scope));
+  if (!std::isfinite(value)) {
+    return fail(ErrorCode::InvalidArgument, "{} is {}", quote(text_), value);
+  }
+  return value;
+}
+
+Result<std::int64_t> Expression::evaluate_whole(const Scope& scope) const {
+  CKFS_TRY(const double value, evaluate(scope));
+  if (value != std::floor(value) || std::abs(value) > kMaxWhole) {
+    return fail(ErrorCode::InvalidArgument, "{} is {}, no whole number up to 2^53", quote(text_),
+                value);
+  }
+  return static_cast<std::int64_t>(value);
+}
+
+Result<double> Expression::evaluate(std::size_t index, const Scope& scope) const {
+  const Node& node = nodes_[index];
+  switch (node.kind) {
+    case Kind::Number:
+      return node.number;
+    case Kind::Capture: {
+      const std::optional<double> value =
+          node.capture < scope.captures.size() ? scope.captures[node.capture] : std::nullopt;
+      if (!value)
+        return fail(ErrorCode::InvalidArgument, "{}: a capture is no number", quote(text_));
+      return *value;
+    }
+    case Kind::Config: {
+      const std::optional<double> value =
+          scope.config != nullptr ? scope.config->number(node.path) : std::nullopt;
+      if (!value) {
+        return fail(ErrorCode::InvalidArgument, "config.json: has no number {}", node.path);
+      }
+      return *value;
+    }
+    case Kind::Rank:
+      return static_cast<double>(scope.shape.size());
+    case Kind::Otherwise: {
+      const Result<double> left = evaluate(node.left, scope);
+      return left ? left : evaluate(node.right, scope);
+    }
+    default:
+      break;
+  }
+  CKFS_TRY(const double left, evaluate(node.left, scope));
+  if (node.kind == Kind::Dim) {
+    if (left != std::floor(left) || left < 0 || left >= static_cast<double>(scope.shape.size())) {
+      return fail(ErrorCode::InvalidArgument, "{}: no dimension {} in a shape of {}", quote(text_),
+                  left, scope.shape.size());
+    }
+    return static_cast<double>(scope.shape[static_cast<std::size_t>(left)]);
+  }
+  if (node.kind == Kind::Sqrt) return std::sqrt(left);
+  if (node.kind == Kind::Negate) return -left;
+  CKFS_TRY(const double right, evaluate(node.right, scope));
+  switch (node.kind) {
+    case Kind::Add:
+      return left + right;
+    case Kind::Subtract:
+      return left - right;
+    case Kind::Multiply:
+      return left * right;
+    case Kind::Divide:
+      return left / right;
+    case Kind::FloorDivide:
+      return std::floor(left / right);
+    default:
+      return left - right * std::floor(left / right);
+  }
+}
+
+bool Expression::uses(std::size_t capture) const {
+  return std::ranges::any_of(nodes_, [&](const Node& node) {
+    return node.kind == Kind::Capture && node.capture == capture;
+  });
+}
+
+Result<Condition> Condition::parse(std::string_view text, std::span<const std::string> names) {
+  struct Spelling {
+    std::string_view text;
+    Relation relation;
+  };
+  // Two characters before one: the first that is found at a place is meant.
+  constexpr std::array<Spelling, 6> kRelations{{{"!=", Relation::NotEqual},
+                                                {"<=", Relation::LessEqual},
+                                                {">=", Relation::GreaterEqual},
+                                                {"=", Relation::Equal},
+                                                {"<", Relation::Less},
+                                                {">", Relation::Greater}}};
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    for (const Spelling& spelling : kRelations) {
+      if (!text.substr(at).starts_with(spelling.text)) continue;
+      Condition condition;
+      condition.relation_ = spelling.relation;
+      CKFS_TRY(condition.left_, Expression::parse(text.substr(0, at), names));
+      CKFS_TRY(condition.right_, Expression::parse(text.substr(at + spelling.text.size()), names));
+      return condition;
+    }
+  }
+  return fail(ErrorCode::Corrupt, "condition {}: none of = != < <= > >=", quote(text));
+}
+
+Result<bool> Condition::holds(const Scope& scope) const {
+  CKFS_TRY(const double left, left_.evaluate(scope));
+  CKFS_TRY(const double right, right_.evaluate(scope));
+  switch (relation_) {
+    case Relation::Equal:
+      return left == right;
+    case Relation::NotEqual:
+      return left != right;
+    case Relation::Less:
+      return left < right;
+    case Relation::LessEqual:
+      return left <= right;
+    case Relation::Greater:
+      return left > right;
+    case Relation::GreaterEqual:
+      return left >= right;
+  }
+  return false;
+}
+
+}  // namespace ckfs

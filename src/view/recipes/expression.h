@@ -1,0 +1,115 @@
+// Numbers in recipes: "2 * $moe_intermediate_size", "n % 2", "1 / sqrt($head_dim)".
+//
+//   1, 0.5         numbers
+//   e              a capture or variable of the rule that is a number
+//   $hidden_size   a number of config.json: dotted path; a plain name that the top level lacks is
+//                  looked for in text_config and the like. true is 1, false is 0
+//   dim(0), rank() of the tensor
+//   sqrt(x)
+//   -x  * / // %   // and % round towards minus infinity
+//   + -
+//   ??             the right side where the left one needs a number that config.json lacks
+//
+// Arithmetic is that of doubles; whole numbers up to 2^53 are exact.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "format/json_tree.h"
+
+namespace ckfs {
+
+/// The numbers and words of a config.json that recipes ask for. Immutable.
+class ConfigNumbers {
+ public:
+  /// Without a config.json: no number is known.
+  ConfigNumbers() = default;
+  /// Errors: Corrupt.
+  static Result<ConfigNumbers> parse(std::string_view config, std::string_view file_name);
+
+  /// nullopt: no such number.
+  std::optional<double> number(std::string_view path) const;
+  /// Every model_type from the top down, then the names in `architectures`.
+  std::vector<std::string> families() const;
+
+ private:
+  JsonNode root_;
+};
+
+/// What an expression is evaluated over.
+struct Scope {
+  const ConfigNumbers* config = nullptr;
+  std::span<const std::optional<double>> captures;  // by number; nullopt: none, or no number
+  std::span<const std::int64_t> shape;
+};
+
+/// Immutable; safe for concurrent use. The default is 0.
+class Expression {
+ public:
+  /// `names` are the captures that it may use, by number. Errors: Corrupt.
+  static Result<Expression> parse(std::string_view text, std::span<const std::string> names);
+  /// A number by itself.
+  static Expression of(double number);
+
+  /// Errors: InvalidArgument (config.json lacks a number, a capture that is no number, no such
+  /// dimension, not finite).
+  Result<double> evaluate(const Scope& scope) const;
+  /// The same, for what has to be a whole number. Errors: InvalidArgument (is none).
+  Result<std::int64_t> evaluate_whole(const Scope& scope) const;
+
+  bool uses(std::size_t capture) const;
+  const std::string& text() const { return text_; }
+
+ private:
+  friend class ExpressionParser;
+  enum class Kind : std::uint8_t {
+    Number,
+    Capture,
+    Config,
+    Dim,
+    Rank,
+    Sqrt,
+    Negate,
+    Add,
+    Subtract,
+    Multiply,
+    Divide,
+    FloorDivide,
+    Modulo,
+    Otherwise
+  };
+  struct Node {
+    Kind kind = Kind::Number;
+    double number = 0;
+    std::size_t capture = 0;
+    std::string path = {};
+    std::size_t left = 0, right = 0;  // earlier nodes
+  };
+  Result<double> evaluate(std::size_t node, const Scope& scope) const;
+
+  std::vector<Node> nodes_{{}};  // the last is the root
+  std::string text_ = "0";
+};
+
+/// "dim(1) = 2 * $moe_intermediate_size", with one of = != < <= > >=.
+class Condition {
+ public:
+  /// Errors: Corrupt.
+  static Result<Condition> parse(std::string_view text, std::span<const std::string> names);
+  /// Errors: InvalidArgument.
+  Result<bool> holds(const Scope& scope) const;
+
+ private:
+  enum class Relation : std::uint8_t { Equal, NotEqual, Less, LessEqual, Greater, GreaterEqual };
+  Expression left_, right_;
+  Relation relation_ = Relation::Equal;
+};
+
+}  // namespace ckfs

@@ -1,0 +1,613 @@
+// One struct with a kind rather than a class for each operation: what differs between them is a
+// line or two, and reading a recipe's JSON, running it and inverting it each want all of them side
+// by side.
+#include "view/recipes/operation.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/text.h"
+#include "encoding/plain_encoding.h"
+#include "tensor/shape.h"
+
+namespace ckfs {
+namespace {
+
+using Kind = Operation::Kind;
+
+constexpr std::size_t kMaxNumbers = 64;
+
+/// Reads the members of an operation's object and says which are left over.
+class Members {
+ public:
+  Members(const JsonNode& node, std::string_view file, std::span<const std::string> names)
+      : node_(node), file_(file), names_(names) {}
+
+  const JsonNode* find(std::string_view key) {
+    used_.push_back(key);
+    return node_.find(key);
+  }
+  Failure wrong(const JsonNode& at, std::string_view text) const {
+    return fail(ErrorCode::Corrupt, "{}:{}: {}", file_, at.line, text);
+  }
+  Result<Expression> expression(const JsonNode& value) const {
+    if (value.kind == JsonNode::Kind::Number) return Expression::of(value.number);
+    if (value.kind != JsonNode::Kind::String) {
+      return wrong(value,
+                   fmt::format("{} where a number or an expression belongs", value.kind_text()));
+    }
+    auto parsed = Expression::parse(value.text, names_);
+    if (!parsed) return wrong(value, parsed.error().message());
+    return parsed;
+  }
+  Result<std::optional<Expression>> optional_expression(std::string_view key) {
+    const JsonNode* value = find(key);
+    if (value == nullptr) return std::nullopt;
+    CKFS_TRY(Expression parsed, expression(*value));
+    return parsed;
+  }
+  Result<Expression> expression_or(std::string_view key, double otherwise) {
+    CKFS_TRY(std::optional<Expression> parsed, optional_expression(key));
+    return parsed ? std::move(*parsed) : Expression::of(otherwise);
+  }
+  Result<std::vector<Expression>> list(const JsonNode& value) const {
+    if (value.kind != JsonNode::Kind::List || value.items.size() > kMaxNumbers) {
+      return wrong(value, fmt::format("{} where a list of at most {} numbers belongs",
+                                      value.kind_text(), kMaxNumbers));
+    }
+    std::vector<Expression> numbers;
+    for (const JsonNode& item : value.items) {
+      CKFS_TRY(Expression number, expression(item));
+      numbers.push_back(std::move(number));
+    }
+    return numbers;
+  }
+  Result<void> nothing_else() const {
+    for (const std::string& key : node_.keys) {
+      if (std::ranges::find(used_, key) != used_.end()) continue;
+      return wrong(node_, fmt::format("{} has no member {}", used_.front(), quote(key)));
+    }
+    return {};
+  }
+
+ private:
+  const JsonNode& node_;
+  std::string_view file_;
+  std::span<const std::string> names_;
+  std::vector<std::string_view> used_;
+};
+
+struct Spelling {
+  std::string_view name;
+  Kind kind;
+};
+constexpr std::array<Spelling, 14> kSpellings{{{"stack", Kind::Stack},
+                                               {"unstack", Kind::Unstack},
+                                               {"concat", Kind::Concat},
+                                               {"split", Kind::Split},
+                                               {"interleave", Kind::Interleave},
+                                               {"deinterleave", Kind::Deinterleave},
+                                               {"transpose", Kind::Transpose},
+                                               {"reshape", Kind::Reshape},
+                                               {"slice", Kind::Slice},
+                                               {"pad", Kind::Pad},
+                                               {"cast", Kind::Cast},
+                                               {"multiply", Kind::Multiply},
+                                               {"add", Kind::Add},
+                                               {"flush_subnormals", Kind::FlushSubnormals}}};
+
+std::vector<std::int64_t> dims(const TensorExpr& expr) {
+  return {expr.shape().begin(), expr.shape().end()};
+}
+
+Scope with_shape(Scope scope, const TensorExpr& expr) {
+  scope.shape = expr.shape();
+  return scope;
+}
+
+/// The parts of a column by their keys, those of `key` together and in its order.
+void sort_parts(FlowColumn& column, std::size_t key) {
+  const auto before = [key](const FlowPart& a, const FlowPart& b) {
+    for (std::size_t k = 0; k < kMaxKeys; ++k) {
+      if (k != key && a.keys[k] != b.keys[k]) return a.keys[k] < b.keys[k];
+    }
+    return a.keys[key] < b.keys[key];
+  };
+  if (!std::ranges::is_sorted(column.parts, before)) std::ranges::sort(column.parts, before);
+}
+
+bool same_but(const FlowPart& a, const FlowPart& b, std::size_t key) {
+  for (std::size_t k = 0; k < kMaxKeys; ++k) {
+    if (k != key && a.keys[k] != b.keys[k]) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+Result<Operation> Operation::parse(const JsonNode& node, std::string_view file,
+                                   const Variables& variables, std::vector<std::string>& keys) {
+  Members members(node, file, variables);
+  if (node.kind != JsonNode::Kind::Object || node.keys.empty()) {
+    return members.wrong(node, fmt::format("{} where an operation belongs", node.kind_text()));
+  }
+  Operation op;
+  op.line = node.line;
+  const JsonNode* main = nullptr;
+  for (const Spelling& spelling : kSpellings) {
+    if (node.keys.front() != spelling.name) continue;
+    main = members.find(spelling.name);
+    op.kind = spelling.kind;
+  }
+  if (main == nullptr && node.keys.front() == "canonical_nan") {
+    main = members.find("canonical_nan");
+    op.kind = Kind::CanonicalNan;
+  }
+  if (main == nullptr) {
+    return members.wrong(node, fmt::format("{} is no operation (it comes first in its object)",
+                                           quote(node.keys.front())));
+  }
+
+  const auto take_key = [&](const JsonNode& value) -> Result<void> {
+    if (value.kind != JsonNode::Kind::String ||
+        std::ranges::find(variables, value.text) == variables.end()) {
+      return members.wrong(value, fmt::format("{} is no variable of this rule",
+                                              value.kind == JsonNode::Kind::String
+                                                  ? quote(value.text)
+                                                  : std::string(value.kind_text())));
+    }
+    op.variable = value.text;
+    const auto known = std::ranges::find(keys, op.variable);
+    op.key = static_cast<std::size_t>(known - keys.begin());
+    if (known != keys.end()) {
+      return members.wrong(value, fmt::format("{} is stacked or unstacked twice", op.variable));
+    }
+    if (keys.size() == kMaxKeys) {
+      return members.wrong(value, fmt::format("more than {} variables are stacked", kMaxKeys));
+    }
+    keys.push_back(op.variable);
+    return {};
+  };
+
+  switch (op.kind) {
+    case Kind::Stack:
+    case Kind::Unstack: {
+      CKFS_TRY_VOID(take_key(*main));
+      CKFS_TRY(op.dim, members.expression_or("dim", 0));
+      CKFS_TRY(op.count, members.optional_expression("count"));
+      break;
+    }
+    case Kind::Concat: {
+      CKFS_TRY(op.dim, members.expression(*main));
+      if (const JsonNode* over = members.find("over")) {
+        op.kind = Kind::ConcatOver;
+        CKFS_TRY_VOID(take_key(*over));
+      }
+      break;
+    }
+    case Kind::Split:
+    case Kind::Deinterleave: {
+      CKFS_TRY(op.dim, members.expression(*main));
+      const JsonNode* sizes = op.kind == Kind::Split ? members.find("sizes") : nullptr;
+      op.sizes = sizes != nullptr;
+      if (op.sizes) {
+        CKFS_TRY(op.numbers, members.list(*sizes));
+      } else {
+        CKFS_TRY(Expression parts, members.expression_or("parts", 2));
+        op.numbers.push_back(std::move(parts));
+      }
+      break;
+    }
+    case Kind::Interleave: {
+      CKFS_TRY(op.dim, members.expression(*main));
+      break;
+    }
+    case Kind::Transpose:
+    case Kind::Reshape: {
+      CKFS_TRY(op.numbers, members.list(*main));
+      break;
+    }
+    case Kind::Slice: {
+      CKFS_TRY(op.dim, members.expression(*main));
+      CKFS_TRY(Expression begin, members.expression_or("begin", 0));
+      CKFS_TRY(Expression count, members.expression_or("count", -1));
+      CKFS_TRY(Expression step, members.expression_or("step", 1));
+      op.numbers = {std::move(begin), std::move(count), std::move(step)};
+      break;
+    }
+    case Kind::Pad: {
+      CKFS_TRY(op.dim, members.expression(*main));
+      CKFS_TRY(std::optional<Expression> to, members.optional_expression("to"));
+      op.sizes = to.has_value();
+      if (to) {
+        op.numbers = {std::move(*to)};
+      } else {
+        CKFS_TRY(Expression before, members.expression_or("before", 0));
+        CKFS_TRY(Expression after, members.expression_or("after", 0));
+        op.numbers = {std::move(before), std::move(after)};
+      }
+      break;
+    }
+    case Kind::Cast: {
+      const std::optional<DType> dtype =
+          main->kind == JsonNode::Kind::String ? parse_dtype(main->text) : std::nullopt;
+      if (!dtype) return members.wrong(*main, "cast: no such dtype (F64, F32, F16 or BF16)");
+      op.dtype = *dtype;
+      break;
+    }
+    case Kind::Multiply:
+    case Kind::Add: {
+      CKFS_TRY(op.operand, members.expression(*main));
+      break;
+    }
+    default:
+      if (main->kind != JsonNode::Kind::Boolean || main->number == 0) {
+        return members.wrong(*main, fmt::format("{}: only true has a meaning", node.keys.front()));
+      }
+  }
+  CKFS_TRY_VOID(members.nothing_else());
+  return op;
+}
+
+namespace {
+
+Result<std::int64_t> whole(const Expression& expression, const Scope& scope) {
+  return expression.evaluate_whole(scope);
+}
+
+/// Joins the parts of each column that differ in one key.
+Result<Flow> join_key(const Operation& op, Flow flow, const Scope& scope) {
+  std::int64_t wanted = -1;
+  if (op.count) {
+    CKFS_TRY(wanted, whole(*op.count, scope));
+  }
+  for (FlowColumn& column : flow.columns) {
+    sort_parts(column, op.key);
+    std::vector<FlowPart> joined;
+    for (std::size_t begin = 0; begin < column.parts.size();) {
+      std::vector<TensorExpr> exprs;
+      std::size_t end = begin;
+      for (; end < column.parts.size() && same_but(column.parts[begin], column.parts[end], op.key);
+           ++end) {
+        const std::int32_t value = column.parts[end].keys[op.key];
+        const auto expected = static_cast<std::int32_t>(end - begin);
+        if (value != expected) {
+          return fail(ErrorCode::Unsupported, "{} {} {} (of those that stand with \"{}\")",
+                      op.variable, std::min(value, expected),
+                      value < expected ? "comes twice" : "is missing", one_line(column.name));
+        }
+        exprs.push_back(std::move(column.parts[end].expr));
+      }
+      if (wanted >= 0 && wanted != static_cast<std::int64_t>(exprs.size())) {
+        return fail(ErrorCode::Unsupported, "{} values of {} where there must be {} (\"{}\")",
+                    exprs.size(), op.variable, wanted, one_line(column.name));
+      }
+      CKFS_TRY(const std::int64_t dim, whole(op.dim, with_shape(scope, exprs.front())));
+      CKFS_TRY(TensorExpr expr, op.kind == Kind::Stack ? TensorExpr::stack(exprs, dim)
+                                                       : TensorExpr::concat(exprs, dim));
+      FlowPart part{column.parts[begin].keys, std::move(expr)};
+      part.keys[op.key] = 0;
+      joined.push_back(std::move(part));
+      begin = end;
+    }
+    column.parts = std::move(joined);
+  }
+  return flow;
+}
+
+Result<Flow> unstack(const Operation& op, Flow flow, const Scope& scope) {
+  for (FlowColumn& column : flow.columns) {
+    std::vector<FlowPart> all;
+    for (const FlowPart& part : column.parts) {
+      const Scope here = with_shape(scope, part.expr);
+      CKFS_TRY(const std::int64_t dim, whole(op.dim, here));
+      const std::vector<std::int64_t> shape = dims(part.expr);
+      if (dim < 0 || dim >= static_cast<std::int64_t>(shape.size())) {
+        return fail(ErrorCode::InvalidArgument, "unstack: no dimension {} in a shape of {}", dim,
+                    shape.size());
+      }
+      const std::int64_t count = shape[static_cast<std::size_t>(dim)];
+      if (op.count) {
+        CKFS_TRY(const std::int64_t wanted, whole(*op.count, here));
+        if (wanted >= 0 && wanted != count) {
+          return fail(ErrorCode::Unsupported, "{} values of {} where there must be {}", count,
+                      op.variable, wanted);
+        }
+      }
+      CKFS_TRY(std::vector<TensorExpr> slices,
+               part.expr.split(dim, std::max<std::int64_t>(count, 1)));
+      std::vector<std::int64_t> rest = shape;
+      rest.erase(rest.begin() + dim);
+      for (std::size_t i = 0; i < slices.size() && count > 0; ++i) {
+        CKFS_TRY(TensorExpr expr, slices[i].reshape(rest));
+        all.push_back({part.keys, std::move(expr)});
+        all.back().keys[op.key] = static_cast<std::int32_t>(i);
+      }
+    }
+    column.parts = std::move(all);
+  }
+  return flow;
+}
+
+/// All columns become one.
+Result<Flow> join_columns(const Operation& op, Flow flow, const Scope& scope) {
+  FlowColumn& head = flow.columns.front();
+  for (FlowColumn& column : flow.columns) {
+    sort_parts(column, 0);
+    if (column.parts.size() != head.parts.size()) {
+      return fail(ErrorCode::Unsupported, "{} tensors like \"{}\", but {} like \"{}\"",
+                  head.parts.size(), one_line(head.name), column.parts.size(),
+                  one_line(column.name));
+    }
+  }
+  for (std::size_t i = 0; i < head.parts.size(); ++i) {
+    std::vector<TensorExpr> exprs;
+    for (const FlowColumn& column : flow.columns) {
+      if (column.parts[i].keys != head.parts[i].keys) {
+        return fail(ErrorCode::Unsupported, "\"{}\" and \"{}\" have other numbers",
+                    one_line(head.name), one_line(column.name));
+      }
+      exprs.push_back(column.parts[i].expr);
+    }
+    CKFS_TRY(const std::int64_t dim, whole(op.dim, with_shape(scope, exprs.front())));
+    CKFS_TRY(head.parts[i].expr, op.kind == Kind::Concat ? TensorExpr::concat(exprs, dim)
+                                                         : TensorExpr::interleave(exprs, dim));
+  }
+  flow.columns.resize(1);
+  return flow;
+}
+
+/// The slices that Split or Deinterleave makes of one tensor.
+Result<std::vector<TensorExpr>> slices_of(const Operation& op, const TensorExpr& expr,
+                                          const Scope& scope) {
+  const Scope here = with_shape(scope, expr);
+  CKFS_TRY(const std::int64_t dim, whole(op.dim, here));
+  std::vector<std::int64_t> numbers;
+  for (const Expression& number : op.numbers) {
+    CKFS_TRY(const std::int64_t value, whole(number, here));
+    numbers.push_back(value);
+  }
+  if (op.kind == Kind::Split && !op.sizes) return expr.split(dim, numbers[0]);
+  if (dim < 0 || dim >= static_cast<std::int64_t>(expr.shape().size())) {
+    return fail(ErrorCode::InvalidArgument, "no dimension {} in a shape of {}", dim,
+                expr.shape().size());
+  }
+  const std::int64_t extent = expr.shape()[static_cast<std::size_t>(dim)];
+  std::vector<TensorExpr> slices;
+  if (op.kind == Kind::Deinterleave) {
+    const std::int64_t parts = numbers[0];
+    if (parts < 1 || parts > static_cast<std::int64_t>(kMaxNumbers) || extent % parts != 0) {
+      return fail(ErrorCode::InvalidArgument, "deinterleave of {} elements into {}", extent, parts);
+    }
+    for (std::int64_t i = 0; i < parts; ++i) {
+      CKFS_TRY(TensorExpr slice, expr.slice(dim, i, extent / parts, parts));
+      slices.push_back(std::move(slice));
+    }
+    return slices;
+  }
+  std::int64_t begin = 0;
+  for (const std::int64_t size : numbers) {
+    if (size < 0 || size > extent - begin) {
+      return fail(ErrorCode::InvalidArgument, "split: sizes are more than the {} elements", extent);
+    }
+    CKFS_TRY(TensorExpr slice, expr.slice(dim, begin, size));
+    slices.push_back(std::move(slice));
+    begin += size;
+  }
+  if (begin != extent) {
+    return fail(ErrorCode::InvalidArgument, "split: sizes are {} of {} elements", begin, extent);
+  }
+  return slices;
+}
+
+Result<Flow> split(const Operation& op, Flow flow, const Scope& scope) {
+  Flow result{.columns = {}, .exactness = flow.exactness};
+  for (const FlowColumn& column : flow.columns) {
+    std::vector<FlowColumn> made;
+    for (const FlowPart& part : column.parts) {
+      CKFS_TRY(std::vector<TensorExpr> slices, slices_of(op, part.expr, scope));
+      made.resize(slices.size(), {column.name, {}});
+      for (std::size_t i = 0; i < slices.size(); ++i) {
+        made[i].parts.push_back({part.keys, std::move(slices[i])});
+      }
+    }
+    std::ranges::move(made, std::back_inserter(result.columns));
+  }
+  return result;
+}
+
+/// The operations that make one tensor of one.
+Result<TensorExpr> run_on_one(const Operation& op, const TensorExpr& expr, const Scope& scope) {
+  const Scope here = with_shape(scope, expr);
+  std::vector<std::int64_t> numbers;
+  for (const Expression& number : op.numbers) {
+    CKFS_TRY(const std::int64_t value, whole(number, here));
+    numbers.push_back(value);
+  }
+  switch (op.kind) {
+    case Kind::Transpose:
+      return expr.transpose(numbers);
+    case Kind::Reshape: {
+      const auto open = std::ranges::find(numbers, -1);
+      if (open != numbers.end()) {
+        std::int64_t known = 1;
+        for (auto number = numbers.begin(); number != numbers.end(); ++number) {
+          if (number == open) continue;
+          if (*number <= 0 || *number > expr.numel() / std::max<std::int64_t>(known, 1)) {
+            return fail(ErrorCode::InvalidArgument, "reshape {} to {}: -1 stands for nothing",
+                        shape_text(expr.shape()), shape_text(numbers));
+          }
+          known *= *number;
+        }
+        *open = expr.numel() / known;
+      }
+      return expr.reshape(numbers);
+    }
+    case Kind::Slice: {
+      CKFS_TRY(const std::int64_t dim, whole(op.dim, here));
+      if (numbers[1] < 0 && dim >= 0 && dim < static_cast<std::int64_t>(expr.shape().size()) &&
+          numbers[2] > 0) {
+        const std::int64_t extent = expr.shape()[static_cast<std::size_t>(dim)];
+        numbers[1] = std::max<std::int64_t>((extent - numbers[0] + numbers[2] - 1) / numbers[2], 0);
+      }
+      return expr.slice(dim, numbers[0], numbers[1], numbers[2]);
+    }
+    case Kind::Pad: {
+      CKFS_TRY(const std::int64_t dim, whole(op.dim, here));
+      if (!op.sizes) return expr.pad(dim, numbers[0], numbers[1]);
+      if (dim < 0 || dim >= static_cast<std::int64_t>(expr.shape().size())) {
+        return fail(ErrorCode::InvalidArgument, "pad: no dimension {} in a shape of {}", dim,
+                    expr.shape().size());
+      }
+      const std::int64_t extent = expr.shape()[static_cast<std::size_t>(dim)];
+      if (numbers[0] < extent) {
+        return fail(ErrorCode::InvalidArgument, "pad: {} elements become {}", extent, numbers[0]);
+      }
+      return expr.pad(dim, 0, numbers[0] - extent);
+    }
+    case Kind::Cast:
+      return expr.cast(op.dtype);
+    case Kind::Multiply:
+    case Kind::Add: {
+      CKFS_TRY(const double operand, op.operand.evaluate(here));
+      return expr.then(
+          {op.kind == Kind::Add ? Step::Kind::Add : Step::Kind::Multiply, expr.dtype(), operand});
+    }
+    case Kind::FlushSubnormals:
+      return expr.then({Step::Kind::FlushSubnormals, expr.dtype(), 0});
+    default:
+      CKFS_CHECK(op.kind == Kind::CanonicalNan);
+      return expr.then({Step::Kind::CanonicalNan, expr.dtype(), 0});
+  }
+}
+
+/// What an operation on values of `from` leaves of them.
+Exactness exactness_after(const Operation& op, DType from) {
+  switch (op.kind) {
+    case Kind::Cast:
+      return from == op.dtype || !is_castable_float(from) || !is_castable_float(op.dtype)
+                 ? Exactness::BitExact
+                 : plain_encoding(from).exactness(op.dtype);
+    case Kind::Multiply:
+    case Kind::Add:
+    case Kind::FlushSubnormals:
+      return Exactness::Lossy;
+    default:
+      return Exactness::BitExact;
+  }
+}
+
+}  // namespace
+
+Result<Flow> Operation::run(Flow flow, const Scope& scope) const {
+  switch (kind) {
+    case Kind::Stack:
+    case Kind::ConcatOver:
+      return join_key(*this, std::move(flow), scope);
+    case Kind::Unstack:
+      return unstack(*this, std::move(flow), scope);
+    case Kind::Concat:
+    case Kind::Interleave:
+      return join_columns(*this, std::move(flow), scope);
+    case Kind::Split:
+    case Kind::Deinterleave:
+      return split(*this, std::move(flow), scope);
+    default:
+      break;
+  }
+  for (FlowColumn& column : flow.columns) {
+    for (FlowPart& part : column.parts) {
+      flow.exactness = std::max(flow.exactness, exactness_after(*this, part.expr.dtype()));
+      CKFS_TRY(part.expr, run_on_one(*this, part.expr, scope));
+    }
+  }
+  return flow;
+}
+
+std::optional<Operation> Operation::inverse(const FlowShape& before) const {
+  const auto all_of = [](std::span<const std::int64_t> values) {
+    std::vector<Expression> constants;
+    for (const std::int64_t value : values) {
+      constants.push_back(Expression::of(static_cast<double>(value)));
+    }
+    return constants;
+  };
+  // Numbers that depend on the tensor were checked when the operation itself ran.
+  Scope scope;
+  scope.shape = before.shapes.front();
+  const auto extent = [&](std::size_t column) {
+    const Result<std::int64_t> d = dim.evaluate_whole(scope);
+    return before.shapes[column][static_cast<std::size_t>(d.value_or(0))];
+  };
+  Operation op;
+  op.line = line;
+  op.dim = dim;
+  switch (kind) {
+    case Kind::Stack:
+    case Kind::Unstack:
+      op = *this;
+      op.kind = kind == Kind::Stack ? Kind::Unstack : Kind::Stack;
+      return op;
+    case Kind::Concat: {
+      op.kind = Kind::Split;
+      op.sizes = true;
+      std::vector<std::int64_t> extents;
+      for (std::size_t i = 0; i < before.shapes.size(); ++i) extents.push_back(extent(i));
+      op.numbers = all_of(extents);
+      return op;
+    }
+    case Kind::Split:
+      op.kind = Kind::Concat;
+      return op;
+    case Kind::Interleave:
+      op.kind = Kind::Deinterleave;
+      op.numbers = {Expression::of(static_cast<double>(before.shapes.size()))};
+      return op;
+    case Kind::Deinterleave:
+      op.kind = Kind::Interleave;
+      return op;
+    case Kind::Transpose: {
+      op.kind = Kind::Transpose;
+      std::vector<std::int64_t> back(numbers.size());
+      for (std::size_t i = 0; i < numbers.size(); ++i) {
+        const Result<std::int64_t> from = numbers[i].evaluate_whole(scope);
+        if (!from || *from < 0 || static_cast<std::size_t>(*from) >= back.size()) {
+          return std::nullopt;
+        }
+        back[static_cast<std::size_t>(*from)] = static_cast<std::int64_t>(i);
+      }
+      op.numbers = all_of(back);
+      return op;
+    }
+    case Kind::Reshape:
+      op.kind = Kind::Reshape;
+      op.numbers = all_of(before.shapes.front());
+      return op;
+    case Kind::Pad: {
+      op.kind = Kind::Slice;
+      const Expression begin = sizes ? Expression::of(0) : numbers.front();
+      op.numbers = {begin, Expression::of(static_cast<double>(extent(0))), Expression::of(1)};
+      return op;
+    }
+    case Kind::Cast:
+      op.kind = Kind::Cast;
+      op.dtype = before.dtype;
+      return op;
+    case Kind::Multiply:
+    case Kind::Add: {
+      const Result<double> value = operand.evaluate(scope);
+      if (!value || (kind == Kind::Multiply && *value == 0)) return std::nullopt;
+      op.kind = kind;
+      op.operand = Expression::of(kind == Kind::Add ? -*value : 1 / *value);
+      return op;
+    }
+    case Kind::ConcatOver:
+    case Kind::Slice:
+    case Kind::FlushSubnormals:
+    case Kind::CanonicalNan:
+      return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+}  // namespace ckfs

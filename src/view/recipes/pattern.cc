@@ -1,0 +1,221 @@
+// Names are matched from the left; a text hole tries the places where the literal text behind it
+// stands, nearest first. What follows the last hole is compared first: nearly every name that does
+// not fit is told by that alone, and there are 200,000 names to each rule.
+#include "view/recipes/pattern.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "base/text.h"
+
+namespace ckfs {
+namespace {
+
+constexpr std::size_t kMaxPattern = 1000;  // characters
+constexpr std::size_t kMaxTextHoles = 3;   // each multiplies the places to try
+constexpr std::size_t kMaxDigits = 9;
+
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
+
+/// The digits at the begin of `text` that are a number.
+std::size_t number_size(std::string_view text) {
+  std::size_t size = 0;
+  while (size < text.size() && is_digit(text[size])) ++size;
+  const bool leading_zero = size > 1 && text[0] == '0';
+  return leading_zero || size > kMaxDigits ? 0 : size;
+}
+
+bool is_name(std::string_view text) {
+  return !text.empty() && !is_digit(text.front()) && std::ranges::all_of(text, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || is_digit(c);
+  });
+}
+
+/// A text cut at its braces.
+struct Cut {
+  struct Part {
+    std::string_view before, inside;
+  };
+  std::vector<Part> parts;
+  std::string_view tail;
+};
+
+Result<Cut> cut(std::string_view text) {
+  if (text.size() > kMaxPattern) {
+    return fail(ErrorCode::Corrupt, "a name of {} characters (limit {})", text.size(), kMaxPattern);
+  }
+  Cut found;
+  std::string_view rest = text;
+  while (true) {
+    const std::size_t open = rest.find_first_of("{}");
+    if (open == std::string_view::npos) break;
+    const std::size_t close = rest.find_first_of("{}", open + 1);
+    if (rest[open] == '}' || close == std::string_view::npos || rest[close] == '{') {
+      return fail(ErrorCode::Corrupt, "{}: braces do not match", quote(text));
+    }
+    found.parts.push_back({rest.substr(0, open), trim(rest.substr(open + 1, close - open - 1))});
+    rest.remove_prefix(close + 1);
+  }
+  found.tail = rest;
+  return found;
+}
+
+}  // namespace
+
+Result<Pattern> Pattern::parse(std::string_view text, CaptureNames& names) {
+  CKFS_TRY(const Cut found, cut(text));
+  Pattern pattern;
+  pattern.text_ = text;
+  pattern.tail_ = found.tail;
+  std::size_t text_holes = 0;
+  for (const auto& [before, inside] : found.parts) {
+    const std::size_t colon = inside.find(':');
+    const std::string_view name = inside.substr(0, colon);
+    const std::string_view kind =
+        colon == std::string_view::npos ? std::string_view() : inside.substr(colon + 1);
+    if (!is_name(name)) {
+      return fail(ErrorCode::Corrupt, "{}: {} is no name of a capture", quote(text), quote(name));
+    }
+    Piece piece{.before = std::string(before)};
+    if (kind == "**") {
+      piece.hole = Hole::Text;
+      ++text_holes;
+    } else if (kind == "*") {
+      piece.hole = Hole::Part;
+    } else if (colon != std::string_view::npos) {
+      piece.hole = Hole::Words;
+      for (std::string_view rest = kind;;) {
+        const std::size_t bar = rest.find('|');
+        piece.words.emplace_back(rest.substr(0, bar));
+        if (bar == std::string_view::npos) break;
+        rest.remove_prefix(bar + 1);
+      }
+    }
+    const auto known = std::ranges::find(names, name);
+    piece.capture = static_cast<std::size_t>(known - names.begin());
+    if (known == names.end()) names.emplace_back(name);
+    if (names.size() > kMaxCaptures) {
+      return fail(ErrorCode::Corrupt, "{}: more than {} captures in a rule", quote(text),
+                  kMaxCaptures);
+    }
+    if (pattern.has(piece.capture)) {
+      return fail(ErrorCode::Corrupt, "{}: capture {} comes twice", quote(text), name);
+    }
+    pattern.pieces_.push_back(std::move(piece));
+  }
+  if (text_holes > kMaxTextHoles) {
+    return fail(ErrorCode::Corrupt, "{}: more than {} captures of any text", quote(text),
+                kMaxTextHoles);
+  }
+  return pattern;
+}
+
+bool Pattern::has(std::size_t capture) const {
+  return std::ranges::find(pieces_, capture, &Piece::capture) != pieces_.end();
+}
+
+bool Pattern::is_number(std::size_t capture) const {
+  const auto piece = std::ranges::find(pieces_, capture, &Piece::capture);
+  return piece != pieces_.end() && piece->hole == Hole::Number;
+}
+
+bool Pattern::match(std::string_view name, Captured& captured) const {
+  if (pieces_.empty()) return name == tail_;
+  if (!name.ends_with(tail_) || !name.starts_with(pieces_.front().before)) return false;
+  return match_from(name.substr(0, name.size() - tail_.size()), 0, 0, captured);
+}
+
+bool Pattern::match_from(std::string_view name, std::size_t at, std::size_t index,
+                         Captured& captured) const {
+  if (index == pieces_.size()) return at == name.size();
+  const Piece& piece = pieces_[index];
+  if (!name.substr(at).starts_with(piece.before)) return false;
+  at += piece.before.size();
+  const std::string_view rest = name.substr(at);
+  const auto take = [&](std::size_t size) {
+    captured[piece.capture] = rest.substr(0, size);
+    return match_from(name, at + size, index + 1, captured);
+  };
+  const bool is_last = index + 1 == pieces_.size();
+  switch (piece.hole) {
+    case Hole::Number: {
+      const std::size_t size = number_size(rest);
+      return size > 0 && take(size);
+    }
+    case Hole::Words:
+      return std::ranges::any_of(piece.words, [&](const std::string& word) {
+        return rest.starts_with(word) && take(word.size());
+      });
+    case Hole::Part:
+    case Hole::Text: {
+      const bool part = piece.hole == Hole::Part;
+      const std::size_t limit = part ? std::min(rest.find('.'), rest.size()) : rest.size();
+      const std::size_t least = part ? 1 : 0;
+      if (is_last) return rest.size() >= least && rest.size() <= limit && take(rest.size());
+      const std::string& next = pieces_[index + 1].before;
+      for (std::size_t size = least; size <= limit; ++size) {
+        size = rest.find(next, size);
+        if (size == std::string_view::npos || size > limit) return false;
+        if (take(size)) return true;
+      }
+      return false;
+    }
+  }
+  return false;
+}
+
+std::string Pattern::fill(const Captured& captured) const {
+  std::string name;
+  for (const Piece& piece : pieces_) {
+    name += piece.before;
+    name += captured[piece.capture];
+  }
+  return name + tail_;
+}
+
+Result<Template> Template::parse(std::string_view text, const CaptureNames& names) {
+  CKFS_TRY(const Cut found, cut(text));
+  Template result;
+  result.text_ = text;
+  result.tail_ = found.tail;
+  for (const auto& [before, inside] : found.parts) {
+    Piece piece{.before = std::string(before)};
+    const auto capture = std::ranges::find(names, inside);
+    if (capture != names.end()) {
+      piece.capture = static_cast<std::size_t>(capture - names.begin());
+    }
+    auto expression = Expression::parse(inside, names);
+    if (!expression) return Failure(expression.error().within(quote(text)));
+    piece.expression = std::move(*expression);
+    result.pieces_.push_back(std::move(piece));
+  }
+  return result;
+}
+
+Result<std::string> Template::fill(const Captured& captured, const Scope& scope) const {
+  std::string name;
+  for (const Piece& piece : pieces_) {
+    name += piece.before;
+    const std::size_t capture = piece.capture;
+    if (capture < captured.size() && captured[capture].data() != nullptr) {
+      name += captured[capture];
+      continue;
+    }
+    CKFS_TRY(const std::int64_t number, piece.expression.evaluate_whole(scope));
+    if (number < 0 || number > static_cast<std::int64_t>(kMaxNumber)) {
+      return fail(ErrorCode::InvalidArgument, "{} is {} in a name (0 to {})",
+                  quote(piece.expression.text()), number, kMaxNumber);
+    }
+    fmt::format_to(std::back_inserter(name), "{}", number);
+  }
+  return name + tail_;
+}
+
+bool Template::uses(std::size_t capture) const {
+  return std::ranges::any_of(pieces_,
+                             [&](const Piece& piece) { return piece.expression.uses(capture); });
+}
+
+}  // namespace ckfs

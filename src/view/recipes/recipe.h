@@ -1,0 +1,109 @@
+// Recipes: which tensors a view makes of those of another, and how; the language of
+// docs/RECIPES.md.
+//
+// A recipe is a list of rules, done one after another, each to all tensors that the ones before it
+// left. A file holds either one view of that kind (what --recipe adds), or a family of models:
+// which model_type it is recognised by, and a list of rules for each layout of its experts. The
+// families in src/view/recipes/*.json are built in; they use nothing that other files cannot.
+//
+// Everything here is immutable after parsing and safe for concurrent use.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "view/recipes/expression.h"
+#include "view/recipes/operation.h"
+#include "view/recipes/pattern.h"
+#include "view/view.h"
+
+namespace ckfs {
+
+inline constexpr std::size_t kMaxRecipe = std::size_t{1} << 20;  // bytes of a file
+inline constexpr std::size_t kMaxRules = 1000;                   // of a list
+
+struct Rule {
+  enum class Kind : std::uint8_t {
+    Make,    // takes tensors, gives others in their place
+    Select,  // drops all that does not fit
+    Drop,    // drops what fits
+    Expect,  // something must fit
+    Forbid,  // nothing may fit
+  };
+  struct Let {
+    std::size_t variable;
+    Expression value;
+  };
+
+  Kind kind = Kind::Make;
+  std::uint32_t line = 0;
+  bool optional = false;  // may find nothing
+  bool copy = false;      // what it takes stays
+  std::vector<Pattern> patterns;
+  Variables variables;       // captures, then those of `let`, then those of `unstack`
+  std::size_t captures = 0;  // how many are captures
+  std::vector<Let> lets;
+  std::vector<Condition> where;
+  std::vector<std::string> keys;  // variables that are stacked or unstacked
+  std::vector<Operation> operations;
+  std::vector<Template> give;
+};
+
+/// Rules and the file that they are from, for messages.
+struct RuleList {
+  std::string file;
+  std::vector<Rule> rules;
+};
+
+/// A view of the user's own.
+struct RecipeView {
+  std::string name;
+  std::string description;
+  std::string from;  // spelling of a built-in view
+  RuleList rules;
+};
+
+/// How the experts of a kind of model can be laid out.
+struct ExpertFamily {
+  std::string file;
+  std::vector<std::string> models;  // values of model_type, or of architectures
+  /// "linear", "fused", "packed": the rules that give this layout whatever layout the source has.
+  std::map<std::string, RuleList, std::less<>> layouts;
+};
+
+/// The families that are built in, and what the files of --recipe say.
+struct Recipes {
+  std::vector<RecipeView> views;
+  std::vector<ExpertFamily> families;
+
+  const RecipeView* find_view(std::string_view name) const;
+  /// The last family that has the first of `models` that any has. nullptr: none. Valid as long as
+  /// the object.
+  const ExpertFamily* find_family(const std::vector<std::string>& models) const;
+};
+
+/// `recipes` and what a file says. Errors: Corrupt (not the language; with file and line).
+Result<Recipes> add_recipe(Recipes recipes, std::string_view text, std::string_view file);
+
+/// The numbers of the source's config.json. Errors: Corrupt.
+Result<ConfigNumbers> config_numbers(const Catalog& catalog);
+
+/// Tensors, and the names of those that no catalog names.
+struct TensorList {
+  std::deque<std::string> names;
+  std::vector<ModelTensor> tensors;
+};
+
+/// What the rules make of the tensors. A result lies in the shard of its first part, has its role,
+/// the least exactness of all parts, and stands in the list where its first part stood. Errors:
+/// Unsupported, each naming the file, the rule's line and a tensor.
+Result<TensorList> apply_rules(const RuleList& rules, const ConfigNumbers& config, TensorList list);
+
+}  // namespace ckfs

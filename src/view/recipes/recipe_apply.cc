@@ -1,0 +1,347 @@
+// Rules are done one after another rather than all on the names of the source: a chain of renames
+// then reads as what it is, and a list of rules is inverted from its end. What that costs is a look
+// at each name for each rule; there may be 200,000 names, so that look is a comparison of the
+// pattern's two ends in nearly all cases, and a group of tensors is remembered by numbers.
+#include <algorithm>
+#include <unordered_map>
+
+#include "base/text.h"
+#include "view/recipes/recipe.h"
+
+namespace ckfs {
+namespace {
+
+using Values = std::vector<std::optional<double>>;
+
+/// What a rule gives: where its first part stood, and the tensor (its name is that of names[name]).
+struct Made {
+  std::uint32_t position = 0;
+  std::size_t name = 0;
+  ModelTensor tensor;
+};
+
+/// A tensor that a rule takes: which, by which pattern, and the values that it is stacked by.
+struct Taken {
+  std::uint32_t tensor = 0;
+  std::uint32_t column = 0;
+  std::array<std::int32_t, kMaxKeys> keys{};
+};
+
+struct Group {
+  Captured captured;  // of its first tensor
+  Values values;
+  std::vector<Taken> taken;
+};
+
+class RuleRun {
+ public:
+  RuleRun(const Rule& rule, std::string_view file, const ConfigNumbers& config, TensorList list)
+      : rule_(rule), file_(file), config_(config), list_(std::move(list)) {}
+
+  Result<TensorList> run() {
+    if (rule_.kind != Rule::Kind::Make) return filter();
+    CKFS_TRY_VOID(collect());
+    if (found_ == 0) {
+      if (rule_.optional) return std::move(list_);
+      return nothing_fits();
+    }
+    for (const Group& group : groups_) CKFS_TRY_VOID(make(group));
+    return merge();
+  }
+
+ private:
+  Failure at(std::string_view tensor, const Error& error, std::uint32_t line) const {
+    return fail(ErrorCode::Unsupported, "{}:{}: \"{}\": {}", file_, line, one_line(tensor),
+                error.message());
+  }
+  Failure nothing_fits() const {
+    return fail(ErrorCode::Unsupported, "{}:{}: no tensor fits {}", file_, rule_.line,
+                quote(rule_.patterns.front().text()));
+  }
+
+  Scope scope_of(const Values& values, std::span<const std::int64_t> shape) const {
+    return {.config = &config_, .captures = values, .shape = shape};
+  }
+
+  /// The captures that are numbers, and what follows from them by `let`.
+  Result<Values> values_of(const ModelTensor& tensor, const Captured& captured,
+                           const Pattern& pattern) const {
+    Values values(rule_.variables.size());
+    for (std::size_t i = 0; i < rule_.captures; ++i) {
+      if (!pattern.is_number(i)) continue;
+      std::int64_t number = 0;
+      for (const char digit : captured[i]) number = number * 10 + (digit - '0');
+      values[i] = static_cast<double>(number);
+    }
+    for (const Rule::Let& let : rule_.lets) {
+      CKFS_TRY(values[let.variable], let.value.evaluate(scope_of(values, tensor.expr.shape())));
+    }
+    return values;
+  }
+
+  /// Which pattern takes the tensor, if any; `captured` and `values` are then its.
+  struct Match {
+    std::size_t column = 0;
+    Values values;
+  };
+  Result<std::optional<Match>> match(const ModelTensor& tensor, Captured& captured) const {
+    for (std::size_t column = 0; column < rule_.patterns.size(); ++column) {
+      const Pattern& pattern = rule_.patterns[column];
+      if (!pattern.match(tensor.name, captured)) continue;
+      Result<Values> values = values_of(tensor, captured, pattern);
+      if (!values) return at(tensor.name, values.error(), rule_.line);
+      bool holds = true;
+      for (const Condition& condition : rule_.where) {
+        const Result<bool> one = condition.holds(scope_of(*values, tensor.expr.shape()));
+        if (!one) return at(tensor.name, one.error(), rule_.line);
+        holds = holds && *one;
+      }
+      if (holds) return Match{column, std::move(*values)};
+    }
+    return std::nullopt;
+  }
+
+  Result<TensorList> filter() {
+    Captured captured(rule_.captures);
+    std::size_t found = 0;
+    std::vector<bool> keep(list_.tensors.size(), true);
+    for (std::size_t i = 0; i < list_.tensors.size(); ++i) {
+      CKFS_TRY(const std::optional<Match> one, match(list_.tensors[i], captured));
+      found += one ? 1 : 0;
+      if (one && rule_.kind == Rule::Kind::Forbid) {
+        return fail(ErrorCode::Unsupported, "{}:{}: \"{}\" fits {} and should not be there", file_,
+                    rule_.line, one_line(list_.tensors[i].name),
+                    quote(rule_.patterns[one->column].text()));
+      }
+      keep[i] = rule_.kind == Rule::Kind::Select ? one.has_value()
+                : rule_.kind == Rule::Kind::Drop ? !one.has_value()
+                                                 : true;
+    }
+    if (found == 0 && !rule_.optional && rule_.kind != Rule::Kind::Forbid) return nothing_fits();
+    drop_all_but(keep);
+    return std::move(list_);
+  }
+
+  void drop_all_but(const std::vector<bool>& keep) {
+    if (std::ranges::find(keep, false) == keep.end()) return;
+    std::vector<std::uint32_t> now(keep.size(), ModelTensor::kNone);
+    std::uint32_t count = 0;
+    for (std::size_t i = 0; i < keep.size(); ++i) {
+      if (!keep[i]) continue;
+      now[i] = count;
+      if (count != i) list_.tensors[count] = std::move(list_.tensors[i]);
+      ++count;
+    }
+    list_.tensors.erase(list_.tensors.begin() + count, list_.tensors.end());
+    for (ModelTensor& tensor : list_.tensors) {
+      if (tensor.same_as != ModelTensor::kNone) tensor.same_as = now[tensor.same_as];
+    }
+  }
+
+  /// Whether every tensor is a group of its own, which then need not be kept.
+  bool is_single() const {
+    return rule_.patterns.size() == 1 &&
+           std::ranges::none_of(rule_.operations, [](const Operation& operation) {
+             return operation.kind == Operation::Kind::Stack ||
+                    operation.kind == Operation::Kind::ConcatOver;
+           });
+  }
+
+  Result<void> collect() {
+    taken_.assign(list_.tensors.size(), false);
+    const bool single = is_single();
+    // By what distinguishes the results of a rule: the variables in their names.
+    std::vector<std::size_t> naming;
+    for (std::size_t i = 0; i < rule_.captures + rule_.lets.size(); ++i) {
+      if (std::ranges::any_of(rule_.give, [&](const Template& name) { return name.uses(i); })) {
+        naming.push_back(i);
+      }
+    }
+    std::vector<std::size_t> key_variables;
+    for (const std::string& key : rule_.keys) {
+      key_variables.push_back(static_cast<std::size_t>(std::ranges::find(rule_.variables, key) -
+                                                       rule_.variables.begin()));
+    }
+    std::unordered_map<std::string, std::size_t> known;
+    std::string name;
+    Captured captured(rule_.captures);
+    for (std::uint32_t i = 0; i < list_.tensors.size(); ++i) {
+      const ModelTensor& tensor = list_.tensors[i];
+      CKFS_TRY(std::optional<Match> one, match(tensor, captured));
+      if (!one) continue;
+      taken_[i] = true;
+      ++found_;
+      Taken taken{.tensor = i, .column = static_cast<std::uint32_t>(one->column)};
+      for (std::size_t k = 0; k < key_variables.size(); ++k) {
+        const std::optional<double>& value = one->values[key_variables[k]];
+        if (!value) continue;  // unstacked later
+        const auto number = static_cast<std::int64_t>(*value);
+        if (static_cast<double>(number) != *value || number < 0 ||
+            number > static_cast<std::int64_t>(kMaxNumber)) {
+          return at(tensor.name,
+                    Error(ErrorCode::Unsupported,
+                          fmt::format("{} is {} (0 to {})", rule_.keys[k], *value, kMaxNumber)),
+                    rule_.line);
+        }
+        taken.keys[k] = static_cast<std::int32_t>(number);
+      }
+      if (single) {
+        Group group{captured, std::move(one->values), {taken}};
+        CKFS_TRY_VOID(make(group));
+        continue;
+      }
+      name.clear();
+      for (const std::size_t variable : naming) {
+        if (variable < rule_.captures) {
+          name += captured[variable];
+        } else {
+          fmt::format_to(std::back_inserter(name), "{}", *one->values[variable]);
+        }
+        name += '\0';
+      }
+      const auto [place, is_new] = known.try_emplace(name, groups_.size());
+      if (is_new) groups_.push_back({captured, std::move(one->values), {}});
+      groups_[place->second].taken.push_back(taken);
+    }
+    return {};
+  }
+
+  Result<void> make(const Group& group) {
+    const ModelTensor& first = list_.tensors[group.taken.front().tensor];
+    Flow flow;
+    flow.columns.resize(rule_.patterns.size());
+    for (const Taken& taken : group.taken) {
+      FlowColumn& column = flow.columns[taken.column];
+      const ModelTensor& tensor = list_.tensors[taken.tensor];
+      if (column.parts.empty()) column.name = tensor.name;
+      column.parts.push_back({taken.keys, tensor.expr});
+      flow.exactness = std::max(flow.exactness, tensor.exactness);
+    }
+    for (std::size_t i = 0; i < flow.columns.size(); ++i) {
+      if (!flow.columns[i].parts.empty()) continue;
+      return at(first.name,
+                Error(ErrorCode::Unsupported, fmt::format("nothing that fits {} stands with it",
+                                                          quote(rule_.patterns[i].text()))),
+                rule_.line);
+    }
+    for (const Operation& operation : rule_.operations) {
+      Result<Flow> next = operation.run(std::move(flow), scope_of(group.values, {}));
+      if (!next) return at(subject(group, first), next.error(), operation.line);
+      flow = std::move(*next);
+    }
+    if (flow.columns.size() != rule_.give.size()) {
+      return at(first.name,
+                Error(ErrorCode::Unsupported, fmt::format("{} tensors for {} names in give",
+                                                          flow.columns.size(), rule_.give.size())),
+                rule_.line);
+    }
+    for (std::size_t i = 0; i < flow.columns.size(); ++i) {
+      CKFS_TRY_VOID(give(rule_.give[i], flow.columns[i], flow.exactness, group, first));
+    }
+    return {};
+  }
+
+  /// The name that the group's result would have, if that can be said: errors are about it.
+  std::string subject(const Group& group, const ModelTensor& first) const {
+    const Result<std::string> name =
+        rule_.give.front().fill(group.captured, scope_of(group.values, first.expr.shape()));
+    return name ? *name : std::string(first.name);
+  }
+
+  Result<void> give(const Template& name, FlowColumn& column, Exactness exactness,
+                    const Group& group, const ModelTensor& first) {
+    Values values = group.values;
+    for (FlowPart& part : column.parts) {
+      for (std::size_t k = 0; k < rule_.keys.size(); ++k) {
+        const auto variable = static_cast<std::size_t>(
+            std::ranges::find(rule_.variables, rule_.keys[k]) - rule_.variables.begin());
+        if (variable >= rule_.captures + rule_.lets.size()) values[variable] = part.keys[k];
+      }
+      Result<std::string> text = name.fill(group.captured, scope_of(values, part.expr.shape()));
+      if (!text) return at(first.name, text.error(), rule_.line);
+      if (text->empty()) {
+        return at(first.name, Error(ErrorCode::Unsupported, "becomes a tensor without a name"),
+                  rule_.line);
+      }
+      Made made{group.taken.front().tensor, names_.size(), first};
+      made.tensor.expr = std::move(part.expr);
+      made.tensor.exactness = exactness;
+      if (!rule_.operations.empty() || rule_.copy) made.tensor.same_as = ModelTensor::kNone;
+      names_.push_back(std::move(*text));
+      made_.push_back(std::move(made));
+    }
+    return {};
+  }
+
+  /// The tensors that stay and those that were made, in order.
+  Result<TensorList> merge() {
+    // Names keep their places in a deque.
+    const std::size_t first_name = list_.names.size();
+    std::ranges::move(names_, std::back_inserter(list_.names));
+    names_.clear();
+    std::unordered_map<std::string_view, std::uint32_t> known;  // and the position of its source
+    known.reserve(made_.size());
+    for (Made& made : made_) {
+      made.tensor.name = list_.names[first_name + made.name];
+      const auto [same, is_new] = known.emplace(made.tensor.name, made.position);
+      if (is_new) continue;
+      return at(
+          made.tensor.name,
+          Error(ErrorCode::Unsupported, fmt::format("is made twice, of \"{}\" and of \"{}\"",
+                                                    one_line(list_.tensors[same->second].name),
+                                                    one_line(list_.tensors[made.position].name))),
+          rule_.line);
+    }
+    std::ranges::stable_sort(made_, {}, &Made::position);
+    std::vector<ModelTensor> merged;
+    std::vector<std::uint32_t> now(list_.tensors.size(), ModelTensor::kNone);
+    merged.reserve(list_.tensors.size());
+    auto next = made_.begin();
+    for (std::uint32_t i = 0; i < list_.tensors.size(); ++i) {
+      if (!taken_[i] || rule_.copy) {
+        if (known.contains(list_.tensors[i].name)) {
+          return at(list_.tensors[i].name,
+                    Error(ErrorCode::Unsupported, "is made by this rule and is there already"),
+                    rule_.line);
+        }
+        now[i] = static_cast<std::uint32_t>(merged.size());
+        merged.push_back(std::move(list_.tensors[i]));
+      }
+      for (; next != made_.end() && next->position == i; ++next) {
+        if (rule_.operations.empty() && !rule_.copy) {
+          now[i] = static_cast<std::uint32_t>(merged.size());
+        }
+        merged.push_back(std::move(next->tensor));
+      }
+    }
+    for (std::uint32_t i = 0; i < merged.size(); ++i) {
+      std::uint32_t& same = merged[i].same_as;
+      if (same != ModelTensor::kNone) same = now[same];
+      if (same != ModelTensor::kNone && same >= i) same = ModelTensor::kNone;
+    }
+    list_.tensors = std::move(merged);
+    return std::move(list_);
+  }
+
+  const Rule& rule_;
+  std::string_view file_;
+  const ConfigNumbers& config_;
+  TensorList list_;
+  std::vector<bool> taken_;
+  std::vector<Group> groups_;
+  std::vector<Made> made_;
+  std::vector<std::string> names_;
+  std::size_t found_ = 0;
+};
+
+}  // namespace
+
+Result<TensorList> apply_rules(const RuleList& rules, const ConfigNumbers& config,
+                               TensorList list) {
+  for (const Rule& rule : rules.rules) {
+    CKFS_TRY(list, RuleRun(rule, rules.file, config, std::move(list)).run());
+  }
+  return list;
+}
+
+}  // namespace ckfs

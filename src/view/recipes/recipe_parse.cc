@@ -1,0 +1,335 @@
+// From JSON to rules. All that can be known to be wrong without a checkpoint is refused here, with
+// the line it stands in.
+#include <algorithm>
+#include <array>
+#include <ranges>
+
+#include "base/text.h"
+#include "view/recipes/recipe.h"
+#include "view/view_table.h"
+
+namespace ckfs {
+namespace {
+
+using Json = JsonNode::Kind;
+
+constexpr std::size_t kMaxNames = 64;  // patterns or results of a rule
+constexpr std::string_view kLayouts[] = {"linear", "fused", "packed"};
+
+/// Says which members an object may have.
+Result<void> only(const JsonNode& node, std::string_view file,
+                  std::initializer_list<std::string_view> keys) {
+  for (std::size_t i = 0; i < node.keys.size(); ++i) {
+    if (std::ranges::find(keys, node.keys[i]) != keys.end()) continue;
+    return fail(ErrorCode::Corrupt, "{}:{}: no member {} belongs here (only {})", file,
+                node.items[i].line, quote(node.keys[i]), fmt::join(keys, ", "));
+  }
+  return {};
+}
+
+Failure not_a(const JsonNode& node, std::string_view file, std::string_view what) {
+  return fail(ErrorCode::Corrupt, "{}:{}: {} where {} belongs", file, node.line, node.kind_text(),
+              what);
+}
+
+/// A string, or a list of some.
+Result<std::vector<const JsonNode*>> strings(const JsonNode& node, std::string_view file) {
+  std::vector<const JsonNode*> found;
+  if (node.kind == Json::String) return std::vector<const JsonNode*>{&node};
+  if (node.kind != Json::List || node.items.empty() || node.items.size() > kMaxNames) {
+    return not_a(node, file, fmt::format("a string, or a list of 1 to {},", kMaxNames));
+  }
+  for (const JsonNode& item : node.items) {
+    if (item.kind != Json::String) return not_a(item, file, "a string");
+    found.push_back(&item);
+  }
+  return found;
+}
+
+Result<bool> flag(const JsonNode& object, std::string_view key, std::string_view file) {
+  const JsonNode* node = object.find(key);
+  if (node == nullptr) return false;
+  if (node->kind != Json::Boolean) return not_a(*node, file, "true or false");
+  return node->number != 0;
+}
+
+template <typename T>
+Result<T> at_line(Result<T> result, const JsonNode& node, std::string_view file) {
+  if (result) return result;
+  return Failure(result.error().within(fmt::format("{}:{}", file, node.line)));
+}
+
+class RuleParser {
+ public:
+  RuleParser(const JsonNode& node, std::string_view file) : node_(node), file_(file) {}
+
+  Result<Rule> parse() {
+    if (node_.kind != Json::Object) return not_a(node_, file_, "a rule (an object)");
+    rule_.line = node_.line;
+    struct Word {
+      std::string_view key;
+      Rule::Kind kind;
+    };
+    constexpr std::array<Word, 5> kWords{{{"take", Rule::Kind::Make},
+                                          {"select", Rule::Kind::Select},
+                                          {"drop", Rule::Kind::Drop},
+                                          {"expect", Rule::Kind::Expect},
+                                          {"forbid", Rule::Kind::Forbid}}};
+    for (const Word& word : kWords) {
+      const JsonNode* names = node_.find(word.key);
+      if (names == nullptr) continue;
+      rule_.kind = word.kind;
+      CKFS_TRY_VOID(take(*names));
+      if (word.kind == Rule::Kind::Make) {
+        CKFS_TRY_VOID(only(node_, file_,
+                           {"take", "let", "where", "do", "give", "optional", "copy", "comment"}));
+        CKFS_TRY_VOID(make());
+      } else {
+        CKFS_TRY_VOID(only(node_, file_, {word.key, "where", "optional", "comment"}));
+        CKFS_TRY_VOID(where());
+      }
+      CKFS_TRY(rule_.optional, flag(node_, "optional", file_));
+      return std::move(rule_);
+    }
+    return fail(ErrorCode::Corrupt, "{}:{}: a rule has one of take, select, drop, expect, forbid",
+                file_, node_.line);
+  }
+
+ private:
+  Result<void> take(const JsonNode& names) {
+    CKFS_TRY(const std::vector<const JsonNode*> texts, strings(names, file_));
+    for (const JsonNode* text : texts) {
+      CKFS_TRY(Pattern pattern, at_line(Pattern::parse(text->text, rule_.variables), *text, file_));
+      rule_.patterns.push_back(std::move(pattern));
+    }
+    rule_.captures = rule_.variables.size();
+    for (std::size_t capture = 0; capture < rule_.captures; ++capture) {
+      for (std::size_t i = 0; i < rule_.patterns.size(); ++i) {
+        if (rule_.patterns[i].has(capture) || rule_.kind != Rule::Kind::Make) continue;
+        return fail(ErrorCode::Corrupt, "{}:{}: {} has no capture {}, which another pattern has",
+                    file_, texts[i]->line, quote(texts[i]->text), rule_.variables[capture]);
+      }
+    }
+    return {};
+  }
+
+  Result<void> where() {
+    const JsonNode* node = node_.find("where");
+    if (node == nullptr) return {};
+    CKFS_TRY(const std::vector<const JsonNode*> texts, strings(*node, file_));
+    for (const JsonNode* text : texts) {
+      CKFS_TRY(Condition condition,
+               at_line(Condition::parse(text->text, rule_.variables), *text, file_));
+      rule_.where.push_back(std::move(condition));
+    }
+    return {};
+  }
+
+  Result<void> add_variable(const std::string& name, const JsonNode& node) {
+    if (std::ranges::find(rule_.variables, name) != rule_.variables.end()) {
+      return fail(ErrorCode::Corrupt, "{}:{}: {} is a variable already", file_, node.line,
+                  quote(name));
+    }
+    if (rule_.variables.size() >= 2 * kMaxCaptures) {
+      return fail(ErrorCode::Corrupt, "{}:{}: more than {} variables in a rule", file_, node.line,
+                  2 * kMaxCaptures);
+    }
+    rule_.variables.push_back(name);
+    return {};
+  }
+
+  Result<void> lets() {
+    const JsonNode* node = node_.find("let");
+    if (node == nullptr) return {};
+    if (node->kind != Json::Object) return not_a(*node, file_, "an object");
+    for (std::size_t i = 0; i < node->keys.size(); ++i) {
+      const JsonNode& value = node->items[i];
+      if (value.kind != Json::String) return not_a(value, file_, "an expression (a string)");
+      CKFS_TRY(Expression expression,
+               at_line(Expression::parse(value.text, rule_.variables), value, file_));
+      rule_.lets.push_back({rule_.variables.size(), std::move(expression)});
+      CKFS_TRY_VOID(add_variable(node->keys[i], value));
+    }
+    return {};
+  }
+
+  Result<void> make() {
+    CKFS_TRY_VOID(lets());
+    CKFS_TRY_VOID(where());
+    if (const JsonNode* node = node_.find("do")) {
+      if (node->kind != Json::List || node->items.size() > kMaxNames) {
+        return not_a(*node, file_, fmt::format("a list of at most {} operations", kMaxNames));
+      }
+      for (const JsonNode& item : node->items) {
+        const JsonNode* unstacked = item.find("unstack");
+        if (unstacked != nullptr && unstacked->kind == Json::String) {
+          CKFS_TRY_VOID(add_variable(unstacked->text, *unstacked));
+        }
+        CKFS_TRY(Operation operation, Operation::parse(item, file_, rule_.variables, rule_.keys));
+        rule_.operations.push_back(std::move(operation));
+      }
+    }
+    CKFS_TRY(rule_.copy, flag(node_, "copy", file_));
+    const JsonNode* names = node_.find("give");
+    if (names == nullptr) {
+      return fail(ErrorCode::Corrupt, "{}:{}: a rule that takes must give", file_, node_.line);
+    }
+    CKFS_TRY(const std::vector<const JsonNode*> texts, strings(*names, file_));
+    for (const JsonNode* text : texts) {
+      CKFS_TRY(Template name, at_line(Template::parse(text->text, rule_.variables), *text, file_));
+      rule_.give.push_back(std::move(name));
+    }
+    return check_keys(*names);
+  }
+
+  /// A stacked variable is a number and gone afterwards.
+  Result<void> check_keys(const JsonNode& names) {
+    for (const Operation& operation : rule_.operations) {
+      const bool joins =
+          operation.kind == Operation::Kind::Stack || operation.kind == Operation::Kind::ConcatOver;
+      if (!joins) continue;
+      const auto variable = static_cast<std::size_t>(
+          std::ranges::find(rule_.variables, operation.variable) - rule_.variables.begin());
+      if (variable < rule_.captures && !rule_.patterns.front().is_number(variable)) {
+        return fail(ErrorCode::Corrupt, "{}:{}: {} is stacked, so its capture must be a number",
+                    file_, operation.line, operation.variable);
+      }
+      if (std::ranges::any_of(rule_.give,
+                              [&](const Template& name) { return name.uses(variable); })) {
+        return fail(ErrorCode::Corrupt, "{}:{}: {} is stacked, so no result has it in its name",
+                    file_, names.line, operation.variable);
+      }
+    }
+    return {};
+  }
+
+  const JsonNode& node_;
+  std::string_view file_;
+  Rule rule_;
+};
+
+Result<RuleList> parse_rules(const JsonNode& node, std::string_view file) {
+  if (node.kind != Json::List || node.items.empty() || node.items.size() > kMaxRules) {
+    return not_a(node, file, fmt::format("a list of 1 to {} rules", kMaxRules));
+  }
+  RuleList list{.file = std::string(file), .rules = {}};
+  for (const JsonNode& item : node.items) {
+    CKFS_TRY(Rule rule, RuleParser(item, file).parse());
+    list.rules.push_back(std::move(rule));
+  }
+  return list;
+}
+
+bool is_view_name(std::string_view name) {
+  return !name.empty() && name.size() <= 100 && name.front() != '.' &&
+         std::ranges::all_of(name, [](char c) {
+           return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                  c == '.' || c == '_' || c == '+' || c == '-';
+         });
+}
+
+/// The text of a member that must be a string; `otherwise` where there is none.
+Result<std::string> text_of(const JsonNode& object, std::string_view key, std::string_view file,
+                            std::string_view otherwise) {
+  const JsonNode* node = object.find(key);
+  if (node == nullptr) return std::string(otherwise);
+  if (node->kind != Json::String) return not_a(*node, file, "a string");
+  return node->text;
+}
+
+Result<RecipeView> parse_view(const JsonNode& root, std::string_view file) {
+  CKFS_TRY_VOID(only(root, file, {"view", "container", "from", "description", "comment", "rules"}));
+  RecipeView view;
+  CKFS_TRY(view.name, text_of(root, "view", file, ""));
+  const JsonNode& name = *root.find("view");
+  if (!is_view_name(view.name)) {
+    return fail(ErrorCode::Corrupt, "{}:{}: {} is no name of a view (letters, digits and ._+-)",
+                file, name.line, quote(view.name));
+  }
+  CKFS_TRY(const std::string container, text_of(root, "container", file, "safetensors"));
+  if (container != "safetensors") {
+    return fail(ErrorCode::Corrupt, "{}:{}: container {} is not safetensors", file,
+                root.find("container")->line, quote(container));
+  }
+  CKFS_TRY(view.from, text_of(root, "from", file, "bf16-safetensors"));
+  if (const Result<ViewSpec> from = parse_view_spec(view.from, Recipes()); !from) {
+    return fail(ErrorCode::Corrupt, "{}: from: {}", file, from.error().message());
+  }
+  CKFS_TRY(view.description, text_of(root, "description", file, ""));
+  const JsonNode* rules = root.find("rules");
+  if (rules == nullptr) return fail(ErrorCode::Corrupt, "{}: has no rules", file);
+  CKFS_TRY(view.rules, parse_rules(*rules, file));
+  return view;
+}
+
+Result<ExpertFamily> parse_family(const JsonNode& root, std::string_view file) {
+  CKFS_TRY_VOID(only(root, file, {"family", "comment", "experts"}));
+  ExpertFamily family;
+  family.file = file;
+  const JsonNode& models = *root.find("family");
+  if (models.kind != Json::List) return not_a(models, file, "a list of names");
+  for (const JsonNode& model : models.items) {
+    if (model.kind != Json::String) return not_a(model, file, "a string");
+    family.models.push_back(model.text);
+  }
+  const JsonNode* experts = root.find("experts");
+  if (experts == nullptr || experts->kind != Json::Object) {
+    return fail(ErrorCode::Corrupt, "{}: has no experts (an object)", file);
+  }
+  CKFS_TRY_VOID(only(*experts, file, {kLayouts[0], kLayouts[1], kLayouts[2]}));
+  for (std::size_t i = 0; i < experts->keys.size(); ++i) {
+    const JsonNode* layout = &experts->items[i];
+    if (layout->kind == Json::String) {  // the same as another
+      layout = experts->find(layout->text);
+      if (layout == nullptr || layout->kind == Json::String) {
+        return fail(ErrorCode::Corrupt, "{}:{}: {} is no layout with rules", file,
+                    experts->items[i].line, quote(experts->items[i].text));
+      }
+    }
+    CKFS_TRY(RuleList rules, parse_rules(*layout, file));
+    family.layouts.emplace(experts->keys[i], std::move(rules));
+  }
+  return family;
+}
+
+}  // namespace
+
+Result<Recipes> add_recipe(Recipes recipes, std::string_view text, std::string_view file) {
+  if (text.size() > kMaxRecipe) {
+    return fail(ErrorCode::Corrupt, "{}: {} bytes (limit {})", file, text.size(), kMaxRecipe);
+  }
+  CKFS_TRY(const JsonNode root, parse_json_tree(text, file, JsonKeys::Unique));
+  if (root.find("family") != nullptr) {
+    CKFS_TRY(ExpertFamily family, parse_family(root, file));
+    recipes.families.push_back(std::move(family));
+    return recipes;
+  }
+  if (root.find("view") == nullptr) {
+    return fail(ErrorCode::Corrupt, "{}: is neither a view nor a family (no such member)", file);
+  }
+  CKFS_TRY(RecipeView view, parse_view(root, file));
+  if (recipes.find_view(view.name) != nullptr) {
+    return fail(ErrorCode::Corrupt, "{}: view {}: there is such a recipe already", file, view.name);
+  }
+  if (find_view_row(view.name) != nullptr) {
+    return fail(ErrorCode::Corrupt, "{}: view {}: there is such a view already", file, view.name);
+  }
+  recipes.views.push_back(std::move(view));
+  return recipes;
+}
+
+const RecipeView* Recipes::find_view(std::string_view name) const {
+  const auto found = std::ranges::find(views, name, &RecipeView::name);
+  return found == views.end() ? nullptr : &*found;
+}
+
+const ExpertFamily* Recipes::find_family(const std::vector<std::string>& models) const {
+  for (const std::string& model : models) {
+    for (const ExpertFamily& family : std::views::reverse(families)) {
+      if (std::ranges::find(family.models, model) != family.models.end()) return &family;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace ckfs

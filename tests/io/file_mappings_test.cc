@@ -1,0 +1,141 @@
+// On a real file of the disk that the build lies on: what is in the page cache is asked of the
+// kernel, and what happens to a page that is gone is the kernel's doing, too.
+#include "io/file_mappings.h"
+
+#include <csignal>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <random>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/unique_fd.h"
+#include "io/page_cache.h"
+#include "io/source_files.h"
+#include "support/temporary_directory.h"
+
+namespace ckfs {
+namespace {
+
+constexpr std::uint64_t kSize = (3 << 20) + 17;
+
+class FileMappingTest : public testing::Test {
+ protected:
+  FileMappingTest() : bytes_(kSize) {
+    std::mt19937_64 random(1);
+    for (std::byte& byte : bytes_) byte = static_cast<std::byte>(random());
+    path_ = directory_.write("a.bin", bytes_);
+    fd_ = UniqueFd(::open(path_.c_str(), O_RDWR | O_CLOEXEC));
+    CKFS_CHECK(::fsync(fd_.get()) == 0);
+    files_ = SourceFiles::create({.path_check_interval = std::chrono::nanoseconds(0)}).value();
+    file_ = files_->add("a.bin", path_).value();
+  }
+
+  const TemporaryDirectory directory_{std::filesystem::current_path()};
+  std::vector<std::byte> bytes_;
+  std::filesystem::path path_;
+  UniqueFd fd_;
+  std::unique_ptr<SourceFiles> files_;
+  FileId file_ = 0;
+};
+
+TEST_F(FileMappingTest, ShowsTheBytesOfACachedFile) {
+  const auto mapped = files_->map({file_, 1001, 5000}, 300);
+  ASSERT_TRUE(mapped);
+  EXPECT_TRUE(std::equal(mapped->data, mapped->data + 5000, bytes_.begin() + 1001));
+  EXPECT_TRUE(files_->check_mapped(std::span(&*mapped, 1)));
+  EXPECT_EQ(files_->statistics().files[file_].bytes, 300U);
+  const auto all = files_->map({file_, 0, kSize}, kSize);
+  ASSERT_TRUE(all);
+  EXPECT_TRUE(std::equal(all->data, all->data + kSize, bytes_.begin()));
+  EXPECT_EQ(all->owner, mapped->owner);
+}
+
+TEST_F(FileMappingTest, IsNotMadeOfWhatIsNotCached) {
+  page_cache::drop(fd_.get(), {0, kSize}, kSize);
+  EXPECT_FALSE(files_->map({file_, 1001, 5000}, 5000));
+}
+
+TEST_F(FileMappingTest, IsNotMadeWhereAReaderIsChosen) {
+  for (const IoEngine engine : {IoEngine::Pread, IoEngine::Uring}) {
+    const auto files = SourceFiles::create({.engine = engine}).value();
+    const FileId file = files->add("a.bin", path_).value();
+    EXPECT_FALSE(files->map({file, 0, kSize}, kSize));
+  }
+}
+
+TEST_F(FileMappingTest, OfAFileThatIsCutGivesZerosAndAnError) {
+  const auto mapped = files_->map({file_, 0, kSize}, kSize);
+  ASSERT_TRUE(mapped);
+  ASSERT_EQ(::ftruncate(fd_.get(), 4096), 0);
+  EXPECT_EQ(mapped->data[4095], bytes_[4095]);
+  EXPECT_EQ(mapped->data[kSize - 1], std::byte{0});
+  EXPECT_EQ(mapped->data[1 << 20], std::byte{0});
+  const auto checked = files_->check_mapped(std::span(&*mapped, 1));
+  ASSERT_FALSE(checked);
+  EXPECT_EQ(checked.error().code(), ErrorCode::Stale);
+  EXPECT_FALSE(files_->map({file_, 0, 100}, 100));
+}
+
+TEST_F(FileMappingTest, OfAFileThatIsWrittenIsStale) {
+  const auto mapped = files_->map({file_, 0, kSize}, kSize);
+  ASSERT_TRUE(mapped);
+  const timespec times[2] = {{1, 0}, {1, 0}};
+  ASSERT_EQ(::futimens(fd_.get(), times), 0);
+  const auto checked = files_->check_mapped(std::span(&*mapped, 1));
+  ASSERT_FALSE(checked);
+  EXPECT_EQ(checked.error().code(), ErrorCode::Stale);
+}
+
+TEST_F(FileMappingTest, KnowsThatItIsBrokenAndAnotherIsNot) {
+  const auto one = FileMapping::make(fd_.get(), kSize);
+  const auto path = directory_.write("b.bin", bytes_);
+  const UniqueFd other(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const auto two = FileMapping::make(other.get(), kSize);
+  ASSERT_TRUE(one && two);
+  ASSERT_EQ(::ftruncate(fd_.get(), 0), 0);
+  EXPECT_FALSE(one->broken());
+  EXPECT_EQ(one->bytes()[kSize / 2], std::byte{0});
+  EXPECT_TRUE(one->broken());
+  one->let_go();
+  EXPECT_EQ(two->bytes()[kSize / 2], bytes_[kSize / 2]);
+  EXPECT_FALSE(two->broken());
+  EXPECT_FALSE(FileMapping::make(fd_.get(), 0));
+}
+
+TEST_F(FileMappingTest, LetsGoOfPagesAndShowsThemAgain) {
+  const auto mapping = FileMapping::make(fd_.get(), kSize);
+  std::vector<unsigned char> resident((kSize + 4095) / 4096);
+  EXPECT_EQ(mapping->bytes()[kSize - 1], bytes_.back());
+  mapping->let_go();
+  EXPECT_EQ(mapping->bytes()[kSize - 1], bytes_.back());
+}
+
+TEST_F(FileMappingTest, AreNoMoreThanTheProcessMayHave) {
+  std::vector<std::shared_ptr<FileMapping>> mappings;
+  while (auto mapping = FileMapping::make(fd_.get(), kSize)) {
+    mappings.push_back(std::move(mapping));
+    ASSERT_LE(mappings.size(), FileMapping::kMostMappings);
+  }
+  EXPECT_GT(mappings.size(), FileMapping::kMostMappings / 2);
+  EXPECT_FALSE(files_->map({file_, 0, kSize}, kSize));
+  mappings.clear();
+  EXPECT_TRUE(files_->map({file_, 0, kSize}, kSize));
+}
+
+TEST_F(FileMappingTest, ABusErrorElsewhereEndsTheProcess) {
+  ASSERT_TRUE(FileMapping::make(fd_.get(), kSize));
+  EXPECT_EXIT(
+      {
+        // As without a handler: a sanitizer's would report it and exit.
+        ::signal(SIGBUS, SIG_DFL);
+        void* const memory = ::mmap(nullptr, kSize, PROT_READ, MAP_SHARED, fd_.get(), 0);
+        const auto mapping = FileMapping::make(fd_.get(), kSize);
+        if (::ftruncate(fd_.get(), 0) != 0) std::_Exit(1);
+        std::_Exit(static_cast<const volatile char*>(memory)[kSize / 2]);
+      },
+      testing::KilledBySignal(SIGBUS), "");
+}
+
+}  // namespace
+}  // namespace ckfs

@@ -1,0 +1,457 @@
+#include "view/recipes/recipe.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <set>
+
+#include "support/model_catalog.h"
+#include "support/naive_view.h"
+
+namespace ckfs {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+/// "a=1 b=x" of the captures of the name, or "-".
+std::string matched(std::string_view pattern, std::string_view name) {
+  CaptureNames names;
+  const auto parsed = Pattern::parse(pattern, names);
+  if (!parsed) return parsed.error().message();
+  Captured captured(names.size());
+  if (!parsed->match(name, captured)) return "-";
+  EXPECT_EQ(parsed->fill(captured), name);
+  std::string text;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    text += fmt::format("{}{}={}", i > 0 ? " " : "", names[i], captured[i]);
+  }
+  return text;
+}
+
+TEST(Pattern, TakesNumbersPartsAnyTextAndWords) {
+  EXPECT_EQ(matched("layers.{n}.w", "layers.12.w"), "n=12");
+  EXPECT_EQ(matched("layers.{n}.w", "layers.012.w"), "-");
+  EXPECT_EQ(matched("layers.{n}.w", "layers.0.w"), "n=0");
+  EXPECT_EQ(matched("layers.{n}.w", "layers.1234567890.w"), "-");
+  EXPECT_EQ(matched("layers.{n}.w", "layers.x.w"), "-");
+  EXPECT_EQ(matched("layers.{n}.w", "layers.1.w.w"), "-");
+  EXPECT_EQ(matched("{x:*}.w", "a.w"), "x=a");
+  EXPECT_EQ(matched("{x:*}.w", "a.b.w"), "-");
+  EXPECT_EQ(matched("{x:*}w", "w"), "-");
+  EXPECT_EQ(matched("{x:**}.w", "a.b.w"), "x=a.b");
+  EXPECT_EQ(matched("{x:**}w", "w"), "x=");
+  EXPECT_EQ(matched("{x:gate|up}_proj", "up_proj"), "x=up");
+  EXPECT_EQ(matched("{x:gate|up}_proj", "down_proj"), "-");
+  EXPECT_EQ(matched("{x:a|ab}c", "abc"), "x=ab");
+}
+
+TEST(Pattern, GivesAnyTextTheLeastThatFits) {
+  EXPECT_EQ(matched("{a:**}.x.{b:**}", "p.x.q.x.r"), "a=p b=q.x.r");
+  EXPECT_EQ(matched("{a:**}.x.{n}", "p.x.q.x.3"), "a=p.x.q n=3");
+  EXPECT_EQ(matched("{a:**}{b:**}", "pq"), "a= b=pq");
+}
+
+TEST(Pattern, RefusesWhatIsNoPattern) {
+  EXPECT_THAT(matched("{a", "x"), HasSubstr("braces do not match"));
+  EXPECT_THAT(matched("a}", "x"), HasSubstr("braces do not match"));
+  EXPECT_THAT(matched("{{a}}", "x"), HasSubstr("braces do not match"));
+  EXPECT_THAT(matched("{1}", "x"), HasSubstr("is no name of a capture"));
+  EXPECT_THAT(matched("{a}{a}", "x"), HasSubstr("comes twice"));
+  EXPECT_THAT(matched("{a:**}{b:**}{c:**}{d:**}", "x"), HasSubstr("more than 3 captures of any"));
+}
+
+Result<double> value(std::string_view text) {
+  const std::vector<std::string> names{"n", "x"};
+  const auto config = ConfigNumbers::parse(
+      R"({"a": 7, "flag": true, "odd": NaN, "text_config": {"b": 5, "deep": {"c": 2}}})", "c");
+  const std::vector<std::optional<double>> captures{4, std::nullopt};
+  const std::vector<std::int64_t> shape{10, 20};
+  const auto parsed = Expression::parse(text, names);
+  if (!parsed) return Failure(parsed.error());
+  return parsed->evaluate({.config = &*config, .captures = captures, .shape = shape});
+}
+
+TEST(Expression, ComputesWithNumbersVariablesConfigAndShape) {
+  for (const auto& [text, wanted] :
+       std::vector<std::pair<std::string, double>>{{"1 + 2 * 3", 7},
+                                                   {"(1 + 2) * 3", 9},
+                                                   {"7 // 2", 3},
+                                                   {"-7 // 2", -4},
+                                                   {"-7 % 2", 1},
+                                                   {"1 / 4", 0.25},
+                                                   {"n - 1", 3},
+                                                   {"$a", 7},
+                                                   {"$b", 5},
+                                                   {"$text_config.b", 5},
+                                                   {"$deep.c", 2},
+                                                   {"$flag", 1},
+                                                   {"dim(1) - dim(0)", 10},
+                                                   {"rank()", 2},
+                                                   {"1 / sqrt(16)", 0.25},
+                                                   {"$none ?? $a", 7},
+                                                   {"$none ?? -1", -1},
+                                                   {"$a ?? 1", 7},
+                                                   {"10 - 2 - 3", 5},
+                                                   {"2 * -n", -8},
+                                                   {"0.5", 0.5},
+                                                   {"$odd ?? 3", 3}}) {
+    const Result<double> got = value(text);
+    ASSERT_TRUE(got) << text << ": " << got.error().message();
+    EXPECT_EQ(*got, wanted) << text;
+  }
+}
+
+TEST(Expression, SaysWhatIsWrong) {
+  for (const auto& [text, wanted] : std::vector<std::pair<std::string, std::string>>{
+           {"", "ends too early"},
+           {"1 +", "ends too early"},
+           {"(1", "ends too early"},
+           {"1 2", "does not go on with \"2\""},
+           {"m", "does not go on with \"m\""},
+           {"$", "ends too early"},
+           {std::string(100, '('), "nested more than"},
+           {std::string(1001, '1'), "1001 characters (limit 1000)"},
+           {"$none", "config.json: has no number none"},
+           {"x", "a capture is no number"},
+           {"dim(2)", "no dimension 2 in a shape of 2"},
+           {"dim(0.5)", "no dimension 0.5"},
+           {"1 / 0", "\"1 / 0\" is inf"}}) {
+    const Result<double> got = value(text);
+    ASSERT_FALSE(got) << text;
+    EXPECT_THAT(got.error().message(), HasSubstr(wanted)) << text;
+  }
+}
+
+/// The message that reading a recipe of these rules ends with; empty: it can be read.
+std::string fault(std::string_view rules) {
+  const auto read =
+      add_recipe(Recipes(), fmt::format("{{\"view\": \"v\", \"rules\": [\n{}\n]}}", rules), "f");
+  return read ? "" : read.error().message();
+}
+
+TEST(Recipe, ErrorsHaveTheLine) {
+  for (const auto& [rules, wanted] : std::vector<std::pair<std::string, std::string>>{
+           {R"({"take": "a", "give": "b"})", ""},
+           {R"({"take": "a", "give": "b"}, 5)", "f:2: a number where a rule (an object) belongs"},
+           {"{}", "f:2: a rule has one of take, select, drop, expect, forbid"},
+           {"{\"take\": \"a\",\n\"give\": 5}", "f:3: a number where a string, or a list of 1 to"},
+           {R"({"take": "a"})", "f:2: a rule that takes must give"},
+           {R"({"take": [], "give": "b"})", "f:2: a list where a string, or a list of 1 to 64,"},
+           {R"({"take": "a", "give": "b", "gives": 1})", "f:2: no member \"gives\" belongs here"},
+           {R"({"drop": "a", "give": "b"})", "f:2: no member \"give\" belongs here"},
+           {R"({"take": "a", "give": "b", "optional": 1})", "f:2: a number where true or false"},
+           {R"({"take": ["{a}", "b"], "give": "{a}"})", "has no capture a, which another pattern"},
+           {R"({"take": "a", "give": "{a}"})", "f:2: \"{a}\": expression \"a\": does not go on"},
+           {R"({"take": "a", "give": "b", "where": "1"})", "condition \"1\": none of = != < <="},
+           {R"({"take": "a", "give": "b", "let": 3})", "f:2: a number where an object belongs"},
+           {R"({"take": "a", "give": "b", "let": {"a": 1}})", "a number where an expression (a"},
+           {R"({"take": "{a}", "give": "b", "let": {"a": "1"}})", "\"a\" is a variable already"},
+           {R"({"take": "a", "give": "b", "do": {}})", "an object where a list of at most 64"},
+           {R"({"take": "a", "give": "b", "do": [1]})", "f:2: a number where an operation belongs"},
+           {R"({"take": "a", "give": "b", "do": [{"turn": 1}]})", "\"turn\" is no operation"},
+           {R"({"take": "a", "give": "b", "do": [{"concat": 1, "dim": 2}]})",
+            "f:2: concat has no member \"dim\""},
+           {R"({"take": "a", "give": "b", "do": [{"concat": []}]})",
+            "a list where a number or an expression belongs"},
+           {R"({"take": "a", "give": "b", "do": [{"transpose": 1}]})",
+            "a number where a list of at most 64 numbers belongs"},
+           {R"({"take": "a", "give": "b", "do": [{"cast": "F8"}]})", "cast: no such dtype"},
+           {R"({"take": "a", "give": "b", "do": [{"canonical_nan": false}]})",
+            "canonical_nan: only true has a meaning"},
+           {R"({"take": "a", "give": "b", "do": [{"stack": "e"}]})",
+            "\"e\" is no variable of this rule"},
+           {R"({"take": "{e}", "give": "b", "do": [{"stack": "e"}, {"stack": "e"}]})",
+            "e is stacked or unstacked twice"},
+           {R"({"take": "{e:*}", "give": "b", "do": [{"stack": "e"}]})",
+            "e is stacked, so its capture must be a number"},
+           {R"({"take": "{e}", "give": "{e}", "do": [{"stack": "e"}]})",
+            "e is stacked, so no result has it in its name"},
+           {R"({"take": "a", "take": "b", "give": "c"})", "f:2: key \"take\" comes twice"},
+           {R"({"take": "a" "give": "c"})", "f:2: not JSON: syntax error"}}) {
+    if (wanted.empty()) {
+      EXPECT_EQ(fault(rules), "");
+    } else {
+      EXPECT_THAT(fault(rules), HasSubstr(wanted)) << rules;
+    }
+  }
+}
+
+TEST(Recipe, IsAViewOrAFamily) {
+  const auto read = [](std::string_view text) {
+    const auto recipes = add_recipe(built_in_recipes(), text, "f");
+    return recipes ? std::string() : recipes.error().message();
+  };
+  const std::string rules = R"("rules": [{"drop": "a"}])";
+  EXPECT_EQ(read(fmt::format("{{\"view\": \"v\", {}}}", rules)), "");
+  EXPECT_EQ(read("{}"), "f: is neither a view nor a family (no such member)");
+  EXPECT_EQ(read(R"({"view": "v"})"), "f: has no rules");
+  EXPECT_THAT(read(fmt::format("{{\"view\": \"source\", {}}}", rules)), HasSubstr("such a view"));
+  EXPECT_THAT(read(fmt::format("{{\"view\": \".v\", {}}}", rules)), HasSubstr("no name of a view"));
+  EXPECT_THAT(read(fmt::format("{{\"view\": \"v@a\", {}}}", rules)), HasSubstr("no name of a"));
+  EXPECT_THAT(read(fmt::format("{{\"view\": \"v\", \"from\": \"w\", {}}}", rules)),
+              HasSubstr("f: from: w: no such view"));
+  EXPECT_THAT(read(fmt::format("{{\"view\": \"v\", \"container\": \"orbax\", {}}}", rules)),
+              HasSubstr("f:1: container \"orbax\" is not safetensors"));
+  EXPECT_THAT(read(R"({"family": "m", "experts": {}})"), HasSubstr("where a list of names"));
+  EXPECT_THAT(read(R"({"family": ["m"]})"), HasSubstr("has no experts"));
+  EXPECT_THAT(read(R"({"family": ["m"], "experts": {"dense": []}})"), HasSubstr("\"dense\""));
+  EXPECT_THAT(read(R"({"family": ["m"], "experts": {"packed": "fused"}})"),
+              HasSubstr("\"fused\" is no layout with rules"));
+  EXPECT_THAT(read(std::string(kMaxRecipe + 1, ' ')), HasSubstr("bytes (limit 1048576)"));
+}
+
+/// A model to do rules on, with what they make of it.
+class Rules : public testing::Test {
+ protected:
+  Rules() {
+    model_.config(R"({"model_type": "m", "text_config": {"model_type": "t"}, "size": 2,
+                      "architectures": ["M"]})");
+    model_.shard("a.safetensors", {{"l.0.e.0.w", DType::BF16, {2, 3}},
+                                   {"l.0.e.1.w", DType::BF16, {2, 3}},
+                                   {"norm", DType::F32, {4}}});
+    model_.shard("b.safetensors", {{"l.1.e.1.w", DType::BF16, {2, 3}},
+                                   {"l.1.e.0.w", DType::BF16, {2, 3}},
+                                   {"q", DType::F8E4M3, {2, 3}, true}});
+    source_ = &model_.source();
+    catalog_ = model_.build();
+  }
+
+  Result<TensorList> apply(std::string_view rules, TensorList list) {
+    auto recipes = add_recipe(
+        Recipes(), fmt::format("{{\"view\": \"v\", \"rules\": [\n{}]}}", rules), "f.json");
+    EXPECT_TRUE(recipes) << recipes.error().message();
+    if (!recipes) return Failure(recipes.error());
+    return apply_rules(recipes->views[0].rules, *config_numbers(*catalog_), std::move(list));
+  }
+
+  TensorList all() {
+    TensorList list;
+    for (std::uint32_t shard = 0; shard < catalog_->shards().size(); ++shard) {
+      for (const TensorId id : catalog_->shards()[shard].tensors) {
+        list.tensors.push_back({.name = catalog_->tensor(id).name,
+                                .expr = TensorExpr::stored(*catalog_, id),
+                                .exactness = exactness_of(*catalog_, id, DType::BF16),
+                                .shard = shard});
+      }
+    }
+    return list;
+  }
+
+  std::vector<std::string> result(std::string_view rules) {
+    const auto list = apply(rules, all());
+    if (!list) return {list.error().message()};
+    std::vector<std::string> lines;
+    for (const ModelTensor& tensor : list->tensors) {
+      constexpr std::array kLabels{"bit-exact", "exact", "lossy"};
+      lines.push_back(fmt::format("{} [{}] {} {}", tensor.name, fmt::join(tensor.expr.shape(), ","),
+                                  tensor.shard,
+                                  kLabels[static_cast<std::size_t>(tensor.exactness)]));
+    }
+    return lines;
+  }
+
+  ModelCatalog model_;
+  MemorySource* source_ = nullptr;
+  std::shared_ptr<const Catalog> catalog_;
+};
+
+TEST_F(Rules, ResultsStandWhereTheirFirstPartStood) {
+  EXPECT_THAT(result(R"({"take": "l.{n}.e.{e}.w", "do": [{"stack": "e"}], "give": "l.{n}.w"})"),
+              ElementsAre("l.0.w [2,2,3] 0 bit-exact", "norm [4] 0 lossy",
+                          "l.1.w [2,2,3] 1 bit-exact", "q [2,3] 1 bit-exact"));
+  // Of two shards: that of the first.
+  EXPECT_THAT(result(R"({"take": "l.{n}.e.{e}.w", "do": [{"stack": "n"}], "give": "e.{e}"},
+                        {"drop": ["q", "norm"]})"),
+              ElementsAre("e.0 [2,2,3] 0 bit-exact", "e.1 [2,2,3] 0 bit-exact"));
+}
+
+TEST_F(Rules, AreAsExactAsTheLeastExactPart) {
+  EXPECT_THAT(result(R"({"select": "norm"}, {"take": "norm", "do": [{"cast": "F64"}],
+                         "give": "norm"})"),
+              ElementsAre("norm [4] 0 lossy"));
+  EXPECT_THAT(result(R"({"select": "l.0.e.0.w"},
+                        {"take": "l.0.e.0.w", "do": [{"cast": "F32"}], "give": "w"})"),
+              ElementsAre("w [2,3] 0 exact"));
+  EXPECT_THAT(result(R"({"select": "l.0.e.0.w"},
+                        {"take": "l.0.e.0.w", "do": [{"multiply": 2}], "give": "w"})"),
+              ElementsAre("w [2,3] 0 lossy"));
+}
+
+TEST_F(Rules, NameWhatDoesNotFit) {
+  for (
+      const auto& [rules, wanted] : std::vector<std::pair<std::string, std::string>>{
+          {R"({"take": "none", "give": "a"})", "f.json:2: no tensor fits \"none\""},
+          {R"({"expect": "none"})", "f.json:2: no tensor fits \"none\""},
+          {R"({"drop": "none"})", "f.json:2: no tensor fits \"none\""},
+          {R"({"forbid": "n{x:*}"})", "f.json:2: \"norm\" fits \"n{x:*}\" and should not be"},
+          {R"({"take": "norm", "give": "q"})",
+           "f.json:2: \"q\": is made by this rule and is there already"},
+          {R"({"take": "l.{n}.e.{e}.w", "give": "l.{n}"})",
+           "f.json:2: \"l.0\": is made twice, of \"l.0.e.0.w\" and of \"l.0.e.1.w\""},
+          {R"({"take": "l.{n}.e.{e}.w", "where": "e = 1", "do": [{"stack": "e"}], "give": "{n}"})",
+           "f.json:2: \"0\": e 0 is missing (of those that stand with \"l.0.e.1.w\")"},
+          {R"({"take": "l.{n}.e.{e}.w", "do": [{"stack": "e"}], "give": "one"})",
+           "f.json:2: \"one\": e 0 comes twice (of those that stand with \"l.0.e.0.w\")"},
+          {"{\"take\": \"l.{n}.e.{e}.w\",\n\"do\": [{\"stack\": \"e\",\n\"count\": 3}], "
+           "\"give\": \"{n}\"}",
+           "f.json:3: \"0\": 2 values of e where there must be 3 (\"l.0.e.0.w\")"},
+          {R"({"take": ["l.{n}.e.0.w", "l.{n}.e.2.w"], "do": [{"concat": 0}], "give": "{n}"})",
+           "\"l.0.e.0.w\": nothing that fits \"l.{n}.e.2.w\" stands with it"},
+          {R"({"take": "norm", "do": [{"split": 0}], "give": "a"})",
+           "\"norm\": 2 tensors for 1 names in give"},
+          {R"({"take": "norm", "do": [{"split": 0, "sizes": [1, 2]}], "give": ["a", "b"]})",
+           "\"a\": split: sizes are 3 of 4 elements"},
+          {R"({"take": "norm", "do": [{"split": 0, "sizes": [3, 2]}], "give": ["a", "b"]})",
+           "\"a\": split: sizes are more than the 4 elements"},
+          {R"({"take": "norm", "do": [{"deinterleave": 0, "parts": 3}], "give": ["a", "b", "c"]})",
+           "\"a\": deinterleave of 4 elements into 3"},
+          {R"({"take": "norm", "do": [{"pad": 0, "to": 3}], "give": "a"})",
+           "\"a\": pad: 4 elements become 3"},
+          {R"({"take": "norm", "do": [{"pad": 1, "to": 3}], "give": "a"})",
+           "\"a\": pad: no dimension 1"},
+          {R"({"take": "norm", "do": [{"unstack": "i", "dim": 1}], "give": "{i}"})",
+           "unstack: no dimension 1"},
+          {R"({"take": "norm", "do": [{"reshape": [3, -1]}], "give": "a"})",
+           "\"a\": reshape [4] to [3, 1]: 4 elements become 3"},
+          {R"({"take": "norm", "do": [{"transpose": [1, 0]}], "give": "a"})",
+           "\"a\": transpose [1, 0] of shape [4]: not a permutation"},
+          {R"({"take": "norm", "do": [{"stack": "n"}], "let": {"n": "$none"}, "give": "a"})",
+           "\"norm\": config.json: has no number none"},
+          {R"({"take": "l.{n}.e.{e}.w", "let": {"k": "n / 2"}, "do": [{"stack": "k"}], "give": "{e}"})",
+           "k is 0.5 (0 to 999999999)"},
+          {R"({"take": "l.{n}.e.{e}.w", "give": "{n - 1}.{e}"})",
+           "\"l.0.e.0.w\": \"n - 1\" is -1 in a name (0 to 999999999)"},
+          {R"({"take": "{x:**}norm", "give": "{x}"})",
+           "\"norm\": becomes a tensor without a name"}}) {
+    EXPECT_THAT(result(rules), ElementsAre(HasSubstr(wanted))) << rules;
+  }
+}
+
+TEST_F(Rules, OptionalOnesMayFindNothing) {
+  EXPECT_THAT(result(R"({"select": "norm"}, {"take": "none", "give": "a", "optional": true},
+                        {"drop": "none", "optional": true})"),
+              ElementsAre("norm [4] 0 lossy"));
+}
+
+TEST_F(Rules, KeepOtherNamesOfATensorAsLongAsBothMove) {
+  const auto tied = [&] {
+    TensorList list = all();
+    list.tensors[1].same_as = 0;
+    list.tensors[4].same_as = 0;
+    return list;
+  };
+  const auto same = [&](std::string_view rules) {
+    const auto list = apply(rules, tied());
+    std::vector<std::uint32_t> indexes;
+    if (!list) return indexes;
+    for (const ModelTensor& tensor : list->tensors) indexes.push_back(tensor.same_as);
+    return indexes;
+  };
+  constexpr std::uint32_t kNone = ModelTensor::kNone;
+  EXPECT_THAT(same(R"({"take": "l.{x:**}", "give": "m.{x}"})"),
+              ElementsAre(kNone, 0, kNone, kNone, 0, kNone));
+  EXPECT_THAT(same(R"({"take": "l.0.e.0.w", "do": [{"transpose": [1, 0]}], "give": "t"})"),
+              ElementsAre(kNone, kNone, kNone, kNone, kNone, kNone));
+  EXPECT_THAT(same(R"({"drop": "l.0.e.0.w"})"), ElementsAre(kNone, kNone, kNone, kNone, kNone));
+  EXPECT_THAT(same(R"({"drop": "norm"})"), ElementsAre(kNone, 0, kNone, 0, kNone));
+}
+
+/// The parts of a flow by name of column and key, as bytes.
+std::vector<std::vector<std::byte>> bytes_of(const Catalog& catalog, MemorySource& source,
+                                             const Flow& flow) {
+  std::vector<std::vector<std::byte>> all;
+  for (const FlowColumn& column : flow.columns) {
+    for (const FlowPart& part : column.parts) {
+      all.push_back(*naive_tensor(catalog, source, part.expr));
+    }
+  }
+  return all;
+}
+
+TEST_F(Rules, OperationsAreUndoneByTheirInverses) {
+  const TensorList list = all();
+  const auto flow_of = [&](std::initializer_list<std::size_t> tensors, bool as_columns) {
+    Flow flow;
+    std::int32_t key = 0;
+    for (const std::size_t index : tensors) {
+      if (as_columns || flow.columns.empty())
+        flow.columns.push_back({list.tensors[index].name, {}});
+      FlowPart part{{}, list.tensors[index].expr};
+      if (!as_columns) part.keys[0] = key++;
+      flow.columns.back().parts.push_back(std::move(part));
+    }
+    return flow;
+  };
+  struct Case {
+    std::string operation;
+    Flow flow;
+    bool invertible = true;
+  };
+  const std::vector<Case> cases{{R"({"stack": "e", "dim": 1})", flow_of({0, 1}, false)},
+                                {R"({"concat": 1})", flow_of({0, 1}, true)},
+                                {R"({"interleave": 1})", flow_of({0, 1, 3}, true)},
+                                {R"({"split": 0})", flow_of({0}, true)},
+                                {R"({"split": 1, "sizes": [2, 1]})", flow_of({0}, true)},
+                                {R"({"deinterleave": 1, "parts": 3})", flow_of({0}, true)},
+                                {R"({"transpose": [1, 0]})", flow_of({0}, true)},
+                                {R"({"reshape": [3, -1]})", flow_of({0}, true)},
+                                {R"({"pad": 1, "before": 2, "after": 1})", flow_of({0}, true)},
+                                {R"({"pad": 0, "to": 7})", flow_of({0}, true)},
+                                {R"({"cast": "F32"})", flow_of({0}, true)},
+                                {R"({"multiply": 4})", flow_of({0}, true)},
+                                {R"({"add": 0})", flow_of({0}, true)},
+                                {R"({"slice": 1, "begin": 1})", flow_of({0}, true), false},
+                                {R"({"concat": 0, "over": "e"})", flow_of({0, 1}, false), false},
+                                {R"({"multiply": 0})", flow_of({0}, true), false},
+                                {R"({"flush_subnormals": true})", flow_of({0}, true), false},
+                                {R"({"canonical_nan": true})", flow_of({0}, true), false}};
+  const Variables variables{"e"};
+  for (const Case& test : cases) {
+    SCOPED_TRACE(test.operation);
+    const auto json = parse_json_tree(test.operation, "f", JsonKeys::Unique);
+    std::vector<std::string> keys;
+    const auto operation = Operation::parse(*json, "f", variables, keys);
+    ASSERT_TRUE(operation) << operation.error().message();
+    FlowShape before{{}, test.flow.columns[0].parts[0].expr.dtype()};
+    for (const FlowColumn& column : test.flow.columns) {
+      const auto shape = column.parts[0].expr.shape();
+      before.shapes.emplace_back(shape.begin(), shape.end());
+    }
+    const std::optional<Operation> back = operation->inverse(before);
+    EXPECT_EQ(back.has_value(), test.invertible);
+    if (!back) continue;
+    const auto there = operation->run(test.flow, {});
+    ASSERT_TRUE(there) << there.error().message();
+    EXPECT_FALSE(bytes_of(*catalog_, *source_, *there) ==
+                     bytes_of(*catalog_, *source_, test.flow) &&
+                 there->columns[0].parts[0].expr.shape().size() == before.shapes[0].size() &&
+                 test.operation.find("add") == std::string::npos &&
+                 test.operation.find("transpose") == std::string::npos &&
+                 test.operation.find("reshape") == std::string::npos);
+    const auto again = back->run(*there, {});
+    ASSERT_TRUE(again) << again.error().message();
+    EXPECT_EQ(bytes_of(*catalog_, *source_, *again), bytes_of(*catalog_, *source_, test.flow));
+    EXPECT_EQ(again->columns[0].parts[0].expr.dtype(), before.dtype);
+  }
+}
+
+TEST_F(Rules, ModelsAreToldFromTheTopDown) {
+  EXPECT_THAT(config_numbers(*catalog_)->families(), ElementsAre("m", "t", "M"));
+  EXPECT_THAT(ConfigNumbers().families(), IsEmpty());
+}
+
+TEST(BuiltInRecipes, HaveOneFileForEachModel) {
+  std::set<std::string> models;
+  for (const ExpertFamily& family : built_in_recipes().families) {
+    for (const std::string& model : family.models) {
+      EXPECT_TRUE(models.insert(model).second) << family.file << ": " << model;
+    }
+    EXPECT_TRUE(family.layouts.contains("fused") && family.layouts.contains("linear"))
+        << family.file;
+  }
+  EXPECT_GT(models.size(), 60u);
+}
+
+}  // namespace
+}  // namespace ckfs

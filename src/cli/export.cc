@@ -2,8 +2,10 @@
 //
 // SIGINT and SIGTERM are waited for by a thread of their own: a handler could do nothing that the
 // exporter needs done. A second signal ends the process at once; the record is good then, too.
+#include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <optional>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/ioctl.h>
@@ -11,6 +13,7 @@
 #include <unistd.h>
 
 #include "api/report.h"
+#include "base/start_thread.h"
 #include "base/text.h"
 #include "cli/cli.h"
 #include "cli/log.h"
@@ -39,31 +42,38 @@ sigset_t ending_signals() {
 }
 
 /// Turns the first SIGINT or SIGTERM into a stop request. Requires: made before other threads,
-/// which inherit the mask.
+/// which inherit the mask. Where no thread can be started a signal ends the process at once, which
+/// the record survives.
 class SignalWatch {
  public:
   SignalWatch() {
     const sigset_t signals = ending_signals();
     pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-    thread_ = std::jthread([this](const std::stop_token& ended) {
+    thread_ = start_thread([this] {
       const sigset_t watched = ending_signals();
       while (true) {
         if (sigwaitinfo(&watched, nullptr) < 0) continue;
-        if (ended.stop_requested()) return;
+        if (ended_) return;
         if (stop_.stop_requested()) ::_exit(static_cast<int>(Exit::Failed));
         stop_.request_stop();
       }
     });
+    if (!thread_) pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
   }
   ~SignalWatch() {
-    thread_.request_stop();
-    pthread_kill(thread_.native_handle(), SIGTERM);  // blocked there, so it only ends the wait
+    if (!thread_) return;
+    ended_ = true;
+    pthread_kill(thread_->native_handle(), SIGTERM);  // blocked there, so it only ends the wait
+    thread_->join();
   }
+  SignalWatch(const SignalWatch&) = delete;
+  SignalWatch& operator=(const SignalWatch&) = delete;
   std::stop_token token() const { return stop_.get_token(); }
 
  private:
   std::stop_source stop_;
-  std::jthread thread_;
+  std::atomic<bool> ended_ = false;
+  std::optional<std::thread> thread_;
 };
 
 /// One line on stderr, drawn over and over; nothing where stderr is no terminal.

@@ -85,8 +85,8 @@ class ReadStream : public std::enable_shared_from_this<ReadStream> {
   /// earlier: another request for the same unit may be under way.
   std::vector<std::uint64_t> answered(ByteRange request);
 
-  /// So many bytes of the unit are where the reader finds them without asking. He asks for the rest,
-  /// page by page: the signpost, and pages that the unit shares with its neighbours.
+  /// So many bytes of the unit are where the reader finds them without asking. He asks for the
+  /// rest, page by page: the signpost, and pages that the unit shares with its neighbours.
   void delivered(std::uint64_t unit, std::uint64_t bytes);
 
   /// Whether a unit that was advised has still to be read: its reader may have come first.

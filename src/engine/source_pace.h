@@ -24,8 +24,7 @@ class SourcePace {
     // Slower than any page cache, also one whose reader had to wait for its CPU for a moment.
     const Duration patience = kPatience + Duration(bytes);  // 1 GB/s
     const int slow = slow_.load(std::memory_order_relaxed);
-    slow_.store(time > patience ? std::min(slow + 1, 8) : slow / 2,
-                std::memory_order_relaxed);
+    slow_.store(time > patience ? std::min(slow + 1, 8) : slow / 2, std::memory_order_relaxed);
     if (time > patience) {
       calm_.store(0, std::memory_order_relaxed);
       const std::uint64_t now = ahead_.load(std::memory_order_relaxed);

@@ -29,7 +29,7 @@ constexpr std::uintptr_t kTaken = 1;
 constexpr std::chrono::nanoseconds kTrusted = std::chrono::seconds(1);
 /// What is not cached is being read, perhaps by us, and may soon be.
 constexpr std::chrono::nanoseconds kDoubted = std::chrono::milliseconds(100);
-constexpr std::chrono::nanoseconds kBoundedEvery = std::chrono::milliseconds(10);
+constexpr std::chrono::nanoseconds kBoundedEvery = std::chrono::milliseconds(1);
 
 struct sigaction before;  // what SIGBUS did
 

@@ -78,7 +78,7 @@ class FileMappings {
   /// cost no memory of their own, but they count as the process's in every list of processes.
   void bound();
 
-  static constexpr std::uint64_t kMostResident = 256_MiB;
+  static constexpr std::uint64_t kMostResident = 64_MiB;
 
  private:
   std::vector<std::shared_ptr<FileMapping>> all() const;

@@ -83,15 +83,10 @@ ViewSpec without_defaults(ViewSpec spec, const Catalog& catalog) {
     const auto found = spec.parameters.find(key);
     if (found != spec.parameters.end() && found->second == value) spec.parameters.erase(found);
   };
-<<<<<<< HEAD
-  drop_if("cast", catalog.is_quantized() ? "quantized" : "all");
+  drop_if("cast", default_cast(catalog));
   const std::string_view experts = parameter(spec, "experts", "source");
   const bool mirrors = catalog.mirrors_shards() && experts == "source";
   if (!mirrors && experts != "fused") drop_if("max_shard", kDefaultMaxShard);
-=======
-  drop_if("cast", default_cast(catalog));
-  if (!catalog.mirrors_shards()) drop_if("max_shard", kDefaultMaxShard);
->>>>>>> w/main
   const bool module = has_role(catalog, Role::FrozenModule);
   if (!module && !has_role(catalog, Role::Frozen)) drop_if("exclude_frozen", "1");
   if (!module || spec.parameters.contains("exclude_frozen")) drop_if("frozen", "module");

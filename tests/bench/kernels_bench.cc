@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -96,22 +97,22 @@ Bench decode_bench(std::string name, double floor, double goal,
                    std::shared_ptr<const Encoding> encoding, std::vector<std::size_t> sizes,
                    std::function<void(const std::byte* decoded, std::byte* out)> then,
                    const std::vector<std::byte>& source) {
-  auto windows = std::make_shared<std::vector<PartBytes::Window>>();
-  std::size_t all = 0;
-  for (const std::size_t size : sizes) {
-    windows->push_back({{0, size}, all});
-    all += size;
-  }
+  const std::size_t all = std::accumulate(sizes.begin(), sizes.end(), std::size_t{0});
   const auto decoded = std::make_shared<std::vector<std::byte>>(kHot);
   return {std::move(name),
           floor,
           goal,
           all,
           [=](const std::byte* in, std::byte* out) {
+            std::vector<PartBytes::Window> windows;
+            for (const std::byte* at = in; const std::size_t size : sizes) {
+              windows.push_back({{0, size}, at});
+              at += size;
+            }
             std::vector<std::span<const PartBytes::Window>> parts;
-            for (const PartBytes::Window& window : *windows) parts.emplace_back(&window, 1);
+            for (const PartBytes::Window& window : windows) parts.emplace_back(&window, 1);
             const std::span<std::byte> target(then ? decoded->data() : out, kHot);
-            const auto done = encoding->decode({0, kHot / 2}, PartBytes({in, all}, parts),
+            const auto done = encoding->decode({0, kHot / 2}, PartBytes(parts),
                                                {DType::BF16, target, {}, KernelSet::Fast});
             CKFS_CHECK(done.has_value());
             if (then) then(decoded->data(), out);
@@ -121,8 +122,8 @@ Bench decode_bench(std::string name, double floor, double goal,
 
 /// Codes of 4 bits as GPTQ and AWQ store them, decoded as they lie, and as a weight.
 void add_column_codes(std::vector<Bench>& benches, const std::vector<std::byte>& source) {
-  constexpr std::int64_t kRows = 2048;
-  constexpr std::int64_t kColumns = 256;
+  constexpr std::int64_t kRows = 128;
+  constexpr std::int64_t kColumns = 4096;
   constexpr std::int64_t kGroups = kRows / kBlock;
   const auto transpose = [](const std::byte* decoded, std::byte* out) {
     const CopyLoop loops[] = {{kColumns, 1, kRows}, {kRows, kColumns, 1}};

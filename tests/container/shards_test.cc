@@ -228,5 +228,39 @@ TEST(Shards, OfTorchFilesRefuseDtypesThatTorchLacks) {
             "fp32-consolidated@format=bin: \"x\": torch has no dtype F6_E2M3");
 }
 
+TEST(Shards, OfFusedExpertsAreOneForEachLayer) {
+  ModelCatalog model;
+  model.config(R"({"model_type": "qwen3_moe"})");
+  model.shard("model-1.safetensors",
+              {{"embed", DType::BF16, {2}},
+               {"model.layers.10.mlp.experts.0.gate_proj.weight", DType::BF16, {2, 2}},
+               {"model.layers.10.mlp.experts.0.up_proj.weight", DType::BF16, {2, 2}}});
+  model.shard("model-2.safetensors",
+              {{"model.layers.10.mlp.experts.0.down_proj.weight", DType::BF16, {2, 2}},
+               {"model.layers.2.norm", DType::BF16, {2}},
+               {"tower.layers.2.norm", DType::BF16, {2}}});
+  const auto catalog = model.build();
+  EXPECT_THAT(files(catalog, "bf16-safetensors@experts=fused"),
+              ElementsAre("model-layer-00002.safetensors: model.layers.2.norm tower.layers.2.norm",
+                          "model-layer-00010.safetensors: model.layers.10.mlp.experts.gate_up_proj "
+                          "model.layers.10.mlp.experts.down_proj",
+                          "model-rest.safetensors: embed"));
+  EXPECT_THAT(paths(catalog, "bf16-safetensors@experts=fused"),
+              Contains("model.safetensors.index.json"));
+  EXPECT_THAT(paths(catalog, "bf16-safetensors@experts=linear"), Contains("model.safetensors"));
+  EXPECT_EQ(define(catalog, "bf16-safetensors@experts=linear,max_shard=5GB")->spec.canonical(),
+            "bf16-safetensors@experts=linear");
+}
+
+TEST(Shards, TellALayerByThePartOfTheName) {
+  EXPECT_EQ(layer_of("model.layers.12.norm"), 12u);
+  EXPECT_EQ(layer_of("layers.0"), 0u);
+  EXPECT_EQ(layer_of("sublayers.3.x"), std::nullopt);
+  EXPECT_EQ(layer_of("layers.x.layers.4.y"), 4u);
+  EXPECT_EQ(layer_of("layers.4x"), std::nullopt);
+  EXPECT_EQ(layer_of("layers.99999999999"), std::nullopt);
+  EXPECT_EQ(layer_of("model.norm"), std::nullopt);
+}
+
 }  // namespace
 }  // namespace ckfs

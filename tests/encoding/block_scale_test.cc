@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <gtest/gtest.h>
 #include <map>
 #include <random>
@@ -264,19 +265,19 @@ Result<Bytes> decode(const Sample& sample, ElementRange elements, DType to, Kern
   const auto encoding = block_scale_encoding(sample.kind);
   std::vector<PartRange> needs;
   encoding->add_needs(elements, needs);
-  Bytes buffer;
+  std::deque<Bytes> copies;  // of nothing else
   std::vector<std::vector<PartBytes::Window>> windows(sample.parts.size());
   for (const PartRange& need : needs) {
     const Bytes& part = sample.parts.at(need.part);
     EXPECT_LE(need.range.end, part.size());
     EXPECT_LE(need.range.size(), encoding->most_bytes(need.part, elements.count));
-    windows[need.part].push_back({need.range, buffer.size()});
-    buffer.insert(buffer.end(), part.begin() + static_cast<std::ptrdiff_t>(need.range.begin),
-                  part.begin() + static_cast<std::ptrdiff_t>(need.range.end));
+    copies.emplace_back(part.begin() + static_cast<std::ptrdiff_t>(need.range.begin),
+                        part.begin() + static_cast<std::ptrdiff_t>(need.range.end));
+    windows[need.part].push_back({need.range, copies.back().data()});
   }
   std::vector<std::span<const PartBytes::Window>> spans(windows.begin(), windows.end());
   Bytes out(bytes_of(to, elements.count)), scratch(encoding->scratch(elements.count));
-  CKFS_TRY_VOID(encoding->decode(elements, PartBytes(buffer, spans), {to, out, scratch, kernels}));
+  CKFS_TRY_VOID(encoding->decode(elements, PartBytes(spans), {to, out, scratch, kernels}));
   return out;
 }
 

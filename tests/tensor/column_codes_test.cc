@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/load_le.h"
+#include "tensor/fast_sets.h"
 
 namespace ckfs {
 namespace {
@@ -41,6 +42,15 @@ std::vector<T> decoded(CodeOrder order, DType scale, DType to, const AffineRow& 
   std::vector<T> values(count);
   find_affine(order, scale, to, set)(row, std::as_writable_bytes(std::span(values)).data(), count);
   return values;
+}
+
+/// Every fast kernel that this CPU can run.
+NamedKernels<AffineKernel> fast_affines(CodeOrder order, DType scale, DType to) {
+  NamedKernels<AffineKernel> kernels = {{"chosen", find_affine(order, scale, to)}};
+#ifdef __x86_64__
+  if (vectors() >= Vectors::Avx2) kernels.emplace_back("avx2", avx2::affine(order, scale, to));
+#endif
+  return kernels;
 }
 
 TEST(Affine, ExistsForTheThreeFloats) {
@@ -176,9 +186,11 @@ TEST(Affine, FastEqualsReferenceOnRandomBits) {
           for (const DType to : kFloats) {
             std::vector<std::byte> plain(count * width(to)), fast(count * width(to));
             find_affine(order, scale, to, KernelSet::Reference)(row, plain.data(), count);
-            find_affine(order, scale, to)(row, fast.data(), count);
-            ASSERT_EQ(plain, fast) << size << " bits, " << count << " from " << first << ", scale "
-                                   << name(scale) << " to " << name(to);
+            for (const auto& [set, kernel] : fast_affines(order, scale, to)) {
+              kernel(row, fast.data(), count);
+              ASSERT_EQ(plain, fast) << set << ", " << size << " bits, " << count << " from "
+                                     << first << ", scale " << name(scale) << " to " << name(to);
+            }
           }
         }
       }

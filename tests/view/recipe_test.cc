@@ -322,6 +322,9 @@ TEST_F(Rules, NameWhatDoesNotFit) {
            "k is 0.5 (0 to 999999999)"},
           {R"({"take": "l.{n}.e.{e}.w", "give": "{n - 1}.{e}"})",
            "\"l.0.e.0.w\": \"n - 1\" is -1 in a name (0 to 999999999)"},
+          {fmt::format(R"({{"take": "norm", "give": "{}"}})", std::string(500, 'n')) +
+               R"(, {"take": "n{x:**}", "give": "{x}{x}{x}{x}{x}{x}{x}{x}{x}"})",
+           "becomes a name of 4491 characters (limit 4096)"},
           {R"({"take": "{x:**}norm", "give": "{x}"})",
            "\"norm\": becomes a tensor without a name"}}) {
     EXPECT_THAT(result(rules), ElementsAre(HasSubstr(wanted))) << rules;

@@ -73,12 +73,12 @@ struct QuantizedWeight {
 struct Scheme {
   std::string_view name;  // "compressed-tensors pack-quantized"
   /// Values of quant_method that may go with such tensors; none: any.
-  std::vector<std::string_view> methods = {};
+  std::vector<std::string_view> methods;
   /// Values of compressed-tensors' `format` that may go with them; none: any.
-  std::vector<std::string_view> formats = {};
+  std::vector<std::string_view> formats;
   /// Endings of tensors that mean nothing without their weight: ".weight_scale". One that is left
   /// over in a quantized checkpoint is an obstacle.
-  std::vector<std::string_view> auxiliaries = {};
+  std::vector<std::string_view> auxiliaries;
 
   /// Whether the tensor holds the codes of a weight of this scheme. Called for every tensor: looks
   /// at the name's end first.

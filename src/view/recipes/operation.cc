@@ -295,7 +295,12 @@ Result<Flow> join_key(const Operation& op, Flow flow, const Scope& scope) {
   return flow;
 }
 
+Failure too_many_parts() {
+  return fail(ErrorCode::Unsupported, "more than {} tensors in a group", kMaxParts);
+}
+
 Result<Flow> unstack(const Operation& op, Flow flow, const Scope& scope) {
+  std::size_t parts = 0;
   for (FlowColumn& column : flow.columns) {
     std::vector<FlowPart> all;
     for (const FlowPart& part : column.parts) {
@@ -314,6 +319,8 @@ Result<Flow> unstack(const Operation& op, Flow flow, const Scope& scope) {
                       op.variable, wanted);
         }
       }
+      parts += static_cast<std::size_t>(count);
+      if (parts > kMaxParts) return too_many_parts();
       CKFS_TRY(std::vector<TensorExpr> slices,
                part.expr.split(dim, std::max<std::int64_t>(count, 1)));
       std::vector<std::int64_t> rest = shape;
@@ -402,10 +409,13 @@ Result<std::vector<TensorExpr>> slices_of(const Operation& op, const TensorExpr&
 
 Result<Flow> split(const Operation& op, Flow flow, const Scope& scope) {
   Flow result{.columns = {}, .exactness = flow.exactness};
+  std::size_t parts = 0;
   for (const FlowColumn& column : flow.columns) {
     std::vector<FlowColumn> made;
     for (const FlowPart& part : column.parts) {
       CKFS_TRY(std::vector<TensorExpr> slices, slices_of(op, part.expr, scope));
+      parts += slices.size();
+      if (parts > kMaxParts) return too_many_parts();
       made.resize(slices.size(), {column.name, {}});
       for (std::size_t i = 0; i < slices.size(); ++i) {
         made[i].parts.push_back({part.keys, std::move(slices[i])});

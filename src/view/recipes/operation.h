@@ -25,6 +25,7 @@ namespace ckfs {
 /// Variables of a rule by name: captures, then those of `let`, then those of `unstack`.
 using Variables = std::vector<std::string>;
 
+inline constexpr std::size_t kMaxParts = std::size_t{1} << 20;  // tensors of a group at a time
 inline constexpr std::size_t kMaxKeys = 4;  // variables of a rule that are stacked or unstacked
 
 struct FlowPart {

@@ -26,8 +26,10 @@
 
 namespace ckfs {
 
-inline constexpr std::size_t kMaxRecipe = std::size_t{1} << 20;  // bytes of a file
-inline constexpr std::size_t kMaxRules = 1000;                   // of a list
+inline constexpr std::size_t kMaxRecipe = std::size_t{1} << 20;   // bytes of a file
+inline constexpr std::size_t kMaxTensors = std::size_t{1} << 20;  // that rules leave
+inline constexpr std::size_t kMaxTensorName = 4096;               // that a rule gives
+inline constexpr std::size_t kMaxRules = 1000;                    // of a list
 
 struct Rule {
   enum class Kind : std::uint8_t {

@@ -263,6 +263,18 @@ class RuleRun {
         return at(first.name, Error(ErrorCode::Unsupported, "becomes a tensor without a name"),
                   rule_.line);
       }
+      if (text->size() > kMaxTensorName) {
+        return at(
+            first.name,
+            Error(ErrorCode::Unsupported, fmt::format("becomes a name of {} characters (limit {})",
+                                                      text->size(), kMaxTensorName)),
+            rule_.line);
+      }
+      if (made_.size() + list_.tensors.size() >= kMaxTensors) {
+        return at(first.name,
+                  Error(ErrorCode::Unsupported, fmt::format("more than {} tensors", kMaxTensors)),
+                  rule_.line);
+      }
       Made made{group.taken.front().tensor, names_.size(), first};
       made.tensor.expr = std::move(part.expr);
       made.tensor.exactness = exactness;

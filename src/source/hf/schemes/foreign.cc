@@ -10,10 +10,25 @@ namespace {
 /// The kind of quantization that a tensor's name, dtype and neighbours speak of; empty: none.
 std::string_view kind_of(const HeldTensors& tensors, TensorId id) {
   const std::string_view name = tensors.name(id);
+  const DType type = tensors.dtype(id);
+  const auto with = [&](std::string_view suffix) { return tensors.find(name, suffix).has_value(); };
+  if (name.ends_with("_blocks") && type == DType::U8 &&
+      tensors.find(without(name, "_blocks"), "_scales")) {
+    return "mxfp4";
+  }
   if (name.ends_with(".weight_packed")) return "compressed-tensors";
   if (name.ends_with(".bitmask")) return "a sparse format of compressed-tensors";
-  if (tensors.dtype(id) != DType::U8 || !tensors.find(name, ".absmax")) return {};
-  return "bitsandbytes 4-bit without quant_state";
+  if (!name.ends_with("weight") && !name.ends_with("_proj")) return {};
+
+  const std::string stem(name.substr(0, name.rfind('.') + 1));
+  const bool one_byte = is_f8(type) || type == DType::I8 || type == DType::U8;
+  if (!one_byte) return {};
+  if (with("_scale_2")) return "modelopt nvfp4";
+  if (with("_scale")) return is_f8(type) ? "float-quantized" : "int-quantized";
+  if (type == DType::U8 && with(".absmax")) return "bitsandbytes 4-bit without quant_state";
+  const auto scale = tensors.find(stem, "scale");
+  if (scale && tensors.dtype(*scale) == DType::F8E8M0) return "DeepSeek-V4 scales";
+  return {};
 }
 
 bool recognizes(const HeldTensors& tensors, TensorId id) {
@@ -23,8 +38,10 @@ bool recognizes(const HeldTensors& tensors, TensorId id) {
 Result<QuantizedWeight> read(const HeldTensors& tensors, TensorId id) {
   const std::string& method = tensors.config().method;
   if (!method.empty()) {
-    return cannot_decode("looks like {} (quant_method \"{}\"), which ckfs cannot decode",
-                         kind_of(tensors, id), method);
+    return cannot_decode(
+        "looks like {} (quant_method \"{}\"), which ckfs cannot "
+        "decode",
+        kind_of(tensors, id), method);
   }
   return cannot_decode("looks like {}, which ckfs cannot decode", kind_of(tensors, id));
 }

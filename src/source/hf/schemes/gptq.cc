@@ -142,12 +142,12 @@ Result<AffineCodes> read_gptq(const HeldTensors& tensors, const Parts& parts) {
     return cannot_decode("its codes have {} bits (known: 2, 3, 4, 8)", bits);
   }
   CKFS_TRY_VOID(agree(tensors, "bits", "w_bit", bits));
-  const auto code_bits = checked_mul(codes[0], kWordBits);
-  if (!code_bits || *code_bits % bits != 0) {
+  const std::int64_t code_bits = codes[0] * kWordBits;  // of less than 2^57 words
+  if (code_bits % bits != 0) {
     return cannot_decode("shape {} holds no whole codes of {} bits", shape_text(codes), bits);
   }
   AffineCodes kind{.bits = static_cast<int>(bits),
-                   .rows = *code_bits / bits,
+                   .rows = code_bits / bits,
                    .columns = codes[1],
                    .groups = 0,
                    .group_rows = 0};
@@ -208,15 +208,10 @@ Result<QuantizedWeight> read(const HeldTensors& tensors, TensorId codes) {
   }
   CKFS_TRY(AffineCodes kind, awq ? read_awq(tensors, parts) : read_gptq(tensors, parts));
   kind.scale = tensors.dtype(parts.scales);
-  const auto numel = checked_mul(kind.rows, kind.columns);
-  if (!numel) {
-    return cannot_decode("shape {} holds more codes than can be counted",
-                         shape_text(tensors.shape(codes)));
-  }
   QuantizedWeight weight;
   weight.name = std::string(without(tensors.name(codes), kCodes)) + ".weight";
   weight.shape = {kind.columns, kind.rows};
-  weight.numel = *numel;
+  weight.numel = kind.rows * kind.columns;  // at most 16 in each of less than 2^59 words
   weight.boxes = {StorageBox{0, 0, {0, 0}, weight.shape, {1, kind.columns}}};
   weight.companions = {parts.scales, parts.zeros};
   if (parts.g_idx && !awq) weight.companions.push_back(*parts.g_idx);

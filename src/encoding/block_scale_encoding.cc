@@ -117,8 +117,9 @@ class BlockScaleEncoding final : public Encoding {
   std::uint64_t most_bytes(std::uint32_t part, std::int64_t count) const override {
     const std::int64_t rows = (count + scale_.columns - 2) / scale_.columns + 1;
     if (part == 0) {
-      if (rows > 1) return static_cast<std::uint64_t>(rows) * row_bytes_;
-      return std::min(row_bytes_, row_bytes(count) + 8);
+      // Each row may end, and the run begin, within a word.
+      const auto touched = static_cast<std::uint64_t>(rows);
+      return std::min(touched * row_bytes_, row_bytes(count) + 8 * touched);
     }
     // Each matrix of the batch that is touched has a grid of its own, begun and ended in a block.
     const std::int64_t matrices = (rows - 1) / scale_.rows + 2;

@@ -98,7 +98,8 @@ Result<std::size_t> OrderedFile::read_next(std::span<const PlannedAccess> rest, 
     CKFS_TRY_VOID(way.read(choice.descriptor, index + 1, 2));
     const std::chrono::duration<double> one = middle - begin, two = now_() - middle;
     file_system.pace.compared(one / static_cast<double>(rest[0].size),
-                              two / static_cast<double>(rest[1].size + rest[2].size));
+                              two / static_cast<double>(rest[1].size + rest[2].size),
+                              keeps_pages == Answer::Yes ? Pace::Trust::Little : Pace::Trust::Much);
     done = 3;
   }
   const ByteRange was_read{rest[0].offset, range_of(rest[done - 1]).end};

@@ -1,5 +1,6 @@
 // Two measurements in a row that agree decide, and the decision stays: one that is wrong costs
-// speed and no byte, but comparing again and again would make a stream start over each time. A busy
+// speed and no byte (of a server that streams nearly all speed: so there are more votes where one
+// is worth little), but comparing again and again would make a stream start over each time. A busy
 // moment can fool one measurement; the threshold is 1.5, where two in flight give 2 from a source
 // that answers each request for itself and 1 from one that streams.
 #include "io/pace.h"
@@ -9,6 +10,7 @@ namespace {
 
 constexpr double kGain = 1.5;
 constexpr int kVotes = 2;
+constexpr int kDoubtfulVotes = 6;  // for asking at once; against it two are enough
 
 }  // namespace
 
@@ -19,16 +21,17 @@ bool Pace::at_once() const {
 
 bool Pace::wants_comparison() const {
   const MutexLock lock(mutex_);
-  return votes_ > -kVotes && votes_ < kVotes;
+  return votes_ > -kVotes && !at_once_;
 }
 
-void Pace::compared(std::chrono::duration<double> in_order, std::chrono::duration<double> at_once) {
+void Pace::compared(std::chrono::duration<double> in_order, std::chrono::duration<double> at_once,
+                    Trust trust) {
   const MutexLock lock(mutex_);
-  if (votes_ <= -kVotes || votes_ >= kVotes) return;  // another thread was faster
+  if (votes_ <= -kVotes || at_once_) return;  // another thread was faster
   const bool gains = in_order > kGain * at_once;
   if (gains != (votes_ > 0)) votes_ = 0;
   votes_ += gains ? 1 : -1;
-  at_once_ = votes_ >= kVotes;
+  at_once_ = votes_ >= (trust == Trust::Much ? kVotes : kDoubtfulVotes);
 }
 
 }  // namespace ckfs

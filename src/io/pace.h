@@ -23,8 +23,13 @@ class Pace {
   /// Whether the next long read shall be used to compare.
   bool wants_comparison() const;
 
+  /// How far one comparison can be believed. Where the kernel reads ahead it has a part in both
+  /// sides.
+  enum class Trust : std::uint8_t { Much, Little };
+
   /// The seconds that a byte took, asked for in order and asked for together with others.
-  void compared(std::chrono::duration<double> in_order, std::chrono::duration<double> at_once);
+  void compared(std::chrono::duration<double> in_order, std::chrono::duration<double> at_once,
+                Trust trust = Trust::Much);
 
  private:
   mutable Mutex mutex_;

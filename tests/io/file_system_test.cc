@@ -62,6 +62,21 @@ TEST(Pace, IsInOrderUntilTwoComparisonsAgree) {
   EXPECT_FALSE(pace.wants_comparison());
 }
 
+TEST(Pace, BelievesDoubtfulMeasurementsOnlyWhereManyAgree) {
+  using Seconds = std::chrono::duration<double>;
+  Pace pace;
+  for (int k = 0; k < 5; ++k) pace.compared(Seconds(3), Seconds(1), Pace::Trust::Little);
+  EXPECT_FALSE(pace.at_once());
+  EXPECT_TRUE(pace.wants_comparison());
+  pace.compared(Seconds(3), Seconds(1), Pace::Trust::Little);
+  EXPECT_TRUE(pace.at_once());
+  Pace other;
+  for (int k = 0; k < 5; ++k) other.compared(Seconds(3), Seconds(1), Pace::Trust::Little);
+  other.compared(Seconds(1), Seconds(1), Pace::Trust::Little);
+  other.compared(Seconds(1), Seconds(1), Pace::Trust::Little);
+  EXPECT_FALSE(other.wants_comparison());
+}
+
 TEST(Pace, AStreamStaysInOrderForGood) {
   using Seconds = std::chrono::duration<double>;
   Pace pace;

@@ -72,8 +72,8 @@ class TableCodesEncoding final : public Encoding {
     std::byte* out = target.out.data();
     for (std::int64_t at = elements.first; at < elements.end();) {
       const std::int64_t block = at / codes_.block;
-      const std::int64_t end = at + std::min(elements.end() - at, kBlocksAtOnce * codes_.block -
-                                                                      at % codes_.block);
+      const std::int64_t end =
+          at + std::min(elements.end() - at, kBlocksAtOnce * codes_.block - at % codes_.block);
       const auto blocks = static_cast<std::size_t>((end - 1) / codes_.block + 1 - block);
       load_scales(block, bytes, std::span(scales).first(blocks), target.kernels);
       const std::span<float> made = std::span(products).first(blocks * kTable);

@@ -75,6 +75,9 @@ std::string without_python_words(std::string_view text) {
     const std::size_t end = at + word.size();
     if (text.substr(at, word.size()) != word) return;
     if (end < text.size() && !ends_json_word(text[end])) return;
+    std::size_t next = end;
+    while (next < text.size() && is_space(text[next])) ++next;
+    if (next < text.size() && text[next] == ':') return;  // a string there would be a key
     out.replace(at, by.size(), by);
   };
   bool in_string = false;

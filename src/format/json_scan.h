@@ -30,7 +30,7 @@ Result<ScanResult> scan_json(std::string_view text, const ScanLimits& limits,
                              std::string_view file_name);
 
 /// The text with NaN, Infinity and -Infinity replaced by strings of the same length: JSON has no
-/// such words, Python's json writes them.
+/// such words, Python's json writes them as values. One in the place of a key stays, an error.
 std::string without_python_words(std::string_view text);
 
 /// The text of nlohmann's parse error, without the text it found: "syntax error while parsing ...".

@@ -1,12 +1,13 @@
 // Edits of config.json: against the reference's own output where there is one, else against text
 // written out by hand. Broken ones: malformed_test.cc.
 #include "format/json_text.h"
-#include "format/quantization_config.h"
 
 #include <fstream>
 #include <gtest/gtest.h>
 #include <iterator>
 #include <nlohmann/json.hpp>
+
+#include "format/quantization_config.h"
 
 namespace ckfs {
 namespace {

@@ -14,6 +14,7 @@
 #include "base/units.h"
 #include "format/hf_index.h"
 #include "format/json_text.h"
+#include "format/quant_state.h"
 #include "format/quantization_config.h"
 #include "format/safetensors.h"
 #include "source/header_loader.h"
@@ -106,6 +107,8 @@ Outcome run_text(const json& test) {
     note(outcome, load_header(source, file));
   } else if (kind == "index") {
     note(outcome, parse_hf_index(text, "index.json"));
+  } else if (kind == "quant_state") {
+    note(outcome, parse_quant_state(text, "quant_state"));
   } else {
     note(outcome, dense_config(text, "bfloat16", "config.json"));
     if (outcome.message == "(no error)") note(outcome, find_quantization(text, "config.json"));

@@ -432,13 +432,20 @@ TEST(Fp8Blocks, NamesEveryTensorThatCannotBeDecoded) {
           testing::Pair("bias", "shape [4] is not of 2 or 3 dimensions"),
           testing::Pair("half.weight", "its scale is F16 (known: F32, BF16, F8_E8M0, U8)"),
           testing::Pair("orphan.weight_scale_inv", "a part of a weight that is absent (fp8)"),
-          testing::Pair(
-              "packed.weight_packed",
-              R"(looks like pack-quantized, but config.json says quant_method "fp8")"),
+          testing::Pair("packed.weight_packed",
+                        R"(looks like pack-quantized, but config.json says quant_method "fp8")"),
           testing::Pair(
               "scalar.weight",
               "its scale has shape [], but blocks of 128 x 128 over shape [2, 2] need [1, 1]"),
           testing::Pair("wide.weight_scale_inv", "a part of a weight that is absent (fp8)")));
+}
+
+TEST(Fp8Blocks, AreNotShownWhereNoWeightHasAScale) {
+  EXPECT_THAT(fp8_obstacles({{"a.weight", DType::F8E4M3, {2, 2}},
+                             {"b.weight", DType::F8E5M2, {2, 2}},
+                             {"c.weight", DType::BF16, {2, 2}}}),
+              ElementsAre(testing::Pair("a.weight", "F8_E4M3 without a scale"),
+                          testing::Pair("b.weight", "F8_E5M2 without a scale")));
 }
 
 TEST(Fp8Blocks, LeavesOutScalesOfActivationsAndSaysSo) {

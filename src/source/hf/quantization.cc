@@ -211,7 +211,7 @@ class Quantizer final : public HeldTensors {
         refuse_config("quantization_config has no quant_method");
         return true;
       }
-      if (has_auxiliaries()) return true;
+      if (has_parts()) return true;
       builder_.add_note(
           "config.json",
           fmt::format("says quant_method {}, but no tensor is quantized", config_.method));
@@ -283,9 +283,11 @@ class Quantizer final : public HeldTensors {
     return {};
   }
 
-  bool has_auxiliaries() const {
+  /// Whether some tensor is what sweep() refuses where a quantized checkpoint has it: a part of a
+  /// weight, or codes without a scale.
+  bool has_parts() const {
     for (TensorId id = 0; id < companion_.size(); ++id) {
-      if (auxiliary(id).scheme != nullptr) return true;
+      if (is_f8(dtype(id)) || auxiliary(id).scheme != nullptr) return true;
     }
     return false;
   }

@@ -1,6 +1,6 @@
-"""Writes the malformed corpus: broken safetensors headers, indexes, configs and directories.
+"""Writes the malformed corpus: broken headers, indexes, configs, quant_states, directories.
 
-    python make.py            # rewrites cases.json and the folders header/, index/ and config/
+    python make.py            # rewrites cases.json and the folders of small cases
 
 Each case has the text that its error must contain. Small cases are files, so that they serve as
 seeds of the fuzz targets too; those that need megabytes are recipes ("parts": text and how often,
@@ -255,7 +255,7 @@ def configs():
     add("utf8", b'{"a": "\xe9"}', "is not UTF-8")
     for name, text in {"cut": '{"a": 1', "comma": '{"a": 1,}', "comment": '{"a": 1 // one\n}', "python": "{'a': True}", "true": '{"a": True}',
                        "none": '{"a": None}', "nan-joined": '{"a": 1NaN}', "nan-follows": '{"a": NaN1}', "minus-nan": '{"a": -NaN}',
-                       "infinite": '{"a": Infinit}', "nan-name": '{NaN: 1}', "trailing": "{} {}", "merge": '<<<<<<< HEAD\n{}\n', "html": "{<html>}",
+                       "infinite": '{"a": Infinit}', "nan-name": '{NaN: 1}', "infinity-name": '{"a": 1, -Infinity : 2}', "trailing": "{} {}", "merge": '<<<<<<< HEAD\n{}\n', "html": "{<html>}",
                        "undefined": '{"a": undefined}', "tab": '{"a": "\t"}', "surrogate": '{"a": "\\udfff"}'}.items():
         add(f"json-{name}", text, "not a JSON object" if name == "merge" else "not JSON at byte")
     add("deep-lists", '{"a":' + "[" * 32 + "]" * 32 + "}", "nested more than 32 deep")
@@ -280,6 +280,18 @@ def configs():
     add_parts("config", "long-string", [['{"a": "', 1], ["x", 4_194_305], ['"}', 1]], "is longer than 4194304 bytes")
     add_parts("config", "long-space", [["{", 1], [" ", 1_048_577], ["}", 1]], "is longer than 1048576 bytes")
     add_parts("config", "many-strings", [['{"a": [', 1], ['"",', 500_001], ['""]}', 1]], "strings (limit 500000)")
+
+
+def quant_states():
+    """The JSON that bitsandbytes stores beside its codes."""
+    good = {"quant_type": "nf4", "dtype": "float16", "blocksize": 64, "shape": [2, 64]}
+    add = lambda name, text, expect: add_file("quant_state", name, safe(text), expect)
+    add("text", "nf4", "not a JSON object")
+    for key in good:
+        absent = json.dumps({other: value for other, value in good.items() if other != key})
+        add(f"no-{key}", absent, f'no "{key}"')
+        add(f"{key}-twice", f'{json.dumps(good)[:-1]}, "{key}": 1}}', f'key "{key}" twice')
+        add(f"{key}-null", json.dumps({**good, key: None}), f"{key} is not ")
 
 
 def directories():
@@ -348,11 +360,12 @@ def directories():
     add("deep-directories", {"d/" * 33 + "f": "", "model.safetensors": model}, "directories are nested more than 32 deep")
 
 
-for kind in ["header", "index", "config"]:
+for kind in ["header", "index", "config", "quant_state"]:
     shutil.rmtree(here / kind, ignore_errors=True)
 headers()
 indexes()
 configs()
+quant_states()
 directories()
 (here / "cases.json").write_text(json.dumps(cases, indent=1) + "\n")
 print(len(cases), "cases")

@@ -1,10 +1,10 @@
 // A catalog as a Hugging Face model directory.
 //
 // What is cast: a decoded tensor always takes the view's dtype, straight from the F32 value that
-// the reference's program gives; other floats take it only where all are cast. Quantized sources
-// keep their other tensors by default, as DeepSeek's script does: a router bias in F32 is F32 for a
-// reason. Casting everything, as MaxText and zero_to_fp32 do, is one parameter away, or the view's
-// own rule.
+// the reference's program gives; other floats take it only where all are cast. Quantized sources,
+// and those that are BF16 for the most part, keep their other tensors by default, as DeepSeek's
+// script and transformers do: a router bias in F32 is F32 for a reason. Casting everything, as
+// MaxText and zero_to_fp32 do, is one parameter away, or the view's own rule.
 //
 // What is shown: what the tool that people use for the source would write. Frozen weights that
 // zero_to_fp32 drops without a word are left out here, too, but never without one.
@@ -71,9 +71,24 @@ std::string_view parameter(const ViewSpec& spec, std::string_view key, std::stri
   return found == spec.parameters.end() ? otherwise : std::string_view(found->second);
 }
 
-/// What is cast where nobody says: what the tool of such checkpoints casts.
+/// Whether most of a plain checkpoint's floats are BF16 already. Then the others are what they are
+/// for a reason, as in a quantized one: a router's bias, a norm.
+bool is_mostly_bf16(const Catalog& catalog) {
+  std::uint64_t bf16 = 0, others = 0;
+  for (const Shard& shard : catalog.shards()) {
+    for (const TensorId id : shard.tensors) {
+      const DType dtype = catalog.value_dtype(id);
+      if (!is_castable_float(dtype)) continue;
+      (dtype == DType::BF16 ? bf16 : others) += catalog.storage(catalog.tensor(id)).nbytes();
+    }
+  }
+  return bf16 > others;
+}
+
+/// What the view in BF16 casts where nobody says: what the tool of such checkpoints casts.
 std::string_view default_cast(const Catalog& catalog) {
-  const bool all = !catalog.is_quantized() || catalog.quantization_details().casts_all;
+  const bool all =
+      catalog.is_quantized() ? catalog.quantization_details().casts_all : !is_mostly_bf16(catalog);
   return all ? "all" : "quantized";
 }
 

@@ -77,6 +77,19 @@ TEST(HfModel, CastsNothingOfAPlainSourceWhenAskedForQuantizedOnly) {
   EXPECT_EQ(definition->tensors[2].expr.dtype(), DType::F32);
 }
 
+TEST(HfModel, KeepsTheFewFloatsOfASourceThatIsBf16ForTheMostPart) {
+  ModelCatalog model;
+  model.shard("model.safetensors",
+              {{"weight", DType::BF16, {64, 64}}, {"router.bias", DType::F32, {64}}});
+  const auto catalog = model.build();
+  EXPECT_THAT(tensors(*define(catalog, "bf16-safetensors")),
+              ElementsAre("weight: BF16 bit-exact", "router.bias: F32 bit-exact"));
+  EXPECT_THAT(tensors(*define(catalog, "bf16-safetensors@cast=all")),
+              ElementsAre("weight: BF16 bit-exact", "router.bias: BF16 lossy"));
+  EXPECT_EQ(define(catalog, "bf16-safetensors@cast=quantized")->spec.canonical(),
+            "bf16-safetensors");
+}
+
 TEST(HfModel, KeepsWhatIsNotQuantizedInAQuantizedSource) {
   EXPECT_THAT(
       tensors(*define(quantized_model().build(), "bf16-safetensors")),

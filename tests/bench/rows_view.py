@@ -11,7 +11,7 @@ import time
 
 from checkpoints import FILE_BYTES, fp8, matrix, plain, scale_checkpoint
 from harness import (HERE, MIB, constant, counting, daemon_of, mounted, peak_memory,
-                     raise_readahead, ratios, read_all, resident_memory, status, timed,
+                     raise_readahead, ratios, read_all, recycled_memory, resident_memory, status, timed,
                      tmpfs, warm)
 
 
@@ -23,7 +23,8 @@ def against_constant(bench, direct, goal, floor, void):
     source, ext4 = fp8(bench), plain(bench)
     how = "direct" if direct else "cached"
     options = ["-o", "direct"] if direct else []
-    with constant(bench, FILE_BYTES, direct) as ceiling, mounted(bench, source, *options) as mountpoint:
+    with recycled_memory(), constant(bench, FILE_BYTES, direct) as ceiling, \
+            mounted(bench, source, *options) as mountpoint:
         if not direct:
             raise_readahead(mountpoint)
         shards = [os.path.join(source, f) for f in os.listdir(source)]
@@ -171,7 +172,8 @@ def bench_gather(bench):
         seconds, size, *_ = gather(bench, path, rows, columns, 1 << 30, count)
         return seconds / size
 
-    (ratio,), speeds = ratios([lambda: workers(1), lambda: workers(2)])
+    with recycled_memory():
+        (ratio,), speeds = ratios([lambda: workers(1), lambda: workers(2)])
     bench.note(f"1 worker {speeds[0]:.2f} GB/s, 2 workers {speeds[1]:.2f}")
     bench.row("a gather in order, 2 workers : 1 worker", ratio, 1.8, 1.6)
     os.remove(path)

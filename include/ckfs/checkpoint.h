@@ -242,6 +242,6 @@ class Checkpoint {
 std::string_view version();
 
 /// Grows when the bytes of some view change for the same source and parameters (see CHANGELOG).
-inline constexpr int kLayoutVersion = 2;
+inline constexpr int kLayoutVersion = 1;
 
 }  // namespace ckfs

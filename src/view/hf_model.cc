@@ -1,9 +1,9 @@
 // A catalog as a Hugging Face model directory.
 //
 // What is cast: a decoded tensor always takes the view's dtype, straight from the F32 value that
-// the reference's program gives; other floats take it only where all are cast. Quantized sources,
-// and those that are BF16 for the most part, keep their other tensors by default, as DeepSeek's
-// script and transformers do: a router bias in F32 is F32 for a reason. Casting everything, as
+// the reference's program gives; other floats take it only where all are cast. Quantized sources
+// keep their other tensors by default, as DeepSeek's script does: a router bias in F32 is F32 for a
+// reason. Casting everything, as
 // MaxText and zero_to_fp32 do, is one parameter away, or the view's own rule.
 //
 // What is shown: what the tool that people use for the source would write. Frozen weights that
@@ -86,10 +86,13 @@ bool is_mostly_bf16(const Catalog& catalog) {
 }
 
 /// What the view in BF16 casts where nobody says: what the tool of such checkpoints casts.
-std::string_view default_cast(const Catalog& catalog) {
-  const bool all =
-      catalog.is_quantized() ? catalog.quantization_details().casts_all : !is_mostly_bf16(catalog);
-  return all ? "all" : "quantized";
+/// Layouts of experts are transformers' doing, which casts nothing of a model that is in BF16.
+std::string_view default_cast(const Catalog& catalog, const ViewSpec& spec) {
+  if (catalog.is_quantized()) {
+    return catalog.quantization_details().casts_all ? "all" : "quantized";
+  }
+  const bool layout = parameter(spec, "experts", "source") != "source";
+  return layout && is_mostly_bf16(catalog) ? "quantized" : "all";
 }
 
 /// Drops parameters that say what this source gets anyway.
@@ -98,7 +101,7 @@ ViewSpec without_defaults(ViewSpec spec, const Catalog& catalog) {
     const auto found = spec.parameters.find(key);
     if (found != spec.parameters.end() && found->second == value) spec.parameters.erase(found);
   };
-  drop_if("cast", default_cast(catalog));
+  drop_if("cast", default_cast(catalog, spec));
   const std::string_view experts = parameter(spec, "experts", "source");
   const bool mirrors = catalog.mirrors_shards() && experts == "source";
   if (!mirrors && experts != "fused") drop_if("max_shard", kDefaultMaxShard);
@@ -111,7 +114,7 @@ ViewSpec without_defaults(ViewSpec spec, const Catalog& catalog) {
 bool casts_all(const Catalog& catalog, const ViewRow& row, const ViewSpec& spec) {
   if (!row.dtype) return false;
   if (row.dtype != DType::BF16) return true;
-  return parameter(spec, "cast", default_cast(catalog)) == "all";
+  return parameter(spec, "cast", default_cast(catalog, spec)) == "all";
 }
 
 /// Which of a catalog's tensors a view has.

@@ -143,6 +143,13 @@ class Linear(WorkDirectory):
 class RoundTrip(WorkDirectory):
     """From each layout to each other: the same bytes as from the source."""
 
+    def test_router_biases_stay_f32_without_being_asked_for(self):
+        source = ways.DATA / "experts-deepseek-v3" / "source"
+        for layout in ("linear", "fused"):
+            self.assert_same(
+                naive.read_all(self.export(source, f"{VIEW}@cast=quantized,experts={layout}")),
+                naive.read_all(self.export(source, f"{VIEW}@experts={layout}")))
+
     def test_of_every_case(self):
         layouts = {"experts-gpt-oss": ["linear", "fused", "packed"],
                    "experts-llama4": ["linear", "fused", "packed"],

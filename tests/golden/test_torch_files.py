@@ -120,7 +120,7 @@ class Golden(WorkDirectory):
             expected, views = expected_of(case), views_of(case)
             for source in sources_of(case):
                 first = None
-                for way, engine in ways.RUNS:
+                for way, engine in ways.golden_runs():
                     with self.subTest(case=case, source=source.name, way=way,
                                       engine=" ".join(engine)):
                         out = self.fetch(source, views, way, engine)

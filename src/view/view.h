@@ -58,6 +58,8 @@ struct ModelTensor {
   std::uint32_t same_as = kNone;
   /// The shard of the source that it comes from (the first of them): index in Catalog::shards().
   std::uint32_t shard = kNone;
+  /// How the devices of the target's mesh share it: index in Definition::splits.
+  std::uint32_t split = kNone;
 };
 
 /// How a stored tensor, as it is decoded and cast to `to`, stands to its source: the least exact of
@@ -98,6 +100,9 @@ struct Definition {
   std::shared_ptr<const Catalog> catalog;
   std::deque<std::string> names;  // of tensors that the catalog does not name
   std::vector<ModelTensor> tensors;
+  /// Into how many equal parts each dimension of a tensor is cut; many tensors share a list. No part
+  /// of what a container stores apart (a chunk) crosses such a border.
+  std::vector<std::vector<std::int64_t>> splits;
   std::vector<TextFile> texts;
   std::span<const SourceFile> side_files;  // of the catalog
 };

@@ -43,6 +43,10 @@ using Clock = std::chrono::steady_clock;
 /// together must not exhaust the process's descriptors.
 constexpr std::size_t kFilesPerPass = 16;
 
+/// Bytes of a range for which a file is mapped that is not yet: where 100,000 small files are read
+/// once each, none is.
+constexpr std::uint64_t kWorthMapping = std::uint64_t{64} << 10;
+
 struct File {
   std::string name;
   std::filesystem::path path;  // canonical: symbolic links were followed when it was added
@@ -505,7 +509,9 @@ std::optional<MappedBytes> SourceFiles::Impl::map(const FileRange& range, std::u
   const auto pinned = pin_patiently(range.file, of.path, 0, page_cache::expect_exact_reads);
   if (!pinned) return std::nullopt;
   const int fd = (*pinned)->fd.get();
-  const auto mapping = mappings_.of(range.file, fd, size);
+  // A new mapping costs as much as copying some tens of pages, once for each file.
+  const auto mapping =
+      range.size >= kWorthMapping ? mappings_.of(range.file, fd, size) : mappings_.find(range.file);
   if (!mapping || !mapping->is_cached(fd, {range.offset, range.offset + range.size})) {
     return std::nullopt;
   }

@@ -367,18 +367,25 @@ Result<void> SourceFiles::Impl::read_ordered(const AccessPlan& plan, std::size_t
     }
     return pins[number]->fd.get();
   };
-  const auto read = [&](unsigned number, std::size_t first, std::size_t count) -> Result<void> {
+  const auto read = [&](unsigned number, std::span<const FileAccess> wanted) -> Result<void> {
     CKFS_TRY(const int fd, descriptor_of(number));
     std::vector<Access> accesses;
-    for (const PlannedAccess& planned : mine.subspan(first, count)) {
-      accesses.push_back(
-          {fd, pins[number]->serial, planned.offset, planned.size, plan.parts_of(planned), false});
+    for (const FileAccess& each : wanted) {
+      accesses.push_back({fd, pins[number]->serial, each.offset, each.size, each.parts, false});
     }
     if (auto done = reader_->read(accesses); !done) return failed(of, fd, done.error());
     for (const Access& access : accesses) count_access(of, access);
     return {};
   };
-  CKFS_TRY_VOID(state(id).ordered.read(mine, *of.file_system, {descriptor_of, read}));
+  std::vector<FileAccess> accesses;
+  for (const PlannedAccess& planned : mine) {
+    accesses.push_back({planned.offset, planned.size, plan.parts_of(planned)});
+  }
+  const std::uint64_t longest =
+      OrderedFile::longest_access(*of.file_system, coalesce_options_.max_access);
+  CKFS_TRY_VOID(state(id).ordered.read(accesses, longest, *of.file_system, {descriptor_of, read}));
+  // Another thread may have read for this one.
+  CKFS_TRY_VOID(descriptor_of(0));
   for (const Pin& pinned : pins) {
     if (pinned) CKFS_TRY_VOID(check(of, pinned->fd.get()));
   }

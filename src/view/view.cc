@@ -29,6 +29,8 @@ constexpr std::array<ParameterRow, 3> kBf16Parameters{
 constexpr std::array<ParameterRow, 2> kModelParameters{
     {{"experts", kExperts, "source"}, {"max_shard", {}, ""}}};
 constexpr std::array<ParameterRow, 1> kStoredParameters{{{"max_shard", {}, "5GB"}}};
+constexpr std::array<std::string_view, 3> kStorages{"ocdbt", "zarr3", "zarr2"};
+constexpr std::array<ParameterRow, 1> kOrbaxParameters{{{"storage", kStorages, "ocdbt"}}};
 constexpr std::array<ParameterRow, 4> kConsolidatedParameters{{{"exclude_frozen", kSwitch, "0"},
                                                                {"format", kFormats, "safetensors"},
                                                                {"frozen", kFrozen, "tool"},
@@ -55,6 +57,8 @@ constexpr std::array<ViewRow, 6> kViews{{
 
 constexpr ViewRow kRecipeView{
     "", "", ContainerKind::Safetensors, Placement::Split, std::nullopt, kStoredParameters};
+constexpr ViewRow kOrbaxRecipeView{
+    "", "", ContainerKind::Orbax, Placement::Split, std::nullopt, kOrbaxParameters};
 
 // An error is one line for a terminal or a log; `ckfs inspect` has more.
 constexpr std::size_t kObstaclesInMessage = 3;
@@ -108,7 +112,14 @@ Result<std::shared_ptr<const Definition>> define_recipe(std::shared_ptr<const Ca
   definition->names = std::move(list.names);
   definition->tensors = std::move(list.tensors);
   definition->spec = spec;
-  definition->packaging = {.container = ContainerKind::Safetensors, .placement = Placement::Split};
+  definition->packaging = {.container = recipe.container, .placement = Placement::Split};
+  if (recipe.container == ContainerKind::Orbax) {
+    definition->packaging.orbax.storage = storage_of(spec);
+    // The directory is an item, and Orbax looks at all that lies in one.
+    definition->texts.clear();
+    definition->side_files = {};
+    return definition;
+  }
   const auto max_shard = spec.parameters.find("max_shard");
   CKFS_TRY(definition->packaging.max_shard,
            parse_size(max_shard == spec.parameters.end() ? kStoredParameters[0].default_value
@@ -122,8 +133,14 @@ std::span<const ViewRow> view_table() {
   return kViews;
 }
 
-const ViewRow& recipe_view_row() {
-  return kRecipeView;
+const ViewRow& recipe_view_row(ContainerKind container) {
+  return container == ContainerKind::Orbax ? kOrbaxRecipeView : kRecipeView;
+}
+
+ArrayStorage storage_of(const ViewSpec& spec) {
+  const auto storage = spec.parameters.find("storage");
+  if (storage == spec.parameters.end() || storage->second == "ocdbt") return ArrayStorage::Ocdbt;
+  return storage->second == "zarr3" ? ArrayStorage::Zarr3 : ArrayStorage::Zarr2;
 }
 
 const ViewRow* find_view_row(std::string_view name) {

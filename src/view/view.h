@@ -77,6 +77,7 @@ enum class ContainerKind : std::uint8_t {
   None,         // there are none
   Safetensors,  // shards and an index
   TorchZip,     // what torch.save writes, and an index
+  Orbax,        // an Orbax checkpoint: chunks of arrays
 };
 
 /// Which tensors share a file.
@@ -86,11 +87,30 @@ enum class Placement : std::uint8_t {
   ByLayer,   // those of a layer
 };
 
+/// Where the chunks of an Orbax item lie.
+enum class ArrayStorage : std::uint8_t {
+  Ocdbt,  // in data files under one database; arrays are zarr3
+  Zarr3,  // one file each, in a directory for each array
+  Zarr2,  // the same in zarr's second version
+};
+
+/// An Orbax item beside its arrays. Names of tensors are paths, joined by '.'.
+struct OrbaxItem {
+  ArrayStorage storage = ArrayStorage::Ocdbt;
+  /// The item within the view, "0/items/"; empty: the view's directory is the item.
+  std::string directory;
+  /// JSON of the item's custom metadata, {"scan_layers": true}; empty: there is none.
+  std::string custom_metadata;
+  bool step = false;                     // a leaf `step`: an int32 scalar, 0
+  std::vector<std::string> empty_dicts;  // leaves that are dicts without members: opt_state
+};
+
 /// What a view's row and parameters say of its container.
 struct Packaging {
   ContainerKind container = ContainerKind::None;
   Placement placement = Placement::Split;
   std::uint64_t max_shard = 0;  // bytes; of Placement::Split
+  OrbaxItem orbax = {};         // of ContainerKind::Orbax
 };
 
 /// All that a view is.
@@ -100,8 +120,8 @@ struct Definition {
   std::shared_ptr<const Catalog> catalog;
   std::deque<std::string> names;  // of tensors that the catalog does not name
   std::vector<ModelTensor> tensors;
-  /// Into how many equal parts each dimension of a tensor is cut; many tensors share a list. No part
-  /// of what a container stores apart (a chunk) crosses such a border.
+  /// Into how many equal parts each dimension of a tensor is cut; many tensors share a list. No
+  /// part of what a container stores apart (a chunk) crosses such a border.
   std::vector<std::vector<std::int64_t>> splits;
   std::vector<TextFile> texts;
   std::span<const SourceFile> side_files;  // of the catalog

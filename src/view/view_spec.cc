@@ -103,8 +103,9 @@ std::string ViewSpec::canonical() const {
 Result<ViewSpec> parse_view_spec(std::string_view spelling, const Recipes& recipes) {
   const std::size_t at = spelling.find('@');
   const std::string_view name = spelling.substr(0, at);
+  const RecipeView* recipe = recipes.find_view(name);
   const ViewRow* row =
-      recipes.find_view(name) != nullptr ? &recipe_view_row() : find_view_row(name);
+      recipe != nullptr ? &recipe_view_row(recipe->container) : find_view_row(name);
   if (row == nullptr) return fail(ErrorCode::NotFound, "{}: no such view", one_line(spelling));
 
   ViewSpec spec{std::string(name), {}};

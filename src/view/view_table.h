@@ -36,8 +36,11 @@ struct ViewRow {
 /// In the order of the docs.
 std::span<const ViewRow> view_table();
 
-/// What holds for every view of a recipe; without a name.
-const ViewRow& recipe_view_row();
+/// What holds for a view of a recipe that is packed so; without a name.
+const ViewRow& recipe_view_row(ContainerKind container);
+
+/// What the parameter `storage` of a view in Orbax says.
+ArrayStorage storage_of(const ViewSpec& spec);
 
 /// nullptr: no such view.
 const ViewRow* find_view_row(std::string_view name);

@@ -191,8 +191,8 @@ TEST(Recipe, IsAViewOrAFamily) {
   EXPECT_THAT(read(fmt::format("{{\"view\": \"v@a\", {}}}", rules)), HasSubstr("no name of a"));
   EXPECT_THAT(read(fmt::format("{{\"view\": \"v\", \"from\": \"w\", {}}}", rules)),
               HasSubstr("f: from: w: no such view"));
-  EXPECT_THAT(read(fmt::format("{{\"view\": \"v\", \"container\": \"orbax\", {}}}", rules)),
-              HasSubstr("f:1: container \"orbax\" is not safetensors"));
+  EXPECT_THAT(read(fmt::format("{{\"view\": \"v\", \"container\": \"zip\", {}}}", rules)),
+              HasSubstr("f:1: container \"zip\" is neither safetensors nor orbax"));
   EXPECT_THAT(read(R"({"family": "m", "experts": {}})"), HasSubstr("where a list of names"));
   EXPECT_THAT(read(R"({"family": ["m"]})"), HasSubstr("has no experts"));
   EXPECT_THAT(read(R"({"family": ["m"], "experts": {"dense": []}})"), HasSubstr("\"dense\""));

@@ -69,6 +69,7 @@ struct RecipeView {
   std::string name;
   std::string description;
   std::string from;  // spelling of a built-in view
+  ContainerKind container = ContainerKind::Safetensors;
   RuleList rules;
 };
 

@@ -247,8 +247,10 @@ Result<RecipeView> parse_view(const JsonNode& root, std::string_view file) {
                 file, name.line, quote(view.name));
   }
   CKFS_TRY(const std::string container, text_of(root, "container", file, "safetensors"));
-  if (container != "safetensors") {
-    return fail(ErrorCode::Corrupt, "{}:{}: container {} is not safetensors", file,
+  if (container == "orbax") {
+    view.container = ContainerKind::Orbax;
+  } else if (container != "safetensors") {
+    return fail(ErrorCode::Corrupt, "{}:{}: container {} is neither safetensors nor orbax", file,
                 root.find("container")->line, quote(container));
   }
   CKFS_TRY(view.from, text_of(root, "from", file, "bf16-safetensors"));

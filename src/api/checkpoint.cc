@@ -204,8 +204,11 @@ std::vector<TensorInfo> View::tensors() const {
   std::vector<TensorInfo> tensors;
   const Definition& definition = *impl_->definition;
   tensors.reserve(definition.tensors.size());
+  std::vector<bool> seen(definition.tensors.size(), false);  // a tensor may lie in several files
   for (const std::size_t file : impl_->files->tensor_files()) {
     for (const std::uint32_t id : impl_->files->tensors(file)) {
+      if (seen[id]) continue;
+      seen[id] = true;
       const ModelTensor& tensor = definition.tensors[id];
       tensors.push_back({tensor.name, ckfs::name(tensor.expr.dtype()), tensor.expr.shape(), file,
                          tensor.exactness});

@@ -11,6 +11,7 @@
 #include "api/checkpoint_impl.h"
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/text.h"
 #include "base/units.h"
 #include "container/shards.h"
 #include "source/open_checkpoint.h"
@@ -48,6 +49,7 @@ std::uint64_t with_choice(std::uint64_t fingerprint, const OpenOptions& options)
   for (const RecipeText& recipe : options.recipes) {
     fingerprint = stable_hash(recipe.text, stable_hash("recipe=", fingerprint));
   }
+  if (!options.family.empty()) fingerprint = stable_hash("family=" + options.family, fingerprint);
   return fingerprint;
 }
 
@@ -89,6 +91,13 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& source,
   Recipes recipes = built_in_recipes();
   for (const RecipeText& recipe : options.recipes) {
     CKFS_TRY(recipes, add_recipe(std::move(recipes), recipe.text, recipe.file));
+  }
+  recipes.family = options.family;
+  if (!options.family.empty() && !recipes.knows_family()) {
+    return fail(ErrorCode::InvalidArgument,
+                "family: {} is no model_type and no model_name of the "
+                "recipes (ckfs-recipe(5))",
+                quote(options.family));
   }
   // Before the source: what a source has to hold in order to read comes out of it, too.
   const std::shared_ptr<BufferPool> budget = BufferPool::create(options.memory);

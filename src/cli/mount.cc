@@ -164,7 +164,8 @@ void add_mount(CLI::App& app, Action& action) {
             if (!parsed) throw CLI::ValidationError(parsed.error().message());
           },
           "options, with commas between: allow_other, direct, strict, mtime=EPOCH, tag=TAG, "
-          "key=KEY, config=DIR, recipe=FILE, memory=SIZE, io=auto|uring|pread, threads=N, "
+          "key=KEY, config=DIR, recipe=FILE, family=NAME, memory=SIZE, io=auto|uring|pread, "
+          "threads=N, "
           "log_level=LEVEL, "
           "log_file=FILE, ro")
       ->type_name("OPTION,...")

@@ -52,7 +52,8 @@ Result<std::map<std::string, PlainTensor>> arrays(const Case& test) {
     const auto layout = layouts->layout(file);
     std::string bytes(layout->size, '\0');
     const auto stream = engine.open_stream(layout);
-    CKFS_TRY_VOID(engine.read(*stream, {0, bytes.size()}, std::as_writable_bytes(std::span(bytes))));
+    CKFS_TRY_VOID(
+        engine.read(*stream, {0, bytes.size()}, std::as_writable_bytes(std::span(bytes))));
     add_tensors(bytes, tensors);
   }
   return tensors;

@@ -30,7 +30,8 @@ bool is_digit(char c) {
 template <DType kDType>
 double rounded(double value) {
   const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(value));
-  return std::bit_cast<float>(bits_of::Format<kDType>::widen(bits_of::Format<kDType>::narrow(bits)));
+  return std::bit_cast<float>(
+      bits_of::Format<kDType>::widen(bits_of::Format<kDType>::narrow(bits)));
 }
 
 void collect_model_types(const JsonNode& node, std::vector<std::string>& found) {

@@ -39,7 +39,9 @@ class ConfigNumbers {
 
   /// Numbers that go before those of config.json ("view.mtp"), and after them (what a model's code
   /// takes where config.json says nothing).
-  void set(std::string_view path, double number) { set_.insert_or_assign(std::string(path), number); }
+  void set(std::string_view path, double number) {
+    set_.insert_or_assign(std::string(path), number);
+  }
   void set_default(std::string_view path, double number) {
     defaults_.insert_or_assign(std::string(path), number);
   }

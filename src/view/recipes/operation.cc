@@ -581,7 +581,6 @@ Result<TensorExpr> run_on_one(const Operation& op, const TensorExpr& expr, const
   }
 }
 
-
 }  // namespace
 
 Result<Flow> Operation::run(Flow flow, const Scope& scope) const {

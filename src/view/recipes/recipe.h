@@ -4,8 +4,8 @@
 // A recipe is a list of rules, done one after another, each to all tensors that the ones before it
 // left. A file holds either one view of that kind (what --recipe adds), or a family of models:
 // which model_type it is recognised by, and lists of rules: for each layout of its experts, and for
-// MaxText's trees. The families in src/view/recipes/*.json are built in; they use nothing that other
-// files cannot. Lists that several need have names; who uses one has a copy.
+// MaxText's trees. The families in src/view/recipes/*.json are built in; they use nothing that
+// other files cannot. Lists that several need have names; who uses one has a copy.
 //
 // Everything here is immutable after parsing and safe for concurrent use.
 #pragma once
@@ -56,8 +56,8 @@ struct Rule {
   Variables variables;       // captures, then those of `let`, then those of `unstack`
   std::size_t captures = 0;  // how many are captures
   std::vector<Let> lets;
-  std::vector<Condition> when;   // on config.json: the rule is left out where one does not hold
-  std::vector<Condition> where;  // on a tensor
+  std::vector<Condition> when;    // on config.json: the rule is left out where one does not hold
+  std::vector<Condition> where;   // on a tensor
   std::vector<std::string> keys;  // variables that are stacked or unstacked
   std::vector<Operation> operations;
   std::vector<Template> give;
@@ -85,12 +85,12 @@ struct RecipeView {
 
 /// The trees of parameters that MaxText has for a kind of model.
 struct MaxTextTrees {
-  std::vector<std::string> stems;      // what MaxText's model_name begins with: "deepseek3"
-  std::vector<Condition> where;        // on config.json
+  std::vector<std::string> stems;        // what MaxText's model_name begins with: "deepseek3"
+  std::vector<Condition> where;          // on config.json
   std::map<std::string, double> config;  // numbers that config.json may leave out
-  bool mtp = false;                    // the rules have `$view.mtp`
-  RuleList unscanned;                  // from the tensors of a Hugging Face model
-  RuleList scanned;                    // from what `unscanned` gives
+  bool mtp = false;                      // the rules have `$view.mtp`
+  RuleList unscanned;                    // from the tensors of a Hugging Face model
+  RuleList scanned;                      // from what `unscanned` gives
 };
 
 /// What is known of a kind of model.
@@ -108,11 +108,13 @@ struct Recipes {
   std::vector<RecipeView> views;
   std::vector<ModelFamily> families;
   std::map<std::string, std::vector<Rule>, std::less<>> lists;  // to use in rules
-  /// What --family says the model is: a model_type, or a MaxText model_name. Empty: what config.json
-  /// says.
+  /// What --family says the model is: a model_type, or a MaxText model_name. Empty: what
+  /// config.json says.
   std::string family = {};
 
   const RecipeView* find_view(std::string_view name) const;
+  /// Whether a family has the name that --family gives.
+  bool knows_family() const;
   /// What the model may be called, the first first.
   std::vector<std::string> models(const ConfigNumbers& config) const;
   /// The last family that has layouts of experts for the first of models() that any has. nullptr:

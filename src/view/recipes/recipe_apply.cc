@@ -144,9 +144,9 @@ class RuleRun {
     };
     Result<std::int64_t> count = rule_.count->evaluate_whole(scope_of({}, {}));
     if (!count || *count < 0 || *count > static_cast<std::int64_t>(kMaxTensors)) {
-      return fail(ErrorCode::Unsupported, "{}:{}: count: {}", file_, rule_.line,
-                  count ? fmt::format("{} (0 to {})", *count, kMaxTensors)
-                        : count.error().message());
+      return fail(
+          ErrorCode::Unsupported, "{}:{}: count: {}", file_, rule_.line,
+          count ? fmt::format("{} (0 to {})", *count, kMaxTensors) : count.error().message());
     }
     std::map<std::string, Seen> groups;
     Captured captured(rule_.captures);
@@ -160,11 +160,11 @@ class RuleRun {
       const auto [group, is_new] = groups.try_emplace(name, Seen{i, {}});
       group->second.there.resize(static_cast<std::size_t>(*count));
       if (*value >= static_cast<double>(*count)) {
-        return at(list_.tensors[i].name,
-                  Error(ErrorCode::Unsupported,
-                        fmt::format("{} is {}, of {} (counted from 0)",
-                                    rule_.variables[rule_.over], *value, *count)),
-                  rule_.line);
+        return at(
+            list_.tensors[i].name,
+            Error(ErrorCode::Unsupported, fmt::format("{} is {}, of {} (counted from 0)",
+                                                      rule_.variables[rule_.over], *value, *count)),
+            rule_.line);
       }
       group->second.there[static_cast<std::size_t>(*value)] = true;
     }
@@ -172,12 +172,12 @@ class RuleRun {
     for (const auto& [name, group] : groups) {
       const auto missing = std::ranges::find(group.there, false);
       if (missing == group.there.end()) continue;
-      return at(list_.tensors[group.first].name,
-                Error(ErrorCode::Unsupported,
-                      fmt::format("{} {} is missing, of {} tensors like this one",
-                                  rule_.variables[rule_.over], missing - group.there.begin(),
-                                  *count)),
-                rule_.line);
+      return at(
+          list_.tensors[group.first].name,
+          Error(ErrorCode::Unsupported,
+                fmt::format("{} {} is missing, of {} tensors like this one",
+                            rule_.variables[rule_.over], missing - group.there.begin(), *count)),
+          rule_.line);
     }
     return std::move(list_);
   }
@@ -326,11 +326,11 @@ class RuleRun {
     Values values = group.values;
     for (FlowPart& part : column.parts) {
       if (!rule_.axes.empty() && rule_.axes.size() != part.expr.shape().size()) {
-        return at(first.name,
-                  Error(ErrorCode::Unsupported,
-                        fmt::format("{} axes for a shape of {} dimensions", rule_.axes.size(),
-                                    part.expr.shape().size())),
-                  rule_.line);
+        return at(
+            first.name,
+            Error(ErrorCode::Unsupported, fmt::format("{} axes for a shape of {} dimensions",
+                                                      rule_.axes.size(), part.expr.shape().size())),
+            rule_.line);
       }
       for (std::size_t k = 0; k < rule_.keys.size(); ++k) {
         const auto variable = static_cast<std::size_t>(

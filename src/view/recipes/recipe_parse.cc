@@ -109,9 +109,9 @@ class RuleParser {
       rule_.kind = word.kind;
       CKFS_TRY_VOID(take(*names));
       if (word.kind == Rule::Kind::Make) {
-        CKFS_TRY_VOID(only(node_, file_,
-                           {"take", "when", "let", "where", "do", "give", "axes", "optional",
-                            "copy", "comment"}));
+        CKFS_TRY_VOID(only(
+            node_, file_,
+            {"take", "when", "let", "where", "do", "give", "axes", "optional", "copy", "comment"}));
         CKFS_TRY_VOID(make());
       } else if (word.kind == Rule::Kind::Expect) {
         CKFS_TRY_VOID(only(node_, file_,
@@ -313,10 +313,9 @@ bool is_view_name(std::string_view name) {
          });
 }
 
-Result<RecipeView> parse_view(const JsonNode& root, std::string_view file,
-                              const Recipes& recipes) {
-  CKFS_TRY_VOID(only(root, file, {"view", "container", "from", "description", "comment", "lists",
-                                  "rules"}));
+Result<RecipeView> parse_view(const JsonNode& root, std::string_view file, const Recipes& recipes) {
+  CKFS_TRY_VOID(
+      only(root, file, {"view", "container", "from", "description", "comment", "lists", "rules"}));
   RecipeView view;
   CKFS_TRY(view.name, text_of(root, "view", file, ""));
   const JsonNode& name = *root.find("view");
@@ -345,8 +344,8 @@ Result<RecipeView> parse_view(const JsonNode& root, std::string_view file,
 Result<MaxTextTrees> parse_trees(const JsonNode& node, std::string_view file,
                                  const Recipes& recipes) {
   if (node.kind != Json::Object) return not_a(node, file, "an object");
-  CKFS_TRY_VOID(only(node, file,
-                     {"models", "where", "config", "mtp", "unscanned", "scanned", "comment"}));
+  CKFS_TRY_VOID(
+      only(node, file, {"models", "where", "config", "mtp", "unscanned", "scanned", "comment"}));
   MaxTextTrees trees;
   if (const JsonNode* stems = node.find("models")) {
     CKFS_TRY(const std::vector<const JsonNode*> names, strings(*stems, file));
@@ -451,9 +450,9 @@ bool is_stem_of(std::string_view stem, std::string_view name) {
 }
 
 bool has_stem_of(const ModelFamily& family, std::string_view name) {
-  return family.maxtext &&
-         std::ranges::any_of(family.maxtext->stems,
-                             [&](const std::string& stem) { return is_stem_of(stem, name); });
+  return family.maxtext && std::ranges::any_of(family.maxtext->stems, [&](const std::string& stem) {
+           return is_stem_of(stem, name);
+         });
 }
 
 bool has_model(const ModelFamily& family, std::string_view name) {
@@ -461,6 +460,12 @@ bool has_model(const ModelFamily& family, std::string_view name) {
 }
 
 }  // namespace
+
+bool Recipes::knows_family() const {
+  return std::ranges::any_of(families, [&](const ModelFamily& known) {
+    return has_model(known, family) || has_stem_of(known, family);
+  });
+}
 
 std::vector<std::string> Recipes::models(const ConfigNumbers& config) const {
   if (family.empty()) return config.families();

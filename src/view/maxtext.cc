@@ -97,10 +97,6 @@ Result<void> cut(Definition& definition, const std::vector<std::vector<std::stri
 
 Result<void> define(Definition& definition, const Recipes& recipes, bool scanned) {
   const Catalog& catalog = *definition.catalog;
-  if (!catalog.obstacles().empty()) {
-    const Obstacle& first = catalog.obstacles().front();
-    return fail(ErrorCode::Unsupported, "\"{}\": {}", one_line(first.tensor), first.reason);
-  }
   CKFS_TRY(ConfigNumbers config, config_numbers(catalog));
   const ModelFamily* family = recipes.find_maxtext(config);
   if (family == nullptr) {
@@ -142,6 +138,16 @@ Result<void> define(Definition& definition, const Recipes& recipes, bool scanned
 }
 
 }  // namespace
+
+std::vector<Obstacle> maxtext_obstacles(const std::shared_ptr<const Catalog>& catalog,
+                                        const ViewRow& row, const Recipes& recipes) {
+  if (!catalog->obstacles().empty()) {
+    return {catalog->obstacles().begin(), catalog->obstacles().end()};
+  }
+  const auto definition = define_maxtext(catalog, row, {std::string(row.name), {}}, recipes);
+  if (definition) return {};
+  return {{"source", definition.error().message()}};
+}
 
 Result<std::shared_ptr<Definition>> define_maxtext(std::shared_ptr<const Catalog> catalog,
                                                    const ViewRow& row, const ViewSpec& spec,

@@ -103,11 +103,12 @@ Result<std::shared_ptr<Definition>> define_row(std::shared_ptr<const Catalog> ca
     definition->catalog = std::move(catalog);
     return definition;
   }
-  if (row.container == ContainerKind::Orbax) {
-    return define_maxtext(std::move(catalog), row, spec, recipes);
-  }
-  const std::vector<Obstacle> obstacles = hf_model_obstacles(*catalog, row);
+  const bool maxtext = row.container == ContainerKind::Orbax;
+  const std::vector<Obstacle> obstacles =
+      maxtext ? std::vector(catalog->obstacles().begin(), catalog->obstacles().end())
+              : hf_model_obstacles(*catalog, row);
   if (!obstacles.empty()) return unsupported(row, obstacles);
+  if (maxtext) return define_maxtext(std::move(catalog), row, spec, recipes);
   return define_hf_model(std::move(catalog), row, spec, recipes);
 }
 
@@ -176,9 +177,7 @@ std::vector<ViewSummary> list_views(const std::shared_ptr<const Catalog>& catalo
     summary.description = row.description;
     if (row.container == ContainerKind::None) continue;
     if (row.container == ContainerKind::Orbax) {
-      // Whether the rules fit is only known when they are done.
-      const auto definition = define_maxtext(catalog, row, {std::string(row.name), {}}, recipes);
-      if (!definition) summary.obstacles.push_back({"source", definition.error().message()});
+      summary.obstacles = maxtext_obstacles(catalog, row, recipes);
       continue;
     }
     summary.obstacles = hf_model_obstacles(*catalog, row);

@@ -157,8 +157,7 @@ TEST(HfModel, IsAbsentWhereATensorCannotBeShown) {
   model.obstacle("y.weight", "scale of shape [3] for [4, 4]");
   const auto catalog = model.build();
   for (const ViewSummary& view : list_views(catalog)) {
-    const bool one = view.name == "safetensors" || view.name.starts_with("maxtext-");
-    const std::size_t expected = view.name == "source" ? 0 : one ? 1 : 2;
+    const std::size_t expected = view.name == "source" ? 0 : view.name == "safetensors" ? 1 : 2;
     EXPECT_EQ(view.obstacles.size(), expected) << view.name;
   }
   const auto absent = define_view(catalog, {"bf16-safetensors", {}});

@@ -10,6 +10,7 @@
 #include <array>
 
 #include "view/hf_model.h"
+#include "view/maxtext.h"
 #include "view/recipes/recipe.h"
 #include "view/view_table.h"
 
@@ -36,7 +37,18 @@ constexpr std::array<ParameterRow, 4> kConsolidatedParameters{{{"exclude_frozen"
                                                                {"frozen", kFrozen, "tool"},
                                                                {"max_shard", {}, "5GB"}}};
 
-constexpr std::array<ViewRow, 6> kViews{{
+constexpr std::array<std::string_view, 4> kDtypes{"bf16", "fp16", "fp32", "source"};
+constexpr std::array<std::string_view, 1> kSteps{"0"};
+constexpr std::uint64_t kMaxDevices = 1 << 20;  // along an axis of a mesh
+constexpr std::array<ParameterRow, 7> kMaxTextParameters{{{"dtype", kDtypes, "bf16"},
+                                                          {"ep", {}, "1", kMaxDevices},
+                                                          {"fsdp", {}, "1", kMaxDevices},
+                                                          {"mtp", kSwitch, "0"},
+                                                          {"step", kSteps, "0"},
+                                                          {"storage", kStorages, "ocdbt"},
+                                                          {"tp", {}, "1", kMaxDevices}}};
+
+constexpr std::array<ViewRow, 8> kViews{{
     {"bf16-safetensors", "Hugging Face model directory, weights in BF16",
      ContainerKind::Safetensors, Placement::Mirrored, DType::BF16, kBf16Parameters},
     {"fp16-safetensors", "Hugging Face model directory, weights in F16", ContainerKind::Safetensors,
@@ -47,6 +59,10 @@ constexpr std::array<ViewRow, 6> kViews{{
      ContainerKind::Safetensors, Placement::Split, std::nullopt, kStoredParameters},
     {"fp32-consolidated", "F32 weights in the files that zero_to_fp32 writes",
      ContainerKind::Safetensors, Placement::Split, DType::F32, kConsolidatedParameters},
+    {"maxtext-unscanned", "MaxText checkpoint (0/items), a tree of each layer's parameters",
+     ContainerKind::Orbax, Placement::Split, std::nullopt, kMaxTextParameters},
+    {"maxtext-scanned", "MaxText checkpoint (0/items), the parameters of all layers stacked",
+     ContainerKind::Orbax, Placement::Split, std::nullopt, kMaxTextParameters},
     {"source",
      "the source directory as it is",
      ContainerKind::None,
@@ -86,6 +102,9 @@ Result<std::shared_ptr<Definition>> define_row(std::shared_ptr<const Catalog> ca
     definition->side_files = catalog->files();
     definition->catalog = std::move(catalog);
     return definition;
+  }
+  if (row.container == ContainerKind::Orbax) {
+    return define_maxtext(std::move(catalog), row, spec, recipes);
   }
   const std::vector<Obstacle> obstacles = hf_model_obstacles(*catalog, row);
   if (!obstacles.empty()) return unsupported(row, obstacles);
@@ -148,15 +167,22 @@ const ViewRow* find_view_row(std::string_view name) {
   return row == kViews.end() ? nullptr : row;
 }
 
-std::vector<ViewSummary> list_views(const Catalog& catalog, const Recipes& recipes) {
+std::vector<ViewSummary> list_views(const std::shared_ptr<const Catalog>& catalog,
+                                    const Recipes& recipes) {
   std::vector<ViewSummary> summaries;
   for (const ViewRow& row : kViews) {
     ViewSummary& summary = summaries.emplace_back();
     summary.name = row.name;
     summary.description = row.description;
     if (row.container == ContainerKind::None) continue;
-    summary.obstacles = hf_model_obstacles(catalog, row);
-    summary.remarks = hf_model_remarks(catalog, row);
+    if (row.container == ContainerKind::Orbax) {
+      // Whether the rules fit is only known when they are done.
+      const auto definition = define_maxtext(catalog, row, {std::string(row.name), {}}, recipes);
+      if (!definition) summary.obstacles.push_back({"source", definition.error().message()});
+      continue;
+    }
+    summary.obstacles = hf_model_obstacles(*catalog, row);
+    summary.remarks = hf_model_remarks(*catalog, row);
   }
   for (const RecipeView& recipe : recipes.views) {
     ViewSummary& summary = summaries.emplace_back();

@@ -12,14 +12,16 @@
 
 namespace ckfs {
 
-/// A parameter of a view. Its values are one of `choices`, or sizes where there are none.
+/// A parameter of a view. Its values are one of `choices`, or sizes where there are none, or whole
+/// numbers from 1 where there is a greatest one.
 struct ParameterRow {
   std::string_view key;
   std::span<const std::string_view> choices;
   /// Left out of canonical names; empty: absence has a meaning of its own.
   std::string_view default_value;
+  std::uint64_t greatest = 0;
 
-  bool is_size() const { return choices.empty(); }
+  bool is_size() const { return choices.empty() && greatest == 0; }
 };
 
 struct ViewRow {

@@ -165,8 +165,8 @@ void add_mount(CLI::App& app, Action& action) {
             if (!parsed) throw CLI::ValidationError(parsed.error().message());
           },
           "options, with commas between: allow_other, direct, strict, stop=unused|now, "
-          "mtime=EPOCH, tag=TAG, "
-          "key=KEY, config=DIR, recipe=FILE, memory=SIZE, io=auto|uring|pread, threads=N, "
+          "mtime=EPOCH, tag=TAG, key=KEY, config=DIR, recipe=FILE, family=NAME, memory=SIZE, "
+          "io=auto|uring|pread, threads=N, "
           "log_level=LEVEL, "
           "log_file=FILE, ro")
       ->type_name("OPTION,...")

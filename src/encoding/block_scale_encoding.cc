@@ -20,19 +20,29 @@ constexpr std::int64_t kScalesAtOnce = 512;
 /// Elements that are unpacked, or given their group's scale, at once.
 constexpr std::int64_t kUnpackAtOnce = 512;
 
+/// 2^(u - 127 - less).
+constexpr std::array<float, 256> powers_of_two(std::uint32_t less) {
+  std::array<float, 256> powers{};
+  for (std::uint32_t code = 0; code < 256; ++code) {
+    // 2^-127 and 2^-128 are subnormal in F32.
+    const std::uint32_t bits = code > less ? (code - less) << 23 : 0x00400000U >> (less - code);
+    powers[code] = std::bit_cast<float>(bits);
+  }
+  return powers;
+}
+
+/// Of scales in U8; with a wide exponent half as large.
+constexpr std::array<std::array<float, 256>, 2> kPowers = {powers_of_two(0), powers_of_two(1)};
+
 /// Scales of one run as floats.
 void widen_scales(const BlockScale& scale, std::span<const std::byte> in, std::span<float> out,
                   KernelSet kernels) {
   if (scale.scale == DType::F32) {
     std::memcpy(out.data(), in.data(), out.size_bytes());
   } else if (scale.scale == DType::U8) {
-    // 2^-127 and 2^-128 are subnormal in F32.
-    const std::uint32_t less = scale.wide_exponent ? 1 : 0;
-    for (std::size_t i = 0; i < out.size(); ++i) {
-      const auto code = std::to_integer<std::uint32_t>(in[i]);
-      const std::uint32_t bits = code > less ? (code - less) << 23 : 0x00400000U >> (less - code);
-      out[i] = std::bit_cast<float>(bits);
-    }
+    const std::array<float, 256>& power = kPowers[scale.wide_exponent ? 1 : 0];
+    for (std::size_t i = 0; i < out.size(); ++i)
+      out[i] = power[std::to_integer<std::size_t>(in[i])];
   } else {
     find_cast(scale.scale, DType::F32, kernels)(in.data(), std::as_writable_bytes(out).data(),
                                                 out.size());

@@ -9,6 +9,7 @@
 #include <bit>
 #include <cstring>
 
+#include "base/checked.h"
 #include "base/load_le.h"
 #include "base/rounding.h"
 
@@ -94,8 +95,15 @@ class BlockScaleEncoding final : public Encoding {
     const auto count = static_cast<std::uint64_t>(bits_);
     if (scale_.codes == DType::I32 && scale_.packing.in_words) return {32 / bits_, 4};
     if (8 % bits_ == 0) return {8 / bits_, 1};
-    if (scale_.columns * bits_ % 32 == 0) return {8, count};
+    if (scale_.columns % 8 == 0) return {8, count};
     return {scale_.columns, row_bytes_};  // a row's last word is its own
+  }
+
+  std::optional<std::uint64_t> nbytes(std::int64_t numel) const override {
+    // Behind the codes of a row its last word may have bytes that belong to none.
+    if (8 % bits_ == 0 || scale_.packing.in_words) return Encoding::nbytes(numel);
+    if (numel < 0) return std::nullopt;
+    return checked_mul(static_cast<std::uint64_t>(ceil_div(numel, scale_.columns)), row_bytes_);
   }
 
   std::uint32_t companions() const override {

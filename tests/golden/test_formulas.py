@@ -318,6 +318,12 @@ class Formula(Views):
                     with self.subTest(bits=bits, zeros=zeros, old=old):
                         self.check(pack_quantized(bits, zeros, old), ["bf16-safetensors"])
 
+    def test_of_long_rows_that_end_within_a_word(self):
+        for bits in (3, 5, 6, 7):
+            with self.subTest(bits=bits):
+                source = pack_quantized(bits, False, False, 3, 2056, 8)
+                self.check(source, ["bf16-safetensors"], ways.WAYS, ["--tile-bytes", "4096"])
+
     def test_of_gptq_of_every_width_and_writer(self):
         for bits in (2, 3, 4, 8):
             for writer in GPTQ_WRITERS:

@@ -52,23 +52,28 @@ struct Parts {
   }
 };
 
+bool is_two_integers(const HeldTensors& tensors, TensorId id) {
+  const auto shape = tensors.shape(id);
+  return (tensors.dtype(id) == DType::I64 || tensors.dtype(id) == DType::I32) &&
+         shape.size() == 1 && shape[0] == 2;
+}
+
 void wants(const HeldTensors& tensors, TensorId codes, std::vector<WantedTensor>& out) {
   const Parts parts(tensors, codes);
-  if (parts.shape) out.push_back({*parts.shape, parts.columns(tensors).has_value()});
+  if (parts.shape && is_two_integers(tensors, *parts.shape))
+    out.push_back({*parts.shape, parts.columns(tensors).has_value()});
 }
 
 /// The two numbers of weight_shape; nullopt: it was not read.
 Result<std::optional<std::array<std::int64_t, 2>>> stored_shape(const HeldTensors& tensors,
                                                                 TensorId id) {
-  const DType dtype = tensors.dtype(id);
-  const std::span<const std::byte> bytes = tensors.content(id);
-  const auto shape = tensors.shape(id);
-  if ((dtype != DType::I64 && dtype != DType::I32) || shape.size() != 1 || shape[0] != 2) {
-    return cannot_decode("its weight_shape is {} {} (known: two I64 or I32)", name(dtype),
-                         shape_text(shape));
+  if (!is_two_integers(tensors, id)) {
+    return cannot_decode("its weight_shape is {} {} (known: two I64 or I32)",
+                         name(tensors.dtype(id)), shape_text(tensors.shape(id)));
   }
+  const std::span<const std::byte> bytes = tensors.content(id);
   if (bytes.empty()) return std::nullopt;
-  if (dtype == DType::I64) {
+  if (tensors.dtype(id) == DType::I64) {
     return std::array{load_le<std::int64_t>(bytes), load_le<std::int64_t>(bytes.subspan(8))};
   }
   return std::array<std::int64_t, 2>{load_le<std::int32_t>(bytes),

@@ -56,15 +56,21 @@ def random_reads(path):
 
 def bench_random(bench):
     """Tiles would serve many of such reads if they stayed; with 64 MiB few do."""
-    source = checkpoints.gpt_oss(bench)
-    with constant(bench, FILE_BYTES) as ceiling, \
-            mounted(bench, source, "--memory", "64MiB") as mountpoint:
-        path = shards_of(os.path.join(mountpoint, BF16))[0]
-        warm(*shards_of(source))
-        (ratio,), speeds = ratios([lambda: random_reads(ceiling), lambda: random_reads(path)], 3)
-        bench.note(f"constant {speeds[0] * 1e9:.0f} reads/s, view {speeds[1] * 1e9:.0f}")
-        bench.row("gpt-oss dense, random 4 KiB reads, 16 threads : constant server", ratio, 0.2,
-                  0.2)
+    for what, source, view, limit in (
+            ("stacked bf16 experts", checkpoints.experts_packed, BF16 + "@experts=fused", 0.2),
+            ("gpt-oss dense", checkpoints.gpt_oss, BF16, None)):
+        directory = source(bench)
+        with constant(bench, FILE_BYTES) as ceiling, \
+                mounted(bench, directory, "--memory", "64MiB") as mountpoint:
+            path = shards_of(os.path.join(mountpoint, view))[0]
+            warm(*shards_of(directory))
+            (ratio,), speeds = ratios([lambda: random_reads(ceiling), lambda: random_reads(path)],
+                                      3)
+        bench.note(f"{what}: constant {speeds[0] * 1e9:.0f} reads/s, view {speeds[1] * 1e9:.0f}, "
+                   f"{ratio:.3f}")
+        if limit is not None:
+            bench.row(f"{what} transposed, random 4 KiB reads, 16 threads : constant server",
+                      ratio, limit, limit)
 
 
 def bench_conversion(bench):

@@ -100,8 +100,8 @@ struct Definition {
   std::shared_ptr<const Catalog> catalog;
   std::deque<std::string> names;  // of tensors that the catalog does not name
   std::vector<ModelTensor> tensors;
-  /// Into how many equal parts each dimension of a tensor is cut; many tensors share a list. No part
-  /// of what a container stores apart (a chunk) crosses such a border.
+  /// Into how many equal parts each dimension of a tensor is cut; many tensors share a list. No
+  /// part of what a container stores apart (a chunk) crosses such a border.
   std::vector<std::vector<std::int64_t>> splits;
   std::vector<TextFile> texts;
   std::span<const SourceFile> side_files;  // of the catalog

@@ -9,18 +9,17 @@
 #include <fmt/chrono.h>
 #include <iterator>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <tuple>
 
 #include "api/checkpoint_impl.h"
+#include "api/report_json.h"
 #include "base/text.h"
 
 namespace ckfs {
 namespace {
 
-using Json = nlohmann::ordered_json;
 using Out = std::back_insert_iterator<std::string>;
 
 constexpr std::int64_t kEndOfYear9999 = 253'402'300'799;
@@ -28,16 +27,6 @@ constexpr std::array kUnits{"KB", "MB", "GB", "TB", "PB", "EB"};
 // The numbers of a status.
 constexpr std::array kNumbers{"requests", "bytes_to_readers", "source_bytes", "tiles",
                               "hits",     "memory",           "memory_peak",  "memory_budget"};
-
-std::string render(const Json& json) {
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
-}
-
-Json versioned() {
-  Json json = Json::object();
-  json["version"] = kReportVersion;
-  return json;
-}
 
 std::string date_text(std::int64_t mtime) {
   if (mtime < 0 || mtime > kEndOfYear9999) return fmt::format("{} s since 1970", mtime);
@@ -144,7 +133,7 @@ std::vector<ExpertLayout> expert_layouts(const Checkpoint& checkpoint) {
   constexpr std::string_view kView = "bf16-safetensors";
   const Checkpoint::Impl& impl = checkpoint.impl();
   const auto config = config_numbers(*impl.catalog);
-  const bool known = config && impl.recipes.find_family(config->families()) != nullptr;
+  const bool known = config && impl.recipes.find_layouts(*config) != nullptr;
   const bool named = std::ranges::any_of(impl.catalog->tensors(), [](const StoredTensor& tensor) {
     return tensor.name.find(".experts.") != std::string_view::npos;
   });

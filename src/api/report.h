@@ -13,6 +13,9 @@
 //             experts: [{layout, available, reason: string (empty: available)}],
 //             facts: [{subject, text}], notes: [{subject, text}],
 //             labels: [{view, label, from, to, tensors}]}
+//   inspect --view
+//            {version, view, arrays: [{name, dtype, shape, chunk: [n] (Orbax only), exactness,
+//             sources: [name]}], left_out: [name]}
 //   ls       {version, view: string (empty at the root), entries: [{path, type: "directory" |
 //             "file", size, exactness, tensors, inode}]}; size and the rest for files only
 //   views    {version, layout, source: {kind, quantization, mtime, fingerprint},
@@ -42,6 +45,11 @@ enum class ReportFormat : std::uint8_t { Text, Json };
 /// how the user named it.
 std::string inspect_report(const Checkpoint& checkpoint, std::string_view source,
                            ReportFormat format);
+
+/// `ckfs inspect --view`: every tensor of a view, which of the source's tensors it is made of, and
+/// which are in none. Errors: those of Checkpoint::view.
+Result<std::string> view_report(const Checkpoint& checkpoint, std::string_view view,
+                                ReportFormat format);
 
 enum class ListDetail : std::uint8_t { Names, Long };
 

@@ -52,6 +52,16 @@ bool is_value(std::string_view text) {
 
 Result<std::string> normalize(std::string_view spelling, const ParameterRow& parameter,
                               std::string_view value) {
+  if (parameter.greatest > 0) {
+    std::uint64_t number = 0;
+    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+    if (error != std::errc() || end != value.data() + value.size() || number == 0 ||
+        number > parameter.greatest) {
+      return fail(ErrorCode::InvalidArgument, "{}: {} {} is no whole number from 1 to {}",
+                  one_line(spelling), parameter.key, quote(value), parameter.greatest);
+    }
+    return fmt::format("{}", number);
+  }
   if (!parameter.is_size()) {
     if (std::ranges::find(parameter.choices, value) == parameter.choices.end()) {
       return fail(ErrorCode::InvalidArgument, "{}: {} {} is not one of: {}", one_line(spelling),
@@ -103,8 +113,9 @@ std::string ViewSpec::canonical() const {
 Result<ViewSpec> parse_view_spec(std::string_view spelling, const Recipes& recipes) {
   const std::size_t at = spelling.find('@');
   const std::string_view name = spelling.substr(0, at);
+  const RecipeView* recipe = recipes.find_view(name);
   const ViewRow* row =
-      recipes.find_view(name) != nullptr ? &recipe_view_row() : find_view_row(name);
+      recipe != nullptr ? &recipe_view_row(recipe->container) : find_view_row(name);
   if (row == nullptr) return fail(ErrorCode::NotFound, "{}: no such view", one_line(spelling));
 
   ViewSpec spec{std::string(name), {}};

@@ -58,7 +58,7 @@ TEST(ViewSpec, SortsKeysAndLeavesDefaultsOut) {
 }
 
 TEST(ViewSpec, RefusesUnknownViews) {
-  for (const char* spelling : {"", "@", "bf16", ".ckfs", "maxtext-scanned", "BF16-safetensors"}) {
+  for (const char* spelling : {"", "@", "bf16", ".ckfs", "maxtext", "BF16-safetensors"}) {
     EXPECT_EQ(code(spelling), ErrorCode::NotFound) << spelling;
   }
 }

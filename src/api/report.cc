@@ -121,6 +121,35 @@ std::vector<Label> labels(const Checkpoint& checkpoint) {
   return result;
 }
 
+/// A layout of the experts (`@experts=LAYOUT`) and why it is absent; empty: it is there.
+struct ExpertLayout {
+  std::string name;
+  std::string reason;
+};
+
+/// All of them where the source has experts: it is of a family that recipes know, or its names say
+/// so. Of the first view that has the parameter and is available; otherwise there are none.
+std::vector<ExpertLayout> expert_layouts(const Checkpoint& checkpoint) {
+  constexpr std::string_view kView = "bf16-safetensors";
+  const Checkpoint::Impl& impl = checkpoint.impl();
+  const auto config = config_numbers(*impl.catalog);
+  const bool known = config && impl.recipes.find_layouts(*config) != nullptr;
+  const bool named = std::ranges::any_of(impl.catalog->tensors(), [](const StoredTensor& tensor) {
+    return tensor.name.find(".experts.") != std::string_view::npos;
+  });
+  const bool available = std::ranges::any_of(checkpoint.views(), [&](const ViewInfo& view) {
+    return view.name == kView && view.available;
+  });
+  std::vector<ExpertLayout> layouts;
+  if (!available || (!known && !named)) return layouts;
+  for (const char* layout : {"linear", "fused", "packed"}) {
+    const auto definition =
+        define_view(impl.catalog, {std::string(kView), {{"experts", layout}}}, impl.recipes);
+    layouts.push_back({layout, definition ? std::string() : definition.error().message()});
+  }
+  return layouts;
+}
+
 std::string inspect_json(const Checkpoint& checkpoint, std::string_view source) {
   const Catalog& catalog = *checkpoint.impl().catalog;
   const Totals total = totals(checkpoint.impl());
@@ -154,6 +183,11 @@ std::string inspect_json(const Checkpoint& checkpoint, std::string_view source) 
                              {"available", view.available},
                              {"reasons", pairs(view.reasons)},
                              {"remarks", pairs(view.remarks)}});
+  }
+  json["experts"] = Json::array();
+  for (const ExpertLayout& layout : expert_layouts(checkpoint)) {
+    json["experts"].push_back(
+        {{"layout", layout.name}, {"available", layout.reason.empty()}, {"reason", layout.reason}});
   }
   json["facts"] = pairs(catalog.facts());
   json["notes"] = pairs(catalog.notes());
@@ -222,6 +256,13 @@ std::string inspect_text(const Checkpoint& checkpoint, std::string_view source) 
     for (const Reason& remark : view.remarks) {
       fmt::format_to(out, "    {}: {}\n", one_line(remark.subject), one_line(remark.text));
     }
+  }
+  const std::vector<ExpertLayout> layouts = expert_layouts(checkpoint);
+  if (!layouts.empty()) text += "\nlayouts of experts\n";
+  for (const ExpertLayout& layout : layouts) {
+    fmt::format_to(out, "  @experts={:<12}{}\n", layout.name,
+                   layout.reason.empty() ? " available" : " not available:");
+    if (!layout.reason.empty()) fmt::format_to(out, "    {}\n", one_line(layout.reason));
   }
   if (!catalog.notes().empty()) text += "\nnotes\n";
   for (const Note& note : catalog.notes()) {

@@ -10,6 +10,7 @@
 //             companions, files, bytes, mtime, fingerprint: "0123456789abcdef",
 //             views: [{name, description, available, reasons: [{subject, text}],
 //                      remarks: [{subject, text}]}],
+//             experts: [{layout, available, reason: string (empty: available)}],
 //             facts: [{subject, text}], notes: [{subject, text}],
 //             labels: [{view, label, from, to, tensors}]}
 //   inspect --view

@@ -59,6 +59,30 @@ TEST(InspectReport, HasTheSameFactsAsJson) {
   EXPECT_EQ(labelled, 67u);
 }
 
+TEST(InspectReport, ListsTheLayoutsOfExperts) {
+  const auto layouts = [](const char* name) {
+    const Checkpoint checkpoint = open(kCases / name / "source");
+    std::map<std::string, std::string> found;
+    const Json json = Json::parse(inspect_report(checkpoint, "SRC", ReportFormat::Json));
+    for (const Json& one : json["experts"]) {
+      EXPECT_EQ(one["available"], one["reason"] == "");
+      found[one["layout"]] = one["reason"];
+    }
+    return found;
+  };
+  using Layouts = std::map<std::string, std::string>;
+  EXPECT_EQ(layouts("experts-gpt-oss"), (Layouts{{"linear", ""}, {"fused", ""}, {"packed", ""}}));
+  const std::string only = "experts=packed: mixtral.json has fused and linear only";
+  EXPECT_EQ(layouts("experts-mixtral"), (Layouts{{"linear", ""}, {"fused", ""}, {"packed", only}}));
+  EXPECT_EQ(layouts("llama-bf16"), Layouts());
+  EXPECT_THAT(inspect_report(open(kCases / "experts-mixtral/source"), "SRC", ReportFormat::Text),
+              HasSubstr("\nlayouts of experts\n"
+                        "  @experts=linear       available\n"
+                        "  @experts=fused        available\n"
+                        "  @experts=packed       not available:\n"
+                        "    experts=packed: mixtral.json has"));
+}
+
 TEST(InspectReport, SaysWhatPassesUnchanged) {
   const std::string text =
       inspect_report(open(kCases / "every-dtype/source"), "SRC", ReportFormat::Text);

@@ -79,16 +79,22 @@ FP8 = {"quantization_config": {"quant_method": "fp8", "weight_block_size": [BLOC
 DEEPSEEK = {"model_type": "deepseek_v3", "torch_dtype": "bfloat16", **FP8}
 
 
-def fp8(bench):
-    """Two files that each give FILE_BYTES of BF16."""
-    directory = bench.path("fp8")
+def two_files(bench, name, matrix, config):
+    """Two files that each give FILE_BYTES of BF16: matrix(module, rows, columns) has the tensors of
+    one weight."""
+    directory = bench.path(name)
     if not os.path.exists(directory):
         rows, columns = 2048, 7168
         write_model(directory, [
             [entry for k in range(FILE_BYTES // (2 * rows * columns)) for entry in
-             quantized(f"model.layers.{shard}.mlp.experts.{k}.down_proj.weight", rows, columns)]
-            for shard in range(2)], DEEPSEEK)
+             matrix(f"model.layers.{shard}.mlp.experts.{k}.down_proj", rows, columns)]
+            for shard in range(2)], config)
     return directory
+
+
+def fp8(bench):
+    return two_files(bench, "fp8", lambda module, *shape: quantized(module + ".weight", *shape),
+                     DEEPSEEK)
 
 
 def half_fp8(bench, size):
@@ -225,15 +231,8 @@ INT4 = compressed("pack-quantized", {"num_bits": 4, "type": "int", "symmetric": 
 
 
 def int4(bench):
-    """Two files of int4 in groups of 32 that each give FILE_BYTES of BF16."""
-    directory = bench.path("int4")
-    if not os.path.exists(directory):
-        rows, columns = 2048, 7168
-        write_model(directory, [
-            [entry for k in range(FILE_BYTES // (2 * rows * columns)) for entry in
-             int4_matrix(f"model.layers.{shard}.mlp.experts.{k}.down_proj", rows, columns)]
-            for shard in range(2)], INT4)
-    return directory
+    """In groups of 32."""
+    return two_files(bench, "int4", int4_matrix, INT4)
 
 
 def gpt_oss(bench):

@@ -8,29 +8,11 @@ import tempfile
 
 import checkpoints
 from checkpoints import FILE_BYTES
-from harness import (HERE, constant, mounted, raise_readahead, ratios, read_all, recycled_memory,
-                     shards_of, status_of, timed, tmpfs, warm)
+from harness import (HERE, constant, mounted, ratios, read_all, recycled_memory, shards_of,
+                     status_of, timed, tmpfs, warm)
+from rows_view import against_constant
 
 BF16 = "bf16-safetensors"
-
-
-def against_constant(bench, what, source, direct, goal, floor):
-    """One reader of a file of the view, in order, against the constant-memory server."""
-    how = "direct" if direct else "cached"
-    options = ["-o", "direct"] if direct else []
-    with recycled_memory(), constant(bench, FILE_BYTES, direct) as ceiling, \
-            mounted(bench, source, *options) as mountpoint:
-        if not direct:
-            raise_readahead(mountpoint)
-        path = shards_of(os.path.join(mountpoint, BF16))[0]
-
-        def view():
-            warm(*shards_of(source))
-            return read_all(path, True)
-
-        (ratio,), speeds = ratios([lambda: read_all(ceiling, True), view])
-        bench.note(f"{what}, {how}: constant {speeds[0]:.2f} GB/s, view {speeds[1]:.2f}")
-        bench.row(f"{what}, {how}, 1 reader : constant-memory server", ratio, goal, floor)
 
 
 def bench_int4(bench):

@@ -350,6 +350,30 @@ std::string inspect_report(const Checkpoint& checkpoint, std::string_view source
                                       : inspect_text(checkpoint, source);
 }
 
+std::vector<std::string> opening_notes(const Checkpoint& checkpoint) {
+  constexpr std::size_t kMost = 5;
+  std::vector<std::string> lines;
+  const std::vector<ViewInfo> views = checkpoint.views();
+  const auto available = std::ranges::count(views, true, &ViewInfo::available);
+  const auto absent = std::ranges::find(views, false, &ViewInfo::available);
+  if (available == 1 && absent != views.end() && !absent->reasons.empty()) {
+    const Reason& reason = absent->reasons.front();
+    lines.push_back(
+        fmt::format("nothing but source/ can be shown: {}: {}: {} (`ckfs inspect` has "
+                    "all reasons)",
+                    absent->name, reason.subject, reason.text));
+  }
+  const std::span<const Note> notes = checkpoint.impl().catalog->notes();
+  for (const Note& note : notes.first(std::min(notes.size(), kMost))) {
+    lines.push_back(fmt::format("{}: {}", note.subject, note.text));
+  }
+  if (notes.size() > kMost) {
+    lines.push_back(
+        fmt::format("{} more such notes (`ckfs inspect` has them)", notes.size() - kMost));
+  }
+  return lines;
+}
+
 Result<std::string> list_report(const Checkpoint& checkpoint, std::string_view where,
                                 ListDetail detail, ReportFormat format) {
   while (where.ends_with('/')) where.remove_suffix(1);

@@ -29,6 +29,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <ckfs/checkpoint.h>
 
@@ -44,6 +45,10 @@ enum class ReportFormat : std::uint8_t { Text, Json };
 /// how the user named it.
 std::string inspect_report(const Checkpoint& checkpoint, std::string_view source,
                            ReportFormat format);
+
+/// What whoever mounts a checkpoint should know before he reads it, a line each: why there is
+/// nothing to see but `source`, and the first of what no view shows.
+std::vector<std::string> opening_notes(const Checkpoint& checkpoint);
 
 /// `ckfs inspect --view`: every tensor of a view, which of the source's tensors it is made of, and
 /// which are in none. Errors: those of Checkpoint::view.

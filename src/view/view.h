@@ -42,7 +42,7 @@ struct ViewSpec {
 Result<ViewSpec> parse_view_spec(std::string_view spelling,
                                  const Recipes& recipes = built_in_recipes());
 
-/// "5GB" = 5 * 10^9, "64MiB" = 64 * 2^20, "4096" = 4096.
+/// "5GB" = 5 * 10^9, "64MiB" = 64 * 2^20, "1.5gb" = 1.5 * 10^9, "4096" = 4096.
 Result<std::uint64_t> parse_size(std::string_view text);
 
 /// A tensor of the model that a view shows.

@@ -24,10 +24,10 @@ class MaxText(unittest.TestCase):
         self.addCleanup(temporary.cleanup)
         self.work = pathlib.Path(temporary.name)
 
-    def made(self, case, view):
-        """The directory of the view, which all ways make alike."""
+    def made(self, case, view, runs):
+        """The directory of the view, which all runs make alike."""
         first = None
-        for number, (way, engine) in enumerate(ways.golden_runs()):
+        for number, (way, engine) in enumerate(runs):
             out = self.work / str(number)
             out.mkdir()
             ways.WAYS[way](source_of(case), view, out, self.work, [*engine, *options_of(case)])
@@ -38,8 +38,8 @@ class MaxText(unittest.TestCase):
             shutil.rmtree(out)
         return first
 
-    def check(self, case, view):
-        out = self.made(case, view)
+    def check(self, case, view, runs):
+        out = self.made(case, view, runs)
         item = orbax_item.Item(out / "0" / "items")
         self.assertEqual(item.leaves()["step"], "scalar")
         self.assertEqual(item.leaves()["opt_state"], "Dict")
@@ -50,13 +50,15 @@ class MaxText(unittest.TestCase):
     def test_every_golden_view(self):
         for case in CASES:
             with self.subTest(**case):
-                self.check(case, case["view"])
+                self.check(case, case["view"], ways.golden_runs())
 
     def test_every_storage(self):
         case = next(case for case in CASES if case["expected"] == "scanned-eager-f32")
+        # These have a hundred files: too many for a program to each.
+        runs = [(way, engine) for way, engine in ways.golden_runs() if way != "cat"]
         for storage in ("zarr3", "zarr2"):
             with self.subTest(storage=storage):
-                self.check(case, f"{case['view']},storage={storage}")
+                self.check(case, f"{case['view']},storage={storage}", runs)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,20 @@ std::vector<std::int64_t> stored_order(std::span<const std::int64_t> order,
   return reverse;
 }
 
+// What the engine reads with two pieces rather than skip it (engine/gather.cc).
+constexpr std::int64_t kSmallGap = 4096;
+
+/// Source bytes between two pieces of a chunk; 0: it is one piece.
+std::int64_t gap_of(std::span<const std::int64_t> chunk, const ArraySource& source) {
+  std::int64_t piece = 1;
+  for (std::size_t i = source.order.size(); i-- > 0;) {
+    const auto d = static_cast<std::size_t>(source.order[i]);
+    piece *= std::min(chunk[d], source.cell[d]);
+    if (chunk[d] < source.cell[d]) return piece * (source.cell[d] / chunk[d] - 1) * source.bits / 8;
+  }
+  return 0;
+}
+
 /// Whether the box's loops walk along dimensions of `strides` without a carry: align() leaves it.
 bool is_aligned(const Box& box, std::span<const std::int64_t> strides) {
   return std::ranges::all_of(strides, [&](std::int64_t block) {
@@ -67,7 +81,10 @@ ArrayChunks::ArrayChunks(DType dtype, std::span<const std::int64_t> shape,
         source.cell[d] % chunk_[d] == 0 ? source.cell[d] / chunk_[d] : std::int64_t{1};
     digits_.push_back({d, step, grid_[d] / step});
   }
+  within_ = digits_.size();
   digits_.insert(digits_.end(), within.begin(), within.end());
+  if (gap_of(chunk_, source) > kSmallGap) return;
+  for (const Digit& digit : within) together_ *= static_cast<std::uint64_t>(digit.count);
 }
 
 std::vector<std::int64_t> ArrayChunks::index(std::uint64_t number) const {
@@ -90,19 +107,34 @@ std::uint64_t ArrayChunks::number(std::span<const std::int64_t> index) const {
   return static_cast<std::uint64_t>(number);
 }
 
-TensorExpr ArrayChunks::expr(const TensorExpr& tensor, std::uint64_t number) const {
+Result<TensorExpr> ArrayChunks::expr(const TensorExpr& tensor, std::uint64_t number,
+                                     std::uint64_t count) const {
+  CKFS_CHECK(count == 1 || (count == together_ && number % count == 0));
+  const std::span<const Digit> cuts =
+      std::span(digits_).subspan(count == 1 ? digits_.size() : within_);
+  std::vector<std::int64_t> extents = chunk_;
+  for (const Digit& cut : cuts) extents[cut.dim] *= cut.count;
   TensorExpr part = tensor;
   const std::vector<std::int64_t> at = index(number);
   for (std::size_t d = 0; d < shape_.size(); ++d) {
-    if (grid_[d] == 1) continue;
-    auto slice = part.slice(static_cast<std::int64_t>(d), at[d] * chunk_[d], chunk_[d]);
-    CKFS_CHECK(slice);
-    part = *std::move(slice);
+    if (extents[d] == shape_[d]) continue;
+    CKFS_TRY(part, part.slice(static_cast<std::int64_t>(d), at[d] * chunk_[d], extents[d]));
   }
-  if (order_.empty()) return part;
-  auto turned = part.transpose(order_);
-  CKFS_CHECK(turned);
-  return *std::move(turned);
+  // A dimension that is cut becomes two: which chunk, and where in it.
+  std::vector<std::int64_t> shape;
+  std::vector<std::int64_t> inner;  // by dimension: where in `shape`
+  for (std::size_t d = 0; d < shape_.size(); ++d) {
+    if (extents[d] != chunk_[d]) shape.push_back(extents[d] / chunk_[d]);
+    inner.push_back(static_cast<std::int64_t>(shape.size()));
+    shape.push_back(chunk_[d]);
+  }
+  std::vector<std::int64_t> stored;
+  for (const Digit& cut : cuts) stored.push_back(inner[cut.dim] - 1);
+  for (std::size_t d = 0; d < shape_.size(); ++d) {
+    stored.push_back(inner[order_.empty() ? d : static_cast<std::size_t>(order_[d])]);
+  }
+  CKFS_TRY(part, part.reshape(shape));
+  return part.transpose(stored);
 }
 
 Result<void> check_sliceable(const TensorExpr& expr) {

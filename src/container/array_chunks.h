@@ -43,8 +43,15 @@ class ArrayChunks {
   std::vector<std::int64_t> index(std::uint64_t number) const;
   std::uint64_t number(std::span<const std::int64_t> index) const;
 
-  /// What chunk `number` of a tensor shows. Requires: is_sliceable(), and of this shape.
-  TensorExpr expr(const TensorExpr& tensor, std::uint64_t number) const;
+  /// Chunks of one source tensor whose pieces of its rows lie so near to each other that who reads
+  /// one has read all: so many, from each multiple of that number. 1: none do.
+  std::uint64_t together() const { return together_; }
+
+  /// What `count` chunks of a tensor from `number` show, one after another. Requires:
+  /// check_sliceable(), and of this shape; count is 1, or together() and number a multiple of it.
+  /// Errors: Unsupported (too many boxes; never of one chunk).
+  Result<TensorExpr> expr(const TensorExpr& tensor, std::uint64_t number,
+                          std::uint64_t count) const;
 
  private:
   /// A digit of a chunk's number: how far a step of it goes along a dimension of the grid.
@@ -57,6 +64,8 @@ class ArrayChunks {
   DType dtype_;
   std::vector<std::int64_t> shape_, chunk_, order_, grid_;
   std::vector<Digit> digits_;  // the slowest first
+  std::size_t within_ = 0;     // those from here on stay in one source tensor
+  std::uint64_t together_ = 1;
   std::uint64_t count_ = 1;
   std::uint64_t bytes_ = 0;
 };

@@ -9,6 +9,7 @@
 #include <numeric>
 #include <unordered_map>
 
+#include "base/rounding.h"
 #include "expr/box.h"
 #include "expr/shape.h"
 
@@ -42,7 +43,11 @@ class Walk {
     Indices reach(shape_.size(), 0);  // elements of the source that a step of a dimension moves
     source.granule.assign(shape_.size(), 1);
     for (const Box& box : boxes) {
-      if (!box.is_constant()) note_strides(box, reach, source.granule);
+      if (box.is_constant()) continue;
+      note_strides(box, reach, source.granule);
+      const Storage& storage = catalog_.storage(box.source);
+      source.bits = static_cast<std::int64_t>(
+          storage.nbytes() / ceil_div<std::uint64_t>(static_cast<std::uint64_t>(storage.numel), 8));
     }
     source.order = by(reach, [&](std::size_t d) {
       return reach[d] == 0 ? std::numeric_limits<std::int64_t>::max() : reach[d];

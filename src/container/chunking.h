@@ -26,6 +26,7 @@ struct ArraySource {
   std::vector<std::int64_t> cell_order;
   /// Chunks that end at multiples of this share no stored bytes with others.
   std::vector<std::int64_t> granule;
+  std::int64_t bits = 8;  // stored for each element, about
 
   bool operator==(const ArraySource&) const = default;
 };

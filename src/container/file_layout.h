@@ -41,7 +41,7 @@ inline constexpr std::uint64_t kLargeTensor = std::uint64_t{256} << 10;
 /// The largest piece that is read or computed ahead at once.
 inline constexpr std::uint64_t kPieceBytes = std::uint64_t{1} << 20;
 
-/// What a file has of a tensor that is stored in parts.
+/// What a file has of a tensor that is stored in parts: a part, or several one after another.
 struct Chunk {
   TensorExpr expr;
   std::uint32_t tensor = 0;  // number in Definition::tensors

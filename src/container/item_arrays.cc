@@ -108,7 +108,7 @@ Result<void> ItemArrays::check_names() const {
 
 Result<void> ItemArrays::make_grids() {
   using Key = std::tuple<DType, std::vector<std::int64_t>, std::vector<std::int64_t>,
-                         std::array<std::vector<std::int64_t>, 4>>;
+                         std::array<std::vector<std::int64_t>, 4>, std::int64_t>;
   std::map<Key, std::uint32_t> known;
   const ChunkOrders orders =
       version_ == zarr::Version::V3 ? ChunkOrders::Any : ChunkOrders::AsOrTurned;
@@ -131,7 +131,8 @@ Result<void> ItemArrays::make_grids() {
     Key key{dtype,
             {shape.begin(), shape.end()},
             {split.begin(), split.end()},
-            {source.cell, source.order, source.cell_order, source.granule}};
+            {source.cell, source.order, source.cell_order, source.granule},
+            source.bits};
     const auto [grid, is_new] =
         known.emplace(std::move(key), static_cast<std::uint32_t>(grids_.size()));
     if (is_new) grids_.emplace_back(dtype, shape, split, source, orders);
@@ -164,16 +165,28 @@ std::string ItemArrays::metadata_path(std::size_t array) const {
   return fmt::format("{}/{}", name(array), zarr::metadata_name(version_));
 }
 
-void ItemArrays::add_to(FileLayout& layout, std::size_t array, std::uint64_t number,
-                        std::uint64_t begin) const {
+void ItemArrays::add_to(FileLayout& layout, std::size_t array, std::uint64_t first,
+                        std::uint64_t end, std::uint64_t begin) const {
   if (tensor(array) == ModelTensor::kNone) {
     layout.segments.push_back({begin, 0, 0, Segment::Kind::Zero});
     return;
   }
-  const auto id = static_cast<std::uint32_t>(layout.chunks.size());
-  layout.segments.push_back({begin, 0, id, Segment::Kind::Tensor});
+  const ArrayChunks& grid = chunks(array);
   const TensorExpr& expr = definition_->tensors[tensor(array)].expr;
-  layout.chunks.push_back({chunks(array).expr(expr, number), tensor(array)});
+  for (std::uint64_t count = 0; first < end; first += count) {
+    const bool whole = first % grid.together() == 0 && end - first >= grid.together();
+    count = whole ? grid.together() : 1;
+    const auto id = static_cast<std::uint32_t>(layout.chunks.size());
+    layout.segments.push_back({begin, 0, id, Segment::Kind::Tensor});
+    auto shown = grid.expr(expr, first, count);
+    if (!shown && count > 1) {
+      count = 1;
+      shown = grid.expr(expr, first, count);
+    }
+    CKFS_CHECK(shown);
+    layout.chunks.push_back({*std::move(shown), tensor(array)});
+    begin += count * grid.bytes();
+  }
 }
 
 std::vector<orbax::Leaf> ItemArrays::leaves() const {

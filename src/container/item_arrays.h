@@ -45,8 +45,8 @@ class ItemArrays {
   std::string chunk_path(std::size_t array, std::uint64_t number) const;
   std::string metadata_path(std::size_t array) const;
 
-  /// Adds chunk `number` of an array to a layout, at `begin`.
-  void add_to(FileLayout& layout, std::size_t array, std::uint64_t number,
+  /// Adds chunks [first, end) of an array to a layout, one behind another from `begin` on.
+  void add_to(FileLayout& layout, std::size_t array, std::uint64_t first, std::uint64_t end,
               std::uint64_t begin) const;
 
   /// All leaves of the tree. Valid as long as the object.

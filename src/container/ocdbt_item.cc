@@ -137,9 +137,7 @@ class OcdbtItem final : public OrbaxContainer {
     FileLayout layout;
     for_each_in(file, [&](std::size_t array, std::uint64_t begin, std::uint64_t end) {
       const std::uint64_t bytes = arrays().chunks(array).bytes();
-      for (std::uint64_t k = begin; k < end; ++k) {
-        arrays().add_to(layout, array, k, runs_[array].place(k, bytes).offset);
-      }
+      arrays().add_to(layout, array, begin, end, runs_[array].place(begin, bytes).offset);
     });
     return layout;
   }

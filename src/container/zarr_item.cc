@@ -83,7 +83,8 @@ class ZarrItem final : public OrbaxContainer {
                          [self, array] { return self->arrays().metadata(array); });
     }
     FileLayout layout;
-    arrays().add_to(layout, array, file - arrays().first_chunk(array), 0);
+    const std::uint64_t number = file - arrays().first_chunk(array);
+    arrays().add_to(layout, array, number, number + 1, 0);
     return layout;
   }
 };

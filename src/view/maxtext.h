@@ -18,8 +18,9 @@ namespace ckfs {
 std::vector<Obstacle> maxtext_obstacles(const std::shared_ptr<const Catalog>& catalog,
                                         const ViewRow& row, const Recipes& recipes);
 
-/// Requires: the catalog has no obstacles, `spec` is normalized and of `row`. Errors: Unsupported (no such family; what does not
-/// fit its rules, with file, line and tensor; a mesh that does not divide), Corrupt (config.json).
+/// Requires: the catalog has no obstacles, `spec` is normalized and of `row`. Errors: Unsupported
+/// (no such family; what does not fit its rules, with file, line and tensor; a mesh that does not
+/// divide), Corrupt (config.json).
 Result<std::shared_ptr<Definition>> define_maxtext(std::shared_ptr<const Catalog> catalog,
                                                    const ViewRow& row, const ViewSpec& spec,
                                                    const Recipes& recipes);

@@ -32,6 +32,13 @@ std::vector<TensorExpr> matrices(ModelCatalog& model, std::int64_t count, const 
 
 const Shape kTurn{1, 0};
 
+/// [in, layer, out] of matrices [out, in].
+TensorExpr scanned_kernel(std::span<const TensorExpr> layers) {
+  std::vector<TensorExpr> turned;
+  for (const TensorExpr& matrix : layers) turned.push_back(*matrix.transpose(kTurn));
+  return *TensorExpr::stack(turned, 1);
+}
+
 TEST(ArraySource, OfAMatrixIsTheMatrix) {
   ModelCatalog model;
   std::shared_ptr<const Catalog> catalog;
@@ -113,9 +120,35 @@ RC_GTEST_PROP(ArrayChunks, ShowEachElementOnce, ()) {
     RC_ASSERT(chunks.number(index) == number);
     RC_ASSERT(indices.insert(index).second);
     if (number > 40) continue;
-    const TensorExpr expr = chunks.expr(random.expr, number);
+    const TensorExpr expr = *chunks.expr(random.expr, number, 1);
     RC_ASSERT(expr.nbytes() == chunks.bytes());
     RC_ASSERT(dense_boxes(expr).elements == dense_chunk(random.value, chunks, index).elements);
+    if (number % chunks.together() != 0) continue;
+    std::vector<Origin> all;
+    for (std::uint64_t k = number; k < number + chunks.together(); ++k) {
+      const DenseTensor chunk = dense_chunk(random.value, chunks, chunks.index(k));
+      all.insert(all.end(), chunk.elements.begin(), chunk.elements.end());
+    }
+    RC_ASSERT(dense_boxes(*chunks.expr(random.expr, number, chunks.together())).elements == all);
+  }
+  RC_ASSERT(chunks.count() % chunks.together() == 0);
+}
+
+TEST(ArrayChunks, AreRunsOfTheSourceWhereAnyOrderMakesThemSo) {
+  ModelCatalog model;
+  std::shared_ptr<const Catalog> catalog;
+  const std::vector<TensorExpr> all = matrices(model, 4, {6, 4}, catalog);
+  const Shape heads{4, 4, 3, 2};
+  // [in, layer, heads, size], a layer and two heads to a device: rows of the source.
+  const TensorExpr scanned = *scanned_kernel(all).reshape(heads);
+  const ArrayChunks chunks(DType::BF16, heads, Shape{1, 4, 3, 1}, array_source(*catalog, scanned),
+                           ChunkOrders::Any);
+  ASSERT_EQ(chunks.count(), 12U);
+  for (std::uint64_t k = 0; k < chunks.count(); ++k) {
+    const std::vector<Box> boxes = chunks.expr(scanned, k, 1)->boxes();
+    ASSERT_EQ(boxes.size(), 1U);
+    EXPECT_EQ(boxes[0].loops, (std::vector<Loop>{{8, 1, 1}}));
+    EXPECT_EQ(boxes[0].source_offset, static_cast<std::int64_t>(k % 3) * 8);
   }
 }
 
@@ -123,10 +156,8 @@ TEST(ArrayChunks, FollowEachOtherAsTheirSourcesDo) {
   ModelCatalog model;
   std::shared_ptr<const Catalog> catalog;
   const std::vector<TensorExpr> all = matrices(model, 4, {6, 4}, catalog);
-  std::vector<TensorExpr> turned;
-  for (const TensorExpr& matrix : all) turned.push_back(*matrix.transpose(kTurn));
-  // [in, layer, out] for two devices along `in`: columns of the source.
-  const TensorExpr scanned = *TensorExpr::stack(turned, 1);
+  // For two devices along `in`: columns of the source.
+  const TensorExpr scanned = scanned_kernel(all);
   const Shape split{2, 4, 1};
   const ArrayChunks chunks(DType::BF16, scanned.shape(), split, array_source(*catalog, scanned),
                            ChunkOrders::Any);
@@ -135,6 +166,23 @@ TEST(ArrayChunks, FollowEachOtherAsTheirSourcesDo) {
   EXPECT_THAT(chunks.index(0), ElementsAre(0, 0, 0));
   EXPECT_THAT(chunks.index(1), ElementsAre(1, 0, 0));  // both halves of a layer, then the next
   EXPECT_THAT(chunks.index(2), ElementsAre(0, 1, 0));
+  EXPECT_EQ(chunks.together(), 2U);
+}
+
+TEST(ArrayChunks, AreReadTogetherWhereTheyShareShortRows) {
+  ModelCatalog model;
+  std::shared_ptr<const Catalog> catalog;
+  const std::vector<TensorExpr> narrow = matrices(model, 2, {6, 2048}, catalog);
+  ModelCatalog other;
+  std::shared_ptr<const Catalog> others;
+  const std::vector<TensorExpr> wide = matrices(other, 2, {6, 8192}, others);
+  const Shape split{1, 16};
+  const auto together = [&](const Catalog& of, const TensorExpr& expr) {
+    return ArrayChunks(DType::BF16, expr.shape(), split, array_source(of, expr), ChunkOrders::Any)
+        .together();
+  };
+  EXPECT_EQ(together(*catalog, narrow[0]), 16U);
+  EXPECT_EQ(together(*others, wide[0]), 1U);
 }
 
 }  // namespace

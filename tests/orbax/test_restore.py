@@ -13,15 +13,11 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import support  # noqa: E402
 import ways  # noqa: E402
+from maxtext_cases import (  # noqa: E402
+    CASES, DATA, differences, options_of, safetensors, source_of)
 
-DATA = ways.DATA.parent / "maxtext"
-CASES = json.loads((DATA / "cases.json").read_text())["cases"]
 INTERFACES = [support.by_pytree, support.by_standard, support.by_v1, support.by_maxtext,
               support.by_manager]
-
-
-def options_of(case):
-    return ["--family", case["family"]] if "family" in case else []
 
 
 class Restore(unittest.TestCase):
@@ -31,22 +27,11 @@ class Restore(unittest.TestCase):
         self.work = pathlib.Path(temporary.name)
 
     def check(self, case, tree):
-        got = support.arrays(tree)
-        got.pop("step", None)
-        want = support.safetensors(
-            DATA / case["source"] / "expected" / f"{case['expected']}.safetensors")
-        want.pop("step", None)
-        self.assertEqual(sorted(got), sorted(want))
-        for name, value in want.items():
-            have = got[name]
-            if case.get("nan"):
-                value, have = map(support.without_nan_bits, (value, have))
-            self.assertTrue(have == value, f"{name}: {have[:2]} {value[:2]}")
+        self.assertEqual(list(differences(case, support.arrays(tree))), [])
 
     def test_every_golden_view_from_a_mount(self):
         for number, case in enumerate(CASES):
-            source = DATA / case["source"] / "source"
-            with self.subTest(**case), ways.mounted(source, self.work / str(number),
+            with self.subTest(**case), ways.mounted(source_of(case), self.work / str(number),
                                                     *options_of(case)) as mount:
                 self.check(case, support.by_maxtext(mount / case["view"] / "0" / "items"))
 
@@ -54,8 +39,7 @@ class Restore(unittest.TestCase):
         for number, case in enumerate(CASES):
             with self.subTest(**case):
                 out = self.work / str(number)
-                ways.run("export", DATA / case["source"] / "source", case["view"], out,
-                         *options_of(case))
+                ways.run("export", source_of(case), case["view"], out, *options_of(case))
                 self.check(case, support.by_pytree(out / "0" / "items"))
                 shutil.rmtree(out)
 
@@ -83,7 +67,7 @@ class Restore(unittest.TestCase):
         flat["view"], flat["container"] = "flat", "safetensors"
         (self.work / "flat.json").write_text(json.dumps(flat))
         ways.run("export", source, "flat", self.work / "flat", "--recipe", self.work / "flat.json")
-        want = support.safetensors(self.work / "flat" / "model.safetensors")
+        want = safetensors(self.work / "flat" / "model.safetensors")
         for storage in ("ocdbt", "zarr3", "zarr2"):
             out = self.work / storage
             ways.run("export", source, f"item@storage={storage}", out, "--recipe", recipe)

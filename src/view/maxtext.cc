@@ -28,7 +28,9 @@ std::string_view parameter(const ViewSpec& spec, std::string_view key, std::stri
 /// What becomes of a tensor's values before the rules.
 class DtypePolicy {
  public:
-  DtypePolicy(const Catalog& catalog, std::string_view dtype) : catalog_(catalog) {
+  /// `resharded`: as reshard_checkpoint leaves a checkpoint in the source's dtypes.
+  DtypePolicy(const Catalog& catalog, std::string_view dtype, bool resharded)
+      : catalog_(catalog), resharded_(resharded) {
     if (dtype == "bf16") target_ = DType::BF16;
     if (dtype == "fp16") target_ = DType::F16;
     if (dtype == "fp32") target_ = DType::F32;
@@ -45,8 +47,8 @@ class DtypePolicy {
       CKFS_TRY(expr, expr.cast(DType::BF16));
       return target_ ? expr.cast(*target_) : expr;
     }
-    // MaxText converts by way of F32 even what is BF16 already, which gives its NaNs other bits.
-    if (target_ == DType::BF16 && from == DType::BF16) return expr.then(canonical_);
+    if (target_ == DType::BF16 && from == DType::BF16 && !resharded_) return expr.then(detour_);
+    if (target_ == DType::F16) return expr.then(halved_);
     return target_ ? expr.cast(*target_) : expr;
   }
 
@@ -68,21 +70,29 @@ class DtypePolicy {
   const Catalog& catalog_;
   std::optional<DType> target_;  // nullopt: what the source has
   bool copied_ = false;          // tensors that are not quantized are rounded to BF16, too
-  std::shared_ptr<const Program> canonical_ = std::make_shared<const Program>(
+  bool resharded_ = false;
+  /// to_maxtext converts by way of F32 even what is BF16 already, which gives its NaNs other bits.
+  std::shared_ptr<const Program> detour_ = std::make_shared<const Program>(
       Program{{Step::Kind::Cast, DType::F32, 0}, {Step::Kind::Cast, DType::BF16, 0}});
+  std::shared_ptr<const Program> halved_ =
+      std::make_shared<const Program>(Program{{Step::Kind::CastKeepingNan, DType::F16, 0}});
 };
 
-Result<std::int64_t> mesh_axis(const ViewSpec& spec, std::string_view key) {
-  CKFS_TRY(const std::uint64_t size, parse_size(parameter(spec, key, "1")));
-  return static_cast<std::int64_t>(size);
+Result<Mesh> mesh_of(const ViewSpec& spec) {
+  const auto axis = [&](std::string_view key) -> Result<std::int64_t> {
+    CKFS_TRY(const std::uint64_t size, parse_size(parameter(spec, key, "1")));
+    return static_cast<std::int64_t>(size);
+  };
+  Mesh mesh;
+  CKFS_TRY(mesh.fsdp, axis("fsdp"));
+  CKFS_TRY(mesh.expert, axis("ep"));
+  CKFS_TRY(mesh.tensor, axis("tp"));
+  return mesh;
 }
 
-/// Cuts every tensor as the mesh of `spec` does.
-Result<void> cut(Definition& definition, const std::vector<std::vector<std::string>>& axes) {
-  Mesh mesh;
-  CKFS_TRY(mesh.fsdp, mesh_axis(definition.spec, "fsdp"));
-  CKFS_TRY(mesh.expert, mesh_axis(definition.spec, "ep"));
-  CKFS_TRY(mesh.tensor, mesh_axis(definition.spec, "tp"));
+/// Cuts every tensor as the mesh does.
+Result<void> cut(Definition& definition, const std::vector<std::vector<std::string>>& axes,
+                 const Mesh& mesh) {
   for (ModelTensor& tensor : definition.tensors) {
     const std::uint32_t known = std::exchange(tensor.split, ModelTensor::kNone);
     if (known == ModelTensor::kNone || mesh.is_one_device()) continue;
@@ -115,7 +125,9 @@ Result<void> define(Definition& definition, const Recipes& recipes, bool scanned
   config.set("view.mtp", mtp ? 1 : 0);
   for (const auto& [key, number] : trees.config) config.set_default(key, number);
 
-  const DtypePolicy policy(catalog, parameter(definition.spec, "dtype", "bf16"));
+  CKFS_TRY(const Mesh mesh, mesh_of(definition.spec));
+  const DtypePolicy policy(catalog, parameter(definition.spec, "dtype", "bf16"),
+                           !mesh.is_one_device());
   TensorList list;
   for (std::uint32_t shard = 0; shard < catalog.shards().size(); ++shard) {
     for (const TensorId id : catalog.shards()[shard].tensors) {
@@ -134,7 +146,7 @@ Result<void> define(Definition& definition, const Recipes& recipes, bool scanned
   }
   definition.names = std::move(list.names);
   definition.tensors = std::move(list.tensors);
-  return cut(definition, list.axes);
+  return cut(definition, list.axes, mesh);
 }
 
 }  // namespace

@@ -69,6 +69,7 @@ struct MountWords {
   CommonOptions common;
   bool allow_other = false;
   bool direct = false;
+  bool stop_now = false;
   std::optional<std::int64_t> mtime;
 };
 

@@ -47,7 +47,8 @@ Result<void> serve(const MountCommand& command, const std::function<void()>& rea
                      {.source = command.source,
                       .allow_other = command.words.allow_other,
                       .direct = command.words.direct,
-                      .threads = 0},
+                      .threads = 0,
+                      .stop_now = command.words.stop_now},
                      ready);
 }
 
@@ -163,9 +164,9 @@ void add_mount(CLI::App& app, Action& action) {
             const Result<void> parsed = parse_mount_words(lists, command->words);
             if (!parsed) throw CLI::ValidationError(parsed.error().message());
           },
-          "options, with commas between: allow_other, direct, strict, mtime=EPOCH, tag=TAG, "
-          "key=KEY, config=DIR, recipe=FILE, family=NAME, memory=SIZE, io=auto|uring|pread, "
-          "threads=N, "
+          "options, with commas between: allow_other, direct, strict, stop=unused|now, "
+          "mtime=EPOCH, tag=TAG, key=KEY, config=DIR, recipe=FILE, family=NAME, memory=SIZE, "
+          "io=auto|uring|pread, threads=N, "
           "log_level=LEVEL, "
           "log_file=FILE, ro")
       ->type_name("OPTION,...")

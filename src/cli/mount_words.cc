@@ -4,6 +4,7 @@
 // that is dropped costs more time than one that is reported.
 #include <algorithm>
 
+#include "base/text.h"
 #include "cli/cli.h"
 
 namespace ckfs::cli {
@@ -34,7 +35,8 @@ Result<void> add_word(const std::string& word, MountWords& mount) {
   const std::string value = has_value ? word.substr(equals + 1) : std::string();
 
   const bool is_flag = key == "allow_other" || key == "direct" || key == "strict";
-  const bool needs_value = key == "mtime" || std::ranges::find(kValued, key) != std::end(kValued);
+  const bool needs_value =
+      key == "mtime" || key == "stop" || std::ranges::find(kValued, key) != std::end(kValued);
   if (is_flag && has_value) {
     return fail(ErrorCode::InvalidArgument, "-o {}: takes no value", key);
   }
@@ -56,6 +58,12 @@ Result<void> add_word(const std::string& word, MountWords& mount) {
                   kMax);
     }
     mount.mtime = static_cast<std::int64_t>(seconds);
+  } else if (key == "stop") {
+    if (value != "now" && value != "unused") {
+      return fail(ErrorCode::InvalidArgument, "-o stop: {} is not one of now, unused",
+                  quote(value));
+    }
+    mount.stop_now = value == "now";
   } else if (needs_value) {
     const Result<void> set = set_common(mount.common, key, value);
     if (!set) return Failure(set.error().within("-o"));

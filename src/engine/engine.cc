@@ -166,6 +166,8 @@ class Engine::Impl {
       wish.ahead = stream.options().whole ? SourcePace::kLeast : 0;
     } else {
       wish.in_order = source_.prefers_order(0);  // it has been read, so it is there
+      // Of a server across a network one late answer is enough: the next would be as late.
+      wish.far = wish.far || wish.in_order;
     }
     return wish;
   }

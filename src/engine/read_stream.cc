@@ -146,7 +146,11 @@ ReadStream::Advice ReadStream::advise(ByteRange request, SourceWish wish) {
   // What is slow to come has to be asked for early.
   const std::uint64_t late = wish.far ? wish.ahead : wish.ahead / 2;
   const std::uint64_t most = wish.in_order ? kMostInOrder : std::max(kMostAhead, late);
-  const std::uint64_t depth = std::clamp(run.range.size(), wish.far ? kFarStake : 1_MiB, most);
+  // A run has to earn its depth; not where it is as good as certain to go on, and each step would
+  // take an answer's time.
+  const bool certain = wish.far && (earned_bytes.end > run.tensor.end || habit_->reads_whole());
+  const std::uint64_t depth =
+      certain ? most : std::clamp(run.range.size(), wish.far ? kFarStake : 1_MiB, most);
   if (run.queued < request.begin) run.queued = request.begin;
   // What streams is asked for in large steps.
   const bool due = !wish.in_order || run.queued < run.range.end + depth / 2;
@@ -163,7 +167,11 @@ ReadStream::Advice ReadStream::advise(ByteRange request, SourceWish wish) {
     run.queued = unit.end;
     // The request's own units: its thread computes them. What it leaves of one that it enters at
     // the begin will be asked for again; of one whose begin was read alone, the rest is, too.
-    if (request.contains(unit) || unit.begin < request.begin) continue;
+    // Where the source is far, that rest would be a few answers one after another: as a whole it is
+    // one, and little is read twice.
+    const bool begun = unit.begin < request.begin;
+    const bool worth = wish.far && !is_tile && request.begin - unit.begin <= unit.size() / 4;
+    if (request.contains(unit) || (begun && !worth)) continue;
     run.units.push_back({unit, 0});
     if (unit.begin >= request.end) advice.start.push_back(unit);
   }

@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <mutex>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/unique_fd.h"
@@ -37,6 +38,11 @@ struct sigaction before;  // what SIGBUS did
 
 std::int64_t now() {
   return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+bool is_address_space_limited() {
+  rlimit limit{};
+  return ::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
 }
 
 /// Bytes of files that the process has mapped and touched.
@@ -83,7 +89,7 @@ struct FileMapping::Places {
 };
 
 std::shared_ptr<FileMapping> FileMapping::make(int fd, std::uint64_t size) {
-  if (size == 0) return nullptr;
+  if (size == 0 || is_address_space_limited()) return nullptr;
   Places::install_handler();
   Place* place = nullptr;
   for (Place& each : Places::all) {
@@ -123,14 +129,21 @@ bool FileMapping::broken() const {
 }
 
 bool FileMapping::is_cached(int fd, ByteRange range) {
+  const auto all_pages = [&](ByteRange of) {
+    const std::uint64_t pages = (of.end + kPage - 1) / kPage - of.begin / kPage;
+    return page_cache::cached_pages(fd, of).value_or(0) >= pages;
+  };
   const std::int64_t time = now();
+  const std::uint64_t last = (range.end - 1) / kRegion;
+  if (range.size() <= kShort && range.begin / kRegion == last) {
+    const std::int64_t known = regions_[last].load(std::memory_order_relaxed);
+    return known > time || all_pages(range);
+  }
   for (std::uint64_t r = range.begin / kRegion; r * kRegion < range.end; ++r) {
     std::int64_t known = regions_[r].load(std::memory_order_relaxed);
     if (std::abs(known) <= time) {
-      const ByteRange region{r * kRegion,
-                             std::min<std::uint64_t>((r + 1) * kRegion, bytes_.size())};
-      const std::uint64_t pages = (region.size() + kPage - 1) / kPage;
-      const bool cached = page_cache::cached_pages(fd, region).value_or(0) >= pages;
+      const bool cached =
+          all_pages({r * kRegion, std::min<std::uint64_t>((r + 1) * kRegion, bytes_.size())});
       known = cached ? time + kTrusted.count() : -(time + kDoubted.count());
       regions_[r].store(known, std::memory_order_relaxed);
     }

@@ -30,7 +30,8 @@ namespace ckfs {
 /// A whole file in memory, read-only. Safe for concurrent use by several threads.
 class FileMapping {
  public:
-  /// nullptr: the system has no room for it, or kMostMappings are in use.
+  /// nullptr: the system has no room for it, kMostMappings are in use, or the process's address
+  /// space is limited (RLIMIT_AS): then it is for what has no other way.
   static std::shared_ptr<FileMapping> make(int fd, std::uint64_t size);
   ~FileMapping();
   FileMapping(const FileMapping&) = delete;
@@ -41,9 +42,11 @@ class FileMapping {
   /// Whether a page could not be had since the mapping was made. Then all bytes may be zeros.
   bool broken() const;
 
-  /// Whether all pages of the regions that `range` touches are in the page cache, or were when that
-  /// was looked up: at most a second ago. False where the kernel does not say (before 6.5, or
-  /// for a file that this process may not write).
+  /// Whether all pages of `range` are in the page cache, or were when that was looked up: at most a
+  /// second ago. A long range is looked up by whole regions, which are remembered for the ranges
+  /// beside it; a short one alone (random reads of a large file: a look at 32 MiB takes 100 us).
+  /// False where the kernel does not say (before 6.5, or for a file that this process may not
+  /// write).
   bool is_cached(int fd, ByteRange range);
 
   /// The process has no pages of the file any more, until they are touched again.
@@ -51,6 +54,7 @@ class FileMapping {
 
   static constexpr std::size_t kMostMappings = 1024;  // of a process
   static constexpr std::uint64_t kRegion = 32_MiB;
+  static constexpr std::uint64_t kShort = 1_MiB;
 
  private:
   struct Place;

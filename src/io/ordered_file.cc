@@ -23,12 +23,16 @@ constexpr std::uint64_t kPiece = std::uint64_t{256} << 10;
 constexpr std::uint64_t kTellingCached = std::uint64_t{512} << 10;
 constexpr std::uint64_t kTelling = std::uint64_t{96} << 10;
 constexpr std::uint64_t kCut = std::uint64_t{128} << 10;
+/// So many at once are compared with one alone. Of a source that keeps pages no more: one that
+/// streams may start over for each.
+constexpr std::size_t kFewBeside = 2;
+constexpr std::size_t kMostBeside = 4;
+/// A stream that gives a byte as soon as this (250 MB/s) is not worth a comparison.
+constexpr std::chrono::duration<double> kSoon(4e-9);
+/// Parts of one access (the kernel's IOV_MAX).
+constexpr std::size_t kMostParts = 1024;
 
 using Answer = FileSystem::Answer;
-
-ByteRange range_of(const PlannedAccess& access) {
-  return {access.offset, access.offset + access.size};
-}
 
 /// Errors are ignored: whoever wants these bytes will meet them.
 void read_through(int fd, ByteRange range) {
@@ -43,74 +47,190 @@ void read_through(int fd, ByteRange range) {
   }
 }
 
-/// Whether three accesses, one behind another, may be used to compare (pace.h).
-bool are_telling(std::span<const PlannedAccess> accesses, Answer keeps_pages) {
-  if (accesses.size() < 3 || keeps_pages == Answer::Unknown) return false;
-  const std::uint64_t least = keeps_pages == Answer::Yes ? kTellingCached : kTelling;
-  for (std::size_t i = 0; i < 3; ++i) {
-    if (accesses[i].size < least) return false;
-    if (i > 0 && range_of(accesses[i - 1]).end != accesses[i].offset) return false;
-  }
-  return true;
+/// Whether a telling access may be used to compare (pace.h), as far as it itself is concerned.
+bool is_telling(const FileAccess& access, Answer keeps_pages) {
+  return access.size >= (keeps_pages == Answer::Yes ? kTellingCached : kTelling);
 }
 
 }  // namespace
 
-Result<bool> OrderedFile::read_passed(const PlannedAccess& access, std::size_t index,
-                                      const Way& way) {
+struct OrderedFile::Caller {
+  explicit Caller(std::span<const FileAccess> all) : accesses(all), done(all.size(), false) {}
+
+  bool is_served() const { return error || std::ranges::find(done, false) == done.end(); }
+
+  std::span<const FileAccess> accesses;
+  std::vector<bool> done;
+  std::optional<Error> error;  // then the rest does not matter any more
+};
+
+struct OrderedFile::Pending {
+  Caller* caller;
+  std::size_t number;
+
+  const FileAccess& access() const { return caller->accesses[number]; }
+};
+
+/// Holds the turn; others may serve the caller while he waits for it.
+class OrderedFile::Turn {
+ public:
+  Turn(OrderedFile& file, Caller& caller) : file_(file), caller_(caller) {
+    {
+      const MutexLock lock(file_.mutex_);
+      file_.callers_.push_back(&caller_);
+    }
+    file_.turn_.lock();
+  }
+  ~Turn() {
+    {
+      const MutexLock lock(file_.mutex_);
+      std::erase(file_.callers_, &caller_);
+    }
+    file_.turn_.unlock();
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+ private:
+  OrderedFile& file_;
+  Caller& caller_;
+};
+
+Result<bool> OrderedFile::read_passed(const FileAccess& access, const Way& way) {
   std::optional<unsigned> descriptor;
   {
     const MutexLock lock(mutex_);
-    descriptor = order_.passed(range_of(access));
+    descriptor = order_.passed(access.range());
   }
   if (!descriptor) return false;
   CKFS_TRY(const int fd, way.fd(*descriptor));
   // What is gone from the cache, in part or as a whole, has to be fetched once more, in turn.
-  if (!page_cache::is_cached(fd, range_of(access))) return false;
-  CKFS_TRY_VOID(way.read(*descriptor, index, 1));
+  if (!page_cache::is_cached(fd, access.range())) return false;
+  CKFS_TRY_VOID(way.read(*descriptor, std::span(&access, 1)));
   return true;
 }
 
-Result<std::size_t> OrderedFile::read_next(std::span<const PlannedAccess> rest, std::size_t index,
-                                           FileSystem& file_system, const Way& way) {
+/// Carries out the first of `rest`, and those behind it that go with it. Gives how many.
+std::size_t OrderedFile::serve_next(std::span<const Pending> rest, std::uint64_t longest,
+                                    FileSystem& file_system, const Way& way) {
+  const auto served = [](const Pending& each, const Result<void>& done) {
+    each.caller->done[each.number] = true;
+    if (!done && !each.caller->error) each.caller->error = done.error();
+  };
+  const FileAccess& first = rest[0].access();
+  // While it waited, another may have streamed over it; then it is read from the cache all the
+  // same, and the stream's position stays.
+  if (const auto passed = read_passed(first, way); !passed || *passed) {
+    served(rest[0], passed ? Result<void>() : Result<void>(Failure(passed.error())));
+    return 1;
+  }
+
   const Answer keeps_pages = file_system.keeps_pages.load(std::memory_order_relaxed);
   FileOrder::Choice choice;
   {
     const MutexLock lock(mutex_);
-    choice = order_.choose(range_of(rest[0]), keeps_pages == Answer::Yes);
+    choice = order_.choose(first.range(), keeps_pages == Answer::Yes);
   }
-  const bool small = rest[0].size <= FileOrder::kSmall;
-  CKFS_TRY(const int fd, way.fd(choice.descriptor));
+  const auto fd = way.fd(choice.descriptor);
+  if (!fd) {
+    served(rest[0], Failure(fd.error()));
+    return 1;
+  }
   // After a jump the first requests go out one by one. Read ahead, two would be on their way at
   // once, and a server that takes them in the wrong order starts over again (rclone waits 20 ms for
   // the one before, then takes whichever it has).
-  const bool jumps = !small && !choice.continues;
-  if (jumps) page_cache::expect_exact_reads(fd);
-  read_through(fd, choice.through);
-  const bool compares = choice.continues && choice.through.empty() &&
-                        are_telling(rest, keeps_pages) && file_system.pace.wants_comparison();
-  const auto begin = now_();
-  CKFS_TRY_VOID(way.read(choice.descriptor, index, 1));
-  if (jumps) page_cache::expect_reads_in_order(fd);
-  std::size_t done = 1;
-  if (compares) {
-    const auto middle = now_();
-    CKFS_TRY_VOID(way.read(choice.descriptor, index + 1, 2));
-    const std::chrono::duration<double> one = middle - begin, two = now_() - middle;
-    file_system.pace.compared(one / static_cast<double>(rest[0].size),
-                              two / static_cast<double>(rest[1].size + rest[2].size),
-                              keeps_pages == Answer::Yes ? Pace::Trust::Little : Pace::Trust::Much);
-    done = 3;
+  const bool jumps = first.size > FileOrder::kSmall && !choice.continues;
+  if (jumps) page_cache::expect_exact_reads(*fd);
+  read_through(*fd, choice.through);
+
+  std::size_t run = 1;     // that lie one behind another
+  std::size_t beside = 0;  // of them, how many can be compared with the first
+  while (run < rest.size() && rest[run - 1].access().range().end == rest[run].access().offset)
+    ++run;
+  if (choice.continues && choice.through.empty() && keeps_pages != Answer::Unknown &&
+      file_system.pace.wants_comparison() && is_telling(first, keeps_pages)) {
+    const std::size_t most = keeps_pages == Answer::Yes ? kFewBeside : kMostBeside;
+    while (beside < most && beside + 1 < run &&
+           is_telling(rest[beside + 1].access(), keeps_pages)) {
+      ++beside;
+    }
   }
-  const ByteRange was_read{rest[0].offset, range_of(rest[done - 1]).end};
+  bool compares = beside >= kFewBeside;
+
+  // What is joined: nothing where it is compared.
+  std::size_t count = 1;
+  std::vector<iovec> parts(first.parts.begin(), first.parts.end());
+  FileAccess whole = first;
+  while (!compares && !jumps && count < run) {
+    const FileAccess& next = rest[count].access();
+    if (whole.size + next.size > longest || parts.size() + next.parts.size() > kMostParts) break;
+    parts.insert(parts.end(), next.parts.begin(), next.parts.end());
+    whole.size += next.size;
+    ++count;
+  }
+  whole.parts = parts;
+
+  const auto begin = now_();
+  Result<void> done = way.read(choice.descriptor, std::span(&whole, 1));
+  const auto middle = now_();
+  if (jumps) page_cache::expect_reads_in_order(*fd);
+  for (std::size_t i = 0; i < count; ++i) {
+    // Of several that fail together each is tried alone: one's error is not another's.
+    const FileAccess& each = rest[i].access();
+    const bool alone = !done && count > 1;
+    served(rest[i], alone ? way.read(choice.descriptor, std::span(&each, 1)) : done);
+  }
+  if (!done) return count;
+
+  ByteRange was_read = whole.range();
+  const std::chrono::duration<double> one = middle - begin;
+  compares = compares && one > static_cast<double>(first.size) * kSoon;
+  if (compares) {
+    std::vector<FileAccess> others;
+    for (const Pending& each : rest.subspan(1, beside)) others.push_back(each.access());
+    done = way.read(choice.descriptor, others);
+    const std::chrono::duration<double> several = now_() - middle;
+    for (const Pending& each : rest.subspan(1, beside)) {
+      served(each, done ? done : way.read(choice.descriptor, std::span(&each.access(), 1)));
+    }
+    count += beside;
+    if (done) {
+      was_read.end = others.back().range().end;
+      file_system.pace.compared(
+          one / static_cast<double>(first.size),
+          several / static_cast<double>(was_read.end - others.front().offset),
+          keeps_pages == Answer::Yes ? Pace::Trust::Little : Pace::Trust::Much);
+    }
+  }
   if (choice.continues) {
     const ByteRange tail{was_read.end - std::min(was_read.size(), FileOrder::kSmall), was_read.end};
-    const bool kept = page_cache::cached_pages(fd, tail).value_or(1) > 0;
+    const bool kept = page_cache::cached_pages(*fd, tail).value_or(1) > 0;
     file_system.keeps_pages.store(kept ? Answer::Yes : Answer::No, std::memory_order_relaxed);
   }
   const MutexLock lock(mutex_);
   order_.advance(was_read, choice);
-  return done;
+  return count;
+}
+
+/// All that waits now; what comes meanwhile has a turn of its own.
+void OrderedFile::serve(std::uint64_t longest, FileSystem& file_system, const Way& way) {
+  std::vector<Pending> waiting;
+  {
+    const MutexLock lock(mutex_);
+    for (Caller* caller : callers_) {
+      for (std::size_t i = 0; !caller->error && i < caller->accesses.size(); ++i) {
+        if (!caller->done[i]) waiting.push_back({caller, i});
+      }
+    }
+  }
+  std::ranges::stable_sort(waiting, {}, [](const Pending& each) { return each.access().offset; });
+  for (std::size_t next = 0; next < waiting.size() && !file_system.pace.at_once();) {
+    if (waiting[next].caller->error) {
+      ++next;
+      continue;
+    }
+    next += serve_next(std::span(waiting).subspan(next), longest, file_system, way);
+  }
 }
 
 std::uint64_t OrderedFile::longest_access(const FileSystem& file_system, std::uint64_t usual) {
@@ -119,30 +239,24 @@ std::uint64_t OrderedFile::longest_access(const FileSystem& file_system, std::ui
   return cuts ? std::min(usual, kCut) : usual;
 }
 
-Result<void> OrderedFile::read(std::span<const PlannedAccess> accesses, FileSystem& file_system,
-                               const Way& way) {
-  for (std::size_t next = 0; next < accesses.size();) {
-    CKFS_TRY(const bool passed, read_passed(accesses[next], next, way));
-    if (passed) {
-      ++next;
-      continue;
-    }
-    const std::lock_guard turn(turn_);
-    // While it waited, another may have streamed over it; then it is read from the cache all the
-    // same, and the stream's position stays.
-    CKFS_TRY(const bool passed_now, read_passed(accesses[next], next, way));
-    if (passed_now) {
-      ++next;
-      continue;
-    }
-    CKFS_TRY(const std::size_t done, read_next(accesses.subspan(next), next, file_system, way));
-    next += done;
-    // It has just turned out that the rest need not wait, one for another.
-    if (next < accesses.size() && file_system.pace.at_once()) {
-      return way.read(0, next, accesses.size() - next);
-    }
+Result<void> OrderedFile::read(std::span<const FileAccess> accesses, std::uint64_t longest,
+                               FileSystem& file_system, const Way& way) {
+  Caller caller(accesses);
+  for (std::size_t i = 0; i < accesses.size(); ++i) {
+    CKFS_TRY(caller.done[i], read_passed(accesses[i], way));
   }
-  return {};
+  if (!caller.is_served()) {
+    const Turn turn(*this, caller);
+    if (!caller.is_served()) serve(longest, file_system, way);
+  }
+  if (caller.error) return Failure(*std::move(caller.error));
+  // What is left need not wait, one for another.
+  std::vector<FileAccess> rest;
+  for (std::size_t i = 0; i < accesses.size(); ++i) {
+    if (!caller.done[i]) rest.push_back(accesses[i]);
+  }
+  if (rest.empty()) return {};
+  return way.read(0, rest);
 }
 
 }  // namespace ckfs

@@ -1,6 +1,10 @@
-// Reads one remote file in order: one request at a time, first come first served, each through the
-// descriptor that fits (file_order.h); unless its source turns out to answer each request for
-// itself (pace.h), and then no longer.
+// Reads one remote file in order: one request at a time, each through the descriptor that fits
+// (file_order.h); unless its source turns out to answer each request for itself (pace.h), and then
+// no longer.
+//
+// Whoever has the turn carries out all that waits, not only what is his own: by offset, and what
+// lies one behind another in one access. Threads come in no order (a kernel's read-ahead sends
+// eight requests at once), and one after another each would wait for a whole answer of the source.
 //
 // Safe for concurrent use by several threads.
 #pragma once
@@ -9,15 +13,25 @@
 #include <cstddef>
 #include <functional>
 #include <span>
+#include <sys/uio.h>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/mutex.h"
-#include "io/coalesce.h"
 #include "io/file_order.h"
 #include "io/file_system.h"
 
 namespace ckfs {
+
+/// Bytes [offset, offset + size) of a file, scattered over `parts`.
+struct FileAccess {
+  std::uint64_t offset = 0;
+  std::uint64_t size = 0;  // the sum over parts; more than 0
+  std::span<const iovec> parts;
+
+  ByteRange range() const { return {offset, offset + size}; }
+};
 
 class OrderedFile {
  public:
@@ -26,12 +40,12 @@ class OrderedFile {
   explicit OrderedFile(std::function<Clock::time_point()> now = Clock::now)
       : now_(std::move(now)) {}
 
-  /// How the file is reached, for one call.
+  /// How the file is reached, for one call, whose thread may carry out accesses of others by it.
   struct Way {
     /// The open descriptor of a number (FileOrder).
     std::function<Result<int>(unsigned descriptor)> fd;
-    /// Carries out accesses [first, first + count) at once.
-    std::function<Result<void>(unsigned descriptor, std::size_t first, std::size_t count)> read;
+    /// Carries out all accesses at once.
+    std::function<Result<void>(unsigned descriptor, std::span<const FileAccess> accesses)> read;
   };
 
   /// How long accesses shall be, `usual` normally. A source is measured by several that lie one
@@ -39,19 +53,31 @@ class OrderedFile {
   /// them; elsewhere one request is cut to be enough.
   static std::uint64_t longest_access(const FileSystem& file_system, std::uint64_t usual);
 
-  /// All of `accesses`, which are of this file and in ascending order.
-  Result<void> read(std::span<const PlannedAccess> accesses, FileSystem& file_system,
-                    const Way& way);
+  /// All of `accesses`, which are in ascending order; each becomes a part of an access of at most
+  /// `longest` bytes, or one of its own. Another thread may have carried them out: whether the file
+  /// is still the one that it was is for the caller to check afterwards.
+  Result<void> read(std::span<const FileAccess> accesses, std::uint64_t longest,
+                    FileSystem& file_system, const Way& way);
+
+  /// Callers that wait for their turn now.
+  std::uint64_t waiting() const { return turn_.waiting(); }
 
  private:
-  Result<bool> read_passed(const PlannedAccess& access, std::size_t index, const Way& way);
-  Result<std::size_t> read_next(std::span<const PlannedAccess> rest, std::size_t index,
-                                FileSystem& file_system, const Way& way);
+  struct Caller;
+  struct Pending;
+  class Turn;
+
+  Result<bool> read_passed(const FileAccess& access, const Way& way);
+  void serve(std::uint64_t longest, FileSystem& file_system, const Way& way);
+  std::size_t serve_next(std::span<const Pending> rest, std::uint64_t longest,
+                         FileSystem& file_system, const Way& way);
 
   const std::function<Clock::time_point()> now_;
   FairMutex turn_;  // held while the source is asked
   Mutex mutex_;     // taken after turn_, and never held while reading
   FileOrder order_ CKFS_GUARDED_BY(mutex_);
+  /// Those who have the turn or wait for it. What they point to is used by who has the turn.
+  std::vector<Caller*> callers_ CKFS_GUARDED_BY(mutex_);
 };
 
 }  // namespace ckfs

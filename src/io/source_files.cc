@@ -43,6 +43,10 @@ using Clock = std::chrono::steady_clock;
 /// together must not exhaust the process's descriptors.
 constexpr std::size_t kFilesPerPass = 16;
 
+/// Bytes of a range for which a file is mapped that is not yet: where 100,000 small files are read
+/// once each, none is.
+constexpr std::uint64_t kWorthMapping = std::uint64_t{64} << 10;
+
 struct File {
   std::string name;
   std::filesystem::path path;  // canonical: symbolic links were followed when it was added
@@ -363,18 +367,25 @@ Result<void> SourceFiles::Impl::read_ordered(const AccessPlan& plan, std::size_t
     }
     return pins[number]->fd.get();
   };
-  const auto read = [&](unsigned number, std::size_t first, std::size_t count) -> Result<void> {
+  const auto read = [&](unsigned number, std::span<const FileAccess> wanted) -> Result<void> {
     CKFS_TRY(const int fd, descriptor_of(number));
     std::vector<Access> accesses;
-    for (const PlannedAccess& planned : mine.subspan(first, count)) {
-      accesses.push_back(
-          {fd, pins[number]->serial, planned.offset, planned.size, plan.parts_of(planned), false});
+    for (const FileAccess& each : wanted) {
+      accesses.push_back({fd, pins[number]->serial, each.offset, each.size, each.parts, false});
     }
     if (auto done = reader_->read(accesses); !done) return failed(of, fd, done.error());
     for (const Access& access : accesses) count_access(of, access);
     return {};
   };
-  CKFS_TRY_VOID(state(id).ordered.read(mine, *of.file_system, {descriptor_of, read}));
+  std::vector<FileAccess> accesses;
+  for (const PlannedAccess& planned : mine) {
+    accesses.push_back({planned.offset, planned.size, plan.parts_of(planned)});
+  }
+  const std::uint64_t longest =
+      OrderedFile::longest_access(*of.file_system, coalesce_options_.max_access);
+  CKFS_TRY_VOID(state(id).ordered.read(accesses, longest, *of.file_system, {descriptor_of, read}));
+  // Another thread may have read for this one.
+  CKFS_TRY_VOID(descriptor_of(0));
   for (const Pin& pinned : pins) {
     if (pinned) CKFS_TRY_VOID(check(of, pinned->fd.get()));
   }
@@ -505,7 +516,9 @@ std::optional<MappedBytes> SourceFiles::Impl::map(const FileRange& range, std::u
   const auto pinned = pin_patiently(range.file, of.path, 0, page_cache::expect_exact_reads);
   if (!pinned) return std::nullopt;
   const int fd = (*pinned)->fd.get();
-  const auto mapping = mappings_.of(range.file, fd, size);
+  // A new mapping costs as much as copying some tens of pages, once for each file.
+  const auto mapping =
+      range.size >= kWorthMapping ? mappings_.of(range.file, fd, size) : mappings_.find(range.file);
   if (!mapping || !mapping->is_cached(fd, {range.offset, range.offset + range.size})) {
     return std::nullopt;
   }

@@ -101,7 +101,8 @@ class SourceFiles final : public ByteSource {
   /// what was there before stays, unless kernel (before 6.5) and file system can not say. Files of
   /// remote file systems are read as by read().
   Result<void> read_once(std::span<const ReadRequest> batch) override;
-  /// Bytes of a local file where all around them is in the page cache.
+  /// Bytes of a local file where all of them are in the page cache; short ranges only of a file of
+  /// which a longer one was mapped before.
   std::optional<MappedBytes> map(const FileRange& range, std::uint64_t used) override;
   Result<void> check_mapped(std::span<const MappedBytes> mapped) override;
   void rest() override;

@@ -119,6 +119,26 @@ RC_GTEST_PROP(ArrayChunks, ShowEachElementOnce, ()) {
   }
 }
 
+TEST(ArrayChunks, AreRunsOfTheSourceWhereAnyOrderMakesThemSo) {
+  ModelCatalog model;
+  std::shared_ptr<const Catalog> catalog;
+  const std::vector<TensorExpr> all = matrices(model, 4, {6, 4}, catalog);
+  std::vector<TensorExpr> turned;
+  for (const TensorExpr& matrix : all) turned.push_back(*matrix.transpose(kTurn));
+  const Shape heads{4, 4, 3, 2};
+  // [in, layer, heads, size], a layer and two heads to a device: rows of the source.
+  const TensorExpr scanned = *(*TensorExpr::stack(turned, 1)).reshape(heads);
+  const ArrayChunks chunks(DType::BF16, heads, Shape{1, 4, 3, 1}, array_source(*catalog, scanned),
+                           ChunkOrders::Any);
+  ASSERT_EQ(chunks.count(), 12U);
+  for (std::uint64_t k = 0; k < chunks.count(); ++k) {
+    const std::vector<Box> boxes = chunks.expr(scanned, k).boxes();
+    ASSERT_EQ(boxes.size(), 1U);
+    EXPECT_EQ(boxes[0].loops, (std::vector<Loop>{{8, 1, 1}}));
+    EXPECT_EQ(boxes[0].source_offset, static_cast<std::int64_t>(k % 3) * 8);
+  }
+}
+
 TEST(ArrayChunks, FollowEachOtherAsTheirSourcesDo) {
   ModelCatalog model;
   std::shared_ptr<const Catalog> catalog;

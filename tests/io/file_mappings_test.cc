@@ -4,9 +4,12 @@
 
 #include <csignal>
 #include <fcntl.h>
+#include <fstream>
 #include <gtest/gtest.h>
 #include <random>
+#include <string>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/unique_fd.h"
@@ -39,7 +42,20 @@ class FileMappingTest : public testing::Test {
   FileId file_ = 0;
 };
 
+/// Bytes of files that this process has mapped and touched.
+std::uint64_t resident_of_files() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("RssFile:")) return std::stoull(line.substr(8)) << 10;
+  }
+  ADD_FAILURE() << "no RssFile";
+  return 0;
+}
+
 TEST_F(FileMappingTest, ShowsTheBytesOfACachedFile) {
+  // A short range alone is not worth a mapping.
+  EXPECT_FALSE(files_->map({file_, 1001, 5000}, 300));
+  ASSERT_TRUE(files_->map({file_, 0, 64 << 10}, 0));
   const auto mapped = files_->map({file_, 1001, 5000}, 300);
   ASSERT_TRUE(mapped);
   EXPECT_TRUE(std::equal(mapped->data, mapped->data + 5000, bytes_.begin() + 1001));
@@ -53,7 +69,30 @@ TEST_F(FileMappingTest, ShowsTheBytesOfACachedFile) {
 
 TEST_F(FileMappingTest, IsNotMadeOfWhatIsNotCached) {
   page_cache::drop(fd_.get(), {0, kSize}, kSize);
+  EXPECT_FALSE(files_->map({file_, 1001, 2 << 20}, 5000));
   EXPECT_FALSE(files_->map({file_, 1001, 5000}, 5000));
+}
+
+TEST_F(FileMappingTest, ShowsAShortRangeOfAFileThatIsNotCachedAsAWhole) {
+  page_cache::drop(fd_.get(), {0, kSize}, kSize);
+  std::vector<std::byte> out(100 << 10);
+  ASSERT_TRUE(files_->read_at(file_, 1 << 20, out));
+  EXPECT_FALSE(files_->map({file_, 0, kSize}, kSize));
+  EXPECT_FALSE(files_->map({file_, (1 << 20) - 1, out.size()}, 1));
+  const auto mapped = files_->map({file_, 1 << 20, out.size()}, out.size());
+  ASSERT_TRUE(mapped);
+  EXPECT_TRUE(std::equal(out.begin(), out.end(), mapped->data));
+}
+
+TEST_F(FileMappingTest, IsNotMadeWhereTheAddressSpaceIsLimited) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_AS, &before), 0);
+  rlimit limited = before;
+  limited.rlim_cur = std::min(before.rlim_max, RLIM_INFINITY - 1);
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &limited), 0);
+  EXPECT_FALSE(files_->map({file_, 0, kSize}, kSize));
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &before), 0);
+  EXPECT_TRUE(files_->map({file_, 0, kSize}, kSize));
 }
 
 TEST_F(FileMappingTest, IsNotMadeWhereAReaderIsChosen) {
@@ -74,7 +113,7 @@ TEST_F(FileMappingTest, OfAFileThatIsCutGivesZerosAndAnError) {
   const auto checked = files_->check_mapped(std::span(&*mapped, 1));
   ASSERT_FALSE(checked);
   EXPECT_EQ(checked.error().code(), ErrorCode::Stale);
-  EXPECT_FALSE(files_->map({file_, 0, 100}, 100));
+  EXPECT_FALSE(files_->map({file_, 0, 64 << 10}, 100));
 }
 
 TEST_F(FileMappingTest, OfAFileThatIsWrittenIsStale) {
@@ -105,9 +144,12 @@ TEST_F(FileMappingTest, KnowsThatItIsBrokenAndAnotherIsNot) {
 
 TEST_F(FileMappingTest, LetsGoOfPagesAndShowsThemAgain) {
   const auto mapping = FileMapping::make(fd_.get(), kSize);
-  std::vector<unsigned char> resident((kSize + 4095) / 4096);
-  EXPECT_EQ(mapping->bytes()[kSize - 1], bytes_.back());
+  const std::uint64_t before = resident_of_files();
+  const std::span<const std::byte> shown = mapping->bytes();
+  EXPECT_TRUE(std::equal(shown.begin(), shown.end(), bytes_.begin()));
+  EXPECT_GE(resident_of_files(), before + kSize / 2);
   mapping->let_go();
+  EXPECT_LT(resident_of_files(), before + kSize / 2);
   EXPECT_EQ(mapping->bytes()[kSize - 1], bytes_.back());
 }
 

@@ -7,9 +7,11 @@
 #include <chrono>
 #include <fcntl.h>
 #include <filesystem>
+#include <functional>
 #include <gtest/gtest.h>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -38,26 +40,31 @@ class OrderedFileTest : public testing::Test {
     bool operator==(const Event&) const = default;
   };
 
-  Result<void> read(const std::vector<PlannedAccess>& accesses,
-                    std::chrono::microseconds delay = {}) {
+  Result<void> read(const std::vector<FileAccess>& accesses, std::chrono::microseconds delay = {}) {
     return file_.read(
-        accesses, system_,
+        accesses, kMiB, system_,
         {[&](unsigned descriptor) -> Result<int> { return fds_[descriptor].get(); },
-         [&, delay](unsigned descriptor, std::size_t first, std::size_t count) -> Result<void> {
+         [&, delay](unsigned descriptor, std::span<const FileAccess> asked) -> Result<void> {
            most_at_once_ = std::max(most_at_once_.load(), ++at_once_);
            {
              const std::lock_guard lock(mutex_);
-             for (std::size_t i = first; i < first + count; ++i) {
-               events_.push_back({descriptor, accesses[i].offset, accesses[i].size});
+             for (const FileAccess& each : asked) {
+               events_.push_back({descriptor, each.offset, each.size});
+               if (each.range().contains(broken_)) {
+                 --at_once_;
+                 return fail(ErrorCode::Io, "a.bin: broken");
+               }
              }
            }
+           if (asked_) asked_();
            clock_ += delay.count();  // the source's, once for all that is asked at once
            --at_once_;
            return {};
          }});
   }
+  std::vector<Result<void>> wait_behind_one(const std::vector<FileAccess>& accesses);
   Result<void> read_one(std::uint64_t offset, std::uint64_t size) {
-    return read({{0, offset, size, 0, 1}});
+    return read({{offset, size, {}}});
   }
 
   const TemporaryDirectory directory_{std::filesystem::current_path()};
@@ -68,6 +75,8 @@ class OrderedFileTest : public testing::Test {
       [this] { return OrderedFile::Clock::time_point(std::chrono::microseconds(clock_.load())); }};
   std::mutex mutex_;
   std::vector<Event> events_;  // guarded by mutex_
+  ByteRange broken_{kSize, kSize + 1};
+  std::function<void()> asked_;  // called by each access
   std::atomic<int> at_once_ = 0, most_at_once_ = 0;
 };
 
@@ -77,12 +86,14 @@ TEST_F(OrderedFileTest, OneThreadAtATimeAsksTheSource) {
     threads.emplace_back([&, t] {
       for (std::uint64_t k = 0; k < 50; ++k) {
         EXPECT_TRUE(read_one((t * 50 + k) * 1000 % (kSize - 1000), 1000));
-        EXPECT_TRUE(read({{0, t * kMiB, kMiB, 0, 1}, {0, (t + 1) * kMiB, kMiB, 0, 1}}));
+        EXPECT_TRUE(read({{t * kMiB, kMiB, {}}, {(t + 1) * kMiB, kMiB, {}}}));
       }
     });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(events_.size(), 8u * 50 * 3);
+  std::uint64_t asked = 0;
+  for (const Event& event : events_) asked += event.size;
+  EXPECT_EQ(asked, 8u * 50 * (1000 + 2 * kMiB));
   EXPECT_EQ(most_at_once_.load(), 1);
 }
 
@@ -121,33 +132,66 @@ TEST_F(OrderedFileTest, ASourceThatAnswersEachRequestForItselfIsFoundOut) {
   using namespace std::chrono_literals;
   for (std::uint64_t k = 0; k < 8 && !system_.pace.at_once(); ++k) {
     const std::uint64_t at = k * 3 * kMiB;
-    EXPECT_TRUE(read(
-        {{0, at, kMiB, 0, 1}, {0, at + kMiB, kMiB, 0, 1}, {0, at + 2 * kMiB, kMiB, 0, 1}}, 5000us));
+    EXPECT_TRUE(read({{at, kMiB, {}}, {at + kMiB, kMiB, {}}, {at + 2 * kMiB, kMiB, {}}}, 5000us));
   }
   EXPECT_TRUE(system_.pace.at_once());
 }
 
 TEST_F(OrderedFileTest, WhatIsLeftWhenItIsFoundOutIsAskedForAtOnce) {
   using namespace std::chrono_literals;
-  std::vector<PlannedAccess> accesses;
-  for (std::uint64_t k = 0; k < 24; ++k) accesses.push_back({0, k * kMiB, kMiB, 0, 1});
+  std::vector<FileAccess> accesses;
+  for (std::uint64_t k = 0; k < 24; ++k) accesses.push_back({k * kMiB, kMiB, {}});
   EXPECT_TRUE(read(accesses, 5000us));
   EXPECT_TRUE(system_.pace.at_once());
   EXPECT_EQ(events_.size(), accesses.size());
-  EXPECT_LE(clock_.load(), 14 * 5000);  // one by one it would be 24
+  EXPECT_LE(clock_.load(), 8 * 5000);  // one by one it would be 24
+}
+
+/// While the first access is under way, others come; gives what each of them got.
+std::vector<Result<void>> OrderedFileTest::wait_behind_one(
+    const std::vector<FileAccess>& accesses) {
+  std::vector<Result<void>> results(accesses.size());
+  std::vector<std::thread> threads;
+  bool first = true;
+  asked_ = [&] {
+    if (!std::exchange(first, false)) return;
+    for (std::size_t i = 0; i < accesses.size(); ++i) {
+      threads.emplace_back([&, i] { results[i] = read({accesses[i]}); });
+      while (file_.waiting() < i + 1) std::this_thread::yield();
+    }
+  };
+  EXPECT_TRUE(read_one(0, 1000));
+  for (std::thread& thread : threads) thread.join();
+  return results;
+}
+
+TEST_F(OrderedFileTest, WhatWaitsIsReadInOrderAndJoined) {
+  system_.pace.compared(std::chrono::seconds(1), std::chrono::seconds(1));
+  system_.pace.compared(std::chrono::seconds(1), std::chrono::seconds(1));
+  for (const auto& result : wait_behind_one({{401'000, 100'000, {}},
+                                             {101'000, 300'000, {}},
+                                             {1000, 100'000, {}},
+                                             {501'000, 900'000, {}}})) {
+    EXPECT_TRUE(result);
+  }
+  EXPECT_EQ(events_, (std::vector<Event>{{0, 0, 1000}, {0, 1000, 500'000}, {0, 501'000, 900'000}}));
+}
+
+TEST_F(OrderedFileTest, TheErrorOfOneIsNotThatOfAnother) {
+  system_.pace.compared(std::chrono::seconds(1), std::chrono::seconds(1));
+  system_.pace.compared(std::chrono::seconds(1), std::chrono::seconds(1));
+  broken_ = {200'000, 200'001};
+  const auto results = wait_behind_one({{1000, 99'000, {}}, {100'000, 200'000, {}}});
+  EXPECT_TRUE(results[0]);
+  EXPECT_FALSE(results[1]);
 }
 
 TEST_F(OrderedFileTest, AnErrorEndsTheTurn) {
-  const auto failing = [&](unsigned, std::size_t, std::size_t) -> Result<void> {
-    return fail(ErrorCode::Io, "a.bin: broken");
-  };
-  const PlannedAccess access{0, 0, kMiB, 0, 1};
   for (int k = 0; k < 3; ++k) {
-    const auto read = file_.read(
-        {&access, 1}, system_,
-        {[&](unsigned descriptor) -> Result<int> { return fds_[descriptor].get(); }, failing});
-    EXPECT_FALSE(read);
+    broken_ = {0, 1};
+    EXPECT_FALSE(read_one(0, kMiB));
   }
+  broken_ = {kSize, kSize + 1};
   EXPECT_TRUE(read_one(0, kMiB));
 }
 

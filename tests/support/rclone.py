@@ -89,6 +89,7 @@ def mounted(url, mountpoint):
         _wait("mount", process, lambda: os.path.ismount(mountpoint))
         yield Path(mountpoint)
     finally:
+        # First: a daemon that has just been unmounted from it may still have its files open, and
+        # rclone would leave a dead mount behind.
+        subprocess.run(["fusermount3", "-u", "-z", str(mountpoint)], check=False)
         _end(process)
-        if os.path.ismount(mountpoint):
-            subprocess.run(["fusermount3", "-u", "-z", str(mountpoint)], check=False)

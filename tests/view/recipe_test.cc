@@ -177,6 +177,42 @@ TEST(Recipe, ErrorsHaveTheLine) {
   }
 }
 
+/// `text`, `count` times, with commas between.
+std::string times(std::size_t count, std::string_view text) {
+  return fmt::format("{}", fmt::join(std::vector<std::string_view>(count, text), ", "));
+}
+
+TEST(Recipe, ListsHaveLimits) {
+  EXPECT_EQ(fault(times(kMaxRules, R"({"drop": "a"})")), "");
+  EXPECT_THAT(fault(times(kMaxRules + 1, R"({"drop": "a"})")),
+              HasSubstr("a list where a list of 1 to 1000 rules belongs"));
+  const auto names = [](std::size_t count) {
+    return fault(fmt::format(R"({{"take": "a", "give": [{}]}})", times(count, R"("b")")));
+  };
+  EXPECT_EQ(names(64), "");
+  EXPECT_THAT(names(65), HasSubstr("a list where a string, or a list of 1 to 64,"));
+  const auto operations = [](std::size_t count) {
+    return fault(fmt::format(R"({{"take": "a", "do": [{}], "give": "b"}})",
+                             times(count, R"({"concat": 0})")));
+  };
+  EXPECT_EQ(operations(64), "");
+  EXPECT_THAT(operations(65), HasSubstr("a list where a list of at most 64 operations"));
+  const auto numbers = [](std::size_t count) {
+    return fault(fmt::format(R"({{"take": "a", "do": [{{"transpose": [{}]}}], "give": "b"}})",
+                             times(count, "0")));
+  };
+  EXPECT_EQ(numbers(64), "");
+  EXPECT_THAT(numbers(65), HasSubstr("a list where a list of at most 64 numbers belongs"));
+  const auto variables = [](std::size_t count) {
+    std::vector<std::string> all;
+    for (std::size_t i = 0; i < count; ++i) all.push_back(fmt::format(R"("v{}": "1")", i));
+    return fault(
+        fmt::format(R"({{"take": "a", "let": {{{}}}, "give": "b"}})", fmt::join(all, ", ")));
+  };
+  EXPECT_EQ(variables(16), "");
+  EXPECT_THAT(variables(17), HasSubstr("more than 16 variables in a rule"));
+}
+
 TEST(Recipe, IsAViewOrAFamily) {
   const auto read = [](std::string_view text) {
     const auto recipes = add_recipe(built_in_recipes(), text, "f");
@@ -329,6 +365,36 @@ TEST_F(Rules, NameWhatDoesNotFit) {
            "\"norm\": becomes a tensor without a name"}}) {
     EXPECT_THAT(result(rules), ElementsAre(HasSubstr(wanted))) << rules;
   }
+}
+
+TEST(ManyTensors, HaveLimits) {
+  ModelCatalog model;
+  const auto parts = static_cast<std::int64_t>(kMaxParts);
+  const std::int64_t quarter = kMaxTensors / 4;  // as many as a dimension is split into
+  model.shard("a.safetensors", {{"parts", DType::U8, {parts + 1, 1}},
+                                {"t.0", DType::U8, {quarter, 1}},
+                                {"t.1", DType::U8, {quarter, 1}},
+                                {"t.2", DType::U8, {quarter, 1}},
+                                {"t.3", DType::U8, {quarter, 1}}});
+  const auto catalog = model.build();
+  const auto fault_of = [&](std::string_view take) {
+    const auto recipes = add_recipe(Recipes(),
+                                    fmt::format(R"({{"view": "v", "rules": [{{"take": "{}",
+                                        "do": [{{"unstack": "i"}}], "give": "{{n}}.{{i}}"}}]}})",
+                                                take),
+                                    "f");
+    TensorList list;
+    for (const TensorId id : catalog->shards()[0].tensors) {
+      list.tensors.push_back(
+          {.name = catalog->tensor(id).name, .expr = TensorExpr::stored(*catalog, id)});
+    }
+    const auto made =
+        apply_rules(recipes->views[0].rules, *config_numbers(*catalog), std::move(list));
+    return made ? "" : made.error().message();
+  };
+  EXPECT_THAT(fault_of("{n:parts}"), HasSubstr("more than 1048576 tensors in a group"));
+  // The five that are there count until the rule is done.
+  EXPECT_THAT(fault_of("t.{n}"), HasSubstr("\"t.3\": more than 1048576 tensors"));
 }
 
 TEST_F(Rules, OptionalOnesMayFindNothing) {

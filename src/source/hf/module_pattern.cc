@@ -368,9 +368,14 @@ const QuantizationGroup* ModuleTargets::find(std::string_view module) const {
   return nullptr;
 }
 
-bool ModuleTargets::calls_quantized(std::string_view module) const {
+ModuleTargets::Call ModuleTargets::calls_quantized(std::string_view module) const {
+  Call call = Call::None;
+  for (const Target& target : targets_) {
+    if (!target.matches(module)) continue;
+    call = std::max(call, target.kind == Target::Kind::Name ? Call::Name : Call::Pattern);
+  }
   const auto matches = [&](const Target& target) { return target.matches(module); };
-  return std::ranges::any_of(targets_, matches) && std::ranges::none_of(ignored_, matches);
+  return std::ranges::none_of(ignored_, matches) ? call : Call::None;
 }
 
 void ModuleTargets::saw(std::string_view module) {

@@ -43,8 +43,9 @@ class ModuleTargets {
   /// The group that speaks of a quantized module: by its name, else by a pattern, else the first
   /// with the name of a class. nullptr: none.
   const QuantizationGroup* find(std::string_view module) const;
-  /// Whether a name or a pattern calls the module quantized, and nothing ignores it.
-  bool calls_quantized(std::string_view module) const;
+  /// What calls the module quantized where nothing ignores it: the name of a class does not count.
+  enum class Call : std::uint8_t { None, Pattern, Name };
+  Call calls_quantized(std::string_view module) const;
 
   /// Takes note of a quantized module.
   void saw(std::string_view module);

@@ -105,29 +105,37 @@ Result<void> cut(Definition& definition, const std::vector<std::vector<std::stri
   return {};
 }
 
-Result<void> define(Definition& definition, const Recipes& recipes, bool scanned) {
-  const Catalog& catalog = *definition.catalog;
-  CKFS_TRY(ConfigNumbers config, config_numbers(catalog));
-  const ModelFamily* family = recipes.find_maxtext(config);
+/// The rules for a model, and the numbers that they ask for.
+struct Rules {
+  const MaxTextTrees* trees = nullptr;
+  ConfigNumbers config;
+};
+
+Result<Rules> find_rules(const Catalog& catalog, const ViewSpec& spec, const Recipes& recipes) {
+  Rules rules;
+  CKFS_TRY(rules.config, config_numbers(catalog));
+  const ModelFamily* family = recipes.find_maxtext(rules.config);
   if (family == nullptr) {
-    const std::vector<std::string> models = recipes.models(config);
+    const std::vector<std::string> models = recipes.models(rules.config);
     return fail(ErrorCode::Unsupported,
                 "no rules are known for this model ({}; --family names another, --recipe adds "
                 "rules: ckfs-recipe(5))",
                 models.empty() ? "config.json has no model_type"
                                : fmt::format("model_type {}", one_line(models.front())));
   }
-  const MaxTextTrees& trees = *family->maxtext;
-  const bool mtp = parameter(definition.spec, "mtp", "0") == "1";
-  if (mtp && !trees.mtp) {
+  rules.trees = &*family->maxtext;
+  const bool mtp = parameter(spec, "mtp", "0") == "1";
+  if (mtp && !rules.trees->mtp) {
     return fail(ErrorCode::Unsupported, "mtp=1: {} has no rules for such layers", family->file);
   }
-  config.set("view.mtp", mtp ? 1 : 0);
-  for (const auto& [key, number] : trees.config) config.set_default(key, number);
+  rules.config.set("view.mtp", mtp ? 1 : 0);
+  for (const auto& [key, number] : rules.trees->config) rules.config.set_default(key, number);
+  return rules;
+}
 
-  CKFS_TRY(const Mesh mesh, mesh_of(definition.spec));
-  const DtypePolicy policy(catalog, parameter(definition.spec, "dtype", "bf16"),
-                           !mesh.is_one_device());
+/// The tree with a layer's parameters each.
+Result<TensorList> unscanned(const Catalog& catalog, const DtypePolicy& policy,
+                             const Rules& rules) {
   TensorList list;
   for (std::uint32_t shard = 0; shard < catalog.shards().size(); ++shard) {
     for (const TensorId id : catalog.shards()[shard].tensors) {
@@ -140,9 +148,18 @@ Result<void> define(Definition& definition, const Recipes& recipes, bool scanned
                               .shard = shard});
     }
   }
-  CKFS_TRY(list, apply_rules(trees.unscanned, config, std::move(list)));
+  return apply_rules(rules.trees->unscanned, rules.config, std::move(list));
+}
+
+Result<void> define(Definition& definition, const Recipes& recipes, bool scanned) {
+  const Catalog& catalog = *definition.catalog;
+  CKFS_TRY(const Rules rules, find_rules(catalog, definition.spec, recipes));
+  CKFS_TRY(const Mesh mesh, mesh_of(definition.spec));
+  const DtypePolicy policy(catalog, parameter(definition.spec, "dtype", "bf16"),
+                           !mesh.is_one_device());
+  CKFS_TRY(TensorList list, unscanned(catalog, policy, rules));
   if (scanned) {
-    CKFS_TRY(list, apply_rules(trees.scanned, config, std::move(list)));
+    CKFS_TRY(list, apply_rules(rules.trees->scanned, rules.config, std::move(list)));
   }
   definition.names = std::move(list.names);
   definition.tensors = std::move(list.tensors);
@@ -151,14 +168,21 @@ Result<void> define(Definition& definition, const Recipes& recipes, bool scanned
 
 }  // namespace
 
-std::vector<Obstacle> maxtext_obstacles(const std::shared_ptr<const Catalog>& catalog,
-                                        const ViewRow& row, const Recipes& recipes) {
-  if (!catalog->obstacles().empty()) {
-    return {catalog->obstacles().begin(), catalog->obstacles().end()};
+MaxTextObstacles maxtext_obstacles(const Catalog& catalog, const Recipes& recipes) {
+  if (!catalog.obstacles().empty()) {
+    const std::vector<Obstacle> all(catalog.obstacles().begin(), catalog.obstacles().end());
+    return {all, all};
   }
-  const auto definition = define_maxtext(catalog, row, {std::string(row.name), {}}, recipes);
-  if (definition) return {};
-  return {{"source", definition.error().message()}};
+  const auto obstacle = [](const Error& error) {
+    return std::vector<Obstacle>{{"source", error.message()}};
+  };
+  const auto rules = find_rules(catalog, {}, recipes);
+  if (!rules) return {obstacle(rules.error()), obstacle(rules.error())};
+  auto list = unscanned(catalog, DtypePolicy(catalog, "bf16", false), *rules);
+  if (!list) return {obstacle(list.error()), obstacle(list.error())};
+  const auto scanned = apply_rules(rules->trees->scanned, rules->config, *std::move(list));
+  if (!scanned) return {{}, obstacle(scanned.error())};
+  return {};
 }
 
 Result<std::shared_ptr<Definition>> define_maxtext(std::shared_ptr<const Catalog> catalog,
@@ -167,7 +191,7 @@ Result<std::shared_ptr<Definition>> define_maxtext(std::shared_ptr<const Catalog
   auto definition = std::make_shared<Definition>();
   definition->spec = spec;
   definition->catalog = std::move(catalog);
-  const bool scanned = row.name == "maxtext-scanned";
+  const bool scanned = is_scanned(row);
   definition->packaging = {
       .container = row.container,
       .placement = row.placement,

@@ -336,6 +336,7 @@ def directories():
     add("series-with-a-gap", {"model-00001-of-00003.safetensors": model, "model-00003-of-00003.safetensors": other},
         "model-*-of-*.safetensors: number 2 of 3 is missing")
     add("series-without-end", {"model-0-of-2.safetensors": model}, "number 1 of 2 is missing")
+    add("series-of-two-billions", {"model-00001-of-2147483647.safetensors": model}, "number 2 of 2147483647 is missing")
     add("link-to-nothing", {"model-00001-of-00002.safetensors": model}, "a link to a file that is absent",
         links={"model-00002-of-00002.safetensors": "../../blobs/abc"})
     add("incomplete-only", {"config.json": "{}", "model.safetensors.incomplete": "x"},
@@ -350,6 +351,10 @@ def directories():
         "refs/main names the snapshot abc, which is absent (complete it with: hf download org/name)", open=hub)
     add("hub-ref-leaves", {f"{hub}/refs/main": "../..", f"{hub}/snapshots/def/config.json": "{}"},
         "refs/main names the snapshot ../.., which is absent", open=hub)
+    add("hub-ref-control", {f"{hub}/refs/main": "a\x1b[31m", f"{hub}/snapshots/def/config.json": "{}"},
+        "refs/main has control characters", open=hub)
+    add("hub-snapshot-is-a-link", {f"{hub}/refs/main": "a", f"{hub}/blobs/x": ""},
+        "refs/main names the snapshot a, which is absent", open=hub, links={f"{hub}/snapshots/a": "/etc"})
     add("hub-two-snapshots", {f"{hub}/blobs/x": "", f"{hub}/snapshots/a/c": "", f"{hub}/snapshots/b/c": ""},
         "no refs/main, and 2 snapshots: name one of them", open=hub)
     add("hub-incomplete", {f"{hub}/refs/main": "abc", f"{hub}/blobs/1.incomplete": "x", f"{hub}/snapshots/abc/config.json": "{}"},

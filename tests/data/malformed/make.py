@@ -279,6 +279,7 @@ def configs():
     add_parts("config", "long", [['{"a": "', 1], [" " * 1023 + "\\n", 16_500], ['"}', 1]], "(limit 16777216)")
     add_parts("config", "long-string", [['{"a": "', 1], ["x", 4_194_305], ['"}', 1]], "is longer than 4194304 bytes")
     add_parts("config", "long-space", [["{", 1], [" ", 1_048_577], ["}", 1]], "is longer than 1048576 bytes")
+    add_parts("config", "many-values", [['{"a": [', 1], ["0,", 500_001], ["0]}", 1]], "values (limit 500000)")
     add_parts("config", "many-strings", [['{"a": [', 1], ['"",', 500_001], ['""]}', 1]], "strings (limit 500000)")
 
 

@@ -88,10 +88,6 @@ class Walker {
   }
 
   void take_file(std::string path, bool is_link) {
-    if (path == kExportRecord) {
-      tree_.notes.push_back({std::move(path), "the record of an export; not shown"});
-      return;
-    }
     if (path.ends_with(".incomplete")) tree_.incomplete.push_back(path);
     tree_.files.push_back({std::move(path), is_link});
   }
@@ -116,6 +112,8 @@ class Walker {
         tree_.notes.push_back({path, "a link to a directory; not followed"});
       } else if (kind == FileKind::Directory && found[i]->fingerprint.device != device_) {
         tree_.notes.push_back({path, "another filesystem is mounted here; not shown"});
+      } else if (kind == FileKind::Directory && path == kExportFolder) {
+        tree_.notes.push_back({path, "the record of an export; not shown"});
       } else if (kind == FileKind::Directory) {
         next.push_back(path + "/");
       } else if (is_link) {

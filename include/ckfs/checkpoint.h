@@ -46,6 +46,9 @@ struct OpenOptions {
   std::optional<std::filesystem::path> config = {};
   /// More views, and layouts of experts.
   std::vector<RecipeText> recipes = {};
+  /// What kind of model it is: a model_type, or a model_name of MaxText. Empty: what config.json
+  /// says.
+  std::string family = {};
 
   /// A source file of which nothing but the ctime changed is Stale, too (chmod and new hard links
   /// change it, and so does a write that hides itself). Else it is one warning in the log.

@@ -11,6 +11,7 @@
 #include "api/checkpoint_impl.h"
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/text.h"
 #include "base/units.h"
 #include "container/shards.h"
 #include "source/open_checkpoint.h"
@@ -48,6 +49,7 @@ std::uint64_t with_choice(std::uint64_t fingerprint, const OpenOptions& options)
   for (const RecipeText& recipe : options.recipes) {
     fingerprint = stable_hash(recipe.text, stable_hash("recipe=", fingerprint));
   }
+  if (!options.family.empty()) fingerprint = stable_hash("family=" + options.family, fingerprint);
   return fingerprint;
 }
 
@@ -90,6 +92,13 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& source,
   for (const RecipeText& recipe : options.recipes) {
     CKFS_TRY(recipes, add_recipe(std::move(recipes), recipe.text, recipe.file));
   }
+  recipes.family = options.family;
+  if (!options.family.empty() && !recipes.knows_family()) {
+    return fail(ErrorCode::InvalidArgument,
+                "family: {} is no model_type and no model_name of the "
+                "recipes (ckfs-recipe(5))",
+                quote(options.family));
+  }
   // Before the source: what a source has to hold in order to read comes out of it, too.
   const std::shared_ptr<BufferPool> budget = BufferPool::create(options.memory);
   CKFS_TRY(std::unique_ptr<SourceFiles> files,
@@ -110,7 +119,7 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& source,
 
 std::vector<ViewInfo> Checkpoint::views() const {
   std::vector<ViewInfo> infos;
-  for (const ViewSummary& summary : list_views(*impl_->catalog, impl_->recipes)) {
+  for (const ViewSummary& summary : list_views(impl_->catalog, impl_->recipes)) {
     ViewInfo& info =
         infos.emplace_back(summary.name, summary.description, summary.obstacles.empty(),
                            reasons(summary.obstacles), reasons(summary.remarks));
@@ -204,8 +213,11 @@ std::vector<TensorInfo> View::tensors() const {
   std::vector<TensorInfo> tensors;
   const Definition& definition = *impl_->definition;
   tensors.reserve(definition.tensors.size());
+  std::vector<bool> seen(definition.tensors.size(), false);  // a tensor may lie in several files
   for (const std::size_t file : impl_->files->tensor_files()) {
     for (const std::uint32_t id : impl_->files->tensors(file)) {
+      if (seen[id]) continue;
+      seen[id] = true;
       const ModelTensor& tensor = definition.tensors[id];
       tensors.push_back({tensor.name, ckfs::name(tensor.expr.dtype()), tensor.expr.shape(), file,
                          tensor.exactness});

@@ -9,18 +9,17 @@
 #include <fmt/chrono.h>
 #include <iterator>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <tuple>
 
 #include "api/checkpoint_impl.h"
+#include "api/report_json.h"
 #include "base/text.h"
 
 namespace ckfs {
 namespace {
 
-using Json = nlohmann::ordered_json;
 using Out = std::back_insert_iterator<std::string>;
 
 constexpr std::int64_t kEndOfYear9999 = 253'402'300'799;
@@ -28,16 +27,6 @@ constexpr std::array kUnits{"KB", "MB", "GB", "TB", "PB", "EB"};
 // The numbers of a status.
 constexpr std::array kNumbers{"requests", "bytes_to_readers", "source_bytes", "tiles",
                               "hits",     "memory",           "memory_peak",  "memory_budget"};
-
-std::string render(const Json& json) {
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
-}
-
-Json versioned() {
-  Json json = Json::object();
-  json["version"] = kReportVersion;
-  return json;
-}
 
 std::string date_text(std::int64_t mtime) {
   if (mtime < 0 || mtime > kEndOfYear9999) return fmt::format("{} s since 1970", mtime);
@@ -132,6 +121,35 @@ std::vector<Label> labels(const Checkpoint& checkpoint) {
   return result;
 }
 
+/// A layout of the experts (`@experts=LAYOUT`) and why it is absent; empty: it is there.
+struct ExpertLayout {
+  std::string name;
+  std::string reason;
+};
+
+/// All of them where the source has experts: it is of a family that recipes know, or its names say
+/// so. Of the first view that has the parameter and is available; otherwise there are none.
+std::vector<ExpertLayout> expert_layouts(const Checkpoint& checkpoint) {
+  constexpr std::string_view kView = "bf16-safetensors";
+  const Checkpoint::Impl& impl = checkpoint.impl();
+  const auto config = config_numbers(*impl.catalog);
+  const bool known = config && impl.recipes.find_layouts(*config) != nullptr;
+  const bool named = std::ranges::any_of(impl.catalog->tensors(), [](const StoredTensor& tensor) {
+    return tensor.name.find(".experts.") != std::string_view::npos;
+  });
+  const bool available = std::ranges::any_of(checkpoint.views(), [&](const ViewInfo& view) {
+    return view.name == kView && view.available;
+  });
+  std::vector<ExpertLayout> layouts;
+  if (!available || (!known && !named)) return layouts;
+  for (const char* layout : {"linear", "fused", "packed"}) {
+    const auto definition =
+        define_view(impl.catalog, {std::string(kView), {{"experts", layout}}}, impl.recipes);
+    layouts.push_back({layout, definition ? std::string() : definition.error().message()});
+  }
+  return layouts;
+}
+
 std::string inspect_json(const Checkpoint& checkpoint, std::string_view source) {
   const Catalog& catalog = *checkpoint.impl().catalog;
   const Totals total = totals(checkpoint.impl());
@@ -165,6 +183,11 @@ std::string inspect_json(const Checkpoint& checkpoint, std::string_view source) 
                              {"available", view.available},
                              {"reasons", pairs(view.reasons)},
                              {"remarks", pairs(view.remarks)}});
+  }
+  json["experts"] = Json::array();
+  for (const ExpertLayout& layout : expert_layouts(checkpoint)) {
+    json["experts"].push_back(
+        {{"layout", layout.name}, {"available", layout.reason.empty()}, {"reason", layout.reason}});
   }
   json["facts"] = pairs(catalog.facts());
   json["notes"] = pairs(catalog.notes());
@@ -233,6 +256,13 @@ std::string inspect_text(const Checkpoint& checkpoint, std::string_view source) 
     for (const Reason& remark : view.remarks) {
       fmt::format_to(out, "    {}: {}\n", one_line(remark.subject), one_line(remark.text));
     }
+  }
+  const std::vector<ExpertLayout> layouts = expert_layouts(checkpoint);
+  if (!layouts.empty()) text += "\nlayouts of experts\n";
+  for (const ExpertLayout& layout : layouts) {
+    fmt::format_to(out, "  @experts={:<12}{}\n", layout.name,
+                   layout.reason.empty() ? " available" : " not available:");
+    if (!layout.reason.empty()) fmt::format_to(out, "    {}\n", one_line(layout.reason));
   }
   if (!catalog.notes().empty()) text += "\nnotes\n";
   for (const Note& note : catalog.notes()) {
@@ -359,6 +389,30 @@ std::string inspect_report(const Checkpoint& checkpoint, std::string_view source
                            ReportFormat format) {
   return format == ReportFormat::Json ? inspect_json(checkpoint, source)
                                       : inspect_text(checkpoint, source);
+}
+
+std::vector<std::string> opening_notes(const Checkpoint& checkpoint) {
+  constexpr std::size_t kMost = 5;
+  std::vector<std::string> lines;
+  const std::vector<ViewInfo> views = checkpoint.views();
+  const auto available = std::ranges::count(views, true, &ViewInfo::available);
+  const auto absent = std::ranges::find(views, false, &ViewInfo::available);
+  if (available == 1 && absent != views.end() && !absent->reasons.empty()) {
+    const Reason& reason = absent->reasons.front();
+    lines.push_back(
+        fmt::format("nothing but source/ can be shown: {}: {}: {} (`ckfs inspect` has "
+                    "all reasons)",
+                    absent->name, reason.subject, reason.text));
+  }
+  const std::span<const Note> notes = checkpoint.impl().catalog->notes();
+  for (const Note& note : notes.first(std::min(notes.size(), kMost))) {
+    lines.push_back(fmt::format("{}: {}", note.subject, note.text));
+  }
+  if (notes.size() > kMost) {
+    lines.push_back(
+        fmt::format("{} more such notes (`ckfs inspect` has them)", notes.size() - kMost));
+  }
+  return lines;
 }
 
 Result<std::string> list_report(const Checkpoint& checkpoint, std::string_view where,

@@ -10,8 +10,12 @@
 //             companions, files, bytes, mtime, fingerprint: "0123456789abcdef",
 //             views: [{name, description, available, reasons: [{subject, text}],
 //                      remarks: [{subject, text}]}],
+//             experts: [{layout, available, reason: string (empty: available)}],
 //             facts: [{subject, text}], notes: [{subject, text}],
 //             labels: [{view, label, from, to, tensors}]}
+//   inspect --view
+//            {version, view, arrays: [{name, dtype, shape, chunk: [n] (Orbax only), exactness,
+//             sources: [name]}], left_out: [name]}
 //   ls       {version, view: string (empty at the root), entries: [{path, type: "directory" |
 //             "file", size, exactness, tensors, inode}]}; size and the rest for files only
 //   views    {version, layout, source: {kind, quantization, mtime, fingerprint},
@@ -26,6 +30,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <ckfs/checkpoint.h>
 
@@ -41,6 +46,15 @@ enum class ReportFormat : std::uint8_t { Text, Json };
 /// how the user named it.
 std::string inspect_report(const Checkpoint& checkpoint, std::string_view source,
                            ReportFormat format);
+
+/// What whoever mounts a checkpoint should know before he reads it, a line each: why there is
+/// nothing to see but `source`, and the first of what no view shows.
+std::vector<std::string> opening_notes(const Checkpoint& checkpoint);
+
+/// `ckfs inspect --view`: every tensor of a view, which of the source's tensors it is made of, and
+/// which are in none. Errors: those of Checkpoint::view.
+Result<std::string> view_report(const Checkpoint& checkpoint, std::string_view view,
+                                ReportFormat format);
 
 enum class ListDetail : std::uint8_t { Names, Long };
 

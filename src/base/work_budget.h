@@ -14,11 +14,11 @@
 namespace ckfs {
 
 /// Steps: an element that is looked at is one, a text one for each 4 bytes. Real documents need
-/// less than one step for each byte.
+/// up to one step for each byte.
 inline constexpr std::uint64_t kWorkBase = std::uint64_t{1} << 23;
 inline constexpr std::uint64_t kWorkFactor = 16;
-/// Bytes of names, shapes and tables that are made of the document. Real ones need less than twice
-/// their bytes.
+/// Bytes of names, shapes and tables that are made of the document. Real ones need up to five
+/// times their bytes.
 inline constexpr std::uint64_t kHoldBase = std::uint64_t{16} << 20;
 inline constexpr std::uint64_t kHoldFactor = 12;
 

@@ -39,14 +39,16 @@ struct CommonOptions {
   std::string log_file;
 };
 
-/// One of the common options by name: "tag", "key", "config", "recipe" (one more file), "memory",
-/// "io", "threads", "log_level", "log_file", "tile_bytes". The one parser for `--memory 1GiB` and
+/// One of the common options by name: "tag", "key", "config", "recipe" (one more file), "family",
+/// "memory", "io", "threads", "log_level", "log_file", "tile_bytes". The one parser for `--memory
+/// 1GiB` and
 /// `-o memory=1GiB`. Errors: InvalidArgument, and those of reading a recipe.
 Result<void> set_common(CommonOptions& options, const std::string& name, const std::string& value);
 
 enum class Tuning : bool { No, Yes };
 
-/// Adds --tag, --key, --config, --recipe, --log-level and --log-file, and with Tuning::Yes
+/// Adds --tag, --key, --config, --recipe, --family, --log-level and --log-file, and with
+/// Tuning::Yes
 /// --memory, --io,
 /// --threads.
 void add_common(CLI::App& verb, CommonOptions& options, Tuning tuning);
@@ -67,6 +69,7 @@ struct MountWords {
   CommonOptions common;
   bool allow_other = false;
   bool direct = false;
+  bool stop_now = false;
   std::optional<std::int64_t> mtime;
 };
 

@@ -1,4 +1,5 @@
-// `ckfs inspect`: what a checkpoint is, which views it can give, which not and why.
+// `ckfs inspect`: what a checkpoint is, which views it can give, which not and why; and what a view
+// is made of.
 #include "api/report.h"
 #include "cli/cli.h"
 #include "cli/log.h"
@@ -10,14 +11,17 @@ namespace {
 struct InspectCommand {
   CommonOptions common;
   std::string source;
+  std::string view;
   bool json = false;
 };
 
 Result<void> inspect(const InspectCommand& command) {
   CKFS_TRY_VOID(start_log(command.common));
   CKFS_TRY(const Checkpoint checkpoint, Checkpoint::open(command.source, command.common.open));
-  return print(inspect_report(checkpoint, command.source,
-                              command.json ? ReportFormat::Json : ReportFormat::Text));
+  const ReportFormat format = command.json ? ReportFormat::Json : ReportFormat::Text;
+  if (command.view.empty()) return print(inspect_report(checkpoint, command.source, format));
+  CKFS_TRY(const std::string report, view_report(checkpoint, command.view, format));
+  return print(report);
 }
 
 }  // namespace
@@ -27,6 +31,9 @@ void add_inspect(CLI::App& app, Action& action) {
   CLI::App* verb =
       app.add_subcommand("inspect", "show what a checkpoint is and which views it has");
   verb->add_option("SRC", command->source, "directory, file or hub cache entry")->required();
+  verb->add_option("--view", command->view,
+                   "every tensor of this view, and what it is made of, instead")
+      ->type_name("VIEW");
   verb->add_flag("--json", command->json, "print JSON");
   add_common(*verb, command->common, Tuning::No);
   verb->callback([command, &action] { action = [command] { return inspect(*command); }; });

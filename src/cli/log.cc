@@ -19,6 +19,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
+#include <vector>
 
 #include "base/text.h"
 #include "base/unique_fd.h"
@@ -60,13 +61,20 @@ class DescriptorSink : public spdlog::sinks::base_sink<std::mutex> {
   UniqueFd fd_;
 };
 
-void use_sink(const std::shared_ptr<spdlog::sinks::sink>& sink, const char* pattern,
-              const std::string& level) {
+using SinkPointer = std::shared_ptr<spdlog::sinks::sink>;
+
+constexpr const char* kTerminalPattern = "ckfs: %l: %*";
+
+SinkPointer with_pattern(SinkPointer sink, const char* pattern) {
   auto formatter = std::make_unique<spdlog::pattern_formatter>();
   formatter->add_flag<OneLineFlag>('*');
   formatter->set_pattern(pattern);
   sink->set_formatter(std::move(formatter));
-  auto logger = std::make_shared<spdlog::logger>("ckfs", sink);
+  return sink;
+}
+
+void use_sinks(std::vector<SinkPointer> sinks, const std::string& level) {
+  auto logger = std::make_shared<spdlog::logger>("ckfs", sinks.begin(), sinks.end());
   logger->set_level(spdlog::level::from_str(level == "error" ? "err" : level));
   logger->flush_on(spdlog::level::info);
   spdlog::set_default_logger(std::move(logger));
@@ -145,35 +153,43 @@ Result<UniqueFd> open_own_log(const std::filesystem::path& path) {
 
 Result<void> start_log(const CommonOptions& options) {
   if (options.log_file.empty()) {
-    use_sink(std::make_shared<spdlog::sinks::stderr_sink_mt>(), "ckfs: %l: %*", options.log_level);
+    use_sinks({with_pattern(std::make_shared<spdlog::sinks::stderr_sink_mt>(), kTerminalPattern)},
+              options.log_level);
     return {};
   }
   CKFS_TRY(UniqueFd fd, open_log(AT_FDCWD, options.log_file, options.log_file, 0666));
-  use_sink(std::make_shared<DescriptorSink>(std::move(fd)), kFilePattern, options.log_level);
+  use_sinks({with_pattern(std::make_shared<DescriptorSink>(std::move(fd)), kFilePattern)},
+            options.log_level);
   return {};
 }
 
-Result<std::optional<std::string>> start_daemon_log(const CommonOptions& options) {
+Result<DaemonLog> start_daemon_log(const CommonOptions& options) {
+  DaemonLog log;
+  log.terminal = with_pattern(std::make_shared<spdlog::sinks::stderr_sink_mt>(), kTerminalPattern);
+  log.terminal->set_level(spdlog::level::warn);
+  const auto use = [&](SinkPointer sink, const char* pattern) {
+    use_sinks({with_pattern(std::move(sink), pattern), log.terminal}, options.log_level);
+    return log;
+  };
   if (!options.log_file.empty()) {
-    CKFS_TRY_VOID(start_log(options));
-    return std::nullopt;
+    CKFS_TRY(UniqueFd fd, open_log(AT_FDCWD, options.log_file, options.log_file, 0666));
+    return use(std::make_shared<DescriptorSink>(std::move(fd)), kFilePattern);
   }
   if (system_log_listens()) {
-    use_sink(std::make_shared<spdlog::sinks::syslog_sink_mt>("ckfs", LOG_PID, LOG_DAEMON, true),
-             "%*", options.log_level);
-    return std::nullopt;
+    return use(std::make_shared<spdlog::sinks::syslog_sink_mt>("ckfs", LOG_PID, LOG_DAEMON, true),
+               "%*");
   }
   const std::filesystem::path path = log_directory() / "ckfs.log";
   Result<UniqueFd> fd = path.is_absolute()
                             ? open_own_log(path)
                             : fail(ErrorCode::Io, "HOME: not set, nor XDG_STATE_HOME");
   if (!fd) {
-    use_sink(std::make_shared<spdlog::sinks::null_sink_mt>(), "%*", "off");
-    return fmt::format("there is no system log, and no log (-o log_file=FILE makes one): {}",
-                       fd.error().message());
+    log.note = fmt::format("there is no system log, and no log (-o log_file=FILE makes one): {}",
+                           fd.error().message());
+    return use(std::make_shared<spdlog::sinks::null_sink_mt>(), "%*");
   }
-  use_sink(std::make_shared<DescriptorSink>(std::move(*fd)), kFilePattern, options.log_level);
-  return fmt::format("there is no system log: the log goes to {}", path.native());
+  log.note = fmt::format("there is no system log: the log goes to {}", path.native());
+  return use(std::make_shared<DescriptorSink>(std::move(*fd)), kFilePattern);
 }
 
 }  // namespace ckfs::cli

@@ -1,7 +1,9 @@
 // Where log lines go: standard error, a file, or the system log.
 #pragma once
 
+#include <memory>
 #include <optional>
+#include <spdlog/sinks/sink.h>
 #include <string>
 
 #include "base/error.h"
@@ -13,10 +15,16 @@ namespace ckfs::cli {
 /// is there is not a file that may be written).
 Result<void> start_log(const CommonOptions& options);
 
-/// The log of a daemon, which has no stderr that somebody reads: `log_file`; else the system log;
-/// else, where no system log listens, ckfs.log in $XDG_STATE_HOME/ckfs, in /var/log (root) or in
-/// ~/.local/state/ckfs. Gives a line for the user where the log is not what the manual names first.
-/// Errors: as start_log(), for `log_file` only.
-Result<std::optional<std::string>> start_daemon_log(const CommonOptions& options);
+struct DaemonLog {
+  /// A line for the user, where the log is not what the manual names first.
+  std::optional<std::string> note;
+  /// Warnings go to stderr, too, until the level of this is off.
+  std::shared_ptr<spdlog::sinks::sink> terminal;
+};
+
+/// The log of a daemon, which will have no stderr that somebody reads: `log_file`; else the system
+/// log; else, where no system log listens, ckfs.log in $XDG_STATE_HOME/ckfs, in /var/log (root) or
+/// in ~/.local/state/ckfs. Errors: as start_log(), for `log_file` only.
+Result<DaemonLog> start_daemon_log(const CommonOptions& options);
 
 }  // namespace ckfs::cli

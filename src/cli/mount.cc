@@ -14,6 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "api/report.h"
 #include "base/text.h"
 #include "base/unique_fd.h"
 #include "cli/cli.h"
@@ -39,6 +40,9 @@ Result<void> serve(const MountCommand& command, const std::function<void()>& rea
     spdlog::warn("{}: privileges are kept: {}", command.mountpoint, dropped.error().message());
   }
   CKFS_TRY(Checkpoint checkpoint, Checkpoint::open(command.source, command.words.common.open));
+  for (const std::string& note : opening_notes(checkpoint)) {
+    spdlog::warn("{}: {}", command.source, note);
+  }
   Filesystem filesystem(std::move(checkpoint), {.mtime = command.words.mtime});
 #ifdef __GLIBC__
   malloc_trim(0);  // headers were parsed and thrown away; a daemon gives that memory back
@@ -47,7 +51,8 @@ Result<void> serve(const MountCommand& command, const std::function<void()>& rea
                      {.source = command.source,
                       .allow_other = command.words.allow_other,
                       .direct = command.words.direct,
-                      .threads = 0},
+                      .threads = 0,
+                      .stop_now = command.words.stop_now},
                      ready);
 }
 
@@ -71,17 +76,20 @@ void leave_terminal() {
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) (void)::dup2(null.get(), fd);
 }
 
-[[noreturn]] void run_daemon(const MountCommand& command, UniqueFd pipe) {
+[[noreturn]] void run_daemon(const MountCommand& command, const DaemonLog& log, UniqueFd pipe) {
   ::setsid();
   // Not to keep the directory busy that ckfs was started in.
   (void)!::chdir("/");
   const Result<void> served = serve(command, [&] {
     // A parent that is gone was interrupted: its user does not want the mount.
     if (!send(pipe.get(), std::string_view(&kReady, 1))) ::kill(::getpid(), SIGTERM);
+    log.terminal->set_level(spdlog::level::off);
     leave_terminal();
     pipe.reset();
   });
   if (!served) {
+    // What the parent prints is the same line.
+    log.terminal->set_level(spdlog::level::off);
     if (pipe) {
       (void)send(pipe.get(), kFailed + served.error().message());
     } else {
@@ -116,14 +124,14 @@ Result<void> await_daemon(pid_t daemon, const UniqueFd& pipe, const std::string&
               mountpoint, WEXITSTATUS(status));
 }
 
-Result<void> mount_in_background(const MountCommand& command) {
+Result<void> mount_in_background(const MountCommand& command, const DaemonLog& log) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return system_failure(errno, command.mountpoint, "pipe");
   const UniqueFd reading(ends[0]);
   UniqueFd writing(ends[1]);
   const pid_t daemon = ::fork();
   if (daemon < 0) return system_failure(errno, command.mountpoint, "fork");
-  if (daemon == 0) run_daemon(command, std::move(writing));
+  if (daemon == 0) run_daemon(command, log, std::move(writing));
   writing.reset();
   return await_daemon(daemon, reading, command.mountpoint);
 }
@@ -144,10 +152,10 @@ Result<void> mount(MountCommand command) {
     CKFS_TRY_VOID(start_log(common));
     return serve(command, [] {});
   }
-  CKFS_TRY(const std::optional<std::string> note, start_daemon_log(common));
-  CKFS_TRY_VOID(mount_in_background(command));
-  return note ? print(one_line(fmt::format("{}: {}", command.mountpoint, *note)) + "\n")
-              : Result<void>();
+  CKFS_TRY(const DaemonLog log, start_daemon_log(common));
+  CKFS_TRY_VOID(mount_in_background(command, log));
+  return log.note ? print(one_line(fmt::format("{}: {}", command.mountpoint, *log.note)) + "\n")
+                  : Result<void>();
 }
 
 }  // namespace
@@ -163,8 +171,9 @@ void add_mount(CLI::App& app, Action& action) {
             const Result<void> parsed = parse_mount_words(lists, command->words);
             if (!parsed) throw CLI::ValidationError(parsed.error().message());
           },
-          "options, with commas between: allow_other, direct, strict, mtime=EPOCH, tag=TAG, "
-          "key=KEY, config=DIR, recipe=FILE, memory=SIZE, io=auto|uring|pread, threads=N, "
+          "options, with commas between: allow_other, direct, strict, stop=unused|now, "
+          "mtime=EPOCH, tag=TAG, key=KEY, config=DIR, recipe=FILE, family=NAME, memory=SIZE, "
+          "io=auto|uring|pread, threads=N, "
           "log_level=LEVEL, "
           "log_file=FILE, ro")
       ->type_name("OPTION,...")

@@ -4,6 +4,7 @@
 // that is dropped costs more time than one that is reported.
 #include <algorithm>
 
+#include "base/text.h"
 #include "cli/cli.h"
 
 namespace ckfs::cli {
@@ -17,8 +18,9 @@ constexpr std::string_view kIgnored[] = {
     "noauto",      "nofail",   "user",       "nouser",   "users",      "owner",    "group",
     "_netdev",     "defaults", "silent",     "loud"};
 
-constexpr std::string_view kValued[] = {"tag", "key",     "config",    "recipe",   "memory",
-                                        "io",  "threads", "log_level", "log_file", "tile_bytes"};
+constexpr std::string_view kValued[] = {"tag",       "key",      "config",    "recipe",
+                                        "family",    "memory",   "io",        "threads",
+                                        "log_level", "log_file", "tile_bytes"};
 
 bool is_ignored(const std::string& key, bool has_value) {
   if (key.starts_with("x-") || key.starts_with("X-")) return true;
@@ -33,7 +35,8 @@ Result<void> add_word(const std::string& word, MountWords& mount) {
   const std::string value = has_value ? word.substr(equals + 1) : std::string();
 
   const bool is_flag = key == "allow_other" || key == "direct" || key == "strict";
-  const bool needs_value = key == "mtime" || std::ranges::find(kValued, key) != std::end(kValued);
+  const bool needs_value =
+      key == "mtime" || key == "stop" || std::ranges::find(kValued, key) != std::end(kValued);
   if (is_flag && has_value) {
     return fail(ErrorCode::InvalidArgument, "-o {}: takes no value", key);
   }
@@ -55,6 +58,12 @@ Result<void> add_word(const std::string& word, MountWords& mount) {
                   kMax);
     }
     mount.mtime = static_cast<std::int64_t>(seconds);
+  } else if (key == "stop") {
+    if (value != "now" && value != "unused") {
+      return fail(ErrorCode::InvalidArgument, "-o stop: {} is not one of now, unused",
+                  quote(value));
+    }
+    mount.stop_now = value == "now";
   } else if (needs_value) {
     const Result<void> set = set_common(mount.common, key, value);
     if (!set) return Failure(set.error().within("-o"));

@@ -83,7 +83,9 @@ Result<std::uint64_t> parse_number(const std::string& thing, const std::string& 
 }
 
 Result<void> set_common(CommonOptions& options, const std::string& name, const std::string& value) {
-  if ((name == "tag" || name == "key" || name == "config" || name == "recipe") && value.empty()) {
+  if ((name == "tag" || name == "key" || name == "config" || name == "recipe" ||
+       name == "family") &&
+      value.empty()) {
     return fail(ErrorCode::InvalidArgument, "{}: is empty", name);
   }
   if (name == "tag") {
@@ -95,6 +97,8 @@ Result<void> set_common(CommonOptions& options, const std::string& name, const s
   } else if (name == "recipe") {
     CKFS_TRY(RecipeText recipe, read_recipe(value));
     options.open.recipes.push_back(std::move(recipe));
+  } else if (name == "family") {
+    options.open.family = value;
   } else if (name == "memory") {
     CKFS_TRY(options.open.memory, parse_bytes(name, value, kMinMemory));
   } else if (name == "tile_bytes") {
@@ -152,6 +156,10 @@ void add_common(CLI::App& verb, CommonOptions& options, Tuning tuning) {
       ->type_name("FILE")
       ->allow_extra_args(false)
       ->group(choice);
+  add_value(verb, options, "family", "NAME",
+            "what kind of model it is: a model_type, or a model_name of MaxText (default: what "
+            "config.json says)",
+            choice);
   const std::string group = "Common options";
   if (tuning == Tuning::Yes) {
     add_value(verb, options, "memory", "SIZE",

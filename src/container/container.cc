@@ -1,5 +1,6 @@
 #include "container/container.h"
 
+#include "container/orbax.h"
 #include "container/safetensors.h"
 #include "container/side_files.h"
 #include "container/torch_zip.h"
@@ -18,6 +19,10 @@ Result<std::vector<std::shared_ptr<const Container>>> make_containers(
     }
     case ContainerKind::TorchZip: {
       CKFS_TRY(containers.emplace_back(), make_torch_zip(definition));
+      break;
+    }
+    case ContainerKind::Orbax: {
+      CKFS_TRY(containers.emplace_back(), make_orbax(definition));
       break;
     }
   }

@@ -2,8 +2,8 @@
 // from a source file. Sizes are exact before any tensor byte is read.
 //
 // A FileLayout is immutable and safe for concurrent use; it costs 24 bytes a tensor, in a torch
-// file 64, and 16 more for a large one. Literal text is measured when the layout is made and
-// rendered when it is read.
+// file 64, and 16 more for a large one; a chunk of a tensor costs what its boxes do. Literal text
+// is measured when the layout is made and rendered when it is read.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ namespace ckfs {
 struct Segment {
   enum class Kind : std::uint8_t {
     Literal,  // text number `id` of the layout, from `source_offset`
-    Tensor,   // all bytes of tensor number `id` of the definition
+    Tensor,   // all bytes of expr(id)
     File,     // bytes of source file `id`, from `source_offset`
     Zero,     // padding
   };
@@ -41,6 +41,12 @@ inline constexpr std::uint64_t kLargeTensor = std::uint64_t{256} << 10;
 /// The largest piece that is read or computed ahead at once.
 inline constexpr std::uint64_t kPieceBytes = std::uint64_t{1} << 20;
 
+/// What a file has of a tensor that is stored in parts: a part, or several one after another.
+struct Chunk {
+  TensorExpr expr;
+  std::uint32_t tensor = 0;  // number in Definition::tensors
+};
+
 struct FileLayout {
   std::string path;        // within the view
   std::uint64_t size = 0;  // bytes
@@ -48,7 +54,9 @@ struct FileLayout {
   std::uint64_t serial = new_serials(1);
   std::shared_ptr<const Definition> definition;  // the tensors that segments name
   std::vector<Segment> segments;                 // by begin, from 0, without gaps
-  std::vector<std::uint64_t> literals;           // bytes of each text
+  /// What segments of Kind::Tensor number; empty: they number the definition's tensors.
+  std::vector<Chunk> chunks;
+  std::vector<std::uint64_t> literals;  // bytes of each text
   /// Makes text `literal`: literals[literal] bytes, always the same. Safe for concurrent use; keeps
   /// alive what it needs.
   std::function<std::string(std::uint32_t literal)> render;
@@ -62,8 +70,12 @@ struct FileLayout {
 
   /// The memory that it takes.
   std::size_t bytes() const;
-  /// What segments of Kind::Tensor with that id show.
-  const TensorExpr& expr(std::uint32_t id) const { return definition->tensors[id].expr; }
+  /// The model tensor that segments of Kind::Tensor with that id are of.
+  std::uint32_t tensor(std::uint32_t id) const { return chunks.empty() ? id : chunks[id].tensor; }
+  /// What they show of it.
+  const TensorExpr& expr(std::uint32_t id) const {
+    return chunks.empty() ? definition->tensors[id].expr : chunks[id].expr;
+  }
 
   /// The bytes of segment `index`.
   ByteRange range(std::size_t index) const;

@@ -9,6 +9,7 @@
 #include <bit>
 #include <cstring>
 
+#include "base/checked.h"
 #include "base/load_le.h"
 #include "base/rounding.h"
 
@@ -20,19 +21,29 @@ constexpr std::int64_t kScalesAtOnce = 512;
 /// Elements that are unpacked, or given their group's scale, at once.
 constexpr std::int64_t kUnpackAtOnce = 512;
 
+/// 2^(u - 127 - less).
+constexpr std::array<float, 256> powers_of_two(std::uint32_t less) {
+  std::array<float, 256> powers{};
+  for (std::uint32_t code = 0; code < 256; ++code) {
+    // 2^-127 and 2^-128 are subnormal in F32.
+    const std::uint32_t bits = code > less ? (code - less) << 23 : 0x00400000U >> (less - code);
+    powers[code] = std::bit_cast<float>(bits);
+  }
+  return powers;
+}
+
+/// Of scales in U8; with a wide exponent half as large.
+constexpr std::array<std::array<float, 256>, 2> kPowers = {powers_of_two(0), powers_of_two(1)};
+
 /// Scales of one run as floats.
 void widen_scales(const BlockScale& scale, std::span<const std::byte> in, std::span<float> out,
                   KernelSet kernels) {
   if (scale.scale == DType::F32) {
     std::memcpy(out.data(), in.data(), out.size_bytes());
   } else if (scale.scale == DType::U8) {
-    // 2^-127 and 2^-128 are subnormal in F32.
-    const std::uint32_t less = scale.wide_exponent ? 1 : 0;
-    for (std::size_t i = 0; i < out.size(); ++i) {
-      const auto code = std::to_integer<std::uint32_t>(in[i]);
-      const std::uint32_t bits = code > less ? (code - less) << 23 : 0x00400000U >> (less - code);
-      out[i] = std::bit_cast<float>(bits);
-    }
+    const std::array<float, 256>& power = kPowers[scale.wide_exponent ? 1 : 0];
+    for (std::size_t i = 0; i < out.size(); ++i)
+      out[i] = power[std::to_integer<std::size_t>(in[i])];
   } else {
     find_cast(scale.scale, DType::F32, kernels)(in.data(), std::as_writable_bytes(out).data(),
                                                 out.size());
@@ -84,8 +95,15 @@ class BlockScaleEncoding final : public Encoding {
     const auto count = static_cast<std::uint64_t>(bits_);
     if (scale_.codes == DType::I32 && scale_.packing.in_words) return {32 / bits_, 4};
     if (8 % bits_ == 0) return {8 / bits_, 1};
-    if (scale_.columns * bits_ % 32 == 0) return {8, count};
+    if (scale_.columns % 8 == 0) return {8, count};
     return {scale_.columns, row_bytes_};  // a row's last word is its own
+  }
+
+  std::optional<std::uint64_t> nbytes(std::int64_t numel) const override {
+    // Behind the codes of a row its last word may have bytes that belong to none.
+    if (8 % bits_ == 0 || scale_.packing.in_words) return Encoding::nbytes(numel);
+    if (numel < 0) return std::nullopt;
+    return checked_mul(static_cast<std::uint64_t>(ceil_div(numel, scale_.columns)), row_bytes_);
   }
 
   std::uint32_t companions() const override {

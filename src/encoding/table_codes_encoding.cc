@@ -1,5 +1,5 @@
-// The products of a block are at most 16 different ones, so they are made, and rounded, once for
-// each block; decoding is then a look-up.
+// Scales are made for some hundred blocks at a time in front of one call of the kernel, which has
+// no use for them as they are stored.
 #include "encoding/table_codes_encoding.h"
 
 #include <algorithm>
@@ -8,13 +8,13 @@
 
 #include "base/load_le.h"
 #include "base/rounding.h"
-#include "tensor/column_codes.h"
+#include "tensor/kernel.h"
 
 namespace ckfs {
 namespace {
 
-/// Blocks whose tables are made at once: 4 KiB in F32.
-constexpr std::int64_t kBlocksAtOnce = 64;
+/// Blocks whose scales are made at once.
+constexpr std::int64_t kBlocksAtOnce = 512;
 constexpr std::size_t kTable = 16;
 constexpr std::size_t kNestedTable = 256;
 
@@ -63,31 +63,23 @@ class TableCodesEncoding final : public Encoding {
 
   Result<void> decode(ElementRange elements, const PartBytes& bytes,
                       const DecodeTarget& target) const override {
-    const std::size_t width = bytes_of(codes_.values, 1);
-    const LookupKernel kernel = find_lookup(width, target.kernels);
-    const std::array<float, kTable> values = table(bytes);
+    const ScaleNibblesKernel kernel = find_scale_nibbles(codes_.values, target.kernels);
+    const NibbleTable values = table(bytes);
     std::array<float, kBlocksAtOnce> scales;
-    std::array<float, kBlocksAtOnce * kTable> products;
-    std::array<std::byte, sizeof(products)> rounded;
     std::byte* out = target.out.data();
     for (std::int64_t at = elements.first; at < elements.end();) {
       const std::int64_t block = at / codes_.block;
-      const std::int64_t end =
-          at + std::min(elements.end() - at, kBlocksAtOnce * codes_.block - at % codes_.block);
-      const auto blocks = static_cast<std::size_t>((end - 1) / codes_.block + 1 - block);
-      load_scales(block, bytes, std::span(scales).first(blocks), target.kernels);
-      const std::span<float> made = std::span(products).first(blocks * kTable);
-      scale_tables(values, std::span(scales).first(blocks), made);
-      const std::byte* tables = std::as_bytes(made).data();
-      if (codes_.values != DType::F32) {
-        find_cast(DType::F32, codes_.values, target.kernels)(tables, rounded.data(), made.size());
-        tables = rounded.data();
-      }
-      kernel(bytes.at(0, items(at / 2, ceil_div<std::int64_t>(end, 2), 1)).data(), tables,
-             static_cast<std::size_t>(at % codes_.block), static_cast<std::size_t>(codes_.block),
-             out, static_cast<std::size_t>(end - at));
-      out += static_cast<std::size_t>(end - at) * width;
-      at = end;
+      const std::int64_t in_block = at % codes_.block;
+      const std::int64_t count =
+          std::min(elements.end() - at, kBlocksAtOnce * codes_.block - in_block);
+      const auto blocks = static_cast<std::size_t>((in_block + count - 1) / codes_.block + 1);
+      load_scales(block, bytes, std::span(scales).first(blocks));
+      kernel(bytes.at(0, items(at / 2, ceil_div<std::int64_t>(at + count, 2), 1)).data(), values,
+             {scales.data(), nullptr, static_cast<std::size_t>(in_block),
+              static_cast<std::size_t>(codes_.block)},
+             out, static_cast<std::size_t>(count));
+      out += bytes_of(codes_.values, count);
+      at += count;
     }
     return {};
   }
@@ -105,16 +97,16 @@ class TableCodesEncoding final : public Encoding {
  private:
   bool is_nested() const { return codes_.nested_block > 0; }
 
-  std::array<float, kTable> table(const PartBytes& bytes) const {
-    std::array<float, kTable> values;
-    std::memcpy(values.data(), bytes.at(2, {0, sizeof(values)}).data(), sizeof(values));
-    if (codes_.negative_zero && values[8] == 0) values[8] = -0.0F;
-    return values;
+  NibbleTable table(const PartBytes& bytes) const {
+    NibbleTable table{.values = {}, .high_first = true};
+    std::memcpy(table.values.data(), bytes.at(2, {0, sizeof(table.values)}).data(),
+                sizeof(table.values));
+    if (codes_.negative_zero && table.values[8] == 0) table.values[8] = -0.0F;
+    return table;
   }
 
   /// The scales of blocks from `first` on.
-  void load_scales(std::int64_t first, const PartBytes& bytes, std::span<float> out,
-                   KernelSet /*kernels*/) const {
+  void load_scales(std::int64_t first, const PartBytes& bytes, std::span<float> out) const {
     const std::int64_t end = first + static_cast<std::int64_t>(out.size());
     if (!is_nested()) {
       const auto stored = bytes.at(1, items(first, end, sizeof(float)));

@@ -342,7 +342,7 @@ class Engine::Impl {
       if (segment.begin >= range.end) break;
       if (segment.kind != Segment::Kind::Tensor) continue;
       tensors += fmt::format("{}\"{}\"", tensors.empty() ? "tensor " : ", ",
-                             file.definition->tensors[segment.id].name);
+                             file.definition->tensors[file.tensor(segment.id)].name);
     }
     spdlog::error("{} (reading {} {}, {}){}", error.message(), file.path, range,
                   tensors.empty() ? "no tensor" : tensors, suppressed_note(*suppressed));

@@ -87,7 +87,7 @@ Evaluator::Evaluator(const Catalog& catalog, ByteSource& source, BufferPool& poo
 
 Evaluator::Place Evaluator::place_of(const FileLayout& file, std::uint32_t tensor,
                                      std::uint64_t byte) const {
-  const TensorExpr& expr = file.definition->tensors[tensor].expr;
+  const TensorExpr& expr = file.expr(tensor);
   const auto elements =
       static_cast<std::uint64_t>(tile_geometry(expr, tile_bytes_).elements) * width_of(expr);
   const std::uint64_t index = byte / elements;
@@ -103,7 +103,7 @@ ByteRange Evaluator::unit_at(const FileLayout& file, std::uint64_t offset) const
   const Segment& segment = file.segments[at];
   const ByteRange range = file.range(at);
   if (segment.kind != Segment::Kind::Tensor || range.size() < kLargeTensor ||
-      !needs_tiles(catalog_, file.definition->tensors[segment.id].expr)) {
+      !needs_tiles(catalog_, file.expr(segment.id))) {
     return file.piece_at(offset);
   }
   const Place place = place_of(file, segment.id, offset - range.begin);
@@ -212,7 +212,7 @@ Result<void> Evaluator::copy_gathered(const FileLayout& file, const GatherPart& 
         CKFS_TRY(Tile panel,
                  gathered(file, part.tensor, {at, at + here.size()}, want, Patience::Wait));
         tile = std::make_shared<const Tile>(std::move(panel));
-        const std::uint64_t width = width_of(file.definition->tensors[part.tensor].expr);
+        const std::uint64_t width = width_of(file.expr(part.tensor));
         first = at / width * width;
       }
     }
@@ -226,7 +226,7 @@ Result<void> Evaluator::copy_gathered(const FileLayout& file, const GatherPart& 
 /// For the elements that cover bytes `bytes` of a tensor.
 GatherPlan Evaluator::gather_plan(const FileLayout& file, std::uint32_t tensor,
                                   ByteRange bytes) const {
-  const TensorExpr& expr = file.definition->tensors[tensor].expr;
+  const TensorExpr& expr = file.expr(tensor);
   const std::uint64_t width = width_of(expr);
   return GatherPlan::make(catalog_, expr, static_cast<std::int64_t>(bytes.begin / width),
                           static_cast<std::int64_t>((bytes.end + width - 1) / width),
@@ -236,7 +236,7 @@ GatherPlan Evaluator::gather_plan(const FileLayout& file, std::uint32_t tensor,
 Result<Tile> Evaluator::gathered(const FileLayout& file, std::uint32_t tensor, ByteRange bytes,
                                  Want want, Patience patience) {
   const GatherPlan plan = gather_plan(file, tensor, bytes);
-  const std::uint64_t width = width_of(file.definition->tensors[tensor].expr);
+  const std::uint64_t width = width_of(file.expr(tensor));
   const std::size_t size = (bytes.end + width - 1) / width * width - bytes.begin / width * width;
   CKFS_TRY(std::vector<Buffer> buffers,
            memory(std::array<std::size_t, 2>{size, plan.staging()}, patience));
@@ -310,7 +310,7 @@ Result<std::vector<FileId>> Evaluator::fill_rest(const FileLayout& file, const T
       rendered = literal->literal;
       std::memcpy(here.data(), text.data() + literal->offset, here.size());
     } else if (const auto* part_of = std::get_if<GatherPart>(&part.what)) {
-      const std::uint64_t width = width_of(file.definition->tensors[part_of->tensor].expr);
+      const std::uint64_t width = width_of(file.expr(part_of->tensor));
       const ByteRange bytes{part_of->begin, part_of->begin + here.size()};
       const std::uint64_t skip = bytes.begin % width;
       const GatherPlan gather = gather_plan(file, part_of->tensor, bytes);

@@ -76,7 +76,7 @@ void plan_box(const Catalog& catalog, const Box& box, std::uint64_t width, ByteR
 void plan_tensor(const FileLayout& layout, std::uint32_t tensor, ByteRange bytes, std::uint64_t at,
                  Parts& parts) {
   const Catalog& catalog = *layout.definition->catalog;
-  const TensorExpr& expr = layout.definition->tensors[tensor].expr;
+  const TensorExpr& expr = layout.expr(tensor);
   if (needs_tiles(catalog, expr)) {
     parts.push_back({{at, at + bytes.size()}, GatherPart{tensor, bytes.begin}});
     return;

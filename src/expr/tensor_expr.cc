@@ -270,4 +270,19 @@ Result<TensorExpr> TensorExpr::then(Step step) const {
   return expr;
 }
 
+Result<TensorExpr> TensorExpr::then(const std::shared_ptr<const Program>& program) const {
+  TensorExpr expr = *this;
+  for (const Step& step : *program) {
+    CKFS_TRY(expr, expr.then(step));
+  }
+  const std::optional<Whole> before = whole();
+  if (!before || before->program || program->size() < 2 || !expr.body_) return expr;
+  auto body = std::make_shared<Body>();
+  body->shape = expr.body_->shape;
+  body->program = program;
+  expr.shape_ = body->shape;
+  expr.body_ = std::move(body);
+  return expr;
+}
+
 }  // namespace ckfs

@@ -125,6 +125,8 @@ class TensorExpr {
   /// the dtype that the values have. Padding stays zero: a step that would change it is
   /// Unsupported.
   Result<TensorExpr> then(Step step) const;
+  /// Several steps, which many tensors can share.
+  Result<TensorExpr> then(const std::shared_ptr<const Program>& program) const;
   Result<TensorExpr> cast(DType dtype) const { return then({Step::Kind::Cast, dtype, 0}); }
 
   /// Equal shapes on a new dimension `dim`. The dtypes must be equal (promote with cast first).

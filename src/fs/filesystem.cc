@@ -71,6 +71,11 @@ class HandleTable {
     return std::exchange(files_[handle], nullptr);
   }
 
+  std::size_t size() const {
+    const ReaderLock lock(mutex_);
+    return files_.size() - free_.size();
+  }
+
  private:
   mutable SharedMutex mutex_;
   std::vector<std::shared_ptr<OpenFile>> files_ CKFS_GUARDED_BY(mutex_);
@@ -247,6 +252,8 @@ class Filesystem::Impl {
   }
 
   std::vector<std::string> take_crowded() { return table_.take_crowded(); }
+
+  std::size_t open_files() const { return handles_.size(); }
 
  private:
   struct RootEntry {
@@ -432,6 +439,10 @@ Result<std::vector<std::string>> Filesystem::attribute_names(InodeNumber inode) 
 
 FilesystemStatistics Filesystem::statistics(InodeNumber inode) {
   return impl_->statistics(inode);
+}
+
+std::size_t Filesystem::open_files() const {
+  return impl_->open_files();
 }
 
 std::vector<std::string> Filesystem::take_crowded() {

@@ -72,6 +72,8 @@ class Filesystem {
   /// ViewFile::read.
   Result<Bytes> read(std::uint64_t handle, std::uint64_t offset, std::size_t size);
   void close(std::uint64_t handle) noexcept;
+  /// Handles that are not closed; the kernel keeps one as long as its file is open or mapped.
+  std::size_t open_files() const;
 
   /// user.ckfs.exactness, user.ckfs.source, user.ckfs.view: cut to whole lines where the kernel
   /// would take no more. Errors: NoAttribute, NotFound.

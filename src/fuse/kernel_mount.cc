@@ -236,8 +236,10 @@ Result<void> unmount_target(const stdfs::path& target, Detach detach) {
     reason = "fusermount3: " + finished.text;
   }
   if (reason.find(std::strerror(EBUSY)) != std::string::npos) {
-    return fail(ErrorCode::Io, "{}: busy: a program works in it (`fuser -vm {}` names it)",
-                target.native(), target.native());
+    return Failure(Error(ErrorCode::Io,
+                         fmt::format("{}: busy: a program works in it (`fuser -vm {}` names it)",
+                                     target.native(), target.native()),
+                         EBUSY));
   }
   return fail(ErrorCode::Io, "{}: cannot be unmounted: {}", target.native(), reason);
 }

@@ -25,7 +25,7 @@ Result<UniqueFd> mount_device(const std::filesystem::path& target,
 enum class Detach : std::uint8_t { WhenIdle, Now };
 
 /// Takes the mount at `target` away: an error where it is in use (WhenIdle), or out of sight at
-/// once while open files live on (Now). Never asks the daemon. Errors: Io.
+/// once while open files live on (Now). Never asks the daemon. Errors: Io (EBUSY: in use).
 Result<void> unmount_target(const std::filesystem::path& target, Detach detach);
 
 /// Which file system lies on top of `path`: its st_dev. Asks the kernel only, never the file

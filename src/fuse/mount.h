@@ -1,6 +1,7 @@
 // Mounting: a Filesystem behind a directory, for as long as it is served.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <string>
@@ -16,6 +17,8 @@ struct MountOptions {
   /// FOPEN_DIRECT_IO for all files: the fast way to copy out once (no page cache, no shared mmap).
   bool direct = false;
   unsigned threads = 0;  // that answer requests; 0: 32
+  /// The first signal ends the mount although files are open.
+  bool stop_now = false;
 };
 
 /// Whether ckfs may mount `source` at `mountpoint`: it must be a directory, not a ckfs mount
@@ -26,16 +29,23 @@ Result<std::filesystem::path> check_mountpoint(const std::filesystem::path& moun
                                                const std::filesystem::path& source);
 
 /// Mounts at `mountpoint`, calls `ready` (on a thread of its own) once the mount answers, and
-/// serves until it is unmounted or SIGTERM, SIGINT or SIGHUP arrives; then unmounts, unless the
-/// mount is not on top of its path any more: then it is no longer served, and left as it is. At
-/// most one call at a time, from the main thread: the signals' dispositions and its mask are taken
+/// serves until it is unmounted and nobody uses it any more. SIGTERM, SIGINT or SIGHUP takes it out
+/// of sight; files that are open or mapped then are served on, for a model that is loaded may still
+/// lie in them. A second signal ends that (the first, with stop_now), and so does the first where
+/// the mount is not on top of its path any more: it is left as it is, and no longer served. At most
+/// one call at a time, from the main thread: the signals' dispositions and its mask are taken
 /// over while it runs. Errors: InvalidArgument (as check_mountpoint), Io (no /dev/fuse, no
 /// permission; the message has what to do).
 Result<void> serve_mount(Filesystem& filesystem, const std::filesystem::path& mountpoint,
                          const MountOptions& options, const std::function<void()>& ready);
 
+enum class Unmounted : std::uint8_t {
+  Ended,     // nobody used it
+  Detached,  // out of sight; its daemon serves the files that are open, and then ends
+};
+
 /// Unmounts `mountpoint`, also one whose daemon is dead. Errors: InvalidArgument (not a ckfs
-/// mount), NotFound (its directory is not there), Io (busy, no permission).
-Result<void> unmount(const std::filesystem::path& mountpoint);
+/// mount), NotFound (its directory is not there), Io (no permission).
+Result<Unmounted> unmount(const std::filesystem::path& mountpoint);
 
 }  // namespace ckfs

@@ -69,14 +69,22 @@ Result<stdfs::path> check_mountpoint(const stdfs::path& mountpoint, const stdfs:
   return target;
 }
 
-Result<void> unmount(const stdfs::path& mountpoint) {
+Result<Unmounted> unmount(const stdfs::path& mountpoint) {
   CKFS_TRY(const stdfs::path target, resolve_mountpoint(mountpoint));
   CKFS_TRY(const auto mounted, find_mount(target));
   if (!mounted || mounted->type != kFilesystemType) {
     return fail(ErrorCode::InvalidArgument, "{}: not a ckfs mount", target.native());
   }
-  // Nobody can be served by a dead mount, so whoever still holds a file in it is no reason to wait.
-  return unmount_target(target, is_dead_mount(target) ? Detach::Now : Detach::WhenIdle);
+  // Nobody can be served by a dead mount, so whoever still holds a file in it does not matter.
+  if (!is_dead_mount(target)) {
+    const Result<void> idle = unmount_target(target, Detach::WhenIdle);
+    if (idle) return Unmounted::Ended;
+    if (idle.error().system_error() != EBUSY) return Failure(idle.error());
+    CKFS_TRY_VOID(unmount_target(target, Detach::Now));
+    return Unmounted::Detached;
+  }
+  CKFS_TRY_VOID(unmount_target(target, Detach::Now));
+  return Unmounted::Ended;
 }
 
 }  // namespace ckfs

@@ -151,17 +151,19 @@ Result<void> take_away(const OwnMount& mount) {
   return {};
 }
 
-/// Waits for the first answer of the mount, then for a signal.
+/// Waits for the first answer of the mount, then for a signal, after which the mount lives on out
+/// of sight as long as somebody uses it, then for another.
 class Watcher {
  public:
   Watcher(fuse_session* session, int device, NameForgetter& forgetter, PageStore& pages, int event,
-          OwnMount mount, std::function<void()> ready)
+          OwnMount mount, const Filesystem* used, std::function<void()> ready)
       : session_(session),
         device_(device),
         forgetter_(forgetter),
         pages_(pages),
         event_(event),
         mount_(std::move(mount)),
+        used_(used),
         ready_(std::move(ready)),
         main_(::pthread_self()),
         thread_([this] { run(); }) {}
@@ -176,11 +178,11 @@ class Watcher {
     [[maybe_unused]] const ssize_t written = ::write(event_, &one, sizeof one);
   }
 
-  /// Whether the mount has been taken away although requests were under way. Requires:
-  /// loop_ended().
-  bool abandoned() {
+  /// Whether a signal has taken the mount away: out of sight, or although requests were under way.
+  /// Requires: loop_ended().
+  bool taken_away() {
     const MutexLock lock(mutex_);
-    return abandoned_;
+    return detached_ || abandoned_;
   }
 
   /// Requires: loop_ended(), and the mount is gone or aborted (else its first answer never comes).
@@ -193,9 +195,8 @@ class Watcher {
     } catch (const std::exception& exception) {
       spdlog::error("{}: {}", mount_.target.native(), exception.what());
     }
-    std::uint64_t count = 0;
-    while (::read(event_, &count, sizeof count) < 0 && errno == EINTR) {
-    }
+    wait_for_event();
+    if (detach()) wait_for_event();
     forgetter_.stop();  // while its notifications are still answered
     pages_.stop();
     // Again and again: the main thread may be just about to sleep when it is woken.
@@ -203,6 +204,33 @@ class Watcher {
     while (stop_loop(std::chrono::steady_clock::now() > last)) {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
+  }
+
+  void wait_for_event() const {
+    std::uint64_t count = 0;
+    while (::read(event_, &count, sizeof count) < 0 && errno == EINTR) {
+    }
+  }
+
+  /// Takes the mount out of sight. The kernel ends the session when its last user is gone, which is
+  /// at once where there is none. False: that is not for now.
+  bool detach() {
+    {
+      const MutexLock lock(mutex_);
+      if (ended_ || used_ == nullptr) return false;
+    }
+    // Without the lock: fusermount3 looks at the mount, and the loop answers.
+    const Result<bool> unmounted = unmount_own(mount_.target, mount_.device);
+    if (!unmounted || !*unmounted) return false;
+    const MutexLock lock(mutex_);
+    detached_ = true;
+    if (const std::size_t files = used_->open_files(); files > 0 && !ended_) {
+      spdlog::warn(
+          "{}: out of sight by a signal; {} files are open or mapped and served until they "
+          "are closed (a second signal ends that)",
+          mount_.target.native(), files);
+    }
+    return true;
   }
 
   void announce() {
@@ -232,7 +260,7 @@ class Watcher {
   void abandon() CKFS_REQUIRES(mutex_) {
     spdlog::warn("{}: the source has not answered for {} s: unmounted without it",
                  mount_.target.native(), kGrace.count());
-    const Result<void> unmounted = take_away(mount_);
+    const Result<void> unmounted = detached_ ? Result<void>() : take_away(mount_);
     if (!unmounted) spdlog::error("{}", unmounted.error().message());
     const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
     if (null) ::dup3(null.get(), device_, O_CLOEXEC);
@@ -245,10 +273,12 @@ class Watcher {
   PageStore& pages_;
   const int event_;
   const OwnMount mount_;
+  const Filesystem* const used_;  // nullptr: no matter what is open
   const std::function<void()> ready_;
   const pthread_t main_;
   Mutex mutex_;  // guards the session's life, too, where ended_ is false
   bool ended_ CKFS_GUARDED_BY(mutex_) = false;
+  bool detached_ CKFS_GUARDED_BY(mutex_) = false;
   bool abandoned_ CKFS_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
@@ -338,21 +368,23 @@ Result<void> serve_mount(Filesystem& filesystem, const stdfs::path& mountpoint,
                            std::span<const std::byte> bytes) {
     return pages->put(inode, offset, bytes);
   };
-  Watcher watcher(session.get(), number, *forgetter, *pages, event.get(), own, [&] {
-    spdlog::info("{}: mounted {}", target.native(), options.source);
-    ready();
-  });
+  Watcher watcher(session.get(), number, *forgetter, *pages, event.get(), own,
+                  options.stop_now ? nullptr : &filesystem, [&] {
+                    spdlog::info("{}: mounted {}", target.native(), options.source);
+                    ready();
+                  });
   const int result = run_loop(session.get(), options.threads);
   watcher.loop_ended();
 
-  const bool gone = watcher.abandoned() || is_gone(number);
+  const bool gone = is_gone(number);
+  const bool taken_away = watcher.taken_away();
   Result<void> unmounted;
-  if (!gone) unmounted = take_away(own);
+  if (!gone && !taken_away) unmounted = take_away(own);
   forgetter->stop();
   pages->stop();
   session.reset();  // closes the device: readers that are left get ENOTCONN, none hangs
   watcher.join();
-  spdlog::info("{}: unmounted{}", target.native(), gone ? "" : " by a signal");
+  spdlog::info("{}: unmounted{}", target.native(), gone && !taken_away ? "" : " by a signal");
   CKFS_TRY_VOID(unmounted);
   if (result < 0) {
     return fail(ErrorCode::Io, "{}: FUSE session: {}", target.native(), std::strerror(-result));

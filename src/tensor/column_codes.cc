@@ -71,16 +71,6 @@ void affine_elements(const AffineRow& row, std::byte* out, std::size_t count) {
   }
 }
 
-template <std::size_t kBytes>
-void look_up(const std::byte* in, const std::byte* tables, std::size_t first, std::size_t block,
-             std::byte* out, std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i) {
-    const auto pair = std::to_integer<std::size_t>(in[i / 2]);
-    const std::size_t code = i % 2 == 0 ? pair >> 4 : pair & 15;
-    std::memcpy(out + i * kBytes, tables + ((first + i) / block * 16 + code) * kBytes, kBytes);
-  }
-}
-
 }  // namespace
 
 namespace reference {
@@ -90,11 +80,6 @@ AffineKernel affine(CodeOrder order, DType scale, DType to) {
                        []<CodeOrder kOrder, DType kScale, DType kTo>() -> AffineKernel {
                          return affine_elements<kOrder, kScale, kTo>;
                        });
-}
-
-LookupKernel lookup(std::size_t element_bytes) {
-  if (element_bytes == 2) return look_up<2>;
-  return element_bytes == 4 ? look_up<4> : nullptr;
 }
 
 }  // namespace reference
@@ -122,24 +107,6 @@ AffineKernel find_affine(CodeOrder order, DType scale, DType to, KernelSet set) 
 #endif
   (void)set;
   return reference::affine(order, scale, to);
-}
-
-LookupKernel find_lookup(std::size_t element_bytes, KernelSet set) {
-#ifdef __x86_64__
-  if (set == KernelSet::Fast && vectors() >= Vectors::Avx2) return avx2::lookup(element_bytes);
-#endif
-  (void)set;
-  return reference::lookup(element_bytes);
-}
-
-void scale_tables(std::span<const float> values, std::span<const float> scales,
-                  std::span<float> out) {
-  CKFS_CHECK(values.size() == 16 && out.size() == 16 * scales.size());
-  float* at = out.data();
-  for (const float scale : scales) {
-    for (std::size_t k = 0; k < 16; ++k) at[k] = plain_nan(values[k] * scale);
-    at += 16;
-  }
 }
 
 void scale_int8(std::span<const std::byte> in, float scale, float factor, std::span<float> out) {

@@ -1,7 +1,7 @@
-// Kernels for weights stored as codes of a few bits: with a zero point and a scale for each column
-// (GPTQ, AWQ), through tables of 16 values (bitsandbytes), or as rows of signed bytes. What
-// tensor/kernel.h says of kernels holds here too, but for NaN: a NaN that is computed here becomes
-// the positive quiet NaN of the target dtype, because codes have no sign of their own.
+// Kernels for weights stored as codes of a few bits with a zero point and a scale for each column
+// (GPTQ, AWQ), or as rows of signed bytes with two factors (bitsandbytes). What tensor/kernel.h
+// says of kernels holds here too, but for NaN: a NaN that is computed here becomes the positive
+// quiet NaN of the target dtype, because codes have no sign of their own.
 #pragma once
 
 #include <cstddef>
@@ -47,20 +47,6 @@ using AffineKernel = void (*)(const AffineRow& row, std::byte* out, std::size_t 
 
 /// For `scale` and `to` in F32, F16, BF16; else nullptr.
 AffineKernel find_affine(CodeOrder order, DType scale, DType to, KernelSet set = KernelSet::Fast);
-
-/// out[i] = tables[(first + i) / block][code i] for codes of 4 bits, two in a byte, the high ones
-/// first (bitsandbytes). A table is 16 elements of the width that the kernel is for.
-/// Requires: `first` and `block` are even; block > 0.
-using LookupKernel = void (*)(const std::byte* in, const std::byte* tables, std::size_t first,
-                              std::size_t block, std::byte* out, std::size_t count);
-
-/// For elements of 2 or 4 bytes; else nullptr.
-LookupKernel find_lookup(std::size_t element_bytes, KernelSet set = KernelSet::Fast);
-
-/// out[16 b + k] = values[k] * scales[b] in F32: the tables of a look-up. Requires: values.size()
-/// is 16, out.size() is 16 * scales.size().
-void scale_tables(std::span<const float> values, std::span<const float> scales,
-                  std::span<float> out);
 
 /// out[i] = f32(f32(in[i]) * scale) * factor, the codes signed bytes: two products, each rounded.
 /// Requires: in.size() == out.size().

@@ -24,7 +24,6 @@ CastKernel cast(DType from, DType to);
 ScaleKernel scale(DType from, DType to);
 ScaleBlocksKernel scale_blocks(DType from, DType to);
 AffineKernel affine(CodeOrder order, DType scale, DType to);
-LookupKernel lookup(std::size_t element_bytes);
 void copy_strided(std::span<const CopyLoop> loops, std::size_t element_bytes, const std::byte* in,
                   std::byte* out);
 ScaleIntegersKernel scale_integers(DType to);
@@ -50,7 +49,6 @@ CastKernel cast(DType from, DType to);
 ScaleKernel scale(DType from, DType to);
 ScaleBlocksKernel scale_blocks(DType from, DType to);
 AffineKernel affine(CodeOrder order, DType scale, DType to);
-LookupKernel lookup(std::size_t element_bytes);
 TransposeBand transpose_band(std::size_t element_bytes);
 ScaleIntegersKernel scale_integers(DType to);
 ScaleNibblesKernel scale_nibbles(DType to);

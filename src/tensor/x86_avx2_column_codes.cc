@@ -136,83 +136,6 @@ CKFS_AVX2 void affine_elements(const AffineRow& row, std::byte* out, std::size_t
   if (i < count) plain(advanced(row, kOrder, kScale, i), out + i * kOut, count - i);
 }
 
-/// 32 codes of 16 bytes in order, each in a byte: the first 16 in the low half.
-CKFS_AVX2 __m256i split_codes(const std::byte* in) {
-  const __m128i bytes = load_128(in);
-  const __m128i mask = _mm_set1_epi8(15);
-  const __m128i high = _mm_and_si128(_mm_srli_epi16(bytes, 4), mask);
-  const __m128i low = _mm_and_si128(bytes, mask);
-  return _mm256_set_m128i(_mm_unpackhi_epi8(high, low), _mm_unpacklo_epi8(high, low));
-}
-
-/// A table of 16 elements of 2 bytes, as tables of their low and of their high bytes, in both
-/// halves.
-struct ByteTables {
-  __m256i low;
-  __m256i high;
-};
-CKFS_AVX2 ByteTables byte_tables(const std::byte* table) {
-  const __m256i apart = _mm256_shuffle_epi8(
-      load_256(table), _mm256_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15, 0, 2,
-                                        4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15));
-  // Quarters are now low, high, low, high bytes, eight of each.
-  return {_mm256_permute4x64_epi64(apart, 0x88), _mm256_permute4x64_epi64(apart, 0xdd)};
-}
-
-/// Elements of one table, whose codes begin on a byte; as many as are whole vectors. Gives their
-/// number.
-template <std::size_t kBytes>
-CKFS_AVX2 std::size_t look_up_vectors(const std::byte* in, const std::byte* table, std::byte* out,
-                                      std::size_t count) {
-  constexpr std::size_t kAtOnce = 32;
-  std::size_t i = 0;
-  if constexpr (kBytes == 2) {
-    const ByteTables tables = byte_tables(table);
-    for (; i + kAtOnce <= count; i += kAtOnce) {
-      const __m256i codes = split_codes(in + i / 2);
-      const __m256i low = _mm256_shuffle_epi8(tables.low, codes);
-      const __m256i high = _mm256_shuffle_epi8(tables.high, codes);
-      const __m256i first = _mm256_unpacklo_epi8(low, high);   // elements 0-7 and 16-23
-      const __m256i second = _mm256_unpackhi_epi8(low, high);  // 8-15 and 24-31
-      store_256(out + i * 2, _mm256_permute2x128_si256(first, second, 0x20));
-      store_256(out + i * 2 + 32, _mm256_permute2x128_si256(first, second, 0x31));
-    }
-  } else {
-    const __m256i low = load_256(table);
-    const __m256i high = load_256(table + 32);
-    for (; i + 8 <= count; i += 8) {
-      std::uint32_t four;
-      std::memcpy(&four, in + i / 2, sizeof(four));
-      // The high nibble of each byte comes first.
-      const __m256i codes = _mm256_srlv_epi32(_mm256_set1_epi32(static_cast<int>(four)),
-                                              _mm256_setr_epi32(4, 0, 12, 8, 20, 16, 28, 24));
-      const __m256i from_low = _mm256_permutevar8x32_epi32(low, codes);
-      const __m256i from_high = _mm256_permutevar8x32_epi32(high, codes);
-      const __m256i bit_3 = _mm256_slli_epi32(codes, 28);  // as the sign of its lane
-      store_256(out + i * 4, _mm256_castps_si256(_mm256_blendv_ps(_mm256_castsi256_ps(from_low),
-                                                                  _mm256_castsi256_ps(from_high),
-                                                                  _mm256_castsi256_ps(bit_3))));
-    }
-  }
-  return i;
-}
-
-template <std::size_t kBytes>
-CKFS_AVX2 void look_up(const std::byte* in, const std::byte* tables, std::size_t first,
-                       std::size_t block, std::byte* out, std::size_t count) {
-  const LookupKernel plain = reference::lookup(kBytes);
-  const std::byte* table = tables + first / block * 16 * kBytes;
-  std::size_t run = std::min(count, block - first % block);
-  for (std::size_t i = 0; i < count;) {
-    const std::size_t done = look_up_vectors<kBytes>(in + i / 2, table, out + i * kBytes, run);
-    if (done < run)
-      plain(in + (i + done) / 2, table, 0, block, out + (i + done) * kBytes, run - done);
-    table += 16 * kBytes;
-    i += run;
-    run = std::min(count - i, block);
-  }
-}
-
 }  // namespace
 
 AffineKernel affine(CodeOrder order, DType scale, DType to) {
@@ -220,11 +143,6 @@ AffineKernel affine(CodeOrder order, DType scale, DType to) {
                        []<CodeOrder kOrder, DType kScale, DType kTo>() -> AffineKernel {
                          return affine_elements<kOrder, kScale, kTo>;
                        });
-}
-
-LookupKernel lookup(std::size_t element_bytes) {
-  if (element_bytes == 2) return look_up<2>;
-  return element_bytes == 4 ? look_up<4> : nullptr;
 }
 
 }  // namespace ckfs::avx2

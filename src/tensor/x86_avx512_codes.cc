@@ -6,6 +6,7 @@
 #if defined(__GNUC__) && !defined(__clang__)
 // GCC 12 takes the undefined operands inside its own intrinsics for variables of ours.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
 #include <algorithm>
 #include <array>
@@ -47,13 +48,15 @@ CKFS_AVX512 __m256i narrow(__m512 value) {
   }
 }
 
+/// The same of 32 values.
 template <DType kTo, bool kNormal>
 CKFS_AVX512 __m512i narrow(__m512 low, __m512 high) {
   if constexpr (kTo == DType::BF16 && kNormal) {
     return (__m512i)_mm512_cvtne2ps_pbh(high, low);
   } else {
-    return _mm512_inserti64x4(_mm512_castsi256_si512(narrow<kTo, kNormal>(low)),
-                              narrow<kTo, kNormal>(high), 1);
+    const __m256i first = narrow<kTo, kNormal>(low);
+    const __m256i second = narrow<kTo, kNormal>(high);
+    return _mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1);
   }
 }
 
@@ -64,37 +67,38 @@ CKFS_AVX512 __m512 products(__m512 values, const BlockScales& scales, std::size_
   return _mm512_mul_ps(values, _mm512_set1_ps(scales.scales[block]));
 }
 
-/// The 32 codes of 16 bytes as numbers of 16 bits, in their order. The bytes are numbers of 32
-/// bits.
+/// Numbers of 16 bits that end in the 32 codes of 16 bytes, in their order, with anything above
+/// them. The bytes are numbers of 32 bits.
 template <bool kHighFirst>
-CKFS_AVX512 __m512i codes_of(__m512i bytes) {
-  const __m512i mask = _mm512_set1_epi32(0x000f000f);
+CKFS_AVX512 __m512i with_codes(__m512i bytes) {
   if constexpr (kHighFirst) {
-    return _mm512_and_si512(
-        _mm512_or_si512(_mm512_srli_epi32(bytes, 4), _mm512_slli_epi32(bytes, 16)), mask);
+    return _mm512_or_si512(_mm512_srli_epi32(bytes, 4), _mm512_slli_epi32(bytes, 16));
   } else {
-    return _mm512_and_si512(_mm512_or_si512(bytes, _mm512_slli_epi32(bytes, 12)), mask);
+    return _mm512_or_si512(bytes, _mm512_slli_epi32(bytes, 12));
   }
 }
 
-/// Elements of one block, through the table of its 16 products.
-template <DType kTo, bool kHighFirst>
-CKFS_AVX512 void look_up_16(const std::byte* in, __m256i table, std::byte* out, std::size_t count) {
-  const __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(table), table, 1);
+CKFS_AVX512 __m512i load_16_bytes(const std::byte* in) {
+  return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(in)));
+}
+
+/// Elements of one block, through a table that has its 16 products twice: a look-up among 32 takes
+/// five bits of each number, of which four are the code.
+template <bool kHighFirst>
+CKFS_AVX512 void look_up_16(const std::byte* in, __m512i twice, std::byte* out, std::size_t count) {
   std::size_t i = 0;
   // Stores under a mask take twice as long.
   for (; i + 32 <= count; i += 32) {
-    const __m512i bytes =
-        _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(in + i / 2)));
-    _mm512_storeu_si512(out + 2 * i, _mm512_permutexvar_epi16(codes_of<kHighFirst>(bytes), both));
+    const __m512i codes = with_codes<kHighFirst>(load_16_bytes(in + i / 2));
+    _mm512_storeu_si512(out + 2 * i, _mm512_permutexvar_epi16(codes, twice));
   }
   if (i < count) {
     const std::size_t rest = count - i;
     const auto bytes_mask = static_cast<__mmask16>((std::uint32_t{1} << ((rest + 1) / 2)) - 1);
     const auto mask = static_cast<__mmask32>((std::uint64_t{1} << rest) - 1);
     const __m512i bytes = _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(bytes_mask, in + i / 2));
-    _mm512_mask_storeu_epi16(out + 2 * i, mask,
-                             _mm512_permutexvar_epi16(codes_of<kHighFirst>(bytes), both));
+    const __m512i codes = with_codes<kHighFirst>(bytes);
+    _mm512_mask_storeu_epi16(out + 2 * i, mask, _mm512_permutexvar_epi16(codes, twice));
   }
 }
 
@@ -114,88 +118,137 @@ CKFS_AVX512 void look_up_32(const std::byte* in, __m512 table, std::byte* out, s
   }
 }
 
-/// The elements [begin, end), which are of one block and begin with a byte.
+/// `count` elements of one block, the first of which begins a byte.
 template <DType kTo, bool kHighFirst, bool kNormal>
 CKFS_AVX512 void one_block(const std::byte* in, __m512 values, const BlockScales& scales,
-                           std::byte* out, std::size_t begin, std::size_t end) {
-  const __m512 table = products(values, scales, (scales.first + begin) / scales.block);
+                           std::size_t block, std::byte* out, std::size_t count) {
+  const __m512 table = products(values, scales, block);
   if constexpr (kTo == DType::F32) {
-    look_up_32<kHighFirst>(in + begin / 2, table, out + 4 * begin, end - begin);
+    look_up_32<kHighFirst>(in, table, out, count);
   } else {
-    look_up_16<kTo, kHighFirst>(in + begin / 2, narrow<kTo, kNormal>(table), out + 2 * begin,
-                                end - begin);
+    look_up_16<kHighFirst>(in, narrow<kTo, kNormal>(table, table), out, count);
   }
 }
 
-/// Whole blocks of 16, an even number of them: two at a time through a table of 32 products.
+/// Whole blocks of a multiple of 32 elements.
+template <DType kTo, bool kHighFirst, bool kNormal>
+CKFS_AVX512 void whole_32s(const std::byte* in, __m512 values, const BlockScales& scales,
+                           std::size_t block, std::byte* out, std::size_t blocks) {
+  for (const std::size_t end = block + blocks; block < end; ++block) {
+    const __m512 table = products(values, scales, block);
+    const __m512i twice = narrow<kTo, kNormal>(table, table);
+    for (std::size_t i = 0; i < scales.block; i += 32, in += 16, out += 64) {
+      const __m512i codes = with_codes<kHighFirst>(load_16_bytes(in));
+      _mm512_storeu_si512(out, _mm512_permutexvar_epi16(codes, twice));
+    }
+  }
+}
+
+/// An even number of whole blocks of 16: two at a time through a table of 32 products.
 template <DType kTo, bool kHighFirst, bool kNormal>
 CKFS_AVX512 void pairs_of_16(const std::byte* in, __m512 values, const BlockScales& scales,
-                             std::byte* out, std::size_t begin, std::size_t end) {
+                             std::size_t block, std::byte* out, std::size_t blocks) {
+  const __m512i four_bits = _mm512_set1_epi16(15);
   const __m512i second = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi16(16), 1);
-  std::size_t block = (scales.first + begin) / 16;
-  for (std::size_t i = begin; i < end; i += 32, block += 2) {
+  for (const std::size_t end = block + blocks; block < end; block += 2, in += 16, out += 64) {
     const __m512i table =
         narrow<kTo, kNormal>(products(values, scales, block), products(values, scales, block + 1));
-    const __m512i bytes =
-        _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(in + i / 2)));
-    const __m512i codes = _mm512_or_si512(codes_of<kHighFirst>(bytes), second);
-    _mm512_storeu_si512(out + 2 * i, _mm512_permutexvar_epi16(codes, table));
+    const __m512i codes = with_codes<kHighFirst>(load_16_bytes(in));
+    // (codes & four_bits) | second
+    const __m512i places = _mm512_ternarylogic_epi32(codes, four_bits, second, 0xea);
+    _mm512_storeu_si512(out, _mm512_permutexvar_epi16(places, table));
   }
+}
+
+/// The second code of a byte; the first, which may be of the block before, is not used.
+template <DType kTo>
+void second_of_byte(const std::byte* in, const NibbleTable& table, const BlockScales& scales,
+                    std::size_t block, std::byte* out) {
+  constexpr std::size_t kWidth = kTo == DType::F32 ? 4 : 2;
+  std::array<std::byte, 8> pair;
+  const BlockScales only{scales.scales + block,
+                         scales.zeros == nullptr ? nullptr : scales.zeros + block, 0, 2};
+  reference::scale_nibbles(kTo)(in, table, only, pair.data(), 2);
+  std::memcpy(out, pair.data() + kWidth, kWidth);
 }
 
 template <DType kTo, bool kHighFirst, bool kNormal>
 CKFS_AVX512 void nibbles_in(const std::byte* in, const NibbleTable& table,
                             const BlockScales& scales, std::byte* out, std::size_t count) {
+  constexpr std::size_t kWidth = kTo == DType::F32 ? 4 : 2;
   const __m512 values = _mm512_loadu_ps(table.values.data());
-  std::size_t i = 0;
-  while (i < count) {
-    const std::size_t in_block = (scales.first + i) % scales.block;
-    if (kTo != DType::F32 && scales.block == 16 && in_block == 0 && i % 2 == 0 && count - i >= 32) {
-      const std::size_t end = i + (count - i) / 32 * 32;
-      pairs_of_16<kTo, kHighFirst, kNormal>(in, values, scales, out, i, end);
-      i = end;
-      continue;
-    }
-    const std::size_t end = std::min(count, i + (scales.block - in_block));
-    if (i % 2 != 0) {  // the second code of a byte
-      std::array<std::byte, 8> pair;
-      // The first of the pair may be of the block before; it is not used.
-      const std::size_t block = (scales.first + i) / scales.block;
-      const BlockScales only{scales.scales + block,
-                             scales.zeros == nullptr ? nullptr : scales.zeros + block, 0, 2};
-      reference::scale_nibbles(kTo)(in + i / 2, table, only, pair.data(), 2);
-      constexpr std::size_t kWidth = kTo == DType::F32 ? 4 : 2;
-      std::memcpy(out + i * kWidth, pair.data() + kWidth, kWidth);
+  // What there is a faster way for: so many elements, or a multiple.
+  const std::size_t whole = kTo == DType::F32        ? 0
+                            : scales.block == 16     ? 32
+                            : scales.block % 32 == 0 ? scales.block
+                                                     : 0;
+  // A division takes as long as a block of 32 elements.
+  std::size_t block = scales.first / scales.block;
+  std::size_t left = scales.block - scales.first % scales.block;
+  for (std::size_t i = 0; i < count;) {
+    if (i % 2 != 0) {
+      second_of_byte<kTo>(in + i / 2, table, scales, block, out + i * kWidth);
       ++i;
-      continue;
+      --left;
+    } else if (left == scales.block && whole > 0 && count - i >= whole) {
+      const std::size_t blocks = (count - i) / whole * (whole / scales.block);
+      const auto run = scales.block == 16 ? pairs_of_16<kTo, kHighFirst, kNormal>
+                                          : whole_32s<kTo, kHighFirst, kNormal>;
+      run(in + i / 2, values, scales, block, out + i * kWidth, blocks);
+      block += blocks;
+      i += blocks * scales.block;
+    } else {
+      const std::size_t now = std::min(left, count - i);
+      one_block<kTo, kHighFirst, kNormal>(in + i / 2, values, scales, block, out + i * kWidth, now);
+      i += now;
+      left -= now;
     }
-    one_block<kTo, kHighFirst, kNormal>(in, values, scales, out, i, end);
-    i = end;
+    if (left == 0) {
+      left = scales.block;
+      ++block;
+    }
   }
 }
 
+struct Magnitudes {
+  bool finite = true;
+  bool normal = true;  // none but zero is less than the least
+};
+
+/// Of `count` floats.
+CKFS_AVX512 Magnitudes magnitudes(const float* values, std::size_t count, float least,
+                                  bool zero_is_normal) {
+  __mmask16 infinite = 0, small = 0;
+  for (std::size_t i = 0; i < count; i += 16) {
+    const auto mask =
+        static_cast<__mmask16>((std::uint32_t{1} << std::min<std::size_t>(16, count - i)) - 1);
+    const __m512 magnitude = _mm512_abs_ps(_mm512_maskz_loadu_ps(mask, values + i));
+    infinite |=
+        _mm512_mask_cmp_ps_mask(mask, magnitude, _mm512_set1_ps(0x1.fffffep127F), _CMP_NLE_UQ);
+    __mmask16 less = _mm512_mask_cmp_ps_mask(mask, magnitude, _mm512_set1_ps(least), _CMP_LT_OQ);
+    if (zero_is_normal) {
+      less = _mm512_mask_cmp_ps_mask(less, magnitude, _mm512_setzero_ps(), _CMP_NEQ_OQ);
+    }
+    small |= less;
+  }
+  return {infinite == 0, small == 0};
+}
+
 template <DType kTo>
-void nibbles(const std::byte* in, const NibbleTable& table, const BlockScales& scales,
-             std::byte* out, std::size_t count) {
+CKFS_AVX512 void nibbles(const std::byte* in, const NibbleTable& table, const BlockScales& scales,
+                         std::byte* out, std::size_t count) {
   if (count == 0) return;
   const std::size_t first = scales.first / scales.block;
   const std::size_t last = (scales.first + count - 1) / scales.block;
-  bool finite = true, normal = true;
-  for (const float value : table.values) {
-    finite = finite && std::isfinite(value);
-    normal = normal && (value == 0.0F || std::fabs(value) >= kLeastValue);
-  }
-  for (std::size_t block = first; block <= last; ++block) {
-    const float magnitude = std::fabs(scales.scales[block]);
-    finite &= magnitude <= 0x1.fffffep127F;
-    normal &= magnitude >= kLeastScale;
-  }
-  if (!finite) {
+  const Magnitudes of_values = magnitudes(table.values.data(), 16, kLeastValue, true);
+  const Magnitudes of_scales =
+      magnitudes(scales.scales + first, last + 1 - first, kLeastScale, false);
+  if (!of_values.finite || !of_scales.finite) {
     reference::scale_nibbles(kTo)(in, table, scales, out, count);
     return;
   }
   // What is left of a value less a zero may be anything: whole numbers only are known to be large.
-  if (scales.zeros != nullptr) normal = false;
+  const bool normal = of_values.normal && of_scales.normal && scales.zeros == nullptr;
   const auto run = table.high_first
                        ? (normal ? nibbles_in<kTo, true, true> : nibbles_in<kTo, true, false>)
                        : (normal ? nibbles_in<kTo, false, true> : nibbles_in<kTo, false, false>);

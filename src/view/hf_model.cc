@@ -201,8 +201,8 @@ Result<Packaging> packaging(const Catalog& catalog, const ViewRow& row, const Vi
 Result<TensorList> lay_out_experts(const Catalog& catalog, std::string_view layout,
                                    const Recipes& recipes, TensorList list) {
   CKFS_TRY(const ConfigNumbers config, config_numbers(catalog));
-  const std::vector<std::string> models = config.families();
-  const ExpertFamily* family = recipes.find_family(models);
+  const std::vector<std::string> models = recipes.models(config);
+  const ModelFamily* family = recipes.find_layouts(config);
   if (family == nullptr) {
     return fail(ErrorCode::Unsupported,
                 "experts={}: no layout of experts is known for this model ({})", layout,

@@ -10,6 +10,7 @@
 #include <array>
 
 #include "view/hf_model.h"
+#include "view/maxtext.h"
 #include "view/recipes/recipe.h"
 #include "view/view_table.h"
 
@@ -29,12 +30,25 @@ constexpr std::array<ParameterRow, 3> kBf16Parameters{
 constexpr std::array<ParameterRow, 2> kModelParameters{
     {{"experts", kExperts, "source"}, {"max_shard", {}, ""}}};
 constexpr std::array<ParameterRow, 1> kStoredParameters{{{"max_shard", {}, "5GB"}}};
+constexpr std::array<std::string_view, 3> kStorages{"ocdbt", "zarr3", "zarr2"};
+constexpr std::array<ParameterRow, 1> kOrbaxParameters{{{"storage", kStorages, "ocdbt"}}};
 constexpr std::array<ParameterRow, 4> kConsolidatedParameters{{{"exclude_frozen", kSwitch, "0"},
                                                                {"format", kFormats, "safetensors"},
                                                                {"frozen", kFrozen, "tool"},
                                                                {"max_shard", {}, "5GB"}}};
 
-constexpr std::array<ViewRow, 6> kViews{{
+constexpr std::array<std::string_view, 4> kDtypes{"bf16", "fp16", "fp32", "source"};
+constexpr std::array<std::string_view, 1> kSteps{"0"};
+constexpr std::uint64_t kMaxDevices = 1 << 20;  // along an axis of a mesh
+constexpr std::array<ParameterRow, 7> kMaxTextParameters{{{"dtype", kDtypes, "bf16"},
+                                                          {"ep", {}, "1", kMaxDevices},
+                                                          {"fsdp", {}, "1", kMaxDevices},
+                                                          {"mtp", kSwitch, "0"},
+                                                          {"step", kSteps, "0"},
+                                                          {"storage", kStorages, "ocdbt"},
+                                                          {"tp", {}, "1", kMaxDevices}}};
+
+constexpr std::array<ViewRow, 8> kViews{{
     {"bf16-safetensors", "Hugging Face model directory, weights in BF16",
      ContainerKind::Safetensors, Placement::Mirrored, DType::BF16, kBf16Parameters},
     {"fp16-safetensors", "Hugging Face model directory, weights in F16", ContainerKind::Safetensors,
@@ -45,6 +59,10 @@ constexpr std::array<ViewRow, 6> kViews{{
      ContainerKind::Safetensors, Placement::Split, std::nullopt, kStoredParameters},
     {"fp32-consolidated", "F32 weights in the files that zero_to_fp32 writes",
      ContainerKind::Safetensors, Placement::Split, DType::F32, kConsolidatedParameters},
+    {"maxtext-unscanned", "MaxText checkpoint (0/items), a tree of each layer's parameters",
+     ContainerKind::Orbax, Placement::Split, std::nullopt, kMaxTextParameters},
+    {"maxtext-scanned", "MaxText checkpoint (0/items), the parameters of all layers stacked",
+     ContainerKind::Orbax, Placement::Split, std::nullopt, kMaxTextParameters},
     {"source",
      "the source directory as it is",
      ContainerKind::None,
@@ -55,6 +73,8 @@ constexpr std::array<ViewRow, 6> kViews{{
 
 constexpr ViewRow kRecipeView{
     "", "", ContainerKind::Safetensors, Placement::Split, std::nullopt, kStoredParameters};
+constexpr ViewRow kOrbaxRecipeView{
+    "", "", ContainerKind::Orbax, Placement::Split, std::nullopt, kOrbaxParameters};
 
 // An error is one line for a terminal or a log; `ckfs inspect` has more.
 constexpr std::size_t kObstaclesInMessage = 3;
@@ -83,8 +103,12 @@ Result<std::shared_ptr<Definition>> define_row(std::shared_ptr<const Catalog> ca
     definition->catalog = std::move(catalog);
     return definition;
   }
-  const std::vector<Obstacle> obstacles = hf_model_obstacles(*catalog, row);
+  const bool maxtext = row.container == ContainerKind::Orbax;
+  const std::vector<Obstacle> obstacles =
+      maxtext ? std::vector(catalog->obstacles().begin(), catalog->obstacles().end())
+              : hf_model_obstacles(*catalog, row);
   if (!obstacles.empty()) return unsupported(row, obstacles);
+  if (maxtext) return define_maxtext(std::move(catalog), row, spec, recipes);
   return define_hf_model(std::move(catalog), row, spec, recipes);
 }
 
@@ -108,7 +132,14 @@ Result<std::shared_ptr<const Definition>> define_recipe(std::shared_ptr<const Ca
   definition->names = std::move(list.names);
   definition->tensors = std::move(list.tensors);
   definition->spec = spec;
-  definition->packaging = {.container = ContainerKind::Safetensors, .placement = Placement::Split};
+  definition->packaging = {.container = recipe.container, .placement = Placement::Split};
+  if (recipe.container == ContainerKind::Orbax) {
+    definition->packaging.orbax.storage = storage_of(spec);
+    // The directory is an item, and Orbax looks at all that lies in one.
+    definition->texts.clear();
+    definition->side_files = {};
+    return definition;
+  }
   const auto max_shard = spec.parameters.find("max_shard");
   CKFS_TRY(definition->packaging.max_shard,
            parse_size(max_shard == spec.parameters.end() ? kStoredParameters[0].default_value
@@ -122,8 +153,14 @@ std::span<const ViewRow> view_table() {
   return kViews;
 }
 
-const ViewRow& recipe_view_row() {
-  return kRecipeView;
+const ViewRow& recipe_view_row(ContainerKind container) {
+  return container == ContainerKind::Orbax ? kOrbaxRecipeView : kRecipeView;
+}
+
+ArrayStorage storage_of(const ViewSpec& spec) {
+  const auto storage = spec.parameters.find("storage");
+  if (storage == spec.parameters.end() || storage->second == "ocdbt") return ArrayStorage::Ocdbt;
+  return storage->second == "zarr3" ? ArrayStorage::Zarr3 : ArrayStorage::Zarr2;
 }
 
 const ViewRow* find_view_row(std::string_view name) {
@@ -131,15 +168,20 @@ const ViewRow* find_view_row(std::string_view name) {
   return row == kViews.end() ? nullptr : row;
 }
 
-std::vector<ViewSummary> list_views(const Catalog& catalog, const Recipes& recipes) {
+std::vector<ViewSummary> list_views(const std::shared_ptr<const Catalog>& catalog,
+                                    const Recipes& recipes) {
   std::vector<ViewSummary> summaries;
   for (const ViewRow& row : kViews) {
     ViewSummary& summary = summaries.emplace_back();
     summary.name = row.name;
     summary.description = row.description;
     if (row.container == ContainerKind::None) continue;
-    summary.obstacles = hf_model_obstacles(catalog, row);
-    summary.remarks = hf_model_remarks(catalog, row);
+    if (row.container == ContainerKind::Orbax) {
+      summary.obstacles = maxtext_obstacles(catalog, row, recipes);
+      continue;
+    }
+    summary.obstacles = hf_model_obstacles(*catalog, row);
+    summary.remarks = hf_model_remarks(*catalog, row);
   }
   for (const RecipeView& recipe : recipes.views) {
     ViewSummary& summary = summaries.emplace_back();

@@ -42,7 +42,7 @@ struct ViewSpec {
 Result<ViewSpec> parse_view_spec(std::string_view spelling,
                                  const Recipes& recipes = built_in_recipes());
 
-/// "5GB" = 5 * 10^9, "64MiB" = 64 * 2^20, "4096" = 4096.
+/// "5GB" = 5 * 10^9, "64MiB" = 64 * 2^20, "1.5gb" = 1.5 * 10^9, "4096" = 4096.
 Result<std::uint64_t> parse_size(std::string_view text);
 
 /// A tensor of the model that a view shows.
@@ -77,6 +77,7 @@ enum class ContainerKind : std::uint8_t {
   None,         // there are none
   Safetensors,  // shards and an index
   TorchZip,     // what torch.save writes, and an index
+  Orbax,        // an Orbax checkpoint: chunks of arrays
 };
 
 /// Which tensors share a file.
@@ -86,11 +87,30 @@ enum class Placement : std::uint8_t {
   ByLayer,   // those of a layer
 };
 
+/// Where the chunks of an Orbax item lie.
+enum class ArrayStorage : std::uint8_t {
+  Ocdbt,  // in data files under one database; arrays are zarr3
+  Zarr3,  // one file each, in a directory for each array
+  Zarr2,  // the same in zarr's second version
+};
+
+/// An Orbax item beside its arrays. Names of tensors are paths, joined by '.'.
+struct OrbaxItem {
+  ArrayStorage storage = ArrayStorage::Ocdbt;
+  /// The item within the view, "0/items/"; empty: the view's directory is the item.
+  std::string directory;
+  /// JSON of the item's custom metadata, {"scan_layers": true}; empty: there is none.
+  std::string custom_metadata;
+  bool step = false;                     // a leaf `step`: an int32 scalar, 0
+  std::vector<std::string> empty_dicts;  // leaves that are dicts without members: opt_state
+};
+
 /// What a view's row and parameters say of its container.
 struct Packaging {
   ContainerKind container = ContainerKind::None;
   Placement placement = Placement::Split;
   std::uint64_t max_shard = 0;  // bytes; of Placement::Split
+  OrbaxItem orbax = {};         // of ContainerKind::Orbax
 };
 
 /// All that a view is.
@@ -117,7 +137,7 @@ struct ViewSummary {
 
 /// Every view that ckfs knows, in the order of the docs, then those of recipes, as this catalog can
 /// or cannot give it.
-std::vector<ViewSummary> list_views(const Catalog& catalog,
+std::vector<ViewSummary> list_views(const std::shared_ptr<const Catalog>& catalog,
                                     const Recipes& recipes = built_in_recipes());
 
 /// Whether the view of that name mirrors the shards of this source, unless max_shard is given.

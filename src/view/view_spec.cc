@@ -33,6 +33,10 @@ constexpr std::array<Unit, 9> kUnits{{{"TB", 1'000'000'000'000},
                                       {"KiB", 1ULL << 10},
                                       {"", 1}}};
 
+char to_lower(char c) {
+  return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+}
+
 std::string shortest_size(std::uint64_t bytes) {
   std::string best;
   for (const Unit& unit : kUnits) {
@@ -52,6 +56,16 @@ bool is_value(std::string_view text) {
 
 Result<std::string> normalize(std::string_view spelling, const ParameterRow& parameter,
                               std::string_view value) {
+  if (parameter.greatest > 0) {
+    std::uint64_t number = 0;
+    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+    if (error != std::errc() || end != value.data() + value.size() || number == 0 ||
+        number > parameter.greatest) {
+      return fail(ErrorCode::InvalidArgument, "{}: {} {} is no whole number from 1 to {}",
+                  one_line(spelling), parameter.key, quote(value), parameter.greatest);
+    }
+    return fmt::format("{}", number);
+  }
   if (!parameter.is_size()) {
     if (std::ranges::find(parameter.choices, value) == parameter.choices.end()) {
       return fail(ErrorCode::InvalidArgument, "{}: {} {} is not one of: {}", one_line(spelling),
@@ -71,17 +85,28 @@ Result<std::string> normalize(std::string_view spelling, const ParameterRow& par
 }  // namespace
 
 Result<std::uint64_t> parse_size(std::string_view text) {
+  const char* const end = text.data() + text.size();
   std::uint64_t number = 0;
-  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  const std::string_view suffix = text.substr(static_cast<std::size_t>(rest - text.data()));
-  const auto* const unit = std::ranges::find(kUnits, suffix, &Unit::name);
-  if (error == std::errc::invalid_argument || unit == kUnits.end()) {
+  const auto [digits, error] = std::from_chars(text.data(), end, number);
+  double value = 0;
+  const char* rest = digits;
+  const bool has_point = error == std::errc() && digits != end && *digits == '.';
+  if (has_point) rest = std::from_chars(text.data(), end, value, std::chars_format::fixed).ptr;
+  const auto* const unit =
+      std::ranges::find_if(kUnits, [suffix = std::string_view(rest, end)](const Unit& each) {
+        return std::ranges::equal(suffix, each.name, {}, to_lower, to_lower);
+      });
+  if (error == std::errc::invalid_argument || unit == kUnits.end() ||
+      (has_point && (rest == digits + 1 || unit->bytes == 1))) {
     return fail(ErrorCode::InvalidArgument,
-                "{} is not a size (digits, then KB, MB, GB, TB, KiB, MiB, GiB or TiB)",
+                "{} is not a size (a number, then KB, MB, GB, TB, KiB, MiB, GiB or TiB)",
                 quote(text));
   }
+  // As huggingface_hub and zero_to_fp32 do: the product in F64, and no more than its whole part.
+  value *= static_cast<double>(unit->bytes);
+  if (has_point && value < 0x1p64) return static_cast<std::uint64_t>(value);
   const auto bytes = checked_mul(number, unit->bytes);
-  if (error != std::errc() || !bytes) {
+  if (has_point || error != std::errc() || !bytes) {
     return fail(ErrorCode::InvalidArgument, "{} exceeds 2^64 - 1 bytes", quote(text));
   }
   return *bytes;
@@ -103,8 +128,9 @@ std::string ViewSpec::canonical() const {
 Result<ViewSpec> parse_view_spec(std::string_view spelling, const Recipes& recipes) {
   const std::size_t at = spelling.find('@');
   const std::string_view name = spelling.substr(0, at);
+  const RecipeView* recipe = recipes.find_view(name);
   const ViewRow* row =
-      recipes.find_view(name) != nullptr ? &recipe_view_row() : find_view_row(name);
+      recipe != nullptr ? &recipe_view_row(recipe->container) : find_view_row(name);
   if (row == nullptr) return fail(ErrorCode::NotFound, "{}: no such view", one_line(spelling));
 
   ViewSpec spec{std::string(name), {}};

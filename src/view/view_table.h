@@ -12,14 +12,16 @@
 
 namespace ckfs {
 
-/// A parameter of a view. Its values are one of `choices`, or sizes where there are none.
+/// A parameter of a view. Its values are one of `choices`, or sizes where there are none, or whole
+/// numbers from 1 where there is a greatest one.
 struct ParameterRow {
   std::string_view key;
   std::span<const std::string_view> choices;
   /// Left out of canonical names; empty: absence has a meaning of its own.
   std::string_view default_value;
+  std::uint64_t greatest = 0;
 
-  bool is_size() const { return choices.empty(); }
+  bool is_size() const { return choices.empty() && greatest == 0; }
 };
 
 struct ViewRow {
@@ -36,8 +38,11 @@ struct ViewRow {
 /// In the order of the docs.
 std::span<const ViewRow> view_table();
 
-/// What holds for every view of a recipe; without a name.
-const ViewRow& recipe_view_row();
+/// What holds for a view of a recipe that is packed so; without a name.
+const ViewRow& recipe_view_row(ContainerKind container);
+
+/// What the parameter `storage` of a view in Orbax says.
+ArrayStorage storage_of(const ViewSpec& spec);
 
 /// nullptr: no such view.
 const ViewRow* find_view_row(std::string_view name);

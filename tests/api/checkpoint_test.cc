@@ -60,8 +60,9 @@ TEST(Checkpoint, ListsViewsInTheOrderOfTheDocs) {
     EXPECT_FALSE(view.description.empty()) << view.name;
     names.push_back(view.name);
   }
-  EXPECT_THAT(names, ElementsAre("bf16-safetensors", "fp16-safetensors", "fp32-safetensors",
-                                 "safetensors", "fp32-consolidated", "source"));
+  EXPECT_THAT(names,
+              ElementsAre("bf16-safetensors", "fp16-safetensors", "fp32-safetensors", "safetensors",
+                          "fp32-consolidated", "maxtext-unscanned", "maxtext-scanned", "source"));
 }
 
 TEST(Checkpoint, GivesOneViewForAllItsSpellings) {
@@ -104,7 +105,7 @@ TEST(Checkpoint, NamesEveryTensorThatStandsInTheWay) {
     EXPECT_EQ(refused.error().code(), ErrorCode::Unsupported);
     EXPECT_THAT(refused.error().message(), HasSubstr("a.weight"));
   }
-  EXPECT_EQ(absent, 4u);
+  EXPECT_EQ(absent, 6u);
   ASSERT_TRUE(checkpoint.view("source"));
 }
 

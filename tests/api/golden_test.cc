@@ -2,12 +2,15 @@
 #include <array>
 #include <cstdlib>
 #include <gtest/gtest.h>
+#include <random>
 #include <set>
 
 #include <ckfs/checkpoint.h>
 
 #include "api/report.h"
 #include "api/small_reader.h"
+#include "base/byte_range.h"
+#include "base/units.h"
 #include "support/golden_cases.h"
 #include "support/temporary_directory.h"
 
@@ -17,6 +20,10 @@ namespace {
 namespace fs = std::filesystem;
 
 const fs::path kCases = fs::path(CKFS_TEST_DATA) / "hf";
+
+constexpr std::uint64_t kTileBytes = 4096;
+
+constexpr int kRandomReads = 10'000;
 
 Checkpoint open_case(const std::string& name, const OpenOptions& options = {}) {
   auto checkpoint = Checkpoint::open(kCases / name / "source", options);
@@ -156,6 +163,76 @@ TEST_P(Golden, LabelsHoldForTheValues) {
         }
       }
     }
+  }
+}
+
+/// Where tensors and tiles of 4 KiB of them begin in a file, and its end.
+std::vector<std::uint64_t> borders_of(const std::string& file) {
+  std::vector<std::uint64_t> borders{file.size()};
+  std::uint64_t length = 0;
+  std::memcpy(&length, file.data(), 8);
+  const auto header = nlohmann::json::parse(file.substr(8, length));
+  for (const auto& [name, tensor] : header.items()) {
+    if (name == "__metadata__") continue;
+    const auto end = tensor["data_offsets"][1].get<std::uint64_t>();
+    for (auto at = tensor["data_offsets"][0].get<std::uint64_t>(); at < end; at += kTileBytes) {
+      borders.push_back(8 + length + at);
+    }
+  }
+  return borders;
+}
+
+/// A read of 1 byte to 4 MiB: short ones are as frequent as long ones, half of all cross a border.
+ByteRange random_read(std::mt19937_64& random, const std::vector<std::uint64_t>& borders,
+                      std::uint64_t size) {
+  const auto below = [&](std::uint64_t limit) { return limit == 0 ? 0 : random() % limit; };
+  const std::uint64_t length = std::min(4_MiB, (std::uint64_t{1} << below(23)) + below(1000));
+  if (random() % 2 == 0) {
+    const std::uint64_t begin = below(size);
+    return {begin, begin + length};
+  }
+  const std::uint64_t border = borders[random() % borders.size()];
+  const std::uint64_t before = std::min(border, 1 + below(length));
+  return {border - before, border - before + length};
+}
+
+TEST_P(Golden, RandomReadsHaveTheBytesOfTheWholeFile) {
+  struct Open {
+    ViewFile file;
+    std::string whole;
+    std::vector<std::uint64_t> borders;
+  };
+  const Checkpoint checkpoint = open_case(GetParam(), {.tile_bytes = kTileBytes});
+  // Files whose tensors have the reference's digests, and files that are smaller than many reads.
+  std::set<std::string> spellings = {"bf16-safetensors", "fp32-safetensors@max_shard=10KB"};
+  for (std::string& name : expected_views(GetParam())) spellings.insert(std::move(name));
+  for (const char* layout : {"linear", "fused", "packed"}) {
+    const std::string spelling = fmt::format("bf16-safetensors@experts={}", layout);
+    if (checkpoint.view(spelling)) spellings.insert(spelling);
+  }
+  std::vector<Open> files;
+  for (const std::string& spelling : spellings) {
+    const View view = view_of(checkpoint, spelling);
+    for (const FileInfo& info : view.files()) {
+      if (info.tensors == 0) continue;
+      std::string whole = whole_file(view, info.path);
+      std::vector<std::uint64_t> borders = borders_of(whole);
+      files.push_back({view.open(info.path).value(), std::move(whole), std::move(borders)});
+    }
+  }
+  std::mt19937_64 random(11);
+  std::string got;
+  for (int i = 0; i < kRandomReads; ++i) {
+    Open& open = files[random() % files.size()];
+    const ByteRange range = random_read(random, open.borders, open.whole.size());
+    got.assign(range.size(), '?');
+    const auto size = open.file.read(range.begin, std::as_writable_bytes(std::span(got)));
+    ASSERT_TRUE(size) << size.error().message();
+    const std::string_view expected =
+        std::string_view(open.whole)
+            .substr(std::min<std::size_t>(range.begin, open.whole.size()), range.size());
+    ASSERT_EQ(std::string_view(got).substr(0, *size), expected)
+        << open.file.info().path << " " << range.begin << " " << range.size();
   }
 }
 

@@ -49,7 +49,7 @@ TEST(InspectReport, HasTheSameFactsAsJson) {
   EXPECT_EQ(json["tensors"], 67);
   EXPECT_EQ(json["mtime"], checkpoint.mtime());
   EXPECT_EQ(json["fingerprint"].get<std::string>().size(), 16u);
-  EXPECT_EQ(json["views"].size(), 6u);
+  EXPECT_EQ(json["views"].size(), 8u);
   EXPECT_EQ(json["views"][0]["name"], "bf16-safetensors");
   EXPECT_EQ(json["views"][0]["available"], true);
   std::size_t labelled = 0;
@@ -57,6 +57,30 @@ TEST(InspectReport, HasTheSameFactsAsJson) {
     if (label["view"] == "bf16-safetensors") labelled += label["tensors"].get<std::size_t>();
   }
   EXPECT_EQ(labelled, 67u);
+}
+
+TEST(InspectReport, ListsTheLayoutsOfExperts) {
+  const auto layouts = [](const char* name) {
+    const Checkpoint checkpoint = open(kCases / name / "source");
+    std::map<std::string, std::string> found;
+    const Json json = Json::parse(inspect_report(checkpoint, "SRC", ReportFormat::Json));
+    for (const Json& one : json["experts"]) {
+      EXPECT_EQ(one["available"], one["reason"] == "");
+      found[one["layout"]] = one["reason"];
+    }
+    return found;
+  };
+  using Layouts = std::map<std::string, std::string>;
+  EXPECT_EQ(layouts("experts-gpt-oss"), (Layouts{{"linear", ""}, {"fused", ""}, {"packed", ""}}));
+  const std::string only = "experts=packed: mixtral.json has fused and linear only";
+  EXPECT_EQ(layouts("experts-mixtral"), (Layouts{{"linear", ""}, {"fused", ""}, {"packed", only}}));
+  EXPECT_EQ(layouts("llama-bf16"), Layouts());
+  EXPECT_THAT(inspect_report(open(kCases / "experts-mixtral/source"), "SRC", ReportFormat::Text),
+              HasSubstr("\nlayouts of experts\n"
+                        "  @experts=linear       available\n"
+                        "  @experts=fused        available\n"
+                        "  @experts=packed       not available:\n"
+                        "    experts=packed: mixtral.json has"));
 }
 
 TEST(InspectReport, SaysWhatPassesUnchanged) {
@@ -75,9 +99,9 @@ TEST(InspectReport, SurvivesNamesThatAreNotUtf8) {
 
 TEST(ListReport, ListsViewsAtTheRoot) {
   const auto text = list_report(deepseek(), "", ListDetail::Names, ReportFormat::Text);
-  EXPECT_EQ(
-      text,
-      "bf16-safetensors/\nfp16-safetensors/\nfp32-safetensors/\nfp32-consolidated/\nsource/\n");
+  EXPECT_EQ(text,
+            "bf16-safetensors/\nfp16-safetensors/\nfp32-safetensors/\nfp32-consolidated/\n"
+            "maxtext-unscanned/\nmaxtext-scanned/\nsource/\n");
 }
 
 TEST(ListReport, ListsAViewWithSizesAndExactness) {
@@ -125,8 +149,8 @@ TEST(ViewsJson, TellsTheProvenanceOfEveryFile) {
   const Json json = Json::parse(views_json(checkpoint, std::array{*more}));
   EXPECT_EQ(json["version"], 1);
   EXPECT_EQ(json["layout"], kLayoutVersion);
-  ASSERT_EQ(json["views"].size(), 6u);
-  EXPECT_EQ(json["views"][5]["name"], "bf16-safetensors@max_shard=100KB");
+  ASSERT_EQ(json["views"].size(), 8u);
+  EXPECT_EQ(json["views"][7]["name"], "bf16-safetensors@max_shard=100KB");
   std::size_t scales_elsewhere = 0;
   for (const Json& file : json["views"][0]["files"]) {
     const std::string path = file["path"];

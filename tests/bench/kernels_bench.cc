@@ -4,7 +4,7 @@
 // google-benchmark gives nothing else, so this program takes the sides in turn, pass by pass, and
 // prints the median of the passes' ratios.
 //
-// Usage: kernels_bench [PASSES]
+// Usage: kernels_bench [PASSES [NAME]]: only the kernels whose name contains NAME.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -19,6 +19,7 @@
 
 #include "base/units.h"
 #include "encoding/affine_codes_encoding.h"
+#include "encoding/block_scale_encoding.h"
 #include "encoding/table_codes_encoding.h"
 #include "tensor/kernel.h"
 
@@ -120,6 +121,53 @@ Bench decode_bench(std::string name, double floor, double goal,
           &source};
 }
 
+/// Codes in rows with a scale for each group of a row, as compressed-tensors and gpt-oss store
+/// them.
+void add_row_codes(std::vector<Bench>& benches, const std::vector<std::byte>& source) {
+  constexpr std::int64_t kRows = 128;
+  constexpr std::int64_t kColumns = 4096;
+  constexpr std::size_t kBytes = kRows * kColumns;
+  const auto add = [&](std::string name, double floor, double goal, BlockScale kind,
+                       std::vector<std::size_t> sizes) {
+    kind.rows = kRows;
+    kind.columns = kColumns;
+    kind.block_rows = 1;
+    benches.push_back(decode_bench(name + " to BF16", floor, goal, block_scale_encoding(kind),
+                                   std::move(sizes), {}, source));
+  };
+  add("int4 by 32", 0.6, 0.85,
+      {.codes = DType::I32,
+       .scale = DType::BF16,
+       .block_columns = 32,
+       .packing = {.bits = 4},
+       .result = DType::BF16},
+      {kBytes / 2, kBytes / 32 * 2});
+  add("int4 by 128 with zeros", 0, 0,
+      {.codes = DType::I32,
+       .scale = DType::BF16,
+       .block_columns = 128,
+       .packing = {.bits = 4},
+       .zeros = BlockScale::Zeros::Packed,
+       .result = DType::BF16},
+      {kBytes / 2, kBytes / 128 * 2, kBytes / 128 / 2});
+  add("int8 by row", 0, 0,
+      {.codes = DType::I8, .scale = DType::BF16, .block_columns = kColumns, .result = DType::BF16},
+      {kBytes, kRows * 2});
+  add("mxfp4", 0.6, 1, {.codes = DType::F4, .scale = DType::U8, .block_columns = 32},
+      {kBytes / 2, kBytes / 32});
+  add("gpt-oss mxfp4", 0.6, 1,
+      {.codes = DType::F4, .scale = DType::U8, .block_columns = 32, .wide_exponent = true},
+      {kBytes / 2, kBytes / 32});
+  add("nvfp4", 0.45, 0.7,
+      {.codes = DType::F4,
+       .scale = DType::F8E4M3,
+       .block_columns = 16,
+       .global = BlockScale::Global::Divides},
+      {kBytes / 2, kBytes / 16, 4});
+  add("fp8 by row", 0.4, 0.5, {.scale = DType::F32, .block_columns = kColumns},
+      {kBytes, kRows * 4});
+}
+
 /// Codes of 4 bits as GPTQ and AWQ store them, decoded as they lie, and as a weight.
 void add_column_codes(std::vector<Bench>& benches, const std::vector<std::byte>& source) {
   constexpr std::int64_t kRows = 128;
@@ -203,12 +251,25 @@ int main(int argc, char** argv) {
       if (from != to) benches.push_back(cast_bench(from, to, numbers));
     }
   }
+  // Scales of any dtype that are finite and normal.
+  std::vector<std::byte> moderate(kCold);
+  for (std::size_t i = 0; i < moderate.size(); i += 8) {
+    const std::uint64_t word = (random() & 0x0707070707070707) | 0x3838383838383838;
+    std::memcpy(&moderate[i], &word, 8);
+  }
+  add_row_codes(benches, moderate);
   add_column_codes(benches, numbers);
   benches.push_back(decode_bench("nf4 by 64 to BF16", 0.4, 0.6,
                                  table_codes_encoding({.values = DType::BF16, .block = 64}),
                                  {kHot / 4, kHot / 2 / 64 * 4, 64}, {}, numbers));
   for (std::size_t element_bytes : {1, 2, 4, 8}) {
     benches.push_back(transpose_bench(element_bytes, numbers));
+  }
+
+  if (argc > 2) {
+    std::erase_if(benches, [&](const Bench& bench) {
+      return bench.name != "memcpy" && bench.name.find(argv[2]) == std::string::npos;
+    });
   }
 
   std::vector<std::byte> hot(kHot);

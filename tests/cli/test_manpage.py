@@ -48,7 +48,7 @@ class ManPage(cli_support.TestCase):
     def test_options_of_each_verb(self):
         common = options_of_page(section("COMMON OPTIONS")) - {"--version", "-h", "--help"}
         self.assertIn("--memory", common)
-        few = {"--tag", "--key", "--config", "--recipe", "--log-level", "--log-file"}
+        few = {"--tag", "--key", "--config", "--recipe", "--family", "--log-level", "--log-file"}
         takes = {
             "mount": common,
             "cat": common,
@@ -78,8 +78,8 @@ class ManPage(cli_support.TestCase):
             # A known word is not refused as unknown: what is refused is the source.
             value = {"memory": "=64MiB", "io": "=auto", "threads": "=2", "log_level": "=warn",
                      "log_file": f"={self.directory}/log", "mtime": "=5", "tag": "=t", "key": "=k",
-                     "config": f"={self.directory}",
-                     "recipe": f"={recipe}"}.get(word, "")
+                     "stop": "=now", "config": f"={self.directory}",
+                     "recipe": f"={recipe}", "family": "=gemma2"}.get(word, "")
             self.fails(1, "absent", "mount", "absent/source", target, "-o", word + value)
 
 

@@ -111,6 +111,29 @@ class Mount(cli_support.TestCase):
         self.done("umount", self.target)
         self.assertFalse(mounted_fs.is_mounted(self.target))
 
+    def test_what_opening_has_to_say_comes_to_the_user_and_into_the_log(self):
+        source = cli_support.ROOT / "tests/data/torch/zip-wrapped-training-checkpoint/source"
+        log = self.directory / "log"
+        mounted = mounted_fs.ckfs("mount", source, self.target, "--log-file", log)
+        self.addCleanup(mounted_fs.ckfs, "umount", self.target)
+        lines = mounted.stderr.splitlines()
+        self.assertEqual(len(lines), 6, lines)
+        self.assertRegex(lines[0], r"\Ackfs: warning: .*/source: epoch: .*left out\Z")
+        self.assertRegex(lines[-1], "2 more such notes")
+        for line in lines:
+            self.assertIn(line.removeprefix("ckfs: warning: "), log.read_text())
+
+    def test_nothing_but_the_source_is_said_to_be_so(self):
+        source = self.directory / "odd"
+        source.mkdir()
+        header = mounted_fs.safetensors_header({"a.weight": ("F8_E8M0", [4], 4)})
+        (source / "model.safetensors").write_bytes(header + bytes(4))
+        (source / "config.json").write_text('{"quantization_config": {"quant_method": "odd"}}')
+        mounted = mounted_fs.ckfs("mount", source, self.target)
+        self.addCleanup(mounted_fs.ckfs, "umount", self.target)
+        self.assertEqual(sorted(os.listdir(self.target)), [".ckfs", "source"])
+        self.assertRegex(mounted.stderr, r"\Ackfs: warning: .*nothing but source/ can be shown: ")
+
     def test_foreground_ends_with_0_on_a_signal(self):
         program = start("mount", "-f", self.source, self.target, "--log-level", "warn")
         try:

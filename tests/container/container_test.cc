@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <optional>
 #include <set>
 
 #include "container/view_files.h"
@@ -13,10 +14,11 @@
 namespace ckfs {
 namespace {
 
-/// A container, by a view that has it.
+/// A container, by a view that has it, or by a view of which it takes the tensors.
 struct Form {
   const char* name;
   const char* view;
+  std::optional<ArrayStorage> orbax = {};
 };
 
 constexpr Form kForms[] = {
@@ -26,6 +28,9 @@ constexpr Form kForms[] = {
     {"TorchZipSplit", "fp32-consolidated@format=bin,max_shard=64"},
     {"TorchZipSingle", "fp32-consolidated@format=bin"},
     {"SideFilesOnly", "source"},
+    {"OrbaxOcdbt", "fp32-consolidated", ArrayStorage::Ocdbt},
+    {"OrbaxZarr3", "fp32-consolidated", ArrayStorage::Zarr3},
+    {"OrbaxZarr2", "bf16-safetensors", ArrayStorage::Zarr2},
 };
 
 class AnyContainer : public testing::TestWithParam<Form> {
@@ -55,9 +60,33 @@ class AnyContainer : public testing::TestWithParam<Form> {
 
   void SetUp() override {
     definition_ = define(model_.build(), GetParam().view);
+    if (GetParam().orbax) definition_ = as_item(*definition_, *GetParam().orbax);
     auto containers = make_containers(definition_, model_.source());
     ASSERT_TRUE(containers) << containers.error().message();
     containers_ = *std::move(containers);
+  }
+
+  /// In an Orbax item with all that one may have, cut for devices.
+  static std::shared_ptr<const Definition> as_item(const Definition& from, ArrayStorage storage) {
+    auto definition = std::make_shared<Definition>();
+    definition->spec = from.spec;
+    definition->catalog = from.catalog;
+    definition->tensors = from.tensors;
+    definition->texts = from.texts;
+    definition->side_files = from.side_files;
+    definition->packaging.container = ContainerKind::Orbax;
+    definition->packaging.orbax = {.storage = storage,
+                                   .directory = "0/items/",
+                                   .custom_metadata = R"({"scan_layers": true})",
+                                   .step = true,
+                                   .empty_dicts = {"opt_state"}};
+    for (ModelTensor& tensor : definition->tensors) {
+      if (tensor.expr.shape().empty()) continue;
+      tensor.split = static_cast<std::uint32_t>(definition->splits.size());
+      definition->splits.emplace_back(tensor.expr.shape().size(), 1);
+      if (tensor.expr.shape()[0] > 0) definition->splits.back()[0] = tensor.expr.shape()[0];
+    }
+    return definition;
   }
 
   template <typename Use>
@@ -93,10 +122,12 @@ TEST_P(AnyContainer, CoversEveryFileFromItsFirstByteToItsSize) {
 }
 
 TEST_P(AnyContainer, GivesEachTensorItsBytesWhereTheFileSaysSo) {
-  std::size_t seen = 0;
+  std::vector<std::uint64_t> shown(definition_->tensors.size(), 0);  // bytes of each
+  std::set<std::uint32_t> seen;
   for_each_file([&](const Container& container, std::size_t file) {
     SCOPED_TRACE(container.path(file));
-    const FileLayout layout = container.lay_out(file);
+    FileLayout layout = container.lay_out(file);
+    layout.definition = definition_;
     const std::vector<std::uint32_t> ids = container.tensors(file);
     EXPECT_EQ(container.facts(file).tensors, ids.size());
     Exactness least = Exactness::BitExact;
@@ -104,19 +135,25 @@ TEST_P(AnyContainer, GivesEachTensorItsBytesWhereTheFileSaysSo) {
       least = std::max(least, definition_->tensors.at(id).exactness);
     }
     EXPECT_EQ(container.facts(file).exactness, least);
-    seen += ids.size();
+    seen.insert(ids.begin(), ids.end());
     // Segments have those tensors and no others, in that order.
     auto expected = ids.begin();
     for (std::size_t i = 0; i < layout.segments.size(); ++i) {
       if (layout.segments[i].kind != Segment::Kind::Tensor) continue;
-      const std::uint32_t id = layout.segments[i].id;
+      const std::uint32_t id = layout.tensor(layout.segments[i].id);
       expected = std::find(expected, ids.end(), id);
       ASSERT_NE(expected, ids.end()) << definition_->tensors.at(id).name;
-      EXPECT_EQ(definition_->tensors[id].expr.nbytes(),
-                end_of(layout, i, container.facts(file).size) - layout.segments[i].begin);
+      const std::uint64_t bytes = layout.expr(layout.segments[i].id).nbytes();
+      EXPECT_EQ(bytes, end_of(layout, i, container.facts(file).size) - layout.segments[i].begin);
+      shown[id] += bytes;
     }
   });
-  EXPECT_EQ(seen, definition_->tensors.size());
+  EXPECT_EQ(seen.size(), definition_->tensors.size());
+  for (std::size_t id = 0; id < shown.size(); ++id) {
+    const ModelTensor& tensor = definition_->tensors[id];
+    if (shown[id] == 0 && tensor.same_as != ModelTensor::kNone) continue;  // those of another
+    EXPECT_EQ(shown[id], tensor.expr.nbytes()) << tensor.name;
+  }
 }
 
 TEST_P(AnyContainer, RendersLiteralsOfTheMeasuredSizeAndAlwaysTheSame) {

@@ -18,7 +18,10 @@ TEXT = (ROOT / "docs/RECIPES.md").read_text()
 EXAMPLES = re.findall(r"^```example\n(.*?)^```", TEXT, re.S | re.M)
 TENSOR = re.compile(r"(?P<name>\S+) (?:(?P<dtype>\w+) )?\[(?P<shape>[\d, ]*)\]  (?P<values>.*)")
 # The words that a rule and an operation may begin with, from the program's own errors.
-RULES = ["take", "select", "drop", "expect", "forbid"]
+RULES = ["take", "select", "drop", "expect", "forbid", "only", "use"]
+
+# The views that rules begin with: values are F32 there, or as they are in the source.
+FLOATS, FROM = "fp32-safetensors", "bf16-safetensors@cast=quantized"
 
 
 def tensor(line):
@@ -57,9 +60,12 @@ class Examples(unittest.TestCase):
                 source.mkdir(parents=True)
                 naive.write(source / "model.safetensors", dict(map(tensor, before.splitlines())))
                 (source / "config.json").write_text(json.dumps({"num_heads": 2}))
-                text = ",\n".join(rules.splitlines())
+                lines = rules.splitlines()
+                lists = [lines.pop(0) + ", "] if lines[0].startswith('"lists"') else [""]
+                start = FROM if any(" BF16 [" in line for line in before.splitlines()) else FLOATS
+                text = ",\n".join(lines)
                 (folder / "recipe.json").write_text(
-                    f'{{"view": "example", "from": "fp32-safetensors", "rules": [\n{text}]}}')
+                    f'{{"view": "example", {lists[0]}"from": "{start}", "rules": [\n{text}]}}')
                 if after.startswith("! "):
                     done = subprocess.run([ways.CKFS, "ls", source, "--recipe", "recipe.json"],
                                           cwd=folder, capture_output=True, text=True)

@@ -2,6 +2,7 @@
 #include "support/codebooks.h"
 
 #include "encoding/affine_codes_encoding.h"
+#include "encoding/block_scale_encoding.h"
 #include "encoding/table_codes_encoding.h"
 
 namespace ckfs {
@@ -124,6 +125,130 @@ TEST_F(EncodedCodebooks, TableCodesAreTorchsProductInF32AndOneCast) {
       const Bytes all = decoded(*encoding, static_cast<std::int64_t>(2 * codes.size()),
                                 {codes, scales.bytes, table}, wanted.to, set);
       expect_equal(all, tensor("int4_times_f32." + wanted.operation), "table");
+    }
+  }
+}
+
+/// A row of codes for each of some scales: `parts` are all codes, the scales, what else the kind
+/// has.
+struct RowsOfCodes : EncodedCodebooks {
+  static void expect_decoded(BlockScale kind, const std::vector<Bytes>& parts, DType to,
+                             const std::string& expected) {
+    for (const KernelSet set : {KernelSet::Reference, KernelSet::Fast}) {
+      const Bytes all =
+          decoded(*block_scale_encoding(kind), kind.rows * kind.columns, parts, kind.result, set);
+      // What a kind that has no kernel for it is cast by.
+      expect_equal(cast(all, kind.result, to, set), tensor(expected), expected);
+      if (!block_scale_encoding(kind)->decodes_to(to)) continue;
+      expect_equal(decoded(*block_scale_encoding(kind), kind.rows * kind.columns, parts, to, set),
+                   tensor(expected), expected + " at once");
+    }
+  }
+
+  static Bytes repeated(const Bytes& row, std::int64_t times) {
+    Bytes all;
+    for (std::int64_t i = 0; i < times; ++i) all.insert(all.end(), row.begin(), row.end());
+    return all;
+  }
+
+  /// Signed values as words of packed codes.
+  static Bytes packed(const Bytes& values, int bits) {
+    Bytes words(values.size() * static_cast<std::size_t>(bits) / 8);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const auto code =
+          static_cast<unsigned>(static_cast<std::int8_t>(values[i]) + (1 << (bits - 1)));
+      const std::size_t bit = i * static_cast<std::size_t>(bits);
+      words[bit / 8] |= static_cast<std::byte>(code << bit % 8);
+    }
+    return words;
+  }
+};
+
+TEST_F(RowsOfCodes, OfE4m3AreTorchsProducts) {
+  for (const DType scale : {DType::F32, DType::BF16, DType::F16}) {
+    const Tensor& scales = tensor("scales_" + word(scale));
+    BlockScale kind{.codes = DType::F8E4M3,
+                    .scale = scale,
+                    .rows = scales.shape[0],
+                    .columns = 256,
+                    .block_rows = 1,
+                    .block_columns = 256};
+    const std::vector<Bytes> parts = {repeated(tensor("e4m3fn").bytes, kind.rows), scales.bytes};
+    const std::string name = "e4m3fn_times_" + word(scale);
+    expect_decoded(kind, parts, DType::BF16, name + ".f32_to_bf16");
+    expect_decoded(kind, parts, DType::F16, name + ".f32_to_f16");
+    kind.result = scale;
+    expect_decoded(kind, parts, scale, name + ".in_scale_dtype");
+  }
+}
+
+TEST_F(RowsOfCodes, OfIntegersAreTorchsProductsInTheScalesDtype) {
+  for (const int bits : {4, 8}) {
+    const std::string codes = fmt::format("int{}", bits);
+    const Bytes& values = tensor(codes + "_values").bytes;
+    for (const DType scale : {DType::F32, DType::BF16, DType::F16}) {
+      const Tensor& scales = tensor("scales_" + word(scale));
+      for (const DType stored : {DType::I32, DType::I8}) {
+        if (stored == DType::I8 && bits != 8) continue;
+        const BlockScale kind{.codes = stored,
+                              .scale = scale,
+                              .rows = scales.shape[0],
+                              .columns = std::ssize(values),
+                              .block_rows = 1,
+                              .block_columns = std::ssize(values),
+                              .packing = {.bits = bits},
+                              .result = scale};
+        const Bytes row = stored == DType::I8 ? values : packed(values, bits);
+        const std::vector<Bytes> parts = {repeated(row, kind.rows), scales.bytes};
+        const std::string name = codes + "_times_" + word(scale) + ".in_scale_dtype";
+        expect_decoded(kind, parts, scale, name);
+        expect_decoded(kind, parts, DType::BF16, name + "_to_bf16");
+      }
+    }
+  }
+}
+
+TEST_F(RowsOfCodes, OfMxfp4AreThoseOfCompressedTensorsAndOfGptOss) {
+  const std::int64_t rows = tensor("fp4_scales").shape[1];
+  BlockScale kind{.codes = DType::F4,
+                  .scale = DType::U8,
+                  .rows = rows,
+                  .columns = 32,
+                  .block_rows = 1,
+                  .block_columns = 32};
+  const std::vector<Bytes> parts = {tensor("fp4_blocks").bytes, tensor("fp4_scales").bytes};
+  expect_decoded(kind, parts, DType::BF16, "fp4_blocks.ct_mxfp4_bf16");
+  kind.wide_exponent = true;
+  for (const DType to : {DType::F32, DType::BF16}) {
+    for (const KernelSet set : {KernelSet::Reference, KernelSet::Fast}) {
+      const Bytes all = decoded(*block_scale_encoding(kind), rows * 32, parts, to, set);
+      Bytes turned(all.size());
+      const CopyLoop loops[] = {{rows, 32, 1}, {32, 1, rows}};
+      copy_strided(loops, width(to), all.data(), turned.data());
+      expect_equal(turned, tensor("fp4_blocks.gpt_oss_" + word(to)), word(to));
+    }
+  }
+}
+
+TEST_F(RowsOfCodes, OfNvfp4AreThoseOfBothTools) {
+  const std::int64_t rows = tensor("nvfp4_scale").shape[0];
+  for (std::size_t i = 0; i < 4; ++i) {
+    for (const bool divides : {true, false}) {
+      const Bytes& globals = tensor(divides ? "nvfp4_globals" : "nvfp4_scale_2").bytes;
+      const auto at = globals.begin() + static_cast<std::ptrdiff_t>(4 * i);
+      const BlockScale kind{
+          .codes = DType::F4,
+          .scale = DType::F8E4M3,
+          .rows = rows,
+          .columns = 16,
+          .block_rows = 1,
+          .block_columns = 16,
+          .global = divides ? BlockScale::Global::Divides : BlockScale::Global::Multiplies,
+          .minus_zero = divides};
+      expect_decoded(kind,
+                     {tensor("nvfp4_packed").bytes, tensor("nvfp4_scale").bytes, Bytes(at, at + 4)},
+                     DType::BF16,
+                     fmt::format("nvfp4.{}_{}_bf16", divides ? "ct_global" : "modelopt_scale2", i));
     }
   }
 }

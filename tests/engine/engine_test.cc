@@ -62,8 +62,16 @@ RandomFile random_file(std::uint64_t seed, const RandomOptions& options = {}) {
     result.text += "; " + random.text;
     definition->tensors.push_back({"t", std::move(random.expr), Exactness::BitExact});
   }
-  result.file = std::make_shared<FileLayout>(
-      layout_of(std::move(definition), result.checkpoint.source.get()));
+  FileLayout file = layout_of(definition, result.checkpoint.source.get());
+  if (seed % 2 == 1) {
+    // The same as chunks of one tensor.
+    auto stacked = std::make_shared<Definition>();
+    stacked->catalog = definition->catalog;
+    for (const ModelTensor& tensor : definition->tensors) file.chunks.push_back({tensor.expr, 0});
+    stacked->tensors.push_back(definition->tensors.front());
+    file.definition = std::move(stacked);
+  }
+  result.file = std::make_shared<FileLayout>(std::move(file));
   result.expected = naive_file(*result.file, *result.checkpoint.source).value();
   return result;
 }
@@ -95,9 +103,8 @@ testing::AssertionResult same(const std::vector<std::byte>& got, const RandomFil
   return testing::AssertionFailure()
          << "byte " << at << " is " << static_cast<int>(*a) << ", not " << static_cast<int>(*b)
          << "; segment from " << segment.begin << ", tensor " << segment.id << " of "
-         << (segment.kind == Segment::Kind::Tensor
-                 ? name(random.file->definition->tensors[segment.id].expr.dtype())
-                 : "none")
+         << (segment.kind == Segment::Kind::Tensor ? name(random.file->expr(segment.id).dtype())
+                                                   : "none")
          << "; " << random.text;
 }
 

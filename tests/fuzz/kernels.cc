@@ -41,11 +41,15 @@ class Case {
   explicit Case(std::span<const std::byte> bytes) : choices_(bytes) {}
 
   void run() {
-    switch (choose(3)) {
+    switch (choose(5)) {
       case 0:
         return cast();
       case 1:
         return scale_blocks();
+      case 2:
+        return codes();
+      case 3:
+        return unpack();
       default:
         return copy();
     }
@@ -111,6 +115,64 @@ class Case {
       kernel(in.data(), scale, got.data(), begin);
       CKFS_CHECK(begin == 0 || std::memcmp(got.data(), want.data(), begin * bytes_of(to)) == 0);
     }
+  }
+
+  float any_float() { return std::bit_cast<float>(static_cast<std::uint32_t>(choices_.bits())); }
+
+  /// Signed bytes, or codes of 4 bits, with scales and perhaps zeros.
+  void codes() {
+    static constexpr DType kTo[] = {DType::F32, DType::F16, DType::BF16};
+    static constexpr std::size_t kBlocks[] = {1, 2, 16, 32, 64, 128};
+    const DType to = kTo[choose(3)];
+    const std::size_t count = choose(600) + 1;
+    const std::size_t block = choose(3) == 0 ? choose(200) + 1 : kBlocks[choose(6)];
+    const std::size_t first = choose(static_cast<std::int64_t>(2 * block));
+    // Mostly numbers that are normal, as the fast paths want them.
+    const bool any = choose(3) == 0;
+    std::vector<float> scales((first + count + block - 1) / block), zeros(scales.size());
+    for (float& scale : scales)
+      scale = any ? any_float() : static_cast<float>(choose(999)) * 0x1p-9F;
+    for (float& zero : zeros) zero = static_cast<float>(choose(16)) - 8.0F;
+    const BlockScales by{scales.data(), choose(2) == 0 ? zeros.data() : nullptr, first, block};
+    const bool nibbles = choose(2) == 0;
+    const Buffer in = random(nibbles ? (count + 1) / 2 : count);
+    NibbleTable table{.values = {}, .high_first = choose(2) == 0};
+    for (std::size_t i = 0; i < 16; ++i) {
+      table.values[i] = any ? any_float() : static_cast<float>(i) * 0.5F - 4.0F;
+    }
+    const std::size_t shift = choose(16);
+    Buffer want(count * bytes_of(to), shift);
+    const auto check = [&](const auto& run) {
+      Buffer got(count * bytes_of(to), shift);
+      run(got.data());
+      CKFS_CHECK(got == want);
+    };
+    if (nibbles) {
+      find_scale_nibbles(to, KernelSet::Reference)(in.data(), table, by, want.data(), count);
+      for (const auto& [name, kernel] : fast_scale_nibbles(to)) {
+        check([&](std::byte* out) { kernel(in.data(), table, by, out, count); });
+      }
+    } else {
+      find_scale_integers(to, KernelSet::Reference)(in.data(), by, want.data(), count);
+      for (const auto& [name, kernel] : fast_scale_integers(to)) {
+        check([&](std::byte* out) { kernel(in.data(), by, out, count); });
+      }
+    }
+  }
+
+  void unpack() {
+    const Packing packing{.bits = static_cast<int>(choose(8)) + 1, .in_words = choose(2) == 0};
+    const auto bits = static_cast<std::size_t>(packing.bits);
+    const std::size_t first = choose(40);
+    const std::size_t count = choose(300) + 1;
+    const std::size_t in_word = 32 / bits;
+    const std::size_t all = first + count;
+    const Buffer in =
+        random(packing.in_words ? (all + in_word - 1) / in_word * 4 : (all * bits + 7) / 8);
+    Buffer want(count, 0), got(count, 0);
+    find_unpack(KernelSet::Reference)(in.data(), packing, first, want.data(), count);
+    find_unpack()(in.data(), packing, first, got.data(), count);
+    CKFS_CHECK(got == want);
   }
 
   /// A nest of up to four loops over a buffer of their own size; the target's order is a

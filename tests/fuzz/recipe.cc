@@ -78,7 +78,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     return 0;
   }
   for (const RecipeView& view : recipes->views) apply(*catalog, view.rules, config);
-  for (const ExpertFamily& family : recipes->families) {
+  for (const ModelFamily& family : recipes->families) {
     for (const auto& [layout, rules] : family.layouts) apply(*catalog, rules, config);
   }
   return 0;

@@ -55,9 +55,11 @@ TEST(ModuleTargets, PreferNamesToPatternsToClasses) {
   EXPECT_EQ(targets.find("a.up")->name, "classes");
   EXPECT_EQ(targets.find("b.down")->name, "patterns");
   EXPECT_EQ(targets.find("a.down")->name, "names");
-  EXPECT_TRUE(targets.calls_quantized("b.down"));
-  EXPECT_FALSE(targets.calls_quantized("b.down.q"));
-  EXPECT_FALSE(targets.calls_quantized("b.up"));
+  using Call = ModuleTargets::Call;
+  EXPECT_EQ(targets.calls_quantized("a.down"), Call::Name);
+  EXPECT_EQ(targets.calls_quantized("b.down"), Call::Pattern);
+  EXPECT_EQ(targets.calls_quantized("b.down.q"), Call::None);
+  EXPECT_EQ(targets.calls_quantized("b.up"), Call::None);
   targets.saw("b.down");
   EXPECT_THAT(targets.without_match(), testing::ElementsAre("a.down", "b"));
 }

@@ -337,8 +337,8 @@ Result<std::vector<std::byte>> naive_file(const FileLayout& file, ByteSource& so
         break;
       }
       case Segment::Kind::Tensor: {
-        const ModelTensor& tensor = file.definition->tensors.at(segment.id);
-        CKFS_TRY(part, naive_tensor(*file.definition->catalog, source, tensor.expr));
+        const ModelTensor& tensor = file.definition->tensors.at(file.tensor(segment.id));
+        CKFS_TRY(part, naive_tensor(*file.definition->catalog, source, file.expr(segment.id)));
         EXPECT_EQ(part.size(), end - segment.begin) << file.path << ": " << tensor.name;
         break;
       }

@@ -230,50 +230,6 @@ TEST(Affine, EqualsASecondComputation) {
   }
 }
 
-TEST(Lookup, TheHighNibbleComesFirst) {
-  std::vector<std::uint16_t> table(16);
-  for (std::size_t i = 0; i < 16; ++i) table[i] = static_cast<std::uint16_t>(100 + i);
-  const auto byte = std::byte{0x1f};
-  std::uint16_t out[2];
-  find_lookup(2, KernelSet::Reference)(&byte, std::as_bytes(std::span(table)).data(), 0, 64,
-                                       std::as_writable_bytes(std::span(out)).data(), 2);
-  EXPECT_EQ(out[0], 101);
-  EXPECT_EQ(out[1], 115);
-  EXPECT_EQ(find_lookup(8), nullptr);
-  EXPECT_EQ(find_lookup(1, KernelSet::Reference), nullptr);
-}
-
-TEST(Lookup, FastEqualsReferenceOnRandomBits) {
-  std::mt19937_64 random(10);
-  for (const std::size_t bytes : {std::size_t{2}, std::size_t{4}}) {
-    for (int k = 0; k < 2000; ++k) {
-      const std::size_t block = 2 * (1 + random() % 70);
-      const std::size_t first = 2 * (random() % 100);
-      const std::size_t count = 1 + random() % 400;
-      const auto in = random_bytes(random, (count + 1) / 2);
-      const auto tables = random_bytes(random, ((first + count - 1) / block + 1) * 16 * bytes);
-      std::vector<std::byte> plain(count * bytes), fast(count * bytes);
-      find_lookup(bytes, KernelSet::Reference)(in.data(), tables.data(), first, block, plain.data(),
-                                               count);
-      find_lookup(bytes)(in.data(), tables.data(), first, block, fast.data(), count);
-      ASSERT_EQ(plain, fast) << count << " elements from " << first << " in blocks of " << block;
-    }
-  }
-}
-
-TEST(Lookup, TablesAreProductsInF32) {
-  const std::vector<float> values = {
-      -1, -0.5F, 0, 0.25F, 3, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, std::numeric_limits<float>::infinity()};
-  const std::vector<float> scales = {2, 0, std::numeric_limits<float>::quiet_NaN()};
-  std::vector<float> out(48);
-  scale_tables(values, scales, out);
-  EXPECT_EQ(out[0], -2.0F);
-  EXPECT_EQ(out[4], 6.0F);
-  EXPECT_EQ(std::bit_cast<std::uint32_t>(out[16]), 0x80000000U);
-  EXPECT_EQ(std::bit_cast<std::uint32_t>(out[31]), 0x7fc00000U);
-  EXPECT_EQ(std::bit_cast<std::uint32_t>(out[32]), 0x7fc00000U);
-}
-
 TEST(ScaleInt8, BothProductsAreRounded) {
   std::vector<std::byte> codes(256);
   for (std::size_t i = 0; i < 256; ++i) codes[i] = static_cast<std::byte>(i);

@@ -30,9 +30,21 @@ TEST(ParseSize, KnowsDecimalAndBinaryUnits) {
   EXPECT_EQ(parse_size("18446744073709551615"), ~std::uint64_t{0});
 }
 
+// As huggingface_hub's parse_size_to_int: int(float("0.29") * 10**9), any case.
+TEST(ParseSize, KnowsWhatOtherToolsTake) {
+  EXPECT_EQ(parse_size("1.5GB"), 1'500'000'000u);
+  EXPECT_EQ(parse_size("0.5MB"), 500'000u);
+  EXPECT_EQ(parse_size("500kb"), 500'000u);
+  EXPECT_EQ(parse_size("1gib"), 1'073'741'824u);
+  EXPECT_EQ(parse_size("0.29GB"), 290'000'000u);
+  EXPECT_EQ(parse_size("1.0005KB"), 1000u);
+  EXPECT_EQ(canonical("bf16-safetensors@max_shard=0.5MB"), "bf16-safetensors@max_shard=500KB");
+}
+
 TEST(ParseSize, RefusesWhatIsNoSize) {
-  for (const char* text : {"", "GB", "-1", "+1", " 1", "1 GB", "1gb", "1PB", "1.5GB", "0x10", "1G",
-                           "18446744073709551616", "20000000000GB", "1GBGB"}) {
+  for (const char* text :
+       {"", "GB", "-1", "+1", " 1", "1 GB", "1PB", "1.5", "1.GB", ".5GB", "1.5.5GB", "1.5e3GB",
+        "0x10", "1G", "18446744073709551616", "20000000000GB", "20000000000.5GB", "1GBGB"}) {
     const auto size = parse_size(text);
     ASSERT_FALSE(size) << text;
     EXPECT_EQ(size.error().code(), ErrorCode::InvalidArgument) << text;
@@ -58,7 +70,7 @@ TEST(ViewSpec, SortsKeysAndLeavesDefaultsOut) {
 }
 
 TEST(ViewSpec, RefusesUnknownViews) {
-  for (const char* spelling : {"", "@", "bf16", ".ckfs", "maxtext-scanned", "BF16-safetensors"}) {
+  for (const char* spelling : {"", "@", "bf16", ".ckfs", "maxtext", "BF16-safetensors"}) {
     EXPECT_EQ(code(spelling), ErrorCode::NotFound) << spelling;
   }
 }

@@ -343,9 +343,8 @@ bool ModuleTargets::matches(const Target& pattern, std::string_view module) cons
   return steps_ < kMaxStepsOfAll && pattern.pattern.matches(module, steps_);
 }
 
-bool ModuleTargets::any_matches(const Targets& targets, std::string_view module) const {
-  return targets.names.contains(module) ||
-         std::ranges::any_of(targets.patterns,
+bool ModuleTargets::any_pattern_matches(const Targets& targets, std::string_view module) const {
+  return std::ranges::any_of(targets.patterns,
                              [&](std::size_t i) { return matches(targets.all[i], module); });
 }
 
@@ -391,8 +390,12 @@ const QuantizationGroup* ModuleTargets::find(std::string_view module) const {
   return of_class == targets_.all.end() ? nullptr : of_class->group;
 }
 
-bool ModuleTargets::calls_quantized(std::string_view module) const {
-  return any_matches(targets_, module) && !any_matches(ignored_, module);
+ModuleTargets::Call ModuleTargets::calls_quantized(std::string_view module) const {
+  Call call = targets_.names.contains(module) ? Call::Name : Call::None;
+  if (call == Call::None && any_pattern_matches(targets_, module)) call = Call::Pattern;
+  const bool is_ignored = call != Call::None && (ignored_.names.contains(module) ||
+                                                 any_pattern_matches(ignored_, module));
+  return is_ignored ? Call::None : call;
 }
 
 void ModuleTargets::saw(std::string_view module) {

@@ -47,8 +47,9 @@ class ModuleTargets {
   /// The group that speaks of a quantized module: by its name, else by a pattern, else the first
   /// with the name of a class. nullptr: none.
   const QuantizationGroup* find(std::string_view module) const;
-  /// Whether a name or a pattern calls the module quantized, and nothing ignores it.
-  bool calls_quantized(std::string_view module) const;
+  /// What calls the module quantized where nothing ignores it: the name of a class does not count.
+  enum class Call : std::uint8_t { None, Pattern, Name };
+  Call calls_quantized(std::string_view module) const;
 
   /// Takes note of a quantized module.
   void saw(std::string_view module);
@@ -76,7 +77,7 @@ class ModuleTargets {
 
   void add(Targets& targets, std::string_view text, const QuantizationGroup* group);
   bool matches(const Target& pattern, std::string_view module) const;
-  bool any_matches(const Targets& targets, std::string_view module) const;
+  bool any_pattern_matches(const Targets& targets, std::string_view module) const;
 
   Targets targets_, ignored_;
   std::size_t pattern_bytes_ = 0;

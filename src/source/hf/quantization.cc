@@ -14,6 +14,7 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "base/text.h"
 #include "source/hf/module_pattern.h"
@@ -78,7 +79,10 @@ class Quantizer final : public HeldTensors {
   DType dtype(TensorId id) const override {
     return builder_.storage(builder_.tensor(id).storage).dtype;
   }
-  std::span<const std::byte> content(TensorId id) const override { return contents_.at(id); }
+  std::span<const std::byte> content(TensorId id) const override {
+    const auto at = contents_.find(id);
+    return at == contents_.end() ? std::span<const std::byte>() : at->second;
+  }
   const QuantizationConfig& config() const override { return config_; }
   const QuantizationGroup* group(std::string_view module) const override {
     return targets_.find(module);
@@ -111,12 +115,15 @@ class Quantizer final : public HeldTensors {
   }
 
   Result<void> read_wanted() {
-    std::vector<TensorId> wanted;
+    std::vector<WantedTensor> wanted;
     for (const Claim& claim : claims_) {
       if (claim.scheme->wants != nullptr) claim.scheme->wants(*this, claim.codes, wanted);
     }
+    const auto checks = std::ranges::count_if(wanted, &WantedTensor::is_check);
+    const bool checked = checks <= static_cast<std::ptrdiff_t>(kMaxChecked);
     std::vector<ReadRequest> batch;
-    for (const TensorId id : wanted) {
+    for (const auto& [id, is_check] : wanted) {
+      if (is_check && !checked) continue;
       const Storage& storage = builder_.storage(builder_.tensor(id).storage);
       // A hostile size has no content; read() finds it of the wrong length.
       std::vector<std::byte>& bytes = contents_[id];
@@ -230,17 +237,42 @@ class Quantizer final : public HeldTensors {
     return true;
   }
 
-  /// What the configuration's targets say of tensors that are not quantized.
+  /// A module's name with 0 for each number: the same in all layers.
+  static std::string kind_of(std::string_view module) {
+    std::string kind;
+    for (const char c : module) {
+      const bool digit = c >= '0' && c <= '9';
+      if (!digit) kind += c;
+      if (digit && (kind.empty() || kind.back() != '0')) kind += '0';
+    }
+    return kind;
+  }
+
+  /// What the configuration's targets say of tensors that are not quantized. compressed-tensors
+  /// quantizes of what a pattern names the modules of the class Linear, which tensors do not show:
+  /// embeddings and routers are matrices, too. So a pattern counts for modules that are quantized
+  /// in other layers.
   void check_targets() {
     if (claims_.empty()) return;
     for (const std::string& target : targets_.without_match()) {
       refuse_config(
           fmt::format("target {} of its config_groups matches no quantized weight", quote(target)));
     }
+    std::unordered_set<std::string> kinds;
+    const auto is_known_kind = [&](std::string_view module) {
+      if (kinds.empty()) {
+        for (const Claim& claim : claims_) kinds.insert(kind_of(module_of(claim.name)));
+      }
+      return kinds.contains(kind_of(module));
+    };
     for (TensorId id = 0; id < companion_.size(); ++id) {
       const bool plain =
           name(id).ends_with(".weight") && shape(id).size() == 2 && is_castable_float(dtype(id));
-      if (!plain || !targets_.calls_quantized(module_of(name(id)))) continue;
+      if (!plain) continue;
+      using Call = ModuleTargets::Call;
+      const std::string_view module = module_of(name(id));
+      const Call call = targets_.calls_quantized(module);
+      if (call == Call::None || (call == Call::Pattern && !is_known_kind(module))) continue;
       builder_.add_obstacle(name(id), fmt::format("is {}, but a target of config.json's "
                                                   "config_groups calls it quantized",
                                                   ckfs::name(dtype(id))));

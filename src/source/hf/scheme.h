@@ -37,7 +37,7 @@ class HeldTensors {
   /// What the header calls the elements.
   virtual DType dtype(TensorId id) const = 0;
 
-  /// The bytes of a tensor that the scheme named as wanted.
+  /// The bytes of a tensor that the scheme named as wanted; empty where it was not read.
   virtual std::span<const std::byte> content(TensorId id) const = 0;
 
   /// What the configuration says; empty where there is none.
@@ -70,6 +70,15 @@ struct QuantizedWeight {
   std::string format;              // for people: "int4, BF16 scale for each 1 x 32"
 };
 
+/// A tensor whose content a scheme looks at.
+struct WantedTensor {
+  TensorId id = 0;
+  /// Whether it only repeats what shapes say: read where a checkpoint has few of them
+  /// (kMaxChecked), because thousands of small reads all over it take longer than anything else at
+  /// a mount.
+  bool is_check = false;
+};
+
 struct Scheme {
   std::string_view name;  // "compressed-tensors pack-quantized"
   /// Values of quant_method that may go with such tensors; none: any.
@@ -84,7 +93,8 @@ struct Scheme {
   /// at the name's end first.
   bool (*recognizes)(const HeldTensors& tensors, TensorId codes) = nullptr;
   /// Appends the tensors (small ones) whose content read() looks at. nullptr: none.
-  void (*wants)(const HeldTensors& tensors, TensorId codes, std::vector<TensorId>& out) = nullptr;
+  void (*wants)(const HeldTensors& tensors, TensorId codes,
+                std::vector<WantedTensor>& out) = nullptr;
   /// Errors: cannot_decode().
   Result<QuantizedWeight> (*read)(const HeldTensors& tensors, TensorId codes) = nullptr;
   /// Whether its own tool casts the tensors that are not quantized, too.
@@ -96,6 +106,9 @@ std::span<const Scheme> quantization_schemes();
 
 /// The most bytes of a tensor that a scheme may want.
 inline constexpr std::uint64_t kMaxWanted = std::uint64_t{64} << 10;
+
+/// The most tensors that are read of a checkpoint only to check them.
+inline constexpr std::size_t kMaxChecked = 1024;
 
 // What several schemes need.
 

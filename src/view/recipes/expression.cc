@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <charconv>
 #include <cmath>
 
 #include "base/text.h"
+#include "tensor/float_bits.h"
 
 namespace ckfs {
 namespace {
@@ -22,6 +24,14 @@ bool is_letter(char c) {
 
 bool is_digit(char c) {
   return c >= '0' && c <= '9';
+}
+
+/// By way of F32, as NumPy makes such scalars.
+template <DType kDType>
+double rounded(double value) {
+  const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(value));
+  return std::bit_cast<float>(
+      bits_of::Format<kDType>::widen(bits_of::Format<kDType>::narrow(bits)));
 }
 
 void collect_model_types(const JsonNode& node, std::vector<std::string>& found) {
@@ -42,8 +52,10 @@ Result<ConfigNumbers> ConfigNumbers::parse(std::string_view config, std::string_
   return numbers;
 }
 
-std::optional<double> ConfigNumbers::number(std::string_view path) const {
-  const auto look_in = [&](const JsonNode* node) -> std::optional<double> {
+/// The node of that path, of one of two kinds.
+const JsonNode* ConfigNumbers::find(std::string_view path, JsonNode::Kind kind,
+                                    JsonNode::Kind or_kind) const {
+  const auto look_in = [&](const JsonNode* node) -> const JsonNode* {
     std::string_view rest = path;
     while (node != nullptr) {
       const std::size_t dot = rest.find('.');
@@ -51,23 +63,32 @@ std::optional<double> ConfigNumbers::number(std::string_view path) const {
       if (dot == std::string_view::npos) break;
       rest.remove_prefix(dot + 1);
     }
-    if (node == nullptr ||
-        (node->kind != JsonNode::Kind::Number && node->kind != JsonNode::Kind::Boolean)) {
-      return std::nullopt;
-    }
-    return node->number;
+    return node != nullptr && (node->kind == kind || node->kind == or_kind) ? node : nullptr;
   };
-  if (const auto found = look_in(&root_)) return found;
+  if (const JsonNode* found = look_in(&root_)) return found;
   for (const std::string_view part :
        {"text_config", "language_config", "llm_config", "thinker_config"}) {
     const JsonNode* config = root_.find(part);
     if (config == nullptr) continue;
-    if (const auto found = look_in(config)) return found;
+    if (const JsonNode* found = look_in(config)) return found;
     if (const JsonNode* deeper = config->find("text_config")) {
-      if (const auto found = look_in(deeper)) return found;
+      if (const JsonNode* found = look_in(deeper)) return found;
     }
   }
-  return std::nullopt;
+  return nullptr;
+}
+
+std::optional<double> ConfigNumbers::number(std::string_view path) const {
+  if (const auto known = set_.find(path); known != set_.end()) return known->second;
+  const JsonNode* node = find(path, JsonNode::Kind::Number, JsonNode::Kind::Boolean);
+  if (node != nullptr) return node->number;
+  const auto known = defaults_.find(path);
+  return known == defaults_.end() ? std::nullopt : std::optional(known->second);
+}
+
+std::optional<std::string> ConfigNumbers::text(std::string_view path) const {
+  const JsonNode* node = find(path, JsonNode::Kind::String, JsonNode::Kind::String);
+  return node == nullptr ? std::nullopt : std::optional(node->text);
 }
 
 std::vector<std::string> ConfigNumbers::families() const {
@@ -103,6 +124,19 @@ class ExpressionParser {
 
  private:
   using Kind = Expression::Kind;
+
+  struct Function {
+    std::string_view name;
+    Kind kind;
+    int operands;
+  };
+  static constexpr std::array<Function, 7> kFunctions{{{"dim", Kind::Dim, 1},
+                                                       {"sqrt", Kind::Sqrt, 1},
+                                                       {"f32", Kind::ToF32, 1},
+                                                       {"f16", Kind::ToF16, 1},
+                                                       {"bf16", Kind::ToBf16, 1},
+                                                       {"min", Kind::Min, 2},
+                                                       {"max", Kind::Max, 2}}};
 
   void skip() {
     while (!rest_.empty() && is_space(rest_.front())) rest_.remove_prefix(1);
@@ -197,12 +231,17 @@ class ExpressionParser {
     }
     const std::string_view before = rest_;
     const std::string_view name = word(false);
-    if (name == "dim" || name == "sqrt") {
+    const auto* const function = std::ranges::find(kFunctions, name, &Function::name);
+    if (function != kFunctions.end()) {
       if (!take("(")) return wrong();
       CKFS_TRY_VOID(otherwise(depth + 1));
+      const std::size_t left = last();
+      if (function->operands == 2) {
+        if (!take(",")) return wrong();
+        CKFS_TRY_VOID(otherwise(depth + 1));
+      }
       if (!take(")")) return wrong();
-      expression_.nodes_.push_back(
-          {.kind = name == "dim" ? Kind::Dim : Kind::Sqrt, .left = last()});
+      expression_.nodes_.push_back({.kind = function->kind, .left = left, .right = last()});
       return {};
     }
     if (name == "rank") {
@@ -301,6 +340,9 @@ Result<double> Expression::evaluate(std::size_t index, const Scope& scope) const
     return static_cast<double>(scope.shape[static_cast<std::size_t>(left)]);
   }
   if (node.kind == Kind::Sqrt) return std::sqrt(left);
+  if (node.kind == Kind::ToF32) return rounded<DType::F32>(left);
+  if (node.kind == Kind::ToF16) return rounded<DType::F16>(left);
+  if (node.kind == Kind::ToBf16) return rounded<DType::BF16>(left);
   if (node.kind == Kind::Negate) return -left;
   CKFS_TRY(const double right, evaluate(node.right, scope));
   switch (node.kind) {
@@ -312,6 +354,10 @@ Result<double> Expression::evaluate(std::size_t index, const Scope& scope) const
       return left * right;
     case Kind::Divide:
       return left / right;
+    case Kind::Min:
+      return std::min(left, right);
+    case Kind::Max:
+      return std::max(left, right);
     case Kind::FloorDivide:
       return std::floor(left / right);
     default:
@@ -342,6 +388,18 @@ Result<Condition> Condition::parse(std::string_view text, std::span<const std::s
       if (!text.substr(at).starts_with(spelling.text)) continue;
       Condition condition;
       condition.relation_ = spelling.relation;
+      const std::string_view left = trim(text.substr(0, at));
+      const std::string_view right = trim(text.substr(at + spelling.text.size()));
+      if (right.starts_with('\'')) {
+        if (!left.starts_with('$') || right.size() < 2 || !right.ends_with('\'') ||
+            (condition.relation_ != Relation::Equal && condition.relation_ != Relation::NotEqual)) {
+          return fail(ErrorCode::Corrupt, "condition {}: is not $path = 'word' (or !=)",
+                      quote(text));
+        }
+        condition.path_ = left.substr(1);
+        condition.word_ = right.substr(1, right.size() - 2);
+        return condition;
+      }
       CKFS_TRY(condition.left_, Expression::parse(text.substr(0, at), names));
       CKFS_TRY(condition.right_, Expression::parse(text.substr(at + spelling.text.size()), names));
       return condition;
@@ -351,6 +409,10 @@ Result<Condition> Condition::parse(std::string_view text, std::span<const std::s
 }
 
 Result<bool> Condition::holds(const Scope& scope) const {
+  if (!path_.empty()) {
+    const bool equal = scope.config != nullptr && scope.config->text(path_) == word_;
+    return equal == (relation_ == Relation::Equal);
+  }
   CKFS_TRY(const double left, left_.evaluate(scope));
   CKFS_TRY(const double right, right_.evaluate(scope));
   switch (relation_) {

@@ -5,7 +5,9 @@
 //   $hidden_size   a number of config.json: dotted path; a plain name that the top level lacks is
 //                  looked for in text_config and the like. true is 1, false is 0
 //   dim(0), rank() of the tensor
-//   sqrt(x)
+//                  $view.mtp: a number of the view that the rules make, not of config.json
+//   sqrt(x), min(x, y), max(x, y)
+//   f32(x), f16(x), bf16(x)  rounded to that dtype
 //   -x  * / // %   // and % round towards minus infinity
 //   + -
 //   ??             the right side where the left one needs a number that config.json lacks
@@ -15,6 +17,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -34,13 +37,29 @@ class ConfigNumbers {
   /// Errors: Corrupt.
   static Result<ConfigNumbers> parse(std::string_view config, std::string_view file_name);
 
+  /// Numbers that go before those of config.json ("view.mtp"), and after them (what a model's code
+  /// takes where config.json says nothing).
+  void set(std::string_view path, double number) {
+    set_.insert_or_assign(std::string(path), number);
+  }
+  void set_default(std::string_view path, double number) {
+    defaults_.insert_or_assign(std::string(path), number);
+  }
+
   /// nullopt: no such number.
   std::optional<double> number(std::string_view path) const;
+  /// nullopt: no such string.
+  std::optional<std::string> text(std::string_view path) const;
   /// Every model_type from the top down, then the names in `architectures`.
   std::vector<std::string> families() const;
 
  private:
+  using Numbers = std::map<std::string, double, std::less<>>;
+
+  const JsonNode* find(std::string_view path, JsonNode::Kind kind, JsonNode::Kind or_kind) const;
+
   JsonNode root_;
+  Numbers set_, defaults_;
 };
 
 /// What an expression is evaluated over.
@@ -76,7 +95,12 @@ class Expression {
     Dim,
     Rank,
     Sqrt,
+    ToF32,
+    ToF16,
+    ToBf16,
     Negate,
+    Min,
+    Max,
     Add,
     Subtract,
     Multiply,
@@ -98,7 +122,8 @@ class Expression {
   std::string text_ = "0";
 };
 
-/// "dim(1) = 2 * $moe_intermediate_size", with one of = != < <= > >=.
+/// "dim(1) = 2 * $moe_intermediate_size", with one of = != < <= > >=; or a string of config.json:
+/// "$quantization_config.quant_method = 'mxfp4'", with = or !=. A string that is not there is none.
 class Condition {
  public:
   /// Errors: Corrupt.
@@ -110,6 +135,7 @@ class Condition {
   enum class Relation : std::uint8_t { Equal, NotEqual, Less, LessEqual, Greater, GreaterEqual };
   Expression left_, right_;
   Relation relation_ = Relation::Equal;
+  std::string path_ = {}, word_ = {};  // where a string is compared
 };
 
 }  // namespace ckfs

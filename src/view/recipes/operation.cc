@@ -81,7 +81,7 @@ struct Spelling {
   std::string_view name;
   Kind kind;
 };
-constexpr std::array<Spelling, 14> kSpellings{{{"stack", Kind::Stack},
+constexpr std::array<Spelling, 16> kSpellings{{{"stack", Kind::Stack},
                                                {"unstack", Kind::Unstack},
                                                {"concat", Kind::Concat},
                                                {"split", Kind::Split},
@@ -91,6 +91,8 @@ constexpr std::array<Spelling, 14> kSpellings{{{"stack", Kind::Stack},
                                                {"reshape", Kind::Reshape},
                                                {"slice", Kind::Slice},
                                                {"pad", Kind::Pad},
+                                               {"shape", Kind::Shape},
+                                               {"promote", Kind::Promote},
                                                {"cast", Kind::Cast},
                                                {"multiply", Kind::Multiply},
                                                {"add", Kind::Add},
@@ -203,7 +205,8 @@ Result<Operation> Operation::parse(const JsonNode& node, std::string_view file,
       break;
     }
     case Kind::Transpose:
-    case Kind::Reshape: {
+    case Kind::Reshape:
+    case Kind::Shape: {
       CKFS_TRY(op.numbers, members.list(*main));
       break;
     }
@@ -229,9 +232,13 @@ Result<Operation> Operation::parse(const JsonNode& node, std::string_view file,
       break;
     }
     case Kind::Cast: {
+      op.taken = main->kind == JsonNode::Kind::String && main->text == "taken";
+      if (op.taken) break;
       const std::optional<DType> dtype =
           main->kind == JsonNode::Kind::String ? parse_dtype(main->text) : std::nullopt;
-      if (!dtype) return members.wrong(*main, "cast: no such dtype (F64, F32, F16 or BF16)");
+      if (!dtype) {
+        return members.wrong(*main, "cast: no such dtype (F64, F32, F16, BF16 or taken)");
+      }
       op.dtype = *dtype;
       break;
     }
@@ -408,7 +415,7 @@ Result<std::vector<TensorExpr>> slices_of(const Operation& op, const TensorExpr&
 }
 
 Result<Flow> split(const Operation& op, Flow flow, const Scope& scope) {
-  Flow result{.columns = {}, .exactness = flow.exactness};
+  Flow result{.columns = {}, .exactness = flow.exactness, .taken = flow.taken};
   std::size_t parts = 0;
   for (const FlowColumn& column : flow.columns) {
     std::vector<FlowColumn> made;
@@ -424,6 +431,83 @@ Result<Flow> split(const Operation& op, Flow flow, const Scope& scope) {
     std::ranges::move(made, std::back_inserter(result.columns));
   }
   return result;
+}
+
+/// The dtype that NumPy and JAX give to what has values of both.
+DType promoted(DType a, DType b) {
+  if (a == b || !is_castable_float(a) || !is_castable_float(b)) return a;
+  if (bits(a) == bits(b)) return DType::F32;  // F16 and BF16
+  return bits(a) > bits(b) ? a : b;
+}
+
+/// What a cast leaves of values.
+Exactness exactness_of_cast(DType from, DType to) {
+  return from == to || !is_castable_float(from) || !is_castable_float(to)
+             ? Exactness::BitExact
+             : plain_encoding(from).exactness(to);
+}
+
+/// What an operation on the values of a tensor leaves of them, but for the bits of NaN.
+Exactness exactness_after(const Operation& op, const TensorExpr& before, const Scope& scope) {
+  switch (op.kind) {
+    case Kind::Cast:
+      return exactness_of_cast(before.dtype(), op.dtype);
+    case Kind::Multiply:
+    case Kind::Add: {
+      const Result<double> operand = op.operand.evaluate(with_shape(scope, before));
+      if (operand && op.kind == Kind::Multiply && *operand == 1) return Exactness::BitExact;
+      // The sign of zero may change.
+      return operand && op.kind == Kind::Add && *operand == 0 ? Exactness::Exact : Exactness::Lossy;
+    }
+    case Kind::FlushSubnormals:
+      return Exactness::Lossy;
+    default:
+      return Exactness::BitExact;
+  }
+}
+
+Result<Flow> promote(Flow flow) {
+  DType common = flow.columns.front().parts.front().expr.dtype();
+  for (const FlowColumn& column : flow.columns) {
+    for (const FlowPart& part : column.parts) common = promoted(common, part.expr.dtype());
+  }
+  for (FlowColumn& column : flow.columns) {
+    for (FlowPart& part : column.parts) {
+      flow.exactness = std::max(flow.exactness, exactness_of_cast(part.expr.dtype(), common));
+      CKFS_TRY(part.expr, part.expr.cast(common));
+    }
+  }
+  return flow;
+}
+
+/// The names of the dimensions after the operation; `before` is the first tensor.
+Result<std::vector<std::string>> axes_after(const Operation& op, std::vector<std::string> axes,
+                                            const TensorExpr& before, const Scope& scope) {
+  const Scope here = with_shape(scope, before);
+  switch (op.kind) {
+    case Kind::Reshape:
+      return std::vector<std::string>();
+    case Kind::Stack:
+    case Kind::Unstack: {
+      CKFS_TRY(const std::int64_t dim, whole(op.dim, here));
+      if (op.kind == Kind::Stack) {
+        axes.insert(axes.begin() + dim, std::string());
+      } else {
+        axes.erase(axes.begin() + dim);
+      }
+      return axes;
+    }
+    case Kind::Transpose: {
+      std::vector<std::string> turned;
+      for (const Expression& number : op.numbers) {
+        CKFS_TRY(const std::int64_t from, whole(number, here));
+        turned.push_back(axes[static_cast<std::size_t>(from)]);
+      }
+      return turned;
+    }
+    default:
+      return axes;
+  }
 }
 
 /// The operations that make one tensor of one.
@@ -475,6 +559,12 @@ Result<TensorExpr> run_on_one(const Operation& op, const TensorExpr& expr, const
       }
       return expr.pad(dim, 0, numbers[0] - extent);
     }
+    case Kind::Shape:
+      if (!std::ranges::equal(numbers, expr.shape())) {
+        return fail(ErrorCode::Unsupported, "has shape {} where it must have {}",
+                    shape_text(expr.shape()), shape_text(numbers));
+      }
+      return expr;
     case Kind::Cast:
       return expr.cast(op.dtype);
     case Kind::Multiply:
@@ -491,25 +581,18 @@ Result<TensorExpr> run_on_one(const Operation& op, const TensorExpr& expr, const
   }
 }
 
-/// What an operation on values of `from` leaves of them.
-Exactness exactness_after(const Operation& op, DType from) {
-  switch (op.kind) {
-    case Kind::Cast:
-      return from == op.dtype || !is_castable_float(from) || !is_castable_float(op.dtype)
-                 ? Exactness::BitExact
-                 : plain_encoding(from).exactness(op.dtype);
-    case Kind::Multiply:
-    case Kind::Add:
-    case Kind::FlushSubnormals:
-      return Exactness::Lossy;
-    default:
-      return Exactness::BitExact;
-  }
-}
-
 }  // namespace
 
 Result<Flow> Operation::run(Flow flow, const Scope& scope) const {
+  if (flow.axes.empty()) return run_on(std::move(flow), scope);
+  const TensorExpr before = flow.columns.front().parts.front().expr;
+  std::vector<std::string> axes = std::move(flow.axes);
+  CKFS_TRY(Flow after, run_on(std::move(flow), scope));
+  CKFS_TRY(after.axes, axes_after(*this, std::move(axes), before, scope));
+  return after;
+}
+
+Result<Flow> Operation::run_on(Flow flow, const Scope& scope) const {
   switch (kind) {
     case Kind::Stack:
     case Kind::ConcatOver:
@@ -522,12 +605,22 @@ Result<Flow> Operation::run(Flow flow, const Scope& scope) const {
     case Kind::Split:
     case Kind::Deinterleave:
       return split(*this, std::move(flow), scope);
+    case Kind::Promote:
+      return promote(std::move(flow));
+    case Kind::Cast:
+      if (taken) {
+        Operation back = *this;
+        back.dtype = flow.taken;
+        back.taken = false;
+        return back.run_on(std::move(flow), scope);
+      }
+      break;
     default:
       break;
   }
   for (FlowColumn& column : flow.columns) {
     for (FlowPart& part : column.parts) {
-      flow.exactness = std::max(flow.exactness, exactness_after(*this, part.expr.dtype()));
+      flow.exactness = std::max(flow.exactness, exactness_after(*this, part.expr, scope));
       CKFS_TRY(part.expr, run_on_one(*this, part.expr, scope));
     }
   }
@@ -600,8 +693,13 @@ std::optional<Operation> Operation::inverse(const FlowShape& before) const {
       return op;
     }
     case Kind::Cast:
+    case Kind::Promote:
       op.kind = Kind::Cast;
       op.dtype = before.dtype;
+      return op;
+    case Kind::Shape:
+      op.kind = Kind::Shape;
+      op.numbers = all_of(before.shapes.front());
       return op;
     case Kind::Multiply:
     case Kind::Add: {

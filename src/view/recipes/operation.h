@@ -41,6 +41,10 @@ struct FlowColumn {
 struct Flow {
   std::vector<FlowColumn> columns;
   Exactness exactness = Exactness::BitExact;  // the least that an operation leaves
+  DType taken = DType::F32;                   // of the first tensor, before any operation
+  /// What the dimensions of the first tensor are, as a mesh of devices cuts them; empty: not known.
+  /// Operations that move dimensions move their names.
+  std::vector<std::string> axes = {};
 };
 
 /// What the inverse of an operation has to know of the tensors before it: the shape of each column,
@@ -64,6 +68,8 @@ struct Operation {
     Reshape,
     Slice,
     Pad,
+    Shape,    // only checks it
+    Promote,  // all tensors to their common dtype
     Cast,
     Multiply,
     Add,
@@ -77,10 +83,12 @@ struct Operation {
   Expression dim;                   // of all that have one dimension
   std::optional<Expression> count;  // of Stack, Unstack: how many there must be (below 0: any)
   std::vector<Expression> numbers;  // permutation; shape; sizes or one number of parts of Split;
-                                    // begin, count, step of Slice; before, after or to of Pad
+                                    // begin, count, step of Slice; before, after or to of Pad;
+                                    // what Shape wants
   bool sizes = false;        // Split: numbers are sizes; Pad: the number is the size afterwards
   Expression operand;        // of Multiply, Add
   DType dtype = DType::F32;  // of Cast
+  bool taken = false;        // Cast: to Flow::taken
 
   /// `keys` are the rule's, to which Unstack adds. Errors: Corrupt (with file and line).
   static Result<Operation> parse(const JsonNode& node, std::string_view file,
@@ -93,6 +101,10 @@ struct Operation {
   /// narrow and for arithmetic that rounds, in value. nullopt: there is none (slice, concat over a
   /// variable, and what makes values equal).
   std::optional<Operation> inverse(const FlowShape& before) const;
+
+ private:
+  /// run() but for the names of dimensions.
+  Result<Flow> run_on(Flow flow, const Scope& scope) const;
 };
 
 }  // namespace ckfs

@@ -3,8 +3,9 @@
 //
 // A recipe is a list of rules, done one after another, each to all tensors that the ones before it
 // left. A file holds either one view of that kind (what --recipe adds), or a family of models:
-// which model_type it is recognised by, and a list of rules for each layout of its experts. The
-// families in src/view/recipes/*.json are built in; they use nothing that other files cannot.
+// which model_type it is recognised by, and lists of rules: for each layout of its experts, and for
+// MaxText's trees. The families in src/view/recipes/*.json are built in; they use nothing that
+// other files cannot. Lists that several need have names; who uses one has a copy.
 //
 // Everything here is immutable after parsing and safe for concurrent use.
 #pragma once
@@ -13,6 +14,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -38,6 +40,7 @@ struct Rule {
     Drop,    // drops what fits
     Expect,  // something must fit
     Forbid,  // nothing may fit
+    Only,    // all must fit
   };
   struct Let {
     std::size_t variable;
@@ -45,6 +48,7 @@ struct Rule {
   };
 
   Kind kind = Kind::Make;
+  std::shared_ptr<const std::string> file;  // and line, for messages
   std::uint32_t line = 0;
   bool optional = false;  // may find nothing
   bool copy = false;      // what it takes stays
@@ -52,10 +56,16 @@ struct Rule {
   Variables variables;       // captures, then those of `let`, then those of `unstack`
   std::size_t captures = 0;  // how many are captures
   std::vector<Let> lets;
-  std::vector<Condition> where;
+  std::vector<Condition> when;    // on config.json: the rule is left out where one does not hold
+  std::vector<Condition> where;   // on a tensor
   std::vector<std::string> keys;  // variables that are stacked or unstacked
   std::vector<Operation> operations;
   std::vector<Template> give;
+  std::vector<std::string> axes;  // of what is given, as Flow::axes; empty: those it has anyway
+  /// Of Expect: of the tensors that agree in all other captures, one for each value from 0 to
+  /// `count` of this one.
+  std::size_t over = 0;
+  std::optional<Expression> count;
 };
 
 /// Rules and the file that they are from, for messages.
@@ -69,26 +79,49 @@ struct RecipeView {
   std::string name;
   std::string description;
   std::string from;  // spelling of a built-in view
+  ContainerKind container = ContainerKind::Safetensors;
   RuleList rules;
 };
 
-/// How the experts of a kind of model can be laid out.
-struct ExpertFamily {
+/// The trees of parameters that MaxText has for a kind of model.
+struct MaxTextTrees {
+  std::vector<std::string> stems;        // what MaxText's model_name begins with: "deepseek3"
+  std::vector<Condition> where;          // on config.json
+  std::map<std::string, double> config;  // numbers that config.json may leave out
+  bool mtp = false;                      // the rules have `$view.mtp`
+  RuleList unscanned;                    // from the tensors of a Hugging Face model
+  RuleList scanned;                      // from what `unscanned` gives
+};
+
+/// What is known of a kind of model.
+struct ModelFamily {
   std::string file;
   std::vector<std::string> models;  // values of model_type, or of architectures
-  /// "linear", "fused", "packed": the rules that give this layout whatever layout the source has.
+  /// "linear", "fused", "packed": the rules that give this layout of the experts whatever layout
+  /// the source has.
   std::map<std::string, RuleList, std::less<>> layouts;
+  std::optional<MaxTextTrees> maxtext;
 };
 
 /// The families that are built in, and what the files of --recipe say.
 struct Recipes {
   std::vector<RecipeView> views;
-  std::vector<ExpertFamily> families;
+  std::vector<ModelFamily> families;
+  std::map<std::string, std::vector<Rule>, std::less<>> lists;  // to use in rules
+  /// What --family says the model is: a model_type, or a MaxText model_name. Empty: what
+  /// config.json says.
+  std::string family = {};
 
   const RecipeView* find_view(std::string_view name) const;
-  /// The last family that has the first of `models` that any has. nullptr: none. Valid as long as
-  /// the object.
-  const ExpertFamily* find_family(const std::vector<std::string>& models) const;
+  /// Whether a family has the name that --family gives.
+  bool knows_family() const;
+  /// What the model may be called, the first first.
+  std::vector<std::string> models(const ConfigNumbers& config) const;
+  /// The last family that has layouts of experts for the first of models() that any has. nullptr:
+  /// none. Valid as long as the object.
+  const ModelFamily* find_layouts(const ConfigNumbers& config) const;
+  /// The same for MaxText's trees.
+  const ModelFamily* find_maxtext(const ConfigNumbers& config) const;
 };
 
 /// `recipes` and what a file says. Errors: Corrupt (not the language; with file and line).
@@ -101,6 +134,8 @@ Result<ConfigNumbers> config_numbers(const Catalog& catalog);
 struct TensorList {
   std::deque<std::string> names;
   std::vector<ModelTensor> tensors;
+  /// What the dimensions of tensors are to a mesh: ModelTensor::split is an index in it.
+  std::vector<std::vector<std::string>> axes = {};
 };
 
 /// What the rules make of the tensors. A result lies in the shard of its first part, has its role,

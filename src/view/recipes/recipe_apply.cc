@@ -3,6 +3,7 @@
 // at each name for each rule; there may be 200,000 names, so that look is a comparison of the
 // pattern's two ends in nearly all cases, and a group of tensors is remembered by numbers.
 #include <algorithm>
+#include <map>
 #include <unordered_map>
 
 #include "base/text.h"
@@ -35,10 +36,19 @@ struct Group {
 
 class RuleRun {
  public:
-  RuleRun(const Rule& rule, std::string_view file, const ConfigNumbers& config, TensorList list)
-      : rule_(rule), file_(file), config_(config), list_(std::move(list)) {}
+  RuleRun(const Rule& rule, const ConfigNumbers& config, TensorList list)
+      : rule_(rule), file_(*rule.file), config_(config), list_(std::move(list)) {}
 
   Result<TensorList> run() {
+    for (const Condition& condition : rule_.when) {
+      const Result<bool> holds = condition.holds({.config = &config_, .captures = {}, .shape = {}});
+      if (!holds) {
+        return fail(ErrorCode::Unsupported, "{}:{}: {}", file_, rule_.line,
+                    holds.error().message());
+      }
+      if (!*holds) return std::move(list_);
+    }
+    if (rule_.kind == Rule::Kind::Expect && rule_.count) return count_values();
     if (rule_.kind != Rule::Kind::Make) return filter();
     CKFS_TRY_VOID(collect());
     if (found_ == 0) {
@@ -113,12 +123,62 @@ class RuleRun {
                     rule_.line, one_line(list_.tensors[i].name),
                     quote(rule_.patterns[one->column].text()));
       }
+      if (!one && rule_.kind == Rule::Kind::Only) {
+        return fail(ErrorCode::Unsupported, "{}:{}: \"{}\" is no tensor that the rules know", file_,
+                    rule_.line, one_line(list_.tensors[i].name));
+      }
       keep[i] = rule_.kind == Rule::Kind::Select ? one.has_value()
                 : rule_.kind == Rule::Kind::Drop ? !one.has_value()
                                                  : true;
     }
     if (found == 0 && !rule_.optional && rule_.kind != Rule::Kind::Forbid) return nothing_fits();
     drop_all_but(keep);
+    return std::move(list_);
+  }
+
+  /// Of Expect: each group has a tensor for each value of one capture.
+  Result<TensorList> count_values() {
+    struct Seen {
+      std::uint32_t first = 0;  // its first tensor
+      std::vector<bool> there;
+    };
+    Result<std::int64_t> count = rule_.count->evaluate_whole(scope_of({}, {}));
+    if (!count || *count < 0 || *count > static_cast<std::int64_t>(kMaxTensors)) {
+      return fail(
+          ErrorCode::Unsupported, "{}:{}: count: {}", file_, rule_.line,
+          count ? fmt::format("{} (0 to {})", *count, kMaxTensors) : count.error().message());
+    }
+    std::map<std::string, Seen> groups;
+    Captured captured(rule_.captures);
+    for (std::uint32_t i = 0; i < list_.tensors.size(); ++i) {
+      CKFS_TRY(const std::optional<Match> one, match(list_.tensors[i], captured));
+      if (!one) continue;
+      const std::optional<double> value = one->values[rule_.over];
+      CKFS_CHECK(value.has_value());  // a number by its pattern
+      captured[rule_.over] = {};
+      const std::string name = rule_.patterns[one->column].fill(captured);
+      const auto [group, is_new] = groups.try_emplace(name, Seen{i, {}});
+      group->second.there.resize(static_cast<std::size_t>(*count));
+      if (*value >= static_cast<double>(*count)) {
+        return at(
+            list_.tensors[i].name,
+            Error(ErrorCode::Unsupported, fmt::format("{} is {}, of {} (counted from 0)",
+                                                      rule_.variables[rule_.over], *value, *count)),
+            rule_.line);
+      }
+      group->second.there[static_cast<std::size_t>(*value)] = true;
+    }
+    if (groups.empty() && *count > 0 && !rule_.optional) return nothing_fits();
+    for (const auto& [name, group] : groups) {
+      const auto missing = std::ranges::find(group.there, false);
+      if (missing == group.there.end()) continue;
+      return at(
+          list_.tensors[group.first].name,
+          Error(ErrorCode::Unsupported,
+                fmt::format("{} {} is missing, of {} tensors like this one",
+                            rule_.variables[rule_.over], missing - group.there.begin(), *count)),
+          rule_.line);
+    }
     return std::move(list_);
   }
 
@@ -145,6 +205,15 @@ class RuleRun {
              return operation.kind == Operation::Kind::Stack ||
                     operation.kind == Operation::Kind::ConcatOver;
            });
+  }
+
+  /// The number of a list of axes, which many tensors share.
+  std::uint32_t number_of(const std::vector<std::string>& axes) {
+    if (axes.empty()) return ModelTensor::kNone;
+    const auto known = std::ranges::find(list_.axes, axes);
+    const auto number = static_cast<std::uint32_t>(known - list_.axes.begin());
+    if (known == list_.axes.end()) list_.axes.push_back(axes);
+    return number;
   }
 
   Result<void> collect() {
@@ -209,6 +278,8 @@ class RuleRun {
   Result<void> make(const Group& group) {
     const ModelTensor& first = list_.tensors[group.taken.front().tensor];
     Flow flow;
+    flow.taken = first.expr.dtype();
+    if (first.split != ModelTensor::kNone) flow.axes = list_.axes[first.split];
     flow.columns.resize(rule_.patterns.size());
     for (const Taken& taken : group.taken) {
       FlowColumn& column = flow.columns[taken.column];
@@ -235,8 +306,10 @@ class RuleRun {
                                                           flow.columns.size(), rule_.give.size())),
                 rule_.line);
     }
+    if (!rule_.axes.empty()) flow.axes = rule_.axes;
+    const std::uint32_t axes = number_of(flow.axes);
     for (std::size_t i = 0; i < flow.columns.size(); ++i) {
-      CKFS_TRY_VOID(give(rule_.give[i], flow.columns[i], flow.exactness, group, first));
+      CKFS_TRY_VOID(give(rule_.give[i], flow.columns[i], flow.exactness, axes, group, first));
     }
     return {};
   }
@@ -249,9 +322,16 @@ class RuleRun {
   }
 
   Result<void> give(const Template& name, FlowColumn& column, Exactness exactness,
-                    const Group& group, const ModelTensor& first) {
+                    std::uint32_t axes, const Group& group, const ModelTensor& first) {
     Values values = group.values;
     for (FlowPart& part : column.parts) {
+      if (!rule_.axes.empty() && rule_.axes.size() != part.expr.shape().size()) {
+        return at(
+            first.name,
+            Error(ErrorCode::Unsupported, fmt::format("{} axes for a shape of {} dimensions",
+                                                      rule_.axes.size(), part.expr.shape().size())),
+            rule_.line);
+      }
       for (std::size_t k = 0; k < rule_.keys.size(); ++k) {
         const auto variable = static_cast<std::size_t>(
             std::ranges::find(rule_.variables, rule_.keys[k]) - rule_.variables.begin());
@@ -278,6 +358,7 @@ class RuleRun {
       Made made{group.taken.front().tensor, names_.size(), first};
       made.tensor.expr = std::move(part.expr);
       made.tensor.exactness = exactness;
+      made.tensor.split = axes;
       if (!rule_.operations.empty() || rule_.copy) made.tensor.same_as = ModelTensor::kNone;
       names_.push_back(std::move(*text));
       made_.push_back(std::move(made));
@@ -351,7 +432,7 @@ class RuleRun {
 Result<TensorList> apply_rules(const RuleList& rules, const ConfigNumbers& config,
                                TensorList list) {
   for (const Rule& rule : rules.rules) {
-    CKFS_TRY(list, RuleRun(rule, rules.file, config, std::move(list)).run());
+    CKFS_TRY(list, RuleRun(rule, config, std::move(list)).run());
   }
   return list;
 }

@@ -59,9 +59,36 @@ Result<T> at_line(Result<T> result, const JsonNode& node, std::string_view file)
   return Failure(result.error().within(fmt::format("{}:{}", file, node.line)));
 }
 
+/// Conditions, of which all must hold.
+Result<std::vector<Condition>> conditions(const JsonNode& object, std::string_view key,
+                                          std::span<const std::string> variables,
+                                          std::string_view file) {
+  std::vector<Condition> found;
+  const JsonNode* node = object.find(key);
+  if (node == nullptr) return found;
+  CKFS_TRY(const std::vector<const JsonNode*> texts, strings(*node, file));
+  for (const JsonNode* text : texts) {
+    CKFS_TRY(Condition condition, at_line(Condition::parse(text->text, variables), *text, file));
+    found.push_back(std::move(condition));
+  }
+  return found;
+}
+
+/// The text of a member that must be a string; `otherwise` where there is none.
+Result<std::string> text_of(const JsonNode& object, std::string_view key, std::string_view file,
+                            std::string_view otherwise) {
+  const JsonNode* node = object.find(key);
+  if (node == nullptr) return std::string(otherwise);
+  if (node->kind != Json::String) return not_a(*node, file, "a string");
+  return node->text;
+}
+
 class RuleParser {
  public:
-  RuleParser(const JsonNode& node, std::string_view file) : node_(node), file_(file) {}
+  RuleParser(const JsonNode& node, const std::shared_ptr<const std::string>& file)
+      : node_(node), file_(*file) {
+    rule_.file = file;
+  }
 
   Result<Rule> parse() {
     if (node_.kind != Json::Object) return not_a(node_, file_, "a rule (an object)");
@@ -70,29 +97,38 @@ class RuleParser {
       std::string_view key;
       Rule::Kind kind;
     };
-    constexpr std::array<Word, 5> kWords{{{"take", Rule::Kind::Make},
+    constexpr std::array<Word, 6> kWords{{{"take", Rule::Kind::Make},
                                           {"select", Rule::Kind::Select},
                                           {"drop", Rule::Kind::Drop},
                                           {"expect", Rule::Kind::Expect},
-                                          {"forbid", Rule::Kind::Forbid}}};
+                                          {"forbid", Rule::Kind::Forbid},
+                                          {"only", Rule::Kind::Only}}};
     for (const Word& word : kWords) {
       const JsonNode* names = node_.find(word.key);
       if (names == nullptr) continue;
       rule_.kind = word.kind;
       CKFS_TRY_VOID(take(*names));
       if (word.kind == Rule::Kind::Make) {
-        CKFS_TRY_VOID(only(node_, file_,
-                           {"take", "let", "where", "do", "give", "optional", "copy", "comment"}));
+        CKFS_TRY_VOID(only(
+            node_, file_,
+            {"take", "when", "let", "where", "do", "give", "axes", "optional", "copy", "comment"}));
         CKFS_TRY_VOID(make());
+      } else if (word.kind == Rule::Kind::Expect) {
+        CKFS_TRY_VOID(only(node_, file_,
+                           {"expect", "when", "where", "over", "count", "optional", "comment"}));
+        CKFS_TRY(rule_.where, conditions(node_, "where", rule_.variables, file_));
+        CKFS_TRY_VOID(over());
       } else {
-        CKFS_TRY_VOID(only(node_, file_, {word.key, "where", "optional", "comment"}));
-        CKFS_TRY_VOID(where());
+        CKFS_TRY_VOID(only(node_, file_, {word.key, "when", "where", "optional", "comment"}));
+        CKFS_TRY(rule_.where, conditions(node_, "where", rule_.variables, file_));
       }
+      CKFS_TRY(rule_.when, conditions(node_, "when", {}, file_));
       CKFS_TRY(rule_.optional, flag(node_, "optional", file_));
       return std::move(rule_);
     }
-    return fail(ErrorCode::Corrupt, "{}:{}: a rule has one of take, select, drop, expect, forbid",
-                file_, node_.line);
+    return fail(ErrorCode::Corrupt,
+                "{}:{}: a rule has one of take, select, drop, expect, forbid, only, use", file_,
+                node_.line);
   }
 
  private:
@@ -113,15 +149,29 @@ class RuleParser {
     return {};
   }
 
-  Result<void> where() {
-    const JsonNode* node = node_.find("where");
-    if (node == nullptr) return {};
-    CKFS_TRY(const std::vector<const JsonNode*> texts, strings(*node, file_));
-    for (const JsonNode* text : texts) {
-      CKFS_TRY(Condition condition,
-               at_line(Condition::parse(text->text, rule_.variables), *text, file_));
-      rule_.where.push_back(std::move(condition));
+  /// "over": "i", "count": "$num_hidden_layers".
+  Result<void> over() {
+    const JsonNode* name = node_.find("over");
+    const JsonNode* count = node_.find("count");
+    if (name == nullptr && count == nullptr) return {};
+    if (name == nullptr || count == nullptr || name->kind != Json::String) {
+      return fail(ErrorCode::Corrupt, "{}:{}: expect has over (a variable) and count, or neither",
+                  file_, node_.line);
     }
+    const auto variable = std::ranges::find(rule_.variables, name->text);
+    rule_.over = static_cast<std::size_t>(variable - rule_.variables.begin());
+    const bool numbers = std::ranges::all_of(
+        rule_.patterns, [&](const Pattern& pattern) { return pattern.is_number(rule_.over); });
+    if (variable == rule_.variables.end() || !numbers) {
+      return fail(ErrorCode::Corrupt, "{}:{}: {} is no number in each pattern of this rule", file_,
+                  name->line, quote(name->text));
+    }
+    if (count->kind == Json::Number) {
+      rule_.count = Expression::of(count->number);
+      return {};
+    }
+    if (count->kind != Json::String) return not_a(*count, file_, "a number or an expression");
+    CKFS_TRY(rule_.count, at_line(Expression::parse(count->text, {}), *count, file_));
     return {};
   }
 
@@ -155,7 +205,7 @@ class RuleParser {
 
   Result<void> make() {
     CKFS_TRY_VOID(lets());
-    CKFS_TRY_VOID(where());
+    CKFS_TRY(rule_.where, conditions(node_, "where", rule_.variables, file_));
     if (const JsonNode* node = node_.find("do")) {
       if (node->kind != Json::List || node->items.size() > kMaxNames) {
         return not_a(*node, file_, fmt::format("a list of at most {} operations", kMaxNames));
@@ -178,6 +228,10 @@ class RuleParser {
     for (const JsonNode* text : texts) {
       CKFS_TRY(Template name, at_line(Template::parse(text->text, rule_.variables), *text, file_));
       rule_.give.push_back(std::move(name));
+    }
+    if (const JsonNode* axes = node_.find("axes")) {
+      CKFS_TRY(const std::vector<const JsonNode*> words, strings(*axes, file_));
+      for (const JsonNode* word : words) rule_.axes.push_back(word->text);
     }
     return check_keys(*names);
   }
@@ -208,16 +262,47 @@ class RuleParser {
   Rule rule_;
 };
 
-Result<RuleList> parse_rules(const JsonNode& node, std::string_view file) {
+/// A list of rules, in which {"use": NAME} stands for those of another list.
+Result<RuleList> parse_rules(const JsonNode& node, std::string_view file, const Recipes& recipes) {
   if (node.kind != Json::List || node.items.empty() || node.items.size() > kMaxRules) {
     return not_a(node, file, fmt::format("a list of 1 to {} rules", kMaxRules));
   }
   RuleList list{.file = std::string(file), .rules = {}};
+  const auto shared = std::make_shared<const std::string>(file);
   for (const JsonNode& item : node.items) {
-    CKFS_TRY(Rule rule, RuleParser(item, file).parse());
-    list.rules.push_back(std::move(rule));
+    if (item.find("use") == nullptr) {
+      CKFS_TRY(Rule rule, RuleParser(item, shared).parse());
+      list.rules.push_back(std::move(rule));
+    } else {
+      CKFS_TRY_VOID(only(item, file, {"use", "comment"}));
+      CKFS_TRY(const std::string name, text_of(item, "use", file, ""));
+      const auto used = recipes.lists.find(name);
+      if (used == recipes.lists.end()) {
+        return fail(ErrorCode::Corrupt, "{}:{}: there is no list {} before this one", file,
+                    item.line, quote(name));
+      }
+      std::ranges::copy(used->second, std::back_inserter(list.rules));
+    }
+    if (list.rules.size() > kMaxRules) {
+      return fail(ErrorCode::Corrupt, "{}:{}: more than {} rules", file, item.line, kMaxRules);
+    }
   }
   return list;
+}
+
+/// Adds the lists of a file, each of which may use those before it.
+Result<void> parse_lists(const JsonNode& root, std::string_view file, Recipes& recipes) {
+  const JsonNode* lists = root.find("lists");
+  if (lists == nullptr) return {};
+  if (lists->kind != Json::Object) return not_a(*lists, file, "an object");
+  for (std::size_t i = 0; i < lists->keys.size(); ++i) {
+    CKFS_TRY(RuleList list, parse_rules(lists->items[i], file, recipes));
+    if (!recipes.lists.emplace(lists->keys[i], std::move(list.rules)).second) {
+      return fail(ErrorCode::Corrupt, "{}:{}: there is a list {} already", file,
+                  lists->items[i].line, quote(lists->keys[i]));
+    }
+  }
+  return {};
 }
 
 bool is_view_name(std::string_view name) {
@@ -228,17 +313,9 @@ bool is_view_name(std::string_view name) {
          });
 }
 
-/// The text of a member that must be a string; `otherwise` where there is none.
-Result<std::string> text_of(const JsonNode& object, std::string_view key, std::string_view file,
-                            std::string_view otherwise) {
-  const JsonNode* node = object.find(key);
-  if (node == nullptr) return std::string(otherwise);
-  if (node->kind != Json::String) return not_a(*node, file, "a string");
-  return node->text;
-}
-
-Result<RecipeView> parse_view(const JsonNode& root, std::string_view file) {
-  CKFS_TRY_VOID(only(root, file, {"view", "container", "from", "description", "comment", "rules"}));
+Result<RecipeView> parse_view(const JsonNode& root, std::string_view file, const Recipes& recipes) {
+  CKFS_TRY_VOID(
+      only(root, file, {"view", "container", "from", "description", "comment", "lists", "rules"}));
   RecipeView view;
   CKFS_TRY(view.name, text_of(root, "view", file, ""));
   const JsonNode& name = *root.find("view");
@@ -247,8 +324,10 @@ Result<RecipeView> parse_view(const JsonNode& root, std::string_view file) {
                 file, name.line, quote(view.name));
   }
   CKFS_TRY(const std::string container, text_of(root, "container", file, "safetensors"));
-  if (container != "safetensors") {
-    return fail(ErrorCode::Corrupt, "{}:{}: container {} is not safetensors", file,
+  if (container == "orbax") {
+    view.container = ContainerKind::Orbax;
+  } else if (container != "safetensors") {
+    return fail(ErrorCode::Corrupt, "{}:{}: container {} is neither safetensors nor orbax", file,
                 root.find("container")->line, quote(container));
   }
   CKFS_TRY(view.from, text_of(root, "from", file, "bf16-safetensors"));
@@ -258,13 +337,44 @@ Result<RecipeView> parse_view(const JsonNode& root, std::string_view file) {
   CKFS_TRY(view.description, text_of(root, "description", file, ""));
   const JsonNode* rules = root.find("rules");
   if (rules == nullptr) return fail(ErrorCode::Corrupt, "{}: has no rules", file);
-  CKFS_TRY(view.rules, parse_rules(*rules, file));
+  CKFS_TRY(view.rules, parse_rules(*rules, file, recipes));
   return view;
 }
 
-Result<ExpertFamily> parse_family(const JsonNode& root, std::string_view file) {
-  CKFS_TRY_VOID(only(root, file, {"family", "comment", "experts"}));
-  ExpertFamily family;
+Result<MaxTextTrees> parse_trees(const JsonNode& node, std::string_view file,
+                                 const Recipes& recipes) {
+  if (node.kind != Json::Object) return not_a(node, file, "an object");
+  CKFS_TRY_VOID(
+      only(node, file, {"models", "where", "config", "mtp", "unscanned", "scanned", "comment"}));
+  MaxTextTrees trees;
+  if (const JsonNode* stems = node.find("models")) {
+    CKFS_TRY(const std::vector<const JsonNode*> names, strings(*stems, file));
+    for (const JsonNode* name : names) trees.stems.push_back(name->text);
+  }
+  CKFS_TRY(trees.where, conditions(node, "where", {}, file));
+  if (const JsonNode* config = node.find("config")) {
+    if (config->kind != Json::Object) return not_a(*config, file, "an object");
+    for (std::size_t i = 0; i < config->keys.size(); ++i) {
+      if (config->items[i].kind != Json::Number) return not_a(config->items[i], file, "a number");
+      trees.config.emplace(config->keys[i], config->items[i].number);
+    }
+  }
+  CKFS_TRY(trees.mtp, flag(node, "mtp", file));
+  const JsonNode* unscanned = node.find("unscanned");
+  const JsonNode* scanned = node.find("scanned");
+  if (unscanned == nullptr || scanned == nullptr) {
+    return fail(ErrorCode::Corrupt, "{}:{}: maxtext has no unscanned or no scanned", file,
+                node.line);
+  }
+  CKFS_TRY(trees.unscanned, parse_rules(*unscanned, file, recipes));
+  CKFS_TRY(trees.scanned, parse_rules(*scanned, file, recipes));
+  return trees;
+}
+
+Result<ModelFamily> parse_family(const JsonNode& root, std::string_view file,
+                                 const Recipes& recipes) {
+  CKFS_TRY_VOID(only(root, file, {"family", "comment", "lists", "experts", "maxtext"}));
+  ModelFamily family;
   family.file = file;
   const JsonNode& models = *root.find("family");
   if (models.kind != Json::List) return not_a(models, file, "a list of names");
@@ -272,7 +382,11 @@ Result<ExpertFamily> parse_family(const JsonNode& root, std::string_view file) {
     if (model.kind != Json::String) return not_a(model, file, "a string");
     family.models.push_back(model.text);
   }
+  if (const JsonNode* trees = root.find("maxtext")) {
+    CKFS_TRY(family.maxtext, parse_trees(*trees, file, recipes));
+  }
   const JsonNode* experts = root.find("experts");
+  if (experts == nullptr && family.maxtext) return family;
   if (experts == nullptr || experts->kind != Json::Object) {
     return fail(ErrorCode::Corrupt, "{}: has no experts (an object)", file);
   }
@@ -286,7 +400,7 @@ Result<ExpertFamily> parse_family(const JsonNode& root, std::string_view file) {
                     experts->items[i].line, quote(experts->items[i].text));
       }
     }
-    CKFS_TRY(RuleList rules, parse_rules(*layout, file));
+    CKFS_TRY(RuleList rules, parse_rules(*layout, file, recipes));
     family.layouts.emplace(experts->keys[i], std::move(rules));
   }
   return family;
@@ -299,15 +413,20 @@ Result<Recipes> add_recipe(Recipes recipes, std::string_view text, std::string_v
     return fail(ErrorCode::Corrupt, "{}: {} bytes (limit {})", file, text.size(), kMaxRecipe);
   }
   CKFS_TRY(const JsonNode root, parse_json_tree(text, file, JsonKeys::Unique));
+  CKFS_TRY_VOID(parse_lists(root, file, recipes));
   if (root.find("family") != nullptr) {
-    CKFS_TRY(ExpertFamily family, parse_family(root, file));
+    CKFS_TRY(ModelFamily family, parse_family(root, file, recipes));
     recipes.families.push_back(std::move(family));
     return recipes;
   }
   if (root.find("view") == nullptr) {
+    if (root.find("lists") != nullptr) {
+      CKFS_TRY_VOID(only(root, file, {"lists", "comment"}));
+      return recipes;
+    }
     return fail(ErrorCode::Corrupt, "{}: is neither a view nor a family (no such member)", file);
   }
-  CKFS_TRY(RecipeView view, parse_view(root, file));
+  CKFS_TRY(RecipeView view, parse_view(root, file, recipes));
   if (recipes.find_view(view.name) != nullptr) {
     return fail(ErrorCode::Corrupt, "{}: view {}: there is such a recipe already", file, view.name);
   }
@@ -323,10 +442,62 @@ const RecipeView* Recipes::find_view(std::string_view name) const {
   return found == views.end() ? nullptr : &*found;
 }
 
-const ExpertFamily* Recipes::find_family(const std::vector<std::string>& models) const {
-  for (const std::string& model : models) {
-    for (const ExpertFamily& family : std::views::reverse(families)) {
-      if (std::ranges::find(family.models, model) != family.models.end()) return &family;
+namespace {
+
+/// Whether it is one of MaxText's names of such models: "deepseek3" of "deepseek3-671b".
+bool is_stem_of(std::string_view stem, std::string_view name) {
+  return name.starts_with(stem) && (name.size() == stem.size() || name[stem.size()] == '-');
+}
+
+bool has_stem_of(const ModelFamily& family, std::string_view name) {
+  return family.maxtext && std::ranges::any_of(family.maxtext->stems, [&](const std::string& stem) {
+           return is_stem_of(stem, name);
+         });
+}
+
+bool has_model(const ModelFamily& family, std::string_view name) {
+  return std::ranges::find(family.models, name) != family.models.end();
+}
+
+}  // namespace
+
+bool Recipes::knows_family() const {
+  return std::ranges::any_of(families, [&](const ModelFamily& known) {
+    return has_model(known, family) || has_stem_of(known, family);
+  });
+}
+
+std::vector<std::string> Recipes::models(const ConfigNumbers& config) const {
+  if (family.empty()) return config.families();
+  std::vector<std::string> names{family};
+  for (const ModelFamily& known : families) {
+    if (has_stem_of(known, family)) std::ranges::copy(known.models, std::back_inserter(names));
+  }
+  return names;
+}
+
+const ModelFamily* Recipes::find_layouts(const ConfigNumbers& config) const {
+  for (const std::string& model : models(config)) {
+    for (const ModelFamily& known : std::views::reverse(families)) {
+      if (!known.layouts.empty() && has_model(known, model)) return &known;
+    }
+  }
+  return nullptr;
+}
+
+const ModelFamily* Recipes::find_maxtext(const ConfigNumbers& config) const {
+  for (const ModelFamily& known : std::views::reverse(families)) {
+    if (!family.empty() && has_stem_of(known, family)) return &known;
+  }
+  const auto fits = [&](const Condition& condition) {
+    return condition.holds({.config = &config, .captures = {}, .shape = {}}).value_or(false);
+  };
+  for (const std::string& model : models(config)) {
+    for (const ModelFamily& known : std::views::reverse(families)) {
+      if (known.maxtext && has_model(known, model) &&
+          std::ranges::all_of(known.maxtext->where, fits)) {
+        return &known;
+      }
     }
   }
   return nullptr;

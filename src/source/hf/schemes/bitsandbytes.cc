@@ -40,8 +40,8 @@ bool is_nibbles(const HeldTensors& tensors, TensorId codes) {
   return state_of(tensors, codes).has_value();
 }
 
-void wants_state(const HeldTensors& tensors, TensorId codes, std::vector<TensorId>& out) {
-  out.push_back(state_of(tensors, codes)->first);
+void wants_state(const HeldTensors& tensors, TensorId codes, std::vector<WantedTensor>& out) {
+  out.push_back({state_of(tensors, codes)->first});
 }
 
 /// The tensor W + `ending` of `count` elements of `dtype`.
@@ -122,9 +122,9 @@ bool is_int8(const HeldTensors& tensors, TensorId codes) {
          tensors.find(module_of(tensors, codes), ".SCB").has_value();
 }
 
-void wants_format(const HeldTensors& tensors, TensorId codes, std::vector<TensorId>& out) {
+void wants_format(const HeldTensors& tensors, TensorId codes, std::vector<WantedTensor>& out) {
   const auto format = tensors.find(module_of(tensors, codes), ".weight_format");
-  if (format) out.push_back(*format);
+  if (format) out.push_back({*format});
 }
 
 Result<QuantizedWeight> read_int8(const HeldTensors& tensors, TensorId codes) {

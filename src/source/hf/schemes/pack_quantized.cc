@@ -4,7 +4,7 @@
 //
 // A row's length is in weight_shape only, a tensor of two numbers; a model may have 70,000 of them
 // in as many places. Where there are groups of a known size it follows from the scales' shape, and
-// nothing is read.
+// weight_shape is at most compared.
 #include <algorithm>
 #include <charconv>
 
@@ -52,25 +52,57 @@ struct Parts {
   }
 };
 
-void wants(const HeldTensors& tensors, TensorId codes, std::vector<TensorId>& out) {
-  const Parts parts(tensors, codes);
-  if (parts.shape && !parts.columns(tensors)) out.push_back(*parts.shape);
+bool is_two_integers(const HeldTensors& tensors, TensorId id) {
+  const auto shape = tensors.shape(id);
+  return (tensors.dtype(id) == DType::I64 || tensors.dtype(id) == DType::I32) &&
+         shape.size() == 1 && shape[0] == 2;
 }
 
-/// The two numbers of weight_shape.
-Result<std::array<std::int64_t, 2>> stored_shape(const HeldTensors& tensors, TensorId id) {
-  const DType dtype = tensors.dtype(id);
-  const std::span<const std::byte> bytes = tensors.content(id);
-  const auto shape = tensors.shape(id);
-  if ((dtype != DType::I64 && dtype != DType::I32) || shape.size() != 1 || shape[0] != 2) {
-    return cannot_decode("its weight_shape is {} {} (known: two I64 or I32)", name(dtype),
-                         shape_text(shape));
+void wants(const HeldTensors& tensors, TensorId codes, std::vector<WantedTensor>& out) {
+  const Parts parts(tensors, codes);
+  if (parts.shape && is_two_integers(tensors, *parts.shape))
+    out.push_back({*parts.shape, parts.columns(tensors).has_value()});
+}
+
+/// The two numbers of weight_shape; nullopt: it was not read.
+Result<std::optional<std::array<std::int64_t, 2>>> stored_shape(const HeldTensors& tensors,
+                                                                TensorId id) {
+  if (!is_two_integers(tensors, id)) {
+    return cannot_decode("its weight_shape is {} {} (known: two I64 or I32)",
+                         name(tensors.dtype(id)), shape_text(tensors.shape(id)));
   }
-  if (dtype == DType::I64) {
+  const std::span<const std::byte> bytes = tensors.content(id);
+  if (bytes.empty()) return std::nullopt;
+  if (tensors.dtype(id) == DType::I64) {
     return std::array{load_le<std::int64_t>(bytes), load_le<std::int64_t>(bytes.subspan(8))};
   }
   return std::array<std::int64_t, 2>{load_le<std::int32_t>(bytes),
                                      load_le<std::int32_t>(bytes.subspan(4))};
+}
+
+/// The length of a row, of which weight_shape and, where there are groups, the scale's shape speak.
+Result<std::int64_t> row_length(const HeldTensors& tensors, const Parts& parts, std::int64_t rows) {
+  const std::optional<std::int64_t> by_groups = parts.columns(tensors);
+  if (!parts.shape) {
+    if (!by_groups) return cannot_decode("without its weight_shape");
+    return *by_groups;
+  }
+  CKFS_TRY(const auto stored, stored_shape(tensors, *parts.shape));
+  if (!stored) {
+    CKFS_CHECK(by_groups.has_value());
+    return *by_groups;
+  }
+  const auto& [stored_rows, columns] = *stored;
+  if (stored_rows != rows || columns < 1 || columns > kMaxColumns) {
+    return cannot_decode("its weight_shape says {}, but it has {} rows", shape_text(*stored), rows);
+  }
+  if (by_groups && *by_groups != columns) {
+    return cannot_decode(
+        "its weight_shape says {}, but a scale of shape {} and groups of {} are {}",
+        shape_text(*stored), shape_text(tensors.shape(*parts.scale)), *parts.arguments.group_size,
+        shape_text(std::array{rows, *by_groups}));
+  }
+  return columns;
 }
 
 /// Whether a version of compressed-tensors packed odd widths in whole words: before 0.18.
@@ -157,28 +189,19 @@ Result<QuantizedWeight> read(const HeldTensors& tensors, TensorId codes) {
   if (!parts.arguments.type.empty() && parts.arguments.type != "int") {
     return cannot_decode("packed in I32, but config.json says type {}", parts.arguments.type);
   }
-  std::optional<std::int64_t> columns = parts.columns(tensors);
-  if (!columns) {
-    if (!parts.shape) return cannot_decode("without its weight_shape");
-    CKFS_TRY(const auto shape, stored_shape(tensors, *parts.shape));
-    if (shape[0] != packed[0] || shape[1] < 1 || shape[1] > kMaxColumns) {
-      return cannot_decode("its weight_shape says {}, but it has {} rows", shape_text(shape),
-                           packed[0]);
-    }
-    columns = shape[1];
-  }
+  CKFS_TRY(const std::int64_t columns, row_length(tensors, parts, packed[0]));
   std::optional<std::int64_t> bits = parts.arguments.num_bits;
-  if (!bits && packed[1] * kWord % *columns == 0) bits = packed[1] * kWord / *columns;
+  if (!bits && packed[1] * kWord % columns == 0) bits = packed[1] * kWord / columns;
   if (!bits) return cannot_decode("config.json does not say its num_bits");
   if (*bits < 1 || *bits > 8) return cannot_decode("{} bits (limit 1 to 8)", *bits);
 
   BlockScale kind{.codes = DType::I32, .scale = tensors.dtype(*parts.scale)};
-  CKFS_TRY(kind.packing, packing_of(tensors, *columns, packed[1], static_cast<int>(*bits)));
+  CKFS_TRY(kind.packing, packing_of(tensors, columns, packed[1], static_cast<int>(*bits)));
   if (kind.scale != DType::BF16 && kind.scale != DType::F16 && kind.scale != DType::F32) {
     return cannot_decode("its scale is {} (known: F32, BF16, F16)", name(kind.scale));
   }
   kind.result = kind.scale;
-  const std::array logical = {packed[0], *columns};
+  const std::array logical = {packed[0], columns};
   const auto block = block_of_scales(logical, tensors.shape(*parts.scale));
   if (!block) {
     return cannot_decode("its scale has shape {}, which fits no groups of a weight of shape {}",
@@ -189,12 +212,13 @@ Result<QuantizedWeight> read(const HeldTensors& tensors, TensorId codes) {
   kind.rows = packed[0];
   kind.columns = kind.packing.in_words            ? packed[1] * in_words
                  : packed[1] * kWord % *bits == 0 ? packed[1] * kWord / *bits
-                                                  : *columns;
-  kind.padding = kind.columns - *columns;
+                                                  : columns;
+  kind.padding = kind.columns - columns;
   kind.block_rows = (*block)[0];
   kind.block_columns = (*block)[1];
-  if (kind.columns * *bits % kWord != 0 && !kind.packing.in_words && kind.columns > kMaxUnit) {
-    return cannot_decode("rows of {} codes of {} bits end within a word (limit {})", kind.columns,
+  const bool odd = kWord % *bits != 0 && !kind.packing.in_words;
+  if (odd && kind.columns % 8 != 0 && kind.columns > kMaxUnit) {
+    return cannot_decode("rows of {} codes of {} bits end within a byte (limit {})", kind.columns,
                          *bits, kMaxUnit);
   }
   CKFS_TRY_VOID(add_zeros(tensors, parts, kind));

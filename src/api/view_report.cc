@@ -1,0 +1,182 @@
+// `ckfs inspect --view`. A text for people says 14,848 names in a line: names that differ in
+// numbers only are one pattern with the ranges of those numbers.
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "api/checkpoint_impl.h"
+#include "api/report_json.h"
+#include "base/text.h"
+#include "container/item_arrays.h"
+
+namespace ckfs {
+namespace {
+
+/// The tensors of a source that lie in a storage; the shown ones only.
+std::vector<std::vector<TensorId>> tensors_by_storage(const Catalog& catalog) {
+  std::vector<std::vector<TensorId>> tensors(catalog.storages().size());
+  for (const Shard& shard : catalog.shards()) {
+    for (const TensorId id : shard.tensors) {
+      const StoredTensor& tensor = catalog.tensor(id);
+      if (tensor.boxes.empty()) tensors[tensor.storage].push_back(id);
+      for (const StorageBox& box : tensor.boxes) {
+        if (tensors[box.storage].empty() || tensors[box.storage].back() != id) {
+          tensors[box.storage].push_back(id);
+        }
+      }
+    }
+  }
+  return tensors;
+}
+
+std::vector<StorageId> storages_of(const TensorExpr& expr) {
+  std::vector<StorageId> found;
+  for (const Box& box : expr.boxes()) {
+    if (!box.is_constant()) found.push_back(box.source);
+  }
+  std::ranges::sort(found);
+  const auto repeated = std::ranges::unique(found);
+  found.erase(repeated.begin(), repeated.end());
+  return found;
+}
+
+/// Names by what they have beside numbers: "a.{3-60}.b", and how many there are of each.
+class Patterns {
+ public:
+  void add(std::string_view name) {
+    std::string form;
+    std::vector<std::uint64_t> numbers;
+    for (std::size_t i = 0; i < name.size(); ++i) {
+      const auto is_digit = [&](std::size_t at) {
+        return at < name.size() && name[at] >= '0' && name[at] <= '9';
+      };
+      // A number is a whole part of a name: the 2 of "w2" is none.
+      std::size_t end = i;
+      while (is_digit(end)) ++end;
+      const bool whole = end > i && end - i < 10 && (i == 0 || name[i - 1] == '.') &&
+                         (end == name.size() || name[end] == '.');
+      if (!whole) {
+        form += name[i];
+        continue;
+      }
+      std::uint64_t number = 0;
+      for (; i < end; ++i) number = number * 10 + static_cast<std::uint64_t>(name[i] - '0');
+      --i;
+      numbers.push_back(number);
+      form += '\0';
+    }
+    const auto [known, is_new] = index_.try_emplace(form, groups_.size());
+    if (is_new) groups_.push_back({form, numbers, numbers, 0});
+    Group& group = groups_[known->second];
+    ++group.count;
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      group.least[i] = std::min(group.least[i], numbers[i]);
+      group.greatest[i] = std::max(group.greatest[i], numbers[i]);
+    }
+  }
+
+  /// A line for each.
+  std::string text(std::string_view indent) const {
+    std::string lines;
+    for (const Group& group : groups_) {
+      std::string name;
+      std::size_t next = 0;
+      for (const char c : group.form) {
+        if (c != '\0') {
+          name += c;
+          continue;
+        }
+        const std::uint64_t least = group.least[next], greatest = group.greatest[next];
+        ++next;
+        name += least == greatest ? fmt::format("{}", least)
+                                  : fmt::format("{{{}-{}}}", least, greatest);
+      }
+      lines += fmt::format("{}{}{}\n", indent, one_line(name),
+                           group.count > 1 ? fmt::format(" ({})", group.count) : "");
+    }
+    return lines;
+  }
+
+ private:
+  struct Group {
+    std::string form;
+    std::vector<std::uint64_t> least, greatest;
+    std::size_t count = 0;
+  };
+  std::unordered_map<std::string, std::size_t> index_;
+  std::vector<Group> groups_;
+};
+
+}  // namespace
+
+Result<std::string> view_report(const Checkpoint& checkpoint, std::string_view spelling,
+                                ReportFormat format) {
+  CKFS_TRY(const View view, checkpoint.view(spelling));
+  const std::shared_ptr<const Definition> definition = view.impl().definition;
+  const Catalog& catalog = *definition->catalog;
+  std::map<std::uint32_t, std::vector<std::int64_t>> chunks;
+  if (definition->packaging.container == ContainerKind::Orbax) {
+    CKFS_TRY(const ItemArrays arrays, ItemArrays::make(definition, zarr::Version::V3));
+    for (std::size_t i = 0; i < arrays.size(); ++i) {
+      const std::span<const std::int64_t> chunk = arrays.chunks(i).chunk();
+      chunks.emplace(arrays.tensor(i), std::vector(chunk.begin(), chunk.end()));
+    }
+  }
+
+  const std::vector<std::vector<TensorId>> tensors = tensors_by_storage(catalog);
+  std::vector<bool> used(catalog.tensors().size(), false);
+  Json json = versioned();
+  json["view"] = view.impl().name;
+  json["arrays"] = Json::array();
+  std::string text;
+  for (std::uint32_t i = 0; i < definition->tensors.size(); ++i) {
+    const ModelTensor& tensor = definition->tensors[i];
+    Patterns patterns;
+    Json names = Json::array();
+    for (const StorageId storage : storages_of(tensor.expr)) {
+      for (const TensorId id : tensors[storage]) {
+        used[id] = true;
+        if (format == ReportFormat::Json) {
+          names.push_back(catalog.tensor(id).name);
+        } else {
+          patterns.add(catalog.tensor(id).name);
+        }
+      }
+    }
+    const auto chunk = chunks.find(i);
+    if (format == ReportFormat::Json) {
+      Json& item = json["arrays"].emplace_back(Json{{"name", tensor.name},
+                                                    {"dtype", name(tensor.expr.dtype())},
+                                                    {"shape", tensor.expr.shape()}});
+      if (chunk != chunks.end()) item["chunk"] = chunk->second;
+      item["exactness"] = name(tensor.exactness);
+      item["sources"] = std::move(names);
+      continue;
+    }
+    text += fmt::format(
+        "{}: {} [{}]{}, {}\n{}", one_line(tensor.name), name(tensor.expr.dtype()),
+        fmt::join(tensor.expr.shape(), ", "),
+        chunk == chunks.end() ? "" : fmt::format(" in [{}]", fmt::join(chunk->second, ", ")),
+        name(tensor.exactness), patterns.text("    "));
+  }
+  Patterns left_out;
+  json["left_out"] = Json::array();
+  for (const Shard& shard : catalog.shards()) {
+    for (const TensorId id : shard.tensors) {
+      if (used[id]) continue;
+      if (format == ReportFormat::Json) {
+        json["left_out"].push_back(catalog.tensor(id).name);
+      } else {
+        left_out.add(catalog.tensor(id).name);
+      }
+    }
+  }
+  if (format == ReportFormat::Json) return render(json);
+  const std::string rest = left_out.text("    ");
+  return text + (rest.empty() ? "" : "left out\n" + rest);
+}
+
+}  // namespace ckfs

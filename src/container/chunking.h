@@ -1,0 +1,46 @@
+// The chunks in which an array is stored: equal boxes, each with bytes of its own. A pure function
+// of shapes and of what the array is made of.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace ckfs {
+
+/// Chunks are no larger, and no smaller unless a device's whole share is: readers take one at a
+/// time, whole.
+inline constexpr std::uint64_t kMostChunkBytes = std::uint64_t{64} << 20;
+inline constexpr std::uint64_t kLeastChunkBytes = std::uint64_t{4} << 20;
+
+/// What an array is made of, by its dimensions.
+struct ArraySource {
+  /// How far one source tensor reaches along each: divides the shape. Elements in different cells
+  /// of this grid are of different tensors.
+  std::vector<std::int64_t> cell;
+  /// The order of a cell's dimensions in the source, the slowest first; those along which a cell
+  /// has one element come before.
+  std::vector<std::int64_t> order;
+  /// Where cells follow each other in the source's files: dimensions with several cells, the
+  /// slowest first.
+  std::vector<std::int64_t> cell_order;
+  /// Chunks that end at multiples of this share no stored bytes with others.
+  std::vector<std::int64_t> granule;
+  std::int64_t bits = 8;  // stored for each element, about
+
+  bool operator==(const ArraySource&) const = default;
+};
+
+/// Divisors of `shape`, by these rules, the first that decides:
+///
+///   no chunk crosses a border of `split`, the number of equal parts along each dimension (empty:
+///   one); 4 to 64 MiB, or as near as divisors come; the fewest source tensors in a chunk; whole
+///   granules; the longest runs of source bytes; the fewest chunks.
+///
+/// A shape without elements has chunks of one element, and none of them.
+/// Requires: split divides shape; source is of that rank.
+std::vector<std::int64_t> choose_chunk(std::span<const std::int64_t> shape, std::uint64_t width,
+                                       std::span<const std::int64_t> split,
+                                       const ArraySource& source);
+
+}  // namespace ckfs

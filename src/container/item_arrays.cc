@@ -1,0 +1,205 @@
+#include "container/item_arrays.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <tuple>
+#include <unordered_set>
+
+#include "base/text.h"
+#include "container/array_source.h"
+#include "tensor/shape.h"
+
+namespace ckfs {
+namespace {
+
+constexpr std::string_view kStep = "step";
+
+/// By the bytes of a + '/' and b + '/'.
+bool key_less(std::string_view a, std::string_view b) {
+  const auto [x, y] = std::ranges::mismatch(a, b);
+  const auto byte = [](auto at, std::string_view text) {
+    return static_cast<unsigned char>(at == text.end() ? '/' : *at);
+  };
+  return byte(x, a) < byte(y, b);
+}
+
+/// Why no array of a tree has that name; empty: one may.
+std::string_view refusal(std::string_view name) {
+  // Joined by '.', a path is a directory's name, or a part of a key.
+  if (!is_utf8(name)) return "a name that is not UTF-8";
+  if (name.find_first_of(std::string_view("/\\\0", 3)) != std::string_view::npos) {
+    return "a path with '/', '\\' or NUL";
+  }
+  if (name.empty() || name.starts_with('.') || name.ends_with('.') ||
+      name.find("..") != std::string_view::npos) {
+    return "a path with an empty part";
+  }
+  return {};
+}
+
+Result<void> check_split(const ModelTensor& tensor, std::span<const std::int64_t> split) {
+  const std::span<const std::int64_t> shape = tensor.expr.shape();
+  CKFS_CHECK(split.size() == shape.size());
+  for (std::size_t d = 0; d < split.size(); ++d) {
+    if (split[d] > 0 && shape[d] % split[d] == 0) continue;
+    return fail(ErrorCode::Unsupported, "{}: shape {}: dimension {} in {} equal parts",
+                quote(tensor.name), shape_text(shape), d, split[d]);
+  }
+  return {};
+}
+
+Result<void> check_array(const ModelTensor& tensor) {
+  if (!zarr::can_hold(tensor.expr.dtype())) {
+    return fail(ErrorCode::Unsupported, "{}: zarr has a byte for each element of {}",
+                quote(tensor.name), name(tensor.expr.dtype()));
+  }
+  if (tensor.expr.shape().size() > zarr::kMaxRank) {
+    return fail(ErrorCode::Unsupported, "{}: {} dimensions (limit {})", quote(tensor.name),
+                tensor.expr.shape().size(), zarr::kMaxRank);
+  }
+  if (auto sliceable = check_sliceable(tensor.expr); !sliceable) {
+    return Failure(sliceable.error().within(quote(tensor.name)));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<ItemArrays> ItemArrays::make(std::shared_ptr<const Definition> definition,
+                                    zarr::Version version) {
+  ItemArrays item(std::move(definition), version);
+  const Definition& view = item.definition();
+  for (std::uint32_t id = 0; id < view.tensors.size(); ++id) item.arrays_.push_back({id, 0, 0});
+  if (view.packaging.orbax.step) item.arrays_.push_back({ModelTensor::kNone, 0, 0});
+  if (item.arrays_.empty()) return fail(ErrorCode::Unsupported, "an Orbax item without arrays");
+  CKFS_TRY_VOID(item.check_names());
+  std::ranges::sort(item.arrays_, [&](const Array& a, const Array& b) {
+    const auto name_of = [&](const Array& array) {
+      return array.tensor == ModelTensor::kNone ? kStep : view.tensors[array.tensor].name;
+    };
+    return key_less(name_of(a), name_of(b));
+  });
+  CKFS_TRY_VOID(item.make_grids());
+  return item;
+}
+
+Result<void> ItemArrays::check_names() const {
+  std::unordered_set<std::string_view> names;
+  const std::vector<orbax::Leaf> all = leaves();
+  for (const orbax::Leaf& leaf : all) {
+    if (const std::string_view why = refusal(leaf.name); !why.empty()) {
+      return fail(ErrorCode::Unsupported, "{}: {}", quote(leaf.name), why);
+    }
+    if (!names.insert(leaf.name).second) {
+      return fail(ErrorCode::Unsupported, "{}: two leaves of this name", quote(leaf.name));
+    }
+  }
+  for (const orbax::Leaf& leaf : all) {
+    for (std::size_t dot = leaf.name.find('.'); dot != std::string_view::npos;
+         dot = leaf.name.find('.', dot + 1)) {
+      if (!names.contains(leaf.name.substr(0, dot))) continue;
+      return fail(ErrorCode::Unsupported, "{}: below {}, which is a leaf", quote(leaf.name),
+                  quote(leaf.name.substr(0, dot)));
+    }
+  }
+  return {};
+}
+
+Result<void> ItemArrays::make_grids() {
+  using Key = std::tuple<DType, std::vector<std::int64_t>, std::vector<std::int64_t>,
+                         std::array<std::vector<std::int64_t>, 4>, std::int64_t>;
+  std::map<Key, std::uint32_t> known;
+  const ChunkOrders orders =
+      version_ == zarr::Version::V3 ? ChunkOrders::Any : ChunkOrders::AsOrTurned;
+  for (Array& array : arrays_) {
+    DType dtype = DType::I32;
+    std::span<const std::int64_t> shape;
+    std::span<const std::int64_t> split;
+    ArraySource source;
+    if (array.tensor != ModelTensor::kNone) {
+      const ModelTensor& tensor = definition_->tensors[array.tensor];
+      CKFS_TRY_VOID(check_array(tensor));
+      if (tensor.split != ModelTensor::kNone) {
+        split = definition_->splits[tensor.split];
+        CKFS_TRY_VOID(check_split(tensor, split));
+      }
+      dtype = tensor.expr.dtype();
+      shape = tensor.expr.shape();
+      if (tensor.expr.numel() > 0) source = array_source(*definition_->catalog, tensor.expr);
+    }
+    Key key{dtype,
+            {shape.begin(), shape.end()},
+            {split.begin(), split.end()},
+            {source.cell, source.order, source.cell_order, source.granule},
+            source.bits};
+    const auto [grid, is_new] =
+        known.emplace(std::move(key), static_cast<std::uint32_t>(grids_.size()));
+    if (is_new) grids_.emplace_back(dtype, shape, split, source, orders);
+    array.grid = grid->second;
+    array.first_chunk = chunk_count_;
+    chunk_count_ += grids_[array.grid].count();
+  }
+  return {};
+}
+
+std::string_view ItemArrays::name(std::size_t array) const {
+  return tensor(array) == ModelTensor::kNone ? kStep : definition_->tensors[tensor(array)].name;
+}
+
+std::size_t ItemArrays::array_of(std::uint64_t chunk) const {
+  const auto after = std::ranges::upper_bound(arrays_, chunk, {}, &Array::first_chunk);
+  return static_cast<std::size_t>(after - arrays_.begin()) - 1;
+}
+
+std::string ItemArrays::metadata(std::size_t array) const {
+  const ArrayChunks& grid = chunks(array);
+  return zarr::render_metadata(version_, {grid.dtype(), grid.shape(), grid.chunk(), grid.order()});
+}
+
+std::string ItemArrays::chunk_path(std::size_t array, std::uint64_t number) const {
+  return fmt::format("{}/{}", name(array), zarr::chunk_name(version_, chunks(array).index(number)));
+}
+
+std::string ItemArrays::metadata_path(std::size_t array) const {
+  return fmt::format("{}/{}", name(array), zarr::metadata_name(version_));
+}
+
+void ItemArrays::add_to(FileLayout& layout, std::size_t array, std::uint64_t first,
+                        std::uint64_t end, std::uint64_t begin) const {
+  if (tensor(array) == ModelTensor::kNone) {
+    layout.segments.push_back({begin, 0, 0, Segment::Kind::Zero});
+    return;
+  }
+  const ArrayChunks& grid = chunks(array);
+  const TensorExpr& expr = definition_->tensors[tensor(array)].expr;
+  for (std::uint64_t count = 0; first < end; first += count) {
+    const bool whole = first % grid.together() == 0 && end - first >= grid.together();
+    count = whole ? grid.together() : 1;
+    const auto id = static_cast<std::uint32_t>(layout.chunks.size());
+    layout.segments.push_back({begin, 0, id, Segment::Kind::Tensor});
+    auto shown = grid.expr(expr, first, count);
+    if (!shown && count > 1) {
+      count = 1;
+      shown = grid.expr(expr, first, count);
+    }
+    CKFS_CHECK(shown);
+    layout.chunks.push_back({*std::move(shown), tensor(array)});
+    begin += count * grid.bytes();
+  }
+}
+
+std::vector<orbax::Leaf> ItemArrays::leaves() const {
+  std::vector<orbax::Leaf> leaves;
+  leaves.reserve(size() + definition_->packaging.orbax.empty_dicts.size());
+  for (std::size_t i = 0; i < size(); ++i) {
+    const bool scalar = tensor(i) == ModelTensor::kNone;
+    leaves.push_back({name(i), scalar ? orbax::Leaf::Kind::Scalar : orbax::Leaf::Kind::Array});
+  }
+  for (const std::string& dict : definition_->packaging.orbax.empty_dicts) {
+    leaves.push_back({dict, orbax::Leaf::Kind::EmptyDict});
+  }
+  return leaves;
+}
+
+}  // namespace ckfs

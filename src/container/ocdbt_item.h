@@ -1,0 +1,19 @@
+// An Orbax item in one OCDBT database: a manifest, a file of tree nodes, and data files of chunks
+// that end at 2 GiB. Names, sizes and bytes of all but the chunks follow from the arrays' shapes.
+#pragma once
+
+#include <memory>
+
+#include "container/container.h"
+#include "container/item_arrays.h"
+
+namespace ckfs {
+
+/// Bytes of a data file at most, unless it is one chunk: what Orbax writes, and what a copy can
+/// resume at.
+inline constexpr std::uint64_t kDataFileBytes = std::uint64_t{2} << 30;
+
+/// Errors: Unsupported (larger than a file system holds).
+Result<std::shared_ptr<const Container>> make_ocdbt_item(ItemArrays arrays);
+
+}  // namespace ckfs

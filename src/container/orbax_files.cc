@@ -1,0 +1,89 @@
+#include "container/orbax_files.h"
+
+namespace ckfs {
+
+OrbaxContainer::OrbaxContainer(ItemArrays arrays, orbax::Storage storage)
+    : arrays_(std::move(arrays)),
+      storage_(storage),
+      directory_(arrays_.definition().packaging.orbax.directory) {
+  const Packaging& packaging = arrays_.definition().packaging;
+  small_.push_back(
+      {Kind::Tree, directory_ + "_METADATA", orbax::measure_metadata(arrays_.leaves(), storage_)});
+  // In the item alone: in the directory above, it would make Orbax's v1 refuse the item.
+  if (!packaging.orbax.custom_metadata.empty()) {
+    small_.push_back({Kind::Custom, directory_ + "_CHECKPOINT_METADATA", 0});
+    small_.back().size = render(small_.back()).size();
+  }
+  // In the item, and in each directory of the view above it.
+  for (std::size_t end = directory_.size();;) {
+    small_.push_back({Kind::Commit, directory_.substr(0, end) + "commit_success.txt", 0});
+    small_.back().size = render(small_.back()).size();
+    if (end == 0) break;
+    end = directory_.rfind('/', end - 2);
+    if (end == std::string::npos) break;
+    ++end;
+  }
+}
+
+std::string OrbaxContainer::render(const Small& small) const {
+  const Definition& definition = arrays_.definition();
+  switch (small.kind) {
+    case Kind::Tree:
+      return orbax::render_metadata(arrays_.leaves(), storage_);
+    case Kind::Custom:
+      return orbax::render_checkpoint_metadata(definition.packaging.orbax.custom_metadata);
+    case Kind::Commit: {
+      std::string directory = definition.spec.canonical() + "/" + small.path;
+      directory.resize(directory.rfind('/'));
+      return orbax::render_commit_success(directory);
+    }
+  }
+  return {};
+}
+
+std::string OrbaxContainer::path(std::size_t file) const {
+  return file < stored() ? directory_ + stored_path(file) : small_[file - stored()].path;
+}
+
+FileFacts OrbaxContainer::facts(std::size_t file) const {
+  if (file < stored()) return stored_facts(file);
+  const Small& small = small_[file - stored()];
+  FileFacts facts{small.size, 0, Exactness::BitExact};
+  for (const std::uint32_t id : tensors(file)) {
+    ++facts.tensors;
+    facts.exactness = std::max(facts.exactness, arrays_.definition().tensors[id].exactness);
+  }
+  return facts;
+}
+
+std::vector<std::uint32_t> OrbaxContainer::tensors(std::size_t file) const {
+  if (file < stored()) return stored_tensors(file);
+  if (small_[file - stored()].kind != Kind::Tree) return {};
+  return empty_tensors();
+}
+
+std::vector<std::uint32_t> OrbaxContainer::empty_tensors() const {
+  std::vector<std::uint32_t> empty;
+  for (std::size_t i = 0; i < arrays_.size(); ++i) {
+    if (arrays_.chunks(i).count() == 0) empty.push_back(arrays_.tensor(i));
+  }
+  return empty;
+}
+
+FileLayout OrbaxContainer::lay_out(std::size_t file) const {
+  if (file < stored()) return lay_out_stored(file);
+  const Small& small = small_[file - stored()];
+  return text_layout(small.size,
+                     [self = std::static_pointer_cast<const OrbaxContainer>(shared_from_this()),
+                      &small] { return self->render(small); });
+}
+
+FileLayout OrbaxContainer::text_layout(std::uint64_t size, std::function<std::string()> render) {
+  FileLayout layout;
+  layout.literals.push_back(size);
+  layout.segments.push_back({0, 0, 0, Segment::Kind::Literal});
+  layout.render = [render = std::move(render)](std::uint32_t /*literal*/) { return render(); };
+  return layout;
+}
+
+}  // namespace ckfs

@@ -1,0 +1,16 @@
+// CRC-32C (Castagnoli): the reflected polynomial 0x82F63B78, initial and final value all ones, as
+// RFC 3720 (appendix B.4) defines it and OCDBT stores it, unmasked.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace ckfs {
+
+/// Of `text`. By the CPU's instruction where it has one.
+[[nodiscard]] std::uint32_t crc32c(std::string_view text);
+
+/// The same by the definition, a table lookup a byte.
+[[nodiscard]] std::uint32_t crc32c_plain(std::string_view text);
+
+}  // namespace ckfs

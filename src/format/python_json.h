@@ -1,0 +1,70 @@
+// Text as Python's json module writes it by default.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "base/error.h"
+
+namespace ckfs {
+
+/// Puts `text` in double quotes: everything but printable ASCII is escaped, as
+/// UTF-16 units. `text` is UTF-8 that was checked when it was read.
+template <typename Put>
+void put_python_string(const Put& put, std::string_view text) {
+  const auto put_unit = [&](std::uint32_t unit) { put(fmt::format("\\u{:04x}", unit)); };
+  put("\"");
+  for (std::size_t i = 0; i < text.size();) {
+    const auto c = static_cast<unsigned char>(text[i]);
+    if (c < 0x80) {
+      ++i;
+      switch (c) {
+        case '"':
+          put("\\\"");
+          break;
+        case '\\':
+          put("\\\\");
+          break;
+        case '\b':
+          put("\\b");
+          break;
+        case '\t':
+          put("\\t");
+          break;
+        case '\n':
+          put("\\n");
+          break;
+        case '\f':
+          put("\\f");
+          break;
+        case '\r':
+          put("\\r");
+          break;
+        default:
+          if (c < 0x20 || c == 0x7f) {
+            put_unit(c);
+          } else {
+            put(text.substr(i - 1, 1));
+          }
+      }
+      continue;
+    }
+    const std::size_t length = c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : 2;
+    CKFS_CHECK(i + length <= text.size());
+    std::uint32_t point = c & (0xffU >> (length + 1));
+    for (std::size_t k = 1; k < length; ++k) {
+      point = (point << 6) | (static_cast<unsigned char>(text[i + k]) & 0x3fU);
+    }
+    i += length;
+    if (point < 0x10000) {
+      put_unit(point);
+    } else {
+      put_unit(0xd800 + ((point - 0x10000) >> 10));
+      put_unit(0xdc00 + ((point - 0x10000) & 0x3ff));
+    }
+  }
+  put("\"");
+}
+
+}  // namespace ckfs

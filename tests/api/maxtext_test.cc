@@ -1,0 +1,100 @@
+// The arrays of MaxText's own converters (tests/data/maxtext) against the views that promise them,
+// array by array. The views are packed as safetensors here: what an Orbax item does to arrays is
+// tested with real tools.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <set>
+
+#include "api/small_reader.h"
+#include "container/view_files.h"
+#include "engine/engine.h"
+#include "source/open_checkpoint.h"
+#include "view/recipes/recipe.h"
+
+namespace ckfs {
+namespace {
+
+const std::filesystem::path kData = CKFS_TEST_DATA "/maxtext";
+
+struct Case {
+  std::string source, expected, view, family;
+  bool nan = false;  // its bits may differ
+
+  friend void PrintTo(const Case& one, std::ostream* out) {
+    *out << one.source << "/" << one.expected << ": " << one.view;
+  }
+};
+
+std::vector<Case> cases() {
+  std::vector<Case> found;
+  const auto file = nlohmann::json::parse(read_text(kData / "cases.json"));
+  for (const auto& item : file["cases"]) {
+    found.push_back({item["source"], item["expected"], item["view"], item.value("family", ""),
+                     item.value("nan", false)});
+  }
+  return found;
+}
+
+/// All tensors of a view, by the engine.
+Result<std::map<std::string, PlainTensor>> arrays(const Case& test) {
+  CKFS_TRY(const auto files, SourceFiles::create({.engine = IoEngine::Pread}));
+  CKFS_TRY(const auto catalog, open_checkpoint(kData / test.source / "source", *files, {}));
+  Recipes recipes = built_in_recipes();
+  recipes.family = test.family;
+  CKFS_TRY(const ViewSpec spec, parse_view_spec(test.view));
+  CKFS_TRY(const auto view, define_view(catalog, spec, recipes));
+  auto packed = std::make_shared<Definition>(*view);
+  packed->packaging = {.container = ContainerKind::Safetensors, .max_shard = 1 << 30};
+  CKFS_TRY(const auto layouts, ViewFiles::create(packed, *files));
+  Engine engine(catalog, *files, BufferPool::create(64 << 20), {});
+  std::map<std::string, PlainTensor> tensors;
+  for (const std::size_t file : layouts->tensor_files()) {
+    const auto layout = layouts->layout(file);
+    std::string bytes(layout->size, '\0');
+    const auto stream = engine.open_stream(layout);
+    CKFS_TRY_VOID(
+        engine.read(*stream, {0, bytes.size()}, std::as_writable_bytes(std::span(bytes))));
+    add_tensors(bytes, tensors);
+  }
+  return tensors;
+}
+
+/// The bytes, those of every NaN the same.
+std::string without_nans(const PlainTensor& tensor) {
+  std::string bytes = tensor.bytes;
+  const std::size_t size = element_bytes(tensor.dtype);
+  for (std::size_t i = 0; i * size < bytes.size(); ++i) {
+    if (std::isnan(element(tensor, i))) bytes.replace(i * size, size, size, '\x7f');
+  }
+  return bytes;
+}
+
+class MaxTextGolden : public testing::TestWithParam<Case> {};
+
+TEST_P(MaxTextGolden, HasTheArraysOfTheTool) {
+  const Case& test = GetParam();
+  const auto got = arrays(test);
+  ASSERT_TRUE(got) << got.error().message();
+  std::map<std::string, PlainTensor> want;
+  add_tensors(read_text(kData / test.source / "expected" / (test.expected + ".safetensors")), want);
+  std::set<std::string> names, wanted;
+  for (const auto& [name, tensor] : want) wanted.insert(name);
+  for (const auto& [name, tensor] : *got) names.insert(name);
+  EXPECT_EQ(names, wanted);
+  for (const auto& [name, tensor] : *got) {
+    const auto same = want.find(name);
+    if (same == want.end()) continue;
+    EXPECT_EQ(tensor.dtype, same->second.dtype) << name;
+    EXPECT_EQ(tensor.shape, same->second.shape) << name;
+    if (test.nan) {
+      EXPECT_TRUE(without_nans(tensor) == without_nans(same->second)) << name;
+    } else {
+      EXPECT_TRUE(tensor.bytes == same->second.bytes) << name;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, MaxTextGolden, testing::ValuesIn(cases()));
+
+}  // namespace
+}  // namespace ckfs

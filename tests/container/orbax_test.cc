@@ -1,0 +1,162 @@
+// What only Orbax items have: names that are no paths, data files, keys.
+#include "container/orbax.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <set>
+
+#include "container/ocdbt_item.h"
+#include "container/view_files.h"
+#include "support/model_catalog.h"
+
+namespace ckfs {
+namespace {
+
+using testing::HasSubstr;
+
+/// Tensors of a model as an item.
+struct Item {
+  explicit Item(const std::vector<TensorSpec>& tensors) {
+    model.shard("model.safetensors", tensors);
+    definition->catalog = model.build();
+    definition->spec.view = "item";
+    definition->packaging.container = ContainerKind::Orbax;
+    for (const TensorSpec& tensor : tensors) {
+      const TensorId id = *definition->catalog->find(tensor.name);
+      definition->names.push_back(tensor.name);
+      definition->tensors.push_back(
+          {.name = definition->names.back(), .expr = TensorExpr::stored(*definition->catalog, id)});
+    }
+  }
+
+  OrbaxItem& orbax() const { return definition->packaging.orbax; }
+
+  std::shared_ptr<const Container> container() const {
+    auto made = make_orbax(definition);
+    EXPECT_TRUE(made) << made.error().message();
+    return made ? *std::move(made) : nullptr;
+  }
+
+  std::string error() const {
+    const auto made = make_orbax(definition);
+    return made ? std::string() : made.error().message();
+  }
+
+  ModelCatalog model;
+  std::shared_ptr<Definition> definition = std::make_shared<Definition>();
+};
+
+std::vector<std::string> paths(const Container& container) {
+  std::vector<std::string> paths;
+  for (std::size_t i = 0; i < container.size(); ++i) paths.push_back(container.path(i));
+  return paths;
+}
+
+TEST(OrbaxItem, HasItsMarksInEachDirectoryAboveIt) {
+  Item item({{"a", DType::BF16, {2}}});
+  EXPECT_THAT(paths(*item.container()), testing::ElementsAre("d/00000", "d/nodes", "manifest.ocdbt",
+                                                             "_METADATA", "commit_success.txt"));
+  item.orbax().directory = "0/items/";
+  item.orbax().custom_metadata = "{}";
+  EXPECT_THAT(paths(*item.container()),
+              testing::ElementsAre("0/items/d/00000", "0/items/d/nodes", "0/items/manifest.ocdbt",
+                                   "0/items/_METADATA", "0/items/_CHECKPOINT_METADATA",
+                                   "0/items/commit_success.txt", "0/commit_success.txt"));
+}
+
+TEST(OrbaxItem, HasNoFileForWhatHasNoBytes) {
+  Item item({{"a", DType::BF16, {0, 3}}});
+  item.orbax().step = true;
+  EXPECT_THAT(paths(*item.container()),
+              testing::ElementsAre("d/nodes", "manifest.ocdbt", "_METADATA", "commit_success.txt"));
+  EXPECT_THAT(item.container()->tensors(2), testing::ElementsAre(0));
+}
+
+TEST(OrbaxItem, RefusesWhatIsNoTree) {
+  EXPECT_THAT(Item({{"a/b", DType::BF16, {2}}}).error(), HasSubstr("item: \"a/b\": a path with"));
+  EXPECT_THAT(Item({{"a..b", DType::BF16, {2}}}).error(), HasSubstr("an empty part"));
+  EXPECT_THAT(Item({{".a", DType::BF16, {2}}}).error(), HasSubstr("an empty part"));
+  EXPECT_THAT(Item({{"a", DType::BF16, {2}}, {"a.b", DType::BF16, {2}}}).error(),
+              HasSubstr("\"a.b\": below \"a\", which is a leaf"));
+  EXPECT_EQ(Item({{"a-", DType::BF16, {2}}, {"a.b", DType::BF16, {2}}}).error(), "");
+  Item item({{"step", DType::BF16, {2}}});
+  item.orbax().step = true;
+  EXPECT_THAT(item.error(), HasSubstr("two leaves of this name"));
+  Item dicts({{"opt_state.a", DType::BF16, {2}}});
+  dicts.orbax().empty_dicts = {"opt_state"};
+  EXPECT_THAT(dicts.error(), HasSubstr("below \"opt_state\""));
+  EXPECT_THAT(Item({}).error(), HasSubstr("an Orbax item without arrays"));
+}
+
+TEST(OrbaxItem, RefusesWhatNoArrayHolds) {
+  EXPECT_THAT(Item({{"a", DType::F4, {2}}}).error(), HasSubstr("\"a\": zarr has a byte"));
+  EXPECT_THAT(Item({{"a", DType::U8, std::vector<std::int64_t>(33, 1)}}).error(),
+              HasSubstr("33 dimensions (limit 32)"));
+  Item item({{"a", DType::BF16, {6}}});
+  item.definition->splits = {{4}};
+  item.definition->tensors[0].split = 0;
+  EXPECT_THAT(item.error(), HasSubstr("shape [6]: dimension 0 in 4 equal parts"));
+}
+
+TEST(OrbaxItem, RefusesNamesOfFilesAsDirectories) {
+  for (const char* name : {"_METADATA", "checkpoint", "a.__lock"}) {
+    Item item({{name, DType::BF16, {2}}});
+    EXPECT_EQ(item.error(), "") << name;
+    item.orbax().storage = ArrayStorage::Zarr3;
+    EXPECT_THAT(item.error(), HasSubstr("a name that Orbax or TensorStore")) << name;
+  }
+  Item item({{std::string(256, 'a'), DType::BF16, {2}}});
+  item.orbax().storage = ArrayStorage::Zarr2;
+  EXPECT_THAT(item.error(), HasSubstr("256 bytes (limit 255)"));
+}
+
+TEST(OrbaxItem, ClosesDataFilesAtTwoGibibytes) {
+  // 56 MiB a chunk; one that is larger than a file; and small ones behind it.
+  const Item item({{"a", DType::BF16, {100, 28672, 1024}},
+                   {"b", DType::U8, {2147483659}},  // a prime number
+                   {"c", DType::BF16, {3}},
+                   {"d", DType::BF16, {5, 28672, 1024}}});
+  const auto container = item.container();
+  std::uint64_t total = 0;
+  std::set<std::uint32_t> seen;
+  std::size_t file = 0;
+  for (; container->path(file).starts_with("d/0"); ++file) {
+    SCOPED_TRACE(container->path(file));
+    const FileLayout layout = container->lay_out(file);
+    const FileFacts facts = container->facts(file);
+    EXPECT_EQ(container->path(file), fmt::format("d/{:05}", file));
+    EXPECT_TRUE(facts.size <= kDataFileBytes || layout.segments.size() == 1) << facts.size;
+    std::uint64_t end = 0;
+    for (std::size_t i = 0; i < layout.segments.size(); ++i) {
+      EXPECT_EQ(layout.segments[i].begin, end);
+      end += layout.chunks[i].expr.nbytes();
+      seen.insert(layout.chunks[i].tensor);
+    }
+    EXPECT_EQ(end, facts.size);
+    total += facts.size;
+  }
+  EXPECT_EQ(file, 5U);
+  EXPECT_EQ(seen.size(), 4U);
+  EXPECT_EQ(total, (105ULL * 28672 * 1024 + 3) * 2 + 2147483659ULL);
+}
+
+TEST(OrbaxItem, HasFewBytesForManyChunks) {
+  // 64,000 chunks: 16 leaves under a root.
+  const Item item({{"a", DType::U8, {64000, 4096, 1024}}});
+  item.definition->splits = {{64000, 1, 1}};
+  item.definition->tensors[0].split = 0;
+  const auto container = item.container();
+  const std::size_t manifest = container->size() - 3;
+  ASSERT_EQ(container->path(manifest), "manifest.ocdbt");
+  EXPECT_LT(container->facts(manifest).size, 100U);
+  const FileLayout nodes = container->lay_out(manifest - 1);
+  ASSERT_EQ(nodes.literals.size(), 17U);
+  EXPECT_LT(container->facts(manifest - 1).size, 64000U * 20);
+  for (std::uint32_t i = 0; i < nodes.literals.size(); ++i) {
+    EXPECT_EQ(nodes.render(i).size(), nodes.literals[i]);
+  }
+}
+
+}  // namespace
+}  // namespace ckfs

@@ -1,0 +1,526 @@
+#!/usr/bin/env python3
+"""MaxText's trees of families that no golden case covers, against the formulas, element by element
+in Python; families that a file adds; and sources that do not fit their family's rules."""
+import json
+import pathlib
+import random
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent)]
+import naive  # noqa: E402
+import orbax_item  # noqa: E402
+import ways  # noqa: E402
+
+DATA = ways.DATA.parent / "maxtext"
+RECIPES = ways.DATA.parent / "recipes"
+
+
+class Grid:
+    """An array of BF16 codes."""
+
+    def __init__(self, shape, codes):
+        self.shape, self.codes = list(shape), list(codes)
+        count = 1
+        for extent in shape:
+            count *= extent
+        assert count == len(self.codes)
+
+    @property
+    def T(self):
+        rows, columns = self.shape
+        return Grid([columns, rows],
+                    [self.codes[r * columns + c] for c in range(columns) for r in range(rows)])
+
+    def reshape(self, *shape):
+        return Grid(shape, self.codes)
+
+    def last(self, begin, end, step=1):
+        """[..., begin:end:step]"""
+        width = self.shape[-1]
+        codes = [code for at in range(0, len(self.codes), width)
+                 for code in self.codes[at:at + width][begin:end:step]]
+        return Grid([*self.shape[:-1], len(range(width)[begin:end:step])], codes)
+
+    def map(self, function):
+        return Grid(self.shape, map(function, self.codes))
+
+    def value(self):
+        return "bfloat16", self.shape, struct.pack(f"<{len(self.codes)}H", *self.codes)
+
+
+def stack(parts, axis):
+    outer = 1
+    for extent in parts[0].shape[:axis]:
+        outer *= extent
+    inner = len(parts[0].codes) // outer
+    codes = [code for i in range(outer) for part in parts
+             for code in part.codes[i * inner:(i + 1) * inner]]
+    shape = parts[0].shape
+    return Grid([*shape[:axis], len(parts), *shape[axis:]], codes)
+
+
+class Source:
+    """Tensors of random finite values, made as they are named."""
+
+    def __init__(self, seed):
+        self.random, self.tensors = random.Random(seed), {}
+
+    def __call__(self, name, *shape):
+        count = 1
+        for extent in shape:
+            count *= extent
+        codes = []
+        while len(codes) < count:
+            code = self.random.getrandbits(16)
+            if code & 0x7F80 != 0x7F80:
+                codes.append(code)
+        self.tensors[name] = Grid(shape, codes)
+        return self.tensors[name]
+
+    def write(self, folder, config):
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text(json.dumps(config))
+        naive.write(folder / "model.safetensors", {
+            name: naive.Tensor("BF16", grid.shape, grid.value()[2])
+            for name, grid in self.tensors.items()
+        })
+
+
+def heads(grid, count):
+    """(n * d, in) -> (in, n, d)"""
+    return grid.T.reshape(grid.shape[1], count, grid.shape[0] // count)
+
+
+def out_heads(grid, count):
+    """(H, n * d) -> (n, d, H)"""
+    return grid.T.reshape(count, grid.shape[1] // count, grid.shape[0])
+
+
+def divided(divisor):
+    """code -> BF16(F32(x / divisor)); the quotient of two F32 is rounded to F32 once by way of F64."""
+    def function(code):
+        (x,) = struct.unpack("<f", struct.pack("<I", code << 16))
+        return struct.unpack("<H", naive.encode([naive.to_f32(x / divisor)], "BF16"))[0]
+    return function
+
+
+GLOBALS = {"vocab_size": 19, "hidden_size": 12, "tie_word_embeddings": False}
+
+
+def globals_of(source, prefix="model.", head="lm_head.weight"):
+    return {
+        "token_embedder.embedding": source(prefix + "embed_tokens.weight", 19, 12),
+        "decoder.decoder_norm.scale": source(prefix + "norm.weight", 12),
+        "decoder.logits_dense.kernel": source(head, 19, 12).T,
+    }
+
+
+def norms(source, p):
+    return {
+        "pre_self_attention_layer_norm.scale": source(p + "input_layernorm.weight", 12),
+        "post_self_attention_layer_norm.scale": source(p + "post_attention_layernorm.weight", 12),
+    }
+
+
+def attention(source, p, n, k, d, bias=False):
+    found = {}
+    for mine, theirs, count in (("query", "q", n), ("key", "k", k), ("value", "v", k)):
+        weight = source(f"{p}self_attn.{theirs}_proj.weight", count * d, 12)
+        found[f"self_attention.{mine}.kernel"] = heads(weight, count)
+        if bias:
+            found[f"self_attention.{mine}.bias"] = source(
+                f"{p}self_attn.{theirs}_proj.bias", count * d).reshape(count, d)
+    found["self_attention.out.kernel"] = out_heads(source(p + "self_attn.o_proj.weight", 12, n * d),
+                                                   n)
+    return found
+
+
+def mlp(source, p, width, name="mlp", mine="mlp"):
+    return {
+        f"{mine}.wi_0.kernel": source(f"{p}{name}.gate_proj.weight", width, 12).T,
+        f"{mine}.wi_1.kernel": source(f"{p}{name}.up_proj.weight", width, 12).T,
+        f"{mine}.wo.kernel": source(f"{p}{name}.down_proj.weight", 12, width).T,
+    }
+
+
+def dense(source, config, query=lambda code: code, bias=False):
+    """(globals, [layer])"""
+    layers = []
+    n, k = config["num_attention_heads"], config["num_key_value_heads"]
+    for i in range(config["num_hidden_layers"]):
+        p = f"model.layers.{i}."
+        layer = {**norms(source, p),
+                 **attention(source, p, n, k, config.get("head_dim") or 12 // n, bias),
+                 **mlp(source, p, config["intermediate_size"])}
+        layer["self_attention.query.kernel"] = layer["self_attention.query.kernel"].map(query)
+        layers.append(layer)
+    return globals_of(source), layers
+
+
+def named(tree, prefix=""):
+    return {f"params.params.{prefix}{name}": grid for name, grid in tree.items()}
+
+
+def unscanned(found, layers, name="decoder.layers"):
+    for i, layer in enumerate(layers):
+        found.update(named(layer, f"{name}_{i}."))
+    return found
+
+
+def scanned(found, layers, name="decoder.layers"):
+    for leaf in layers[0]:
+        found[f"params.params.{name}.{leaf}"] = stack([layer[leaf] for layer in layers], 1)
+    return found
+
+
+class Views(unittest.TestCase):
+    maxDiff = None
+
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory(prefix="ckfs-maxtext-")
+        self.addCleanup(temporary.cleanup)
+        self.work = pathlib.Path(temporary.name)
+
+    def arrays(self, source, view, *options):
+        out = self.work / "out"
+        shutil.rmtree(out, ignore_errors=True)
+        ways.run("export", source, view, out, *options)
+        item = orbax_item.Item(out / "0/items")
+        return {name: item.value(name) for name in item.arrays if name != "step"}
+
+    def compare(self, source, view, want, *options):
+        got = self.arrays(source, view, *options)
+        self.assertEqual(sorted(want), sorted(got))
+        for name, grid in want.items():
+            self.assertEqual(grid.value()[:2], tuple(got[name][:2]), name)
+            self.assertTrue(grid.value()[2] == got[name][2], name)
+
+
+class Formulas(Views):
+    def both(self, source, config, tree, layers, *options):
+        folder = self.work / "source"
+        source.write(folder, config)
+        self.compare(folder, "maxtext-unscanned", unscanned(named(tree), layers), *options)
+        self.compare(folder, "maxtext-scanned", scanned(named(tree), layers), *options)
+
+    def test_qwen2(self):
+        config = {**GLOBALS, "model_type": "qwen2", "num_hidden_layers": 3,
+                  "num_attention_heads": 3, "num_key_value_heads": 1, "intermediate_size": 20}
+        source = Source(1)
+        self.both(source, config, *dense(source, config, bias=True))
+
+    def test_llama_2_and_3_3(self):
+        config = {**GLOBALS, "model_type": "llama", "num_hidden_layers": 2,
+                  "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 20,
+                  "head_dim": 128}
+        source = Source(2)
+        parts = dense(source, config, divided(11.3125))  # BF16(sqrt(128))
+        self.both(source, config, *parts)
+        # A Llama 3.1 by its RoPE, but said to be a 3.3.
+        config["rope_scaling"] = {"rope_type": "llama3", "low_freq_factor": 1.0}
+        folder = self.work / "llama-3.3"
+        source.write(folder, config)
+        want = unscanned(named(parts[0]), parts[1])
+        self.compare(folder, "maxtext-unscanned", want, "--family", "llama3.3-70b")
+        told = self.arrays(folder, "maxtext-unscanned")
+        name = "params.params.decoder.layers_0.self_attention.query.kernel"
+        self.assertNotEqual(want[name].value()[2], told[name][2])
+
+    def test_mistral(self):
+        config = {**GLOBALS, "model_type": "mistral", "num_hidden_layers": 2,
+                  "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 16,
+                  "head_dim": None}
+        source = Source(3)
+        # sqrt(3) is 1.734375 in BF16.
+        self.both(source, config, *dense(source, config, divided(1.734375)))
+
+    def test_llama4(self):
+        config = {"model_type": "llama4", "text_config": {
+            **GLOBALS, "model_type": "llama4_text", "num_hidden_layers": 8,
+            "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 5,
+            "intermediate_size": 7, "intermediate_size_mlp": 9, "num_local_experts": 3}}
+        source = Source(4)
+        lm = "language_model."
+        tree = globals_of(source, lm + "model.", lm + "lm_head.weight")
+        layers = []
+        for i in range(8):
+            p = f"{lm}model.layers.{i}."
+            layer = {**norms(source, p), **attention(source, p, 2, 1, 5)}
+            if i % 2 == 0:
+                layer.update(mlp(source, p, 9, "feed_forward"))
+            else:
+                b = "Llama4MoEBlock_0."
+                f = p + "feed_forward."
+                both = source(f + "experts.gate_up_proj", 3, 12, 14)
+                layer[b + "MoeBlock_0.gate.kernel"] = source(f + "router.weight", 3, 12).T
+                layer[b + "MoeBlock_0.wi_0"] = both.last(0, 7)
+                layer[b + "MoeBlock_0.wi_1"] = both.last(7, 14)
+                layer[b + "MoeBlock_0.wo"] = source(f + "experts.down_proj", 3, 7, 12)
+                layer.update(mlp(source, f, 7, "shared_expert", b + "shared_experts"))
+            layers.append(layer)
+        source("vision_model.patch_embedding.linear.weight", 4, 4)
+        folder = self.work / "source"
+        source.write(folder, config)
+        self.compare(folder, "maxtext-unscanned", unscanned(named(tree), layers))
+        want = named(tree)
+        for block in range(4):
+            scanned(want, layers[block::4], f"decoder.layers.layers_{block}")
+        self.compare(folder, "maxtext-scanned", want)
+
+    def deepseek(self, source, config, prefix=""):
+        """(globals, dense layers, MoE layers)"""
+        kinds = ([], [])
+        n, e = config["num_attention_heads"], config["n_routed_experts"]
+        first = config["first_k_dense_replace"]
+        for i in range(config["num_hidden_layers"]):
+            p = f"{prefix}model.layers.{i}."
+            a = p + "self_attn."
+            layer = norms(source, p)
+            s = "self_attention."
+            layer[s + "kv_norm.scale"] = source(a + "kv_a_layernorm.weight", 5)
+            layer[s + "wkv_a.kernel"] = source(a + "kv_a_proj_with_mqa.weight", 5 + 2, 12).T
+            layer[s + "wkv_b.kernel"] = heads(source(a + "kv_b_proj.weight", n * (3 + 4), 5), n)
+            layer[s + "out.kernel"] = out_heads(source(a + "o_proj.weight", 12, n * 4), n)
+            if config.get("q_lora_rank"):
+                layer[s + "q_norm.scale"] = source(a + "q_a_layernorm.weight", 6)
+                layer[s + "wq_a.kernel"] = source(a + "q_a_proj.weight", 6, 12).T
+                layer[s + "wq_b.kernel"] = heads(source(a + "q_b_proj.weight", n * (3 + 2), 6), n)
+            else:
+                layer[s + "query.kernel"] = heads(source(a + "q_proj.weight", n * (3 + 2), 12), n)
+            if "index_n_heads" in config:
+                x, y = s + "indexer.", a + "indexer."
+                layer[x + "k_norm.scale"] = source(y + "k_norm.weight", 3)
+                layer[x + "k_norm.bias"] = source(y + "k_norm.bias", 3)
+                layer[x + "weights_proj.kernel"] = source(y + "weights_proj.weight", 2, 12).T
+                layer[x + "wk.kernel"] = source(y + "wk.weight", 3, 12).T
+                layer[x + "wq_b.kernel"] = heads(source(y + "wq_b.weight", 2 * 3, 6), 2)
+            if i < first:
+                layer.update(mlp(source, p, 10))
+            else:
+                b = "DeepSeekMoeBlock_0."
+                m = p + "mlp."
+                layer.update(mlp(source, m, 2 * 8, "shared_experts", b + "shared_experts"))
+                layer[b + "MoeBlock_0.gate.kernel"] = source(m + "gate.weight", e, 12).T
+                for mine, theirs, shape in (("wi_0", "gate", (8, 12)), ("wi_1", "up", (8, 12)),
+                                            ("wo", "down", (12, 8))):
+                    layer[b + "MoeBlock_0." + mine] = stack(
+                        [source(f"{m}experts.{j}.{theirs}_proj.weight", *shape).T
+                         for j in range(e)], 0)
+            kinds[i >= first].append(layer)
+        return (globals_of(source, prefix + "model.", prefix + "lm_head.weight"), *kinds)
+
+    CONFIG = {**GLOBALS, "num_hidden_layers": 3, "first_k_dense_replace": 1,
+              "num_attention_heads": 2, "kv_lora_rank": 5, "qk_nope_head_dim": 3,
+              "qk_rope_head_dim": 2, "v_head_dim": 4, "intermediate_size": 10,
+              "moe_intermediate_size": 8, "n_shared_experts": 2, "n_routed_experts": 11}
+
+    def both_deepseek(self, source, config, parts):
+        folder = self.work / "source"
+        source.write(folder, config)
+        tree, first, rest = parts
+        want = unscanned(named(tree), first, "decoder.dense_layers")
+        self.compare(folder, "maxtext-unscanned",
+                     unscanned(want, rest, "decoder.moe_layers"))
+        want = scanned(named(tree), first, "decoder.dense_layers") if first else named(tree)
+        self.compare(folder, "maxtext-scanned", scanned(want, rest, "decoder.moe_layers"))
+
+    def test_deepseek_v2_without_a_dense_layer(self):
+        source = Source(5)
+        config = {**self.CONFIG, "model_type": "deepseek_v2", "q_lora_rank": None,
+                  "first_k_dense_replace": 0}
+        self.both_deepseek(source, config, self.deepseek(source, config))
+
+    def test_deepseek_v3_2(self):
+        source = Source(6)
+        config = {**self.CONFIG, "model_type": "deepseek_v32", "q_lora_rank": 6,
+                  "index_n_heads": 2, "index_head_dim": 3}
+        self.both_deepseek(source, config, self.deepseek(source, config))
+
+    def test_kimi_k2_5_is_its_text(self):
+        source = Source(7)
+        text = {**self.CONFIG, "model_type": "kimi_k2", "q_lora_rank": 6}
+        parts = self.deepseek(source, text, "language_model.")
+        source("vision_tower.patch_embed.proj.weight", 3, 2)
+        source("mm_projector.linear_1.weight", 3, 2)
+        self.both_deepseek(source, {"model_type": "kimi_k25", "text_config": text}, parts)
+        report = json.loads(ways.run("inspect", self.work / "source", "--view", "maxtext-scanned",
+                                     "--json"))
+        self.assertEqual(["vision_tower.patch_embed.proj.weight", "mm_projector.linear_1.weight"],
+                         report["left_out"])
+
+
+class Spellings(Views):
+    """The same arrays for the same tensors under other names."""
+
+    def check(self, case, rename, view="maxtext-scanned", edit=None, options=(), told=()):
+        source, other = DATA / case / "source", self.work / "other"
+        other.mkdir()
+        tensors = {}
+        for path in sorted(source.glob("*.safetensors")):
+            tensors.update({rename(name): tensor for name, tensor in naive.read(path).items()})
+        naive.write(other / "model.safetensors", {k: v for k, v in tensors.items() if k})
+        config = json.loads((source / "config.json").read_text())
+        (other / "config.json").write_text(json.dumps(edit(config) if edit else config))
+        self.assertEqual(self.arrays(source, view, *told), self.arrays(other, view, *options))
+
+    def test_gemma3_as_transformers_has_it(self):
+        self.check("gemma3", lambda name: name.replace("language_model.model.",
+                                                       "model.language_model."))
+
+    def test_gemma3_text_alone(self):
+        self.check("gemma3", lambda name: name.startswith("language_model.") and name.replace(
+            "language_model.model.", "model."), edit=lambda config: config["text_config"])
+
+    def test_a_family_of_a_file_has_the_bytes_of_the_built_in_one(self):
+        for view in ("maxtext-unscanned", "maxtext-scanned@dtype=fp32"):
+            with self.subTest(view):
+                self.check("qwen3-dense", lambda name: name, view,
+                           lambda config: {**config, "model_type": "own_dense",
+                                           "architectures": []},
+                           ("--recipe", RECIPES / "own_maxtext.json"))
+                shutil.rmtree(self.work / "other")
+
+    def test_family_says_what_config_json_does_not(self):
+        self.check("llama31", lambda name: name, "maxtext-unscanned",
+                   lambda config: {**config, "rope_scaling": {"low_freq_factor": 1.0}},
+                   told=("--family", "llama3.1"))
+
+
+class Refusals(Views):
+    """Sources that do not fit: no view, and which tensor and rule."""
+
+    def refused(self, case, pattern, tensors=None, config=None, options=(), view=None):
+        source = self.work / "source"
+        shutil.rmtree(source, ignore_errors=True)
+        source.mkdir()
+        found = naive.read_all(DATA / case / "source")
+        naive.write(source / "model.safetensors", tensors(found) if tensors else found)
+        text = json.loads((DATA / case / "source/config.json").read_text())
+        (source / "config.json").write_text(json.dumps(config(text) if config else text))
+        for name in [view] if view else ["maxtext-unscanned", "maxtext-scanned"]:
+            done = subprocess.run([ways.CKFS, "ls", source, name, *options], text=True,
+                                  capture_output=True)
+            self.assertEqual(1, done.returncode, done.stdout)
+            self.assertRegex(done.stderr, rf"^ckfs: {name.split('@')[0]}: .*{pattern}.*\n$")
+        if view or options:
+            return
+        views = ways.run("ls", source).decode().split()
+        self.assertIn("bf16-safetensors/", views)
+        self.assertNotIn("maxtext-unscanned/", views)
+        self.assertNotIn("maxtext-scanned/", views)
+        self.assertRegex(ways.run("inspect", source).decode(), pattern)
+
+    def test_models_that_no_family_has(self):
+        self.refused("qwen3-moe", r"no rules are known for this model \(model_type mamba; --family "
+                     r"names another, --recipe adds rules: ckfs-recipe\(5\)\)",
+                     config=lambda c: {**c, "model_type": "mamba", "architectures": ["Mamba"]})
+        self.refused("qwen3-moe", "config.json has no model_type",
+                     config=lambda c: {k: v for k, v in c.items()
+                                       if k not in ("model_type", "architectures")})
+        done = subprocess.run([ways.CKFS, "ls", DATA / "qwen3-moe/source", "--family", "mamba"],
+                              text=True, capture_output=True)
+        self.assertEqual((1, "ckfs: family: \"mamba\" is no model_type and no model_name of the "
+                          "recipes (ckfs-recipe(5))\n"), (done.returncode, done.stderr))
+
+    def test_tensors_that_are_missing(self):
+        def without(pattern):
+            return lambda t: {k: v for k, v in t.items() if not re.search(pattern, k)}
+        for pattern, message in (
+                (r"layers\.1\.", r'maxtext.json:\d+: "params.params.decoder.layers_0[^"]*": i 1 is '
+                 r"missing, of 3 tensors like this one"),
+                (r"layers\.2\.", "i 2 is missing"),
+                (r"layers\.1\.self_attn\.k_proj",
+                 r'"params.params.decoder.layers_0.self_attention.key.kernel": i 1 is missing'),
+                (r"experts\.3\.up_proj",
+                 r'maxtext_qwen3_moe.json:\d+: "model.layers.0.mlp.wi_1": 3 values of e where '
+                 r"there must be 4"),
+                (r"layers\.1\.mlp\.experts\.2\.down_proj",
+                 r'"model.layers.1.mlp.wo": e 2 is missing'),
+                (r"norm\.weight$", "no tensor fits"),
+                (r"lm_head", r'maxtext.json:\d+: no tensor fits "lm_head.weight"'),
+                (r"", "no tensor fits")):
+            with self.subTest(pattern):
+                self.refused("qwen3-moe", message, without(pattern) if pattern else
+                             lambda t: {"w": t["lm_head.weight"]})
+
+    def test_tensors_that_nobody_knows(self):
+        def with_more(name):
+            return lambda t: {**t, name: t["model.norm.weight"]}
+        for name in ("model.layers.0.self_attn.rotary.weight", "extra", "model.layers.0.mlp.bias",
+                     "params.bias"):
+            with self.subTest(name):
+                self.refused("qwen3-moe", rf'maxtext.json:\d+: "[^"]*{name.split(".")[-1]}" is no '
+                             "tensor that the rules know", with_more(name))
+        self.refused("qwen3-moe", "i is 7, of 3 ",
+                     lambda t: {**t, **{k.replace("layers.2.", "layers.7."): v
+                                        for k, v in t.items() if "layers.2." in k}})
+
+    def test_configs_that_do_not_fit(self):
+        for change, message in (
+                ({"hidden_size": 41}, r'"model.layers.0.mlp.wi_0": has shape \[4, 12, 40\] where it '
+                 r"must have \[4, 12, 41\]"),
+                ({"num_attention_heads": 5}, r"has shape \[40, 40\] where it must have \[50, 40\]"),
+                ({"num_key_value_heads": 4}, "where it must have"),
+                ({"head_dim": 5}, "where it must have"),
+                ({"vocab_size": 102}, r'embedding": has shape \[101, 40\]'),
+                ({"num_local_experts": 5, "num_experts": 5}, "4 values of e where there must be 5"),
+                ({"moe_intermediate_size": 13}, "where it must have"),
+                ({"num_hidden_layers": 4}, "i 3 is missing, of 4"),
+                ({"num_hidden_layers": 2}, "i is 2, of 2"),
+                ({"num_hidden_layers": -1}, "count: -1"),
+                ({"num_hidden_layers": 2.5}, "no whole number"),
+                ({"num_hidden_layers": 1e300}, "no whole number"),
+                ({"num_attention_heads": 0}, "where it must have"),
+                ({"num_attention_heads": None}, "config.json: has no number num_attention_heads"),
+                ({"hidden_size": "40"}, "config.json: has no number hidden_size"),
+                ({"hidden_size": 2 ** 60}, "no whole number"),
+                ({"head_dim": 0, "num_attention_heads": 0}, "where it must have")):
+            with self.subTest(change):
+                self.refused("qwen3-moe", message, config=lambda c: {**c, **change})
+
+    def test_parameters_that_do_not_fit(self):
+        self.refused("qwen3-moe", r'"params.params.[^"]*": dimension \d of shape .* is no '
+                     "multiple of 7", view="maxtext-scanned@fsdp=7")
+        self.refused("qwen3-moe", r"\(exp\) is no multiple of 8",
+                     view="maxtext-unscanned@ep=8,fsdp=1")
+        self.refused("qwen3-moe", "mtp=1: maxtext_qwen3_moe.json has no rules for such layers",
+                     view="maxtext-scanned@mtp=1")
+        self.refused("deepseek3", r'maxtext_deepseek.json:\d+: no tensor fits '
+                     r'"model.layers.\{i\}.eh_proj.weight"', view="maxtext-scanned@mtp=1")
+        for bad in ("fsdp=0", "fsdp=x", "ep=-1", "tp=1048577", "step=1", "dtype=f32", "mtp=2"):
+            done = subprocess.run([ways.CKFS, "ls", DATA / "qwen3-moe/source",
+                                   f"maxtext-scanned@{bad}"], text=True, capture_output=True)
+            self.assertEqual(1, done.returncode, bad)
+            self.assertRegex(done.stderr, r"is not one of|is no whole number from 1 to 1048576")
+
+
+class Meshes(Views):
+    def test_every_device_has_the_chunks_of_its_part(self):
+        source = DATA / "deepseek3-reshard/source"
+        report = json.loads(ways.run("inspect", source, "--json", "--view",
+                                     "maxtext-unscanned@ep=2,fsdp=4"))
+        chunks = {a["name"].split(".", 4)[-1]: (a["shape"], a["chunk"]) for a in report["arrays"]}
+        b = "DeepSeekMoeBlock_0."
+        for name, parts in (
+                ("self_attention.wkv_a.kernel", [8, 1]),
+                ("self_attention.wkv_b.kernel", [8, 1, 1]),
+                ("self_attention.wq_b.kernel", [8, 1, 1]),
+                ("self_attention.out.kernel", [1, 1, 8]),
+                ("mlp.wi_0.kernel", [8, 1]),
+                (b + "MoeBlock_0.wi_0", [2, 4, 1]),
+                (b + "MoeBlock_0.wo", [2, 1, 4]),
+                (b + "MoeBlock_0.gate.kernel", [4, 1])):
+            with self.subTest(name):
+                shape, chunk = chunks[name]
+                for extent, part, size in zip(shape, parts, chunk):
+                    self.assertEqual(0, extent // part % size, (shape, parts, chunk))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -208,8 +208,8 @@ void add_quantization(const Catalog& catalog, std::string& text) {
   const Quantization& quantization = catalog.quantization_details();
   if (!quantization.groups.empty()) text += "\nquantized weights\n";
   for (const QuantizedGroup& group : quantization.groups) {
-    fmt::format_to(out, "  {:>7}  {}: {} (\"{}\")\n", group.weights, group.scheme, group.format,
-                   one_line(catalog.tensor(group.example).name));
+    fmt::format_to(out, "  {:>7}  {}: {} (\"{}\")\n", group.weights, one_line(group.scheme),
+                   one_line(group.format), one_line(catalog.tensor(group.example).name));
     std::string exactness;
     for (const DType to : {DType::BF16, DType::F16, DType::F32}) {
       fmt::format_to(Out(exactness), "{}{} in {}", exactness.empty() ? "" : ", ",
@@ -219,7 +219,7 @@ void add_quantization(const Catalog& catalog, std::string& text) {
   }
   for (const LeftOut& one : quantization.left_out) {
     fmt::format_to(out, "  {:>7}  left out: {} ({})\n", one.tensors, one_line(one.suffix),
-                   one.reason);
+                   one_line(one.reason));
   }
 }
 
@@ -229,7 +229,7 @@ std::string inspect_text(const Checkpoint& checkpoint, std::string_view source) 
   std::string text;
   const Out out(text);
   fmt::format_to(out, "{}: {}, {}\n", one_line(source), catalog.kind(),
-                 catalog.is_quantized() ? catalog.quantization() : "not quantized");
+                 catalog.is_quantized() ? one_line(catalog.quantization()) : "not quantized");
   fmt::format_to(out, "  {} tensors, {} companions (scales), {} of tensor data\n", total.tensors,
                  total.companions, human_size(total.tensor_bytes));
   fmt::format_to(out, "  {} files, {}, newest of {}\n", total.files, human_size(total.bytes),
@@ -251,7 +251,7 @@ std::string inspect_text(const Checkpoint& checkpoint, std::string_view source) 
     for (const Label& label : all_labels) {
       if (label.view != view.name) continue;
       fmt::format_to(out, "    {:<9} {:>7}  {} -> {}\n", name(label.exactness), label.tensors,
-                     label.from, label.to);
+                     one_line(label.from), one_line(label.to));
     }
     for (const Reason& remark : view.remarks) {
       fmt::format_to(out, "    {}: {}\n", one_line(remark.subject), one_line(remark.text));

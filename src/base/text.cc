@@ -1,5 +1,7 @@
 #include "base/text.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <fmt/format.h>
 
 namespace ckfs {
@@ -20,15 +22,44 @@ std::string quote(std::string_view text) {
   return out + (text.size() > kShown ? "...\"" : "\"");
 }
 
+namespace {
+
+/// Whether a terminal or a reader of logs takes a character for something else than text to show:
+/// C0 and C1 controls, what turns the direction of writing, what ends a line or a paragraph.
+constexpr bool steers(std::uint32_t c) {
+  return c < 0x20 || (c >= 0x7f && c <= 0x9f) || c == 0x61c || c == 0x200e || c == 0x200f ||
+         (c >= 0x2028 && c <= 0x202e) || (c >= 0x2066 && c <= 0x2069);
+}
+
+/// The character of `length` bytes, which are UTF-8.
+std::uint32_t decode(std::string_view bytes) {
+  std::uint32_t c = static_cast<unsigned char>(bytes.front());
+  if (bytes.size() > 1) c &= 0x7fU >> bytes.size();
+  for (const char byte : bytes.substr(1)) c = c << 6 | (static_cast<unsigned char>(byte) & 0x3fU);
+  return c;
+}
+
+}  // namespace
+
 std::string one_line(std::string_view text) {
   std::string line;
-  for (const char c : text) {
-    if (c == '\n' || c == '\t') {
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t length = utf8_length(text, at);
+    const std::string_view bytes = text.substr(at, std::max<std::size_t>(length, 1));
+    at += bytes.size();
+    if (bytes == "\n" || bytes == "\t") {
       line += ' ';
-    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
-      line += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+      continue;
+    }
+    // A byte that is no UTF-8 is shown as it is (a name of old times) unless an eight-bit terminal
+    // obeys it.
+    const std::uint32_t c = length == 0 ? static_cast<unsigned char>(bytes.front()) : decode(bytes);
+    if (!steers(c)) {
+      line += bytes;
+    } else if (c <= 0xff) {
+      line += fmt::format("\\x{:02x}", c);
     } else {
-      line += c;
+      line += fmt::format("\\u{:04x}", c);
     }
   }
   while (!line.empty() && line.back() == ' ') line.pop_back();

@@ -7,11 +7,8 @@
 #include "export/export_record.h"
 
 #include <charconv>
-#include <climits>
 #include <nlohmann/json.hpp>
 #include <optional>
-
-#include "base/hash.h"
 
 namespace ckfs {
 
@@ -54,12 +51,12 @@ std::optional<std::string> from_ascii(std::string_view text) {
 
 }  // namespace
 
-std::string temporary_name(std::string_view path) {
-  const std::size_t slash = path.rfind('/');
-  const std::size_t base = slash == std::string_view::npos ? 0 : slash + 1;
-  std::string name = fmt::format(".{}.ckfs-part", path.substr(base));
-  if (name.size() > NAME_MAX) name = fmt::format(".{:016x}.ckfs-part", stable_hash(path));
-  return std::string(path.substr(0, base)) + name;
+std::string part_name(std::size_t number) {
+  return fmt::format("{}/{}.part", kExportFolder, number);
+}
+
+bool is_own_path(std::string_view path) {
+  return path.substr(0, path.find('/')) == kExportFolder;
 }
 
 bool is_inner_path(std::string_view path) {

@@ -1,5 +1,5 @@
-// OUT/.ckfs-export.json: what an export has written so far, and from what. A value; the functions
-// are pure.
+// OUT/.ckfs-export.d/record.json: what an export has written so far, and from what. A value; the
+// functions are pure.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace ckfs {
 
-/// The record's own name in OUT.
-inline constexpr std::string_view kRecordName = kExportRecord;
+/// The record in OUT, in the directory that also has what is being written.
+inline constexpr std::string_view kRecordName = ".ckfs-export.d/record.json";
 
 struct ExportRecord {
   struct File {
@@ -39,9 +39,13 @@ struct ExportRecord {
   bool operator==(const ExportRecord&) const = default;
 };
 
-/// "dir/NAME" -> "dir/.NAME.ckfs-part", with a hash in the place of NAME where that is too long a
-/// name.
-std::string temporary_name(std::string_view path);
+/// Where a file is until it is complete: ".ckfs-export.d/NUMBER.part", by its place among the files
+/// of the record. No name of a view comes into it, so no two files can have the same one, and none
+/// that of a file of the view.
+std::string part_name(std::size_t number);
+
+/// Whether a path is the export's own directory or below it.
+bool is_own_path(std::string_view path);
 
 /// True for a path that stays inside the directory it is relative to.
 bool is_inner_path(std::string_view path);

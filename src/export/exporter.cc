@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <map>
 #include <new>
 #include <ranges>
 #include <set>
@@ -57,18 +58,34 @@ std::string parent_of(const std::string& path) {
 struct Wanted {
   std::string path;
   std::uint64_t size = 0;
+  std::string part = {};  // its name until it is complete
 };
 
 /// The files of the view that are written, the largest first.
 std::vector<Wanted> files_to_write(const View& view) {
   std::vector<Wanted> files;
   for (const FileInfo& file : view.files()) {
-    if (file.path != kRecordName) files.push_back({std::string(file.path), file.size});
+    files.push_back({std::string(file.path), file.size});
   }
   std::ranges::sort(files, [](const Wanted& a, const Wanted& b) {
     return a.size != b.size ? a.size > b.size : a.path < b.path;
   });
   return files;
+}
+
+/// Whether what OUT has can be believed: it, and what exports keep in it, belong to the caller or
+/// to root, and nobody else may write there. Who can plant a record could have an export take
+/// unfinished bytes for finished ones, or remove files. Errors: InvalidArgument (it cannot, unless
+/// `force`).
+Result<bool> is_trusted(const OutDirectory& out, bool force) {
+  for (const std::string_view path : {std::string_view(), kExportFolder, kRecordName}) {
+    const std::optional<std::string> reason = out.distrust(std::string(path));
+    if (!reason) continue;
+    if (force) return false;
+    return fail(ErrorCode::InvalidArgument, "{}{}{}: {} (--force goes on, and believes no record)",
+                out.name(), path.empty() ? "" : "/", path, *reason);
+  }
+  return true;
 }
 
 /// The record of an earlier run; nullopt: there is none.
@@ -89,15 +106,9 @@ Result<std::optional<ExportRecord>> load_record(const OutDirectory& out, bool fo
 
 /// Refuses files that no export of ours has written. `old` is the record found in OUT.
 Result<void> refuse_foreign(const OutDirectory& out, const std::optional<ExportRecord>& old) {
-  std::set<std::string> own{std::string(kRecordName), std::string(kRecordName) + ".tmp"};
-  if (old) {
-    for (const auto& [path, file] : old->files) {
-      own.insert(path);
-      own.insert(temporary_name(path));
-    }
-  }
-  CKFS_TRY(const std::optional<std::string> foreign,
-           out.find_foreign([&](const std::string& path) { return own.contains(path); }));
+  CKFS_TRY(const std::optional<std::string> foreign, out.find_foreign([&](const std::string& path) {
+    return is_own_path(path) || (old && old->files.contains(path));
+  }));
   if (!foreign) return {};
   return fail(ErrorCode::InvalidArgument,
               "{}: holds \"{}\", which no export wrote (--force goes on)", out.name(), *foreign);
@@ -107,14 +118,16 @@ Result<void> refuse_foreign(const OutDirectory& out, const std::optional<ExportR
 ExportRecord resume_from(const OutDirectory& out, const ExportRecord& fresh,
                          const ExportRecord& old, std::int64_t mtime) {
   ExportRecord record = fresh;
+  std::size_t number = 0;
   for (auto& [path, file] : record.files) {
+    const std::string part = part_name(number++);  // of the same origin, so of the same files
     const auto before = old.files.find(path);
     if (before == old.files.end() || before->second.size != file.size) continue;
     if (before->second.finished) {
       const auto entry = out.entry(path);
       file.finished = entry && entry->regular && entry->size == file.size && entry->mtime == mtime;
     } else if (before->second.synced > 0) {
-      const auto entry = out.entry(temporary_name(path));
+      const auto entry = out.entry(part);
       if (entry && entry->regular && entry->size >= before->second.synced &&
           before->second.synced <= file.size) {
         file.synced = before->second.synced;
@@ -186,9 +199,11 @@ Failure Run::no_space(std::uint64_t needed) const {
 std::uint64_t Run::needed_bytes() const {
   std::uint64_t needed = 0;
   const ExportRecord record = record_.copy();
+  std::size_t number = 0;
   for (const auto& [path, file] : record.files) {
+    const std::string name = part_name(number++);
     if (file.finished) continue;
-    const auto part = out_.entry(temporary_name(path));
+    const auto part = out_.entry(name);
     const std::uint64_t there = part && file.synced > 0 ? part->allocated : 0;
     needed += file.size - std::min(file.size, there);
   }
@@ -241,7 +256,7 @@ Result<void> Run::write_pieces(const Wanted& info, ViewFile& source, OutFile& ta
 }
 
 Result<void> Run::write_file(const Wanted& info) {
-  const std::string temporary = temporary_name(info.path);
+  const std::string& temporary = info.part;
   std::uint64_t synced = record_.file(info.path).synced;
   CKFS_TRY(ViewFile source, view_.open(info.path, {.whole = true, .once = true}));
   CKFS_TRY_VOID(out_.make_parents(info.path));
@@ -265,6 +280,7 @@ Result<void> Run::write_file(const Wanted& info) {
   }
   CKFS_TRY_VOID(out_.rename(temporary, info.path));
   CKFS_TRY_VOID(out_.sync_directory(parent_of(info.path)));
+  CKFS_TRY_VOID(out_.sync_directory(std::string(kExportFolder)));
   record_.set(info.path, {.size = info.size, .synced = 0, .finished = true});
   {
     const MutexLock lock(mutex_);
@@ -344,7 +360,7 @@ Result<ExportResult> export_view(const Checkpoint& checkpoint, const View& view,
     return fail(ErrorCode::InvalidArgument, "{}: lies inside the source {}", out.native(),
                 source.native());
   }
-  const std::vector<Wanted> files = files_to_write(view);
+  std::vector<Wanted> files = files_to_write(view);
   ExportRecord record{.fingerprint = checkpoint.fingerprint(),
                       .view = view.name(),
                       .layout_version = kLayoutVersion,
@@ -353,11 +369,19 @@ Result<ExportResult> export_view(const Checkpoint& checkpoint, const View& view,
     if (!is_inner_path(file.path)) {
       return fail(ErrorCode::Corrupt, "{}: not a path inside a directory", file.path);
     }
+    if (is_own_path(file.path)) {
+      return fail(ErrorCode::Unsupported, "{}: a name that exports keep for themselves", file.path);
+    }
     record.files[file.path].size = file.size;
   }
+  std::map<std::string_view, std::size_t> numbers;
+  for (const auto& [path, file] : record.files) numbers.emplace(path, numbers.size());
+  for (Wanted& file : files) file.part = part_name(numbers.at(file.path));
 
   CKFS_TRY(const OutDirectory directory, OutDirectory::open(out));
-  CKFS_TRY(const std::optional<ExportRecord> old, load_record(directory, options.force));
+  CKFS_TRY(const bool trusted, is_trusted(directory, options.force));
+  CKFS_TRY(const std::optional<ExportRecord> old,
+           trusted ? load_record(directory, options.force) : std::optional<ExportRecord>());
   if (!options.force) CKFS_TRY_VOID(refuse_foreign(directory, old));
 
   std::vector<std::string> stale;
@@ -369,18 +393,19 @@ Result<ExportResult> export_view(const Checkpoint& checkpoint, const View& view,
     // Finished files go too: half of the old and half of the new would look like a checkpoint.
     for (const auto& [path, file] : old->files) stale.push_back(path);
   }
-  if (old) {
-    for (const auto& [path, file] : old->files) {
-      const auto now = record.files.find(path);
-      if (now == record.files.end() || now->second.synced == 0) {
-        stale.push_back(temporary_name(path));
-      }
+  std::size_t number = 0;
+  for (const auto& [path, file] : old ? old->files : decltype(record.files)()) {
+    const auto now = record.files.find(path);
+    if (!old->same_origin(record) || now == record.files.end() || now->second.synced == 0) {
+      stale.push_back(part_name(number));
     }
+    ++number;
   }
   Run run(directory, view, options, checkpoint.mtime(), record);
   CKFS_TRY_VOID(
       run.check_space(stale));  // before the old copy goes: there may be no room for a new
   for (const std::string& path : stale) CKFS_TRY_VOID(directory.remove(path));
+  CKFS_TRY_VOID(directory.make_parents(std::string(kRecordName)));
   CKFS_TRY(const ExportResult result, run.write(files));
 
   std::set<std::string> directories{""};

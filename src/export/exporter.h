@@ -1,9 +1,9 @@
 // A view as a directory on disk, without FUSE: parallel, atomic per file, resumable.
 //
-// Files are written under temporary names, fsynced and renamed; OUT/.ckfs-export.json lists the
-// source's fingerprint, the view, the layout version, finished files, and for a large unfinished
-// file how far it is fsynced (in steps of 64 MiB). A second run with the same source and view goes
-// on from there; another source or view starts over.
+// Files are written under temporary names, fsynced and renamed; OUT/.ckfs-export.d/record.json
+// lists the source's fingerprint, the view, the layout version, finished files, and for a large
+// unfinished file how far it is fsynced (in steps of 64 MiB). A second run with the same source and
+// view goes on from there; another source or view starts over.
 #pragma once
 
 #include <cstdint>

@@ -124,6 +124,27 @@ std::optional<OutEntry> OutDirectory::entry(const std::string& path) const {
                   .mtime = status.st_mtim.tv_sec};
 }
 
+std::optional<std::string> OutDirectory::distrust(const std::string& path) const {
+  struct stat status;
+  if (path.empty()) {
+    if (::fstat(fd_.get(), &status) != 0) return std::nullopt;
+  } else {
+    const Result<Place> at = place(path, "look");
+    if (!at ||
+        ::fstatat(at->directory.get(), at->name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0 ||
+        S_ISLNK(status.st_mode)) {
+      return std::nullopt;  // nothing that would be opened
+    }
+  }
+  if (status.st_uid != ::geteuid() && status.st_uid != 0) {
+    return fmt::format("belongs to user {}", status.st_uid);
+  }
+  // The caller's own group may: with a umask of 002 it always can.
+  const bool by_group = (status.st_mode & S_IWGRP) != 0 && status.st_gid != ::getegid();
+  if (by_group || (status.st_mode & S_IWOTH) != 0) return "others may write to it";
+  return std::nullopt;
+}
+
 Result<std::optional<std::string>> OutDirectory::find_foreign(
     const std::function<bool(const std::string& path)>& known) const {
   std::vector<std::string> pending{""};  // directories to list
@@ -242,8 +263,10 @@ void OutDirectory::set_directory_mtime(const std::string& directory, std::int64_
 
 Result<std::optional<std::string>> OutDirectory::read_text(const std::string& path,
                                                            std::size_t limit) const {
-  CKFS_TRY(const Place at, place(path, "open"));
-  const UniqueFd fd(::openat(at.directory.get(), at.name.c_str(),
+  const Result<Place> at = place(path, "open");
+  if (!at && at.error().system_error() == ENOENT) return std::nullopt;
+  if (!at) return Failure(at.error());
+  const UniqueFd fd(::openat(at->directory.get(), at->name.c_str(),
                              O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   if (!fd) {
     if (errno == ENOENT) return std::nullopt;

@@ -74,6 +74,9 @@ class OutDirectory {
 
   /// nullopt: nothing there that could be reached.
   std::optional<OutEntry> entry(const std::string& path) const;
+  /// Why what is at `path` ("" is OUT) may be another user's doing; nullopt: nothing is there, or
+  /// it belongs to the caller or to root and nobody else may write to it.
+  std::optional<std::string> distrust(const std::string& path) const;
   /// A path, relative to OUT, of something that is no directory and that `known` does not accept.
   Result<std::optional<std::string>> find_foreign(
       const std::function<bool(const std::string& path)>& known) const;

@@ -2,6 +2,7 @@
 // Internal to src/format.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -29,10 +30,28 @@ struct JsonMember {
   JsonSpan value;
 };
 
-/// The scanner. It may be given only text that validate_config() has passed.
+/// The scanner. It may be given only text that validate_config() has passed. Where each object and
+/// list ends is found once: looked for again at each level, it would cost the text once for each.
 class JsonScanner {
  public:
-  explicit JsonScanner(std::string_view text) : text_(text) {}
+  explicit JsonScanner(std::string_view text) : text_(text) {
+    std::vector<std::size_t> open;  // in ends_
+    for (std::size_t at = 0; at < text_.size();) {
+      const char c = text_[at];
+      if (c == '"') {
+        at = skip_string(at);
+        continue;
+      }
+      if (c == '{' || c == '[') {
+        open.push_back(ends_.size());
+        ends_.push_back({at, 0});
+      } else if (c == '}' || c == ']') {
+        ends_[open.back()].end = at + 1;
+        open.pop_back();
+      }
+      ++at;
+    }
+  }
 
   std::string_view of(JsonSpan span) const {
     return text_.substr(span.begin, span.end - span.begin);
@@ -85,20 +104,11 @@ class JsonScanner {
       while (at < text_.size() && !ends_json_word(text_[at])) ++at;
       return at;
     }
-    int depth = 0;
-    do {
-      const char c = text_[at];
-      if (c == '"') {
-        at = skip_string(at);
-        continue;
-      }
-      depth += (c == '{' || c == '[') ? 1 : (c == '}' || c == ']') ? -1 : 0;
-      ++at;
-    } while (depth > 0);
-    return at;
+    return std::ranges::lower_bound(ends_, at, {}, &JsonSpan::begin)->end;
   }
 
   std::string_view text_;
+  std::vector<JsonSpan> ends_;  // of the objects and lists, by where they begin
 };
 
 /// Whether the member's key is `name`, escapes taken into account.

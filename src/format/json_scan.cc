@@ -51,6 +51,7 @@ Result<ScanResult> scan_json(std::string_view text, const ScanLimits& limits,
     } else if (is_json_structural(c)) {
       in = c == '"' ? In::String : In::Nothing;
       result.strings += c == '"';
+      result.values += c == ',' || c == '{' || c == '[';
       run = 1;
     } else {
       const In now = is_space(c) ? In::Space : In::Word;

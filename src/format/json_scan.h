@@ -21,6 +21,7 @@ struct ScanLimits {
 /// What a scan finds in passing: enough to size tables before the text is parsed.
 struct ScanResult {
   std::size_t strings = 0;
+  std::size_t values = 0;  // at most: commas, and objects and lists
 };
 
 /// Checks that `text` is UTF-8 without NUL, that its first character after white space is '{', and

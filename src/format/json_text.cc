@@ -179,7 +179,12 @@ class DenseEditor {
 }  // namespace
 
 bool is_key(const JsonMember& member, std::string_view name) {
-  if (member.key.find('\\') == std::string_view::npos) return member.key == name;
+  constexpr std::size_t kEscape = 6;  // bytes of \u0061
+  if (member.key.size() <= name.size()) return member.key == name;
+  if (member.key.size() > kEscape * name.size() ||
+      member.key.find('\\') == std::string_view::npos) {
+    return false;
+  }
   return json_string(fmt::format("\"{}\"", member.key)) == name;
 }
 
@@ -215,6 +220,10 @@ Result<void> validate_config(std::string_view text, std::string_view file_name) 
   if (scan.strings > kMaxConfigStrings) {
     return fail(ErrorCode::Corrupt, "{}: {} strings (limit {})", file_name, scan.strings,
                 kMaxConfigStrings);
+  }
+  if (scan.values > kMaxConfigValues) {
+    return fail(ErrorCode::Corrupt, "{}: {} values (limit {})", file_name, scan.values,
+                kMaxConfigValues);
   }
   return Validator(file_name).check(without_python_words(text));
 }

@@ -18,6 +18,7 @@ inline constexpr std::uint64_t kMaxConfig = std::uint64_t{16} << 20;  // bytes o
 inline constexpr int kMaxConfigDepth = 32;                            // nested objects and lists
 
 inline constexpr std::size_t kMaxConfigStrings = 500'000;
+inline constexpr std::size_t kMaxConfigValues = 500'000;  // elements and members
 
 /// config.json of a checkpoint in which nothing is quantized and floats are `torch_dtype`
 /// ("bfloat16"): `quantization_config` and `compression_config` are gone from every object, every

@@ -11,6 +11,11 @@
 #include "format/pickle_node.h"
 
 namespace ckfs {
+namespace {
+
+constexpr std::size_t kMapEntryBytes = 64;  // about
+
+}  // namespace
 
 const Pickle::Node& Pickle::node(NodeId id) const {
   CKFS_CHECK(id < nodes_.size());
@@ -52,8 +57,13 @@ std::optional<double> Pickle::real(NodeId id) const {
 }
 
 std::optional<std::string_view> Pickle::string(NodeId id) const {
-  if (kind(id) != NodeKind::String) return std::nullopt;
+  if (kind(id) != NodeKind::String || !budget_->spend_text(node(id).b)) return std::nullopt;
   return slice(node(id).a, node(id).b);
+}
+
+bool Pickle::is_string(NodeId id, std::string_view text) const {
+  return kind(id) == NodeKind::String && node(id).b == text.size() &&
+         slice(node(id).a, node(id).b) == text;
 }
 
 std::span<const std::byte> Pickle::bytes(NodeId id) const {
@@ -62,6 +72,11 @@ std::span<const std::byte> Pickle::bytes(NodeId id) const {
 }
 
 std::span<const NodeId> Pickle::items(NodeId id) const {
+  const auto all = stored_items(id);
+  return budget_->spend(all.size()) ? all : std::span<const NodeId>();
+}
+
+std::span<const NodeId> Pickle::stored_items(NodeId id) const {
   switch (kind(id)) {
     case NodeKind::List:
     case NodeKind::Tuple:
@@ -80,6 +95,7 @@ std::span<const NodeId> Pickle::items(NodeId id) const {
 Pickle::GlobalName Pickle::global(NodeId id) const {
   if (kind(id) != NodeKind::Global) return {};
   const auto record = std::span(words_).subspan(node(id).a, 4);
+  if (!budget_->spend_text(std::size_t{record[1]} + record[3])) return {};
   return {slice(record[0], record[1]), slice(record[2], record[3])};
 }
 
@@ -148,15 +164,24 @@ std::optional<NodeId> Pickle::find(NodeId id, std::string_view key) const {
   if (sets_items(id) || kind(id) == NodeKind::Dict) {
     const auto set = items(id);
     for (std::size_t i = set.size(); i >= 2; i -= 2) {
-      if (string(set[i - 2]) == key) return set[i - 1];
+      if (is_string(set[i - 2], key)) return set[i - 1];
     }
   }
   const auto first = first_pairs(*this, id);
   for (std::size_t i = first.size(); i-- > 0;) {
     const auto pair = pair_of(*this, first[i]);
-    if (pair && string(pair->key) == key) return pair->value;
+    if (pair && is_string(pair->key, key)) return pair->value;
   }
   return std::nullopt;
+}
+
+std::map<std::string_view, NodeId> Pickle::find_all(NodeId id) const {
+  std::map<std::string_view, NodeId> found;
+  for (const DictItem& item : mapping(id)) {
+    const auto key = string(item.key);
+    if (key && budget_->hold(kMapEntryBytes)) found.insert_or_assign(*key, item.value);
+  }
+  return found;
 }
 
 std::optional<std::span<const NodeId>> Pickle::elements(NodeId id) const {
@@ -176,7 +201,7 @@ std::span<const NodeId> Pickle::sequence(NodeId id) const {
 
 std::optional<std::vector<std::int64_t>> Pickle::integers(NodeId id) const {
   const auto ids = elements(id);
-  if (!ids) return std::nullopt;
+  if (!ids || !budget_->hold(ids->size() * sizeof(std::int64_t))) return std::nullopt;
   std::vector<std::int64_t> values;
   values.reserve(ids->size());
   for (const NodeId element : *ids) {

@@ -9,12 +9,15 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
 
 #include "base/error.h"
+#include "base/work_budget.h"
 
 namespace ckfs {
 
@@ -56,10 +59,22 @@ struct DictItem {
 /// None), never an abort: whoever walks a pickle asks first or takes the empty answer as "not what
 /// I look for". Only a number that is no node of this pickle aborts.
 ///
-/// Walkers beware: nodes are shared, so a walk as over a tree may take exponential time or never
-/// end. Walk known paths, to a known depth.
+/// Nodes are shared, so a walk as over a tree may take exponential time or never end. Walk known
+/// paths, to a known depth; and what a walk costs is paid out of the pickle's budget, by whatever
+/// gives elements or text for as much of it as there is, however little of it is then looked at.
+/// Where the budget is at its end, everything gives the empty answer: ask within_budget() before
+/// believing what came of a walk.
 class Pickle {
  public:
+  /// For what a walk makes and keeps of it beyond what the functions here give.
+  const std::shared_ptr<WorkBudget>& budget() const { return budget_; }
+  /// `result`, or where the budget is at its end that as the error; `name` goes before it.
+  template <typename T>
+  Result<T> within_budget(std::string_view name, Result<T> result) const {
+    CKFS_TRY_VOID(budget_->check(name));
+    return result;
+  }
+
   NodeId root() const { return root_; }
   /// Bytes up to and with the STOP that ended it.
   std::size_t consumed() const { return consumed_; }
@@ -106,10 +121,14 @@ class Pickle {
   /// The pairs of a mapping in the order of the pickle. A key that comes twice stands twice: in
   /// Python the last counts, at the place of the first.
   std::vector<DictItem> mapping(NodeId id) const;
-  /// The value of a string key of a mapping (the last one), without building anything.
+  /// The value of a string key of a mapping (the last one), without building anything: for few keys
+  /// of a mapping.
   std::optional<NodeId> find(NodeId id, std::string_view key) const;
+  /// All string keys of a mapping and their values (the last of each): for many.
+  std::map<std::string_view, NodeId> find_all(NodeId id) const;
 
-  /// The integers of a Tuple, a List or a torch.Size; nullopt if anything else is in it.
+  /// The integers of a Tuple, a List or a torch.Size; nullopt if anything else is in it. They are
+  /// paid for as bytes that are kept.
   std::optional<std::vector<std::int64_t>> integers(NodeId id) const;
   /// Elements of a Tuple, a List or a torch.Size.
   std::span<const NodeId> sequence(NodeId id) const;
@@ -131,10 +150,13 @@ class Pickle {
   };
 
   const Node& node(NodeId id) const;
+  std::span<const NodeId> stored_items(NodeId id) const;
+  bool is_string(NodeId id, std::string_view text) const;
   std::optional<std::span<const NodeId>> elements(NodeId id) const;
   std::string_view slice(std::uint32_t offset, std::uint32_t size) const;
 
   std::span<const std::byte> text_;
+  std::shared_ptr<WorkBudget> budget_ = std::make_shared<WorkBudget>(0);
   std::vector<Node> nodes_;
   std::vector<std::uint32_t> words_;
   NodeId root_ = 0;

@@ -9,7 +9,7 @@
 #include <bit>
 #include <charconv>
 #include <limits>
-#include <unordered_map>
+#include <map>
 
 #include "base/checked.h"
 #include "base/load_le.h"
@@ -20,7 +20,7 @@
 namespace ckfs {
 namespace {
 
-constexpr std::size_t kSparseMemoBytes = 64;  // an entry of an unordered_map, about
+constexpr std::size_t kSparseMemoBytes = 64;  // an entry of a map, about
 constexpr int kLastProtocol = 5;
 
 /// Elements a container has room for once it has `size`: it doubles, so that appending one by one
@@ -38,6 +38,7 @@ class PickleReader {
         name_(name),
         limit_(kPickleBase + kPickleFactor * static_cast<std::uint64_t>(text.size())) {
     pickle_.text_ = text;
+    pickle_.budget_ = std::make_shared<WorkBudget>(text.size());
     pickle_.nodes_ = {{NodeKind::None}, {NodeKind::Bool}, {NodeKind::Bool}, {NodeKind::Tuple}};
   }
 
@@ -97,7 +98,8 @@ class PickleReader {
   std::vector<NodeId> stack_;
   std::vector<std::uint32_t> marks_;  // sizes of stack_
   std::vector<NodeId> memo_;
-  std::unordered_map<std::uint32_t, NodeId> sparse_memo_;  // keys are > memo_.size()
+  // Keys are > memo_.size(). Ordered: keys that all fall into one bucket of a hash are easily made.
+  std::map<std::uint32_t, NodeId> sparse_memo_;
   bool stopped_ = false;
 };
 

@@ -11,6 +11,7 @@
 namespace ckfs {
 namespace {
 
+constexpr std::size_t kMaxKey = 1024;  // bytes of a key whose value is kept
 constexpr std::int64_t kMaxNumber = std::int64_t{1} << 31;
 
 using Members = std::vector<JsonMember>;
@@ -172,7 +173,8 @@ class Reader {
     for (std::size_t i = 0; i < members.size(); ++i) {
       const JsonMember& one = members[i];
       const std::string_view value = scanner_.of(one.value);
-      if (value == "null") continue;
+      // Each value inside has the whole key before its own.
+      if (value == "null" || one.key.size() > kMaxKey) continue;
       std::string key = prefix + (one.key.empty() ? std::to_string(i) : decoded(one.key));
       if (value.front() != '{' && value.front() != '[') {
         config.values[std::move(key)] =

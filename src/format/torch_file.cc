@@ -172,14 +172,16 @@ Result<TorchTensor> TorchFile::strided(std::span<const NodeId> args,
   if (args.size() > 4) tensor.requires_grad = pickle_.boolean(args[4]).value_or(false);
 
   const auto offset = pickle_.integer(args[1]);
+  if (!offset || *offset < 0) return corrupt("its offset is not a number of elements");
+  for (const NodeId list : {args[2], args[3]}) {  // before they are copied
+    const std::size_t rank = pickle_.sequence(list).size();
+    if (rank <= kMaxTorchRank) continue;
+    return fail(ErrorCode::Unsupported, "{} dimensions (limit {})", rank, kMaxTorchRank);
+  }
   auto shape = pickle_.integers(args[2]);
   auto stride = pickle_.integers(args[3]);
-  if (!offset || *offset < 0) return corrupt("its offset is not a number of elements");
   if (!shape) return corrupt("its shape is not a list of integers");
   if (!stride) return corrupt("its stride is not a list of integers");
-  if (shape->size() > kMaxTorchRank) {
-    return fail(ErrorCode::Unsupported, "{} dimensions (limit {})", shape->size(), kMaxTorchRank);
-  }
   if (stride->size() != shape->size()) {
     return corrupt("{} strides for {} dimensions", stride->size(), shape->size());
   }

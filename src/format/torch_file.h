@@ -48,6 +48,9 @@ class TorchFile {
   const Pickle& pickle() const { return pickle_; }
   NodeId root() const { return pickle_.root(); }
 
+  /// Bytes that open() read.
+  std::uint64_t header_bytes() const { return text_.size() + (zip_ ? zip_->directory_size() : 0); }
+
   /// Whether the node would become a tensor (or parameter) in torch, servable or not.
   bool is_tensor(NodeId node) const;
   /// Errors: Unsupported, with the reason, for tensors that are no strided view on stored bytes
@@ -97,6 +100,7 @@ class TorchFile {
   Result<StorageId> storage_id(NodeId node) const;
   Result<TorchTensor> strided(std::span<const NodeId> args, std::string_view function) const;
   Result<void> collect_storages();
+  std::optional<ZipMember> find_member(std::string_view key) const;
   /// The error of the first storage that cannot be understood.
   Result<void> check_storages() const;
 

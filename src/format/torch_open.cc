@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <map>
 #include <numeric>
 
 #include "base/checked.h"
@@ -35,6 +36,8 @@ constexpr std::uint64_t kSmallMember = 64;
 constexpr std::uint64_t kLeastStep = 32;
 constexpr std::uint64_t kStepShare = 64;
 constexpr std::uint64_t kMostStep = std::uint64_t{1} << 20;
+
+constexpr std::size_t kMaxKey = 0xffff;  // bytes of the longest name in a zip
 
 constexpr std::uint64_t kCountBytes = 8;     // before the bytes of a storage
 constexpr std::size_t kCountsAtOnce = 4096;  // such counts in one batch
@@ -245,7 +248,7 @@ Result<TorchFile> TorchFileReader::read_legacy() {
   if (data_bytes && *data_bytes <= within_.size()) data_begin_ = within_.size() - *data_bytes;
   CKFS_TRY(const ByteRange keys_range, walk_pickle());
   CKFS_TRY(const Pickle keys, parse(keys_range));
-  CKFS_TRY_VOID(place_storages(torch, keys));
+  CKFS_TRY_VOID(keys.within_budget(name_, place_storages(torch, keys)));
   return torch;
 }
 
@@ -315,42 +318,31 @@ Result<void> TorchFileReader::place_storages(TorchFile& torch, const Pickle& key
 }
 
 Result<void> TorchFile::collect_storages() {
-  std::vector<Storage> named;  // one for each reference
+  constexpr std::size_t kBytes = 128;  // of what is kept for a reference, about
+  std::map<std::string_view, std::uint32_t> by_key;
   for (NodeId node = 0; node < pickle_.node_count(); ++node) {
     if (pickle_.kind(node) != NodeKind::PersistentId) continue;
     const auto id = storage_id(node);
     // What is wrong with it matters only to who asks for a tensor on it.
-    if (!id) continue;
+    if (!id || !pickle_.budget()->hold(kBytes)) continue;
     const DType dtype = id->dtype.value_or(DType::U8);
-    named.push_back({.key = id->key,
-                     .size = *nbytes(dtype, id->numel),
-                     .width = static_cast<std::uint8_t>(bits(dtype) / 8)});
-    references_.push_back({node, 0});
-  }
-  // Equal keys beside each other, the first reference first; then numbers in order of first use.
-  std::vector<std::uint32_t> order(named.size());
-  std::iota(order.begin(), order.end(), std::uint32_t{0});
-  std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
-    const int compared = named[a].key.compare(named[b].key);
-    return compared < 0 || (compared == 0 && a < b);
-  });
-  std::vector<std::uint32_t> first_of(named.size());
-  for (std::size_t i = 0; i < order.size(); ++i) {
-    const bool same = i > 0 && named[order[i]].key == named[order[i - 1]].key;
-    first_of[order[i]] = same ? first_of[order[i - 1]] : order[i];
-  }
-  for (std::uint32_t i = 0; i < named.size(); ++i) {
-    const std::uint32_t first = first_of[i];
-    if (first == i) {
-      references_[i].storage = storage_count();
-      storages_.push_back(named[i]);
-      continue;
+    const std::uint64_t size = *nbytes(dtype, id->numel);
+    const auto [place, is_new] = by_key.emplace(id->key, storage_count());
+    references_.push_back({node, place->second});
+    if (is_new) {
+      storages_.push_back(
+          {.key = id->key, .size = size, .width = static_cast<std::uint8_t>(bits(dtype) / 8)});
+    } else {
+      Storage& storage = storages_[place->second];
+      storage.conflicting = storage.conflicting || storage.size != size;
     }
-    references_[i].storage = references_[first].storage;
-    Storage& storage = storages_[references_[first].storage];
-    storage.conflicting = storage.conflicting || storage.size != named[i].size;
   }
-  return {};
+  return pickle_.budget()->check(source_->name(file_));
+}
+
+std::optional<ZipMember> TorchFile::find_member(std::string_view key) const {
+  if (key.size() > kMaxKey) return std::nullopt;
+  return zip_->find(fmt::format("{}data/{}", root_name_, key));
 }
 
 Result<void> TorchFile::check_storages() const {
@@ -383,26 +375,35 @@ Result<std::vector<ByteRange>> TorchFile::storage_bytes(
     }
     return ranges;
   }
+  // Each storage once, however many tensors it has: looking it up costs its key's length.
+  std::vector<std::uint32_t> wanted(storages.begin(), storages.end());
+  std::ranges::sort(wanted);
+  wanted.erase(std::unique(wanted.begin(), wanted.end()), wanted.end());
+  std::vector<ByteRange> places;  // of `wanted`
   std::vector<ZipMember> members;
-  for (const std::uint32_t i : storages) {
+  for (const std::uint32_t i : wanted) {
     const Storage& storage = storages_[i];
-    const auto member = zip_->find(fmt::format("{}data/{}", root_name_, storage.key));
+    const auto member = find_member(storage.key);
     if (!member) {
       return fail(ErrorCode::Corrupt, "{}: no zip member {}", file_name,
-                  quote(fmt::format("{}data/{}", root_name_, storage.key)));
+                  quote(fmt::format("{}data/{}", root_name_, storage.key.substr(0, kMaxKey))));
     }
     if (member->size != storage.size || storage.conflicting) {
       return fail(ErrorCode::Corrupt, "{}: zip member {} has {} bytes, the pickle needs {}",
                   file_name, quote(member->name), member->size, storage.size);
     }
     // Nothing to find, and a ZeRO-3 model file has 100,000 such.
-    ranges.push_back({member->header, member->header});
+    places.push_back({member->header, member->header});
     if (member->size != 0) members.push_back(*member);
   }
   CKFS_TRY(const std::vector<ByteRange> found, zip_->data(members));
   auto next = found.begin();
-  for (std::size_t i = 0; i < storages.size(); ++i) {
-    if (storages_[storages[i]].size != 0) ranges[i] = *next++;
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    if (storages_[wanted[i]].size != 0) places[i] = *next++;
+  }
+  for (const std::uint32_t i : storages) {
+    ranges.push_back(
+        places[static_cast<std::size_t>(std::ranges::lower_bound(wanted, i) - wanted.begin())]);
   }
   return ranges;
 }

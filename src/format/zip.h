@@ -41,6 +41,8 @@ class ZipArchive {
 
   /// Members in the order of the directory.
   std::size_t size() const { return entries_.size(); }
+  /// Bytes of its directory, about: what open() read.
+  std::uint64_t directory_size() const { return names_.size() + 46 * entries_.size(); }
   ZipMember operator[](std::size_t index) const;
   std::optional<ZipMember> find(std::string_view name) const;
 

@@ -31,6 +31,7 @@ constexpr double kForever = 1e9;
 
 /// cp, cat and Python then ask for 1 MiB at a time, the largest request that FUSE has.
 constexpr blksize_t kBlockSize = 1_MiB;
+constexpr std::size_t kMaxName = 255;  // bytes, as of other file systems
 
 const Served& served(fuse_req_t request) {
   return *static_cast<const Served*>(::fuse_req_userdata(request));
@@ -163,6 +164,10 @@ void on_init(void*, fuse_conn_info* connection) {
 
 void on_lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
   spdlog::debug("lookup inode {}: \"{}\"", parent, name);
+  if (std::string_view(name).size() > kMaxName) {  // the kernel lets 1024 bytes pass
+    ::fuse_reply_err(request, ENAMETOOLONG);
+    return;
+  }
   struct Found {
     CountedLookups lookups;
     fuse_entry_param entry{};
@@ -373,7 +378,7 @@ void on_statfs(fuse_req_t request, fuse_ino_t inode) {
         status.f_frsize = 512;
         status.f_blocks = (sum.bytes + 511) / 512;
         status.f_files = sum.files;
-        status.f_namemax = 255;
+        status.f_namemax = kMaxName;
         return status;
       },
       [&](struct statvfs&& status) noexcept { ::fuse_reply_statfs(request, &status); });

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "base/text.h"
+
 namespace ckfs {
 namespace {
 
@@ -13,6 +15,16 @@ namespace fs = std::filesystem;
 bool has_directory(SourceStore& store, const fs::path& path) {
   const auto status = store.look(path);
   return status && status->kind == FileKind::Directory;
+}
+
+/// The directories in a directory, without links to such, which may lead anywhere; by name. None
+/// where it cannot be listed.
+std::vector<std::string> list_directories(SourceStore& store, const fs::path& directory) {
+  std::vector<std::string> names;
+  for (StoreEntry& entry : store.list(directory).value_or(std::vector<StoreEntry>())) {
+    if (entry.kind == FileKind::Directory) names.push_back(std::move(entry.name));
+  }
+  return names;
 }
 
 /// By name; none where it cannot be listed.
@@ -53,15 +65,16 @@ Result<fs::path> choose_snapshot(SourceStore& store, const fs::path& repository,
                                  const std::string& name) {
   const fs::path snapshots = repository / "snapshots";
   const std::string revision = current_revision(store, repository);
+  if (one_line(revision) != revision) {
+    return fail(ErrorCode::Unsupported, "{}: refs/main has control characters",
+                repository.string());
+  }
+  const std::vector<std::string> all = list_directories(store, snapshots);
   if (!revision.empty()) {
-    if (revision.find('/') == std::string::npos && revision != "." && revision != ".." &&
-        has_directory(store, snapshots / revision)) {
-      return snapshots / revision;
-    }
+    if (std::ranges::find(all, revision) != all.end()) return snapshots / revision;
     return fail(ErrorCode::Unsupported, "{}: refs/main names the snapshot {}, which is absent{}",
                 repository.string(), revision, complete_hint(name));
   }
-  const std::vector<std::string> all = list_names(store, snapshots);
   if (all.size() == 1) return snapshots / all.front();
   if (all.empty()) {
     return fail(ErrorCode::Unsupported, "{}: a hub cache entry without a snapshot{}",
@@ -72,7 +85,9 @@ Result<fs::path> choose_snapshot(SourceStore& store, const fs::path& repository,
 }
 
 bool is_repository(SourceStore& store, const fs::path& path) {
-  return has_directory(store, path / "snapshots") &&
+  if (!has_directory(store, path / "snapshots")) return false;
+  const std::vector<std::string> own = list_directories(store, path);
+  return std::ranges::find(own, "snapshots") != own.end() &&
          (has_directory(store, path / "blobs") || has_directory(store, path / "refs"));
 }
 

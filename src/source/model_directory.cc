@@ -6,9 +6,12 @@
 
 #include <algorithm>
 #include <array>
+#include <initializer_list>
+#include <set>
 #include <utility>
 
 #include "format/json_text.h"
+#include "format/json_tree.h"
 #include "format/quantization_config.h"
 #include "source/file_role.h"
 #include "source/header_loader.h"
@@ -31,12 +34,59 @@ bool is_side_file(std::string_view name) {
          std::find(kTrainingFiles.begin(), kTrainingFiles.end(), name) == kTrainingFiles.end();
 }
 
-/// config.json and the side files of a directory, without what lies below it; by name.
+/// Names that a model's files have, besides code. Of a directory that is not the source itself (the
+/// one that holds the file which is, say) only these are shown: its other files are anybody's.
+bool is_known_model_file(std::string_view name) {
+  constexpr std::array<std::string_view, 17> kNames = {"generation_config.json",
+                                                       "vocab.json",
+                                                       "vocab.txt",
+                                                       "merges.txt",
+                                                       "special_tokens_map.json",
+                                                       "added_tokens.json",
+                                                       "chat_template.json",
+                                                       "chat_template.jinja",
+                                                       "preprocessor_config.json",
+                                                       "video_preprocessor_config.json",
+                                                       "processor_config.json",
+                                                       "feature_extractor_config.json",
+                                                       "spiece.model",
+                                                       "sentencepiece.bpe.model",
+                                                       "README.md",
+                                                       "NOTICE",
+                                                       "USE_POLICY.md"};
+  const auto is_one_of = [&](std::initializer_list<std::string_view> endings) {
+    return std::ranges::any_of(endings, [&](std::string_view end) { return name.ends_with(end); });
+  };
+  return std::ranges::find(kNames, name) != kNames.end() || name.starts_with("LICENSE") ||
+         (name.starts_with("tokenizer") && is_one_of({".json", ".model", ".txt"})) ||
+         name.ends_with(".tiktoken");
+}
+
+/// The files of code that `auto_map` of a config.json names: "AutoModel": "modeling_x.XModel".
+std::set<std::string> code_files(const std::string& config) {
+  std::set<std::string> files;
+  const auto tree = parse_json_tree(config, kConfig, JsonKeys::LastWins);
+  const JsonNode* const map = tree ? tree->find("auto_map") : nullptr;
+  const auto add = [&](const JsonNode& node) {
+    const std::size_t dot = node.text.find('.');
+    if (node.kind != JsonNode::Kind::String || dot == std::string::npos) return;
+    files.insert(node.text.substr(0, dot) + ".py");
+  };
+  for (const JsonNode& item : map == nullptr ? std::vector<JsonNode>() : map->items) {
+    add(item);
+    for (const JsonNode& one : item.items) add(one);  // a list: a slow and a fast tokenizer
+  }
+  return files;
+}
+
+/// config.json and what may be a side file of a directory, without what lies below it; by name.
 Result<std::vector<TreeFile>> list_model_files(const fs::path& directory, const std::string& shown,
                                                const SourceFiles& files) {
   CKFS_TRY(std::vector<TreeFile> found,
-           list_files(directory, shown, files,
-                      [](std::string_view name) { return name == kConfig || is_side_file(name); }));
+           list_files(directory, shown, files, [](std::string_view name) {
+             return name == kConfig ||
+                    (is_side_file(name) && (is_known_model_file(name) || name.ends_with(".py")));
+           }));
   if (found.size() > kMaxSideFiles) {
     return fail(ErrorCode::Unsupported, "{}: {} files beside config.json (limit {})", shown,
                 found.size(), kMaxSideFiles);
@@ -65,12 +115,23 @@ class Finder {
     for (const TreeFile& file : found) {
       added.push_back({file.path, directory / file.path, !file.is_link});
     }
-    CKFS_TRY(FileId id, files_.add(std::move(added)));
-    for (const TreeFile& file : found) {
+    CKFS_TRY(const FileId first, files_.add(std::move(added)));
+    // config.json before the others: it says which of them are its code.
+    const auto config = std::ranges::find(found, kConfig, &TreeFile::path);
+    CKFS_TRY_VOID(take_config(first + static_cast<FileId>(config - found.begin())));
+    const std::set<std::string> code = code_files(*model_.config);
+    std::vector<std::string_view> taken;
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      const std::string& name = found[i].path;
+      if (name.ends_with(".py") && !code.contains(name)) continue;
+      const FileId id = first + static_cast<FileId>(i);
       const Fingerprint& fingerprint = files_.fingerprint(id);
-      builder_.saw_file(file.path, fingerprint.size, fingerprint.mtime_ns);
-      CKFS_TRY_VOID(take(file.path, id++));
+      builder_.saw_file(name, fingerprint.size, fingerprint.mtime_ns);
+      if (name != kConfig) CKFS_TRY_VOID(take(name, id));
+      taken.push_back(name);
     }
+    builder_.add_note(shown, fmt::format("no part of the source; views have from there: {}",
+                                         fmt::join(taken, ", ")));
     return std::move(model_);
   }
 

@@ -20,7 +20,9 @@ std::optional<NumberedFile> parse_numbered(std::string_view path, std::string_vi
   const auto number = [](std::string_view digits) -> std::optional<int> {
     int value = 0;
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    if (error != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
+    if (error != std::errc() || end != digits.data() + digits.size() || value < 0) {
+      return std::nullopt;
+    }
     return value;
   };
   const auto mine = number(path.substr(dash + 1, of - dash - 1));
@@ -40,8 +42,9 @@ Result<void> check_series(std::span<const std::string> paths, std::string_view e
   for (const auto& [name, numbers] : series) {
     const auto& [stem, count] = name;
     const int first = numbers.contains(0) ? 0 : 1;
-    for (int number = first; number < first + count; ++number) {
-      if (numbers.contains(number)) continue;
+    // At most one step for each name that is there, whatever count they say.
+    for (std::int64_t number = first; number < std::int64_t{first} + count; ++number) {
+      if (numbers.contains(static_cast<int>(number))) continue;
       return fail(ErrorCode::Corrupt, "{}-*-of-*{}: number {} of {} is missing{}", stem, ending,
                   number, count, hint);
     }

@@ -4,19 +4,39 @@
 
 #include <algorithm>
 
+#include "base/checked.h"
+#include "base/text.h"
 #include "source/model_directory.h"
 
 namespace ckfs {
 
 SourceOpener::SourceOpener(const SourceTree& tree, SourceFiles& files,
                            const OpenCheckpointOptions& options, std::string_view kind)
-    : tree_(tree), files_(files), options_(options), builder_(kind) {}
+    : tree_(tree), files_(files), options_(options), builder_(kind), repeated_(files) {}
 
 Result<std::shared_ptr<const Catalog>> SourceOpener::open() {
   CKFS_TRY(table_, FileTable::create(tree_, files_, builder_));
   if (const Result<void> done = read(); !done) return explained(done.error());
   note_lfs_pointers();
-  return std::move(builder_).build();
+  auto catalog = std::move(builder_).build();
+  CKFS_TRY_VOID(check_total(*catalog));
+  return catalog;
+}
+
+/// Sizes of views and of their indexes are sums over all tensors, in any dtype: none may overflow.
+Result<void> SourceOpener::check_total(const Catalog& catalog) const {
+  constexpr std::int64_t kMost = std::int64_t{1} << 58;  // 16 bytes each are less than 2^63
+  std::int64_t total = 0;
+  for (const StoredTensor& tensor : catalog.tensors()) {
+    const auto numel = checked_numel(tensor.shape);
+    const auto sum = numel ? checked_add(total, *numel) : std::nullopt;
+    if (!sum || *sum > kMost) {
+      return fail(ErrorCode::Corrupt, "{}: tensor {}: more than {} elements with those before it",
+                  tree_.name, quote(tensor.name), kMost);
+    }
+    total = *sum;
+  }
+  return {};
 }
 
 Failure SourceOpener::explained(const Error& error) const {

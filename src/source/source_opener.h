@@ -13,6 +13,7 @@
 #include "io/source_files.h"
 #include "source/file_table.h"
 #include "source/open_checkpoint.h"
+#include "source/repeated_headers.h"
 #include "source/source_tree.h"
 
 namespace ckfs {
@@ -54,10 +55,12 @@ class SourceOpener {
   SourceFiles& files_;
   const OpenCheckpointOptions& options_;
   CatalogBuilder builder_;
+  RepeatedHeaders repeated_;
 
  private:
   /// `error`, or where it is about a file of which only a Git-LFS pointer is here, that.
   Failure explained(const Error& error) const;
+  Result<void> check_total(const Catalog& catalog) const;
   void note_lfs_pointers();
 
   std::optional<FileTable> table_;  // in open()

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <iterator>
 #include <optional>
+#include <spdlog/spdlog.h>
 #include <utility>
 
 #include "base/parallel.h"
@@ -88,10 +89,6 @@ class Walker {
   }
 
   void take_file(std::string path, bool is_link) {
-    if (path == kExportRecord) {
-      tree_.notes.push_back({std::move(path), "the record of an export; not shown"});
-      return;
-    }
     if (path.ends_with(".incomplete")) tree_.incomplete.push_back(path);
     tree_.files.push_back({std::move(path), is_link});
   }
@@ -116,6 +113,8 @@ class Walker {
         tree_.notes.push_back({path, "a link to a directory; not followed"});
       } else if (kind == FileKind::Directory && found[i]->fingerprint.device != device_) {
         tree_.notes.push_back({path, "another filesystem is mounted here; not shown"});
+      } else if (kind == FileKind::Directory && path == kExportFolder) {
+        tree_.notes.push_back({path, "the record of an export; not shown"});
       } else if (kind == FileKind::Directory) {
         next.push_back(path + "/");
       } else if (is_link) {
@@ -131,6 +130,37 @@ class Walker {
   const SourceFiles& files_;
   SourceTree& tree_;
 };
+
+/// Notes the files that are links out of `boundary`: what a mount shows of them is not the
+/// checkpoint's own.
+Result<void> note_outside_links(SourceTree& tree, const fs::path& boundary,
+                                const SourceFiles& files) {
+  std::vector<const TreeFile*> links;
+  for (const TreeFile& file : tree.files) {
+    if (file.is_link) links.push_back(&file);
+  }
+  std::vector<std::string> targets(links.size());  // empty: inside, or unknown
+  CKFS_TRY_VOID(run_parallel(
+      links.size(),
+      [&](std::size_t i) -> Result<void> {
+        const auto target = files.store().resolve(tree.location(*links[i]));
+        if (!target) return {};  // opening it says why
+        const auto [end, unused] = std::ranges::mismatch(boundary, *target);
+        if (end != boundary.end()) targets[i] = target->string();
+        return {};
+      },
+      files.parallel()));
+  const auto first = std::ranges::find_if_not(targets, &std::string::empty);
+  if (first == targets.end()) return {};
+  const auto count =
+      std::ranges::count_if(targets, [](const std::string& target) { return !target.empty(); });
+  const std::string& path = links[static_cast<std::size_t>(first - targets.begin())]->path;
+  tree.notes.push_back({path, fmt::format("a link out of the checkpoint, to {}{}", *first,
+                                          count > 1 ? fmt::format(" (and {} more such)", count - 1)
+                                                    : std::string())});
+  spdlog::info("{}: {}", path, tree.notes.back().text);
+  return {};
+}
 
 /// A file by itself, perhaps a link; its directory is what lies beside it.
 Result<SourceTree> single_file(SourceTree tree, const fs::path& path, const SourceFiles& files) {
@@ -230,7 +260,9 @@ Result<SourceTree> list_source(const fs::path& path, const SourceFiles& files) {
   if (!root) return system_failure(root.error(), tree.name, "cannot open");
   tree.root = *std::move(root);
   CKFS_TRY(auto snapshot, find_hub_snapshot(tree.root, files.store()));
+  fs::path boundary = tree.root;
   if (snapshot) {
+    boundary = snapshot->directory.parent_path().parent_path();  // links lead to its blobs
     tree.root = snapshot->directory;
     tree.incomplete = std::move(snapshot->incomplete);
     if (!snapshot->repository.empty()) {
@@ -238,10 +270,11 @@ Result<SourceTree> list_source(const fs::path& path, const SourceFiles& files) {
     }
   }
   CKFS_TRY_VOID(Walker(tree, files).walk());
+  std::ranges::sort(tree.files, {}, &TreeFile::path);
+  CKFS_TRY_VOID(note_outside_links(tree, boundary, files));
   if (tree.complete_command.empty() && !tree.incomplete.empty()) {
     tree.complete_command = fmt::format("hf download REPOSITORY --local-dir {}", tree.name);
   }
-  std::ranges::sort(tree.files, {}, &TreeFile::path);
   std::ranges::sort(tree.dangling);
   std::ranges::sort(tree.notes, {}, &Note::subject);
   return tree;

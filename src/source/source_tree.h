@@ -15,8 +15,9 @@ namespace ckfs {
 
 inline constexpr int kMaxSourceDepth = 32;  // nested directories
 
-/// What `ckfs export` writes of itself at the top of what it makes; no part of a checkpoint.
-inline constexpr std::string_view kExportRecord = ".ckfs-export.json";
+/// What `ckfs export` keeps of itself at the top of what it makes: a directory; no part of a
+/// checkpoint, and no view may name it.
+inline constexpr std::string_view kExportFolder = ".ckfs-export.d";
 
 struct TreeFile {
   std::string path;      // relative, with '/'; the link's name where it is a link

@@ -142,6 +142,21 @@ TEST(Text, QuotesWhatCouldSteerATerminal) {
 
 TEST(Text, OfOneLineHasNoOther) {
   EXPECT_EQ(one_line("a\nb\tc\x1b[0m \n"), "a b c\\x1b[0m");
+  EXPECT_EQ(one_line("\xc2\x9b[0m"), "\\x9b[0m") << "C1, as UTF-8";
+  EXPECT_EQ(one_line("\x9b[0m"), "\\x9b[0m") << "C1, as a byte";
+  EXPECT_EQ(one_line("a\xe2\x80\xae"
+                     "b\xe2\x81\xa6"
+                     "c"),
+            "a\\u202eb\\u2066c")
+      << "direction";
+  EXPECT_EQ(one_line("a\xe2\x80\xa8"
+                     "b\xe2\x80\xa9"
+                     "c"),
+            "a\\u2028b\\u2029c")
+      << "lines";
+  for (const char* shown : {"\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x98\x80", "\xc2\xa0", "\xff"}) {
+    EXPECT_EQ(one_line(shown), shown);
+  }
 }
 
 TEST(Text, IsUtf8AsUnicodeDefinesIt) {

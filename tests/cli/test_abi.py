@@ -110,7 +110,7 @@ class Json(cli_support.TestCase):
     def test_export_record(self):
         out = self.directory / "out"
         self.done("export", self.source, "source", out)
-        told = self.check((out / ".ckfs-export.json").read_text(), "export")
+        told = self.check((out / ".ckfs-export.d/record.json").read_text(), "export")
         for path, file in told["files"].items():
             self.assertTrue(file["finished"])
             self.assertEqual((out / path).stat().st_size, file["size"])

@@ -13,7 +13,8 @@ import unittest
 import cli_support
 from cli_support import LIMIT, run, start
 
-RECORD = ".ckfs-export.json"
+OWN = ".ckfs-export.d"
+RECORD = OWN + "/record.json"
 VIEW = "fp32-safetensors"
 
 
@@ -22,7 +23,7 @@ def digests(directory):
     return {
         str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(directory.rglob("*"))
-        if path.is_file() and path.name != RECORD
+        if path.is_file() and OWN not in path.parts
     }
 
 
@@ -57,7 +58,7 @@ class Export(cli_support.TestCase):
             found[entry] = hashlib.sha256(data).hexdigest()
         self.assertEqual(digests(self.out), found)
         for path in self.out.rglob("*"):
-            if path.name != RECORD:
+            if OWN not in path.parts:
                 self.assertEqual(path.stat().st_mtime_ns, 1_700_000_000 * 10**9, path)
 
     def listing(self, where):
@@ -79,9 +80,9 @@ class Export(cli_support.TestCase):
 
     def test_again_writes_nothing(self):
         self.export()
-        before = {path: path.stat().st_ino for path in self.out.rglob("*") if path.name != RECORD}
+        before = {path: path.stat().st_ino for path in self.out.rglob("*") if OWN not in path.parts}
         self.assertRegex(self.export(), rb"0 files")
-        after = {path: path.stat().st_ino for path in self.out.rglob("*") if path.name != RECORD}
+        after = {path: path.stat().st_ino for path in self.out.rglob("*") if OWN not in path.parts}
         self.assertEqual(after, before)
 
     def test_starts_over_for_another_view(self):
@@ -117,7 +118,7 @@ class Export(cli_support.TestCase):
     def test_its_record_is_no_part_of_a_checkpoint(self):
         self.export()
         for view in ("source", VIEW):
-            self.assertNotIn(RECORD, self.done("ls", self.out, view).decode().split())
+            self.assertNotIn(OWN, self.done("ls", self.out, view).decode())
 
     def test_a_limit_on_file_sizes_is_an_error(self):
         limited = 'ulimit -f 100; exec "$@"'
@@ -211,11 +212,12 @@ class Interrupted(cli_support.TestCase):
 
     def goes_on(self):
         self.assertFalse((self.out / "model.safetensors").exists())
-        self.assertTrue((self.out / ".model.safetensors.ckfs-part").exists())
+        part = self.out / OWN / "1.part"  # behind config.json
+        self.assertTrue(part.exists())
         kept = self.synced()
         self.assertGreaterEqual(kept, 64 << 20)
         # Bytes that are kept are not written again: the mark survives, which only this test knows.
-        with open(self.out / ".model.safetensors.ckfs-part", "r+b") as file:
+        with open(part, "r+b") as file:
             file.seek(1 << 20)
             before = file.read(1)
             file.seek(1 << 20)
@@ -284,7 +286,7 @@ class FullDisk(cli_support.TestCase):
         # begins with the small one.
         program = start("export", source, VIEW, out, "--jobs", "1")
         try:
-            while not (out / ".model.safetensors.ckfs-part").exists():
+            while not (out / OWN / "1.part").exists():
                 self.assertIsNone(program.poll())
             program.send_signal(signal.SIGSTOP)
             os.waitpid(program.pid, os.WUNTRACED)

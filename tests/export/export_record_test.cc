@@ -7,12 +7,11 @@
 namespace ckfs {
 namespace {
 
-TEST(TemporaryName, StandsBesideTheFileAndIsHidden) {
-  EXPECT_EQ(temporary_name("config.json"), ".config.json.ckfs-part");
-  EXPECT_EQ(temporary_name("a/b/c.bin"), "a/b/.c.bin.ckfs-part");
-  const std::string longest = temporary_name("a/" + std::string(255, 'n'));  // NAME_MAX
-  EXPECT_TRUE(longest.starts_with("a/.") && longest.ends_with(".ckfs-part")) << longest;
-  EXPECT_LE(longest.size(), 2U + 255U);
+TEST(PartName, IsInTheExportsOwnDirectory) {
+  EXPECT_EQ(part_name(12), ".ckfs-export.d/12.part");
+  EXPECT_TRUE(is_own_path(part_name(12)) && is_own_path(kRecordName) &&
+              is_own_path(".ckfs-export.d"));
+  EXPECT_FALSE(is_own_path(".ckfs-export.data") || is_own_path("a/.ckfs-export.d"));
 }
 
 TEST(InnerPath, RefusesWhatLeavesTheDirectory) {
@@ -77,7 +76,7 @@ TEST(ExportRecord, IsRefusedWhereItIsNone) {
     const Result<ExportRecord> read = parse_record(text);
     ASSERT_FALSE(read.has_value()) << text;
     EXPECT_EQ(read.error().code(), ErrorCode::InvalidArgument);
-    EXPECT_THAT(read.error().message(), testing::HasSubstr(".ckfs-export.json"));
+    EXPECT_THAT(read.error().message(), testing::HasSubstr(".ckfs-export.d/record.json"));
   }
 }
 

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/load_le.h"
 #include "base/units.h"
@@ -69,12 +70,12 @@ class Exporter : public testing::Test {
     return export_view(*checkpoint_, opened, source_, out_, options);
   }
 
-  /// Path -> bytes of everything in OUT but the record.
+  /// Path -> bytes of everything in OUT but what the export keeps for itself.
   std::map<std::string, std::string> exported() const {
     std::map<std::string, std::string> files;
     for (const auto& entry : fs::recursive_directory_iterator(out_)) {
       const std::string path = entry.path().lexically_relative(out_);
-      if (entry.is_regular_file() && path != kRecordName) files[path] = read_text(entry.path());
+      if (entry.is_regular_file() && !is_own_path(path)) files[path] = read_text(entry.path());
     }
     return files;
   }
@@ -166,7 +167,7 @@ TEST_F(Exporter, RefusesForeignFilesUnlessForced) {
 }
 
 TEST_F(Exporter, RefusesARecordThatIsNone) {
-  directory_.write("out/.ckfs-export.json", "something else");
+  directory_.write("out/.ckfs-export.d/record.json", "something else");
   const Result<ExportResult> refused = run();
   ASSERT_FALSE(refused.has_value());
   EXPECT_EQ(refused.error().code(), ErrorCode::InvalidArgument);
@@ -211,7 +212,7 @@ TEST_F(Exporter, GoesOnWhereALargeFileWasLastSynced) {
              if (done >= 100_MiB) stop.request_stop();
            }});
   ASSERT_FALSE(stopped.has_value());
-  const std::string part = temporary_name("model-00001-of-00002.safetensors");
+  const std::string part = part_name(1);  // behind config.json
   EXPECT_EQ(fs::file_size(out_ / part), 64_MiB);
   // A byte of the synced part is changed: it must be found again, for that part is not rewritten.
   {
@@ -263,7 +264,7 @@ TEST_F(Exporter, RemovesNothingOutsideOutWhateverARecordLists) {
   directory_.write("elsewhere/.mine.txt.ckfs-part", "mine");
   fs::create_directory(out_);
   fs::create_directory_symlink(directory_ / "elsewhere", out_ / "way");
-  directory_.write("out/.ckfs-export.json",
+  directory_.write("out/.ckfs-export.d/record.json",
                    R"({"version":1,"fingerprint":"00","view":"source","layout_version":1,"files":)"
                    R"({"way":{"size":4,"synced":0,"finished":true},)"
                    R"("way/mine.txt":{"size":4,"synced":0,"finished":true}}})");
@@ -276,6 +277,7 @@ TEST_F(Exporter, RemovesNothingOutsideOutWhateverARecordLists) {
 
 TEST_F(Exporter, WaitsForNoOtherEndOfAFifo) {
   fs::create_directory(out_);
+  fs::create_directory(out_ / kExportFolder);
   ASSERT_EQ(::mkfifo((out_ / kRecordName).c_str(), 0600), 0);
   const Result<ExportResult> refused = run();
   ASSERT_FALSE(refused.has_value());
@@ -283,6 +285,42 @@ TEST_F(Exporter, WaitsForNoOtherEndOfAFifo) {
   EXPECT_THAT(refused.error().message(), HasSubstr("not a regular file"));
   ASSERT_TRUE(run({.force = true}).has_value());
   EXPECT_EQ(exported(), expected());
+}
+
+TEST_F(Exporter, KeepsItsPartsApartFromTheViewsNames) {
+  directory_.write("src/a", "first");
+  directory_.write("src/.a.ckfs-part", "second");
+  directory_.write("src/.ckfs-export.d/0.part", "no part of a checkpoint");
+  write_source(1000, 1);
+  ASSERT_TRUE(run().has_value());
+  auto files = expected();
+  EXPECT_EQ(files["a"], "first");
+  EXPECT_EQ(files[".a.ckfs-part"], "second");
+  EXPECT_EQ(exported(), files);
+  EXPECT_EQ(std::distance(fs::directory_iterator(out_ / kExportFolder), {}), 1) << "the record";
+}
+
+TEST_F(Exporter, BelievesNothingWhereOthersMayWrite) {
+  ASSERT_TRUE(run().has_value());
+  for (const fs::path& path : {out_, out_ / kExportFolder, out_ / kRecordName}) {
+    const fs::perms before = fs::status(path).permissions();
+    fs::permissions(path, fs::perms::others_write, fs::perm_options::add);
+    const Result<ExportResult> refused = run();
+    ASSERT_FALSE(refused.has_value()) << path;
+    EXPECT_THAT(refused.error().message(), HasSubstr("others may write to it"));
+    const Result<ExportResult> forced = run({.force = true}, "fp32-consolidated");
+    ASSERT_TRUE(forced.has_value()) << forced.error().message();
+    EXPECT_TRUE(fs::exists(out_ / "model-00001-of-00002.safetensors")) << "nothing is removed";
+    fs::permissions(path, before);
+    fs::remove_all(out_);
+    ASSERT_TRUE(run().has_value());
+  }
+  if (::geteuid() == 0) {
+    ASSERT_EQ(::chown(out_.c_str(), 12345, 12345), 0);
+    const Result<ExportResult> refused = run();
+    ASSERT_FALSE(refused.has_value());
+    EXPECT_THAT(refused.error().message(), HasSubstr("belongs to user 12345"));
+  }
 }
 
 TEST_F(Exporter, ReportsProgressUpToTheTotal) {

@@ -93,10 +93,17 @@ class Names(mounted_fs.TestCase):
         mount = self.mount()
         for name in ("x", ".git", "source/x", "bf16-safetensors@x=1", "bf16-safetensors@", "@",
                      "bf16-safetensors@max_shard=0x", "source/assets/x", "fp32-safetensors@cast=all",
-                     "a" * 255, "a" * 300):  # fmt: skip
+                     "a" * 255):  # fmt: skip
             self.fails("ENOENT", os.stat, mount / name)
             self.fails("ENOENT", os.stat, mount / name)  # the kernel's own memory of it
         self.fails("ENOTDIR", os.stat, mount / "source/config.json/x")
+
+    def test_names_that_are_too_long(self):
+        mount = self.mount()
+        for directory in (mount, mount / "source"):
+            self.fails("ENOENT", os.stat, directory / ("n" * 255))
+            for length in (256, 1000):
+                self.fails("ENAMETOOLONG", os.stat, directory / ("n" * length))
 
     def test_a_parameterised_view_appears_on_lookup(self):
         mount = self.mount()

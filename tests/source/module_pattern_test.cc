@@ -64,5 +64,28 @@ TEST(ModuleTargets, PreferNamesToPatternsToClasses) {
   EXPECT_THAT(targets.without_match(), testing::ElementsAre("a.down", "b"));
 }
 
+TEST(ModuleTargets, PatternsCostABoundedNumberOfSteps) {
+  QuantizationConfig config;
+  config.groups.push_back({});
+  for (int i = 0; i < 2000; ++i)
+    config.groups[0].targets.push_back("re:(a|aa)+(a|aa)+x" + std::to_string(i));
+  ModuleTargets targets(config);
+  const std::string module(40, 'a');
+  for (int i = 0; i < 100 && targets.check(); ++i) (void)targets.find(module);
+  const Result<void> checked = targets.check();
+  ASSERT_FALSE(checked);
+  EXPECT_NE(checked.error().message().find("steps for the modules here"), std::string::npos);
+}
+
+TEST(ModuleTargets, PatternsHaveABoundedLength) {
+  QuantizationConfig config;
+  config.groups.push_back({});
+  for (int i = 0; i < 100; ++i) config.groups[0].targets.push_back("re:" + std::string(4000, 'a'));
+  const ModuleTargets targets(config);
+  const Result<void> checked = targets.check();
+  ASSERT_FALSE(checked);
+  EXPECT_NE(checked.error().message().find("bytes of patterns (limit 262144)"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace ckfs

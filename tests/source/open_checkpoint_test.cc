@@ -537,5 +537,29 @@ TEST(OpenCheckpoint, NamesThePathThatIsNotThere) {
   EXPECT_EQ(error_of(directory / "x"), (directory / "x").string() + ": no such file or directory");
 }
 
+TEST(OpenCheckpoint, LinksOutOfTheCheckpointAreNoted) {
+  const TemporaryDirectory directory;
+  const std::string hub = "models--o--n/";
+  directory.write("elsewhere/secret.txt", "mine");
+  directory.write(hub + "blobs/1", file_of({{"a"}}));
+  directory.write(hub + "snapshots/x/README.md", "a");
+  fs::create_symlink("../../blobs/1", directory / (hub + "snapshots/x/model.safetensors"));
+  const auto noted = [&] {
+    const auto opened = open(directory / "models--o--n");
+    std::vector<std::string> texts;
+    for (const Note& note : opened.catalog->notes())
+      texts.push_back(note.subject + ": " + note.text);
+    return texts;
+  };
+  EXPECT_THAT(noted(), IsEmpty());
+  for (const char* name : {"a.txt", "b.txt"}) {
+    fs::create_symlink(directory / "elsewhere/secret.txt",
+                       directory / (hub + "snapshots/x/" + name));
+  }
+  const std::string target = fs::canonical(directory / "elsewhere/secret.txt").string();
+  EXPECT_THAT(noted(), ElementsAre("a.txt: a link out of the checkpoint, to " + target +
+                                   " (and 1 more such)"));
+}
+
 }  // namespace
 }  // namespace ckfs

@@ -22,6 +22,7 @@ struct Dcp {
   std::string file = "__0_0.distcp";
   bool places = true;        // storage_data has the chunks
   std::int64_t length = -1;  // that storage_data says; -1: the true one
+  std::int64_t shift = 0;    // of the place that it says, back from the true one
   Opcodes transforms = "N";
   Fields more_tensors;
 
@@ -50,7 +51,8 @@ struct Dcp {
           object("MetadataIndex", {{"fqn", py_str("w")}, {"offset", torch_size(chunk.offsets)}}),
           object("_StorageInfo",
                  {{"relative_path", py_str(file)},
-                  {"offset", py_int(static_cast<std::int64_t>(parts.size()))},
+                  {"offset", py_int(std::max<std::int64_t>(
+                                 static_cast<std::int64_t>(parts.size()) - shift, 0))},
                   {"length", py_int(length >= 0 ? length : static_cast<std::int64_t>(part.size()))},
                   {"transform_descriptors", transforms}}));
       parts += part;
@@ -151,6 +153,11 @@ std::vector<Broken> dcp_cases() {
          dcp.length = 1'000'000;
          dcp.write(out);
        }},
+      {"parts_overlap", R"(tensor "w": its bytes )", [](const auto& out) {
+         Dcp dcp;
+         dcp.shift = 1;
+         dcp.write(out);
+       }},
       {"part_of_another_shape", "a chunk of F32 [2, 2], but .metadata says float32 [4, 2]", [](const auto& out) {
          Dcp dcp;
          dcp.saved = {2, 2};
@@ -222,6 +229,21 @@ std::vector<Broken> file_cases() {
          const Opcodes one = py_int(1) + torch.tensor("Float", {1}, "wxyz");
          const Opcodes other = py_str("1") + torch.tensor("Float", {1}, "wxyz");
          out.write("m.pt", torch.file("}(" + one + other + "u"));
+       }},
+      {"elements_beyond_all_sums", R"(tensor "b": more than 288230376151711744 elements)", [](const auto& out) {
+         TorchWriter torch;
+         const auto wide = [&] { return torch.strided("Float", {std::int64_t{3} << 56}, {0}, 0, 1, "wxyz"); };
+         out.write("m.pt", torch.file(py_dict({{"a", wide()}, {"b", wide()}})));
+       }},
+      {"series_of_two_billions", "number 2 of 2147483647 is missing", [](const auto& out) {
+         out.write("m-00001-of-2147483647.bin", state_dict("a"));
+       }},
+      {"parts_refer_to_each_other", "so often that reading it needs more than", [](const auto& out) {
+         TorchWriter torch;
+         std::vector<std::pair<std::string, Opcodes>> keys;
+         for (int i = 0; i < 2000; ++i) keys.emplace_back(std::to_string(i), "h\1");
+         const Opcodes tensors = torch.tensor("Float", {1}, "wxyz") + "q\1" "0" + py_dict(keys) + "q\1" "0";
+         out.write("m.pt", torch.file(tensors + py_dict(keys)));
        }},
       {"no_tensors", R"(no tensors in it (its keys: "epoch"))", [](const auto& out) {
          out.write("m.pt", TorchWriter().file(py_dict({{"epoch", py_int(1)}})));

@@ -146,6 +146,31 @@ TEST(OpenTorchFile, ConfigBesideAFileMakesAModelDirectory) {
   }
 }
 
+TEST(OpenTorchFile, OfTheFilesBesideItOnlyThoseOfAModelAreShown) {
+  const TemporaryDirectory directory;
+  fs::copy(kCases / "zip-crc-zero" / "source" / "pytorch_model.bin", directory / "model.pt");
+  directory.write("config.json", R"({"auto_map": {"AutoModel": "modeling_x.XModel",)"
+                                 R"("AutoTokenizer": ["tokenization_x.XTokenizer", null]}})");
+  const std::vector<std::string> shown = {"LICENSE",        "README.md",  "generation_config.json",
+                                          "modeling_x.py",  "merges.txt", "tokenization_x.py",
+                                          "tokenizer.json", "vocab.json", "tokenizer_config.json",
+                                          "x.tiktoken"};
+  for (const std::string& name : shown) directory.write(name, "a");
+  for (const char* name :
+       {"id_rsa", "notes.txt", "secrets.json", "train.py", "results.csv", "vocab.txt.bak"}) {
+    directory.write(name, "mine");
+  }
+  const Opened opened = open_source(directory / "model.pt");
+  std::vector<std::string> found;
+  for (const SourceFile& file : opened.catalog->model().side_files) found.push_back(file.path);
+  EXPECT_THAT(found, testing::UnorderedElementsAreArray(shown));
+  const auto& notes = opened.catalog->notes();
+  EXPECT_TRUE(std::ranges::any_of(notes, [&](const Note& note) {
+    return note.subject == directory.path().string() &&
+           note.text.find("README.md") != std::string::npos;
+  })) << "inspect names what was taken from elsewhere";
+}
+
 TEST(OpenTorchFile, AQuantizedModelIsNotShownAsIfItWereNone) {
   const TemporaryDirectory directory;
   const auto opened_with = [&](const fs::path& file) {

@@ -9,36 +9,14 @@
 #include <malloc.h>
 #include <new>
 
+#include "support/heap_counters.h"
+
 #if defined(__has_feature)
 #if __has_feature(thread_sanitizer)
 #define CKFS_SANITIZER_COUNTS 1
 #include <sanitizer/allocator_interface.h>
 #endif
 #endif
-
-namespace ckfs::heap_meter {
-
-inline std::atomic<std::size_t> now{0};
-inline std::atomic<std::size_t> peak{0};
-
-inline void add(std::size_t size) {
-  const std::size_t total = now += size;
-  std::size_t highest = peak;
-  while (total > highest && !peak.compare_exchange_weak(highest, total)) {
-  }
-}
-
-/// The most memory that was held at once since it was made, beyond what was held then.
-class Span {
- public:
-  Span() : before_(now) { peak = before_; }
-  std::size_t most() const { return peak - before_; }
-
- private:
-  std::size_t before_;
-};
-
-}  // namespace ckfs::heap_meter
 
 #ifdef CKFS_SANITIZER_COUNTS
 namespace ckfs::heap_meter {

@@ -18,6 +18,10 @@ namespace {
 constexpr std::array<std::string_view, 4> kStageNames = {"disabled", "optimizer_states",
                                                          "gradients", "weights"};
 
+/// What is kept of a parameter, a group, a name, about, besides their shapes.
+constexpr std::size_t kParameterBytes = 256;
+constexpr std::size_t kNameBytes = 256;
+
 /// `key` of a mapping, unless it is None.
 std::optional<NodeId> find_value(const Pickle& pickle, NodeId mapping, std::string_view key) {
   const auto value = pickle.find(mapping, key);
@@ -48,7 +52,7 @@ class StatesFile {
  public:
   StatesFile(ByteSource& source, FileId file) : source_(source), file_(file) {}
 
-  Result<TorchFile> open() {
+  Result<TorchFile> open() const {
     return TorchFile::open(source_, file_, ByteRange{0, source_.size(file_)});
   }
 
@@ -68,14 +72,16 @@ class StatesFile {
     std::map<std::string_view, std::size_t> places;
     for (const DictItem& item : pickle.mapping(mapping)) {
       const auto name = pickle.string(item.key);
+      if (!pickle.budget()->hold(kParameterBytes + 2 * name.value_or("").size())) break;
+      const std::size_t rank = pickle.sequence(item.value).size();
+      if (rank > kMaxTorchRank) {
+        return corrupt("{}: {} has {} dimensions (limit {})", key, quote(name.value_or("?")), rank,
+                       kMaxTorchRank);
+      }
       auto shape = pickle.integers(item.value);
       const auto numel = shape ? checked_numel(*shape) : std::nullopt;
       if (!name || !numel || !nbytes(DType::F64, *numel)) {
         return corrupt("{}: {} has no possible shape", key, quote(name.value_or("?")));
-      }
-      if (shape->size() > kMaxTorchRank) {
-        return corrupt("{}: {} has {} dimensions (limit {})", key, quote(*name), shape->size(),
-                       kMaxTorchRank);
       }
       NamedShape parameter{*name, std::move(*shape), *numel};
       const auto [place, is_new] = places.emplace(*name, group.size());
@@ -120,6 +126,7 @@ class StatesFile {
     std::vector<std::uint32_t> storages;  // of the groups that have elements
     for (const NodeId node : pickle.sequence(list)) {
       const std::string label = fmt::format("{}[{}]", key, groups.size());
+      if (!pickle.budget()->hold(kParameterBytes)) break;
       auto tensor = torch.tensor(node);
       if (!tensor) return Failure(tensor_error(tensor.error(), name(), label));
       if (tensor->shape.size() != 1 || !is_contiguous(*tensor)) {
@@ -160,6 +167,7 @@ class StatesFile {
     const auto node = find_value(pickle, states, "param_alignment_paddings");
     if (!node) return groups;
     for (const NodeId item : pickle.sequence(*node)) {
+      if (!pickle.budget()->hold(kNameBytes)) break;
       auto paddings = pickle.integers(item);
       if (!paddings || std::any_of(paddings->begin(), paddings->end(),
                                    [](std::int64_t padding) { return padding < 0; })) {
@@ -184,11 +192,7 @@ bool says_experts(const Pickle& pickle, NodeId root) {
   return many && std::any_of(many->begin(), many->end(), [](std::int64_t n) { return n > 1; });
 }
 
-}  // namespace
-
-Result<ModelStates> read_model_states(ByteSource& source, FileId file) {
-  const StatesFile reader(source, file);
-  CKFS_TRY(TorchFile torch, TorchFile::open(source, file, ByteRange{0, source.size(file)}));
+Result<ModelStates> model_states(const StatesFile& reader, FileId file, TorchFile torch) {
   ModelStates states{file, std::move(torch), {}, {}, {}, {}, {}, {}, 0, 0, {}, {}, false};
   const Pickle& pickle = states.torch.pickle();
   const NodeId root = pickle.root();
@@ -208,15 +212,16 @@ Result<ModelStates> read_model_states(ByteSource& source, FileId file) {
   states.module = find_value(pickle, root, "module");
   if (names) {
     for (const NodeId name : pickle.sequence(*names)) {
-      if (const auto text = pickle.string(name)) states.buffer_names.push_back(*text);
+      const auto text = pickle.string(name);
+      if (text && pickle.budget()->hold(kNameBytes)) states.buffer_names.insert(*text);
     }
   }
-  std::sort(states.buffer_names.begin(), states.buffer_names.end());
   if (const auto shared = find_value(pickle, root, "shared_params")) {
     for (const DictItem& item : pickle.mapping(*shared)) {
       const auto alias = pickle.string(item.key);
       const auto origin = pickle.string(item.value);
-      if (alias && origin) states.shared.emplace_back(*alias, *origin);
+      if (!alias || !origin || !pickle.budget()->hold(kNameBytes + alias->size())) continue;
+      states.shared.emplace_back(*alias, *origin);
     }
   }
   states.world = find_integer(pickle, root, "dp_world_size").value_or(0);
@@ -229,9 +234,8 @@ Result<ModelStates> read_model_states(ByteSource& source, FileId file) {
   return states;
 }
 
-Result<OptimizerStates> read_optimizer_states(ByteSource& source, FileId file) {
-  StatesFile reader(source, file);
-  CKFS_TRY(const TorchFile torch, reader.open());
+Result<OptimizerStates> optimizer_states(const StatesFile& reader, FileId file,
+                                         const TorchFile& torch) {
   const Pickle& pickle = torch.pickle();
   const auto found = find_value(pickle, pickle.root(), "optimizer_state_dict");
   if (!found || !pickle.is_mapping(*found)) {
@@ -239,6 +243,7 @@ Result<OptimizerStates> read_optimizer_states(ByteSource& source, FileId file) {
   }
   OptimizerStates states;
   states.file = file;
+  states.header_bytes = torch.header_bytes();
   const auto flat = find_value(pickle, *found, "single_partition_of_fp32_groups");
   const auto sharded = find_value(pickle, *found, "fp32_flat_groups");
   if (find_value(pickle, *found, "local_sub_partitions_of_fp32_groups")) {
@@ -272,9 +277,7 @@ Result<OptimizerStates> read_optimizer_states(ByteSource& source, FileId file) {
   return states;
 }
 
-Result<std::optional<OldShapes>> read_old_shapes(ByteSource& source, FileId file) {
-  StatesFile reader(source, file);
-  CKFS_TRY(TorchFile torch, reader.open());
+Result<std::optional<OldShapes>> old_shapes(const StatesFile& reader, TorchFile torch) {
   OldShapes shapes{std::move(torch), {}};
   const Pickle& pickle = shapes.torch.pickle();
   auto node = find_value(pickle, pickle.root(), "param_shapes");
@@ -285,6 +288,32 @@ Result<std::optional<OldShapes>> read_old_shapes(ByteSource& source, FileId file
   if (!node) return std::optional<OldShapes>();
   CKFS_TRY(shapes.parameters, reader.parameters(pickle, *node));
   return std::optional(std::move(shapes));
+}
+
+}  // namespace
+
+Result<ModelStates> read_model_states(ByteSource& source, FileId file) {
+  const StatesFile reader(source, file);
+  CKFS_TRY(TorchFile torch, reader.open());
+  const auto budget = torch.pickle().budget();
+  auto states = model_states(reader, file, std::move(torch));
+  CKFS_TRY_VOID(budget->check(reader.name()));
+  return states;
+}
+
+Result<OptimizerStates> read_optimizer_states(ByteSource& source, FileId file) {
+  const StatesFile reader(source, file);
+  CKFS_TRY(const TorchFile torch, reader.open());
+  return torch.pickle().within_budget(reader.name(), optimizer_states(reader, file, torch));
+}
+
+Result<std::optional<OldShapes>> read_old_shapes(ByteSource& source, FileId file) {
+  const StatesFile reader(source, file);
+  CKFS_TRY(TorchFile torch, reader.open());
+  const auto budget = torch.pickle().budget();
+  auto shapes = old_shapes(reader, std::move(torch));
+  CKFS_TRY_VOID(budget->check(reader.name()));
+  return shapes;
 }
 
 }  // namespace ckfs

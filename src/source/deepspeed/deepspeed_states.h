@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -30,9 +31,9 @@ struct ModelStates {
   TorchFile torch;
   std::optional<std::vector<ParameterGroup>> parameters;  // nullopt: param_shapes is None or absent
   std::vector<NamedShape> frozen;
-  std::optional<NodeId> frozen_fragments;      // mapping of name to tensor
-  std::optional<NodeId> module;                // mapping of name to tensor; not under pipelines
-  std::vector<std::string_view> buffer_names;  // sorted
+  std::optional<NodeId> frozen_fragments;  // mapping of name to tensor
+  std::optional<NodeId> module;            // mapping of name to tensor; not under pipelines
+  std::set<std::string_view> buffer_names;
   std::vector<std::pair<std::string_view, std::string_view>> shared;  // alias, source
   std::int64_t world = 0;                                             // 0: unknown
   std::int64_t model_parallel = 0;
@@ -59,6 +60,7 @@ struct OptimizerStates {
   /// Elements of padding behind each parameter of each group; empty: none anywhere.
   std::vector<std::vector<std::int64_t>> alignment;
   std::string version;  // of DeepSpeed
+  std::uint64_t header_bytes = 0;
 };
 
 /// Errors: Corrupt (not such a file), Unsupported (expert groups, a layout before 0.5.9), and those

@@ -34,10 +34,18 @@ std::string first_of(std::span<const std::string> names) {
                      shown < names.size() ? fmt::format(" and {} more", names.size() - shown) : "");
 }
 
+/// By their ends: names with the same ending stand together.
+struct EndsFirst {
+  bool operator()(std::string_view a, std::string_view b) const {
+    return std::lexicographical_compare(a.rbegin(), a.rend(), b.rbegin(), b.rend());
+  }
+};
+
 class ZeroOpener : public SourceOpener {
  public:
   ZeroOpener(const SourceTree& tree, SourceFiles& files, const OpenCheckpointOptions& options)
-      : SourceOpener(tree, files, options, kDeepSpeedZero.name), dict_(files, builder_) {}
+      : SourceOpener(tree, files, options, kDeepSpeedZero.name),
+        dict_(files, builder_, repeated_) {}
 
  private:
   Result<void> read() override {
@@ -83,7 +91,7 @@ class ZeroOpener : public SourceOpener {
   }
 
   Result<void> read_worlds() {
-    ZeroWorldReader reader(files_, table(), tag_name(tag_));
+    ZeroWorldReader reader(files_, table(), repeated_, tag_name(tag_));
     for (const auto& [mp, cell] : tag_.cells) {
       if (!worlds_.empty() && is_stale_cell(mp)) {
         for (const auto& [rank, path] : cell.optimizer) stale_.push_back(path);
@@ -155,7 +163,7 @@ class ZeroOpener : public SourceOpener {
     for (const ZeroWorld& world : worlds_) {
       CKFS_TRY_VOID(world.partitioned() ? add_partitioned(world) : add_flat(world));
     }
-    for (const ZeroWorld& world : worlds_) dict_.add_shared(world.model);
+    for (const ZeroWorld& world : worlds_) CKFS_TRY_VOID(dict_.add_shared(world.model));
     return {};
   }
 
@@ -218,20 +226,23 @@ class ZeroOpener : public SourceOpener {
 
   /// Under a pipeline the module's state is in a file for each layer, under the layer's own names.
   Result<void> add_layers(const std::set<std::string_view>& known) {
-    constexpr std::string_view kTied = "tied_modules.";
     note_missing_layers(known);
+    std::set<std::string_view, EndsFirst> tied;
+    for (const std::string_view name : known) {
+      if (name.starts_with("tied_modules.")) tied.insert(name);
+    }
     for (const DeepSpeedLayer& layer : tag_.layers) {
       const FileId file = id(layer.path);
       CKFS_TRY(const TorchFile torch,
                TorchFile::open(files_, file, ByteRange{0, files_.size(file)}));
+      CKFS_TRY_VOID(repeated_.add(file, torch.header_bytes()));
       const std::string prefix = fmt::format("{}.", layer.layer);
       const auto is_known = [&](std::string_view name) {
         if (known.contains(name)) return true;
         // A tied layer's parameters have one name for all its places: tied_modules.<key>.<name>.
         const std::string own = fmt::format(".{}", name.substr(prefix.size()));
-        return std::ranges::any_of(known, [&](std::string_view other) {
-          return other.starts_with(kTied) && other.ends_with(own);
-        });
+        const auto next = tied.lower_bound(own);  // the first that can end with it
+        return next != tied.end() && next->ends_with(own);
       };
       CKFS_TRY_VOID(dict_.add_module_frozen(torch, file, torch.root(), prefix, is_known));
     }

@@ -26,6 +26,7 @@ struct Master {
   FileId file = 0;
   TorchTensor tensor;
   ByteRange bytes;
+  std::uint64_t header_bytes = 0;
 };
 
 Result<Master> read_master(ByteSource& source, FileId file, const NamedShape& parameter) {
@@ -34,8 +35,9 @@ Result<Master> read_master(ByteSource& source, FileId file, const NamedShape& pa
   NodeId node = torch.root();
   const auto whole = torch.pickle().find(node, "param");  // of ZeRO-3 it is the bare flat vector
   if (whole) node = *whole;
-  Master master{file, {}, {}};
+  Master master{file, {}, {}, torch.header_bytes()};
   auto tensor = torch.tensor(node);
+  CKFS_TRY_VOID(torch.pickle().budget()->check(file_name));
   if (!tensor) return Failure(tensor_error(tensor.error(), file_name, parameter.name));
   master.tensor = *std::move(tensor);
   const bool fits = whole ? master.tensor.shape == parameter.shape
@@ -56,7 +58,7 @@ Result<Master> read_master(ByteSource& source, FileId file, const NamedShape& pa
 class UniversalOpener : public SourceOpener {
  public:
   UniversalOpener(const SourceTree& tree, SourceFiles& files, const OpenCheckpointOptions& options)
-      : SourceOpener(tree, files, options, kUniversal.name), dict_(files, builder_) {}
+      : SourceOpener(tree, files, options, kUniversal.name), dict_(files, builder_, repeated_) {}
 
  private:
   Result<void> read() override {
@@ -66,7 +68,7 @@ class UniversalOpener : public SourceOpener {
     for (const ModelStates& model : models_) CKFS_TRY_VOID(add_frozen(model));
     CKFS_TRY_VOID(add_module_frozen());
     CKFS_TRY_VOID(add_masters());
-    for (const ModelStates& model : models_) dict_.add_shared(model);
+    for (const ModelStates& model : models_) CKFS_TRY_VOID(dict_.add_shared(model));
     finish();
     return add_model(prefix_.empty() ? std::optional(directory_above(tree_)) : std::nullopt);
   }
@@ -87,6 +89,7 @@ class UniversalOpener : public SourceOpener {
       const auto path = model_file(cell, false);
       if (!path) continue;
       CKFS_TRY(ModelStates model, read_model_states(files_, id(*path)));
+      CKFS_TRY_VOID(repeated_.add(model.file, model.torch.header_bytes()));
       if (model.has_experts) {
         return fail(ErrorCode::Unsupported, "{}: a mixture of experts, which ckfs cannot read",
                     *path);
@@ -173,7 +176,7 @@ class UniversalOpener : public SourceOpener {
                         path);
           }
           CKFS_TRY(masters[i], read_master(files_, *file, *parameters[i]));
-          return {};
+          return repeated_.add(*file, masters[i].header_bytes);
         },
         files_.parallel()));
     for (std::size_t i = 0; i < parameters.size(); ++i) {

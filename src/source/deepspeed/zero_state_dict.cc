@@ -12,20 +12,25 @@
 namespace ckfs {
 namespace {
 
+constexpr std::size_t kEntryBytes = 384;  // what is kept of a tensor in all, about, but its name
+
 /// One rank's part of each frozen parameter.
 Result<std::vector<PartitionRun>> fragments_of(const TorchFile& torch, const std::string& file_name,
                                                std::span<const NamedShape> frozen) {
   const Pickle& pickle = torch.pickle();
   const auto fragments = pickle.find(pickle.root(), "frozen_param_fragments");
+  const auto nodes = fragments ? pickle.find_all(*fragments) : std::map<std::string_view, NodeId>();
   std::vector<PartitionRun> runs;
   std::vector<std::uint32_t> storages;  // of the fragments that have elements
   for (const NamedShape& parameter : frozen) {
-    const auto node = fragments ? pickle.find(*fragments, parameter.name) : std::nullopt;
-    if (!node) {
+    const auto node = nodes.find(parameter.name);
+    CKFS_TRY_VOID(pickle.budget()->check(file_name));
+    if (node == nodes.end()) {
       return fail(ErrorCode::Corrupt, "{}: frozen parameter {} has no part here", file_name,
                   quote(parameter.name));
     }
-    auto tensor = torch.tensor(*node);
+    auto tensor = torch.tensor(node->second);
+    CKFS_TRY_VOID(pickle.budget()->check(file_name));
     if (!tensor) return Failure(tensor_error(tensor.error(), file_name, parameter.name));
     if (!is_contiguous(*tensor)) {
       return fail(ErrorCode::Corrupt, "{}: frozen parameter {}: its part is not a flat vector",
@@ -46,22 +51,25 @@ Result<std::vector<PartitionRun>> fragments_of(const TorchFile& torch, const std
 
 }  // namespace
 
-void ZeroStateDict::set(Entry entry) {
+std::size_t ZeroStateDict::set(Entry entry) {
   const auto [place, is_new] = places_.emplace(entry.name, entries_.size());
   if (is_new) {
     entries_.push_back(std::move(entry));
-    return;
+  } else {
+    leave_sharers(place->second);
+    entries_[place->second] = std::move(entry);
   }
-  release_aliases(place->second);
-  entries_[place->second] = std::move(entry);
+  return place->second;
 }
 
-void ZeroStateDict::release_aliases(std::size_t source) {
-  std::size_t heir = kNoSource;
-  for (std::size_t i = 0; i < entries_.size(); ++i) {
-    if (entries_[i].source != source) continue;
-    entries_[i].source = heir;
-    if (heir == kNoSource) heir = i;
+void ZeroStateDict::leave_sharers(std::size_t entry) {
+  if (entries_[entry].sharers == kAlone) return;
+  Sharers& sharers = sharers_[entries_[entry].sharers];
+  if (sharers.source != entry) {
+    sharers.aliases.erase(entry);
+  } else if (!sharers.aliases.empty()) {
+    sharers.source = *sharers.aliases.begin();
+    sharers.aliases.erase(sharers.aliases.begin());
   }
 }
 
@@ -69,27 +77,29 @@ Result<void> ZeroStateDict::add_buffers(const ModelStates& states) {
   if (!states.module) return {};
   for (const DictItem& item : states.torch.pickle().mapping(*states.module)) {
     const auto name = states.torch.pickle().string(item.key);
-    if (!name || !std::ranges::binary_search(states.buffer_names, *name)) continue;
+    if (!name || !states.buffer_names.contains(*name)) continue;
+    if (!states.torch.pickle().budget()->hold(kEntryBytes + 3 * name->size())) break;
     CKFS_TRY(PlacedTensor tensor,
              placer_.place(states.torch, item.value, *name, states.file, files_.name(states.file)));
     set({std::string(*name), std::move(tensor), Role::Buffer});
   }
-  return {};
+  return states.torch.pickle().budget()->check(files_.name(states.file));
 }
 
 Result<void> ZeroStateDict::add_frozen(const ModelStates& states) {
   const std::string& file = files_.name(states.file);
   const Pickle& pickle = states.torch.pickle();
+  const auto nodes = states.frozen_fragments ? pickle.find_all(*states.frozen_fragments)
+                                             : std::map<std::string_view, NodeId>();
+  CKFS_TRY_VOID(pickle.budget()->check(file));
   for (const NamedShape& parameter : states.frozen) {
-    const auto node = states.frozen_fragments
-                          ? pickle.find(*states.frozen_fragments, parameter.name)
-                          : std::nullopt;
-    if (!node) {
+    const auto node = nodes.find(parameter.name);
+    if (node == nodes.end()) {
       return fail(ErrorCode::Corrupt, "{}: frozen parameter {}: its tensor is missing", file,
                   quote(parameter.name));
     }
     CKFS_TRY(PlacedTensor tensor,
-             placer_.place(states.torch, *node, parameter.name, states.file, file));
+             placer_.place(states.torch, node->second, parameter.name, states.file, file));
     if (tensor.shape != parameter.shape) {
       return fail(ErrorCode::Corrupt,
                   "{}: frozen parameter {}: shape [{}], but frozen_param_shapes says [{}]", file,
@@ -115,6 +125,8 @@ Result<void> ZeroStateDict::add_partitioned_frozen(const ModelStates& states,
         }
         CKFS_TRY(const TorchFile torch,
                  TorchFile::open(files_, file, ByteRange{0, files_.size(file)}));
+        auto paid = repeated_.add(file, torch.header_bytes());
+        if (!paid) return paid;
         CKFS_TRY(parts[rank], fragments_of(torch, file_name, states.frozen));
         return {};
       },
@@ -160,6 +172,8 @@ Result<void> ZeroStateDict::add_module_frozen(const TorchFile& torch, FileId fil
   for (const DictItem& item : torch.pickle().mapping(module)) {
     const auto name = torch.pickle().string(item.key);
     if (!name || !torch.is_tensor(item.value)) continue;
+    CKFS_TRY_VOID(torch.pickle().budget()->check(files_.name(file)));
+    if (!torch.pickle().budget()->hold(kEntryBytes + 3 * name->size())) break;
     std::string full = prefix + std::string(*name);
     if (known(full) || contains(full)) continue;
     auto tensor = placer_.place(torch, item.value, *name, file, files_.name(file));
@@ -170,7 +184,7 @@ Result<void> ZeroStateDict::add_module_frozen(const TorchFile& torch, FileId fil
     if (!tensor) return Failure(std::move(tensor).error());
     set({std::move(full), *std::move(tensor), Role::FrozenModule});
   }
-  return {};
+  return torch.pickle().budget()->check(files_.name(file));
 }
 
 void ZeroStateDict::add_parameter(std::string_view name, std::span<const std::int64_t> shape,
@@ -182,12 +196,12 @@ void ZeroStateDict::add_parameter(std::string_view name, PlacedTensor tensor) {
   set({std::string(name), std::move(tensor), Role::Weight});
 }
 
-void ZeroStateDict::add_shared(const ModelStates& states) {
+Result<void> ZeroStateDict::add_shared(const ModelStates& states) {
+  WorkBudget& budget = *states.torch.pickle().budget();
   for (const auto& [alias, origin] : states.shared) {
     const auto found = places_.find(origin);
     if (found == places_.end() || alias == origin) continue;
-    std::size_t source = found->second;
-    if (entries_[source].source != kNoSource) source = entries_[source].source;
+    const std::size_t source = source_of(found->second);
     // An alias of what is itself an alias of this name would lead in a circle.
     const auto mine = places_.find(alias);
     if (mine != places_.end() && mine->second == source) continue;
@@ -197,8 +211,19 @@ void ZeroStateDict::add_shared(const ModelStates& states) {
         entries_[mine->second].role != Role::FrozenModule) {
       continue;
     }
-    set({std::string(alias), entries_[source].tensor, entries_[source].role, source});
+    const PlacedTensor& tensor = entries_[source].tensor;
+    const std::size_t numbers = tensor.shape.size() * (1 + 3 * tensor.boxes.size());
+    if (!budget.hold(kEntryBytes + numbers * sizeof(std::int64_t))) break;
+    const std::size_t entry = set({std::string(alias), tensor, entries_[source].role});
+    std::size_t& sharers = entries_[source].sharers;
+    if (sharers == kAlone) {
+      sharers = sharers_.size();
+      sharers_.push_back({source, {}});
+    }
+    sharers_[sharers].aliases.insert(entry);
+    entries_[entry].sharers = sharers;
   }
+  return budget.check(files_.name(states.file));
 }
 
 ZeroCounts ZeroStateDict::finish() && {
@@ -207,9 +232,9 @@ ZeroCounts ZeroStateDict::finish() && {
   for (const bool aliases : {false, true}) {  // an alias may stand before what it is one of
     for (std::size_t i = 0; i < entries_.size(); ++i) {
       Entry& entry = entries_[i];
-      if ((entry.source != kNoSource) != aliases) continue;
+      if ((source_of(i) != i) != aliases) continue;
       if (aliases) {
-        ids[i] = builder_.add_alias(entry.name, ids[entry.source]);
+        ids[i] = builder_.add_alias(entry.name, ids[source_of(i)]);
         if (entry.role != Role::FrozenModule) ++counts.aliases;
         continue;
       }

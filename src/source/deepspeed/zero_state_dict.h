@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,6 +15,7 @@
 #include "catalog/catalog.h"
 #include "io/source_files.h"
 #include "source/deepspeed/deepspeed_states.h"
+#include "source/repeated_headers.h"
 #include "source/torch/torch_tensors.h"
 
 namespace ckfs {
@@ -30,9 +32,9 @@ struct ZeroCounts {
 /// concurrent use.
 class ZeroStateDict {
  public:
-  /// Both must outlive it.
-  ZeroStateDict(SourceFiles& files, CatalogBuilder& builder)
-      : files_(files), builder_(builder), placer_(builder) {}
+  /// All must outlive it.
+  ZeroStateDict(SourceFiles& files, CatalogBuilder& builder, RepeatedHeaders& repeated)
+      : files_(files), builder_(builder), repeated_(repeated), placer_(builder) {}
 
   /// Buffers, from the module's state, in its order.
   Result<void> add_buffers(const ModelStates& states);
@@ -56,7 +58,8 @@ class ZeroStateDict {
   void add_parameter(std::string_view name, PlacedTensor tensor);
 
   /// Other names of what is already there; those of what is not are left out.
-  void add_shared(const ModelStates& states);
+  /// Errors: Corrupt (as read_model_states()).
+  Result<void> add_shared(const ModelStates& states);
 
   bool contains(std::string_view name) const { return places_.contains(name); }
 
@@ -66,23 +69,36 @@ class ZeroStateDict {
   TensorPlacer& placer() { return placer_; }
 
  private:
-  static constexpr std::size_t kNoSource = ~std::size_t{0};
+  static constexpr std::size_t kAlone = ~std::size_t{0};
 
   struct Entry {
     std::string name;
     PlacedTensor tensor;
     Role role = Role::Weight;
-    std::size_t source = kNoSource;  // of an alias
+    std::size_t sharers = kAlone;  // in sharers_
   };
 
-  void set(Entry entry);
-  /// Has the aliases of an entry that is about to change share what it was among themselves.
-  void release_aliases(std::size_t source);
+  /// Entries that are one tensor: one of them, and its aliases.
+  struct Sharers {
+    std::size_t source = 0;
+    std::set<std::size_t> aliases;
+  };
+
+  std::size_t set(Entry entry);
+  /// Takes an entry that is about to change out of its sharers. Where it was their source, the
+  /// first alias becomes that.
+  void leave_sharers(std::size_t entry);
+  std::size_t source_of(std::size_t entry) const {
+    const std::size_t sharers = entries_[entry].sharers;
+    return sharers == kAlone ? entry : sharers_[sharers].source;
+  }
 
   SourceFiles& files_;
   CatalogBuilder& builder_;
+  RepeatedHeaders& repeated_;
   TensorPlacer placer_;
   std::vector<Entry> entries_;
+  std::vector<Sharers> sharers_;
   std::map<std::string, std::size_t, std::less<>> places_;
 };
 

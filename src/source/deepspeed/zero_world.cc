@@ -39,6 +39,7 @@ Result<ZeroWorld> ZeroWorldReader::read(std::uint32_t mp, const DeepSpeedCell& c
                             : fmt::format("mp_rank_{:02}_model_states.pt", mp));
   }
   CKFS_TRY(ModelStates model, read_model_states(files_, id(*path)));
+  CKFS_TRY_VOID(repeated_.add(model.file, model.torch.header_bytes()));
   if (model.has_experts) {
     return fail(ErrorCode::Unsupported, "{}: a mixture of experts, which ckfs cannot read", *path);
   }
@@ -54,7 +55,9 @@ Result<ZeroWorld> ZeroWorldReader::read(std::uint32_t mp, const DeepSpeedCell& c
 }
 
 Result<OptimizerStates> ZeroWorldReader::read_optimizer(const std::string& path) const {
-  return read_optimizer_states(files_, id(path));
+  CKFS_TRY(OptimizerStates states, read_optimizer_states(files_, id(path)));
+  CKFS_TRY_VOID(repeated_.add(states.file, states.header_bytes));
+  return states;
 }
 
 Result<void> ZeroWorldReader::check_complete(const DeepSpeedCell& cell,

@@ -13,6 +13,7 @@
 #include "source/deepspeed/deepspeed_names.h"
 #include "source/deepspeed/deepspeed_states.h"
 #include "source/file_table.h"
+#include "source/repeated_headers.h"
 
 namespace ckfs {
 
@@ -32,9 +33,10 @@ struct ZeroWorld {
 /// Not for concurrent use; reads by several threads of its own.
 class ZeroWorldReader {
  public:
-  /// `files` and `table` must outlive it. `tag` is for messages.
-  ZeroWorldReader(SourceFiles& files, const FileTable& table, std::string tag)
-      : files_(files), table_(table), tag_(std::move(tag)) {}
+  /// What is given must outlive it. `tag` is for messages.
+  ZeroWorldReader(SourceFiles& files, const FileTable& table, RepeatedHeaders& repeated,
+                  std::string tag)
+      : files_(files), table_(table), repeated_(repeated), tag_(std::move(tag)) {}
 
   /// Reads the optimizer files of all ranks and the model file. Errors: NotFound (a rank's file is
   /// missing), Corrupt (files of two runs), Unsupported, and those of the files.
@@ -53,6 +55,7 @@ class ZeroWorldReader {
 
   SourceFiles& files_;
   const FileTable& table_;
+  RepeatedHeaders& repeated_;
   std::string tag_;
   std::vector<std::string> stale_;
   std::vector<Note> warnings_;

@@ -136,7 +136,8 @@ class HfOpener : public SourceOpener {
     CKFS_TRY_VOID(load_headers(
         files_, ids,
         [&](std::size_t i, const LoadedHeader& loaded) {
-          return add_tensors(static_cast<std::uint32_t>(i), ids[i], loaded.header);
+          auto paid = repeated_.add(ids[i], loaded.text.size());
+          return paid ? add_tensors(static_cast<std::uint32_t>(i), ids[i], loaded.header) : paid;
         },
         files_.parallel()));
     if (index_ && names_.size() != index_->size()) return missing_tensor();

@@ -32,7 +32,10 @@ constexpr std::uint32_t kMostTurns = 1000;
 constexpr int kMaxDepth = 20;              // of groups
 constexpr std::size_t kMaxPattern = 4096;  // bytes
 constexpr std::size_t kMaxSteps = 20'000;  // of one match
-constexpr int kMaxFrames = 1000;           // of the matcher's recursion
+/// Of all matches of one checkpoint: some hundred patterns for each of 100,000 modules.
+constexpr std::size_t kMaxStepsOfAll = std::size_t{1} << 29;
+constexpr std::size_t kMaxPatterns = std::size_t{256} << 10;  // bytes of all patterns
+constexpr int kMaxFrames = 1000;                              // of the matcher's recursion
 
 Characters range(unsigned first, unsigned last) {
   Characters set;
@@ -231,6 +234,8 @@ class Matcher {
     return group(root, 0, [](std::size_t) { return true; }) && !exhausted_;
   }
 
+  std::size_t steps() const { return steps_ + 1; }
+
  private:
   using Then = std::function<bool(std::size_t)>;
 
@@ -275,6 +280,7 @@ class Matcher {
            node.set[static_cast<unsigned char>(name_[at + most])]) {
       ++most;
     }
+    steps_ += most / 16;  // a character costs less than a step
     for (std::size_t turn = node.least; turn <= most; ++turn) {
       if (rest(at + (node.lazy ? turn : most - (turn - node.least)))) return true;
       if (exhausted_) return false;
@@ -321,77 +327,107 @@ ModulePattern::ModulePattern(ModulePattern&&) noexcept = default;
 ModulePattern& ModulePattern::operator=(ModulePattern&&) noexcept = default;
 
 bool ModulePattern::matches(std::string_view name) const {
-  return root_ != nullptr && Matcher(name).run(*root_);
+  std::size_t steps = 0;
+  return matches(name, steps);
 }
 
-bool ModuleTargets::Target::matches(std::string_view module) const {
-  switch (kind) {
-    case Kind::Name:
-      return module == text;
-    case Kind::Pattern:
-      return pattern.matches(module);
-    case Kind::Class:
-      break;
-  }
-  return false;
+bool ModulePattern::matches(std::string_view name, std::size_t& steps) const {
+  if (root_ == nullptr) return false;
+  Matcher matcher(name);
+  const bool found = matcher.run(*root_);
+  steps += matcher.steps();
+  return found;
 }
 
-ModuleTargets::Target ModuleTargets::make(std::string_view text, const QuantizationGroup* group) {
+bool ModuleTargets::matches(const Target& pattern, std::string_view module) const {
+  return steps_ < kMaxStepsOfAll && pattern.pattern.matches(module, steps_);
+}
+
+bool ModuleTargets::any_pattern_matches(const Targets& targets, std::string_view module) const {
+  return std::ranges::any_of(targets.patterns,
+                             [&](std::size_t i) { return matches(targets.all[i], module); });
+}
+
+void ModuleTargets::add(Targets& targets, std::string_view text, const QuantizationGroup* group) {
   constexpr std::string_view kPattern = "re:";
   const bool is_pattern = text.starts_with(kPattern);
   const bool is_class = !is_pattern && text.find('.') == std::string_view::npos && !text.empty() &&
                         text.front() >= 'A' && text.front() <= 'Z';
-  return {.text = std::string(text),
-          .kind = is_pattern ? Target::Kind::Pattern
-                  : is_class ? Target::Kind::Class
-                             : Target::Kind::Name,
-          .pattern = ModulePattern(is_pattern ? text.substr(kPattern.size()) : ""),
-          .group = group};
+  if (is_pattern) pattern_bytes_ += text.size();
+  const bool is_too_much = pattern_bytes_ > kMaxPatterns;
+  const std::size_t number = targets.all.size();
+  targets.all.push_back(
+      {.text = std::string(text),
+       .kind = is_pattern ? Target::Kind::Pattern
+               : is_class ? Target::Kind::Class
+                          : Target::Kind::Name,
+       .pattern = ModulePattern(is_pattern && !is_too_much ? text.substr(kPattern.size()) : ""),
+       .group = group});
+  if (is_pattern) {
+    targets.patterns.push_back(number);
+  } else if (!is_class) {
+    targets.names.emplace(text, number);
+  }
 }
 
 ModuleTargets::ModuleTargets(const QuantizationConfig& config) {
   for (const QuantizationGroup& group : config.groups) {
-    for (const std::string& target : group.targets) targets_.push_back(make(target, &group));
+    for (const std::string& target : group.targets) add(targets_, target, &group);
   }
-  for (const std::string& name : config.ignore) ignored_.push_back(make(name, nullptr));
+  for (const std::string& name : config.ignore) add(ignored_, name, nullptr);
 }
 
 const QuantizationGroup* ModuleTargets::find(std::string_view module) const {
-  using Kind = Target::Kind;
-  for (const Kind kind : {Kind::Name, Kind::Pattern, Kind::Class}) {
-    for (const Target& target : targets_) {
-      if (target.kind == kind && (kind == Kind::Class || target.matches(module))) {
-        return target.group;
-      }
-    }
+  // Equal keys of a multimap are in the order in which they were added.
+  const auto name = targets_.names.lower_bound(module);
+  if (name != targets_.names.end() && name->first == module) {
+    return targets_.all[name->second].group;
   }
-  return nullptr;
+  for (const std::size_t i : targets_.patterns) {
+    if (matches(targets_.all[i], module)) return targets_.all[i].group;
+  }
+  const auto of_class = std::ranges::find(targets_.all, Target::Kind::Class, &Target::kind);
+  return of_class == targets_.all.end() ? nullptr : of_class->group;
 }
 
 ModuleTargets::Call ModuleTargets::calls_quantized(std::string_view module) const {
-  Call call = Call::None;
-  for (const Target& target : targets_) {
-    if (!target.matches(module)) continue;
-    call = std::max(call, target.kind == Target::Kind::Name ? Call::Name : Call::Pattern);
-  }
-  const auto matches = [&](const Target& target) { return target.matches(module); };
-  return std::ranges::none_of(ignored_, matches) ? call : Call::None;
+  Call call = targets_.names.contains(module) ? Call::Name : Call::None;
+  if (call == Call::None && any_pattern_matches(targets_, module)) call = Call::Pattern;
+  const bool is_ignored = call != Call::None && (ignored_.names.contains(module) ||
+                                                 any_pattern_matches(ignored_, module));
+  return is_ignored ? Call::None : call;
 }
 
 void ModuleTargets::saw(std::string_view module) {
-  for (Target& target : targets_) {
-    target.matched = target.matched || target.matches(module);
+  const auto [first, last] = targets_.names.equal_range(module);
+  for (auto name = first; name != last; ++name) targets_.all[name->second].matched = true;
+  for (const std::size_t i : targets_.patterns) {
+    Target& target = targets_.all[i];
+    target.matched = target.matched || matches(target, module);
   }
 }
 
 std::vector<std::string> ModuleTargets::without_match() const {
   std::vector<std::string> found;
-  for (const Target& target : targets_) {
+  for (const Target& target : targets_.all) {
     const bool can_match = target.kind == Target::Kind::Name ||
                            (target.kind == Target::Kind::Pattern && target.pattern.valid());
     if (can_match && !target.matched) found.push_back(target.text);
   }
   return found;
+}
+
+Result<void> ModuleTargets::check() const {
+  if (pattern_bytes_ > kMaxPatterns) {
+    return fail(ErrorCode::Corrupt, "config.json: {} bytes of patterns (limit {})", pattern_bytes_,
+                kMaxPatterns);
+  }
+  if (steps_ >= kMaxStepsOfAll) {
+    return fail(ErrorCode::Corrupt,
+                "config.json: its patterns need more than {} steps for the modules here",
+                kMaxStepsOfAll);
+  }
+  return {};
 }
 
 }  // namespace ckfs

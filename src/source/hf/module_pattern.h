@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/error.h"
 #include "format/quantization_config.h"
 
 namespace ckfs {
@@ -25,6 +27,8 @@ class ModulePattern {
   bool valid() const { return root_ != nullptr; }
   /// As Python's re.match(): from the beginning of `name`, not necessarily to its end.
   bool matches(std::string_view name) const;
+  /// The same, and what it cost is added to `steps`.
+  bool matches(std::string_view name, std::size_t& steps) const;
 
   struct Node;  // of module_pattern.cc
 
@@ -49,6 +53,9 @@ class ModuleTargets {
 
   /// Takes note of a quantized module.
   void saw(std::string_view module);
+  /// After everything was asked. Errors: Corrupt (patterns that are too long together, or that took
+  /// too many steps: what was said of modules is then wrong).
+  Result<void> check() const;
   /// The names and patterns that none of the modules that were seen has.
   std::vector<std::string> without_match() const;
 
@@ -60,12 +67,21 @@ class ModuleTargets {
     ModulePattern pattern;
     const QuantizationGroup* group = nullptr;  // nullptr: ignored
     bool matched = false;
-
-    bool matches(std::string_view module) const;
   };
-  static Target make(std::string_view text, const QuantizationGroup* group);
+  /// Targets, and where they are: names by themselves, for there may be as many as modules.
+  struct Targets {
+    std::vector<Target> all;
+    std::multimap<std::string, std::size_t, std::less<>> names;
+    std::vector<std::size_t> patterns;
+  };
 
-  std::vector<Target> targets_, ignored_;
+  void add(Targets& targets, std::string_view text, const QuantizationGroup* group);
+  bool matches(const Target& pattern, std::string_view module) const;
+  bool any_pattern_matches(const Targets& targets, std::string_view module) const;
+
+  Targets targets_, ignored_;
+  std::size_t pattern_bytes_ = 0;
+  mutable std::size_t steps_ = 0;  // of all matches
 };
 
 }  // namespace ckfs

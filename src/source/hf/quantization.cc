@@ -64,6 +64,7 @@ class Quantizer final : public HeldTensors {
     check_targets();
     sweep();
     describe();
+    CKFS_TRY_VOID(targets_.check());
     return std::move(companion_);
   }
 

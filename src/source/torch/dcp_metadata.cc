@@ -20,6 +20,9 @@ namespace {
 
 /// Chunks that are compared pair by pair where they are no grid.
 constexpr std::size_t kMaxIrregularChunks = 4096;
+constexpr std::size_t kMaxPath = 4096;  // bytes
+/// What is kept of a chunk, of a place and of a tensor, about, besides coordinates and names.
+constexpr std::size_t kBytes = 256;
 
 /// A field of a dataclass: its state is a dictionary, or with slots a pair (None, dictionary).
 std::optional<NodeId> field(const Pickle& pickle, NodeId object, std::string_view name) {
@@ -64,7 +67,10 @@ class MetadataFile {
                const std::function<bool(std::string_view)>& wanted)
       : pickle_(pickle), file_name_(file_name), wanted_(wanted) {}
 
-  Result<DcpMetadata> read() {
+  Result<DcpMetadata> read() { return pickle_.within_budget(file_name_, read_all()); }
+
+ private:
+  Result<DcpMetadata> read_all() {
     const auto tensors = field(pickle_, pickle_.root(), "state_dict_metadata");
     const auto places = field(pickle_, pickle_.root(), "storage_data");
     if (!tensors || !places || !pickle_.is_mapping(*tensors) || !pickle_.is_mapping(*places)) {
@@ -79,17 +85,18 @@ class MetadataFile {
       if (!names.insert(*name).second) {
         return fail(ErrorCode::Corrupt, "{}: tensor {}: twice", file_name_, quote(*name));
       }
-      if (!field(pickle_, item.value, "chunks")) {
+      if (!pickle_.budget()->hold(kBytes + name->size())) break;
+      const auto chunks = field(pickle_, item.value, "chunks");
+      if (!chunks) {
         metadata.others.push_back(*name);
         continue;
       }
-      CKFS_TRY(DcpTensor tensor, read_tensor(*name, item.value));
+      CKFS_TRY(DcpTensor tensor, read_tensor(*name, item.value, *chunks));
       metadata.tensors.push_back(std::move(tensor));
     }
     return metadata;
   }
 
- private:
   template <typename... Args>
   Failure corrupt(std::string_view tensor, fmt::format_string<Args...> text, Args&&... args) const {
     return fail(ErrorCode::Corrupt, "{}: tensor {}: {}", file_name_, quote(tensor),
@@ -102,27 +109,37 @@ class MetadataFile {
       const auto name = name_node ? pickle_.string(*name_node) : std::nullopt;
       if (!name || !wanted_(*name)) continue;
       const auto offset_node = field(pickle_, item.key, "offset");
-      auto offset = offset_node ? pickle_.integers(*offset_node) : std::nullopt;
-      if (offset) places_[*name].insert_or_assign(std::move(*offset), item.value);
+      auto offset = offset_node ? coordinates(*offset_node) : std::nullopt;
+      if (offset && pickle_.budget()->hold(kBytes))
+        places_[*name].insert_or_assign(std::move(*offset), item.value);
     }
   }
 
-  Result<DcpTensor> read_tensor(std::string_view name, NodeId node) {
+  /// The integers of a list with at most as many as a tensor may have dimensions; nullopt: none, or
+  /// more of them, which are not copied.
+  std::optional<std::vector<std::int64_t>> coordinates(NodeId list) const {
+    if (pickle_.sequence(list).size() > kMaxTorchRank) return std::nullopt;
+    return pickle_.integers(list);
+  }
+
+  Result<DcpTensor> read_tensor(std::string_view name, NodeId node, NodeId chunks) {
     DcpTensor tensor;
     tensor.name = name;
     const auto size = field(pickle_, node, "size");
+    const std::size_t rank = size ? pickle_.sequence(*size).size() : 0;
+    if (rank > kMaxTorchRank) {
+      return corrupt(name, "{} dimensions (limit {})", rank, kMaxTorchRank);
+    }
     auto shape = size ? pickle_.integers(*size) : std::nullopt;
     const auto numel = shape ? checked_numel(*shape) : std::nullopt;
     if (!numel || !nbytes(DType::C128, *numel)) return corrupt(name, "no possible shape");
-    if (shape->size() > kMaxTorchRank) {
-      return corrupt(name, "{} dimensions (limit {})", shape->size(), kMaxTorchRank);
-    }
     tensor.shape = std::move(*shape);
     read_dtype(node, tensor);
 
     std::int64_t covered = 0;
     std::set<std::vector<std::int64_t>> begins;
-    for (const NodeId item : pickle_.sequence(field(pickle_, node, "chunks").value())) {
+    for (const NodeId item : pickle_.sequence(chunks)) {
+      if (!pickle_.budget()->hold(kBytes)) break;
       CKFS_TRY(auto chunk, read_chunk(tensor, item));
       if (!chunk || !begins.insert(chunk->offsets).second) continue;  // empty, or a replica
       const auto sum = checked_add(covered, checked_numel(chunk->sizes).value());
@@ -152,8 +169,8 @@ class MetadataFile {
   Result<std::optional<DcpChunk>> read_chunk(const DcpTensor& tensor, NodeId node) const {
     const auto offsets_node = field(pickle_, node, "offsets");
     const auto sizes_node = field(pickle_, node, "sizes");
-    auto offsets = offsets_node ? pickle_.integers(*offsets_node) : std::nullopt;
-    auto sizes = sizes_node ? pickle_.integers(*sizes_node) : std::nullopt;
+    auto offsets = offsets_node ? coordinates(*offsets_node) : std::nullopt;
+    auto sizes = sizes_node ? coordinates(*sizes_node) : std::nullopt;
     if (!offsets || !sizes || offsets->size() != tensor.shape.size() ||
         sizes->size() != tensor.shape.size()) {
       return corrupt(tensor.name, "a chunk without offsets and sizes in each of {} dimensions",
@@ -189,7 +206,8 @@ class MetadataFile {
     chunk.path = path ? pickle_.string(*path).value_or("") : "";
     chunk.offset = count_field(pickle_, info, "offset");
     chunk.length = count_field(pickle_, info, "length");
-    if (chunk.path.empty() || !checked_add(chunk.offset, chunk.length)) {
+    if (chunk.path.empty() || chunk.path.size() > kMaxPath ||
+        !checked_add(chunk.offset, chunk.length)) {
       return corrupt(tensor.name, "its chunk at [{}] is nowhere", fmt::join(chunk.offsets, ", "));
     }
     const auto transforms = field(pickle_, info, "transform_descriptors");
@@ -202,12 +220,14 @@ class MetadataFile {
 
   /// Together with the sum of their elements: chunks that do not overlap leave no hole.
   Result<void> check_disjoint(const DcpTensor& tensor) const {
+    if (!pickle_.budget()->spend(tensor.chunks.size() * (1 + tensor.shape.size()))) return {};
     if (is_grid(tensor.chunks, tensor.shape.size())) return {};
     if (tensor.chunks.size() > kMaxIrregularChunks) {
       return fail(ErrorCode::Unsupported, "{}: tensor {}: {} chunks that are no grid (limit {})",
                   file_name_, quote(tensor.name), tensor.chunks.size(), kMaxIrregularChunks);
     }
     for (std::size_t i = 0; i < tensor.chunks.size(); ++i) {
+      if (!pickle_.budget()->spend(i)) return {};
       for (std::size_t j = 0; j < i; ++j) {
         if (!overlap(tensor.chunks[i], tensor.chunks[j])) continue;
         return corrupt(tensor.name, "chunks at [{}] and [{}] overlap",

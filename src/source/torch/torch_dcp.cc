@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <tuple>
 
 #include "base/checked.h"
 #include "base/parallel.h"
@@ -81,28 +82,17 @@ struct Part {
   FileId file = 0;
   TorchTensor tensor;
   ByteRange bytes;
+  std::uint64_t header_bytes = 0;
 };
 
-Result<Part> read_part(ByteSource& source, FileId file, const DcpTensor& tensor,
-                       const DcpChunk& chunk) {
+/// `name`: a tensor that has it, for messages.
+Result<Part> read_part(ByteSource& source, FileId file, ByteRange within, std::string_view name) {
   const std::string& file_name = source.name(file);
-  if (chunk.offset > source.size(file) || chunk.length > source.size(file) - chunk.offset) {
-    return fail(ErrorCode::Corrupt, "{}: tensor {}: bytes {} beyond the end of the file at {}",
-                file_name, quote(tensor.name), ByteRange{chunk.offset, chunk.offset + chunk.length},
-                source.size(file));
-  }
-  CKFS_TRY(const TorchFile torch,
-           TorchFile::open(source, file, ByteRange{chunk.offset, chunk.offset + chunk.length}));
-  Part part{file, {}, {}};
-  auto read = torch.tensor(torch.root());
-  if (!read) return Failure(tensor_error(read.error(), file_name, tensor.name));
-  part.tensor = *std::move(read);
-  if (part.tensor.shape != chunk.sizes || part.tensor.dtype != tensor.dtype) {
-    return fail(ErrorCode::Corrupt, "{}: tensor {}: a chunk of {} [{}], but {} says {} [{}]",
-                file_name, quote(tensor.name), name(part.tensor.dtype),
-                fmt::join(part.tensor.shape, ", "), kMetadata, tensor.dtype_name,
-                fmt::join(chunk.sizes, ", "));
-  }
+  CKFS_TRY(const TorchFile torch, TorchFile::open(source, file, within));
+  auto tensor = torch.tensor(torch.root());
+  CKFS_TRY_VOID(torch.pickle().budget()->check(file_name));
+  if (!tensor) return Failure(tensor_error(tensor.error(), file_name, name));
+  Part part{file, *std::move(tensor), {}, torch.header_bytes()};
   CKFS_TRY(part.bytes, torch.storage_bytes(part.tensor.storage));
   return part;
 }
@@ -193,33 +183,89 @@ class DcpOpener : public SourceOpener {
                         fmt::format("left out: safetensors cannot hold {}", tensor.dtype_name));
       return true;
     });
-    struct Job {
-      std::size_t tensor = 0, chunk = 0;
-    };
-    std::vector<Job> jobs;
-    std::vector<std::vector<Part>> parts(tensors.size());
-    for (std::size_t i = 0; i < tensors.size(); ++i) {
-      std::ranges::sort(tensors[i].chunks, {}, &DcpChunk::offsets);
-      parts[i].resize(tensors[i].chunks.size());
-      for (std::size_t j = 0; j < tensors[i].chunks.size(); ++j) jobs.push_back({i, j});
+    std::vector<Place> places;
+    for (DcpTensor& tensor : tensors) {
+      std::ranges::sort(tensor.chunks, {}, &DcpChunk::offsets);
+      for (const DcpChunk& chunk : tensor.chunks) {
+        CKFS_TRY(const Place place, place_of(tensor, chunk));
+        places.push_back(place);
+      }
     }
+    CKFS_TRY_VOID(sort_places(places));
+    std::vector<Part> read(places.size());
     CKFS_TRY_VOID(run_parallel(
-        jobs.size(),
+        places.size(),
         [&](std::size_t i) -> Result<void> {
-          const DcpTensor& tensor = tensors[jobs[i].tensor];
-          const DcpChunk& chunk = tensor.chunks[jobs[i].chunk];
-          const std::string path = prefix_ + std::string(chunk.path);
-          const auto file = find(path);
-          if (!file) {
-            return fail(ErrorCode::NotFound, "{}: missing, but {} has a part of tensor {} there",
-                        path, kMetadata, quote(tensor.name));
-          }
-          CKFS_TRY(parts[jobs[i].tensor][jobs[i].chunk], read_part(files_, *file, tensor, chunk));
-          return {};
+          CKFS_TRY(read[i],
+                   read_part(files_, places[i].file, places[i].bytes, places[i].tensor->name));
+          return repeated_.add(places[i].file, read[i].header_bytes);
         },
         files_.parallel()));
-    for (std::size_t i = 0; i < tensors.size(); ++i) add(tensors[i], parts[i]);
+    std::vector<Part> parts;
+    for (const DcpTensor& tensor : tensors) {
+      parts.clear();
+      for (const DcpChunk& chunk : tensor.chunks) {
+        CKFS_TRY(const Place place, place_of(tensor, chunk));
+        const auto at = std::ranges::lower_bound(places, place, same_bytes_less);
+        parts.push_back(read[static_cast<std::size_t>(at - places.begin())]);
+        CKFS_TRY_VOID(check_part(tensor, chunk, parts.back()));
+      }
+      add(tensor, parts);
+    }
     return {};
+  }
+
+  /// The torch file of a chunk; the tensor is for messages.
+  struct Place {
+    FileId file = 0;
+    ByteRange bytes;
+    const DcpTensor* tensor = nullptr;
+  };
+
+  static bool same_bytes_less(const Place& a, const Place& b) {
+    return std::tuple(a.file, a.bytes.begin, a.bytes.end) <
+           std::tuple(b.file, b.bytes.begin, b.bytes.end);
+  }
+
+  Result<Place> place_of(const DcpTensor& tensor, const DcpChunk& chunk) const {
+    const std::string path = prefix_ + std::string(chunk.path);
+    const auto file = find(path);
+    if (!file) {
+      return fail(ErrorCode::NotFound, "{}: missing, but {} has a part of tensor {} there", path,
+                  kMetadata, quote(tensor.name));
+    }
+    const ByteRange bytes{chunk.offset, chunk.offset + chunk.length};
+    if (bytes.end > files_.size(*file)) {
+      return fail(ErrorCode::Corrupt, "{}: tensor {}: bytes {} beyond the end of the file at {}",
+                  path, quote(tensor.name), bytes, files_.size(*file));
+    }
+    return Place{*file, bytes, &tensor};
+  }
+
+  /// Each place once. No byte of a file may be in two torch files: reading them would then cost
+  /// more than the file has.
+  Result<void> sort_places(std::vector<Place>& places) const {
+    std::ranges::sort(places, same_bytes_less);
+    const auto same = std::ranges::unique(places, [](const Place& a, const Place& b) {
+      return a.file == b.file && a.bytes == b.bytes;
+    });
+    places.erase(same.begin(), same.end());
+    for (std::size_t i = 1; i < places.size(); ++i) {
+      const Place& before = places[i - 1];
+      if (before.file != places[i].file || before.bytes.end <= places[i].bytes.begin) continue;
+      return fail(ErrorCode::Corrupt, "{}: tensor {}: its bytes {} overlap those of tensor {}, {}",
+                  files_.name(before.file), quote(places[i].tensor->name), places[i].bytes,
+                  quote(before.tensor->name), before.bytes);
+    }
+    return {};
+  }
+
+  Result<void> check_part(const DcpTensor& tensor, const DcpChunk& chunk, const Part& part) const {
+    if (part.tensor.shape == chunk.sizes && part.tensor.dtype == tensor.dtype) return {};
+    return fail(ErrorCode::Corrupt, "{}: tensor {}: a chunk of {} [{}], but {} says {} [{}]",
+                files_.name(part.file), quote(tensor.name), name(part.tensor.dtype),
+                fmt::join(part.tensor.shape, ", "), kMetadata, tensor.dtype_name,
+                fmt::join(chunk.sizes, ", "));
   }
 
   void add(const DcpTensor& tensor, std::span<const Part> parts) {

@@ -7,6 +7,7 @@
 #include <array>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include "base/parallel.h"
 #include "base/text.h"
@@ -23,7 +24,8 @@
 namespace ckfs {
 namespace {
 
-constexpr std::size_t kPrefix = 512;  // bytes that show a torch file
+constexpr std::size_t kTensorBytes = 384;  // what is kept of a tensor in all, about
+constexpr std::size_t kPrefix = 512;       // bytes that show a torch file
 constexpr std::string_view kIndexEnding = ".bin.index.json";
 constexpr std::string_view kEnding = ".bin";
 
@@ -125,21 +127,26 @@ struct Loaded {
   std::vector<Found> tensors;
   std::vector<Note> not_shown;  // tensors
   std::vector<Note> notes;
+  std::uint64_t header_bytes = 0;
 };
 
 Result<Loaded> load(ByteSource& source, FileId file, std::string_view key) {
   const std::string& file_name = source.name(file);
   CKFS_TRY(const TorchFile torch, TorchFile::open(source, file, ByteRange{0, source.size(file)}));
   CKFS_TRY(TorchStateDict dict, find_state_dict(torch, key, file_name));
-  Loaded loaded{{}, {}, std::move(dict.notes)};
+  Loaded loaded{{}, {}, std::move(dict.notes), torch.header_bytes()};
   std::vector<std::uint32_t> storages;  // of the tensors that have elements
+  WorkBudget& budget = *torch.pickle().budget();
   for (NamedNode& named : dict.tensors) {
+    if (!budget.hold(kTensorBytes + named.name.size())) break;
     auto tensor = torch.tensor(named.node);
     if (!tensor && tensor.error().code() == ErrorCode::Unsupported) {
+      if (!budget.hold(kTensorBytes)) break;
       loaded.not_shown.push_back(
           {named.name, fmt::format("left out: {}", tensor.error().message())});
       continue;
     }
+    CKFS_TRY_VOID(budget.check(file_name));
     if (!tensor) return Failure(tensor_error(tensor.error(), file_name, named.name));
     if (tensor->dtype == DType::C128) {
       loaded.not_shown.push_back({named.name, "left out: safetensors cannot hold complex128"});
@@ -148,6 +155,7 @@ Result<Loaded> load(ByteSource& source, FileId file, std::string_view key) {
     if (!run_of(*tensor).empty()) storages.push_back(tensor->storage);
     loaded.tensors.push_back({std::move(named.name), *std::move(tensor), {}});
   }
+  CKFS_TRY_VOID(budget.check(file_name));
   CKFS_TRY(const std::vector<ByteRange> bytes, torch.storage_bytes(storages));
   std::size_t next = 0;
   for (Found& found : loaded.tensors) {
@@ -190,8 +198,9 @@ class TorchFilesOpener : public SourceOpener {
     CKFS_TRY_VOID(run_parallel(
         loaded.size(),
         [&](std::size_t i) -> Result<void> {
-          CKFS_TRY(loaded[i], load(files_, id(choice_.files[i]), options_.key));
-          return {};
+          const FileId file = id(choice_.files[i]);
+          CKFS_TRY(loaded[i], load(files_, file, options_.key));
+          return repeated_.add(file, loaded[i].header_bytes);
         },
         files_.parallel()));
     for (std::size_t i = 0; i < loaded.size(); ++i) CKFS_TRY_VOID(add(i, loaded[i]));
@@ -231,28 +240,21 @@ class TorchFilesOpener : public SourceOpener {
 
   void add_tensor(const Found& found, FileId file) {
     PlacedTensor placed = placer_.place(found.tensor, file, found.bytes);
-    const Storage& storage = builder_.storage(placed.storage);
-    std::vector<TensorId>& sharers = sharers_[placed.storage];
-    const auto origin = std::ranges::find_if(sharers, [&](TensorId id) {
-      const StoredTensor& other = builder_.tensor(id);
-      return std::ranges::equal(other.shape, placed.shape) && same_boxes(other.boxes, placed.boxes);
-    });
+    const bool has_elements = builder_.storage(placed.storage).numel > 0;
+    std::vector<std::int64_t> strides;  // of the one box; without one the order is row-major
+    if (!placed.boxes.empty()) strides = placed.boxes.front().stride;
+    const auto key = std::tuple(placed.storage, placed.shape, std::move(strides));
+    const auto origin = origins_.find(key);
     TensorId id = 0;
-    if (storage.numel > 0 && origin != sharers.end()) {
-      id = builder_.add_alias(found.name, *origin);
+    if (has_elements && origin != origins_.end()) {
+      id = builder_.add_alias(found.name, origin->second);
       ++aliases_;
     } else {
       id = builder_.add_tensor(found.name, placed.shape, placed.storage, std::move(placed.boxes));
-      sharers.push_back(id);
+      origins_.emplace(key, id);
     }
     names_.emplace(builder_.tensor(id).name, id);
     order_.push_back(id);
-  }
-
-  static bool same_boxes(std::span<const StorageBox> a, std::span<const StorageBox> b) {
-    return std::ranges::equal(a, b, [](const StorageBox& x, const StorageBox& y) {
-      return x.offset == y.offset && x.stride == y.stride;
-    });
   }
 
   /// Every name of the index must be there; one that cannot be shown is.
@@ -269,9 +271,10 @@ class TorchFilesOpener : public SourceOpener {
 
   void note_other_weights() {
     if (tree_.single_file) return;
+    const std::set<std::string_view> chosen(choice_.files.begin(), choice_.files.end());
     for (const TreeFile& file : tree_.files) {
       if (!is_top_level(file.path) || role_of(file.path) != FileRole::Weights) continue;
-      if (std::ranges::find(choice_.files, file.path) != choice_.files.end()) continue;
+      if (chosen.contains(file.path)) continue;
       builder_.add_note(file.path, "other weights or training state; converted views leave it out");
     }
   }
@@ -280,8 +283,12 @@ class TorchFilesOpener : public SourceOpener {
     std::uint64_t total = 0;
     std::uint64_t bytes = 0;
     for (const std::string& path : choice_.files) total += files_.size(id(path));
-    for (const auto& [storage, sharers] : sharers_) {
-      for (const Extent& extent : builder_.storage(storage).extents) bytes += extent.nbytes;
+    std::set<StorageId> counted;
+    for (const auto& [what, tensor] : origins_) {
+      if (!counted.insert(std::get<0>(what)).second) continue;
+      for (const Extent& extent : builder_.storage(std::get<0>(what)).extents) {
+        bytes += extent.nbytes;
+      }
     }
     builder_.add_fact("files", std::to_string(choice_.files.size()));
     builder_.add_fact("tensors", std::to_string(order_.size()));
@@ -295,8 +302,10 @@ class TorchFilesOpener : public SourceOpener {
   std::optional<HfIndex> index_;
   std::vector<TensorId> order_;  // provisional ids
   std::map<std::string_view, TensorId> names_;
-  std::map<StorageId, std::vector<TensorId>> sharers_;  // tensors of each storage, no aliases
-  std::set<std::string, std::less<>> not_shown_;        // names of tensors
+  /// Tensors that are no aliases, by what they are of: storage, shape and strides.
+  std::map<std::tuple<StorageId, std::vector<std::int64_t>, std::vector<std::int64_t>>, TensorId>
+      origins_;
+  std::set<std::string, std::less<>> not_shown_;  // names of tensors
   std::size_t not_indexed_ = 0, aliases_ = 0;
 };
 

@@ -24,6 +24,10 @@ constexpr std::array<std::string_view, 9> kTrainingKeys = {
     "lr_scheduler", "lr_schedulers", "dataloader", "dataloaders"};
 constexpr std::size_t kNamesInMessage = 8;
 
+/// What is kept of a tensor and of a key, about, besides their names.
+constexpr std::size_t kTensorBytes = 160;
+constexpr std::size_t kKeyBytes = 96;
+
 /// The name that a key gives its tensor; nullopt: it is neither a string nor a whole number.
 std::optional<std::string> name_of(const Pickle& pickle, NodeId key) {
   if (const auto text = pickle.string(key)) return std::string(*text);
@@ -80,7 +84,7 @@ class Finder {
       const auto node = pickle_.find(root, usual);
       if (!node || !has_tensors(*node)) continue;
       for (const DictItem& item : pickle_.mapping(root)) {
-        if (item.value != *node) note(key_text(item.key), item.value, "beside the tensors");
+        if (item.value != *node) note("", item, "beside the tensors");
       }
       return take(*node);
     }
@@ -88,11 +92,16 @@ class Finder {
   }
 
  private:
-  bool has_tensors(NodeId mapping) const {
+  /// Looked at once, however many keys lead to it.
+  bool has_tensors(NodeId mapping) {
     if (!pickle_.is_mapping(mapping)) return false;
+    const auto known = with_tensors_.find(mapping);
+    if (known != with_tensors_.end()) return known->second;
     const std::vector<DictItem> items = pickle_.mapping(mapping);
-    return std::ranges::any_of(items,
-                               [&](const DictItem& item) { return torch_.is_tensor(item.value); });
+    const bool has = std::ranges::any_of(
+        items, [&](const DictItem& item) { return torch_.is_tensor(item.value); });
+    if (pickle_.budget()->hold(kKeyBytes)) with_tensors_.emplace(mapping, has);
+    return has;
   }
 
   /// A key may contain dots itself, so the whole rest is tried before its first part.
@@ -157,6 +166,7 @@ class Finder {
     std::map<std::pair<NodeKind, std::string>, std::size_t> places;
     for (const DictItem& item : pickle_.mapping(mapping)) {
       if (const auto name = name_of(pickle_, item.key)) {
+        if (!pickle_.budget()->hold(kKeyBytes + name->size())) break;
         const auto [place, is_new] =
             places.emplace(std::pair(pickle_.kind(item.key), *name), items.size());
         if (!is_new) {
@@ -173,9 +183,11 @@ class Finder {
   Result<void> add(const DictItem& item, const std::string& prefix) {
     const auto key = name_of(pickle_, item.key);
     if (!key || !torch_.is_tensor(item.value)) {
-      note(prefix + key_text(item.key), item.value,
-           key ? "no tensor" : "below a key that is no name");
+      note(prefix, item, key ? "no tensor" : "below a key that is no name");
       return {};
+    }
+    if (!pickle_.budget()->hold(kTensorBytes + 3 * (prefix.size() + key->size()))) {
+      return pickle_.budget()->check(file_name_);
     }
     const auto [name, is_new] = names_.insert(prefix + *key);
     if (!is_new) {
@@ -186,8 +198,10 @@ class Finder {
     return {};
   }
 
-  void note(const std::string& name, NodeId node, std::string_view why) {
+  void note(std::string_view prefix, const DictItem& item, std::string_view why) {
+    const NodeId node = item.value;
     if (found_.notes.size() < kMaxNotes) {
+      const std::string name = fmt::format("{}{}", prefix, key_text(item.key));
       const std::string kind = torch_.is_tensor(node) ? "a tensor" : kind_of(pickle_, node);
       const std::string_view hint = has_tensors(node) ? ", whose tensors --key shows" : "";
       found_.notes.push_back({name, fmt::format("{} ({}{}); left out", why, kind, hint)});
@@ -200,14 +214,15 @@ class Finder {
   const Pickle& pickle_;
   const std::string& file_name_;
   TorchStateDict found_;
-  std::set<std::string> names_;  // of found_.tensors
+  std::set<std::string> names_;          // of found_.tensors
+  std::map<NodeId, bool> with_tensors_;  // mappings that were asked for
 };
 
 }  // namespace
 
 Result<TorchStateDict> find_state_dict(const TorchFile& torch, std::string_view key,
                                        const std::string& file_name) {
-  return Finder(torch, file_name).find(key);
+  return torch.pickle().within_budget(file_name, Finder(torch, file_name).find(key));
 }
 
 bool is_training_state(std::string_view name) {

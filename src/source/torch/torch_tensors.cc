@@ -80,6 +80,7 @@ PlacedTensor TensorPlacer::place(const TorchTensor& tensor, FileId file, ByteRan
 Result<PlacedTensor> TensorPlacer::place(const TorchFile& torch, NodeId node, std::string_view name,
                                          FileId file, std::string_view file_name) {
   auto tensor = torch.tensor(node);
+  CKFS_TRY_VOID(torch.pickle().budget()->check(file_name));
   if (!tensor) return Failure(tensor_error(tensor.error(), file_name, name));
   if (is_empty(*tensor)) return place(*tensor, file, {});  // may have no member in the zip at all
   CKFS_TRY(const ByteRange bytes, torch.storage_bytes(tensor->storage));

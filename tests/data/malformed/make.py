@@ -279,6 +279,7 @@ def configs():
     add_parts("config", "long", [['{"a": "', 1], [" " * 1023 + "\\n", 16_500], ['"}', 1]], "(limit 16777216)")
     add_parts("config", "long-string", [['{"a": "', 1], ["x", 4_194_305], ['"}', 1]], "is longer than 4194304 bytes")
     add_parts("config", "long-space", [["{", 1], [" ", 1_048_577], ["}", 1]], "is longer than 1048576 bytes")
+    add_parts("config", "many-values", [['{"a": [', 1], ["0,", 500_001], ["0]}", 1]], "values (limit 500000)")
     add_parts("config", "many-strings", [['{"a": [', 1], ['"",', 500_001], ['""]}', 1]], "strings (limit 500000)")
 
 
@@ -336,6 +337,7 @@ def directories():
     add("series-with-a-gap", {"model-00001-of-00003.safetensors": model, "model-00003-of-00003.safetensors": other},
         "model-*-of-*.safetensors: number 2 of 3 is missing")
     add("series-without-end", {"model-0-of-2.safetensors": model}, "number 1 of 2 is missing")
+    add("series-of-two-billions", {"model-00001-of-2147483647.safetensors": model}, "number 2 of 2147483647 is missing")
     add("link-to-nothing", {"model-00001-of-00002.safetensors": model}, "a link to a file that is absent",
         links={"model-00002-of-00002.safetensors": "../../blobs/abc"})
     add("incomplete-only", {"config.json": "{}", "model.safetensors.incomplete": "x"},
@@ -350,6 +352,10 @@ def directories():
         "refs/main names the snapshot abc, which is absent (complete it with: hf download org/name)", open=hub)
     add("hub-ref-leaves", {f"{hub}/refs/main": "../..", f"{hub}/snapshots/def/config.json": "{}"},
         "refs/main names the snapshot ../.., which is absent", open=hub)
+    add("hub-ref-control", {f"{hub}/refs/main": "a\x1b[31m", f"{hub}/snapshots/def/config.json": "{}"},
+        "refs/main has control characters", open=hub)
+    add("hub-snapshot-is-a-link", {f"{hub}/refs/main": "a", f"{hub}/blobs/x": ""},
+        "refs/main names the snapshot a, which is absent", open=hub, links={f"{hub}/snapshots/a": "/etc"})
     add("hub-two-snapshots", {f"{hub}/blobs/x": "", f"{hub}/snapshots/a/c": "", f"{hub}/snapshots/b/c": ""},
         "no refs/main, and 2 snapshots: name one of them", open=hub)
     add("hub-incomplete", {f"{hub}/refs/main": "abc", f"{hub}/blobs/1.incomplete": "x", f"{hub}/snapshots/abc/config.json": "{}"},

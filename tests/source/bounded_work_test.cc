@@ -1,0 +1,342 @@
+// Small files that ask for much: parts of a pickle that many others share. What opening one costs
+// (steps of its walks, bytes that it ever asks for) is in proportion to the bytes it has, whatever
+// shape its references have.
+#include <fstream>
+#include <functional>
+#include <gtest/gtest.h>
+#include <random>
+
+#include "base/units.h"
+#include "source/deepspeed/deepspeed_states.h"
+#include "source/opened.h"
+#include "source/torch/dcp_metadata.h"
+#include "source/torch/torch_state_dict.h"
+#include "source/torch_writer.h"
+#include "source/zero_writer.h"
+#include "support/heap_counters.h"
+#include "support/memory_source.h"
+
+namespace ckfs {
+namespace {
+
+using std::string_literals::operator""s;
+
+Opcodes get(int number) {
+  return {'h', static_cast<char>(number)};
+}
+
+/// The object kept in the memo, and nothing on the stack.
+Opcodes keep(const Opcodes& object, int number) {
+  return object + "q" + static_cast<char>(number) + "0";
+}
+
+Opcodes times(std::size_t count, const Opcodes& code) {
+  Opcodes all;
+  for (std::size_t i = 0; i < count; ++i) all += code;
+  return all;
+}
+
+/// `open`, then `unit` with the number of each repetition before it as a string, then `close`.
+Opcodes numbered(std::size_t count, const Opcodes& open, const Opcodes& unit,
+                 const Opcodes& close) {
+  Opcodes all = open;
+  for (std::size_t i = 0; i < count; ++i) all += py_str(std::to_string(i)) + unit;
+  return all + close;
+}
+
+Opcodes ones(std::size_t count) {
+  return "(" + times(count, "K\1") + "t";
+}
+
+Opcodes metadata_object(const std::string& name, const Opcodes& state) {
+  return py_object("torch.distributed.checkpoint.metadata", name, state);
+}
+
+std::string rebuild(const Opcodes& shape, const Opcodes& stride, const Opcodes& metadata = "") {
+  return get(90) + "(" + get(91) + "K\0"s + shape + stride + "\x89}" + metadata + "tR";
+}
+
+/// What rebuild() refers to.
+Opcodes torch_parts() {
+  return keep(py_global("torch._utils", "_rebuild_tensor_v2"), 90) +
+         keep(py_tuple({py_str("storage"), py_global("torch", "FloatStorage"), py_str("0"),
+                        py_str("cpu"), py_int(16)}) +
+                  "Q",
+              91);
+}
+
+struct Cost {
+  std::uint64_t input = 0, work = 0;
+  std::size_t most = 0;
+  std::string message;
+};
+
+/// Opens what `write` puts into a directory.
+Cost cost_of(const std::function<void(const TemporaryDirectory&)>& write) {
+  const TemporaryDirectory directory;
+  write(directory);
+  Cost cost;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(directory.path())) {
+    if (entry.is_regular_file()) cost.input += entry.file_size();
+  }
+  const heap_meter::Span memory;
+  cost.message = error_of(directory.path(), {});
+  cost.most = memory.most();
+  cost.work = memory.sum();
+  return cost;
+}
+
+std::string torch_file(const Opcodes& root) {
+  TorchWriter torch;
+  (void)torch.tensor("Float", {16}, std::string(64, 'x'));
+  return torch.file(root);
+}
+
+using Row = std::function<void(const TemporaryDirectory&, std::size_t)>;
+
+void write_metadata(const TemporaryDirectory& out, const Opcodes& before, const Opcodes& tensors,
+                    const Opcodes& places) {
+  const Opcodes root = metadata_object("Metadata", "}(" + py_str("state_dict_metadata") + tensors +
+                                                       py_str("storage_data") + places + "u");
+  out.write(".metadata", "\x80\x02" + before + root + ".");
+  out.write("a.distcp", torch_file(py_none()));
+}
+
+/// `n` is about the size of the file; half of it is what the other half refers to.
+const std::vector<std::pair<std::string, Row>>& rows() {
+  static const std::vector<std::pair<std::string, Row>> all = {
+      {"shapes_of_too_many_dimensions",
+       [](const auto& out, std::size_t n) {
+         out.write("m.pt", torch_file(torch_parts() + keep(ones(n / 4), 1) +
+                                      numbered(n / 50, "}(", rebuild(get(1), get(1)), "u")));
+       }},
+      {"many_keys_of_one_dictionary",
+       [](const auto& out, std::size_t n) {
+         out.write("m.pt", torch_file(torch_parts() + keep(rebuild(ones(1), ones(1)), 1) +
+                                      keep(numbered(n / 22, "}(", get(1), "u"), 2) +
+                                      numbered(n / 22, "}(", get(2), "u")));
+       }},
+      {"one_long_key_before_many",
+       [](const auto& out, std::size_t n) {
+         out.write("m.pt", torch_file(torch_parts() + keep(rebuild(ones(1), ones(1)), 1) + "}(" +
+                                      py_str(std::string(n / 2, 'k')) +
+                                      numbered(n / 22, "}(", get(1), "u") + "u"));
+       }},
+      {"one_dictionary_looked_up_for_each_tensor",
+       [](const auto& out, std::size_t n) {
+         out.write(
+             "m.pt",
+             torch_file(torch_parts() + keep("}(" + times(n / 16, py_str("ab") + "N") + "u", 1) +
+                        numbered(n / 60, "}(", rebuild(ones(1), ones(1), get(1)), "u")));
+       }},
+      {"one_dictionary_below_many_keys",
+       [](const auto& out, std::size_t n) {
+         out.write("m.pt",
+                   torch_file(torch_parts() + keep(numbered(n / 20, "}(", "N", "u"), 1) + "}(" +
+                              py_str("t") + numbered(1, "}(", rebuild(ones(1), ones(1)), "u") +
+                              numbered(n / 22, "", get(1), "") + "u"));
+       }},
+      {"tensors_of_the_same_bytes",
+       [](const auto& out, std::size_t n) {
+         Opcodes tensors;
+         for (std::size_t i = 0; i < n / 60; ++i) {
+           tensors += py_str(std::to_string(i)) +
+                      rebuild("(K\1K\1t", py_tuple({py_int(static_cast<std::int64_t>(i)), "K\1"}));
+         }
+         out.write("m.pt", torch_file(torch_parts() + "}(" + tensors + "u"));
+       }},
+      {"one_long_storage_key",
+       [](const auto& out, std::size_t n) {
+         const Opcodes storage = "(" + get(2) + get(3) + get(1) + get(4) + "K\20tQ";
+         out.write("m.pt", torch_file(keep(py_str(std::string(n / 2, 'k')), 1) +
+                                      keep(py_str("storage"), 2) +
+                                      keep(py_global("torch", "FloatStorage"), 3) +
+                                      keep(py_str("cpu"), 4) + "(" + times(n / 30, storage) + "t"));
+       }},
+      {"places_with_one_long_offset",
+       [](const auto& out, std::size_t n) {
+         write_metadata(
+             out,
+             keep(ones(n / 4), 1) +
+                 keep(py_global("torch.distributed.checkpoint.metadata", "MetadataIndex"), 2) +
+                 keep(py_str("offset"), 3) + keep(py_str("fqn"), 4),
+             py_dict({}),
+             "}(" +
+                 times(n / 30,
+                       get(2) + ")\x81}(" + get(4) + py_str("w") + get(3) + get(1) + "ubN") +
+                 "u");
+       }},
+      {"places_with_one_long_name",
+       [](const auto& out, std::size_t n) {
+         write_metadata(
+             out,
+             keep(py_str(std::string(n / 2, 'w')), 1) +
+                 keep(py_global("torch.distributed.checkpoint.metadata", "MetadataIndex"), 2) +
+                 keep(py_str("offset"), 3) + keep(py_str("fqn"), 4),
+             py_dict({}),
+             "}(" + times(n / 30, get(2) + ")\x81}(" + get(4) + get(1) + get(3) + "(K\0tubN"s) +
+                 "u");
+       }},
+      {"paddings_of_one_long_tuple",
+       [](const auto& out, std::size_t n) {
+         TorchWriter torch;
+         const Opcodes flat = py_list({torch.tensor("Float", {16}, std::string(64, 'x'))});
+         const Opcodes state =
+             "}(" + py_str("partition_count") + "K\1" + py_str("single_partition_of_fp32_groups") +
+             flat + py_str("param_alignment_paddings") + "](" + times(n / 4, get(1)) + "eu";
+         out.write("zero_pp_rank_0_mp_rank_00_optim_states.pt",
+                   torch.file(keep(ones(n / 4), 1) + "}(" + py_str("optimizer_state_dict") + state +
+                              "u"));
+       }},
+  };
+  return all;
+}
+
+class SharedParts : public testing::TestWithParam<std::size_t> {};
+
+TEST_P(SharedParts, CostInProportionToTheFile) {
+  const Row& row = rows()[GetParam()].second;
+  Cost before;
+  for (const std::size_t size :
+       {std::size_t{200'000}, std::size_t{400'000}, std::size_t{800'000}}) {
+    const Cost cost = cost_of([&](const TemporaryDirectory& out) { row(out, size); });
+    EXPECT_LE(cost.most, 32 * cost.input + 48_MiB) << cost.message;
+    EXPECT_LE(cost.work, 64 * cost.input + 64_MiB) << cost.message;
+    if (before.input != 0) {
+      EXPECT_LE(cost.work, 2 * before.work + 2_MiB) << "for twice the input";
+    }
+    before = cost;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Rows, SharedParts, testing::Range(std::size_t{0}, rows().size()),
+                         [](const auto& row) { return rows()[row.param].first; });
+
+/// A pickle of containers that refer to each other, themselves among them, by keys that matter to
+/// the readers.
+Opcodes random_sharing(std::uint32_t seed, std::size_t size) {
+  std::mt19937 random(seed);
+  const auto below = [&](std::size_t limit) { return static_cast<int>(random() % limit); };
+  static const std::vector<std::string> kKeys = {"state_dict",
+                                                 "model",
+                                                 "module",
+                                                 "param_shapes",
+                                                 "buffer_names",
+                                                 "shared_params",
+                                                 "frozen_param_shapes",
+                                                 "frozen_param_fragments",
+                                                 "optimizer_state_dict",
+                                                 "param_alignment_paddings",
+                                                 "partition_count",
+                                                 "single_partition_of_fp32_groups",
+                                                 "fp32_flat_groups",
+                                                 "state_dict_metadata",
+                                                 "storage_data",
+                                                 "chunks",
+                                                 "fqn",
+                                                 "offset",
+                                                 "offsets",
+                                                 "sizes",
+                                                 "size",
+                                                 "relative_path",
+                                                 "length",
+                                                 "properties",
+                                                 "dtype"};
+  constexpr int kFirst = 100, kCount = 40;
+  Opcodes code = torch_parts();
+  std::vector<int> kinds;
+  // Empty ones first, so that each can be in any other.
+  for (int i = 0; i < kCount; ++i) {
+    const int kind = i < 4 ? 2 : below(4);
+    kinds.push_back(kind);
+    const Opcodes empty = kind == 0 ? "]"
+                          : kind == 1
+                              ? py_global("torch.distributed.checkpoint.metadata", "X") + ")\x81"
+                          : kind == 2 ? "}"
+                                      : py_global("collections", "OrderedDict") + ")R";
+    code += keep(empty, kFirst + i);
+  }
+  const auto value = [&]() -> Opcodes {
+    switch (below(8)) {
+      case 0:
+        return {'K', static_cast<char>(below(4))};
+      case 1:
+        return rebuild(ones(1), ones(1));
+      case 2:
+        return ones(static_cast<std::size_t>(below(80)));
+      case 3:
+        return py_str(std::string(static_cast<std::size_t>(below(50)), 'x'));
+      default:
+        return get(kFirst + below(kCount));
+    }
+  };
+  const auto key = [&] {
+    return py_str(below(3) == 0 ? std::to_string(below(1000)) : kKeys[random() % kKeys.size()]);
+  };
+  while (code.size() < size) {
+    const auto target = static_cast<std::size_t>(below(kCount));
+    const Opcodes pair = kinds[target] == 0 ? value() : key() + value();
+    code += get(kFirst + static_cast<int>(target)) + "(" + times(1 + random() % 64, pair) +
+            (kinds[target] == 0 ? "e0" : "u0");
+    if (kinds[target] == 1 && below(8) == 0) {
+      code += get(kFirst + static_cast<int>(target)) + get(kFirst + below(kCount)) + "b0";
+    }
+  }
+  return code + get(kFirst);
+}
+
+TEST(SharedParts, OfAnyShapeCostInProportionToThePickle) {
+  for (std::uint32_t seed = 0; seed < 50; ++seed) {
+    Cost before;
+    for (const std::size_t size :
+         {std::size_t{50'000}, std::size_t{100'000}, std::size_t{200'000}}) {
+      const std::string bytes = torch_file(random_sharing(seed, size));
+      MemorySource source;
+      const FileId file = source.add(
+          "f.pt",
+          std::vector<std::byte>(reinterpret_cast<const std::byte*>(bytes.data()),
+                                 reinterpret_cast<const std::byte*>(bytes.data()) + bytes.size()));
+      const heap_meter::Span memory;
+      std::uint64_t steps = 0;
+      {
+        const auto torch = TorchFile::open(source, file, {0, bytes.size()});
+        ASSERT_TRUE(torch) << torch.error().message();
+        if (const auto dict = find_state_dict(*torch, "", "f")) {
+          for (const NamedNode& named : dict->tensors) (void)torch->tensor(named.node);
+        }
+        (void)read_dcp_metadata(torch->pickle(), "f", [](std::string_view) { return true; });
+        steps = torch->pickle().budget()->steps();
+      }
+      (void)read_model_states(source, file);
+      (void)read_optimizer_states(source, file);
+      (void)read_old_shapes(source, file);
+      const std::size_t work = memory.sum() + steps;
+      EXPECT_LE(steps, kWorkBase + kWorkFactor * bytes.size());
+      EXPECT_LE(memory.most(), 32 * bytes.size() + 48_MiB) << "seed " << seed;
+      if (before.input != 0) {
+        EXPECT_LE(work, 2 * before.work + 8_MiB) << "seed " << seed;
+      }
+      before = {bytes.size(), work, 0, {}};
+    }
+  }
+}
+
+TEST(WorkBudget, IsFourTimesWhatRealCheckpointsNeed) {
+  std::size_t seen = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(
+           std::filesystem::path(CKFS_TEST_DATA) / "torch")) {
+    if (entry.path().filename() != ".metadata" || !entry.is_regular_file()) continue;
+    std::ifstream stream(entry.path(), std::ios::binary);
+    const std::string text((std::istreambuf_iterator<char>(stream)), {});
+    const auto pickle = parse_pickle(std::as_bytes(std::span(text)), "f");
+    ASSERT_TRUE(pickle);
+    ASSERT_TRUE(read_dcp_metadata(*pickle, "f", [](std::string_view) { return true; }));
+    EXPECT_LE(4 * pickle->budget()->steps(), kWorkFactor * text.size()) << entry.path();
+    EXPECT_LE(2 * pickle->budget()->bytes(), kHoldFactor * text.size()) << entry.path();
+    ++seen;
+  }
+  EXPECT_GE(seen, 3U);
+}
+
+}  // namespace
+}  // namespace ckfs

@@ -18,7 +18,6 @@
 #include "engine/run_decoder.h"
 #include "engine/source_bytes.h"
 #include "engine/source_ranges.h"
-#include "io/coalesce.h"
 
 namespace ckfs {
 namespace {
@@ -114,14 +113,14 @@ class GatherPlan::Splitter {
       return static_cast<std::uint64_t>(elements) * granule.bytes /
              static_cast<std::uint64_t>(granule.stride == 1 ? granule.elements : share);
     };
-    const CoalesceOptions rule;
     std::int64_t wanted = 1;
     while (!loops.empty()) {
       const Loop loop = loops.back();
       const std::int64_t stride = std::abs(loop.source_stride);
       // What lies between is read where `io` would read it anyway, in one access for all.
       const std::uint64_t piece = bytes_of_elements(wanted);
-      if (stride > runs.span && !rule.joins(piece, bytes_of_elements(stride - runs.span), piece)) {
+      if (stride > runs.span &&
+          !share_access(piece, bytes_of_elements(stride - runs.span), piece)) {
         break;
       }
       const std::int64_t turns = largest(

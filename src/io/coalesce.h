@@ -2,7 +2,6 @@
 // several. A pure function: it changes how many accesses there are, never which bytes land where.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -15,18 +14,9 @@
 namespace ckfs {
 
 struct CoalesceOptions {
-  /// Requests with at most this many bytes between them share an access, if at least kWorthIt times
-  /// as many are wanted on each side, or fewer than kSmallRequest on one of them: an access costs
-  /// as much as copying a few KiB. The bytes between are read into a sink and thrown away.
-  std::uint64_t gap = 4096;
-  static constexpr std::uint64_t kWorthIt = 16;
-  static constexpr std::uint64_t kSmallRequest = 512;
-
-  /// Whether requests of these sizes that lie `between` bytes apart share an access.
-  bool joins(std::uint64_t before, std::uint64_t between, std::uint64_t after) const {
-    const std::uint64_t less = std::min(before, after);
-    return between <= gap && (less < kSmallRequest || less >= kWorthIt * between);
-  }
+  /// The most bytes that are read to join requests which share_access(), into a sink, and thrown
+  /// away.
+  std::uint64_t gap = kMostBetween;
   /// No access is longer than this. At least 1.
   std::uint64_t max_access = std::uint64_t{1} << 20;
   /// No access has more parts than this (the kernel's IOV_MAX). At least 1.

@@ -84,14 +84,13 @@ TEST(Coalesce, KeepsDistantRangesApart) {
 }
 
 TEST(Coalesce, ReadsGapsOnlyBesideWhatIsLargeOrSmall) {
-  const CoalesceOptions options{.gap = 4096};
-  EXPECT_TRUE(options.joins(1 << 20, 4096, 100'000));
-  EXPECT_TRUE(options.joins(1 << 20, 4096, 100));  // a scale behind its weight
-  EXPECT_TRUE(options.joins(64, 4000, 64));        // as cheap as two accesses
-  EXPECT_FALSE(options.joins(64, 4097, 64));
-  EXPECT_TRUE(options.joins(16'000, 1000, 16'000));
-  EXPECT_FALSE(options.joins(2048, 2048, 2048));  // half a row of each: twice the bytes
-  EXPECT_FALSE(options.joins(1 << 20, 2048, 2048));
+  EXPECT_TRUE(share_access(1 << 20, 4096, 100'000));
+  EXPECT_TRUE(share_access(1 << 20, 4096, 100));  // a scale behind its weight
+  EXPECT_TRUE(share_access(64, 4000, 64));        // as cheap as two accesses
+  EXPECT_FALSE(share_access(64, 4097, 64));
+  EXPECT_TRUE(share_access(16'000, 1000, 16'000));
+  EXPECT_FALSE(share_access(2048, 2048, 2048));  // half a row of each: twice the bytes
+  EXPECT_FALSE(share_access(1 << 20, 2048, 2048));
 }
 
 TEST(Coalesce, KeepsFilesApart) {

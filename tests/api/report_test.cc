@@ -72,7 +72,8 @@ TEST(InspectReport, ListsTheLayoutsOfExperts) {
   };
   using Layouts = std::map<std::string, std::string>;
   EXPECT_EQ(layouts("experts-gpt-oss"), (Layouts{{"linear", ""}, {"fused", ""}, {"packed", ""}}));
-  const std::string only = "experts=packed: mixtral.json has fused and linear only";
+  const std::string only =
+      "bf16-safetensors: experts=packed: mixtral.json has fused and linear only";
   EXPECT_EQ(layouts("experts-mixtral"), (Layouts{{"linear", ""}, {"fused", ""}, {"packed", only}}));
   EXPECT_EQ(layouts("llama-bf16"), Layouts());
   EXPECT_THAT(inspect_report(open(kCases / "experts-mixtral/source"), "SRC", ReportFormat::Text),
@@ -80,7 +81,7 @@ TEST(InspectReport, ListsTheLayoutsOfExperts) {
                         "  @experts=linear       available\n"
                         "  @experts=fused        available\n"
                         "  @experts=packed       not available:\n"
-                        "    experts=packed: mixtral.json has"));
+                        "    bf16-safetensors: experts=packed: mixtral.json has"));
 }
 
 TEST(InspectReport, SaysWhatPassesUnchanged) {

@@ -41,8 +41,10 @@ TEST(Formats, EveryParameterOfEveryViewIsInItsRow) {
     }
     ASSERT_NE(row, "") << view.name;
     for (const ParameterRow& parameter : view.parameters) {
-      const std::string values =
-          parameter.is_size() ? "SIZE" : fmt::format("{}", fmt::join(parameter.choices, "\\|"));
+      const std::string values = parameter.is_size() ? "SIZE"
+                                 : parameter.greatest > 0
+                                     ? "N"
+                                     : fmt::format("{}", fmt::join(parameter.choices, "\\|"));
       EXPECT_NE(row.find(fmt::format("`{}={}`", parameter.key, values)), std::string::npos)
           << view.name << ": " << parameter.key << "=" << values;
     }
@@ -53,8 +55,9 @@ TEST(Manual, DescribesEveryParameterAndItsViews) {
   const std::string document = document_of("man/ckfs.1.md");
   for (const ViewRow& view : view_table()) {
     for (const ParameterRow& parameter : view.parameters) {
-      const std::string values = parameter.is_size()
-                                     ? "***SIZE*"
+      const std::string values = parameter.is_size() ? "***SIZE*"
+                                 : parameter.greatest > 0
+                                     ? "***N*"
                                      : fmt::format("{}**", fmt::join(parameter.choices, "**|**"));
       const std::string head = fmt::format("**{}={}", parameter.key, values);
       EXPECT_EQ(line_with(document, "**" + std::string(parameter.key) + "="), head);

@@ -119,7 +119,7 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& source,
 
 std::vector<ViewInfo> Checkpoint::views() const {
   std::vector<ViewInfo> infos;
-  for (const ViewSummary& summary : list_views(impl_->catalog, impl_->recipes)) {
+  for (const ViewSummary& summary : list_views(*impl_->catalog, impl_->recipes)) {
     ViewInfo& info =
         infos.emplace_back(summary.name, summary.description, summary.obstacles.empty(),
                            reasons(summary.obstacles), reasons(summary.remarks));

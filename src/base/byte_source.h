@@ -39,6 +39,18 @@ struct MappedBytes {
   std::shared_ptr<const void> owner;  // they stay as long as this does
 };
 
+inline constexpr std::uint64_t kMostBetween = 4096;  // bytes; see share_access()
+
+/// Whether requests for `before` and `after` bytes of a file that lie `between` bytes apart are
+/// best one access, which reads those, too: an access costs as much as copying a few KiB. Not where
+/// both are more than small and the bytes between are more than a sixteenth of one: a source is not
+/// read twice for panels of short rows.
+constexpr bool share_access(std::uint64_t before, std::uint64_t between, std::uint64_t after) {
+  constexpr std::uint64_t kSmall = 512;
+  const std::uint64_t less = before < after ? before : after;
+  return between <= kMostBetween && (less < kSmall || less >= 16 * between);
+}
+
 class ByteSource {
  public:
   virtual ~ByteSource() = default;

@@ -10,8 +10,9 @@ namespace ckfs {
 /// `text` in double quotes for a message: control characters escaped, cut at 200 bytes.
 [[nodiscard]] std::string quote(std::string_view text);
 
-/// `text` in one line, for a terminal or a log: what steers either (C0, C1, marks of direction,
-/// ends of lines) becomes a space, \xNN or \uNNNN, so that no name in a checkpoint forges messages.
+/// `text` in one line for a terminal or a log: controls (C0, C1), what turns the direction of
+/// writing and what ends lines become spaces, \xNN or \uNNNN: a name in a checkpoint can forge
+/// nothing.
 [[nodiscard]] std::string one_line(std::string_view text);
 
 /// Bytes of the UTF-8 character that starts at text[at]; 0 where there is none. No surrogates,

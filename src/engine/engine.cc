@@ -35,12 +35,17 @@ constexpr std::uint64_t kSignpost = 2_MiB;
 /// Pieces of a source that streams that are read at once.
 constexpr std::size_t kMostTogether = 8;
 
-/// Two tiles, the one that is read and the next, and their scratch, within what is Tier::Tile's.
-std::uint64_t tile_bytes(const BufferPool& pool, const EngineOptions& options) {
+/// What Tier::Tile has is good for two tiles, the one that is read and the next, and their scratch.
+/// A matrix that fits alone is not cut: computed late it costs time, in parts it may cost several
+/// times its source bytes. Buffers are counted in MiB.
+TileBytes tile_bytes(const BufferPool& pool, const EngineOptions& options) {
+  const std::uint64_t room = pool.most(Tier::Tile);
   if (options.tile_bytes != 0) {
-    return std::min<std::uint64_t>(options.tile_bytes, pool.most(Tier::Tile) / 2);
+    const std::uint64_t bytes = std::min<std::uint64_t>(options.tile_bytes, room / 2);
+    return {bytes, bytes};
   }
-  return std::min<std::uint64_t>(pool.most(Tier::Tile) / 2, 64_MiB);
+  constexpr std::uint64_t kScratch = Evaluator::kMostStaging + 1_MiB;
+  return {std::min<std::uint64_t>(room / 2 - kScratch, 64_MiB), room - kScratch};
 }
 
 unsigned thread_count(const EngineOptions& options) {
@@ -154,14 +159,20 @@ class Engine::Impl {
   }
 
   void forget(const FileLayout& file, std::span<const std::uint64_t> units) {
-    for (const std::uint64_t unit : units) cache_.drop(piece_key(file, unit));
+    for (const std::uint64_t unit : units) {
+      if (file.piece_at(unit) == evaluator_.unit_at(file, unit)) {
+        cache_.drop(piece_key(file, unit));
+      } else {
+        evaluator_.retire_tile(file, unit);
+      }
+    }
   }
 
   /// How the source likes to be asked for what comes next. One file stands for all: a checkpoint
   /// lies on one file system.
   SourceWish wish_of(const ReadStream& stream) const {
     const SourcePace& pace = evaluator_.pace();
-    SourceWish wish{.ahead = pace.ahead(), .far = pace.far()};
+    SourceWish wish{.ahead = pace.ahead(), .far = pace.far(), .room = pool_->most(Tier::Tile)};
     if (wish.ahead == 0) {
       wish.ahead = stream.options().whole ? SourcePace::kLeast : 0;
     } else {

@@ -74,7 +74,7 @@ class Evaluator::Measured final : public ByteSource {
 };
 
 Evaluator::Evaluator(const Catalog& catalog, ByteSource& source, BufferPool& pool, TileCache& cache,
-                     Workers& workers, std::uint64_t tile_bytes, KernelSet kernels)
+                     Workers& workers, TileBytes tile_bytes, KernelSet kernels)
     : catalog_(catalog),
       source_(source),
       pool_(pool),
@@ -82,7 +82,8 @@ Evaluator::Evaluator(const Catalog& catalog, ByteSource& source, BufferPool& poo
       workers_(workers),
       tile_bytes_(tile_bytes),
       staging_bytes_(std::max<std::size_t>(
-          least_staging(catalog), std::clamp<std::uint64_t>(tile_bytes / 8, 64_KiB, 2_MiB))),
+          least_staging(catalog),
+          std::clamp<std::uint64_t>(tile_bytes.good / 8, 64_KiB, kMostStaging))),
       kernels_(kernels) {}
 
 Evaluator::Place Evaluator::place_of(const FileLayout& file, std::uint32_t tensor,
@@ -372,6 +373,11 @@ void Evaluator::make_tile(const FileLayout& file, std::uint64_t offset, Want wan
   const Place place = place_of(file, tensor, offset - file.range(at).begin);
   (void)cache_.get(key_of(file, place),
                    [&] { return gathered(file, tensor, place.tile, want, Patience::Refuse); });
+}
+
+void Evaluator::retire_tile(const FileLayout& file, std::uint64_t offset) {
+  const std::size_t at = file.find(offset);
+  cache_.retire(key_of(file, place_of(file, file.segments[at].id, offset - file.range(at).begin)));
 }
 
 std::vector<FileRange> Evaluator::source_ranges(const FileLayout& file, ByteRange range) const {

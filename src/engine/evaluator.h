@@ -34,9 +34,12 @@ struct Want {
 
 class Evaluator {
  public:
-  /// All are kept by reference. `tile_bytes`: about the size of a tile.
+  /// All are kept by reference.
   Evaluator(const Catalog& catalog, ByteSource& source, BufferPool& pool, TileCache& cache,
-            Workers& workers, std::uint64_t tile_bytes, KernelSet kernels);
+            Workers& workers, TileBytes tile_bytes, KernelSet kernels);
+
+  /// The most scratch of one thread that gathers.
+  static constexpr std::size_t kMostStaging = std::size_t{2} << 20;
 
   /// What is computed at once with the byte at `offset`: the tile of a large tensor that is
   /// gathered, else the layout's piece.
@@ -56,6 +59,9 @@ class Evaluator {
   using Ready = std::function<void(std::size_t number, Tile tile)>;
   Result<void> pieces(const FileLayout& file, std::span<const ByteRange> ranges, Want want,
                       const Ready& ready);
+
+  /// The reader of the tile of a gathered tensor that holds byte `offset` of the file is past it.
+  void retire_tile(const FileLayout& file, std::uint64_t offset);
 
   /// Has the tile of a gathered tensor that holds byte `offset` of the file computed and cached, if
   /// there is memory for it now. Errors are not kept: its reader meets them.
@@ -113,7 +119,7 @@ class Evaluator {
   BufferPool& pool_;
   TileCache& cache_;
   Workers& workers_;
-  const std::uint64_t tile_bytes_;
+  const TileBytes tile_bytes_;
   const std::size_t staging_bytes_;
   const KernelSet kernels_;
   SourcePace pace_;

@@ -22,11 +22,6 @@
 namespace ckfs {
 namespace {
 
-/// Up to this many bytes between two pieces of a storage are read with them rather than skipped: a
-/// request costs as much as copying some KiB.
-constexpr std::int64_t kSmallGap = 4096;
-/// At least this part of a run's bytes has to be wanted, where gaps are larger than that.
-constexpr std::int64_t kDensity = 4;
 /// Runs in one batch: bounds what a batch holds beside its staging.
 constexpr std::int64_t kMostRuns = 4096;
 
@@ -111,14 +106,23 @@ class GatherPlan::Splitter {
 
   void split(BoxRuns runs, std::vector<Loop> loops) {
     const Granule granule = catalog_.storage(runs.source).encoding->granule();
+    const auto bytes_of_elements = [&](std::int64_t elements) {
+      // Of a granule along another dimension each element has all the bytes, those of a row of
+      // granules shared by its rows.
+      const std::int64_t share = elements < granule.stride ? 1 : granule.elements;
+      return static_cast<std::uint64_t>(elements) * granule.bytes /
+             static_cast<std::uint64_t>(granule.stride == 1 ? granule.elements : share);
+    };
     std::int64_t wanted = 1;
     while (!loops.empty()) {
       const Loop loop = loops.back();
       const std::int64_t stride = std::abs(loop.source_stride);
-      const std::int64_t gap =
-          (stride - runs.span) / granule.elements * static_cast<std::int64_t>(granule.bytes);
-      const std::int64_t span = runs.span + (loop.count - 1) * stride;
-      if (gap > kSmallGap && wanted * loop.count < span / kDensity) break;
+      // What lies between is read where `io` would read it anyway, in one access for all.
+      const std::uint64_t piece = bytes_of_elements(wanted);
+      if (stride > runs.span &&
+          !share_access(piece, bytes_of_elements(stride - runs.span), piece)) {
+        break;
+      }
       const std::int64_t turns = largest(
           loop.count, [&](std::int64_t n) { return fits(runs, runs.span + (n - 1) * stride); });
       if (turns <= 1) break;
@@ -183,17 +187,23 @@ class GatherPlan::Splitter {
   std::vector<BoxRuns>& out_;
 };
 
-TileGeometry tile_geometry(const TensorExpr& expr, std::uint64_t tile_bytes) {
+TileGeometry tile_geometry(const TensorExpr& expr, TileBytes bytes) {
   const auto width = static_cast<std::int64_t>(bytes_of(expr.dtype(), 1));
-  const std::int64_t most =
-      std::max<std::int64_t>(1, static_cast<std::int64_t>(tile_bytes) / width);
-  // The largest block of whole trailing dimensions, then as many of them as fit.
+  const auto most = static_cast<std::int64_t>(bytes.most) / width;
+  const auto good = std::max<std::int64_t>(1, static_cast<std::int64_t>(bytes.good) / width);
+  // The largest block of whole trailing dimensions.
   std::int64_t block = 1;
-  for (std::size_t d = expr.shape().size(); d-- > 0;) {
-    if (block * expr.shape()[d] > most) break;
-    block *= expr.shape()[d];
-  }
-  return {std::min(std::max<std::int64_t>(1, expr.numel()), most / block * block)};
+  std::size_t d = expr.shape().size();
+  for (; d > 0 && block * expr.shape()[d - 1] <= most; --d) block *= expr.shape()[d - 1];
+  const std::int64_t numel = std::max<std::int64_t>(1, expr.numel());
+  if (d == 0) return {block > good ? numel : std::min(numel, good)};
+  // As many of them as are good, in equal groups within the next dimension.
+  const std::int64_t fitting = std::max<std::int64_t>(1, good / block);
+  const std::int64_t extent = expr.shape()[d - 1];
+  std::int64_t parts = ceil_div(extent, fitting);
+  while (extent % parts != 0 && extent / parts > fitting / 4) ++parts;
+  const std::int64_t group = extent % parts == 0 ? extent / parts : fitting;
+  return {std::min(numel, group * block)};
 }
 
 GatherPlan GatherPlan::make(const Catalog& catalog, const TensorExpr& expr, std::int64_t begin,

@@ -31,9 +31,17 @@ struct TileGeometry {
   std::int64_t elements = 0;
 };
 
-/// Tiles of at most about `tile_bytes`: whole trailing dimensions, as many as fit, so that a matrix
-/// that fits is one tile and each of its source bytes is read once.
-TileGeometry tile_geometry(const TensorExpr& expr, std::uint64_t tile_bytes);
+/// Bytes of a tile: about as many as are good, and the most that there can be.
+struct TileBytes {
+  std::uint64_t good = 0;
+  std::uint64_t most = 0;
+};
+
+/// Whole trailing dimensions: a matrix of at most `most` bytes is in one tile, so that each of its
+/// source bytes is read once, and several are where they are small. A larger one is cut into equal
+/// parts where its dimensions allow it, so that no tile has the end of one matrix and the begin of
+/// the next.
+TileGeometry tile_geometry(const TensorExpr& expr, TileBytes bytes);
 
 /// The least staging with which every tensor of the catalog can be gathered: what one element needs
 /// with its companions. A few KiB for block scales; a multiple of 64.

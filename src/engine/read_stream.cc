@@ -160,7 +160,8 @@ ReadStream::Advice ReadStream::advise(ByteRange request, SourceWish wish) {
     // Of large tiles one is computed ahead, from when half of the one before is read: bytes do not
     // measure how far away it is.
     const std::uint64_t reach = is_tile ? std::max(depth, unit.size() / 2) : depth;
-    const bool near = unit.begin < run.range.end + reach;
+    const bool near = unit.begin < run.range.end + reach &&
+                      (!is_tile || unit.end - unit_at_(request.begin).begin <= wish.room);
     const bool allowed = unit.end <= earned_bytes.end ||
                          (is_tile && unit.end <= run.tensor.end && run.range.size() > kMostAhead);
     if (!near || !allowed) break;

@@ -51,8 +51,12 @@ void run_steps(DType value, std::span<const Step> steps, std::byte* in, std::byt
     for (const Step& step : steps) {
       switch (step.kind) {
         case Step::Kind::Cast:
+        case Step::Kind::CastKeepingNan:
           if (step.dtype != dtype) {
             find_cast(dtype, step.dtype, kernels)(current, other, piece);
+            if (step.kind == Step::Kind::CastKeepingNan) {
+              keep_payloads(dtype, current, step.dtype, other, piece);
+            }
             std::swap(current, other);
             dtype = step.dtype;
           }

@@ -48,6 +48,7 @@ bool keeps_zero(const Step& step) {
     case Step::Kind::Add:
       return step.operand == 0;
     case Step::Kind::Cast:
+    case Step::Kind::CastKeepingNan:
     case Step::Kind::FlushSubnormals:
     case Step::Kind::CanonicalNan:
       return true;
@@ -213,7 +214,7 @@ Result<TensorExpr> TensorExpr::reshape(std::span<const std::int64_t> shape) cons
 }
 
 Result<TensorExpr> TensorExpr::then(Step step) const {
-  if (step.kind == Step::Kind::Cast) {
+  if (step.kind == Step::Kind::Cast || step.kind == Step::Kind::CastKeepingNan) {
     if (step.dtype == dtype_) return *this;
     step.operand = 0;
     if (!is_castable_float(dtype_) || !is_castable_float(step.dtype)) {
@@ -276,7 +277,7 @@ Result<TensorExpr> TensorExpr::then(const std::shared_ptr<const Program>& progra
     CKFS_TRY(expr, expr.then(step));
   }
   const std::optional<Whole> before = whole();
-  if (!before || before->program || program->size() < 2 || !expr.body_) return expr;
+  if (!before || before->program || !expr.body_) return expr;
   auto body = std::make_shared<Body>();
   body->shape = expr.body_->shape;
   body->program = program;

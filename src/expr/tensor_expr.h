@@ -39,6 +39,7 @@ struct Loop {
 struct Step {
   enum class Kind : std::uint8_t {
     Cast,             // to `dtype`
+    CastKeepingNan,   // the same, but a NaN keeps the first bits of its payload
     Multiply,         // by `operand`, in `dtype`; the value has that dtype before and after
     Add,              // `operand`, in `dtype`
     FlushSubnormals,  // subnormal values of `dtype` become zero of the same sign

@@ -14,9 +14,9 @@
 namespace ckfs {
 
 struct CoalesceOptions {
-  /// Requests with at most this many bytes between them share an access; the bytes between are
-  /// read into a sink and thrown away.
-  std::uint64_t gap = 4096;
+  /// The most bytes that are read to join requests which share_access(), into a sink, and thrown
+  /// away.
+  std::uint64_t gap = kMostBetween;
   /// No access is longer than this. At least 1.
   std::uint64_t max_access = std::uint64_t{1} << 20;
   /// No access has more parts than this (the kernel's IOV_MAX). At least 1.

@@ -153,6 +153,13 @@ void TileCache::drop(const TileKey& key) noexcept {
   if (found != entries_.end() && found->second.tile != nullptr) remove(found);
 }
 
+void TileCache::retire(const TileKey& key) noexcept {
+  const MutexLock lock(mutex_);
+  const auto found = entries_.find(key);
+  if (found == entries_.end() || found->second.tile == nullptr) return;
+  ages_.splice(ages_.begin(), ages_, found->second.age);
+}
+
 void TileCache::clear() noexcept {
   const MutexLock lock(mutex_);
   while (!ages_.empty()) remove(entries_.find(ages_.front()));

@@ -72,6 +72,10 @@ class TileCache {
   /// Forgets a tile that will not be asked for again. One that is being computed stays.
   void drop(const TileKey& key) noexcept;
 
+  /// Its reader is past the tile: it is the first to go where memory is short, before those that
+  /// were computed ahead and have not been asked for yet.
+  void retire(const TileKey& key) noexcept;
+
   /// Forgets all ready tiles: a source file has changed, or nobody has read for a while.
   void clear() noexcept;
 

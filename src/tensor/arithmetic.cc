@@ -109,6 +109,31 @@ void flush_subnormals(DType dtype, std::byte* values, std::size_t count) {
   });
 }
 
+void keep_payloads(DType from, const std::byte* values, DType to, std::byte* cast,
+                   std::size_t count) {
+  with_layout(from, [&](auto wide) {
+    with_layout(to, [&](auto narrow) {
+      using Wide = decltype(wide.sign);
+      using Narrow = decltype(narrow.sign);
+      constexpr int kFraction = 52;  // the most bits of a mantissa
+      const int wide_bits = std::popcount(wide.mantissa);
+      const int narrow_bits = std::popcount(narrow.mantissa);
+      for (std::size_t i = 0; i < count; ++i) {
+        Wide value;
+        std::memcpy(&value, values + i * sizeof(Wide), sizeof(Wide));
+        if ((value & static_cast<Wide>(~wide.sign)) <= wide.exponent) continue;
+        const std::uint64_t payload = std::uint64_t{static_cast<Wide>(value & wide.mantissa)}
+                                          << (kFraction - wide_bits) >>
+                                      (kFraction - narrow_bits);
+        const Narrow sign = (value & wide.sign) != 0 ? narrow.sign : Narrow{0};
+        const auto code = static_cast<Narrow>(sign | narrow.exponent |
+                                              (payload == 0 ? std::uint64_t{1} : payload));
+        std::memcpy(cast + i * sizeof(Narrow), &code, sizeof(Narrow));
+      }
+    });
+  });
+}
+
 void canonical_nan(DType dtype, std::byte* values, std::size_t count) {
   with_layout(dtype, [&]<typename Bits>(const FloatLayout<Bits>& layout) {
     for_each_bits<Bits>(values, count, [&](Bits element) {

@@ -28,7 +28,9 @@ std::string_view parameter(const ViewSpec& spec, std::string_view key, std::stri
 /// What becomes of a tensor's values before the rules.
 class DtypePolicy {
  public:
-  DtypePolicy(const Catalog& catalog, std::string_view dtype) : catalog_(catalog) {
+  /// `resharded`: as reshard_checkpoint leaves a checkpoint in the source's dtypes.
+  DtypePolicy(const Catalog& catalog, std::string_view dtype, bool resharded)
+      : catalog_(catalog), resharded_(resharded) {
     if (dtype == "bf16") target_ = DType::BF16;
     if (dtype == "fp16") target_ = DType::F16;
     if (dtype == "fp32") target_ = DType::F32;
@@ -45,8 +47,8 @@ class DtypePolicy {
       CKFS_TRY(expr, expr.cast(DType::BF16));
       return target_ ? expr.cast(*target_) : expr;
     }
-    // MaxText converts by way of F32 even what is BF16 already, which gives its NaNs other bits.
-    if (target_ == DType::BF16 && from == DType::BF16) return expr.then(canonical_);
+    if (target_ == DType::BF16 && from == DType::BF16 && !resharded_) return expr.then(detour_);
+    if (target_ == DType::F16) return expr.then(halved_);
     return target_ ? expr.cast(*target_) : expr;
   }
 
@@ -68,21 +70,29 @@ class DtypePolicy {
   const Catalog& catalog_;
   std::optional<DType> target_;  // nullopt: what the source has
   bool copied_ = false;          // tensors that are not quantized are rounded to BF16, too
-  std::shared_ptr<const Program> canonical_ = std::make_shared<const Program>(
+  bool resharded_ = false;
+  /// to_maxtext converts by way of F32 even what is BF16 already, which gives its NaNs other bits.
+  std::shared_ptr<const Program> detour_ = std::make_shared<const Program>(
       Program{{Step::Kind::Cast, DType::F32, 0}, {Step::Kind::Cast, DType::BF16, 0}});
+  std::shared_ptr<const Program> halved_ =
+      std::make_shared<const Program>(Program{{Step::Kind::CastKeepingNan, DType::F16, 0}});
 };
 
-Result<std::int64_t> mesh_axis(const ViewSpec& spec, std::string_view key) {
-  CKFS_TRY(const std::uint64_t size, parse_size(parameter(spec, key, "1")));
-  return static_cast<std::int64_t>(size);
+Result<Mesh> mesh_of(const ViewSpec& spec) {
+  const auto axis = [&](std::string_view key) -> Result<std::int64_t> {
+    CKFS_TRY(const std::uint64_t size, parse_size(parameter(spec, key, "1")));
+    return static_cast<std::int64_t>(size);
+  };
+  Mesh mesh;
+  CKFS_TRY(mesh.fsdp, axis("fsdp"));
+  CKFS_TRY(mesh.expert, axis("ep"));
+  CKFS_TRY(mesh.tensor, axis("tp"));
+  return mesh;
 }
 
-/// Cuts every tensor as the mesh of `spec` does.
-Result<void> cut(Definition& definition, const std::vector<std::vector<std::string>>& axes) {
-  Mesh mesh;
-  CKFS_TRY(mesh.fsdp, mesh_axis(definition.spec, "fsdp"));
-  CKFS_TRY(mesh.expert, mesh_axis(definition.spec, "ep"));
-  CKFS_TRY(mesh.tensor, mesh_axis(definition.spec, "tp"));
+/// Cuts every tensor as the mesh does.
+Result<void> cut(Definition& definition, const std::vector<std::vector<std::string>>& axes,
+                 const Mesh& mesh) {
   for (ModelTensor& tensor : definition.tensors) {
     const std::uint32_t known = std::exchange(tensor.split, ModelTensor::kNone);
     if (known == ModelTensor::kNone || mesh.is_one_device()) continue;
@@ -95,27 +105,37 @@ Result<void> cut(Definition& definition, const std::vector<std::vector<std::stri
   return {};
 }
 
-Result<void> define(Definition& definition, const Recipes& recipes, bool scanned) {
-  const Catalog& catalog = *definition.catalog;
-  CKFS_TRY(ConfigNumbers config, config_numbers(catalog));
-  const ModelFamily* family = recipes.find_maxtext(config);
+/// The rules for a model, and the numbers that they ask for.
+struct Rules {
+  const MaxTextTrees* trees = nullptr;
+  ConfigNumbers config;
+};
+
+Result<Rules> find_rules(const Catalog& catalog, const ViewSpec& spec, const Recipes& recipes) {
+  Rules rules;
+  CKFS_TRY(rules.config, config_numbers(catalog));
+  const ModelFamily* family = recipes.find_maxtext(rules.config);
   if (family == nullptr) {
-    const std::vector<std::string> models = recipes.models(config);
+    const std::vector<std::string> models = recipes.models(rules.config);
     return fail(ErrorCode::Unsupported,
                 "no rules are known for this model ({}; --family names another, --recipe adds "
                 "rules: ckfs-recipe(5))",
                 models.empty() ? "config.json has no model_type"
                                : fmt::format("model_type {}", one_line(models.front())));
   }
-  const MaxTextTrees& trees = *family->maxtext;
-  const bool mtp = parameter(definition.spec, "mtp", "0") == "1";
-  if (mtp && !trees.mtp) {
+  rules.trees = &*family->maxtext;
+  const bool mtp = parameter(spec, "mtp", "0") == "1";
+  if (mtp && !rules.trees->mtp) {
     return fail(ErrorCode::Unsupported, "mtp=1: {} has no rules for such layers", family->file);
   }
-  config.set("view.mtp", mtp ? 1 : 0);
-  for (const auto& [key, number] : trees.config) config.set_default(key, number);
+  rules.config.set("view.mtp", mtp ? 1 : 0);
+  for (const auto& [key, number] : rules.trees->config) rules.config.set_default(key, number);
+  return rules;
+}
 
-  const DtypePolicy policy(catalog, parameter(definition.spec, "dtype", "bf16"));
+/// The tree with a layer's parameters each.
+Result<TensorList> unscanned(const Catalog& catalog, const DtypePolicy& policy,
+                             const Rules& rules) {
   TensorList list;
   for (std::uint32_t shard = 0; shard < catalog.shards().size(); ++shard) {
     for (const TensorId id : catalog.shards()[shard].tensors) {
@@ -128,25 +148,41 @@ Result<void> define(Definition& definition, const Recipes& recipes, bool scanned
                               .shard = shard});
     }
   }
-  CKFS_TRY(list, apply_rules(trees.unscanned, config, std::move(list)));
+  return apply_rules(rules.trees->unscanned, rules.config, std::move(list));
+}
+
+Result<void> define(Definition& definition, const Recipes& recipes, bool scanned) {
+  const Catalog& catalog = *definition.catalog;
+  CKFS_TRY(const Rules rules, find_rules(catalog, definition.spec, recipes));
+  CKFS_TRY(const Mesh mesh, mesh_of(definition.spec));
+  const DtypePolicy policy(catalog, parameter(definition.spec, "dtype", "bf16"),
+                           !mesh.is_one_device());
+  CKFS_TRY(TensorList list, unscanned(catalog, policy, rules));
   if (scanned) {
-    CKFS_TRY(list, apply_rules(trees.scanned, config, std::move(list)));
+    CKFS_TRY(list, apply_rules(rules.trees->scanned, rules.config, std::move(list)));
   }
   definition.names = std::move(list.names);
   definition.tensors = std::move(list.tensors);
-  return cut(definition, list.axes);
+  return cut(definition, list.axes, mesh);
 }
 
 }  // namespace
 
-std::vector<Obstacle> maxtext_obstacles(const std::shared_ptr<const Catalog>& catalog,
-                                        const ViewRow& row, const Recipes& recipes) {
-  if (!catalog->obstacles().empty()) {
-    return {catalog->obstacles().begin(), catalog->obstacles().end()};
+MaxTextObstacles maxtext_obstacles(const Catalog& catalog, const Recipes& recipes) {
+  if (!catalog.obstacles().empty()) {
+    const std::vector<Obstacle> all(catalog.obstacles().begin(), catalog.obstacles().end());
+    return {all, all};
   }
-  const auto definition = define_maxtext(catalog, row, {std::string(row.name), {}}, recipes);
-  if (definition) return {};
-  return {{"source", definition.error().message()}};
+  const auto obstacle = [](const Error& error) {
+    return std::vector<Obstacle>{{"source", error.message()}};
+  };
+  const auto rules = find_rules(catalog, {}, recipes);
+  if (!rules) return {obstacle(rules.error()), obstacle(rules.error())};
+  auto list = unscanned(catalog, DtypePolicy(catalog, "bf16", false), *rules);
+  if (!list) return {obstacle(list.error()), obstacle(list.error())};
+  const auto scanned = apply_rules(rules->trees->scanned, rules->config, *std::move(list));
+  if (!scanned) return {{}, obstacle(scanned.error())};
+  return {};
 }
 
 Result<std::shared_ptr<Definition>> define_maxtext(std::shared_ptr<const Catalog> catalog,
@@ -155,7 +191,7 @@ Result<std::shared_ptr<Definition>> define_maxtext(std::shared_ptr<const Catalog
   auto definition = std::make_shared<Definition>();
   definition->spec = spec;
   definition->catalog = std::move(catalog);
-  const bool scanned = row.name == "maxtext-scanned";
+  const bool scanned = is_scanned(row);
   definition->packaging = {
       .container = row.container,
       .placement = row.placement,

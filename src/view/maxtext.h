@@ -12,11 +12,19 @@
 
 namespace ckfs {
 
-/// Everything that keeps the catalog from being shown as the view `row` without parameters; empty:
-/// it can. Whether the rules fit is only known when they are done, so this costs what
-/// define_maxtext() does.
-std::vector<Obstacle> maxtext_obstacles(const std::shared_ptr<const Catalog>& catalog,
-                                        const ViewRow& row, const Recipes& recipes);
+/// Whether the view has the parameters of all layers stacked. Requires: a row of MaxText.
+inline bool is_scanned(const ViewRow& row) {
+  return row.name == "maxtext-scanned";
+}
+
+/// What keeps the catalog from being shown as each of the two views without parameters; empty:
+/// nothing.
+struct MaxTextObstacles {
+  std::vector<Obstacle> unscanned, scanned;
+};
+
+/// Whether the rules fit is only known when they are done, so this costs what a view does.
+MaxTextObstacles maxtext_obstacles(const Catalog& catalog, const Recipes& recipes);
 
 /// Requires: the catalog has no obstacles, `spec` is normalized and of `row`. Errors: Unsupported
 /// (no such family; what does not fit its rules, with file, line and tensor; a mesh that does not

@@ -168,20 +168,20 @@ const ViewRow* find_view_row(std::string_view name) {
   return row == kViews.end() ? nullptr : row;
 }
 
-std::vector<ViewSummary> list_views(const std::shared_ptr<const Catalog>& catalog,
-                                    const Recipes& recipes) {
+std::vector<ViewSummary> list_views(const Catalog& catalog, const Recipes& recipes) {
   std::vector<ViewSummary> summaries;
+  const MaxTextObstacles maxtext = maxtext_obstacles(catalog, recipes);
   for (const ViewRow& row : kViews) {
     ViewSummary& summary = summaries.emplace_back();
     summary.name = row.name;
     summary.description = row.description;
     if (row.container == ContainerKind::None) continue;
     if (row.container == ContainerKind::Orbax) {
-      summary.obstacles = maxtext_obstacles(catalog, row, recipes);
+      summary.obstacles = is_scanned(row) ? maxtext.scanned : maxtext.unscanned;
       continue;
     }
-    summary.obstacles = hf_model_obstacles(*catalog, row);
-    summary.remarks = hf_model_remarks(*catalog, row);
+    summary.obstacles = hf_model_obstacles(catalog, row);
+    summary.remarks = hf_model_remarks(catalog, row);
   }
   for (const RecipeView& recipe : recipes.views) {
     ViewSummary& summary = summaries.emplace_back();

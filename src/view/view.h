@@ -137,7 +137,7 @@ struct ViewSummary {
 
 /// Every view that ckfs knows, in the order of the docs, then those of recipes, as this catalog can
 /// or cannot give it.
-std::vector<ViewSummary> list_views(const std::shared_ptr<const Catalog>& catalog,
+std::vector<ViewSummary> list_views(const Catalog& catalog,
                                     const Recipes& recipes = built_in_recipes());
 
 /// Whether the view of that name mirrors the shards of this source, unless max_shard is given.

@@ -57,6 +57,17 @@ class Json(cli_support.TestCase):
                 self.assertIn("source", names)
                 self.assertTrue(told["labels"])
 
+    def test_inspect_of_a_view(self):
+        source = ROOT / "tests/data/maxtext/deepseek3/source"
+        for view in ("maxtext-scanned", "bf16-safetensors"):
+            told = self.check(self.done("inspect", "--json", source, "--view", view),
+                              "inspect_view")
+            self.assertEqual(view, told["view"])
+            self.assertTrue(all(array["sources"] for array in told["arrays"]))
+            self.assertEqual(view == "maxtext-scanned", "chunk" in told["arrays"][0])
+        text = self.done("inspect", source, "--view", "maxtext-scanned").decode()
+        self.assertIn("model.layers.{2-3}.mlp.experts.{0-3}.up_proj.weight (8)\n", text)
+
     def test_inspect_of_a_source_with_obstacles(self):
         source = self.directory / "odd"
         source.mkdir()

@@ -233,6 +233,23 @@ class Fp8Matrix {
   std::shared_ptr<const FileLayout> file;
 };
 
+// Whether a matrix is a tile, is cut because it is larger than the budget has room for, or is so
+// small that several are a tile: its source bytes are read once, companions a little more.
+TEST(Engine, GathersEachSourceByteOnceInASequentialRead) {
+  for (const auto& [rows, columns] : std::vector<std::pair<std::int64_t, std::int64_t>>{
+           {300, 500}, {2048, 4096}, {3008, 4000}, {4096, 8192}, {8192, 4096}}) {
+    Fp8Matrix matrix(rows, columns, true);
+    Engine engine(matrix.catalog, matrix.source, BufferPool::create(64_MiB), {.threads = 2});
+    const auto stream = engine.open_stream(matrix.file);
+    for (std::uint64_t at = 0; at < matrix.file->size; at += 128_KiB) {
+      ASSERT_TRUE(engine.read(*stream, {at, std::min(matrix.file->size, at + 128_KiB)}));
+    }
+    const auto needed = static_cast<double>(rows * columns);
+    EXPECT_LE(static_cast<double>(matrix.source.bytes_read(0)), 1.05 * needed)
+        << rows << " x " << columns;
+  }
+}
+
 TEST(Engine, ReadsEachSourceByteOnceInASequentialRead) {
   Fp8Matrix matrix(1000, 3000, false);
   Engine engine(matrix.catalog, matrix.source, BufferPool::create(64_MiB), {});

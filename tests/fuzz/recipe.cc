@@ -2,8 +2,10 @@
 // refused in one line; what they make has one name each.
 #include "view/recipes/recipe.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <set>
 #include <string_view>
 
@@ -61,6 +63,8 @@ void apply(const Catalog& catalog, const RuleList& rules, const ConfigNumbers& c
     std::int64_t elements = 0;
     for (const Box& box : tensor.expr.boxes()) elements += box.numel();
     CKFS_CHECK(elements == tensor.expr.numel());
+    if (tensor.split == ModelTensor::kNone) continue;
+    CKFS_CHECK(made->axes[tensor.split].size() == tensor.expr.shape().size());
   }
 }
 
@@ -80,6 +84,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   for (const RecipeView& view : recipes->views) apply(*catalog, view.rules, config);
   for (const ModelFamily& family : recipes->families) {
     for (const auto& [layout, rules] : family.layouts) apply(*catalog, rules, config);
+    if (!family.maxtext) continue;
+    RuleList both = family.maxtext->unscanned;
+    std::ranges::copy(family.maxtext->scanned.rules, std::back_inserter(both.rules));
+    apply(*catalog, both, config);
   }
   return 0;
 }

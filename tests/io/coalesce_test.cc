@@ -83,6 +83,16 @@ TEST(Coalesce, KeepsDistantRangesApart) {
   EXPECT_EQ(plan.sink, nullptr);
 }
 
+TEST(Coalesce, ReadsGapsOnlyBesideWhatIsLargeOrSmall) {
+  EXPECT_TRUE(share_access(1 << 20, 4096, 100'000));
+  EXPECT_TRUE(share_access(1 << 20, 4096, 100));  // a scale behind its weight
+  EXPECT_TRUE(share_access(64, 4000, 64));        // as cheap as two accesses
+  EXPECT_FALSE(share_access(64, 4097, 64));
+  EXPECT_TRUE(share_access(16'000, 1000, 16'000));
+  EXPECT_FALSE(share_access(2048, 2048, 2048));  // half a row of each: twice the bytes
+  EXPECT_FALSE(share_access(1 << 20, 2048, 2048));
+}
+
 TEST(Coalesce, KeepsFilesApart) {
   Batch batch;
   batch.add(1, 10, 10);

@@ -124,6 +124,16 @@ TEST_F(TileCacheTest, EvictsTheLeastRecentlyUsed) {
   EXPECT_LE(pool_->peak(), 5_MiB + 512_KiB);
 }
 
+TEST_F(TileCacheTest, EvictsFirstWhatItsReaderIsPast) {
+  for (std::uint64_t k = 0; k < 4; ++k) ASSERT_TRUE(cache_.get(key(k), tile_of(1_MiB, 'a')));
+  cache_.retire(key(3));
+  cache_.retire(key(77));  // there is none
+  EXPECT_TRUE(*cache_.find(key(0)));
+  ASSERT_TRUE(cache_.get(key(9), tile_of(1_MiB, 'b')));
+  EXPECT_FALSE(*cache_.find(key(3)));
+  for (std::uint64_t k = 0; k < 3; ++k) EXPECT_TRUE(*cache_.find(key(k))) << k;
+}
+
 TEST_F(TileCacheTest, KeepsWhatIsBeingRead) {
   const auto reading = cache_.get(key(0), tile_of(2_MiB, 'a'));
   ASSERT_TRUE(reading);

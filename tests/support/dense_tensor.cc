@@ -103,7 +103,8 @@ DenseTensor dense_pad(const DenseTensor& tensor, std::int64_t dim, std::int64_t 
 
 DenseTensor dense_then(const DenseTensor& tensor, const Step& step) {
   DenseTensor result = tensor;
-  if (step.kind == Step::Kind::Cast && step.dtype == tensor.dtype) return result;
+  const bool casts = step.kind == Step::Kind::Cast || step.kind == Step::Kind::CastKeepingNan;
+  if (casts && step.dtype == tensor.dtype) return result;
   result.dtype = step.dtype;
   for (Origin& origin : result.elements) {
     if (origin.storage != Box::kConstant) origin.program.push_back(step);

@@ -122,6 +122,16 @@ std::uint64_t step_code(const Step& step, DType dtype, std::uint64_t code) {
   if (step.kind == Step::Kind::Cast) {
     return dtype == step.dtype ? code : cast_code(dtype, code, step.dtype);
   }
+  if (step.kind == Step::Kind::CastKeepingNan) {
+    const FloatFormat from = format_of(dtype), to = format_of(step.dtype);
+    if (dtype == step.dtype || !is_nan(from, code)) {
+      return dtype == step.dtype ? code : cast_code(dtype, code, step.dtype);
+    }
+    std::uint64_t payload = code & ((std::uint64_t{1} << from.mantissa_bits) - 1);
+    payload = payload << (52 - from.mantissa_bits) >> (52 - to.mantissa_bits);
+    return ((code & from.sign_bit()) != 0 ? to.sign_bit() : 0) | to.infinity() |
+           std::max<std::uint64_t>(payload, 1);
+  }
   const FloatFormat format = format_of(step.dtype);
   const std::uint64_t magnitude = code & (format.sign_bit() - 1);
   switch (step.kind) {

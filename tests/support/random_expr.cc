@@ -280,7 +280,7 @@ Step random_step(const Choose& choose, const DenseTensor& tensor) {
   const DType dtype = tensor.dtype;
   const bool padded = std::ranges::any_of(
       tensor.elements, [](const Origin& origin) { return origin.storage == Box::kConstant; });
-  switch (choose(6)) {
+  switch (choose(7)) {
     case 0:
       return {Step::Kind::Multiply, dtype, pick<double>(choose, {0.5, 3.0, 1.0 / 3, 1e5})};
     case 1:
@@ -290,7 +290,7 @@ Step random_step(const Choose& choose, const DenseTensor& tensor) {
     case 3:
       return {Step::Kind::Add, dtype, padded ? 0.0 : pick<double>(choose, {1.0, -0.1, 1e-6})};
     default:
-      return {Step::Kind::Cast,
+      return {choose(4) == 0 ? Step::Kind::CastKeepingNan : Step::Kind::Cast,
               pick<DType>(choose, {DType::BF16, DType::F32, DType::F16, DType::F64}), 0};
   }
 }

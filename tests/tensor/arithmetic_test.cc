@@ -128,6 +128,28 @@ TEST(Arithmetic, CanonicalNanChangesNansOnly) {
   }
 }
 
+/// The bits that a NaN of `from` gets in `to`.
+std::uint64_t nan_in(DType from, std::uint64_t code, DType to) {
+  std::uint64_t cast = 0;
+  keep_payloads(from, reinterpret_cast<const std::byte*>(&code), to,
+                reinterpret_cast<std::byte*>(&cast), 1);
+  return cast;
+}
+
+TEST(Arithmetic, PayloadsAreKeptFromTheFirstBit) {
+  EXPECT_EQ(nan_in(DType::BF16, 0xffc1, DType::F16), 0xfe08U);
+  EXPECT_EQ(nan_in(DType::BF16, 0x7fc0, DType::F16), 0x7e00U);
+  EXPECT_EQ(nan_in(DType::BF16, 0x7f81, DType::F16), 0x7c08U);
+  EXPECT_EQ(nan_in(DType::F32, 0xff800001, DType::F16), 0xfc01U);
+  EXPECT_EQ(nan_in(DType::F32, 0x7fffffff, DType::F16), 0x7fffU);
+  EXPECT_EQ(nan_in(DType::F16, 0xfe08, DType::BF16), 0xffc1U);
+  EXPECT_EQ(nan_in(DType::F16, 0x7c01, DType::F32), 0x7f802000U);
+  EXPECT_EQ(nan_in(DType::F64, 0xfff8000000000001, DType::BF16), 0xffc0U);
+  // What is no NaN is left as it was cast.
+  EXPECT_EQ(nan_in(DType::BF16, 0x7f80, DType::F16), 0U);
+  EXPECT_EQ(nan_in(DType::F32, 0x3f800000, DType::F16), 0U);
+}
+
 TEST(Arithmetic, OneIsTheIdentityOfAllButNans) {
   for (const Codes& c : kCodes) {
     for (std::uint64_t code : {c.one, c.minus_zero, c.subnormal, c.infinity}) {

@@ -95,6 +95,11 @@ TEST(Expression, ComputesWithNumbersVariablesConfigAndShape) {
                                                    {"10 - 2 - 3", 5},
                                                    {"2 * -n", -8},
                                                    {"0.5", 0.5},
+                                                   {"min(3, n)", 3},
+                                                   {"max(3, min(n, 9)) + 1", 5},
+                                                   {"bf16(sqrt(2560))", 50.5},
+                                                   {"bf16(sqrt(128))", 11.3125},
+                                                   {"f16(1 / 3)", 0.333251953125},
                                                    {"$odd ?? 3", 3}}) {
     const Result<double> got = value(text);
     ASSERT_TRUE(got) << text << ": " << got.error().message();
@@ -116,6 +121,9 @@ TEST(Expression, SaysWhatIsWrong) {
            {"x", "a capture is no number"},
            {"dim(2)", "no dimension 2 in a shape of 2"},
            {"dim(0.5)", "no dimension 0.5"},
+           {"min(1)", "does not go on with \")\""},
+           {"bf16(1, 2)", "does not go on with \", 2)\""},
+           {"bf16(1e300)", "is inf"},
            {"1 / 0", "\"1 / 0\" is inf"}}) {
     const Result<double> got = value(text);
     ASSERT_FALSE(got) << text;
@@ -144,6 +152,16 @@ TEST(Recipe, ErrorsHaveTheLine) {
            {R"({"take": ["{a}", "b"], "give": "{a}"})", "has no capture a, which another pattern"},
            {R"({"take": "a", "give": "{a}"})", "f:2: \"{a}\": expression \"a\": does not go on"},
            {R"({"take": "a", "give": "b", "where": "1"})", "condition \"1\": none of = != < <="},
+           {R"({"take": "a", "give": "b", "where": "1 = 'x'"})", "is not $path = 'word' (or !=)"},
+           {R"({"take": "a", "give": "b", "when": "$a < 'x'"})", "is not $path = 'word' (or !=)"},
+           {R"({"take": "{n}", "give": "b", "when": "n = 1"})", "does not go on with \"n \""},
+           {R"({"take": "a", "give": "b", "axes": [1]})", "f:2: a number where a string belongs"},
+           {R"({"only": "a", "give": "b"})", "f:2: no member \"give\" belongs here"},
+           {R"({"expect": "{n}", "over": "n"})", "has over (a variable) and count, or neither"},
+           {R"({"expect": "{n:*}", "over": "n", "count": 1})", "\"n\" is no number in each"},
+           {R"({"expect": "{n}", "over": "m", "count": 1})", "\"m\" is no number in each"},
+           {R"({"use": "list"})", "f:2: there is no list \"list\" before this one"},
+           {R"({"use": "list", "where": "1 = 1"})", "f:2: no member \"where\" belongs here"},
            {R"({"take": "a", "give": "b", "let": 3})", "f:2: a number where an object belongs"},
            {R"({"take": "a", "give": "b", "let": {"a": 1}})", "a number where an expression (a"},
            {R"({"take": "{a}", "give": "b", "let": {"a": "1"}})", "\"a\" is a variable already"},
@@ -235,6 +253,24 @@ TEST(Recipe, IsAViewOrAFamily) {
   EXPECT_THAT(read(R"({"family": ["m"], "experts": {"packed": "fused"}})"),
               HasSubstr("\"fused\" is no layout with rules"));
   EXPECT_THAT(read(std::string(kMaxRecipe + 1, ' ')), HasSubstr("bytes (limit 1048576)"));
+  EXPECT_EQ(read(R"({"lists": {"mine": [{"drop": "a"}], "more": [{"use": "mine"}]}})"), "");
+  EXPECT_THAT(read(R"({"lists": {"a": [{"use": "b"}], "b": [{"drop": "a"}]}})"),
+              HasSubstr("f:1: there is no list \"b\" before this one"));
+  EXPECT_THAT(read(R"({"lists": {"maxtext-mlp": [{"drop": "a"}]}})"),
+              HasSubstr("there is a list \"maxtext-mlp\" already"));
+  EXPECT_THAT(read(R"({"lists": {"a": [{"drop": "a"}]}, "vieww": "v"})"), HasSubstr("\"vieww\""));
+  EXPECT_THAT(read(R"({"lists": []})"), HasSubstr("f:1: a list where an object belongs"));
+  const auto trees = [&](std::string_view members) {
+    return read(fmt::format(R"({{"family": ["m"], "maxtext": {{{}}}}})", members));
+  };
+  EXPECT_EQ(trees(R"("unscanned": [{"use": "maxtext-mlp"}], "scanned": [{"drop": "a"}],
+                     "config": {"head_dim": 2}, "where": "$a = 1", "models": "m1")"),
+            "");
+  EXPECT_THAT(trees(R"("unscanned": [{"drop": "a"}])"),
+              HasSubstr("has no unscanned or no scanned"));
+  EXPECT_THAT(trees(R"("nonscanned": [{"drop": "a"}])"), HasSubstr("\"nonscanned\""));
+  EXPECT_THAT(trees(R"("config": {"a": "1"})"), HasSubstr("a string where a number belongs"));
+  EXPECT_THAT(trees(R"("where": "n = 1")"), HasSubstr("does not go on"));
 }
 
 /// A model to do rules on, with what they make of it.
@@ -397,6 +433,57 @@ TEST(ManyTensors, HaveLimits) {
   EXPECT_THAT(fault_of("t.{n}"), HasSubstr("\"t.3\": more than 1048576 tensors"));
 }
 
+TEST_F(Rules, AxesMoveWithTheirDimensions) {
+  const auto axes = [&](std::string_view rules) {
+    const auto list = apply(rules, all());
+    if (!list) return std::vector<std::string>{list.error().message()};
+    std::vector<std::string> lines;
+    for (const ModelTensor& tensor : list->tensors) {
+      lines.push_back(
+          fmt::format("{}: {}", tensor.name,
+                      tensor.split == ModelTensor::kNone
+                          ? "-"
+                          : fmt::format("{}", fmt::join(list->axes[tensor.split], ","))));
+    }
+    return lines;
+  };
+  const std::string named =
+      R"({"select": "l.{x:**}"}, {"take": "l.{n}.e.{e}.w", "give": "{n}.{e}", "axes": ["in", "out"]},)";
+  EXPECT_THAT(axes(named + R"({"take": "{n}.{e}", "do": [{"stack": "e", "dim": 1},
+                              {"transpose": [2, 0, 1]}, {"multiply": 2}], "give": "{n}"})"),
+              ElementsAre("0: out,in,", "1: out,in,"));
+  EXPECT_THAT(axes(named + R"({"drop": ["0.1", "1.{e}"]},
+                              {"take": "0.0", "do": [{"unstack": "i"}], "give": "{i}"})"),
+              ElementsAre("0: out", "1: out"));
+  EXPECT_THAT(axes(named + R"({"drop": ["0.1", "1.{e}"]},
+                              {"take": "0.0", "do": [{"reshape": [6]}], "give": "a"})"),
+              ElementsAre("a: -"));
+  // Those of the first tensor, where they fit what is made.
+  EXPECT_THAT(axes(R"({"select": ["norm", "q"]}, {"take": "norm", "give": "norm", "axes": "norm"},
+                      {"take": ["norm", "q"], "give": ["a", "b"]})"),
+              ElementsAre("a: norm", "b: -"));
+  EXPECT_THAT(axes(R"({"take": "norm", "give": "norm", "axes": ["a", "b"]})"),
+              ElementsAre("f.json:2: \"norm\": 2 axes for a shape of 1 dimensions"));
+}
+
+TEST_F(Rules, CountWhatMustBeThere) {
+  EXPECT_THAT(result(R"({"expect": "l.{n}.e.{e}.w", "over": "e", "count": 2}, {"select": "norm"})"),
+              ElementsAre("norm [4] 0 lossy"));
+  EXPECT_THAT(result(R"({"expect": "l.{n}.e.{e}.w", "over": "n", "count": 3})"),
+              ElementsAre("f.json:2: \"l.0.e.0.w\": n 2 is missing, of 3 tensors like this one"));
+  EXPECT_THAT(
+      result(R"({"drop": "l.0.e.1.w"}, {"expect": "l.{n}.e.{e}.w", "over": "n", "count": 2})"),
+      ElementsAre("f.json:2: \"l.1.e.1.w\": n 0 is missing, of 2 tensors like this one"));
+  EXPECT_THAT(result(R"({"expect": "l.{n}.e.{e}.w", "over": "n", "count": 1})"),
+              ElementsAre("f.json:2: \"l.1.e.1.w\": n is 1, of 1 (counted from 0)"));
+  EXPECT_THAT(result(R"({"expect": "m.{n}", "over": "n", "count": 1})"),
+              ElementsAre("f.json:2: no tensor fits \"m.{n}\""));
+  EXPECT_THAT(result(R"({"expect": "m.{n}", "over": "n", "count": "$none"})"),
+              ElementsAre("f.json:2: count: config.json: has no number none"));
+  EXPECT_THAT(result(R"({"only": ["l.{x:**}", "norm"]})"),
+              ElementsAre("f.json:2: \"q\" is no tensor that the rules know"));
+}
+
 TEST_F(Rules, OptionalOnesMayFindNothing) {
   EXPECT_THAT(result(R"({"select": "norm"}, {"take": "none", "give": "a", "optional": true},
                         {"drop": "none", "optional": true})"),
@@ -468,6 +555,8 @@ TEST_F(Rules, OperationsAreUndoneByTheirInverses) {
                                 {R"({"pad": 1, "before": 2, "after": 1})", flow_of({0}, true)},
                                 {R"({"pad": 0, "to": 7})", flow_of({0}, true)},
                                 {R"({"cast": "F32"})", flow_of({0}, true)},
+                                {R"({"shape": [2, 3]})", flow_of({0}, true)},
+                                {R"({"promote": true})", flow_of({0, 1}, true)},
                                 {R"({"multiply": 4})", flow_of({0}, true)},
                                 {R"({"add": 0})", flow_of({0}, true)},
                                 {R"({"slice": 1, "begin": 1})", flow_of({0}, true), false},
@@ -497,7 +586,8 @@ TEST_F(Rules, OperationsAreUndoneByTheirInverses) {
                  there->columns[0].parts[0].expr.shape().size() == before.shapes[0].size() &&
                  test.operation.find("add") == std::string::npos &&
                  test.operation.find("transpose") == std::string::npos &&
-                 test.operation.find("reshape") == std::string::npos);
+                 test.operation.find("promote") == std::string::npos &&
+                 test.operation.find("shape") == std::string::npos);
     const auto again = back->run(*there, {});
     ASSERT_TRUE(again) << again.error().message();
     EXPECT_EQ(bytes_of(*catalog_, *source_, *again), bytes_of(*catalog_, *source_, test.flow));

@@ -132,7 +132,7 @@ TEST(TrainingState, IsToldWhatViewsLeaveOut) {
                {"c2", DType::C128, {2}},
                {"f", DType::F16, {2}, false, Role::FrozenModule}});
   const auto catalog = model.build();
-  for (const ViewSummary& view : list_views(catalog)) {
+  for (const ViewSummary& view : list_views(*catalog)) {
     if (view.name == "source" || view.name.starts_with("maxtext-")) continue;
     EXPECT_THAT(view.obstacles, IsEmpty()) << view.name;
     ASSERT_EQ(view.remarks.size(), 3U) << view.name;

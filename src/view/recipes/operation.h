@@ -41,8 +41,9 @@ struct FlowColumn {
 struct Flow {
   std::vector<FlowColumn> columns;
   Exactness exactness = Exactness::BitExact;  // the least that an operation leaves
-  DType taken = DType::F32;                   // of the first tensor, before any operation
-  /// What the dimensions of the first tensor are, as a mesh of devices cuts them; empty: not known.
+  DType taken = DType::F32;                   // of the group's first tensor, before any operation
+  /// What the dimensions of the first column's first tensor are, as a mesh of devices cuts them;
+  /// empty: not known.
   /// Operations that move dimensions move their names.
   std::vector<std::string> axes = {};
 };

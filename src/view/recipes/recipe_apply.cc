@@ -279,12 +279,16 @@ class RuleRun {
     const ModelTensor& first = list_.tensors[group.taken.front().tensor];
     Flow flow;
     flow.taken = first.expr.dtype();
-    if (first.split != ModelTensor::kNone) flow.axes = list_.axes[first.split];
     flow.columns.resize(rule_.patterns.size());
     for (const Taken& taken : group.taken) {
       FlowColumn& column = flow.columns[taken.column];
       const ModelTensor& tensor = list_.tensors[taken.tensor];
-      if (column.parts.empty()) column.name = tensor.name;
+      if (column.parts.empty()) {
+        column.name = tensor.name;
+        if (taken.column == 0 && tensor.split != ModelTensor::kNone) {
+          flow.axes = list_.axes[tensor.split];
+        }
+      }
       column.parts.push_back({taken.keys, tensor.expr});
       flow.exactness = std::max(flow.exactness, tensor.exactness);
     }
@@ -307,9 +311,8 @@ class RuleRun {
                 rule_.line);
     }
     if (!rule_.axes.empty()) flow.axes = rule_.axes;
-    const std::uint32_t axes = number_of(flow.axes);
     for (std::size_t i = 0; i < flow.columns.size(); ++i) {
-      CKFS_TRY_VOID(give(rule_.give[i], flow.columns[i], flow.exactness, axes, group, first));
+      CKFS_TRY_VOID(give(rule_.give[i], flow.columns[i], flow, group, first));
     }
     return {};
   }
@@ -321,11 +324,14 @@ class RuleRun {
     return name ? *name : std::string(first.name);
   }
 
-  Result<void> give(const Template& name, FlowColumn& column, Exactness exactness,
-                    std::uint32_t axes, const Group& group, const ModelTensor& first) {
+  /// Adds the parts of a column of `flow` to what is made.
+  Result<void> give(const Template& name, FlowColumn& column, const Flow& flow, const Group& group,
+                    const ModelTensor& first) {
     Values values = group.values;
+    const std::uint32_t axes = number_of(flow.axes);
     for (FlowPart& part : column.parts) {
-      if (!rule_.axes.empty() && rule_.axes.size() != part.expr.shape().size()) {
+      const bool fits = flow.axes.size() == part.expr.shape().size();
+      if (!fits && !rule_.axes.empty()) {
         return at(
             first.name,
             Error(ErrorCode::Unsupported, fmt::format("{} axes for a shape of {} dimensions",
@@ -357,8 +363,8 @@ class RuleRun {
       }
       Made made{group.taken.front().tensor, names_.size(), first};
       made.tensor.expr = std::move(part.expr);
-      made.tensor.exactness = exactness;
-      made.tensor.split = axes;
+      made.tensor.exactness = flow.exactness;
+      made.tensor.split = fits ? axes : ModelTensor::kNone;
       if (!rule_.operations.empty() || rule_.copy) made.tensor.same_as = ModelTensor::kNone;
       names_.push_back(std::move(*text));
       made_.push_back(std::move(made));

@@ -1,0 +1,102 @@
+// The way back of each operation: what turns MaxText's trees and layouts of experts into the
+// tensors that they were made of.
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "view/recipes/operation.h"
+
+namespace ckfs {
+
+std::optional<Operation> Operation::inverse(const FlowShape& before) const {
+  const auto all_of = [](std::span<const std::int64_t> values) {
+    std::vector<Expression> constants;
+    for (const std::int64_t value : values) {
+      constants.push_back(Expression::of(static_cast<double>(value)));
+    }
+    return constants;
+  };
+  // Numbers that depend on the tensor were checked when the operation itself ran.
+  Scope scope;
+  scope.shape = before.shapes.front();
+  const auto extent = [&](std::size_t column) {
+    const Result<std::int64_t> d = dim.evaluate_whole(scope);
+    return before.shapes[column][static_cast<std::size_t>(d.value_or(0))];
+  };
+  Operation op;
+  op.line = line;
+  op.dim = dim;
+  switch (kind) {
+    case Kind::Stack:
+    case Kind::Unstack:
+      op = *this;
+      op.kind = kind == Kind::Stack ? Kind::Unstack : Kind::Stack;
+      return op;
+    case Kind::Concat: {
+      op.kind = Kind::Split;
+      op.sizes = true;
+      std::vector<std::int64_t> extents;
+      for (std::size_t i = 0; i < before.shapes.size(); ++i) extents.push_back(extent(i));
+      op.numbers = all_of(extents);
+      return op;
+    }
+    case Kind::Split:
+      op.kind = Kind::Concat;
+      return op;
+    case Kind::Interleave:
+      op.kind = Kind::Deinterleave;
+      op.numbers = {Expression::of(static_cast<double>(before.shapes.size()))};
+      return op;
+    case Kind::Deinterleave:
+      op.kind = Kind::Interleave;
+      return op;
+    case Kind::Transpose: {
+      op.kind = Kind::Transpose;
+      std::vector<std::int64_t> back(numbers.size());
+      for (std::size_t i = 0; i < numbers.size(); ++i) {
+        const Result<std::int64_t> from = numbers[i].evaluate_whole(scope);
+        if (!from || *from < 0 || static_cast<std::size_t>(*from) >= back.size()) {
+          return std::nullopt;
+        }
+        back[static_cast<std::size_t>(*from)] = static_cast<std::int64_t>(i);
+      }
+      op.numbers = all_of(back);
+      return op;
+    }
+    case Kind::Reshape:
+      op.kind = Kind::Reshape;
+      op.numbers = all_of(before.shapes.front());
+      return op;
+    case Kind::Pad: {
+      op.kind = Kind::Slice;
+      const Expression begin = sizes ? Expression::of(0) : numbers.front();
+      op.numbers = {begin, Expression::of(static_cast<double>(extent(0))), Expression::of(1)};
+      return op;
+    }
+    case Kind::Cast:
+    case Kind::Promote:
+      op.kind = Kind::Cast;
+      op.dtype = before.dtype;
+      return op;
+    case Kind::Shape:
+      op.kind = Kind::Shape;
+      op.numbers = all_of(before.shapes.front());
+      return op;
+    case Kind::Multiply:
+    case Kind::Add: {
+      const Result<double> value = operand.evaluate(scope);
+      if (!value || (kind == Kind::Multiply && *value == 0)) return std::nullopt;
+      op.kind = kind;
+      op.operand = Expression::of(kind == Kind::Add ? -*value : 1 / *value);
+      return op;
+    }
+    case Kind::ConcatOver:
+    case Kind::Slice:
+    case Kind::FlushSubnormals:
+    case Kind::CanonicalNan:
+      return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+}  // namespace ckfs

@@ -117,17 +117,24 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& source,
       std::move(recipes)));
 }
 
-std::vector<ViewInfo> Checkpoint::views() const {
-  std::vector<ViewInfo> infos;
-  for (const ViewSummary& summary : list_views(*impl_->catalog, impl_->recipes)) {
-    ViewInfo& info =
-        infos.emplace_back(summary.name, summary.description, summary.obstacles.empty(),
-                           reasons(summary.obstacles), reasons(summary.remarks));
-    for (Reason& remark : reasons(placement_remarks(*impl_->catalog, summary.name))) {
-      info.remarks.push_back(std::move(remark));
+const std::vector<ViewInfo>& Checkpoint::Impl::summaries() {
+  std::call_once(summarized_, [this] {
+    std::vector<ViewInfo> infos;
+    for (const ViewSummary& summary : list_views(*catalog, recipes)) {
+      ViewInfo& info =
+          infos.emplace_back(summary.name, summary.description, summary.obstacles.empty(),
+                             reasons(summary.obstacles), reasons(summary.remarks));
+      for (Reason& remark : reasons(placement_remarks(*catalog, summary.name))) {
+        info.remarks.push_back(std::move(remark));
+      }
     }
-  }
-  return infos;
+    summaries_ = std::move(infos);
+  });
+  return summaries_;
+}
+
+std::vector<ViewInfo> Checkpoint::views() const {
+  return impl_->summaries();
 }
 
 Result<std::shared_ptr<const View::Impl>> Checkpoint::Impl::view(std::string_view spelling) {

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,9 @@ class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
   /// The view of that spelling: the one that is in use, or a new one.
   Result<std::shared_ptr<const View::Impl>> view(std::string_view spelling);
 
+  /// What Checkpoint::views() gives: found out once, for rules are tried on all tensors for it.
+  const std::vector<ViewInfo>& summaries();
+
   const std::unique_ptr<SourceFiles> files;
   const std::shared_ptr<const Catalog> catalog;
   const std::uint64_t fingerprint;
@@ -40,6 +44,8 @@ class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
   const std::unique_ptr<Engine> engine;  // last: its threads read the files
 
  private:
+  std::once_flag summarized_;
+  std::vector<ViewInfo> summaries_;  // once summarized_
   Mutex mutex_;
   // By canonical name. Views belong to their users; whoever wants one kept keeps it.
   std::map<std::string, std::weak_ptr<const View::Impl>, std::less<>> views_

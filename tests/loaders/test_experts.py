@@ -107,6 +107,8 @@ class Names(WorkDirectory):
         seen = set()
         for path in sorted(RECIPES.glob("*.json")):
             family = json.loads(path.read_text())
+            if "experts" not in family:  # other rules of a model: MaxText's trees
+                continue
             layout = family["experts"]["fused"]
             for model in family["family"]:
                 mapping = get_checkpoint_conversion_mapping(model)

@@ -35,16 +35,18 @@ constexpr std::uint64_t kSignpost = 2_MiB;
 /// Pieces of a source that streams that are read at once.
 constexpr std::size_t kMostTogether = 8;
 
+/// Of one thread that gathers; buffers are counted in MiB.
+constexpr std::uint64_t kScratch = Evaluator::kMostStaging + 1_MiB;
+
 /// What Tier::Tile has is good for two tiles, the one that is read and the next, and their scratch.
 /// A matrix that fits alone is not cut: computed late it costs time, in parts it may cost several
-/// times its source bytes. Buffers are counted in MiB.
+/// times its source bytes.
 TileBytes tile_bytes(const BufferPool& pool, const EngineOptions& options) {
   const std::uint64_t room = pool.most(Tier::Tile);
   if (options.tile_bytes != 0) {
     const std::uint64_t bytes = std::min<std::uint64_t>(options.tile_bytes, room / 2);
     return {bytes, bytes};
   }
-  constexpr std::uint64_t kScratch = Evaluator::kMostStaging + 1_MiB;
   return {std::min<std::uint64_t>(room / 2 - kScratch, 64_MiB), room - kScratch};
 }
 
@@ -172,7 +174,8 @@ class Engine::Impl {
   /// lies on one file system.
   SourceWish wish_of(const ReadStream& stream) const {
     const SourcePace& pace = evaluator_.pace();
-    SourceWish wish{.ahead = pace.ahead(), .far = pace.far(), .room = pool_->most(Tier::Tile)};
+    SourceWish wish{
+        .ahead = pace.ahead(), .far = pace.far(), .room = pool_->most(Tier::Tile) - 2 * kScratch};
     if (wish.ahead == 0) {
       wish.ahead = stream.options().whole ? SourcePace::kLeast : 0;
     } else {

@@ -69,7 +69,7 @@ TEST(ModuleTargets, PatternsCostABoundedNumberOfSteps) {
   config.groups.push_back({});
   for (int i = 0; i < 2000; ++i)
     config.groups[0].targets.push_back("re:(a|aa)+(a|aa)+x" + std::to_string(i));
-  ModuleTargets targets(config);
+  ModuleTargets targets(config, 1 << 20);
   const std::string module(40, 'a');
   for (int i = 0; i < 100 && targets.check(); ++i) (void)targets.find(module);
   const Result<void> checked = targets.check();

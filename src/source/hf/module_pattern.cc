@@ -29,11 +29,9 @@ namespace {
 using Node = ModulePattern::Node;
 
 constexpr std::uint32_t kMostTurns = 1000;
-constexpr int kMaxDepth = 20;              // of groups
-constexpr std::size_t kMaxPattern = 4096;  // bytes
-constexpr std::size_t kMaxSteps = 20'000;  // of one match
-/// Of all matches of one checkpoint: some hundred patterns for each of 100,000 modules.
-constexpr std::size_t kMaxStepsOfAll = std::size_t{1} << 29;
+constexpr int kMaxDepth = 20;                                 // of groups
+constexpr std::size_t kMaxPattern = 4096;                     // bytes
+constexpr std::size_t kMaxSteps = 20'000;                     // of one match
 constexpr std::size_t kMaxPatterns = std::size_t{256} << 10;  // bytes of all patterns
 constexpr int kMaxFrames = 1000;                              // of the matcher's recursion
 
@@ -340,7 +338,7 @@ bool ModulePattern::matches(std::string_view name, std::size_t& steps) const {
 }
 
 bool ModuleTargets::matches(const Target& pattern, std::string_view module) const {
-  return steps_ < kMaxStepsOfAll && pattern.pattern.matches(module, steps_);
+  return steps_ < most_steps_ && pattern.pattern.matches(module, steps_);
 }
 
 bool ModuleTargets::any_pattern_matches(const Targets& targets, std::string_view module) const {
@@ -370,7 +368,8 @@ void ModuleTargets::add(Targets& targets, std::string_view text, const Quantizat
   }
 }
 
-ModuleTargets::ModuleTargets(const QuantizationConfig& config) {
+ModuleTargets::ModuleTargets(const QuantizationConfig& config, std::size_t most_steps)
+    : most_steps_(most_steps) {
   for (const QuantizationGroup& group : config.groups) {
     for (const std::string& target : group.targets) add(targets_, target, &group);
   }
@@ -422,10 +421,10 @@ Result<void> ModuleTargets::check() const {
     return fail(ErrorCode::Corrupt, "config.json: {} bytes of patterns (limit {})", pattern_bytes_,
                 kMaxPatterns);
   }
-  if (steps_ >= kMaxStepsOfAll) {
+  if (steps_ >= most_steps_) {
     return fail(ErrorCode::Corrupt,
                 "config.json: its patterns need more than {} steps for the modules here",
-                kMaxStepsOfAll);
+                most_steps_);
   }
   return {};
 }

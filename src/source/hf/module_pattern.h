@@ -41,8 +41,11 @@ class ModulePattern {
 /// not show.
 class ModuleTargets {
  public:
+  /// Of all matches of one checkpoint: some hundred patterns for each of 100,000 modules.
+  static constexpr std::size_t kMostSteps = std::size_t{1} << 29;
+
   /// Keeps a reference to the configuration.
-  explicit ModuleTargets(const QuantizationConfig& config);
+  explicit ModuleTargets(const QuantizationConfig& config, std::size_t most_steps = kMostSteps);
 
   /// The group that speaks of a quantized module: by its name, else by a pattern, else the first
   /// with the name of a class. nullptr: none.
@@ -60,6 +63,7 @@ class ModuleTargets {
   std::vector<std::string> without_match() const;
 
  private:
+  const std::size_t most_steps_;
   struct Target {
     enum class Kind : std::uint8_t { Name, Pattern, Class };
     std::string text;

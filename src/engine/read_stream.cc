@@ -145,7 +145,9 @@ ReadStream::Advice ReadStream::advise(ByteRange request, SourceWish wish) {
 
   // What is slow to come has to be asked for early.
   const std::uint64_t late = wish.far ? wish.ahead : wish.ahead / 2;
-  const std::uint64_t most = wish.in_order ? kMostInOrder : std::max(kMostAhead, late);
+  // Several readers share the room: what one has ahead must not take the place of another's.
+  const std::uint64_t most = std::min(wish.in_order ? kMostInOrder : std::max(kMostAhead, late),
+                                      std::max<std::uint64_t>(wish.room / 4, kFarStake));
   // A run has to earn its depth; not where it is as good as certain to go on, and each step would
   // take an answer's time.
   const bool certain = wish.far && (earned_bytes.end > run.tensor.end || habit_->reads_whole());

@@ -52,8 +52,8 @@ struct SourceWish {
   bool far = false;
   /// It streams (ByteSource::prefers_order): it wants no hints, and few large requests.
   bool in_order = false;
-  /// Bytes that tiles may take, the one that is read with those ahead: what is computed beyond that
-  /// takes the place of what is wanted sooner.
+  /// Bytes that tiles may take, the one that is read with those ahead, and a fourth of it pieces
+  /// ahead of one reader: what is computed beyond that takes the place of what is wanted sooner.
   std::uint64_t room = ~std::uint64_t{0};
 };
 

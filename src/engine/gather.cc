@@ -201,7 +201,12 @@ TileGeometry tile_geometry(const TensorExpr& expr, TileBytes bytes) {
   const std::int64_t fitting = std::max<std::int64_t>(1, good / block);
   const std::int64_t extent = expr.shape()[d - 1];
   std::int64_t parts = ceil_div(extent, fitting);
-  while (extent % parts != 0 && extent / parts > fitting / 4) ++parts;
+  // Bounded, for this is asked with each request: the dimensions of models divide soon.
+  constexpr std::int64_t kMostTries = 64;
+  for (const std::int64_t last = parts + kMostTries;
+       parts < last && extent % parts != 0 && extent / parts > fitting / 4;) {
+    ++parts;
+  }
   const std::int64_t group = extent % parts == 0 ? extent / parts : fitting;
   return {std::min(numel, group * block)};
 }

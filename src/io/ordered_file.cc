@@ -111,11 +111,17 @@ Result<bool> OrderedFile::read_passed(const FileAccess& access, const Way& way) 
 }
 
 /// Carries out the first of `rest`, and those behind it that go with it. Gives how many.
-std::size_t OrderedFile::serve_next(std::span<const Pending> rest, std::uint64_t longest,
-                                    FileSystem& file_system, const Way& way) {
-  const auto served = [](const Pending& each, const Result<void>& done) {
-    each.caller->done[each.number] = true;
-    if (!done && !each.caller->error) each.caller->error = done.error();
+std::size_t OrderedFile::serve_next(const Caller& me, std::span<const Pending> rest,
+                                    std::uint64_t longest, FileSystem& file_system,
+                                    const Way& way) {
+  // An error is the caller's own to meet: what failed for another, perhaps for want of a descriptor
+  // of this thread's, he tries himself.
+  const auto served = [&](const Pending& each, const Result<void>& done) {
+    if (done) {
+      each.caller->done[each.number] = true;
+    } else if (each.caller == &me && !each.caller->error) {
+      each.caller->error = done.error();
+    }
   };
   const FileAccess& first = rest[0].access();
   // While it waited, another may have streamed over it; then it is read from the cache all the
@@ -175,9 +181,9 @@ std::size_t OrderedFile::serve_next(std::span<const Pending> rest, std::uint64_t
   const auto middle = now_();
   if (jumps) page_cache::expect_reads_in_order(*fd);
   for (std::size_t i = 0; i < count; ++i) {
-    // Of several that fail together each is tried alone: one's error is not another's.
+    // Of several that fail together one's own is tried alone.
     const FileAccess& each = rest[i].access();
-    const bool alone = !done && count > 1;
+    const bool alone = !done && count > 1 && rest[i].caller == &me;
     served(rest[i], alone ? way.read(choice.descriptor, std::span(&each, 1)) : done);
   }
   if (!done) return count;
@@ -191,7 +197,8 @@ std::size_t OrderedFile::serve_next(std::span<const Pending> rest, std::uint64_t
     done = way.read(choice.descriptor, others);
     const std::chrono::duration<double> several = now_() - middle;
     for (const Pending& each : rest.subspan(1, beside)) {
-      served(each, done ? done : way.read(choice.descriptor, std::span(&each.access(), 1)));
+      const bool alone = !done && each.caller == &me;
+      served(each, alone ? way.read(choice.descriptor, std::span(&each.access(), 1)) : done);
     }
     count += beside;
     if (done) {
@@ -213,7 +220,8 @@ std::size_t OrderedFile::serve_next(std::span<const Pending> rest, std::uint64_t
 }
 
 /// All that waits now; what comes meanwhile has a turn of its own.
-void OrderedFile::serve(std::uint64_t longest, FileSystem& file_system, const Way& way) {
+void OrderedFile::serve(const Caller& me, std::uint64_t longest, FileSystem& file_system,
+                        const Way& way) {
   std::vector<Pending> waiting;
   {
     const MutexLock lock(mutex_);
@@ -229,7 +237,7 @@ void OrderedFile::serve(std::uint64_t longest, FileSystem& file_system, const Wa
       ++next;
       continue;
     }
-    next += serve_next(std::span(waiting).subspan(next), longest, file_system, way);
+    next += serve_next(me, std::span(waiting).subspan(next), longest, file_system, way);
   }
 }
 
@@ -247,7 +255,7 @@ Result<void> OrderedFile::read(std::span<const FileAccess> accesses, std::uint64
   }
   if (!caller.is_served()) {
     const Turn turn(*this, caller);
-    if (!caller.is_served()) serve(longest, file_system, way);
+    if (!caller.is_served()) serve(caller, longest, file_system, way);
   }
   if (caller.error) return Failure(*std::move(caller.error));
   // What is left need not wait, one for another.

@@ -68,8 +68,8 @@ class OrderedFile {
   class Turn;
 
   Result<bool> read_passed(const FileAccess& access, const Way& way);
-  void serve(std::uint64_t longest, FileSystem& file_system, const Way& way);
-  std::size_t serve_next(std::span<const Pending> rest, std::uint64_t longest,
+  void serve(const Caller& me, std::uint64_t longest, FileSystem& file_system, const Way& way);
+  std::size_t serve_next(const Caller& me, std::span<const Pending> rest, std::uint64_t longest,
                          FileSystem& file_system, const Way& way);
 
   const std::function<Clock::time_point()> now_;

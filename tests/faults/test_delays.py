@@ -136,8 +136,7 @@ class Delays(SlowSource):
     def stop_at_once(self):
         """The first signal takes the mount out of sight, the second sends its readers home."""
         os.kill(self.target.pid, signal.SIGTERM)
-        while is_mounted(self.target.target):
-            time.sleep(0.01)
+        mounted_fs.wait_until_unmounted(self.target.target)
         os.kill(self.target.pid, signal.SIGTERM)
 
     def test_a_second_signal_sends_the_readers_home(self):

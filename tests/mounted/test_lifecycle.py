@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 import mounted_fs
@@ -168,8 +167,7 @@ class Lifecycle(mounted_fs.TestCase):
                 mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             os.kill(mount.pid, signal.SIGTERM)
-            while is_mounted(mount.target):
-                time.sleep(0.01)
+            mounted_fs.wait_until_unmounted(mount.target)
             self.assertEqual(mapped[:], expected)
             self.assertIsNone(mounted_fs.error_of(os.kill, mount.pid, 0))
             self.assertIn("1 files are open or mapped", log.read_text())
@@ -180,8 +178,7 @@ class Lifecycle(mounted_fs.TestCase):
         with self.make() as mount:
             file = os.open(mount / SHARD, os.O_RDONLY)
             os.kill(mount.pid, signal.SIGTERM)
-            while is_mounted(mount.target):
-                time.sleep(0.01)
+            mounted_fs.wait_until_unmounted(mount.target)
             self.assertEqual(len(os.pread(file, 10, 1 << 20)), 10)
             os.kill(mount.pid, signal.SIGTERM)
             self.assertTrue(wait_for_end(mount.pid))

@@ -17,6 +17,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -155,6 +156,19 @@ def mounts():
 
 def is_mounted(path):
     return any(str(path) == target for target, *_ in mounts())
+
+
+def wait_until_unmounted(path):
+    """Waits until nothing is mounted at `path`; the kernel reports each change of its mounts."""
+    deadline = time.monotonic() + LIMIT
+    with open("/proc/self/mountinfo") as changes:
+        poll = select.poll()
+        poll.register(changes, select.POLLERR | select.POLLPRI)
+        while is_mounted(path):
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise AssertionError(f"{path}: still mounted after {LIMIT} s")
+            poll.poll(min(left, 1) * 1000)
 
 
 def processes(*words):

@@ -163,7 +163,7 @@ std::optional<std::vector<Buffer>> BufferPool::try_acquire(Tier tier,
   const std::uint64_t capacity = capacity_for(sizes);
   std::vector<Buffer> buffers(sizes.size());
   for (const bool reclaimed : {false, true}) {
-    if (reclaimed && reclaim_) reclaim_(capacity);
+    if (reclaimed && reclaim_) reclaim_(capacity, Demand::Spare);
     MutexLock lock(mutex_);
     if (!waiting_[index(tier)].empty()) return std::nullopt;
     if (!fits(tier, capacity)) continue;
@@ -196,7 +196,7 @@ Result<std::vector<Buffer>> BufferPool::acquire(Tier tier, std::span<const std::
     while (waiting_[index(tier)].front() != ticket || !fits(tier, capacity)) {
       if (reclaim_ && waiting_[index(tier)].front() == ticket) {
         lock.unlock();
-        reclaim_(capacity);
+        reclaim_(capacity, Demand::Waits);
         lock.lock();
         if (fits(tier, capacity)) break;
       }

@@ -86,7 +86,7 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
   /// Who asks for memory: somebody who waits for it (acquire), or who can do without (try_acquire).
   enum class Demand : std::uint8_t { Waits, Spare };
   /// What to call, without locks held, when memory is short: gives back buffers that nobody needs
-  /// at once, about that many bytes; for a spare demand none that somebody is about to need. Set
+  /// at once, `bytes` of them if it can; for a spare demand none that somebody is about to need. Set
   /// before the first acquire.
   using Reclaim = std::function<void(std::uint64_t bytes, Demand demand)>;
   void set_reclaim(Reclaim reclaim) { reclaim_ = std::move(reclaim); }
@@ -120,7 +120,7 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
   static std::size_t capacity_for(std::size_t size);
   static std::uint64_t capacity_for(std::span<const std::size_t> sizes);
   void give_back(Tier tier, std::byte* data, std::size_t capacity);
-  bool fits(Tier tier, std::uint64_t capacity) const CKFS_REQUIRES(mutex_);
+  std::uint64_t shortage(Tier tier, std::uint64_t capacity) const CKFS_REQUIRES(mutex_);
   void take(Tier tier, std::span<const std::size_t> sizes, std::span<Buffer> buffers)
       CKFS_REQUIRES(mutex_);
   static bool allocate_missing(std::span<Buffer> buffers);

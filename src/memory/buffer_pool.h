@@ -86,8 +86,8 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
   /// Who asks for memory: somebody who waits for it (acquire), or who can do without (try_acquire).
   enum class Demand : std::uint8_t { Waits, Spare };
   /// What to call, without locks held, when memory is short: gives back buffers that nobody needs
-  /// at once, `bytes` of them if it can; for a spare demand none that somebody is about to need. Set
-  /// before the first acquire.
+  /// at once, `bytes` of them if it can; for a spare demand none that somebody is about to need.
+  /// Set before the first acquire.
   using Reclaim = std::function<void(std::uint64_t bytes, Demand demand)>;
   void set_reclaim(Reclaim reclaim) { reclaim_ = std::move(reclaim); }
 

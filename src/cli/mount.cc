@@ -7,9 +7,9 @@
 #include "fuse/mount.h"
 
 #include <cerrno>
+#include <csignal>
 #include <fcntl.h>
 #include <malloc.h>
-#include <signal.h>
 #include <spdlog/spdlog.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -73,6 +73,7 @@ constexpr char kFailed = 'f';
 
 void leave_terminal() {
   const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  if (!null) return;  // a system without it has no terminal to leave, either
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) (void)::dup2(null.get(), fd);
 }
 

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "base/byte_source.h"
+#include "catalog/chunk_table.h"
 #include "catalog/obstacle.h"
 #include "encoding/encoding.h"
 #include "tensor/dtype.h"
@@ -179,6 +180,9 @@ class Catalog {
   /// path and no file; a view splits it by size.
   bool mirrors_shards() const { return mirrors_shards_; }
 
+  /// The chunks that extents name as files; empty where none is compressed.
+  const ChunkTable& chunks() const { return chunks_; }
+
   const ModelDirectory& model() const { return model_; }
   /// Every file of the source, by path: the view `source`.
   std::span<const SourceFile> files() const { return files_; }
@@ -213,6 +217,7 @@ class Catalog {
   bool mirrors_shards_ = true;
   std::vector<Obstacle> obstacles_;
   ModelDirectory model_;
+  ChunkTable chunks_;
   std::int64_t mtime_ = 1;
   std::uint64_t fingerprint_ = 0;
 };
@@ -221,6 +226,9 @@ class Catalog {
 class CatalogBuilder {
  public:
   explicit CatalogBuilder(std::string_view kind);
+
+  /// Chunks are added here; what is given may be an extent's file.
+  ChunkTable& chunks() { return catalog_->chunks_; }
 
   /// Adds a plain storage. Requires: the extents' sizes add up to `numel` elements of `dtype`.
   StorageId add_storage(DType dtype, std::int64_t numel, std::span<const Extent> extents);

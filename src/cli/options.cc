@@ -142,7 +142,7 @@ void add_common(CLI::App& verb, CommonOptions& options, Tuning tuning) {
   add_value(verb, options, "key", "KEY",
             "where in a torch file the tensors are (default: the usual key, else the top level)",
             choice);
-  add_value(verb, options, "config", "DIR",
+  add_value(verb, options, "config", "DIR|FILE",
             "config.json and tokenizer of a source that has none beside it", choice);
   verb.add_option_function<std::vector<std::string>>(
           "--recipe",

@@ -46,6 +46,7 @@ Result<std::shared_ptr<const View::Impl>> build_view(std::shared_ptr<Checkpoint:
 std::uint64_t with_choice(std::uint64_t fingerprint, const OpenOptions& options) {
   if (!options.tag.empty()) fingerprint = stable_hash("tag=" + options.tag, fingerprint);
   if (!options.key.empty()) fingerprint = stable_hash("key=" + options.key, fingerprint);
+  if (!options.item.empty()) fingerprint = stable_hash("item=" + options.item, fingerprint);
   for (const RecipeText& recipe : options.recipes) {
     fingerprint = stable_hash(recipe.text, stable_hash("recipe=", fingerprint));
   }
@@ -105,7 +106,11 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& source,
            SourceFiles::create({.engine = options.io, .strict = options.strict}));
   CKFS_TRY(std::shared_ptr<const Catalog> catalog,
            open_checkpoint(source, *files,
-                           {.tag = options.tag, .key = options.key, .config = options.config}));
+                           {.tag = options.tag,
+                            .key = options.key,
+                            .item = options.item,
+                            .step = options.step,
+                            .config = options.config}));
   // A recipe that the source does not fit is an error now, not a view that is missing later.
   for (const RecipeView& recipe : recipes.views) {
     CKFS_TRY_VOID(define_view(catalog, {recipe.name, {}}, recipes));

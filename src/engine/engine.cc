@@ -280,7 +280,7 @@ class Engine::Impl {
         });
       }
     }
-    CKFS_TRY_VOID(evaluator_.verify(*tile));
+    CKFS_TRY_VOID(evaluator_.verify(tile->files));
     return tile;
   }
 
@@ -294,7 +294,10 @@ class Engine::Impl {
     std::vector<TileKey> keys;
     for (const ByteRange& unit : units) {
       if (!stream.wants(unit.begin)) continue;
-      if (!is_piece(stream, unit)) return evaluator_.make_tile(file, unit.begin, want);
+      if (!is_piece(stream, unit)) {
+        evaluator_.make_tile(file, unit.begin, want);
+        return;
+      }
       wanted.push_back(unit);
       keys.push_back(piece_key(file, unit.begin));
     }
@@ -323,7 +326,7 @@ class Engine::Impl {
   /// Puts the pages of a piece where the reader finds them without asking, but for one every
   /// kSignpost bytes: his request for that one shows where he is.
   void deliver(ReadStream& stream, ByteRange piece, const Tile& tile) {
-    if (!evaluator_.verify(tile)) return;
+    if (!evaluator_.verify(tile.files)) return;
     const std::uint64_t first = (piece.begin + kPage - 1) / kPage * kPage;
     const std::uint64_t begin = piece.begin % kSignpost == 0 ? first + kPage : first;
     const std::uint64_t end =

@@ -54,7 +54,7 @@ UniqueFd open_directory_beneath(int top, const std::string& path, Walk walk) {
     }
     // EPERM is what sandboxes answer that were made before openat2; the kernel itself never
     // answers it for opening a directory to read.
-    if (errno != ENOSYS && errno != EPERM && errno != EAGAIN) return UniqueFd();
+    if (errno != ENOSYS && errno != EPERM && errno != EAGAIN) return {};
   }
   return walk_components(top, path);
 }

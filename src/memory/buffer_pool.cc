@@ -107,12 +107,13 @@ std::uint64_t BufferPool::most(Tier tier) const {
   return most;
 }
 
-bool BufferPool::fits(Tier tier, std::uint64_t capacity) const {
+/// How many bytes must be given back before `capacity` more fit.
+std::uint64_t BufferPool::shortage(Tier tier, std::uint64_t capacity) const {
   std::uint64_t taken = capacity;
   for (std::size_t each = 0; each < kTiers; ++each) {
     taken += each == index(tier) ? used_[each] : std::max(used_[each], shares_[each]);
   }
-  return taken <= limit_;
+  return taken - std::min(taken, limit_);
 }
 
 /// Counts the buffers as used, and gives those their memory that are kept; the others get theirs
@@ -162,11 +163,13 @@ std::optional<std::vector<Buffer>> BufferPool::try_acquire(Tier tier,
                                                            std::span<const std::size_t> sizes) {
   const std::uint64_t capacity = capacity_for(sizes);
   std::vector<Buffer> buffers(sizes.size());
+  std::uint64_t lacking = 0;
   for (const bool reclaimed : {false, true}) {
-    if (reclaimed && reclaim_) reclaim_(capacity);
+    if (reclaimed && reclaim_) reclaim_(lacking, Demand::Spare);
     MutexLock lock(mutex_);
     if (!waiting_[index(tier)].empty()) return std::nullopt;
-    if (!fits(tier, capacity)) continue;
+    lacking = shortage(tier, capacity);
+    if (lacking > 0) continue;
     take(tier, sizes, buffers);
     lock.unlock();
     if (!allocate_missing(buffers)) return std::nullopt;
@@ -193,12 +196,13 @@ Result<std::vector<Buffer>> BufferPool::acquire(Tier tier, std::span<const std::
     MutexLock lock(mutex_);
     const std::uint64_t ticket = next_ticket_++;
     waiting_[index(tier)].push_back(ticket);
-    while (waiting_[index(tier)].front() != ticket || !fits(tier, capacity)) {
+    while (waiting_[index(tier)].front() != ticket || shortage(tier, capacity) > 0) {
       if (reclaim_ && waiting_[index(tier)].front() == ticket) {
+        const std::uint64_t lacking = shortage(tier, capacity);
         lock.unlock();
-        reclaim_(capacity);
+        reclaim_(lacking, Demand::Waits);
         lock.lock();
-        if (fits(tier, capacity)) break;
+        if (shortage(tier, capacity) == 0) break;
       }
       // The bound is for the case that what was in use when reclaim ran has become reclaimable
       // since (a tile whose last reader left gives nothing back by itself).

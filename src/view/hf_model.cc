@@ -192,12 +192,11 @@ Result<Packaging> packaging(const Catalog& catalog, const ViewRow& row, const Vi
   Packaging packaging{.container = row.container, .placement = row.placement};
   if (parameter(spec, "format", "") == "bin") packaging.container = ContainerKind::TorchZip;
   const std::string_view experts = parameter(spec, "experts", "source");
-  if (spec.parameters.contains("max_shard")) {
+  const bool mirrors = catalog.mirrors_shards() && experts == "source" && !is_tree(catalog, row);
+  if (spec.parameters.contains("max_shard") || (!mirrors && experts != "fused")) {
     packaging.placement = Placement::Split;
   } else if (experts == "fused") {
     packaging.placement = Placement::ByLayer;
-  } else if (!catalog.mirrors_shards() || experts != "source" || is_tree(catalog, row)) {
-    packaging.placement = Placement::Split;
   }
   if (packaging.placement == Placement::Split) {
     CKFS_TRY(packaging.max_shard, parse_size(parameter(spec, "max_shard", kDefaultMaxShard)));

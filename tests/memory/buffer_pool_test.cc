@@ -131,10 +131,14 @@ TEST(BufferPool, AsksForMemoryBackWhenItIsShort) {
   const auto pool = BufferPool::create(8_MiB);
   auto spare = pool->try_acquire(Tier::Tile, 6_MiB);
   std::uint64_t asked = 0;
-  pool->set_reclaim([&](std::uint64_t bytes) {
+  auto demanded = BufferPool::Demand::Waits;
+  pool->set_reclaim([&](std::uint64_t bytes, BufferPool::Demand demand) {
     asked = bytes;
-    spare.reset();
+    demanded = demand;
+    if (demand == BufferPool::Demand::Waits) spare.reset();
   });
+  EXPECT_FALSE(pool->try_acquire(Tier::Tile, 1_MiB));
+  EXPECT_EQ(demanded, BufferPool::Demand::Spare);
   EXPECT_TRUE(pool->acquire(Tier::Tile, 1_MiB));
   EXPECT_EQ(asked, 1_MiB);
 }

@@ -414,7 +414,7 @@ Result<std::vector<TensorExpr>> slices_of(const Operation& op, const TensorExpr&
   return slices;
 }
 
-Result<Flow> split(const Operation& op, Flow flow, const Scope& scope) {
+Result<Flow> split(const Operation& op, const Flow& flow, const Scope& scope) {
   Flow result{.columns = {}, .exactness = flow.exactness, .taken = flow.taken};
   std::size_t parts = 0;
   for (const FlowColumn& column : flow.columns) {

@@ -19,6 +19,9 @@
 
 namespace ckfs {
 
+/// Who may read what is made of these files.
+std::shared_ptr<const SourceReaders> readers_of(const SourceFiles& files, const Catalog& catalog);
+
 /// Shared by all views, files and streams that come from it, which keep it alive.
 class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
  public:
@@ -29,6 +32,7 @@ class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
         catalog(std::move(described)),
         fingerprint(fingerprint_of_choice),
         recipes(std::move(all_recipes)),
+        readers(readers_of(*files, *catalog)),
         engine(std::make_unique<Engine>(catalog, *files, std::move(budget), options)) {}
 
   /// The view of that spelling: the one that is in use, or a new one.
@@ -41,6 +45,7 @@ class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
   const std::shared_ptr<const Catalog> catalog;
   const std::uint64_t fingerprint;
   const Recipes recipes;
+  const std::shared_ptr<const SourceReaders> readers;
   const std::unique_ptr<Engine> engine;  // last: its threads read the files
 
  private:

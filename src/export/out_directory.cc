@@ -198,12 +198,19 @@ Result<void> OutDirectory::make_parents(const std::string& path) const {
   return {};
 }
 
-Result<OutFile> OutDirectory::create(const std::string& path) const {
+Result<OutFile> OutDirectory::create(const std::string& path, unsigned mode) const {
   CKFS_TRY_VOID(remove(path));
   CKFS_TRY(const Place at, place(path, "create"));
   UniqueFd fd(::openat(at.directory.get(), at.name.c_str(),
-                       O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
+                       O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode));
   if (!fd) return failure(errno, path, "create");
+  // A directory may give its own group (set-group-ID), which may then do what everybody may.
+  struct stat status{};
+  const bool narrow = (mode >> 3 & 7) != (mode & 7);
+  if (narrow && (::fstat(fd.get(), &status) != 0 || status.st_gid != ::getegid()) &&
+      ::fchmod(fd.get(), status.st_mode & (0700 | (mode & 7) * 011)) != 0) {
+    return failure(errno, path, "create");
+  }
   return OutFile(thing(path), std::move(fd));
 }
 

@@ -84,8 +84,8 @@ class OutDirectory {
 
   /// The directories above `path`.
   Result<void> make_parents(const std::string& path) const;
-  /// A new, empty file; what had the name is removed.
-  Result<OutFile> create(const std::string& path) const;
+  /// A new, empty file, with `mode` less the umask; what had the name is removed.
+  Result<OutFile> create(const std::string& path, unsigned mode = 0666) const;
   /// An existing regular file. Errors: NotFound, Io.
   Result<OutFile> reopen(const std::string& path) const;
   Result<void> rename(const std::string& from, const std::string& to) const;

@@ -109,6 +109,8 @@ struct stat to_stat(const Attributes& attributes, const Served& mount) {
   struct stat status{};
   status.st_ino = attributes.inode;
   status.st_mode = attributes.directory ? S_IFDIR | 0555 : S_IFREG | 0444;
+  // The daemon reads with its user's rights; what others could not read they do not read by it.
+  if (mount.others && !attributes.directory) status.st_mode &= ~0444U | attributes.readers;
   status.st_nlink = attributes.links;
   status.st_uid = mount.user;
   status.st_gid = mount.group;

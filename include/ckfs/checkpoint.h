@@ -39,9 +39,13 @@ struct OpenOptions {
 
   /// DeepSpeed and universal checkpoints: the tag. Else the one that `latest` names.
   std::string tag = {};
-  /// torch files: the key (or keys, joined by '.') below which the tensors are. Else the top level,
-  /// or the one of the usual keys that is there.
+  /// torch files and Orbax trees: the key (or keys, joined by '.') below which the tensors are. Else
+  /// the top level, or, of torch files, the one of the usual keys that is there.
   std::string key = {};
+  /// Orbax: the name of an item. Else the one of arrays.
+  std::string item = {};
+  /// Orbax: a step of a directory of steps. Else the newest that was finished.
+  std::optional<std::uint64_t> step = {};
   /// A directory with config.json, tokenizer and the like, for sources that have none beside them.
   std::optional<std::filesystem::path> config = {};
   /// More views, and layouts of experts.

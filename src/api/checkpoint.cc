@@ -47,6 +47,7 @@ Result<std::shared_ptr<const View::Impl>> build_view(std::shared_ptr<Checkpoint:
 std::uint64_t with_choice(std::uint64_t fingerprint, const OpenOptions& options) {
   if (!options.tag.empty()) fingerprint = stable_hash("tag=" + options.tag, fingerprint);
   if (!options.key.empty()) fingerprint = stable_hash("key=" + options.key, fingerprint);
+  if (!options.item.empty()) fingerprint = stable_hash("item=" + options.item, fingerprint);
   for (const RecipeText& recipe : options.recipes) {
     fingerprint = stable_hash(recipe.text, stable_hash("recipe=", fingerprint));
   }
@@ -84,6 +85,12 @@ std::shared_ptr<const SourceReaders> readers_of(const SourceFiles& files, const 
     }
   }
   if (readers->of_file.empty()) return readers;
+  if (!catalog.chunks().empty()) {
+    // Which files a chunk is in is known when it is read: all that are not shown as they are.
+    auto holding = readers->of_file;
+    for (const SourceFile& side : catalog.model().side_files) holding.erase(side.file);
+    for (const auto& [file, own] : holding) readers->tensors &= own;
+  }
   for (const Storage& storage : catalog.storages()) {
     for (const Extent& extent : storage.extents) {
       const auto found = readers->of_file.find(extent.file);
@@ -127,7 +134,12 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& source,
            SourceFiles::create({.engine = options.io, .strict = options.strict}));
   CKFS_TRY(std::shared_ptr<const Catalog> catalog,
            open_checkpoint(source, *files,
-                           {.tag = options.tag, .key = options.key, .config = options.config}));
+                           {.tag = options.tag,
+                            .key = options.key,
+                            .item = options.item,
+                            .step = options.step,
+                            .config = options.config}));
+  files->rest();  // of most files no more than the header was wanted, for now
   // A recipe that the source does not fit is an error now, not a view that is missing later.
   for (const RecipeView& recipe : recipes.views) {
     CKFS_TRY_VOID(define_view(catalog, {recipe.name, {}}, recipes));

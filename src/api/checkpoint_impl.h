@@ -11,6 +11,7 @@
 
 #include "base/mutex.h"
 #include "catalog/catalog.h"
+#include "chunks/chunk_source.h"
 #include "container/view_files.h"
 #include "engine/engine.h"
 #include "io/source_files.h"
@@ -33,7 +34,15 @@ class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
         fingerprint(fingerprint_of_choice),
         recipes(std::move(all_recipes)),
         readers(readers_of(*files, *catalog)),
-        engine(std::make_unique<Engine>(catalog, *files, std::move(budget), options)) {}
+        chunks(catalog->chunks().empty()
+                   ? nullptr
+                   : std::make_unique<ChunkSource>(*files, catalog->chunks(), budget)),
+        engine(std::make_unique<Engine>(catalog, source(), std::move(budget), options)) {}
+
+  /// What the catalog's extents name: files, and decoded chunks where there are such.
+  ByteSource& source() const {
+    return chunks != nullptr ? static_cast<ByteSource&>(*chunks) : *files;
+  }
 
   /// The view of that spelling: the one that is in use, or a new one.
   Result<std::shared_ptr<const View::Impl>> view(std::string_view spelling);
@@ -46,7 +55,8 @@ class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
   const std::uint64_t fingerprint;
   const Recipes recipes;
   const std::shared_ptr<const SourceReaders> readers;
-  const std::unique_ptr<Engine> engine;  // last: its threads read the files
+  const std::unique_ptr<ChunkSource> chunks;  // nullptr: no chunk is compressed
+  const std::unique_ptr<Engine> engine;       // last: its threads read the source
 
  private:
   std::once_flag summarized_;

@@ -362,7 +362,7 @@ std::vector<std::string> source_paths(const View::Impl& view, std::size_t file) 
     }
   }
   std::set<std::string> paths;
-  for (const FileId id : files) paths.insert(view.checkpoint->files->name(id));
+  for (const FileId id : files) paths.insert(view.checkpoint->source().name(id));
   // A text is an edited file of the source's, under its name.
   for (const TextFile& text : view.definition->texts) {
     if (text.path == layout.path) paths.insert(text.path);

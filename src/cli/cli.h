@@ -74,6 +74,7 @@ struct MountWords {
   bool confined = true;  // fuse/sandbox.h
   std::string user;      // whom the daemon becomes; empty: it stays who it is
   std::optional<std::int64_t> mtime;
+  std::optional<std::uint32_t> umask;  // absent: the process's
 };
 
 /// Adds the options in `words` to `mount`. Errors: InvalidArgument (unknown option, bad value).

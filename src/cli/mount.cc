@@ -7,11 +7,12 @@
 #include "fuse/mount.h"
 
 #include <cerrno>
+#include <csignal>
 #include <fcntl.h>
 #include <limits>
 #include <malloc.h>
-#include <signal.h>
 #include <spdlog/spdlog.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -37,6 +38,12 @@ struct MountCommand {
   std::vector<std::string> lists;  // of -o
   bool foreground = false;
 };
+
+std::uint32_t process_umask() {
+  const mode_t mask = ::umask(077);
+  ::umask(mask);
+  return mask;
+}
 
 /// The first wall is the parsers', this is the second: it stands before they see the first byte.
 Result<void> confine(const MountCommand& command) {
@@ -82,6 +89,7 @@ Result<void> serve(const MountCommand& command, const std::function<void()>& rea
   Filesystem filesystem(
       std::move(checkpoint),
       {.mtime = command.words.mtime,
+       .umask = command.words.umask.value_or(process_umask()),
        .held_bytes = command.words.allow_other ? command.words.common.open.memory / 2 : kNoBound});
 #ifdef __GLIBC__
   malloc_trim(0);  // headers were parsed and thrown away; a daemon gives that memory back
@@ -115,6 +123,7 @@ constexpr char kFailed = 'f';
 
 void leave_terminal() {
   const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  if (!null) return;  // a system without it has no terminal to leave, either
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) (void)::dup2(null.get(), fd);
 }
 
@@ -214,9 +223,8 @@ void add_mount(CLI::App& app, Action& action) {
             if (!parsed) throw CLI::ValidationError(parsed.error().message());
           },
           "options, with commas between: allow_other, outside_links, direct, strict, no_sandbox, "
-          "setuid=USER, "
-          "stop=unused|now, "
-          "mtime=EPOCH, tag=TAG, key=KEY, config=DIR, recipe=FILE, family=NAME, memory=SIZE, "
+          "setuid=USER, stop=unused|now, mtime=EPOCH, umask=OCTAL, tag=TAG, key=KEY, config=DIR, "
+          "recipe=FILE, family=NAME, memory=SIZE, "
           "io=auto|uring|pread, threads=N, "
           "log_level=LEVEL, "
           "log_file=FILE, ro")

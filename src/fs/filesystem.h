@@ -29,6 +29,7 @@ inline constexpr InodeNumber kRootInode = 1;
 struct Attributes {
   InodeNumber inode = 0;
   bool directory = false;
+  std::uint32_t permissions = 0;  // the nine bits of rwxrwxrwx
   std::uint64_t size = 0;
   std::int64_t mtime = 0;        // seconds since 1970; also ctime and atime
   std::uint32_t readers = 0444;  // as FileInfo has it
@@ -46,6 +47,8 @@ struct DirectoryEntry {
 struct FilesystemOptions {
   /// mtime of everything; absent: the checkpoint's.
   std::optional<std::int64_t> mtime;
+  /// Permissions that nothing shows.
+  std::uint32_t umask = 022;
   /// Bytes that parameterised views in use may keep: where others than the user can look them up.
   std::uint64_t held_bytes = std::numeric_limits<std::uint64_t>::max();
 };

@@ -50,6 +50,7 @@ std::uint64_t resident_file_bytes(const UniqueFd& statm) {
   std::array<char, 128> text{};
   if (::pread(statm.get(), text.data(), text.size() - 1, 0) <= 0) return 0;
   unsigned long long size = 0, resident = 0, shared = 0;
+  // The kernel writes these numbers. NOLINTNEXTLINE(cert-err34-c)
   if (std::sscanf(text.data(), "%llu %llu %llu", &size, &resident, &shared) != 3) return 0;
   return shared * kPage;
 }
@@ -68,6 +69,7 @@ struct FileMapping::Places {
       if (begin <= kTaken || address < begin || address >= end) continue;
       place.broken.store(true, std::memory_order_release);
       const std::uintptr_t page = address / kPage * kPage;
+      // NOLINTNEXTLINE(performance-no-int-to-ptr): the fault is known by its address
       void* const zeros = ::mmap(reinterpret_cast<void*>(page), end - page, PROT_READ,
                                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
       if (zeros != MAP_FAILED) return;

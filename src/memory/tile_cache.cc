@@ -41,13 +41,14 @@ class TileCache::Computation {
     return finish(std::move(tile));
   }
 
-  std::shared_ptr<const Tile> finish(Tile tile) noexcept {
+  std::shared_ptr<const Tile> finish(Tile tile, bool awaited = false) noexcept {
     *tile_ = std::move(tile);
     const MutexLock lock(cache_.mutex_);
     Entry& entry = cache_.entries_.find(key_)->second;
     cache_.ages_.splice(cache_.ages_.end(), age_);
     entry.age = std::prev(cache_.ages_.end());
     entry.tile = tile_;
+    entry.awaited = awaited;
     ++cache_.computed_;
     begun_ = false;
     cache_.changed_.notify_all();
@@ -63,7 +64,9 @@ class TileCache::Computation {
 };
 
 TileCache::TileCache(BufferPool& pool) {
-  pool.set_reclaim([this](std::uint64_t bytes) { reclaim(bytes); });
+  pool.set_reclaim(Tier::Tile, [this](std::uint64_t bytes, BufferPool::Demand demand) {
+    reclaim(bytes, demand);
+  });
 }
 
 TileCache::~TileCache() = default;
@@ -76,6 +79,7 @@ Result<std::shared_ptr<const Tile>> TileCache::wait(MutexLock& lock, const TileK
     Entry& entry = found->second;
     if (entry.tile != nullptr) {
       ages_.splice(ages_.end(), ages_, entry.age);
+      entry.awaited = false;
       ++hits_;
       return entry.tile;
     }
@@ -135,7 +139,7 @@ Result<void> TileCache::compute(std::span<const TileKey> keys, const ComputeSeve
     }
     if (numbers.empty()) return {};
     return compute(numbers, [&](std::size_t number, Tile tile) {
-      return computations[number]->finish(std::move(tile));
+      return computations[number]->finish(std::move(tile), true);
     });
   });
 }
@@ -158,6 +162,7 @@ void TileCache::retire(const TileKey& key) noexcept {
   const auto found = entries_.find(key);
   if (found == entries_.end() || found->second.tile == nullptr) return;
   ages_.splice(ages_.begin(), ages_, found->second.age);
+  found->second.awaited = false;
 }
 
 void TileCache::clear() noexcept {
@@ -165,13 +170,14 @@ void TileCache::clear() noexcept {
   while (!ages_.empty()) remove(entries_.find(ages_.front()));
 }
 
-void TileCache::reclaim(std::uint64_t bytes) noexcept {
+void TileCache::reclaim(std::uint64_t bytes, BufferPool::Demand demand) noexcept {
   std::uint64_t freed = 0;
   const MutexLock lock(mutex_);
   for (auto age = ages_.begin(); age != ages_.end() && freed < bytes;) {
     const auto found = entries_.find(*age++);
     // One reference is the entry's own: nobody is reading.
     if (found->second.tile.use_count() > 1) continue;
+    if (found->second.awaited && demand == BufferPool::Demand::Spare) continue;
     freed += found->second.tile->buffer.size();
     remove(found);
   }

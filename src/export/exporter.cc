@@ -48,10 +48,8 @@ struct Wanted {
 std::vector<Wanted> files_to_write(const View& view) {
   std::vector<Wanted> files;
   for (const FileInfo& file : view.files()) {
-    // Who may read may write, as far as the umask goes.
-    files.push_back({.path = std::string(file.path),
-                     .size = file.size,
-                     .mode = file.readers | file.readers >> 1});
+    files.push_back(
+        {.path = std::string(file.path), .size = file.size, .mode = mode_of_copy(file.readers)});
   }
   std::ranges::sort(files, [](const Wanted& a, const Wanted& b) {
     return a.size != b.size ? a.size > b.size : a.path < b.path;

@@ -224,8 +224,7 @@ Result<void> OutDirectory::make_parents(const std::string& path) const {
   return {};
 }
 
-Result<UniqueFd> OutDirectory::open_at(const std::string& path, int flags,
-                                      unsigned mode) const {
+Result<UniqueFd> OutDirectory::open_at(const std::string& path, int flags, unsigned mode) const {
   const bool creates = (flags & O_CREAT) != 0;
   const std::string_view what = creates ? "create" : "open";
   CKFS_TRY(const Place at, place(path, what));
@@ -237,19 +236,18 @@ Result<UniqueFd> OutDirectory::open_at(const std::string& path, int flags,
   if (::fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
     return fail(ErrorCode::InvalidArgument, "{}: not a regular file", thing(path));
   }
+  // A directory may give its own group (set-group-ID), which may then do what everybody may.
+  const bool narrow = (mode >> 3 & 7) != (mode & 7);
+  if (narrow && status.st_gid != ::getegid() &&
+      ::fchmod(fd.get(), status.st_mode & (0700 | (mode & 7) * 011)) != 0) {
+    return failure(errno, path, what);
+  }
   return fd;
 }
 
 Result<OutFile> OutDirectory::create(const std::string& path, unsigned mode) const {
   CKFS_TRY_VOID(remove(path));
   CKFS_TRY(UniqueFd fd, open_at(path, O_CREAT | O_EXCL, mode));
-  // A directory may give its own group (set-group-ID), which may then do what everybody may.
-  struct stat status{};
-  const bool narrow = (mode >> 3 & 7) != (mode & 7);
-  if (narrow && (::fstat(fd.get(), &status) != 0 || status.st_gid != ::getegid()) &&
-      ::fchmod(fd.get(), status.st_mode & (0700 | (mode & 7) * 011)) != 0) {
-    return failure(errno, path, "create");
-  }
   return OutFile(thing(path), std::move(fd), system_);
 }
 
@@ -258,8 +256,8 @@ Result<OutFile> OutDirectory::reopen(const std::string& path) const {
   return OutFile(thing(path), std::move(fd), system_);
 }
 
-Result<OutFile> OutDirectory::open_shared(const std::string& path) const {
-  CKFS_TRY(UniqueFd fd, open_at(path, O_CREAT));
+Result<OutFile> OutDirectory::open_shared(const std::string& path, unsigned mode) const {
+  CKFS_TRY(UniqueFd fd, open_at(path, O_CREAT, mode));
   return OutFile(thing(path), std::move(fd), system_);
 }
 

@@ -79,6 +79,12 @@ struct OutEntry {
 /// Who else may write there meanwhile.
 enum class Others : bool { No, OfOneFleet };
 
+/// The mode of a copy of what these (bits of 0444) may read: who may read may write, as far as the
+/// umask goes.
+constexpr unsigned mode_of_copy(std::uint32_t readers) {
+  return readers | readers >> 1;
+}
+
 class OutDirectory {
  public:
   /// Creates `path` and its parents where they are missing, and locks it against other exports.
@@ -106,7 +112,7 @@ class OutDirectory {
   /// An existing regular file. Errors: NotFound, Io.
   Result<OutFile> reopen(const std::string& path) const;
   /// The same, and a new one where there is none: others may do so, too, and all write to one.
-  Result<OutFile> open_shared(const std::string& path) const;
+  Result<OutFile> open_shared(const std::string& path, unsigned mode = 0666) const;
   /// A descriptor that holds the lock of a file, made where it is missing; an empty one: another
   /// process holds it. Where a file system has no locks, the descriptor is that of the file.
   Result<UniqueFd> lock(const std::string& path) const;

@@ -24,6 +24,7 @@
 #include <linux/sched.h>
 #include <linux/seccomp.h>
 #include <pwd.h>
+#include <string_view>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -99,6 +100,8 @@ RulesetRights known_to(int version, RulesetRights rights) {
   return rights;
 }
 
+constexpr std::string_view kNull = "/dev/null";
+
 struct Allowed {
   stdfs::path path;
   std::uint64_t rights = 0;
@@ -117,6 +120,7 @@ Result<bool> restrict_files(const RulesetRights& wanted, std::span<const Allowed
   if (!ruleset) return system_failure(errno, "Landlock", "a set of rules");
   for (const Allowed& each : allowed) {
     const UniqueFd place(::open(each.path.c_str(), O_PATH | O_CLOEXEC));
+    if (!place && errno == ENOENT && each.path == kNull) continue;  // a machine without devices
     struct stat status{};
     if (!place || ::fstat(place.get(), &status) != 0) {
       return system_failure(errno, each.path.native(), "Landlock: a rule");
@@ -445,7 +449,7 @@ Result<Confinement> confine_reading(std::span<const stdfs::path> /*readable*/) {
 Result<Confinement> confine_writing(std::span<const stdfs::path> writable) {
   constexpr std::uint64_t kNetwork = 3;  // TCP: bind, connect
   constexpr std::uint64_t kScopes = 3;   // abstract sockets, signals
-  std::vector<Allowed> allowed = {{"/dev/null", LANDLOCK_ACCESS_FS_WRITE_FILE}};
+  std::vector<Allowed> allowed = {{kNull, LANDLOCK_ACCESS_FS_WRITE_FILE}};
   for (const stdfs::path& path : writable) allowed.push_back({path, kSpill});
   Confinement made;
   CKFS_TRY(made.landlock, restrict_files({kWrite, kNetwork, kScopes}, allowed));
@@ -454,7 +458,7 @@ Result<Confinement> confine_writing(std::span<const stdfs::path> writable) {
 }
 
 Result<Confinement> confine_reading(std::span<const stdfs::path> readable) {
-  std::vector<Allowed> allowed = {{"/dev/null", kRead}};
+  std::vector<Allowed> allowed = {{kNull, kRead}};
   for (const stdfs::path& path : readable) allowed.push_back({path, kRead});
   Confinement made;
   CKFS_TRY(made.landlock, restrict_files({kRead, 0, 0}, allowed));

@@ -24,8 +24,8 @@ constexpr std::array<std::uint32_t, 256> kTable = [] {
 }();
 
 #if defined(__x86_64__)
-[[gnu::target("sse4.2")]] std::uint32_t crc32c_sse(std::string_view text) {
-  std::uint64_t sum = 0xffffffff;
+[[gnu::target("sse4.2")]] std::uint32_t crc32c_sse(std::string_view text, std::uint32_t before) {
+  std::uint64_t sum = ~before;
   while (text.size() >= sizeof(std::uint64_t)) {
     std::uint64_t word = 0;
     std::memcpy(&word, text.data(), sizeof(word));
@@ -40,17 +40,17 @@ constexpr std::array<std::uint32_t, 256> kTable = [] {
 
 }  // namespace
 
-std::uint32_t crc32c_plain(std::string_view text) {
-  std::uint32_t sum = 0xffffffff;
+std::uint32_t crc32c_plain(std::string_view text, std::uint32_t before) {
+  std::uint32_t sum = ~before;
   for (const char c : text) sum = kTable[(sum ^ static_cast<unsigned char>(c)) & 0xff] ^ (sum >> 8);
   return ~sum;
 }
 
-std::uint32_t crc32c(std::string_view text) {
+std::uint32_t crc32c(std::string_view text, std::uint32_t before) {
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("sse4.2") > 0) return crc32c_sse(text);
+  if (__builtin_cpu_supports("sse4.2") > 0) return crc32c_sse(text, before);
 #endif
-  return crc32c_plain(text);
+  return crc32c_plain(text, before);
 }
 
 }  // namespace ckfs

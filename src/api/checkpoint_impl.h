@@ -9,6 +9,7 @@
 
 #include <ckfs/checkpoint.h>
 
+#include "api/metrics.h"
 #include "base/mutex.h"
 #include "catalog/catalog.h"
 #include "container/view_files.h"
@@ -41,6 +42,7 @@ class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
   const std::shared_ptr<const Catalog> catalog;
   const std::uint64_t fingerprint;
   const Recipes recipes;
+  ReadTimes read_times;
   const std::unique_ptr<Engine> engine;  // last: its threads read the files
 
  private:

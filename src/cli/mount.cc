@@ -19,6 +19,7 @@
 #include "base/unique_fd.h"
 #include "cli/cli.h"
 #include "cli/log.h"
+#include "cli/notify.h"
 #include "fs/filesystem.h"
 #include "fuse/privileges.h"
 
@@ -39,7 +40,8 @@ Result<void> serve(const MountCommand& command, const std::function<void()>& rea
   if (const Result<void> dropped = drop_privileges(); !dropped) {
     spdlog::warn("{}: privileges are kept: {}", command.mountpoint, dropped.error().message());
   }
-  CKFS_TRY(Checkpoint checkpoint, Checkpoint::open(command.source, command.words.common.open));
+  CKFS_TRY(Checkpoint checkpoint,
+           Checkpoint::open(command.source, open_options(command.words.common)));
   for (const std::string& note : opening_notes(checkpoint)) {
     spdlog::warn("{}: {}", command.source, note);
   }
@@ -150,7 +152,9 @@ Result<void> mount(MountCommand command) {
   }
   if (command.foreground) {
     CKFS_TRY_VOID(start_log(common));
-    return serve(command, [] {});
+    const Result<void> served = serve(command, [] { notify_manager("READY=1"); });
+    notify_manager("STOPPING=1");
+    return served;
   }
   CKFS_TRY(const DaemonLog log, start_daemon_log(common));
   CKFS_TRY_VOID(mount_in_background(command, log));
@@ -172,7 +176,7 @@ void add_mount(CLI::App& app, Action& action) {
             if (!parsed) throw CLI::ValidationError(parsed.error().message());
           },
           "options, with commas between: allow_other, direct, strict, stop=unused|now, "
-          "mtime=EPOCH, tag=TAG, key=KEY, config=DIR, recipe=FILE, family=NAME, memory=SIZE, "
+          "mtime=EPOCH, tag=TAG, key=KEY, config=DIR, recipe=FILE, family=NAME, memory=SIZE|auto, "
           "io=auto|uring|pread, threads=N, "
           "log_level=LEVEL, "
           "log_file=FILE, ro")

@@ -286,13 +286,27 @@ ByteRange within(const FileInfo& file, std::uint64_t offset, std::uint64_t size)
   return {begin, begin + std::min(size, file.size - begin)};
 }
 
+/// Runs one read, and notes how long it took where it gives bytes.
+template <typename Read>
+auto timed(const ViewFile::Impl& file, ByteRange range, Read&& read) {
+  const auto begin = std::chrono::steady_clock::now();
+  auto result = read();
+  if (result) {
+    file.view->checkpoint->read_times.add(kind_of_read(file.stream->file(), range.begin),
+                                          std::chrono::steady_clock::now() - begin, range.size());
+  }
+  return result;
+}
+
 }  // namespace
 
 Result<std::size_t> ViewFile::read(std::uint64_t offset, std::span<std::byte> out) {
   const ByteRange range = within(info(), offset, out.size());
   const auto size = static_cast<std::size_t>(range.size());
   if (size > 0) {
-    CKFS_TRY_VOID(impl_->view->checkpoint->engine->read(*impl_->stream, range, out.first(size)));
+    CKFS_TRY_VOID(timed(*impl_, range, [&] {
+      return impl_->view->checkpoint->engine->read(*impl_->stream, range, out.first(size));
+    }));
   }
   return size;
 }
@@ -300,7 +314,8 @@ Result<std::size_t> ViewFile::read(std::uint64_t offset, std::span<std::byte> ou
 Result<Bytes> ViewFile::read(std::uint64_t offset, std::size_t size) {
   const ByteRange range = within(info(), offset, size);
   if (range.empty()) return Bytes();
-  return impl_->view->checkpoint->engine->read(*impl_->stream, range);
+  return timed(*impl_, range,
+               [&] { return impl_->view->checkpoint->engine->read(*impl_->stream, range); });
 }
 
 std::string_view version() {

@@ -9,6 +9,7 @@
 
 #include <ckfs/checkpoint.h>
 
+#include "api/metrics.h"
 #include "base/mutex.h"
 #include "catalog/catalog.h"
 #include "chunks/chunk_source.h"
@@ -55,6 +56,7 @@ class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
   const std::uint64_t fingerprint;
   const Recipes recipes;
   const std::shared_ptr<const SourceReaders> readers;
+  ReadTimes read_times;
   const std::unique_ptr<ChunkSource> chunks;  // nullptr: no chunk is compressed
   const std::unique_ptr<Engine> engine;       // last: its threads read the source
 

@@ -510,11 +510,15 @@ std::string status_json(const Checkpoint& checkpoint) {
   return render(json);
 }
 
-Result<std::string> status_text(std::string_view status_json) {
+namespace {
+
+std::uint64_t number(const Json& object, const char* key) {
+  return object[key].get<std::uint64_t>();
+}
+
+/// A status.json of a version that we know, with all members that are used here.
+Result<Json> parse_status(std::string_view status_json) {
   const Json json = Json::parse(status_json, nullptr, /*allow_exceptions=*/false);
-  const auto number = [](const Json& object, const char* key) {
-    return object[key].get<std::uint64_t>();
-  };
   const auto has_numbers = [](const Json& object, auto&& keys) {
     return object.is_object() && std::ranges::all_of(keys, [&](const char* key) {
              return object.contains(key) && object[key].is_number_unsigned();
@@ -530,6 +534,13 @@ Result<std::string> status_text(std::string_view status_json) {
   if (!known) {
     return fail(ErrorCode::Corrupt, "status.json: not a status of version {}", kReportVersion);
   }
+  return json;
+}
+
+}  // namespace
+
+Result<std::string> status_text(std::string_view status_json) {
+  CKFS_TRY(const Json json, parse_status(status_json));
   std::string text;
   const Out out(text);
   const auto size_line = [&](std::string_view label, std::uint64_t bytes) {
@@ -548,6 +559,24 @@ Result<std::string> status_text(std::string_view status_json) {
     fmt::format_to(out, "{:>15} bytes {:>10} requests  {}\n", number(file, "bytes"),
                    number(file, "requests"), one_line(file["path"].get<std::string>()));
   }
+  return text;
+}
+
+Result<std::string> status_rates(std::string_view before, std::string_view now, double seconds) {
+  CKFS_TRY(const Json first, parse_status(before));
+  CKFS_TRY(const Json last, parse_status(now));
+  const auto change = [&](const char* key) {
+    // A mount that was made anew counts from 0.
+    const std::uint64_t from = number(first, key), to = number(last, key);
+    return to < from || seconds <= 0 ? 0.0 : static_cast<double>(to - from) / seconds;
+  };
+  const auto size = [&](const char* key) {
+    return human_size(static_cast<std::uint64_t>(change(key)));
+  };
+  std::string text;
+  fmt::format_to(Out(text), "{:<18} {:>15.0f} /s\n{:<18} {:>15} /s\n{:<18} {:>15} /s\n", "requests",
+                 change("requests"), "to readers", size("bytes_to_readers"), "of the source",
+                 size("source_bytes"));
   return text;
 }
 

@@ -86,6 +86,9 @@ std::string status_json(const Checkpoint& checkpoint);
 /// know).
 Result<std::string> status_text(std::string_view status_json);
 
+/// The rates between two status.json, `seconds` apart, a line each. Errors: those of status_text().
+Result<std::string> status_rates(std::string_view before, std::string_view now, double seconds);
+
 /// Paths of the source files that hold the bytes of a view's file (companions left out), joined by
 /// newlines: the attribute user.ckfs.source. Requires: `file` is an index in View::files().
 std::string sources_of(const View& view, std::size_t file);

@@ -17,7 +17,8 @@ struct InspectCommand {
 
 Result<void> inspect(const InspectCommand& command) {
   CKFS_TRY_VOID(start_log(command.common));
-  CKFS_TRY(const Checkpoint checkpoint, Checkpoint::open(command.source, command.common.open));
+  CKFS_TRY(const Checkpoint checkpoint,
+           Checkpoint::open(command.source, open_options(command.common)));
   const ReportFormat format = command.json ? ReportFormat::Json : ReportFormat::Text;
   if (command.view.empty()) return print(inspect_report(checkpoint, command.source, format));
   CKFS_TRY(const std::string report, view_report(checkpoint, command.view, format));

@@ -21,6 +21,7 @@
 #include "base/unique_fd.h"
 #include "cli/cli.h"
 #include "cli/log.h"
+#include "cli/notify.h"
 #include "fs/filesystem.h"
 #include "fuse/mount_keeper.h"
 #include "fuse/sandbox.h"
@@ -75,7 +76,7 @@ Result<void> serve(const MountCommand& command, const std::function<void()>& rea
   CKFS_TRY(MountKeeper keeper, MountKeeper::start(std::move(target), std::move(kernel)));
   if (user) CKFS_TRY_VOID(become(*user));
   CKFS_TRY_VOID(confine(command));
-  CKFS_TRY(Checkpoint checkpoint, Checkpoint::open(command.source, command.words.common.open));
+  CKFS_TRY(Checkpoint checkpoint, Checkpoint::open(command.source, open_options(command.words.common)));
   for (const std::string& note : opening_notes(checkpoint)) {
     spdlog::warn("{}: {}", command.source, note);
   }
@@ -201,7 +202,9 @@ Result<void> mount(MountCommand command) {
   }
   if (command.foreground) {
     CKFS_TRY_VOID(start_log(common));
-    return serve(command, [] {});
+    const Result<void> served = serve(command, [] { notify_manager("READY=1"); });
+    notify_manager("STOPPING=1");
+    return served;
   }
   CKFS_TRY(const DaemonLog log, start_daemon_log(common));
   CKFS_TRY_VOID(mount_in_background(command, log));
@@ -224,7 +227,7 @@ void add_mount(CLI::App& app, Action& action) {
           },
           "options, with commas between: allow_other, outside_links, direct, strict, no_sandbox, "
           "setuid=USER, stop=unused|now, mtime=EPOCH, umask=OCTAL, tag=TAG, key=KEY, config=DIR, "
-          "recipe=FILE, family=NAME, memory=SIZE, "
+          "recipe=FILE, family=NAME, memory=SIZE|auto, "
           "io=auto|uring|pread, threads=N, "
           "log_level=LEVEL, "
           "log_file=FILE, ro")

@@ -292,7 +292,8 @@ Result<ExportResult> export_view(const Checkpoint& checkpoint, const View& view,
   for (Wanted& file : files) file.part = part_name(numbers.at(file.path));
 
   CKFS_TRY(const OutDirectory directory, OutDirectory::open(out));
-  CKFS_TRY(const bool trusted, is_trusted(directory, kRecordName, options.force));
+  CKFS_TRY(const bool trusted, is_trusted(directory, kRecordName, options.force,
+                                          "--force goes on, and believes no record"));
   CKFS_TRY(const std::optional<ExportRecord> old,
            trusted ? load_record(directory, options.force) : std::nullopt);
   if (!options.force) CKFS_TRY_VOID(refuse_foreign(directory, old));

@@ -8,11 +8,13 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <map>
 #include <spdlog/spdlog.h>
 #include <tuple>
 #include <variant>
 
+#include "api/metrics.h"
 #include "api/report.h"
 #include "base/log_limit.h"
 #include "base/mutex.h"
@@ -26,9 +28,10 @@ constexpr std::string_view kControlName = ".ckfs";
 // Directory and files of .ckfs; their paths can be no view's, whose names hold no '.' in front.
 struct ControlFile {
   std::string_view name;
-  enum class Text : std::uint8_t { Status, Views } text;
+  enum class Text : std::uint8_t { Metrics, Status, Views } text;
 };
-constexpr std::array kControlFiles = {ControlFile{"status.json", ControlFile::Text::Status},
+constexpr std::array kControlFiles = {ControlFile{"metrics", ControlFile::Text::Metrics},
+                                      ControlFile{"status.json", ControlFile::Text::Status},
                                       ControlFile{"views.json", ControlFile::Text::Views}};
 
 constexpr std::size_t kHeldViews = 64;
@@ -259,6 +262,11 @@ class Filesystem::Impl {
   }
 
   std::vector<std::string> take_crowded() { return table_.take_crowded(); }
+  void count_error(const char* operation, int error) {
+    const char* const name = ::strerrorname_np(error);
+    const MutexLock lock(errors_mutex_);
+    ++errors_[{operation, name ? name : fmt::format("{}", error)}];
+  }
 
   std::size_t open_files() const { return handles_.size(); }
 
@@ -278,7 +286,8 @@ class Filesystem::Impl {
   }
 
   static const ControlFile* control_file(InodeNumber inode) {
-    static const std::array inodes = {inode_of(kControlFiles[0]), inode_of(kControlFiles[1])};
+    static const std::array inodes = {inode_of(kControlFiles[0]), inode_of(kControlFiles[1]),
+                                      inode_of(kControlFiles[2])};
     for (std::size_t i = 0; i < inodes.size(); ++i) {
       if (inodes[i] == inode) return &kControlFiles[i];
     }
@@ -329,6 +338,10 @@ class Filesystem::Impl {
 
   std::string control_text(const ControlFile& file) const {
     if (file.text == ControlFile::Text::Status) return status_json(checkpoint_);
+    if (file.text == ControlFile::Text::Metrics) {
+      const MutexLock lock(errors_mutex_);
+      return metrics_text(checkpoint_, errors_);
+    }
     std::vector<View> more;
     for (const auto& tree : table_.views()) {
       if (!names_.contains(tree->directories.front().inode)) more.push_back(tree->view);
@@ -412,6 +425,8 @@ class Filesystem::Impl {
   InodeTable table_;
   HandleTable handles_;
   LogLimit refused_{LogLimit::Clock::now, kRefusedNames};
+  mutable Mutex errors_mutex_;
+  ErrorCounts errors_ CKFS_GUARDED_BY(errors_mutex_);
 };
 
 Filesystem::Filesystem(Checkpoint checkpoint, const FilesystemOptions& options)
@@ -462,6 +477,10 @@ FilesystemStatistics Filesystem::statistics(InodeNumber inode) {
 
 std::size_t Filesystem::open_files() const {
   return impl_->open_files();
+}
+
+void Filesystem::count_error(const char* operation, int error) {
+  impl_->count_error(operation, error);
 }
 
 std::vector<std::string> Filesystem::take_crowded() {

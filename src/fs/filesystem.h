@@ -90,6 +90,9 @@ class Filesystem {
   /// Of the view that `inode` lies in; elsewhere, of all views that have been looked into.
   FilesystemStatistics statistics(InodeNumber inode = kRootInode);
 
+  /// An operation was answered with that errno: for .ckfs/metrics.
+  void count_error(const char* operation, int error);
+
   /// Names in the root that the kernel should be asked to forget: parameterised views in use beyond
   /// the 64 that are held. Each is given once.
   std::vector<std::string> take_crowded();

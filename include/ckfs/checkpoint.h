@@ -77,6 +77,9 @@ struct FileInfo {
   Exactness exactness = Exactness::BitExact;  // the least exact of its tensors
   std::size_t tensors = 0;                    // target tensors in it; 0 for a side file
   std::uint64_t inode = 0;  // stable hash of view, parameters and path; never 0 or 1
+  /// Who may read the source files that it is made of, as bits of 0444; of files made of tensors,
+  /// who may read all that have tensors.
+  std::uint32_t readers = 0444;
 };
 
 /// One tensor of a view.

@@ -20,6 +20,9 @@
 
 namespace ckfs {
 
+/// Who may read what is made of these files.
+std::shared_ptr<const SourceReaders> readers_of(const SourceFiles& files, const Catalog& catalog);
+
 /// Shared by all views, files and streams that come from it, which keep it alive.
 class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
  public:
@@ -30,6 +33,7 @@ class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
         catalog(std::move(described)),
         fingerprint(fingerprint_of_choice),
         recipes(std::move(all_recipes)),
+        readers(readers_of(*files, *catalog)),
         chunks(catalog->chunks().empty()
                    ? nullptr
                    : std::make_unique<ChunkSource>(*files, catalog->chunks(), budget)),
@@ -50,6 +54,7 @@ class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
   const std::shared_ptr<const Catalog> catalog;
   const std::uint64_t fingerprint;
   const Recipes recipes;
+  const std::shared_ptr<const SourceReaders> readers;
   const std::unique_ptr<ChunkSource> chunks;  // nullptr: no chunk is compressed
   const std::unique_ptr<Engine> engine;       // last: its threads read the source
 

@@ -41,13 +41,15 @@ struct Wanted {
   std::string path;
   std::uint64_t size = 0;
   std::string part = {};  // its name until it is complete
+  unsigned mode = 0666;   // who may not read the source gets no copy
 };
 
 /// The files of the view that are written, the largest first.
 std::vector<Wanted> files_to_write(const View& view) {
   std::vector<Wanted> files;
   for (const FileInfo& file : view.files()) {
-    files.push_back({std::string(file.path), file.size});
+    files.push_back(
+        {.path = std::string(file.path), .size = file.size, .mode = mode_of_copy(file.readers)});
   }
   std::ranges::sort(files, [](const Wanted& a, const Wanted& b) {
     return a.size != b.size ? a.size > b.size : a.path < b.path;
@@ -173,7 +175,7 @@ Result<void> Run::write_file(const Wanted& info) {
       record_.look([&](const ExportRecord& record) { return record.files.at(info.path).synced; });
   CKFS_TRY(ViewFile source, view_.open(info.path, {.whole = true, .once = true}));
   CKFS_TRY_VOID(out_.make_parents(info.path));
-  CKFS_TRY(OutFile target, synced > 0 ? out_.reopen(temporary) : out_.create(temporary));
+  CKFS_TRY(OutFile target, synced > 0 ? out_.reopen(temporary) : out_.create(temporary, info.mode));
   // What was written behind the last fsync may be anything after a power failure.
   if (synced > 0) CKFS_TRY_VOID(target.truncate(synced));
 

@@ -224,24 +224,30 @@ Result<void> OutDirectory::make_parents(const std::string& path) const {
   return {};
 }
 
-Result<UniqueFd> OutDirectory::open_at(const std::string& path, int flags) const {
+Result<UniqueFd> OutDirectory::open_at(const std::string& path, int flags, unsigned mode) const {
   const bool creates = (flags & O_CREAT) != 0;
   const std::string_view what = creates ? "create" : "open";
   CKFS_TRY(const Place at, place(path, what));
   if (const int fault = creates ? system_->next_fault() : 0) return failure(fault, path, what);
   UniqueFd fd(::openat(at.directory.get(), at.name.c_str(),
-                       flags | O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666));
+                       flags | O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, mode));
   if (!fd) return failure(errno, path, what);
   struct stat status;
   if (::fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
     return fail(ErrorCode::InvalidArgument, "{}: not a regular file", thing(path));
   }
+  // A directory may give its own group (set-group-ID), which may then do what everybody may.
+  const bool narrow = (mode >> 3 & 7) != (mode & 7);
+  if (narrow && status.st_gid != ::getegid() &&
+      ::fchmod(fd.get(), status.st_mode & (0700 | (mode & 7) * 011)) != 0) {
+    return failure(errno, path, what);
+  }
   return fd;
 }
 
-Result<OutFile> OutDirectory::create(const std::string& path) const {
+Result<OutFile> OutDirectory::create(const std::string& path, unsigned mode) const {
   CKFS_TRY_VOID(remove(path));
-  CKFS_TRY(UniqueFd fd, open_at(path, O_CREAT | O_EXCL));
+  CKFS_TRY(UniqueFd fd, open_at(path, O_CREAT | O_EXCL, mode));
   return OutFile(thing(path), std::move(fd), system_);
 }
 
@@ -250,8 +256,8 @@ Result<OutFile> OutDirectory::reopen(const std::string& path) const {
   return OutFile(thing(path), std::move(fd), system_);
 }
 
-Result<OutFile> OutDirectory::open_shared(const std::string& path) const {
-  CKFS_TRY(UniqueFd fd, open_at(path, O_CREAT));
+Result<OutFile> OutDirectory::open_shared(const std::string& path, unsigned mode) const {
+  CKFS_TRY(UniqueFd fd, open_at(path, O_CREAT, mode));
   return OutFile(thing(path), std::move(fd), system_);
 }
 

@@ -79,6 +79,12 @@ struct OutEntry {
 /// Who else may write there meanwhile.
 enum class Others : bool { No, OfOneFleet };
 
+/// The mode of a copy of what these (bits of 0444) may read: who may read may write, as far as the
+/// umask goes.
+constexpr unsigned mode_of_copy(std::uint32_t readers) {
+  return readers | readers >> 1;
+}
+
 class OutDirectory {
  public:
   /// Creates `path` and its parents where they are missing, and locks it against other exports.
@@ -101,12 +107,12 @@ class OutDirectory {
 
   /// The directories above `path`.
   Result<void> make_parents(const std::string& path) const;
-  /// A new, empty file; what had the name is removed.
-  Result<OutFile> create(const std::string& path) const;
+  /// A new, empty file, with `mode` less the umask; what had the name is removed.
+  Result<OutFile> create(const std::string& path, unsigned mode = 0666) const;
   /// An existing regular file. Errors: NotFound, Io.
   Result<OutFile> reopen(const std::string& path) const;
   /// The same, and a new one where there is none: others may do so, too, and all write to one.
-  Result<OutFile> open_shared(const std::string& path) const;
+  Result<OutFile> open_shared(const std::string& path, unsigned mode = 0666) const;
   /// A descriptor that holds the lock of a file, made where it is missing; an empty one: another
   /// process holds it. Where a file system has no locks, the descriptor is that of the file.
   Result<UniqueFd> lock(const std::string& path) const;
@@ -145,7 +151,7 @@ class OutDirectory {
   }
   Failure failure(int error, const std::string& path, std::string_view what) const;
   Result<void> write_text(const std::string& path, const std::string& text) const;
-  Result<UniqueFd> open_at(const std::string& path, int flags) const;
+  Result<UniqueFd> open_at(const std::string& path, int flags, unsigned mode = 0666) const;
   Result<Place> place(const std::string& path, std::string_view what) const;
 
   std::string name_;

@@ -257,7 +257,8 @@ Result<void> RankRun::write_part(std::size_t number) {
     keeper_.change([&](RankRecord& now) { now.parts[number].synced = at; });
   };
   CKFS_TRY(ViewFile source, view_.open(*paths_[part.step.file], {.whole = true, .once = true}));
-  CKFS_TRY(OutFile target, out_.open_shared(part_name(part.step.file)));
+  CKFS_TRY(OutFile target,
+           out_.open_shared(part_name(part.step.file), mode_of_copy(source.info().readers)));
   const auto written = [&]() -> Result<void> {
     CKFS_TRY_VOID(target.reserve(left));
     CKFS_TRY_VOID(write_range(source, left, target,

@@ -31,6 +31,10 @@ struct ControlFile {
 constexpr std::array kControlFiles = {ControlFile{"status.json", ControlFile::Text::Status},
                                       ControlFile{"views.json", ControlFile::Text::Views}};
 
+constexpr std::size_t kHeldViews = 64;
+/// Names that were refused, each with a line of its own in a minute; the others share one.
+constexpr std::size_t kRefusedNames = 16;
+
 constexpr std::string_view kExactnessName = "user.ckfs.exactness";
 constexpr std::string_view kSourceName = "user.ckfs.source";
 constexpr std::string_view kViewName = "user.ckfs.view";
@@ -98,7 +102,8 @@ class Filesystem::Impl {
   Impl(Checkpoint checkpoint, const FilesystemOptions& options)
       : checkpoint_(std::move(checkpoint)),
         mtime_(options.mtime.value_or(checkpoint_.mtime())),
-        umask_(options.umask) {
+        umask_(options.umask),
+        table_(kHeldViews, options.held_bytes) {
     for (const ViewInfo& view : checkpoint_.views()) {
       if (view.available) names_.emplace(directory_inode(view.name), view.name);
     }
@@ -311,6 +316,7 @@ class Filesystem::Impl {
     attributes.inode = file.inode;
     attributes.permissions = permissions(false);
     attributes.size = file.size;
+    attributes.readers = file.readers;
     attributes.mtime = mtime_;
     return attributes;
   }
@@ -364,7 +370,9 @@ class Filesystem::Impl {
         CKFS_TRY(tree, build_tree(*std::move(view)));
       }
     }
-    CKFS_TRY(tree, table_.hold(std::move(tree), name));
+    auto held = table_.hold(std::move(tree), name);
+    if (!held) return refuse("", std::move(held).error());
+    tree = *std::move(held);
     return directory_attributes(tree->directories.front().inode);
   }
 
@@ -404,7 +412,7 @@ class Filesystem::Impl {
   std::vector<RootEntry> root_;               // by name; never changes
   InodeTable table_;
   HandleTable handles_;
-  LogLimit refused_;
+  LogLimit refused_{LogLimit::Clock::now, kRefusedNames};
 };
 
 Filesystem::Filesystem(Checkpoint checkpoint, const FilesystemOptions& options)

@@ -46,8 +46,7 @@ bool is_address_space_limited() {
 }
 
 /// Bytes of files that the process has mapped and touched.
-std::uint64_t resident_file_bytes() {
-  static const UniqueFd statm(::open("/proc/self/statm", O_RDONLY | O_CLOEXEC));
+std::uint64_t resident_file_bytes(const UniqueFd& statm) {
   std::array<char, 128> text{};
   if (::pread(statm.get(), text.data(), text.size() - 1, 0) <= 0) return 0;
   unsigned long long size = 0, resident = 0, shared = 0;
@@ -159,6 +158,8 @@ void FileMapping::let_go() const {
   if (!broken()) ::madvise(const_cast<std::byte*>(bytes_.data()), bytes_.size(), MADV_DONTNEED);
 }
 
+FileMappings::FileMappings() : statm_(::open("/proc/self/statm", O_RDONLY | O_CLOEXEC)) {}
+
 std::shared_ptr<FileMapping> FileMappings::of(FileId file, int fd, std::uint64_t size) {
   if (auto found = find(file)) return found;
   auto made = FileMapping::make(fd, size);
@@ -195,7 +196,7 @@ void FileMappings::bound() {
   const std::int64_t time = now();
   std::int64_t last = bounded_.load(std::memory_order_relaxed);
   if (time - last < kBoundedEvery.count() || !bounded_.compare_exchange_strong(last, time)) return;
-  if (resident_file_bytes() > kMostResident) let_go();
+  if (resident_file_bytes(statm_) > kMostResident) let_go();
 }
 
 }  // namespace ckfs

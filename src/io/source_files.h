@@ -120,6 +120,8 @@ class SourceFiles final : public ByteSource {
   const std::string& name(FileId file) const override;
 
   const Fingerprint& fingerprint(FileId file) const;
+  /// Where it is: canonical.
+  const std::filesystem::path& path(FileId file) const;
   std::size_t count() const;
   /// Auto never: what is really used.
   IoEngine engine() const;

@@ -120,11 +120,17 @@ class Finder {
     const auto config = std::ranges::find(found, kConfig, &TreeFile::path);
     CKFS_TRY_VOID(take_config(first + static_cast<FileId>(config - found.begin())));
     const std::set<std::string> code = code_files(*model_.config);
+    CKFS_TRY(const fs::path boundary, link_boundary(directory, files_.store()));
     std::vector<std::string_view> taken;
     for (std::size_t i = 0; i < found.size(); ++i) {
       const std::string& name = found[i].path;
       if (name.ends_with(".py") && !code.contains(name)) continue;
       const FileId id = first + static_cast<FileId>(i);
+      if (!lies_in(files_.path(id), boundary)) {
+        builder_.add_fact(
+            std::string(kOutsideLinks),
+            fmt::format("{} -> {}", (directory / name).string(), files_.path(id).string()));
+      }
       const Fingerprint& fingerprint = files_.fingerprint(id);
       builder_.saw_file(name, fingerprint.size, fingerprint.mtime_ns);
       if (name != kConfig) CKFS_TRY_VOID(take(name, id));

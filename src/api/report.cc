@@ -342,7 +342,14 @@ std::vector<std::string> source_paths(const View::Impl& view, std::size_t file) 
   const Catalog& catalog = *view.definition->catalog;
   std::set<FileId> files;
   const auto add_extents = [&](const Storage& storage) {
-    for (const Extent& extent : storage.extents) files.insert(extent.file);
+    for (const Extent& extent : storage.extents) {
+      if (extent.file < kFirstChunkFile) {
+        files.insert(extent.file);
+        continue;
+      }
+      const SourceChunk chunk = catalog.chunks().chunk(extent.file);
+      if (chunk.stored.size > 0) files.insert(chunk.stored.file);
+    }
   };
   const auto add_storage = [&](StorageId id) {
     const Storage& storage = catalog.storage(id);

@@ -42,8 +42,9 @@ constexpr std::string_view kExactnessName = "user.ckfs.exactness";
 constexpr std::string_view kSourceName = "user.ckfs.source";
 constexpr std::string_view kViewName = "user.ckfs.view";
 
-/// The largest value that the kernel passes on for one attribute (XATTR_SIZE_MAX).
-constexpr std::size_t kMaxAttributeBytes = 65536;
+/// The largest value of an attribute. The kernel would pass on more; but ext4 takes 4 KiB for all
+/// of a file's, and who copies files with them (cp -a, rsync -X) fails there.
+constexpr std::size_t kMaxAttributeBytes = 3072;
 
 struct OpenFile {
   InodeNumber inode = 0;

@@ -82,8 +82,8 @@ class Filesystem {
   /// Handles that are not closed; the kernel keeps one as long as its file is open or mapped.
   std::size_t open_files() const;
 
-  /// user.ckfs.exactness, user.ckfs.source, user.ckfs.view: cut to whole lines where the kernel
-  /// would take no more. Errors: NoAttribute, NotFound.
+  /// user.ckfs.exactness, user.ckfs.source, user.ckfs.view: cut to whole lines where file
+  /// systems would take no more. Errors: NoAttribute, NotFound.
   Result<std::string> attribute(InodeNumber inode, std::string_view name);
   Result<std::vector<std::string>> attribute_names(InodeNumber inode);
 

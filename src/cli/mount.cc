@@ -145,6 +145,9 @@ Result<void> mount(MountCommand command) {
   if (!common.log_file.empty()) {
     CKFS_TRY(common.log_file, absolute_path(common.log_file));
   }
+  if (common.open.spill) {
+    CKFS_TRY(common.open.spill, absolute_path(common.open.spill->native()));
+  }
   if (common.open.config) {
     CKFS_TRY(common.open.config, absolute_path(common.open.config->native()));
   }
@@ -173,6 +176,7 @@ void add_mount(CLI::App& app, Action& action) {
           },
           "options, with commas between: allow_other, direct, strict, stop=unused|now, "
           "mtime=EPOCH, tag=TAG, key=KEY, config=DIR, recipe=FILE, family=NAME, memory=SIZE, "
+          "spill=DIR, spill_size=SIZE, "
           "io=auto|uring|pread, threads=N, "
           "log_level=LEVEL, "
           "log_file=FILE, ro")

@@ -13,6 +13,7 @@
 #include "base/hash.h"
 #include "base/text.h"
 #include "base/units.h"
+#include "chunks/decoded_chunks.h"
 #include "container/shards.h"
 #include "source/open_checkpoint.h"
 
@@ -130,6 +131,11 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& source,
   }
   // Before the source: what a source has to hold in order to read comes out of it, too.
   const std::shared_ptr<BufferPool> budget = BufferPool::create(options.memory);
+  std::shared_ptr<Spill> spill;
+  if (options.spill) {
+    CKFS_TRY(std::unique_ptr<SpillFile> file, SpillFile::create(*options.spill));
+    spill = std::make_shared<Spill>(std::move(file), DecodedChunks::kBlock, options.spill_size);
+  }
   CKFS_TRY(std::unique_ptr<SourceFiles> files,
            SourceFiles::create({.engine = options.io, .strict = options.strict}));
   CKFS_TRY(std::shared_ptr<const Catalog> catalog, open_checkpoint(source, *files,
@@ -147,7 +153,7 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& source,
   return Checkpoint(std::make_shared<Impl>(
       std::move(files), std::move(catalog), budget,
       EngineOptions{.threads = options.threads, .tile_bytes = options.tile_bytes}, fingerprint,
-      std::move(recipes)));
+      std::move(recipes), std::move(spill)));
 }
 
 const std::vector<ViewInfo>& Checkpoint::Impl::summaries() {
@@ -225,6 +231,11 @@ Statistics Checkpoint::statistics() const {
   result.memory = engine.memory;
   result.memory_peak = engine.memory_peak;
   result.memory_budget = engine.memory_budget;
+  if (impl_->chunks != nullptr) {
+    const ChunkStatistics chunks = impl_->chunks->statistics();
+    result.decoded_bytes = chunks.decoded;
+    result.spilled_bytes = chunks.spill.written;
+  }
   result.io = impl_->files->engine() == IoEngine::Uring ? "uring" : "pread";
   return result;
 }

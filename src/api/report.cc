@@ -509,6 +509,8 @@ std::string status_json(const Checkpoint& checkpoint) {
   json["memory_peak"] = statistics.memory_peak;
   json["memory_budget"] = statistics.memory_budget;
   json["io"] = statistics.io;
+  json["decoded_bytes"] = statistics.decoded_bytes;
+  json["spilled_bytes"] = statistics.spilled_bytes;
   json["files"] = Json::array();
   for (const Statistics::File& file : statistics.source) {
     json["files"].push_back(

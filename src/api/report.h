@@ -15,13 +15,15 @@
 //             labels: [{view, label, from, to, tensors}]}
 //   inspect --view
 //            {version, view, arrays: [{name, dtype, shape, chunk: [n] (Orbax only), exactness,
-//             sources: [name]}], left_out: [name]}
+//             sources: [name]}], left_out: [name],
+//             decoding: {needed, decoded, chunks, mends: [string]} (of compressed sources only)}
 //   ls       {version, view: string (empty at the root), entries: [{path, type: "directory" |
 //             "file", size, exactness, tensors, inode}]}; size and the rest for files only
 //   views    {version, layout, source: {kind, quantization, mtime, fingerprint},
 //             views: [{name, files: [{path, size, exactness, tensors, sources: [path]}]}]}
 //   status   {version, requests, bytes_to_readers, source_bytes, tiles, hits, memory, memory_peak,
-//             memory_budget, io, files: [{path, bytes, requests}]}
+//             memory_budget, io, decoded_bytes, spilled_bytes (of compressed chunks),
+//             files: [{path, bytes, requests}]}
 //
 // All functions are safe for concurrent use.
 #pragma once

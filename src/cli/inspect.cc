@@ -36,7 +36,7 @@ void add_inspect(CLI::App& app, Action& action) {
                    "every tensor of this view, and what it is made of, instead")
       ->type_name("VIEW");
   verb->add_flag("--json", command->json, "print JSON");
-  add_common(*verb, command->common, Tuning::No);
+  add_common(*verb, command->common, Tuning::Yes);
   verb->callback([command, &action] { action = [command] { return inspect(*command); }; });
 }
 

@@ -98,7 +98,7 @@ OpenOptions open_options(const CommonOptions& options) {
 
 Result<void> set_common(CommonOptions& options, const std::string& name, const std::string& value) {
   if ((name == "tag" || name == "key" || name == "item" || name == "config" || name == "recipe" ||
-       name == "family") &&
+       name == "family" || name == "spill") &&
       value.empty()) {
     return fail(ErrorCode::InvalidArgument, "{}: is empty", name);
   }
@@ -122,6 +122,10 @@ Result<void> set_common(CommonOptions& options, const std::string& name, const s
     if (!options.memory_auto) {
       CKFS_TRY(options.open.memory, parse_bytes(name, value, kMinMemory));
     }
+  } else if (name == "spill") {
+    options.open.spill = value;
+  } else if (name == "spill_size") {
+    CKFS_TRY(options.open.spill_size, parse_bytes(name, value, kMinTile));
   } else if (name == "tile_bytes") {
     CKFS_TRY(options.open.tile_bytes, parse_bytes(name, value, kMinTile));
   } else if (name == "threads") {
@@ -193,6 +197,11 @@ void add_common(CLI::App& verb, CommonOptions& options, Tuning tuning) {
         "memory for everything beside the catalog, at least 64MiB (default auto: a quarter of "
         "what the control group gives, or 1GiB)",
         group);
+    add_value(verb, options, "spill", "DIR",
+              "where decoded chunks go that memory has no room for, in a file without a name "
+              "(default: nowhere, they are decoded again)",
+              group);
+    add_value(verb, options, "spill_size", "SIZE", "of --spill at most (default: no limit)", group);
     add_value(verb, options, "io", "auto|uring|pread",
               "how source files are read (default auto: io_uring where the kernel allows it)",
               group);

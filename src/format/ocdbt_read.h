@@ -72,8 +72,8 @@ struct ChildRef {
 /// What the one who refers to a node knows of it.
 struct NodeContext {
   std::uint8_t height = 0;
-  std::string_view base_path;  // of its file, DataFile::base_path()
-  std::string_view least;      // no key of the node is less
+  std::string_view base_path;   // of its file, DataFile::base_path()
+  std::string_view least = {};  // no key of the node is less
   /// Bytes that decoding may make of it at most.
   std::uint64_t most_decoded = kMaxNode;
 };

@@ -20,9 +20,9 @@ struct OpenCheckpointOptions {
   /// empty: the top level, or, of torch files, the one of the usual keys that is there.
   std::string key;
   /// Orbax: the item of a step, by name; empty: the one of arrays.
-  std::string item;
+  std::string item = {};
   /// Orbax: the step of a directory of steps; nullopt: the newest.
-  std::optional<std::uint64_t> step;
+  std::optional<std::uint64_t> step = {};
   /// A directory with config.json, tokenizer and the like, for sources that have none beside them.
   std::optional<std::filesystem::path> config;
 };

@@ -14,7 +14,8 @@ std::string ascending(int count) {
 
 // RFC 3720, appendix B.4, and the check value of the polynomial.
 TEST(Crc32c, IsThatOfThePublishedVectors) {
-  for (const auto sum : {crc32c, crc32c_plain}) {
+  for (const auto both : {crc32c, crc32c_plain}) {
+    const auto sum = [both](std::string_view text) { return both(text, 0); };
     EXPECT_EQ(sum(""), 0U);
     EXPECT_EQ(sum("123456789"), 0xE3069283U);
     EXPECT_EQ(sum(std::string(32, '\0')), 0x8A9136AAU);
@@ -22,6 +23,16 @@ TEST(Crc32c, IsThatOfThePublishedVectors) {
     EXPECT_EQ(sum(ascending(32)), 0x46DD794EU);
     const std::string up = ascending(32);
     EXPECT_EQ(sum(std::string(up.rbegin(), up.rend())), 0x113FDB5CU);
+  }
+}
+
+TEST(Crc32c, GoesOnFromWhatCameBefore) {
+  const std::string text = ascending(200);
+  for (std::size_t cut = 0; cut <= text.size(); ++cut) {
+    const std::string_view head = std::string_view(text).substr(0, cut);
+    const std::string_view tail = std::string_view(text).substr(cut);
+    EXPECT_EQ(crc32c(tail, crc32c(head)), crc32c(text)) << cut;
+    EXPECT_EQ(crc32c_plain(tail, crc32c_plain(head)), crc32c(text)) << cut;
   }
 }
 

@@ -17,13 +17,16 @@ def source_of(case):
     return DATA / case["source"] / "source"
 
 
+def item_of(case):
+    return DATA / case["source"] / "expected" / case["tree"] / "0/items"
+
+
 def tree_of(case, work):
     """A case's tree of arrays, and the options that say which model it is: the Orbax item that
     MaxText wrote, where there is one, else a directory `work` that is made."""
     config = source_of(case) / "config.json"
-    item = DATA / case["source"] / "expected" / case["tree"] / "0/items"
-    if item.is_dir():
-        return item, ["--config", config]
+    if item_of(case).is_dir():
+        return item_of(case), ["--config", config]
     work.mkdir()
     shutil.copy(config, work)
     shutil.copy(DATA / case["source"] / "expected" / f"{case['tree']}.safetensors",

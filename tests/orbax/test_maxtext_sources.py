@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""MaxText's trees as sources, with Orbax on both sides: it restores the trees that views make of
+them, and it writes the training states that views of models are read from.
+"""
+import json
+import pathlib
+import shutil
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import support  # noqa: E402
+import ml_dtypes  # noqa: E402
+import naive  # noqa: E402
+import numpy as np  # noqa: E402
+import orbax.checkpoint as ocp  # noqa: E402
+import ways  # noqa: E402
+from counting_source import CountingSource  # noqa: E402
+from maxtext_cases import DATA, TREES, differences, item_of, options_of, tree_of  # noqa: E402
+
+DTYPES = {"BF16": np.dtype(ml_dtypes.bfloat16), "F32": np.dtype("<f4"), "I32": np.dtype("<i4")}
+
+
+class Trees(unittest.TestCase):
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory(prefix="ckfs-orbax-")
+        self.addCleanup(temporary.cleanup)
+        self.work = pathlib.Path(temporary.name)
+
+
+class Restore(Trees):
+    """Each tree that views make of another, from a mount and, every third, from an export."""
+
+    def check(self, case, tree):
+        self.assertEqual([], list(differences(case, support.arrays(tree))))
+
+    def test_every_tree_that_is_made_of_one(self):
+        cases = [case for case in TREES if case["view"].startswith("maxtext")
+                 and (item_of(case).is_dir() or "gemma3" in case["source"])]
+        for number, case in enumerate(cases):
+            with self.subTest(**case):
+                source, options = tree_of(case, self.work / f"tree{number}")
+                options += options_of(case)
+                out = self.work / "out"
+                if number % 3 == 0:
+                    ways.run("export", source, case["view"], out, *options)
+                    self.check(case, support.by_pytree(out / "0/items"))
+                    shutil.rmtree(out)
+                with ways.mounted(source, self.work / "mnt", *options) as mount:
+                    self.check(case, support.by_maxtext(mount / case["view"] / "0/items"))
+
+
+class TrainingStates(Trees):
+    def state(self, case, view):
+        """The tree of a training state: parameters, moments of the same shapes, a step."""
+        def nested(values):
+            tree = {}
+            for name, value in values.items():
+                at = tree
+                *path, last = name.split(".")
+                for key in path:
+                    at = at.setdefault(key, {})
+                at[last] = value
+            return tree
+        found = {name: np.frombuffer(tensor.data, DTYPES[tensor.dtype]).reshape(tensor.shape)
+                 for name, tensor in naive.read(DATA / case / f"expected/{view}.safetensors").items()
+                 if name.startswith("params.")}
+        moments = {name: np.full(value.shape, 0.5, np.float32) for name, value in found.items()}
+        return {**nested(found), "step": np.int32(7),
+                "opt_state": {"mu": nested(moments), "nu": nested(moments), "count": np.int32(7)}}
+
+    def test_views_of_models_are_those_of_the_parameters_alone(self):
+        config = DATA / "qwen3-moe/source"
+        want = {name: (tensor.dtype, tensor.shape, tensor.data) for name, tensor in
+                naive.read(DATA / "qwen3-moe/expected/hf-from-scanned.safetensors").items()}
+        for view in ("scanned", "unscanned"):
+            for ocdbt in (False, True):
+                with self.subTest(view=view, ocdbt=ocdbt):
+                    item = self.work / f"{view}-{ocdbt}"
+                    ocp.PyTreeCheckpointer(use_ocdbt=ocdbt).save(item, self.state("qwen3-moe", view))
+                    out = self.work / "out"
+                    with CountingSource(item, self.work / "source") as source:
+                        ways.run("export", source.path, "bf16-safetensors", out,
+                                 "--config", config)
+                        read = {name for name, _, size in source.log() if size > 0}
+                    got = {name: (tensor.dtype, tensor.shape, tensor.data)
+                           for name, tensor in naive.read_all(out).items()}
+                    self.assertTrue(want == got)
+                    shutil.rmtree(out)
+                    # Without a database, a directory for each array: only what it says of itself.
+                    state = {pathlib.PurePath(name).name for name in read if "opt_state" in name}
+                    self.assertLessEqual(state, {".zarray", "zarr.json"})
+                    self.assertTrue(any("params" in name for name in read) or ocdbt)
+                    report = json.loads(ways.run("inspect", item, "--config", config, "--json"))
+                    views = {one["name"] for one in report["views"] if one["available"]}
+                    self.assertLessEqual({"maxtext-scanned", "fp32-safetensors"}, views)
+
+
+if __name__ == "__main__":
+    unittest.main()

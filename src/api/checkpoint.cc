@@ -104,13 +104,12 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& source,
   const std::shared_ptr<BufferPool> budget = BufferPool::create(options.memory);
   CKFS_TRY(std::unique_ptr<SourceFiles> files,
            SourceFiles::create({.engine = options.io, .strict = options.strict}));
-  CKFS_TRY(std::shared_ptr<const Catalog> catalog,
-           open_checkpoint(source, *files,
-                           {.tag = options.tag,
-                            .key = options.key,
-                            .item = options.item,
-                            .step = options.step,
-                            .config = options.config}));
+  CKFS_TRY(std::shared_ptr<const Catalog> catalog, open_checkpoint(source, *files,
+                                                                   {.tag = options.tag,
+                                                                    .key = options.key,
+                                                                    .item = options.item,
+                                                                    .step = options.step,
+                                                                    .config = options.config}));
   // A recipe that the source does not fit is an error now, not a view that is missing later.
   for (const RecipeView& recipe : recipes.views) {
     CKFS_TRY_VOID(define_view(catalog, {recipe.name, {}}, recipes));

@@ -18,8 +18,8 @@ constexpr std::string_view kIgnored[] = {
     "noauto",      "nofail",   "user",       "nouser",   "users",      "owner",    "group",
     "_netdev",     "defaults", "silent",     "loud"};
 
-constexpr std::string_view kValued[] = {"tag",       "key",      "config",    "recipe",
-                                        "family",    "memory",   "io",        "threads",
+constexpr std::string_view kValued[] = {"tag",       "key",      "item",      "step", "config",
+                                        "recipe",    "family",   "memory",    "io",   "threads",
                                         "log_level", "log_file", "tile_bytes"};
 
 bool is_ignored(const std::string& key, bool has_value) {

@@ -110,6 +110,7 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& source,
                                                                     .item = options.item,
                                                                     .step = options.step,
                                                                     .config = options.config}));
+  files->rest();  // of most files no more than the header was wanted, for now
   // A recipe that the source does not fit is an error now, not a view that is missing later.
   for (const RecipeView& recipe : recipes.views) {
     CKFS_TRY_VOID(define_view(catalog, {recipe.name, {}}, recipes));

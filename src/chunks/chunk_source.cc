@@ -1,12 +1,13 @@
 #include "chunks/chunk_source.h"
 
 #include <algorithm>
-#include <atomic>
+#include <array>
+#include <map>
 #include <set>
 #include <vector>
 
 #include "base/load_le.h"
-#include "chunks/decoder.h"
+#include "chunks/decoded_chunks.h"
 
 namespace ckfs {
 namespace {
@@ -17,10 +18,6 @@ struct Place {
   bool absent = false;
   StoredBytes stored = {};
 };
-
-Failure within(const ChunkTable& table, FileId chunk, const Error& error) {
-  return Failure(error.within(table.describe(chunk)));
-}
 
 void fill(const ChunkArray& array, const ReadRequest& request) {
   const std::vector<std::byte>& one = array.fill;
@@ -39,8 +36,9 @@ void fill(const ChunkArray& array, const ReadRequest& request) {
 
 class ChunkSource::Impl {
  public:
-  Impl(ByteSource& files, const ChunkTable& table, std::shared_ptr<BufferPool> pool)
-      : files_(files), table_(table), pool_(std::move(pool)) {}
+  Impl(ByteSource& files, const ChunkTable& table, std::shared_ptr<BufferPool> pool,
+       std::shared_ptr<Spill> spill)
+      : files_(files), table_(table), spill_(spill), decoded_(std::move(pool), std::move(spill)) {}
 
   Result<void> read(std::span<const ReadRequest> batch, bool once);
   Result<Place> place(FileId chunk);
@@ -48,11 +46,8 @@ class ChunkSource::Impl {
 
   ByteSource& files_;
   const ChunkTable& table_;
-  const std::shared_ptr<BufferPool> pool_;
-  std::atomic<std::uint64_t> decoded_{0};
-
- private:
-  Result<void> decode(FileId chunk, const Place& place, const ReadRequest& request);
+  const std::shared_ptr<Spill> spill_;
+  DecodedChunks decoded_;
 };
 
 Result<Place> ChunkSource::Impl::place(FileId file) {
@@ -100,54 +95,40 @@ Result<Place> ChunkSource::Impl::place(FileId file) {
 
 Result<void> ChunkSource::Impl::read(std::span<const ReadRequest> batch, bool once) {
   std::vector<ReadRequest> plain;
+  std::map<FileId, std::vector<WantedBytes>> coded;
+  std::map<FileId, Place> places;  // a batch has many requests for a chunk
   for (const ReadRequest& request : batch) {
     if (!is_chunk(request.file)) {
       plain.push_back(request);
       continue;
     }
-    CKFS_TRY(const Place place, this->place(request.file));
+    auto known = places.find(request.file);
+    if (known == places.end()) {
+      CKFS_TRY(Place found, place(request.file));
+      known = places.emplace(request.file, std::move(found)).first;
+    }
+    const Place& place = known->second;
     if (place.absent) {
       fill(*place.array, request);
-    } else if (place.array->codecs->identity()) {
-      if (place.stored.source == nullptr) {
-        std::ranges::copy(place.stored.bytes.subspan(static_cast<std::size_t>(request.offset),
-                                                     request.out.size()),
-                          request.out.begin());
-      } else {
-        plain.push_back(
-            {place.stored.range.file, place.stored.range.offset + request.offset, request.out});
-      }
-    } else if (auto decoded = decode(request.file, place, request); !decoded) {
-      return within(table_, request.file, decoded.error());
+    } else if (!place.array->codecs->identity()) {
+      coded[request.file].push_back({request.offset, request.out});
+    } else if (place.stored.source == nullptr) {
+      std::ranges::copy(
+          place.stored.bytes.subspan(static_cast<std::size_t>(request.offset), request.out.size()),
+          request.out.begin());
+    } else {
+      plain.push_back(
+          {place.stored.range.file, place.stored.range.offset + request.offset, request.out});
     }
+  }
+  for (auto& [chunk, wanted] : coded) {
+    Place& place = places.at(chunk);
+    place.stored.once = once;
+    const auto read = decoded_.read({chunk, place.array, place.stored}, std::move(wanted));
+    if (!read) return Failure(read.error().within(table_.describe(chunk)));
   }
   if (plain.empty()) return {};
   return once ? files_.read_once(plain) : files_.read(plain);
-}
-
-Result<void> ChunkSource::Impl::decode(FileId /*chunk*/, const Place& place,
-                                       const ReadRequest& request) {
-  const std::uint64_t stored =
-      place.stored.source == nullptr ? place.stored.bytes.size() : place.stored.range.size;
-  std::uint64_t memory = usual_work_space(*place.array->codecs, stored);
-  while (true) {
-    CKFS_TRY(const Buffer buffer, pool_->acquire(Tier::Source, static_cast<std::size_t>(memory)));
-    WorkSpace space(buffer.span());
-    const auto decoded = [&]() -> Result<void> {
-      CKFS_TRY(const auto stream,
-               open_stream(place.stored, *place.array->codecs, Stages::All, space));
-      CKFS_TRY_VOID(stream->seek(request.offset));
-      CKFS_TRY(const std::size_t size, stream->read(request.out));
-      decoded_ += request.offset + size;
-      if (size < request.out.size()) {
-        return fail(ErrorCode::Corrupt, "{} bytes come out of it (not {})", request.offset + size,
-                    place.array->nbytes);
-      }
-      return {};
-    }();
-    if (space.missing() == 0) return decoded;
-    memory = space.missing();
-  }
 }
 
 std::vector<FileId> ChunkSource::Impl::stored_in(std::span<const FileId> files) const {
@@ -166,8 +147,8 @@ std::vector<FileId> ChunkSource::Impl::stored_in(std::span<const FileId> files) 
 }
 
 ChunkSource::ChunkSource(ByteSource& files, const ChunkTable& table,
-                         std::shared_ptr<BufferPool> pool)
-    : impl_(std::make_unique<Impl>(files, table, std::move(pool))) {}
+                         std::shared_ptr<BufferPool> pool, std::shared_ptr<Spill> spill)
+    : impl_(std::make_unique<Impl>(files, table, std::move(pool), std::move(spill))) {}
 
 ChunkSource::~ChunkSource() = default;
 
@@ -189,13 +170,22 @@ Result<void> ChunkSource::check_mapped(std::span<const MappedBytes> mapped) {
 }
 
 void ChunkSource::rest() {
+  impl_->decoded_.clear();
   impl_->files_.rest();
 }
 
 void ChunkSource::will_need(std::span<const FileRange> ranges) {
   std::vector<FileRange> stored;
   for (const FileRange& range : ranges) {
-    if (!is_chunk(range.file)) stored.push_back(range);
+    if (!is_chunk(range.file)) {
+      stored.push_back(range);
+      continue;
+    }
+    const SourceChunk chunk = impl_->table_.chunk(range.file);
+    // Only where nothing was decoded yet: a decoder says by itself what it needs next.
+    if (chunk.kind != SourceChunk::Kind::Stored || range.offset > 0) continue;
+    constexpr std::uint64_t kFirst = std::uint64_t{1} << 20;
+    stored.push_back({chunk.stored.file, chunk.stored.offset, std::min(chunk.stored.size, kFirst)});
   }
   if (!stored.empty()) impl_->files_.will_need(stored);
 }
@@ -218,7 +208,8 @@ const std::string& ChunkSource::name(FileId file) const {
 }
 
 ChunkStatistics ChunkSource::statistics() const {
-  return {.decoded = impl_->decoded_};
+  return {.decoded = impl_->decoded_.decoded(),
+          .spill = impl_->spill_ == nullptr ? SpillStatistics() : impl_->spill_->statistics()};
 }
 
 }  // namespace ckfs

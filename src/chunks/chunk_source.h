@@ -1,8 +1,7 @@
 // Files and decoded chunks as one ByteSource: what a catalog with chunks is read through.
 //
-// A chunk of any decoded size is served by streaming: what a request wants of it is decoded on the
-// way from its beginning. Memory is the budget's (Tier::Source): reading waits for it, and holds no
-// other while it does.
+// A chunk of any decoded size is served by streaming (decoded_chunks.h). Memory is the budget's
+// (Tier::Source): reading waits for it, and holds no other of that tier while it does.
 //
 // Safe for concurrent use by several threads.
 #pragma once
@@ -11,18 +10,22 @@
 
 #include "base/byte_source.h"
 #include "catalog/chunk_table.h"
+#include "chunks/spill.h"
 #include "memory/buffer_pool.h"
 
 namespace ckfs {
 
 struct ChunkStatistics {
   std::uint64_t decoded = 0;  // bytes that codecs have made
+  SpillStatistics spill;
 };
 
 class ChunkSource final : public ByteSource {
  public:
-  /// `files` and `table` must outlive it.
-  ChunkSource(ByteSource& files, const ChunkTable& table, std::shared_ptr<BufferPool> pool);
+  /// `files` and `table` must outlive it. `spill` (of blocks of DecodedChunks::kBlock) may be
+  /// nullptr.
+  ChunkSource(ByteSource& files, const ChunkTable& table, std::shared_ptr<BufferPool> pool,
+              std::shared_ptr<Spill> spill = nullptr);
   ~ChunkSource() override;
 
   /// Requests of both kinds. Errors: those of the files; Corrupt (a chunk's bytes or its shard's

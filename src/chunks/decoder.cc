@@ -22,8 +22,10 @@ class StoredStream final : public ByteStream {
       std::copy_n(stored_.bytes.begin() + static_cast<std::ptrdiff_t>(position_), part.size(),
                   part.begin());
     } else if (!part.empty()) {
-      CKFS_TRY_VOID(
-          stored_.source->read_at(stored_.range.file, stored_.range.offset + position_, part));
+      const ReadRequest request{stored_.range.file, stored_.range.offset + position_, part};
+      CKFS_TRY_VOID(stored_.once ? stored_.source->read_once({&request, 1})
+                                 : stored_.source->read({&request, 1}));
+      hint();
     }
     position_ += part.size();
     return part.size();
@@ -37,8 +39,22 @@ class StoredStream final : public ByteStream {
   }
 
  private:
+  /// What comes next is on its way while this is decoded: a source that answers late is asked
+  /// early.
+  void hint() {
+    constexpr std::uint64_t kAhead = 4_MiB;
+    const std::uint64_t until = std::min(position_ + kAhead, stored_.range.size);
+    hinted_ = std::max(hinted_, position_);
+    if (until < hinted_ + kAhead / 2 && until < stored_.range.size) return;
+    if (until <= hinted_) return;
+    const FileRange range{stored_.range.file, stored_.range.offset + hinted_, until - hinted_};
+    stored_.source->will_need({&range, 1});
+    hinted_ = until;
+  }
+
   const StoredBytes stored_;
   std::uint64_t position_ = 0;
+  std::uint64_t hinted_ = 0;
 };
 
 StreamResult open_stage(Codec codec, std::unique_ptr<ByteStream> from, WorkSpace& space) {

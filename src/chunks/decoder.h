@@ -18,6 +18,7 @@ struct StoredBytes {
   ByteSource* source = nullptr;
   FileRange range = {};
   std::span<const std::byte> bytes = {};
+  bool once = false;  // ByteSource::read_once()
 };
 
 /// What of a chain is decoded.

@@ -71,6 +71,7 @@ struct MountWords {
   bool direct = false;
   bool stop_now = false;
   std::optional<std::int64_t> mtime;
+  std::optional<std::uint32_t> umask;  // absent: the process's
 };
 
 /// Adds the options in `words` to `mount`. Errors: InvalidArgument (unknown option, bad value).

@@ -7,10 +7,11 @@
 #include "fuse/mount.h"
 
 #include <cerrno>
+#include <csignal>
 #include <fcntl.h>
 #include <malloc.h>
-#include <signal.h>
 #include <spdlog/spdlog.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -34,6 +35,12 @@ struct MountCommand {
   bool foreground = false;
 };
 
+std::uint32_t process_umask() {
+  const mode_t mask = ::umask(077);
+  ::umask(mask);
+  return mask;
+}
+
 /// Serves until unmounted.
 Result<void> serve(const MountCommand& command, const std::function<void()>& ready) {
   if (const Result<void> dropped = drop_privileges(); !dropped) {
@@ -43,7 +50,9 @@ Result<void> serve(const MountCommand& command, const std::function<void()>& rea
   for (const std::string& note : opening_notes(checkpoint)) {
     spdlog::warn("{}: {}", command.source, note);
   }
-  Filesystem filesystem(std::move(checkpoint), {.mtime = command.words.mtime});
+  Filesystem filesystem(
+      std::move(checkpoint),
+      {.mtime = command.words.mtime, .umask = command.words.umask.value_or(process_umask())});
 #ifdef __GLIBC__
   malloc_trim(0);  // headers were parsed and thrown away; a daemon gives that memory back
 #endif
@@ -73,6 +82,7 @@ constexpr char kFailed = 'f';
 
 void leave_terminal() {
   const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  if (!null) return;  // a system without it has no terminal to leave, either
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) (void)::dup2(null.get(), fd);
 }
 
@@ -172,7 +182,8 @@ void add_mount(CLI::App& app, Action& action) {
             if (!parsed) throw CLI::ValidationError(parsed.error().message());
           },
           "options, with commas between: allow_other, direct, strict, stop=unused|now, "
-          "mtime=EPOCH, tag=TAG, key=KEY, config=DIR, recipe=FILE, family=NAME, memory=SIZE, "
+          "mtime=EPOCH, umask=OCTAL, tag=TAG, key=KEY, config=DIR, recipe=FILE, family=NAME, "
+          "memory=SIZE, "
           "io=auto|uring|pread, threads=N, "
           "log_level=LEVEL, "
           "log_file=FILE, ro")

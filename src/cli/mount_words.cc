@@ -3,6 +3,7 @@
 // wherever nothing else is given). An unknown word is an error, because a misspelt `allow_othr`
 // that is dropped costs more time than one that is reported.
 #include <algorithm>
+#include <charconv>
 
 #include "base/text.h"
 #include "cli/cli.h"
@@ -35,8 +36,8 @@ Result<void> add_word(const std::string& word, MountWords& mount) {
   const std::string value = has_value ? word.substr(equals + 1) : std::string();
 
   const bool is_flag = key == "allow_other" || key == "direct" || key == "strict";
-  const bool needs_value =
-      key == "mtime" || key == "stop" || std::ranges::find(kValued, key) != std::end(kValued);
+  const bool needs_value = key == "mtime" || key == "stop" || key == "umask" ||
+                           std::ranges::find(kValued, key) != std::end(kValued);
   if (is_flag && has_value) {
     return fail(ErrorCode::InvalidArgument, "-o {}: takes no value", key);
   }
@@ -58,6 +59,15 @@ Result<void> add_word(const std::string& word, MountWords& mount) {
                   kMax);
     }
     mount.mtime = static_cast<std::int64_t>(seconds);
+  } else if (key == "umask") {
+    const char* const end = value.data() + value.size();
+    std::uint32_t bits = 0;
+    const auto parsed = std::from_chars(value.data(), end, bits, 8);
+    if (parsed.ec != std::errc() || parsed.ptr != end || bits > 0777) {
+      return fail(ErrorCode::InvalidArgument, "-o umask: {} is no octal number (000 to 777)",
+                  quote(value));
+    }
+    mount.umask = bits;
   } else if (key == "stop") {
     if (value != "now" && value != "unused") {
       return fail(ErrorCode::InvalidArgument, "-o stop: {} is not one of now, unused",

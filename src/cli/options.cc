@@ -151,7 +151,7 @@ void add_common(CLI::App& verb, CommonOptions& options, Tuning tuning) {
             "the item of an Orbax checkpoint (default: the one of arrays)", choice);
   add_value(verb, options, "step", "N",
             "the step of a directory of Orbax checkpoints (default: the newest)", choice);
-  add_value(verb, options, "config", "DIR",
+  add_value(verb, options, "config", "DIR|FILE",
             "config.json and tokenizer of a source that has none beside it", choice);
   verb.add_option_function<std::vector<std::string>>(
           "--recipe",

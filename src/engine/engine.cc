@@ -35,8 +35,10 @@ constexpr std::uint64_t kSignpost = 2_MiB;
 /// Pieces of a source that streams that are read at once.
 constexpr std::size_t kMostTogether = 8;
 
-/// Of one thread that gathers; buffers are counted in MiB.
-constexpr std::uint64_t kScratch = Evaluator::kMostStaging + 1_MiB;
+/// Of one thread that gathers, within `room` for tiles; buffers are counted in MiB.
+constexpr std::uint64_t scratch_within(std::uint64_t room) {
+  return std::min<std::uint64_t>(Evaluator::kMostStaging + 1_MiB, room / 4);
+}
 
 /// What Tier::Tile has is good for two tiles, the one that is read and the next, and their scratch.
 /// A matrix that fits alone is not cut: computed late it costs time, in parts it may cost several
@@ -47,7 +49,8 @@ TileBytes tile_bytes(const BufferPool& pool, const EngineOptions& options) {
     const std::uint64_t bytes = std::min<std::uint64_t>(options.tile_bytes, room / 2);
     return {bytes, bytes};
   }
-  return {std::min<std::uint64_t>(room / 2 - kScratch, 64_MiB), room - kScratch};
+  const std::uint64_t scratch = scratch_within(room);
+  return {std::min<std::uint64_t>(room / 2 - scratch, 64_MiB), room - scratch};
 }
 
 unsigned thread_count(const EngineOptions& options) {
@@ -174,8 +177,9 @@ class Engine::Impl {
   /// lies on one file system.
   SourceWish wish_of(const ReadStream& stream) const {
     const SourcePace& pace = evaluator_.pace();
+    const std::uint64_t room = pool_->most(Tier::Tile);
     SourceWish wish{
-        .ahead = pace.ahead(), .far = pace.far(), .room = pool_->most(Tier::Tile) - 2 * kScratch};
+        .ahead = pace.ahead(), .far = pace.far(), .room = room - 2 * scratch_within(room)};
     if (wish.ahead == 0) {
       wish.ahead = stream.options().whole ? SourcePace::kLeast : 0;
     } else {

@@ -40,6 +40,11 @@ UniqueFd walk_components(int top, const std::string& path) {
 
 }  // namespace
 
+std::string parent_of(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  return slash == std::string::npos ? std::string() : path.substr(0, slash);
+}
+
 UniqueFd open_directory_beneath(int top, const std::string& path, Walk walk) {
   if (path.empty()) return UniqueFd(::openat(top, ".", kFlags));
   if (walk == Walk::Kernel) {

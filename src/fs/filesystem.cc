@@ -95,7 +95,9 @@ Bytes slice(std::shared_ptr<const OpenFile> file, const std::string& text, std::
 class Filesystem::Impl {
  public:
   Impl(Checkpoint checkpoint, const FilesystemOptions& options)
-      : checkpoint_(std::move(checkpoint)), mtime_(options.mtime.value_or(checkpoint_.mtime())) {
+      : checkpoint_(std::move(checkpoint)),
+        mtime_(options.mtime.value_or(checkpoint_.mtime())),
+        umask_(options.umask) {
     for (const ViewInfo& view : checkpoint_.views()) {
       if (view.available) names_.emplace(directory_inode(view.name), view.name);
     }
@@ -278,10 +280,16 @@ class Filesystem::Impl {
     return nullptr;
   }
 
+  /// All permissions that the mount shows come from here. Nothing can be written whatever they
+  /// say; but `cp -r`, `rsync -a` and `tar` give them to their copies, which have to be their
+  /// user's to change and to delete.
+  std::uint32_t permissions(bool directory) const { return (directory ? 0755 : 0644) & ~umask_; }
+
   Attributes directory_attributes(InodeNumber inode) const {
     Attributes attributes;
     attributes.inode = inode;
     attributes.directory = true;
+    attributes.permissions = permissions(true);
     attributes.mtime = mtime_;
     return attributes;
   }
@@ -289,6 +297,7 @@ class Filesystem::Impl {
   Attributes control_attributes(const ControlFile& file) const {
     Attributes attributes;
     attributes.inode = inode_of(file);
+    attributes.permissions = permissions(false);
     attributes.mtime = mtime_;
     attributes.volatile_content = true;
     return attributes;
@@ -299,6 +308,7 @@ class Filesystem::Impl {
     const FileInfo file = at.tree->view.files()[at.index];
     Attributes attributes;
     attributes.inode = file.inode;
+    attributes.permissions = permissions(false);
     attributes.size = file.size;
     attributes.mtime = mtime_;
     return attributes;
@@ -388,6 +398,7 @@ class Filesystem::Impl {
 
   const Checkpoint checkpoint_;
   const std::int64_t mtime_;
+  const std::uint32_t umask_;
   std::map<InodeNumber, std::string> names_;  // of the views in the root; never changes
   std::vector<RootEntry> root_;               // by name; never changes
   InodeTable table_;

@@ -28,6 +28,7 @@ inline constexpr InodeNumber kRootInode = 1;
 struct Attributes {
   InodeNumber inode = 0;
   bool directory = false;
+  std::uint32_t permissions = 0;  // the nine bits of rwxrwxrwx
   std::uint64_t size = 0;
   std::int64_t mtime = 0;  // seconds since 1970; also ctime and atime
   std::uint32_t links = 1;
@@ -44,6 +45,8 @@ struct DirectoryEntry {
 struct FilesystemOptions {
   /// mtime of everything; absent: the checkpoint's.
   std::optional<std::int64_t> mtime;
+  /// Permissions that nothing shows.
+  std::uint32_t umask = 022;
 };
 
 struct FilesystemStatistics {

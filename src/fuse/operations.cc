@@ -108,7 +108,7 @@ void forget_crowded(const Served& mount) noexcept {
 struct stat to_stat(const Attributes& attributes, const Served& mount) {
   struct stat status{};
   status.st_ino = attributes.inode;
-  status.st_mode = attributes.directory ? S_IFDIR | 0555 : S_IFREG | 0444;
+  status.st_mode = (attributes.directory ? S_IFDIR : S_IFREG) | attributes.permissions;
   status.st_nlink = attributes.links;
   status.st_uid = mount.user;
   status.st_gid = mount.group;

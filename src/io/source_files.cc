@@ -126,7 +126,12 @@ class SourceFiles::Impl {
   Result<void> verify(std::span<const FileId> ids);
   std::optional<MappedBytes> map(const FileRange& range, std::uint64_t used);
   Result<void> check_mapped(std::span<const MappedBytes> mapped);
-  void rest() { mappings_.let_go(); }
+  void rest() {
+    mappings_.let_go();
+    for (FileId id = 0; id < count(); ++id) {
+      if (prefers_order(id)) open_files_.drop(id);
+    }
+  }
 
   File& file(FileId id) {
     const std::shared_lock lock(files_mutex_);

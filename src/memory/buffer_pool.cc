@@ -116,6 +116,24 @@ std::uint64_t BufferPool::shortage(Tier tier, std::uint64_t capacity) const {
   return taken - std::min(taken, limit_);
 }
 
+void BufferPool::reclaim(Tier tier, std::uint64_t capacity, Demand demand) {
+  const auto ask = [&](std::size_t of) {
+    if (!reclaims_[of]) return;
+    std::uint64_t bytes = 0;
+    {
+      const MutexLock lock(mutex_);
+      bytes = shortage(tier, capacity);
+      // What is within a share is kept from the other tiers in any case.
+      if (of != index(tier)) bytes = std::min(bytes, used_[of] - std::min(used_[of], shares_[of]));
+    }
+    if (bytes > 0) reclaims_[of](bytes, demand);
+  };
+  ask(index(tier));
+  for (std::size_t of = 0; of < kTiers; ++of) {
+    if (of != index(tier)) ask(of);
+  }
+}
+
 /// Counts the buffers as used, and gives those their memory that are kept; the others get theirs
 /// from allocate_missing(), without the lock. Requires: they fit.
 void BufferPool::take(Tier tier, std::span<const std::size_t> sizes, std::span<Buffer> buffers) {
@@ -163,13 +181,11 @@ std::optional<std::vector<Buffer>> BufferPool::try_acquire(Tier tier,
                                                            std::span<const std::size_t> sizes) {
   const std::uint64_t capacity = capacity_for(sizes);
   std::vector<Buffer> buffers(sizes.size());
-  std::uint64_t lacking = 0;
   for (const bool reclaimed : {false, true}) {
-    if (reclaimed && reclaim_) reclaim_(lacking, Demand::Spare);
+    if (reclaimed) reclaim(tier, capacity, Demand::Spare);
     MutexLock lock(mutex_);
     if (!waiting_[index(tier)].empty()) return std::nullopt;
-    lacking = shortage(tier, capacity);
-    if (lacking > 0) continue;
+    if (shortage(tier, capacity) > 0) continue;
     take(tier, sizes, buffers);
     lock.unlock();
     if (!allocate_missing(buffers)) return std::nullopt;
@@ -197,10 +213,9 @@ Result<std::vector<Buffer>> BufferPool::acquire(Tier tier, std::span<const std::
     const std::uint64_t ticket = next_ticket_++;
     waiting_[index(tier)].push_back(ticket);
     while (waiting_[index(tier)].front() != ticket || shortage(tier, capacity) > 0) {
-      if (reclaim_ && waiting_[index(tier)].front() == ticket) {
-        const std::uint64_t lacking = shortage(tier, capacity);
+      if (waiting_[index(tier)].front() == ticket) {
         lock.unlock();
-        reclaim_(lacking, Demand::Waits);
+        reclaim(tier, capacity, Demand::Waits);
         lock.lock();
         if (shortage(tier, capacity) == 0) break;
       }

@@ -64,8 +64,9 @@ class TileCache::Computation {
 };
 
 TileCache::TileCache(BufferPool& pool) {
-  pool.set_reclaim(
-      [this](std::uint64_t bytes, BufferPool::Demand demand) { reclaim(bytes, demand); });
+  pool.set_reclaim(Tier::Tile, [this](std::uint64_t bytes, BufferPool::Demand demand) {
+    reclaim(bytes, demand);
+  });
 }
 
 TileCache::~TileCache() = default;

@@ -135,6 +135,16 @@ class Finder {
     return std::move(model_);
   }
 
+  /// `file` alone is config.json.
+  Result<ModelDirectory> config_alone(const fs::path& file, const std::string& shown) {
+    CKFS_TRY(const FileId id, files_.add({{shown, file, false}}));
+    CKFS_TRY_VOID(take_config(id));
+    const Fingerprint& fingerprint = files_.fingerprint(id);
+    builder_.saw_file(shown, fingerprint.size, fingerprint.mtime_ns);
+    builder_.add_note(shown, "no part of the source; views have it as config.json");
+    return std::move(model_);
+  }
+
  private:
   Result<void> take(const std::string& name, FileId file) {
     if (name == kConfig) return take_config(file);
@@ -177,6 +187,8 @@ Result<ModelDirectory> find_model_directory(const SourceTree& tree, const FileTa
     const std::string shown = options.config->string();
     const auto directory = files.store().resolve(*options.config);
     if (!directory) return system_failure(directory.error(), shown, "cannot list");
+    const auto status = files.store().look(*directory);
+    if (status && status->kind == FileKind::File) return finder.config_alone(*directory, shown);
     CKFS_TRY(ModelDirectory model, finder.outside(*directory, shown));
     if (!model.config) return fail(ErrorCode::NotFound, "{}: no {} there", shown, kConfig);
     return model;

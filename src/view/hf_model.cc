@@ -18,6 +18,7 @@
 
 #include "base/text.h"
 #include "format/json_text.h"
+#include "view/maxtext_tree.h"
 #include "view/recipes/recipe.h"
 
 namespace ckfs {
@@ -66,6 +67,11 @@ bool has_role(const Catalog& catalog, Role role) {
   });
 }
 
+/// Whether the view undoes what MaxText made of the model.
+bool is_tree(const Catalog& catalog, const ViewRow& row) {
+  return row.dtype && is_maxtext_tree(catalog);
+}
+
 std::string_view parameter(const ViewSpec& spec, std::string_view key, std::string_view otherwise) {
   const auto found = spec.parameters.find(key);
   return found == spec.parameters.end() ? otherwise : std::string_view(found->second);
@@ -86,8 +92,10 @@ bool is_mostly_bf16(const Catalog& catalog) {
 }
 
 /// What the view in BF16 casts where nobody says: what the tool of such checkpoints casts.
-/// Layouts of experts are transformers' doing, which casts nothing of a model that is in BF16.
+/// Layouts of experts are transformers' doing, which casts nothing of a model that is in BF16;
+/// to_huggingface casts all.
 std::string_view default_cast(const Catalog& catalog, const ViewSpec& spec) {
+  if (is_maxtext_tree(catalog)) return "all";
   if (catalog.is_quantized()) {
     return catalog.quantization_details().casts_all ? "all" : "quantized";
   }
@@ -103,7 +111,7 @@ ViewSpec without_defaults(ViewSpec spec, const Catalog& catalog) {
   };
   drop_if("cast", default_cast(catalog, spec));
   const std::string_view experts = parameter(spec, "experts", "source");
-  const bool mirrors = catalog.mirrors_shards() && experts == "source";
+  const bool mirrors = catalog.mirrors_shards() && experts == "source" && !is_maxtext_tree(catalog);
   if (!mirrors && experts != "fused") drop_if("max_shard", kDefaultMaxShard);
   const bool module = has_role(catalog, Role::FrozenModule);
   if (!module && !has_role(catalog, Role::Frozen)) drop_if("exclude_frozen", "1");
@@ -184,7 +192,7 @@ Result<Packaging> packaging(const Catalog& catalog, const ViewRow& row, const Vi
   Packaging packaging{.container = row.container, .placement = row.placement};
   if (parameter(spec, "format", "") == "bin") packaging.container = ContainerKind::TorchZip;
   const std::string_view experts = parameter(spec, "experts", "source");
-  const bool mirrors = catalog.mirrors_shards() && experts == "source";
+  const bool mirrors = catalog.mirrors_shards() && experts == "source" && !is_tree(catalog, row);
   if (spec.parameters.contains("max_shard") || (!mirrors && experts != "fused")) {
     packaging.placement = Placement::Split;
   } else if (experts == "fused") {
@@ -230,7 +238,7 @@ std::vector<Obstacle> hf_model_obstacles(const Catalog& catalog, const ViewRow& 
   if (!row.dtype && catalog.mirrors_shards()) {
     return {{"source", "has its tensors in safetensors files already"}};
   }
-  if (row.dtype && catalog.tree() != nullptr) {
+  if (row.dtype && catalog.tree() != nullptr && !is_maxtext_tree(catalog)) {
     return {{"source", "is an Orbax tree, whose arrays have no Hugging Face names"}};
   }
   std::vector<Obstacle> obstacles(catalog.obstacles().begin(), catalog.obstacles().end());
@@ -304,6 +312,13 @@ Result<std::shared_ptr<Definition>> define_hf_model(std::shared_ptr<const Catalo
       shards.push_back(shard);
     }
   }
+  if (is_tree(*catalog, row)) {
+    auto list = huggingface_tensors(*catalog, all ? row.dtype : std::nullopt, recipes);
+    if (!list) return Failure(list.error().within(std::string(row.name)));
+    definition->names = std::move(list->names);
+    definition->tensors = std::move(list->tensors);
+    ids.clear();
+  }
   definition->tensors.reserve(ids.size());
   for (std::size_t i = 0; i < ids.size(); ++i) {
     const TensorId id = ids[i];
@@ -321,7 +336,8 @@ Result<std::shared_ptr<Definition>> define_hf_model(std::shared_ptr<const Catalo
   }
   share_bytes(*catalog, ids, definition->tensors);
   if (const std::string_view layout = parameter(spec, "experts", "source"); layout != "source") {
-    auto list = lay_out_experts(*catalog, layout, recipes, {{}, std::move(definition->tensors)});
+    auto list = lay_out_experts(*catalog, layout, recipes,
+                                {std::move(definition->names), std::move(definition->tensors)});
     if (!list) return Failure(list.error().within(std::string(row.name)));
     definition->names = std::move(list->names);
     definition->tensors = std::move(list->tensors);

@@ -4,6 +4,7 @@ import os
 import pathlib
 import shutil
 import stat
+import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
@@ -54,14 +55,45 @@ class Attributes(mounted_fs.TestCase):
         for path in ("", "source", SHARD, "source/config.json"):
             self.assertEqual(os.stat(mount / path).st_mtime, 1234567890)
 
+    def modes(self, mount):
+        """{(kind, permissions)} of everything in the mount."""
+        modes = {os.lstat(mount / path).st_mode for path in ["", ".ckfs", *tree(mount.target)]}
+        return {(stat.S_IFMT(mode), stat.S_IMODE(mode)) for mode in modes}
+
     def test_modes_links_and_owner(self):
-        mount = self.mount()
-        for path, (kind, *_) in tree(mount.target).items():
+        mount = self.mount("umask=022")
+        self.assertEqual(self.modes(mount), {(stat.S_IFDIR, 0o755), (stat.S_IFREG, 0o644)})
+        for path in tree(mount.target):
             status = os.stat(mount / path)
-            wanted = 0o555 if kind == stat.S_IFDIR else 0o444
-            self.assertEqual(stat.S_IMODE(status.st_mode), wanted, path)
             self.assertEqual(status.st_nlink, 1, path)
             self.assertEqual((status.st_uid, status.st_gid), (os.geteuid(), os.getegid()), path)
+
+    def test_modes_are_less_the_umask(self):
+        mount = self.mount("umask=027")
+        self.assertEqual(self.modes(mount), {(stat.S_IFDIR, 0o750), (stat.S_IFREG, 0o640)})
+
+    def test_the_umask_is_that_of_who_mounts(self):
+        before = os.umask(0o077)
+        self.addCleanup(os.umask, before)
+        mount = self.mount()
+        self.assertEqual(self.modes(mount), {(stat.S_IFDIR, 0o700), (stat.S_IFREG, 0o600)})
+
+    def test_copies_belong_to_their_owner(self):
+        mount = self.mount()
+        view = mount / "bf16-safetensors"
+        copies = {
+            "cp": ["cp", "-r", view, "{}"],
+            "cp-a": ["cp", "-a", view, "{}"],
+            "rsync": ["rsync", "-a", f"{view}/", "{}"],
+            "tar": ["sh", "-c", 'mkdir "$1" && tar -C "$0" -c . | tar -C "$1" -xp', view, "{}"],
+        }
+        for name, command in copies.items():
+            copy = self.directory / name
+            subprocess.run([str(word).format(copy) for word in command], check=True)
+            with open(copy / "config.json", "ab") as file:
+                file.write(b"\n")
+            (copy / "new").write_bytes(b"")
+            shutil.rmtree(copy)
 
     def test_everything_is_the_same_after_a_remount(self):
         with mounted_fs.Mount(self.checkpoint.path, self.directory / "one") as mount:

@@ -105,7 +105,8 @@ class Walk {
     for (std::size_t d = 0; d < shape_.size(); ++d) {
       // How far a step of the dimension goes within a chunk: until it is in the next.
       for (const Loop& loop : box.loops) {
-        if (loop.target_stride != strides_[d] || loop.source_stride >= each) continue;
+        const bool within = loop.source_stride > 0 && loop.source_stride < each;
+        if (loop.target_stride != strides_[d] || !within) continue;
         const std::int64_t steps = std::max<std::int64_t>(1, each / loop.source_stride);
         cell[d] = std::gcd(cell[d], std::min(steps, loop.count));
       }

@@ -23,7 +23,7 @@ class ArrayChunks {
  public:
   /// Requires: what choose_chunk() does.
   ArrayChunks(DType dtype, std::span<const std::int64_t> shape, std::span<const std::int64_t> split,
-              const ArraySource& source, ChunkOrders orders);
+              const ArraySource& source, ChunkOrders orders, std::uint64_t most = kMostChunkBytes);
 
   DType dtype() const { return dtype_; }
   std::span<const std::int64_t> shape() const { return shape_; }

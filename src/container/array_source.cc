@@ -91,7 +91,34 @@ class Walk {
         if (begin[d] > first[d]) cell[d] = std::gcd(cell[d], begin[d]);
       }
     }
+    for (const Box& box : boxes) cut_at_chunks(box, cell);
     return cell;
+  }
+
+  /// Chunks of a source array that are decoded as a whole are cells, as tensors of their own would
+  /// be: all of one storage, one after another.
+  void cut_at_chunks(const Box& box, Indices& cell) const {
+    if (box.is_constant()) return;
+    const Storage& storage = catalog_.storage(box.source);
+    if (storage.extents.size() < 2 || !is_chunk(storage.extents[0].file)) return;
+    const auto each = storage.numel / static_cast<std::int64_t>(storage.extents.size());
+    for (std::size_t d = 0; d < shape_.size(); ++d) {
+      // How far a step of the dimension goes within a chunk: until it is in the next.
+      for (const Loop& loop : box.loops) {
+        const bool within = loop.source_stride > 0 && loop.source_stride < each;
+        if (loop.target_stride != strides_[d] || !within) continue;
+        const std::int64_t steps = std::max<std::int64_t>(1, each / loop.source_stride);
+        cell[d] = std::gcd(cell[d], std::min(steps, loop.count));
+      }
+      // Dimensions that are one loop, as far as they are in a chunk together.
+      for (const Loop& loop : box.loops) {
+        if (loop.target_stride >= strides_[d] || loop.source_stride <= 0) continue;
+        const std::int64_t step = strides_[d] / loop.target_stride;
+        if (loop.count <= step || strides_[d] % loop.target_stride != 0) continue;
+        const std::int64_t along = each / loop.source_stride / step;
+        cell[d] = std::gcd(cell[d], std::max<std::int64_t>(1, along));
+      }
+    }
   }
 
   void note_strides(const Box& box, Indices& reach, Indices& granules) const {

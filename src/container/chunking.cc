@@ -70,11 +70,12 @@ std::int64_t tensors_along(std::int64_t chunk, std::int64_t cell) {
 
 class Ranking {
  public:
-  Ranking(std::span<const std::int64_t> share, std::uint64_t width, const ArraySource& source)
-      : width_(width), source_(source) {
+  Ranking(std::span<const std::int64_t> share, std::uint64_t width, const ArraySource& source,
+          std::uint64_t most)
+      : width_(width), source_(source), most_(most) {
     std::uint64_t bytes = width;
     for (const std::int64_t extent : share) bytes *= static_cast<std::uint64_t>(extent);
-    least_ = std::min(bytes, kLeastChunkBytes);
+    least_ = std::min({bytes, kLeastChunkBytes, most});
   }
 
   Rank of(std::span<const std::int64_t> chunk) const {
@@ -87,7 +88,7 @@ class Ranking {
       rank.cuts_granules |= chunk[d] % source_.granule[d] != 0 && chunk[d] < source_.cell[d];
     }
     const std::uint64_t bytes = static_cast<std::uint64_t>(numel) * width_;
-    rank.misfit = std::max(ceil_div(bytes, kMostChunkBytes), ceil_div(least_, bytes));
+    rank.misfit = std::max(ceil_div(bytes, most_), ceil_div(least_, bytes));
     std::int64_t run = 1;
     for (std::size_t i = source_.order.size(); i-- > 0;) {
       const auto d = static_cast<std::size_t>(source_.order[i]);
@@ -105,6 +106,7 @@ class Ranking {
  private:
   const std::uint64_t width_;
   const ArraySource& source_;
+  const std::uint64_t most_;
   std::uint64_t least_ = 0;
 };
 
@@ -112,7 +114,7 @@ class Ranking {
 
 std::vector<std::int64_t> choose_chunk(std::span<const std::int64_t> shape, std::uint64_t width,
                                        std::span<const std::int64_t> split,
-                                       const ArraySource& source) {
+                                       const ArraySource& source, std::uint64_t most) {
   CKFS_CHECK(split.empty() || split.size() == shape.size());
   if (std::ranges::find(shape, 0) != shape.end()) return std::vector<std::int64_t>(shape.size(), 1);
   std::vector<std::int64_t> share(shape.begin(), shape.end());
@@ -120,7 +122,7 @@ std::vector<std::int64_t> choose_chunk(std::span<const std::int64_t> shape, std:
     CKFS_CHECK(shape[d] % split[d] == 0);
     share[d] /= split[d];
   }
-  const Ranking ranking(share, width, source);
+  const Ranking ranking(share, width, source, most);
   const std::vector<std::vector<std::int64_t>> choices = candidates(share);
   std::vector<std::size_t> at(share.size(), 0);
   std::vector<std::int64_t> chunk(share.size(), 1);

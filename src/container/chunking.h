@@ -37,10 +37,12 @@ struct ArraySource {
 ///   one); 4 to 64 MiB, or as near as divisors come; the fewest source tensors in a chunk; whole
 ///   granules; the longest runs of source bytes; the fewest chunks.
 ///
-/// A shape without elements has chunks of one element, and none of them.
-/// Requires: split divides shape; source is of that rank.
+/// (64 MiB is `most`; where that is less than 4 MiB, no chunk is too small.) A shape without
+/// elements has chunks of one element, and none of them.
+/// Requires: split divides shape; source is of that rank; most > 0.
 std::vector<std::int64_t> choose_chunk(std::span<const std::int64_t> shape, std::uint64_t width,
                                        std::span<const std::int64_t> split,
-                                       const ArraySource& source);
+                                       const ArraySource& source,
+                                       std::uint64_t most = kMostChunkBytes);
 
 }  // namespace ckfs

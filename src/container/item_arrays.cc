@@ -38,6 +38,17 @@ std::string_view refusal(std::string_view name) {
   return {};
 }
 
+/// Whether no part between '/' is empty, "." or "..".
+bool has_plain_parts(std::string_view path) {
+  for (std::size_t begin = 0; begin <= path.size();) {
+    const std::size_t end = std::min(path.find('/', begin), path.size());
+    const std::string_view part = path.substr(begin, end - begin);
+    if (part.empty() || part == "." || part == "..") return false;
+    begin = end + 1;
+  }
+  return true;
+}
+
 Result<void> check_split(const ModelTensor& tensor, std::span<const std::int64_t> split) {
   const std::span<const std::int64_t> shape = tensor.expr.shape();
   CKFS_CHECK(split.size() == shape.size());
@@ -72,16 +83,52 @@ Result<ItemArrays> ItemArrays::make(std::shared_ptr<const Definition> definition
   const Definition& view = item.definition();
   for (std::uint32_t id = 0; id < view.tensors.size(); ++id) item.arrays_.push_back({id, 0, 0});
   if (view.packaging.orbax.step) item.arrays_.push_back({ModelTensor::kNone, 0, 0});
+  if (view.packaging.orbax.whole_tree) {
+    const std::vector<TreeLeaf>& leaves = view.catalog->tree()->leaves;
+    for (std::uint32_t i = 0; i < leaves.size(); ++i) {
+      if (leaves[i].tensor != TreeLeaf::kNone) item.tree_leaves_.push_back(i);
+    }
+    CKFS_CHECK(item.tree_leaves_.size() == view.tensors.size());
+  }
   if (item.arrays_.empty()) return fail(ErrorCode::Unsupported, "an Orbax item without arrays");
-  CKFS_TRY_VOID(item.check_names());
+  const bool whole_tree = view.packaging.orbax.whole_tree;
+  if (!whole_tree) {
+    CKFS_TRY_VOID(item.check_names());
+  }
   std::ranges::sort(item.arrays_, [&](const Array& a, const Array& b) {
     const auto name_of = [&](const Array& array) {
       return array.tensor == ModelTensor::kNone ? kStep : view.tensors[array.tensor].name;
     };
     return key_less(name_of(a), name_of(b));
   });
+  if (whole_tree) {
+    CKFS_TRY_VOID(item.check_tree_names());
+  }
   CKFS_TRY_VOID(item.make_grids());
   return item;
+}
+
+/// A tree of the source's own: only what no file or key can be called is refused.
+Result<void> ItemArrays::check_tree_names() const {
+  const bool files = definition_->packaging.orbax.storage != ArrayStorage::Ocdbt;
+  std::vector<std::string_view> names;
+  for (std::size_t i = 0; i < size(); ++i) names.push_back(name(i));
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const std::string_view mine = names[i];
+    std::string_view why;
+    if (mine.empty()) why = "an array without a name";
+    if (mine.find('\0') != std::string_view::npos) why = "a path with NUL";
+    if (files && (mine.find('\\') != std::string_view::npos || !has_plain_parts(mine))) {
+      why = "no name of a directory (storage=ocdbt has none)";
+    }
+    if (!why.empty()) return fail(ErrorCode::Unsupported, "{}: {}", quote(mine), why);
+    // They are in the order of their keys, and all keys of an array follow each other.
+    if (i > 0 && mine.starts_with(names[i - 1]) && mine[names[i - 1].size()] == '/') {
+      return fail(ErrorCode::Unsupported, "{}: its chunks lie among those of {}", quote(mine),
+                  quote(names[i - 1]));
+    }
+  }
+  return {};
 }
 
 Result<void> ItemArrays::check_names() const {
@@ -135,7 +182,10 @@ Result<void> ItemArrays::make_grids() {
             source.bits};
     const auto [grid, is_new] =
         known.emplace(std::move(key), static_cast<std::uint32_t>(grids_.size()));
-    if (is_new) grids_.emplace_back(dtype, shape, split, source, orders);
+    const std::uint64_t most = definition_->packaging.orbax.max_chunk;
+    if (is_new) {
+      grids_.emplace_back(dtype, shape, split, source, orders, most == 0 ? kMostChunkBytes : most);
+    }
     array.grid = grid->second;
     array.first_chunk = chunk_count_;
     chunk_count_ += grids_[array.grid].count();
@@ -154,7 +204,8 @@ std::size_t ItemArrays::array_of(std::uint64_t chunk) const {
 
 std::string ItemArrays::metadata(std::size_t array) const {
   const ArrayChunks& grid = chunks(array);
-  return zarr::render_metadata(version_, {grid.dtype(), grid.shape(), grid.chunk(), grid.order()});
+  return zarr::render_metadata(
+      version_, {grid.dtype(), grid.shape(), grid.chunk(), grid.order(), element(array)});
 }
 
 std::string ItemArrays::chunk_path(std::size_t array, std::uint64_t number) const {
@@ -189,8 +240,30 @@ void ItemArrays::add_to(FileLayout& layout, std::size_t array, std::uint64_t fir
   }
 }
 
+std::string_view ItemArrays::element(std::size_t array) const {
+  if (!definition_->packaging.orbax.whole_tree) return {};
+  return tree_leaf(tensor(array)).element;
+}
+
+const TreeLeaf& ItemArrays::tree_leaf(std::uint32_t tensor) const {
+  return definition_->catalog->tree()->leaves[tree_leaves_[tensor]];
+}
+
 std::vector<orbax::Leaf> ItemArrays::leaves() const {
   std::vector<orbax::Leaf> leaves;
+  if (definition_->packaging.orbax.whole_tree) {
+    std::uint32_t tensor = 0;
+    for (const TreeLeaf& leaf : definition_->catalog->tree()->leaves) {
+      using Kind = orbax::Leaf::Kind;
+      if (leaf.tensor == TreeLeaf::kNone) {
+        leaves.push_back({{}, Kind::Other, leaf.path, leaf.type});
+        continue;
+      }
+      leaves.push_back({definition_->tensors[tensor++].name,
+                        leaf.type == "scalar" ? Kind::Scalar : Kind::Array, leaf.path});
+    }
+    return leaves;
+  }
   leaves.reserve(size() + definition_->packaging.orbax.empty_dicts.size());
   for (std::size_t i = 0; i < size(); ++i) {
     const bool scalar = tensor(i) == ModelTensor::kNone;

@@ -52,6 +52,9 @@ class ItemArrays {
   /// All leaves of the tree. Valid as long as the object.
   std::vector<orbax::Leaf> leaves() const;
 
+  /// The leaf of the catalog's tree that a tensor of the definition is. Requires: whole_tree.
+  const TreeLeaf& tree_leaf(std::uint32_t tensor) const;
+
   zarr::Version version() const { return version_; }
 
  private:
@@ -64,11 +67,14 @@ class ItemArrays {
   ItemArrays(std::shared_ptr<const Definition> definition, zarr::Version version)
       : definition_(std::move(definition)), version_(version) {}
   Result<void> check_names() const;
+  Result<void> check_tree_names() const;
+  std::string_view element(std::size_t array) const;
   Result<void> make_grids();
 
   std::shared_ptr<const Definition> definition_;
   zarr::Version version_;
   std::vector<Array> arrays_;
+  std::vector<std::uint32_t> tree_leaves_;  // by tensor; of a whole tree
   std::vector<ArrayChunks> grids_;
   std::uint64_t chunk_count_ = 0;
 };

@@ -7,12 +7,17 @@ OrbaxContainer::OrbaxContainer(ItemArrays arrays, orbax::Storage storage)
       storage_(storage),
       directory_(arrays_.definition().packaging.orbax.directory) {
   const Packaging& packaging = arrays_.definition().packaging;
-  small_.push_back(
-      {Kind::Tree, directory_ + "_METADATA", orbax::measure_metadata(arrays_.leaves(), storage_)});
+  small_.push_back({Kind::Tree, directory_ + "_METADATA",
+                    orbax::measure_metadata(arrays_.leaves(), storage_, tree_metadata())});
+  const auto add = [&](Kind kind, std::string_view name) {
+    small_.push_back({kind, directory_ + std::string(name), 0});
+    small_.back().size = render(small_.back()).size();
+  };
+  if (!strings().empty()) add(Kind::Strings, "_strings.json");
+  if (!key_arrays().empty()) add(Kind::Keys, "array_metadatas/process_0");
   // In the item alone: in the directory above, it would make Orbax's v1 refuse the item.
   if (!packaging.orbax.custom_metadata.empty()) {
-    small_.push_back({Kind::Custom, directory_ + "_CHECKPOINT_METADATA", 0});
-    small_.back().size = render(small_.back()).size();
+    add(Kind::Custom, "_CHECKPOINT_METADATA");
   }
   // In the item, and in each directory of the view above it.
   for (std::size_t end = directory_.size();;) {
@@ -25,11 +30,47 @@ OrbaxContainer::OrbaxContainer(ItemArrays arrays, orbax::Storage storage)
   }
 }
 
+const ItemTree* OrbaxContainer::tree() const {
+  const Definition& definition = arrays_.definition();
+  return definition.packaging.orbax.whole_tree ? definition.catalog->tree() : nullptr;
+}
+
+std::string_view OrbaxContainer::tree_metadata() const {
+  return tree() == nullptr ? std::string_view() : tree()->custom_metadata;
+}
+
+std::vector<std::pair<std::string, std::string_view>> OrbaxContainer::strings() const {
+  std::vector<std::pair<std::string, std::string_view>> found;
+  if (tree() == nullptr) return found;
+  for (const TreeLeaf& leaf : tree()->leaves) {
+    if (leaf.type == "string") found.emplace_back(orbax::joined_keys(leaf.path), leaf.text);
+  }
+  return found;
+}
+
+std::vector<orbax::KeyArray> OrbaxContainer::key_arrays() const {
+  std::vector<orbax::KeyArray> found;
+  if (tree() == nullptr || tree()->key_kinds.empty()) return found;
+  for (std::size_t i = 0; i < arrays_.size(); ++i) {
+    const TreeLeaf& leaf = arrays_.tree_leaf(arrays_.tensor(i));
+    const auto kind =
+        tree()->key_kinds.find(static_cast<std::size_t>(&leaf - tree()->leaves.data()));
+    if (kind == tree()->key_kinds.end()) continue;
+    const ArrayChunks& chunks = arrays_.chunks(i);
+    found.push_back({arrays_.name(i), chunks.shape(), chunks.chunk(), kind->second});
+  }
+  return found;
+}
+
 std::string OrbaxContainer::render(const Small& small) const {
   const Definition& definition = arrays_.definition();
   switch (small.kind) {
     case Kind::Tree:
-      return orbax::render_metadata(arrays_.leaves(), storage_);
+      return orbax::render_metadata(arrays_.leaves(), storage_, tree_metadata());
+    case Kind::Strings:
+      return orbax::render_strings(strings());
+    case Kind::Keys:
+      return orbax::render_array_metadatas(key_arrays());
     case Kind::Custom:
       return orbax::render_checkpoint_metadata(definition.packaging.orbax.custom_metadata);
     case Kind::Commit: {

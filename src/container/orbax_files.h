@@ -37,7 +37,7 @@ class OrbaxContainer : public Container {
   static FileLayout text_layout(std::uint64_t size, std::function<std::string()> render);
 
  private:
-  enum class Kind : std::uint8_t { Tree, Custom, Commit };
+  enum class Kind : std::uint8_t { Tree, Strings, Keys, Custom, Commit };
   struct Small {
     Kind kind = Kind::Tree;
     std::string path;  // within the view
@@ -45,6 +45,12 @@ class OrbaxContainer : public Container {
   };
 
   std::string render(const Small& small) const;
+  /// The source's tree; nullptr: the view does not have it.
+  const ItemTree* tree() const;
+  std::string_view tree_metadata() const;
+  /// Leaves that are strings, (name, text).
+  std::vector<std::pair<std::string, std::string_view>> strings() const;
+  std::vector<orbax::KeyArray> key_arrays() const;
   /// Tensors without elements: no chunk shows them.
   std::vector<std::uint32_t> empty_tensors() const;
 

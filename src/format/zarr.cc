@@ -109,8 +109,9 @@ std::string_view metadata_name(Version version) {
 }
 
 std::string render_metadata(Version version, const ArrayHead& array) {
-  const Names names = names_of(array.dtype);
+  Names names = names_of(array.dtype);
   CKFS_CHECK(!names.v3.empty());
+  if (!array.data_type.empty()) names.v3 = names.v2 = array.data_type;
   return version == Version::V3 ? render3(array, names) : render2(array, names);
 }
 

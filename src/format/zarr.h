@@ -31,6 +31,8 @@ struct ArrayHead {
   /// Stored dimension d is dimension order[d] of the array; empty: as they are. Version 2 has no
   /// other order than the reverse.
   std::span<const std::int64_t> order;
+  /// What elements are called that no DType is, of as many bytes; empty: `dtype`.
+  std::string_view data_type = {};
 };
 
 /// The file of an array's metadata in its directory.

@@ -238,6 +238,9 @@ std::vector<Obstacle> hf_model_obstacles(const Catalog& catalog, const ViewRow& 
   if (!row.dtype && catalog.mirrors_shards()) {
     return {{"source", "has its tensors in safetensors files already"}};
   }
+  if (row.dtype && catalog.tree() != nullptr && !is_maxtext_tree(catalog)) {
+    return {{"source", "is an Orbax tree, whose arrays have no Hugging Face names"}};
+  }
   std::vector<Obstacle> obstacles(catalog.obstacles().begin(), catalog.obstacles().end());
   // Elsewhere these are left out.
   if (!catalog.mirrors_shards()) return obstacles;

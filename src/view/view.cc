@@ -13,6 +13,7 @@
 #include "view/maxtext.h"
 #include "view/maxtext_tree.h"
 #include "view/recipes/recipe.h"
+#include "view/tree_view.h"
 #include "view/view_table.h"
 
 namespace ckfs {
@@ -39,6 +40,8 @@ constexpr std::array<ParameterRow, 4> kConsolidatedParameters{{{"exclude_frozen"
                                                                {"max_shard", {}, "5GB"}}};
 
 constexpr std::array<std::string_view, 4> kDtypes{"bf16", "fp16", "fp32", "source"};
+constexpr std::array<ParameterRow, 3> kTreeParameters{
+    {{"dtype", kDtypes, "source"}, {"max_chunk", {}, "64MiB"}, {"storage", kStorages, "ocdbt"}}};
 constexpr std::array<std::string_view, 1> kSteps{"0"};
 constexpr std::uint64_t kMaxDevices = 1 << 20;  // along an axis of a mesh
 constexpr std::array<ParameterRow, 7> kMaxTextParameters{{{"dtype", kDtypes, "bf16"},
@@ -49,7 +52,7 @@ constexpr std::array<ParameterRow, 7> kMaxTextParameters{{{"dtype", kDtypes, "bf
                                                           {"storage", kStorages, "ocdbt"},
                                                           {"tp", {}, "1", kMaxDevices}}};
 
-constexpr std::array<ViewRow, 8> kViews{{
+constexpr std::array<ViewRow, 9> kViews{{
     {"bf16-safetensors", "Hugging Face model directory, weights in BF16",
      ContainerKind::Safetensors, Placement::Mirrored, DType::BF16, kBf16Parameters},
     {"fp16-safetensors", "Hugging Face model directory, weights in F16", ContainerKind::Safetensors,
@@ -64,6 +67,8 @@ constexpr std::array<ViewRow, 8> kViews{{
      ContainerKind::Orbax, Placement::Split, std::nullopt, kMaxTextParameters},
     {"maxtext-scanned", "MaxText checkpoint (0/items), the parameters of all layers stacked",
      ContainerKind::Orbax, Placement::Split, std::nullopt, kMaxTextParameters},
+    {kTreeView, "Orbax item: the source's tree and arrays, uncompressed, in chunks",
+     ContainerKind::Orbax, Placement::Split, std::nullopt, kTreeParameters},
     {"source",
      "the source directory as it is",
      ContainerKind::None,
@@ -103,6 +108,12 @@ Result<std::shared_ptr<Definition>> define_row(std::shared_ptr<const Catalog> ca
     definition->side_files = catalog->files();
     definition->catalog = std::move(catalog);
     return definition;
+  }
+  if (row.name == kTreeView) {
+    if (const auto obstacles = tree_obstacles(*catalog); !obstacles.empty()) {
+      return unsupported(row, obstacles);
+    }
+    return define_tree(std::move(catalog), row, spec);
   }
   const bool maxtext = row.container == ContainerKind::Orbax;
   const std::vector<Obstacle> obstacles =
@@ -177,6 +188,10 @@ std::vector<ViewSummary> list_views(const Catalog& catalog, const Recipes& recip
     summary.name = row.name;
     summary.description = row.description;
     if (row.container == ContainerKind::None) continue;
+    if (row.name == kTreeView) {
+      summary.obstacles = tree_obstacles(catalog);
+      continue;
+    }
     if (row.container == ContainerKind::Orbax) {
       summary.obstacles = is_scanned(row) ? maxtext.scanned : maxtext.unscanned;
       continue;

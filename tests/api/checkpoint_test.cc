@@ -60,9 +60,9 @@ TEST(Checkpoint, ListsViewsInTheOrderOfTheDocs) {
     EXPECT_FALSE(view.description.empty()) << view.name;
     names.push_back(view.name);
   }
-  EXPECT_THAT(names,
-              ElementsAre("bf16-safetensors", "fp16-safetensors", "fp32-safetensors", "safetensors",
-                          "fp32-consolidated", "maxtext-unscanned", "maxtext-scanned", "source"));
+  EXPECT_THAT(names, ElementsAre("bf16-safetensors", "fp16-safetensors", "fp32-safetensors",
+                                 "safetensors", "fp32-consolidated", "maxtext-unscanned",
+                                 "maxtext-scanned", "orbax", "source"));
 }
 
 TEST(Checkpoint, GivesOneViewForAllItsSpellings) {

@@ -1,5 +1,6 @@
 """Rows on single views of checkpoints in memory: speed, memory, bytes."""
 import os
+import pathlib
 import shutil
 import statistics
 import struct
@@ -9,6 +10,7 @@ import tempfile
 import threading
 import time
 
+import orbax_scale
 from checkpoints import FILE_BYTES, fp8, matrix, plain, scale_checkpoint
 from harness import (HERE, MIB, constant, counting, daemon_of, mounted, peak_memory,
                      raise_readahead, ratios, read_all, recycled_memory, resident_memory, shards_of, status,
@@ -116,6 +118,24 @@ def bench_mount(bench):
         bench.row(f"{model}: peak resident memory of the daemon", statistics.median(m for _, m in seen) / 1e6, *memory,
                   "MB", more=True)
         shutil.rmtree(source)
+
+
+def bench_orbaxmount(bench):
+    source = bench.path("orbax")
+    arrays, chunks = orbax_scale.write(pathlib.Path(source))
+    seen = []
+    for _ in range(5):
+        mountpoint = tempfile.mkdtemp(dir=bench.work)
+        begin = time.perf_counter()
+        subprocess.run([bench.ckfs, "mount", source, mountpoint], check=True)
+        subprocess.run(["ls", "-lR", mountpoint], check=True, stdout=subprocess.DEVNULL)
+        seen.append((time.perf_counter() - begin, status(daemon_of(mountpoint), "VmHWM")))
+        subprocess.run([bench.ckfs, "umount", mountpoint], check=True)
+    what = f"Orbax item of {arrays} arrays, {chunks} chunks"
+    bench.row(f"{what}: mount and ls -lR", statistics.median(s for s, _ in seen), 1.0, 1.0, "s", more=True)
+    bench.row(f"{what}: peak resident memory of the daemon",
+              statistics.median(m for _, m in seen) / 1e6, 100, 100, "MB", more=True)
+    shutil.rmtree(source)
 
 
 def bench_memory(bench):

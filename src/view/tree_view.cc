@@ -1,0 +1,53 @@
+#include "view/tree_view.h"
+
+#include <algorithm>
+#include <optional>
+
+namespace ckfs {
+namespace {
+
+std::optional<DType> target_of(const ViewSpec& spec) {
+  const auto dtype = spec.parameters.find("dtype");
+  if (dtype == spec.parameters.end()) return std::nullopt;
+  if (dtype->second == "bf16") return DType::BF16;
+  return dtype->second == "fp16" ? DType::F16 : DType::F32;
+}
+
+}  // namespace
+
+std::vector<Obstacle> tree_obstacles(const Catalog& catalog) {
+  const ItemTree* tree = catalog.tree();
+  if (tree == nullptr) return {{"source", "is no Orbax tree"}};
+  if (std::ranges::none_of(tree->leaves,
+                           [](const TreeLeaf& leaf) { return leaf.tensor != TreeLeaf::kNone; })) {
+    return {{"source", "has no array"}};
+  }
+  return {catalog.obstacles().begin(), catalog.obstacles().end()};
+}
+
+Result<std::shared_ptr<Definition>> define_tree(std::shared_ptr<const Catalog> catalog,
+                                                const ViewRow& row, const ViewSpec& spec) {
+  auto definition = std::make_shared<Definition>();
+  definition->spec = spec;
+  const std::optional<DType> target = target_of(spec);
+  for (const TreeLeaf& leaf : catalog->tree()->leaves) {
+    if (leaf.tensor == TreeLeaf::kNone) continue;
+    const DType from = catalog->value_dtype(leaf.tensor);
+    const DType to = target && leaf.element.empty() && is_castable_float(from) ? *target : from;
+    CKFS_TRY(TensorExpr expr, TensorExpr::stored(*catalog, leaf.tensor).cast(to));
+    definition->tensors.push_back({.name = catalog->tensor(leaf.tensor).name,
+                                   .expr = std::move(expr),
+                                   .exactness = exactness_of(*catalog, leaf.tensor, to)});
+  }
+  definition->packaging = {.container = row.container,
+                           .placement = row.placement,
+                           .orbax = {.storage = storage_of(spec), .whole_tree = true}};
+  const auto max_chunk = spec.parameters.find("max_chunk");
+  if (max_chunk != spec.parameters.end()) {
+    CKFS_TRY(definition->packaging.orbax.max_chunk, parse_size(max_chunk->second));
+  }
+  definition->catalog = std::move(catalog);
+  return definition;
+}
+
+}  // namespace ckfs

@@ -1,0 +1,437 @@
+// Orbax checkpoints: which item is taken, and what is refused, each with its own message.
+// (tests/golden/test_orbax_sources.py holds the arrays of real ones against what Orbax restores.)
+#include <fstream>
+#include <iterator>
+
+#include "format/crc32c.h"
+#include "format/orbax_metadata.h"
+#include "source/broken.h"
+#include "source/orbax_writer.h"
+
+namespace ckfs {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+std::vector<std::string> names_of(const Catalog& catalog) {
+  std::vector<std::string> names;
+  for (const StoredTensor& tensor : catalog.tensors()) names.emplace_back(tensor.name);
+  return names;
+}
+
+std::string fact(const Catalog& catalog, std::string_view subject) {
+  for (const Note& note : catalog.facts()) {
+    if (note.subject == subject) return note.text;
+  }
+  return "";
+}
+
+OrbaxWriter item_of(const std::string& array) {
+  OrbaxWriter item;
+  item.leaves = {{array, "np.ndarray"}};
+  item.inside = {{array + "/zarr.json", zarr3("[2]", "[2]")}, {array + "/c/0", "12345678"}};
+  return item;
+}
+
+TEST(OrbaxSource, ItsNewestStepIsTaken) {
+  const TemporaryDirectory root;
+  item_of("two").write(root, "2/items/");
+  item_of("ten").write(root, "10/items/");
+  item_of("never").write(root, "11.orbax-checkpoint-tmp-5/items/");
+  OrbaxWriter unmerged = item_of("half");
+  unmerged.with_manifest = false;
+  unmerged.files["ocdbt.process_0/manifest.ocdbt"] = "x";
+  unmerged.write(root, "12/items/");
+  const Opened opened = open_source(root.path());
+  ASSERT_NE(opened.catalog, nullptr);
+  EXPECT_THAT(names_of(*opened.catalog), ElementsAre("ten"));
+  EXPECT_EQ(fact(*opened.catalog, "step"), "10");
+  EXPECT_EQ(fact(*opened.catalog, "item"), "items");
+  // Other steps are no part of the source.
+  for (const SourceFile& file : opened.catalog->files()) {
+    EXPECT_TRUE(file.path.starts_with("items/")) << file.path;
+  }
+  const Opened older = open_source(root.path(), {.step = 2});
+  ASSERT_NE(older.catalog, nullptr);
+  EXPECT_THAT(names_of(*older.catalog), ElementsAre("two"));
+}
+
+TEST(OrbaxSource, StepsMayHaveAPrefixAndPadding) {
+  const TemporaryDirectory root;
+  item_of("a").write(root, "step_00000100/default/");
+  item_of("b").write(root, "step_00000020/default/");
+  const Opened opened = open_source(root.path());
+  ASSERT_NE(opened.catalog, nullptr);
+  EXPECT_THAT(names_of(*opened.catalog), ElementsAre("a"));
+}
+
+TEST(OrbaxSource, TheItemThatUsuallyHasTheModelIsTaken) {
+  const TemporaryDirectory step;
+  item_of("model").write(step, "state/");
+  item_of("other").write(step, "data/");
+  const Opened opened = open_source(step.path());
+  ASSERT_NE(opened.catalog, nullptr);
+  EXPECT_THAT(names_of(*opened.catalog), ElementsAre("model"));
+  const Opened other = open_source(step.path(), {.item = "data"});
+  ASSERT_NE(other.catalog, nullptr);
+  EXPECT_THAT(names_of(*other.catalog), ElementsAre("other"));
+}
+
+TEST(OrbaxSource, AKeyIsAPartOfTheTree) {
+  OrbaxWriter item;
+  item.leaves = {{"params.a", "np.ndarray"}, {"params.b.c", "np.ndarray"}, {"step", "scalar"}};
+  item.inside.clear();
+  for (const auto& [name, type] : item.leaves) {
+    item.inside[name + "/zarr.json"] = zarr3("[2]", "[2]");
+    item.inside[name + "/c/0"] = "12345678";
+  }
+  const TemporaryDirectory directory;
+  item.write(directory);
+  const Opened opened = open_source(directory.path(), {.key = "params"});
+  ASSERT_NE(opened.catalog, nullptr);
+  EXPECT_THAT(names_of(*opened.catalog), ElementsAre("a", "b.c"));
+  EXPECT_EQ(opened.catalog->tree()->leaves.size(), 2U);
+  EXPECT_EQ(orbax::joined_keys(opened.catalog->tree()->leaves[1].path), "b.c");
+}
+
+TEST(OrbaxSource, AGridOfChunksIsOneStorageAndFewBoxes) {
+  OrbaxWriter item;
+  item.inside = {{"w/zarr.json", zarr3("[5,6]", "[2,3]", "uint8")}};
+  item.files["data"] = std::string(1000, 'x');
+  for (int i = 0; i < 3; ++i) {
+    for (int j = 0; j < 2; ++j) {
+      item.outside[fmt::format("w/c/{}/{}", i, j)] = {
+          "data", static_cast<std::uint64_t>(i * 100 + j * 10), 6};
+    }
+  }
+  const TemporaryDirectory directory;
+  item.write(directory);
+  const Opened opened = open_source(directory.path());
+  ASSERT_NE(opened.catalog, nullptr);
+  EXPECT_EQ(opened.catalog->storages().size(), 1U);
+  EXPECT_EQ(opened.catalog->storages()[0].extents.size(), 6U);
+  EXPECT_EQ(opened.catalog->tensor(0).boxes.size(), 2U);
+  EXPECT_TRUE(opened.catalog->chunks().empty());
+}
+
+TEST(OrbaxSource, ChunksAlongTheFirstDimensionAreOneRun) {
+  OrbaxWriter item;
+  item.inside = {{"w/zarr.json", zarr3("[4,6]", "[2,6]", "uint8")}};
+  item.files["data"] = std::string(100, 'x');
+  item.outside["w/c/0/0"] = {"data", 0, 12};
+  item.outside["w/c/1/0"] = {"data", 12, 12};
+  const TemporaryDirectory directory;
+  item.write(directory);
+  const Opened opened = open_source(directory.path());
+  ASSERT_NE(opened.catalog, nullptr);
+  EXPECT_TRUE(opened.catalog->tensor(0).boxes.empty());
+  EXPECT_EQ(opened.catalog->storages()[0].extents.size(), 1U);
+}
+
+TEST(OrbaxSource, WhatNobodyCanDecodeIsAnObstacle) {
+  OrbaxWriter item;
+  item.inside["w/zarr.json"] = zarr3("[2]", "[2]", "float32", R"(,{"name":"lzma"})");
+  const TemporaryDirectory directory;
+  item.write(directory);
+  const Opened opened = open_source(directory.path());
+  ASSERT_NE(opened.catalog, nullptr);
+  ASSERT_EQ(opened.catalog->obstacles().size(), 1U);
+  EXPECT_EQ(opened.catalog->obstacles()[0].tensor, "w");
+  EXPECT_EQ(opened.catalog->obstacles()[0].reason, "codec \"lzma\"");
+}
+
+TEST(OrbaxSource, AMissingChunkIsAnObstacleWhereNoneMayBe) {
+  OrbaxWriter item;
+  item.inside.erase("w/c/0");
+  item.flags += R"(,"store_array_data_equal_to_fill_value":true)";
+  const TemporaryDirectory directory;
+  item.write(directory);
+  const Opened opened = open_source(directory.path());
+  ASSERT_NE(opened.catalog, nullptr);
+  ASSERT_EQ(opened.catalog->obstacles().size(), 1U);
+  EXPECT_THAT(opened.catalog->obstacles()[0].reason, HasSubstr("1 of its chunks are missing"));
+}
+
+TEST(OrbaxSource, ArraysWithoutALeafAreLeftOut) {
+  OrbaxWriter item;
+  item.inside["x/zarr.json"] = zarr3("[2]", "[2]");
+  const TemporaryDirectory directory;
+  item.write(directory);
+  const Opened opened = open_source(directory.path());
+  ASSERT_NE(opened.catalog, nullptr);
+  EXPECT_THAT(names_of(*opened.catalog), ElementsAre("w"));
+  EXPECT_TRUE(std::ranges::any_of(opened.catalog->notes(),
+                                  [](const Note& note) { return note.subject == "x"; }));
+}
+
+Broken broken(std::string message, std::function<void(OrbaxWriter&)> change,
+              OpenCheckpointOptions options = {}) {
+  std::string name = message;
+  return {std::move(name), std::move(message),
+          [change = std::move(change)](const TemporaryDirectory& out) {
+            OrbaxWriter item;
+            change(item);
+            item.write(out);
+          },
+          std::move(options)};
+}
+
+/// A root of two steps, 3 whole and 5 as `change` leaves it.
+Broken broken_root(std::string message, std::function<void(const TemporaryDirectory&)> build,
+                   OpenCheckpointOptions options = {}) {
+  std::string name = message;
+  return {std::move(name), std::move(message), std::move(build), std::move(options)};
+}
+
+/// A value of one float in a shard with an index of `pairs`.
+std::string shard(std::string_view data, std::initializer_list<std::uint64_t> pairs) {
+  std::string index;
+  for (const std::uint64_t word : pairs) {
+    for (int i = 0; i < 8; ++i) index += static_cast<char>(word >> (8 * i) & 0xff);
+  }
+  const std::uint32_t crc = crc32c(index);
+  for (int i = 0; i < 4; ++i) index += static_cast<char>(crc >> (8 * i) & 0xff);
+  return std::string(data) + index;
+}
+
+std::string sharded(std::string_view shape, std::string_view shard_shape, std::string_view inner) {
+  return fmt::format(
+      R"({{"zarr_format":3,"node_type":"array","shape":{},"data_type":"float32","chunk_grid":)"
+      R"({{"name":"regular","configuration":{{"chunk_shape":{}}}}},"chunk_key_encoding":)"
+      R"({{"name":"default"}},"fill_value":0,"codecs":[{{"name":"sharding_indexed",)"
+      R"("configuration":{{"chunk_shape":{},"codecs":[{{"name":"bytes","configuration":)"
+      R"({{"endian":"little"}}}}],"index_codecs":[{{"name":"bytes","configuration":)"
+      R"({{"endian":"little"}}}},{{"name":"crc32c"}}]}}}}]}})",
+      shape, shard_shape, inner);
+}
+
+std::vector<Broken> all_broken() {
+  std::vector<Broken> all;
+  const auto add = [&](std::string message, std::function<void(OrbaxWriter&)> change,
+                       OpenCheckpointOptions options = {}) {
+    all.push_back(broken(std::move(message), std::move(change), std::move(options)));
+  };
+  add("only DeepSpeed checkpoints have tags", [](OrbaxWriter&) {}, {.tag = "t"});
+  add("nothing below the key \"q\"", [](OrbaxWriter&) {}, {.key = "q"});
+  add("nothing below the key \"w\"", [](OrbaxWriter&) {}, {.key = "w"});
+  add("step 3: a step or an item, no directory of steps", [](OrbaxWriter&) {}, {.step = 3});
+  add("no item \"q\" (it has .)", [](OrbaxWriter&) {}, {.item = "q"});
+  add("_METADATA: no JSON, only white space", [](OrbaxWriter& item) {
+    item.with_tree = false;
+    item.files["_METADATA"] = "";
+  });
+  add("manifest.ocdbt: missing, and _METADATA says that the arrays are in it",
+      [](OrbaxWriter& item) {
+        item.with_manifest = false;
+        item.files["w/zarr.json"] = zarr3("[2]", "[2]");
+      });
+  add("not finished: ocdbt.process_3 was never merged (no manifest.ocdbt)", [](OrbaxWriter& item) {
+    item.with_manifest = false;
+    item.files["ocdbt.process_3/manifest.ocdbt"] = "x";
+  });
+  add("no array in it", [](OrbaxWriter& item) { item.inside = {{"w/c/0", "12345678"}}; });
+  add("leaf (\"x\"): no array \"x\" is stored",
+      [](OrbaxWriter& item) { item.leaves.push_back({"x", "jax.Array"}); });
+  add("are both called \"a.b\"", [](OrbaxWriter& item) {
+    item.with_tree = false;
+    item.inside = {{"a.b/zarr.json", zarr3("[2]", "[2]")}, {"a.b/c/0", "12345678"}};
+    const std::string value = R"("value_metadata":{"value_type":"scalar"})";
+    item.files["_METADATA"] =
+        R"({"tree_metadata":{"1":{"key_metadata":[{"key":"a.b","key_type":2}],)" + value +
+        R"(},"2":{"key_metadata":[{"key":"a","key_type":2},{"key":"b","key_type":2}],)" + value +
+        R"(}},"use_ocdbt":true,"use_zarr3":true})";
+  });
+  add("an array whose name is not UTF-8",
+      [](OrbaxWriter& item) { item.inside["\xff/zarr.json"] = zarr3("[2]", "[2]"); });
+  add("w/zarr.json: chunk_shape has 2 dimensions, and shape has 1",
+      [](OrbaxWriter& item) { item.inside["w/zarr.json"] = zarr3("[2]", "[2,2]"); });
+  add("w/zarr.json: no JSON", [](OrbaxWriter& item) { item.inside["w/zarr.json"] = ""; });
+  add("w/zarr.json: 1048577 bytes (limit 1048576)", [](OrbaxWriter& item) {
+    item.inside.erase("w/zarr.json");
+    item.files["big"] = std::string(1048577, ' ');
+    item.outside["w/zarr.json"] = {"big", 0, 1048577};
+  });
+  add("\"w\": chunk 0: 7 bytes are stored, expected 8",
+      [](OrbaxWriter& item) { item.inside["w/c/0"] = "1234567"; });
+  add("\"w\": chunk 0: 9 bytes are stored, expected 8",
+      [](OrbaxWriter& item) { item.inside["w/c/0"] = "123456789"; });
+  add("\"w\": a grid of [1000000000, 1000000000] chunks of 4 bytes (limit 2^59 in all)",
+      [](OrbaxWriter& item) {
+        item.inside["w/zarr.json"] = zarr3("[1000000000,1000000000]", "[1,1]");
+      });
+  add("\"w\": 1000000000 chunks with those of the arrays before it, and 2 keys are stored",
+      [](OrbaxWriter& item) { item.inside["w/zarr.json"] = zarr3("[1000000000]", "[1]"); });
+  add("end beyond it along 17 dimensions (limit 16)", [](OrbaxWriter& item) {
+    std::string threes = "3", twos = "2";
+    for (int i = 1; i < 17; ++i) threes += ",3", twos += ",2";
+    item.inside["w/zarr.json"] = zarr3("[" + threes + "]", "[" + twos + "]", "uint8");
+  });
+  add("d/gone: missing, but the database refers to it", [](OrbaxWriter& item) {
+    item.inside.erase("w/c/0");
+    item.outside["w/c/0"] = {"d/gone", 0, 8};
+  });
+  add("short: 8 bytes at 3 end beyond the file at 10 (key \"w/c/0\")", [](OrbaxWriter& item) {
+    item.inside.erase("w/c/0");
+    item.files["short"] = "0123456789";
+    item.outside["w/c/0"] = {"short", 3, 8};
+  });
+  add("\"w\": chunk 0: 19 bytes are stored, and its index has 20", [](OrbaxWriter& item) {
+    item.inside["w/zarr.json"] = sharded("[2]", "[2]", "[2]");
+    item.inside["w/c/0"] = std::string(19, 'x');
+  });
+  add("\"w\": shards of more than 16777216 chunks",
+      [](OrbaxWriter& item) { item.inside["w/zarr.json"] = sharded("[2]", "[33554432]", "[1]"); });
+  add("manifest.ocdbt: 4 bytes, fewer than any has (16)", [](OrbaxWriter& item) {
+    item.with_manifest = false;
+    item.files["manifest.ocdbt"] = "oops";
+  });
+  const auto manifest = [](OrbaxWriter& item, std::string_view file, std::uint64_t offset,
+                           std::uint64_t size, std::uint8_t height = 0) {
+    item.with_manifest = false;
+    item.files["d/nodes"] = item.node();
+    item.files["manifest.ocdbt"] = ocdbt::render_manifest(file, {{1, 2}, height, offset, size, {}});
+  };
+  add("d/none: missing, but the database refers to it",
+      [&](OrbaxWriter& item) { manifest(item, "d/none", 0, 10); });
+  add("d/nodes: a node of 100000 bytes at 5 ends beyond the file",
+      [&](OrbaxWriter& item) { manifest(item, "d/nodes", 5, 100000); });
+  add("d/nodes: node at 0: records a length of",
+      [&](OrbaxWriter& item) { manifest(item, "d/nodes", 0, 30); });
+  add("d/nodes: node at 0: of height 0, expected at height 2",
+      [&](OrbaxWriter& item) { manifest(item, "d/nodes", 0, item.node().size(), 2); });
+  // Interior nodes over the one leaf.
+  const auto above = [](OrbaxWriter& item,
+                        std::vector<std::pair<std::string, std::size_t>> children,
+                        std::size_t padding = 0) {
+    item.with_manifest = false;
+    const std::string leaf = item.node();
+    std::vector<ocdbt::Child> list;
+    for (const auto& [key, offset] : children) list.push_back({key, offset, leaf.size(), {}});
+    const std::string root = ocdbt::render_interior(1, "d/nodes", list);
+    item.files["d/nodes"] = leaf + leaf + std::string(padding, 'x') + root;
+    item.files["manifest.ocdbt"] =
+        ocdbt::render_manifest("d/nodes", {{1, 2}, 1, 2 * leaf.size() + padding, root.size(), {}});
+  };
+  add("its first key is \"w/c/0\", expected none below \"x\"",
+      [&](OrbaxWriter& item) { above(item, {{"x", 0}}); });
+  add("key \"w/c/0\" after \"w/zarr.json\" of the node before it",
+      [&](OrbaxWriter& item) { above(item, {{"a", 0}, {"b", item.node().size()}}, 1000); });
+  add("d/nodes: nodes of ",
+      [&](OrbaxWriter& item) { above(item, {{"a", 0}, {"b", 0}, {"c", 0}, {"d", 0}}); });
+  add("says that the state is in numbered manifests, and there is none", [](OrbaxWriter& item) {
+    item.with_manifest = false;
+    std::string body("\0\0", 2);
+    body += std::string(16, 'u') + "\1\1\1\4" + std::string(1, '\0');
+    std::string text("\x0c\xdb\x3a\x2a", 4);
+    for (int i = 0; i < 8; ++i) text += static_cast<char>((body.size() + 16) >> (8 * i) & 0xff);
+    text += body;
+    const std::uint32_t crc = crc32c(text);
+    for (int i = 0; i < 4; ++i) text += static_cast<char>(crc >> (8 * i) & 0xff);
+    item.files["manifest.ocdbt"] = text;
+  });
+  add("manifest.0000000000000002: says that the state is in numbered manifests, and is one",
+      [&all](OrbaxWriter& item) {
+        OrbaxWriter other;
+        const TemporaryDirectory scratch;
+        for (const Broken& each : all) {
+          if (each.name.starts_with("says that the state")) each.build(scratch);
+        }
+        std::ifstream file(scratch / "manifest.ocdbt");
+        item.files["manifest.ocdbt"] = {std::istreambuf_iterator<char>(file), {}};
+        item.files["manifest.0000000000000002"] = item.files["manifest.ocdbt"];
+        item.with_manifest = false;
+      });
+  // Steps and items.
+  const auto whole = [](const TemporaryDirectory& root, const std::string& directory) {
+    OrbaxWriter().write(root, directory);
+  };
+  const auto unmerged = [](const TemporaryDirectory& root, const std::string& directory) {
+    OrbaxWriter item;
+    item.with_manifest = false;
+    item.files["ocdbt.process_0/manifest.ocdbt"] = "x";
+    item.write(root, directory);
+  };
+  all.push_back(broken_root("no step 4 (it has 3, 5)",
+                            [=](const TemporaryDirectory& root) {
+                              whole(root, "3/default/");
+                              whole(root, "5/default/");
+                            },
+                            {.step = 4}));
+  all.push_back(broken_root("/5: not finished: ocdbt.process_0 was never merged",
+                            [=](const TemporaryDirectory& root) {
+                              whole(root, "3/default/");
+                              unmerged(root, "5/default/");
+                            },
+                            {.step = 5}));
+  all.push_back(broken_root("7.orbax-checkpoint-tmp-1: step 7 was never committed",
+                            [=](const TemporaryDirectory& root) {
+                              whole(root, "3/default/");
+                              whole(root, "7.orbax-checkpoint-tmp-1/default/");
+                            },
+                            {.step = 7}));
+  all.push_back(broken_root("no step in it was finished (not finished: ocdbt.process_0",
+                            [=](const TemporaryDirectory& root) {
+                              unmerged(root, "3/default/");
+                              unmerged(root, "5/default/");
+                            }));
+  all.push_back(broken_root(
+      "no step in it was finished (9.orbax-checkpoint-tmp-1)",
+      [=](const TemporaryDirectory& root) { whole(root, "9.orbax-checkpoint-tmp-1/default/"); }));
+  all.push_back(broken_root("3 and step_0003 are the same step; open one of them",
+                            [=](const TemporaryDirectory& root) {
+                              whole(root, "3/default/");
+                              whole(root, "step_0003/default/");
+                            }));
+  all.push_back(broken_root("several items: a, b; choose one with --item",
+                            [=](const TemporaryDirectory& step) {
+                              whole(step, "a/");
+                              whole(step, "b/");
+                            }));
+  all.push_back(broken_root("no item \"c\" (it has a, b)",
+                            [=](const TemporaryDirectory& step) {
+                              whole(step, "a/");
+                              whole(step, "b/");
+                            },
+                            {.item = "c"}));
+  all.push_back(
+      broken_root("\"w\": has both .zarray and zarr.json", [](const TemporaryDirectory& item) {
+        item.write("checkpoint", "\x80");
+        item.write("w/zarr.json", zarr3("[2]", "[2]"));
+        item.write("w/.zarray", R"({"zarr_format":2,"shape":[2],"chunks":[2],"dtype":"<f4",)"
+                                R"("order":"C","compressor":null,"filters":null,)"
+                                R"("fill_value":null})");
+      }));
+  all.push_back(broken_root("leaf (\"a\"): its array has another name, \"b\"",
+                            [](const TemporaryDirectory& item) {
+                              item.write("checkpoint",
+                                         "\x81\xa1"
+                                         "a\xafPLACEHOLDER://b");
+                              item.write("b/zarr.json", zarr3("[2]", "[2]"));
+                            }));
+  return all;
+}
+
+TEST(OrbaxSource, SaysWhatIsWrong) {
+  std::set<std::string> seen;
+  for (const Broken& each : all_broken()) {
+    SCOPED_TRACE(each.name);
+    expect_refused(each);
+    seen.insert(each.message);
+  }
+  EXPECT_GE(seen.size(), 40U);
+}
+
+TEST(OrbaxSource, AnOpenedShardWithoutAnIndexIsNotRead) {
+  OrbaxWriter item;
+  item.inside["w/zarr.json"] = sharded("[2]", "[2]", "[2]");
+  item.inside["w/c/0"] = shard("12345678", {0, 8});
+  const TemporaryDirectory directory;
+  item.write(directory);
+  const Opened opened = open_source(directory.path());
+  ASSERT_NE(opened.catalog, nullptr);
+  EXPECT_FALSE(opened.catalog->chunks().empty());
+}
+
+}  // namespace
+}  // namespace ckfs

@@ -137,7 +137,11 @@ class Soak(Exported):
         try:
             for _ in range(20):
                 at, size = rng.randrange(len(content)), rng.choice([4096, 70000, 1 << 20])
-                if os.pread(descriptor, size, at) != content[at : at + size]:
+                got, wanted = os.pread(descriptor, size, at), content[at : at + size]
+                if mnt.name == "flaky" and len(got) < len(wanted):
+                    wanted = wanted[: len(got)]  # the kernel had asked in two pieces: the second failed
+                    self.failed += 1
+                if got != wanted:
                     raise AssertionError(f"{mnt.name}/{name}: other bytes at {at}")
             if rng.random() < 0.5:  # so that the daemon is asked again
                 os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -146,7 +150,7 @@ class Soak(Exported):
 
     def kill(self, rng, mnt, _):
         files = sorted((mnt / VIEW).iterdir())
-        with subprocess.Popen(["cat", *files], stdout=subprocess.PIPE) as reader:
+        with subprocess.Popen(["cat", *files], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as reader:
             reader.stdout.read(rng.randrange(4 << 20))
             reader.kill()
 

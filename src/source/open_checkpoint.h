@@ -15,16 +15,16 @@ namespace ckfs {
 /// What the caller chooses where a source leaves a choice.
 struct OpenCheckpointOptions {
   /// DeepSpeed and universal checkpoints: the tag; empty: the one that `latest` names.
-  std::string tag;
+  std::string tag = {};
   /// torch files and Orbax trees: the key (or path of keys, joined by '.') that holds the tensors;
   /// empty: the top level, or, of torch files, the one of the usual keys that is there.
-  std::string key;
+  std::string key = {};
   /// Orbax: the item of a step, by name; empty: the one of arrays.
   std::string item = {};
   /// Orbax: the step of a directory of steps; nullopt: the newest.
   std::optional<std::uint64_t> step = {};
   /// A directory with config.json, tokenizer and the like, for sources that have none beside them.
-  std::optional<std::filesystem::path> config;
+  std::optional<std::filesystem::path> config = {};
 };
 
 /// Finds out what kind of checkpoint `path` is (a directory or a file) and reads its headers, never

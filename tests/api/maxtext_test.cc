@@ -6,6 +6,7 @@
 #include <set>
 
 #include "api/small_reader.h"
+#include "chunks/chunk_source.h"
 #include "container/view_files.h"
 #include "engine/engine.h"
 #include "source/open_checkpoint.h"
@@ -70,7 +71,9 @@ Result<std::map<std::string, PlainTensor>> arrays(const Case& test) {
   auto packed = std::make_shared<Definition>(*view);
   packed->packaging = {.container = ContainerKind::Safetensors, .max_shard = 1 << 30};
   CKFS_TRY(const auto layouts, ViewFiles::create(packed, *files));
-  Engine engine(catalog, *files, BufferPool::create(64 << 20), {});
+  const auto pool = BufferPool::create(64 << 20);
+  ChunkSource source(*files, catalog->chunks(), pool);
+  Engine engine(catalog, source, pool, {});
   std::map<std::string, PlainTensor> tensors;
   for (const std::size_t file : layouts->tensor_files()) {
     const auto layout = layouts->layout(file);

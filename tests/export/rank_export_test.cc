@@ -249,7 +249,10 @@ TEST_F(RankExport, OneOfManyFinishes) {
       for (unsigned rank = 0; rank < 6; ++rank) {
         ranks.emplace_back([&, rank] {
           const auto result = run(rank, 6);
-          if (!result) ++failed;
+          if (!result) {
+            ADD_FAILURE() << result.error().message();
+            ++failed;
+          }
           if (result && result->finished) ++finished;
         });
       }

@@ -178,6 +178,12 @@ TEST(Undo, SaysWhatHasNoWayBack) {
             "f:1: \"q\": has shape [4], which the operation in line 1 does not give");
 }
 
+TEST(Undo, MakesNoMoreTensorsThanAModelHas) {
+  Way way{{{"q", DType::U8, {1, (1 << 18) + 1}}},
+          R"j({"take": "p.{e}", "do": [{"stack": "e", "dim": 1}], "give": "q"})j"};
+  EXPECT_EQ(error(way.undone()), "f:1: \"q\": more than 262144 tensors on the way back");
+}
+
 TEST(Undo, LearnsNumbersWhereThereIsNoConfig) {
   Way way{{{"l.0.query", DType::F32, {4, 3, 2}},
            {"l.1.query", DType::F32, {4, 3, 2}},

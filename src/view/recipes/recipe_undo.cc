@@ -25,6 +25,10 @@ using Values = std::vector<std::optional<double>>;
 // Numbers that are tried for what a name does not say as it is: layers.
 constexpr int kMaxTried = 4096;
 
+// Tensors that there may be on the way: a few bytes of a source can say any number of them. The
+// largest models have 70,000.
+constexpr std::size_t kMaxUndone = std::size_t{1} << 18;
+
 /// Whether it changes values alone.
 bool is_of_values(const Operation& operation) {
   switch (operation.kind) {
@@ -95,6 +99,9 @@ class RuleUndo {
   Failure no_way_back(std::string_view why) const {
     return fail(ErrorCode::Unsupported, "{}:{}: the rule has no way back: {}", *rule_.file,
                 rule_.line, why);
+  }
+  static Failure too_many() {
+    return fail(ErrorCode::Unsupported, "more than {} tensors on the way back", kMaxUndone);
   }
   Scope scope_of(const Values& values, std::span<const std::int64_t> shape = {}) const {
     return {.config = &config_, .captures = values, .shape = shape};
@@ -481,9 +488,7 @@ class RuleUndo {
             operation.kind == Kind::Shape) {
           continue;
         }
-        if (operation.kind == Kind::Stack && operation.count) {
-          CKFS_TRY_VOID(hold_count(operation, flow, scope));
-        }
+        if (operation.kind == Kind::Stack) CKFS_TRY_VOID(hold_count(operation, flow, scope));
         const std::optional<Operation> inverse = operation.inverse(before[i], scope);
         if (!inverse) {
           return fail(ErrorCode::Unsupported, "the operation in line {} has no way back",
@@ -512,9 +517,13 @@ class RuleUndo {
     const std::span<const std::int64_t> shape = flow.columns.front().parts.front().expr.shape();
     CKFS_TRY(const std::int64_t dim, operation.dim.evaluate_whole(scope));
     if (dim < 0 || static_cast<std::size_t>(dim) >= shape.size()) return {};
+    const std::int64_t count = shape[static_cast<std::size_t>(dim)];
+    // Before any of them is made.
+    if (count > static_cast<std::int64_t>(kMaxUndone)) return too_many();
+    if (!operation.count) return {};
     const Result<std::int64_t> any = operation.count->evaluate_whole(scope);
     if (any && *any < 0) return {};
-    return equal(*operation.count, shape[static_cast<std::size_t>(dim)], scope);
+    return equal(*operation.count, count, scope);
   }
 
   Result<void> give(const Pattern& pattern, FlowPart& part, const Left& left, const Values& known,
@@ -523,9 +532,7 @@ class RuleUndo {
     CKFS_TRY_VOID(solve(left.captured, part.keys, values));
     CKFS_TRY(const bool fit, fits(values, part.expr.shape()));
     if (!fit) return fail(ErrorCode::Unsupported, "is not what this rule gives");
-    if (made_.size() + list_.tensors.size() >= kMaxTensors) {
-      return fail(ErrorCode::Unsupported, "more than {} tensors", kMaxTensors);
-    }
+    if (made_.size() + list_.tensors.size() >= kMaxUndone) return too_many();
     Captured captured = left.captured;
     std::array<std::string, kMaxCaptures> texts;
     for (std::size_t i = 0; i < rule_.captures; ++i) {

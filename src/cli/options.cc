@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <unistd.h>
 
+#include "base/size_text.h"
 #include "base/text.h"
 #include "base/unique_fd.h"
 #include "base/units.h"
@@ -31,8 +32,8 @@ Result<std::uint64_t> parse_bytes(const std::string& name, const std::string& va
                 name, value);
   }
   if (*size < least) {
-    return fail(ErrorCode::InvalidArgument, "{}: {} bytes are too few (at least {})", name, *size,
-                least);
+    return fail(ErrorCode::InvalidArgument, "{}: {} is too little (at least {})", name,
+                size_text(*size), size_text(least));
   }
   return *size;
 }
@@ -140,7 +141,9 @@ void add_common(CLI::App& verb, CommonOptions& options, Tuning tuning) {
   add_value(verb, options, "tag", "TAG",
             "the tag of a DeepSpeed checkpoint (default: the one that latest names)", choice);
   add_value(verb, options, "key", "KEY",
-            "where in a torch file the tensors are (default: the usual key, else the top level)",
+            "where in a torch file or DCP checkpoint the tensors are (default: the usual key, else "
+            "the top "
+            "level)",
             choice);
   add_value(verb, options, "config", "DIR",
             "config.json and tokenizer of a source that has none beside it", choice);

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <map>
 #include <spdlog/spdlog.h>
 #include <tuple>
@@ -16,6 +17,7 @@
 #include "api/report.h"
 #include "base/log_limit.h"
 #include "base/mutex.h"
+#include "base/text.h"
 #include "fs/inode_table.h"
 
 namespace ckfs {
@@ -26,9 +28,10 @@ constexpr std::string_view kControlName = ".ckfs";
 // Directory and files of .ckfs; their paths can be no view's, whose names hold no '.' in front.
 struct ControlFile {
   std::string_view name;
-  enum class Text : std::uint8_t { Status, Views } text;
+  enum class Text : std::uint8_t { Refused, Status, Views } text;
 };
-constexpr std::array kControlFiles = {ControlFile{"status.json", ControlFile::Text::Status},
+constexpr std::array kControlFiles = {ControlFile{"refused", ControlFile::Text::Refused},
+                                      ControlFile{"status.json", ControlFile::Text::Status},
                                       ControlFile{"views.json", ControlFile::Text::Views}};
 
 constexpr std::string_view kExactnessName = "user.ckfs.exactness";
@@ -80,6 +83,33 @@ class HandleTable {
   mutable SharedMutex mutex_;
   std::vector<std::shared_ptr<OpenFile>> files_ CKFS_GUARDED_BY(mutex_);
   std::vector<std::uint64_t> free_ CKFS_GUARDED_BY(mutex_);
+};
+
+/// The last names that were looked up in the root and are no views, with the reasons.
+class RefusedNames {
+ public:
+  static constexpr std::size_t kMost = 16;
+
+  void add(std::string_view name, const std::string& reason) {
+    // What shells and desktops look for everywhere would push out what a user meant.
+    if (name.starts_with('.')) return;
+    const MutexLock lock(mutex_);
+    std::erase_if(names_, [&](const auto& each) { return each.first == name; });
+    names_.emplace_back(name, one_line(reason));
+    if (names_.size() > kMost) names_.pop_front();
+  }
+
+  /// A line each, the newest last.
+  std::string text() const {
+    const MutexLock lock(mutex_);
+    std::string text;
+    for (const auto& [name, reason] : names_) text += reason + "\n";
+    return text;
+  }
+
+ private:
+  mutable Mutex mutex_;
+  std::deque<std::pair<std::string, std::string>> names_ CKFS_GUARDED_BY(mutex_);
 };
 
 Bytes slice(std::shared_ptr<const OpenFile> file, const std::string& text, std::uint64_t offset,
@@ -273,7 +303,9 @@ class Filesystem::Impl {
   }
 
   static const ControlFile* control_file(InodeNumber inode) {
-    static const std::array inodes = {inode_of(kControlFiles[0]), inode_of(kControlFiles[1])};
+    static const std::array inodes = {inode_of(kControlFiles[0]), inode_of(kControlFiles[1]),
+                                      inode_of(kControlFiles[2])};
+    static_assert(inodes.size() == kControlFiles.size());
     for (std::size_t i = 0; i < inodes.size(); ++i) {
       if (inodes[i] == inode) return &kControlFiles[i];
     }
@@ -323,6 +355,7 @@ class Filesystem::Impl {
 
   std::string control_text(const ControlFile& file) const {
     if (file.text == ControlFile::Text::Status) return status_json(checkpoint_);
+    if (file.text == ControlFile::Text::Refused) return refused_names_.text();
     std::vector<View> more;
     for (const auto& tree : table_.views()) {
       if (!names_.contains(tree->directories.front().inode)) more.push_back(tree->view);
@@ -373,6 +406,7 @@ class Filesystem::Impl {
   Failure refuse(std::string_view name, Error error) {
     const bool meant =
         error.code() != ErrorCode::NotFound || name.find('@') != std::string_view::npos;
+    refused_names_.add(name, error.message());
     if (meant) {
       if (const auto suppressed = refused_.admit(name)) {
         spdlog::warn("looked up, and not there: {}{}", error.message(),
@@ -404,6 +438,7 @@ class Filesystem::Impl {
   InodeTable table_;
   HandleTable handles_;
   LogLimit refused_;
+  RefusedNames refused_names_;
 };
 
 Filesystem::Filesystem(Checkpoint checkpoint, const FilesystemOptions& options)

@@ -38,13 +38,15 @@ class TileCache::Computation {
 
   Result<std::shared_ptr<const Tile>> run(const Compute& compute) {
     CKFS_TRY(Tile tile, compute());
-    return finish(std::move(tile));
+    return finish(std::move(tile), true);
   }
 
-  std::shared_ptr<const Tile> finish(Tile tile) noexcept {
+  /// `asked`: who computes it reads it.
+  std::shared_ptr<const Tile> finish(Tile tile, bool asked) noexcept {
     *tile_ = std::move(tile);
     const MutexLock lock(cache_.mutex_);
     Entry& entry = cache_.entries_.find(key_)->second;
+    entry.asked = entry.asked || asked;
     cache_.ages_.splice(cache_.ages_.end(), age_);
     entry.age = std::prev(cache_.ages_.end());
     entry.tile = tile_;
@@ -74,6 +76,7 @@ Result<std::shared_ptr<const Tile>> TileCache::wait(MutexLock& lock, const TileK
     // Gone: the computation that was waited for has failed.
     if (found == entries_.end()) return std::shared_ptr<const Tile>();
     Entry& entry = found->second;
+    entry.asked = true;
     if (entry.tile != nullptr) {
       ages_.splice(ages_.end(), ages_, entry.age);
       ++hits_;
@@ -135,7 +138,7 @@ Result<void> TileCache::compute(std::span<const TileKey> keys, const ComputeSeve
     }
     if (numbers.empty()) return {};
     return compute(numbers, [&](std::size_t number, Tile tile) {
-      return computations[number]->finish(std::move(tile));
+      return computations[number]->finish(std::move(tile), false);
     });
   });
 }
@@ -143,6 +146,7 @@ Result<void> TileCache::compute(std::span<const TileKey> keys, const ComputeSeve
 /// The tile's buffer goes back at once, under the lock: the pool's comes after it, and there is no
 /// memory needed that could be lacking.
 void TileCache::remove(Entries::iterator entry) noexcept {
+  if (!entry->second.asked) ++unread_;
   ages_.erase(entry->second.age);
   entries_.erase(entry);
 }
@@ -151,6 +155,12 @@ void TileCache::drop(const TileKey& key) noexcept {
   const MutexLock lock(mutex_);
   const auto found = entries_.find(key);
   if (found != entries_.end() && found->second.tile != nullptr) remove(found);
+}
+
+void TileCache::given(const TileKey& key) noexcept {
+  const MutexLock lock(mutex_);
+  const auto found = entries_.find(key);
+  if (found != entries_.end()) found->second.asked = true;
 }
 
 void TileCache::retire(const TileKey& key) noexcept {
@@ -185,6 +195,11 @@ std::uint64_t TileCache::computed() const {
 std::uint64_t TileCache::hits() const {
   const MutexLock lock(mutex_);
   return hits_;
+}
+
+std::uint64_t TileCache::unread() const {
+  const MutexLock lock(mutex_);
+  return unread_;
 }
 
 }  // namespace ckfs

@@ -79,14 +79,20 @@ class TileCache {
   /// Forgets all ready tiles: a source file has changed, or nobody has read for a while.
   void clear() noexcept;
 
-  /// Computations so far, and finds of a tile that another request had computed.
+  /// The tile was given to its reader past the cache: it counts as asked for.
+  void given(const TileKey& key) noexcept;
+
+  /// Computations so far, finds of a tile that another request had computed, and tiles that were
+  /// forgotten before anybody had asked for them.
   std::uint64_t computed() const;
   std::uint64_t hits() const;
+  std::uint64_t unread() const;
 
  private:
   struct Entry {
     std::shared_ptr<const Tile> tile;  // nullptr: being computed
     std::list<TileKey>::iterator age;  // when ready: place in ages_
+    bool asked = false;
   };
   class Computation;
   using Entries = std::map<TileKey, Entry>;
@@ -103,6 +109,7 @@ class TileCache {
   std::list<TileKey> ages_ CKFS_GUARDED_BY(mutex_);
   std::uint64_t computed_ CKFS_GUARDED_BY(mutex_) = 0;
   std::uint64_t hits_ CKFS_GUARDED_BY(mutex_) = 0;
+  std::uint64_t unread_ CKFS_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace ckfs

@@ -117,13 +117,13 @@ TEST_F(FilesystemTest, RefusedNamesAreExplainedInTheControlDirectory) {
   };
   EXPECT_EQ(refused(), "");
   for (const char* name : {"bf16-safetensors@max_shard=5XB", "model.safetensors", ".git",
-                           "bf16_safetensors\n", "model.safetensors"}) {
+                           "bf16_safetensors", "model.safetensors"}) {
     EXPECT_EQ(code_of(filesystem.lookup(kRootInode, name)), ErrorCode::NotFound);
   }
   EXPECT_EQ(refused(),
             "bf16-safetensors@max_shard=5XB: max_shard: \"5XB\" is not a size (a number, then KB, "
             "MB, GB, TB, KiB, MiB, GiB or TiB)\n"
-            "bf16_safetensors : no such view\n"
+            "bf16_safetensors: no such view\n"
             "model.safetensors: no such view\n");
   for (int i = 0; i < 100; ++i) {
     (void)filesystem.lookup(kRootInode, "name" + std::to_string(i));

@@ -55,7 +55,7 @@ class ModelCatalog {
 
   /// The source has an index of that name.
   ModelCatalog& index(const std::string& path) {
-    builder_.set_model({.config = {}, .side_files = {}, .index = path});
+    model_.index = path;
     return *this;
   }
 

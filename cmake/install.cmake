@@ -109,7 +109,8 @@ for instance FP8 safetensors as BF16, whose bytes are computed on read.")
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libckfs-dev)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS
-  "libexpected-dev, libfmt-dev, libspdlog-dev, liburing-dev, nlohmann-json3-dev")
+  "libblosc-dev, libexpected-dev, libfmt-dev, libspdlog-dev, liburing-dev, libzstd-dev, \
+nlohmann-json3-dev, zlib1g-dev")
 set(CPACK_COMPONENT_DEVELOPMENT_DESCRIPTION
 "The static library and headers behind ckfs: open a checkpoint, list its views,
 read a range of a file, without a mount.")

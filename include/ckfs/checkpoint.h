@@ -39,9 +39,13 @@ struct OpenOptions {
 
   /// DeepSpeed and universal checkpoints: the tag. Else the one that `latest` names.
   std::string tag = {};
-  /// torch files and DCP: the key (or keys, joined by '.') below which the tensors are. Else the
-  /// top level, or the one of the usual keys that is there.
+  /// torch files, DCP and Orbax trees: the key (or keys, joined by '.') below which the tensors are.
+  /// Else the top level, or, of torch files and DCP, the one of the usual keys that is there.
   std::string key = {};
+  /// Orbax: the name of an item. Else the one of arrays.
+  std::string item = {};
+  /// Orbax: a step of a directory of steps. Else the newest that was finished.
+  std::optional<std::uint64_t> step = {};
   /// A directory with config.json, tokenizer and the like, for sources that have none beside them.
   std::optional<std::filesystem::path> config = {};
   /// More views, and layouts of experts.
@@ -73,6 +77,9 @@ struct FileInfo {
   Exactness exactness = Exactness::BitExact;  // the least exact of its tensors
   std::size_t tensors = 0;                    // target tensors in it; 0 for a side file
   std::uint64_t inode = 0;  // stable hash of view, parameters and path; never 0 or 1
+  /// Who may read the source files that it is made of, as bits of 0444; of files made of tensors,
+  /// who may read all that have tensors.
+  std::uint32_t readers = 0444;
 };
 
 /// One tensor of a view.

@@ -25,7 +25,8 @@ constexpr std::uint64_t kMinMemory = 64_MiB;
 
 FileInfo info_of(const ViewFiles& files, std::size_t file) {
   const FileFacts facts = files.facts(file);
-  return {files.path(file), facts.size, facts.exactness, facts.tensors, files.inode(file)};
+  return {files.path(file), facts.size,        facts.exactness,
+          facts.tensors,    files.inode(file), files.readers(facts)};
 }
 
 Result<std::shared_ptr<const View::Impl>> build_view(std::shared_ptr<Checkpoint::Impl> checkpoint,
@@ -33,7 +34,7 @@ Result<std::shared_ptr<const View::Impl>> build_view(std::shared_ptr<Checkpoint:
   CKFS_TRY(std::shared_ptr<const Definition> definition,
            define_view(checkpoint->catalog, spec, checkpoint->recipes));
   CKFS_TRY(std::shared_ptr<const ViewFiles> files,
-           ViewFiles::create(definition, *checkpoint->files));
+           ViewFiles::create(definition, *checkpoint->files, checkpoint->readers));
   // Sizes, names and inodes are final from here.
   auto view = std::make_shared<View::Impl>();
   view->checkpoint = std::move(checkpoint);
@@ -49,6 +50,7 @@ Result<std::shared_ptr<const View::Impl>> build_view(std::shared_ptr<Checkpoint:
 std::uint64_t with_choice(std::uint64_t fingerprint, const OpenOptions& options) {
   if (!options.tag.empty()) fingerprint = stable_hash("tag=" + options.tag, fingerprint);
   if (!options.key.empty()) fingerprint = stable_hash("key=" + options.key, fingerprint);
+  if (!options.item.empty()) fingerprint = stable_hash("item=" + options.item, fingerprint);
   for (const RecipeText& recipe : options.recipes) {
     fingerprint = stable_hash(recipe.text, stable_hash("recipe=", fingerprint));
   }
@@ -73,6 +75,33 @@ std::vector<Reason> reasons(const std::vector<Note>& notes) {
 }
 
 }  // namespace
+
+// Not for each file of a view by itself: that would be a walk over everything it is made of, for a
+// source of which one file is secret and others are not.
+std::shared_ptr<const SourceReaders> readers_of(const SourceFiles& files, const Catalog& catalog) {
+  auto readers = std::make_shared<SourceReaders>();
+  for (std::size_t i = 0; i < files.count(); ++i) {
+    const auto id = static_cast<FileId>(i);
+    if (const std::uint32_t own = files.fingerprint(id).readers; own != 0444) {
+      readers->of_file.emplace(id, own);
+      if (files.name(id) == "config.json") readers->tensors &= own;
+    }
+  }
+  if (readers->of_file.empty()) return readers;
+  if (!catalog.chunks().empty()) {
+    // Which files a chunk is in is known when it is read: all that are not shown as they are.
+    auto holding = readers->of_file;
+    for (const SourceFile& side : catalog.model().side_files) holding.erase(side.file);
+    for (const auto& [file, own] : holding) readers->tensors &= own;
+  }
+  for (const Storage& storage : catalog.storages()) {
+    for (const Extent& extent : storage.extents) {
+      const auto found = readers->of_file.find(extent.file);
+      if (found != readers->of_file.end()) readers->tensors &= found->second;
+    }
+  }
+  return readers;
+}
 
 std::string_view name(Exactness exactness) {
   switch (exactness) {
@@ -107,9 +136,13 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& source,
   const std::shared_ptr<BufferPool> budget = BufferPool::create(options.memory);
   CKFS_TRY(std::unique_ptr<SourceFiles> files,
            SourceFiles::create({.engine = options.io, .strict = options.strict}));
-  CKFS_TRY(std::shared_ptr<const Catalog> catalog,
-           open_checkpoint(source, *files,
-                           {.tag = options.tag, .key = options.key, .config = options.config}));
+  CKFS_TRY(std::shared_ptr<const Catalog> catalog, open_checkpoint(source, *files,
+                                                                   {.tag = options.tag,
+                                                                    .key = options.key,
+                                                                    .item = options.item,
+                                                                    .step = options.step,
+                                                                    .config = options.config}));
+  files->rest();  // of most files no more than the header was wanted, for now
   // A recipe that the source does not fit is an error now, not a view that is missing later.
   for (const RecipeView& recipe : recipes.views) {
     CKFS_TRY_VOID(define_view(catalog, {recipe.name, {}}, recipes));

@@ -12,6 +12,7 @@
 
 #include "base/mutex.h"
 #include "catalog/catalog.h"
+#include "chunks/chunk_source.h"
 #include "container/view_files.h"
 #include "engine/engine.h"
 #include "io/source_files.h"
@@ -19,6 +20,9 @@
 #include "view/view.h"
 
 namespace ckfs {
+
+/// Who may read what is made of these files.
+std::shared_ptr<const SourceReaders> readers_of(const SourceFiles& files, const Catalog& catalog);
 
 /// Shared by all views, files and streams that come from it, which keep it alive.
 class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
@@ -30,7 +34,16 @@ class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
         catalog(std::move(described)),
         fingerprint(fingerprint_of_choice),
         recipes(std::move(all_recipes)),
-        engine(std::make_unique<Engine>(catalog, *files, std::move(budget), options)) {}
+        readers(readers_of(*files, *catalog)),
+        chunks(catalog->chunks().empty()
+                   ? nullptr
+                   : std::make_unique<ChunkSource>(*files, catalog->chunks(), budget)),
+        engine(std::make_unique<Engine>(catalog, source(), std::move(budget), options)) {}
+
+  /// What the catalog's extents name: files, and decoded chunks where there are such.
+  ByteSource& source() const {
+    return chunks != nullptr ? static_cast<ByteSource&>(*chunks) : *files;
+  }
 
   /// The view of that spelling: the one that is in use, or a new one.
   Result<std::shared_ptr<const View::Impl>> view(std::string_view spelling);
@@ -45,7 +58,9 @@ class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
   const std::shared_ptr<const Catalog> catalog;
   const std::uint64_t fingerprint;
   const Recipes recipes;
-  const std::unique_ptr<Engine> engine;  // last: its threads read the files
+  const std::shared_ptr<const SourceReaders> readers;
+  const std::unique_ptr<ChunkSource> chunks;  // nullptr: no chunk is compressed
+  const std::unique_ptr<Engine> engine;       // last: its threads read the source
 
  private:
   std::once_flag summarized_;

@@ -17,6 +17,7 @@
 #include "api/report_json.h"
 #include "base/size_text.h"
 #include "base/text.h"
+#include "source/source_tree.h"
 
 namespace ckfs {
 namespace {
@@ -378,7 +379,7 @@ std::vector<std::string> source_paths(const View::Impl& view, std::size_t file) 
     }
   }
   std::set<std::string> paths;
-  for (const FileId id : files) paths.insert(view.checkpoint->files->name(id));
+  for (const FileId id : files) paths.insert(view.checkpoint->source().name(id));
   // A text is an edited file of the source's, under its name.
   for (const TextFile& text : layout.definition->texts) {
     if (view.files->directory(file) + text.path == layout.path) paths.insert(layout.path);
@@ -430,6 +431,37 @@ std::vector<std::string> opening_notes(const Checkpoint& checkpoint) {
         fmt::format("{} more such notes (`ckfs inspect` has them)", notes.size() - kMost));
   }
   return lines;
+}
+
+std::uint64_t memory_of(const View& view) {
+  // Nodes of tables and spare capacity: measured at twice the objects themselves.
+  constexpr std::uint64_t kEachFile = 256;
+  constexpr std::uint64_t kEachTensor = 2 * sizeof(ModelTensor);
+  constexpr std::uint64_t kEachBox = 2 * sizeof(Box) + sizeof(Loop);
+  const Definition& definition = *view.impl().definition;
+  std::uint64_t bytes = kEachFile * view.impl().files->size();
+  for (const ModelTensor& tensor : definition.tensors) {
+    bytes += kEachTensor + kEachBox * tensor.expr.box_list().size();
+  }
+  for (const TextFile& text : definition.texts) bytes += text.text.size();
+  for (const std::string& name : definition.names) bytes += sizeof name + name.capacity();
+  return bytes;
+}
+
+std::string outside_links(const Checkpoint& checkpoint) {
+  const std::span<const Note> facts = checkpoint.impl().catalog->facts();
+  const auto found = std::ranges::find(facts, kOutsideLinks, &Note::subject);
+  return found == facts.end() ? std::string() : found->text;
+}
+
+std::vector<std::filesystem::path> source_paths(const Checkpoint& checkpoint) {
+  const SourceFiles& files = *checkpoint.impl().files;
+  std::vector<std::filesystem::path> paths;
+  paths.reserve(files.count());
+  for (std::size_t i = 0; i < files.count(); ++i) {
+    paths.push_back(files.path(static_cast<FileId>(i)));
+  }
+  return paths;
 }
 
 Result<std::string> list_report(const Checkpoint& checkpoint, std::string_view where,

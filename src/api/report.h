@@ -28,6 +28,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <span>
 #include <string>
 #include <string_view>
@@ -51,6 +52,16 @@ std::string inspect_report(const Checkpoint& checkpoint, std::string_view source
 /// What whoever mounts a checkpoint should know before he reads it, a line each: why there is
 /// nothing to see but `source`, and the first of what no view shows.
 std::vector<std::string> opening_notes(const Checkpoint& checkpoint);
+
+/// The files of the source that are links out of it; empty: none. In a hub cache its repository is
+/// what they may be in.
+std::string outside_links(const Checkpoint& checkpoint);
+
+/// About how many bytes of memory the view keeps, layouts of open files not counted.
+std::uint64_t memory_of(const View& view);
+
+/// Where the files of the source are, canonical: all that is ever opened of it.
+std::vector<std::filesystem::path> source_paths(const Checkpoint& checkpoint);
 
 /// `ckfs inspect --view`: every tensor of a view, which of the source's tensors it is made of, and
 /// which are in none. Errors: those of Checkpoint::view.

@@ -75,6 +75,10 @@ class ByteSource {
     return std::nullopt;
   }
 
+  /// Bytes that other computations will need again soon, where they are kept in memory for them:
+  /// at most a few MiB. nullopt: read() what is needed. The files must be verify()d afterwards.
+  virtual std::optional<MappedBytes> keep(const FileRange& /*range*/) { return std::nullopt; }
+
   /// Whether the bytes that were looked at were those of the files that were opened. Errors: Stale;
   /// Io (a page could not be had when it was touched).
   [[nodiscard]] virtual Result<void> check_mapped(std::span<const MappedBytes> /*mapped*/) {

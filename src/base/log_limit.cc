@@ -8,12 +8,12 @@ namespace ckfs {
 LogLimit::State& LogLimit::state_of(std::string_view cause, Clock::time_point now) {
   cause = cause.substr(0, kLongestCause);
   if (const auto at = causes_.find(cause); at != causes_.end()) return at->second;
-  if (causes_.size() >= kMostCauses) {
+  if (causes_.size() >= most_causes_) {
     // A cause whose time is over would be admitted again anyway.
     std::erase_if(causes_,
                   [&](const auto& known) { return now - *known.second.last >= kInterval; });
   }
-  if (causes_.size() >= kMostCauses) return others_;
+  if (causes_.size() >= most_causes_) return others_;
   return causes_.emplace(cause, State{}).first->second;
 }
 

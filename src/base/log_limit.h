@@ -27,8 +27,10 @@ class LogLimit {
   /// Longer causes are cut: those that differ behind this share an allowance.
   static constexpr std::size_t kLongestCause = 256;
 
-  /// `now` is for tests.
-  explicit LogLimit(std::function<Clock::time_point()> now = Clock::now) : now_(std::move(now)) {}
+  /// `now` is for tests. Of `most_causes` each has an allowance of its own.
+  explicit LogLimit(std::function<Clock::time_point()> now = Clock::now,
+                    std::size_t most_causes = kMostCauses)
+      : now_(std::move(now)), most_causes_(most_causes) {}
 
   /// Whether a line about `cause` may be written now: how many were suppressed since the one
   /// before, or nullopt.
@@ -42,6 +44,7 @@ class LogLimit {
   State& state_of(std::string_view cause, Clock::time_point now) CKFS_REQUIRES(mutex_);
 
   const std::function<Clock::time_point()> now_;
+  const std::size_t most_causes_;
   Mutex mutex_;
   std::map<std::string, State, std::less<>> causes_ CKFS_GUARDED_BY(mutex_);
   State others_ CKFS_GUARDED_BY(mutex_);  // of the causes that found no room

@@ -11,12 +11,13 @@ namespace ckfs {
 
 std::optional<std::thread> start_thread(std::function<void()> work) {
   static std::atomic_flag reported;
-  const char* reason = "no memory";
+  const char* reason = nullptr;
   try {
     return std::thread(std::move(work));
   } catch (const std::system_error&) {
     reason = "the limit on processes or memory is reached";
   } catch (const std::bad_alloc&) {
+    reason = "no memory";
   }
   if (!reported.test_and_set()) {
     spdlog::warn("threads: the system refuses another one ({}); ckfs goes on with fewer", reason);

@@ -177,6 +177,10 @@ void CatalogBuilder::set_model(ModelDirectory model) {
   catalog_->model_ = std::move(model);
 }
 
+void CatalogBuilder::set_tree(ItemTree tree) {
+  catalog_->tree_ = std::move(tree);
+}
+
 void CatalogBuilder::saw_file(std::string_view name, std::uint64_t size, std::int64_t mtime_ns) {
   // A sum, so that it does not matter in which order files are seen.
   catalog_->fingerprint_ += stable_hash(fmt::format("{}\n{}\n{}", name, size, mtime_ns));
@@ -205,6 +209,11 @@ std::shared_ptr<const Catalog> CatalogBuilder::build() && {
   for (Shard& shard : catalog.shards_) {
     for (TensorId& id : shard.tensors) id = new_id[id];
     shard.tensors.shrink_to_fit();
+  }
+  if (catalog.tree_) {
+    for (TreeLeaf& leaf : catalog.tree_->leaves) {
+      if (leaf.tensor != TreeLeaf::kNone) leaf.tensor = new_id[leaf.tensor];
+    }
   }
   for (QuantizedGroup& group : catalog.quantization_.groups) group.example = new_id[group.example];
   const auto by_path = [](const auto& a, const auto& b) { return a.path < b.path; };

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "base/byte_source.h"
+#include "catalog/chunk_table.h"
 #include "catalog/obstacle.h"
 #include "encoding/encoding.h"
 #include "tensor/dtype.h"
@@ -64,10 +65,14 @@ struct Storage {
 
 /// A part of a stored tensor's index space that lies in one storage: index (i0, i1, ...) with
 /// begin[d] <= i[d] < begin[d] + count[d] is element offset + sum (i[d] - begin[d]) * stride[d].
+/// Where the storage is a grid of equal cells one after another, one box is as many of them: the
+/// sum is then over k / cell[d] * cell_stride[d] + k % cell[d] * stride[d] for k = i[d] - begin[d].
 struct StorageBox {
   StorageId storage = 0;
   std::int64_t offset = 0;
   std::vector<std::int64_t> begin, count, stride;
+  /// Empty: one cell. Else count[d] is no more than cell[d], or a multiple of it.
+  std::vector<std::int64_t> cell = {}, cell_stride = {};
 };
 
 /// What a tensor is in the training run that left it. A checkpoint that does not tell has weights
@@ -161,6 +166,26 @@ struct CatalogPart {
   std::shared_ptr<const Catalog> catalog;
 };
 
+/// A leaf of a source that is a tree (an Orbax item): a tensor, or what has no elements.
+struct TreeLeaf {
+  static constexpr TensorId kNone = ~TensorId{0};
+
+  /// Its keys: 'k' (of a dict) or 'i' (a place in a list), the text, NUL.
+  std::string_view path;
+  std::string_view type;     // as the source calls it: "jax.Array", "scalar", "string", "Dict"
+  TensorId tensor = kNone;   // kNone: it is no array
+  std::string_view element;  // what the source calls elements that no DType is; else empty
+  std::string_view text;     // of a string
+};
+
+/// A source's tree. No view shows a tensor of it that is in no shard.
+struct ItemTree {
+  std::vector<TreeLeaf> leaves;  // in the source's order
+  std::string custom_metadata;   // JSON; empty: none
+  /// Names of JAX's random number generators, by leaf: those arrays are their keys.
+  std::map<std::size_t, std::string> key_kinds;
+};
+
 class Catalog {
  public:
   /// "safetensors", "deepspeed_zero", "universal", "torch_file", "torch_dcp": what kind of
@@ -190,6 +215,12 @@ class Catalog {
   /// Whether a view's files may be those of the source. False: there is one shard, with an empty
   /// path and no file; a view splits it by size.
   bool mirrors_shards() const { return mirrors_shards_; }
+
+  /// The chunks that extents name as files; empty where none is compressed.
+  const ChunkTable& chunks() const { return chunks_; }
+
+  /// The tree whose leaves the tensors are; nullptr: the source has none.
+  const ItemTree* tree() const { return tree_ ? &*tree_ : nullptr; }
 
   const ModelDirectory& model() const { return model_; }
   /// By directory; parts have none themselves. Their files are among files(), not in model().
@@ -231,8 +262,10 @@ class Catalog {
   bool mirrors_shards_ = true;
   std::vector<Obstacle> obstacles_;
   ObstacleList all_obstacles_;
+  std::optional<ItemTree> tree_;
   ModelDirectory model_;
   std::vector<CatalogPart> parts_;
+  ChunkTable chunks_;
   std::int64_t mtime_ = 1;
   std::uint64_t fingerprint_ = 0;
 };
@@ -241,6 +274,9 @@ class Catalog {
 class CatalogBuilder {
  public:
   explicit CatalogBuilder(std::string_view kind);
+
+  /// Chunks are added here; what is given may be an extent's file.
+  ChunkTable& chunks() { return catalog_->chunks_; }
 
   /// Adds a plain storage. Requires: the extents' sizes add up to `numel` elements of `dtype`.
   StorageId add_storage(DType dtype, std::int64_t numel, std::span<const Extent> extents);
@@ -290,6 +326,10 @@ class CatalogBuilder {
   /// Requires: `example` of each group is a provisional id.
   void set_quantization(Quantization quantization);
   void set_model(ModelDirectory model);
+  /// Requires: tensors are provisional ids; texts are kept by keep_text().
+  void set_tree(ItemTree tree);
+  /// A copy that lives as long as the catalog.
+  std::string_view keep_text(std::string_view text) { return keep_name(text); }
   /// Takes the mtime (nanoseconds) of one source file into account.
   void saw_file(std::string_view name, std::uint64_t size, std::int64_t mtime_ns);
 

@@ -68,8 +68,11 @@ Result<std::string> absolute_path(const std::string& path);
 struct MountWords {
   CommonOptions common;
   bool allow_other = false;
+  bool outside_links = false;  // may be shown to others
   bool direct = false;
   bool stop_now = false;
+  bool confined = true;  // fuse/sandbox.h
+  std::string user;      // whom the daemon becomes; empty: it stays who it is
   std::optional<std::int64_t> mtime;
   std::optional<std::uint32_t> umask;  // absent: the process's
 };

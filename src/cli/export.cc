@@ -4,10 +4,10 @@
 // exporter needs done. A second signal ends the process at once; the record is good then, too.
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <optional>
 #include <pthread.h>
-#include <signal.h>
 #include <sys/ioctl.h>
 #include <thread>
 #include <unistd.h>

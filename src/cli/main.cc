@@ -3,9 +3,9 @@
 //
 // `ckfs SRC MNT -o ...` is `ckfs mount SRC MNT -o ...`: so mount(8) calls a program whose name is
 // the type's (`mount -t fuse.ckfs`). A verb's name wins over a path of that name (./ls is a path).
+#include <csignal>
 #include <cstdio>
 #include <malloc.h>
-#include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 

@@ -7,9 +7,10 @@
 #include "fuse/mount.h"
 
 #include <cerrno>
+#include <csignal>
 #include <fcntl.h>
+#include <limits>
 #include <malloc.h>
-#include <signal.h>
 #include <spdlog/spdlog.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -21,11 +22,14 @@
 #include "cli/cli.h"
 #include "cli/log.h"
 #include "fs/filesystem.h"
-#include "fuse/privileges.h"
+#include "fuse/mount_keeper.h"
+#include "fuse/sandbox.h"
 
 namespace ckfs::cli {
 
 namespace {
+
+constexpr std::uint64_t kNoBound = std::numeric_limits<std::uint64_t>::max();
 
 struct MountCommand {
   MountWords words;
@@ -41,27 +45,64 @@ std::uint32_t process_umask() {
   return mask;
 }
 
-/// Serves until unmounted.
-Result<void> serve(const MountCommand& command, const std::function<void()>& ready) {
+/// The first wall is the parsers', this is the second: it stands before they see the first byte.
+Result<void> confine(const MountCommand& command) {
   if (const Result<void> dropped = drop_privileges(); !dropped) {
     spdlog::warn("{}: privileges are kept: {}", command.mountpoint, dropped.error().message());
+    return {};
   }
+  if (!command.words.confined) return {};
+  CKFS_TRY(const Confinement made, confine_writing({}));
+  if (!made.landlock || !made.seccomp) {
+    spdlog::info("{}: confined without {}, which this system does not have", command.mountpoint,
+                 made.landlock  ? "seccomp"
+                 : made.seccomp ? "Landlock"
+                                : "Landlock and seccomp");
+  }
+  return {};
+}
+
+/// Serves until unmounted.
+Result<void> serve(const MountCommand& command, const std::function<void()>& ready) {
+  CKFS_TRY(std::filesystem::path target, check_mountpoint(command.mountpoint, command.source));
+  KernelMountOptions kernel{.source = command.source, .allow_other = command.words.allow_other};
+  std::optional<DaemonUser> user;
+  if (!command.words.user.empty()) {
+    CKFS_TRY(user, find_user(command.words.user));
+    kernel.user = user->user;
+    kernel.group = user->group;
+  }
+  CKFS_TRY(MountKeeper keeper, MountKeeper::start(std::move(target), std::move(kernel)));
+  if (user) CKFS_TRY_VOID(become(*user));
+  CKFS_TRY_VOID(confine(command));
   CKFS_TRY(Checkpoint checkpoint, Checkpoint::open(command.source, command.words.common.open));
   for (const std::string& note : opening_notes(checkpoint)) {
     spdlog::warn("{}: {}", command.source, note);
   }
+  const std::string outside = outside_links(checkpoint);
+  if (command.words.allow_other && !command.words.outside_links && !outside.empty()) {
+    return fail(ErrorCode::InvalidArgument,
+                "{}: links lead out of it: {} (-o outside_links shows them to others, too)",
+                command.source, outside);
+  }
+  std::vector<std::filesystem::path> files = source_paths(checkpoint);
   Filesystem filesystem(
       std::move(checkpoint),
-      {.mtime = command.words.mtime, .umask = command.words.umask.value_or(process_umask())});
+      {.mtime = command.words.mtime,
+       .umask = command.words.umask.value_or(process_umask()),
+       .held_bytes = command.words.allow_other ? command.words.common.open.memory / 2 : kNoBound});
 #ifdef __GLIBC__
   malloc_trim(0);  // headers were parsed and thrown away; a daemon gives that memory back
 #endif
-  return serve_mount(filesystem, command.mountpoint,
+  return serve_mount(filesystem, keeper,
                      {.source = command.source,
                       .allow_other = command.words.allow_other,
                       .direct = command.words.direct,
                       .threads = 0,
-                      .stop_now = command.words.stop_now},
+                      .stop_now = command.words.stop_now,
+                      .source_files = std::move(files),
+                      .confined = command.words.confined,
+                      .writable = {}},
                      ready);
 }
 
@@ -82,6 +123,7 @@ constexpr char kFailed = 'f';
 
 void leave_terminal() {
   const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  if (!null) return;  // a system without it has no terminal to leave, either
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) (void)::dup2(null.get(), fd);
 }
 
@@ -180,15 +222,18 @@ void add_mount(CLI::App& app, Action& action) {
             const Result<void> parsed = parse_mount_words(lists, command->words);
             if (!parsed) throw CLI::ValidationError(parsed.error().message());
           },
-          "options, with commas between: allow_other, direct, strict, stop=unused|now, "
-          "mtime=EPOCH, umask=OCTAL, tag=TAG, key=KEY, config=DIR, recipe=FILE, family=NAME, "
-          "memory=SIZE, "
+          "options, with commas between: allow_other, outside_links, direct, strict, no_sandbox, "
+          "setuid=USER, stop=unused|now, mtime=EPOCH, umask=OCTAL, tag=TAG, key=KEY, config=DIR, "
+          "recipe=FILE, family=NAME, memory=SIZE, "
           "io=auto|uring|pread, threads=N, "
           "log_level=LEVEL, "
           "log_file=FILE, ro")
       ->type_name("OPTION,...")
       ->allow_extra_args(false);
   verb->add_flag("-f,--foreground", command->foreground, "stay in the foreground");
+  verb->add_flag_callback(
+      "--no-sandbox", [command] { command->words.confined = false; },
+      "let the daemon open and call whatever its user may");
   command->words.common.log_level = "info";
   add_common(*verb, command->words.common, Tuning::Yes);
   verb->callback([command, &action] { action = [command] { return mount(*command); }; });

@@ -35,8 +35,9 @@ Result<void> add_word(const std::string& word, MountWords& mount) {
   const bool has_value = equals != std::string::npos;
   const std::string value = has_value ? word.substr(equals + 1) : std::string();
 
-  const bool is_flag = key == "allow_other" || key == "direct" || key == "strict";
-  const bool needs_value = key == "mtime" || key == "stop" || key == "umask" ||
+  const bool is_flag = key == "allow_other" || key == "outside_links" || key == "direct" ||
+                       key == "strict" || key == "no_sandbox";
+  const bool needs_value = key == "mtime" || key == "stop" || key == "setuid" || key == "umask" ||
                            std::ranges::find(kValued, key) != std::end(kValued);
   if (is_flag && has_value) {
     return fail(ErrorCode::InvalidArgument, "-o {}: takes no value", key);
@@ -46,10 +47,16 @@ Result<void> add_word(const std::string& word, MountWords& mount) {
   }
   if (key == "allow_other") {
     mount.allow_other = true;
+  } else if (key == "outside_links") {
+    mount.outside_links = true;
   } else if (key == "direct") {
     mount.direct = true;
+  } else if (key == "no_sandbox") {
+    mount.confined = false;
   } else if (key == "strict") {
     mount.common.open.strict = true;
+  } else if (key == "setuid") {
+    mount.user = value;
   } else if (key == "mtime") {
     CKFS_TRY(const std::uint64_t seconds, parse_number("-o mtime", value));
     // 0 is what tools write for "unknown"; the upper limit is that of a 34-bit ext4 time.

@@ -84,7 +84,7 @@ Result<std::uint64_t> parse_number(const std::string& thing, const std::string& 
 }
 
 Result<void> set_common(CommonOptions& options, const std::string& name, const std::string& value) {
-  if ((name == "tag" || name == "key" || name == "config" || name == "recipe" ||
+  if ((name == "tag" || name == "key" || name == "item" || name == "config" || name == "recipe" ||
        name == "family") &&
       value.empty()) {
     return fail(ErrorCode::InvalidArgument, "{}: is empty", name);
@@ -93,6 +93,10 @@ Result<void> set_common(CommonOptions& options, const std::string& name, const s
     options.open.tag = value;
   } else if (name == "key") {
     options.open.key = value;
+  } else if (name == "item") {
+    options.open.item = value;
+  } else if (name == "step") {
+    CKFS_TRY(options.open.step, parse_number(name, value));
   } else if (name == "config") {
     options.open.config = value;
   } else if (name == "recipe") {
@@ -140,12 +144,16 @@ void add_common(CLI::App& verb, CommonOptions& options, Tuning tuning) {
   const std::string choice = "Source options";
   add_value(verb, options, "tag", "TAG",
             "the tag of a DeepSpeed checkpoint (default: the one that latest names)", choice);
-  add_value(verb, options, "key", "KEY",
-            "where in a torch file or DCP checkpoint the tensors are (default: the usual key, else "
-            "the top "
-            "level)",
-            choice);
-  add_value(verb, options, "config", "DIR",
+  add_value(
+      verb, options, "key", "KEY",
+      "where in a torch file, DCP checkpoint or Orbax tree the tensors are (default: the usual "
+      "key, else the top level)",
+      choice);
+  add_value(verb, options, "item", "NAME",
+            "the item of an Orbax checkpoint (default: the one of arrays)", choice);
+  add_value(verb, options, "step", "N",
+            "the step of a directory of Orbax checkpoints (default: the newest)", choice);
+  add_value(verb, options, "config", "DIR|FILE",
             "config.json and tokenizer of a source that has none beside it", choice);
   verb.add_option_function<std::vector<std::string>>(
           "--recipe",

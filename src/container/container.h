@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,7 @@ struct FileFacts {
   std::uint64_t size = 0;
   std::uint32_t tensors = 0;                  // model tensors of which it has bytes or names
   Exactness exactness = Exactness::BitExact;  // the least exact of them
+  std::optional<FileId> copy_of = {};         // the source file that it is, byte by byte
 };
 
 class Container : public std::enable_shared_from_this<Container> {

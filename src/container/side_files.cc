@@ -20,7 +20,9 @@ class SideFiles final : public Container {
   }
 
   FileFacts facts(std::size_t file) const override {
-    return {sizes_[file], 0, Exactness::BitExact};
+    FileFacts facts{sizes_[file], 0, Exactness::BitExact};
+    if (!is_text(file)) facts.copy_of = source_file(file).file;
+    return facts;
   }
 
   std::vector<std::uint32_t> tensors(std::size_t /*file*/) const override { return {}; }

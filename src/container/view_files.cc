@@ -23,8 +23,10 @@ std::uint64_t inode_of(std::string_view view, std::string_view path) {
 }  // namespace
 
 Result<std::unique_ptr<const ViewFiles>> ViewFiles::create(
-    const std::shared_ptr<const Definition>& definition, const ByteSource& source) {
+    const std::shared_ptr<const Definition>& definition, const ByteSource& source,
+    std::shared_ptr<const SourceReaders> readers) {
   auto files = std::unique_ptr<ViewFiles>(new ViewFiles());
+  files->readers_ = std::move(readers);
   CKFS_TRY_VOID(files->pack(definition, "", source));
   for (const DefinitionPart& part : definition->parts) {
     CKFS_TRY_VOID(files->pack(part.definition, part.directory, source));
@@ -86,6 +88,12 @@ std::string_view ViewFiles::path(std::size_t file) const {
 
 FileFacts ViewFiles::facts(std::size_t file) const {
   return packed_[rows_[file].container].container->facts(rows_[file].number);
+}
+
+std::uint32_t ViewFiles::readers(const FileFacts& facts) const {
+  if (!facts.copy_of) return readers_->tensors;
+  const auto found = readers_->of_file.find(*facts.copy_of);
+  return found == readers_->of_file.end() ? 0444 : found->second;
 }
 
 std::vector<std::uint32_t> ViewFiles::tensors(std::size_t file) const {

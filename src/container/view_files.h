@@ -24,6 +24,12 @@
 
 namespace ckfs {
 
+/// Who may read the files of a source (bits of 0444), and so what is made of them.
+struct SourceReaders {
+  std::uint32_t tensors = 0444;                       // all files of tensors, and the configuration
+  std::unordered_map<FileId, std::uint32_t> of_file;  // where it is not 0444
+};
+
 class ViewFiles {
  public:
   /// Bytes of layouts that are kept although nobody holds them.
@@ -32,13 +38,16 @@ class ViewFiles {
   /// Sizes, names and inodes are final from here. Errors: those of make_containers(), Unsupported
   /// (two files of one name, or of one inode).
   static Result<std::unique_ptr<const ViewFiles>> create(
-      const std::shared_ptr<const Definition>& definition, const ByteSource& source);
+      const std::shared_ptr<const Definition>& definition, const ByteSource& source,
+      std::shared_ptr<const SourceReaders> readers = std::make_shared<SourceReaders>());
 
   /// Files are numbered from 0 by path in byte order.
   std::size_t size() const { return rows_.size(); }
   /// Valid as long as the object.
   std::string_view path(std::size_t file) const;
   FileFacts facts(std::size_t file) const;
+  /// Bits of 0444.
+  std::uint32_t readers(const FileFacts& facts) const;
   /// A stable hash of (canonical view name, path); never 0 or 1.
   std::uint64_t inode(std::size_t file) const { return rows_[file].inode; }
   std::optional<std::size_t> find(std::string_view path) const;
@@ -78,6 +87,7 @@ class ViewFiles {
                     const std::string& directory, const ByteSource& source);
 
   std::vector<Packed> packed_;
+  std::shared_ptr<const SourceReaders> readers_;
   std::string paths_;  // one after another
   std::vector<Row> rows_;
   std::uint64_t first_serial_ = 0;

@@ -22,8 +22,8 @@ constexpr std::array<std::string_view, 10> kReserved{"_METADATA",       "_CHECKP
 /// Chunks, in the order of the source, and the metadata of each array behind them.
 class ZarrItem final : public OrbaxContainer {
  public:
-  explicit ZarrItem(ItemArrays arrays)
-      : OrbaxContainer(std::move(arrays), {false, arrays.version() == zarr::Version::V3}) {}
+  ZarrItem(ItemArrays arrays, zarr::Version version)
+      : OrbaxContainer(std::move(arrays), {false, version == zarr::Version::V3}) {}
 
   Result<void> check() const {
     for (std::size_t i = 0; i < arrays().size(); ++i) {
@@ -92,7 +92,8 @@ class ZarrItem final : public OrbaxContainer {
 }  // namespace
 
 Result<std::shared_ptr<const Container>> make_zarr_item(ItemArrays arrays) {
-  auto item = std::make_shared<ZarrItem>(std::move(arrays));
+  const zarr::Version version = arrays.version();
+  auto item = std::make_shared<ZarrItem>(std::move(arrays), version);
   CKFS_TRY_VOID(item->check());
   return item;
 }

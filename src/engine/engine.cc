@@ -35,8 +35,10 @@ constexpr std::uint64_t kSignpost = 2_MiB;
 /// Pieces of a source that streams that are read at once.
 constexpr std::size_t kMostTogether = 8;
 
-/// Of one thread that gathers; buffers are counted in MiB.
-constexpr std::uint64_t kScratch = Evaluator::kMostStaging + 1_MiB;
+/// Of one thread that gathers, within `room` for tiles; buffers are counted in MiB.
+constexpr std::uint64_t scratch_within(std::uint64_t room) {
+  return std::min<std::uint64_t>(Evaluator::kMostStaging + 1_MiB, room / 4);
+}
 
 /// What Tier::Tile has is good for two tiles, the one that is read and the next, and their scratch.
 /// A matrix that fits alone is not cut: computed late it costs time, in parts it may cost several
@@ -47,7 +49,8 @@ TileBytes tile_bytes(const BufferPool& pool, const EngineOptions& options) {
     const std::uint64_t bytes = std::min<std::uint64_t>(options.tile_bytes, room / 2);
     return {bytes, bytes};
   }
-  return {std::min<std::uint64_t>(room / 2 - kScratch, 64_MiB), room - kScratch};
+  const std::uint64_t scratch = scratch_within(room);
+  return {std::min<std::uint64_t>(room / 2 - scratch, 64_MiB), room - scratch};
 }
 
 unsigned thread_count(const EngineOptions& options) {
@@ -175,8 +178,9 @@ class Engine::Impl {
   /// lies on one file system.
   SourceWish wish_of(const ReadStream& stream) const {
     const SourcePace& pace = evaluator_.pace();
+    const std::uint64_t room = pool_->most(Tier::Tile);
     SourceWish wish{
-        .ahead = pace.ahead(), .far = pace.far(), .room = pool_->most(Tier::Tile) - 2 * kScratch};
+        .ahead = pace.ahead(), .far = pace.far(), .room = room - 2 * scratch_within(room)};
     if (wish.ahead == 0) {
       wish.ahead = stream.options().whole ? SourcePace::kLeast : 0;
     } else {
@@ -281,7 +285,7 @@ class Engine::Impl {
         });
       }
     }
-    CKFS_TRY_VOID(evaluator_.verify(*tile));
+    CKFS_TRY_VOID(evaluator_.verify(tile->files));
     return tile;
   }
 
@@ -295,7 +299,10 @@ class Engine::Impl {
     std::vector<TileKey> keys;
     for (const ByteRange& unit : units) {
       if (!stream.wants(unit.begin)) continue;
-      if (!is_piece(stream, unit)) return evaluator_.make_tile(file, unit.begin, want);
+      if (!is_piece(stream, unit)) {
+        evaluator_.make_tile(file, unit.begin, want);
+        return;
+      }
       wanted.push_back(unit);
       keys.push_back(piece_key(file, unit.begin));
     }
@@ -324,7 +331,7 @@ class Engine::Impl {
   /// Puts the pages of a piece where the reader finds them without asking, but for one every
   /// kSignpost bytes: his request for that one shows where he is.
   void deliver(ReadStream& stream, ByteRange piece, const Tile& tile) {
-    if (!evaluator_.verify(tile)) return;
+    if (!evaluator_.verify(tile.files)) return;
     const std::uint64_t first = (piece.begin + kPage - 1) / kPage * kPage;
     const std::uint64_t begin = piece.begin % kSignpost == 0 ? first + kPage : first;
     const std::uint64_t end =

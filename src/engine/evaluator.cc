@@ -43,11 +43,11 @@ constexpr std::uint64_t kSmallLiteral = kPieceBytes;
 /// have changed, what was made of it is forgotten.
 class Evaluator::Measured final : public ByteSource {
  public:
-  Measured(Evaluator& evaluator, bool once) : evaluator_(evaluator), once_(once) {}
+  Measured(Evaluator& evaluator, Want want) : evaluator_(evaluator), want_(want) {}
 
   Result<void> read(std::span<const ReadRequest> batch) override {
     const auto begin = std::chrono::steady_clock::now();
-    auto done = once_ ? evaluator_.source_.read_once(batch) : evaluator_.source_.read(batch);
+    auto done = want_.once ? evaluator_.source_.read_once(batch) : evaluator_.source_.read(batch);
     if (!done) {
       if (done.error().code() == ErrorCode::Stale) evaluator_.cache_.clear();
       return done;
@@ -65,13 +65,34 @@ class Evaluator::Measured final : public ByteSource {
     if (!checked && checked.error().code() == ErrorCode::Stale) evaluator_.cache_.clear();
     return checked;
   }
+  std::optional<MappedBytes> keep(const FileRange& range) override;
+  Result<void> verify(std::span<const FileId> files) override { return evaluator_.verify(files); }
   std::uint64_t size(FileId file) const override { return evaluator_.source_.size(file); }
   const std::string& name(FileId file) const override { return evaluator_.source_.name(file); }
 
  private:
   Evaluator& evaluator_;
-  const bool once_;
+  const Want want_;
 };
+
+/// As tiles of the cache. A random reader takes what is there and keeps nothing: others need not
+/// follow him. Memory is never waited for, since who asks may hold some of the same tier; an error
+/// is met by reading what is needed.
+std::optional<MappedBytes> Evaluator::Measured::keep(const FileRange& range) {
+  constexpr std::uint64_t kShare = 4;  // of a tile
+  if (range.size > evaluator_.tile_bytes_.good / kShare) return std::nullopt;
+  const TileKey key{range.file, TileKey::Kind::Kept, 0, range.offset};
+  const auto read_all = [&]() -> Result<Tile> {
+    auto buffer = evaluator_.pool_.try_acquire(Tier::Tile, range.size);
+    if (!buffer) return fail(ErrorCode::OutOfMemory, "memory budget: none to keep bytes in");
+    const ReadRequest all{range.file, range.offset, buffer->span().first(range.size)};
+    CKFS_TRY_VOID(read(std::span(&all, 1)));
+    return Tile{*std::move(buffer), range.size, {range.file}};
+  };
+  auto tile = want_.sequential ? evaluator_.cache_.get(key, read_all) : evaluator_.cache_.find(key);
+  if (!tile || *tile == nullptr || (*tile)->size != range.size) return std::nullopt;
+  return MappedBytes{range.file, (*tile)->span().data(), *tile};
+}
 
 Evaluator::Evaluator(const Catalog& catalog, ByteSource& source, BufferPool& pool, TileCache& cache,
                      Workers& workers, TileBytes tile_bytes, KernelSet kernels)
@@ -110,8 +131,8 @@ ByteRange Evaluator::unit_at(const FileLayout& file, std::uint64_t offset) const
   return {range.begin + place.tile.begin, range.begin + place.tile.end};
 }
 
-Result<void> Evaluator::verify(const Tile& tile) {
-  auto verified = source_.verify(tile.files);
+Result<void> Evaluator::verify(std::span<const FileId> files) {
+  auto verified = source_.verify(files);
   if (!verified && verified.error().code() == ErrorCode::Stale) cache_.clear();
   return verified;
 }
@@ -148,7 +169,7 @@ Result<void> Evaluator::fill(const FileLayout& file, ByteRange range, std::span<
 template <typename Done>
 Result<void> Evaluator::carry_out(std::span<const Task> tasks, const RunReads& reads,
                                   std::span<std::byte> scratch, Want want, Done done) {
-  Measured source(*this, want.once);
+  Measured source(*this, want);
   SourceBytes bytes(source);
   for (const Task& task : tasks) {
     for (const PlanPart& part : task.plan->parts) {
@@ -216,7 +237,7 @@ Result<void> Evaluator::copy_gathered(const FileLayout& file, const GatherPart& 
         first = at / width * width;
       }
     }
-    CKFS_TRY_VOID(verify(*tile));
+    CKFS_TRY_VOID(verify(tile->files));
     std::memcpy(here.data(), tile->span().data() + (at - first), here.size());
     done += here.size();
   }
@@ -260,7 +281,7 @@ Result<std::vector<FileId>> Evaluator::gather_into(const GatherPlan& plan,
       if (!own) return;
     }
     const TierScope holding(Tier::Tile);
-    Measured source(*this, want.once);
+    Measured source(*this, want);
     while (const auto batch = claims.next()) {
       auto read = plan.run(*batch, source, helper ? own->span() : staging, out, kernels_);
       if (!read) return claims.fail(read.error());
@@ -370,14 +391,10 @@ void Evaluator::make_tile(const FileLayout& file, std::uint64_t offset, Want wan
   const std::size_t at = file.find(offset);
   const std::uint32_t tensor = file.segments[at].id;
   const Place place = place_of(file, tensor, offset - file.range(at).begin);
-  const TileKey key = key_of(file, place);
-  (void)cache_.compute(
-      std::span(&key, 1),
-      [&](std::span<const std::size_t> /*numbers*/, const TileCache::Ready& ready) -> Result<void> {
-        CKFS_TRY(Tile tile, gathered(file, tensor, place.tile, want, Patience::Refuse));
-        ready(0, std::move(tile));
-        return {};
-      });
+  (void)cache_.get(
+      key_of(file, place),
+      [&] { return gathered(file, tensor, place.tile, want, Patience::Refuse); },
+      TileCache::Asked::Later);
 }
 
 void Evaluator::retire_tile(const FileLayout& file, std::uint64_t offset) {

@@ -26,7 +26,8 @@ namespace ckfs {
 
 /// How bytes are wanted; changes none of them.
 struct Want {
-  /// Their reader is sequential: tiles are computed whole and kept for him.
+  /// Their reader is sequential: tiles are computed whole, and kept for him; so are companions that
+  /// any few elements need as a whole.
   bool sequential = false;
   /// ByteSource::read_once() instead of read().
   bool once = false;
@@ -74,7 +75,7 @@ class Evaluator {
 
   /// Bytes computed earlier are lent only while their files are the ones that were opened. Errors:
   /// Stale (then all tiles are forgotten), Io.
-  Result<void> verify(const Tile& tile);
+  Result<void> verify(std::span<const FileId> files);
 
   const SourcePace& pace() const { return pace_; }
 

@@ -244,14 +244,35 @@ GatherPlan GatherPlan::make(const Catalog& catalog, const TensorExpr& expr, std:
         if (count == 0) continue;
       }
       CKFS_CHECK(count > 0);
-      plan.items_.push_back({b, first, count});
-      first += count;
-      runs += count;
-      used += aligned(staging(count));
+      const std::int64_t whole = plan.up_to_border(box, first, count);
+      plan.items_.push_back({b, first, whole});
+      first += whole;
+      runs += whole;
+      used += aligned(staging(whole));
       plan.staging_ = std::max(plan.staging_, used);
+      if (whole < count) used = most;  // what is left over begins the next batch
     }
   }
   return plan;
+}
+
+/// Runs of rows that share words with others: the most of [first, first + count) behind which
+/// another row of words begins, so that no two batches read the same one.
+std::int64_t GatherPlan::up_to_border(const BoxRuns& box, std::int64_t first,
+                                      std::int64_t count) const {
+  if (box.source == Box::kConstant || first + count == box.count) return count;
+  const Granule granule = catalog_->storage(box.source).encoding->granule();
+  if (granule.stride == 1 || count < granule.elements) return count;
+  for (std::int64_t less = 0; less < granule.elements; ++less) {
+    std::int64_t from = box.source_offset - box.shift;
+    std::int64_t rest = first + count - less;
+    for (std::size_t i = box.outer.size(); i-- > 0;) {
+      from += rest % box.outer[i].count * box.outer[i].source_stride;
+      rest /= box.outer[i].count;
+    }
+    if (from / granule.stride % granule.elements == 0) return count - less;
+  }
+  return count;
 }
 
 std::span<const GatherPlan::Item> GatherPlan::items(std::size_t batch) const {

@@ -101,6 +101,7 @@ class GatherPlan {
   class Splitter;
 
   explicit GatherPlan(const Catalog& catalog) : catalog_(&catalog) {}
+  std::int64_t up_to_border(const BoxRuns& box, std::int64_t first, std::int64_t count) const;
   std::span<const Item> items(std::size_t batch) const;
   template <typename Use>
   void for_each_run(const Item& item, Use use) const;

@@ -153,7 +153,7 @@ ReadStream::Advice ReadStream::advise(ByteRange request, SourceWish wish) {
   const bool certain = wish.far && (earned_bytes.end > run.tensor.end || habit_->reads_whole());
   const std::uint64_t depth =
       certain ? most : std::clamp(run.range.size(), wish.far ? kFarStake : 1_MiB, most);
-  if (run.queued < request.begin) run.queued = request.begin;
+  run.queued = std::max(run.queued, request.begin);
   // What streams is asked for in large steps.
   const bool due = !wish.in_order || run.queued < run.range.end + depth / 2;
   while (due && run.queued < file_->size && run.units.size() < kMostUnits) {

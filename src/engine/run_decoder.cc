@@ -1,7 +1,8 @@
-// Companions are not cached: the scales that belong to a run are read with it, in the same batch.
-// A request of 1 MiB then reads at most one row of scales that its neighbour has read too (some
-// hundred bytes in half a MiB), which is cheaper than a cache with its own place in the budget, and
-// a read needs nothing but its own staging.
+// Most companions are not cached: the scales that belong to a run are read with it, in the same
+// batch. A request of 1 MiB then reads at most one row of scales that its neighbour has read too
+// (some hundred bytes in half a MiB), which is cheaper than a cache with its own place in the
+// budget, and a read needs nothing but its own staging. The others are those that any few rows need
+// as a whole (the groups of columns in no order, and the scales they choose from).
 #include "engine/run_decoder.h"
 
 #include <algorithm>
@@ -96,6 +97,7 @@ bool is_move(const Storage& storage, const Program* program) {
 RunReads::RunReads(const Catalog& catalog, std::span<const ElementRun> runs) : catalog_(&catalog) {
   struct Need {
     StorageId storage;
+    StorageId of;
     ByteRange range;
   };
   std::vector<Need> needs;
@@ -111,7 +113,8 @@ RunReads::RunReads(const Catalog& catalog, std::span<const ElementRun> runs) : c
     storage.encoding->add_needs(elements, parts);
     for (const PartRange& part : parts) {
       if (part.range.empty()) continue;
-      needs.push_back({part_of(catalog, run.storage, part.part), part.range});
+      needs.push_back({part_of(catalog, run.storage, part.part),
+                       part.part == 0 ? kNone : run.storage, part.range});
     }
     scratch = std::max(scratch, storage.encoding->scratch(elements.count));
   }
@@ -122,7 +125,7 @@ RunReads::RunReads(const Catalog& catalog, std::span<const ElementRun> runs) : c
   std::size_t used = 0;
   for (const Need& need : needs) {
     if (parts_.empty() || parts_.back().storage != need.storage) {
-      parts_.push_back({need.storage, windows_.size(), windows_.size()});
+      parts_.push_back({need.storage, need.of, windows_.size(), windows_.size()});
     }
     Part& part = parts_.back();
     ByteRange range = need.range;
@@ -157,6 +160,33 @@ std::size_t RunReads::most_staging(const Catalog& catalog, StorageId id, std::in
   return aligned(bytes) + aligned(encoding.scratch(most));
 }
 
+const RunReads::Part* RunReads::find(StorageId storage) const {
+  const auto part = std::ranges::lower_bound(parts_, storage, {}, &Part::storage);
+  return part == parts_.end() || part->storage != storage ? nullptr : &*part;
+}
+
+ByteRange RunReads::hull(const Part& part) const {
+  return {windows_[part.begin].range.begin, windows_[part.end - 1].range.end};
+}
+
+/// All of a companion, where it is likely that whoever needs other elements needs it again: most of
+/// it is needed, for a far smaller part of the codes.
+std::optional<FileRange> RunReads::kept(const Part& part) const {
+  constexpr std::uint64_t kFarSmaller = 4;
+  const Part* const codes = part.of == kNone ? nullptr : find(part.of);
+  if (codes == nullptr) return std::nullopt;
+  const Storage& storage = catalog_->storage(part.storage);
+  const double share =
+      static_cast<double>(hull(part).size()) / static_cast<double>(storage.nbytes());
+  const double of_codes = static_cast<double>(hull(*codes).size()) /
+                          static_cast<double>(catalog_->storage(part.of).nbytes());
+  if (share < 0.5 || share < kFarSmaller * of_codes || storage.extents.size() != 1) {
+    return std::nullopt;
+  }
+  const Extent& all = storage.extents.front();
+  return FileRange{all.file, all.offset, all.nbytes};
+}
+
 void RunReads::add_ranges(std::vector<FileRange>& ranges) const {
   for (const Part& part : parts_) {
     const Storage& storage = catalog_->storage(part.storage);
@@ -188,6 +218,10 @@ RunDecoder::RunDecoder(const RunReads& reads, SourceBytes& bytes, std::span<std:
       mapped =
           bytes.map({extent.file, extent.offset + (all.begin - extent.begin), all.size()}, used);
     }
+    if (const auto kept = mapped == nullptr ? reads.kept(part) : std::nullopt) {
+      mapped = bytes.keep(*kept);
+      if (mapped != nullptr) mapped += all.begin;
+    }
     for (const RunReads::Window& window : wanted) {
       if (mapped != nullptr) {
         windows_.push_back({window.range, mapped + (window.range.begin - all.begin)});
@@ -203,8 +237,8 @@ RunDecoder::RunDecoder(const RunReads& reads, SourceBytes& bytes, std::span<std:
 }
 
 std::span<const PartBytes::Window> RunDecoder::windows(StorageId storage) const {
-  const auto part = std::ranges::lower_bound(reads_.parts_, storage, {}, &RunReads::Part::storage);
-  if (part == reads_.parts_.end() || part->storage != storage) return {};
+  const RunReads::Part* const part = reads_.find(storage);
+  if (part == nullptr) return {};
   return std::span(windows_).subspan(part->begin, part->end - part->begin);
 }
 

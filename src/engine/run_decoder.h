@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -64,9 +65,12 @@ class RunReads {
 
  private:
   friend class RunDecoder;
+  static constexpr StorageId kNone = ~StorageId{0};
+
   /// The windows of one storage, in windows_.
   struct Part {
     StorageId storage = 0;
+    StorageId of = kNone;  // whose companion it is
     std::size_t begin = 0, end = 0;
   };
   /// Bytes `range` of a storage have their place `at` in the staging.
@@ -74,6 +78,10 @@ class RunReads {
     ByteRange range;
     std::size_t at = 0;
   };
+
+  const Part* find(StorageId storage) const;
+  ByteRange hull(const Part& part) const;
+  std::optional<FileRange> kept(const Part& part) const;
 
   const Catalog* catalog_ = nullptr;
   std::vector<Window> windows_;

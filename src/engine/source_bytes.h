@@ -19,6 +19,9 @@ class SourceBytes {
   /// Where the bytes of `range` lie, of which `used` are needed; nullptr: add() them.
   const std::byte* map(const FileRange& range, std::uint64_t used);
 
+  /// The same for bytes that other computations will need, too (ByteSource::keep).
+  const std::byte* keep(const FileRange& range);
+
   /// `out` is to be filled by fetch().
   void add(FileId file, std::uint64_t offset, std::span<std::byte> out) {
     reads_.push_back({file, offset, out});
@@ -27,7 +30,8 @@ class SourceBytes {
   /// Fills all that was added. Errors: those of the source.
   Result<void> fetch();
 
-  /// Whether mapped bytes were what they should be: without it no result counts. Errors: Stale, Io.
+  /// Whether mapped and kept bytes were what they should be: without it no result counts. Errors:
+  /// Stale, Io.
   Result<void> check() const;
 
   /// The files that bytes came from, in order, each once: those on which the result depends.
@@ -36,6 +40,7 @@ class SourceBytes {
  private:
   ByteSource& source_;
   std::vector<MappedBytes> mapped_;
+  std::vector<MappedBytes> kept_;
   std::vector<ReadRequest> reads_;
 };
 

@@ -40,6 +40,11 @@ UniqueFd walk_components(int top, const std::string& path) {
 
 }  // namespace
 
+std::string parent_of(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  return slash == std::string::npos ? std::string() : path.substr(0, slash);
+}
+
 UniqueFd open_directory_beneath(int top, const std::string& path, Walk walk) {
   if (path.empty()) return UniqueFd(::openat(top, ".", kFlags));
   if (walk == Walk::Kernel) {
@@ -54,7 +59,7 @@ UniqueFd open_directory_beneath(int top, const std::string& path, Walk walk) {
     }
     // EPERM is what sandboxes answer that were made before openat2; the kernel itself never
     // answers it for opening a directory to read.
-    if (errno != ENOSYS && errno != EPERM && errno != EAGAIN) return UniqueFd();
+    if (errno != ENOSYS && errno != EPERM && errno != EAGAIN) return {};
   }
   return walk_components(top, path);
 }

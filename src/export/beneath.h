@@ -10,6 +10,9 @@
 
 namespace ckfs {
 
+/// The directory of a path; "" for a path of one name.
+std::string parent_of(const std::string& path);
+
 /// How a path is walked. Kernel: by openat2(2) in one call, or by components where the kernel has
 /// no openat2 or a sandbox forbids it. Components: one openat(2) for each.
 enum class Walk : bool { Kernel, Components };

@@ -8,7 +8,6 @@
 
 #include <charconv>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 namespace ckfs {
 
@@ -70,12 +69,38 @@ bool is_inner_path(std::string_view path) {
   }
 }
 
-std::string to_json(const ExportRecord& record) {
+nlohmann::ordered_json origin_json(const ExportOrigin& origin) {
   nlohmann::ordered_json json;
   json["version"] = kRecordVersion;
-  json["fingerprint"] = fmt::format("{:016x}", record.fingerprint);
-  json["view"] = record.view;
-  json["layout_version"] = record.layout_version;
+  json["fingerprint"] = fmt::format("{:016x}", origin.fingerprint);
+  json["view"] = origin.view;
+  json["layout_version"] = origin.layout_version;
+  return json;
+}
+
+std::optional<ExportOrigin> origin_of(const nlohmann::json& json) {
+  if (!json.is_object()) return std::nullopt;
+  const auto version = json.find("version");
+  const auto fingerprint = json.find("fingerprint");
+  const auto view = json.find("view");
+  const auto layout_version = json.find("layout_version");
+  const auto end = json.end();
+  if (version == end || *version != kRecordVersion || fingerprint == end ||
+      !fingerprint->is_string() || view == end || !view->is_string() || layout_version == end ||
+      !layout_version->is_number_integer()) {
+    return std::nullopt;
+  }
+  ExportOrigin origin;
+  const auto& hex = fingerprint->get_ref<const std::string&>();
+  const auto parsed = std::from_chars(hex.data(), hex.data() + hex.size(), origin.fingerprint, 16);
+  if (parsed.ec != std::errc() || parsed.ptr != hex.data() + hex.size()) return std::nullopt;
+  origin.view = view->get<std::string>();
+  origin.layout_version = layout_version->get<int>();
+  return origin;
+}
+
+std::string to_json(const ExportRecord& record) {
+  nlohmann::ordered_json json = origin_json(record.origin);
   nlohmann::ordered_json files = nlohmann::ordered_json::object();
   for (const auto& [path, file] : record.files) {
     files[to_ascii(path)] = {
@@ -90,25 +115,11 @@ Result<ExportRecord> parse_record(std::string_view text) {
     return fail(ErrorCode::InvalidArgument, "{}: not a record of an export", kRecordName);
   };
   const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
-  if (!json.is_object()) return broken();
-  const auto version = json.find("version");
-  const auto fingerprint = json.find("fingerprint");
-  const auto view = json.find("view");
-  const auto layout_version = json.find("layout_version");
+  const std::optional<ExportOrigin> origin = origin_of(json);
   const auto files = json.find("files");
-  const auto end = json.end();
-  if (version == end || *version != kRecordVersion || fingerprint == end ||
-      !fingerprint->is_string() || view == end || !view->is_string() || layout_version == end ||
-      !layout_version->is_number_integer() || files == end || !files->is_object()) {
-    return broken();
-  }
+  if (!origin || files == json.end() || !files->is_object()) return broken();
 
-  ExportRecord record;
-  const auto& hex = fingerprint->get_ref<const std::string&>();
-  const auto parsed = std::from_chars(hex.data(), hex.data() + hex.size(), record.fingerprint, 16);
-  if (parsed.ec != std::errc() || parsed.ptr != hex.data() + hex.size()) return broken();
-  record.view = view->get<std::string>();
-  record.layout_version = layout_version->get<int>();
+  ExportRecord record{.origin = *origin, .files = {}};
   for (const auto& [path, entry] : files->items()) {
     const auto inner = from_ascii(path);
     if (!inner || !is_inner_path(*inner) || !entry.is_object()) return broken();

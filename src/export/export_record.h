@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <map>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -15,6 +17,15 @@ namespace ckfs {
 /// The record in OUT, in the directory that also has what is being written.
 inline constexpr std::string_view kRecordName = ".ckfs-export.d/record.json";
 
+/// What the bytes of an export are a function of.
+struct ExportOrigin {
+  std::uint64_t fingerprint = 0;
+  std::string view;
+  int layout_version = 0;
+
+  bool operator==(const ExportOrigin&) const = default;
+};
+
 struct ExportRecord {
   struct File {
     std::uint64_t size = 0;    // of the finished file
@@ -24,18 +35,11 @@ struct ExportRecord {
     bool operator==(const File&) const = default;
   };
 
-  // What the bytes are a function of.
-  std::uint64_t fingerprint = 0;
-  std::string view;
-  int layout_version = 0;
+  ExportOrigin origin;
 
   /// Every file of the view, also those not begun: these names are the export's own.
   std::map<std::string, File> files;
 
-  bool same_origin(const ExportRecord& other) const {
-    return fingerprint == other.fingerprint && view == other.view &&
-           layout_version == other.layout_version;
-  }
   bool operator==(const ExportRecord&) const = default;
 };
 
@@ -49,6 +53,11 @@ bool is_own_path(std::string_view path);
 
 /// True for a path that stays inside the directory it is relative to.
 bool is_inner_path(std::string_view path);
+
+/// Members "version", "fingerprint", "view" and "layout_version", with which every record begins.
+nlohmann::ordered_json origin_json(const ExportOrigin& origin);
+/// nullopt: not such members, or of another version of records.
+std::optional<ExportOrigin> origin_of(const nlohmann::json& json);
 
 std::string to_json(const ExportRecord& record);
 

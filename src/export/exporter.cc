@@ -13,8 +13,6 @@
 #include <chrono>
 #include <map>
 #include <new>
-#include <ranges>
-#include <set>
 #include <span>
 #include <spdlog/spdlog.h>
 #include <string>
@@ -25,93 +23,38 @@
 #include "base/start_thread.h"
 #include "base/units.h"
 #include "export/export_record.h"
+#include "export/fleet.h"
 #include "export/out_directory.h"
+#include "export/out_rules.h"
+#include "export/pieces.h"
 #include "export/record_keeper.h"
 
 namespace ckfs {
 
 namespace {
 
-constexpr std::uint64_t kPiece = 1_MiB;  // what the engine computes ahead, so no copy is made
-constexpr std::uint64_t kWriteback = 8_MiB;
-constexpr std::uint64_t kSyncStep = 64_MiB;
-constexpr std::size_t kMaxRecord = 256_MiB;
 // A view of small files would otherwise spend its time on writing the record.
 constexpr std::chrono::milliseconds kRecordInterval{500};
-
-/// True if `inner` is `outer` or lies below it, by real paths.
-bool lies_within(const std::filesystem::path& inner, const std::filesystem::path& outer) {
-  std::error_code error;
-  const std::filesystem::path real_inner = std::filesystem::weakly_canonical(inner, error);
-  const std::filesystem::path real_outer = std::filesystem::weakly_canonical(outer, error);
-  const auto [mismatch, unused] =
-      std::mismatch(real_outer.begin(), real_outer.end(), real_inner.begin(), real_inner.end());
-  return mismatch == real_outer.end();
-}
-
-std::string parent_of(const std::string& path) {
-  const std::size_t slash = path.rfind('/');
-  return slash == std::string::npos ? std::string() : path.substr(0, slash);
-}
 
 /// A file of the view.
 struct Wanted {
   std::string path;
   std::uint64_t size = 0;
   std::string part = {};  // its name until it is complete
+  unsigned mode = 0666;   // who may not read the source gets no copy
 };
 
 /// The files of the view that are written, the largest first.
 std::vector<Wanted> files_to_write(const View& view) {
   std::vector<Wanted> files;
   for (const FileInfo& file : view.files()) {
-    files.push_back({std::string(file.path), file.size});
+    files.push_back(
+        {.path = std::string(file.path), .size = file.size, .mode = mode_of_copy(file.readers)});
   }
   std::ranges::sort(files, [](const Wanted& a, const Wanted& b) {
     return a.size != b.size ? a.size > b.size : a.path < b.path;
   });
   return files;
-}
-
-/// Whether what OUT has can be believed: it, and what exports keep in it, belong to the caller or
-/// to root, and nobody else may write there. Who can plant a record could have an export take
-/// unfinished bytes for finished ones, or remove files. Errors: InvalidArgument (it cannot, unless
-/// `force`).
-Result<bool> is_trusted(const OutDirectory& out, bool force) {
-  for (const std::string_view path : {std::string_view(), kExportFolder, kRecordName}) {
-    const std::optional<std::string> reason = out.distrust(std::string(path));
-    if (!reason) continue;
-    if (force) return false;
-    return fail(ErrorCode::InvalidArgument, "{}{}{}: {} (--force goes on, and believes no record)",
-                out.name(), path.empty() ? "" : "/", path, *reason);
-  }
-  return true;
-}
-
-/// The record of an earlier run; nullopt: there is none.
-Result<std::optional<ExportRecord>> load_record(const OutDirectory& out, bool force) {
-  const std::string name(kRecordName);
-  const auto usable = [&]() -> Result<std::optional<ExportRecord>> {
-    CKFS_TRY(const std::optional<std::string> text, out.read_text(name, kMaxRecord));
-    if (!text) return std::nullopt;
-    CKFS_TRY(ExportRecord record, parse_record(*text));
-    return record;
-  }();
-  if (usable || !force) {
-    if (!usable) return Failure(usable.error().within(out.name()));
-    return usable;
-  }
-  return std::nullopt;
-}
-
-/// Refuses files that no export of ours has written. `old` is the record found in OUT.
-Result<void> refuse_foreign(const OutDirectory& out, const std::optional<ExportRecord>& old) {
-  CKFS_TRY(const std::optional<std::string> foreign, out.find_foreign([&](const std::string& path) {
-    return is_own_path(path) || (old && old->files.contains(path));
-  }));
-  if (!foreign) return {};
-  return fail(ErrorCode::InvalidArgument,
-              "{}: holds \"{}\", which no export wrote (--force goes on)", out.name(), *foreign);
 }
 
 /// Which files of `old` still stand finished, and how far the others came.
@@ -160,8 +103,6 @@ class Run {
 
  private:
   Result<void> write_file(const Wanted& info);
-  Result<void> write_pieces(const Wanted& info, ViewFile& source, OutFile& target,
-                            std::uint64_t& synced);
   template <typename Bytes>
   static std::uint64_t sum(const ExportRecord& record, Bytes&& bytes) {
     std::uint64_t total = 0;
@@ -179,7 +120,7 @@ class Run {
   const std::int64_t mtime_;
   const std::uint64_t total_;
   std::stop_source stop_;  // an error in one job ends the others
-  RecordKeeper record_;
+  RecordKeeper<ExportRecord> record_;
 
   Mutex mutex_;
   std::uint64_t done_ CKFS_GUARDED_BY(mutex_);
@@ -228,45 +169,28 @@ void Run::advance(std::uint64_t bytes) {
   if (options_.progress) options_.progress(done_, total_);
 }
 
-Result<void> Run::write_pieces(const Wanted& info, ViewFile& source, OutFile& target,
-                               std::uint64_t& synced) {
-  std::uint64_t begun = synced;
-  for (std::uint64_t at = synced; at < info.size;) {
-    if (ends()) {
-      return Failure(Error(ErrorCode::Io, fmt::format("{}: stopped", out_.name()), EINTR));
-    }
-    CKFS_TRY(const Bytes bytes, source.read(at, std::min(kPiece, info.size - at)));
-    CKFS_CHECK(bytes.size() > 0);
-    CKFS_TRY_VOID(target.write(at, bytes.span()));
-    at += bytes.size();
-    advance(bytes.size());
-    if (at - begun >= kWriteback) {
-      // Begun early, so that the fsync finds little left to wait for.
-      target.start_writeback(begun, at - begun);
-      begun = at;
-    }
-    if (at - synced >= kSyncStep && at < info.size) {
-      CKFS_TRY_VOID(target.sync());
-      synced = at;
-      record_.set(info.path, {.size = info.size, .synced = at});
-      CKFS_TRY_VOID(record_.store());
-    }
-  }
-  return {};
-}
-
 Result<void> Run::write_file(const Wanted& info) {
   const std::string& temporary = info.part;
-  std::uint64_t synced = record_.file(info.path).synced;
+  std::uint64_t synced =
+      record_.look([&](const ExportRecord& record) { return record.files.at(info.path).synced; });
   CKFS_TRY(ViewFile source, view_.open(info.path, {.whole = true, .once = true}));
   CKFS_TRY_VOID(out_.make_parents(info.path));
-  CKFS_TRY(OutFile target, synced > 0 ? out_.reopen(temporary) : out_.create(temporary));
+  CKFS_TRY(OutFile target, synced > 0 ? out_.reopen(temporary) : out_.create(temporary, info.mode));
   // What was written behind the last fsync may be anything after a power failure.
   if (synced > 0) CKFS_TRY_VOID(target.truncate(synced));
 
   const auto written = [&]() -> Result<void> {
-    CKFS_TRY_VOID(target.reserve(info.size));
-    CKFS_TRY_VOID(write_pieces(info, source, target, synced));
+    CKFS_TRY_VOID(target.reserve({0, info.size}));
+    CKFS_TRY_VOID(write_range(source, {synced, info.size}, target,
+                              {.ends = [&] { return ends(); },
+                               .advance = [&](std::uint64_t bytes) { advance(bytes); },
+                               .synced = [&](std::uint64_t at) -> Result<void> {
+                                 synced = at;
+                                 record_.change([&](ExportRecord& record) {
+                                   record.files[info.path] = {.size = info.size, .synced = at};
+                                 });
+                                 return record_.store();
+                               }}));
     CKFS_TRY_VOID(target.set_mtime(mtime_));
     return target.sync();
   }();
@@ -281,7 +205,9 @@ Result<void> Run::write_file(const Wanted& info) {
   CKFS_TRY_VOID(out_.rename(temporary, info.path));
   CKFS_TRY_VOID(out_.sync_directory(parent_of(info.path)));
   CKFS_TRY_VOID(out_.sync_directory(std::string(kExportFolder)));
-  record_.set(info.path, {.size = info.size, .synced = 0, .finished = true});
+  record_.change([&](ExportRecord& record) {
+    record.files[info.path] = {.size = info.size, .synced = 0, .finished = true};
+  });
   {
     const MutexLock lock(mutex_);
     ++result_.files;
@@ -292,7 +218,9 @@ Result<void> Run::write_file(const Wanted& info) {
 Result<ExportResult> Run::write(const std::vector<Wanted>& files) {
   std::vector<const Wanted*> open;
   for (const Wanted& file : files) {
-    if (!record_.file(file.path).finished) open.push_back(&file);
+    const bool finished = record_.look(
+        [&](const ExportRecord& record) { return record.files.at(file.path).finished; });
+    if (!finished) open.push_back(&file);
   }
   CKFS_TRY_VOID(record_.store());
   {
@@ -356,47 +284,37 @@ Result<ExportResult> Run::write(const std::vector<Wanted>& files) {
 Result<ExportResult> export_view(const Checkpoint& checkpoint, const View& view,
                                  const std::filesystem::path& source,
                                  const std::filesystem::path& out, const ExportOptions& options) {
-  if (lies_within(out, source)) {
-    return fail(ErrorCode::InvalidArgument, "{}: lies inside the source {}", out.native(),
-                source.native());
-  }
+  CKFS_TRY_VOID(refuse_inside(out, source));
   std::vector<Wanted> files = files_to_write(view);
-  ExportRecord record{.fingerprint = checkpoint.fingerprint(),
-                      .view = view.name(),
-                      .layout_version = kLayoutVersion,
-                      .files = {}};
-  for (const Wanted& file : files) {
-    if (!is_inner_path(file.path)) {
-      return fail(ErrorCode::Corrupt, "{}: not a path inside a directory", file.path);
-    }
-    if (is_own_path(file.path)) {
-      return fail(ErrorCode::Unsupported, "{}: a name that exports keep for themselves", file.path);
-    }
-    record.files[file.path].size = file.size;
-  }
+  CKFS_TRY(ExportRecord record, fresh_record(checkpoint, view));
   std::map<std::string_view, std::size_t> numbers;
   for (const auto& [path, file] : record.files) numbers.emplace(path, numbers.size());
   for (Wanted& file : files) file.part = part_name(numbers.at(file.path));
 
   CKFS_TRY(const OutDirectory directory, OutDirectory::open(out));
-  CKFS_TRY(const bool trusted, is_trusted(directory, options.force));
+  CKFS_TRY(const bool trusted, is_trusted(directory, kRecordName, options.force));
   CKFS_TRY(const std::optional<ExportRecord> old,
-           trusted ? load_record(directory, options.force) : std::optional<ExportRecord>());
+           trusted ? load_record(directory, options.force) : std::nullopt);
   if (!options.force) CKFS_TRY_VOID(refuse_foreign(directory, old));
+  if (directory.entry(std::string(kFleetName))) {
+    return fail(ErrorCode::InvalidArgument,
+                "{}: several processes export here (run their ranks, or --finish; or remove {}/{})",
+                directory.name(), directory.name(), kExportFolder);
+  }
 
   std::vector<std::string> stale;
-  if (old && old->same_origin(record)) {
+  if (old && old->origin == record.origin) {
     record = resume_from(directory, record, *old, checkpoint.mtime());
   } else if (old) {
     spdlog::info("{}: starts over: it holds view {} of another source or version", out.native(),
-                 old->view);
+                 old->origin.view);
     // Finished files go too: half of the old and half of the new would look like a checkpoint.
     for (const auto& [path, file] : old->files) stale.push_back(path);
   }
   std::size_t number = 0;
   for (const auto& [path, file] : old ? old->files : decltype(record.files)()) {
     const auto now = record.files.find(path);
-    if (!old->same_origin(record) || now == record.files.end() || now->second.synced == 0) {
+    if (old->origin != record.origin || now == record.files.end() || now->second.synced == 0) {
       stale.push_back(part_name(number));
     }
     ++number;
@@ -408,17 +326,7 @@ Result<ExportResult> export_view(const Checkpoint& checkpoint, const View& view,
   CKFS_TRY_VOID(directory.make_parents(std::string(kRecordName)));
   CKFS_TRY(const ExportResult result, run.write(files));
 
-  std::set<std::string> directories{""};
-  for (const Wanted& file : files) {
-    for (std::string at = parent_of(file.path); !at.empty(); at = parent_of(at)) {
-      directories.insert(at);
-    }
-  }
-  // The deepest first: making an entry changes the time of the directory above.
-  for (const std::string& path : directories | std::views::reverse) {
-    CKFS_TRY_VOID(directory.sync_directory(path));
-    directory.set_directory_mtime(path, checkpoint.mtime());
-  }
+  CKFS_TRY_VOID(close_directories(directory, record, checkpoint.mtime()));
   return result;
 }
 

@@ -7,6 +7,7 @@
 // for its other end).
 #include "export/out_directory.h"
 
+#include <array>
 #include <cerrno>
 #include <dirent.h>
 #include <fcntl.h>
@@ -20,20 +21,29 @@
 
 namespace ckfs {
 
-Result<void> OutFile::reserve(std::uint64_t size) {
-  if (size == 0) return {};
+Result<void> OutFile::reserve(ByteRange range) {
+  if (range.empty()) return {};
   // The size is kept: a file that has its final size before it has its bytes looks complete.
   int reserved = 0;
   do {
-    reserved = ::fallocate(fd_.get(), FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(size));
+    reserved = ::fallocate(fd_.get(), FALLOC_FL_KEEP_SIZE, static_cast<off_t>(range.begin),
+                           static_cast<off_t>(range.size()));
   } while (reserved != 0 && errno == EINTR);
   if (reserved == 0) return {};
   if (errno == ENOSPC || errno == EDQUOT) return system_failure(errno, thing_, "reserve disk");
   return {};  // EOPNOTSUPP and the like: writing reports a full disk
 }
 
+void OutFile::release(ByteRange range) {
+  if (range.empty() || system_->next_fault() != 0) return;
+  (void)::fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                    static_cast<off_t>(range.begin), static_cast<off_t>(range.size()));
+}
+
 Result<void> OutFile::write(std::uint64_t offset, std::span<const std::byte> bytes) {
   constexpr int kDontCache = 0x80;  // RWF_DONTCACHE; Debian 12's headers do not know it
+  const int fault = system_->next_fault();
+  if (fault != 0) bytes = bytes.first(bytes.size() / 2);
   while (!bytes.empty()) {
     const iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};  // only read from
     const ssize_t written =
@@ -49,6 +59,7 @@ Result<void> OutFile::write(std::uint64_t offset, std::span<const std::byte> byt
     offset += static_cast<std::uint64_t>(written);
     bytes = bytes.subspan(static_cast<std::size_t>(written));
   }
+  if (fault != 0) return system_failure(fault, thing_, "write");
   return {};
 }
 
@@ -58,12 +69,14 @@ void OutFile::start_writeback(std::uint64_t offset, std::uint64_t size) {
 }
 
 Result<void> OutFile::sync() {
+  if (const int fault = system_->next_fault()) return system_failure(fault, thing_, "fsync");
   if (::fsync(fd_.get()) != 0) return system_failure(errno, thing_, "fsync");
   (void)::posix_fadvise(fd_.get(), 0, 0, POSIX_FADV_DONTNEED);
   return {};
 }
 
 Result<void> OutFile::truncate(std::uint64_t size) {
+  if (const int fault = system_->next_fault()) return system_failure(fault, thing_, "truncate");
   if (::ftruncate(fd_.get(), static_cast<off_t>(size)) != 0) {
     return system_failure(errno, thing_, "truncate");
   }
@@ -71,13 +84,15 @@ Result<void> OutFile::truncate(std::uint64_t size) {
 }
 
 Result<void> OutFile::set_mtime(std::int64_t seconds) {
+  if (const int fault = system_->next_fault()) return system_failure(fault, thing_, "set the time");
   const timespec times[2] = {{.tv_sec = 0, .tv_nsec = UTIME_OMIT},
                              {.tv_sec = static_cast<time_t>(seconds), .tv_nsec = 0}};
   if (::futimens(fd_.get(), times) != 0) return system_failure(errno, thing_, "set the time");
   return {};
 }
 
-Result<OutDirectory> OutDirectory::open(const std::filesystem::path& path, OutSystem system) {
+Result<OutDirectory> OutDirectory::open(const std::filesystem::path& path, OutSystem system,
+                                        Others others) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -87,7 +102,8 @@ Result<OutDirectory> OutDirectory::open(const std::filesystem::path& path, OutSy
     return system_failure(error ? error.value() : errno, path.native(), "make the directory");
   }
   // Where a file system has no locks, two exports into one directory are the user's affair.
-  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+  const int lock = others == Others::No ? LOCK_EX : LOCK_SH;
+  if (::flock(fd.get(), lock | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     return fail(ErrorCode::InvalidArgument, "{}: another export is writing here", path.native());
   }
   return OutDirectory(path.native(), std::move(fd), std::move(system));
@@ -105,8 +121,7 @@ Failure OutDirectory::failure(int error, const std::string& path, std::string_vi
 Result<OutDirectory::Place> OutDirectory::place(const std::string& path,
                                                 std::string_view what) const {
   const std::size_t slash = path.rfind('/');
-  const std::string parent = slash == std::string::npos ? std::string() : path.substr(0, slash);
-  Place at{open_directory_beneath(fd_.get(), parent, system_.walk),
+  Place at{open_directory_beneath(fd_.get(), parent_of(path), system_->walk),
            slash == std::string::npos ? path : path.substr(slash + 1)};
   if (!at.directory) return failure(errno, path, what);
   return at;
@@ -151,23 +166,14 @@ Result<std::optional<std::string>> OutDirectory::find_foreign(
   while (!pending.empty()) {
     const std::string path = std::move(pending.back());
     pending.pop_back();
-    UniqueFd fd = open_directory_beneath(fd_.get(), path, system_.walk);
+    CKFS_TRY(const std::vector<std::string> found, names(path));
+    const UniqueFd fd = open_directory_beneath(fd_.get(), path, system_->walk);
     if (!fd) return failure(errno, path, "list");
-    const std::unique_ptr<DIR, decltype([](DIR* open) { ::closedir(open); })> directory(
-        ::fdopendir(fd.get()));
-    if (!directory) return failure(errno, path, "list");
-    const int number = fd.release();  // closed with the DIR
-    while (true) {
-      errno = 0;
-      const dirent* const found = ::readdir(directory.get());
-      if (!found && errno != 0) return failure(errno, path, "list");
-      if (!found) break;
-      const std::string_view name = found->d_name;
-      if (name == "." || name == "..") continue;
-      std::string inner = path.empty() ? std::string(name) : fmt::format("{}/{}", path, name);
+    for (const std::string& name : found) {
+      std::string inner = path.empty() ? name : fmt::format("{}/{}", path, name);
       struct stat status;
       const bool is_directory =
-          ::fstatat(number, found->d_name, &status, AT_SYMLINK_NOFOLLOW) == 0 &&
+          ::fstatat(fd.get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 &&
           S_ISDIR(status.st_mode);
       if (is_directory) {
         pending.push_back(std::move(inner));
@@ -177,6 +183,24 @@ Result<std::optional<std::string>> OutDirectory::find_foreign(
     }
   }
   return std::nullopt;
+}
+
+Result<std::vector<std::string>> OutDirectory::names(const std::string& path) const {
+  UniqueFd fd = open_directory_beneath(fd_.get(), path, system_->walk);
+  if (!fd) return failure(errno, path, "list");
+  const std::unique_ptr<DIR, decltype([](DIR* open) { ::closedir(open); })> directory(
+      ::fdopendir(fd.get()));
+  if (!directory) return failure(errno, path, "list");
+  (void)fd.release();  // closed with the DIR
+  std::vector<std::string> names;
+  while (true) {
+    errno = 0;
+    const dirent* const found = ::readdir(directory.get());
+    if (!found && errno != 0) return failure(errno, path, "list");
+    if (!found) return names;
+    const std::string_view name = found->d_name;
+    if (name != "." && name != "..") names.emplace_back(name);
+  }
 }
 
 std::optional<std::uint64_t> OutDirectory::free_bytes() const {
@@ -191,6 +215,8 @@ Result<void> OutDirectory::make_parents(const std::string& path) const {
        slash = path.find('/', slash + 1)) {
     const std::string parent = path.substr(0, slash);
     CKFS_TRY(const Place at, place(parent, "make the directory"));
+    if (const int fault = system_->next_fault())
+      return failure(fault, parent, "make the directory");
     if (::mkdirat(at.directory.get(), at.name.c_str(), 0777) != 0 && errno != EEXIST) {
       return failure(errno, parent, "make the directory");
     }
@@ -198,30 +224,53 @@ Result<void> OutDirectory::make_parents(const std::string& path) const {
   return {};
 }
 
-Result<OutFile> OutDirectory::create(const std::string& path) const {
-  CKFS_TRY_VOID(remove(path));
-  CKFS_TRY(const Place at, place(path, "create"));
+Result<UniqueFd> OutDirectory::open_at(const std::string& path, int flags, unsigned mode) const {
+  const bool creates = (flags & O_CREAT) != 0;
+  const std::string_view what = creates ? "create" : "open";
+  CKFS_TRY(const Place at, place(path, what));
+  if (const int fault = creates ? system_->next_fault() : 0) return failure(fault, path, what);
   UniqueFd fd(::openat(at.directory.get(), at.name.c_str(),
-                       O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
-  if (!fd) return failure(errno, path, "create");
-  return OutFile(thing(path), std::move(fd));
-}
-
-Result<OutFile> OutDirectory::reopen(const std::string& path) const {
-  CKFS_TRY(const Place at, place(path, "open"));
-  UniqueFd fd(::openat(at.directory.get(), at.name.c_str(),
-                       O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-  if (!fd) return failure(errno, path, "open");
+                       flags | O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, mode));
+  if (!fd) return failure(errno, path, what);
   struct stat status;
   if (::fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
     return fail(ErrorCode::InvalidArgument, "{}: not a regular file", thing(path));
   }
-  return OutFile(thing(path), std::move(fd));
+  // A directory may give its own group (set-group-ID), which may then do what everybody may.
+  const bool narrow = (mode >> 3 & 7) != (mode & 7);
+  if (narrow && status.st_gid != ::getegid() &&
+      ::fchmod(fd.get(), status.st_mode & (0700 | (mode & 7) * 011)) != 0) {
+    return failure(errno, path, what);
+  }
+  return fd;
+}
+
+Result<OutFile> OutDirectory::create(const std::string& path, unsigned mode) const {
+  CKFS_TRY_VOID(remove(path));
+  CKFS_TRY(UniqueFd fd, open_at(path, O_CREAT | O_EXCL, mode));
+  return OutFile(thing(path), std::move(fd), system_);
+}
+
+Result<OutFile> OutDirectory::reopen(const std::string& path) const {
+  CKFS_TRY(UniqueFd fd, open_at(path, 0));
+  return OutFile(thing(path), std::move(fd), system_);
+}
+
+Result<OutFile> OutDirectory::open_shared(const std::string& path, unsigned mode) const {
+  CKFS_TRY(UniqueFd fd, open_at(path, O_CREAT, mode));
+  return OutFile(thing(path), std::move(fd), system_);
+}
+
+Result<UniqueFd> OutDirectory::lock(const std::string& path) const {
+  CKFS_TRY(UniqueFd fd, open_at(path, O_CREAT));
+  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return UniqueFd();
+  return fd;
 }
 
 Result<void> OutDirectory::rename(const std::string& from, const std::string& to) const {
   CKFS_TRY(const Place source, place(from, "rename"));
   CKFS_TRY(const Place target, place(to, "rename"));
+  if (const int fault = system_->next_fault()) return failure(fault, to, "rename");
   if (::renameat(source.directory.get(), source.name.c_str(), target.directory.get(),
                  target.name.c_str()) != 0) {
     return failure(errno, to, "rename");
@@ -230,6 +279,7 @@ Result<void> OutDirectory::rename(const std::string& from, const std::string& to
 }
 
 Result<void> OutDirectory::remove(const std::string& path) const {
+  if (const int fault = system_->next_fault()) return failure(fault, path, "remove");
   const Result<Place> at = place(path, "remove");
   const int error = !at ? at.error().system_error()
                     : ::unlinkat(at->directory.get(), at->name.c_str(), 0) != 0 ? errno
@@ -239,9 +289,9 @@ Result<void> OutDirectory::remove(const std::string& path) const {
 }
 
 Result<void> OutDirectory::sync_directory(const std::string& directory) const {
-  const UniqueFd fd = open_directory_beneath(fd_.get(), directory, system_.walk);
+  const UniqueFd fd = open_directory_beneath(fd_.get(), directory, system_->walk);
   if (!fd) return failure(errno, directory, "fsync");
-  if (system_.sync_directory(fd.get()) == 0) return {};
+  if (system_->sync_directory(fd.get()) == 0) return {};
   const int error = errno;
   // Some network and FUSE file systems. The files themselves are synced.
   if (error != EINVAL && error != ENOTSUP) return failure(error, directory, "fsync");
@@ -257,7 +307,7 @@ Result<void> OutDirectory::sync_directory(const std::string& directory) const {
 void OutDirectory::set_directory_mtime(const std::string& directory, std::int64_t seconds) const {
   const timespec times[2] = {{.tv_sec = 0, .tv_nsec = UTIME_OMIT},
                              {.tv_sec = static_cast<time_t>(seconds), .tv_nsec = 0}};
-  const UniqueFd fd = open_directory_beneath(fd_.get(), directory, system_.walk);
+  const UniqueFd fd = open_directory_beneath(fd_.get(), directory, system_->walk);
   if (fd) (void)::futimens(fd.get(), times);
 }
 
@@ -292,11 +342,38 @@ Result<std::optional<std::string>> OutDirectory::read_text(const std::string& pa
 
 Result<void> OutDirectory::replace_text(const std::string& path, const std::string& text) const {
   const std::string temporary = path + ".tmp";
-  CKFS_TRY(OutFile file, create(temporary));
-  CKFS_TRY_VOID(file.write(0, std::as_bytes(std::span(text))));
-  CKFS_TRY_VOID(file.sync());
+  CKFS_TRY_VOID(write_text(temporary, text));
   CKFS_TRY_VOID(rename(temporary, path));
-  return sync_directory("");
+  return sync_directory(parent_of(path));
+}
+
+Result<bool> OutDirectory::put_text(const std::string& path, const std::string& text) const {
+  std::array<char, 256> host{};
+  (void)::gethostname(host.data(), host.size() - 1);
+  std::string temporary = fmt::format("{}.{}.{}.tmp", path, host.data(), ::getpid());
+  CKFS_TRY_VOID(write_text(temporary, text));
+  CKFS_TRY(const Place from, place(temporary, "link"));
+  CKFS_TRY(const Place to, place(path, "link"));
+  if (const int fault = system_->next_fault()) return failure(fault, path, "link");
+  const int error =
+      ::linkat(from.directory.get(), from.name.c_str(), to.directory.get(), to.name.c_str(), 0) == 0
+          ? 0
+          : errno;
+  // An answer that was lost on the way may say that the link exists which this call has made.
+  struct stat status;
+  const bool linked =
+      ::fstatat(from.directory.get(), from.name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 &&
+      status.st_nlink == 2;
+  CKFS_TRY_VOID(remove(temporary));
+  if (!linked && error != 0 && error != EEXIST) return failure(error, path, "link");
+  if (linked) CKFS_TRY_VOID(sync_directory(parent_of(path)));
+  return linked;
+}
+
+Result<void> OutDirectory::write_text(const std::string& path, const std::string& text) const {
+  CKFS_TRY(OutFile file, create(path));
+  CKFS_TRY_VOID(file.write(0, std::as_bytes(std::span(text))));
+  return file.sync();
 }
 
 }  // namespace ckfs

@@ -16,21 +16,37 @@
 #include <span>
 #include <string>
 #include <unistd.h>
+#include <vector>
 
+#include "base/byte_range.h"
 #include "base/error.h"
 #include "base/unique_fd.h"
 #include "export/beneath.h"
 
 namespace ckfs {
 
+/// How the kernel is called; other values are for tests.
+struct OutSystem {
+  Walk walk = Walk::Kernel;
+  std::function<int(int descriptor)> sync_directory = ::fsync;
+  /// Asked before each call that changes something: the errno that it fails with instead, of a
+  /// write after half of its bytes; 0: it is made.
+  std::function<int()> fault = {};
+
+  int next_fault() const { return fault ? fault() : 0; }
+};
+
 /// A file being written under its temporary name.
 class OutFile {
  public:
-  OutFile(std::string thing, UniqueFd fd) : thing_(std::move(thing)), fd_(std::move(fd)) {}
+  OutFile(std::string thing, UniqueFd fd, std::shared_ptr<const OutSystem> system)
+      : thing_(std::move(thing)), fd_(std::move(fd)), system_(std::move(system)) {}
 
-  /// Reserves disk for `size` bytes without growing the file. File systems that cannot are left
-  /// alone. Errors: Io (ENOSPC).
-  Result<void> reserve(std::uint64_t size);
+  /// Reserves disk for `range` without growing the file. File systems that cannot are left alone.
+  /// Errors: Io (ENOSPC).
+  Result<void> reserve(ByteRange range);
+  /// Gives back the disk of `range`; a hint.
+  void release(ByteRange range);
   /// Where kernel and file system can, the bytes leave the host's page cache when they are on disk
   /// (RWF_DONTCACHE, 6.14); elsewhere sync() drops them: who exports a terabyte does not want it in
   /// the place of all that is cached.
@@ -42,10 +58,13 @@ class OutFile {
   /// Cuts the file to `size` and gives back the reserved disk behind it.
   Result<void> truncate(std::uint64_t size);
   Result<void> set_mtime(std::int64_t seconds);
+  /// What it is called in messages.
+  const std::string& thing() const { return thing_; }
 
  private:
   std::string thing_;
   UniqueFd fd_;
+  std::shared_ptr<const OutSystem> system_;
   bool uncached_ = true;  // as far as known
 };
 
@@ -57,18 +76,22 @@ struct OutEntry {
   std::int64_t mtime = 0;       // seconds
 };
 
-/// How the kernel is called; other values are for tests.
-struct OutSystem {
-  Walk walk = Walk::Kernel;
-  std::function<int(int descriptor)> sync_directory = ::fsync;
-};
+/// Who else may write there meanwhile.
+enum class Others : bool { No, OfOneFleet };
+
+/// The mode of a copy of what these (bits of 0444) may read: who may read may write, as far as the
+/// umask goes.
+constexpr unsigned mode_of_copy(std::uint32_t readers) {
+  return readers | readers >> 1;
+}
 
 class OutDirectory {
  public:
-  /// Creates `path` and its parents where they are missing, and locks it against a second export.
+  /// Creates `path` and its parents where they are missing, and locks it against other exports.
   /// Links in `path` itself are followed. Errors: InvalidArgument (not a directory; locked by
   /// another export), Io.
-  static Result<OutDirectory> open(const std::filesystem::path& path, OutSystem system = {});
+  static Result<OutDirectory> open(const std::filesystem::path& path, OutSystem system = {},
+                                   Others others = Others::No);
 
   const std::string& name() const { return name_; }
 
@@ -84,10 +107,17 @@ class OutDirectory {
 
   /// The directories above `path`.
   Result<void> make_parents(const std::string& path) const;
-  /// A new, empty file; what had the name is removed.
-  Result<OutFile> create(const std::string& path) const;
+  /// A new, empty file, with `mode` less the umask; what had the name is removed.
+  Result<OutFile> create(const std::string& path, unsigned mode = 0666) const;
   /// An existing regular file. Errors: NotFound, Io.
   Result<OutFile> reopen(const std::string& path) const;
+  /// The same, and a new one where there is none: others may do so, too, and all write to one.
+  Result<OutFile> open_shared(const std::string& path, unsigned mode = 0666) const;
+  /// A descriptor that holds the lock of a file, made where it is missing; an empty one: another
+  /// process holds it. Where a file system has no locks, the descriptor is that of the file.
+  Result<UniqueFd> lock(const std::string& path) const;
+  /// The names in `directory`, in no order.
+  Result<std::vector<std::string>> names(const std::string& directory) const;
   Result<void> rename(const std::string& from, const std::string& to) const;
   /// Removes a file; no error where there is none.
   Result<void> remove(const std::string& path) const;
@@ -101,6 +131,9 @@ class OutDirectory {
   Result<std::optional<std::string>> read_text(const std::string& path, std::size_t limit) const;
   /// The old text or the new one, whatever happens meanwhile.
   Result<void> replace_text(const std::string& path, const std::string& text) const;
+  /// A file of that text where there was none. False: something has that name. Of several callers,
+  /// on any hosts, one gets true: the name is a link made once, which also old NFS servers decide.
+  Result<bool> put_text(const std::string& path, const std::string& text) const;
 
  private:
   /// Where a path's last name is looked up.
@@ -110,16 +143,20 @@ class OutDirectory {
   };
 
   OutDirectory(std::string name, UniqueFd fd, OutSystem system)
-      : name_(std::move(name)), fd_(std::move(fd)), system_(std::move(system)) {}
+      : name_(std::move(name)),
+        fd_(std::move(fd)),
+        system_(std::make_shared<OutSystem>(std::move(system))) {}
   std::string thing(const std::string& path) const {
     return path.empty() ? name_ : name_ + "/" + path;
   }
   Failure failure(int error, const std::string& path, std::string_view what) const;
+  Result<void> write_text(const std::string& path, const std::string& text) const;
+  Result<UniqueFd> open_at(const std::string& path, int flags, unsigned mode = 0666) const;
   Result<Place> place(const std::string& path, std::string_view what) const;
 
   std::string name_;
   UniqueFd fd_;
-  OutSystem system_;
+  std::shared_ptr<const OutSystem> system_;
   /// Whether a directory was found that cannot be synced. Behind a pointer, to be movable.
   std::unique_ptr<std::atomic<bool>> unsynced_ = std::make_unique<std::atomic<bool>>(false);
 };

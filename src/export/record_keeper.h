@@ -7,35 +7,69 @@
 
 #include <chrono>
 #include <functional>
-#include <string>
+#include <utility>
 
+#include "base/error.h"
 #include "base/mutex.h"
-#include "export/export_record.h"
 
 namespace ckfs {
 
+template <typename Record>
 class RecordKeeper {
  public:
-  using Write = std::function<Result<void>(const ExportRecord& record)>;
-  RecordKeeper(ExportRecord record, Write write)
-      : write_(std::move(write)), record_(std::move(record)) {}
+  using Write = std::function<Result<void>(const Record& record)>;
+  RecordKeeper(Record record, Write write) : write_(std::move(write)), record_(std::move(record)) {}
 
-  ExportRecord::File file(const std::string& path) const;
-  /// What the file is now; the record is not written.
-  void set(const std::string& path, const ExportRecord::File& file);
-  ExportRecord copy() const;
+  /// Changes the record; it is not written. `change` must not use the keeper.
+  template <typename Change>
+  void change(Change&& change) {
+    const MutexLock lock(mutex_);
+    change(record_);
+  }
+  /// What `look` says of the record; under the same rule.
+  template <typename Look>
+  auto look(Look&& look) const {
+    const MutexLock lock(mutex_);
+    return look(record_);
+  }
+  Record copy() const {
+    return look([](const Record& record) { return record; });
+  }
 
   /// Writes the record, or leaves that to the job that is writing. Errors: those of `write`.
-  Result<void> store();
+  Result<void> store() {
+    MutexLock lock(mutex_);
+    asked_ = true;
+    if (writing_) return {};
+    writing_ = true;
+    Result<void> written;
+    while (asked_ && written) {
+      asked_ = false;
+      stored_ = Clock::now();
+      const Record record = record_;
+      lock.unlock();
+      written = write_(record);
+      lock.lock();
+    }
+    writing_ = false;
+    return written;
+  }
+
   /// The same, unless the record was written less than `interval` ago.
-  Result<void> store_at_times(std::chrono::milliseconds interval);
+  Result<void> store_at_times(std::chrono::milliseconds interval) {
+    {
+      const MutexLock lock(mutex_);
+      if (Clock::now() - stored_ < interval) return {};
+    }
+    return store();
+  }
 
  private:
   using Clock = std::chrono::steady_clock;
 
   const Write write_;
   mutable Mutex mutex_;
-  ExportRecord record_ CKFS_GUARDED_BY(mutex_);
+  Record record_ CKFS_GUARDED_BY(mutex_);
   Clock::time_point stored_ CKFS_GUARDED_BY(mutex_);
   bool writing_ CKFS_GUARDED_BY(mutex_) = false;
   bool asked_ CKFS_GUARDED_BY(mutex_) = false;  // to write, since the last copy was taken

@@ -196,6 +196,13 @@ Result<TensorExpr> TensorExpr::slice(std::int64_t dim, std::int64_t begin, std::
   return make(dtype_, std::move(shape), std::move(boxes));
 }
 
+Result<TensorExpr> TensorExpr::zeros(DType dtype, std::span<const std::int64_t> shape) {
+  CKFS_TRY(const std::int64_t numel, check_shape(dtype, shape));
+  std::vector<Box> boxes;
+  if (numel > 0) boxes.push_back({Box::kConstant, 0, 0, normalize({{numel, 1, 0}}), nullptr});
+  return make(dtype, {shape.begin(), shape.end()}, std::move(boxes));
+}
+
 Result<TensorExpr> TensorExpr::pad(std::int64_t dim, std::int64_t before,
                                    std::int64_t after) const {
   CKFS_TRY_VOID(check_dim(dim));
@@ -208,10 +215,8 @@ Result<TensorExpr> TensorExpr::pad(std::int64_t dim, std::int64_t before,
     if (count == 0) return {};
     std::vector<std::int64_t> shape(shape_.begin(), shape_.end());
     shape[static_cast<std::size_t>(dim)] = count;
-    CKFS_TRY(const std::int64_t zeros, check_shape(dtype_, shape));
-    std::vector<Box> boxes;
-    if (zeros > 0) boxes.push_back({Box::kConstant, 0, 0, normalize({{zeros, 1, 0}}), nullptr});
-    parts.push_back(make(dtype_, std::move(shape), std::move(boxes)));
+    CKFS_TRY(TensorExpr part, zeros(dtype_, shape));
+    parts.push_back(std::move(part));
     return {};
   };
   CKFS_TRY_VOID(add_zeros(before));

@@ -105,8 +105,15 @@ TensorExpr TensorExpr::stored(const Catalog& catalog, TensorId tensor) {
     bool empty = false;
     for (std::size_t d = 0; d < strides.size(); ++d) {
       box.target_offset += part.begin[d] * strides[d];
-      box.loops.push_back({part.count[d], strides[d], part.stride[d]});
       empty = empty || part.count[d] == 0;
+      const std::int64_t cell = part.cell.empty() ? part.count[d] : part.cell[d];
+      if (cell >= part.count[d]) {
+        box.loops.push_back({part.count[d], strides[d], part.stride[d]});
+        continue;
+      }
+      CKFS_CHECK(part.count[d] % cell == 0);
+      box.loops.push_back({part.count[d] / cell, cell * strides[d], part.cell_stride[d]});
+      box.loops.push_back({cell, strides[d], part.stride[d]});
     }
     if (empty) continue;
     box.loops = normalize(std::move(box.loops));

@@ -76,6 +76,8 @@ class TensorExpr {
  public:
   /// The stored tensor as it is decoded: value dtype of its storage, no step.
   static TensorExpr stored(const Catalog& catalog, TensorId tensor);
+  /// A tensor of zeros. Errors: InvalidArgument (no such shape).
+  static Result<TensorExpr> zeros(DType dtype, std::span<const std::int64_t> shape);
 
   DType dtype() const { return dtype_; }
   std::span<const std::int64_t> shape() const { return shape_; }

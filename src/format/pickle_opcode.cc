@@ -115,9 +115,10 @@ std::uint64_t load_count(std::span<const std::byte> bytes, std::size_t width) {
 
 Instruction read_instruction(std::span<const std::byte> bytes) {
   Instruction instruction{.opcode = static_cast<Opcode>(bytes.front())};
-  const auto [form, number] = argument_of(instruction.opcode);
+  const Argument argument = argument_of(instruction.opcode);
+  const std::uint8_t number = argument.number;
   instruction.argument = 1;
-  switch (form) {
+  switch (argument.form) {
     case Form::Unknown:
       break;
     case Form::Fixed:

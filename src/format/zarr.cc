@@ -95,6 +95,11 @@ std::string render2(const ArrayHead& array, const Names& names) {
 
 }  // namespace
 
+std::string_view data_type_name(Version version, DType dtype) {
+  const Names names = names_of(dtype);
+  return version == Version::V3 ? names.v3 : names.v2;
+}
+
 bool can_hold(DType dtype) {
   return !names_of(dtype).v3.empty();
 }

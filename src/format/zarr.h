@@ -18,6 +18,9 @@ enum class Version : std::uint8_t { V2 = 2, V3 = 3 };
 /// TensorStore's limit.
 inline constexpr std::size_t kMaxRank = 32;
 
+/// What an array's metadata calls a dtype; empty: no array holds it.
+std::string_view data_type_name(Version version, DType dtype);
+
 /// Whether an array's elements are the tensor's: not so where several share a byte.
 bool can_hold(DType dtype);
 

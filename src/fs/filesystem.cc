@@ -34,6 +34,10 @@ constexpr std::array kControlFiles = {ControlFile{"refused", ControlFile::Text::
                                       ControlFile{"status.json", ControlFile::Text::Status},
                                       ControlFile{"views.json", ControlFile::Text::Views}};
 
+constexpr std::size_t kHeldViews = 64;
+/// Names that were refused, each with a line of its own in a minute; the others share one.
+constexpr std::size_t kRefusedNames = 16;
+
 constexpr std::string_view kExactnessName = "user.ckfs.exactness";
 constexpr std::string_view kSourceName = "user.ckfs.source";
 constexpr std::string_view kViewName = "user.ckfs.view";
@@ -127,7 +131,8 @@ class Filesystem::Impl {
   Impl(Checkpoint checkpoint, const FilesystemOptions& options)
       : checkpoint_(std::move(checkpoint)),
         mtime_(options.mtime.value_or(checkpoint_.mtime())),
-        umask_(options.umask) {
+        umask_(options.umask),
+        table_(kHeldViews, options.held_bytes) {
     for (const ViewInfo& view : checkpoint_.views()) {
       if (view.available) names_.emplace(directory_inode(view.name), view.name);
     }
@@ -342,6 +347,7 @@ class Filesystem::Impl {
     attributes.inode = file.inode;
     attributes.permissions = permissions(false);
     attributes.size = file.size;
+    attributes.readers = file.readers;
     attributes.mtime = mtime_;
     return attributes;
   }
@@ -396,7 +402,9 @@ class Filesystem::Impl {
         CKFS_TRY(tree, build_tree(*std::move(view)));
       }
     }
-    CKFS_TRY(tree, table_.hold(std::move(tree), name));
+    auto held = table_.hold(std::move(tree), name);
+    if (!held) return refuse("", std::move(held).error());
+    tree = *std::move(held);
     return directory_attributes(tree->directories.front().inode);
   }
 
@@ -437,7 +445,7 @@ class Filesystem::Impl {
   std::vector<RootEntry> root_;               // by name; never changes
   InodeTable table_;
   HandleTable handles_;
-  LogLimit refused_;
+  LogLimit refused_{LogLimit::Clock::now, kRefusedNames};
   RefusedNames refused_names_;
 };
 

@@ -7,11 +7,12 @@
 //
 // Inode numbers are stable hashes of (canonical view, path); the root is 1. At most 64
 // parameterised views are held: the least recently used one without lookups or open files goes, and
-// comes back with the same inodes. Safe for concurrent use by several threads; no lock is held
-// while bytes are read or computed.
+// comes back with the same inodes. Those in use may have a bound in bytes (OutOfMemory). Safe for
+// concurrent use by several threads; no lock is held while bytes are read or computed.
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,7 +31,8 @@ struct Attributes {
   bool directory = false;
   std::uint32_t permissions = 0;  // the nine bits of rwxrwxrwx
   std::uint64_t size = 0;
-  std::int64_t mtime = 0;  // seconds since 1970; also ctime and atime
+  std::int64_t mtime = 0;        // seconds since 1970; also ctime and atime
+  std::uint32_t readers = 0444;  // as FileInfo has it
   std::uint32_t links = 1;
   /// Bytes change from open to open (.ckfs): no page cache, size 0 as in /proc.
   bool volatile_content = false;
@@ -47,6 +49,8 @@ struct FilesystemOptions {
   std::optional<std::int64_t> mtime;
   /// Permissions that nothing shows.
   std::uint32_t umask = 022;
+  /// Bytes that parameterised views in use may keep: where others than the user can look them up.
+  std::uint64_t held_bytes = std::numeric_limits<std::uint64_t>::max();
 };
 
 struct FilesystemStatistics {

@@ -36,6 +36,7 @@ Result<std::shared_ptr<const ViewTree>> InodeTable::hold(std::shared_ptr<const V
                     .spelling = std::string(spelling.value_or("")),
                     .references = spelling ? 1U : 0U});
   parameterised_ += parameterised ? 1 : 0;
+  bytes_ += parameterised ? tree->memory : 0;
   const auto held = held_.begin();
   std::uint64_t twin = 0;
   const auto add = [&](std::uint64_t inode, bool directory,
@@ -58,6 +59,13 @@ Result<std::shared_ptr<const ViewTree>> InodeTable::hold(std::shared_ptr<const V
     return fail(ErrorCode::Internal, "{}: inode number {} stands for two things", name, twin);
   }
   make_room();
+  if (parameterised && bytes_ > most_bytes_ && parameterised_ > 1) {
+    const std::string name = tree->view.name();
+    drop(held);
+    return fail(ErrorCode::OutOfMemory,
+                "{}: the views with parameters that are in use take {} bytes without it (limit {})",
+                name, bytes_, most_bytes_);
+  }
   return tree;
 }
 
@@ -101,10 +109,14 @@ std::vector<std::string> InodeTable::take_crowded() {
   const MutexLock lock(mutex_);
   std::vector<std::string> names;
   std::size_t surplus = parameterised_ > limit_ ? parameterised_ - limit_ : 0;
+  // Half of the bytes, so that who comes next need not wait for the kernel.
+  std::uint64_t bytes = bytes_ > most_bytes_ / 2 ? bytes_ - most_bytes_ / 2 : 0;
   // The newest is spared: it is the one that a lookup is about to hand out.
-  for (auto at = held_.rbegin(); surplus > 0 && std::next(at) != held_.rend(); ++at) {
+  for (auto at = held_.rbegin(); (surplus > 0 || bytes > 0) && std::next(at) != held_.rend();
+       ++at) {
     if (!at->parameterised) continue;
-    --surplus;
+    surplus -= std::min<std::size_t>(surplus, 1);
+    bytes -= std::min(bytes, at->tree->memory);
     if (!at->named) names.push_back(at->spelling);
     at->named = true;
   }
@@ -131,12 +143,14 @@ void InodeTable::drop(Position held) {
   for (const auto& directory : held->tree->directories) forget(directory.inode);
   for (const FileInfo file : held->tree->view.files()) forget(file.inode);
   parameterised_ -= held->parameterised ? 1 : 0;
+  bytes_ -= held->parameterised ? held->tree->memory : 0;
   held_.erase(held);
 }
 
 void InodeTable::make_room() {
   // The front is what the caller has just asked for: it must survive without references too.
-  for (auto at = held_.end(); parameterised_ > limit_ && at != held_.begin();) {
+  for (auto at = held_.end();
+       (parameterised_ > limit_ || bytes_ > most_bytes_) && at != held_.begin();) {
     --at;
     if (at == held_.begin()) return;
     if (!at->parameterised || at->references > 0) continue;

@@ -3,13 +3,15 @@
 // A view is held with all of its inodes or not at all; so the kernel's references are counted per
 // view. The views without parameters stay for good. Of the others at most `limit` are held: the
 // one used longest ago without lookups or open files makes room. Where all are in use, the table
-// names one that the kernel should let go of, and holds more than `limit` until it has.
+// names one that the kernel should let go of, and holds more than `limit` until it has. Where
+// strangers can look views up, those in use have a bound in bytes, too, and one more is refused.
 //
 // Safe for concurrent use by several threads: one mutex, never held while a view is built or bytes
 // are read.
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <list>
 #include <memory>
 #include <optional>
@@ -33,12 +35,15 @@ struct Location {
 
 class InodeTable {
  public:
-  explicit InodeTable(std::size_t limit = 64) : limit_(limit) {}
+  explicit InodeTable(std::size_t limit = 64,
+                      std::uint64_t most_bytes = std::numeric_limits<std::uint64_t>::max())
+      : limit_(limit), most_bytes_(most_bytes) {}
 
   /// Makes the view's inodes known, or finds that they are. Gives the tree that is held: another
   /// thread may have been first. A `spelling` is the name by which the kernel looked the view up,
   /// and counts as one reference; without one the view must be free of parameters. Errors: Internal
-  /// (an inode number stands for two things).
+  /// (an inode number stands for two things), OutOfMemory (the parameterised views in use take
+  /// more than `most_bytes` with this one, which is not the only one).
   Result<std::shared_ptr<const ViewTree>> hold(std::shared_ptr<const ViewTree> tree,
                                                std::optional<std::string_view> spelling);
 
@@ -79,10 +84,12 @@ class InodeTable {
   void make_room() CKFS_REQUIRES(mutex_);
 
   const std::size_t limit_;
+  const std::uint64_t most_bytes_;
   mutable Mutex mutex_;
   std::list<Held> held_ CKFS_GUARDED_BY(mutex_);  // most recently used first
   std::unordered_map<std::uint64_t, Node> nodes_ CKFS_GUARDED_BY(mutex_);
   std::size_t parameterised_ CKFS_GUARDED_BY(mutex_) = 0;
+  std::uint64_t bytes_ CKFS_GUARDED_BY(mutex_) = 0;  // of these
 };
 
 }  // namespace ckfs

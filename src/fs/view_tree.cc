@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <map>
 
+#include "api/report.h"
 #include "base/hash.h"
 
 namespace ckfs {
@@ -31,7 +32,7 @@ const ViewTree::Entry* ViewTree::find(std::uint32_t directory, std::string_view 
 }
 
 Result<std::shared_ptr<const ViewTree>> build_tree(View view) {
-  auto tree = std::make_shared<ViewTree>(ViewTree{std::move(view), {}, 0});
+  auto tree = std::make_shared<ViewTree>(ViewTree{std::move(view), {}, 0, 0});
   const std::string& top = tree->view.name();
   tree->directories.push_back({"", directory_inode(top), 0, {}});
 
@@ -64,6 +65,7 @@ Result<std::shared_ptr<const ViewTree>> build_tree(View view) {
     }
   }
 
+  tree->memory = memory_of(tree->view);
   for (auto& directory : tree->directories) {
     auto& entries = directory.entries;
     std::sort(entries.begin(), entries.end(),

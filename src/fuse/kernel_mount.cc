@@ -199,7 +199,7 @@ Result<UniqueFd> mount_device(const stdfs::path& target, const KernelMountOption
   }
   const std::string text =
       fmt::format("fd={},rootmode=40000,user_id={},group_id={},default_permissions{}", device.get(),
-                  ::geteuid(), ::getegid(), options.allow_other ? ",allow_other" : "");
+                  options.user, options.group, options.allow_other ? ",allow_other" : "");
   const std::string type(kFilesystemType);
   if (::mount(options.source.c_str(), target.c_str(), type.c_str(),
               MS_RDONLY | MS_NOSUID | MS_NODEV, text.c_str()) == 0) {

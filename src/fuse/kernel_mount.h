@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <sys/types.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "base/unique_fd.h"
@@ -15,6 +16,9 @@ namespace ckfs {
 struct KernelMountOptions {
   std::string source;  // the device in /proc/mounts
   bool allow_other = false;
+  /// Whose mount it is; root mounts for others.
+  uid_t user = ::geteuid();
+  gid_t group = ::getegid();
 };
 
 /// Mounts a read-only FUSE filesystem at `target` and gives the /dev/fuse that speaks for it; the

@@ -4,21 +4,31 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "fs/filesystem.h"
+#include "fuse/mount_keeper.h"
 
 namespace ckfs {
 
 struct MountOptions {
-  std::string source;  // an absolute path; shown as the device in /proc/mounts
+  std::string source;  // an absolute path; as the keeper has it, and so the next
+  /// Others than the caller get what they could read of the source files themselves, as far as the
+  /// modes of these say.
   bool allow_other = false;
   /// FOPEN_DIRECT_IO for all files: the fast way to copy out once (no page cache, no shared mmap).
   bool direct = false;
   unsigned threads = 0;  // that answer requests; 0: 32
   /// The first signal ends the mount although files are open.
   bool stop_now = false;
+  /// Where the files of the source are (canonical): links may have led anywhere.
+  std::vector<std::filesystem::path> source_files;
+  /// Once it is mounted, no other file can be opened (sandbox.h), but for those in `writable`.
+  bool confined = false;
+  std::vector<std::filesystem::path> writable;
 };
 
 /// Whether ckfs may mount `source` at `mountpoint`: it must be a directory, not a ckfs mount
@@ -28,7 +38,12 @@ struct MountOptions {
 Result<std::filesystem::path> check_mountpoint(const std::filesystem::path& mountpoint,
                                                const std::filesystem::path& source);
 
-/// Mounts at `mountpoint`, calls `ready` (on a thread of its own) once the mount answers, and
+/// Errors: InvalidArgument where a mount at `target` (canonical) would hide one of `files`: the
+/// daemon would wait for itself when it opens it.
+Result<void> check_hides_none(const std::filesystem::path& target,
+                              std::span<const std::filesystem::path> files);
+
+/// Mounts where `keeper` does, calls `ready` (on a thread of its own) once the mount answers, and
 /// serves until it is unmounted and nobody uses it any more. SIGTERM, SIGINT or SIGHUP takes it out
 /// of sight; files that are open or mapped then are served on, for a model that is loaded may still
 /// lie in them. A second signal ends that (the first, with stop_now), and so does the first where
@@ -36,8 +51,8 @@ Result<std::filesystem::path> check_mountpoint(const std::filesystem::path& moun
 /// one call at a time, from the main thread: the signals' dispositions and its mask are taken
 /// over while it runs. Errors: InvalidArgument (as check_mountpoint), Io (no /dev/fuse, no
 /// permission; the message has what to do).
-Result<void> serve_mount(Filesystem& filesystem, const std::filesystem::path& mountpoint,
-                         const MountOptions& options, const std::function<void()>& ready);
+Result<void> serve_mount(Filesystem& filesystem, MountKeeper& keeper, const MountOptions& options,
+                         const std::function<void()>& ready);
 
 enum class Unmounted : std::uint8_t {
   Ended,     // nobody used it

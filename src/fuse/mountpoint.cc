@@ -69,6 +69,15 @@ Result<stdfs::path> check_mountpoint(const stdfs::path& mountpoint, const stdfs:
   return target;
 }
 
+Result<void> check_hides_none(const stdfs::path& target, std::span<const stdfs::path> files) {
+  const auto hidden = std::ranges::find_if(
+      files, [&](const stdfs::path& file) { return lies_within(file, target); });
+  if (hidden == files.end()) return {};
+  return fail(ErrorCode::InvalidArgument,
+              "{}: the mount would hide {}, to which the source's links lead", target.native(),
+              hidden->native());
+}
+
 Result<Unmounted> unmount(const stdfs::path& mountpoint) {
   CKFS_TRY(const stdfs::path target, resolve_mountpoint(mountpoint));
   CKFS_TRY(const auto mounted, find_mount(target));

@@ -109,6 +109,11 @@ struct stat to_stat(const Attributes& attributes, const Served& mount) {
   struct stat status{};
   status.st_ino = attributes.inode;
   status.st_mode = (attributes.directory ? S_IFDIR : S_IFREG) | attributes.permissions;
+  // The daemon reads with its user's rights; what others could not read they do not read by it.
+  if (mount.others && !attributes.directory) {
+    const std::uint32_t readers = attributes.readers;
+    status.st_mode &= ~0777U | readers | readers >> 1 | readers >> 2;
+  }
   status.st_nlink = attributes.links;
   status.st_uid = mount.user;
   status.st_gid = mount.group;

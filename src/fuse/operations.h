@@ -16,6 +16,7 @@ namespace ckfs {
 struct Served {
   Filesystem& filesystem;
   bool direct = false;  // FOPEN_DIRECT_IO for every file
+  bool others = false;  // than the owner reach the mount
   /// Puts bytes of a file into the kernel's page cache, from another thread.
   std::function<bool(InodeNumber inode, std::uint64_t offset, std::span<const std::byte>)> deliver =
       {};

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <ctime>
 #include <deque>
 #include <fcntl.h>
 #include <poll.h>
@@ -20,10 +21,10 @@
 #include <thread>
 
 #include "base/mutex.h"
-#include "fuse/kernel_mount.h"
 #include "fuse/mount.h"
 #include "fuse/operations.h"
 #include "fuse/page_store.h"
+#include "fuse/sandbox.h"
 
 namespace ckfs {
 namespace {
@@ -134,19 +135,13 @@ class NameForgetter {
   std::thread thread_ CKFS_GUARDED_BY(joining_);
 };
 
-/// A mount of this process.
-struct OwnMount {
-  stdfs::path target;
-  dev_t device = 0;  // st_dev of what was mounted
-};
-
 /// Takes the mount away; where something else lies on top of its path by now, that is left alone,
 /// and the mount ends with its /dev/fuse.
-Result<void> take_away(const OwnMount& mount) {
-  CKFS_TRY(const bool unmounted, unmount_own(mount.target, mount.device));
+Result<void> take_away(MountKeeper& keeper) {
+  CKFS_TRY(const bool unmounted, keeper.unmount());
   if (!unmounted) {
     spdlog::warn("{}: not on top of this path any more: left as it is, and no longer served",
-                 mount.target.native());
+                 keeper.target().native());
   }
   return {};
 }
@@ -156,13 +151,13 @@ Result<void> take_away(const OwnMount& mount) {
 class Watcher {
  public:
   Watcher(fuse_session* session, int device, NameForgetter& forgetter, PageStore& pages, int event,
-          OwnMount mount, const Filesystem* used, std::function<void()> ready)
+          MountKeeper& keeper, const Filesystem* used, std::function<void()> ready)
       : session_(session),
         device_(device),
         forgetter_(forgetter),
         pages_(pages),
         event_(event),
-        mount_(std::move(mount)),
+        keeper_(keeper),
         used_(used),
         ready_(std::move(ready)),
         main_(::pthread_self()),
@@ -193,7 +188,7 @@ class Watcher {
     try {
       announce();
     } catch (const std::exception& exception) {
-      spdlog::error("{}: {}", mount_.target.native(), exception.what());
+      spdlog::error("{}: {}", keeper_.target().native(), exception.what());
     }
     wait_for_event();
     if (detach()) wait_for_event();
@@ -220,7 +215,7 @@ class Watcher {
       if (ended_ || used_ == nullptr) return false;
     }
     // Without the lock: fusermount3 looks at the mount, and the loop answers.
-    const Result<bool> unmounted = unmount_own(mount_.target, mount_.device);
+    const Result<bool> unmounted = keeper_.unmount();
     if (!unmounted || !*unmounted) return false;
     const MutexLock lock(mutex_);
     detached_ = true;
@@ -228,7 +223,7 @@ class Watcher {
       spdlog::warn(
           "{}: out of sight by a signal; {} files are open or mapped and served until they "
           "are closed (a second signal ends that)",
-          mount_.target.native(), files);
+          keeper_.target().native(), files);
     }
     return true;
   }
@@ -236,7 +231,7 @@ class Watcher {
   void announce() {
     // The kernel holds this back until the handshake is done, so an answer means that all is up.
     struct stat status{};
-    if (::stat(mount_.target.c_str(), &status) != 0) return;  // unmounted meanwhile
+    if (::stat(keeper_.target().c_str(), &status) != 0) return;  // unmounted meanwhile
     ready_();
   }
 
@@ -259,8 +254,8 @@ class Watcher {
   /// late answers there are.
   void abandon() CKFS_REQUIRES(mutex_) {
     spdlog::warn("{}: the source has not answered for {} s: unmounted without it",
-                 mount_.target.native(), kGrace.count());
-    const Result<void> unmounted = detached_ ? Result<void>() : take_away(mount_);
+                 keeper_.target().native(), kGrace.count());
+    const Result<void> unmounted = detached_ ? Result<void>() : take_away(keeper_);
     if (!unmounted) spdlog::error("{}", unmounted.error().message());
     const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
     if (null) ::dup3(null.get(), device_, O_CLOEXEC);
@@ -272,7 +267,7 @@ class Watcher {
   NameForgetter& forgetter_;
   PageStore& pages_;
   const int event_;
-  const OwnMount mount_;
+  MountKeeper& keeper_;
   const Filesystem* const used_;  // nullptr: no matter what is open
   const std::function<void()> ready_;
   const pthread_t main_;
@@ -329,34 +324,46 @@ int run_loop(fuse_session* session, unsigned threads) {
   return result;
 }
 
+/// Nothing but the source is read from here on. The threads of the loop are not started yet.
+Result<void> confine(const MountOptions& options) {
+  ::tzset();  // the log's times: its file is read now
+  std::vector<stdfs::path> readable = paths_covering(options.source_files);
+  readable.insert(readable.end(), options.writable.begin(), options.writable.end());
+  CKFS_TRY_VOID(confine_reading(readable));
+  return {};
+}
+
 }  // namespace
 
-Result<void> serve_mount(Filesystem& filesystem, const stdfs::path& mountpoint,
-                         const MountOptions& options, const std::function<void()>& ready) {
-  CKFS_TRY(const stdfs::path target, check_mountpoint(mountpoint, options.source));
+Result<void> serve_mount(Filesystem& filesystem, MountKeeper& keeper, const MountOptions& options,
+                         const std::function<void()>& ready) {
+  const stdfs::path& target = keeper.target();
+  CKFS_TRY_VOID(check_mountpoint(target, options.source));  // opening may have taken long
+  CKFS_TRY_VOID(check_hides_none(target, options.source_files));
   const UniqueFd event(::eventfd(0, EFD_CLOEXEC));
   if (!event) return system_failure(errno, target.native(), "eventfd");
   // Before the mount: a signal from here on must not leave it behind.
   const SignalsToEvent signals(event.get());
-  CKFS_TRY(UniqueFd device,
-           mount_device(target, {.source = options.source, .allow_other = options.allow_other}));
-  const std::optional<dev_t> mounted = device_at(target);
-  if (!mounted) {
-    return fail(ErrorCode::Io, "{}: was moved or unmounted while it was mounted", target.native());
+  CKFS_TRY(UniqueFd device, keeper.mount());
+  if (options.confined) {
+    if (const Result<void> done = confine(options); !done) {
+      CKFS_TRY_VOID(take_away(keeper));
+      return done;
+    }
   }
-  const OwnMount own{target, *mounted};
 
   std::optional<NameForgetter> forgetter;
   std::shared_ptr<PageStore> pages;
   Served served{.filesystem = filesystem,
                 .direct = options.direct,
+                .others = options.allow_other,
                 .user = ::geteuid(),
                 .group = ::getegid(),
                 .forget_name = [&](std::string name) { forgetter->add(std::move(name)); }};
   const int number = device.get();
   Session session = make_session(served, number);
   if (!session) {
-    CKFS_TRY_VOID(take_away(own));
+    CKFS_TRY_VOID(take_away(keeper));
     return fail(ErrorCode::Io, "{}: libfuse could not make a session", target.native());
   }
   [[maybe_unused]] const int owned_by_session = device.release();
@@ -368,7 +375,7 @@ Result<void> serve_mount(Filesystem& filesystem, const stdfs::path& mountpoint,
                            std::span<const std::byte> bytes) {
     return pages->put(inode, offset, bytes);
   };
-  Watcher watcher(session.get(), number, *forgetter, *pages, event.get(), own,
+  Watcher watcher(session.get(), number, *forgetter, *pages, event.get(), keeper,
                   options.stop_now ? nullptr : &filesystem, [&] {
                     spdlog::info("{}: mounted {}", target.native(), options.source);
                     ready();
@@ -379,7 +386,7 @@ Result<void> serve_mount(Filesystem& filesystem, const stdfs::path& mountpoint,
   const bool gone = is_gone(number);
   const bool taken_away = watcher.taken_away();
   Result<void> unmounted;
-  if (!gone && !taken_away) unmounted = take_away(own);
+  if (!gone && !taken_away) unmounted = take_away(keeper);
   forgetter->stop();
   pages->stop();
   session.reset();  // closes the device: readers that are left get ENOTCONN, none hangs

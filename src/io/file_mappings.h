@@ -23,6 +23,7 @@
 #include "base/byte_range.h"
 #include "base/byte_source.h"
 #include "base/mutex.h"
+#include "base/unique_fd.h"
 #include "base/units.h"
 
 namespace ckfs {
@@ -70,6 +71,7 @@ class FileMapping {
 /// The mappings of a source. Safe for concurrent use by several threads.
 class FileMappings {
  public:
+  FileMappings();
   /// The mapping of `file`, made if there is none; nullptr: there can be none.
   std::shared_ptr<FileMapping> of(FileId file, int fd, std::uint64_t size);
   /// The same where it is there already.
@@ -87,6 +89,7 @@ class FileMappings {
  private:
   std::vector<std::shared_ptr<FileMapping>> all() const;
 
+  const UniqueFd statm_;  // opened at once: a sandbox forbids it later
   mutable Mutex mutex_;
   std::unordered_map<FileId, std::shared_ptr<FileMapping>> mappings_ CKFS_GUARDED_BY(mutex_);
   std::atomic<std::int64_t> bounded_{0};  // when

@@ -47,6 +47,7 @@ FileOrder::Choice FileOrder::choose(ByteRange request, bool keeps_pages) const {
     if (request.begin <= run.end) return {k, {}, true};
     const std::uint64_t far = run.size() >= kSettled    ? kThrough
                               : request.size() > kSmall ? kOvertaken
+                              : run.size() > kSmall     ? kDiscarded
                                                         : 0;
     if (keeps_pages && request.begin - run.end <= far) return {k, {run.end, request.begin}, true};
   }

@@ -47,6 +47,9 @@ class FileOrder {
   static constexpr std::uint64_t kThrough = std::uint64_t{64} << 20;
   /// ... of a stream that has come at least this far: a reader that reads on and on.
   static constexpr std::uint64_t kSettled = std::uint64_t{256} << 10;
+  /// Of a shorter one a small request may be ahead by as much as a jump would discard, where more
+  /// than a small request was read of it: the scale of the first weight.
+  static constexpr std::uint64_t kDiscarded = std::uint64_t{16} << 20;
   /// A request that is not small may overtake the ones before it by so much.
   static constexpr std::uint64_t kOvertaken = std::uint64_t{4} << 20;
   /// What a stream has passed this recently is taken to be in the page cache.
@@ -55,6 +58,9 @@ class FileOrder {
   /// The stream that has just read `request`: then it is in the page cache, and comes from there
   /// out of turn. nullopt: none has.
   std::optional<unsigned> passed(ByteRange request) const;
+
+  /// How far stream `k` has come.
+  std::uint64_t position(unsigned k) const { return streams_[k].run.end; }
 
   struct Choice {
     unsigned descriptor = 0;

@@ -31,6 +31,12 @@ Fingerprint fingerprint_of(const struct stat& status) {
           .inode = status.st_ino};
 }
 
+std::uint32_t readers_of(const struct stat& status, gid_t group) {
+  const bool everybody = (status.st_mode & S_IROTH) != 0;
+  const bool of_group = status.st_gid == group ? (status.st_mode & S_IRGRP) != 0 : everybody;
+  return 0400U | (of_group ? 0040U : 0U) | (everybody ? 0004U : 0U);
+}
+
 std::optional<std::string> difference(const Fingerprint& recorded, const Fingerprint& now,
                                       CompareInodes inodes) {
   if (now.size != recorded.size) return fmt::format("size {}, was {}", now.size, recorded.size);

@@ -16,12 +16,19 @@ struct Fingerprint {
   std::int64_t ctime_ns = 0;
   std::uint64_t device = 0;
   std::uint64_t inode = 0;
+  /// Who may read it, as readers_of() says; no part of difference().
+  std::uint32_t readers = 0444;
 
   bool operator==(const Fingerprint&) const = default;
 };
 
 /// Times outside of 64 bits of nanoseconds (the years 1678 to 2262) are the latest there is.
 Fingerprint fingerprint_of(const struct stat& status);
+
+/// Bits of 0444: who may read the file, said of a copy of it that has the caller's user and the
+/// group `group`. Where the file's own group is another, that of the copy may not do more than
+/// everybody.
+std::uint32_t readers_of(const struct stat& status, gid_t group);
 
 enum class CompareInodes : std::uint8_t { Off, On };
 

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <unistd.h>
 
 #include "io/page_cache.h"
@@ -29,6 +30,8 @@ constexpr std::size_t kFewBeside = 2;
 constexpr std::size_t kMostBeside = 4;
 /// A stream that gives a byte as soon as this (250 MB/s) is not worth a comparison.
 constexpr std::chrono::duration<double> kSoon(4e-9);
+/// A small part of what it takes a server to start over.
+constexpr std::chrono::milliseconds kLate(2);
 /// Parts of one access (the kernel's IOV_MAX).
 constexpr std::size_t kMostParts = 1024;
 
@@ -104,8 +107,15 @@ Result<bool> OrderedFile::read_passed(const FileAccess& access, const Way& way) 
   }
   if (!descriptor) return false;
   CKFS_TRY(const int fd, way.fd(*descriptor));
-  // What is gone from the cache, in part or as a whole, has to be fetched once more, in turn.
-  if (!page_cache::is_cached(fd, access.range())) return false;
+  // What is gone from the cache, in part or as a whole, has to be fetched once more, in turn. In
+  // order, too: each page that is still there would be a gap in what the server is asked for, and
+  // it starts over at each.
+  if (!page_cache::is_cached(fd, access.range())) {
+    const MutexLock lock(mutex_);
+    const std::uint64_t end = order_.position(*descriptor);
+    page_cache::drop(fd, {access.offset, end}, end);
+    return false;
+  }
   CKFS_TRY_VOID(way.read(*descriptor, std::span(&access, 1)));
   return true;
 }
@@ -219,19 +229,36 @@ std::size_t OrderedFile::serve_next(const Caller& me, std::span<const Pending> r
   return count;
 }
 
-/// All that waits now; what comes meanwhile has a turn of its own.
-void OrderedFile::serve(const Caller& me, std::uint64_t longest, FileSystem& file_system,
-                        const Way& way) {
+/// What callers wait for now, by offset.
+std::vector<OrderedFile::Pending> OrderedFile::pending() {
   std::vector<Pending> waiting;
-  {
-    const MutexLock lock(mutex_);
-    for (Caller* caller : callers_) {
-      for (std::size_t i = 0; !caller->error && i < caller->accesses.size(); ++i) {
-        if (!caller->done[i]) waiting.push_back({caller, i});
-      }
+  const MutexLock lock(mutex_);
+  for (Caller* caller : callers_) {
+    for (std::size_t i = 0; !caller->error && i < caller->accesses.size(); ++i) {
+      if (!caller->done[i]) waiting.push_back({caller, i});
     }
   }
   std::ranges::stable_sort(waiting, {}, [](const Pending& each) { return each.access().offset; });
+  return waiting;
+}
+
+/// Whether the source starts over for it, and what follows will go on from there.
+bool OrderedFile::begins_stream(const FileAccess& access) {
+  const MutexLock lock(mutex_);
+  return access.size > FileOrder::kSmall && !order_.passed(access.range()) &&
+         !order_.choose(access.range(), true).continues;
+}
+
+/// All that waits now; what comes meanwhile has a turn of its own.
+void OrderedFile::serve(const Caller& me, std::uint64_t longest, FileSystem& file_system,
+                        const Way& way) {
+  std::vector<Pending> waiting = pending();
+  if (!waiting.empty() && begins_stream(waiting.front().access())) {
+    // The threads of one reader come in no order: what lies before may be a moment late, and would
+    // have the server start over once more.
+    std::this_thread::sleep_for(kLate);
+    waiting = pending();
+  }
   for (std::size_t next = 0; next < waiting.size() && !file_system.pace.at_once();) {
     if (waiting[next].caller->error) {
       ++next;

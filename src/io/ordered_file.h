@@ -68,6 +68,8 @@ class OrderedFile {
   class Turn;
 
   Result<bool> read_passed(const FileAccess& access, const Way& way);
+  std::vector<Pending> pending();
+  bool begins_stream(const FileAccess& access);
   void serve(const Caller& me, std::uint64_t longest, FileSystem& file_system, const Way& way);
   std::size_t serve_next(const Caller& me, std::span<const Pending> rest, std::uint64_t longest,
                          FileSystem& file_system, const Way& way);

@@ -126,7 +126,12 @@ class SourceFiles::Impl {
   Result<void> verify(std::span<const FileId> ids);
   std::optional<MappedBytes> map(const FileRange& range, std::uint64_t used);
   Result<void> check_mapped(std::span<const MappedBytes> mapped);
-  void rest() { mappings_.let_go(); }
+  void rest() {
+    mappings_.let_go();
+    for (FileId id = 0; id < count(); ++id) {
+      if (prefers_order(id)) open_files_.drop(id);
+    }
+  }
 
   File& file(FileId id) {
     const std::shared_lock lock(files_mutex_);
@@ -308,6 +313,8 @@ Result<Pin> SourceFiles::Impl::pin(FileId id, File& file, unsigned descriptor) {
   auto pinned = pin_patiently(id, file.path, descriptor, prepare);
   if (!pinned) {
     if (means_gone(pinned.error())) return stale(file, "removed");
+    // What may not be opened may be another file by now.
+    if (const auto now = store_->look(file.path)) CKFS_TRY_VOID(compare(file, *now));
     return system_failure(pinned.error(), file.name, "open");
   }
   if (auto checked = check(file, (*pinned)->fd.get()); !checked) {
@@ -627,6 +634,10 @@ std::uint64_t SourceFiles::size(FileId file) const {
 
 const std::string& SourceFiles::name(FileId file) const {
   return impl_->file(file).name;
+}
+
+const std::filesystem::path& SourceFiles::path(FileId file) const {
+  return impl_->file(file).path;
 }
 
 const Fingerprint& SourceFiles::fingerprint(FileId file) const {

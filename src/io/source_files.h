@@ -105,6 +105,8 @@ class SourceFiles final : public ByteSource {
   /// which a longer one was mapped before.
   std::optional<MappedBytes> map(const FileRange& range, std::uint64_t used) override;
   Result<void> check_mapped(std::span<const MappedBytes> mapped) override;
+  /// Mappings go, and descriptors of files that stream: their servers read ahead of each that is
+  /// open, some 16 MiB, whether anybody wants it or not.
   void rest() override;
   /// Files that stream are not hinted at (prefers_order), nor are Stale ones. Cost: page_cache.h.
   /// Requires: each range lies within size(file).
@@ -118,6 +120,8 @@ class SourceFiles final : public ByteSource {
   const std::string& name(FileId file) const override;
 
   const Fingerprint& fingerprint(FileId file) const;
+  /// Where it is: canonical.
+  const std::filesystem::path& path(FileId file) const;
   std::size_t count() const;
   /// Auto never: what is really used.
   IoEngine engine() const;

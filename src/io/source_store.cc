@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <system_error>
+#include <unistd.h>
 
 namespace ckfs {
 namespace {
@@ -22,7 +23,9 @@ FileKind kind_of(mode_t mode) {
 }
 
 FileStatus status_of(const struct stat& status) {
-  return {kind_of(status.st_mode), fingerprint_of(status), status.st_nlink};
+  FileStatus result{kind_of(status.st_mode), fingerprint_of(status), status.st_nlink};
+  result.fingerprint.readers = readers_of(status, ::getegid());
+  return result;
 }
 
 /// A directory that is being listed.

@@ -107,12 +107,31 @@ std::uint64_t BufferPool::most(Tier tier) const {
   return most;
 }
 
-bool BufferPool::fits(Tier tier, std::uint64_t capacity) const {
+/// How many bytes must be given back before `capacity` more fit.
+std::uint64_t BufferPool::shortage(Tier tier, std::uint64_t capacity) const {
   std::uint64_t taken = capacity;
   for (std::size_t each = 0; each < kTiers; ++each) {
     taken += each == index(tier) ? used_[each] : std::max(used_[each], shares_[each]);
   }
-  return taken <= limit_;
+  return taken - std::min(taken, limit_);
+}
+
+void BufferPool::reclaim(Tier tier, std::uint64_t capacity, Demand demand) {
+  const auto ask = [&](std::size_t of) {
+    if (!reclaims_[of]) return;
+    std::uint64_t bytes = 0;
+    {
+      const MutexLock lock(mutex_);
+      bytes = shortage(tier, capacity);
+      // What is within a share is kept from the other tiers in any case.
+      if (of != index(tier)) bytes = std::min(bytes, used_[of] - std::min(used_[of], shares_[of]));
+    }
+    if (bytes > 0) reclaims_[of](bytes, demand);
+  };
+  ask(index(tier));
+  for (std::size_t of = 0; of < kTiers; ++of) {
+    if (of != index(tier)) ask(of);
+  }
 }
 
 /// Counts the buffers as used, and gives those their memory that are kept; the others get theirs
@@ -163,10 +182,10 @@ std::optional<std::vector<Buffer>> BufferPool::try_acquire(Tier tier,
   const std::uint64_t capacity = capacity_for(sizes);
   std::vector<Buffer> buffers(sizes.size());
   for (const bool reclaimed : {false, true}) {
-    if (reclaimed && reclaim_) reclaim_(capacity);
+    if (reclaimed) reclaim(tier, capacity, Demand::Spare);
     MutexLock lock(mutex_);
     if (!waiting_[index(tier)].empty()) return std::nullopt;
-    if (!fits(tier, capacity)) continue;
+    if (shortage(tier, capacity) > 0) continue;
     take(tier, sizes, buffers);
     lock.unlock();
     if (!allocate_missing(buffers)) return std::nullopt;
@@ -193,12 +212,12 @@ Result<std::vector<Buffer>> BufferPool::acquire(Tier tier, std::span<const std::
     MutexLock lock(mutex_);
     const std::uint64_t ticket = next_ticket_++;
     waiting_[index(tier)].push_back(ticket);
-    while (waiting_[index(tier)].front() != ticket || !fits(tier, capacity)) {
-      if (reclaim_ && waiting_[index(tier)].front() == ticket) {
+    while (waiting_[index(tier)].front() != ticket || shortage(tier, capacity) > 0) {
+      if (waiting_[index(tier)].front() == ticket) {
         lock.unlock();
-        reclaim_(capacity);
+        reclaim(tier, capacity, Demand::Waits);
         lock.lock();
-        if (fits(tier, capacity)) break;
+        if (shortage(tier, capacity) == 0) break;
       }
       // The bound is for the case that what was in use when reclaim ran has become reclaimable
       // since (a tile whose last reader left gives nothing back by itself).

@@ -83,9 +83,16 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
   BufferPool(const BufferPool&) = delete;
   BufferPool& operator=(const BufferPool&) = delete;
 
-  /// What to call, without locks held, when memory is short: gives back buffers that nobody needs
-  /// at once, about that many bytes. Set before the first acquire.
-  void set_reclaim(std::function<void(std::uint64_t)> reclaim) { reclaim_ = std::move(reclaim); }
+  /// Who asks for memory: somebody who waits for it (acquire), or who can do without (try_acquire).
+  enum class Demand : std::uint8_t { Waits, Spare };
+  /// What to call, without locks held, when memory is short: gives back buffers of `tier` that
+  /// nobody needs at once, `bytes` of them if it can; for a spare demand none that somebody is
+  /// about to need. Whoever holds what `tier` lacks is asked first; then the others, of whom only
+  /// what is above their shares helps. Set before the first acquire.
+  using Reclaim = std::function<void(std::uint64_t bytes, Demand demand)>;
+  void set_reclaim(Tier tier, Reclaim reclaim) {
+    reclaims_[static_cast<std::size_t>(tier)] = std::move(reclaim);
+  }
 
   /// Buffers of these sizes, all or none; waits until others give theirs back, first come, first
   /// served within a tier. Errors: OutOfMemory, at once, where they are more than most(tier), and
@@ -116,7 +123,8 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
   static std::size_t capacity_for(std::size_t size);
   static std::uint64_t capacity_for(std::span<const std::size_t> sizes);
   void give_back(Tier tier, std::byte* data, std::size_t capacity);
-  bool fits(Tier tier, std::uint64_t capacity) const CKFS_REQUIRES(mutex_);
+  std::uint64_t shortage(Tier tier, std::uint64_t capacity) const CKFS_REQUIRES(mutex_);
+  void reclaim(Tier tier, std::uint64_t capacity, Demand demand) CKFS_EXCLUDES(mutex_);
   void take(Tier tier, std::span<const std::size_t> sizes, std::span<Buffer> buffers)
       CKFS_REQUIRES(mutex_);
   static bool allocate_missing(std::span<Buffer> buffers);
@@ -124,7 +132,7 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
 
   const std::uint64_t limit_;
   std::array<std::uint64_t, kTiers> shares_{};  // what only that tier can take
-  std::function<void(std::uint64_t)> reclaim_;
+  std::array<Reclaim, kTiers> reclaims_;
   mutable Mutex mutex_;
   CondVar returned_;
   std::map<std::size_t, std::vector<std::byte*>> kept_ CKFS_GUARDED_BY(mutex_);  // by capacity

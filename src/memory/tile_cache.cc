@@ -36,13 +36,13 @@ class TileCache::Computation {
     return begun_;
   }
 
-  Result<std::shared_ptr<const Tile>> run(const Compute& compute) {
+  Result<std::shared_ptr<const Tile>> run(const Compute& compute, Asked asked) {
     CKFS_TRY(Tile tile, compute());
-    return finish(std::move(tile), true);
+    return finish(std::move(tile), false, asked == Asked::Now);
   }
 
-  /// `asked`: who computes it reads it.
-  std::shared_ptr<const Tile> finish(Tile tile, bool asked) noexcept {
+  /// `awaited`: it was computed ahead; `asked`: who computes it reads it.
+  std::shared_ptr<const Tile> finish(Tile tile, bool awaited, bool asked) noexcept {
     *tile_ = std::move(tile);
     const MutexLock lock(cache_.mutex_);
     Entry& entry = cache_.entries_.find(key_)->second;
@@ -50,6 +50,7 @@ class TileCache::Computation {
     cache_.ages_.splice(cache_.ages_.end(), age_);
     entry.age = std::prev(cache_.ages_.end());
     entry.tile = tile_;
+    entry.awaited = awaited;
     ++cache_.computed_;
     begun_ = false;
     cache_.changed_.notify_all();
@@ -65,7 +66,9 @@ class TileCache::Computation {
 };
 
 TileCache::TileCache(BufferPool& pool) {
-  pool.set_reclaim([this](std::uint64_t bytes) { reclaim(bytes); });
+  pool.set_reclaim(Tier::Tile, [this](std::uint64_t bytes, BufferPool::Demand demand) {
+    reclaim(bytes, demand);
+  });
 }
 
 TileCache::~TileCache() = default;
@@ -79,6 +82,7 @@ Result<std::shared_ptr<const Tile>> TileCache::wait(MutexLock& lock, const TileK
     entry.asked = true;
     if (entry.tile != nullptr) {
       ages_.splice(ages_.end(), ages_, entry.age);
+      entry.awaited = false;
       ++hits_;
       return entry.tile;
     }
@@ -107,7 +111,8 @@ auto guarded(const Compute& compute) -> decltype(compute()) {
 
 }  // namespace
 
-Result<std::shared_ptr<const Tile>> TileCache::get(const TileKey& key, const Compute& compute) {
+Result<std::shared_ptr<const Tile>> TileCache::get(const TileKey& key, const Compute& compute,
+                                                   Asked asked) {
   return guarded([&]() -> Result<std::shared_ptr<const Tile>> {
     {
       MutexLock lock(mutex_);
@@ -121,7 +126,7 @@ Result<std::shared_ptr<const Tile>> TileCache::get(const TileKey& key, const Com
       CKFS_TRY(auto tile, wait(lock, key));
       if (tile) return tile;
     }
-    return computation.run(compute);
+    return computation.run(compute, asked);
   });
 }
 
@@ -138,7 +143,7 @@ Result<void> TileCache::compute(std::span<const TileKey> keys, const ComputeSeve
     }
     if (numbers.empty()) return {};
     return compute(numbers, [&](std::size_t number, Tile tile) {
-      return computations[number]->finish(std::move(tile), false);
+      return computations[number]->finish(std::move(tile), true, false);
     });
   });
 }
@@ -168,6 +173,7 @@ void TileCache::retire(const TileKey& key) noexcept {
   const auto found = entries_.find(key);
   if (found == entries_.end() || found->second.tile == nullptr) return;
   ages_.splice(ages_.begin(), ages_, found->second.age);
+  found->second.awaited = false;
 }
 
 void TileCache::clear() noexcept {
@@ -175,13 +181,14 @@ void TileCache::clear() noexcept {
   while (!ages_.empty()) remove(entries_.find(ages_.front()));
 }
 
-void TileCache::reclaim(std::uint64_t bytes) noexcept {
+void TileCache::reclaim(std::uint64_t bytes, BufferPool::Demand demand) noexcept {
   std::uint64_t freed = 0;
   const MutexLock lock(mutex_);
   for (auto age = ages_.begin(); age != ages_.end() && freed < bytes;) {
     const auto found = entries_.find(*age++);
     // One reference is the entry's own: nobody is reading.
     if (found->second.tile.use_count() > 1) continue;
+    if (found->second.awaited && demand == BufferPool::Demand::Spare) continue;
     freed += found->second.tile->buffer.size();
     remove(found);
   }

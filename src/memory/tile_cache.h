@@ -1,9 +1,11 @@
 // Computed bytes that several requests share: tiles of gathered tensors, pieces ahead of readers,
 // rendered text. Each is computed once however many threads ask (single-flight), and all live
-// within one BufferPool: what nobody reads and was used least recently goes first.
+// within one BufferPool: what nobody reads and was used least recently goes first. What was
+// computed ahead of a reader who has not come yet goes only where somebody waits for memory: it
+// does not make room for more of its kind.
 //
-// Safe for concurrent use by several threads. compute() runs without locks; it must not ask the
-// same cache for anything.
+// Safe for concurrent use by several threads. compute() runs without locks; it may ask the same
+// cache only for what needs nothing of it in turn (Kind::Kept).
 #pragma once
 
 #include <compare>
@@ -24,11 +26,11 @@ namespace ckfs {
 
 /// What a tile holds.
 struct TileKey {
-  enum class Kind : std::uint8_t { Piece, Tile, Literal };
-  std::uint64_t file = 0;  // serial number of the layout
+  enum class Kind : std::uint8_t { Piece, Tile, Literal, Kept };
+  std::uint64_t file = 0;  // serial number of the layout; of Kept: the source file's
   Kind kind = Kind::Piece;
-  std::uint32_t part = 0;   // tensor or literal number; 0 for a piece
-  std::uint64_t index = 0;  // which tile; of a piece: its first byte
+  std::uint32_t part = 0;   // tensor or literal number; 0 for others
+  std::uint64_t index = 0;  // which tile; of Piece and Kept: the first byte
 
   auto operator<=>(const TileKey&) const = default;
 };
@@ -49,10 +51,14 @@ class TileCache {
 
   using Compute = std::function<Result<Tile>()>;
 
+  /// Whether who computes a tile reads it.
+  enum class Asked : bool { Later, Now };
+
   /// The tile, computed by this thread or another. An error goes to all who waited for this
   /// computation; the next one to ask computes anew. What compute() throws becomes an error:
   /// bad_alloc OutOfMemory, anything else Internal.
-  Result<std::shared_ptr<const Tile>> get(const TileKey& key, const Compute& compute);
+  Result<std::shared_ptr<const Tile>> get(const TileKey& key, const Compute& compute,
+                                          Asked asked = Asked::Now);
 
   /// Takes tile `number` of several that are computed together; each at most once.
   using Ready = std::function<std::shared_ptr<const Tile>(std::size_t number, Tile tile)>;
@@ -60,9 +66,10 @@ class TileCache {
   using ComputeSeveral =
       std::function<Result<void>(std::span<const std::size_t> numbers, const Ready& ready)>;
 
-  /// Computes those of `keys` that nobody has begun, together: one read for all. Each tile is there
-  /// for others as soon as it is ready. What compute() leaves out is as if it had never been begun:
-  /// who waited for it computes it himself. Errors: those of compute(); what it throws as in get().
+  /// Computes those of `keys` that nobody has begun, together and ahead of their readers: one read
+  /// for all. Each tile is there for others as soon as it is ready. What compute() leaves out is as
+  /// if it had never been begun: who waited for it computes it himself. Errors: those of compute();
+  /// what it throws as in get().
   Result<void> compute(std::span<const TileKey> keys, const ComputeSeveral& compute);
 
   /// The tile if it is ready or being computed (then this waits); nullptr if nobody has begun, or
@@ -91,6 +98,7 @@ class TileCache {
  private:
   struct Entry {
     std::shared_ptr<const Tile> tile;  // nullptr: being computed
+    bool awaited = false;              // computed ahead, and not asked for yet
     std::list<TileKey>::iterator age;  // when ready: place in ages_
     bool asked = false;
   };
@@ -100,7 +108,7 @@ class TileCache {
   Result<std::shared_ptr<const Tile>> wait(MutexLock& lock, const TileKey& key)
       CKFS_REQUIRES(mutex_);
   void remove(Entries::iterator entry) noexcept CKFS_REQUIRES(mutex_);
-  void reclaim(std::uint64_t bytes) noexcept;
+  void reclaim(std::uint64_t bytes, BufferPool::Demand demand) noexcept;
 
   mutable Mutex mutex_;  // taken before the pool's, never held while reading
   CondVar changed_;

@@ -33,6 +33,10 @@ extern const Adapter kHfSafetensors;
 extern const Adapter kTorchFile;
 extern const Adapter kTorchFiles;
 
+/// What Orbax saved: an item, a step, a directory of steps. The first: only an item.
+extern const Adapter kOrbaxItem;
+extern const Adapter kOrbax;
+
 /// What torch.distributed.checkpoint saved, also inside a framework's folders: a directory of
 /// .distcp files beside their .metadata. The first: only with .metadata at the top.
 extern const Adapter kTorchDcpTop;

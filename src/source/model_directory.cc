@@ -120,11 +120,17 @@ class Finder {
     const auto config = std::ranges::find(found, kConfig, &TreeFile::path);
     CKFS_TRY_VOID(take_config(first + static_cast<FileId>(config - found.begin())));
     const std::set<std::string> code = code_files(*model_.config);
+    CKFS_TRY(const fs::path boundary, link_boundary(directory, files_.store()));
     std::vector<std::string_view> taken;
     for (std::size_t i = 0; i < found.size(); ++i) {
       const std::string& name = found[i].path;
       if (name.ends_with(".py") && !code.contains(name)) continue;
       const FileId id = first + static_cast<FileId>(i);
+      if (!lies_in(files_.path(id), boundary)) {
+        builder_.add_fact(
+            std::string(kOutsideLinks),
+            fmt::format("{} -> {}", (directory / name).string(), files_.path(id).string()));
+      }
       const Fingerprint& fingerprint = files_.fingerprint(id);
       builder_.saw_file(name, fingerprint.size, fingerprint.mtime_ns);
       if (name != kConfig) CKFS_TRY_VOID(take(name, id));
@@ -132,6 +138,16 @@ class Finder {
     }
     builder_.add_note(shown, fmt::format("no part of the source; views have from there: {}",
                                          fmt::join(taken, ", ")));
+    return std::move(model_);
+  }
+
+  /// `file` alone is config.json.
+  Result<ModelDirectory> config_alone(const fs::path& file, const std::string& shown) {
+    CKFS_TRY(const FileId id, files_.add({{shown, file, false}}));
+    CKFS_TRY_VOID(take_config(id));
+    const Fingerprint& fingerprint = files_.fingerprint(id);
+    builder_.saw_file(shown, fingerprint.size, fingerprint.mtime_ns);
+    builder_.add_note(shown, "no part of the source; views have it as config.json");
     return std::move(model_);
   }
 
@@ -177,6 +193,8 @@ Result<ModelDirectory> find_model_directory(const SourceTree& tree, const FileTa
     const std::string shown = options.config->string();
     const auto directory = files.store().resolve(*options.config);
     if (!directory) return system_failure(directory.error(), shown, "cannot list");
+    const auto status = files.store().look(*directory);
+    if (status && status->kind == FileKind::File) return finder.config_alone(*directory, shown);
     CKFS_TRY(ModelDirectory model, finder.outside(*directory, shown));
     if (!model.config) return fail(ErrorCode::NotFound, "{}: no {} there", shown, kConfig);
     return model;

@@ -13,7 +13,8 @@
 
 namespace ckfs {
 
-/// Looks for config.json in the directory that `options` name, else at the top of the tree, else in
+/// Looks for config.json in the directory that `options` name (or takes the file that they name for
+/// it), else at the top of the tree, else in
 /// `beside`. Where there is one, the files there that belong to a model are its side files; where
 /// there is none, the result is empty. Quantization that config.json records becomes an obstacle
 /// of `builder`: what a training checkpoint stores is not decoded. Errors: NotFound (options.config

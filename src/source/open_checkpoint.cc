@@ -17,9 +17,10 @@ namespace {
 // A training run's directory may have a model in safetensors at its top and the state it goes on
 // from below; who opens that directory with ckfs means the state. A model's directory may have any
 // other format beside its safetensors, all of the same weights.
-constexpr std::array<const Adapter*, 7> kAdapters = {&kTorchFile,   &kDeepSpeedZero, &kUniversal,
-                                                     &kTorchDcpTop, &kHfSafetensors, &kTorchDcp,
-                                                     &kTorchFiles};
+// (An Orbax item may have safetensors files for its data files.)
+constexpr std::array<const Adapter*, 9> kAdapters = {
+    &kTorchFile,     &kDeepSpeedZero, &kUniversal, &kTorchDcpTop, &kOrbaxItem,
+    &kHfSafetensors, &kOrbax,         &kTorchDcp,  &kTorchFiles};
 
 /// What to do about weights that are there.
 std::string hint(std::string_view path) {
@@ -42,7 +43,7 @@ Failure not_a_checkpoint(const SourceTree& tree, const SourceFiles& files) {
       tree, files, [](const TreeFile& file) { return role_of(file.path) == FileRole::Weights; });
   if (!pointers.empty()) return refuse_lfs_pointer(pointers.front()->path);
   return fail(ErrorCode::Unsupported,
-              "{}: not a checkpoint: no *.safetensors file, none of torch or DeepSpeed{}",
+              "{}: not a checkpoint: no *.safetensors file, none of torch, DeepSpeed or Orbax{}",
               tree.name, weights == tree.files.end() ? "" : hint(weights->path));
 }
 

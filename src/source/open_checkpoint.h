@@ -16,9 +16,13 @@ namespace ckfs {
 struct OpenCheckpointOptions {
   /// DeepSpeed and universal checkpoints: the tag; empty: the one that `latest` names.
   std::string tag;
-  /// torch files: the key (or path of keys, joined by '.') that holds the tensors; empty: the top
-  /// level, or the one of the usual keys that is there.
+  /// torch files and Orbax trees: the key (or path of keys, joined by '.') that holds the tensors;
+  /// empty: the top level, or, of torch files, the one of the usual keys that is there.
   std::string key;
+  /// Orbax: the item of a step, by name; empty: the one of arrays.
+  std::string item;
+  /// Orbax: the step of a directory of steps; nullopt: the newest.
+  std::optional<std::uint64_t> step;
   /// A directory with config.json, tokenizer and the like, for sources that have none beside them.
   std::optional<std::filesystem::path> config;
 };

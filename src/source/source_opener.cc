@@ -16,6 +16,9 @@ SourceOpener::SourceOpener(const SourceTree& tree, SourceFiles& files,
 
 Result<std::shared_ptr<const Catalog>> SourceOpener::open() {
   CKFS_TRY(table_, FileTable::create(tree_, files_, builder_));
+  if (!tree_.outside_links.empty()) {
+    builder_.add_fact(std::string(kOutsideLinks), tree_.outside_links);
+  }
   if (const Result<void> done = read(); !done) return explained(done.error());
   note_lfs_pointers();
   return finish();

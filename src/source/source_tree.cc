@@ -145,8 +145,7 @@ Result<void> note_outside_links(SourceTree& tree, const fs::path& boundary,
       [&](std::size_t i) -> Result<void> {
         const auto target = files.store().resolve(tree.location(*links[i]));
         if (!target) return {};  // opening it says why
-        const auto [end, unused] = std::ranges::mismatch(boundary, *target);
-        if (end != boundary.end()) targets[i] = target->string();
+        if (!lies_in(*target, boundary)) targets[i] = target->string();
         return {};
       },
       files.parallel()));
@@ -158,7 +157,7 @@ Result<void> note_outside_links(SourceTree& tree, const fs::path& boundary,
   tree.notes.push_back({path, fmt::format("a link out of the checkpoint, to {}{}", *first,
                                           count > 1 ? fmt::format(" (and {} more such)", count - 1)
                                                     : std::string())});
-  spdlog::info("{}: {}", path, tree.notes.back().text);
+  tree.outside_links = fmt::format("{}, the first of them {} -> {}", count, path, *first);
   return {};
 }
 
@@ -175,6 +174,15 @@ Result<SourceTree> single_file(SourceTree tree, const fs::path& path, const Sour
 }
 
 }  // namespace
+
+Result<fs::path> link_boundary(const fs::path& directory, SourceStore& store) {
+  CKFS_TRY(const auto snapshot, find_hub_snapshot(directory, store));
+  return snapshot ? snapshot->directory.parent_path().parent_path() : directory;
+}
+
+bool lies_in(const fs::path& path, const fs::path& directory) {
+  return std::ranges::mismatch(directory, path).in1 == directory.end();
+}
 
 const TreeFile* SourceTree::find(std::string_view path) const {
   const auto at =
@@ -260,9 +268,7 @@ Result<SourceTree> list_source(const fs::path& path, const SourceFiles& files) {
   if (!root) return system_failure(root.error(), tree.name, "cannot open");
   tree.root = *std::move(root);
   CKFS_TRY(auto snapshot, find_hub_snapshot(tree.root, files.store()));
-  fs::path boundary = tree.root;
   if (snapshot) {
-    boundary = snapshot->directory.parent_path().parent_path();  // links lead to its blobs
     tree.root = snapshot->directory;
     tree.incomplete = std::move(snapshot->incomplete);
     if (!snapshot->repository.empty()) {
@@ -271,6 +277,7 @@ Result<SourceTree> list_source(const fs::path& path, const SourceFiles& files) {
   }
   CKFS_TRY_VOID(Walker(tree, files).walk());
   std::ranges::sort(tree.files, {}, &TreeFile::path);
+  CKFS_TRY(const fs::path boundary, link_boundary(tree.root, files.store()));
   CKFS_TRY_VOID(note_outside_links(tree, boundary, files));
   if (tree.complete_command.empty() && !tree.incomplete.empty()) {
     tree.complete_command = fmt::format("hf download REPOSITORY --local-dir {}", tree.name);

@@ -35,6 +35,8 @@ struct SourceTree {
   std::vector<std::string>
       incomplete;           // downloads that were not finished; relative or of the cache
   std::vector<Note> notes;  // what was passed over, and why
+  /// Files that are links out of it, "3, the first of them a.json -> /etc/b.json"; empty: none.
+  std::string outside_links;
   /// The command that completes the download, where one can be named; else empty.
   std::string complete_command;
 
@@ -43,6 +45,16 @@ struct SourceTree {
   /// Where `file` is opened.
   std::filesystem::path location(const TreeFile& file) const { return root / file.path; }
 };
+
+/// Subject of the fact (Catalog::facts) that files are links out of the checkpoint.
+inline constexpr std::string_view kOutsideLinks = "links out of the checkpoint";
+
+/// What files in `directory` may be links to and are still its own: it, or the repository of the
+/// hub cache that it is a snapshot of. Errors: those of find_hub_snapshot().
+Result<std::filesystem::path> link_boundary(const std::filesystem::path& directory,
+                                            SourceStore& store);
+/// Whether `path` is `directory` or lies in it; both canonical.
+bool lies_in(const std::filesystem::path& path, const std::filesystem::path& directory);
 
 /// The files that `wanted` accepts and that Git-LFS holds, so that only a pointer to each is here;
 /// by path. It looks at their sizes, and into small ones.

@@ -51,7 +51,7 @@ void unpack_codes(const std::byte* in, Packing packing, std::size_t first, std::
   for (std::size_t i = 0; i < count; ++i) {
     const std::size_t k = first + i;
     const std::size_t bit = packing.in_words ? k / in_word * 32 + k % in_word * bits : k * bits;
-    unsigned code = std::to_integer<unsigned>(in[bit / 8]);
+    auto code = std::to_integer<unsigned>(in[bit / 8]);
     if (bit % 8 + bits > 8) code |= std::to_integer<unsigned>(in[bit / 8 + 1]) << 8;
     code = (code >> bit % 8) & ((1U << bits) - 1);
     out[i] = static_cast<std::byte>(code - (1U << (bits - 1)));

@@ -53,7 +53,7 @@ template <DType kTo>
 CKFS_AVX2 void store_looked_up(__m128i codes, __m256 low, __m256 high, __m128i low_bytes,
                                __m128i high_bytes, std::byte* out) {
   if constexpr (kTo == DType::F32) {
-    for (int half = 0; half < 2; ++half) {
+    for (std::ptrdiff_t half = 0; half < 2; ++half) {
       const __m256i wide = _mm256_cvtepu8_epi32(codes);
       const __m256 from_low = _mm256_permutevar8x32_ps(low, wide);
       const __m256 from_high = _mm256_permutevar8x32_ps(high, wide);

@@ -43,7 +43,7 @@ CKFS_AVX512 __m512i load_fields(const std::byte* at) {
     return _mm512_cvtepu8_epi32(_mm_loadu_epi8(at));
   } else {
     std::uint64_t all = 0;
-    std::memcpy(&all, at, 2 * kBits);
+    std::memcpy(&all, at, std::size_t{2} * kBits);
     // Eight fields in each half.
     constexpr int kHalf = 8 * kBits;
     all = (all & ((std::uint64_t{1} << kHalf) - 1)) | all >> kHalf << 32;

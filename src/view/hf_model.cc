@@ -19,6 +19,7 @@
 #include "base/size_text.h"
 #include "base/text.h"
 #include "format/json_text.h"
+#include "view/maxtext_tree.h"
 #include "view/recipes/recipe.h"
 
 namespace ckfs {
@@ -68,6 +69,11 @@ bool has_role(const Catalog& catalog, Role role) {
   });
 }
 
+/// Whether the view undoes what MaxText made of the model.
+bool is_tree(const Catalog& catalog, const ViewRow& row) {
+  return row.dtype && is_maxtext_tree(catalog);
+}
+
 std::string_view parameter(const ViewSpec& spec, std::string_view key, std::string_view otherwise) {
   const auto found = spec.parameters.find(key);
   return found == spec.parameters.end() ? otherwise : std::string_view(found->second);
@@ -88,8 +94,10 @@ bool is_mostly_bf16(const Catalog& catalog) {
 }
 
 /// What the view in BF16 casts where nobody says: what the tool of such checkpoints casts.
-/// Layouts of experts are transformers' doing, which casts nothing of a model that is in BF16.
+/// Layouts of experts are transformers' doing, which casts nothing of a model that is in BF16;
+/// to_huggingface casts all.
 std::string_view default_cast(const Catalog& catalog, const ViewSpec& spec) {
+  if (is_maxtext_tree(catalog)) return "all";
   if (catalog.is_quantized()) {
     return catalog.quantization_details().casts_all ? "all" : "quantized";
   }
@@ -105,7 +113,7 @@ ViewSpec without_defaults(ViewSpec spec, const Catalog& catalog) {
   };
   drop_if("cast", default_cast(catalog, spec));
   const std::string_view experts = parameter(spec, "experts", "source");
-  const bool mirrors = catalog.mirrors_shards() && experts == "source";
+  const bool mirrors = catalog.mirrors_shards() && experts == "source" && !is_maxtext_tree(catalog);
   if (!mirrors && experts != "fused") drop_if("max_shard", kDefaultMaxShard);
   const bool module = has_role(catalog, Role::FrozenModule);
   if (!module && !has_role(catalog, Role::Frozen)) drop_if("exclude_frozen", "1");
@@ -186,12 +194,11 @@ Result<Packaging> packaging(const Catalog& catalog, const ViewRow& row, const Vi
   Packaging packaging{.container = row.container, .placement = row.placement};
   if (parameter(spec, "format", "") == "bin") packaging.container = ContainerKind::TorchZip;
   const std::string_view experts = parameter(spec, "experts", "source");
-  if (spec.parameters.contains("max_shard")) {
+  const bool mirrors = catalog.mirrors_shards() && experts == "source" && !is_tree(catalog, row);
+  if (spec.parameters.contains("max_shard") || (!mirrors && experts != "fused")) {
     packaging.placement = Placement::Split;
   } else if (experts == "fused") {
     packaging.placement = Placement::ByLayer;
-  } else if (!catalog.mirrors_shards() || experts != "source") {
-    packaging.placement = Placement::Split;
   }
   if (packaging.placement == Placement::Split) {
     CKFS_TRY(packaging.max_shard, parse_size(parameter(spec, "max_shard", kDefaultMaxShard)));
@@ -322,6 +329,13 @@ Result<std::shared_ptr<Definition>> define_directory(std::shared_ptr<const Catal
       shards.push_back(shard);
     }
   }
+  if (is_tree(*catalog, row)) {
+    auto list = huggingface_tensors(*catalog, all ? row.dtype : std::nullopt, recipes);
+    if (!list) return Failure(list.error().within(std::string(row.name)));
+    definition->names = std::move(list->names);
+    definition->tensors = std::move(list->tensors);
+    ids.clear();
+  }
   definition->tensors.reserve(ids.size());
   for (std::size_t i = 0; i < ids.size(); ++i) {
     const TensorId id = ids[i];
@@ -339,7 +353,8 @@ Result<std::shared_ptr<Definition>> define_directory(std::shared_ptr<const Catal
   }
   share_bytes(*catalog, ids, definition->tensors);
   if (const std::string_view layout = parameter(spec, "experts", "source"); layout != "source") {
-    auto list = lay_out_experts(*catalog, layout, recipes, {{}, std::move(definition->tensors)});
+    auto list = lay_out_experts(*catalog, layout, recipes,
+                                {std::move(definition->names), std::move(definition->tensors)});
     if (!list) return Failure(list.error().within(std::string(row.name)));
     definition->names = std::move(list->names);
     definition->tensors = std::move(list->tensors);

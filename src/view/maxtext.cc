@@ -12,6 +12,8 @@
 #include "base/size_text.h"
 #include "base/text.h"
 #include "encoding/plain_encoding.h"
+#include "view/maxtext_rules.h"
+#include "view/maxtext_tree.h"
 #include "view/mesh.h"
 
 namespace ckfs {
@@ -26,15 +28,20 @@ std::string_view parameter(const ViewSpec& spec, std::string_view key, std::stri
   return found == spec.parameters.end() ? otherwise : std::string_view(found->second);
 }
 
+/// nullopt: what the source has.
+std::optional<DType> dtype_named(std::string_view name) {
+  if (name == "bf16") return DType::BF16;
+  if (name == "fp16") return DType::F16;
+  if (name == "fp32") return DType::F32;
+  return std::nullopt;
+}
+
 /// What becomes of a tensor's values before the rules.
 class DtypePolicy {
  public:
   /// `resharded`: as reshard_checkpoint leaves a checkpoint in the source's dtypes.
   DtypePolicy(const Catalog& catalog, std::string_view dtype, bool resharded)
-      : catalog_(catalog), resharded_(resharded) {
-    if (dtype == "bf16") target_ = DType::BF16;
-    if (dtype == "fp16") target_ = DType::F16;
-    if (dtype == "fp32") target_ = DType::F32;
+      : catalog_(catalog), target_(dtype_named(dtype)), resharded_(resharded) {
     copied_ = std::ranges::any_of(
         catalog.quantization_details().groups,
         [](const QuantizedGroup& group) { return group.scheme != kDecodedInPlace; });
@@ -106,37 +113,9 @@ Result<void> cut(Definition& definition, const std::vector<std::vector<std::stri
   return {};
 }
 
-/// The rules for a model, and the numbers that they ask for.
-struct Rules {
-  const MaxTextTrees* trees = nullptr;
-  ConfigNumbers config;
-};
-
-Result<Rules> find_rules(const Catalog& catalog, const ViewSpec& spec, const Recipes& recipes) {
-  Rules rules;
-  CKFS_TRY(rules.config, config_numbers(catalog));
-  const ModelFamily* family = recipes.find_maxtext(rules.config);
-  if (family == nullptr) {
-    const std::vector<std::string> models = recipes.models(rules.config);
-    return fail(ErrorCode::Unsupported,
-                "no rules are known for this model ({}; --family names another, --recipe adds "
-                "rules: ckfs-recipe(5))",
-                models.empty() ? "config.json has no model_type"
-                               : fmt::format("model_type {}", one_line(models.front())));
-  }
-  rules.trees = &*family->maxtext;
-  const bool mtp = parameter(spec, "mtp", "0") == "1";
-  if (mtp && !rules.trees->mtp) {
-    return fail(ErrorCode::Unsupported, "mtp=1: {} has no rules for such layers", family->file);
-  }
-  rules.config.set("view.mtp", mtp ? 1 : 0);
-  for (const auto& [key, number] : rules.trees->config) rules.config.set_default(key, number);
-  return rules;
-}
-
 /// The tree with a layer's parameters each.
 Result<TensorList> unscanned(const Catalog& catalog, const DtypePolicy& policy,
-                             const Rules& rules) {
+                             const MaxTextRules& rules) {
   TensorList list;
   for (std::uint32_t shard = 0; shard < catalog.shards().size(); ++shard) {
     for (const TensorId id : catalog.shards()[shard].tensors) {
@@ -154,13 +133,21 @@ Result<TensorList> unscanned(const Catalog& catalog, const DtypePolicy& policy,
 
 Result<void> define(Definition& definition, const Recipes& recipes, bool scanned) {
   const Catalog& catalog = *definition.catalog;
-  CKFS_TRY(const Rules rules, find_rules(catalog, definition.spec, recipes));
+  const std::string_view dtype = parameter(definition.spec, "dtype", "bf16");
+  const bool mtp = parameter(definition.spec, "mtp", "0") == "1";
   CKFS_TRY(const Mesh mesh, mesh_of(definition.spec));
-  const DtypePolicy policy(catalog, parameter(definition.spec, "dtype", "bf16"),
-                           !mesh.is_one_device());
-  CKFS_TRY(TensorList list, unscanned(catalog, policy, rules));
-  if (scanned) {
-    CKFS_TRY(list, apply_rules(rules.trees->scanned, rules.config, std::move(list)));
+  TensorList list;
+  if (is_maxtext_tree(catalog)) {
+    CKFS_TRY(list, tree_tensors(catalog, dtype_named(dtype),
+                                {.scanned = scanned, .mtp = mtp, .axes = !mesh.is_one_device()},
+                                recipes));
+  } else {
+    CKFS_TRY(const MaxTextRules rules, find_rules(catalog, mtp, recipes));
+    const DtypePolicy policy(catalog, dtype, !mesh.is_one_device());
+    CKFS_TRY(list, unscanned(catalog, policy, rules));
+    if (scanned) {
+      CKFS_TRY(list, apply_rules(rules.trees->scanned, rules.config, std::move(list)));
+    }
   }
   definition.names = std::move(list.names);
   definition.tensors = std::move(list.tensors);
@@ -177,7 +164,11 @@ MaxTextObstacles maxtext_obstacles(const Catalog& catalog, const Recipes& recipe
   const auto obstacle = [](const Error& error) {
     return std::vector<Obstacle>{{"source", error.message()}};
   };
-  const auto rules = find_rules(catalog, {}, recipes);
+  if (is_maxtext_tree(catalog)) {
+    const std::vector<Obstacle> all = maxtext_tree_obstacles(catalog, recipes);
+    return {all, all};
+  }
+  const auto rules = find_rules(catalog, false, recipes);
   if (!rules) return {obstacle(rules.error()), obstacle(rules.error())};
   auto list = unscanned(catalog, DtypePolicy(catalog, "bf16", false), *rules);
   if (!list) return {obstacle(list.error()), obstacle(list.error())};

@@ -12,6 +12,7 @@
 #include "base/size_text.h"
 #include "view/hf_model.h"
 #include "view/maxtext.h"
+#include "view/maxtext_tree.h"
 #include "view/recipes/recipe.h"
 #include "view/view_table.h"
 
@@ -183,6 +184,9 @@ std::vector<ViewSummary> list_views(const Catalog& catalog, const Recipes& recip
       continue;
     }
     summary.obstacles = hf_model_obstacles(catalog, row);
+    if (row.dtype && is_maxtext_tree(catalog)) {
+      summary.obstacles = maxtext.unscanned;
+    }
     summary.remarks = hf_model_remarks(catalog, row);
   }
   for (const RecipeView& recipe : recipes.views) {
@@ -198,7 +202,8 @@ std::vector<ViewSummary> list_views(const Catalog& catalog, const Recipes& recip
 bool mirrors_source(const Catalog& catalog, std::string_view view) {
   const ViewRow* row = find_view_row(view);
   return row != nullptr && row->container != ContainerKind::None &&
-         row->placement == Placement::Mirrored && catalog.mirrors_shards();
+         row->placement == Placement::Mirrored && catalog.mirrors_shards() &&
+         !is_maxtext_tree(catalog);
 }
 
 Result<std::shared_ptr<const Definition>> define_view(std::shared_ptr<const Catalog> catalog,

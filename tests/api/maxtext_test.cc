@@ -9,6 +9,7 @@
 #include "container/view_files.h"
 #include "engine/engine.h"
 #include "source/open_checkpoint.h"
+#include "support/temporary_directory.h"
 #include "view/recipes/recipe.h"
 
 namespace ckfs {
@@ -18,27 +19,42 @@ const std::filesystem::path kData = CKFS_TEST_DATA "/maxtext";
 
 struct Case {
   std::string source, expected, view, family;
+  std::string tree;  // the arrays that are the source; empty: the Hugging Face directory is
   bool nan = false;  // its bits may differ
 
   friend void PrintTo(const Case& one, std::ostream* out) {
     *out << one.source << "/" << one.expected << ": " << one.view;
+    if (!one.tree.empty()) *out << " of " << one.tree;
   }
 };
 
 std::vector<Case> cases() {
   std::vector<Case> found;
   const auto file = nlohmann::json::parse(read_text(kData / "cases.json"));
-  for (const auto& item : file["cases"]) {
-    found.push_back({item["source"], item["expected"], item["view"], item.value("family", ""),
-                     item.value("nan", false)});
+  for (const char* list : {"cases", "trees"}) {
+    for (const auto& item : file[list]) {
+      found.push_back({item["source"], item["expected"], item["view"], item.value("family", ""),
+                       item.value("tree", ""), item.value("nan", false)});
+    }
   }
   return found;
+}
+
+/// The directory that is the case's source.
+std::filesystem::path source_of(const Case& test, const TemporaryDirectory& directory) {
+  if (test.tree.empty()) return kData / test.source / "source";
+  std::filesystem::copy_file(kData / test.source / "source/config.json",
+                             directory.path() / "config.json");
+  std::filesystem::copy_file(kData / test.source / "expected" / (test.tree + ".safetensors"),
+                             directory.path() / "model.safetensors");
+  return directory.path();
 }
 
 /// All tensors of a view, by the engine.
 Result<std::map<std::string, PlainTensor>> arrays(const Case& test) {
   CKFS_TRY(const auto files, SourceFiles::create({.engine = IoEngine::Pread}));
-  CKFS_TRY(const auto catalog, open_checkpoint(kData / test.source / "source", *files, {}));
+  const TemporaryDirectory directory;
+  CKFS_TRY(const auto catalog, open_checkpoint(source_of(test, directory), *files, {}));
   Recipes recipes = built_in_recipes();
   recipes.family = test.family;
   CKFS_TRY(const ViewSpec spec, parse_view_spec(test.view));

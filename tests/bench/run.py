@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 
+import rows_maxtext
 import rows_quantized
 import rows_reads
 import rows_source
@@ -27,8 +28,9 @@ from harness import Bench
 # In the order in which they run.
 NAMES = ("kernels", "cached", "direct", "reread", "export", "mount", "memory", "gather", "bytes",
          "amplification", "idle", "boxes", "int4", "gptoss", "random", "conversion", "needed", "zero",
-         "ranks", "slow", "network", "cold")
-MODULES = (rows_view, rows_reads, rows_quantized, rows_zero, rows_source)
+         "ranks", "slow", "network", "cold", "maxtext", "maxtextmount", "restore", "save",
+         "neededmaxtext")
+MODULES = (rows_view, rows_reads, rows_quantized, rows_zero, rows_source, rows_maxtext)
 BENCHES = {name: next(getattr(module, "bench_" + name) for module in MODULES
                       if hasattr(module, "bench_" + name)) for name in NAMES}
 

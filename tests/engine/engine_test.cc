@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "base/units.h"
+#include "encoding/affine_codes_encoding.h"
 #include "encoding/block_scale_encoding.h"
 #include "engine/gather.h"
 #include "engine/read_plan.h"
@@ -247,6 +248,61 @@ TEST(Engine, GathersEachSourceByteOnceInASequentialRead) {
     const auto needed = static_cast<double>(rows * columns);
     EXPECT_LE(static_cast<double>(matrix.source.bytes_read(0)), 1.05 * needed)
         << rows << " x " << columns;
+  }
+}
+
+// With its groups in no order each few rows need all scales, zero points and the groups of all
+// rows: in a transposed view, which gathers them in batches, and in one of the rows as they are.
+TEST(Engine, ReadsOnceWhatAnyRowsNeedOfCompanions) {
+  constexpr std::int64_t kRows = 2048, kColumns = 4096, kGroups = 64;
+  MemorySource source;
+  CatalogBuilder builder("test");
+  std::mt19937_64 random(5);
+  const auto storage = [&](DType dtype, std::int64_t numel) {
+    std::vector<std::byte> bytes(bytes_of(dtype, numel));
+    for (std::byte& byte : bytes) byte = std::byte(random() % 60);
+    const Extent extent{source.add(fmt::format("file {}", source.count()), bytes), 0, bytes.size()};
+    return builder.add_storage(dtype, numel, std::span(&extent, 1));
+  };
+  const StorageId codes = storage(DType::I32, kRows * kColumns / 8);
+  std::vector<StorageId> companions{storage(DType::F16, kGroups * kColumns),
+                                    storage(DType::I32, kGroups * kColumns / 8)};
+  std::vector<std::byte> groups(kRows * 4);
+  for (std::size_t row = 0; row < kRows; ++row) groups[row * 4] = std::byte(random() % kGroups);
+  const Extent extent{source.add("groups", groups), 0, groups.size()};
+  companions.push_back(builder.add_storage(DType::I32, kRows, std::span(&extent, 1)));
+  builder.set_encoding(codes,
+                       affine_codes_encoding({.lookup = AffineCodes::Lookup::Any,
+                                              .rows = kRows,
+                                              .columns = kColumns,
+                                              .groups = kGroups,
+                                              .group_rows = 32}),
+                       companions, kRows * kColumns);
+  const std::int64_t shape[] = {kRows, kColumns};
+  builder.add_tensor("w", shape, codes);
+  const auto catalog = std::move(builder).build();
+  std::uint64_t needed = 0;
+  for (FileId file = 0; file < source.count(); ++file) needed += source.size(file);
+  for (const bool transposed : {true, false}) {
+    SCOPED_TRACE(transposed);
+    auto definition = std::make_shared<Definition>();
+    definition->catalog = catalog;
+    TensorExpr expr = TensorExpr::stored(*catalog, *catalog->find("w"));
+    const std::int64_t order[] = {1, 0};
+    if (transposed) expr = expr.transpose(order).value();
+    definition->tensors.push_back({"w", expr.cast(DType::BF16).value(), Exactness::BitExact});
+    const auto file = std::make_shared<FileLayout>(layout_of(definition));
+    const std::vector<std::byte> expected = naive_file(*file, source).value();
+    source.reset_counts();
+    Engine engine(catalog, source, BufferPool::create(256_MiB), {.threads = 2});
+    const auto stream = engine.open_stream(file);
+    std::vector<std::byte> bytes(file->size);
+    for (std::uint64_t at = 0; at < file->size; at += 128_KiB) {
+      const std::uint64_t size = std::min(file->size - at, 128_KiB);
+      ASSERT_TRUE(engine.read(*stream, {at, at + size}, std::span(bytes).subspan(at, size)));
+    }
+    EXPECT_EQ(bytes, expected);
+    EXPECT_LE(source.bytes_read(), needed * 102 / 100);
   }
 }
 

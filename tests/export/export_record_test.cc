@@ -25,10 +25,11 @@ TEST(InnerPath, RefusesWhatLeavesTheDirectory) {
 }
 
 RC_GTEST_PROP(ExportRecord, ReadsWhatItWrote, ()) {
-  ExportRecord record{.fingerprint = *rc::gen::arbitrary<std::uint64_t>(),
-                      .view = *rc::gen::container<std::string>(rc::gen::inRange(' ', '~')),
-                      .layout_version = *rc::gen::inRange(0, 100),
-                      .files = {}};
+  ExportRecord record{
+      .origin = {.fingerprint = *rc::gen::arbitrary<std::uint64_t>(),
+                 .view = *rc::gen::container<std::string>(rc::gen::inRange(' ', '~')),
+                 .layout_version = *rc::gen::inRange(0, 100)},
+      .files = {}};
   const auto names = *rc::gen::container<std::vector<std::string>>(
       rc::gen::nonEmpty(rc::gen::container<std::string>(rc::gen::suchThat(
           rc::gen::arbitrary<char>(), [](char c) { return c != '/' && c != '\0'; }))));
@@ -46,7 +47,7 @@ TEST(ExportRecord, IsRefusedWhereItIsNone) {
   const std::string good = R"({"version":1,"fingerprint":"00ff","view":"v","layout_version":1,)"
                            R"("files":{"a":{"size":1,"synced":0,"finished":true}}})";
   ASSERT_TRUE(parse_record(good).has_value());
-  EXPECT_EQ(parse_record(good)->fingerprint, 0xffu);
+  EXPECT_EQ(parse_record(good)->origin.fingerprint, 0xffu);
 
   const auto with = [&](const std::string& from, const std::string& to) {
     std::string text = good;

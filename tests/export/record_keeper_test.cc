@@ -5,24 +5,28 @@
 #include <thread>
 #include <vector>
 
+#include "export/export_record.h"
+
 namespace ckfs {
 namespace {
 
 using namespace std::chrono_literals;
 
 ExportRecord record_of(const std::string& path) {
-  return {.fingerprint = 1, .view = "v", .layout_version = 1, .files = {{path, {.size = 9}}}};
+  return {.origin = {.fingerprint = 1, .view = "v", .layout_version = 1},
+          .files = {{path, {.size = 9}}}};
 }
 
 TEST(RecordKeeper, WritesWhatItHolds) {
   std::vector<ExportRecord> written;
-  RecordKeeper keeper(record_of("a"), [&](const ExportRecord& record) -> Result<void> {
-    written.push_back(record);
-    return {};
-  });
+  RecordKeeper<ExportRecord> keeper(record_of("a"),
+                                    [&](const ExportRecord& record) -> Result<void> {
+                                      written.push_back(record);
+                                      return {};
+                                    });
   ASSERT_TRUE(keeper.store().has_value());
-  keeper.set("a", {.size = 9, .synced = 5});
-  EXPECT_EQ(keeper.file("a").synced, 5U);
+  keeper.change([](ExportRecord& now) { now.files["a"] = {.size = 9, .synced = 5}; });
+  EXPECT_EQ(keeper.copy().files.at("a").synced, 5U);
   ASSERT_TRUE(keeper.store().has_value());
   ASSERT_EQ(written.size(), 2U);
   EXPECT_EQ(written[0], record_of("a"));
@@ -31,7 +35,7 @@ TEST(RecordKeeper, WritesWhatItHolds) {
 
 TEST(RecordKeeper, WritesNotOftenerThanTheInterval) {
   int written = 0;
-  RecordKeeper keeper(record_of("a"), [&](const ExportRecord&) -> Result<void> {
+  RecordKeeper<ExportRecord> keeper(record_of("a"), [&](const ExportRecord&) -> Result<void> {
     ++written;
     return {};
   });
@@ -45,19 +49,20 @@ TEST(RecordKeeper, WritesNotOftenerThanTheInterval) {
 TEST(RecordKeeper, HoldsNobodyUpWhileItWrites) {
   std::promise<void> begun, go_on;
   std::vector<ExportRecord> written;
-  RecordKeeper keeper(record_of("a"), [&](const ExportRecord& record) -> Result<void> {
-    written.push_back(record);
-    if (written.size() == 1) {
-      begun.set_value();
-      EXPECT_EQ(go_on.get_future().wait_for(60s), std::future_status::ready);
-    }
-    return {};
-  });
+  RecordKeeper<ExportRecord> keeper(
+      record_of("a"), [&](const ExportRecord& record) -> Result<void> {
+        written.push_back(record);
+        if (written.size() == 1) {
+          begun.set_value();
+          EXPECT_EQ(go_on.get_future().wait_for(60s), std::future_status::ready);
+        }
+        return {};
+      });
   std::jthread writer([&] { EXPECT_TRUE(keeper.store().has_value()); });
   begun.get_future().wait();
   // The disk is busy with the first record. All of these return nevertheless.
-  keeper.set("a", {.size = 9, .finished = true});
-  EXPECT_TRUE(keeper.file("a").finished);
+  keeper.change([](ExportRecord& now) { now.files["a"] = {.size = 9, .finished = true}; });
+  EXPECT_TRUE(keeper.copy().files.at("a").finished);
   EXPECT_TRUE(keeper.store().has_value());
   EXPECT_TRUE(keeper.store().has_value());
   go_on.set_value();
@@ -70,7 +75,7 @@ TEST(RecordKeeper, HoldsNobodyUpWhileItWrites) {
 
 TEST(RecordKeeper, ReportsAFailureAndTriesAgainNextTime) {
   bool fails = true;
-  RecordKeeper keeper(record_of("a"), [&](const ExportRecord&) -> Result<void> {
+  RecordKeeper<ExportRecord> keeper(record_of("a"), [&](const ExportRecord&) -> Result<void> {
     if (fails) return fail(ErrorCode::Io, "disk: full");
     return {};
   });

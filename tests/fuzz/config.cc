@@ -6,9 +6,11 @@
 
 #include "format/json_text.h"
 #include "format/quantization_config.h"
+#include "fuzz/work_limit.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace ckfs;
+  const WorkLimit limit(size);
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   const auto found = find_quantization(text, "f");
   const auto edited = dense_config(text, "bfloat16", "f");

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <span>
 
+#include "fuzz/work_limit.h"
+
 namespace {
 
 void check_tensor(const ckfs::DcpTensor& tensor) {
@@ -45,6 +47,7 @@ void check_tensor(const ckfs::DcpTensor& tensor) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace ckfs;
+  const WorkLimit limit(size);
   const auto pickle = parse_pickle(std::as_bytes(std::span(data, size)), "f");
   if (!pickle) return 0;
   const auto metadata = read_dcp_metadata(*pickle, "f", [](std::string_view) { return true; });

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "fuzz/fuzz_input.h"
+#include "fuzz/work_limit.h"
 
 namespace {
 
@@ -35,6 +36,7 @@ void check_groups(const std::vector<ParameterGroup>& groups) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const ckfs::WorkLimit limit(size);
   OneFile source(std::as_bytes(std::span(data, size)));
   if (const auto states = read_model_states(source, 0); !failed(states)) {
     if (states->parameters) check_groups(*states->parameters);

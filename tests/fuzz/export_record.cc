@@ -6,8 +6,11 @@
 #include <cstdint>
 #include <string_view>
 
+#include "fuzz/work_limit.h"
+
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace ckfs;
+  const WorkLimit limit(size);
   const auto record = parse_record({reinterpret_cast<const char*>(data), size});
   if (!record) {
     CKFS_CHECK(record.error().message().find('\n') == std::string::npos);

@@ -7,9 +7,11 @@
 
 #include "base/error.h"
 #include "format/safetensors.h"
+#include "fuzz/work_limit.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace ckfs;
+  const WorkLimit limit(size);
   const std::string_view file(reinterpret_cast<const char*>(data), size);
   const auto bytes = std::as_bytes(std::span(file.data(), file.size()));
   const auto length =

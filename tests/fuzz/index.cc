@@ -5,9 +5,11 @@
 #include <vector>
 
 #include "format/hf_index.h"
+#include "fuzz/work_limit.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace ckfs;
+  const WorkLimit limit(size);
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   const auto index = parse_hf_index(text, "f");
   if (!index) {

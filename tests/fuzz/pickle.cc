@@ -5,9 +5,11 @@
 #include <cstdint>
 
 #include "base/error.h"
+#include "fuzz/work_limit.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace ckfs;
+  const WorkLimit limit(size);
   const auto pickle = parse_pickle(std::as_bytes(std::span(data, size)), "f");
   if (!pickle) {
     CKFS_CHECK(pickle.error().message().find('\n') == std::string::npos);

@@ -12,6 +12,7 @@
 
 #include "base/checked.h"
 #include "fuzz/fuzz_input.h"
+#include "fuzz/work_limit.h"
 
 namespace ckfs {
 namespace {
@@ -199,6 +200,7 @@ void check(const Catalog& catalog, const Storage& storage, ByteSource& source,
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace ckfs;
+  const WorkLimit limit(size);
   FuzzChoices choices(std::as_bytes(std::span(data, size)));
   constexpr DType kDTypes[] = {DType::U8,   DType::I8,     DType::I32,    DType::F16, DType::F32,
                                DType::BF16, DType::F8E4M3, DType::F8E8M0, DType::I64};

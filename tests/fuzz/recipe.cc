@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "catalog/catalog.h"
+#include "fuzz/work_limit.h"
 
 namespace ckfs {
 namespace {
@@ -73,6 +74,7 @@ void apply(const Catalog& catalog, const RuleList& rules, const ConfigNumbers& c
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace ckfs;
+  const WorkLimit limit(size);
   static const std::shared_ptr<const Catalog> catalog = make_catalog();
   static const ConfigNumbers config = *ConfigNumbers::parse(kConfig, "config.json");
   const std::string_view text(reinterpret_cast<const char*>(data), size);

@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <string_view>
 
+#include "fuzz/work_limit.h"
 #include "view/view.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace ckfs;
+  const WorkLimit limit(size);
   const std::string_view name(reinterpret_cast<const char*>(data), size);
   const auto spec = parse_view_spec(name);
   if (!spec) {

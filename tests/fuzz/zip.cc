@@ -5,6 +5,7 @@
 
 #include "format/torch_file.h"
 #include "fuzz/fuzz_input.h"
+#include "fuzz/work_limit.h"
 
 namespace {
 
@@ -37,6 +38,7 @@ void check_tensors(const ckfs::TorchFile& torch, std::uint64_t size) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace ckfs;
+  const WorkLimit limit(size);
   OneFile source(std::as_bytes(std::span(data, size)));
   const auto torch = TorchFile::open(source, 0, {0, size});
   if (torch) {

@@ -2,10 +2,12 @@
 import array
 import json
 import pathlib
+import shutil
 import struct
 
 DATA = pathlib.Path(__file__).resolve().parents[1] / "data" / "maxtext"
 CASES = json.loads((DATA / "cases.json").read_text())["cases"]
+TREES = json.loads((DATA / "cases.json").read_text())["trees"]
 DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "I32": "int32", "I64": "int64"}
 # Array type code, exponent.
 FLOATS = {"bfloat16": ("H", 0x7F80), "float16": ("H", 0x7C00), "float32": ("I", 0x7F800000)}
@@ -13,6 +15,20 @@ FLOATS = {"bfloat16": ("H", 0x7F80), "float16": ("H", 0x7C00), "float32": ("I", 
 
 def source_of(case):
     return DATA / case["source"] / "source"
+
+
+def tree_of(case, work):
+    """A case's tree of arrays, and the options that say which model it is: the Orbax item that
+    MaxText wrote, where there is one, else a directory `work` that is made."""
+    config = source_of(case) / "config.json"
+    item = DATA / case["source"] / "expected" / case["tree"] / "0/items"
+    if item.is_dir():
+        return item, ["--config", config]
+    work.mkdir()
+    shutil.copy(config, work)
+    shutil.copy(DATA / case["source"] / "expected" / f"{case['tree']}.safetensors",
+                work / "model.safetensors")
+    return work, []
 
 
 def options_of(case):

@@ -110,6 +110,14 @@ def divided(divisor):
     return function
 
 
+def multiplied(factor):
+    """code -> BF16(x * factor)"""
+    def function(code):
+        (x,) = struct.unpack("<f", struct.pack("<I", code << 16))
+        return struct.unpack("<H", naive.encode([naive.to_f32(x * factor)], "BF16"))[0]
+    return function
+
+
 GLOBALS = {"vocab_size": 19, "hidden_size": 12, "tie_word_embeddings": False}
 
 
@@ -203,11 +211,35 @@ class Views(unittest.TestCase):
 
 
 class Formulas(Views):
-    def both(self, source, config, tree, layers, *options):
+    def both(self, source, config, tree, layers, *options, query=lambda code: code):
         folder = self.work / "source"
         source.write(folder, config)
-        self.compare(folder, "maxtext-unscanned", unscanned(named(tree), layers), *options)
-        self.compare(folder, "maxtext-scanned", scanned(named(tree), layers), *options)
+        for view, want in (("maxtext-unscanned", unscanned(named(tree), layers)),
+                           ("maxtext-scanned", scanned(named(tree), layers))):
+            self.compare(folder, view, want, *options)
+            self.way_back(source, config, want, query)
+
+    def way_back(self, source, config, tree, query=lambda code: code):
+        """The tree is the source of the view that has the first tensors again; `query`: what is
+        left of a query's value."""
+        folder, out = self.work / "tree", self.work / "back"
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps(config))
+        naive.write(folder / "model.safetensors", {
+            name: naive.Tensor("BF16", grid.shape, grid.value()[2]) for name, grid in tree.items()
+        })
+        ways.run("export", folder, "bf16-safetensors", out)
+        got = naive.read_all(out)
+        want = {name: grid for name, grid in source.tensors.items()
+                if not name.startswith(("vision", "mm_"))}
+        self.assertEqual(sorted(want), sorted(got))
+        for name, grid in want.items():
+            if name.endswith("q_proj.weight"):
+                grid = grid.map(query)
+            self.assertEqual(("BF16", grid.shape), (got[name].dtype, got[name].shape), name)
+            self.assertTrue(grid.value()[2] == got[name].data, name)
+        shutil.rmtree(folder)
+        shutil.rmtree(out)
 
     def test_qwen2(self):
         config = {**GLOBALS, "model_type": "qwen2", "num_hidden_layers": 3,
@@ -220,8 +252,9 @@ class Formulas(Views):
                   "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 20,
                   "head_dim": 128}
         source = Source(2)
-        parts = dense(source, config, divided(11.3125))  # BF16(sqrt(128))
-        self.both(source, config, *parts)
+        there, back = divided(11.3125), multiplied(11.3125)  # BF16(sqrt(128))
+        parts = dense(source, config, there)
+        self.both(source, config, *parts, query=lambda code: back(there(code)))
         # A Llama 3.1 by its RoPE, but said to be a 3.3.
         config["rope_scaling"] = {"rope_type": "llama3", "low_freq_factor": 1.0}
         folder = self.work / "llama-3.3"
@@ -238,7 +271,9 @@ class Formulas(Views):
                   "head_dim": None}
         source = Source(3)
         # sqrt(3) is 1.734375 in BF16.
-        self.both(source, config, *dense(source, config, divided(1.734375)))
+        there, back = divided(1.734375), multiplied(1.734375)
+        self.both(source, config, *dense(source, config, there),
+                  query=lambda code: back(there(code)))
 
     def test_llama4(self):
         config = {"model_type": "llama4", "text_config": {
@@ -267,11 +302,14 @@ class Formulas(Views):
         source("vision_model.patch_embedding.linear.weight", 4, 4)
         folder = self.work / "source"
         source.write(folder, config)
-        self.compare(folder, "maxtext-unscanned", unscanned(named(tree), layers))
+        want = unscanned(named(tree), layers)
+        self.compare(folder, "maxtext-unscanned", want)
+        self.way_back(source, config, want)
         want = named(tree)
         for block in range(4):
             scanned(want, layers[block::4], f"decoder.layers.layers_{block}")
         self.compare(folder, "maxtext-scanned", want)
+        self.way_back(source, config, want)
 
     def deepseek(self, source, config, prefix=""):
         """(globals, dense layers, MoE layers)"""
@@ -325,10 +363,13 @@ class Formulas(Views):
         source.write(folder, config)
         tree, first, rest = parts
         want = unscanned(named(tree), first, "decoder.dense_layers")
-        self.compare(folder, "maxtext-unscanned",
-                     unscanned(want, rest, "decoder.moe_layers"))
+        want = unscanned(want, rest, "decoder.moe_layers")
+        self.compare(folder, "maxtext-unscanned", want)
+        self.way_back(source, config, want)
         want = scanned(named(tree), first, "decoder.dense_layers") if first else named(tree)
-        self.compare(folder, "maxtext-scanned", scanned(want, rest, "decoder.moe_layers"))
+        want = scanned(want, rest, "decoder.moe_layers")
+        self.compare(folder, "maxtext-scanned", want)
+        self.way_back(source, config, want)
 
     def test_deepseek_v2_without_a_dense_layer(self):
         source = Source(5)

@@ -51,15 +51,19 @@ def run(*arguments):
     return done.stdout
 
 
-def listing(source, where):
+# Options that say what of a source is meant, which every verb takes.
+CHOICES = ("--config", "--family", "--item", "--key", "--recipe", "--step", "--tag")
+
+
+def listing(source, where, *options):
     """[(path, size)] of the files below `where`, as `ckfs ls` tells them."""
-    entries = json.loads(run("ls", "--json", source, where))["entries"]
+    entries = json.loads(run("ls", "--json", source, where, *options))["entries"]
     found = []
     for entry in entries:
         path = entry["path"]
         if entry["type"] == "directory":
             found += [(f"{path}/{below}", size)
-                      for below, size in listing(source, f"{where}/{path}")]
+                      for below, size in listing(source, f"{where}/{path}", *options)]
         else:
             found.append((path, entry["size"]))
     return found
@@ -83,7 +87,9 @@ def mounted(source, mountpoint, *options):
 
 def by_cat(source, view, out, work, engine):
     """Each file in three pieces that meet at odd offsets."""
-    for path, size in listing(source, view):
+    choices = [word for option in zip(engine[::2], engine[1::2]) if option[0] in CHOICES
+               for word in option]
+    for path, size in listing(source, view, *choices):
         target = out / path
         target.parent.mkdir(parents=True, exist_ok=True)
         cuts = sorted({0, min(size, 4099), size // 2 | 1 if size > 2 else size, size})

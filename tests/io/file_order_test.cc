@@ -79,9 +79,19 @@ TEST_F(FileOrderTest, ASettledStreamReadsOnToAScaleBehindItsWeight) {
   EXPECT_FALSE(order_.passed({14 * kMiB, 15 * kMiB}));
 }
 
+TEST_F(FileOrderTest, AYoungStreamReadsOnToTheScaleOfItsFirstWeight) {
+  EXPECT_EQ(read(0, 9000).descriptor, 0u);
+  EXPECT_EQ(read(14 * kMiB, 4096).descriptor, FileOrder::kJumps);  // nothing but the header so far
+  EXPECT_EQ(read(9000, FileOrder::kSmall).descriptor, 0u);
+  EXPECT_EQ(read(90 * kMiB, 4096).descriptor, FileOrder::kJumps);
+  const FileOrder::Choice scale = read(14 * kMiB, 4096);
+  EXPECT_EQ(scale.descriptor, 0u);
+  EXPECT_TRUE(scale.continues);
+}
+
 TEST_F(FileOrderTest, AYoungStreamReadsOnToWhatIsNearAndNotSmall) {
   const unsigned stream = read(0, FileOrder::kSettled / 2).descriptor;
-  EXPECT_EQ(read(14 * kMiB, 4096).descriptor, FileOrder::kJumps);
+  EXPECT_EQ(read(24 * kMiB, 4096).descriptor, FileOrder::kJumps);
   EXPECT_EQ(read(2 * kMiB, kMiB).descriptor, stream);  // overtook those before it
   EXPECT_EQ(order_.passed({kMiB, 2 * kMiB}), stream);
 }

@@ -74,7 +74,7 @@ ROWS = [
     Row("llmcompressor", "`oneshot` to FP8_DYNAMIC, the files", ("llmcompressor",)),
     Row("cp", "`cp -a`, then `rm -r` of the copy"),
     Row("rsync", "`rsync -a`, then `rm -r` of the copy"),
-    Row("tar", "`tar -c | tar -xp`, then `rm -r` of the copy"),
+    Row("tar", "`tar -c` into `tar -xp`, then `rm -r` of the copy"),
     Row("dd", "`iflag=direct bs=1M` of each file"),
     Row("rclone", "`rclone copy`"),
     Row("gsutil", "`gsutil -m rsync -r`", ("gsutil",), alone=True),

@@ -131,11 +131,32 @@ TEST(BufferPool, AsksForMemoryBackWhenItIsShort) {
   const auto pool = BufferPool::create(8_MiB);
   auto spare = pool->try_acquire(Tier::Tile, 6_MiB);
   std::uint64_t asked = 0;
-  pool->set_reclaim([&](std::uint64_t bytes) {
+  auto demanded = BufferPool::Demand::Waits;
+  pool->set_reclaim(Tier::Tile, [&](std::uint64_t bytes, BufferPool::Demand demand) {
+    asked = bytes;
+    demanded = demand;
+    if (demand == BufferPool::Demand::Waits) spare.reset();
+  });
+  EXPECT_FALSE(pool->try_acquire(Tier::Tile, 1_MiB));
+  EXPECT_EQ(demanded, BufferPool::Demand::Spare);
+  EXPECT_TRUE(pool->acquire(Tier::Tile, 1_MiB));
+  EXPECT_EQ(asked, 1_MiB);
+}
+
+TEST(BufferPool, AsksATierForNoMoreThanWhatIsAboveItsShare) {
+  const auto pool = BufferPool::create(64_MiB);  // a share of 8 MiB for sources
+  auto spare = pool->try_acquire(Tier::Source, 20_MiB);
+  ASSERT_TRUE(spare);
+  std::uint64_t asked = 0;
+  pool->set_reclaim(Tier::Source, [&](std::uint64_t bytes, BufferPool::Demand /*demand*/) {
     asked = bytes;
     spare.reset();
   });
-  EXPECT_TRUE(pool->acquire(Tier::Tile, 1_MiB));
+  // 32 of tiles, 20 of the source and 13 of a reply are too many by 1.
+  const auto tile = pool->acquire(Tier::Tile, 32_MiB);
+  EXPECT_TRUE(tile);
+  EXPECT_EQ(asked, 0U);
+  EXPECT_TRUE(pool->try_acquire(Tier::Reply, 13_MiB));
   EXPECT_EQ(asked, 1_MiB);
 }
 

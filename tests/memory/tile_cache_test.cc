@@ -155,6 +155,31 @@ TEST_F(TileCacheTest, EvictsFirstWhatItsReaderIsPast) {
   for (std::uint64_t k = 0; k < 3; ++k) EXPECT_TRUE(*cache_.find(key(k))) << k;
 }
 
+TEST_F(TileCacheTest, MakesNoRoomAheadByWhatWasComputedAhead) {
+  const std::array keys{key(0), key(1), key(2), key(3)};
+  const auto ahead = [&](std::span<const TileKey> wanted) {
+    return cache_.compute(
+        wanted,
+        [&](std::span<const std::size_t> numbers, const TileCache::Ready& ready) -> Result<void> {
+          for (const std::size_t number : numbers) {
+            auto buffer = pool_->try_acquire(Tier::Tile, 1_MiB);
+            if (!buffer) return fail(ErrorCode::OutOfMemory, "none");
+            ready(number, {*std::move(buffer), 1_MiB, {}});
+          }
+          return {};
+        });
+  };
+  ASSERT_TRUE(ahead(keys));
+  const TileKey next = key(9);
+  EXPECT_FALSE(ahead(std::span(&next, 1)));
+  ASSERT_TRUE(*cache_.find(key(1)));  // its reader has come
+  EXPECT_TRUE(ahead(std::span(&next, 1)));
+  EXPECT_FALSE(*cache_.find(key(1)));
+  ASSERT_TRUE(cache_.get(key(10), tile_of(1_MiB, 'b')));  // somebody waits for it
+  EXPECT_FALSE(*cache_.find(key(0)));
+  for (const std::uint64_t k : {2, 3, 9}) EXPECT_TRUE(*cache_.find(key(k))) << k;
+}
+
 TEST_F(TileCacheTest, KeepsWhatIsBeingRead) {
   const auto reading = cache_.get(key(0), tile_of(2_MiB, 'a'));
   ASSERT_TRUE(reading);

@@ -79,11 +79,12 @@ def served(directory, log):
 
 
 @contextlib.contextmanager
-def mounted(url, mountpoint):
+def mounted(url, mountpoint, *options):
     """A fresh mount: nothing of it is cached."""
     Path(mountpoint).mkdir(parents=True, exist_ok=True)
     process = subprocess.Popen(
-        ["rclone", "mount", "dav:", str(mountpoint), "--vfs-cache-mode", "off", "--read-only"],
+        ["rclone", "mount", "dav:", str(mountpoint), "--vfs-cache-mode", "off", "--read-only",
+         *options],
         env={**os.environ, **ENVIRONMENT, "RCLONE_CONFIG_DAV_URL": url})
     try:
         _wait("mount", process, lambda: os.path.ismount(mountpoint))

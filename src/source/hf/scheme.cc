@@ -8,10 +8,10 @@ namespace ckfs {
 
 std::span<const Scheme> quantization_schemes() {
   // Those that would take another's codes for theirs come last.
-  static const std::array kAll = {kFp8,   kIntQuantized,  kPackQuantized, kNvfp4,
-                                  kMxfp4, kGptOss,        kModelOptFp4,   kDeepSeekV4Fp4,
-                                  kGptq,  kBitsandbytes4, kBitsandbytes8, kForeign};
-  return kAll;
+  static const std::array all = {kFp8,   kIntQuantized,  kPackQuantized, kNvfp4,
+                                 kMxfp4, kGptOss,        kModelOptFp4,   kDeepSeekV4Fp4,
+                                 kGptq,  kBitsandbytes4, kBitsandbytes8, kForeign};
+  return all;
 }
 
 bool is_f8(DType dtype) {

@@ -49,6 +49,7 @@ void collect_model_types(const JsonNode& node, std::vector<std::string>& found) 
 Result<ConfigNumbers> ConfigNumbers::parse(std::string_view config, std::string_view file_name) {
   ConfigNumbers numbers;
   CKFS_TRY(numbers.root_, parse_json_tree(config, file_name, JsonKeys::LastWins));
+  numbers.present_ = true;
   return numbers;
 }
 
@@ -369,6 +370,77 @@ bool Expression::uses(std::size_t capture) const {
   return std::ranges::any_of(nodes_, [&](const Node& node) {
     return node.kind == Kind::Capture && node.capture == capture;
   });
+}
+
+void Expression::add_unknowns(std::size_t index, const ConfigNumbers& config,
+                              std::set<std::string>& found) const {
+  const Node& node = nodes_[index];
+  switch (node.kind) {
+    case Kind::Number:
+    case Kind::Capture:
+    case Kind::Rank:
+      return;
+    case Kind::Config:
+      if (!config.knows(node.path)) found.insert(node.path);
+      return;
+    case Kind::Otherwise: {
+      // Where the left side is not known, the right one is not meant.
+      const std::size_t before = found.size();
+      add_unknowns(node.left, config, found);
+      if (found.size() == before &&
+          !evaluate(node.left, {.config = &config, .captures = {}, .shape = {}})) {
+        add_unknowns(node.right, config, found);
+      }
+      return;
+    }
+    case Kind::Dim:
+    case Kind::Sqrt:
+    case Kind::ToF32:
+    case Kind::ToF16:
+    case Kind::ToBf16:
+    case Kind::Negate:
+      add_unknowns(node.left, config, found);
+      return;
+    default:
+      add_unknowns(node.left, config, found);
+      add_unknowns(node.right, config, found);
+  }
+}
+
+std::set<std::string> Expression::unknowns(const ConfigNumbers& config) const {
+  std::set<std::string> found;
+  add_unknowns(nodes_.size() - 1, config, found);
+  return found;
+}
+
+std::optional<std::pair<std::string, double>> Expression::solve(double value,
+                                                                const Scope& scope) const {
+  const std::set<std::string> unknown = unknowns(*scope.config);
+  if (unknown.size() != 1) return std::nullopt;
+  ConfigNumbers config = *scope.config;
+  const auto at = [&](double number) {
+    config.set(*unknown.begin(), number);
+    return evaluate({.config = &config, .captures = scope.captures, .shape = scope.shape});
+  };
+  const Result<double> zero = at(0), one = at(1);
+  if (!zero || !one || *zero == *one) return std::nullopt;
+  const double number = (value - *zero) / (*one - *zero);
+  const Result<double> found = at(number);
+  if (!found || *found != value) return std::nullopt;
+  return std::pair(*unknown.begin(), number);
+}
+
+std::optional<std::size_t> Expression::is_dim() const {
+  const Node& node = nodes_.back();
+  if (node.kind != Kind::Dim || nodes_[node.left].kind != Kind::Number) return std::nullopt;
+  return static_cast<std::size_t>(nodes_[node.left].number);
+}
+
+std::set<std::string> Condition::unknowns(const ConfigNumbers& config) const {
+  if (!path_.empty()) return {};
+  std::set<std::string> found = left_.unknowns(config);
+  found.merge(right_.unknowns(config));
+  return found;
 }
 
 Result<Condition> Condition::parse(std::string_view text, std::span<const std::string> names) {

@@ -19,9 +19,11 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -32,7 +34,7 @@ namespace ckfs {
 /// The numbers and words of a config.json that recipes ask for. Immutable.
 class ConfigNumbers {
  public:
-  /// Without a config.json: no number is known.
+  /// Without a config.json: no number is known, nor that there is none.
   ConfigNumbers() = default;
   /// Errors: Corrupt.
   static Result<ConfigNumbers> parse(std::string_view config, std::string_view file_name);
@@ -48,6 +50,11 @@ class ConfigNumbers {
 
   /// nullopt: no such number.
   std::optional<double> number(std::string_view path) const;
+  /// Whether it is known what number() says: there is a config.json, or the number was set.
+  bool knows(std::string_view path) const { return present_ || set_.contains(path); }
+  /// Says that where there is no config.json, what is not known is not held either: `shape`.
+  void leave_open() { open_ = !present_; }
+  bool is_open() const { return open_; }
   /// nullopt: no such string.
   std::optional<std::string> text(std::string_view path) const;
   /// Every model_type from the top down, then the names in `architectures`.
@@ -59,6 +66,8 @@ class ConfigNumbers {
   const JsonNode* find(std::string_view path, JsonNode::Kind kind, JsonNode::Kind or_kind) const;
 
   JsonNode root_;
+  bool present_ = false;  // there is a config.json
+  bool open_ = false;
   Numbers set_, defaults_;
 };
 
@@ -85,6 +94,14 @@ class Expression {
 
   bool uses(std::size_t capture) const;
   const std::string& text() const { return text_; }
+
+  /// The numbers of config.json that its value depends on and that `config` does not know.
+  std::set<std::string> unknowns(const ConfigNumbers& config) const;
+  /// What number of config.json makes it `value`, where it is the only one that is not known and
+  /// the expression is linear in it: path and number.
+  std::optional<std::pair<std::string, double>> solve(double value, const Scope& scope) const;
+  /// The dimension that it is: "dim(1)".
+  std::optional<std::size_t> is_dim() const;
 
  private:
   friend class ExpressionParser;
@@ -117,6 +134,8 @@ class Expression {
     std::size_t left = 0, right = 0;  // earlier nodes
   };
   Result<double> evaluate(std::size_t node, const Scope& scope) const;
+  void add_unknowns(std::size_t node, const ConfigNumbers& config,
+                    std::set<std::string>& found) const;
 
   std::vector<Node> nodes_{{}};  // the last is the root
   std::string text_ = "0";
@@ -130,6 +149,8 @@ class Condition {
   static Result<Condition> parse(std::string_view text, std::span<const std::string> names);
   /// Errors: InvalidArgument.
   Result<bool> holds(const Scope& scope) const;
+  /// As Expression::unknowns().
+  std::set<std::string> unknowns(const ConfigNumbers& config) const;
 
  private:
   enum class Relation : std::uint8_t { Equal, NotEqual, Less, LessEqual, Greater, GreaterEqual };

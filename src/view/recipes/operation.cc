@@ -414,7 +414,7 @@ Result<std::vector<TensorExpr>> slices_of(const Operation& op, const TensorExpr&
   return slices;
 }
 
-Result<Flow> split(const Operation& op, Flow flow, const Scope& scope) {
+Result<Flow> split(const Operation& op, const Flow& flow, const Scope& scope) {
   Flow result{.columns = {}, .exactness = flow.exactness, .taken = flow.taken};
   std::size_t parts = 0;
   for (const FlowColumn& column : flow.columns) {
@@ -521,6 +521,11 @@ Result<TensorExpr> run_on_one(const Operation& op, const TensorExpr& expr, const
   const Scope here = with_shape(scope, expr);
   std::vector<std::int64_t> numbers;
   for (const Expression& number : op.numbers) {
+    if (op.kind == Kind::Shape && scope.config != nullptr && scope.config->is_open() &&
+        numbers.size() < expr.shape().size() && !number.unknowns(*scope.config).empty()) {
+      numbers.push_back(expr.shape()[numbers.size()]);
+      continue;
+    }
     CKFS_TRY(const std::int64_t value, whole(number, here));
     numbers.push_back(value);
   }

@@ -100,8 +100,8 @@ struct Operation {
 
   /// The operation that gives back what was there before this one, in shape and, but for casts that
   /// narrow and for arithmetic that rounds, in value. nullopt: there is none (slice, concat over a
-  /// variable, and what makes values equal).
-  std::optional<Operation> inverse(const FlowShape& before) const;
+  /// variable, and what makes values equal). `scope`: that of the rule, without a shape.
+  std::optional<Operation> inverse(const FlowShape& before, Scope scope = {}) const;
 
  private:
   /// run() but for the names of dimensions.

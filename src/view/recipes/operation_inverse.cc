@@ -8,7 +8,7 @@
 
 namespace ckfs {
 
-std::optional<Operation> Operation::inverse(const FlowShape& before) const {
+std::optional<Operation> Operation::inverse(const FlowShape& before, Scope scope) const {
   const auto all_of = [](std::span<const std::int64_t> values) {
     std::vector<Expression> constants;
     for (const std::int64_t value : values) {
@@ -17,7 +17,6 @@ std::optional<Operation> Operation::inverse(const FlowShape& before) const {
     return constants;
   };
   // Numbers that depend on the tensor were checked when the operation itself ran.
-  Scope scope;
   scope.shape = before.shapes.front();
   const auto extent = [&](std::size_t column) {
     const Result<std::int64_t> d = dim.evaluate_whole(scope);

@@ -213,6 +213,30 @@ Result<std::string> Template::fill(const Captured& captured, const Scope& scope)
   return name + tail_;
 }
 
+Result<Template::Reversed> Template::reversed(const Pattern& taken, std::size_t captures) const {
+  Reversed result;
+  result.pattern.text_ = text_;
+  result.pattern.tail_ = tail_;
+  for (const Piece& piece : pieces_) {
+    Pattern::Piece hole{.before = piece.before};
+    if (piece.capture < captures) {
+      const auto like = std::ranges::find(taken.pieces_, piece.capture, &Pattern::Piece::capture);
+      CKFS_CHECK(like != taken.pieces_.end());  // each pattern of a rule has all its captures
+      hole.hole = like->hole;
+      hole.words = like->words;
+      hole.capture = piece.capture;
+      if (result.pattern.has(hole.capture)) {
+        return fail(ErrorCode::Unsupported, "{}: a capture comes twice", quote(text_));
+      }
+    } else {
+      hole.capture = captures + result.computed.size();
+      result.computed.push_back(piece.expression);
+    }
+    result.pattern.pieces_.push_back(std::move(hole));
+  }
+  return result;
+}
+
 bool Template::uses(std::size_t capture) const {
   return std::ranges::any_of(pieces_,
                              [&](const Piece& piece) { return piece.expression.uses(capture); });

@@ -59,6 +59,8 @@ class Pattern {
     std::vector<std::string> words = {};  // of Hole::Words
   };
 
+  friend class Template;
+
   bool match_from(std::string_view name, std::size_t at, std::size_t piece,
                   Captured& captured) const;
 
@@ -79,6 +81,15 @@ class Template {
 
   const std::string& text() const { return text_; }
   bool uses(std::size_t capture) const;
+
+  /// The names that it gives, as a pattern. Its first captures are those of the rule, with the
+  /// holes that `taken` has for them; capture number `captures` + k, a number, is what computed[k]
+  /// is in the name. Errors: Unsupported (a capture comes twice).
+  struct Reversed {
+    Pattern pattern;
+    std::vector<Expression> computed;
+  };
+  Result<Reversed> reversed(const Pattern& taken, std::size_t captures) const;
 
  private:
   struct Piece {

@@ -46,6 +46,12 @@ struct Rule {
     std::size_t variable;
     Expression value;
   };
+  /// What undo_rules() does with a rule that makes, where its operations' inverses are not it.
+  struct Back {
+    bool skip = false;            // nothing
+    std::vector<Condition> when;  // on config.json: nothing where one does not hold
+    std::optional<std::vector<Operation>> operations;  // these
+  };
 
   Kind kind = Kind::Make;
   std::shared_ptr<const std::string> file;  // and line, for messages
@@ -62,6 +68,7 @@ struct Rule {
   std::vector<Operation> operations;
   std::vector<Template> give;
   std::vector<std::string> axes;  // of what is given, as Flow::axes; empty: those it has anyway
+  Back back;
   /// Of Expect: of the tensors that agree in all other captures, one for each value from 0 to
   /// `count` of this one.
   std::size_t over = 0;
@@ -142,5 +149,26 @@ struct TensorList {
 /// the least exactness of all parts, and stands in the list where its first part stood. Errors:
 /// Unsupported, each naming the file, the rule's line and a tensor.
 Result<TensorList> apply_rules(const RuleList& rules, const ConfigNumbers& config, TensorList list);
+
+/// The same for one of a list.
+Result<TensorList> apply_rule(const Rule& rule, const ConfigNumbers& config, TensorList list);
+
+/// Tensors before the rules, and what was learned on the way to them.
+struct Undone {
+  TensorList list;
+  ConfigNumbers config;
+};
+
+/// The way back: what the rules made `list` of, from the last rule to the first. What a rule
+/// checks is checked, what it drops stays away, what it makes is found by the names that it gives
+/// and goes through the inverses of its operations, or through what the rule says of the way back;
+/// casts are left out, values keep the dtype that they have. Shapes must be those that the rules
+/// give with the numbers of `config`; without a config.json, these numbers follow from the shapes,
+/// and whether a rule was done from what there is. Errors: Unsupported, each naming the file, the
+/// rule's line and a tensor.
+Result<Undone> undo_rules(const RuleList& rules, ConfigNumbers config, TensorList list);
+
+/// Whether `list` has a tensor by a name that one of the rules gives.
+bool has_results(const RuleList& rules, const TensorList& list);
 
 }  // namespace ckfs

@@ -435,10 +435,14 @@ class RuleRun {
 
 }  // namespace
 
+Result<TensorList> apply_rule(const Rule& rule, const ConfigNumbers& config, TensorList list) {
+  return RuleRun(rule, config, std::move(list)).run();
+}
+
 Result<TensorList> apply_rules(const RuleList& rules, const ConfigNumbers& config,
                                TensorList list) {
   for (const Rule& rule : rules.rules) {
-    CKFS_TRY(list, RuleRun(rule, config, std::move(list)).run());
+    CKFS_TRY(list, apply_rule(rule, config, std::move(list)));
   }
   return list;
 }

@@ -109,9 +109,9 @@ class RuleParser {
       rule_.kind = word.kind;
       CKFS_TRY_VOID(take(*names));
       if (word.kind == Rule::Kind::Make) {
-        CKFS_TRY_VOID(only(
-            node_, file_,
-            {"take", "when", "let", "where", "do", "give", "axes", "optional", "copy", "comment"}));
+        CKFS_TRY_VOID(only(node_, file_,
+                           {"take", "when", "let", "where", "do", "give", "axes", "back",
+                            "optional", "copy", "comment"}));
         CKFS_TRY_VOID(make());
       } else if (word.kind == Rule::Kind::Expect) {
         CKFS_TRY_VOID(only(node_, file_,
@@ -233,7 +233,43 @@ class RuleParser {
       CKFS_TRY(const std::vector<const JsonNode*> words, strings(*axes, file_));
       for (const JsonNode* word : words) rule_.axes.push_back(word->text);
     }
+    CKFS_TRY_VOID(back());
     return check_keys(*names);
+  }
+
+  /// "back": false, a list of operations, or an object with one or both of "when" and "do".
+  Result<void> back() {
+    const JsonNode* node = node_.find("back");
+    if (node == nullptr) return {};
+    if (node->kind == Json::Boolean && node->number == 0) {
+      rule_.back.skip = true;
+      return {};
+    }
+    const JsonNode* list = node;
+    if (node->kind == Json::Object) {
+      CKFS_TRY_VOID(only(*node, file_, {"when", "do"}));
+      CKFS_TRY(rule_.back.when, conditions(*node, "when", {}, file_));
+      list = node->find("do");
+      if (list == nullptr) return {};
+    }
+    CKFS_TRY(rule_.back.operations, operations(*list));
+    return {};
+  }
+
+  /// Operations that leave as many tensors as they find.
+  Result<std::vector<Operation>> operations(const JsonNode& node) {
+    if (node.kind != Json::List || node.items.size() > kMaxNames) {
+      return not_a(node, file_, fmt::format("a list of at most {} operations", kMaxNames));
+    }
+    std::vector<Operation> found;
+    std::vector<std::string> keys;
+    for (const JsonNode& item : node.items) {
+      CKFS_TRY(Operation operation, Operation::parse(item, file_, rule_.variables, keys));
+      found.push_back(std::move(operation));
+      if (keys.empty()) continue;
+      return fail(ErrorCode::Corrupt, "{}:{}: nothing is stacked in back", file_, item.line);
+    }
+    return found;
   }
 
   /// A stacked variable is a number and gone afterwards.

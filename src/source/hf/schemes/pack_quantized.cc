@@ -139,10 +139,10 @@ Result<Packing> packing_of(const HeldTensors& tensors, std::int64_t columns, std
 
 Result<void> add_zeros(const HeldTensors& tensors, const Parts& parts, BlockScale& kind) {
   if (!parts.zeros) {
-    if (parts.arguments.symmetric != false) return {};
+    if (parts.arguments.symmetric.value_or(true)) return {};
     return cannot_decode("without its weight_zero_point, but config.json says symmetric: false");
   }
-  if (parts.arguments.symmetric == true) {
+  if (parts.arguments.symmetric.value_or(false)) {
     return cannot_decode("with a weight_zero_point, but config.json says symmetric: true");
   }
   const std::int64_t rows = ceil_div(kind.rows, kind.block_rows);

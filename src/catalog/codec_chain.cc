@@ -1,0 +1,32 @@
+#include "catalog/codec_chain.h"
+
+#include <string_view>
+
+namespace ckfs {
+
+std::string_view name(Codec codec) {
+  switch (codec) {
+    case Codec::Zstd:
+      return "zstd";
+    case Codec::Gzip:
+      return "gzip";
+    case Codec::Zlib:
+      return "zlib";
+    case Codec::Blosc:
+      return "blosc";
+    case Codec::Crc32c:
+      return "crc32c";
+  }
+  return "";
+}
+
+std::string CodecChain::describe() const {
+  std::string text;
+  for (const Codec codec : codecs_) {
+    if (!text.empty()) text += ", ";
+    text += name(codec);
+  }
+  return text;
+}
+
+}  // namespace ckfs

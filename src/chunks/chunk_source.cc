@@ -1,0 +1,215 @@
+#include "chunks/chunk_source.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "base/load_le.h"
+#include "chunks/decoded_chunks.h"
+
+namespace ckfs {
+namespace {
+
+/// Where a chunk's bytes come from, once its shard's index was looked at.
+struct Place {
+  const ChunkArray* array = nullptr;
+  bool absent = false;
+  StoredBytes stored = {};
+};
+
+void fill(const ChunkArray& array, const ReadRequest& request) {
+  const std::vector<std::byte>& one = array.fill;
+  if (one.empty()) {
+    std::ranges::fill(request.out, std::byte{0});
+    return;
+  }
+  auto at = static_cast<std::size_t>(request.offset % one.size());
+  for (std::byte& byte : request.out) {
+    byte = one[at];
+    if (++at == one.size()) at = 0;
+  }
+}
+
+}  // namespace
+
+class ChunkSource::Impl {
+ public:
+  Impl(ByteSource& files, const ChunkTable& table, std::shared_ptr<BufferPool> pool,
+       std::shared_ptr<Spill> spill)
+      : files_(files), table_(table), spill_(spill), decoded_(std::move(pool), std::move(spill)) {}
+
+  Result<void> read(std::span<const ReadRequest> batch, bool once);
+  Result<Place> place(FileId chunk);
+  std::vector<FileId> stored_in(std::span<const FileId> files) const;
+
+  ByteSource& files_;
+  const ChunkTable& table_;
+  const std::shared_ptr<Spill> spill_;
+  DecodedChunks decoded_;
+};
+
+Result<Place> ChunkSource::Impl::place(FileId file) {
+  const SourceChunk chunk = table_.chunk(file);
+  Place place{.array = chunk.array};
+  switch (chunk.kind) {
+    case SourceChunk::Kind::Absent:
+      place.absent = true;
+      break;
+    case SourceChunk::Kind::Inline:
+      place.stored.bytes = chunk.bytes;
+      break;
+    case SourceChunk::Kind::Stored:
+      place.stored = {&files_, chunk.stored, {}};
+      break;
+    case SourceChunk::Kind::InShard: {
+      std::array<std::byte, 16> entry{};
+      const ReadRequest request{chunk.index, 16 * chunk.inner, entry};
+      CKFS_TRY_VOID(read({&request, 1}, false));
+      const auto offset = load_le<std::uint64_t>(entry);
+      const auto nbytes = load_le<std::uint64_t>(std::span(entry).subspan(8));
+      constexpr std::uint64_t kNone = ~std::uint64_t{0};
+      if (offset == kNone && nbytes == kNone) {
+        place.absent = true;
+        break;
+      }
+      if (offset > chunk.stored.size || nbytes > chunk.stored.size - offset) {
+        return fail(ErrorCode::Corrupt, "{}: {} bytes from {} of a shard of {}",
+                    table_.describe(file), nbytes, offset, chunk.stored.size);
+      }
+      place.stored = {&files_, {chunk.stored.file, chunk.stored.offset + offset, nbytes}, {}};
+      break;
+    }
+  }
+  if (!place.absent && chunk.array->codecs->identity()) {
+    const std::uint64_t size =
+        place.stored.source == nullptr ? place.stored.bytes.size() : place.stored.range.size;
+    if (size != chunk.array->nbytes) {
+      return fail(ErrorCode::Corrupt, "{}: {} bytes are stored (not {})", table_.describe(file),
+                  size, chunk.array->nbytes);
+    }
+  }
+  return place;
+}
+
+Result<void> ChunkSource::Impl::read(std::span<const ReadRequest> batch, bool once) {
+  std::vector<ReadRequest> plain;
+  std::map<FileId, std::vector<WantedBytes>> coded;
+  std::map<FileId, Place> places;  // a batch has many requests for a chunk
+  for (const ReadRequest& request : batch) {
+    if (!is_chunk(request.file)) {
+      plain.push_back(request);
+      continue;
+    }
+    auto known = places.find(request.file);
+    if (known == places.end()) {
+      CKFS_TRY(Place found, place(request.file));
+      known = places.emplace(request.file, std::move(found)).first;
+    }
+    const Place& place = known->second;
+    if (place.absent) {
+      fill(*place.array, request);
+    } else if (!place.array->codecs->identity()) {
+      coded[request.file].push_back({request.offset, request.out});
+    } else if (place.stored.source == nullptr) {
+      std::ranges::copy(
+          place.stored.bytes.subspan(static_cast<std::size_t>(request.offset), request.out.size()),
+          request.out.begin());
+    } else {
+      plain.push_back(
+          {place.stored.range.file, place.stored.range.offset + request.offset, request.out});
+    }
+  }
+  for (auto& [chunk, wanted] : coded) {
+    Place& place = places.at(chunk);
+    place.stored.once = once;
+    const auto read = decoded_.read({chunk, place.array, place.stored}, std::move(wanted));
+    if (!read) return Failure(read.error().within(table_.describe(chunk)));
+  }
+  if (plain.empty()) return {};
+  return once ? files_.read_once(plain) : files_.read(plain);
+}
+
+std::vector<FileId> ChunkSource::Impl::stored_in(std::span<const FileId> files) const {
+  std::set<FileId> real;
+  for (const FileId file : files) {
+    if (!is_chunk(file)) {
+      real.insert(file);
+      continue;
+    }
+    const SourceChunk chunk = table_.chunk(file);
+    if (chunk.kind == SourceChunk::Kind::Stored || chunk.kind == SourceChunk::Kind::InShard) {
+      real.insert(chunk.stored.file);
+    }
+  }
+  return {real.begin(), real.end()};
+}
+
+ChunkSource::ChunkSource(ByteSource& files, const ChunkTable& table,
+                         std::shared_ptr<BufferPool> pool, std::shared_ptr<Spill> spill)
+    : impl_(std::make_unique<Impl>(files, table, std::move(pool), std::move(spill))) {}
+
+ChunkSource::~ChunkSource() = default;
+
+Result<void> ChunkSource::read(std::span<const ReadRequest> batch) {
+  return impl_->read(batch, false);
+}
+
+Result<void> ChunkSource::read_once(std::span<const ReadRequest> batch) {
+  return impl_->read(batch, true);
+}
+
+std::optional<MappedBytes> ChunkSource::map(const FileRange& range, std::uint64_t used) {
+  if (is_chunk(range.file)) return std::nullopt;
+  return impl_->files_.map(range, used);
+}
+
+Result<void> ChunkSource::check_mapped(std::span<const MappedBytes> mapped) {
+  return impl_->files_.check_mapped(mapped);
+}
+
+void ChunkSource::rest() {
+  impl_->decoded_.clear();
+  impl_->files_.rest();
+}
+
+void ChunkSource::will_need(std::span<const FileRange> ranges) {
+  std::vector<FileRange> stored;
+  for (const FileRange& range : ranges) {
+    if (!is_chunk(range.file)) {
+      stored.push_back(range);
+      continue;
+    }
+    const SourceChunk chunk = impl_->table_.chunk(range.file);
+    // Only where nothing was decoded yet: a decoder says by itself what it needs next.
+    if (chunk.kind != SourceChunk::Kind::Stored || range.offset > 0) continue;
+    constexpr std::uint64_t kFirst = std::uint64_t{1} << 20;
+    stored.push_back({chunk.stored.file, chunk.stored.offset, std::min(chunk.stored.size, kFirst)});
+  }
+  if (!stored.empty()) impl_->files_.will_need(stored);
+}
+
+bool ChunkSource::prefers_order(FileId file) const {
+  const std::vector<FileId> real = impl_->stored_in({&file, 1});
+  return !real.empty() && impl_->files_.prefers_order(real.front());
+}
+
+Result<void> ChunkSource::verify(std::span<const FileId> files) {
+  return impl_->files_.verify(impl_->stored_in(files));
+}
+
+std::uint64_t ChunkSource::size(FileId file) const {
+  return is_chunk(file) ? impl_->table_.size(file) : impl_->files_.size(file);
+}
+
+const std::string& ChunkSource::name(FileId file) const {
+  return is_chunk(file) ? impl_->table_.chunk(file).array->name : impl_->files_.name(file);
+}
+
+ChunkStatistics ChunkSource::statistics() const {
+  return {.decoded = impl_->decoded_.decoded(),
+          .spill = impl_->spill_ == nullptr ? SpillStatistics() : impl_->spill_->statistics()};
+}
+
+}  // namespace ckfs

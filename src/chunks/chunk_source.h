@@ -1,0 +1,51 @@
+// Files and decoded chunks as one ByteSource: what a catalog with chunks is read through.
+//
+// A chunk of any decoded size is served by streaming (decoded_chunks.h). Memory is the budget's
+// (Tier::Source): reading waits for it, and holds no other of that tier while it does.
+//
+// Safe for concurrent use by several threads.
+#pragma once
+
+#include <memory>
+
+#include "base/byte_source.h"
+#include "catalog/chunk_table.h"
+#include "chunks/spill.h"
+#include "memory/buffer_pool.h"
+
+namespace ckfs {
+
+struct ChunkStatistics {
+  std::uint64_t decoded = 0;  // bytes that codecs have made
+  SpillStatistics spill;
+};
+
+class ChunkSource final : public ByteSource {
+ public:
+  /// `files` and `table` must outlive it. `spill` (of blocks of DecodedChunks::kBlock) may be
+  /// nullptr.
+  ChunkSource(ByteSource& files, const ChunkTable& table, std::shared_ptr<BufferPool> pool,
+              std::shared_ptr<Spill> spill = nullptr);
+  ~ChunkSource() override;
+
+  /// Requests of both kinds. Errors: those of the files; Corrupt (a chunk's bytes or its shard's
+  /// index, with array and chunk named), Unsupported, OutOfMemory.
+  Result<void> read(std::span<const ReadRequest> batch) override;
+  Result<void> read_once(std::span<const ReadRequest> batch) override;
+  std::optional<MappedBytes> map(const FileRange& range, std::uint64_t used) override;
+  Result<void> check_mapped(std::span<const MappedBytes> mapped) override;
+  void rest() override;
+  void will_need(std::span<const FileRange> ranges) override;
+  bool prefers_order(FileId file) const override;
+  Result<void> verify(std::span<const FileId> files) override;
+  std::uint64_t size(FileId file) const override;
+  const std::string& name(FileId file) const override;
+
+  ChunkStatistics statistics() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace ckfs

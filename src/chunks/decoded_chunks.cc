@@ -1,0 +1,432 @@
+// One decoder for a chunk at a time, and one thread that drives it. Several decoders of one chunk
+// would serve requests in any order sooner, and decode everything several times.
+//
+// Memory: a decoder is acquired as a whole (Tier::Source), by a thread that holds nothing else of
+// that tier; afterwards nothing waits for memory. A block is decoded into the decoder's own buffer,
+// which becomes a kept block if another can be had in its place.
+#include "chunks/decoded_chunks.h"
+
+#include <algorithm>
+#include <array>
+#include <new>
+#include <utility>
+
+#include "chunks/spill.h"
+
+namespace ckfs {
+
+struct DecodedChunks::Decoder {
+  explicit Decoder(std::vector<Buffer> buffers)
+      : memory(std::move(buffers[0])), block(std::move(buffers[1])), space(memory.span()) {}
+
+  Buffer memory, block;
+  WorkSpace space;
+  std::unique_ptr<ByteStream> stream;
+  std::uint64_t position = 0;  // a multiple of kBlock, or the end
+};
+
+/// What one call of read() still wants, in order, no part across a border of blocks. Changed by
+/// whoever drives the chunk, with the lock.
+struct DecodedChunks::Request {
+  std::vector<WantedBytes> wanted;
+  std::optional<Error> error;
+
+  bool done() const { return wanted.empty() || error; }
+  /// The part of `wanted` in [begin, end).
+  std::span<const WantedBytes> in(std::uint64_t begin, std::uint64_t end) const {
+    const auto first = std::ranges::lower_bound(wanted, begin, {}, &WantedBytes::offset);
+    const auto last = std::ranges::lower_bound(first, wanted.end(), end, {}, &WantedBytes::offset);
+    return {first, last};
+  }
+};
+
+/// A chunk that somebody waits for, or that has a decoder.
+struct DecodedChunks::Active {
+  bool driven = false;
+  std::vector<Request*> requests;
+  std::unique_ptr<Decoder> decoder;  // while nobody drives
+  std::uint64_t used = 0;
+};
+
+namespace {
+
+/// In order, cut where blocks begin.
+std::vector<WantedBytes> by_blocks(std::vector<WantedBytes> wanted, std::uint64_t block) {
+  std::vector<WantedBytes> parts;
+  parts.reserve(wanted.size());
+  for (WantedBytes piece : wanted) {
+    while (!piece.out.empty()) {
+      const auto size = static_cast<std::size_t>(
+          std::min<std::uint64_t>(piece.out.size(), block - piece.offset % block));
+      parts.push_back({piece.offset, piece.out.first(size)});
+      piece = {piece.offset + size, piece.out.subspan(size)};
+    }
+  }
+  std::ranges::stable_sort(parts, {}, &WantedBytes::offset);
+  return parts;
+}
+
+/// Calls use(block, parts) for the parts of each block.
+template <typename Use>
+void for_each_block(std::span<const WantedBytes> wanted, std::uint64_t block_size, Use use) {
+  while (!wanted.empty()) {
+    const std::uint64_t block = wanted.front().offset / block_size;
+    const auto end =
+        std::ranges::lower_bound(wanted, (block + 1) * block_size, {}, &WantedBytes::offset);
+    const auto count = static_cast<std::size_t>(end - wanted.begin());
+    use(block, wanted.first(count));
+    wanted = wanted.subspan(count);
+  }
+}
+
+void copy_out(std::span<const std::byte> block, std::uint64_t begin,
+              std::span<const WantedBytes> wanted) {
+  for (const WantedBytes& piece : wanted) {
+    std::ranges::copy(
+        block.subspan(static_cast<std::size_t>(piece.offset - begin), piece.out.size()),
+        piece.out.begin());
+  }
+}
+
+/// Whether any byte can be had without those before it.
+bool is_random_access(const CodecChain& codecs) {
+  return std::ranges::all_of(
+      codecs.codecs(), [](Codec codec) { return codec == Codec::Blosc || codec == Codec::Crc32c; });
+}
+
+std::uint64_t stored_size(const StoredBytes& stored) {
+  return stored.source == nullptr ? stored.bytes.size() : stored.range.size;
+}
+
+}  // namespace
+
+DecodedChunks::DecodedChunks(std::shared_ptr<BufferPool> pool, std::shared_ptr<Spill> spill)
+    : pool_(std::move(pool)), spill_(std::move(spill)) {
+  pool_->set_reclaim(Tier::Source, [this](std::uint64_t bytes, BufferPool::Demand demand) {
+    reclaim(bytes, demand);
+  });
+}
+
+DecodedChunks::~DecodedChunks() {
+  pool_->set_reclaim(Tier::Source, {});
+}
+
+Result<void> DecodedChunks::read(const CodedChunk& chunk, std::vector<WantedBytes> wanted) {
+  Request own{.wanted = by_blocks(std::move(wanted), kBlock), .error = {}};
+  own.wanted = take_from_cache(chunk.id, std::move(own.wanted));
+  own.wanted = take_from_spill(chunk.id, std::move(own.wanted));
+  if (own.done()) return {};
+
+  MutexLock lock(mutex_);
+  std::shared_ptr<Active>& entry = active_[chunk.id];
+  if (entry == nullptr) entry = std::make_shared<Active>();
+  const std::shared_ptr<Active> active = entry;
+  active->requests.push_back(&own);
+  Result<void> result;
+  while (!own.done() && result) {
+    if (active->driven) {
+      changed_.wait(lock);
+      continue;
+    }
+    active->driven = true;
+    lock.unlock();
+    try {
+      result = drive(chunk, *active, own);
+    } catch (const std::bad_alloc&) {
+      result = fail(ErrorCode::OutOfMemory, "memory: the system gives no more (decoding a chunk)");
+    }
+    lock.lock();
+    active->driven = false;
+    active->used = ++clock_;
+    changed_.notify_all();
+  }
+  std::erase(active->requests, &own);
+  if (active->requests.empty() && !active->driven && active->decoder == nullptr) {
+    const auto found = active_.find(chunk.id);
+    if (found != active_.end() && found->second == active) active_.erase(found);
+  }
+  if (own.error) return Failure(*own.error);
+  return result;
+}
+
+std::vector<WantedBytes> DecodedChunks::take_from_cache(FileId chunk,
+                                                        std::vector<WantedBytes> wanted) {
+  std::vector<WantedBytes> missing;
+  for_each_block(wanted, kBlock, [&](std::uint64_t number, std::span<const WantedBytes> parts) {
+    std::shared_ptr<const Block> block;
+    {
+      const MutexLock lock(mutex_);
+      const auto found = blocks_.find({chunk, number});
+      if (found != blocks_.end()) {
+        Entry& entry = found->second;
+        wanted_.splice(wanted_.end(), entry.wanted ? wanted_ : passed_, entry.age);
+        entry.wanted = true;
+        block = entry.block;
+      }
+    }
+    if (block != nullptr) {
+      copy_out(block->span(), number * kBlock, parts);
+    } else {
+      missing.insert(missing.end(), parts.begin(), parts.end());
+    }
+  });
+  return missing;
+}
+
+std::vector<WantedBytes> DecodedChunks::take_from_spill(FileId chunk,
+                                                        std::vector<WantedBytes> wanted) {
+  if (spill_ == nullptr) return wanted;
+  std::vector<WantedBytes> missing;
+  for_each_block(wanted, kBlock, [&](std::uint64_t number, std::span<const WantedBytes> parts) {
+    if (!spill_->has({chunk, number})) {
+      missing.insert(missing.end(), parts.begin(), parts.end());
+      return;
+    }
+    for (const WantedBytes& piece : parts) {
+      if (!spill_->get({chunk, number}, piece.offset - number * kBlock, piece.out)) {
+        missing.push_back(piece);
+      }
+    }
+  });
+  return missing;
+}
+
+/// Decodes until `own` has what it wants, and gives others what comes by.
+Result<void> DecodedChunks::drive(const CodedChunk& chunk, Active& active, Request& own) {
+  std::unique_ptr<Decoder> decoder;
+  {
+    const MutexLock lock(mutex_);
+    decoder = std::move(active.decoder);
+  }
+  const bool jumps = is_random_access(*chunk.array->codecs);
+  {
+    // Whoever drove before may have kept what this one came too late for.
+    std::vector<WantedBytes> left =
+        take_from_spill(chunk.id, take_from_cache(chunk.id, own.wanted));
+    const MutexLock lock(mutex_);
+    own.wanted = std::move(left);
+  }
+  while (!own.wanted.empty()) {
+    if (decoder == nullptr) {
+      CKFS_TRY_VOID(check_sums(chunk));
+      CKFS_TRY(decoder, start(chunk, Stages::All));
+    }
+    // What lies ahead comes first: going back costs all that lies before it.
+    const auto ahead =
+        std::ranges::lower_bound(own.wanted, decoder->position, {}, &WantedBytes::offset);
+    const bool back = ahead == own.wanted.end();
+    const std::uint64_t target = (back ? own.wanted.front() : *ahead).offset / kBlock * kBlock;
+    if (back || (jumps && target != decoder->position)) {
+      const std::uint64_t begin = jumps ? target : 0;
+      CKFS_TRY_VOID(decoder->stream->seek(begin));
+      decoder->position = begin;
+    }
+    const std::uint64_t at = decoder->position;
+    const Result<std::size_t> size = decode_next(chunk, *decoder);
+    if (!size && decoder->space.missing() > 0) {
+      // A later frame needs more memory than the first said.
+      {
+        const MutexLock lock(mutex_);
+        work_space_[chunk.array] = decoder->space.missing();
+      }
+      decoder = nullptr;
+      continue;
+    }
+    if (!size) {
+      const bool broken = size.error().code() == ErrorCode::Corrupt ||
+                          size.error().code() == ErrorCode::Unsupported;
+      const MutexLock lock(mutex_);
+      for (Request* const request : active.requests) {
+        if (broken && !request->in(at, ~std::uint64_t{0}).empty()) request->error = size.error();
+      }
+      return Failure(size.error());
+    }
+    const bool wanted = deliver(active, *decoder, *size);
+    keep(chunk.id, *decoder, *size, wanted);
+    decoder->position += *size;
+    if (decoder->position == chunk.array->nbytes) decoder = nullptr;
+  }
+  const MutexLock lock(mutex_);
+  active.decoder = std::move(decoder);
+  return {};
+}
+
+/// Sums are behind what they sum up: nothing of the chunk is given out before they were looked at.
+Result<void> DecodedChunks::check_sums(const CodedChunk& chunk) {
+  if (!has_sums(*chunk.array->codecs)) return {};
+  {
+    const MutexLock lock(mutex_);
+    if (summed_.contains(chunk.id)) return {};
+  }
+  CKFS_TRY(const std::unique_ptr<Decoder> decoder, start(chunk, Stages::Sums));
+  const TierScope holding(Tier::Source);
+  while (true) {
+    CKFS_TRY(const std::size_t size, decoder->stream->read(decoder->block.span()));
+    if (size < decoder->block.size()) break;
+  }
+  const MutexLock lock(mutex_);
+  summed_.insert(chunk.id);
+  return {};
+}
+
+Result<std::unique_ptr<DecodedChunks::Decoder>> DecodedChunks::start(const CodedChunk& chunk,
+                                                                     Stages stages) {
+  std::uint64_t needed = usual_work_space(*chunk.array->codecs, stored_size(chunk.stored));
+  {
+    const MutexLock lock(mutex_);
+    const auto known = work_space_.find(chunk.array);
+    if (known != work_space_.end()) needed = known->second;
+  }
+  while (true) {
+    const std::array<std::size_t, 2> sizes{
+        static_cast<std::size_t>(needed),
+        static_cast<std::size_t>(std::min(kBlock, chunk.array->nbytes))};
+    CKFS_TRY(std::vector<Buffer> buffers, pool_->acquire(Tier::Source, sizes));
+    auto decoder = std::make_unique<Decoder>(std::move(buffers));
+    const TierScope holding(Tier::Source);
+    auto stream = open_stream(chunk.stored, *chunk.array->codecs, stages, decoder->space);
+    if (decoder->space.missing() == 0) {
+      CKFS_TRY(decoder->stream, std::move(stream));
+      return decoder;
+    }
+    needed = decoder->space.missing();
+    const MutexLock lock(mutex_);
+    work_space_[chunk.array] = needed;
+  }
+}
+
+/// The next block, into the decoder's buffer; and, behind the last, whether the chunk ends there.
+Result<std::size_t> DecodedChunks::decode_next(const CodedChunk& chunk, Decoder& decoder) {
+  const TierScope holding(Tier::Source);
+  const std::uint64_t nbytes = chunk.array->nbytes;
+  const auto block = decoder.block.span().first(
+      static_cast<std::size_t>(std::min(kBlock, nbytes - decoder.position)));
+  CKFS_TRY(const std::size_t size, decoder.stream->read(block));
+  {
+    const MutexLock lock(mutex_);
+    decoded_ += size;
+  }
+  if (size < block.size()) {
+    return fail(ErrorCode::Corrupt, "{} bytes come out of it (not {})", decoder.position + size,
+                nbytes);
+  }
+  if (decoder.position + size == nbytes) {
+    std::array<std::byte, 1> more{};
+    CKFS_TRY(const std::size_t behind, decoder.stream->read(more));
+    if (behind > 0) {
+      return fail(ErrorCode::Corrupt, "more bytes come out of it than {}", nbytes);
+    }
+  }
+  return size;
+}
+
+/// Copies what requests want of the block just decoded. False: nobody wants any.
+bool DecodedChunks::deliver(Active& active, const Decoder& decoder, std::size_t size) {
+  const std::uint64_t begin = decoder.position;
+  std::vector<Request*> requests;
+  {
+    const MutexLock lock(mutex_);
+    requests = active.requests;  // none ends while it wants something
+    std::erase_if(requests, [&](const Request* request) {
+      return request->error || request->in(begin, begin + size).empty();
+    });
+  }
+  for (const Request* const request : requests) {
+    copy_out(decoder.block.span().first(size), begin, request->in(begin, begin + size));
+  }
+  const MutexLock lock(mutex_);
+  for (Request* const request : requests) {
+    const auto parts = request->in(begin, begin + size);
+    const auto first = request->wanted.begin() + (parts.data() - request->wanted.data());
+    request->wanted.erase(first, first + static_cast<std::ptrdiff_t>(parts.size()));
+  }
+  if (!requests.empty()) changed_.notify_all();
+  return !requests.empty();
+}
+
+/// The block goes into the spill, and stays in memory if there is room: a wanted one may take the
+/// place of an older one, one that was passed over that of its like.
+void DecodedChunks::keep(FileId chunk, Decoder& decoder, std::size_t size, bool wanted) {
+  const Key key{chunk, decoder.position / kBlock};
+  if (spill_ != nullptr && !spill_->has({key.chunk, key.block})) {
+    spill_->put({key.chunk, key.block}, decoder.block.span().first(size));
+  }
+  std::optional<Buffer> fresh = pool_->try_acquire(Tier::Source, decoder.block.size());
+  std::shared_ptr<const Block> old;
+  if (!fresh) {
+    const MutexLock lock(mutex_);
+    old = oldest_unused(passed_);
+    if (old == nullptr && wanted) old = oldest_unused(wanted_);
+  }
+  if (!fresh && old != nullptr) {
+    // Nobody else has it any more: its buffer is as good as a new one.
+    Buffer& buffer = const_cast<Block&>(*old).buffer;
+    if (buffer.size() == decoder.block.size()) fresh = std::move(buffer);
+  }
+  if (!fresh) return;
+  auto block = std::make_shared<Block>();
+  block->buffer = std::exchange(decoder.block, *std::move(fresh));
+  block->size = size;
+  const MutexLock lock(mutex_);
+  Ages& ages = wanted ? wanted_ : passed_;
+  const auto [entry, added] = blocks_.try_emplace(key);
+  if (!added) return;
+  entry->second = {std::move(block), wanted, ages.insert(ages.end(), key)};
+}
+
+/// Removes the first block of a list that nobody reads; nullptr: there is none.
+std::shared_ptr<const DecodedChunks::Block> DecodedChunks::oldest_unused(Ages& ages) {
+  for (auto age = ages.begin(); age != ages.end(); ++age) {
+    const auto found = blocks_.find(*age);
+    if (found->second.block.use_count() > 1) continue;
+    std::shared_ptr<const Block> block = std::move(found->second.block);
+    blocks_.erase(found);
+    ages.erase(age);
+    return block;
+  }
+  return nullptr;
+}
+
+std::unique_ptr<DecodedChunks::Decoder> DecodedChunks::oldest_decoder() {
+  auto oldest = active_.end();
+  for (auto at = active_.begin(); at != active_.end(); ++at) {
+    if (at->second->decoder == nullptr) continue;
+    if (oldest == active_.end() || at->second->used < oldest->second->used) oldest = at;
+  }
+  if (oldest == active_.end()) return nullptr;
+  std::unique_ptr<Decoder> decoder = std::move(oldest->second->decoder);
+  if (oldest->second->requests.empty() && !oldest->second->driven) active_.erase(oldest);
+  return decoder;
+}
+
+/// Decoders go last: to have one again costs all that lies before it.
+void DecodedChunks::reclaim(std::uint64_t bytes, BufferPool::Demand demand) {
+  const MutexLock lock(mutex_);
+  std::uint64_t freed = 0;
+  while (freed < bytes) {
+    std::shared_ptr<const Block> block = oldest_unused(passed_);
+    if (demand == BufferPool::Demand::Waits && block == nullptr) block = oldest_unused(wanted_);
+    if (block == nullptr) break;
+    freed += block->buffer.size();
+  }
+  while (demand == BufferPool::Demand::Waits && freed < bytes) {
+    const std::unique_ptr<Decoder> decoder = oldest_decoder();
+    if (decoder == nullptr) break;
+    freed += decoder->memory.size() + decoder->block.size();
+  }
+}
+
+void DecodedChunks::clear() {
+  const MutexLock lock(mutex_);
+  while (oldest_unused(passed_) != nullptr || oldest_unused(wanted_) != nullptr) {
+  }
+  while (oldest_decoder() != nullptr) {
+  }
+}
+
+std::uint64_t DecodedChunks::decoded() const {
+  const MutexLock lock(mutex_);
+  return decoded_;
+}
+
+}  // namespace ckfs

@@ -1,0 +1,117 @@
+#include "chunks/decoder.h"
+
+#include <algorithm>
+
+#include "base/units.h"
+#include "chunks/stages.h"
+
+namespace ckfs {
+namespace {
+
+/// The stored bytes themselves; any byte of them at any time.
+class StoredStream final : public ByteStream {
+ public:
+  explicit StoredStream(const StoredBytes& stored) : stored_(stored) {}
+
+  Result<std::size_t> read(std::span<std::byte> out) override {
+    const std::uint64_t size =
+        stored_.source == nullptr ? stored_.bytes.size() : stored_.range.size;
+    const auto part =
+        out.first(static_cast<std::size_t>(std::min<std::uint64_t>(out.size(), size - position_)));
+    if (stored_.source == nullptr) {
+      std::copy_n(stored_.bytes.begin() + static_cast<std::ptrdiff_t>(position_), part.size(),
+                  part.begin());
+    } else if (!part.empty()) {
+      const ReadRequest request{stored_.range.file, stored_.range.offset + position_, part};
+      CKFS_TRY_VOID(stored_.once ? stored_.source->read_once({&request, 1})
+                                 : stored_.source->read({&request, 1}));
+      hint();
+    }
+    position_ += part.size();
+    return part.size();
+  }
+
+  Result<void> seek(std::uint64_t offset) override {
+    const std::uint64_t size =
+        stored_.source == nullptr ? stored_.bytes.size() : stored_.range.size;
+    position_ = std::min(offset, size);
+    return {};
+  }
+
+ private:
+  /// What comes next is on its way while this is decoded: a source that answers late is asked
+  /// early.
+  void hint() {
+    constexpr std::uint64_t kAhead = 4_MiB;
+    const std::uint64_t until = std::min(position_ + kAhead, stored_.range.size);
+    hinted_ = std::max(hinted_, position_);
+    if (until < hinted_ + kAhead / 2 && until < stored_.range.size) return;
+    if (until <= hinted_) return;
+    const FileRange range{stored_.range.file, stored_.range.offset + hinted_, until - hinted_};
+    stored_.source->will_need({&range, 1});
+    hinted_ = until;
+  }
+
+  const StoredBytes stored_;
+  std::uint64_t position_ = 0;
+  std::uint64_t hinted_ = 0;
+};
+
+StreamResult open_stage(Codec codec, std::unique_ptr<ByteStream> from, WorkSpace& space) {
+  switch (codec) {
+    case Codec::Zstd:
+      return open_zstd_stream(std::move(from), space);
+    case Codec::Gzip:
+      return open_inflate_stream(std::move(from), DeflateForm::Gzip, space);
+    case Codec::Zlib:
+      return open_inflate_stream(std::move(from), DeflateForm::Zlib, space);
+    case Codec::Blosc:
+      return open_blosc_stream(std::move(from), space);
+    case Codec::Crc32c:
+      return open_crc32c_stream(std::move(from), space);
+  }
+  return fail(ErrorCode::Internal, "codec {}", static_cast<unsigned>(codec));
+}
+
+}  // namespace
+
+bool has_sums(const CodecChain& codecs) {
+  return std::ranges::find(codecs.codecs(), Codec::Crc32c) != codecs.codecs().end();
+}
+
+Result<std::unique_ptr<ByteStream>> open_stream(const StoredBytes& stored, const CodecChain& codecs,
+                                                Stages stages, WorkSpace& space) {
+  std::unique_ptr<ByteStream> stream = std::make_unique<StoredStream>(stored);
+  // A reader begins with the codec that was applied last.
+  const auto first = stages == Stages::All ? codecs.codecs().begin()
+                                           : std::ranges::find(codecs.codecs(), Codec::Crc32c);
+  for (auto codec = codecs.codecs().end(); codec != first;) {
+    CKFS_TRY(stream, open_stage(*--codec, std::move(stream), space));
+  }
+  return stream;
+}
+
+std::uint64_t usual_work_space(const CodecChain& codecs, std::uint64_t stored_bytes) {
+  // Windows of writers' usual levels: 512 KiB to 4 MiB, never more than the frame.
+  constexpr std::uint64_t kUsualWindow = 2_MiB;
+  std::uint64_t sum = 0;
+  for (const Codec codec : codecs.codecs()) {
+    switch (codec) {
+      case Codec::Zstd:
+        sum += kStageInput + zstd_work_space(stored_bytes < 64_KiB ? 1_KiB : kUsualWindow);
+        break;
+      case Codec::Gzip:
+      case Codec::Zlib:
+        sum += kStageInput + 64_KiB;
+        break;
+      case Codec::Blosc:
+        sum += 2_MiB;
+        break;
+      case Codec::Crc32c:
+        break;
+    }
+  }
+  return sum;
+}
+
+}  // namespace ckfs

@@ -1,0 +1,42 @@
+// One chunk, decoded from its beginning to its end: the stages of its codecs over its stored bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "base/byte_source.h"
+#include "base/error.h"
+#include "catalog/codec_chain.h"
+#include "chunks/byte_stream.h"
+
+namespace ckfs {
+
+/// Where a chunk is stored: in a file of `source`, or in memory (`source` is nullptr).
+struct StoredBytes {
+  ByteSource* source = nullptr;
+  FileRange range = {};
+  std::span<const std::byte> bytes = {};
+  bool once = false;  // ByteSource::read_once()
+};
+
+/// What of a chain is decoded.
+enum class Stages : std::uint8_t {
+  All,
+  /// Up to the last checksum: reading this to its end checks what the other stages cannot. (A
+  /// stream shows that a sum is wrong behind the bytes that it sums up.)
+  Sums,
+};
+
+/// A stream through the stages of `codecs`. Its memory is `space`. Errors: as ByteStream::read().
+Result<std::unique_ptr<ByteStream>> open_stream(const StoredBytes& stored, const CodecChain& codecs,
+                                                Stages stages, WorkSpace& space);
+
+/// What open_stream() of most chunks needs: a first guess.
+std::uint64_t usual_work_space(const CodecChain& codecs, std::uint64_t stored_bytes);
+
+/// Whether a chain has checksums.
+bool has_sums(const CodecChain& codecs);
+
+}  // namespace ckfs

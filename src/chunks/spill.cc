@@ -1,0 +1,102 @@
+#include "chunks/spill.h"
+
+#include <spdlog/spdlog.h>
+
+namespace ckfs {
+
+Spill::Spill(std::unique_ptr<SpillFile> file, std::uint64_t block, std::uint64_t limit)
+    : file_(std::move(file)),
+      block_(block),
+      most_(limit == 0 ? ~std::uint64_t{0} : limit / block) {}
+
+/// A place to write to: a new one, or that of the oldest block that nobody reads.
+bool Spill::take_place(std::uint64_t& place) {
+  if (!free_.empty()) {
+    place = free_.front();
+    free_.pop_front();
+    return true;
+  }
+  if (used_ < most_) {
+    place = used_++;
+    return true;
+  }
+  for (auto age = ages_.begin(); age != ages_.end(); ++age) {
+    const auto slot = slots_.find(*age);
+    if (slot->second.readers > 0 || !slot->second.ready) continue;
+    place = slot->second.place;
+    forget(slot);
+    return true;
+  }
+  return false;
+}
+
+void Spill::forget(Slots::iterator slot) {
+  ages_.erase(slot->second.age);
+  slots_.erase(slot);
+}
+
+void Spill::put(const Key& key, std::span<const std::byte> bytes) {
+  CKFS_CHECK(bytes.size() <= block_);
+  std::uint64_t place = 0;
+  {
+    const MutexLock lock(mutex_);
+    if (slots_.contains(key) || !take_place(place)) return;
+    slots_.emplace(key, Slot{.place = place, .age = ages_.insert(ages_.end(), key)});
+  }
+  const Result<void> written = file_->write(place * block_, bytes);
+  const MutexLock lock(mutex_);
+  const auto slot = slots_.find(key);
+  if (written) {
+    slot->second.ready = true;
+    statistics_.written += bytes.size();
+    return;
+  }
+  // The disk is full: what it has taken so far is what there is. A place in the middle stays.
+  if (place + 1 == used_) {
+    --used_;
+    if (most_ != used_) spdlog::warn("{}; spilled blocks: {}", written.error().message(), used_);
+    most_ = used_;
+  } else {
+    free_.push_back(place);
+  }
+  forget(slot);
+}
+
+bool Spill::has(const Key& key) const {
+  const MutexLock lock(mutex_);
+  const auto slot = slots_.find(key);
+  return slot != slots_.end() && slot->second.ready;
+}
+
+bool Spill::get(const Key& key, std::uint64_t offset, std::span<std::byte> out) {
+  std::uint64_t place = 0;
+  {
+    const MutexLock lock(mutex_);
+    const auto slot = slots_.find(key);
+    if (slot == slots_.end() || !slot->second.ready) return false;
+    ++slot->second.readers;
+    ages_.splice(ages_.end(), ages_, slot->second.age);
+    place = slot->second.place;
+  }
+  const Result<void> read = file_->read(place * block_ + offset, out);
+  const MutexLock lock(mutex_);
+  const auto slot = slots_.find(key);
+  --slot->second.readers;
+  if (read) {
+    statistics_.read += out.size();
+    return true;
+  }
+  spdlog::warn("{}", read.error().message());
+  if (slot->second.readers == 0) {
+    // Not used again: the disk has lost it.
+    forget(slot);
+  }
+  return false;
+}
+
+SpillStatistics Spill::statistics() const {
+  const MutexLock lock(mutex_);
+  return statistics_;
+}
+
+}  // namespace ckfs

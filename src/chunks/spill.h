@@ -1,0 +1,66 @@
+// Decoded blocks on disk, in a file without a name: what memory has no room for and decoding again
+// would cost. Bounded; what was used least recently is overwritten first. A disk that is full means
+// fewer blocks, never an error.
+//
+// Safe for concurrent use by several threads.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include "base/mutex.h"
+#include "io/spill_file.h"
+
+namespace ckfs {
+
+struct SpillStatistics {
+  std::uint64_t written = 0;  // bytes
+  std::uint64_t read = 0;
+};
+
+class Spill {
+ public:
+  /// A block of a file: the file's number, and its own.
+  using Key = std::pair<std::uint32_t, std::uint64_t>;
+
+  /// Blocks of at most `block` bytes, `limit` bytes in all; 0: as many as the disk takes.
+  Spill(std::unique_ptr<SpillFile> file, std::uint64_t block, std::uint64_t limit);
+
+  /// Keeps a block, if it can.
+  void put(const Key& key, std::span<const std::byte> bytes);
+
+  bool has(const Key& key) const;
+
+  /// Bytes of a block from `offset` on. False: it is not there (any more).
+  bool get(const Key& key, std::uint64_t offset, std::span<std::byte> out);
+
+  SpillStatistics statistics() const;
+
+ private:
+  struct Slot {
+    std::uint64_t place = 0;  // in blocks
+    std::uint64_t readers = 0;
+    bool ready = false;  // written
+    std::list<Key>::iterator age = {};
+  };
+  using Slots = std::map<Key, Slot>;
+
+  bool take_place(std::uint64_t& place) CKFS_REQUIRES(mutex_);
+  void forget(Slots::iterator slot) CKFS_REQUIRES(mutex_);
+
+  const std::unique_ptr<SpillFile> file_;
+  const std::uint64_t block_;
+  mutable Mutex mutex_;
+  Slots slots_ CKFS_GUARDED_BY(mutex_);
+  std::list<Key> ages_ CKFS_GUARDED_BY(mutex_);  // least recently used first
+  std::uint64_t most_ CKFS_GUARDED_BY(mutex_);   // places; fewer once the disk was full
+  std::uint64_t used_ CKFS_GUARDED_BY(mutex_) = 0;
+  std::list<std::uint64_t> free_ CKFS_GUARDED_BY(mutex_);
+  SpillStatistics statistics_ CKFS_GUARDED_BY(mutex_);
+};
+
+}  // namespace ckfs

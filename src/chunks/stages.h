@@ -1,0 +1,35 @@
+// The stages of a chunk's decoder, one for each codec; for decoder.cc and tests.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "chunks/byte_stream.h"
+
+namespace ckfs {
+
+using StreamResult = Result<std::unique_ptr<ByteStream>>;
+
+/// One or several zstd frames behind each other, of any window that the work space holds.
+StreamResult open_zstd_stream(std::unique_ptr<ByteStream> from, WorkSpace& space);
+
+enum class DeflateForm : std::uint8_t { Gzip, Zlib };
+
+/// A zlib stream, or the members of a gzip file.
+StreamResult open_inflate_stream(std::unique_ptr<ByteStream> from, DeflateForm form,
+                                 WorkSpace& space);
+
+/// A blosc (version 1) chunk. Its blocks are decoded each by itself: seek() reads none in between.
+StreamResult open_blosc_stream(std::unique_ptr<ByteStream> from, WorkSpace& space);
+
+/// All but the last four bytes, which are the CRC-32C of the others; looked at where the stream
+/// ends, if it was read without a jump.
+StreamResult open_crc32c_stream(std::unique_ptr<ByteStream> from, WorkSpace& space);
+
+/// How much a stage reads of the one before at a time.
+inline constexpr std::size_t kStageInput = std::size_t{256} << 10;
+
+/// Memory of libzstd for a frame of that window.
+std::uint64_t zstd_work_space(std::uint64_t window);
+
+}  // namespace ckfs

@@ -1,0 +1,145 @@
+#include "export/fleet.h"
+
+#include <nlohmann/json.hpp>
+
+namespace ckfs {
+
+namespace {
+
+std::string_view name_of(Split split) {
+  return split == Split::Files ? "files" : "ranges";
+}
+
+/// A member that is a number from 0 to `most`.
+std::optional<std::uint64_t> number_of(const nlohmann::json& json, const char* name,
+                                       std::uint64_t most = ~std::uint64_t{0}) {
+  const auto at = json.find(name);
+  if (at == json.end() || !at->is_number_unsigned()) return std::nullopt;
+  const auto number = at->get<std::uint64_t>();
+  return number <= most ? std::optional(number) : std::nullopt;
+}
+
+nlohmann::ordered_json fleet_json(const Fleet& fleet) {
+  nlohmann::ordered_json json = origin_json(fleet.origin);
+  json["world"] = fleet.world;
+  json["split"] = name_of(fleet.split);
+  return json;
+}
+
+std::optional<Fleet> fleet_of(const nlohmann::json& json) {
+  const auto origin = origin_of(json);
+  if (!origin) return std::nullopt;
+  const auto world = number_of(json, "world", kMostRanks);
+  const auto split = json.find("split");
+  if (!world || *world == 0 || split == json.end() || (*split != "files" && *split != "ranges")) {
+    return std::nullopt;
+  }
+  return Fleet{.origin = *origin,
+               .world = static_cast<unsigned>(*world),
+               .split = *split == "files" ? Split::Files : Split::Ranges};
+}
+
+std::optional<RankRecord::Part> part_of(const nlohmann::json& json) {
+  if (!json.is_array() || json.size() != 4) return std::nullopt;
+  for (const auto& number : json) {
+    if (!number.is_number_unsigned()) return std::nullopt;
+  }
+  const RankRecord::Part part{
+      .step = {json[0].get<std::size_t>(),
+               {json[1].get<std::uint64_t>(), json[2].get<std::uint64_t>()}},
+      .synced = json[3].get<std::uint64_t>()};
+  const ByteRange range = part.step.range;
+  if (range.begin >= range.end || part.synced < range.begin || part.synced > range.end) {
+    return std::nullopt;
+  }
+  return part;
+}
+
+}  // namespace
+
+std::string difference(const Fleet& there, const Fleet& here) {
+  std::string text;
+  const auto differ = [&](const auto& a, const auto& b, const auto& line) {
+    if (a == b) return;
+    if (!text.empty()) text += "; ";
+    text += line();
+  };
+  differ(there.origin.view, here.origin.view,
+         [&] { return fmt::format("view {}, not {}", there.origin.view, here.origin.view); });
+  differ(there.origin.fingerprint, here.origin.fingerprint, [&] {
+    return fmt::format("a source of fingerprint {:016x}, not {:016x}", there.origin.fingerprint,
+                       here.origin.fingerprint);
+  });
+  differ(there.origin.layout_version, here.origin.layout_version, [&] {
+    return fmt::format("layout version {}, not {}", there.origin.layout_version,
+                       here.origin.layout_version);
+  });
+  differ(there.world, here.world,
+         [&] { return fmt::format("{} parts, not {}", there.world, here.world); });
+  differ(there.split, here.split, [&] {
+    return fmt::format("cut by {}, not by {}", name_of(there.split), name_of(here.split));
+  });
+  return text;
+}
+
+std::string rank_record_name(unsigned rank) {
+  return fmt::format("{}/rank-{}.json", kExportFolder, rank);
+}
+
+std::string rank_lock_name(unsigned rank) {
+  return fmt::format("{}/rank-{}.lock", kExportFolder, rank);
+}
+
+std::string to_json(const Fleet& fleet) {
+  return fleet_json(fleet).dump(1) + "\n";
+}
+
+std::string to_json(const RankRecord& record) {
+  nlohmann::ordered_json json = fleet_json(record.fleet);
+  json["rank"] = record.rank;
+  json["host"] = record.host;
+  json["complete"] = record.complete;
+  nlohmann::ordered_json parts = nlohmann::ordered_json::array();
+  for (const RankRecord::Part& part : record.parts) {
+    parts.push_back({part.step.file, part.step.range.begin, part.step.range.end, part.synced});
+  }
+  json["parts"] = std::move(parts);
+  return json.dump() + "\n";
+}
+
+Result<Fleet> parse_fleet(std::string_view text) {
+  const auto fleet = fleet_of(nlohmann::json::parse(text, nullptr, false));
+  if (fleet) return *fleet;
+  return fail(ErrorCode::InvalidArgument, "{}: not what an export in parts leaves", kFleetName);
+}
+
+Result<RankRecord> parse_rank_record(std::string_view text) {
+  const auto broken = [] {
+    return fail(ErrorCode::InvalidArgument, "not a record of an export in parts");
+  };
+  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
+  const auto fleet = fleet_of(json);
+  if (!fleet) return broken();
+  const auto rank = number_of(json, "rank", fleet->world - 1);
+  const auto host = json.find("host");
+  const auto complete = json.find("complete");
+  const auto parts = json.find("parts");
+  const auto end = json.end();
+  if (!rank || host == end || !host->is_string() || complete == end || !complete->is_boolean() ||
+      parts == end || !parts->is_array()) {
+    return broken();
+  }
+  RankRecord record{.fleet = *fleet,
+                    .rank = static_cast<unsigned>(*rank),
+                    .host = host->get<std::string>(),
+                    .complete = complete->get<bool>(),
+                    .parts = {}};
+  for (const auto& entry : *parts) {
+    const auto part = part_of(entry);
+    if (!part) return broken();
+    record.parts.push_back(*part);
+  }
+  return record;
+}
+
+}  // namespace ckfs

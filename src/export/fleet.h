@@ -1,0 +1,65 @@
+// What processes that write one OUT together agree on, and what each of them has done. Values and
+// their JSON; the functions are pure.
+//
+// OUT/.ckfs-export.d then has fleet.json, which the first process leaves and no other changes, a
+// record (rank-R.json) and a lock (rank-R.lock) for each, and the parts that all of them write:
+// NUMBER.part, as in an export by one process.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "export/export_record.h"
+#include "export/split.h"
+
+namespace ckfs {
+
+inline constexpr std::string_view kFleetName = ".ckfs-export.d/fleet.json";
+/// Who gives the files their names: an exclusive link decides.
+inline constexpr std::string_view kFinisherName = ".ckfs-export.d/finisher.json";
+/// At most so many processes.
+inline constexpr unsigned kMostRanks = 65536;
+
+struct Fleet {
+  ExportOrigin origin;
+  unsigned world = 1;  // how many processes
+  Split split = Split::Ranges;
+
+  bool operator==(const Fleet&) const = default;
+};
+
+/// "view a, not b; 8 parts, not 4": what `there` is and `here` is not; empty where they are equal.
+std::string difference(const Fleet& there, const Fleet& here);
+
+/// What one process has written.
+struct RankRecord {
+  struct Part {
+    ExportStep step;
+    std::uint64_t synced = 0;  // offset in the file: what lies before survives a power failure
+
+    bool operator==(const Part&) const = default;
+  };
+
+  Fleet fleet;
+  unsigned rank = 0;
+  std::string host;  // where it ran; for people
+  bool complete = false;
+  std::vector<Part> parts;  // none once it is complete
+
+  bool operator==(const RankRecord&) const = default;
+};
+
+std::string rank_record_name(unsigned rank);
+std::string rank_lock_name(unsigned rank);
+
+std::string to_json(const Fleet& fleet);
+std::string to_json(const RankRecord& record);
+
+/// Errors: InvalidArgument (not such a text).
+Result<Fleet> parse_fleet(std::string_view text);
+Result<RankRecord> parse_rank_record(std::string_view text);
+
+}  // namespace ckfs

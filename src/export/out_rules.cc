@@ -1,0 +1,99 @@
+#include "export/out_rules.h"
+
+#include <algorithm>
+#include <ranges>
+#include <set>
+
+#include "base/units.h"
+
+namespace ckfs {
+
+namespace {
+
+constexpr std::size_t kMaxRecord = 256_MiB;
+
+/// True if `inner` is `outer` or lies below it, by real paths.
+bool lies_within(const std::filesystem::path& inner, const std::filesystem::path& outer) {
+  std::error_code error;
+  const std::filesystem::path real_inner = std::filesystem::weakly_canonical(inner, error);
+  const std::filesystem::path real_outer = std::filesystem::weakly_canonical(outer, error);
+  const auto [mismatch, unused] =
+      std::mismatch(real_outer.begin(), real_outer.end(), real_inner.begin(), real_inner.end());
+  return mismatch == real_outer.end();
+}
+
+}  // namespace
+
+Result<ExportRecord> fresh_record(const Checkpoint& checkpoint, const View& view) {
+  ExportRecord record{.origin = {.fingerprint = checkpoint.fingerprint(),
+                                 .view = view.name(),
+                                 .layout_version = kLayoutVersion},
+                      .files = {}};
+  for (const FileInfo& file : view.files()) {
+    if (!is_inner_path(file.path)) {
+      return fail(ErrorCode::Corrupt, "{}: not a path inside a directory", file.path);
+    }
+    if (is_own_path(file.path)) {
+      return fail(ErrorCode::Unsupported, "{}: a name that exports keep for themselves", file.path);
+    }
+    record.files[std::string(file.path)].size = file.size;
+  }
+  return record;
+}
+
+Result<void> refuse_inside(const std::filesystem::path& out, const std::filesystem::path& source) {
+  if (!lies_within(out, source)) return {};
+  return fail(ErrorCode::InvalidArgument, "{}: lies inside the source {}", out.native(),
+              source.native());
+}
+
+Result<bool> is_trusted(const OutDirectory& out, std::string_view record, bool force) {
+  for (const std::string_view path : {std::string_view(), kExportFolder, record}) {
+    const std::optional<std::string> reason = out.distrust(std::string(path));
+    if (!reason) continue;
+    if (force) return false;
+    return fail(ErrorCode::InvalidArgument, "{}{}{}: {} (--force goes on, and believes no record)",
+                out.name(), path.empty() ? "" : "/", path, *reason);
+  }
+  return true;
+}
+
+Result<std::optional<ExportRecord>> load_record(const OutDirectory& out, bool force) {
+  const std::string name(kRecordName);
+  const auto usable = [&]() -> Result<std::optional<ExportRecord>> {
+    CKFS_TRY(const std::optional<std::string> text, out.read_text(name, kMaxRecord));
+    if (!text) return std::nullopt;
+    CKFS_TRY(ExportRecord record, parse_record(*text));
+    return record;
+  }();
+  if (usable || !force) {
+    if (!usable) return Failure(usable.error().within(out.name()));
+    return usable;
+  }
+  return std::nullopt;
+}
+
+Result<void> refuse_foreign(const OutDirectory& out, const std::optional<ExportRecord>& old) {
+  CKFS_TRY(const std::optional<std::string> foreign, out.find_foreign([&](const std::string& path) {
+    return is_own_path(path) || (old && old->files.contains(path));
+  }));
+  if (!foreign) return {};
+  return fail(ErrorCode::InvalidArgument,
+              "{}: holds \"{}\", which no export wrote (--force goes on)", out.name(), *foreign);
+}
+
+Result<void> close_directories(const OutDirectory& out, const ExportRecord& record,
+                               std::int64_t mtime) {
+  std::set<std::string> directories{""};
+  for (const auto& [path, file] : record.files) {
+    for (std::string at = parent_of(path); !at.empty(); at = parent_of(at)) directories.insert(at);
+  }
+  // The deepest first: making an entry changes the time of the directory above.
+  for (const std::string& path : directories | std::views::reverse) {
+    CKFS_TRY_VOID(out.sync_directory(path));
+    out.set_directory_mtime(path, mtime);
+  }
+  return {};
+}
+
+}  // namespace ckfs

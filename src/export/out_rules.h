@@ -1,0 +1,41 @@
+// What every export asks before it writes: may OUT be here, is what it has to be believed, is
+// anything in it foreign.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <ckfs/checkpoint.h>
+
+#include "export/export_record.h"
+#include "export/out_directory.h"
+
+namespace ckfs {
+
+/// The record of an export that has written nothing yet. Errors: Corrupt (a path that would leave
+/// OUT), Unsupported (a name that exports keep for themselves).
+Result<ExportRecord> fresh_record(const Checkpoint& checkpoint, const View& view);
+
+/// Errors: InvalidArgument: OUT is the source, or lies in it.
+Result<void> refuse_inside(const std::filesystem::path& out, const std::filesystem::path& source);
+
+/// Whether what OUT has can be believed: it, and what exports keep in it (their folder, and
+/// `record`), belong to the caller or to root, and nobody else may write there. Who can plant a
+/// record could have an export take unfinished bytes for finished ones, or remove files. Errors:
+/// InvalidArgument (it cannot, unless `force`).
+Result<bool> is_trusted(const OutDirectory& out, std::string_view record, bool force);
+
+/// The record of an earlier run; nullopt: there is none, or, with `force`, none that can be read.
+Result<std::optional<ExportRecord>> load_record(const OutDirectory& out, bool force);
+
+/// Refuses files that no export of ours has written. `old` is the record found in OUT.
+Result<void> refuse_foreign(const OutDirectory& out, const std::optional<ExportRecord>& old);
+
+/// The checkpoint's time for OUT and the directories that hold `files`, which are on disk then.
+Result<void> close_directories(const OutDirectory& out, const ExportRecord& record,
+                               std::int64_t mtime);
+
+}  // namespace ckfs

@@ -1,0 +1,33 @@
+// A range of a view's file to the same place of a file in OUT.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include <ckfs/checkpoint.h>
+
+#include "base/byte_range.h"
+#include "base/units.h"
+#include "export/out_directory.h"
+
+namespace ckfs {
+
+/// At most so much is written again after a power failure.
+inline constexpr std::uint64_t kSyncStep = 64_MiB;
+
+struct WriteHooks {
+  /// Whether to stop: an Io error with EINTR.
+  std::function<bool()> ends;
+  /// So many more bytes are written.
+  std::function<void(std::uint64_t bytes)> advance;
+  /// Everything before `at` survives a power failure: called now and then, not at the end.
+  std::function<Result<void>(std::uint64_t at)> synced;
+  std::uint64_t sync_step = kSyncStep;  // smaller ones are for tests
+};
+
+/// Writes `range` piece by piece; asks the disk to begin early, and waits for it every sync_step
+/// bytes, but not for the last ones. Errors: those of reading, writing and of `synced`.
+Result<void> write_range(ViewFile& source, ByteRange range, OutFile& target,
+                         const WriteHooks& hooks);
+
+}  // namespace ckfs

@@ -1,0 +1,436 @@
+// The order of looking decides races between a rank that is run again and the one that finishes:
+// record.json is written before any rank's record goes, and looked at after one's own record. So a
+// rank that finds no record of its own, though it had one, finds that the export is finished.
+#include "export/rank_export.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <spdlog/spdlog.h>
+#include <thread>
+#include <unistd.h>
+
+#include "base/mutex.h"
+#include "base/parallel.h"
+#include "export/fleet.h"
+#include "export/out_rules.h"
+#include "export/record_keeper.h"
+
+namespace ckfs {
+
+namespace {
+
+constexpr std::size_t kMaxText = 64_MiB;
+constexpr std::chrono::milliseconds kRecordInterval{500};
+/// So many ranks are named one by one in a message.
+constexpr std::size_t kMostNamed = 20;
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  (void)::gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+/// Whether OUT has all files of `fresh`, finished. Errors: InvalidArgument: it has something else.
+Result<bool> is_finished(const OutDirectory& out, const ExportRecord& fresh) {
+  CKFS_TRY(const std::optional<ExportRecord> found, load_record(out, false));
+  if (!found) return false;
+  const std::string other = difference({found->origin, 1, {}}, {fresh.origin, 1, {}});
+  if (!other.empty()) {
+    return fail(ErrorCode::InvalidArgument, "{}: holds an export of {} (give another OUT)",
+                out.name(), other);
+  }
+  if (std::ranges::all_of(found->files, [](const auto& file) { return file.second.finished; })) {
+    return true;
+  }
+  return fail(ErrorCode::InvalidArgument,
+              "{}: one process has begun to export here, not several (without --rank it goes on)",
+              out.name());
+}
+
+/// Whether bytes may be written in any order.
+bool takes_offsets(const OutDirectory& out) {
+  const std::string probe = fmt::format("{}/probe.{}.{}", kExportFolder, host_name(), ::getpid());
+  constexpr std::array<std::byte, 1> kByte{std::byte{1}};
+  const auto tried = [&]() -> Result<bool> {
+    CKFS_TRY(OutFile file, out.open_shared(probe));
+    CKFS_TRY_VOID(file.write(kSplitUnit, kByte));
+    CKFS_TRY_VOID(file.write(0, kByte));
+    CKFS_TRY_VOID(file.sync());
+    CKFS_TRY(const auto text, out.read_text(probe, 2 * kSplitUnit));
+    return text && text->size() == kSplitUnit + 1 && text->front() == 1 && text->back() == 1;
+  }();
+  (void)out.remove(probe);
+  return tried.value_or(false);
+}
+
+/// What the ranks have agreed on; nullopt: nothing yet.
+Result<std::optional<Fleet>> load_fleet(const OutDirectory& out) {
+  CKFS_TRY(const auto text, out.read_text(std::string(kFleetName), kMaxText));
+  if (!text) return std::nullopt;
+  const Result<Fleet> fleet = parse_fleet(*text);
+  if (!fleet) return Failure(fleet.error().within(out.name()));
+  return *fleet;
+}
+
+Failure another_fleet(const OutDirectory& out, const std::string& difference) {
+  return fail(ErrorCode::InvalidArgument,
+              "{}: others write here {} (let them end, or remove {}/{})", out.name(), difference,
+              out.name(), kExportFolder);
+}
+
+/// Joins those who write here, or is the first.
+Result<Fleet> join(const OutDirectory& out, Fleet fleet, const RankOptions& options) {
+  for (;;) {
+    CKFS_TRY(const std::optional<Fleet> there, load_fleet(out));
+    if (there) {
+      if (!options.split) fleet.split = there->split;
+      const std::string other = difference(*there, fleet);
+      if (!other.empty()) return another_fleet(out, other);
+      return fleet;
+    }
+    if (!options.common.force) CKFS_TRY_VOID(refuse_foreign(out, std::nullopt));
+    fleet.split = options.split.value_or(takes_offsets(out) ? Split::Ranges : Split::Files);
+    CKFS_TRY(const bool first, out.put_text(std::string(kFleetName), to_json(fleet)));
+    if (first) return fleet;
+  }
+}
+
+/// The record of a rank; nullopt: it has not begun.
+Result<std::optional<RankRecord>> load_rank(const OutDirectory& out, const Fleet& fleet,
+                                            unsigned rank) {
+  const std::string name = rank_record_name(rank);
+  CKFS_TRY(const auto text, out.read_text(name, kMaxText));
+  if (!text) return std::nullopt;
+  Result<RankRecord> record = parse_rank_record(*text);
+  if (!record) return Failure(record.error().within(out.name() + "/" + name));
+  const std::string other = difference(record->fleet, fleet);
+  if (!other.empty()) return another_fleet(out, other);
+  return *std::move(record);
+}
+
+/// What the ranks still lack, each with its number; empty where all are complete.
+Result<std::string> lacking(const OutDirectory& out, const Fleet& fleet) {
+  std::vector<std::string> lines;
+  std::size_t more = 0;
+  for (unsigned rank = 0; rank < fleet.world; ++rank) {
+    CKFS_TRY(const auto record, load_rank(out, fleet, rank));
+    if (record && record->complete) continue;
+    if (lines.size() == kMostNamed) {
+      ++more;
+      continue;
+    }
+    if (!record) {
+      lines.push_back(fmt::format("rank {} has not begun", rank));
+      continue;
+    }
+    std::uint64_t left = 0;
+    for (const auto& part : record->parts) left += part.step.range.end - part.synced;
+    lines.push_back(fmt::format("rank {} lacks {} bytes (it ran on {})", rank, left, record->host));
+  }
+  if (more > 0) lines.push_back(fmt::format("and {} more", more));
+  return fmt::format("{}", fmt::join(lines, ", "));
+}
+
+/// Files in whose presence a directory counts as complete, to loaders or to those who wait for it.
+bool comes_last(std::string_view path) {
+  return path.ends_with("commit_success.txt") || path.ends_with(".index.json") ||
+         path.ends_with("_CHECKPOINT_METADATA");
+}
+
+/// Gives each file its time and its name. What an earlier call has done stays done.
+Result<void> name_files(const OutDirectory& out, const ExportRecord& record, std::int64_t mtime) {
+  struct Named {
+    const std::string* path;
+    std::uint64_t size;
+    std::string part;
+  };
+  std::vector<Named> files;
+  for (const auto& [path, file] : record.files) {
+    files.push_back({&path, file.size, part_name(files.size())});
+  }
+  std::ranges::stable_sort(files, [](const Named& a, const Named& b) {
+    const bool last_a = comes_last(*a.path), last_b = comes_last(*b.path);
+    return last_a != last_b ? last_b : a.size > b.size;
+  });
+  bool last = false;
+  for (const Named& file : files) {
+    if (comes_last(*file.path) && !last) {
+      CKFS_TRY_VOID(close_directories(out, record, mtime));
+      last = true;
+    }
+    auto part = out.entry(file.part);
+    if (!part) {
+      const auto done = out.entry(*file.path);
+      if (done && done->regular && done->size == file.size && done->mtime == mtime) continue;
+      if (file.size > 0) {
+        return fail(ErrorCode::InvalidArgument,
+                    "{}/{}: is gone, with the bytes of {} (remove {}/{} and begin again)",
+                    out.name(), file.part, *file.path, out.name(), kExportFolder);
+      }
+    } else if (part->size != file.size) {
+      return fail(ErrorCode::InvalidArgument, "{}/{}: has {} bytes, not the {} of {}", out.name(),
+                  file.part, part->size, file.size, *file.path);
+    }
+    CKFS_TRY(OutFile target, out.open_shared(file.part));
+    CKFS_TRY_VOID(target.set_mtime(mtime));
+    CKFS_TRY_VOID(target.sync());
+    CKFS_TRY_VOID(out.make_parents(*file.path));
+    CKFS_TRY_VOID(out.rename(file.part, *file.path));
+  }
+  return {};
+}
+
+/// Takes away what the ranks have left, once record.json stands for it. The fleet goes last:
+/// whoever comes meanwhile sees that all is finished.
+Result<void> remove_records(const OutDirectory& out) {
+  CKFS_TRY(const std::vector<std::string> names, out.names(std::string(kExportFolder)));
+  for (const std::string& name : names) {
+    const std::string path = fmt::format("{}/{}", kExportFolder, name);
+    if (path != kRecordName && path != kFleetName) CKFS_TRY_VOID(out.remove(path));
+  }
+  CKFS_TRY_VOID(out.remove(std::string(kFleetName)));
+  return out.sync_directory(std::string(kExportFolder));
+}
+
+/// Requires: all ranks are complete, and nobody else finishes.
+Result<void> finish(const OutDirectory& out, ExportRecord record, std::int64_t mtime) {
+  CKFS_TRY_VOID(name_files(out, record, mtime));
+  for (auto& [path, file] : record.files) file.finished = true;
+  CKFS_TRY_VOID(out.replace_text(std::string(kRecordName), to_json(record)));
+  CKFS_TRY_VOID(remove_records(out));
+  return close_directories(out, record, mtime);
+}
+/// One run of one rank.
+class RankRun {
+ public:
+  RankRun(const OutDirectory& out, const View& view, const ExportRecord& files,
+          const RankOptions& options, RankRecord record)
+      : out_(out),
+        view_(view),
+        options_(options),
+        keeper_(std::move(record),
+                [&out](const RankRecord& now) {
+                  return out.replace_text(rank_record_name(now.rank), to_json(now));
+                }),
+        parts_(keeper_.copy().parts) {
+    for (const auto& [path, file] : files.files) paths_.push_back(&path);
+    for (const auto& part : parts_) {
+      total_ += part.step.range.size();
+      done_ += part.synced - part.step.range.begin;
+    }
+    kept_ = done_;
+  }
+
+  /// Writes what is left, and records that nothing is.
+  Result<RankResult> write();
+
+ private:
+  Result<void> write_part(std::size_t number);
+  bool ends() const { return options_.common.stop.stop_requested(); }
+  void advance(std::uint64_t bytes);
+
+  const OutDirectory& out_;
+  const View& view_;
+  const RankOptions& options_;
+  RecordKeeper<RankRecord> keeper_;
+  const std::vector<RankRecord::Part> parts_;  // as they were found
+  std::vector<const std::string*> paths_;      // of the view's files
+  std::uint64_t total_ = 0, kept_ = 0;
+  Mutex mutex_;
+  std::uint64_t done_ CKFS_GUARDED_BY(mutex_) = 0;
+};
+
+void RankRun::advance(std::uint64_t bytes) {
+  const MutexLock lock(mutex_);
+  done_ += bytes;
+  if (options_.common.progress) options_.common.progress(done_, total_);
+}
+
+Result<void> RankRun::write_part(std::size_t number) {
+  const RankRecord::Part& part = parts_[number];
+  std::uint64_t synced = part.synced;
+  const ByteRange left{synced, part.step.range.end};
+  if (left.empty()) return {};
+  const auto record = [&](std::uint64_t at) {
+    synced = at;
+    keeper_.change([&](RankRecord& now) { now.parts[number].synced = at; });
+  };
+  CKFS_TRY(ViewFile source, view_.open(*paths_[part.step.file], {.whole = true, .once = true}));
+  CKFS_TRY(OutFile target,
+           out_.open_shared(part_name(part.step.file), mode_of_copy(source.info().readers)));
+  const auto written = [&]() -> Result<void> {
+    CKFS_TRY_VOID(target.reserve(left));
+    CKFS_TRY_VOID(write_range(source, left, target,
+                              {.ends = [&] { return ends(); },
+                               .advance = [&](std::uint64_t bytes) { advance(bytes); },
+                               .synced = [&](std::uint64_t at) -> Result<void> {
+                                 record(at);
+                                 return keeper_.store();
+                               },
+                               .sync_step = options_.sync_step}));
+    return target.sync();
+  }();
+  if (!written) {
+    target.release({synced, left.end});
+    return written;
+  }
+  record(left.end);
+  return left.size() >= options_.sync_step ? keeper_.store()
+                                           : keeper_.store_at_times(kRecordInterval);
+}
+
+Result<RankResult> RankRun::write() {
+  CKFS_TRY_VOID(keeper_.store());
+  const auto no_space = [&] {
+    return Failure(
+        Error(ErrorCode::Io,
+              fmt::format("{}: no space left: rank {} needs {} bytes, {} free", out_.name(),
+                          options_.rank, total_ - kept_, out_.free_bytes().value_or(0)),
+              ENOSPC));
+  };
+  const auto free = out_.free_bytes();
+  if (free && total_ - kept_ > *free) return no_space();
+  const std::size_t cpus = std::max(1u, std::thread::hardware_concurrency());
+  const std::size_t jobs = options_.common.jobs == 0 ? cpus : options_.common.jobs;
+  const Result<void> written = run_parallel(parts_.size(),
+                                            [&](std::size_t number) -> Result<void> {
+                                              // What follows a failure is not run; what runs beside
+                                              // it comes to its end.
+                                              return write_part(number);
+                                            },
+                                            {.few = jobs, .most = jobs});
+  if (!written) {
+    (void)keeper_.store();
+    const int error = written.error().system_error();
+    if (error == ENOSPC || error == EDQUOT) return no_space();
+    if (error != EINTR) return Failure(written.error());
+    const MutexLock lock(mutex_);
+    return Failure(Error(ErrorCode::Io,
+                         fmt::format("{}: rank {} interrupted after {} of {} bytes (the same "
+                                     "command goes on from there)",
+                                     out_.name(), options_.rank, done_, total_),
+                         EINTR));
+  }
+  keeper_.change([](RankRecord& now) {
+    now.complete = true;
+    now.parts.clear();
+  });
+  CKFS_TRY_VOID(keeper_.store());
+  RankResult result;
+  result.bytes = total_ - kept_;
+  result.bytes_kept = kept_;
+  return result;
+}
+
+/// The record that a rank begins with, or goes on from.
+Result<RankRecord> begin_rank(const OutDirectory& out, const View& view, const Fleet& fleet,
+                              unsigned rank, std::optional<RankRecord> found) {
+  CKFS_TRY(const std::vector<FileCost> costs, file_costs(view));
+  RankRecord record{
+      .fleet = fleet, .rank = rank, .host = host_name(), .complete = false, .parts = {}};
+  const auto steps = split_steps(costs, fleet.world, fleet.split);
+  for (const ExportStep& step : steps[rank]) {
+    record.parts.push_back({.step = step, .synced = step.range.begin});
+  }
+  if (!found) return record;
+  if (!std::ranges::equal(found->parts, record.parts, {}, &RankRecord::Part::step,
+                          &RankRecord::Part::step)) {
+    return fail(ErrorCode::InvalidArgument,
+                "{}/{}: is of a ckfs that cuts views elsewhere (remove {}/{})", out.name(),
+                rank_record_name(rank), out.name(), kExportFolder);
+  }
+  record.parts = std::move(found->parts);
+  // Nothing of a part that is gone is on disk, whatever the record says.
+  for (RankRecord::Part& part : record.parts) {
+    const auto entry = out.entry(part_name(part.step.file));
+    if (!entry || !entry->regular || entry->size < part.synced) {
+      part.synced = part.step.range.begin;
+    }
+  }
+  return record;
+}
+
+}  // namespace
+
+Result<RankResult> export_rank(const Checkpoint& checkpoint, const View& view,
+                               const std::filesystem::path& source,
+                               const std::filesystem::path& out, const RankOptions& options) {
+  CKFS_CHECK(options.rank < options.world);
+  CKFS_TRY_VOID(refuse_inside(out, source));
+  CKFS_TRY(const ExportRecord files, fresh_record(checkpoint, view));
+  CKFS_TRY(const OutDirectory directory,
+           OutDirectory::open(out, options.system, Others::OfOneFleet));
+  // Records of others are believed, so --force does not help where strangers may write.
+  CKFS_TRY_VOID(is_trusted(directory, kFleetName, false));
+  CKFS_TRY(const bool before, is_finished(directory, files));
+  if (before) {
+    // Left by one who was killed while he took them away.
+    if (directory.entry(std::string(kFleetName))) CKFS_TRY_VOID(remove_records(directory));
+    return RankResult{.bytes = 0, .bytes_kept = 0, .finished = true, .lacks = {}};
+  }
+
+  CKFS_TRY_VOID(directory.make_parents(std::string(kFleetName)));
+  CKFS_TRY(const UniqueFd lock, directory.lock(rank_lock_name(options.rank)));
+  if (!lock) {
+    return fail(ErrorCode::InvalidArgument, "{}: another process writes rank {} of {}",
+                directory.name(), options.rank, options.world);
+  }
+  CKFS_TRY(const Fleet fleet, join(directory,
+                                   {.origin = files.origin,
+                                    .world = options.world,
+                                    .split = options.split.value_or(Split::Ranges)},
+                                   options));
+  CKFS_TRY(auto record, load_rank(directory, fleet, options.rank));
+  RankResult result;
+  if (!record || !record->complete) {
+    CKFS_TRY(result.finished, is_finished(directory, files));
+    if (result.finished) return result;
+    CKFS_TRY(RankRecord begun, begin_rank(directory, view, fleet, options.rank, std::move(record)));
+    CKFS_TRY(result, RankRun(directory, view, files, options, std::move(begun)).write());
+  }
+  CKFS_TRY(result.lacks, lacking(directory, fleet));
+  if (!result.lacks.empty()) {
+    // Perhaps because somebody has just finished and taken the records away.
+    CKFS_TRY(result.finished, is_finished(directory, files));
+    if (result.finished) result.lacks.clear();
+    return result;
+  }
+  const std::string me = fmt::format("rank {} on {}", options.rank, host_name());
+  CKFS_TRY(const bool chosen, directory.put_text(std::string(kFinisherName), me));
+  CKFS_TRY(const auto finisher, directory.read_text(std::string(kFinisherName), kMaxText));
+  // A rank that is run again may find that it was chosen before.
+  if (!chosen && finisher && !finisher->starts_with(fmt::format("rank {} ", options.rank))) {
+    result.lacks = fmt::format("{} gives the files their names", *finisher);
+    return result;
+  }
+  CKFS_TRY_VOID(finish(directory, files, checkpoint.mtime()));
+  result.finished = true;
+  return result;
+}
+
+Result<void> finish_export(const Checkpoint& checkpoint, const View& view,
+                           const std::filesystem::path& out, const OutSystem& system) {
+  CKFS_TRY(const ExportRecord files, fresh_record(checkpoint, view));
+  CKFS_TRY(const OutDirectory directory, OutDirectory::open(out, system, Others::OfOneFleet));
+  CKFS_TRY_VOID(is_trusted(directory, kFleetName, false));
+  CKFS_TRY(const std::optional<Fleet> fleet, load_fleet(directory));
+  CKFS_TRY(const bool finished, is_finished(directory, files));
+  if (finished && !fleet) return {};
+  if (!fleet) {
+    return fail(ErrorCode::InvalidArgument, "{}: no rank has begun to export here", out.native());
+  }
+  const std::string other =
+      difference(*fleet, {.origin = files.origin, .world = fleet->world, .split = fleet->split});
+  if (!other.empty()) return another_fleet(directory, other);
+  if (!finished) {
+    CKFS_TRY(const std::string lacks, lacking(directory, *fleet));
+    if (!lacks.empty()) {
+      return fail(ErrorCode::InvalidArgument, "{}: {} (run them again: --rank R --world {})",
+                  out.native(), lacks, fleet->world);
+    }
+  }
+  return finish(directory, files, checkpoint.mtime());
+}
+
+}  // namespace ckfs

@@ -1,0 +1,55 @@
+// A view as a directory on disk, written by several processes, on as many hosts as one likes.
+//
+// Each computes which part of the bytes is its own (split.h) and writes that into the files of all
+// (fleet.h). None waits for another or reads what another wrote; one that is run again goes on
+// where its record ends. When all records are complete, one process, which an exclusive link
+// chooses, gives the files their times and names. The result is that of export_view(), record and
+// all.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+
+#include <ckfs/checkpoint.h>
+
+#include "export/exporter.h"
+#include "export/out_directory.h"
+#include "export/pieces.h"
+#include "export/split.h"
+
+namespace ckfs {
+
+struct RankOptions {
+  ExportOptions common{};
+  unsigned rank = 0;
+  unsigned world = 1;
+  /// How bytes are cut; none: what the others do; for the first: ranges, where a file of OUT can be
+  /// written at any offset.
+  std::optional<Split> split{};
+  // For tests.
+  std::uint64_t sync_step = kSyncStep;
+  OutSystem system{};
+};
+
+struct RankResult {
+  std::uint64_t bytes = 0;       // written now
+  std::uint64_t bytes_kept = 0;  // by an earlier run of this rank
+  /// The files have their names: this process gave them, or had nothing left to do.
+  bool finished = false;
+  /// What is missing until then, for people; empty where finished.
+  std::string lacks;
+};
+
+/// Writes the part of one rank, and finishes if it is the last. Errors: those of export_view();
+/// InvalidArgument (what is in OUT is of another view, source, version or number of parts: with
+/// both facts; a process has this rank already; others may write to OUT). Requires: rank < world.
+Result<RankResult> export_rank(const Checkpoint& checkpoint, const View& view,
+                               const std::filesystem::path& source,
+                               const std::filesystem::path& out, const RankOptions& options);
+
+/// Finishes an export whose ranks are all complete; also where whoever began that is gone. Errors:
+/// those of export_rank(); InvalidArgument (ranks lack: each is named).
+Result<void> finish_export(const Checkpoint& checkpoint, const View& view,
+                           const std::filesystem::path& out, const OutSystem& system = {});
+
+}  // namespace ckfs

@@ -1,0 +1,246 @@
+// _METADATA has some 450 bytes for each leaf, so that of a large model has 100 MB: it is read event
+// by event, and what is known of one leaf is handed on when its object ends.
+#include <nlohmann/json.hpp>
+
+#include "base/text.h"
+#include "format/json_scan.h"
+#include "format/orbax_read.h"
+
+namespace ckfs::orbax {
+namespace {
+
+constexpr ScanLimits kLimits{.string_bytes = 1 << 20, .whitespace_bytes = 1 << 20};
+constexpr int kMaxDepth = 64;
+
+/// The SAX handler. Depths: 1 is the outermost object, 2 tree_metadata, 3 a leaf, 4 its
+/// key_metadata (a list) and value_metadata, 5 a key.
+class TreeReader {
+ public:
+  TreeReader(std::string_view name, const std::function<Result<void>(TreeLeaf leaf)>& take)
+      : name_(name), take_(take) {}
+
+  Result<ItemFlags> read(std::string_view text) {
+    CKFS_TRY(const ScanResult scanned, scan_json(text, kLimits, name_));
+    static_cast<void>(scanned);
+    const std::string plain = without_python_words(text);
+    text_ = text;
+    begin_ = plain.data();
+    nlohmann::json::sax_parse(TrackingIterator(plain.data(), &position_),
+                              TrackingIterator(plain.data() + plain.size(), &position_), this);
+    if (error_) return Failure(std::move(*error_));
+    if (!has_tree_) return fail(ErrorCode::Corrupt, "{}: no member tree_metadata", name_);
+    return std::move(flags_);
+  }
+
+  bool null() { return value(Token::Null, 0, ""); }
+  bool boolean(bool value_of) { return value(Token::Boolean, value_of ? 1 : 0, ""); }
+  bool number_integer(std::int64_t number) {
+    return value(Token::Number, static_cast<double>(number), "");
+  }
+  bool number_unsigned(std::uint64_t number) {
+    return value(Token::Number, static_cast<double>(number), "");
+  }
+  bool number_float(double number, const std::string& /*text*/) {
+    return value(Token::Number, number, "");
+  }
+  bool string(std::string& text) { return value(Token::String, 0, text); }
+  bool binary(const std::vector<std::uint8_t>& /*value*/) { return true; }
+  bool start_object(std::size_t /*size*/) { return start(true); }
+  bool start_array(std::size_t /*size*/) { return start(false); }
+  bool end_object() { return end(); }
+  bool end_array() { return end(); }
+
+  bool key(std::string& text) {
+    if (in_custom_) return true;
+    keys_.back() = text;
+    if (depth() == 1 && text == "custom_metadata") custom_begin_ = offset();
+    if (depth() == 1 && text == "tree_metadata") {
+      if (has_tree_) return refuse("tree_metadata comes twice");
+      has_tree_ = true;
+    }
+    return true;
+  }
+
+  bool parse_error(std::size_t position, const std::string& /*token*/,
+                   const std::exception& error) {
+    return refuse("byte {}: {}", position, syntax_reason(error.what()));
+  }
+
+ private:
+  enum class Token : std::uint8_t { Null, Boolean, Number, String };
+
+  template <typename... Args>
+  bool refuse(fmt::format_string<Args...> text, Args&&... args) {
+    if (error_) return false;
+    error_ = Error(ErrorCode::Corrupt,
+                   fmt::format("{}: {}", name_, fmt::format(text, std::forward<Args>(args)...)));
+    return false;
+  }
+
+  std::size_t depth() const { return keys_.size(); }
+  std::size_t offset() const { return static_cast<std::size_t>(position_ - begin_); }
+  bool in_tree() const { return !keys_.empty() && keys_[0] == "tree_metadata"; }
+
+  bool start(bool object) {
+    if (depth() >= kMaxDepth) return refuse("nested more than {} deep", kMaxDepth);
+    if (depth() == 1 && keys_[0] == "custom_metadata") in_custom_ = true;
+    if (!in_custom_) {
+      if (depth() == 0 && !object) return refuse("not an object");
+      if (depth() == 1 && keys_[0] == "tree_metadata" && !object) {
+        return refuse("tree_metadata is no object");
+      }
+      if (in_tree() && depth() == 2) {
+        if (!object) return refuse("{} is no object", quote(keys_[1]));
+        leaf_ = {};
+        has_path_ = has_type_ = false;
+      }
+      if (in_tree() && depth() == 3) {
+        if (keys_[2] == "key_metadata") {
+          if (object) return refuse("{}: key_metadata is no list", quote(keys_[1]));
+          has_path_ = true;
+        } else if (keys_[2] == "value_metadata" && !object) {
+          return refuse("{}: value_metadata is no object", quote(keys_[1]));
+        }
+      }
+      if (in_path() && depth() == 4) {
+        if (!object) return refuse("{}: a key that is no object", quote(keys_[1]));
+        if (leaf_.path.size() >= kMaxTreeDepth) {
+          return refuse("{}: more than {} keys", quote(keys_[1]), kMaxTreeDepth);
+        }
+        key_ = {};
+        has_key_ = false;
+      }
+    }
+    keys_.emplace_back();
+    return true;
+  }
+
+  bool in_path() const { return in_tree() && depth() >= 3 && keys_[2] == "key_metadata"; }
+
+  bool end() {
+    keys_.pop_back();
+    if (in_custom_) {
+      if (depth() == 1) finish_custom();
+      return true;
+    }
+    if (in_path() && depth() == 4) {
+      if (!has_key_) return refuse("{}: a key without a name", quote(keys_[1]));
+      leaf_.path.push_back(std::move(key_));
+    }
+    if (!in_tree() || depth() != 2) return true;
+    if (!has_path_) return refuse("{}: no key_metadata", quote(keys_[1]));
+    if (!has_type_) return refuse("{}: no value_type", quote(keys_[1]));
+    if (auto taken = take_(std::move(leaf_)); !taken) {
+      error_ = std::move(taken).error();
+      return false;
+    }
+    return true;
+  }
+
+  bool value(Token token, double number, std::string_view text) {
+    if (in_custom_) return true;
+    if (depth() == 0) return refuse("not an object");
+    if (depth() == 1) return flag(token, number);
+    if (!in_tree()) return true;
+    if (depth() == 2) return refuse("{} is no object", quote(keys_[1]));
+    if (depth() == 3 && (keys_[2] == "key_metadata" || keys_[2] == "value_metadata")) {
+      return refuse("{}: {} is no {}", quote(keys_[1]), keys_[2],
+                    keys_[2] == "key_metadata" ? "list" : "object");
+    }
+    if (depth() == 4 && in_path()) return refuse("{}: a key that is no object", quote(keys_[1]));
+    if (depth() == 5 && in_path()) return path_value(token, number, text);
+    if (depth() == 4 && keys_[2] == "value_metadata") return leaf_value(token, number, text);
+    return true;
+  }
+
+  bool flag(Token token, double number) {
+    const std::string& member = keys_[0];
+    if (member == "tree_metadata") return refuse("tree_metadata is no object");
+    if (member == "custom_metadata") {
+      if (token != Token::Null) finish_custom();
+      return true;
+    }
+    const bool known = member == "use_ocdbt" || member == "use_zarr3" ||
+                       member == "store_array_data_equal_to_fill_value";
+    if (!known || token == Token::Null) return true;
+    if (token != Token::Boolean) return refuse("{} is no boolean", member);
+    if (member == "use_ocdbt") flags_.use_ocdbt = number != 0;
+    if (member == "use_zarr3") flags_.use_zarr3 = number != 0;
+    if (member == "store_array_data_equal_to_fill_value") {
+      flags_.missing_chunk_is_error = number != 0;
+    }
+    return true;
+  }
+
+  bool path_value(Token token, double number, std::string_view text) {
+    if (keys_[4] == "key") {
+      if (token != Token::String) return refuse("{}: a key that is no string", quote(keys_[1]));
+      key_.text = text;
+      has_key_ = true;
+    } else if (keys_[4] == "key_type") {
+      if (token != Token::Number || (number != 1 && number != 2)) {
+        return refuse("{}: a key_type that is neither 1 nor 2", quote(keys_[1]));
+      }
+      key_.is_index = number == 1;
+    }
+    return true;
+  }
+
+  bool leaf_value(Token token, double number, std::string_view text) {
+    if (keys_[3] == "value_type") {
+      if (token != Token::String) return refuse("{}: value_type is no string", quote(keys_[1]));
+      leaf_.value_type = text;
+      has_type_ = true;
+    } else if (keys_[3] == "skip_deserialize") {
+      leaf_.skip_deserialize = token == Token::Boolean && number != 0;
+    }
+    return true;
+  }
+
+  /// Keeps the text between the member's key and what was read last, which may be one more
+  /// character than the value has.
+  void finish_custom() {
+    in_custom_ = false;
+    std::string_view text = text_.substr(custom_begin_, offset() - custom_begin_);
+    text = trim(text);
+    if (text.starts_with(':')) text = trim(text.substr(1));
+    if (text.ends_with(',') || (text.ends_with('}') && !text.starts_with('{'))) {
+      text = trim(text.substr(0, text.size() - 1));
+    }
+    flags_.custom_metadata = text;
+  }
+
+  const std::string_view name_;
+  const std::function<Result<void>(TreeLeaf leaf)>& take_;
+  std::string_view text_;  // as it is; with Python's words
+  const char* begin_ = nullptr;
+  const char* position_ = nullptr;
+  std::vector<std::string> keys_;  // the current key of each open object; of a list empty
+  bool has_tree_ = false;
+  bool in_custom_ = false;
+  std::size_t custom_begin_ = 0;
+  TreeLeaf leaf_;
+  bool has_path_ = false, has_type_ = false;
+  PathKey key_;
+  bool has_key_ = false;
+  ItemFlags flags_;
+  std::optional<Error> error_;
+};
+
+}  // namespace
+
+std::string joined(const std::vector<PathKey>& path) {
+  std::string name;
+  for (const PathKey& key : path) {
+    if (&key != &path.front()) name += '.';
+    name += key.text;
+  }
+  return name;
+}
+
+Result<ItemFlags> parse_item_metadata(std::string_view text, std::string_view name,
+                                      const std::function<Result<void>(TreeLeaf leaf)>& take) {
+  return TreeReader(name, take).read(text);
+}
+
+}  // namespace ckfs::orbax

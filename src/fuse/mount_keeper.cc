@@ -1,0 +1,200 @@
+// A request is a byte, an answer a packet: what came of it, an errno, a message, and the device.
+// The alternative was a thread that keeps its capabilities: it shares its memory with the others,
+// and is no wall at all.
+#include "fuse/mount_keeper.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <fcntl.h>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <string_view>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <utility>
+
+namespace ckfs {
+namespace {
+
+constexpr char kMount = 'm';
+constexpr char kUnmount = 'u';
+
+enum class Outcome : std::uint8_t { Done, NotOnTop, Failed };
+
+struct Head {
+  Outcome outcome = Outcome::Failed;
+  int error = 0;
+};
+constexpr std::size_t kLongestMessage = 8192;
+
+void answer(int channel, const Head& head, std::string_view message, int descriptor) {
+  message = message.substr(0, kLongestMessage);
+  std::array<iovec, 2> parts = {iovec{const_cast<Head*>(&head), sizeof head},
+                                iovec{const_cast<char*>(message.data()), message.size()}};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  msghdr packet{};
+  packet.msg_iov = parts.data();
+  packet.msg_iovlen = parts.size();
+  if (descriptor >= 0) {
+    packet.msg_control = control.data();
+    packet.msg_controllen = control.size();
+    cmsghdr* const header = CMSG_FIRSTHDR(&packet);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(header), &descriptor, sizeof descriptor);
+  }
+  while (::sendmsg(channel, &packet, MSG_NOSIGNAL) < 0 && errno == EINTR) {
+  }
+}
+
+void answer(int channel, const Error& error) {
+  answer(channel, {Outcome::Failed, error.system_error()}, error.message(), -1);
+}
+
+/// Under another name in lists of processes: who looks for the daemon by its command line shall
+/// find one. The arguments of a process lie one behind another, as the kernel laid them.
+void rename_process() {
+  ::prctl(PR_SET_NAME, "ckfs-keeper");
+  std::ifstream file("/proc/self/cmdline");
+  const std::string line{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  constexpr std::string_view kName = "ckfs-keeper";
+  if (line.size() <= kName.size()) return;
+  std::fill_n(program_invocation_name, line.size(), '\0');
+  kName.copy(program_invocation_name, kName.size());
+}
+
+[[noreturn]] void keep(int channel, const std::filesystem::path& target,
+                       const KernelMountOptions& options) {
+  // Signals are for the daemon, which ends this process by closing its end.
+  sigset_t all;
+  sigfillset(&all);
+  ::sigprocmask(SIG_SETMASK, &all, nullptr);
+  ::setsid();
+  (void)!::chdir("/");
+  // What the daemon has open (its parent's pipe, a terminal) is not held.
+  const int own = ::dup3(channel, STDERR_FILENO + 1, O_CLOEXEC) < 0 ? channel : STDERR_FILENO + 1;
+  if (own == STDERR_FILENO + 1) (void)::close_range(STDERR_FILENO + 2, ~0U, 0);
+  const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) (void)::dup2(null.get(), fd);
+  rename_process();
+
+  bool asked = false;
+  std::optional<dev_t> mounted;
+  while (true) {
+    char request = 0;
+    const ssize_t got = ::recv(own, &request, 1, 0);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) ::_exit(0);
+    if (request == kMount && !std::exchange(asked, true)) {
+      const Result<UniqueFd> device = mount_device(target, options);
+      if (device) mounted = device_at(target);
+      if (!device) {
+        answer(own, device.error());
+      } else if (!mounted) {
+        answer(own, Error(ErrorCode::Io, fmt::format("{}: was moved or unmounted while it was "
+                                                     "mounted",
+                                                     target.native())));
+      } else {
+        answer(own, {Outcome::Done, 0}, {}, device->get());
+      }
+    } else if (request == kUnmount && mounted) {
+      const Result<bool> unmounted = unmount_own(target, *mounted);
+      if (!unmounted) {
+        answer(own, unmounted.error());
+      } else {
+        answer(own, {*unmounted ? Outcome::Done : Outcome::NotOnTop, 0}, {}, -1);
+      }
+    } else {
+      answer(own, Error(ErrorCode::Io, fmt::format("{}: no such request", target.native())));
+    }
+  }
+}
+
+}  // namespace
+
+struct MountKeeper::Answer {
+  Outcome outcome = Outcome::Failed;
+  UniqueFd device;
+};
+
+Result<MountKeeper> MountKeeper::start(std::filesystem::path target, KernelMountOptions options) {
+  std::array<int, 2> ends{};
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0) {
+    return system_failure(errno, target.native(), "socketpair");
+  }
+  UniqueFd ours(ends[0]);
+  UniqueFd theirs(ends[1]);
+  const pid_t process = ::fork();
+  if (process < 0) return system_failure(errno, target.native(), "fork");
+  if (process == 0) {
+    ours.reset();
+    keep(theirs.get(), target, options);
+  }
+  return MountKeeper(std::move(target), process, std::move(ours));
+}
+
+MountKeeper::MountKeeper(MountKeeper&& other) noexcept
+    : target_(std::move(other.target_)),
+      process_(std::exchange(other.process_, -1)),
+      channel_(std::move(other.channel_)) {}
+
+MountKeeper::~MountKeeper() {
+  channel_.reset();
+  if (process_ < 0) return;
+  while (::waitpid(process_, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+Result<MountKeeper::Answer> MountKeeper::ask(char request) {
+  const MutexLock lock(mutex_);
+  const auto gone = [&] {
+    return fail(ErrorCode::Io, "{}: the process that mounts and unmounts is gone",
+                target_.native());
+  };
+  if (::send(channel_.get(), &request, 1, MSG_NOSIGNAL) != 1) return gone();
+  Head head;
+  std::string message(kLongestMessage, '\0');
+  std::array<iovec, 2> parts = {iovec{&head, sizeof head}, iovec{message.data(), message.size()}};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  msghdr packet{};
+  packet.msg_iov = parts.data();
+  packet.msg_iovlen = parts.size();
+  packet.msg_control = control.data();
+  packet.msg_controllen = control.size();
+  ssize_t got = 0;
+  do {
+    got = ::recvmsg(channel_.get(), &packet, MSG_CMSG_CLOEXEC);
+  } while (got < 0 && errno == EINTR);
+  if (got < static_cast<ssize_t>(sizeof head)) return gone();
+  message.resize(static_cast<std::size_t>(got) - sizeof head);
+  Answer answer{.outcome = head.outcome, .device = UniqueFd()};
+  const cmsghdr* const header = CMSG_FIRSTHDR(&packet);
+  if (header && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS) {
+    int descriptor = -1;
+    std::memcpy(&descriptor, CMSG_DATA(header), sizeof descriptor);
+    answer.device = UniqueFd(descriptor);
+  }
+  if (head.outcome == Outcome::Failed) {
+    return Failure(Error(ErrorCode::Io, std::move(message), head.error));
+  }
+  return answer;
+}
+
+Result<UniqueFd> MountKeeper::mount() {
+  CKFS_TRY(Answer answer, ask(kMount));
+  return std::move(answer.device);
+}
+
+Result<bool> MountKeeper::unmount() {
+  CKFS_TRY(const Answer answer, ask(kUnmount));
+  return answer.outcome == Outcome::Done;
+}
+
+}  // namespace ckfs

@@ -1,0 +1,51 @@
+// Mounting and unmounting, by a process of its own.
+//
+// Both need what a daemon that parses strangers' files should not have: CAP_SYS_ADMIN, or a program
+// that is set-user-ID. So they are done by a process that is forked before the first such file is
+// opened. It knows one mountpoint, reads no file, and does two things when it is asked: mount
+// there once, and take that mount away if it is still what lies there. It ends with whoever
+// started it, and leaves the mount as it is then.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <sys/types.h>
+
+#include "base/error.h"
+#include "base/mutex.h"
+#include "base/unique_fd.h"
+#include "fuse/kernel_mount.h"
+
+namespace ckfs {
+
+/// Safe for concurrent use by several threads.
+class MountKeeper {
+ public:
+  /// Forks it. `target` is canonical. Requires: the process has one thread. Errors: Io.
+  static Result<MountKeeper> start(std::filesystem::path target, KernelMountOptions options);
+  MountKeeper(MountKeeper&& other) noexcept;
+  MountKeeper& operator=(MountKeeper&&) = delete;
+  /// Waits until the process has ended.
+  ~MountKeeper();
+
+  const std::filesystem::path& target() const { return target_; }
+
+  /// mount_device() there. Errors: as there, and Io (the process is gone; it was asked before).
+  Result<UniqueFd> mount();
+  /// Takes the mount away at once. False: it is not on top of its path any more, and nothing was
+  /// done. Errors: Io.
+  Result<bool> unmount();
+
+ private:
+  struct Answer;
+  MountKeeper(std::filesystem::path target, pid_t process, UniqueFd channel)
+      : target_(std::move(target)), process_(process), channel_(std::move(channel)) {}
+  Result<Answer> ask(char request);
+
+  std::filesystem::path target_;
+  pid_t process_;
+  Mutex mutex_;  // one request at a time
+  UniqueFd channel_;
+};
+
+}  // namespace ckfs

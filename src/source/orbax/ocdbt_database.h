@@ -1,0 +1,74 @@
+// The keys of an OCDBT database, and where their values are: its manifest and all nodes of the
+// B-tree are read when it is opened, no value is.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/byte_source.h"
+#include "base/error.h"
+#include "format/ocdbt_read.h"
+#include "io/source_files.h"
+#include "source/file_table.h"
+
+namespace ckfs {
+
+/// Where the bytes of a key are: in a file, or nowhere but in memory.
+struct StoredBytes {
+  FileRange range;                        // where `bytes` is nullopt
+  std::optional<std::string_view> bytes;  // valid as long as the database
+  std::uint64_t size() const { return bytes ? bytes->size() : range.size; }
+};
+
+using TakeEntry = std::function<Result<void>(std::string_view key, const StoredBytes& value)>;
+
+class OcdbtDatabase {
+ public:
+  /// `directory`: of the database in the tree, with its '/'. Errors: NotFound (a file that it
+  /// refers to), Corrupt, Unsupported, Io.
+  static Result<OcdbtDatabase> open(const SourceTree& tree, SourceFiles& files,
+                                    const FileTable& table, std::string directory);
+
+  /// All keys, ascending. Errors: those of `take`; NotFound or Corrupt (the file of a value is not
+  /// there, or too short).
+  Result<void> for_each(const TakeEntry& take) const;
+
+  std::uint8_t height() const { return height_; }
+  std::size_t nodes() const { return nodes_; }
+
+ private:
+  struct Leaf {
+    ocdbt::Node node;
+    std::string prefix;  // what its keys leave out
+    FileId file = 0;
+    std::uint64_t offset = 0;  // in it
+  };
+  /// A node to be read.
+  struct Wanted;
+
+  OcdbtDatabase(const SourceTree& tree, SourceFiles& files, const FileTable& table,
+                std::string directory)
+      : tree_(&tree), files_(&files), table_(&table), directory_(std::move(directory)) {}
+
+  Result<ocdbt::Manifest> read_manifest() const;
+  Result<ocdbt::Manifest> parse_file(const std::string& path) const;
+  Result<ocdbt::Node> read_node(const Wanted& wanted, std::uint64_t most) const;
+  Result<void> read_tree(const ocdbt::Manifest& manifest);
+  Result<FileId> file_of(std::string_view path) const;
+  Result<void> descend(std::vector<Wanted>& next, ocdbt::Node node, const Wanted& from,
+                       std::string& last);
+
+  const SourceTree* tree_;
+  SourceFiles* files_;
+  const FileTable* table_;
+  std::string directory_;
+  std::vector<Leaf> leaves_;
+  std::uint8_t height_ = 0;
+  std::size_t nodes_ = 0;
+};
+
+}  // namespace ckfs

@@ -1,0 +1,582 @@
+// Two passes over the keys: the first finds the arrays, by the names of their metadata, the second
+// gives each its chunks. Which array a chunk is of follows from its key alone once all arrays are
+// known; a name may have dots and slashes of its own, and look like any other key.
+//
+// The tree is that of _METADATA. Arrays without a leaf there are what Orbax would not restore, and
+// leaves without an array are damage. An old item has its tree in msgpack, or in no file: then the
+// names of its arrays are the tree.
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <unordered_map>
+
+#include "base/checked.h"
+#include "base/parallel.h"
+#include "base/text.h"
+#include "format/json_tree.h"
+#include "format/orbax_read.h"
+#include "source/adapters.h"
+#include "source/header_loader.h"
+#include "source/orbax/ocdbt_database.h"
+#include "source/orbax/orbax_layout.h"
+#include "source/orbax/zarr_arrays.h"
+#include "source/source_opener.h"
+
+namespace ckfs {
+namespace {
+
+constexpr std::string_view kTreeFile = "_METADATA";
+constexpr std::string_view kMsgpackFile = "checkpoint";
+constexpr std::string_view kStringsFile = "_strings.json";
+constexpr std::string_view kArrayMetadata = "array_metadatas/";
+constexpr std::uint64_t kMaxSmallFile = std::uint64_t{64} << 20;
+// Chunks of all arrays together, unless as many are stored: the others are fill values.
+constexpr std::uint64_t kMostAbsentChunks = std::uint64_t{1} << 20;
+
+/// What becomes of a leaf of the tree.
+bool has_array(const orbax::TreeLeaf& leaf) {
+  if (leaf.skip_deserialize) return false;
+  return leaf.value_type == "jax.Array" || leaf.value_type == "np.ndarray" ||
+         leaf.value_type == "scalar";
+}
+
+/// A value that is no array of its own, but somewhere in msgpack.
+bool is_stored_apart(const orbax::TreeLeaf& leaf) {
+  constexpr std::array<std::string_view, 5> kEmpty{"None", "Dict", "List", "Tuple", "NamedTuple"};
+  return leaf.skip_deserialize && std::ranges::find(kEmpty, leaf.value_type) == kEmpty.end();
+}
+
+std::string encoded(std::span<const orbax::PathKey> path) {
+  std::string text;
+  for (const orbax::PathKey& key : path) {
+    text += key.is_index ? 'i' : 'k';
+    text += key.text;
+    text += '\0';
+  }
+  return text;
+}
+
+std::vector<orbax::PathKey> split_at_dots(std::string_view name) {
+  std::vector<orbax::PathKey> path;
+  for (std::size_t begin = 0; begin <= name.size();) {
+    const std::size_t end = std::min(name.find('.', begin), name.size());
+    path.push_back({std::string(name.substr(begin, end - begin)), false});
+    begin = end + 1;
+  }
+  return path;
+}
+
+std::string path_text(const orbax::TreeLeaf& leaf) {
+  std::string text;
+  for (const orbax::PathKey& key : leaf.path) {
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", quote(key.text));
+  }
+  return "(" + text + ")";
+}
+
+class ItemOpener : public SourceOpener {
+ public:
+  ItemOpener(const SourceTree& tree, SourceFiles& files, const OpenCheckpointOptions& options,
+             const OrbaxPlace& place)
+      : SourceOpener(tree, files, options, kOrbax.name),
+        place_(place),
+        item_(place.item_directory) {}
+
+ private:
+  Result<void> read() override {
+    for (const Note& note : place_.notes) builder_.add_note(note.subject, note.text);
+    for (const std::string& other : place_.others) {
+      builder_.add_note(other, "another item (--item shows it)");
+    }
+    CKFS_TRY_VOID(read_tree());
+    CKFS_TRY_VOID(open_database());
+    CKFS_TRY_VOID(find_arrays());
+    CKFS_TRY_VOID(check_tree());
+    CKFS_TRY_VOID(find_chunks());
+    CKFS_TRY_VOID(read_strings());
+    CKFS_TRY_VOID(read_key_kinds());
+    CKFS_TRY_VOID(add_leaves());
+    CKFS_TRY_VOID(add_model(std::nullopt));
+    return {};
+  }
+
+  std::string path(std::string_view name) const { return item_ + std::string(name); }
+
+  // The tree.
+
+  Result<void> read_tree() {
+    const auto file = find(path(kTreeFile));
+    if (!file) return read_old_tree();
+    CKFS_TRY(const std::string text, read_text(files_, *file, orbax::kMaxMetadata));
+    const auto keep = [&](orbax::TreeLeaf leaf) -> Result<void> {
+      leaves_.push_back(std::move(leaf));
+      return {};
+    };
+    CKFS_TRY(flags_, orbax::parse_item_metadata(text, path(kTreeFile), keep));
+    has_tree_ = true;
+    zarr3_ = flags_.use_zarr3;
+    return std::ranges::any_of(leaves_, is_stored_apart) ? read_old_tree() : Result<void>();
+  }
+
+  Result<void> read_old_tree() {
+    const auto file = find(path(kMsgpackFile));
+    if (!file) return {};
+    CKFS_TRY(const std::string text, read_text(files_, *file, orbax::kMaxMsgpack));
+    CKFS_TRY(msgpack_, orbax::parse_msgpack_tree(text, path(kMsgpackFile)));
+    for (const orbax::MsgpackLeaf& leaf : msgpack_) {
+      if (leaf.kind == orbax::MsgpackLeaf::Kind::Array) {
+        aggregated_.emplace(orbax::joined(leaf.path), &leaf);
+      }
+    }
+    return {};
+  }
+
+  // Keys.
+
+  Result<void> open_database() {
+    const bool manifest = find(path(ocdbt::kManifestName)).has_value();
+    if (!flags_.use_ocdbt.value_or(manifest)) return {};
+    if (!manifest) {
+      return fail(ErrorCode::NotFound, "{}: missing, and {} says that the arrays are in it",
+                  path(ocdbt::kManifestName), kTreeFile);
+    }
+    auto opened = OcdbtDatabase::open(tree_, files_, table(), item_);
+    if (!opened) return Failure(std::move(opened).error());
+    database_.emplace(*std::move(opened));
+    return {};
+  }
+
+  /// All keys: those of the database, or the files of the arrays' directories.
+  Result<void> for_each_key(const TakeEntry& take) const {
+    if (database_) return database_->for_each(take);
+    for (const TreeFile& file : tree_.files) {
+      if (!file.path.starts_with(item_)) continue;
+      const std::string_view key = std::string_view(file.path).substr(item_.size());
+      const FileId number = id(file.path);
+      CKFS_TRY_VOID(take(key, {{number, 0, files_.size(number)}, {}}));
+    }
+    return {};
+  }
+
+  /// The array whose metadata has this key.
+  std::optional<std::string_view> array_of_metadata(std::string_view key,
+                                                    zarr::Version version) const {
+    const std::string_view metadata = zarr::metadata_name(version);
+    if (!key.ends_with(metadata)) return std::nullopt;
+    key.remove_suffix(metadata.size());
+    if (key.empty()) return key;  // the tree is one leaf
+    if (!key.ends_with('/')) return std::nullopt;
+    return key.substr(0, key.size() - 1);
+  }
+
+  /// An array's metadata, to be parsed.
+  struct Found {
+    std::string name;
+    zarr::Version version = zarr::Version::V3;
+    StoredBytes value;
+  };
+
+  Result<void> find_arrays() {
+    std::vector<Found> found;
+    std::vector<zarr::Version> versions;
+    if (zarr3_.value_or(true)) versions.push_back(zarr::Version::V3);
+    if (!zarr3_.value_or(false)) versions.push_back(zarr::Version::V2);
+    const auto look = [&](std::string_view key, const StoredBytes& value) -> Result<void> {
+      ++keys_;
+      for (const zarr::Version version : versions) {
+        const auto name = array_of_metadata(key, version);
+        if (!name) continue;
+        if (!is_utf8(*name)) {
+          return fail(ErrorCode::Unsupported, "{}: an array whose name is not UTF-8: {}",
+                      tree_.name, quote(*name));
+        }
+        found.push_back({std::string(*name), version, value});
+      }
+      return {};
+    };
+    CKFS_TRY_VOID(for_each_key(look));
+    if (found.empty()) {
+      return fail(ErrorCode::Unsupported, "{}{}: no array in it ({} keys)", tree_.name + "/", item_,
+                  keys_);
+    }
+    std::vector<std::optional<ZarrArray>> made(found.size());
+    const auto make = [&](std::size_t i) -> Result<void> {
+      CKFS_TRY(made[i], read_array(found[i]));
+      return {};
+    };
+    CKFS_TRY_VOID(run_parallel(found.size(), make, files_.parallel()));
+    std::uint64_t cells = 0;
+    for (std::optional<ZarrArray>& array : made) {
+      cells += std::min<std::uint64_t>(array->cells(), std::uint64_t{1} << 40);
+      if (cells > kMostAbsentChunks + 2 * keys_) {
+        return fail(ErrorCode::Unsupported,
+                    "{}: {} chunks with those of the arrays before it, and {} keys are stored",
+                    quote(array->name()), cells, keys_);
+      }
+      const std::string& name = array->name();
+      if (!by_name_.emplace(name, arrays_.size()).second) {
+        return fail(ErrorCode::Corrupt, "{}: has both .zarray and zarr.json", quote(name));
+      }
+      arrays_.push_back(*std::move(array));
+    }
+    return {};
+  }
+
+  Result<std::optional<ZarrArray>> read_array(const Found& found) const {
+    const std::string shown = fmt::format("{}/{}", found.name.empty() ? "." : found.name,
+                                          zarr::metadata_name(found.version));
+    if (found.value.size() > zarr::kMaxMetadata) {
+      return fail(ErrorCode::Unsupported, "{}: {} bytes (limit {})", shown, found.value.size(),
+                  zarr::kMaxMetadata);
+    }
+    std::string text;
+    if (found.value.bytes) {
+      text = *found.value.bytes;
+    } else {
+      text.resize(found.value.size());
+      CKFS_TRY_VOID(files_.read_at(found.value.range.file, found.value.range.offset,
+                                   std::as_writable_bytes(std::span(text))));
+    }
+    CKFS_TRY(zarr::Metadata metadata, zarr::parse_metadata(found.version, text, shown));
+    CKFS_TRY(ZarrArray array, ZarrArray::create(found.name, std::move(metadata)));
+    return std::optional(std::move(array));
+  }
+
+  /// The array that `key` has a chunk of, and which: nullptr, nobody's.
+  ZarrArray* array_of_chunk(std::string_view key, std::vector<std::int64_t>& index) {
+    const auto is_chunk_of = [&](ZarrArray& array, std::string_view rest) {
+      auto found =
+          zarr::parse_chunk_name(array.metadata().names, array.metadata().shape.size(), rest);
+      if (found) index = *std::move(found);
+      return found.has_value();
+    };
+    // Keys are sorted, so most are of the array that the one before was of.
+    if (last_ != nullptr && key.starts_with(last_->name())) {
+      const std::string_view rest = key.substr(last_->name().size());
+      if (last_->name().empty() ? is_chunk_of(*last_, rest)
+                                : rest.starts_with('/') && is_chunk_of(*last_, rest.substr(1))) {
+        return last_;
+      }
+    }
+    // The longest name first.
+    for (std::size_t slash = key.rfind('/');; slash = key.rfind('/', slash - 1)) {
+      const bool top = slash == std::string_view::npos;
+      const std::string_view name = top ? "" : key.substr(0, slash);
+      const auto found = by_name_.find(std::string(name));
+      if (found != by_name_.end() &&
+          is_chunk_of(arrays_[found->second], top ? key : key.substr(slash + 1))) {
+        last_ = &arrays_[found->second];
+        return last_;
+      }
+      if (top || slash == 0) return nullptr;
+    }
+  }
+
+  Result<void> find_chunks() {
+    std::vector<std::int64_t> index;
+    return for_each_key([&](std::string_view key, const StoredBytes& value) -> Result<void> {
+      ZarrArray* array = array_of_chunk(key, index);
+      if (array == nullptr) return {};
+      return array->add_chunk(builder_, index, value);
+    });
+  }
+
+  // What goes into the catalog.
+
+  /// Leaves and arrays must agree; a tree that is in no file is made of the arrays' names.
+  Result<void> check_tree() {
+    if (!has_tree_) {
+      CKFS_TRY_VOID(make_tree());
+    }
+    std::unordered_map<std::string, const orbax::TreeLeaf*> names;
+    for (const orbax::TreeLeaf& leaf : leaves_) {
+      if (leaf.value_type == "placeholder") continue;
+      std::string name = orbax::joined(leaf.path);
+      const bool wanted = has_array(leaf);
+      if (wanted && !by_name_.contains(name)) {
+        return fail(ErrorCode::Corrupt, "{}: leaf {}: no array {} is stored", path(kTreeFile),
+                    path_text(leaf), quote(name));
+      }
+      const auto [other, is_new] = names.emplace(std::move(name), &leaf);
+      if (!is_new) {
+        return fail(ErrorCode::Unsupported, "{}: leaves {} and {} are both called {}",
+                    path(kTreeFile), path_text(*other->second), path_text(leaf),
+                    quote(other->first));
+      }
+    }
+    std::size_t extra = 0;
+    for (const ZarrArray& array : arrays_) {
+      if (names.contains(array.name())) continue;
+      if (++extra <= kMaxNotes) {
+        builder_.add_note(array.name(), "an array that is no leaf of the tree; left out");
+      }
+    }
+    return {};
+  }
+
+  Result<void> make_tree() {
+    if (msgpack_.empty()) {
+      for (const ZarrArray& array : arrays_) {
+        leaves_.push_back({split_at_dots(array.name()), "np.ndarray", false});
+      }
+      return {};
+    }
+    for (const orbax::MsgpackLeaf& leaf : msgpack_) {
+      using Kind = orbax::MsgpackLeaf::Kind;
+      orbax::TreeLeaf made{leaf.path, "np.ndarray", true};
+      switch (leaf.kind) {
+        case Kind::Placeholder:
+          if (leaf.text != orbax::joined(leaf.path)) {
+            return fail(ErrorCode::Unsupported, "{}: leaf {}: its array has another name, {}",
+                        path(kMsgpackFile), path_text(made), quote(leaf.text));
+          }
+          made.skip_deserialize = false;
+          break;
+        case Kind::Array:
+          break;
+        case Kind::Text:
+          made.value_type = "string";
+          texts_.emplace(orbax::joined(leaf.path), leaf.text);
+          break;
+        case Kind::Other:
+          builder_.add_note(orbax::joined(leaf.path),
+                            fmt::format("{} in {}; left out", leaf.text, kMsgpackFile));
+          continue;
+        case Kind::None:
+          made.value_type = "None";
+          break;
+        case Kind::Dict:
+          made.value_type = "Dict";
+          break;
+        case Kind::List:
+          made.value_type = "List";
+          break;
+      }
+      leaves_.push_back(std::move(made));
+    }
+    return {};
+  }
+
+  Result<void> read_strings() {
+    const auto file = find(path(kStringsFile));
+    const bool wanted = std::ranges::any_of(
+        leaves_, [](const orbax::TreeLeaf& leaf) { return leaf.value_type == "string"; });
+    if (!file || !wanted) return {};
+    CKFS_TRY(const std::string text, read_text(files_, *file, kMaxSmallFile));
+    CKFS_TRY(const JsonNode root, parse_json_tree(text, path(kStringsFile), JsonKeys::LastWins));
+    for (std::size_t i = 0; i < root.keys.size(); ++i) {
+      if (root.items[i].kind == JsonNode::Kind::String) {
+        texts_[root.keys[i]] = root.items[i].text;
+      }
+    }
+    return {};
+  }
+
+  /// Which arrays are keys of random number generators.
+  Result<void> read_key_kinds() {
+    const std::string directory = path(kArrayMetadata);
+    for (const TreeFile& file : tree_.files) {
+      if (!file.path.starts_with(directory + "process_")) continue;
+      const FileId number = id(file.path);
+      if (files_.size(number) > kMaxSmallFile) continue;
+      CKFS_TRY(const std::string text, read_text(files_, number, kMaxSmallFile));
+      // In most checkpoints no array is one, and the file is large.
+      if (text.find("random_key_impl") == std::string::npos) continue;
+      CKFS_TRY(const JsonNode root, parse_json_tree(text, file.path, JsonKeys::LastWins));
+      const JsonNode* list = root.find("array_metadatas");
+      if (list == nullptr) continue;
+      for (const JsonNode& entry : list->items) {
+        const JsonNode* array = entry.find("array_metadata");
+        const JsonNode* name = array == nullptr ? nullptr : array->find("param_name");
+        const JsonNode* more = array == nullptr ? nullptr : array->find("ext_metadata");
+        const JsonNode* kind = more == nullptr ? nullptr : more->find("random_key_impl");
+        if (name != nullptr && kind != nullptr) key_kinds_[name->text] = kind->text;
+      }
+    }
+    return {};
+  }
+
+  /// With a key, what lies below it: `name` relative to it.
+  std::optional<std::string_view> shown_name(std::string_view name) const {
+    const std::string_view key = options_.key;
+    if (key.empty()) return name;
+    if (!name.starts_with(key)) return std::nullopt;
+    if (name.size() == key.size()) return std::nullopt;
+    return name[key.size()] == '.' ? std::optional(name.substr(key.size() + 1)) : std::nullopt;
+  }
+
+  /// How many keys of a path the option `key` stands for.
+  std::size_t keys_above(const std::vector<orbax::PathKey>& keys) const {
+    std::size_t bytes = 0;
+    std::size_t count = 0;
+    while (!options_.key.empty() && count < keys.size() && bytes < options_.key.size() + 1) {
+      bytes += keys[count++].text.size() + 1;
+    }
+    return count;
+  }
+
+  Result<void> add_leaves() {
+    ItemTree tree;
+    tree.custom_metadata = flags_.custom_metadata;
+    std::vector<TensorId> shown;
+    Totals totals;
+    for (const orbax::TreeLeaf& leaf : leaves_) {
+      const std::string name = orbax::joined(leaf.path);
+      const auto relative = shown_name(name);
+      if (!relative) continue;
+      const std::span<const orbax::PathKey> below =
+          std::span(leaf.path).subspan(keys_above(leaf.path));
+      TreeLeaf made;
+      made.path = builder_.keep_text(encoded(below));
+      made.type = keep_type(leaf.value_type);
+      if (has_array(leaf)) {
+        ZarrArray& array = arrays_[by_name_.at(name)];
+        made.tensor = array.finish(builder_, *relative, flags_.missing_chunk_is_error);
+        totals.add(leaf, array);
+        if (array.metadata().dtype) {
+          shown.push_back(made.tensor);
+        } else {
+          made.element = keep_type(array.metadata().data_type);
+          builder_.add_note(
+              std::string(*relative),
+              fmt::format("left out: safetensors cannot hold {}", array.metadata().data_type));
+        }
+        const auto kind = key_kinds_.find(name);
+        if (kind != key_kinds_.end()) tree.key_kinds.emplace(tree.leaves.size(), kind->second);
+      } else if (const auto inside = aggregated_.find(name); inside != aggregated_.end()) {
+        CKFS_TRY_VOID(add_aggregated(*inside->second, *relative, made, shown));
+      } else if (leaf.value_type == "string") {
+        const auto text = texts_.find(name);
+        if (text != texts_.end()) made.text = builder_.keep_text(text->second);
+        builder_.add_note(std::string(*relative), "a string; left out of views in safetensors");
+      } else if (is_stored_apart(leaf)) {
+        builder_.add_note(std::string(*relative),
+                          fmt::format("a value of type {} that is stored apart; left out",
+                                      quote(leaf.value_type)));
+      }
+      tree.leaves.push_back(std::move(made));
+    }
+    if (tree.leaves.empty()) {
+      return fail(ErrorCode::InvalidArgument, "{}: nothing below the key {}", tree_.name,
+                  quote(options_.key));
+    }
+    add_facts(totals);
+    builder_.set_tree(std::move(tree));
+    builder_.add_only_shard(std::move(shown));
+    return {};
+  }
+
+  /// An array that lies in the old tree itself.
+  Result<void> add_aggregated(const orbax::MsgpackLeaf& leaf, std::string_view name, TreeLeaf& made,
+                              std::vector<TensorId>& shown) {
+    if (!leaf.dtype) {
+      builder_.add_note(std::string(name),
+                        fmt::format("left out: safetensors cannot hold {}", quote(leaf.text)));
+      return {};
+    }
+    const Extent extent{id(path(kMsgpackFile)), leaf.bytes.begin, leaf.bytes.size()};
+    const std::int64_t numel = checked_numel(leaf.shape).value();
+    const StorageId storage = builder_.add_storage(
+        *leaf.dtype, numel, leaf.bytes.empty() ? std::span<const Extent>() : std::span(&extent, 1));
+    made.tensor = builder_.add_tensor(name, leaf.shape, storage);
+    shown.push_back(made.tensor);
+    return {};
+  }
+
+  /// The texts of types are few.
+  std::string_view keep_type(std::string_view type) {
+    const auto known = types_.find(std::string(type));
+    if (known != types_.end()) return known->second;
+    return types_.emplace(std::string(type), builder_.keep_text(type)).first->second;
+  }
+
+  /// What `ckfs inspect` says first.
+  struct Totals {
+    struct Part {
+      std::size_t arrays = 0;
+      std::uint64_t bytes = 0;
+    };
+    std::map<std::string, Part> parts;  // by the first key
+    std::map<std::string, std::size_t> stored_as;
+    std::uint64_t chunks = 0;
+    std::size_t arrays = 0;
+
+    void add(const orbax::TreeLeaf& leaf, const ZarrArray& array) {
+      Part& part = parts[leaf.path.empty() ? "." : leaf.path.front().text];
+      ++part.arrays;
+      ++arrays;
+      part.bytes += array.stored_bytes();
+      chunks += array.chunks();
+      const zarr::Metadata& meta = array.metadata();
+      std::string codecs = fmt::format("{}", fmt::join(meta.codecs.bytes_codecs, ", "));
+      if (codecs.empty()) codecs = "uncompressed";
+      if (meta.sharding) codecs += ", in shards";
+      ++stored_as[codecs];
+    }
+  };
+
+  void add_facts(const Totals& totals) {
+    if (place_.step) builder_.add_fact("step", std::to_string(*place_.step));
+    if (!item_.empty()) builder_.add_fact("item", item_.substr(0, item_.size() - 1));
+    const bool zarr3 = !arrays_.empty() && arrays_[0].metadata().version == zarr::Version::V3;
+    builder_.add_fact("storage",
+                      fmt::format("{}{}", database_ ? "OCDBT, " : "", zarr3 ? "zarr 3" : "zarr 2"));
+    builder_.add_fact("arrays", std::to_string(totals.arrays));
+    builder_.add_fact("chunks", std::to_string(totals.chunks));
+    for (const auto& [codecs, count] : totals.stored_as) {
+      builder_.add_fact(codecs, fmt::format("{} arrays", count));
+    }
+    constexpr std::size_t kParts = 20;
+    for (const auto& [key, part] : totals.parts) {
+      if (totals.parts.size() > kParts) break;
+      builder_.add_fact(key, fmt::format("{} arrays, {} bytes stored", part.arrays, part.bytes));
+    }
+  }
+
+  const OrbaxPlace& place_;
+  const std::string item_;  // its directory in the tree
+  bool has_tree_ = false;
+  std::optional<bool> zarr3_;  // nullopt: not said
+  orbax::ItemFlags flags_;
+  std::vector<orbax::TreeLeaf> leaves_;
+  std::vector<orbax::MsgpackLeaf> msgpack_;
+  std::map<std::string, const orbax::MsgpackLeaf*, std::less<>> aggregated_;  // by name
+  std::unordered_map<std::string, std::string> texts_;                        // by name
+  std::unordered_map<std::string, std::string> key_kinds_;                    // by name
+  std::optional<OcdbtDatabase> database_;  // nullopt: keys are files
+  std::uint64_t keys_ = 0;
+  std::vector<ZarrArray> arrays_;
+  std::unordered_map<std::string, std::size_t> by_name_;  // in arrays_
+  ZarrArray* last_ = nullptr;                             // of array_of_chunk()
+  std::map<std::string, std::string_view, std::less<>> types_;
+};
+
+bool recognizes_item(const SourceTree& tree, const SourceFiles& /*files*/,
+                     const OpenCheckpointOptions& /*options*/) {
+  return is_orbax_item(tree);
+}
+
+bool recognizes(const SourceTree& tree, const SourceFiles& /*files*/,
+                const OpenCheckpointOptions& /*options*/) {
+  return is_orbax(tree);
+}
+
+Result<std::shared_ptr<const Catalog>> open(const SourceTree& tree, SourceFiles& files,
+                                            const OpenCheckpointOptions& options) {
+  if (!options.tag.empty()) {
+    return fail(ErrorCode::InvalidArgument, "{}: only DeepSpeed checkpoints have tags", tree.name);
+  }
+  CKFS_TRY(const OrbaxPlace place, choose_orbax_item(tree, options));
+  if (place.step_directory.empty()) return ItemOpener(tree, files, options, place).open();
+  // Other steps come and go while a training runs: they are no part of the source.
+  const SourceTree step = subtree(tree, place.step_directory);
+  return ItemOpener(step, files, options, place).open();
+}
+
+}  // namespace
+
+const Adapter kOrbaxItem{"orbax", recognizes_item, open};
+const Adapter kOrbax{"orbax", recognizes, open};
+
+}  // namespace ckfs

@@ -1,0 +1,43 @@
+// Which item of an Orbax checkpoint is opened: known from names alone.
+//
+// An *item* is a directory with a tree of arrays; a *step* a directory of items, or an item that is
+// named like one; a *root* a directory of steps, as Orbax's CheckpointManager keeps it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "source/open_checkpoint.h"
+#include "source/source_tree.h"
+
+namespace ckfs {
+
+/// Whether the tree's own directory is an item.
+bool is_orbax_item(const SourceTree& tree);
+
+/// Whether it is an item, a step or a root, complete or not.
+bool is_orbax(const SourceTree& tree);
+
+/// Directories are relative to the tree: empty, or ending in '/'.
+struct OrbaxPlace {
+  std::string step_directory;  // empty: the tree is a step, or an item
+  std::optional<std::uint64_t> step;
+  std::string item_directory;       // within the step's
+  std::vector<std::string> others;  // items of the step that are not opened
+  std::vector<Note> notes;          // steps and items that were passed over, and why
+};
+
+/// The item of the options' name, else the one of arrays; of the options' step, else of the newest
+/// that is whole. What is temporary or was not finished is never taken. Requires: is_orbax().
+/// Errors: InvalidArgument (the options name what is not there), Unsupported (not finished; not
+/// clear which).
+Result<OrbaxPlace> choose_orbax_item(const SourceTree& tree, const OpenCheckpointOptions& options);
+
+/// The files below `directory` alone.
+SourceTree subtree(const SourceTree& tree, std::string_view directory);
+
+}  // namespace ckfs

@@ -1,0 +1,83 @@
+// The arrays of an item: from their metadata and the places of their chunks to storages and boxes
+// of a catalog.
+//
+// An array is one storage, its chunks one after another in row-major order, and the tensor is a box
+// of it, or a few where chunks reach beyond the array's end. So a chunk costs its extent, whatever
+// the grid.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/error.h"
+#include "catalog/catalog.h"
+#include "format/zarr_read.h"
+#include "source/orbax/ocdbt_database.h"
+
+namespace ckfs {
+
+/// One array, while its chunks are found.
+class ZarrArray {
+ public:
+  /// `name`: in messages. Errors: Unsupported (more bytes than there are; what no reader here
+  /// decodes is no error, see obstacle()).
+  static Result<ZarrArray> create(std::string name, zarr::Metadata metadata);
+
+  const std::string& name() const { return name_; }
+  const zarr::Metadata& metadata() const { return metadata_; }
+
+  /// Chunks that meet the array, whether they are stored or not. Each will cost an extent.
+  std::size_t cells() const;
+
+  /// Why its values cannot be shown; empty: they can.
+  const std::string& obstacle() const { return obstacle_; }
+
+  /// Notes where the chunk (or shard) is that a key names. One beyond the grid is nobody's.
+  /// Errors: Corrupt (a size that no such chunk has, a shard without room for its index).
+  Result<void> add_chunk(CatalogBuilder& builder, std::span<const std::int64_t> index,
+                         const StoredBytes& value);
+
+  /// Adds storage and tensor under `name`. What was not found is the fill value; or, if `whole`
+  /// says that nothing may be missing, an obstacle.
+  TensorId finish(CatalogBuilder& builder, std::string_view name, bool whole);
+
+  std::uint64_t chunks() const { return found_; }
+  /// Bytes of what was found.
+  std::uint64_t stored_bytes() const { return stored_; }
+  DType dtype() const { return dtype_; }
+
+ private:
+  ZarrArray(std::string name, zarr::Metadata metadata)
+      : name_(std::move(name)), metadata_(std::move(metadata)) {}
+
+  Result<void> make_grid();
+  std::string find_obstacle() const;
+  ChunkArrayId chunk_array(CatalogBuilder& builder);
+  std::string chunk_text(std::span<const std::int64_t> index) const;
+  Result<void> add_shard(CatalogBuilder& builder, std::span<const std::int64_t> index,
+                         const StoredBytes& value);
+  /// Calls `take` with (number in the index, cell) of each chunk of a shard that is in the array.
+  template <typename Take>
+  void for_each_inner(std::span<const std::int64_t> index, Take take) const;
+  std::vector<StorageBox> boxes(StorageId storage) const;
+  bool is_row_major(std::span<const StorageBox> boxes) const;
+
+  std::string name_;
+  zarr::Metadata metadata_;
+  std::string obstacle_;
+  DType dtype_ = DType::U8;
+  std::uint64_t nbytes_ = 0;           // of an inner chunk, decoded
+  std::vector<std::int64_t> outer_;    // chunks (or shards) along each dimension
+  std::vector<std::int64_t> cells_;    // inner chunks along each dimension, that meet the array
+  std::vector<Extent> extents_;        // by cell
+  std::optional<ChunkArrayId> array_;  // once there is a chunk of it
+  std::uint64_t found_ = 0;            // chunks and shards
+  std::uint64_t stored_ = 0;           // their bytes
+};
+
+}  // namespace ckfs

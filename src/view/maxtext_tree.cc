@@ -1,0 +1,196 @@
+#include "view/maxtext_tree.h"
+
+#include <algorithm>
+#include <array>
+#include <unordered_map>
+
+#include "base/text.h"
+#include "encoding/plain_encoding.h"
+#include "view/maxtext_rules.h"
+
+namespace ckfs {
+namespace {
+
+// What every tree of MaxText has.
+constexpr std::string_view kAlways = "decoder.decoder_norm.scale";
+constexpr std::string_view kParameters = "params.params.";
+constexpr std::string_view kMtp = "params.params.mtp_block.";
+
+/// How a tree calls its parameters: before and behind their paths.
+struct Form {
+  std::string_view before, behind;
+};
+constexpr std::array<Form, 8> kForms{{{"params.params.", ""},
+                                      {"params.params.", ".value"},
+                                      {"params.", ""},
+                                      {"params.", ".value"},
+                                      {"base.", ""},
+                                      {"base.", ".value"},
+                                      {"", ""},
+                                      {"", ".value"}}};
+
+std::optional<Form> form_of(const Catalog& catalog) {
+  for (const Form& form : kForms) {
+    if (catalog.find(fmt::format("{}{}{}", form.before, kAlways, form.behind))) return form;
+  }
+  return std::nullopt;
+}
+
+bool is_number(std::string_view part) {
+  return !part.empty() && std::ranges::all_of(part, [](char c) { return c >= '0' && c <= '9'; });
+}
+
+/// The name in a tree of Linen: NNX has lists where Linen has numbers in names.
+std::string linen_name(std::string_view path) {
+  std::string name(kParameters.substr(0, kParameters.size() - 1));
+  while (true) {
+    const std::size_t dot = path.find('.');
+    const std::string_view part = path.substr(0, dot);
+    name += is_number(part) ? '_' : '.';
+    name += part;
+    if (dot == std::string_view::npos) return name;
+    path.remove_prefix(dot + 1);
+  }
+}
+
+Result<TensorList> parameters(const Catalog& catalog, std::optional<DType> dtype) {
+  const std::optional<Form> form = form_of(catalog);
+  CKFS_CHECK(form.has_value());
+  TensorList list;
+  for (std::uint32_t shard = 0; shard < catalog.shards().size(); ++shard) {
+    for (const TensorId id : catalog.shards()[shard].tensors) {
+      const StoredTensor& tensor = catalog.tensor(id);
+      std::string_view path = tensor.name;
+      if (!path.starts_with(form->before) || !path.ends_with(form->behind) ||
+          path.size() <= form->before.size() + form->behind.size()) {
+        continue;
+      }
+      path.remove_prefix(form->before.size());
+      path.remove_suffix(form->behind.size());
+      // Beside a bare tree lies what else a training state has.
+      if (form->before.empty() && !path.starts_with("decoder.") &&
+          !path.starts_with("token_embedder.") && !path.starts_with("mtp_block.")) {
+        continue;
+      }
+      TensorExpr expr = TensorExpr::stored(catalog, id);
+      const DType to = dtype && is_castable_float(expr.dtype()) ? *dtype : expr.dtype();
+      auto cast = expr.cast(to);
+      if (!cast) return Failure(cast.error().within(quote(tensor.name)));
+      list.tensors.push_back({.name = list.names.emplace_back(linen_name(path)),
+                              .expr = std::move(*cast),
+                              .exactness = exactness_of(catalog, id, to),
+                              .role = tensor.role,
+                              .shard = shard});
+    }
+  }
+  return list;
+}
+
+bool has_mtp(const TensorList& list) {
+  return std::ranges::any_of(
+      list.tensors, [](const ModelTensor& tensor) { return tensor.name.starts_with(kMtp); });
+}
+
+/// The tree with a layer's parameters each, and what of the rules' numbers it says.
+Result<Undone> unscanned(const MaxTextRules& rules, TensorList list) {
+  if (!has_results(rules.trees->scanned, list)) return Undone{std::move(list), rules.config};
+  return undo_rules(rules.trees->scanned, rules.config, std::move(list));
+}
+
+Result<Undone> huggingface(const MaxTextRules& rules, TensorList list) {
+  CKFS_TRY(Undone undone, unscanned(rules, std::move(list)));
+  CKFS_TRY(undone,
+           undo_rules(rules.trees->unscanned, std::move(undone.config), std::move(undone.list)));
+  for (const ModelTensor& tensor : undone.list.tensors) {
+    if (!tensor.name.starts_with(kParameters)) continue;
+    return fail(ErrorCode::Unsupported, "{}: \"{}\" is no array that the rules know",
+                rules.trees->unscanned.file, one_line(tensor.name));
+  }
+  return undone;
+}
+
+/// The rules for a tree of which nothing says what model it is: those of the only family that fits.
+Result<MaxTextRules> rules_of_names(const TensorList& list, const Recipes& recipes) {
+  std::vector<const ModelFamily*> fitting;
+  for (const ModelFamily& family : recipes.families) {
+    if (!family.maxtext) continue;
+    if (huggingface(rules_of(family, {}, has_mtp(list)), list)) fitting.push_back(&family);
+  }
+  if (fitting.size() == 1) return rules_of(*fitting.front(), {}, has_mtp(list));
+  std::string names;
+  for (const ModelFamily* family : fitting) {
+    for (const std::string& stem : family->maxtext->stems) {
+      names += fmt::format("{}{}", names.empty() ? "" : ", ", stem);
+    }
+  }
+  return fail(ErrorCode::Unsupported,
+              "MaxText's tree of parameters fits {} ({}--config DIR or --family NAME says what "
+              "model it is)",
+              fitting.empty() ? "no family of models" : "several families",
+              names.empty() ? "" : names + "; ");
+}
+
+Result<MaxTextRules> rules_for(const Catalog& catalog, const TensorList& list,
+                               const Recipes& recipes) {
+  if (!catalog.model().config && recipes.family.empty()) return rules_of_names(list, recipes);
+  const bool mtp = has_mtp(list);
+  return find_rules(catalog, mtp, recipes);
+}
+
+}  // namespace
+
+bool is_maxtext_tree(const Catalog& catalog) {
+  return form_of(catalog).has_value();
+}
+
+Result<TensorList> huggingface_tensors(const Catalog& catalog, std::optional<DType> dtype,
+                                       const Recipes& recipes) {
+  CKFS_TRY(TensorList list, parameters(catalog, dtype));
+  CKFS_TRY(const MaxTextRules rules, rules_for(catalog, list, recipes));
+  CKFS_TRY(Undone undone, huggingface(rules, std::move(list)));
+  std::ranges::sort(undone.list.tensors, {}, &ModelTensor::name);
+  return std::move(undone.list);
+}
+
+Result<TensorList> tree_tensors(const Catalog& catalog, std::optional<DType> dtype,
+                                const TreeOptions& options, const Recipes& recipes) {
+  CKFS_TRY(TensorList list, parameters(catalog, dtype));
+  CKFS_TRY(MaxTextRules rules, rules_for(catalog, list, recipes));
+  // All the way, so that a tree that does not fit is refused, and numbers are known.
+  CKFS_TRY(Undone model, huggingface(rules, list));
+  rules.config = std::move(model.config);
+  TensorList axes;
+  if (options.axes) {
+    CKFS_TRY(axes, apply_rules(rules.trees->unscanned, rules.config, std::move(model.list)));
+    if (options.scanned) {
+      CKFS_TRY(axes, apply_rules(rules.trees->scanned, rules.config, std::move(axes)));
+    }
+  }
+  const bool is_scanned = has_results(rules.trees->scanned, list);
+  if (is_scanned && !options.scanned) {
+    CKFS_TRY(Undone undone, unscanned(rules, std::move(list)));
+    list = std::move(undone.list);
+  } else if (!is_scanned && options.scanned) {
+    CKFS_TRY(list, apply_rules(rules.trees->scanned, rules.config, std::move(list)));
+  }
+  if (!options.mtp) {
+    std::erase_if(list.tensors,
+                  [](const ModelTensor& tensor) { return tensor.name.starts_with(kMtp); });
+  }
+  std::unordered_map<std::string_view, std::uint32_t> splits;
+  for (const ModelTensor& tensor : axes.tensors) splits.emplace(tensor.name, tensor.split);
+  for (ModelTensor& tensor : list.tensors) {
+    const auto known = splits.find(tensor.name);
+    tensor.split = known == splits.end() ? ModelTensor::kNone : known->second;
+  }
+  list.axes = std::move(axes.axes);
+  return list;
+}
+
+std::vector<Obstacle> maxtext_tree_obstacles(const Catalog& catalog, const Recipes& recipes) {
+  const auto list = huggingface_tensors(catalog, std::nullopt, recipes);
+  if (list) return {};
+  return {{"source", list.error().message()}};
+}
+
+}  // namespace ckfs

@@ -1,0 +1,616 @@
+// Rules the other way round.
+//
+// A rule is undone as it stands, not turned into another rule first: a number in a name may be an
+// expression ({i - $first_k_dense_replace}, i % 6), and which one it was is found by trying, once
+// for all tensors, what the rule would have called them. The shapes that inverses need are those of
+// the way there, of tensors of zeros, so that every array is held to the shape that the rules would
+// give it. With what shape the way there begins follows from the array where the operations leave
+// no choice, and is compared with what the rule's `shape` says: two numbers that should be one, of
+// which config.json may lack the one.
+#include <algorithm>
+#include <map>
+#include <set>
+#include <unordered_map>
+
+#include "base/text.h"
+#include "tensor/shape.h"
+#include "view/recipes/recipe.h"
+
+namespace ckfs {
+namespace {
+
+using Kind = Operation::Kind;
+using Values = std::vector<std::optional<double>>;
+
+// Numbers that are tried for what a name does not say as it is: layers.
+constexpr int kMaxTried = 4096;
+
+/// Whether it changes values alone.
+bool is_of_values(const Operation& operation) {
+  switch (operation.kind) {
+    case Kind::Promote:
+    case Kind::Cast:
+    case Kind::Multiply:
+    case Kind::Add:
+    case Kind::FlushSubnormals:
+    case Kind::CanonicalNan:
+      return true;
+    default:
+      return false;
+  }
+}
+
+std::vector<std::int64_t> dims(const TensorExpr& expr) {
+  return {expr.shape().begin(), expr.shape().end()};
+}
+
+/// The tensors that one group of a rule left.
+struct Left {
+  std::vector<std::uint32_t> tensors;  // one for each name in `give`
+  Captured captured;                   // by the pattern of the first
+};
+
+class RuleUndo {
+ public:
+  /// `config` is added to.
+  RuleUndo(const Rule& rule, ConfigNumbers& config, TensorList list)
+      : rule_(rule), config_(config), list_(std::move(list)) {}
+
+  Result<TensorList> run() {
+    if (rule_.kind == Rule::Kind::Select || rule_.kind == Rule::Kind::Drop || rule_.back.skip) {
+      return std::move(list_);
+    }
+    if (rule_.kind != Rule::Kind::Make) return check();
+    std::set<std::string> unknown;
+    for (const Condition& condition : rule_.when) unknown.merge(condition.unknowns(config_));
+    CKFS_TRY(const bool here, holds(rule_.when));
+    CKFS_TRY(const bool back, holds(rule_.back.when));
+    if ((!here && unknown.empty()) || !back) return std::move(list_);
+    if (rule_.copy) return no_way_back("it copies");
+    CKFS_TRY_VOID(prepare());
+    CKFS_TRY_VOID(collect());
+    for (const std::string& path : unknown) learn_switch(path);
+    if (left_.empty()) {
+      if (rule_.optional || !unknown.empty()) return std::move(list_);
+      return fail(ErrorCode::Unsupported, "{}:{}: no tensor fits {}", *rule_.file, rule_.line,
+                  quote(rule_.give.front().text()));
+    }
+    for (const Left& left : left_) {
+      const Result<void> done = undo(left);
+      if (!done) return at(left, done.error());
+    }
+    return merge();
+  }
+
+ private:
+  struct Made {
+    std::size_t name = 0;  // in names_
+    ModelTensor tensor;
+  };
+
+  Failure at(const Left& left, const Error& error) const {
+    return fail(ErrorCode::Unsupported, "{}:{}: \"{}\": {}", *rule_.file, rule_.line,
+                one_line(list_.tensors[left.tensors.front()].name), error.message());
+  }
+  Failure no_way_back(std::string_view why) const {
+    return fail(ErrorCode::Unsupported, "{}:{}: the rule has no way back: {}", *rule_.file,
+                rule_.line, why);
+  }
+  Scope scope_of(const Values& values, std::span<const std::int64_t> shape = {}) const {
+    return {.config = &config_, .captures = values, .shape = shape};
+  }
+
+  /// Of a rule that only checks.
+  Result<TensorList> check() {
+    if (rule_.count) learn_count();
+    return apply_rule(rule_, config_, std::move(list_));
+  }
+
+  /// How many values of one capture there are, where config.json does not say how many there must
+  /// be.
+  void learn_count() {
+    Captured captured(rule_.captures);
+    double count = 0;
+    for (const ModelTensor& tensor : list_.tensors) {
+      for (const Pattern& pattern : rule_.patterns) {
+        if (!pattern.match(tensor.name, captured)) continue;
+        count = std::max(count, number_of(captured[rule_.over]) + 1);
+      }
+    }
+    learn(*rule_.count, count, {});
+  }
+
+  /// A number that a condition of the rule asks for, after it is known whether the rule was done:
+  /// of 0 and 1, the one with which the condition says so. What is larger is learned from a shape.
+  void learn_switch(const std::string& path) {
+    if (config_.knows(path)) return;
+    for (const int number : {0, 1}) {
+      ConfigNumbers tried = config_;
+      tried.set(path, number);
+      const bool all = std::ranges::all_of(rule_.when, [&](const Condition& condition) {
+        return condition.holds({.config = &tried, .captures = {}, .shape = {}}).value_or(false);
+      });
+      if (all == left_.empty()) continue;
+      if (number == 0 || left_.empty()) config_ = std::move(tried);
+      return;
+    }
+  }
+
+  /// Takes the number that makes `expression` the extent `value`, if config.json may lack it.
+  void learn(const Expression& expression, double value, const Scope& scope) {
+    const auto found =
+        expression.solve(value, {.config = &config_, .captures = scope.captures, .shape = {}});
+    if (found) config_.set(found->first, found->second);
+  }
+
+  /// Holds what a rule says of an extent to what an array has, or learns from it.
+  Result<void> equal(const Expression& expression, std::int64_t extent, const Scope& scope) {
+    learn(expression, static_cast<double>(extent), scope);
+    if (!expression.unknowns(config_).empty()) return {};
+    const Result<std::int64_t> wanted = expression.evaluate_whole(scope);
+    // What config.json lacks is what the array says; an expression over the shape is held by the
+    // way there.
+    if (!wanted || *wanted == extent) return {};
+    return fail(ErrorCode::Unsupported, "{} is {} here and {} by {}", expression.text(), extent,
+                *wanted, config_.is_open() ? "other arrays" : "config.json");
+  }
+
+  Result<bool> holds(const std::vector<Condition>& conditions) const {
+    for (const Condition& condition : conditions) {
+      const Result<bool> one = condition.holds(scope_of({}));
+      if (!one) {
+        return fail(ErrorCode::Unsupported, "{}:{}: {}", *rule_.file, rule_.line,
+                    one.error().message());
+      }
+      if (!*one) return false;
+    }
+    return true;
+  }
+
+  /// The patterns of what the rule gives, and how the numbers are found that these lack.
+  Result<void> prepare() {
+    for (const Template& name : rule_.give) {
+      auto one = name.reversed(rule_.patterns.front(), rule_.captures);
+      if (!one) return no_way_back(one.error().message());
+      names_given_.push_back(std::move(*one));
+    }
+    for (std::size_t key = 0; key < rule_.keys.size(); ++key) {
+      const auto variable = static_cast<std::size_t>(
+          std::ranges::find(rule_.variables, rule_.keys[key]) - rule_.variables.begin());
+      key_variables_.push_back(variable);
+    }
+    for (std::size_t i = 0; i < rule_.captures; ++i) {
+      if (names_given_.front().pattern.has(i)) continue;
+      if (std::ranges::find(key_variables_, i) != key_variables_.end()) continue;
+      if (free_ || !rule_.patterns.front().is_number(i)) {
+        return no_way_back(fmt::format("{} is in no name", rule_.variables[i]));
+      }
+      free_ = i;
+    }
+    const bool computes = std::ranges::any_of(
+        names_given_, [](const Template::Reversed& name) { return !name.computed.empty(); });
+    if (!free_ && computes) return no_way_back("a name has a number that nothing is known by");
+    if (free_) try_numbers();
+    return {};
+  }
+
+  /// What the rule would call a tensor, for each value of the one number that names lack.
+  void try_numbers() {
+    Values values(rule_.variables.size());
+    for (int number = 0; number < kMaxTried; ++number) {
+      values[*free_] = number;
+      bool fits = true;
+      for (const Rule::Let& let : rule_.lets) {
+        const Result<double> value = let.value.evaluate(scope_of(values));
+        fits = fits && value.has_value();
+        if (value) values[let.variable] = *value;
+      }
+      for (const Condition& condition : rule_.where) {
+        // One on other captures or on the shape is held when all are known.
+        fits = fits && condition.holds(scope_of(values)).value_or(true);
+      }
+      std::vector<double> seen;
+      for (const Expression& expression : names_given_.front().computed) {
+        const Result<double> value = expression.evaluate(scope_of(values));
+        fits = fits && value.has_value();
+        seen.push_back(value.value_or(0));
+      }
+      for (const std::size_t variable : key_variables_)
+        seen.push_back(values[variable].value_or(0));
+      if (!fits) continue;
+      const auto [place, is_new] = tried_.emplace(std::move(seen), number);
+      if (!is_new) place->second = kAmbiguous;
+    }
+  }
+
+  Result<void> collect() {
+    std::unordered_map<std::string, std::size_t> known;
+    std::string key;
+    taken_.assign(list_.tensors.size(), false);
+    for (std::uint32_t i = 0; i < list_.tensors.size(); ++i) {
+      for (std::size_t column = 0; column < names_given_.size(); ++column) {
+        const auto& [pattern, computed] = names_given_[column];
+        Captured captured(rule_.captures + computed.size());
+        if (!pattern.match(list_.tensors[i].name, captured)) continue;
+        if (!may_be_given(captured)) continue;
+        taken_[i] = true;
+        key.clear();
+        for (const std::string_view text : captured) {
+          key += text;
+          key += '\0';
+        }
+        const auto [place, is_new] = known.try_emplace(key, left_.size());
+        if (is_new) {
+          left_.push_back({std::vector<std::uint32_t>(names_given_.size(), ModelTensor::kNone),
+                           std::move(captured)});
+        }
+        left_[place->second].tensors[column] = i;
+        break;
+      }
+    }
+    for (const Left& left : left_) {
+      const auto missing = std::ranges::find(left.tensors, ModelTensor::kNone);
+      if (missing == left.tensors.end()) continue;
+      const auto there = std::ranges::find_if(
+          left.tensors, [](std::uint32_t tensor) { return tensor != ModelTensor::kNone; });
+      return fail(
+          ErrorCode::Unsupported, "{}:{}: \"{}\": nothing that fits {} stands with it", *rule_.file,
+          rule_.line, one_line(list_.tensors[*there].name),
+          quote(rule_.give[static_cast<std::size_t>(missing - left.tensors.begin())].text()));
+    }
+    return {};
+  }
+
+  Values values_of(const Captured& captured) const {
+    Values values(rule_.variables.size());
+    for (std::size_t i = 0; i < rule_.captures; ++i) {
+      if (!names_given_.front().pattern.is_number(i)) continue;
+      values[i] = number_of(captured[i]);
+    }
+    return values;
+  }
+  static double number_of(std::string_view digits) {
+    double number = 0;
+    for (const char digit : digits) number = number * 10 + (digit - '0');
+    return number;
+  }
+
+  /// Whether the rule gives such a name at all, as far as that is known before it is undone.
+  bool may_be_given(const Captured& captured) const {
+    if (!key_variables_.empty()) return true;
+    Values values = values_of(captured);
+    const Result<void> solved = solve(captured, {}, values);
+    return solved && fits(values, {}).value_or(true);
+  }
+
+  /// Completes `values`. Errors: Unsupported (no number gives such a name; several do).
+  Result<void> solve(const Captured& captured, const std::array<std::int32_t, kMaxKeys>& keys,
+                     Values& values) const {
+    for (std::size_t key = 0; key < key_variables_.size(); ++key) {
+      if (key_variables_[key] < rule_.captures) values[key_variables_[key]] = keys[key];
+    }
+    if (free_) {
+      std::vector<double> seen;
+      for (std::size_t i = rule_.captures; i < captured.size(); ++i) {
+        seen.push_back(number_of(captured[i]));
+      }
+      for (std::size_t key = 0; key < key_variables_.size(); ++key) seen.push_back(keys[key]);
+      const auto found = tried_.find(seen);
+      if (found == tried_.end() || found->second == kAmbiguous) {
+        return fail(ErrorCode::Unsupported, "{} value of {} below {} gives this name",
+                    found == tried_.end() ? "no" : "more than one", rule_.variables[*free_],
+                    kMaxTried);
+      }
+      values[*free_] = found->second;
+    }
+    for (const Rule::Let& let : rule_.lets) {
+      CKFS_TRY(values[let.variable], let.value.evaluate(scope_of(values)));
+    }
+    return {};
+  }
+
+  Result<bool> fits(const Values& values, std::span<const std::int64_t> shape) const {
+    for (const Condition& condition : rule_.where) {
+      CKFS_TRY(const bool one, condition.holds(scope_of(values, shape)));
+      if (!one) return false;
+    }
+    return true;
+  }
+
+  /// The shape that the group's tensors have before operation `first`, a `shape`, as far as the
+  /// operations behind it leave no choice; each extent of it, and each that a reshape or pad names,
+  /// is held to what the rule says of it.
+  Result<std::vector<std::int64_t>> shape_at(std::size_t first, std::vector<std::int64_t> shape,
+                                             const Scope& scope) {
+    const Operation& said = rule_.operations[first];
+    bool known = true;
+    for (std::size_t i = rule_.operations.size(); known && --i > first;) {
+      const Operation& operation = rule_.operations[i];
+      if (is_of_values(operation)) continue;
+      if (operation.kind == Kind::Transpose) {
+        CKFS_TRY(shape, before_transpose(operation, shape, scope));
+      } else if (operation.kind == Kind::Reshape) {
+        CKFS_TRY_VOID(hold_reshape(operation, shape, scope));
+        auto before = before_reshape(operation, shape, said.numbers.size());
+        known = before.has_value();
+        if (before) shape = std::move(*before);
+      } else {
+        const Result<std::int64_t> dim = operation.dim.evaluate_whole(scope);
+        known = dim && *dim >= 0 && static_cast<std::size_t>(*dim) < shape.size();
+        if (!known) break;
+        std::int64_t& extent = shape[static_cast<std::size_t>(*dim)];
+        const bool is_equal_split = (operation.kind == Kind::Split && !operation.sizes) ||
+                                    operation.kind == Kind::Deinterleave;
+        if (operation.kind == Kind::Pad && operation.sizes) {
+          CKFS_TRY_VOID(equal(operation.numbers.front(), extent, scope));
+        }
+        known =
+            is_equal_split &&
+            !__builtin_mul_overflow(extent, static_cast<std::int64_t>(rule_.give.size()), &extent);
+      }
+    }
+    known = known && shape.size() == said.numbers.size();
+    std::vector<std::int64_t> result;
+    for (std::size_t d = 0; d < said.numbers.size(); ++d) {
+      if (known) {
+        CKFS_TRY_VOID(equal(said.numbers[d], shape[d], scope));
+        result.push_back(shape[d]);
+        continue;
+      }
+      CKFS_TRY(const std::int64_t extent, said.numbers[d].evaluate_whole(scope));
+      result.push_back(extent);
+    }
+    return result;
+  }
+
+  Failure is_not_given(std::span<const std::int64_t> shape, const Operation& operation) const {
+    return fail(ErrorCode::Unsupported,
+                "has shape {}, which the operation in line {} does not give", shape_text(shape),
+                operation.line);
+  }
+
+  Result<std::vector<std::int64_t>> before_transpose(const Operation& operation,
+                                                     std::span<const std::int64_t> shape,
+                                                     const Scope& scope) const {
+    std::vector<std::int64_t> before(shape.size());
+    if (operation.numbers.size() != shape.size()) return is_not_given(shape, operation);
+    for (std::size_t d = 0; d < shape.size(); ++d) {
+      CKFS_TRY(const std::int64_t from, operation.numbers[d].evaluate_whole(scope));
+      if (from < 0 || static_cast<std::size_t>(from) >= shape.size()) {
+        return is_not_given(shape, operation);
+      }
+      before[static_cast<std::size_t>(from)] = shape[d];
+    }
+    return before;
+  }
+
+  Result<void> hold_reshape(const Operation& operation, std::span<const std::int64_t> shape,
+                            const Scope& scope) {
+    if (operation.numbers.size() != shape.size()) return is_not_given(shape, operation);
+    for (std::size_t d = 0; d < shape.size(); ++d) {
+      const Expression& number = operation.numbers[d];
+      if (number.is_dim()) continue;
+      const Result<std::int64_t> value = number.evaluate_whole(scope);
+      if (value && *value == -1) continue;
+      CKFS_TRY_VOID(equal(number, shape[d], scope));
+    }
+    return {};
+  }
+
+  /// Of a reshape that keeps all dimensions of `rank` but one, which becomes the others.
+  static std::optional<std::vector<std::int64_t>> before_reshape(
+      const Operation& operation, std::span<const std::int64_t> shape, std::size_t rank) {
+    std::vector<std::int64_t> before(rank, 0);
+    std::vector<bool> kept(rank, false);
+    std::int64_t product = 1;
+    for (std::size_t d = 0; d < shape.size(); ++d) {
+      const std::optional<std::size_t> dim = operation.numbers[d].is_dim();
+      if (dim && *dim < rank && !kept[*dim]) {
+        before[*dim] = shape[d];
+        kept[*dim] = true;
+      } else if (__builtin_mul_overflow(product, shape[d], &product)) {
+        return std::nullopt;
+      }
+    }
+    const auto joined = std::ranges::find(kept, false);
+    if (std::ranges::count(kept, false) != 1) return std::nullopt;
+    before[static_cast<std::size_t>(joined - kept.begin())] = product;
+    return before;
+  }
+
+  /// The shapes that the group's tensors have before each operation, and the check that they lead
+  /// to those that are there. Without a `shape` in the rule, the tensors are taken to have had the
+  /// shape that they have.
+  Result<std::vector<FlowShape>> shapes_before(const Left& left, const Scope& scope) {
+    std::vector<FlowShape> before(rule_.operations.size());
+    const auto first = std::ranges::find(rule_.operations, Kind::Shape, &Operation::kind);
+    const bool has_shape = first != rule_.operations.end();
+    const TensorExpr& head = list_.tensors[left.tensors.front()].expr;
+    std::vector<std::int64_t> shape = dims(head);
+    std::size_t begin = 0;
+    if (has_shape) {
+      begin = static_cast<std::size_t>(first - rule_.operations.begin());
+      CKFS_TRY(shape, shape_at(begin, std::move(shape), scope));
+    }
+    for (FlowShape& one : before) one.shapes = {shape};
+    const bool moves = std::ranges::any_of(rule_.operations, [](const Operation& operation) {
+      return operation.kind == Kind::Reshape || operation.kind == Kind::Pad ||
+             operation.kind == Kind::Concat;
+    });
+    if (!has_shape && !moves) return before;
+    Flow flow;
+    CKFS_TRY(const TensorExpr zeros, TensorExpr::zeros(head.dtype(), shape));
+    flow.columns.assign(rule_.patterns.size(), {rule_.patterns.front().text(), {{{}, zeros}}});
+    for (std::size_t i = begin; i < rule_.operations.size(); ++i) {
+      const Operation& operation = rule_.operations[i];
+      before[i].shapes.clear();
+      for (const FlowColumn& column : flow.columns) {
+        before[i].shapes.push_back(dims(column.parts.front().expr));
+      }
+      if (is_of_values(operation) || operation.kind == Kind::Shape) continue;
+      CKFS_TRY(flow, operation.run(std::move(flow), scope));
+    }
+    for (std::size_t i = 0; i < flow.columns.size() && i < left.tensors.size(); ++i) {
+      const ModelTensor& tensor = list_.tensors[left.tensors[i]];
+      const TensorExpr& wanted = flow.columns[i].parts.front().expr;
+      if (std::ranges::equal(tensor.expr.shape(), wanted.shape())) continue;
+      return fail(ErrorCode::Unsupported, "has shape {} where it must have {}",
+                  shape_text(tensor.expr.shape()), shape_text(wanted.shape()));
+    }
+    return before;
+  }
+
+  Result<void> undo(const Left& left) {
+    const Values known = values_of(left.captured);
+    Flow flow;
+    for (const std::uint32_t tensor : left.tensors) {
+      flow.columns.push_back({list_.tensors[tensor].name, {{{}, list_.tensors[tensor].expr}}});
+      flow.exactness = std::max(flow.exactness, list_.tensors[tensor].exactness);
+    }
+    flow.taken = flow.columns.front().parts.front().expr.dtype();
+    const Scope scope = scope_of(known);
+    CKFS_TRY(const std::vector<FlowShape> before, shapes_before(left, scope));
+    if (rule_.back.operations) {
+      for (const Operation& operation : *rule_.back.operations) {
+        CKFS_TRY(flow, operation.run(std::move(flow), scope));
+      }
+    } else {
+      for (std::size_t i = rule_.operations.size(); i-- > 0;) {
+        const Operation& operation = rule_.operations[i];
+        if (operation.kind == Kind::Cast || operation.kind == Kind::Promote ||
+            operation.kind == Kind::Shape) {
+          continue;
+        }
+        if (operation.kind == Kind::Stack && operation.count) {
+          CKFS_TRY_VOID(hold_count(operation, flow, scope));
+        }
+        const std::optional<Operation> inverse = operation.inverse(before[i], scope);
+        if (!inverse) {
+          return fail(ErrorCode::Unsupported, "the operation in line {} has no way back",
+                      operation.line);
+        }
+        CKFS_TRY(flow, inverse->run(std::move(flow), scope));
+      }
+    }
+    if (flow.columns.size() != rule_.patterns.size()) {
+      return fail(ErrorCode::Unsupported, "{} tensors on the way back for {} names in take",
+                  flow.columns.size(), rule_.patterns.size());
+    }
+    const std::size_t first = made_.size();
+    for (std::size_t i = 0; i < flow.columns.size(); ++i) {
+      for (FlowPart& part : flow.columns[i].parts) {
+        CKFS_TRY_VOID(give(rule_.patterns[i], part, left, known, flow.exactness));
+      }
+    }
+    const std::uint32_t place = *std::ranges::min_element(left.tensors);
+    made_of_.emplace(place, std::pair(first, made_.size()));
+    return {};
+  }
+
+  /// How many are stacked in an array.
+  Result<void> hold_count(const Operation& operation, const Flow& flow, const Scope& scope) {
+    const std::span<const std::int64_t> shape = flow.columns.front().parts.front().expr.shape();
+    CKFS_TRY(const std::int64_t dim, operation.dim.evaluate_whole(scope));
+    if (dim < 0 || static_cast<std::size_t>(dim) >= shape.size()) return {};
+    const Result<std::int64_t> any = operation.count->evaluate_whole(scope);
+    if (any && *any < 0) return {};
+    return equal(*operation.count, shape[static_cast<std::size_t>(dim)], scope);
+  }
+
+  Result<void> give(const Pattern& pattern, FlowPart& part, const Left& left, const Values& known,
+                    Exactness exactness) {
+    Values values = known;
+    CKFS_TRY_VOID(solve(left.captured, part.keys, values));
+    CKFS_TRY(const bool fit, fits(values, part.expr.shape()));
+    if (!fit) return fail(ErrorCode::Unsupported, "is not what this rule gives");
+    if (made_.size() + list_.tensors.size() >= kMaxTensors) {
+      return fail(ErrorCode::Unsupported, "more than {} tensors", kMaxTensors);
+    }
+    Captured captured = left.captured;
+    std::array<std::string, kMaxCaptures> texts;
+    for (std::size_t i = 0; i < rule_.captures; ++i) {
+      if (names_given_.front().pattern.has(i)) continue;
+      texts[i] = fmt::format("{}", *values[i]);
+      captured[i] = texts[i];
+    }
+    Made made{names_.size(), list_.tensors[left.tensors.front()]};
+    made.tensor.expr = std::move(part.expr);
+    made.tensor.exactness = exactness;
+    made.tensor.same_as = made.tensor.split = ModelTensor::kNone;
+    names_.push_back(pattern.fill(captured));
+    made_.push_back(std::move(made));
+    return {};
+  }
+
+  /// The tensors that stay and those that were made, in order.
+  TensorList merge() {
+    const std::size_t first_name = list_.names.size();
+    std::ranges::move(names_, std::back_inserter(list_.names));
+    std::vector<ModelTensor> merged;
+    merged.reserve(list_.tensors.size() + made_.size());
+    for (std::uint32_t i = 0; i < list_.tensors.size(); ++i) {
+      if (!taken_[i]) merged.push_back(std::move(list_.tensors[i]));
+      const auto group = made_of_.find(i);
+      if (group == made_of_.end()) continue;
+      for (std::size_t k = group->second.first; k < group->second.second; ++k) {
+        made_[k].tensor.name = list_.names[first_name + made_[k].name];
+        merged.push_back(std::move(made_[k].tensor));
+      }
+    }
+    list_.tensors = std::move(merged);
+    return std::move(list_);
+  }
+
+  static constexpr int kAmbiguous = -1;
+
+  const Rule& rule_;
+  ConfigNumbers& config_;
+  TensorList list_;
+  std::vector<Template::Reversed> names_given_;
+  std::vector<std::size_t> key_variables_;
+  std::optional<std::size_t> free_;  // a number that is in no name and no index
+  std::map<std::vector<double>, int> tried_;
+  std::vector<bool> taken_;
+  std::vector<Left> left_;
+  std::vector<Made> made_;
+  std::map<std::uint32_t, std::pair<std::size_t, std::size_t>> made_of_;  // by position: of made_
+  std::vector<std::string> names_;
+};
+
+}  // namespace
+
+Result<Undone> undo_rules(const RuleList& rules, ConfigNumbers config, TensorList list) {
+  config.leave_open();
+  for (auto rule = rules.rules.rbegin(); rule != rules.rules.rend(); ++rule) {
+    CKFS_TRY(list, RuleUndo(*rule, config, std::move(list)).run());
+  }
+  std::set<std::string_view> known;
+  std::deque<std::string> names;
+  for (ModelTensor& tensor : list.tensors) {
+    tensor.name = names.emplace_back(tensor.name);
+    if (known.insert(tensor.name).second) continue;
+    return fail(ErrorCode::Unsupported, "{}: \"{}\" is made twice on the way back", rules.file,
+                one_line(tensor.name));
+  }
+  list.names = std::move(names);
+  return Undone{std::move(list), std::move(config)};
+}
+
+bool has_results(const RuleList& rules, const TensorList& list) {
+  for (const Rule& rule : rules.rules) {
+    if (rule.kind != Rule::Kind::Make) continue;
+    for (const Template& name : rule.give) {
+      const auto reversed = name.reversed(rule.patterns.front(), rule.captures);
+      if (!reversed) continue;
+      Captured captured(rule.captures + reversed->computed.size());
+      if (std::ranges::any_of(list.tensors, [&](const ModelTensor& tensor) {
+            return reversed->pattern.match(tensor.name, captured);
+          })) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+}  // namespace ckfs

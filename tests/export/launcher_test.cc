@@ -1,0 +1,102 @@
+#include "export/launcher.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <map>
+
+namespace ckfs {
+namespace {
+
+using testing::HasSubstr;
+
+using Variables = std::map<std::string, std::string>;
+
+Result<std::optional<FleetPlace>> place(const Variables& variables,
+                                        std::optional<unsigned> rank = {},
+                                        std::optional<unsigned> world = {}) {
+  return find_place(rank, world, [&](const char* name) -> std::optional<std::string> {
+    const auto at = variables.find(name);
+    return at == variables.end() ? std::nullopt : std::optional(at->second);
+  });
+}
+
+struct Row {
+  Variables variables;
+  unsigned rank, world;
+};
+
+TEST(Launcher, EachIsKnownByItsVariables) {
+  const Row rows[] = {
+      {{{"SLURM_ARRAY_TASK_ID", "3"}, {"SLURM_ARRAY_TASK_COUNT", "8"}}, 3, 8},
+      {{{"SLURM_ARRAY_TASK_ID", "14"},
+        {"SLURM_ARRAY_TASK_COUNT", "4"},
+        {"SLURM_ARRAY_TASK_MIN", "10"},
+        {"SLURM_ARRAY_TASK_STEP", "2"},
+        // A batch script's own, though the task is one process.
+        {"SLURM_PROCID", "0"},
+        {"SLURM_NTASKS", "1"},
+        {"SLURM_STEP_NUM_TASKS", "1"}},
+       2,
+       4},
+      {{{"SLURM_PROCID", "5"}, {"SLURM_STEP_NUM_TASKS", "6"}, {"SLURM_NTASKS", "6"}}, 5, 6},
+      {{{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "4"}}, 1, 4},
+      {{{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}}, 0, 2},
+      {{{"RANK", "7"}, {"WORLD_SIZE", "8"}}, 7, 8},
+      // Two that agree.
+      {{{"RANK", "7"}, {"WORLD_SIZE", "8"}, {"PMI_RANK", "7"}, {"PMI_SIZE", "8"}}, 7, 8},
+  };
+  for (const Row& row : rows) {
+    const auto found = place(row.variables);
+    ASSERT_TRUE(found.has_value()) << found.error().message();
+    ASSERT_TRUE(found->has_value());
+    EXPECT_EQ((*found)->rank, row.rank);
+    EXPECT_EQ((*found)->world, row.world);
+  }
+}
+
+TEST(Launcher, WithoutOneThereIsOneProcess) {
+  for (const Variables& variables :
+       {Variables{}, Variables{{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}},
+        Variables{{"RANK", "1"}}, Variables{{"WORLD_SIZE", "8"}}, Variables{{"RANK", ""}}}) {
+    const auto found = place(variables);
+    ASSERT_TRUE(found.has_value()) << found.error().message();
+    EXPECT_FALSE(found->has_value());
+  }
+}
+
+TEST(Launcher, WhatTheUserSaysComesFirst) {
+  const Variables torchrun{{"RANK", "7"}, {"WORLD_SIZE", "8"}};
+  const auto found = place(torchrun, 1, 2);
+  ASSERT_TRUE(found.has_value() && found->has_value());
+  EXPECT_EQ(**found, (FleetPlace{1, 2, "--rank"}));
+
+  const auto pod = place({{"JOB_COMPLETION_INDEX", "4"}}, {}, 5);
+  ASSERT_TRUE(pod.has_value() && pod->has_value());
+  EXPECT_EQ((*pod)->rank, 4U);
+  EXPECT_EQ((*pod)->world, 5U);
+}
+
+TEST(Launcher, ContradictionsAndNonsenseAreErrors) {
+  const auto message = [](const auto& found) {
+    return found ? std::string() : found.error().message();
+  };
+  EXPECT_THAT(
+      message(place({{"RANK", "1"}, {"WORLD_SIZE", "8"}, {"PMI_RANK", "2"}, {"PMI_SIZE", "8"}})),
+      testing::AllOf(HasSubstr("rank 2 of 8"), HasSubstr("rank 1 of 8")));
+  EXPECT_THAT(message(place({{"RANK", "8"}, {"WORLD_SIZE", "8"}})), HasSubstr("rank 8 of 8"));
+  EXPECT_THAT(message(place({{"RANK", "x"}, {"WORLD_SIZE", "8"}})), HasSubstr("\"x\""));
+  EXPECT_THAT(message(place({{"RANK", "0"}, {"WORLD_SIZE", "0"}})), HasSubstr("0 processes"));
+  EXPECT_THAT(message(place({{"JOB_COMPLETION_INDEX", "4"}})), HasSubstr("--world N"));
+  EXPECT_THAT(message(place({{"JOB_COMPLETION_INDEX", "4"}}, {}, 4)), HasSubstr("rank 4 of 4"));
+  EXPECT_THAT(message(place({}, 1)), HasSubstr("--world N"));
+  EXPECT_THAT(message(place({}, {}, 4)), HasSubstr("--rank R"));
+  EXPECT_THAT(message(place({}, 4, 4)), HasSubstr("rank 4 of 4"));
+  EXPECT_THAT(message(place({}, 0, 70000)), HasSubstr("70000 processes"));
+  EXPECT_THAT(message(place({{"SLURM_ARRAY_TASK_ID", "3"},
+                             {"SLURM_ARRAY_TASK_COUNT", "8"},
+                             {"SLURM_ARRAY_TASK_MIN", "5"}})),
+              HasSubstr("SLURM_ARRAY_TASK_MIN"));
+}
+
+}  // namespace
+}  // namespace ckfs

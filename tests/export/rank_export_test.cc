@@ -1,0 +1,288 @@
+#include "export/rank_export.h"
+
+#include <atomic>
+#include <cerrno>
+#include <fcntl.h>
+#include <fstream>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <random>
+#include <sys/stat.h>
+#include <thread>
+
+#include "export/fleet.h"
+#include "support/safetensors_text.h"
+#include "support/temporary_directory.h"
+
+namespace ckfs {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+constexpr const char* kView = "bf16-safetensors@max_shard=100KB";
+
+/// What there is below a directory: path -> bytes and seconds of mtime.
+std::map<std::string, std::pair<std::string, std::int64_t>> tree(const fs::path& top) {
+  std::map<std::string, std::pair<std::string, std::int64_t>> found;
+  for (const auto& entry : fs::recursive_directory_iterator(top)) {
+    struct stat status{};
+    EXPECT_EQ(::stat(entry.path().c_str(), &status), 0);
+    const std::string path = entry.path().lexically_relative(top);
+    // The folder of the export itself has the time of its last change.
+    const bool own = is_own_path(path);
+    std::string bytes = "directory";
+    if (entry.is_regular_file()) {
+      std::ifstream file(entry.path(), std::ios::binary);
+      bytes = {std::istreambuf_iterator<char>(file), {}};
+    }
+    found[path] = {bytes, own ? 0 : status.st_mtim.tv_sec};
+  }
+  return found;
+}
+
+/// Fails every change from a chosen one on: what is left of a process that was killed there.
+struct Killer {
+  std::atomic<int> left;
+
+  OutSystem system() {
+    return {.fault = [this] { return left.fetch_sub(1) > 0 ? 0 : EIO; }};
+  }
+};
+
+/// A checkpoint of F32 tensors, which a BF16 view decodes, in memory.
+class RankExport : public testing::Test {
+ protected:
+  void SetUp() override {
+    write_source(1);
+    open();
+    const Result<ExportResult> serial = export_view(*checkpoint_, *view_, source_, serial_, {});
+    ASSERT_TRUE(serial.has_value()) << serial.error().message();
+    expected_ = tree(serial_);
+  }
+
+  void write_source(unsigned seed) {
+    directory_.write(
+        "src/model-00001-of-00002.safetensors",
+        safetensors_text({{"a", 70'000}, {"b", 33}, {"c", 9'000}, {"d", 40'000}}, seed));
+    directory_.write("src/model-00002-of-00002.safetensors",
+                     safetensors_text({{"e", 1}, {"f", 12'345}, {"g", 2'048}}, seed));
+    directory_.write("src/config.json", R"({"architectures":["X"],"torch_dtype":"float32"})");
+    directory_.write("src/empty.txt", "");
+    directory_.write("src/tokenizer.json", "{}");
+    for (const auto& entry : fs::recursive_directory_iterator(source_)) {
+      const timespec times[2] = {{1'600'000'000, 0}, {1'600'000'000 + seed, 0}};
+      ASSERT_EQ(::utimensat(AT_FDCWD, entry.path().c_str(), times, 0), 0);
+    }
+  }
+
+  void open(const std::string& view = kView) {
+    Result<Checkpoint> opened = Checkpoint::open(source_, {.memory = 64_MiB, .threads = 1});
+    ASSERT_TRUE(opened.has_value()) << opened.error().message();
+    checkpoint_ = std::make_unique<Checkpoint>(std::move(*opened));
+    Result<View> found = checkpoint_->view(view);
+    ASSERT_TRUE(found.has_value()) << found.error().message();
+    view_ = std::make_unique<View>(std::move(*found));
+  }
+
+  Result<RankResult> run(unsigned rank, unsigned world, RankOptions options = {}) const {
+    options.rank = rank;
+    options.world = world;
+    return export_rank(*checkpoint_, *view_, source_, out_, options);
+  }
+
+  const TemporaryDirectory directory_{fs::exists("/dev/shm") ? "/dev/shm" : "/tmp"};
+  const fs::path source_ = directory_ / "src";
+  const fs::path serial_ = directory_ / "serial";
+  const fs::path out_ = directory_ / "out";
+  std::unique_ptr<Checkpoint> checkpoint_;
+  std::unique_ptr<View> view_;
+  std::map<std::string, std::pair<std::string, std::int64_t>> expected_;
+};
+
+TEST_F(RankExport, WritesWhatOneProcessWrites) {
+  for (const Split split : {Split::Ranges, Split::Files}) {
+    for (unsigned world : {1U, 2U, 3U, 8U, 100U}) {
+      fs::remove_all(out_);
+      for (unsigned rank = 0; rank < world; ++rank) {
+        const auto result = run(rank, world, {.split = split});
+        ASSERT_TRUE(result.has_value()) << result.error().message();
+        EXPECT_EQ(result->finished, rank + 1 == world) << result->lacks;
+      }
+      EXPECT_EQ(tree(out_), expected_) << world;
+    }
+  }
+}
+
+TEST_F(RankExport, WhoeverComesAfterwardsHasNothingToDo) {
+  for (unsigned rank : {0U, 1U}) ASSERT_TRUE(run(rank, 2).has_value());
+  const auto again = run(0, 2);
+  ASSERT_TRUE(again.has_value());
+  EXPECT_TRUE(again->finished);
+  EXPECT_EQ(again->bytes, 0U);
+  EXPECT_TRUE(finish_export(*checkpoint_, *view_, out_).has_value());
+  EXPECT_EQ(tree(out_), expected_);
+  const auto serial = export_view(*checkpoint_, *view_, source_, out_, {});
+  ASSERT_TRUE(serial.has_value()) << serial.error().message();
+  EXPECT_EQ(serial->files, 0U);
+}
+
+TEST_F(RankExport, NamesRanksThatLack) {
+  ASSERT_TRUE(run(1, 4).has_value());
+  Killer killer{12};
+  EXPECT_FALSE(run(2, 4, {.sync_step = 4096, .system = killer.system()}).has_value());
+  const auto finished = finish_export(*checkpoint_, *view_, out_);
+  ASSERT_FALSE(finished.has_value());
+  EXPECT_THAT(
+      finished.error().message(),
+      testing::AllOf(HasSubstr("rank 0 has not begun"), HasSubstr("rank 2 lacks "),
+                     HasSubstr("rank 3 has not begun"), testing::Not(HasSubstr("rank 1 "))));
+  for (const auto& [path, content] : tree(out_)) EXPECT_TRUE(is_own_path(path)) << path;
+}
+
+TEST_F(RankExport, RefusesAnotherFleetWithBothFacts) {
+  ASSERT_TRUE(run(0, 4).has_value());
+  const auto world = run(1, 8);
+  ASSERT_FALSE(world.has_value());
+  EXPECT_THAT(world.error().message(), HasSubstr("4 parts, not 8"));
+
+  const auto split = run(1, 4, {.split = Split::Files});
+  ASSERT_FALSE(split.has_value());
+  EXPECT_THAT(split.error().message(), HasSubstr("cut by ranges, not by files"));
+
+  const auto serial = export_view(*checkpoint_, *view_, source_, out_, {});
+  ASSERT_FALSE(serial.has_value());
+  EXPECT_THAT(serial.error().message(), HasSubstr("several processes export here"));
+
+  const std::string first = fmt::format("{:016x}", checkpoint_->fingerprint());
+  open("source");
+  const auto view = run(1, 4);
+  ASSERT_FALSE(view.has_value());
+  EXPECT_THAT(view.error().message(),
+              HasSubstr("view bf16-safetensors@max_shard=100KB, not source"));
+
+  write_source(2);
+  open();
+  const auto source = run(1, 4);
+  ASSERT_FALSE(source.has_value());
+  EXPECT_THAT(source.error().message(),
+              HasSubstr(fmt::format("a source of fingerprint {}, not {:016x}", first,
+                                    checkpoint_->fingerprint())));
+  const auto finished = finish_export(*checkpoint_, *view_, out_);
+  ASSERT_FALSE(finished.has_value());
+  EXPECT_THAT(finished.error().message(), HasSubstr("fingerprint"));
+}
+
+TEST_F(RankExport, RefusesWhatAnotherVersionLaysOutElsewhere) {
+  ASSERT_TRUE(run(0, 4).has_value());
+  const fs::path fleet = out_ / kFleetName;
+  std::ifstream file(fleet);
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  const std::string now = fmt::format("\"layout_version\": {}", kLayoutVersion);
+  const std::size_t at = text.find(now);
+  ASSERT_NE(at, std::string::npos);
+  text.replace(at, now.size(), "\"layout_version\": 999");
+  std::ofstream(fleet) << text;
+  const auto result = run(1, 4);
+  ASSERT_FALSE(result.has_value());
+  EXPECT_THAT(result.error().message(),
+              HasSubstr(fmt::format("layout version 999, not {}", kLayoutVersion)));
+}
+
+TEST_F(RankExport, RefusesForeignFilesAndStrangers) {
+  directory_.write("out/mine.txt", "text");
+  const auto foreign = run(0, 2);
+  ASSERT_FALSE(foreign.has_value());
+  EXPECT_THAT(foreign.error().message(), HasSubstr("mine.txt"));
+  EXPECT_TRUE(run(0, 2, {.common = {.force = true}}).has_value());
+
+  fs::permissions(out_, fs::perms::all);
+  const auto open_to_all = run(1, 2, {.common = {.force = true}});
+  ASSERT_FALSE(open_to_all.has_value());
+  EXPECT_THAT(open_to_all.error().message(), HasSubstr("others may write to it"));
+}
+
+TEST_F(RankExport, RefusesARankThatSomebodyWrites) {
+  const auto directory = OutDirectory::open(out_, {}, Others::OfOneFleet);
+  ASSERT_TRUE(directory.has_value());
+  ASSERT_TRUE(directory->make_parents(std::string(kFleetName)).has_value());
+  const auto lock = directory->lock(rank_lock_name(1));
+  ASSERT_TRUE(lock.has_value() && *lock);
+  EXPECT_TRUE(run(0, 2).has_value());
+  const auto result = run(1, 2);
+  ASSERT_FALSE(result.has_value());
+  EXPECT_THAT(result.error().message(), HasSubstr("another process writes rank 1 of 2"));
+}
+
+TEST_F(RankExport, CutsByFilesWhereAFileTakesNoOffsets) {
+  // The first write of the probe is the one at an offset.
+  std::atomic<int> writes = 0;
+  const OutSystem in_order{.fault = [&] { return ++writes == 4 ? ESPIPE : 0; }};
+  ASSERT_TRUE(run(0, 2, {.system = in_order}).has_value());
+  std::ifstream file(out_ / kFleetName);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_THAT(text, HasSubstr("\"split\": \"files\""));
+  ASSERT_TRUE(run(1, 2).has_value());
+  EXPECT_EQ(tree(out_), expected_);
+}
+
+TEST_F(RankExport, OneOfManyFinishes) {
+  for (int round = 0; round < 20; ++round) {
+    fs::remove_all(out_);
+    std::atomic<int> finished = 0, failed = 0;
+    {
+      std::vector<std::jthread> ranks;
+      for (unsigned rank = 0; rank < 6; ++rank) {
+        ranks.emplace_back([&, rank] {
+          const auto result = run(rank, 6);
+          if (!result) ++failed;
+          if (result && result->finished) ++finished;
+        });
+      }
+    }
+    EXPECT_GE(finished, 1);
+    EXPECT_EQ(failed, 0);
+    EXPECT_EQ(tree(out_), expected_);
+  }
+}
+
+TEST_F(RankExport, AnyNumberOrderKillsAndResumesGiveTheSerialExport) {
+  constexpr int kCases = 1000;
+  std::mt19937 random(13);
+  const auto up_to = [&](unsigned most) { return static_cast<unsigned>(random() % (most + 1)); };
+  int kills = 0;
+  for (int i = 0; i < kCases; ++i) {
+    fs::remove_all(out_);
+    const unsigned world = 1 + up_to(6);
+    const std::optional<Split> split = up_to(3) == 0 ? std::optional(Split::Files) : std::nullopt;
+    const std::uint64_t sync_step = 4096ULL << up_to(5);
+    std::vector<unsigned> waiting;
+    for (unsigned rank = 0; rank < world; ++rank) waiting.push_back(rank);
+    bool finished = false;
+    for (int attempt = 0; !finished; ++attempt) {
+      ASSERT_LT(attempt, 1000);
+      // Ranks come in any order, often again although they are done, and most of them are killed.
+      const unsigned rank = waiting[up_to(world - 1)];
+      Killer killer{up_to(2) > 0 ? static_cast<int>(up_to(60)) : 1'000'000};
+      const auto result = run(rank, world,
+                              {.common = {.jobs = 1 + up_to(1)},
+                               .split = split,
+                               .sync_step = sync_step,
+                               .system = killer.system()});
+      if (result) {
+        finished = result->finished;
+      } else {
+        ASSERT_LE(killer.left, 0) << result.error().message();
+        ++kills;
+      }
+    }
+    ASSERT_EQ(tree(out_), expected_) << "case " << i;
+  }
+  EXPECT_GT(kills, kCases);
+}
+
+}  // namespace
+}  // namespace ckfs

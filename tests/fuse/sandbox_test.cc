@@ -1,0 +1,192 @@
+// Each test tries what is forbidden from inside, in a process of its own: what is given up does not
+// come back. What the process finds it writes to a pipe, a line for each thing that was other than
+// expected.
+#include "fuse/sandbox.h"
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <fstream>
+#include <functional>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/ptrace.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <thread>
+#include <unistd.h>
+
+#include "support/temporary_directory.h"
+
+namespace ckfs {
+namespace {
+
+namespace stdfs = std::filesystem;
+
+/// What a process says of itself, "" where all was as expected.
+std::string in_a_process(const std::function<std::string()>& work) {
+  std::array<int, 2> ends{};
+  EXPECT_EQ(::pipe(ends.data()), 0);
+  const pid_t process = ::fork();
+  if (process == 0) {
+    const std::string found = work();
+    (void)!::write(ends[1], found.data(), found.size());
+    ::_exit(0);
+  }
+  ::close(ends[1]);
+  std::string said;
+  std::array<char, 4096> piece{};
+  for (ssize_t got = 0; (got = ::read(ends[0], piece.data(), piece.size())) > 0;) {
+    said.append(piece.data(), static_cast<std::size_t>(got));
+  }
+  ::close(ends[0]);
+  int status = 0;
+  ::waitpid(process, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
+  return said;
+}
+
+bool can_read(const stdfs::path& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return false;
+  char byte = 0;
+  const bool read = ::read(fd, &byte, 1) == 1;
+  ::close(fd);
+  return read;
+}
+
+bool can_open(const stdfs::path& path, int flags) {
+  const int fd = ::open(path.c_str(), flags | O_CLOEXEC, 0600);
+  if (fd >= 0) ::close(fd);
+  return fd >= 0;
+}
+
+/// Confined, or with nothing at all where this kernel or this build has no part of it.
+class Sandbox : public testing::Test {
+ protected:
+  Sandbox() {
+    for (const char* name : {"source", "spill", "elsewhere"}) {
+      stdfs::create_directory(top_ / name);
+      std::ofstream(top_ / name / "file") << "bytes";
+    }
+  }
+
+  static std::string confine(const std::vector<stdfs::path>& writable, Confinement& made) {
+    if (const auto dropped = drop_privileges(); !dropped) return dropped.error().message();
+    const auto confined = confine_writing(writable);
+    if (!confined) return confined.error().message();
+    made = *confined;
+    return {};
+  }
+
+  const TemporaryDirectory directory_;
+  const stdfs::path top_ = directory_.path();
+};
+
+TEST_F(Sandbox, WritesNowhereButInTheDirectoryForIt) {
+  const std::string said = in_a_process([&] {
+    Confinement made;
+    std::string found = confine({top_ / "spill"}, made);
+    const auto expect = [&](bool holds, const char* what) {
+      if (!holds) found += std::string(what) + "\n";
+    };
+    const bool forbidden = made.landlock;
+    const stdfs::path there = top_ / "elsewhere";
+    expect(can_open(there / "file", O_WRONLY) != forbidden, "opened to write");
+    expect(can_open(there / "file", O_RDWR) != forbidden, "opened to read and write");
+    expect(can_open(there / "new", O_WRONLY | O_CREAT) != forbidden, "made");
+    expect((::mkdir((there / "folder").c_str(), 0700) == 0) != (made.landlock || made.seccomp),
+           "a directory made");
+    expect((::symlink("x", (there / "link").c_str()) == 0) != (made.landlock || made.seccomp),
+           "a link made");
+    expect((::chmod((there / "file").c_str(), 0640) == 0) != made.seccomp, "its mode changed");
+    expect((::rename((there / "file").c_str(), (there / "b").c_str()) == 0) !=
+               (made.landlock || made.seccomp),
+           "renamed");
+    expect(can_open("/dev/null", O_RDWR), "no /dev/null");
+
+    expect(can_read(top_ / "source/file"), "not read");
+    expect(can_open(top_ / "spill/new", O_RDWR | O_CREAT | O_EXCL), "not spilled");
+    expect(::unlink((top_ / "spill/new").c_str()) == 0, "spill not removed");
+    expect(can_open(top_ / "spill", O_RDWR | O_TMPFILE), "no nameless spill");
+    return found;
+  });
+  EXPECT_EQ(said, "");
+}
+
+TEST_F(Sandbox, StartsNoProgramAndReachesNoNetwork) {
+  const std::string said = in_a_process([&] {
+    Confinement made;
+    std::string found = confine({}, made);
+    const auto expect = [&](bool holds, const char* what) {
+      if (!holds) found += std::string(what) + "\n";
+    };
+    if (made.seccomp) {
+      expect(::fork() < 0 && errno == ENOSYS, "a process");
+      std::array<char*, 2> words = {const_cast<char*>("true"), nullptr};
+      expect(::execv("/bin/true", words.data()) < 0 && errno == ENOSYS, "a program");
+      expect(::socket(AF_INET, SOCK_STREAM, 0) < 0 && errno == ENOSYS, "TCP");
+      expect(::socket(AF_INET6, SOCK_DGRAM, 0) < 0 && errno == ENOSYS, "UDP");
+      expect(::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) < 0 && errno == ENOSYS, "ptrace");
+      expect(::kill(::getppid(), 0) < 0 && errno == ENOSYS, "a signal to others");
+      expect(::mount("none", "/mnt", "tmpfs", 0, nullptr) < 0 && errno == ENOSYS, "a mount");
+      expect(::mmap(nullptr, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) ==
+                 MAP_FAILED,
+             "code that is made");
+      expect(::setuid(0) < 0, "a user");
+    }
+    // What a daemon needs goes on.
+    int made_by_a_thread = 0;
+    std::thread([&] { made_by_a_thread = 1; }).join();
+    expect(made_by_a_thread == 1, "no thread");
+    const int local = ::socket(AF_UNIX, SOCK_DGRAM, 0);
+    expect(local >= 0, "no local socket");
+    expect(::kill(::getpid(), 0) == 0, "no signal to itself");
+    expect(std::string(4 << 20, 'x').size() == 4 << 20, "no memory");
+    return found;
+  });
+  EXPECT_EQ(said, "");
+}
+
+TEST_F(Sandbox, ReadsNothingButTheSource) {
+  const std::string said = in_a_process([&] {
+    const int open_before = ::open((top_ / "elsewhere/file").c_str(), O_RDONLY | O_CLOEXEC);
+    Confinement made;
+    std::string found = confine({}, made);
+    const auto expect = [&](bool holds, const char* what) {
+      if (!holds) found += std::string(what) + "\n";
+    };
+    const auto confined = confine_reading(std::vector<stdfs::path>{top_ / "source"});
+    if (!confined) return found + confined.error().message();
+    expect(can_read(top_ / "source/file"), "the source is not read");
+    expect(can_read(top_ / "elsewhere/file") != confined->landlock, "another file");
+    expect(can_read("/proc/self/environ") != confined->landlock, "the environment");
+    bool by_a_thread = false;
+    std::thread([&] { by_a_thread = can_read(top_ / "elsewhere/file"); }).join();
+    expect(by_a_thread != confined->landlock, "another file by a thread");
+    char byte = 0;
+    expect(::read(open_before, &byte, 1) == 1, "what was open");
+    std::ofstream(top_ / "source/other") << "x";
+    expect(made.landlock != can_read(top_ / "source/other"), "written where it reads");
+    return found;
+  });
+  EXPECT_EQ(said, "");
+}
+
+TEST_F(Sandbox, CoversFewFilesByThemselvesAndManyByTheirDirectory) {
+  const stdfs::path a = top_ / "source/file";
+  const stdfs::path b = top_ / "elsewhere/file";
+  EXPECT_EQ(paths_covering({a, b}), (std::vector<stdfs::path>{a, b}));
+  std::vector<stdfs::path> many(100, a);
+  for (std::size_t i = 0; i < many.size(); ++i) {
+    many[i] = top_ / "source" / std::to_string(i % 10) / std::to_string(i);
+  }
+  many.push_back(a);
+  EXPECT_EQ(paths_covering(many), (std::vector<stdfs::path>{top_ / "source"}));
+}
+
+}  // namespace
+}  // namespace ckfs

@@ -1,0 +1,202 @@
+// Rules the other way round: names, numbers, shapes; that what comes back is what was there.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "support/model_catalog.h"
+#include "view/recipes/recipe.h"
+
+namespace ckfs {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+/// Tensors of a catalog, the rules of a recipe, and the numbers of a config.json.
+struct Way {
+  std::vector<TensorSpec> tensors;
+  std::string rules;
+  std::string config = "{}";  // empty: there is none
+
+  std::shared_ptr<const Catalog> catalog = {};
+
+  Result<RuleList> parsed() const {
+    CKFS_TRY(const Recipes recipes,
+             add_recipe({}, fmt::format(R"j({{"view": "v", "rules": [{}]}})j", rules), "f"));
+    return recipes.views.front().rules;
+  }
+  ConfigNumbers numbers() const {
+    return config.empty() ? ConfigNumbers() : ConfigNumbers::parse(config, "config.json").value();
+  }
+  TensorList stored() {
+    ModelCatalog model;
+    model.state(tensors);
+    catalog = model.build();
+    TensorList list;
+    for (const TensorId id : catalog->shards().front().tensors) {
+      list.tensors.push_back(
+          {.name = catalog->tensor(id).name, .expr = TensorExpr::stored(*catalog, id)});
+    }
+    return list;
+  }
+  Result<Undone> undone() {
+    TensorList list = stored();
+    CKFS_TRY(const RuleList rules_read, parsed());
+    return undo_rules(rules_read, numbers(), std::move(list));
+  }
+  /// There and back.
+  Result<Undone> both() {
+    TensorList list = stored();
+    CKFS_TRY(const RuleList rules_read, parsed());
+    CKFS_TRY(list, apply_rules(rules_read, numbers(), std::move(list)));
+    return undo_rules(rules_read, numbers(), std::move(list));
+  }
+};
+
+std::vector<std::string> names(const Result<Undone>& undone) {
+  if (!undone) return {undone.error().message()};
+  std::vector<std::string> found;
+  for (const ModelTensor& tensor : undone->list.tensors) found.emplace_back(tensor.name);
+  std::ranges::sort(found);
+  return found;
+}
+
+std::string error(const Result<Undone>& undone) {
+  return undone ? "" : undone.error().message();
+}
+
+/// Every stored tensor is there again, as it is stored.
+void expect_same(Way way) {
+  const Result<Undone> back = way.both();
+  ASSERT_TRUE(back) << back.error().message();
+  ASSERT_EQ(back->list.tensors.size(), way.tensors.size());
+  for (const ModelTensor& tensor : back->list.tensors) {
+    const auto id = way.catalog->find(tensor.name);
+    ASSERT_TRUE(id) << tensor.name;
+    EXPECT_TRUE(std::ranges::equal(tensor.expr.shape(), way.catalog->tensor(*id).shape))
+        << tensor.name;
+    EXPECT_EQ(tensor.expr.boxes(), TensorExpr::stored(*way.catalog, *id).boxes()) << tensor.name;
+  }
+}
+
+TEST(Undo, GivesBackLayouts) {
+  expect_same({{{"q", DType::F32, {6, 4}}, {"o", DType::F32, {4, 6}}, {"b", DType::F32, {6}}},
+               R"j({"take": "q", "do": [{"shape": [6, "$h"]}, {"transpose": [1, 0]},
+                                       {"reshape": ["dim(0)", "$n", -1]}], "give": "query"},
+                  {"take": "o", "do": [{"shape": ["$h", 6]}, {"transpose": [1, 0]},
+                                       {"reshape": ["$n", -1, "dim(1)"]}], "give": "out"},
+                  {"take": "b", "do": [{"shape": [6]}, {"reshape": ["$n", -1]}], "give": "bias"},
+                  {"take": "query", "do": [{"reshape": ["dim(0)", "dim(1)", "dim(2)", 1]},
+                                           {"transpose": [1, 0, 2, 3]}, {"transpose": [1, 0, 2, 3]},
+                                           {"reshape": ["dim(0)", "dim(1)", "dim(2)"]}],
+                   "give": "query"})j",
+               R"j({"n": 2, "h": 4})j"});
+  expect_same({{{"gate_up", DType::BF16, {3, 8}}},
+               R"j({"take": "gate_up", "do": [{"shape": ["$e", "2 * $i"]}, {"deinterleave": 1}],
+                   "give": ["gate", "up"]},
+                  {"take": ["gate", "up"], "do": [{"shape": ["$e", "$i"]}, {"concat": 1}], "give": "joined"},
+                  {"take": "joined", "do": [{"split": 1}], "give": ["a", "b"]})j",
+               R"j({"e": 3, "i": 4})j"});
+}
+
+TEST(Undo, GivesBackNamesAndStacks) {
+  std::vector<TensorSpec> layers;
+  for (int i = 0; i < 7; ++i) {
+    for (const char* part : {"gate", "up", "norm"}) {
+      layers.push_back({fmt::format("model.layers.{}.{}.w", i, part), DType::F32, {2, 3}});
+    }
+  }
+  layers.push_back({"other", DType::I32, {1}});
+  expect_same({layers,
+               R"j({"take": "model.layers.{i}.{m:gate|up}.w", "give": "l.{i}.{m}"},
+                  {"take": "l.{i}.gate", "give": "l.{i}.wi_0"},
+                  {"take": "l.{i}.{x:**}", "where": "i < $n // 3 * 3",
+                   "let": {"block": "i % 3", "turn": "i // 3"},
+                   "do": [{"promote": true}, {"stack": "turn", "dim": 1, "count": "$n // 3"}],
+                   "give": "blocks.{block}.{x}"},
+                  {"take": "l.{i}.{x:**}", "give": "rest.{i - $n // 3 * 3}.{x}"},
+                  {"take": "model.layers.{i}.norm.w", "where": "i % 2 = 0",
+                   "give": "even.{i // 2}"},
+                  {"take": "model.layers.{i}.norm.w", "where": "i % 2 = 1", "give": "odd.{i // 2}"},
+                  {"take": "even.{i}", "do": [{"stack": "i", "dim": 0}], "give": "evens"})j",
+               R"j({"n": 7})j"});
+}
+
+TEST(Undo, DoesWhatARuleSaysOfTheWayBack) {
+  Way way{{{"q", DType::F32, {2}}, {"a.x", DType::F32, {2}}, {"b", DType::F32, {2}}},
+          R"j({"take": "p", "do": [{"multiply": 2}, {"flush_subnormals": true}],
+              "back": [{"multiply": 3}], "give": "q"},
+             {"take": "model.{x:**}", "give": "a.{x}", "back": false, "optional": true},
+             {"take": "text.{x:**}", "give": "a.{x}", "back": {"when": "$kind = 'text'"},
+              "optional": true},
+             {"take": "c", "do": [{"canonical_nan": true}], "back": {"do": []}, "give": "b"},
+             {"drop": "never"}, {"only": ["q", "a.{x:*}", "b"]})j",
+          R"j({"kind": "text"})j"};
+  EXPECT_THAT(names(way.undone()), ElementsAre("c", "p", "text.x"));
+  const Result<Undone> back = way.undone();
+  for (const ModelTensor& tensor : back->list.tensors) {
+    const auto whole = tensor.expr.whole();
+    ASSERT_TRUE(whole) << tensor.name;
+    EXPECT_EQ(whole->program != nullptr, tensor.name == "p");
+    if (whole->program) {
+      EXPECT_EQ(*whole->program, (Program{{Step::Kind::Multiply, DType::F32, 3}}));
+    }
+  }
+  way.config = R"j({"kind": "other"})j";
+  EXPECT_THAT(names(way.undone()), ElementsAre("a.x", "c", "p"));
+  way.rules = R"j({"take": "p", "back": {"what": 1}, "give": "q"})j";
+  EXPECT_THAT(error(way.undone()), HasSubstr("no member \"what\" belongs here (only when, do)"));
+  way.rules = R"j({"take": "p.{e}", "do": [{"stack": "e"}], "back": [{"unstack": "x"}],
+                  "give": "q"})j";
+  EXPECT_THAT(error(way.undone()), HasSubstr("is no variable of this rule"));
+  way.rules = R"j({"take": "p.{e}", "back": [{"concat": 0, "over": "e"}], "give": "q.{e}"})j";
+  EXPECT_THAT(error(way.undone()), HasSubstr("nothing is stacked in back"));
+  way.rules = R"j({"take": "p", "back": true, "give": "q"})j";
+  EXPECT_THAT(error(way.undone()), HasSubstr("a list of at most 64 operations belongs"));
+}
+
+TEST(Undo, SaysWhatHasNoWayBack) {
+  Way way{{{"q", DType::F32, {4}}}, ""};
+  const auto says = [&](const std::string& rules) {
+    way.rules = rules;
+    return error(way.undone());
+  };
+  EXPECT_EQ(says(R"j({"take": "p", "copy": true, "give": "q"})j"),
+            "f:1: the rule has no way back: it copies");
+  EXPECT_EQ(says(R"j({"take": "p.{n}", "give": "q"})j"), "f:1: no tensor fits \"q\"");
+  EXPECT_EQ(says(R"j({"take": "p.{x:*}", "give": "q"})j"),
+            "f:1: the rule has no way back: x is in no name");
+  EXPECT_EQ(says(R"j({"take": "p", "do": [{"slice": 0, "begin": 1}], "give": "q"})j"),
+            "f:1: \"q\": the operation in line 1 has no way back");
+  EXPECT_EQ(says(R"j({"take": "p", "give": "r"})j"), "f:1: no tensor fits \"r\"");
+  EXPECT_EQ(says(R"j({"take": "p", "give": "r", "optional": true})j"), "");
+  EXPECT_EQ(says(R"j({"take": "p", "do": [{"split": 0}], "give": ["q", "r"]})j"),
+            "f:1: \"q\": nothing that fits \"r\" stands with it");
+  EXPECT_EQ(says(R"j({"take": "p", "do": [{"shape": [5]}], "give": "q"})j"),
+            "f:1: \"q\": 5 is 4 here and 5 by config.json");
+  EXPECT_EQ(says(R"j({"take": "p", "do": [{"shape": [2, 2]}, {"reshape": [2, 2, 1]}],
+                     "give": "q"})j"),
+            "f:1: \"q\": has shape [4], which the operation in line 1 does not give");
+}
+
+TEST(Undo, LearnsNumbersWhereThereIsNoConfig) {
+  Way way{{{"l.0.query", DType::F32, {4, 3, 2}},
+           {"l.1.query", DType::F32, {4, 3, 2}},
+           {"embed", DType::F32, {10, 4}}},
+          R"j({"take": "head", "when": "$tied ?? 0 = 0", "give": "logits"},
+             {"take": "e", "do": [{"shape": ["$v", "$h"]}, {"pad": 0, "to": "$v + 3"}],
+              "give": "embed"},
+             {"take": "m.{i}.q", "do": [{"shape": ["$n * ($d ?? $h // $n)", "$h"]},
+              {"transpose": [1, 0]}, {"reshape": ["dim(0)", "$n", -1]}], "give": "l.{i}.query"},
+             {"expect": "l.{i}.{x:**}", "over": "i", "count": "$layers"})j",
+          ""};
+  const Result<Undone> back = way.undone();
+  EXPECT_THAT(names(back), ElementsAre("e", "m.0.q", "m.1.q"));
+  const std::map<std::string, double> wanted{{"layers", 2}, {"n", 3}, {"d", 2},
+                                             {"h", 4},      {"v", 7}, {"tied", 1}};
+  for (const auto& [path, number] : wanted) EXPECT_EQ(back->config.number(path), number) << path;
+  way.tensors[1].shape = {4, 2, 3};
+  EXPECT_EQ(error(way.undone()), "f:4: \"l.1.query\": $n is 2 here and 3 by other arrays");
+}
+
+}  // namespace
+}  // namespace ckfs

@@ -8,6 +8,18 @@ install(TARGETS ckfs RUNTIME COMPONENT runtime)
 # mount(8) looks for helpers in /sbin and /usr/sbin.
 install(PROGRAMS mount-helpers/mount.ckfs DESTINATION ${CMAKE_INSTALL_SBINDIR} COMPONENT runtime)
 
+# Not CMAKE_INSTALL_LIBDIR: systemd looks for units in one place, whatever the architecture.
+install(FILES "mount-helpers/systemd/ckfs@.service" DESTINATION lib/systemd/system
+  COMPONENT runtime)
+install(PROGRAMS mount-helpers/slurm/ckfs-export.sbatch
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/ckfs/slurm COMPONENT runtime)
+install(FILES mount-helpers/kubernetes/export-job.yaml mount-helpers/kubernetes/loader-pod.yaml
+  mount-helpers/kubernetes/Containerfile DESTINATION ${CMAKE_INSTALL_DATADIR}/ckfs/kubernetes
+  COMPONENT runtime)
+install(FILES mount-helpers/systemd/mnt-deepseek.mount mount-helpers/systemd/mnt-deepseek.automount
+  mount-helpers/fstab.example DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/ckfs/examples
+  COMPONENT runtime)
+
 find_program(GO_MD2MAN go-md2man)
 if(GO_MD2MAN)
   set(man_pages)

@@ -63,6 +63,11 @@ struct OpenOptions {
   /// Bytes of memory for everything beside the catalog: tiles, buffers, rendered text. At least
   /// 64 MiB.
   std::uint64_t memory = std::uint64_t{1} << 30;
+  /// A directory for a file without a name that takes decoded chunks for which `memory` has no
+  /// room; none: they are decoded again.
+  std::optional<std::filesystem::path> spill = {};
+  /// Bytes of it at most; 0: as many as the disk takes.
+  std::uint64_t spill_size = 0;
   IoEngine io = IoEngine::Auto;
   /// Threads that compute ahead of readers and help with tiles; 0: one for each CPU.
   unsigned threads = 0;
@@ -132,7 +137,9 @@ struct Statistics {
   std::uint64_t memory = 0;        // budgeted memory in use now
   std::uint64_t memory_peak = 0;
   std::uint64_t memory_budget = 0;
-  std::string io;  // "uring" or "pread"
+  std::string io;                   // "uring" or "pread"
+  std::uint64_t decoded_bytes = 0;  // made of compressed chunks
+  std::uint64_t spilled_bytes = 0;  // written to OpenOptions::spill
 };
 
 /// The files of a view, by path in byte order. A view may have 100,000: each FileInfo is made when

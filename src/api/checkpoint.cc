@@ -15,6 +15,7 @@
 #include "base/size_text.h"
 #include "base/text.h"
 #include "base/units.h"
+#include "chunks/decoded_chunks.h"
 #include "container/shards.h"
 #include "source/open_checkpoint.h"
 
@@ -134,6 +135,11 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& source,
   }
   // Before the source: what a source has to hold in order to read comes out of it, too.
   const std::shared_ptr<BufferPool> budget = BufferPool::create(options.memory);
+  std::shared_ptr<Spill> spill;
+  if (options.spill) {
+    CKFS_TRY(std::unique_ptr<SpillFile> file, SpillFile::create(*options.spill));
+    spill = std::make_shared<Spill>(std::move(file), DecodedChunks::kBlock, options.spill_size);
+  }
   CKFS_TRY(std::unique_ptr<SourceFiles> files,
            SourceFiles::create({.engine = options.io, .strict = options.strict}));
   CKFS_TRY(std::shared_ptr<const Catalog> catalog, open_checkpoint(source, *files,
@@ -151,7 +157,7 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& source,
   return Checkpoint(std::make_shared<Impl>(
       std::move(files), std::move(catalog), budget,
       EngineOptions{.threads = options.threads, .tile_bytes = options.tile_bytes}, fingerprint,
-      std::move(recipes)));
+      std::move(recipes), std::move(spill)));
 }
 
 const std::vector<ViewInfo>& Checkpoint::Impl::summaries() {
@@ -256,6 +262,11 @@ Statistics Checkpoint::statistics() const {
   result.memory = engine.memory;
   result.memory_peak = engine.memory_peak;
   result.memory_budget = engine.memory_budget;
+  if (impl_->chunks != nullptr) {
+    const ChunkStatistics chunks = impl_->chunks->statistics();
+    result.decoded_bytes = chunks.decoded;
+    result.spilled_bytes = chunks.spill.written;
+  }
   result.io = impl_->files->engine() == IoEngine::Uring ? "uring" : "pread";
   return result;
 }
@@ -332,13 +343,27 @@ void count(const ViewFile::Impl& file, std::uint64_t bytes) {
   (*file.view->given)[file.file].fetch_add(bytes, std::memory_order_relaxed);
 }
 
+/// Runs one read, and notes how long it took where it gives bytes.
+template <typename Read>
+auto timed(const ViewFile::Impl& file, ByteRange range, Read&& read) {
+  const auto begin = std::chrono::steady_clock::now();
+  auto result = read();
+  if (result) {
+    file.view->checkpoint->read_times.add(kind_of_read(file.stream->file(), range.begin),
+                                          std::chrono::steady_clock::now() - begin, range.size());
+  }
+  return result;
+}
+
 }  // namespace
 
 Result<std::size_t> ViewFile::read(std::uint64_t offset, std::span<std::byte> out) {
   const ByteRange range = within(info(), offset, out.size());
   const auto size = static_cast<std::size_t>(range.size());
   if (size > 0) {
-    CKFS_TRY_VOID(impl_->view->checkpoint->engine->read(*impl_->stream, range, out.first(size)));
+    CKFS_TRY_VOID(timed(*impl_, range, [&] {
+      return impl_->view->checkpoint->engine->read(*impl_->stream, range, out.first(size));
+    }));
     count(*impl_, size);
   }
   return size;
@@ -347,7 +372,9 @@ Result<std::size_t> ViewFile::read(std::uint64_t offset, std::span<std::byte> ou
 Result<Bytes> ViewFile::read(std::uint64_t offset, std::size_t size) {
   const ByteRange range = within(info(), offset, size);
   if (range.empty()) return Bytes();
-  CKFS_TRY(Bytes bytes, impl_->view->checkpoint->engine->read(*impl_->stream, range));
+  CKFS_TRY(Bytes bytes, timed(*impl_, range, [&] {
+             return impl_->view->checkpoint->engine->read(*impl_->stream, range);
+           }));
   count(*impl_, bytes.size());
   return bytes;
 }

@@ -359,7 +359,14 @@ std::vector<std::string> source_paths(const View::Impl& view, std::size_t file) 
   const Catalog& catalog = *layout.definition->catalog;
   std::set<FileId> files;
   const auto add_extents = [&](const Storage& storage) {
-    for (const Extent& extent : storage.extents) files.insert(extent.file);
+    for (const Extent& extent : storage.extents) {
+      if (extent.file < kFirstChunkFile) {
+        files.insert(extent.file);
+        continue;
+      }
+      const SourceChunk chunk = catalog.chunks().chunk(extent.file);
+      if (chunk.stored.size > 0) files.insert(chunk.stored.file);
+    }
   };
   const auto add_storage = [&](StorageId id) {
     const Storage& storage = catalog.storage(id);
@@ -520,6 +527,8 @@ std::string status_json(const Checkpoint& checkpoint) {
   json["memory_peak"] = statistics.memory_peak;
   json["memory_budget"] = statistics.memory_budget;
   json["io"] = statistics.io;
+  json["decoded_bytes"] = statistics.decoded_bytes;
+  json["spilled_bytes"] = statistics.spilled_bytes;
   json["files"] = Json::array();
   for (const Statistics::File& file : statistics.source) {
     json["files"].push_back(
@@ -532,16 +541,22 @@ std::string status_json(const Checkpoint& checkpoint) {
   return render(json);
 }
 
-Result<std::string> status_text(std::string_view status_json) {
+namespace {
+
+std::uint64_t number(const Json& object, const char* key) {
+  return object[key].get<std::uint64_t>();
+}
+
+template <std::size_t N>
+bool has_numbers(const Json& object, const std::array<const char*, N>& keys) {
+  return object.is_object() && std::ranges::all_of(keys, [&](const char* key) {
+           return object.contains(key) && object[key].is_number_unsigned();
+         });
+}
+
+/// A status.json of a version that we know, with all members that are used here.
+Result<Json> parse_status(std::string_view status_json) {
   const Json json = Json::parse(status_json, nullptr, /*allow_exceptions=*/false);
-  const auto number = [](const Json& object, const char* key) {
-    return object[key].get<std::uint64_t>();
-  };
-  const auto has_numbers = [](const Json& object, auto&& keys) {
-    return object.is_object() && std::ranges::all_of(keys, [&](const char* key) {
-             return object.contains(key) && object[key].is_number_unsigned();
-           });
-  };
   const bool known = has_numbers(json, kNumbers) && json.contains("version") &&
                      json["version"] == kReportVersion && json.contains("io") &&
                      json["io"].is_string() && json.contains("files") && json["files"].is_array() &&
@@ -552,6 +567,13 @@ Result<std::string> status_text(std::string_view status_json) {
   if (!known) {
     return fail(ErrorCode::Corrupt, "status.json: not a status of version {}", kReportVersion);
   }
+  return json;
+}
+
+}  // namespace
+
+Result<std::string> status_text(std::string_view status_json) {
+  CKFS_TRY(const Json json, parse_status(status_json));
   std::string text;
   const Out out(text);
   const auto size_line = [&](std::string_view label, std::uint64_t bytes) {
@@ -585,6 +607,24 @@ Result<std::string> status_text(std::string_view status_json) {
                    one_line(file["view"].get<std::string>()),
                    one_line(file["path"].get<std::string>()));
   }
+  return text;
+}
+
+Result<std::string> status_rates(std::string_view before, std::string_view now, double seconds) {
+  CKFS_TRY(const Json first, parse_status(before));
+  CKFS_TRY(const Json last, parse_status(now));
+  const auto change = [&](const char* key) {
+    // A mount that was made anew counts from 0.
+    const std::uint64_t from = number(first, key), to = number(last, key);
+    return to < from || seconds <= 0 ? 0.0 : static_cast<double>(to - from) / seconds;
+  };
+  const auto size = [&](const char* key) {
+    return human_size(static_cast<std::uint64_t>(change(key)));
+  };
+  std::string text;
+  fmt::format_to(Out(text), "{:<18} {:>15.0f} /s\n{:<18} {:>15} /s\n{:<18} {:>15} /s\n", "requests",
+                 change("requests"), "to readers", size("bytes_to_readers"), "of the source",
+                 size("source_bytes"));
   return text;
 }
 

@@ -15,14 +15,15 @@
 //             labels: [{view, label, from, to, tensors}]}
 //   inspect --view
 //            {version, view, arrays: [{name, dtype, shape, chunk: [n] (Orbax only), exactness,
-//             sources: [name]}], left_out: [name]}
+//             sources: [name]}], left_out: [name],
+//             decoding: {needed, decoded, chunks, mends: [string]} (of compressed sources only)}
 //   ls       {version, view: string (empty at the root), entries: [{path, type: "directory" |
 //             "file", size, exactness, tensors, inode}]}; size and the rest for files only
 //   views    {version, layout, source: {kind, quantization, mtime, fingerprint},
 //             views: [{name, files: [{path, size, exactness, tensors, sources: [path]}]}]}
 //   status   {version, requests, bytes_to_readers, source_bytes, tiles, tiles_unread, hits, memory,
-//             memory_peak, memory_budget, io, files: [{path, bytes, requests}],
-//             given: [{view, path, bytes}]}
+//             memory_peak, memory_budget, io, decoded_bytes, spilled_bytes (of compressed chunks),
+//             files: [{path, bytes, requests}], given: [{view, path, bytes}]}
 //
 // All functions are safe for concurrent use.
 #pragma once
@@ -86,6 +87,9 @@ std::string status_json(const Checkpoint& checkpoint);
 /// `ckfs stats`: a status.json as a table. Errors: Corrupt (not a status of a version that we
 /// know).
 Result<std::string> status_text(std::string_view status_json);
+
+/// The rates between two status.json, `seconds` apart, a line each. Errors: those of status_text().
+Result<std::string> status_rates(std::string_view before, std::string_view now, double seconds);
 
 /// Paths of the source files that hold the bytes of a view's file (companions left out), joined by
 /// newlines: the attribute user.ckfs.source. Requires: `file` is an index in View::files().

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "api/checkpoint_impl.h"
+#include "api/decode_cost.h"
 #include "api/report_json.h"
 #include "base/text.h"
 #include "container/item_arrays.h"
@@ -179,7 +180,26 @@ Result<std::string> view_report(const Checkpoint& checkpoint, std::string_view s
   };
   add(*definition, "");
   for (const DefinitionPart& part : definition->parts) add(*part.definition, part.directory);
-  if (format == ReportFormat::Json) return render(json);
+  const Checkpoint::Impl& source = *view.impl().checkpoint;
+  const std::uint64_t spill = source.chunks == nullptr ? 0 : source.chunks->spill_limit();
+  const DecodeCost cost = decode_cost(view.impl(), source.memory, spill);
+  const std::vector<std::string> mended =
+      cost.is_dear() ? mends(view.impl(), source.memory, cost) : std::vector<std::string>();
+  if (format == ReportFormat::Json) {
+    if (cost.decoded > 0) {
+      json["decoding"] = {{"needed", cost.needed},
+                          {"decoded", cost.decoded},
+                          {"chunks", cost.chunks},
+                          {"mends", mended}};
+    }
+    return render(json);
+  }
+  if (cost.decoded > 0) {
+    text +=
+        fmt::format("decoding: {} for {} that are needed ({:.2f} : 1) in reading in order{}{}\n",
+                    human_size(cost.decoded), human_size(cost.needed), cost.ratio(),
+                    mended.empty() ? "" : "; mended by any of ", fmt::join(mended, ", "));
+  }
   const std::string rest = left_out.text("    ");
   return text + (rest.empty() ? "" : "left out\n" + rest);
 }

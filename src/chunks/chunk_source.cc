@@ -38,7 +38,7 @@ class ChunkSource::Impl {
  public:
   Impl(ByteSource& files, const ChunkTable& table, std::shared_ptr<BufferPool> pool,
        std::shared_ptr<Spill> spill)
-      : files_(files), table_(table), spill_(spill), decoded_(std::move(pool), std::move(spill)) {}
+      : files_(files), table_(table), decoded_(table, std::move(pool), std::move(spill)) {}
 
   Result<void> read(std::span<const ReadRequest> batch, bool once);
   Result<Place> place(FileId chunk);
@@ -46,7 +46,6 @@ class ChunkSource::Impl {
 
   ByteSource& files_;
   const ChunkTable& table_;
-  const std::shared_ptr<Spill> spill_;
   DecodedChunks decoded_;
 };
 
@@ -121,12 +120,18 @@ Result<void> ChunkSource::Impl::read(std::span<const ReadRequest> batch, bool on
           {place.stored.range.file, place.stored.range.offset + request.offset, request.out});
     }
   }
+  std::set<FileId> used;
+  std::vector<ChunkWish> wishes;
   for (auto& [chunk, wanted] : coded) {
     Place& place = places.at(chunk);
+    if (place.stored.source != nullptr) used.insert(place.stored.range.file);
     place.stored.once = once;
-    const auto read = decoded_.read({chunk, place.array, place.stored}, std::move(wanted));
-    if (!read) return Failure(read.error().within(table_.describe(chunk)));
+    wishes.push_back({{chunk, place.array, place.stored}, std::move(wanted)});
   }
+  if (!wishes.empty()) CKFS_TRY_VOID(decoded_.read(std::move(wishes)));
+  // What was decoded earlier counts only while its file is the one that was opened.
+  const std::vector<FileId> files(used.begin(), used.end());
+  if (!files.empty()) CKFS_TRY_VOID(files_.verify(files));
   if (plain.empty()) return {};
   return once ? files_.read_once(plain) : files_.read(plain);
 }
@@ -207,9 +212,19 @@ const std::string& ChunkSource::name(FileId file) const {
   return is_chunk(file) ? impl_->table_.chunk(file).array->name : impl_->files_.name(file);
 }
 
+bool ChunkSource::add_spill(std::shared_ptr<Spill> spill, bool whole) {
+  return impl_->decoded_.add_spill(std::move(spill), whole);
+}
+
+std::uint64_t ChunkSource::spill_limit() const {
+  const std::shared_ptr<Spill> spill = impl_->decoded_.spill();
+  return spill == nullptr ? 0 : spill->limit();
+}
+
 ChunkStatistics ChunkSource::statistics() const {
+  const std::shared_ptr<Spill> spill = impl_->decoded_.spill();
   return {.decoded = impl_->decoded_.decoded(),
-          .spill = impl_->spill_ == nullptr ? SpillStatistics() : impl_->spill_->statistics()};
+          .spill = spill == nullptr ? SpillStatistics() : spill->statistics()};
 }
 
 }  // namespace ckfs

@@ -41,6 +41,11 @@ class ChunkSource final : public ByteSource {
   std::uint64_t size(FileId file) const override;
   const std::string& name(FileId file) const override;
 
+  /// DecodedChunks::add_spill().
+  bool add_spill(std::shared_ptr<Spill> spill, bool whole);
+  /// Bytes that the spill may take; 0: there is none.
+  std::uint64_t spill_limit() const;
+
   ChunkStatistics statistics() const;
 
  private:

@@ -56,7 +56,7 @@ Result<std::size_t> Crc32cStream::read(std::span<std::byte> out) {
     std::copy_n(edge.begin(), read, out.begin());
   }
   std::copy_n(edge.begin() + static_cast<std::ptrdiff_t>(last), kSum, held_.begin());
-  sum_ = crc32c_more(sum_, {reinterpret_cast<const char*>(out.data()), read});
+  sum_ = crc32c({reinterpret_cast<const char*>(out.data()), read}, sum_);
   position_ += read;
   if (ended_ && whole_) {
     const auto stored = load_le<std::uint32_t>(held_);

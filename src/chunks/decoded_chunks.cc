@@ -25,11 +25,14 @@ struct DecodedChunks::Decoder {
   std::uint64_t position = 0;  // a multiple of kBlock, or the end
 };
 
-/// What one call of read() still wants, in order, no part across a border of blocks. Changed by
-/// whoever drives the chunk, with the lock.
+/// What one call of read() still wants of a chunk, in order, no part across a border of blocks.
+/// Changed by whoever drives the chunk, with the lock. It may go while nobody drives, or when it is
+/// done.
 struct DecodedChunks::Request {
+  CodedChunk chunk;
   std::vector<WantedBytes> wanted;
-  std::optional<Error> error;
+  std::shared_ptr<Active> active = {};
+  std::optional<Error> error = {};
 
   bool done() const { return wanted.empty() || error; }
   /// The part of `wanted` in [begin, end).
@@ -100,8 +103,9 @@ std::uint64_t stored_size(const StoredBytes& stored) {
 
 }  // namespace
 
-DecodedChunks::DecodedChunks(std::shared_ptr<BufferPool> pool, std::shared_ptr<Spill> spill)
-    : pool_(std::move(pool)), spill_(std::move(spill)) {
+DecodedChunks::DecodedChunks(const ChunkTable& table, std::shared_ptr<BufferPool> pool,
+                             std::shared_ptr<Spill> spill)
+    : table_(table), pool_(std::move(pool)), spill_(std::move(spill)) {
   pool_->set_reclaim(Tier::Source, [this](std::uint64_t bytes, BufferPool::Demand demand) {
     reclaim(bytes, demand);
   });
@@ -111,42 +115,69 @@ DecodedChunks::~DecodedChunks() {
   pool_->set_reclaim(Tier::Source, {});
 }
 
-Result<void> DecodedChunks::read(const CodedChunk& chunk, std::vector<WantedBytes> wanted) {
-  Request own{.wanted = by_blocks(std::move(wanted), kBlock), .error = {}};
-  own.wanted = take_from_cache(chunk.id, std::move(own.wanted));
-  own.wanted = take_from_spill(chunk.id, std::move(own.wanted));
-  if (own.done()) return {};
+Result<void> DecodedChunks::read(std::vector<ChunkWish> wishes) {
+  std::deque<Request> requests;  // they stay where they are
+  for (ChunkWish& wish : wishes) {
+    const FileId id = wish.chunk.id;
+    auto wanted = take_from_cache(id, by_blocks(std::move(wish.wanted), kBlock));
+    wanted = take_from_spill(id, std::move(wanted));
+    if (!wanted.empty()) requests.push_back({wish.chunk, std::move(wanted)});
+  }
+  if (requests.empty()) return {};
 
   MutexLock lock(mutex_);
-  std::shared_ptr<Active>& entry = active_[chunk.id];
-  if (entry == nullptr) entry = std::make_shared<Active>();
-  const std::shared_ptr<Active> active = entry;
-  active->requests.push_back(&own);
-  Result<void> result;
-  while (!own.done() && result) {
-    if (active->driven) {
+  for (Request& request : requests) {
+    std::shared_ptr<Active>& active = active_[request.chunk.id];
+    if (active == nullptr) active = std::make_shared<Active>();
+    request.active = active;
+    active->requests.push_back(&request);
+  }
+  std::optional<Error> error;
+  while (!error) {
+    Request* next = nullptr;
+    bool waits = false;
+    for (Request& request : requests) {
+      if (request.error) {
+        error = request.error->within(table_.describe(request.chunk.id));
+      } else if (!request.done()) {
+        waits = true;
+        if (next == nullptr && !request.active->driven) next = &request;
+      }
+    }
+    if (error || !waits) break;
+    if (next == nullptr) {
       changed_.wait(lock);
       continue;
     }
-    active->driven = true;
+    next->active->driven = true;
     lock.unlock();
+    Result<void> driven;
     try {
-      result = drive(chunk, *active, own);
+      driven = drive(*next);
     } catch (const std::bad_alloc&) {
-      result = fail(ErrorCode::OutOfMemory, "memory: the system gives no more (decoding a chunk)");
+      driven = fail(ErrorCode::OutOfMemory, "memory: the system gives no more (decoding a chunk)");
     }
     lock.lock();
-    active->driven = false;
-    active->used = ++clock_;
+    next->active->driven = false;
+    next->active->used = ++clock_;
     changed_.notify_all();
+    if (!driven) error = driven.error().within(table_.describe(next->chunk.id));
   }
-  std::erase(active->requests, &own);
-  if (active->requests.empty() && !active->driven && active->decoder == nullptr) {
-    const auto found = active_.find(chunk.id);
-    if (found != active_.end() && found->second == active) active_.erase(found);
+  leave(requests, lock);
+  if (error) return Failure(*std::move(error));
+  return {};
+}
+
+/// Nothing of the requests is used by anybody afterwards.
+void DecodedChunks::leave(std::deque<Request>& requests, MutexLock& lock) {
+  for (Request& request : requests) {
+    Active& active = *request.active;
+    while (!request.done() && active.driven) changed_.wait(lock);
+    std::erase(active.requests, &request);
+    if (!active.requests.empty() || active.driven || active.decoder != nullptr) continue;
+    const auto found = active_.find(request.chunk.id);
+    if (found != active_.end() && found->second == request.active) active_.erase(found);
   }
-  if (own.error) return Failure(*own.error);
-  return result;
 }
 
 std::vector<WantedBytes> DecodedChunks::take_from_cache(FileId chunk,
@@ -175,15 +206,16 @@ std::vector<WantedBytes> DecodedChunks::take_from_cache(FileId chunk,
 
 std::vector<WantedBytes> DecodedChunks::take_from_spill(FileId chunk,
                                                         std::vector<WantedBytes> wanted) {
-  if (spill_ == nullptr) return wanted;
+  const std::shared_ptr<Spill> spill = this->spill();
+  if (spill == nullptr) return wanted;
   std::vector<WantedBytes> missing;
   for_each_block(wanted, kBlock, [&](std::uint64_t number, std::span<const WantedBytes> parts) {
-    if (!spill_->has({chunk, number})) {
+    if (!spill->has({chunk, number})) {
       missing.insert(missing.end(), parts.begin(), parts.end());
       return;
     }
     for (const WantedBytes& piece : parts) {
-      if (!spill_->get({chunk, number}, piece.offset - number * kBlock, piece.out)) {
+      if (!spill->get({chunk, number}, piece.offset - number * kBlock, piece.out)) {
         missing.push_back(piece);
       }
     }
@@ -192,7 +224,9 @@ std::vector<WantedBytes> DecodedChunks::take_from_spill(FileId chunk,
 }
 
 /// Decodes until `own` has what it wants, and gives others what comes by.
-Result<void> DecodedChunks::drive(const CodedChunk& chunk, Active& active, Request& own) {
+Result<void> DecodedChunks::drive(Request& own) {
+  const CodedChunk& chunk = own.chunk;
+  Active& active = *own.active;
   std::unique_ptr<Decoder> decoder;
   {
     const MutexLock lock(mutex_);
@@ -206,20 +240,25 @@ Result<void> DecodedChunks::drive(const CodedChunk& chunk, Active& active, Reque
     const MutexLock lock(mutex_);
     own.wanted = std::move(left);
   }
-  while (!own.wanted.empty()) {
+  bool to_end = false;
+  while (!own.wanted.empty() || (to_end && decoder != nullptr)) {
     if (decoder == nullptr) {
+      to_end = !jumps && goes_to_end(chunk);
       CKFS_TRY_VOID(check_sums(chunk));
       CKFS_TRY(decoder, start(chunk, Stages::All));
     }
     // What lies ahead comes first: going back costs all that lies before it.
     const auto ahead =
         std::ranges::lower_bound(own.wanted, decoder->position, {}, &WantedBytes::offset);
-    const bool back = ahead == own.wanted.end();
-    const std::uint64_t target = (back ? own.wanted.front() : *ahead).offset / kBlock * kBlock;
-    if (back || (jumps && target != decoder->position)) {
-      const std::uint64_t begin = jumps ? target : 0;
-      CKFS_TRY_VOID(decoder->stream->seek(begin));
-      decoder->position = begin;
+    if (!own.wanted.empty()) {
+      const bool back = ahead == own.wanted.end();
+      const std::uint64_t target = (back ? own.wanted.front() : *ahead).offset / kBlock * kBlock;
+      if (back || (jumps && target != decoder->position)) {
+        const std::uint64_t begin = jumps ? target : 0;
+        CKFS_TRY_VOID(decoder->stream->seek(begin));
+        decoder->position = begin;
+        to_end = to_end || (!jumps && goes_to_end(chunk));
+      }
     }
     const std::uint64_t at = decoder->position;
     const Result<std::size_t> size = decode_next(chunk, *decoder);
@@ -239,6 +278,7 @@ Result<void> DecodedChunks::drive(const CodedChunk& chunk, Active& active, Reque
       for (Request* const request : active.requests) {
         if (broken && !request->in(at, ~std::uint64_t{0}).empty()) request->error = size.error();
       }
+      if (own.wanted.empty()) return {};  // whoever needs what is broken meets it again
       return Failure(size.error());
     }
     const bool wanted = deliver(active, *decoder, *size);
@@ -251,6 +291,14 @@ Result<void> DecodedChunks::drive(const CodedChunk& chunk, Active& active, Reque
   return {};
 }
 
+/// Whether a chunk that is begun now is best decoded as a whole: there is room for it, and it is
+/// not begun for the first time, or all of it is known to be needed.
+bool DecodedChunks::goes_to_end(const CodedChunk& chunk) {
+  const MutexLock lock(mutex_);
+  if (spill_ == nullptr || spill_->room() < chunk.array->nbytes) return false;
+  return !begun_.insert(chunk.id).second || whole_;
+}
+
 /// Sums are behind what they sum up: nothing of the chunk is given out before they were looked at.
 Result<void> DecodedChunks::check_sums(const CodedChunk& chunk) {
   if (!has_sums(*chunk.array->codecs)) return {};
@@ -258,15 +306,22 @@ Result<void> DecodedChunks::check_sums(const CodedChunk& chunk) {
     const MutexLock lock(mutex_);
     if (summed_.contains(chunk.id)) return {};
   }
-  CKFS_TRY(const std::unique_ptr<Decoder> decoder, start(chunk, Stages::Sums));
-  const TierScope holding(Tier::Source);
   while (true) {
-    CKFS_TRY(const std::size_t size, decoder->stream->read(decoder->block.span()));
-    if (size < decoder->block.size()) break;
+    CKFS_TRY(const std::unique_ptr<Decoder> decoder, start(chunk, Stages::Sums));
+    const TierScope holding(Tier::Source);
+    Result<std::size_t> size = decoder->block.size();
+    while (size && *size == decoder->block.size()) {
+      size = decoder->stream->read(decoder->block.span());
+    }
+    const MutexLock lock(mutex_);
+    if (!size && decoder->space.missing() > 0) {
+      work_space_[chunk.array] = decoder->space.missing();
+      continue;
+    }
+    if (!size) return Failure(size.error());
+    summed_.insert(chunk.id);
+    return {};
   }
-  const MutexLock lock(mutex_);
-  summed_.insert(chunk.id);
-  return {};
 }
 
 Result<std::unique_ptr<DecodedChunks::Decoder>> DecodedChunks::start(const CodedChunk& chunk,
@@ -348,8 +403,13 @@ bool DecodedChunks::deliver(Active& active, const Decoder& decoder, std::size_t 
 /// place of an older one, one that was passed over that of its like.
 void DecodedChunks::keep(FileId chunk, Decoder& decoder, std::size_t size, bool wanted) {
   const Key key{chunk, decoder.position / kBlock};
-  if (spill_ != nullptr && !spill_->has({key.chunk, key.block})) {
-    spill_->put({key.chunk, key.block}, decoder.block.span().first(size));
+  const std::shared_ptr<Spill> spill = this->spill();
+  if (spill != nullptr && !spill->has({key.chunk, key.block})) {
+    spill->put({key.chunk, key.block}, decoder.block.span().first(size));
+  }
+  {
+    const MutexLock lock(mutex_);
+    if (blocks_.contains(key)) return;  // a chunk that was begun again
   }
   std::optional<Buffer> fresh = pool_->try_acquire(Tier::Source, decoder.block.size());
   std::shared_ptr<const Block> old;
@@ -422,6 +482,19 @@ void DecodedChunks::clear() {
   }
   while (oldest_decoder() != nullptr) {
   }
+}
+
+bool DecodedChunks::add_spill(std::shared_ptr<Spill> spill, bool whole) {
+  const MutexLock lock(mutex_);
+  if (spill_ != nullptr) return false;
+  whole_ = whole;
+  spill_ = std::move(spill);
+  return true;
+}
+
+std::shared_ptr<Spill> DecodedChunks::spill() const {
+  const MutexLock lock(mutex_);
+  return spill_;
 }
 
 std::uint64_t DecodedChunks::decoded() const {

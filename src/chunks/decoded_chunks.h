@@ -8,11 +8,13 @@
 //   blocks in the spill, where there is one;
 //   a decoder that stands before what he wants, and goes on from there.
 //
-// Else it begins anew. Safe for concurrent use by several threads.
+// Else it begins anew; with a spill it then goes on to the chunk's end, never to begin again. Safe
+// for concurrent use by several threads.
 #pragma once
 
 #include <compare>
 #include <cstdint>
+#include <deque>
 #include <list>
 #include <map>
 #include <memory>
@@ -36,24 +38,38 @@ struct CodedChunk {
   StoredBytes stored;
 };
 
-/// Bytes [offset, ...) of a chunk, wanted at `out`.
+/// Bytes [offset, ...) of a chunk at `out`.
 struct WantedBytes {
   std::uint64_t offset = 0;
   std::span<std::byte> out;
+};
+
+/// What is wanted of a chunk.
+struct ChunkWish {
+  CodedChunk chunk;
+  std::vector<WantedBytes> wanted;
 };
 
 class DecodedChunks {
  public:
   static constexpr std::uint64_t kBlock = std::uint64_t{1} << 20;
 
-  /// `spill` may be nullptr.
-  DecodedChunks(std::shared_ptr<BufferPool> pool, std::shared_ptr<Spill> spill);
+  /// `table` names chunks in errors, and must outlive it. `spill` may be nullptr.
+  DecodedChunks(const ChunkTable& table, std::shared_ptr<BufferPool> pool,
+                std::shared_ptr<Spill> spill);
   ~DecodedChunks();
   DecodedChunks(const DecodedChunks&) = delete;
   DecodedChunks& operator=(const DecodedChunks&) = delete;
 
-  /// Errors: those of the source; Corrupt, Unsupported, OutOfMemory.
-  Result<void> read(const CodedChunk& chunk, std::vector<WantedBytes> wanted);
+  /// Of chunks that others are decoding it takes what comes by, and meanwhile decodes those that
+  /// nobody does. Errors: those of the source; Corrupt, Unsupported, OutOfMemory; with the chunk's
+  /// name.
+  Result<void> read(std::vector<ChunkWish> wishes);
+
+  /// The spill from now on, where there was none. False: there was one.
+  /// `whole`: all of each chunk will be needed, so it is decoded to its end when it is begun.
+  bool add_spill(std::shared_ptr<Spill> spill, bool whole);
+  std::shared_ptr<Spill> spill() const;
 
   /// Blocks and decoders go; the spill stays.
   void clear();
@@ -85,20 +101,25 @@ class DecodedChunks {
   std::vector<WantedBytes> take_from_cache(FileId chunk, std::vector<WantedBytes> wanted)
       CKFS_EXCLUDES(mutex_);
   std::vector<WantedBytes> take_from_spill(FileId chunk, std::vector<WantedBytes> wanted);
-  Result<void> drive(const CodedChunk& chunk, Active& active, Request& own) CKFS_EXCLUDES(mutex_);
+  Result<void> drive(Request& own) CKFS_EXCLUDES(mutex_);
+  void leave(std::deque<Request>& requests, MutexLock& lock) CKFS_REQUIRES(mutex_);
   Result<void> check_sums(const CodedChunk& chunk) CKFS_EXCLUDES(mutex_);
   Result<std::unique_ptr<Decoder>> start(const CodedChunk& chunk, Stages stages)
       CKFS_EXCLUDES(mutex_);
   Result<std::size_t> decode_next(const CodedChunk& chunk, Decoder& decoder);
   bool deliver(Active& active, const Decoder& decoder, std::size_t size) CKFS_EXCLUDES(mutex_);
+  bool goes_to_end(const CodedChunk& chunk) CKFS_EXCLUDES(mutex_);
   void keep(FileId chunk, Decoder& decoder, std::size_t size, bool wanted) CKFS_EXCLUDES(mutex_);
   std::shared_ptr<const Block> oldest_unused(Ages& ages) CKFS_REQUIRES(mutex_);
   void reclaim(std::uint64_t bytes, BufferPool::Demand demand) CKFS_EXCLUDES(mutex_);
   std::unique_ptr<Decoder> oldest_decoder() CKFS_REQUIRES(mutex_);
 
+  const ChunkTable& table_;
   const std::shared_ptr<BufferPool> pool_;
-  const std::shared_ptr<Spill> spill_;
   mutable Mutex mutex_;  // taken before the pool's; never held while reading or decoding
+  std::shared_ptr<Spill> spill_ CKFS_GUARDED_BY(mutex_);
+  bool whole_ CKFS_GUARDED_BY(mutex_) = false;
+  std::set<FileId> begun_ CKFS_GUARDED_BY(mutex_);  // while there is a spill
   CondVar changed_;
   std::map<Key, Entry> blocks_ CKFS_GUARDED_BY(mutex_);
   Ages wanted_ CKFS_GUARDED_BY(mutex_);  // least recently used first

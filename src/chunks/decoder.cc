@@ -92,8 +92,8 @@ Result<std::unique_ptr<ByteStream>> open_stream(const StoredBytes& stored, const
 }
 
 std::uint64_t usual_work_space(const CodecChain& codecs, std::uint64_t stored_bytes) {
-  // Windows of writers' usual levels: 512 KiB to 4 MiB, never more than the frame.
-  constexpr std::uint64_t kUsualWindow = 2_MiB;
+  // The window of TensorStore's usual level; other levels have up to 8 MiB.
+  constexpr std::uint64_t kUsualWindow = 512_KiB;
   std::uint64_t sum = 0;
   for (const Codec codec : codecs.codecs()) {
     switch (codec) {

@@ -94,6 +94,17 @@ bool Spill::get(const Key& key, std::uint64_t offset, std::span<std::byte> out) 
   return false;
 }
 
+std::uint64_t Spill::limit() const {
+  const MutexLock lock(mutex_);
+  return most_ > ~std::uint64_t{0} / block_ ? ~std::uint64_t{0} : most_ * block_;
+}
+
+std::uint64_t Spill::room() const {
+  const MutexLock lock(mutex_);
+  const std::uint64_t places = most_ - used_ + free_.size();
+  return places > ~std::uint64_t{0} / block_ ? ~std::uint64_t{0} : places * block_;
+}
+
 SpillStatistics Spill::statistics() const {
   const MutexLock lock(mutex_);
   return statistics_;

@@ -38,6 +38,10 @@ class Spill {
   /// Bytes of a block from `offset` on. False: it is not there (any more).
   bool get(const Key& key, std::uint64_t offset, std::span<std::byte> out);
 
+  /// Bytes that it may take, and how many of them are free.
+  std::uint64_t limit() const;
+  std::uint64_t room() const;
+
   SpillStatistics statistics() const;
 
  private:

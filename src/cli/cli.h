@@ -4,6 +4,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <concepts>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -16,11 +17,30 @@
 
 namespace ckfs::cli {
 
-/// What the parsed command line asks for. Unset where parsing failed.
-using Action = std::function<Result<void>()>;
-
 /// Exit codes of the program (docs/CLI_ABI.md).
-enum class Exit : int { Done = 0, Failed = 1, Usage = 2 };
+enum class Exit : int { Done = 0, Failed = 1, Usage = 2, CannotTell = 2 };
+
+/// What the parsed command line asks for. Unset where parsing failed.
+class Action {
+ public:
+  /// `work` gives Result<void>, or Result<Exit> where a verb has an answer that is no error.
+  template <typename Work>
+  Action& operator=(Work work) {
+    run_ = [work = std::move(work)]() -> Result<Exit> {
+      auto done = work();
+      if (!done) return Failure(std::move(done).error());
+      if constexpr (std::same_as<decltype(done), Result<Exit>>) return *done;
+      return Exit::Done;
+    };
+    return *this;
+  }
+  Result<Exit> operator()() const { return run_(); }
+
+  Exit failed = Exit::Failed;  // the exit code of an error
+
+ private:
+  std::function<Result<Exit>()> run_;
+};
 
 // Each adds one verb to `app`, in the order of the help; parsing that verb sets `action`.
 void add_mount(CLI::App& app, Action& action);
@@ -29,21 +49,57 @@ void add_inspect(CLI::App& app, Action& action);
 void add_ls(CLI::App& app, Action& action);
 void add_cat(CLI::App& app, Action& action);
 void add_export(CLI::App& app, Action& action);
+void add_digest(CLI::App& app, Action& action);
+void add_verify(CLI::App& app, Action& action);
+void add_doctor(CLI::App& app, Action& action);
 void add_stats(CLI::App& app, Action& action);
 void add_completion(CLI::App& app, Action& action);
 
 /// Options of every verb that opens a checkpoint; `open` and where the log goes.
 struct CommonOptions {
   OpenOptions open;
+  bool memory_auto = true;  // no --memory was given, or it was "auto"
   std::string log_level = "warn";
   std::string log_file;
 };
+
+/// What "--memory auto" is here: a quarter of what the control group gives, if it sets a limit, but
+/// 64 MiB at least; else 1 GiB. Says so in the log where there is a limit.
+OpenOptions open_options(const CommonOptions& options);
 
 /// One of the common options by name: "tag", "key", "config", "recipe" (one more file), "family",
 /// "memory", "io", "threads", "log_level", "log_file", "tile_bytes". The one parser for `--memory
 /// 1GiB` and
 /// `-o memory=1GiB`. Errors: InvalidArgument, and those of reading a recipe.
 Result<void> set_common(CommonOptions& options, const std::string& name, const std::string& value);
+
+/// A whole decimal number. Errors: InvalidArgument, naming `thing`.
+Result<std::uint64_t> parse_number(const std::string& thing, const std::string& text);
+
+/// Adds an option with a whole number from `least` to `most`.
+template <typename Number>
+CLI::Option* add_number(CLI::App& verb, const std::string& name, std::uint64_t least,
+                        std::uint64_t most, Number& number, const std::string& text) {
+  return verb
+      .add_option_function<std::string>(
+          name,
+          [name, least, most, &number](const std::string& value) {
+            const Result<std::uint64_t> parsed = parse_number(name, value);
+            // CLI11 takes errors as exceptions only; main() turns them back into lines.
+            if (!parsed) throw CLI::ValidationError(parsed.error().message());
+            if (*parsed > most) {
+              throw CLI::ValidationError(
+                  fmt::format("{}: {} are too many (at most {})", name, *parsed, most));
+            }
+            if (*parsed < least) {
+              throw CLI::ValidationError(
+                  fmt::format("{}: {} are too few (at least {})", name, *parsed, least));
+            }
+            number = static_cast<unsigned>(*parsed);
+          },
+          text)
+      ->type_name("N");
+}
 
 enum class Tuning : bool { No, Yes };
 
@@ -56,9 +112,6 @@ void add_common(CLI::App& verb, CommonOptions& options, Tuning tuning);
 /// All of `bytes` to stdout. False: the reader has closed the pipe, which is no error. Errors: Io.
 Result<bool> write_stdout(std::span<const std::byte> bytes);
 Result<void> print(std::string_view text);
-
-/// A whole decimal number. Errors: InvalidArgument, naming `thing`.
-Result<std::uint64_t> parse_number(const std::string& thing, const std::string& text);
 
 /// `path` from the root, without "." and "..": what a daemon, whose directory is /, can use.
 /// Symbolic links stay: a dead mount cannot be resolved.

@@ -17,7 +17,8 @@ struct InspectCommand {
 
 Result<void> inspect(const InspectCommand& command) {
   CKFS_TRY_VOID(start_log(command.common));
-  CKFS_TRY(const Checkpoint checkpoint, Checkpoint::open(command.source, command.common.open));
+  CKFS_TRY(const Checkpoint checkpoint,
+           Checkpoint::open(command.source, open_options(command.common)));
   const ReportFormat format = command.json ? ReportFormat::Json : ReportFormat::Text;
   if (command.view.empty()) return print(inspect_report(checkpoint, command.source, format));
   CKFS_TRY(const std::string report, view_report(checkpoint, command.view, format));
@@ -35,7 +36,7 @@ void add_inspect(CLI::App& app, Action& action) {
                    "every tensor of this view, and what it is made of, instead")
       ->type_name("VIEW");
   verb->add_flag("--json", command->json, "print JSON");
-  add_common(*verb, command->common, Tuning::No);
+  add_common(*verb, command->common, Tuning::Yes);
   verb->callback([command, &action] { action = [command] { return inspect(*command); }; });
 }
 

@@ -23,6 +23,7 @@
 
 #include "base/text.h"
 #include "base/unique_fd.h"
+#include "cli/notify.h"
 
 namespace ckfs::cli {
 
@@ -41,6 +42,22 @@ class OneLineFlag : public spdlog::custom_flag_formatter {
   }
   std::unique_ptr<custom_flag_formatter> clone() const override {
     return std::make_unique<OneLineFlag>();
+  }
+};
+
+/// %&: the priority that syslog has for the level.
+class PriorityFlag : public spdlog::custom_flag_formatter {
+ public:
+  void format(const spdlog::details::log_msg& message, const std::tm& /*time*/,
+              spdlog::memory_buf_t& out) override {
+    const auto level = message.level;
+    out.push_back(level >= spdlog::level::err    ? '3'
+                  : level == spdlog::level::warn ? '4'
+                  : level == spdlog::level::info ? '6'
+                                                 : '7');
+  }
+  std::unique_ptr<custom_flag_formatter> clone() const override {
+    return std::make_unique<PriorityFlag>();
   }
 };
 
@@ -64,10 +81,11 @@ class DescriptorSink : public spdlog::sinks::base_sink<std::mutex> {
 using SinkPointer = std::shared_ptr<spdlog::sinks::sink>;
 
 constexpr const char* kTerminalPattern = "ckfs: %l: %*";
+constexpr const char* kJournalPattern = "<%&>%*";
 
 SinkPointer with_pattern(SinkPointer sink, const char* pattern) {
   auto formatter = std::make_unique<spdlog::pattern_formatter>();
-  formatter->add_flag<OneLineFlag>('*');
+  formatter->add_flag<OneLineFlag>('*').add_flag<PriorityFlag>('&');
   formatter->set_pattern(pattern);
   sink->set_formatter(std::move(formatter));
   return sink;
@@ -153,7 +171,8 @@ Result<UniqueFd> open_own_log(const std::filesystem::path& path) {
 
 Result<void> start_log(const CommonOptions& options) {
   if (options.log_file.empty()) {
-    use_sinks({with_pattern(std::make_shared<spdlog::sinks::stderr_sink_mt>(), kTerminalPattern)},
+    use_sinks({with_pattern(std::make_shared<spdlog::sinks::stderr_sink_mt>(),
+                            stderr_is_journal() ? kJournalPattern : kTerminalPattern)},
               options.log_level);
     return {};
   }

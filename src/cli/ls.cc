@@ -17,7 +17,8 @@ struct LsCommand {
 
 Result<void> ls(const LsCommand& command) {
   CKFS_TRY_VOID(start_log(command.common));
-  CKFS_TRY(const Checkpoint checkpoint, Checkpoint::open(command.source, command.common.open));
+  CKFS_TRY(const Checkpoint checkpoint,
+           Checkpoint::open(command.source, open_options(command.common)));
   CKFS_TRY(
       const std::string text,
       list_report(checkpoint, command.where, command.detail ? ListDetail::Long : ListDetail::Names,

@@ -59,6 +59,9 @@ int run(std::vector<std::string> words) {
   add_ls(app, action);
   add_cat(app, action);
   add_export(app, action);
+  add_digest(app, action);
+  add_verify(app, action);
+  add_doctor(app, action);
   add_stats(app, action);
   add_completion(app, action);
 
@@ -101,9 +104,8 @@ int run(std::vector<std::string> words) {
                                                : fmt::format("{}: {} (see ckfs {} --help)", context,
                                                              error.what(), context));
   }
-  const Result<void> done = action();
-  if (!done) return finish(Exit::Failed, done.error().message());
-  return finish(Exit::Done);
+  const Result<Exit> done = action();
+  return done ? finish(*done) : finish(action.failed, done.error().message());
 }
 
 }  // namespace

@@ -21,6 +21,7 @@
 #include "base/unique_fd.h"
 #include "cli/cli.h"
 #include "cli/log.h"
+#include "cli/notify.h"
 #include "fs/filesystem.h"
 #include "fuse/mount_keeper.h"
 #include "fuse/sandbox.h"
@@ -52,7 +53,9 @@ Result<void> confine(const MountCommand& command) {
     return {};
   }
   if (!command.words.confined) return {};
-  CKFS_TRY(const Confinement made, confine_writing({}));
+  std::vector<std::filesystem::path> writable;
+  if (const auto& spill = command.words.common.open.spill) writable.push_back(*spill);
+  CKFS_TRY(const Confinement made, confine_writing(writable));
   if (!made.landlock || !made.seccomp) {
     spdlog::info("{}: confined without {}, which this system does not have", command.mountpoint,
                  made.landlock  ? "seccomp"
@@ -75,7 +78,8 @@ Result<void> serve(const MountCommand& command, const std::function<void()>& rea
   CKFS_TRY(MountKeeper keeper, MountKeeper::start(std::move(target), std::move(kernel)));
   if (user) CKFS_TRY_VOID(become(*user));
   CKFS_TRY_VOID(confine(command));
-  CKFS_TRY(Checkpoint checkpoint, Checkpoint::open(command.source, command.words.common.open));
+  CKFS_TRY(Checkpoint checkpoint,
+           Checkpoint::open(command.source, open_options(command.words.common)));
   for (const std::string& note : opening_notes(checkpoint)) {
     spdlog::warn("{}: {}", command.source, note);
   }
@@ -196,12 +200,17 @@ Result<void> mount(MountCommand command) {
   if (!common.log_file.empty()) {
     CKFS_TRY(common.log_file, absolute_path(common.log_file));
   }
+  if (common.open.spill) {
+    CKFS_TRY(common.open.spill, absolute_path(common.open.spill->native()));
+  }
   if (common.open.config) {
     CKFS_TRY(common.open.config, absolute_path(common.open.config->native()));
   }
   if (command.foreground) {
     CKFS_TRY_VOID(start_log(common));
-    return serve(command, [] {});
+    const Result<void> served = serve(command, [] { notify_manager("READY=1"); });
+    notify_manager("STOPPING=1");
+    return served;
   }
   CKFS_TRY(const DaemonLog log, start_daemon_log(common));
   CKFS_TRY_VOID(mount_in_background(command, log));
@@ -224,7 +233,7 @@ void add_mount(CLI::App& app, Action& action) {
           },
           "options, with commas between: allow_other, outside_links, direct, strict, no_sandbox, "
           "setuid=USER, stop=unused|now, mtime=EPOCH, umask=OCTAL, tag=TAG, key=KEY, config=DIR, "
-          "recipe=FILE, family=NAME, memory=SIZE, "
+          "recipe=FILE, family=NAME, memory=SIZE|auto, spill=DIR, spill_size=SIZE, "
           "io=auto|uring|pread, threads=N, "
           "log_level=LEVEL, "
           "log_file=FILE, ro")

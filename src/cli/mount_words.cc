@@ -19,9 +19,9 @@ constexpr std::string_view kIgnored[] = {
     "noauto",      "nofail",   "user",       "nouser",   "users",      "owner",    "group",
     "_netdev",     "defaults", "silent",     "loud"};
 
-constexpr std::string_view kValued[] = {"tag",       "key",      "config",    "recipe",
-                                        "family",    "memory",   "io",        "threads",
-                                        "log_level", "log_file", "tile_bytes"};
+constexpr std::string_view kValued[] = {"tag",        "key",   "config",    "recipe",    "family",
+                                        "memory",     "io",    "threads",   "log_level", "log_file",
+                                        "tile_bytes", "spill", "spill_size"};
 
 bool is_ignored(const std::string& key, bool has_value) {
   if (key.starts_with("x-") || key.starts_with("X-")) return true;

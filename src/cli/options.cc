@@ -6,8 +6,10 @@
 #include <charconv>
 #include <fcntl.h>
 #include <filesystem>
+#include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include "base/memory_limit.h"
 #include "base/size_text.h"
 #include "base/text.h"
 #include "base/unique_fd.h"
@@ -83,9 +85,21 @@ Result<std::uint64_t> parse_number(const std::string& thing, const std::string& 
   return number;
 }
 
+OpenOptions open_options(const CommonOptions& options) {
+  OpenOptions open = options.open;
+  if (!options.memory_auto) return open;
+  open.memory = OpenOptions().memory;
+  if (const std::optional<std::uint64_t> limit = group_memory_limit()) {
+    open.memory = std::max(kMinMemory, *limit / 4);
+    spdlog::info("memory: {} bytes, a quarter of the {} of this control group (--memory decides)",
+                 open.memory, *limit);
+  }
+  return open;
+}
+
 Result<void> set_common(CommonOptions& options, const std::string& name, const std::string& value) {
   if ((name == "tag" || name == "key" || name == "item" || name == "config" || name == "recipe" ||
-       name == "family") &&
+       name == "family" || name == "spill") &&
       value.empty()) {
     return fail(ErrorCode::InvalidArgument, "{}: is empty", name);
   }
@@ -105,7 +119,14 @@ Result<void> set_common(CommonOptions& options, const std::string& name, const s
   } else if (name == "family") {
     options.open.family = value;
   } else if (name == "memory") {
-    CKFS_TRY(options.open.memory, parse_bytes(name, value, kMinMemory));
+    options.memory_auto = value == "auto";
+    if (!options.memory_auto) {
+      CKFS_TRY(options.open.memory, parse_bytes(name, value, kMinMemory));
+    }
+  } else if (name == "spill") {
+    options.open.spill = value;
+  } else if (name == "spill_size") {
+    CKFS_TRY(options.open.spill_size, parse_bytes(name, value, kMinTile));
   } else if (name == "tile_bytes") {
     CKFS_TRY(options.open.tile_bytes, parse_bytes(name, value, kMinTile));
   } else if (name == "threads") {
@@ -173,8 +194,16 @@ void add_common(CLI::App& verb, CommonOptions& options, Tuning tuning) {
             choice);
   const std::string group = "Common options";
   if (tuning == Tuning::Yes) {
-    add_value(verb, options, "memory", "SIZE",
-              "memory for everything beside the catalog (default 1GiB, at least 64MiB)", group);
+    add_value(
+        verb, options, "memory", "SIZE|auto",
+        "memory for everything beside the catalog, at least 64MiB (default auto: a quarter of "
+        "what the control group gives, or 1GiB)",
+        group);
+    add_value(verb, options, "spill", "DIR",
+              "where decoded chunks go that memory has no room for, in a file without a name "
+              "(default: nowhere, they are decoded again)",
+              group);
+    add_value(verb, options, "spill_size", "SIZE", "of --spill at most (default: no limit)", group);
     add_value(verb, options, "io", "auto|uring|pread",
               "how source files are read (default auto: io_uring where the kernel allows it)",
               group);

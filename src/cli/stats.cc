@@ -1,6 +1,8 @@
 // `ckfs stats`: what a mount has done so far; the same text as MNT/.ckfs/status.json.
 #include <cerrno>
+#include <chrono>
 #include <fcntl.h>
+#include <thread>
 #include <unistd.h>
 
 #include "api/report.h"
@@ -32,27 +34,63 @@ Result<std::string> read_status(const std::string& mountpoint) {
   }
 }
 
-Result<void> stats(const std::string& mountpoint, bool json) {
-  CKFS_TRY(std::string text, read_status(mountpoint));
-  if (!json) {
+struct StatsCommand {
+  std::string mountpoint;
+  bool json = false;
+  bool watch = false;
+  unsigned interval = 1;  // seconds
+  unsigned count = 0;     // how often; 0: until a signal, or until the mount is gone
+};
+
+Result<void> stats(const StatsCommand& command) {
+  CKFS_TRY(std::string text, read_status(command.mountpoint));
+  if (!command.json) {
     CKFS_TRY(text, status_text(text));
   }
   return print(text);
 }
 
+/// A table over and over: on a terminal in the place of the last one.
+Result<void> watch(const StatsCommand& command) {
+  const bool terminal = ::isatty(STDOUT_FILENO) == 1;
+  std::string before;
+  auto time = std::chrono::steady_clock::now();
+  for (unsigned round = 0; command.count == 0 || round < command.count; ++round) {
+    if (round > 0) std::this_thread::sleep_for(std::chrono::seconds(command.interval));
+    const Result<std::string> now = read_status(command.mountpoint);
+    // A mount that ends is the end of watching it, and no error.
+    if (!now && round > 0) return {};
+    if (!now) return Failure(now.error());
+    const auto here = std::chrono::steady_clock::now();
+    CKFS_TRY(const std::string rates,
+             status_rates(before.empty() ? *now : before, *now,
+                          std::chrono::duration<double>(here - time).count()));
+    CKFS_TRY(const std::string text, status_text(*now));
+    const std::string table =
+        (terminal ? "\033[H\033[J" : "") + rates + text + (terminal ? "" : "\n");
+    CKFS_TRY(const bool read, write_stdout(std::as_bytes(std::span(table))));
+    if (!read) return {};
+    before = *now;
+    time = here;
+  }
+  return {};
+}
+
 }  // namespace
 
 void add_stats(CLI::App& app, Action& action) {
-  struct Command {
-    std::string mountpoint;
-    bool json = false;
-  };
-  auto command = std::make_shared<Command>();
+  auto command = std::make_shared<StatsCommand>();
   CLI::App* verb = app.add_subcommand("stats", "print what a mount has done so far");
   verb->add_option("MNT", command->mountpoint, "where it is mounted")->required();
-  verb->add_flag("--json", command->json, "print JSON");
+  CLI::Option* const json = verb->add_flag("--json", command->json, "print JSON");
+  verb->add_flag("--watch", command->watch, "a live table, with rates, until the mount ends")
+      ->excludes(json);
+  add_number(*verb, "--interval", 1, 3600, command->interval,
+             "seconds between two tables of --watch (default 1)");
+  add_number(*verb, "--count", 0, 1'000'000'000, command->count,
+             "tables of --watch (default 0: no end)");
   verb->callback([command, &action] {
-    action = [command] { return stats(command->mountpoint, command->json); };
+    action = [command] { return command->watch ? watch(*command) : stats(*command); };
   });
 }
 

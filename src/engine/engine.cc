@@ -40,25 +40,21 @@ constexpr std::uint64_t scratch_within(std::uint64_t room) {
   return std::min<std::uint64_t>(Evaluator::kMostStaging + 1_MiB, room / 4);
 }
 
-/// What Tier::Tile has is good for two tiles, the one that is read and the next, and their scratch.
-/// A matrix that fits alone is not cut: computed late it costs time, in parts it may cost several
-/// times its source bytes.
-TileBytes tile_bytes(const BufferPool& pool, const EngineOptions& options) {
-  const std::uint64_t room = pool.most(Tier::Tile);
-  if (options.tile_bytes != 0) {
-    const std::uint64_t bytes = std::min<std::uint64_t>(options.tile_bytes, room / 2);
-    return {bytes, bytes};
-  }
-  const std::uint64_t scratch = scratch_within(room);
-  return {std::min<std::uint64_t>(room / 2 - scratch, 64_MiB), room - scratch};
-}
-
 unsigned thread_count(const EngineOptions& options) {
   if (options.threads != 0) return options.threads;
   return std::max(1U, std::thread::hardware_concurrency());
 }
 
 }  // namespace
+
+TileBytes tile_bytes(std::uint64_t room, std::uint64_t wanted) {
+  if (wanted != 0) {
+    const std::uint64_t bytes = std::min(wanted, room / 2);
+    return {bytes, bytes};
+  }
+  const std::uint64_t scratch = scratch_within(room);
+  return {std::min<std::uint64_t>(room / 2 - scratch, 64_MiB), room - scratch};
+}
 
 class Engine::Impl {
  public:
@@ -69,8 +65,8 @@ class Engine::Impl {
         pool_(std::move(pool)),
         cache_(*pool_),
         workers_(thread_count(options)),
-        evaluator_(*catalog_, source, *pool_, cache_, workers_, tile_bytes(*pool_, options),
-                   options.kernels) {}
+        evaluator_(*catalog_, source, *pool_, cache_, workers_,
+                   tile_bytes(pool_->most(Tier::Tile), options.tile_bytes), options.kernels) {}
 
   ~Impl() {
     // Tasks use everything here.

@@ -25,6 +25,7 @@
 #include "base/byte_source.h"
 #include "base/error.h"
 #include "container/file_layout.h"
+#include "engine/gather.h"
 #include "engine/read_stream.h"
 #include "memory/buffer_pool.h"
 #include "tensor/kernel.h"
@@ -39,6 +40,12 @@ struct EngineOptions {
   /// Scatter and kernels: the plain twins, for tests.
   KernelSet kernels = KernelSet::Fast;
 };
+
+/// The size of tiles where Tier::Tile has `room` bytes: what that is good for are two tiles, the
+/// one that is read and the next, and their scratch. A matrix that fits alone is not cut: computed
+/// late it costs time, in parts it may cost several times its source bytes. `wanted`: by
+/// EngineOptions::tile_bytes.
+TileBytes tile_bytes(std::uint64_t room, std::uint64_t wanted);
 
 struct EngineStatistics {
   std::uint64_t requests = 0;

@@ -22,6 +22,7 @@
 #include "base/mutex.h"
 #include "base/start_thread.h"
 #include "base/units.h"
+#include "export/decode_spill.h"
 #include "export/export_record.h"
 #include "export/fleet.h"
 #include "export/out_directory.h"
@@ -99,6 +100,11 @@ class Run {
 
   /// `stale`: files that go before the first byte is written.
   Result<void> check_space(std::span<const std::string> stale) const;
+  /// Disk that is left when all is written. Requires: no job runs.
+  std::uint64_t spare_bytes() const {
+    const std::uint64_t free = out_.free_bytes().value_or(0);
+    return free - std::min(free, needed_bytes());
+  }
   Result<ExportResult> write(const std::vector<Wanted>& files);
 
  private:
@@ -292,7 +298,8 @@ Result<ExportResult> export_view(const Checkpoint& checkpoint, const View& view,
   for (Wanted& file : files) file.part = part_name(numbers.at(file.path));
 
   CKFS_TRY(const OutDirectory directory, OutDirectory::open(out));
-  CKFS_TRY(const bool trusted, is_trusted(directory, kRecordName, options.force));
+  CKFS_TRY(const bool trusted, is_trusted(directory, kRecordName, options.force,
+                                          "--force goes on, and believes no record"));
   CKFS_TRY(const std::optional<ExportRecord> old,
            trusted ? load_record(directory, options.force) : std::nullopt);
   if (!options.force) CKFS_TRY_VOID(refuse_foreign(directory, old));
@@ -324,6 +331,7 @@ Result<ExportResult> export_view(const Checkpoint& checkpoint, const View& view,
       run.check_space(stale));  // before the old copy goes: there may be no room for a new
   for (const std::string& path : stale) CKFS_TRY_VOID(directory.remove(path));
   CKFS_TRY_VOID(directory.make_parents(std::string(kRecordName)));
+  keep_decoded_chunks(view, directory, run.spare_bytes() / 8 * 7);
   CKFS_TRY(const ExportResult result, run.write(files));
 
   CKFS_TRY_VOID(close_directories(directory, record, checkpoint.mtime()));

@@ -278,6 +278,13 @@ Result<void> OutDirectory::rename(const std::string& from, const std::string& to
   return {};
 }
 
+Result<UniqueFd> OutDirectory::open_nameless(const std::string& path) const {
+  CKFS_TRY(const Place at, place(path, "open"));
+  UniqueFd fd(::openat(at.directory.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  if (fd.get() < 0) return failure(errno, path, "open");
+  return fd;
+}
+
 Result<void> OutDirectory::remove(const std::string& path) const {
   if (const int fault = system_->next_fault()) return failure(fault, path, "remove");
   const Result<Place> at = place(path, "remove");

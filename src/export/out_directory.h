@@ -119,6 +119,9 @@ class OutDirectory {
   /// The names in `directory`, in no order.
   Result<std::vector<std::string>> names(const std::string& directory) const;
   Result<void> rename(const std::string& from, const std::string& to) const;
+  /// A file without a name in the directory of `path`. Errors: Io (also where the file system has
+  /// no such files).
+  Result<UniqueFd> open_nameless(const std::string& path) const;
   /// Removes a file; no error where there is none.
   Result<void> remove(const std::string& path) const;
   /// The entries of `directory` ("" is OUT) survive a power failure. Where the file system has no

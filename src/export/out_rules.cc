@@ -47,13 +47,14 @@ Result<void> refuse_inside(const std::filesystem::path& out, const std::filesyst
               source.native());
 }
 
-Result<bool> is_trusted(const OutDirectory& out, std::string_view record, bool force) {
+Result<bool> is_trusted(const OutDirectory& out, std::string_view record, bool force,
+                        std::string_view remedy) {
   for (const std::string_view path : {std::string_view(), kExportFolder, record}) {
     const std::optional<std::string> reason = out.distrust(std::string(path));
     if (!reason) continue;
     if (force) return false;
-    return fail(ErrorCode::InvalidArgument, "{}{}{}: {} (--force goes on, and believes no record)",
-                out.name(), path.empty() ? "" : "/", path, *reason);
+    return fail(ErrorCode::InvalidArgument, "{}{}{}: {} ({})", out.name(), path.empty() ? "" : "/",
+                path, *reason, remedy);
   }
   return true;
 }

@@ -25,8 +25,9 @@ Result<void> refuse_inside(const std::filesystem::path& out, const std::filesyst
 /// Whether what OUT has can be believed: it, and what exports keep in it (their folder, and
 /// `record`), belong to the caller or to root, and nobody else may write there. Who can plant a
 /// record could have an export take unfinished bytes for finished ones, or remove files. Errors:
-/// InvalidArgument (it cannot, unless `force`).
-Result<bool> is_trusted(const OutDirectory& out, std::string_view record, bool force);
+/// InvalidArgument (it cannot, unless `force`; `remedy` is what the message ends with).
+Result<bool> is_trusted(const OutDirectory& out, std::string_view record, bool force,
+                        std::string_view remedy);
 
 /// The record of an earlier run; nullopt: there is none, or, with `force`, none that can be read.
 Result<std::optional<ExportRecord>> load_record(const OutDirectory& out, bool force);

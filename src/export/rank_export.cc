@@ -22,6 +22,8 @@ namespace {
 
 constexpr std::size_t kMaxText = 64_MiB;
 constexpr std::chrono::milliseconds kRecordInterval{500};
+/// Processes believe each other's records.
+constexpr std::string_view kOwnOut = "several processes need an OUT that only their user writes";
 /// So many ranks are named one by one in a message.
 constexpr std::size_t kMostNamed = 20;
 
@@ -362,7 +364,7 @@ Result<RankResult> export_rank(const Checkpoint& checkpoint, const View& view,
   CKFS_TRY(const OutDirectory directory,
            OutDirectory::open(out, options.system, Others::OfOneFleet));
   // Records of others are believed, so --force does not help where strangers may write.
-  CKFS_TRY_VOID(is_trusted(directory, kFleetName, false));
+  CKFS_TRY_VOID(is_trusted(directory, kFleetName, false, kOwnOut));
   CKFS_TRY(const bool before, is_finished(directory, files));
   if (before) {
     // Left by one who was killed while he took them away.
@@ -413,7 +415,7 @@ Result<void> finish_export(const Checkpoint& checkpoint, const View& view,
                            const std::filesystem::path& out, const OutSystem& system) {
   CKFS_TRY(const ExportRecord files, fresh_record(checkpoint, view));
   CKFS_TRY(const OutDirectory directory, OutDirectory::open(out, system, Others::OfOneFleet));
-  CKFS_TRY_VOID(is_trusted(directory, kFleetName, false));
+  CKFS_TRY_VOID(is_trusted(directory, kFleetName, false, kOwnOut));
   CKFS_TRY(const std::optional<Fleet> fleet, load_fleet(directory));
   CKFS_TRY(const bool finished, is_finished(directory, files));
   if (finished && !fleet) return {};

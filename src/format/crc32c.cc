@@ -24,7 +24,7 @@ constexpr std::array<std::uint32_t, 256> kTable = [] {
 }();
 
 #if defined(__x86_64__)
-[[gnu::target("sse4.2")]] std::uint32_t crc32c_sse(std::uint32_t before, std::string_view text) {
+[[gnu::target("sse4.2")]] std::uint32_t crc32c_sse(std::string_view text, std::uint32_t before) {
   std::uint64_t sum = ~before;
   while (text.size() >= sizeof(std::uint64_t)) {
     std::uint64_t word = 0;
@@ -38,27 +38,19 @@ constexpr std::array<std::uint32_t, 256> kTable = [] {
 }
 #endif
 
-std::uint32_t by_table(std::uint32_t before, std::string_view text) {
+}  // namespace
+
+std::uint32_t crc32c_plain(std::string_view text, std::uint32_t before) {
   std::uint32_t sum = ~before;
   for (const char c : text) sum = kTable[(sum ^ static_cast<unsigned char>(c)) & 0xff] ^ (sum >> 8);
   return ~sum;
 }
 
-}  // namespace
-
-std::uint32_t crc32c_plain(std::string_view text) {
-  return by_table(0, text);
-}
-
-std::uint32_t crc32c(std::string_view text) {
-  return crc32c_more(0, text);
-}
-
-std::uint32_t crc32c_more(std::uint32_t before, std::string_view text) {
+std::uint32_t crc32c(std::string_view text, std::uint32_t before) {
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("sse4.2") > 0) return crc32c_sse(before, text);
+  if (__builtin_cpu_supports("sse4.2") > 0) return crc32c_sse(text, before);
 #endif
-  return by_table(before, text);
+  return crc32c_plain(text, before);
 }
 
 }  // namespace ckfs

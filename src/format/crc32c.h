@@ -7,13 +7,11 @@
 
 namespace ckfs {
 
-/// Of `text`. By the CPU's instruction where it has one.
-[[nodiscard]] std::uint32_t crc32c(std::string_view text);
-
-/// Of text with the sum `before` and `text` behind it.
-[[nodiscard]] std::uint32_t crc32c_more(std::uint32_t before, std::string_view text);
+/// Of what `before` is the sum of (nothing, by default), and of `text` behind it. By the CPU's
+/// instruction where it has one.
+[[nodiscard]] std::uint32_t crc32c(std::string_view text, std::uint32_t before = 0);
 
 /// The same by the definition, a table lookup a byte.
-[[nodiscard]] std::uint32_t crc32c_plain(std::string_view text);
+[[nodiscard]] std::uint32_t crc32c_plain(std::string_view text, std::uint32_t before = 0);
 
 }  // namespace ckfs

@@ -8,12 +8,14 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <deque>
 #include <map>
 #include <spdlog/spdlog.h>
 #include <tuple>
 #include <variant>
 
+#include "api/metrics.h"
 #include "api/report.h"
 #include "base/log_limit.h"
 #include "base/mutex.h"
@@ -28,9 +30,10 @@ constexpr std::string_view kControlName = ".ckfs";
 // Directory and files of .ckfs; their paths can be no view's, whose names hold no '.' in front.
 struct ControlFile {
   std::string_view name;
-  enum class Text : std::uint8_t { Refused, Status, Views } text;
+  enum class Text : std::uint8_t { Metrics, Refused, Status, Views } text;
 };
-constexpr std::array kControlFiles = {ControlFile{"refused", ControlFile::Text::Refused},
+constexpr std::array kControlFiles = {ControlFile{"metrics", ControlFile::Text::Metrics},
+                                      ControlFile{"refused", ControlFile::Text::Refused},
                                       ControlFile{"status.json", ControlFile::Text::Status},
                                       ControlFile{"views.json", ControlFile::Text::Views}};
 
@@ -42,8 +45,9 @@ constexpr std::string_view kExactnessName = "user.ckfs.exactness";
 constexpr std::string_view kSourceName = "user.ckfs.source";
 constexpr std::string_view kViewName = "user.ckfs.view";
 
-/// The largest value that the kernel passes on for one attribute (XATTR_SIZE_MAX).
-constexpr std::size_t kMaxAttributeBytes = 65536;
+/// The largest value of an attribute. The kernel would pass on more; but ext4 takes 4 KiB for all
+/// of a file's, and who copies files with them (cp -a, rsync -X) fails there.
+constexpr std::size_t kMaxAttributeBytes = 3072;
 
 struct OpenFile {
   InodeNumber inode = 0;
@@ -289,6 +293,11 @@ class Filesystem::Impl {
   }
 
   std::vector<std::string> take_crowded() { return table_.take_crowded(); }
+  void count_error(const char* operation, int error) {
+    const char* const name = ::strerrorname_np(error);
+    const MutexLock lock(errors_mutex_);
+    ++errors_[{operation, name ? name : fmt::format("{}", error)}];
+  }
 
   std::size_t open_files() const { return handles_.size(); }
 
@@ -309,7 +318,7 @@ class Filesystem::Impl {
 
   static const ControlFile* control_file(InodeNumber inode) {
     static const std::array inodes = {inode_of(kControlFiles[0]), inode_of(kControlFiles[1]),
-                                      inode_of(kControlFiles[2])};
+                                      inode_of(kControlFiles[2]), inode_of(kControlFiles[3])};
     static_assert(inodes.size() == kControlFiles.size());
     for (std::size_t i = 0; i < inodes.size(); ++i) {
       if (inodes[i] == inode) return &kControlFiles[i];
@@ -362,6 +371,10 @@ class Filesystem::Impl {
   std::string control_text(const ControlFile& file) const {
     if (file.text == ControlFile::Text::Status) return status_json(checkpoint_);
     if (file.text == ControlFile::Text::Refused) return refused_names_.text();
+    if (file.text == ControlFile::Text::Metrics) {
+      const MutexLock lock(errors_mutex_);
+      return metrics_text(checkpoint_, errors_);
+    }
     std::vector<View> more;
     for (const auto& tree : table_.views()) {
       if (!names_.contains(tree->directories.front().inode)) more.push_back(tree->view);
@@ -447,6 +460,8 @@ class Filesystem::Impl {
   HandleTable handles_;
   LogLimit refused_{LogLimit::Clock::now, kRefusedNames};
   RefusedNames refused_names_;
+  mutable Mutex errors_mutex_;
+  ErrorCounts errors_ CKFS_GUARDED_BY(errors_mutex_);
 };
 
 Filesystem::Filesystem(Checkpoint checkpoint, const FilesystemOptions& options)
@@ -497,6 +512,10 @@ FilesystemStatistics Filesystem::statistics(InodeNumber inode) {
 
 std::size_t Filesystem::open_files() const {
   return impl_->open_files();
+}
+
+void Filesystem::count_error(const char* operation, int error) {
+  impl_->count_error(operation, error);
 }
 
 std::vector<std::string> Filesystem::take_crowded() {

@@ -82,13 +82,16 @@ class Filesystem {
   /// Handles that are not closed; the kernel keeps one as long as its file is open or mapped.
   std::size_t open_files() const;
 
-  /// user.ckfs.exactness, user.ckfs.source, user.ckfs.view: cut to whole lines where the kernel
-  /// would take no more. Errors: NoAttribute, NotFound.
+  /// user.ckfs.exactness, user.ckfs.source, user.ckfs.view: cut to whole lines where file
+  /// systems would take no more. Errors: NoAttribute, NotFound.
   Result<std::string> attribute(InodeNumber inode, std::string_view name);
   Result<std::vector<std::string>> attribute_names(InodeNumber inode);
 
   /// Of the view that `inode` lies in; elsewhere, of all views that have been looked into.
   FilesystemStatistics statistics(InodeNumber inode = kRootInode);
+
+  /// An operation was answered with that errno: for .ckfs/metrics.
+  void count_error(const char* operation, int error);
 
   /// Names in the root that the kernel should be asked to forget: parameterised views in use beyond
   /// the 64 that are held. Each is given once.

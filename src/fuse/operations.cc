@@ -37,6 +37,14 @@ const Served& served(fuse_req_t request) {
   return *static_cast<const Served*>(::fuse_req_userdata(request));
 }
 
+void count_error(fuse_req_t request, const char* operation, int error) noexcept {
+  try {
+    served(request).filesystem.count_error(operation, error);
+  } catch (const std::bad_alloc&) {
+    // An error that is not counted is still answered.
+  }
+}
+
 /// Runs one operation in two steps. `prepare` finds the answer: whatever can fail or throw happens
 /// there, and is answered here by an errno. `reply` gives the answer to the kernel and does what
 /// has to follow; it is noexcept, so that it cannot come back for a second answer.
@@ -65,6 +73,8 @@ void answer(fuse_req_t request, const char* name, fuse_ino_t inode, Prepare&& pr
   if (prepared) {
     reply(std::move(**prepared));
   } else {
+    // A name or an attribute that is not there is an answer.
+    if (error != ENOENT && error != ENODATA) count_error(request, name, error);
     ::fuse_reply_err(request, error);
   }
 }

@@ -17,7 +17,11 @@ Result<std::unique_ptr<SpillFile>> SpillFile::create(const std::filesystem::path
     if (fd.get() >= 0) ::unlink(path.c_str());
   }
   if (fd.get() < 0) return system_failure(errno, name, "open");
-  return std::unique_ptr<SpillFile>(new SpillFile(name, std::move(fd)));
+  return adopt(name, std::move(fd));
+}
+
+std::unique_ptr<SpillFile> SpillFile::adopt(std::string name, UniqueFd fd) {
+  return std::unique_ptr<SpillFile>(new SpillFile(std::move(name), std::move(fd)));
 }
 
 Result<void> SpillFile::write(std::uint64_t offset, std::span<const std::byte> bytes) {

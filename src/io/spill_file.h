@@ -20,6 +20,9 @@ class SpillFile {
   /// Errors: NotFound, Io (no file can be made there).
   static Result<std::unique_ptr<SpillFile>> create(const std::filesystem::path& directory);
 
+  /// Over a descriptor of a file without a name; `name` is for messages.
+  static std::unique_ptr<SpillFile> adopt(std::string name, UniqueFd fd);
+
   Result<void> write(std::uint64_t offset, std::span<const std::byte> bytes);
   /// Errors: Io; a file that is shorter, too.
   Result<void> read(std::uint64_t offset, std::span<std::byte> out);

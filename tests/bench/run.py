@@ -18,6 +18,8 @@ import tempfile
 import time
 
 import rows_maxtext
+import rows_many
+import rows_orbax
 import rows_quantized
 import rows_reads
 import rows_source
@@ -28,9 +30,10 @@ from harness import Bench
 # In the order in which they run.
 NAMES = ("kernels", "cached", "direct", "reread", "export", "mount", "memory", "gather", "bytes",
          "amplification", "idle", "boxes", "int4", "gptoss", "random", "conversion", "needed", "zero",
-         "ranks", "slow", "network", "cold", "maxtext", "maxtextmount", "restore", "save",
-         "neededmaxtext")
-MODULES = (rows_view, rows_reads, rows_quantized, rows_zero, rows_source, rows_maxtext)
+         "ranks", "fleet", "split", "digest", "verify", "slow", "network", "decode", "chunks", "cold",
+         "maxtext", "maxtextmount", "restore", "save", "neededmaxtext")
+MODULES = (rows_view, rows_reads, rows_quantized, rows_zero, rows_many, rows_orbax, rows_source,
+           rows_maxtext)
 BENCHES = {name: next(getattr(module, "bench_" + name) for module in MODULES
                       if hasattr(module, "bench_" + name)) for name in NAMES}
 

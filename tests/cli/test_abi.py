@@ -107,6 +107,15 @@ class Json(cli_support.TestCase):
         finally:
             self.done("umount", target)
 
+    def test_digest(self):
+        words = [word for name in ("sha256", "crc32c", "xxh128") for word in ("--algorithm", name)]
+        told = self.check(self.done("digest", self.source, "source", "--json", *words), "digest")
+        self.assertTrue(told["files"])
+
+    def test_doctor(self):
+        told = self.check(cli_support.run("doctor", "--json", self.source).stdout, "doctor")
+        self.assertIn("memory", [finding["name"] for finding in told["findings"]])
+
     def test_export_record(self):
         out = self.directory / "out"
         self.done("export", self.source, "source", out)

@@ -20,7 +20,7 @@ sys.path.insert(0, str(ROOT / "tests/tools"))
 import hostile_files  # noqa: E402
 
 SEED = 20
-COUNT = 1080
+COUNT = 1080 + 108
 OUTCOMES = ROOT / "tests/data/hostile-outcomes.json"
 # docs/SECURITY.md: a file and 64 MB, and of pickles what their budget allows.
 MEMORY, MEMORY_EACH = 64 << 20, 16

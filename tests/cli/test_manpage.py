@@ -53,6 +53,9 @@ class ManPage(cli_support.TestCase):
             "mount": common,
             "cat": common,
             "export": common,
+            "digest": common,
+            "verify": common,
+            "doctor": common,
             "inspect": few,
             "ls": few,
         }

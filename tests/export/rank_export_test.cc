@@ -229,6 +229,17 @@ TEST_F(RankExport, CutsByFilesWhereAFileTakesNoOffsets) {
   EXPECT_EQ(tree(out_), expected_);
 }
 
+TEST_F(RankExport, GoesOnAfterADiskThatWasFull) {
+  std::atomic<int> calls = 0;
+  const OutSystem full{.fault = [&] { return ++calls == 40 ? ENOSPC : 0; }};
+  const auto result = run(0, 1, {.sync_step = 4096, .system = full});
+  ASSERT_FALSE(result.has_value());
+  EXPECT_EQ(result.error().system_error(), ENOSPC);
+  EXPECT_THAT(result.error().message(), HasSubstr("no space left: rank 0 needs "));
+  ASSERT_TRUE(run(0, 1).has_value());
+  EXPECT_EQ(tree(out_), expected_);
+}
+
 TEST_F(RankExport, OneOfManyFinishes) {
   for (int round = 0; round < 20; ++round) {
     fs::remove_all(out_);

@@ -259,9 +259,10 @@ TEST_F(FilesystemTest, InodesAreTheSameInEveryMount) {
   Filesystem two = make();
   std::set<InodeNumber> seen = {kRootInode};
   for (const char* path :
-       {".ckfs", ".ckfs/refused", ".ckfs/views.json", ".ckfs/status.json", "source",
-        "source/assets", "source/config.json", "bf16-safetensors", "bf16-safetensors/config.json",
-        "bf16-safetensors@max_shard=1MB", "bf16-safetensors@max_shard=1MB/config.json"}) {
+       {".ckfs", ".ckfs/metrics", ".ckfs/refused", ".ckfs/views.json", ".ckfs/status.json",
+        "source", "source/assets", "source/config.json", "bf16-safetensors",
+        "bf16-safetensors/config.json", "bf16-safetensors@max_shard=1MB",
+        "bf16-safetensors@max_shard=1MB/config.json"}) {
     const auto inode = walk(one, path).value().inode;
     EXPECT_EQ(inode, walk(two, path).value().inode) << path;
     EXPECT_TRUE(seen.insert(inode).second) << path;
@@ -286,7 +287,7 @@ TEST_F(FilesystemTest, MtimeIsTheSourcesOrTheOptions) {
 TEST_F(FilesystemTest, ControlFilesAreSnapshotsOfSizeZero) {
   Filesystem filesystem = make();
   EXPECT_THAT(names(filesystem, walk(filesystem, ".ckfs").value().inode),
-              ElementsAre(".", "..", "refused", "status.json", "views.json"));
+              ElementsAre(".", "..", "metrics", "refused", "status.json", "views.json"));
   const auto status = walk(filesystem, ".ckfs/status.json").value();
   EXPECT_TRUE(status.volatile_content);
   EXPECT_EQ(status.size, 0U);

@@ -3,6 +3,9 @@
 import json
 import os
 import pathlib
+import re
+import socket
+import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
@@ -15,11 +18,11 @@ SHARD = "fp32-safetensors/" + mounted_fs.Checkpoint.SHARDS[0]
 class Control(mounted_fs.TestCase):
     def test_files_have_size_zero_and_content(self):
         mount = self.mount()
-        self.assertEqual(os.listdir(mount / ".ckfs"), ["refused", "status.json", "views.json"])
+        self.assertEqual(os.listdir(mount / ".ckfs"), ["metrics", "refused", "status.json", "views.json"])
         for name in os.listdir(mount / ".ckfs"):
             path = mount / ".ckfs" / name
             self.assertEqual(os.stat(path).st_size, 0)
-            if name != "refused":
+            if path.suffix == ".json":
                 self.assertEqual(json.loads(path.read_text())["version"], 1)
 
     def test_refused_says_why_a_name_is_not_there(self):
@@ -76,6 +79,74 @@ class Control(mounted_fs.TestCase):
         told = json.loads(ckfs("stats", mount.target, "--json").stdout)
         self.assertEqual(told["bytes_to_readers"], mount.status()["bytes_to_readers"])
         self.assertIn("requests", ckfs("stats", mount.target).stdout)
+
+    def metrics(self, mount):
+        """{name with labels: value}; each line has a HELP and a TYPE before it."""
+        found, known = {}, {}
+        for line in (mount / ".ckfs/metrics").read_text().splitlines():
+            if line.startswith("# "):
+                _, word, name, rest = line.split(" ", 3)
+                known.setdefault(name, {})[word] = rest
+                continue
+            name, value = line.rsplit(" ", 1)
+            family = re.sub(r"(_bucket|_sum|_count)?(\{.*)?$", "", name)
+            self.assertEqual(set(known[family]), {"HELP", "TYPE"}, line)
+            found[name] = float(value)
+        return found
+
+    def test_metrics_are_what_prometheus_reads(self):
+        mount = self.mount()
+        data = (mount / SHARD).read_bytes()
+        found = self.metrics(mount)
+        status = mount.status()
+        self.assertEqual(found["ckfs_bytes_to_readers_total"], status["bytes_to_readers"])
+        self.assertEqual(found["ckfs_memory_budget_bytes"], status["memory_budget"])
+        kinds = ("text", "copy", "decode", "gather")
+        count = sum(found[f'ckfs_read_seconds_count{{kind="{kind}"}}'] for kind in kinds)
+        self.assertGreater(count, 0)
+        self.assertGreater(found['ckfs_read_seconds_count{kind="decode"}'], 0)
+        for kind in kinds:
+            buckets = [value for name, value in found.items()
+                       if name.startswith(f'ckfs_read_seconds_bucket{{kind="{kind}"')]
+            self.assertEqual(buckets, sorted(buckets))
+            self.assertEqual(buckets[-1], found[f'ckfs_read_seconds_count{{kind="{kind}"}}'])
+        self.assertGreater(found['ckfs_source_bytes_total{class="safetensors"}'], len(data) // 4)
+
+    def test_errors_are_counted_by_errno(self):
+        mount = self.mount()
+        with self.assertRaises(OSError):
+            os.open(mount / SHARD, os.O_WRONLY)
+        with self.assertRaises(FileNotFoundError):
+            os.stat(mount / "fp32-safetensors/none")
+        errors = [name for name in self.metrics(mount) if name.startswith("ckfs_errors_total")]
+        self.assertFalse([name for name in errors if "ENOENT" in name])
+
+    def test_stats_watches_it(self):
+        mount = self.mount()
+        (mount / SHARD).read_bytes()
+        text = ckfs("stats", mount.target, "--watch", "--count", "2").stdout
+        self.assertEqual(text.count("bytes to readers"), 2)
+        self.assertEqual(text.count("/s\n"), 6)
+
+    def test_a_service_manager_hears_that_it_is_ready_and_that_it_stops(self):
+        target = self.directory / "notified"
+        target.mkdir()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+            path = str(self.directory / "notify")
+            manager.bind(path)
+            manager.settimeout(60)
+            daemon = subprocess.Popen([mounted_fs.CKFS, "mount", "-f", self.checkpoint.path, target],
+                                      env={**os.environ, "NOTIFY_SOCKET": path})
+            try:
+                self.assertEqual(manager.recv(100), b"READY=1")
+                self.assertIn("fp32-safetensors", os.listdir(target))
+                # Once: by the second one, before it is over, a daemon ends at once.
+                daemon.terminate()
+                self.assertEqual(manager.recv(100), b"STOPPING=1")
+                self.assertEqual(daemon.wait(timeout=60), 0)
+            finally:
+                daemon.kill()
+                daemon.wait()
 
     def test_mounting_and_listing_read_no_tensor_data(self):
         mount = self.mount()

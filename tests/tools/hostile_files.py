@@ -12,6 +12,7 @@ import json
 import random
 import struct
 
+import hostile_more
 from hostile_parts import (get, integer, integers, items, mapping, name_of, pickle, put, safetensors,
                            sequence, size, storage, stream, tensor, text, thing, zipped)
 
@@ -436,8 +437,12 @@ KINDS = [header, index, series, header_of_many, config, config, torch_shared, to
          dcp_broken, zero_wide, zero_aliases, zero_layers, zero_numbers, zero_shared, links, hub]
 
 
+FIRST_OF_MORE = 1080  # the numbers before are as they ever were
+
+
 def make(seed, number):
-    kind = KINDS[number % len(KINDS)]
+    kinds = KINDS if number < FIRST_OF_MORE else hostile_more.KINDS
+    kind = kinds[number % len(kinds)]
     result = kind(random.Random(f"{seed} {number}"))
     files, found = result if isinstance(result, tuple) else (result, {})
     opened = "m.pt" if list(files) == ["m.pt"] else "models--o--n" if kind is hub else ""

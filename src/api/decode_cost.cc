@@ -1,0 +1,162 @@
+// The readers' order is played through: unit by unit of a file (a tile, a tensor), which bytes of
+// which chunks each needs, against what memory and spill then hold. Chunks are kept or forgotten as
+// wholes, decoders stay where they are for the chunks used last: the simplest model that tells
+// "once" from "once for each layer". It errs where several readers share what is kept.
+#include "api/decode_cost.h"
+
+#include <algorithm>
+#include <list>
+#include <map>
+
+#include "api/report.h"
+#include "base/units.h"
+#include "chunks/decoded_chunks.h"
+#include "engine/engine.h"
+#include "engine/gather.h"
+#include "engine/read_plan.h"
+
+namespace ckfs {
+namespace {
+
+/// What a unit needs of a chunk: its first and last byte.
+using Needs = std::map<FileId, ByteRange>;
+
+class Player {
+ public:
+  Player(const Catalog& catalog, std::uint64_t kept, std::uint64_t decoders)
+      : catalog_(catalog), kept_(kept), decoders_(decoders) {}
+
+  void unit(const std::vector<Box>& boxes) {
+    Needs needs;
+    for (const Box& box : boxes) {
+      if (!box.is_constant()) add(box, needs);
+    }
+    for (const auto& [chunk, range] : needs) read(chunk, range);
+  }
+
+  const DecodeCost& cost() const { return cost_; }
+
+ private:
+  struct State {
+    std::uint64_t decoded = 0;   // up to here it was decoded, and is kept
+    std::uint64_t position = 0;  // of its decoder
+    bool known = false;          // `needed` has it
+    bool kept = false;
+    bool standing = false;  // it has a decoder
+    std::list<FileId>::iterator age, turn;
+  };
+
+  void add(const Box& box, Needs& needs) {
+    const Storage& storage = catalog_.storage(box.source);
+    if (std::ranges::none_of(storage.extents, [](const Extent& e) { return is_chunk(e.file); })) {
+      return;
+    }
+    std::int64_t low = box.source_offset, high = low;
+    for (const Loop& loop : box.loops) {
+      (loop.source_stride < 0 ? low : high) += (loop.count - 1) * loop.source_stride;
+    }
+    const auto width = storage.nbytes() / static_cast<std::uint64_t>(storage.numel);
+    const ByteRange bytes{static_cast<std::uint64_t>(low) * width,
+                          static_cast<std::uint64_t>(high + 1) * width};
+    cost_.needed += static_cast<std::uint64_t>(box.numel()) * width;
+    for (const Extent& extent : storage.extents_in(bytes)) {
+      if (!is_chunk(extent.file)) continue;
+      const ByteRange here = bytes.intersect({extent.begin, extent.begin + extent.nbytes});
+      const std::uint64_t begin = extent.offset + (here.begin - extent.begin);
+      const auto [known, is_new] = needs.try_emplace(extent.file, begin, begin + here.size());
+      if (is_new) continue;
+      known->second.begin = std::min(known->second.begin, begin);
+      known->second.end = std::max(known->second.end, begin + here.size());
+    }
+  }
+
+  void read(FileId id, ByteRange range) {
+    const SourceChunk chunk = catalog_.chunks().chunk(id);
+    if (chunk.kind == SourceChunk::Kind::Absent || chunk.array->codecs->identity()) return;
+    const std::uint64_t size = chunk.array->nbytes;
+    State& state = states_[id];
+    if (!state.known) cost_.chunks += size;
+    state.known = true;
+    if (state.kept) ages_.splice(ages_.end(), ages_, state.age);
+    if (state.kept && range.end <= state.decoded) return;
+    const std::uint64_t block = DecodedChunks::kBlock;
+    const std::uint64_t end = std::min(size, (range.end + block - 1) / block * block);
+    // Bytes behind the decoder are there only if they were kept.
+    const bool goes_on = state.standing && (state.kept || state.position <= range.begin + block);
+    cost_.decoded += end - (goes_on ? std::min(state.position, end) : 0);
+    state.position = state.decoded = end;
+    if (!state.standing) {
+      state.turn = turns_.insert(turns_.end(), id);
+      state.standing = true;
+    } else {
+      turns_.splice(turns_.end(), turns_, state.turn);
+    }
+    while (turns_.size() > decoders_) {
+      states_[turns_.front()].standing = false;
+      turns_.pop_front();
+    }
+    if (state.kept || size > kept_) return;
+    state.age = ages_.insert(ages_.end(), id);
+    state.kept = true;
+    held_ += size;
+    while (held_ > kept_) {
+      held_ -= catalog_.chunks().size(ages_.front());
+      states_[ages_.front()].kept = false;
+      ages_.pop_front();
+    }
+  }
+
+  const Catalog& catalog_;
+  const std::uint64_t kept_, decoders_;
+  std::map<FileId, State> states_;
+  std::list<FileId> ages_, turns_;
+  std::uint64_t held_ = 0;
+  DecodeCost cost_;
+};
+
+}  // namespace
+
+DecodeCost decode_cost(const View::Impl& view, std::uint64_t memory, std::uint64_t spill) {
+  const Catalog& catalog = *view.definition->catalog;
+  if (catalog.chunks().empty()) return {};
+  // What Tier::Source can have while tiles and replies have their shares, and what a decoder of a
+  // usual window takes of it.
+  constexpr std::uint64_t kDecoder = 4_MiB;
+  const std::uint64_t room = memory / 8 * 3;
+  const std::uint64_t blocks = room - kDecoder;
+  Player player(catalog, spill > ~std::uint64_t{0} - blocks ? spill : blocks + spill,
+                std::max<std::uint64_t>(1, room / kDecoder));
+  const TileBytes tile = tile_bytes(memory / 2, 0);
+  for (const std::size_t file : view.files->tensor_files()) {
+    const FileLayout layout = view.files->lay_out(file);
+    for (const Segment& segment : layout.segments) {
+      if (segment.kind != Segment::Kind::Tensor) continue;
+      const TensorExpr& expr = layout.expr(segment.id);
+      if (!needs_tiles(catalog, expr)) {
+        player.unit(expr.boxes());
+        continue;
+      }
+      const std::int64_t step = tile_geometry(expr, tile).elements;
+      for (std::int64_t at = 0; at < expr.numel(); at += step) {
+        player.unit(expr.boxes(at, std::min(at + step, expr.numel())));
+      }
+    }
+  }
+  return player.cost();
+}
+
+std::vector<std::string> mends(const View::Impl& view, std::uint64_t memory,
+                               const DecodeCost& cost) {
+  std::vector<std::string> found;
+  constexpr std::uint64_t kMost = 64_GiB;
+  for (std::uint64_t more = memory * 2; more <= kMost; more *= 2) {
+    if (decode_cost(view, more, 0).is_dear()) continue;
+    found.push_back("--memory " + human_size(more));
+    break;
+  }
+  found.push_back("--spill DIR (" + human_size(cost.chunks) + ")");
+  found.emplace_back("export");
+  return found;
+}
+
+}  // namespace ckfs

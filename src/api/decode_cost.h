@@ -1,0 +1,32 @@
+// What compressed chunks cost a reader of a view: computed from the plan alone, no byte is read.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "api/checkpoint_impl.h"
+
+namespace ckfs {
+
+struct DecodeCost {
+  std::uint64_t needed = 0;   // bytes of chunks that the view's tensors are made of
+  std::uint64_t decoded = 0;  // bytes that are decoded for them
+  std::uint64_t chunks = 0;   // bytes of all chunks that are needed in part: each once
+
+  double ratio() const {
+    return needed == 0 ? 1 : static_cast<double>(decoded) / static_cast<double>(needed);
+  }
+  /// Above this something is to be done about it.
+  static constexpr double kTolerable = 1.5;
+  bool is_dear() const { return ratio() > kTolerable; }
+};
+
+/// Of reading the files of a view one after another, in order, with so much memory and spill.
+DecodeCost decode_cost(const View::Impl& view, std::uint64_t memory, std::uint64_t spill);
+
+/// Options with which the cost is tolerable: "--memory 4GiB", "--spill DIR (12 GB)", "export".
+std::vector<std::string> mends(const View::Impl& view, std::uint64_t memory,
+                               const DecodeCost& cost);
+
+}  // namespace ckfs

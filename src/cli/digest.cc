@@ -1,0 +1,86 @@
+// `ckfs digest`: digests of a view's files, which need not be written for that.
+#include "check/digest.h"
+
+#include <numeric>
+
+#include "base/text.h"
+#include "cli/cli.h"
+#include "cli/log.h"
+#include "cli/running.h"
+
+namespace ckfs::cli {
+
+namespace {
+
+struct DigestCommand {
+  CommonOptions common;
+  std::string source;
+  std::string view;
+  std::vector<Algorithm> algorithms;
+  unsigned jobs = 0;
+  bool tagged = false;
+  bool json = false;
+};
+
+Result<void> digest(const DigestCommand& command) {
+  CKFS_TRY_VOID(start_log(command.common));
+  const SignalWatch signals;
+  CKFS_TRY(const Checkpoint checkpoint,
+           Checkpoint::open(command.source, open_options(command.common)));
+  CKFS_TRY(const View view, checkpoint.view(command.view));
+  std::vector<Algorithm> algorithms = command.algorithms;
+  if (algorithms.empty()) algorithms.push_back(Algorithm::Sha256);
+  // Without a tag nobody could say what a line's sum is of.
+  const bool tagged = command.tagged || algorithms.size() > 1;
+  std::vector<std::size_t> files(view.files().size());
+  std::iota(files.begin(), files.end(), std::size_t{0});
+  std::vector<FileDigest> digests;
+  ProgressBar bar;
+  const Result<void> done = digest_files(
+      view, files, algorithms,
+      {.jobs = command.jobs > 0 ? command.jobs : command.common.open.threads,
+       .stop = signals.token(),
+       .progress = [&](std::uint64_t bytes, std::uint64_t total) { bar.show(bytes, total); }},
+      [&](const FileDigest& digest) -> Result<void> {
+        if (!command.json) return print(check_lines(digest, tagged));
+        digests.push_back(digest);
+        return {};
+      });
+  bar.clear();
+  CKFS_TRY_VOID(done);
+  if (!command.json) return {};
+  return print(digests_json(checkpoint, view, command.source, digests));
+}
+
+}  // namespace
+
+void add_digest(CLI::App& app, Action& action) {
+  auto command = std::make_shared<DigestCommand>();
+  CLI::App* verb = app.add_subcommand("digest", "print digests of a view's files");
+  verb->add_option("SRC", command->source, "directory, file or hub cache entry")->required();
+  verb->add_option("VIEW", command->view, "such as bf16-safetensors")->required();
+  verb->add_option_function<std::vector<std::string>>(
+          "--algorithm",
+          [command](const std::vector<std::string>& names) {
+            for (const std::string& name : names) {
+              const auto algorithm = parse_algorithm(name);
+              if (!algorithm) {
+                throw CLI::ValidationError(fmt::format(
+                    "--algorithm: \"{}\" is none of sha256, crc32c, xxh128", one_line(name)));
+              }
+              command->algorithms.push_back(*algorithm);
+            }
+          },
+          "of what kind (default sha256); may be repeated, the view is read once")
+      ->type_name("sha256|crc32c|xxh128")
+      ->allow_extra_args(false);
+  verb->add_flag("--tag-lines", command->tagged,
+                 "lines with the algorithm's name: SHA256 (PATH) = SUM");
+  verb->add_flag("--json", command->json, "print JSON, with sizes and provenance");
+  add_number(*verb, "--jobs", 0, 1024, command->jobs,
+             "files at a time (default: that of --threads, else one for each CPU)");
+  add_common(*verb, command->common, Tuning::Yes);
+  verb->callback([command, &action] { action = [command] { return digest(*command); }; });
+}
+
+}  // namespace ckfs::cli

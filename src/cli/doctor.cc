@@ -1,0 +1,86 @@
+// `ckfs doctor`: what keeps this machine from mounting fast, or at all, and the command that mends
+// it. Exit code 1 when something keeps ckfs from working.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+#include "base/text.h"
+#include "cli/cli.h"
+#include "cli/log.h"
+#include "cli/machine.h"
+
+namespace ckfs::cli {
+
+namespace {
+
+constexpr int kVersion = 1;
+
+struct DoctorCommand {
+  CommonOptions common;
+  std::string source;
+  std::string root;
+  bool json = false;
+};
+
+std::string_view word(Finding::Level level) {
+  return level == Finding::Level::Ok ? "OK" : level == Finding::Level::Slow ? "SLOW" : "BROKEN";
+}
+
+std::string as_text(const std::vector<Finding>& findings) {
+  std::string text;
+  for (const Finding& finding : findings) {
+    text += one_line(fmt::format("{:<6} {}: {}{}", word(finding.level), finding.name, finding.fact,
+                                 finding.remedy.empty() ? "" : "; do: " + finding.remedy)) +
+            "\n";
+  }
+  return text;
+}
+
+std::string as_json(const std::vector<Finding>& findings) {
+  nlohmann::ordered_json json;
+  json["version"] = kVersion;
+  json["findings"] = nlohmann::ordered_json::array();
+  for (const Finding& finding : findings) {
+    json["findings"].push_back({{"name", finding.name},
+                                {"level", word(finding.level)},
+                                {"fact", finding.fact},
+                                {"remedy", finding.remedy}});
+  }
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+Result<Exit> doctor(const DoctorCommand& command) {
+  CKFS_TRY_VOID(start_log(command.common));
+  std::vector<Finding> findings = examine_machine({.root = command.root,
+                                                   .source = command.source,
+                                                   .memory = open_options(command.common).memory,
+                                                   .memory_was_given = !command.common.memory_auto,
+                                                   .is_root = ::geteuid() == 0});
+  if (!command.source.empty()) {
+    const Result<Checkpoint> opened =
+        Checkpoint::open(command.source, open_options(command.common));
+    findings.push_back({.name = "checkpoint",
+                        .level = opened ? Finding::Level::Ok : Finding::Level::Broken,
+                        .fact = opened ? "can be opened" : opened.error().message(),
+                        .remedy = opened ? "" : "ckfs inspect " + command.source});
+  }
+  CKFS_TRY_VOID(print(command.json ? as_json(findings) : as_text(findings)));
+  const bool broken = std::ranges::any_of(
+      findings, [](const Finding& finding) { return finding.level == Finding::Level::Broken; });
+  return broken ? Exit::Failed : Exit::Done;
+}
+
+}  // namespace
+
+void add_doctor(CLI::App& app, Action& action) {
+  auto command = std::make_shared<DoctorCommand>();
+  CLI::App* verb =
+      app.add_subcommand("doctor", "print what keeps this machine from mounting fast, or at all");
+  verb->add_option("SRC", command->source, "a checkpoint that is to be mounted");
+  verb->add_flag("--json", command->json, "print JSON");
+  verb->add_option("--root", command->root, "in the place of /; for tests")->group("");
+  add_common(*verb, command->common, Tuning::Yes);
+  verb->callback([command, &action] { action = [command] { return doctor(*command); }; });
+}
+
+}  // namespace ckfs::cli

@@ -1,0 +1,304 @@
+// Each look is a function of a few files and system calls. Those of /proc, /sys and /dev go through
+// MachineOptions::root, so that tests can show a machine that has what this one has not.
+#define FUSE_USE_VERSION 312
+#include "cli/machine.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <fcntl.h>
+#include <filesystem>
+#include <fstream>
+#include <fuse3/fuse_lowlevel.h>
+#include <iterator>
+#include <linux/magic.h>
+#include <linux/openat2.h>
+#include <optional>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include "api/report.h"
+#include "base/memory_limit.h"
+#include "base/unique_fd.h"
+#include "base/units.h"
+#include "fuse/mount_table.h"
+#include "io/file_system.h"
+
+namespace ckfs::cli {
+
+namespace {
+
+using Level = Finding::Level;
+
+/// Files that a run of 512 ranks has open, and some.
+constexpr std::uint64_t kDescriptors = 65536;
+/// What a network file system should read ahead, in KiB.
+constexpr std::uint64_t kReadAhead = 1024;
+
+std::optional<std::string> read(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) return std::nullopt;
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back())) != 0) {
+    text.pop_back();
+  }
+  return text;
+}
+
+bool in_container(const std::string& root) {
+  struct stat status{};
+  return ::stat((root + "/.dockerenv").c_str(), &status) == 0 ||
+         ::stat((root + "/run/.containerenv").c_str(), &status) == 0 ||
+         std::getenv("KUBERNETES_SERVICE_HOST") != nullptr;
+}
+
+Finding device(const MachineOptions& options) {
+  Finding finding{.name = "device", .fact = "/dev/fuse can be opened"};
+  const std::string path = options.root + "/dev/fuse";
+  const UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (fd) return finding;
+  const int error = errno;
+  finding.level = Level::Broken;
+  finding.fact = fmt::format("/dev/fuse: {}", std::strerror(error));
+  if (in_container(options.root)) {
+    finding.remedy = "start the container with --device /dev/fuse --cap-add SYS_ADMIN";
+  } else if (error == ENOENT) {
+    finding.remedy = "sudo modprobe fuse";
+  } else {
+    finding.remedy = "sudo chmod 0666 /dev/fuse";
+  }
+  return finding;
+}
+
+Finding helper(const MachineOptions& options) {
+  Finding finding{.name = "fusermount3"};
+  if (options.is_root) {
+    finding.fact = "not needed: root mounts by itself";
+    return finding;
+  }
+  for (const char* directory : {"/usr/bin", "/bin", "/usr/local/bin"}) {
+    const std::string path = fmt::format("{}/fusermount3", directory);
+    struct stat status{};
+    if (::stat((options.root + path).c_str(), &status) != 0) continue;
+    if (status.st_uid == 0 && (status.st_mode & S_ISUID) != 0) {
+      finding.fact = path;
+      return finding;
+    }
+    finding.level = Level::Broken;
+    finding.fact = fmt::format("{}: is not set-user-ID root", path);
+    finding.remedy = fmt::format("sudo chown root {0} && sudo chmod 4755 {0}", path);
+    return finding;
+  }
+  finding.level = Level::Broken;
+  finding.fact = "is not installed";
+  finding.remedy = "sudo apt-get install fuse3";
+  return finding;
+}
+
+Finding privileges(const MachineOptions& options) {
+  Finding finding{.name = "privileges", .fact = "set-user-ID programs work"};
+  const std::string status = read(options.root + "/proc/self/status").value_or("");
+  if (options.is_root || status.find("\nNoNewPrivs:\t1") == std::string::npos) return finding;
+  finding.level = Level::Broken;
+  finding.fact = "no_new_privs is set: fusermount3 cannot become root";
+  finding.remedy = "start the container or unit without no-new-privileges (NoNewPrivileges=no)";
+  return finding;
+}
+
+Finding allow_other(const MachineOptions& options) {
+  Finding finding{.name = "allow_other", .fact = "users may give -o allow_other"};
+  if (options.is_root) {
+    finding.fact = "root may always give -o allow_other";
+    return finding;
+  }
+  const std::string text = "\n" + read(options.root + "/etc/fuse.conf").value_or("") + "\n";
+  if (text.find("\nuser_allow_other\n") != std::string::npos) return finding;
+  finding.level = Level::Slow;
+  finding.fact = "user_allow_other is not in /etc/fuse.conf: mounts are for their user alone";
+  finding.remedy = "echo user_allow_other | sudo tee -a /etc/fuse.conf";
+  return finding;
+}
+
+Finding uring(const MachineOptions& options) {
+  Finding finding{.name = "io_uring", .fact = "can be used"};
+  // The kernel refuses 0 entries with EINVAL, once it has agreed to the call as such.
+  const int error = ::syscall(SYS_io_uring_setup, 0, nullptr) < 0 ? errno : 0;
+  const auto disabled = read(options.root + "/proc/sys/kernel/io_uring_disabled");
+  if (disabled == "2" || (disabled == "1" && !options.is_root)) {
+    finding.level = Level::Slow;
+    finding.fact = fmt::format(
+        "the kernel forbids it (kernel.io_uring_disabled = {}): pread is "
+        "used",
+        *disabled);
+    finding.remedy = "sudo sysctl kernel.io_uring_disabled=0";
+  } else if (error == ENOSYS) {
+    finding.level = Level::Slow;
+    finding.fact = "the kernel has none, or a sandbox hides it: pread is used";
+    finding.remedy =
+        "allow io_uring_setup, io_uring_enter and io_uring_register in the seccomp "
+        "profile";
+  } else if (error == EPERM || error == EACCES) {
+    finding.level = Level::Slow;
+    finding.fact = "a sandbox forbids it: pread is used";
+    finding.remedy =
+        "allow io_uring_setup, io_uring_enter and io_uring_register in the seccomp "
+        "profile";
+  }
+  return finding;
+}
+
+Finding memory(const MachineOptions& options) {
+  Finding finding{.name = "memory"};
+  const auto limit = group_memory_limit(options.root);
+  const std::uint64_t machine = machine_memory(options.root);
+  const std::uint64_t all = limit.value_or(machine);
+  finding.fact = fmt::format("--memory {}{}; the {} {}", options.memory_was_given ? "" : "auto is ",
+                             human_size(options.memory),
+                             limit ? "control group gives" : "machine has", human_size(all));
+  // The catalog, threads and page cache of a mount live beside the budget.
+  if (all > 0 && options.memory > all / 2) {
+    finding.level = options.memory > all - all / 8 ? Level::Broken : Level::Slow;
+    finding.remedy = fmt::format("--memory {}", std::max(64_MiB, all / 4));
+  }
+  return finding;
+}
+
+Finding descriptors() {
+  rlimit limit{};
+  (void)::getrlimit(RLIMIT_NOFILE, &limit);
+  Finding finding{.name = "open files",
+                  .fact = limit.rlim_max == RLIM_INFINITY
+                              ? "no limit"
+                              : fmt::format("{} at most", limit.rlim_max)};
+  if (limit.rlim_max < kDescriptors) {
+    finding.level = Level::Slow;
+    finding.remedy =
+        fmt::format("ulimit -Hn {} (LimitNOFILE={} in a unit)", kDescriptors, kDescriptors);
+  }
+  return finding;
+}
+
+Finding kernel() {
+  utsname name{};
+  (void)::uname(&name);
+  open_how how{};
+  how.flags = O_PATH | O_CLOEXEC;
+  const UniqueFd opened(static_cast<int>(::syscall(SYS_openat2, AT_FDCWD, "/", &how, sizeof how)));
+  // "6.18.5-x": what is behind the second number is the distribution's.
+  const std::string_view release = name.release;
+  const auto number = [&](std::size_t from) {
+    int value = 0;
+    if (from < release.size()) {
+      (void)std::from_chars(release.data() + from, release.data() + release.size(), value);
+    }
+    return value;
+  };
+  const int major = number(0);
+  const std::size_t dot = release.find('.');
+  const int minor = dot == std::string_view::npos ? 0 : number(dot + 1);
+  const bool uncached = major > 6 || (major == 6 && minor >= 14);
+  Finding finding{
+      .name = "kernel",
+      .fact = fmt::format("{}: openat2 {}, uncached writes {}; libfuse {}", name.release,
+                          opened ? "yes" : "no", uncached ? "yes" : "no", ::fuse_pkgversion())};
+  return finding;
+}
+
+std::string name_of(std::uint32_t magic) {
+  constexpr std::uint32_t kLustre = 0x0bd00bd0, kCephfs = 0x00c36400, kXfs = 0x58465342;
+  switch (magic) {
+    case EXT4_SUPER_MAGIC:
+      return "ext4";
+    case kXfs:
+      return "xfs";
+    case BTRFS_SUPER_MAGIC:
+      return "btrfs";
+    case TMPFS_MAGIC:
+      return "tmpfs";
+    case OVERLAYFS_SUPER_MAGIC:
+      return "overlay";
+    case NFS_SUPER_MAGIC:
+      return "nfs";
+    case FUSE_SUPER_MAGIC:
+      return "fuse";
+    case kLustre:
+      return "lustre";
+    case kCephfs:
+      return "ceph";
+    default:
+      return fmt::format("type {:x}", magic);
+  }
+}
+
+/// The source's file system: whether it caches, and how far the kernel reads ahead there.
+Finding source(const MachineOptions& options) {
+  Finding finding{.name = "source"};
+  struct statfs system{};
+  struct stat status{};
+  if (::stat(options.source.c_str(), &status) != 0 ||
+      ::statfs(options.source.c_str(), &system) != 0) {
+    finding.level = Level::Broken;
+    finding.fact = fmt::format("{}: {}", options.source, std::strerror(errno));
+    finding.remedy = fmt::format("ls -ld {}", options.source);
+    return finding;
+  }
+  const std::string name = name_of(static_cast<std::uint32_t>(system.f_type));
+  if (!traits_of(static_cast<std::int64_t>(system.f_type)).remote) {
+    finding.fact = fmt::format("{}, local: what is in the page cache is not read again", name);
+    return finding;
+  }
+  const std::string path =
+      fmt::format("/sys/class/bdi/{}:{}/read_ahead_kb", major(status.st_dev), minor(status.st_dev));
+  const auto ahead = read(options.root + path);
+  const std::uint64_t kib = ahead ? std::strtoull(ahead->c_str(), nullptr, 10) : kReadAhead;
+  finding.fact = fmt::format("{}, remote: asked in order; the kernel reads {} ahead", name,
+                             ahead ? human_size(kib * 1024) : "an unknown amount");
+  if (kib < kReadAhead) {
+    finding.level = Level::Slow;
+    finding.remedy = fmt::format("echo 4096 | sudo tee {}", path);
+  }
+  return finding;
+}
+
+std::vector<Finding> dead_mounts(const MachineOptions& options) {
+  std::vector<Finding> findings;
+  std::size_t alive = 0;
+  for (const MountEntry& entry :
+       parse_mountinfo(read(options.root + "/proc/self/mountinfo").value_or(""))) {
+    if (entry.type != kFilesystemType) continue;
+    if (!is_dead_mount(options.root + entry.target)) {
+      ++alive;
+      continue;
+    }
+    findings.push_back({.name = "mounts",
+                        .level = Level::Broken,
+                        .fact = fmt::format("{}: its daemon is dead", entry.target),
+                        .remedy = fmt::format("ckfs umount {}", entry.target)});
+  }
+  if (findings.empty()) {
+    findings.push_back({.name = "mounts",
+                        .fact = fmt::format("{} of ckfs, none of them dead", alive),
+                        .remedy = ""});
+  }
+  return findings;
+}
+
+}  // namespace
+
+std::vector<Finding> examine_machine(const MachineOptions& options) {
+  std::vector<Finding> findings{device(options),      helper(options), privileges(options),
+                                allow_other(options), uring(options),  memory(options),
+                                descriptors(),        kernel()};
+  if (!options.source.empty()) findings.push_back(source(options));
+  for (Finding& finding : dead_mounts(options)) findings.push_back(std::move(finding));
+  return findings;
+}
+
+}  // namespace ckfs::cli

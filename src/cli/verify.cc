@@ -1,0 +1,142 @@
+// `ckfs verify`: is a copy of a view right. Exit code 0: equal, 1: different, 2: it could not tell.
+#include "check/verify.h"
+
+#include <cerrno>
+#include <charconv>
+#include <cmath>
+#include <fcntl.h>
+#include <random>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "api/report.h"
+#include "base/text.h"
+#include "base/unique_fd.h"
+#include "base/units.h"
+#include "cli/cli.h"
+#include "cli/log.h"
+#include "cli/running.h"
+
+namespace ckfs::cli {
+
+namespace {
+
+constexpr std::uint64_t kMaxDigests = 256_MiB;
+
+struct VerifyCommand {
+  CommonOptions common;
+  std::string source;
+  std::string view;
+  std::string copy;
+  unsigned jobs = 0;
+  double sample = 1;
+};
+
+/// The text of a digest file; nullopt: it is a directory.
+Result<std::optional<std::string>> read_digests(const std::string& path) {
+  const UniqueFd fd(path == "-" ? ::dup(STDIN_FILENO) : ::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) return system_failure(errno, path, "open");
+  struct stat status{};
+  if (::fstat(fd.get(), &status) != 0) return system_failure(errno, path, "look");
+  if (S_ISDIR(status.st_mode)) return std::nullopt;
+  std::string text;
+  std::vector<char> piece(std::size_t{1} << 16);
+  for (;;) {
+    const ssize_t got = ::read(fd.get(), piece.data(), piece.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return system_failure(errno, path, "read");
+    if (got == 0) return text;
+    text.append(piece.data(), static_cast<std::size_t>(got));
+    if (text.size() > kMaxDigests) {
+      return fail(ErrorCode::InvalidArgument, "{}: longer than {} bytes", path, kMaxDigests);
+    }
+  }
+}
+
+/// What a comparison of some pieces proves.
+std::string proof(const VerifyResult& result) {
+  const double missed = std::pow(0.99, static_cast<double>(result.compared));
+  return fmt::format(
+      "{} of {} pieces of 1 MiB, chosen by chance, were compared, and all sizes; a copy of which 1 "
+      "piece in 100 is wrong would pass with a probability of {:.2g}",
+      result.compared, result.pieces, missed);
+}
+
+Result<Exit> verify(const VerifyCommand& command) {
+  CKFS_TRY_VOID(start_log(command.common));
+  const SignalWatch signals;
+  CKFS_TRY(const auto text, read_digests(command.copy));
+  if (text && command.sample < 1) {
+    return fail(ErrorCode::InvalidArgument, "--sample: a digest is of a whole file");
+  }
+  CKFS_TRY(const Checkpoint checkpoint,
+           Checkpoint::open(command.source, open_options(command.common)));
+  CKFS_TRY(const View view, checkpoint.view(command.view));
+  ProgressBar bar;
+  const CheckOptions options{
+      .jobs = command.jobs > 0 ? command.jobs : command.common.open.threads,
+      .stop = signals.token(),
+      .progress = [&](std::uint64_t bytes, std::uint64_t total) { bar.show(bytes, total); }};
+  const auto compare = [&]() -> Result<VerifyResult> {
+    if (!text) {
+      return verify_directory(
+          view, command.copy,
+          {.common = options, .sample = command.sample, .seed = std::random_device()()});
+    }
+    const Result<std::vector<FileDigest>> digests = parse_digests(*text);
+    if (!digests) return Failure(digests.error().within(command.copy));
+    return verify_digests(view, *digests, options);
+  };
+  const Result<VerifyResult> compared = compare();
+  bar.clear();
+  CKFS_TRY(const VerifyResult result, compared);
+  std::string lines;
+  for (const std::string& line : result.differences) lines += line + "\n";
+  if (result.differing > result.differences.size()) {
+    lines += fmt::format("and {} more\n", result.differing - result.differences.size());
+  }
+  const std::string amount =
+      fmt::format("{} files, {} compared", result.files, human_size(result.bytes));
+  lines +=
+      one_line(result.differing == 0
+                   ? fmt::format("{}: no difference from {}: {}", command.copy, view.name(), amount)
+                   : fmt::format("{}: {} files differ from {}: {}", command.copy, result.differing,
+                                 view.name(), amount));
+  if (command.sample < 1) lines += "; " + proof(result);
+  CKFS_TRY_VOID(print(lines + "\n"));
+  return result.differing == 0 ? Exit::Done : Exit::Failed;
+}
+
+}  // namespace
+
+void add_verify(CLI::App& app, Action& action) {
+  auto command = std::make_shared<VerifyCommand>();
+  CLI::App* verb = app.add_subcommand("verify", "compare a copy with the view, byte for byte");
+  verb->add_option("SRC", command->source, "directory, file or hub cache entry")->required();
+  verb->add_option("VIEW", command->view, "such as bf16-safetensors")->required();
+  verb->add_option("COPY", command->copy,
+                   "a directory, or a file of digests as ckfs digest prints them (-: from stdin)")
+      ->required();
+  verb->add_option_function<std::string>(
+          "--sample",
+          [command](const std::string& value) {
+            const char* const end = value.data() + value.size();
+            const auto parsed = std::from_chars(value.data(), end, command->sample);
+            if (parsed.ec != std::errc() || parsed.ptr != end || !(command->sample > 0) ||
+                command->sample > 1) {
+              throw CLI::ValidationError(fmt::format(
+                  "--sample: \"{}\" is no share (more than 0, at most 1)", one_line(value)));
+            }
+          },
+          "compare this share of the bytes, chosen by chance, and say what that proves")
+      ->type_name("SHARE");
+  add_number(*verb, "--jobs", 0, 1024, command->jobs,
+             "pieces at a time (default: that of --threads, else one for each CPU)");
+  add_common(*verb, command->common, Tuning::Yes);
+  verb->callback([command, &action] {
+    action = [command] { return verify(*command); };
+    action.failed = Exit::CannotTell;
+  });
+}
+
+}  // namespace ckfs::cli

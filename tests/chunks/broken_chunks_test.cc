@@ -1,0 +1,230 @@
+// Frames that lie: each is an error with the array's name, at no more memory than a right one
+// costs.
+#include <blosc.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <zlib.h>
+#include <zstd.h>
+
+#include "base/load_le.h"
+#include "base/units.h"
+#include "chunks/chunk_source.h"
+#include "format/crc32c.h"
+#include "support/memory_source.h"
+
+namespace ckfs {
+namespace {
+
+using Blob = std::vector<std::byte>;
+
+Blob sample(std::size_t size) {
+  Blob bytes(size);
+  for (std::size_t i = 0; i < size; ++i)
+    bytes[i] = static_cast<std::byte>((i % 7 == 0 ? i : 0) + i / 300);
+  return bytes;
+}
+
+Blob zstd(const Blob& bytes) {
+  Blob out(ZSTD_compressBound(bytes.size()));
+  out.resize(ZSTD_compress(out.data(), out.size(), bytes.data(), bytes.size(), 3));
+  return out;
+}
+
+Blob zlib(const Blob& bytes) {
+  uLongf size = compressBound(bytes.size());
+  Blob out(size);
+  compress(reinterpret_cast<Bytef*>(out.data()), &size,
+           reinterpret_cast<const Bytef*>(bytes.data()), bytes.size());
+  out.resize(size);
+  return out;
+}
+
+Blob blosc(const Blob& bytes) {
+  Blob out(bytes.size() + BLOSC_MAX_OVERHEAD);
+  out.resize(static_cast<std::size_t>(blosc_compress_ctx(5, 1, 2, bytes.size(), bytes.data(),
+                                                         out.data(), out.size(), "lz4", 4096, 1)));
+  return out;
+}
+
+Blob summed(Blob bytes) {
+  const std::uint32_t sum = crc32c({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  bytes.resize(bytes.size() + 4);
+  store_le(std::span(bytes).last(4), sum);
+  return bytes;
+}
+
+Blob with(Blob bytes, std::size_t at, std::uint32_t value) {
+  store_le(std::span(bytes).subspan(at), value);
+  return bytes;
+}
+
+Blob first(Blob bytes, std::size_t size) {
+  bytes.resize(size);
+  return bytes;
+}
+
+Blob then(Blob bytes, const Blob& more) {
+  bytes.insert(bytes.end(), more.begin(), more.end());
+  return bytes;
+}
+
+struct Case {
+  std::string name;
+  std::vector<Codec> codecs;
+  Blob stored;
+  std::string message;  // a part of it
+};
+
+constexpr std::size_t kSize = 20'000;
+
+std::vector<Case> cases() {
+  const Blob bytes = sample(kSize);
+  const Blob frame = zstd(bytes), deflated = zlib(bytes), blocks = blosc(bytes);
+  // Magic, one-byte descriptor (window and content size follow), window 2^31, raw last block.
+  Blob window(9);
+  store_le(std::span(window), std::uint32_t{0xfd2fb528});
+  window[4] = std::byte{0x00};
+  window[5] = std::byte{21 << 3};
+  window[6] = std::byte{0x01};
+  // A content size of 2^62.
+  Blob content(17);
+  store_le(std::span(content), std::uint32_t{0xfd2fb528});
+  content[4] = std::byte{0xe0};
+  store_le(std::span(content).subspan(5), std::uint64_t{1} << 62);
+  std::vector<Case> list = {
+      {"no frame", {Codec::Zstd}, {}, "0 bytes come out of it (not 20000)"},
+      {"no magic", {Codec::Zstd}, with(frame, 0, 0x11223344), "zstd: "},
+      {"a part of a header", {Codec::Zstd}, first(frame, 3), "zstd: "},
+      {"a window of 2 GiB", {Codec::Zstd}, window, "zstd: a frame's window of 2147483648 bytes"},
+      {"a content of 2^62", {Codec::Zstd}, content, "zstd: "},
+      {"a frame of fewer bytes", {Codec::Zstd}, zstd(first(bytes, 19'999)), "19999 bytes come out"},
+      {"a frame of more bytes", {Codec::Zstd}, zstd(then(bytes, Blob(1))), "more bytes come out"},
+      {"a second frame", {Codec::Zstd}, then(frame, frame), "more bytes come out"},
+      {"garbage behind the frame", {Codec::Zstd}, then(frame, Blob(7, std::byte{3})), "zstd: "},
+      {"no zlib stream", {Codec::Zlib}, {}, "zlib: no data"},
+      {"another header", {Codec::Zlib}, with(deflated, 0, 0), "zlib: "},
+      {"bytes behind", {Codec::Zlib}, then(deflated, Blob(1)), "zlib: bytes behind"},
+      {"a wrong sum",
+       {Codec::Zlib},
+       with(deflated, deflated.size() - 4, 0),
+       "zlib: incorrect data check"},
+      {"zlib as gzip", {Codec::Gzip}, deflated, "gzip: incorrect header check"},
+      {"no header", {Codec::Blosc}, first(blocks, 15), "blosc: the data ends early"},
+      {"another version", {Codec::Blosc}, with(blocks, 0, 0x02130109), "blosc: version 9"},
+      {"blocks of 0 bytes", {Codec::Blosc}, with(blocks, 8, 0), "blosc: blocks of 0 bytes"},
+      {"blocks of 4 GiB", {Codec::Blosc}, with(blocks, 8, ~0U), "blosc: blocks of 4294967295"},
+      {"2^32 blocks of a byte",
+       {Codec::Blosc},
+       with(with(blocks, 8, 1), 4, ~0U),
+       "blosc: 4294967295 blocks in a chunk (limit 1048576)"},
+      {"more blocks than bytes",
+       {Codec::Blosc},
+       with(with(blocks, 8, 4096), 4, 1U << 31),
+       "bytes of data for 524288 blocks"},
+      {"a block before the data", {Codec::Blosc}, with(blocks, 16, 3), "blosc: a block begins at"},
+      {"a block behind the data",
+       {Codec::Blosc},
+       with(blocks, 16, ~0U),
+       "blosc: a block begins at byte"},
+      {"less than a sum", {Codec::Crc32c}, Blob(3), "crc32c: 3 bytes hold no checksum"},
+      {"another sum", {Codec::Crc32c}, with(summed(bytes), kSize, 1), "crc32c: 00000001 is stored"},
+      {"a sum of too few bytes",
+       {Codec::Crc32c},
+       summed(first(bytes, 19'000)),
+       "19000 bytes come out of it (not 20000)"},
+      {"a sum behind a frame",
+       {Codec::Zstd, Codec::Crc32c},
+       with(summed(frame), 20, 77),
+       "crc32c: "},
+  };
+  // Cut anywhere, each form ends early.
+  for (std::size_t cut = 1; cut < 16; ++cut) {
+    const auto part = [&](const Blob& whole) { return first(whole, whole.size() * cut / 16); };
+    list.push_back({"zstd cut", {Codec::Zstd}, part(frame), ""});
+    list.push_back({"zlib cut", {Codec::Zlib}, part(deflated), "zlib: the stream ends early"});
+    list.push_back({"blosc cut", {Codec::Blosc}, part(blocks), "blosc: "});
+    list.push_back({"sum cut", {Codec::Crc32c}, part(summed(bytes)), "crc32c: "});
+  }
+  return list;
+}
+
+TEST(BrokenChunks, AreErrorsThatNameTheArrayAndCostNoMemory) {
+  for (const Case& broken : cases()) {
+    SCOPED_TRACE(broken.name);
+    MemorySource files;
+    ChunkTable table;
+    const ChunkArrayId array =
+        table.add_array({.name = "params.w",
+                         .nbytes = kSize,
+                         .codecs = std::make_shared<const CodecChain>(broken.codecs),
+                         .grid = {3, 3}});
+    const FileId chunk =
+        table.add_stored(array, 5, {files.add("d/0", broken.stored), 0, broken.stored.size()});
+    const auto pool = BufferPool::create(64_MiB);
+    ChunkSource source(files, table, pool);
+    Blob out(kSize);
+    const auto read = source.read_at(chunk, 0, out);
+    ASSERT_FALSE(read);
+    EXPECT_TRUE(read.error().code() == ErrorCode::Corrupt ||
+                read.error().code() == ErrorCode::Unsupported);
+    EXPECT_THAT(read.error().message(), testing::StartsWith("params.w: chunk 1.2: "));
+    EXPECT_THAT(read.error().message(), testing::HasSubstr(broken.message));
+    EXPECT_LE(pool->peak(), 10_MiB);
+  }
+}
+
+TEST(BrokenChunks, EveryFlippedByteIsAnErrorOrOtherBytes) {
+  const Blob bytes = sample(3000);
+  for (const auto& [codec, whole] :
+       {std::pair{Codec::Zstd, zstd(bytes)}, std::pair{Codec::Zlib, zlib(bytes)},
+        std::pair{Codec::Blosc, blosc(bytes)}}) {
+    for (std::size_t at = 0; at < whole.size(); at += 3) {
+      MemorySource files;
+      ChunkTable table;
+      const ChunkArrayId array = table.add_array(
+          {.name = "w",
+           .nbytes = bytes.size(),
+           .codecs = std::make_shared<const CodecChain>(std::vector{codec, Codec::Crc32c})});
+      // The checksum is that of the right bytes, so that nothing broken is given out.
+      Blob stored = summed(whole);
+      stored[at] ^= std::byte{0x41};
+      const FileId chunk = table.add_stored(array, 0, {files.add("d", stored), 0, stored.size()});
+      ChunkSource source(files, table, BufferPool::create(64_MiB));
+      Blob out(100);
+      const auto read = source.read_at(chunk, 0, out);
+      ASSERT_FALSE(read);
+      EXPECT_THAT(read.error().message(), testing::HasSubstr("crc32c"));
+    }
+  }
+}
+
+TEST(BrokenChunks, ShardsWithAWrongIndexAreErrors) {
+  struct Entry {
+    std::uint64_t offset, nbytes;
+    std::string message;
+  };
+  for (const Entry& entry :
+       {Entry{0, 101, "101 bytes from 0 of a shard of"}, Entry{~0ULL, 5, "5 bytes from"},
+        Entry{~0ULL - 3, 100, "100 bytes from"}, Entry{0, 40, "40 bytes are stored (not 80)"}}) {
+    Blob shard(80);
+    Blob index(16);
+    store_le(std::span(index), entry.offset);
+    store_le(std::span(index).subspan(8), entry.nbytes);
+    shard = then(shard, summed(index));
+    MemorySource files;
+    ChunkTable table;
+    const ChunkArrayId array = table.add_array({.name = "w", .nbytes = 80, .grid = {1}});
+    const auto chunk =
+        table.add_shard(array, 0, {files.add("d", shard), 0, shard.size()}, {.count = 1});
+    ASSERT_TRUE(chunk);
+    ChunkSource source(files, table, BufferPool::create(64_MiB));
+    Blob out(80);
+    const auto read = source.read_at(*chunk, 0, out);
+    ASSERT_FALSE(read);
+    EXPECT_EQ(read.error().code(), ErrorCode::Corrupt);
+    EXPECT_THAT(read.error().message(), testing::HasSubstr(entry.message));
+  }
+}
+
+}  // namespace
+}  // namespace ckfs

@@ -1,0 +1,146 @@
+"""`ckfs digest` and `ckfs verify`: against coreutils, and against copies that are not right."""
+
+import hashlib
+import json
+import math
+import shutil
+import subprocess
+import unittest
+
+import cli_support
+from cli_support import run
+
+VIEW = "fp32-safetensors@max_shard=1MB"
+
+
+class Digest(cli_support.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.out = self.directory / "out"
+        self.done("export", self.source, VIEW, self.out)
+        shutil.rmtree(self.out / ".ckfs-export.d")
+        self.files = {str(path.relative_to(self.out)): path
+                      for path in self.out.rglob("*") if path.is_file()}
+
+    def digest(self, *words):
+        return self.done("digest", self.source, VIEW, *words).decode()
+
+    def check(self, program, text):
+        subprocess.run([program, "-c", "--quiet", "-"], input=text.encode(), cwd=self.out,
+                       check=True)
+
+    def test_is_what_coreutils_check(self):
+        text = self.digest()
+        want = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {name}\n"
+                for name, path in sorted(self.files.items())]
+        self.assertEqual(text, "".join(want))
+        self.check("sha256sum", text)
+        self.check("sha256sum", self.digest("--tag-lines"))
+
+    def test_is_what_xxhsum_checks(self):
+        self.check("xxh128sum", self.digest("--algorithm", "xxh128"))
+
+    def test_several_are_tagged(self):
+        text = self.digest("--algorithm", "sha256", "--algorithm", "crc32c", "--algorithm",
+                           "xxh128")
+        self.assertEqual(len(text.splitlines()), 3 * len(self.files))
+        self.assertRegex(text, r"(?m)^CRC32C \(config\.json\) = [A-Za-z0-9+/]{6}==$")
+
+    def test_json_has_sizes_and_provenance(self):
+        told = json.loads(self.digest("--json", "--algorithm", "crc32c"))
+        self.assertEqual(told["view"], VIEW)
+        self.assertRegex(told["fingerprint"], "^[0-9a-f]{16}$")
+        for file in told["files"]:
+            self.assertEqual(file["size"], self.files[file["path"]].stat().st_size)
+            self.assertIn(file["exactness"], ("bit-exact", "exact", "lossy"))
+
+    def test_names_with_backslashes_and_ends_of_line(self):
+        source = self.directory / "model"
+        shutil.copytree(self.source, source)
+        (source / "a\\b\nc.json").write_text("x")
+        text = self.done("digest", source, VIEW).decode()
+        self.assertIn("\\\\b\\nc.json", text)
+        copy = self.directory / "copy"
+        self.done("export", source, VIEW, copy)
+        subprocess.run(["sha256sum", "-c", "--quiet", "-"], input=text.encode(), cwd=copy,
+                       check=True)
+        sums = self.directory / "sums"
+        sums.write_text(text)
+        self.done("verify", source, VIEW, sums)
+
+    # verify
+
+    def verify(self, code, *words):
+        ended = run("verify", self.source, VIEW, *words)
+        self.assertEqual((ended.returncode, ended.stderr), (code, b""), ended.stdout)
+        return ended.stdout.decode()
+
+    def test_a_right_copy(self):
+        self.assertRegex(self.verify(0, self.out), "no difference from")
+        for words in ([], ["--json"], ["--algorithm", "crc32c", "--algorithm", "xxh128"]):
+            sums = self.directory / "sums"
+            sums.write_text(self.digest(*words))
+            self.assertRegex(self.verify(0, sums), "no difference from")
+
+    def test_the_first_difference_by_tensor_and_element(self):
+        name = next(name for name in self.files if name.endswith(".safetensors"))
+        data = bytearray(self.files[name].read_bytes())
+        size = int.from_bytes(data[:8], "little")
+        header = json.loads(data[8:8 + size])
+        tensor, facts = max(((k, v) for k, v in header.items() if k != "__metadata__"),
+                            key=lambda one: one[1]["data_offsets"][1] - one[1]["data_offsets"][0])
+        element = math.prod(facts["shape"]) // 2 + 1
+        place, rest = [], element
+        for extent in reversed(facts["shape"]):
+            place.insert(0, rest % extent)
+            rest //= extent
+        at = 8 + size + facts["data_offsets"][0] + 4 * element
+        data[at + 2] ^= 0x40
+        data[-1] ^= 1
+        self.files[name].write_bytes(data)
+        text = self.verify(1, self.out)
+        self.assertIn(f"{name}: tensor {tensor}, element {place} (byte {at + 2}): "
+                      f"{data[at:at + 4].hex()} in the copy", text)
+        self.assertIn("1 files differ", text)
+
+    def test_what_lacks_is_too_much_or_has_another_size(self):
+        names = sorted(self.files)
+        self.files[names[0]].unlink()
+        (self.out / "thesis.tex").write_text("mine")
+        with open(self.files[names[1]], "ab") as file:
+            file.write(b"x")
+        self.files[names[2]].unlink()
+        self.files[names[2]].mkdir()
+        text = self.verify(1, self.out)
+        self.assertIn(f"{names[0]}: lacks", text)
+        self.assertIn("thesis.tex: is too much", text)
+        self.assertRegex(text, rf"{names[1]}: has \d+ bytes in the copy, not \d+")
+        self.assertIn(f"{names[2]}: is no file", text)
+
+    def test_digests_that_differ(self):
+        lines = self.digest().splitlines(keepends=True)
+        lines[0] = ("0" if lines[0][0] != "0" else "1") + lines[0][1:]
+        lines[1] = lines[1].replace(lines[1].split("  ")[1], "other\n")
+        sums = self.directory / "sums"
+        sums.write_text("".join(lines))
+        text = self.verify(1, sums)
+        self.assertIn("sha256 is ", text)
+        self.assertIn("other: is too much", text)
+        self.assertIn("lacks", text)
+
+    def test_a_sample_says_what_it_proves(self):
+        self.assertRegex(self.verify(0, "--sample", "0.5", self.out),
+                         r"\d+ of \d+ pieces of 1 MiB.*with a probability of")
+
+    def test_what_it_cannot_tell(self):
+        for words, pattern in (([self.directory / "none"], "open"),
+                               (["--sample", "2", self.out], "no share"),
+                               (["--sample", "0.5", __file__], "a digest is of a whole file"),
+                               ([__file__], "neither a check file's line nor JSON")):
+            with self.subTest(words=words):
+                self.fails(2, pattern, "verify", self.source, VIEW, *words)
+        self.fails(2, "no such view", "verify", self.source, "nothing", self.out)
+
+
+if __name__ == "__main__":
+    unittest.main()

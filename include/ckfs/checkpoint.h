@@ -39,8 +39,8 @@ struct OpenOptions {
 
   /// DeepSpeed and universal checkpoints: the tag. Else the one that `latest` names.
   std::string tag = {};
-  /// torch files and Orbax trees: the key (or keys, joined by '.') below which the tensors are.
-  /// Else the top level, or, of torch files, the one of the usual keys that is there.
+  /// torch files, DCP and Orbax trees: the key (or keys, joined by '.') below which the tensors are.
+  /// Else the top level, or, of torch files and DCP, the one of the usual keys that is there.
   std::string key = {};
   /// Orbax: the name of an item. Else the one of arrays.
   std::string item = {};
@@ -119,13 +119,22 @@ struct Statistics {
     std::uint64_t bytes = 0;
     std::uint64_t requests = 0;
   };
+  /// What readers of a view's file were given: what they asked for, and what was put where they
+  /// find it (ReadOptions::deliver).
+  struct Given {
+    std::string view;  // canonical
+    std::string path;
+    std::uint64_t bytes = 0;
+  };
+  std::vector<Given> given;        // by view and path, of views that somebody holds
   std::vector<File> source;        // only files that were read
   std::uint64_t source_bytes = 0;  // the sum of source[].bytes
   std::uint64_t requests = 0;      // reads by users of the views
   std::uint64_t bytes_to_readers = 0;
-  std::uint64_t tiles = 0;   // tiles and ahead-of-reader chunks computed
-  std::uint64_t hits = 0;    // requests that found theirs computed
-  std::uint64_t memory = 0;  // budgeted memory in use now
+  std::uint64_t tiles = 0;         // tiles and ahead-of-reader chunks computed
+  std::uint64_t tiles_unread = 0;  // of these, let go before anybody was given bytes of them
+  std::uint64_t hits = 0;          // requests that found theirs computed
+  std::uint64_t memory = 0;        // budgeted memory in use now
   std::uint64_t memory_peak = 0;
   std::uint64_t memory_budget = 0;
   std::string io;                   // "uring" or "pread"

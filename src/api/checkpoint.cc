@@ -5,12 +5,14 @@
 // them at open would cost memory for views that nobody reads; to keep each forever would let a user
 // of parameters fill the memory one directory name at a time.
 #include <algorithm>
+#include <unordered_map>
 
 #include <ckfs/checkpoint.h>
 
 #include "api/checkpoint_impl.h"
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/size_text.h"
 #include "base/text.h"
 #include "base/units.h"
 #include "chunks/decoded_chunks.h"
@@ -40,6 +42,7 @@ Result<std::shared_ptr<const View::Impl>> build_view(std::shared_ptr<Checkpoint:
   view->name = definition->spec.canonical();
   view->definition = std::move(definition);
   view->files = std::move(files);
+  view->given = std::make_shared<GivenBytes>(view->files->size());
   return view;
 }
 
@@ -116,7 +119,8 @@ std::string_view name(Exactness exactness) {
 Result<Checkpoint> Checkpoint::open(const std::filesystem::path& source,
                                     const OpenOptions& options) {
   if (options.memory < kMinMemory) {
-    return fail(ErrorCode::InvalidArgument, "memory: {} bytes < {}", options.memory, kMinMemory);
+    return fail(ErrorCode::InvalidArgument, "memory: {} < {}", size_text(options.memory),
+                size_text(kMinMemory));
   }
   Recipes recipes = built_in_recipes();
   for (const RecipeText& recipe : options.recipes) {
@@ -163,6 +167,11 @@ const std::vector<ViewInfo>& Checkpoint::Impl::summaries() {
       ViewInfo& info =
           infos.emplace_back(summary.name, summary.description, summary.obstacles.empty(),
                              reasons(summary.obstacles), reasons(summary.remarks));
+      // Nothing passes unchanged, or is left out, where nothing is shown.
+      if (!info.available) {
+        info.remarks.clear();
+        continue;
+      }
       for (Reason& remark : reasons(placement_remarks(*catalog, summary.name))) {
         info.remarks.push_back(std::move(remark));
       }
@@ -201,6 +210,26 @@ Result<std::shared_ptr<const View::Impl>> Checkpoint::Impl::view(std::string_vie
   return built;
 }
 
+std::vector<Statistics::Given> Checkpoint::Impl::given() {
+  std::vector<std::shared_ptr<const View::Impl>> views;
+  {
+    const MutexLock lock(mutex_);
+    for (const auto& [name, weak] : views_) {
+      auto view = weak.lock();
+      // Under another spelling it is the same view.
+      if (view && view->name == name) views.push_back(std::move(view));
+    }
+  }
+  std::vector<Statistics::Given> given;
+  for (const auto& view : views) {
+    for (std::size_t i = 0; i < view->files->size(); ++i) {
+      const std::uint64_t bytes = (*view->given)[i].load(std::memory_order_relaxed);
+      if (bytes > 0) given.push_back({view->name, std::string(view->files->path(i)), bytes});
+    }
+  }
+  return given;
+}
+
 Result<View> Checkpoint::view(std::string_view spelling) const {
   CKFS_TRY(auto view, impl_->view(spelling));
   return View(std::move(view));
@@ -226,7 +255,9 @@ Statistics Checkpoint::statistics() const {
   const EngineStatistics engine = impl_->engine->statistics();
   result.requests = engine.requests;
   result.bytes_to_readers = engine.bytes_to_readers;
+  result.given = impl_->given();
   result.tiles = engine.tiles;
+  result.tiles_unread = engine.tiles_unread;
   result.hits = engine.hits;
   result.memory = engine.memory;
   result.memory_peak = engine.memory_peak;
@@ -262,13 +293,16 @@ FileList View::files() const {
 
 std::vector<TensorInfo> View::tensors() const {
   std::vector<TensorInfo> tensors;
-  const Definition& definition = *impl_->definition;
-  tensors.reserve(definition.tensors.size());
-  std::vector<bool> seen(definition.tensors.size(), false);  // a tensor may lie in several files
+  tensors.reserve(impl_->definition->tensors.size());
+  // A tensor may lie in several files.
+  std::unordered_map<const Definition*, std::vector<bool>> seen;
   for (const std::size_t file : impl_->files->tensor_files()) {
+    const Definition& definition = *impl_->files->definition(file);
+    std::vector<bool>& seen_here = seen[&definition];
+    seen_here.resize(definition.tensors.size(), false);
     for (const std::uint32_t id : impl_->files->tensors(file)) {
-      if (seen[id]) continue;
-      seen[id] = true;
+      if (seen_here[id]) continue;
+      seen_here[id] = true;
       const ModelTensor& tensor = definition.tensors[id];
       tensors.push_back({tensor.name, ckfs::name(tensor.expr.dtype()), tensor.expr.shape(), file,
                          tensor.exactness});
@@ -280,6 +314,14 @@ std::vector<TensorInfo> View::tensors() const {
 Result<ViewFile> View::open(std::string_view path, ReadOptions options) const {
   const std::optional<std::size_t> file = impl_->files->find(path);
   if (!file) return fail(ErrorCode::NotFound, "{}/{}: no such file", impl_->name, path);
+  if (options.deliver) {
+    options.deliver = [deliver = std::move(options.deliver), given = impl_->given, file = *file](
+                          std::uint64_t offset, std::span<const std::byte> bytes) {
+      const bool taken = deliver(offset, bytes);
+      if (taken) (*given)[file].fetch_add(bytes.size(), std::memory_order_relaxed);
+      return taken;
+    };
+  }
   return ViewFile(std::make_shared<ViewFile::Impl>(
       impl_, *file,
       impl_->checkpoint->engine->open_stream(impl_->files->layout(*file), std::move(options))));
@@ -295,6 +337,10 @@ namespace {
 ByteRange within(const FileInfo& file, std::uint64_t offset, std::uint64_t size) {
   const std::uint64_t begin = std::min(offset, file.size);
   return {begin, begin + std::min(size, file.size - begin)};
+}
+
+void count(const ViewFile::Impl& file, std::uint64_t bytes) {
+  (*file.view->given)[file.file].fetch_add(bytes, std::memory_order_relaxed);
 }
 
 /// Runs one read, and notes how long it took where it gives bytes.
@@ -318,6 +364,7 @@ Result<std::size_t> ViewFile::read(std::uint64_t offset, std::span<std::byte> ou
     CKFS_TRY_VOID(timed(*impl_, range, [&] {
       return impl_->view->checkpoint->engine->read(*impl_->stream, range, out.first(size));
     }));
+    count(*impl_, size);
   }
   return size;
 }
@@ -325,8 +372,11 @@ Result<std::size_t> ViewFile::read(std::uint64_t offset, std::span<std::byte> ou
 Result<Bytes> ViewFile::read(std::uint64_t offset, std::size_t size) {
   const ByteRange range = within(info(), offset, size);
   if (range.empty()) return Bytes();
-  return timed(*impl_, range,
-               [&] { return impl_->view->checkpoint->engine->read(*impl_->stream, range); });
+  CKFS_TRY(Bytes bytes, timed(*impl_, range, [&] {
+             return impl_->view->checkpoint->engine->read(*impl_->stream, range);
+           }));
+  count(*impl_, bytes.size());
+  return bytes;
 }
 
 std::string_view version() {

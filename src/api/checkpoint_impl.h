@@ -1,6 +1,7 @@
 // What stands behind the public classes; for the code of this folder.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -52,6 +53,9 @@ class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
   /// What Checkpoint::views() gives: found out once, for rules are tried on all tensors for it.
   const std::vector<ViewInfo>& summaries();
 
+  /// Statistics::given.
+  std::vector<Statistics::Given> given();
+
   const std::unique_ptr<SourceFiles> files;
   const std::shared_ptr<const Catalog> catalog;
   const std::uint64_t fingerprint;
@@ -71,12 +75,17 @@ class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
       CKFS_GUARDED_BY(mutex_);
 };
 
+/// Bytes that readers of each file of a view were given. Owned by itself: threads that deliver
+/// ahead must not keep a view, and with it the checkpoint that they work for.
+using GivenBytes = std::vector<std::atomic<std::uint64_t>>;
+
 class View::Impl {
  public:
   std::shared_ptr<Checkpoint::Impl> checkpoint;
   std::string name;
   std::shared_ptr<const Definition> definition;
   std::shared_ptr<const ViewFiles> files;
+  std::shared_ptr<GivenBytes> given;
 };
 
 class ViewFile::Impl {

@@ -15,6 +15,7 @@
 
 #include "api/checkpoint_impl.h"
 #include "api/report_json.h"
+#include "base/size_text.h"
 #include "base/text.h"
 #include "source/source_tree.h"
 
@@ -34,11 +35,17 @@ std::string date_text(std::int64_t mtime) {
   return fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(static_cast<std::time_t>(mtime)));
 }
 
-Json pairs(const std::vector<Reason>& reasons) {
+/// With all subjects that the catalog has names of; `more` counts the others.
+Json pairs(const std::vector<Reason>& reasons, const Catalog& catalog) {
   Json list = Json::array();
   for (const Reason& reason : reasons) {
-    Json& item = list.emplace_back(Json{{"subject", reason.subject}, {"text", reason.text}});
-    if (reason.more > 0) item["more"] = reason.more;
+    list.push_back({{"subject", reason.subject}, {"text", reason.text}});
+    if (reason.more == 0) continue;
+    const std::span<const std::string> others = catalog.more_obstacles(reason.text);
+    if (others.empty()) list.back()["more"] = reason.more;
+    for (const std::string& other : others) {
+      list.push_back({{"subject", other}, {"text", reason.text}});
+    }
   }
   return list;
 }
@@ -85,6 +92,13 @@ Totals totals(const Checkpoint::Impl& checkpoint) {
   for (const Shard& shard : catalog.shards()) result.tensors += shard.tensors.size();
   result.companions = catalog.tensors().size() - result.tensors;
   result.tensor_bytes = stored_bytes(catalog);
+  for (const CatalogPart& part : catalog.parts()) {
+    std::size_t shown = 0;
+    for (const Shard& shard : part.catalog->shards()) shown += shard.tensors.size();
+    result.tensors += shown;
+    result.companions += part.catalog->tensors().size() - shown;
+    result.tensor_bytes += stored_bytes(*part.catalog);
+  }
   result.files = catalog.files().size();
   for (const SourceFile& file : catalog.files()) result.bytes += checkpoint.files->size(file.file);
   return result;
@@ -99,7 +113,6 @@ struct Label {
 };
 
 std::vector<Label> labels(const Checkpoint& checkpoint) {
-  const Catalog& catalog = *checkpoint.impl().catalog;
   std::vector<Label> result;
   for (const ViewInfo& view : checkpoint.views()) {
     if (!view.available) continue;
@@ -107,13 +120,17 @@ std::vector<Label> labels(const Checkpoint& checkpoint) {
         define_view(checkpoint.impl().catalog, {view.name, {}}, checkpoint.impl().recipes);
     if (!definition) continue;  // the view's own lookup reports it
     std::map<std::tuple<Exactness, std::string, std::string>, std::size_t> counts;
-    for (const ModelTensor& tensor : (*definition)->tensors) {
-      const auto id = catalog.find(tensor.name);
-      if (!id) continue;
-      const Storage& storage = catalog.storage(catalog.tensor(*id));
-      ++counts[{tensor.exactness, storage.encoding->text(),
-                std::string(name(tensor.expr.dtype()))}];
-    }
+    const auto count_all = [&](const Definition& one) {
+      for (const ModelTensor& tensor : one.tensors) {
+        const auto id = one.catalog->find(tensor.name);
+        if (!id) continue;
+        const Storage& storage = one.catalog->storage(one.catalog->tensor(*id));
+        ++counts[{tensor.exactness, storage.encoding->text(),
+                  std::string(name(tensor.expr.dtype()))}];
+      }
+    };
+    count_all(**definition);
+    for (const DefinitionPart& part : (*definition)->parts) count_all(*part.definition);
     for (const auto& [key, count] : counts) {
       const auto& [exactness, from, to] = key;
       result.push_back({view.name, exactness, from, to, count});
@@ -182,8 +199,8 @@ std::string inspect_json(const Checkpoint& checkpoint, std::string_view source) 
     json["views"].push_back({{"name", view.name},
                              {"description", view.description},
                              {"available", view.available},
-                             {"reasons", pairs(view.reasons)},
-                             {"remarks", pairs(view.remarks)}});
+                             {"reasons", pairs(view.reasons, catalog)},
+                             {"remarks", pairs(view.remarks, catalog)}});
   }
   json["experts"] = Json::array();
   for (const ExpertLayout& layout : expert_layouts(checkpoint)) {
@@ -339,7 +356,7 @@ std::string list_text(std::span<const Entry> entries, ListDetail detail) {
 /// Names of the source files behind a file of a view, sorted.
 std::vector<std::string> source_paths(const View::Impl& view, std::size_t file) {
   const FileLayout layout = view.files->lay_out(file);
-  const Catalog& catalog = *view.definition->catalog;
+  const Catalog& catalog = *layout.definition->catalog;
   std::set<FileId> files;
   const auto add_extents = [&](const Storage& storage) {
     for (const Extent& extent : storage.extents) {
@@ -371,8 +388,8 @@ std::vector<std::string> source_paths(const View::Impl& view, std::size_t file) 
   std::set<std::string> paths;
   for (const FileId id : files) paths.insert(view.checkpoint->source().name(id));
   // A text is an edited file of the source's, under its name.
-  for (const TextFile& text : view.definition->texts) {
-    if (text.path == layout.path) paths.insert(text.path);
+  for (const TextFile& text : layout.definition->texts) {
+    if (view.files->directory(file) + text.path == layout.path) paths.insert(layout.path);
   }
   return {paths.begin(), paths.end()};
 }
@@ -504,6 +521,7 @@ std::string status_json(const Checkpoint& checkpoint) {
   json["bytes_to_readers"] = statistics.bytes_to_readers;
   json["source_bytes"] = statistics.source_bytes;
   json["tiles"] = statistics.tiles;
+  json["tiles_unread"] = statistics.tiles_unread;
   json["hits"] = statistics.hits;
   json["memory"] = statistics.memory;
   json["memory_peak"] = statistics.memory_peak;
@@ -516,6 +534,10 @@ std::string status_json(const Checkpoint& checkpoint) {
     json["files"].push_back(
         {{"path", file.path}, {"bytes", file.bytes}, {"requests", file.requests}});
   }
+  json["given"] = Json::array();
+  for (const Statistics::Given& file : statistics.given) {
+    json["given"].push_back({{"view", file.view}, {"path", file.path}, {"bytes", file.bytes}});
+  }
   return render(json);
 }
 
@@ -525,14 +547,16 @@ std::uint64_t number(const Json& object, const char* key) {
   return object[key].get<std::uint64_t>();
 }
 
+template <std::size_t N>
+bool has_numbers(const Json& object, const std::array<const char*, N>& keys) {
+  return object.is_object() && std::ranges::all_of(keys, [&](const char* key) {
+           return object.contains(key) && object[key].is_number_unsigned();
+         });
+}
+
 /// A status.json of a version that we know, with all members that are used here.
 Result<Json> parse_status(std::string_view status_json) {
   const Json json = Json::parse(status_json, nullptr, /*allow_exceptions=*/false);
-  const auto has_numbers = [](const Json& object, auto&& keys) {
-    return object.is_object() && std::ranges::all_of(keys, [&](const char* key) {
-             return object.contains(key) && object[key].is_number_unsigned();
-           });
-  };
   const bool known = has_numbers(json, kNumbers) && json.contains("version") &&
                      json["version"] == kReportVersion && json.contains("io") &&
                      json["io"].is_string() && json.contains("files") && json["files"].is_array() &&
@@ -559,14 +583,29 @@ Result<std::string> status_text(std::string_view status_json) {
   size_line("bytes to readers", number(json, "bytes_to_readers"));
   size_line("source bytes", number(json, "source_bytes"));
   fmt::format_to(out, "{:<18} {:>15}\n", "tiles", number(json, "tiles"));
+  // A daemon of an earlier version does not have it.
+  if (has_numbers(json, std::array{"tiles_unread"})) {
+    fmt::format_to(out, "{:<18} {:>15}\n", "tiles not read", number(json, "tiles_unread"));
+  }
   fmt::format_to(out, "{:<18} {:>15}\n", "hits", number(json, "hits"));
   size_line("memory", number(json, "memory"));
   size_line("memory peak", number(json, "memory_peak"));
-  size_line("memory budget", number(json, "memory_budget"));
+  // In the unit in which it was given.
+  fmt::format_to(out, "{:<18} {:>15}  {}\n", "memory budget", number(json, "memory_budget"),
+                 size_text(number(json, "memory_budget")));
   fmt::format_to(out, "{:<18} {:>15}\n", "io", json["io"].get<std::string>());
   for (const Json& file : json["files"]) {
     fmt::format_to(out, "{:>15} bytes {:>10} requests  {}\n", number(file, "bytes"),
                    number(file, "requests"), one_line(file["path"].get<std::string>()));
+  }
+  for (const Json& file : json.value("given", Json::array())) {
+    if (!has_numbers(file, std::array{"bytes"}) || !file.contains("view") ||
+        !file["view"].is_string() || !file.contains("path") || !file["path"].is_string()) {
+      continue;
+    }
+    fmt::format_to(out, "{:>15} bytes given          {}/{}\n", number(file, "bytes"),
+                   one_line(file["view"].get<std::string>()),
+                   one_line(file["path"].get<std::string>()));
   }
   return text;
 }

@@ -117,7 +117,6 @@ Result<std::string> view_report(const Checkpoint& checkpoint, std::string_view s
                                 ReportFormat format) {
   CKFS_TRY(const View view, checkpoint.view(spelling));
   const std::shared_ptr<const Definition> definition = view.impl().definition;
-  const Catalog& catalog = *definition->catalog;
   std::map<std::uint32_t, std::vector<std::int64_t>> chunks;
   if (definition->packaging.container == ContainerKind::Orbax) {
     CKFS_TRY(const ItemArrays arrays, ItemArrays::make(definition, zarr::Version::V3));
@@ -127,54 +126,60 @@ Result<std::string> view_report(const Checkpoint& checkpoint, std::string_view s
     }
   }
 
-  const std::vector<std::vector<TensorId>> tensors = tensors_by_storage(catalog);
-  std::vector<bool> used(catalog.tensors().size(), false);
   Json json = versioned();
   json["view"] = view.impl().name;
   json["arrays"] = Json::array();
+  json["left_out"] = Json::array();
   std::string text;
-  for (std::uint32_t i = 0; i < definition->tensors.size(); ++i) {
-    const ModelTensor& tensor = definition->tensors[i];
-    Patterns patterns;
-    Json names = Json::array();
-    for (const StorageId storage : storages_of(tensor.expr)) {
-      for (const TensorId id : tensors[storage]) {
-        used[id] = true;
+  Patterns left_out;
+  const auto add = [&](const Definition& shown, const std::string& directory) {
+    const Catalog& catalog = *shown.catalog;
+    const std::vector<std::vector<TensorId>> tensors = tensors_by_storage(catalog);
+    std::vector<bool> used(catalog.tensors().size(), false);
+    const auto path = [&](std::string_view name) { return directory + std::string(name); };
+    for (std::uint32_t i = 0; i < shown.tensors.size(); ++i) {
+      const ModelTensor& tensor = shown.tensors[i];
+      Patterns patterns;
+      Json names = Json::array();
+      for (const StorageId storage : storages_of(tensor.expr)) {
+        for (const TensorId id : tensors[storage]) {
+          used[id] = true;
+          if (format == ReportFormat::Json) {
+            names.push_back(path(catalog.tensor(id).name));
+          } else {
+            patterns.add(path(catalog.tensor(id).name));
+          }
+        }
+      }
+      const auto chunk = chunks.find(i);
+      if (format == ReportFormat::Json) {
+        Json& item = json["arrays"].emplace_back(Json{{"name", path(tensor.name)},
+                                                      {"dtype", name(tensor.expr.dtype())},
+                                                      {"shape", tensor.expr.shape()}});
+        if (chunk != chunks.end()) item["chunk"] = chunk->second;
+        item["exactness"] = name(tensor.exactness);
+        item["sources"] = std::move(names);
+        continue;
+      }
+      text += fmt::format(
+          "{}: {} [{}]{}, {}\n{}", one_line(path(tensor.name)), name(tensor.expr.dtype()),
+          fmt::join(tensor.expr.shape(), ", "),
+          chunk == chunks.end() ? "" : fmt::format(" in [{}]", fmt::join(chunk->second, ", ")),
+          name(tensor.exactness), patterns.text("    "));
+    }
+    for (const Shard& shard : catalog.shards()) {
+      for (const TensorId id : shard.tensors) {
+        if (used[id]) continue;
         if (format == ReportFormat::Json) {
-          names.push_back(catalog.tensor(id).name);
+          json["left_out"].push_back(path(catalog.tensor(id).name));
         } else {
-          patterns.add(catalog.tensor(id).name);
+          left_out.add(path(catalog.tensor(id).name));
         }
       }
     }
-    const auto chunk = chunks.find(i);
-    if (format == ReportFormat::Json) {
-      Json& item = json["arrays"].emplace_back(Json{{"name", tensor.name},
-                                                    {"dtype", name(tensor.expr.dtype())},
-                                                    {"shape", tensor.expr.shape()}});
-      if (chunk != chunks.end()) item["chunk"] = chunk->second;
-      item["exactness"] = name(tensor.exactness);
-      item["sources"] = std::move(names);
-      continue;
-    }
-    text += fmt::format(
-        "{}: {} [{}]{}, {}\n{}", one_line(tensor.name), name(tensor.expr.dtype()),
-        fmt::join(tensor.expr.shape(), ", "),
-        chunk == chunks.end() ? "" : fmt::format(" in [{}]", fmt::join(chunk->second, ", ")),
-        name(tensor.exactness), patterns.text("    "));
-  }
-  Patterns left_out;
-  json["left_out"] = Json::array();
-  for (const Shard& shard : catalog.shards()) {
-    for (const TensorId id : shard.tensors) {
-      if (used[id]) continue;
-      if (format == ReportFormat::Json) {
-        json["left_out"].push_back(catalog.tensor(id).name);
-      } else {
-        left_out.add(catalog.tensor(id).name);
-      }
-    }
-  }
+  };
+  add(*definition, "");
+  for (const DefinitionPart& part : definition->parts) add(*part.definition, part.directory);
   const Checkpoint::Impl& source = *view.impl().checkpoint;
   const std::uint64_t spill = source.chunks == nullptr ? 0 : source.chunks->spill_limit();
   const DecodeCost cost = decode_cost(view.impl(), source.memory, spill);

@@ -143,6 +143,8 @@ struct ModelDirectory {
   std::optional<std::string> config;
   /// Files that a converted view shows verbatim (not config.json, not weights, not an index).
   std::vector<SourceFile> side_files;
+  /// The file that says which shard holds which tensor; empty: there is none.
+  std::string index = {};
 };
 
 /// One file of weights and the tensors it holds, in the source's own order. Where the source's
@@ -152,6 +154,16 @@ struct Shard {
   std::string path;
   FileId file = 0;
   std::vector<TensorId> tensors;  // the ones that views show: no companions
+};
+
+class Catalog;
+
+/// A folder of the source with weights of its own, which views show there: a module of a
+/// sentence-transformers model, a component of a diffusers pipeline, an adapter beside its base.
+/// Its names, paths and configuration are those of a model directory by itself.
+struct CatalogPart {
+  std::string directory;  // "2_Dense/"
+  std::shared_ptr<const Catalog> catalog;
 };
 
 /// A leaf of a source that is a tree (an Orbax item): a tensor, or what has no elements.
@@ -211,6 +223,8 @@ class Catalog {
   const ItemTree* tree() const { return tree_ ? &*tree_ : nullptr; }
 
   const ModelDirectory& model() const { return model_; }
+  /// By directory; parts have none themselves. Their files are among files(), not in model().
+  std::span<const CatalogPart> parts() const { return parts_; }
   /// Every file of the source, by path: the view `source`.
   std::span<const SourceFile> files() const { return files_; }
   std::span<const Note> notes() const { return notes_; }
@@ -218,6 +232,10 @@ class Catalog {
   std::span<const Note> facts() const { return facts_; }
   /// By tensor; the first few of each reason.
   std::span<const Obstacle> obstacles() const { return obstacles_; }
+  /// The further tensors of that reason, which obstacles() counts.
+  std::span<const std::string> more_obstacles(std::string_view reason) const {
+    return all_obstacles_.unlisted(reason);
+  }
 
   /// Newest mtime of the source's files in whole seconds since 1970, never 0.
   std::int64_t mtime() const { return mtime_; }
@@ -243,8 +261,10 @@ class Catalog {
   std::vector<Note> notes_, facts_;
   bool mirrors_shards_ = true;
   std::vector<Obstacle> obstacles_;
+  ObstacleList all_obstacles_;
   std::optional<ItemTree> tree_;
   ModelDirectory model_;
+  std::vector<CatalogPart> parts_;
   ChunkTable chunks_;
   std::int64_t mtime_ = 1;
   std::uint64_t fingerprint_ = 0;
@@ -296,6 +316,7 @@ class CatalogBuilder {
   /// Adds the one shard of a source whose files are no model for a target's.
   void add_only_shard(std::vector<TensorId> tensors);
   void add_file(SourceFile file);
+  void add_part(CatalogPart part) { catalog_->parts_.push_back(std::move(part)); }
   void add_note(std::string subject, std::string text);
   void add_fact(std::string subject, std::string text);
   /// Whether every tensor so far of two dimensions and more holds F64, F32, F16 or BF16: no

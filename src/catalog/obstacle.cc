@@ -17,8 +17,16 @@ void ObstacleList::add(std::string_view tensor, std::string_view reason) {
     const std::string_view key = groups_.size() < kReasons - 1 ? reason : std::string_view();
     group = groups_.try_emplace(std::string(key)).first;
   }
-  if (group->second.count++ >= kTensors) return;
+  if (group->second.count++ >= kTensors) {
+    if (!group->first.empty()) group->second.unlisted.emplace_back(tensor);
+    return;
+  }
   group->second.listed.push_back({std::string(tensor), std::string(reason)});
+}
+
+std::span<const std::string> ObstacleList::unlisted(std::string_view reason) const {
+  const auto group = groups_.find(reason);
+  return group == groups_.end() ? std::span<const std::string>() : group->second.unlisted;
 }
 
 std::vector<Obstacle> ObstacleList::list() const {

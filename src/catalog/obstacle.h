@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,8 +23,8 @@ struct Obstacle {
 /// How many obstacles there are, those that are not listed included.
 std::size_t count_obstacles(const std::vector<Obstacle>& obstacles);
 
-/// Collects obstacles: the first few tensors of each reason are listed, the others counted. From
-/// the hundredth reason on all count as one.
+/// Collects obstacles: the first few tensors of each reason are listed, the others are counted, and
+/// their names kept apart. From the hundredth reason on all count as one, and have no names.
 class ObstacleList {
  public:
   static constexpr std::size_t kTensors = 5;  // of each reason
@@ -32,11 +33,14 @@ class ObstacleList {
   void add(std::string_view tensor, std::string_view reason);
   /// What was added, by tensor.
   std::vector<Obstacle> list() const;
+  /// The tensors of that reason that are counted and not listed, in the order added.
+  std::span<const std::string> unlisted(std::string_view reason) const;
 
  private:
   struct Group {
     std::vector<Obstacle> listed;  // in the order added
     std::size_t count = 0;
+    std::vector<std::string> unlisted;
   };
   std::map<std::string, Group, std::less<>> groups_;  // by reason; "": of all others
 };

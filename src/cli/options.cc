@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/memory_limit.h"
+#include "base/size_text.h"
 #include "base/text.h"
 #include "base/unique_fd.h"
 #include "base/units.h"
@@ -33,8 +34,8 @@ Result<std::uint64_t> parse_bytes(const std::string& name, const std::string& va
                 name, value);
   }
   if (*size < least) {
-    return fail(ErrorCode::InvalidArgument, "{}: {} bytes are too few (at least {})", name, *size,
-                least);
+    return fail(ErrorCode::InvalidArgument, "{}: {} is too little (at least {})", name,
+                size_text(*size), size_text(least));
   }
   return *size;
 }
@@ -164,10 +165,11 @@ void add_common(CLI::App& verb, CommonOptions& options, Tuning tuning) {
   const std::string choice = "Source options";
   add_value(verb, options, "tag", "TAG",
             "the tag of a DeepSpeed checkpoint (default: the one that latest names)", choice);
-  add_value(verb, options, "key", "KEY",
-            "where in a torch file or an Orbax tree the tensors are (default: the usual key, else "
-            "the top level)",
-            choice);
+  add_value(
+      verb, options, "key", "KEY",
+      "where in a torch file, DCP checkpoint or Orbax tree the tensors are (default: the usual "
+      "key, else the top level)",
+      choice);
   add_value(verb, options, "item", "NAME",
             "the item of an Orbax checkpoint (default: the one of arrays)", choice);
   add_value(verb, options, "step", "N",

@@ -20,7 +20,7 @@ Result<std::string> read_status(const std::string& mountpoint) {
                 mountpoint);
   }
   if (!fd && (errno == ENOENT || errno == ENOTDIR)) {
-    return fail(ErrorCode::InvalidArgument, "{}: no ckfs mount", mountpoint);
+    return fail(ErrorCode::InvalidArgument, "{}: not a ckfs mount", mountpoint);
   }
   if (!fd) return system_failure(errno, mountpoint, "open its status");
   std::string text;

@@ -78,12 +78,18 @@ std::span<const std::uint32_t> ShardedContainer::ids(std::size_t shard) const {
 }
 
 bool ShardedContainer::has_index() const {
-  // A lone shard with another name than loaders look for is found through an index, too.
-  return shards() > 1 || (shards() == 1 && path(0) != names_.single());
+  if (shards() != 1 || path(0) == names_.single()) return shards() > 1;
+  // A lone file of a name of its own is loaded by that name, unless the source's was found through
+  // an index, or was not alone.
+  const Catalog& catalog = *definition_->catalog;
+  return catalog.shards().size() > 1 || !catalog.model().index.empty();
 }
 
 std::string ShardedContainer::path(std::size_t file) const {
-  if (file == shards()) return names_.index();
+  if (file == shards()) {
+    const std::string& index = definition_->packaging.index;
+    return index.empty() ? names_.index() : index;
+  }
   if (keeps_paths_) return definition_->catalog->shards()[tensor(ids(file)[0]).shard].path;
   if (definition_->packaging.placement == Placement::ByLayer) {
     return names_.of_layer(layer_of(tensor(ids(file)[0]).name));

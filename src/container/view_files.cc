@@ -16,10 +16,8 @@
 namespace ckfs {
 namespace {
 
-/// 0 means "no inode" and 1 is the root of a mount.
 std::uint64_t inode_of(std::string_view view, std::string_view path) {
-  const std::uint64_t hash = stable_hash(path, stable_hash("/", stable_hash(view)));
-  return hash > 1 ? hash : hash + 2;
+  return inode_of_hash(stable_hash(path, stable_hash("/", stable_hash(view))));
 }
 
 }  // namespace
@@ -28,9 +26,11 @@ Result<std::unique_ptr<const ViewFiles>> ViewFiles::create(
     const std::shared_ptr<const Definition>& definition, const ByteSource& source,
     std::shared_ptr<const SourceReaders> readers) {
   auto files = std::unique_ptr<ViewFiles>(new ViewFiles());
-  files->definition_ = definition;
   files->readers_ = std::move(readers);
-  CKFS_TRY(files->containers_, make_containers(definition, source));
+  CKFS_TRY_VOID(files->pack(definition, "", source));
+  for (const DefinitionPart& part : definition->parts) {
+    CKFS_TRY_VOID(files->pack(part.definition, part.directory, source));
+  }
 
   struct Found {
     std::string path;
@@ -38,11 +38,11 @@ Result<std::unique_ptr<const ViewFiles>> ViewFiles::create(
     std::uint32_t container;
   };
   std::vector<Found> found;
-  for (std::uint32_t c = 0; c < files->containers_.size(); ++c) {
-    const Container& container = *files->containers_[c];
-    CKFS_CHECK(container.size() <= std::numeric_limits<std::uint32_t>::max());
-    for (std::uint32_t i = 0; i < container.size(); ++i) {
-      found.push_back({container.path(i), i, c});
+  for (std::uint32_t c = 0; c < files->packed_.size(); ++c) {
+    const auto& [container, of, directory] = files->packed_[c];
+    CKFS_CHECK(container->size() <= std::numeric_limits<std::uint32_t>::max());
+    for (std::uint32_t i = 0; i < container->size(); ++i) {
+      found.push_back({directory + container->path(i), i, c});
     }
   }
   std::ranges::sort(found, {}, &Found::path);
@@ -71,13 +71,23 @@ Result<std::unique_ptr<const ViewFiles>> ViewFiles::create(
   return files;
 }
 
+Result<void> ViewFiles::pack(const std::shared_ptr<const Definition>& definition,
+                             const std::string& directory, const ByteSource& source) {
+  auto made = make_containers(definition, source);
+  if (!made) return Failure(directory.empty() ? made.error() : made.error().within(directory));
+  for (std::shared_ptr<const Container>& container : *made) {
+    packed_.push_back({std::move(container), definition, directory});
+  }
+  return {};
+}
+
 std::string_view ViewFiles::path(std::size_t file) const {
   const std::uint64_t begin = file == 0 ? 0 : rows_[file - 1].path_end;
   return std::string_view(paths_).substr(begin, rows_[file].path_end - begin);
 }
 
 FileFacts ViewFiles::facts(std::size_t file) const {
-  return containers_[rows_[file].container]->facts(rows_[file].number);
+  return packed_[rows_[file].container].container->facts(rows_[file].number);
 }
 
 std::uint32_t ViewFiles::readers(const FileFacts& facts) const {
@@ -87,7 +97,7 @@ std::uint32_t ViewFiles::readers(const FileFacts& facts) const {
 }
 
 std::vector<std::uint32_t> ViewFiles::tensors(std::size_t file) const {
-  return containers_[rows_[file].container]->tensors(rows_[file].number);
+  return packed_[rows_[file].container].container->tensors(rows_[file].number);
 }
 
 std::optional<std::size_t> ViewFiles::find(std::string_view path) const {
@@ -116,11 +126,11 @@ std::vector<std::size_t> ViewFiles::tensor_files() const {
 
 FileLayout ViewFiles::lay_out(std::size_t file) const {
   const Row& row = rows_[file];
-  FileLayout layout = containers_[row.container]->lay_out(row.number);
+  FileLayout layout = packed_[row.container].container->lay_out(row.number);
   layout.path = path(file);
   layout.size = facts(file).size;
   layout.serial = first_serial_ + file;
-  layout.definition = definition_;
+  layout.definition = definition(file);
   layout.finish();
   return layout;
 }

@@ -51,8 +51,15 @@ class ViewFiles {
   /// A stable hash of (canonical view name, path); never 0 or 1.
   std::uint64_t inode(std::size_t file) const { return rows_[file].inode; }
   std::optional<std::size_t> find(std::string_view path) const;
-  /// The model tensors of the file, in its own order.
+  /// The model tensors of the file, in its own order: numbers in definition(file).
   std::vector<std::uint32_t> tensors(std::size_t file) const;
+  /// The view's, or that of the part whose directory the file lies in; and that directory.
+  const std::shared_ptr<const Definition>& definition(std::size_t file) const {
+    return packed_[rows_[file].container].definition;
+  }
+  const std::string& directory(std::size_t file) const {
+    return packed_[rows_[file].container].directory;
+  }
 
   /// The file's layout, by itself.
   FileLayout lay_out(std::size_t file) const;
@@ -65,15 +72,21 @@ class ViewFiles {
  private:
   struct Row {
     std::uint64_t inode = 0;
-    std::uint64_t path_end = 0;  // in paths_, where the next begins
-    std::uint32_t number = 0;    // in its container
-    std::uint32_t container = 0;
+    std::uint64_t path_end = 0;   // in paths_, where the next begins
+    std::uint32_t number = 0;     // in its container
+    std::uint32_t container = 0;  // in packed_
+  };
+  struct Packed {
+    std::shared_ptr<const Container> container;
+    std::shared_ptr<const Definition> definition;
+    std::string directory;
   };
 
   ViewFiles() = default;
+  Result<void> pack(const std::shared_ptr<const Definition>& definition,
+                    const std::string& directory, const ByteSource& source);
 
-  std::shared_ptr<const Definition> definition_;
-  std::vector<std::shared_ptr<const Container>> containers_;
+  std::vector<Packed> packed_;
   std::shared_ptr<const SourceReaders> readers_;
   std::string paths_;  // one after another
   std::vector<Row> rows_;

@@ -137,6 +137,7 @@ class Engine::Impl {
     statistics.requests = requests_.load(std::memory_order_relaxed);
     statistics.bytes_to_readers = bytes_.load(std::memory_order_relaxed);
     statistics.tiles = cache_.computed();
+    statistics.tiles_unread = cache_.unread();
     statistics.hits = cache_.hits();
     statistics.memory = pool_->held();
     statistics.memory_peak = pool_->peak();
@@ -334,6 +335,7 @@ class Engine::Impl {
     if (begin >= end) return;
     if (stream.options().deliver(begin, tile.span().subspan(begin - piece.begin, end - begin))) {
       stream.delivered(piece.begin, end - begin);
+      cache_.given(piece_key(stream.file(), piece.begin));
     }
   }
 

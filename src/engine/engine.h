@@ -51,6 +51,7 @@ struct EngineStatistics {
   std::uint64_t requests = 0;
   std::uint64_t bytes_to_readers = 0;
   std::uint64_t tiles = 0;
+  std::uint64_t tiles_unread = 0;  // computed ahead, and let go before anybody was given them
   std::uint64_t hits = 0;
   std::uint64_t memory = 0;
   std::uint64_t memory_peak = 0;

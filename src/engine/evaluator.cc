@@ -96,8 +96,7 @@ std::optional<MappedBytes> Evaluator::Measured::keep(const FileRange& range) {
 
 Evaluator::Evaluator(const Catalog& catalog, ByteSource& source, BufferPool& pool, TileCache& cache,
                      Workers& workers, TileBytes tile_bytes, KernelSet kernels)
-    : catalog_(catalog),
-      source_(source),
+    : source_(source),
       pool_(pool),
       cache_(cache),
       workers_(workers),
@@ -125,7 +124,7 @@ ByteRange Evaluator::unit_at(const FileLayout& file, std::uint64_t offset) const
   const Segment& segment = file.segments[at];
   const ByteRange range = file.range(at);
   if (segment.kind != Segment::Kind::Tensor || range.size() < kLargeTensor ||
-      !needs_tiles(catalog_, file.expr(segment.id))) {
+      !needs_tiles(*file.definition->catalog, file.expr(segment.id))) {
     return file.piece_at(offset);
   }
   const Place place = place_of(file, segment.id, offset - range.begin);
@@ -192,7 +191,7 @@ Result<void> Evaluator::carry_out(std::span<const Task> tasks, const RunReads& r
                                     tasks[k].out.subspan(part.out.begin, part.out.size()));
       if (decoded) continue;
       CKFS_TRY_VOID(bytes.check());
-      return decode_failure(catalog_, source_, decode->run.storage, decoded.error());
+      return decode_failure(reads.catalog(), source_, decode->run.storage, decoded.error());
     }
     CKFS_TRY_VOID(bytes.check());
     done(k, tasks.size() == 1 ? bytes.files() : files_of(ranges_of(*tasks[k].plan)));
@@ -250,9 +249,9 @@ GatherPlan Evaluator::gather_plan(const FileLayout& file, std::uint32_t tensor,
                                   ByteRange bytes) const {
   const TensorExpr& expr = file.expr(tensor);
   const std::uint64_t width = width_of(expr);
-  return GatherPlan::make(catalog_, expr, static_cast<std::int64_t>(bytes.begin / width),
-                          static_cast<std::int64_t>((bytes.end + width - 1) / width),
-                          staging_bytes_);
+  return GatherPlan::make(
+      *file.definition->catalog, expr, static_cast<std::int64_t>(bytes.begin / width),
+      static_cast<std::int64_t>((bytes.end + width - 1) / width), staging_bytes_);
 }
 
 Result<Tile> Evaluator::gathered(const FileLayout& file, std::uint32_t tensor, ByteRange bytes,
@@ -355,7 +354,7 @@ Result<void> Evaluator::pieces(const FileLayout& file, std::span<const ByteRange
   for (std::size_t first = 0; first < ranges.size();) {
     count = std::min(count, ranges.size() - first);
     const std::span<const ReadPlan> now = std::span(plans).subspan(first, count);
-    const RunReads reads = count == 1 ? now[0].reads : reads_of(catalog_, now);
+    const RunReads reads = count == 1 ? now[0].reads : reads_of(*file.definition->catalog, now);
     std::vector<std::size_t> sizes;
     std::size_t scratch = reads.staging();
     for (std::size_t k = 0; k < count; ++k) {
@@ -392,14 +391,10 @@ void Evaluator::make_tile(const FileLayout& file, std::uint64_t offset, Want wan
   const std::size_t at = file.find(offset);
   const std::uint32_t tensor = file.segments[at].id;
   const Place place = place_of(file, tensor, offset - file.range(at).begin);
-  const TileKey key = key_of(file, place);
-  (void)cache_.compute(
-      std::span(&key, 1),
-      [&](std::span<const std::size_t> /*numbers*/, const TileCache::Ready& ready) -> Result<void> {
-        CKFS_TRY(Tile tile, gathered(file, tensor, place.tile, want, Patience::Refuse));
-        ready(0, std::move(tile));
-        return {};
-      });
+  (void)cache_.get(
+      key_of(file, place),
+      [&] { return gathered(file, tensor, place.tile, want, Patience::Refuse); },
+      TileCache::Asked::Later);
 }
 
 void Evaluator::retire_tile(const FileLayout& file, std::uint64_t offset) {

@@ -35,7 +35,8 @@ struct Want {
 
 class Evaluator {
  public:
-  /// All are kept by reference.
+  /// All but the catalog are kept by reference: of that only its demands on memory matter here, for
+  /// each file has its own.
   Evaluator(const Catalog& catalog, ByteSource& source, BufferPool& pool, TileCache& cache,
             Workers& workers, TileBytes tile_bytes, KernelSet kernels);
 
@@ -115,7 +116,6 @@ class Evaluator {
   /// The source, measured, with its faults.
   class Measured;
 
-  const Catalog& catalog_;
   ByteSource& source_;
   BufferPool& pool_;
   TileCache& cache_;

@@ -427,6 +427,9 @@ std::size_t least_staging(const Catalog& catalog) {
     if (catalog.storage(id).numel == 0) continue;
     least = std::max(least, RunReads::most_staging(catalog, id, 1, 1));
   }
+  for (const CatalogPart& part : catalog.parts()) {
+    least = std::max(least, least_staging(*part.catalog) - kBufferAlignment);
+  }
   return least + kBufferAlignment;  // and the element: no dtype has more than 16 bytes
 }
 

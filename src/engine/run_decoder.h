@@ -57,6 +57,9 @@ class RunReads {
   /// kBufferAlignment.
   std::size_t staging() const { return staging_; }
 
+  /// Of the runs. Requires: there are some.
+  const Catalog& catalog() const { return *catalog_; }
+
   /// Adds the source bytes that are needed.
   void add_ranges(std::vector<FileRange>& ranges) const;
 

@@ -357,7 +357,7 @@ Result<void> OutDirectory::replace_text(const std::string& path, const std::stri
 Result<bool> OutDirectory::put_text(const std::string& path, const std::string& text) const {
   std::array<char, 256> host{};
   (void)::gethostname(host.data(), host.size() - 1);
-  std::string temporary = fmt::format("{}.{}.{}.tmp", path, host.data(), ::getpid());
+  std::string temporary = fmt::format("{}.{}.{}.tmp", path, host.data(), ::gettid());
   CKFS_TRY_VOID(write_text(temporary, text));
   CKFS_TRY(const Place from, place(temporary, "link"));
   CKFS_TRY(const Place to, place(path, "link"));

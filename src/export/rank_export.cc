@@ -52,7 +52,7 @@ Result<bool> is_finished(const OutDirectory& out, const ExportRecord& fresh) {
 
 /// Whether bytes may be written in any order.
 bool takes_offsets(const OutDirectory& out) {
-  const std::string probe = fmt::format("{}/probe.{}.{}", kExportFolder, host_name(), ::getpid());
+  const std::string probe = fmt::format("{}/probe.{}.{}", kExportFolder, host_name(), ::gettid());
   constexpr std::array<std::byte, 1> kByte{std::byte{1}};
   const auto tried = [&]() -> Result<bool> {
     CKFS_TRY(OutFile file, out.open_shared(probe));

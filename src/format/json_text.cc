@@ -81,11 +81,13 @@ class DenseEditor {
   DenseEditor(std::string_view text, std::string_view torch_dtype, std::string_view file_name)
       : text_(text), scanner_(text), torch_dtype_(torch_dtype), file_name_(file_name) {}
 
-  Result<std::string> edit() {
+  Result<std::string> edit(WithoutDtype without) {
     const JsonSpan top = scanner_.top();
     CKFS_TRY_VOID(edit_value(top));
     const std::vector<JsonMember> members = scanner_.children(top);
-    if (std::none_of(members.begin(), members.end(), is_dtype)) add_dtype(top, members);
+    if (without == WithoutDtype::Filled && std::ranges::none_of(members, is_dtype)) {
+      add_dtype(top, members);
+    }
     return apply();
   }
 
@@ -229,9 +231,9 @@ Result<void> validate_config(std::string_view text, std::string_view file_name) 
 }
 
 Result<std::string> dense_config(std::string_view text, std::string_view torch_dtype,
-                                 std::string_view file_name) {
+                                 std::string_view file_name, WithoutDtype without) {
   CKFS_TRY_VOID(validate_config(text, file_name));
-  return DenseEditor(text, torch_dtype, file_name).edit();
+  return DenseEditor(text, torch_dtype, file_name).edit(without);
 }
 
 }  // namespace ckfs

@@ -25,7 +25,10 @@ inline constexpr std::size_t kMaxConfigValues = 500'000;  // elements and member
 /// `torch_dtype` and `dtype` that names a float dtype names this one, and a top level without
 /// either key gets "torch_dtype" as its last member. Errors: Corrupt (not JSON, not an object, too
 /// deep, a member that matters twice), each naming the file.
+/// A `text` without a dtype stays without one under WithoutDtype::Kept.
+enum class WithoutDtype : bool { Kept, Filled };
 Result<std::string> dense_config(std::string_view text, std::string_view torch_dtype,
-                                 std::string_view file_name);
+                                 std::string_view file_name,
+                                 WithoutDtype without = WithoutDtype::Filled);
 
 }  // namespace ckfs

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <spdlog/spdlog.h>
 #include <tuple>
@@ -18,6 +19,7 @@
 #include "api/report.h"
 #include "base/log_limit.h"
 #include "base/mutex.h"
+#include "base/text.h"
 #include "fs/inode_table.h"
 
 namespace ckfs {
@@ -28,9 +30,10 @@ constexpr std::string_view kControlName = ".ckfs";
 // Directory and files of .ckfs; their paths can be no view's, whose names hold no '.' in front.
 struct ControlFile {
   std::string_view name;
-  enum class Text : std::uint8_t { Metrics, Status, Views } text;
+  enum class Text : std::uint8_t { Metrics, Refused, Status, Views } text;
 };
 constexpr std::array kControlFiles = {ControlFile{"metrics", ControlFile::Text::Metrics},
+                                      ControlFile{"refused", ControlFile::Text::Refused},
                                       ControlFile{"status.json", ControlFile::Text::Status},
                                       ControlFile{"views.json", ControlFile::Text::Views}};
 
@@ -88,6 +91,33 @@ class HandleTable {
   mutable SharedMutex mutex_;
   std::vector<std::shared_ptr<OpenFile>> files_ CKFS_GUARDED_BY(mutex_);
   std::vector<std::uint64_t> free_ CKFS_GUARDED_BY(mutex_);
+};
+
+/// The last names that were looked up in the root and are no views, with the reasons.
+class RefusedNames {
+ public:
+  static constexpr std::size_t kMost = 16;
+
+  void add(std::string_view name, const std::string& reason) {
+    // What shells and desktops look for everywhere would push out what a user meant.
+    if (name.starts_with('.')) return;
+    const MutexLock lock(mutex_);
+    std::erase_if(names_, [&](const auto& each) { return each.first == name; });
+    names_.emplace_back(name, one_line(reason));
+    if (names_.size() > kMost) names_.pop_front();
+  }
+
+  /// A line each, the newest last.
+  std::string text() const {
+    const MutexLock lock(mutex_);
+    std::string text;
+    for (const auto& [name, reason] : names_) text += reason + "\n";
+    return text;
+  }
+
+ private:
+  mutable Mutex mutex_;
+  std::deque<std::pair<std::string, std::string>> names_ CKFS_GUARDED_BY(mutex_);
 };
 
 Bytes slice(std::shared_ptr<const OpenFile> file, const std::string& text, std::uint64_t offset,
@@ -288,7 +318,8 @@ class Filesystem::Impl {
 
   static const ControlFile* control_file(InodeNumber inode) {
     static const std::array inodes = {inode_of(kControlFiles[0]), inode_of(kControlFiles[1]),
-                                      inode_of(kControlFiles[2])};
+                                      inode_of(kControlFiles[2]), inode_of(kControlFiles[3])};
+    static_assert(inodes.size() == kControlFiles.size());
     for (std::size_t i = 0; i < inodes.size(); ++i) {
       if (inodes[i] == inode) return &kControlFiles[i];
     }
@@ -339,6 +370,7 @@ class Filesystem::Impl {
 
   std::string control_text(const ControlFile& file) const {
     if (file.text == ControlFile::Text::Status) return status_json(checkpoint_);
+    if (file.text == ControlFile::Text::Refused) return refused_names_.text();
     if (file.text == ControlFile::Text::Metrics) {
       const MutexLock lock(errors_mutex_);
       return metrics_text(checkpoint_, errors_);
@@ -395,6 +427,7 @@ class Filesystem::Impl {
   Failure refuse(std::string_view name, Error error) {
     const bool meant =
         error.code() != ErrorCode::NotFound || name.find('@') != std::string_view::npos;
+    refused_names_.add(name, error.message());
     if (meant) {
       if (const auto suppressed = refused_.admit(name)) {
         spdlog::warn("looked up, and not there: {}{}", error.message(),
@@ -426,6 +459,7 @@ class Filesystem::Impl {
   InodeTable table_;
   HandleTable handles_;
   LogLimit refused_{LogLimit::Clock::now, kRefusedNames};
+  RefusedNames refused_names_;
   mutable Mutex errors_mutex_;
   ErrorCounts errors_ CKFS_GUARDED_BY(errors_mutex_);
 };

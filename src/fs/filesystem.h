@@ -3,7 +3,7 @@
 //
 //   /                 one directory per available view, and .ckfs
 //   /<view>[@k=v,..]  files of the view; parameterised views appear on lookup
-//   /.ckfs            views.json and status.json: snapshots taken at open
+//   /.ckfs            refused, status.json and views.json: snapshots taken at open
 //
 // Inode numbers are stable hashes of (canonical view, path); the root is 1. At most 64
 // parameterised views are held: the least recently used one without lookups or open files goes, and

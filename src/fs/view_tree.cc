@@ -21,8 +21,7 @@ bool is_plain_name(std::string_view name) {
 
 std::uint64_t directory_inode(std::string_view path) {
   // The prefix keeps a directory apart from a file of the same path in another view's hash.
-  const std::uint64_t hash = stable_hash(path, stable_hash("directory:"));
-  return hash <= 1 ? hash + 2 : hash;
+  return inode_of_hash(stable_hash(path, stable_hash("directory:")));
 }
 
 const ViewTree::Entry* ViewTree::find(std::uint32_t directory, std::string_view name) const {

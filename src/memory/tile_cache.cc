@@ -36,15 +36,17 @@ class TileCache::Computation {
     return begun_;
   }
 
-  Result<std::shared_ptr<const Tile>> run(const Compute& compute) {
+  Result<std::shared_ptr<const Tile>> run(const Compute& compute, Asked asked) {
     CKFS_TRY(Tile tile, compute());
-    return finish(std::move(tile));
+    return finish(std::move(tile), false, asked == Asked::Now);
   }
 
-  std::shared_ptr<const Tile> finish(Tile tile, bool awaited = false) noexcept {
+  /// `awaited`: it was computed ahead; `asked`: who computes it reads it.
+  std::shared_ptr<const Tile> finish(Tile tile, bool awaited, bool asked) noexcept {
     *tile_ = std::move(tile);
     const MutexLock lock(cache_.mutex_);
     Entry& entry = cache_.entries_.find(key_)->second;
+    entry.asked = entry.asked || asked;
     cache_.ages_.splice(cache_.ages_.end(), age_);
     entry.age = std::prev(cache_.ages_.end());
     entry.tile = tile_;
@@ -77,6 +79,7 @@ Result<std::shared_ptr<const Tile>> TileCache::wait(MutexLock& lock, const TileK
     // Gone: the computation that was waited for has failed.
     if (found == entries_.end()) return std::shared_ptr<const Tile>();
     Entry& entry = found->second;
+    entry.asked = true;
     if (entry.tile != nullptr) {
       ages_.splice(ages_.end(), ages_, entry.age);
       entry.awaited = false;
@@ -108,7 +111,8 @@ auto guarded(const Compute& compute) -> decltype(compute()) {
 
 }  // namespace
 
-Result<std::shared_ptr<const Tile>> TileCache::get(const TileKey& key, const Compute& compute) {
+Result<std::shared_ptr<const Tile>> TileCache::get(const TileKey& key, const Compute& compute,
+                                                   Asked asked) {
   return guarded([&]() -> Result<std::shared_ptr<const Tile>> {
     {
       MutexLock lock(mutex_);
@@ -122,7 +126,7 @@ Result<std::shared_ptr<const Tile>> TileCache::get(const TileKey& key, const Com
       CKFS_TRY(auto tile, wait(lock, key));
       if (tile) return tile;
     }
-    return computation.run(compute);
+    return computation.run(compute, asked);
   });
 }
 
@@ -139,7 +143,7 @@ Result<void> TileCache::compute(std::span<const TileKey> keys, const ComputeSeve
     }
     if (numbers.empty()) return {};
     return compute(numbers, [&](std::size_t number, Tile tile) {
-      return computations[number]->finish(std::move(tile), true);
+      return computations[number]->finish(std::move(tile), true, false);
     });
   });
 }
@@ -147,6 +151,7 @@ Result<void> TileCache::compute(std::span<const TileKey> keys, const ComputeSeve
 /// The tile's buffer goes back at once, under the lock: the pool's comes after it, and there is no
 /// memory needed that could be lacking.
 void TileCache::remove(Entries::iterator entry) noexcept {
+  if (!entry->second.asked) ++unread_;
   ages_.erase(entry->second.age);
   entries_.erase(entry);
 }
@@ -155,6 +160,12 @@ void TileCache::drop(const TileKey& key) noexcept {
   const MutexLock lock(mutex_);
   const auto found = entries_.find(key);
   if (found != entries_.end() && found->second.tile != nullptr) remove(found);
+}
+
+void TileCache::given(const TileKey& key) noexcept {
+  const MutexLock lock(mutex_);
+  const auto found = entries_.find(key);
+  if (found != entries_.end()) found->second.asked = true;
 }
 
 void TileCache::retire(const TileKey& key) noexcept {
@@ -191,6 +202,11 @@ std::uint64_t TileCache::computed() const {
 std::uint64_t TileCache::hits() const {
   const MutexLock lock(mutex_);
   return hits_;
+}
+
+std::uint64_t TileCache::unread() const {
+  const MutexLock lock(mutex_);
+  return unread_;
 }
 
 }  // namespace ckfs

@@ -51,10 +51,14 @@ class TileCache {
 
   using Compute = std::function<Result<Tile>()>;
 
+  /// Whether who computes a tile reads it.
+  enum class Asked : bool { Later, Now };
+
   /// The tile, computed by this thread or another. An error goes to all who waited for this
   /// computation; the next one to ask computes anew. What compute() throws becomes an error:
   /// bad_alloc OutOfMemory, anything else Internal.
-  Result<std::shared_ptr<const Tile>> get(const TileKey& key, const Compute& compute);
+  Result<std::shared_ptr<const Tile>> get(const TileKey& key, const Compute& compute,
+                                          Asked asked = Asked::Now);
 
   /// Takes tile `number` of several that are computed together; each at most once.
   using Ready = std::function<std::shared_ptr<const Tile>(std::size_t number, Tile tile)>;
@@ -82,15 +86,21 @@ class TileCache {
   /// Forgets all ready tiles: a source file has changed, or nobody has read for a while.
   void clear() noexcept;
 
-  /// Computations so far, and finds of a tile that another request had computed.
+  /// The tile was given to its reader past the cache: it counts as asked for.
+  void given(const TileKey& key) noexcept;
+
+  /// Computations so far, finds of a tile that another request had computed, and tiles that were
+  /// forgotten before anybody had asked for them.
   std::uint64_t computed() const;
   std::uint64_t hits() const;
+  std::uint64_t unread() const;
 
  private:
   struct Entry {
     std::shared_ptr<const Tile> tile;  // nullptr: being computed
     bool awaited = false;              // computed ahead, and not asked for yet
     std::list<TileKey>::iterator age;  // when ready: place in ages_
+    bool asked = false;
   };
   class Computation;
   using Entries = std::map<TileKey, Entry>;
@@ -107,6 +117,7 @@ class TileCache {
   std::list<TileKey> ages_ CKFS_GUARDED_BY(mutex_);
   std::uint64_t computed_ CKFS_GUARDED_BY(mutex_) = 0;
   std::uint64_t hits_ CKFS_GUARDED_BY(mutex_) = 0;
+  std::uint64_t unread_ CKFS_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace ckfs

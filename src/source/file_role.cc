@@ -25,6 +25,12 @@ constexpr std::array<std::string_view, 3> kIndexMarks = {".safetensors.index", "
 
 }  // namespace
 
+bool is_of_another_format(std::string_view path) {
+  const std::size_t slash = path.find('/');
+  return slash != std::string_view::npos &&
+         std::ranges::find(kWeightDirectories, path.substr(0, slash)) != kWeightDirectories.end();
+}
+
 FileRole role_of(std::string_view path) {
   const std::size_t slash = path.rfind('/');
   const std::string_view name = slash == std::string_view::npos ? path : path.substr(slash + 1);
@@ -35,12 +41,9 @@ FileRole role_of(std::string_view path) {
     if (end == std::string_view::npos) break;
     const std::string_view directory = path.substr(begin, end - begin);
     if (directory.starts_with('.') || directory == "__pycache__") return FileRole::Hidden;
-    if (begin == 0 && std::find(kWeightDirectories.begin(), kWeightDirectories.end(), directory) !=
-                          kWeightDirectories.end()) {
-      return FileRole::Weights;
-    }
     begin = end + 1;
   }
+  if (is_of_another_format(path)) return FileRole::Weights;
 
   if (path == "config.json") return FileRole::Config;
   if (ends_name(".incomplete") || ends_name(".lock")) return FileRole::Hidden;

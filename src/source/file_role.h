@@ -18,4 +18,7 @@ enum class FileRole : std::uint8_t {
 /// `path` is relative to the model directory.
 FileRole role_of(std::string_view path);
 
+/// Whether `path` lies in a directory at the top that holds the same weights in another format.
+bool is_of_another_format(std::string_view path);
+
 }  // namespace ckfs

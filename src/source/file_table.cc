@@ -32,7 +32,7 @@ Result<FileTable> FileTable::create(const SourceTree& tree, SourceFiles& files,
 }
 
 std::optional<FileId> FileTable::find(std::string_view path) const {
-  const TreeFile* file = tree_->find(path);
+  const TreeFile* file = tree_->find(folder_ + std::string(path));
   if (file == nullptr) return std::nullopt;
   return first_ + static_cast<FileId>(file - tree_->files.data());
 }

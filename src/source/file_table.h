@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "base/byte_source.h"
@@ -24,11 +25,19 @@ class FileTable {
   /// `path` as in TreeFile.
   std::optional<FileId> find(std::string_view path) const;
 
+  /// The same files, found by their paths below `folder`, which ends with '/'.
+  FileTable below(const std::string& folder) const {
+    FileTable table = *this;
+    table.folder_ += folder;
+    return table;
+  }
+
  private:
   explicit FileTable(const SourceTree& tree) : tree_(&tree) {}
 
   const SourceTree* tree_;
-  FileId first_ = 0;  // the number of tree_->files[0]; the others follow in order
+  std::string folder_;  // in front of every path that is asked for
+  FileId first_ = 0;    // the number of tree_->files[0]; the others follow in order
 };
 
 }  // namespace ckfs

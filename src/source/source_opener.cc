@@ -21,6 +21,16 @@ Result<std::shared_ptr<const Catalog>> SourceOpener::open() {
   }
   if (const Result<void> done = read(); !done) return explained(done.error());
   note_lfs_pointers();
+  return finish();
+}
+
+Result<std::shared_ptr<const Catalog>> SourceOpener::open_part(FileTable table) {
+  table_ = std::move(table);
+  if (const Result<void> done = read(); !done) return explained(done.error());
+  return finish();
+}
+
+Result<std::shared_ptr<const Catalog>> SourceOpener::finish() {
   auto catalog = std::move(builder_).build();
   CKFS_TRY_VOID(check_total(*catalog));
   return catalog;

@@ -28,6 +28,10 @@ class SourceOpener {
   /// Registers all files of the tree, then read(). Call it once.
   Result<std::shared_ptr<const Catalog>> open();
 
+  /// The same for a folder of a tree whose files another opener has registered in `table`, which
+  /// finds them by their paths in the folder. The catalog has no files.
+  Result<std::shared_ptr<const Catalog>> open_part(FileTable table);
+
  protected:
   /// `kind` as Catalog::kind().
   SourceOpener(const SourceTree& tree, SourceFiles& files, const OpenCheckpointOptions& options,
@@ -61,6 +65,7 @@ class SourceOpener {
   /// `error`, or where it is about a file of which only a Git-LFS pointer is here, that.
   Failure explained(const Error& error) const;
   Result<void> check_total(const Catalog& catalog) const;
+  Result<std::shared_ptr<const Catalog>> finish();
   void note_lfs_pointers();
 
   std::optional<FileTable> table_;  // in open()

@@ -16,6 +16,7 @@
 #include <ranges>
 #include <tuple>
 
+#include "base/size_text.h"
 #include "base/text.h"
 #include "format/json_text.h"
 #include "view/maxtext_tree.h"
@@ -24,6 +25,7 @@
 namespace ckfs {
 namespace {
 
+constexpr std::string_view kConfigName = "config.json";
 constexpr std::string_view kDefaultMaxShard = "5GB";  // of what is not mirrored
 
 std::string_view torch_name(DType dtype) {
@@ -242,6 +244,12 @@ std::vector<Obstacle> hf_model_obstacles(const Catalog& catalog, const ViewRow& 
     return {{"source", "is an Orbax tree, whose arrays have no Hugging Face names"}};
   }
   std::vector<Obstacle> obstacles(catalog.obstacles().begin(), catalog.obstacles().end());
+  for (const CatalogPart& part : catalog.parts()) {
+    for (Obstacle& obstacle : hf_model_obstacles(*part.catalog, row)) {
+      obstacle.tensor.insert(0, part.directory);
+      obstacles.push_back(std::move(obstacle));
+    }
+  }
   // Elsewhere these are left out.
   if (!catalog.mirrors_shards()) return obstacles;
   ObstacleList complex;
@@ -290,13 +298,25 @@ std::vector<Note> hf_model_remarks(const Catalog& catalog, const ViewRow& row) {
                      "module's state only (fp32-consolidated@frozen=module shows it)",
                      "; so are {} more tensors"));
   }
-  if (!catalog.model().config) remarks.push_back({"config.json", "absent in the source"});
+  for (const CatalogPart& part : catalog.parts()) {
+    for (Note& remark : hf_model_remarks(*part.catalog, row)) {
+      if (remark.subject == kConfigName) continue;  // many a folder has none
+      remark.subject.insert(0, part.directory);
+      remarks.push_back(std::move(remark));
+    }
+  }
+  if (!catalog.model().config) {
+    remarks.push_back({std::string(kConfigName), "absent in the source"});
+  }
   return remarks;
 }
 
-Result<std::shared_ptr<Definition>> define_hf_model(std::shared_ptr<const Catalog> catalog,
-                                                    const ViewRow& row, const ViewSpec& spec,
-                                                    const Recipes& recipes) {
+namespace {
+
+/// All of it but its parts.
+Result<std::shared_ptr<Definition>> define_directory(std::shared_ptr<const Catalog> catalog,
+                                                     const ViewRow& row, const ViewSpec& spec,
+                                                     const Recipes& recipes, WithoutDtype without) {
   auto definition = std::make_shared<Definition>();
   definition->spec = without_defaults(spec, *catalog);
   CKFS_TRY(definition->packaging, packaging(*catalog, row, definition->spec));
@@ -347,12 +367,44 @@ Result<std::shared_ptr<Definition>> define_hf_model(std::shared_ptr<const Catalo
   if (model.config) {
     std::string config = *model.config;
     if (row.dtype) {
-      CKFS_TRY(config, dense_config(config, torch_name(*row.dtype), "config.json"));
+      CKFS_TRY(config, dense_config(config, torch_name(*row.dtype), kConfigName, without));
     }
-    definition->texts.push_back({"config.json", std::move(config)});
+    definition->texts.push_back({std::string(kConfigName), std::move(config)});
   }
   definition->side_files = model.side_files;
   definition->catalog = std::move(catalog);
+  return definition;
+}
+
+/// A part's loader knows its files by their names, so they are those of the source, whatever the
+/// rest of the view is packed in; and a module's configuration is the arguments of its constructor,
+/// which takes no dtype more.
+Result<std::shared_ptr<const Definition>> define_part(const CatalogPart& part, const ViewRow& row,
+                                                      const ViewSpec& spec,
+                                                      const Recipes& recipes) {
+  ViewSpec own{spec.view, {}};
+  if (const auto cast = spec.parameters.find("cast"); cast != spec.parameters.end()) {
+    own.parameters.insert(*cast);
+  }
+  auto made = define_directory(part.catalog, row, own, recipes, WithoutDtype::Kept);
+  if (!made) return Failure(made.error().within(part.directory));
+  (*made)->packaging = {.container = ContainerKind::Safetensors,
+                        .placement = Placement::Mirrored,
+                        .index = part.catalog->model().index};
+  return *std::move(made);
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Definition>> define_hf_model(std::shared_ptr<const Catalog> catalog,
+                                                    const ViewRow& row, const ViewSpec& spec,
+                                                    const Recipes& recipes) {
+  CKFS_TRY(std::shared_ptr<Definition> definition,
+           define_directory(std::move(catalog), row, spec, recipes, WithoutDtype::Filled));
+  for (const CatalogPart& part : definition->catalog->parts()) {
+    CKFS_TRY(auto made, define_part(part, row, spec, recipes));
+    definition->parts.push_back({part.directory, std::move(made)});
+  }
   return definition;
 }
 

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/size_text.h"
 #include "base/text.h"
 #include "encoding/plain_encoding.h"
 #include "view/maxtext_rules.h"

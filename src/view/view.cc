@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/size_text.h"
 #include "view/hf_model.h"
 #include "view/maxtext.h"
 #include "view/maxtext_tree.h"
@@ -150,6 +151,7 @@ Result<std::shared_ptr<const Definition>> define_recipe(std::shared_ptr<const Ca
     // The directory is an item, and Orbax looks at all that lies in one.
     definition->texts.clear();
     definition->side_files = {};
+    definition->parts.clear();
     return definition;
   }
   const auto max_shard = spec.parameters.find("max_shard");

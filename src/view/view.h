@@ -42,9 +42,6 @@ struct ViewSpec {
 Result<ViewSpec> parse_view_spec(std::string_view spelling,
                                  const Recipes& recipes = built_in_recipes());
 
-/// "5GB" = 5 * 10^9, "64MiB" = 64 * 2^20, "1.5gb" = 1.5 * 10^9, "4096" = 4096.
-Result<std::uint64_t> parse_size(std::string_view text);
-
 /// A tensor of the model that a view shows.
 struct ModelTensor {
   static constexpr std::uint32_t kNone = ~std::uint32_t{0};
@@ -113,7 +110,16 @@ struct Packaging {
   ContainerKind container = ContainerKind::None;
   Placement placement = Placement::Split;
   std::uint64_t max_shard = 0;  // bytes; of Placement::Split
+  std::string index = {};       // its path, where it is not what loaders of whole models look for
   OrbaxItem orbax = {};         // of ContainerKind::Orbax
+};
+
+struct Definition;
+
+/// What a view shows in a folder, in containers of its own: CatalogPart.
+struct DefinitionPart {
+  std::string directory;  // "2_Dense/"
+  std::shared_ptr<const Definition> definition;
 };
 
 /// All that a view is.
@@ -128,6 +134,7 @@ struct Definition {
   std::vector<std::vector<std::int64_t>> splits;
   std::vector<TextFile> texts;
   std::span<const SourceFile> side_files;  // of the catalog
+  std::vector<DefinitionPart> parts;       // these have none
 };
 
 /// What can be said of a view without building it.

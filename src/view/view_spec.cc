@@ -4,10 +4,9 @@
 // views, the record of an export) compares plain strings. The alternative, to keep what the user
 // wrote and to compare by meaning, would need that comparison in each of those places.
 #include <algorithm>
-#include <array>
 #include <charconv>
 
-#include "base/checked.h"
+#include "base/size_text.h"
 #include "base/text.h"
 #include "view/recipes/recipe.h"
 #include "view/view.h"
@@ -15,37 +14,6 @@
 
 namespace ckfs {
 namespace {
-
-struct Unit {
-  std::string_view name;
-  std::uint64_t bytes;
-};
-
-// Larger units first, and the decimal one before the binary one: the first of two equally short
-// spellings is the canonical one.
-constexpr std::array<Unit, 9> kUnits{{{"TB", 1'000'000'000'000},
-                                      {"TiB", 1ULL << 40},
-                                      {"GB", 1'000'000'000},
-                                      {"GiB", 1ULL << 30},
-                                      {"MB", 1'000'000},
-                                      {"MiB", 1ULL << 20},
-                                      {"KB", 1'000},
-                                      {"KiB", 1ULL << 10},
-                                      {"", 1}}};
-
-char to_lower(char c) {
-  return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-}
-
-std::string shortest_size(std::uint64_t bytes) {
-  std::string best;
-  for (const Unit& unit : kUnits) {
-    if (bytes % unit.bytes != 0) continue;
-    std::string spelling = fmt::format("{}{}", bytes / unit.bytes, unit.name);
-    if (best.empty() || spelling.size() < best.size()) best = std::move(spelling);
-  }
-  return best;
-}
 
 bool is_value(std::string_view text) {
   return !text.empty() && std::ranges::all_of(text, [](char c) {
@@ -79,38 +47,10 @@ Result<std::string> normalize(std::string_view spelling, const ParameterRow& par
   if (*bytes == 0) {
     return fail(ErrorCode::InvalidArgument, "{}: {} 0 < 1", one_line(spelling), parameter.key);
   }
-  return shortest_size(*bytes);
+  return size_text(*bytes);
 }
 
 }  // namespace
-
-Result<std::uint64_t> parse_size(std::string_view text) {
-  const char* const end = text.data() + text.size();
-  std::uint64_t number = 0;
-  const auto [digits, error] = std::from_chars(text.data(), end, number);
-  double value = 0;
-  const char* rest = digits;
-  const bool has_point = error == std::errc() && digits != end && *digits == '.';
-  if (has_point) rest = std::from_chars(text.data(), end, value, std::chars_format::fixed).ptr;
-  const auto* const unit =
-      std::ranges::find_if(kUnits, [suffix = std::string_view(rest, end)](const Unit& each) {
-        return std::ranges::equal(suffix, each.name, {}, to_lower, to_lower);
-      });
-  if (error == std::errc::invalid_argument || unit == kUnits.end() ||
-      (has_point && (rest == digits + 1 || unit->bytes == 1))) {
-    return fail(ErrorCode::InvalidArgument,
-                "{} is not a size (a number, then KB, MB, GB, TB, KiB, MiB, GiB or TiB)",
-                quote(text));
-  }
-  // As huggingface_hub and zero_to_fp32 do: the product in F64, and no more than its whole part.
-  value *= static_cast<double>(unit->bytes);
-  if (has_point && value < 0x1p64) return static_cast<std::uint64_t>(value);
-  const auto bytes = checked_mul(number, unit->bytes);
-  if (has_point || error != std::errc() || !bytes) {
-    return fail(ErrorCode::InvalidArgument, "{} exceeds 2^64 - 1 bytes", quote(text));
-  }
-  return *bytes;
-}
 
 std::string ViewSpec::canonical() const {
   std::string text = view;

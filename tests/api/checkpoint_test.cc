@@ -44,7 +44,7 @@ TEST(Checkpoint, RefusesABudgetThatCannotWork) {
   const auto checkpoint = Checkpoint::open(kDeepseek, {.memory = (64 << 20) - 1});
   ASSERT_FALSE(checkpoint);
   EXPECT_EQ(checkpoint.error().code(), ErrorCode::InvalidArgument);
-  EXPECT_EQ(checkpoint.error().message(), "memory: 67108863 bytes < 67108864");
+  EXPECT_EQ(checkpoint.error().message(), "memory: 67108863 < 64MiB");
 }
 
 TEST(Checkpoint, TellsWhatIsNotThere) {
@@ -75,6 +75,23 @@ TEST(Checkpoint, GivesOneViewForAllItsSpellings) {
   const auto other = checkpoint.view("bf16-safetensors@cast=all");
   ASSERT_TRUE(other);
   EXPECT_NE(plain->files()[0].inode, other->files()[0].inode);
+}
+
+TEST(Checkpoint, CountsWhatReadersOfEachFileWereGiven) {
+  const Checkpoint checkpoint = open(kDeepseek);
+  const auto view = checkpoint.view("bf16-safetensors");
+  ASSERT_TRUE(view);
+  EXPECT_TRUE(checkpoint.statistics().given.empty());
+  auto file = view->open(kShard);
+  ASSERT_TRUE(file);
+  ASSERT_TRUE(file->read(0, 100));
+  std::vector<std::byte> out(50);
+  ASSERT_TRUE(file->read(1000, out));
+  auto given = checkpoint.statistics().given;
+  ASSERT_EQ(given.size(), 1U);
+  EXPECT_EQ(given[0].view, "bf16-safetensors");
+  EXPECT_EQ(given[0].path, kShard);
+  EXPECT_EQ(given[0].bytes, 150U);
 }
 
 TEST(Checkpoint, SaysWhyAViewIsNotGiven) {

@@ -81,7 +81,7 @@ class ManPage(cli_support.TestCase):
             # A known word is not refused as unknown: what is refused is the source.
             value = {"memory": "=64MiB", "io": "=auto", "threads": "=2", "log_level": "=warn",
                      "log_file": f"={self.directory}/log", "mtime": "=5", "tag": "=t", "key": "=k",
-                     "stop": "=now", "config": f"={self.directory}",
+                     "stop": "=now", "umask": "=027", "config": f"={self.directory}",
                      "recipe": f"={recipe}", "family": "=gemma2"}.get(word, "")
             self.fails(1, "absent", "mount", "absent/source", target, "-o", word + value)
 

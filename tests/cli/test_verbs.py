@@ -53,7 +53,7 @@ class Usage(cli_support.TestCase):
     def test_wrong_values_are_2(self):
         target = "source/config.json"
         for pattern, words in [
-            ("memory: 1048576 bytes are too few .at least 67108864", ["--memory", "1MiB"]),
+            ("memory: 1MiB is too little .at least 64MiB", ["--memory", "1MiB"]),
             ('memory: "lots" is not a size', ["--memory", "lots"]),
             ('memory: "-1" is not a size', ["--memory=-1"]),
             ('io: "mmap" is none of auto, uring, pread', ["--io", "mmap"]),
@@ -64,7 +64,7 @@ class Usage(cli_support.TestCase):
             ('--length: "1.5" is not a whole number', ["--length", "1.5"]),
             ("--offset", ["--offset"]),
             ("is not a whole number", ["--offset", "18446744073709551616"]),
-            ("tile_bytes: 1 bytes are too few", ["--tile-bytes", "1"]),
+            ("tile_bytes: 1 is too little", ["--tile-bytes", "1"]),
         ]:
             with self.subTest(words):
                 self.fails(2, pattern, "cat", self.source, target, *words)
@@ -78,7 +78,7 @@ class Usage(cli_support.TestCase):
             ("-o mtime: 0 is out of range", "mtime=0"),
             ('-o mtime: "soon" is not a whole number', "mtime=soon"),
             ("-o direct: takes no value", "direct=1"),
-            ("-o: memory: 5 bytes are too few", "ro,memory=5"),
+            ("-o: memory: 5 is too little", "ro,memory=5"),
             ("-o nosuid=1: no such option", "nosuid=1"),
         ]:
             with self.subTest(words):
@@ -239,8 +239,8 @@ class Cat(cli_support.TestCase):
 
 class Stats(cli_support.TestCase):
     def test_of_no_mount_is_1(self):
-        self.fails(1, "no ckfs mount", "stats", self.directory)
-        self.fails(1, "no ckfs mount", "stats", self.directory / "absent")
+        self.fails(1, "not a ckfs mount", "stats", self.directory)
+        self.fails(1, "not a ckfs mount", "stats", self.directory / "absent")
 
     def test_umount_of_no_mount_is_1(self):
         self.fails(1, str(self.directory), "umount", self.directory)

@@ -96,11 +96,20 @@ TEST(Shards, NeedNoIndexWhereThereIsOneModelFile) {
   ModelCatalog model;
   model.shard("model.safetensors", {{"a", DType::BF16, {1}}});
   EXPECT_THAT(paths(model.build(), "bf16-safetensors"), ElementsAre("model.safetensors"));
+  // A single file stays one, whatever its name; where the source has an index, so has the view.
   ModelCatalog other;
   other.shard("weights.safetensors", {{"a", DType::BF16, {1}}});
-  // Loaders would not find it by its name.
-  EXPECT_THAT(paths(other.build(), "bf16-safetensors"),
+  EXPECT_THAT(paths(other.build(), "bf16-safetensors"), ElementsAre("weights.safetensors"));
+  ModelCatalog indexed;
+  indexed.shard("weights.safetensors", {{"a", DType::BF16, {1}}});
+  indexed.index("model.safetensors.index.json");
+  EXPECT_THAT(paths(indexed.build(), "bf16-safetensors"),
               ElementsAre("model.safetensors.index.json", "weights.safetensors"));
+  ModelCatalog rest;
+  rest.shard("model-00001-of-00002.safetensors", {{"a", DType::BF16, {1}}});
+  rest.shard("model-00002-of-00002.safetensors", {});
+  EXPECT_THAT(paths(rest.build(), "bf16-safetensors"),
+              ElementsAre("model-00001-of-00002.safetensors", "model.safetensors.index.json"));
 }
 
 TEST(Shards, NeverHaveModelSafetensorsBesideAnIndex) {

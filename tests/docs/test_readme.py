@@ -27,10 +27,13 @@ class Readme(unittest.TestCase):
             path = os.pathsep.join([str(CKFS.parent), str(ROOT / ".venv/hf/bin"),
                                     os.environ["PATH"]])
             script = "set -euo pipefail\n" + "".join(blocks("sh"))
+            # The line of the session at the top, as it is typed.
+            typed = re.search(r"^\$ (python -c .*)$", (ROOT / "README.md").read_text(), re.M)[1]
+            script = script.replace("ckfs stats view\n", f"{typed}\nckfs stats view\n")
             try:
                 done = subprocess.run(["bash", "-x"], input=script, cwd=work, text=True,
                                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                      env={**os.environ, "PATH": path})
+                                      env={**os.environ, "PATH": path, "HF_HUB_OFFLINE": "1"})
             finally:
                 mountpoint = pathlib.Path(work, "view")
                 if os.path.ismount(mountpoint):
@@ -39,6 +42,7 @@ class Readme(unittest.TestCase):
             index = json.loads(
                 pathlib.Path(work, "converted/model.safetensors.index.json").read_text())
             self.assertIn("lm_head.weight", index["weight_map"])
+            self.assertIn("DeepSeek-V3-BF16", os.listdir(work))
 
     def test_is_short_and_its_blocks_are_either_run_or_shown(self):
         text = (ROOT / "README.md").read_text()

@@ -107,6 +107,32 @@ TEST_F(FilesystemTest, RootListsAvailableViewsAndControlDirectorySorted) {
                           "fp32-consolidated", "fp32-safetensors", "source"));
 }
 
+TEST_F(FilesystemTest, RefusedNamesAreExplainedInTheControlDirectory) {
+  Filesystem filesystem = make();
+  const auto refused = [&] {
+    const auto file = filesystem.open(walk(filesystem, ".ckfs/refused").value().inode).value();
+    std::string text = text_of(filesystem.read(file, 0, 1 << 16).value());
+    filesystem.close(file);
+    return text;
+  };
+  EXPECT_EQ(refused(), "");
+  for (const char* name : {"bf16-safetensors@max_shard=5XB", "model.safetensors", ".git",
+                           "bf16_safetensors", "model.safetensors"}) {
+    EXPECT_EQ(code_of(filesystem.lookup(kRootInode, name)), ErrorCode::NotFound);
+  }
+  EXPECT_EQ(refused(),
+            "bf16-safetensors@max_shard=5XB: max_shard: \"5XB\" is not a size (a number, then KB, "
+            "MB, GB, TB, KiB, MiB, GiB or TiB)\n"
+            "bf16_safetensors: no such view\n"
+            "model.safetensors: no such view\n");
+  for (int i = 0; i < 100; ++i) {
+    (void)filesystem.lookup(kRootInode, "name" + std::to_string(i));
+  }
+  const std::string last = refused();
+  EXPECT_EQ(std::ranges::count(last, '\n'), 16);
+  EXPECT_THAT(last, testing::StartsWith("name84: no such view\n"));
+}
+
 TEST_F(FilesystemTest, ListingLooksNothingUpAndBuildsNothing) {
   Filesystem filesystem = make();
   names(filesystem, kRootInode);
@@ -233,9 +259,10 @@ TEST_F(FilesystemTest, InodesAreTheSameInEveryMount) {
   Filesystem two = make();
   std::set<InodeNumber> seen = {kRootInode};
   for (const char* path :
-       {".ckfs", ".ckfs/metrics", ".ckfs/views.json", ".ckfs/status.json", "source",
-        "source/assets", "source/config.json", "bf16-safetensors", "bf16-safetensors/config.json",
-        "bf16-safetensors@max_shard=1MB", "bf16-safetensors@max_shard=1MB/config.json"}) {
+       {".ckfs", ".ckfs/metrics", ".ckfs/refused", ".ckfs/views.json", ".ckfs/status.json",
+        "source", "source/assets", "source/config.json", "bf16-safetensors",
+        "bf16-safetensors/config.json", "bf16-safetensors@max_shard=1MB",
+        "bf16-safetensors@max_shard=1MB/config.json"}) {
     const auto inode = walk(one, path).value().inode;
     EXPECT_EQ(inode, walk(two, path).value().inode) << path;
     EXPECT_TRUE(seen.insert(inode).second) << path;
@@ -260,7 +287,7 @@ TEST_F(FilesystemTest, MtimeIsTheSourcesOrTheOptions) {
 TEST_F(FilesystemTest, ControlFilesAreSnapshotsOfSizeZero) {
   Filesystem filesystem = make();
   EXPECT_THAT(names(filesystem, walk(filesystem, ".ckfs").value().inode),
-              ElementsAre(".", "..", "metrics", "status.json", "views.json"));
+              ElementsAre(".", "..", "metrics", "refused", "status.json", "views.json"));
   const auto status = walk(filesystem, ".ckfs/status.json").value();
   EXPECT_TRUE(status.volatile_content);
   EXPECT_EQ(status.size, 0U);

@@ -115,6 +115,27 @@ TEST_F(TileCacheTest, WhoWaitsForWhatIsLeftOutComputesItHimself) {
   EXPECT_EQ(cache_.computed(), 1U);
 }
 
+TEST_F(TileCacheTest, CountsWhatNobodyHadAskedForWhenItWasForgotten) {
+  const std::vector<TileKey> keys{key(1), key(2), key(3), key(4)};
+  ASSERT_TRUE(cache_.compute(
+      keys,
+      [&](std::span<const std::size_t> numbers, const TileCache::Ready& ready) -> Result<void> {
+        for (const std::size_t number : numbers) {
+          CKFS_TRY(Tile tile, tile_of(10, 'a')());
+          ready(number, std::move(tile));
+        }
+        return {};
+      }));
+  ASSERT_TRUE(cache_.get(key(5), tile_of(10, 'b')));  // by its reader
+  ASSERT_TRUE(*cache_.find(key(1)));
+  cache_.given(key(2));
+  cache_.drop(key(3));
+  EXPECT_EQ(cache_.unread(), 1U);
+  cache_.clear();
+  EXPECT_EQ(cache_.unread(), 2U);
+  EXPECT_EQ(cache_.computed(), 5U);
+}
+
 TEST_F(TileCacheTest, EvictsTheLeastRecentlyUsed) {
   for (std::uint64_t k = 0; k < 4; ++k) ASSERT_TRUE(cache_.get(key(k), tile_of(1_MiB, 'a')));
   ASSERT_TRUE(*cache_.find(key(0)));  // now key 1 is the oldest

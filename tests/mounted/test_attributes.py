@@ -95,6 +95,11 @@ class Attributes(mounted_fs.TestCase):
             (copy / "new").write_bytes(b"")
             shutil.rmtree(copy)
 
+    def test_inodes_leave_the_upper_bits_to_overlayfs(self):
+        inodes = {inode for *_, inode in tree(self.mount().target).values()}
+        self.assertGreater(len(inodes), 20)
+        self.assertLess(max(inodes), 1 << 62)
+
     def test_everything_is_the_same_after_a_remount(self):
         with mounted_fs.Mount(self.checkpoint.path, self.directory / "one") as mount:
             before = tree(mount.target)

@@ -18,12 +18,18 @@ SHARD = "fp32-safetensors/" + mounted_fs.Checkpoint.SHARDS[0]
 class Control(mounted_fs.TestCase):
     def test_files_have_size_zero_and_content(self):
         mount = self.mount()
-        self.assertEqual(os.listdir(mount / ".ckfs"), ["metrics", "status.json", "views.json"])
+        self.assertEqual(os.listdir(mount / ".ckfs"), ["metrics", "refused", "status.json", "views.json"])
         for name in os.listdir(mount / ".ckfs"):
             path = mount / ".ckfs" / name
             self.assertEqual(os.stat(path).st_size, 0)
             if path.suffix == ".json":
                 self.assertEqual(json.loads(path.read_text())["version"], 1)
+
+    def test_refused_says_why_a_name_is_not_there(self):
+        mount = self.mount()
+        self.assertFalse((mount / "bf16-safetensors@max_shard=5XB").exists())
+        reasons = (mount / ".ckfs/refused").read_text()
+        self.assertRegex(reasons, r"\Abf16-safetensors@max_shard=5XB: .* is not a size .*\n\Z")
 
     def test_views_lists_every_file_of_every_view(self):
         mount = self.mount()
@@ -50,6 +56,9 @@ class Control(mounted_fs.TestCase):
         after = mount.status()
         self.assertEqual(after["bytes_to_readers"] - before["bytes_to_readers"], size)
         self.assertGreater(after["requests"], before["requests"])
+        view, _, path = SHARD.partition("/")
+        self.assertEqual(after["given"], [{"view": view, "path": path, "bytes": size}])
+        self.assertIn(f"{size} bytes given", ckfs("stats", mount.target).stdout)
         needed = sum(
             len(data) for name, data in self.checkpoint.tensors.items() if ".00001." in name
         )

@@ -76,6 +76,10 @@ class Reading(mounted_fs.TestCase):
             offset = numbers.randrange(len(self.bytes) // 512) * 512
             self.assertEqual(read_direct(self.path, offset, size), self.bytes[offset:][:size])
 
+    def test_o_direct_needs_no_alignment(self):
+        for offset, size in ((1, 1), (3, 511), (4097, 12345), (len(self.bytes) - 7, 100)):
+            self.assertEqual(read_direct(self.path, offset, size), self.bytes[offset:][:size])
+
     def test_private_mapping(self):
         with mmap.mmap(self.file, 0, mmap.MAP_PRIVATE, mmap.PROT_READ) as mapping:
             self.assertEqual(mapping[:], self.bytes)

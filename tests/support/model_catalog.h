@@ -53,6 +53,12 @@ class ModelCatalog {
     return *this;
   }
 
+  /// The source has an index of that name.
+  ModelCatalog& index(const std::string& path) {
+    model_.index = path;
+    return *this;
+  }
+
   /// The tensors of a source whose files are no model for a view's: the only shard.
   ModelCatalog& state(const std::vector<TensorSpec>& tensors) {
     const FileId file = source_->add("state.pt", std::vector<std::byte>(1 << 16, std::byte{7}));

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include "base/size_text.h"
 #include "view/view.h"
 #include "view/view_table.h"
 
@@ -28,6 +29,14 @@ TEST(ParseSize, KnowsDecimalAndBinaryUnits) {
   EXPECT_EQ(parse_size("64MiB"), 67'108'864u);
   EXPECT_EQ(parse_size("2GiB"), 2'147'483'648u);
   EXPECT_EQ(parse_size("18446744073709551615"), ~std::uint64_t{0});
+}
+
+TEST(SizeText, IsTheShortestThatReadsAsTheSize) {
+  EXPECT_EQ(size_text(std::uint64_t{1} << 30), "1GiB");
+  EXPECT_EQ(size_text(1'000'000'000), "1GB");
+  EXPECT_EQ(size_text(1'500'000'000), "1500MB");
+  EXPECT_EQ(size_text(67'108'864), "64MiB");
+  EXPECT_EQ(size_text(1025), "1025");
 }
 
 // As huggingface_hub's parse_size_to_int: int(float("0.29") * 10**9), any case.

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "base/checked.h"
 #include "base/text.h"
@@ -18,6 +19,7 @@
 #include "source/file_role.h"
 #include "source/header_loader.h"
 #include "source/hf/quantization.h"
+#include "source/hf/weight_folders.h"
 #include "source/numbered_files.h"
 #include "source/source_opener.h"
 
@@ -37,16 +39,31 @@ bool is_index_name(std::string_view path) {
   return is_top_level(path) && path.ends_with(".safetensors.index.json");
 }
 
-/// The index to go by: the one of the standard name, else the only one; empty: none.
+/// "model.fp16" of "model.fp16.safetensors.index.json": a variant, as diffusers calls the same
+/// weights in another dtype beside those of the plain name.
+bool is_variant(std::string_view name) {
+  return name.substr(0, name.find(kEnding)).find('.') != std::string_view::npos;
+}
+
+/// The index to go by: the one of the standard name, else the only one, else the only one of no
+/// variant; empty: none.
 std::string choose_index(const SourceTree& tree) {
   if (tree.find(kIndexName) != nullptr) return std::string(kIndexName);
-  std::string found;
+  std::vector<std::string> found;
   for (const TreeFile& file : tree.files) {
-    if (!is_index_name(file.path)) continue;
-    if (!found.empty()) return {};
-    found = file.path;
+    if (is_index_name(file.path)) found.push_back(file.path);
   }
-  return found;
+  if (found.size() > 1) std::erase_if(found, is_variant);
+  return found.size() == 1 ? found.front() : std::string();
+}
+
+/// Drops "model.fp16.safetensors" where there is a "model.safetensors".
+void drop_variants(std::vector<std::string>& shards) {
+  const std::set<std::string, std::less<>> names(shards.begin(), shards.end());
+  std::erase_if(shards, [&](const std::string& path) {
+    if (!is_variant(path)) return false;
+    return names.contains(path.substr(0, path.find('.')) + std::string(kEnding));
+  });
 }
 
 class HfOpener : public SourceOpener {
@@ -63,8 +80,67 @@ class HfOpener : public SourceOpener {
     index_text_ = {};
     CKFS_TRY_VOID(read_config());
     add_shards();
+    CKFS_TRY_VOID(add_parts());
     add_side_files();
     return {};
+  }
+
+  /// Opens the folders that have weights of their own. Only a pipeline needs them: elsewhere one
+  /// that cannot be opened is left out, as are copies of what is at the top.
+  Result<void> add_parts() {
+    if (tree_.single_file) return {};
+    std::size_t added = 0;
+    std::optional<Error> first;
+    for (const std::string& folder : weight_folders(tree_)) {
+      const SourceTree tree = tree_of(tree_, folder);
+      HfOpener opener(tree, files_, options_);
+      Result<std::shared_ptr<const Catalog>> part = opener.open_part(table().below(folder));
+      if (!part) {
+        if (part.error().code() == ErrorCode::Io) return Failure(part.error());
+        if (!first) first = part.error();
+        left_out_.emplace(folder, part.error().message());
+        continue;
+      }
+      const std::size_t tensors = shown_tensors(**part);
+      if (tensors == 0 || is_copy(**part)) {
+        left_out_.emplace(folder, "the same tensors as at the top");
+        continue;
+      }
+      for (const Note& note : (*part)->notes()) builder_.add_note(folder + note.subject, note.text);
+      builder_.add_fact(folder,
+                        fmt::format("{} tensors of its own{}{}", tensors,
+                                    (*part)->is_quantized() ? ", " : "", (*part)->quantization()));
+      parts_.insert(folder);
+      builder_.add_part({folder, *std::move(part)});
+      ++added;
+    }
+    if (shards_.empty() && added == 0 && first) return Failure(*first);
+    return {};
+  }
+
+  static std::size_t shown_tensors(const Catalog& catalog) {
+    std::size_t count = 0;
+    for (const Shard& shard : catalog.shards()) count += shard.tensors.size();
+    return count;
+  }
+
+  /// Whether every tensor of the part is one of those at the top, by name and shape.
+  bool is_copy(const Catalog& part) {
+    if (shown_.empty()) {
+      for (const std::vector<TensorId>& shard : tensors_) {
+        for (const TensorId id : shard) {
+          if (companions_[id]) continue;
+          const StoredTensor& tensor = builder_.tensor(id);
+          shown_.emplace(tensor.name, tensor.shape);
+        }
+      }
+    }
+    return std::ranges::all_of(part.shards(), [&](const Shard& shard) {
+      return std::ranges::all_of(shard.tensors, [&](TensorId id) {
+        const auto twin = shown_.find(part.tensor(id).name);
+        return twin != shown_.end() && std::ranges::equal(twin->second, part.tensor(id).shape);
+      });
+    });
   }
 
   /// What to append to a message about a file that is not there.
@@ -100,6 +176,7 @@ class HfOpener : public SourceOpener {
     if (!std::all_of(shards_.begin(), shards_.end(), is_consolidated)) {
       std::erase_if(shards_, is_consolidated);
     }
+    drop_variants(shards_);
     if (!tree_.incomplete.empty() && (shards_.empty() || !looks_whole())) {
       return fail(ErrorCode::Unsupported, "{}: a download that was not finished{}",
                   tree_.incomplete.front(), hint());
@@ -244,16 +321,22 @@ class HfOpener : public SourceOpener {
     for (const std::string& path : tree_.incomplete) {
       builder_.add_note(path, "a download that was not finished; nothing here needs it");
     }
+    model_.index = index_name_;
     builder_.set_model(std::move(model_));
   }
 
   void add_side_file(const std::string& path) {
+    const std::string folder = path.substr(0, path.rfind('/') + 1);
+    if (parts_.contains(folder)) return;
+    const auto left_out = left_out_.find(folder);
     switch (role_of(path)) {
       case FileRole::Side:
         model_.side_files.push_back({path, id(path)});
         return;
       case FileRole::Weights:
-        if (std::find(shards_.begin(), shards_.end(), path) == shards_.end()) {
+        if (left_out != left_out_.end() && path.ends_with(kEnding)) {
+          builder_.add_note(path, fmt::format("left out: {}", left_out->second));
+        } else if (std::find(shards_.begin(), shards_.end(), path) == shards_.end()) {
           builder_.add_note(path, index_name_.empty() || !path.ends_with(kEnding)
                                       ? "other weights; converted views leave it out"
                                       : "not in the index; converted views leave it out");
@@ -278,6 +361,10 @@ class HfOpener : public SourceOpener {
   TensorNames names_;
   std::vector<bool> companions_;
   ModelDirectory model_;
+
+  std::set<std::string> parts_;                  // folders
+  std::map<std::string, std::string> left_out_;  // folders with weights, and why
+  std::map<std::string_view, std::span<const std::int64_t>> shown_;  // in is_copy()
 };
 
 bool recognizes(const SourceTree& tree, const SourceFiles& /*files*/,
@@ -289,7 +376,7 @@ bool recognizes(const SourceTree& tree, const SourceFiles& /*files*/,
   const auto counts = [&](const TreeFile& file) {
     return is_weights(file.path) || is_index_name(file.path);
   };
-  return std::any_of(tree.files.begin(), tree.files.end(), counts) ||
+  return std::any_of(tree.files.begin(), tree.files.end(), counts) || is_pipeline(tree) ||
          std::any_of(tree.dangling.begin(), tree.dangling.end(), is_weights) ||
          !tree.incomplete.empty();
 }

@@ -244,7 +244,44 @@ class MetadataFile {
   std::map<std::string_view, std::map<std::vector<std::int64_t>, NodeId>> places_;
 };
 
+Result<std::vector<DcpEntry>> list_entries(const Pickle& pickle, const std::string& file_name) {
+  const auto tensors = field(pickle, pickle.root(), "state_dict_metadata");
+  if (!tensors || !pickle.is_mapping(*tensors)) {
+    return fail(ErrorCode::Corrupt, "{}: no state_dict_metadata and storage_data", file_name);
+  }
+  // What the planner that flattened the dictionary has left: name -> the keys that led there.
+  std::map<std::string_view, std::string_view> keys;
+  const auto planner = field(pickle, pickle.root(), "planner_data");
+  if (planner && pickle.is_mapping(*planner)) {
+    for (const DictItem& item : pickle.mapping(*planner)) {
+      const auto name = pickle.string(item.key);
+      const std::span<const NodeId> path = pickle.sequence(item.value);
+      const auto key = path.size() < 2 ? std::nullopt : pickle.string(path.front());
+      if (!name || !key) continue;
+      if (!pickle.budget()->hold(kBytes)) break;
+      keys.insert_or_assign(*name, *key);
+    }
+  }
+  std::vector<DcpEntry> entries;
+  for (const DictItem& item : pickle.mapping(*tensors)) {
+    const auto name = pickle.string(item.key);
+    if (!name) continue;
+    if (!pickle.budget()->hold(kBytes)) break;
+    const auto key = keys.find(*name);
+    // One that does not begin the name is not what --key could name.
+    const bool begins = key != keys.end() && name->starts_with(key->second) &&
+                        name->substr(key->second.size()).starts_with('.');
+    entries.push_back({*name, begins ? key->second : std::string_view(),
+                       field(pickle, item.value, "chunks").has_value()});
+  }
+  return entries;
+}
+
 }  // namespace
+
+Result<std::vector<DcpEntry>> list_dcp_entries(const Pickle& pickle, const std::string& file_name) {
+  return pickle.within_budget(file_name, list_entries(pickle, file_name));
+}
 
 Result<DcpMetadata> read_dcp_metadata(const Pickle& pickle, const std::string& file_name,
                                       const std::function<bool(std::string_view)>& wanted) {

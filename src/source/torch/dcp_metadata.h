@@ -34,6 +34,18 @@ struct DcpMetadata {
   std::vector<std::string_view> others;  // keys that are no tensors
 };
 
+/// An entry of the dictionary that was saved, flattened: names are slices of the pickle's bytes.
+struct DcpEntry {
+  std::string_view name;  // "model.layers.0.w"
+  /// The key of the saved dictionary below which it was ("model"), where the saver says so; empty:
+  /// it was at the top, or who knows.
+  std::string_view key;
+  bool tensor = false;
+};
+
+/// All of them, in the order of the pickle. Errors: Corrupt.
+Result<std::vector<DcpEntry>> list_dcp_entries(const Pickle& pickle, const std::string& file_name);
+
 /// `wanted` says by a tensor's name whether to look at it at all. Names are slices of the pickle's
 /// bytes. Errors: Corrupt (chunks that do not tile, that lie nowhere...), Unsupported (compressed
 /// parts).

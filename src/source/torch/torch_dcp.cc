@@ -2,12 +2,16 @@
 // storage of as many extents, which reads like a plain file. Any other grid (tensor parallelism,
 // 2-D meshes) becomes one box for each chunk.
 //
-// Default is every tensor but the optimizer's: dcp_to_torch_save gives those too, but no view of a
-// model wants three quarters of it to be moments. The key "optimizer" shows them.
+// Default is what a torch file of the same dictionary shows: what lies below a usual key, else
+// every tensor but the optimizer's. dcp_to_torch_save gives all of them, but no view of a model
+// wants three quarters of it to be moments, and its loader wants the names of the model. The
+// dictionary is stored flat; only what the planner has left in the metadata says that
+// "model.norm.weight" was below "model", and is not the name that a tied model gives it.
 
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <map>
 #include <tuple>
 
 #include "base/checked.h"
@@ -126,7 +130,12 @@ class DcpOpener : public SourceOpener {
     std::vector<std::string> prefixes = find_prefixes(tree_);
     if (std::ranges::find(prefixes, "") != prefixes.end()) return {};
     if (prefixes.size() > 1) {
-      std::erase_if(prefixes, is_optimizer_folder);
+      std::erase_if(prefixes, [this](const std::string& prefix) {
+        if (!is_optimizer_folder(prefix)) return false;
+        builder_.add_note(prefix,
+                          "the optimizer's checkpoint; left out (it opens by its own name)");
+        return true;
+      });
     }
     if (prefixes.size() != 1) {
       return fail(ErrorCode::Unsupported, "{}: several DCP checkpoints: {}; open one of them",
@@ -138,13 +147,66 @@ class DcpOpener : public SourceOpener {
 
   /// With a key, what lies below it; else everything but what only a training goes on from.
   bool wanted(std::string_view name) const {
-    const std::string_view key = options_.key;
-    if (!key.empty()) return name.starts_with(key) && name.substr(key.size()).starts_with('.');
+    if (!key_.empty()) return name.starts_with(key_) && name.substr(key_.size()).starts_with('.');
     return !is_training_state(name.substr(0, name.find('.')));
   }
 
   std::string_view shown_name(std::string_view name) const {
-    return options_.key.empty() ? name : name.substr(options_.key.size() + 1);
+    return key_.empty() ? name : name.substr(key_.size() + 1);
+  }
+
+  /// Without an option: what is below the first usual key that has tensors.
+  Result<void> choose_key(const Pickle& pickle, const std::string& path) {
+    key_ = options_.key;
+    if (!key_.empty()) return {};
+    CKFS_TRY(const std::vector<DcpEntry> entries, list_dcp_entries(pickle, path));
+    for (const std::string_view usual : usual_keys()) {
+      const bool has_tensors = std::ranges::any_of(
+          entries, [&](const DcpEntry& entry) { return entry.tensor && entry.key == usual; });
+      if (!has_tensors) continue;
+      key_ = usual;
+      builder_.add_fact("key", key_);
+      break;
+    }
+    note_unwanted(entries);
+    return {};
+  }
+
+  /// Names what the views leave out, by the first parts of names: an optimizer has one for each
+  /// tensor of the model, and more.
+  void note_unwanted(std::span<const DcpEntry> entries) {
+    std::map<std::string_view, std::pair<std::size_t, std::size_t>> groups;  // tensors, and all
+    for (const DcpEntry& entry : entries) {
+      if (wanted(entry.name)) continue;
+      auto& [tensors, all] = groups[entry.name.substr(0, entry.name.find('.'))];
+      tensors += entry.tensor ? 1 : 0;
+      ++all;
+    }
+    std::size_t noted = 0;
+    for (const auto& [group, counts] : groups) {
+      if (noted++ == kMaxNotes) break;
+      builder_.add_note(
+          std::string(group),
+          counts.first > 0
+              ? fmt::format("{} tensors beside the model's; left out (--key shows them)",
+                            counts.first)
+              : fmt::format("{} values that are no tensors; left out", counts.second));
+    }
+  }
+
+  /// A wrapper that no list knows ("_orig_mod", "app") is in every name.
+  void note_prefix(std::span<const DcpTensor> tensors) {
+    if (tensors.size() < 2) return;
+    const std::string_view first = shown_name(tensors.front().name);
+    const std::string_view prefix = first.substr(0, first.find('.') + 1);
+    if (prefix.empty() || !std::ranges::all_of(tensors, [&](const DcpTensor& tensor) {
+          return shown_name(tensor.name).starts_with(prefix);
+        })) {
+      return;
+    }
+    const std::string bare(prefix.substr(0, prefix.size() - 1));
+    builder_.add_note(bare, fmt::format("all names begin with it; --key {}{}{} shows them without",
+                                        key_, key_.empty() ? "" : ".", bare));
   }
 
   Result<void> read_metadata() {
@@ -157,6 +219,7 @@ class DcpOpener : public SourceOpener {
     std::vector<std::byte> text(size);
     CKFS_TRY_VOID(files_.read_at(file, 0, text));
     CKFS_TRY(const Pickle pickle, parse_pickle(text, path));
+    CKFS_TRY_VOID(choose_key(pickle, path));
     CKFS_TRY(DcpMetadata metadata, read_dcp_metadata(pickle, path, [this](std::string_view name) {
                return wanted(name);
              }));
@@ -165,6 +228,7 @@ class DcpOpener : public SourceOpener {
       return fail(ErrorCode::InvalidArgument, "{}: no tensors below the key {}", path,
                   quote(options_.key));
     }
+    note_prefix(metadata.tensors);
     for (std::size_t i = 0; i < std::min(metadata.others.size(), kMaxNotes); ++i) {
       builder_.add_note(std::string(metadata.others[i]), "no tensor; left out");
     }
@@ -304,6 +368,7 @@ class DcpOpener : public SourceOpener {
 
   TensorPlacer placer_;
   std::string prefix_;           // of the checkpoint's directory in the tree
+  std::string key_;              // what the shown names have lost; empty: nothing
   std::vector<TensorId> order_;  // provisional ids
   std::uint64_t bytes_ = 0;
 };

@@ -225,6 +225,10 @@ Result<TorchStateDict> find_state_dict(const TorchFile& torch, std::string_view 
   return torch.pickle().within_budget(file_name, Finder(torch, file_name).find(key));
 }
 
+std::span<const std::string_view> usual_keys() {
+  return kUsualKeys;
+}
+
 bool is_training_state(std::string_view name) {
   return std::ranges::find(kTrainingKeys, name) != kTrainingKeys.end();
 }

@@ -2,6 +2,7 @@
 // beside the optimizer, the epoch and whatever the user had.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,6 +29,9 @@ struct TorchStateDict {
 /// (no tensors), each naming the file.
 Result<TorchStateDict> find_state_dict(const TorchFile& torch, std::string_view key,
                                        const std::string& file_name);
+
+/// The keys below which frameworks have the tensors, by habit; the first that has some counts.
+std::span<const std::string_view> usual_keys();
 
 /// Whether a part of a training checkpoint of this name is for going on with the training only.
 bool is_training_state(std::string_view name);

@@ -1,0 +1,65 @@
+// A folder counts with the files directly in it. One that took what lies deeper, too, would have to
+// share it with folders below that have weights themselves.
+#include "source/hf/weight_folders.h"
+
+#include <algorithm>
+
+#include "source/file_role.h"
+
+namespace ckfs {
+namespace {
+
+/// "a/b/" of "a/b/c"; empty at the top.
+std::string_view folder_of(std::string_view path) {
+  return path.substr(0, path.rfind('/') + 1);
+}
+
+}  // namespace
+
+std::vector<std::string> weight_folders(const SourceTree& tree) {
+  std::vector<std::string> folders;
+  for (const TreeFile& file : tree.files) {
+    const std::string_view folder = folder_of(file.path);
+    const std::string_view name = std::string_view(file.path).substr(folder.size());
+    if (folder.empty() || !name.ends_with(".safetensors") || name.starts_with("consolidated") ||
+        role_of(file.path) != FileRole::Weights || is_of_another_format(folder)) {
+      continue;
+    }
+    folders.emplace_back(folder);
+  }
+  // Deeper ones come between the files of a folder.
+  std::ranges::sort(folders);
+  const auto same = std::ranges::unique(folders);
+  folders.erase(same.begin(), same.end());
+  return folders;
+}
+
+bool is_pipeline(const SourceTree& tree) {
+  if (tree.find("model_index.json") == nullptr && tree.find("modules.json") == nullptr)
+    return false;
+  const bool has_weights = std::ranges::any_of(tree.files, [](const TreeFile& file) {
+    return folder_of(file.path).empty() && role_of(file.path) == FileRole::Weights;
+  });
+  return !has_weights && !weight_folders(tree).empty();
+}
+
+SourceTree tree_of(const SourceTree& tree, const std::string& folder) {
+  SourceTree part;
+  part.name = tree.name + "/" + folder.substr(0, folder.size() - 1);
+  part.root = tree.root / folder;
+  part.complete_command = tree.complete_command;
+  for (const TreeFile& file : tree.files) {
+    if (folder_of(file.path) != folder) continue;
+    part.files.push_back({file.path.substr(folder.size()), file.is_link});
+  }
+  const auto take = [&](const std::vector<std::string>& from, std::vector<std::string>& to) {
+    for (const std::string& path : from) {
+      if (folder_of(path) == folder) to.push_back(path.substr(folder.size()));
+    }
+  };
+  take(tree.dangling, part.dangling);
+  take(tree.incomplete, part.incomplete);
+  return part;
+}
+
+}  // namespace ckfs

@@ -100,7 +100,7 @@ def metadata2(rng, shape, dtype):
                              {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1,
                               "blocksize": 0}])
     return {"chunks": [rng.randint(1, extent + 1) for extent in shape], "dtype": name,
-            "compressor": compressor, "order": rng.choice("CF"),
+            "compressor": compressor, "order": rng.choice("CF") if len(shape) > 1 else "C",
             "dimension_separator": rng.choice("./"), "fill_value": None}
 
 

@@ -292,6 +292,7 @@ bool ZarrArray::is_row_major(std::span<const StorageBox> boxes) const {
   std::int64_t expected = 1;
   for (std::size_t d = metadata_.shape.size(); d-- > 0;) {
     const std::int64_t inner = metadata_.inner[d];
+    if (metadata_.shape[d] != inner * cells_[d]) return false;
     if (inner > 1 && boxes[0].stride[d] != expected) return false;
     expected *= inner;
     if (cells_[d] > 1 && boxes[0].cell_stride[d] != expected) return false;

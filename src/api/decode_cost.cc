@@ -151,7 +151,7 @@ std::vector<std::string> mends(const View::Impl& view, std::uint64_t memory,
   constexpr std::uint64_t kMost = 64_GiB;
   for (std::uint64_t more = memory * 2; more <= kMost; more *= 2) {
     if (decode_cost(view, more, 0).is_dear()) continue;
-    found.push_back("--memory " + human_size(more));
+    found.push_back(fmt::format("--memory {}MiB", more / 1_MiB));
     break;
   }
   found.push_back("--spill DIR (" + human_size(cost.chunks) + ")");

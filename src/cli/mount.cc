@@ -208,8 +208,9 @@ Result<void> mount(MountCommand command) {
   }
   if (command.foreground) {
     CKFS_TRY_VOID(start_log(common));
-    const Result<void> served = serve(command, [] { notify_manager("READY=1"); });
-    notify_manager("STOPPING=1");
+    const ServiceManager manager;
+    const Result<void> served = serve(command, [&] { manager.send("READY=1"); });
+    manager.send("STOPPING=1");
     return served;
   }
   CKFS_TRY(const DaemonLog log, start_daemon_log(common));

@@ -10,11 +10,9 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "base/unique_fd.h"
-
 namespace ckfs::cli {
 
-void notify_manager(std::string_view state) {
+ServiceManager::ServiceManager() {
   const char* const path = std::getenv("NOTIFY_SOCKET");
   if (!path || (path[0] != '/' && path[0] != '@')) return;
   const std::string_view name(path);
@@ -23,11 +21,15 @@ void notify_manager(std::string_view state) {
   if (name.size() >= sizeof address.sun_path) return;
   name.copy(address.sun_path, sizeof address.sun_path - 1);
   if (name.front() == '@') address.sun_path[0] = '\0';  // an abstract name
-  const UniqueFd socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  if (!socket) return;
+  UniqueFd fd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + name.size());
-  (void)!::sendto(socket.get(), state.data(), state.size(), MSG_NOSIGNAL,
-                  reinterpret_cast<const sockaddr*>(&address), size);
+  if (fd && ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), size) == 0) {
+    socket_ = std::move(fd);
+  }
+}
+
+void ServiceManager::send(std::string_view state) const {
+  if (socket_) (void)!::write(socket_.get(), state.data(), state.size());
 }
 
 bool stderr_is_journal() {

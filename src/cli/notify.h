@@ -3,10 +3,21 @@
 
 #include <string_view>
 
+#include "base/unique_fd.h"
+
 namespace ckfs::cli {
 
-/// Sends `state` ("READY=1", "STOPPING=1") where systemd listens (sd_notify(3)); else does nothing.
-void notify_manager(std::string_view state);
+/// The way to systemd, where it listens (sd_notify(3)). Opened before the daemon is confined, which
+/// then may make no sockets.
+class ServiceManager {
+ public:
+  ServiceManager();
+  /// Sends "READY=1", "STOPPING=1"; nothing where nobody listens.
+  void send(std::string_view state) const;
+
+ private:
+  UniqueFd socket_;
+};
 
 /// Whether stderr is a stream of systemd's journal, which takes a line's priority from "<N>" in
 /// front of it (sd-daemon(3)).

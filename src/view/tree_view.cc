@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "base/size_text.h"
+
 namespace ckfs {
 namespace {
 

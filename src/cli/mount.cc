@@ -67,6 +67,7 @@ Result<void> confine(const MountCommand& command) {
 
 /// Serves until unmounted.
 Result<void> serve(const MountCommand& command, const std::function<void()>& ready) {
+  const std::uint32_t umask = command.words.umask.value_or(process_umask());
   CKFS_TRY(std::filesystem::path target, check_mountpoint(command.mountpoint, command.source));
   KernelMountOptions kernel{.source = command.source, .allow_other = command.words.allow_other};
   std::optional<DaemonUser> user;
@@ -93,7 +94,7 @@ Result<void> serve(const MountCommand& command, const std::function<void()>& rea
   Filesystem filesystem(
       std::move(checkpoint),
       {.mtime = command.words.mtime,
-       .umask = command.words.umask.value_or(process_umask()),
+       .umask = umask,
        .held_bytes = command.words.allow_other ? command.words.common.open.memory / 2 : kNoBound});
 #ifdef __GLIBC__
   malloc_trim(0);  // headers were parsed and thrown away; a daemon gives that memory back

@@ -56,7 +56,7 @@ TEST(Checkpoint, TellsWhatIsNotThere) {
 TEST(Checkpoint, ListsViewsInTheOrderOfTheDocs) {
   std::vector<std::string> names;
   for (const ViewInfo& view : open(kDeepseek).views()) {
-    EXPECT_EQ(view.available, view.name != "safetensors") << view.name;
+    EXPECT_EQ(view.available, view.name != "safetensors" && view.name != "orbax") << view.name;
     EXPECT_FALSE(view.description.empty()) << view.name;
     names.push_back(view.name);
   }
@@ -112,7 +112,7 @@ TEST(Checkpoint, NamesEveryTensorThatStandsInTheWay) {
   const Checkpoint checkpoint = open(directory.path());
   std::size_t absent = 0;
   for (const ViewInfo& view : checkpoint.views()) {
-    if (view.available || view.name == "safetensors") continue;
+    if (view.available || view.name == "safetensors" || view.name == "orbax") continue;
     ++absent;
     std::vector<std::string> subjects;
     for (const Reason& reason : view.reasons) subjects.push_back(reason.subject);

@@ -49,7 +49,7 @@ TEST(InspectReport, HasTheSameFactsAsJson) {
   EXPECT_EQ(json["tensors"], 67);
   EXPECT_EQ(json["mtime"], checkpoint.mtime());
   EXPECT_EQ(json["fingerprint"].get<std::string>().size(), 16u);
-  EXPECT_EQ(json["views"].size(), 8u);
+  EXPECT_EQ(json["views"].size(), 9u);
   EXPECT_EQ(json["views"][0]["name"], "bf16-safetensors");
   EXPECT_EQ(json["views"][0]["available"], true);
   std::size_t labelled = 0;

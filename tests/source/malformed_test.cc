@@ -178,10 +178,11 @@ TEST(MalformedCorpus, ReachesEveryErrorTextOfTheParsers) {
       // An option, not a file: torch_sources_test.cc.
       "{}: a checkpoint of safetensors takes no tag, key or configuration",
   };
-  // The readers of torch files and of what is made of them have their own corpus
-  // (tests/format/torch_hostile_test.cc) and their own tests.
+  // The readers of torch files and of Orbax's, and of what is made of them, have their own corpora
+  // (tests/format/torch_hostile_test.cc, tests/source/orbax_sources_test.cc) and their own tests.
   static const std::regex kOthers(
-      "(zip|pickle|torch|dcp|deepspeed|universal|zero|numbered_files|model_directory|parallel).*");
+      "(zip|pickle|torch|dcp|deepspeed|universal|zero|numbered_files|model_directory|parallel|"
+      "ocdbt|zarr|orbax|msgpack).*");
   const auto wanted = [](const std::string& name) { return !std::regex_match(name, kOthers); };
   const fs::path sources = fs::path(CKFS_TEST_DATA) / "../../src";
   std::set<std::string> texts = error_texts(sources / "format", wanted);

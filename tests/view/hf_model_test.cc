@@ -157,6 +157,7 @@ TEST(HfModel, IsAbsentWhereATensorCannotBeShown) {
   model.obstacle("y.weight", "scale of shape [3] for [4, 4]");
   const auto catalog = model.build();
   for (const ViewSummary& view : list_views(*catalog)) {
+    if (view.name == "orbax") continue;  // of trees
     const std::size_t expected = view.name == "source" ? 0 : view.name == "safetensors" ? 1 : 2;
     EXPECT_EQ(view.obstacles.size(), expected) << view.name;
   }

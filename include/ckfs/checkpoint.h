@@ -39,8 +39,8 @@ struct OpenOptions {
 
   /// DeepSpeed and universal checkpoints: the tag. Else the one that `latest` names.
   std::string tag = {};
-  /// torch files, DCP and Orbax trees: the key (or keys, joined by '.') below which the tensors are.
-  /// Else the top level, or, of torch files and DCP, the one of the usual keys that is there.
+  /// torch files, DCP and Orbax trees: the key (or keys, joined by '.') below which the tensors
+  /// are. Else the top level, or, of torch files and DCP, the one of the usual keys that is there.
   std::string key = {};
   /// Orbax: the name of an item. Else the one of arrays.
   std::string item = {};

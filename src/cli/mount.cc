@@ -234,7 +234,8 @@ void add_mount(CLI::App& app, Action& action) {
             if (!parsed) throw CLI::ValidationError(parsed.error().message());
           },
           "options, with commas between: allow_other, outside_links, direct, strict, no_sandbox, "
-          "setuid=USER, stop=unused|now, mtime=EPOCH, umask=OCTAL, tag=TAG, key=KEY, config=DIR, "
+          "setuid=USER, stop=unused|now, mtime=EPOCH, umask=OCTAL, tag=TAG, key=KEY, item=NAME, "
+          "step=N, config=DIR, "
           "recipe=FILE, family=NAME, memory=SIZE|auto, spill=DIR, spill_size=SIZE, "
           "io=auto|uring|pread, threads=N, "
           "log_level=LEVEL, "

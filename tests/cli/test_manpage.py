@@ -48,7 +48,7 @@ class ManPage(cli_support.TestCase):
     def test_options_of_each_verb(self):
         common = options_of_page(section("COMMON OPTIONS")) - {"--version", "-h", "--help"}
         self.assertIn("--memory", common)
-        few = {"--tag", "--key", "--config", "--recipe", "--family", "--log-level", "--log-file"}
+        few = {"--tag", "--key", "--item", "--step", "--config", "--recipe", "--family", "--log-level", "--log-file"}
         takes = {
             "mount": common,
             "cat": common,
@@ -56,7 +56,7 @@ class ManPage(cli_support.TestCase):
             "digest": common,
             "verify": common,
             "doctor": common,
-            "inspect": few,
+            "inspect": common,
             "ls": few,
         }
         for verb in VERBS:

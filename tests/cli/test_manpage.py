@@ -1,5 +1,6 @@
 """The manual and --help tell of the same verbs and options, both ways."""
 
+import getpass
 import re
 import unittest
 
@@ -75,6 +76,7 @@ class ManPage(cli_support.TestCase):
         from_page = set(re.findall(r"\*\*([a-z_]+)=?\*", " ".join(heads)))
         self.assertEqual(from_page, from_help)
         target = self.directory / "mnt"
+        target.mkdir()
         recipe = self.directory / "recipe.json"
         recipe.write_text('{"view": "own", "rules": [{"drop": "a"}]}')
         for word in sorted(from_page):
@@ -82,6 +84,8 @@ class ManPage(cli_support.TestCase):
             value = {"memory": "=64MiB", "io": "=auto", "threads": "=2", "log_level": "=warn",
                      "log_file": f"={self.directory}/log", "mtime": "=5", "tag": "=t", "key": "=k",
                      "stop": "=now", "umask": "=027", "config": f"={self.directory}",
+                     "item": "=i", "step": "=3", "setuid": f"={getpass.getuser()}",
+                     "spill": f"={self.directory}", "spill_size": "=1GiB",
                      "recipe": f"={recipe}", "family": "=gemma2"}.get(word, "")
             self.fails(1, "absent", "mount", "absent/source", target, "-o", word + value)
 

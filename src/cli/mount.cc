@@ -47,22 +47,18 @@ std::uint32_t process_umask() {
 }
 
 /// The first wall is the parsers', this is the second: it stands before they see the first byte.
-Result<void> confine(const MountCommand& command) {
+/// Returns what of it this system does not have; empty: it has all.
+Result<std::string_view> confine(const MountCommand& command) {
   if (const Result<void> dropped = drop_privileges(); !dropped) {
     spdlog::warn("{}: privileges are kept: {}", command.mountpoint, dropped.error().message());
-    return {};
+    return "";
   }
-  if (!command.words.confined) return {};
+  if (!command.words.confined) return "";
   std::vector<std::filesystem::path> writable;
   if (const auto& spill = command.words.common.open.spill) writable.push_back(*spill);
   CKFS_TRY(const Confinement made, confine_writing(writable));
-  if (!made.landlock || !made.seccomp) {
-    spdlog::info("{}: confined without {}, which this system does not have", command.mountpoint,
-                 made.landlock  ? "seccomp"
-                 : made.seccomp ? "Landlock"
-                                : "Landlock and seccomp");
-  }
-  return {};
+  if (made.landlock) return made.seccomp ? "" : "seccomp";
+  return made.seccomp ? "Landlock" : "Landlock and seccomp";
 }
 
 /// Serves until unmounted.
@@ -78,7 +74,7 @@ Result<void> serve(const MountCommand& command, const std::function<void()>& rea
   }
   CKFS_TRY(MountKeeper keeper, MountKeeper::start(std::move(target), std::move(kernel)));
   if (user) CKFS_TRY_VOID(become(*user));
-  CKFS_TRY_VOID(confine(command));
+  CKFS_TRY(const std::string_view lacking, confine(command));
   CKFS_TRY(Checkpoint checkpoint,
            Checkpoint::open(command.source, open_options(command.words.common)));
   for (const std::string& note : opening_notes(checkpoint)) {
@@ -108,7 +104,13 @@ Result<void> serve(const MountCommand& command, const std::function<void()>& rea
                       .source_files = std::move(files),
                       .confined = command.words.confined,
                       .writable = {}},
-                     ready);
+                     [&] {
+                       ready();
+                       // Of a mount that stands: a user whose mount failed reads the error alone.
+                       if (lacking.empty()) return;
+                       spdlog::info("{}: confined without {}, which this system does not have",
+                                    command.mountpoint, lacking);
+                     });
 }
 
 /// Writes all of `text`; false if nobody reads.

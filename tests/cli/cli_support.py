@@ -1,9 +1,13 @@
 """What the tests of the command line share. Standard library only; CKFS_BIN names the program."""
 
+import ctypes
+import errno
 import os
 import pathlib
+import platform
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -37,6 +41,29 @@ def run(*words, **options):
         process.kill()
         process.wait()
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+LANDLOCK = (444, 445, 446)
+SECCOMP = (277 if platform.machine() == "aarch64" else 317,)
+
+
+def without(*calls):
+    """For preexec_fn: a system whose kernel does not have these system calls. Root's."""
+    load, equal, give = 0x20, 0x15, 0x06  # BPF_LD|BPF_W|BPF_ABS, BPF_JMP|BPF_JEQ|BPF_K, BPF_RET
+    code = [(load, 0, 0, 0)]  # of struct seccomp_data: nr
+    code += [(equal, len(calls) - k, 0, number) for k, number in enumerate(calls)]
+    code += [(give, 0, 0, 0x7FFF0000), (give, 0, 0, 0x00050000 | errno.ENOSYS)]
+    program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in code))
+    filters = ctypes.create_string_buffer(
+        struct.pack("HxxxxxxP", len(code), ctypes.addressof(program)))
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def install():
+        _ = program  # which `filters` points to
+        if libc.prctl(22, 2, filters, 0, 0) != 0:  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
+            raise OSError(ctypes.get_errno(), "prctl")
+
+    return install
 
 
 class TestCase(unittest.TestCase):

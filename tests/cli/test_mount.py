@@ -98,6 +98,23 @@ class Mount(cli_support.TestCase):
             self.fails(1, "empty", "mount", empty, self.target, *words)
             self.assertFalse(mounted_fs.is_mounted(self.target))
 
+    def test_what_the_system_lacks_is_reported_of_a_mount_that_stands(self):
+        # This system may lack them, too, and a program with sanitizers is not confined.
+        landlock, seccomp = cli_support.LANDLOCK, cli_support.SECCOMP
+        for number, (calls, words) in enumerate([
+                (landlock, "Landlock( and seccomp)?"), (seccomp, "(Landlock and )?seccomp"),
+                (landlock + seccomp, "Landlock and seccomp")]):
+            lacking = {"preexec_fn": cli_support.without(*calls)}
+            empty = self.directory / f"empty{number}"
+            empty.mkdir()
+            self.fails(1, "empty", "mount", empty, self.target, **lacking)
+            log = self.directory / f"log{number}"
+            out = self.done("mount", self.source, self.target, "--log-file", log, **lacking)
+            self.assertEqual(out, b"")
+            self.done("umount", self.target)
+            self.assertRegex(log.read_text(), rf"\A[^\n]*/mnt: mounted [^\n]*\n[^\n]*/mnt: "
+                             rf"confined without {words}, which this system does not have\n")
+
     def test_a_bad_mountpoint_is_1(self):
         for words in ([], ["-f"]):
             self.fails(1, "absent", "mount", self.source, self.directory / "absent", *words)

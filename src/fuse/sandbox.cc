@@ -186,6 +186,10 @@ constexpr auto kAllowedCalls = std::to_array<int>({
     SYS_faccessat2,
     SYS_getcwd,
     SYS_unlinkat,
+    // confine_reading() comes later, and can only take away.
+    SYS_landlock_create_ruleset,
+    SYS_landlock_add_rule,
+    SYS_landlock_restrict_self,
     SYS_fcntl,
     SYS_dup,
     SYS_dup3,

@@ -161,6 +161,7 @@ TEST_F(Sandbox, ReadsNothingButTheSource) {
     };
     const auto confined = confine_reading(std::vector<stdfs::path>{top_ / "source"});
     if (!confined) return found + confined.error().message();
+    expect(confined->landlock == made.landlock, "what confines writing does not confine reading");
     expect(can_read(top_ / "source/file"), "the source is not read");
     expect(can_read(top_ / "elsewhere/file") != confined->landlock, "another file");
     expect(can_read("/proc/self/environ") != confined->landlock, "the environment");

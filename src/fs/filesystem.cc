@@ -10,13 +10,16 @@
 #include <array>
 #include <cstring>
 #include <deque>
+#include <limits>
 #include <map>
 #include <spdlog/spdlog.h>
 #include <tuple>
+#include <utility>
 #include <variant>
 
 #include "api/metrics.h"
 #include "api/report.h"
+#include "base/checked.h"
 #include "base/log_limit.h"
 #include "base/mutex.h"
 #include "base/text.h"
@@ -276,19 +279,23 @@ class Filesystem::Impl {
                        std::string(kViewName)};
   }
 
-  FilesystemStatistics statistics(InodeNumber inode) {
+  Result<FilesystemStatistics> statistics(InodeNumber inode) {
     FilesystemStatistics sum;
-    const auto add = [&](const ViewTree& tree) {
-      sum.bytes += tree.bytes;
-      sum.files += tree.view.files().size();
-    };
     if (inode != kRootInode && inode != control_inode() && !control_file(inode)) {
       if (const auto at = locate(inode)) {
-        add(*at->tree);
-        return sum;
+        return FilesystemStatistics{at->tree->bytes, at->tree->view.files().size()};
       }
     }
-    for (const auto& tree : table_.views()) add(*tree);
+    for (const auto& tree : table_.views()) {
+      const auto bytes = checked_add(sum.bytes, tree->bytes);
+      if (!bytes || !std::in_range<std::int64_t>(*bytes)) {
+        return fail(ErrorCode::Unsupported, "{}: {} bytes, and {} in other views (limit {})",
+                    tree->view.name(), tree->bytes, sum.bytes,
+                    std::numeric_limits<std::int64_t>::max());
+      }
+      sum.bytes = *bytes;
+      sum.files += tree->view.files().size();
+    }
     return sum;
   }
 
@@ -506,7 +513,7 @@ Result<std::vector<std::string>> Filesystem::attribute_names(InodeNumber inode) 
   return impl_->attribute_names(inode);
 }
 
-FilesystemStatistics Filesystem::statistics(InodeNumber inode) {
+Result<FilesystemStatistics> Filesystem::statistics(InodeNumber inode) {
   return impl_->statistics(inode);
 }
 

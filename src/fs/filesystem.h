@@ -87,8 +87,9 @@ class Filesystem {
   Result<std::string> attribute(InodeNumber inode, std::string_view name);
   Result<std::vector<std::string>> attribute_names(InodeNumber inode);
 
-  /// Of the view that `inode` lies in; elsewhere, of all views that have been looked into.
-  FilesystemStatistics statistics(InodeNumber inode = kRootInode);
+  /// Of the view that `inode` lies in; elsewhere, of all views that have been looked into. Errors:
+  /// Unsupported (they have 2^63 bytes or more).
+  Result<FilesystemStatistics> statistics(InodeNumber inode = kRootInode);
 
   /// An operation was answered with that errno: for .ckfs/metrics.
   void count_error(const char* operation, int error);

@@ -387,7 +387,7 @@ void on_statfs(fuse_req_t request, fuse_ino_t inode) {
   answer(
       request, "statfs", inode,
       [&](const Served& mount) -> Result<struct statvfs> {
-        const FilesystemStatistics sum = mount.filesystem.statistics(inode);
+        CKFS_TRY(const FilesystemStatistics sum, mount.filesystem.statistics(inode));
         struct statvfs status{};
         status.f_bsize = kBlockSize;
         status.f_frsize = 512;

@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/checked.h"
+
 namespace ckfs {
 
 Result<FileTable> FileTable::create(const SourceTree& tree, SourceFiles& files,
@@ -17,11 +19,18 @@ Result<FileTable> FileTable::create(const SourceTree& tree, SourceFiles& files,
     added.push_back({file.path, tree.location(file), !file.is_link});
   }
   CKFS_TRY(table.first_, files.add(std::move(added)));
+  std::uint64_t total = 0;
   for (std::size_t i = 0; i < tree.files.size(); ++i) {
     const TreeFile& file = tree.files[i];
     const FileId id = table.first_ + static_cast<FileId>(i);
     builder.add_file({file.path, id});
     const Fingerprint& fingerprint = files.fingerprint(id);
+    const auto sum = checked_add(total, fingerprint.size);
+    if (!sum || *sum > kMaxSourceBytes) {
+      return fail(ErrorCode::Unsupported, "{}: {} bytes, and {} in those before it (limit {})",
+                  file.path, fingerprint.size, total, kMaxSourceBytes);
+    }
+    total = *sum;
     builder.saw_file(file.path, fingerprint.size, fingerprint.mtime_ns);
   }
   for (const Note& note : tree.notes) builder.add_note(note.subject, note.text);

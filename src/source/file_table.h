@@ -1,6 +1,7 @@
 // The files of a source tree, registered: from a path to the number by which they are read.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,12 +14,16 @@
 
 namespace ckfs {
 
+/// Bytes of all files of a source together. With what all tensors of a view may have (the same, in
+/// its dtype) and what views add to them, that is less than 2^63: sums of a view's sizes are exact.
+inline constexpr std::uint64_t kMaxSourceBytes = std::uint64_t{1} << 62;
+
 /// Immutable. The tree must outlive it.
 class FileTable {
  public:
   /// Registers every file of `tree` with `files`, and has `builder` show it in the view `source`
   /// and note what listing passed over.
-  /// Errors: NotFound, Io.
+  /// Errors: NotFound, Io, Unsupported (more bytes than kMaxSourceBytes).
   static Result<FileTable> create(const SourceTree& tree, SourceFiles& files,
                                   CatalogBuilder& builder);
 

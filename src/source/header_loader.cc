@@ -31,12 +31,14 @@ Result<std::string> read_text(ByteSource& source, FileId file, std::uint64_t lim
   return text;
 }
 
-Result<std::unique_ptr<LoadedHeader>> load_header(ByteSource& source, FileId file) {
+Result<std::unique_ptr<LoadedHeader>> load_header(ByteSource& source, FileId file,
+                                                  const PayForHeader& pay) {
   const std::uint64_t size = source.size(file);
   std::array<std::byte, safetensors::kLengthBytes> start{};
   const std::span prefix(start.data(), std::min<std::uint64_t>(size, start.size()));
   CKFS_TRY_VOID(source.read_at(file, 0, prefix));
   CKFS_TRY(const std::uint64_t length, safetensors::header_length(prefix, size, source.name(file)));
+  if (pay) CKFS_TRY_VOID(pay(file, length));
 
   auto loaded = std::make_unique<LoadedHeader>();
   loaded->text.resize(length);
@@ -47,13 +49,13 @@ Result<std::unique_ptr<LoadedHeader>> load_header(ByteSource& source, FileId fil
   return loaded;
 }
 
-Result<void> load_headers(ByteSource& source, std::span<const FileId> files, const TakeHeader& take,
-                          const Parallel& how) {
+Result<void> load_headers(ByteSource& source, std::span<const FileId> files,
+                          const PayForHeader& pay, const TakeHeader& take, const Parallel& how) {
   std::vector<std::unique_ptr<LoadedHeader>> loaded(files.size());
   return run_in_order(
       files.size(),
       [&](std::size_t i) -> Result<void> {
-        CKFS_TRY(loaded[i], load_header(source, files[i]));
+        CKFS_TRY(loaded[i], load_header(source, files[i], pay));
         return {};
       },
       [&](std::size_t i) -> Result<void> {

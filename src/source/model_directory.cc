@@ -34,8 +34,8 @@ bool is_side_file(std::string_view name) {
          std::find(kTrainingFiles.begin(), kTrainingFiles.end(), name) == kTrainingFiles.end();
 }
 
-/// Names that a model's files have, besides code. Of a directory that is not the source itself (the
-/// one that holds the file which is, say) only these are shown: its other files are anybody's.
+/// Names that a model's files have, besides code. Only these are shown: a training run's directory
+/// has other files, which are anybody's.
 bool is_known_model_file(std::string_view name) {
   constexpr std::array<std::string_view, 17> kNames = {"generation_config.json",
                                                        "vocab.json",
@@ -72,11 +72,19 @@ std::set<std::string> code_files(const std::string& config) {
     if (node.kind != JsonNode::Kind::String || dot == std::string::npos) return;
     files.insert(node.text.substr(0, dot) + ".py");
   };
-  for (const JsonNode& item : map == nullptr ? std::vector<JsonNode>() : map->items) {
+  if (map == nullptr || map->kind != JsonNode::Kind::Object) return files;
+  for (const JsonNode& item : map->items) {
     add(item);
-    for (const JsonNode& one : item.items) add(one);  // a list: a slow and a fast tokenizer
+    if (item.kind != JsonNode::Kind::List) continue;
+    for (const JsonNode& one : item.items) add(one);  // a slow and a fast tokenizer
   }
   return files;
+}
+
+/// Whether converted views show the file of that name, if it lies beside config.json.
+bool is_shown(const std::string& name, const std::set<std::string>& code) {
+  return name.find('/') == std::string::npos && is_side_file(name) &&
+         (is_known_model_file(name) || code.contains(name));
 }
 
 /// config.json and what may be a side file of a directory, without what lies below it; by name.
@@ -99,9 +107,11 @@ class Finder {
   Finder(SourceFiles& files, CatalogBuilder& builder) : files_(files), builder_(builder) {}
 
   Result<ModelDirectory> in_tree(const SourceTree& tree, const FileTable& table) {
+    CKFS_TRY_VOID(take_config(table.find(kConfig).value()));
+    const std::set<std::string> code = code_files(*model_.config);
     for (const TreeFile& file : tree.files) {
-      if (file.path.find('/') != std::string::npos) continue;
-      CKFS_TRY_VOID(take(file.path, table.find(file.path).value()));
+      if (!is_shown(file.path, code)) continue;
+      model_.side_files.push_back({file.path, table.find(file.path).value()});
     }
     return std::move(model_);
   }
@@ -124,7 +134,7 @@ class Finder {
     std::vector<std::string_view> taken;
     for (std::size_t i = 0; i < found.size(); ++i) {
       const std::string& name = found[i].path;
-      if (name.ends_with(".py") && !code.contains(name)) continue;
+      if (name != kConfig && !is_shown(name, code)) continue;
       const FileId id = first + static_cast<FileId>(i);
       if (!lies_in(files_.path(id), boundary)) {
         builder_.add_fact(
@@ -133,7 +143,7 @@ class Finder {
       }
       const Fingerprint& fingerprint = files_.fingerprint(id);
       builder_.saw_file(name, fingerprint.size, fingerprint.mtime_ns);
-      if (name != kConfig) CKFS_TRY_VOID(take(name, id));
+      if (name != kConfig) model_.side_files.push_back({name, id});
       taken.push_back(name);
     }
     builder_.add_note(shown, fmt::format("no part of the source; views have from there: {}",
@@ -152,12 +162,6 @@ class Finder {
   }
 
  private:
-  Result<void> take(const std::string& name, FileId file) {
-    if (name == kConfig) return take_config(file);
-    if (is_side_file(name)) model_.side_files.push_back({name, file});
-    return {};
-  }
-
   Result<void> take_config(FileId file) {
     CKFS_TRY(model_.config, read_text(files_, file, kMaxConfig));
     // The view's edit can fail where reading cannot (a key twice); better now than at a read.

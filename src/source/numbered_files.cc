@@ -8,23 +8,29 @@
 #include <utility>
 
 namespace ckfs {
+namespace {
+
+/// nullopt: no number.
+std::optional<std::int64_t> number(std::string_view digits) {
+  std::int64_t value = 0;
+  const char* const last = digits.data() + digits.size();
+  const auto [end, error] = std::from_chars(digits.data(), last, value);
+  if (end != last || error == std::errc::invalid_argument) return std::nullopt;
+  if (error == std::errc()) return value;
+  using Limits = std::numeric_limits<std::int64_t>;
+  return digits.front() == '-' ? Limits::min() : Limits::max();
+}
+
+}  // namespace
 
 std::optional<NumberedFile> parse_numbered(std::string_view path, std::string_view ending) {
   constexpr std::string_view kOf = "-of-";
   if (!path.ends_with(ending)) return std::nullopt;
   path.remove_suffix(ending.size());
   const std::size_t of = path.rfind(kOf);
-  if (of == std::string_view::npos) return std::nullopt;
+  if (of == 0 || of == std::string_view::npos) return std::nullopt;
   const std::size_t dash = path.rfind('-', of - 1);
-  if (of == 0 || dash == std::string_view::npos) return std::nullopt;
-  const auto number = [](std::string_view digits) -> std::optional<int> {
-    int value = 0;
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    if (error != std::errc() || end != digits.data() + digits.size() || value < 0) {
-      return std::nullopt;
-    }
-    return value;
-  };
+  if (dash == std::string_view::npos) return std::nullopt;
   const auto mine = number(path.substr(dash + 1, of - dash - 1));
   const auto all = number(path.substr(of + kOf.size()));
   if (!mine || !all) return std::nullopt;
@@ -33,18 +39,26 @@ std::optional<NumberedFile> parse_numbered(std::string_view path, std::string_vi
 
 Result<void> check_series(std::span<const std::string> paths, std::string_view ending,
                           std::string_view hint) {
-  std::map<std::pair<std::string, int>, std::set<int>> series;
+  std::map<std::pair<std::string, std::int64_t>, std::set<std::int64_t>> series;
   for (const std::string& path : paths) {
-    if (const auto name = parse_numbered(path, ending)) {
-      series[{name->stem, name->count}].insert(name->number);
+    const auto name = parse_numbered(path, ending);
+    if (!name) continue;
+    if (name->count < 1 || name->count > kMaxSeries) {
+      return fail(ErrorCode::Corrupt, "{}: one of {} files (limit 1 to {})", path, name->count,
+                  kMaxSeries);
     }
+    if (name->number < 0 || name->number > name->count) {
+      return fail(ErrorCode::Corrupt, "{}: number {} (limit 0 to {})", path, name->number,
+                  name->count);
+    }
+    series[{name->stem, name->count}].insert(name->number);
   }
   for (const auto& [name, numbers] : series) {
     const auto& [stem, count] = name;
-    const int first = numbers.contains(0) ? 0 : 1;
+    const std::int64_t first = numbers.contains(0) ? 0 : 1;
     // At most one step for each name that is there, whatever count they say.
-    for (std::int64_t number = first; number < std::int64_t{first} + count; ++number) {
-      if (numbers.contains(static_cast<int>(number))) continue;
+    for (std::int64_t number = first; number < first + count; ++number) {
+      if (numbers.contains(number)) continue;
       return fail(ErrorCode::Corrupt, "{}-*-of-*{}: number {} of {} is missing{}", stem, ending,
                   number, count, hint);
     }

@@ -14,8 +14,8 @@
 
 namespace ckfs {
 
-/// Bytes of headers that one opening of a checkpoint reads under further names of a file. (A hub
-/// cache has one file for all of the same content: layers that are all ones.)
+/// Bytes of headers and texts that one opening of a checkpoint reads under further names of a file.
+/// (A hub cache has one file for all of the same content: layers that are all ones.)
 inline constexpr std::uint64_t kMaxRepeatedHeaders = std::uint64_t{16} << 20;
 
 /// Of one opening. Safe for concurrent use.
@@ -24,8 +24,8 @@ class RepeatedHeaders {
   /// `files` must outlive it.
   explicit RepeatedHeaders(const SourceFiles& files) : files_(files) {}
 
-  /// Notes that `bytes` of headers of `file` were read. Errors: Corrupt (too many of files that
-  /// have other names too).
+  /// Notes that `bytes` of headers of `file` are read. Errors: Corrupt (too many of files that have
+  /// other names too).
   Result<void> add(FileId file, std::uint64_t bytes) {
     const Fingerprint& fingerprint = files_.fingerprint(file);
     const MutexLock lock(mutex_);
@@ -36,7 +36,7 @@ class RepeatedHeaders {
     repeated_ += bytes;
     if (repeated_ <= kMaxRepeatedHeaders) return {};
     return fail(ErrorCode::Corrupt,
-                "{}: another name of {}, whose headers were read already (limit {} bytes of such)",
+                "{}: another name of {}, which was read already (limit {} bytes of such)",
                 files_.name(file), files_.name(first->second), kMaxRepeatedHeaders);
   }
 

@@ -6,13 +6,20 @@
 
 #include "base/checked.h"
 #include "base/text.h"
+#include "source/header_loader.h"
 #include "source/model_directory.h"
 
 namespace ckfs {
 
 SourceOpener::SourceOpener(const SourceTree& tree, SourceFiles& files,
-                           const OpenCheckpointOptions& options, std::string_view kind)
-    : tree_(tree), files_(files), options_(options), builder_(kind), repeated_(files) {}
+                           const OpenCheckpointOptions& options, std::string_view kind,
+                           SourceOpener* whole)
+    : tree_(tree),
+      files_(files),
+      options_(options),
+      builder_(kind),
+      own_repeated_(files),
+      repeated_(whole == nullptr ? own_repeated_ : whole->repeated_) {}
 
 Result<std::shared_ptr<const Catalog>> SourceOpener::open() {
   CKFS_TRY(table_, FileTable::create(tree_, files_, builder_));
@@ -67,6 +74,11 @@ void SourceOpener::note_lfs_pointers() {
   for (const TreeFile* file : find_lfs_pointers(tree_, files_, is_small)) {
     builder_.add_note(file->path, "a Git-LFS pointer, not the file itself (git lfs pull gets it)");
   }
+}
+
+Result<std::string> SourceOpener::read_once(FileId file, std::uint64_t limit) {
+  CKFS_TRY_VOID(repeated_.add(file, std::min(files_.size(file), limit)));
+  return read_text(files_, file, limit);
 }
 
 Result<void> SourceOpener::add_model(const std::optional<std::filesystem::path>& beside) {

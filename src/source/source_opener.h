@@ -33,9 +33,10 @@ class SourceOpener {
   Result<std::shared_ptr<const Catalog>> open_part(FileTable table);
 
  protected:
-  /// `kind` as Catalog::kind().
+  /// `kind` as Catalog::kind(). `whole`: who opens the checkpoint of which this is a folder, and
+  /// outlives it; what files of several names may cost is for all folders together.
   SourceOpener(const SourceTree& tree, SourceFiles& files, const OpenCheckpointOptions& options,
-               std::string_view kind);
+               std::string_view kind, SourceOpener* whole = nullptr);
 
   /// Reads headers and hands all tensors and shards to `builder_`.
   virtual Result<void> read() = 0;
@@ -44,6 +45,10 @@ class SourceOpener {
   FileId id(std::string_view path) const { return table_->find(path).value(); }
   std::optional<FileId> find(std::string_view path) const { return table_->find(path); }
   const FileTable& table() const { return *table_; }
+
+  /// The whole of a text file; of one that has several names, paid for as headers are. Errors:
+  /// those of read_text(), Corrupt.
+  Result<std::string> read_once(FileId file, std::uint64_t limit);
 
   /// find_model_directory(), given to the builder. After the tensors: they decide whether what
   /// config.json says of quantization matters.
@@ -59,7 +64,12 @@ class SourceOpener {
   SourceFiles& files_;
   const OpenCheckpointOptions& options_;
   CatalogBuilder builder_;
-  RepeatedHeaders repeated_;
+
+ private:
+  RepeatedHeaders own_repeated_;
+
+ protected:
+  RepeatedHeaders& repeated_;
 
  private:
   /// `error`, or where it is about a file of which only a Git-LFS pointer is here, that.

@@ -30,8 +30,8 @@ using testing::Not;
 /// A directory that is removed at the end.
 class TemporaryDirectory {
  public:
-  TemporaryDirectory() {
-    std::string name = (stdfs::temp_directory_path() / "ckfs-fs-XXXXXX").native();
+  explicit TemporaryDirectory(const stdfs::path& parent = stdfs::temp_directory_path()) {
+    std::string name = (parent / "ckfs-fs-XXXXXX").native();
     path_ = ::mkdtemp(name.data());
   }
   ~TemporaryDirectory() { stdfs::remove_all(path_); }
@@ -136,7 +136,7 @@ TEST_F(FilesystemTest, RefusedNamesAreExplainedInTheControlDirectory) {
 TEST_F(FilesystemTest, ListingLooksNothingUpAndBuildsNothing) {
   Filesystem filesystem = make();
   names(filesystem, kRootInode);
-  EXPECT_EQ(filesystem.statistics().files, 0U);
+  EXPECT_EQ(filesystem.statistics()->files, 0U);
 }
 
 TEST_F(FilesystemTest, ListingGoesOnAtAnyOffset) {
@@ -330,12 +330,30 @@ TEST_F(FilesystemTest, AttributesTellExactnessSourceAndView) {
 TEST_F(FilesystemTest, StatisticsAreThoseOfTheView) {
   Filesystem filesystem = make();
   const auto view = walk(filesystem, "source").value();
-  const auto sum = filesystem.statistics(view.inode);
+  const auto sum = filesystem.statistics(view.inode).value();
   EXPECT_EQ(sum.files, 4U);
   EXPECT_EQ(sum.bytes, 4U + 7U + 76U + stdfs::file_size(source_.path() / "config.json"));
-  EXPECT_EQ(filesystem.statistics(walk(filesystem, "source/assets").value().inode).bytes,
+  EXPECT_EQ(filesystem.statistics(walk(filesystem, "source/assets").value().inode)->bytes,
             sum.bytes);
-  EXPECT_EQ(filesystem.statistics().bytes, sum.bytes);
+  EXPECT_EQ(filesystem.statistics()->bytes, sum.bytes);
+}
+
+TEST_F(FilesystemTest, StatisticsThatDoNotAddUpAreAnError) {
+  const TemporaryDirectory large("/dev/shm");  // its files may be of any size
+  large.write("model.safetensors", tiny_safetensors());
+  large.write("config.json", "{}");
+  large.write("notes.txt", "");
+  stdfs::resize_file(large.path() / "notes.txt", std::uint64_t{1} << 61);
+  Filesystem filesystem(Checkpoint::open(large.path()).value(), {});
+  for (const char* view : {"source", "bf16-safetensors", "fp16-safetensors"}) {
+    EXPECT_TRUE(walk(filesystem, stdfs::path(view) / "notes.txt")) << view;
+  }
+  EXPECT_EQ(filesystem.statistics()->files, 9U);
+  const auto view = walk(filesystem, "fp32-safetensors/notes.txt").value();
+  EXPECT_EQ(filesystem.statistics(view.inode)->files, 3U);
+  const auto sum = filesystem.statistics();
+  ASSERT_FALSE(sum);
+  EXPECT_THAT(sum.error().message(), testing::HasSubstr("(limit 9223372036854775807)"));
 }
 
 std::string sized(int n) {
@@ -355,7 +373,7 @@ TEST_F(FilesystemTest, ForgottenViewsMakeRoomAndComeBackIdentical) {
   EXPECT_THAT(filesystem.take_crowded(), IsEmpty());
   EXPECT_EQ(code_of(filesystem.attributes(inodes[0])), ErrorCode::NotFound);
   EXPECT_EQ(filesystem.attributes(inodes[199]).value().inode, inodes[199]);
-  EXPECT_EQ(filesystem.statistics().files, 64 * 2U + 64 * 2U);  // 64 views of four files
+  EXPECT_EQ(filesystem.statistics()->files, 64 * 2U + 64 * 2U);  // 64 views of four files
 
   const auto again = walk(filesystem, sized(0) + "/model.safetensors").value();
   EXPECT_EQ(again.inode, inodes[0]);

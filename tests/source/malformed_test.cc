@@ -175,6 +175,10 @@ TEST(MalformedCorpus, ReachesEveryErrorTextOfTheParsers) {
       "config.json: {} bytes of patterns (limit {})",
       // Only strides of 0 make so many of a file: torch_broken_test.cc.
       "{}: tensor {}: more than {} elements with those before it",
+      // Sizes of files without content: untrusted_source_test.cc.
+      "{}: {} bytes, and {} in those before it (limit {})",
+      "tensor {}: {} bytes to read, with those before it, of tensors that say how others are "
+      "quantized (limit {})",
       // An option, not a file: torch_sources_test.cc.
       "{}: a checkpoint of safetensors takes no tag, key or configuration",
   };

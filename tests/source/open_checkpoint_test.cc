@@ -561,20 +561,5 @@ TEST(OpenCheckpoint, LinksOutOfTheCheckpointAreNoted) {
                                    " (and 1 more such)"));
 }
 
-TEST(OpenCheckpoint, HeadersOfOneFileAreNotReadUnderAnyNumberOfNames) {
-  const TemporaryDirectory directory;
-  std::vector<Tensor> tensors;
-  for (int i = 0; i < 1000; ++i) tensors.push_back({std::to_string(i) + std::string(1000, 'n')});
-  directory.write("m.safetensors", file_of(tensors));
-  std::string weights;
-  for (int i = 0; i < 40; ++i) {
-    const std::string name = fmt::format("m{}.safetensors", i);
-    fs::create_symlink("m.safetensors", directory / name);
-    weights += fmt::format(R"({}"w{}": "{}")", i == 0 ? "" : ", ", i, name);
-  }
-  directory.write("model.safetensors.index.json", R"({"weight_map": {)" + weights + "}}");
-  EXPECT_THAT(error_of(directory.path()), HasSubstr(": another name of m0.safetensors, whose"));
-}
-
 }  // namespace
 }  // namespace ckfs

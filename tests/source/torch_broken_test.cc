@@ -238,6 +238,12 @@ std::vector<Broken> file_cases() {
       {"series_of_two_billions", "number 2 of 2147483647 is missing", [](const auto& out) {
          out.write("m-00001-of-2147483647.bin", state_dict("a"));
        }},
+      {"series_of_fewer_than_none", "one of -5 files (limit 1 to 2147483647)", [](const auto& out) {
+         out.write("m-00001-of--5.bin", state_dict("a"));
+       }},
+      {"series_with_one_more", "number 9 (limit 0 to 5)", [](const auto& out) {
+         out.write("m-00009-of-00005.bin", state_dict("a"));
+       }},
       {"parts_refer_to_each_other", "so often that reading it needs more than", [](const auto& out) {
          TorchWriter torch;
          std::vector<std::pair<std::string, Opcodes>> keys;

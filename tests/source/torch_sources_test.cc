@@ -160,10 +160,17 @@ TEST(OpenTorchFile, OfTheFilesBesideItOnlyThoseOfAModelAreShown) {
        {"id_rsa", "notes.txt", "secrets.json", "train.py", "results.csv", "vocab.txt.bak"}) {
     directory.write(name, "mine");
   }
+  for (const char* name : {"tokenizer/secret.json", "LICENSE.d/id_rsa", "x/vocab.json"}) {
+    directory.write(name, "mine");
+  }
+  const auto side_files = [](const Opened& opened) {
+    std::vector<std::string> found;
+    for (const SourceFile& file : opened.catalog->model().side_files) found.push_back(file.path);
+    return found;
+  };
+  EXPECT_THAT(side_files(open_source(directory.path())), testing::UnorderedElementsAreArray(shown));
   const Opened opened = open_source(directory / "model.pt");
-  std::vector<std::string> found;
-  for (const SourceFile& file : opened.catalog->model().side_files) found.push_back(file.path);
-  EXPECT_THAT(found, testing::UnorderedElementsAreArray(shown));
+  EXPECT_THAT(side_files(opened), testing::UnorderedElementsAreArray(shown));
   const auto& notes = opened.catalog->notes();
   EXPECT_TRUE(std::ranges::any_of(notes, [&](const Note& note) {
     return note.subject == directory.path().string() &&

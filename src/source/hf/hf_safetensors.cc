@@ -68,8 +68,9 @@ void drop_variants(std::vector<std::string>& shards) {
 
 class HfOpener : public SourceOpener {
  public:
-  HfOpener(const SourceTree& tree, SourceFiles& files, const OpenCheckpointOptions& options)
-      : SourceOpener(tree, files, options, kHfSafetensors.name) {}
+  HfOpener(const SourceTree& tree, SourceFiles& files, const OpenCheckpointOptions& options,
+           SourceOpener* whole = nullptr)
+      : SourceOpener(tree, files, options, kHfSafetensors.name, whole) {}
 
  private:
   Result<void> read() override {
@@ -93,7 +94,7 @@ class HfOpener : public SourceOpener {
     std::optional<Error> first;
     for (const std::string& folder : weight_folders(tree_)) {
       const SourceTree tree = tree_of(tree_, folder);
-      HfOpener opener(tree, files_, options_);
+      HfOpener opener(tree, files_, options_, this);
       Result<std::shared_ptr<const Catalog>> part = opener.open_part(table().below(folder));
       if (!part) {
         if (part.error().code() == ErrorCode::Io) return Failure(part.error());
@@ -195,7 +196,7 @@ class HfOpener : public SourceOpener {
 
   Result<void> read_index() {
     if (index_name_.empty()) return {};
-    CKFS_TRY(index_text_, read_text(files_, id(index_name_), kMaxIndex));
+    CKFS_TRY(index_text_, read_once(id(index_name_), kMaxIndex));
     CKFS_TRY(index_, parse_hf_index(index_text_, index_name_));
     names_.reserve(index_->size());
     shards_.assign(index_->files().begin(), index_->files().end());
@@ -211,10 +212,9 @@ class HfOpener : public SourceOpener {
     std::vector<FileId> ids;
     for (const std::string& shard : shards_) ids.push_back(id(shard));
     CKFS_TRY_VOID(load_headers(
-        files_, ids,
+        files_, ids, [&](FileId file, std::uint64_t bytes) { return repeated_.add(file, bytes); },
         [&](std::size_t i, const LoadedHeader& loaded) {
-          auto paid = repeated_.add(ids[i], loaded.text.size());
-          return paid ? add_tensors(static_cast<std::uint32_t>(i), ids[i], loaded.header) : paid;
+          return add_tensors(static_cast<std::uint32_t>(i), ids[i], loaded.header);
         },
         files_.parallel()));
     if (index_ && names_.size() != index_->size()) return missing_tensor();
@@ -281,20 +281,20 @@ class HfOpener : public SourceOpener {
     std::optional<QuantizationConfig> quantization;
     const auto config = tree_.single_file ? std::nullopt : find("config.json");
     if (config) {
-      CKFS_TRY(model_.config, read_text(files_, *config, kMaxConfig));
+      CKFS_TRY(model_.config, read_once(*config, kMaxConfig));
       CKFS_TRY(quantization, find_quantization(*model_.config, "config.json"));
       // The view's edit can fail where finding cannot (a key twice); better now than at a read.
       CKFS_TRY_VOID(dense_config(*model_.config, "bfloat16", "config.json"));
     }
     if (const auto beside = find(kModelOptConfig); beside && !tree_.single_file && !quantization) {
-      CKFS_TRY(const std::string text, read_text(files_, *beside, kMaxConfig));
+      CKFS_TRY(const std::string text, read_once(*beside, kMaxConfig));
       CKFS_TRY(quantization, parse_modelopt(text, kModelOptConfig));
     }
     for (const auto& [name, method] :
          {std::pair("quantize_config.json", "gptq"), std::pair("quant_config.json", "awq")}) {
       const auto file = tree_.single_file || quantization ? std::nullopt : find(name);
       if (!file) continue;
-      CKFS_TRY(const std::string text, read_text(files_, *file, kMaxConfig));
+      CKFS_TRY(const std::string text, read_once(*file, kMaxConfig));
       CKFS_TRY(quantization, parse_quantization_file(text, name, method));
     }
     CKFS_TRY(companions_, apply_quantization(builder_, names_, quantization, files_));

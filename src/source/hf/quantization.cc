@@ -23,6 +23,10 @@
 namespace ckfs {
 namespace {
 
+/// The most bytes that are read of the tensors that say how others are quantized. A thousand
+/// weights of the usual kinds have a megabyte of them.
+constexpr std::uint64_t kMaxWantedTogether = std::uint64_t{96} << 20;
+
 std::string_view last_word(std::string_view name) {
   const std::size_t dot = name.rfind('.');
   return dot == std::string_view::npos ? name : name.substr(dot + 1);
@@ -122,12 +126,20 @@ class Quantizer final : public HeldTensors {
     const auto checks = std::ranges::count_if(wanted, &WantedTensor::is_check);
     const bool checked = checks <= static_cast<std::ptrdiff_t>(kMaxChecked);
     std::vector<ReadRequest> batch;
+    std::uint64_t total = 0;
     for (const auto& [id, is_check] : wanted) {
       if (is_check && !checked) continue;
       const Storage& storage = builder_.storage(builder_.tensor(id).storage);
       // A hostile size has no content; read() finds it of the wrong length.
       std::vector<std::byte>& bytes = contents_[id];
       if (storage.nbytes() > kMaxWanted || !bytes.empty()) continue;
+      total += storage.nbytes();
+      if (total > kMaxWantedTogether) {
+        return fail(ErrorCode::Corrupt,
+                    "tensor {}: {} bytes to read, with those before it, of tensors that say how "
+                    "others are quantized (limit {})",
+                    quote(name(id)), total, kMaxWantedTogether);
+      }
       bytes.resize(storage.nbytes());
       for (const Extent& extent : storage.extents) {
         batch.push_back(

@@ -48,9 +48,11 @@ SourceTree tree_of(const SourceTree& tree, const std::string& folder) {
   part.name = tree.name + "/" + folder.substr(0, folder.size() - 1);
   part.root = tree.root / folder;
   part.complete_command = tree.complete_command;
-  for (const TreeFile& file : tree.files) {
-    if (folder_of(file.path) != folder) continue;
-    part.files.push_back({file.path.substr(folder.size()), file.is_link});
+  // Its files and those of folders below it are one run of what is sorted.
+  auto file = std::ranges::lower_bound(tree.files, folder, {}, &TreeFile::path);
+  for (; file != tree.files.end() && file->path.starts_with(folder); ++file) {
+    if (folder_of(file->path) != folder) continue;
+    part.files.push_back({file->path.substr(folder.size()), file->is_link});
   }
   const auto take = [&](const std::vector<std::string>& from, std::vector<std::string>& to) {
     for (const std::string& path : from) {

@@ -108,7 +108,7 @@ class ItemOpener : public SourceOpener {
   Result<void> read_tree() {
     const auto file = find(path(kTreeFile));
     if (!file) return read_old_tree();
-    CKFS_TRY(const std::string text, read_text(files_, *file, orbax::kMaxMetadata));
+    CKFS_TRY(const std::string text, read_once(*file, orbax::kMaxMetadata));
     const auto keep = [&](orbax::TreeLeaf leaf) -> Result<void> {
       leaves_.push_back(std::move(leaf));
       return {};
@@ -122,7 +122,7 @@ class ItemOpener : public SourceOpener {
   Result<void> read_old_tree() {
     const auto file = find(path(kMsgpackFile));
     if (!file) return {};
-    CKFS_TRY(const std::string text, read_text(files_, *file, orbax::kMaxMsgpack));
+    CKFS_TRY(const std::string text, read_once(*file, orbax::kMaxMsgpack));
     CKFS_TRY(msgpack_, orbax::parse_msgpack_tree(text, path(kMsgpackFile)));
     for (const orbax::MsgpackLeaf& leaf : msgpack_) {
       if (leaf.kind == orbax::MsgpackLeaf::Kind::Array) {
@@ -363,7 +363,7 @@ class ItemOpener : public SourceOpener {
     const bool wanted = std::ranges::any_of(
         leaves_, [](const orbax::TreeLeaf& leaf) { return leaf.value_type == "string"; });
     if (!file || !wanted) return {};
-    CKFS_TRY(const std::string text, read_text(files_, *file, kMaxSmallFile));
+    CKFS_TRY(const std::string text, read_once(*file, kMaxSmallFile));
     CKFS_TRY(const JsonNode root, parse_json_tree(text, path(kStringsFile), JsonKeys::LastWins));
     for (std::size_t i = 0; i < root.keys.size(); ++i) {
       if (root.items[i].kind == JsonNode::Kind::String) {
@@ -380,7 +380,7 @@ class ItemOpener : public SourceOpener {
       if (!file.path.starts_with(directory + "process_")) continue;
       const FileId number = id(file.path);
       if (files_.size(number) > kMaxSmallFile) continue;
-      CKFS_TRY(const std::string text, read_text(files_, number, kMaxSmallFile));
+      CKFS_TRY(const std::string text, read_once(number, kMaxSmallFile));
       // In most checkpoints no array is one, and the file is large.
       if (text.find("random_key_impl") == std::string::npos) continue;
       CKFS_TRY(const JsonNode root, parse_json_tree(text, file.path, JsonKeys::LastWins));

@@ -183,7 +183,7 @@ class TorchFilesOpener : public SourceOpener {
 
   Result<void> read_index() {
     if (choice_.index.empty()) return {};
-    CKFS_TRY(index_text_, read_text(files_, id(choice_.index), kMaxIndex));
+    CKFS_TRY(index_text_, read_once(id(choice_.index), kMaxIndex));
     CKFS_TRY(index_, parse_hf_index(index_text_, choice_.index));
     choice_.files.assign(index_->files().begin(), index_->files().end());
     for (const std::string& path : choice_.files) {

@@ -239,6 +239,8 @@ def indexes():
         add(f"json-{name}", text, "not JSON at byte")
     add("trailing", '{"weight_map":{"a":"f"}} x', "text after the index's object")
     add("trailing-object", '{"weight_map":{"a":"f"}}{}', "text after the index's object")
+    for name, total in (("negative", "-1"), ("beyond", str(1 << 63)), ("beyond-any", str(1 << 64)), ("float", "1e300")):
+        add(f"total-{name}", '{"metadata":{"total_size":%s},"weight_map":{"a":"f"}}' % total, "metadata.total_size is ")
     add_parts("index", "many-names", [['{"weight_map":{', 1], ['"%i":"f",', 1_000_001], ['"z":"f"}}', 1]], "more than 1000000 names")
     add_parts("index", "many-files", [['{"weight_map":{', 1], ['"%i":"' + "f" * 400 + '%i",', 50_001], ['"z":"f"}}', 1]], "more than 50000 files")
     add_parts("index", "long-name", [['{"weight_map":{"', 1], ["n", 65_537], ['":"f"}}', 1]], "is longer than 65536 bytes")

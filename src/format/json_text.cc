@@ -236,4 +236,11 @@ Result<std::string> dense_config(std::string_view text, std::string_view torch_d
   return DenseEditor(text, torch_dtype, file_name).edit(without);
 }
 
+std::string edit_dense_config(std::string_view text, std::string_view torch_dtype,
+                              WithoutDtype without) {
+  auto edited = DenseEditor(text, torch_dtype, "config.json").edit(without);
+  CKFS_CHECK(edited.has_value());
+  return *std::move(edited);
+}
+
 }  // namespace ckfs

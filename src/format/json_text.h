@@ -31,4 +31,9 @@ Result<std::string> dense_config(std::string_view text, std::string_view torch_d
                                  std::string_view file_name,
                                  WithoutDtype without = WithoutDtype::Filled);
 
+/// The same without another look at what the text is. Requires: dense_config() accepted `text` with
+/// some dtype before. A checkpoint's config.json is parsed when it is opened, not for each view.
+std::string edit_dense_config(std::string_view text, std::string_view torch_dtype,
+                              WithoutDtype without = WithoutDtype::Filled);
+
 }  // namespace ckfs

@@ -365,11 +365,10 @@ Result<std::shared_ptr<Definition>> define_directory(std::shared_ptr<const Catal
 
   const ModelDirectory& model = catalog->model();
   if (model.config) {
-    std::string config = *model.config;
-    if (row.dtype) {
-      CKFS_TRY(config, dense_config(config, torch_name(*row.dtype), kConfigName, without));
-    }
-    definition->texts.push_back({std::string(kConfigName), std::move(config)});
+    definition->texts.push_back(
+        {std::string(kConfigName),
+         row.dtype ? edit_dense_config(*model.config, torch_name(*row.dtype), without)
+                   : *model.config});
   }
   definition->side_files = model.side_files;
   definition->catalog = std::move(catalog);

@@ -21,6 +21,7 @@ std::string read_file(const std::string& path) {
 std::string dense(std::string_view text, std::string_view dtype = "bfloat16") {
   const auto edited = dense_config(text, dtype, "config.json");
   EXPECT_TRUE(edited) << edited.error().message();
+  EXPECT_EQ(edit_dense_config(text, dtype), edited.value_or("")) << "without another look";
   return edited.value_or("");
 }
 

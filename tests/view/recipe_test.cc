@@ -1,5 +1,6 @@
 #include "view/recipes/recipe.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <set>
@@ -598,6 +599,22 @@ TEST_F(Rules, OperationsAreUndoneByTheirInverses) {
 TEST_F(Rules, ModelsAreToldFromTheTopDown) {
   EXPECT_THAT(config_numbers(*catalog_)->families(), ElementsAre("m", "t", "M"));
   EXPECT_THAT(ConfigNumbers().families(), IsEmpty());
+}
+
+TEST(ConfigNumbers, AreSoughtAmongFewMembers) {
+  const auto with = [](std::string_view before, std::size_t members, std::string_view after) {
+    std::string text(before);
+    for (std::size_t i = 0; i < members; ++i) text += fmt::format(R"("k{}": 1,)", i);
+    return ConfigNumbers::parse(text + std::string(after), "config.json");
+  };
+  EXPECT_EQ(with("{", 999, R"("n": 7})")->number("n"), 7);
+  EXPECT_EQ(with("{", 1000, R"("n": 7})").error().message(),
+            "config.json:1: an object of 1001 members, in which numbers are sought (limit 1000)");
+  EXPECT_FALSE(with(R"({"text_config": {)", 1000, R"("n": 7}})"));
+  EXPECT_FALSE(with(R"({"thinker_config": {"text_config": {)", 1000, R"("n": 7}}})"));
+  const auto names = with(R"({"m": 8, "id2label": {)", 30000, R"("n": 7}})");
+  EXPECT_EQ(names->number("m"), 8);
+  EXPECT_EQ(names->number("id2label.n"), std::nullopt);
 }
 
 TEST(BuiltInRecipes, HaveOneFileForEachModel) {

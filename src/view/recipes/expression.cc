@@ -44,11 +44,37 @@ void collect_model_types(const JsonNode& node, std::vector<std::string>& found) 
   }
 }
 
+/// Where numbers that the top level lacks are looked for.
+constexpr std::array<std::string_view, 4> kParts = {"text_config", "language_config", "llm_config",
+                                                    "thinker_config"};
+
+/// Rules look for numbers once for each tensor, from member to member of an object; models have
+/// some hundred members.
+constexpr std::size_t kMaxMembers = 1000;
+
+Result<void> check_members(const JsonNode& object, std::string_view file_name) {
+  if (object.keys.size() > kMaxMembers) {
+    return fail(ErrorCode::Corrupt,
+                "{}:{}: an object of {} members, in which numbers are sought "
+                "(limit {})",
+                file_name, object.line, object.keys.size(), kMaxMembers);
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<ConfigNumbers> ConfigNumbers::parse(std::string_view config, std::string_view file_name) {
   ConfigNumbers numbers;
   CKFS_TRY(numbers.root_, parse_json_tree(config, file_name, JsonKeys::LastWins));
+  CKFS_TRY_VOID(check_members(numbers.root_, file_name));
+  for (const std::string_view name : kParts) {
+    const JsonNode* const part = numbers.root_.find(name);
+    if (part == nullptr) continue;
+    CKFS_TRY_VOID(check_members(*part, file_name));
+    const JsonNode* const deeper = part->find("text_config");
+    if (deeper != nullptr) CKFS_TRY_VOID(check_members(*deeper, file_name));
+  }
   numbers.present_ = true;
   return numbers;
 }
@@ -60,15 +86,15 @@ const JsonNode* ConfigNumbers::find(std::string_view path, JsonNode::Kind kind,
     std::string_view rest = path;
     while (node != nullptr) {
       const std::size_t dot = rest.find('.');
-      node = node->find(rest.substr(0, dot));
+      // Further in, what has more is a table of names (id2label) and holds no number of a model.
+      node = node->keys.size() > kMaxMembers ? nullptr : node->find(rest.substr(0, dot));
       if (dot == std::string_view::npos) break;
       rest.remove_prefix(dot + 1);
     }
     return node != nullptr && (node->kind == kind || node->kind == or_kind) ? node : nullptr;
   };
   if (const JsonNode* found = look_in(&root_)) return found;
-  for (const std::string_view part :
-       {"text_config", "language_config", "llm_config", "thinker_config"}) {
+  for (const std::string_view part : kParts) {
     const JsonNode* config = root_.find(part);
     if (config == nullptr) continue;
     if (const JsonNode* found = look_in(config)) return found;

@@ -10,6 +10,8 @@
 #include "base/units.h"
 #include "chunks/chunk_source.h"
 #include "format/crc32c.h"
+#include "support/cost_limit.h"
+#include "support/heap_meter.h"
 #include "support/memory_source.h"
 
 namespace ckfs {
@@ -151,6 +153,7 @@ std::vector<Case> cases() {
 TEST(BrokenChunks, AreErrorsThatNameTheArrayAndCostNoMemory) {
   for (const Case& broken : cases()) {
     SCOPED_TRACE(broken.name);
+    const CostLimit limit(broken.stored.size());
     MemorySource files;
     ChunkTable table;
     const ChunkArrayId array =

@@ -8,6 +8,7 @@
 #include <zstd.h>
 
 #include "format/crc32c.h"
+#include "support/cost_limit.h"
 
 namespace ckfs::ocdbt {
 namespace {
@@ -281,6 +282,7 @@ std::vector<Broken> broken_manifests() {
 TEST(OcdbtManifest, SaysWhatIsWrong) {
   std::set<std::string> seen;
   for (const Broken& broken : broken_manifests()) {
+    const CostLimit limit(broken.bytes.size());
     const auto read = parse_manifest(broken.bytes, "m");
     ASSERT_FALSE(read) << broken.error;
     EXPECT_NE(read.error().message().find(broken.error), std::string::npos)
@@ -391,6 +393,7 @@ TEST(OcdbtNode, SaysWhatIsWrong) {
   std::set<std::string> seen;
   const auto check = [&](const std::vector<Broken>& all, std::uint8_t height) {
     for (const Broken& broken : all) {
+      const CostLimit limit(broken.bytes.size());
       const auto read = Node::parse(broken.bytes, {.height = height, .base_path = ""}, "n");
       ASSERT_FALSE(read) << broken.error;
       EXPECT_NE(read.error().message().find(broken.error), std::string::npos)

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "format/orbax_metadata.h"
+#include "support/cost_limit.h"
 
 namespace ckfs::orbax {
 namespace {
@@ -105,6 +106,7 @@ TEST(ItemMetadata, SaysWhatIsWrong) {
       {"{\"tree_metadata\":{\"\xff\":{}}}", "is not UTF-8"},
   };
   for (const auto& [text, error] : broken) {
+    const CostLimit limit(text.size());
     const auto read = leaves_of(text);
     ASSERT_FALSE(read) << error;
     EXPECT_NE(read.error().message().find(error), std::string::npos)
@@ -151,6 +153,7 @@ TEST(MsgpackTree, SaysWhatIsWrong) {
       {std::string("\x80\x80"), "byte "},
   };
   for (const auto& [text, error] : broken) {
+    const CostLimit limit(text.size());
     const auto read = parse_msgpack_tree(text, "checkpoint");
     ASSERT_FALSE(read) << error;
     EXPECT_NE(read.error().message().find(error), std::string::npos)

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "source/opened.h"
+#include "support/cost_limit.h"
 #include "support/error_texts.h"
 #include "support/temporary_directory.h"
 
@@ -25,6 +26,11 @@ struct Broken {
 inline std::string message_of(const Broken& broken) {
   const TemporaryDirectory directory;
   broken.build(directory);
+  std::size_t bytes = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(directory.path())) {
+    if (entry.is_regular_file()) bytes += entry.file_size();
+  }
+  const CostLimit limit(bytes);
   return error_of(directory.path(), broken.options);
 }
 

@@ -33,19 +33,6 @@ def limits():
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def write(case, directory):
-    for path, content in case.files.items():
-        where = directory / path
-        where.parent.mkdir(parents=True, exist_ok=True)
-        if len(where.name) <= 255:
-            where.write_bytes(content)
-    for path, target in case.links.items():
-        where = directory / path
-        where.parent.mkdir(parents=True, exist_ok=True)
-        os.symlink(target, where)
-    return directory / case.open if case.open else directory
-
-
 def run(make, top):
     """The name of a case, the problems with it, its outcome, and its memory beyond its allowance.
 
@@ -54,7 +41,7 @@ def run(make, top):
     name, size = case.name, case.size()
     directory = top / name
     directory.mkdir()
-    source = write(case, directory)
+    source = hostile_files.write(case, directory)
     del case
     with open(directory.with_suffix(".out"), "w+b") as out, open(directory.with_suffix(".err"), "w+b") as err:
         process = subprocess.Popen([CKFS, "inspect", source], stdin=subprocess.DEVNULL, stdout=out, stderr=err,

@@ -1,6 +1,7 @@
 // Small files that ask for much: parts of a pickle that many others share. What opening one costs
 // (steps of its walks, bytes that it ever asks for) is in proportion to the bytes it has, whatever
 // shape its references have.
+#include <fmt/format.h>
 #include <fstream>
 #include <functional>
 #include <gtest/gtest.h>
@@ -15,6 +16,7 @@
 #include "source/zero_writer.h"
 #include "support/heap_counters.h"
 #include "support/memory_source.h"
+#include "support/safetensors_text.h"
 
 namespace ckfs {
 namespace {
@@ -187,6 +189,102 @@ const std::vector<std::pair<std::string, Row>>& rows() {
          out.write("zero_pp_rank_0_mp_rank_00_optim_states.pt",
                    torch.file(keep(ones(n / 4), 1) + "}(" + py_str("optimizer_state_dict") + state +
                               "u"));
+       }},
+      {"chunks_of_one_item_of_many_members",
+       [](const auto& out, std::size_t n) {
+         TorchWriter torch;
+         for (std::size_t i = 0; i < n / 300; ++i) (void)torch.tensor("Float", {1}, "four");
+         const std::string item = torch.file(torch.tensor("Float", {16}, std::string(64, 'x')));
+         const Opcodes properties =
+             metadata_object("TensorProperties", "(" + py_global("torch", "float32") + "Nt");
+         const Opcodes chunk =
+             metadata_object("ChunkStorageMetadata",
+                             "}(" + py_str("offsets") + get(1) + py_str("sizes") + get(2) + "u");
+         const Opcodes tensor = metadata_object(
+             "TensorStorageMetadata", "}(" + py_str("properties") + properties + py_str("size") +
+                                          get(2) + py_str("chunks") + py_list({chunk}) + "u");
+         const Opcodes place = metadata_object(
+             "_StorageInfo", "}(" + py_str("relative_path") + py_str("a.distcp") +
+                                 py_str("offset") + "K\0"s + py_str("length") +
+                                 py_int(static_cast<std::int64_t>(item.size())) + "u");
+         Opcodes places = "}(";
+         for (std::size_t i = 0; i < n / 150; ++i) {
+           places +=
+               metadata_object("MetadataIndex", "}(" + py_str("fqn") + py_str(std::to_string(i)) +
+                                                    py_str("offset") + get(1) + "u") +
+               get(4);
+         }
+         write_metadata(out,
+                        keep(torch_size({0}), 1) + keep(torch_size({16}), 2) + keep(tensor, 3) +
+                            keep(place, 4),
+                        numbered(n / 150, "}(", get(3), "u"), places + "u");
+         out.write("a.distcp", item);
+       }},
+      {"aliases_of_aliases",
+       [](const auto& out, std::size_t n) {
+         ZeroRun run{.stage = 1, .world = 1, .groups = {{{"w", {16}}}}, .shared = {}};
+         const std::size_t count = n / 40;
+         for (std::size_t i = 0; i < count; ++i) {
+           run.shared[fmt::format("a{}", i)] = i + 1 < count ? fmt::format("a{}", i + 1) : "w";
+         }
+         ZeroWriter(run).write(out, "g");
+         out.write("latest", "g");
+       }},
+      {"layers_of_a_pipeline",
+       [](const auto& out, std::size_t n) {
+         const auto states = [&](const std::string& name, std::size_t more) {
+           std::vector<std::pair<std::string, Opcodes>> shapes = {{name, torch_size({16})}};
+           for (std::size_t i = 0; i < more; ++i) {
+             shapes.emplace_back(fmt::format("tied_modules.{}.y", i), torch_size({0}));
+           }
+           return TorchWriter().file(py_dict({{"param_shapes", py_list({py_dict(shapes)})},
+                                              {"buffer_names", py_list({})},
+                                              {"mp_world_size", "K\2"}}));
+         };
+         TorchWriter torch;
+         const Opcodes flat = torch.tensor("Float", {16}, std::string(64, 'x'));
+         const std::string optimizer = torch.file(
+             py_dict({{"optimizer_state_dict",
+                       py_dict({{"zero_stage", "K\1"},
+                                {"partition_count", "K\1"},
+                                {"single_partition_of_fp32_groups", py_list({flat})}})}}));
+         out.write("mp_rank_00_model_states.pt", states("w0", n / 120));
+         out.write("mp_rank_01_model_states.pt", states("w1", 0));
+         out.write("zero_pp_rank_0_mp_rank_00_optim_states.pt", optimizer);
+         out.write("zero_pp_rank_0_mp_rank_01_optim_states.pt", optimizer);
+         out.write("layer_01-model_states.pt",
+                   torch_file(torch_parts() + keep(rebuild(ones(1), ones(1)), 1) +
+                              numbered(n / 40, "}(", get(1), "u")));
+       }},
+      {"lists_of_one_element",
+       [](const auto& out, std::size_t n) {
+         out.write("m.pt", torch_file("](" + times(n / 3, "]Na") + "e"));
+       }},
+      {"values_of_a_configuration",
+       [](const auto& out, std::size_t n) {
+         out.write("model.safetensors", safetensors_text({{"w", 16}}, 1));
+         out.write("config.json", R"({"a": [0)" + times(n / 32, "," + std::string(31, '1')) + "]}");
+       }},
+      {"keys_of_a_configuration",
+       [](const auto& out, std::size_t n) {
+         out.write("model.safetensors", safetensors_text({{"w", 16}}, 1));
+         std::string text;
+         for (std::size_t i = 0; i < n / 20; ++i) text += fmt::format(R"("k{}": {{}},)", i);
+         out.write("config.json", "{" + text + R"("quantization_config": {}})");
+       }},
+      {"names_of_one_file",
+       [](const auto& out, std::size_t n) {
+         std::vector<std::pair<std::string, std::size_t>> tensors;
+         for (std::size_t i = 0; i < n / 60; ++i) tensors.emplace_back(std::to_string(i), 0);
+         out.write("m.safetensors", safetensors_text(tensors, 1));
+         std::string weights;
+         for (int i = 0; i < 4; ++i) {
+           const std::string name = fmt::format("m{}.safetensors", i);
+           std::filesystem::create_symlink("m.safetensors", out / name);
+           weights += fmt::format(R"("w{}": "{}",)", i, name);
+         }
+         out.write("model.safetensors.index.json",
+                   R"({"weight_map": {)" + weights + R"("0": "m.safetensors"}})");
        }},
   };
   return all;

@@ -440,6 +440,20 @@ KINDS = [header, index, series, header_of_many, config, config, torch_shared, to
 FIRST_OF_MORE = 1080  # the numbers before are as they ever were
 
 
+def write(case, directory):
+    """Makes the files; what is to be opened."""
+    for path, content in case.files.items():
+        where = directory / path
+        where.parent.mkdir(parents=True, exist_ok=True)
+        if len(where.name) <= 255:
+            where.write_bytes(content)
+    for path, target in case.links.items():
+        where = directory / path
+        where.parent.mkdir(parents=True, exist_ok=True)
+        where.symlink_to(target)
+    return directory / case.open if case.open else directory
+
+
 def make(seed, number):
     kinds = KINDS if number < FIRST_OF_MORE else hostile_more.KINDS
     kind = kinds[number % len(kinds)]

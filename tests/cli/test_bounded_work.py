@@ -1,0 +1,93 @@
+"""The checkpoints that cost most for their size (tests/tools/hostile_sizes.py), each at the size at which
+one was found, opened by the program: memory and processor time in proportion to the bytes, and twice the
+bytes at most twice the time.
+
+    test_bounded_work.py --table    prints what each costs
+"""
+
+import os
+import pathlib
+import resource
+import shutil
+import subprocess
+import sys
+import unittest
+
+import cli_support
+from cli_support import CKFS, ONE_LINE, ROOT
+
+sys.path.insert(0, str(ROOT / "tests/tools"))
+import hostile_files  # noqa: E402
+import hostile_sizes  # noqa: E402
+
+# docs/SECURITY.md, and for each MB a second that any machine has.
+MEMORY, MEMORY_EACH = 64 << 20, 8
+SECONDS, SECONDS_EACH_MB = 1.0, 0.3
+# Two measurements of a program that runs for some milliseconds.
+NOISE = 0.5
+
+
+def limits():
+    resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+# A process begins with the memory of its parent, in the system's count: so a small one starts it.
+MEASURE = """
+import os, subprocess, sys
+process = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+_, status, used = os.wait4(process.pid, 0)
+print(os.waitstatus_to_exitcode(status), used.ru_maxrss << 10, used.ru_utime + used.ru_stime)
+"""
+
+
+def cost(directory, files, links=None):
+    """Exit code, error, bytes, memory and seconds of an `inspect` of these files."""
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir()
+    source = hostile_files.write(hostile_files.Case("", files, links or {}), directory)
+    if list(files) == ["m.pt"]:
+        source = directory / "m.pt"
+    done = subprocess.run([sys.executable, "-S", "-c", MEASURE, CKFS, "inspect", source], check=True,
+                          capture_output=True, preexec_fn=limits)
+    code, memory, seconds = done.stdout.split()
+    return int(code), done.stderr, sum(map(len, files.values())), int(memory), float(seconds)
+
+
+def cost_of(make, size, directory):
+    made = make(size)
+    return cost(directory, *(made if isinstance(made, tuple) else (made,)))
+
+
+class BoundedWork(cli_support.TestCase):
+    def test_follows_from_the_bytes(self):
+        directory = self.directory / "case"
+        code, error, _, usual, _ = cost(directory, {"model.safetensors": hostile_files.GOOD})
+        self.assertEqual((code, error), (0, b""))
+        for name, (size, make) in hostile_sizes.ROWS.items():
+            with self.subTest(name):
+                before = cost_of(make, size // 2, directory)[4]
+                code, error, size, memory, seconds = cost_of(make, size, directory)
+                self.assertIn(code, (0, 1), error)
+                if code == 1:
+                    self.assertRegex(error, ONE_LINE)
+                self.assertLessEqual(memory, usual + MEMORY + MEMORY_EACH * size)
+                self.assertLessEqual(seconds, SECONDS + SECONDS_EACH_MB * size / 1e6)
+                self.assertLessEqual(seconds, 2 * before + NOISE)
+
+
+def print_table():
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as work:
+        for name, (size, make) in hostile_sizes.ROWS.items():
+            code, _, size, memory, seconds = cost_of(make, size, pathlib.Path(work) / "case")
+            print(f"| {name} | {size / 1e6:.1f} MB | {memory >> 20} MiB, {seconds:.2f} s | "
+                  f"{'refused' if code else 'served'} |", flush=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--table"]:
+        print_table()
+    else:
+        unittest.main(verbosity=2)

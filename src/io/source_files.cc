@@ -46,6 +46,8 @@ constexpr std::size_t kFilesPerPass = 16;
 /// Bytes of a range for which a file is mapped that is not yet: where 100,000 small files are read
 /// once each, none is.
 constexpr std::uint64_t kWorthMapping = std::uint64_t{64} << 10;
+constexpr std::uint64_t kPage = 4096;
+constexpr std::uint64_t kLine = 64;
 
 struct File {
   std::string name;
@@ -529,7 +531,8 @@ std::optional<MappedBytes> SourceFiles::Impl::map(const FileRange& range, std::u
   if (!mapping || !mapping->is_cached(fd, {range.offset, range.offset + range.size})) {
     return std::nullopt;
   }
-  mappings_.bound();
+  const bool sparse = used <= range.size / kPage * kLine;
+  mappings_.bound(sparse ? FileMappings::kMostSparse : FileMappings::kMostResident);
   of.bytes.fetch_add(used, std::memory_order_relaxed);
   of.requests.fetch_add(1, std::memory_order_relaxed);
   return MappedBytes{range.file, mapping->bytes().data() + range.offset, mapping};

@@ -487,10 +487,11 @@ Result<void> SourceFiles::Impl::read_pass(const AccessPlan& plan, std::size_t& n
 }
 
 Result<void> SourceFiles::Impl::read(std::span<const ReadRequest> batch, Keep keep) {
-  const File* of = nullptr;
+  if (batch.empty()) return {};
+  const File* of = &file(batch[0].file);
   for (std::size_t i = 0; i < batch.size(); ++i) {
     // Gathers ask for thousands of pieces of one file: it is looked up once.
-    if (i == 0 || batch[i].file != batch[i - 1].file) of = &file(batch[i].file);
+    if (i > 0 && batch[i].file != batch[i - 1].file) of = &file(batch[i].file);
     const std::uint64_t size = of->fingerprint.size;
     CKFS_CHECK(batch[i].out.size() <= size && batch[i].offset <= size - batch[i].out.size());
   }
@@ -499,7 +500,7 @@ Result<void> SourceFiles::Impl::read(std::span<const ReadRequest> batch, Keep ke
     return read_alone(batch[0]);
   }
   CoalesceOptions options = coalesce_options_;
-  if (!batch.empty() && asks_in_order(file(batch[0].file))) {
+  if (asks_in_order(file(batch[0].file))) {
     options.max_access =
         OrderedFile::longest_access(*file(batch[0].file).file_system, options.max_access);
   }

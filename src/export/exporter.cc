@@ -41,6 +41,10 @@ namespace {
 // A view of small files would otherwise spend its time on writing the record.
 constexpr std::chrono::milliseconds kRecordInterval{500};
 
+// A piece in the source's order is mostly a matrix that all workers compute together, and the next
+// one ahead: of several within less, each would have those of the others thrown away.
+constexpr std::uint64_t kBudgetOfPiece = 256_MiB;
+
 /// A file of the view.
 struct Wanted {
   std::string path;
@@ -369,7 +373,10 @@ Result<ExportResult> Run::write(const std::vector<Wanted>& files) {
     if (!error_) error_ = written.error();
     stop_.request_stop();
   };
-  if (!open.empty()) note(write_ordered(files, all_jobs));
+  if (!open.empty()) {
+    const std::uint64_t pieces = view_.impl().checkpoint->memory / kBudgetOfPiece;
+    note(write_ordered(files, std::clamp<std::size_t>(pieces, 1, all_jobs)));
+  }
 
   const auto job = [&] {
     while (!ends()) {

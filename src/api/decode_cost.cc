@@ -8,6 +8,7 @@
 #include <list>
 #include <map>
 
+#include "api/chunk_needs.h"
 #include "api/report.h"
 #include "base/units.h"
 #include "chunks/decoded_chunks.h"
@@ -18,20 +19,16 @@
 namespace ckfs {
 namespace {
 
-/// What a unit needs of a chunk: its first and last byte.
-using Needs = std::map<FileId, ByteRange>;
-
 class Player {
  public:
   Player(const Catalog& catalog, std::uint64_t kept, std::uint64_t decoders)
       : catalog_(catalog), kept_(kept), decoders_(decoders) {}
 
   void unit(const std::vector<Box>& boxes) {
-    Needs needs;
     for (const Box& box : boxes) {
-      if (!box.is_constant()) add(box, needs);
+      if (!box.is_constant()) cost_.needed += needed_bytes(box);
     }
-    for (const auto& [chunk, range] : needs) read(chunk, range);
+    for (const auto& [chunk, range] : chunk_needs(catalog_, boxes)) read(chunk, range);
   }
 
   const DecodeCost& cost() const { return cost_; }
@@ -46,34 +43,17 @@ class Player {
     std::list<FileId>::iterator age, turn;
   };
 
-  void add(const Box& box, Needs& needs) {
+  std::uint64_t needed_bytes(const Box& box) const {
     const Storage& storage = catalog_.storage(box.source);
     if (std::ranges::none_of(storage.extents, [](const Extent& e) { return is_chunk(e.file); })) {
-      return;
-    }
-    std::int64_t low = box.source_offset, high = low;
-    for (const Loop& loop : box.loops) {
-      (loop.source_stride < 0 ? low : high) += (loop.count - 1) * loop.source_stride;
+      return 0;
     }
     const auto width = storage.nbytes() / static_cast<std::uint64_t>(storage.numel);
-    const ByteRange bytes{static_cast<std::uint64_t>(low) * width,
-                          static_cast<std::uint64_t>(high + 1) * width};
-    cost_.needed += static_cast<std::uint64_t>(box.numel()) * width;
-    for (const Extent& extent : storage.extents_in(bytes)) {
-      if (!is_chunk(extent.file)) continue;
-      const ByteRange here = bytes.intersect({extent.begin, extent.begin + extent.nbytes});
-      const std::uint64_t begin = extent.offset + (here.begin - extent.begin);
-      const auto [known, is_new] = needs.try_emplace(extent.file, begin, begin + here.size());
-      if (is_new) continue;
-      known->second.begin = std::min(known->second.begin, begin);
-      known->second.end = std::max(known->second.end, begin + here.size());
-    }
+    return static_cast<std::uint64_t>(box.numel()) * width;
   }
 
   void read(FileId id, ByteRange range) {
-    const SourceChunk chunk = catalog_.chunks().chunk(id);
-    if (chunk.kind == SourceChunk::Kind::Absent || chunk.array->codecs->identity()) return;
-    const std::uint64_t size = chunk.array->nbytes;
+    const std::uint64_t size = catalog_.chunks().size(id);
     State& state = states_[id];
     if (!state.known) cost_.chunks += size;
     state.known = true;

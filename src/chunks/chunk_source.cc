@@ -216,6 +216,10 @@ bool ChunkSource::add_spill(std::shared_ptr<Spill> spill, bool whole) {
   return impl_->decoded_.add_spill(std::move(spill), whole);
 }
 
+void ChunkSource::forget(std::span<const FileId> chunks) {
+  impl_->decoded_.forget(chunks);
+}
+
 std::uint64_t ChunkSource::spill_limit() const {
   const std::shared_ptr<Spill> spill = impl_->decoded_.spill();
   return spill == nullptr ? 0 : spill->limit();

@@ -43,6 +43,8 @@ class ChunkSource final : public ByteSource {
 
   /// DecodedChunks::add_spill().
   bool add_spill(std::shared_ptr<Spill> spill, bool whole);
+  /// DecodedChunks::forget().
+  void forget(std::span<const FileId> chunks);
   /// Bytes that the spill may take; 0: there is none.
   std::uint64_t spill_limit() const;
 

@@ -399,19 +399,21 @@ bool DecodedChunks::deliver(Active& active, const Decoder& decoder, std::size_t 
   return !requests.empty();
 }
 
-/// The block goes into the spill, and stays in memory if there is room: a wanted one may take the
-/// place of an older one, one that was passed over that of its like.
+/// The block stays in memory if there is room, and goes into the spill otherwise. Without one a
+/// wanted block may take the place of an older one, one that was passed over that of its like.
 void DecodedChunks::keep(FileId chunk, Decoder& decoder, std::size_t size, bool wanted) {
   const Key key{chunk, decoder.position / kBlock};
   const std::shared_ptr<Spill> spill = this->spill();
-  if (spill != nullptr && !spill->has({key.chunk, key.block})) {
-    spill->put({key.chunk, key.block}, decoder.block.span().first(size));
-  }
   {
     const MutexLock lock(mutex_);
     if (blocks_.contains(key)) return;  // a chunk that was begun again
   }
+  if (spill != nullptr && spill->has({key.chunk, key.block})) return;
   std::optional<Buffer> fresh = pool_->try_acquire(Tier::Source, decoder.block.size());
+  if (!fresh && spill != nullptr &&
+      spill->put({key.chunk, key.block}, decoder.block.span().first(size))) {
+    return;
+  }
   std::shared_ptr<const Block> old;
   if (!fresh) {
     const MutexLock lock(mutex_);
@@ -447,6 +449,36 @@ std::shared_ptr<const DecodedChunks::Block> DecodedChunks::oldest_unused(Ages& a
   return nullptr;
 }
 
+/// The first block of a list that nobody reads goes, into the spill where there is one: it is there
+/// before it is gone from here. Gives its bytes; 0: there is none.
+std::uint64_t DecodedChunks::drop_oldest(Ages& ages) {
+  const std::shared_ptr<Spill> spill = this->spill();
+  MutexLock lock(mutex_);
+  if (spill == nullptr) {
+    const std::shared_ptr<const Block> block = oldest_unused(ages);
+    return block == nullptr ? 0 : block->buffer.size();
+  }
+  while (true) {
+    const auto age = std::ranges::find_if(ages, [&](const Key& key) CKFS_REQUIRES(mutex_) {
+      return blocks_.at(key).block.use_count() == 1;
+    });
+    if (age == ages.end()) return 0;
+    const Key key = *age;
+    const std::shared_ptr<const Block> block = blocks_.at(key).block;
+    lock.unlock();
+    if (!spill->has({key.chunk, key.block})) {
+      (void)spill->put({key.chunk, key.block}, block->span());
+    }
+    lock.lock();
+    const auto found = blocks_.find(key);
+    // Somebody may have begun to read it, or forgotten it.
+    if (found == blocks_.end() || found->second.block != block || block.use_count() > 2) continue;
+    (found->second.wanted ? wanted_ : passed_).erase(found->second.age);
+    blocks_.erase(found);
+    return block->buffer.size();
+  }
+}
+
 std::unique_ptr<DecodedChunks::Decoder> DecodedChunks::oldest_decoder() {
   auto oldest = active_.end();
   for (auto at = active_.begin(); at != active_.end(); ++at) {
@@ -461,14 +493,14 @@ std::unique_ptr<DecodedChunks::Decoder> DecodedChunks::oldest_decoder() {
 
 /// Decoders go last: to have one again costs all that lies before it.
 void DecodedChunks::reclaim(std::uint64_t bytes, BufferPool::Demand demand) {
-  const MutexLock lock(mutex_);
   std::uint64_t freed = 0;
   while (freed < bytes) {
-    std::shared_ptr<const Block> block = oldest_unused(passed_);
-    if (demand == BufferPool::Demand::Waits && block == nullptr) block = oldest_unused(wanted_);
-    if (block == nullptr) break;
-    freed += block->buffer.size();
+    std::uint64_t block = drop_oldest(passed_);
+    if (demand == BufferPool::Demand::Waits && block == 0) block = drop_oldest(wanted_);
+    if (block == 0) break;
+    freed += block;
   }
+  const MutexLock lock(mutex_);
   while (demand == BufferPool::Demand::Waits && freed < bytes) {
     const std::unique_ptr<Decoder> decoder = oldest_decoder();
     if (decoder == nullptr) break;
@@ -477,10 +509,30 @@ void DecodedChunks::reclaim(std::uint64_t bytes, BufferPool::Demand demand) {
 }
 
 void DecodedChunks::clear() {
-  const MutexLock lock(mutex_);
-  while (oldest_unused(passed_) != nullptr || oldest_unused(wanted_) != nullptr) {
+  while (drop_oldest(passed_) > 0 || drop_oldest(wanted_) > 0) {
   }
+  const MutexLock lock(mutex_);
   while (oldest_decoder() != nullptr) {
+  }
+}
+
+void DecodedChunks::forget(std::span<const FileId> chunks) {
+  if (const std::shared_ptr<Spill> spill = this->spill()) {
+    for (const FileId chunk : chunks) spill->forget(chunk);
+  }
+  const MutexLock lock(mutex_);
+  for (const FileId chunk : chunks) {
+    begun_.erase(chunk);
+    for (auto at = blocks_.lower_bound({chunk, 0});
+         at != blocks_.end() && at->first.chunk == chunk;) {
+      Entry& entry = at->second;
+      (entry.wanted ? wanted_ : passed_).erase(entry.age);
+      at = blocks_.erase(at);
+    }
+    const auto found = active_.find(chunk);
+    if (found == active_.end() || found->second->driven || !found->second->requests.empty())
+      continue;
+    active_.erase(found);
   }
 }
 

@@ -5,7 +5,7 @@
 // chunk is decoded once for all that come while it is. What comes later finds
 //
 //   blocks, as many as the budget has room for; those that somebody wanted go last;
-//   blocks in the spill, where there is one;
+//   blocks in the spill, where there is one: those that memory had no room for;
 //   a decoder that stands before what he wants, and goes on from there.
 //
 // Else it begins anew; with a spill it then goes on to the chunk's end, never to begin again. Safe
@@ -74,6 +74,9 @@ class DecodedChunks {
   /// Blocks and decoders go; the spill stays.
   void clear();
 
+  /// Nobody will need these chunks any more: what is kept of them goes, in memory and in the spill.
+  void forget(std::span<const FileId> chunks);
+
   /// Bytes that codecs have made so far, those that were passed over among them.
   std::uint64_t decoded() const;
 
@@ -112,6 +115,7 @@ class DecodedChunks {
   void keep(FileId chunk, Decoder& decoder, std::size_t size, bool wanted) CKFS_EXCLUDES(mutex_);
   std::shared_ptr<const Block> oldest_unused(Ages& ages) CKFS_REQUIRES(mutex_);
   void reclaim(std::uint64_t bytes, BufferPool::Demand demand) CKFS_EXCLUDES(mutex_);
+  std::uint64_t drop_oldest(Ages& ages) CKFS_EXCLUDES(mutex_);
   std::unique_ptr<Decoder> oldest_decoder() CKFS_REQUIRES(mutex_);
 
   const ChunkTable& table_;

@@ -24,23 +24,37 @@ bool Spill::take_place(std::uint64_t& place) {
     const auto slot = slots_.find(age);
     if (slot->second.readers > 0 || !slot->second.ready) continue;
     place = slot->second.place;
-    forget(slot);
+    remove(slot);
     return true;
   }
   return false;
 }
 
-void Spill::forget(Slots::iterator slot) {
+Spill::Slots::iterator Spill::remove(Slots::iterator slot) {
   ages_.erase(slot->second.age);
-  slots_.erase(slot);
+  return slots_.erase(slot);
 }
 
-void Spill::put(const Key& key, std::span<const std::byte> bytes) {
+void Spill::forget(std::uint32_t file) {
+  const MutexLock lock(mutex_);
+  for (auto slot = slots_.lower_bound({file, 0});
+       slot != slots_.end() && slot->first.first == file;) {
+    if (slot->second.readers > 0 || !slot->second.ready) {
+      ++slot;  // grows old instead
+      continue;
+    }
+    free_.push_back(slot->second.place);
+    slot = remove(slot);
+  }
+}
+
+bool Spill::put(const Key& key, std::span<const std::byte> bytes) {
   CKFS_CHECK(bytes.size() <= block_);
   std::uint64_t place = 0;
   {
     const MutexLock lock(mutex_);
-    if (slots_.contains(key) || !take_place(place)) return;
+    if (slots_.contains(key)) return true;
+    if (!take_place(place)) return false;
     slots_.emplace(key, Slot{.place = place, .age = ages_.insert(ages_.end(), key)});
   }
   const Result<void> written = file_->write(place * block_, bytes);
@@ -49,7 +63,7 @@ void Spill::put(const Key& key, std::span<const std::byte> bytes) {
   if (written) {
     slot->second.ready = true;
     statistics_.written += bytes.size();
-    return;
+    return true;
   }
   // The disk is full: what it has taken so far is what there is. A place in the middle stays.
   if (place + 1 == used_) {
@@ -59,7 +73,8 @@ void Spill::put(const Key& key, std::span<const std::byte> bytes) {
   } else {
     free_.push_back(place);
   }
-  forget(slot);
+  remove(slot);
+  return false;
 }
 
 bool Spill::has(const Key& key) const {
@@ -89,7 +104,7 @@ bool Spill::get(const Key& key, std::uint64_t offset, std::span<std::byte> out) 
   spdlog::warn("{}", read.error().message());
   if (slot->second.readers == 0) {
     // Not used again: the disk has lost it.
-    forget(slot);
+    remove(slot);
   }
   return false;
 }

@@ -30,13 +30,16 @@ class Spill {
   /// Blocks of at most `block` bytes, `limit` bytes in all; 0: as many as the disk takes.
   Spill(std::unique_ptr<SpillFile> file, std::uint64_t block, std::uint64_t limit);
 
-  /// Keeps a block, if it can.
-  void put(const Key& key, std::span<const std::byte> bytes);
+  /// Keeps a block. False: it cannot.
+  bool put(const Key& key, std::span<const std::byte> bytes);
 
   bool has(const Key& key) const;
 
   /// Bytes of a block from `offset` on. False: it is not there (any more).
   bool get(const Key& key, std::uint64_t offset, std::span<std::byte> out);
+
+  /// Frees the places of a file's blocks.
+  void forget(std::uint32_t file);
 
   /// Bytes that it may take, and how many of them are free.
   std::uint64_t limit() const;
@@ -54,7 +57,7 @@ class Spill {
   using Slots = std::map<Key, Slot>;
 
   bool take_place(std::uint64_t& place) CKFS_REQUIRES(mutex_);
-  void forget(Slots::iterator slot) CKFS_REQUIRES(mutex_);
+  Slots::iterator remove(Slots::iterator slot) CKFS_REQUIRES(mutex_);
 
   const std::unique_ptr<SpillFile> file_;
   const std::uint64_t block_;

@@ -6,6 +6,7 @@
 // inside OUT.
 #include "export/export_record.h"
 
+#include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
 
@@ -46,6 +47,14 @@ std::optional<std::string> from_ascii(std::string_view text) {
     i += 2;
   }
   return out;
+}
+
+/// Of hexadecimal digits.
+std::optional<std::uint64_t> number_of(std::string_view hex) {
+  std::uint64_t number = 0;
+  const auto parsed = std::from_chars(hex.data(), hex.data() + hex.size(), number, 16);
+  if (parsed.ec != std::errc() || parsed.ptr != hex.data() + hex.size()) return std::nullopt;
+  return number;
 }
 
 }  // namespace
@@ -91,9 +100,9 @@ std::optional<ExportOrigin> origin_of(const nlohmann::json& json) {
     return std::nullopt;
   }
   ExportOrigin origin;
-  const auto& hex = fingerprint->get_ref<const std::string&>();
-  const auto parsed = std::from_chars(hex.data(), hex.data() + hex.size(), origin.fingerprint, 16);
-  if (parsed.ec != std::errc() || parsed.ptr != hex.data() + hex.size()) return std::nullopt;
+  const auto number = number_of(fingerprint->get_ref<const std::string&>());
+  if (!number) return std::nullopt;
+  origin.fingerprint = *number;
   origin.view = view->get<std::string>();
   origin.layout_version = layout_version->get<int>();
   return origin;
@@ -101,10 +110,14 @@ std::optional<ExportOrigin> origin_of(const nlohmann::json& json) {
 
 std::string to_json(const ExportRecord& record) {
   nlohmann::ordered_json json = origin_json(record.origin);
+  const bool has_steps =
+      std::ranges::any_of(record.files, [](const auto& file) { return file.second.steps > 0; });
+  if (has_steps) json["order"] = fmt::format("{:016x}", record.order);
   nlohmann::ordered_json files = nlohmann::ordered_json::object();
   for (const auto& [path, file] : record.files) {
-    files[to_ascii(path)] = {
-        {"size", file.size}, {"synced", file.synced}, {"finished", file.finished}};
+    nlohmann::ordered_json& entry = files[to_ascii(path)];
+    entry = {{"size", file.size}, {"synced", file.synced}, {"finished", file.finished}};
+    if (file.steps > 0) entry["steps"] = file.steps;
   }
   json["files"] = std::move(files);
   return json.dump(1) + "\n";
@@ -119,7 +132,13 @@ Result<ExportRecord> parse_record(std::string_view text) {
   const auto files = json.find("files");
   if (!origin || files == json.end() || !files->is_object()) return broken();
 
-  ExportRecord record{.origin = *origin, .files = {}};
+  ExportRecord record{.origin = *origin, .order = 0, .files = {}};
+  if (const auto order = json.find("order"); order != json.end()) {
+    const auto id =
+        order->is_string() ? number_of(order->get_ref<const std::string&>()) : std::nullopt;
+    if (!id) return broken();
+    record.order = *id;
+  }
   for (const auto& [path, entry] : files->items()) {
     const auto inner = from_ascii(path);
     if (!inner || !is_inner_path(*inner) || !entry.is_object()) return broken();
@@ -130,9 +149,12 @@ Result<ExportRecord> parse_record(std::string_view text) {
         !synced->is_number_unsigned() || finished == entry.end() || !finished->is_boolean()) {
       return broken();
     }
+    const auto steps = entry.find("steps");
+    if (steps != entry.end() && !steps->is_number_unsigned()) return broken();
     record.files[*inner] = {.size = size->get<std::uint64_t>(),
                             .synced = synced->get<std::uint64_t>(),
-                            .finished = finished->get<bool>()};
+                            .finished = finished->get<bool>(),
+                            .steps = steps == entry.end() ? 0 : steps->get<std::uint64_t>()};
   }
   return record;
 }

@@ -31,11 +31,17 @@ struct ExportRecord {
     std::uint64_t size = 0;    // of the finished file
     std::uint64_t synced = 0;  // bytes of the temporary file that survive a power failure
     bool finished = false;     // stands under its final name
+    /// Of the steps of the source's order, so many survive one in the temporary file. That has its
+    /// full size then; `synced` says how far what lies between the pieces of the steps is there.
+    std::uint64_t steps = 0;
 
     bool operator==(const File&) const = default;
   };
 
   ExportOrigin origin;
+
+  /// SourceOrder::id; 0: no file has steps.
+  std::uint64_t order = 0;
 
   /// Every file of the view, also those not begun: these names are the export's own.
   std::map<std::string, File> files;

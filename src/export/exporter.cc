@@ -1,5 +1,6 @@
 // A view becomes a directory in four steps: look (is OUT ours, does it fit), clear (what another
-// source or view left), write (files in parallel, the largest first), close (directories, times).
+// source or view left), write (in the source's order what is best written so, then files in
+// parallel, the largest first), close (directories, times).
 //
 // Jobs are files: several writers of one file would take turns at its inode's lock, and a view has
 // usually enough files. The largest come first so that the last job does not run alone; with that
@@ -19,6 +20,8 @@
 #include <thread>
 #include <vector>
 
+#include "api/checkpoint_impl.h"
+#include "api/report.h"
 #include "base/mutex.h"
 #include "base/start_thread.h"
 #include "base/units.h"
@@ -29,6 +32,7 @@
 #include "export/out_rules.h"
 #include "export/pieces.h"
 #include "export/record_keeper.h"
+#include "export/walk.h"
 
 namespace ckfs {
 
@@ -37,12 +41,17 @@ namespace {
 // A view of small files would otherwise spend its time on writing the record.
 constexpr std::chrono::milliseconds kRecordInterval{500};
 
+// A piece in the source's order is mostly a matrix that all workers compute together, and the next
+// one ahead: of several within less, each would have those of the others thrown away.
+constexpr std::uint64_t kBudgetOfPiece = 256_MiB;
+
 /// A file of the view.
 struct Wanted {
   std::string path;
   std::uint64_t size = 0;
-  std::string part = {};  // its name until it is complete
-  unsigned mode = 0666;   // who may not read the source gets no copy
+  std::size_t number = 0;  // among the view's files, by path
+  std::string part = {};   // its name until it is complete
+  unsigned mode = 0666;    // who may not read the source gets no copy
 };
 
 /// The files of the view that are written, the largest first.
@@ -58,18 +67,64 @@ std::vector<Wanted> files_to_write(const View& view) {
   return files;
 }
 
+/// The ranges of a file that are written in the source's order, ascending, and in which step.
+struct OrderedRange {
+  ByteRange range;
+  std::size_t step = 0;
+};
+using OrderedRanges = std::vector<OrderedRange>;
+
+std::vector<OrderedRanges> ranges_of(const SourceOrder& order, std::size_t files) {
+  std::vector<OrderedRanges> ranges(files);
+  for (std::size_t step = 0; step < order.steps.size(); ++step) {
+    for (const ExportStep& piece : order.steps[step].pieces) {
+      ranges[piece.file].push_back({piece.range, step});
+    }
+  }
+  for (OrderedRanges& one : ranges) {
+    std::ranges::sort(one, {}, [](const OrderedRange& ordered) { return ordered.range.begin; });
+  }
+  return ranges;
+}
+
+/// What of a file has still to be written, ascending.
+std::vector<ByteRange> left_of(const ExportRecord::File& file, const OrderedRanges& ordered) {
+  std::vector<ByteRange> left;
+  if (file.finished) return left;
+  const auto add = [&](std::uint64_t begin, std::uint64_t end) {
+    if (begin < end) left.push_back({begin, end});
+  };
+  std::uint64_t at = 0;
+  for (const OrderedRange& one : ordered) {
+    add(std::max(at, file.synced), one.range.begin);
+    if (one.step >= file.steps) add(one.range.begin, one.range.end);
+    at = one.range.end;
+  }
+  add(std::max(at, file.synced), file.size);
+  return left;
+}
+
 /// Which files of `old` still stand finished, and how far the others came.
 ExportRecord resume_from(const OutDirectory& out, const ExportRecord& fresh,
-                         const ExportRecord& old, std::int64_t mtime) {
+                         const ExportRecord& old, std::span<const OrderedRanges> ordered,
+                         std::int64_t mtime) {
   ExportRecord record = fresh;
   std::size_t number = 0;
   for (auto& [path, file] : record.files) {
+    const bool in_order = !ordered[number].empty();
     const std::string part = part_name(number++);  // of the same origin, so of the same files
     const auto before = old.files.find(path);
     if (before == old.files.end() || before->second.size != file.size) continue;
     if (before->second.finished) {
       const auto entry = out.entry(path);
       file.finished = entry && entry->regular && entry->size == file.size && entry->mtime == mtime;
+    } else if (in_order) {
+      const auto entry = out.entry(part);
+      if (old.order != record.order || before->second.steps == 0 ||
+          before->second.synced > file.size) {
+        continue;  // it was begun in another order
+      }
+      if (entry && entry->regular && entry->size == file.size) file = before->second;
     } else if (before->second.synced > 0) {
       const auto entry = out.entry(part);
       if (entry && entry->regular && entry->size >= before->second.synced &&
@@ -84,19 +139,25 @@ ExportRecord resume_from(const OutDirectory& out, const ExportRecord& fresh,
 /// One run.
 class Run {
  public:
-  Run(const OutDirectory& out, const View& view, const ExportOptions& options, std::int64_t mtime,
+  Run(const OutDirectory& out, const View& view, const ExportOptions& options,
+      const SourceOrder& order, std::span<const OrderedRanges> ordered, std::int64_t mtime,
       ExportRecord record)
       : out_(out),
         view_(view),
         options_(options),
+        order_(order),
+        ordered_(ordered),
         mtime_(mtime),
-        total_(sum(record, [](const auto& file) { return file.size; })),
+        total_(sum(record, [](std::size_t, const auto& file) { return file.size; })),
         record_(std::move(record),
                 [&out](const ExportRecord& now) {
                   return out.replace_text(std::string(kRecordName), to_json(now));
                 }),
-        done_(sum(record_.copy(),
-                  [](const auto& file) { return file.finished ? file.size : file.synced; })) {}
+        done_(sum(record_.copy(), [&](std::size_t number, const auto& file) {
+          std::uint64_t done = file.size;
+          for (const ByteRange& left : left_of(file, ordered[number])) done -= left.size();
+          return done;
+        })) {}
 
   /// `stale`: files that go before the first byte is written.
   Result<void> check_space(std::span<const std::string> stale) const;
@@ -108,11 +169,13 @@ class Run {
   Result<ExportResult> write(const std::vector<Wanted>& files);
 
  private:
+  Result<void> write_ordered(const std::vector<Wanted>& files, std::size_t jobs);
   Result<void> write_file(const Wanted& info);
   template <typename Bytes>
   static std::uint64_t sum(const ExportRecord& record, Bytes&& bytes) {
     std::uint64_t total = 0;
-    for (const auto& [path, file] : record.files) total += bytes(file);
+    std::size_t number = 0;
+    for (const auto& [path, file] : record.files) total += bytes(number++, file);
     return total;
   }
   void advance(std::uint64_t bytes);
@@ -123,6 +186,8 @@ class Run {
   const OutDirectory& out_;
   const View& view_;
   const ExportOptions& options_;
+  const SourceOrder& order_;
+  const std::span<const OrderedRanges> ordered_;  // of each file of the view
   const std::int64_t mtime_;
   const std::uint64_t total_;
   std::stop_source stop_;  // an error in one job ends the others
@@ -151,7 +216,7 @@ std::uint64_t Run::needed_bytes() const {
     const std::string name = part_name(number++);
     if (file.finished) continue;
     const auto part = out_.entry(name);
-    const std::uint64_t there = part && file.synced > 0 ? part->allocated : 0;
+    const std::uint64_t there = part && (file.synced > 0 || file.steps > 0) ? part->allocated : 0;
     needed += file.size - std::min(file.size, there);
   }
   return needed;
@@ -175,34 +240,99 @@ void Run::advance(std::uint64_t bytes) {
   if (options_.progress) options_.progress(done_, total_);
 }
 
+/// Writes all that is written in the source's order, into files of their full sizes.
+Result<void> Run::write_ordered(const std::vector<Wanted>& files, std::size_t jobs) {
+  if (order_.empty()) return {};
+  const ExportRecord begun = record_.copy();
+  std::vector<const Wanted*> by_number(files.size());
+  for (const Wanted& file : files) by_number[file.number] = &file;
+  const auto is_wanted = [&](std::size_t file, std::size_t step) {
+    const ExportRecord::File& state = begun.files.at(by_number[file]->path);
+    return !state.finished && state.steps <= step;
+  };
+  const auto begins = [&](const Wanted& file) {
+    return !ordered_[file.number].empty() && is_wanted(file.number, 0);
+  };
+  for (const Wanted& file : files) {
+    if (!begins(file)) continue;
+    CKFS_TRY(OutFile target, out_.create(file.part, file.mode));
+    CKFS_TRY_VOID(target.reserve({0, file.size}));
+    CKFS_TRY_VOID(target.truncate(file.size));
+  }
+  const Result<void> written = write_in_order(
+      view_, order_,
+      {.ends = [&] { return ends(); },
+       .advance = [&](std::uint64_t bytes) { advance(bytes); },
+       .wanted = [&](std::size_t step,
+                     const ExportStep& piece) { return is_wanted(piece.file, step); },
+       .open = [&](std::size_t file) { return out_.reopen(by_number[file]->part); },
+       .synced = [&](std::size_t steps) -> Result<void> {
+         record_.change([&](ExportRecord& record) {
+           for (const Wanted& file : files) {
+             ExportRecord::File& state = record.files.at(file.path);
+             if (state.finished || ordered_[file.number].empty()) continue;
+             state.steps = std::max<std::uint64_t>(state.steps, steps);
+           }
+         });
+         return record_.store();
+       },
+       .sync_step = options_.order_sync,
+       .jobs = jobs});
+  if (written) return {};
+  const ExportRecord record = record_.copy();
+  for (const Wanted& file : files) {
+    const ExportRecord::File& state = record.files.at(file.path);
+    if (state.finished || ordered_[file.number].empty()) continue;
+    if (state.steps == 0) {
+      (void)out_.remove(file.part);
+      continue;
+    }
+    Result<OutFile> target = out_.reopen(file.part);
+    for (const ByteRange& left : left_of(state, ordered_[file.number])) {
+      if (target) target->release(left);
+    }
+  }
+  return written;
+}
+
 Result<void> Run::write_file(const Wanted& info) {
   const std::string& temporary = info.part;
-  std::uint64_t synced =
-      record_.look([&](const ExportRecord& record) { return record.files.at(info.path).synced; });
+  const bool in_order = !ordered_[info.number].empty();
+  ExportRecord::File state =
+      record_.look([&](const ExportRecord& record) { return record.files.at(info.path); });
   CKFS_TRY(ViewFile source, view_.open(info.path, {.whole = true, .once = true}));
   CKFS_TRY_VOID(out_.make_parents(info.path));
-  CKFS_TRY(OutFile target, synced > 0 ? out_.reopen(temporary) : out_.create(temporary, info.mode));
+  const bool begun = in_order || state.synced > 0;
+  CKFS_TRY(OutFile target, begun ? out_.reopen(temporary) : out_.create(temporary, info.mode));
   // What was written behind the last fsync may be anything after a power failure.
-  if (synced > 0) CKFS_TRY_VOID(target.truncate(synced));
+  if (begun && !in_order) CKFS_TRY_VOID(target.truncate(state.synced));
 
+  const WriteHooks hooks{
+      .ends = [&] { return ends(); },
+      .advance = [&](std::uint64_t bytes) { advance(bytes); },
+      .synced = [&](std::uint64_t at) -> Result<void> {
+        state.synced = at;
+        record_.change([&](ExportRecord& record) { record.files[info.path] = state; });
+        return record_.store();
+      }};
+  const auto read = [&](ByteRange range) { return source.read(range.begin, range.size()); };
   const auto written = [&]() -> Result<void> {
-    CKFS_TRY_VOID(target.reserve({0, info.size}));
-    CKFS_TRY_VOID(write_range(source, {synced, info.size}, target,
-                              {.ends = [&] { return ends(); },
-                               .advance = [&](std::uint64_t bytes) { advance(bytes); },
-                               .synced = [&](std::uint64_t at) -> Result<void> {
-                                 synced = at;
-                                 record_.change([&](ExportRecord& record) {
-                                   record.files[info.path] = {.size = info.size, .synced = at};
-                                 });
-                                 return record_.store();
-                               }}));
+    if (!in_order) CKFS_TRY_VOID(target.reserve({0, info.size}));
+    const ExportRecord::File fresh{.size = info.size, .steps = state.steps};
+    for (const ByteRange& gap : left_of(fresh, ordered_[info.number])) {
+      const ByteRange left = gap.intersect({state.synced, info.size});
+      if (left.empty()) continue;
+      CKFS_TRY_VOID(in_order ? write_part(view_, {info.number, gap}, left.begin, target, hooks)
+                             : write_range(read, left, target, left.begin, hooks));
+    }
     CKFS_TRY_VOID(target.set_mtime(mtime_));
     return target.sync();
   }();
   if (!written) {
-    if (synced > 0) {
-      (void)target.truncate(synced);
+    if (in_order) {
+      for (const ByteRange& left : left_of(state, ordered_[info.number])) target.release(left);
+    } else if (state.synced > 0) {
+      (void)target.truncate(state.synced);
     } else {
       (void)out_.remove(temporary);
     }
@@ -235,6 +365,19 @@ Result<ExportResult> Run::write(const std::vector<Wanted>& files) {
     if (options_.progress) options_.progress(done_, total_);
   }
 
+  const std::size_t cpus = std::max(1u, std::thread::hardware_concurrency());
+  const std::size_t all_jobs = options_.jobs == 0 ? cpus : options_.jobs;
+  const auto note = [&](const Result<void>& written) {
+    if (written) return;
+    const MutexLock lock(mutex_);
+    if (!error_) error_ = written.error();
+    stop_.request_stop();
+  };
+  if (!open.empty()) {
+    const std::uint64_t pieces = view_.impl().checkpoint->memory / kBudgetOfPiece;
+    note(write_ordered(files, std::clamp<std::size_t>(pieces, 1, all_jobs)));
+  }
+
   const auto job = [&] {
     while (!ends()) {
       const Wanted* file = nullptr;
@@ -250,14 +393,10 @@ Result<ExportResult> Run::write(const std::vector<Wanted>& files) {
           return fail(ErrorCode::OutOfMemory, "memory: the system gives no more");
         }
       }();
-      if (written) continue;
-      const MutexLock lock(mutex_);
-      if (!error_) error_ = written.error();
-      stop_.request_stop();
+      note(written);
     }
   };
-  const std::size_t cpus = std::max(1u, std::thread::hardware_concurrency());
-  const std::size_t jobs = std::min(options_.jobs == 0 ? cpus : options_.jobs, open.size());
+  const std::size_t jobs = std::min(all_jobs, open.size());
   std::vector<std::thread> threads;
   threads.reserve(jobs);
   while (threads.size() + 1 < jobs) {
@@ -285,6 +424,33 @@ Result<ExportResult> Run::write(const std::vector<Wanted>& files) {
   return result_;
 }
 
+/// No steps: OUT takes the bytes of a file only in order, or the view needs no chunk twice.
+SourceOrder choose_order(const View& view, const OutDirectory& out, const OrderLimits& limits) {
+  SourceOrder order = source_order(view, limits);
+  if (view.impl().checkpoint->chunks == nullptr) return order;
+  if (order.empty()) {
+    spdlog::info("{}: written in the order of its files: no chunk is needed in several places",
+                 view.name());
+    return order;
+  }
+  if (!out.make_parents(std::string(kRecordName)) ||
+      !takes_offsets(out, fmt::format("{}/probe", kExportFolder))) {
+    spdlog::info(
+        "{}: written in the order of its files, and chunks are decoded again and again: "
+        "{} takes the bytes of a file only one after another",
+        view.name(), out.name());
+    return {};
+  }
+  std::uint64_t decoded = 0, most = 0;
+  for (const SourceStep& step : order.steps) {
+    decoded += step.decoded;
+    most = std::max(most, step.decoded);
+  }
+  spdlog::info("{}: written in the order of its source: {} of chunks in {} steps of at most {}",
+               view.name(), human_size(decoded), order.steps.size(), human_size(most));
+  return order;
+}
+
 }  // namespace
 
 Result<ExportResult> export_view(const Checkpoint& checkpoint, const View& view,
@@ -295,9 +461,12 @@ Result<ExportResult> export_view(const Checkpoint& checkpoint, const View& view,
   CKFS_TRY(ExportRecord record, fresh_record(checkpoint, view));
   std::map<std::string_view, std::size_t> numbers;
   for (const auto& [path, file] : record.files) numbers.emplace(path, numbers.size());
-  for (Wanted& file : files) file.part = part_name(numbers.at(file.path));
+  for (Wanted& file : files) {
+    file.number = numbers.at(file.path);
+    file.part = part_name(file.number);
+  }
 
-  CKFS_TRY(const OutDirectory directory, OutDirectory::open(out));
+  CKFS_TRY(const OutDirectory directory, OutDirectory::open(out, options.system));
   CKFS_TRY(const bool trusted, is_trusted(directory, kRecordName, options.force,
                                           "--force goes on, and believes no record"));
   CKFS_TRY(const std::optional<ExportRecord> old,
@@ -309,9 +478,12 @@ Result<ExportResult> export_view(const Checkpoint& checkpoint, const View& view,
                 directory.name(), directory.name(), kExportFolder);
   }
 
+  const SourceOrder order = choose_order(view, directory, options.order);
+  record.order = order.id;
+  const std::vector<OrderedRanges> ordered = ranges_of(order, files.size());
   std::vector<std::string> stale;
   if (old && old->origin == record.origin) {
-    record = resume_from(directory, record, *old, checkpoint.mtime());
+    record = resume_from(directory, record, *old, ordered, checkpoint.mtime());
   } else if (old) {
     spdlog::info("{}: starts over: it holds view {} of another source or version", out.native(),
                  old->origin.view);
@@ -321,18 +493,24 @@ Result<ExportResult> export_view(const Checkpoint& checkpoint, const View& view,
   std::size_t number = 0;
   for (const auto& [path, file] : old ? old->files : decltype(record.files)()) {
     const auto now = record.files.find(path);
-    if (old->origin != record.origin || now == record.files.end() || now->second.synced == 0) {
+    if (old->origin != record.origin || now == record.files.end() ||
+        (now->second.synced == 0 && now->second.steps == 0)) {
       stale.push_back(part_name(number));
     }
     ++number;
   }
-  Run run(directory, view, options, checkpoint.mtime(), record);
+  Run run(directory, view, options, order, ordered, checkpoint.mtime(), record);
   CKFS_TRY_VOID(
       run.check_space(stale));  // before the old copy goes: there may be no room for a new
   for (const std::string& path : stale) CKFS_TRY_VOID(directory.remove(path));
   CKFS_TRY_VOID(directory.make_parents(std::string(kRecordName)));
-  keep_decoded_chunks(view, directory, run.spare_bytes() / 8 * 7);
+  if (!order.empty()) keep_decoded_chunks(view, directory, run.spare_bytes() / 8 * 7);
   CKFS_TRY(const ExportResult result, run.write(files));
+  if (const auto& chunks = view.impl().checkpoint->chunks) {
+    const ChunkStatistics statistics = chunks->statistics();
+    spdlog::info("{}: {} bytes of chunks were decoded, {} of them kept on the disk meanwhile",
+                 view.name(), statistics.decoded, statistics.spill.written);
+  }
 
   CKFS_TRY_VOID(close_directories(directory, record, checkpoint.mtime()));
   return result;

@@ -1,9 +1,13 @@
 // A view as a directory on disk, without FUSE: parallel, atomic per file, resumable.
 //
+// File by file; or, where a source of compressed chunks is better read in its own order, first the
+// pieces of all files in that order (source_order.h), then what lies between them.
+//
 // Files are written under temporary names, fsynced and renamed; OUT/.ckfs-export.d/record.json
 // lists the source's fingerprint, the view, the layout version, finished files, and for a large
-// unfinished file how far it is fsynced (in steps of 64 MiB). A second run with the same source and
-// view goes on from there; another source or view starts over.
+// unfinished file how far it is fsynced (in steps of 64 MiB; of the source's order, in its steps,
+// of which 256 MiB are synced at once). A second run with the same source and view goes on from
+// there; another source or view starts over.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +16,10 @@
 #include <stop_token>
 
 #include <ckfs/checkpoint.h>
+
+#include "export/out_directory.h"
+#include "export/pieces.h"
+#include "export/source_order.h"
 
 namespace ckfs {
 
@@ -25,6 +33,10 @@ struct ExportOptions {
   std::stop_token stop{};
   /// Called from several threads, one at a time, with bytes done so far and the total.
   std::function<void(std::uint64_t done, std::uint64_t total)> progress{};
+  // For tests.
+  OrderLimits order{};
+  std::uint64_t order_sync = 4 * kSyncStep;
+  OutSystem system{};
 };
 
 struct ExportResult {

@@ -1,10 +1,12 @@
 #include "export/out_rules.h"
 
 #include <algorithm>
+#include <array>
 #include <ranges>
 #include <set>
 
 #include "base/units.h"
+#include "export/split.h"
 
 namespace ckfs {
 
@@ -23,6 +25,20 @@ bool lies_within(const std::filesystem::path& inner, const std::filesystem::path
 }
 
 }  // namespace
+
+bool takes_offsets(const OutDirectory& out, const std::string& probe) {
+  constexpr std::array<std::byte, 1> kByte{std::byte{1}};
+  const auto tried = [&]() -> Result<bool> {
+    CKFS_TRY(OutFile file, out.open_shared(probe));
+    CKFS_TRY_VOID(file.write(kSplitUnit, kByte));
+    CKFS_TRY_VOID(file.write(0, kByte));
+    CKFS_TRY_VOID(file.sync());
+    CKFS_TRY(const auto text, out.read_text(probe, 2 * kSplitUnit));
+    return text && text->size() == kSplitUnit + 1 && text->front() == 1 && text->back() == 1;
+  }();
+  (void)out.remove(probe);
+  return tried.value_or(false);
+}
 
 Result<ExportRecord> fresh_record(const Checkpoint& checkpoint, const View& view) {
   ExportRecord record{.origin = {.fingerprint = checkpoint.fingerprint(),

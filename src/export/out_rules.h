@@ -15,6 +15,10 @@
 
 namespace ckfs {
 
+/// Whether bytes of a file in OUT may be written in any order: tried with `probe`, a path that
+/// nobody else uses, in a directory that is there.
+bool takes_offsets(const OutDirectory& out, const std::string& probe);
+
 /// The record of an export that has written nothing yet. Errors: Corrupt (a path that would leave
 /// OUT), Unsupported (a name that exports keep for themselves).
 Result<ExportRecord> fresh_record(const Checkpoint& checkpoint, const View& view);

@@ -1,4 +1,4 @@
-// A range of a view's file to the same place of a file in OUT.
+// A range of a view's file to its place in a file in OUT.
 #pragma once
 
 #include <cstdint>
@@ -20,14 +20,19 @@ struct WriteHooks {
   std::function<bool()> ends;
   /// So many more bytes are written.
   std::function<void(std::uint64_t bytes)> advance;
-  /// Everything before `at` survives a power failure: called now and then, not at the end.
+  /// Everything before byte `at` of the target survives a power failure: called now and then, not
+  /// at the end.
   std::function<Result<void>(std::uint64_t at)> synced;
   std::uint64_t sync_step = kSyncStep;  // smaller ones are for tests
 };
 
-/// Writes `range` piece by piece; asks the disk to begin early, and waits for it every sync_step
-/// bytes, but not for the last ones. Errors: those of reading, writing and of `synced`.
-Result<void> write_range(ViewFile& source, ByteRange range, OutFile& target,
+/// Gives the bytes of a range of what is written: all of them.
+using ReadBytes = std::function<Result<Bytes>(ByteRange range)>;
+
+/// Writes `range` piece by piece, its first byte at `to`; asks the disk to begin early, and waits
+/// for it every sync_step bytes, but not for the last ones. Errors: those of reading, writing and
+/// of `synced`.
+Result<void> write_range(const ReadBytes& read, ByteRange range, OutFile& target, std::uint64_t to,
                          const WriteHooks& hooks);
 
 }  // namespace ckfs

@@ -50,22 +50,6 @@ Result<bool> is_finished(const OutDirectory& out, const ExportRecord& fresh) {
               out.name());
 }
 
-/// Whether bytes may be written in any order.
-bool takes_offsets(const OutDirectory& out) {
-  const std::string probe = fmt::format("{}/probe.{}.{}", kExportFolder, host_name(), ::gettid());
-  constexpr std::array<std::byte, 1> kByte{std::byte{1}};
-  const auto tried = [&]() -> Result<bool> {
-    CKFS_TRY(OutFile file, out.open_shared(probe));
-    CKFS_TRY_VOID(file.write(kSplitUnit, kByte));
-    CKFS_TRY_VOID(file.write(0, kByte));
-    CKFS_TRY_VOID(file.sync());
-    CKFS_TRY(const auto text, out.read_text(probe, 2 * kSplitUnit));
-    return text && text->size() == kSplitUnit + 1 && text->front() == 1 && text->back() == 1;
-  }();
-  (void)out.remove(probe);
-  return tried.value_or(false);
-}
-
 /// What the ranks have agreed on; nullopt: nothing yet.
 Result<std::optional<Fleet>> load_fleet(const OutDirectory& out) {
   CKFS_TRY(const auto text, out.read_text(std::string(kFleetName), kMaxText));
@@ -92,7 +76,8 @@ Result<Fleet> join(const OutDirectory& out, Fleet fleet, const RankOptions& opti
       return fleet;
     }
     if (!options.common.force) CKFS_TRY_VOID(refuse_foreign(out, std::nullopt));
-    fleet.split = options.split.value_or(takes_offsets(out) ? Split::Ranges : Split::Files);
+    const std::string probe = fmt::format("{}/probe.{}.{}", kExportFolder, host_name(), ::gettid());
+    fleet.split = options.split.value_or(takes_offsets(out, probe) ? Split::Ranges : Split::Files);
     CKFS_TRY(const bool first, out.put_text(std::string(kFleetName), to_json(fleet)));
     if (first) return fleet;
   }
@@ -261,9 +246,10 @@ Result<void> RankRun::write_part(std::size_t number) {
   CKFS_TRY(ViewFile source, view_.open(*paths_[part.step.file], {.whole = true, .once = true}));
   CKFS_TRY(OutFile target,
            out_.open_shared(part_name(part.step.file), mode_of_copy(source.info().readers)));
+  const auto read = [&](ByteRange range) { return source.read(range.begin, range.size()); };
   const auto written = [&]() -> Result<void> {
     CKFS_TRY_VOID(target.reserve(left));
-    CKFS_TRY_VOID(write_range(source, left, target,
+    CKFS_TRY_VOID(write_range(read, left, target, left.begin,
                               {.ends = [&] { return ends(); },
                                .advance = [&](std::uint64_t bytes) { advance(bytes); },
                                .synced = [&](std::uint64_t at) -> Result<void> {

@@ -1,6 +1,7 @@
 """Rows on Orbax checkpoints with compressed chunks."""
 import json
 import os
+import re
 import shutil
 import statistics
 import subprocess
@@ -12,10 +13,11 @@ ORBAX = os.path.join(os.path.dirname(os.path.dirname(HERE)), ".venv", "orbax", "
 
 
 def orbax_checkpoint(bench, layers, size):
-    """A tree that Orbax wrote on 16 simulated devices: zstd chunks, cut along axis 0, the layer axis
-    inside; `size` is that of the other two dimensions."""
-    path = bench.path("orbax", f"{layers}-{size}")
+    """A MaxText tree that Orbax wrote on 16 simulated devices: zstd chunks, the layers inside, cut along
+    the hidden dimension, which has `size`; and config.json beside the item."""
+    path = bench.path("orbax", f"maxtext-{layers}-{size}")
     if not os.path.exists(path):
+        os.makedirs(path)
         subprocess.run([ORBAX, os.path.join(HERE, "baseline_orbax.py"), "write", path, str(layers), str(size)],
                        check=True, stderr=subprocess.DEVNULL)
     return path
@@ -30,9 +32,11 @@ def bench_decode(bench):
 
 def bench_chunks(bench):
     """Export of a compressed scanned checkpoint: Orbax restore, numpy and safetensors, all cores."""
-    source = orbax_checkpoint(bench, 16, 4096)
-    report = json.loads(subprocess.run([bench.ckfs, "inspect", source, "--view", "safetensors", "--json"],
+    source = orbax_checkpoint(bench, 32, 2048)
+    item, view, config = os.path.join(source, "item"), "bf16-safetensors", ["--config", source]
+    report = json.loads(subprocess.run([bench.ckfs, "inspect", item, "--view", view, "--json", *config],
                                        check=True, capture_output=True, text=True).stdout)
+    needed = report["decoding"]["needed"]
     with tmpfs(bench, "tmpfs", "14g") as out:
         def orbax():
             directory = tempfile.mkdtemp(dir=out)
@@ -40,16 +44,29 @@ def bench_chunks(bench):
             shutil.rmtree(directory)
             return result
 
+        def command(directory):
+            return [bench.ckfs, "export", "--memory", "256MiB", *config, item, view, directory]
+
         def ckfs():
             directory = os.path.join(tempfile.mkdtemp(dir=out), "view")
-            result = timed([bench.ckfs, "export", "--memory", "256MiB", source, "safetensors", directory])
+            result = timed(command(directory))
             shutil.rmtree(os.path.dirname(directory))
             return result
 
+        def decoded():
+            """Bytes that an export decodes, and that it keeps on the disk, as its log says."""
+            directory = os.path.join(tempfile.mkdtemp(dir=out), "view")
+            log = subprocess.run([*command(directory), "--log-level", "info"], check=True,
+                                 capture_output=True, text=True).stderr
+            shutil.rmtree(os.path.dirname(directory))
+            return map(int, re.search(r"(\d+) bytes of chunks were decoded, (\d+) of them", log).groups())
+
         seen = [(orbax(), ckfs()) for _ in range(3)]
+        made, kept = decoded()
     o, c = (statistics.median(one[k][0] for one in seen) for k in (0, 1))
-    needed = report["decoding"]["needed"]
-    bench.note(f"Orbax and numpy {o:.1f} s, ckfs {c:.1f} s for {needed / 1e9:.1f} GB")
+    bench.note(f"Orbax and numpy {o:.1f} s, ckfs {c:.1f} s for {needed / 1e9:.1f} GB, "
+               f"{kept / 1e9:.1f} GB of them kept in OUT for a while")
     bench.row("export of zstd chunks, tmpfs : Orbax, numpy and safetensors",
               statistics.median(a[0] / b[0] for a, b in seen), 6, 3)
     bench.row("its peak memory : theirs", statistics.median(b[1] / a[1] for a, b in seen), 0.1, 0.1, more=True)
+    bench.row("decoded bytes : array bytes", made / needed, 1.02, 1.02, more=True)

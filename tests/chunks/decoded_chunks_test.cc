@@ -191,7 +191,43 @@ TEST(DecodedChunks, ASpillKeepsWhatMemoryHasNoRoomFor) {
   }
   // Not all decoders fit at once: a chunk that is begun again is decoded to its end.
   EXPECT_LE(chunks.decoded(), 2 * chunks.total());
+  EXPECT_GT(chunks.source->statistics().spill.written, 0u);
+  EXPECT_LT(chunks.source->statistics().spill.written, chunks.total());
+}
+
+TEST(DecodedChunks, WhatMemoryHasRoomForIsNotSpilled) {
+  const TemporaryDirectory directory;
+  Chunks chunks(4, 3'000'000, 128_MiB, spill_in(directory, 0));
+  for (int pass = 0; pass < 3; ++pass) {
+    for (std::size_t i = 0; i < 4; ++i) EXPECT_TRUE(chunks.right(i, 0, 3'000'000));
+  }
+  EXPECT_EQ(chunks.decoded(), chunks.total());
+  EXPECT_EQ(chunks.source->statistics().spill.written, 0u);
+}
+
+TEST(DecodedChunks, WhatMemoryGivesBackIsInTheSpill) {
+  const TemporaryDirectory directory;
+  Chunks chunks(4, 3'000'000, 128_MiB, spill_in(directory, 0));
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_TRUE(chunks.right(i, 0, 3'000'000));
+  chunks.source->rest();
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_TRUE(chunks.right(i, 0, 3'000'000));
+  EXPECT_EQ(chunks.decoded(), chunks.total());
   EXPECT_EQ(chunks.source->statistics().spill.written, chunks.total());
+}
+
+TEST(DecodedChunks, ForgottenChunksLeaveTheirPlaces) {
+  const TemporaryDirectory directory;
+  const auto spill = spill_in(directory, 16_MiB);
+  Chunks chunks(8, 16_MiB, 64_MiB);
+  ASSERT_TRUE(chunks.source->add_spill(spill, true));
+  for (std::size_t i = 0; i < 8; ++i) {
+    for (std::size_t at = 15_MiB; at > 0; at -= 1_MiB) EXPECT_TRUE(chunks.right(i, at, 1000));
+    chunks.source->forget({&chunks.ids[i], 1});
+    EXPECT_EQ(spill->room(), 16_MiB);
+  }
+  EXPECT_EQ(chunks.decoded(), chunks.total());
+  EXPECT_TRUE(chunks.right(0, 5, 1000));
+  EXPECT_GT(chunks.decoded(), chunks.total());
 }
 
 TEST(DecodedChunks, ChunksThatAreNeededAsAWholeAreDecodedOnce) {

@@ -2,14 +2,18 @@
 import json
 import os
 import pathlib
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "bench"))
 from support import ocp  # noqa: E402
 
+import baseline_orbax  # noqa: E402
 import jax  # noqa: E402
 import ml_dtypes  # noqa: E402
 import numpy as np  # noqa: E402
@@ -77,6 +81,68 @@ class Chunks(unittest.TestCase):
         self.assertEqual(report["decoding"]["needed"], self.chunks())
         self.assertEqual(report["decoding"]["chunks"], self.chunks())
         self.assertEqual(report["decoding"]["mends"], [])
+
+
+def written_by(pid):
+    """Bytes that a process has written; 0 of one that has ended."""
+    try:
+        text = pathlib.Path(f"/proc/{pid}/io").read_text()
+    except OSError:
+        return 0
+    return int(re.search(r"wchar: (\d+)", text)[1])
+
+
+class SourceOrder(unittest.TestCase):
+    """Export of a tree whose layers lie inside its chunks, in the order of the source."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.directory = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.directory.cleanup)
+        cls.root = pathlib.Path(cls.directory.name)
+        baseline_orbax.write(cls.root, 4, 512)
+        cls.options = ["--config", cls.root, cls.root / "item", "bf16-safetensors"]
+        cls.want = ckfs("cat", *cls.options[:-1], "bf16-safetensors/model.safetensors", "--memory", "4GiB")
+
+    def setUp(self):
+        self.out = self.root / "out"
+        self.addCleanup(shutil.rmtree, self.out, ignore_errors=True)
+
+    def command(self, *more):
+        return [str(word) for word in (CKFS, "export", *self.options, self.out, "--memory", "64MiB", *more)]
+
+    def expect(self):
+        self.assertTrue((self.out / "model.safetensors").read_bytes() == self.want)
+
+    def test_the_bytes_are_those_that_numpy_makes(self):
+        found = tensors(self.want)
+        tree = ocp.PyTreeCheckpointer().restore(self.root / "item")["params"]["params"]
+        arrays = {name: np.asarray(value) for name, value in baseline_orbax.leaves(tree)}
+        for name, array in baseline_orbax.hugging_face(arrays).items():
+            if "q_proj" not in name:  # they are scaled
+                self.assertEqual(found[name], np.ascontiguousarray(array).tobytes(), name)
+
+    def test_each_chunk_is_decoded_once(self):
+        log = subprocess.run(self.command("--log-level", "info"), check=True, capture_output=True, text=True).stderr
+        self.expect()
+        self.assertIn("in the order of its source", log)
+        report = json.loads(ckfs("inspect", "--config", self.root, self.root / "item", "--view",
+                                 "bf16-safetensors", "--json"))["decoding"]
+        decoded = int(re.search(r"(\d+) bytes of chunks were decoded", log)[1])
+        self.assertLessEqual(decoded, 1.02 * report["chunks"])
+        self.assertEqual(sorted(os.listdir(self.out)), [".ckfs-export.d", "config.json", "model.safetensors"])
+
+    def test_a_killed_export_goes_on(self):
+        for share in (0.1, 0.4, 0.7, 0.95):
+            with subprocess.Popen(self.command("--jobs", "1"), stdout=subprocess.DEVNULL) as run:
+                while run.poll() is None and written_by(run.pid) < share * len(self.want):
+                    pass
+                run.kill()
+            if run.returncode != 0:
+                self.assertFalse((self.out / "model.safetensors").exists())
+            subprocess.run(self.command(), check=True, capture_output=True)
+            self.expect()
+            shutil.rmtree(self.out)
 
 
 if __name__ == "__main__":

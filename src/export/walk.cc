@@ -1,0 +1,138 @@
+// Threads take pieces in order, whatever step they are of, so none waits for the end of a step; the
+// one that writes the last piece of a step forgets its chunks. Files are synced when enough has
+// been written, by one thread, while the others go on: steps count from the front, so a step that
+// ends before an earlier one waits for it in the record, not on disk.
+#include "export/walk.h"
+
+#include <new>
+#include <set>
+#include <vector>
+
+#include "api/checkpoint_impl.h"
+#include "base/mutex.h"
+#include "base/parallel.h"
+
+namespace ckfs {
+namespace {
+
+class Walker {
+ public:
+  Walker(const View& view, const SourceOrder& order, const WalkHooks& hooks)
+      : view_(view), order_(order), hooks_(hooks), left_(order.steps.size()) {
+    for (std::size_t step = 0; step < order.steps.size(); ++step) {
+      for (const ExportStep& piece : order.steps[step].pieces) {
+        if (!hooks.wanted(step, piece)) continue;
+        pieces_.push_back({step, &piece});
+        ++left_[step];
+      }
+    }
+    while (done_ < left_.size() && left_[done_] == 0) ++done_;
+    synced_ = done_;
+  }
+
+  Result<void> write() {
+    const Result<void> written =
+        run_parallel(pieces_.size(),
+                     [this](std::size_t number) -> Result<void> {
+                       try {
+                         return write_one(number);
+                       } catch (const std::bad_alloc&) {
+                         return fail(ErrorCode::OutOfMemory, "memory: the system gives no more");
+                       }
+                     },
+                     {.few = hooks_.jobs, .most = hooks_.jobs});
+    const Result<void> synced = sync(0);
+    CKFS_TRY_VOID(written);
+    return synced;
+  }
+
+ private:
+  struct Piece {
+    std::size_t step = 0;
+    const ExportStep* what = nullptr;
+  };
+
+  Result<void> write_one(std::size_t number) {
+    const auto& [step, what] = pieces_[number];
+    CKFS_TRY(OutFile target, hooks_.open(what->file));
+    CKFS_TRY_VOID(write_part(view_, *what, what->range.begin, target,
+                             {.ends = hooks_.ends,
+                              .advance = hooks_.advance,
+                              .synced = [](std::uint64_t) { return Result<void>(); },
+                              .sync_step = ~std::uint64_t{0}}));
+    bool ended = false;
+    {
+      const MutexLock lock(mutex_);
+      unsynced_ += what->range.size();
+      ended = --left_[step] == 0;
+      while (done_ < left_.size() && left_[done_] == 0) ++done_;
+    }
+    if (!ended) return {};
+    view_.impl().checkpoint->chunks->forget(order_.steps[step].chunks);
+    return sync(hooks_.sync_step);
+  }
+
+  /// Unless less than `least` bytes were written since the last time, or another thread is at it.
+  Result<void> sync(std::uint64_t least) {
+    std::size_t from = 0, to = 0;
+    std::uint64_t bytes = 0;
+    {
+      const MutexLock lock(mutex_);
+      if (syncing_ || done_ == synced_ || unsynced_ < least) return {};
+      syncing_ = true;
+      from = synced_;
+      to = done_;
+      bytes = unsynced_;
+    }
+    const Result<void> result = sync_steps(from, to);
+    const MutexLock lock(mutex_);
+    syncing_ = false;
+    if (!result) return result;
+    synced_ = to;
+    unsynced_ -= bytes;
+    return {};
+  }
+
+  Result<void> sync_steps(std::size_t from, std::size_t to) {
+    std::set<std::size_t> files;
+    for (std::size_t step = from; step < to; ++step) {
+      for (const ExportStep& piece : order_.steps[step].pieces) {
+        if (hooks_.wanted(step, piece)) files.insert(piece.file);
+      }
+    }
+    for (const std::size_t file : files) {
+      CKFS_TRY(OutFile target, hooks_.open(file));
+      CKFS_TRY_VOID(target.sync());
+    }
+    return hooks_.synced(to);
+  }
+
+  const View& view_;
+  const SourceOrder& order_;
+  const WalkHooks& hooks_;
+  std::vector<Piece> pieces_;
+  Mutex mutex_;
+  std::vector<std::size_t> left_ CKFS_GUARDED_BY(mutex_);  // pieces of each step
+  std::size_t done_ CKFS_GUARDED_BY(mutex_) = 0;           // all steps before are written
+  std::size_t synced_ CKFS_GUARDED_BY(mutex_) = 0;
+  std::uint64_t unsynced_ CKFS_GUARDED_BY(mutex_) = 0;  // bytes
+  bool syncing_ CKFS_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace
+
+Result<void> write_in_order(const View& view, const SourceOrder& order, const WalkHooks& hooks) {
+  return Walker(view, order, hooks).write();
+}
+
+Result<void> write_part(const View& view, const ExportStep& part, std::uint64_t from,
+                        OutFile& target, const WriteHooks& hooks) {
+  const View::Impl& impl = view.impl();
+  CKFS_TRY(const auto layout, part_of(*impl.files->layout(part.file), part.range));
+  Engine& engine = *impl.checkpoint->engine;
+  const auto stream = engine.open_stream(layout, {.whole = true, .once = true});
+  return write_range([&](ByteRange range) { return engine.read(*stream, range); },
+                     {from - part.range.begin, part.range.size()}, target, from, hooks);
+}
+
+}  // namespace ckfs

@@ -451,7 +451,7 @@ std::uint64_t memory_of(const View& view) {
     bytes += kEachTensor + kEachBox * tensor.expr.box_list().size();
   }
   for (const TextFile& text : definition.texts) bytes += text.text.size();
-  for (const std::string& name : definition.names) bytes += sizeof name + name.capacity();
+  for (const std::string& name : definition.names) bytes += sizeof(std::string) + name.capacity();
   return bytes;
 }
 

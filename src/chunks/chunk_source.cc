@@ -103,8 +103,8 @@ Result<void> ChunkSource::Impl::read(std::span<const ReadRequest> batch, bool on
     }
     auto known = places.find(request.file);
     if (known == places.end()) {
-      CKFS_TRY(Place found, place(request.file));
-      known = places.emplace(request.file, std::move(found)).first;
+      CKFS_TRY(const Place found, place(request.file));
+      known = places.emplace(request.file, found).first;
     }
     const Place& place = known->second;
     if (place.absent) {

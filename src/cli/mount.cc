@@ -72,7 +72,7 @@ Result<void> serve(const MountCommand& command, const std::function<void()>& rea
     kernel.user = user->user;
     kernel.group = user->group;
   }
-  CKFS_TRY(MountKeeper keeper, MountKeeper::start(std::move(target), std::move(kernel)));
+  CKFS_TRY(MountKeeper keeper, MountKeeper::start(std::move(target), kernel));
   if (user) CKFS_TRY_VOID(become(*user));
   CKFS_TRY(const std::string_view lacking, confine(command));
   CKFS_TRY(Checkpoint checkpoint,

@@ -325,10 +325,13 @@ GatherPlan::Mapped GatherPlan::map(const Item& item, SourceBytes& bytes) const {
   const auto extents = catalog_->storage(box.source).extents_in(all);
   if (extents.size() != 1) return {};
   const Extent& extent = extents.front();
-  return {
-      bytes.map({extent.file, extent.offset + (all.begin - extent.begin), all.size()},
-                std::min(all.size(), static_cast<std::uint64_t>(item.count * box.span) * width_)),
-      first};
+  // Not what lies between the elements of a run: only who reads must read that, too.
+  std::int64_t elements = item.count;
+  for (const Loop& loop : box.inner) elements *= loop.count;
+  const auto used = static_cast<std::uint64_t>(elements) * width_;
+  return {bytes.map({extent.file, extent.offset + (all.begin - extent.begin), all.size()},
+                    std::min(all.size(), used)),
+          first};
 }
 
 void GatherPlan::zero(const BoxRuns& box, std::span<std::byte> out, KernelSet kernels) const {

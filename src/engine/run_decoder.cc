@@ -80,6 +80,13 @@ void run_steps(DType value, std::span<const Step> steps, std::byte* in, std::byt
   }
 }
 
+/// Whether the steps widen a value and round it back: its bits stay, but for those of a NaN.
+bool only_quiets_nans(DType value, std::span<const Step> steps) {
+  return steps.size() == 2 && is_castable_float(value) && steps[0].kind == Step::Kind::Cast &&
+         steps[1].kind == Step::Kind::Cast && steps[1].dtype == value &&
+         bytes_of(steps[0].dtype, 1) > bytes_of(value, 1);
+}
+
 std::span<const Step> steps_of(const ElementRun& run) {
   return run.program == nullptr ? std::span<const Step>() : std::span<const Step>(*run.program);
 }
@@ -286,6 +293,7 @@ Result<void> RunDecoder::whole(const ElementRun& run, std::span<std::byte> out) 
   if (one_cast && encoding_->decodes_to(steps[0].dtype)) {
     return values({run.first, run.count}, steps[0].dtype, out);
   }
+  const bool in_place = kernels_ == KernelSet::Fast && only_quiets_nans(value, steps);
   alignas(kBufferAlignment) std::array<std::byte, kPiece * kMostFloat> buffer;
   const std::size_t width = out.size() / static_cast<std::size_t>(run.count);
   for (std::int64_t done = 0; done < run.count;) {
@@ -295,10 +303,14 @@ Result<void> RunDecoder::whole(const ElementRun& run, std::span<std::byte> out) 
     const std::int64_t border = (at + kPiece) / unit * unit;
     const std::int64_t piece =
         std::min(run.count - done, border > at ? std::min(kPiece, border - at) : kPiece);
-    const std::span<std::byte> decoded = std::span(buffer).first(bytes_of(value, piece));
-    CKFS_TRY_VOID(values({at, piece}, value, decoded));
-    run_steps(value, steps, decoded.data(), out.data() + static_cast<std::size_t>(done) * width,
-              static_cast<std::size_t>(piece), kernels_);
+    std::byte* const target = out.data() + static_cast<std::size_t>(done) * width;
+    std::byte* const decoded = in_place ? target : buffer.data();
+    CKFS_TRY_VOID(values({at, piece}, value, {decoded, bytes_of(value, piece)}));
+    if (in_place) {
+      quiet_nans(value, target, static_cast<std::size_t>(piece));
+    } else {
+      run_steps(value, steps, decoded, target, static_cast<std::size_t>(piece), kernels_);
+    }
     done += piece;
   }
   return {};

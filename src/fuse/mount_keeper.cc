@@ -82,7 +82,9 @@ void rename_process() {
   const int own = ::dup3(channel, STDERR_FILENO + 1, O_CLOEXEC) < 0 ? channel : STDERR_FILENO + 1;
   if (own == STDERR_FILENO + 1) (void)::close_range(STDERR_FILENO + 2, ~0U, 0);
   const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
-  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) (void)::dup2(null.get(), fd);
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (null) (void)::dup2(null.get(), fd);  // a system without it has no terminal to leave, either
+  }
   rename_process();
 
   bool asked = false;
@@ -124,7 +126,8 @@ struct MountKeeper::Answer {
   UniqueFd device;
 };
 
-Result<MountKeeper> MountKeeper::start(std::filesystem::path target, KernelMountOptions options) {
+Result<MountKeeper> MountKeeper::start(std::filesystem::path target,
+                                       const KernelMountOptions& options) {
   std::array<int, 2> ends{};
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0) {
     return system_failure(errno, target.native(), "socketpair");

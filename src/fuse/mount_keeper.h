@@ -22,7 +22,7 @@ namespace ckfs {
 class MountKeeper {
  public:
   /// Forks it. `target` is canonical. Requires: the process has one thread. Errors: Io.
-  static Result<MountKeeper> start(std::filesystem::path target, KernelMountOptions options);
+  static Result<MountKeeper> start(std::filesystem::path target, const KernelMountOptions& options);
   MountKeeper(MountKeeper&& other) noexcept;
   MountKeeper& operator=(MountKeeper&&) = delete;
   /// Waits until the process has ended.

@@ -57,6 +57,8 @@ namespace {
 
 namespace stdfs = std::filesystem;
 
+#ifndef CKFS_UNCONFINED
+
 // ---- Landlock
 
 /// All that any version of the kernel takes; what it does not know is left away.
@@ -141,8 +143,6 @@ Result<bool> restrict_files(const RulesetRights& wanted, std::span<const Allowed
 }
 
 // ---- seccomp
-
-#ifndef CKFS_UNCONFINED
 
 /// What a daemon calls: libc, libfuse, io_uring, and src/io.
 constexpr auto kAllowedCalls = std::to_array<int>({

@@ -192,11 +192,11 @@ void FileMappings::let_go() {
   for (const auto& mapping : all()) mapping->let_go();
 }
 
-void FileMappings::bound() {
+void FileMappings::bound(std::uint64_t most) {
   const std::int64_t time = now();
   std::int64_t last = bounded_.load(std::memory_order_relaxed);
   if (time - last < kBoundedEvery.count() || !bounded_.compare_exchange_strong(last, time)) return;
-  if (resident_file_bytes(statm_) > kMostResident) let_go();
+  if (resident_file_bytes(statm_) > most) let_go();
 }
 
 }  // namespace ckfs

@@ -80,11 +80,15 @@ class FileMappings {
 
   /// The process lets go of the pages of all mappings.
   void let_go();
-  /// Does so where they have become more than kMostResident: such pages are the page cache's and
-  /// cost no memory of their own, but they count as the process's in every list of processes.
-  void bound();
+  /// Does so where they have become more than `most`: such pages are the page cache's and cost no
+  /// memory of their own, but they count as the process's in every list of processes.
+  void bound(std::uint64_t most);
 
+  /// Of pages that are used up, for a reader in order.
   static constexpr std::uint64_t kMostResident = 64_MiB;
+  /// Of pages of which a cache line or less is wanted: the next random read of a transposed matrix
+  /// wants other bytes of them, and to map 2,048 pages anew costs more than to copy from them.
+  static constexpr std::uint64_t kMostSparse = 1_GiB;
 
  private:
   std::vector<std::shared_ptr<FileMapping>> all() const;

@@ -46,6 +46,8 @@ constexpr std::size_t kFilesPerPass = 16;
 /// Bytes of a range for which a file is mapped that is not yet: where 100,000 small files are read
 /// once each, none is.
 constexpr std::uint64_t kWorthMapping = std::uint64_t{64} << 10;
+constexpr std::uint64_t kPage = 4096;
+constexpr std::uint64_t kLine = 64;
 
 struct File {
   std::string name;
@@ -485,10 +487,11 @@ Result<void> SourceFiles::Impl::read_pass(const AccessPlan& plan, std::size_t& n
 }
 
 Result<void> SourceFiles::Impl::read(std::span<const ReadRequest> batch, Keep keep) {
-  const File* of = nullptr;
+  if (batch.empty()) return {};
+  const File* of = &file(batch[0].file);
   for (std::size_t i = 0; i < batch.size(); ++i) {
     // Gathers ask for thousands of pieces of one file: it is looked up once.
-    if (i == 0 || batch[i].file != batch[i - 1].file) of = &file(batch[i].file);
+    if (i > 0 && batch[i].file != batch[i - 1].file) of = &file(batch[i].file);
     const std::uint64_t size = of->fingerprint.size;
     CKFS_CHECK(batch[i].out.size() <= size && batch[i].offset <= size - batch[i].out.size());
   }
@@ -497,7 +500,7 @@ Result<void> SourceFiles::Impl::read(std::span<const ReadRequest> batch, Keep ke
     return read_alone(batch[0]);
   }
   CoalesceOptions options = coalesce_options_;
-  if (!batch.empty() && asks_in_order(file(batch[0].file))) {
+  if (asks_in_order(file(batch[0].file))) {
     options.max_access =
         OrderedFile::longest_access(*file(batch[0].file).file_system, options.max_access);
   }
@@ -529,7 +532,8 @@ std::optional<MappedBytes> SourceFiles::Impl::map(const FileRange& range, std::u
   if (!mapping || !mapping->is_cached(fd, {range.offset, range.offset + range.size})) {
     return std::nullopt;
   }
-  mappings_.bound();
+  const bool sparse = used <= range.size / kPage * kLine;
+  mappings_.bound(sparse ? FileMappings::kMostSparse : FileMappings::kMostResident);
   of.bytes.fetch_add(used, std::memory_order_relaxed);
   of.requests.fetch_add(1, std::memory_order_relaxed);
   return MappedBytes{range.file, mapping->bytes().data() + range.offset, mapping};

@@ -134,6 +134,16 @@ void keep_payloads(DType from, const std::byte* values, DType to, std::byte* cas
   });
 }
 
+void quiet_nans(DType dtype, std::byte* values, std::size_t count) {
+  with_layout(dtype, [&]<typename Bits>(const FloatLayout<Bits>& layout) {
+    for_each_bits<Bits>(values, count, [&](Bits element) {
+      const auto magnitude = static_cast<Bits>(element & ~layout.sign);
+      const auto quiet = static_cast<Bits>((element & layout.sign) | layout.quiet_nan);
+      return magnitude > layout.exponent ? quiet : element;
+    });
+  });
+}
+
 void canonical_nan(DType dtype, std::byte* values, std::size_t count) {
   with_layout(dtype, [&]<typename Bits>(const FloatLayout<Bits>& layout) {
     for_each_bits<Bits>(values, count, [&](Bits element) {

@@ -26,6 +26,9 @@ void flush_subnormals(DType dtype, std::byte* values, std::size_t count);
 void keep_payloads(DType from, const std::byte* values, DType to, std::byte* cast,
                    std::size_t count);
 
+/// Every NaN becomes the quiet NaN of its sign: what a cast to a wider dtype and back changes.
+void quiet_nans(DType dtype, std::byte* values, std::size_t count);
+
 /// Every NaN becomes the positive quiet NaN.
 void canonical_nan(DType dtype, std::byte* values, std::size_t count);
 

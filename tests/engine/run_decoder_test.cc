@@ -2,6 +2,7 @@
 #include "engine/run_decoder.h"
 
 #include <gtest/gtest.h>
+#include <map>
 #include <random>
 
 #include "encoding/block_scale_encoding.h"
@@ -35,6 +36,11 @@ TEST(RunDecoder, GivesAnyBytesOfAnyRunsThatWereReadTogether) {
     const Program halves{{Step::Kind::Cast, DType::F32, 0},
                          {Step::Kind::Multiply, DType::F32, 0.5},
                          {Step::Kind::Cast, DType::BF16, 0}};
+    std::map<DType, Program> there_and_back;
+    for (const DType dtype : {DType::BF16, DType::F16, DType::F32, DType::F64}) {
+      const DType wide = choose(2) == 0 ? DType::F32 : DType::F64;
+      there_and_back[dtype] = {{Step::Kind::Cast, wide, 0}, {Step::Kind::Cast, dtype, 0}};
+    }
     std::vector<ElementRun> runs;
     while (runs.size() < 12) {
       const auto id =
@@ -45,8 +51,11 @@ TEST(RunDecoder, GivesAnyBytesOfAnyRunsThatWereReadTogether) {
         continue;
       }
       const std::int64_t first = choose(storage.numel);
-      const bool steps = is_castable_float(storage.value_dtype()) && choose(2) == 0;
-      runs.push_back({id, first, 1 + choose(storage.numel - first), steps ? &halves : nullptr});
+      const Program* program = nullptr;
+      if (is_castable_float(storage.value_dtype()) && choose(3) != 0) {
+        program = choose(2) == 0 ? &halves : &there_and_back[storage.value_dtype()];
+      }
+      runs.push_back({id, first, 1 + choose(storage.numel - first), program});
     }
     const RunReads reads(catalog, runs);
     std::vector<std::byte> staging(reads.staging());

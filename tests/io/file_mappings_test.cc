@@ -163,6 +163,19 @@ TEST_F(FileMappingTest, LetsGoOfPagesAndShowsThemAgain) {
   EXPECT_EQ(mapping->bytes()[kSize - 1], bytes_.back());
 }
 
+TEST_F(FileMappingTest, StayResidentWithinABound) {
+  const std::uint64_t before = resident_of_files();
+  FileMappings mappings;
+  const auto mapping = mappings.of(file_, fd_.get(), kSize);
+  ASSERT_TRUE(mapping);
+  EXPECT_TRUE(std::ranges::equal(mapping->bytes(), bytes_));
+  mappings.bound(before + 2 * kSize);
+  EXPECT_GE(resident_of_files(), before + kSize / 2);
+  // Looked at once in a while only.
+  while (resident_of_files() >= before + kSize / 2) mappings.bound(before + kSize / 2);
+  EXPECT_TRUE(std::ranges::equal(mapping->bytes(), bytes_));
+}
+
 TEST_F(FileMappingTest, AreNoMoreThanTheProcessMayHave) {
   std::vector<std::shared_ptr<FileMapping>> mappings;
   while (auto mapping = FileMapping::make(fd_.get(), kSize)) {

@@ -115,6 +115,28 @@ TEST(Arithmetic, FlushTakesSubnormalsOnlyAndKeepsTheirSign) {
   }
 }
 
+TEST(Arithmetic, QuietNansAreWhatACastToAWiderDtypeAndBackLeaves) {
+  for (const auto& [dtype, wide] : {std::pair{DType::F16, DType::F32},
+                                    {DType::F16, DType::F64},
+                                    {DType::BF16, DType::F32},
+                                    {DType::BF16, DType::F64},
+                                    {DType::F32, DType::F64}}) {
+    // Every code of 16 bits; of F32, as many that have all exponents.
+    const std::size_t width = bytes_of(dtype, 1);
+    std::vector<std::byte> codes(width << 16);
+    for (std::uint32_t i = 0; i < 1 << 16; ++i) {
+      const std::uint32_t code = width == 2 ? i : i << 16 | (i * 40503U & 0xffff);
+      std::memcpy(&codes[i * width], &code, width);
+    }
+    std::vector<std::byte> there(bytes_of(wide, 1) << 16);
+    std::vector<std::byte> back(codes.size());
+    find_cast(dtype, wide, KernelSet::Reference)(codes.data(), there.data(), 1 << 16);
+    find_cast(wide, dtype, KernelSet::Reference)(there.data(), back.data(), 1 << 16);
+    quiet_nans(dtype, codes.data(), 1 << 16);
+    EXPECT_TRUE(codes == back) << name(dtype) << " by " << name(wide);
+  }
+}
+
 TEST(Arithmetic, CanonicalNanChangesNansOnly) {
   for (const Codes& c : kCodes) {
     const auto canonical = [&](std::uint64_t code) {

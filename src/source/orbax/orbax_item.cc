@@ -248,8 +248,9 @@ class ItemOpener : public SourceOpener {
     const auto is_chunk_of = [&](ZarrArray& array, std::string_view rest) {
       auto found =
           zarr::parse_chunk_name(array.metadata().names, array.metadata().shape.size(), rest);
-      if (found) index = *std::move(found);
-      return found.has_value();
+      if (!found) return false;
+      index = *std::move(found);
+      return true;
     };
     // Keys are sorted, so most are of the array that the one before was of.
     if (last_ != nullptr && key.starts_with(last_->name())) {
@@ -455,7 +456,7 @@ class ItemOpener : public SourceOpener {
                           fmt::format("a value of type {} that is stored apart; left out",
                                       quote(leaf.value_type)));
       }
-      tree.leaves.push_back(std::move(made));
+      tree.leaves.push_back(made);
     }
     if (tree.leaves.empty()) {
       return fail(ErrorCode::InvalidArgument, "{}: nothing below the key {}", tree_.name,

@@ -617,7 +617,7 @@ Result<Flow> Operation::run_on(Flow flow, const Scope& scope) const {
       return join_columns(*this, std::move(flow), scope);
     case Kind::Split:
     case Kind::Deinterleave:
-      return split(*this, std::move(flow), scope);
+      return split(*this, flow, scope);
     case Kind::Promote:
       return promote(std::move(flow));
     case Kind::Cast:

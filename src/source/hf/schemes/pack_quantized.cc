@@ -118,7 +118,7 @@ std::optional<bool> packs_in_words(std::string_view version) {
 Result<Packing> packing_of(const HeldTensors& tensors, std::int64_t columns, std::int64_t words,
                            int bits) {
   const std::int64_t dense = ceil_div(columns * bits, kWord);
-  const std::int64_t in_words = ceil_div<std::int64_t>(columns, kWord / bits);
+  const auto in_words = ceil_div<std::int64_t>(columns, kWord / bits);
   if (words != dense && words != in_words) {
     return cannot_decode(
         "{} words in a row, but {} codes of {} bits need {}", words, columns, bits,

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <fmt/format.h>
 #include <fstream>
 #include <iterator>
 #include <string_view>
@@ -29,7 +30,7 @@ std::optional<std::uint64_t> number(std::string_view text) {
 std::uint64_t least(const std::string& top, std::string group, const std::string& name) {
   std::uint64_t limit = ~std::uint64_t{0};
   for (;;) {
-    limit = std::min(limit, number(read(top + group + "/" + name)).value_or(limit));
+    limit = std::min(limit, number(read(fmt::format("{}{}/{}", top, group, name))).value_or(limit));
     const std::size_t slash = group.rfind('/');
     if (slash == std::string::npos) return limit;
     group.resize(slash);

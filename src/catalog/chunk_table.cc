@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <fmt/format.h>
+#include <ranges>
 
 namespace ckfs {
 namespace {
@@ -103,9 +104,9 @@ std::string ChunkTable::describe(FileId file) const {
   // The grid of a sharded array is that of its shards.
   std::uint64_t rest = one.cell;
   std::string cell;
-  for (auto count = one.array->grid.rbegin(); count != one.array->grid.rend(); ++count) {
-    const std::uint64_t at = *count == 0 ? 0 : rest % *count;
-    rest = *count == 0 ? 0 : rest / *count;
+  for (const std::uint64_t count : std::views::reverse(one.array->grid)) {
+    const std::uint64_t at = count == 0 ? 0 : rest % count;
+    rest = count == 0 ? 0 : rest / count;
     cell.insert(0, fmt::format("{}{}", at, cell.empty() ? "" : "."));
   }
   text += cell.empty() ? fmt::format("{}", one.cell) : cell;

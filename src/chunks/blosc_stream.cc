@@ -19,7 +19,7 @@ constexpr std::uint8_t kCopied = 2;               // flag: not compressed
 /// A writer makes blocks of 32 KiB to 8 MiB; what the table of a chunk may cost.
 constexpr std::uint64_t kMostBlocks = std::uint64_t{1} << 20;
 /// A block that compression would enlarge is stored as it is, behind the sizes of its parts.
-constexpr std::uint64_t kMostAround = 4 * 256;
+constexpr std::uint64_t kMostAround = 1024;  // 256 parts
 
 class BloscStream final : public ByteStream {
  public:

@@ -54,7 +54,7 @@ struct DecodedChunks::Active {
 namespace {
 
 /// In order, cut where blocks begin.
-std::vector<WantedBytes> by_blocks(std::vector<WantedBytes> wanted, std::uint64_t block) {
+std::vector<WantedBytes> by_blocks(std::span<const WantedBytes> wanted, std::uint64_t block) {
   std::vector<WantedBytes> parts;
   parts.reserve(wanted.size());
   for (WantedBytes piece : wanted) {
@@ -205,7 +205,7 @@ std::vector<WantedBytes> DecodedChunks::take_from_cache(FileId chunk,
 }
 
 std::vector<WantedBytes> DecodedChunks::take_from_spill(FileId chunk,
-                                                        std::vector<WantedBytes> wanted) {
+                                                        std::vector<WantedBytes> wanted) const {
   const std::shared_ptr<Spill> spill = this->spill();
   if (spill == nullptr) return wanted;
   std::vector<WantedBytes> missing;

@@ -100,7 +100,7 @@ class DecodedChunks {
 
   std::vector<WantedBytes> take_from_cache(FileId chunk, std::vector<WantedBytes> wanted)
       CKFS_EXCLUDES(mutex_);
-  std::vector<WantedBytes> take_from_spill(FileId chunk, std::vector<WantedBytes> wanted);
+  std::vector<WantedBytes> take_from_spill(FileId chunk, std::vector<WantedBytes> wanted) const;
   Result<void> drive(Request& own) CKFS_EXCLUDES(mutex_);
   void leave(std::deque<Request>& requests, MutexLock& lock) CKFS_REQUIRES(mutex_);
   Result<void> check_sums(const CodedChunk& chunk) CKFS_EXCLUDES(mutex_);

@@ -20,8 +20,8 @@ bool Spill::take_place(std::uint64_t& place) {
     place = used_++;
     return true;
   }
-  for (auto age = ages_.begin(); age != ages_.end(); ++age) {
-    const auto slot = slots_.find(*age);
+  for (const auto& age : ages_) {
+    const auto slot = slots_.find(age);
     if (slot->second.readers > 0 || !slot->second.ready) continue;
     place = slot->second.place;
     forget(slot);

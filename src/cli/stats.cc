@@ -67,7 +67,7 @@ Result<void> watch(const StatsCommand& command) {
                           std::chrono::duration<double>(here - time).count()));
     CKFS_TRY(const std::string text, status_text(*now));
     const std::string table =
-        (terminal ? "\033[H\033[J" : "") + rates + text + (terminal ? "" : "\n");
+        fmt::format("{}{}{}{}", terminal ? "\033[H\033[J" : "", rates, text, terminal ? "" : "\n");
     CKFS_TRY(const bool read, write_stdout(std::as_bytes(std::span(table))));
     if (!read) return {};
     before = *now;

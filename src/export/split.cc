@@ -144,13 +144,13 @@ std::vector<std::vector<ExportStep>> split_files(std::span<const FileCost> files
 
   using Load = std::pair<std::uint64_t, unsigned>;  // cost so far, part
   std::priority_queue<Load, std::vector<Load>, std::greater<>> loads;
-  for (unsigned part = 0; part < parts; ++part) loads.push({0, part});
+  for (unsigned part = 0; part < parts; ++part) loads.emplace(0, part);
   std::vector<std::vector<ExportStep>> steps(parts);
   for (const std::size_t file : order) {
     if (files[file].size() == 0) continue;
     const auto [cost, part] = loads.top();
     loads.pop();
-    loads.push({cost + costs[file], part});
+    loads.emplace(cost + costs[file], part);
     steps[part].push_back({file, {0, files[file].size()}});
   }
   for (auto& part : steps) std::ranges::sort(part, {}, &ExportStep::file);

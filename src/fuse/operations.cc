@@ -40,7 +40,7 @@ const Served& served(fuse_req_t request) {
 void count_error(fuse_req_t request, const char* operation, int error) noexcept {
   try {
     served(request).filesystem.count_error(operation, error);
-  } catch (const std::bad_alloc&) {
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch)
     // An error that is not counted is still answered.
   }
 }

@@ -70,11 +70,14 @@ PageStore::Sent PageStore::send(const Pipe& pipe, fuse_ino_t inode, std::uint64_
 
 bool PageStore::send_copied(fuse_ino_t inode, std::uint64_t offset,
                             std::span<const std::byte> bytes) const {
+  // NOLINTNEXTLINE(clang-analyzer-optin.core.EnumCastOutOfRange): libfuse has no name for none
   fuse_bufvec data = FUSE_BUFVEC_INIT(bytes.size());
   // libfuse only reads from it.
   data.buf[0].mem = const_cast<std::byte*>(bytes.data());
+  // NOLINTNEXTLINE(clang-analyzer-optin.core.EnumCastOutOfRange): the same
+  constexpr auto kNoFlags = static_cast<fuse_buf_copy_flags>(0);
   return ::fuse_lowlevel_notify_store(session_, inode, static_cast<off_t>(offset), &data,
-                                      static_cast<fuse_buf_copy_flags>(0)) == 0;
+                                      kNoFlags) == 0;
 }
 
 bool PageStore::send_all(fuse_ino_t inode, std::uint64_t offset, std::span<const std::byte> bytes) {

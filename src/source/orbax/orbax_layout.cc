@@ -162,7 +162,7 @@ Result<void> choose_in_step(const SourceTree& tree, const Items& items,
   } else if (mine.size() == 1) {
     chosen = mine.begin()->first;
   } else {
-    const auto usual = std::ranges::find_if(
+    const auto* const usual = std::ranges::find_if(
         kUsual, [&](std::string_view name) { return mine.contains(std::string(name) + "/"); });
     if (usual == kUsual.end()) {
       return fail(ErrorCode::Unsupported, "{}: several items: {}; choose one with --item",

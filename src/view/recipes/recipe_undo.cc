@@ -9,6 +9,7 @@
 // which config.json may lack the one.
 #include <algorithm>
 #include <map>
+#include <ranges>
 #include <set>
 #include <unordered_map>
 
@@ -181,9 +182,9 @@ class RuleUndo {
       if (!one) return no_way_back(one.error().message());
       names_given_.push_back(std::move(*one));
     }
-    for (std::size_t key = 0; key < rule_.keys.size(); ++key) {
-      const auto variable = static_cast<std::size_t>(
-          std::ranges::find(rule_.variables, rule_.keys[key]) - rule_.variables.begin());
+    for (const auto& key : rule_.keys) {
+      const auto variable = static_cast<std::size_t>(std::ranges::find(rule_.variables, key) -
+                                                     rule_.variables.begin());
       key_variables_.push_back(variable);
     }
     for (std::size_t i = 0; i < rule_.captures; ++i) {
@@ -588,8 +589,8 @@ class RuleUndo {
 
 Result<Undone> undo_rules(const RuleList& rules, ConfigNumbers config, TensorList list) {
   config.leave_open();
-  for (auto rule = rules.rules.rbegin(); rule != rules.rules.rend(); ++rule) {
-    CKFS_TRY(list, RuleUndo(*rule, config, std::move(list)).run());
+  for (const auto& rule : std::views::reverse(rules.rules)) {
+    CKFS_TRY(list, RuleUndo(rule, config, std::move(list)).run());
   }
   std::set<std::string_view> known;
   std::deque<std::string> names;

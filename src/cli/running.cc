@@ -3,9 +3,9 @@
 #include "cli/running.h"
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <pthread.h>
-#include <signal.h>
 #include <string>
 #include <sys/ioctl.h>
 #include <unistd.h>

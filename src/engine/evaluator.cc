@@ -13,6 +13,7 @@
 
 #include "base/rounding.h"
 #include "engine/source_ranges.h"
+#include "tensor/arithmetic.h"
 
 namespace ckfs {
 namespace {
@@ -188,10 +189,14 @@ Result<void> Evaluator::carry_out(std::span<const Task> tasks, const RunReads& r
   CKFS_TRY_VOID(bytes.fetch());
   for (std::size_t k = 0; k < tasks.size(); ++k) {
     for (const PlanPart& part : tasks[k].plan->parts) {
+      const std::span<std::byte> here = tasks[k].out.subspan(part.out.begin, part.out.size());
+      const auto* copy = std::get_if<CopyPart>(&part.what);
+      if (copy != nullptr && copy->quiet) {
+        quiet_nans(copy->dtype, here.data(), here.size() / bytes_of(copy->dtype, 1));
+      }
       const auto* decode = std::get_if<DecodePart>(&part.what);
       if (decode == nullptr) continue;
-      auto decoded = decoder.decode(decode->run, decode->skip,
-                                    tasks[k].out.subspan(part.out.begin, part.out.size()));
+      auto decoded = decoder.decode(decode->run, decode->skip, here);
       if (decoded) continue;
       CKFS_TRY_VOID(bytes.check());
       return decode_failure(reads.catalog(), source_, decode->run.storage, decoded.error());

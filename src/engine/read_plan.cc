@@ -21,15 +21,22 @@ using Parts = std::vector<PlanPart>;
 void plan_run(const Catalog& catalog, StorageId id, std::int64_t first, ByteRange run,
               const Program* program, std::uint64_t at, Parts& parts) {
   const Storage& storage = catalog.storage(id);
-  if (is_move(storage, program)) {
-    // Whole storages may have elements of 4 or 6 bits; they start at element 0, and bytes move.
-    const std::uint64_t base = bytes_of(storage.value_dtype(), first);
-    for_each_extent(
-        storage, {base + run.begin, base + run.end},
-        [&](FileId file, std::uint64_t offset, ByteRange inside) {
-          parts.push_back({{at + inside.begin, at + inside.end}, CopyPart{file, offset}});
-        });
-    return;
+  // Whole storages may have elements of 4 or 6 bits; they start at element 0, and bytes move.
+  const std::uint64_t base = bytes_of(storage.value_dtype(), first);
+  const bool move = is_move(storage, program);
+  if (move || (storage.encoding->is_plain() && only_quiets_nans(storage.value_dtype(), *program))) {
+    const std::uint64_t unit = move ? 1 : bytes_of(storage.value_dtype(), 1);
+    const std::size_t before = parts.size();
+    bool whole = true;
+    for_each_extent(storage, {base + run.begin, base + run.end},
+                    [&](FileId file, std::uint64_t offset, ByteRange inside) {
+                      whole = whole && (run.begin + inside.begin) % unit == 0 &&
+                              inside.size() % unit == 0;
+                      parts.push_back({{at + inside.begin, at + inside.end},
+                                       CopyPart{file, offset, storage.value_dtype(), !move}});
+                    });
+    if (whole) return;
+    parts.resize(before);  // a request, or an extent, cuts an element
   }
   const std::uint64_t width = bytes_of(result_dtype(storage.value_dtype(), program), 1);
   const auto low = static_cast<std::int64_t>(run.begin / width);

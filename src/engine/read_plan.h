@@ -23,10 +23,13 @@ struct LiteralPart {
   std::uint64_t offset = 0;
 };
 
-/// Bytes of a source file, unchanged.
+/// Bytes of a source file, unchanged. With `quiet` they are whole elements of `dtype`, of which
+/// each NaN becomes the quiet one of its sign (quiet_nans()).
 struct CopyPart {
   FileId file = 0;
   std::uint64_t offset = 0;
+  DType dtype = DType::U8;
+  bool quiet = false;
 };
 
 /// A run, decoded and taken through its steps, of which the part starts `skip` bytes into the first

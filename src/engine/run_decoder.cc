@@ -80,13 +80,6 @@ void run_steps(DType value, std::span<const Step> steps, std::byte* in, std::byt
   }
 }
 
-/// Whether the steps widen a value and round it back: its bits stay, but for those of a NaN.
-bool only_quiets_nans(DType value, std::span<const Step> steps) {
-  return steps.size() == 2 && is_castable_float(value) && steps[0].kind == Step::Kind::Cast &&
-         steps[1].kind == Step::Kind::Cast && steps[1].dtype == value &&
-         bytes_of(steps[0].dtype, 1) > bytes_of(value, 1);
-}
-
 std::span<const Step> steps_of(const ElementRun& run) {
   return run.program == nullptr ? std::span<const Step>() : std::span<const Step>(*run.program);
 }
@@ -99,6 +92,12 @@ DType result_dtype(DType value, const Program* program) {
 
 bool is_move(const Storage& storage, const Program* program) {
   return storage.encoding->is_plain() && (program == nullptr || program->empty());
+}
+
+bool only_quiets_nans(DType value, std::span<const Step> steps) {
+  return steps.size() == 2 && is_castable_float(value) && steps[0].kind == Step::Kind::Cast &&
+         steps[1].kind == Step::Kind::Cast && steps[1].dtype == value &&
+         bytes_of(steps[0].dtype, 1) > bytes_of(value, 1);
 }
 
 RunReads::RunReads(const Catalog& catalog, std::span<const ElementRun> runs) : catalog_(&catalog) {

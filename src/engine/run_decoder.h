@@ -40,6 +40,10 @@ DType result_dtype(DType value, const Program* program);
 /// Whether decoding changes nothing: plain elements and no step.
 bool is_move(const Storage& storage, const Program* program);
 
+/// Whether the steps widen values of that dtype and round them back: all bits stay, but for those
+/// of a NaN, which becomes the quiet one of its sign.
+bool only_quiets_nans(DType value, std::span<const Step> steps);
+
 /// The bytes that some runs need, each once, and their places in a staging buffer. Immutable;
 /// refers to the catalog.
 class RunReads {

@@ -322,6 +322,12 @@ RandomExpr sliced(const RandomExpr& from, std::int64_t dim, std::int64_t begin, 
                 fmt::format("{}.slice({}, {}, {}, {})", from.text, dim, begin, count, step));
 }
 
+RandomExpr with_step(const RandomExpr& from, const Step& step) {
+  return unwrap(from.expr.then(step), dense_then(from.value, step),
+                fmt::format("{}.then({} {} {})", from.text, static_cast<int>(step.kind),
+                            name(step.dtype), step.operand));
+}
+
 // Another tensor of the dtype and shape of `like`, from another leaf where one fits.
 RandomExpr random_like(const Choose& choose, const RandomCheckpoint& checkpoint,
                        const RandomExpr& like) {
@@ -334,8 +340,7 @@ RandomExpr random_like(const Choose& choose, const RandomCheckpoint& checkpoint,
   flat = sliced(flat, 0, choose(has - numel + 1), numel, 1);
   flat = reshaped(flat, like.value.shape);
   if (flat.value.dtype == like.value.dtype) return flat;
-  const Step cast{Step::Kind::Cast, like.value.dtype, 0};
-  return unwrap(flat.expr.then(cast), dense_then(flat.value, cast), flat.text + ".cast");
+  return with_step(flat, {Step::Kind::Cast, like.value.dtype, 0});
 }
 
 // Shapes with the same number of elements: dimensions are merged and factored.
@@ -423,10 +428,12 @@ RandomExpr random_operation(const Choose& choose, const RandomCheckpoint& checkp
     }
     case 4: {
       if (!is_castable_float(from.value.dtype)) return from;
-      const Step step = random_step(choose, from.value);
-      return unwrap(from.expr.then(step), dense_then(from.value, step),
-                    fmt::format("{}.then({} {} {})", from.text, static_cast<int>(step.kind),
-                                name(step.dtype), step.operand));
+      if (one_in(choose, 4)) {  // widened and rounded back, which is nearly nothing
+        const DType wide = pick<DType>(choose, {DType::F32, DType::F64});
+        return with_step(with_step(from, {Step::Kind::Cast, wide, 0}),
+                         {Step::Kind::Cast, from.value.dtype, 0});
+      }
+      return with_step(from, random_step(choose, from.value));
     }
     default:
       return random_several(choose, checkpoint, from);

@@ -131,10 +131,10 @@ struct Statistics {
   std::uint64_t source_bytes = 0;  // the sum of source[].bytes
   std::uint64_t requests = 0;      // reads by users of the views
   std::uint64_t bytes_to_readers = 0;
-  std::uint64_t tiles = 0;         // tiles and ahead-of-reader chunks computed
+  std::uint64_t tiles = 0;         // tiles, pieces ahead of readers and texts computed
   std::uint64_t tiles_unread = 0;  // of these, let go before anybody was given bytes of them
   std::uint64_t hits = 0;          // requests that found theirs computed
-  std::uint64_t memory = 0;        // budgeted memory in use now
+  std::uint64_t memory = 0;        // budgeted memory in use now, or kept to be used again
   std::uint64_t memory_peak = 0;
   std::uint64_t memory_budget = 0;
   std::string io;                   // "uring" or "pread"
@@ -193,12 +193,12 @@ class FileList {
 class ViewFile {
  public:
   FileInfo info() const;
-
   /// Fills `out` from `offset`; gives the number of bytes, which is out.size() except at the end of
-  /// the file. Errors: Io, Stale, Corrupt; then `out` is unspecified.
+  /// the file. Errors: Io, Stale, Corrupt, Unsupported (a chunk in a form that ckfs does not know),
+  /// OutOfMemory (the budget can never hold it, the system lacks it), Internal; then `out` is void.
   Result<std::size_t> read(std::uint64_t offset, std::span<std::byte> out);
-
-  /// The same without a copy where the bytes are at hand.
+  /// The same, without a copy where it can. Results hold memory of the budget: who keeps some while
+  /// he asks for more keeps at most a quarter of OpenOptions::memory, the next one's size included.
   Result<Bytes> read(std::uint64_t offset, std::size_t size);
 
   class Impl;
@@ -218,7 +218,7 @@ class View {
 
   /// The target tensors in the order of their files' layout; empty for `source`.
   std::vector<TensorInfo> tensors() const;
-
+  /// Errors: NotFound.
   Result<ViewFile> open(std::string_view path, ReadOptions options = {}) const;
 
   class Impl;
@@ -234,8 +234,8 @@ class View {
 class Checkpoint {
  public:
   /// `source`: a directory, a file, or a hub cache entry. Errors: NotFound, Corrupt, Unsupported,
-  /// Io, each with one line that names the file and the fact; a recipe that is wrong, or does not
-  /// fit the source, is one.
+  /// Io, Stale, each with one line that names the file and the fact (also of a recipe that is
+  /// wrong, or does not fit the source); InvalidArgument (an option), OutOfMemory.
   static Result<Checkpoint> open(const std::filesystem::path& source,
                                  const OpenOptions& options = {});
 
@@ -250,8 +250,8 @@ class Checkpoint {
 
   /// Newest mtime of the source in whole seconds since 1970; never 0.
   std::int64_t mtime() const;
-  /// A hash over the names, sizes and mtimes of the source's files, and over which tag and key of
-  /// it were chosen.
+  /// A hash over the names, sizes and mtimes of the source's files, and over what OpenOptions
+  /// choose of it or add to it: tag, key, item, recipes and family.
   std::uint64_t fingerprint() const;
 
   Statistics statistics() const;

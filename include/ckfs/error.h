@@ -17,7 +17,7 @@ enum class ErrorCode : std::uint8_t {
   Corrupt,          // the bytes of a file contradict its format
   Unsupported,      // well-formed, but not something ckfs can serve
   InvalidArgument,  // the caller asked for something that has no meaning
-  Io,               // a system call failed; system_error() is its errno
+  Io,               // the system failed; system_error() is the errno, 0 where there is none
   Stale,            // a source file is no longer the one that was opened
   OutOfMemory,      // more than the budget can ever give, or than the system has
   Internal,         // a bug in ckfs

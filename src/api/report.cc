@@ -394,6 +394,20 @@ std::vector<std::string> source_paths(const View::Impl& view, std::size_t file) 
   return {paths.begin(), paths.end()};
 }
 
+/// What a definition keeps, without its parts.
+std::uint64_t memory_of(const Definition& definition) {
+  // Twice the objects themselves, as memory_of() a view.
+  constexpr std::uint64_t kEachTensor = 2 * sizeof(ModelTensor);
+  constexpr std::uint64_t kEachBox = 2 * sizeof(Box) + sizeof(Loop);
+  std::uint64_t bytes = 0;
+  for (const ModelTensor& tensor : definition.tensors) {
+    bytes += kEachTensor + kEachBox * tensor.expr.box_list().size();
+  }
+  for (const TextFile& text : definition.texts) bytes += text.text.size();
+  for (const std::string& name : definition.names) bytes += sizeof(std::string) + name.capacity();
+  return bytes;
+}
+
 Json view_files(const View& view) {
   Json files = Json::array();
   const FileList list = view.files();
@@ -443,15 +457,9 @@ std::vector<std::string> opening_notes(const Checkpoint& checkpoint) {
 std::uint64_t memory_of(const View& view) {
   // Nodes of tables and spare capacity: measured at twice the objects themselves.
   constexpr std::uint64_t kEachFile = 256;
-  constexpr std::uint64_t kEachTensor = 2 * sizeof(ModelTensor);
-  constexpr std::uint64_t kEachBox = 2 * sizeof(Box) + sizeof(Loop);
   const Definition& definition = *view.impl().definition;
-  std::uint64_t bytes = kEachFile * view.impl().files->size();
-  for (const ModelTensor& tensor : definition.tensors) {
-    bytes += kEachTensor + kEachBox * tensor.expr.box_list().size();
-  }
-  for (const TextFile& text : definition.texts) bytes += text.text.size();
-  for (const std::string& name : definition.names) bytes += sizeof(std::string) + name.capacity();
+  std::uint64_t bytes = kEachFile * view.impl().files->size() + memory_of(definition);
+  for (const DefinitionPart& part : definition.parts) bytes += memory_of(*part.definition);
   return bytes;
 }
 

@@ -1,6 +1,6 @@
 // What ckfs says of a checkpoint, as text for people and as JSON for programs: the output of
 // `ckfs inspect`, `ckfs ls` and `ckfs stats`, and the files .ckfs/views.json and .ckfs/status.json
-// of a mount. One place, so that the program and the mount never tell different stories.
+// of a mount. One place, so that the program and the mount never say different things.
 //
 // Every JSON text is one object, indented by 2, ends in a newline and has "version": kReportVersion
 // first. Members are only added within a version. Sizes are bytes. Strings that are not UTF-8 in
@@ -8,8 +8,10 @@
 //
 //   inspect  {version, source, kind, quantization: string (empty: plain), tensors, tensor_bytes,
 //             companions, files, bytes, mtime, fingerprint: "0123456789abcdef",
-//             views: [{name, description, available, reasons: [{subject, text}],
-//                      remarks: [{subject, text}]}],
+//             quantized: [{scheme, format, weights, example}],
+//             left_out: [{suffix, tensors, reason}],
+//             views: [{name, description, available, remarks: [{subject, text}],
+//                      reasons: [{subject, text, more: further subjects that have no names}]}],
 //             experts: [{layout, available, reason: string (empty: available)}],
 //             facts: [{subject, text}], notes: [{subject, text}],
 //             labels: [{view, label, from, to, tensors}]}
@@ -91,7 +93,7 @@ Result<std::string> status_text(std::string_view status_json);
 /// The rates between two status.json, `seconds` apart, a line each. Errors: those of status_text().
 Result<std::string> status_rates(std::string_view before, std::string_view now, double seconds);
 
-/// Paths of the source files that hold the bytes of a view's file (companions left out), joined by
+/// Paths of the source files that hold the bytes of a view's file, and what decodes them, joined by
 /// newlines: the attribute user.ckfs.source. Requires: `file` is an index in View::files().
 std::string sources_of(const View& view, std::size_t file);
 

@@ -57,9 +57,9 @@ class ByteSource {
 
   /// Performs all requests, in any order and possibly at once; near ones may become one access.
   /// On success every `out` is full. On an error the contents of every `out` are unspecified and
-  /// must not be used: there is no partial success and there are no zeros for missing bytes.
-  /// Errors: Io (with errno), Stale (the file is not the one whose size and mtime were recorded).
-  /// Requires: each range lies within size(file).
+  /// must not be used: no partial success, no zeros for missing bytes. Errors: Io (with errno),
+  /// Stale (the file is not the one that was recorded); of sources that decode, also Corrupt,
+  /// Unsupported, OutOfMemory. Requires: each range lies within size(file).
   [[nodiscard]] virtual Result<void> read(std::span<const ReadRequest> batch) = 0;
 
   /// read() of bytes that nobody is expected to ask for again (a copy that is made once): they are
@@ -88,8 +88,8 @@ class ByteSource {
   /// Nobody reads at present: what is held in memory for speed alone may go.
   virtual void rest() {}
 
-  /// A hint: these bytes, and no others, will be read soon, in this order. Returns at once, starts
-  /// what can be started (a disk's or a server's work), and neither fails nor blocks.
+  /// A hint: these bytes, and no others, will be read soon, in this order. Starts what can be
+  /// started (by a disk, by a server), may open a file for it, waits for no byte, never fails.
   virtual void will_need(std::span<const FileRange> /*ranges*/) {}
 
   /// Whether `file` lies where bytes stream in order and a jump starts over (network and FUSE file

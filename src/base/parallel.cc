@@ -35,7 +35,7 @@ Result<void> guarded(const Task& task, std::size_t index) {
   try {
     return task(index);
   } catch (const std::bad_alloc&) {
-    return fail(ErrorCode::OutOfMemory, "no memory for the headers of the checkpoint");
+    return fail(ErrorCode::OutOfMemory, "memory: the system gives no more");
   }
 }
 

@@ -1,6 +1,6 @@
-// The one loop over many things by many threads. Its uses are at mount, where the work is waiting
-// for a source more than computing: so it begins with few threads, and adds more while those it has
-// mostly wait.
+// The one loop over many things by many threads. Most of its uses are at mount, where the work is
+// waiting for a source more than computing: so it begins with few threads, and adds more while
+// those it has mostly wait. Whoever only computes gives `few` and `most` one value.
 #pragma once
 
 #include <chrono>

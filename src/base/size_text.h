@@ -9,7 +9,7 @@
 
 namespace ckfs {
 
-/// "5GB" = 5 * 10^9, "64MiB" = 64 * 2^20, "1.5gb" = 1.5 * 10^9, "4096" = 4096.
+/// "5GB" = 5 * 10^9, "64MiB" = 2^26, "1.5gb" = 1.5 * 10^9, "4096". Errors: InvalidArgument.
 Result<std::uint64_t> parse_size(std::string_view text);
 
 /// The shortest text that parse_size() reads as `bytes`: a size that a user gave prints in its

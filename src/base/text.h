@@ -7,7 +7,7 @@
 
 namespace ckfs {
 
-/// `text` in double quotes for a message: control characters escaped, cut at 200 bytes.
+/// `text` in double quotes for a message: C0 controls escaped, cut at 200 bytes.
 [[nodiscard]] std::string quote(std::string_view text);
 
 /// `text` in one line for a terminal or a log: controls (C0, C1), what turns the direction of

@@ -122,6 +122,7 @@ void CatalogBuilder::redefine(TensorId id, std::string_view name,
   CKFS_CHECK(!boxes.empty() || checked_numel(shape) == catalog_->storages_[tensor.storage].numel);
   if (name != tensor.name) tensor.name = keep_name(name);
   tensor.shape = keep_shape(shape);
+  tensor.boxes = {};
   if (!boxes.empty()) tensor.boxes = catalog_->boxes_.emplace_back(std::move(boxes));
 }
 

@@ -75,7 +75,7 @@ struct StorageBox {
   std::vector<std::int64_t> cell = {}, cell_stride = {};
 };
 
-/// What a tensor is in the training run that left it. A checkpoint that does not tell has weights
+/// What a tensor is in the training run that left it. A checkpoint that does not say has weights
 /// only.
 enum class Role : std::uint8_t {
   Weight,        // trainable: the optimizer's masters where there are such
@@ -188,8 +188,8 @@ struct ItemTree {
 
 class Catalog {
  public:
-  /// "safetensors", "deepspeed_zero", "universal", "torch_file", "torch_dcp": what kind of
-  /// checkpoint, for people.
+  /// What kind of checkpoint, for people: its Adapter's name, "safetensors", "deepspeed_zero",
+  /// "universal", "torch_file", "torch_dcp", "orbax".
   const std::string& kind() const { return kind_; }
 
   /// "fp8 (blocks of 128 x 128)" or empty for a plain checkpoint.

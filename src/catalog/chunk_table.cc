@@ -54,6 +54,11 @@ Result<FileId> ChunkTable::add_shard(ChunkArrayId array, std::uint64_t cell, con
     return fail(ErrorCode::Corrupt, "{}: shard {} of {} bytes has no room for its index ({} bytes)",
                 arrays_[array].name, cell, shard.size, index.nbytes());
   }
+  // The index is a chunk, too.
+  if (index.count + 1 >= kFirstChunkFile - (next_ - kFirstChunkFile)) {
+    return fail(ErrorCode::Unsupported, "{}: shard {} of {} chunks: too many in all (limit 2^31)",
+                arrays_[array].name, cell, index.count);
+  }
   ChunkArrayId index_array = index_arrays_[array];
   if (index_array == kNoArray || arrays_[index_array].nbytes != 16 * index.count ||
       arrays_[index_array].codecs->identity() == index.crc32c) {

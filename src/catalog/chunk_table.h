@@ -80,7 +80,7 @@ class ChunkTable {
   /// The inner chunks of the shard `cell` of the array, in the order of its index: the first one's
   /// number is given, the others follow. `array` describes the inner chunks; `shard` is the shard
   /// in a real file. (One that lies in a database's node is best taken apart by whoever reads the
-  /// node, into inline chunks.) Errors: Corrupt (no room for the index).
+  /// node, into inline chunks.) Errors: Corrupt (no room for the index), Unsupported (too many).
   Result<FileId> add_shard(ChunkArrayId array, std::uint64_t cell, const FileRange& shard,
                            const ShardIndex& index);
 

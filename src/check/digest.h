@@ -34,8 +34,8 @@ struct FileDigest {
 
 /// Computes the sums of the files of `view` that have numbers in `files` (indices of
 /// View::files()): several files at once, each read once from its begin to its end, whatever the
-/// number of `algorithms`. `take` gets them in the order of `files`. Errors: those of reading and
-/// of `take`.
+/// number of `algorithms`. `take` gets them in the order of `files`. Errors: those of reading, of
+/// `take` and of Checksum::create(); Io with EINTR (stopped).
 Result<void> digest_files(const View& view, const std::vector<std::size_t>& files,
                           const std::vector<Algorithm>& algorithms, const CheckOptions& options,
                           const std::function<Result<void>(const FileDigest&)>& take);
@@ -49,8 +49,8 @@ std::string check_lines(const FileDigest& digest, bool tagged);
 std::string digests_json(const Checkpoint& checkpoint, const View& view, std::string_view source,
                          const std::vector<FileDigest>& digests);
 
-/// Of all these texts; sums of algorithms that ckfs does not know are passed over. Errors:
-/// InvalidArgument (none of them, a path twice, no sum that could be checked).
+/// Of all these texts; in JSON, sums of algorithms that ckfs does not know are passed over. Errors:
+/// InvalidArgument (none of them, a path twice, a file without a sum that could be checked).
 Result<std::vector<FileDigest>> parse_digests(std::string_view text);
 
 }  // namespace ckfs

@@ -121,7 +121,7 @@ Result<std::optional<std::uint64_t>> Comparison::look(const FileInfo& info) {
   struct stat status{};
   if (::stat(path_of(path).c_str(), &status) != 0) {
     if (errno != ENOENT && errno != ENOTDIR) return system_failure(errno, path_of(path), "look");
-    differences_.add(path, 0, "lacks");
+    differences_.add(path, 0, "is missing");
     return std::nullopt;
   }
   if (!S_ISREG(status.st_mode)) {
@@ -269,7 +269,7 @@ std::string place_in_view(const View& view, std::size_t file, std::uint64_t offs
     element /= expr.shape()[d];
   }
   return fmt::format("tensor {}, element [{}]{}",
-                     view.impl().definition->tensors[layout->tensor(segment.id)].name,
+                     layout->definition->tensors[layout->tensor(segment.id)].name,
                      fmt::join(at, ", "), layout->chunks.empty() ? "" : " of a chunk");
 }
 
@@ -297,7 +297,7 @@ Result<VerifyResult> verify_digests(const View& view, const std::vector<FileDige
     for (const auto& [algorithm, sum] : digest.sums) algorithms.insert(algorithm);
   }
   for (const FileInfo& info : files) {
-    if (!wanted.contains(info.path)) differences.add(std::string(info.path), 0, "lacks");
+    if (!wanted.contains(info.path)) differences.add(std::string(info.path), 0, "is missing");
   }
   std::ranges::sort(numbers);
   CKFS_TRY_VOID(digest_files(view, numbers, {algorithms.begin(), algorithms.end()}, options,

@@ -44,7 +44,7 @@ class ByteStream {
   virtual ~ByteStream() = default;
 
   /// The next bytes, as many as `out` takes; fewer only where the stream ends. Errors: those of the
-  /// source; Corrupt; OutOfMemory (too_little_work_space).
+  /// source; Corrupt; Unsupported; OutOfMemory (too_little_work_space).
   virtual Result<std::size_t> read(std::span<std::byte> out) = 0;
 
   /// The next read() begins at byte `offset`. By decoding where there is no other way, from the

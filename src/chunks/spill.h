@@ -35,7 +35,7 @@ class Spill {
 
   bool has(const Key& key) const;
 
-  /// Bytes of a block from `offset` on. False: it is not there (any more).
+  /// Bytes of a block from `offset` on. False: it is not there (any more), or the disk has lost it.
   bool get(const Key& key, std::uint64_t offset, std::span<std::byte> out);
 
   /// Frees the places of a file's blocks.

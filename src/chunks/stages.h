@@ -10,7 +10,8 @@ namespace ckfs {
 
 using StreamResult = Result<std::unique_ptr<ByteStream>>;
 
-/// One or several zstd frames behind each other, of any window that the work space holds.
+/// One or several zstd frames behind each other, of any window up to 128 MiB that the work space
+/// holds.
 StreamResult open_zstd_stream(std::unique_ptr<ByteStream> from, WorkSpace& space);
 
 enum class DeflateForm : std::uint8_t { Gzip, Zlib };

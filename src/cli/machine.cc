@@ -103,27 +103,28 @@ Finding helper(const MachineOptions& options) {
 }
 
 Finding privileges(const MachineOptions& options) {
-  Finding finding{.name = "privileges", .fact = "set-user-ID programs work"};
   const std::string status = read(options.root + "/proc/self/status").value_or("");
-  if (options.is_root || status.find("\nNoNewPrivs:\t1") == std::string::npos) return finding;
-  finding.level = Level::Broken;
-  finding.fact = "no_new_privs is set: fusermount3 cannot become root";
-  finding.remedy = "start the container or unit without no-new-privileges (NoNewPrivileges=no)";
-  return finding;
+  if (options.is_root || status.find("\nNoNewPrivs:\t1") == std::string::npos) {
+    return {.name = "privileges", .fact = "set-user-ID programs work"};
+  }
+  return {.name = "privileges",
+          .level = Level::Broken,
+          .fact = "no_new_privs is set: fusermount3 cannot become root",
+          .remedy = "start the container or unit without no-new-privileges (NoNewPrivileges=no)"};
 }
 
 Finding allow_other(const MachineOptions& options) {
-  Finding finding{.name = "allow_other", .fact = "users may give -o allow_other"};
   if (options.is_root) {
-    finding.fact = "root may always give -o allow_other";
-    return finding;
+    return {.name = "allow_other", .fact = "root may always give -o allow_other"};
   }
   const std::string text = "\n" + read(options.root + "/etc/fuse.conf").value_or("") + "\n";
-  if (text.find("\nuser_allow_other\n") != std::string::npos) return finding;
-  finding.level = Level::Slow;
-  finding.fact = "user_allow_other is not in /etc/fuse.conf: mounts are for their user alone";
-  finding.remedy = "echo user_allow_other | sudo tee -a /etc/fuse.conf";
-  return finding;
+  if (text.find("\nuser_allow_other\n") != std::string::npos) {
+    return {.name = "allow_other", .fact = "users may give -o allow_other"};
+  }
+  return {.name = "allow_other",
+          .level = Level::Slow,
+          .fact = "user_allow_other is not in /etc/fuse.conf: mounts are for their user alone",
+          .remedy = "echo user_allow_other | sudo tee -a /etc/fuse.conf"};
 }
 
 Finding uring(const MachineOptions& options) {
@@ -138,15 +139,10 @@ Finding uring(const MachineOptions& options) {
         "used",
         *disabled);
     finding.remedy = "sudo sysctl kernel.io_uring_disabled=0";
-  } else if (error == ENOSYS) {
+  } else if (error == ENOSYS || error == EPERM || error == EACCES) {
     finding.level = Level::Slow;
-    finding.fact = "the kernel has none, or a sandbox hides it: pread is used";
-    finding.remedy =
-        "allow io_uring_setup, io_uring_enter and io_uring_register in the seccomp "
-        "profile";
-  } else if (error == EPERM || error == EACCES) {
-    finding.level = Level::Slow;
-    finding.fact = "a sandbox forbids it: pread is used";
+    finding.fact = error == ENOSYS ? "the kernel has none, or a sandbox hides it: pread is used"
+                                   : "a sandbox forbids it: pread is used";
     finding.remedy =
         "allow io_uring_setup, io_uring_enter and io_uring_register in the seccomp "
         "profile";

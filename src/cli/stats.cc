@@ -2,16 +2,21 @@
 #include <cerrno>
 #include <chrono>
 #include <fcntl.h>
-#include <thread>
+#include <filesystem>
+#include <optional>
+#include <poll.h>
 #include <unistd.h>
 
 #include "api/report.h"
 #include "base/unique_fd.h"
 #include "cli/cli.h"
+#include "fuse/mount_table.h"
 
 namespace ckfs::cli {
 
 namespace {
+
+using Clock = std::chrono::steady_clock;
 
 Result<std::string> read_status(const std::string& mountpoint) {
   const UniqueFd fd(::open((mountpoint + "/.ckfs/status.json").c_str(), O_RDONLY | O_CLOEXEC));
@@ -50,18 +55,38 @@ Result<void> stats(const StatsCommand& command) {
   return print(text);
 }
 
+/// Waits until `time`, or until no ckfs is mounted there any more. The kernel shows a change of
+/// what is mounted as an exception of mountinfo (proc(5)).
+Result<void> wait_until(Clock::time_point time, const UniqueFd& mountinfo,
+                        const std::string& mountpoint) {
+  CKFS_TRY(const std::filesystem::path target, resolve_mountpoint(mountpoint));
+  while (true) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(time - Clock::now());
+    if (left.count() <= 0) return {};
+    pollfd poll{.fd = mountinfo.get(), .events = POLLPRI, .revents = 0};
+    if (::poll(&poll, 1, static_cast<int>(left.count())) <= 0) continue;
+    CKFS_TRY(const std::optional<MountEntry> mounted, find_mount(target));
+    if (!mounted || mounted->type != kFilesystemType) return {};
+  }
+}
+
 /// A table over and over: on a terminal in the place of the last one.
 Result<void> watch(const StatsCommand& command) {
+  const UniqueFd mountinfo(::open("/proc/self/mountinfo", O_RDONLY | O_CLOEXEC));
+  if (!mountinfo) return system_failure(errno, "/proc/self/mountinfo", "open");
   const bool terminal = ::isatty(STDOUT_FILENO) == 1;
   std::string before;
-  auto time = std::chrono::steady_clock::now();
+  auto time = Clock::now();
   for (unsigned round = 0; command.count == 0 || round < command.count; ++round) {
-    if (round > 0) std::this_thread::sleep_for(std::chrono::seconds(command.interval));
+    if (round > 0) {
+      CKFS_TRY_VOID(
+          wait_until(time + std::chrono::seconds(command.interval), mountinfo, command.mountpoint));
+    }
     const Result<std::string> now = read_status(command.mountpoint);
     // A mount that ends is the end of watching it, and no error.
     if (!now && round > 0) return {};
     if (!now) return Failure(now.error());
-    const auto here = std::chrono::steady_clock::now();
+    const auto here = Clock::now();
     CKFS_TRY(const std::string rates,
              status_rates(before.empty() ? *now : before, *now,
                           std::chrono::duration<double>(here - time).count()));

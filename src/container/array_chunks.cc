@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/byte_source.h"
 #include "base/error.h"
 #include "expr/box.h"
 #include "expr/shape.h"
@@ -24,9 +25,6 @@ std::vector<std::int64_t> stored_order(std::span<const std::int64_t> order,
   for (std::size_t d = order.size(); d-- > 0;) reverse.push_back(static_cast<std::int64_t>(d));
   return reverse;
 }
-
-// What the engine reads with two pieces rather than skip it (engine/gather.cc).
-constexpr std::int64_t kSmallGap = 4096;
 
 /// Source bytes between two pieces of a chunk; 0: it is one piece.
 std::int64_t gap_of(std::span<const std::int64_t> chunk, const ArraySource& source) {
@@ -83,7 +81,7 @@ ArrayChunks::ArrayChunks(DType dtype, std::span<const std::int64_t> shape,
   }
   within_ = digits_.size();
   digits_.insert(digits_.end(), within.begin(), within.end());
-  if (gap_of(chunk_, source) > kSmallGap) return;
+  if (gap_of(chunk_, source) > static_cast<std::int64_t>(kMostBetween)) return;
   for (const Digit& digit : within) together_ *= static_cast<std::uint64_t>(digit.count);
 }
 

@@ -35,7 +35,8 @@ struct ArraySource {
 ///
 ///   no chunk crosses a border of `split`, the number of equal parts along each dimension (empty:
 ///   one); 4 to 64 MiB, or as near as divisors come; the fewest source tensors in a chunk; whole
-///   granules; the longest runs of source bytes; the fewest chunks.
+///   granules; the longest runs of source bytes; the fewest chunks; the shortest along the slowest
+///   of `cell_order`.
 ///
 /// (64 MiB is `most`; where that is less than 4 MiB, no chunk is too small.) A shape without
 /// elements has chunks of one element, and none of them.

@@ -12,7 +12,7 @@
 
 namespace ckfs {
 
-/// Costs 4 bytes a tensor and 17 a file. Files are the shards, by number, and the index, if there
+/// Costs 4 bytes a tensor and 13 a file. Files are the shards, by number, and the index, if there
 /// is one.
 class ShardedContainer : public Container {
  public:

@@ -264,7 +264,7 @@ class Engine::Impl {
                                                   const ReadStream::Advice& advice) {
     const FileLayout& file = stream.file();
     const TileKey key = piece_key(file, piece.begin);
-    CKFS_TRY(auto tile, cache_.find(key));
+    auto tile = cache_.find(key);
     if (!tile) {
       const bool whole = here != piece && advice.sequential && piece.end <= advice.whole_until &&
                          stream.wants(piece.begin) &&

@@ -41,8 +41,8 @@ struct EngineOptions {
   KernelSet kernels = KernelSet::Fast;
 };
 
-/// The size of tiles where Tier::Tile has `room` bytes: what that is good for are two tiles, the
-/// one that is read and the next, and their scratch. A matrix that fits alone is not cut: computed
+/// The size of tiles where Tier::Tile has `room` bytes, which are to hold two: the one that is read
+/// and the next, and their scratch. A matrix that fits alone is not cut: computed
 /// late it costs time, in parts it may cost several times its source bytes. `wanted`: by
 /// EngineOptions::tile_bytes.
 TileBytes tile_bytes(std::uint64_t room, std::uint64_t wanted);
@@ -76,8 +76,10 @@ class Engine {
 
   /// The bytes of `range` of the stream's file. They may hold memory of the budget (Tier::Reply or
   /// Tile) until the last copy of the result is gone: who keeps results while he asks for more may
-  /// hold at most `BufferPool::most(Tier::Reply)` less the size of the next one, or waits for
-  /// himself. Errors: Io, Stale, Corrupt, OutOfMemory (what the budget can never hold, at once).
+  /// hold at most a quarter of the budget, with the size of the next one, or waits for himself
+  /// (what he holds may be of Tier::Tile, and a tile may need all of its share). Errors: Io, Stale,
+  /// Corrupt, Unsupported (a chunk in a form that is not known), OutOfMemory (what the budget can
+  /// never hold, at once; or the system), Internal (what a computation throws).
   /// Requires: range lies within the file.
   Result<Bytes> read(ReadStream& stream, ByteRange range);
 

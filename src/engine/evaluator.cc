@@ -90,9 +90,12 @@ std::optional<MappedBytes> Evaluator::Measured::keep(const FileRange& range) {
     CKFS_TRY_VOID(read(std::span(&all, 1)));
     return Tile{*std::move(buffer), range.size, {range.file}};
   };
-  auto tile = want_.sequential ? evaluator_.cache_.get(key, read_all) : evaluator_.cache_.find(key);
-  if (!tile || *tile == nullptr || (*tile)->size != range.size) return std::nullopt;
-  return MappedBytes{range.file, (*tile)->span().data(), *tile};
+  std::shared_ptr<const Tile> tile = evaluator_.cache_.find(key);
+  if (!tile && want_.sequential) {
+    if (auto read = evaluator_.cache_.get(key, read_all)) tile = *std::move(read);
+  }
+  if (!tile || tile->size != range.size) return std::nullopt;
+  return MappedBytes{range.file, tile->span().data(), tile};
 }
 
 Evaluator::Evaluator(const Catalog& catalog, ByteSource& source, BufferPool& pool, TileCache& cache,
@@ -233,7 +236,7 @@ Result<void> Evaluator::copy_gathered(const FileLayout& file, const GatherPart& 
         return gathered(file, part.tensor, place.tile, want, Patience::Wait);
       }));
     } else {
-      CKFS_TRY(tile, cache_.find(key_of(file, place)));
+      tile = cache_.find(key_of(file, place));
       if (!tile) {
         CKFS_TRY(Tile panel,
                  gathered(file, part.tensor, {at, at + here.size()}, want, Patience::Wait));

@@ -48,7 +48,7 @@ class Evaluator {
   ByteRange unit_at(const FileLayout& file, std::uint64_t offset) const;
 
   /// Bytes `range` of the file into `out`. Waits for memory of Tier::Tile. Errors: those of the
-  /// source; OutOfMemory.
+  /// source; Corrupt (a companion that contradicts itself), OutOfMemory, Internal.
   Result<void> fill(const FileLayout& file, ByteRange range, std::span<std::byte> out, Want want);
 
   /// Bytes `range` as a tile of their own; OutOfMemory instead of waiting for memory.
@@ -113,7 +113,7 @@ class Evaluator {
   Result<std::vector<Buffer>> memory(std::span<const std::size_t> sizes, Patience patience);
   GatherPlan gather_plan(const FileLayout& file, std::uint32_t tensor, ByteRange bytes) const;
 
-  /// The source, measured, with its faults.
+  /// The source, with a watch on how long it takes, and on whether it is still the same.
   class Measured;
 
   ByteSource& source_;

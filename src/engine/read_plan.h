@@ -73,8 +73,8 @@ RunReads reads_of(const Catalog& catalog, std::span<const ReadPlan> plans);
 std::vector<FileRange> ranges_of(const ReadPlan& plan);
 
 /// The shortest run of bytes in the target for which reading it by itself beats a tile: below it
-/// the cost of a request exceeds that of the bytes (fuse-perf.md E: pread of 4 KiB pieces reaches
-/// 3.6 GB/s, of 1 KiB 1.35).
+/// the cost of a request exceeds that of the bytes (measured: pread of 4 KiB pieces reaches 3.6
+/// GB/s, of 1 KiB 1.35).
 inline constexpr std::uint64_t kShortestRun = 4096;
 
 /// Whether the tensor has to be computed in tiles: some box has runs shorter than kShortestRun, or

@@ -18,7 +18,7 @@ constexpr std::uint64_t kNear = 256_KiB;
 /// How far behind the end of a run that is known to be one a request may come late: many threads
 /// take turns, and a reader who finds what was delivered does not wait for them.
 constexpr std::uint64_t kLate = 4_MiB;
-/// A second request makes a run where both are large, else the third does (fuse-perf.md H).
+/// A second request makes a run where both are large, else the third does.
 constexpr std::uint64_t kLargeRun = 256_KiB;
 /// Whoever asks for so much from a tensor's first byte on wants more of it.
 constexpr std::uint64_t kLargeRequest = 128_KiB;

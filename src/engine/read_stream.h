@@ -102,7 +102,7 @@ class ReadStream : public std::enable_shared_from_this<ReadStream> {
   std::size_t remembered() const;
 
   /// Threads that read different places of one file at once (loaders map a shard and read its
-  /// tensors in parallel) are told apart up to so many.
+  /// tensors in parallel) are distinguished up to so many.
   static constexpr std::size_t kRuns = 4;
   static constexpr std::size_t kMostUnits = 144;
 

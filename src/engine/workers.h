@@ -75,8 +75,8 @@ class Workers {
   std::size_t threads() const;
 
   static constexpr std::size_t kMostTasks = 256;
-  /// Threads, also where tasks of Kind::Waits have started some: as many requests as a far source
-  /// answers at once, and a few to decode what has come.
+  /// Threads that tasks of Kind::Waits may bring them to: as many requests as a far source answers
+  /// at once, and a few to decode what has come.
   static constexpr std::size_t kMostThreads = 80;
 
  private:

@@ -48,8 +48,8 @@ struct ExportResult {
 /// Writes the files of `view` into `out`, with the checkpoint's mtime. `source` is the path that
 /// `checkpoint` was opened with. Errors: InvalidArgument (OUT lies inside the source, holds foreign
 /// files or a symbolic link in the place of a directory, or is written by another export), Io (disk
-/// full: ENOSPC; stopped: EINTR), and those of ViewFile::read. No file under its final name is ever
-/// incomplete. A file of the view that has the record's name is left out.
+/// full: ENOSPC; stopped: EINTR), Unsupported (a file of the view has a name that exports keep for
+/// themselves), and those of ViewFile::read. No file under its final name is ever incomplete.
 Result<ExportResult> export_view(const Checkpoint& checkpoint, const View& view,
                                  const std::filesystem::path& source,
                                  const std::filesystem::path& out, const ExportOptions& options);

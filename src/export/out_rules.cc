@@ -5,6 +5,7 @@
 #include <ranges>
 #include <set>
 
+#include "base/paths.h"
 #include "base/units.h"
 #include "export/split.h"
 
@@ -13,16 +14,6 @@ namespace ckfs {
 namespace {
 
 constexpr std::size_t kMaxRecord = 256_MiB;
-
-/// True if `inner` is `outer` or lies below it, by real paths.
-bool lies_within(const std::filesystem::path& inner, const std::filesystem::path& outer) {
-  std::error_code error;
-  const std::filesystem::path real_inner = std::filesystem::weakly_canonical(inner, error);
-  const std::filesystem::path real_outer = std::filesystem::weakly_canonical(outer, error);
-  const auto [mismatch, unused] =
-      std::mismatch(real_outer.begin(), real_outer.end(), real_inner.begin(), real_inner.end());
-  return mismatch == real_outer.end();
-}
 
 }  // namespace
 
@@ -58,7 +49,11 @@ Result<ExportRecord> fresh_record(const Checkpoint& checkpoint, const View& view
 }
 
 Result<void> refuse_inside(const std::filesystem::path& out, const std::filesystem::path& source) {
-  if (!lies_within(out, source)) return {};
+  std::error_code error;
+  if (!lies_within(std::filesystem::weakly_canonical(out, error),
+                   std::filesystem::weakly_canonical(source, error))) {
+    return {};
+  }
   return fail(ErrorCode::InvalidArgument, "{}: lies inside the source {}", out.native(),
               source.native());
 }

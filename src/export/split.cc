@@ -11,6 +11,7 @@
 
 #include "api/checkpoint_impl.h"
 #include "base/parallel.h"
+#include "base/rounding.h"
 #include "engine/read_plan.h"
 
 namespace ckfs {
@@ -59,10 +60,6 @@ FileCost cost_of(const Catalog& catalog, const FileLayout& layout) {
     file.spans.push_back(span);
   }
   return file;
-}
-
-std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) {
-  return value % unit == 0 ? value : value + (unit - value % unit);
 }
 
 class Cutter {
@@ -168,7 +165,8 @@ Result<std::vector<FileCost>> file_costs(const View& view) {
   const ViewFiles& files = *view.impl().files;
   std::vector<FileCost> costs(files.size());
   CKFS_TRY_VOID(run_parallel(files.size(), [&](std::size_t file) -> Result<void> {
-    costs[file] = cost_of(*view.impl().checkpoint->catalog, files.lay_out(file));
+    const FileLayout layout = files.lay_out(file);
+    costs[file] = cost_of(*layout.definition->catalog, layout);  // perhaps that of a folder's own
     return {};
   }));
   return costs;

@@ -37,7 +37,8 @@ enum class JsonKeys : bool { Unique, LastWins };
 
 /// Parses a text that is one object, as config.json may be (json_text.h; NaN and the infinities
 /// become strings). Errors: Corrupt (not JSON, deeper than kMaxConfigDepth, more than kMaxJsonNodes
-/// values, a key that comes twice), with the file's name.
+/// values, a token of more than 1 MiB; of Unique a key that comes twice, or more than 1000 members
+/// of one object), with the file's name.
 Result<JsonNode> parse_json_tree(std::string_view text, std::string_view file_name, JsonKeys keys);
 
 }  // namespace ckfs

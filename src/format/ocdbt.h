@@ -90,6 +90,7 @@ struct Child {
   std::uint64_t size = 0;
   NodeTotals totals;
 };
+/// Requires: 1 to kNodeEntries children, in ascending order of their first keys.
 std::string render_interior(std::uint8_t height, std::string_view node_file,
                             std::span<const Child> children);
 

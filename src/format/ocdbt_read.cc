@@ -22,6 +22,7 @@ constexpr std::uint32_t kNodeMagic = 0x0cdb20de;
 constexpr std::size_t kFirst = 14;  // of a raw body: magic, length, version, compression
 constexpr std::size_t kChecksum = 4;
 constexpr std::uint64_t kMaxEntries = std::uint64_t{1} << 20;
+constexpr std::uint64_t kMaxFiles = kMaxEntries;  // no entry is in two
 constexpr std::uint64_t kMaxInline = std::uint64_t{1} << 20;
 constexpr std::uint64_t kMaxFileNames = std::uint64_t{16} << 20;  // bytes of a table's paths
 constexpr std::uint64_t kMaxEnd = (std::uint64_t{1} << 63) - 1;
@@ -186,6 +187,10 @@ Result<std::vector<DataFile>> read_files(Cursor& in, std::string_view base_path,
   const std::uint64_t count = in.varint();
   // Each file has a byte in two columns at least.
   if (in.failed() || count > in.left() / 2) return cut_short(name, kWhat);
+  // Paths may be empty, and then a file takes fifty times its bytes.
+  if (count > kMaxFiles) {
+    return fail(ErrorCode::Corrupt, "{}: {} data files (limit {})", name, count, kMaxFiles);
+  }
   std::vector<std::uint64_t> shared(count, 0), rest(count), base(count);
   for (std::size_t i = 1; i < count; ++i) shared[i] = in.varint();
   for (std::uint64_t& size : rest) size = in.varint();

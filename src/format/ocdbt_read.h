@@ -5,8 +5,8 @@
 // btree_codec.h).
 //
 // Only the newest version is read, and the manifest has that whole: nodes of the version tree lead
-// to older ones. All functions are pure; all errors are Corrupt and begin with the name that the
-// caller gives.
+// to older ones. All functions are pure; errors are Corrupt, Unsupported (a form that is not known)
+// or OutOfMemory, and begin with the name that the caller gives.
 #pragma once
 
 #include <cstddef>

@@ -16,9 +16,9 @@ constexpr std::int64_t kMaxNumber = std::int64_t{1} << 31;
 
 using Members = std::vector<JsonMember>;
 
-class Reader {
+class ConfigReader {
  public:
-  Reader(std::string_view text, std::string_view file_name)
+  ConfigReader(std::string_view text, std::string_view file_name)
       : scanner_(text), file_name_(file_name) {}
 
   Result<std::optional<QuantizationConfig>> find() {
@@ -272,19 +272,19 @@ std::optional<std::int64_t> QuantizationConfig::number(std::string_view key) con
 Result<std::optional<QuantizationConfig>> find_quantization(std::string_view text,
                                                             std::string_view file_name) {
   CKFS_TRY_VOID(validate_config(text, file_name));
-  return Reader(text, file_name).find();
+  return ConfigReader(text, file_name).find();
 }
 
 Result<QuantizationConfig> parse_modelopt(std::string_view text, std::string_view file_name) {
   CKFS_TRY_VOID(validate_config(text, file_name));
-  return Reader(text, file_name).modelopt();
+  return ConfigReader(text, file_name).modelopt();
 }
 
 Result<QuantizationConfig> parse_quantization_file(std::string_view text,
                                                    std::string_view file_name,
                                                    std::string_view method) {
   CKFS_TRY_VOID(validate_config(text, file_name));
-  return Reader(text, file_name).whole(method);
+  return ConfigReader(text, file_name).whole(method);
 }
 
 }  // namespace ckfs

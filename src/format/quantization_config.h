@@ -45,9 +45,9 @@ struct QuantizationConfig {
   bool transforms = false;  // `transform_config` is there and not empty
   bool sparsity = false;    // `sparsity_config` is there and not empty
   bool overrides = false;   // `dynamic` is there and not empty: some modules differ from the rest
-  /// Every other string, number, true and false of the object, of the objects in it and of the
-  /// lists in those, by its key ("bits", "meta.quantizer.0"), as text: strings decoded, the others
-  /// as they are written.
+  /// Every string, number, true and false of the object, of the objects in it (but config_groups
+  /// and dynamic) and of the lists in those, by its key ("bits", "meta.quantizer.0") of at most
+  /// 1024 bytes each, as text: strings decoded, the others as they are written.
   std::map<std::string, std::string, std::less<>> values;
 
   /// A value; empty where there is none.
@@ -57,7 +57,8 @@ struct QuantizationConfig {
 };
 
 /// The first of `quantization_config`, `text_config.quantization_config`, `compression_config`,
-/// and a quantization_config deeper down, that is an object; nullopt: none. Errors: Corrupt.
+/// and a quantization_config deeper down, that is there and not null; nullopt: none. Errors:
+/// Corrupt (also where that is no object).
 Result<std::optional<QuantizationConfig>> find_quantization(std::string_view text,
                                                             std::string_view file_name);
 

@@ -20,8 +20,6 @@
 namespace ckfs {
 namespace {
 
-using Bytes = std::span<const std::byte>;
-
 constexpr std::array<std::uint8_t, 4> kZipMagic{'P', 'K', 3, 4};
 /// LONG1 and the ten bytes of 0x1950a86a20f9469cfc6c, after PROTO and perhaps FRAME.
 constexpr std::array<std::uint8_t, 12> kLegacyMagic{0x8a, 0x0a, 0x6c, 0xfc, 0x9c, 0x46,
@@ -43,20 +41,20 @@ constexpr std::uint64_t kCountBytes = 8;     // before the bytes of a storage
 constexpr std::size_t kCountsAtOnce = 4096;  // such counts in one batch
 
 template <std::size_t N>
-bool contains(Bytes bytes, const std::array<std::uint8_t, N>& magic) {
+bool contains(std::span<const std::byte> bytes, const std::array<std::uint8_t, N>& magic) {
   return std::search(bytes.begin(), bytes.end(), magic.begin(), magic.end(),
                      [](std::byte a, std::uint8_t b) { return a == std::byte{b}; }) != bytes.end();
 }
 
-bool is_zip(Bytes prefix) {
+bool is_zip(std::span<const std::byte> prefix) {
   return contains(prefix.first(std::min(prefix.size(), kZipMagic.size())), kZipMagic);
 }
 
-bool is_legacy(Bytes prefix) {
+bool is_legacy(std::span<const std::byte> prefix) {
   return contains(prefix.first(std::min(prefix.size(), kMagicBytes)), kLegacyMagic);
 }
 
-std::string_view trimmed(Bytes bytes) {
+std::string_view trimmed(std::span<const std::byte> bytes) {
   return trim({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
 }
 
@@ -82,7 +80,7 @@ class TorchFileReader {
   /// Reads up to `needed` and a step further.
   Result<void> fetch_step(std::uint64_t needed);
   Result<Pickle> parse(ByteRange pickle) const {
-    return parse_pickle(Bytes(text_).subspan(pickle.begin, pickle.size()), name_);
+    return parse_pickle(std::span(text_).subspan(pickle.begin, pickle.size()), name_);
   }
   Result<void> check_preamble();
   Result<void> place_storages(TorchFile& torch, const Pickle& keys) const;
@@ -185,7 +183,7 @@ Result<ByteRange> TorchFileReader::walk_pickle() {
     if (walked_ == text_.size()) {
       return fail(ErrorCode::Corrupt, "{}: ends inside a pickle: the file is incomplete", name_);
     }
-    const Instruction instruction = read_instruction(Bytes(text_).subspan(walked_));
+    const Instruction instruction = read_instruction(std::span(text_).subspan(walked_));
     if (instruction.size == 0) {
       return fail(ErrorCode::Corrupt, "{}: byte {}: no pickle opcode {:#04x}", name_, walked_,
                   static_cast<unsigned>(instruction.opcode));

@@ -46,8 +46,9 @@ std::string render_pickle(std::span<const TensorHead> tensors);
 /// The archive around a pickle and storages: 16 bytes a storage.
 class TorchArchive {
  public:
-  /// `root` is the name of all members' directory: the file's, without its last extension. Errors:
-  /// Unsupported where the file would be larger than 2^63 - 1 bytes.
+  /// `root` is the name of all members' directory: the file's, without its last extension.
+  /// Requires: `root` has fewer than 256 bytes. Errors: Unsupported where the file would be larger
+  /// than 2^63 - 1 bytes.
   static Result<TorchArchive> plan(std::string root, std::uint64_t pickle_bytes,
                                    std::vector<std::uint64_t> storage_bytes);
 

@@ -35,9 +35,9 @@ constexpr std::array<OtherType, 5> kOtherTypes{{{"int4", 1},
                                                 {"float8_e3m4", 1},
                                                 {"float8_e4m3b11fnuz", 1}}};
 
-class Reader {
+class MetadataReader {
  public:
-  Reader(Version version, std::string_view name) : name_(name) { out_.version = version; }
+  MetadataReader(Version version, std::string_view name) : name_(name) { out_.version = version; }
 
   Result<Metadata> read(std::string_view text) {
     if (text.size() > kMaxMetadata) {
@@ -506,7 +506,7 @@ std::int64_t Metadata::inner_numel() const {
 }
 
 Result<Metadata> parse_metadata(Version version, std::string_view text, std::string_view name) {
-  return Reader(version, name).read(text);
+  return MetadataReader(version, name).read(text);
 }
 
 std::optional<std::vector<std::int64_t>> parse_chunk_name(const ChunkNames& names, std::size_t rank,

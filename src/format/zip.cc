@@ -24,19 +24,17 @@ using namespace zip_records;
 
 constexpr std::size_t kHeadersAtOnce = 1024;  // local headers in one batch
 
-using Bytes = std::span<const std::byte>;
-
-std::uint16_t u16(Bytes bytes, std::size_t at) {
+std::uint16_t u16(std::span<const std::byte> bytes, std::size_t at) {
   return load_le<std::uint16_t>(bytes.subspan(at, 2));
 }
-std::uint32_t u32(Bytes bytes, std::size_t at) {
+std::uint32_t u32(std::span<const std::byte> bytes, std::size_t at) {
   return load_le<std::uint32_t>(bytes.subspan(at, 4));
 }
-std::uint64_t u64(Bytes bytes, std::size_t at) {
+std::uint64_t u64(std::span<const std::byte> bytes, std::size_t at) {
   return load_le<std::uint64_t>(bytes.subspan(at, 8));
 }
 
-std::string_view text_of(Bytes bytes) {
+std::string_view text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};  // char may alias anything
 }
 
@@ -55,7 +53,7 @@ Result<Tail> read_tail(ByteSource& source, FileId file, ByteRange within, std::u
 }
 
 /// Where in `tail` the end record stands, whose comment must reach to the very end.
-std::optional<std::size_t> find_end(Bytes tail) {
+std::optional<std::size_t> find_end(std::span<const std::byte> tail) {
   if (tail.size() < kEndSize) return std::nullopt;
   for (std::size_t at = tail.size() - kEndSize + 1; at-- > 0;) {
     if (u32(tail, at) == kEndSignature && at + kEndSize + u16(tail, at + 20) == tail.size()) {
@@ -94,7 +92,7 @@ Result<Directory> find_directory(ByteSource& source, FileId file, ByteRange with
     return fail(ErrorCode::Corrupt, "{}: no end record of a zip archive: the file is incomplete",
                 name);
   }
-  const Bytes end = Bytes(tail.bytes).subspan(*found, kEndSize);
+  const std::span end = std::span(tail.bytes).subspan(*found, kEndSize);
   const std::uint64_t end_at = tail.begin + *found;
   Directory directory{u16(end, 10), u32(end, 16), u32(end, 12), end_at};
 
@@ -105,7 +103,7 @@ Result<Directory> find_directory(ByteSource& source, FileId file, ByteRange with
     return directory;
   }
 
-  const Bytes locator = Bytes(tail.bytes).subspan(*found - kLocator64Size, kLocator64Size);
+  const std::span locator = std::span(tail.bytes).subspan(*found - kLocator64Size, kLocator64Size);
   const std::uint64_t locator_at = end_at - kLocator64Size;
   const std::uint64_t end64_at = u64(locator, 8);
   if (u32(locator, 4) != 0 || u32(locator, 16) > 1) return many_disks(name);
@@ -173,7 +171,7 @@ Result<void> ZipArchive::parse_directory(std::span<const std::byte> directory,
   const std::string& file_name = source_->name(file_);
   entries_.reserve(count);
   names_.reserve(directory.size() - count * kEntrySize);
-  Bytes rest = directory;
+  std::span<const std::byte> rest = directory;
   for (std::uint64_t i = 0; i < count; ++i) {
     if (rest.size() < kEntrySize || u32(rest, 0) != kEntrySignature) {
       return fail(ErrorCode::Corrupt, "{}: zip directory has no entry {} of {}", file_name, i,
@@ -194,11 +192,11 @@ Result<void> ZipArchive::parse_directory(std::span<const std::byte> directory,
 
     // The zip64 field has only those of the three that are saturated, in this order.
     if (size == kFull32 || packed == kFull32 || header == kFull32) {
-      Bytes extra = rest.subspan(kEntrySize + name_size, extra_size);
+      std::span<const std::byte> extra = rest.subspan(kEntrySize + name_size, extra_size);
       while (extra.size() >= 4 && u16(extra, 0) != 1) {
         extra = extra.subspan(std::min<std::size_t>(extra.size(), 4u + u16(extra, 2)));
       }
-      Bytes fields;
+      std::span<const std::byte> fields;
       if (extra.size() >= 4) {
         fields = extra.subspan(4, std::min<std::size_t>(extra.size() - 4, u16(extra, 2)));
       }

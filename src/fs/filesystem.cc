@@ -263,7 +263,8 @@ class Filesystem::Impl {
     std::string paths = sources_of(at.tree->view, at.index);
     if (paths.size() > kMaxAttributeBytes) {
       // A file made of thousands of shards: whole paths, as many as fit.
-      paths.resize(paths.rfind('\n', kMaxAttributeBytes));
+      const std::size_t end = paths.rfind('\n', kMaxAttributeBytes);
+      paths.resize(end == std::string::npos ? 0 : end);
     }
     return paths;
   }

@@ -3,7 +3,7 @@
 //
 //   /                 one directory per available view, and .ckfs
 //   /<view>[@k=v,..]  files of the view; parameterised views appear on lookup
-//   /.ckfs            refused, status.json and views.json: snapshots taken at open
+//   /.ckfs            metrics, refused, status.json, views.json: snapshots taken at open
 //
 // Inode numbers are stable hashes of (canonical view, path); the root is 1. At most 64
 // parameterised views are held: the least recently used one without lookups or open files goes, and
@@ -64,12 +64,15 @@ class Filesystem {
   ~Filesystem();
 
   /// Counts as one kernel lookup of the inode: forget() gives it back. A name in the root may build
-  /// its view. Errors: NotFound, NotDirectory, and those of Checkpoint::view.
+  /// its view. Errors: NotFound (also of what Checkpoint::view calls InvalidArgument or
+  /// Unsupported: the reason is in .ckfs/refused), NotDirectory, OutOfMemory (held_bytes),
+  /// Internal.
   Result<Attributes> lookup(InodeNumber parent, std::string_view name);
   void forget(InodeNumber inode, std::uint64_t lookups) noexcept;
   Result<Attributes> attributes(InodeNumber inode);
 
-  /// Entries from `offset` (0: the beginning), sorted by name, "." and ".." first.
+  /// At most `limit` entries from `offset` (0: the beginning), sorted by name, "." and ".." first.
+  /// None counts as a lookup. Errors: NotFound, NotDirectory.
   Result<std::vector<DirectoryEntry>> list(InodeNumber directory, std::uint64_t offset,
                                            std::size_t limit);
 

@@ -3,7 +3,7 @@
 // A view is held with all of its inodes or not at all; so the kernel's references are counted per
 // view. The views without parameters stay for good. Of the others at most `limit` are held: the
 // one used longest ago without lookups or open files makes room. Where all are in use, the table
-// names one that the kernel should let go of, and holds more than `limit` until it has. Where
+// names some that the kernel should let go of, and holds more than `limit` until it has. Where
 // strangers can look views up, those in use have a bound in bytes, too, and one more is refused.
 //
 // Safe for concurrent use by several threads: one mutex, never held while a view is built or bytes

@@ -22,7 +22,8 @@ struct KernelMountOptions {
 };
 
 /// Mounts a read-only FUSE filesystem at `target` and gives the /dev/fuse that speaks for it; the
-/// kernel waits for an answer on it from now on. Errors: Io, with what the user can do about it.
+/// kernel waits for an answer on it from now on. Errors: Io, with what the user can do about it;
+/// NotFound (the target is gone).
 Result<UniqueFd> mount_device(const std::filesystem::path& target,
                               const KernelMountOptions& options);
 

@@ -50,7 +50,7 @@ Result<void> check_hides_none(const std::filesystem::path& target,
 /// the mount is not on top of its path any more: it is left as it is, and no longer served. At most
 /// one call at a time, from the main thread: the signals' dispositions and its mask are taken
 /// over while it runs. Errors: InvalidArgument (as check_mountpoint), Io (no /dev/fuse, no
-/// permission; the message has what to do).
+/// permission, no thread to serve it with; the message has what to do).
 Result<void> serve_mount(Filesystem& filesystem, MountKeeper& keeper, const MountOptions& options,
                          const std::function<void()>& ready);
 

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <sys/stat.h>
 
+#include "base/paths.h"
 #include "fuse/kernel_mount.h"
 #include "fuse/mount.h"
 #include "fuse/mount_table.h"
@@ -17,12 +18,6 @@ namespace ckfs {
 namespace {
 
 namespace stdfs = std::filesystem;
-
-/// Whether `inner` is `outer` or lies in it.
-bool lies_within(const stdfs::path& inner, const stdfs::path& outer) {
-  const auto [at, end] = std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end());
-  return at == outer.end();
-}
 
 }  // namespace
 

@@ -11,8 +11,8 @@
 
 namespace ckfs {
 
-/// What the operations work on: the user data of the FUSE session. Outlives it; immutable, so all
-/// threads of the session share it.
+/// What the operations work on: the user data of the FUSE session. Outlives it; does not change
+/// while the session answers, so all its threads share it.
 struct Served {
   Filesystem& filesystem;
   bool direct = false;  // FOPEN_DIRECT_IO for every file

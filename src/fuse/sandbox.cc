@@ -32,6 +32,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "base/paths.h"
 #include "base/text.h"
 #include "base/unique_fd.h"
 #include "io/file_system.h"
@@ -360,12 +361,6 @@ stdfs::path top_of_file_system(stdfs::path directory) {
     directory = directory.parent_path();
   }
   return directory;
-}
-
-/// Whether `inner` is `outer` or lies in it.
-bool lies_within(const stdfs::path& inner, const stdfs::path& outer) {
-  const auto [at, end] = std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end());
-  return at == outer.end();
 }
 
 }  // namespace

@@ -21,6 +21,7 @@
 #include <thread>
 
 #include "base/mutex.h"
+#include "base/start_thread.h"
 #include "fuse/mount.h"
 #include "fuse/operations.h"
 #include "fuse/page_store.h"
@@ -39,6 +40,9 @@ constexpr unsigned kThreads = 32;
 
 /// How long requests under way are waited for after a signal.
 constexpr std::chrono::seconds kGrace{5};
+
+/// How long the main thread may sleep through being woken.
+constexpr std::chrono::milliseconds kWakeAgain{10};
 
 /// The eventfd that a signal handler writes to; a handler can reach nothing but a global.
 std::atomic<int> stop_event = -1;
@@ -87,16 +91,22 @@ class SignalsToEvent {
 };
 
 /// Makes the kernel forget names, on a thread of its own: the kernel holds the directory's lock
-/// while it waits for the lookup that made the name superfluous.
+/// while it waits for the lookup that made the name superfluous. Where no thread can be started no
+/// name is forgotten, which costs memory alone.
 class NameForgetter {
  public:
-  explicit NameForgetter(fuse_session* session) : thread_([this, session] { run(session); }) {}
+  explicit NameForgetter(fuse_session* session)
+      : thread_(start_thread([this, session] { run(session); })) {
+    const MutexLock lock(mutex_);
+    is_running_ = thread_.has_value();
+  }
   NameForgetter(const NameForgetter&) = delete;
   NameForgetter& operator=(const NameForgetter&) = delete;
   ~NameForgetter() { stop(); }
 
   void add(std::string name) {
     const MutexLock lock(mutex_);
+    if (!is_running_) return;
     names_.push_back(std::move(name));
     changed_.notify_one();
   }
@@ -110,7 +120,7 @@ class NameForgetter {
       stopping_ = true;
       changed_.notify_one();
     }
-    if (thread_.joinable()) thread_.join();
+    if (thread_ && thread_->joinable()) thread_->join();
   }
 
  private:
@@ -131,8 +141,9 @@ class NameForgetter {
   Mutex mutex_;
   CondVar changed_;
   std::deque<std::string> names_ CKFS_GUARDED_BY(mutex_);
+  bool is_running_ CKFS_GUARDED_BY(mutex_) = false;
   bool stopping_ CKFS_GUARDED_BY(mutex_) = false;
-  std::thread thread_ CKFS_GUARDED_BY(joining_);
+  std::optional<std::thread> thread_ CKFS_GUARDED_BY(joining_);
 };
 
 /// Takes the mount away; where something else lies on top of its path by now, that is left alone,
@@ -160,15 +171,21 @@ class Watcher {
         keeper_(keeper),
         used_(used),
         ready_(std::move(ready)),
-        main_(::pthread_self()),
-        thread_([this] { run(); }) {}
+        main_(::pthread_self()) {}
   Watcher(const Watcher&) = delete;
   Watcher& operator=(const Watcher&) = delete;
+
+  /// To be called first. False: no thread can be started; then nothing else may be called.
+  bool start() {
+    thread_ = start_thread([this] { run(); });
+    return thread_.has_value();
+  }
 
   /// The loop has ended, the session is still there.
   void loop_ended() {
     const MutexLock lock(mutex_);
     ended_ = true;
+    changed_.notify_one();
     const std::uint64_t one = 1;
     [[maybe_unused]] const ssize_t written = ::write(event_, &one, sizeof one);
   }
@@ -181,7 +198,7 @@ class Watcher {
   }
 
   /// Requires: loop_ended(), and the mount is gone or aborted (else its first answer never comes).
-  void join() { thread_.join(); }
+  void join() { thread_->join(); }
 
  private:
   void run() {
@@ -194,11 +211,7 @@ class Watcher {
     if (detach()) wait_for_event();
     forgetter_.stop();  // while its notifications are still answered
     pages_.stop();
-    // Again and again: the main thread may be just about to sleep when it is woken.
-    const auto last = std::chrono::steady_clock::now() + kGrace;
-    while (stop_loop(std::chrono::steady_clock::now() > last)) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
+    stop_loop();
   }
 
   void wait_for_event() const {
@@ -235,17 +248,17 @@ class Watcher {
     ready_();
   }
 
-  /// False: there is nothing left to do.
-  bool stop_loop(bool late) {
-    const MutexLock lock(mutex_);
-    if (ended_) return false;
-    if (late) {
-      abandon();
-      return false;
+  /// Again and again: the main thread may be just about to sleep when it is woken.
+  void stop_loop() {
+    const auto last = std::chrono::steady_clock::now() + kGrace;
+    MutexLock lock(mutex_);
+    while (!ended_) {
+      const auto now = std::chrono::steady_clock::now();
+      if (now > last) return abandon();
+      ::fuse_session_exit(session_);
+      ::pthread_kill(main_, SIGTERM);
+      (void)changed_.wait_until(lock, now + kWakeAgain);
     }
-    ::fuse_session_exit(session_);
-    ::pthread_kill(main_, SIGTERM);
-    return true;
   }
 
   /// The source does not answer, and no thread can be taken out of a system call that waits for it:
@@ -271,11 +284,12 @@ class Watcher {
   const Filesystem* const used_;  // nullptr: no matter what is open
   const std::function<void()> ready_;
   const pthread_t main_;
-  Mutex mutex_;  // guards the session's life, too, where ended_ is false
+  Mutex mutex_;      // guards the session's life, too, where ended_ is false
+  CondVar changed_;  // ended_
   bool ended_ CKFS_GUARDED_BY(mutex_) = false;
   bool detached_ CKFS_GUARDED_BY(mutex_) = false;
   bool abandoned_ CKFS_GUARDED_BY(mutex_) = false;
-  std::thread thread_;
+  std::optional<std::thread> thread_;
 };
 
 /// Whether the kernel has closed the connection: the mount was taken away by somebody else.
@@ -312,6 +326,10 @@ Session make_session(Served& served, int device) {
   if (session && ::fuse_session_mount(session.get(), path.c_str()) != 0) session.reset();
   return session;
 }
+
+/// What libfuse gives where it could not start its first thread; all else is a negative errno, and
+/// reading from /dev/fuse has no EPERM.
+constexpr int kNoThread = -1;
 
 int run_loop(fuse_session* session, unsigned threads) {
   if (threads == 0) threads = kThreads;
@@ -380,6 +398,15 @@ Result<void> serve_mount(Filesystem& filesystem, MountKeeper& keeper, const Moun
                     spdlog::info("{}: mounted {}", target.native(), options.source);
                     ready();
                   });
+  const auto no_thread = [&] {
+    return fail(ErrorCode::Io,
+                "{}: no thread can be started to serve it (limit: pids.max, ulimit -u)",
+                target.native());
+  };
+  if (!watcher.start()) {
+    CKFS_TRY_VOID(take_away(keeper));
+    return no_thread();
+  }
   const int result = run_loop(session.get(), options.threads);
   watcher.loop_ended();
 
@@ -393,6 +420,7 @@ Result<void> serve_mount(Filesystem& filesystem, MountKeeper& keeper, const Moun
   watcher.join();
   spdlog::info("{}: unmounted{}", target.native(), gone && !taken_away ? "" : " by a signal");
   CKFS_TRY_VOID(unmounted);
+  if (result == kNoThread) return no_thread();
   if (result < 0) {
     return fail(ErrorCode::Io, "{}: FUSE session: {}", target.native(), std::strerror(-result));
   }

@@ -1,7 +1,7 @@
 // Local files as they lie in the page cache, looked at without a copy.
 //
 // Reading is right for whatever is not in memory: a mapping fetches page by page, in the order in
-// which a kernel comes to touch them (fuse-perf.md H: half as fast). So mappings are used only
+// which a kernel comes to touch them (half as fast). So mappings are used only
 // where the page cache has all of a region. What they save is the copy out of it, and, of a matrix
 // of which a few bytes of each row are wanted, all the rest.
 //
@@ -31,8 +31,8 @@ namespace ckfs {
 /// A whole file in memory, read-only. Safe for concurrent use by several threads.
 class FileMapping {
  public:
-  /// nullptr: the system has no room for it, kMostMappings are in use, or the process's address
-  /// space is limited (RLIMIT_AS): then it is for what has no other way.
+  /// nullptr: the file is empty, the system has no room for it, kMostMappings are in use, or the
+  /// process's address space is limited (RLIMIT_AS): then it is for what has no other way.
   static std::shared_ptr<FileMapping> make(int fd, std::uint64_t size);
   ~FileMapping();
   FileMapping(const FileMapping&) = delete;
@@ -47,7 +47,7 @@ class FileMapping {
   /// second ago. A long range is looked up by whole regions, which are remembered for the ranges
   /// beside it; a short one alone (random reads of a large file: a look at 32 MiB takes 100 us).
   /// False where the kernel does not say (before 6.5, or for a file that this process may not
-  /// write).
+  /// write). Requires: `range` is not empty, and lies in the file.
   bool is_cached(int fd, ByteRange range);
 
   /// The process has no pages of the file any more, until they are touched again.

@@ -54,7 +54,7 @@ std::optional<std::string> ctime_change(const Fingerprint& recorded, const Finge
                                         CompareInodes inodes) {
   if (inodes == CompareInodes::Off || now.ctime_ns == recorded.ctime_ns) return std::nullopt;
   if (difference(recorded, now, inodes)) return std::nullopt;
-  return fmt::format("its attributes changed at {} ns, were of {} ns", now.ctime_ns,
+  return fmt::format("its attributes changed at {} ns, before that at {} ns", now.ctime_ns,
                      recorded.ctime_ns);
 }
 

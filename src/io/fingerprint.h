@@ -22,7 +22,7 @@ struct Fingerprint {
   bool operator==(const Fingerprint&) const = default;
 };
 
-/// Times outside of 64 bits of nanoseconds (the years 1678 to 2262) are the latest there is.
+/// But `readers`. Times outside of 64 bits of ns (the years 1678 to 2262) are the latest there is.
 Fingerprint fingerprint_of(const struct stat& status);
 
 /// Bits of 0444: who may read the file, said of a copy of it that has the caller's user and the

@@ -11,7 +11,6 @@
 #include <cerrno>
 #include <memory>
 #include <optional>
-#include <thread>
 #include <unistd.h>
 
 #include "io/page_cache.h"
@@ -21,8 +20,8 @@ namespace {
 
 constexpr std::uint64_t kPiece = std::uint64_t{256} << 10;
 /// Accesses of at least these sizes show what a source can do: that keeps pages; that does not.
-constexpr std::uint64_t kTellingCached = std::uint64_t{512} << 10;
-constexpr std::uint64_t kTelling = std::uint64_t{96} << 10;
+constexpr std::uint64_t kShowingCached = std::uint64_t{512} << 10;
+constexpr std::uint64_t kShowing = std::uint64_t{96} << 10;
 constexpr std::uint64_t kCut = std::uint64_t{128} << 10;
 /// So many at once are compared with one alone. Of a source that keeps pages no more: one that
 /// streams may start over for each.
@@ -50,9 +49,9 @@ void read_through(int fd, ByteRange range) {
   }
 }
 
-/// Whether a telling access may be used to compare (pace.h), as far as it itself is concerned.
-bool is_telling(const FileAccess& access, Answer keeps_pages) {
-  return access.size >= (keeps_pages == Answer::Yes ? kTellingCached : kTelling);
+/// Whether an access shows enough to be compared (pace.h), as far as it itself is concerned.
+bool is_showing(const FileAccess& access, Answer keeps_pages) {
+  return access.size >= (keeps_pages == Answer::Yes ? kShowingCached : kShowing);
 }
 
 }  // namespace
@@ -81,7 +80,9 @@ class OrderedFile::Turn {
     {
       const MutexLock lock(file_.mutex_);
       file_.callers_.push_back(&caller_);
+      ++file_.arrivals_;
     }
+    file_.arrived_.notify_all();
     file_.turn_.lock();
   }
   ~Turn() {
@@ -164,10 +165,10 @@ std::size_t OrderedFile::serve_next(const Caller& me, std::span<const Pending> r
   while (run < rest.size() && rest[run - 1].access().range().end == rest[run].access().offset)
     ++run;
   if (choice.continues && choice.through.empty() && keeps_pages != Answer::Unknown &&
-      file_system.pace.wants_comparison() && is_telling(first, keeps_pages)) {
+      file_system.pace.wants_comparison() && is_showing(first, keeps_pages)) {
     const std::size_t most = keeps_pages == Answer::Yes ? kFewBeside : kMostBeside;
     while (beside < most && beside + 1 < run &&
-           is_telling(rest[beside + 1].access(), keeps_pages)) {
+           is_showing(rest[beside + 1].access(), keeps_pages)) {
       ++beside;
     }
   }
@@ -249,14 +250,30 @@ bool OrderedFile::begins_stream(const FileAccess& access) {
          !order_.choose(access.range(), true).continues;
 }
 
+std::uint64_t OrderedFile::arrivals() {
+  const MutexLock lock(mutex_);
+  return arrivals_;
+}
+
+/// Waits for a caller behind the first `seen`. False: the time is up.
+bool OrderedFile::next_arrival(std::uint64_t seen, Clock::time_point until) {
+  MutexLock lock(mutex_);
+  while (arrivals_ == seen) {
+    if (!arrived_.wait_until(lock, until)) return arrivals_ != seen;
+  }
+  return true;
+}
+
 /// All that waits now; what comes meanwhile has a turn of its own.
 void OrderedFile::serve(const Caller& me, std::uint64_t longest, FileSystem& file_system,
                         const Way& way) {
+  std::uint64_t seen = arrivals();
   std::vector<Pending> waiting = pending();
-  if (!waiting.empty() && begins_stream(waiting.front().access())) {
-    // The threads of one reader come in no order: what lies before may be a moment late, and would
-    // have the server start over once more.
-    std::this_thread::sleep_for(kLate);
+  // The threads of one reader come in no order: what lies before may be a moment late, and would
+  // have the server start over once more.
+  const auto until = Clock::now() + kLate;
+  while (!waiting.empty() && begins_stream(waiting.front().access()) && next_arrival(seen, until)) {
+    seen = arrivals();
     waiting = pending();
   }
   for (std::size_t next = 0; next < waiting.size() && !file_system.pace.at_once();) {

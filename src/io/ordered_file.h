@@ -70,6 +70,8 @@ class OrderedFile {
   Result<bool> read_passed(const FileAccess& access, const Way& way);
   std::vector<Pending> pending();
   bool begins_stream(const FileAccess& access);
+  std::uint64_t arrivals();
+  bool next_arrival(std::uint64_t seen, Clock::time_point until);
   void serve(const Caller& me, std::uint64_t longest, FileSystem& file_system, const Way& way);
   std::size_t serve_next(const Caller& me, std::span<const Pending> rest, std::uint64_t longest,
                          FileSystem& file_system, const Way& way);
@@ -77,6 +79,8 @@ class OrderedFile {
   const std::function<Clock::time_point()> now_;
   FairMutex turn_;  // held while the source is asked
   Mutex mutex_;     // taken after turn_, and never held while reading
+  CondVar arrived_;
+  std::uint64_t arrivals_ CKFS_GUARDED_BY(mutex_) = 0;  // callers that were ever in callers_
   FileOrder order_ CKFS_GUARDED_BY(mutex_);
   /// Those who have the turn or wait for it. What they point to is used by who has the turn.
   std::vector<Caller*> callers_ CKFS_GUARDED_BY(mutex_);

@@ -28,8 +28,8 @@ void expect_reads_in_order(int fd);
 /// read).
 std::uint64_t hint_bytes(std::uint64_t device);
 
-/// The pages of `range` that are worth asking for, page by page outward as little as possible.
-/// Requires: range within a file of `size`.
+/// `range`, grown outward to whole pages; at the end of the file to that. Requires: it lies within
+/// a file of `size` bytes.
 ByteRange whole_pages(ByteRange range, std::uint64_t size);
 
 /// Starts reading `range`, `hint_bytes` at a time, in order, and does not wait for the bytes.
@@ -51,7 +51,8 @@ bool is_cached(int fd, ByteRange range);
 bool has_cached_page(int fd, ByteRange range);
 
 /// Takes pages of `range` out of the cache, but for those that somebody has mapped or changed. A
-/// page that ends behind `range` stays: the next reader finishes it.
+/// page that ends behind `range` stays: the next reader finishes it. `size`: of the file, whose
+/// last page ends with it.
 void drop(int fd, ByteRange range, std::uint64_t size);
 
 /// Ranges that will_need() brought in, so that who reads them once drops them again: RWF_DONTCACHE

@@ -1,8 +1,8 @@
 // One access after the other by preadv: what every kernel and every container allows.
 //
 // Several accesses at a time would need a pool of threads per reader; the engine above already
-// reads from several threads, and page-cached files are as fast this way as any other (fuse-perf.md
-// E), so the plain loop stays plain.
+// reads from several threads, and page-cached files are as fast this way as any other,
+// so the plain loop stays plain.
 #include <algorithm>
 #include <cerrno>
 #include <climits>

@@ -14,9 +14,7 @@
 #include <cerrno>
 #include <cstring>
 #include <deque>
-#include <mutex>
 #include <optional>
-#include <shared_mutex>
 #include <spdlog/spdlog.h>
 #include <sys/resource.h>
 #include <thread>
@@ -62,8 +60,8 @@ struct File {
   std::atomic<std::uint64_t> requests{0};
 
   std::atomic<bool> stale{false};  // set once, after the reason
-  std::mutex stale_mutex;          // guards stale_reason
-  std::string stale_reason;
+  Mutex stale_mutex;
+  std::string stale_reason CKFS_GUARDED_BY(stale_mutex);
 };
 
 /// At most half of the descriptors that the process may have: mounts, logs, sockets and files on
@@ -136,12 +134,12 @@ class SourceFiles::Impl {
   }
 
   File& file(FileId id) {
-    const std::shared_lock lock(files_mutex_);
+    const ReaderLock lock(files_mutex_);
     CKFS_CHECK(id < files_.size());
     return files_[id];
   }
   std::size_t count() const {
-    const std::shared_lock lock(files_mutex_);
+    const ReaderLock lock(files_mutex_);
     return files_.size();
   }
 
@@ -189,8 +187,8 @@ class SourceFiles::Impl {
   const std::size_t files_per_pass_;
   Mutex states_mutex_;
   std::unordered_map<FileId, FileState> states_ CKFS_GUARDED_BY(states_mutex_);
-  mutable std::shared_mutex files_mutex_;  // guards the deque; its elements stay where they are
-  std::deque<File> files_;
+  mutable SharedMutex files_mutex_;
+  std::deque<File> files_ CKFS_GUARDED_BY(files_mutex_);  // the elements stay where they are
 };
 
 // A file that was listed as one is opened without another look: that a device takes its place in
@@ -235,7 +233,7 @@ Result<FileId> SourceFiles::Impl::add(std::vector<NewFile> added) {
     }
     return Failure(done.error());
   }
-  const std::unique_lock lock(files_mutex_);
+  const WriterLock lock(files_mutex_);
   for (std::size_t i = 0; i < added.size(); ++i) {
     File& file = files_.emplace_back();
     file.name = std::move(added[i].name);
@@ -248,7 +246,7 @@ Result<FileId> SourceFiles::Impl::add(std::vector<NewFile> added) {
 }
 
 Failure SourceFiles::Impl::stale(File& file, const std::string& what) {
-  const std::lock_guard lock(file.stale_mutex);
+  const MutexLock lock(file.stale_mutex);
   if (!file.stale.load(std::memory_order_relaxed)) {
     file.stale_reason = fmt::format(
         "{}: changed since it was opened: {} (mount again to see the new file)", file.name, what);

@@ -27,7 +27,7 @@ class Reader;
 
 struct IoOptions {
   IoEngine engine = IoEngine::Auto;
-  /// Requests in flight per thread with io_uring (fuse-perf.md E: 8 to 16 for cold files).
+  /// Requests in flight per thread with io_uring (8 to 16 suit cold files).
   unsigned queue_depth = 16;
   /// Open descriptors kept, within half of what the process may have: a checkpoint may have
   /// thousands of files, of which one MiB of a view needs some bytes of each (512 ranks).
@@ -83,8 +83,8 @@ class SourceFiles final : public ByteSource {
 
   /// Registers regular files (symbolic links are followed now, once), several at a time, and
   /// records their fingerprints. The number of the first is given, the others follow in order.
-  /// After an error, which is that of the first file at fault, none is registered. Errors:
-  /// NotFound, Io (unreadable among them), InvalidArgument (not a regular file).
+  /// After an error, that of the first file at fault, none is registered. Errors: NotFound, Io,
+  /// InvalidArgument (not a regular file), Unsupported (more than 2^32 - 1 files), OutOfMemory.
   Result<FileId> add(std::vector<NewFile> files);
   Result<FileId> add(std::string name, const std::filesystem::path& path);
 
@@ -105,8 +105,8 @@ class SourceFiles final : public ByteSource {
   /// which a longer one was mapped before.
   std::optional<MappedBytes> map(const FileRange& range, std::uint64_t used) override;
   Result<void> check_mapped(std::span<const MappedBytes> mapped) override;
-  /// Mappings go, and descriptors of files that stream: their servers read ahead of each that is
-  /// open, some 16 MiB, whether anybody wants it or not.
+  /// Lets go of the pages of mappings, and closes files that stream: their servers read ahead of
+  /// each that is open, some 16 MiB, whether anybody wants it or not.
   void rest() override;
   /// Files that stream are not hinted at (prefers_order), nor are Stale ones. Cost: page_cache.h.
   /// Requires: each range lies within size(file).
@@ -123,7 +123,7 @@ class SourceFiles final : public ByteSource {
   /// Where it is: canonical.
   const std::filesystem::path& path(FileId file) const;
   std::size_t count() const;
-  /// Auto never: what is really used.
+  /// What is really used, never Auto; of with_reader() what its options say.
   IoEngine engine() const;
   IoStatistics statistics() const;
 

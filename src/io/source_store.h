@@ -3,9 +3,9 @@
 // SourceFiles touch the file system through one and in no other way (tests/lint/layers). Bytes are
 // read from the descriptors it opens, by a Reader (reader.h).
 //
-// Safe for concurrent use by several threads. Each call is one or two operations of the source:
-// whoever has many to ask does it from several threads (base/parallel.h). Errors are errnos, for
-// the callers know what the thing is called.
+// Safe for concurrent use by several threads. Each call is a few operations of the source: whoever
+// has many to ask does it from several threads (base/parallel.h). Errors are errnos: the callers
+// know what the thing is called.
 #pragma once
 
 #include <cstddef>

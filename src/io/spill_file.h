@@ -23,6 +23,7 @@ class SpillFile {
   /// Over a descriptor of a file without a name; `name` is for messages.
   static std::unique_ptr<SpillFile> adopt(std::string name, UniqueFd fd);
 
+  /// Errors: Io (ENOSPC: the disk is full).
   Result<void> write(std::uint64_t offset, std::span<const std::byte> bytes);
   /// Errors: Io; a file that is shorter, too.
   Result<void> read(std::uint64_t offset, std::span<std::byte> out);

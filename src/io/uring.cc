@@ -1,5 +1,5 @@
 // Several accesses in flight from one thread: 1.3 to 2 times the speed of pread on cold files, 6
-// times for small scattered pieces, and the same on cached ones (fuse-perf.md E).
+// times for small scattered pieces, and the same on cached ones.
 //
 // Files are registered, one slot of a sparse table each, so that the kernel need not look up and
 // count the descriptor for every access. A slot goes by the serial number of the opening: the
@@ -172,7 +172,7 @@ tl::expected<void, AccessFailure> Uring::read(std::span<const Access> accesses,
         continue;
       }
       if (result <= 0) {
-        // The first in the order of the batch is told, whatever order the kernel answers in.
+        // The first in the order of the batch is reported, whatever order the kernel answers in.
         if (!failure || state.access < failure->access) {
           failure =
               AccessFailure{state.access, access.offset + state.done, static_cast<int>(-result)};

@@ -5,7 +5,7 @@
 // Rings die with the first of two owners: the reader (all of them) or the thread (its own). The
 // reader's registry owns them; a thread keeps a plain pointer beside a weak one to the registry.
 // Since a weak pointer also keeps the registry's address from being used again, comparing
-// addresses tells whether an entry is this reader's.
+// addresses shows whether an entry is this reader's.
 #include <cerrno>
 #include <cstring>
 #include <unordered_map>

@@ -12,32 +12,39 @@
 #include <sys/mman.h>
 #include <utility>
 
+#include "base/rounding.h"
 #include "base/units.h"
 
 namespace ckfs {
 namespace {
 
 constexpr std::size_t kMapped = 256_KiB;
+constexpr std::size_t kUnit = 1_MiB;  // of what is mapped
+
+/// Of a capacity: smaller ones are counted, not mapped.
+constexpr bool is_mapped(std::size_t capacity) {
+  return capacity >= kUnit;
+}
 
 /// The deepest tier that this thread holds; -1: none.
 thread_local int held_tier = -1;
 
 std::byte* allocate(std::size_t capacity) {
-  if (capacity < kMapped) return static_cast<std::byte*>(std::malloc(capacity));
+  if (!is_mapped(capacity)) return static_cast<std::byte*>(std::malloc(capacity - kRemembered));
   void* memory =
       ::mmap(nullptr, capacity, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return nullptr;
-  // Huge pages make tiles faster to fill (fuse-perf.md H); a kernel without them refuses, and that
-  // changes nothing else.
+  // Huge pages make tiles faster to fill; a kernel without them refuses, and that changes nothing
+  // else.
   if (capacity >= 2_MiB) ::madvise(memory, capacity, MADV_HUGEPAGE);
   return static_cast<std::byte*>(memory);
 }
 
 void release(std::byte* data, std::size_t capacity) {
-  if (capacity < kMapped) {
-    std::free(data);
-  } else {
+  if (is_mapped(capacity)) {
     ::munmap(data, capacity);
+  } else {
+    std::free(data);
   }
 }
 
@@ -88,8 +95,8 @@ BufferPool::~BufferPool() {
 }
 
 std::size_t BufferPool::capacity_for(std::size_t size) {
-  const std::size_t unit = size < kMapped ? 64 : 1_MiB;
-  return (size + unit - 1) / unit * unit;
+  if (size == 0) return 0;
+  return size < kMapped ? aligned(size) + kRemembered : round_up<std::size_t>(size, kUnit);
 }
 
 std::uint64_t BufferPool::capacity_for(std::span<const std::size_t> sizes) {
@@ -240,7 +247,7 @@ Result<Buffer> BufferPool::acquire(Tier tier, std::size_t size) {
 }
 
 void BufferPool::give_back(Tier tier, std::byte* data, std::size_t capacity) {
-  bool keep = data != nullptr && capacity >= kMapped;
+  bool keep = data != nullptr && is_mapped(capacity);
   {
     const MutexLock lock(mutex_);
     used_[index(tier)] -= capacity;

@@ -2,8 +2,8 @@
 //
 // A pool never holds more than its limit, buffers in use and kept ones together. Buffers of 256 KiB
 // and more are mapped, rounded up to MiB and recycled last-in first-out: touching fresh pages costs
-// as much as decoding into them (fuse-perf.md 0: 2-10 us a page), and the last one is in the CPU's
-// cache. Smaller ones come from malloc.
+// as much as decoding into them (2 to 10 us a page), and the last one is in the CPU's cache.
+// Smaller ones come from malloc, and each counts kRemembered bytes more than it has.
 //
 // Why nothing can wait in a circle. Every buffer belongs to a Tier. Work that holds a buffer of a
 // tier waits for later tiers only, and takes all that it needs of one tier in one call; a thread
@@ -41,6 +41,11 @@ enum class Tier : std::uint8_t {
   Source,  // what a ByteSource needs to read (a compressed chunk, a remote block)
 };
 inline constexpr std::size_t kTiers = 3;
+
+/// What the owner of a small buffer keeps beside its bytes: an entry of TileCache, with its place
+/// in map and list, is the most. Millions of small texts would otherwise cost several times the
+/// budget.
+inline constexpr std::size_t kRemembered = 384;
 
 /// This thread holds buffers of `tier` while the scope lasts, and so waits for later tiers only.
 class TierScope {
@@ -87,8 +92,8 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
   enum class Demand : std::uint8_t { Waits, Spare };
   /// What to call, without locks held, when memory is short: gives back buffers of `tier` that
   /// nobody needs at once, `bytes` of them if it can; for a spare demand none that somebody is
-  /// about to need. Whoever holds what `tier` lacks is asked first; then the others, of whom only
-  /// what is above their shares helps. Set before the first acquire.
+  /// about to need. The tier that is short is asked first; then the others, of which only what is
+  /// above their shares helps. Set before the first acquire, and taken back ({}) behind the last.
   using Reclaim = std::function<void(std::uint64_t bytes, Demand demand)>;
   void set_reclaim(Tier tier, Reclaim reclaim) {
     reclaims_[static_cast<std::size_t>(tier)] = std::move(reclaim);
@@ -101,7 +106,8 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
   Result<std::vector<Buffer>> acquire(Tier tier, std::span<const std::size_t> sizes);
   Result<Buffer> acquire(Tier tier, std::size_t size);
 
-  /// The same without waiting: nullopt where others wait already, or there is not enough.
+  /// The same without waiting: nullopt where others wait already, or there is not enough, of the
+  /// budget or of the machine.
   std::optional<std::vector<Buffer>> try_acquire(Tier tier, std::span<const std::size_t> sizes);
   std::optional<Buffer> try_acquire(Tier tier, std::size_t size);
 

@@ -65,19 +65,21 @@ class TileCache::Computation {
   bool begun_ = false;  // and not yet finished
 };
 
-TileCache::TileCache(BufferPool& pool) {
-  pool.set_reclaim(Tier::Tile, [this](std::uint64_t bytes, BufferPool::Demand demand) {
+TileCache::TileCache(BufferPool& pool) : pool_(pool) {
+  pool_.set_reclaim(Tier::Tile, [this](std::uint64_t bytes, BufferPool::Demand demand) {
     reclaim(bytes, demand);
   });
 }
 
-TileCache::~TileCache() = default;
+TileCache::~TileCache() {
+  pool_.set_reclaim(Tier::Tile, {});
+}
 
-Result<std::shared_ptr<const Tile>> TileCache::wait(MutexLock& lock, const TileKey& key) {
+std::shared_ptr<const Tile> TileCache::wait(MutexLock& lock, const TileKey& key) {
   while (true) {
     const auto found = entries_.find(key);
     // Gone: the computation that was waited for has failed.
-    if (found == entries_.end()) return std::shared_ptr<const Tile>();
+    if (found == entries_.end()) return nullptr;
     Entry& entry = found->second;
     entry.asked = true;
     if (entry.tile != nullptr) {
@@ -90,7 +92,7 @@ Result<std::shared_ptr<const Tile>> TileCache::wait(MutexLock& lock, const TileK
   }
 }
 
-Result<std::shared_ptr<const Tile>> TileCache::find(const TileKey& key) {
+std::shared_ptr<const Tile> TileCache::find(const TileKey& key) {
   MutexLock lock(mutex_);
   return wait(lock, key);
 }
@@ -116,15 +118,13 @@ Result<std::shared_ptr<const Tile>> TileCache::get(const TileKey& key, const Com
   return guarded([&]() -> Result<std::shared_ptr<const Tile>> {
     {
       MutexLock lock(mutex_);
-      CKFS_TRY(auto tile, wait(lock, key));
-      if (tile) return tile;
+      if (auto tile = wait(lock, key)) return tile;
     }
     Computation computation(*this, key);
     // Another thread may have begun since.
     while (!computation.begin()) {
       MutexLock lock(mutex_);
-      CKFS_TRY(auto tile, wait(lock, key));
-      if (tile) return tile;
+      if (auto tile = wait(lock, key)) return tile;
     }
     return computation.run(compute, asked);
   });

@@ -46,17 +46,20 @@ struct Tile {
 
 class TileCache {
  public:
+  /// `pool` must outlive it; what is short there is asked of it from now on.
   explicit TileCache(BufferPool& pool);
   ~TileCache();
+  TileCache(const TileCache&) = delete;
+  TileCache& operator=(const TileCache&) = delete;
 
   using Compute = std::function<Result<Tile>()>;
 
   /// Whether who computes a tile reads it.
   enum class Asked : bool { Later, Now };
 
-  /// The tile, computed by this thread or another. An error goes to all who waited for this
-  /// computation; the next one to ask computes anew. What compute() throws becomes an error:
-  /// bad_alloc OutOfMemory, anything else Internal.
+  /// The tile, computed by this thread or another. An error is that of this thread's own compute():
+  /// who waited for a computation that failed computes anew. What compute() throws becomes an
+  /// error: bad_alloc OutOfMemory, anything else Internal.
   Result<std::shared_ptr<const Tile>> get(const TileKey& key, const Compute& compute,
                                           Asked asked = Asked::Now);
 
@@ -74,7 +77,7 @@ class TileCache {
 
   /// The tile if it is ready or being computed (then this waits); nullptr if nobody has begun, or
   /// the computation that was waited for has failed.
-  Result<std::shared_ptr<const Tile>> find(const TileKey& key);
+  std::shared_ptr<const Tile> find(const TileKey& key);
 
   /// Forgets a tile that will not be asked for again. One that is being computed stays.
   void drop(const TileKey& key) noexcept;
@@ -105,11 +108,11 @@ class TileCache {
   class Computation;
   using Entries = std::map<TileKey, Entry>;
 
-  Result<std::shared_ptr<const Tile>> wait(MutexLock& lock, const TileKey& key)
-      CKFS_REQUIRES(mutex_);
+  std::shared_ptr<const Tile> wait(MutexLock& lock, const TileKey& key) CKFS_REQUIRES(mutex_);
   void remove(Entries::iterator entry) noexcept CKFS_REQUIRES(mutex_);
   void reclaim(std::uint64_t bytes, BufferPool::Demand demand) noexcept;
 
+  BufferPool& pool_;
   mutable Mutex mutex_;  // taken before the pool's, never held while reading
   CondVar changed_;
   Entries entries_ CKFS_GUARDED_BY(mutex_);

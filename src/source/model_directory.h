@@ -18,7 +18,7 @@ namespace ckfs {
 /// `beside`. Where there is one, the files there that belong to a model are its side files; where
 /// there is none, the result is empty. Quantization that config.json records becomes an obstacle
 /// of `builder`: what a training checkpoint stores is not decoded. Errors: NotFound (options.config
-/// has no config.json), Corrupt, Io.
+/// has no config.json), Corrupt, Io, Unsupported (too many files).
 Result<ModelDirectory> find_model_directory(
     const SourceTree& tree, const FileTable& table, SourceFiles& files, CatalogBuilder& builder,
     const OpenCheckpointOptions& options,

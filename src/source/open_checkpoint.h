@@ -16,8 +16,8 @@ namespace ckfs {
 struct OpenCheckpointOptions {
   /// DeepSpeed and universal checkpoints: the tag; empty: the one that `latest` names.
   std::string tag = {};
-  /// torch files and Orbax trees: the key (or path of keys, joined by '.') that holds the tensors;
-  /// empty: the top level, or, of torch files, the one of the usual keys that is there.
+  /// torch files, DCP and Orbax trees: the key (or keys, joined by '.') that holds the tensors;
+  /// empty: the top level, or, of torch files and DCP, the one of the usual keys that is there.
   std::string key = {};
   /// Orbax: the item of a step, by name; empty: the one of arrays.
   std::string item = {};
@@ -29,8 +29,8 @@ struct OpenCheckpointOptions {
 
 /// Finds out what kind of checkpoint `path` is (a directory or a file) and reads its headers, never
 /// its tensor data. Registers every file it shows with `files`. Errors: NotFound, Corrupt,
-/// Unsupported, Io, each message begins with the file that is at fault; InvalidArgument where
-/// `options` name something the source has not.
+/// Unsupported, Io, Stale, OutOfMemory; each message begins with the file that is at fault;
+/// InvalidArgument where `options` name something that the source has not.
 Result<std::shared_ptr<const Catalog>> open_checkpoint(const std::filesystem::path& path,
                                                        SourceFiles& files,
                                                        const OpenCheckpointOptions& options = {});

@@ -41,7 +41,7 @@ class SourceOpener {
   /// Reads headers and hands all tensors and shards to `builder_`.
   virtual Result<void> read() = 0;
 
-  /// REQUIRES: the tree has this file.
+  /// Requires: the tree has this file.
   FileId id(std::string_view path) const { return table_->find(path).value(); }
   std::optional<FileId> find(std::string_view path) const { return table_->find(path); }
   const FileTable& table() const { return *table_; }

@@ -34,7 +34,7 @@ void for_each_bits(std::byte* values, std::size_t count, Change change) {
   }
 }
 
-/// Calls `use` with the layout of `dtype`, whose type tells the width.
+/// Calls `use` with the layout of `dtype`, whose type has the width.
 template <typename Use>
 void with_layout(DType dtype, Use use) {
   switch (dtype) {

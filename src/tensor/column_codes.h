@@ -49,7 +49,8 @@ using AffineKernel = void (*)(const AffineRow& row, std::byte* out, std::size_t 
 AffineKernel find_affine(CodeOrder order, DType scale, DType to, KernelSet set = KernelSet::Fast);
 
 /// out[i] = f32(f32(in[i]) * scale) * factor, the codes signed bytes: two products, each rounded.
-/// Requires: in.size() == out.size().
+/// One plain loop, which compilers make vectors of: it has no twin. Requires: in.size() ==
+/// out.size().
 void scale_int8(std::span<const std::byte> in, float scale, float factor, std::span<float> out);
 
 }  // namespace ckfs

@@ -3,8 +3,8 @@
 // What is cast: a decoded tensor always takes the view's dtype, straight from the F32 value that
 // the reference's program gives; other floats take it only where all are cast. Quantized sources
 // keep their other tensors by default, as DeepSeek's script does: a router bias in F32 is F32 for a
-// reason. Casting everything, as
-// MaxText and zero_to_fp32 do, is one parameter away, or the view's own rule.
+// reason. Casting everything, as MaxText and zero_to_fp32 do, is one parameter away, or the view's
+// own rule.
 //
 // What is shown: what the tool that people use for the source would write. Frozen weights that
 // zero_to_fp32 drops without a word are left out here, too, but never without one.
@@ -74,11 +74,6 @@ bool is_tree(const Catalog& catalog, const ViewRow& row) {
   return row.dtype && is_maxtext_tree(catalog);
 }
 
-std::string_view parameter(const ViewSpec& spec, std::string_view key, std::string_view otherwise) {
-  const auto found = spec.parameters.find(key);
-  return found == spec.parameters.end() ? otherwise : std::string_view(found->second);
-}
-
 /// Whether most of a plain checkpoint's floats are BF16 already. Then the others are what they are
 /// for a reason, as in a quantized one: a router's bias, a norm.
 bool is_mostly_bf16(const Catalog& catalog) {
@@ -101,7 +96,7 @@ std::string_view default_cast(const Catalog& catalog, const ViewSpec& spec) {
   if (catalog.is_quantized()) {
     return catalog.quantization_details().casts_all ? "all" : "quantized";
   }
-  const bool layout = parameter(spec, "experts", "source") != "source";
+  const bool layout = parameter_of(spec, "experts", "source") != "source";
   return layout && is_mostly_bf16(catalog) ? "quantized" : "all";
 }
 
@@ -112,7 +107,7 @@ ViewSpec without_defaults(ViewSpec spec, const Catalog& catalog) {
     if (found != spec.parameters.end() && found->second == value) spec.parameters.erase(found);
   };
   drop_if("cast", default_cast(catalog, spec));
-  const std::string_view experts = parameter(spec, "experts", "source");
+  const std::string_view experts = parameter_of(spec, "experts", "source");
   const bool mirrors = catalog.mirrors_shards() && experts == "source" && !is_maxtext_tree(catalog);
   if (!mirrors && experts != "fused") drop_if("max_shard", kDefaultMaxShard);
   const bool module = has_role(catalog, Role::FrozenModule);
@@ -124,7 +119,7 @@ ViewSpec without_defaults(ViewSpec spec, const Catalog& catalog) {
 bool casts_all(const Catalog& catalog, const ViewRow& row, const ViewSpec& spec) {
   if (!row.dtype) return false;
   if (row.dtype != DType::BF16) return true;
-  return parameter(spec, "cast", default_cast(catalog, spec)) == "all";
+  return parameter_of(spec, "cast", default_cast(catalog, spec)) == "all";
 }
 
 /// Which of a catalog's tensors a view has.
@@ -141,9 +136,9 @@ struct Selection {
 };
 
 Selection selection(const ViewSpec& spec, ContainerKind container) {
-  const bool frozen = parameter(spec, "exclude_frozen", "0") == "0";
+  const bool frozen = parameter_of(spec, "exclude_frozen", "0") == "0";
   return {.frozen = frozen,
-          .module = frozen && parameter(spec, "frozen", "tool") == "module",
+          .module = frozen && parameter_of(spec, "frozen", "tool") == "module",
           .complex = container == ContainerKind::TorchZip};
 }
 
@@ -192,8 +187,8 @@ void share_bytes(const Catalog& catalog, std::span<const TensorId> ids,
 /// What the row and the parameters say of the view's container.
 Result<Packaging> packaging(const Catalog& catalog, const ViewRow& row, const ViewSpec& spec) {
   Packaging packaging{.container = row.container, .placement = row.placement};
-  if (parameter(spec, "format", "") == "bin") packaging.container = ContainerKind::TorchZip;
-  const std::string_view experts = parameter(spec, "experts", "source");
+  if (parameter_of(spec, "format", "") == "bin") packaging.container = ContainerKind::TorchZip;
+  const std::string_view experts = parameter_of(spec, "experts", "source");
   const bool mirrors = catalog.mirrors_shards() && experts == "source" && !is_tree(catalog, row);
   if (spec.parameters.contains("max_shard") || (!mirrors && experts != "fused")) {
     packaging.placement = Placement::Split;
@@ -201,7 +196,7 @@ Result<Packaging> packaging(const Catalog& catalog, const ViewRow& row, const Vi
     packaging.placement = Placement::ByLayer;
   }
   if (packaging.placement == Placement::Split) {
-    CKFS_TRY(packaging.max_shard, parse_size(parameter(spec, "max_shard", kDefaultMaxShard)));
+    CKFS_TRY(packaging.max_shard, parse_size(parameter_of(spec, "max_shard", kDefaultMaxShard)));
   }
   return packaging;
 }
@@ -355,7 +350,7 @@ Result<std::shared_ptr<Definition>> define_directory(std::shared_ptr<const Catal
                                    .shard = shards[i]});
   }
   share_bytes(*catalog, ids, definition->tensors);
-  if (const std::string_view layout = parameter(spec, "experts", "source"); layout != "source") {
+  if (const std::string_view layout = parameter_of(spec, "experts", "source"); layout != "source") {
     auto list = lay_out_experts(*catalog, layout, recipes,
                                 {std::move(definition->names), std::move(definition->tensors)});
     if (!list) return Failure(list.error().within(std::string(row.name)));

@@ -23,19 +23,6 @@ namespace {
 // tensors in BF16.
 constexpr std::string_view kDecodedInPlace = "pack-quantized";
 
-std::string_view parameter(const ViewSpec& spec, std::string_view key, std::string_view otherwise) {
-  const auto found = spec.parameters.find(key);
-  return found == spec.parameters.end() ? otherwise : std::string_view(found->second);
-}
-
-/// nullopt: what the source has.
-std::optional<DType> dtype_named(std::string_view name) {
-  if (name == "bf16") return DType::BF16;
-  if (name == "fp16") return DType::F16;
-  if (name == "fp32") return DType::F32;
-  return std::nullopt;
-}
-
 /// What becomes of a tensor's values before the rules.
 class DtypePolicy {
  public:
@@ -88,7 +75,7 @@ class DtypePolicy {
 
 Result<Mesh> mesh_of(const ViewSpec& spec) {
   const auto axis = [&](std::string_view key) -> Result<std::int64_t> {
-    CKFS_TRY(const std::uint64_t size, parse_size(parameter(spec, key, "1")));
+    CKFS_TRY(const std::uint64_t size, parse_size(parameter_of(spec, key, "1")));
     return static_cast<std::int64_t>(size);
   };
   Mesh mesh;
@@ -133,8 +120,8 @@ Result<TensorList> unscanned(const Catalog& catalog, const DtypePolicy& policy,
 
 Result<void> define(Definition& definition, const Recipes& recipes, bool scanned) {
   const Catalog& catalog = *definition.catalog;
-  const std::string_view dtype = parameter(definition.spec, "dtype", "bf16");
-  const bool mtp = parameter(definition.spec, "mtp", "0") == "1";
+  const std::string_view dtype = parameter_of(definition.spec, "dtype", "bf16");
+  const bool mtp = parameter_of(definition.spec, "mtp", "0") == "1";
   CKFS_TRY(const Mesh mesh, mesh_of(definition.spec));
   TensorList list;
   if (is_maxtext_tree(catalog)) {

@@ -6,16 +6,6 @@
 #include "base/size_text.h"
 
 namespace ckfs {
-namespace {
-
-std::optional<DType> target_of(const ViewSpec& spec) {
-  const auto dtype = spec.parameters.find("dtype");
-  if (dtype == spec.parameters.end()) return std::nullopt;
-  if (dtype->second == "bf16") return DType::BF16;
-  return dtype->second == "fp16" ? DType::F16 : DType::F32;
-}
-
-}  // namespace
 
 std::vector<Obstacle> tree_obstacles(const Catalog& catalog) {
   const ItemTree* tree = catalog.tree();
@@ -31,7 +21,7 @@ Result<std::shared_ptr<Definition>> define_tree(std::shared_ptr<const Catalog> c
                                                 const ViewRow& row, const ViewSpec& spec) {
   auto definition = std::make_shared<Definition>();
   definition->spec = spec;
-  const std::optional<DType> target = target_of(spec);
+  const std::optional<DType> target = dtype_named(parameter_of(spec, "dtype", "source"));
   for (const TreeLeaf& leaf : catalog->tree()->leaves) {
     if (leaf.tensor == TreeLeaf::kNone) continue;
     const DType from = catalog->value_dtype(leaf.tensor);

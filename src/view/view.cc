@@ -154,10 +154,8 @@ Result<std::shared_ptr<const Definition>> define_recipe(std::shared_ptr<const Ca
     definition->parts.clear();
     return definition;
   }
-  const auto max_shard = spec.parameters.find("max_shard");
   CKFS_TRY(definition->packaging.max_shard,
-           parse_size(max_shard == spec.parameters.end() ? kStoredParameters[0].default_value
-                                                         : std::string_view(max_shard->second)));
+           parse_size(parameter_of(spec, "max_shard", kStoredParameters[0].default_value)));
   return definition;
 }
 
@@ -171,10 +169,23 @@ const ViewRow& recipe_view_row(ContainerKind container) {
   return container == ContainerKind::Orbax ? kOrbaxRecipeView : kRecipeView;
 }
 
+std::string_view parameter_of(const ViewSpec& spec, std::string_view key,
+                              std::string_view otherwise) {
+  const auto found = spec.parameters.find(key);
+  return found == spec.parameters.end() ? otherwise : std::string_view(found->second);
+}
+
 ArrayStorage storage_of(const ViewSpec& spec) {
-  const auto storage = spec.parameters.find("storage");
-  if (storage == spec.parameters.end() || storage->second == "ocdbt") return ArrayStorage::Ocdbt;
-  return storage->second == "zarr3" ? ArrayStorage::Zarr3 : ArrayStorage::Zarr2;
+  const std::string_view storage = parameter_of(spec, "storage", "ocdbt");
+  if (storage == "ocdbt") return ArrayStorage::Ocdbt;
+  return storage == "zarr3" ? ArrayStorage::Zarr3 : ArrayStorage::Zarr2;
+}
+
+std::optional<DType> dtype_named(std::string_view name) {
+  if (name == "bf16") return DType::BF16;
+  if (name == "fp16") return DType::F16;
+  if (name == "fp32") return DType::F32;
+  return std::nullopt;
 }
 
 const ViewRow* find_view_row(std::string_view name) {

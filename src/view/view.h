@@ -154,8 +154,9 @@ std::vector<ViewSummary> list_views(const Catalog& catalog,
 bool mirrors_source(const Catalog& catalog, std::string_view view);
 
 /// The definition's spec is canonical for this catalog: parameters that say what the source gets
-/// anyway are left out. Errors: Unsupported where list_views() names an obstacle (the first few are
-/// in the message), and what a recipe finds (with file, line and tensor); Corrupt (config.json).
+/// anyway are left out. Errors: NotFound (no such view); Unsupported where list_views() names an
+/// obstacle (the first few are in the message), and what a recipe finds (with file, line and
+/// tensor); Corrupt (config.json).
 Result<std::shared_ptr<const Definition>> define_view(std::shared_ptr<const Catalog> catalog,
                                                       const ViewSpec& spec,
                                                       const Recipes& recipes = built_in_recipes());

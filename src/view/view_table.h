@@ -41,6 +41,13 @@ std::span<const ViewRow> view_table();
 /// What holds for a view of a recipe that is packed so; without a name.
 const ViewRow& recipe_view_row(ContainerKind container);
 
+/// What the parameter says; `otherwise` where it is left out.
+std::string_view parameter_of(const ViewSpec& spec, std::string_view key,
+                              std::string_view otherwise);
+
+/// What `dtype` chooses: "bf16", "fp16", "fp32"; nullopt: what the source has.
+std::optional<DType> dtype_named(std::string_view name);
+
 /// What the parameter `storage` of a view in Orbax says.
 ArrayStorage storage_of(const ViewSpec& spec);
 

@@ -6,7 +6,9 @@
 
 #include <ckfs/checkpoint.h>
 
+#include "api/open.h"
 #include "api/small_reader.h"
+#include "support/safetensors_text.h"
 #include "support/temporary_directory.h"
 
 namespace ckfs {
@@ -19,26 +21,6 @@ namespace fs = std::filesystem;
 
 const fs::path kDeepseek = fs::path(CKFS_TEST_DATA) / "hf/deepseek-v3-fp8/source";
 constexpr const char* kShard = "model-00001-of-00003.safetensors";
-
-Checkpoint open(const fs::path& path, const OpenOptions& options = {}) {
-  auto checkpoint = Checkpoint::open(path, options);
-  if (!checkpoint) {
-    ADD_FAILURE() << checkpoint.error().message();
-    std::abort();
-  }
-  return *checkpoint;
-}
-
-std::string safetensors_file(const std::string& header, const std::string& data) {
-  const std::uint64_t length = header.size();
-  std::string file(8, '\0');
-  std::memcpy(file.data(), &length, 8);
-  return file + header + data;
-}
-
-std::string text_of(const Bytes& bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
 
 TEST(Checkpoint, RefusesABudgetThatCannotWork) {
   const auto checkpoint = Checkpoint::open(kDeepseek, {.memory = (64 << 20) - 1});

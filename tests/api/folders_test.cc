@@ -7,7 +7,9 @@
 #include <ckfs/checkpoint.h>
 
 #include "api/checkpoint_impl.h"
+#include "api/open.h"
 #include "api/report.h"
+#include "support/safetensors_text.h"
 #include "support/temporary_directory.h"
 
 namespace ckfs {
@@ -15,26 +17,6 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-Checkpoint open(const std::filesystem::path& path) {
-  auto checkpoint = Checkpoint::open(path);
-  if (!checkpoint) {
-    ADD_FAILURE() << checkpoint.error().message();
-    std::abort();
-  }
-  return *checkpoint;
-}
-
-std::string safetensors_file(const std::string& header, const std::string& data) {
-  const std::uint64_t length = header.size();
-  std::string file(8, '\0');
-  std::memcpy(file.data(), &length, 8);
-  return file + header + data;
-}
-
-std::string text_of(const Bytes& bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
 
 /// A sentence-transformers model: a module with weights in a folder, copies and old formats beside.
 struct Modules {
@@ -98,6 +80,8 @@ TEST(Folders, ShowsWeightsOfFoldersConvertedAndNoCopies) {
                          HasSubstr("original/consolidated.safetensors: other weights")));
   EXPECT_EQ(sources_of(*view, 1), "2_Dense/model.safetensors");
   EXPECT_EQ(sources_of(*view, 0), "2_Dense/config.json");
+  // Tensors of folders count.
+  EXPECT_GE(memory_of(*view), 256 * view->files().size() + 2 * 2 * sizeof(ModelTensor));
 }
 
 TEST(Folders, OfAPipelineIsItsFolders) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "api/open.h"
 #include "support/temporary_directory.h"
 
 namespace ckfs {
@@ -17,15 +18,6 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 const fs::path kCases = fs::path(CKFS_TEST_DATA) / "hf";
-
-Checkpoint open(const fs::path& path) {
-  auto checkpoint = Checkpoint::open(path);
-  if (!checkpoint) {
-    ADD_FAILURE() << checkpoint.error().message();
-    std::abort();
-  }
-  return *checkpoint;
-}
 
 Checkpoint deepseek() {
   return open(kCases / "deepseek-v3-fp8/source");

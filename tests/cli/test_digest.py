@@ -103,7 +103,7 @@ class Digest(cli_support.TestCase):
                       f"{data[at:at + 4].hex()} in the copy", text)
         self.assertIn("1 files differ", text)
 
-    def test_what_lacks_is_too_much_or_has_another_size(self):
+    def test_what_is_missing_too_much_or_has_another_size(self):
         names = sorted(self.files)
         self.files[names[0]].unlink()
         (self.out / "thesis.tex").write_text("mine")
@@ -112,7 +112,7 @@ class Digest(cli_support.TestCase):
         self.files[names[2]].unlink()
         self.files[names[2]].mkdir()
         text = self.verify(1, self.out)
-        self.assertIn(f"{names[0]}: lacks", text)
+        self.assertIn(f"{names[0]}: is missing", text)
         self.assertIn("thesis.tex: is too much", text)
         self.assertRegex(text, rf"{names[1]}: has \d+ bytes in the copy, not \d+")
         self.assertIn(f"{names[2]}: is no file", text)
@@ -126,7 +126,7 @@ class Digest(cli_support.TestCase):
         text = self.verify(1, sums)
         self.assertIn("sha256 is ", text)
         self.assertIn("other: is too much", text)
-        self.assertIn("lacks", text)
+        self.assertIn("is missing", text)
 
     def test_a_sample_says_what_it_proves(self):
         self.assertRegex(self.verify(0, "--sample", "0.5", self.out),

@@ -117,6 +117,21 @@ TEST_F(RankExport, WritesWhatOneProcessWrites) {
   }
 }
 
+TEST_F(RankExport, FoldersWithWeightsOfTheirOwnAreSplitToo) {
+  fs::remove_all(source_);
+  // At the top one storage, in a folder more: those have numbers that the top does not.
+  directory_.write("src/model.safetensors", safetensors_text({{"a", 10}}, 1));
+  directory_.write("src/modules.json", "[]");
+  directory_.write("src/2_Dense/model.safetensors",
+                   safetensors_text({{"a", 100}, {"b", 30'000}, {"c", 7}}, 2));
+  directory_.write("src/2_Dense/config.json", R"({"in_features": 2})");
+  open("bf16-safetensors");
+  fs::remove_all(serial_);
+  ASSERT_TRUE(export_view(*checkpoint_, *view_, source_, serial_, {}).has_value());
+  for (unsigned rank : {0U, 1U, 2U}) ASSERT_TRUE(run(rank, 3).has_value());
+  EXPECT_EQ(tree(out_), tree(serial_));
+}
+
 TEST_F(RankExport, WhoeverComesAfterwardsHasNothingToDo) {
   for (unsigned rank : {0U, 1U}) ASSERT_TRUE(run(rank, 2).has_value());
   const auto again = run(0, 2);

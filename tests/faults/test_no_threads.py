@@ -1,20 +1,26 @@
 """No thread can be started (RLIMIT_NPROC, pids.max): a checkpoint of many shards is opened by the
-one thread there is, and the lack is reported once. So is it exported."""
+one thread there is, and the lack is reported once. So is it exported. A mount needs some threads:
+without, it is refused, and leaves nothing behind."""
 
 import os
 import resource
+import subprocess
 import unittest
 
 import fault_support
-from fault_support import ckfs, run
+from fault_support import CKFS, ckfs, is_mounted, run
 
 # Nobody else's: the limit counts all processes of a user.
 USER = 64217
 
 
+def limit_processes(most):
+    resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+
+
 def forbid_threads():
     """In the child, before it becomes the program. Root would be exempt."""
-    resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+    limit_processes(1)
     if os.geteuid() == 0:
         os.setgroups([])
         os.setgid(USER)
@@ -22,14 +28,18 @@ def forbid_threads():
 
 
 class NoThreads(fault_support.TestCase):
+    def setUp(self):
+        super().setUp()
+        model = self.checkpoint.path
+        for path in [self.directory, model.parent, model, *model.rglob("*")]:
+            path.chmod(0o755 if path.is_dir() else 0o644)
+
     def test_export_does_with_one(self):
         model = self.checkpoint.path
         out = self.directory / "out"
         out.mkdir()
         if os.geteuid() == 0:
             os.chown(out, USER, USER)
-        for path in [self.directory, model.parent, model, *model.rglob("*")]:
-            path.chmod(0o755 if path.is_dir() else 0o644)
         run(self.program_for_all(), "export", "--jobs", "4", model, "fp32-safetensors", out,
             preexec_fn=forbid_threads)  # fmt: skip
         ckfs("export", model, "fp32-safetensors", self.directory / "other")
@@ -37,15 +47,30 @@ class NoThreads(fault_support.TestCase):
             self.assertEqual((out / path.name).read_bytes(), path.read_bytes(), path.name)
 
     def test_inspect_is_the_same_and_says_so_once(self):
-        model = self.checkpoint.path
-        for path in [self.directory, model.parent, model, *model.rglob("*")]:
-            path.chmod(0o755 if path.is_dir() else 0o644)
-        words = ("inspect", "--json", model)
+        words = ("inspect", "--json", self.checkpoint.path)
         alone = run(self.program_for_all(), *words, preexec_fn=forbid_threads)
         self.assertEqual(alone.stdout, ckfs(*words).stdout)
         self.assertRegex(
             alone.stderr, r"\Ackfs: warning: threads: the system refuses another one \([^\n]*\n\Z"
         )
+
+    def test_mount_is_refused(self):
+        target = self.directory / "mnt"
+        target.mkdir()
+        # Root is exempt until the daemon becomes another user; by then it has its keeper.
+        as_root = os.geteuid() == 0
+        options = ("-o", "setuid=nobody") if as_root else ()
+        for limit in (1, 3):  # none; none left for requests
+            done = subprocess.run(
+                [CKFS, "mount", "-f", *options, self.checkpoint.path, target],
+                preexec_fn=lambda limit=limit: limit_processes(limit),
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60,
+                check=False,
+            )  # fmt: skip
+            self.assertEqual(done.returncode, 1, done.stdout)
+            if as_root:
+                self.assertRegex(done.stdout, r"ckfs: .*/mnt: no thread can be started to serve it")
+            self.assertFalse(is_mounted(target))
 
 
 if __name__ == "__main__":

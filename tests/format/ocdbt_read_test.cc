@@ -9,21 +9,10 @@
 
 #include "format/crc32c.h"
 #include "support/cost_limit.h"
+#include "support/hex.h"
 
 namespace ckfs::ocdbt {
 namespace {
-
-std::string from_hex(std::string_view hex) {
-  std::string out, digits;
-  for (const char c : hex) {
-    if (c == ' ') continue;
-    digits += c;
-    if (digits.size() < 2) continue;
-    out += static_cast<char>(std::stoi(digits, nullptr, 16));
-    digits.clear();
-  }
-  return out;
-}
 
 std::string le(std::uint64_t value, int bytes) {
   std::string out;
@@ -229,6 +218,12 @@ std::vector<Broken> broken_manifests() {
   add([](ManifestParts& m) { m.config = std::string(11, '\x80'); },
       "cut short in its configuration", 1);
   add([](ManifestParts& m) { m.files = varint(1U << 30); }, "cut short in its table of data files");
+  // 3 MB of a frame of some hundred bytes.
+  add(
+      [](ManifestParts& m) {
+        m.files = varint((1U << 20) + 1) + std::string(3 * ((1U << 20) + 1), '\0');
+      },
+      "1048577 data files (limit 1048576)", 1);
   add([](ManifestParts& m) { m.files = from_hex("02 09 03 01 00 00 64 2f 76 78"); },
       "data file 1: shares 9 bytes with a path of 3");
   add([](ManifestParts& m) { m.files = from_hex("01 03 04 64 2f 76"); },

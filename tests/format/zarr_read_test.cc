@@ -3,6 +3,10 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "support/cost_limit.h"
 
@@ -13,6 +17,18 @@ using Indices = std::vector<std::int64_t>;
 
 constexpr std::string_view kBytes = R"({"name":"bytes","configuration":{"endian":"little"}})";
 
+using Member = std::pair<std::string_view, std::string>;
+
+/// The members of an object, without its braces; those whose value is empty are left out.
+std::string members(std::span<const Member> all) {
+  std::string out;
+  for (const auto& [key, value] : all) {
+    if (value.empty()) continue;
+    out += fmt::format("{}\"{}\":{}", out.empty() ? "" : ",", key, value);
+  }
+  return out;
+}
+
 /// A zarr.json of which members can be replaced; an empty one is left out.
 struct V3 {
   std::string format = "3", node = R"("array")", shape = "[4,6]", type = R"("float32")";
@@ -22,20 +38,11 @@ struct V3 {
   std::string more;
 
   std::string text() const {
-    std::string out = "{";
-    const auto put = [&](std::string_view key, const std::string& value) {
-      if (value.empty()) return;
-      out += fmt::format("{}\"{}\":{}", out.size() > 1 ? "," : "", key, value);
-    };
-    put("zarr_format", format);
-    put("node_type", node);
-    put("shape", shape);
-    put("data_type", type);
-    put("chunk_grid", grid);
-    put("chunk_key_encoding", keys);
-    put("fill_value", fill);
-    put("codecs", codecs);
-    return out + more + "}";
+    const std::vector<Member> all{{"zarr_format", format}, {"node_type", node},
+                                  {"shape", shape},        {"data_type", type},
+                                  {"chunk_grid", grid},    {"chunk_key_encoding", keys},
+                                  {"fill_value", fill},    {"codecs", codecs}};
+    return "{" + members(all) + more + "}";
   }
 };
 
@@ -44,21 +51,11 @@ struct V2 {
   std::string compressor = "null", filters = "null", fill = "null", separator = R"(".")";
 
   std::string text() const {
-    std::string out = "{";
-    const auto put = [&](std::string_view key, const std::string& value) {
-      if (value.empty()) return;
-      out += fmt::format("{}\"{}\":{}", out.size() > 1 ? "," : "", key, value);
-    };
-    put("zarr_format", format);
-    put("shape", shape);
-    put("chunks", chunks);
-    put("dtype", dtype);
-    put("order", order);
-    put("compressor", compressor);
-    put("filters", filters);
-    put("fill_value", fill);
-    put("dimension_separator", separator);
-    return out + "}";
+    const std::vector<Member> all{
+        {"zarr_format", format}, {"shape", shape},     {"chunks", chunks},
+        {"dtype", dtype},        {"order", order},     {"compressor", compressor},
+        {"filters", filters},    {"fill_value", fill}, {"dimension_separator", separator}};
+    return "{" + members(all) + "}";
   }
 };
 

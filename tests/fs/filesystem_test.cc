@@ -17,6 +17,8 @@
 #include <sys/stat.h>
 #include <thread>
 
+#include "api/open.h"
+
 namespace ckfs {
 namespace {
 
@@ -90,10 +92,6 @@ std::vector<std::string> names(Filesystem& filesystem, InodeNumber inode) {
   const auto entries = filesystem.list(inode, 0, 1000).value();
   for (const DirectoryEntry& entry : entries) result.push_back(entry.name);
   return result;
-}
-
-std::string text_of(const Bytes& bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
 ErrorCode code_of(const auto& result) {

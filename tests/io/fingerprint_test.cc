@@ -39,7 +39,7 @@ TEST(Fingerprint, AChangeOfCtimeIsOnlyOneWhereNothingElseChanged) {
   EXPECT_EQ(ctime_change(was, was, CompareInodes::On), std::nullopt);
   EXPECT_EQ(difference(was, {10, 7, 6, 1, 2}, CompareInodes::On), std::nullopt);
   EXPECT_EQ(ctime_change(was, {10, 7, 6, 1, 2}, CompareInodes::On),
-            "its attributes changed at 6 ns, were of 5 ns");
+            "its attributes changed at 6 ns, before that at 5 ns");
   EXPECT_EQ(ctime_change(was, {10, 7, 6, 1, 2}, CompareInodes::Off), std::nullopt);
   EXPECT_EQ(ctime_change(was, {10, 8, 8, 1, 2}, CompareInodes::On), std::nullopt);
 }

@@ -128,6 +128,17 @@ class Control(mounted_fs.TestCase):
         self.assertEqual(text.count("bytes to readers"), 2)
         self.assertEqual(text.count("/s\n"), 6)
 
+    def test_stats_that_watches_ends_with_the_mount(self):
+        mount = self.mount()
+        words = [mounted_fs.CKFS, "stats", mount.target, "--watch", "--interval", "3600"]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as watch:
+            self.assertIn("/s", watch.stdout.readline())
+            ckfs("umount", mount.target)
+            try:
+                self.assertEqual(watch.wait(timeout=60), 0)
+            finally:
+                watch.kill()
+
     def test_a_service_manager_hears_that_it_is_ready_and_that_it_stops(self):
         target = self.directory / "notified"
         target.mkdir()

@@ -8,6 +8,12 @@
 
 namespace ckfs {
 
+std::string safetensors_file(std::string_view header, std::string_view data) {
+  std::string file(8, '\0');
+  store_le(std::as_writable_bytes(std::span(file)), std::uint64_t{header.size()});
+  return file.append(header).append(data);
+}
+
 std::string safetensors_text(const std::vector<std::pair<std::string, std::size_t>>& tensors,
                              unsigned seed) {
   std::string header = "{", bytes;
@@ -23,9 +29,7 @@ std::string safetensors_text(const std::vector<std::pair<std::string, std::size_
   }
   header += "}";
   header.resize((header.size() + 7) / 8 * 8, ' ');
-  std::string file(8, '\0');
-  store_le(std::as_writable_bytes(std::span(file)), std::uint64_t{header.size()});
-  return file + header + bytes;
+  return safetensors_file(header, bytes);
 }
 
 }  // namespace ckfs

@@ -1,6 +1,6 @@
 // DeepSpeed's own zero_to_fp32 loads every rank's file and assembles the tensors in memory. Here a
 // parameter becomes one storage laid over the ranks' files: its extents are computed from the
-// lengths of the flat groups, which the pickles tell. So only headers are read, and the Adam
+// lengths of the flat groups, which the pickles have. So only headers are read, and the Adam
 // moments beside the masters never.
 //
 // Where that tool refuses what the files decide (BF16_Optimizer, the stream of old torch,

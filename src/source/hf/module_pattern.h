@@ -38,7 +38,7 @@ class ModulePattern {
 
 /// The targets of a configuration's groups against the modules of a checkpoint. A target is the
 /// name of a module, or "re:" and a pattern, or the name of a class ("Linear"), which tensors do
-/// not show.
+/// not show. Not for concurrent use.
 class ModuleTargets {
  public:
   /// Of all matches of one checkpoint: some hundred patterns for each of 100,000 modules.

@@ -152,7 +152,6 @@ class Quantizer final : public HeldTensors {
   void read(const Claim& claim) {
     const auto refuse = [&](const std::string& reason) {
       builder_.add_obstacle(name(claim.codes), reason);
-      ++obstacles_;
     };
     const std::vector<std::string_view>& methods = claim.scheme->methods;
     if (!config_.method.empty() && !methods.empty() &&
@@ -218,10 +217,7 @@ class Quantizer final : public HeldTensors {
     ++left_out_[{std::string(last_word(name(id))), std::string(reason)}];
   }
 
-  void refuse_config(std::string_view reason) {
-    builder_.add_obstacle("config.json", reason);
-    ++obstacles_;
-  }
+  void refuse_config(std::string_view reason) { builder_.add_obstacle("config.json", reason); }
 
   /// What the configuration says of the whole. False: nothing is quantized.
   bool check_config() {
@@ -288,7 +284,6 @@ class Quantizer final : public HeldTensors {
       builder_.add_obstacle(name(id), fmt::format("is {}, but a target of config.json's "
                                                   "config_groups calls it quantized",
                                                   ckfs::name(dtype(id))));
-      ++obstacles_;
     }
   }
 
@@ -368,10 +363,8 @@ class Quantizer final : public HeldTensors {
             name(id), weight == stems.end()
                           ? fmt::format("a part of a weight that is absent ({})", part.scheme->name)
                           : "beside a weight whose kind has no such part");
-        ++obstacles_;
       } else if (is_f8(dtype(id))) {
         builder_.add_obstacle(name(id), fmt::format("{} without a scale", ckfs::name(dtype(id))));
-        ++obstacles_;
       }
     }
   }
@@ -409,7 +402,6 @@ class Quantizer final : public HeldTensors {
   ByteSource& source_;
   std::vector<bool> companion_;
   std::vector<Claim> claims_;
-  std::size_t obstacles_ = 0;
   std::unordered_map<TensorId, std::vector<std::byte>> contents_;
   std::map<std::pair<std::string, std::string>, QuantizedGroup> groups_;  // scheme, format
   std::map<std::pair<std::string, std::string>, std::size_t> left_out_;   // suffix, reason

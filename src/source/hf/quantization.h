@@ -15,7 +15,8 @@ namespace ckfs {
 /// Sets encodings, names and shapes, obstacles, notes and the quantization in `builder`. Gives, by
 /// provisional id, whether a tensor is a companion or otherwise no part of the model's own tensors.
 /// `config` is what the configuration says; where it says nothing, names and dtypes decide. Errors:
-/// those of reading the few small tensors that schemes want.
+/// those of reading the few small tensors that schemes want, and Corrupt (patterns of `config` that
+/// take too long).
 Result<std::vector<bool>> apply_quantization(CatalogBuilder& builder, const TensorNames& names,
                                              const std::optional<QuantizationConfig>& config,
                                              ByteSource& source);

@@ -42,8 +42,7 @@ class HeldTensors {
 
   /// What the configuration says; empty where there is none.
   virtual const QuantizationConfig& config() const = 0;
-  /// The one of config().groups that speaks of the module: the first whose targets name it, or the
-  /// only one. nullptr: none, or config().ignore names it.
+  /// The one of config().groups that speaks of the module, as ModuleTargets::find() does.
   virtual const QuantizationGroup* group(std::string_view module) const = 0;
 
   /// The encoding that `make` gives, made once for each `key`: of thousands of weights.

@@ -202,7 +202,7 @@ Result<void> OcdbtDatabase::for_each(const TakeEntry& take) const {
     const auto give = [&](std::string_view rest, const ocdbt::Value& value) -> Result<void> {
       key.resize(leaf.prefix.size());
       key += rest;
-      StoredBytes stored;
+      StoredValue stored;
       if (value.in_node && value.at) {
         stored.range = {leaf.file, leaf.offset + *value.at, value.place.size};
         return take(key, stored);

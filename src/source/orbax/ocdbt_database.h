@@ -18,13 +18,13 @@
 namespace ckfs {
 
 /// Where the bytes of a key are: in a file, or nowhere but in memory.
-struct StoredBytes {
+struct StoredValue {
   FileRange range;                        // where `bytes` is nullopt
   std::optional<std::string_view> bytes;  // valid as long as the database
   std::uint64_t size() const { return bytes ? bytes->size() : range.size; }
 };
 
-using TakeEntry = std::function<Result<void>(std::string_view key, const StoredBytes& value)>;
+using TakeEntry = std::function<Result<void>(std::string_view key, const StoredValue& value)>;
 
 class OcdbtDatabase {
  public:

@@ -174,7 +174,7 @@ class ItemOpener : public SourceOpener {
   struct Found {
     std::string name;
     zarr::Version version = zarr::Version::V3;
-    StoredBytes value;
+    StoredValue value;
   };
 
   Result<void> find_arrays() {
@@ -182,7 +182,7 @@ class ItemOpener : public SourceOpener {
     std::vector<zarr::Version> versions;
     if (zarr3_.value_or(true)) versions.push_back(zarr::Version::V3);
     if (!zarr3_.value_or(false)) versions.push_back(zarr::Version::V2);
-    const auto look = [&](std::string_view key, const StoredBytes& value) -> Result<void> {
+    const auto look = [&](std::string_view key, const StoredValue& value) -> Result<void> {
       ++keys_;
       for (const zarr::Version version : versions) {
         const auto name = array_of_metadata(key, version);
@@ -276,7 +276,7 @@ class ItemOpener : public SourceOpener {
 
   Result<void> find_chunks() {
     std::vector<std::int64_t> index;
-    return for_each_key([&](std::string_view key, const StoredBytes& value) -> Result<void> {
+    return for_each_key([&](std::string_view key, const StoredValue& value) -> Result<void> {
       ZarrArray* array = array_of_chunk(key, index);
       if (array == nullptr) return {};
       return array->add_chunk(builder_, index, value);

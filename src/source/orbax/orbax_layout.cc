@@ -2,7 +2,7 @@
 // name says that it is whole, as it does to Orbax. commit_success.txt says so on object stores
 // only: most releases leave it out elsewhere, and none asks for it.
 //
-// Directories are told apart by the files in them, never by their names: an item may have any.
+// Directories are distinguished by the files in them, never by their names: an item may have any.
 #include "source/orbax/orbax_layout.h"
 
 #include <algorithm>

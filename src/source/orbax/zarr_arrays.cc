@@ -139,7 +139,7 @@ ChunkArrayId ZarrArray::chunk_array(CatalogBuilder& builder) {
 }
 
 Result<void> ZarrArray::add_chunk(CatalogBuilder& builder, std::span<const std::int64_t> index,
-                                  const StoredBytes& value) {
+                                  const StoredValue& value) {
   for (std::size_t d = 0; d < index.size(); ++d) {
     if (index[d] >= outer_[d]) return {};
   }
@@ -197,7 +197,7 @@ void ZarrArray::for_each_inner(std::span<const std::int64_t> index, Take take) c
 }
 
 Result<void> ZarrArray::add_shard(CatalogBuilder& builder, std::span<const std::int64_t> index,
-                                  const StoredBytes& value) {
+                                  const StoredValue& value) {
   const zarr::Sharding& sharding = *metadata_.sharding;
   ShardIndex where{1, sharding.index_at_end, sharding.index_crc32c};
   for (std::size_t d = 0; d < index.size(); ++d) {

@@ -40,7 +40,7 @@ class ZarrArray {
   /// Notes where the chunk (or shard) is that a key names. One beyond the grid is nobody's.
   /// Errors: Corrupt (a size that no such chunk has, a shard without room for its index).
   Result<void> add_chunk(CatalogBuilder& builder, std::span<const std::int64_t> index,
-                         const StoredBytes& value);
+                         const StoredValue& value);
 
   /// Adds storage and tensor under `name`. What was not found is the fill value; or, if `whole`
   /// says that nothing may be missing, an obstacle.
@@ -60,7 +60,7 @@ class ZarrArray {
   ChunkArrayId chunk_array(CatalogBuilder& builder);
   std::string chunk_text(std::span<const std::int64_t> index) const;
   Result<void> add_shard(CatalogBuilder& builder, std::span<const std::int64_t> index,
-                         const StoredBytes& value);
+                         const StoredValue& value);
   /// Calls `take` with (number in the index, cell) of each chunk of a shard that is in the array.
   template <typename Take>
   void for_each_inner(std::span<const std::int64_t> index, Take take) const;

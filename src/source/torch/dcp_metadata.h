@@ -48,7 +48,7 @@ Result<std::vector<DcpEntry>> list_dcp_entries(const Pickle& pickle, const std::
 
 /// `wanted` says by a tensor's name whether to look at it at all. Names are slices of the pickle's
 /// bytes. Errors: Corrupt (chunks that do not tile, that lie nowhere...), Unsupported (compressed
-/// parts).
+/// parts, thousands of chunks that make no grid).
 Result<DcpMetadata> read_dcp_metadata(const Pickle& pickle, const std::string& file_name,
                                       const std::function<bool(std::string_view)>& wanted);
 

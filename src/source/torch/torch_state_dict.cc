@@ -69,9 +69,9 @@ std::string kind_of(const Pickle& pickle, NodeId node) {
   return "an object";
 }
 
-class Finder {
+class StateDictFinder {
  public:
-  Finder(const TorchFile& torch, const std::string& file_name)
+  StateDictFinder(const TorchFile& torch, const std::string& file_name)
       : torch_(torch), pickle_(torch.pickle()), file_name_(file_name) {}
 
   Result<TorchStateDict> find(std::string_view key) {
@@ -222,7 +222,7 @@ class Finder {
 
 Result<TorchStateDict> find_state_dict(const TorchFile& torch, std::string_view key,
                                        const std::string& file_name) {
-  return torch.pickle().within_budget(file_name, Finder(torch, file_name).find(key));
+  return torch.pickle().within_budget(file_name, StateDictFinder(torch, file_name).find(key));
 }
 
 std::span<const std::string_view> usual_keys() {

@@ -26,7 +26,8 @@ struct TorchStateDict {
 /// The tensors of the dictionary at `key` (a key, or keys joined by '.'); with an empty key of the
 /// one that is at a usual place ("state_dict", "model"...), else of the top level, else those one
 /// level below it, with names joined by '.'. Errors: InvalidArgument (no such key), Unsupported
-/// (no tensors), each naming the file.
+/// (no tensors, or two of one name), Corrupt (the pickle's budget is at its end), each naming the
+/// file.
 Result<TorchStateDict> find_state_dict(const TorchFile& torch, std::string_view key,
                                        const std::string& file_name);
 

@@ -43,7 +43,8 @@ class TensorPlacer {
   PlacedTensor place(const TorchTensor& tensor, FileId file, ByteRange bytes);
 
   /// The tensor at `node`, looked up and placed. Errors: those of TorchFile, with the names of file
-  /// and tensor before them.
+  /// and of tensor, unless it is the storage that is wrong, before them; Corrupt where the pickle's
+  /// budget is at its end.
   Result<PlacedTensor> place(const TorchFile& torch, NodeId node, std::string_view name,
                              FileId file, std::string_view file_name);
 

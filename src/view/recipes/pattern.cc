@@ -1,6 +1,6 @@
 // Names are matched from the left; a text hole tries the places where the literal text behind it
 // stands, nearest first. What follows the last hole is compared first: nearly every name that does
-// not fit is told by that alone, and there are 200,000 names to each rule.
+// not fit shows by that alone, and there are 200,000 names to each rule.
 #include "view/recipes/pattern.h"
 
 #include <algorithm>

@@ -451,9 +451,10 @@ std::shared_ptr<const DecodedChunks::Block> DecodedChunks::oldest_unused(Ages& a
 
 /// The first block of a list that nobody reads goes, into the spill where there is one: it is there
 /// before it is gone from here. Gives its bytes; 0: there is none.
-std::uint64_t DecodedChunks::drop_oldest(Ages& ages) {
+std::uint64_t DecodedChunks::drop_oldest(Ages DecodedChunks::* list) {
   const std::shared_ptr<Spill> spill = this->spill();
   MutexLock lock(mutex_);
+  Ages& ages = this->*list;
   if (spill == nullptr) {
     const std::shared_ptr<const Block> block = oldest_unused(ages);
     return block == nullptr ? 0 : block->buffer.size();
@@ -495,8 +496,9 @@ std::unique_ptr<DecodedChunks::Decoder> DecodedChunks::oldest_decoder() {
 void DecodedChunks::reclaim(std::uint64_t bytes, BufferPool::Demand demand) {
   std::uint64_t freed = 0;
   while (freed < bytes) {
-    std::uint64_t block = drop_oldest(passed_);
-    if (demand == BufferPool::Demand::Waits && block == 0) block = drop_oldest(wanted_);
+    std::uint64_t block = drop_oldest(&DecodedChunks::passed_);
+    if (demand == BufferPool::Demand::Waits && block == 0)
+      block = drop_oldest(&DecodedChunks::wanted_);
     if (block == 0) break;
     freed += block;
   }
@@ -509,7 +511,7 @@ void DecodedChunks::reclaim(std::uint64_t bytes, BufferPool::Demand demand) {
 }
 
 void DecodedChunks::clear() {
-  while (drop_oldest(passed_) > 0 || drop_oldest(wanted_) > 0) {
+  while (drop_oldest(&DecodedChunks::passed_) > 0 || drop_oldest(&DecodedChunks::wanted_) > 0) {
   }
   const MutexLock lock(mutex_);
   while (oldest_decoder() != nullptr) {

@@ -115,7 +115,7 @@ class DecodedChunks {
   void keep(FileId chunk, Decoder& decoder, std::size_t size, bool wanted) CKFS_EXCLUDES(mutex_);
   std::shared_ptr<const Block> oldest_unused(Ages& ages) CKFS_REQUIRES(mutex_);
   void reclaim(std::uint64_t bytes, BufferPool::Demand demand) CKFS_EXCLUDES(mutex_);
-  std::uint64_t drop_oldest(Ages& ages) CKFS_EXCLUDES(mutex_);
+  std::uint64_t drop_oldest(Ages DecodedChunks::* list) CKFS_EXCLUDES(mutex_);
   std::unique_ptr<Decoder> oldest_decoder() CKFS_REQUIRES(mutex_);
 
   const ChunkTable& table_;

@@ -6,6 +6,8 @@
 
 #include <cerrno>
 
+#include "base/rounding.h"
+
 namespace ckfs {
 namespace {
 
@@ -16,9 +18,19 @@ bool refuses_uncached(const AccessFailure& failure) {
   return failure.error == EOPNOTSUPP || failure.error == EINVAL;
 }
 
+/// Who reads a few bytes of each row shares their pages with those who want the others: without
+/// them, a matrix that is cut into 16 by columns would come from the disk 16 times. Of a long
+/// access they are few.
+bool shares_pages(const Access& access) {
+  constexpr std::uint64_t kPage = 4096;
+  constexpr std::uint64_t kFew = 8;  // a part of so many of an access
+  const std::uint64_t pages = ceil_div(access.offset + access.size, kPage) - access.offset / kPage;
+  return pages * kPage - access.size > access.size / kFew;
+}
+
 /// Whether the pages of `access` are to be dropped after it.
 bool drops(const Access& access, const OnceFile& from) {
-  if (from.file_system->traits.remote) return false;
+  if (from.file_system->traits.remote || shares_pages(access)) return false;
   const ByteRange range{access.offset, access.offset + access.size};
   if (from.hinted->take(range)) return true;
   if (from.file_system->reads_uncached.load(std::memory_order_relaxed) == Answer::Yes) return false;
@@ -34,8 +46,8 @@ tl::expected<void, AccessFailure> read_accesses_once(Reader& reader, std::vector
   while (true) {
     for (std::size_t i = 0; i < accesses.size(); ++i) {
       const FileSystem& on = *from[i].file_system;
-      accesses[i].uncached =
-          !on.traits.remote && on.reads_uncached.load(std::memory_order_relaxed) != Answer::No;
+      accesses[i].uncached = !on.traits.remote && !shares_pages(accesses[i]) &&
+                             on.reads_uncached.load(std::memory_order_relaxed) != Answer::No;
     }
     auto done = reader.read(accesses);
     if (done) break;

@@ -21,7 +21,8 @@ struct OnceFile {
 
 /// Reader::read(), for local files with RWF_DONTCACHE where it works. What it brought in, or a hint
 /// before it, leaves the cache; what others brought in stays, unless the kernel cannot say that it
-/// was there (before 6.5). Of remote files all stays: what the server streams ahead is cached with
+/// was there (before 6.5). What accesses bring in that want little of their pages stays, too:
+/// somebody wants the rest. Of remote files all stays: what the server streams ahead is cached with
 /// them. `from` has an entry for each access.
 [[nodiscard]] tl::expected<void, AccessFailure> read_accesses_once(Reader& reader,
                                                                    std::vector<Access>& accesses,

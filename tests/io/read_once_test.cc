@@ -141,6 +141,18 @@ TEST_P(ReadOnceTest, WhatAHintBroughtInGoesToo) {
   EXPECT_EQ(cached(), 0u);
 }
 
+TEST_P(ReadOnceTest, PagesThatOthersWantARowOfStay) {
+  // A matrix with rows of two pages, cut by columns: each cut reads 512 bytes of each row.
+  constexpr std::uint64_t kRow = 2 * kPage, kRows = kPages / 2;
+  for (std::uint64_t column = 0; column < kPage; column += 512) {
+    std::vector<ReadRequest> batch;
+    for (std::uint64_t row = 0; row < kRows; ++row) {
+      batch.push_back({file_, row * kRow + column, std::span(out_).subspan(row * 512, 512)});
+    }
+    expect_cached_after([&] { ASSERT_TRUE(files_->read_once(batch)); }, kRows);
+  }
+}
+
 TEST_P(ReadOnceTest, HintsBringInWhatTheyNameAndNoMore) {
   const FileRange ranges[] = {{file_, 10 * kPage + 5, 20 * kPage}, {file_, 500 * kPage, 1}};
   files_->will_need(ranges);

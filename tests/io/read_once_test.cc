@@ -87,10 +87,14 @@ class ReadOnceTest : public testing::TestWithParam<Setting> {
     EXPECT_EQ(cached(), pages);
   }
 
-  void wait_for_cached(std::uint64_t pages) const {
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-    while (cached() < pages && std::chrono::steady_clock::now() < deadline) {
-      std::this_thread::yield();
+  /// The pages that a hint names; it is given again where some were taken away meanwhile.
+  void hint_and_wait(std::span<const FileRange> ranges, std::uint64_t pages) const {
+    for (int attempt = 0; attempt < 10 && (attempt == 0 || cached() != pages); ++attempt) {
+      files_->will_need(ranges);
+      const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+      while (cached() < pages && std::chrono::steady_clock::now() < deadline) {
+        std::this_thread::yield();
+      }
     }
     ASSERT_EQ(cached(), pages);
   }
@@ -135,8 +139,7 @@ TEST_P(ReadOnceTest, WhatWasCachedBeforeStays) {
 
 TEST_P(ReadOnceTest, WhatAHintBroughtInGoesToo) {
   const FileRange ranges[] = {{file_, 0, 400 * kPage}, {file_, 400 * kPage, kSize - 400 * kPage}};
-  files_->will_need(ranges);
-  wait_for_cached(kPages + 1);
+  hint_and_wait(ranges, kPages + 1);
   read_once(0, kSize);
   EXPECT_EQ(cached(), 0u);
 }
@@ -155,8 +158,7 @@ TEST_P(ReadOnceTest, PagesThatOthersWantARowOfStay) {
 
 TEST_P(ReadOnceTest, HintsBringInWhatTheyNameAndNoMore) {
   const FileRange ranges[] = {{file_, 10 * kPage + 5, 20 * kPage}, {file_, 500 * kPage, 1}};
-  files_->will_need(ranges);
-  wait_for_cached(22);
+  hint_and_wait(ranges, 22);
   EXPECT_EQ(files_->statistics().files[0].requests, 0u);
 }
 

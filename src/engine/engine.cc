@@ -296,7 +296,7 @@ class Engine::Impl {
     for (const ByteRange& unit : units) {
       if (!stream.wants(unit.begin)) continue;
       if (!is_piece(stream, unit)) {
-        evaluator_.make_tile(file, unit.begin, want);
+        evaluator_.make_tile(file, unit.begin, want, [&] { return stream.wants(unit.begin); });
         return;
       }
       wanted.push_back(unit);

@@ -395,14 +395,20 @@ Result<void> Evaluator::pieces(const FileLayout& file, std::span<const ByteRange
   return {};
 }
 
-void Evaluator::make_tile(const FileLayout& file, std::uint64_t offset, Want want) {
+void Evaluator::make_tile(const FileLayout& file, std::uint64_t offset, Want want,
+                          const std::function<bool()>& wanted) {
   const std::size_t at = file.find(offset);
   const std::uint32_t tensor = file.segments[at].id;
   const Place place = place_of(file, tensor, offset - file.range(at).begin);
-  (void)cache_.get(
-      key_of(file, place),
-      [&] { return gathered(file, tensor, place.tile, want, Patience::Refuse); },
-      TileCache::Asked::Later);
+  const TileKey key = key_of(file, place);
+  (void)cache_.compute(
+      std::span(&key, 1),
+      [&](std::span<const std::size_t> /*numbers*/, const TileCache::Ready& ready) -> Result<void> {
+        if (!wanted()) return {};
+        CKFS_TRY(Tile tile, gathered(file, tensor, place.tile, want, Patience::Refuse));
+        ready(0, std::move(tile));
+        return {};
+      });
 }
 
 void Evaluator::retire_tile(const FileLayout& file, std::uint64_t offset) {

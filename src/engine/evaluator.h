@@ -66,8 +66,11 @@ class Evaluator {
   void retire_tile(const FileLayout& file, std::uint64_t offset);
 
   /// Has the tile of a gathered tensor that holds byte `offset` of the file computed and cached, if
-  /// there is memory for it now. Errors are not kept: its reader meets them.
-  void make_tile(const FileLayout& file, std::uint64_t offset, Want want);
+  /// nobody has begun, there is memory for it now, and `wanted()`, which is asked when others see
+  /// this computation, says that it has still to be read. Errors are not kept: its reader meets
+  /// them.
+  void make_tile(const FileLayout& file, std::uint64_t offset, Want want,
+                 const std::function<bool()>& wanted);
 
   /// The source's bytes that bytes `range` of the file are made of, for a hint: the first some
   /// thousand ranges of them.

@@ -36,17 +36,12 @@ class TileCache::Computation {
     return begun_;
   }
 
-  Result<std::shared_ptr<const Tile>> run(const Compute& compute, Asked asked) {
-    CKFS_TRY(Tile tile, compute());
-    return finish(std::move(tile), false, asked == Asked::Now);
-  }
-
-  /// `awaited`: it was computed ahead; `asked`: who computes it reads it.
-  std::shared_ptr<const Tile> finish(Tile tile, bool awaited, bool asked) noexcept {
+  /// `awaited`: it was computed ahead; else who computes it reads it.
+  std::shared_ptr<const Tile> finish(Tile tile, bool awaited) noexcept {
     *tile_ = std::move(tile);
     const MutexLock lock(cache_.mutex_);
     Entry& entry = cache_.entries_.find(key_)->second;
-    entry.asked = entry.asked || asked;
+    entry.asked = entry.asked || !awaited;
     cache_.ages_.splice(cache_.ages_.end(), age_);
     entry.age = std::prev(cache_.ages_.end());
     entry.tile = tile_;
@@ -113,8 +108,7 @@ auto guarded(const Compute& compute) -> decltype(compute()) {
 
 }  // namespace
 
-Result<std::shared_ptr<const Tile>> TileCache::get(const TileKey& key, const Compute& compute,
-                                                   Asked asked) {
+Result<std::shared_ptr<const Tile>> TileCache::get(const TileKey& key, const Compute& compute) {
   return guarded([&]() -> Result<std::shared_ptr<const Tile>> {
     {
       MutexLock lock(mutex_);
@@ -126,7 +120,8 @@ Result<std::shared_ptr<const Tile>> TileCache::get(const TileKey& key, const Com
       MutexLock lock(mutex_);
       if (auto tile = wait(lock, key)) return tile;
     }
-    return computation.run(compute, asked);
+    CKFS_TRY(Tile tile, compute());
+    return computation.finish(std::move(tile), false);
   });
 }
 
@@ -143,7 +138,7 @@ Result<void> TileCache::compute(std::span<const TileKey> keys, const ComputeSeve
     }
     if (numbers.empty()) return {};
     return compute(numbers, [&](std::size_t number, Tile tile) {
-      return computations[number]->finish(std::move(tile), true, false);
+      return computations[number]->finish(std::move(tile), true);
     });
   });
 }

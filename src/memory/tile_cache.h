@@ -54,14 +54,10 @@ class TileCache {
 
   using Compute = std::function<Result<Tile>()>;
 
-  /// Whether who computes a tile reads it.
-  enum class Asked : bool { Later, Now };
-
-  /// The tile, computed by this thread or another. An error is that of this thread's own compute():
-  /// who waited for a computation that failed computes anew. What compute() throws becomes an
-  /// error: bad_alloc OutOfMemory, anything else Internal.
-  Result<std::shared_ptr<const Tile>> get(const TileKey& key, const Compute& compute,
-                                          Asked asked = Asked::Now);
+  /// The tile, computed by this thread, which reads it, or another. An error is that of this
+  /// thread's own compute(): who waited for a computation that failed computes anew. What compute()
+  /// throws becomes an error: bad_alloc OutOfMemory, anything else Internal.
+  Result<std::shared_ptr<const Tile>> get(const TileKey& key, const Compute& compute);
 
   /// Takes tile `number` of several that are computed together; each at most once.
   using Ready = std::function<std::shared_ptr<const Tile>(std::size_t number, Tile tile)>;
@@ -70,9 +66,10 @@ class TileCache {
       std::function<Result<void>(std::span<const std::size_t> numbers, const Ready& ready)>;
 
   /// Computes those of `keys` that nobody has begun, together and ahead of their readers: one read
-  /// for all. Each tile is there for others as soon as it is ready. What compute() leaves out is as
-  /// if it had never been begun: who waited for it computes it himself. Errors: those of compute();
-  /// what it throws as in get().
+  /// for all. Waits for no other computation: one that has ended may have been read and forgotten
+  /// by the time that this thread wakes. Each tile is there for others as soon as it is ready. What
+  /// compute() leaves out is as if it had never been begun: who waited for it computes it himself.
+  /// Errors: those of compute(); what it throws as in get().
   Result<void> compute(std::span<const TileKey> keys, const ComputeSeveral& compute);
 
   /// The tile if it is ready or being computed (then this waits); nullptr if nobody has begun, or

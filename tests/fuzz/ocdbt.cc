@@ -17,22 +17,23 @@ void check(const Error& error) {
 void check_node(const ocdbt::Node& node) {
   std::string before;
   bool first = true;
-  const auto in_order = [&](std::string_view key, std::uint32_t file) {
+  const auto in_order = [&](std::string_view key) {
     CKFS_CHECK(first || before < key);
-    CKFS_CHECK(file < node.files().size());
     before = key;
     first = false;
   };
   std::size_t entries = 0;
   if (node.height() == 0) {
     CKFS_CHECK(node.for_each_value([&](std::string_view key, const ocdbt::Value& value) {
-      in_order(key, value.in_node ? 0 : value.place.file);
+      in_order(key);
+      CKFS_CHECK(value.in_node || value.place.file < node.files().size());
       ++entries;
       return Result<void>();
     }));
   } else {
     CKFS_CHECK(node.for_each_child([&](const ocdbt::ChildRef& child) {
-      in_order(child.key, child.place.file);
+      in_order(child.key);
+      CKFS_CHECK(child.place.file < node.files().size());
       CKFS_CHECK(child.stripped <= child.key.size());
       ++entries;
       return Result<void>();

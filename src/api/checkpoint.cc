@@ -18,6 +18,7 @@
 #include "chunks/decoded_chunks.h"
 #include "container/shards.h"
 #include "source/open_checkpoint.h"
+#include "view/maxtext_tree.h"
 
 namespace ckfs {
 namespace {
@@ -148,6 +149,7 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& source,
                                                                     .item = options.item,
                                                                     .step = options.step,
                                                                     .config = options.config}));
+  recipes.family_by_names = family_of_names(*catalog, recipes);
   files->rest();  // of most files no more than the header was wanted, for now
   // A recipe that the source does not fit is an error now, not a view that is missing later.
   for (const RecipeView& recipe : recipes.views) {

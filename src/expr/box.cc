@@ -112,18 +112,20 @@ std::vector<Box> factor_by_block(const Box& box, std::size_t index, std::int64_t
   return pieces;
 }
 
-// One step of the way to alignment: nothing where `box` is aligned already, else two or more boxes,
-// or one with other loops, each nearer to it.
+bool is_aligned(const Box& box, std::int64_t block) {
+  std::int64_t span = 0;
+  for (const Loop& loop : box.loops) {
+    if (loop.target_stride % block != 0) span += (loop.count - 1) * loop.target_stride;
+  }
+  return box.target_offset % block + span < block;
+}
+
+// One step of the way to alignment: two or more boxes, or one with other loops, each nearer to it.
+// Requires: the box is not aligned.
 Result<std::vector<Box>> cut_once(const Box& box, std::int64_t block) {
   const std::int64_t phase = box.target_offset % block;
-  std::size_t outermost = box.loops.size();
-  std::int64_t span = 0;
-  for (std::size_t i = 0; i < box.loops.size(); ++i) {
-    if (box.loops[i].target_stride % block == 0) continue;
-    outermost = std::min(outermost, i);
-    span += (box.loops[i].count - 1) * box.loops[i].target_stride;
-  }
-  if (phase + span < block) return std::vector<Box>{};
+  std::size_t outermost = 0;
+  while (box.loops[outermost].target_stride % block == 0) ++outermost;
 
   const Loop& loop = box.loops[outermost];
   const std::int64_t reach = (loop.count - 1) * loop.target_stride;
@@ -280,15 +282,17 @@ Box restrict_loop(const Box& box, std::size_t index, std::int64_t first, std::in
 Result<std::vector<Box>> align(std::span<const Box> boxes, std::span<const std::int64_t> blocks) {
   std::vector<Box> aligned(boxes.begin(), boxes.end());
   for (const std::int64_t block : blocks) {
-    std::vector<Box> todo = std::move(aligned);
-    aligned.clear();
+    const auto is_done = [&](const Box& box) { return is_aligned(box, block); };
+    const auto rest = std::ranges::partition(aligned, is_done).begin();
+    std::vector<Box> todo(std::make_move_iterator(rest), std::make_move_iterator(aligned.end()));
+    aligned.erase(rest, aligned.end());
     while (!todo.empty()) {
       Box box = std::move(todo.back());
       todo.pop_back();
-      CKFS_TRY(std::vector<Box> pieces, cut_once(box, block));
-      if (pieces.empty()) {
+      if (is_done(box)) {
         aligned.push_back(std::move(box));
       } else {
+        CKFS_TRY(std::vector<Box> pieces, cut_once(box, block));
         std::ranges::move(pieces, std::back_inserter(todo));
       }
       if (aligned.size() + todo.size() > kMaxBoxes) {

@@ -1,7 +1,7 @@
 // Which of many intervals, sorted by where they begin, meet a range: found without a look at the
 // others. A tree of maxima of the intervals' ends, 16 children a node, in one vector: an eighth of
 // the memory of a list of ends, and one interval that reaches far does not make all after it be
-// visited.
+// visited. Up to 16 intervals, which most tensors have, are their own node.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@ class ReachIndex {
   /// `last(i)` is the last index of interval i of `count`.
   template <typename Last>
   ReachIndex(std::size_t count, Last last) {
-    if (count == 0) return;
+    if (count <= kFan) return;
     std::vector<std::int64_t> level;
     for (std::size_t i = 0; i < count; i += kFan) {
       std::int64_t most = last(i);
@@ -46,7 +46,11 @@ class ReachIndex {
   /// and at most 15 others beside each. Gives how many nodes and intervals it looked at.
   template <typename Use>
   std::size_t for_each(std::int64_t begin, std::size_t count, Use use) const {
-    if (levels_.empty() || count == 0) return 0;
+    if (count == 0) return 0;
+    if (levels_.empty()) {
+      for (std::size_t i = 0; i < count; ++i) use(i);
+      return count;
+    }
     return visit(levels_.size() - 1, 0, begin, count, use);
   }
 

@@ -109,17 +109,33 @@ Result<Undone> huggingface(const MaxTextRules& rules, TensorList list) {
   return undone;
 }
 
-/// The rules for a tree of which nothing says what model it is: those of the only family that fits.
-Result<MaxTextRules> rules_of_names(const TensorList& list, const Recipes& recipes) {
-  std::vector<const ModelFamily*> fitting;
-  for (const ModelFamily& family : recipes.families) {
-    if (!family.maxtext) continue;
-    if (huggingface(rules_of(family, {}, has_mtp(list)), list)) fitting.push_back(&family);
+/// The families, by their places, whose rules fit.
+std::vector<std::size_t> fitting_families(const TensorList& list, const Recipes& recipes) {
+  std::vector<std::size_t> fitting;
+  for (std::size_t k = 0; k < recipes.families.size(); ++k) {
+    const ModelFamily& family = recipes.families[k];
+    if (family.maxtext && huggingface(rules_of(family, {}, has_mtp(list)), list)) {
+      fitting.push_back(k);
+    }
   }
-  if (fitting.size() == 1) return rules_of(*fitting.front(), {}, has_mtp(list));
+  return fitting;
+}
+
+/// Whether only its names say what model the tree is of.
+bool is_known_by_names(const Catalog& catalog, const Recipes& recipes) {
+  return !catalog.model().config && recipes.family.empty();
+}
+
+Result<MaxTextRules> rules_of_names(const TensorList& list, const Recipes& recipes) {
+  const std::vector<std::size_t> fitting = recipes.family_by_names
+                                               ? std::vector{*recipes.family_by_names}
+                                               : fitting_families(list, recipes);
+  if (fitting.size() == 1) {
+    return rules_of(recipes.families[fitting.front()], {}, has_mtp(list));
+  }
   std::string names;
-  for (const ModelFamily* family : fitting) {
-    for (const std::string& stem : family->maxtext->stems) {
+  for (const std::size_t family : fitting) {
+    for (const std::string& stem : recipes.families[family].maxtext->stems) {
       names += fmt::format("{}{}", names.empty() ? "" : ", ", stem);
     }
   }
@@ -132,7 +148,7 @@ Result<MaxTextRules> rules_of_names(const TensorList& list, const Recipes& recip
 
 Result<MaxTextRules> rules_for(const Catalog& catalog, const TensorList& list,
                                const Recipes& recipes) {
-  if (!catalog.model().config && recipes.family.empty()) return rules_of_names(list, recipes);
+  if (is_known_by_names(catalog, recipes)) return rules_of_names(list, recipes);
   const bool mtp = has_mtp(list);
   return find_rules(catalog, mtp, recipes);
 }
@@ -141,6 +157,15 @@ Result<MaxTextRules> rules_for(const Catalog& catalog, const TensorList& list,
 
 bool is_maxtext_tree(const Catalog& catalog) {
   return form_of(catalog).has_value();
+}
+
+std::optional<std::size_t> family_of_names(const Catalog& catalog, const Recipes& recipes) {
+  if (!catalog.obstacles().empty()) return std::nullopt;
+  if (!is_maxtext_tree(catalog) || !is_known_by_names(catalog, recipes)) return std::nullopt;
+  const auto list = parameters(catalog, std::nullopt);
+  if (!list) return std::nullopt;
+  const std::vector<std::size_t> fitting = fitting_families(*list, recipes);
+  return fitting.size() == 1 ? std::optional(fitting.front()) : std::nullopt;
 }
 
 Result<TensorList> huggingface_tensors(const Catalog& catalog, std::optional<DType> dtype,

@@ -18,6 +18,12 @@ namespace ckfs {
 
 bool is_maxtext_tree(const Catalog& catalog);
 
+/// Which of `recipes.families` the tree is of, where neither config.json nor --family says it: the
+/// only one whose rules fit. nullopt: another source, or none fits, or several. It takes the way
+/// back by the rules of every family, several times what a view costs: Recipes::family_by_names
+/// keeps it.
+std::optional<std::size_t> family_of_names(const Catalog& catalog, const Recipes& recipes);
+
 /// The tensors of the Hugging Face model that the tree was made of, or would be: what
 /// to_huggingface writes, in the order of its names. Floats are cast to `dtype` first, as that tool
 /// does; nullopt: none is. Requires: is_maxtext_tree(). Errors: Unsupported (no family, or several

@@ -118,6 +118,9 @@ struct Recipes {
   /// What --family says the model is: a model_type, or a MaxText model_name. Empty: what
   /// config.json says.
   std::string family = {};
+  /// Which of `families` a tree is of whose names alone say it: family_of_names(), asked once for a
+  /// checkpoint and kept here. nullopt: not asked, or not known.
+  std::optional<std::size_t> family_by_names = {};
 
   const RecipeView* find_view(std::string_view name) const;
   /// Whether a family has the name that --family gives.

@@ -592,13 +592,16 @@ Result<Undone> undo_rules(const RuleList& rules, ConfigNumbers config, TensorLis
   for (const auto& rule : std::views::reverse(rules.rules)) {
     CKFS_TRY(list, RuleUndo(rule, config, std::move(list)).run());
   }
-  std::set<std::string_view> known;
   std::deque<std::string> names;
+  std::vector<std::string_view> sorted;
+  sorted.reserve(list.tensors.size());
   for (ModelTensor& tensor : list.tensors) {
-    tensor.name = names.emplace_back(tensor.name);
-    if (known.insert(tensor.name).second) continue;
+    tensor.name = sorted.emplace_back(names.emplace_back(tensor.name));
+  }
+  std::ranges::sort(sorted);
+  if (const auto twice = std::ranges::adjacent_find(sorted); twice != sorted.end()) {
     return fail(ErrorCode::Unsupported, "{}: \"{}\" is made twice on the way back", rules.file,
-                one_line(tensor.name));
+                one_line(*twice));
   }
   list.names = std::move(names);
   return Undone{std::move(list), std::move(config)};

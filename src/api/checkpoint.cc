@@ -149,7 +149,10 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& source,
                                                                     .item = options.item,
                                                                     .step = options.step,
                                                                     .config = options.config}));
-  recipes.family_by_names = family_of_names(*catalog, recipes);
+  if (catalog->obstacles().empty() && is_maxtext_tree(*catalog)) {
+    // An error is that of the views, which are not there.
+    if (auto model = find_tree_model(*catalog, recipes)) recipes.tree = *std::move(model);
+  }
   files->rest();  // of most files no more than the header was wanted, for now
   // A recipe that the source does not fit is an error now, not a view that is missing later.
   for (const RecipeView& recipe : recipes.views) {

@@ -99,8 +99,8 @@ ReadKind kind_of_read(const FileLayout& layout, std::uint64_t offset) {
   }
   for (const Box& box : expr.box_list()) {
     if (box.is_constant()) continue;
-    return is_move(catalog.storage(box.source), box.program.get()) ? ReadKind::Copy
-                                                                   : ReadKind::Decode;
+    return is_move(catalog.storage(box.source), expr.steps_of(box).get()) ? ReadKind::Copy
+                                                                          : ReadKind::Decode;
   }
   return ReadKind::Text;
 }

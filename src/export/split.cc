@@ -42,7 +42,7 @@ CostSpan cost_of(const Catalog& catalog, const TensorExpr& expr) {
     add(whole->storage, expr.numel(), whole->program.get());
   } else {
     for (const Box& box : expr.box_list()) {
-      if (!box.is_constant()) add(box.source, box.numel(), box.program.get());
+      if (!box.is_constant()) add(box.source, box.numel(), expr.steps_of(box).get());
     }
   }
   return span;

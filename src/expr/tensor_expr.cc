@@ -65,6 +65,7 @@ std::shared_ptr<const TensorExpr::BoxList> TensorExpr::make_list(std::vector<Box
     return list->boxes[i].target_offset + target_span(list->boxes[i].loops);
   });
   for (const Box& box : list->boxes) {
+    list->is_move = list->is_move && box.program == nullptr;
     if (box.loops.empty()) continue;
     const Loop& inner = box.loops.back();
     const bool together =
@@ -136,7 +137,12 @@ std::uint64_t TensorExpr::nbytes() const {
 
 std::vector<Box> TensorExpr::boxes() const {
   const std::optional<Whole> storage = whole();
-  if (!storage) return body_->list->boxes;
+  if (!storage) {
+    std::vector<Box> boxes = body_->list->boxes;
+    if (cast_ == kNoCast) return boxes;
+    for (Box& box : boxes) box.program = steps_of(box);
+    return boxes;
+  }
   const std::int64_t count = numel();
   if (count == 0) return {};
   Box box{storage->storage, 0, 0, {}, storage->program};
@@ -149,6 +155,15 @@ std::span<const Box> TensorExpr::box_list() const {
   return body_->list->boxes;
 }
 
+std::shared_ptr<const Program> TensorExpr::steps_of(const Box& box) const {
+  if (cast_ == kNoCast || box.is_constant()) return box.program;
+  return cast_program(static_cast<DType>(cast_));
+}
+
+bool TensorExpr::is_move() const {
+  return cast_ == kNoCast && (!body_ || body_->is_move());
+}
+
 std::vector<Box> TensorExpr::boxes(std::int64_t begin, std::int64_t end) const {
   std::vector<Box> pieces;
   const auto add = [&](const Box& box) {
@@ -156,9 +171,10 @@ std::vector<Box> TensorExpr::boxes(std::int64_t begin, std::int64_t end) const {
   };
   if (whole()) {
     for (const Box& box : boxes()) add(box);
-  } else {
-    for_each_box(begin, end, add);
+    return pieces;
   }
+  for_each_box(begin, end, add);
+  for (Box& piece : pieces) piece.program = steps_of(piece);
   return pieces;
 }
 
@@ -182,8 +198,7 @@ std::optional<std::int64_t> TensorExpr::shortest_run() const {
 
 std::optional<TensorExpr::Whole> TensorExpr::whole() const {
   if (storage_ == Box::kConstant) return std::nullopt;
-  if (body_) return Whole{storage_, body_->program};
-  if (cast_ == kNoCast) return Whole{storage_, nullptr};
+  if (cast_ == kNoCast) return Whole{storage_, body_ ? body_->program : nullptr};
   return Whole{storage_, cast_program(static_cast<DType>(cast_))};
 }
 
@@ -207,15 +222,14 @@ Result<TensorExpr> TensorExpr::reshape(std::span<const std::int64_t> shape) cons
     return fail(ErrorCode::InvalidArgument, "reshape {} to {}: {} elements become {}",
                 shape_text(shape_), shape_text(shape), numel(), count);
   }
-  const std::optional<Whole> storage = whole();
   auto body = std::make_shared<Body>();
   body->shape.assign(shape.begin(), shape.end());
-  if (body_) body->list = body_->list;
-  if (storage) body->program = storage->program;
-  TensorExpr expr;
-  expr.dtype_ = dtype_;
+  if (body_) {
+    body->list = body_->list;
+    body->program = body_->program;
+  }
+  TensorExpr expr = *this;
   expr.shape_ = body->shape;
-  expr.storage_ = storage_;
   expr.body_ = std::move(body);
   return expr;
 }
@@ -244,7 +258,7 @@ Result<TensorExpr> TensorExpr::then(Step step) const {
 
   TensorExpr expr = *this;
   expr.dtype_ = step.dtype;
-  if (!body_ && cast_ == kNoCast && step.kind == Step::Kind::Cast) {
+  if (is_move() && step.kind == Step::Kind::Cast) {
     expr.cast_ = static_cast<std::uint8_t>(step.dtype);
     return expr;
   }
@@ -253,7 +267,7 @@ Result<TensorExpr> TensorExpr::then(Step step) const {
   if (const std::optional<Whole> storage = whole()) {
     body->program = extended(storage->program, step);
   } else {
-    std::vector<Box> boxes = body_->list->boxes;
+    std::vector<Box> boxes = this->boxes();
     // Boxes that shared a program go on sharing one.
     std::vector<std::pair<std::shared_ptr<const Program>, std::shared_ptr<const Program>>> known;
     for (Box& box : boxes) {
@@ -284,7 +298,7 @@ Result<TensorExpr> TensorExpr::then(const std::shared_ptr<const Program>& progra
     CKFS_TRY(expr, expr.then(step));
   }
   const std::optional<Whole> before = whole();
-  if (!before || before->program || !expr.body_) return expr;
+  if (!before || before->program || expr.cast_ != kNoCast || !expr.body_) return expr;
   auto body = std::make_shared<Body>();
   body->shape = expr.body_->shape;
   body->program = program;

@@ -89,9 +89,13 @@ class TensorExpr {
   /// storage (the common case, which keeps no list) gives one box with at most one loop.
   std::vector<Box> boxes() const;
 
-  /// The same list without a copy; empty where whole() has a value. Valid as long as the expression
-  /// or a copy of it.
+  /// The same list without a copy; empty where whole() has a value. Of the values' steps it may
+  /// lack the last: steps_of(box) has all. Valid as long as the expression or a copy of it.
   std::span<const Box> box_list() const;
+  /// What happens to the values of a box of box_list(); nullptr: nothing.
+  std::shared_ptr<const Program> steps_of(const Box& box) const;
+  /// Whether the elements are those of the storages and zeros, with no step.
+  bool is_move() const;
 
   /// What the boxes say of the target indices in [begin, end): the clip() of each that has any.
   /// Costs as much as there are boxes whose spans meet the range, however many others there are.
@@ -143,16 +147,19 @@ class TensorExpr {
 
  private:
   /// What the common case, a whole storage under its catalog shape with at most one cast, can do
-  /// without; a checkpoint may have 92,000 of those in each of four views.
+  /// without; a checkpoint may have 92,000 of those in each of four views. Views that differ in a
+  /// last cast alone share it.
   struct BoxList {
     std::vector<Box> boxes;  // by target_offset
     ReachIndex reach;        // of the boxes' target indices
     std::optional<std::int64_t> shortest_run;
+    bool is_move = true;  // no box has a program
   };
   struct Body {
     std::vector<std::int64_t> shape;
     std::shared_ptr<const BoxList> list;     // nullptr: the whole of storage_
     std::shared_ptr<const Program> program;  // where list is nullptr
+    bool is_move() const { return list ? list->is_move : program == nullptr; }
   };
   static constexpr std::uint8_t kNoCast = 0xff;
 
@@ -168,7 +175,7 @@ class TensorExpr {
   std::shared_ptr<const Body> body_;     // nullptr: the common case
   StorageId storage_ = Box::kConstant;   // where the tensor is one whole storage
   DType dtype_ = DType::F32;
-  std::uint8_t cast_ = kNoCast;  // where body_ is nullptr: the only step, a cast to this DType
+  std::uint8_t cast_ = kNoCast;  // the only step, a cast to this DType; body_ has none then
 };
 
 /// The part of `box` whose target indices lie in [begin, end), as boxes; in the order of their

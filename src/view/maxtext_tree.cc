@@ -109,48 +109,46 @@ Result<Undone> huggingface(const MaxTextRules& rules, TensorList list) {
   return undone;
 }
 
-/// The families, by their places, whose rules fit.
-std::vector<std::size_t> fitting_families(const TensorList& list, const Recipes& recipes) {
-  std::vector<std::size_t> fitting;
-  for (std::size_t k = 0; k < recipes.families.size(); ++k) {
-    const ModelFamily& family = recipes.families[k];
-    if (family.maxtext && huggingface(rules_of(family, {}, has_mtp(list)), list)) {
-      fitting.push_back(k);
-    }
-  }
-  return fitting;
+/// The model by the rules of a family.
+Result<TreeModel> model_of(std::size_t family, ConfigNumbers config, TensorList list,
+                           const Recipes& recipes) {
+  const bool mtp = has_mtp(list);
+  CKFS_TRY(Undone undone, huggingface(rules_of(recipes.families[family], std::move(config), mtp),
+                                      std::move(list)));
+  std::ranges::sort(undone.list.tensors, {}, &ModelTensor::name);
+  return TreeModel{family, std::move(undone.config), std::move(undone.list)};
 }
 
-/// Whether only its names say what model the tree is of.
-bool is_known_by_names(const Catalog& catalog, const Recipes& recipes) {
-  return !catalog.model().config && recipes.family.empty();
-}
-
-Result<MaxTextRules> rules_of_names(const TensorList& list, const Recipes& recipes) {
-  const std::vector<std::size_t> fitting = recipes.family_by_names
-                                               ? std::vector{*recipes.family_by_names}
-                                               : fitting_families(list, recipes);
-  if (fitting.size() == 1) {
-    return rules_of(recipes.families[fitting.front()], {}, has_mtp(list));
-  }
-  std::string names;
-  for (const std::size_t family : fitting) {
+/// Where only its names and shapes say what model the tree is of.
+Result<TreeModel> model_by_names(const TensorList& list, const Recipes& recipes) {
+  std::optional<TreeModel> model;
+  std::string stems;
+  std::size_t fitting = 0;
+  for (std::size_t family = 0; family < recipes.families.size(); ++family) {
+    if (!recipes.families[family].maxtext) continue;
+    auto made = model_of(family, {}, list, recipes);
+    if (!made) continue;
+    model = *std::move(made);
+    ++fitting;
     for (const std::string& stem : recipes.families[family].maxtext->stems) {
-      names += fmt::format("{}{}", names.empty() ? "" : ", ", stem);
+      stems += fmt::format("{}{}", stems.empty() ? "" : ", ", stem);
     }
   }
+  if (fitting == 1) return *std::move(model);
   return fail(ErrorCode::Unsupported,
               "MaxText's tree of parameters fits {} ({}--config DIR or --family NAME says what "
               "model it is)",
-              fitting.empty() ? "no family of models" : "several families",
-              names.empty() ? "" : names + "; ");
+              fitting == 0 ? "no family of models" : "several families",
+              stems.empty() ? "" : stems + "; ");
 }
 
-Result<MaxTextRules> rules_for(const Catalog& catalog, const TensorList& list,
-                               const Recipes& recipes) {
-  if (is_known_by_names(catalog, recipes)) return rules_of_names(list, recipes);
-  const bool mtp = has_mtp(list);
-  return find_rules(catalog, mtp, recipes);
+MaxTextRules rules_of(const TreeModel& model, const Recipes& recipes) {
+  return {&*recipes.families[model.family].maxtext, model.config};
+}
+
+Result<std::shared_ptr<const TreeModel>> known_model(const Catalog& catalog,
+                                                     const Recipes& recipes) {
+  return recipes.tree ? recipes.tree : find_tree_model(catalog, recipes);
 }
 
 }  // namespace
@@ -159,34 +157,53 @@ bool is_maxtext_tree(const Catalog& catalog) {
   return form_of(catalog).has_value();
 }
 
-std::optional<std::size_t> family_of_names(const Catalog& catalog, const Recipes& recipes) {
-  if (!catalog.obstacles().empty()) return std::nullopt;
-  if (!is_maxtext_tree(catalog) || !is_known_by_names(catalog, recipes)) return std::nullopt;
-  const auto list = parameters(catalog, std::nullopt);
-  if (!list) return std::nullopt;
-  const std::vector<std::size_t> fitting = fitting_families(*list, recipes);
-  return fitting.size() == 1 ? std::optional(fitting.front()) : std::nullopt;
+Result<std::shared_ptr<const TreeModel>> find_tree_model(const Catalog& catalog,
+                                                         const Recipes& recipes) {
+  CKFS_TRY(TensorList list, parameters(catalog, std::nullopt));
+  if (!catalog.model().config && recipes.family.empty()) {
+    CKFS_TRY(TreeModel model, model_by_names(list, recipes));
+    return std::make_shared<const TreeModel>(std::move(model));
+  }
+  CKFS_TRY(MaxTextRules rules, find_rules(catalog, has_mtp(list), recipes));
+  const auto family = std::ranges::find_if(recipes.families, [&](const ModelFamily& known) {
+    return known.maxtext && &*known.maxtext == rules.trees;
+  });
+  CKFS_TRY(TreeModel model, model_of(static_cast<std::size_t>(family - recipes.families.begin()),
+                                     std::move(rules.config), std::move(list), recipes));
+  return std::make_shared<const TreeModel>(std::move(model));
 }
 
 Result<TensorList> huggingface_tensors(const Catalog& catalog, std::optional<DType> dtype,
                                        const Recipes& recipes) {
-  CKFS_TRY(TensorList list, parameters(catalog, dtype));
-  CKFS_TRY(const MaxTextRules rules, rules_for(catalog, list, recipes));
-  CKFS_TRY(Undone undone, huggingface(rules, std::move(list)));
-  std::ranges::sort(undone.list.tensors, {}, &ModelTensor::name);
-  return std::move(undone.list);
+  CKFS_TRY(const auto model, known_model(catalog, recipes));
+  const std::vector<ModelTensor>& stored = model->list.tensors;
+  const auto is_move = [](const ModelTensor& tensor) { return tensor.expr.is_move(); };
+  if (dtype && !std::ranges::all_of(stored, is_move)) {
+    // What is done to values is done in the view's dtype.
+    CKFS_TRY(TensorList list, parameters(catalog, dtype));
+    CKFS_TRY(Undone undone, huggingface(rules_of(*model, recipes), std::move(list)));
+    std::ranges::sort(undone.list.tensors, {}, &ModelTensor::name);
+    return std::move(undone.list);
+  }
+  TensorList list{.tensors = stored, .tree = model};
+  for (ModelTensor& tensor : list.tensors) {
+    if (!dtype || !is_castable_float(tensor.expr.dtype())) continue;
+    tensor.exactness = exactness_of(catalog, tensor.expr, *dtype);
+    CKFS_TRY(tensor.expr, tensor.expr.cast(*dtype));
+  }
+  return list;
 }
 
 Result<TensorList> tree_tensors(const Catalog& catalog, std::optional<DType> dtype,
                                 const TreeOptions& options, const Recipes& recipes) {
-  CKFS_TRY(TensorList list, parameters(catalog, dtype));
-  CKFS_TRY(MaxTextRules rules, rules_for(catalog, list, recipes));
   // All the way, so that a tree that does not fit is refused, and numbers are known.
-  CKFS_TRY(Undone model, huggingface(rules, list));
-  rules.config = std::move(model.config);
+  CKFS_TRY(const auto model, known_model(catalog, recipes));
+  const MaxTextRules rules = rules_of(*model, recipes);
+  CKFS_TRY(TensorList list, parameters(catalog, dtype));
   TensorList axes;
   if (options.axes) {
-    CKFS_TRY(axes, apply_rules(rules.trees->unscanned, rules.config, std::move(model.list)));
+    CKFS_TRY(axes, apply_rules(rules.trees->unscanned, rules.config,
+                               {.tensors = model->list.tensors, .tree = model}));
     if (options.scanned) {
       CKFS_TRY(axes, apply_rules(rules.trees->scanned, rules.config, std::move(axes)));
     }
@@ -213,9 +230,9 @@ Result<TensorList> tree_tensors(const Catalog& catalog, std::optional<DType> dty
 }
 
 std::vector<Obstacle> maxtext_tree_obstacles(const Catalog& catalog, const Recipes& recipes) {
-  const auto list = huggingface_tensors(catalog, std::nullopt, recipes);
-  if (list) return {};
-  return {{"source", list.error().message()}};
+  const auto model = known_model(catalog, recipes);
+  if (model) return {};
+  return {{"source", model.error().message()}};
 }
 
 }  // namespace ckfs

@@ -18,17 +18,26 @@ namespace ckfs {
 
 bool is_maxtext_tree(const Catalog& catalog);
 
-/// Which of `recipes.families` the tree is of, where neither config.json nor --family says it: the
-/// only one whose rules fit. nullopt: another source, or none fits, or several. It takes the way
-/// back by the rules of every family, several times what a view costs: Recipes::family_by_names
-/// keeps it.
-std::optional<std::size_t> family_of_names(const Catalog& catalog, const Recipes& recipes);
+/// The Hugging Face model that a tree was made of, or would be.
+struct TreeModel {
+  std::size_t family = 0;  // in Recipes::families
+  ConfigNumbers config;    // with what the arrays say of it
+  /// By name, in the dtypes of the tree.
+  TensorList list;
+};
 
-/// The tensors of the Hugging Face model that the tree was made of, or would be: what
-/// to_huggingface writes, in the order of its names. Floats are cast to `dtype` first, as that tool
-/// does; nullopt: none is. Requires: is_maxtext_tree(). Errors: Unsupported (no family, or several
-/// that may be meant; what does not fit the rules, with file, line and tensor), Corrupt
-/// (config.json).
+/// By what config.json or --family says the model is; where neither does, by the only family whose
+/// rules fit, for which the way back by the rules of every family is taken: several times what a
+/// view costs. So it is asked once for a checkpoint, and kept in Recipes::tree. Requires:
+/// is_maxtext_tree(). Errors: Unsupported (no family, or several that may be meant; what does not
+/// fit the rules, with file, line and tensor), Corrupt (config.json).
+Result<std::shared_ptr<const TreeModel>> find_tree_model(const Catalog& catalog,
+                                                         const Recipes& recipes);
+
+/// The model's tensors: what to_huggingface writes, in the order of its names. Floats are cast to
+/// `dtype` first, as that tool does; nullopt: none is. Where nothing is done to values on the way,
+/// the result shares names and boxes with the model. Requires and errors: those of
+/// find_tree_model().
 Result<TensorList> huggingface_tensors(const Catalog& catalog, std::optional<DType> dtype,
                                        const Recipes& recipes);
 

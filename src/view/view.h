@@ -25,6 +25,7 @@
 namespace ckfs {
 
 struct Recipes;
+struct TreeModel;
 /// The expert layouts of known models; no view of a user.
 const Recipes& built_in_recipes();
 
@@ -46,7 +47,7 @@ Result<ViewSpec> parse_view_spec(std::string_view spelling,
 struct ModelTensor {
   static constexpr std::uint32_t kNone = ~std::uint32_t{0};
 
-  std::string_view name;  // owned by the catalog, or by Definition::names
+  std::string_view name;  // owned by the catalog, by Definition::names or Definition::tree
   TensorExpr expr;
   Exactness exactness = Exactness::BitExact;  // its label
   Role role = Role::Weight;
@@ -62,6 +63,8 @@ struct ModelTensor {
 /// How a stored tensor, as it is decoded and cast to `to`, stands to its source: the least exact of
 /// what its encodings say of the storages it lies in.
 Exactness exactness_of(const Catalog& catalog, TensorId tensor, DType to);
+/// The same of an expression without steps.
+Exactness exactness_of(const Catalog& catalog, const TensorExpr& expr, DType to);
 
 /// A file whose whole text is known: config.json.
 struct TextFile {
@@ -127,7 +130,8 @@ struct Definition {
   ViewSpec spec;
   Packaging packaging;
   std::shared_ptr<const Catalog> catalog;
-  std::deque<std::string> names;  // of tensors that the catalog does not name
+  std::deque<std::string> names;          // of tensors that the catalog does not name
+  std::shared_ptr<const TreeModel> tree;  // the same: what several views show in their dtypes
   std::vector<ModelTensor> tensors;
   /// Into how many equal parts each dimension of a tensor is cut; many tensors share a list. No
   /// part of what a container stores apart (a chunk) crosses such a border.

@@ -110,6 +110,8 @@ struct ModelFamily {
   std::optional<MaxTextTrees> maxtext;
 };
 
+struct TreeModel;
+
 /// The families that are built in, and what the files of --recipe say.
 struct Recipes {
   std::vector<RecipeView> views;
@@ -118,9 +120,9 @@ struct Recipes {
   /// What --family says the model is: a model_type, or a MaxText model_name. Empty: what
   /// config.json says.
   std::string family = {};
-  /// Which of `families` a tree is of whose names alone say it: family_of_names(), asked once for a
-  /// checkpoint and kept here. nullopt: not asked, or not known.
-  std::optional<std::size_t> family_by_names = {};
+  /// What the source's tree of parameters is, found once for all views of a checkpoint
+  /// (maxtext_tree.h). nullptr: not asked, or it is none.
+  std::shared_ptr<const TreeModel> tree = {};
 
   const RecipeView* find_view(std::string_view name) const;
   /// Whether a family has the name that --family gives.
@@ -142,10 +144,12 @@ Result<ConfigNumbers> config_numbers(const Catalog& catalog);
 
 /// Tensors, and the names of those that no catalog names.
 struct TensorList {
-  std::deque<std::string> names;
-  std::vector<ModelTensor> tensors;
+  std::deque<std::string> names = {};
+  std::vector<ModelTensor> tensors = {};
   /// What the dimensions of tensors are to a mesh: ModelTensor::split is an index in it.
   std::vector<std::vector<std::string>> axes = {};
+  /// Has names of tensors that are neither a catalog's nor in `names`.
+  std::shared_ptr<const TreeModel> tree = {};
 };
 
 /// What the rules make of the tensors. A result lies in the shard of its first part, has its role,

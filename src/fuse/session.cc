@@ -254,7 +254,10 @@ class Watcher {
     MutexLock lock(mutex_);
     while (!ended_) {
       const auto now = std::chrono::steady_clock::now();
-      if (now > last) return abandon();
+      if (now > last) {
+        abandon();
+        return;
+      }
       ::fuse_session_exit(session_);
       ::pthread_kill(main_, SIGTERM);
       (void)changed_.wait_until(lock, now + kWakeAgain);

@@ -1,6 +1,5 @@
 """Rows on single views of checkpoints in memory: speed, memory, bytes."""
 import os
-import pathlib
 import shutil
 import statistics
 import struct
@@ -10,9 +9,8 @@ import tempfile
 import threading
 import time
 
-import orbax_scale
 from checkpoints import FILE_BYTES, fp8, matrix, plain, scale_checkpoint
-from harness import (HERE, MIB, constant, counting, daemon_of, mounted, peak_memory,
+from harness import (HERE, MIB, TOOLS, constant, counting, daemon_of, mounted, peak_memory,
                      raise_readahead, ratios, read_all, recycled_memory, resident_memory, shards_of, status,
                      timed, tmpfs, warm)
 
@@ -122,7 +120,8 @@ def bench_mount(bench):
 
 def bench_orbaxmount(bench):
     source = bench.path("orbax")
-    arrays, chunks = orbax_scale.write(pathlib.Path(source))
+    arrays, chunks = subprocess.run([sys.executable, os.path.join(TOOLS, "make_orbax_scale.py"), source],
+                                    check=True, capture_output=True, text=True).stdout.split()
     seen = []
     for _ in range(5):
         mountpoint = tempfile.mkdtemp(dir=bench.work)

@@ -1,10 +1,11 @@
 """A tensor in hundreds of boxes, from hundreds of files, read through a mount: in order, anywhere,
-and by many threads at once on one descriptor."""
+and by many threads at once on one descriptor; and 46,000 tensors in each of nine views."""
 
 import array
 import os
 import pathlib
 import random
+import re
 import sys
 import threading
 
@@ -81,6 +82,23 @@ class DirectBoxes(Boxes):
     """Every read reaches the daemon."""
 
     options = "direct"
+
+
+class Arrays(mounted_fs.TestCase):
+    """1,025 arrays in 45,395 chunks, of which only the names say what model they are."""
+
+    def test_all_views_are_listed_in_100_mb(self):
+        source = self.shared / "item"
+        run(sys.executable, TESTS / "tools/make_orbax_scale.py", source)
+        target = self.mount(source=source)
+        listed = [name for directory, _, names in os.walk(target / ".")
+                  for name in names if os.lstat(os.path.join(directory, name)).st_size]  # fmt: skip
+        self.assertGreater(len(listed), 1000)
+        views = {"bf16-safetensors", "fp32-safetensors", "maxtext-scanned", "maxtext-unscanned"}
+        self.assertLessEqual(views, set(os.listdir(target / ".")))
+        status = pathlib.Path(f"/proc/{target.pid}/status").read_text()
+        peak = int(re.search(r"VmHWM:\s*(\d+) kB", status).group(1)) * 1024
+        self.assertLess(peak, 100_000_000)
 
 
 if __name__ == "__main__":

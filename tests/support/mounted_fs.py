@@ -306,7 +306,8 @@ def run_as_user(script):
         stage = pathlib.Path(stage)
         stage.chmod(0o755)
         here = pathlib.Path(script).resolve()
-        tools = [ROOT / "tests/tools" / name for name in ("make_dcp.py", "torch_writer.py")]
+        tools = [ROOT / "tests/tools" / name
+                 for name in ("make_dcp.py", "make_orbax_scale.py", "torch_writer.py")]  # fmt: skip
         helper = ROOT / "mount-helpers/mount.ckfs"
         for path in (here, pathlib.Path(__file__).resolve(), helper, *tools):
             copy = stage / path.relative_to(ROOT)

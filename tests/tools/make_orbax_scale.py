@@ -1,4 +1,7 @@
+#!/usr/bin/env python3
 """A sparse Orbax item of DeepSeek-V3's unscanned shape: 1,025 arrays, a chunk for each expert.
+
+    make_orbax_scale.py DIR        prints how many arrays and chunks it has
 
 The database is written by the format's description (raw nodes, one version); its data files are
 holes.
@@ -6,7 +9,9 @@ holes.
 import itertools
 import json
 import os
+import pathlib
 import struct
+import sys
 
 TABLE = []
 for _n in range(256):
@@ -156,3 +161,7 @@ def write(root):
         "tree_metadata": tree, "use_ocdbt": True, "use_zarr3": True,
         "store_array_data_equal_to_fill_value": True, "custom_metadata": None}))
     return len(tree), chunks
+
+
+if __name__ == "__main__":
+    print(*write(pathlib.Path(sys.argv[1])))

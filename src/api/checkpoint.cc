@@ -150,8 +150,7 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& source,
                                                                     .step = options.step,
                                                                     .config = options.config}));
   if (catalog->obstacles().empty() && is_maxtext_tree(*catalog)) {
-    // An error is that of the views, which are not there.
-    if (auto model = find_tree_model(*catalog, recipes)) recipes.tree = *std::move(model);
+    recipes.tree = find_tree(*catalog, recipes);
   }
   files->rest();  // of most files no more than the header was wanted, for now
   // A recipe that the source does not fit is an error now, not a view that is missing later.

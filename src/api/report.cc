@@ -394,7 +394,7 @@ std::vector<std::string> source_paths(const View::Impl& view, std::size_t file) 
   return {paths.begin(), paths.end()};
 }
 
-/// What a definition keeps, without its parts.
+/// What a definition keeps, without its parts; of what it shares with others, its boxes count.
 std::uint64_t memory_of(const Definition& definition) {
   // Twice the objects themselves, as memory_of() a view.
   constexpr std::uint64_t kEachTensor = 2 * sizeof(ModelTensor);

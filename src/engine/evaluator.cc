@@ -407,6 +407,8 @@ void Evaluator::make_tile(const FileLayout& file, std::uint64_t offset, Want wan
         if (!wanted()) return {};
         CKFS_TRY(Tile tile, gathered(file, tensor, place.tile, want, Patience::Refuse));
         ready(0, std::move(tile));
+        // Its reader has jumped away meanwhile, and passes it no more.
+        if (!wanted()) cache_.retire(key);
         return {};
       });
 }

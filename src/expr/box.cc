@@ -295,10 +295,11 @@ Result<std::vector<Box>> align(std::span<const Box> boxes, std::span<const std::
         CKFS_TRY(std::vector<Box> pieces, cut_once(box, block));
         std::ranges::move(pieces, std::back_inserter(todo));
       }
-      if (aligned.size() + todo.size() > kMaxBoxes) {
-        return fail(ErrorCode::Unsupported, "dimensions that do not divide: more boxes than {}",
-                    kMaxBoxes);
-      }
+      if (aligned.size() + todo.size() > kMaxBoxes) break;
+    }
+    if (aligned.size() + todo.size() > kMaxBoxes) {
+      return fail(ErrorCode::Unsupported, "dimensions that do not divide: more boxes than {}",
+                  kMaxBoxes);
     }
   }
   return aligned;

@@ -94,8 +94,6 @@ class TensorExpr {
   std::span<const Box> box_list() const;
   /// What happens to the values of a box of box_list(); nullptr: nothing.
   std::shared_ptr<const Program> steps_of(const Box& box) const;
-  /// Whether the elements are those of the storages and zeros, with no step.
-  bool is_move() const;
 
   /// What the boxes say of the target indices in [begin, end): the clip() of each that has any.
   /// Costs as much as there are boxes whose spans meet the range, however many others there are.
@@ -170,6 +168,7 @@ class TensorExpr {
   static TensorExpr make(DType dtype, std::vector<std::int64_t> shape, std::vector<Box> boxes);
   Result<void> check_dim(std::int64_t dim) const;
   Result<void> check_movable() const;
+  bool is_move() const;  // has no step
 
   std::span<const std::int64_t> shape_;  // the catalog's, or that of body_
   std::shared_ptr<const Body> body_;     // nullptr: the common case

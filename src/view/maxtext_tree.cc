@@ -93,14 +93,16 @@ bool has_mtp(const TensorList& list) {
 
 /// The tree with a layer's parameters each, and what of the rules' numbers it says.
 Result<Undone> unscanned(const MaxTextRules& rules, TensorList list) {
-  if (!has_results(rules.trees->scanned, list)) return Undone{std::move(list), rules.config};
+  if (!has_results(rules.trees->scanned, list)) return Undone{std::move(list), rules.config, false};
   return undo_rules(rules.trees->scanned, rules.config, std::move(list));
 }
 
 Result<Undone> huggingface(const MaxTextRules& rules, TensorList list) {
   CKFS_TRY(Undone undone, unscanned(rules, std::move(list)));
+  const bool does_values = undone.does_values;
   CKFS_TRY(undone,
            undo_rules(rules.trees->unscanned, std::move(undone.config), std::move(undone.list)));
+  undone.does_values = undone.does_values || does_values;
   for (const ModelTensor& tensor : undone.list.tensors) {
     if (!tensor.name.starts_with(kParameters)) continue;
     return fail(ErrorCode::Unsupported, "{}: \"{}\" is no array that the rules know",
@@ -113,10 +115,11 @@ Result<Undone> huggingface(const MaxTextRules& rules, TensorList list) {
 Result<TreeModel> model_of(std::size_t family, ConfigNumbers config, TensorList list,
                            const Recipes& recipes) {
   const bool mtp = has_mtp(list);
-  CKFS_TRY(Undone undone, huggingface(rules_of(recipes.families[family], std::move(config), mtp),
-                                      std::move(list)));
+  CKFS_TRY(Undone undone,
+           huggingface(rules_of(recipes.families[family], config, mtp), std::move(list)));
   std::ranges::sort(undone.list.tensors, {}, &ModelTensor::name);
-  return TreeModel{family, std::move(undone.config), std::move(undone.list)};
+  return TreeModel{family, std::move(config), std::move(undone.config), undone.does_values,
+                   std::move(undone.list)};
 }
 
 /// Where only its names and shapes say what model the tree is of.
@@ -128,8 +131,11 @@ Result<TreeModel> model_by_names(const TensorList& list, const Recipes& recipes)
     if (!recipes.families[family].maxtext) continue;
     auto made = model_of(family, {}, list, recipes);
     if (!made) continue;
-    model = *std::move(made);
-    ++fitting;
+    if (++fitting == 1) {
+      model = *std::move(made);
+    } else {
+      model.reset();
+    }
     for (const std::string& stem : recipes.families[family].maxtext->stems) {
       stems += fmt::format("{}{}", stems.empty() ? "" : ", ", stem);
     }
@@ -142,23 +148,8 @@ Result<TreeModel> model_by_names(const TensorList& list, const Recipes& recipes)
               stems.empty() ? "" : stems + "; ");
 }
 
-MaxTextRules rules_of(const TreeModel& model, const Recipes& recipes) {
-  return {&*recipes.families[model.family].maxtext, model.config};
-}
-
-Result<std::shared_ptr<const TreeModel>> known_model(const Catalog& catalog,
-                                                     const Recipes& recipes) {
-  return recipes.tree ? recipes.tree : find_tree_model(catalog, recipes);
-}
-
-}  // namespace
-
-bool is_maxtext_tree(const Catalog& catalog) {
-  return form_of(catalog).has_value();
-}
-
-Result<std::shared_ptr<const TreeModel>> find_tree_model(const Catalog& catalog,
-                                                         const Recipes& recipes) {
+Result<std::shared_ptr<const TreeModel>> find_model(const Catalog& catalog,
+                                                    const Recipes& recipes) {
   CKFS_TRY(TensorList list, parameters(catalog, std::nullopt));
   if (!catalog.model().config && recipes.family.empty()) {
     CKFS_TRY(TreeModel model, model_by_names(list, recipes));
@@ -173,19 +164,17 @@ Result<std::shared_ptr<const TreeModel>> find_tree_model(const Catalog& catalog,
   return std::make_shared<const TreeModel>(std::move(model));
 }
 
-Result<TensorList> huggingface_tensors(const Catalog& catalog, std::optional<DType> dtype,
-                                       const Recipes& recipes) {
-  CKFS_TRY(const auto model, known_model(catalog, recipes));
-  const std::vector<ModelTensor>& stored = model->list.tensors;
-  const auto is_move = [](const ModelTensor& tensor) { return tensor.expr.is_move(); };
-  if (dtype && !std::ranges::all_of(stored, is_move)) {
-    // What is done to values is done in the view's dtype.
-    CKFS_TRY(TensorList list, parameters(catalog, dtype));
-    CKFS_TRY(Undone undone, huggingface(rules_of(*model, recipes), std::move(list)));
-    std::ranges::sort(undone.list.tensors, {}, &ModelTensor::name);
-    return std::move(undone.list);
-  }
-  TensorList list{.tensors = stored, .tree = model};
+Result<std::shared_ptr<const TreeModel>> known_model(const Catalog& catalog,
+                                                     const Recipes& recipes) {
+  const bool known = recipes.tree && recipes.tree->catalog == &catalog;
+  return known ? recipes.tree->model : find_model(catalog, recipes);
+}
+
+/// The model's tensors with their floats cast: what they are where nothing is done to values.
+Result<TensorList> cast_tensors(const Catalog& catalog, std::shared_ptr<const TreeModel> model,
+                                std::optional<DType> dtype) {
+  TensorList list{.tensors = model->list.tensors};
+  list.tree = std::move(model);
   for (ModelTensor& tensor : list.tensors) {
     if (!dtype || !is_castable_float(tensor.expr.dtype())) continue;
     tensor.exactness = exactness_of(catalog, tensor.expr, *dtype);
@@ -194,16 +183,39 @@ Result<TensorList> huggingface_tensors(const Catalog& catalog, std::optional<DTy
   return list;
 }
 
+}  // namespace
+
+bool is_maxtext_tree(const Catalog& catalog) {
+  return form_of(catalog).has_value();
+}
+
+std::shared_ptr<const FoundTree> find_tree(const Catalog& catalog, const Recipes& recipes) {
+  return std::make_shared<const FoundTree>(&catalog, find_model(catalog, recipes));
+}
+
+Result<TensorList> huggingface_tensors(const Catalog& catalog, std::optional<DType> dtype,
+                                       const Recipes& recipes) {
+  CKFS_TRY(auto model, known_model(catalog, recipes));
+  if (!dtype || !model->does_values) return cast_tensors(catalog, std::move(model), dtype);
+  // What is done to values is done in the view's dtype.
+  CKFS_TRY(TensorList list, parameters(catalog, dtype));
+  const bool mtp = has_mtp(list);
+  CKFS_TRY(Undone undone, huggingface(rules_of(recipes.families[model->family], model->given, mtp),
+                                      std::move(list)));
+  std::ranges::sort(undone.list.tensors, {}, &ModelTensor::name);
+  return std::move(undone.list);
+}
+
 Result<TensorList> tree_tensors(const Catalog& catalog, std::optional<DType> dtype,
                                 const TreeOptions& options, const Recipes& recipes) {
   // All the way, so that a tree that does not fit is refused, and numbers are known.
   CKFS_TRY(const auto model, known_model(catalog, recipes));
-  const MaxTextRules rules = rules_of(*model, recipes);
+  const MaxTextRules rules{&*recipes.families[model->family].maxtext, model->config};
   CKFS_TRY(TensorList list, parameters(catalog, dtype));
   TensorList axes;
   if (options.axes) {
-    CKFS_TRY(axes, apply_rules(rules.trees->unscanned, rules.config,
-                               {.tensors = model->list.tensors, .tree = model}));
+    CKFS_TRY(axes, cast_tensors(catalog, model, dtype));
+    CKFS_TRY(axes, apply_rules(rules.trees->unscanned, rules.config, std::move(axes)));
     if (options.scanned) {
       CKFS_TRY(axes, apply_rules(rules.trees->scanned, rules.config, std::move(axes)));
     }

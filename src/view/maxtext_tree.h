@@ -20,24 +20,31 @@ bool is_maxtext_tree(const Catalog& catalog);
 
 /// The Hugging Face model that a tree was made of, or would be.
 struct TreeModel {
-  std::size_t family = 0;  // in Recipes::families
-  ConfigNumbers config;    // with what the arrays say of it
+  std::size_t family = 0;    // in Recipes::families
+  ConfigNumbers given;       // before the way back
+  ConfigNumbers config;      // with what the arrays say of it
+  bool does_values = false;  // Undone::does_values
   /// By name, in the dtypes of the tree.
   TensorList list;
+};
+
+/// Errors: Unsupported (no family, or several that may be meant; what does not fit the rules, with
+/// file, line and tensor), Corrupt (config.json).
+struct FoundTree {
+  const Catalog* catalog = nullptr;  // of which it was asked; its parts have trees of their own
+  Result<std::shared_ptr<const TreeModel>> model;
 };
 
 /// By what config.json or --family says the model is; where neither does, by the only family whose
 /// rules fit, for which the way back by the rules of every family is taken: several times what a
 /// view costs. So it is asked once for a checkpoint, and kept in Recipes::tree. Requires:
-/// is_maxtext_tree(). Errors: Unsupported (no family, or several that may be meant; what does not
-/// fit the rules, with file, line and tensor), Corrupt (config.json).
-Result<std::shared_ptr<const TreeModel>> find_tree_model(const Catalog& catalog,
-                                                         const Recipes& recipes);
+/// is_maxtext_tree().
+std::shared_ptr<const FoundTree> find_tree(const Catalog& catalog, const Recipes& recipes);
 
 /// The model's tensors: what to_huggingface writes, in the order of its names. Floats are cast to
 /// `dtype` first, as that tool does; nullopt: none is. Where nothing is done to values on the way,
-/// the result shares names and boxes with the model. Requires and errors: those of
-/// find_tree_model().
+/// the result shares names and boxes with the model. Requires: is_maxtext_tree(). Errors: those of
+/// FoundTree, and what does not fit the rules.
 Result<TensorList> huggingface_tensors(const Catalog& catalog, std::optional<DType> dtype,
                                        const Recipes& recipes);
 

@@ -90,6 +90,23 @@ class Forms(Trees):
             self.assertEqual([], [name for name in arrays if "opt_state" in name])
 
 
+    def test_a_tree_in_a_folder_is_a_model_of_its_own(self):
+        for case, view in (("deepseek3", "unscanned"), ("gemma2", "scanned")):
+            with self.subTest(case):
+                alone = self.tree(case, view)
+                want = {name: self.model(alone, name) for name in HUGGINGFACE}
+                inner = self.work / "inner"
+                shutil.rmtree(inner, ignore_errors=True)
+                alone.rename(inner)
+                outer = self.tree("qwen3-moe", "unscanned")
+                inner.rename(outer / "inner")
+                for name in HUGGINGFACE:
+                    out = self.exported(outer, name)
+                    got = naive.read_all(out / "inner")
+                    self.assertTrue(want[name] == {key: (tensor.dtype, tensor.shape, tensor.data)
+                                                   for key, tensor in got.items()}, name)
+
+
 class Experts(Trees):
     def test_layouts_are_those_of_the_model(self):
         for view in ("bf16-safetensors@experts=fused", "bf16-safetensors@experts=linear",

@@ -110,7 +110,7 @@ struct ModelFamily {
   std::optional<MaxTextTrees> maxtext;
 };
 
-struct TreeModel;
+struct FoundTree;
 
 /// The families that are built in, and what the files of --recipe say.
 struct Recipes {
@@ -120,9 +120,9 @@ struct Recipes {
   /// What --family says the model is: a model_type, or a MaxText model_name. Empty: what
   /// config.json says.
   std::string family = {};
-  /// What the source's tree of parameters is, found once for all views of a checkpoint
-  /// (maxtext_tree.h). nullptr: not asked, or it is none.
-  std::shared_ptr<const TreeModel> tree = {};
+  /// What the model was that the checkpoint's tree is made of, asked once for all views
+  /// (maxtext_tree.h). nullptr: not asked.
+  std::shared_ptr<const FoundTree> tree = {};
 
   const RecipeView* find_view(std::string_view name) const;
   /// Whether a family has the name that --family gives.
@@ -164,6 +164,8 @@ Result<TensorList> apply_rule(const Rule& rule, const ConfigNumbers& config, Ten
 struct Undone {
   TensorList list;
   ConfigNumbers config;
+  /// An operation of the way back changes values, or the dtype that they have.
+  bool does_values = false;
 };
 
 /// The way back: what the rules made `list` of, from the last rule to the first. What a rule

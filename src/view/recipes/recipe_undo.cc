@@ -57,9 +57,9 @@ struct Left {
 
 class RuleUndo {
  public:
-  /// `config` is added to.
-  RuleUndo(const Rule& rule, ConfigNumbers& config, TensorList list)
-      : rule_(rule), config_(config), list_(std::move(list)) {}
+  /// `config` is added to; `does_values` is set where the rule does something to values.
+  RuleUndo(const Rule& rule, ConfigNumbers& config, TensorList list, bool& does_values)
+      : rule_(rule), config_(config), list_(std::move(list)), does_values_(does_values) {}
 
   Result<TensorList> run() {
     if (rule_.kind == Rule::Kind::Select || rule_.kind == Rule::Kind::Drop || rule_.back.skip) {
@@ -480,6 +480,7 @@ class RuleUndo {
     CKFS_TRY(const std::vector<FlowShape> before, shapes_before(left, scope));
     if (rule_.back.operations) {
       for (const Operation& operation : *rule_.back.operations) {
+        does_values_ = does_values_ || is_of_values(operation);
         CKFS_TRY(flow, operation.run(std::move(flow), scope));
       }
     } else {
@@ -495,6 +496,7 @@ class RuleUndo {
           return fail(ErrorCode::Unsupported, "the operation in line {} has no way back",
                       operation.line);
         }
+        does_values_ = does_values_ || is_of_values(*inverse);
         CKFS_TRY(flow, inverse->run(std::move(flow), scope));
       }
     }
@@ -574,6 +576,7 @@ class RuleUndo {
   const Rule& rule_;
   ConfigNumbers& config_;
   TensorList list_;
+  bool& does_values_;
   std::vector<Template::Reversed> names_given_;
   std::vector<std::size_t> key_variables_;
   std::optional<std::size_t> free_;  // a number that is in no name and no index
@@ -589,8 +592,9 @@ class RuleUndo {
 
 Result<Undone> undo_rules(const RuleList& rules, ConfigNumbers config, TensorList list) {
   config.leave_open();
+  bool does_values = false;
   for (const auto& rule : std::views::reverse(rules.rules)) {
-    CKFS_TRY(list, RuleUndo(rule, config, std::move(list)).run());
+    CKFS_TRY(list, RuleUndo(rule, config, std::move(list), does_values).run());
   }
   std::deque<std::string> names;
   std::vector<std::string_view> sorted;
@@ -604,7 +608,7 @@ Result<Undone> undo_rules(const RuleList& rules, ConfigNumbers config, TensorLis
                 one_line(*twice));
   }
   list.names = std::move(names);
-  return Undone{std::move(list), std::move(config)};
+  return Undone{std::move(list), std::move(config), does_values};
 }
 
 bool has_results(const RuleList& rules, const TensorList& list) {

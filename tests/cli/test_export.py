@@ -189,6 +189,14 @@ class Interrupted(cli_support.TestCase):
 
     def interrupt(self, number):
         """Starts an export and sends the signal once 64 MiB are recorded; its exit code."""
+        for _ in range(5):
+            code, err = self.interrupt_once(number)
+            if code != 0:
+                break
+            shutil.rmtree(self.out)  # it had ended before this process was woken
+        return code, err
+
+    def interrupt_once(self, number):
         program = start("export", self.large, VIEW, self.out, "--jobs", "1")
         try:
             while program.poll() is None:

@@ -84,9 +84,15 @@ TEST(Workers, HelpWhoSharesAtOnce) {
 TEST(Workers, GiveTheFirstErrorAndClaimNoMore) {
   Workers workers(2);
   std::atomic<int> parts = 0;
+  std::atomic<bool> failed = false;
   const auto shared = workers.share(1000, [&](Workers::Claims& claims, bool /*helper*/) {
     while (claims.next()) {
-      if (++parts == 3) claims.fail(Error(ErrorCode::Io, "disk: gone"));
+      const int part = ++parts;
+      if (part == 3) {
+        claims.fail(Error(ErrorCode::Io, "disk: gone"));
+        failed = true;
+      }
+      while (part > 3 && !failed) std::this_thread::yield();
     }
   });
   ASSERT_FALSE(shared);

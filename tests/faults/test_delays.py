@@ -16,7 +16,7 @@ from fault_support import ckfs, is_mounted, mounted_fs, run
 
 SHARD = "fp32-safetensors/" + mounted_fs.Checkpoint.SHARDS[0]
 FOREVER = 60_000  # milliseconds; far longer than BOUND
-BOUND = 10  # seconds in which everything must be done that does not need the source
+BOUND = 30  # seconds in which everything must be done that does not need the source
 
 READER = """
 import os, sys

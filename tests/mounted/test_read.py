@@ -1,5 +1,6 @@
 """SEMANTICS: read in all its ways, mmap, O_DIRECT, -o direct, large offsets, many threads."""
 
+import contextlib
 import ctypes
 import mmap
 import os
@@ -145,7 +146,7 @@ class Reading(mounted_fs.TestCase):
 
     def test_bytes_come_back_after_the_caches_were_dropped(self):
         os.posix_fadvise(self.file, 0, 0, os.POSIX_FADV_DONTNEED)
-        if os.geteuid() == 0:
+        with contextlib.suppress(OSError):  # an ordinary user, a container
             pathlib.Path("/proc/sys/vm/drop_caches").write_text("3")
         self.assertEqual(self.path.read_bytes(), self.bytes)
         self.assertEqual(os.pread(self.file, 10, 0), self.bytes[:10])
@@ -162,9 +163,12 @@ class Reading(mounted_fs.TestCase):
 
 class CachedReading(Reading):
     def test_a_second_read_does_not_ask_the_daemon(self):
-        before = self.target.status()["bytes_to_readers"]
-        self.assertEqual(self.path.read_bytes(), self.bytes)
-        self.assertEqual(self.target.status()["bytes_to_readers"], before)
+        for _ in range(5):  # the kernel may take pages away at any time
+            before = self.target.status()["bytes_to_readers"]
+            self.assertEqual(self.path.read_bytes(), self.bytes)
+            if self.target.status()["bytes_to_readers"] == before:
+                return
+        self.fail("each read asks again")
 
 
 class DirectReading(Reading):

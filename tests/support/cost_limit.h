@@ -7,6 +7,7 @@
 
 #include "base/units.h"
 #include "support/heap_counters.h"
+#include "support/sanitized.h"
 
 namespace ckfs {
 
@@ -25,11 +26,7 @@ class CostLimit {
   }
 
  private:
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  static constexpr std::clock_t kSecond = 30;
-#else
-  static constexpr std::clock_t kSecond = 1;
-#endif
+  static constexpr std::clock_t kSecond = kSanitized ? 30 : 1;
 
   std::size_t input_;
   heap_meter::Span memory_;

@@ -32,8 +32,10 @@ def limits():
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-# AddressSanitizer puts something around each allocation, and keeps what is freed for a while.
-SANITIZED = 3 if b"__asan_init" in pathlib.Path(CKFS).read_bytes() else 1
+# AddressSanitizer puts something around each allocation, and keeps what is freed for a while;
+# ThreadSanitizer has four words for each of the program's.
+PROGRAM = pathlib.Path(CKFS).read_bytes()
+SANITIZED = 3 if b"__asan_init" in PROGRAM else 12 if b"__tsan_init" in PROGRAM else 1
 ENVIRONMENT = {**os.environ, "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":quarantine_size_mb=8"}
 
 # A process begins with the memory of its parent, in the system's count: so a small one starts it.

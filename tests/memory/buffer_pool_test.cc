@@ -96,18 +96,20 @@ TEST(BufferPool, WaitsUntilAnotherThreadGivesBack) {
 
 TEST(BufferPool, ServesALargeRequestBeforeSmallOnesThatCameLater) {
   const auto pool = BufferPool::create(64_MiB);
-  auto held = pool->try_acquire(Tier::Tile, 40_MiB);
+  // The small one would fit beside what is held (48 MiB are for tiles), but not beside the large
+  // one.
+  auto held = pool->try_acquire(Tier::Tile, 20_MiB);
   ASSERT_TRUE(held);
   std::atomic<int> order = 0;
   int large = 0;
   std::thread first([&] {
-    const auto buffer = pool->acquire(Tier::Tile, 20_MiB);
+    const auto buffer = pool->acquire(Tier::Tile, 30_MiB);
     large = ++order;
   });
   // A request that finds somebody waiting gets nothing, however small it is.
   while (pool->try_acquire(Tier::Tile, 64)) std::this_thread::yield();
   std::thread second([&] {
-    const auto buffer = pool->acquire(Tier::Tile, 1_MiB);
+    const auto buffer = pool->acquire(Tier::Tile, 20_MiB);
     ++order;
   });
   held.reset();

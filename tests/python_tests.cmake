@@ -27,6 +27,12 @@ endfunction()
 
 # A limit for what hangs: a sanitizer on a busy machine needs a quarter of it.
 ckfs_python_suite(golden 3600 ${CKFS_PYTHON})
+# The longest go first, or a CPU is idle while the other ends them.
+set(cost 1000)
+foreach(name maxtext_trees maxtext_arrays torch_files views)
+  math(EXPR cost "${cost} + 1")
+  set_tests_properties(${prefix}golden.${name} PROPERTIES COST ${cost})
+endforeach()
 ckfs_python_suite(support 300 ${CKFS_PYTHON})
 ckfs_python_suite(cli 600 ${CKFS_PYTHON})
 if(sanitizer)

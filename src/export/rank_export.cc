@@ -385,8 +385,16 @@ Result<RankResult> export_rank(const Checkpoint& checkpoint, const View& view,
     return result;
   }
   const std::string me = fmt::format("rank {} on {}", options.rank, host_name());
-  CKFS_TRY(const bool chosen, directory.put_text(std::string(kFinisherName), me));
-  CKFS_TRY(const auto finisher, directory.read_text(std::string(kFinisherName), kMaxText));
+  const auto put = directory.put_text(std::string(kFinisherName), me);
+  const auto read = directory.read_text(std::string(kFinisherName), kMaxText);
+  // Whoever was chosen may have finished since nothing lacked, and taken these away with the rest.
+  CKFS_TRY(result.finished, is_finished(directory, files));
+  if (result.finished) {
+    if (put.value_or(false)) CKFS_TRY_VOID(directory.remove(std::string(kFinisherName)));
+    return result;
+  }
+  CKFS_TRY(const bool chosen, put);
+  CKFS_TRY(const auto finisher, read);
   // A rank that is run again may find that it was chosen before.
   if (!chosen && finisher && !finisher->starts_with(fmt::format("rank {} ", options.rank))) {
     result.lacks = fmt::format("{} gives the files their names", *finisher);

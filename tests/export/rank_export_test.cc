@@ -132,6 +132,34 @@ TEST_F(RankExport, FoldersWithWeightsOfTheirOwnAreSplitToo) {
   EXPECT_EQ(tree(out_), tree(serial_));
 }
 
+// Two ranks see at once that nothing lacks; whoever is chosen may have taken all records away
+// before the other has made its next step.
+TEST_F(RankExport, AnotherMayFinishBetweenAnyTwoSteps) {
+  int before = 0;
+  for (bool reached = true; reached; ++before) {
+    SCOPED_TRACE(before);
+    reached = false;
+    fs::remove_all(out_);
+    ASSERT_TRUE(run(0, 2).has_value());
+    int calls = 0;
+    const OutSystem system{.fault = [&] {
+      if (calls++ == before) {
+        reached = true;
+        // Before this rank is complete it finishes nothing, and when it is chosen, it may not.
+        if (!fs::exists(out_ / kFinisherName)) {
+          (void)finish_export(*checkpoint_, *view_, out_, {});
+        }
+      }
+      return 0;
+    }};
+    const auto result = run(1, 2, {.system = system});
+    ASSERT_TRUE(result.has_value()) << result.error().message();
+    EXPECT_TRUE(result->finished) << result->lacks;
+    EXPECT_EQ(tree(out_), expected_);
+  }
+  EXPECT_GT(before, 10);
+}
+
 TEST_F(RankExport, WhoeverComesAfterwardsHasNothingToDo) {
   for (unsigned rank : {0U, 1U}) ASSERT_TRUE(run(rank, 2).has_value());
   const auto again = run(0, 2);

@@ -20,7 +20,6 @@ namespace {
 
 constexpr std::size_t kMapped = 256_KiB;
 constexpr std::size_t kUnit = 1_MiB;  // of what is mapped
-constexpr std::size_t kHuge = 2_MiB;  // a huge page
 
 /// Of a capacity: smaller ones are counted, not mapped.
 constexpr bool is_mapped(std::size_t capacity) {
@@ -32,14 +31,12 @@ thread_local int held_tier = -1;
 
 std::byte* allocate(std::size_t capacity) {
   if (!is_mapped(capacity)) return static_cast<std::byte*>(std::malloc(capacity - kRemembered));
-  const int pages = capacity < kHuge ? MAP_POPULATE : 0;
   void* memory =
-      ::mmap(nullptr, capacity, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | pages, -1, 0);
+      ::mmap(nullptr, capacity, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return nullptr;
   // Huge pages make tiles faster to fill; a kernel without them refuses, and that changes nothing
-  // else. What is too small for one has its pages at once, for it is used whole: one by one they
-  // cost a decoder a twentieth of its time.
-  if (capacity >= kHuge) ::madvise(memory, capacity, MADV_HUGEPAGE);
+  // else.
+  if (capacity >= 2_MiB) ::madvise(memory, capacity, MADV_HUGEPAGE);
   return static_cast<std::byte*>(memory);
 }
 

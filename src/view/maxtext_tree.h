@@ -28,8 +28,8 @@ struct TreeModel {
   TensorList list;
 };
 
-/// Errors: Unsupported (no family, or several that may be meant; what does not fit the rules, with
-/// file, line and tensor), Corrupt (config.json).
+/// What a search for the model gave, a failure too. Errors: Unsupported (no family, or several that
+/// may be meant; what does not fit the rules, with file, line and tensor), Corrupt (config.json).
 struct FoundTree {
   const Catalog* catalog = nullptr;  // of which it was asked; its parts have trees of their own
   Result<std::shared_ptr<const TreeModel>> model;

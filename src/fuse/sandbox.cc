@@ -167,6 +167,7 @@ constexpr auto kAllowedCalls = std::to_array<int>({
     SYS_fdatasync,
     SYS_sync_file_range,
     SYS_splice,
+    SYS_vmsplice,
     SYS_io_uring_setup,
     SYS_io_uring_enter,
     SYS_io_uring_register,

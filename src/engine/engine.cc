@@ -203,8 +203,7 @@ class Engine::Impl {
     }
     // A source that streams is read by one thread while the others decode; one that is only far
     // away by as many threads as there are pieces.
-    const auto kind =
-        wish.ahead > 0 && !wish.in_order ? Workers::Kind::Waits : Workers::Kind::Computes;
+    const auto kind = wish.far && !wish.in_order ? Workers::Kind::Waits : Workers::Kind::Computes;
     for (std::size_t next = 0; next < advice.start.size();) {
       std::vector<ByteRange> units;
       do {

@@ -47,7 +47,7 @@ class Evaluator::Measured final : public ByteSource {
   Measured(Evaluator& evaluator, Want want) : evaluator_(evaluator), want_(want) {}
 
   Result<void> read(std::span<const ReadRequest> batch) override {
-    const auto begin = std::chrono::steady_clock::now();
+    const SourcePace::Watch watch;
     auto done = want_.once ? evaluator_.source_.read_once(batch) : evaluator_.source_.read(batch);
     if (!done) {
       if (done.error().code() == ErrorCode::Stale) evaluator_.cache_.clear();
@@ -55,7 +55,7 @@ class Evaluator::Measured final : public ByteSource {
     }
     std::uint64_t bytes = 0;
     for (const ReadRequest& request : batch) bytes += request.out.size();
-    evaluator_.pace_.took(bytes, std::chrono::steady_clock::now() - begin);
+    evaluator_.pace_.took(bytes, watch.waited());
     return {};
   }
   std::optional<MappedBytes> map(const FileRange& range, std::uint64_t used) override {

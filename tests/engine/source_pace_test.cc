@@ -1,0 +1,80 @@
+// What counts as waiting for a source, and what is made of it.
+#include "engine/source_pace.h"
+
+#include <algorithm>
+#include <chrono>
+#include <gtest/gtest.h>
+#include <thread>
+#include <vector>
+
+#include "base/units.h"
+
+namespace ckfs {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+void compute_for(steady_clock::duration time) {
+  const auto end = steady_clock::now() + time;
+  while (steady_clock::now() < end) {
+  }
+}
+
+TEST(SourcePace, WhoSleepsWaits) {
+  const SourcePace::Watch watch;
+  std::this_thread::sleep_for(milliseconds(20));
+  EXPECT_GE(watch.waited(), milliseconds(15));
+}
+
+TEST(SourcePace, WhoIsKeptFromItsCpuDoesNotWait) {
+  // Three times as many threads as CPUs, each for several time slices of the scheduler. One of them
+  // may block once where the test's own runtime does (a sanitizer's), hardly most of them.
+  const std::size_t count = 3 * std::max(1U, std::thread::hardware_concurrency());
+  std::vector<SourcePace::Duration> waited(count);
+  std::vector<std::thread> threads;
+  for (SourcePace::Duration& each : waited) {
+    threads.emplace_back([&each] {
+      const SourcePace::Watch watch;
+      compute_for(milliseconds(30));
+      each = watch.waited();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_GE(std::ranges::count(waited, SourcePace::Duration(0)),
+            static_cast<std::ptrdiff_t>(count / 2));
+}
+
+TEST(SourcePace, ThreeSlowReadsInARowAreFarAndTheDistanceDoubles) {
+  SourcePace pace;
+  std::uint64_t expected = SourcePace::kLeast;
+  for (int k = 0; k < 8; ++k) {
+    EXPECT_EQ(pace.far(), k >= 3);
+    pace.took(1_MiB, milliseconds(50));
+    EXPECT_EQ(pace.ahead(), expected);
+    expected = std::min(2 * expected, SourcePace::kMost);
+  }
+  // 1 GB/s and a millisecond.
+  pace.took(64_MiB, milliseconds(60));
+  EXPECT_EQ(pace.ahead(), SourcePace::kMost);
+}
+
+TEST(SourcePace, WhatComesInTimeBringsItBackToNothing) {
+  SourcePace pace;
+  for (int k = 0; k < 8; ++k) pace.took(1_MiB, milliseconds(50));
+  std::uint64_t bytes = 0;
+  std::uint64_t before = pace.ahead();
+  while (pace.ahead() > 0) {
+    pace.took(1_MiB, SourcePace::Duration(0));
+    bytes += 1_MiB;
+    if (pace.ahead() != before) {
+      EXPECT_EQ(pace.ahead(), before > SourcePace::kLeast ? before / 2 : 0);
+      before = pace.ahead();
+    }
+    ASSERT_LE(bytes, 8 * SourcePace::kMost + 16_MiB);
+  }
+  EXPECT_FALSE(pace.far());
+}
+
+}  // namespace
+}  // namespace ckfs

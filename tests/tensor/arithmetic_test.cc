@@ -1,6 +1,7 @@
 // Steps: every F16 and BF16 code against exact arithmetic in F64, and the special values by hand.
 #include "tensor/arithmetic.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -134,6 +135,19 @@ TEST(Arithmetic, QuietNansAreWhatACastToAWiderDtypeAndBackLeaves) {
     find_cast(wide, dtype, KernelSet::Reference)(there.data(), back.data(), 1 << 16);
     quiet_nans(dtype, codes.data(), 1 << 16);
     EXPECT_TRUE(codes == back) << name(dtype) << " by " << name(wide);
+  }
+}
+
+TEST(Arithmetic, ANanIsQuietedWhereverItLies) {
+  constexpr std::uint16_t kSignalling = 0xff81, kQuiet = 0xffc0, kOne = 0x3f80;
+  for (const std::size_t count : {1U, 7U, 1023U, 1024U, 1025U, 5000U}) {
+    for (const std::size_t at : {std::size_t{0}, count / 2, count - 1}) {
+      std::vector<std::uint16_t> codes(count, kOne);
+      codes[at] = kSignalling;
+      quiet_nans(DType::BF16, reinterpret_cast<std::byte*>(codes.data()), count);
+      EXPECT_EQ(codes[at], kQuiet) << count << " " << at;
+      EXPECT_EQ(std::ranges::count(codes, kOne), static_cast<std::ptrdiff_t>(count - 1));
+    }
   }
 }
 

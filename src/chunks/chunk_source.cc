@@ -195,6 +195,11 @@ void ChunkSource::will_need(std::span<const FileRange> ranges) {
   if (!stored.empty()) impl_->files_.will_need(stored);
 }
 
+bool ChunkSource::heeds_hints(FileId file) const {
+  const std::vector<FileId> real = impl_->stored_in({&file, 1});
+  return !real.empty() && impl_->files_.heeds_hints(real.front());
+}
+
 bool ChunkSource::prefers_order(FileId file) const {
   const std::vector<FileId> real = impl_->stored_in({&file, 1});
   return !real.empty() && impl_->files_.prefers_order(real.front());

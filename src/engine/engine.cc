@@ -181,6 +181,8 @@ class Engine::Impl {
       wish.ahead = stream.options().whole ? SourcePace::kLeast : 0;
     } else {
       wish.in_order = source_.prefers_order(0);  // it has been read, so it is there
+      // A disk that gives all it can answers late as well.
+      wish.far = wish.far && !source_.heeds_hints(0);
       // Of a server across a network one late answer is enough: the next would be as late.
       wish.far = wish.far || wish.in_order;
     }

@@ -622,6 +622,10 @@ void SourceFiles::will_need(std::span<const FileRange> ranges) {
   impl_->will_need(ranges);
 }
 
+bool SourceFiles::heeds_hints(FileId file) const {
+  return !impl_->file(file).file_system->traits.remote;
+}
+
 bool SourceFiles::prefers_order(FileId file) const {
   return impl_->prefers_order(file);
 }

@@ -111,6 +111,8 @@ class SourceFiles final : public ByteSource {
   /// Files that stream are not hinted at (prefers_order), nor are Stale ones. Cost: page_cache.h.
   /// Requires: each range lies within size(file).
   void will_need(std::span<const FileRange> ranges) override;
+  /// Local files.
+  bool heeds_hints(FileId file) const override;
   /// Files of network and FUSE file systems; no longer once it was measured that their source
   /// answers several requests at once faster (pace.h). Where reads go through the page cache, that
   /// is measured by a batch of 3 MiB that lie one behind another.

@@ -8,7 +8,7 @@ import tempfile
 import time
 
 from checkpoints import scale_checkpoint
-from harness import (HERE, constant, daemon_of, drop_caches, mounted, raise_readahead, ratios,
+from harness import (HERE, constant, daemon_of, mounted, raise_readahead, ratios,
                      read_all, recycled_memory, shards_of, status, status_of, timed, tmpfs, warm)
 from rows_quantized import header_size
 
@@ -32,13 +32,16 @@ def deepseek(bench):
     return filled(bench, "deepseek-v3", 4, 16)
 
 
+def walked(directory):
+    return [os.path.join(root, name) for root, _, names in os.walk(directory) for name in names]
+
+
 def data_files(item):
-    return sorted(os.path.join(root, name) for root, _, names in os.walk(item) for name in names
-                  if os.path.basename(root) == "d")
+    return sorted(path for path in walked(item) if os.path.basename(os.path.dirname(path)) == "d")
 
 
-def restored(what, item):
-    done = subprocess.run([PYTHON, os.path.join(HERE, "restore_item.py"), what, item], check=True,
+def restored(what, item, *dropped):
+    done = subprocess.run([PYTHON, os.path.join(HERE, "restore_item.py"), what, item, *dropped], check=True,
                           stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     return float(done.stdout.split()[-1])
 
@@ -124,15 +127,18 @@ def bench_restore(bench):
     copy = bench.path("item")
     subprocess.run([bench.ckfs, "export", source, "maxtext-unscanned", copy], check=True)
     with mounted(bench, source) as mountpoint:
-        sides = [os.path.join(copy, ITEM), os.path.join(mountpoint, "maxtext-unscanned", ITEM)]
+        # Each with the files that its bytes come from.
+        view = os.path.join(mountpoint, "maxtext-unscanned", ITEM)
+        sides = [(os.path.join(copy, ITEM), copy), (view, view, source)]
+        os.sync()
         for what, cold in (("cold", True), ("cached", False)):
             seen = []
             for turn in range(4):
                 one = []
-                for item in sides:
-                    if cold:
-                        drop_caches()
-                    one.append(restored("arrays", item))
+                for item, *files in sides:
+                    for directory in files:
+                        subprocess.run(["cat", *walked(directory)], check=True, stdout=subprocess.DEVNULL)
+                    one.append(restored("arrays", item, *(files if cold else ())))
                 if turn > 0:
                     seen.append(one)
             bench.note(f"{what}: copy {statistics.median(a for a, _ in seen):.2f} s, "

@@ -406,6 +406,49 @@ class AllocatingSource final : public ByteSource {
   const std::shared_ptr<BufferPool> pool_;
 };
 
+/// A slow source that counts who reads it at once; a disk that heeds hints, or a server.
+class CrowdedSource final : public ByteSource {
+ public:
+  CrowdedSource(ByteSource& source, bool heeds)
+      : slow_(source, {.delay = std::chrono::milliseconds(5)}), heeds_(heeds) {}
+  Result<void> read(std::span<const ReadRequest> batch) override {
+    const int now = ++inside_;
+    int most = most_.load();
+    while (most < now && !most_.compare_exchange_weak(most, now)) {
+    }
+    auto done = slow_.read(batch);
+    --inside_;
+    return done;
+  }
+  bool heeds_hints(FileId /*file*/) const override { return heeds_; }
+  std::uint64_t size(FileId file) const override { return slow_.size(file); }
+  const std::string& name(FileId file) const override { return slow_.name(file); }
+  int most() const { return most_; }
+
+ private:
+  DelayedSource slow_;
+  const bool heeds_;
+  std::atomic<int> inside_{0};
+  std::atomic<int> most_{0};
+};
+
+TEST(Engine, WaitsForASourceWithManyThreadsOnlyWhereHintsDoNotHelp) {
+  Fp8Matrix matrix(4096, 8192, false);  // 64 MiB of bf16
+  for (const bool heeds : {true, false}) {
+    CrowdedSource source(matrix.source, heeds);
+    Engine engine(matrix.catalog, source, BufferPool::create(256_MiB), {.threads = 2});
+    const auto stream = engine.open_stream(matrix.file, {.whole = true});
+    for (std::uint64_t at = 0; at < matrix.file->size; at += 1_MiB) {
+      ASSERT_TRUE(engine.read(*stream, {at, std::min(matrix.file->size, at + 1_MiB)}));
+    }
+    if (heeds) {
+      EXPECT_LE(source.most(), 3);  // two workers and the reader
+    } else {
+      EXPECT_GT(source.most(), 3);
+    }
+  }
+}
+
 /// A source that streams, slowly.
 class StreamingSource final : public ByteSource {
  public:

@@ -92,8 +92,8 @@ class ByteSource {
   /// started (by a disk, by a server), may open a file for it, waits for no byte, never fails.
   virtual void will_need(std::span<const FileRange> /*ranges*/) {}
 
-  /// Whether will_need() starts all that a read() of `file` would wait for (a disk of this machine):
-  /// then more threads that wait have no more in flight.
+  /// Whether will_need() starts all that a read() of `file` would wait for (a disk of this
+  /// machine): then more threads that wait have no more in flight.
   virtual bool heeds_hints(FileId /*file*/) const { return false; }
 
   /// Whether `file` lies where bytes stream in order and a jump starts over (network and FUSE file

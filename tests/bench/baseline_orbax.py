@@ -1,19 +1,24 @@
 #!/usr/bin/env python3
-"""What people run today: a MaxText checkpoint restored by Orbax and saved by safetensors, all cores.
+"""What people run today: a MaxText checkpoint restored by Orbax and saved by safetensors, or by Orbax for
+other devices, all cores.
 
     baseline_orbax.py write DIR LAYERS SIZE
     baseline_orbax.py export SRC OUT
+    baseline_orbax.py reshard SRC OUT
 
 `write` makes the checkpoint: Llama's tree with hidden states of SIZE in BF16, its layers scanned, on 16
 simulated devices, cut along the hidden dimension as MaxText shards it; and DIR/config.json beside the item
-DIR/item. `export` restores every array to host memory and writes it as Hugging Face has it. Prints nothing.
+DIR/item. `export` restores every array to host memory and writes it as Hugging Face has it. `reshard` restores
+the arrays onto 32 simulated devices, cut along the same dimensions by fsdp=16 and ep=2, and saves them as
+they lie there. Prints nothing.
 """
 import json
 import os
 import sys
 
 os.environ["JAX_PLATFORMS"] = "cpu"
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=16"
+DEVICES = 32 if sys.argv[1:2] == ["reshard"] else 16
+os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={DEVICES}"
 
 import jax  # noqa: E402
 import ml_dtypes  # noqa: E402
@@ -42,21 +47,23 @@ def shapes(layers, size):
             "token_embedder.embedding": ((VOCABULARY, size), 1)}
 
 
+def cut_by(axes, shape, cut):
+    """A PartitionSpec that cuts dimension `cut`; None: none."""
+    return jax.sharding.PartitionSpec(*(axes if k == cut else None for k in range(len(shape))))
+
+
 def write(out, layers, size):
     mesh = jax.sharding.Mesh(np.array(jax.devices()), ("fsdp",))
     random = np.random.default_rng(0)
     noise = (random.standard_normal(1 << 26, dtype=np.float32) * 0.02).astype(ml_dtypes.bfloat16)
     tree = {}
     for number, (name, (shape, cut)) in enumerate(shapes(layers, size).items()):
-        spec = [None] * len(shape)
-        if cut is not None:
-            spec[cut] = "fsdp"
         values = np.resize(np.roll(noise, 7919 * number), shape)
         *path, last = name.split(".")
         at = tree
         for key in path:
             at = at.setdefault(key, {})
-        at[last] = jax.device_put(values, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec)))
+        at[last] = jax.device_put(values, jax.sharding.NamedSharding(mesh, cut_by("fsdp", shape, cut)))
     ocp.PyTreeCheckpointer().save(os.path.abspath(os.path.join(out, "item")), {"params": {"params": tree}})
     config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": size,
               "num_hidden_layers": layers, "num_attention_heads": size // HEAD,
@@ -108,6 +115,25 @@ def export(source, out):
                       os.path.join(out, "model.safetensors"))
 
 
+def reshard(source, out):
+    with open(os.path.join(source, "config.json")) as f:
+        config = json.load(f)
+    cuts = shapes(config["num_hidden_layers"], config["hidden_size"])
+    mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(16, 2), ("fsdp", "expert"))
+    source = os.path.join(source, "item")
+    tree = ocp.PyTreeCheckpointHandler().metadata(epath.Path(source)).tree
+
+    def target(path, _leaf):
+        shape, cut = cuts[".".join(key.key for key in path[2:])]  # below params.params
+        sharding = jax.sharding.NamedSharding(mesh, cut_by(("fsdp", "expert"), shape, cut))
+        return ocp.ArrayRestoreArgs(sharding=sharding)
+
+    arguments = jax.tree_util.tree_map_with_path(target, tree, is_leaf=lambda leaf: hasattr(leaf, "shape"))
+    checkpointer = ocp.PyTreeCheckpointer()
+    restored = checkpointer.restore(epath.Path(source), restore_args=arguments)
+    checkpointer.save(os.path.abspath(os.path.join(out, "item")), restored)
+
+
 def write_safetensors(arrays, path):
     """The header and the bytes: safetensors' own numpy writer knows no BF16."""
     header, at = {}, 0
@@ -125,4 +151,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "write":
         write(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
     else:
-        export(*sys.argv[2:])
+        {"export": export, "reshard": reshard}[sys.argv[1]](*sys.argv[2:])

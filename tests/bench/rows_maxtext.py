@@ -10,6 +10,7 @@ import time
 from checkpoints import scale_checkpoint
 from harness import (HERE, constant, daemon_of, mounted, raise_readahead, ratios,
                      read_all, recycled_memory, shards_of, status, status_of, timed, tmpfs, warm)
+from rows_orbax import orbax_checkpoint
 from rows_quantized import header_size
 
 PYTHON = os.path.join(HERE, "..", "..", ".venv", "orbax", "bin", "python")
@@ -46,28 +47,48 @@ def restored(what, item, *dropped):
     return float(done.stdout.split()[-1])
 
 
+def beside_server(bench, source, stored, path_below):
+    """One reader in order of a file of a mount of `source`, whose `stored` files are cached, against the
+    constant-memory server with a file as long: each gets the pages that the other one has left."""
+    with recycled_memory(9 << 30), mounted(bench, source) as mountpoint:
+        raise_readahead(mountpoint)
+        path = path_below(mountpoint)
+        with constant(bench, os.path.getsize(path)) as ceiling:
+            def of_server():
+                return read_all(ceiling, True)
+
+            def of_view():
+                warm(*stored)
+                return read_all(path, True)
+
+            (ratio,), speeds = ratios([of_server, of_view], 5)
+    return ratio, speeds
+
+
 def bench_maxtext(bench):
-    """One reader of a data file, in order, against the constant-memory server."""
+    """Data files of items."""
     for what, source, view, limits in (
             ("direct chunks (bf16)", qwen3, "maxtext-unscanned", (0.82, 0.70)),
             ("fp8 to bf16", deepseek, "maxtext-unscanned", (0.67, 0.55)),
             ("scanned (bf16)", qwen3, "maxtext-scanned", (0.65, 0.52))):
         directory = source(bench)
-        with recycled_memory(9 << 30), mounted(bench, directory) as mountpoint:
-            raise_readahead(mountpoint)
-            path = data_files(os.path.join(mountpoint, view, ITEM))[0]
-            # As long as that file: each gets the pages that the other one has left.
-            with constant(bench, os.path.getsize(path)) as ceiling:
-                def of_server(path=ceiling):
-                    return read_all(path, True)
-
-                def of_view(path=path, directory=directory):
-                    warm(*shards_of(directory))
-                    return read_all(path, True)
-
-                (ratio,), speeds = ratios([of_server, of_view], 5)
+        ratio, speeds = beside_server(bench, directory, shards_of(directory),
+                                      lambda mountpoint: data_files(os.path.join(mountpoint, view, ITEM))[0])  # noqa: B023
         bench.note(f"{what}: constant {speeds[0]:.2f} GB/s, view {speeds[1]:.2f}")
         bench.row(f"maxtext data file, {what}, cached, 1 reader : constant server", ratio, *limits)
+
+
+def bench_uncompressed(bench):
+    """Tensors of an item whose chunks are not compressed, nor transposed: each is cut along its own
+    dimensions, as for 16 devices."""
+    item = bench.path("uncompressed")
+    subprocess.run([bench.ckfs, "export", os.path.join(orbax_checkpoint(bench, 16, 2048), "item"), "orbax", item],
+                   check=True)
+    ratio, speeds = beside_server(bench, item, data_files(item),
+                                  lambda mountpoint: shards_of(os.path.join(mountpoint, "safetensors"))[0])
+    bench.note(f"constant {speeds[0]:.2f} GB/s, view {speeds[1]:.2f}")
+    bench.row("uncompressed item, safetensors, cached, 1 reader : constant server", ratio, 0.82, 0.70)
+    shutil.rmtree(item)
 
 
 def bench_maxtextmount(bench):

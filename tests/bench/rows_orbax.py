@@ -70,3 +70,25 @@ def bench_chunks(bench):
               statistics.median(a[0] / b[0] for a, b in seen), 6, 3)
     bench.row("its peak memory : theirs", statistics.median(b[1] / a[1] for a, b in seen), 0.1, 0.1, more=True)
     bench.row("decoded bytes : array bytes", made / needed, 1.02, 1.02, more=True)
+
+
+def bench_reshard(bench):
+    """The same arrays cut for other devices: Orbax restores them onto 32 simulated ones and saves them."""
+    source = orbax_checkpoint(bench, 32, 2048)
+    item, config = os.path.join(source, "item"), ["--config", source]
+    with tmpfs(bench, "tmpfs", "14g") as out:
+        def run(command, *names):
+            directory = tempfile.mkdtemp(dir=out)
+            result = timed([*command, os.path.join(directory, *names)])
+            shutil.rmtree(directory)
+            return result
+
+        sides = [lambda: run([ORBAX, os.path.join(HERE, "baseline_orbax.py"), "reshard", source]),
+                 lambda: run([bench.ckfs, "export", "--memory", "256MiB", *config, item,
+                              "maxtext-scanned@ep=2,fsdp=16"], "view")]
+        seen = [[side() for side in sides] for _ in range(3)]
+    o, c = (statistics.median(one[k][0] for one in seen) for k in (0, 1))
+    bench.note(f"Orbax {o:.1f} s, ckfs {c:.1f} s")
+    bench.row("export of zstd chunks for fsdp=16, ep=2, tmpfs : Orbax restore and save",
+              statistics.median(a[0] / b[0] for a, b in seen), 6, 3)
+    bench.row("its peak memory : theirs", statistics.median(b[1] / a[1] for a, b in seen), 0.1, 0.1, more=True)

@@ -30,8 +30,8 @@ from harness import Bench
 # In the order in which they run.
 NAMES = ("kernels", "cached", "direct", "reread", "export", "mount", "memory", "gather", "bytes",
          "amplification", "idle", "boxes", "int4", "gptoss", "random", "conversion", "needed", "zero",
-         "ranks", "fleet", "split", "digest", "verify", "slow", "network", "decode", "chunks", "cold",
-         "maxtext", "maxtextmount", "orbaxmount", "restore", "save", "neededmaxtext")
+         "ranks", "fleet", "split", "digest", "verify", "slow", "network", "decode", "chunks", "reshard",
+         "cold", "maxtext", "uncompressed", "maxtextmount", "orbaxmount", "restore", "save", "neededmaxtext")
 MODULES = (rows_view, rows_reads, rows_quantized, rows_zero, rows_many, rows_orbax, rows_source,
            rows_maxtext)
 BENCHES = {name: next(getattr(module, "bench_" + name) for module in MODULES

@@ -196,8 +196,7 @@ void ChunkSource::will_need(std::span<const FileRange> ranges) {
 }
 
 bool ChunkSource::heeds_hints(FileId file) const {
-  const std::vector<FileId> real = impl_->stored_in({&file, 1});
-  return !real.empty() && impl_->files_.heeds_hints(real.front());
+  return !is_chunk(file) && impl_->files_.heeds_hints(file);
 }
 
 bool ChunkSource::prefers_order(FileId file) const {

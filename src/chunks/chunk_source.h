@@ -36,6 +36,7 @@ class ChunkSource final : public ByteSource {
   Result<void> check_mapped(std::span<const MappedBytes> mapped) override;
   void rest() override;
   void will_need(std::span<const FileRange> ranges) override;
+  /// Never of chunks: what they need is found out while they are decoded.
   bool heeds_hints(FileId file) const override;
   bool prefers_order(FileId file) const override;
   Result<void> verify(std::span<const FileId> files) override;

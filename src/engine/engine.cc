@@ -170,8 +170,8 @@ class Engine::Impl {
     }
   }
 
-  /// How the source likes to be asked for what comes next. One file stands for all: a checkpoint
-  /// lies on one file system.
+  /// How the source likes to be asked for what comes next. The file that was late stands for all: a
+  /// checkpoint's weights lie on one file system.
   SourceWish wish_of(const ReadStream& stream) const {
     const SourcePace& pace = evaluator_.pace();
     const std::uint64_t room = pool_->most(Tier::Tile);
@@ -180,9 +180,9 @@ class Engine::Impl {
     if (wish.ahead == 0) {
       wish.ahead = stream.options().whole ? SourcePace::kLeast : 0;
     } else {
-      wish.in_order = source_.prefers_order(0);  // it has been read, so it is there
+      wish.in_order = source_.prefers_order(pace.late());
       // A disk that gives all it can answers late as well.
-      wish.far = wish.far && !source_.heeds_hints(0);
+      wish.far = wish.far && !source_.heeds_hints(pace.late());
       // Of a server across a network one late answer is enough: the next would be as late.
       wish.far = wish.far || wish.in_order;
     }

@@ -55,7 +55,7 @@ class Evaluator::Measured final : public ByteSource {
     }
     std::uint64_t bytes = 0;
     for (const ReadRequest& request : batch) bytes += request.out.size();
-    evaluator_.pace_.took(bytes, watch.waited());
+    if (!batch.empty()) evaluator_.pace_.took(bytes, batch.front().file, watch.waited());
     return {};
   }
   std::optional<MappedBytes> map(const FileRange& range, std::uint64_t used) override {

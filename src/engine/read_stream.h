@@ -48,7 +48,7 @@ class ReaderHabit {
 struct SourceWish {
   /// How far ahead it wants to know, in bytes (SourcePace); 0: it answers at once.
   std::uint64_t ahead = 0;
-  /// It answers late, whatever it is asked for.
+  /// It answers late, whatever it is asked for, and hints do not help.
   bool far = false;
   /// It streams (ByteSource::prefers_order): it wants no hints, and few large requests.
   bool in_order = false;

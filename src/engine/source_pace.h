@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <sys/resource.h>
 
+#include "base/byte_source.h"
 #include "base/units.h"
 
 namespace ckfs {
@@ -20,20 +21,24 @@ class SourcePace {
  public:
   using Duration = std::chrono::nanoseconds;
 
-  /// How long this thread waits for a read that begins now. What a busy machine adds is no wait for
-  /// the source: a page cache would look slow, be given a thread for each piece, and keep the
-  /// machine busy by that. So a thread that was only preempted has not waited, nor has one for the
-  /// fresh pages that it read into.
+  /// How long this thread waits for a read that begins now: not while it computes (fresh pages are
+  /// dear), nor where it never blocked and only others were let run. A page cache on a busy machine
+  /// would else look slow, be given a thread for each piece, and keep the machine busy by that. Of
+  /// a read that did block, the time in which others ran counts, for nothing tells it apart.
   class Watch {
    public:
     Duration waited() const {
       const rusage now = usage();
       if (now.ru_nvcsw == before_.ru_nvcsw) return Duration(0);  // never blocked
       const Duration all = std::chrono::steady_clock::now() - begin_;
-      return std::max(Duration(0), all - (now.ru_minflt - before_.ru_minflt) * kFreshPage);
+      return std::max(Duration(0), all - (computed(now) - computed(before_)));
     }
 
    private:
+    static Duration computed(const rusage& usage) {
+      return std::chrono::seconds(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+             std::chrono::microseconds(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
+    }
     static rusage usage() {
       rusage usage{};
       ::getrusage(RUSAGE_THREAD, &usage);
@@ -44,20 +49,23 @@ class SourcePace {
     const rusage before_ = usage();
   };
 
-  /// A read of `bytes` bytes was waited for during `time`.
-  void took(std::uint64_t bytes, Duration time) {
+  /// A read of `bytes` bytes, of `file` and perhaps others, was waited for during `time`.
+  void took(std::uint64_t bytes, FileId file, Duration time) {
     // Slower than any page cache.
     const Duration patience = kPatience + Duration(bytes);  // 1 GB/s
     const int slow = slow_.load(std::memory_order_relaxed);
     slow_.store(time > patience ? std::min(slow + 1, 8) : slow / 2, std::memory_order_relaxed);
     if (time > patience) {
       calm_.store(0, std::memory_order_relaxed);
+      late_.store(file, std::memory_order_relaxed);
       const std::uint64_t now = ahead_.load(std::memory_order_relaxed);
       ahead_.store(std::clamp(2 * now, kLeast, kMost), std::memory_order_relaxed);
       return;
     }
     const std::uint64_t now = ahead_.load(std::memory_order_relaxed);
-    if (calm_.fetch_add(bytes, std::memory_order_relaxed) + bytes > 4 * std::max(now, kLeast)) {
+    // To nothing only after long: what hints bring in time is calm because of them.
+    const std::uint64_t enough = 4 * (now > kLeast ? now : kMost);
+    if (calm_.fetch_add(bytes, std::memory_order_relaxed) + bytes > enough) {
       calm_.store(0, std::memory_order_relaxed);
       ahead_.store(now > kLeast ? now / 2 : 0, std::memory_order_relaxed);
     }
@@ -70,20 +78,20 @@ class SourcePace {
   /// False of a disk whose hints come early enough.
   bool far() const { return slow_.load(std::memory_order_relaxed) >= kFar; }
 
+  /// The file that was waited for last.
+  FileId late() const { return late_.load(std::memory_order_relaxed); }
+
   static constexpr std::uint64_t kLeast = 4_MiB;
   static constexpr std::uint64_t kMost = 128_MiB;
 
  private:
   static constexpr Duration kPatience = std::chrono::milliseconds(1);
 
-  /// What touching a page for the first time costs where the host of a virtual machine has to find
-  /// it (docs/PERFORMANCE.md).
-  static constexpr Duration kFreshPage = std::chrono::microseconds(10);
-
   static constexpr int kFar = 3;
 
   std::atomic<int> slow_{0};  // reads in a row, about
   std::atomic<std::uint64_t> ahead_{0};
+  std::atomic<FileId> late_{0};
   std::atomic<std::uint64_t> calm_{0};  // bytes since the last slow read
 };
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <linux/magic.h>
+#include <sys/sysmacros.h>
 #include <sys/vfs.h>
 
 #include "io/page_cache.h"
@@ -20,21 +21,20 @@ struct Row {
 constexpr FileSystemTraits kRemote{.stable_inodes = false, .remote = true};
 constexpr FileSystemTraits kFat{.stable_inodes = false, .remote = false};
 
-constexpr std::array<Row, 14> kTable = {{
-    {NFS_SUPER_MAGIC, kRemote},
-    {SMB_SUPER_MAGIC, kRemote},
-    {0xFF534D42, kRemote},  // cifs
-    {0xFE534D42, kRemote},  // smb2 and smb3
-    {0x65735546, kRemote},  // fuse, and virtiofs
-    {V9FS_MAGIC, kRemote},
-    {0x00C36400, kRemote},  // ceph
-    {AFS_SUPER_MAGIC, kRemote},
-    {0x5346414F, kRemote},  // openafs
-    {0x0BD00BD0, kRemote},  // lustre
-    {0x47504653, kRemote},  // gpfs
-    {CODA_SUPER_MAGIC, kRemote},
-    {MSDOS_SUPER_MAGIC, kFat},
-    {0x2011BAB0, kFat},  // exfat
+constexpr FileSystemTraits kPooled{.without_device = true};
+
+constexpr std::array<Row, 19> kTable = {{
+    {NFS_SUPER_MAGIC, kRemote},  {SMB_SUPER_MAGIC, kRemote},   {0xFF534D42, kRemote},  // cifs
+    {0xFE534D42, kRemote},                               // smb2 and smb3
+    {0x65735546, kRemote},                               // fuse, and virtiofs
+    {V9FS_MAGIC, kRemote},       {0x00C36400, kRemote},  // ceph
+    {AFS_SUPER_MAGIC, kRemote},  {0x5346414F, kRemote},  // openafs
+    {0x0BD00BD0, kRemote},                               // lustre
+    {0x47504653, kRemote},                               // gpfs
+    {CODA_SUPER_MAGIC, kRemote}, {MSDOS_SUPER_MAGIC, kFat},    {0x2011BAB0, kFat},  // exfat
+    {TMPFS_MAGIC, kPooled},      {BTRFS_SUPER_MAGIC, kPooled}, {OVERLAYFS_SUPER_MAGIC, kPooled},
+    {0x2FC12FC1, kPooled},  // zfs
+    {0xCA451A4E, kPooled},  // bcachefs
 }};
 
 }  // namespace
@@ -54,6 +54,8 @@ FileSystem& FileSystems::of(std::uint64_t device, int fd) {
     struct statfs status{};
     // One that does not answer is treated as the least is known of it.
     found->traits = ::fstatfs(fd, &status) == 0 ? traits_of(std::int64_t{status.f_type}) : kRemote;
+    const FileSystemTraits& traits = found->traits;
+    found->on_disk = !traits.remote && (traits.without_device || gnu_dev_major(device) != 0);
     found->hint_bytes = page_cache::hint_bytes(device);
   }
   return *found;

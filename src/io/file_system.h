@@ -18,6 +18,8 @@ struct FileSystemTraits {
   /// Bytes come from a server, perhaps as one stream for each open file: what is read in order is
   /// cheap, a jump starts over. The kernel's read-ahead is what streams, and is left alone there.
   bool remote = false;
+  /// It has no device of its own (st_dev), and yet lies on disks of this machine, or in its memory.
+  bool without_device = false;
 };
 
 /// Of a statfs f_type. FUSE is remote: which FUSE file systems lie on a local disk cannot be seen.
@@ -27,6 +29,9 @@ FileSystemTraits traits_of(std::int64_t file_system_type);
 /// concurrent use by several threads.
 struct FileSystem {
   FileSystemTraits traits;
+  /// It lies on disks of this machine for certain: a hint starts what a read would wait for. Of
+  /// servers that are not in the table nothing is assumed.
+  bool on_disk = false;
   /// How many bytes one hint may ask for; the kernel ignores the rest (page_cache.h).
   std::uint64_t hint_bytes = 0;
   enum class Answer : std::uint8_t { Unknown, Yes, No };

@@ -623,7 +623,7 @@ void SourceFiles::will_need(std::span<const FileRange> ranges) {
 }
 
 bool SourceFiles::heeds_hints(FileId file) const {
-  return !impl_->file(file).file_system->traits.remote;
+  return impl_->file(file).file_system->on_disk;
 }
 
 bool SourceFiles::prefers_order(FileId file) const {

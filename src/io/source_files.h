@@ -111,7 +111,7 @@ class SourceFiles final : public ByteSource {
   /// Files that stream are not hinted at (prefers_order), nor are Stale ones. Cost: page_cache.h.
   /// Requires: each range lies within size(file).
   void will_need(std::span<const FileRange> ranges) override;
-  /// Local files.
+  /// Files on disks of this machine.
   bool heeds_hints(FileId file) const override;
   /// Files of network and FUSE file systems; no longer once it was measured that their source
   /// answers several requests at once faster (pace.h). Where reads go through the page cache, that

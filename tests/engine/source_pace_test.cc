@@ -50,28 +50,30 @@ TEST(SourcePace, ThreeSlowReadsInARowAreFarAndTheDistanceDoubles) {
   std::uint64_t expected = SourcePace::kLeast;
   for (int k = 0; k < 8; ++k) {
     EXPECT_EQ(pace.far(), k >= 3);
-    pace.took(1_MiB, milliseconds(50));
+    pace.took(1_MiB, 7, milliseconds(50));
     EXPECT_EQ(pace.ahead(), expected);
+    EXPECT_EQ(pace.late(), 7U);
     expected = std::min(2 * expected, SourcePace::kMost);
   }
   // 1 GB/s and a millisecond.
-  pace.took(64_MiB, milliseconds(60));
+  pace.took(64_MiB, 8, milliseconds(60));
   EXPECT_EQ(pace.ahead(), SourcePace::kMost);
+  EXPECT_EQ(pace.late(), 7U);
 }
 
 TEST(SourcePace, WhatComesInTimeBringsItBackToNothing) {
   SourcePace pace;
-  for (int k = 0; k < 8; ++k) pace.took(1_MiB, milliseconds(50));
+  for (int k = 0; k < 8; ++k) pace.took(1_MiB, 0, milliseconds(50));
   std::uint64_t bytes = 0;
   std::uint64_t before = pace.ahead();
   while (pace.ahead() > 0) {
-    pace.took(1_MiB, SourcePace::Duration(0));
+    pace.took(1_MiB, 0, SourcePace::Duration(0));
     bytes += 1_MiB;
     if (pace.ahead() != before) {
       EXPECT_EQ(pace.ahead(), before > SourcePace::kLeast ? before / 2 : 0);
       before = pace.ahead();
     }
-    ASSERT_LE(bytes, 8 * SourcePace::kMost + 16_MiB);
+    ASSERT_LE(bytes, 12 * SourcePace::kMost + 16_MiB);
   }
   EXPECT_FALSE(pace.far());
 }

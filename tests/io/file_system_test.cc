@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 
 #include "base/unique_fd.h"
 #include "support/temporary_directory.h"
@@ -40,6 +41,18 @@ TEST(FileSystems, AreOneObjectForEachDevice) {
   EXPECT_NE(&systems.of(2, fd.get()), &one);
   EXPECT_GE(one.hint_bytes, 128u << 10);
   EXPECT_LE(one.hint_bytes, 2u << 20);
+}
+
+TEST(FileSystems, OnlyThoseThatAreKnownToLieInThisMachineAreOnDisk) {
+  const TemporaryDirectory directory;
+  const UniqueFd fd(::open(directory.path().c_str(), O_RDONLY | O_CLOEXEC));
+  EXPECT_TRUE(FileSystems().of(gnu_dev_makedev(8, 1), fd.get()).on_disk);
+  EXPECT_TRUE(traits_of(0x01021994).without_device);  // tmpfs
+  EXPECT_TRUE(traits_of(0x9123683E).without_device);  // btrfs
+  EXPECT_FALSE(traits_of(0xEF53).without_device);     // ext4
+  // One without a device that the table does not have, as a server's may be.
+  const UniqueFd proc(::open("/proc", O_RDONLY | O_CLOEXEC));
+  EXPECT_FALSE(FileSystems().of(gnu_dev_makedev(0, 5), proc.get()).on_disk);
 }
 
 TEST(FileSystems, OneThatDoesNotAnswerIsRemote) {

@@ -179,6 +179,7 @@ TEST_P(ReadOnceTest, HintsOnAStaleFileAreNoMatter) {
 
 TEST_P(ReadOnceTest, ALocalFileHasNoOrder) {
   EXPECT_FALSE(files_->prefers_order(file_));
+  EXPECT_TRUE(files_->heeds_hints(file_));
 }
 
 INSTANTIATE_TEST_SUITE_P(Io, ReadOnceTest,

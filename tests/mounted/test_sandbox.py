@@ -174,6 +174,7 @@ class Sandbox(mounted_fs.TestCase):
         with mounted_fs.Mount(model.path, self.directory / "mnt") as mount:
             tracer = subprocess.Popen(["strace", "-f", "-o", calls, "-p", str(mount.pid)],
                                       stderr=subprocess.PIPE, text=True)
+            self.addCleanup(tracer.kill)
             self.assertIn("attached", tracer.stderr.readline())
             for directory, _, names in os.walk(mount.target):
                 for name in names:
@@ -181,9 +182,10 @@ class Sandbox(mounted_fs.TestCase):
             tracer.send_signal(signal.SIGINT)
             tracer.communicate(timeout=mounted_fs.LIMIT)
         made = calls.read_text()
-        # Of these glibc knows another way: what clone3() wants lies where a filter can't look.
-        refused = set(re.findall(r"(\w+)\(.*ENOSYS", made)) - {"clone3"}
-        self.assertEqual(refused, set())
+        # What clone3() wants lies where a filter can't look, and glibc knows another way. Kernels before
+        # 6.5 have no cachestat, whose name strace may not know.
+        refused = set(re.findall(r"(\w+)(?:\(| resumed>).*= -1 ENOSYS", made))
+        self.assertLessEqual(refused, {"clone3", "cachestat", "syscall_0x1c3"})
         self.assertIn("vmsplice(", made, "nothing was delivered through a pipe")
 
     def test_it_serves_on_afterwards(self):

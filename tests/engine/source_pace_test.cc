@@ -30,7 +30,7 @@ TEST(SourcePace, WhoSleepsWaits) {
 TEST(SourcePace, WhoIsKeptFromItsCpuDoesNotWait) {
   // Three times as many threads as CPUs, each for several time slices of the scheduler. One of them
   // may block once where the test's own runtime does (a sanitizer's), hardly most of them.
-  const std::size_t count = 3 * std::max(1U, std::thread::hardware_concurrency());
+  const std::size_t count = 3 * std::max<std::size_t>(1, std::thread::hardware_concurrency());
   std::vector<SourcePace::Duration> waited(count);
   std::vector<std::thread> threads;
   for (SourcePace::Duration& each : waited) {

@@ -23,18 +23,25 @@ constexpr FileSystemTraits kFat{.stable_inodes = false, .remote = false};
 
 constexpr FileSystemTraits kPooled{.without_device = true};
 
-constexpr std::array<Row, 19> kTable = {{
-    {NFS_SUPER_MAGIC, kRemote},  {SMB_SUPER_MAGIC, kRemote},   {0xFF534D42, kRemote},  // cifs
-    {0xFE534D42, kRemote},                               // smb2 and smb3
-    {0x65735546, kRemote},                               // fuse, and virtiofs
-    {V9FS_MAGIC, kRemote},       {0x00C36400, kRemote},  // ceph
-    {AFS_SUPER_MAGIC, kRemote},  {0x5346414F, kRemote},  // openafs
-    {0x0BD00BD0, kRemote},                               // lustre
-    {0x47504653, kRemote},                               // gpfs
-    {CODA_SUPER_MAGIC, kRemote}, {MSDOS_SUPER_MAGIC, kFat},    {0x2011BAB0, kFat},  // exfat
-    {TMPFS_MAGIC, kPooled},      {BTRFS_SUPER_MAGIC, kPooled}, {OVERLAYFS_SUPER_MAGIC, kPooled},
-    {0x2FC12FC1, kPooled},  // zfs
-    {0xCA451A4E, kPooled},  // bcachefs
+constexpr std::array<Row, 18> kTable = {{
+    {NFS_SUPER_MAGIC, kRemote},    // nfs
+    {SMB_SUPER_MAGIC, kRemote},    // smb
+    {0xFF534D42, kRemote},         // cifs
+    {0xFE534D42, kRemote},         // smb2 and smb3
+    {0x65735546, kRemote},         // fuse, and virtiofs
+    {V9FS_MAGIC, kRemote},         // 9p
+    {0x00C36400, kRemote},         // ceph
+    {AFS_SUPER_MAGIC, kRemote},    // afs
+    {0x5346414F, kRemote},         // openafs
+    {0x0BD00BD0, kRemote},         // lustre
+    {0x47504653, kRemote},         // gpfs
+    {CODA_SUPER_MAGIC, kRemote},   // coda
+    {MSDOS_SUPER_MAGIC, kFat},     // vfat
+    {0x2011BAB0, kFat},            // exfat
+    {TMPFS_MAGIC, kPooled},        // not overlayfs, whose layers may lie on a server
+    {BTRFS_SUPER_MAGIC, kPooled},  // btrfs
+    {0x2FC12FC1, kPooled},         // zfs
+    {0xCA451A4E, kPooled},         // bcachefs
 }};
 
 }  // namespace

@@ -18,11 +18,18 @@ namespace ckfs {
 /// A file's number in its ByteSource; dense from 0.
 using FileId = std::uint32_t;
 
+/// Disks transfer whole blocks, between addresses that are multiples of this at both ends.
+inline constexpr std::uint64_t kDiskBlock = 4096;
+
 /// Fill `out` with the bytes [offset, offset + out.size()) of `file`.
 struct ReadRequest {
   FileId file = 0;
   std::uint64_t offset = 0;
   std::span<std::byte> out;
+  /// A disk may write its blocks straight to where they belong: `out` lies as far behind a multiple
+  /// of kDiskBlock in memory as `offset` does in the file, and the bytes around it that share
+  /// blocks with it may be overwritten.
+  bool padded = false;
 };
 
 /// Bytes [offset, offset + size) of `file`.
@@ -75,6 +82,12 @@ class ByteSource {
     return std::nullopt;
   }
 
+  /// map() of bytes that nobody is expected to ask for again: nullopt also where read_once() would
+  /// take them out of the page cache.
+  virtual std::optional<MappedBytes> map_once(const FileRange& range, std::uint64_t used) {
+    return map(range, used);
+  }
+
   /// Bytes that other computations will need again soon, where they are kept in memory for them:
   /// at most a few MiB. nullopt: read() what is needed. The files must be verify()d afterwards.
   virtual std::optional<MappedBytes> keep(const FileRange& /*range*/) { return std::nullopt; }
@@ -95,6 +108,10 @@ class ByteSource {
   /// Whether will_need() starts all that a read() of `file` would wait for (a disk of this
   /// machine): then more threads that wait have no more in flight.
   virtual bool heeds_hints(FileId /*file*/) const { return false; }
+
+  /// Whether read_once() has padded requests of `file` past the page cache: then hints for those
+  /// only cost, and what is asked for together is under way together.
+  virtual bool reads_past_cache(FileId /*file*/) const { return false; }
 
   /// Whether `file` lies where bytes stream in order and a jump starts over (network and FUSE file
   /// systems): then read() is best called for one range after another, each once.

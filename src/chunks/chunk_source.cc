@@ -170,6 +170,11 @@ std::optional<MappedBytes> ChunkSource::map(const FileRange& range, std::uint64_
   return impl_->files_.map(range, used);
 }
 
+std::optional<MappedBytes> ChunkSource::map_once(const FileRange& range, std::uint64_t used) {
+  if (is_chunk(range.file)) return std::nullopt;
+  return impl_->files_.map_once(range, used);
+}
+
 Result<void> ChunkSource::check_mapped(std::span<const MappedBytes> mapped) {
   return impl_->files_.check_mapped(mapped);
 }
@@ -197,6 +202,10 @@ void ChunkSource::will_need(std::span<const FileRange> ranges) {
 
 bool ChunkSource::heeds_hints(FileId file) const {
   return !is_chunk(file) && impl_->files_.heeds_hints(file);
+}
+
+bool ChunkSource::reads_past_cache(FileId file) const {
+  return !is_chunk(file) && impl_->files_.reads_past_cache(file);
 }
 
 bool ChunkSource::prefers_order(FileId file) const {

@@ -33,11 +33,13 @@ class ChunkSource final : public ByteSource {
   Result<void> read(std::span<const ReadRequest> batch) override;
   Result<void> read_once(std::span<const ReadRequest> batch) override;
   std::optional<MappedBytes> map(const FileRange& range, std::uint64_t used) override;
+  std::optional<MappedBytes> map_once(const FileRange& range, std::uint64_t used) override;
   Result<void> check_mapped(std::span<const MappedBytes> mapped) override;
   void rest() override;
   void will_need(std::span<const FileRange> ranges) override;
   /// Never of chunks: what they need is found out while they are decoded.
   bool heeds_hints(FileId file) const override;
+  bool reads_past_cache(FileId file) const override;
   bool prefers_order(FileId file) const override;
   Result<void> verify(std::span<const FileId> files) override;
   std::uint64_t size(FileId file) const override;

@@ -32,8 +32,31 @@ constexpr std::uint64_t kPage = 4096;
 /// A page that is not delivered costs its reader a round trip; without any he could not be seen.
 constexpr std::uint64_t kSignpost = 2_MiB;
 
-/// Pieces of a source that streams that are read at once.
+/// Pieces of a source that streams that are read at once; and of a disk that is read past the page
+/// cache, where nothing is on its way before it is read.
 constexpr std::size_t kMostTogether = 8;
+constexpr std::size_t kMostPastCache = 4;
+
+/// Whether several readers take turns. Then one's waiting is another's time, and CPUs are what is
+/// scarce: reading past the page cache costs a fifth of the CPU time. Where one waits alone, hints
+/// have more on its way for him than is computed ahead. Safe for concurrent use; threads that meet
+/// may lose a step.
+class ReaderTurns {
+ public:
+  void taken_by(const ReadStream& stream) {
+    const bool other = last_.exchange(&stream, std::memory_order_relaxed) != &stream;
+    const int score = score_.load(std::memory_order_relaxed);
+    score_.store(other ? std::min(score + kTurn, kMost) : std::max(score - 1, 0),
+                 std::memory_order_relaxed);
+  }
+  bool crowded() const { return score_.load(std::memory_order_relaxed) >= kMost / 2; }
+
+ private:
+  static constexpr int kTurn = 8;
+  static constexpr int kMost = 64;
+  std::atomic<const ReadStream*> last_{nullptr};  // never looked into
+  std::atomic<int> score_{0};
+};
 
 /// Of one thread that gathers, within `room` for tiles; buffers are counted in MiB.
 constexpr std::uint64_t scratch_within(std::uint64_t room) {
@@ -152,8 +175,12 @@ class Engine::Impl {
     if (resting_.load(std::memory_order_relaxed)) wake();
   }
 
-  static Want want_of(const ReadStream& stream, bool sequential) {
-    return {.sequential = sequential, .once = stream.options().once};
+  /// What is put into the view's page cache is not left in the source's as well: to get memory for
+  /// both took a cold reader longer than to read the disk.
+  Want want_of(const ReadStream& stream, bool sequential) const {
+    const bool delivered = sequential && stream.options().deliver;
+    const bool once = stream.options().once || delivered;
+    return {.sequential = sequential, .once = once, .padded = once && turns_.crowded()};
   }
 
   static TileKey piece_key(const FileLayout& file, std::uint64_t begin) {
@@ -195,22 +222,34 @@ class Engine::Impl {
 
   /// Notes the request, and starts what its reader will want next.
   ReadStream::Advice follow(ReadStream& stream, ByteRange range) {
+    turns_.taken_by(stream);
     const SourceWish wish = wish_of(stream);
     ReadStream::Advice advice = stream.advise(range, wish);
+    const bool past_cache = wish.ahead > 0 && want_of(stream, true).padded &&
+                            source_.reads_past_cache(evaluator_.pace().late());
     if (!advice.hint.empty()) {
-      workers_.add([this, weak = stream.weak_from_this(), hint = advice.hint] {
+      // What is computed ahead as a whole is read past the page cache, where hints would bring it.
+      const bool padded = past_cache && advice.whole_until >= range.end + 2 * kPieceBytes;
+      workers_.add([this, weak = stream.weak_from_this(), hint = advice.hint, padded] {
         const auto alive = weak.lock();
-        if (alive) source_.will_need(evaluator_.source_ranges(alive->file(), hint));
+        if (!alive) return;
+        const FileLayout& file = alive->file();
+        const auto parts =
+            padded ? evaluator_.not_padded(file, hint) : std::vector<ByteRange>{hint};
+        for (const ByteRange& part : parts) {
+          source_.will_need(evaluator_.source_ranges(file, part));
+        }
       });
     }
     // A source that streams is read by one thread while the others decode; one that is only far
     // away by as many threads as there are pieces.
     const auto kind = wish.far && !wish.in_order ? Workers::Kind::Waits : Workers::Kind::Computes;
+    const std::size_t together = wish.in_order ? kMostTogether : past_cache ? kMostPastCache : 1;
     for (std::size_t next = 0; next < advice.start.size();) {
       std::vector<ByteRange> units;
       do {
         units.push_back(advice.start[next++]);
-      } while (wish.in_order && next < advice.start.size() && units.size() < kMostTogether &&
+      } while (next < advice.start.size() && units.size() < together &&
                units.back().end == advice.start[next].begin && is_piece(stream, units.back()) &&
                is_piece(stream, advice.start[next]));
       workers_.add(
@@ -417,6 +456,7 @@ class Engine::Impl {
   const std::shared_ptr<ReaderHabit> habit_ = std::make_shared<ReaderHabit>();
   TileCache cache_;
   LogLimit failures_;
+  ReaderTurns turns_;
   std::atomic<std::uint64_t> requests_{0};
   std::atomic<std::uint64_t> bytes_{0};
   std::atomic<bool> resting_{true};

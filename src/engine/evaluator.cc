@@ -59,7 +59,8 @@ class Evaluator::Measured final : public ByteSource {
     return {};
   }
   std::optional<MappedBytes> map(const FileRange& range, std::uint64_t used) override {
-    return evaluator_.source_.map(range, used);
+    ByteSource& source = evaluator_.source_;
+    return want_.once ? source.map_once(range, used) : source.map(range, used);
   }
   Result<void> check_mapped(std::span<const MappedBytes> mapped) override {
     auto checked = evaluator_.source_.check_mapped(mapped);
@@ -179,7 +180,7 @@ Result<void> Evaluator::carry_out(std::span<const Task> tasks, const RunReads& r
     for (const PlanPart& part : task.plan->parts) {
       const std::span<std::byte> here = task.out.subspan(part.out.begin, part.out.size());
       if (const auto* copy = std::get_if<CopyPart>(&part.what)) {
-        bytes.add(copy->file, copy->offset, here);
+        bytes.add(copy->file, copy->offset, here, task.padded);
       } else if (std::holds_alternative<ZeroPart>(part.what)) {
         std::memset(here.data(), 0, here.size());
       }
@@ -354,6 +355,15 @@ Result<std::vector<FileId>> Evaluator::fill_rest(const FileLayout& file, const T
   return files;
 }
 
+/// Where in its buffer a piece begins whose read is padded; nullopt: it is none.
+std::optional<std::size_t> Evaluator::padding_of(const ReadPlan& plan, Want want,
+                                                 const Buffer& buffer) {
+  if (!want.padded || plan.parts.size() != 1 || buffer.margin() < kDiskBlock) return std::nullopt;
+  const auto* const copy = std::get_if<CopyPart>(&plan.parts.front().what);
+  if (copy == nullptr) return std::nullopt;
+  return copy->offset % kDiskBlock;
+}
+
 Result<void> Evaluator::pieces(const FileLayout& file, std::span<const ByteRange> ranges, Want want,
                                const Ready& ready) {
   std::vector<ReadPlan> plans;
@@ -362,7 +372,10 @@ Result<void> Evaluator::pieces(const FileLayout& file, std::span<const ByteRange
   for (std::size_t first = 0; first < ranges.size();) {
     count = std::min(count, ranges.size() - first);
     const std::span<const ReadPlan> now = std::span(plans).subspan(first, count);
-    const RunReads reads = count == 1 ? now[0].reads : reads_of(*file.definition->catalog, now);
+    const auto padding = want.padded ? RunReads::Padding::Yes : RunReads::Padding::No;
+    const RunReads reads = (count == 1 && !want.padded) || file.definition == nullptr
+                               ? now[0].reads
+                               : reads_of(*file.definition->catalog, now, padding);
     std::vector<std::size_t> sizes;
     std::size_t scratch = reads.staging();
     for (std::size_t k = 0; k < count; ++k) {
@@ -381,14 +394,20 @@ Result<void> Evaluator::pieces(const FileLayout& file, std::span<const ByteRange
     std::vector<Task> tasks;
     std::vector<std::vector<FileId>> files;
     for (std::size_t k = 0; k < count; ++k) {
-      tasks.push_back({&now[k], (*buffers)[k].span()});
+      const Buffer& buffer = (*buffers)[k];
+      const auto shift = padding_of(now[k], want, buffer);
+      tasks.push_back(
+          {&now[k], {buffer.data() + shift.value_or(0), buffer.size()}, shift.has_value()});
       CKFS_TRY(files.emplace_back(), fill_rest(file, tasks[k], buffers->back().span(), want));
     }
     CKFS_TRY_VOID(carry_out(tasks, reads, buffers->back().span(), want,
                             [&](std::size_t k, const std::vector<FileId>& read) {
                               files[k].insert(files[k].end(), read.begin(), read.end());
-                              ready(first + k, {std::move((*buffers)[k]), ranges[first + k].size(),
-                                                sorted_once(std::move(files[k]))});
+                              Buffer& buffer = (*buffers)[k];
+                              const auto begin =
+                                  static_cast<std::size_t>(tasks[k].out.data() - buffer.data());
+                              ready(first + k, {std::move(buffer), ranges[first + k].size(),
+                                                sorted_once(std::move(files[k])), begin});
                             }));
     first += count;
   }
@@ -416,6 +435,24 @@ void Evaluator::make_tile(const FileLayout& file, std::uint64_t offset, Want wan
 void Evaluator::retire_tile(const FileLayout& file, std::uint64_t offset) {
   const std::size_t at = file.find(offset);
   cache_.retire(key_of(file, place_of(file, file.segments[at].id, offset - file.range(at).begin)));
+}
+
+std::vector<ByteRange> Evaluator::not_padded(const FileLayout& file, ByteRange range) const {
+  std::vector<ByteRange> ranges;
+  for (ByteRange rest = range; !rest.empty();) {
+    const ByteRange segment = file.range(file.find(rest.begin));
+    const ByteRange here = segment.intersect(rest);
+    const bool in_pieces = unit_at(file, rest.begin) == file.piece_at(rest.begin);
+    if (segment.size() < kLargeTensor || !in_pieces) {
+      if (!ranges.empty() && ranges.back().end == here.begin) {
+        ranges.back().end = here.end;
+      } else {
+        ranges.push_back(here);
+      }
+    }
+    rest.begin = here.end;
+  }
+  return ranges;
 }
 
 std::vector<FileRange> Evaluator::source_ranges(const FileLayout& file, ByteRange range) const {

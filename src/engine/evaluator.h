@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -29,8 +30,10 @@ struct Want {
   /// Their reader is sequential: tiles are computed whole, and kept for him; so are companions that
   /// any few elements need as a whole.
   bool sequential = false;
-  /// ByteSource::read_once() instead of read().
+  /// ByteSource::read_once() and map_once() instead of read() and map().
   bool once = false;
+  /// Long reads of pieces are padded (ReadRequest::padded).
+  bool padded = false;
 };
 
 class Evaluator {
@@ -75,6 +78,8 @@ class Evaluator {
   /// The source's bytes that bytes `range` of the file are made of, for a hint: the first some
   /// thousand ranges of them.
   std::vector<FileRange> source_ranges(const FileLayout& file, ByteRange range) const;
+  /// The parts of `range` that are not read padded: small tensors, and those that are gathered.
+  std::vector<ByteRange> not_padded(const FileLayout& file, ByteRange range) const;
 
   /// Bytes computed earlier are lent only while their files are the ones that were opened. Errors:
   /// Stale (then all tiles are forgotten), Io.
@@ -106,10 +111,13 @@ class Evaluator {
   struct Task {
     const ReadPlan* plan = nullptr;
     std::span<std::byte> out;
+    bool padded = false;  // ReadRequest::padded, of the plan's only part
   };
   template <typename Done>
   Result<void> carry_out(std::span<const Task> tasks, const RunReads& reads,
                          std::span<std::byte> scratch, Want want, Done done);
+  static std::optional<std::size_t> padding_of(const ReadPlan& plan, Want want,
+                                               const Buffer& buffer);
   Result<std::size_t> scratch_of(const FileLayout& file, const ReadPlan& plan) const;
   Result<std::vector<FileId>> fill_rest(const FileLayout& file, const Task& task,
                                         std::span<std::byte> scratch, Want want);

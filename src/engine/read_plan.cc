@@ -111,14 +111,15 @@ bool needs_tiles(const Catalog& catalog, const TensorExpr& expr) {
   return run && bytes_of(expr.dtype(), *run) < kShortestRun;
 }
 
-RunReads reads_of(const Catalog& catalog, std::span<const ReadPlan> plans) {
+RunReads reads_of(const Catalog& catalog, std::span<const ReadPlan> plans,
+                  RunReads::Padding padding) {
   std::vector<ElementRun> runs;
   for (const ReadPlan& plan : plans) {
     for (const PlanPart& part : plan.parts) {
       if (const auto* decode = std::get_if<DecodePart>(&part.what)) runs.push_back(decode->run);
     }
   }
-  return runs.empty() ? RunReads() : RunReads(catalog, runs);
+  return runs.empty() ? RunReads() : RunReads(catalog, runs, padding);
 }
 
 std::vector<FileRange> ranges_of(const ReadPlan& plan) {

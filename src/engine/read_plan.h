@@ -66,7 +66,8 @@ struct ReadPlan {
 ReadPlan plan_read(const FileLayout& layout, ByteRange range);
 
 /// What the decoded parts of several plans read, so that what they share is read once.
-RunReads reads_of(const Catalog& catalog, std::span<const ReadPlan> plans);
+RunReads reads_of(const Catalog& catalog, std::span<const ReadPlan> plans,
+                  RunReads::Padding padding = RunReads::Padding::No);
 
 /// The source bytes that a plan will read by itself, near ones joined: what a hint
 /// (ByteSource::will_need) says. Bytes of gathered parts are not among them (GatherPlan::ranges).

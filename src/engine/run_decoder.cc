@@ -20,6 +20,8 @@ namespace {
 constexpr std::int64_t kPiece = 2048;
 constexpr std::size_t kMostWidth = 16;  // bytes of the widest element
 constexpr std::size_t kMostFloat = 8;   // of the widest that takes steps
+/// Shorter reads are not padded.
+constexpr std::uint64_t kWorthPadding = std::uint64_t{128} << 10;
 
 /// `elements`, from border to border of what decodes at once; the storage ends wherever it does.
 ElementRange widened(ElementRange elements, std::int64_t unit, std::int64_t numel) {
@@ -100,7 +102,26 @@ bool only_quiets_nans(DType value, std::span<const Step> steps) {
          bytes_of(steps[0].dtype, 1) > bytes_of(value, 1);
 }
 
-RunReads::RunReads(const Catalog& catalog, std::span<const ElementRun> runs) : catalog_(&catalog) {
+/// Gives the windows of a part their places behind `used` bytes, and what is used then.
+std::size_t RunReads::place(std::size_t used, const Part& part, Padding padding) {
+  const Storage& storage = catalog_->storage(part.storage);
+  for (Window& window : std::span(windows_).subspan(part.begin, part.end - part.begin)) {
+    window.at = used;
+    used += window.range.size();
+    if (padding == Padding::No || window.range.size() < kWorthPadding) continue;
+    const auto extents = storage.extents_in(window.range);
+    if (extents.size() != 1) continue;
+    const std::uint64_t offset =
+        extents.front().offset + (window.range.begin - extents.front().begin);
+    window.padded = true;
+    window.at = round_up<std::size_t>(window.at, kDiskBlock) + offset % kDiskBlock;
+    used = round_up<std::size_t>(window.at + window.range.size(), kDiskBlock);
+  }
+  return used;
+}
+
+RunReads::RunReads(const Catalog& catalog, std::span<const ElementRun> runs, Padding padding)
+    : catalog_(&catalog) {
   struct Need {
     StorageId storage;
     StorageId of;
@@ -128,7 +149,6 @@ RunReads::RunReads(const Catalog& catalog, std::span<const ElementRun> runs) : c
     return a.storage != b.storage ? a.storage < b.storage : a.range.begin < b.range.begin;
   };
   if (!std::ranges::is_sorted(needs, in_order)) std::ranges::sort(needs, in_order);
-  std::size_t used = 0;
   for (const Need& need : needs) {
     if (parts_.empty() || parts_.back().storage != need.storage) {
       parts_.push_back({need.storage, need.of, windows_.size(), windows_.size()});
@@ -137,15 +157,14 @@ RunReads::RunReads(const Catalog& catalog, std::span<const ElementRun> runs) : c
     ByteRange range = need.range;
     if (part.end > part.begin && range.begin <= windows_.back().range.end) {
       ByteRange& last = windows_.back().range;
-      if (range.end <= last.end) continue;
-      used += range.end - last.end;
-      last.end = range.end;
+      last.end = std::max(last.end, range.end);
     } else {
-      windows_.push_back({range, used});
+      windows_.push_back({range});
       ++part.end;
-      used += range.size();
     }
   }
+  std::size_t used = 0;
+  for (const Part& part : parts_) used = place(used, part, padding);
   scratch_ = aligned(used);
   staging_ = scratch_ + aligned(scratch);
 }
@@ -236,7 +255,12 @@ RunDecoder::RunDecoder(const RunReads& reads, SourceBytes& bytes, std::span<std:
       windows_.push_back({window.range, staging.data() + window.at});
       for_each_extent(
           storage, window.range, [&](FileId file, std::uint64_t offset, ByteRange inside) {
-            bytes.add(file, offset, staging.subspan(window.at + inside.begin, inside.size()));
+            const auto out = staging.subspan(window.at + inside.begin, inside.size());
+            // Staging of less than a page is not where a page begins.
+            const bool padded =
+                window.padded &&
+                reinterpret_cast<std::uintptr_t>(out.data()) % kDiskBlock == offset % kDiskBlock;
+            bytes.add(file, offset, out, padded);
           });
     }
   }

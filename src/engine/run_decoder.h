@@ -49,11 +49,13 @@ bool only_quiets_nans(DType value, std::span<const Step> steps);
 class RunReads {
  public:
   RunReads() = default;
+  /// Whether long reads are padded (ReadRequest::padded), and so take some pages more of staging.
+  enum class Padding : std::uint8_t { No, Yes };
   /// Runs may be of any storages, in any order; those without elements need nothing.
-  RunReads(const Catalog& catalog, std::span<const ElementRun> runs);
+  RunReads(const Catalog& catalog, std::span<const ElementRun> runs, Padding padding = Padding::No);
 
-  /// An upper bound of staging() for `count` runs of `elements` elements of a storage, wherever
-  /// they begin. Monotone in both.
+  /// An upper bound of staging() without padding for `count` runs of `elements` elements of a
+  /// storage, wherever they begin. Monotone in both.
   static std::size_t most_staging(const Catalog& catalog, StorageId storage, std::int64_t elements,
                                   std::int64_t count);
 
@@ -81,8 +83,10 @@ class RunReads {
   struct Window {
     ByteRange range;
     std::size_t at = 0;
+    bool padded = false;
   };
 
+  std::size_t place(std::size_t used, const Part& part, Padding padding);
   const Part* find(StorageId storage) const;
   ByteRange hull(const Part& part) const;
   std::optional<FileRange> kept(const Part& part) const;

@@ -22,9 +22,9 @@ class SourceBytes {
   /// The same for bytes that other computations will need, too (ByteSource::keep).
   const std::byte* keep(const FileRange& range);
 
-  /// `out` is to be filled by fetch().
-  void add(FileId file, std::uint64_t offset, std::span<std::byte> out) {
-    reads_.push_back({file, offset, out});
+  /// `out` is to be filled by fetch(). `padded`: see ReadRequest.
+  void add(FileId file, std::uint64_t offset, std::span<std::byte> out, bool padded = false) {
+    reads_.push_back({file, offset, out, padded});
   }
 
   /// Fills all that was added. Errors: those of the source.

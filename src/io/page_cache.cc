@@ -44,6 +44,16 @@ void expect_reads_in_order(int fd) {
   ::posix_fadvise(fd, 0, 0, POSIX_FADV_NORMAL);
 }
 
+void bypass(int fd) {
+  const int flags = ::fcntl(fd, F_GETFL);
+  if (flags >= 0) ::fcntl(fd, F_SETFL, flags | O_DIRECT);
+}
+
+bool bypasses(int fd) {
+  const int flags = ::fcntl(fd, F_GETFL);
+  return flags >= 0 && (flags & O_DIRECT) != 0;
+}
+
 std::uint64_t hint_bytes(std::uint64_t device) {
   std::ifstream file(fmt::format("/sys/class/bdi/{}:{}/read_ahead_kb", gnu_dev_major(device),
                                  gnu_dev_minor(device)));
@@ -113,6 +123,12 @@ void HintedRanges::add(const std::vector<ByteRange>& ranges) {
     }
   }
   forget_oldest();
+}
+
+bool HintedRanges::has(ByteRange range) const {
+  const MutexLock lock(mutex_);
+  return std::ranges::any_of(
+      ranges_, [&](const ByteRange& hinted) { return !hinted.intersect(range).empty(); });
 }
 
 bool HintedRanges::take(ByteRange range) {

@@ -22,6 +22,10 @@ void expect_exact_reads(int fd);
 /// The end of expect_exact_reads(): the kernel reads ahead as it likes.
 void expect_reads_in_order(int fd);
 
+/// Reads go past the page cache (O_DIRECT), where the file system can do that.
+void bypass(int fd);
+bool bypasses(int fd);
+
 /// How many bytes one POSIX_FADV_WILLNEED may ask for on `device` (st_dev). The kernel cuts each
 /// call to the larger of the device's read-ahead and its largest request, and drops the rest
 /// without a word (force_page_cache_ra; seen on 6.18: of 64 MiB in one call, read_ahead_kb were
@@ -62,12 +66,14 @@ class HintedRanges {
  public:
   void add(const std::vector<ByteRange>& ranges);
   /// Whether any of `range` was added and not taken since.
+  bool has(ByteRange range) const;
+  /// The same; it is not any more afterwards.
   bool take(ByteRange range);
 
  private:
   void forget_oldest() CKFS_REQUIRES(mutex_);
 
-  Mutex mutex_;
+  mutable Mutex mutex_;
   std::vector<ByteRange> ranges_ CKFS_GUARDED_BY(mutex_);  // the oldest first
 };
 

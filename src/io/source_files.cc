@@ -22,6 +22,7 @@
 
 #include "base/checked.h"
 #include "base/mutex.h"
+#include "base/rounding.h"
 #include "io/coalesce.h"
 #include "io/file_mappings.h"
 #include "io/file_system.h"
@@ -46,6 +47,15 @@ constexpr std::size_t kFilesPerPass = 16;
 constexpr std::uint64_t kWorthMapping = std::uint64_t{64} << 10;
 constexpr std::uint64_t kPage = 4096;
 constexpr std::uint64_t kLine = 64;
+
+/// The descriptor of a local file that reads past the page cache.
+constexpr unsigned kPastCache = 1;
+
+/// The blocks that hold what a request wants.
+ByteRange blocks_of(const ReadRequest& request) {
+  return {request.offset / kDiskBlock * kDiskBlock,
+          round_up<std::uint64_t>(request.offset + request.out.size(), kDiskBlock)};
+}
 
 struct File {
   std::string name;
@@ -125,6 +135,7 @@ class SourceFiles::Impl {
   bool prefers_order(FileId id) { return asks_in_order(file(id)); }
   Result<void> verify(std::span<const FileId> ids);
   std::optional<MappedBytes> map(const FileRange& range, std::uint64_t used);
+  bool was_hinted(const FileRange& range);
   Result<void> check_mapped(std::span<const MappedBytes> mapped);
   void rest() {
     mappings_.let_go();
@@ -158,6 +169,8 @@ class SourceFiles::Impl {
   Tried<Pin> pin_patiently(FileId id, const std::filesystem::path& path, unsigned descriptor = 0,
                            OpenFiles::Prepare prepare = nullptr);
   Result<void> read_alone(const ReadRequest& request);
+  Result<std::vector<ReadRequest>> read_past_cache(std::span<const ReadRequest> batch);
+  Result<Pin> pin_past_cache(const ReadRequest& request);
   Result<void> read_pass(const AccessPlan& plan, std::size_t& next, Keep keep);
   Result<void> read_ordered(const AccessPlan& plan, std::size_t& next);
   static void count_access(File& file, const Access& access) {
@@ -166,6 +179,10 @@ class SourceFiles::Impl {
   }
   Result<Pin> pin(FileId id, File& file, unsigned descriptor = 0);
   FileState& state(FileId id);
+  static bool may_bypass(const FileSystem& on) {
+    return on.on_disk && !on.traits.without_device &&
+           on.reads_direct.load(std::memory_order_relaxed) != FileSystem::Answer::No;
+  }
   static bool asks_in_order(const File& file) {
     return file.file_system->traits.remote && !file.file_system->pace.at_once();
   }
@@ -434,6 +451,76 @@ void SourceFiles::Impl::will_need(std::span<const FileRange> ranges) {
   }
 }
 
+/// The descriptor that reads a request past the page cache; nullptr: that is not for this one.
+Result<Pin> SourceFiles::Impl::pin_past_cache(const ReadRequest& request) {
+  File& of = file(request.file);
+  if (!request.padded || request.out.empty() || !may_bypass(*of.file_system)) return nullptr;
+  const ByteRange blocks = blocks_of(request);
+  if (blocks.end > of.fingerprint.size) return nullptr;
+  CKFS_TRY(const Pin cached, pin(request.file, of));
+  // What is in memory is not read from the disk; nor where nobody knows.
+  const auto pages = page_cache::cached_pages(cached->fd.get(), blocks);
+  if (!pages || *pages > 0) return nullptr;
+  auto direct = pin_patiently(request.file, of.path, kPastCache, page_cache::bypass);
+  if (!direct || !page_cache::bypasses((*direct)->fd.get())) {
+    if (direct) of.file_system->reads_direct.store(FileSystem::Answer::No);
+    return nullptr;
+  }
+  // It may have been opened later than the other one.
+  CKFS_TRY_VOID(check(of, (*direct)->fd.get()));
+  return *std::move(direct);
+}
+
+/// Gives the requests that are still to be read.
+Result<std::vector<ReadRequest>> SourceFiles::Impl::read_past_cache(
+    std::span<const ReadRequest> batch) {
+  const std::uint64_t step =
+      std::max(kDiskBlock, coalesce_options_.max_access / kDiskBlock * kDiskBlock);
+  std::vector<ReadRequest> rest;
+  std::vector<Pin> pins;
+  std::vector<File*> files;            // of each pin
+  std::vector<iovec> parts;            // by access
+  std::vector<std::size_t> pinned_by;  // the pin of each access
+  std::vector<Access> accesses;
+  for (const ReadRequest& request : batch) {
+    CKFS_TRY(Pin direct, pin_past_cache(request));
+    if (direct == nullptr) {
+      rest.push_back(request);
+      continue;
+    }
+    const ByteRange blocks = blocks_of(request);
+    std::byte* const begin = request.out.data() - (request.offset - blocks.begin);
+    for (std::uint64_t at = blocks.begin; at < blocks.end; at += step) {
+      const std::uint64_t size = std::min(step, blocks.end - at);
+      parts.push_back({begin + (at - blocks.begin), size});
+      accesses.push_back({direct->fd.get(), direct->serial, at, size, {}, false});
+      pinned_by.push_back(pins.size());
+    }
+    pins.push_back(std::move(direct));
+    files.push_back(&file(request.file));
+  }
+  if (accesses.empty()) return rest;
+  for (std::size_t i = 0; i < accesses.size(); ++i) accesses[i].parts = std::span(&parts[i], 1);
+  const auto done = reader_->read(accesses);
+  if (!done) {
+    const std::size_t at = pinned_by[done.error().access];
+    if (done.error().error != EINVAL && done.error().error != EOPNOTSUPP) {
+      return failed(*files[at], pins[at]->fd.get(), done.error());
+    }
+    // A disk of larger blocks, or one that cannot do it after all.
+    files[at]->file_system->reads_direct.store(FileSystem::Answer::No);
+    return std::vector<ReadRequest>(batch.begin(), batch.end());
+  }
+  for (std::size_t i = 0; i < pins.size(); ++i) {
+    CKFS_TRY_VOID(check(*files[i], pins[i]->fd.get()));
+    files[i]->file_system->reads_direct.store(FileSystem::Answer::Yes, std::memory_order_relaxed);
+  }
+  for (std::size_t i = 0; i < accesses.size(); ++i) {
+    count_access(*files[pinned_by[i]], accesses[i]);
+  }
+  return rest;
+}
+
 Result<void> SourceFiles::Impl::read_pass(const AccessPlan& plan, std::size_t& next, Keep keep) {
   struct Opened {
     File* file;
@@ -485,6 +572,11 @@ Result<void> SourceFiles::Impl::read_pass(const AccessPlan& plan, std::size_t& n
 }
 
 Result<void> SourceFiles::Impl::read(std::span<const ReadRequest> batch, Keep keep) {
+  std::vector<ReadRequest> rest;
+  if (keep == Keep::No && std::ranges::any_of(batch, &ReadRequest::padded)) {
+    CKFS_TRY(rest, read_past_cache(batch));
+    batch = rest;
+  }
   if (batch.empty()) return {};
   const File* of = &file(batch[0].file);
   for (std::size_t i = 0; i < batch.size(); ++i) {
@@ -535,6 +627,16 @@ std::optional<MappedBytes> SourceFiles::Impl::map(const FileRange& range, std::u
   of.bytes.fetch_add(used, std::memory_order_relaxed);
   of.requests.fetch_add(1, std::memory_order_relaxed);
   return MappedBytes{range.file, mapping->bytes().data() + range.offset, mapping};
+}
+
+bool SourceFiles::Impl::was_hinted(const FileRange& range) {
+  const page_cache::HintedRanges* hinted = nullptr;
+  {
+    const MutexLock lock(states_mutex_);
+    const auto found = states_.find(range.file);
+    if (found != states_.end()) hinted = &found->second.hinted;  // stays where it is
+  }
+  return hinted != nullptr && hinted->has({range.offset, range.offset + range.size});
 }
 
 Result<void> SourceFiles::Impl::check_mapped(std::span<const MappedBytes> mapped) {
@@ -610,6 +712,11 @@ std::optional<MappedBytes> SourceFiles::map(const FileRange& range, std::uint64_
   return impl_->map(range, used);
 }
 
+std::optional<MappedBytes> SourceFiles::map_once(const FileRange& range, std::uint64_t used) {
+  if (impl_->was_hinted(range)) return std::nullopt;
+  return impl_->map(range, used);
+}
+
 Result<void> SourceFiles::check_mapped(std::span<const MappedBytes> mapped) {
   return impl_->check_mapped(mapped);
 }
@@ -624,6 +731,11 @@ void SourceFiles::will_need(std::span<const FileRange> ranges) {
 
 bool SourceFiles::heeds_hints(FileId file) const {
   return impl_->file(file).file_system->on_disk;
+}
+
+bool SourceFiles::reads_past_cache(FileId file) const {
+  const FileSystem& on = *impl_->file(file).file_system;
+  return on.reads_direct.load(std::memory_order_relaxed) == FileSystem::Answer::Yes;
 }
 
 bool SourceFiles::prefers_order(FileId file) const {

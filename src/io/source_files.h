@@ -97,13 +97,17 @@ class SourceFiles final : public ByteSource {
   /// Once a file is found changed it stays Stale, with the same message, logged once. Not to be
   /// used on both sides of a fork(): rings belong to the process that made them.
   Result<void> read(std::span<const ReadRequest> batch) override;
-  /// What it brings into the page cache leaves it again, and so does what will_need() brought in;
+  /// Padded requests for blocks of which none is in the page cache are read past it, where all of
+  /// them lie before the file's end, on a disk of this machine (O_DIRECT). Of the others, what this
+  /// brings into the page cache leaves it again, and so does what will_need() brought in;
   /// what was there before stays, unless kernel (before 6.5) and file system can not say. Files of
   /// remote file systems are read as by read().
   Result<void> read_once(std::span<const ReadRequest> batch) override;
   /// Bytes of a local file where all of them are in the page cache; short ranges only of a file of
   /// which a longer one was mapped before.
   std::optional<MappedBytes> map(const FileRange& range, std::uint64_t used) override;
+  /// Not where will_need() brought any of it in.
+  std::optional<MappedBytes> map_once(const FileRange& range, std::uint64_t used) override;
   Result<void> check_mapped(std::span<const MappedBytes> mapped) override;
   /// Lets go of the pages of mappings, and closes files that stream: their servers read ahead of
   /// each that is open, some 16 MiB, whether anybody wants it or not.
@@ -113,6 +117,8 @@ class SourceFiles final : public ByteSource {
   void will_need(std::span<const FileRange> ranges) override;
   /// Files on disks of this machine.
   bool heeds_hints(FileId file) const override;
+  /// Once O_DIRECT was seen to work, and not of file systems that cache elsewhere.
+  bool reads_past_cache(FileId file) const override;
   /// Files of network and FUSE file systems; no longer once it was measured that their source
   /// answers several requests at once faster (pace.h). Where reads go through the page cache, that
   /// is measured by a batch of 3 MiB that lie one behind another.

@@ -31,8 +31,8 @@ thread_local int held_tier = -1;
 
 std::byte* allocate(std::size_t capacity) {
   if (!is_mapped(capacity)) return static_cast<std::byte*>(std::malloc(capacity - kRemembered));
-  void* memory =
-      ::mmap(nullptr, capacity, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* memory = ::mmap(nullptr, capacity + Buffer::kMargin, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return nullptr;
   // Huge pages make tiles faster to fill; a kernel without them refuses, and that changes nothing
   // else.
@@ -42,7 +42,7 @@ std::byte* allocate(std::size_t capacity) {
 
 void release(std::byte* data, std::size_t capacity) {
   if (is_mapped(capacity)) {
-    ::munmap(data, capacity);
+    ::munmap(data, capacity + Buffer::kMargin);
   } else {
     std::free(data);
   }
@@ -76,6 +76,10 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
   std::swap(capacity_, other.capacity_);
   std::swap(tier_, other.tier_);
   return *this;
+}
+
+std::size_t Buffer::margin() const {
+  return is_mapped(capacity_) ? capacity_ + kMargin - size_ : 0;
 }
 
 Buffer::~Buffer() {

@@ -38,10 +38,11 @@ struct TileKey {
 /// Computed bytes and the source files they were made of.
 struct Tile {
   Buffer buffer;
-  std::size_t size = 0;  // of the buffer's bytes, from the front
+  std::size_t size = 0;
   std::vector<FileId> files;
+  std::size_t begin = 0;  // of the bytes in the buffer, whose margin they may reach into
 
-  std::span<const std::byte> span() const { return {buffer.data(), size}; }
+  std::span<const std::byte> span() const { return {buffer.data() + begin, size}; }
 };
 
 class TileCache {

@@ -449,6 +449,172 @@ TEST(Engine, WaitsForASourceWithManyThreadsOnlyWhereHintsDoNotHelp) {
   }
 }
 
+/// Counts what is wanted once, and what is not.
+class OnceSource final : public ByteSource {
+ public:
+  explicit OnceSource(MemorySource& source) : source_(source) { source_.allow_mapping(); }
+  Result<void> read(std::span<const ReadRequest> batch) override {
+    kept_ += batch.size();
+    return source_.read(batch);
+  }
+  Result<void> read_once(std::span<const ReadRequest> batch) override {
+    once_ += batch.size();
+    return source_.read(batch);
+  }
+  std::optional<MappedBytes> map(const FileRange& range, std::uint64_t used) override {
+    ++kept_;
+    return source_.map(range, used);
+  }
+  std::optional<MappedBytes> map_once(const FileRange& range, std::uint64_t used) override {
+    ++once_;
+    return source_.map(range, used);
+  }
+  Result<void> check_mapped(std::span<const MappedBytes> mapped) override {
+    return source_.check_mapped(mapped);
+  }
+  std::uint64_t size(FileId file) const override { return source_.size(file); }
+  const std::string& name(FileId file) const override { return source_.name(file); }
+  std::uint64_t once() const { return once_; }
+  std::uint64_t kept() const { return kept_; }
+
+ private:
+  MemorySource& source_;
+  std::atomic<std::uint64_t> once_{0};
+  std::atomic<std::uint64_t> kept_{0};
+};
+
+TEST(Engine, LeavesInTheSourcesPageCacheOnlyWhatIsNotInTheViews) {
+  Fp8Matrix matrix(2048, 8192, false);  // 32 MiB of bf16
+  const auto deliver = [](std::uint64_t, std::span<const std::byte>) { return true; };
+  const auto read = [&](OnceSource& source, const ReadOptions& options, std::uint64_t begin,
+                        std::uint64_t step) {
+    Engine engine(matrix.catalog, source, BufferPool::create(256_MiB), {.threads = 2});
+    const auto stream = engine.open_stream(matrix.file, options);
+    for (std::uint64_t at = begin; at + 1_MiB <= matrix.file->size; at += step) {
+      ASSERT_TRUE(engine.read(*stream, {at, at + 1_MiB}));
+    }
+  };
+  OnceSource in_order(matrix.source), in_jumps(matrix.source), past_the_cache(matrix.source);
+  read(in_order, {.deliver = deliver}, 0, 1_MiB);
+  EXPECT_GT(in_order.once(), 8 * in_order.kept());  // all but the first ones
+  read(in_jumps, {.deliver = deliver}, 3_MiB, 9_MiB);
+  EXPECT_EQ(in_jumps.once(), 0U);
+  EXPECT_GT(in_jumps.kept(), 0U);
+  read(past_the_cache, {}, 0, 1_MiB);
+  EXPECT_EQ(past_the_cache.once(), 0U);
+  EXPECT_GT(past_the_cache.kept(), 0U);
+}
+
+/// A disk that may be read past the page cache: it writes over all that a padded request lets it.
+class BlockSource final : public ByteSource {
+ public:
+  explicit BlockSource(MemorySource& source)
+      : slow_(source, {.delay = std::chrono::milliseconds(3)}) {}
+  Result<void> read(std::span<const ReadRequest> batch) override { return slow_.read(batch); }
+  Result<void> read_once(std::span<const ReadRequest> batch) override {
+    for (const ReadRequest& request : batch) {
+      if (!request.padded) continue;
+      const std::uint64_t before = request.offset % kDiskBlock;
+      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(request.out.data()) % kDiskBlock, before);
+      const std::uint64_t used = before + request.out.size();
+      std::memset(request.out.data() - before, 0xEE,
+                  (used + kDiskBlock - 1) / kDiskBlock * kDiskBlock);
+      padded_ += request.out.size();
+    }
+    return slow_.read(batch);
+  }
+  void will_need(std::span<const FileRange> ranges) override {
+    for (const FileRange& range : ranges) hinted_ += range.size;
+  }
+  bool heeds_hints(FileId /*file*/) const override { return true; }
+  bool reads_past_cache(FileId /*file*/) const override { return true; }
+  std::uint64_t size(FileId file) const override { return slow_.size(file); }
+  const std::string& name(FileId file) const override { return slow_.name(file); }
+  std::uint64_t padded() const { return padded_; }
+  std::uint64_t hinted() const { return hinted_; }
+
+ private:
+  DelayedSource slow_;
+  std::atomic<std::uint64_t> padded_{0};
+  std::atomic<std::uint64_t> hinted_{0};
+};
+
+/// Readers of all of a file that take turns, each once.
+void read_by(int readers, Engine& engine, const std::shared_ptr<const FileLayout>& file,
+             const std::vector<std::byte>& expected) {
+  std::vector<std::shared_ptr<ReadStream>> streams;
+  for (int r = 0; r < readers; ++r) {
+    streams.push_back(engine.open_stream(file, {.whole = true, .once = true}));
+  }
+  std::vector<std::byte> got(file->size);
+  for (std::uint64_t at = 0; at < got.size(); at += 1_MiB) {
+    const ByteRange range{at, std::min(file->size, at + 1_MiB)};
+    for (const auto& stream : streams) {
+      const auto out = std::span(got).subspan(at, range.size());
+      ASSERT_TRUE(engine.read(*stream, range, out));
+      EXPECT_TRUE(
+          std::equal(out.begin(), out.end(), expected.begin() + static_cast<std::ptrdiff_t>(at)));
+    }
+  }
+}
+
+// Moved tensors of all sizes at odd places, some beside decoded ones: what a disk writes beside the
+// bytes that are wanted is seen by nobody, and large tensors are not hinted at.
+TEST(Engine, HasADiskWriteItsBlocksWhereTheyBelong) {
+  std::mt19937_64 random(11);
+  CatalogBuilder builder("test");
+  MemorySource source;
+  std::vector<std::byte> bytes(31);
+  std::vector<std::uint64_t> sizes;
+  for (int k = 0; k < 40; ++k) sizes.push_back((random() % (k % 4 == 0 ? 5'000'000 : 9'000)) * 2);
+  std::uint64_t large = 0;
+  for (std::size_t k = 0; k < sizes.size(); ++k) {
+    const Extent extent{0, bytes.size(), sizes[k]};
+    const auto elements = static_cast<std::int64_t>(sizes[k] / 2);
+    const StorageId storage = builder.add_storage(DType::BF16, elements, std::span(&extent, 1));
+    builder.add_tensor(fmt::format("t{:02}", k), std::span(&elements, 1), storage);
+    bytes.resize(bytes.size() + sizes[k] + k % 3);
+    if (sizes[k] >= 2_MiB && k % 5 != 0) large += sizes[k];
+  }
+  for (std::byte& byte : bytes) byte = std::byte(random());
+  source.add("weights", bytes);
+  auto definition = std::make_shared<Definition>();
+  definition->catalog = std::move(builder).build();
+  for (std::size_t k = 0; k < sizes.size(); ++k) {
+    TensorExpr expr = TensorExpr::stored(*definition->catalog,
+                                         *definition->catalog->find(fmt::format("t{:02}", k)));
+    if (k % 5 == 0) expr = expr.cast(DType::F32).value();
+    definition->tensors.push_back({"t", std::move(expr), Exactness::BitExact});
+  }
+  const auto file = std::make_shared<const FileLayout>(layout_of(definition));
+  const std::vector<std::byte> expected = naive_file(*file, source).value();
+
+  BlockSource disk(source);
+  Engine engine(definition->catalog, disk, BufferPool::create(64_MiB), {.threads = 2});
+  read_by(2, engine, file, expected);
+  EXPECT_GT(disk.padded(), large / 2);
+  EXPECT_GT(disk.hinted(), 0U);
+  EXPECT_LE(disk.hinted(), 2 * bytes.size() - large);
+}
+
+TEST(Engine, HasADiskWriteBlocksThatAreDecodedThen) {
+  Fp8Matrix matrix(4096, 8192, false);  // 32 MiB of codes
+  const std::vector<std::byte> expected = naive_file(*matrix.file, matrix.source).value();
+  for (const int readers : {1, 2}) {
+    BlockSource disk(matrix.source);
+    Engine engine(matrix.catalog, disk, BufferPool::create(64_MiB), {.threads = 2});
+    read_by(readers, engine, matrix.file, expected);
+    if (readers == 1) {
+      // Who waits alone is better served by hints.
+      EXPECT_EQ(disk.padded(), 0U);
+      EXPECT_GT(disk.hinted(), 16_MiB);
+    } else {
+      EXPECT_GT(disk.padded(), 16_MiB);
+      EXPECT_LT(disk.hinted(), 16_MiB);
+    }
+  }
+}
+
 /// A source that streams, slowly.
 class StreamingSource final : public ByteSource {
  public:

@@ -62,6 +62,27 @@ std::uint64_t resident_of_files() {
   return 0;
 }
 
+TEST_F(FileMappingTest, WhatAHintBroughtInIsReadWhereItIsWantedOnce) {
+  page_cache::drop(fd_.get(), {0, kSize}, kSize);
+  const FileRange hinted{file_, 0, 2 << 20}, other{file_, 2 << 20, 1 << 20};
+  const auto maps_once = [&](const FileRange& range) {
+    for (int attempt = 0; attempt < 10; ++attempt) {
+      EXPECT_TRUE(map_cached(range.offset, range.size, range.size));
+      if (files_->map_once(range, range.size)) return true;
+    }
+    return false;
+  };
+  files_->will_need({&hinted, 1});
+  EXPECT_FALSE(maps_once(hinted));
+  EXPECT_TRUE(maps_once(other));
+
+  std::vector<std::byte> out(hinted.size);
+  const ReadRequest request{file_, 0, out};
+  ASSERT_TRUE(files_->read_once({&request, 1}));
+  EXPECT_TRUE(std::equal(out.begin(), out.end(), bytes_.begin()));
+  EXPECT_TRUE(maps_once(hinted)) << "the hint is used up";
+}
+
 TEST_F(FileMappingTest, ShowsTheBytesOfACachedFile) {
   // A short range alone is not worth a mapping.
   EXPECT_FALSE(files_->map({file_, 1001, 5000}, 300));

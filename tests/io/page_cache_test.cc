@@ -71,6 +71,17 @@ TEST_F(PageCacheTest, AHintBringsInWhatItNamesAndNoMore) {
   EXPECT_EQ(cached({0, kSize}), 500u);
 }
 
+TEST(HintedRanges, KnowWhatWasAddedUntilItIsTaken) {
+  page_cache::HintedRanges hinted;
+  hinted.add({{100, 200}, {200, 300}});
+  EXPECT_TRUE(hinted.has({299, 400}));
+  EXPECT_FALSE(hinted.has({300, 400}));
+  EXPECT_TRUE(hinted.take({150, 250}));
+  EXPECT_FALSE(hinted.has({150, 250}));
+  EXPECT_TRUE(hinted.has({100, 250}));
+  EXPECT_FALSE(hinted.take({150, 250}));
+}
+
 TEST_F(PageCacheTest, HintsAreCutToWhatTheKernelTakes) {
   const auto pieces = page_cache::will_need(fd_.get(), {kPage, 100 * kPage}, 128 << 10);
   ASSERT_EQ(pieces.size(), 4u);

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <gtest/gtest.h>
+#include <memory>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <thread>
@@ -27,7 +28,7 @@ constexpr std::uint64_t kPage = 4096;
 constexpr std::uint64_t kPages = 1024;
 constexpr std::uint64_t kSize = kPages * kPage + 100;
 
-/// How RWF_DONTCACHE fares in a test.
+/// How RWF_DONTCACHE and O_DIRECT fare in a test.
 enum class Kernel { AsItIs, Refuses };
 
 struct Setting {
@@ -35,14 +36,15 @@ struct Setting {
   Kernel kernel;
 };
 
-/// Answers for a kernel that does not know RWF_DONTCACHE.
+/// Answers for a kernel that does not know RWF_DONTCACHE, and a disk that O_DIRECT does not suit.
 class RefusingReader final : public Reader {
  public:
   explicit RefusingReader(std::unique_ptr<Reader> real) : real_(std::move(real)) {}
   tl::expected<void, AccessFailure> read(std::span<const Access> accesses) override {
     for (std::size_t i = 0; i < accesses.size(); ++i) {
-      if (!accesses[i].uncached) continue;
-      return tl::unexpected(AccessFailure{i, accesses[i].offset, EOPNOTSUPP});
+      const bool direct = page_cache::bypasses(accesses[i].fd);
+      if (!accesses[i].uncached && !direct) continue;
+      return tl::unexpected(AccessFailure{i, accesses[i].offset, direct ? EINVAL : EOPNOTSUPP});
     }
     return real_->read(accesses);
   }
@@ -188,6 +190,92 @@ TEST_P(ReadOnceTest, ALocalFileHasNoOrder) {
   struct stat status{};
   ASSERT_EQ(::fstat(fd_.get(), &status), 0);
   EXPECT_EQ(files_->heeds_hints(file_), FileSystems().of(status.st_dev, fd_.get()).on_disk);
+}
+
+/// A buffer as ReadRequest::padded wants it: blocks of bytes that are known, of which a request
+/// gets the middle.
+class PaddedBuffer {
+ public:
+  explicit PaddedBuffer(std::uint64_t offset, std::size_t size)
+      : offset_(offset), size_(size), bytes_(size + 5 * kDiskBlock, std::byte{0xA5}) {
+    void* begin = bytes_.data() + kDiskBlock;
+    std::size_t room = bytes_.size() - kDiskBlock;
+    first_ = static_cast<std::byte*>(std::align(kDiskBlock, size, begin, room));
+  }
+  std::span<std::byte> out() const { return {first_ + offset_ % kDiskBlock, size_}; }
+  ReadRequest request(FileId file) const { return {file, offset_, out(), true}; }
+  /// Outside of the blocks that the request has bytes of.
+  bool is_whole_around() const {
+    const std::byte* const end =
+        first_ + (offset_ % kDiskBlock + size_ + kDiskBlock - 1) / kDiskBlock * kDiskBlock;
+    const auto known = [](std::byte byte) { return byte == std::byte{0xA5}; };
+    return std::all_of(bytes_.data(), static_cast<const std::byte*>(first_), known) &&
+           std::all_of(end, bytes_.data() + bytes_.size(), known);
+  }
+
+ private:
+  const std::uint64_t offset_;
+  const std::size_t size_;
+  std::vector<std::byte> bytes_;
+  std::byte* first_ = nullptr;
+};
+
+TEST_P(ReadOnceTest, PaddedRequestsGoPastTheCacheWhereNothingIsInIt) {
+  // Where the machine cannot do it, they are read as any others.
+  struct stat status{};
+  ASSERT_EQ(::fstat(fd_.get(), &status), 0);
+  FileSystems file_systems;
+  const FileSystem& on = file_systems.of(status.st_dev, fd_.get());
+  const UniqueFd direct(::open(path_.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC));
+  const bool can = GetParam().kernel == Kernel::AsItIs && direct.get() >= 0 && on.on_disk &&
+                   !on.traits.without_device &&
+                   page_cache::cached_pages(fd_.get(), {0, kPage}).has_value();
+  EXPECT_FALSE(files_->reads_past_cache(file_)) << "not known yet";
+  const auto read = [&](std::uint64_t offset, std::size_t size) {
+    const PaddedBuffer buffer(offset, size);
+    const ReadRequest request = buffer.request(file_);
+    ASSERT_TRUE(files_->read_once({&request, 1}));
+    EXPECT_TRUE(std::equal(buffer.out().begin(), buffer.out().end(),
+                           content_.begin() + static_cast<std::ptrdiff_t>(offset)));
+    EXPECT_TRUE(buffer.is_whole_around());
+  };
+  read(17 * kPage + 100, 600 * kPage + 1);  // several accesses
+  EXPECT_EQ(files_->reads_past_cache(file_), can);
+  const std::uint64_t bytes = files_->statistics().files[0].bytes;
+  EXPECT_EQ(bytes, can ? 601 * kPage : 600 * kPage + 1);
+  read(0, 1);
+  read(3 * kPage, 64 * kPage);
+  if (can) {
+    EXPECT_EQ(cached(), 0u);
+  }
+  read(kSize - 300 * kPage, 300 * kPage);  // the last block is none as a whole
+
+  // A page that is in the cache is not read from the disk.
+  ASSERT_TRUE(files_->read_at(file_, 20 * kPage, std::span(out_).first(kPage)));
+  const std::uint64_t before = files_->statistics().files[0].bytes;
+  read(10 * kPage + 5, 20 * kPage);
+  EXPECT_EQ(files_->statistics().files[0].bytes - before, 20 * kPage);
+}
+
+TEST_P(ReadOnceTest, PaddedRequestsOfOneBatchMayBeAnything) {
+  std::vector<PaddedBuffer> buffers;
+  for (std::uint64_t offset = 0; offset + 100 * kPage < kSize; offset += 70 * kPage + 13) {
+    buffers.emplace_back(offset, 70 * kPage + 13);
+  }
+  std::vector<ReadRequest> batch;
+  for (const PaddedBuffer& buffer : buffers) {
+    batch.push_back(buffer.request(file_));
+    batch.back().padded = batch.size() % 3 != 0;
+  }
+  ASSERT_TRUE(files_->read_once(batch));
+  for (const ReadRequest& request : batch) {
+    EXPECT_TRUE(std::equal(request.out.begin(), request.out.end(),
+                           content_.begin() + static_cast<std::ptrdiff_t>(request.offset)));
+  }
+  std::filesystem::resize_file(path_, kSize - 1);
+  auto failed = files_->read_once(batch);
+  ASSERT_FALSE(failed);
+  EXPECT_EQ(failed.error().code(), ErrorCode::Stale);
 }
 
 INSTANTIATE_TEST_SUITE_P(Io, ReadOnceTest,

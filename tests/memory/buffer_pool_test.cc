@@ -2,6 +2,7 @@
 
 #include <array>
 #include <atomic>
+#include <cstring>
 #include <fstream>
 #include <gtest/gtest.h>
 #include <random>
@@ -200,6 +201,20 @@ TEST(BufferPool, MakesAnErrorOfMemoryThatTheSystemHasNot) {
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   // A sanitizer's own memory counts, too.
   EXPECT_TRUE(status == 0 || (kSanitized && (WIFEXITED(status) || WIFSIGNALED(status)))) << status;
+}
+
+TEST(BufferPool, LargeBuffersHaveAMarginThatIsNotCounted) {
+  const auto pool = BufferPool::create(64_MiB);
+  const Buffer small = *pool->try_acquire(Tier::Tile, 1000);
+  EXPECT_EQ(small.margin(), 0U);
+  const Buffer large = *pool->try_acquire(Tier::Tile, 1_MiB);
+  EXPECT_EQ(large.margin(), Buffer::kMargin);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(large.data()) % Buffer::kMargin, 0U);
+  std::memset(large.data() + large.size(), 1, large.margin());
+  const Buffer odd = *pool->try_acquire(Tier::Tile, 1_MiB + 5);
+  EXPECT_EQ(odd.margin(), 1_MiB - 5 + Buffer::kMargin);
+  EXPECT_EQ(pool->held(), 3_MiB + 1024 + kRemembered);
+  EXPECT_EQ(Buffer().margin(), 0U);
 }
 
 // Readers that each hold a reply, then wait for a tile, whose computation waits for memory of the

@@ -198,6 +198,13 @@ class RoundTrips(Trees):
                     arrays = self.arrays(source, f"{view}@dtype=source")
                     tree = self.tree_of(arrays, source / "config.json")
                     self.assertTrue(model == self.model(tree))
+                    # And by way of the item: as it is, cut for two devices, as plain files.
+                    for more in ("", ",fsdp=2", ",storage=zarr3"):
+                        item = self.work / "item"
+                        shutil.rmtree(item, ignore_errors=True)
+                        self.exported(source, f"{view}@dtype=source{more}").rename(item)
+                        self.assertTrue(model == self.model(item / "0/items", "bf16-safetensors",
+                                                            "--config", tree), more)
 
     def tree_of(self, arrays, config):
         codes = {"bfloat16": "BF16", "float32": "F32", "int32": "I32"}

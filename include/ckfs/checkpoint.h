@@ -63,8 +63,8 @@ struct OpenOptions {
   /// Bytes of memory for everything beside the catalog: tiles, buffers, rendered text. At least
   /// 64 MiB.
   std::uint64_t memory = std::uint64_t{1} << 30;
-  /// A directory for a file without a name that takes decoded chunks for which `memory` has no
-  /// room; none: they are decoded again.
+  /// A directory for a file without a name that takes decoded chunks, and tiles that were dear to
+  /// compute, for which `memory` has no room; none: they are made again.
   std::optional<std::filesystem::path> spill = {};
   /// Bytes of it at most; 0: as many as the disk takes.
   std::uint64_t spill_size = 0;

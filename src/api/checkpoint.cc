@@ -16,6 +16,7 @@
 #include "base/text.h"
 #include "base/units.h"
 #include "chunks/decoded_chunks.h"
+#include "chunks/spilled_tiles.h"
 #include "container/shards.h"
 #include "source/open_checkpoint.h"
 #include "view/maxtext_tree.h"
@@ -160,8 +161,11 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& source,
   const std::uint64_t fingerprint = with_choice(catalog->fingerprint(), options);
   return Checkpoint(std::make_shared<Impl>(
       std::move(files), std::move(catalog), budget,
-      EngineOptions{.threads = options.threads, .tile_bytes = options.tile_bytes}, fingerprint,
-      std::move(recipes), std::move(spill)));
+      EngineOptions{
+          .threads = options.threads,
+          .tile_bytes = options.tile_bytes,
+          .tile_store = spill == nullptr ? nullptr : std::make_shared<SpilledTiles>(spill)},
+      fingerprint, std::move(recipes), std::move(spill)));
 }
 
 const std::vector<ViewInfo>& Checkpoint::Impl::summaries() {
@@ -266,6 +270,7 @@ Statistics Checkpoint::statistics() const {
   result.memory = engine.memory;
   result.memory_peak = engine.memory_peak;
   result.memory_budget = engine.memory_budget;
+  if (impl_->spill != nullptr) result.spilled_bytes = impl_->spill->statistics().written;
   if (impl_->chunks != nullptr) {
     const ChunkStatistics chunks = impl_->chunks->statistics();
     result.decoded_bytes = chunks.decoded;

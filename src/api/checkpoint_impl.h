@@ -30,16 +30,17 @@ class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
  public:
   Impl(std::unique_ptr<SourceFiles> opened, std::shared_ptr<const Catalog> described,
        std::shared_ptr<BufferPool> budget, const EngineOptions& options,
-       std::uint64_t fingerprint_of_choice, Recipes all_recipes, std::shared_ptr<Spill> spill)
+       std::uint64_t fingerprint_of_choice, Recipes all_recipes, std::shared_ptr<Spill> spilled)
       : files(std::move(opened)),
         catalog(std::move(described)),
         fingerprint(fingerprint_of_choice),
         recipes(std::move(all_recipes)),
         readers(readers_of(*files, *catalog)),
         memory(budget->limit()),
-        chunks(catalog->chunks().empty() ? nullptr
-                                         : std::make_unique<ChunkSource>(*files, catalog->chunks(),
-                                                                         budget, std::move(spill))),
+        spill(std::move(spilled)),
+        chunks(catalog->chunks().empty()
+                   ? nullptr
+                   : std::make_unique<ChunkSource>(*files, catalog->chunks(), budget, spill)),
         engine(std::make_unique<Engine>(catalog, source(), std::move(budget), options)) {}
 
   /// What the catalog's extents name: files, and decoded chunks where there are such.
@@ -63,6 +64,7 @@ class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
   const std::shared_ptr<const SourceReaders> readers;
   ReadTimes read_times;
   const std::uint64_t memory;                 // the budget
+  const std::shared_ptr<Spill> spill;         // of the user's choice; nullptr: none
   const std::unique_ptr<ChunkSource> chunks;  // nullptr: no chunk is compressed
   const std::unique_ptr<Engine> engine;       // last: its threads read the source
 

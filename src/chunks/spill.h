@@ -1,6 +1,6 @@
-// Decoded blocks on disk, in a file without a name: what memory has no room for and decoding again
-// would cost. Bounded; what was used least recently is overwritten first. A disk that is full means
-// fewer blocks, never an error.
+// Decoded blocks and dear tiles on disk, in a file without a name: what memory has no room for and
+// computing again would cost. Bounded; what was used least recently is overwritten first. A disk
+// that is full means fewer blocks, never an error.
 //
 // Safe for concurrent use by several threads.
 #pragma once
@@ -24,7 +24,7 @@ struct SpillStatistics {
 
 class Spill {
  public:
-  /// A block of a file: the file's number, and its own.
+  /// A block of a chunk (its FileId), or of a tile (a lower number), and the block's own number.
   using Key = std::pair<std::uint32_t, std::uint64_t>;
 
   /// Blocks of at most `block` bytes, `limit` bytes in all; 0: as many as the disk takes.
@@ -40,6 +40,9 @@ class Spill {
 
   /// Frees the places of a file's blocks.
   void forget(std::uint32_t file);
+
+  /// The most bytes of a block.
+  std::uint64_t block() const { return block_; }
 
   /// Bytes that it may take, and how many of them are free.
   std::uint64_t limit() const;

@@ -86,7 +86,7 @@ class Engine::Impl {
       : catalog_(std::move(catalog)),
         source_(source),
         pool_(std::move(pool)),
-        cache_(*pool_),
+        cache_(*pool_, options.tile_store),
         workers_(thread_count(options)),
         evaluator_(*catalog_, source, *pool_, cache_, workers_,
                    tile_bytes(pool_->most(Tier::Tile), options.tile_bytes), options.kernels) {}

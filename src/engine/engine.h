@@ -28,6 +28,7 @@
 #include "engine/gather.h"
 #include "engine/read_stream.h"
 #include "memory/buffer_pool.h"
+#include "memory/tile_store.h"
 #include "tensor/kernel.h"
 
 namespace ckfs {
@@ -37,6 +38,8 @@ struct EngineOptions {
   unsigned threads = 0;
   /// Bytes of a tile; 0: chosen from the budget.
   std::uint64_t tile_bytes = 0;
+  /// Where dear tiles go that memory has no room for; nullptr: nowhere.
+  std::shared_ptr<TileStore> tile_store = nullptr;
   /// Scatter and kernels: the plain twins, for tests.
   KernelSet kernels = KernelSet::Fast;
 };

@@ -9,11 +9,22 @@
 // or within the guarded computation, and what follows does not throw.
 #include "memory/tile_cache.h"
 
+#include <chrono>
 #include <exception>
 #include <new>
 #include <utility>
 
 namespace ckfs {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// What a disk needs for `bytes` bytes, about: 500 MB/s.
+std::chrono::nanoseconds disk_time(std::size_t bytes) {
+  return std::chrono::nanoseconds(2 * static_cast<std::int64_t>(bytes));
+}
+
+}  // namespace
 
 /// An entry that is being computed: removed at the end of the scope unless it is finished.
 class TileCache::Computation {
@@ -33,11 +44,27 @@ class TileCache::Computation {
   bool begin() {
     const MutexLock lock(cache_.mutex_);
     begun_ = cache_.entries_.try_emplace(key_).second;
+    since_ = Clock::now();
     return begun_;
   }
 
   /// `awaited`: it was computed ahead; else who computes it reads it.
   std::shared_ptr<const Tile> finish(Tile tile, bool awaited) noexcept {
+    const bool dear = cache_.store_ != nullptr && key_.kind == TileKey::Kind::Tile &&
+                      Clock::now() - since_ > disk_time(tile.size);
+    auto finished = end(std::move(tile), awaited, dear);
+    const MutexLock lock(cache_.mutex_);
+    ++cache_.computed_;
+    return finished;
+  }
+
+  /// The same for one that the store had.
+  std::shared_ptr<const Tile> restore(Tile tile, bool awaited) noexcept {
+    return end(std::move(tile), awaited, true);
+  }
+
+ private:
+  std::shared_ptr<const Tile> end(Tile tile, bool awaited, bool dear) noexcept {
     *tile_ = std::move(tile);
     const MutexLock lock(cache_.mutex_);
     Entry& entry = cache_.entries_.find(key_)->second;
@@ -46,21 +73,22 @@ class TileCache::Computation {
     entry.age = std::prev(cache_.ages_.end());
     entry.tile = tile_;
     entry.awaited = awaited;
-    ++cache_.computed_;
+    entry.dear = dear;
     begun_ = false;
     cache_.changed_.notify_all();
     return tile_;
   }
 
- private:
   TileCache& cache_;
   const TileKey key_;
   std::list<TileKey> age_;  // its node of ages_, made before it is needed
   const std::shared_ptr<Tile> tile_;
   bool begun_ = false;  // and not yet finished
+  Clock::time_point since_;
 };
 
-TileCache::TileCache(BufferPool& pool) : pool_(pool) {
+TileCache::TileCache(BufferPool& pool, std::shared_ptr<TileStore> store)
+    : pool_(pool), store_(std::move(store)) {
   pool_.set_reclaim(Tier::Tile, [this](std::uint64_t bytes, BufferPool::Demand demand) {
     reclaim(bytes, demand);
   });
@@ -120,6 +148,9 @@ Result<std::shared_ptr<const Tile>> TileCache::get(const TileKey& key, const Com
       MutexLock lock(mutex_);
       if (auto tile = wait(lock, key)) return tile;
     }
+    if (auto stored = restored(key, BufferPool::Demand::Waits)) {
+      return computation.restore(*std::move(stored), false);
+    }
     CKFS_TRY(Tile tile, compute());
     return computation.finish(std::move(tile), false);
   });
@@ -133,6 +164,10 @@ Result<void> TileCache::compute(std::span<const TileKey> keys, const ComputeSeve
     for (std::size_t k = 0; k < keys.size(); ++k) {
       auto computation = std::make_unique<Computation>(*this, keys[k]);
       if (!computation->begin()) continue;
+      if (auto stored = restored(keys[k], BufferPool::Demand::Spare)) {
+        computation->restore(*std::move(stored), true);
+        continue;
+      }
       computations[k] = std::move(computation);
       numbers.push_back(k);
     }
@@ -141,6 +176,41 @@ Result<void> TileCache::compute(std::span<const TileKey> keys, const ComputeSeve
       return computations[number]->finish(std::move(tile), true);
     });
   });
+}
+
+/// What the store has of a tile. Without memory for it the tile is computed, or is not.
+std::optional<Tile> TileCache::restored(const TileKey& key, BufferPool::Demand demand) {
+  if (store_ == nullptr || key.kind != TileKey::Kind::Tile) return std::nullopt;
+  const std::optional<std::size_t> size = store_->size(key);
+  if (!size) return std::nullopt;
+  std::optional<Buffer> buffer;
+  if (demand == BufferPool::Demand::Spare) {
+    buffer = pool_.try_acquire(Tier::Tile, *size);
+  } else if (auto acquired = pool_.acquire(Tier::Tile, *size)) {
+    buffer = *std::move(acquired);
+  }
+  if (!buffer) return std::nullopt;
+  auto files = store_->get(key, buffer->span());
+  if (!files) return std::nullopt;
+  return Tile{*std::move(buffer), *size, *std::move(files)};
+}
+
+/// Puts a dear tile into the store before it goes. False: there was nothing to do, and the lock was
+/// not let go.
+bool TileCache::store_before(MutexLock& lock, TileKey key) noexcept {
+  Entry& entry = entries_.find(key)->second;
+  if (!entry.dear) return false;
+  entry.dear = false;  // tried once
+  std::shared_ptr<const Tile> tile = entry.tile;
+  lock.unlock();
+  try {
+    if (!store_->size(key)) (void)store_->put(key, tile->span(), tile->files);
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch)
+    // Then it is computed again.
+  }
+  tile.reset();
+  lock.lock();
+  return true;
 }
 
 /// The tile's buffer goes back at once, under the lock: the pool's comes after it, and there is no
@@ -169,6 +239,7 @@ void TileCache::retire(const TileKey& key) noexcept {
   if (found == entries_.end() || found->second.tile == nullptr) return;
   ages_.splice(ages_.begin(), ages_, found->second.age);
   found->second.awaited = false;
+  found->second.dear = false;
 }
 
 void TileCache::clear() noexcept {
@@ -178,12 +249,16 @@ void TileCache::clear() noexcept {
 
 void TileCache::reclaim(std::uint64_t bytes, BufferPool::Demand demand) noexcept {
   std::uint64_t freed = 0;
-  const MutexLock lock(mutex_);
+  MutexLock lock(mutex_);
   for (auto age = ages_.begin(); age != ages_.end() && freed < bytes;) {
     const auto found = entries_.find(*age++);
     // One reference is the entry's own: nobody is reading.
     if (found->second.tile.use_count() > 1) continue;
     if (found->second.awaited && demand == BufferPool::Demand::Spare) continue;
+    if (store_before(lock, found->first)) {
+      age = ages_.begin();  // others have changed them meanwhile
+      continue;
+    }
     freed += found->second.tile->buffer.size();
     remove(found);
   }

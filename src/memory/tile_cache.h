@@ -2,18 +2,20 @@
 // rendered text. Each is computed once however many threads ask (single-flight), and all live
 // within one BufferPool: what nobody reads and was used least recently goes first. What was
 // computed ahead of a reader who has not come yet goes only where somebody waits for memory: it
-// does not make room for more of its kind.
+// does not make room for more of its kind. A tile (Kind::Tile) that took longer to compute than a
+// disk takes to give it back goes into the store, where there is one, and comes back from there;
+// not one that its reader is past.
 //
 // Safe for concurrent use by several threads. compute() runs without locks; it may ask the same
 // cache only for what needs nothing of it in turn (Kind::Kept).
 #pragma once
 
-#include <compare>
 #include <cstdint>
 #include <functional>
 #include <list>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -21,19 +23,10 @@
 #include "base/error.h"
 #include "base/mutex.h"
 #include "memory/buffer_pool.h"
+#include "memory/tile_key.h"
+#include "memory/tile_store.h"
 
 namespace ckfs {
-
-/// What a tile holds.
-struct TileKey {
-  enum class Kind : std::uint8_t { Piece, Tile, Literal, Kept };
-  std::uint64_t file = 0;  // serial number of the layout; of Kept: the source file's
-  Kind kind = Kind::Piece;
-  std::uint32_t part = 0;   // tensor or literal number; 0 for others
-  std::uint64_t index = 0;  // which tile; of Piece and Kept: the first byte
-
-  auto operator<=>(const TileKey&) const = default;
-};
 
 /// Computed bytes and the source files they were made of.
 struct Tile {
@@ -47,8 +40,9 @@ struct Tile {
 
 class TileCache {
  public:
-  /// `pool` must outlive it; what is short there is asked of it from now on.
-  explicit TileCache(BufferPool& pool);
+  /// `pool` must outlive it; what is short there is asked of it from now on. `store` may be
+  /// nullptr.
+  explicit TileCache(BufferPool& pool, std::shared_ptr<TileStore> store = nullptr);
   ~TileCache();
   TileCache(const TileCache&) = delete;
   TileCache& operator=(const TileCache&) = delete;
@@ -102,15 +96,19 @@ class TileCache {
     bool awaited = false;              // computed ahead, and not asked for yet
     std::list<TileKey>::iterator age;  // when ready: place in ages_
     bool asked = false;
+    bool dear = false;  // to be stored before it goes
   };
   class Computation;
   using Entries = std::map<TileKey, Entry>;
 
   std::shared_ptr<const Tile> wait(MutexLock& lock, const TileKey& key) CKFS_REQUIRES(mutex_);
+  std::optional<Tile> restored(const TileKey& key, BufferPool::Demand demand);
+  bool store_before(MutexLock& lock, TileKey key) noexcept CKFS_REQUIRES(mutex_);
   void remove(Entries::iterator entry) noexcept CKFS_REQUIRES(mutex_);
   void reclaim(std::uint64_t bytes, BufferPool::Demand demand) noexcept;
 
   BufferPool& pool_;
+  const std::shared_ptr<TileStore> store_;
   mutable Mutex mutex_;  // taken before the pool's, never held while reading
   CondVar changed_;
   Entries entries_ CKFS_GUARDED_BY(mutex_);

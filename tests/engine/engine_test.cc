@@ -7,6 +7,7 @@
 #include <chrono>
 #include <gtest/gtest.h>
 #include <latch>
+#include <map>
 #include <numeric>
 #include <random>
 #include <thread>
@@ -611,6 +612,69 @@ TEST(Engine, HasADiskWriteBlocksThatAreDecodedThen) {
     } else {
       EXPECT_GT(disk.padded(), 16_MiB);
       EXPECT_LT(disk.hinted(), 16_MiB);
+    }
+  }
+}
+
+/// Keeps every tile.
+class KeepingStore final : public TileStore {
+ public:
+  bool put(const TileKey& key, std::span<const std::byte> bytes,
+           std::span<const FileId> files) override {
+    const MutexLock lock(mutex_);
+    kept_[key] = {{bytes.begin(), bytes.end()}, {files.begin(), files.end()}};
+    return true;
+  }
+  std::optional<std::size_t> size(const TileKey& key) const override {
+    const MutexLock lock(mutex_);
+    const auto found = kept_.find(key);
+    return found == kept_.end() ? std::nullopt : std::optional(found->second.first.size());
+  }
+  std::optional<std::vector<FileId>> get(const TileKey& key, std::span<std::byte> out) override {
+    const MutexLock lock(mutex_);
+    std::ranges::copy(kept_.at(key).first, out.begin());
+    return kept_.at(key).second;
+  }
+
+ private:
+  mutable Mutex mutex_;
+  std::map<TileKey, std::pair<std::vector<std::byte>, std::vector<FileId>>> kept_
+      CKFS_GUARDED_BY(mutex_);
+};
+
+// Readers in turns of files that show a matrix transposed, more than memory has room for: tiles
+// that were slow to make come back from the store instead of being made again.
+TEST(Engine, GathersWhatMemoryHasNoRoomForOnceWhereThereIsAStore) {
+  constexpr std::size_t kReaders = 5;
+  Fp8Matrix matrix(2048, 4096, true);  // 16 MiB of bf16
+  const std::vector<std::byte> expected = naive_file(*matrix.file, matrix.source).value();
+  const std::uint64_t needed = matrix.source.size(0) + matrix.source.size(1);
+  for (const bool stored : {false, true}) {
+    DelayedSource slow(matrix.source, {.delay = std::chrono::milliseconds(20)});
+    matrix.source.reset_counts();
+    Engine engine(
+        matrix.catalog, slow, BufferPool::create(64_MiB),
+        {.threads = 2, .tile_store = stored ? std::make_shared<KeepingStore>() : nullptr});
+    std::vector<std::shared_ptr<ReadStream>> streams;
+    for (std::size_t k = 0; k < kReaders; ++k) {
+      auto file = std::make_shared<FileLayout>(*matrix.file);
+      file->serial = new_serials(1);
+      streams.push_back(engine.open_stream(file, {.whole = true}));
+    }
+    std::vector<std::byte> got(1_MiB);
+    for (std::uint64_t at = 0; at + 1_MiB <= expected.size(); at += 1_MiB) {
+      for (const auto& stream : streams) {
+        ASSERT_TRUE(engine.read(*stream, {at, at + 1_MiB}, got));
+        EXPECT_TRUE(
+            std::equal(got.begin(), got.end(), expected.begin() + static_cast<std::ptrdiff_t>(at)));
+      }
+    }
+    const double ratio =
+        static_cast<double>(matrix.source.bytes_read()) / static_cast<double>(needed * kReaders);
+    if (stored) {
+      EXPECT_LE(ratio, 1.5);
+    } else {
+      EXPECT_GE(ratio, 2.0) << "this shows nothing";
     }
   }
 }

@@ -1,8 +1,11 @@
 #include "memory/tile_cache.h"
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <gtest/gtest.h>
 #include <latch>
+#include <map>
 #include <new>
 #include <stdexcept>
 #include <thread>
@@ -224,6 +227,132 @@ TEST_F(TileCacheTest, ForgetsWhatIsDroppedOrCleared) {
   EXPECT_TRUE(cache_.find(key(1)));
   cache_.clear();
   EXPECT_FALSE(cache_.find(key(1)));
+}
+
+/// Keeps everything, and counts.
+class MemoryStore final : public TileStore {
+ public:
+  bool put(const TileKey& key, std::span<const std::byte> bytes,
+           std::span<const FileId> files) override {
+    const MutexLock lock(mutex_);
+    ++puts;
+    if (full) return false;
+    if (throws) throw std::bad_alloc();
+    kept_[key] = {{bytes.begin(), bytes.end()}, {files.begin(), files.end()}};
+    return true;
+  }
+  std::optional<std::size_t> size(const TileKey& key) const override {
+    const MutexLock lock(mutex_);
+    const auto found = kept_.find(key);
+    return found == kept_.end() ? std::nullopt : std::optional(found->second.first.size());
+  }
+  std::optional<std::vector<FileId>> get(const TileKey& key, std::span<std::byte> out) override {
+    const MutexLock lock(mutex_);
+    if (loses) return std::nullopt;
+    std::ranges::copy(kept_.at(key).first, out.begin());
+    return kept_.at(key).second;
+  }
+
+  std::atomic<int> puts = 0;
+  std::atomic<bool> full = false, throws = false, loses = false;
+
+ private:
+  mutable Mutex mutex_;
+  std::map<TileKey, std::pair<std::vector<std::byte>, std::vector<FileId>>> kept_
+      CKFS_GUARDED_BY(mutex_);
+};
+
+class StoredTilesTest : public TileCacheTest {
+ protected:
+  /// A tile of 1 MiB that took longer to compute than a disk takes for it.
+  TileCache::Compute dear(char byte) {
+    return [this, byte]() -> Result<Tile> {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      CKFS_TRY(Tile tile, tile_of(1_MiB, byte)());
+      tile.files = {3, 4};
+      return tile;
+    };
+  }
+  /// Computes so many others that no room is left.
+  void push_out(const TileCache::Compute& compute, std::uint64_t count = 6) {
+    for (std::uint64_t k = 0; k < count; ++k) ASSERT_TRUE(stored_.get(key(100 + k), compute));
+  }
+  static Result<Tile> never() { return fail(ErrorCode::Io, "computed again"); }
+
+  const std::shared_ptr<MemoryStore> store_ = std::make_shared<MemoryStore>();
+  TileCache stored_{*pool_, store_};
+};
+
+TEST_F(StoredTilesTest, DearOnesComeBack) {
+  ASSERT_TRUE(stored_.get(key(1), dear('a')));
+  push_out(tile_of(1_MiB, 'x'));
+  EXPECT_EQ(store_->puts, 1);
+  const std::uint64_t computed = stored_.computed();
+  const auto tile = stored_.get(key(1), never);
+  ASSERT_TRUE(tile) << tile.error().message();
+  EXPECT_EQ((*tile)->span().size(), 1_MiB);
+  EXPECT_EQ((*tile)->span()[1_MiB - 1], std::byte{'a'});
+  EXPECT_EQ((*tile)->files, (std::vector<FileId>{3, 4}));
+  EXPECT_EQ(stored_.computed(), computed);
+}
+
+TEST_F(StoredTilesTest, AheadOfTheirReadersToo) {
+  ASSERT_TRUE(stored_.get(key(1), dear('a')));
+  push_out(tile_of(1_MiB, 'x'));
+  stored_.clear();
+  const TileKey keys[] = {key(1), key(2)};
+  std::vector<std::size_t> mine;
+  ASSERT_TRUE(stored_.compute(
+      keys, [&](std::span<const std::size_t> numbers, const TileCache::Ready&) -> Result<void> {
+        mine.assign(numbers.begin(), numbers.end());
+        return {};
+      }));
+  EXPECT_EQ(mine, std::vector<std::size_t>{1});
+  ASSERT_TRUE(stored_.find(key(1)));
+  EXPECT_EQ(stored_.find(key(1))->span()[7], std::byte{'a'});
+}
+
+TEST_F(StoredTilesTest, NotThoseThatAreCheapOrPassed) {
+  ASSERT_TRUE(stored_.get(key(1), tile_of(1_MiB, 'a')));
+  ASSERT_TRUE(stored_.get(key(2), dear('b')));
+  stored_.retire(key(2));
+  push_out(tile_of(1_MiB, 'x'));
+  EXPECT_EQ(store_->puts, 0);
+  TileKey piece = key(3);
+  piece.kind = TileKey::Kind::Piece;
+  ASSERT_TRUE(stored_.get(piece, dear('c')));
+  push_out(tile_of(1_MiB, 'x'), 12);
+  EXPECT_EQ(store_->puts, 0);
+}
+
+TEST_F(StoredTilesTest, AStoreThatFailsOnlyMeansThatTheyAreComputedAgain) {
+  for (std::atomic<bool>* const fault : {&store_->full, &store_->throws, &store_->loses}) {
+    *fault = true;
+    stored_.clear();
+    ASSERT_TRUE(stored_.get(key(1), dear('a')));
+    push_out(tile_of(1_MiB, 'x'));
+    const auto tile = stored_.get(key(1), tile_of(1_MiB, 'b'));
+    ASSERT_TRUE(tile);
+    EXPECT_EQ((*tile)->span()[0], std::byte{'b'});
+    *fault = false;
+  }
+}
+
+TEST_F(StoredTilesTest, ManyThreadsThatPushEachOthersTilesOut) {
+  std::vector<std::thread> threads;
+  for (std::uint64_t t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (std::uint64_t k = 0; k < 60; ++k) {
+        const std::uint64_t number = (k * 7 + t * 3) % 9;
+        const auto tile = stored_.get(key(number), dear(static_cast<char>('a' + number)));
+        ASSERT_TRUE(tile);
+        EXPECT_EQ((*tile)->span()[5], std::byte(static_cast<char>('a' + number)));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  // Each may be computed anew before it was stored, by whoever came first.
+  EXPECT_LE(stored_.computed(), 60U);
 }
 
 }  // namespace

@@ -1,0 +1,44 @@
+// Tiles in the spill, beside decoded blocks: cut into blocks as those are, under numbers that no
+// chunk has. Blocks go one by one, what was used least recently first; a tile that lacks one is
+// gone.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+
+#include "base/mutex.h"
+#include "chunks/spill.h"
+#include "memory/tile_store.h"
+
+namespace ckfs {
+
+class SpilledTiles final : public TileStore {
+ public:
+  explicit SpilledTiles(std::shared_ptr<Spill> spill) : spill_(std::move(spill)) {}
+
+  /// False also for a tile that is more than half of what the spill may have: it would push out all
+  /// else, and at last itself.
+  bool put(const TileKey& key, std::span<const std::byte> bytes,
+           std::span<const FileId> files) override;
+  std::optional<std::size_t> size(const TileKey& key) const override;
+  std::optional<std::vector<FileId>> get(const TileKey& key, std::span<std::byte> out) override;
+
+ private:
+  struct Kept {
+    std::uint32_t number = 0;  // in the spill
+    std::size_t size = 0;
+    std::vector<FileId> files;
+  };
+  void forget_what_is_gone() CKFS_REQUIRES(mutex_);
+
+  /// Tiles are remembered up to so many, all of whose blocks may have been overwritten since.
+  static constexpr std::size_t kMostKept = 4096;
+
+  const std::shared_ptr<Spill> spill_;
+  mutable Mutex mutex_;  // never held while reading or writing
+  std::map<TileKey, Kept> kept_ CKFS_GUARDED_BY(mutex_);
+  std::uint32_t next_ CKFS_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace ckfs

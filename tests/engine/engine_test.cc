@@ -7,7 +7,6 @@
 #include <chrono>
 #include <gtest/gtest.h>
 #include <latch>
-#include <map>
 #include <numeric>
 #include <random>
 #include <thread>
@@ -19,6 +18,7 @@
 #include "engine/read_plan.h"
 #include "support/delayed_source.h"
 #include "support/memory_source.h"
+#include "support/memory_tile_store.h"
 #include "support/naive_view.h"
 #include "support/random_expr.h"
 
@@ -616,32 +616,6 @@ TEST(Engine, HasADiskWriteBlocksThatAreDecodedThen) {
   }
 }
 
-/// Keeps every tile.
-class KeepingStore final : public TileStore {
- public:
-  bool put(const TileKey& key, std::span<const std::byte> bytes,
-           std::span<const FileId> files) override {
-    const MutexLock lock(mutex_);
-    kept_[key] = {{bytes.begin(), bytes.end()}, {files.begin(), files.end()}};
-    return true;
-  }
-  std::optional<std::size_t> size(const TileKey& key) const override {
-    const MutexLock lock(mutex_);
-    const auto found = kept_.find(key);
-    return found == kept_.end() ? std::nullopt : std::optional(found->second.first.size());
-  }
-  std::optional<std::vector<FileId>> get(const TileKey& key, std::span<std::byte> out) override {
-    const MutexLock lock(mutex_);
-    std::ranges::copy(kept_.at(key).first, out.begin());
-    return kept_.at(key).second;
-  }
-
- private:
-  mutable Mutex mutex_;
-  std::map<TileKey, std::pair<std::vector<std::byte>, std::vector<FileId>>> kept_
-      CKFS_GUARDED_BY(mutex_);
-};
-
 // Readers in turns of files that show a matrix transposed, more than memory has room for: tiles
 // that were slow to make come back from the store instead of being made again.
 TEST(Engine, GathersWhatMemoryHasNoRoomForOnceWhereThereIsAStore) {
@@ -654,7 +628,7 @@ TEST(Engine, GathersWhatMemoryHasNoRoomForOnceWhereThereIsAStore) {
     matrix.source.reset_counts();
     Engine engine(
         matrix.catalog, slow, BufferPool::create(64_MiB),
-        {.threads = 2, .tile_store = stored ? std::make_shared<KeepingStore>() : nullptr});
+        {.threads = 2, .tile_store = stored ? std::make_shared<MemoryTileStore>() : nullptr});
     std::vector<std::shared_ptr<ReadStream>> streams;
     for (std::size_t k = 0; k < kReaders; ++k) {
       auto file = std::make_shared<FileLayout>(*matrix.file);

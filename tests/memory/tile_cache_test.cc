@@ -5,7 +5,6 @@
 #include <chrono>
 #include <gtest/gtest.h>
 #include <latch>
-#include <map>
 #include <new>
 #include <stdexcept>
 #include <thread>
@@ -13,6 +12,7 @@
 
 #include "base/units.h"
 #include "support/heap_meter.h"
+#include "support/memory_tile_store.h"
 
 namespace ckfs {
 namespace {
@@ -229,45 +229,13 @@ TEST_F(TileCacheTest, ForgetsWhatIsDroppedOrCleared) {
   EXPECT_FALSE(cache_.find(key(1)));
 }
 
-/// Keeps everything, and counts.
-class MemoryStore final : public TileStore {
- public:
-  bool put(const TileKey& key, std::span<const std::byte> bytes,
-           std::span<const FileId> files) override {
-    const MutexLock lock(mutex_);
-    ++puts;
-    if (full) return false;
-    if (throws) throw std::bad_alloc();
-    kept_[key] = {{bytes.begin(), bytes.end()}, {files.begin(), files.end()}};
-    return true;
-  }
-  std::optional<std::size_t> size(const TileKey& key) const override {
-    const MutexLock lock(mutex_);
-    const auto found = kept_.find(key);
-    return found == kept_.end() ? std::nullopt : std::optional(found->second.first.size());
-  }
-  std::optional<std::vector<FileId>> get(const TileKey& key, std::span<std::byte> out) override {
-    const MutexLock lock(mutex_);
-    if (loses) return std::nullopt;
-    std::ranges::copy(kept_.at(key).first, out.begin());
-    return kept_.at(key).second;
-  }
-
-  std::atomic<int> puts = 0;
-  std::atomic<bool> full = false, throws = false, loses = false;
-
- private:
-  mutable Mutex mutex_;
-  std::map<TileKey, std::pair<std::vector<std::byte>, std::vector<FileId>>> kept_
-      CKFS_GUARDED_BY(mutex_);
-};
-
 class StoredTilesTest : public TileCacheTest {
  protected:
   /// A tile of 1 MiB that took longer to compute than a disk takes for it.
   TileCache::Compute dear(char byte) {
     return [this, byte]() -> Result<Tile> {
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(5);
+      while (std::chrono::steady_clock::now() < until) std::this_thread::yield();
       CKFS_TRY(Tile tile, tile_of(1_MiB, byte)());
       tile.files = {3, 4};
       return tile;
@@ -279,7 +247,7 @@ class StoredTilesTest : public TileCacheTest {
   }
   static Result<Tile> never() { return fail(ErrorCode::Io, "computed again"); }
 
-  const std::shared_ptr<MemoryStore> store_ = std::make_shared<MemoryStore>();
+  const std::shared_ptr<MemoryTileStore> store_ = std::make_shared<MemoryTileStore>();
   TileCache stored_{*pool_, store_};
 };
 

@@ -109,6 +109,10 @@ class ByteSource {
   /// machine): then more threads that wait have no more in flight.
   virtual bool heeds_hints(FileId /*file*/) const { return false; }
 
+  /// Whether read_once() leaves in the page cache what was there before: then it is also good for
+  /// bytes that others may have read, or will.
+  virtual bool knows_page_cache(FileId /*file*/) const { return false; }
+
   /// Whether read_once() has padded requests of `file` past the page cache: then hints for those
   /// only cost, and what is asked for together is under way together.
   virtual bool reads_past_cache(FileId /*file*/) const { return false; }

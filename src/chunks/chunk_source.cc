@@ -204,6 +204,10 @@ bool ChunkSource::heeds_hints(FileId file) const {
   return !is_chunk(file) && impl_->files_.heeds_hints(file);
 }
 
+bool ChunkSource::knows_page_cache(FileId file) const {
+  return !is_chunk(file) && impl_->files_.knows_page_cache(file);
+}
+
 bool ChunkSource::reads_past_cache(FileId file) const {
   return !is_chunk(file) && impl_->files_.reads_past_cache(file);
 }

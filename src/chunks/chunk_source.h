@@ -39,6 +39,8 @@ class ChunkSource final : public ByteSource {
   void will_need(std::span<const FileRange> ranges) override;
   /// Never of chunks: what they need is found out while they are decoded.
   bool heeds_hints(FileId file) const override;
+  /// Never of chunks: the stored bytes may be needed again, by other parts of them.
+  bool knows_page_cache(FileId file) const override;
   bool reads_past_cache(FileId file) const override;
   bool prefers_order(FileId file) const override;
   Result<void> verify(std::span<const FileId> files) override;

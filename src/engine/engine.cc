@@ -52,7 +52,8 @@ class ReaderTurns {
   bool crowded() const { return score_.load(std::memory_order_relaxed) >= kMost / 2; }
 
  private:
-  static constexpr int kTurn = 8;
+  /// A quarter of the requests have to be another reader's than the one before.
+  static constexpr int kTurn = 3;
   static constexpr int kMost = 64;
   std::atomic<const ReadStream*> last_{nullptr};  // never looked into
   std::atomic<int> score_{0};
@@ -178,9 +179,12 @@ class Engine::Impl {
   /// What is put into the view's page cache is not left in the source's as well: to get memory for
   /// both took a cold reader longer than to read the disk.
   Want want_of(const ReadStream& stream, bool sequential) const {
+    const bool once = stream.options().once;
     const bool delivered = sequential && stream.options().deliver;
-    const bool once = stream.options().once || delivered;
-    return {.sequential = sequential, .once = once, .padded = once && turns_.crowded()};
+    return {.sequential = sequential,
+            .once = once,
+            .delivered = delivered,
+            .padded = (once || delivered) && turns_.crowded()};
   }
 
   static TileKey piece_key(const FileLayout& file, std::uint64_t begin) {

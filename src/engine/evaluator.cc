@@ -48,7 +48,8 @@ class Evaluator::Measured final : public ByteSource {
 
   Result<void> read(std::span<const ReadRequest> batch) override {
     const SourcePace::Watch watch;
-    auto done = want_.once ? evaluator_.source_.read_once(batch) : evaluator_.source_.read(batch);
+    const bool is_once = !batch.empty() && once(batch.front().file);
+    auto done = is_once ? evaluator_.source_.read_once(batch) : evaluator_.source_.read(batch);
     if (!done) {
       if (done.error().code() == ErrorCode::Stale) evaluator_.cache_.clear();
       return done;
@@ -60,7 +61,7 @@ class Evaluator::Measured final : public ByteSource {
   }
   std::optional<MappedBytes> map(const FileRange& range, std::uint64_t used) override {
     ByteSource& source = evaluator_.source_;
-    return want_.once ? source.map_once(range, used) : source.map(range, used);
+    return once(range.file) ? source.map_once(range, used) : source.map(range, used);
   }
   Result<void> check_mapped(std::span<const MappedBytes> mapped) override {
     auto checked = evaluator_.source_.check_mapped(mapped);
@@ -73,6 +74,11 @@ class Evaluator::Measured final : public ByteSource {
   const std::string& name(FileId file) const override { return evaluator_.source_.name(file); }
 
  private:
+  /// The first file of a batch stands for all.
+  bool once(FileId file) const {
+    return want_.once || (want_.delivered && evaluator_.source_.knows_page_cache(file));
+  }
+
   Evaluator& evaluator_;
   const Want want_;
 };

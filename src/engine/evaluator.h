@@ -32,6 +32,8 @@ struct Want {
   bool sequential = false;
   /// ByteSource::read_once() and map_once() instead of read() and map().
   bool once = false;
+  /// They will be in the view's page cache: the same, where that takes nothing from others.
+  bool delivered = false;
   /// Long reads of pieces are padded (ReadRequest::padded).
   bool padded = false;
 };

@@ -30,9 +30,11 @@ bool shares_pages(const Access& access) {
 
 /// Whether the pages of `access` are to be dropped after it.
 bool drops(const Access& access, const OnceFile& from) {
-  if (from.file_system->traits.remote || shares_pages(access)) return false;
+  if (from.file_system->traits.remote) return false;
   const ByteRange range{access.offset, access.offset + access.size};
-  if (from.hinted->take(range)) return true;
+  const bool hinted = from.hinted->take(range);
+  if (shares_pages(access)) return false;
+  if (hinted) return true;
   if (from.file_system->reads_uncached.load(std::memory_order_relaxed) == Answer::Yes) return false;
   return !page_cache::has_cached_page(access.fd, range);
 }

@@ -69,6 +69,7 @@ struct File {
   std::atomic<std::uint64_t> bytes{0};
   std::atomic<std::uint64_t> requests{0};
 
+  std::atomic<FileSystem::Answer> tells_cached{FileSystem::Answer::Unknown};
   std::atomic<bool> stale{false};  // set once, after the reason
   Mutex stale_mutex;
   std::string stale_reason CKFS_GUARDED_BY(stale_mutex);
@@ -136,6 +137,7 @@ class SourceFiles::Impl {
   Result<void> verify(std::span<const FileId> ids);
   std::optional<MappedBytes> map(const FileRange& range, std::uint64_t used);
   bool was_hinted(const FileRange& range);
+  bool knows_page_cache(FileId id);
   Result<void> check_mapped(std::span<const MappedBytes> mapped);
   void rest() {
     mappings_.let_go();
@@ -457,9 +459,17 @@ Result<Pin> SourceFiles::Impl::pin_past_cache(const ReadRequest& request) {
   if (!request.padded || request.out.empty() || !may_bypass(*of.file_system)) return nullptr;
   const ByteRange blocks = blocks_of(request);
   if (blocks.end > of.fingerprint.size) return nullptr;
-  CKFS_TRY(const Pin cached, pin(request.file, of));
-  // What is in memory is not read from the disk; nor where nobody knows.
-  const auto pages = page_cache::cached_pages(cached->fd.get(), blocks);
+  auto cached = pin(request.file, of);
+  if (!cached) {
+    // The others' pins go first; then it is read as any other.
+    if (out_of_descriptors(cached.error().system_error())) return nullptr;
+    return Failure(std::move(cached).error());
+  }
+  // What is in memory is not read from the disk; nor where nobody knows. The first block and the
+  // last may be there for their other bytes' sake: what the disk has is the same.
+  const ByteRange inner{blocks.begin + kDiskBlock, blocks.end - kDiskBlock};
+  if (inner.begin >= inner.end) return nullptr;
+  const auto pages = page_cache::cached_pages((*cached)->fd.get(), inner);
   if (!pages || *pages > 0) return nullptr;
   auto direct = pin_patiently(request.file, of.path, kPastCache, page_cache::bypass);
   if (!direct || !page_cache::bypasses((*direct)->fd.get())) {
@@ -513,7 +523,16 @@ Result<std::vector<ReadRequest>> SourceFiles::Impl::read_past_cache(
   }
   for (std::size_t i = 0; i < pins.size(); ++i) {
     CKFS_TRY_VOID(check(*files[i], pins[i]->fd.get()));
-    files[i]->file_system->reads_direct.store(FileSystem::Answer::Yes, std::memory_order_relaxed);
+    FileSystem& on = *files[i]->file_system;
+    if (on.reads_direct.load(std::memory_order_relaxed) != FileSystem::Answer::Unknown) continue;
+    // Some files are read through the cache all the same (fs-verity, data=journal).
+    const Access& first =
+        accesses[static_cast<std::size_t>(std::ranges::find(pinned_by, i) - pinned_by.begin())];
+    const auto left =
+        page_cache::cached_pages(pins[i]->fd.get(), {first.offset, first.offset + first.size});
+    auto unknown = FileSystem::Answer::Unknown;
+    on.reads_direct.compare_exchange_strong(
+        unknown, left.value_or(0) <= 2 ? FileSystem::Answer::Yes : FileSystem::Answer::No);
   }
   for (std::size_t i = 0; i < accesses.size(); ++i) {
     count_access(*files[pinned_by[i]], accesses[i]);
@@ -629,6 +648,20 @@ std::optional<MappedBytes> SourceFiles::Impl::map(const FileRange& range, std::u
   return MappedBytes{range.file, mapping->bytes().data() + range.offset, mapping};
 }
 
+bool SourceFiles::Impl::knows_page_cache(FileId id) {
+  using Answer = FileSystem::Answer;
+  File& of = file(id);
+  if (!of.file_system->on_disk) return false;
+  // Asked once: as the rights are when it is read, which may be less than those that opened it.
+  if (of.tells_cached.load(std::memory_order_relaxed) == Answer::Unknown) {
+    const auto pinned = pin_patiently(id, of.path, 0, page_cache::expect_exact_reads);
+    if (!pinned) return false;
+    const bool tells = page_cache::cached_pages((*pinned)->fd.get(), {0, 1}).has_value();
+    of.tells_cached.store(tells ? Answer::Yes : Answer::No, std::memory_order_relaxed);
+  }
+  return of.tells_cached.load(std::memory_order_relaxed) == Answer::Yes;
+}
+
 bool SourceFiles::Impl::was_hinted(const FileRange& range) {
   const page_cache::HintedRanges* hinted = nullptr;
   {
@@ -731,6 +764,10 @@ void SourceFiles::will_need(std::span<const FileRange> ranges) {
 
 bool SourceFiles::heeds_hints(FileId file) const {
   return impl_->file(file).file_system->on_disk;
+}
+
+bool SourceFiles::knows_page_cache(FileId file) const {
+  return impl_->knows_page_cache(file);
 }
 
 bool SourceFiles::reads_past_cache(FileId file) const {

@@ -117,6 +117,9 @@ class SourceFiles final : public ByteSource {
   void will_need(std::span<const FileRange> ranges) override;
   /// Files on disks of this machine.
   bool heeds_hints(FileId file) const override;
+  /// Of files on disks of this machine, where the kernel tells what is cached (6.5; of files that
+  /// the process owns or may write).
+  bool knows_page_cache(FileId file) const override;
   /// Once O_DIRECT was seen to work, and not of file systems that cache elsewhere.
   bool reads_past_cache(FileId file) const override;
   /// Files of network and FUSE file systems; no longer once it was measured that their source

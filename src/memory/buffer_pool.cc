@@ -26,12 +26,17 @@ constexpr bool is_mapped(std::size_t capacity) {
   return capacity >= kUnit;
 }
 
+/// Not of larger ones: the kernel gives huge pages to mappings of whole 2 MiB.
+constexpr std::size_t margin_of(std::size_t capacity) {
+  return capacity == kUnit ? Buffer::kMargin : 0;
+}
+
 /// The deepest tier that this thread holds; -1: none.
 thread_local int held_tier = -1;
 
 std::byte* allocate(std::size_t capacity) {
   if (!is_mapped(capacity)) return static_cast<std::byte*>(std::malloc(capacity - kRemembered));
-  void* memory = ::mmap(nullptr, capacity + Buffer::kMargin, PROT_READ | PROT_WRITE,
+  void* memory = ::mmap(nullptr, capacity + margin_of(capacity), PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return nullptr;
   // Huge pages make tiles faster to fill; a kernel without them refuses, and that changes nothing
@@ -42,7 +47,7 @@ std::byte* allocate(std::size_t capacity) {
 
 void release(std::byte* data, std::size_t capacity) {
   if (is_mapped(capacity)) {
-    ::munmap(data, capacity + Buffer::kMargin);
+    ::munmap(data, capacity + margin_of(capacity));
   } else {
     std::free(data);
   }
@@ -79,7 +84,7 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
 }
 
 std::size_t Buffer::margin() const {
-  return is_mapped(capacity_) ? capacity_ + kMargin - size_ : 0;
+  return is_mapped(capacity_) ? capacity_ + margin_of(capacity_) - size_ : 0;
 }
 
 Buffer::~Buffer() {

@@ -2,10 +2,10 @@
 //
 // A pool never holds more than its limit, buffers in use and kept ones together. Buffers of 256 KiB
 // and more are mapped, rounded up to MiB and recycled last-in first-out: touching fresh pages costs
-// as much as decoding into them (2 to 10 us a page), and the last one is in the CPU's cache. Each
-// has a margin of a page behind it, which is not counted: what begins a little behind the buffer's
-// begin, for a disk's sake (ReadRequest::padded), would else take another MiB.
-// Smaller ones come from malloc, and each counts kRemembered bytes more than it has.
+// as much as decoding into them (2 to 10 us a page), and the last one is in the CPU's cache. Those
+// of 1 MiB have a margin of a page behind them, which is not counted: what begins a little behind
+// the buffer's begin, for a disk's sake (ReadRequest::padded), would else take another MiB. Smaller
+// ones come from malloc, and each counts kRemembered bytes more than it has.
 //
 // Why nothing can wait in a circle. Every buffer belongs to a Tier. Work that holds a buffer of a
 // tier waits for later tiers only, and takes all that it needs of one tier in one call; a thread
@@ -73,8 +73,8 @@ class Buffer {
   std::byte* data() const { return data_; }
   std::size_t size() const { return size_; }
   std::span<std::byte> span() const { return {data_, size_}; }
-  /// What may be written behind the last byte: kMargin at least where the buffer is mapped (it then
-  /// begins at a multiple of kMargin), else nothing.
+  /// What may be written behind the last byte of a buffer that is mapped, and so begins at a
+  /// multiple of kMargin: that at least where it takes 1 MiB; 0 of others that are full, or small.
   std::size_t margin() const;
 
   static constexpr std::size_t kMargin = 4096;

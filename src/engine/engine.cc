@@ -52,8 +52,9 @@ class ReaderTurns {
   bool crowded() const { return score_.load(std::memory_order_relaxed) >= kMost / 2; }
 
  private:
-  /// A quarter of the requests have to be another reader's than the one before.
-  static constexpr int kTurn = 3;
+  /// Of a few requests in a row that are one reader's (those for pages that were not delivered) the
+  /// next has to be another's.
+  static constexpr int kTurn = 16;
   static constexpr int kMost = 64;
   std::atomic<const ReadStream*> last_{nullptr};  // never looked into
   std::atomic<int> score_{0};

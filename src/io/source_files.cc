@@ -156,6 +156,11 @@ class SourceFiles::Impl {
     return files_.size();
   }
 
+  static bool may_bypass(const FileSystem& on) {
+    return on.on_disk && !on.traits.without_device &&
+           on.reads_direct.load(std::memory_order_relaxed) != FileSystem::Answer::No;
+  }
+
   SourceStore& store() { return *store_; }
 
   const IoEngine engine;
@@ -181,10 +186,6 @@ class SourceFiles::Impl {
   }
   Result<Pin> pin(FileId id, File& file, unsigned descriptor = 0);
   FileState& state(FileId id);
-  static bool may_bypass(const FileSystem& on) {
-    return on.on_disk && !on.traits.without_device &&
-           on.reads_direct.load(std::memory_order_relaxed) != FileSystem::Answer::No;
-  }
   static bool asks_in_order(const File& file) {
     return file.file_system->traits.remote && !file.file_system->pace.at_once();
   }
@@ -771,8 +772,7 @@ bool SourceFiles::knows_page_cache(FileId file) const {
 }
 
 bool SourceFiles::reads_past_cache(FileId file) const {
-  const FileSystem& on = *impl_->file(file).file_system;
-  return on.reads_direct.load(std::memory_order_relaxed) == FileSystem::Answer::Yes;
+  return Impl::may_bypass(*impl_->file(file).file_system);
 }
 
 bool SourceFiles::prefers_order(FileId file) const {

@@ -120,7 +120,8 @@ class SourceFiles final : public ByteSource {
   /// Of files on disks of this machine, where the kernel tells what is cached (6.5; of files that
   /// the process owns or may write).
   bool knows_page_cache(FileId file) const override;
-  /// Once O_DIRECT was seen to work, and not of file systems that cache elsewhere.
+  /// Of files on disks of this machine, until O_DIRECT was seen to fail there; not of file systems
+  /// that cache elsewhere.
   bool reads_past_cache(FileId file) const override;
   /// Files of network and FUSE file systems; no longer once it was measured that their source
   /// answers several requests at once faster (pace.h). Where reads go through the page cache, that

@@ -195,22 +195,13 @@ std::optional<Tile> TileCache::restored(const TileKey& key, BufferPool::Demand d
   return Tile{*std::move(buffer), *size, *std::move(files)};
 }
 
-/// Puts a dear tile into the store before it goes. False: there was nothing to do, and the lock was
-/// not let go.
-bool TileCache::store_before(MutexLock& lock, TileKey key) noexcept {
-  Entry& entry = entries_.find(key)->second;
-  if (!entry.dear) return false;
-  entry.dear = false;  // tried once
-  std::shared_ptr<const Tile> tile = entry.tile;
-  lock.unlock();
+/// A tile that cannot be stored is computed again.
+void TileCache::put_into_store(const TileKey& key, const Tile& tile) noexcept {
   try {
-    if (!store_->size(key)) (void)store_->put(key, tile->span(), tile->files);
+    if (!store_->size(key)) (void)store_->put(key, tile.span(), tile.files);
   } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch)
-    // Then it is computed again.
+    // The same.
   }
-  tile.reset();
-  lock.lock();
-  return true;
 }
 
 /// The tile's buffer goes back at once, under the lock: the pool's comes after it, and there is no
@@ -255,7 +246,14 @@ void TileCache::reclaim(std::uint64_t bytes, BufferPool::Demand demand) noexcept
     // One reference is the entry's own: nobody is reading.
     if (found->second.tile.use_count() > 1) continue;
     if (found->second.awaited && demand == BufferPool::Demand::Spare) continue;
-    if (store_before(lock, found->first)) {
+    if (found->second.dear) {
+      found->second.dear = false;  // tried once
+      const TileKey key = found->first;
+      std::shared_ptr<const Tile> tile = found->second.tile;
+      lock.unlock();
+      put_into_store(key, *tile);
+      tile.reset();
+      lock.lock();
       age = ages_.begin();  // others have changed them meanwhile
       continue;
     }

@@ -103,7 +103,7 @@ class TileCache {
 
   std::shared_ptr<const Tile> wait(MutexLock& lock, const TileKey& key) CKFS_REQUIRES(mutex_);
   std::optional<Tile> restored(const TileKey& key, BufferPool::Demand demand);
-  bool store_before(MutexLock& lock, TileKey key) noexcept CKFS_REQUIRES(mutex_);
+  void put_into_store(const TileKey& key, const Tile& tile) noexcept CKFS_EXCLUDES(mutex_);
   void remove(Entries::iterator entry) noexcept CKFS_REQUIRES(mutex_);
   void reclaim(std::uint64_t bytes, BufferPool::Demand demand) noexcept;
 

@@ -200,8 +200,9 @@ void add_common(CLI::App& verb, CommonOptions& options, Tuning tuning) {
         "what the control group gives, or 1GiB)",
         group);
     add_value(verb, options, "spill", "DIR",
-              "where decoded chunks and dear tiles go that memory has no room for, in a file "
-              "without a name (default: nowhere, they are made again)",
+              "where decoded chunks, and what was slow to rearrange, go that memory has no room "
+              "for, in a "
+              "file without a name (default: nowhere, it is made again)",
               group);
     add_value(verb, options, "spill_size", "SIZE", "of --spill at most (default: no limit)", group);
     add_value(verb, options, "io", "auto|uring|pread",

@@ -201,8 +201,7 @@ void add_common(CLI::App& verb, CommonOptions& options, Tuning tuning) {
         group);
     add_value(verb, options, "spill", "DIR",
               "where decoded chunks, and what was slow to rearrange, go that memory has no room "
-              "for, in a "
-              "file without a name (default: nowhere, it is made again)",
+              "for, in a file without a name (default: nowhere, it is made again)",
               group);
     add_value(verb, options, "spill_size", "SIZE", "of --spill at most (default: no limit)", group);
     add_value(verb, options, "io", "auto|uring|pread",

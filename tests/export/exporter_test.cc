@@ -1,6 +1,7 @@
 #include "export/exporter.h"
 
 #include <cstdlib>
+#include <cstring>
 #include <fcntl.h>
 #include <fstream>
 #include <gmock/gmock.h>
@@ -23,8 +24,9 @@ namespace fs = std::filesystem;
 using testing::HasSubstr;
 
 std::string read_text(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
+  std::string text(fs::file_size(path), '\0');
+  std::ifstream(path, std::ios::binary).read(text.data(), std::ssize(text));
+  return text;
 }
 
 /// A safetensors file with one U8 tensor of `size` bytes that look random.
@@ -36,10 +38,16 @@ std::string safetensors_file(const std::string& tensor, std::size_t size, unsign
   store_le(std::as_writable_bytes(std::span(file)), std::uint64_t{header.size()});
   file += header;
   std::uint64_t state = seed;
-  for (std::size_t i = 0; i < size; ++i) {
+  std::string word(sizeof state, '\0');
+  file.reserve(file.size() + size + word.size());
+  const std::size_t end = file.size() + size;
+  while (file.size() < end) {
     state = state * 6364136223846793005u + 1442695040888963407u;
-    file += static_cast<char>(state >> 56);
+    const std::uint64_t mixed = state ^ (state >> 32);
+    std::memcpy(word.data(), &mixed, sizeof mixed);
+    file += word;
   }
+  file.resize(end);
   return file;
 }
 

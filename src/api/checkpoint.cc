@@ -99,7 +99,7 @@ std::shared_ptr<const SourceReaders> readers_of(const SourceFiles& files, const 
   }
   for (const Storage& storage : catalog.storages()) {
     for (const Extent& extent : storage.extents) {
-      const auto found = readers->of_file.find(extent.file);
+      const auto found = readers->of_file.find(catalog.place(extent).file);
       if (found != readers->of_file.end()) readers->tensors &= found->second;
     }
   }

@@ -14,6 +14,7 @@
 #include "base/mutex.h"
 #include "catalog/catalog.h"
 #include "chunks/chunk_source.h"
+#include "chunks/inner_file_source.h"
 #include "container/view_files.h"
 #include "engine/engine.h"
 #include "io/source_files.h"
@@ -38,14 +39,22 @@ class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
         readers(readers_of(*files, *catalog)),
         memory(budget->limit()),
         spill(std::move(spilled)),
+        inner_files(catalog->inner_files().empty()
+                        ? nullptr
+                        : std::make_unique<InnerFileSource>(*files, catalog->inner_files())),
         chunks(catalog->chunks().empty()
                    ? nullptr
-                   : std::make_unique<ChunkSource>(*files, catalog->chunks(), budget, spill)),
+                   : std::make_unique<ChunkSource>(stored(), catalog->chunks(), budget, spill)),
         engine(std::make_unique<Engine>(catalog, source(), std::move(budget), options)) {}
 
   /// What the catalog's extents name: files, and decoded chunks where there are such.
   ByteSource& source() const {
-    return chunks != nullptr ? static_cast<ByteSource&>(*chunks) : *files;
+    return chunks != nullptr ? static_cast<ByteSource&>(*chunks) : stored();
+  }
+
+  /// Files, and those inside of them.
+  ByteSource& stored() const {
+    return inner_files != nullptr ? static_cast<ByteSource&>(*inner_files) : *files;
   }
 
   /// The view of that spelling: the one that is in use, or a new one.
@@ -63,10 +72,11 @@ class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
   const Recipes recipes;
   const std::shared_ptr<const SourceReaders> readers;
   ReadTimes read_times;
-  const std::uint64_t memory;                 // the budget
-  const std::shared_ptr<Spill> spill;         // of the user's choice; nullptr: none
-  const std::unique_ptr<ChunkSource> chunks;  // nullptr: no chunk is compressed
-  const std::unique_ptr<Engine> engine;       // last: its threads read the source
+  const std::uint64_t memory;                          // the budget
+  const std::shared_ptr<Spill> spill;                  // of the user's choice; nullptr: none
+  const std::unique_ptr<InnerFileSource> inner_files;  // nullptr: all places are known
+  const std::unique_ptr<ChunkSource> chunks;           // nullptr: no chunk is compressed
+  const std::unique_ptr<Engine> engine;                // last: its threads read the source
 
  private:
   std::once_flag summarized_;

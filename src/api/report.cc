@@ -360,8 +360,8 @@ std::vector<std::string> source_paths(const View::Impl& view, std::size_t file) 
   std::set<FileId> files;
   const auto add_extents = [&](const Storage& storage) {
     for (const Extent& extent : storage.extents) {
-      if (extent.file < kFirstChunkFile) {
-        files.insert(extent.file);
+      if (!is_chunk(extent.file)) {
+        files.insert(catalog.place(extent).file);
         continue;
       }
       const SourceChunk chunk = catalog.chunks().chunk(extent.file);

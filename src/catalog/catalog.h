@@ -20,6 +20,7 @@
 
 #include "base/byte_source.h"
 #include "catalog/chunk_table.h"
+#include "catalog/inner_files.h"
 #include "catalog/obstacle.h"
 #include "encoding/encoding.h"
 #include "tensor/dtype.h"
@@ -218,6 +219,15 @@ class Catalog {
 
   /// The chunks that extents name as files; empty where none is compressed.
   const ChunkTable& chunks() const { return chunks_; }
+  /// Those that extents name; empty where all places are known.
+  const InnerFiles& inner_files() const { return inner_files_; }
+  /// Where an extent begins, about: what orders are made by. Of an inner file, as if its elements
+  /// had nothing before them; of a chunk, its number.
+  FileRange place(const Extent& extent) const {
+    if (!is_inner_file(extent.file)) return {extent.file, extent.offset, extent.nbytes};
+    const FileRange stored = inner_files_.file(extent.file).stored;
+    return {stored.file, stored.offset + extent.offset, extent.nbytes};
+  }
 
   /// The tree whose leaves the tensors are; nullptr: the source has none.
   const ItemTree* tree() const { return tree_ ? &*tree_ : nullptr; }
@@ -266,6 +276,7 @@ class Catalog {
   ModelDirectory model_;
   std::vector<CatalogPart> parts_;
   ChunkTable chunks_;
+  InnerFiles inner_files_;
   std::int64_t mtime_ = 1;
   std::uint64_t fingerprint_ = 0;
 };
@@ -277,6 +288,8 @@ class CatalogBuilder {
 
   /// Chunks are added here; what is given may be an extent's file.
   ChunkTable& chunks() { return catalog_->chunks_; }
+  /// And inner files here.
+  InnerFiles& inner_files() { return catalog_->inner_files_; }
 
   /// Adds a plain storage. Requires: the extents' sizes add up to `numel` elements of `dtype`.
   StorageId add_storage(DType dtype, std::int64_t numel, std::span<const Extent> extents);

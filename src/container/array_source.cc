@@ -25,7 +25,8 @@ std::pair<FileId, std::uint64_t> position(const Catalog& catalog, const Box& box
   __extension__ using Wide = unsigned __int128;
   const Wide inside = static_cast<Wide>(box.source_offset) * storage.nbytes() /
                       static_cast<std::uint64_t>(storage.numel);
-  return {storage.extents[0].file, storage.extents[0].offset + static_cast<std::uint64_t>(inside)};
+  const FileRange first = catalog.place(storage.extents[0]);
+  return {first.file, first.offset + static_cast<std::uint64_t>(inside)};
 }
 
 class Walk {

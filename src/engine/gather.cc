@@ -222,8 +222,8 @@ GatherPlan GatherPlan::make(const Catalog& catalog, const TensorExpr& expr, std:
     // Constants come last; storages by where they begin, which decides where disks and servers go.
     using Key = std::tuple<std::uint64_t, std::uint64_t, std::int64_t>;
     if (box.source == Box::kConstant) return Key{~std::uint64_t{0}, 0, box.target_offset};
-    const Extent& extent = catalog.storage(box.source).extents.front();
-    return Key{extent.file, extent.offset, box.source_offset - box.shift};
+    const FileRange first = catalog.place(catalog.storage(box.source).extents.front());
+    return Key{first.file, first.offset, box.source_offset - box.shift};
   });
 
   std::size_t used = most;  // of the batch at hand: full, so that the first begins one

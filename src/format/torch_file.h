@@ -32,6 +32,14 @@ struct TorchTensor {
   bool requires_grad = false;
 };
 
+/// Whether elements lie in row-major order without gaps. Dimensions of one element do not matter,
+/// nor does anything where there are no elements.
+bool is_contiguous(const TorchTensor& tensor);
+
+/// Bytes from the first to behind the last element of a tensor, in its storage; empty where it has
+/// no elements. Requires: a tensor of TorchFile::tensor().
+ByteRange run_of(const TorchTensor& tensor);
+
 /// Immutable; safe for concurrent use. The source must outlive it. Movable: node ids and string
 /// slices of its pickle stay valid.
 class TorchFile {
@@ -41,9 +49,10 @@ class TorchFile {
   static bool recognize(std::span<const std::byte> prefix);
 
   /// Reads directory and pickle of the torch file that fills the bytes `within` of `file`: the
-  /// whole file, or a part (an item of a .distcp). Errors: Corrupt, Unsupported, and those of the
-  /// source.
-  static Result<TorchFile> open(ByteSource& source, FileId file, ByteRange within);
+  /// whole file, or a part (an item of a .distcp). Errors: Corrupt, Unsupported (a pickle or a
+  /// directory of more than `max_header` bytes...), and those of the source.
+  static Result<TorchFile> open(ByteSource& source, FileId file, ByteRange within,
+                                std::uint64_t max_header = kMaxPickle);
 
   const Pickle& pickle() const { return pickle_; }
   NodeId root() const { return pickle_.root(); }

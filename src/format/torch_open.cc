@@ -63,8 +63,12 @@ std::string_view trimmed(std::span<const std::byte> bytes) {
 /// Builds a TorchFile from one of the two forms.
 class TorchFileReader {
  public:
-  TorchFileReader(ByteSource& source, FileId file, ByteRange within)
-      : source_(source), file_(file), within_(within), name_(source.name(file)) {}
+  TorchFileReader(ByteSource& source, FileId file, ByteRange within, std::uint64_t max_header)
+      : source_(source),
+        file_(file),
+        within_(within),
+        max_header_(max_header),
+        name_(source.name(file)) {}
 
   Result<TorchFile> read();
 
@@ -88,6 +92,7 @@ class TorchFileReader {
   ByteSource& source_;
   FileId file_;
   ByteRange within_;
+  std::uint64_t max_header_;
   const std::string& name_;
 
   // Of the stream: what was read, from its begin, and how far it was walked.
@@ -100,9 +105,10 @@ bool TorchFile::recognize(std::span<const std::byte> prefix) {
   return is_zip(prefix) || is_legacy(prefix);
 }
 
-Result<TorchFile> TorchFile::open(ByteSource& source, FileId file, ByteRange within) {
+Result<TorchFile> TorchFile::open(ByteSource& source, FileId file, ByteRange within,
+                                  std::uint64_t max_header) {
   CKFS_CHECK(within.end <= source.size(file));
-  return TorchFileReader(source, file, within).read();
+  return TorchFileReader(source, file, within, max_header).read();
 }
 
 Result<TorchFile> TorchFileReader::read() {
@@ -115,7 +121,8 @@ Result<TorchFile> TorchFileReader::read() {
 
 Result<TorchFile> TorchFileReader::read_zip() {
   text_.clear();
-  CKFS_TRY(ZipArchive zip, ZipArchive::open(source_, file_, within_));
+  CKFS_TRY(ZipArchive zip,
+           ZipArchive::open(source_, file_, within_, std::min(kMaxZipDirectory, max_header_)));
   if (zip.size() == 0) return fail(ErrorCode::Corrupt, "{}: a zip archive without members", name_);
   const std::string_view first = zip[0].name;
   const std::string root(first.substr(0, first.find('/') + 1));
@@ -130,7 +137,7 @@ Result<TorchFile> TorchFileReader::read_zip() {
   CKFS_TRY_VOID(check_zip_version(zip, root));
 
   TorchFile torch(source_, file_);
-  CKFS_TRY(torch.text_, zip.read(*member, kMaxPickle));
+  CKFS_TRY(torch.text_, zip.read(*member, max_header_));
   CKFS_TRY(torch.pickle_, parse_pickle(torch.text_, name_));
   torch.zip_ = std::move(zip);
   torch.root_name_ = root;
@@ -195,8 +202,8 @@ Result<ByteRange> TorchFileReader::walk_pickle() {
                   static_cast<unsigned>(instruction.opcode), instruction.size,
                   within_.size() - walked_);
     }
-    if (*end - begin > kMaxPickle) {
-      return fail(ErrorCode::Unsupported, "{}: a pickle of more than {} bytes", name_, kMaxPickle);
+    if (*end - begin > max_header_) {
+      return fail(ErrorCode::Unsupported, "{}: a pickle of more than {} bytes", name_, max_header_);
     }
     if (*end > text_.size()) {
       // Of a line that does not end here, twice as much: looked for again from its beginning for

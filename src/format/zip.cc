@@ -138,7 +138,8 @@ Result<Directory> find_directory(ByteSource& source, FileId file, ByteRange with
 
 }  // namespace
 
-Result<ZipArchive> ZipArchive::open(ByteSource& source, FileId file, ByteRange within) {
+Result<ZipArchive> ZipArchive::open(ByteSource& source, FileId file, ByteRange within,
+                                    std::uint64_t max_directory) {
   CKFS_CHECK(within.end <= source.size(file));
   const std::string& name = source.name(file);
   CKFS_TRY(const Directory directory, find_directory(source, file, within));
@@ -147,9 +148,9 @@ Result<ZipArchive> ZipArchive::open(ByteSource& source, FileId file, ByteRange w
     return fail(ErrorCode::Corrupt, "{}: zip directory of {} bytes at {} reaches beyond {}", name,
                 directory.size, directory.begin, directory.limit);
   }
-  if (directory.size > kMaxZipDirectory) {
+  if (directory.size > max_directory) {
     return fail(ErrorCode::Unsupported, "{}: zip directory of {} bytes (limit {})", name,
-                directory.size, kMaxZipDirectory);
+                directory.size, max_directory);
   }
   if (directory.count > directory.size / kEntrySize) {
     return fail(ErrorCode::Corrupt, "{}: {} zip members do not fit into a directory of {} bytes",

@@ -36,8 +36,10 @@ struct ZipMember {
 class ZipArchive {
  public:
   /// Reads the end records and the central directory of the archive that fills the bytes `within`
-  /// of `file`. Errors: Corrupt, Unsupported, and those of the source.
-  static Result<ZipArchive> open(ByteSource& source, FileId file, ByteRange within);
+  /// of `file`. Errors: Corrupt, Unsupported (a directory of more than `max_directory` bytes...),
+  /// and those of the source.
+  static Result<ZipArchive> open(ByteSource& source, FileId file, ByteRange within,
+                                 std::uint64_t max_directory = kMaxZipDirectory);
 
   /// Members in the order of the directory.
   std::size_t size() const { return entries_.size(); }

@@ -168,6 +168,24 @@ TEST(ViewsJson, TellsTheProvenanceOfEveryFile) {
   }
 }
 
+TEST(ViewsJson, NamesTheFilesThatTensorsLieInside) {
+  const TemporaryDirectory directory;
+  const fs::path copy = directory / "dcp";
+  fs::copy(kCases / "../torch/dcp-fsdp2-w2/source", copy, fs::copy_options::recursive);
+  // Only its owner may read one part, so nobody else what is made of it.
+  fs::permissions(copy / "__1_0.distcp", fs::perms::owner_read);
+  Result<Checkpoint> checkpoint = Checkpoint::open(copy);
+  ASSERT_TRUE(checkpoint) << checkpoint.error().message();
+  Result<View> view = checkpoint->view("safetensors");
+  ASSERT_TRUE(view) << view.error().message();
+  for (std::size_t i = 0; i < view->files().size(); ++i) {
+    const FileInfo file = view->files()[i];
+    if (file.path != "model.safetensors") continue;
+    EXPECT_EQ(sources_of(*view, i), "__0_0.distcp\n__1_0.distcp");
+    EXPECT_EQ(file.readers, 0400U);
+  }
+}
+
 TEST(Status, IsReadBackAsATable) {
   const Checkpoint checkpoint = deepseek();
   const auto view = checkpoint.view("source");

@@ -1,11 +1,18 @@
 #!/usr/bin/env python3
 """What torch.distributed.checkpoint saves of a wrapped state is shown as a torch file of it is: the
 model's tensors under the model's names."""
+import itertools
+import pathlib
+import pickle
+import random
 import tempfile
 import unittest
 
 import torch
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+from torch.distributed.checkpoint.metadata import (ChunkStorageMetadata, MetadataIndex,
+                                                   TensorStorageMetadata)
 from safetensors.torch import load_file
 from support import WorkDirectory, mounted, run, same_bits
 
@@ -13,6 +20,18 @@ from support import WorkDirectory, mounted, run, same_bits
 def model():
     return {"model.embed.weight": torch.randn(8, 4), "model.layers.0.w": torch.randn(3, 5),
             "lm_head.weight": torch.randn(8, 4)}
+
+
+def in_boxes(rng, tensor):
+    """Pairs of offsets and a box of the tensor there, whose elements lie in an order of their own,
+    mostly that of rows."""
+    cuts = [sorted({0, size, *(rng.randrange(size) for _ in range(rng.randrange(3)))})
+            for size in tensor.shape]
+    for box in itertools.product(*(itertools.pairwise(cut) for cut in cuts)):
+        piece = tensor[tuple(slice(*bounds) for bounds in box)]
+        order = sorted(range(tensor.ndim), key=lambda d: d if rng.random() < 0.8 else -d)
+        back = [order.index(d) for d in range(tensor.ndim)]
+        yield torch.Size([begin for begin, _ in box]), piece.permute(order).contiguous().permute(back)
 
 
 class Dcp(WorkDirectory):
@@ -58,6 +77,40 @@ class Dcp(WorkDirectory):
         self.same(self.shown(source), tied)
         self.assertIn("model: all names begin with it; --key model shows them without",
                       run("inspect", source).decode())
+
+    def save_in_boxes(self, rng, state):
+        """Items that torch writes, as the chunks of tensors: what many ranks leave behind."""
+        boxes = {(name, offsets): box for name, tensor in state.items()
+                 for offsets, box in in_boxes(rng, tensor)}
+        path = pathlib.Path(self.save({str(n): box for n, box in enumerate(boxes.values())}))
+        file = path / ".metadata"
+        metadata = pickle.loads(file.read_bytes())
+        items, places = metadata.state_dict_metadata, metadata.storage_data
+        metadata.state_dict_metadata, metadata.storage_data = {}, {}
+        metadata.planner_data = {name: (name,) for name in state}
+        for n, ((name, offsets), box) in enumerate(boxes.items()):
+            whole = metadata.state_dict_metadata.setdefault(name, TensorStorageMetadata(
+                properties=items[str(n)].properties, size=state[name].shape, chunks=[]))
+            whole.chunks.append(ChunkStorageMetadata(offsets=offsets, sizes=box.shape))
+            metadata.storage_data[MetadataIndex(name, offsets)] = places[
+                MetadataIndex(str(n), torch.Size([0] * box.ndim))]
+        file.write_bytes(pickle.dumps(metadata))
+        return path
+
+    def test_chunks_whose_elements_lie_in_any_order(self):
+        for seed in range(30):
+            rng = random.Random(seed)
+            with self.subTest(seed=seed):
+                torch.manual_seed(seed)
+                shapes = [[rng.randrange(1, 40) for _ in range(rng.randrange(1, 4))]
+                          for _ in range(4)]
+                state = {f"w{n}": torch.randn(shape).to(rng.choice([torch.float32, torch.bfloat16]))
+                         for n, shape in enumerate(shapes)}
+                source = self.save_in_boxes(rng, state)
+                dcp_to_torch_save(source, self.work / "reference.pt")
+                want = torch.load(self.work / "reference.pt", weights_only=True)
+                self.same(want, state)
+                self.same(self.shown(source), want)
 
     def test_a_key_shows_what_is_below_it(self):
         state = {"model": model(), "optim": {"exp_avg": torch.ones(3)}}

@@ -158,12 +158,19 @@ std::vector<Broken> dcp_cases() {
          dcp.shift = 1;
          dcp.write(out);
        }},
-      {"part_of_another_shape", "a chunk of F32 [2, 2], but .metadata says float32 [4, 2]", [](const auto& out) {
+      {"part_of_another_shape", "a chunk of F32 [2, 2], but .metadata says F32 [4, 2]", [](const auto& out) {
          Dcp dcp;
          dcp.saved = {2, 2};
          dcp.write(out);
        }},
-      {"part_of_another_dtype", "a chunk of BF16 [4, 2], but .metadata says float32 [4, 2]", [](const auto& out) {
+      {"one_part_for_two", "a chunk of float32 [4, 3], but that of tensor \"w\", float32 [4, 2]", [](const auto& out) {
+         Dcp dcp;
+         dcp.shape = {4, 5};
+         dcp.chunks[1] = {{0, 2}, {4, 3}};
+         dcp.shift = 1'000'000;
+         dcp.write(out);
+       }},
+      {"part_of_another_dtype", "a chunk of BF16 [4, 2], but .metadata says F32 [4, 2]", [](const auto& out) {
          Dcp dcp;
          dcp.type = "BFloat16";
          dcp.write(out);

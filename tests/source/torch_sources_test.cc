@@ -6,6 +6,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "chunks/inner_file_source.h"
 #include "source/opened.h"
 #include "source/torch_writer.h"
 #include "support/golden_cases.h"
@@ -48,6 +49,7 @@ std::map<std::string, std::string> notes_of(const Catalog& catalog) {
 
 void expect_tensors(const Opened& opened, const json& expected) {
   const Catalog& catalog = *opened.catalog;
+  InnerFileSource source(*opened.files, catalog.inner_files());
   EXPECT_FALSE(catalog.mirrors_shards());
   ASSERT_EQ(catalog.shards().size(), 1U);
   EXPECT_EQ(catalog.shards()[0].tensors.size(), expected.size());
@@ -60,7 +62,7 @@ void expect_tensors(const Opened& opened, const json& expected) {
     EXPECT_EQ(std::vector(tensor.shape.begin(), tensor.shape.end()),
               want["shape"].get<std::vector<std::int64_t>>())
         << name;
-    const auto bytes = naive_tensor(catalog, *opened.files, TensorExpr::stored(catalog, id));
+    const auto bytes = naive_tensor(catalog, source, TensorExpr::stored(catalog, id));
     ASSERT_TRUE(bytes) << bytes.error().message();
     EXPECT_EQ(sha256(*bytes), std::string(want["sha256"])) << name;
   }
@@ -268,6 +270,37 @@ TEST(OpenTorchDcp, ShardsAlongTheFirstDimensionAreOneStorage) {
   EXPECT_THAT(tensor.boxes, IsEmpty());
   EXPECT_EQ(catalog.storage(tensor).extents.size(), 2U);
   EXPECT_THAT(notes_of(catalog)["train_state.step"], HasSubstr("no tensor"));
+}
+
+TEST(OpenTorchDcp, OneItemOfEachTensorIsOpened) {
+  const Opened opened = open_source(kCases / "dcp-hsdp-w4" / "source");
+  const Catalog& catalog = *opened.catalog;
+  std::size_t in_pieces = 0, opened_items = 0;
+  for (const StoredTensor& tensor : catalog.tensors()) {
+    std::size_t pieces = 0, known = 0;
+    const auto count = [&](const Storage& storage) {
+      for (const Extent& extent : storage.extents) {
+        ++pieces;
+        known += is_inner_file(extent.file) ? 0 : 1;
+      }
+    };
+    if (tensor.boxes.empty()) count(catalog.storage(tensor));
+    for (const StorageBox& box : tensor.boxes) count(catalog.storage(box.storage));
+    in_pieces += pieces > 1 ? 1 : 0;
+    opened_items += known;
+    EXPECT_EQ(known, pieces == 0 ? 0 : 1) << tensor.name;
+  }
+  EXPECT_GT(in_pieces, 0U);
+  EXPECT_GT(catalog.inner_files().count(), opened_items);
+  for (std::uint64_t i = 1; i < catalog.inner_files().count(); ++i) {  // by file and offset
+    const auto file = static_cast<FileId>(kFirstInnerFile + i);
+    const FileRange before = catalog.inner_files().file(file - 1).stored;
+    const FileRange stored = catalog.inner_files().file(file).stored;
+    const FileRange place = catalog.place({file, 8, 4});
+    EXPECT_EQ(std::tuple(place.file, place.offset, place.size),
+              std::tuple(stored.file, stored.offset + 8, 4));
+    EXPECT_LT(std::pair(before.file, before.offset), std::pair(stored.file, stored.offset));
+  }
 }
 
 TEST(OpenTorchDcp, AGridIsOneBoxForEachChunk) {

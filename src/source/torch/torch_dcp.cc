@@ -12,12 +12,15 @@
 #include <array>
 #include <charconv>
 #include <map>
+#include <memory>
+#include <numeric>
 #include <tuple>
+#include <utility>
 
 #include "base/checked.h"
 #include "base/parallel.h"
 #include "base/text.h"
-#include "format/torch_file.h"
+#include "format/dcp_item.h"
 #include "source/adapters.h"
 #include "source/model_directory.h"
 #include "source/source_opener.h"
@@ -81,34 +84,14 @@ bool natural_less(std::string_view a, std::string_view b) {
   return whole_a < whole_b;
 }
 
-/// A chunk's elements, read by one of several threads.
-struct Part {
-  FileId file = 0;
-  TorchTensor tensor;
-  ByteRange bytes;
-  std::uint64_t header_bytes = 0;
-};
-
-/// `name`: a tensor that has it, for messages.
-Result<Part> read_part(ByteSource& source, FileId file, ByteRange within, std::string_view name) {
-  const std::string& file_name = source.name(file);
-  CKFS_TRY(const TorchFile torch, TorchFile::open(source, file, within));
-  auto tensor = torch.tensor(torch.root());
-  CKFS_TRY_VOID(torch.pickle().budget()->check(file_name));
-  if (!tensor) return Failure(tensor_error(tensor.error(), file_name, name));
-  Part part{file, *std::move(tensor), {}, torch.header_bytes()};
-  CKFS_TRY(part.bytes, torch.storage_bytes(part.tensor.storage));
-  return part;
-}
-
 /// Whether the chunks, in the order of their first elements, follow each other without a break.
-bool is_concatenation(const DcpTensor& tensor, std::span<const Part> parts) {
+bool is_concatenation(const DcpTensor& tensor) {
   for (const DcpChunk& chunk : tensor.chunks) {
     for (std::size_t d = 1; d < tensor.shape.size(); ++d) {
       if (chunk.sizes[d] != tensor.shape[d]) return false;
     }
   }
-  return std::ranges::all_of(parts, [](const Part& part) { return is_contiguous(part.tensor); });
+  return true;
 }
 
 class DcpOpener : public SourceOpener {
@@ -240,6 +223,9 @@ class DcpOpener : public SourceOpener {
     return {};
   }
 
+  /// Of each tensor one item is opened, the largest. If it is in row-major order, so are the
+  /// others, as a rule; where they are not, reading them is slow (inner_files.h). Else all are
+  /// opened now: their boxes have to say how their elements lie.
   Result<void> read_parts(std::vector<DcpTensor>& tensors) {
     std::erase_if(tensors, [this](const DcpTensor& tensor) {
       if (tensor.dtype && *tensor.dtype != DType::C128) return false;
@@ -247,48 +233,112 @@ class DcpOpener : public SourceOpener {
                         fmt::format("left out: safetensors cannot hold {}", tensor.dtype_name));
       return true;
     });
-    std::vector<Place> places;
     for (DcpTensor& tensor : tensors) {
       std::ranges::sort(tensor.chunks, {}, &DcpChunk::offsets);
       for (const DcpChunk& chunk : tensor.chunks) {
-        CKFS_TRY(const Place place, place_of(tensor, chunk));
-        places.push_back(place);
+        CKFS_TRY(Place place, place_of(tensor, chunk));
+        places_.push_back(std::move(place));
       }
     }
-    CKFS_TRY_VOID(sort_places(places));
-    std::vector<Part> read(places.size());
-    CKFS_TRY_VOID(run_parallel(
-        places.size(),
-        [&](std::size_t i) -> Result<void> {
-          CKFS_TRY(read[i],
-                   read_part(files_, places[i].file, places[i].bytes, places[i].tensor->name));
-          return repeated_.add(places[i].file, read[i].header_bytes);
-        },
-        files_.parallel()));
-    std::vector<Part> parts;
-    for (const DcpTensor& tensor : tensors) {
-      parts.clear();
-      for (const DcpChunk& chunk : tensor.chunks) {
-        CKFS_TRY(const Place place, place_of(tensor, chunk));
-        const auto at = std::ranges::lower_bound(places, place, same_bytes_less);
-        parts.push_back(read[static_cast<std::size_t>(at - places.begin())]);
-        CKFS_TRY_VOID(check_part(tensor, chunk, parts.back()));
+    CKFS_TRY_VOID(sort_places());
+    std::vector<Place*> wanted;
+    for_each_tensor(tensors, [&](std::span<Place> places) { wanted.push_back(&largest(places)); });
+    CKFS_TRY_VOID(open_items(std::exchange(wanted, {})));
+    for_each_tensor(tensors, [&](std::span<Place> places) {
+      const bool row_major = is_contiguous(largest(places).item->tensor);
+      for (Place& place : places) {
+        if (!row_major || !has_usual_length(place)) wanted.push_back(&place.own());
       }
-      add(tensor, parts);
+    });
+    CKFS_TRY_VOID(open_items(std::move(wanted)));
+    CKFS_TRY_VOID(number_inner_files());
+    std::span<Place> rest = places_;
+    for (const DcpTensor& tensor : tensors) {
+      CKFS_TRY_VOID(add(tensor, rest.first(tensor.chunks.size())));
+      rest = rest.subspan(tensor.chunks.size());
     }
     return {};
   }
 
-  /// The torch file of a chunk; the tensor is for messages.
+  /// The torch file of a chunk.
   struct Place {
     FileId file = 0;
     ByteRange bytes;
     const DcpTensor* tensor = nullptr;
+    const DcpChunk* chunk = nullptr;
+    Place* same = nullptr;                     // the same bytes, of a tensor before; it has:
+    std::unique_ptr<const DcpItem> item = {};  // where it was opened
+    FileId inner = 0;                          // where it was not
+
+    Place& own() { return same != nullptr ? *same : *this; }
+    std::uint64_t nbytes() const {
+      return *ckfs::nbytes(*tensor->dtype, checked_numel(chunk->sizes).value());
+    }
   };
 
-  static bool same_bytes_less(const Place& a, const Place& b) {
-    return std::tuple(a.file, a.bytes.begin, a.bytes.end) <
-           std::tuple(b.file, b.bytes.begin, b.bytes.end);
+  /// The places of each tensor that has elements.
+  template <typename Use>
+  void for_each_tensor(std::span<const DcpTensor> tensors, const Use& use) {
+    std::span<Place> rest = places_;
+    for (const DcpTensor& tensor : tensors) {
+      if (!tensor.chunks.empty()) use(rest.first(tensor.chunks.size()));
+      rest = rest.subspan(tensor.chunks.size());
+    }
+  }
+
+  static Place& largest(std::span<Place> places) {
+    return std::ranges::max_element(places, {}, &Place::nbytes)->own();
+  }
+
+  /// Whether it need not be opened to find its elements: its length is what torch writes around
+  /// that many.
+  static bool has_usual_length(const Place& place) {
+    const std::uint64_t elements = place.nbytes();
+    return place.bytes.size() > elements && place.bytes.size() - elements <= kMostAroundElements;
+  }
+
+  /// Opens those that were not, several at a time.
+  Result<void> open_items(std::vector<Place*> places) {
+    std::ranges::sort(
+        places, {}, [](const Place* place) { return std::pair(place->file, place->bytes.begin); });
+    const auto same = std::ranges::unique(places);  // those of tied tensors
+    places.erase(same.begin(), same.end());
+    return run_parallel(
+        places.size(),
+        [&](std::size_t i) -> Result<void> {
+          Place& place = *places[i];
+          if (place.item != nullptr) return {};
+          CKFS_TRY(DcpItem item, open_dcp_item(files_, place.file, place.bytes, place.tensor->name,
+                                               *place.tensor->dtype, place.chunk->sizes));
+          CKFS_TRY_VOID(repeated_.add(place.file, item.header_bytes));
+          place.item = std::make_unique<const DcpItem>(std::move(item));
+          return {};
+        },
+        files_.parallel());
+  }
+
+  /// In the order of the files: who goes by numbers reads each file from its begin to its end.
+  Result<void> number_inner_files() {
+    InnerFiles& inner = builder_.inner_files();
+    std::map<const DcpTensor*, std::string_view> names;
+    std::map<std::pair<const DcpTensor*, std::vector<std::int64_t>>, InnerFiles::TensorNumber>
+        numbers;
+    for (const std::uint32_t at : order_in_files_) {
+      Place& place = places_[at];
+      if (place.same != nullptr || place.item != nullptr) continue;
+      const DcpTensor& tensor = *place.tensor;
+      auto known = numbers.find({&tensor, place.chunk->sizes});
+      if (known == numbers.end()) {
+        const auto [name, is_new] = names.try_emplace(&tensor);
+        if (is_new) name->second = inner.keep(tensor.name);
+        const auto number = inner.add_tensor(
+            {std::string(tensor.name), *tensor.dtype, place.chunk->sizes, place.nbytes()});
+        known = numbers.emplace(std::pair(&tensor, place.chunk->sizes), number).first;
+      }
+      CKFS_TRY(place.inner,
+               inner.add(known->second, {place.file, place.bytes.begin, place.bytes.size()}));
+    }
+    return {};
   }
 
   Result<Place> place_of(const DcpTensor& tensor, const DcpChunk& chunk) const {
@@ -303,60 +353,90 @@ class DcpOpener : public SourceOpener {
       return fail(ErrorCode::Corrupt, "{}: tensor {}: bytes {} beyond the end of the file at {}",
                   path, quote(tensor.name), bytes, files_.size(*file));
     }
-    return Place{*file, bytes, &tensor};
+    return Place{*file, bytes, &tensor, &chunk};
   }
 
-  /// Each place once. No byte of a file may be in two torch files: reading them would then cost
-  /// more than the file has.
-  Result<void> sort_places(std::vector<Place>& places) const {
-    std::ranges::sort(places, same_bytes_less);
-    const auto same = std::ranges::unique(places, [](const Place& a, const Place& b) {
-      return a.file == b.file && a.bytes == b.bytes;
+  /// No byte of a file may be in two torch files: reading them would then cost more than the file
+  /// has.
+  Result<void> sort_places() {
+    order_in_files_.resize(places_.size());
+    std::iota(order_in_files_.begin(), order_in_files_.end(), std::uint32_t{0});
+    std::ranges::stable_sort(order_in_files_, {}, [this](std::uint32_t at) {
+      const Place& place = places_[at];
+      return std::tuple(place.file, place.bytes.begin, place.bytes.end);
     });
-    places.erase(same.begin(), same.end());
-    for (std::size_t i = 1; i < places.size(); ++i) {
-      const Place& before = places[i - 1];
-      if (before.file != places[i].file || before.bytes.end <= places[i].bytes.begin) continue;
+    for (std::size_t i = 1; i < order_in_files_.size(); ++i) {
+      Place& before = places_[order_in_files_[i - 1]];
+      Place& place = places_[order_in_files_[i]];
+      if (before.file != place.file || before.bytes.end <= place.bytes.begin) continue;
+      if (before.bytes == place.bytes) {
+        place.same = &before.own();
+        continue;
+      }
       return fail(ErrorCode::Corrupt, "{}: tensor {}: its bytes {} overlap those of tensor {}, {}",
-                  files_.name(before.file), quote(places[i].tensor->name), places[i].bytes,
+                  files_.name(before.file), quote(place.tensor->name), place.bytes,
                   quote(before.tensor->name), before.bytes);
     }
     return {};
   }
 
-  Result<void> check_part(const DcpTensor& tensor, const DcpChunk& chunk, const Part& part) const {
-    if (part.tensor.shape == chunk.sizes && part.tensor.dtype == tensor.dtype) return {};
-    return fail(ErrorCode::Corrupt, "{}: tensor {}: a chunk of {} [{}], but {} says {} [{}]",
-                files_.name(part.file), quote(tensor.name), name(part.tensor.dtype),
-                fmt::join(part.tensor.shape, ", "), kMetadata, tensor.dtype_name,
-                fmt::join(chunk.sizes, ", "));
+  /// Two tensors whose chunks are one item agree in what it is.
+  Result<void> check_shared(const DcpTensor& tensor, const DcpChunk& chunk,
+                            const Place& place) const {
+    if (place.tensor->dtype == tensor.dtype && place.chunk->sizes == chunk.sizes) return {};
+    return fail(ErrorCode::Corrupt,
+                "{}: tensor {}: a chunk of {} [{}], but that of tensor {}, {} [{}]",
+                files_.name(place.file), quote(tensor.name), tensor.dtype_name,
+                fmt::join(chunk.sizes, ", "), quote(place.tensor->name), place.tensor->dtype_name,
+                fmt::join(place.chunk->sizes, ", "));
   }
 
-  void add(const DcpTensor& tensor, std::span<const Part> parts) {
+  Result<void> add(const DcpTensor& tensor, std::span<Place> places) {
     PlacedTensor placed{tensor.shape, 0, {}};
-    if (is_concatenation(tensor, parts)) {
+    bool joined = is_concatenation(tensor);
+    for (Place& place : places) {
+      const Place& own = place.own();
+      CKFS_TRY_VOID(check_shared(tensor, *place.chunk, own));
+      joined = joined && (own.item == nullptr || is_contiguous(own.item->tensor));
+      bytes_ += extent_of(own).nbytes;
+    }
+    if (joined) {
       std::vector<Extent> extents;
-      for (const Part& part : parts) {
-        const ByteRange run = run_of(part.tensor);
-        extents.push_back({part.file, part.bytes.begin + run.begin, run.size()});
-      }
+      for (Place& place : places) extents.push_back(extent_of(place.own()));
       placed.storage =
           builder_.add_storage(*tensor.dtype, checked_numel(tensor.shape).value(), extents);
     } else {
-      add_boxes(tensor, parts, placed);
+      for (Place& place : places) placed.boxes.push_back(box_of(place));
+      placed.storage = placed.boxes.front().storage;
     }
-    for (const Part& part : parts) bytes_ += run_of(part.tensor).size();
     order_.push_back(builder_.add_tensor(shown_name(tensor.name), placed.shape, placed.storage,
                                          std::move(placed.boxes)));
+    return {};
   }
 
-  void add_boxes(const DcpTensor& tensor, std::span<const Part> parts, PlacedTensor& placed) {
-    for (std::size_t i = 0; i < parts.size(); ++i) {
-      const DcpChunk& chunk = tensor.chunks[i];
-      const PlacedTensor part = placer_.place(parts[i].tensor, parts[i].file, parts[i].bytes);
-      placed.boxes.push_back({part.storage, 0, chunk.offsets, chunk.sizes, parts[i].tensor.stride});
+  static Extent extent_of(const Place& place) {
+    if (place.item == nullptr) return {place.inner, 0, place.nbytes()};
+    const ByteRange run = place.item->run();
+    return {place.file, run.begin, run.size()};
+  }
+
+  StorageBox box_of(Place& place) {
+    const Place& own = place.own();
+    StorageBox box{0, 0, place.chunk->offsets, place.chunk->sizes, {}};
+    if (own.item != nullptr) {
+      box.storage = placer_.place(own.item->tensor, own.file, own.item->storage).storage;
+      box.stride = own.item->tensor.stride;
+      return box;
     }
-    placed.storage = placed.boxes.front().storage;
+    const Extent all = extent_of(own);
+    std::int64_t stride = 1;
+    box.stride.resize(box.count.size());
+    for (std::size_t d = box.stride.size(); d-- > 0;) {
+      box.stride[d] = stride;
+      stride *= box.count[d];
+    }
+    box.storage = builder_.add_storage(*own.tensor->dtype, stride, std::span(&all, 1));
+    return box;
   }
 
   void add_facts(const DcpMetadata& metadata) {
@@ -367,9 +447,11 @@ class DcpOpener : public SourceOpener {
   }
 
   TensorPlacer placer_;
-  std::string prefix_;           // of the checkpoint's directory in the tree
-  std::string key_;              // what the shown names have lost; empty: nothing
-  std::vector<TensorId> order_;  // provisional ids
+  std::string prefix_;                         // of the checkpoint's directory in the tree
+  std::string key_;                            // what the shown names have lost; empty: nothing
+  std::vector<TensorId> order_;                // provisional ids
+  std::vector<Place> places_;                  // of all chunks of one tensor after the other
+  std::vector<std::uint32_t> order_in_files_;  // indices of places_
   std::uint64_t bytes_ = 0;
 };
 

@@ -8,48 +8,6 @@
 #include "base/text.h"
 
 namespace ckfs {
-namespace {
-
-bool is_empty(const TorchTensor& tensor) {
-  for (const std::int64_t extent : tensor.shape) {
-    if (extent == 0) return true;
-  }
-  return false;
-}
-
-/// Elements from the first to behind the last; 0 where there are none.
-std::int64_t span_of(const TorchTensor& tensor) {
-  if (is_empty(tensor)) return 0;
-  std::int64_t last = 0;
-  for (std::size_t d = 0; d < tensor.shape.size(); ++d) {
-    if (tensor.shape[d] > 1) last += (tensor.shape[d] - 1) * tensor.stride[d];
-  }
-  return last + 1;
-}
-
-std::uint64_t width(DType dtype) {
-  return static_cast<std::uint64_t>(bits(dtype)) / 8;  // torch has no smaller dtypes
-}
-
-}  // namespace
-
-bool is_contiguous(const TorchTensor& tensor) {
-  if (is_empty(tensor)) return true;
-  std::int64_t expected = 1;
-  for (std::size_t d = tensor.shape.size(); d-- > 0;) {
-    if (tensor.shape[d] == 1) continue;
-    if (tensor.stride[d] != expected) return false;
-    expected *= tensor.shape[d];
-  }
-  return true;
-}
-
-ByteRange run_of(const TorchTensor& tensor) {
-  const auto span = static_cast<std::uint64_t>(span_of(tensor));
-  if (span == 0) return {};
-  const std::uint64_t begin = static_cast<std::uint64_t>(tensor.offset) * width(tensor.dtype);
-  return {begin, begin + span * width(tensor.dtype)};
-}
 
 PlacedTensor TensorPlacer::place(const TorchTensor& tensor, FileId file, ByteRange bytes) {
   PlacedTensor placed{tensor.shape, 0, {}};
@@ -63,9 +21,9 @@ PlacedTensor TensorPlacer::place(const TorchTensor& tensor, FileId file, ByteRan
   const Run key{file, extent.offset, extent.nbytes, tensor.dtype};
   auto known = runs_.find(key);
   if (known == runs_.end()) {
-    known = runs_
-                .emplace(key,
-                         builder_.add_storage(tensor.dtype, span_of(tensor), std::span(&extent, 1)))
+    const auto elements =
+        static_cast<std::int64_t>(run.size() * 8 / static_cast<std::uint64_t>(bits(tensor.dtype)));
+    known = runs_.emplace(key, builder_.add_storage(tensor.dtype, elements, std::span(&extent, 1)))
                 .first;
   }
   placed.storage = known->second;
@@ -82,7 +40,7 @@ Result<PlacedTensor> TensorPlacer::place(const TorchFile& torch, NodeId node, st
   auto tensor = torch.tensor(node);
   CKFS_TRY_VOID(torch.pickle().budget()->check(file_name));
   if (!tensor) return Failure(tensor_error(tensor.error(), file_name, name));
-  if (is_empty(*tensor)) return place(*tensor, file, {});  // may have no member in the zip at all
+  if (run_of(*tensor).empty()) return place(*tensor, file, {});  // perhaps without a member
   CKFS_TRY(const ByteRange bytes, torch.storage_bytes(tensor->storage));
   return place(*tensor, file, bytes);
 }

@@ -24,14 +24,6 @@ struct PlacedTensor {
   std::vector<StorageBox> boxes;  // empty: the whole storage in row-major order
 };
 
-/// Whether elements lie in row-major order without gaps. Dimensions of one element do not matter,
-/// nor does anything where there are no elements.
-bool is_contiguous(const TorchTensor& tensor);
-
-/// Bytes from the first to behind the last element of a tensor, in its storage; empty where it has
-/// no elements. Requires: a tensor of TorchFile::tensor().
-ByteRange run_of(const TorchTensor& tensor);
-
 /// Adds the storages of torch tensors to a CatalogBuilder; equal runs are one storage.
 class TensorPlacer {
  public:

@@ -1,0 +1,53 @@
+// Files and inner files (catalog/inner_files.h) as one ByteSource. Where the elements of an inner
+// file begin is found when it is first read, from the two ends of its torch file, those of all in a
+// batch together, and kept: 8 bytes for each.
+//
+// Elements that do not lie in row-major order are gathered one by one: right, and slow. It is for
+// the part that is unlike the others of its tensor; who writes all of them so is found out when the
+// checkpoint is opened.
+//
+// Safe for concurrent use by several threads.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "base/byte_source.h"
+#include "catalog/inner_files.h"
+
+namespace ckfs {
+
+class InnerFileSource final : public ByteSource {
+ public:
+  /// `files` and `table` must outlive it.
+  InnerFileSource(ByteSource& files, const InnerFiles& table);
+  ~InnerFileSource() override;
+
+  /// Requests of both kinds. Errors: those of the files; those of open_dcp_item().
+  Result<void> read(std::span<const ReadRequest> batch) override;
+  Result<void> read_once(std::span<const ReadRequest> batch) override;
+  /// Of inner files that were read before.
+  std::optional<MappedBytes> map(const FileRange& range, std::uint64_t used) override;
+  std::optional<MappedBytes> map_once(const FileRange& range, std::uint64_t used) override;
+  std::optional<MappedBytes> keep(const FileRange& range) override;
+  Result<void> check_mapped(std::span<const MappedBytes> mapped) override;
+  void rest() override;
+  /// Of an inner file that was never asked for, its ends, too.
+  void will_need(std::span<const FileRange> ranges) override;
+  /// Not where elements lie in another order: nothing is hinted there.
+  bool heeds_hints(FileId file) const override;
+  bool knows_page_cache(FileId file) const override;
+  /// Never inner files: where blocks of the disk begin in one is known only once it was read.
+  bool reads_past_cache(FileId file) const override;
+  bool prefers_order(FileId file) const override;
+  Result<void> verify(std::span<const FileId> files) override;
+  std::uint64_t size(FileId file) const override;
+  /// Of an inner file: the file that it is in.
+  const std::string& name(FileId file) const override;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace ckfs

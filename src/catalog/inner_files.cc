@@ -6,6 +6,9 @@ namespace ckfs {
 
 InnerFiles::TensorNumber InnerFiles::add_tensor(InnerTensor tensor) {
   CKFS_CHECK(tensor.nbytes > 0);
+  auto name = names_.find(tensor.name);
+  if (name == names_.end()) name = names_.emplace(tensor.name).first;
+  tensor.name = *name;
   tensors_.push_back(std::move(tensor));
   return static_cast<TensorNumber>(tensors_.size() - 1);
 }

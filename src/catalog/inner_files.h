@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,7 +38,7 @@ constexpr bool is_inner_file(FileId file) {
 
 /// What the inner files of one tensor that have one shape have in common.
 struct InnerTensor {
-  std::string_view name;  // of the tensor, for messages: InnerFiles::keep()
+  std::string_view name;  // of the tensor, for messages
   DType dtype = DType::U8;
   std::vector<std::int64_t> shape;
   std::uint64_t nbytes = 0;  // of the elements, more than 0
@@ -52,10 +53,7 @@ class InnerFiles {
  public:
   using TensorNumber = std::uint32_t;
 
-  /// The name, as long as the table is there: once for a tensor, in however many shapes its inner
-  /// files come.
-  std::string_view keep(std::string_view name) { return names_.emplace_back(name); }
-
+  /// Keeps a copy of the name: one, in however many shapes the tensor's inner files come.
   TensorNumber add_tensor(InnerTensor tensor);
 
   /// Errors: Unsupported (2^30 are there). Requires: `stored` is of a real file, and larger than
@@ -78,7 +76,7 @@ class InnerFiles {
     TensorNumber tensor = 0;
   };
 
-  std::deque<std::string> names_;
+  std::set<std::string, std::less<>> names_;
   std::deque<InnerTensor> tensors_;
   std::vector<Row> rows_;
 };

@@ -78,7 +78,7 @@ class InnerFileSourceTest : public testing::Test {
     const FileRange stored{0, text_.size(), item.size()};
     text_ += item;
     if (tensor_ == kNone) {
-      tensor_ = table_.add_tensor({table_.keep("w"), DType::F32, {6, 4}, kBytes});
+      tensor_ = table_.add_tensor({std::string("w"), DType::F32, {6, 4}, kBytes});
     }
     return table_.add(tensor_, stored).value();
   }

@@ -296,6 +296,10 @@ TEST(OpenTorchDcp, OneItemOfEachTensorIsOpened) {
     const auto file = static_cast<FileId>(kFirstInnerFile + i);
     const FileRange before = catalog.inner_files().file(file - 1).stored;
     const FileRange stored = catalog.inner_files().file(file).stored;
+    const std::string_view name = catalog.inner_files().file(file).tensor->name;
+    EXPECT_TRUE(std::ranges::any_of(catalog.tensors(), [&](const StoredTensor& tensor) {
+      return name.ends_with(tensor.name);
+    })) << name;
     const FileRange place = catalog.place({file, 8, 4});
     EXPECT_EQ(std::tuple(place.file, place.offset, place.size),
               std::tuple(stored.file, stored.offset + 8, 4));

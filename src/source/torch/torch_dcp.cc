@@ -320,7 +320,6 @@ class DcpOpener : public SourceOpener {
   /// In the order of the files: who goes by numbers reads each file from its begin to its end.
   Result<void> number_inner_files() {
     InnerFiles& inner = builder_.inner_files();
-    std::map<const DcpTensor*, std::string_view> names;
     std::map<std::pair<const DcpTensor*, std::vector<std::int64_t>>, InnerFiles::TensorNumber>
         numbers;
     for (const std::uint32_t at : order_in_files_) {
@@ -329,10 +328,8 @@ class DcpOpener : public SourceOpener {
       const DcpTensor& tensor = *place.tensor;
       auto known = numbers.find({&tensor, place.chunk->sizes});
       if (known == numbers.end()) {
-        const auto [name, is_new] = names.try_emplace(&tensor);
-        if (is_new) name->second = inner.keep(tensor.name);
-        const auto number = inner.add_tensor(
-            {std::string(tensor.name), *tensor.dtype, place.chunk->sizes, place.nbytes()});
+        const auto number =
+            inner.add_tensor({tensor.name, *tensor.dtype, place.chunk->sizes, place.nbytes()});
         known = numbers.emplace(std::pair(&tensor, place.chunk->sizes), number).first;
       }
       CKFS_TRY(place.inner,

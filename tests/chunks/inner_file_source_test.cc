@@ -6,6 +6,8 @@
 #include <numeric>
 #include <thread>
 
+#include "catalog/catalog.h"
+#include "engine/gather.h"
 #include "source/torch_writer.h"
 #include "support/memory_source.h"
 
@@ -289,6 +291,37 @@ TEST_F(InnerFileSourceTest, TheFileAnswersForThem) {
   const std::vector<FileId> both{first, second};
   ASSERT_TRUE(source().verify(both));
   EXPECT_EQ(hinted_.verified, std::vector<FileId>{0});
+}
+
+TEST_F(InnerFileSourceTest, BoxesAreFoundTogetherWhereTheyAreGathered) {
+  constexpr std::int64_t kBoxes = 64;
+  CatalogBuilder builder("test");
+  InnerFiles& table = builder.inner_files();
+  const auto tensor = table.add_tensor({"w", DType::F32, {6, 4}, kBytes});
+  std::vector<StorageBox> boxes;
+  for (std::int64_t i = 0; i < kBoxes; ++i) {
+    const FileRange stored = table_.file(add()).stored;
+    const Extent all{table.add(tensor, stored).value(), 0, kBytes};
+    const StorageId storage = builder.add_storage(DType::F32, 24, std::span(&all, 1));
+    boxes.push_back({storage, 0, {0, 4 * i}, {6, 4}, {4, 1}});
+  }
+  const StorageId first = boxes.front().storage;
+  const std::vector<std::int64_t> shape{6, 4 * kBoxes};
+  builder.add_tensor("w", shape, first, std::move(boxes));
+  const auto catalog = std::move(builder).build();
+  memory_.add_text("__0_0.distcp", text_);
+  memory_.allow_mapping();
+  InnerFileSource source(memory_, catalog->inner_files());
+  const TensorExpr expr = TensorExpr::stored(*catalog, 0);
+  std::vector<std::byte> out(expr.nbytes()), staging(2 * expr.nbytes());
+  ASSERT_TRUE(gather(*catalog, source, expr, 0, expr.numel(), out, staging, KernelSet::Fast));
+  EXPECT_LE(memory_.batches(), 2U);
+  for (std::int64_t at = 0; at < expr.numel(); ++at) {
+    const std::int64_t row = at / (4 * kBoxes);
+    float value = 0;
+    std::memcpy(&value, out.data() + static_cast<std::size_t>(at) * sizeof value, sizeof value);
+    ASSERT_EQ(value, static_cast<float>(4 * row + at % 4)) << at;
+  }
 }
 
 }  // namespace

@@ -136,12 +136,12 @@ TEST_F(RankExport, FoldersWithWeightsOfTheirOwnAreSplitToo) {
 // before the other has made its next step.
 TEST_F(RankExport, AnotherMayFinishBetweenAnyTwoSteps) {
   int before = 0;
-  for (bool reached = true; reached; ++before) {
+  for (std::atomic<bool> reached = true; reached; ++before) {
     SCOPED_TRACE(before);
     reached = false;
     fs::remove_all(out_);
     ASSERT_TRUE(run(0, 2).has_value());
-    int calls = 0;
+    std::atomic<int> calls = 0;  // of several threads
     const OutSystem system{.fault = [&] {
       if (calls++ == before) {
         reached = true;

@@ -28,8 +28,8 @@ namespace ckfs {
 /// Inner files are numbered from here on; real ones below.
 inline constexpr FileId kFirstInnerFile = FileId{1} << 30;
 
-/// What a torch file with one tensor may have beside the tensor's elements. Torch writes less than
-/// 2 KiB; to find the elements, so much is read at each end of it.
+/// Bytes that a torch file with one tensor may have beside the tensor's elements; torch writes less
+/// than 2 KiB. To find the elements, as many as it has are read at each end of it.
 inline constexpr std::uint64_t kMostAroundElements = 16384;
 
 constexpr bool is_inner_file(FileId file) {

@@ -105,7 +105,11 @@ class Walk {
 class InnerFileSource::Impl {
  public:
   Impl(ByteSource& files, const InnerFiles& table)
-      : files_(files), table_(table), begins_(table.count()) {}
+      : files_(files), table_(table), found_(table.count()) {
+    for (std::size_t i = 0; i < found_.size(); ++i) {
+      found_[i].file = table.file(static_cast<FileId>(kFirstInnerFile + i)).stored.file;
+    }
+  }
 
   Result<void> read(std::span<const ReadRequest> batch, bool once);
 
@@ -130,14 +134,24 @@ class InnerFileSource::Impl {
 
   /// The real file that it is, or is in.
   FileId real(FileId file) const {
-    return is_inner_file(file) ? table_.file(file).stored.file : file;
+    return is_inner_file(file) ? found_[file - kFirstInnerFile].file : file;
   }
 
   ByteSource& files_;
 
  private:
+  /// What reading needs of an inner file, in one place: a reader in no order waits for it.
+  struct Found {
+    std::atomic<std::uint64_t> begin = 0;
+    FileId file = 0;  // the real one
+  };
+
   /// Where elements begin, in the real file; 0: not known yet, for a torch file begins otherwise.
-  std::atomic<std::uint64_t>& begin(FileId file) { return begins_[file - kFirstInnerFile]; }
+  std::atomic<std::uint64_t>& begin(FileId file) { return found_[file - kFirstInnerFile].begin; }
+
+  Result<void> read_files(std::span<const ReadRequest> batch, bool once) {
+    return once ? files_.read_once(batch) : files_.read(batch);
+  }
 
   /// Finds where all of these begin.
   Result<void> place(std::span<const FileId> unknown);
@@ -151,7 +165,7 @@ class InnerFileSource::Impl {
   };
 
   const InnerFiles& table_;
-  std::vector<std::atomic<std::uint64_t>> begins_;
+  std::vector<Found> found_;
   Mutex mutex_;
   std::map<FileId, Strided> strided_ CKFS_GUARDED_BY(mutex_);  // entries stay
 };
@@ -199,6 +213,15 @@ Result<void> InnerFileSource::Impl::place_some(std::span<const FileId> unknown) 
 }
 
 Result<void> InnerFileSource::Impl::read(std::span<const ReadRequest> batch, bool once) {
+  if (batch.size() == 1) {  // a reader in no order: without memory of its own
+    const ReadRequest& request = batch.front();
+    const auto place = placed({request.file, request.offset, request.out.size()});
+    if (place) {
+      const bool padded = request.padded && !is_inner_file(request.file);
+      const ReadRequest one{place->file, place->offset, request.out, padded};
+      return read_files({&one, 1}, once);
+    }
+  }
   std::vector<FileId> unknown;
   for (const ReadRequest& request : batch) {
     if (is_inner_file(request.file) && begin(request.file) == 0) unknown.push_back(request.file);
@@ -220,8 +243,7 @@ Result<void> InnerFileSource::Impl::read(std::span<const ReadRequest> batch, boo
       CKFS_TRY_VOID(read_strided(request));
     }
   }
-  if (plain.empty()) return {};
-  return once ? files_.read_once(plain) : files_.read(plain);
+  return plain.empty() ? Result<void>() : read_files(plain, once);
 }
 
 Result<void> InnerFileSource::Impl::read_strided(const ReadRequest& request) {
@@ -342,6 +364,10 @@ bool InnerFileSource::prefers_order(FileId file) const {
 }
 
 Result<void> InnerFileSource::verify(std::span<const FileId> files) {
+  if (files.size() == 1) {
+    const FileId one = impl_->real(files.front());
+    return impl_->files_.verify({&one, 1});
+  }
   std::vector<FileId> real;
   for (const FileId file : files) {  // inner ones come in the order of their files
     const FileId one = impl_->real(file);

@@ -9,9 +9,10 @@ namespace {
 
 Result<DcpItem> open(ByteSource& source, FileId file, ByteRange within, std::uint64_t max_header) {
   CKFS_TRY(const TorchFile torch, TorchFile::open(source, file, within, max_header));
-  CKFS_TRY(TorchTensor tensor, torch.tensor(torch.root()));
+  auto tensor = torch.tensor(torch.root());
   CKFS_TRY_VOID(torch.pickle().budget()->check(source.name(file)));
-  DcpItem item{std::move(tensor), {}, torch.header_bytes()};
+  if (!tensor) return Failure(tensor.error());
+  DcpItem item{*std::move(tensor), {}, torch.header_bytes()};
   CKFS_TRY(item.storage, torch.storage_bytes(item.tensor.storage));
   return item;
 }

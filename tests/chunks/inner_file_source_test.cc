@@ -39,7 +39,12 @@ std::string numbers(const std::vector<std::int64_t>& shape, const std::vector<st
 class Hinted final : public ByteSource {
  public:
   explicit Hinted(MemorySource& files) : files_(files) {}
-  Result<void> read(std::span<const ReadRequest> batch) override { return files_.read(batch); }
+  Result<void> read(std::span<const ReadRequest> batch) override {
+    const std::lock_guard lock(mutex_);
+    padded.clear();
+    for (const ReadRequest& request : batch) padded.push_back(request.padded);
+    return files_.read(batch);
+  }
   std::optional<MappedBytes> map(const FileRange& range, std::uint64_t used) override {
     return files_.map(range, used);
   }
@@ -58,6 +63,7 @@ class Hinted final : public ByteSource {
   const std::string& name(FileId file) const override { return files_.name(file); }
 
   std::vector<FileRange> hints;
+  std::vector<bool> padded;  // of the last batch
   std::vector<FileId> verified;
 
  private:
@@ -195,6 +201,19 @@ TEST_F(InnerFileSourceTest, FilesAreReadBesideThem) {
   const std::vector<ReadRequest> batch{{0, 0, first}, {inner, 0, second}};
   ASSERT_TRUE(source().read(batch));
   EXPECT_EQ(std::memcmp(first.data(), "something", 9), 0);
+  EXPECT_EQ(second, expected());
+}
+
+TEST_F(InnerFileSourceTest, OnlyReadsOfFilesStayPadded) {
+  const FileId inner = add();
+  std::vector<std::byte> first(9), second(kBytes);
+  const std::vector<ReadRequest> batch{{0, 0, first, true}, {inner, 0, second, true}};
+  ASSERT_TRUE(source().read(batch));
+  EXPECT_EQ(hinted_.padded, (std::vector{true, false}));
+  ASSERT_TRUE(source().read({&batch[0], 1}));
+  EXPECT_EQ(hinted_.padded, std::vector{true});
+  ASSERT_TRUE(source().read({&batch[1], 1}));
+  EXPECT_EQ(hinted_.padded, std::vector{false});
   EXPECT_EQ(second, expected());
 }
 

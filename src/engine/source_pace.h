@@ -20,17 +20,22 @@ namespace ckfs {
 class SourcePace {
  public:
   using Duration = std::chrono::nanoseconds;
+  /// What any read may take, beside its bytes.
+  static constexpr Duration kPatience = std::chrono::milliseconds(1);
 
   /// How long this thread waits for a read that begins now: not while it computes (fresh pages are
   /// dear), nor where it never blocked and only others were let run. A page cache on a busy machine
   /// would else look slow, be given a thread for each piece, and keep the machine busy by that. Of
-  /// a read that did block, the time in which others ran counts, for nothing tells it apart.
+  /// a read that did block, the time in which others ran counts, for nothing tells it apart. Up to
+  /// kPatience all of the time, for took() makes no difference there, and a small read is not
+  /// worth another system call.
   class Watch {
    public:
     Duration waited() const {
+      const Duration all = std::chrono::steady_clock::now() - begin_;
+      if (all <= kPatience) return all;
       const rusage now = usage();
       if (now.ru_nvcsw == before_.ru_nvcsw) return Duration(0);  // never blocked
-      const Duration all = std::chrono::steady_clock::now() - begin_;
       return std::max(Duration(0), all - (computed(now) - computed(before_)));
     }
 
@@ -85,8 +90,6 @@ class SourcePace {
   static constexpr std::uint64_t kMost = 128_MiB;
 
  private:
-  static constexpr Duration kPatience = std::chrono::milliseconds(1);
-
   static constexpr int kFar = 3;
 
   std::atomic<int> slow_{0};  // reads in a row, about

@@ -1,4 +1,4 @@
-// What heap_meter.h counts, for the files of a program that do not define operator new themselves.
+// What heap_meter.h counts, for the files of a program that do not define malloc() themselves.
 #pragma once
 
 #include <atomic>

@@ -2,18 +2,19 @@
 // macros, Clang 19 by features.
 #pragma once
 
-namespace ckfs {
-
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr bool kSanitized = true;
+#define CKFS_SANITIZED 1
 #elif defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-inline constexpr bool kSanitized = true;
-#else
-inline constexpr bool kSanitized = false;
+#define CKFS_SANITIZED 1
 #endif
-#else
-inline constexpr bool kSanitized = false;
 #endif
+#ifndef CKFS_SANITIZED
+#define CKFS_SANITIZED 0
+#endif
+
+namespace ckfs {
+
+inline constexpr bool kSanitized = CKFS_SANITIZED != 0;
 
 }  // namespace ckfs

@@ -40,35 +40,38 @@ std::optional<std::int64_t> Pickle::integer(NodeId id) const {
   if (is_small_integer(id)) return small_integer(id);
   const Node& n = node(id);
   if (n.kind != NodeKind::Int || n.flag == kBigInteger) return std::nullopt;
-  return std::bit_cast<std::int64_t>(join(n.a, n.b));
+  return std::bit_cast<std::int64_t>(join(n.data[0], n.data[1]));
 }
 
 std::span<const std::byte> Pickle::big_integer(NodeId id) const {
   if (kind(id) != NodeKind::Int || is_small_integer(id)) return {};
   const Node& n = node(id);
   if (n.flag != kBigInteger) return {};
-  return text_.subspan(n.a, n.b);
+  return text_.subspan(n.data[0], n.data[1]);
 }
 
 std::optional<double> Pickle::real(NodeId id) const {
   if (kind(id) != NodeKind::Float) return std::nullopt;
   const Node& n = node(id);
-  return std::bit_cast<double>(join(n.a, n.b));
+  return std::bit_cast<double>(join(n.data[0], n.data[1]));
 }
 
 std::optional<std::string_view> Pickle::string(NodeId id) const {
-  if (kind(id) != NodeKind::String || !budget_->spend_text(node(id).b)) return std::nullopt;
-  return slice(node(id).a, node(id).b);
+  if (kind(id) != NodeKind::String) return std::nullopt;
+  const auto [offset, size] = node(id).data;
+  if (!budget_->spend_text(size)) return std::nullopt;
+  return slice(offset, size);
 }
 
 bool Pickle::is_string(NodeId id, std::string_view text) const {
-  return kind(id) == NodeKind::String && node(id).b == text.size() &&
-         slice(node(id).a, node(id).b) == text;
+  if (kind(id) != NodeKind::String) return false;
+  const auto [offset, size] = node(id).data;
+  return size == text.size() && slice(offset, size) == text;
 }
 
 std::span<const std::byte> Pickle::bytes(NodeId id) const {
   if (kind(id) != NodeKind::Bytes) return {};
-  return text_.subspan(node(id).a, node(id).b);
+  return text_.subspan(node(id).data[0], node(id).data[1]);
 }
 
 std::span<const NodeId> Pickle::items(NodeId id) const {
@@ -78,14 +81,17 @@ std::span<const NodeId> Pickle::items(NodeId id) const {
 
 std::span<const NodeId> Pickle::stored_items(NodeId id) const {
   switch (kind(id)) {
-    case NodeKind::List:
     case NodeKind::Tuple:
+      if (node(id).flag != 0) return std::span(node(id).data).first(node(id).flag);
+      [[fallthrough]];
+    case NodeKind::List:
     case NodeKind::Dict:
     case NodeKind::Set:
-      return std::span(words_).subspan(node(id).a, node(id).b);
+      return words_.subspan(node(id).data[0], node(id).data[1]);
     case NodeKind::Call: {
-      const std::uint32_t record = node(id).a;
-      return std::span(words_).subspan(words_[record + kCallItems], words_[record + kCallCount]);
+      if ((node(id).flag & kHasRecord) == 0) return {};
+      const std::uint32_t record = node(id).data[0];
+      return words_.subspan(words_[record + kCallItems], words_[record + kCallCount]);
     }
     default:
       return {};
@@ -94,29 +100,34 @@ std::span<const NodeId> Pickle::stored_items(NodeId id) const {
 
 Pickle::GlobalName Pickle::global(NodeId id) const {
   if (kind(id) != NodeKind::Global) return {};
-  const auto record = std::span(words_).subspan(node(id).a, 4);
+  const auto record = words_.subspan(node(id).data[0], 4);
   if (!budget_->spend_text(std::size_t{record[1]} + record[3])) return {};
   return {slice(record[0], record[1]), slice(record[2], record[3])};
 }
 
 NodeId Pickle::callable(NodeId id) const {
-  return kind(id) == NodeKind::Call ? words_[node(id).a + kCallCallable] : kNoneNode;
+  if (kind(id) != NodeKind::Call) return kNoneNode;
+  const Node& n = node(id);
+  return (n.flag & kHasRecord) != 0 ? words_[n.data[0] + kCallCallable] : n.data[0];
 }
 
 NodeId Pickle::args(NodeId id) const {
-  return kind(id) == NodeKind::Call ? words_[node(id).a + kCallArgs] : kNoneNode;
+  if (kind(id) != NodeKind::Call) return kNoneNode;
+  const Node& n = node(id);
+  return (n.flag & kHasRecord) != 0 ? words_[n.data[0] + kCallArgs] : n.data[1];
 }
 
 NodeId Pickle::state(NodeId id) const {
-  return kind(id) == NodeKind::Call ? words_[node(id).a + kCallState] : kNoneNode;
+  if (kind(id) != NodeKind::Call || (node(id).flag & kHasRecord) == 0) return kNoneNode;
+  return words_[node(id).data[0] + kCallState];
 }
 
 bool Pickle::sets_items(NodeId call) const {
-  return kind(call) == NodeKind::Call && node(call).flag == kSetsItems;
+  return kind(call) == NodeKind::Call && (node(call).flag & kSetsItems) != 0;
 }
 
 NodeId Pickle::persistent_id(NodeId id) const {
-  return kind(id) == NodeKind::PersistentId ? node(id).a : kNoneNode;
+  return kind(id) == NodeKind::PersistentId ? node(id).data[0] : kNoneNode;
 }
 
 namespace {

@@ -7,6 +7,7 @@
 // (kPickleBase, kPickleFactor).
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/growing_array.h"
 #include "base/work_budget.h"
 
 namespace ckfs {
@@ -24,8 +26,8 @@ namespace ckfs {
 inline constexpr std::uint64_t kMaxPickle = std::uint64_t{1} << 30;  // bytes
 
 /// What a pickle's objects may take in memory: kPickleBase + kPickleFactor times its bytes, counted
-/// by what is in the arenas; while they grow, their capacity may be twice that. Real ones need one
-/// to two times their bytes.
+/// by what is in the arenas; while they grow, half as much again may be kept for more. Real ones
+/// need one to two times their bytes.
 inline constexpr std::uint64_t kPickleBase = std::uint64_t{16} << 20;
 inline constexpr std::uint64_t kPickleFactor = 3;
 
@@ -145,8 +147,7 @@ class Pickle {
   struct Node {
     NodeKind kind = NodeKind::None;
     std::uint8_t flag = 0;
-    std::uint32_t a = 0;
-    std::uint32_t b = 0;
+    std::array<std::uint32_t, 2> data = {};
   };
 
   const Node& node(NodeId id) const;
@@ -157,8 +158,8 @@ class Pickle {
 
   std::span<const std::byte> text_;
   std::shared_ptr<WorkBudget> budget_ = std::make_shared<WorkBudget>(0);
-  std::vector<Node> nodes_;
-  std::vector<std::uint32_t> words_;
+  GrowingArray<Node> nodes_;
+  GrowingArray<std::uint32_t> words_;
   NodeId root_ = 0;
   std::size_t consumed_ = 0;
 };

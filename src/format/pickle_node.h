@@ -2,6 +2,7 @@
 // src/format.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "format/pickle.h"
@@ -23,14 +24,20 @@ constexpr std::int64_t small_integer(NodeId id) {
   return id & ~kSmallInteger;
 }
 
-// Node::flag of an Int: (a, b) is a slice of the text, not the value.
+// Node::flag of an Int: the data is a slice of the text, not the value.
 inline constexpr std::uint8_t kBigInteger = 1;
 
-// Node::flag of a Call: what its items are.
+// Node::flag of a Tuple: how many elements are in the data itself (1 or 2); 0: they are in the
+// words, as those of other containers.
+inline constexpr std::size_t kTupleInNode = 2;
+
+// Node::flag of a Call: what its items are; and whether it has a record, else the data is callable
+// and arguments: it got neither a state nor items.
 inline constexpr std::uint8_t kAppendsItems = 1;
 inline constexpr std::uint8_t kSetsItems = 2;
+inline constexpr std::uint8_t kHasRecord = 4;
 
-// The record of a Call in the words, at Node::a.
+// The record of a Call in the words, at the first of the data.
 inline constexpr std::uint32_t kCallCallable = 0;
 inline constexpr std::uint32_t kCallArgs = 1;
 inline constexpr std::uint32_t kCallState = 2;

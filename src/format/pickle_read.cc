@@ -29,6 +29,10 @@ constexpr std::uint32_t room_for(std::uint32_t size) {
   return size == 0 ? 0 : std::bit_ceil(std::max<std::uint32_t>(size, 4));
 }
 
+constexpr std::array<std::uint32_t, 2> halves(std::uint64_t value) {
+  return {static_cast<std::uint32_t>(value), static_cast<std::uint32_t>(value >> 32)};
+}
+
 }  // namespace
 
 class PickleReader {
@@ -39,7 +43,9 @@ class PickleReader {
         limit_(kPickleBase + kPickleFactor * static_cast<std::uint64_t>(text.size())) {
     pickle_.text_ = text;
     pickle_.budget_ = std::make_shared<WorkBudget>(text.size());
-    pickle_.nodes_ = {{NodeKind::None}, {NodeKind::Bool}, {NodeKind::Bool}, {NodeKind::Tuple}};
+    for (const NodeKind kind : {NodeKind::None, NodeKind::Bool, NodeKind::Bool, NodeKind::Tuple}) {
+      add({kind});
+    }
   }
 
   Result<Pickle> read();
@@ -73,11 +79,15 @@ class PickleReader {
     return std::span(stack_).subspan(mark);
   }
 
+  std::array<std::uint32_t, 2> argument_slice() const {
+    return {static_cast<std::uint32_t>(argument_at_), static_cast<std::uint32_t>(argument_.size())};
+  }
   std::uint32_t store(std::span<const NodeId> ids);
   void push_container(NodeKind kind, std::uint32_t first);
   Result<void> push_tuple(std::uint32_t count);
   Result<void> extend(NodeId target, std::uint32_t first, Opcode opcode);
   void append(std::uint32_t& at, std::uint32_t& count, std::span<const NodeId> added);
+  std::uint32_t call_record(Node& call);
   Result<void> push_global();
   Result<void> push_stack_global();
   Result<void> push_call(Opcode opcode);
@@ -97,7 +107,7 @@ class PickleReader {
 
   std::vector<NodeId> stack_;
   std::vector<std::uint32_t> marks_;  // sizes of stack_
-  std::vector<NodeId> memo_;
+  GrowingArray<NodeId> memo_;
   // Keys are > memo_.size(). Ordered: keys that all fall into one bucket of a hash are easily made.
   std::map<std::uint32_t, NodeId> sparse_memo_;
   bool stopped_ = false;
@@ -210,8 +220,7 @@ Result<void> PickleReader::step(const Instruction& instruction) {
     case Opcode::BinFloat: {
       // The one big-endian number of the format.
       const auto bits = __builtin_bswap64(load_le<std::uint64_t>(argument_));
-      push(add({NodeKind::Float, 0, static_cast<std::uint32_t>(bits),
-                static_cast<std::uint32_t>(bits >> 32)}));
+      push(add({NodeKind::Float, 0, halves(bits)}));
       return {};
     }
     case Opcode::BinUnicode:
@@ -290,7 +299,7 @@ Result<void> PickleReader::step(const Instruction& instruction) {
       return build();
     case Opcode::BinPersId: {
       CKFS_TRY(const NodeId id, pop());
-      push(add({NodeKind::PersistentId, 0, id, 0}));
+      push(add({NodeKind::PersistentId, 0, {id}}));
       return {};
     }
 
@@ -352,15 +361,12 @@ void PickleReader::push_integer(std::int64_t value) {
     push(kSmallInteger | static_cast<NodeId>(value));
     return;
   }
-  const auto bits = std::bit_cast<std::uint64_t>(value);
-  push(add({NodeKind::Int, 0, static_cast<std::uint32_t>(bits),
-            static_cast<std::uint32_t>(bits >> 32)}));
+  push(add({NodeKind::Int, 0, halves(std::bit_cast<std::uint64_t>(value))}));
 }
 
 Result<void> PickleReader::push_long() {
   if (argument_.size() > sizeof(std::uint64_t)) {
-    push(add({NodeKind::Int, kBigInteger, static_cast<std::uint32_t>(argument_at_),
-              static_cast<std::uint32_t>(argument_.size())}));
+    push(add({NodeKind::Int, kBigInteger, argument_slice()}));
     return {};
   }
   std::uint64_t bits = 0;
@@ -375,8 +381,7 @@ Result<void> PickleReader::push_long() {
 }
 
 void PickleReader::push_slice(NodeKind kind) {
-  push(add({kind, 0, static_cast<std::uint32_t>(argument_at_),
-            static_cast<std::uint32_t>(argument_.size())}));
+  push(add({kind, 0, argument_slice()}));
 }
 
 Result<NodeId> PickleReader::top() const {
@@ -400,22 +405,25 @@ Result<std::uint32_t> PickleReader::pop_mark() {
 
 std::uint32_t PickleReader::store(std::span<const NodeId> ids) {
   const auto at = static_cast<std::uint32_t>(pickle_.words_.size());
-  pickle_.words_.insert(pickle_.words_.end(), ids.begin(), ids.end());
+  pickle_.words_.append(ids);
   return at;
 }
 
 void PickleReader::push_container(NodeKind kind, std::uint32_t first) {
   const auto ids = above(first);
   const auto count = static_cast<std::uint32_t>(ids.size());
-  if (kind == NodeKind::Tuple && count == 0) {
-    push(kEmptyTupleNode);
+  if (kind == NodeKind::Tuple && count <= kTupleInNode) {
+    Node node{kind, static_cast<std::uint8_t>(count)};
+    std::ranges::copy(ids, node.data.begin());
+    stack_.resize(first);
+    push(count == 0 ? kEmptyTupleNode : add(node));
     return;
   }
-  std::uint32_t at = store(ids);
+  const std::uint32_t at = store(ids);
   // What may grow has the room that append() expects of its size.
   if (kind != NodeKind::Tuple) pickle_.words_.resize(at + room_for(count));
   stack_.resize(first);
-  push(add({kind, 0, at, count}));
+  push(add({kind, 0, {at, count}}));
 }
 
 Result<void> PickleReader::push_tuple(std::uint32_t count) {
@@ -457,18 +465,18 @@ Result<void> PickleReader::extend(NodeId target, std::uint32_t first, Opcode opc
   if (!added.empty()) {
     Node& node = pickle_.nodes_[target];
     if (kind == NodeKind::Call) {
-      const std::uint8_t flag = pairs ? kSetsItems : kAppendsItems;
-      if (node.flag != 0 && node.flag != flag) {
+      if ((node.flag & (pairs ? kAppendsItems : kSetsItems)) != 0) {
         return corrupt("an object with both elements and pairs");
       }
-      node.flag = flag;
-      std::uint32_t at = pickle_.words_[node.a + kCallItems];
-      std::uint32_t count = pickle_.words_[node.a + kCallCount];
+      const std::uint32_t record = call_record(node);
+      node.flag |= pairs ? kSetsItems : kAppendsItems;
+      std::uint32_t at = pickle_.words_[record + kCallItems];
+      std::uint32_t count = pickle_.words_[record + kCallCount];
       append(at, count, added);
-      pickle_.words_[node.a + kCallItems] = at;
-      pickle_.words_[node.a + kCallCount] = count;
+      pickle_.words_[record + kCallItems] = at;
+      pickle_.words_[record + kCallCount] = count;
     } else {
-      append(node.a, node.b, added);
+      append(node.data[0], node.data[1], added);
     }
   }
   stack_.resize(first);
@@ -483,7 +491,7 @@ Result<void> PickleReader::push_global() {
   const auto name_size = static_cast<std::uint32_t>(argument_.size() - module_size - 2);
   const auto module_at = static_cast<std::uint32_t>(argument_at_);
   const std::uint32_t record[] = {module_at, module_size, module_at + module_size + 1, name_size};
-  push(add({NodeKind::Global, 0, store(record), 0}));
+  push(add({NodeKind::Global, 0, {store(record)}}));
   return {};
 }
 
@@ -493,10 +501,10 @@ Result<void> PickleReader::push_stack_global() {
   if (pickle_.kind(name) != NodeKind::String || pickle_.kind(module) != NodeKind::String) {
     return corrupt("a global whose name is no string");
   }
-  const Node& module_node = pickle_.node(module);
-  const Node& name_node = pickle_.node(name);
-  const std::uint32_t record[] = {module_node.a, module_node.b, name_node.a, name_node.b};
-  push(add({NodeKind::Global, 0, store(record), 0}));
+  const auto [module_at, module_size] = pickle_.node(module).data;
+  const auto [name_at, name_size] = pickle_.node(name).data;
+  const std::uint32_t record[] = {module_at, module_size, name_at, name_size};
+  push(add({NodeKind::Global, 0, {store(record)}}));
   return {};
 }
 
@@ -505,9 +513,17 @@ Result<void> PickleReader::push_call(Opcode opcode) {
   if (opcode == Opcode::NewObjEx) CKFS_TRY_VOID(pop());
   CKFS_TRY(const NodeId args, pop());
   CKFS_TRY(const NodeId callable, pop());
-  const NodeId record[kCallWords] = {callable, args, kNoneNode, 0, 0};
-  push(add({NodeKind::Call, 0, store(record), 0}));
+  push(add({NodeKind::Call, 0, {callable, args}}));
   return {};
+}
+
+std::uint32_t PickleReader::call_record(Node& call) {
+  if ((call.flag & kHasRecord) == 0) {
+    const NodeId record[kCallWords] = {call.data[0], call.data[1], kNoneNode, 0, 0};
+    call.data = {store(record)};
+    call.flag |= kHasRecord;
+  }
+  return call.data[0];
 }
 
 Result<void> PickleReader::build() {
@@ -515,7 +531,8 @@ Result<void> PickleReader::build() {
   CKFS_TRY(const NodeId target, top());
   // On anything but an object BUILD fails in Python or means what we do not look for.
   if (pickle_.kind(target) == NodeKind::Call) {
-    pickle_.words_[pickle_.node(target).a + kCallState] = state;
+    const std::uint32_t record = call_record(pickle_.nodes_[target]);
+    pickle_.words_[record + kCallState] = state;
   }
   return {};
 }

@@ -9,7 +9,7 @@ import tempfile
 import threading
 import time
 
-from checkpoints import FILE_BYTES, fp8, matrix, plain, scale_checkpoint
+from checkpoints import FILE_BYTES, dcp_checkpoint, fp8, matrix, plain, scale_checkpoint
 from harness import (HERE, MIB, TOOLS, constant, counting, daemon_of, mounted, peak_memory,
                      raise_readahead, ratios, read_all, recycled_memory, resident_memory, shards_of, status,
                      timed, tmpfs, warm)
@@ -97,24 +97,30 @@ def bench_export(bench):
         bench.row("its peak memory : torch's", statistics.median(b[1] / a[1] for a, b in seen), 0.1, 0.1, more=True)
 
 
+def mount_and_list(bench, source, more=()):
+    """-> seconds, the daemon's peak bytes: the median of five mounts and `ls -lR` of all that they show,
+    and of the views `more`."""
+    seen = []
+    for _ in range(5):
+        mountpoint = tempfile.mkdtemp(dir=bench.work)
+        begin = time.perf_counter()
+        subprocess.run([bench.ckfs, "mount", source, mountpoint], check=True)
+        subprocess.run(["ls", "-lR", mountpoint, *(os.path.join(mountpoint, view) for view in more)],
+                       check=True, stdout=subprocess.DEVNULL)
+        seen.append((time.perf_counter() - begin, status(daemon_of(mountpoint), "VmHWM")))
+        subprocess.run([bench.ckfs, "umount", mountpoint], check=True)
+    return [statistics.median(values) for values in zip(*seen)]
+
+
 def bench_mount(bench):
     fused = "bf16-safetensors@experts=fused"  # not listed: it is there when it is looked up
-    for model, seconds, memory, more in (
+    for model, goals, memory, more in (
             ("deepseek-v3", (1.0, 1.0), (100, 100), []), ("qwen3-235b", (0.5, 0.5), (60, 60), []),
             ("kimi-k2.6", (1.5, 2.0), (150, 200), [fused])):
         source = scale_checkpoint(bench.path(model), model)
-        seen = []
-        for _ in range(5):
-            mountpoint = tempfile.mkdtemp(dir=bench.work)
-            begin = time.perf_counter()
-            subprocess.run([bench.ckfs, "mount", source, mountpoint], check=True)
-            subprocess.run(["ls", "-lR", mountpoint, *(os.path.join(mountpoint, view) for view in more)],
-                           check=True, stdout=subprocess.DEVNULL)
-            seen.append((time.perf_counter() - begin, status(daemon_of(mountpoint), "VmHWM")))
-            subprocess.run([bench.ckfs, "umount", mountpoint], check=True)
-        bench.row(f"{model}: mount and ls -lR", statistics.median(s for s, _ in seen), *seconds, "s", more=True)
-        bench.row(f"{model}: peak resident memory of the daemon", statistics.median(m for _, m in seen) / 1e6, *memory,
-                  "MB", more=True)
+        seconds, peak = mount_and_list(bench, source, more)
+        bench.row(f"{model}: mount and ls -lR", seconds, *goals, "s", more=True)
+        bench.row(f"{model}: peak resident memory of the daemon", peak / 1e6, *memory, "MB", more=True)
         shutil.rmtree(source)
 
 
@@ -122,18 +128,33 @@ def bench_orbaxmount(bench):
     source = bench.path("orbax")
     arrays, chunks = subprocess.run([sys.executable, os.path.join(TOOLS, "make_orbax_scale.py"), source],
                                     check=True, capture_output=True, text=True).stdout.split()
-    seen = []
-    for _ in range(5):
-        mountpoint = tempfile.mkdtemp(dir=bench.work)
-        begin = time.perf_counter()
-        subprocess.run([bench.ckfs, "mount", source, mountpoint], check=True)
-        subprocess.run(["ls", "-lR", mountpoint], check=True, stdout=subprocess.DEVNULL)
-        seen.append((time.perf_counter() - begin, status(daemon_of(mountpoint), "VmHWM")))
-        subprocess.run([bench.ckfs, "umount", mountpoint], check=True)
+    seconds, peak = mount_and_list(bench, source)
     what = f"Orbax item of {arrays} arrays, {chunks} chunks"
-    bench.row(f"{what}: mount and ls -lR", statistics.median(s for s, _ in seen), 1.0, 1.0, "s", more=True)
-    bench.row(f"{what}: peak resident memory of the daemon",
-              statistics.median(m for _, m in seen) / 1e6, 100, 100, "MB", more=True)
+    bench.row(f"{what}: mount and ls -lR", seconds, 1.0, 1.0, "s", more=True)
+    bench.row(f"{what}: peak resident memory of the daemon", peak / 1e6, 100, 100, "MB", more=True)
+    shutil.rmtree(source)
+
+
+def bench_dcpmount(bench):
+    """The model of a DCP checkpoint of 512 ranks, against torch, which reads its .metadata."""
+    tensors, ranks = 723, 512  # Llama 3.1 70B
+    source = dcp_checkpoint(bench.path("dcp"), "--tensors", str(tensors), "--pieces", str(ranks),
+                            "--files", str(ranks), "--bytes", str(tensors * ranks * 64))
+    program = ("import resource, sys, time; from torch.distributed.checkpoint import FileSystemReader;"
+               "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10;"
+               "before, begin = peak(), time.perf_counter();"
+               "FileSystemReader(sys.argv[1]).read_metadata();"
+               "print(time.perf_counter() - begin, peak() - before)")
+    torch = [sys.executable, "-c", program, source]
+    theirs = [map(float, subprocess.run(torch, check=True, capture_output=True, text=True).stdout.split())
+              for _ in range(3)]
+    read, held = [statistics.median(values) for values in zip(*theirs)]
+    seconds, peak = mount_and_list(bench, source)
+    bench.note(f".metadata of {os.path.getsize(os.path.join(source, '.metadata')) / 1e6:.0f} MB; torch "
+               f"{read:.1f} s, {held / 1e6:.0f} MB; ckfs {seconds:.1f} s, {peak / 1e6:.0f} MB")
+    bench.row(f"DCP of {tensors} tensors, {ranks} ranks: mount and ls -lR : torch's read_metadata",
+              seconds / read, 0.5, 0.7, more=True)
+    bench.row("its peak memory : torch's", peak / held, 0.35, 0.5, more=True)
     shutil.rmtree(source)
 
 

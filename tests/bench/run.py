@@ -31,7 +31,8 @@ from harness import Bench
 NAMES = ("kernels", "cached", "direct", "reread", "export", "mount", "memory", "gather", "bytes",
          "amplification", "idle", "boxes", "int4", "gptoss", "random", "conversion", "needed", "zero",
          "ranks", "fleet", "split", "digest", "verify", "slow", "network", "decode", "chunks", "reshard",
-         "cold", "maxtext", "uncompressed", "maxtextmount", "orbaxmount", "restore", "save", "neededmaxtext")
+         "cold", "maxtext", "uncompressed", "maxtextmount", "orbaxmount", "dcpmount",
+         "restore", "save", "neededmaxtext")
 MODULES = (rows_view, rows_reads, rows_quantized, rows_zero, rows_many, rows_orbax, rows_source,
            rows_maxtext)
 BENCHES = {name: next(getattr(module, "bench_" + name) for module in MODULES

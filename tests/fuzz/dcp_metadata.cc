@@ -10,18 +10,20 @@
 
 namespace {
 
-void check_tensor(const ckfs::DcpTensor& tensor) {
+void check_tensor(const ckfs::DcpTensor& tensor, std::size_t paths) {
   using namespace ckfs;
   const std::size_t rank = tensor.shape.size();
   std::int64_t covered = 0;
   for (const DcpChunk& chunk : tensor.chunks) {
-    CKFS_CHECK(chunk.offsets.size() == rank && chunk.sizes.size() == rank && !chunk.path.empty());
+    const auto offsets = tensor.offsets(chunk);
+    const auto sizes = tensor.sizes(chunk);
+    CKFS_CHECK(offsets.size() == rank && sizes.size() == rank && chunk.path < paths);
     CKFS_CHECK(chunk.offset <= chunk.offset + chunk.length);
     std::int64_t numel = 1;
     for (std::size_t d = 0; d < rank; ++d) {
-      CKFS_CHECK(chunk.offsets[d] >= 0 && chunk.sizes[d] > 0);
-      CKFS_CHECK(chunk.sizes[d] <= tensor.shape[d] - chunk.offsets[d]);
-      numel *= chunk.sizes[d];
+      CKFS_CHECK(offsets[d] >= 0 && sizes[d] > 0);
+      CKFS_CHECK(sizes[d] <= tensor.shape[d] - offsets[d]);
+      numel *= sizes[d];
     }
     covered += numel;
   }
@@ -35,8 +37,8 @@ void check_tensor(const ckfs::DcpTensor& tensor) {
       const DcpChunk& a = tensor.chunks[i];
       const DcpChunk& b = tensor.chunks[j];
       for (std::size_t d = 0; d < rank; ++d) {
-        apart = apart || a.offsets[d] + a.sizes[d] <= b.offsets[d] ||
-                b.offsets[d] + b.sizes[d] <= a.offsets[d];
+        apart = apart || tensor.offsets(a)[d] + tensor.sizes(a)[d] <= tensor.offsets(b)[d] ||
+                tensor.offsets(b)[d] + tensor.sizes(b)[d] <= tensor.offsets(a)[d];
       }
       CKFS_CHECK(apart);
     }
@@ -55,6 +57,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     CKFS_CHECK(metadata.error().message().find('\n') == std::string::npos);
     return 0;
   }
-  for (const DcpTensor& tensor : metadata->tensors) check_tensor(tensor);
+  for (const DcpTensor& tensor : metadata->tensors) check_tensor(tensor, metadata->paths.size());
+  for (const std::string& path : metadata->paths) CKFS_CHECK(!path.empty());
   return 0;
 }

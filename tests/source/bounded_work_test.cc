@@ -17,6 +17,7 @@
 #include "support/heap_counters.h"
 #include "support/memory_source.h"
 #include "support/safetensors_text.h"
+#include "support/sanitized.h"
 
 namespace ckfs {
 namespace {
@@ -417,6 +418,72 @@ TEST(SharedParts, OfAnyShapeCostInProportionToThePickle) {
       before = {bytes.size(), work, 0, {}};
     }
   }
+}
+
+/// As torch writes it, of `tensors` tensors that `ranks` ranks have a row of each.
+std::string metadata_of_many(int tensors, int ranks) {
+  enum : std::uint8_t { kIndex = 1, kSize, kChunk, kInfo, kTensor, kFqn, kOffset, kPath, kLength };
+  enum : std::uint8_t { kOffsets = 20, kSizes, kChunks, kShape };
+  const std::string module = "torch.distributed.checkpoint.metadata";
+  const Opcodes before = keep(py_global(module, "MetadataIndex"), kIndex) +
+                         keep(py_global("torch", "Size"), kSize) +
+                         keep(py_global(module, "ChunkStorageMetadata"), kChunk) +
+                         keep(py_global(module, "_StorageInfo"), kInfo) +
+                         keep(py_global(module, "TensorStorageMetadata"), kTensor) +
+                         keep(py_str("fqn"), kFqn) + keep(py_str("offset"), kOffset) +
+                         keep(py_str("relative_path"), kPath) + keep(py_str("length"), kLength) +
+                         keep(py_str("offsets"), kOffsets) + keep(py_str("sizes"), kSizes) +
+                         keep(py_str("chunks"), kChunks) + keep(py_str("size"), kShape);
+  const auto size = [](int rows, int columns) {
+    return get(kSize) + py_int(rows) + py_int(columns) + "\x86\x85R";
+  };
+  const auto object = [](int type, const Opcodes& fields) {
+    return get(type) + ")\x81}(" + fields + "ub";
+  };
+  Opcodes all, places;
+  for (int tensor = 0; tensor < tensors; ++tensor) {
+    const std::string name = fmt::format("model.layers.{}.mlp.experts.weight", tensor);
+    Opcodes chunks;
+    for (int rank = 0; rank < ranks; ++rank) {
+      const std::string path = fmt::format("__{}_0.distcp", rank);
+      chunks += object(kChunk, get(kOffsets) + size(rank, 0) + get(kSizes) + size(1, 8));
+      places += object(kIndex, get(kFqn) + py_str(name) + get(kOffset) + size(rank, 0)) +
+                object(kInfo, get(kPath) + py_str(path) + get(kOffset) + py_int(2000 * tensor) +
+                                  get(kLength) + py_int(1500));
+    }
+    all += py_str(name) +
+           object(kTensor, get(kShape) + size(ranks, 8) + get(kChunks) + "](" + chunks + "e");
+  }
+  return "\x80\x02" + before +
+         metadata_object("Metadata", "}(" + py_str("state_dict_metadata") + "}(" + all + "u" +
+                                         py_str("storage_data") + "}(" + places + "uu") +
+         ".";
+}
+
+TEST(DcpMetadata, OfManyRanksIsReadInAFewTimesItsBytes) {
+  const std::string text = metadata_of_many(20, 512);
+  const heap_meter::Span memory;
+  std::optional<Result<DcpMetadata>> metadata;
+  {
+    const auto pickle = parse_pickle(std::as_bytes(std::span(text)), ".metadata");
+    ASSERT_TRUE(pickle) << pickle.error().message();
+    metadata = read_dcp_metadata(*pickle, ".metadata", [](std::string_view) { return true; });
+    ASSERT_TRUE(*metadata) << metadata->error().message();
+    // A sanitizer's realloc() copies.
+    const double times = kSanitized ? 4 : 2.6;
+    EXPECT_LE(memory.most(), times * static_cast<double>(text.size()));
+  }
+  ASSERT_EQ((*metadata)->tensors.size(), 20U);
+  for (const DcpTensor& tensor : (*metadata)->tensors) {
+    ASSERT_EQ(tensor.chunks.size(), 512U);
+    for (const DcpChunk& chunk : tensor.chunks) {
+      EXPECT_EQ((*metadata)->paths[chunk.path],
+                fmt::format("__{}_0.distcp", tensor.offsets(chunk)[0]));
+    }
+  }
+  const std::size_t before = heap_meter::now;
+  metadata.reset();
+  EXPECT_LE(before - heap_meter::now, 20 * 512 * 60 + 64_KiB);
 }
 
 TEST(WorkBudget, IsFourTimesWhatRealCheckpointsNeed) {

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "base/checked.h"
 #include "base/text.h"
@@ -38,9 +39,11 @@ std::uint64_t count_field(const Pickle& pickle, NodeId object, std::string_view 
   return value && *value >= 0 ? static_cast<std::uint64_t>(*value) : ~std::uint64_t{0};
 }
 
-bool overlap(const DcpChunk& a, const DcpChunk& b) {
-  for (std::size_t d = 0; d < a.offsets.size(); ++d) {
-    if (a.offsets[d] >= b.offsets[d] + b.sizes[d] || b.offsets[d] >= a.offsets[d] + a.sizes[d]) {
+bool overlap(const DcpTensor& tensor, const DcpChunk& a, const DcpChunk& b) {
+  for (std::size_t d = 0; d < tensor.shape.size(); ++d) {
+    const std::int64_t begin_a = tensor.offsets(a)[d];
+    const std::int64_t begin_b = tensor.offsets(b)[d];
+    if (begin_a >= begin_b + tensor.sizes(b)[d] || begin_b >= begin_a + tensor.sizes(a)[d]) {
       return false;
     }
   }
@@ -49,17 +52,55 @@ bool overlap(const DcpChunk& a, const DcpChunk& b) {
 
 /// Whether each chunk is one cell of the grid that all their borders make: then no two overlap if
 /// no two begin at the same place.
-bool is_grid(std::span<const DcpChunk> chunks, std::size_t dimensions) {
-  for (std::size_t d = 0; d < dimensions; ++d) {
+bool is_grid(const DcpTensor& tensor) {
+  for (std::size_t d = 0; d < tensor.shape.size(); ++d) {
     std::set<std::int64_t> begins;
-    for (const DcpChunk& chunk : chunks) begins.insert(chunk.offsets[d]);
-    for (const DcpChunk& chunk : chunks) {
-      const auto next = begins.upper_bound(chunk.offsets[d]);
-      if (next != begins.end() && *next < chunk.offsets[d] + chunk.sizes[d]) return false;
+    for (const DcpChunk& chunk : tensor.chunks) begins.insert(tensor.offsets(chunk)[d]);
+    for (const DcpChunk& chunk : tensor.chunks) {
+      const std::int64_t begin = tensor.offsets(chunk)[d];
+      const auto next = begins.upper_bound(begin);
+      if (next != begins.end() && *next < begin + tensor.sizes(chunk)[d]) return false;
     }
   }
   return true;
 }
+
+/// What storage_data says of one tensor: where the torch file is of the chunk at some offsets.
+class Places {
+ public:
+  void add(std::span<const std::int64_t> offsets, NodeId info) {
+    entries_.push_back({numbers_.size(), offsets.size(), info});
+    numbers_.insert(numbers_.end(), offsets.begin(), offsets.end());
+  }
+
+  /// Before find(), and after the last add().
+  void sort() {
+    std::ranges::stable_sort(entries_, less, [this](const Entry& entry) { return offsets(entry); });
+  }
+
+  /// As in a dictionary of Python, what was added last.
+  std::optional<NodeId> find(std::span<const std::int64_t> offsets) const {
+    const auto [begin, end] = std::ranges::equal_range(
+        entries_, offsets, less, [this](const Entry& entry) { return this->offsets(entry); });
+    return begin == end ? std::nullopt : std::optional(std::prev(end)->info);
+  }
+
+ private:
+  struct Entry {
+    std::size_t first = 0, count = 0;  // in numbers_
+    NodeId info = 0;
+  };
+
+  static bool less(std::span<const std::int64_t> a, std::span<const std::int64_t> b) {
+    return std::ranges::lexicographical_compare(a, b);
+  }
+  std::span<const std::int64_t> offsets(const Entry& entry) const {
+    return std::span(numbers_).subspan(entry.first, entry.count);
+  }
+
+  std::vector<Entry> entries_;
+  std::vector<std::int64_t> numbers_;
+};
 
 class MetadataFile {
  public:
@@ -77,7 +118,6 @@ class MetadataFile {
       return fail(ErrorCode::Corrupt, "{}: no state_dict_metadata and storage_data", file_name_);
     }
     index_places(*places);
-    DcpMetadata metadata;
     std::set<std::string_view> names;
     for (const DictItem& item : pickle_.mapping(*tensors)) {
       const auto name = pickle_.string(item.key);
@@ -88,13 +128,14 @@ class MetadataFile {
       if (!pickle_.budget()->hold(kBytes + name->size())) break;
       const auto chunks = field(pickle_, item.value, "chunks");
       if (!chunks) {
-        metadata.others.push_back(*name);
+        metadata_.others.emplace_back(*name);
         continue;
       }
       CKFS_TRY(DcpTensor tensor, read_tensor(*name, item.value, *chunks));
-      metadata.tensors.push_back(std::move(tensor));
+      metadata_.tensors.push_back(std::move(tensor));
+      places_.erase(*name);
     }
-    return metadata;
+    return std::move(metadata_);
   }
 
   template <typename... Args>
@@ -109,10 +150,10 @@ class MetadataFile {
       const auto name = name_node ? pickle_.string(*name_node) : std::nullopt;
       if (!name || !wanted_(*name)) continue;
       const auto offset_node = field(pickle_, item.key, "offset");
-      auto offset = offset_node ? coordinates(*offset_node) : std::nullopt;
-      if (offset && pickle_.budget()->hold(kBytes))
-        places_[*name].insert_or_assign(std::move(*offset), item.value);
+      const auto offset = offset_node ? coordinates(*offset_node) : std::nullopt;
+      if (offset && pickle_.budget()->hold(kBytes)) places_[*name].add(*offset, item.value);
     }
+    for (auto& [name, of_tensor] : places_) of_tensor.sort();
   }
 
   /// The integers of a list with at most as many as a tensor may have dimensions; nullopt: none, or
@@ -136,16 +177,24 @@ class MetadataFile {
     tensor.shape = std::move(*shape);
     read_dtype(node, tensor);
 
-    std::int64_t covered = 0;
-    std::set<std::vector<std::int64_t>> begins;
     for (const NodeId item : pickle_.sequence(chunks)) {
       if (!pickle_.budget()->hold(kBytes)) break;
-      CKFS_TRY(auto chunk, read_chunk(tensor, item));
-      if (!chunk || !begins.insert(chunk->offsets).second) continue;  // empty, or a replica
-      const auto sum = checked_add(covered, checked_numel(chunk->sizes).value());
+      CKFS_TRY_VOID(read_chunk(tensor, item));
+    }
+    const auto offsets = [&](const DcpChunk& chunk) { return tensor.offsets(chunk); };
+    std::ranges::stable_sort(
+        tensor.chunks, [](auto a, auto b) { return std::ranges::lexicographical_compare(a, b); },
+        offsets);
+    const auto replicas = std::ranges::unique(
+        tensor.chunks, [](auto a, auto b) { return std::ranges::equal(a, b); }, offsets);
+    tensor.chunks.erase(replicas.begin(), replicas.end());
+    tensor.chunks.shrink_to_fit();
+    tensor.boxes.shrink_to_fit();
+    std::int64_t covered = 0;
+    for (const DcpChunk& chunk : tensor.chunks) {
+      const auto sum = checked_add(covered, checked_numel(tensor.sizes(chunk)).value());
       if (!sum) return corrupt(name, "more elements in chunks than there can be");
       covered = *sum;
-      tensor.chunks.push_back(std::move(*chunk));
     }
     if (covered != *numel) {
       return corrupt(name, "chunks of {} elements together, its shape has {}", covered, *numel);
@@ -166,11 +215,12 @@ class MetadataFile {
     tensor.dtype = torch_dtype(tensor.dtype_name);
   }
 
-  Result<std::optional<DcpChunk>> read_chunk(const DcpTensor& tensor, NodeId node) const {
+  /// Adds the chunk, if it has elements.
+  Result<void> read_chunk(DcpTensor& tensor, NodeId node) {
     const auto offsets_node = field(pickle_, node, "offsets");
     const auto sizes_node = field(pickle_, node, "sizes");
-    auto offsets = offsets_node ? coordinates(*offsets_node) : std::nullopt;
-    auto sizes = sizes_node ? coordinates(*sizes_node) : std::nullopt;
+    const auto offsets = offsets_node ? coordinates(*offsets_node) : std::nullopt;
+    const auto sizes = sizes_node ? coordinates(*sizes_node) : std::nullopt;
     if (!offsets || !sizes || offsets->size() != tensor.shape.size() ||
         sizes->size() != tensor.shape.size()) {
       return corrupt(tensor.name, "a chunk without offsets and sizes in each of {} dimensions",
@@ -186,42 +236,47 @@ class MetadataFile {
       }
       empty = empty || count == 0;
     }
-    if (empty) return std::optional<DcpChunk>();
-    DcpChunk chunk{std::move(*offsets), std::move(*sizes), {}, 0, 0};
-    CKFS_TRY_VOID(find_place(tensor, chunk));
-    return std::optional(std::move(chunk));
+    if (empty) return {};
+    CKFS_TRY(DcpChunk chunk, find_place(tensor.name, *offsets));
+    chunk.box = static_cast<std::uint32_t>(tensor.chunks.size());
+    tensor.boxes.insert(tensor.boxes.end(), offsets->begin(), offsets->end());
+    tensor.boxes.insert(tensor.boxes.end(), sizes->begin(), sizes->end());
+    tensor.chunks.push_back(chunk);
+    return {};
   }
 
-  Result<void> find_place(const DcpTensor& tensor, DcpChunk& chunk) const {
-    const auto known = places_.find(tensor.name);
-    const bool has_any = known != places_.end();
-    const auto place =
-        has_any ? known->second.find(chunk.offsets) : decltype(known->second.end())();
-    if (!has_any || place == known->second.end()) {
-      return corrupt(tensor.name, "storage_data does not say where its chunk at [{}] is",
-                     fmt::join(chunk.offsets, ", "));
+  Result<DcpChunk> find_place(std::string_view tensor, std::span<const std::int64_t> offsets) {
+    const auto known = places_.find(tensor);
+    const auto info = known == places_.end() ? std::nullopt : known->second.find(offsets);
+    if (!info) {
+      return corrupt(tensor, "storage_data does not say where its chunk at [{}] is",
+                     fmt::join(offsets, ", "));
     }
-    const NodeId info = place->second;
-    const auto path = field(pickle_, info, "relative_path");
-    chunk.path = path ? pickle_.string(*path).value_or("") : "";
-    chunk.offset = count_field(pickle_, info, "offset");
-    chunk.length = count_field(pickle_, info, "length");
-    if (chunk.path.empty() || chunk.path.size() > kMaxPath ||
-        !checked_add(chunk.offset, chunk.length)) {
-      return corrupt(tensor.name, "its chunk at [{}] is nowhere", fmt::join(chunk.offsets, ", "));
+    const auto path_node = field(pickle_, *info, "relative_path");
+    const auto path = path_node ? pickle_.string(*path_node) : std::nullopt;
+    const std::uint64_t offset = count_field(pickle_, *info, "offset");
+    const std::uint64_t length = count_field(pickle_, *info, "length");
+    if (!path || path->empty() || path->size() > kMaxPath || !checked_add(offset, length)) {
+      return corrupt(tensor, "its chunk at [{}] is nowhere", fmt::join(offsets, ", "));
     }
-    const auto transforms = field(pickle_, info, "transform_descriptors");
+    const auto transforms = field(pickle_, *info, "transform_descriptors");
     if (transforms && !pickle_.is_none(*transforms) && !pickle_.sequence(*transforms).empty()) {
-      return fail(ErrorCode::Unsupported, "{}: tensor {}: compressed", file_name_,
-                  quote(tensor.name));
+      return fail(ErrorCode::Unsupported, "{}: tensor {}: compressed", file_name_, quote(tensor));
     }
-    return {};
+    return DcpChunk{number_of(*path), 0, offset, length};
+  }
+
+  std::uint32_t number_of(std::string_view path) {
+    const auto next = static_cast<std::uint32_t>(metadata_.paths.size());
+    const auto [known, added] = path_numbers_.try_emplace(path, next);
+    if (added && pickle_.budget()->hold(kBytes + path.size())) metadata_.paths.emplace_back(path);
+    return known->second;
   }
 
   /// Together with the sum of their elements: chunks that do not overlap leave no hole.
   Result<void> check_disjoint(const DcpTensor& tensor) const {
     if (!pickle_.budget()->spend(tensor.chunks.size() * (1 + tensor.shape.size()))) return {};
-    if (is_grid(tensor.chunks, tensor.shape.size())) return {};
+    if (is_grid(tensor)) return {};
     if (tensor.chunks.size() > kMaxIrregularChunks) {
       return fail(ErrorCode::Unsupported, "{}: tensor {}: {} chunks that are no grid (limit {})",
                   file_name_, quote(tensor.name), tensor.chunks.size(), kMaxIrregularChunks);
@@ -229,10 +284,10 @@ class MetadataFile {
     for (std::size_t i = 0; i < tensor.chunks.size(); ++i) {
       if (!pickle_.budget()->spend(i)) return {};
       for (std::size_t j = 0; j < i; ++j) {
-        if (!overlap(tensor.chunks[i], tensor.chunks[j])) continue;
+        if (!overlap(tensor, tensor.chunks[i], tensor.chunks[j])) continue;
         return corrupt(tensor.name, "chunks at [{}] and [{}] overlap",
-                       fmt::join(tensor.chunks[j].offsets, ", "),
-                       fmt::join(tensor.chunks[i].offsets, ", "));
+                       fmt::join(tensor.offsets(tensor.chunks[j]), ", "),
+                       fmt::join(tensor.offsets(tensor.chunks[i]), ", "));
       }
     }
     return {};
@@ -241,7 +296,9 @@ class MetadataFile {
   const Pickle& pickle_;
   const std::string& file_name_;
   const std::function<bool(std::string_view)>& wanted_;
-  std::map<std::string_view, std::map<std::vector<std::int64_t>, NodeId>> places_;
+  DcpMetadata metadata_;
+  std::map<std::string_view, Places> places_;
+  std::map<std::string_view, std::uint32_t> path_numbers_;
 };
 
 Result<std::vector<DcpEntry>> list_entries(const Pickle& pickle, const std::string& file_name) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,22 +17,34 @@ namespace ckfs {
 
 /// A box of a tensor, and where the torch file with its elements is.
 struct DcpChunk {
-  std::vector<std::int64_t> offsets, sizes;  // as many as the tensor has dimensions
-  std::string_view path;                     // of the file, relative to .metadata
-  std::uint64_t offset = 0, length = 0;      // bytes of the torch file in it
+  std::uint32_t path = 0;                // index of DcpMetadata::paths
+  std::uint32_t box = 0;                 // for DcpTensor::offsets() and sizes()
+  std::uint64_t offset = 0, length = 0;  // bytes of the torch file in it
 };
 
 struct DcpTensor {
-  std::string_view name;
+  std::string name;
   std::vector<std::int64_t> shape;
   std::optional<DType> dtype;    // nullopt: one that DType lacks
-  std::string_view dtype_name;   // torch's
-  std::vector<DcpChunk> chunks;  // those with elements; they tile the shape
+  std::string dtype_name;        // torch's
+  std::vector<DcpChunk> chunks;  // those with elements, by their offsets; they tile the shape
+  std::vector<std::int64_t> boxes;
+
+  /// As many as the tensor has dimensions; valid as long as the tensor.
+  std::span<const std::int64_t> offsets(const DcpChunk& chunk) const {
+    return std::span(boxes).subspan(2 * shape.size() * chunk.box, shape.size());
+  }
+  std::span<const std::int64_t> sizes(const DcpChunk& chunk) const {
+    return std::span(boxes).subspan((2 * std::size_t{chunk.box} + 1) * shape.size(), shape.size());
+  }
 };
 
+/// Nothing of it is the pickle's, for a large one is ten times as large. A chunk takes 24 bytes,
+/// and 16 for each dimension.
 struct DcpMetadata {
-  std::vector<DcpTensor> tensors;        // in the order of the pickle
-  std::vector<std::string_view> others;  // keys that are no tensors
+  std::vector<DcpTensor> tensors;   // in the order of the pickle
+  std::vector<std::string> others;  // keys that are no tensors
+  std::vector<std::string> paths;   // of files, relative to .metadata; each once
 };
 
 /// An entry of the dictionary that was saved, flattened: names are slices of the pickle's bytes.
@@ -46,9 +59,9 @@ struct DcpEntry {
 /// All of them, in the order of the pickle. Errors: Corrupt.
 Result<std::vector<DcpEntry>> list_dcp_entries(const Pickle& pickle, const std::string& file_name);
 
-/// `wanted` says by a tensor's name whether to look at it at all. Names are slices of the pickle's
-/// bytes. Errors: Corrupt (chunks that do not tile, that lie nowhere...), Unsupported (compressed
-/// parts, thousands of chunks that make no grid).
+/// `wanted` says by a tensor's name whether to look at it at all. Errors: Corrupt (chunks that do
+/// not tile, that lie nowhere...), Unsupported (compressed parts, thousands of chunks that make no
+/// grid).
 Result<DcpMetadata> read_dcp_metadata(const Pickle& pickle, const std::string& file_name,
                                       const std::function<bool(std::string_view)>& wanted);
 

@@ -86,12 +86,11 @@ bool natural_less(std::string_view a, std::string_view b) {
 
 /// Whether the chunks, in the order of their first elements, follow each other without a break.
 bool is_concatenation(const DcpTensor& tensor) {
-  for (const DcpChunk& chunk : tensor.chunks) {
-    for (std::size_t d = 1; d < tensor.shape.size(); ++d) {
-      if (chunk.sizes[d] != tensor.shape[d]) return false;
-    }
-  }
-  return true;
+  if (tensor.shape.empty()) return true;
+  const auto inner = std::span(tensor.shape).subspan(1);
+  return std::ranges::all_of(tensor.chunks, [&](const DcpChunk& chunk) {
+    return std::ranges::equal(tensor.sizes(chunk).subspan(1), inner);
+  });
 }
 
 class DcpOpener : public SourceOpener {
@@ -193,6 +192,20 @@ class DcpOpener : public SourceOpener {
   }
 
   Result<void> read_metadata() {
+    CKFS_TRY(DcpMetadata metadata, parse_metadata());
+    note_prefix(metadata.tensors);
+    for (std::size_t i = 0; i < std::min(metadata.others.size(), kMaxNotes); ++i) {
+      builder_.add_note(metadata.others[i], "no tensor; left out");
+    }
+    std::ranges::sort(metadata.tensors, [](const DcpTensor& a, const DcpTensor& b) {
+      return natural_less(a.name, b.name);
+    });
+    CKFS_TRY_VOID(read_parts(metadata));
+    add_facts(metadata);
+    return {};
+  }
+
+  Result<DcpMetadata> parse_metadata() {
     const std::string path = prefix_ + std::string(kMetadata);
     const FileId file = id(path);
     const std::uint64_t size = files_.size(file);
@@ -211,35 +224,21 @@ class DcpOpener : public SourceOpener {
       return fail(ErrorCode::InvalidArgument, "{}: no tensors below the key {}", path,
                   quote(options_.key));
     }
-    note_prefix(metadata.tensors);
-    for (std::size_t i = 0; i < std::min(metadata.others.size(), kMaxNotes); ++i) {
-      builder_.add_note(std::string(metadata.others[i]), "no tensor; left out");
-    }
-    std::ranges::sort(metadata.tensors, [](const DcpTensor& a, const DcpTensor& b) {
-      return natural_less(a.name, b.name);
-    });
-    CKFS_TRY_VOID(read_parts(metadata.tensors));
-    add_facts(metadata);
-    return {};
+    return metadata;
   }
 
   /// Of each tensor one item is opened, the largest. If it is in row-major order, so are the
   /// others, as a rule; where they are not, reading them is slow (inner_files.h). Else all are
   /// opened now: their boxes have to say how their elements lie.
-  Result<void> read_parts(std::vector<DcpTensor>& tensors) {
+  Result<void> read_parts(DcpMetadata& metadata) {
+    std::vector<DcpTensor>& tensors = metadata.tensors;
     std::erase_if(tensors, [this](const DcpTensor& tensor) {
       if (tensor.dtype && *tensor.dtype != DType::C128) return false;
       builder_.add_note(std::string(shown_name(tensor.name)),
                         fmt::format("left out: safetensors cannot hold {}", tensor.dtype_name));
       return true;
     });
-    for (DcpTensor& tensor : tensors) {
-      std::ranges::sort(tensor.chunks, {}, &DcpChunk::offsets);
-      for (const DcpChunk& chunk : tensor.chunks) {
-        CKFS_TRY(Place place, place_of(tensor, chunk));
-        places_.push_back(std::move(place));
-      }
-    }
+    CKFS_TRY_VOID(find_places(metadata));
     CKFS_TRY_VOID(sort_places());
     std::vector<Place*> wanted;
     for_each_tensor(tensors, [&](std::span<Place> places) { wanted.push_back(&largest(places)); });
@@ -271,8 +270,10 @@ class DcpOpener : public SourceOpener {
     FileId inner = 0;                          // where it was not
 
     Place& own() { return same != nullptr ? *same : *this; }
+    bool is_inner() const { return same == nullptr && item == nullptr; }
+    std::span<const std::int64_t> sizes() const { return tensor->sizes(*chunk); }
     std::uint64_t nbytes() const {
-      return *ckfs::nbytes(*tensor->dtype, checked_numel(chunk->sizes).value());
+      return *ckfs::nbytes(*tensor->dtype, checked_numel(sizes()).value());
     }
   };
 
@@ -309,7 +310,7 @@ class DcpOpener : public SourceOpener {
           Place& place = *places[i];
           if (place.item != nullptr) return {};
           CKFS_TRY(DcpItem item, open_dcp_item(files_, place.file, place.bytes, place.tensor->name,
-                                               *place.tensor->dtype, place.chunk->sizes));
+                                               *place.tensor->dtype, place.sizes()));
           CKFS_TRY_VOID(repeated_.add(place.file, item.header_bytes));
           place.item = std::make_unique<const DcpItem>(std::move(item));
           return {};
@@ -320,37 +321,59 @@ class DcpOpener : public SourceOpener {
   /// In the order of the files: who goes by numbers reads each file from its begin to its end.
   Result<void> number_inner_files() {
     InnerFiles& inner = builder_.inner_files();
-    std::map<std::pair<const DcpTensor*, std::vector<std::int64_t>>, InnerFiles::TensorNumber>
-        numbers;
+    std::vector<InnerFiles::TensorNumber> numbers(places_.size());
+    std::map<std::vector<std::int64_t>, InnerFiles::TensorNumber> of_shapes;  // of one tensor
+    const Place* last = nullptr;
+    for (std::size_t i = 0; i < places_.size(); ++i) {
+      const Place& place = places_[i];
+      if (!place.is_inner()) continue;
+      const Place* const before = std::exchange(last, &place);
+      if (before == nullptr || before->tensor != place.tensor) {
+        of_shapes.clear();
+      } else if (std::ranges::equal(before->sizes(), place.sizes())) {
+        numbers[i] = numbers[before - places_.data()];
+        continue;
+      }
+      const std::vector<std::int64_t> shape(place.sizes().begin(), place.sizes().end());
+      const auto [known, added] = of_shapes.try_emplace(shape);
+      if (added) {
+        const DcpTensor& tensor = *place.tensor;
+        known->second = inner.add_tensor({tensor.name, *tensor.dtype, shape, place.nbytes()});
+      }
+      numbers[i] = known->second;
+    }
     for (const std::uint32_t at : order_in_files_) {
       Place& place = places_[at];
-      if (place.same != nullptr || place.item != nullptr) continue;
-      const DcpTensor& tensor = *place.tensor;
-      auto known = numbers.find({&tensor, place.chunk->sizes});
-      if (known == numbers.end()) {
-        const auto number =
-            inner.add_tensor({tensor.name, *tensor.dtype, place.chunk->sizes, place.nbytes()});
-        known = numbers.emplace(std::pair(&tensor, place.chunk->sizes), number).first;
-      }
+      if (!place.is_inner()) continue;
       CKFS_TRY(place.inner,
-               inner.add(known->second, {place.file, place.bytes.begin, place.bytes.size()}));
+               inner.add(numbers[at], {place.file, place.bytes.begin, place.bytes.size()}));
     }
     return {};
   }
 
-  Result<Place> place_of(const DcpTensor& tensor, const DcpChunk& chunk) const {
-    const std::string path = prefix_ + std::string(chunk.path);
-    const auto file = find(path);
-    if (!file) {
-      return fail(ErrorCode::NotFound, "{}: missing, but {} has a part of tensor {} there", path,
-                  kMetadata, quote(tensor.name));
+  Result<void> find_places(const DcpMetadata& metadata) {
+    std::vector<std::optional<FileId>> files;
+    for (const std::string& path : metadata.paths) files.push_back(find(prefix_ + path));
+    std::size_t count = 0;
+    for (const DcpTensor& tensor : metadata.tensors) count += tensor.chunks.size();
+    places_.reserve(count);
+    for (const DcpTensor& tensor : metadata.tensors) {
+      for (const DcpChunk& chunk : tensor.chunks) {
+        const auto file = files[chunk.path];
+        if (!file) {
+          return fail(ErrorCode::NotFound, "{}{}: missing, but {} has a part of tensor {} there",
+                      prefix_, metadata.paths[chunk.path], kMetadata, quote(tensor.name));
+        }
+        const ByteRange bytes{chunk.offset, chunk.offset + chunk.length};
+        if (bytes.end > files_.size(*file)) {
+          return fail(ErrorCode::Corrupt,
+                      "{}: tensor {}: bytes {} beyond the end of the file at {}",
+                      files_.name(*file), quote(tensor.name), bytes, files_.size(*file));
+        }
+        places_.push_back({*file, bytes, &tensor, &chunk});
+      }
     }
-    const ByteRange bytes{chunk.offset, chunk.offset + chunk.length};
-    if (bytes.end > files_.size(*file)) {
-      return fail(ErrorCode::Corrupt, "{}: tensor {}: bytes {} beyond the end of the file at {}",
-                  path, quote(tensor.name), bytes, files_.size(*file));
-    }
-    return Place{*file, bytes, &tensor, &chunk};
+    return {};
   }
 
   /// No byte of a file may be in two torch files: reading them would then cost more than the file
@@ -380,12 +403,12 @@ class DcpOpener : public SourceOpener {
   /// Two tensors whose chunks are one item agree in what it is.
   Result<void> check_shared(const DcpTensor& tensor, const DcpChunk& chunk,
                             const Place& place) const {
-    if (place.tensor->dtype == tensor.dtype && place.chunk->sizes == chunk.sizes) return {};
-    return fail(ErrorCode::Corrupt,
-                "{}: tensor {}: a chunk of {} [{}], but that of tensor {}, {} [{}]",
-                files_.name(place.file), quote(tensor.name), tensor.dtype_name,
-                fmt::join(chunk.sizes, ", "), quote(place.tensor->name), place.tensor->dtype_name,
-                fmt::join(place.chunk->sizes, ", "));
+    const auto sizes = tensor.sizes(chunk);
+    if (place.tensor->dtype == tensor.dtype && std::ranges::equal(place.sizes(), sizes)) return {};
+    return fail(
+        ErrorCode::Corrupt, "{}: tensor {}: a chunk of {} [{}], but that of tensor {}, {} [{}]",
+        files_.name(place.file), quote(tensor.name), tensor.dtype_name, fmt::join(sizes, ", "),
+        quote(place.tensor->name), place.tensor->dtype_name, fmt::join(place.sizes(), ", "));
   }
 
   Result<void> add(const DcpTensor& tensor, std::span<Place> places) {
@@ -419,7 +442,9 @@ class DcpOpener : public SourceOpener {
 
   StorageBox box_of(Place& place) {
     const Place& own = place.own();
-    StorageBox box{0, 0, place.chunk->offsets, place.chunk->sizes, {}};
+    const auto offsets = place.tensor->offsets(*place.chunk);
+    const auto sizes = place.sizes();
+    StorageBox box{0, 0, {offsets.begin(), offsets.end()}, {sizes.begin(), sizes.end()}, {}};
     if (own.item != nullptr) {
       box.storage = placer_.place(own.item->tensor, own.file, own.item->storage).storage;
       box.stride = own.item->tensor.stride;

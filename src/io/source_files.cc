@@ -1,33 +1,21 @@
-// The table of source files: which they are, whether they still are, and what was read of them.
-//
-// A batch is sorted into accesses (coalesce.h), and these are carried out in passes over a few
-// files each: every file of a pass is pinned open, compared with its fingerprint, read, and
-// compared again. Comparing after the bytes arrived is what makes a mixture of old and new content
-// impossible to miss (as far as size and mtime show it); comparing before saves the read. Leases or
-// inotify would report it without being asked, but neither works on network file systems, and both
-// come too late for bytes already handed on.
+// How source files are read. A batch is sorted into accesses (coalesce.h), and these are carried
+// out in passes over a few files each: every file of a pass is pinned open, compared with its
+// fingerprint, read, and compared again (file_table.h).
 #include "io/source_files.h"
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cerrno>
-#include <cstring>
-#include <deque>
 #include <optional>
 #include <spdlog/spdlog.h>
-#include <sys/resource.h>
-#include <thread>
 #include <unordered_map>
 
-#include "base/checked.h"
 #include "base/mutex.h"
 #include "base/rounding.h"
 #include "io/coalesce.h"
 #include "io/file_mappings.h"
 #include "io/file_system.h"
-#include "io/fingerprint.h"
-#include "io/open_files.h"
+#include "io/file_table.h"
 #include "io/ordered_file.h"
 #include "io/page_cache.h"
 #include "io/read_once.h"
@@ -35,8 +23,6 @@
 
 namespace ckfs {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 /// Files pinned at once by one batch: as many as accesses are in flight is enough, and many threads
 /// together must not exhaust the process's descriptors.
@@ -57,58 +43,11 @@ ByteRange blocks_of(const ReadRequest& request) {
           round_up<std::uint64_t>(request.offset + request.out.size(), kDiskBlock)};
 }
 
-struct File {
-  std::string name;
-  std::filesystem::path path;  // canonical: symbolic links were followed when it was added
-  Fingerprint fingerprint;
-  CompareInodes inodes = CompareInodes::On;
-  FileSystem* file_system = nullptr;
-
-  std::atomic<std::int64_t> path_checked{0};  // Clock's time, ns
-  std::atomic<bool> ctime_reported{false};
-  std::atomic<std::uint64_t> bytes{0};
-  std::atomic<std::uint64_t> requests{0};
-
-  std::atomic<FileSystem::Answer> tells_cached{FileSystem::Answer::Unknown};
-  std::atomic<bool> stale{false};  // set once, after the reason
-  Mutex stale_mutex;
-  std::string stale_reason CKFS_GUARDED_BY(stale_mutex);
-};
-
-/// At most half of the descriptors that the process may have: mounts, logs, sockets and files on
-/// their way in and out need some too.
-std::size_t open_file_limit(std::size_t wanted) {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return wanted;
-  return std::clamp<std::size_t>(wanted, 1, std::max<std::size_t>(limit.rlim_cur / 2, 1));
-}
-
-bool means_gone(int error) {
-  return error == ENOENT || error == ENOTDIR || error == ELOOP || error == ESTALE;
-}
-
 /// What is kept of a file only once it needs it: most never do.
 struct FileState {
   OrderedFile ordered;
   page_cache::HintedRanges hinted;
 };
-
-bool out_of_descriptors(int error) {
-  return error == EMFILE || error == ENFILE;
-}
-
-/// Each of the threads that open files has one or two of them open beside those that are kept.
-Parallel parallel_within(const IoOptions& options) {
-  Parallel parallel = options.parallel;
-  const std::size_t most = std::max<std::size_t>(open_file_limit(options.max_open_files) / 2, 1);
-  parallel.most = std::min(parallel.most, most);
-  parallel.few = std::min(parallel.few, parallel.most);
-  return parallel;
-}
-
-Failure not_a_file(std::string_view name) {
-  return fail(ErrorCode::InvalidArgument, "{}: not a regular file", name);
-}
 
 }  // namespace
 
@@ -117,23 +56,18 @@ class SourceFiles::Impl {
   Impl(const IoOptions& options, std::unique_ptr<Reader> reader, IoEngine used,
        std::unique_ptr<SourceStore> store)
       : engine(used),
-        parallel(parallel_within(options)),
+        table(options, std::move(store)),
         coalesce_options_{.gap = options.coalesce_gap,
                           .max_access = std::max<std::uint64_t>(options.max_access, 1)},
-        path_check_interval_(options.path_check_interval),
-        strict_(options.strict),
         maps_(options.map_cached && options.engine == IoEngine::Auto),
         reader_(std::move(reader)),
-        store_(std::move(store)),
-        open_files_(open_file_limit(options.max_open_files), *store_),
         files_per_pass_(std::clamp<std::size_t>(options.max_open_files / 2, 1, kFilesPerPass)) {}
 
-  Result<FileId> add(std::vector<NewFile> files);
   /// Whether what is read stays in the page cache.
   enum class Keep : std::uint8_t { Yes, No };
   Result<void> read(std::span<const ReadRequest> batch, Keep keep);
   void will_need(std::span<const FileRange> ranges);
-  bool prefers_order(FileId id) { return asks_in_order(file(id)); }
+  bool prefers_order(FileId id) { return asks_in_order(table.file(id)); }
   Result<void> verify(std::span<const FileId> ids);
   std::optional<MappedBytes> map(const FileRange& range, std::uint64_t used);
   bool was_hinted(const FileRange& range);
@@ -141,19 +75,9 @@ class SourceFiles::Impl {
   Result<void> check_mapped(std::span<const MappedBytes> mapped);
   void rest() {
     mappings_.let_go();
-    for (FileId id = 0; id < count(); ++id) {
-      if (prefers_order(id)) open_files_.drop(id);
+    for (FileId id = 0; id < table.count(); ++id) {
+      if (prefers_order(id)) table.drop(id);
     }
-  }
-
-  File& file(FileId id) {
-    const ReaderLock lock(files_mutex_);
-    CKFS_CHECK(id < files_.size());
-    return files_[id];
-  }
-  std::size_t count() const {
-    const ReaderLock lock(files_mutex_);
-    return files_.size();
   }
 
   static bool may_bypass(const FileSystem& on) {
@@ -161,216 +85,43 @@ class SourceFiles::Impl {
            on.reads_direct.load(std::memory_order_relaxed) != FileSystem::Answer::No;
   }
 
-  SourceStore& store() { return *store_; }
-
   const IoEngine engine;
-  const Parallel parallel;
+  FileTable table;
 
  private:
-  struct Registered {
-    Fingerprint fingerprint;
-    FileSystem* file_system = nullptr;
-  };
-
-  Result<Registered> register_one(FileId id, NewFile& file);
-  Tried<Pin> pin_patiently(FileId id, const std::filesystem::path& path, unsigned descriptor = 0,
-                           OpenFiles::Prepare prepare = nullptr);
   Result<void> read_alone(const ReadRequest& request);
   Result<std::vector<ReadRequest>> read_past_cache(std::span<const ReadRequest> batch);
   Result<Pin> pin_past_cache(const ReadRequest& request);
   Result<void> read_pass(const AccessPlan& plan, std::size_t& next, Keep keep);
   Result<void> read_ordered(const AccessPlan& plan, std::size_t& next);
-  static void count_access(File& file, const Access& access) {
+  static void count_access(SourceFile& file, const Access& access) {
     file.bytes.fetch_add(access.size, std::memory_order_relaxed);
     file.requests.fetch_add(1, std::memory_order_relaxed);
   }
-  Result<Pin> pin(FileId id, File& file, unsigned descriptor = 0);
   FileState& state(FileId id);
-  static bool asks_in_order(const File& file) {
+  static bool asks_in_order(const SourceFile& file) {
     return file.file_system->traits.remote && !file.file_system->pace.at_once();
   }
-  Result<void> check(File& file, int fd);
-  Result<void> check_path(File& file);
-  Result<void> compare(File& file, const FileStatus& now);
-  Failure failed(File& file, int fd, const AccessFailure& failure);
-  Failure stale(File& file, const std::string& what);
 
   const CoalesceOptions coalesce_options_;
-  const std::chrono::nanoseconds path_check_interval_;
-  const bool strict_;
   const bool maps_;
   const std::unique_ptr<Reader> reader_;
-  const std::unique_ptr<SourceStore> store_;
-  OpenFiles open_files_;
-  FileSystems file_systems_;
   FileMappings mappings_;
   const std::size_t files_per_pass_;
   Mutex states_mutex_;
   std::unordered_map<FileId, FileState> states_ CKFS_GUARDED_BY(states_mutex_);
-  mutable SharedMutex files_mutex_;
-  std::deque<File> files_ CKFS_GUARDED_BY(files_mutex_);  // the elements stay where they are
 };
 
-// A file that was listed as one is opened without another look: that a device takes its place in
-// between needs root. What is only a name is looked at first.
-Result<SourceFiles::Impl::Registered> SourceFiles::Impl::register_one(FileId id, NewFile& file) {
-  if (!file.plain) {
-    auto resolved = store_->resolve(file.path);
-    if (!resolved) return system_failure(resolved.error(), file.name, "open");
-    file.path = *std::move(resolved);
-    const auto status = store_->look(file.path);
-    if (!status) return system_failure(status.error(), file.name, "stat");
-    if (status->kind != FileKind::File) return not_a_file(file.name);
-  }
-  // Opened now, so that a file that may not be read is refused now and not by its first reader.
-  const auto pinned = pin_patiently(id, file.path);
-  if (!pinned) return system_failure(pinned.error(), file.name, "open");
-  const int fd = (*pinned)->fd.get();
-  const auto status = store_->look(fd);
-  if (!status) return system_failure(status.error(), file.name, "stat");
-  if (status->kind != FileKind::File) return not_a_file(file.name);
-  FileSystem& file_system = file_systems_.of(status->fingerprint.device, fd);
-  if (!file_system.traits.remote) page_cache::expect_exact_reads(fd);
-  return Registered{status->fingerprint, &file_system};
-}
-
-Result<FileId> SourceFiles::Impl::add(std::vector<NewFile> added) {
-  const auto first = static_cast<FileId>(count());
-  if (!checked_cast<FileId>(first + added.size())) {
-    return fail(ErrorCode::Unsupported, "{}: more than {} files", added.back().name, ~FileId{0});
-  }
-  std::vector<Registered> registered(added.size());
-  const Result<void> done = run_parallel(
-      added.size(),
-      [&](std::size_t i) -> Result<void> {
-        CKFS_TRY(registered[i], register_one(first + static_cast<FileId>(i), added[i]));
-        return {};
-      },
-      parallel);
-  if (!done) {
-    for (std::size_t i = 0; i < added.size(); ++i) {
-      open_files_.drop(first + static_cast<FileId>(i));
-    }
-    return Failure(done.error());
-  }
-  const WriterLock lock(files_mutex_);
-  for (std::size_t i = 0; i < added.size(); ++i) {
-    File& file = files_.emplace_back();
-    file.name = std::move(added[i].name);
-    file.path = std::move(added[i].path);
-    file.fingerprint = registered[i].fingerprint;
-    file.file_system = registered[i].file_system;
-    file.inodes = file.file_system->traits.stable_inodes ? CompareInodes::On : CompareInodes::Off;
-  }
-  return first;
-}
-
-Failure SourceFiles::Impl::stale(File& file, const std::string& what) {
-  const MutexLock lock(file.stale_mutex);
-  if (!file.stale.load(std::memory_order_relaxed)) {
-    file.stale_reason = fmt::format(
-        "{}: changed since it was opened: {} (mount again to see the new file)", file.name, what);
-    spdlog::error("{}", file.stale_reason);
-    file.stale.store(true, std::memory_order_release);
-  }
-  return Failure(Error(ErrorCode::Stale, file.stale_reason));
-}
-
-Result<void> SourceFiles::Impl::compare(File& file, const FileStatus& now) {
-  if (auto what = difference(file.fingerprint, now.fingerprint, file.inodes)) {
-    return stale(file, *what);
-  }
-  // A deleted file has another ctime, of course: what became of its path is check_path()'s.
-  if (now.names == 0 || (!strict_ && file.ctime_reported.load(std::memory_order_relaxed)))
-    return {};
-  const auto what = ctime_change(file.fingerprint, now.fingerprint, file.inodes);
-  if (!what) return {};
-  if (strict_) return stale(file, *what);
-  if (!file.ctime_reported.exchange(true)) {
-    spdlog::warn("{}: {}: its size and mtime are the recorded ones, so it is served on", file.name,
-                 *what);
-  }
-  return {};
-}
-
-Result<void> SourceFiles::Impl::check(File& file, int fd) {
-  if (file.stale.load(std::memory_order_acquire)) return stale(file, {});
-  const auto now = store_->look(fd);
-  if (now) return compare(file, *now);
-  if (means_gone(now.error())) return stale(file, std::strerror(now.error()));
-  return system_failure(now.error(), file.name, "stat");
-}
-
-Result<void> SourceFiles::Impl::check_path(File& file) {
-  const std::int64_t now = std::chrono::nanoseconds(Clock::now().time_since_epoch()).count();
-  std::int64_t checked = file.path_checked.load(std::memory_order_relaxed);
-  if (checked != 0 && now - checked < path_check_interval_.count()) return {};
-  // One thread looks; the others trust what was true a moment ago.
-  if (!file.path_checked.compare_exchange_strong(checked, now)) return {};
-  const auto status = store_->look(file.path);
-  if (status) return compare(file, *status);
-  // Other errors (EACCES, EIO, a server that does not answer) say nothing about the file.
-  if (means_gone(status.error())) return stale(file, "removed");
-  return {};
-}
-
-Tried<Pin> SourceFiles::Impl::pin_patiently(FileId id, const std::filesystem::path& path,
-                                            unsigned descriptor, OpenFiles::Prepare prepare) {
-  auto pinned = open_files_.pin(id, path, descriptor, prepare);
-  // Other threads hold descriptors only while they read: it is worth asking again.
-  for (int attempt = 0; !pinned && out_of_descriptors(pinned.error()) && attempt < 100; ++attempt) {
-    std::this_thread::yield();
-    pinned = open_files_.pin(id, path, descriptor, prepare);
-  }
-  return pinned;
-}
-
-Result<Pin> SourceFiles::Impl::pin(FileId id, File& file, unsigned descriptor) {
-  if (file.stale.load(std::memory_order_acquire)) return stale(file, {});
-  // Elsewhere the kernel's read-ahead is what streams, but after a jump it would be thrown away.
-  const bool exact = !file.file_system->traits.remote || descriptor == FileOrder::kJumps;
-  const auto prepare = exact ? &page_cache::expect_exact_reads : nullptr;
-  auto pinned = pin_patiently(id, file.path, descriptor, prepare);
-  if (!pinned) {
-    if (means_gone(pinned.error())) return stale(file, "removed");
-    // What may not be opened may be another file by now.
-    if (const auto now = store_->look(file.path)) CKFS_TRY_VOID(compare(file, *now));
-    return system_failure(pinned.error(), file.name, "open");
-  }
-  if (auto checked = check(file, (*pinned)->fd.get()); !checked) {
-    open_files_.drop(id);
-    return Failure(std::move(checked).error());
-  }
-  CKFS_TRY_VOID(check_path(file));
-  return *std::move(pinned);
-}
-
-Failure SourceFiles::Impl::failed(File& file, int fd, const AccessFailure& failure) {
-  // A truncated file reads as a short one first: say what really happened.
-  if (auto checked = check(file, fd); !checked) return Failure(std::move(checked).error());
-  if (means_gone(failure.error)) return stale(file, std::strerror(failure.error));
-  if (failure.error == 0) {
-    return Failure(Error(ErrorCode::Io,
-                         fmt::format("{}: offset {}: the file ends here (size {})", file.name,
-                                     failure.offset, file.fingerprint.size),
-                         EIO));
-  }
-  return Failure(Error(
-      ErrorCode::Io,
-      fmt::format("{}: offset {}: {}", file.name, failure.offset, std::strerror(failure.error)),
-      failure.error));
-}
-
 Result<void> SourceFiles::Impl::read_alone(const ReadRequest& request) {
-  File& of = file(request.file);
-  CKFS_TRY(const Pin pinned, pin(request.file, of));
+  SourceFile& of = table.file(request.file);
+  CKFS_TRY(const Pin pinned, table.pin(request.file, of));
   const iovec part{request.out.data(), request.out.size()};
   const Access access{pinned->fd.get(),   pinned->serial,      request.offset,
                       request.out.size(), std::span(&part, 1), false};
   if (auto done = reader_->read(std::span(&access, 1)); !done) {
-    return failed(of, pinned->fd.get(), done.error());
+    return table.failed(of, pinned->fd.get(), done.error());
   }
-  CKFS_TRY_VOID(check(of, pinned->fd.get()));
+  CKFS_TRY_VOID(table.check(of, pinned->fd.get()));
   count_access(of, access);
   return {};
 }
@@ -382,7 +133,7 @@ FileState& SourceFiles::Impl::state(FileId id) {
 
 Result<void> SourceFiles::Impl::read_ordered(const AccessPlan& plan, std::size_t& next) {
   const FileId id = plan.accesses[next].file;
-  File& of = file(id);
+  SourceFile& of = table.file(id);
   std::array<Pin, OpenFiles::kMostDescriptors> pins;  // each is checked once before, once after
   const std::span<const PlannedAccess> rest = std::span(plan.accesses).subspan(next);
   const auto other = std::ranges::find_if(rest, [&](const auto& each) { return each.file != id; });
@@ -390,7 +141,7 @@ Result<void> SourceFiles::Impl::read_ordered(const AccessPlan& plan, std::size_t
 
   const auto descriptor_of = [&](unsigned number) -> Result<int> {
     if (!pins[number]) {
-      CKFS_TRY(pins[number], pin(id, of, number));
+      CKFS_TRY(pins[number], table.pin(id, of, number));
     }
     return pins[number]->fd.get();
   };
@@ -400,7 +151,7 @@ Result<void> SourceFiles::Impl::read_ordered(const AccessPlan& plan, std::size_t
     for (const FileAccess& each : wanted) {
       accesses.push_back({fd, pins[number]->serial, each.offset, each.size, each.parts, false});
     }
-    if (auto done = reader_->read(accesses); !done) return failed(of, fd, done.error());
+    if (auto done = reader_->read(accesses); !done) return table.failed(of, fd, done.error());
     for (const Access& access : accesses) count_access(of, access);
     return {};
   };
@@ -414,7 +165,7 @@ Result<void> SourceFiles::Impl::read_ordered(const AccessPlan& plan, std::size_t
   // Another thread may have read for this one.
   CKFS_TRY_VOID(descriptor_of(0));
   for (const Pin& pinned : pins) {
-    if (pinned) CKFS_TRY_VOID(check(of, pinned->fd.get()));
+    if (pinned) CKFS_TRY_VOID(table.check(of, pinned->fd.get()));
   }
   next += mine.size();
   return {};
@@ -423,7 +174,7 @@ Result<void> SourceFiles::Impl::read_ordered(const AccessPlan& plan, std::size_t
 void SourceFiles::Impl::will_need(std::span<const FileRange> ranges) {
   for (std::size_t i = 0; i < ranges.size();) {
     const FileId id = ranges[i].file;
-    File& of = file(id);
+    SourceFile& of = table.file(id);
     FileSystem& file_system = *of.file_system;
     // A server that streams is not asked for what comes later: that would be out of order.
     const bool hints =
@@ -444,7 +195,7 @@ void SourceFiles::Impl::will_need(std::span<const FileRange> ranges) {
       }
       if (whole.empty() || !hints) continue;
       if (!pinned) {
-        auto opened = pin(id, of);
+        auto opened = table.pin(id, of);
         pinned = opened ? *std::move(opened) : nullptr;  // its reader will say why
       }
       if (!*pinned) continue;
@@ -456,11 +207,11 @@ void SourceFiles::Impl::will_need(std::span<const FileRange> ranges) {
 
 /// The descriptor that reads a request past the page cache; nullptr: that is not for this one.
 Result<Pin> SourceFiles::Impl::pin_past_cache(const ReadRequest& request) {
-  File& of = file(request.file);
+  SourceFile& of = table.file(request.file);
   if (!request.padded || request.out.empty() || !may_bypass(*of.file_system)) return nullptr;
   const ByteRange blocks = blocks_of(request);
   if (blocks.end > of.fingerprint.size) return nullptr;
-  auto cached = pin(request.file, of);
+  auto cached = table.pin(request.file, of);
   if (!cached) {
     // The others' pins go first; then it is read as any other.
     if (out_of_descriptors(cached.error().system_error())) return nullptr;
@@ -472,13 +223,13 @@ Result<Pin> SourceFiles::Impl::pin_past_cache(const ReadRequest& request) {
   if (inner.begin >= inner.end) return nullptr;
   const auto pages = page_cache::cached_pages((*cached)->fd.get(), inner);
   if (!pages || *pages > 0) return nullptr;
-  auto direct = pin_patiently(request.file, of.path, kPastCache, page_cache::bypass);
+  auto direct = table.pin_unchecked(request.file, of.path, kPastCache, page_cache::bypass);
   if (!direct || !page_cache::bypasses((*direct)->fd.get())) {
     if (direct) of.file_system->reads_direct.store(FileSystem::Answer::No);
     return nullptr;
   }
   // It may have been opened later than the other one.
-  CKFS_TRY_VOID(check(of, (*direct)->fd.get()));
+  CKFS_TRY_VOID(table.check(of, (*direct)->fd.get()));
   return *std::move(direct);
 }
 
@@ -489,7 +240,7 @@ Result<std::vector<ReadRequest>> SourceFiles::Impl::read_past_cache(
       std::max(kDiskBlock, coalesce_options_.max_access / kDiskBlock * kDiskBlock);
   std::vector<ReadRequest> rest;
   std::vector<Pin> pins;
-  std::vector<File*> files;            // of each pin
+  std::vector<SourceFile*> files;      // of each pin
   std::vector<iovec> parts;            // by access
   std::vector<std::size_t> pinned_by;  // the pin of each access
   std::vector<Access> accesses;
@@ -508,7 +259,7 @@ Result<std::vector<ReadRequest>> SourceFiles::Impl::read_past_cache(
       pinned_by.push_back(pins.size());
     }
     pins.push_back(std::move(direct));
-    files.push_back(&file(request.file));
+    files.push_back(&table.file(request.file));
   }
   if (accesses.empty()) return rest;
   for (std::size_t i = 0; i < accesses.size(); ++i) accesses[i].parts = std::span(&parts[i], 1);
@@ -516,14 +267,14 @@ Result<std::vector<ReadRequest>> SourceFiles::Impl::read_past_cache(
   if (!done) {
     const std::size_t at = pinned_by[done.error().access];
     if (done.error().error != EINVAL && done.error().error != EOPNOTSUPP) {
-      return failed(*files[at], pins[at]->fd.get(), done.error());
+      return table.failed(*files[at], pins[at]->fd.get(), done.error());
     }
     // A disk of larger blocks, or one that cannot do it after all.
     files[at]->file_system->reads_direct.store(FileSystem::Answer::No);
     return std::vector<ReadRequest>(batch.begin(), batch.end());
   }
   for (std::size_t i = 0; i < pins.size(); ++i) {
-    CKFS_TRY_VOID(check(*files[i], pins[i]->fd.get()));
+    CKFS_TRY_VOID(table.check(*files[i], pins[i]->fd.get()));
     FileSystem& on = *files[i]->file_system;
     if (on.reads_direct.load(std::memory_order_relaxed) != FileSystem::Answer::Unknown) continue;
     // Some files are read through the cache all the same (fs-verity, data=journal).
@@ -543,12 +294,12 @@ Result<std::vector<ReadRequest>> SourceFiles::Impl::read_past_cache(
 
 Result<void> SourceFiles::Impl::read_pass(const AccessPlan& plan, std::size_t& next, Keep keep) {
   struct Opened {
-    File* file;
+    SourceFile* file;
     Pin pin;
   };
   std::vector<Opened> opened;
   std::vector<Access> accesses;
-  std::vector<File*> files;            // by access
+  std::vector<SourceFile*> files;      // by access
   std::vector<std::size_t> opened_of;  // by access
   std::vector<OnceFile> once;          // by access; empty where what is read is kept
   const std::size_t first = next;
@@ -556,12 +307,12 @@ Result<void> SourceFiles::Impl::read_pass(const AccessPlan& plan, std::size_t& n
     const PlannedAccess& planned = plan.accesses[next];
     if (next == first || planned.file != plan.accesses[next - 1].file) {
       if (opened.size() == files_per_pass_) break;
-      File& of = file(planned.file);
+      SourceFile& of = table.file(planned.file);
       if (asks_in_order(of)) {
         if (next != first) break;
         return read_ordered(plan, next);
       }
-      auto pinned = pin(planned.file, of);
+      auto pinned = table.pin(planned.file, of);
       if (!pinned) {
         // Let go of what this pass holds before giving up.
         if (next != first && out_of_descriptors(pinned.error().system_error())) break;
@@ -573,7 +324,7 @@ Result<void> SourceFiles::Impl::read_pass(const AccessPlan& plan, std::size_t& n
     accesses.push_back(
         {open.fd.get(), open.serial, planned.offset, planned.size, plan.parts_of(planned), false});
     opened_of.push_back(opened.size() - 1);
-    const File& of = *opened.back().file;
+    const SourceFile& of = *opened.back().file;
     if (keep == Keep::No) {
       once.push_back({of.file_system, &state(planned.file).hinted, of.fingerprint.size});
     }
@@ -582,9 +333,9 @@ Result<void> SourceFiles::Impl::read_pass(const AccessPlan& plan, std::size_t& n
   auto done = once.empty() ? reader_->read(accesses) : read_accesses_once(*reader_, accesses, once);
   if (!done) {
     const Opened& at = opened[opened_of[done.error().access]];
-    return failed(*at.file, at.pin->fd.get(), done.error());
+    return table.failed(*at.file, at.pin->fd.get(), done.error());
   }
-  for (const Opened& each : opened) CKFS_TRY_VOID(check(*each.file, each.pin->fd.get()));
+  for (const Opened& each : opened) CKFS_TRY_VOID(table.check(*each.file, each.pin->fd.get()));
   for (std::size_t i = 0; i < accesses.size(); ++i) {
     count_access(*opened[opened_of[i]].file, accesses[i]);
   }
@@ -598,10 +349,10 @@ Result<void> SourceFiles::Impl::read(std::span<const ReadRequest> batch, Keep ke
     batch = rest;
   }
   if (batch.empty()) return {};
-  const File* of = &file(batch[0].file);
+  const SourceFile* of = &table.file(batch[0].file);
   for (std::size_t i = 0; i < batch.size(); ++i) {
     // Gathers ask for thousands of pieces of one file: it is looked up once.
-    if (i > 0 && batch[i].file != batch[i - 1].file) of = &file(batch[i].file);
+    if (i > 0 && batch[i].file != batch[i - 1].file) of = &table.file(batch[i].file);
     const std::uint64_t size = of->fingerprint.size;
     CKFS_CHECK(batch[i].out.size() <= size && batch[i].offset <= size - batch[i].out.size());
   }
@@ -610,9 +361,9 @@ Result<void> SourceFiles::Impl::read(std::span<const ReadRequest> batch, Keep ke
     return read_alone(batch[0]);
   }
   CoalesceOptions options = coalesce_options_;
-  if (asks_in_order(file(batch[0].file))) {
+  if (asks_in_order(table.file(batch[0].file))) {
     options.max_access =
-        OrderedFile::longest_access(*file(batch[0].file).file_system, options.max_access);
+        OrderedFile::longest_access(*table.file(batch[0].file).file_system, options.max_access);
   }
   const AccessPlan plan = coalesce(batch, options);
   for (std::size_t next = 0; next < plan.accesses.size();) {
@@ -622,18 +373,18 @@ Result<void> SourceFiles::Impl::read(std::span<const ReadRequest> batch, Keep ke
 }
 
 Result<void> SourceFiles::Impl::verify(std::span<const FileId> ids) {
-  for (const FileId id : ids) CKFS_TRY_VOID(pin(id, file(id)));
+  for (const FileId id : ids) CKFS_TRY_VOID(table.pin(id, table.file(id)));
   return {};
 }
 
 std::optional<MappedBytes> SourceFiles::Impl::map(const FileRange& range, std::uint64_t used) {
-  File& of = file(range.file);
+  SourceFile& of = table.file(range.file);
   const std::uint64_t size = of.fingerprint.size;
   CKFS_CHECK(range.size <= size && range.offset <= size - range.size);
   if (!maps_ || of.file_system->traits.remote || range.size == 0) return std::nullopt;
   // Its reader will say what is wrong with it.
   if (of.stale.load(std::memory_order_acquire)) return std::nullopt;
-  const auto pinned = pin_patiently(range.file, of.path, 0, page_cache::expect_exact_reads);
+  const auto pinned = table.pin_unchecked(range.file, of.path, 0, page_cache::expect_exact_reads);
   if (!pinned) return std::nullopt;
   const int fd = (*pinned)->fd.get();
   // A new mapping costs as much as copying some tens of pages, once for each file.
@@ -651,11 +402,11 @@ std::optional<MappedBytes> SourceFiles::Impl::map(const FileRange& range, std::u
 
 bool SourceFiles::Impl::knows_page_cache(FileId id) {
   using Answer = FileSystem::Answer;
-  File& of = file(id);
+  SourceFile& of = table.file(id);
   if (!of.file_system->on_disk) return false;
   // Asked once: as the rights are when it is read, which may be less than those that opened it.
   if (of.tells_cached.load(std::memory_order_relaxed) == Answer::Unknown) {
-    const auto pinned = pin_patiently(id, of.path, 0, page_cache::expect_exact_reads);
+    const auto pinned = table.pin_unchecked(id, of.path, 0, page_cache::expect_exact_reads);
     if (!pinned) return false;
     const bool tells = page_cache::cached_pages((*pinned)->fd.get(), {0, 1}).has_value();
     of.tells_cached.store(tells ? Answer::Yes : Answer::No, std::memory_order_relaxed);
@@ -675,8 +426,8 @@ bool SourceFiles::Impl::was_hinted(const FileRange& range) {
 
 Result<void> SourceFiles::Impl::check_mapped(std::span<const MappedBytes> mapped) {
   for (const MappedBytes& each : mapped) {
-    File& of = file(each.file);
-    CKFS_TRY_VOID(pin(each.file, of));
+    SourceFile& of = table.file(each.file);
+    CKFS_TRY_VOID(table.pin(each.file, of));
     if (!static_cast<const FileMapping*>(each.owner.get())->broken()) continue;
     mappings_.drop(each.file);
     return Failure(
@@ -717,21 +468,21 @@ std::unique_ptr<SourceFiles> SourceFiles::with_reader(const IoOptions& options,
 }
 
 Result<FileId> SourceFiles::add(std::vector<NewFile> files) {
-  return impl_->add(std::move(files));
+  return impl_->table.add(std::move(files));
 }
 
 Result<FileId> SourceFiles::add(std::string name, const std::filesystem::path& path) {
   std::vector<NewFile> one;
   one.push_back({std::move(name), path});
-  return impl_->add(std::move(one));
+  return impl_->table.add(std::move(one));
 }
 
 SourceStore& SourceFiles::store() const {
-  return impl_->store();
+  return impl_->table.store();
 }
 
 const Parallel& SourceFiles::parallel() const {
-  return impl_->parallel;
+  return impl_->table.parallel();
 }
 
 Result<void> SourceFiles::read(std::span<const ReadRequest> batch) {
@@ -764,7 +515,7 @@ void SourceFiles::will_need(std::span<const FileRange> ranges) {
 }
 
 bool SourceFiles::heeds_hints(FileId file) const {
-  return impl_->file(file).file_system->on_disk;
+  return impl_->table.file(file).file_system->on_disk;
 }
 
 bool SourceFiles::knows_page_cache(FileId file) const {
@@ -772,7 +523,7 @@ bool SourceFiles::knows_page_cache(FileId file) const {
 }
 
 bool SourceFiles::reads_past_cache(FileId file) const {
-  return Impl::may_bypass(*impl_->file(file).file_system);
+  return Impl::may_bypass(*impl_->table.file(file).file_system);
 }
 
 bool SourceFiles::prefers_order(FileId file) const {
@@ -784,23 +535,23 @@ Result<void> SourceFiles::verify(std::span<const FileId> files) {
 }
 
 std::uint64_t SourceFiles::size(FileId file) const {
-  return impl_->file(file).fingerprint.size;
+  return impl_->table.file(file).fingerprint.size;
 }
 
 const std::string& SourceFiles::name(FileId file) const {
-  return impl_->file(file).name;
+  return impl_->table.file(file).name;
 }
 
 const std::filesystem::path& SourceFiles::path(FileId file) const {
-  return impl_->file(file).path;
+  return impl_->table.file(file).path;
 }
 
 const Fingerprint& SourceFiles::fingerprint(FileId file) const {
-  return impl_->file(file).fingerprint;
+  return impl_->table.file(file).fingerprint;
 }
 
 std::size_t SourceFiles::count() const {
-  return impl_->count();
+  return impl_->table.count();
 }
 
 IoEngine SourceFiles::engine() const {
@@ -809,10 +560,10 @@ IoEngine SourceFiles::engine() const {
 
 IoStatistics SourceFiles::statistics() const {
   IoStatistics statistics;
-  const std::size_t count = impl_->count();
+  const std::size_t count = impl_->table.count();
   statistics.files.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
-    const File& file = impl_->file(static_cast<FileId>(i));
+    const SourceFile& file = impl_->table.file(static_cast<FileId>(i));
     statistics.files.push_back({file.bytes.load(std::memory_order_relaxed),
                                 file.requests.load(std::memory_order_relaxed)});
   }

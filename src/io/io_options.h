@@ -1,0 +1,51 @@
+// What those who open the files of a source say.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include <ckfs/types.h>
+
+#include "base/parallel.h"
+
+namespace ckfs {
+
+struct IoOptions {
+  IoEngine engine = IoEngine::Auto;
+  /// Requests in flight per thread with io_uring (8 to 16 suit cold files).
+  unsigned queue_depth = 16;
+  /// Open descriptors kept, within half of what the process may have: a checkpoint may have
+  /// thousands of files, of which one MiB of a view needs some bytes of each (512 ranks).
+  std::size_t max_open_files = 4096;
+  /// Two requests on one file become one access when at most this many bytes lie between them. By
+  /// default they have to touch: what lies between two tensors may be anything (Adam moments, a
+  /// bad sector), and nothing is read that was not asked for. The engine's gathers join near pieces
+  /// of one storage themselves, for they know whose the gaps are.
+  std::uint64_t coalesce_gap = 0;
+  /// ... and one access is at most this long; longer ones are cut, to have several in flight.
+  std::uint64_t max_access = std::uint64_t{1} << 20;
+  /// How often the path of a file that is being read is looked at. Not seen in between: that the
+  /// path names another file now; a change of the opened file is seen at once.
+  std::chrono::nanoseconds path_check_interval = std::chrono::seconds(1);
+  /// A change of nothing but the ctime of a file makes it Stale; else it is a warning in the log.
+  bool strict = false;
+  /// Whether bytes of local files that are in the page cache may be mapped (file_mappings.h). With
+  /// a reader of the caller's choice they are read, always.
+  bool map_cached = true;
+  /// The threads that open a checkpoint.
+  Parallel parallel = {};
+};
+
+/// A file to register.
+struct NewFile {
+  std::string name;            // what messages call it
+  std::filesystem::path path;  // where it is
+  /// `path` is as SourceStore::resolve() gives it, and was listed as a file: it is opened without
+  /// another look.
+  bool plain = false;
+};
+
+}  // namespace ckfs

@@ -48,6 +48,14 @@ class GrowingArray {
   const T* begin() const { return data_.get(); }
   const T* end() const { return begin() + size_; }
 
+  /// Requires: it has elements.
+  T& back() { return (*this)[size_ - 1]; }
+  const T& back() const { return (*this)[size_ - 1]; }
+  void pop_back() {
+    CKFS_CHECK(size_ > 0);
+    --size_;
+  }
+
   /// Aborts beyond the end.
   T& operator[](std::size_t at) {
     CKFS_CHECK(at < size_);

@@ -25,9 +25,9 @@ namespace ckfs {
 
 inline constexpr std::uint64_t kMaxPickle = std::uint64_t{1} << 30;  // bytes
 
-/// What a pickle's objects may take in memory: kPickleBase + kPickleFactor times its bytes, counted
-/// by what is in the arenas; while they grow, half as much again may be kept for more. Real ones
-/// need one to two times their bytes.
+/// What a pickle's objects may take in memory while it is read: kPickleBase + kPickleFactor times
+/// its bytes; half as much again may be kept for more of them. Real ones need one to two times
+/// their bytes.
 inline constexpr std::uint64_t kPickleBase = std::uint64_t{16} << 20;
 inline constexpr std::uint64_t kPickleFactor = 3;
 

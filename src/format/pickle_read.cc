@@ -65,7 +65,8 @@ class PickleReader {
   }
 
   Result<void> step(const Instruction& instruction);
-  Result<void> check_memory() const;
+  /// With so many more ids in the words.
+  Result<void> check_memory(std::uint64_t more = 0) const;
 
   void push(NodeId id) { stack_.push_back(id); }
   NodeId add(Node node);
@@ -76,17 +77,17 @@ class PickleReader {
   Result<NodeId> top() const;
   Result<std::uint32_t> pop_mark();
   std::span<const NodeId> above(std::uint32_t mark) const {
-    return std::span(stack_).subspan(mark);
+    return stack_.subspan(mark, stack_.size() - mark);
   }
 
   std::array<std::uint32_t, 2> argument_slice() const {
     return {static_cast<std::uint32_t>(argument_at_), static_cast<std::uint32_t>(argument_.size())};
   }
   std::uint32_t store(std::span<const NodeId> ids);
-  void push_container(NodeKind kind, std::uint32_t first);
+  Result<void> push_container(NodeKind kind, std::uint32_t first);
   Result<void> push_tuple(std::uint32_t count);
   Result<void> extend(NodeId target, std::uint32_t first, Opcode opcode);
-  void append(std::uint32_t& at, std::uint32_t& count, std::span<const NodeId> added);
+  Result<void> append(std::uint32_t& at, std::uint32_t& count, std::span<const NodeId> added);
   std::uint32_t call_record(Node& call);
   Result<void> push_global();
   Result<void> push_stack_global();
@@ -105,8 +106,8 @@ class PickleReader {
   std::span<const std::byte> argument_;
   std::uint64_t argument_at_ = 0;  // in text_
 
-  std::vector<NodeId> stack_;
-  std::vector<std::uint32_t> marks_;  // sizes of stack_
+  GrowingArray<NodeId> stack_;
+  GrowingArray<std::uint32_t> marks_;  // sizes of stack_
   GrowingArray<NodeId> memo_;
   // Keys are > memo_.size(). Ordered: keys that all fall into one bucket of a hash are easily made.
   std::map<std::uint32_t, NodeId> sparse_memo_;
@@ -145,8 +146,9 @@ Result<Pickle> PickleReader::read() {
   return std::move(pickle_);
 }
 
-Result<void> PickleReader::check_memory() const {
-  const std::uint64_t ids = pickle_.words_.size() + stack_.size() + marks_.size() + memo_.size();
+Result<void> PickleReader::check_memory(std::uint64_t more) const {
+  const std::uint64_t ids =
+      pickle_.words_.size() + stack_.size() + marks_.size() + memo_.size() + more;
   const std::uint64_t bytes = pickle_.nodes_.size() * sizeof(Node) + ids * sizeof(NodeId) +
                               sparse_memo_.size() * kSparseMemoBytes;
   if (bytes <= limit_) return {};
@@ -263,12 +265,11 @@ Result<void> PickleReader::step(const Instruction& instruction) {
       if (opcode == Opcode::Dict && above(mark).size() % 2 != 0) {
         return corrupt("a key without a value");
       }
-      push_container(opcode == Opcode::Tuple  ? NodeKind::Tuple
-                     : opcode == Opcode::List ? NodeKind::List
-                     : opcode == Opcode::Dict ? NodeKind::Dict
-                                              : NodeKind::Set,
-                     mark);
-      return {};
+      return push_container(opcode == Opcode::Tuple  ? NodeKind::Tuple
+                            : opcode == Opcode::List ? NodeKind::List
+                            : opcode == Opcode::Dict ? NodeKind::Dict
+                                                     : NodeKind::Set,
+                            mark);
     }
     case Opcode::Append:
     case Opcode::SetItem: {
@@ -409,7 +410,7 @@ std::uint32_t PickleReader::store(std::span<const NodeId> ids) {
   return at;
 }
 
-void PickleReader::push_container(NodeKind kind, std::uint32_t first) {
+Result<void> PickleReader::push_container(NodeKind kind, std::uint32_t first) {
   const auto ids = above(first);
   const auto count = static_cast<std::uint32_t>(ids.size());
   if (kind == NodeKind::Tuple && count <= kTupleInNode) {
@@ -417,23 +418,26 @@ void PickleReader::push_container(NodeKind kind, std::uint32_t first) {
     std::ranges::copy(ids, node.data.begin());
     stack_.resize(first);
     push(count == 0 ? kEmptyTupleNode : add(node));
-    return;
+    return {};
   }
-  const std::uint32_t at = store(ids);
   // What may grow has the room that append() expects of its size.
-  if (kind != NodeKind::Tuple) pickle_.words_.resize(at + room_for(count));
+  const std::uint32_t room = kind == NodeKind::Tuple ? count : room_for(count);
+  CKFS_TRY_VOID(check_memory(room));
+  const std::uint32_t at = store(ids);
+  pickle_.words_.resize(at + room);
   stack_.resize(first);
   push(add({kind, 0, {at, count}}));
+  return {};
 }
 
 Result<void> PickleReader::push_tuple(std::uint32_t count) {
   const std::size_t floor = marks_.empty() ? 0 : marks_.back();
   if (stack_.size() - floor < count) return corrupt("the stack is empty");
-  push_container(NodeKind::Tuple, static_cast<std::uint32_t>(stack_.size() - count));
-  return {};
+  return push_container(NodeKind::Tuple, static_cast<std::uint32_t>(stack_.size() - count));
 }
 
-void PickleReader::append(std::uint32_t& at, std::uint32_t& count, std::span<const NodeId> added) {
+Result<void> PickleReader::append(std::uint32_t& at, std::uint32_t& count,
+                                  std::span<const NodeId> added) {
   auto& words = pickle_.words_;
   const std::uint32_t old_room = room_for(count);
   const auto new_count = static_cast<std::uint32_t>(count + added.size());
@@ -442,12 +446,14 @@ void PickleReader::append(std::uint32_t& at, std::uint32_t& count, std::span<con
     // At the end of the words there is nothing to move.
     const bool last = count != 0 && at + old_room == words.size();
     const auto to = last ? at : static_cast<std::uint32_t>(words.size());
+    CKFS_TRY_VOID(check_memory(to + std::uint64_t{new_room} - words.size()));
     words.resize(std::size_t{to} + new_room);
     if (!last) std::copy_n(words.begin() + at, count, words.begin() + to);
     at = to;
   }
   std::copy(added.begin(), added.end(), words.begin() + at + count);
   count = new_count;
+  return {};
 }
 
 Result<void> PickleReader::extend(NodeId target, std::uint32_t first, Opcode opcode) {
@@ -472,11 +478,11 @@ Result<void> PickleReader::extend(NodeId target, std::uint32_t first, Opcode opc
       node.flag |= pairs ? kSetsItems : kAppendsItems;
       std::uint32_t at = pickle_.words_[record + kCallItems];
       std::uint32_t count = pickle_.words_[record + kCallCount];
-      append(at, count, added);
+      CKFS_TRY_VOID(append(at, count, added));
       pickle_.words_[record + kCallItems] = at;
       pickle_.words_[record + kCallCount] = count;
     } else {
-      append(node.data[0], node.data[1], added);
+      CKFS_TRY_VOID(append(node.data[0], node.data[1], added));
     }
   }
   stack_.resize(first);

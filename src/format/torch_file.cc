@@ -71,7 +71,6 @@ const KnownFunction* known_function(const Pickle& pickle, NodeId callable) {
 struct Unwrapped {
   const KnownFunction* function = nullptr;  // nullptr: not a tensor
   std::span<const NodeId> args;
-  std::optional<bool> requires_grad;  // of a parameter
 };
 
 Unwrapped unwrap(const Pickle& pickle, NodeId node) {
@@ -89,9 +88,6 @@ Unwrapped unwrap(const Pickle& pickle, NodeId node) {
       args = found.args[2];
     } else if (function->rebuild == Rebuild::Wrapped) {
       if (found.args.empty() || pickle.kind(found.args[0]) != NodeKind::Call) return {};
-      if (!found.requires_grad && found.args.size() > 1) {
-        found.requires_grad = pickle.boolean(found.args[1]);
-      }
       callable = pickle.callable(found.args[0]);
       args = pickle.args(found.args[0]);
     } else {
@@ -133,9 +129,7 @@ Result<TorchTensor> TorchFile::tensor(NodeId node) const {
   if (found.function->rebuild == Rebuild::Unserved) {
     return fail(ErrorCode::Unsupported, "{} ({})", found.function->reason, found.function->name);
   }
-  CKFS_TRY(TorchTensor tensor, strided(found.args, found.function->name));
-  tensor.requires_grad = found.requires_grad.value_or(tensor.requires_grad);
-  return tensor;
+  return strided(found.args, found.function->name);
 }
 
 Result<TorchTensor> TorchFile::strided(std::span<const NodeId> args,
@@ -169,7 +163,6 @@ Result<TorchTensor> TorchFile::strided(std::span<const NodeId> args,
   if (args.size() > metadata_at && has_math_bit(pickle_, args[metadata_at])) {
     return fail(ErrorCode::Unsupported, "a conjugated or negated view");
   }
-  if (args.size() > 4) tensor.requires_grad = pickle_.boolean(args[4]).value_or(false);
 
   const auto offset = pickle_.integer(args[1]);
   if (!offset || *offset < 0) return corrupt("its offset is not a number of elements");

@@ -29,7 +29,6 @@ struct TorchTensor {
   std::vector<std::int64_t> stride;  // in elements, not negative
   std::int64_t offset = 0;           // in elements
   std::uint32_t storage = 0;
-  bool requires_grad = false;
 };
 
 /// Whether elements lie in row-major order without gaps. Dimensions of one element do not matter,
@@ -57,8 +56,9 @@ class TorchFile {
   const Pickle& pickle() const { return pickle_; }
   NodeId root() const { return pickle_.root(); }
 
-  /// Bytes that open() read.
-  std::uint64_t header_bytes() const { return text_.size() + (zip_ ? zip_->directory_size() : 0); }
+  /// Bytes that open() read and parsed: the zip's directory and the pickle, or the stream up to the
+  /// storages.
+  std::uint64_t header_bytes() const { return header_bytes_; }
 
   /// Whether the node would become a tensor (or parameter) in torch, servable or not.
   bool is_tensor(NodeId node) const;
@@ -70,7 +70,6 @@ class TorchFile {
 
   /// Storages that tensors name, each once however many share it: 0 to storage_count() - 1.
   std::uint32_t storage_count() const { return static_cast<std::uint32_t>(storages_.size()); }
-  std::string_view storage_key(std::uint32_t storage) const { return storages_[storage].key; }
   /// Bytes of the storage as the pickle has them.
   std::uint64_t storage_size(std::uint32_t storage) const { return storages_[storage].size; }
 
@@ -115,6 +114,7 @@ class TorchFile {
 
   ByteSource* source_;
   FileId file_;
+  std::uint64_t header_bytes_ = 0;
   std::vector<std::byte> text_;  // the pickle's bytes
   Pickle pickle_;
   std::optional<ZipArchive> zip_;

@@ -139,6 +139,7 @@ Result<TorchFile> TorchFileReader::read_zip() {
   TorchFile torch(source_, file_);
   CKFS_TRY(torch.text_, zip.read(*member, max_header_));
   CKFS_TRY(torch.pickle_, parse_pickle(torch.text_, name_));
+  torch.header_bytes_ = zip.directory_size() + torch.text_.size();
   torch.zip_ = std::move(zip);
   torch.root_name_ = root;
   CKFS_TRY_VOID(torch.collect_storages());
@@ -254,6 +255,7 @@ Result<TorchFile> TorchFileReader::read_legacy() {
   CKFS_TRY(const ByteRange keys_range, walk_pickle());
   CKFS_TRY(const Pickle keys, parse(keys_range));
   CKFS_TRY_VOID(keys.within_budget(name_, place_storages(torch, keys)));
+  torch.header_bytes_ = text_.size();
   return torch;
 }
 

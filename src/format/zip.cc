@@ -158,6 +158,7 @@ Result<ZipArchive> ZipArchive::open(ByteSource& source, FileId file, ByteRange w
   }
   ZipArchive archive(source, file, within);
   archive.directory_begin_ = directory.begin;
+  archive.directory_size_ = directory.size;
   std::vector<std::byte> bytes(directory.size);
   if (!bytes.empty()) {
     CKFS_TRY_VOID(source.read_at(file, within.begin + directory.begin, bytes));

@@ -43,8 +43,8 @@ class ZipArchive {
 
   /// Members in the order of the directory.
   std::size_t size() const { return entries_.size(); }
-  /// Bytes of its directory, about: what open() read.
-  std::uint64_t directory_size() const { return names_.size() + 46 * entries_.size(); }
+  /// Bytes of its directory, with whatever its entries have beside names.
+  std::uint64_t directory_size() const { return directory_size_; }
   ZipMember operator[](std::size_t index) const;
   std::optional<ZipMember> find(std::string_view name) const;
 
@@ -82,6 +82,7 @@ class ZipArchive {
   FileId file_;
   ByteRange within_;
   std::uint64_t directory_begin_ = 0;  // from within_.begin; members end before it
+  std::uint64_t directory_size_ = 0;
   std::vector<Entry> entries_;
   std::vector<std::uint32_t> by_name_;  // indices of entries_
   std::string names_;

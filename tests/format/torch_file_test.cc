@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/load_le.h"
 #include "format/torch_values.h"
 #include "support/sha256.h"
 
@@ -143,17 +144,23 @@ TEST(TorchFile, KeepsSharedStoragesAndViewsOfThem) {
   EXPECT_EQ(tensor("expanded").stride[0], 0);
 }
 
-TEST(TorchFile, TellsParametersFromBuffers) {
+TEST(TorchFile, KnowsWhatItReadOfItsFile) {
   MemorySource source;
-  const FileId file = source.add("params.pt", read_data("torch/zip-parameters/source/params.pt"));
-  const TorchFile torch = open_whole(source, file);
-  int with_gradient = 0;
-  int without = 0;
-  for (const auto& [key, value] : torch.pickle().mapping(torch.root())) {
-    ++(torch.tensor(value).value().requires_grad ? with_gradient : without);
-  }
-  EXPECT_GT(with_gradient, 0);
-  EXPECT_GT(without, 0);
+  const FileId zip = source.add("params.pt", read_data("torch/zip-parameters/source/params.pt"));
+  const std::uint64_t directory =
+      ZipArchive::open(source, zip, whole(source, zip)).value().directory_size();
+  const std::string_view text(reinterpret_cast<const char*>(source.bytes(zip).data()),
+                              source.bytes(zip).size());
+  const std::string_view end = text.substr(text.rfind("PK\5\6"));
+  EXPECT_EQ(directory, load_le<std::uint32_t>(std::as_bytes(std::span(end).subspan(12))));
+  const TorchFile torch = open_whole(source, zip);
+  EXPECT_EQ(torch.header_bytes(), directory + torch.pickle().consumed());
+
+  const FileId stream = source.add("old.pt", read_data("torch/legacy-stream/source/old.pt"));
+  source.reset_counts();
+  const TorchFile old = open_whole(source, stream);
+  const std::uint64_t counts = 8 * old.storage_count();  // one before the bytes of each
+  EXPECT_EQ(old.header_bytes() + counts, source.bytes_read(stream));
 }
 
 TEST(TorchFile, LeavesValuesOfUnknownClassesAlone) {

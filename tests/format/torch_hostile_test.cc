@@ -11,6 +11,7 @@
 #include "format/torch_values.h"
 #include "support/error_texts.h"
 #include "support/heap_meter.h"
+#include "support/sanitized.h"
 #include "support/temporary_directory.h"
 
 namespace ckfs {
@@ -120,6 +121,19 @@ TEST(HostilePickle, TakesNoMoreMemoryThanAFewTimesItsBytes) {
       EXPECT_LE(memory.most(), pickle.size() + 64_MiB) << unit << " x " << size;
     }
   }
+}
+
+TEST(HostilePickle, IsRefusedBeforeItsObjectsAreMade) {
+  // As many objects as there may be, and then a list of all of them.
+  std::string text(15_MiB, 'N');
+  text.front() = '(';
+  text += "l.";
+  const std::uint64_t limit = kPickleBase + kPickleFactor * text.size();
+  const heap_meter::Span memory;
+  const auto pickle = parse_pickle(std::as_bytes(std::span(text)), "f");
+  ASSERT_FALSE(pickle);
+  EXPECT_THAT(pickle.error().message(), testing::HasSubstr("its objects need more than"));
+  EXPECT_LE(memory.most(), kSanitized ? 3 * limit : limit + limit / 2);
 }
 
 TEST(HostileCorpus, ReachesEveryErrorTextOfTheReaders) {

@@ -40,11 +40,13 @@ std::vector<std::string> find_prefixes(const SourceTree& tree) {
     if (!file.path.ends_with(kMetadata)) continue;
     const std::string prefix = file.path.substr(0, file.path.size() - kMetadata.size());
     if (std::ranges::count(prefix, '/') > 1 || (!prefix.empty() && prefix.back() != '/')) continue;
-    const bool has_parts = std::ranges::any_of(tree.files, [&](const TreeFile& other) {
-      return other.path.starts_with(prefix) && other.path.ends_with(".distcp") &&
-             other.path.find('/', prefix.size()) == std::string::npos;
-    });
-    if (has_parts) found.push_back(prefix);
+    auto other = std::ranges::lower_bound(tree.files, prefix, {}, &TreeFile::path);
+    for (; other != tree.files.end() && other->path.starts_with(prefix); ++other) {
+      if (!other->path.ends_with(".distcp")) continue;
+      if (other->path.find('/', prefix.size()) != std::string::npos) continue;
+      found.push_back(prefix);
+      break;
+    }
   }
   return found;
 }

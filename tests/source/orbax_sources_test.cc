@@ -281,6 +281,30 @@ std::vector<Broken> all_broken() {
   });
   add("\"w\": shards of more than 16777216 chunks",
       [](OrbaxWriter& item) { item.inside["w/zarr.json"] = sharded("[2]", "[33554432]", "[1]"); });
+  // One file is all shards, most of whose chunks lie outside of their array.
+  const auto full = [](std::string_view last) {
+    return [last](const TemporaryDirectory& out) {
+      constexpr std::uint64_t kMost = 1U << 24;
+      OrbaxWriter item;
+      item.leaves = {{"a", "np.ndarray"}, {"b", "np.ndarray"}, {"w", "np.ndarray"}};
+      item.inside = {{"a/zarr.json", sharded("[127,1]", "[1,16777216]", "[1,1]")},
+                     {"b/zarr.json", sharded("[1]", "[16777087]", "[1]")},
+                     {"w/zarr.json", zarr3("[2]", "[2]", "float32", R"(,{"name":"zstd"})")}};
+      if (!last.empty()) item.inside["w/c/0"] = last;
+      for (int i = 0; i < 127; ++i) {
+        item.outside[fmt::format("a/c/{}/0", i)] = {"shard", 0, 16 * kMost + 4};
+      }
+      item.outside["b/c/0"] = {"shard", 0, 16 * kMost + 4};
+      item.files["shard"] = "";
+      item.write(out);
+      std::filesystem::resize_file(out / "shard", 16 * kMost + 4);
+    };
+  };
+  for (const std::string_view last : {"12345678", ""}) {
+    all.push_back({"w: 2147483648 chunks with those before them: too many (limit 2^31)",
+                   "w: 2147483648 chunks with those before them: too many (limit 2^31)",
+                   full(last)});
+  }
   add("manifest.ocdbt: 4 bytes, fewer than any has (16)", [](OrbaxWriter& item) {
     item.with_manifest = false;
     item.files["manifest.ocdbt"] = "oops";

@@ -433,7 +433,7 @@ class ItemOpener : public SourceOpener {
       made.type = keep_type(leaf.value_type);
       if (has_array(leaf)) {
         ZarrArray& array = arrays_[by_name_.at(name)];
-        made.tensor = array.finish(builder_, *relative, flags_.missing_chunk_is_error);
+        CKFS_TRY(made.tensor, array.finish(builder_, *relative, flags_.missing_chunk_is_error));
         totals.add(leaf, array);
         if (array.metadata().dtype) {
           shown.push_back(made.tensor);

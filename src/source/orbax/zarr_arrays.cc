@@ -159,18 +159,18 @@ Result<void> ZarrArray::add_chunk(CatalogBuilder& builder, std::span<const std::
   }
   const auto number = static_cast<std::uint64_t>(cell);
   if (value.bytes) {
-    extent.file = builder.chunks().add_inline(chunk_array(builder), number,
-                                              std::as_bytes(std::span(*value.bytes)));
+    CKFS_TRY(extent.file, builder.chunks().add_inline(chunk_array(builder), number,
+                                                      std::as_bytes(std::span(*value.bytes))));
   } else if (plain) {
     extent = {value.range.file, value.range.offset, nbytes_};
   } else {
-    extent.file = builder.chunks().add_stored(chunk_array(builder), number, value.range);
+    CKFS_TRY(extent.file, builder.chunks().add_stored(chunk_array(builder), number, value.range));
   }
   return {};
 }
 
 template <typename Take>
-void ZarrArray::for_each_inner(std::span<const std::int64_t> index, Take take) const {
+Result<void> ZarrArray::for_each_inner(std::span<const std::int64_t> index, Take take) const {
   const std::size_t rank = index.size();
   const Indices& order = metadata_.sharding->order;
   Indices begin(rank), count(rank), number_stride(rank);
@@ -192,8 +192,9 @@ void ZarrArray::for_each_inner(std::span<const std::int64_t> index, Take take) c
       cell += (begin[d] + at[d]) * strides[d];
       number += at[d] * number_stride[d];
     }
-    take(static_cast<std::uint64_t>(number), static_cast<std::size_t>(cell));
+    CKFS_TRY_VOID(take(static_cast<std::uint64_t>(number), static_cast<std::size_t>(cell)));
   } while (next_index(at, count));
+  return {};
 }
 
 Result<void> ZarrArray::add_shard(CatalogBuilder& builder, std::span<const std::int64_t> index,
@@ -219,10 +220,10 @@ Result<void> ZarrArray::add_shard(CatalogBuilder& builder, std::span<const std::
   if (!value.bytes) {
     CKFS_TRY(const FileId first,
              builder.chunks().add_shard(chunk_array(builder), shard, value.range, where));
-    for_each_inner(index, [&](std::uint64_t number, std::size_t cell) {
+    return for_each_inner(index, [&](std::uint64_t number, std::size_t cell) -> Result<void> {
       extents_[cell].file = first + static_cast<FileId>(number);
+      return {};
     });
-    return {};
   }
   const auto bytes = std::as_bytes(std::span(*value.bytes));
   const std::uint64_t begin = where.at_end ? bytes.size() - where.nbytes() : 0;
@@ -235,21 +236,18 @@ Result<void> ZarrArray::add_shard(CatalogBuilder& builder, std::span<const std::
                   chunk_text(index), real, recorded);
     }
   }
-  std::optional<Failure> failure;
-  for_each_inner(index, [&](std::uint64_t number, std::size_t cell) {
+  return for_each_inner(index, [&](std::uint64_t number, std::size_t cell) -> Result<void> {
     const auto offset = load_le<std::uint64_t>(pairs.subspan(16 * number));
     const auto size = load_le<std::uint64_t>(pairs.subspan(16 * number + 8));
-    if (offset == ~std::uint64_t{0} && size == ~std::uint64_t{0}) return;
+    if (offset == ~std::uint64_t{0} && size == ~std::uint64_t{0}) return {};
     if (offset > bytes.size() || size > bytes.size() - offset) {
-      failure = fail(ErrorCode::Corrupt, "{}: inner chunk {}: {} bytes at {} of a shard of {}",
-                     chunk_text(index), number, size, offset, bytes.size());
-      return;
+      return fail(ErrorCode::Corrupt, "{}: inner chunk {}: {} bytes at {} of a shard of {}",
+                  chunk_text(index), number, size, offset, bytes.size());
     }
-    extents_[cell].file =
-        builder.chunks().add_inline(chunk_array(builder), shard, bytes.subspan(offset, size));
+    CKFS_TRY(extents_[cell].file,
+             builder.chunks().add_inline(chunk_array(builder), shard, bytes.subspan(offset, size)));
+    return {};
   });
-  if (failure) return *std::move(failure);
-  return {};
 }
 
 std::vector<StorageBox> ZarrArray::boxes(StorageId storage) const {
@@ -301,7 +299,7 @@ bool ZarrArray::is_row_major(std::span<const StorageBox> boxes) const {
   return true;
 }
 
-TensorId ZarrArray::finish(CatalogBuilder& builder, std::string_view name, bool whole) {
+Result<TensorId> ZarrArray::finish(CatalogBuilder& builder, std::string_view name, bool whole) {
   const bool empty = std::ranges::find(metadata_.shape, 0) != metadata_.shape.end();
   if (!obstacle_.empty()) builder.add_obstacle(name, obstacle_);
   if (empty || !obstacle_.empty()) {
@@ -322,7 +320,9 @@ TensorId ZarrArray::finish(CatalogBuilder& builder, std::string_view name, bool 
   for (Extent& extent : extents_) {
     if (extent.file == kNotFound) {
       ++missing;
-      if (!absent) absent = builder.chunks().add_absent(chunk_array(builder));
+      if (!absent) {
+        CKFS_TRY(absent, builder.chunks().add_absent(chunk_array(builder)));
+      }
       extent.file = *absent;
     }
     if (!joined.empty() && !is_chunk(extent.file) && joined.back().file == extent.file &&

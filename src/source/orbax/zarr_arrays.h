@@ -38,13 +38,15 @@ class ZarrArray {
   const std::string& obstacle() const { return obstacle_; }
 
   /// Notes where the chunk (or shard) is that a key names. One beyond the grid is nobody's.
-  /// Errors: Corrupt (a size that no such chunk has, a shard without room for its index).
+  /// Errors: Corrupt (a size that no such chunk has, a shard without room for its index),
+  /// Unsupported (more chunks than are numbered).
   Result<void> add_chunk(CatalogBuilder& builder, std::span<const std::int64_t> index,
                          const StoredValue& value);
 
   /// Adds storage and tensor under `name`. What was not found is the fill value; or, if `whole`
-  /// says that nothing may be missing, an obstacle.
-  TensorId finish(CatalogBuilder& builder, std::string_view name, bool whole);
+  /// says that nothing may be missing, an obstacle. Errors: Unsupported (more chunks than are
+  /// numbered).
+  Result<TensorId> finish(CatalogBuilder& builder, std::string_view name, bool whole);
 
   std::uint64_t chunks() const { return found_; }
   /// Bytes of what was found.
@@ -62,8 +64,9 @@ class ZarrArray {
   Result<void> add_shard(CatalogBuilder& builder, std::span<const std::int64_t> index,
                          const StoredValue& value);
   /// Calls `take` with (number in the index, cell) of each chunk of a shard that is in the array.
+  /// Errors: those of `take`.
   template <typename Take>
-  void for_each_inner(std::span<const std::int64_t> index, Take take) const;
+  Result<void> for_each_inner(std::span<const std::int64_t> index, Take take) const;
   std::vector<StorageBox> boxes(StorageId storage) const;
   bool is_row_major(std::span<const StorageBox> boxes) const;
 

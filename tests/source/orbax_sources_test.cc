@@ -184,7 +184,7 @@ Broken broken_root(std::string message, std::function<void(const TemporaryDirect
 }
 
 /// A value of one float in a shard with an index of `pairs`.
-std::string shard(std::string_view data, std::initializer_list<std::uint64_t> pairs) {
+std::string shard(std::string_view data, const std::vector<std::uint64_t>& pairs) {
   std::string index;
   for (const std::uint64_t word : pairs) {
     for (int i = 0; i < 8; ++i) index += static_cast<char>(word >> (8 * i) & 0xff);
@@ -194,15 +194,17 @@ std::string shard(std::string_view data, std::initializer_list<std::uint64_t> pa
   return std::string(data) + index;
 }
 
-std::string sharded(std::string_view shape, std::string_view shard_shape, std::string_view inner) {
+/// `codec`: of the inner chunks, behind "bytes".
+std::string sharded(std::string_view shape, std::string_view shard_shape, std::string_view inner,
+                    std::string_view codec = "") {
   return fmt::format(
       R"({{"zarr_format":3,"node_type":"array","shape":{},"data_type":"float32","chunk_grid":)"
       R"({{"name":"regular","configuration":{{"chunk_shape":{}}}}},"chunk_key_encoding":)"
       R"({{"name":"default"}},"fill_value":0,"codecs":[{{"name":"sharding_indexed",)"
       R"("configuration":{{"chunk_shape":{},"codecs":[{{"name":"bytes","configuration":)"
-      R"({{"endian":"little"}}}}],"index_codecs":[{{"name":"bytes","configuration":)"
+      R"({{"endian":"little"}}}}{}{}],"index_codecs":[{{"name":"bytes","configuration":)"
       R"({{"endian":"little"}}}},{{"name":"crc32c"}}]}}}}]}})",
-      shape, shard_shape, inner);
+      shape, shard_shape, inner, codec.empty() ? "" : ",", codec);
 }
 
 std::vector<Broken> all_broken() {
@@ -281,6 +283,31 @@ std::vector<Broken> all_broken() {
   });
   add("\"w\": shards of more than 16777216 chunks",
       [](OrbaxWriter& item) { item.inside["w/zarr.json"] = sharded("[2]", "[33554432]", "[1]"); });
+  add("\"w\": chunk 0: inner chunk 1: 3 bytes are stored, expected 4", [](OrbaxWriter& item) {
+    item.compress = true;
+    item.inside["w/zarr.json"] = sharded("[2]", "[2]", "[1]");
+    item.inside["w/c/0"] = shard("12345678", {0, 4, 4, 3});
+  });
+  add("\"w\": chunk 0: inner chunk 1: 45 bytes at 0 of a shard of 44", [](OrbaxWriter& item) {
+    item.compress = true;
+    item.inside["w/zarr.json"] = sharded("[2]", "[2]", "[1]");
+    item.inside["w/c/0"] = shard("12345678", {0, 4, 0, 45});
+  });
+  add("\"w\": chunk 0: the CRC-32C of its index is", [](OrbaxWriter& item) {
+    item.compress = true;
+    item.inside["w/zarr.json"] = sharded("[2]", "[2]", "[1]");
+    item.inside["w/c/0"] = std::string(44, 'x');
+  });
+  // All inner chunks are the whole shard.
+  add("\"w\": chunk 0: inner chunk 1: 2097112 bytes with those before it, of a shard of 1048556",
+      [](OrbaxWriter& item) {
+        item.compress = true;
+        item.inside["w/zarr.json"] = sharded("[65500]", "[65500]", "[1]", R"({"name":"zstd"})");
+        constexpr std::uint64_t kSize = 1048556;
+        std::vector<std::uint64_t> pairs;
+        for (int i = 0; i < 65500; ++i) pairs.insert(pairs.end(), {0, kSize});
+        item.inside["w/c/0"] = shard(std::string(kSize - 16 * 65500 - 4, 'x'), pairs);
+      });
   // One file is all shards, most of whose chunks lie outside of their array.
   const auto full = [](std::string_view last) {
     return [last](const TemporaryDirectory& out) {

@@ -236,6 +236,8 @@ Result<void> ZarrArray::add_shard(CatalogBuilder& builder, std::span<const std::
                   chunk_text(index), real, recorded);
     }
   }
+  const bool plain = metadata_.codecs.bytes_codecs.empty();
+  std::uint64_t taken = 0;
   return for_each_inner(index, [&](std::uint64_t number, std::size_t cell) -> Result<void> {
     const auto offset = load_le<std::uint64_t>(pairs.subspan(16 * number));
     const auto size = load_le<std::uint64_t>(pairs.subspan(16 * number + 8));
@@ -243,6 +245,17 @@ Result<void> ZarrArray::add_shard(CatalogBuilder& builder, std::span<const std::
     if (offset > bytes.size() || size > bytes.size() - offset) {
       return fail(ErrorCode::Corrupt, "{}: inner chunk {}: {} bytes at {} of a shard of {}",
                   chunk_text(index), number, size, offset, bytes.size());
+    }
+    if (plain && size != nbytes_) {
+      return fail(ErrorCode::Corrupt, "{}: inner chunk {}: {} bytes are stored, expected {}",
+                  chunk_text(index), number, size, nbytes_);
+    }
+    // Each is copied, and an index may name the same bytes any number of times.
+    taken += size;
+    if (taken > bytes.size()) {
+      return fail(ErrorCode::Corrupt,
+                  "{}: inner chunk {}: {} bytes with those before it, of a shard of {}",
+                  chunk_text(index), number, taken, bytes.size());
     }
     CKFS_TRY(extents_[cell].file,
              builder.chunks().add_inline(chunk_array(builder), shard, bytes.subspan(offset, size)));

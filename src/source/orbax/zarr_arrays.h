@@ -38,7 +38,8 @@ class ZarrArray {
   const std::string& obstacle() const { return obstacle_; }
 
   /// Notes where the chunk (or shard) is that a key names. One beyond the grid is nobody's.
-  /// Errors: Corrupt (a size that no such chunk has, a shard without room for its index),
+  /// Errors: Corrupt (a size that no such chunk has, a shard without room for its index, one
+  /// in memory whose inner chunks have more bytes than it),
   /// Unsupported (more chunks than are numbered).
   Result<void> add_chunk(CatalogBuilder& builder, std::span<const std::int64_t> index,
                          const StoredValue& value);

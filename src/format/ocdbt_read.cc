@@ -24,7 +24,10 @@ constexpr std::size_t kChecksum = 4;
 constexpr std::uint64_t kMaxEntries = std::uint64_t{1} << 20;
 constexpr std::uint64_t kMaxFiles = kMaxEntries;  // no entry is in two
 constexpr std::uint64_t kMaxInline = std::uint64_t{1} << 20;
-constexpr std::uint64_t kMaxFileNames = std::uint64_t{16} << 20;  // bytes of a table's paths
+// Bytes of a table's paths: they share most, but not so many more than there are to share.
+constexpr std::uint64_t kMaxFileNames = std::uint64_t{16} << 20;
+constexpr std::uint64_t kFileNamesBase = std::uint64_t{1} << 20;
+constexpr std::uint64_t kFileNamesFactor = 16;  // for each byte of manifest or node
 constexpr std::uint64_t kMaxEnd = (std::uint64_t{1} << 63) - 1;
 constexpr std::uint64_t kNowhere = ~std::uint64_t{0};
 
@@ -34,6 +37,7 @@ class Cursor {
   Cursor(std::string_view text, std::size_t at) : text_(text), at_(at) {}
 
   std::size_t at() const { return at_; }
+  std::size_t size() const { return text_.size(); }
   std::size_t left() const { return text_.size() - at_; }
   bool failed() const { return failed_; }
 
@@ -196,6 +200,7 @@ Result<std::vector<DataFile>> read_files(Cursor& in, std::string_view base_path,
   for (std::uint64_t& size : rest) size = in.varint();
   for (std::uint64_t& size : base) size = in.varint();
   if (in.failed()) return cut_short(name, kWhat);
+  const std::uint64_t most = std::min(kMaxFileNames, kFileNamesBase + kFileNamesFactor * in.size());
   std::vector<DataFile> files(count);
   std::string own;  // the path without what goes before it
   std::uint64_t total = 0;
@@ -212,10 +217,10 @@ Result<std::vector<DataFile>> read_files(Cursor& in, std::string_view base_path,
                   i, base[i], own.size());
     }
     total += base_path.size() + own.size();
-    if (base_path.size() + own.size() > kMaxName || total > kMaxFileNames) {
+    if (base_path.size() + own.size() > kMaxName || total > most) {
       return fail(ErrorCode::Corrupt,
                   "{}: data file {}: paths of {} bytes, {} with those before it (limits {}, {})",
-                  name, i, base_path.size() + own.size(), total, kMaxName, kMaxFileNames);
+                  name, i, base_path.size() + own.size(), total, kMaxName, most);
     }
     files[i] = {std::string(base_path) + own, base_path.size() + static_cast<std::size_t>(base[i])};
     // A value of no bytes lies in no file.
@@ -364,6 +369,12 @@ Result<Node> Node::parse(std::string bytes, const NodeContext& context, std::str
   CKFS_TRY_VOID(node.read(context.base_path, name));
   CKFS_TRY_VOID(node.check(context.least, name));
   return node;
+}
+
+std::uint64_t Node::held() const {
+  std::uint64_t bytes = bytes_.size() + files_.size() * sizeof(DataFile);
+  for (const DataFile& file : files_) bytes += file.path.size();
+  return bytes;
 }
 
 Result<void> Node::read(std::string_view base_path, std::string_view name) {

@@ -87,8 +87,9 @@ class Node {
   std::uint8_t height() const { return height_; }
   const std::vector<DataFile>& files() const { return files_; }
   std::size_t entries() const { return entries_; }
-  /// Bytes that decoding it took.
-  std::uint64_t decoded() const { return bytes_.size(); }
+  /// Bytes that it takes: as it was decoded, and its data files with their paths, which share most
+  /// of theirs where they are stored.
+  std::uint64_t held() const;
 
   /// Keys as the node has them, ascending; valid during the call. Of a leaf. Errors: those of
   /// `take`.

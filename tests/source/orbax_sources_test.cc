@@ -350,6 +350,34 @@ std::vector<Broken> all_broken() {
       [&](OrbaxWriter& item) { manifest(item, "d/nodes", 0, 30); });
   add("d/nodes: node at 0: of height 0, expected at height 2",
       [&](OrbaxWriter& item) { manifest(item, "d/nodes", 0, item.node().size(), 2); });
+  // Small leaves and children, whose paths and keys share most of their bytes.
+  const auto shared = [](OrbaxWriter& item, bool children) {
+    item.with_manifest = false;
+    const std::string same(60000, 'v');
+    std::vector<ocdbt::Child> list;
+    std::string& nodes = item.files["d/nodes"];
+    if (children) {
+      for (int i = 0; i < 4000; ++i) list.push_back({fmt::format("{}{:04}", same, i), 0, 1, {}});
+    }
+    for (int node = 0; node < 40 && !children; ++node) {
+      const ocdbt::FileName name = [&](std::uint32_t file) {
+        return fmt::format("d/{}{}", same, file);
+      };
+      ocdbt::Leaf<ocdbt::KeptColumn> leaf(name);
+      for (std::uint32_t i = 0; i < 30; ++i) {
+        leaf.add(fmt::format("{:04}/{:04}", node, i), ocdbt::Place{i, 0, 1});
+      }
+      const std::string text = compressed(leaf.render());
+      list.push_back({fmt::format("{:04}/0000", node), nodes.size(), text.size(), {}});
+      nodes += text;
+    }
+    const std::string root = compressed(ocdbt::render_interior(1, "d/nodes", list));
+    item.files["manifest.ocdbt"] =
+        ocdbt::render_manifest("d/nodes", {{1, 2}, 1, nodes.size(), root.size(), {}});
+    nodes += root;
+  };
+  add("become more than ", [=](OrbaxWriter& item) { shared(item, false); });
+  add("become more than ", [=](OrbaxWriter& item) { shared(item, true); });
   // Interior nodes over the one leaf.
   const auto above = [](OrbaxWriter& item,
                         std::vector<std::pair<std::string, std::size_t>> children,

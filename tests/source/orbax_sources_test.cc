@@ -114,6 +114,18 @@ TEST(OrbaxSource, AGridOfChunksIsOneStorageAndFewBoxes) {
   EXPECT_TRUE(opened.catalog->chunks().empty());
 }
 
+TEST(OrbaxSource, DimensionsWithinAChunkTakeNoBoxes) {
+  std::string ones = "1", twos = "2";
+  for (int i = 1; i < 30; ++i) ones += ",1", twos += ",2";
+  OrbaxWriter item;
+  item.inside = {{"w/zarr.json", zarr3("[3," + ones + "]", "[2," + twos + "]", "uint8")}};
+  const TemporaryDirectory directory;
+  item.write(directory);
+  const Opened opened = open_source(directory.path());
+  ASSERT_NE(opened.catalog, nullptr);
+  EXPECT_EQ(opened.catalog->tensor(0).boxes.size(), 2U);
+}
+
 TEST(OrbaxSource, ChunksAlongTheFirstDimensionAreOneRun) {
   OrbaxWriter item;
   item.inside = {{"w/zarr.json", zarr3("[4,6]", "[2,6]", "uint8")}};
@@ -263,10 +275,20 @@ std::vector<Broken> all_broken() {
       });
   add("\"w\": 1000000000 chunks with those of the arrays before it, and 2 keys are stored",
       [](OrbaxWriter& item) { item.inside["w/zarr.json"] = zarr3("[1000000000]", "[1]"); });
-  add("end beyond it along 17 dimensions (limit 16)", [](OrbaxWriter& item) {
+  const auto partial = [](int rank) {
     std::string threes = "3", twos = "2";
-    for (int i = 1; i < 17; ++i) threes += ",3", twos += ",2";
-    item.inside["w/zarr.json"] = zarr3("[" + threes + "]", "[" + twos + "]", "uint8");
+    for (int i = 1; i < rank; ++i) threes += ",3", twos += ",2";
+    return zarr3("[" + threes + "]", "[" + twos + "]", "uint8");
+  };
+  add("end beyond it along 9 dimensions (limit 8)",
+      [=](OrbaxWriter& item) { item.inside["w/zarr.json"] = partial(9); });
+  add("end beyond them: 33536 boxes (limit 33368)", [=](OrbaxWriter& item) {
+    item.leaves.clear();
+    for (int i = 0; i < 150; ++i) {
+      item.leaves.push_back({fmt::format("w{:03}", i), "np.ndarray"});
+      item.inside[fmt::format("w{:03}/zarr.json", i)] = partial(8);
+    }
+    item.inside.erase("w/zarr.json");
   });
   add("d/gone: missing, but the database refers to it", [](OrbaxWriter& item) {
     item.inside.erase("w/c/0");

@@ -22,7 +22,7 @@ using Indices = std::vector<std::int64_t>;
 
 constexpr FileId kNotFound = ~FileId{0};
 constexpr std::uint64_t kMostInShard = std::uint64_t{1} << 24;
-constexpr std::size_t kMostPartial = 16;  // dimensions with a partial chunk
+constexpr std::size_t kMostPartial = 8;  // dimensions with whole chunks and one that is not
 
 /// Row-major strides.
 Indices strides_of(std::span<const std::int64_t> shape) {
@@ -65,15 +65,18 @@ Result<void> ZarrArray::make_grid() {
   nbytes_ = static_cast<std::uint64_t>(meta.inner_numel()) * width;
   std::optional<std::int64_t> count = 1;
   bool empty = false;
-  std::size_t partial = 0;
   for (std::size_t d = 0; d < meta.shape.size(); ++d) {
     outer_.push_back(ceil_div(meta.shape[d], meta.chunk[d]));
     cells_.push_back(ceil_div(meta.shape[d], meta.inner[d]));
     empty = empty || meta.shape[d] == 0;
-    partial += meta.shape[d] % meta.inner[d] == 0 ? 0 : 1;
+    const bool is_cut = meta.shape[d] > meta.inner[d] && meta.shape[d] % meta.inner[d] != 0;
+    partial_ += is_cut ? 1 : 0;
     if (count) count = checked_mul(*count, cells_.back());
   }
-  if (empty) return {};
+  if (empty) {
+    partial_ = 0;
+    return {};
+  }
   // What is at the end of every chunk counts, too, even where the array does not reach it.
   const auto bytes =
       count ? checked_mul(static_cast<std::uint64_t>(*count), nbytes_) : std::nullopt;
@@ -82,10 +85,10 @@ Result<void> ZarrArray::make_grid() {
     return fail(ErrorCode::Unsupported, "{}: a grid of [{}] chunks of {} bytes (limit 2^59 in all)",
                 quote(name_), fmt::join(cells_, ", "), nbytes_);
   }
-  if (partial > kMostPartial) {
+  if (partial_ > kMostPartial) {
     return fail(ErrorCode::Unsupported,
                 "{}: chunks of [{}] end beyond it along {} dimensions (limit {})", quote(name_),
-                fmt::join(meta.inner, ", "), partial, kMostPartial);
+                fmt::join(meta.inner, ", "), partial_, kMostPartial);
   }
   return {};
 }
@@ -263,7 +266,7 @@ Result<void> ZarrArray::add_shard(CatalogBuilder& builder, std::span<const std::
   });
 }
 
-std::vector<StorageBox> ZarrArray::boxes(StorageId storage) const {
+std::vector<StorageBox> ZarrArray::make_boxes(StorageId storage) const {
   const std::size_t rank = metadata_.shape.size();
   const Indices& order = metadata_.codecs.order;
   Indices stride(rank, 1);  // within a chunk
@@ -355,7 +358,7 @@ Result<TensorId> ZarrArray::finish(CatalogBuilder& builder, std::string_view nam
   if (metadata_.codecs.big_endian && bits(dtype_) > 8) {
     builder.set_encoding(storage, big_endian_encoding(dtype_), {}, numel);
   }
-  std::vector<StorageBox> all = boxes(storage);
+  std::vector<StorageBox> all = make_boxes(storage);
   if (is_row_major(all)) all.clear();
   return builder.add_tensor(name, metadata_.shape, storage, std::move(all));
 }

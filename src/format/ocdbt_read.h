@@ -91,10 +91,11 @@ class Node {
   /// of theirs where they are stored.
   std::uint64_t held() const;
 
-  /// Keys as the node has them, ascending; valid during the call. Of a leaf. Errors: those of
-  /// `take`.
+  /// Keys as the node has them, ascending, behind `prefix`; valid during the call. Of a leaf.
+  /// Errors: those of `take`.
   Result<void> for_each_value(
-      const std::function<Result<void>(std::string_view key, const Value& value)>& take) const;
+      const std::function<Result<void>(std::string_view key, const Value& value)>& take,
+      std::string_view prefix = {}) const;
   /// The same of a node with children.
   Result<void> for_each_child(const std::function<Result<void>(const ChildRef& child)>& take) const;
 

@@ -119,6 +119,34 @@ TEST(OcdbtNode, SaysWhatItsDataFilesTake) {
   EXPECT_LE(memory.most(), 2 * node.held() + 1_MiB);
 }
 
+TEST(OcdbtNode, CostsItsOwnBytesHoweverLongItsKeysAre) {
+  constexpr std::size_t kCount = 1U << 20;
+  const std::string same(65000, 'k');
+  std::string shared, rest, keys, values(kCount, '\0');
+  for (std::size_t i = 0; i < kCount; ++i) {
+    if (i > 0) shared += varint(same.size());
+    rest += varint(i == 0 ? same.size() + 3 : 3);
+    if (i == 0) keys += same;
+    for (const int shift : {16, 8, 0}) keys += static_cast<char>(i >> shift & 0xff);
+  }
+  const std::string kinds(kCount, '\1');
+  // Of no bytes, at the begin of its file.
+  const std::string stored =
+      enveloped(kNode, std::string(1, '\0') + kTable + varint(kCount) + shared + rest + keys +
+                           values + kinds + values + values);
+  const CostLimit limit(stored.size());
+  const Node node = parsed(stored);
+  std::size_t seen = 0;
+  EXPECT_TRUE(node.for_each_value(
+      [&](std::string_view key, const Value& /*value*/) -> Result<void> {
+        EXPECT_TRUE(key.starts_with("abckkk") && key.size() == 6 + same.size());
+        ++seen;
+        return {};
+      },
+      "abc"));
+  EXPECT_EQ(seen, kCount);
+}
+
 TEST(OcdbtNode, OfTwoLevelsIsTheWorkedExample) {
   const Node root = parsed(
       from_hex("0c db 20 de 3b 00 00 00 00 00 00 00 00 00 01 01 03 00 64 2f 6e 02 02 07 09 06 0b "

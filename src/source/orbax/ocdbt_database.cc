@@ -169,11 +169,12 @@ Result<void> OcdbtDatabase::descend(std::vector<Wanted>& next, ocdbt::Node node,
     return {};
   };
   if (node.height() == 0) {
+    // Only the first and the last: they may be long.
     std::string end;
-    bool is_first = true;
+    std::size_t seen = 0;
     const auto note = [&](std::string_view key, const ocdbt::Value& /*value*/) -> Result<void> {
-      end = key;
-      return std::exchange(is_first, false) ? check_order(key) : Result<void>();
+      if (++seen == node.entries()) end = key;
+      return seen == 1 ? check_order(key) : Result<void>();
     };
     CKFS_TRY_VOID(node.for_each_value(note));
     last = from.prefix + end;
@@ -208,10 +209,7 @@ Result<void> OcdbtDatabase::descend(std::vector<Wanted>& next, ocdbt::Node node,
 Result<void> OcdbtDatabase::for_each(const TakeEntry& take) const {
   for (const Leaf& leaf : leaves_) {
     std::vector<std::optional<FileId>> files(leaf.node.files().size());
-    std::string key = leaf.prefix;
-    const auto give = [&](std::string_view rest, const ocdbt::Value& value) -> Result<void> {
-      key.resize(leaf.prefix.size());
-      key += rest;
+    const auto give = [&](std::string_view key, const ocdbt::Value& value) -> Result<void> {
       StoredValue stored;
       if (value.in_node && value.at) {
         stored.range = {leaf.file, leaf.offset + *value.at, value.place.size};
@@ -233,7 +231,7 @@ Result<void> OcdbtDatabase::for_each(const TakeEntry& take) const {
       stored.range = {*file, value.place.offset, value.place.size};
       return take(key, stored);
     };
-    CKFS_TRY_VOID(leaf.node.for_each_value(give));
+    CKFS_TRY_VOID(leaf.node.for_each_value(give, leaf.prefix));
   }
   return {};
 }

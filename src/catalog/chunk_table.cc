@@ -21,28 +21,37 @@ ChunkArrayId ChunkTable::add_array(ChunkArray array) {
   return static_cast<ChunkArrayId>(arrays_.size() - 1);
 }
 
-FileId ChunkTable::add(Run run, std::uint64_t count) {
-  CKFS_CHECK(count < kFirstChunkFile - (next_ - kFirstChunkFile));
+Result<void> ChunkTable::check_room(ChunkArrayId array, std::uint64_t count) const {
+  // The last number is nobody's.
+  if (count < kFirstChunkFile - (next_ - kFirstChunkFile)) return {};
+  return fail(ErrorCode::Unsupported, "{}: {} chunks with those before them: too many (limit 2^31)",
+              arrays_[array].name, this->count() + count);
+}
+
+Result<FileId> ChunkTable::add(Run run, std::uint64_t count) {
+  CKFS_TRY_VOID(check_room(run.array, count));
   run.first = next_;
   next_ += static_cast<FileId>(count);
   runs_.push_back(run);
   return run.first;
 }
 
-FileId ChunkTable::add_stored(ChunkArrayId array, std::uint64_t cell, const FileRange& stored) {
+Result<FileId> ChunkTable::add_stored(ChunkArrayId array, std::uint64_t cell,
+                                      const FileRange& stored) {
   CKFS_CHECK(!is_chunk(stored.file));
   return add({.array = array, .cell = cell, .kind = SourceChunk::Kind::Stored, .stored = stored},
              1);
 }
 
-FileId ChunkTable::add_inline(ChunkArrayId array, std::uint64_t cell,
-                              std::span<const std::byte> stored) {
+Result<FileId> ChunkTable::add_inline(ChunkArrayId array, std::uint64_t cell,
+                                      std::span<const std::byte> stored) {
+  CKFS_TRY_VOID(check_room(array, 1));
   inline_.emplace_back(stored.begin(), stored.end());
   const FileRange place{0, inline_.size() - 1, stored.size()};
   return add({.array = array, .cell = cell, .kind = SourceChunk::Kind::Inline, .stored = place}, 1);
 }
 
-FileId ChunkTable::add_absent(ChunkArrayId array) {
+Result<FileId> ChunkTable::add_absent(ChunkArrayId array) {
   return add({.array = array}, 1);
 }
 
@@ -55,10 +64,7 @@ Result<FileId> ChunkTable::add_shard(ChunkArrayId array, std::uint64_t cell, con
                 arrays_[array].name, cell, shard.size, index.nbytes());
   }
   // The index is a chunk, too.
-  if (index.count + 1 >= kFirstChunkFile - (next_ - kFirstChunkFile)) {
-    return fail(ErrorCode::Unsupported, "{}: shard {} of {} chunks: too many in all (limit 2^31)",
-                arrays_[array].name, cell, index.count);
-  }
+  CKFS_TRY_VOID(check_room(array, index.count + 1));
   ChunkArrayId index_array = index_arrays_[array];
   if (index_array == kNoArray || arrays_[index_array].nbytes != 16 * index.count ||
       arrays_[index_array].codecs->identity() == index.crc32c) {
@@ -70,8 +76,8 @@ Result<FileId> ChunkTable::add_shard(ChunkArrayId array, std::uint64_t cell, con
     index_arrays_[array] = index_array;
   }
   const std::uint64_t at = index.at_end ? shard.size - index.nbytes() : 0;
-  const FileId table =
-      add_stored(index_array, cell, {shard.file, shard.offset + at, index.nbytes()});
+  CKFS_TRY(const FileId table,
+           add_stored(index_array, cell, {shard.file, shard.offset + at, index.nbytes()}));
   return add({.array = array,
               .cell = cell,
               .kind = SourceChunk::Kind::InShard,

@@ -68,19 +68,22 @@ class ChunkTable {
  public:
   ChunkArrayId add_array(ChunkArray array);
 
+  // Errors of all that add chunks: Unsupported (more than are numbered). What is there stays.
+
   /// Chunk `cell` of an array, stored at `stored` of a real file.
-  FileId add_stored(ChunkArrayId array, std::uint64_t cell, const FileRange& stored);
+  Result<FileId> add_stored(ChunkArrayId array, std::uint64_t cell, const FileRange& stored);
 
   /// The same, stored in these bytes, which are copied.
-  FileId add_inline(ChunkArrayId array, std::uint64_t cell, std::span<const std::byte> stored);
+  Result<FileId> add_inline(ChunkArrayId array, std::uint64_t cell,
+                            std::span<const std::byte> stored);
 
   /// A chunk that is not stored. One is enough for all absent chunks of an array.
-  FileId add_absent(ChunkArrayId array);
+  Result<FileId> add_absent(ChunkArrayId array);
 
   /// The inner chunks of the shard `cell` of the array, in the order of its index: the first one's
   /// number is given, the others follow. `array` describes the inner chunks; `shard` is the shard
   /// in a real file. (One that lies in a database's node is best taken apart by whoever reads the
-  /// node, into inline chunks.) Errors: Corrupt (no room for the index), Unsupported (too many).
+  /// node, into inline chunks.) Errors: Corrupt (no room for the index), and those above.
   Result<FileId> add_shard(ChunkArrayId array, std::uint64_t cell, const FileRange& shard,
                            const ShardIndex& index);
 
@@ -103,7 +106,8 @@ class ChunkTable {
     FileRange stored = {};  // Inline: offset and size in inline_
     FileId index = 0;
   };
-  FileId add(Run run, std::uint64_t count);
+  Result<void> check_room(ChunkArrayId array, std::uint64_t count) const;
+  Result<FileId> add(Run run, std::uint64_t count);
 
   std::deque<ChunkArray> arrays_;
   std::vector<ChunkArrayId> index_arrays_;  // by array: that of its shards' indexes, once there

@@ -1,6 +1,6 @@
 // nlohmann's SAX reader is correct and needs no stack, but it copies every token (white space
-// included) into buffers that double as they grow, so one string of 100 MB would cost 400 MB. One
-// cheap pass in front of it bounds every token. A parser of our own would bound them too, and give
+// included) into buffers that double as they grow, so one string of 100 MB would cost 400 MB.
+// Cheap passes in front of it bound every token. A parser of our own would bound them too, and give
 // positions; but then the grammar would be ours to get right, and positions come as well from an
 // iterator that counts.
 #include "format/json_scan.h"
@@ -33,13 +33,16 @@ Result<ScanResult> scan_json(std::string_view text, const ScanLimits& limits,
                 static_cast<unsigned>(static_cast<unsigned char>(value.front())));
   }
 
+  // nlohmann's reader takes a NUL for the end of the text.
+  if (const std::size_t nul = text.find('\0'); nul != std::string_view::npos) {
+    return fail(ErrorCode::Corrupt, "{}: byte {} is NUL", file_name, nul);
+  }
+
   ScanResult result;
   std::size_t run = 0;  // bytes of the token or white space so far
   enum class In { Nothing, Space, Word, String } in = In::Nothing;
   for (std::size_t i = 0; i < value.size(); ++i) {
     const char c = value[i];
-    // nlohmann's reader takes a NUL for the end of the text.
-    if (c == '\0') return fail(ErrorCode::Corrupt, "{}: byte {} is NUL", file_name, i);
     if (in == In::String) {
       ++run;
       if (c == '\\') {

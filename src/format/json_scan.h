@@ -26,7 +26,7 @@ struct ScanResult {
 
 /// Checks that `text` is UTF-8 without NUL, that its first character after white space is '{', and
 /// that no token is longer than the limits (nlohmann's reader copies each token, and white space
-/// too). One pass, no allocation. Errors: Corrupt.
+/// too). No allocation. Errors: Corrupt.
 Result<ScanResult> scan_json(std::string_view text, const ScanLimits& limits,
                              std::string_view file_name);
 

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <limits>
 #include <memory>
+#include <utility>
 #include <zstd.h>
 
 #include "base/checked.h"
@@ -24,7 +25,10 @@ constexpr std::size_t kChecksum = 4;
 constexpr std::uint64_t kMaxEntries = std::uint64_t{1} << 20;
 constexpr std::uint64_t kMaxFiles = kMaxEntries;  // no entry is in two
 constexpr std::uint64_t kMaxInline = std::uint64_t{1} << 20;
-constexpr std::uint64_t kMaxFileNames = std::uint64_t{16} << 20;  // bytes of a table's paths
+// Bytes of a table's paths: they share most, but not so many more than there are to share.
+constexpr std::uint64_t kMaxFileNames = std::uint64_t{16} << 20;
+constexpr std::uint64_t kFileNamesBase = std::uint64_t{1} << 20;
+constexpr std::uint64_t kFileNamesFactor = 16;  // for each byte of manifest or node
 constexpr std::uint64_t kMaxEnd = (std::uint64_t{1} << 63) - 1;
 constexpr std::uint64_t kNowhere = ~std::uint64_t{0};
 
@@ -34,6 +38,7 @@ class Cursor {
   Cursor(std::string_view text, std::size_t at) : text_(text), at_(at) {}
 
   std::size_t at() const { return at_; }
+  std::size_t size() const { return text_.size(); }
   std::size_t left() const { return text_.size() - at_; }
   bool failed() const { return failed_; }
 
@@ -196,6 +201,7 @@ Result<std::vector<DataFile>> read_files(Cursor& in, std::string_view base_path,
   for (std::uint64_t& size : rest) size = in.varint();
   for (std::uint64_t& size : base) size = in.varint();
   if (in.failed()) return cut_short(name, kWhat);
+  const std::uint64_t most = std::min(kMaxFileNames, kFileNamesBase + kFileNamesFactor * in.size());
   std::vector<DataFile> files(count);
   std::string own;  // the path without what goes before it
   std::uint64_t total = 0;
@@ -212,10 +218,10 @@ Result<std::vector<DataFile>> read_files(Cursor& in, std::string_view base_path,
                   i, base[i], own.size());
     }
     total += base_path.size() + own.size();
-    if (base_path.size() + own.size() > kMaxName || total > kMaxFileNames) {
+    if (base_path.size() + own.size() > kMaxName || total > most) {
       return fail(ErrorCode::Corrupt,
                   "{}: data file {}: paths of {} bytes, {} with those before it (limits {}, {})",
-                  name, i, base_path.size() + own.size(), total, kMaxName, kMaxFileNames);
+                  name, i, base_path.size() + own.size(), total, kMaxName, most);
     }
     files[i] = {std::string(base_path) + own, base_path.size() + static_cast<std::size_t>(base[i])};
     // A value of no bytes lies in no file.
@@ -227,18 +233,13 @@ Result<std::vector<DataFile>> read_files(Cursor& in, std::string_view base_path,
   return files;
 }
 
-/// The place of something in `files`. Errors without the name of what it is.
-Result<Place> checked_place(std::uint64_t file, std::uint64_t offset, std::uint64_t size,
-                            std::size_t files, std::string_view name, std::string_view what) {
-  if (file >= files) {
-    return fail(ErrorCode::Corrupt, "{}: {}: in data file {} of {}", name, what, file, files);
-  }
+/// Why something cannot be at that place of `files`; empty: it can.
+std::string fault_of_place(std::uint64_t file, std::uint64_t offset, std::uint64_t size,
+                           std::size_t files) {
+  if (file >= files) return fmt::format("in data file {} of {}", file, files);
   const auto end = checked_add(offset, size);
-  if (!end || *end > kMaxEnd) {
-    return fail(ErrorCode::Corrupt, "{}: {}: {} bytes from {} on exceed 2^63 - 1", name, what, size,
-                offset);
-  }
-  return Place{static_cast<std::uint32_t>(file), offset, size};
+  if (end && *end <= kMaxEnd) return {};
+  return fmt::format("{} bytes from {} on exceed 2^63 - 1", size, offset);
 }
 
 /// What a manifest says of its writer, checked as far as it must be right.
@@ -301,8 +302,11 @@ Result<void> read_versions(Cursor& in, const Config& config, Manifest& manifest,
   in.take(8 * count);                                                // when they were written
   if (in.failed()) return cut_short(name, kWhat);
   if (offset == kNowhere && size == kNowhere) return {};
-  CKFS_TRY(manifest.root,
-           checked_place(file, offset, size, manifest.files.size(), name, "the root"));
+  if (const std::string fault = fault_of_place(file, offset, size, manifest.files.size());
+      !fault.empty()) {
+    return fail(ErrorCode::Corrupt, "{}: the root: {}", name, fault);
+  }
+  manifest.root = Place{static_cast<std::uint32_t>(file), offset, size};
   return {};
 }
 
@@ -364,6 +368,12 @@ Result<Node> Node::parse(std::string bytes, const NodeContext& context, std::str
   CKFS_TRY_VOID(node.read(context.base_path, name));
   CKFS_TRY_VOID(node.check(context.least, name));
   return node;
+}
+
+std::uint64_t Node::held() const {
+  std::uint64_t bytes = bytes_.size() + files_.size() * sizeof(DataFile);
+  for (const DataFile& file : files_) bytes += file.path.size();
+  return bytes;
 }
 
 Result<void> Node::read(std::string_view base_path, std::string_view name) {
@@ -431,27 +441,42 @@ Result<void> Node::read(std::string_view base_path, std::string_view name) {
 
 namespace {
 
-/// Keys one after another, each made of the one before.
+/// Keys one after another, each made of the one before, and of no more bytes than differ: keys may
+/// be long, and share nearly all.
 class Keys {
  public:
-  Keys(std::string_view bytes, std::size_t prefixes, std::size_t suffixes, std::size_t keys)
-      : prefixes_(bytes, prefixes), suffixes_(bytes, suffixes), text_(bytes, keys) {}
+  /// `prefix`: before each.
+  Keys(std::string_view bytes, std::size_t prefixes, std::size_t suffixes, std::size_t keys,
+       std::string_view prefix = {})
+      : prefixes_(bytes, prefixes),
+        suffixes_(bytes, suffixes),
+        text_(bytes, keys),
+        prefix_(prefix.size()),
+        key_(prefix) {}
 
   /// The next; nullopt: it shares more with the one before than there is, or is too long.
   std::optional<std::string_view> next() {
-    const std::uint64_t shared = first_ ? 0 : prefixes_.varint();
-    first_ = false;
+    const bool is_first = std::exchange(first_, false);
+    const std::uint64_t shared = is_first ? 0 : prefixes_.varint();
     const std::uint64_t rest = suffixes_.varint();
-    if (shared > key_.size() || shared + rest > kMaxName) return std::nullopt;
-    key_.resize(shared);
-    key_ += text_.take(rest);
+    if (shared > key_.size() - prefix_ || shared + rest > kMaxName) return std::nullopt;
+    const std::string_view more = text_.take(rest);
+    const std::size_t kept = prefix_ + shared;
+    if (!is_first && more <= std::string_view(key_).substr(kept)) not_before_ = key_;
+    key_.resize(kept);
+    key_ += more;
     return key_;
   }
+
+  /// A key that is not less than the last, though it came before it.
+  const std::optional<std::string>& not_before() const { return not_before_; }
 
  private:
   Cursor prefixes_, suffixes_, text_;
   bool first_ = true;
+  std::size_t prefix_;
   std::string key_;
+  std::optional<std::string> not_before_;
 };
 
 }  // namespace
@@ -464,7 +489,6 @@ Result<void> Node::check(std::string_view least, std::string_view name) const {
   Cursor sizes(bytes_, height_ > 0 ? at_.child_sizes : at_.sizes);
   Cursor file_ids(bytes_, at_.file_ids);
   Cursor offsets(bytes_, at_.offsets);
-  std::string before;
   for (std::size_t i = 0; i < entries_; ++i) {
     const std::optional<std::string_view> key = keys.next();
     if (!key) {
@@ -475,10 +499,10 @@ Result<void> Node::check(std::string_view least, std::string_view name) const {
       return fail(ErrorCode::Corrupt, "{}: its first key is {}, expected none below {}", name,
                   quote(*key), quote(least));
     }
-    if (i > 0 && *key <= before) {
-      return fail(ErrorCode::Corrupt, "{}: key {} after {}", name, quote(*key), quote(before));
+    if (keys.not_before()) {
+      return fail(ErrorCode::Corrupt, "{}: key {} after {}", name, quote(*key),
+                  quote(*keys.not_before()));
     }
-    before = *key;
     const std::uint64_t size = sizes.varint();
     if (height_ == 0 && kinds.u8() == 0) continue;
     if (height_ > 0 && stripped.varint() > key->size()) {
@@ -487,18 +511,19 @@ Result<void> Node::check(std::string_view least, std::string_view name) const {
     }
     const std::uint64_t file = file_ids.varint();
     const std::uint64_t offset = offsets.varint();
-    if (Result<Place> place = checked_place(file, offset, size, files_.size(), name, quote(*key));
-        !place) {
-      return Failure(std::move(place).error());
+    if (const std::string fault = fault_of_place(file, offset, size, files_.size());
+        !fault.empty()) {
+      return fail(ErrorCode::Corrupt, "{}: {}: {}", name, quote(*key), fault);
     }
   }
   return {};
 }
 
 Result<void> Node::for_each_value(
-    const std::function<Result<void>(std::string_view key, const Value& value)>& take) const {
+    const std::function<Result<void>(std::string_view key, const Value& value)>& take,
+    std::string_view prefix) const {
   CKFS_CHECK(height_ == 0);
-  Keys keys(bytes_, at_.prefixes, at_.suffixes, at_.keys);
+  Keys keys(bytes_, at_.prefixes, at_.suffixes, at_.keys, prefix);
   Cursor sizes(bytes_, at_.sizes);
   Cursor kinds(bytes_, at_.kinds);
   Cursor file_ids(bytes_, at_.file_ids);

@@ -87,13 +87,15 @@ class Node {
   std::uint8_t height() const { return height_; }
   const std::vector<DataFile>& files() const { return files_; }
   std::size_t entries() const { return entries_; }
-  /// Bytes that decoding it took.
-  std::uint64_t decoded() const { return bytes_.size(); }
+  /// Bytes that it takes: as it was decoded, and its data files with their paths, which share most
+  /// of theirs where they are stored.
+  std::uint64_t held() const;
 
-  /// Keys as the node has them, ascending; valid during the call. Of a leaf. Errors: those of
-  /// `take`.
+  /// Keys as the node has them, ascending, behind `prefix`; valid during the call. Of a leaf.
+  /// Errors: those of `take`.
   Result<void> for_each_value(
-      const std::function<Result<void>(std::string_view key, const Value& value)>& take) const;
+      const std::function<Result<void>(std::string_view key, const Value& value)>& take,
+      std::string_view prefix = {}) const;
   /// The same of a node with children.
   Result<void> for_each_child(const std::function<Result<void>(const ChildRef& child)>& take) const;
 

@@ -35,6 +35,10 @@ constexpr std::array<OtherType, 5> kOtherTypes{{{"int4", 1},
                                                 {"float8_e3m4", 1},
                                                 {"float8_e4m3b11fnuz", 1}}};
 
+bool is_signed(DType dtype) {
+  return dtype == DType::I8 || dtype == DType::I16 || dtype == DType::I32 || dtype == DType::I64;
+}
+
 class MetadataReader {
  public:
   MetadataReader(Version version, std::string_view name) : name_(name) { out_.version = version; }
@@ -433,6 +437,23 @@ class MetadataReader {
     return std::nullopt;
   }
 
+  /// Whether an integer of `dtype` has room for `value`.
+  Result<void> check_integer(const JsonNode& value, DType dtype) const {
+    if (value.kind != Kind::Number) return {};
+    const double end = std::ldexp(1.0, bits(dtype) - (is_signed(dtype) ? 1 : 0));
+    const double least = is_signed(dtype) ? -end : 0;
+    if (value.number >= least && value.number < end) return {};
+    return corrupt("fill_value is {} (limits {}, {})", value.number, least, end - 1);
+  }
+
+  /// Whether a float of `dtype` has room for the bits that `value`, or a component of it, may be.
+  Result<void> check_hex(const JsonNode& value, DType dtype) const {
+    const auto most = static_cast<std::size_t>(bits(dtype)) / 4;
+    if (!value.text.starts_with("0x") || value.text.size() - 2 <= most) return {};
+    return corrupt("fill_value {} has {} digits (limit {})", quote(value.text),
+                   value.text.size() - 2, most);
+  }
+
   Result<void> take_fill(const JsonNode& value) {
     if (!out_.dtype) return {};
     const DType dtype = *out_.dtype;
@@ -445,6 +466,7 @@ class MetadataReader {
       case DType::C128:
         if (value.kind == Kind::List && value.items.size() == 2) {
           const DType part = dtype == DType::C64 ? DType::F32 : DType::F64;
+          for (const JsonNode& item : value.items) CKFS_TRY_VOID(check_hex(item, part));
           first = float_bits(value.items[0], part);
           second = float_bits(value.items[1], part);
           if (!second) first.reset();
@@ -458,12 +480,14 @@ class MetadataReader {
       case DType::U32:
       case DType::I64:
       case DType::U64:
+        CKFS_TRY_VOID(check_integer(value, dtype));
         if (value.kind == Kind::Number && value.number == std::floor(value.number) &&
             std::abs(value.number) <= kMaxExtent) {
           first = static_cast<std::uint64_t>(static_cast<std::int64_t>(value.number));
         }
         break;
       default:
+        CKFS_TRY_VOID(check_hex(value, dtype));
         first = float_bits(value, dtype);
         break;
     }

@@ -109,7 +109,7 @@ int main() {
                          .nbytes = kChunk,
                          .codecs = std::make_shared<const CodecChain>(std::vector{Codec::Zstd})});
     for (std::size_t i = 0; i < kChunks; ++i) {
-      table.add_stored(array, i, {0, 0, files.bytes().size()});
+      must(table.add_stored(array, i, {0, 0, files.bytes().size()}).has_value(), "table");
     }
     ChunkSource source(files, table, pool);
     return timed([&](std::size_t chunk, std::vector<std::byte>& piece) {

@@ -162,7 +162,8 @@ TEST(BrokenChunks, AreErrorsThatNameTheArrayAndCostNoMemory) {
                          .codecs = std::make_shared<const CodecChain>(broken.codecs),
                          .grid = {3, 3}});
     const FileId chunk =
-        table.add_stored(array, 5, {files.add("d/0", broken.stored), 0, broken.stored.size()});
+        table.add_stored(array, 5, {files.add("d/0", broken.stored), 0, broken.stored.size()})
+            .value();
     const auto pool = BufferPool::create(64_MiB);
     ChunkSource source(files, table, pool);
     Blob out(kSize);
@@ -191,7 +192,8 @@ TEST(BrokenChunks, EveryFlippedByteIsAnErrorOrOtherBytes) {
       // The checksum is that of the right bytes, so that nothing broken is given out.
       Blob stored = summed(whole);
       stored[at] ^= std::byte{0x41};
-      const FileId chunk = table.add_stored(array, 0, {files.add("d", stored), 0, stored.size()});
+      const FileId chunk =
+          table.add_stored(array, 0, {files.add("d", stored), 0, stored.size()}).value();
       ChunkSource source(files, table, BufferPool::create(64_MiB));
       Blob out(100);
       const auto read = source.read_at(chunk, 0, out);

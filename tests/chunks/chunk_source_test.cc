@@ -143,7 +143,7 @@ struct Fixture {
     const FileId file = files.add("d/0", padded);
     const ChunkArrayId array = table.add_array(
         {.name = "params.w", .nbytes = bytes.size(), .codecs = chain(form.codecs), .grid = {1}});
-    return table.add_stored(array, 0, {file, 13, stored.size()});
+    return table.add_stored(array, 0, {file, 13, stored.size()}).value();
   }
 };
 
@@ -173,7 +173,7 @@ TEST(ChunkSource, AbsentChunksAreTheirFillValue) {
                                              .nbytes = std::uint64_t{1} << 40,
                                              .codecs = chain({Codec::Zstd}),
                                              .fill = {std::byte{0x80}, std::byte{0x3f}}});
-  const FileId chunk = table.add_absent(ones);
+  const FileId chunk = table.add_absent(ones).value();
   ChunkSource source(files, table, BufferPool::create(std::uint64_t{64} << 20));
   Bytes_ out(5);
   ASSERT_TRUE(source.read_at(chunk, (std::uint64_t{1} << 40) - 5, out));
@@ -185,10 +185,11 @@ TEST(ChunkSource, InlineChunksAreDecodedFromTheTable) {
   MemorySource files;
   ChunkTable table;
   const Bytes_ bytes = weights(500);
-  const FileId plain = table.add_inline(table.add_array({.name = "a", .nbytes = 500}), 0, bytes);
-  const FileId coded = table.add_inline(
-      table.add_array({.name = "b", .nbytes = 500, .codecs = chain({Codec::Zstd})}), 0,
-      zstd(bytes));
+  const ChunkArrayId a = table.add_array({.name = "a", .nbytes = 500});
+  const ChunkArrayId b =
+      table.add_array({.name = "b", .nbytes = 500, .codecs = chain({Codec::Zstd})});
+  const FileId plain = table.add_inline(a, 0, bytes).value();
+  const FileId coded = table.add_inline(b, 0, zstd(bytes)).value();
   ChunkSource source(files, table, BufferPool::create(std::uint64_t{64} << 20));
   for (const FileId chunk : {plain, coded}) {
     Bytes_ out(400);
@@ -245,7 +246,8 @@ TEST(ChunkSource, InnerChunksOfShardsAreFoundByTheIndex) {
 TEST(ChunkTable, NamesAChunkByItsPlaceInTheGrid) {
   ChunkTable table;
   const ChunkArrayId array = table.add_array({.name = "params.w", .nbytes = 8, .grid = {2, 3, 4}});
-  EXPECT_EQ(table.describe(table.add_stored(array, 23, {0, 0, 8})), "params.w: chunk 1.2.3");
+  EXPECT_EQ(table.describe(table.add_stored(array, 23, {0, 0, 8}).value()),
+            "params.w: chunk 1.2.3");
   const auto shard = table.add_shard(array, 5, {0, 0, 1000}, {.count = 4});
   ASSERT_TRUE(shard);
   EXPECT_EQ(table.describe(*shard + 2), "params.w: shard 0.1.1, inner chunk 2");

@@ -50,7 +50,7 @@ struct Chunks {
       bytes.push_back(noise(size, static_cast<std::uint32_t>(i)));
       const auto stored = zstd(bytes.back());
       const FileId file = files.add("c/" + std::to_string(i), stored);
-      ids.push_back(table.add_stored(array, i, {file, 0, stored.size()}));
+      ids.push_back(table.add_stored(array, i, {file, 0, stored.size()}).value());
     }
     source = std::make_unique<ChunkSource>(files, table, pool, std::move(spill));
   }
@@ -129,7 +129,8 @@ TEST(DecodedChunks, AChunkOf2GibIsServedWithin64Mib) {
       table.add_array({.name = "w",
                        .nbytes = 2_GiB,
                        .codecs = std::make_shared<const CodecChain>(std::vector{Codec::Zstd})});
-  const FileId chunk = table.add_stored(array, 0, {files.add("c", stored), 0, stored.size()});
+  const FileId chunk =
+      table.add_stored(array, 0, {files.add("c", stored), 0, stored.size()}).value();
   const auto pool = BufferPool::create(64_MiB);
   ChunkSource source(files, table, pool);
   std::vector<std::byte> out(1_MiB);

@@ -7,6 +7,7 @@
 #include <set>
 #include <zstd.h>
 
+#include "base/units.h"
 #include "format/crc32c.h"
 #include "support/cost_limit.h"
 #include "support/hex.h"
@@ -102,6 +103,48 @@ TEST(OcdbtNode, IsReadAsItIsWritten) {
       }
     }
   }
+}
+
+TEST(OcdbtNode, SaysWhatItsDataFilesTake) {
+  const FileName name = [](std::uint32_t file) {
+    return "d/" + std::string(50000, 'v') + std::to_string(file);
+  };
+  Leaf<KeptColumn> leaf(name);
+  for (std::uint32_t i = 0; i < 30; ++i) leaf.add(fmt::format("{:03}", i), Place{i, 0, 1});
+  const std::string stored = leaf.render();
+  EXPECT_LE(stored.size(), 51'000U) << "names share what they begin with";
+  const heap_meter::Span memory;
+  const Node node = parsed(stored);
+  EXPECT_GE(node.held(), 30 * 50000U);
+  EXPECT_LE(memory.most(), 2 * node.held() + 1_MiB);
+}
+
+TEST(OcdbtNode, CostsItsOwnBytesHoweverLongItsKeysAre) {
+  constexpr std::size_t kCount = 1U << 20;
+  const std::string same(65000, 'k');
+  std::string shared, rest, keys, values(kCount, '\0');
+  for (std::size_t i = 0; i < kCount; ++i) {
+    if (i > 0) shared += varint(same.size());
+    rest += varint(i == 0 ? same.size() + 3 : 3);
+    if (i == 0) keys += same;
+    for (const int shift : {16, 8, 0}) keys += static_cast<char>(i >> shift & 0xff);
+  }
+  const std::string kinds(kCount, '\1');
+  // Of no bytes, at the begin of its file.
+  const std::string stored =
+      enveloped(kNode, std::string(1, '\0') + kTable + varint(kCount) + shared + rest + keys +
+                           values + kinds + values + values);
+  const CostLimit limit(stored.size());
+  const Node node = parsed(stored);
+  std::size_t seen = 0;
+  EXPECT_TRUE(node.for_each_value(
+      [&](std::string_view key, const Value& /*value*/) -> Result<void> {
+        EXPECT_TRUE(key.starts_with("abckkk") && key.size() == 6 + same.size());
+        ++seen;
+        return {};
+      },
+      "abc"));
+  EXPECT_EQ(seen, kCount);
 }
 
 TEST(OcdbtNode, OfTwoLevelsIsTheWorkedExample) {
@@ -234,7 +277,7 @@ std::vector<Broken> broken_manifests() {
       R"(data file "/v" has an empty part)");
   add([](ManifestParts& m) { m.files = from_hex("01 02 00 00 76"); }, "has a NUL");
   add([](ManifestParts& m) { m.files = "\1" + varint(70000) + '\0' + std::string(70000, 'v'); },
-      "paths of 70000 bytes, 70000 with those before it (limits 65535, 16777216)");
+      "paths of 70000 bytes, 70000 with those before it (limits 65535, 2169568)");
   add(
       [](ManifestParts& m) {
         std::string shared, rest, base;
@@ -245,7 +288,7 @@ std::vector<Broken> broken_manifests() {
         }
         m.files = varint(1000) + shared + rest + base + std::string(60999, 'v');
       },
-      "data file 279: paths of");
+      "data file 35: paths of");
   add([](ManifestParts& m) { m.versions[0] = 0; }, "0 versions (limits 1, 16)");
   add([](ManifestParts& m) { m.versions = varint(17) + std::string(400, '\1'); },
       "17 versions (limits 1, 16)");

@@ -148,6 +148,9 @@ TEST(ZarrMetadata3, KeepsTheFillValueAsTheElementItIs) {
   EXPECT_EQ(fill_of("float64", R"("Infinity")"), std::string("\0\0\0\0\0\0\xf0\x7f", 8));
   EXPECT_EQ(fill_of("int16", "-2"), std::string("\xfe\xff", 2));
   EXPECT_EQ(fill_of("uint8", "255"), "\xff");
+  EXPECT_EQ(fill_of("int8", "-128"), "\x80");
+  EXPECT_EQ(fill_of("uint64", "9007199254740992"), std::string("\0\0\0\0\0\0\x20\0", 8));
+  EXPECT_EQ(fill_of("int64", "-1"), std::string(8, '\xff'));
   EXPECT_EQ(fill_of("bool", "true"), "\1");
   EXPECT_EQ(fill_of("float8_e4m3fn", "1.0"), "\x38");
   EXPECT_EQ(fill_of("complex64", R"([1.0,"NaN"])"), std::string("\0\0\x80\x3f\0\0\xc0\x7f", 8));
@@ -260,6 +263,27 @@ std::vector<Broken> broken3() {
   add([](V3& v) { v.fill = ""; }, "no member fill_value");
   add([](V3& v) { v.fill = "null"; }, "a fill_value that is no float32");
   add([](V3& v) { v.fill = R"("0x")"; }, "a fill_value that is no float32");
+  const auto fill = [&](std::string type, std::string value, std::string error) {
+    add(
+        [&](V3& v) {
+          v.type = fmt::format("\"{}\"", type);
+          v.fill = value;
+        },
+        std::move(error));
+  };
+  fill("uint8", "300", "fill_value is 300 (limits 0, 255)");
+  fill("uint8", "-1", "fill_value is -1 (limits 0, 255)");
+  fill("int8", "128", "fill_value is 128 (limits -128, 127)");
+  fill("int16", "-32769", "fill_value is -32769 (limits -32768, 32767)");
+  fill("uint32", "4294967296", "fill_value is 4294967296 (limits 0, 4294967295)");
+  fill("uint64", "-1", "fill_value is -1 (limits 0, 1.8446744073709552e+19)");
+  fill("int64", "1e19", "fill_value is 1e+19 (limits -9.223372036854776e+18, ");
+  fill("int64", "9007199254740994", "a fill_value that is no int64");
+  fill("int32", "1.5", "a fill_value that is no int32");
+  fill("bfloat16", R"("0x7fc00000")", R"(fill_value "0x7fc00000" has 8 digits (limit 4))");
+  fill("float32", R"("0x10000000000000000")", "has 17 digits (limit 8)");
+  fill("float8_e4m3fn", R"("0x138")", "has 3 digits (limit 2)");
+  fill("complex64", R"([0.0,"0x7fc000000"])", "has 9 digits (limit 8)");
   add([](V3& v) { v.codecs = ""; }, "no member codecs");
   add([](V3& v) { v.codecs = "[]"; }, "no codec makes bytes");
   add([](V3& v) { v.codecs = "[7]"; }, "codecs has a number");

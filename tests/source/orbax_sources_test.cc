@@ -114,6 +114,18 @@ TEST(OrbaxSource, AGridOfChunksIsOneStorageAndFewBoxes) {
   EXPECT_TRUE(opened.catalog->chunks().empty());
 }
 
+TEST(OrbaxSource, DimensionsWithinAChunkTakeNoBoxes) {
+  std::string ones = "1", twos = "2";
+  for (int i = 1; i < 30; ++i) ones += ",1", twos += ",2";
+  OrbaxWriter item;
+  item.inside = {{"w/zarr.json", zarr3("[3," + ones + "]", "[2," + twos + "]", "uint8")}};
+  const TemporaryDirectory directory;
+  item.write(directory);
+  const Opened opened = open_source(directory.path());
+  ASSERT_NE(opened.catalog, nullptr);
+  EXPECT_EQ(opened.catalog->tensor(0).boxes.size(), 2U);
+}
+
 TEST(OrbaxSource, ChunksAlongTheFirstDimensionAreOneRun) {
   OrbaxWriter item;
   item.inside = {{"w/zarr.json", zarr3("[4,6]", "[2,6]", "uint8")}};
@@ -184,7 +196,7 @@ Broken broken_root(std::string message, std::function<void(const TemporaryDirect
 }
 
 /// A value of one float in a shard with an index of `pairs`.
-std::string shard(std::string_view data, std::initializer_list<std::uint64_t> pairs) {
+std::string shard(std::string_view data, const std::vector<std::uint64_t>& pairs) {
   std::string index;
   for (const std::uint64_t word : pairs) {
     for (int i = 0; i < 8; ++i) index += static_cast<char>(word >> (8 * i) & 0xff);
@@ -194,15 +206,17 @@ std::string shard(std::string_view data, std::initializer_list<std::uint64_t> pa
   return std::string(data) + index;
 }
 
-std::string sharded(std::string_view shape, std::string_view shard_shape, std::string_view inner) {
+/// `codec`: of the inner chunks, behind "bytes".
+std::string sharded(std::string_view shape, std::string_view shard_shape, std::string_view inner,
+                    std::string_view codec = "") {
   return fmt::format(
       R"({{"zarr_format":3,"node_type":"array","shape":{},"data_type":"float32","chunk_grid":)"
       R"({{"name":"regular","configuration":{{"chunk_shape":{}}}}},"chunk_key_encoding":)"
       R"({{"name":"default"}},"fill_value":0,"codecs":[{{"name":"sharding_indexed",)"
       R"("configuration":{{"chunk_shape":{},"codecs":[{{"name":"bytes","configuration":)"
-      R"({{"endian":"little"}}}}],"index_codecs":[{{"name":"bytes","configuration":)"
+      R"({{"endian":"little"}}}}{}{}],"index_codecs":[{{"name":"bytes","configuration":)"
       R"({{"endian":"little"}}}},{{"name":"crc32c"}}]}}}}]}})",
-      shape, shard_shape, inner);
+      shape, shard_shape, inner, codec.empty() ? "" : ",", codec);
 }
 
 std::vector<Broken> all_broken() {
@@ -261,10 +275,20 @@ std::vector<Broken> all_broken() {
       });
   add("\"w\": 1000000000 chunks with those of the arrays before it, and 2 keys are stored",
       [](OrbaxWriter& item) { item.inside["w/zarr.json"] = zarr3("[1000000000]", "[1]"); });
-  add("end beyond it along 17 dimensions (limit 16)", [](OrbaxWriter& item) {
+  const auto partial = [](int rank) {
     std::string threes = "3", twos = "2";
-    for (int i = 1; i < 17; ++i) threes += ",3", twos += ",2";
-    item.inside["w/zarr.json"] = zarr3("[" + threes + "]", "[" + twos + "]", "uint8");
+    for (int i = 1; i < rank; ++i) threes += ",3", twos += ",2";
+    return zarr3("[" + threes + "]", "[" + twos + "]", "uint8");
+  };
+  add("end beyond it along 9 dimensions (limit 8)",
+      [=](OrbaxWriter& item) { item.inside["w/zarr.json"] = partial(9); });
+  add("end beyond them: 33536 boxes (limit 33368)", [=](OrbaxWriter& item) {
+    item.leaves.clear();
+    for (int i = 0; i < 150; ++i) {
+      item.leaves.push_back({fmt::format("w{:03}", i), "np.ndarray"});
+      item.inside[fmt::format("w{:03}/zarr.json", i)] = partial(8);
+    }
+    item.inside.erase("w/zarr.json");
   });
   add("d/gone: missing, but the database refers to it", [](OrbaxWriter& item) {
     item.inside.erase("w/c/0");
@@ -281,6 +305,55 @@ std::vector<Broken> all_broken() {
   });
   add("\"w\": shards of more than 16777216 chunks",
       [](OrbaxWriter& item) { item.inside["w/zarr.json"] = sharded("[2]", "[33554432]", "[1]"); });
+  add("\"w\": chunk 0: inner chunk 1: 3 bytes are stored, expected 4", [](OrbaxWriter& item) {
+    item.compress = true;
+    item.inside["w/zarr.json"] = sharded("[2]", "[2]", "[1]");
+    item.inside["w/c/0"] = shard("12345678", {0, 4, 4, 3});
+  });
+  add("\"w\": chunk 0: inner chunk 1: 45 bytes at 0 of a shard of 44", [](OrbaxWriter& item) {
+    item.compress = true;
+    item.inside["w/zarr.json"] = sharded("[2]", "[2]", "[1]");
+    item.inside["w/c/0"] = shard("12345678", {0, 4, 0, 45});
+  });
+  add("\"w\": chunk 0: the CRC-32C of its index is", [](OrbaxWriter& item) {
+    item.compress = true;
+    item.inside["w/zarr.json"] = sharded("[2]", "[2]", "[1]");
+    item.inside["w/c/0"] = std::string(44, 'x');
+  });
+  // All inner chunks are the whole shard.
+  add("\"w\": chunk 0: inner chunk 1: 2097112 bytes with those before it, of a shard of 1048556",
+      [](OrbaxWriter& item) {
+        item.compress = true;
+        item.inside["w/zarr.json"] = sharded("[65500]", "[65500]", "[1]", R"({"name":"zstd"})");
+        constexpr std::uint64_t kSize = 1048556;
+        std::vector<std::uint64_t> pairs;
+        for (int i = 0; i < 65500; ++i) pairs.insert(pairs.end(), {0, kSize});
+        item.inside["w/c/0"] = shard(std::string(kSize - 16 * 65500 - 4, 'x'), pairs);
+      });
+  // One file is all shards, most of whose chunks lie outside of their array.
+  const auto full = [](std::string_view last) {
+    return [last](const TemporaryDirectory& out) {
+      constexpr std::uint64_t kMost = 1U << 24;
+      OrbaxWriter item;
+      item.leaves = {{"a", "np.ndarray"}, {"b", "np.ndarray"}, {"w", "np.ndarray"}};
+      item.inside = {{"a/zarr.json", sharded("[127,1]", "[1,16777216]", "[1,1]")},
+                     {"b/zarr.json", sharded("[1]", "[16777087]", "[1]")},
+                     {"w/zarr.json", zarr3("[2]", "[2]", "float32", R"(,{"name":"zstd"})")}};
+      if (!last.empty()) item.inside["w/c/0"] = last;
+      for (int i = 0; i < 127; ++i) {
+        item.outside[fmt::format("a/c/{}/0", i)] = {"shard", 0, 16 * kMost + 4};
+      }
+      item.outside["b/c/0"] = {"shard", 0, 16 * kMost + 4};
+      item.files["shard"] = "";
+      item.write(out);
+      std::filesystem::resize_file(out / "shard", 16 * kMost + 4);
+    };
+  };
+  for (const std::string_view last : {"12345678", ""}) {
+    all.push_back({"w: 2147483648 chunks with those before them: too many (limit 2^31)",
+                   "w: 2147483648 chunks with those before them: too many (limit 2^31)",
+                   full(last)});
+  }
   add("manifest.ocdbt: 4 bytes, fewer than any has (16)", [](OrbaxWriter& item) {
     item.with_manifest = false;
     item.files["manifest.ocdbt"] = "oops";
@@ -299,6 +372,34 @@ std::vector<Broken> all_broken() {
       [&](OrbaxWriter& item) { manifest(item, "d/nodes", 0, 30); });
   add("d/nodes: node at 0: of height 0, expected at height 2",
       [&](OrbaxWriter& item) { manifest(item, "d/nodes", 0, item.node().size(), 2); });
+  // Small leaves and children, whose paths and keys share most of their bytes.
+  const auto shared = [](OrbaxWriter& item, bool children) {
+    item.with_manifest = false;
+    const std::string same(60000, 'v');
+    std::vector<ocdbt::Child> list;
+    std::string& nodes = item.files["d/nodes"];
+    if (children) {
+      for (int i = 0; i < 4000; ++i) list.push_back({fmt::format("{}{:04}", same, i), 0, 1, {}});
+    }
+    for (int node = 0; node < 40 && !children; ++node) {
+      const ocdbt::FileName name = [&](std::uint32_t file) {
+        return fmt::format("d/{}{}", same, file);
+      };
+      ocdbt::Leaf<ocdbt::KeptColumn> leaf(name);
+      for (std::uint32_t i = 0; i < 30; ++i) {
+        leaf.add(fmt::format("{:04}/{:04}", node, i), ocdbt::Place{i, 0, 1});
+      }
+      const std::string text = compressed(leaf.render());
+      list.push_back({fmt::format("{:04}/0000", node), nodes.size(), text.size(), {}});
+      nodes += text;
+    }
+    const std::string root = compressed(ocdbt::render_interior(1, "d/nodes", list));
+    item.files["manifest.ocdbt"] =
+        ocdbt::render_manifest("d/nodes", {{1, 2}, 1, nodes.size(), root.size(), {}});
+    nodes += root;
+  };
+  add("become more than ", [=](OrbaxWriter& item) { shared(item, false); });
+  add("become more than ", [=](OrbaxWriter& item) { shared(item, true); });
   // Interior nodes over the one leaf.
   const auto above = [](OrbaxWriter& item,
                         std::vector<std::pair<std::string, std::size_t>> children,

@@ -5,7 +5,9 @@
 #include <map>
 #include <string>
 #include <vector>
+#include <zstd.h>
 
+#include "format/crc32c.h"
 #include "format/ocdbt.h"
 #include "support/temporary_directory.h"
 
@@ -21,6 +23,20 @@ inline std::string zarr3(std::string_view shape, std::string_view chunk,
       R"({{"name":"default"}},"fill_value":{},"codecs":[{{"name":"bytes","configuration":)"
       R"({{"endian":"little"}}}}{}]}})",
       shape, type, chunk, fill, codecs);
+}
+
+/// A node whose body is a zstd frame: values in it are in no file.
+inline std::string compressed(const std::string& node) {
+  const std::string_view body = std::string_view(node).substr(14, node.size() - 18);
+  std::string frame(ZSTD_compressBound(body.size()), '\0');
+  frame.resize(ZSTD_compress(frame.data(), frame.size(), body.data(), body.size(), 3));
+  std::string out = node.substr(0, 4);
+  const std::size_t size = frame.size() + 18;
+  for (std::size_t i = 0; i < 8; ++i) out += static_cast<char>(size >> (8 * i) & 0xff);
+  out += std::string("\0\1", 2) + frame;
+  const std::uint32_t crc = crc32c(out);
+  for (std::size_t i = 0; i < 4; ++i) out += static_cast<char>(crc >> (8 * i) & 0xff);
+  return out;
 }
 
 struct OrbaxWriter {
@@ -39,6 +55,7 @@ struct OrbaxWriter {
   std::string flags = R"("use_ocdbt":true,"use_zarr3":true)";
   bool with_tree = true;
   bool with_manifest = true;
+  bool compress = false;
 
   std::string tree() const {
     std::string text = R"({"tree_metadata":{)";
@@ -73,7 +90,7 @@ struct OrbaxWriter {
       leaf.add(key, ocdbt::Place{static_cast<std::uint32_t>(names.size() - 1), where->offset,
                                  where->size});
     }
-    return leaf.render();
+    return compress ? compressed(leaf.render()) : leaf.render();
   }
 
   void write(const TemporaryDirectory& out, const std::string& directory = "") const {

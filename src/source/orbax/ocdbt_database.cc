@@ -17,9 +17,9 @@
 namespace ckfs {
 namespace {
 
-// Names of data files and keys compress well, and zeros better: what decoding may make of a tree.
-constexpr std::uint64_t kDecodedBase = std::uint64_t{32} << 20;
-constexpr std::uint64_t kDecodedFactor = 64;
+// Names of data files and keys compress well, and zeros better: what reading may make of a tree.
+constexpr std::uint64_t kHeldBase = std::uint64_t{32} << 20;
+constexpr std::uint64_t kHeldFactor = 64;
 
 }  // namespace
 
@@ -30,6 +30,10 @@ struct OcdbtDatabase::Wanted {
   std::string base_path;  // of its file
   std::string prefix;     // what its keys leave out
   std::string least;      // no key of it is less
+
+  std::uint64_t held() const {
+    return sizeof(*this) + base_path.size() + prefix.size() + least.size();
+  }
 };
 
 Result<OcdbtDatabase> OcdbtDatabase::open(const SourceTree& tree, SourceFiles& files,
@@ -101,7 +105,7 @@ Result<void> OcdbtDatabase::read_tree(const ocdbt::Manifest& manifest) {
   level[0].base_path = root.base_path();
   std::map<FileId, std::uint64_t> read_of;  // bytes of nodes
   std::uint64_t stored = 0;
-  std::uint64_t decoded = 0;
+  std::uint64_t held = 0;
   while (!level.empty()) {
     for (const Wanted& wanted : level) {
       const std::uint64_t size = files_->size(wanted.file);
@@ -123,7 +127,7 @@ Result<void> OcdbtDatabase::read_tree(const ocdbt::Manifest& manifest) {
       }
     }
     std::vector<std::optional<ocdbt::Node>> nodes(level.size());
-    const std::uint64_t most = kDecodedBase + kDecodedFactor * stored;
+    const std::uint64_t most = kHeldBase + kHeldFactor * stored;
     std::vector<Wanted> next;
     std::string last;  // the last key of the level
     const auto make = [&](std::size_t i) -> Result<void> {
@@ -134,12 +138,15 @@ Result<void> OcdbtDatabase::read_tree(const ocdbt::Manifest& manifest) {
       ocdbt::Node node = *std::move(nodes[i]);
       nodes[i].reset();
       ++nodes_;
-      decoded += node.decoded();
-      if (decoded > most) {
+      held += node.held();
+      const auto check = [&](std::uint64_t more) -> Result<void> {
+        held += more;
+        if (held <= most) return {};
         return fail(ErrorCode::Corrupt, "{}: nodes of {} bytes become more than {}",
                     files_->name(level[i].file), stored, most);
-      }
-      return descend(next, std::move(node), level[i], last);
+      };
+      CKFS_TRY_VOID(check(0));
+      return descend(next, std::move(node), level[i], last, check);
     };
     CKFS_TRY_VOID(run_in_order(level.size(), make, keep, files_->parallel()));
     level = std::move(next);
@@ -148,8 +155,10 @@ Result<void> OcdbtDatabase::read_tree(const ocdbt::Manifest& manifest) {
 }
 
 /// Keeps a leaf, or adds its children to the `next` level. `last`: the last key of the level.
+/// `check` is told what each child takes: the keys of a node may share all their bytes.
 Result<void> OcdbtDatabase::descend(std::vector<Wanted>& next, ocdbt::Node node, const Wanted& from,
-                                    std::string& last) {
+                                    std::string& last,
+                                    const std::function<Result<void>(std::uint64_t)>& check) {
   const auto check_order = [&](std::string_view key) -> Result<void> {
     std::string whole = from.prefix + std::string(key);
     if (!last.empty() && whole <= last) {
@@ -160,11 +169,12 @@ Result<void> OcdbtDatabase::descend(std::vector<Wanted>& next, ocdbt::Node node,
     return {};
   };
   if (node.height() == 0) {
+    // Only the first and the last: they may be long.
     std::string end;
-    bool is_first = true;
+    std::size_t seen = 0;
     const auto note = [&](std::string_view key, const ocdbt::Value& /*value*/) -> Result<void> {
-      end = key;
-      return std::exchange(is_first, false) ? check_order(key) : Result<void>();
+      if (++seen == node.entries()) end = key;
+      return seen == 1 ? check_order(key) : Result<void>();
     };
     CKFS_TRY_VOID(node.for_each_value(note));
     last = from.prefix + end;
@@ -190,6 +200,7 @@ Result<void> OcdbtDatabase::descend(std::vector<Wanted>& next, ocdbt::Node node,
     wanted.base_path = file.base_path();
     wanted.prefix = from.prefix + std::string(child.key.substr(0, child.stripped));
     wanted.least = child.key.substr(child.stripped);
+    CKFS_TRY_VOID(check(wanted.held()));
     next.push_back(std::move(wanted));
     return {};
   });
@@ -198,10 +209,7 @@ Result<void> OcdbtDatabase::descend(std::vector<Wanted>& next, ocdbt::Node node,
 Result<void> OcdbtDatabase::for_each(const TakeEntry& take) const {
   for (const Leaf& leaf : leaves_) {
     std::vector<std::optional<FileId>> files(leaf.node.files().size());
-    std::string key = leaf.prefix;
-    const auto give = [&](std::string_view rest, const ocdbt::Value& value) -> Result<void> {
-      key.resize(leaf.prefix.size());
-      key += rest;
+    const auto give = [&](std::string_view key, const ocdbt::Value& value) -> Result<void> {
       StoredValue stored;
       if (value.in_node && value.at) {
         stored.range = {leaf.file, leaf.offset + *value.at, value.place.size};
@@ -223,7 +231,7 @@ Result<void> OcdbtDatabase::for_each(const TakeEntry& take) const {
       stored.range = {*file, value.place.offset, value.place.size};
       return take(key, stored);
     };
-    CKFS_TRY_VOID(leaf.node.for_each_value(give));
+    CKFS_TRY_VOID(leaf.node.for_each_value(give, leaf.prefix));
   }
   return {};
 }

@@ -60,7 +60,7 @@ class OcdbtDatabase {
   Result<void> read_tree(const ocdbt::Manifest& manifest);
   Result<FileId> file_of(std::string_view path) const;
   Result<void> descend(std::vector<Wanted>& next, ocdbt::Node node, const Wanted& from,
-                       std::string& last);
+                       std::string& last, const std::function<Result<void>(std::uint64_t)>& check);
 
   const SourceTree* tree_;
   SourceFiles* files_;

@@ -33,6 +33,8 @@ constexpr std::string_view kArrayMetadata = "array_metadatas/";
 constexpr std::uint64_t kMaxSmallFile = std::uint64_t{64} << 20;
 // Chunks of all arrays together, unless as many are stored: the others are fill values.
 constexpr std::uint64_t kMostAbsentChunks = std::uint64_t{1} << 20;
+// Boxes of all arrays together, and 4 more for each: what a matrix has at most.
+constexpr std::uint64_t kMostBoxes = std::uint64_t{1} << 15;
 
 /// What becomes of a leaf of the tree.
 bool has_array(const orbax::TreeLeaf& leaf) {
@@ -207,12 +209,21 @@ class ItemOpener : public SourceOpener {
     };
     CKFS_TRY_VOID(run_parallel(found.size(), make, files_.parallel()));
     std::uint64_t cells = 0;
+    std::uint64_t boxes = 0;
     for (std::optional<ZarrArray>& array : made) {
       cells += std::min<std::uint64_t>(array->cells(), std::uint64_t{1} << 40);
       if (cells > kMostAbsentChunks + 2 * keys_) {
         return fail(ErrorCode::Unsupported,
                     "{}: {} chunks with those of the arrays before it, and {} keys are stored",
                     quote(array->name()), cells, keys_);
+      }
+      boxes += array->boxes();
+      const std::uint64_t most = kMostBoxes + 4 * made.size();
+      if (boxes > most) {
+        return fail(
+            ErrorCode::Unsupported,
+            "{}: chunks of it and the arrays before it end beyond them: {} boxes (limit {})",
+            quote(array->name()), boxes, most);
       }
       const std::string& name = array->name();
       if (!by_name_.emplace(name, arrays_.size()).second) {
@@ -433,7 +444,7 @@ class ItemOpener : public SourceOpener {
       made.type = keep_type(leaf.value_type);
       if (has_array(leaf)) {
         ZarrArray& array = arrays_[by_name_.at(name)];
-        made.tensor = array.finish(builder_, *relative, flags_.missing_chunk_is_error);
+        CKFS_TRY(made.tensor, array.finish(builder_, *relative, flags_.missing_chunk_is_error));
         totals.add(leaf, array);
         if (array.metadata().dtype) {
           shown.push_back(made.tensor);

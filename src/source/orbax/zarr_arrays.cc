@@ -22,7 +22,7 @@ using Indices = std::vector<std::int64_t>;
 
 constexpr FileId kNotFound = ~FileId{0};
 constexpr std::uint64_t kMostInShard = std::uint64_t{1} << 24;
-constexpr std::size_t kMostPartial = 16;  // dimensions with a partial chunk
+constexpr std::size_t kMostPartial = 8;  // dimensions with whole chunks and one that is not
 
 /// Row-major strides.
 Indices strides_of(std::span<const std::int64_t> shape) {
@@ -65,15 +65,18 @@ Result<void> ZarrArray::make_grid() {
   nbytes_ = static_cast<std::uint64_t>(meta.inner_numel()) * width;
   std::optional<std::int64_t> count = 1;
   bool empty = false;
-  std::size_t partial = 0;
   for (std::size_t d = 0; d < meta.shape.size(); ++d) {
     outer_.push_back(ceil_div(meta.shape[d], meta.chunk[d]));
     cells_.push_back(ceil_div(meta.shape[d], meta.inner[d]));
     empty = empty || meta.shape[d] == 0;
-    partial += meta.shape[d] % meta.inner[d] == 0 ? 0 : 1;
+    const bool is_cut = meta.shape[d] > meta.inner[d] && meta.shape[d] % meta.inner[d] != 0;
+    partial_ += is_cut ? 1 : 0;
     if (count) count = checked_mul(*count, cells_.back());
   }
-  if (empty) return {};
+  if (empty) {
+    partial_ = 0;
+    return {};
+  }
   // What is at the end of every chunk counts, too, even where the array does not reach it.
   const auto bytes =
       count ? checked_mul(static_cast<std::uint64_t>(*count), nbytes_) : std::nullopt;
@@ -82,10 +85,10 @@ Result<void> ZarrArray::make_grid() {
     return fail(ErrorCode::Unsupported, "{}: a grid of [{}] chunks of {} bytes (limit 2^59 in all)",
                 quote(name_), fmt::join(cells_, ", "), nbytes_);
   }
-  if (partial > kMostPartial) {
+  if (partial_ > kMostPartial) {
     return fail(ErrorCode::Unsupported,
                 "{}: chunks of [{}] end beyond it along {} dimensions (limit {})", quote(name_),
-                fmt::join(meta.inner, ", "), partial, kMostPartial);
+                fmt::join(meta.inner, ", "), partial_, kMostPartial);
   }
   return {};
 }
@@ -159,18 +162,18 @@ Result<void> ZarrArray::add_chunk(CatalogBuilder& builder, std::span<const std::
   }
   const auto number = static_cast<std::uint64_t>(cell);
   if (value.bytes) {
-    extent.file = builder.chunks().add_inline(chunk_array(builder), number,
-                                              std::as_bytes(std::span(*value.bytes)));
+    CKFS_TRY(extent.file, builder.chunks().add_inline(chunk_array(builder), number,
+                                                      std::as_bytes(std::span(*value.bytes))));
   } else if (plain) {
     extent = {value.range.file, value.range.offset, nbytes_};
   } else {
-    extent.file = builder.chunks().add_stored(chunk_array(builder), number, value.range);
+    CKFS_TRY(extent.file, builder.chunks().add_stored(chunk_array(builder), number, value.range));
   }
   return {};
 }
 
 template <typename Take>
-void ZarrArray::for_each_inner(std::span<const std::int64_t> index, Take take) const {
+Result<void> ZarrArray::for_each_inner(std::span<const std::int64_t> index, Take take) const {
   const std::size_t rank = index.size();
   const Indices& order = metadata_.sharding->order;
   Indices begin(rank), count(rank), number_stride(rank);
@@ -192,8 +195,9 @@ void ZarrArray::for_each_inner(std::span<const std::int64_t> index, Take take) c
       cell += (begin[d] + at[d]) * strides[d];
       number += at[d] * number_stride[d];
     }
-    take(static_cast<std::uint64_t>(number), static_cast<std::size_t>(cell));
+    CKFS_TRY_VOID(take(static_cast<std::uint64_t>(number), static_cast<std::size_t>(cell)));
   } while (next_index(at, count));
+  return {};
 }
 
 Result<void> ZarrArray::add_shard(CatalogBuilder& builder, std::span<const std::int64_t> index,
@@ -219,10 +223,10 @@ Result<void> ZarrArray::add_shard(CatalogBuilder& builder, std::span<const std::
   if (!value.bytes) {
     CKFS_TRY(const FileId first,
              builder.chunks().add_shard(chunk_array(builder), shard, value.range, where));
-    for_each_inner(index, [&](std::uint64_t number, std::size_t cell) {
+    return for_each_inner(index, [&](std::uint64_t number, std::size_t cell) -> Result<void> {
       extents_[cell].file = first + static_cast<FileId>(number);
+      return {};
     });
-    return {};
   }
   const auto bytes = std::as_bytes(std::span(*value.bytes));
   const std::uint64_t begin = where.at_end ? bytes.size() - where.nbytes() : 0;
@@ -235,24 +239,34 @@ Result<void> ZarrArray::add_shard(CatalogBuilder& builder, std::span<const std::
                   chunk_text(index), real, recorded);
     }
   }
-  std::optional<Failure> failure;
-  for_each_inner(index, [&](std::uint64_t number, std::size_t cell) {
+  const bool plain = metadata_.codecs.bytes_codecs.empty();
+  std::uint64_t taken = 0;
+  return for_each_inner(index, [&](std::uint64_t number, std::size_t cell) -> Result<void> {
     const auto offset = load_le<std::uint64_t>(pairs.subspan(16 * number));
     const auto size = load_le<std::uint64_t>(pairs.subspan(16 * number + 8));
-    if (offset == ~std::uint64_t{0} && size == ~std::uint64_t{0}) return;
+    if (offset == ~std::uint64_t{0} && size == ~std::uint64_t{0}) return {};
     if (offset > bytes.size() || size > bytes.size() - offset) {
-      failure = fail(ErrorCode::Corrupt, "{}: inner chunk {}: {} bytes at {} of a shard of {}",
-                     chunk_text(index), number, size, offset, bytes.size());
-      return;
+      return fail(ErrorCode::Corrupt, "{}: inner chunk {}: {} bytes at {} of a shard of {}",
+                  chunk_text(index), number, size, offset, bytes.size());
     }
-    extents_[cell].file =
-        builder.chunks().add_inline(chunk_array(builder), shard, bytes.subspan(offset, size));
+    if (plain && size != nbytes_) {
+      return fail(ErrorCode::Corrupt, "{}: inner chunk {}: {} bytes are stored, expected {}",
+                  chunk_text(index), number, size, nbytes_);
+    }
+    // Each is copied, and an index may name the same bytes any number of times.
+    taken += size;
+    if (taken > bytes.size()) {
+      return fail(ErrorCode::Corrupt,
+                  "{}: inner chunk {}: {} bytes with those before it, of a shard of {}",
+                  chunk_text(index), number, taken, bytes.size());
+    }
+    CKFS_TRY(extents_[cell].file,
+             builder.chunks().add_inline(chunk_array(builder), shard, bytes.subspan(offset, size)));
+    return {};
   });
-  if (failure) return *std::move(failure);
-  return {};
 }
 
-std::vector<StorageBox> ZarrArray::boxes(StorageId storage) const {
+std::vector<StorageBox> ZarrArray::make_boxes(StorageId storage) const {
   const std::size_t rank = metadata_.shape.size();
   const Indices& order = metadata_.codecs.order;
   Indices stride(rank, 1);  // within a chunk
@@ -301,7 +315,7 @@ bool ZarrArray::is_row_major(std::span<const StorageBox> boxes) const {
   return true;
 }
 
-TensorId ZarrArray::finish(CatalogBuilder& builder, std::string_view name, bool whole) {
+Result<TensorId> ZarrArray::finish(CatalogBuilder& builder, std::string_view name, bool whole) {
   const bool empty = std::ranges::find(metadata_.shape, 0) != metadata_.shape.end();
   if (!obstacle_.empty()) builder.add_obstacle(name, obstacle_);
   if (empty || !obstacle_.empty()) {
@@ -322,7 +336,9 @@ TensorId ZarrArray::finish(CatalogBuilder& builder, std::string_view name, bool 
   for (Extent& extent : extents_) {
     if (extent.file == kNotFound) {
       ++missing;
-      if (!absent) absent = builder.chunks().add_absent(chunk_array(builder));
+      if (!absent) {
+        CKFS_TRY(absent, builder.chunks().add_absent(chunk_array(builder)));
+      }
       extent.file = *absent;
     }
     if (!joined.empty() && !is_chunk(extent.file) && joined.back().file == extent.file &&
@@ -342,7 +358,7 @@ TensorId ZarrArray::finish(CatalogBuilder& builder, std::string_view name, bool 
   if (metadata_.codecs.big_endian && bits(dtype_) > 8) {
     builder.set_encoding(storage, big_endian_encoding(dtype_), {}, numel);
   }
-  std::vector<StorageBox> all = boxes(storage);
+  std::vector<StorageBox> all = make_boxes(storage);
   if (is_row_major(all)) all.clear();
   return builder.add_tensor(name, metadata_.shape, storage, std::move(all));
 }

@@ -2,8 +2,8 @@
 // of a catalog.
 //
 // An array is one storage, its chunks one after another in row-major order, and the tensor is a box
-// of it, or a few where chunks reach beyond the array's end. So a chunk costs its extent, whatever
-// the grid.
+// of it: twice as many for each dimension whose last chunk reaches beyond the array's end and is
+// not the only one, 256 at most. So a chunk costs its extent, whatever the grid.
 #pragma once
 
 #include <cstdint>
@@ -34,17 +34,23 @@ class ZarrArray {
   /// Chunks that meet the array, whether they are stored or not. Each will cost an extent.
   std::size_t cells() const;
 
+  /// Boxes that its tensor will have at most.
+  std::size_t boxes() const { return std::size_t{1} << partial_; }
+
   /// Why its values cannot be shown; empty: they can.
   const std::string& obstacle() const { return obstacle_; }
 
   /// Notes where the chunk (or shard) is that a key names. One beyond the grid is nobody's.
-  /// Errors: Corrupt (a size that no such chunk has, a shard without room for its index).
+  /// Errors: Corrupt (a size that no such chunk has, a shard without room for its index, one
+  /// in memory whose inner chunks have more bytes than it),
+  /// Unsupported (more chunks than are numbered).
   Result<void> add_chunk(CatalogBuilder& builder, std::span<const std::int64_t> index,
                          const StoredValue& value);
 
   /// Adds storage and tensor under `name`. What was not found is the fill value; or, if `whole`
-  /// says that nothing may be missing, an obstacle.
-  TensorId finish(CatalogBuilder& builder, std::string_view name, bool whole);
+  /// says that nothing may be missing, an obstacle. Errors: Unsupported (more chunks than are
+  /// numbered).
+  Result<TensorId> finish(CatalogBuilder& builder, std::string_view name, bool whole);
 
   std::uint64_t chunks() const { return found_; }
   /// Bytes of what was found.
@@ -62,9 +68,10 @@ class ZarrArray {
   Result<void> add_shard(CatalogBuilder& builder, std::span<const std::int64_t> index,
                          const StoredValue& value);
   /// Calls `take` with (number in the index, cell) of each chunk of a shard that is in the array.
+  /// Errors: those of `take`.
   template <typename Take>
-  void for_each_inner(std::span<const std::int64_t> index, Take take) const;
-  std::vector<StorageBox> boxes(StorageId storage) const;
+  Result<void> for_each_inner(std::span<const std::int64_t> index, Take take) const;
+  std::vector<StorageBox> make_boxes(StorageId storage) const;
   bool is_row_major(std::span<const StorageBox> boxes) const;
 
   std::string name_;
@@ -74,6 +81,7 @@ class ZarrArray {
   std::uint64_t nbytes_ = 0;           // of an inner chunk, decoded
   std::vector<std::int64_t> outer_;    // chunks (or shards) along each dimension
   std::vector<std::int64_t> cells_;    // inner chunks along each dimension, that meet the array
+  std::size_t partial_ = 0;            // dimensions with whole chunks and one that is not
   std::vector<Extent> extents_;        // by cell
   std::optional<ChunkArrayId> array_;  // once there is a chunk of it
   std::uint64_t found_ = 0;            // chunks and shards

@@ -33,7 +33,8 @@ constexpr std::string_view kArrayMetadata = "array_metadatas/";
 constexpr std::uint64_t kMaxSmallFile = std::uint64_t{64} << 20;
 // Chunks of all arrays together, unless as many are stored: the others are fill values.
 constexpr std::uint64_t kMostAbsentChunks = std::uint64_t{1} << 20;
-// Boxes of all arrays together, and 4 more for each: what a matrix has at most.
+// Boxes of all arrays together, and 8 more for each: as many as one has that is cut along three
+// dimensions.
 constexpr std::uint64_t kMostBoxes = std::uint64_t{1} << 15;
 
 /// What becomes of a leaf of the tree.
@@ -218,7 +219,7 @@ class ItemOpener : public SourceOpener {
                     quote(array->name()), cells, keys_);
       }
       boxes += array->boxes();
-      const std::uint64_t most = kMostBoxes + 4 * made.size();
+      const std::uint64_t most = kMostBoxes + 8 * made.size();
       if (boxes > most) {
         return fail(
             ErrorCode::Unsupported,

@@ -18,6 +18,9 @@ constexpr int kArray = 1;
 constexpr int kScalar = 3;
 constexpr std::size_t kMaxRank = 32;
 constexpr std::size_t kMaxKeys = 500'000;  // of all leaves together
+// Bytes of these keys: a key is in the file once, and in the path of each leaf below it.
+constexpr std::uint64_t kKeyBytesBase = std::uint64_t{16} << 20;
+constexpr std::uint64_t kKeyBytesFactor = 16;
 
 /// numpy's names of dtypes, and ml_dtypes'.
 std::optional<DType> dtype_of(std::string_view name) {
@@ -136,6 +139,7 @@ class MsgpackReader {
   }
 
   bool string(std::string& value) {
+    if (!is_utf8(value)) return refuse("a text that is not UTF-8");
     constexpr std::string_view kPlaceholder = "PLACEHOLDER://";
     constexpr std::string_view kAggregated = "AGGREGATED://";
     for (const std::string_view prefix : {kPlaceholder, kAggregated}) {
@@ -238,6 +242,10 @@ class MsgpackReader {
   bool keep(MsgpackLeaf leaf) {
     keys_ += path_.size() + 1;
     if (keys_ > kMaxKeys) return refuse("leaves of more than {} keys", kMaxKeys);
+    // Each leaf has a copy of all keys that lead to it.
+    for (const PathKey& key : path_) key_bytes_ += key.text.size();
+    const std::uint64_t most = kKeyBytesBase + kKeyBytesFactor * bytes_.size();
+    if (key_bytes_ > most) return refuse("leaves with keys of more than {} bytes", most);
     leaf.path = path_;
     leaves_.push_back(std::move(leaf));
     return true;
@@ -250,6 +258,7 @@ class MsgpackReader {
   std::vector<std::size_t> entries_;  // how many it has so far
   std::vector<MsgpackLeaf> leaves_;
   std::size_t keys_ = 0;  // of leaves_
+  std::uint64_t key_bytes_ = 0;
   std::optional<Error> error_;
 };
 

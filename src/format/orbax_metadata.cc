@@ -73,9 +73,9 @@ void put_leaf(const Put& put, const Leaf& leaf) {
     put_python_string(put, key);
     put(is_index ? R"(, "key_type": 1})" : R"(, "key_type": 2})");
   });
-  put(R"(], "value_metadata": {"value_type": ")");
-  put(value_type(leaf));
-  put(R"(", "skip_deserialize": )");
+  put(R"(], "value_metadata": {"value_type": )");
+  put_python_string(put, value_type(leaf));
+  put(R"(, "skip_deserialize": )");
   put(is_empty(leaf) ? "true}}" : "false}}");
 }
 

@@ -11,7 +11,8 @@
 namespace ckfs {
 namespace {
 
-constexpr std::size_t kMaxKey = 1024;  // bytes of a key whose value is kept
+constexpr std::size_t kMaxKey = 1024;                      // bytes of a key whose value is kept
+constexpr std::size_t kMaxValues = std::size_t{16} << 20;  // bytes of keys and values that are
 constexpr std::int64_t kMaxNumber = std::int64_t{1} << 31;
 
 using Members = std::vector<JsonMember>;
@@ -108,7 +109,7 @@ class ConfigReader {
     config.transforms = is_filled(members, "transform_config");
     config.sparsity = is_filled(members, "sparsity_config");
     config.overrides = is_filled(members, "dynamic");
-    keep_values(members, "", config);
+    CKFS_TRY_VOID(keep_values(members, "", config));
     return config;
   }
 
@@ -169,7 +170,8 @@ class ConfigReader {
     return value && !scanner_.children(*value).empty();
   }
 
-  void keep_values(const Members& members, const std::string& prefix, QuantizationConfig& config) {
+  Result<void> keep_values(const Members& members, const std::string& prefix,
+                           QuantizationConfig& config) {
     for (std::size_t i = 0; i < members.size(); ++i) {
       const JsonMember& one = members[i];
       const std::string_view value = scanner_.of(one.value);
@@ -177,6 +179,12 @@ class ConfigReader {
       if (value == "null" || one.key.size() > kMaxKey) continue;
       std::string key = prefix + (one.key.empty() ? std::to_string(i) : decoded(one.key));
       if (value.front() != '{' && value.front() != '[') {
+        kept_ += key.size() + value.size();
+        if (kept_ > kMaxValues) {
+          return fail(ErrorCode::Corrupt,
+                      "{}: quantization_config has values that take more than {} bytes", file_name_,
+                      kMaxValues);
+        }
         config.values[std::move(key)] =
             value.front() == '"' ? json_string(value) : std::string(value);
         continue;
@@ -184,8 +192,10 @@ class ConfigReader {
       const bool inner_list = value.front() == '[' && !prefix.empty();
       const bool inner_object =
           value.front() == '{' && prefix.empty() && key != "config_groups" && key != "dynamic";
-      if (inner_list || inner_object) keep_values(scanner_.children(one.value), key + ".", config);
+      if (!inner_list && !inner_object) continue;
+      CKFS_TRY_VOID(keep_values(scanner_.children(one.value), key + ".", config));
     }
+    return {};
   }
 
   std::string decoded(std::string_view key) const {
@@ -252,6 +262,7 @@ class ConfigReader {
 
   JsonScanner scanner_;
   std::string_view file_name_;
+  std::size_t kept_ = 0;  // bytes of values
 };
 
 }  // namespace

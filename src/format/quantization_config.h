@@ -46,8 +46,8 @@ struct QuantizationConfig {
   bool sparsity = false;    // `sparsity_config` is there and not empty
   bool overrides = false;   // `dynamic` is there and not empty: some modules differ from the rest
   /// Every string, number, true and false of the object, of the objects in it (but config_groups
-  /// and dynamic) and of the lists in those, by its key ("bits", "meta.quantizer.0") of at most
-  /// 1024 bytes each, as text: strings decoded, the others as they are written.
+  /// and dynamic) and of the lists in those, by its key ("bits", "meta.quantizer.0"; parts of at
+  /// most 1024 bytes), as text: strings decoded, the others as they are written. At most 16 MiB.
   std::map<std::string, std::string, std::less<>> values;
 
   /// A value; empty where there is none.

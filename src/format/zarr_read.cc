@@ -442,7 +442,7 @@ class MetadataReader {
     if (value.kind != Kind::Number) return {};
     const double end = std::ldexp(1.0, bits(dtype) - (is_signed(dtype) ? 1 : 0));
     const double least = is_signed(dtype) ? -end : 0;
-    if (value.number >= least && value.number < end) return {};
+    if (value.number >= least && value.number <= end - 1) return {};
     return corrupt("fill_value is {} (limits {}, {})", value.number, least, end - 1);
   }
 

@@ -119,6 +119,19 @@ TEST(FindQuantization, TakesTheFirstPlaceThatHasOne) {
   EXPECT_EQ(find(R"({"quantization_config": {"load_in_4bit": true}})")->method, "");
 }
 
+TEST(FindQuantization, KeepsNoMoreThanSomeMegabytesOfValues) {
+  const std::string key(1000, 'k');
+  std::string zeros = "0";
+  for (int i = 0; i < 10'000; ++i) zeros += ",0";
+  const auto found = find_quantization(
+      fmt::format(R"({{"quantization_config": {{"quant_method": "fp8", "{}": {{"{}": [{}]}}}}}})",
+                  key, key, zeros),
+      "config.json");
+  ASSERT_FALSE(found);
+  EXPECT_EQ(found.error().message(),
+            "config.json: quantization_config has values that take more than 16777216 bytes");
+}
+
 TEST(FindQuantization, ReadsTheBlockSize) {
   const auto block = [](const std::string& value) {
     const auto found = find_quantization(

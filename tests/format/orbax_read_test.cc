@@ -150,6 +150,10 @@ TEST(MsgpackTree, SaysWhatIsWrong) {
       {std::string("\xc7\1\1\x90", 4), "an array that is not [shape, dtype, bytes]"},
       {std::string("\xc7\x0c\1\x93\x91\x02\xa5int16\xc4\1w", 15), "1 bytes for [2] of int16"},
       {std::string("\x81\xa1\xff\xc0", 4), "a key that is not UTF-8"},
+      {std::string("\xa1\xff", 2), "a text that is not UTF-8"},
+      {std::string("\x81\xdb\0\x10\0\0", 6) + std::string(1 << 20, 'k') +
+           std::string("\xdd\0\1\0\0", 5) + std::string(65536, '\xc0'),
+       "leaves with keys of more than 34603"},
       {std::string("\x80\x80"), "byte "},
   };
   for (const auto& [text, error] : broken) {

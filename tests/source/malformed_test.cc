@@ -179,6 +179,8 @@ TEST(MalformedCorpus, ReachesEveryErrorTextOfTheParsers) {
       "{}: {} bytes, and {} in those before it (limit {})",
       "tensor {}: {} bytes to read, with those before it, of tensors that say how others are "
       "quantized (limit {})",
+      // A long one, made by a program: json_text_test.cc.
+      "{}: quantization_config has values that take more than {} bytes",
       // An option, not a file: torch_sources_test.cc.
       "{}: a checkpoint of safetensors takes no tag, key or configuration",
   };

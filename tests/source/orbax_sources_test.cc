@@ -7,6 +7,8 @@
 #include "format/orbax_metadata.h"
 #include "source/broken.h"
 #include "source/orbax_writer.h"
+#include "source/source_tree.h"
+#include "support/cost_limit.h"
 
 namespace ckfs {
 namespace {
@@ -164,6 +166,31 @@ TEST(OrbaxSource, AMissingChunkIsAnObstacleWhereNoneMayBe) {
   EXPECT_THAT(opened.catalog->obstacles()[0].reason, HasSubstr("1 of its chunks are missing"));
 }
 
+TEST(OrbaxSource, KeysOfManySlashesCostLittle) {
+  OrbaxWriter item;
+  std::string deep;
+  for (int i = 0; i < 30'000; ++i) deep += "a/";
+  for (int i = 0; i < 100; ++i) item.inside[fmt::format("v/{}{:03}", deep, i)] = "x";
+  const TemporaryDirectory directory;
+  item.write(directory);
+  const CostLimit limit(16_MiB);
+  const Opened opened = open_source(directory.path());
+  ASSERT_NE(opened.catalog, nullptr);
+  EXPECT_THAT(names_of(*opened.catalog), ElementsAre("w"));
+}
+
+TEST(OrbaxSource, OfARootOfStepsKnowsLinksThatLeadOut) {
+  const TemporaryDirectory elsewhere;
+  elsewhere.write("secret", "{}");
+  const TemporaryDirectory directory;
+  OrbaxWriter().write(directory, "3/");
+  std::filesystem::create_symlink(elsewhere.path() / "secret", directory.path() / "3/extra.json");
+  const Opened opened = open_source(directory.path());
+  ASSERT_NE(opened.catalog, nullptr);
+  EXPECT_TRUE(std::ranges::any_of(opened.catalog->facts(),
+                                  [](const Note& fact) { return fact.subject == kOutsideLinks; }));
+}
+
 TEST(OrbaxSource, ArraysWithoutALeafAreLeftOut) {
   OrbaxWriter item;
   item.inside["x/zarr.json"] = zarr3("[2]", "[2]");
@@ -282,6 +309,19 @@ std::vector<Broken> all_broken() {
   };
   add("end beyond it along 9 dimensions (limit 8)",
       [=](OrbaxWriter& item) { item.inside["w/zarr.json"] = partial(9); });
+  add("metadata of 17 arrays of 17825792 bytes (limit 16916480)", [](OrbaxWriter& item) {
+    item.files["big"] = std::string(1048576, ' ');
+    for (int i = 0; i < 17; ++i) {
+      item.outside[fmt::format("w{:02}/zarr.json", i)] = {"big", 0, 1048576};
+    }
+    item.inside.erase("w/zarr.json");
+  });
+  add("leaf (\"a\\u0000b\"): a key with a NUL", [](OrbaxWriter& item) {
+    item.with_tree = false;
+    item.files["_METADATA"] =
+        R"({"tree_metadata":{"1":{"key_metadata":[{"key":"a\u0000b","key_type":2}],)"
+        R"("value_metadata":{"value_type":"np.ndarray"}}},"use_ocdbt":true,"use_zarr3":true})";
+  });
   add("end beyond them: 34048 boxes (limit 33968)", [=](OrbaxWriter& item) {
     item.leaves.clear();
     for (int i = 0; i < 150; ++i) {
@@ -375,18 +415,18 @@ std::vector<Broken> all_broken() {
   // Small leaves and children, whose paths and keys share most of their bytes.
   const auto shared = [](OrbaxWriter& item, bool children) {
     item.with_manifest = false;
-    const std::string same(60000, 'v');
+    const std::string same(20000, 'v');
     std::vector<ocdbt::Child> list;
     std::string& nodes = item.files["d/nodes"];
     if (children) {
       for (int i = 0; i < 4000; ++i) list.push_back({fmt::format("{}{:04}", same, i), 0, 1, {}});
     }
-    for (int node = 0; node < 40 && !children; ++node) {
+    for (int node = 0; node < 250 && !children; ++node) {
       const ocdbt::FileName name = [&](std::uint32_t file) {
         return fmt::format("d/{}{}", same, file);
       };
       ocdbt::Leaf<ocdbt::KeptColumn> leaf(name);
-      for (std::uint32_t i = 0; i < 30; ++i) {
+      for (std::uint32_t i = 0; i < 12; ++i) {
         leaf.add(fmt::format("{:04}/{:04}", node, i), ocdbt::Place{i, 0, 1});
       }
       const std::string text = compressed(leaf.render());

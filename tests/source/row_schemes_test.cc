@@ -261,6 +261,16 @@ void add_broken_packed(Corpus& corpus) {
   Model twin = good;
   twin.tensors["m.weight"] = {DType::BF16, {16, 96}, ""};
   corpus.add("the dense weight, too", twin, codes, "stands for m.weight, which is stored, too");
+  Model as_awq = good;
+  as_awq.config.erase("quant_method");
+  as_awq.config.erase("version");
+  as_awq.config.insert(
+      {{"bits", "4"}, {"group_size", "32"}, {"version", "\"gemm\""}, {"zero_point", "true"}});
+  as_awq.tensors["m.qweight"] = {DType::I32, {64, 12}, ""};
+  as_awq.tensors["m.qzeros"] = {DType::I32, {2, 12}, ""};
+  as_awq.tensors["m.scales"] = {DType::F16, {2, 96}, ""};
+  corpus.add("the same weight as AWQ has it", as_awq, codes,
+             "stands for m.weight, as another tensor does");
 
   const Model zeros = with_zeros();
   corpus.shape(zeros, "m.weight_zero_point", {16, 3}, codes,

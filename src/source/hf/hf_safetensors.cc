@@ -336,7 +336,7 @@ class HfOpener : public SourceOpener {
       case FileRole::Weights:
         if (left_out != left_out_.end() && path.ends_with(kEnding)) {
           builder_.add_note(path, fmt::format("left out: {}", left_out->second));
-        } else if (std::find(shards_.begin(), shards_.end(), path) == shards_.end()) {
+        } else if (!std::ranges::binary_search(shards_, path)) {
           builder_.add_note(path, index_name_.empty() || !path.ends_with(kEnding)
                                       ? "other weights; converted views leave it out"
                                       : "not in the index; converted views leave it out");

@@ -365,6 +365,8 @@ void ModuleTargets::add(Targets& targets, std::string_view text, const Quantizat
     targets.patterns.push_back(number);
   } else if (!is_class) {
     targets.names.emplace(text, number);
+  } else if (!targets.first_class) {
+    targets.first_class = number;
   }
 }
 
@@ -385,8 +387,7 @@ const QuantizationGroup* ModuleTargets::find(std::string_view module) const {
   for (const std::size_t i : targets_.patterns) {
     if (matches(targets_.all[i], module)) return targets_.all[i].group;
   }
-  const auto of_class = std::ranges::find(targets_.all, Target::Kind::Class, &Target::kind);
-  return of_class == targets_.all.end() ? nullptr : of_class->group;
+  return targets_.first_class ? targets_.all[*targets_.first_class].group : nullptr;
 }
 
 ModuleTargets::Call ModuleTargets::calls_quantized(std::string_view module) const {

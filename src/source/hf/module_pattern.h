@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -77,6 +78,7 @@ class ModuleTargets {
     std::vector<Target> all;
     std::multimap<std::string, std::size_t, std::less<>> names;
     std::vector<std::size_t> patterns;
+    std::optional<std::size_t> first_class;
   };
 
   void add(Targets& targets, std::string_view text, const QuantizationGroup* group);

@@ -12,6 +12,7 @@
 #include <array>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -171,6 +172,10 @@ class Quantizer final : public HeldTensors {
     }
     if (!weight->name.empty() && find(weight->name)) {
       refuse(fmt::format("stands for {}, which is stored, too", weight->name));
+      return;
+    }
+    if (!weight->name.empty() && !stands_for_.insert(weight->name).second) {
+      refuse(fmt::format("stands for {}, as another tensor does", weight->name));
       return;
     }
     take(claim, std::move(*weight));
@@ -402,6 +407,7 @@ class Quantizer final : public HeldTensors {
   ByteSource& source_;
   std::vector<bool> companion_;
   std::vector<Claim> claims_;
+  std::set<std::string> stands_for_;  // names that weights were given
   std::unordered_map<TensorId, std::vector<std::byte>> contents_;
   std::map<std::pair<std::string, std::string>, QuantizedGroup> groups_;  // scheme, format
   std::map<std::pair<std::string, std::string>, std::size_t> left_out_;   // suffix, reason

@@ -18,7 +18,7 @@ namespace ckfs {
 namespace {
 
 // Names of data files and keys compress well, and zeros better: what reading may make of a tree.
-constexpr std::uint64_t kHeldBase = std::uint64_t{32} << 20;
+constexpr std::uint64_t kHeldBase = std::uint64_t{24} << 20;
 constexpr std::uint64_t kHeldFactor = 64;
 
 }  // namespace

@@ -37,6 +37,10 @@ constexpr std::uint64_t kMostAbsentChunks = std::uint64_t{1} << 20;
 // dimensions.
 constexpr std::uint64_t kMostBoxes = std::uint64_t{1} << 15;
 
+// Bytes of the metadata of all arrays together; one has about 1 KiB.
+constexpr std::uint64_t kMetadataBase = std::uint64_t{16} << 20;
+constexpr std::uint64_t kMetadataFactor = std::uint64_t{8} << 10;
+
 /// What becomes of a leaf of the tree.
 bool has_array(const orbax::TreeLeaf& leaf) {
   if (leaf.skip_deserialize) return false;
@@ -203,6 +207,14 @@ class ItemOpener : public SourceOpener {
       return fail(ErrorCode::Unsupported, "{}{}: no array in it ({} keys)", tree_.name + "/", item_,
                   keys_);
     }
+    // Many keys may have one value, and each is parsed by itself.
+    std::uint64_t bytes = 0;
+    for (const Found& array : found) bytes += array.value.size();
+    const std::uint64_t most = kMetadataBase + kMetadataFactor * found.size();
+    if (bytes > most) {
+      return fail(ErrorCode::Unsupported, "{}/{}: metadata of {} arrays of {} bytes (limit {})",
+                  tree_.name, item_, found.size(), bytes, most);
+    }
     std::vector<std::optional<ZarrArray>> made(found.size());
     const auto make = [&](std::size_t i) -> Result<void> {
       CKFS_TRY(made[i], read_array(found[i]));
@@ -219,12 +231,12 @@ class ItemOpener : public SourceOpener {
                     quote(array->name()), cells, keys_);
       }
       boxes += array->boxes();
-      const std::uint64_t most = kMostBoxes + 8 * made.size();
-      if (boxes > most) {
+      const std::uint64_t most_boxes = kMostBoxes + 8 * made.size();
+      if (boxes > most_boxes) {
         return fail(
             ErrorCode::Unsupported,
             "{}: chunks of it and the arrays before it end beyond them: {} boxes (limit {})",
-            quote(array->name()), boxes, most);
+            quote(array->name()), boxes, most_boxes);
       }
       const std::string& name = array->name();
       if (!by_name_.emplace(name, arrays_.size()).second) {
@@ -272,8 +284,11 @@ class ItemOpener : public SourceOpener {
         return last_;
       }
     }
-    // The longest name first.
+    // The longest name first; a chunk's own has no more parts than there may be dimensions, and
+    // "c".
+    std::size_t parts = 0;
     for (std::size_t slash = key.rfind('/');; slash = key.rfind('/', slash - 1)) {
+      if (++parts > zarr::kMaxRank + 1) return nullptr;
       const bool top = slash == std::string_view::npos;
       const std::string_view name = top ? "" : key.substr(0, slash);
       const auto found = by_name_.find(std::string(name));
@@ -304,6 +319,12 @@ class ItemOpener : public SourceOpener {
     }
     std::unordered_map<std::string, const orbax::TreeLeaf*> names;
     for (const orbax::TreeLeaf& leaf : leaves_) {
+      // Views are described by paths whose keys end there.
+      for (const orbax::PathKey& key : leaf.path) {
+        if (key.text.find('\0') == std::string::npos) continue;
+        return fail(ErrorCode::Corrupt, "{}: leaf {}: a key with a NUL", path(kTreeFile),
+                    path_text(leaf));
+      }
       if (leaf.value_type == "placeholder") continue;
       std::string name = orbax::joined(leaf.path);
       const bool wanted = has_array(leaf);

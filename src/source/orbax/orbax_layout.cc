@@ -117,10 +117,10 @@ std::string fault_of(const Marks& marks) {
 /// The items of a step, by name; "" is the directory itself.
 Items items_of(const Items& items, std::string_view step) {
   Items found;
-  for (const auto& [directory, marks] : items) {
-    if (!directory.starts_with(step)) continue;
-    const std::string_view rest = std::string_view(directory).substr(step.size());
-    if (std::ranges::count(rest, '/') <= 1) found.emplace(rest, marks);
+  for (auto item = items.lower_bound(step); item != items.end(); ++item) {
+    if (!item->first.starts_with(step)) break;
+    const std::string_view rest = std::string_view(item->first).substr(step.size());
+    if (std::ranges::count(rest, '/') <= 1) found.emplace(rest, item->second);
   }
   return found;
 }
@@ -321,6 +321,8 @@ SourceTree subtree(const SourceTree& tree, std::string_view directory) {
     }
     return found;
   };
+  // Perhaps not below: whose they are was counted, not kept.
+  below.outside_links = tree.outside_links;
   below.dangling = relative(tree.dangling);
   below.incomplete = relative(tree.incomplete);
   for (const Note& note : tree.notes) {

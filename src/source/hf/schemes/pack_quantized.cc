@@ -83,13 +83,12 @@ Result<std::optional<std::array<std::int64_t, 2>>> stored_shape(const HeldTensor
 /// The length of a row, of which weight_shape and, where there are groups, the scale's shape speak.
 Result<std::int64_t> row_length(const HeldTensors& tensors, const Parts& parts, std::int64_t rows) {
   const std::optional<std::int64_t> by_groups = parts.columns(tensors);
-  if (!parts.shape) {
-    if (!by_groups) return cannot_decode("without its weight_shape");
-    return *by_groups;
+  std::optional<std::array<std::int64_t, 2>> stored;
+  if (parts.shape) {
+    CKFS_TRY(stored, stored_shape(tensors, *parts.shape));
   }
-  CKFS_TRY(const auto stored, stored_shape(tensors, *parts.shape));
   if (!stored) {
-    CKFS_CHECK(by_groups.has_value());
+    if (!by_groups) return cannot_decode("without its weight_shape");
     return *by_groups;
   }
   const auto& [stored_rows, columns] = *stored;

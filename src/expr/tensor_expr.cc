@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <map>
 #include <utility>
 
 #include "base/checked.h"
@@ -269,7 +270,7 @@ Result<TensorExpr> TensorExpr::then(Step step) const {
   } else {
     std::vector<Box> boxes = this->boxes();
     // Boxes that shared a program go on sharing one.
-    std::vector<std::pair<std::shared_ptr<const Program>, std::shared_ptr<const Program>>> known;
+    std::map<std::shared_ptr<const Program>, std::shared_ptr<const Program>> known;
     for (Box& box : boxes) {
       if (box.is_constant()) {
         if (keeps_zero(step)) continue;
@@ -277,11 +278,8 @@ Result<TensorExpr> TensorExpr::then(Step step) const {
                     "multiply or add {} after pad: padding stays zero, so it comes before",
                     step.operand);
       }
-      auto same = std::ranges::find(known, box.program, &decltype(known)::value_type::first);
-      if (same == known.end()) {
-        known.emplace_back(box.program, extended(box.program, step));
-        same = known.end() - 1;
-      }
+      const auto [same, is_new] = known.try_emplace(box.program);
+      if (is_new) same->second = extended(box.program, step);
       box.program = same->second;
     }
     body->list = make_list(std::move(boxes));

@@ -219,9 +219,11 @@ bool HfIndexReader::finish() {
 
   // Files were numbered as they came; from here on by name.
   std::vector<std::uint32_t> by_name(files_.size());
-  for (const auto& [name, number] : files_) {
-    by_name[number] = static_cast<std::uint32_t>(index_.files_.size());
-    index_.files_.push_back(name);
+  index_.files_.reserve(files_.size());
+  while (!files_.empty()) {
+    auto file = files_.extract(files_.begin());  // long names are not there twice
+    by_name[file.mapped()] = static_cast<std::uint32_t>(index_.files_.size());
+    index_.files_.push_back(std::move(file.key()));
   }
   for (HfIndex::Slot& slot : entries) slot.file = by_name[slot.file];
 

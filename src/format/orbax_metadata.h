@@ -17,7 +17,7 @@ struct Leaf {
   std::string_view name;  // UTF-8
   Kind kind = Kind::Array;
   /// Where `name` does not say it all: each key, 'k' (of a dict) or 'i' (a place in a list), its
-  /// text, NUL.
+  /// text, which has no NUL, and NUL.
   std::string_view path = {};
   std::string_view type = {};  // of Other: "None", "Tuple", "string"
 };

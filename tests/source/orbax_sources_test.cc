@@ -309,11 +309,10 @@ std::vector<Broken> all_broken() {
   };
   add("end beyond it along 9 dimensions (limit 8)",
       [=](OrbaxWriter& item) { item.inside["w/zarr.json"] = partial(9); });
-  add("metadata of 17 arrays of 17825792 bytes (limit 16916480)", [](OrbaxWriter& item) {
-    item.files["big"] = std::string(1048576, ' ');
-    for (int i = 0; i < 17; ++i) {
-      item.outside[fmt::format("w{:02}/zarr.json", i)] = {"big", 0, 1048576};
-    }
+  add("shared: the metadata of \"x\" at 10 are within those of \"w\"", [](OrbaxWriter& item) {
+    item.files["shared"] = std::string(1000, ' ');
+    item.outside["w/zarr.json"] = {"shared", 0, 11};
+    item.outside["x/zarr.json"] = {"shared", 10, 900};
     item.inside.erase("w/zarr.json");
   });
   add("leaf (\"a\\u0000b\"): a key with a NUL", [](OrbaxWriter& item) {

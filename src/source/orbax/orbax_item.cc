@@ -37,10 +37,6 @@ constexpr std::uint64_t kMostAbsentChunks = std::uint64_t{1} << 20;
 // dimensions.
 constexpr std::uint64_t kMostBoxes = std::uint64_t{1} << 15;
 
-// Bytes of the metadata of all arrays together; one has about 1 KiB.
-constexpr std::uint64_t kMetadataBase = std::uint64_t{16} << 20;
-constexpr std::uint64_t kMetadataFactor = std::uint64_t{8} << 10;
-
 /// What becomes of a leaf of the tree.
 bool has_array(const orbax::TreeLeaf& leaf) {
   if (leaf.skip_deserialize) return false;
@@ -207,14 +203,7 @@ class ItemOpener : public SourceOpener {
       return fail(ErrorCode::Unsupported, "{}{}: no array in it ({} keys)", tree_.name + "/", item_,
                   keys_);
     }
-    // Many keys may have one value, and each is parsed by itself.
-    std::uint64_t bytes = 0;
-    for (const Found& array : found) bytes += array.value.size();
-    const std::uint64_t most = kMetadataBase + kMetadataFactor * found.size();
-    if (bytes > most) {
-      return fail(ErrorCode::Unsupported, "{}/{}: metadata of {} arrays of {} bytes (limit {})",
-                  tree_.name, item_, found.size(), bytes, most);
-    }
+    CKFS_TRY_VOID(check_apart(found));
     std::vector<std::optional<ZarrArray>> made(found.size());
     const auto make = [&](std::size_t i) -> Result<void> {
       CKFS_TRY(made[i], read_array(found[i]));
@@ -247,7 +236,27 @@ class ItemOpener : public SourceOpener {
     return {};
   }
 
-  Result<std::optional<ZarrArray>> read_array(const Found& found) const {
+  /// A value may be that of many keys, and each would be read and parsed by itself.
+  Result<void> check_apart(std::span<const Found> found) const {
+    std::vector<const Found*> stored;
+    for (const Found& array : found) {
+      if (!array.value.bytes && array.value.range.size != 0) stored.push_back(&array);
+    }
+    std::ranges::sort(stored, {}, [](const Found* array) {
+      return std::pair(array->value.range.file, array->value.range.offset);
+    });
+    for (std::size_t i = 1; i < stored.size(); ++i) {
+      const FileRange& before = stored[i - 1]->value.range;
+      const FileRange& range = stored[i]->value.range;
+      if (before.file != range.file || range.offset - before.offset >= before.size) continue;
+      return fail(ErrorCode::Corrupt, "{}: the metadata of {} at {} are within those of {}",
+                  files_.name(range.file), quote(stored[i]->name), range.offset,
+                  quote(stored[i - 1]->name));
+    }
+    return {};
+  }
+
+  Result<std::optional<ZarrArray>> read_array(const Found& found) {
     const std::string shown = fmt::format("{}/{}", found.name.empty() ? "." : found.name,
                                           zarr::metadata_name(found.version));
     if (found.value.size() > zarr::kMaxMetadata) {
@@ -259,6 +268,7 @@ class ItemOpener : public SourceOpener {
       text = *found.value.bytes;
     } else {
       text.resize(found.value.size());
+      CKFS_TRY_VOID(repeated_.add(found.value.range.file, text.size()));
       CKFS_TRY_VOID(files_.read_at(found.value.range.file, found.value.range.offset,
                                    std::as_writable_bytes(std::span(text))));
     }
@@ -322,7 +332,7 @@ class ItemOpener : public SourceOpener {
       // Views are described by paths whose keys end there.
       for (const orbax::PathKey& key : leaf.path) {
         if (key.text.find('\0') == std::string::npos) continue;
-        return fail(ErrorCode::Corrupt, "{}: leaf {}: a key with a NUL", path(kTreeFile),
+        return fail(ErrorCode::Corrupt, "{}: leaf {}: a key with a NUL", tree_.name,
                     path_text(leaf));
       }
       if (leaf.value_type == "placeholder") continue;

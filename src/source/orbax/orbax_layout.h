@@ -37,7 +37,7 @@ struct OrbaxPlace {
 /// clear which).
 Result<OrbaxPlace> choose_orbax_item(const SourceTree& tree, const OpenCheckpointOptions& options);
 
-/// The files below `directory` alone.
+/// The files below `directory` alone; of links that lead out it has what the whole tree has.
 SourceTree subtree(const SourceTree& tree, std::string_view directory);
 
 }  // namespace ckfs

@@ -125,7 +125,16 @@ bool comes_last(std::string_view path) {
          path.ends_with("_CHECKPOINT_METADATA");
 }
 
-/// Gives each file its time and its name. What an earlier call has done stays done.
+/// The same as `done`, whose name another finisher may have taken away meanwhile; its error if so.
+template <typename T>
+Result<bool> unless_gone(const Result<T>& done) {
+  if (done) return true;
+  if (done.error().code() == ErrorCode::NotFound) return false;
+  return Failure(done.error());
+}
+
+/// Gives each file its time and its name. What an earlier call has done stays done, and so does
+/// what somebody does at the same time: a part that is gone has become its file.
 Result<void> name_files(const OutDirectory& out, const ExportRecord& record, std::int64_t mtime) {
   struct Named {
     const std::string* path;
@@ -146,24 +155,30 @@ Result<void> name_files(const OutDirectory& out, const ExportRecord& record, std
       CKFS_TRY_VOID(close_directories(out, record, mtime));
       last = true;
     }
-    auto part = out.entry(file.part);
-    if (!part) {
-      const auto done = out.entry(*file.path);
-      if (done && done->regular && done->size == file.size && done->mtime == mtime) continue;
-      if (file.size > 0) {
-        return fail(ErrorCode::InvalidArgument,
-                    "{}/{}: is gone, with the bytes of {} (remove {}/{} and begin again)",
-                    out.name(), file.part, *file.path, out.name(), kExportFolder);
-      }
-    } else if (part->size != file.size) {
+    const auto part = out.entry(file.part);
+    if (part && part->size != file.size) {
       return fail(ErrorCode::InvalidArgument, "{}/{}: has {} bytes, not the {} of {}", out.name(),
                   file.part, part->size, file.size, *file.path);
     }
-    CKFS_TRY(OutFile target, out.open_shared(file.part));
-    CKFS_TRY_VOID(target.set_mtime(mtime));
-    CKFS_TRY_VOID(target.sync());
+    const auto is_done = [&] {
+      const auto done = out.entry(*file.path);
+      return done && done->regular && done->size == file.size && done->mtime == mtime;
+    };
+    if (!part && is_done()) continue;
     CKFS_TRY_VOID(out.make_parents(*file.path));
-    CKFS_TRY_VOID(out.rename(file.part, *file.path));
+    // Never made here but where it is empty: it would become the file, instead of the whole one.
+    Result<OutFile> target = file.size == 0 ? out.open_shared(file.part) : out.reopen(file.part);
+    CKFS_TRY(bool there, unless_gone(target));
+    if (there) {
+      CKFS_TRY_VOID(target->set_mtime(mtime));
+      CKFS_TRY_VOID(target->sync());
+      CKFS_TRY(there, unless_gone(out.rename(file.part, *file.path)));
+    }
+    if (!there && !is_done()) {
+      return fail(ErrorCode::InvalidArgument,
+                  "{}/{}: is gone, with the bytes of {} (remove {}/{} and begin again)", out.name(),
+                  file.part, *file.path, out.name(), kExportFolder);
+    }
   }
   return {};
 }
@@ -180,7 +195,8 @@ Result<void> remove_records(const OutDirectory& out) {
   return out.sync_directory(std::string(kExportFolder));
 }
 
-/// Requires: all ranks are complete, and nobody else finishes.
+/// Requires: all ranks are complete. Whoever else finishes at the same time may take away what this
+/// still writes down, an error; the files are whole whoever gave them their names.
 Result<void> finish(const OutDirectory& out, ExportRecord record, std::int64_t mtime) {
   CKFS_TRY_VOID(name_files(out, record, mtime));
   for (auto& [path, file] : record.files) file.finished = true;

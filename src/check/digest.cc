@@ -52,7 +52,7 @@ bool is_hex(std::string_view text) {
 }
 
 /// One line of a check file: "TAG (PATH) = SUM", "SUM  PATH" or "SUM *PATH". False: none of them,
-/// or of an algorithm that is not known.
+/// or of an algorithm that is not known, or the path has another sum of that kind already.
 bool parse_line(std::string_view line, std::map<std::string, FileDigest>& digests) {
   const bool is_escaped = line.starts_with('\\');
   if (is_escaped) line.remove_prefix(1);
@@ -60,8 +60,7 @@ bool parse_line(std::string_view line, std::map<std::string, FileDigest>& digest
     std::string name = is_escaped ? unescaped(path) : std::string(path);
     FileDigest& digest = digests[name];
     digest.path = std::move(name);
-    digest.sums.emplace(algorithm, sum);
-    return true;
+    return digest.sums.emplace(algorithm, sum).first->second == sum;
   };
   for (const Algorithm algorithm : kAlgorithms) {
     const std::string begin = fmt::format("{} (", tag(algorithm));
@@ -200,7 +199,8 @@ Result<std::vector<FileDigest>> parse_digests(std::string_view text) {
       const std::string_view line = text.substr(0, end);
       text.remove_prefix(std::min(end + 1, text.size()));
       if (line.empty() || line.starts_with('#') || parse_line(line, found)) continue;
-      return fail(ErrorCode::InvalidArgument, "\"{}\": neither a check file's line nor JSON",
+      return fail(ErrorCode::InvalidArgument,
+                  "\"{}\": neither a check file's line nor JSON, or contradicts a line before it",
                   line.substr(0, 80));
     }
     for (auto& [path, digest] : found) digests.push_back(std::move(digest));

@@ -50,7 +50,8 @@ std::string digests_json(const Checkpoint& checkpoint, const View& view, std::st
                          const std::vector<FileDigest>& digests);
 
 /// Of all these texts; in JSON, sums of algorithms that ckfs does not know are passed over. Errors:
-/// InvalidArgument (none of them, a path twice, a file without a sum that could be checked).
+/// InvalidArgument (none of them, a path twice in JSON or with two sums of a kind, a file without a
+/// sum that could be checked).
 Result<std::vector<FileDigest>> parse_digests(std::string_view text);
 
 }  // namespace ckfs

@@ -75,8 +75,8 @@ Result<void> serve(const MountCommand& command, const std::function<void()>& rea
   CKFS_TRY(MountKeeper keeper, MountKeeper::start(std::move(target), kernel));
   if (user) CKFS_TRY_VOID(become(*user));
   CKFS_TRY(const std::string_view lacking, confine(command));
-  CKFS_TRY(Checkpoint checkpoint,
-           Checkpoint::open(command.source, open_options(command.words.common)));
+  const OpenOptions options = open_options(command.words.common);
+  CKFS_TRY(Checkpoint checkpoint, Checkpoint::open(command.source, options));
   for (const std::string& note : opening_notes(checkpoint)) {
     spdlog::warn("{}: {}", command.source, note);
   }
@@ -87,11 +87,10 @@ Result<void> serve(const MountCommand& command, const std::function<void()>& rea
                 command.source, outside);
   }
   std::vector<std::filesystem::path> files = source_paths(checkpoint);
-  Filesystem filesystem(
-      std::move(checkpoint),
-      {.mtime = command.words.mtime,
-       .umask = umask,
-       .held_bytes = command.words.allow_other ? command.words.common.open.memory / 2 : kNoBound});
+  Filesystem filesystem(std::move(checkpoint),
+                        {.mtime = command.words.mtime,
+                         .umask = umask,
+                         .held_bytes = command.words.allow_other ? options.memory / 2 : kNoBound});
 #ifdef __GLIBC__
   malloc_trim(0);  // headers were parsed and thrown away; a daemon gives that memory back
 #endif

@@ -226,9 +226,14 @@ class Filesystem::Impl {
       return fail(ErrorCode::IsDirectory, "inode {}: a directory", inode);
     }
     CKFS_TRY(const Location at, table_.find_and_count(inode));
-    auto opened = open_file(inode, at, std::move(options));
-    if (!opened) table_.release(inode, 1);
-    return opened;
+    try {
+      auto opened = open_file(inode, at, std::move(options));
+      if (!opened) table_.release(inode, 1);
+      return opened;
+    } catch (...) {  // no memory for it
+      table_.release(inode, 1);
+      throw;
+    }
   }
 
   Result<Bytes> read(std::uint64_t handle, std::uint64_t offset, std::size_t size) {

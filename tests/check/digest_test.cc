@@ -37,6 +37,12 @@ TEST(Digests, CheckFilesComeBack) {
   }
 }
 
+TEST(Digests, ALineMayComeTwice) {
+  const auto parsed = parse_digests(kSha + "  a\n" + kSha + "  a\n");
+  ASSERT_TRUE(parsed.has_value()) << parsed.error().message();
+  EXPECT_EQ(parsed->size(), 1U);
+}
+
 TEST(Digests, WhatIsNoneIsRefused) {
   for (const std::string& text :
        {std::string(), std::string("\n"), std::string("hello\n"), kSha + "\n", kSha + "  \n",
@@ -45,7 +51,8 @@ TEST(Digests, WhatIsNoneIsRefused) {
         std::string(R"({"version":1,"files":[{"path":"a"}]})"),
         std::string(
             R"({"version":1,"files":[{"path":"a","sha256":"b"},{"path":"a","sha256":"b"}]})"),
-        "x" + kSha.substr(1) + "  a\n"}) {
+        "x" + kSha.substr(1) + "  a\n",
+        kSha + "  a\n" + (kSha[0] == '0' ? '1' : '0') + kSha.substr(1) + "  a\n"}) {
     EXPECT_FALSE(parse_digests(text).has_value()) << text;
   }
 }

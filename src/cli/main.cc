@@ -104,8 +104,12 @@ int run(std::vector<std::string> words) {
                                                : fmt::format("{}: {} (see ckfs {} --help)", context,
                                                              error.what(), context));
   }
-  const Result<Exit> done = action();
-  return done ? finish(*done) : finish(action.failed, done.error().message());
+  try {
+    const Result<Exit> done = action();
+    return done ? finish(*done) : finish(action.failed, done.error().message());
+  } catch (const std::exception& error) {  // no memory
+    return finish(action.failed, one_line(error.what()));
+  }
 }
 
 }  // namespace

@@ -13,7 +13,6 @@
 #include "api/report.h"
 #include "base/start_thread.h"
 #include "base/text.h"
-#include "cli/cli.h"
 
 namespace ckfs::cli {
 
@@ -29,15 +28,15 @@ sigset_t ending_signals() {
 
 }  // namespace
 
-SignalWatch::SignalWatch() {
+SignalWatch::SignalWatch(Exit second) {
   const sigset_t signals = ending_signals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  thread_ = start_thread([this] {
+  thread_ = start_thread([this, second] {
     const sigset_t watched = ending_signals();
     while (true) {
       if (sigwaitinfo(&watched, nullptr) < 0) continue;
       if (ended_) return;
-      if (stop_.stop_requested()) ::_exit(static_cast<int>(Exit::Failed));
+      if (stop_.stop_requested()) ::_exit(static_cast<int>(second));
       stop_.request_stop();
     }
   });

@@ -8,14 +8,16 @@
 #include <stop_token>
 #include <thread>
 
+#include "cli/cli.h"
+
 namespace ckfs::cli {
 
-/// Turns the first SIGINT or SIGTERM into a stop request; a second one ends the process. Requires:
-/// made before other threads, which inherit the mask. Where no thread can be started a signal ends
-/// the process at once, which whatever it writes must survive.
+/// Turns the first SIGINT or SIGTERM into a stop request; a second one ends the process, with the
+/// exit code `second`. Requires: made before other threads, which inherit the mask. Where no thread
+/// can be started a signal ends the process at once, which whatever it writes must survive.
 class SignalWatch {
  public:
-  SignalWatch();
+  explicit SignalWatch(Exit second = Exit::Failed);
   ~SignalWatch();
   SignalWatch(const SignalWatch&) = delete;
   SignalWatch& operator=(const SignalWatch&) = delete;

@@ -64,7 +64,7 @@ std::string proof(const VerifyResult& result) {
 
 Result<Exit> verify(const VerifyCommand& command) {
   CKFS_TRY_VOID(start_log(command.common));
-  const SignalWatch signals;
+  const SignalWatch signals(Exit::CannotTell);
   CKFS_TRY(const auto text, read_digests(command.copy));
   if (text && command.sample < 1) {
     return fail(ErrorCode::InvalidArgument, "--sample: a digest is of a whole file");

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import resource
 import shutil
 import subprocess
 import unittest
@@ -74,6 +75,15 @@ class Digest(cli_support.TestCase):
         ended = run("verify", self.source, VIEW, *words)
         self.assertEqual((ended.returncode, ended.stderr), (code, b""), ended.stdout)
         return ended.stdout.decode()
+
+    def test_without_memory_it_cannot_tell(self):
+        for megabytes in (20, 24, 28, 32, 36, 40, 44, 48, 56, 64):
+            def bound(limit=megabytes << 20):
+                resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+            if run("--version", preexec_fn=bound).returncode != 0:
+                continue  # no room for the program itself
+            ended = run("verify", self.source, VIEW, self.out, preexec_fn=bound)
+            self.assertIn(ended.returncode, (0, 2), (megabytes, ended.stderr))
 
     def test_a_right_copy(self):
         self.assertRegex(self.verify(0, self.out), "no difference from")

@@ -5,8 +5,7 @@
 //   auto file = (*view)->open("model-00001-of-000163.safetensors");
 //   file->read(0, buffer);
 //
-// All classes are safe for concurrent use by several threads. Nothing here needs a mount: the
-// program `ckfs` (mount, export, cat, ls, inspect) is written with this API alone.
+// All classes are safe for concurrent use by several threads. Nothing here needs a mount.
 #pragma once
 
 #include <cstddef>
@@ -133,7 +132,7 @@ struct Statistics {
   std::uint64_t bytes_to_readers = 0;
   std::uint64_t tiles = 0;         // tiles, pieces ahead of readers and texts computed
   std::uint64_t tiles_unread = 0;  // of these, let go before anybody was given bytes of them
-  std::uint64_t hits = 0;          // requests that found theirs computed
+  std::uint64_t hits = 0;          // looks for one that found it computed
   std::uint64_t memory = 0;        // budgeted memory in use now, or kept to be used again
   std::uint64_t memory_peak = 0;
   std::uint64_t memory_budget = 0;

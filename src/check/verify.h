@@ -22,7 +22,7 @@ struct VerifyOptions {
 struct VerifyResult {
   std::uint64_t files = 0;      // compared
   std::uint64_t bytes = 0;      // compared
-  std::uint64_t pieces = 0;     // of kVerifyPiece at most, of all files
+  std::uint64_t pieces = 0;     // of kVerifyPiece at most, of all files of the right size
   std::uint64_t compared = 0;   // of them
   std::uint64_t differing = 0;  // files, with those that lack or are too much
   /// The first kMostDifferences of them, a line each, by path.

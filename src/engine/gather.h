@@ -1,7 +1,7 @@
 // Computes any range of a tensor from its boxes: the strided case, and the general one.
 //
 // The work on a range is a plan of independent batches. A batch reads source bytes that no other
-// batch reads (companions, and gaps that are read over, may come twice at borders), decodes them in
+// batch reads (companions, granules, and gaps read over may come twice at borders), decodes them in
 // a staging buffer of its own and copies them to places of the target that no other batch writes;
 // so batches may run on any threads in any order, each with its own staging. They are numbered in
 // the order of the source's bytes.

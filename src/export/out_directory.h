@@ -29,8 +29,9 @@ namespace ckfs {
 struct OutSystem {
   Walk walk = Walk::Kernel;
   std::function<int(int descriptor)> sync_directory = ::fsync;
-  /// Asked before each call that changes something: the errno that it fails with instead, of a
-  /// write after half of its bytes; 0: it is made.
+  /// Asked before each call that changes something, but those that reserve room, make a nameless
+  /// file or set a directory's time: the errno that it fails with instead, of a write after half of
+  /// its bytes; 0: it is made.
   std::function<int()> fault = {};
 
   int next_fault() const { return fault ? fault() : 0; }
@@ -98,7 +99,7 @@ class OutDirectory {
   /// nullopt: nothing there that could be reached.
   std::optional<OutEntry> entry(const std::string& path) const;
   /// Why what is at `path` ("" is OUT) may be another user's doing; nullopt: nothing is there, or
-  /// it belongs to the caller or to root and nobody else may write to it.
+  /// it belongs to the caller or to root and nobody but the caller's own group may write to it.
   std::optional<std::string> distrust(const std::string& path) const;
   /// A path, relative to OUT, of something that is no directory and that `known` does not accept.
   Result<std::optional<std::string>> find_foreign(
@@ -109,7 +110,7 @@ class OutDirectory {
   Result<void> make_parents(const std::string& path) const;
   /// A new, empty file, with `mode` less the umask; what had the name is removed.
   Result<OutFile> create(const std::string& path, unsigned mode = 0666) const;
-  /// An existing regular file. Errors: NotFound, Io.
+  /// An existing regular file. Errors: NotFound, InvalidArgument (something else), Io.
   Result<OutFile> reopen(const std::string& path) const;
   /// The same, and a new one where there is none: others may do so, too, and all write to one.
   Result<OutFile> open_shared(const std::string& path, unsigned mode = 0666) const;

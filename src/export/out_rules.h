@@ -27,9 +27,10 @@ Result<ExportRecord> fresh_record(const Checkpoint& checkpoint, const View& view
 Result<void> refuse_inside(const std::filesystem::path& out, const std::filesystem::path& source);
 
 /// Whether what OUT has can be believed: it, and what exports keep in it (their folder, and
-/// `record`), belong to the caller or to root, and nobody else may write there. Who can plant a
-/// record could have an export take unfinished bytes for finished ones, or remove files. Errors:
-/// InvalidArgument (it cannot, unless `force`; `remedy` is what the message ends with).
+/// `record`), belong to the caller or to root, and nobody but the caller's own group may write
+/// there. Who can plant a record could have an export take unfinished bytes for finished ones, or
+/// remove files. Errors: InvalidArgument (it cannot, unless `force`; `remedy` is what the message
+/// ends with).
 Result<bool> is_trusted(const OutDirectory& out, std::string_view record, bool force,
                         std::string_view remedy);
 

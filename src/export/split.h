@@ -54,8 +54,9 @@ enum class Split : std::uint8_t {
   Files,   // whole files: where OUT takes a file's bytes only in order
 };
 
-/// What writing each file of the view costs, in the order of View::files(). Costs 24 bytes for each
-/// tensor or chunk, and for a while as much as the layouts of some files. Errors: OutOfMemory.
+/// What writing each file of the view costs, in the order of View::files(). Costs up to 48 bytes
+/// for each tensor, chunk and text between them, and for a while as much as the layouts of some
+/// files. Errors: OutOfMemory.
 Result<std::vector<FileCost>> file_costs(const View& view);
 
 /// The steps of each of `parts` processes, which cover every byte once. Requires: parts > 0.

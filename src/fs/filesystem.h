@@ -6,8 +6,9 @@
 //   /.ckfs            metrics, refused, status.json, views.json: snapshots taken at open
 //
 // Inode numbers are stable hashes of (canonical view, path); the root is 1. At most 64
-// parameterised views are held: the least recently used one without lookups or open files goes, and
-// comes back with the same inodes. Those in use may have a bound in bytes (OutOfMemory). Safe for
+// parameterised views that nobody uses are held: the least recently used one without lookups or
+// open files goes, and comes back with the same inodes. Those in use may have a bound in bytes
+// (OutOfMemory). Safe for
 // concurrent use by several threads; no lock is held while bytes are read or computed.
 #pragma once
 
@@ -72,7 +73,7 @@ class Filesystem {
   Result<Attributes> attributes(InodeNumber inode);
 
   /// At most `limit` entries from `offset` (0: the beginning), sorted by name, "." and ".." first.
-  /// None counts as a lookup. Errors: NotFound, NotDirectory.
+  /// None counts as a lookup. Errors: NotFound, NotDirectory, and those of making the view.
   Result<std::vector<DirectoryEntry>> list(InodeNumber directory, std::uint64_t offset,
                                            std::size_t limit);
 

@@ -30,7 +30,8 @@ class MountKeeper {
 
   const std::filesystem::path& target() const { return target_; }
 
-  /// mount_device() there. Errors: as there, and Io (the process is gone; it was asked before).
+  /// mount_device() there. Errors: Io (with what that said; the process is gone; it was asked
+  /// before).
   Result<UniqueFd> mount();
   /// Takes the mount away at once. False: it is not on top of its path any more, and nothing was
   /// done. Errors: Io.

@@ -55,8 +55,8 @@ Result<Confinement> confine_reading(std::span<const std::filesystem::path> reada
 
 /// Which paths cover the source files in `files` (canonical), for confine_reading(): few, because
 /// to name each of 100,000 files costs an operation of the source. A file system that is far away
-/// is covered whole, for its files may be others to the kernel whenever it asks again; else a
-/// directory with many of them is covered, and of one with few each file alone.
+/// is covered whole, for its files may be others to the kernel whenever it asks again; else where
+/// there are many files, their directories are covered, and where there are few, each file alone.
 std::vector<std::filesystem::path> paths_covering(std::vector<std::filesystem::path> files);
 
 }  // namespace ckfs

@@ -141,8 +141,11 @@ tl::expected<void, AccessFailure> Uring::read(std::span<const Access> accesses,
   std::size_t next = 0;
   while (true) {
     for (const std::size_t flight : again_) {
-      if (failure) break;
-      prepare(accesses[flights_[flight].access], flight);
+      if (failure) {
+        idle_.push_back(flight);
+      } else {
+        prepare(accesses[flights_[flight].access], flight);
+      }
     }
     again_.clear();
     while (!failure && next < accesses.size() && !idle_.empty()) {
@@ -191,6 +194,7 @@ tl::expected<void, AccessFailure> Uring::read(std::span<const Access> accesses,
     }
   }
   if (failure) return tl::unexpected(*failure);
+  CKFS_CHECK(next == accesses.size());
   return {};
 }
 

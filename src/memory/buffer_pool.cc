@@ -231,7 +231,11 @@ Result<std::vector<Buffer>> BufferPool::acquire(Tier tier, std::span<const std::
     while (waiting_[index(tier)].front() != ticket || shortage(tier, capacity) > 0) {
       if (waiting_[index(tier)].front() == ticket) {
         lock.unlock();
-        reclaim(tier, capacity, Demand::Waits);
+        try {
+          reclaim(tier, capacity, Demand::Waits);
+        } catch (const std::bad_alloc&) {
+          // Asked again below: without this ticket at the front all others would wait for ever.
+        }
         lock.lock();
         if (shortage(tier, capacity) == 0) break;
       }

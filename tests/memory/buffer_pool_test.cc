@@ -147,6 +147,19 @@ TEST(BufferPool, AsksForMemoryBackWhenItIsShort) {
   EXPECT_EQ(asked, 1_MiB);
 }
 
+TEST(BufferPool, AsksAgainWhereThereIsNoMemoryToGiveMemoryBack) {
+  const auto pool = BufferPool::create(8_MiB);
+  auto spare = pool->try_acquire(Tier::Tile, 6_MiB);
+  int asked = 0;
+  pool->set_reclaim(Tier::Tile, [&](std::uint64_t /*bytes*/, BufferPool::Demand /*demand*/) {
+    if (asked++ == 0) throw std::bad_alloc();
+    spare.reset();
+  });
+  EXPECT_TRUE(pool->acquire(Tier::Tile, 4_MiB));
+  EXPECT_EQ(asked, 2);
+  EXPECT_TRUE(pool->acquire(Tier::Tile, 1_MiB));
+}
+
 TEST(BufferPool, AsksATierForNoMoreThanWhatIsAboveItsShare) {
   const auto pool = BufferPool::create(64_MiB);  // a share of 8 MiB for sources
   auto spare = pool->try_acquire(Tier::Source, 20_MiB);

@@ -1,6 +1,6 @@
 // How source files are read. A batch is sorted into accesses (coalesce.h), and these are carried
 // out in passes over a few files each: every file of a pass is pinned open, compared with its
-// fingerprint, read, and compared again (file_table.h).
+// fingerprint, read, and compared again (file_registry.h).
 #include "io/source_files.h"
 
 #include <algorithm>
@@ -14,8 +14,8 @@
 #include "base/rounding.h"
 #include "io/coalesce.h"
 #include "io/file_mappings.h"
+#include "io/file_registry.h"
 #include "io/file_system.h"
-#include "io/file_table.h"
 #include "io/ordered_file.h"
 #include "io/page_cache.h"
 #include "io/read_once.h"
@@ -86,7 +86,7 @@ class SourceFiles::Impl {
   }
 
   const IoEngine engine;
-  FileTable table;
+  FileRegistry table;
 
  private:
   Result<void> read_alone(const ReadRequest& request);
@@ -94,12 +94,12 @@ class SourceFiles::Impl {
   Result<Pin> pin_past_cache(const ReadRequest& request);
   Result<void> read_pass(const AccessPlan& plan, std::size_t& next, Keep keep);
   Result<void> read_ordered(const AccessPlan& plan, std::size_t& next);
-  static void count_access(SourceFile& file, const Access& access) {
+  static void count_access(RegisteredFile& file, const Access& access) {
     file.bytes.fetch_add(access.size, std::memory_order_relaxed);
     file.requests.fetch_add(1, std::memory_order_relaxed);
   }
   FileState& state(FileId id);
-  static bool asks_in_order(const SourceFile& file) {
+  static bool asks_in_order(const RegisteredFile& file) {
     return file.file_system->traits.remote && !file.file_system->pace.at_once();
   }
 
@@ -113,7 +113,7 @@ class SourceFiles::Impl {
 };
 
 Result<void> SourceFiles::Impl::read_alone(const ReadRequest& request) {
-  SourceFile& of = table.file(request.file);
+  RegisteredFile& of = table.file(request.file);
   CKFS_TRY(const Pin pinned, table.pin(request.file, of));
   const iovec part{request.out.data(), request.out.size()};
   const Access access{pinned->fd.get(),   pinned->serial,      request.offset,
@@ -133,7 +133,7 @@ FileState& SourceFiles::Impl::state(FileId id) {
 
 Result<void> SourceFiles::Impl::read_ordered(const AccessPlan& plan, std::size_t& next) {
   const FileId id = plan.accesses[next].file;
-  SourceFile& of = table.file(id);
+  RegisteredFile& of = table.file(id);
   std::array<Pin, OpenFiles::kMostDescriptors> pins;  // each is checked once before, once after
   const std::span<const PlannedAccess> rest = std::span(plan.accesses).subspan(next);
   const auto other = std::ranges::find_if(rest, [&](const auto& each) { return each.file != id; });
@@ -174,7 +174,7 @@ Result<void> SourceFiles::Impl::read_ordered(const AccessPlan& plan, std::size_t
 void SourceFiles::Impl::will_need(std::span<const FileRange> ranges) {
   for (std::size_t i = 0; i < ranges.size();) {
     const FileId id = ranges[i].file;
-    SourceFile& of = table.file(id);
+    RegisteredFile& of = table.file(id);
     FileSystem& file_system = *of.file_system;
     // A server that streams is not asked for what comes later: that would be out of order.
     const bool hints =
@@ -207,7 +207,7 @@ void SourceFiles::Impl::will_need(std::span<const FileRange> ranges) {
 
 /// The descriptor that reads a request past the page cache; nullptr: that is not for this one.
 Result<Pin> SourceFiles::Impl::pin_past_cache(const ReadRequest& request) {
-  SourceFile& of = table.file(request.file);
+  RegisteredFile& of = table.file(request.file);
   if (!request.padded || request.out.empty() || !may_bypass(*of.file_system)) return nullptr;
   const ByteRange blocks = blocks_of(request);
   if (blocks.end > of.fingerprint.size) return nullptr;
@@ -240,7 +240,7 @@ Result<std::vector<ReadRequest>> SourceFiles::Impl::read_past_cache(
       std::max(kDiskBlock, coalesce_options_.max_access / kDiskBlock * kDiskBlock);
   std::vector<ReadRequest> rest;
   std::vector<Pin> pins;
-  std::vector<SourceFile*> files;      // of each pin
+  std::vector<RegisteredFile*> files;  // of each pin
   std::vector<iovec> parts;            // by access
   std::vector<std::size_t> pinned_by;  // the pin of each access
   std::vector<Access> accesses;
@@ -294,12 +294,12 @@ Result<std::vector<ReadRequest>> SourceFiles::Impl::read_past_cache(
 
 Result<void> SourceFiles::Impl::read_pass(const AccessPlan& plan, std::size_t& next, Keep keep) {
   struct Opened {
-    SourceFile* file;
+    RegisteredFile* file;
     Pin pin;
   };
   std::vector<Opened> opened;
   std::vector<Access> accesses;
-  std::vector<SourceFile*> files;      // by access
+  std::vector<RegisteredFile*> files;  // by access
   std::vector<std::size_t> opened_of;  // by access
   std::vector<OnceFile> once;          // by access; empty where what is read is kept
   const std::size_t first = next;
@@ -307,7 +307,7 @@ Result<void> SourceFiles::Impl::read_pass(const AccessPlan& plan, std::size_t& n
     const PlannedAccess& planned = plan.accesses[next];
     if (next == first || planned.file != plan.accesses[next - 1].file) {
       if (opened.size() == files_per_pass_) break;
-      SourceFile& of = table.file(planned.file);
+      RegisteredFile& of = table.file(planned.file);
       if (asks_in_order(of)) {
         if (next != first) break;
         return read_ordered(plan, next);
@@ -324,7 +324,7 @@ Result<void> SourceFiles::Impl::read_pass(const AccessPlan& plan, std::size_t& n
     accesses.push_back(
         {open.fd.get(), open.serial, planned.offset, planned.size, plan.parts_of(planned), false});
     opened_of.push_back(opened.size() - 1);
-    const SourceFile& of = *opened.back().file;
+    const RegisteredFile& of = *opened.back().file;
     if (keep == Keep::No) {
       once.push_back({of.file_system, &state(planned.file).hinted, of.fingerprint.size});
     }
@@ -349,7 +349,7 @@ Result<void> SourceFiles::Impl::read(std::span<const ReadRequest> batch, Keep ke
     batch = rest;
   }
   if (batch.empty()) return {};
-  const SourceFile* of = &table.file(batch[0].file);
+  const RegisteredFile* of = &table.file(batch[0].file);
   for (std::size_t i = 0; i < batch.size(); ++i) {
     // Gathers ask for thousands of pieces of one file: it is looked up once.
     if (i > 0 && batch[i].file != batch[i - 1].file) of = &table.file(batch[i].file);
@@ -378,7 +378,7 @@ Result<void> SourceFiles::Impl::verify(std::span<const FileId> ids) {
 }
 
 std::optional<MappedBytes> SourceFiles::Impl::map(const FileRange& range, std::uint64_t used) {
-  SourceFile& of = table.file(range.file);
+  RegisteredFile& of = table.file(range.file);
   const std::uint64_t size = of.fingerprint.size;
   CKFS_CHECK(range.size <= size && range.offset <= size - range.size);
   if (!maps_ || of.file_system->traits.remote || range.size == 0) return std::nullopt;
@@ -402,7 +402,7 @@ std::optional<MappedBytes> SourceFiles::Impl::map(const FileRange& range, std::u
 
 bool SourceFiles::Impl::knows_page_cache(FileId id) {
   using Answer = FileSystem::Answer;
-  SourceFile& of = table.file(id);
+  RegisteredFile& of = table.file(id);
   if (!of.file_system->on_disk) return false;
   // Asked once: as the rights are when it is read, which may be less than those that opened it.
   if (of.tells_cached.load(std::memory_order_relaxed) == Answer::Unknown) {
@@ -426,7 +426,7 @@ bool SourceFiles::Impl::was_hinted(const FileRange& range) {
 
 Result<void> SourceFiles::Impl::check_mapped(std::span<const MappedBytes> mapped) {
   for (const MappedBytes& each : mapped) {
-    SourceFile& of = table.file(each.file);
+    RegisteredFile& of = table.file(each.file);
     CKFS_TRY_VOID(table.pin(each.file, of));
     if (!static_cast<const FileMapping*>(each.owner.get())->broken()) continue;
     mappings_.drop(each.file);
@@ -563,7 +563,7 @@ IoStatistics SourceFiles::statistics() const {
   const std::size_t count = impl_->table.count();
   statistics.files.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
-    const SourceFile& file = impl_->table.file(static_cast<FileId>(i));
+    const RegisteredFile& file = impl_->table.file(static_cast<FileId>(i));
     statistics.files.push_back({file.bytes.load(std::memory_order_relaxed),
                                 file.requests.load(std::memory_order_relaxed)});
   }

@@ -26,7 +26,7 @@
 namespace ckfs {
 
 /// Its place in memory is its own for good.
-struct SourceFile {
+struct RegisteredFile {
   std::string name;
   std::filesystem::path path;  // canonical: symbolic links were followed when it was added
   Fingerprint fingerprint;
@@ -47,22 +47,22 @@ struct SourceFile {
 /// Errors that others' pins may be the reason of.
 bool out_of_descriptors(int error);
 
-class FileTable {
+class FileRegistry {
  public:
-  FileTable(const IoOptions& options, std::unique_ptr<SourceStore> store);
+  FileRegistry(const IoOptions& options, std::unique_ptr<SourceStore> store);
 
   /// As SourceFiles::add().
   Result<FileId> add(std::vector<NewFile> files);
 
   /// Requires: there is such a file.
-  SourceFile& file(FileId id);
+  RegisteredFile& file(FileId id);
   std::size_t count() const;
   SourceStore& store() { return *store_; }
   const Parallel& parallel() const { return parallel_; }
 
   /// Descriptor `number` of the file, once it was compared with what was opened, and its path too
   /// if that was not done lately. Errors: Stale, Io.
-  Result<Pin> pin(FileId id, SourceFile& file, unsigned number = 0);
+  Result<Pin> pin(FileId id, RegisteredFile& file, unsigned number = 0);
   /// The same without a look at what was opened; the error is an errno. Where the process has no
   /// descriptors left it waits a little for those of other threads.
   Tried<Pin> pin_unchecked(FileId id, const std::filesystem::path& path, unsigned number = 0,
@@ -72,9 +72,9 @@ class FileTable {
 
   /// To be called once bytes have come from a descriptor: they are only then the file's. Errors:
   /// Stale, Io.
-  Result<void> check(SourceFile& file, int fd);
+  Result<void> check(RegisteredFile& file, int fd);
   /// What an access that failed is reported as: Stale where the file has changed, else Io.
-  Failure failed(SourceFile& file, int fd, const AccessFailure& failure);
+  Failure failed(RegisteredFile& file, int fd, const AccessFailure& failure);
 
  private:
   struct Registered {
@@ -83,9 +83,9 @@ class FileTable {
   };
 
   Result<Registered> register_one(FileId id, NewFile& file);
-  Result<void> check_path(SourceFile& file);
-  Result<void> compare(SourceFile& file, const FileStatus& now);
-  Failure stale(SourceFile& file, const std::string& what);
+  Result<void> check_path(RegisteredFile& file);
+  Result<void> compare(RegisteredFile& file, const FileStatus& now);
+  Failure stale(RegisteredFile& file, const std::string& what);
 
   const Parallel parallel_;
   const std::chrono::nanoseconds path_check_interval_;
@@ -94,7 +94,7 @@ class FileTable {
   OpenFiles open_files_;
   FileSystems file_systems_;
   mutable SharedMutex mutex_;
-  std::deque<SourceFile> files_ CKFS_GUARDED_BY(mutex_);  // the elements stay where they are
+  std::deque<RegisteredFile> files_ CKFS_GUARDED_BY(mutex_);  // the elements stay where they are
 };
 
 }  // namespace ckfs

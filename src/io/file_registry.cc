@@ -3,7 +3,7 @@
 // and new content impossible to miss (as far as size and mtime show it). Leases or inotify would
 // report it without being asked, but neither works on network file systems, and both come too late
 // for bytes already handed on.
-#include "io/file_table.h"
+#include "io/file_registry.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -52,27 +52,27 @@ bool out_of_descriptors(int error) {
   return error == EMFILE || error == ENFILE;
 }
 
-FileTable::FileTable(const IoOptions& options, std::unique_ptr<SourceStore> store)
+FileRegistry::FileRegistry(const IoOptions& options, std::unique_ptr<SourceStore> store)
     : parallel_(parallel_within(options)),
       path_check_interval_(options.path_check_interval),
       strict_(options.strict),
       store_(std::move(store)),
       open_files_(open_file_limit(options.max_open_files), *store_) {}
 
-SourceFile& FileTable::file(FileId id) {
+RegisteredFile& FileRegistry::file(FileId id) {
   const ReaderLock lock(mutex_);
   CKFS_CHECK(id < files_.size());
   return files_[id];
 }
 
-std::size_t FileTable::count() const {
+std::size_t FileRegistry::count() const {
   const ReaderLock lock(mutex_);
   return files_.size();
 }
 
 // A file that was listed as one is opened without another look: that a device takes its place in
 // between needs root. What is only a name is looked at first.
-Result<FileTable::Registered> FileTable::register_one(FileId id, NewFile& file) {
+Result<FileRegistry::Registered> FileRegistry::register_one(FileId id, NewFile& file) {
   if (!file.plain) {
     auto resolved = store_->resolve(file.path);
     if (!resolved) return system_failure(resolved.error(), file.name, "open");
@@ -93,7 +93,7 @@ Result<FileTable::Registered> FileTable::register_one(FileId id, NewFile& file) 
   return Registered{status->fingerprint, &file_system};
 }
 
-Result<FileId> FileTable::add(std::vector<NewFile> added) {
+Result<FileId> FileRegistry::add(std::vector<NewFile> added) {
   const auto first = static_cast<FileId>(count());
   if (!checked_cast<FileId>(first + added.size())) {
     return fail(ErrorCode::Unsupported, "{}: more than {} files", added.back().name, ~FileId{0});
@@ -114,7 +114,7 @@ Result<FileId> FileTable::add(std::vector<NewFile> added) {
   }
   const WriterLock lock(mutex_);
   for (std::size_t i = 0; i < added.size(); ++i) {
-    SourceFile& file = files_.emplace_back();
+    RegisteredFile& file = files_.emplace_back();
     file.name = std::move(added[i].name);
     file.path = std::move(added[i].path);
     file.fingerprint = registered[i].fingerprint;
@@ -124,7 +124,7 @@ Result<FileId> FileTable::add(std::vector<NewFile> added) {
   return first;
 }
 
-Failure FileTable::stale(SourceFile& file, const std::string& what) {
+Failure FileRegistry::stale(RegisteredFile& file, const std::string& what) {
   const MutexLock lock(file.stale_mutex);
   if (!file.stale.load(std::memory_order_relaxed)) {
     file.stale_reason = fmt::format(
@@ -135,7 +135,7 @@ Failure FileTable::stale(SourceFile& file, const std::string& what) {
   return Failure(Error(ErrorCode::Stale, file.stale_reason));
 }
 
-Result<void> FileTable::compare(SourceFile& file, const FileStatus& now) {
+Result<void> FileRegistry::compare(RegisteredFile& file, const FileStatus& now) {
   if (auto what = difference(file.fingerprint, now.fingerprint, file.inodes)) {
     return stale(file, *what);
   }
@@ -152,7 +152,7 @@ Result<void> FileTable::compare(SourceFile& file, const FileStatus& now) {
   return {};
 }
 
-Result<void> FileTable::check(SourceFile& file, int fd) {
+Result<void> FileRegistry::check(RegisteredFile& file, int fd) {
   if (file.stale.load(std::memory_order_acquire)) return stale(file, {});
   const auto now = store_->look(fd);
   if (now) return compare(file, *now);
@@ -160,7 +160,7 @@ Result<void> FileTable::check(SourceFile& file, int fd) {
   return system_failure(now.error(), file.name, "stat");
 }
 
-Result<void> FileTable::check_path(SourceFile& file) {
+Result<void> FileRegistry::check_path(RegisteredFile& file) {
   const std::int64_t now = std::chrono::nanoseconds(Clock::now().time_since_epoch()).count();
   std::int64_t checked = file.path_checked.load(std::memory_order_relaxed);
   if (checked != 0 && now - checked < path_check_interval_.count()) return {};
@@ -173,8 +173,8 @@ Result<void> FileTable::check_path(SourceFile& file) {
   return {};
 }
 
-Tried<Pin> FileTable::pin_unchecked(FileId id, const std::filesystem::path& path, unsigned number,
-                                    OpenFiles::Prepare prepare) {
+Tried<Pin> FileRegistry::pin_unchecked(FileId id, const std::filesystem::path& path,
+                                       unsigned number, OpenFiles::Prepare prepare) {
   auto pinned = open_files_.pin(id, path, number, prepare);
   // Other threads hold descriptors only while they read: it is worth asking again.
   for (int attempt = 0; !pinned && out_of_descriptors(pinned.error()) && attempt < 100; ++attempt) {
@@ -184,7 +184,7 @@ Tried<Pin> FileTable::pin_unchecked(FileId id, const std::filesystem::path& path
   return pinned;
 }
 
-Result<Pin> FileTable::pin(FileId id, SourceFile& file, unsigned number) {
+Result<Pin> FileRegistry::pin(FileId id, RegisteredFile& file, unsigned number) {
   if (file.stale.load(std::memory_order_acquire)) return stale(file, {});
   // Elsewhere the kernel's read-ahead is what streams, but after a jump it would be thrown away.
   const bool exact = !file.file_system->traits.remote || number == FileOrder::kJumps;
@@ -204,7 +204,7 @@ Result<Pin> FileTable::pin(FileId id, SourceFile& file, unsigned number) {
   return *std::move(pinned);
 }
 
-Failure FileTable::failed(SourceFile& file, int fd, const AccessFailure& failure) {
+Failure FileRegistry::failed(RegisteredFile& file, int fd, const AccessFailure& failure) {
   // A truncated file reads as a short one first: say what really happened.
   if (auto checked = check(file, fd); !checked) return Failure(std::move(checked).error());
   if (means_gone(failure.error)) return stale(file, std::strerror(failure.error));

@@ -227,7 +227,7 @@ Result<void> Run::check_space(std::span<const std::string> stale) const {
   auto free = out_.free_bytes();
   for (const std::string& path : stale) {
     const auto entry = out_.entry(path);
-    if (free && entry && entry->regular) *free += entry->size;
+    if (free && entry && entry->regular) *free += entry->allocated;
   }
   if (free && needed > *free) return no_space(needed);
   return {};

@@ -97,15 +97,15 @@ Result<std::optional<RankRecord>> load_rank(const OutDirectory& out, const Fleet
 }
 
 /// What the ranks still lack, each with its number; empty where all are complete.
-Result<std::string> lacking(const OutDirectory& out, const Fleet& fleet) {
+Result<std::string> lacking(const OutDirectory& out, const Fleet& fleet, unsigned first) {
   std::vector<std::string> lines;
-  std::size_t more = 0;
-  for (unsigned rank = 0; rank < fleet.world; ++rank) {
+  for (unsigned k = 0; k < fleet.world; ++k) {
+    const unsigned rank = (first + k) % fleet.world;
     CKFS_TRY(const auto record, load_rank(out, fleet, rank));
     if (record && record->complete) continue;
     if (lines.size() == kMostNamed) {
-      ++more;
-      continue;
+      lines.emplace_back("and more");
+      break;
     }
     if (!record) {
       lines.push_back(fmt::format("rank {} has not begun", rank));
@@ -115,7 +115,6 @@ Result<std::string> lacking(const OutDirectory& out, const Fleet& fleet) {
     for (const auto& part : record->parts) left += part.step.range.end - part.synced;
     lines.push_back(fmt::format("rank {} lacks {} bytes (it ran on {})", rank, left, record->host));
   }
-  if (more > 0) lines.push_back(fmt::format("and {} more", more));
   return fmt::format("{}", fmt::join(lines, ", "));
 }
 
@@ -230,6 +229,8 @@ class RankRun {
 
  private:
   Result<void> write_part(std::size_t number);
+  /// What a run that was killed had reserved and not written, which counts as taken.
+  void release_unwritten() const;
   bool ends() const { return options_.common.stop.stop_requested(); }
   void advance(std::uint64_t bytes);
 
@@ -284,6 +285,16 @@ Result<void> RankRun::write_part(std::size_t number) {
                                            : keeper_.store_at_times(kRecordInterval);
 }
 
+void RankRun::release_unwritten() const {
+  for (const RankRecord::Part& part : parts_) {
+    const std::string name = part_name(part.step.file);
+    if (!out_.entry(name)) continue;
+    // Made with its mode already: it is not changed where the file is there.
+    auto target = out_.open_shared(name, 0600);
+    if (target) target->release({part.synced, part.step.range.end});
+  }
+}
+
 Result<RankResult> RankRun::write() {
   CKFS_TRY_VOID(keeper_.store());
   const auto no_space = [&] {
@@ -293,8 +304,11 @@ Result<RankResult> RankRun::write() {
                           options_.rank, total_ - kept_, out_.free_bytes().value_or(0)),
               ENOSPC));
   };
-  const auto free = out_.free_bytes();
-  if (free && total_ - kept_ > *free) return no_space();
+  const auto fits = [&] { return total_ - kept_ <= out_.free_bytes().value_or(total_); };
+  if (!fits()) {
+    release_unwritten();
+    if (!fits()) return no_space();
+  }
   const std::size_t cpus = std::max(1u, std::thread::hardware_concurrency());
   const std::size_t jobs = options_.common.jobs == 0 ? cpus : options_.common.jobs;
   const Result<void> written = run_parallel(parts_.size(),
@@ -393,7 +407,7 @@ Result<RankResult> export_rank(const Checkpoint& checkpoint, const View& view,
     CKFS_TRY(RankRecord begun, begin_rank(directory, view, fleet, options.rank, std::move(record)));
     CKFS_TRY(result, RankRun(directory, view, files, options, std::move(begun)).write());
   }
-  CKFS_TRY(result.lacks, lacking(directory, fleet));
+  CKFS_TRY(result.lacks, lacking(directory, fleet, options.rank));
   if (!result.lacks.empty()) {
     // Perhaps because somebody has just finished and taken the records away.
     CKFS_TRY(result.finished, is_finished(directory, files));
@@ -436,7 +450,7 @@ Result<void> finish_export(const Checkpoint& checkpoint, const View& view,
       difference(*fleet, {.origin = files.origin, .world = fleet->world, .split = fleet->split});
   if (!other.empty()) return another_fleet(directory, other);
   if (!finished) {
-    CKFS_TRY(const std::string lacks, lacking(directory, *fleet));
+    CKFS_TRY(const std::string lacks, lacking(directory, *fleet, 0));
     if (!lacks.empty()) {
       return fail(ErrorCode::InvalidArgument, "{}: {} (run them again: --rank R --world {})",
                   out.native(), lacks, fleet->world);

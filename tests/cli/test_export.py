@@ -316,6 +316,24 @@ class FullDisk(cli_support.TestCase):
         self.done("export", source, VIEW, out)
         self.assertEqual(sorted(digests(out)), ["config.json", "model.safetensors"])
 
+    def test_a_rank_takes_the_room_that_it_had_when_it_was_killed(self):
+        source = self.directory / "large"
+        source.mkdir()
+        make_large(source)
+        reserved = 80 << 20  # and more: without it there is no room for all
+        out = self.disk(200 << 20) / "out"
+        words = ["export", source, VIEW, out, "--rank", "0", "--world", "1"]
+        program = start(*words)
+        try:
+            part = out / OWN / "1.part"
+            while not part.exists() or part.stat().st_blocks * 512 < reserved:
+                self.assertIsNone(program.poll())
+        finally:
+            program.kill()
+            program.wait()
+        self.done(*words)
+        self.assertEqual(sorted(digests(out)), ["config.json", "model.safetensors"])
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)

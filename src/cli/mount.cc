@@ -98,11 +98,9 @@ Result<void> serve(const MountCommand& command, const std::function<void()>& rea
                      {.source = command.source,
                       .allow_other = command.words.allow_other,
                       .direct = command.words.direct,
-                      .threads = 0,
                       .stop_now = command.words.stop_now,
                       .source_files = std::move(files),
-                      .confined = command.words.confined,
-                      .writable = {}},
+                      .confined = command.words.confined},
                      [&] {
                        ready();
                        // Of a mount that stands: a user whose mount failed reads the error alone.

@@ -14,10 +14,10 @@ void add_umount(CLI::App& app, Action& action) {
     action = [mountpoint]() -> Result<void> {
       CKFS_TRY(const Unmounted unmounted, unmount(*mountpoint));
       if (unmounted == Unmounted::Ended) return {};
-      return print(one_line(fmt::format(
-                       "{}: in use: out of sight now, and served until its last file is closed",
-                       *mountpoint)) +
-                   "\n");
+      return print(
+          one_line(fmt::format(
+              "{}: in use: out of sight now, and gone when its last file is closed", *mountpoint)) +
+          "\n");
     };
   });
 }

@@ -34,7 +34,6 @@ struct Attributes {
   std::uint64_t size = 0;
   std::int64_t mtime = 0;        // seconds since 1970; also ctime and atime
   std::uint32_t readers = 0444;  // as FileInfo has it
-  std::uint32_t links = 1;
   /// Bytes change from open to open (.ckfs): no page cache, size 0 as in /proc.
   bool volatile_content = false;
 };

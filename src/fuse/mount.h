@@ -21,14 +21,12 @@ struct MountOptions {
   bool allow_other = false;
   /// FOPEN_DIRECT_IO for all files: the fast way to copy out once (no page cache, no shared mmap).
   bool direct = false;
-  unsigned threads = 0;  // that answer requests; 0: 32
   /// The first signal ends the mount although files are open.
   bool stop_now = false;
   /// Where the files of the source are (canonical): links may have led anywhere.
   std::vector<std::filesystem::path> source_files;
-  /// Once it is mounted, no other file can be opened (sandbox.h), but for those in `writable`.
+  /// Once it is mounted, no other file can be opened (sandbox.h).
   bool confined = false;
-  std::vector<std::filesystem::path> writable;
 };
 
 /// Whether ckfs may mount `source` at `mountpoint`: it must be a directory, not a ckfs mount
@@ -56,11 +54,11 @@ Result<void> serve_mount(Filesystem& filesystem, MountKeeper& keeper, const Moun
 
 enum class Unmounted : std::uint8_t {
   Ended,     // nobody used it
-  Detached,  // out of sight; its daemon serves the files that are open, and then ends
+  Detached,  // out of sight; its daemon, if it lives, serves the files that are open, and then ends
 };
 
-/// Unmounts `mountpoint`, also one whose daemon is dead. Errors: InvalidArgument (not a ckfs
-/// mount), NotFound (its directory is not there), Io (no permission).
+/// Unmounts `mountpoint`, also one whose daemon is dead or does not answer. Errors: InvalidArgument
+/// (not a ckfs mount), NotFound (its directory is not there), Io (no permission).
 Result<Unmounted> unmount(const std::filesystem::path& mountpoint);
 
 }  // namespace ckfs

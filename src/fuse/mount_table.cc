@@ -51,8 +51,8 @@ std::vector<MountEntry> parse_mountinfo(std::string_view text) {
     std::size_t dash = 6;
     while (dash < fields.size() && fields[dash] != "-") ++dash;
     if (dash + 2 >= fields.size()) continue;
-    entries.push_back({std::string(fields[2]), unescape(fields[4]), unescape(fields[dash + 1]),
-                       unescape(fields[dash + 2])});
+    entries.push_back(
+        {unescape(fields[4]), unescape(fields[dash + 1]), unescape(fields[dash + 2])});
   }
   return entries;
 }

@@ -15,7 +15,6 @@ namespace ckfs {
 inline constexpr std::string_view kFilesystemType = "fuse.ckfs";
 
 struct MountEntry {
-  std::string device;  // "0:52"
   std::string target;
   std::string type;    // "fuse.ckfs"
   std::string source;  // what was mounted

@@ -79,16 +79,12 @@ Result<Unmounted> unmount(const stdfs::path& mountpoint) {
   if (!mounted || mounted->type != kFilesystemType) {
     return fail(ErrorCode::InvalidArgument, "{}: not a ckfs mount", target.native());
   }
-  // Nobody can be served by a dead mount, so whoever still holds a file in it does not matter.
-  if (!is_dead_mount(target)) {
-    const Result<void> idle = unmount_target(target, Detach::WhenIdle);
-    if (idle) return Unmounted::Ended;
-    if (idle.error().system_error() != EBUSY) return Failure(idle.error());
-    CKFS_TRY_VOID(unmount_target(target, Detach::Now));
-    return Unmounted::Detached;
-  }
+  // Whether the daemon is alive is not asked: one that waits for a dead server does not answer.
+  const Result<void> idle = unmount_target(target, Detach::WhenIdle);
+  if (idle) return Unmounted::Ended;
+  if (idle.error().system_error() != EBUSY) return Failure(idle.error());
   CKFS_TRY_VOID(unmount_target(target, Detach::Now));
-  return Unmounted::Ended;
+  return Unmounted::Detached;
 }
 
 }  // namespace ckfs

@@ -124,7 +124,7 @@ struct stat to_stat(const Attributes& attributes, const Served& mount) {
     const std::uint32_t readers = attributes.readers;
     status.st_mode &= ~0777U | readers | readers >> 1 | readers >> 2;
   }
-  status.st_nlink = attributes.links;
+  status.st_nlink = 1;
   status.st_uid = mount.user;
   status.st_gid = mount.group;
   status.st_size = static_cast<off_t>(attributes.size);

@@ -334,12 +334,11 @@ Session make_session(Served& served, int device) {
 /// reading from /dev/fuse has no EPERM.
 constexpr int kNoThread = -1;
 
-int run_loop(fuse_session* session, unsigned threads) {
-  if (threads == 0) threads = kThreads;
+int run_loop(fuse_session* session) {
   fuse_loop_config* config = ::fuse_loop_cfg_create();
-  ::fuse_loop_cfg_set_max_threads(config, threads);
+  ::fuse_loop_cfg_set_max_threads(config, kThreads);
   // Idle threads stay: making them anew costs more than they do.
-  ::fuse_loop_cfg_set_idle_threads(config, threads);
+  ::fuse_loop_cfg_set_idle_threads(config, kThreads);
   const int result = ::fuse_session_loop_mt(session, config);
   ::fuse_loop_cfg_destroy(config);
   return result;
@@ -348,9 +347,7 @@ int run_loop(fuse_session* session, unsigned threads) {
 /// Nothing but the source is read from here on. The threads of the loop are not started yet.
 Result<void> confine(const MountOptions& options) {
   ::tzset();  // the log's times: its file is read now
-  std::vector<stdfs::path> readable = paths_covering(options.source_files);
-  readable.insert(readable.end(), options.writable.begin(), options.writable.end());
-  CKFS_TRY_VOID(confine_reading(readable));
+  CKFS_TRY_VOID(confine_reading(paths_covering(options.source_files)));
   return {};
 }
 
@@ -410,7 +407,7 @@ Result<void> serve_mount(Filesystem& filesystem, MountKeeper& keeper, const Moun
     CKFS_TRY_VOID(take_away(keeper));
     return no_thread();
   }
-  const int result = run_loop(session.get(), options.threads);
+  const int result = run_loop(session.get());
   watcher.loop_ended();
 
   const bool gone = is_gone(number);

@@ -12,6 +12,7 @@
 #include <optional>
 #include <set>
 #include <tuple>
+#include <unordered_set>
 
 #include "api/checkpoint_impl.h"
 #include "api/report_json.h"
@@ -353,7 +354,8 @@ std::string list_text(std::span<const Entry> entries, ListDetail detail) {
   return text;
 }
 
-/// Names of the source files behind a file of a view, sorted.
+/// Names of the source files behind a file of a view, sorted: of all of a storage where a part of
+/// it is shown.
 std::vector<std::string> source_paths(const View::Impl& view, std::size_t file) {
   const FileLayout layout = view.files->lay_out(file);
   const Catalog& catalog = *layout.definition->catalog;
@@ -368,7 +370,9 @@ std::vector<std::string> source_paths(const View::Impl& view, std::size_t file) 
       if (chunk.stored.size > 0) files.insert(chunk.stored.file);
     }
   };
+  std::unordered_set<StorageId> seen;  // boxes are many, their storages few
   const auto add_storage = [&](StorageId id) {
+    if (!seen.insert(id).second) return;
     const Storage& storage = catalog.storage(id);
     add_extents(storage);
     for (const StorageId companion : storage.companions()) add_extents(catalog.storage(companion));

@@ -423,7 +423,11 @@ class Engine::Impl {
       rest_changed_.notify_all();
       return;
     }
-    if (auto thread = start_thread([this] { give_back_when_idle(); })) rest_ = *std::move(thread);
+    if (auto thread = start_thread([this] { give_back_when_idle(); })) {
+      rest_ = *std::move(thread);
+    } else {
+      resting_.store(true, std::memory_order_relaxed);  // the next read tries again
+    }
   }
 
   void give_back_when_idle() {

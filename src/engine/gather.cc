@@ -436,17 +436,4 @@ std::size_t least_staging(const Catalog& catalog) {
   return least + kBufferAlignment;  // and the element: no dtype has more than 16 bytes
 }
 
-Result<std::vector<FileId>> gather(const Catalog& catalog, ByteSource& source,
-                                   const TensorExpr& expr, std::int64_t begin, std::int64_t end,
-                                   std::span<std::byte> out, std::span<std::byte> staging,
-                                   KernelSet kernels) {
-  const GatherPlan plan = GatherPlan::make(catalog, expr, begin, end, staging.size());
-  std::vector<FileId> files;
-  for (std::size_t batch = 0; batch < plan.batches(); ++batch) {
-    CKFS_TRY(const std::vector<FileId> read, plan.run(batch, source, staging, out, kernels));
-    files.insert(files.end(), read.begin(), read.end());
-  }
-  return sorted_once(std::move(files));
-}
-
 }  // namespace ckfs

@@ -121,11 +121,4 @@ class GatherPlan {
   std::vector<std::size_t> batches_;  // where in items_ each begins
 };
 
-/// Writes target elements [begin, end) to `out`: all batches on this thread. Gives the files that
-/// were read. Requires: what GatherPlan::make() and run() do, for staging.size().
-Result<std::vector<FileId>> gather(const Catalog& catalog, ByteSource& source,
-                                   const TensorExpr& expr, std::int64_t begin, std::int64_t end,
-                                   std::span<std::byte> out, std::span<std::byte> staging,
-                                   KernelSet kernels);
-
 }  // namespace ckfs

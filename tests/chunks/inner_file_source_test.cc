@@ -7,8 +7,8 @@
 #include <thread>
 
 #include "catalog/catalog.h"
-#include "engine/gather.h"
 #include "source/torch_writer.h"
+#include "support/gather_all.h"
 #include "support/memory_source.h"
 
 namespace ckfs {

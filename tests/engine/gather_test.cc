@@ -11,6 +11,7 @@
 
 #include "base/units.h"
 #include "encoding/block_scale_encoding.h"
+#include "support/gather_all.h"
 #include "support/memory_source.h"
 #include "support/naive_view.h"
 #include "support/random_expr.h"

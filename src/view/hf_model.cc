@@ -106,7 +106,14 @@ ViewSpec without_defaults(ViewSpec spec, const Catalog& catalog) {
     const auto found = spec.parameters.find(key);
     if (found != spec.parameters.end() && found->second == value) spec.parameters.erase(found);
   };
-  drop_if("cast", default_cast(catalog, spec));
+  // A part may do otherwise where nobody says: then saying it is not the same.
+  const std::string_view cast = default_cast(catalog, spec);
+  const ViewSpec bare{spec.view, {}};
+  if (std::ranges::all_of(catalog.parts(), [&](const CatalogPart& part) {
+        return default_cast(*part.catalog, bare) == cast;
+      })) {
+    drop_if("cast", cast);
+  }
   const std::string_view experts = parameter_of(spec, "experts", "source");
   const bool mirrors = catalog.mirrors_shards() && experts == "source" && !is_maxtext_tree(catalog);
   if (!mirrors && experts != "fused") drop_if("max_shard", kDefaultMaxShard);

@@ -2,6 +2,7 @@
 // numbers that differ from tensor to tensor; scales are all 1.
 #pragma once
 
+#include <deque>
 #include <gtest/gtest.h>
 #include <map>
 #include <memory>
@@ -101,6 +102,28 @@ class ModelCatalog {
     return *this;
   }
 
+  ModelCatalog& part(std::string directory, std::shared_ptr<const Catalog> catalog) {
+    builder_.add_part({std::move(directory), std::move(catalog)});
+    return *this;
+  }
+
+  /// The source is an Orbax item with those leaves. The object outlives the catalog.
+  ModelCatalog& tree(const std::vector<TensorSpec>& tensors) {
+    const FileId file = source_->add("array", std::vector<std::byte>(1 << 16, std::byte{7}));
+    std::uint64_t offset = 0;
+    ItemTree tree;
+    for (const TensorSpec& tensor : tensors) {
+      const StorageId storage = add_storage(file, offset, tensor.dtype, tensor.shape);
+      const TensorId id = builder_.add_tensor(tensor.name, tensor.shape, storage);
+      const std::string& path = paths_.emplace_back('k' + tensor.name + '\0');
+      tree.leaves.push_back(
+          {.path = path, .type = "jax.Array", .tensor = id, .element = {}, .text = {}});
+    }
+    builder_.set_tree(std::move(tree));
+    builder_.add_file({"array", file});
+    return *this;
+  }
+
   std::shared_ptr<const Catalog> build() {
     builder_.set_model(std::move(model_));
     return std::move(builder_).build();
@@ -121,6 +144,7 @@ class ModelCatalog {
   CatalogBuilder builder_{"safetensors"};
   ModelDirectory model_;
   int shards_ = 0;
+  std::deque<std::string> paths_;  // of leaves
 };
 
 /// The definition of a view of `catalog`; a view that cannot be had is a failure.

@@ -101,6 +101,24 @@ TEST(HfModel, KeepsWhatIsNotQuantizedInAQuantizedSource) {
               ElementsAre("q.weight: F32 bit-exact", "norm: F32 exact", "bias: F32 bit-exact"));
 }
 
+TEST(HfModel, KeepsTheCastThatAPartWouldNotGetByItself) {
+  // A pipeline: its quantized part keeps what is not quantized, and the plain one casts all.
+  const auto pipeline = [](ModelCatalog top) {
+    return top.part("plain/", plain_model().build())
+        .part("quantized/", quantized_model().build())
+        .build();
+  };
+  for (const auto& catalog : {pipeline(plain_model()), pipeline(quantized_model())}) {
+    for (const char* cast : {"all", "quantized"}) {
+      const std::string spelling = fmt::format("bf16-safetensors@cast={}", cast);
+      EXPECT_EQ(define(catalog, spelling)->spec.canonical(), spelling);
+    }
+    EXPECT_EQ(define(catalog, "bf16-safetensors")->spec.canonical(), "bf16-safetensors");
+  }
+  const auto alike = plain_model().part("plain/", plain_model().build()).build();
+  EXPECT_EQ(define(alike, "bf16-safetensors@cast=all")->spec.canonical(), "bf16-safetensors");
+}
+
 TEST(HfModel, LeavesOutTheCastThatTheSourceGetsAnyway) {
   EXPECT_EQ(define(plain_model().build(), "bf16-safetensors@cast=all")->spec.canonical(),
             "bf16-safetensors");

@@ -22,6 +22,11 @@ class SafetensorsContainer final : public ShardedContainer {
 
  private:
   Result<void> check(const ModelTensor& tensor) const override {
+    // The header's own key beside the names.
+    if (tensor.name == "__metadata__") {
+      return fail(ErrorCode::Unsupported, "{}: a name that no tensor of a safetensors file has",
+                  quote(tensor.name));
+    }
     // A pickle can hold lone surrogates; JSON, and so a safetensors header, cannot.
     if (is_utf8(tensor.name)) return {};
     return fail(ErrorCode::Unsupported, "{}: a name that is not UTF-8", quote(tensor.name));

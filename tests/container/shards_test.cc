@@ -230,6 +230,15 @@ TEST(Shards, HoldANameThatIsNotUtf8InTorchFilesOnly) {
   EXPECT_THAT(refusal(catalog, "fp32-consolidated"), HasSubstr("not UTF-8"));
 }
 
+TEST(Shards, HoldATensorNamedLikeTheMetadataInTorchFilesOnly) {
+  ModelCatalog model;
+  model.state({{"__metadata__", DType::F32, {1}}});
+  const auto catalog = model.build();
+  EXPECT_EQ(files(catalog, "fp32-consolidated@format=bin").size(), 1U);
+  EXPECT_EQ(refusal(catalog, "fp32-consolidated"),
+            "fp32-consolidated: \"__metadata__\": a name that no tensor of a safetensors file has");
+}
+
 TEST(Shards, OfTorchFilesRefuseDtypesThatTorchLacks) {
   ModelCatalog model;
   model.shard("model.safetensors", {{"x", DType::F6E2M3, {4}}});

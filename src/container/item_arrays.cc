@@ -6,6 +6,7 @@
 #include <tuple>
 #include <unordered_set>
 
+#include "base/checked.h"
 #include "base/text.h"
 #include "container/array_source.h"
 #include "tensor/shape.h"
@@ -14,14 +15,16 @@ namespace ckfs {
 namespace {
 
 constexpr std::string_view kStep = "step";
+// A key costs a microsecond when the nodes of a database are measured, which is done at once.
+constexpr std::uint64_t kMostChunks = std::uint64_t{1} << 24;
 
 /// By the bytes of a + '/' and b + '/'.
 bool key_less(std::string_view a, std::string_view b) {
   const auto [x, y] = std::ranges::mismatch(a, b);
-  const auto byte = [](auto at, std::string_view text) {
-    return static_cast<unsigned char>(at == text.end() ? '/' : *at);
-  };
-  return byte(x, a) < byte(y, b);
+  const auto byte = [](auto at) { return static_cast<unsigned char>(*at); };
+  if (y == b.end()) return x != a.end() && byte(x) < '/';
+  if (x == a.end()) return '/' <= byte(y);  // what is below a follows it
+  return byte(x) < byte(y);
 }
 
 /// Why no array of a tree has that name; empty: one may.
@@ -123,7 +126,8 @@ Result<void> ItemArrays::check_tree_names() const {
     }
     if (!why.empty()) return fail(ErrorCode::Unsupported, "{}: {}", quote(mine), why);
     // They are in the order of their keys, and all keys of an array follow each other.
-    if (i > 0 && mine.starts_with(names[i - 1]) && mine[names[i - 1].size()] == '/') {
+    if (i > 0 && mine.size() > names[i - 1].size() && mine.starts_with(names[i - 1]) &&
+        mine[names[i - 1].size()] == '/') {
       return fail(ErrorCode::Unsupported, "{}: its chunks lie among those of {}", quote(mine),
                   quote(names[i - 1]));
     }
@@ -188,7 +192,13 @@ Result<void> ItemArrays::make_grids() {
     }
     array.grid = grid->second;
     array.first_chunk = chunk_count_;
-    chunk_count_ += grids_[array.grid].count();
+    const auto chunks = checked_add(chunk_count_, grids_[array.grid].count());
+    if (!chunks || *chunks > kMostChunks) {
+      return fail(ErrorCode::Unsupported, "{}: the item has {} chunks (limit {}; see max_chunk)",
+                  quote(name(static_cast<std::size_t>(&array - arrays_.data()))),
+                  chunks ? std::to_string(*chunks) : "2^64", kMostChunks);
+    }
+    chunk_count_ = *chunks;
   }
   return {};
 }

@@ -20,7 +20,8 @@ namespace ckfs {
 
 class ItemArrays {
  public:
-  /// Errors: Unsupported (a name that is no path, a tensor that no array holds, nothing at all).
+  /// Errors: Unsupported (a name that is no path, a tensor that no array holds, more than
+  /// 2^24 chunks, nothing at all).
   static Result<ItemArrays> make(std::shared_ptr<const Definition> definition,
                                  zarr::Version version);
 

@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <limits>
-#include <numeric>
 
 #include "base/checked.h"
 #include "base/hash.h"
 #include "base/rounding.h"
+#include "base/text.h"
 #include "container/orbax_files.h"
 #include "format/ocdbt.h"
 
@@ -54,17 +54,25 @@ struct Run {
   }
 };
 
-/// The numbers below `count` by their decimal digits: 0, 1, 10, 11, 2.
-std::vector<std::int64_t> by_digits(std::int64_t count) {
-  std::vector<std::int64_t> numbers(static_cast<std::size_t>(count));
-  std::iota(numbers.begin(), numbers.end(), 0);
-  if (count <= 10) return numbers;
-  std::vector<std::string> texts;
-  for (const std::int64_t number : numbers) texts.push_back(fmt::format_int(number).str());
-  std::ranges::sort(numbers, {}, [&](std::int64_t number) -> std::string_view {
-    return texts[static_cast<std::size_t>(number)];
-  });
-  return numbers;
+/// The number at `place` of those below `count` in the order of their decimal digits: 0, 1, 10,
+/// 11, 2. Requires: place < count < 2^59.
+std::int64_t by_digits(std::int64_t place, std::int64_t count) {
+  if (count <= 10 || place == 0) return place;
+  std::int64_t number = 1;
+  for (std::int64_t left = place - 1; left > 0;) {
+    std::int64_t below = 0;  // numbers that begin with the digits of this one
+    for (std::int64_t first = number, end = number + 1; first < count; first *= 10, end *= 10) {
+      below += std::min(end, count) - first;
+    }
+    if (below <= left) {
+      left -= below;
+      ++number;
+    } else {
+      --left;
+      number *= 10;
+    }
+  }
+  return number;
 }
 
 class OcdbtItem final : public OrbaxContainer {
@@ -203,6 +211,10 @@ Result<void> OcdbtItem::place_chunks() {
     run.offset = opens ? 0 : files_.back().facts.size;
     const std::uint32_t last = run.place(chunks.count() - 1, bytes).file;
     for (std::uint32_t file = run.file; file <= last; ++file) {
+      if (file == kMostFiles) {
+        return fail(ErrorCode::Unsupported, "{}: the item has more than {} data files of {} bytes",
+                    quote(arrays().name(i)), kMostFiles, kDataFileBytes);
+      }
       if (file == files_.size()) files_.push_back({{}, i, 0});
       const auto [begin, end] = run.in(file, chunks.count(), bytes);
       DataFile& data = files_[file];
@@ -263,14 +275,13 @@ void OcdbtItem::for_each_key(std::uint64_t begin, std::uint64_t end, Use use) co
   for (std::size_t i = array_of_key(begin); begin < end; ++i) {
     const ArrayChunks& chunks = arrays().chunks(i);
     const std::uint64_t first = first_key(i);
-    std::vector<std::vector<std::int64_t>> orders;
-    for (const std::int64_t extent : chunks.grid()) orders.push_back(by_digits(extent));
-    std::vector<std::int64_t> index(orders.size(), 0);
+    const std::span<const std::int64_t> grid = chunks.grid();
+    std::vector<std::int64_t> index(grid.size(), 0);
     for (; begin < std::min(end, first + chunks.count()); ++begin) {
-      std::uint64_t rest = begin - first;
-      for (std::size_t d = orders.size(); d-- > 0;) {
-        index[d] = orders[d][rest % orders[d].size()];
-        rest /= orders[d].size();
+      auto rest = static_cast<std::int64_t>(begin - first);
+      for (std::size_t d = grid.size(); d-- > 0;) {
+        index[d] = by_digits(rest % grid[d], grid[d]);
+        rest /= grid[d];
       }
       use(i, chunks.number(index));
     }

@@ -12,6 +12,9 @@
 
 namespace ckfs {
 
+/// Files of an item: each costs a directory entry, and some memory.
+inline constexpr std::uint64_t kMostFiles = std::uint64_t{1} << 19;
+
 /// Files are those of the storage, by number, and the small ones behind them.
 class OrbaxContainer : public Container {
  public:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <ranges>
 
 #include "base/text.h"
 #include "container/orbax_files.h"
@@ -9,7 +10,6 @@
 namespace ckfs {
 namespace {
 
-constexpr std::uint64_t kMostFiles = std::uint64_t{1} << 19;
 constexpr std::size_t kLongestName = 255;  // of a directory on Linux
 
 /// What Orbax looks for in an item: an array of such a name would be taken for it.
@@ -18,6 +18,11 @@ constexpr std::array<std::string_view, 10> kReserved{"_METADATA",       "_CHECKP
                                                      "checkpoint",      "commit_success.txt",
                                                      "manifest.ocdbt",  "orbax.checkpoint",
                                                      "array_metadatas", "descriptor"};
+
+Failure reserved(std::string_view name) {
+  return fail(ErrorCode::Unsupported, "{}: a name that Orbax or TensorStore gives a file",
+              quote(name));
+}
 
 /// Chunks, in the order of the source, and the metadata of each array behind them.
 class ZarrItem final : public OrbaxContainer {
@@ -28,13 +33,15 @@ class ZarrItem final : public OrbaxContainer {
   Result<void> check() const {
     for (std::size_t i = 0; i < arrays().size(); ++i) {
       const std::string_view name = arrays().name(i);
-      if (name.size() > kLongestName) {
-        return fail(ErrorCode::Unsupported, "{}: {} bytes (limit {})", quote(name), name.size(),
-                    kLongestName);
+      if (std::ranges::find(kReserved, name.substr(0, name.find('/'))) != kReserved.end()) {
+        return reserved(name);
       }
-      if (std::ranges::find(kReserved, name) != kReserved.end() || name.ends_with(".__lock")) {
-        return fail(ErrorCode::Unsupported, "{}: a name that Orbax or TensorStore gives a file",
-                    quote(name));
+      for (const auto range : std::views::split(name, '/')) {
+        const std::string_view part(range.begin(), range.end());
+        if (part.ends_with(".__lock")) return reserved(name);
+        if (part.size() <= kLongestName) continue;
+        return fail(ErrorCode::Unsupported, "{}: {} bytes (limit {})", quote(part), part.size(),
+                    kLongestName);
       }
     }
     if (stored() > kMostFiles) {

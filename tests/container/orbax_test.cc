@@ -111,6 +111,54 @@ TEST(OrbaxItem, RefusesNamesOfFilesAsDirectories) {
   EXPECT_THAT(item.error(), HasSubstr("256 bytes (limit 255)"));
 }
 
+/// Why a source's tree cannot be written with those arrays; empty: it can.
+std::string tree_error(const std::vector<std::string>& names, std::string_view view) {
+  std::vector<TensorSpec> tensors;
+  for (const std::string& name : names) tensors.push_back({name, DType::BF16, {2}});
+  ModelCatalog model;
+  model.tree(tensors);
+  const auto made = make_orbax(define(model.build(), view));
+  return made ? std::string() : made.error().message();
+}
+
+TEST(OrbaxItem, RefusesArraysOfATreeThatLieInEachOther) {
+  const std::string_view views[] = {"orbax", "orbax@storage=zarr2", "orbax@storage=zarr3"};
+  for (const std::string_view view : views) {
+    EXPECT_EQ(tree_error({"a-", "a", "a.d", "a0", "ab/c", "ab-/c"}, view), "");
+    for (const char* between : {"a-", "a.", "a0", "a/e", "b"}) {
+      EXPECT_THAT(tree_error({"a/d", between, "a"}, view),
+                  HasSubstr("its chunks lie among those of \"a\""))
+          << between;
+    }
+  }
+}
+
+TEST(OrbaxItem, RefusesDirectoriesOfATreeThatOrbaxOrTheDiskHasNoNameFor) {
+  const std::string longest(255, 'x');
+  EXPECT_EQ(tree_error({longest + "/" + longest + "/c"}, "orbax@storage=zarr2"), "");
+  EXPECT_THAT(tree_error({"a/" + longest + "x/c"}, "orbax@storage=zarr2"),
+              HasSubstr("256 bytes (limit 255)"));
+  EXPECT_EQ(tree_error({"a/checkpoint"}, "orbax@storage=zarr3"), "");
+  for (const char* name : {"checkpoint/a", "a.__lock/b", "_METADATA/a"}) {
+    EXPECT_THAT(tree_error({name}, "orbax@storage=zarr3"), HasSubstr("a name that Orbax"));
+    EXPECT_EQ(tree_error({name}, "orbax"), "");
+  }
+}
+
+TEST(OrbaxItem, RefusesMoreChunksThanCanBeListed) {
+  constexpr std::int64_t kMany = std::int64_t{1} << 24;
+  const auto error = [](std::vector<std::int64_t> shape, std::vector<std::int64_t> split) {
+    const Item item({{"a", DType::BF16, std::move(shape)}, {"b", DType::BF16, {1}}});
+    item.orbax().max_chunk = std::uint64_t{1} << 31;
+    item.definition->splits = {std::move(split)};
+    item.definition->tensors[0].split = 0;
+    return item.error();
+  };
+  EXPECT_THAT(error({kMany}, {kMany}), HasSubstr("16777217 chunks (limit 16777216"));
+  EXPECT_THAT(error({1 << 20, 2, 1 << 29}, {1 << 20, 1, 1}),
+              HasSubstr("more than 524288 data files"));
+}
+
 TEST(OrbaxItem, ClosesDataFilesAtTwoGibibytes) {
   // 56 MiB a chunk; one that is larger than a file; and small ones behind it.
   const Item item({{"a", DType::BF16, {100, 28672, 1024}},

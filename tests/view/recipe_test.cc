@@ -434,6 +434,26 @@ TEST(ManyTensors, HaveLimits) {
   EXPECT_THAT(fault_of("t.{n}"), HasSubstr("\"t.3\": more than 1048576 tensors"));
 }
 
+TEST_F(Rules, CountingCostsWhatThereIs) {
+  // A group for each tensor, of half a million by its count: their bits would be 60 GB.
+  ModelCatalog model;
+  std::vector<TensorSpec> tensors;
+  for (int i = 0; i < 2000; ++i) tensors.push_back({fmt::format("{}.999999", i), DType::U8, {1}});
+  tensors.push_back({"0.1", DType::U8, {1}});
+  tensors.push_back({"0.0", DType::U8, {1}});
+  const auto catalog = model.state(tensors).build();
+  TensorList list;
+  for (const TensorId id : catalog->shards()[0].tensors) {
+    list.tensors.push_back(
+        {.name = catalog->tensor(id).name, .expr = TensorExpr::stored(*catalog, id)});
+  }
+  const auto recipes = add_recipe(
+      {}, R"({"view": "v", "rules": [{"expect": "{g}.{n}", "over": "n", "count": 1000000}]})", "f");
+  const auto made = apply_rules(recipes->views[0].rules, ConfigNumbers(), std::move(list));
+  EXPECT_EQ(made ? "" : made.error().message(),
+            "f:1: \"0.999999\": n 2 is missing, of 1000000 tensors like this one");
+}
+
 TEST_F(Rules, AxesMoveWithTheirDimensions) {
   const auto axes = [&](std::string_view rules) {
     const auto list = apply(rules, all());

@@ -176,6 +176,11 @@ TEST(Undo, SaysWhatHasNoWayBack) {
   EXPECT_EQ(says(R"j({"take": "p", "do": [{"shape": [2, 2]}, {"reshape": [2, 2, 1]}],
                      "give": "q"})j"),
             "f:1: \"q\": has shape [4], which the operation in line 1 does not give");
+  // A dimension that the shape behind it does not have.
+  EXPECT_EQ(says(R"j({"take": "p", "do": [{"pad": 5, "to": 8}, {"shape": [4]}], "give": "q"})j"),
+            "f:1: \"q\": the operation in line 1 has no way back");
+  EXPECT_EQ(says(R"j({"take": ["o", "p"], "do": [{"concat": 5}, {"shape": [4]}], "give": "q"})j"),
+            "f:1: \"q\": the operation in line 1 has no way back");
 }
 
 TEST(Undo, MakesNoMoreTensorsThanAModelHas) {

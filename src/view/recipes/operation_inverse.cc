@@ -18,9 +18,11 @@ std::optional<Operation> Operation::inverse(const FlowShape& before, Scope scope
   };
   // Numbers that depend on the tensor were checked when the operation itself ran.
   scope.shape = before.shapes.front();
-  const auto extent = [&](std::size_t column) {
-    const Result<std::int64_t> d = dim.evaluate_whole(scope);
-    return before.shapes[column][static_cast<std::size_t>(d.value_or(0))];
+  const auto extent = [&](std::size_t column) -> std::optional<std::int64_t> {
+    const std::vector<std::int64_t>& shape = before.shapes[column];
+    const auto d = static_cast<std::size_t>(dim.evaluate_whole(scope).value_or(0));
+    if (d >= shape.size()) return std::nullopt;
+    return shape[d];
   };
   Operation op;
   op.line = line;
@@ -35,7 +37,11 @@ std::optional<Operation> Operation::inverse(const FlowShape& before, Scope scope
       op.kind = Kind::Split;
       op.sizes = true;
       std::vector<std::int64_t> extents;
-      for (std::size_t i = 0; i < before.shapes.size(); ++i) extents.push_back(extent(i));
+      for (std::size_t i = 0; i < before.shapes.size(); ++i) {
+        const std::optional<std::int64_t> one = extent(i);
+        if (!one) return std::nullopt;
+        extents.push_back(*one);
+      }
       op.numbers = all_of(extents);
       return op;
     }
@@ -68,8 +74,10 @@ std::optional<Operation> Operation::inverse(const FlowShape& before, Scope scope
       return op;
     case Kind::Pad: {
       op.kind = Kind::Slice;
+      const std::optional<std::int64_t> size = extent(0);
+      if (!size) return std::nullopt;
       const Expression begin = sizes ? Expression::of(0) : numbers.front();
-      op.numbers = {begin, Expression::of(static_cast<double>(extent(0))), Expression::of(1)};
+      op.numbers = {begin, Expression::of(static_cast<double>(*size)), Expression::of(1)};
       return op;
     }
     case Kind::Cast:

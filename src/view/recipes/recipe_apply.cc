@@ -140,7 +140,7 @@ class RuleRun {
   Result<TensorList> count_values() {
     struct Seen {
       std::uint32_t first = 0;  // its first tensor
-      std::vector<bool> there;
+      std::vector<std::uint32_t> values;
     };
     Result<std::int64_t> count = rule_.count->evaluate_whole(scope_of({}, {}));
     if (!count || *count < 0 || *count > static_cast<std::int64_t>(kMaxTensors)) {
@@ -158,7 +158,6 @@ class RuleRun {
       captured[rule_.over] = {};
       const std::string name = rule_.patterns[one->column].fill(captured);
       const auto [group, is_new] = groups.try_emplace(name, Seen{i, {}});
-      group->second.there.resize(static_cast<std::size_t>(*count));
       if (*value >= static_cast<double>(*count)) {
         return at(
             list_.tensors[i].name,
@@ -166,17 +165,18 @@ class RuleRun {
                                                       rule_.variables[rule_.over], *value, *count)),
             rule_.line);
       }
-      group->second.there[static_cast<std::size_t>(*value)] = true;
+      group->second.values.push_back(static_cast<std::uint32_t>(*value));
     }
     if (groups.empty() && *count > 0 && !rule_.optional) return nothing_fits();
-    for (const auto& [name, group] : groups) {
-      const auto missing = std::ranges::find(group.there, false);
-      if (missing == group.there.end()) continue;
+    for (auto& [name, group] : groups) {
+      std::ranges::sort(group.values);
+      std::uint32_t missing = 0;
+      for (const std::uint32_t value : group.values) missing += value == missing ? 1 : 0;
+      if (missing == *count) continue;
       return at(
           list_.tensors[group.first].name,
-          Error(ErrorCode::Unsupported,
-                fmt::format("{} {} is missing, of {} tensors like this one",
-                            rule_.variables[rule_.over], missing - group.there.begin(), *count)),
+          Error(ErrorCode::Unsupported, fmt::format("{} {} is missing, of {} tensors like this one",
+                                                    rule_.variables[rule_.over], missing, *count)),
           rule_.line);
     }
     return std::move(list_);

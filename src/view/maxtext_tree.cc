@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "base/text.h"
 #include "encoding/plain_encoding.h"
@@ -82,6 +83,12 @@ Result<TensorList> parameters(const Catalog& catalog, std::optional<DType> dtype
                               .role = tensor.role,
                               .shard = shard});
     }
+  }
+  std::unordered_set<std::string_view> names;
+  for (const ModelTensor& tensor : list.tensors) {
+    if (names.insert(tensor.name).second) continue;
+    return fail(ErrorCode::Unsupported, "\"{}\": two arrays of this name in a tree of Linen",
+                one_line(tensor.name));
   }
   return list;
 }

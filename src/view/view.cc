@@ -211,7 +211,7 @@ std::vector<ViewSummary> list_views(const Catalog& catalog, const Recipes& recip
     }
     summary.obstacles = hf_model_obstacles(catalog, row);
     if (row.dtype && is_maxtext_tree(catalog)) {
-      summary.obstacles = maxtext.unscanned;
+      std::ranges::copy(maxtext.unscanned, std::back_inserter(summary.obstacles));
     }
     summary.remarks = hf_model_remarks(catalog, row);
   }

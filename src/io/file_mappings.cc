@@ -24,6 +24,10 @@ struct FileMapping::Place {
   std::atomic<bool> broken{false};
 };
 
+void FileMapping::GivePlace::operator()(Place* place) const {
+  place->begin.store(0, std::memory_order_release);
+}
+
 namespace {
 
 constexpr std::uintptr_t kPage = 4096;
@@ -92,41 +96,44 @@ struct FileMapping::Places {
 std::shared_ptr<FileMapping> FileMapping::make(int fd, std::uint64_t size) {
   if (size == 0 || is_address_space_limited()) return nullptr;
   Places::install_handler();
-  Place* place = nullptr;
+  TakenPlace taken;
   for (Place& each : Places::all) {
     std::uintptr_t free = 0;
     if (each.begin.compare_exchange_strong(free, kTaken)) {
-      place = &each;
+      taken.reset(&each);
       break;
     }
   }
-  if (place == nullptr) return nullptr;
-  void* const memory = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0);
-  if (memory == MAP_FAILED) {
-    place->begin.store(0);
+  if (taken == nullptr) return nullptr;
+  Place* const place = taken.get();
+  std::shared_ptr<FileMapping> made;
+  try {
+    made.reset(new FileMapping(size, std::move(taken)));
+  } catch (const std::bad_alloc&) {
     return nullptr;
   }
+  void* const memory = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0);
+  if (memory == MAP_FAILED) return nullptr;
+  made->bytes_ = {static_cast<const std::byte*>(memory), size};
   // A page that has gone meanwhile is fetched alone.
   ::madvise(memory, size, MADV_RANDOM);
   const auto begin = reinterpret_cast<std::uintptr_t>(memory);
   place->broken.store(false);
   place->end.store((begin + size + kPage - 1) / kPage * kPage);
   place->begin.store(begin, std::memory_order_release);
-  return std::shared_ptr<FileMapping>(
-      new FileMapping({static_cast<const std::byte*>(memory), size}, *place));
+  return made;
 }
 
-FileMapping::FileMapping(std::span<const std::byte> bytes, Place& place)
-    : bytes_(bytes), place_(place), regions_((bytes.size() + kRegion - 1) / kRegion) {}
+FileMapping::FileMapping(std::uint64_t size, TakenPlace place)
+    : place_(std::move(place)), regions_((size + kRegion - 1) / kRegion) {}
 
 FileMapping::~FileMapping() {
-  place_.begin.store(kTaken);
-  ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
-  place_.begin.store(0, std::memory_order_release);
+  place_->begin.store(kTaken);
+  if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
 }
 
 bool FileMapping::broken() const {
-  return place_.broken.load(std::memory_order_acquire);
+  return place_->broken.load(std::memory_order_acquire);
 }
 
 bool FileMapping::is_cached(int fd, ByteRange range) {

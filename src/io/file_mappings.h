@@ -60,10 +60,14 @@ class FileMapping {
  private:
   struct Place;
   struct Places;
-  FileMapping(std::span<const std::byte> bytes, Place& place);
+  struct GivePlace {
+    void operator()(Place* place) const;
+  };
+  using TakenPlace = std::unique_ptr<Place, GivePlace>;
+  FileMapping(std::uint64_t size, TakenPlace place);  // not mapped yet
 
-  const std::span<const std::byte> bytes_;
-  Place& place_;
+  std::span<const std::byte> bytes_;
+  const TakenPlace place_;  // given back when the bytes are gone
   /// Until when (steady clock, ns) a region counts as cached; negative: as not cached.
   std::vector<std::atomic<std::int64_t>> regions_;
 };

@@ -49,6 +49,7 @@ tl::expected<std::unique_ptr<Uring>, int> Uring::create(unsigned depth) {
   std::array<unsigned, 2> workers{depth, 0};  // on regular files; 0: as it is
   (void)::io_uring_register_iowq_max_workers(&uring->ring_, workers.data());
   uring->flights_.resize(depth);
+  uring->again_.reserve(depth);
   for (std::size_t i = 0; i < depth; ++i) uring->idle_.push_back(i);
   return uring;
 }
@@ -138,6 +139,11 @@ tl::expected<void, AccessFailure> Uring::read(std::span<const Access> accesses,
                                               const ResultFilter& filter) {
   ++batch_;
   std::optional<AccessFailure> failure;
+  // The first in the order of the batch is reported, whatever order the kernel answers in.
+  const auto fail_at = [&](const Flight& state, int error) {
+    if (failure && failure->access <= state.access) return;
+    failure = AccessFailure{state.access, accesses[state.access].offset + state.done, error};
+  };
   std::size_t next = 0;
   while (true) {
     for (const std::size_t flight : again_) {
@@ -175,19 +181,21 @@ tl::expected<void, AccessFailure> Uring::read(std::span<const Access> accesses,
         continue;
       }
       if (result <= 0) {
-        // The first in the order of the batch is reported, whatever order the kernel answers in.
-        if (!failure || state.access < failure->access) {
-          failure =
-              AccessFailure{state.access, access.offset + state.done, static_cast<int>(-result)};
-        }
+        fail_at(state, static_cast<int>(-result));
         idle_.push_back(flight);
         continue;
       }
       state.retries = 0;
       state.done += static_cast<std::uint64_t>(result);
       if (state.done < access.size) {
-        state.rest = remaining_parts(access.parts, state.done);
-        again_.push_back(flight);
+        try {
+          state.rest = remaining_parts(access.parts, state.done);
+          again_.push_back(flight);
+        } catch (const std::bad_alloc&) {
+          // The others are still in flight: it must not leave from here.
+          fail_at(state, ENOMEM);
+          idle_.push_back(flight);
+        }
       } else {
         idle_.push_back(flight);
       }

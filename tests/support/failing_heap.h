@@ -1,0 +1,75 @@
+// Lets allocations of C++ fail, one after another: whatever is half done when memory ends must be
+// usable, or gone. It defines operator new and delete: include it in one file of a program.
+#pragma once
+
+#include <cstddef>
+#include <cstdlib>
+#include <new>
+
+namespace ckfs::failing_heap {
+
+/// Allocations of this thread until the one that fails; negative: none does.
+inline thread_local long left = -1;
+
+inline void* take(std::size_t size) {
+  if (left == 0) return nullptr;
+  if (left > 0) --left;
+  return std::malloc(size == 0 ? 1 : size);
+}
+
+inline void* take_or_throw(std::size_t size) {
+  if (void* const memory = take(size)) return memory;
+  throw std::bad_alloc();
+}
+
+/// Calls use() with none of its allocations given, then with one, two, ..., and check() after each,
+/// until use() needs no more than it is given. How often it failed.
+template <typename Use, typename Check>
+long fail_each(Use use, Check check) {
+  for (long given = 0;; ++given) {
+    left = given;
+    try {
+      use();
+    } catch (const std::bad_alloc&) {
+      // Or use() has made an error of it.
+    }
+    const bool failed = left == 0;
+    left = -1;
+    check();
+    if (!failed) return given;
+  }
+}
+
+}  // namespace ckfs::failing_heap
+
+// Not inlined: GCC would see free() of what operator new gave.
+[[gnu::noinline]] void* operator new(std::size_t size) {
+  return ckfs::failing_heap::take_or_throw(size);
+}
+[[gnu::noinline]] void* operator new[](std::size_t size) {
+  return ckfs::failing_heap::take_or_throw(size);
+}
+[[gnu::noinline]] void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
+  return ckfs::failing_heap::take(size);
+}
+[[gnu::noinline]] void* operator new[](std::size_t size, const std::nothrow_t&) noexcept {
+  return ckfs::failing_heap::take(size);
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete[](void* memory) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete[](void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete(void* memory, const std::nothrow_t&) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete[](void* memory, const std::nothrow_t&) noexcept {
+  std::free(memory);
+}

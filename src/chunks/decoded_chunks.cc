@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <exception>
 #include <new>
 #include <utility>
 
@@ -126,25 +127,37 @@ Result<void> DecodedChunks::read(std::vector<ChunkWish> wishes) {
   if (requests.empty()) return {};
 
   MutexLock lock(mutex_);
-  for (Request& request : requests) {
-    std::shared_ptr<Active>& active = active_[request.chunk.id];
-    if (active == nullptr) active = std::make_shared<Active>();
-    request.active = active;
-    active->requests.push_back(&request);
+  Result<void> done;
+  bool out_of_memory = false;
+  try {
+    for (Request& request : requests) {
+      auto active = std::make_shared<Active>();
+      request.active = active_.try_emplace(request.chunk.id, std::move(active)).first->second;
+      request.active->requests.push_back(&request);
+    }
+    done = finish(requests, lock);
+  } catch (const std::bad_alloc&) {
+    out_of_memory = true;  // to say so takes memory, too
   }
-  std::optional<Error> error;
-  while (!error) {
+  leave(requests, lock);
+  if (out_of_memory) {
+    return fail(ErrorCode::OutOfMemory, "memory: the system gives no more (decoding a chunk)");
+  }
+  return done;
+}
+
+/// Drives, or waits for those who do, until the requests are done. Throws std::bad_alloc.
+Result<void> DecodedChunks::finish(std::deque<Request>& requests, MutexLock& lock) {
+  while (true) {
     Request* next = nullptr;
     bool waits = false;
     for (Request& request : requests) {
-      if (request.error) {
-        error = request.error->within(table_.describe(request.chunk.id));
-      } else if (!request.done()) {
-        waits = true;
-        if (next == nullptr && !request.active->driven) next = &request;
-      }
+      if (request.error) return Failure(request.error->within(table_.describe(request.chunk.id)));
+      if (request.done()) continue;
+      waits = true;
+      if (next == nullptr && !request.active->driven) next = &request;
     }
-    if (error || !waits) break;
+    if (!waits) return {};
     if (next == nullptr) {
       changed_.wait(lock);
       continue;
@@ -152,25 +165,25 @@ Result<void> DecodedChunks::read(std::vector<ChunkWish> wishes) {
     next->active->driven = true;
     lock.unlock();
     Result<void> driven;
+    std::exception_ptr thrown;
     try {
       driven = drive(*next);
     } catch (const std::bad_alloc&) {
-      driven = fail(ErrorCode::OutOfMemory, "memory: the system gives no more (decoding a chunk)");
+      thrown = std::current_exception();
     }
     lock.lock();
     next->active->driven = false;
     next->active->used = ++clock_;
     changed_.notify_all();
-    if (!driven) error = driven.error().within(table_.describe(next->chunk.id));
+    if (thrown) std::rethrow_exception(thrown);
+    if (!driven) return Failure(driven.error().within(table_.describe(next->chunk.id)));
   }
-  leave(requests, lock);
-  if (error) return Failure(*std::move(error));
-  return {};
 }
 
 /// Nothing of the requests is used by anybody afterwards.
 void DecodedChunks::leave(std::deque<Request>& requests, MutexLock& lock) {
   for (Request& request : requests) {
+    if (request.active == nullptr) return;  // nor those behind it
     Active& active = *request.active;
     while (!request.done() && active.driven) changed_.wait(lock);
     std::erase(active.requests, &request);
@@ -429,11 +442,13 @@ void DecodedChunks::keep(FileId chunk, Decoder& decoder, std::size_t size, bool 
   auto block = std::make_shared<Block>();
   block->buffer = std::exchange(decoder.block, *std::move(fresh));
   block->size = size;
+  Ages age{key};  // before the entry, which is never without
   const MutexLock lock(mutex_);
-  Ages& ages = wanted ? wanted_ : passed_;
   const auto [entry, added] = blocks_.try_emplace(key);
   if (!added) return;
-  entry->second = {std::move(block), wanted, ages.insert(ages.end(), key)};
+  entry->second = {std::move(block), wanted, age.begin()};
+  Ages& ages = wanted ? wanted_ : passed_;
+  ages.splice(ages.end(), age);
 }
 
 /// Removes the first block of a list that nobody reads; nullptr: there is none.

@@ -51,11 +51,18 @@ void Spill::forget(std::uint32_t file) {
 bool Spill::put(const Key& key, std::span<const std::byte> bytes) {
   CKFS_CHECK(bytes.size() <= block_);
   std::uint64_t place = 0;
+  std::list<Key> age{key};  // what memory may lack comes before any change
   {
     const MutexLock lock(mutex_);
-    if (slots_.contains(key)) return true;
-    if (!take_place(place)) return false;
-    slots_.emplace(key, Slot{.place = place, .age = ages_.insert(ages_.end(), key)});
+    const auto [slot, is_new] = slots_.try_emplace(key);
+    if (!is_new) return true;
+    if (!take_place(place)) {
+      slots_.erase(slot);
+      return false;
+    }
+    slot->second.place = place;
+    slot->second.age = age.begin();
+    ages_.splice(ages_.end(), age);
   }
   const Result<void> written = file_->write(place * block_, bytes);
   const MutexLock lock(mutex_);

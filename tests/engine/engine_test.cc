@@ -9,6 +9,7 @@
 #include <latch>
 #include <numeric>
 #include <random>
+#include <spdlog/spdlog.h>
 #include <thread>
 
 #include "base/units.h"
@@ -16,6 +17,7 @@
 #include "encoding/block_scale_encoding.h"
 #include "engine/read_plan.h"
 #include "support/delayed_source.h"
+#include "support/failing_heap.h"
 #include "support/gather_all.h"
 #include "support/memory_source.h"
 #include "support/memory_tile_store.h"
@@ -157,6 +159,38 @@ INSTANTIATE_TEST_SUITE_P(All, EngineProperty,
                                          EngineOptions{.tile_bytes = 64},
                                          EngineOptions{.kernels = KernelSet::Reference}),
                          name_of);
+
+TEST(Engine, MemoryThatEndsFailsOneReadAndNoOther) {
+  const auto level = spdlog::get_level();
+  spdlog::set_level(spdlog::level::off);
+  for (std::uint64_t seed = 0; seed < 8; ++seed) {
+    const RandomFile random = random_file(seed, {.max_tensors = 2, .max_numel = 300});
+    std::unique_ptr<Engine> engine;
+    const auto renew = [&] {
+      engine = std::make_unique<Engine>(random.checkpoint.catalog, *random.checkpoint.source,
+                                        BufferPool::create(64_MiB),
+                                        EngineOptions{.tile_bytes = seed % 3 == 0 ? 4_MiB : 4_KiB});
+    };
+    renew();
+    failing_heap::fail_each(
+        [&] {
+          const auto stream = engine->open_stream(random.file);
+          const std::uint64_t middle = random.file->size / 2;
+          for (const ByteRange range : {ByteRange{middle, random.file->size}, {0, middle}}) {
+            const auto read = engine->read(*stream, range);
+            if (!read) {
+              EXPECT_EQ(read.error().code(), ErrorCode::OutOfMemory) << read.error().message();
+            }
+          }
+        },
+        [&] {
+          std::mt19937_64 pieces(seed);
+          ASSERT_TRUE(same(read_by_pieces(*engine, random.file, pieces, 300), random));
+          renew();
+        });
+  }
+  spdlog::set_level(level);
+}
 
 TEST(Engine, GivesManyReadersAtOnceTheSameBytes) {
   const RandomFile random = random_file(5, {.max_numel = 300000});

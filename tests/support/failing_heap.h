@@ -10,9 +10,15 @@ namespace ckfs::failing_heap {
 
 /// Allocations of this thread until the one that fails; negative: none does.
 inline thread_local long left = -1;
+inline thread_local bool once = false;  // those behind it have memory again
+inline thread_local bool failed = false;
 
 inline void* take(std::size_t size) {
-  if (left == 0) return nullptr;
+  if (left == 0) {
+    failed = true;
+    if (once) left = -1;
+    return nullptr;
+  }
   if (left > 0) --left;
   return std::malloc(size == 0 ? 1 : size);
 }
@@ -22,22 +28,28 @@ inline void* take_or_throw(std::size_t size) {
   throw std::bad_alloc();
 }
 
-/// Calls use() with none of its allocations given, then with one, two, ..., and check() after each,
-/// until use() needs no more than it is given. How often it failed.
+/// Calls use() with its first allocation failing, then with its second, ..., and check() after
+/// each, until use() needs no more; all that again with every later allocation failing, too. How
+/// many there are.
 template <typename Use, typename Check>
 long fail_each(Use use, Check check) {
-  for (long given = 0;; ++given) {
-    left = given;
-    try {
-      use();
-    } catch (const std::bad_alloc&) {
-      // Or use() has made an error of it.
+  long given = 0;
+  for (const bool one : {true, false}) {
+    once = one;
+    for (given = 0;; ++given) {
+      left = given;
+      failed = false;
+      try {
+        use();
+      } catch (const std::bad_alloc&) {
+        // Or use() has made an error of it.
+      }
+      left = -1;
+      check();
+      if (!failed) break;
     }
-    const bool failed = left == 0;
-    left = -1;
-    check();
-    if (!failed) return given;
   }
+  return given;
 }
 
 }  // namespace ckfs::failing_heap

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/units.h"
+#include "support/failing_heap.h"
 #include "support/heap_meter.h"
 #include "support/memory_tile_store.h"
 
@@ -327,6 +328,34 @@ TEST_F(StoredTilesTest, AStoreThatFailsOnlyMeansThatTheyAreComputedAgain) {
     EXPECT_EQ((*tile)->span()[0], std::byte{'b'});
     *fault = false;
   }
+}
+
+TEST_F(StoredTilesTest, MemoryThatEndsLeavesNoTileHalfMade) {
+  // More than there is room for: some push others out, into the store.
+  std::uint64_t base = 0;
+  const auto all = [&](const auto& get) {
+    for (std::uint64_t k = 0; k < 7; ++k) {
+      get(key(base + k), tile_of(1_MiB, static_cast<char>('a' + k)), k);
+    }
+  };
+  const long allocations = failing_heap::fail_each(
+      [&] {
+        all([&](TileKey of, const TileCache::Compute& compute, std::uint64_t) {
+          const auto tile = stored_.get(of, compute);
+          if (!tile) {
+            EXPECT_EQ(tile.error().code(), ErrorCode::OutOfMemory) << tile.error().message();
+          }
+        });
+      },
+      [&] {
+        all([&](TileKey of, const TileCache::Compute& compute, std::uint64_t k) {
+          const auto tile = stored_.get(of, compute);
+          ASSERT_TRUE(tile) << tile.error().message();
+          EXPECT_EQ((*tile)->span()[1_MiB - 1], std::byte(static_cast<char>('a' + k)));
+        });
+        base += 10;
+      });
+  EXPECT_GT(allocations, 20);
 }
 
 TEST_F(StoredTilesTest, ManyThreadsThatPushEachOthersTilesOut) {

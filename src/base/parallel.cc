@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <ctime>
 #include <new>
+#include <optional>
 #include <vector>
 
 #include "base/mutex.h"
@@ -31,11 +32,12 @@ nanoseconds cpu_time() {
   return std::chrono::seconds(now.tv_sec) + nanoseconds(now.tv_nsec);
 }
 
-Result<void> guarded(const Task& task, std::size_t index) {
+/// nullopt: the system has no memory, perhaps not even for an error that says so.
+std::optional<Result<void>> guarded(const Task& task, std::size_t index) {
   try {
     return task(index);
   } catch (const std::bad_alloc&) {
-    return fail(ErrorCode::OutOfMemory, "memory: the system gives no more");
+    return std::nullopt;
   }
 }
 
@@ -55,13 +57,13 @@ class Loop {
       if (take_ && made_[taken_]) {
         const std::size_t mine = taken_;
         lock.unlock();
-        Result<void> done = guarded(take_, mine);
+        auto done = guarded(take_, mine);
         lock.lock();
         end_take(mine, std::move(done));
       } else if (may_make()) {
         const std::size_t mine = next_++;
         lock.unlock();
-        Result<void> done = guarded(make_, mine);
+        auto done = guarded(make_, mine);
         lock.lock();
         end_make(mine, std::move(done));
       } else {
@@ -74,7 +76,8 @@ class Loop {
     changed_.notify_all();
     for (std::thread& thread : threads) thread.join();
     lock.lock();
-    if (failure_) return *failure_;
+    if (failure_) return *std::move(failure_);
+    if (out_of_memory_) return fail(ErrorCode::OutOfMemory, "memory: the system gives no more");
     return {};
   }
 
@@ -90,7 +93,7 @@ class Loop {
       if (may_make()) {
         const std::size_t mine = next_++;
         lock.unlock();
-        Result<void> done = guarded(make_, mine);
+        auto done = guarded(make_, mine);
         lock.lock();
         end_make(mine, std::move(done));
       } else {
@@ -99,24 +102,26 @@ class Loop {
     }
   }
 
-  void end_make(std::size_t mine, Result<void> done) CKFS_REQUIRES(mutex_) {
-    if (!done) fail_at(mine, std::move(done).error());
+  void end_make(std::size_t mine, std::optional<Result<void>> done) CKFS_REQUIRES(mutex_) {
+    fail_at(mine, std::move(done));
     if (wants_thread()) add_thread();
     if (!take_) return;
     made_[mine] = true;
     changed_.notify_all();
   }
 
-  void end_take(std::size_t mine, Result<void> done) CKFS_REQUIRES(mutex_) {
-    if (!done) fail_at(mine, std::move(done).error());
+  void end_take(std::size_t mine, std::optional<Result<void>> done) CKFS_REQUIRES(mutex_) {
+    fail_at(mine, std::move(done));
     ++taken_;
     changed_.notify_all();
   }
 
-  void fail_at(std::size_t index, Error error) CKFS_REQUIRES(mutex_) {
-    if (index >= end_) return;
+  void fail_at(std::size_t index, std::optional<Result<void>> done) CKFS_REQUIRES(mutex_) {
+    if ((done && *done) || index >= end_) return;
     end_ = index;
-    failure_.emplace(std::move(error));
+    out_of_memory_ = !done;
+    failure_.reset();
+    if (done) failure_.emplace(std::move(*done).error());
   }
 
   bool wants_thread() const CKFS_REQUIRES(mutex_) {
@@ -149,6 +154,7 @@ class Loop {
   std::size_t end_ CKFS_GUARDED_BY(mutex_);
   std::vector<bool> made_ CKFS_GUARDED_BY(mutex_);
   std::optional<Failure> failure_ CKFS_GUARDED_BY(mutex_);  // of task end_
+  bool out_of_memory_ CKFS_GUARDED_BY(mutex_) = false;      // so did task end_ fail
   bool refused_ CKFS_GUARDED_BY(mutex_) = false;            // the system has no more threads
   std::vector<std::thread> threads_ CKFS_GUARDED_BY(mutex_);
 };

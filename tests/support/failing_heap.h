@@ -29,14 +29,14 @@ inline void* take_or_throw(std::size_t size) {
 }
 
 /// Calls use() with its first allocation failing, then with its second, ..., and check() after
-/// each, until use() needs no more; all that again with every later allocation failing, too. How
-/// many there are.
+/// each, until use() needs no more; all that again with every later allocation failing, too. Where
+/// they are too many, each `step`th. How many there are.
 template <typename Use, typename Check>
-long fail_each(Use use, Check check) {
+long fail_each(Use use, Check check, long step = 1) {
   long given = 0;
   for (const bool one : {true, false}) {
     once = one;
-    for (given = 0;; ++given) {
+    for (given = 0;; given += step) {
       left = given;
       failed = false;
       try {

@@ -126,28 +126,29 @@ Result<void> DecodedChunks::read(std::vector<ChunkWish> wishes) {
   }
   if (requests.empty()) return {};
 
-  MutexLock lock(mutex_);
   Result<void> done;
   bool out_of_memory = false;
   try {
-    for (Request& request : requests) {
-      auto active = std::make_shared<Active>();
-      request.active = active_.try_emplace(request.chunk.id, std::move(active)).first->second;
-      request.active->requests.push_back(&request);
-    }
-    done = finish(requests, lock);
+    done = finish(requests);
   } catch (const std::bad_alloc&) {
     out_of_memory = true;  // to say so takes memory, too
   }
-  leave(requests, lock);
+  leave(requests);
   if (out_of_memory) {
     return fail(ErrorCode::OutOfMemory, "memory: the system gives no more (decoding a chunk)");
   }
   return done;
 }
 
-/// Drives, or waits for those who do, until the requests are done. Throws std::bad_alloc.
-Result<void> DecodedChunks::finish(std::deque<Request>& requests, MutexLock& lock) {
+/// Enters the requests, and drives, or waits for those who do, until they are done. Throws
+/// std::bad_alloc.
+Result<void> DecodedChunks::finish(std::deque<Request>& requests) {
+  MutexLock lock(mutex_);
+  for (Request& request : requests) {
+    auto active = std::make_shared<Active>();
+    request.active = active_.try_emplace(request.chunk.id, std::move(active)).first->second;
+    request.active->requests.push_back(&request);
+  }
   while (true) {
     Request* next = nullptr;
     bool waits = false;
@@ -181,7 +182,8 @@ Result<void> DecodedChunks::finish(std::deque<Request>& requests, MutexLock& loc
 }
 
 /// Nothing of the requests is used by anybody afterwards.
-void DecodedChunks::leave(std::deque<Request>& requests, MutexLock& lock) {
+void DecodedChunks::leave(std::deque<Request>& requests) {
+  MutexLock lock(mutex_);
   for (Request& request : requests) {
     if (request.active == nullptr) return;  // nor those behind it
     Active& active = *request.active;

@@ -105,8 +105,8 @@ class DecodedChunks {
       CKFS_EXCLUDES(mutex_);
   std::vector<WantedBytes> take_from_spill(FileId chunk, std::vector<WantedBytes> wanted) const;
   Result<void> drive(Request& own) CKFS_EXCLUDES(mutex_);
-  Result<void> finish(std::deque<Request>& requests, MutexLock& lock) CKFS_REQUIRES(mutex_);
-  void leave(std::deque<Request>& requests, MutexLock& lock) CKFS_REQUIRES(mutex_);
+  Result<void> finish(std::deque<Request>& requests) CKFS_EXCLUDES(mutex_);
+  void leave(std::deque<Request>& requests) CKFS_EXCLUDES(mutex_);
   Result<void> check_sums(const CodedChunk& chunk) CKFS_EXCLUDES(mutex_);
   Result<std::unique_ptr<Decoder>> start(const CodedChunk& chunk, Stages stages)
       CKFS_EXCLUDES(mutex_);

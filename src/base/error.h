@@ -3,6 +3,7 @@
 #pragma once
 
 #include <fmt/format.h>
+#include <type_traits>
 #include <utility>
 
 #include <ckfs/error.h>
@@ -20,6 +21,11 @@ template <typename... Args>
 /// better (a link that must not be followed, a directory that is none) makes its Error by hand.
 [[nodiscard]] Failure system_failure(int error, std::string_view thing, std::string_view what);
 
+/// What a Result's value must be: tl::expected moves it in functions that are noexcept, so that a
+/// std::bad_alloc there ends the program (a std::deque of libstdc++ allocates when it is moved).
+template <typename T>
+inline constexpr bool kMovesQuietly = std::is_nothrow_move_constructible_v<T>;
+
 /// Aborts with file, line and text: a broken invariant of ckfs itself, never a bad file.
 [[noreturn]] void check_failed(const char* file, int line, const char* condition);
 
@@ -31,9 +37,11 @@ template <typename... Args>
 /// CKFS_TRY(auto value, function());  -- declares `value`, or returns the Failure of function().
 #define CKFS_TRY(declaration, ...) \
   CKFS_TRY_(CKFS_CONCAT(ckfs_try_, __LINE__), declaration, __VA_ARGS__)
-#define CKFS_TRY_(temporary, declaration, ...)                          \
-  auto temporary = (__VA_ARGS__);                                       \
-  if (!temporary) return ::ckfs::Failure(std::move(temporary).error()); \
+#define CKFS_TRY_(temporary, declaration, ...)                                    \
+  auto temporary = (__VA_ARGS__);                                                 \
+  static_assert(::ckfs::kMovesQuietly<std::remove_cvref_t<decltype(*temporary)>>, \
+                "a Result whose value throws when it is moved ends the program"); \
+  if (!temporary) return ::ckfs::Failure(std::move(temporary).error());           \
   declaration = std::move(temporary).value()
 
 /// CKFS_TRY_VOID(function());  -- the same for a Result<void>.

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <optional>
 #include <span>
 #include <string>
@@ -52,7 +51,7 @@ class HfIndex {
   std::string_view text_;
   std::vector<Slot> entries_;
   std::vector<std::string> files_;
-  std::deque<std::string> escaped_;
+  std::vector<std::string> escaped_;
 };
 
 /// Errors: Corrupt, each naming the file and the fact. A name mapped twice, a file name that leaves

@@ -8,7 +8,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <span>
 #include <string>
 #include <string_view>
@@ -73,7 +72,7 @@ class Header {
   std::uint64_t data_offset_ = 0;
   std::vector<Entry> entries_;
   std::vector<std::int64_t> dimensions_;
-  std::deque<std::string> escaped_;
+  std::vector<std::string> escaped_;
 };
 
 /// Length of the header's text, by the file's first bytes: at least 8, or the whole of a shorter

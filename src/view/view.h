@@ -6,7 +6,7 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -130,7 +130,7 @@ struct Definition {
   ViewSpec spec;
   Packaging packaging;
   std::shared_ptr<const Catalog> catalog;
-  std::deque<std::string> names;          // of tensors that the catalog does not name
+  std::list<std::string> names;           // of tensors that the catalog does not name
   std::shared_ptr<const TreeModel> tree;  // the same: what several views show in their dtypes
   std::vector<ModelTensor> tensors;
   /// Into how many equal parts each dimension of a tensor is cut; many tensors share a list. No

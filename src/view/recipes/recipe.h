@@ -11,7 +11,7 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -144,7 +144,7 @@ Result<ConfigNumbers> config_numbers(const Catalog& catalog);
 
 /// Tensors, and the names of those that no catalog names.
 struct TensorList {
-  std::deque<std::string> names = {};
+  std::list<std::string> names = {};  // each stays where it is
   std::vector<ModelTensor> tensors = {};
   /// What the dimensions of tensors are to a mesh: ModelTensor::split is an index in it.
   std::vector<std::vector<std::string>> axes = {};

@@ -14,10 +14,9 @@ namespace {
 
 using Values = std::vector<std::optional<double>>;
 
-/// What a rule gives: where its first part stood, and the tensor (its name is that of names[name]).
+/// What a rule gives: where its first part stood, and the tensor.
 struct Made {
   std::uint32_t position = 0;
-  std::size_t name = 0;
   ModelTensor tensor;
 };
 
@@ -361,12 +360,12 @@ class RuleRun {
                   Error(ErrorCode::Unsupported, fmt::format("more than {} tensors", kMaxTensors)),
                   rule_.line);
       }
-      Made made{group.taken.front().tensor, names_.size(), first};
+      Made made{group.taken.front().tensor, first};
+      made.tensor.name = names_.emplace_back(std::move(*text));
       made.tensor.expr = std::move(part.expr);
       made.tensor.exactness = flow.exactness;
       made.tensor.split = fits ? axes : ModelTensor::kNone;
       if (!rule_.operations.empty() || rule_.copy) made.tensor.same_as = ModelTensor::kNone;
-      names_.push_back(std::move(*text));
       made_.push_back(std::move(made));
     }
     return {};
@@ -374,14 +373,10 @@ class RuleRun {
 
   /// The tensors that stay and those that were made, in order.
   Result<TensorList> merge() {
-    // Names keep their places in a deque.
-    const std::size_t first_name = list_.names.size();
-    std::ranges::move(names_, std::back_inserter(list_.names));
-    names_.clear();
+    list_.names.splice(list_.names.end(), names_);
     std::unordered_map<std::string_view, std::uint32_t> known;  // and the position of its source
     known.reserve(made_.size());
     for (Made& made : made_) {
-      made.tensor.name = list_.names[first_name + made.name];
       const auto [same, is_new] = known.emplace(made.tensor.name, made.position);
       if (is_new) continue;
       return at(
@@ -429,7 +424,7 @@ class RuleRun {
   std::vector<bool> taken_;
   std::vector<Group> groups_;
   std::vector<Made> made_;
-  std::vector<std::string> names_;
+  std::list<std::string> names_;
   std::size_t found_ = 0;
 };
 

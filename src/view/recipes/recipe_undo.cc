@@ -88,11 +88,6 @@ class RuleUndo {
   }
 
  private:
-  struct Made {
-    std::size_t name = 0;  // in names_
-    ModelTensor tensor;
-  };
-
   Failure at(const Left& left, const Error& error) const {
     return fail(ErrorCode::Unsupported, "{}:{}: \"{}\": {}", *rule_.file, rule_.line,
                 one_line(list_.tensors[left.tensors.front()].name), error.message());
@@ -543,19 +538,18 @@ class RuleUndo {
       texts[i] = fmt::format("{}", *values[i]);
       captured[i] = texts[i];
     }
-    Made made{names_.size(), list_.tensors[left.tensors.front()]};
-    made.tensor.expr = std::move(part.expr);
-    made.tensor.exactness = exactness;
-    made.tensor.same_as = made.tensor.split = ModelTensor::kNone;
-    names_.push_back(pattern.fill(captured));
+    ModelTensor made = list_.tensors[left.tensors.front()];
+    made.name = names_.emplace_back(pattern.fill(captured));
+    made.expr = std::move(part.expr);
+    made.exactness = exactness;
+    made.same_as = made.split = ModelTensor::kNone;
     made_.push_back(std::move(made));
     return {};
   }
 
   /// The tensors that stay and those that were made, in order.
   TensorList merge() {
-    const std::size_t first_name = list_.names.size();
-    std::ranges::move(names_, std::back_inserter(list_.names));
+    list_.names.splice(list_.names.end(), names_);
     std::vector<ModelTensor> merged;
     merged.reserve(list_.tensors.size() + made_.size());
     for (std::uint32_t i = 0; i < list_.tensors.size(); ++i) {
@@ -563,8 +557,7 @@ class RuleUndo {
       const auto group = made_of_.find(i);
       if (group == made_of_.end()) continue;
       for (std::size_t k = group->second.first; k < group->second.second; ++k) {
-        made_[k].tensor.name = list_.names[first_name + made_[k].name];
-        merged.push_back(std::move(made_[k].tensor));
+        merged.push_back(std::move(made_[k]));
       }
     }
     list_.tensors = std::move(merged);
@@ -583,9 +576,9 @@ class RuleUndo {
   std::map<std::vector<double>, int> tried_;
   std::vector<bool> taken_;
   std::vector<Left> left_;
-  std::vector<Made> made_;
+  std::vector<ModelTensor> made_;
   std::map<std::uint32_t, std::pair<std::size_t, std::size_t>> made_of_;  // by position: of made_
-  std::vector<std::string> names_;
+  std::list<std::string> names_;
 };
 
 }  // namespace
@@ -596,7 +589,7 @@ Result<Undone> undo_rules(const RuleList& rules, ConfigNumbers config, TensorLis
   for (const auto& rule : std::views::reverse(rules.rules)) {
     CKFS_TRY(list, RuleUndo(rule, config, std::move(list), does_values).run());
   }
-  std::deque<std::string> names;
+  std::list<std::string> names;
   std::vector<std::string_view> sorted;
   sorted.reserve(list.tensors.size());
   for (ModelTensor& tensor : list.tensors) {

@@ -14,6 +14,7 @@ namespace ckfs {
 namespace {
 
 TEST(OutOfMemory, ASpillKeepsItsPlaces) {
+  CKFS_NEEDS_FAILING_HEAP();
   constexpr std::uint64_t kBlock = 4_KiB;
   const TemporaryDirectory directory;
   const std::vector<std::byte> block(kBlock, std::byte{7});
@@ -34,6 +35,7 @@ TEST(OutOfMemory, ASpillKeepsItsPlaces) {
 }
 
 TEST(OutOfMemory, ARequestForChunksIsForgotten) {
+  CKFS_NEEDS_FAILING_HEAP();
   const std::vector<std::byte> bytes(3_MiB, std::byte{5});
   std::vector<std::byte> stored(ZSTD_compressBound(bytes.size()));
   stored.resize(ZSTD_compress(stored.data(), stored.size(), bytes.data(), bytes.size(), 1));

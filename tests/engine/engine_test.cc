@@ -161,6 +161,7 @@ INSTANTIATE_TEST_SUITE_P(All, EngineProperty,
                          name_of);
 
 TEST(Engine, MemoryThatEndsFailsOneReadAndNoOther) {
+  CKFS_NEEDS_FAILING_HEAP();
   const auto level = spdlog::get_level();
   spdlog::set_level(spdlog::level::off);
   for (std::uint64_t seed = 0; seed < 8; ++seed) {

@@ -31,12 +31,14 @@ class OutOfMemoryTest : public testing::Test {
 };
 
 TEST_F(OutOfMemoryTest, NoMappingIsLeft) {
+  CKFS_NEEDS_FAILING_HEAP();
   const long failed = failing_heap::fail_each([&] { FileMapping::make(fd_.get(), kSize); },
                                               [&] { EXPECT_EQ(mappings(), 0); });
   EXPECT_GE(failed, 2);
 }
 
 TEST_F(OutOfMemoryTest, NoReadOfAFailedBatchIsInFlight) {
+  CKFS_NEEDS_FAILING_HEAP();
   // Each answer is short, so all of them are asked again for the rest.
   const auto reader =
       make_uring_reader(4, [](std::int64_t result) { return std::min<std::int64_t>(result, 100); });

@@ -68,7 +68,8 @@ struct OpenOptions {
   /// Bytes of it at most; 0: as many as the disk takes.
   std::uint64_t spill_size = 0;
   IoEngine io = IoEngine::Auto;
-  /// Threads that compute ahead of readers and help with tiles; 0: one for each CPU.
+  /// Threads that compute ahead of readers and help with tiles; 0: one for each CPU. Where the
+  /// source answers late there are more, which do nothing but wait for it.
   unsigned threads = 0;
   /// Bytes of a tile; 0: chosen from the budget. For tests.
   std::uint64_t tile_bytes = 0;

@@ -1,7 +1,8 @@
 // The interface all reading goes through: a set of numbered, immutable files.
 //
-// Implementations: io/source_files.h (real files), tests/support/memory_source.h (bytes in memory,
-// faults by script). Safe for concurrent use by several threads.
+// Implementations: io/source_files.h (real files), chunks/chunk_source.h (decoded chunks) and
+// chunks/inner_file_source.h (files inside of files) on top of it, tests/support/memory_source.h
+// (bytes in memory, faults by script). Safe for concurrent use by several threads.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +16,8 @@
 
 namespace ckfs {
 
-/// A file's number in its ByteSource; dense from 0.
+/// A file's number in its ByteSource: real files are dense from 0, files inside of files from
+/// kFirstInnerFile, chunks from kFirstChunkFile.
 using FileId = std::uint32_t;
 
 /// Disks transfer whole blocks, between addresses that are multiples of this at both ends.

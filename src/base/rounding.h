@@ -26,8 +26,8 @@ template <std::integral T>
   return ceil_div(value, unit) * unit;
 }
 
-/// round_up to what buffers and their parts are aligned to: a cache line, and more than any element
-/// or vector wants.
+/// round_up to what buffers and their parts are aligned to: a cache line, and as much as any
+/// element or vector wants.
 inline constexpr std::size_t kBufferAlignment = 64;
 [[nodiscard]] constexpr std::size_t aligned(std::size_t size) {
   return round_up(size, kBufferAlignment);

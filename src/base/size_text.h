@@ -12,8 +12,8 @@ namespace ckfs {
 /// "5GB" = 5 * 10^9, "64MiB" = 2^26, "1.5gb" = 1.5 * 10^9, "4096". Errors: InvalidArgument.
 Result<std::uint64_t> parse_size(std::string_view text);
 
-/// The shortest text that parse_size() reads as `bytes`: a size that a user gave prints in its
-/// unit.
+/// The shortest text without a point that parse_size() reads as `bytes`: "5GB" prints as such, and
+/// "1.5GB" as "1500MB".
 std::string size_text(std::uint64_t bytes);
 
 }  // namespace ckfs

@@ -7,12 +7,13 @@
 
 namespace ckfs {
 
-/// `text` in double quotes for a message: C0 controls escaped, cut at 200 bytes.
+/// `text` in double quotes for a message: quotes, backslashes, C0 controls and DEL escaped, cut at
+/// 200 bytes.
 [[nodiscard]] std::string quote(std::string_view text);
 
 /// `text` in one line for a terminal or a log: controls (C0, C1), what turns the direction of
-/// writing and what ends lines become spaces, \xNN or \uNNNN: a name in a checkpoint can forge
-/// nothing.
+/// writing and what ends lines become spaces, \xNN or \uNNNN, and spaces at its end go: a name in a
+/// checkpoint can forge nothing. Bytes that are no UTF-8 pass, C1 controls apart.
 [[nodiscard]] std::string one_line(std::string_view text);
 
 /// Bytes of the UTF-8 character that starts at text[at]; 0 where there is none. No surrogates,

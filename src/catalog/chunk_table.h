@@ -69,6 +69,7 @@ class ChunkTable {
   ChunkArrayId add_array(ChunkArray array);
 
   // Errors of all that add chunks: Unsupported (more than are numbered). What is there stays.
+  // Requires: `cell` is one of the array's grid.
 
   /// Chunk `cell` of an array, stored at `stored` of a real file.
   Result<FileId> add_stored(ChunkArrayId array, std::uint64_t cell, const FileRange& stored);

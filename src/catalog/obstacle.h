@@ -1,5 +1,6 @@
-// Why tensors cannot be shown as numbers, in bounded memory: a checkpoint in a quantization that
-// ckfs cannot decode has tens of thousands of such tensors and one reason.
+// Why tensors cannot be shown as numbers: a checkpoint in a quantization that ckfs cannot decode
+// has tens of thousands of such tensors and one reason, which is kept once; of most of them nothing
+// but the name is.
 #pragma once
 
 #include <cstddef>

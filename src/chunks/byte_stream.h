@@ -47,8 +47,9 @@ class ByteStream {
   /// source; Corrupt; Unsupported; OutOfMemory (too_little_work_space).
   virtual Result<std::size_t> read(std::span<std::byte> out) = 0;
 
-  /// The next read() begins at byte `offset`. By decoding where there is no other way, from the
-  /// beginning where it lies behind. Beyond the end: the end.
+  /// The next read() begins at byte `offset`: by decoding what lies before it where there is no
+  /// other way, anew from the beginning if the stream is past it. Beyond the end: the end. Errors:
+  /// those of read().
   virtual Result<void> seek(std::uint64_t offset) = 0;
 };
 

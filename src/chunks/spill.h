@@ -30,21 +30,23 @@ class Spill {
   /// Blocks of at most `block` bytes, `limit` bytes in all; 0: as many as the disk takes.
   Spill(std::unique_ptr<SpillFile> file, std::uint64_t block, std::uint64_t limit);
 
-  /// Keeps a block. False: it cannot.
+  /// Keeps a block of at most block() bytes; one of its key that is there, or on its way there from
+  /// another thread, stays instead. False: it cannot.
   bool put(const Key& key, std::span<const std::byte> bytes);
 
   bool has(const Key& key) const;
 
   /// Bytes of a block from `offset` on. False: it is not there (any more), or the disk has lost it.
+  /// Requires: the block was put with that many.
   bool get(const Key& key, std::uint64_t offset, std::span<std::byte> out);
 
-  /// Frees the places of a file's blocks.
+  /// Frees the places of a file's blocks. Those that are being read or written grow old instead.
   void forget(std::uint32_t file);
 
   /// The most bytes of a block.
   std::uint64_t block() const { return block_; }
 
-  /// Bytes that it may take, and how many of them are free.
+  /// Bytes that it may take (fewer once the disk was full), and how many of them are free.
   std::uint64_t limit() const;
   std::uint64_t room() const;
 

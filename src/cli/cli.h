@@ -67,10 +67,10 @@ struct CommonOptions {
 /// 64 MiB at least; else 1 GiB. Says so in the log where there is a limit.
 OpenOptions open_options(const CommonOptions& options);
 
-/// One of the common options by name: "tag", "key", "config", "recipe" (one more file), "family",
-/// "memory", "io", "threads", "log_level", "log_file", "tile_bytes". The one parser for `--memory
-/// 1GiB` and
-/// `-o memory=1GiB`. Errors: InvalidArgument, and those of reading a recipe.
+/// One of the common options by name: "tag", "key", "item", "step", "config", "recipe" (one more
+/// file), "family", "memory", "spill", "spill_size", "io", "threads", "log_level", "log_file",
+/// "tile_bytes". The one parser for `--memory 1GiB` and `-o memory=1GiB`. Errors: InvalidArgument,
+/// and those of reading a recipe.
 Result<void> set_common(CommonOptions& options, const std::string& name, const std::string& value);
 
 /// A whole decimal number. Errors: InvalidArgument, naming `thing`.

@@ -2,7 +2,8 @@
 // those that are opened.
 //
 // Costs 24 bytes a file beside its path, and what the container keeps. Layouts are made when they
-// are asked for; the last ones stay, up to kKeptLayouts bytes, and all that somebody holds.
+// are asked for; the last that were made stay, up to kKeptLayouts bytes (one at least), and all
+// that somebody holds.
 //
 // Safe for concurrent use.
 #pragma once

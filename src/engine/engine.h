@@ -34,7 +34,8 @@
 namespace ckfs {
 
 struct EngineOptions {
-  /// Threads that compute ahead of readers and help with tiles; 0: one for each CPU.
+  /// Threads that compute ahead of readers and help with tiles; 0: one for each CPU. Where the
+  /// source answers late there are more (Workers::Kind::Waits).
   unsigned threads = 0;
   /// Bytes of a tile; 0: chosen from the budget.
   std::uint64_t tile_bytes = 0;

@@ -5,8 +5,9 @@
 // shown itself to be sequential gets anything computed ahead, and no more than it has earned:
 //
 //   a quarter of what the run has read, while nothing else is known: who reads a part of a tensor
-//   and stops has then cost at most a quarter more; where the source is far away, as much again,
-//   and 4 MiB at least: less than it could deliver while its reader waits for one answer;
+//   and stops has then cost at most a quarter more; where the source is far away (SourceWish::far),
+//   as much as the run has read, and 4 MiB at least: it delivers more than that while its reader
+//   waits for one answer;
 //   all up to the end of the tensor, where the readers of this engine have read tensors to their
 //   end (ReaderHabit);
 //   what comes behind the tensor, once the run has gone on past one.

@@ -20,10 +20,10 @@ struct IoOptions {
   /// Open descriptors kept, within half of what the process may have: a checkpoint may have
   /// thousands of files, of which one MiB of a view needs some bytes of each (512 ranks).
   std::size_t max_open_files = 4096;
-  /// Two requests on one file become one access when at most this many bytes lie between them. By
-  /// default they have to touch: what lies between two tensors may be anything (Adam moments, a
-  /// bad sector), and nothing is read that was not asked for. The engine's gathers join near pieces
-  /// of one storage themselves, for they know whose the gaps are.
+  /// Two requests on one file become one access when at most this many bytes lie between them, and
+  /// share_access() has them do so. By default they have to touch: what lies between two tensors
+  /// may be anything (Adam moments, a bad sector), and nothing is read that was not asked for. The
+  /// engine's gathers join near pieces of one storage themselves, for they know whose the gaps are.
   std::uint64_t coalesce_gap = 0;
   /// ... and one access is at most this long; longer ones are cut, to have several in flight.
   std::uint64_t max_access = std::uint64_t{1} << 20;

@@ -1,6 +1,6 @@
-// Real files as a ByteSource: opened when first read, at most so many at a time, and checked before
-// and after every read against the size and mtime that were recorded when the checkpoint was
-// opened.
+// Real files as a ByteSource: opened when they are registered, and again when they are read after
+// others took their descriptors (IoOptions::max_open_files); checked before and after every read
+// against the fingerprint that was recorded then.
 //
 // add() is for the opening phase, by one thread (reading while adding is allowed); it uses several
 // of its own. read() is safe for concurrent use by several threads.
@@ -22,7 +22,8 @@ namespace ckfs {
 
 class Reader;
 
-/// What was really read: bytes between coalesced requests count, and each access is one request.
+/// What was really read: bytes between coalesced requests count, and each access is one request. Of
+/// mapped bytes those that were to be looked at count, and each map() that was granted.
 struct IoStatistics {
   struct File {
     std::uint64_t bytes = 0;

@@ -21,7 +21,7 @@ class TileStore {
   virtual bool put(const TileKey& key, std::span<const std::byte> bytes,
                    std::span<const FileId> files) = 0;
 
-  /// How many bytes it has for the key; nullopt: none.
+  /// How many bytes were put for the key; nullopt: they are not there.
   virtual std::optional<std::size_t> size(const TileKey& key) const = 0;
 
   /// Fills `out`, of size(key) bytes, and gives the files; nullopt: they are not there any more.

@@ -269,18 +269,21 @@ std::vector<Finding> dead_mounts(const MachineOptions& options) {
   for (const MountEntry& entry :
        parse_mountinfo(read(options.root + "/proc/self/mountinfo").value_or(""))) {
     if (entry.type != kFilesystemType) continue;
-    if (!is_dead_mount(options.root + entry.target)) {
+    const Answers answers = ask_mount(options.root + entry.target);
+    if (answers == Answers::Yes) {
       ++alive;
       continue;
     }
-    findings.push_back({.name = "mounts",
-                        .level = Level::Broken,
-                        .fact = fmt::format("{}: its daemon is dead", entry.target),
-                        .remedy = fmt::format("ckfs umount {}", entry.target)});
+    findings.push_back(
+        {.name = "mounts",
+         .level = Level::Broken,
+         .fact = fmt::format("{}: its daemon {}", entry.target,
+                             answers == Answers::Never ? "is dead" : "does not answer"),
+         .remedy = fmt::format("ckfs umount {}", entry.target)});
   }
   if (findings.empty()) {
     findings.push_back({.name = "mounts",
-                        .fact = fmt::format("{} of ckfs, none of them dead", alive),
+                        .fact = fmt::format("{} of ckfs, all of which answer", alive),
                         .remedy = ""});
   }
   return findings;

@@ -4,15 +4,30 @@
 
 #include "fuse/mount_table.h"
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <fcntl.h>
 #include <fstream>
 #include <iterator>
+#include <poll.h>
 #include <sys/statvfs.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <utility>
+
+#include "base/unique_fd.h"
 
 namespace ckfs {
 namespace {
 
 namespace stdfs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+/// How long a daemon may take to answer what needs no byte of its source.
+constexpr std::chrono::seconds kPatience{2};
 
 /// The kernel writes space, tab, newline and backslash as \ooo.
 std::string unescape(std::string_view text) {
@@ -39,6 +54,13 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
     if (at == std::string_view::npos) return parts;
     text.remove_prefix(at + 1);
   }
+}
+
+Answers ask(const char* path) {
+  // Not stat(2): the kernel remembers the attributes of a root that nobody serves any more.
+  struct statvfs status{};
+  const bool gone = ::statvfs(path, &status) != 0 && (errno == ENOTCONN || errno == ECONNABORTED);
+  return gone ? Answers::Never : Answers::Yes;
 }
 
 }  // namespace
@@ -80,10 +102,37 @@ Result<stdfs::path> resolve_mountpoint(const stdfs::path& path) {
   return parent / absolute.filename();
 }
 
-bool is_dead_mount(const stdfs::path& path) {
-  // Not stat(2): the kernel remembers the attributes of a root that nobody serves any more.
-  struct statvfs status{};
-  return ::statvfs(path.c_str(), &status) != 0 && (errno == ENOTCONN || errno == ECONNABORTED);
+Answers ask_mount(const stdfs::path& path) {
+  // A process and not a thread: what waits for a daemon that holds its request cannot be killed,
+  // and a process does not end before its last thread. This one holds nothing of ours.
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) return ask(path.c_str());
+  UniqueFd answers(ends[0]);
+  UniqueFd answering(ends[1]);
+  const pid_t child = ::fork();
+  if (child < 0) return ask(path.c_str());
+  if (child == 0) {
+    // Only system calls: another thread may have held any lock.
+    const auto kept = static_cast<unsigned>(answering.get());
+    if (kept > 0) (void)::close_range(0, kept - 1, 0);
+    (void)::close_range(kept + 1, ~0U, 0);
+    const auto answer = static_cast<std::uint8_t>(ask(path.c_str()));
+    ::_exit(::write(answering.get(), &answer, 1) == 1 ? 0 : 1);
+  }
+  answering.reset();
+  std::uint8_t answer = 0;
+  pollfd ready{.fd = answers.get(), .events = POLLIN, .revents = 0};
+  const auto last = Clock::now() + kPatience;
+  int polled = 0;
+  do {
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(last - Clock::now()).count();
+    polled = ::poll(&ready, 1, static_cast<int>(std::max<std::int64_t>(left, 0)));
+  } while (polled < 0 && errno == EINTR);
+  const bool told = polled > 0 && ::read(answers.get(), &answer, 1) == 1;
+  (void)::kill(child, SIGKILL);
+  (void)::waitpid(child, nullptr, told ? 0 : WNOHANG);
+  return told ? static_cast<Answers>(answer) : Answers::Late;
 }
 
 }  // namespace ckfs

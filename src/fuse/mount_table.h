@@ -30,7 +30,14 @@ Result<std::optional<MountEntry>> find_mount(const std::filesystem::path& target
 /// cannot be asked. Errors: Io, NotFound (its directory is not there).
 Result<std::filesystem::path> resolve_mountpoint(const std::filesystem::path& path);
 
-/// Whether `path` is a mount whose daemon is gone.
-bool is_dead_mount(const std::filesystem::path& path);
+enum class Answers : std::uint8_t {
+  Yes,    // also a directory that is no mount
+  Never,  // a mount whose daemon is gone
+  Late,   // not within two seconds: its daemon hangs, or is stopped
+};
+/// How what lies at `path` answers a process that is started to ask; where none can be started
+/// this one asks, and waits as long as it takes. Zombies of those that never got an answer stay
+/// until this process ends.
+Answers ask_mount(const std::filesystem::path& path);
 
 }  // namespace ckfs

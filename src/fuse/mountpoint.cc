@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <string_view>
 #include <sys/stat.h>
 
 #include "base/paths.h"
@@ -19,6 +20,18 @@ namespace {
 
 namespace stdfs = std::filesystem;
 
+std::string_view how(Answers answers) {
+  switch (answers) {
+    case Answers::Yes:
+      return "";
+    case Answers::Never:
+      return ", whose daemon is dead";
+    case Answers::Late:
+      return ", whose daemon does not answer";
+  }
+  return "";
+}
+
 }  // namespace
 
 Result<stdfs::path> check_mountpoint(const stdfs::path& mountpoint, const stdfs::path& source) {
@@ -29,15 +42,15 @@ Result<stdfs::path> check_mountpoint(const stdfs::path& mountpoint, const stdfs:
   }
   const stdfs::path target = *std::move(resolved);
   CKFS_TRY(const auto mounted, find_mount(target));
-  const bool dead = is_dead_mount(target);
+  const Answers answers = ask_mount(target);
   if (mounted && mounted->type == kFilesystemType) {
     return fail(ErrorCode::InvalidArgument,
-                "{}: {} ckfs mount of {} is in place (`ckfs umount {}`)", target.native(),
-                dead ? "a dead" : "a", mounted->source, target.native());
+                "{}: a ckfs mount of {} is in place{} (`ckfs umount {}`)", target.native(),
+                mounted->source, how(answers), target.native());
   }
-  if (dead) {
-    return fail(ErrorCode::InvalidArgument, "{}: a dead mount is in place (`fusermount3 -u {}`)",
-                target.native(), target.native());
+  if (answers != Answers::Yes) {
+    return fail(ErrorCode::InvalidArgument, "{}: a mount is in place{} (`fusermount3 -u {}`)",
+                target.native(), how(answers), target.native());
   }
   struct stat status{};
   if (::stat(target.c_str(), &status) != 0) {

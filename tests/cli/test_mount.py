@@ -125,8 +125,28 @@ class Mount(cli_support.TestCase):
         os.kill(pid, signal.SIGKILL)
         self.assertTrue(mounted_fs.wait_for_end(pid))
         self.fails(1, "daemon is dead", "stats", self.target)
+        self.assertIn(f"BROKEN mounts: {self.target}: its daemon is dead", self.examined())
+        self.fails(1, "whose daemon is dead", "mount", self.source, self.target)
         self.done("umount", self.target)
         self.assertFalse(mounted_fs.is_mounted(self.target))
+
+    def test_a_stopped_daemon_holds_nobody_up(self):
+        self.done("mount", self.source, self.target)
+        (pid,) = mounted_fs.processes(self.target)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            self.assertIn(f"BROKEN mounts: {self.target}: its daemon does not answer",
+                          self.examined())
+            self.fails(1, "whose daemon does not answer", "mount", self.source, self.target)
+            self.done("umount", self.target)
+            self.assertFalse(mounted_fs.is_mounted(self.target))
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        self.assertTrue(mounted_fs.wait_for_end(pid))
+
+    def examined(self):
+        """What `ckfs doctor` says; not all of it is of this mount."""
+        return run("doctor").stdout.decode()
 
     def test_what_opening_has_to_say_comes_to_the_user_and_into_the_log(self):
         source = cli_support.ROOT / "tests/data/torch/zip-wrapped-training-checkpoint/source"

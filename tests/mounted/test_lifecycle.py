@@ -222,7 +222,7 @@ class Lifecycle(mounted_fs.TestCase):
 
                 done = ckfs("mount", self.checkpoint.path, mount.target, check=False)
                 self.assertEqual(done.returncode, 1)
-                self.assertRegex(done.stderr, r"\Ackfs: .*dead ckfs mount.*`ckfs umount .*`\)\n\Z")
+                self.assertRegex(done.stderr, r"\Ackfs: .*whose daemon is dead \(`ckfs umount .*`\)\n\Z")
 
                 mount.unmount()  # although a file is still open
                 self.assertFalse(is_mounted(mount.target))

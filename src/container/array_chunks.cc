@@ -1,8 +1,10 @@
 #include "container/array_chunks.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "base/byte_source.h"
+#include "base/checked.h"
 #include "base/error.h"
 #include "expr/box.h"
 #include "expr/shape.h"
@@ -32,7 +34,10 @@ std::int64_t gap_of(std::span<const std::int64_t> chunk, const ArraySource& sour
   for (std::size_t i = source.order.size(); i-- > 0;) {
     const auto d = static_cast<std::size_t>(source.order[i]);
     piece *= std::min(chunk[d], source.cell[d]);
-    if (chunk[d] < source.cell[d]) return piece * (source.cell[d] / chunk[d] - 1) * source.bits / 8;
+    if (chunk[d] >= source.cell[d]) continue;
+    const auto bits =
+        checked_mul<std::int64_t>(piece * (source.cell[d] / chunk[d] - 1), source.bits);
+    return bits.value_or(std::numeric_limits<std::int64_t>::max()) / 8;
   }
   return 0;
 }

@@ -286,13 +286,12 @@ class Filesystem::Impl {
   }
 
   Result<FilesystemStatistics> statistics(InodeNumber inode) {
-    FilesystemStatistics sum;
+    auto trees = table_.views();
     if (inode != kRootInode && inode != control_inode() && !control_file(inode)) {
-      if (const auto at = locate(inode)) {
-        return FilesystemStatistics{at->tree->bytes, at->tree->view.files().size()};
-      }
+      if (auto at = locate(inode)) trees = {std::move(at->tree)};
     }
-    for (const auto& tree : table_.views()) {
+    FilesystemStatistics sum;
+    for (const auto& tree : trees) {
       const auto bytes = checked_add(sum.bytes, tree->bytes);
       if (!bytes || !std::in_range<std::int64_t>(*bytes)) {
         return fail(ErrorCode::Unsupported, "{}: {} bytes, and {} in other views (limit {})",

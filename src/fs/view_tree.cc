@@ -5,13 +5,17 @@
 #include "fs/view_tree.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 
 #include "api/report.h"
+#include "base/checked.h"
 #include "base/hash.h"
 
 namespace ckfs {
 namespace {
+
+constexpr std::uint64_t kTooMany = std::numeric_limits<std::uint64_t>::max();
 
 bool is_plain_name(std::string_view name) {
   return !name.empty() && name != "." && name != ".." && name.find('\0') == std::string_view::npos;
@@ -41,7 +45,7 @@ Result<std::shared_ptr<const ViewTree>> build_tree(View view) {
   for (std::uint32_t number = 0; number < files.size(); ++number) {
     const FileInfo file = files[number];
     const std::string_view path = file.path;
-    tree->bytes += file.size;
+    tree->bytes = checked_add(tree->bytes, file.size).value_or(kTooMany);
     std::uint32_t parent = 0;
     std::size_t begin = 0;
     while (true) {

@@ -34,7 +34,7 @@ struct ViewTree {
 
   View view;
   std::vector<Directory> directories;  // [0] is the view itself
-  std::uint64_t bytes = 0;             // sum of the files' sizes
+  std::uint64_t bytes = 0;             // sum of the files' sizes, at most 2^64 - 1
   std::uint64_t memory = 0;            // about what it keeps
 
   const Entry* find(std::uint32_t directory, std::string_view name) const;

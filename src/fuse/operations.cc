@@ -90,7 +90,8 @@ class CountedLookups {
   }
 
   Result<Attributes> lookup(InodeNumber parent, std::string_view name) {
-    inodes_.reserve(inodes_.size() + 1);  // what is counted must find room
+    // What is counted must find room. A listing of 1 MiB has thousands.
+    if (inodes_.size() == inodes_.capacity()) inodes_.reserve(2 * inodes_.size() + 1);
     CKFS_TRY(const Attributes attributes, filesystem_->lookup(parent, name));
     inodes_.push_back(attributes.inode);
     return attributes;
@@ -358,13 +359,17 @@ void on_readdirplus(fuse_req_t request, fuse_ino_t inode, std::size_t size, off_
       [&](const Served& mount) -> Result<Listing> {
         Listing listing{.lookups = CountedLookups(mount.filesystem), .bytes = {}};
         const auto add = [&](std::span<char> room, const DirectoryEntry& entry) {
-          const fuse_entry_param plus = to_entry(entry.attributes, mount);
-          const std::size_t need =
-              ::fuse_add_direntry_plus(request, room.data(), room.size(), entry.name.c_str(), &plus,
-                                       static_cast<off_t>(entry.next_offset));
+          fuse_entry_param plus = to_entry(entry.attributes, mount);
+          const auto put = [&] {
+            return ::fuse_add_direntry_plus(request, room.data(), room.size(), entry.name.c_str(),
+                                            &plus, static_cast<off_t>(entry.next_offset));
+          };
+          const std::size_t need = put();
           // Each entry is a lookup that the kernel will forget one day; "." and ".." are not.
-          if (need <= room.size() && entry.name != "." && entry.name != "..") {
-            (void)listing.lookups.lookup(inode, entry.name);
+          if (need <= room.size() && entry.name != "." && entry.name != ".." &&
+              !listing.lookups.lookup(inode, entry.name)) {
+            plus.ino = 0;  // a name alone
+            put();
           }
           return need;
         };

@@ -107,7 +107,6 @@ class ConfigReader {
       }
     }
     config.transforms = is_filled(members, "transform_config");
-    config.sparsity = is_filled(members, "sparsity_config");
     config.overrides = is_filled(members, "dynamic");
     CKFS_TRY_VOID(keep_values(members, "", config));
     return config;

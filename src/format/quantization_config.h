@@ -43,7 +43,6 @@ struct QuantizationConfig {
   /// Modules that are not quantized: `ignore`, `modules_to_not_convert`, `exclude_modules`.
   std::vector<std::string> ignore;
   bool transforms = false;  // `transform_config` is there and not empty
-  bool sparsity = false;    // `sparsity_config` is there and not empty
   bool overrides = false;   // `dynamic` is there and not empty: some modules differ from the rest
   /// Every string, number, true and false of the object, of the objects in it (but config_groups
   /// and dynamic) and of the lists in those, by its key ("bits", "meta.quantizer.0"; parts of at

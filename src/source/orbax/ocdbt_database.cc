@@ -96,7 +96,6 @@ Result<ocdbt::Node> OcdbtDatabase::read_node(const Wanted& wanted, std::uint64_t
 }
 
 Result<void> OcdbtDatabase::read_tree(const ocdbt::Manifest& manifest) {
-  height_ = manifest.height;
   std::vector<Wanted> level(1);
   const ocdbt::DataFile& root = manifest.files[manifest.root->file];
   CKFS_TRY(level[0].file, file_of(root.path));
@@ -137,7 +136,6 @@ Result<void> OcdbtDatabase::read_tree(const ocdbt::Manifest& manifest) {
     const auto keep = [&](std::size_t i) -> Result<void> {
       ocdbt::Node node = *std::move(nodes[i]);
       nodes[i].reset();
-      ++nodes_;
       held += node.held();
       const auto check = [&](std::uint64_t more) -> Result<void> {
         held += more;

@@ -37,9 +37,6 @@ class OcdbtDatabase {
   /// there, or too short).
   Result<void> for_each(const TakeEntry& take) const;
 
-  std::uint8_t height() const { return height_; }
-  std::size_t nodes() const { return nodes_; }
-
  private:
   struct Leaf {
     ocdbt::Node node;
@@ -67,8 +64,6 @@ class OcdbtDatabase {
   const FileTable* table_;
   std::string directory_;
   std::vector<Leaf> leaves_;
-  std::uint8_t height_ = 0;
-  std::size_t nodes_ = 0;
 };
 
 }  // namespace ckfs

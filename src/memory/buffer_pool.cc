@@ -233,7 +233,7 @@ Result<std::vector<Buffer>> BufferPool::acquire(Tier tier, std::span<const std::
         lock.unlock();
         try {
           reclaim(tier, capacity, Demand::Waits);
-        } catch (const std::bad_alloc&) {
+        } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch)
           // Asked again below: without this ticket at the front all others would wait for ever.
         }
         lock.lock();

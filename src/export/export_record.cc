@@ -2,6 +2,9 @@
 // line for each file). An append-only log was the alternative; it would save bytes where a view has
 // tens of thousands of files, and cost a replay with its own half-written last line.
 //
+// It is put together as text. An object of nlohmann's allocates when it is destroyed, so where
+// memory has ended it ends the program; a string does not.
+//
 // The record decides which files may be removed, so a path in it is believed only if it stays
 // inside OUT.
 #include "export/export_record.h"
@@ -78,13 +81,23 @@ bool is_inner_path(std::string_view path) {
   }
 }
 
-nlohmann::ordered_json origin_json(const ExportOrigin& origin) {
-  nlohmann::ordered_json json;
-  json["version"] = kRecordVersion;
-  json["fingerprint"] = fmt::format("{:016x}", origin.fingerprint);
-  json["view"] = origin.view;
-  json["layout_version"] = origin.layout_version;
-  return json;
+JsonMembers origin_members(const ExportOrigin& origin) {
+  return {{"version", fmt::format("{}", kRecordVersion)},
+          {"fingerprint", json_quoted(fmt::format("{:016x}", origin.fingerprint))},
+          {"view", json_quoted(origin.view)},
+          {"layout_version", fmt::format("{}", origin.layout_version)}};
+}
+
+std::string json_object(const JsonMembers& members) {
+  std::string text = "{";
+  for (const auto& [name, value] : members) {
+    text += fmt::format("{}\n \"{}\": {}", text.size() == 1 ? "" : ",", name, value);
+  }
+  return text + "\n}\n";
+}
+
+std::string json_quoted(std::string_view text) {
+  return nlohmann::json(text).dump();
 }
 
 std::optional<ExportOrigin> origin_of(const nlohmann::json& json) {
@@ -109,18 +122,22 @@ std::optional<ExportOrigin> origin_of(const nlohmann::json& json) {
 }
 
 std::string to_json(const ExportRecord& record) {
-  nlohmann::ordered_json json = origin_json(record.origin);
+  JsonMembers members = origin_members(record.origin);
   const bool has_steps =
       std::ranges::any_of(record.files, [](const auto& file) { return file.second.steps > 0; });
-  if (has_steps) json["order"] = fmt::format("{:016x}", record.order);
-  nlohmann::ordered_json files = nlohmann::ordered_json::object();
-  for (const auto& [path, file] : record.files) {
-    nlohmann::ordered_json& entry = files[to_ascii(path)];
-    entry = {{"size", file.size}, {"synced", file.synced}, {"finished", file.finished}};
-    if (file.steps > 0) entry["steps"] = file.steps;
+  if (has_steps) {
+    members.emplace_back("order", json_quoted(fmt::format("{:016x}", record.order)));
   }
-  json["files"] = std::move(files);
-  return json.dump(1) + "\n";
+  std::string files = "{";
+  for (const auto& [path, file] : record.files) {
+    files += fmt::format("{}\n  {}: {{\"size\": {}, \"synced\": {}, \"finished\": {}",
+                         files.size() == 1 ? "" : ",", json_quoted(to_ascii(path)), file.size,
+                         file.synced, file.finished);
+    if (file.steps > 0) files += fmt::format(", \"steps\": {}", file.steps);
+    files += "}";
+  }
+  members.emplace_back("files", files + (record.files.empty() ? "}" : "\n }"));
+  return json_object(members);
 }
 
 Result<ExportRecord> parse_record(std::string_view text) {

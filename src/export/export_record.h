@@ -8,6 +8,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "source/source_tree.h"
@@ -60,8 +62,14 @@ bool is_own_path(std::string_view path);
 /// True for a path that stays inside the directory it is relative to.
 bool is_inner_path(std::string_view path);
 
+/// The members of an object: names, and values as JSON.
+using JsonMembers = std::vector<std::pair<std::string_view, std::string>>;
 /// Members "version", "fingerprint", "view" and "layout_version", with which every record begins.
-nlohmann::ordered_json origin_json(const ExportOrigin& origin);
+JsonMembers origin_members(const ExportOrigin& origin);
+/// The object, a member a line.
+std::string json_object(const JsonMembers& members);
+/// `text`, which is UTF-8, as a JSON string.
+std::string json_quoted(std::string_view text);
 /// nullopt: not such members, or of another version of records.
 std::optional<ExportOrigin> origin_of(const nlohmann::json& json);
 

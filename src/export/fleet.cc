@@ -19,11 +19,11 @@ std::optional<std::uint64_t> number_of(const nlohmann::json& json, const char* n
   return number <= most ? std::optional(number) : std::nullopt;
 }
 
-nlohmann::ordered_json fleet_json(const Fleet& fleet) {
-  nlohmann::ordered_json json = origin_json(fleet.origin);
-  json["world"] = fleet.world;
-  json["split"] = name_of(fleet.split);
-  return json;
+JsonMembers members_of(const Fleet& fleet) {
+  JsonMembers members = origin_members(fleet.origin);
+  members.emplace_back("world", fmt::format("{}", fleet.world));
+  members.emplace_back("split", json_quoted(name_of(fleet.split)));
+  return members;
 }
 
 std::optional<Fleet> fleet_of(const nlohmann::json& json) {
@@ -91,20 +91,21 @@ std::string rank_lock_name(unsigned rank) {
 }
 
 std::string to_json(const Fleet& fleet) {
-  return fleet_json(fleet).dump(1) + "\n";
+  return json_object(members_of(fleet));
 }
 
 std::string to_json(const RankRecord& record) {
-  nlohmann::ordered_json json = fleet_json(record.fleet);
-  json["rank"] = record.rank;
-  json["host"] = record.host;
-  json["complete"] = record.complete;
-  nlohmann::ordered_json parts = nlohmann::ordered_json::array();
-  for (const RankRecord::Part& part : record.parts) {
-    parts.push_back({part.step.file, part.step.range.begin, part.step.range.end, part.synced});
+  JsonMembers members = members_of(record.fleet);
+  members.emplace_back("rank", fmt::format("{}", record.rank));
+  members.emplace_back("host", json_quoted(record.host));
+  members.emplace_back("complete", fmt::format("{}", record.complete));
+  std::string parts = "[";
+  for (const auto& [step, synced] : record.parts) {
+    parts += fmt::format("{}[{},{},{},{}]", parts.size() == 1 ? "" : ",", step.file,
+                         step.range.begin, step.range.end, synced);
   }
-  json["parts"] = std::move(parts);
-  return json.dump() + "\n";
+  members.emplace_back("parts", parts + "]");
+  return json_object(members);
 }
 
 Result<Fleet> parse_fleet(std::string_view text) {

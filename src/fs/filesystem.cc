@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <deque>
 #include <limits>
@@ -52,9 +53,32 @@ constexpr std::string_view kViewName = "user.ckfs.view";
 /// of a file's, and who copies files with them (cp -a, rsync -X) fails there.
 constexpr std::size_t kMaxAttributeBytes = 3072;
 
+/// Bytes of the snapshots that are open at once, where there is more than one: whoever may look at
+/// them may hold them.
+constexpr std::size_t kHeldSnapshots = std::size_t{64} << 20;
+
+/// The text of a control file when it was opened; counted in `held` as long as it is there.
+class Snapshot {
+ public:
+  Snapshot(std::string text, std::atomic<std::size_t>& held) : text_(std::move(text)), held_(held) {
+    before_ = held_.fetch_add(text_.size());
+  }
+  Snapshot(const Snapshot&) = delete;
+  Snapshot& operator=(const Snapshot&) = delete;
+  ~Snapshot() { held_.fetch_sub(text_.size()); }
+
+  const std::string& text() const { return text_; }
+  bool fits() const { return before_ == 0 || before_ + text_.size() <= kHeldSnapshots; }
+
+ private:
+  const std::string text_;
+  std::atomic<std::size_t>& held_;
+  std::size_t before_ = 0;
+};
+
 struct OpenFile {
   InodeNumber inode = 0;
-  std::variant<ViewFile, std::string> content;
+  std::variant<ViewFile, std::unique_ptr<const Snapshot>> content;
 };
 
 /// Handle numbers of open files. Numbers are used again, the one that was freed last first.
@@ -63,7 +87,8 @@ class HandleTable {
   std::uint64_t add(std::shared_ptr<OpenFile> file) {
     const WriterLock lock(mutex_);
     if (free_.empty()) {
-      free_.reserve(files_.size() + 1);  // so that remove() has nothing to allocate
+      // So that remove() has nothing to allocate.
+      if (free_.capacity() <= files_.size()) free_.reserve(2 * files_.size() + 1);
       files_.push_back(std::move(file));
       return files_.size() - 1;
     }
@@ -220,7 +245,7 @@ class Filesystem::Impl {
 
   Result<std::uint64_t> open(InodeNumber inode, ReadOptions options) {
     if (const auto* file = control_file(inode)) {
-      return handles_.add(std::make_shared<OpenFile>(OpenFile{inode, control_text(*file)}));
+      return open_snapshot(inode, *file);
     }
     if (inode == kRootInode || inode == control_inode() || names_.contains(inode)) {
       return fail(ErrorCode::IsDirectory, "inode {}: a directory", inode);
@@ -239,8 +264,8 @@ class Filesystem::Impl {
   Result<Bytes> read(std::uint64_t handle, std::uint64_t offset, std::size_t size) {
     const auto file = handles_.find(handle);
     if (!file) return fail(ErrorCode::BadHandle, "handle {}: not open", handle);
-    if (const auto* text = std::get_if<std::string>(&file->content)) {
-      return slice(file, *text, offset, size);
+    if (const auto* snapshot = std::get_if<std::unique_ptr<const Snapshot>>(&file->content)) {
+      return slice(file, (*snapshot)->text(), offset, size);
     }
     auto& content = std::get<ViewFile>(file->content);
     const std::uint64_t end = content.info().size;
@@ -463,12 +488,24 @@ class Filesystem::Impl {
     return handles_.add(std::make_shared<OpenFile>(OpenFile{inode, std::move(file)}));
   }
 
+  Result<std::uint64_t> open_snapshot(InodeNumber inode, const ControlFile& file) {
+    auto snapshot = std::make_unique<const Snapshot>(control_text(file), snapshots_);
+    if (!snapshot->fits()) {
+      return fail(ErrorCode::OutOfMemory,
+                  "{}/{}: {} bytes, and the files of {} that are open have {} (limit {})",
+                  kControlName, file.name, snapshot->text().size(), kControlName,
+                  snapshots_ - snapshot->text().size(), kHeldSnapshots);
+    }
+    return handles_.add(std::make_shared<OpenFile>(OpenFile{inode, std::move(snapshot)}));
+  }
+
   const Checkpoint checkpoint_;
   const std::int64_t mtime_;
   const std::uint32_t umask_;
   std::map<InodeNumber, std::string> names_;  // of the views in the root; never changes
   std::vector<RootEntry> root_;               // by name; never changes
   InodeTable table_;
+  std::atomic<std::size_t> snapshots_ = 0;  // bytes; before what holds them
   HandleTable handles_;
   LogLimit refused_{LogLimit::Clock::now, kRefusedNames};
   RefusedNames refused_names_;

@@ -3,13 +3,14 @@
 //
 //   /                 one directory per available view, and .ckfs
 //   /<view>[@k=v,..]  files of the view; parameterised views appear on lookup
-//   /.ckfs            metrics, refused, status.json, views.json: snapshots taken at open
+//   /.ckfs            metrics, refused, status.json, views.json: snapshots taken at open, of which
+//                     64 MiB may be open at once
 //
 // Inode numbers are stable hashes of (canonical view, path); the root is 1. At most 64
 // parameterised views that nobody uses are held: the least recently used one without lookups or
 // open files goes, and comes back with the same inodes. Those in use may have a bound in bytes
-// (OutOfMemory). Safe for
-// concurrent use by several threads; no lock is held while bytes are read or computed.
+// (OutOfMemory). Safe for concurrent use by several threads; no lock is held while bytes are read
+// or computed.
 #pragma once
 
 #include <cstdint>
@@ -76,7 +77,8 @@ class Filesystem {
   Result<std::vector<DirectoryEntry>> list(InodeNumber directory, std::uint64_t offset,
                                            std::size_t limit);
 
-  /// Gives a handle for read() and close(). Errors: NotFound, IsDirectory.
+  /// Gives a handle for read() and close(). Errors: NotFound, IsDirectory, OutOfMemory (more
+  /// snapshots than may be open).
   Result<std::uint64_t> open(InodeNumber inode, ReadOptions options = {});
   /// Short only at the end of the file; empty beyond it. Errors: BadHandle, and those of
   /// ViewFile::read.

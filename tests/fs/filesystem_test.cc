@@ -301,6 +301,25 @@ TEST_F(FilesystemTest, ControlFilesAreSnapshotsOfSizeZero) {
   EXPECT_EQ(text_of(filesystem.read(before, 1, 5).value()), text.substr(1, 5));
 }
 
+TEST_F(FilesystemTest, SnapshotsThatAreHeldAreBounded) {
+  Filesystem filesystem = make();
+  const auto views = walk(filesystem, ".ckfs/views.json").value();
+  std::vector<std::uint64_t> handles;
+  auto last = filesystem.open(views.inode);
+  const std::size_t size = text_of(filesystem.read(last.value(), 0, 1 << 20).value()).size();
+  while (last && handles.size() * size <= (std::size_t{65} << 20)) {
+    handles.push_back(*last);
+    last = filesystem.open(views.inode);
+  }
+  EXPECT_EQ(code_of(last), ErrorCode::OutOfMemory);
+  EXPECT_EQ(handles.size(), (std::size_t{64} << 20) / size);
+  EXPECT_EQ(filesystem.open_files(), handles.size());
+
+  filesystem.close(handles.back());
+  EXPECT_TRUE(filesystem.open(views.inode));
+  EXPECT_EQ(code_of(filesystem.open(views.inode)), ErrorCode::OutOfMemory);
+}
+
 TEST_F(FilesystemTest, ViewsJsonNamesParameterisedViewsInUse) {
   Filesystem filesystem = make();
   ASSERT_TRUE(walk(filesystem, "bf16-safetensors@max_shard=1MB"));

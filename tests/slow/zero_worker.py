@@ -66,6 +66,8 @@ def main():
         engine.step()
     engine.save_checkpoint(out)
     torch.distributed.barrier()
+    # Threads of a group that is left to the interpreter's end have aborted a worker there.
+    torch.distributed.destroy_process_group()
 
 
 main()

@@ -11,7 +11,6 @@ namespace ckfs {
 namespace {
 
 using std::chrono::milliseconds;
-using std::chrono::steady_clock;
 
 constexpr std::size_t kTasks = 1000;
 
@@ -132,7 +131,6 @@ TEST(Parallel, NoMemoryIsAnError) {
 
 TEST(Parallel, AddsThreadsWhereTasksWait) {
   Meter meter;
-  const auto begin = steady_clock::now();
   ASSERT_TRUE(run_parallel(kTasks, [&](std::size_t) -> Result<void> {
     meter.enter();
     std::this_thread::sleep_for(milliseconds(5));  // the delay of a far source
@@ -140,8 +138,6 @@ TEST(Parallel, AddsThreadsWhereTasksWait) {
     return {};
   }));
   EXPECT_EQ(meter.most(), Parallel{}.most);
-  // Four threads would take a quarter.
-  EXPECT_LT(steady_clock::now() - begin, kTasks * milliseconds(5) / 6);
 }
 
 TEST(Parallel, NeverHasMoreThreadsThanItMay) {

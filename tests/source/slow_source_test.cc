@@ -44,10 +44,7 @@ class ManyShards : public testing::Test {
     files_ = SourceFiles::with_reader({.engine = IoEngine::Pread, .parallel = parallel},
                                       std::make_unique<DelayingReader>(far_),
                                       std::make_unique<DelayingStore>(far_));
-    const auto begin = std::chrono::steady_clock::now();
-    auto catalog = open_checkpoint(directory_.path(), *files_);
-    took_ = std::chrono::steady_clock::now() - begin;
-    return catalog;
+    return open_checkpoint(directory_.path(), *files_);
   }
 
   void expect_whole(const Catalog& catalog) const {
@@ -62,17 +59,16 @@ class ManyShards : public testing::Test {
   TemporaryDirectory directory_;
   FarAway far_;
   std::unique_ptr<SourceFiles> files_;
-  std::chrono::nanoseconds took_{0};
 };
 
-TEST_F(ManyShards, AreOpenedInAFractionOfTheTimeOfOneAtATime) {
+TEST_F(ManyShards, AreOpenedManyAtOnce) {
   far_.delay = std::chrono::milliseconds(5);
   const auto catalog = open();
   ASSERT_TRUE(catalog) << catalog.error().message();
   expect_whole(**catalog);
-  // A twentieth on an idle machine (./dev bench); four threads, which is what there are before the
-  // source is found to be far away, would take a quarter.
-  EXPECT_LE(took_ * 8, far_.one_at_a_time());
+  // Four threads are what there are before the source is found to be far away. ./dev bench has the
+  // time: a twentieth of one at a time.
+  EXPECT_GE(far_.most, 20U);
 }
 
 TEST_F(ManyShards, CostTwoOperationsEachToRegisterAndTwoReads) {
@@ -125,13 +121,11 @@ TEST(SlowSource, DirectoriesOfALevelAreListedAtOnce) {
   const auto files =
       SourceFiles::with_reader({.engine = IoEngine::Pread}, std::make_unique<DelayingReader>(far),
                                std::make_unique<DelayingStore>(far));
-  const auto begin = std::chrono::steady_clock::now();
   const auto catalog = open_checkpoint(directory.path(), *files);
-  const auto took = std::chrono::steady_clock::now() - begin;
   ASSERT_TRUE(catalog) << catalog.error().message();
   EXPECT_EQ((*catalog)->files().size(), 401U);
   EXPECT_EQ(far.lists, 402U);
-  EXPECT_LE(took * 5, far.one_at_a_time());
+  EXPECT_GE(far.most, 20U);
 }
 
 }  // namespace

@@ -20,14 +20,23 @@ struct FarAway {
   std::chrono::nanoseconds delay{0};
   std::atomic<std::uint64_t> lists = 0, looks = 0, resolves = 0, opens = 0, reads = 0;
 
-  std::uint64_t operations() const { return lists + looks + resolves + opens + reads; }
-  /// How long all operations take one at a time.
-  std::chrono::nanoseconds one_at_a_time() const { return operations() * delay; }
+  /// Operations under way at once, at most. Not a time, which a busy machine stretches.
+  std::atomic<std::uint64_t> most = 0;
 
-  void pass(std::atomic<std::uint64_t>& counter) const {
+  std::uint64_t operations() const { return lists + looks + resolves + opens + reads; }
+
+  void pass(std::atomic<std::uint64_t>& counter) {
     ++counter;
+    const std::uint64_t now = ++under_way_;
+    std::uint64_t most_yet = most;
+    while (now > most_yet && !most.compare_exchange_weak(most_yet, now)) {
+    }
     std::this_thread::sleep_for(delay);
+    --under_way_;
   }
+
+ private:
+  std::atomic<std::uint64_t> under_way_ = 0;
 };
 
 class DelayingStore final : public SourceStore {

@@ -70,12 +70,14 @@ Result<std::string> export_part(const ExportCommand& command, const FleetPlace& 
 
 Result<void> export_to_directory(const ExportCommand& command) {
   CKFS_TRY_VOID(start_log(command.common));
-  CKFS_TRY(
-      const std::optional<FleetPlace> place,
-      find_place(command.rank, command.world, [](const char* name) -> std::optional<std::string> {
-        const char* const value = std::getenv(name);
-        return value ? std::optional<std::string>(value) : std::nullopt;
-      }));
+  std::optional<FleetPlace> place;
+  if (!command.finish) {
+    CKFS_TRY(place, find_place(command.rank, command.world,
+                               [](const char* name) -> std::optional<std::string> {
+                                 const char* const value = std::getenv(name);
+                                 return value ? std::optional<std::string>(value) : std::nullopt;
+                               }));
+  }
   const SignalWatch signals;
   CKFS_TRY(const Checkpoint checkpoint,
            Checkpoint::open(command.source, open_options(command.common)));

@@ -73,9 +73,10 @@ Result<std::optional<FleetPlace>> place_of(const Launcher& launcher, std::option
   std::string source =
       fmt::format("{} ({}{}{})", launcher.name, launcher.rank, launcher.world ? ", " : "",
                   launcher.world ? launcher.world : "");
+  // One process for all that this launcher knows: a batch script or srun of one task within an
+  // array, or an image whose RANK is always 0.
+  if (size == 1U && world != 1U) return std::nullopt;
   if (world) size = *world;
-  // One process for all that this launcher knows: srun of one task within an array, say.
-  if (size == 1U && !world) return std::nullopt;
   if (!size) {
     return fail(ErrorCode::InvalidArgument,
                 "{}: says that this is number {}, and not of how many (--world N)", source, *rank);

@@ -74,6 +74,17 @@ TEST(Launcher, WhatTheUserSaysComesFirst) {
   ASSERT_TRUE(pod.has_value() && pod->has_value());
   EXPECT_EQ((*pod)->rank, 4U);
   EXPECT_EQ((*pod)->world, 5U);
+
+  // Beside it, a launcher of one process.
+  for (const Variables& one : {Variables{{"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "1"}},
+                               Variables{{"RANK", "0"}, {"WORLD_SIZE", "1"}}}) {
+    Variables variables{{"SLURM_ARRAY_TASK_ID", "5"}, {"SLURM_ARRAY_TASK_COUNT", "8"}};
+    variables.insert(one.begin(), one.end());
+    const auto task = place(variables, {}, 8);
+    ASSERT_TRUE(task.has_value() && task->has_value());
+    EXPECT_EQ((*task)->rank, 5U);
+    EXPECT_EQ((*task)->world, 8U);
+  }
 }
 
 TEST(Launcher, ContradictionsAndNonsenseAreErrors) {
@@ -89,6 +100,7 @@ TEST(Launcher, ContradictionsAndNonsenseAreErrors) {
   EXPECT_THAT(message(place({{"JOB_COMPLETION_INDEX", "4"}})), HasSubstr("--world N"));
   EXPECT_THAT(message(place({{"JOB_COMPLETION_INDEX", "4"}}, {}, 4)), HasSubstr("rank 4 of 4"));
   EXPECT_THAT(message(place({}, 1)), HasSubstr("--world N"));
+  EXPECT_THAT(message(place({{"RANK", "1"}, {"WORLD_SIZE", "8"}}, 1)), HasSubstr("--world N"));
   EXPECT_THAT(message(place({}, {}, 4)), HasSubstr("--rank R"));
   EXPECT_THAT(message(place({}, 4, 4)), HasSubstr("rank 4 of 4"));
   EXPECT_THAT(message(place({}, 0, 70000)), HasSubstr("70000 processes"));

@@ -1,29 +1,28 @@
 // A view becomes a directory in four steps: look (is OUT ours, does it fit), clear (what another
 // source or view left), write (in the source's order what is best written so, then files in
-// parallel, the largest first), close (directories, times).
+// parallel, turn by turn), close (directories, times).
 //
 // Jobs are files: several writers of one file would take turns at its inode's lock, and a view has
-// usually enough files. The largest come first so that the last job does not run alone; with that
-// the index and the configuration come last, so an unfinished OUT does not load by mistake. A run
-// that is killed leaves its record, at most 64 MiB behind what was written; a run that fails or is
-// stopped also gives back the disk that it had reserved.
+// usually enough files. The largest of a turn come first so that the last job does not run alone. A
+// run that is killed leaves its record, at most 64 MiB behind what was written; a run that fails or
+// is stopped also gives back the disk that it had reserved.
 #include "export/exporter.h"
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <map>
-#include <new>
 #include <span>
 #include <spdlog/spdlog.h>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "api/checkpoint_impl.h"
 #include "api/report.h"
 #include "base/mutex.h"
-#include "base/start_thread.h"
+#include "base/parallel.h"
 #include "base/units.h"
 #include "export/decode_spill.h"
 #include "export/export_record.h"
@@ -50,19 +49,22 @@ struct Wanted {
   std::string path;
   std::uint64_t size = 0;
   std::size_t number = 0;  // among the view's files, by path
+  int turn = 0;            // turn_of(path)
   std::string part = {};   // its name until it is complete
   unsigned mode = 0666;    // who may not read the source gets no copy
 };
 
-/// The files of the view that are written, the largest first.
+/// The files of the view that are written, turn by turn, the largest first.
 std::vector<Wanted> files_to_write(const View& view) {
   std::vector<Wanted> files;
   for (const FileInfo& file : view.files()) {
-    files.push_back(
-        {.path = std::string(file.path), .size = file.size, .mode = mode_of_copy(file.readers)});
+    files.push_back({.path = std::string(file.path),
+                     .size = file.size,
+                     .turn = turn_of(file.path),
+                     .mode = mode_of_copy(file.readers)});
   }
   std::ranges::sort(files, [](const Wanted& a, const Wanted& b) {
-    return a.size != b.size ? a.size > b.size : a.path < b.path;
+    return std::tie(a.turn, b.size, a.path) < std::tie(b.turn, a.size, b.path);
   });
   return files;
 }
@@ -197,7 +199,6 @@ class Run {
   std::uint64_t done_ CKFS_GUARDED_BY(mutex_);
   ExportResult result_ CKFS_GUARDED_BY(mutex_);
   std::optional<Error> error_ CKFS_GUARDED_BY(mutex_);
-  std::size_t next_ CKFS_GUARDED_BY(mutex_) = 0;
 };
 
 Failure Run::no_space(std::uint64_t needed) const {
@@ -253,31 +254,38 @@ Result<void> Run::write_ordered(const std::vector<Wanted>& files, std::size_t jo
   const auto begins = [&](const Wanted& file) {
     return !ordered_[file.number].empty() && is_wanted(file.number, 0);
   };
-  for (const Wanted& file : files) {
-    if (!begins(file)) continue;
-    CKFS_TRY(OutFile target, out_.create(file.part, file.mode));
-    CKFS_TRY_VOID(target.reserve({0, file.size}));
-    CKFS_TRY_VOID(target.truncate(file.size));
+  const auto make_parts = [&]() -> Result<void> {
+    for (const Wanted& file : files) {
+      if (!begins(file)) continue;
+      if (ends()) return stopped(file.part);
+      CKFS_TRY(OutFile target, out_.create(file.part, file.mode));
+      CKFS_TRY_VOID(target.reserve({0, file.size}));
+      CKFS_TRY_VOID(target.truncate(file.size));
+    }
+    return {};
+  };
+  Result<void> written = make_parts();
+  if (written) {
+    written = write_in_order(
+        view_, order_,
+        {.ends = [&] { return ends(); },
+         .advance = [&](std::uint64_t bytes) { advance(bytes); },
+         .wanted = [&](std::size_t step,
+                       const ExportStep& piece) { return is_wanted(piece.file, step); },
+         .open = [&](std::size_t file) { return out_.reopen(by_number[file]->part); },
+         .synced = [&](std::size_t steps) -> Result<void> {
+           record_.change([&](ExportRecord& record) {
+             for (const Wanted& file : files) {
+               ExportRecord::File& state = record.files.at(file.path);
+               if (state.finished || ordered_[file.number].empty()) continue;
+               state.steps = std::max<std::uint64_t>(state.steps, steps);
+             }
+           });
+           return record_.store();
+         },
+         .sync_step = options_.order_sync,
+         .jobs = jobs});
   }
-  const Result<void> written = write_in_order(
-      view_, order_,
-      {.ends = [&] { return ends(); },
-       .advance = [&](std::uint64_t bytes) { advance(bytes); },
-       .wanted = [&](std::size_t step,
-                     const ExportStep& piece) { return is_wanted(piece.file, step); },
-       .open = [&](std::size_t file) { return out_.reopen(by_number[file]->part); },
-       .synced = [&](std::size_t steps) -> Result<void> {
-         record_.change([&](ExportRecord& record) {
-           for (const Wanted& file : files) {
-             ExportRecord::File& state = record.files.at(file.path);
-             if (state.finished || ordered_[file.number].empty()) continue;
-             state.steps = std::max<std::uint64_t>(state.steps, steps);
-           }
-         });
-         return record_.store();
-       },
-       .sync_step = options_.order_sync,
-       .jobs = jobs});
   if (written) return {};
   const ExportRecord record = record_.copy();
   for (const Wanted& file : files) {
@@ -378,34 +386,25 @@ Result<ExportResult> Run::write(const std::vector<Wanted>& files) {
     note(write_ordered(files, std::clamp<std::size_t>(pieces, 1, all_jobs)));
   }
 
-  const auto job = [&] {
-    while (!ends()) {
-      const Wanted* file = nullptr;
-      {
-        const MutexLock lock(mutex_);
-        if (next_ == open.size()) return;
-        file = open[next_++];
-      }
-      const Result<void> written = [&]() -> Result<void> {
-        try {
-          return write_file(*file);
-        } catch (const std::bad_alloc&) {
-          return fail(ErrorCode::OutOfMemory, "memory: the system gives no more");
-        }
-      }();
-      note(written);
-    }
+  const auto write_some = [&](std::span<const Wanted* const> some) {
+    return run_parallel(some.size(),
+                        [&](std::size_t k) -> Result<void> {
+                          if (ends()) return {};
+                          const Result<void> written = write_file(*some[k]);
+                          note(written);
+                          return written;
+                        },
+                        {.few = all_jobs, .most = all_jobs});
   };
-  const std::size_t jobs = std::min(all_jobs, open.size());
-  std::vector<std::thread> threads;
-  threads.reserve(jobs);
-  while (threads.size() + 1 < jobs) {
-    auto thread = start_thread(job);
-    if (!thread) break;
-    threads.push_back(*std::move(thread));
+  for (std::span<const Wanted* const> left = open; !left.empty() && !ends();) {
+    const int turn = left.front()->turn;
+    const auto next =
+        std::ranges::find_if(left, [&](const Wanted* file) { return file->turn != turn; });
+    const auto count = static_cast<std::size_t>(next - left.begin());
+    if (turn > 0) note(close_directories(out_, record_.copy(), mtime_));
+    if (!ends()) note(write_some(left.first(count)));
+    left = left.subspan(count);
   }
-  job();
-  for (std::thread& thread : threads) thread.join();
 
   const Result<void> stored = record_.store();
   const MutexLock lock(mutex_);

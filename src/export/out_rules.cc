@@ -17,6 +17,12 @@ constexpr std::size_t kMaxRecord = 256_MiB;
 
 }  // namespace
 
+int turn_of(std::string_view path) {
+  const std::string_view name = path.substr(path.rfind('/') + 1);
+  if (name == "commit_success.txt" || name == "_CHECKPOINT_METADATA") return 2;
+  return name == "_METADATA" || name.ends_with(".index.json") ? 1 : 0;
+}
+
 bool takes_offsets(const OutDirectory& out, const std::string& probe) {
   constexpr std::array<std::byte, 1> kByte{std::byte{1}};
   const auto tried = [&]() -> Result<bool> {

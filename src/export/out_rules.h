@@ -15,6 +15,12 @@
 
 namespace ckfs {
 
+/// When a file gets its name: once all those of lower turns have theirs for good, so that an OUT
+/// whose export was ended anywhere does not pass for a whole one. 1: without it loaders do not find
+/// the others (an index, Orbax's `_METADATA`); 2: where it is, a directory counts as complete, to
+/// loaders or to those who wait for it; 0: all others.
+int turn_of(std::string_view path);
+
 /// Whether bytes of a file in OUT may be written in any order: tried with `probe`, a path that
 /// nobody else uses, in a directory that is there.
 bool takes_offsets(const OutDirectory& out, const std::string& probe);

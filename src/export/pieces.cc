@@ -12,15 +12,17 @@ constexpr std::uint64_t kWriteback = 8_MiB;
 
 }  // namespace
 
+Failure stopped(std::string_view thing) {
+  return Failure(Error(ErrorCode::Io, fmt::format("{}: stopped", thing), EINTR));
+}
+
 Result<void> write_range(const ReadBytes& read, ByteRange range, OutFile& target, std::uint64_t to,
                          const WriteHooks& hooks) {
   const auto place = [&](std::uint64_t at) { return to + (at - range.begin); };
   std::uint64_t begun = range.begin;
   std::uint64_t synced = range.begin;
   for (std::uint64_t at = range.begin; at < range.end;) {
-    if (hooks.ends()) {
-      return Failure(Error(ErrorCode::Io, fmt::format("{}: stopped", target.thing()), EINTR));
-    }
+    if (hooks.ends()) return stopped(target.thing());
     // Up to the next multiple: pieces are the engine's own, wherever the range begins.
     const std::uint64_t end = std::min(range.end, (at / kPiece + 1) * kPiece);
     CKFS_TRY(const Bytes bytes, read({at, end}));

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string_view>
 
 #include <ckfs/checkpoint.h>
 
@@ -15,8 +16,11 @@ namespace ckfs {
 /// At most so much is written again after a power failure.
 inline constexpr std::uint64_t kSyncStep = 64_MiB;
 
+/// Io with EINTR.
+Failure stopped(std::string_view thing);
+
 struct WriteHooks {
-  /// Whether to stop: an Io error with EINTR.
+  /// Whether to stop: stopped().
   std::function<bool()> ends;
   /// So many more bytes are written.
   std::function<void(std::uint64_t bytes)> advance;

@@ -1,5 +1,7 @@
 #include "export/exporter.h"
 
+#include <atomic>
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
@@ -121,6 +123,35 @@ TEST_F(Exporter, WritesEveryFileWithTheCheckpointsTime) {
     ASSERT_EQ(::stat((out_ / path).c_str(), &status), 0);
     EXPECT_EQ(status.st_mtim.tv_sec, checkpoint_->mtime());
     EXPECT_EQ(status.st_mtim.tv_nsec, 0);
+  }
+}
+
+TEST_F(Exporter, TheIndexGetsItsNameAfterAllThatItLists) {
+  const fs::path index = out_ / "model.safetensors.index.json";
+  int seen = 0;
+  const Result<ExportResult> result =
+      run({.jobs = 8, .progress = [&](std::uint64_t done, std::uint64_t total) {
+             if (done == total || !fs::exists(index)) return;
+             ++seen;
+           }});
+  ASSERT_TRUE(result.has_value()) << result.error().message();
+  EXPECT_EQ(seen, 0);
+  // Where nothing else gets its name, it gets none either: whatever fails, all calls before it
+  // were made.
+  for (int before = 0, reached = 1; reached != 0; ++before) {
+    fs::remove_all(out_);
+    std::atomic<int> left = before;
+    std::atomic<bool> failed = false;
+    const Result<ExportResult> killed = run({.jobs = 8, .system = {.fault = [&] {
+                                                          if (left.fetch_sub(1) > 0) return 0;
+                                                          failed = true;
+                                                          return EIO;
+                                                        }}});
+    reached = failed ? 1 : 0;
+    EXPECT_EQ(killed.has_value(), !failed);
+    if (fs::exists(index)) {
+      EXPECT_EQ(exported(), expected()) << before;
+    }
   }
 }
 

@@ -235,6 +235,27 @@ TEST_P(SourceOrders, GoesOnWhereItWasStopped) {
   }
 }
 
+TEST(SourceOrder, AFailureBeforeTheFirstByteLeavesNoPart) {
+  TemporaryDirectory directory;
+  const fs::path out = directory / "out";
+  int failures = 0;
+  for (int last = 0; last < 40; ++last) {
+    fs::remove_all(out);
+    const Source source(cases()[0]);
+    int calls = 0;
+    bool begun = false;
+    const auto written = source.write(
+        out, {.jobs = 1,
+              .progress = [&](std::uint64_t done, std::uint64_t) { begun = begun || done > 0; },
+              .order = kTiny,
+              .system = {.fault = [&] { return calls++ == last ? ENOSPC : 0; }}});
+    if (begun || written) continue;  // a hint, or the probe failed
+    ++failures;
+    for (const auto& [path, text] : tree(out)) EXPECT_FALSE(path.ends_with(".part")) << path;
+  }
+  EXPECT_GT(failures, 5);
+}
+
 TEST(SourceOrder, WritesAgainWhatSomebodyRemoved) {
   const Case test = cases()[0];
   TemporaryDirectory directory;

@@ -7,12 +7,12 @@
 // for its other end).
 #include "export/out_directory.h"
 
-#include <array>
 #include <cerrno>
 #include <dirent.h>
 #include <fcntl.h>
 #include <spdlog/spdlog.h>
 #include <sys/file.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/uio.h>
@@ -106,7 +106,7 @@ Result<OutDirectory> OutDirectory::open(const std::filesystem::path& path, OutSy
   if (::flock(fd.get(), lock | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     return fail(ErrorCode::InvalidArgument, "{}: another export is writing here", path.native());
   }
-  return OutDirectory(path.native(), std::move(fd), std::move(system));
+  return OutDirectory(path.native(), std::move(fd), std::move(system), others);
 }
 
 Failure OutDirectory::failure(int error, const std::string& path, std::string_view what) const {
@@ -347,17 +347,24 @@ Result<std::optional<std::string>> OutDirectory::read_text(const std::string& pa
   }
 }
 
+/// Where others write too, a name that none of them has: pods may share a host's name and have the
+/// same numbers. Else one that a run which is killed leaves for the next to use again.
+std::string OutDirectory::temporary_name(const std::string& path) const {
+  if (others_ == Others::No) return path + ".tmp";
+  std::uint64_t bits = 0;
+  (void)!::getrandom(&bits, sizeof bits, 0);
+  return fmt::format("{}.{:016x}.tmp", path, bits);
+}
+
 Result<void> OutDirectory::replace_text(const std::string& path, const std::string& text) const {
-  const std::string temporary = path + ".tmp";
+  const std::string temporary = temporary_name(path);
   CKFS_TRY_VOID(write_text(temporary, text));
   CKFS_TRY_VOID(rename(temporary, path));
   return sync_directory(parent_of(path));
 }
 
 Result<bool> OutDirectory::put_text(const std::string& path, const std::string& text) const {
-  std::array<char, 256> host{};
-  (void)::gethostname(host.data(), host.size() - 1);
-  std::string temporary = fmt::format("{}.{}.{}.tmp", path, host.data(), ::gettid());
+  const std::string temporary = temporary_name(path);
   CKFS_TRY_VOID(write_text(temporary, text));
   CKFS_TRY(const Place from, place(temporary, "link"));
   CKFS_TRY(const Place to, place(path, "link"));

@@ -133,7 +133,7 @@ class OutDirectory {
   /// At most `limit` bytes of a regular file. nullopt: nothing there. Errors: InvalidArgument (not
   /// a regular file, or longer), Io.
   Result<std::optional<std::string>> read_text(const std::string& path, std::size_t limit) const;
-  /// The old text or the new one, whatever happens meanwhile.
+  /// The old text or the new one, whatever happens meanwhile and whoever else replaces it.
   Result<void> replace_text(const std::string& path, const std::string& text) const;
   /// A file of that text where there was none. False: something has that name. Of several callers,
   /// on any hosts, one gets true: the name is a link made once, which also old NFS servers decide.
@@ -146,20 +146,23 @@ class OutDirectory {
     std::string name;
   };
 
-  OutDirectory(std::string name, UniqueFd fd, OutSystem system)
+  OutDirectory(std::string name, UniqueFd fd, OutSystem system, Others others)
       : name_(std::move(name)),
         fd_(std::move(fd)),
+        others_(others),
         system_(std::make_shared<OutSystem>(std::move(system))) {}
   std::string thing(const std::string& path) const {
     return path.empty() ? name_ : name_ + "/" + path;
   }
   Failure failure(int error, const std::string& path, std::string_view what) const;
   Result<void> write_text(const std::string& path, const std::string& text) const;
+  std::string temporary_name(const std::string& path) const;
   Result<UniqueFd> open_at(const std::string& path, int flags, unsigned mode = 0666) const;
   Result<Place> place(const std::string& path, std::string_view what) const;
 
   std::string name_;
   UniqueFd fd_;
+  Others others_;
   std::shared_ptr<const OutSystem> system_;
   /// Whether a directory was found that cannot be synced. Behind a pointer, to be movable.
   std::unique_ptr<std::atomic<bool>> unsynced_ = std::make_unique<std::atomic<bool>>(false);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <map>
 #include <spdlog/spdlog.h>
 #include <thread>
 #include <unistd.h>
@@ -50,6 +51,25 @@ Result<bool> is_finished(const OutDirectory& out, const ExportRecord& fresh) {
               out.name());
 }
 
+/// The first file of a finished export that OUT does not have any more as it was written.
+std::optional<std::string> lost_file(const OutDirectory& out, const ExportRecord& files,
+                                     std::int64_t mtime) {
+  for (const auto& [path, file] : files.files) {
+    const auto entry = out.entry(path);
+    if (!entry || !entry->regular || entry->size != file.size || entry->mtime != mtime) return path;
+  }
+  return std::nullopt;
+}
+
+Result<void> refuse_lost(const OutDirectory& out, const ExportRecord& files, std::int64_t mtime) {
+  const std::optional<std::string> lost = lost_file(out, files, mtime);
+  if (!lost) return {};
+  return fail(ErrorCode::InvalidArgument,
+              "{}: is a finished export whose \"{}\" is gone or changed (without --rank it is "
+              "written again)",
+              out.name(), *lost);
+}
+
 /// What the ranks have agreed on; nullopt: nothing yet.
 Result<std::optional<Fleet>> load_fleet(const OutDirectory& out) {
   CKFS_TRY(const auto text, out.read_text(std::string(kFleetName), kMaxText));
@@ -65,8 +85,12 @@ Failure another_fleet(const OutDirectory& out, const std::string& difference) {
               out.name(), kExportFolder);
 }
 
-/// Joins those who write here, or is the first.
-Result<Fleet> join(const OutDirectory& out, Fleet fleet, const RankOptions& options) {
+/// Joins those who write here, or is the first. nullopt: they have just finished.
+Result<std::optional<Fleet>> join(const OutDirectory& out, const ExportRecord& files,
+                                  const RankOptions& options) {
+  Fleet fleet{.origin = files.origin,
+              .world = options.world,
+              .split = options.split.value_or(Split::Ranges)};
   for (;;) {
     CKFS_TRY(const std::optional<Fleet> there, load_fleet(out));
     if (there) {
@@ -75,11 +99,17 @@ Result<Fleet> join(const OutDirectory& out, Fleet fleet, const RankOptions& opti
       if (!other.empty()) return another_fleet(out, other);
       return fleet;
     }
+    // The record stands before the fleet goes.
+    CKFS_TRY(const bool finished, is_finished(out, files));
+    if (finished) return std::nullopt;
     if (!options.common.force) CKFS_TRY_VOID(refuse_foreign(out, std::nullopt));
     const std::string probe = fmt::format("{}/probe.{}.{}", kExportFolder, host_name(), ::gettid());
     fleet.split = options.split.value_or(takes_offsets(out, probe) ? Split::Ranges : Split::Files);
     CKFS_TRY(const bool first, out.put_text(std::string(kFleetName), to_json(fleet)));
-    if (first) return fleet;
+    if (!first) continue;
+    CKFS_TRY(const bool finished_meanwhile, is_finished(out, files));
+    if (finished_meanwhile) return std::nullopt;
+    return fleet;
   }
 }
 
@@ -118,12 +148,6 @@ Result<std::string> lacking(const OutDirectory& out, const Fleet& fleet, unsigne
   return fmt::format("{}", fmt::join(lines, ", "));
 }
 
-/// Files in whose presence a directory counts as complete, to loaders or to those who wait for it.
-bool comes_last(std::string_view path) {
-  return path.ends_with("commit_success.txt") || path.ends_with(".index.json") ||
-         path.ends_with("_CHECKPOINT_METADATA");
-}
-
 /// The same as `done`, whose name another finisher may have taken away meanwhile; its error if so.
 template <typename T>
 Result<bool> unless_gone(const Result<T>& done) {
@@ -134,26 +158,27 @@ Result<bool> unless_gone(const Result<T>& done) {
 
 /// Gives each file its time and its name. What an earlier call has done stays done, and so does
 /// what somebody does at the same time: a part that is gone has become its file.
-Result<void> name_files(const OutDirectory& out, const ExportRecord& record, std::int64_t mtime) {
+Result<void> name_files(const OutDirectory& out, const View& view, const ExportRecord& record,
+                        std::int64_t mtime) {
   struct Named {
     const std::string* path;
     std::uint64_t size;
     std::string part;
+    int turn;
   };
+  std::map<std::string_view, unsigned> modes_of_empty;
+  for (const FileInfo& file : view.files()) {
+    if (file.size == 0) modes_of_empty.emplace(file.path, mode_of_copy(file.readers));
+  }
   std::vector<Named> files;
   for (const auto& [path, file] : record.files) {
-    files.push_back({&path, file.size, part_name(files.size())});
+    files.push_back({&path, file.size, part_name(files.size()), turn_of(path)});
   }
-  std::ranges::stable_sort(files, [](const Named& a, const Named& b) {
-    const bool last_a = comes_last(*a.path), last_b = comes_last(*b.path);
-    return last_a != last_b ? last_b : a.size > b.size;
-  });
-  bool last = false;
+  std::ranges::stable_sort(files, {}, &Named::turn);
+  int turn = 0;
   for (const Named& file : files) {
-    if (comes_last(*file.path) && !last) {
-      CKFS_TRY_VOID(close_directories(out, record, mtime));
-      last = true;
-    }
+    if (file.turn != turn) CKFS_TRY_VOID(close_directories(out, record, mtime));
+    turn = file.turn;
     const auto part = out.entry(file.part);
     if (part && part->size != file.size) {
       return fail(ErrorCode::InvalidArgument, "{}/{}: has {} bytes, not the {} of {}", out.name(),
@@ -166,7 +191,9 @@ Result<void> name_files(const OutDirectory& out, const ExportRecord& record, std
     if (!part && is_done()) continue;
     CKFS_TRY_VOID(out.make_parents(*file.path));
     // Never made here but where it is empty: it would become the file, instead of the whole one.
-    Result<OutFile> target = file.size == 0 ? out.open_shared(file.part) : out.reopen(file.part);
+    Result<OutFile> target = file.size == 0
+                                 ? out.open_shared(file.part, modes_of_empty.at(*file.path))
+                                 : out.reopen(file.part);
     CKFS_TRY(bool there, unless_gone(target));
     if (there) {
       CKFS_TRY_VOID(target->set_mtime(mtime));
@@ -195,14 +222,21 @@ Result<void> remove_records(const OutDirectory& out) {
 }
 
 /// Requires: all ranks are complete. Whoever else finishes at the same time may take away what this
-/// still writes down, an error; the files are whole whoever gave them their names.
-Result<void> finish(const OutDirectory& out, ExportRecord record, std::int64_t mtime) {
-  CKFS_TRY_VOID(name_files(out, record, mtime));
+/// writes, the new record before it has its name; the files are whole whoever gave them theirs.
+Result<void> finish(const OutDirectory& out, const View& view, ExportRecord record,
+                    std::int64_t mtime) {
+  CKFS_TRY_VOID(name_files(out, view, record, mtime));
+  // Before the record says so: a name that a power failure takes back is not looked for again.
+  CKFS_TRY_VOID(close_directories(out, record, mtime));
   for (auto& [path, file] : record.files) file.finished = true;
-  CKFS_TRY_VOID(out.replace_text(std::string(kRecordName), to_json(record)));
-  CKFS_TRY_VOID(remove_records(out));
-  return close_directories(out, record, mtime);
+  const Result<void> recorded = out.replace_text(std::string(kRecordName), to_json(record));
+  if (!recorded) {
+    CKFS_TRY(const bool finished, is_finished(out, record));
+    if (!finished) return recorded;
+  }
+  return remove_records(out);
 }
+
 /// One run of one rank.
 class RankRun {
  public:
@@ -383,8 +417,8 @@ Result<RankResult> export_rank(const Checkpoint& checkpoint, const View& view,
   CKFS_TRY_VOID(is_trusted(directory, kFleetName, false, kOwnOut));
   CKFS_TRY(const bool before, is_finished(directory, files));
   if (before) {
-    // Left by one who was killed while he took them away.
-    if (directory.entry(std::string(kFleetName))) CKFS_TRY_VOID(remove_records(directory));
+    CKFS_TRY_VOID(remove_records(directory));
+    CKFS_TRY_VOID(refuse_lost(directory, files, checkpoint.mtime()));
     return RankResult{.bytes = 0, .bytes_kept = 0, .finished = true, .lacks = {}};
   }
 
@@ -394,35 +428,37 @@ Result<RankResult> export_rank(const Checkpoint& checkpoint, const View& view,
     return fail(ErrorCode::InvalidArgument, "{}: another process writes rank {} of {}",
                 directory.name(), options.rank, options.world);
   }
-  CKFS_TRY(const Fleet fleet, join(directory,
-                                   {.origin = files.origin,
-                                    .world = options.world,
-                                    .split = options.split.value_or(Split::Ranges)},
-                                   options));
+  // Takes away what this rank has left since, or one who was killed while he did so.
+  const auto finished = [&](RankResult result) -> Result<RankResult> {
+    CKFS_TRY_VOID(remove_records(directory));
+    result.finished = true;
+    result.lacks.clear();
+    return result;
+  };
+  CKFS_TRY(const std::optional<Fleet> joined, join(directory, files, options));
+  if (!joined) return finished({});
+  const Fleet& fleet = *joined;
   CKFS_TRY(auto record, load_rank(directory, fleet, options.rank));
   RankResult result;
+  const auto is_over = [&] { return is_finished(directory, files); };
   if (!record || !record->complete) {
-    CKFS_TRY(result.finished, is_finished(directory, files));
-    if (result.finished) return result;
+    CKFS_TRY(const bool over, is_over());
+    if (over) return finished({});
     CKFS_TRY(RankRecord begun, begin_rank(directory, view, fleet, options.rank, std::move(record)));
     CKFS_TRY(result, RankRun(directory, view, files, options, std::move(begun)).write());
   }
   CKFS_TRY(result.lacks, lacking(directory, fleet, options.rank));
   if (!result.lacks.empty()) {
     // Perhaps because somebody has just finished and taken the records away.
-    CKFS_TRY(result.finished, is_finished(directory, files));
-    if (result.finished) result.lacks.clear();
-    return result;
+    CKFS_TRY(const bool over, is_over());
+    return over ? finished(std::move(result)) : result;
   }
   const std::string me = fmt::format("rank {} on {}", options.rank, host_name());
   const auto put = directory.put_text(std::string(kFinisherName), me);
   const auto read = directory.read_text(std::string(kFinisherName), kMaxText);
   // Whoever was chosen may have finished since nothing lacked, and taken these away with the rest.
-  CKFS_TRY(result.finished, is_finished(directory, files));
-  if (result.finished) {
-    if (put.value_or(false)) CKFS_TRY_VOID(directory.remove(std::string(kFinisherName)));
-    return result;
-  }
+  CKFS_TRY(const bool over, is_over());
+  if (over) return finished(std::move(result));
   CKFS_TRY(const bool chosen, put);
   CKFS_TRY(const auto finisher, read);
   // A rank that is run again may find that it was chosen before.
@@ -430,7 +466,7 @@ Result<RankResult> export_rank(const Checkpoint& checkpoint, const View& view,
     result.lacks = fmt::format("{} gives the files their names", *finisher);
     return result;
   }
-  CKFS_TRY_VOID(finish(directory, files, checkpoint.mtime()));
+  CKFS_TRY_VOID(finish(directory, view, files, checkpoint.mtime()));
   result.finished = true;
   return result;
 }
@@ -442,21 +478,22 @@ Result<void> finish_export(const Checkpoint& checkpoint, const View& view,
   CKFS_TRY_VOID(is_trusted(directory, kFleetName, false, kOwnOut));
   CKFS_TRY(const std::optional<Fleet> fleet, load_fleet(directory));
   CKFS_TRY(const bool finished, is_finished(directory, files));
-  if (finished && !fleet) return {};
+  if (finished) {
+    CKFS_TRY_VOID(remove_records(directory));
+    return refuse_lost(directory, files, checkpoint.mtime());
+  }
   if (!fleet) {
     return fail(ErrorCode::InvalidArgument, "{}: no rank has begun to export here", out.native());
   }
   const std::string other =
       difference(*fleet, {.origin = files.origin, .world = fleet->world, .split = fleet->split});
   if (!other.empty()) return another_fleet(directory, other);
-  if (!finished) {
-    CKFS_TRY(const std::string lacks, lacking(directory, *fleet, 0));
-    if (!lacks.empty()) {
-      return fail(ErrorCode::InvalidArgument, "{}: {} (run them again: --rank R --world {})",
-                  out.native(), lacks, fleet->world);
-    }
+  CKFS_TRY(const std::string lacks, lacking(directory, *fleet, 0));
+  if (!lacks.empty()) {
+    return fail(ErrorCode::InvalidArgument, "{}: {} (run them again: --rank R --world {})",
+                out.native(), lacks, fleet->world);
   }
-  return finish(directory, files, checkpoint.mtime());
+  return finish(directory, view, files, checkpoint.mtime());
 }
 
 }  // namespace ckfs

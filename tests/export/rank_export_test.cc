@@ -163,6 +163,55 @@ TEST_F(RankExport, AnotherMayFinishBetweenAnyTwoSteps) {
   EXPECT_GT(before, 10);
 }
 
+// All ranks are complete and whoever was chosen to finish is gone: somebody does while one of them
+// is run again.
+TEST_F(RankExport, AnotherMayFinishWhileACompleteRankIsRunAgain) {
+  const fs::path record = out_ / rank_record_name(1);
+  for (const bool force : {false, true}) {
+    int before = 0;
+    for (bool reached = true; reached; ++before) {
+      SCOPED_TRACE(before);
+      reached = false;
+      fs::remove_all(out_);
+      ASSERT_TRUE(run(0, 2).has_value());
+      const OutSystem killed{.fault = [&] {
+        std::ifstream file(record);
+        const std::string text{std::istreambuf_iterator<char>(file), {}};
+        const Result<RankRecord> written = parse_rank_record(text);
+        return written && written->complete ? EIO : 0;
+      }};
+      ASSERT_FALSE(run(1, 2, {.system = killed}).has_value());
+      int calls = 0;
+      const OutSystem system{.fault = [&] {
+        if (calls++ == before) {
+          reached = true;
+          EXPECT_TRUE(finish_export(*checkpoint_, *view_, out_, {}).has_value());
+        }
+        return 0;
+      }};
+      const auto result = run(1, 2, {.common = {.force = force}, .system = system});
+      ASSERT_TRUE(result.has_value()) << result.error().message();
+      EXPECT_TRUE(result->finished) << result->lacks;
+      EXPECT_EQ(tree(out_), expected_);
+    }
+    EXPECT_GT(before, 5);
+  }
+}
+
+TEST_F(RankExport, AFinishedExportThatLostAFileSaysSo) {
+  for (unsigned rank : {0U, 1U}) ASSERT_TRUE(run(rank, 2).has_value());
+  fs::remove(out_ / "tokenizer.json");
+  const auto message = [](const auto& result) {
+    return result ? std::string() : result.error().message();
+  };
+  const auto lost = HasSubstr("\"tokenizer.json\" is gone or changed");
+  EXPECT_THAT(message(run(0, 2)), lost);
+  EXPECT_THAT(message(finish_export(*checkpoint_, *view_, out_)), lost);
+  ASSERT_TRUE(export_view(*checkpoint_, *view_, source_, out_, {}).has_value());
+  EXPECT_TRUE(run(0, 2).has_value());
+  EXPECT_EQ(tree(out_), expected_);
+}
+
 TEST_F(RankExport, WhoeverComesAfterwardsHasNothingToDo) {
   for (unsigned rank : {0U, 1U}) ASSERT_TRUE(run(rank, 2).has_value());
   const auto again = run(0, 2);

@@ -182,11 +182,14 @@ Result<void> await_daemon(pid_t daemon, const UniqueFd& pipe, const std::string&
 Result<void> mount_in_background(const MountCommand& command, const DaemonLog& log) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return system_failure(errno, command.mountpoint, "pipe");
-  const UniqueFd reading(ends[0]);
+  UniqueFd reading(ends[0]);
   UniqueFd writing(ends[1]);
   const pid_t daemon = ::fork();
   if (daemon < 0) return system_failure(errno, command.mountpoint, "fork");
-  if (daemon == 0) run_daemon(command, log, std::move(writing));
+  if (daemon == 0) {
+    reading.reset();  // else the daemon would keep itself from seeing that its parent is gone
+    run_daemon(command, log, std::move(writing));
+  }
   writing.reset();
   return await_daemon(daemon, reading, command.mountpoint);
 }

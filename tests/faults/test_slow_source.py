@@ -3,6 +3,8 @@ source is asked for once, and a mount and a copy end within a bound."""
 
 import os
 import random
+import signal
+import subprocess
 import threading
 import time
 import unittest
@@ -62,6 +64,21 @@ class SlowSource(fault_support.TestCase):
             thread.join()
         self.assertEqual(wrong, [])
         self.assertLess(time.monotonic() - begin, BOUND)
+
+    def test_a_mount_that_was_interrupted_before_it_stood_is_none(self):
+        self.source.delay(300)
+        target = self.target()
+        caller = subprocess.Popen([mounted_fs.CKFS, "mount", self.source.path, target,
+                                   "-o", f"log_file={self.log}"])  # fmt: skip
+        while not self.source.counts()["bytes"]:
+            time.sleep(0.01)
+        caller.send_signal(signal.SIGINT)
+        self.assertEqual(caller.wait(mounted_fs.LIMIT), -signal.SIGINT)
+        left = mounted_fs.processes(target)
+        self.assertNotEqual(left, [], "the checkpoint was open too soon")
+        for process in left:
+            self.assertTrue(mounted_fs.wait_for_end(process))
+        self.assertFalse(mounted_fs.is_mounted(target))
 
     def test_of_many_shards_is_mounted_within_the_bound(self):
         directory = self.directory / "shards"

@@ -23,6 +23,7 @@ Result<std::shared_ptr<const ViewTree>> InodeTable::hold(std::shared_ptr<const V
     if (spelling) {
       ++held.references;
       held.spelling = *spelling;
+      held.named = false;  // the kernel has a name for it again, which it may have let go of
     }
     touch(at->second.held);
     return held.tree;

@@ -59,7 +59,7 @@ class InodeTable {
   void release(std::uint64_t inode, std::uint64_t references) noexcept;
 
   /// Names (as the kernel spells them) of parameterised views that it should forget, because more
-  /// than the limit are in use; each is given once.
+  /// than the limit are in use; each is given once after each time the kernel looked it up.
   std::vector<std::string> take_crowded();
 
   std::vector<std::shared_ptr<const ViewTree>> views() const;
@@ -68,7 +68,7 @@ class InodeTable {
   struct Held {
     std::shared_ptr<const ViewTree> tree;
     bool parameterised = false;
-    bool named = false;    // by take_crowded()
+    bool named = false;    // by take_crowded(), since the kernel's last lookup
     std::string spelling;  // of the kernel's last lookup: it keeps one name for a directory
     std::uint64_t references = 0;
   };

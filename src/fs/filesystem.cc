@@ -409,8 +409,11 @@ class Filesystem::Impl {
     if (file.text == ControlFile::Text::Status) return status_json(checkpoint_);
     if (file.text == ControlFile::Text::Refused) return refused_names_.text();
     if (file.text == ControlFile::Text::Metrics) {
-      const MutexLock lock(errors_mutex_);
-      return metrics_text(checkpoint_, errors_);
+      const ErrorCounts errors = [&] {
+        const MutexLock lock(errors_mutex_);
+        return errors_;
+      }();
+      return metrics_text(checkpoint_, errors);
     }
     std::vector<View> more;
     for (const auto& tree : table_.views()) {
@@ -489,6 +492,10 @@ class Filesystem::Impl {
   }
 
   Result<std::uint64_t> open_snapshot(InodeNumber inode, const ControlFile& file) {
+    // One after the other: of 100,000 files the text is made of a tree of hundreds of MB, which is
+    // in no budget.
+    std::optional<MutexLock> lock;
+    if (file.text == ControlFile::Text::Views) lock.emplace(views_text_mutex_);
     auto snapshot = std::make_unique<const Snapshot>(control_text(file), snapshots_);
     if (!snapshot->fits()) {
       return fail(ErrorCode::OutOfMemory,
@@ -509,6 +516,7 @@ class Filesystem::Impl {
   HandleTable handles_;
   LogLimit refused_{LogLimit::Clock::now, kRefusedNames};
   RefusedNames refused_names_;
+  Mutex views_text_mutex_;
   mutable Mutex errors_mutex_;
   ErrorCounts errors_ CKFS_GUARDED_BY(errors_mutex_);
 };

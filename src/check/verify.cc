@@ -135,15 +135,25 @@ Result<std::optional<std::uint64_t>> Comparison::look(const FileInfo& info) {
 }
 
 Result<void> Comparison::find_too_much() {
+  std::set<std::string> directories;  // of the view
+  for (const FileInfo file : files_) {
+    std::filesystem::path at(file.path);
+    while (at.has_parent_path() && directories.insert((at = at.parent_path()).native()).second) {
+    }
+  }
   std::error_code error;
-  std::filesystem::recursive_directory_iterator at(copy_, error), end;
+  // A link in a directory's place is followed, as the files below it are; no other link is.
+  std::filesystem::recursive_directory_iterator at(
+      copy_, std::filesystem::directory_options::follow_directory_symlink, error),
+      end;
   if (error) return system_failure(error.value(), copy_.native(), "list");
   while (at != end) {
     const std::string path = at->path().lexically_relative(copy_).native();
-    const bool is_directory =
-        at->symlink_status(error).type() == std::filesystem::file_type::directory;
+    const bool is_link = at->is_symlink(error);
+    const bool is_directory = at->is_directory(error) && (!is_link || directories.contains(path));
+    if (path == kExportFolder || (is_link && !is_directory)) at.disable_recursion_pending();
     if (path == kExportFolder) {
-      at.disable_recursion_pending();
+      // the export's own
     } else if (!is_directory && !files_.find(path)) {
       differences_.add(path, 0, "is too much: the view has no such file");
     }

@@ -13,6 +13,34 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
+TEST(Verify, FollowsALinkInThePlaceOfADirectoryOfTheView) {
+  const TemporaryDirectory directory;
+  directory.write("src/model.safetensors", safetensors_text({{"top", 10}}, 1));
+  directory.write("src/modules.json", "[]");
+  directory.write("src/2_Dense/config.json", "{}");
+  const auto checkpoint = Checkpoint::open(directory / "src");
+  ASSERT_TRUE(checkpoint) << checkpoint.error().message();
+  const auto view = checkpoint->view("fp32-safetensors");
+  ASSERT_TRUE(view) << view.error().message();
+  for (const FileInfo file : view->files()) {
+    const Bytes bytes = view->open(file.path)->read(0, file.size).value();
+    directory.write("copy/" + std::string(file.path), bytes.span());
+  }
+  std::filesystem::rename(directory / "copy/2_Dense", directory / "elsewhere");
+  std::filesystem::create_directory_symlink(directory / "elsewhere", directory / "copy/2_Dense");
+  const auto same = verify_directory(*view, directory / "copy", {});
+  ASSERT_TRUE(same) << same.error().message();
+  EXPECT_THAT(same->differences, testing::IsEmpty());
+
+  directory.write("elsewhere/other", "x");
+  std::filesystem::create_directory_symlink(directory / "copy", directory / "copy/round");
+  const auto more = verify_directory(*view, directory / "copy", {});
+  ASSERT_TRUE(more) << more.error().message();
+  EXPECT_THAT(more->differences,
+              testing::UnorderedElementsAre(HasSubstr("2_Dense/other: is too much"),
+                                            HasSubstr("round: is too much")));
+}
+
 TEST(Verify, NamesTheTensorOfAFolderWithWeightsOfItsOwn) {
   const TemporaryDirectory directory;
   directory.write("src/model.safetensors", safetensors_text({{"top", 10}}, 1));

@@ -214,6 +214,7 @@ class Watcher {
     stop_loop();
   }
 
+  /// One: two signals that come before the first is looked at are still two.
   void wait_for_event() const {
     std::uint64_t count = 0;
     while (::read(event_, &count, sizeof count) < 0 && errno == EINTR) {
@@ -358,7 +359,7 @@ Result<void> serve_mount(Filesystem& filesystem, MountKeeper& keeper, const Moun
   const stdfs::path& target = keeper.target();
   CKFS_TRY_VOID(check_mountpoint(target, options.source));  // opening may have taken long
   CKFS_TRY_VOID(check_hides_none(target, options.source_files));
-  const UniqueFd event(::eventfd(0, EFD_CLOEXEC));
+  const UniqueFd event(::eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE));
   if (!event) return system_failure(errno, target.native(), "eventfd");
   // Before the mount: a signal from here on must not leave it behind.
   const SignalsToEvent signals(event.get());

@@ -103,10 +103,8 @@ CLI::Option* add_number(CLI::App& verb, const std::string& name, std::uint64_t l
 
 enum class Tuning : bool { No, Yes };
 
-/// Adds --tag, --key, --config, --recipe, --family, --log-level and --log-file, and with
-/// Tuning::Yes
-/// --memory, --io,
-/// --threads.
+/// Adds the options that say what is opened and where the log goes, and with Tuning::Yes those of
+/// memory, the spill, reading and threads.
 void add_common(CLI::App& verb, CommonOptions& options, Tuning tuning);
 
 /// All of `bytes` to stdout. False: the reader has closed the pipe, which is no error. Errors: Io.

@@ -28,6 +28,7 @@
 #include "base/memory_limit.h"
 #include "base/unique_fd.h"
 #include "base/units.h"
+#include "fuse/kernel_mount.h"
 #include "fuse/mount_table.h"
 #include "io/file_system.h"
 
@@ -83,8 +84,7 @@ Finding helper(const MachineOptions& options) {
     finding.fact = "not needed: root mounts by itself";
     return finding;
   }
-  for (const char* directory : {"/usr/bin", "/bin", "/usr/local/bin"}) {
-    const std::string path = fmt::format("{}/fusermount3", directory);
+  for (const std::string& path : fusermount_places()) {
     struct stat status{};
     if (::stat((options.root + path).c_str(), &status) != 0) continue;
     if (status.st_uid == 0 && (status.st_mode & S_ISUID) != 0) {

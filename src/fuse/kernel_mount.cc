@@ -30,15 +30,10 @@ const dev_t kDeviceNumber = makedev(10, 229);
 constexpr std::string_view kContainerHint =
     "in a container: --device /dev/fuse --cap-add SYS_ADMIN";
 
-/// Where fusermount3 is; empty: nowhere. mount(8) starts its helpers without a PATH.
+/// Where fusermount3 is; empty: nowhere.
 std::string find_fusermount() {
-  const char* path = std::getenv("PATH");
-  std::string places = fmt::format("{}:/usr/bin:/bin:/usr/local/bin", path ? path : "");
-  for (std::size_t begin = 0; begin < places.size();) {
-    const std::size_t end = std::min(places.find(':', begin), places.size());
-    const std::string program = places.substr(begin, end - begin) + "/fusermount3";
-    if (program.front() == '/' && ::access(program.c_str(), X_OK) == 0) return program;
-    begin = end + 1;
+  for (std::string& program : fusermount_places()) {
+    if (::access(program.c_str(), X_OK) == 0) return std::move(program);
   }
   return {};
 }
@@ -177,6 +172,20 @@ Result<UniqueFd> mount_by_fusermount(const stdfs::path& target, const KernelMoun
 }
 
 }  // namespace
+
+std::vector<std::string> fusermount_places() {
+  const char* const path = std::getenv("PATH");
+  const std::string directories = fmt::format("{}:/usr/bin:/bin:/usr/local/bin", path ? path : "");
+  std::vector<std::string> places;
+  for (std::size_t begin = 0; begin < directories.size();) {
+    const std::size_t end = std::min(directories.find(':', begin), directories.size());
+    if (directories[begin] == '/') {
+      places.push_back(directories.substr(begin, end - begin) + "/fusermount3");
+    }
+    begin = end + 1;
+  }
+  return places;
+}
 
 Result<UniqueFd> mount_device(const stdfs::path& target, const KernelMountOptions& options) {
   const bool root = ::geteuid() == 0;

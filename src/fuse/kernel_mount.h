@@ -7,6 +7,7 @@
 #include <string>
 #include <sys/types.h>
 #include <unistd.h>
+#include <vector>
 
 #include "base/error.h"
 #include "base/unique_fd.h"
@@ -20,6 +21,10 @@ struct KernelMountOptions {
   uid_t user = ::geteuid();
   gid_t group = ::getegid();
 };
+
+/// Where fusermount3 is looked for, in this order: in $PATH, and where mount(8) starts its helpers
+/// without one, in the usual places.
+std::vector<std::string> fusermount_places();
 
 /// Mounts a read-only FUSE filesystem at `target` and gives the /dev/fuse that speaks for it; the
 /// kernel waits for an answer on it from now on. Errors: Io, with what the user can do about it;

@@ -97,7 +97,19 @@ void CatalogBuilder::set_encoding(StorageId id, std::shared_ptr<const Encoding> 
   Storage& storage = catalog_->storages_[id];
   CKFS_CHECK(encoding->nbytes(numel) == storage.nbytes());
   CKFS_CHECK(encoding->companions() == companions.size());
-  CKFS_CHECK(encoding->granule().unit() <= kMaxUnit);
+  const std::int64_t unit = encoding->granule().unit();
+  CKFS_CHECK(unit <= kMaxUnit);
+  if (numel > 0) {
+    // Extents of a companion that is too short would be read as far as they go.
+    std::vector<PartRange> needs;
+    const std::int64_t last = (numel - 1) / unit * unit;
+    encoding->add_needs({last, numel - last}, needs);
+    for (const PartRange& need : needs) {
+      const Storage& part =
+          need.part == 0 ? storage : catalog_->storages_[companions[need.part - 1]];
+      CKFS_CHECK(need.range.end <= part.nbytes());
+    }
+  }
   storage.encoding = encoding.get();
   storage.numel = numel;
   storage.first_companion = keep(catalog_->companions_, companions, kCompanionChunk);

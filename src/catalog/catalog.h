@@ -296,7 +296,7 @@ class CatalogBuilder {
 
   /// Says that the bytes of `storage` stand for `numel` values of `encoding`, which needs
   /// `companions`. Equal encodings should be one object. Requires: the storage has as many bytes,
-  /// the encoding as many companions.
+  /// the encoding as many companions, and each of them all that the last value needs.
   void set_encoding(StorageId storage, std::shared_ptr<const Encoding> encoding,
                     std::span<const StorageId> companions, std::int64_t numel);
 

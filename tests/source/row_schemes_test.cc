@@ -396,6 +396,16 @@ void add_broken_bytes(Corpus& corpus) {
   Model folded = good;
   folded.tensors["m.pre_quant_scale"] = {DType::F32, {96}, ""};
   corpus.add("pre_quant_scale", folded, weight, "its pre_quant_scale belongs into the weight, too");
+  // As codes of 4 bits the scale would be read as having twice the columns.
+  Model nested = good;
+  nested.tensors = {{weight, {DType::F8E4M3, {128, 4096}, ""}},
+                    {"m.qscale_weight", {DType::U8, {1, 16}, ""}},
+                    {"m.qscale_weight_scale", {DType::U8, {1, 1}, ""}}};
+  nested.config["quant_method"] = "\"modelopt\"";
+  corpus.add("a scale of half the columns", nested, weight, "its scale has shape [1, 16]");
+  nested.tensors["m.qscale_weight"].shape = {1, 32};
+  nested.tensors["m.qscale_weight_scale"].shape = {1, 2};
+  corpus.add("a scale that is codes", nested, weight, "its qscale_weight looks quantized, too");
   Model orphan = good;
   orphan.tensors["n.weight_scale"] = {DType::F32, {1}, ""};
   corpus.add("a scale without a weight", orphan, "n.weight_scale",

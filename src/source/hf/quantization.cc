@@ -64,7 +64,13 @@ class Quantizer final : public HeldTensors {
       return std::move(companion_);
     }
     CKFS_TRY_VOID(read_wanted());
-    for (const Claim& claim : claims_) read(claim);
+    // All are read before one is taken: that gives its codes another shape.
+    std::vector<std::optional<QuantizedWeight>> weights;
+    weights.reserve(claims_.size());
+    for (const Claim& claim : claims_) weights.push_back(read(claim));
+    for (std::size_t i = 0; i < claims_.size(); ++i) {
+      if (weights[i]) take(claims_[i], *std::move(weights[i]));
+    }
     if (!check_config()) return std::vector<bool>(companion_.size(), false);
     check_targets();
     sweep();
@@ -150,35 +156,41 @@ class Quantizer final : public HeldTensors {
     return batch.empty() ? Result<void>() : source_.read(batch);
   }
 
-  void read(const Claim& claim) {
+  /// What the claim's weight is; nullopt: it is refused.
+  std::optional<QuantizedWeight> read(const Claim& claim) {
     const auto refuse = [&](const std::string& reason) {
       builder_.add_obstacle(name(claim.codes), reason);
+      return std::nullopt;
     };
     const std::vector<std::string_view>& methods = claim.scheme->methods;
     if (!config_.method.empty() && !methods.empty() &&
         std::ranges::find(methods, config_.method) == methods.end()) {
-      refuse(fmt::format("looks like {}, but config.json says quant_method {}", claim.scheme->name,
-                         quote(config_.method)));
-      return;
+      return refuse(fmt::format("looks like {}, but config.json says quant_method {}",
+                                claim.scheme->name, quote(config_.method)));
     }
     if (const std::string reason = format_reason(claim); !reason.empty()) {
-      refuse(reason);
-      return;
+      return refuse(reason);
     }
     Result<QuantizedWeight> weight = claim.scheme->read(*this, claim.codes);
     if (!weight) {
-      refuse(weight.error().message());
-      return;
+      return refuse(weight.error().message());
+    }
+    for (const auto& parts : {weight->companions, weight->left_out}) {
+      const auto part = std::ranges::find_if(parts, [this](TensorId id) { return is_claimed(id); });
+      if (part == parts.end()) continue;
+      return refuse(fmt::format("its {} looks quantized, too", last_word(name(*part))));
     }
     if (!weight->name.empty() && find(weight->name)) {
-      refuse(fmt::format("stands for {}, which is stored, too", weight->name));
-      return;
+      return refuse(fmt::format("stands for {}, which is stored, too", weight->name));
     }
     if (!weight->name.empty() && !stands_for_.insert(weight->name).second) {
-      refuse(fmt::format("stands for {}, as another tensor does", weight->name));
-      return;
+      return refuse(fmt::format("stands for {}, as another tensor does", weight->name));
     }
-    take(claim, std::move(*weight));
+    return *std::move(weight);
+  }
+
+  bool is_claimed(TensorId id) const {
+    return std::ranges::binary_search(claims_, id, {}, &Claim::codes);
   }
 
   /// Why compressed-tensors' format does not go with the tensor; empty: it does.
@@ -305,8 +317,7 @@ class Quantizer final : public HeldTensors {
         fmt::format("quant_method {}, which ckfs cannot decode", quote(config_.method));
     bool named = false;
     for (TensorId id = 0; id < companion_.size(); ++id) {
-      const bool claimed = std::ranges::binary_search(claims_, id, {}, &Claim::codes);
-      if (!claimed && !is_f8(dtype(id))) continue;
+      if (!is_claimed(id) && !is_f8(dtype(id))) continue;
       builder_.add_obstacle(name(id), reason);
       named = true;
     }

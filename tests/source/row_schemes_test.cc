@@ -131,6 +131,43 @@ TEST(RowSchemes, TakeWhatTheirToolsWrite) {
   EXPECT_THAT(quantized(gpt_oss()).obstacles(), IsEmpty());
 }
 
+TEST(RowSchemes, TakeEachDimensionOfAScaleForThatOfItsWeight) {
+  using Block = std::array<std::int64_t, 2>;
+  const auto block_of = [](const Shape& shape, const Shape& scale, const std::string& method = "") {
+    Model model{{{"m.w", {DType::F8E4M3, shape, ""}}, {"m.w_scale", {DType::F32, scale, ""}}}, {}};
+    if (!method.empty()) model.config["quant_method"] = "\"" + method + "\"";
+    const auto result = quantized(model);
+    const BlockScale* kind = find_block_scale(result.encoding("m.w"));
+    return kind == nullptr ? Block{0, 0} : Block{kind->block_rows, kind->block_columns};
+  };
+  constexpr Block kRefused = {0, 0};
+  for (const Shape& scale : {Shape{}, {1}, {1, 1}, {1, 1, 1}}) {
+    EXPECT_EQ(block_of({8, 16}, scale), (Block{8, 16}));
+    EXPECT_EQ(block_of({1, 8, 16}, scale), (Block{8, 16}));
+  }
+  for (const Shape& scale : {Shape{8}, {8, 1}}) EXPECT_EQ(block_of({8, 8}, scale), (Block{1, 8}));
+  EXPECT_EQ(block_of({8, 8}, {1, 8}), (Block{8, 1}));
+  EXPECT_EQ(block_of({8, 8}, {8, 4}), (Block{1, 2}));
+  EXPECT_EQ(block_of({8, 8}, {4, 8}), kRefused);
+  EXPECT_EQ(block_of({8, 8}, {8, 0}), kRefused);
+  EXPECT_EQ(block_of({8, 8}, {8, 1, 1}), kRefused);
+  for (const Shape& scale : {Shape{4}, {4, 1}, {4, 1, 1}}) {
+    EXPECT_EQ(block_of({4, 4, 8}, scale), (Block{4, 8}));
+  }
+  EXPECT_EQ(block_of({4, 4, 8}, {1, 4, 1}), kRefused);
+  EXPECT_EQ(block_of({4, 4, 8}, {4, 4}), (Block{1, 8}));
+  EXPECT_EQ(block_of({4, 8, 8}, {4, 8, 1}), (Block{1, 8}));
+  EXPECT_EQ(block_of({4, 8, 8}, {4, 8, 4}), (Block{1, 2}));
+  EXPECT_EQ(block_of({4, 8, 8}, {8, 1}), kRefused);
+  EXPECT_EQ(block_of({4, 8, 8}, {1, 1, 1}), kRefused);
+  EXPECT_EQ(block_of({1, 8, 8}, {8, 1}), kRefused);
+  // Experts of Llama 4, [experts, inputs, outputs], have a scale for each output.
+  for (const Shape& shape : {Shape{4, 8, 8}, {4, 6, 8}}) {
+    EXPECT_EQ(block_of(shape, {4, 1, 8}, "fbgemm_fp8"), (Block{shape[1], 1}));
+    EXPECT_EQ(block_of(shape, {4, 8, 1}, "fbgemm_fp8"), (Block{shape[1], 1}));
+  }
+}
+
 TEST(PackQuantized, ReadsNoShapeOfThousandsOfWeights) {
   // All of them say the wrong thing.
   Model model = packed();

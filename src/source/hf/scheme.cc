@@ -40,22 +40,25 @@ std::shared_ptr<const Encoding> shared_block_scale(const HeldTensors& tensors,
 
 std::optional<std::array<std::int64_t, 2>> block_of_scales(std::span<const std::int64_t> shape,
                                                            std::span<const std::int64_t> scales) {
+  const std::span<const std::int64_t> batch = shape.first(shape.size() - 2);
   const std::int64_t rows = shape[shape.size() - 2];
   const std::int64_t columns = shape[shape.size() - 1];
-  // Dimensions of 1 are written or left out as the tool likes.
-  std::vector<std::int64_t> has(scales.begin(), scales.end());
-  std::erase(has, 1);
-  const auto is = [&](std::vector<std::int64_t> wanted) {
-    wanted.insert(wanted.begin(), shape.begin(), shape.end() - 2);
-    std::erase(wanted, 1);
-    return has == wanted;
-  };
-  if (is({})) return std::array{rows, columns};
-  if (is({rows})) return std::array{std::int64_t{1}, columns};
-  const std::int64_t across = scales.empty() ? 1 : scales.back();
-  if (scales.size() == shape.size() && across > 1 && columns % across == 0 && is({rows, across})) {
+  const auto is_one = [](std::int64_t extent) { return extent == 1; };
+  // One number may have any number of dimensions.
+  if (std::ranges::all_of(scales, is_one) && std::ranges::all_of(batch, is_one)) {
+    return std::array{rows, columns};
+  }
+  if (scales.size() > shape.size()) return std::nullopt;
+  std::vector<std::int64_t> grid(scales.begin(), scales.end());
+  grid.resize(shape.size(), 1);
+  if (!std::ranges::equal(std::span(grid).first(batch.size()), batch)) return std::nullopt;
+  const std::int64_t down = grid[batch.size()];
+  const std::int64_t across = grid.back();
+  if (down == 1 && across == 1) return std::array{rows, columns};
+  if (down == rows && across > 0 && columns % across == 0) {
     return std::array{std::int64_t{1}, columns / across};
   }
+  if (down == 1 && across == columns) return std::array{rows, std::int64_t{1}};
   return std::nullopt;
 }
 
@@ -65,6 +68,7 @@ std::string block_text(const BlockScale& scale) {
   const bool usual = scale.block_rows == 128 && scale.block_columns == 128;
   if (whole_rows && scale.block_rows == scale.rows && !usual) return "each tensor";
   if (whole_rows && scale.block_rows == 1) return "each row";
+  if (scale.block_rows == scale.rows && scale.block_columns == 1) return "each column";
   return fmt::format("each {} x {}", scale.block_rows, scale.block_columns);
 }
 

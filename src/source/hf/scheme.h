@@ -121,11 +121,13 @@ std::shared_ptr<const Encoding> shared_block_scale(const HeldTensors& tensors,
                                                    const BlockScale& scale);
 
 /// The block of a weight of `shape` whose scales have that shape: one for the tensor, for a matrix
-/// of a batch, for each row, or for each equal group of a row. nullopt: none of these.
+/// of a batch, for each row, for each equal group of a row, or for each column. Each dimension of
+/// the scales is of that of the weight; those of 1 at their end may be left out. nullopt: none of
+/// these.
 std::optional<std::array<std::int64_t, 2>> block_of_scales(std::span<const std::int64_t> shape,
                                                            std::span<const std::int64_t> scales);
 
-/// "each tensor", "each row", "each 1 x 32": for people.
+/// "each tensor", "each row", "each column", "each 1 x 32": for people.
 std::string block_text(const BlockScale& scale);
 
 /// The name without its last `suffix`. Requires: it ends so.

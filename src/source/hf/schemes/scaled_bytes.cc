@@ -2,7 +2,7 @@
 //
 //   W_scale_inv      DeepSeek, Qwen, transformers' fp8; blocks, and groups of a row for mxfp8
 //   W_scale          compressed-tensors (float-, int-, naive-, mxfp8-quantized), fbgemm, ModelOpt,
-//                    AutoFP8; one for the tensor, a row, a group of a row, or a block
+//                    AutoFP8; one for the tensor, a row, a group of a row, a column, or a block
 //   M.scale          DeepSeek-V4, beside M.weight
 //   M.qscale_weight  Mistral's own format, beside M.weight
 //
@@ -72,10 +72,19 @@ std::optional<Block> configured_block(const HeldTensors& tensors, TensorId codes
   return tensors.config().weight_block_size;
 }
 
+/// Whether it is an expert's weight of transformers' fbgemm, [experts, inputs, outputs], with a
+/// scale for each output. That of down_proj has the shape [experts, outputs, 1].
+bool is_fbgemm_down(const HeldTensors& tensors, std::span<const std::int64_t> shape,
+                    std::span<const std::int64_t> grid) {
+  if (tensors.config().method != "fbgemm_fp8" || shape.size() != 3) return false;
+  return std::ranges::equal(grid, std::array<std::int64_t, 3>{shape[0], shape[2], 1});
+}
+
 /// The block whose grid the scale is.
 Result<Block> block_of(const HeldTensors& tensors, TensorId codes, const Found& scale) {
   const auto shape = tensors.shape(codes);
   const auto grid = tensors.shape(scale.id);
+  if (is_fbgemm_down(tensors, shape, grid)) return Block{shape[1], 1};
   const auto configured = configured_block(tensors, codes);
   if (!scale.blocks_only && !configured) {
     if (const auto block = block_of_scales(shape, grid)) return *block;

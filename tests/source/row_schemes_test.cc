@@ -168,6 +168,22 @@ TEST(RowSchemes, TakeEachDimensionOfAScaleForThatOfItsWeight) {
   }
 }
 
+TEST(PackQuantized, HasTheOnlyWidthThatFitsWhereNoneIsSaid) {
+  for (const std::int64_t bits : {1, 2, 3, 4, 5, 6}) {
+    Model model = packed(bits);
+    model.config.clear();
+    const auto result = quantized(model);
+    EXPECT_THAT(result.obstacles(), IsEmpty());
+    EXPECT_EQ(find_block_scale(result.encoding("m.weight"))->packing.bits, bits);
+  }
+  for (const std::int64_t bits : {7, 8}) {
+    Model model = packed(bits);
+    model.config = compressed("pack-quantized", R"({"type": "int", "strategy": "channel"})");
+    const auto result = quantized(model);
+    EXPECT_EQ(find_block_scale(result.encoding("m.weight"))->packing.bits, bits);
+  }
+}
+
 TEST(PackQuantized, ReadsNoShapeOfThousandsOfWeights) {
   // All of them say the wrong thing.
   Model model = packed();
@@ -275,9 +291,11 @@ void add_broken_packed(Corpus& corpus) {
     model.config = compressed("pack-quantized", weights);
     corpus.add(weights, model, codes, reason);
   }
-  Model unsaid = by_row(95);
-  unsaid.config = compressed("pack-quantized", R"({"type": "int", "strategy": "channel"})");
-  corpus.add("no num_bits", unsaid, codes, "config.json does not say its num_bits");
+  // 8 bits, or 7 as they were packed before 0.18.
+  Model unsaid = packed(8);
+  unsaid.config.clear();
+  corpus.add("no num_bits", unsaid, codes, "24 words in a row may be 96 codes of 7 or 8 bits");
+  corpus.shape(unsaid, codes, {16, 25}, codes, "25 words in a row are of 96 codes of no width");
   Model twice = by_row(80, 3);
   twice.config.erase("version");
   corpus.add("no version", twice, codes, "hold 80 codes of 3 bits in two ways");

@@ -19,6 +19,7 @@ namespace {
 
 constexpr std::int64_t kWord = 32;
 constexpr std::int64_t kMaxColumns = std::int64_t{1} << 40;
+constexpr std::int64_t kMaxBits = 8;
 
 bool recognizes(const HeldTensors& tensors, TensorId codes) {
   return tensors.name(codes).ends_with(".weight_packed") && tensors.dtype(codes) == DType::I32;
@@ -114,6 +115,28 @@ std::optional<bool> packs_in_words(std::string_view version) {
   return major == 0 && minor < 18;
 }
 
+/// The one width of which so many words hold a row: where the configuration does not say it.
+Result<std::int64_t> only_width(const HeldTensors& tensors, std::int64_t columns,
+                                std::int64_t words) {
+  const auto old = packs_in_words(tensors.config().value("version"));
+  std::vector<std::int64_t> widths;
+  for (std::int64_t bits = 1; bits <= kMaxBits; ++bits) {
+    const bool odd = kWord % bits != 0;
+    const bool dense = words == ceil_div(columns * bits, kWord);
+    const bool in_words = words == ceil_div<std::int64_t>(columns, kWord / bits);
+    if ((dense && !(odd && old == true)) || (in_words && old != false)) widths.push_back(bits);
+  }
+  if (widths.size() == 1) return widths.front();
+  if (widths.empty()) {
+    return cannot_decode(
+        "config.json does not say its num_bits, and {} words in a row are of {} codes of no width",
+        words, columns);
+  }
+  return cannot_decode(
+      "config.json does not say its num_bits, and {} words in a row may be {} codes of {} bits",
+      words, columns, fmt::join(widths, " or "));
+}
+
 Result<Packing> packing_of(const HeldTensors& tensors, std::int64_t columns, std::int64_t words,
                            int bits) {
   const std::int64_t dense = ceil_div(columns * bits, kWord);
@@ -190,9 +213,12 @@ Result<QuantizedWeight> read(const HeldTensors& tensors, TensorId codes) {
   }
   CKFS_TRY(const std::int64_t columns, row_length(tensors, parts, packed[0]));
   std::optional<std::int64_t> bits = parts.arguments.num_bits;
-  if (!bits && packed[1] * kWord % columns == 0) bits = packed[1] * kWord / columns;
-  if (!bits) return cannot_decode("config.json does not say its num_bits");
-  if (*bits < 1 || *bits > 8) return cannot_decode("{} bits (limit 1 to 8)", *bits);
+  if (!bits) {
+    CKFS_TRY(bits, only_width(tensors, columns, packed[1]));
+  }
+  if (*bits < 1 || *bits > kMaxBits) {
+    return cannot_decode("{} bits (limit 1 to {})", *bits, kMaxBits);
+  }
 
   BlockScale kind{.codes = DType::I32, .scale = tensors.dtype(*parts.scale)};
   CKFS_TRY(kind.packing, packing_of(tensors, columns, packed[1], static_cast<int>(*bits)));

@@ -1,8 +1,11 @@
 #include "source/hf/module_pattern.h"
 
+#include <ctime>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <string>
+
+#include "support/sanitized.h"
 
 namespace ckfs {
 namespace {
@@ -75,6 +78,18 @@ TEST(ModuleTargets, PatternsCostABoundedNumberOfSteps) {
   const Result<void> checked = targets.check();
   ASSERT_FALSE(checked);
   EXPECT_NE(checked.error().message().find("steps for the modules here"), std::string::npos);
+}
+
+TEST(ModuleTargets, AStepOfAnyKindIsAFewNanoseconds) {
+  QuantizationConfig config;
+  config.groups.push_back({});
+  config.groups[0].targets.emplace_back(R"(re:(a\b\b\b\b\b\b\b\b\b\.\b\b\b\b\b\b\b\b\b)*x)");
+  ModuleTargets targets(config, 1 << 23);
+  std::string module;
+  for (int i = 0; i < 100; ++i) module += "a.";
+  const std::clock_t begin = std::clock();
+  while (targets.check()) (void)targets.find(module);
+  EXPECT_LT(std::clock() - begin, (kSanitized ? 30 : 1) * CLOCKS_PER_SEC);
 }
 
 TEST(ModuleTargets, PatternsHaveABoundedLength) {

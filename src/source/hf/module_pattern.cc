@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <array>
 #include <bitset>
-#include <functional>
 #include <optional>
+#include <type_traits>
 
 namespace ckfs {
 
@@ -41,8 +41,10 @@ Characters range(unsigned first, unsigned last) {
   return set;
 }
 
-Characters word_characters() {
-  return range('a', 'z') | range('A', 'Z') | range('0', '9') | range('_', '_') | range(128, 255);
+const Characters& word_characters() {
+  static const Characters all =
+      range('a', 'z') | range('A', 'Z') | range('0', '9') | range('_', '_') | range(128, 255);
+  return all;
 }
 
 class Parser {
@@ -235,7 +237,23 @@ class Matcher {
   std::size_t steps() const { return steps_ + 1; }
 
  private:
-  using Then = std::function<bool(std::size_t)>;
+  /// What has to match behind: a reference to a function, which a std::function would copy to the
+  /// heap at each step.
+  class Then {
+   public:
+    template <typename Function>
+      requires(!std::is_same_v<Function, Then>)
+    Then(const Function& function)  // NOLINT(google-explicit-constructor)
+        : function_(&function), call_([](const void* called, std::size_t at) {
+            return (*static_cast<const Function*>(called))(at);
+          }) {}
+
+    bool operator()(std::size_t at) const { return call_(function_, at); }
+
+   private:
+    const void* function_;
+    bool (*call_)(const void*, std::size_t);
+  };
 
   bool list(const Node* node, std::size_t at, const Then& then) {
     if (node == nullptr) return then(at);

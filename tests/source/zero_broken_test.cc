@@ -241,6 +241,20 @@ std::vector<Broken> rank_file_cases() {
          }
          checkpoint.model({{"param_shapes", py_list({py_dict(shapes), py_dict({})})}});
        }},
+      // Each of 262,145 parts would be kept, and one rank's file is all ranks'.
+      {"parts_of_one_file", "parameter \"p263\": 263000 parts on 1000 ranks with those of parameters before it, in files of ", [](const auto& out) {
+         ZeroRun run;
+         run.stage = 3;
+         run.world = 1000;
+         run.groups.emplace_back();
+         for (int i = 1; i <= 300; ++i) run.groups[0].push_back({fmt::format("p{}", i), {1000}});
+         const ZeroWriter writer(run);
+         out.write("step/" + kRank0, writer.optimizer_file(0));
+         for (int rank = 1; rank < 1000; ++rank) {
+           fs::create_symlink(kRank0, out / ("step/" + ZeroWriter::optimizer_name(rank)));
+         }
+         out.write("step/" + writer.model_name(), writer.model_file());
+       }},
   };
 }
 

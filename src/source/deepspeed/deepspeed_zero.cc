@@ -366,9 +366,11 @@ class ZeroOpener : public SourceOpener {
         begins.push_back(*next);
       }
       CKFS_TRY_VOID(check_partitioned(world, g, begins.back()));
+      dict_.extent_budget().add_files(pieces);
       for (std::size_t i = 0; i < group.size(); ++i) {
         extents.clear();
         append_partitioned(pieces, width(dtype), begins[i], group[i].numel, extents);
+        CKFS_TRY_VOID(dict_.extent_budget().take(group[i].name, pieces.size(), extents.size()));
         CKFS_TRY_VOID(add(world, group[i], dtype, extents));
       }
     }

@@ -160,6 +160,8 @@ Result<void> ZeroStateDict::add_partitioned_frozen(const ModelStates& states,
     std::vector<Extent> extents;
     append_partitioned(pieces, static_cast<std::uint64_t>(bits(dtype)) / 8, 0, parameter.numel,
                        extents);
+    extent_budget_.add_files(pieces);
+    CKFS_TRY_VOID(extent_budget_.take(parameter.name, pieces.size(), extents.size()));
     const StorageId storage = builder_.add_storage(dtype, parameter.numel, extents);
     set({std::string(parameter.name), {parameter.shape, storage, {}}, Role::Frozen});
   }

@@ -15,6 +15,7 @@
 #include "catalog/catalog.h"
 #include "io/source_files.h"
 #include "source/deepspeed/deepspeed_states.h"
+#include "source/deepspeed/extent_budget.h"
 #include "source/repeated_headers.h"
 #include "source/torch/torch_tensors.h"
 
@@ -34,7 +35,11 @@ class ZeroStateDict {
  public:
   /// All must outlive it.
   ZeroStateDict(SourceFiles& files, CatalogBuilder& builder, RepeatedHeaders& repeated)
-      : files_(files), builder_(builder), repeated_(repeated), placer_(builder) {}
+      : files_(files),
+        builder_(builder),
+        repeated_(repeated),
+        placer_(builder),
+        extent_budget_(files) {}
 
   /// Buffers, from the module's state, in its order.
   Result<void> add_buffers(const ModelStates& states);
@@ -67,6 +72,8 @@ class ZeroStateDict {
   ZeroCounts finish() &&;
 
   TensorPlacer& placer() { return placer_; }
+  /// What pays for parameters that are in parts.
+  ExtentBudget& extent_budget() { return extent_budget_; }
 
  private:
   static constexpr std::size_t kAlone = ~std::size_t{0};
@@ -97,6 +104,7 @@ class ZeroStateDict {
   CatalogBuilder& builder_;
   RepeatedHeaders& repeated_;
   TensorPlacer placer_;
+  ExtentBudget extent_budget_;
   std::vector<Entry> entries_;
   std::vector<Sharers> sharers_;
   std::map<std::string, std::size_t, std::less<>> places_;

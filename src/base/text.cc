@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <fmt/format.h>
 
 namespace ckfs {
@@ -29,6 +30,25 @@ namespace {
 constexpr bool steers(std::uint32_t c) {
   return c < 0x20 || (c >= 0x7f && c <= 0x9f) || c == 0x61c || c == 0x200e || c == 0x200f ||
          (c >= 0x2028 && c <= 0x202e) || (c >= 0x2066 && c <= 0x2069);
+}
+
+/// Whether `length` finds a character wherever one has to begin. ASCII goes eight bytes at a time.
+template <typename Length>
+bool is_all(std::string_view text, Length length) {
+  for (std::size_t i = 0; i < text.size();) {
+    std::uint64_t word = 0;
+    if (text.size() - i >= sizeof(word)) {
+      std::memcpy(&word, text.data() + i, sizeof(word));
+      if ((word & 0x8080808080808080) == 0) {
+        i += sizeof(word);
+        continue;
+      }
+    }
+    const std::size_t bytes = length(text, i);
+    if (bytes == 0) return false;
+    i += bytes;
+  }
+  return true;
 }
 
 /// The character of `length` bytes, which are UTF-8.
@@ -89,13 +109,19 @@ std::size_t utf8_length(std::string_view text, std::size_t at) {
   return 0;
 }
 
+std::size_t python_text_length(std::string_view text, std::size_t at) {
+  const std::size_t length = utf8_length(text, at);
+  if (length != 0 || text.size() - at < 3 || text[at] != '\xED') return length;
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[at + i]); };
+  return byte(1) >> 5 == 0b101 && byte(2) >> 6 == 0b10 ? 3 : 0;
+}
+
 bool is_utf8(std::string_view text) {
-  for (std::size_t i = 0; i < text.size();) {
-    const std::size_t length = utf8_length(text, i);
-    if (length == 0) return false;
-    i += length;
-  }
-  return true;
+  return is_all(text, utf8_length);
+}
+
+bool is_python_text(std::string_view text) {
+  return is_all(text, python_text_length);
 }
 
 std::string_view trim(std::string_view text) {

@@ -23,6 +23,10 @@ namespace ckfs {
 /// Whether all of `text` is such characters.
 [[nodiscard]] bool is_utf8(std::string_view text);
 
+/// The same with surrogates, which Python's strings and pickles may have ("surrogatepass").
+[[nodiscard]] std::size_t python_text_length(std::string_view text, std::size_t at);
+[[nodiscard]] bool is_python_text(std::string_view text);
+
 /// What JSON calls white space.
 constexpr bool is_space(char c) {
   return c == ' ' || c == '\n' || c == '\r' || c == '\t';

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "base/text.h"
 #include "container/sharded.h"
 #include "format/torch_zip_writer.h"
 
@@ -62,6 +63,9 @@ class TorchZipContainer final : public ShardedContainer {
 
  private:
   Result<void> check(const ModelTensor& tensor) const override {
+    if (!is_python_text(tensor.name)) {
+      return fail(ErrorCode::Unsupported, "{}: a name that is not UTF-8", quote(tensor.name));
+    }
     if (torch_zip::can_hold(tensor.expr.dtype())) return {};
     return fail(ErrorCode::Unsupported, "\"{}\": torch has no dtype {}", tensor.name,
                 name(tensor.expr.dtype()));

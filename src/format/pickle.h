@@ -40,7 +40,7 @@ enum class NodeKind : std::uint8_t {
   Int,
   Float,
   String,
-  Bytes,
+  Bytes,  // and a str of Python 2 that is no UTF-8
   List,
   Tuple,
   Dict,

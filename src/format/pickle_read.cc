@@ -13,6 +13,7 @@
 
 #include "base/checked.h"
 #include "base/load_le.h"
+#include "base/text.h"
 #include "format/pickle.h"
 #include "format/pickle_node.h"
 #include "format/pickle_opcode.h"
@@ -80,6 +81,9 @@ class PickleReader {
     return stack_.subspan(mark, stack_.size() - mark);
   }
 
+  std::string_view argument_text() const {
+    return {reinterpret_cast<const char*>(argument_.data()), argument_.size()};
+  }
   std::array<std::uint32_t, 2> argument_slice() const {
     return {static_cast<std::uint32_t>(argument_at_), static_cast<std::uint32_t>(argument_.size())};
   }
@@ -228,9 +232,12 @@ Result<void> PickleReader::step(const Instruction& instruction) {
     case Opcode::BinUnicode:
     case Opcode::ShortBinUnicode:
     case Opcode::BinUnicode8:
-    case Opcode::BinString:  // of Python 2, whose str names tensors
-    case Opcode::ShortBinString:
+      if (!is_python_text(argument_text())) return corrupt("a text that is not UTF-8");
       push_slice(NodeKind::String);
+      return {};
+    case Opcode::BinString:  // of Python 2, whose str names tensors, and holds any bytes
+    case Opcode::ShortBinString:
+      push_slice(is_utf8(argument_text()) ? NodeKind::String : NodeKind::Bytes);
       return {};
     case Opcode::BinBytes:
     case Opcode::ShortBinBytes:

@@ -6,11 +6,13 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace ckfs {
 
-/// Puts `text` in double quotes: everything but printable ASCII is escaped, as
-/// UTF-16 units. `text` is UTF-8 that was checked when it was read.
+/// Puts `text` in double quotes: everything but printable ASCII is escaped, as UTF-16 units.
+/// Surrogates may be in it; a byte that is no UTF-8 becomes what Python makes of it in the name of
+/// a file ("surrogateescape").
 template <typename Put>
 void put_python_string(const Put& put, std::string_view text) {
   const auto put_unit = [&](std::uint32_t unit) { put(fmt::format("\\u{:04x}", unit)); };
@@ -50,8 +52,12 @@ void put_python_string(const Put& put, std::string_view text) {
       }
       continue;
     }
-    const std::size_t length = c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : 2;
-    CKFS_CHECK(i + length <= text.size());
+    const std::size_t length = python_text_length(text, i);
+    if (length == 0) {
+      put_unit(0xdc00U + c);
+      ++i;
+      continue;
+    }
     std::uint32_t point = c & (0xffU >> (length + 1));
     for (std::size_t k = 1; k < length; ++k) {
       point = (point << 6) | (static_cast<unsigned char>(text[i + k]) & 0x3fU);

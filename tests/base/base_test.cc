@@ -172,6 +172,17 @@ TEST(Text, IsUtf8AsUnicodeDefinesIt) {
   }
 }
 
+TEST(Text, OfPythonMayHaveSurrogates) {
+  for (const char* good : {"", "eight or more bytes", "\xed\xa0\x80", "a\xed\xbf\xbf\xc3\xa9"}) {
+    EXPECT_TRUE(is_python_text(good)) << quote(good);
+  }
+  for (const char* bad : {"\xe0", "\xed", "\xed\xa0", "\xed\xa0\x7f", "\xed\xc0\x80", "\xe0\xa0",
+                          "12345678\x80", "1234567\xf0\x90\x80"}) {
+    EXPECT_FALSE(is_python_text(bad)) << quote(bad);
+    EXPECT_FALSE(is_utf8(bad)) << quote(bad);
+  }
+}
+
 TEST(Text, IsTrimmedAtBothEndsOnly) {
   EXPECT_EQ(trim(" \r\n\t a b\n"), "a b");
   EXPECT_EQ(trim(" \n"), "");

@@ -81,6 +81,18 @@ TEST(TorchZip, NamesTheIndexOfItsShards) {
   EXPECT_THAT(view.files[3].render(0), testing::HasSubstr("\"total_size\": 40\n"));
 }
 
+TEST(TorchZip, NamesAreTextsOfPython) {
+  const auto create = [](const std::string& name) {
+    ModelCatalog model;
+    model.state({{name, DType::F32, {4}}, {"w", DType::F32, {4}}});
+    const auto definition = define(model.build(), "fp32-consolidated@format=bin,max_shard=1");
+    const auto listed = ViewFiles::create(definition, model.source());
+    return listed ? std::string() : listed.error().message();
+  };
+  EXPECT_EQ(create("\xed\xa0\x80"), "");
+  EXPECT_THAT(create("\xe0"), testing::HasSubstr("a name that is not UTF-8"));
+}
+
 TEST(TorchZip, KeepsAFewHundredTextsInOneLiteral) {
   ModelCatalog model;
   std::vector<TensorSpec> tensors;

@@ -27,6 +27,16 @@ TEST(HfIndex, IsWrittenAsPythonWritesIt) {
   EXPECT_EQ(measure_hf_index(names, 12345678901234), text.size());
 }
 
+TEST(HfIndex, EscapesWhatIsNoTextAsPythonDoes) {
+  // json.dumps of b"\xed\xa0\x80" (surrogatepass), of b"a\xe0" and b"\xf0\x90\x80"
+  // (surrogateescape).
+  const std::vector<IndexName> names = {{"\xed\xa0\x80", "a\xe0"}, {"w", "\xf0\x90\x80"}};
+  const std::string text = render_hf_index(names, 0);
+  EXPECT_NE(text.find(R"("\ud800": "a\udce0")"), std::string::npos) << text;
+  EXPECT_NE(text.find(R"("w": "\udcf0\udc90\udc80")"), std::string::npos) << text;
+  EXPECT_EQ(measure_hf_index(names, 0), text.size());
+}
+
 TEST(HfIndex, FindsTheFileOfATensorWhateverTheOrderInTheText) {
   const std::string text =
       R"({"weight_map": {"z": "2.safetensors", "\u0061\u00e9": "1.safetensors", "m": "sub/3.st"}, "metadata":

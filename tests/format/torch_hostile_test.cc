@@ -153,6 +153,7 @@ TEST(HostileCorpus, ReachesEveryErrorTextOfTheReaders) {
   std::vector<std::string> messages;
   for (const json& test : cases()) messages.push_back(message_of(bytes_of(test)));
   messages.push_back(parse_pickle(stuffed_pickle("]", 4'000'000), "lists").error().message());
+  messages.push_back(parse_pickle(stuffed_pickle("\x8c\1\xe0", 10), "text").error().message());
   for (const std::string& text : texts) {
     if (exempt.contains(text)) continue;
     EXPECT_TRUE(std::any_of(messages.begin(), messages.end(),

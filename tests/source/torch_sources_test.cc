@@ -207,10 +207,11 @@ TEST(OpenTorchFile, OnlyNamesNameTensors) {
   dict += "N" + tensor();     // None
   dict += "\x88" + tensor();  // True
   dict += py_tuple({py_int(1)}) + tensor();
+  dict += "U\x01\xe0" + tensor();  // a str of Python 2
   directory.write("m.pt", torch.file(dict + "u"));
   const Opened opened = open_source(directory.path());
   EXPECT_THAT(names_of(*opened.catalog), ElementsAre("7"));
-  EXPECT_EQ(opened.catalog->notes().size(), 3U);
+  EXPECT_EQ(opened.catalog->notes().size(), 4U);
 
   TorchWriter nested;
   const auto below = [&] { return py_dict({{"w", nested.tensor("Float", {1}, "wxyz")}}); };

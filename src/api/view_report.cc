@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "api/checkpoint_impl.h"
 #include "api/decode_cost.h"
 #include "api/report_json.h"
+#include "base/name_hash.h"
 #include "base/text.h"
 #include "container/item_arrays.h"
 
@@ -107,7 +107,7 @@ class Patterns {
     std::vector<std::uint64_t> least, greatest;
     std::size_t count = 0;
   };
-  std::unordered_map<std::string, std::size_t> index_;
+  NameMap<std::size_t> index_;
   std::vector<Group> groups_;
 };
 

@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "base/checked.h"
+#include "base/name_hash.h"
 #include "base/text.h"
 #include "container/array_source.h"
 #include "tensor/shape.h"
@@ -136,7 +137,7 @@ Result<void> ItemArrays::check_tree_names() const {
 }
 
 Result<void> ItemArrays::check_names() const {
-  std::unordered_set<std::string_view> names;
+  std::unordered_set<std::string_view, NameHash> names;
   const std::vector<orbax::Leaf> all = leaves();
   for (const orbax::Leaf& leaf : all) {
     if (const std::string_view why = refusal(leaf.name); !why.empty()) {

@@ -5,6 +5,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "base/name_hash.h"
 #include "base/text.h"
 #include "encoding/plain_encoding.h"
 #include "view/maxtext_rules.h"
@@ -84,7 +85,7 @@ Result<TensorList> parameters(const Catalog& catalog, std::optional<DType> dtype
                               .shard = shard});
     }
   }
-  std::unordered_set<std::string_view> names;
+  std::unordered_set<std::string_view, NameHash> names;
   for (const ModelTensor& tensor : list.tensors) {
     if (names.insert(tensor.name).second) continue;
     return fail(ErrorCode::Unsupported, "\"{}\": two arrays of this name in a tree of Linen",
@@ -238,7 +239,7 @@ Result<TensorList> tree_tensors(const Catalog& catalog, std::optional<DType> dty
     std::erase_if(list.tensors,
                   [](const ModelTensor& tensor) { return tensor.name.starts_with(kMtp); });
   }
-  std::unordered_map<std::string_view, std::uint32_t> splits;
+  std::unordered_map<std::string_view, std::uint32_t, NameHash> splits;
   for (const ModelTensor& tensor : axes.tensors) splits.emplace(tensor.name, tensor.split);
   for (ModelTensor& tensor : list.tensors) {
     const auto known = splits.find(tensor.name);

@@ -13,6 +13,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/load_le.h"
+#include "base/name_hash.h"
 #include "base/text.h"
 #include "base/unique_fd.h"
 #include "base/units.h"
@@ -181,6 +182,16 @@ TEST(Text, OfPythonMayHaveSurrogates) {
     EXPECT_FALSE(is_python_text(bad)) << quote(bad);
     EXPECT_FALSE(is_utf8(bad)) << quote(bad);
   }
+}
+
+TEST(NameHash, IsThatOfPythonUnderAKeyOfItsOwn) {
+  // hash() of bytes with PYTHONHASHSEED=0.
+  EXPECT_EQ(sip_hash("a", {}), 0x407448d2b89b1813);
+  EXPECT_EQ(sip_hash("abcdefg", {}), 0x6db12aae9070f506);
+  EXPECT_EQ(sip_hash("abcdefgh", {}), 0x3f7b849c0b8e35ea);
+  EXPECT_EQ(sip_hash("model.layers.0.self_attn.q_proj.weight", {}), 0x8656cde91cac843b);
+  EXPECT_NE(NameHash()("abcdefgh"), sip_hash("abcdefgh", {}));
+  EXPECT_EQ(NameHash()("abcdefgh"), NameHash()(std::string("abcdefgh")));
 }
 
 TEST(Text, IsTrimmedAtBothEndsOnly) {

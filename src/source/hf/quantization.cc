@@ -17,6 +17,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "base/name_hash.h"
 #include "base/text.h"
 #include "source/hf/module_pattern.h"
 #include "tensor/shape.h"
@@ -283,7 +284,7 @@ class Quantizer final : public HeldTensors {
       refuse_config(
           fmt::format("target {} of its config_groups matches no quantized weight", quote(target)));
     }
-    std::unordered_set<std::string> kinds;
+    std::unordered_set<std::string, NameHash> kinds;
     const auto is_known_kind = [&](std::string_view module) {
       if (kinds.empty()) {
         for (const Claim& claim : claims_) kinds.insert(kind_of(module_of(claim.name)));
@@ -352,7 +353,7 @@ class Quantizer final : public HeldTensors {
   void sweep() {
     std::vector<bool> claimed(companion_.size(), false);
     // By what the names of a weight's parts begin with.
-    std::unordered_map<std::string_view, bool> stems;  // whether the weight is decoded
+    std::unordered_map<std::string_view, bool, NameHash> stems;  // whether the weight is decoded
     for (const Claim& claim : claims_) {
       claimed[claim.codes] = true;
       const bool decoded =
@@ -422,7 +423,7 @@ class Quantizer final : public HeldTensors {
   std::unordered_map<TensorId, std::vector<std::byte>> contents_;
   std::map<std::pair<std::string, std::string>, QuantizedGroup> groups_;  // scheme, format
   std::map<std::pair<std::string, std::string>, std::size_t> left_out_;   // suffix, reason
-  mutable std::unordered_map<std::string, std::shared_ptr<const Encoding>> encodings_;
+  mutable NameMap<std::shared_ptr<const Encoding>> encodings_;
 };
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/name_hash.h"
 #include "catalog/catalog.h"
 #include "encoding/block_scale_encoding.h"
 #include "format/quantization_config.h"
@@ -24,7 +25,7 @@
 namespace ckfs {
 
 /// All tensors of a checkpoint by name; provisional ids of a CatalogBuilder.
-using TensorNames = std::unordered_map<std::string_view, TensorId>;
+using TensorNames = std::unordered_map<std::string_view, TensorId, NameHash>;
 
 /// What a scheme may ask about a checkpoint.
 class HeldTensors {

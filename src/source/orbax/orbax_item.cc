@@ -9,9 +9,9 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <unordered_map>
 
 #include "base/checked.h"
+#include "base/name_hash.h"
 #include "base/parallel.h"
 #include "base/text.h"
 #include "format/json_tree.h"
@@ -327,7 +327,7 @@ class ItemOpener : public SourceOpener {
     if (!has_tree_) {
       CKFS_TRY_VOID(make_tree());
     }
-    std::unordered_map<std::string, const orbax::TreeLeaf*> names;
+    NameMap<const orbax::TreeLeaf*> names;
     for (const orbax::TreeLeaf& leaf : leaves_) {
       // Views are described by paths whose keys end there.
       for (const orbax::PathKey& key : leaf.path) {
@@ -586,13 +586,13 @@ class ItemOpener : public SourceOpener {
   std::vector<orbax::TreeLeaf> leaves_;
   std::vector<orbax::MsgpackLeaf> msgpack_;
   std::map<std::string, const orbax::MsgpackLeaf*, std::less<>> aggregated_;  // by name
-  std::unordered_map<std::string, std::string> texts_;                        // by name
-  std::unordered_map<std::string, std::string> key_kinds_;                    // by name
+  NameMap<std::string> texts_;
+  NameMap<std::string> key_kinds_;
   std::optional<OcdbtDatabase> database_;  // nullopt: keys are files
   std::uint64_t keys_ = 0;
   std::vector<ZarrArray> arrays_;
-  std::unordered_map<std::string, std::size_t> by_name_;  // in arrays_
-  ZarrArray* last_ = nullptr;                             // of array_of_chunk()
+  NameMap<std::size_t> by_name_;  // in arrays_
+  ZarrArray* last_ = nullptr;     // of array_of_chunk()
   std::map<std::string, std::string_view, std::less<>> types_;
 };
 

@@ -6,6 +6,7 @@
 #include <map>
 #include <unordered_map>
 
+#include "base/name_hash.h"
 #include "base/text.h"
 #include "view/recipes/recipe.h"
 
@@ -230,7 +231,7 @@ class RuleRun {
       key_variables.push_back(static_cast<std::size_t>(std::ranges::find(rule_.variables, key) -
                                                        rule_.variables.begin()));
     }
-    std::unordered_map<std::string, std::size_t> known;
+    NameMap<std::size_t> known;
     std::string name;
     Captured captured(rule_.captures);
     for (std::uint32_t i = 0; i < list_.tensors.size(); ++i) {
@@ -374,7 +375,8 @@ class RuleRun {
   /// The tensors that stay and those that were made, in order.
   Result<TensorList> merge() {
     list_.names.splice(list_.names.end(), names_);
-    std::unordered_map<std::string_view, std::uint32_t> known;  // and the position of its source
+    // And the position of its source.
+    std::unordered_map<std::string_view, std::uint32_t, NameHash> known;
     known.reserve(made_.size());
     for (Made& made : made_) {
       const auto [same, is_new] = known.emplace(made.tensor.name, made.position);

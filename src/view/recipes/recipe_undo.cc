@@ -11,8 +11,8 @@
 #include <map>
 #include <ranges>
 #include <set>
-#include <unordered_map>
 
+#include "base/name_hash.h"
 #include "base/text.h"
 #include "tensor/shape.h"
 #include "view/recipes/recipe.h"
@@ -227,7 +227,7 @@ class RuleUndo {
   }
 
   Result<void> collect() {
-    std::unordered_map<std::string, std::size_t> known;
+    NameMap<std::size_t> known;
     std::string key;
     taken_.assign(list_.tensors.size(), false);
     for (std::uint32_t i = 0; i < list_.tensors.size(); ++i) {

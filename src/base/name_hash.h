@@ -1,0 +1,28 @@
+// A hash for tables whose keys come from a file. Who knows the hash can name a hundred thousand
+// tensors so that all fall into one bucket, and finding each then takes a walk along all: so it has
+// a key that is drawn when the process begins. Its values mean nothing outside of it.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+namespace ckfs {
+
+/// SipHash-1-3 (Aumasson, Bernstein).
+[[nodiscard]] std::uint64_t sip_hash(std::string_view text, std::array<std::uint64_t, 2> key);
+
+struct NameHash {
+  using is_transparent = void;
+  [[nodiscard]] std::size_t operator()(std::string_view name) const;
+};
+
+/// By name; found by any string.
+template <typename Value>
+using NameMap = std::unordered_map<std::string, Value, NameHash, std::equal_to<>>;
+
+}  // namespace ckfs

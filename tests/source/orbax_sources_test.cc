@@ -282,6 +282,21 @@ std::vector<Broken> all_broken() {
         R"(},"2":{"key_metadata":[{"key":"a","key_type":2},{"key":"b","key_type":2}],)" + value +
         R"(}},"use_ocdbt":true,"use_zarr3":true})";
   });
+  // Both would be what the old tree has under that name.
+  add("are both called \"a.b\"", [](OrbaxWriter& item) {
+    item.with_tree = false;
+    item.files["checkpoint"] =
+        "\x81\xa3"
+        "a.b\xc7\x15\x01\x93\x91\x02\xa7"
+        "float32\xc4\x08"
+        "12345678";
+    const std::string value =
+        R"("value_metadata":{"value_type":"placeholder","skip_deserialize":true})";
+    item.files["_METADATA"] =
+        R"({"tree_metadata":{"1":{"key_metadata":[{"key":"a.b","key_type":2}],)" + value +
+        R"(},"2":{"key_metadata":[{"key":"a","key_type":2},{"key":"b","key_type":2}],)" + value +
+        R"(}},"use_ocdbt":true,"use_zarr3":true})";
+  });
   add("an array whose name is not UTF-8",
       [](OrbaxWriter& item) { item.inside["\xff/zarr.json"] = zarr3("[2]", "[2]"); });
   add("w/zarr.json: chunk_shape has 2 dimensions, and shape has 1",

@@ -335,7 +335,6 @@ class ItemOpener : public SourceOpener {
         return fail(ErrorCode::Corrupt, "{}: leaf {}: a key with a NUL", tree_.name,
                     path_text(leaf));
       }
-      if (leaf.value_type == "placeholder") continue;
       std::string name = orbax::joined(leaf.path);
       const bool wanted = has_array(leaf);
       if (wanted && !by_name_.contains(name)) {
@@ -351,7 +350,8 @@ class ItemOpener : public SourceOpener {
     }
     std::size_t extra = 0;
     for (const ZarrArray& array : arrays_) {
-      if (names.contains(array.name())) continue;
+      const auto leaf = names.find(array.name());
+      if (leaf != names.end() && leaf->second->value_type != "placeholder") continue;
       if (++extra <= kMaxNotes) {
         builder_.add_note(array.name(), "an array that is no leaf of the tree; left out");
       }

@@ -317,6 +317,30 @@ std::vector<Broken> all_broken() {
       });
   add("\"w\": 1000000000 chunks with those of the arrays before it, and 2 keys are stored",
       [](OrbaxWriter& item) { item.inside["w/zarr.json"] = zarr3("[1000000000]", "[1]"); });
+  // Keys of 30,000 bytes that differ in their ends.
+  add("manifest.ocdbt: names of arrays of ", [](OrbaxWriter& item) {
+    const std::string same(30000, 'n');
+    for (int i = 0; i < 400; ++i) {
+      item.outside[fmt::format("{}{:04}/zarr.json", same, i)] = {
+          "big", 1000U * static_cast<unsigned>(i), 1000};
+    }
+    item.files["big"] = std::string(400 * 1000, ' ');
+  });
+  // Each may be a chunk of 33 arrays.
+  add(" bytes of names, with those before, may be of its array, and 602 keys are stored",
+      [](OrbaxWriter& item) {
+        std::string deep(60000, 'n');
+        for (int i = 0; i < 40; ++i) deep += "/x";
+        item.inside[deep + "/zarr.json"] = zarr3("[2]", "[2]");
+        for (int i = 0; i < 599; ++i) item.inside[fmt::format("{}/{}", deep, i)] = "";
+      });
+  add(" parts between dots with those of the arrays before it (limit 262528)",
+      [](OrbaxWriter& item) {
+        item.with_tree = false;
+        for (int i = 0; i < 5; ++i)
+          item.inside[fmt::format("{}{}/zarr.json", std::string(60000, '.'), i)] =
+              zarr3("[2]", "[2]");
+      });
   const auto partial = [](int rank) {
     std::string threes = "3", twos = "2";
     for (int i = 1; i < rank; ++i) threes += ",3", twos += ",2";

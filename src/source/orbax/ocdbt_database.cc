@@ -149,6 +149,7 @@ Result<void> OcdbtDatabase::read_tree(const ocdbt::Manifest& manifest) {
     CKFS_TRY_VOID(run_in_order(level.size(), make, keep, files_->parallel()));
     level = std::move(next);
   }
+  stored_bytes_ = stored;
   return {};
 }
 

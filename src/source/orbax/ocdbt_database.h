@@ -37,6 +37,9 @@ class OcdbtDatabase {
   /// there, or too short).
   Result<void> for_each(const TakeEntry& take) const;
 
+  /// Bytes of its nodes, as they are stored.
+  std::uint64_t stored_bytes() const { return stored_bytes_; }
+
  private:
   struct Leaf {
     ocdbt::Node node;
@@ -64,6 +67,7 @@ class OcdbtDatabase {
   const FileTable* table_;
   std::string directory_;
   std::vector<Leaf> leaves_;
+  std::uint64_t stored_bytes_ = 0;
 };
 
 }  // namespace ckfs

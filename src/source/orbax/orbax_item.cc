@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <unordered_map>
 
 #include "base/checked.h"
 #include "base/name_hash.h"
@@ -33,6 +34,16 @@ constexpr std::string_view kArrayMetadata = "array_metadatas/";
 constexpr std::uint64_t kMaxSmallFile = std::uint64_t{64} << 20;
 // Chunks of all arrays together, unless as many are stored: the others are fill values.
 constexpr std::uint64_t kMostAbsentChunks = std::uint64_t{1} << 20;
+// Bytes of the names of all arrays of a database, and more for each byte of its nodes: keys that
+// share most of their bytes are stored in twenty.
+constexpr std::uint64_t kNamesBase = std::uint64_t{4} << 20;
+constexpr std::uint64_t kNamesFactor = 16;
+// Keys of paths that names are split into, and more for each array.
+constexpr std::uint64_t kPartsBase = std::uint64_t{1} << 18;
+constexpr std::uint64_t kPartsOfArray = 64;
+// Bytes of names by which the arrays of chunks are looked for, and more for each key.
+constexpr std::uint64_t kSoughtBase = std::uint64_t{1} << 28;
+constexpr std::uint64_t kSoughtOfKey = std::uint64_t{1} << 12;
 // Boxes of all arrays together, and 8 more for each: as many as one has that is cut along three
 // dimensions.
 constexpr std::uint64_t kMostBoxes = std::uint64_t{1} << 15;
@@ -194,6 +205,7 @@ class ItemOpener : public SourceOpener {
           return fail(ErrorCode::Unsupported, "{}: an array whose name is not UTF-8: {}",
                       tree_.name, quote(*name));
         }
+        CKFS_TRY_VOID(take_name(*name));
         found.push_back({std::string(*name), version, value});
       }
       return {};
@@ -212,6 +224,7 @@ class ItemOpener : public SourceOpener {
     CKFS_TRY_VOID(run_parallel(found.size(), make, files_.parallel()));
     std::uint64_t cells = 0;
     std::uint64_t boxes = 0;
+    arrays_.reserve(made.size());  // by_name_ refers to them
     for (std::optional<ZarrArray>& array : made) {
       cells += std::min<std::uint64_t>(array->cells(), std::uint64_t{1} << 40);
       if (cells > kMostAbsentChunks + 2 * keys_) {
@@ -227,13 +240,24 @@ class ItemOpener : public SourceOpener {
             "{}: chunks of it and the arrays before it end beyond them: {} boxes (limit {})",
             quote(array->name()), boxes, most_boxes);
       }
-      const std::string& name = array->name();
-      if (!by_name_.emplace(name, arrays_.size()).second) {
+      arrays_.push_back(*std::move(array));
+      const std::string_view name = arrays_.back().name();
+      if (!by_name_.emplace(name, arrays_.size() - 1).second) {
         return fail(ErrorCode::Corrupt, "{}: has both .zarray and zarr.json", quote(name));
       }
-      arrays_.push_back(*std::move(array));
+      longest_name_ = std::max(longest_name_, name.size());
     }
     return {};
+  }
+
+  /// Each name is copied several times. Those of files are paid for by the directory.
+  Result<void> take_name(std::string_view name) {
+    if (!database_) return {};
+    name_bytes_ += name.size();
+    const std::uint64_t most = kNamesBase + kNamesFactor * database_->stored_bytes();
+    if (name_bytes_ <= most) return {};
+    return fail(ErrorCode::Corrupt, "{}{}: names of arrays of {} bytes, in nodes of {} (limit {})",
+                item_, ocdbt::kManifestName, name_bytes_, database_->stored_bytes(), most);
   }
 
   /// A value may be that of many keys, and each would be read and parsed by itself.
@@ -278,7 +302,7 @@ class ItemOpener : public SourceOpener {
   }
 
   /// The array that `key` has a chunk of, and which: nullptr, nobody's.
-  ZarrArray* array_of_chunk(std::string_view key, std::vector<std::int64_t>& index) {
+  Result<ZarrArray*> array_of_chunk(std::string_view key, std::vector<std::int64_t>& index) {
     const auto is_chunk_of = [&](ZarrArray& array, std::string_view rest) {
       auto found =
           zarr::parse_chunk_name(array.metadata().names, array.metadata().shape.size(), rest);
@@ -301,11 +325,20 @@ class ItemOpener : public SourceOpener {
       if (++parts > zarr::kMaxRank + 1) return nullptr;
       const bool top = slash == std::string_view::npos;
       const std::string_view name = top ? "" : key.substr(0, slash);
-      const auto found = by_name_.find(std::string(name));
-      if (found != by_name_.end() &&
-          is_chunk_of(arrays_[found->second], top ? key : key.substr(slash + 1))) {
-        last_ = &arrays_[found->second];
-        return last_;
+      if (name.size() <= longest_name_) {
+        sought_ += name.size();
+        if (sought_ > kSoughtBase + kSoughtOfKey * keys_) {
+          return fail(ErrorCode::Corrupt,
+                      "{}: {} bytes of names, with those before, may be of its array, and {} keys "
+                      "are stored",
+                      quote(key), sought_, keys_);
+        }
+        const auto found = by_name_.find(name);
+        if (found != by_name_.end() &&
+            is_chunk_of(arrays_[found->second], top ? key : key.substr(slash + 1))) {
+          last_ = &arrays_[found->second];
+          return last_;
+        }
       }
       if (top || slash == 0) return nullptr;
     }
@@ -314,7 +347,7 @@ class ItemOpener : public SourceOpener {
   Result<void> find_chunks() {
     std::vector<std::int64_t> index;
     return for_each_key([&](std::string_view key, const StoredValue& value) -> Result<void> {
-      ZarrArray* array = array_of_chunk(key, index);
+      CKFS_TRY(ZarrArray* const array, array_of_chunk(key, index));
       if (array == nullptr) return {};
       return array->add_chunk(builder_, index, value);
     });
@@ -361,7 +394,15 @@ class ItemOpener : public SourceOpener {
 
   Result<void> make_tree() {
     if (msgpack_.empty()) {
+      std::uint64_t parts = 0;
+      const std::uint64_t most = kPartsBase + kPartsOfArray * arrays_.size();
       for (const ZarrArray& array : arrays_) {
+        parts += static_cast<std::uint64_t>(std::ranges::count(array.name(), '.')) + 1;
+        if (parts > most) {
+          return fail(ErrorCode::Corrupt,
+                      "{}: {} parts between dots with those of the arrays before it (limit {})",
+                      quote(array.name()), parts, most);
+        }
         leaves_.push_back({split_at_dots(array.name()), "np.ndarray", false});
       }
       return {};
@@ -591,8 +632,11 @@ class ItemOpener : public SourceOpener {
   std::optional<OcdbtDatabase> database_;  // nullopt: keys are files
   std::uint64_t keys_ = 0;
   std::vector<ZarrArray> arrays_;
-  NameMap<std::size_t> by_name_;  // in arrays_
-  ZarrArray* last_ = nullptr;     // of array_of_chunk()
+  std::unordered_map<std::string_view, std::size_t, NameHash> by_name_;  // in arrays_
+  std::size_t longest_name_ = 0;
+  std::uint64_t name_bytes_ = 0;
+  std::uint64_t sought_ = 0;   // bytes of names, by array_of_chunk()
+  ZarrArray* last_ = nullptr;  // of array_of_chunk()
   std::map<std::string, std::string_view, std::less<>> types_;
 };
 

@@ -341,6 +341,8 @@ std::vector<Broken> all_broken() {
           item.inside[fmt::format("{}{}/zarr.json", std::string(60000, '.'), i)] =
               zarr3("[2]", "[2]");
       });
+  add("\"w\": 300000 chunks with those of the arrays before it, and 2 keys are stored (limit 262",
+      [](OrbaxWriter& item) { item.inside["w/zarr.json"] = zarr3("[300000]", "[1]"); });
   const auto partial = [](int rank) {
     std::string threes = "3", twos = "2";
     for (int i = 1; i < rank; ++i) threes += ",3", twos += ",2";

@@ -32,8 +32,11 @@ constexpr std::string_view kMsgpackFile = "checkpoint";
 constexpr std::string_view kStringsFile = "_strings.json";
 constexpr std::string_view kArrayMetadata = "array_metadatas/";
 constexpr std::uint64_t kMaxSmallFile = std::uint64_t{64} << 20;
-// Chunks of all arrays together, unless as many are stored: the others are fill values.
+// Chunks of all arrays together, beside two for each key: the others are fill values, or those of
+// shards, whose index has so many bytes for each.
+constexpr std::uint64_t kAbsentBase = std::uint64_t{1} << 18;
 constexpr std::uint64_t kMostAbsentChunks = std::uint64_t{1} << 20;
+constexpr std::uint64_t kBytesInIndex = 16;
 // Bytes of the names of all arrays of a database, and more for each byte of its nodes: keys that
 // share most of their bytes are stored in twenty.
 constexpr std::uint64_t kNamesBase = std::uint64_t{4} << 20;
@@ -222,15 +225,18 @@ class ItemOpener : public SourceOpener {
       return {};
     };
     CKFS_TRY_VOID(run_parallel(found.size(), make, files_.parallel()));
+    const std::uint64_t most_cells =
+        2 * keys_ + std::min(kMostAbsentChunks, kAbsentBase + bytes_of(item_) / kBytesInIndex);
     std::uint64_t cells = 0;
     std::uint64_t boxes = 0;
     arrays_.reserve(made.size());  // by_name_ refers to them
     for (std::optional<ZarrArray>& array : made) {
       cells += std::min<std::uint64_t>(array->cells(), std::uint64_t{1} << 40);
-      if (cells > kMostAbsentChunks + 2 * keys_) {
-        return fail(ErrorCode::Unsupported,
-                    "{}: {} chunks with those of the arrays before it, and {} keys are stored",
-                    quote(array->name()), cells, keys_);
+      if (cells > most_cells) {
+        return fail(
+            ErrorCode::Unsupported,
+            "{}: {} chunks with those of the arrays before it, and {} keys are stored (limit {})",
+            quote(array->name()), cells, keys_, most_cells);
       }
       boxes += array->boxes();
       const std::uint64_t most_boxes = kMostBoxes + 8 * made.size();

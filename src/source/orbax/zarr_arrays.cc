@@ -332,8 +332,9 @@ Result<TensorId> ZarrArray::finish(CatalogBuilder& builder, std::string_view nam
   if (extents_.empty()) extents_.assign(cells(), Extent{kNotFound, 0, nbytes_});
   std::size_t missing = 0;
   std::optional<FileId> absent;
-  std::vector<Extent> joined;
-  for (Extent& extent : extents_) {
+  // Joined where they are: of a million chunks they are the most that is held here.
+  std::size_t joined = 0;
+  for (Extent extent : extents_) {
     if (extent.file == kNotFound) {
       ++missing;
       if (!absent) {
@@ -341,11 +342,12 @@ Result<TensorId> ZarrArray::finish(CatalogBuilder& builder, std::string_view nam
       }
       extent.file = *absent;
     }
-    if (!joined.empty() && !is_chunk(extent.file) && joined.back().file == extent.file &&
-        joined.back().offset + joined.back().nbytes == extent.offset) {
-      joined.back().nbytes += extent.nbytes;
+    Extent* const last = joined == 0 ? nullptr : &extents_[joined - 1];
+    if (last != nullptr && !is_chunk(extent.file) && last->file == extent.file &&
+        last->offset + last->nbytes == extent.offset) {
+      last->nbytes += extent.nbytes;
     } else {
-      joined.push_back(extent);
+      extents_[joined++] = extent;
     }
   }
   if (missing > 0 && whole) {
@@ -353,8 +355,9 @@ Result<TensorId> ZarrArray::finish(CatalogBuilder& builder, std::string_view nam
         name,
         fmt::format("{} of its chunks are missing, and _METADATA says that none is", missing));
   }
-  const auto numel = static_cast<std::int64_t>(extents_.size()) * metadata_.inner_numel();
-  const StorageId storage = builder.add_storage(dtype_, numel, joined);
+  const auto numel = static_cast<std::int64_t>(cells()) * metadata_.inner_numel();
+  const StorageId storage = builder.add_storage(dtype_, numel, std::span(extents_).first(joined));
+  extents_ = {};
   if (metadata_.codecs.big_endian && bits(dtype_) > 8) {
     builder.set_encoding(storage, big_endian_encoding(dtype_), {}, numel);
   }

@@ -47,7 +47,7 @@ class ZarrArray {
   Result<void> add_chunk(CatalogBuilder& builder, std::span<const std::int64_t> index,
                          const StoredValue& value);
 
-  /// Adds storage and tensor under `name`. What was not found is the fill value; or, if `whole`
+  /// Adds storage and tensor under `name`, once. What was not found is the fill value; or, if `whole`
   /// says that nothing may be missing, an obstacle. Errors: Unsupported (more chunks than are
   /// numbered).
   Result<TensorId> finish(CatalogBuilder& builder, std::string_view name, bool whole);

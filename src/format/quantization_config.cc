@@ -151,15 +151,6 @@ class ConfigReader {
     CKFS_TRY(weights.block_structure, pair(members, "block_structure", what + ".block_structure"));
     CKFS_TRY(weights.type, text(members, "type", what + ".type"));
     CKFS_TRY(weights.strategy, text(members, "strategy", what + ".strategy"));
-    // true and false are older words for "group" and none.
-    if (const auto order = member(members, "actorder")) {
-      const std::string_view word = scanner_.of(*order);
-      if (word.front() == '"') {
-        weights.actorder = json_string(word);
-      } else if (word == "true") {
-        weights.actorder = "group";
-      }
-    }
     return weights;
   }
 

@@ -23,7 +23,6 @@ struct WeightArguments {
   std::optional<std::array<std::int64_t, 2>> block_structure;
   std::string type;      // "int", "float"
   std::string strategy;  // "tensor", "channel", "group", "block", "tensor_group", ...
-  std::string actorder;  // "group", "weight", ...
 };
 
 /// One of `config_groups`.

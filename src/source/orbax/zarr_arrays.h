@@ -25,7 +25,7 @@ namespace ckfs {
 class ZarrArray {
  public:
   /// `name`: in messages. Errors: Unsupported (more bytes than there are; what no reader here
-  /// decodes is no error, see obstacle()).
+  /// decodes is no error but an obstacle).
   static Result<ZarrArray> create(std::string name, zarr::Metadata metadata);
 
   const std::string& name() const { return name_; }
@@ -37,9 +37,6 @@ class ZarrArray {
   /// Boxes that its tensor will have at most.
   std::size_t boxes() const { return std::size_t{1} << partial_; }
 
-  /// Why its values cannot be shown; empty: they can.
-  const std::string& obstacle() const { return obstacle_; }
-
   /// Notes where the chunk (or shard) is that a key names. One beyond the grid is nobody's.
   /// Errors: Corrupt (a size that no such chunk has, a shard without room for its index, one
   /// in memory whose inner chunks have more bytes than it),
@@ -47,15 +44,14 @@ class ZarrArray {
   Result<void> add_chunk(CatalogBuilder& builder, std::span<const std::int64_t> index,
                          const StoredValue& value);
 
-  /// Adds storage and tensor under `name`, once. What was not found is the fill value; or, if `whole`
-  /// says that nothing may be missing, an obstacle. Errors: Unsupported (more chunks than are
-  /// numbered).
+  /// Adds storage and tensor under `name`, once. What was not found is the fill value; or, if
+  /// `whole` says that nothing may be missing, an obstacle. Errors: Unsupported (more chunks than
+  /// are numbered).
   Result<TensorId> finish(CatalogBuilder& builder, std::string_view name, bool whole);
 
   std::uint64_t chunks() const { return found_; }
   /// Bytes of what was found.
   std::uint64_t stored_bytes() const { return stored_; }
-  DType dtype() const { return dtype_; }
 
  private:
   ZarrArray(std::string name, zarr::Metadata metadata)
@@ -76,7 +72,7 @@ class ZarrArray {
 
   std::string name_;
   zarr::Metadata metadata_;
-  std::string obstacle_;
+  std::string obstacle_;  // why its values cannot be shown; empty: they can
   DType dtype_ = DType::U8;
   std::uint64_t nbytes_ = 0;           // of an inner chunk, decoded
   std::vector<std::int64_t> outer_;    // chunks (or shards) along each dimension

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <blosc.h>
+#include <optional>
 
 #include "base/load_le.h"
 #include "chunks/stages.h"
@@ -26,7 +27,7 @@ class BloscStream final : public ByteStream {
   BloscStream(std::unique_ptr<ByteStream> from, WorkSpace& space)
       : from_(std::move(from)), space_(space) {}
 
-  Result<void> begin();
+  Result<void> begin(std::optional<std::uint64_t> nbytes);
   Result<std::size_t> read(std::span<std::byte> out) override;
   Result<void> seek(std::uint64_t offset) override;
 
@@ -56,7 +57,7 @@ Result<void> BloscStream::fetch(std::span<std::byte> out) {
   return {};
 }
 
-Result<void> BloscStream::begin() {
+Result<void> BloscStream::begin(std::optional<std::uint64_t> nbytes) {
   CKFS_TRY_VOID(fetch(header_));
   const auto field = [&](std::size_t at) {
     return load_le<std::uint32_t>(std::span(header_).subspan(at));
@@ -83,6 +84,9 @@ Result<void> BloscStream::begin() {
   }
   if (stored_ - kHeader < 4 * blocks) {
     return fail(ErrorCode::Corrupt, "blosc: {} bytes of data for {} blocks", stored_, blocks);
+  }
+  if (nbytes && nbytes_ != *nbytes) {
+    return fail(ErrorCode::Corrupt, "blosc: a chunk of {} bytes (not {})", nbytes_, *nbytes);
   }
   return read_table(blocks);
 }
@@ -171,9 +175,10 @@ Result<void> BloscStream::seek(std::uint64_t offset) {
 
 }  // namespace
 
-StreamResult open_blosc_stream(std::unique_ptr<ByteStream> from, WorkSpace& space) {
+StreamResult open_blosc_stream(std::unique_ptr<ByteStream> from, WorkSpace& space,
+                               std::optional<std::uint64_t> nbytes) {
   auto stream = std::make_unique<BloscStream>(std::move(from), space);
-  CKFS_TRY_VOID(stream->begin());
+  CKFS_TRY_VOID(stream->begin(nbytes));
   return stream;
 }
 

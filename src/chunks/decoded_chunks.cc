@@ -256,11 +256,12 @@ Result<void> DecodedChunks::drive(Request& own) {
     own.wanted = std::move(left);
   }
   bool to_end = false;
+  std::uint64_t missing = 0;
   while (!own.wanted.empty() || (to_end && decoder != nullptr)) {
     if (decoder == nullptr) {
       to_end = !jumps && goes_to_end(chunk);
       CKFS_TRY_VOID(check_sums(chunk));
-      CKFS_TRY(decoder, start(chunk, Stages::All));
+      CKFS_TRY(decoder, start(chunk, Stages::All, missing));
     }
     // What lies ahead comes first: going back costs all that lies before it.
     const auto ahead =
@@ -279,10 +280,7 @@ Result<void> DecodedChunks::drive(Request& own) {
     const Result<std::size_t> size = decode_next(chunk, *decoder);
     if (!size && decoder->space.missing() > 0) {
       // A later frame needs more memory than the first said.
-      {
-        const MutexLock lock(mutex_);
-        work_space_[chunk.array] = decoder->space.missing();
-      }
+      missing = decoder->space.missing();
       decoder = nullptr;
       continue;
     }
@@ -321,32 +319,37 @@ Result<void> DecodedChunks::check_sums(const CodedChunk& chunk) {
     const MutexLock lock(mutex_);
     if (summed_.contains(chunk.id)) return {};
   }
+  std::uint64_t missing = 0;
   while (true) {
-    CKFS_TRY(const std::unique_ptr<Decoder> decoder, start(chunk, Stages::Sums));
+    CKFS_TRY(const std::unique_ptr<Decoder> decoder, start(chunk, Stages::Sums, missing));
     const TierScope holding(Tier::Source);
     Result<std::size_t> size = decoder->block.size();
     while (size && *size == decoder->block.size()) {
       size = decoder->stream->read(decoder->block.span());
     }
-    const MutexLock lock(mutex_);
     if (!size && decoder->space.missing() > 0) {
-      work_space_[chunk.array] = decoder->space.missing();
+      missing = decoder->space.missing();
       continue;
     }
     if (!size) return Failure(size.error());
+    const MutexLock lock(mutex_);
     summed_.insert(chunk.id);
     return {};
   }
 }
 
+/// A decoder with a work space of `least` bytes or more. What a chunk's header asks for is
+/// remembered for the others of its array once the budget has given it: the header may lie.
 Result<std::unique_ptr<DecodedChunks::Decoder>> DecodedChunks::start(const CodedChunk& chunk,
-                                                                     Stages stages) {
-  std::uint64_t needed = usual_work_space(*chunk.array->codecs, stored_size(chunk.stored));
+                                                                     Stages stages,
+                                                                     std::uint64_t least) {
+  std::uint64_t usual = usual_work_space(*chunk.array->codecs, stored_size(chunk.stored));
   {
     const MutexLock lock(mutex_);
     const auto known = work_space_.find(chunk.array);
-    if (known != work_space_.end()) needed = known->second;
+    if (known != work_space_.end()) usual = known->second;
   }
+  std::uint64_t needed = std::max(usual, least);
   while (true) {
     const std::array<std::size_t, 2> sizes{
         static_cast<std::size_t>(needed),
@@ -354,14 +357,18 @@ Result<std::unique_ptr<DecodedChunks::Decoder>> DecodedChunks::start(const Coded
     CKFS_TRY(std::vector<Buffer> buffers, pool_->acquire(Tier::Source, sizes));
     auto decoder = std::make_unique<Decoder>(std::move(buffers));
     const TierScope holding(Tier::Source);
-    auto stream = open_stream(chunk.stored, *chunk.array->codecs, stages, decoder->space);
-    if (decoder->space.missing() == 0) {
-      CKFS_TRY(decoder->stream, std::move(stream));
-      return decoder;
+    auto stream = open_stream(chunk.stored, *chunk.array->codecs, stages, decoder->space,
+                              chunk.array->nbytes);
+    if (decoder->space.missing() > 0) {
+      needed = decoder->space.missing();
+      continue;
     }
-    needed = decoder->space.missing();
-    const MutexLock lock(mutex_);
-    work_space_[chunk.array] = needed;
+    CKFS_TRY(decoder->stream, std::move(stream));
+    if (needed > usual) {
+      const MutexLock lock(mutex_);
+      work_space_[chunk.array] = needed;
+    }
+    return decoder;
   }
 }
 

@@ -108,8 +108,8 @@ class DecodedChunks {
   Result<void> finish(std::deque<Request>& requests) CKFS_EXCLUDES(mutex_);
   void leave(std::deque<Request>& requests) CKFS_EXCLUDES(mutex_);
   Result<void> check_sums(const CodedChunk& chunk) CKFS_EXCLUDES(mutex_);
-  Result<std::unique_ptr<Decoder>> start(const CodedChunk& chunk, Stages stages)
-      CKFS_EXCLUDES(mutex_);
+  Result<std::unique_ptr<Decoder>> start(const CodedChunk& chunk, Stages stages,
+                                         std::uint64_t least) CKFS_EXCLUDES(mutex_);
   Result<std::size_t> decode_next(const CodedChunk& chunk, Decoder& decoder);
   bool deliver(Active& active, const Decoder& decoder, std::size_t size) CKFS_EXCLUDES(mutex_);
   bool goes_to_end(const CodedChunk& chunk) CKFS_EXCLUDES(mutex_);

@@ -1,6 +1,7 @@
 #include "chunks/decoder.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "base/units.h"
 #include "chunks/stages.h"
@@ -57,7 +58,8 @@ class StoredStream final : public ByteStream {
   std::uint64_t hinted_ = 0;
 };
 
-StreamResult open_stage(Codec codec, std::unique_ptr<ByteStream> from, WorkSpace& space) {
+StreamResult open_stage(Codec codec, std::unique_ptr<ByteStream> from, WorkSpace& space,
+                        std::optional<std::uint64_t> nbytes) {
   switch (codec) {
     case Codec::Zstd:
       return open_zstd_stream(std::move(from), space);
@@ -66,7 +68,7 @@ StreamResult open_stage(Codec codec, std::unique_ptr<ByteStream> from, WorkSpace
     case Codec::Zlib:
       return open_inflate_stream(std::move(from), DeflateForm::Zlib, space);
     case Codec::Blosc:
-      return open_blosc_stream(std::move(from), space);
+      return open_blosc_stream(std::move(from), space, nbytes);
     case Codec::Crc32c:
       return open_crc32c_stream(std::move(from), space);
   }
@@ -80,13 +82,17 @@ bool has_sums(const CodecChain& codecs) {
 }
 
 Result<std::unique_ptr<ByteStream>> open_stream(const StoredBytes& stored, const CodecChain& codecs,
-                                                Stages stages, WorkSpace& space) {
+                                                Stages stages, WorkSpace& space,
+                                                std::optional<std::uint64_t> nbytes) {
   std::unique_ptr<ByteStream> stream = std::make_unique<StoredStream>(stored);
   // A reader begins with the codec that was applied last.
   const auto first = stages == Stages::All ? codecs.codecs().begin()
                                            : std::ranges::find(codecs.codecs(), Codec::Crc32c);
   for (auto codec = codecs.codecs().end(); codec != first;) {
-    CKFS_TRY(stream, open_stage(*--codec, std::move(stream), space));
+    --codec;
+    // What lies between two stages has a size of its own.
+    const auto made = codec == codecs.codecs().begin() ? nbytes : std::nullopt;
+    CKFS_TRY(stream, open_stage(*codec, std::move(stream), space, made));
   }
   return stream;
 }

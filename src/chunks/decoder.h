@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "base/byte_source.h"
@@ -29,9 +30,12 @@ enum class Stages : std::uint8_t {
   Sums,
 };
 
-/// A stream through the stages of `codecs`. Its memory is `space`. Errors: as ByteStream::read().
+/// A stream through the stages of `codecs`. Its memory is `space`. `nbytes`: what all stages are to
+/// make, where that is known; a header that says another number gets no memory for it. Errors: as
+/// ByteStream::read().
 Result<std::unique_ptr<ByteStream>> open_stream(const StoredBytes& stored, const CodecChain& codecs,
-                                                Stages stages, WorkSpace& space);
+                                                Stages stages, WorkSpace& space,
+                                                std::optional<std::uint64_t> nbytes = {});
 
 /// What open_stream() of most chunks needs: a first guess.
 std::uint64_t usual_work_space(const CodecChain& codecs, std::uint64_t stored_bytes);

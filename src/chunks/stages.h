@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "chunks/byte_stream.h"
 
@@ -21,7 +22,9 @@ StreamResult open_inflate_stream(std::unique_ptr<ByteStream> from, DeflateForm f
                                  WorkSpace& space);
 
 /// A blosc (version 1) chunk. Its blocks are decoded each by itself: seek() reads none in between.
-StreamResult open_blosc_stream(std::unique_ptr<ByteStream> from, WorkSpace& space);
+/// One of compressed blocks that are not `nbytes` together, where that is known, is Corrupt.
+StreamResult open_blosc_stream(std::unique_ptr<ByteStream> from, WorkSpace& space,
+                               std::optional<std::uint64_t> nbytes);
 
 /// All but the last four bytes, which are the CRC-32C of the others; looked at where the stream
 /// ends, if it was read without a jump.

@@ -123,6 +123,10 @@ std::vector<Case> cases() {
        {Codec::Blosc},
        with(with(blocks, 8, 4096), 4, 1U << 31),
        "bytes of data for 524288 blocks"},
+      {"a block of 4 GiB",
+       {Codec::Blosc},
+       with(with(blocks, 8, ~0U), 4, ~0U),
+       "blosc: a chunk of 4294967295 bytes (not 20000)"},
       {"a block before the data", {Codec::Blosc}, with(blocks, 16, 3), "blosc: a block begins at"},
       {"a block behind the data",
        {Codec::Blosc},
@@ -174,6 +178,51 @@ TEST(BrokenChunks, AreErrorsThatNameTheArrayAndCostNoMemory) {
     EXPECT_THAT(read.error().message(), testing::StartsWith("params.w: chunk 1.2: "));
     EXPECT_THAT(read.error().message(), testing::HasSubstr(broken.message));
     EXPECT_LE(pool->peak(), 10_MiB);
+  }
+}
+
+/// A frame whose window is of 128 MiB: more than any decoder here may have.
+Blob frame_of_a_large_window() {
+  Blob frame(9);
+  store_le(std::span(frame), std::uint32_t{0xfd2fb528});
+  frame[5] = std::byte{17 << 3};
+  frame[6] = std::byte{0x01};
+  return frame;
+}
+
+TEST(BrokenChunks, WhatOneAsksForIsNotAskedForTheOthersOfItsArray) {
+  const Blob bytes = sample(kSize);
+  const Blob frame = zstd(bytes), blocks = blosc(bytes);
+  const Blob large = frame_of_a_large_window();
+  struct Lie {
+    std::vector<Codec> codecs;
+    Blob broken, whole;
+  };
+  for (const Lie& lie :
+       {Lie{{Codec::Zstd}, large, frame}, Lie{{Codec::Zstd}, then(frame, large), frame},
+        Lie{{Codec::Crc32c, Codec::Zstd}, large, zstd(summed(bytes))},
+        Lie{{Codec::Crc32c, Codec::Zstd}, then(frame, large), zstd(summed(bytes))},
+        Lie{{Codec::Blosc, Codec::Zstd}, zstd(with(with(blocks, 8, ~0U), 4, ~0U)), zstd(blocks)},
+        Lie{{Codec::Crc32c, Codec::Blosc},
+            with(with(blosc(summed(bytes)), 8, ~0U), 4, ~0U),
+            blosc(summed(bytes))}}) {
+    MemorySource files;
+    ChunkTable table;
+    const ChunkArrayId array =
+        table.add_array({.name = "w",
+                         .nbytes = kSize,
+                         .codecs = std::make_shared<const CodecChain>(lie.codecs),
+                         .grid = {2}});
+    const auto add = [&](std::uint64_t cell, const Blob& stored) {
+      return table.add_stored(array, cell, {files.add("d", stored), 0, stored.size()}).value();
+    };
+    const FileId broken = add(0, lie.broken), whole = add(1, lie.whole);
+    ChunkSource source(files, table, BufferPool::create(64_MiB));
+    Blob out(kSize);
+    EXPECT_FALSE(source.read_at(broken, 0, out));
+    const auto read = source.read_at(whole, 0, out);
+    EXPECT_TRUE(read) << read.error().message();
+    EXPECT_EQ(out, bytes);
   }
 }
 

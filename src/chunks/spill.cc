@@ -72,13 +72,12 @@ bool Spill::put(const Key& key, std::span<const std::byte> bytes) {
     statistics_.written += bytes.size();
     return true;
   }
-  // The disk is full: what it has taken so far is what there is. A place in the middle stays.
+  // The disk is full: what it has taken so far is what there is. A place in the middle is not used
+  // again: it would be the first to be tried, and fail, as long as the disk is full.
   if (place + 1 == used_) {
     --used_;
     if (most_ != used_) spdlog::warn("{}; spilled blocks: {}", written.error().message(), used_);
     most_ = used_;
-  } else {
-    free_.push_back(place);
   }
   remove(slot);
   return false;

@@ -29,8 +29,8 @@ void Workers::stop() {
 
 void Workers::start() {
   if (started_ || stopping_) return;
-  started_ = true;
   threads_.reserve(wanted_);
+  started_ = true;
   while (threads_.size() < wanted_ && start_one()) {
   }
 }
@@ -92,16 +92,25 @@ std::thread Workers::leave() {
 void Workers::run() {
   while (true) {
     Task task;
+    Shared* shared = nullptr;
     std::thread before;
     {
       MutexLock lock(mutex_);
-      if (wait_for_work(lock)) {
-        std::deque<Task>& queue = help_.empty() ? tasks_ : help_;
-        task = std::move(queue.front());
-        queue.pop_front();
-      } else {
+      if (!wait_for_work(lock)) {
         before = leave();
+      } else if (!help_.empty()) {
+        shared = help_.front();
+        help_.pop_front();
+        shared->claims.enter();  // while it is known to last
+      } else {
+        task = std::move(tasks_.front());
+        tasks_.pop_front();
       }
+    }
+    if (shared != nullptr) {
+      shared->run(true);
+      shared->claims.leave();
+      continue;
     }
     if (!task) {
       if (before.joinable()) before.join();
@@ -118,56 +127,78 @@ void Workers::run() {
 
 std::optional<std::size_t> Workers::Claims::next() {
   const MutexLock lock(mutex_);
-  if (error_ || next_ == count_) return std::nullopt;
+  if (error_ || out_of_memory_ || next_ == count_) return std::nullopt;
   return next_++;
 }
 
 void Workers::Claims::fail(Error error) {
   const MutexLock lock(mutex_);
-  if (!error_) error_.emplace(std::move(error));
+  if (!error_ && !out_of_memory_) error_.emplace(std::move(error));
 }
 
-Result<void> Workers::share(std::size_t count,
-                            const std::function<void(Claims&, bool helper)>& work) {
-  const auto guarded = [&work](Claims& claims, bool helper) {
+void Workers::Claims::run_out_of_memory() {
+  const MutexLock lock(mutex_);
+  out_of_memory_ = out_of_memory_ || !error_;
+}
+
+void Workers::Claims::enter() {
+  const MutexLock lock(mutex_);
+  ++inside_;
+}
+
+/// Nothing of the call is touched by this helper afterwards.
+void Workers::Claims::leave() {
+  const MutexLock lock(mutex_);
+  --inside_;
+  left_.notify_all();  // with the lock: who waits may be gone as soon as it is given back
+}
+
+void Workers::Claims::wait_for_helpers() {
+  MutexLock lock(mutex_);
+  while (inside_ > 0) left_.wait(lock);
+}
+
+/// Whatever `work` throws is noted, and no more: helpers must be counted out, and share() has to
+/// wait for them, where there is no memory for an Error, too.
+void Workers::Shared::run(bool helper) noexcept {
+  try {
     try {
       work(claims, helper);
     } catch (const std::bad_alloc&) {
-      claims.fail(Error(ErrorCode::OutOfMemory, "memory: the system gives no more"));
+      claims.run_out_of_memory();
     } catch (const std::exception& error) {
       claims.fail(Error(ErrorCode::Internal, error.what()));
     }
-  };
-  // Shared with the helpers' tasks, which may come to their turn after this call has returned.
-  const std::shared_ptr<Claims> claims(new Claims(count));
+  } catch (const std::bad_alloc&) {
+    claims.run_out_of_memory();
+  }
+}
+
+Result<void> Workers::share(std::size_t count, const Work& work) {
+  Shared shared{work, Claims(count)};
   if (count > 1) {
     const MutexLock lock(mutex_);
-    start();
-    const std::size_t most = std::min<std::size_t>(threads_.size(), count - 1);
     try {
-      for (std::size_t i = 0; i < most; ++i) {
-        help_.emplace_back([claims, &guarded] {
-          {
-            const MutexLock inside(claims->mutex_);
-            if (claims->closed_) return;  // `guarded` is gone
-            ++claims->inside_;
-          }
-          guarded(*claims, true);
-          const MutexLock inside(claims->mutex_);
-          --claims->inside_;
-          claims->left_.notify_all();
-        });
-      }
+      start();
+      const std::size_t most = std::min<std::size_t>(threads_.size(), count - 1);
+      for (std::size_t i = 0; i < most; ++i) help_.push_back(&shared);
     } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch)
       // So many helpers, then.
     }
   }
   changed_.notify_all();
-  guarded(*claims, false);
-  MutexLock lock(claims->mutex_);
-  claims->closed_ = true;
-  while (claims->inside_ > 0) claims->left_.wait(lock);
-  if (claims->error_) return Failure(*claims->error_);
+  shared.run(false);
+  {
+    // Workers that were busy all the time find nothing of this call.
+    const MutexLock lock(mutex_);
+    std::erase(help_, &shared);
+  }
+  shared.claims.wait_for_helpers();
+  const MutexLock lock(shared.claims.mutex_);
+  if (shared.claims.out_of_memory_) {
+    return ckfs::fail(ErrorCode::OutOfMemory, "memory: the system gives no more");
+  }
+  if (shared.claims.error_) return Failure(*std::move(shared.claims.error_));
   return {};
 }
 

@@ -56,20 +56,26 @@ class Workers {
    private:
     friend class Workers;
     explicit Claims(std::size_t count) : count_(count) {}
+    void enter();
+    void leave();
+    void wait_for_helpers();
+    void run_out_of_memory();
     const std::size_t count_;
     Mutex mutex_;
     CondVar left_;
     std::size_t next_ CKFS_GUARDED_BY(mutex_) = 0;
     unsigned inside_ CKFS_GUARDED_BY(mutex_) = 0;  // helpers at work
-    bool closed_ CKFS_GUARDED_BY(mutex_) = false;  // no helper may begin
     std::optional<Error> error_ CKFS_GUARDED_BY(mutex_);
+    bool out_of_memory_ CKFS_GUARDED_BY(mutex_) = false;  // the error; to say so takes memory, too
   };
+
+  using Work = std::function<void(Claims&, bool helper)>;
 
   /// Calls `work` on this thread, and at once on every worker that is idle or becomes so while
   /// parts are left: each claims parts until there are none. Returns when all of them have ended.
   /// Errors: the first that was given to Claims::fail(); Internal or OutOfMemory for what `work`
   /// throws.
-  Result<void> share(std::size_t count, const std::function<void(Claims&, bool helper)>& work);
+  Result<void> share(std::size_t count, const Work& work);
 
   /// Threads now.
   std::size_t threads() const;
@@ -80,6 +86,13 @@ class Workers {
   static constexpr std::size_t kMostThreads = 80;
 
  private:
+  /// A call of share(), while it lasts.
+  struct Shared {
+    const Work& work;
+    Claims claims;
+    void run(bool helper) noexcept;
+  };
+
   void start() CKFS_REQUIRES(mutex_);
   bool start_one() CKFS_REQUIRES(mutex_);
   void run();
@@ -91,7 +104,7 @@ class Workers {
   mutable Mutex mutex_;
   CondVar changed_;
   std::deque<Task> tasks_ CKFS_GUARDED_BY(mutex_);
-  std::deque<Task> help_ CKFS_GUARDED_BY(mutex_);  // before all tasks
+  std::deque<Shared*> help_ CKFS_GUARDED_BY(mutex_);  // before all tasks
   std::size_t idle_ CKFS_GUARDED_BY(mutex_) = 0;
   bool refused_ CKFS_GUARDED_BY(mutex_) = false;  // the system gives no more threads
   bool started_ CKFS_GUARDED_BY(mutex_) = false;

@@ -9,13 +9,17 @@
 #include <latch>
 #include <numeric>
 #include <random>
+#include <spdlog/sinks/ostream_sink.h>
 #include <spdlog/spdlog.h>
+#include <sstream>
+#include <stdexcept>
 #include <thread>
 
 #include "base/units.h"
 #include "encoding/affine_codes_encoding.h"
 #include "encoding/block_scale_encoding.h"
 #include "engine/read_plan.h"
+#include "engine/workers.h"
 #include "support/delayed_source.h"
 #include "support/failing_heap.h"
 #include "support/gather_all.h"
@@ -191,6 +195,43 @@ TEST(Engine, MemoryThatEndsFailsOneReadAndNoOther) {
         });
   }
   spdlog::set_level(level);
+}
+
+// Here, where the heap can fail.
+TEST(Workers, WhoSharesWaitsForHelpersWhereNoMemoryIsLeftToSayWhatFailed) {
+  CKFS_NEEDS_FAILING_HEAP();
+  Workers workers(2);
+  for (int round = 0; round < 20; ++round) {
+    std::latch begun(3);
+    std::atomic<bool> failed = false;
+    std::atomic<bool> ended = false;
+    const Workers::Work work = [&](Workers::Claims& claims, bool helper) {
+      if (!claims.next()) return;
+      begun.arrive_and_wait();
+      while (helper && !failed) std::this_thread::yield();
+      for (int k = 0; helper && k < 100; ++k) std::this_thread::yield();
+      EXPECT_FALSE(ended);
+      failing_heap::once = false;
+      failing_heap::left = 0;
+      failed = true;
+      if (round % 2 == 0) throw std::bad_alloc();
+      throw std::logic_error("surprise");
+    };
+    try {
+      const auto shared = workers.share(3, work);
+      failing_heap::left = -1;
+      EXPECT_FALSE(shared);
+    } catch (const std::bad_alloc&) {
+      failing_heap::left = -1;
+    }
+    ended = true;
+  }
+  // Those of the workers.
+  std::latch all(3);
+  ASSERT_TRUE(workers.share(3, [&](Workers::Claims& claims, bool /*helper*/) {
+    failing_heap::left = -1;
+    if (claims.next()) all.arrive_and_wait();
+  }));
 }
 
 TEST(Engine, GivesManyReadersAtOnceTheSameBytes) {

@@ -14,6 +14,7 @@
 #include <array>
 #include <cerrno>
 #include <climits>
+#include <new>
 #include <optional>
 #include <thread>
 
@@ -66,6 +67,7 @@ bool Uring::can_read() {
   return supported;
 }
 
+/// nullopt: none is free, or there is no memory to remember it; the descriptor serves as well.
 std::optional<unsigned> Uring::slot_for(const Access& access) {
   if (slots_.empty()) return std::nullopt;
   if (const auto found = slot_of_.find(access.serial); found != slot_of_.end()) {
@@ -81,19 +83,23 @@ std::optional<unsigned> Uring::slot_for(const Access& access) {
   slot_of_.erase(oldest->serial);
   *oldest = {};
   if (::io_uring_register_files_update(&ring_, slot, &access.fd, 1) != 1) return std::nullopt;
+  try {
+    slot_of_.emplace(access.serial, slot);
+  } catch (const std::bad_alloc&) {
+    return std::nullopt;  // others are in flight: it must not leave from here
+  }
   *oldest = {access.serial, batch_};
-  slot_of_.emplace(access.serial, slot);
   return slot;
 }
 
 void Uring::prepare(const Access& access, std::size_t flight) {
-  io_uring_sqe* sqe = ::io_uring_get_sqe(&ring_);
-  CKFS_CHECK(sqe != nullptr);  // the ring has an entry for each flight
   const Flight& state = flights_[flight];
   const std::span<const iovec> parts = state.rest.empty() ? access.parts : std::span(state.rest);
   const std::optional<unsigned> slot = slot_for(access);
   const int fd = slot ? static_cast<int>(*slot) : access.fd;
   const std::uint64_t offset = access.offset + state.done;
+  io_uring_sqe* const sqe = ::io_uring_get_sqe(&ring_);
+  CKFS_CHECK(sqe != nullptr);  // the ring has an entry for each flight
   if (parts.size() == 1 && parts[0].iov_len <= INT_MAX) {
     ::io_uring_prep_read(sqe, fd, parts[0].iov_base, static_cast<unsigned>(parts[0].iov_len),
                          offset);

@@ -69,5 +69,36 @@ TEST_F(OutOfMemoryTest, NoReadOfAFailedBatchIsInFlight) {
   EXPECT_GE(failed, 2);
 }
 
+TEST_F(OutOfMemoryTest, NoReadIsLeftBehindWhereAnOpeningCannotBeRemembered) {
+  CKFS_NEEDS_FAILING_HEAP();
+  const auto reader = make_uring_reader(4);
+  ASSERT_TRUE(reader) << reader.error().message();
+  std::vector<std::byte> out(8 * 300);
+  std::vector<iovec> parts;
+  for (std::size_t i = 0; i < 8; ++i) parts.push_back({&out[i * 300], 300});
+  std::vector<Access> accesses(8);
+  std::uint64_t serial = 0;
+  const auto read = [&] {
+    // As of files that were all opened anew.
+    for (std::size_t i = 0; i < 8; ++i) {
+      accesses[i] = {.fd = fd_.get(),
+                     .serial = ++serial,
+                     .offset = i * 1000,
+                     .size = 300,
+                     .parts = std::span(parts).subspan(i, 1)};
+    }
+    return (*reader)->read(accesses);
+  };
+  ASSERT_TRUE(read());
+  const long failed =
+      failing_heap::fail_each([&] { EXPECT_TRUE(read()); },
+                              [&] {
+                                std::ranges::fill(out, std::byte{0});
+                                EXPECT_TRUE(read());
+                                EXPECT_EQ(std::ranges::count(out, std::byte{3}), std::ssize(out));
+                              });
+  EXPECT_GE(failed, 8);
+}
+
 }  // namespace
 }  // namespace ckfs

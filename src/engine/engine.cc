@@ -289,14 +289,15 @@ class Engine::Impl {
     while (missing.end < range.end) {
       const ByteRange piece = file.piece_at(missing.end);
       const ByteRange here = piece.intersect({missing.end, range.end});
-      CKFS_TRY(const auto tile, ready_piece(stream, piece, here, advice));
+      CKFS_TRY(auto tile, ready_piece(stream, piece, here, advice));
       if (!tile) {
         missing.end = here.end;
         continue;
       }
-      CKFS_TRY_VOID(compute_missing());
       std::memcpy(out.data() + (here.begin - range.begin),
                   tile->span().data() + (here.begin - piece.begin), here.size());
+      tile.reset();  // what is missing may have to wait for memory of its tier
+      CKFS_TRY_VOID(compute_missing());
       missing = {here.end, here.end};
     }
     return compute_missing();

@@ -197,6 +197,7 @@ std::optional<std::vector<Buffer>> BufferPool::try_acquire(Tier tier,
                                                            std::span<const std::size_t> sizes) {
   const std::uint64_t capacity = capacity_for(sizes);
   std::vector<Buffer> buffers(sizes.size());
+  if (capacity == 0) return buffers;
   for (const bool reclaimed : {false, true}) {
     if (reclaimed) reclaim(tier, capacity, Demand::Spare);
     MutexLock lock(mutex_);
@@ -224,6 +225,7 @@ Result<std::vector<Buffer>> BufferPool::acquire(Tier tier, std::span<const std::
                 capacity, most(tier));
   }
   std::vector<Buffer> buffers(sizes.size());
+  if (capacity == 0) return buffers;  // who needs nothing waits behind nobody
   {
     MutexLock lock(mutex_);
     const std::uint64_t ticket = next_ticket_++;

@@ -119,6 +119,19 @@ TEST(BufferPool, ServesALargeRequestBeforeSmallOnesThatCameLater) {
   EXPECT_EQ(large, 1);
 }
 
+TEST(BufferPool, GivesNothingToWhoNeedsNothingWhoeverWaits) {
+  const auto pool = BufferPool::create(64_MiB);
+  auto held = pool->try_acquire(Tier::Tile, 40_MiB);
+  ASSERT_TRUE(held);
+  std::thread waiter([&] { EXPECT_TRUE(pool->acquire(Tier::Tile, 30_MiB)); });
+  while (pool->try_acquire(Tier::Tile, 64)) std::this_thread::yield();
+  const std::array<std::size_t, 2> sizes{0, 0};
+  EXPECT_EQ(pool->acquire(Tier::Tile, sizes)->size(), 2U);
+  EXPECT_TRUE(pool->try_acquire(Tier::Tile, 0));
+  held.reset();
+  waiter.join();
+}
+
 TEST(BufferPool, GivesAllOfOneCallOrNothing) {
   const auto pool = BufferPool::create(64_MiB);
   const std::array<std::size_t, 3> sizes{20_MiB, 20_MiB, 20_MiB};

@@ -172,9 +172,11 @@ class Engine::Impl {
 
  private:
   void count(ByteRange range) {
-    requests_.fetch_add(1, std::memory_order_relaxed);
     bytes_.fetch_add(range.size(), std::memory_order_relaxed);
-    if (resting_.load(std::memory_order_relaxed)) wake();
+    // Counted, then looked; give_back_when_idle() rests, then looks. In one order of all four, or
+    // both could see what was before.
+    requests_.fetch_add(1);
+    if (resting_.load()) wake();
   }
 
   /// What is put into the view's page cache is not left in the source's as well: to get memory for
@@ -446,12 +448,16 @@ class Engine::Impl {
       quiet = now == seen ? quiet + 1 : 0;
       seen = now;
       if (quiet < kQuietLooks) continue;
-      cache_.clear();
-      pool_->trim();
-      source_.rest();
+      try {
+        cache_.clear();
+        pool_->trim();
+        source_.rest();
+      } catch (const std::bad_alloc&) {
+        continue;  // giving back may take some memory, too: at the next look, then
+      }
       // What allocations of a request have left in the heap's arenas.
       ::malloc_trim(0);
-      resting_.store(true, std::memory_order_relaxed);
+      resting_.store(true);
       // A request that was counted before it could see that is not forgotten.
       if (requests_.load() != seen) resting_.store(false, std::memory_order_relaxed);
     }

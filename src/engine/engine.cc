@@ -403,14 +403,17 @@ class Engine::Impl {
     const auto suppressed = failures_.admit(
         fmt::format("{} {} {}", static_cast<int>(error.code()), error.system_error(), thing));
     if (!suppressed) return;
+    constexpr std::size_t kMostNamed = 8;
     std::string tensors;
+    std::size_t count = 0;
     for (std::size_t k = file.find(range.begin); k < file.segments.size(); ++k) {
       const Segment& segment = file.segments[k];
       if (segment.begin >= range.end) break;
-      if (segment.kind != Segment::Kind::Tensor) continue;
+      if (segment.kind != Segment::Kind::Tensor || count++ >= kMostNamed) continue;
       tensors += fmt::format("{}\"{}\"", tensors.empty() ? "tensor " : ", ",
                              file.definition->tensors[file.tensor(segment.id)].name);
     }
+    if (count > kMostNamed) tensors += fmt::format(" and {} more", count - kMostNamed);
     spdlog::error("{} (reading {} {}, {}){}", error.message(), file.path, range,
                   tensors.empty() ? "no tensor" : tensors, suppressed_note(*suppressed));
   }

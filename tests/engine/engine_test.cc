@@ -899,6 +899,31 @@ TEST(Engine, ReportsAFailingSourceAndRecovers) {
   EXPECT_EQ(bytes, good);
 }
 
+TEST(Engine, NamesAFewTensorsOfALongRangeThatCannotBeRead) {
+  Fp8Matrix matrix(64, 64, false);
+  auto definition = std::make_shared<Definition>();
+  definition->catalog = matrix.catalog;
+  std::vector<std::string> names;
+  for (int k = 0; k < 100; ++k) names.push_back(fmt::format("w{}", k));
+  for (const std::string& name : names) {
+    definition->tensors.push_back({name,
+                                   TensorExpr::stored(*matrix.catalog, *matrix.catalog->find("w")),
+                                   Exactness::BitExact});
+  }
+  const auto file = std::make_shared<FileLayout>(layout_of(definition));
+  Engine engine(matrix.catalog, matrix.source, BufferPool::create(64_MiB), {});
+  const auto stream = engine.open_stream(file);
+  matrix.source.fail(0, {0, 1}, EIO);
+  std::ostringstream text;
+  const auto before = spdlog::default_logger();
+  spdlog::set_default_logger(std::make_shared<spdlog::logger>(
+      "test", std::make_shared<spdlog::sinks::ostream_sink_mt>(text)));
+  EXPECT_FALSE(engine.read(*stream, {0, file->size}));
+  spdlog::set_default_logger(before);
+  EXPECT_NE(text.str().find("tensor \"w0\", \"w1\", "), std::string::npos) << text.str();
+  EXPECT_NE(text.str().find("\"w7\" and 92 more"), std::string::npos) << text.str();
+}
+
 TEST(Engine, TrustsNoMappedBytesBeforeTheyAreChecked) {
   Fp8Matrix matrix(256, 256, false);
   matrix.source.allow_mapping();

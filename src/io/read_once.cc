@@ -32,7 +32,7 @@ bool shares_pages(const Access& access) {
 bool drops(const Access& access, const OnceFile& from) {
   if (from.file_system->traits.remote) return false;
   const ByteRange range{access.offset, access.offset + access.size};
-  const bool hinted = from.hinted->take(range);
+  const bool hinted = from.hinted != nullptr && from.hinted->take(range);
   if (shares_pages(access)) return false;
   if (hinted) return true;
   if (from.file_system->reads_uncached.load(std::memory_order_relaxed) == Answer::Yes) return false;

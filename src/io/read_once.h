@@ -15,7 +15,7 @@ namespace ckfs {
 /// What an access reads from.
 struct OnceFile {
   FileSystem* file_system = nullptr;
-  page_cache::HintedRanges* hinted = nullptr;
+  page_cache::HintedRanges* hinted = nullptr;  // nullptr: none of it was hinted
   std::uint64_t size = 0;
 };
 

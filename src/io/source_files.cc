@@ -99,6 +99,7 @@ class SourceFiles::Impl {
     file.requests.fetch_add(1, std::memory_order_relaxed);
   }
   FileState& state(FileId id);
+  page_cache::HintedRanges* hinted(FileId id);
   static bool asks_in_order(const RegisteredFile& file) {
     return file.file_system->traits.remote && !file.file_system->pace.at_once();
   }
@@ -129,6 +130,13 @@ Result<void> SourceFiles::Impl::read_alone(const ReadRequest& request) {
 FileState& SourceFiles::Impl::state(FileId id) {
   const MutexLock lock(states_mutex_);
   return states_[id];
+}
+
+/// nullptr: none of it ever was. Of most files that are read once nothing is kept.
+page_cache::HintedRanges* SourceFiles::Impl::hinted(FileId id) {
+  const MutexLock lock(states_mutex_);
+  const auto found = states_.find(id);
+  return found == states_.end() ? nullptr : &found->second.hinted;  // stays where it is
 }
 
 Result<void> SourceFiles::Impl::read_ordered(const AccessPlan& plan, std::size_t& next) {
@@ -199,8 +207,8 @@ void SourceFiles::Impl::will_need(std::span<const FileRange> ranges) {
         pinned = opened ? *std::move(opened) : nullptr;  // its reader will say why
       }
       if (!*pinned) continue;
-      state(id).hinted.add(
-          page_cache::will_need((*pinned)->fd.get(), whole, file_system.hint_bytes));
+      const auto asked = page_cache::will_need((*pinned)->fd.get(), whole, file_system.hint_bytes);
+      if (!asked.empty()) state(id).hinted.add(asked);
     }
   }
 }
@@ -296,6 +304,7 @@ Result<void> SourceFiles::Impl::read_pass(const AccessPlan& plan, std::size_t& n
   struct Opened {
     RegisteredFile* file;
     Pin pin;
+    page_cache::HintedRanges* hinted;
   };
   std::vector<Opened> opened;
   std::vector<Access> accesses;
@@ -318,7 +327,8 @@ Result<void> SourceFiles::Impl::read_pass(const AccessPlan& plan, std::size_t& n
         if (next != first && out_of_descriptors(pinned.error().system_error())) break;
         return Failure(std::move(pinned).error());
       }
-      opened.push_back({&of, *std::move(pinned)});
+      opened.push_back(
+          {&of, *std::move(pinned), keep == Keep::No ? hinted(planned.file) : nullptr});
     }
     const Descriptor& open = *opened.back().pin;
     accesses.push_back(
@@ -326,7 +336,7 @@ Result<void> SourceFiles::Impl::read_pass(const AccessPlan& plan, std::size_t& n
     opened_of.push_back(opened.size() - 1);
     const RegisteredFile& of = *opened.back().file;
     if (keep == Keep::No) {
-      once.push_back({of.file_system, &state(planned.file).hinted, of.fingerprint.size});
+      once.push_back({of.file_system, opened.back().hinted, of.fingerprint.size});
     }
   }
 
@@ -415,13 +425,8 @@ bool SourceFiles::Impl::knows_page_cache(FileId id) {
 }
 
 bool SourceFiles::Impl::was_hinted(const FileRange& range) {
-  const page_cache::HintedRanges* hinted = nullptr;
-  {
-    const MutexLock lock(states_mutex_);
-    const auto found = states_.find(range.file);
-    if (found != states_.end()) hinted = &found->second.hinted;  // stays where it is
-  }
-  return hinted != nullptr && hinted->has({range.offset, range.offset + range.size});
+  const page_cache::HintedRanges* const ranges = hinted(range.file);
+  return ranges != nullptr && ranges->has({range.offset, range.offset + range.size});
 }
 
 Result<void> SourceFiles::Impl::check_mapped(std::span<const MappedBytes> mapped) {

@@ -19,6 +19,7 @@
 #include "io/page_cache.h"
 #include "io/reader.h"
 #include "io/source_files.h"
+#include "support/heap_meter.h"
 #include "support/temporary_directory.h"
 
 namespace ckfs {
@@ -292,6 +293,24 @@ INSTANTIATE_TEST_SUITE_P(Io, ReadOnceTest,
                                                                                    : "Uring") +
                                   (each.param.kernel == Kernel::Refuses ? "Refused" : "");
                          });
+
+TEST(ReadOnce, KeepsNothingOfAFileThatWasNeverHinted) {
+  constexpr std::size_t kWarm = 500, kFiles = 2500;
+  const TemporaryDirectory directory{std::filesystem::current_path()};
+  const auto files = SourceFiles::with_reader({.max_open_files = 8}, make_pread_reader());
+  std::vector<std::byte> out(10);
+  for (std::size_t i = 0; i < kFiles; ++i) {
+    const std::string name = std::to_string(i);
+    ASSERT_TRUE(files->add(name, directory.write(name, out)));
+  }
+  std::size_t before = 0;
+  for (FileId file = 0; file < kFiles; ++file) {
+    if (file == kWarm) before = heap_meter::now;
+    const ReadRequest request{file, 0, out};
+    ASSERT_TRUE(files->read_once({&request, 1}));
+  }
+  EXPECT_LE(heap_meter::now, before + 50 * (kFiles - kWarm));
+}
 
 }  // namespace
 }  // namespace ckfs

@@ -481,7 +481,7 @@ std::uint64_t DecodedChunks::drop_oldest(Ages DecodedChunks::* list) {
   Ages& ages = this->*list;
   if (spill == nullptr) {
     const std::shared_ptr<const Block> block = oldest_unused(ages);
-    return block == nullptr ? 0 : block->buffer.size();
+    return block == nullptr ? 0 : block->buffer.counted();
   }
   while (true) {
     const auto age = std::ranges::find_if(ages, [&](const Key& key) CKFS_REQUIRES(mutex_) {
@@ -500,7 +500,7 @@ std::uint64_t DecodedChunks::drop_oldest(Ages DecodedChunks::* list) {
     if (found == blocks_.end() || found->second.block != block || block.use_count() > 2) continue;
     (found->second.wanted ? wanted_ : passed_).erase(found->second.age);
     blocks_.erase(found);
-    return block->buffer.size();
+    return block->buffer.counted();
   }
 }
 
@@ -530,7 +530,7 @@ void DecodedChunks::reclaim(std::uint64_t bytes, BufferPool::Demand demand) {
   while (demand == BufferPool::Demand::Waits && freed < bytes) {
     const std::unique_ptr<Decoder> decoder = oldest_decoder();
     if (decoder == nullptr) break;
-    freed += decoder->memory.size() + decoder->block.size();
+    freed += decoder->memory.counted() + decoder->block.counted();
   }
 }
 

@@ -72,6 +72,8 @@ class Buffer {
 
   std::byte* data() const { return data_; }
   std::size_t size() const { return size_; }
+  /// What it takes of the pool: size(), rounded up.
+  std::size_t counted() const { return capacity_; }
   std::span<std::byte> span() const { return {data_, size_}; }
   /// What may be written behind the last byte of a buffer that is mapped, and so begins at a
   /// multiple of kMargin: that at least where it takes 1 MiB; 0 of others that are full, or small.

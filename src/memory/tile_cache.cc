@@ -257,7 +257,7 @@ void TileCache::reclaim(std::uint64_t bytes, BufferPool::Demand demand) noexcept
       age = ages_.begin();  // others have changed them meanwhile
       continue;
     }
-    freed += found->second.tile->buffer.size();
+    freed += found->second.tile->buffer.counted();
     remove(found);
   }
 }

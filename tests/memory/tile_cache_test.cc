@@ -167,6 +167,14 @@ TEST_F(TileCacheTest, EvictsTheLeastRecentlyUsed) {
   EXPECT_LE(pool_->peak(), 5_MiB + 512_KiB);
 }
 
+TEST_F(TileCacheTest, EvictsNoMoreThanThePoolNeeds) {
+  // Each takes a MiB of the pool.
+  for (std::uint64_t k = 0; k < 4; ++k) ASSERT_TRUE(cache_.get(key(k), tile_of(300_KiB, 'a')));
+  ASSERT_TRUE(cache_.get(key(9), tile_of(1_MiB, 'b')));
+  EXPECT_FALSE(cache_.find(key(0)));
+  for (const std::uint64_t k : {1, 2, 3}) EXPECT_TRUE(cache_.find(key(k))) << k;
+}
+
 TEST_F(TileCacheTest, EvictsFirstWhatItsReaderIsPast) {
   for (std::uint64_t k = 0; k < 4; ++k) ASSERT_TRUE(cache_.get(key(k), tile_of(1_MiB, 'a')));
   cache_.retire(key(3));

@@ -314,11 +314,7 @@ bool DecodedChunks::goes_to_end(const CodedChunk& chunk) {
 
 /// Sums are behind what they sum up: nothing of the chunk is given out before they were looked at.
 Result<void> DecodedChunks::check_sums(const CodedChunk& chunk) {
-  if (!has_sums(*chunk.array->codecs)) return {};
-  {
-    const MutexLock lock(mutex_);
-    if (summed_.contains(chunk.id)) return {};
-  }
+  if (!has_sums(*chunk.array->codecs) || is_summed(chunk.id)) return {};
   std::uint64_t missing = 0;
   while (true) {
     CKFS_TRY(const std::unique_ptr<Decoder> decoder, start(chunk, Stages::Sums, missing));
@@ -333,7 +329,9 @@ Result<void> DecodedChunks::check_sums(const CodedChunk& chunk) {
     }
     if (!size) return Failure(size.error());
     const MutexLock lock(mutex_);
-    summed_.insert(chunk.id);
+    const std::size_t number = chunk.id - kFirstChunkFile;
+    if (summed_.size() <= number) summed_.resize(static_cast<std::size_t>(table_.count()));
+    summed_[number] = true;
     return {};
   }
 }
@@ -573,6 +571,12 @@ bool DecodedChunks::add_spill(std::shared_ptr<Spill> spill, bool whole) {
 std::shared_ptr<Spill> DecodedChunks::spill() const {
   const MutexLock lock(mutex_);
   return spill_;
+}
+
+bool DecodedChunks::is_summed(FileId chunk) const {
+  const std::size_t number = chunk - kFirstChunkFile;
+  const MutexLock lock(mutex_);
+  return number < summed_.size() && summed_[number];
 }
 
 std::uint64_t DecodedChunks::decoded() const {

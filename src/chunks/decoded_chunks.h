@@ -77,6 +77,9 @@ class DecodedChunks {
   /// Nobody will need these chunks any more: what is kept of them goes, in memory and in the spill.
   void forget(std::span<const FileId> chunks);
 
+  /// Whether the checksums of a chunk were looked at, and right.
+  bool is_summed(FileId chunk) const;
+
   /// Bytes that codecs have made so far, those that were passed over among them.
   std::uint64_t decoded() const;
 
@@ -131,7 +134,8 @@ class DecodedChunks {
   Ages passed_ CKFS_GUARDED_BY(mutex_);
   std::map<FileId, std::shared_ptr<Active>> active_ CKFS_GUARDED_BY(mutex_);
   std::map<const ChunkArray*, std::uint64_t> work_space_ CKFS_GUARDED_BY(mutex_);
-  std::set<FileId> summed_ CKFS_GUARDED_BY(mutex_);  // whose checksums were right
+  // By number in the table: whose checksums were right. Of millions of chunks a bit each.
+  std::vector<bool> summed_ CKFS_GUARDED_BY(mutex_);
   std::uint64_t clock_ CKFS_GUARDED_BY(mutex_) = 0;
   std::uint64_t decoded_ CKFS_GUARDED_BY(mutex_) = 0;
 };

@@ -18,24 +18,18 @@
 #define CKFS_THREAD_ATTRIBUTE_(x)
 #endif
 
-/// On a member: touched only while the Mutex is held; by pointer: what it points to.
+/// On a member: touched only while the Mutex is held.
 #define CKFS_GUARDED_BY(...) CKFS_THREAD_ATTRIBUTE_(guarded_by(__VA_ARGS__))
-#define CKFS_PT_GUARDED_BY(...) CKFS_THREAD_ATTRIBUTE_(pt_guarded_by(__VA_ARGS__))
 /// On a function: the caller holds the lock, or must not hold it.
 #define CKFS_REQUIRES(...) CKFS_THREAD_ATTRIBUTE_(requires_capability(__VA_ARGS__))
-#define CKFS_REQUIRES_SHARED(...) CKFS_THREAD_ATTRIBUTE_(requires_shared_capability(__VA_ARGS__))
 #define CKFS_EXCLUDES(...) CKFS_THREAD_ATTRIBUTE_(locks_excluded(__VA_ARGS__))
-/// On a lock: it is taken before, or after, these.
+/// On a lock: it is taken before these.
 #define CKFS_ACQUIRED_BEFORE(...) CKFS_THREAD_ATTRIBUTE_(acquired_before(__VA_ARGS__))
-#define CKFS_ACQUIRED_AFTER(...) CKFS_THREAD_ATTRIBUTE_(acquired_after(__VA_ARGS__))
-/// On a function whose locking the analysis cannot follow; a comment there gives the reason.
-#define CKFS_NO_THREAD_SAFETY_ANALYSIS CKFS_THREAD_ATTRIBUTE_(no_thread_safety_analysis)
 /// For the types below.
 #define CKFS_CAPABILITY(...) CKFS_THREAD_ATTRIBUTE_(capability(__VA_ARGS__))
 #define CKFS_SCOPED_CAPABILITY CKFS_THREAD_ATTRIBUTE_(scoped_lockable)
 #define CKFS_ACQUIRE(...) CKFS_THREAD_ATTRIBUTE_(acquire_capability(__VA_ARGS__))
 #define CKFS_ACQUIRE_SHARED(...) CKFS_THREAD_ATTRIBUTE_(acquire_shared_capability(__VA_ARGS__))
-#define CKFS_TRY_ACQUIRE(...) CKFS_THREAD_ATTRIBUTE_(try_acquire_capability(__VA_ARGS__))
 #define CKFS_RELEASE(...) CKFS_THREAD_ATTRIBUTE_(release_capability(__VA_ARGS__))
 #define CKFS_RELEASE_SHARED(...) CKFS_THREAD_ATTRIBUTE_(release_shared_capability(__VA_ARGS__))
 #define CKFS_RELEASE_GENERIC(...) CKFS_THREAD_ATTRIBUTE_(release_generic_capability(__VA_ARGS__))
@@ -47,7 +41,6 @@ class CKFS_CAPABILITY("mutex") Mutex {
  public:
   void lock() CKFS_ACQUIRE() { mutex_.lock(); }
   void unlock() CKFS_RELEASE() { mutex_.unlock(); }
-  bool try_lock() CKFS_TRY_ACQUIRE(true) { return mutex_.try_lock(); }
 
  private:
   friend class MutexLock;

@@ -329,11 +329,6 @@ std::optional<MappedBytes> InnerFileSource::map_once(const FileRange& range, std
   return place ? impl_->files_.map_once(*place, used) : std::nullopt;
 }
 
-std::optional<MappedBytes> InnerFileSource::keep(const FileRange& range) {
-  const auto place = impl_->placed(range);
-  return place ? impl_->files_.keep(*place) : std::nullopt;
-}
-
 Result<void> InnerFileSource::check_mapped(std::span<const MappedBytes> mapped) {
   return impl_->files_.check_mapped(mapped);
 }

@@ -30,7 +30,6 @@ class InnerFileSource final : public ByteSource {
   /// Of inner files that were read before.
   std::optional<MappedBytes> map(const FileRange& range, std::uint64_t used) override;
   std::optional<MappedBytes> map_once(const FileRange& range, std::uint64_t used) override;
-  std::optional<MappedBytes> keep(const FileRange& range) override;
   Result<void> check_mapped(std::span<const MappedBytes> mapped) override;
   void rest() override;
   /// Of an inner file that was never asked for, its ends, too.

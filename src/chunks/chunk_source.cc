@@ -8,6 +8,7 @@
 
 #include "base/load_le.h"
 #include "chunks/decoded_chunks.h"
+#include "chunks/decoder.h"
 
 namespace ckfs {
 namespace {
@@ -41,15 +42,23 @@ class ChunkSource::Impl {
       : files_(files), table_(table), decoded_(table, std::move(pool), std::move(spill)) {}
 
   Result<void> read(std::span<const ReadRequest> batch, bool once);
-  Result<Place> place(FileId chunk);
+  Result<std::map<FileId, Place>> find_places(std::span<const ReadRequest> batch);
   std::vector<FileId> stored_in(std::span<const FileId> files) const;
 
   ByteSource& files_;
   const ChunkTable& table_;
   DecodedChunks decoded_;
+
+ private:
+  /// What the index of its shard says of an inner chunk.
+  using IndexEntry = std::array<std::byte, 16>;
+
+  Result<void> read_entries(std::map<FileId, IndexEntry>& entries);
+  Result<Place> place(FileId chunk, const IndexEntry& entry) const;
 };
 
-Result<Place> ChunkSource::Impl::place(FileId file) {
+/// `entry`: of an inner chunk.
+Result<Place> ChunkSource::Impl::place(FileId file, const IndexEntry& entry) const {
   const SourceChunk chunk = table_.chunk(file);
   Place place{.array = chunk.array};
   switch (chunk.kind) {
@@ -63,9 +72,6 @@ Result<Place> ChunkSource::Impl::place(FileId file) {
       place.stored = {&files_, chunk.stored, {}};
       break;
     case SourceChunk::Kind::InShard: {
-      std::array<std::byte, 16> entry{};
-      const ReadRequest request{chunk.index, 16 * chunk.inner, entry};
-      CKFS_TRY_VOID(read({&request, 1}, false));
       const auto offset = load_le<std::uint64_t>(entry);
       const auto nbytes = load_le<std::uint64_t>(std::span(entry).subspan(8));
       constexpr std::uint64_t kNone = ~std::uint64_t{0};
@@ -92,21 +98,53 @@ Result<Place> ChunkSource::Impl::place(FileId file) {
   return place;
 }
 
+/// Of all of them by one batch. An index with a checksum is read to its end first, one after
+/// another: so all of those that were not yet are on their way.
+Result<void> ChunkSource::Impl::read_entries(std::map<FileId, IndexEntry>& entries) {
+  std::vector<ReadRequest> batch;
+  std::map<FileId, FileRange> unseen;  // by index
+  for (auto& [file, entry] : entries) {
+    const SourceChunk inner = table_.chunk(file);
+    batch.push_back({inner.index, 16 * inner.inner, entry});
+    const SourceChunk index = table_.chunk(inner.index);
+    if (has_sums(*index.array->codecs) && !decoded_.is_summed(inner.index)) {
+      unseen.try_emplace(inner.index, index.stored);
+    }
+  }
+  if (unseen.size() > 1) {
+    std::vector<FileRange> ranges;
+    for (const auto& [index, range] : unseen) ranges.push_back(range);
+    files_.will_need(ranges);
+  }
+  return read(batch, false);
+}
+
+/// Of the chunks of a batch, which has many requests for each.
+Result<std::map<FileId, Place>> ChunkSource::Impl::find_places(std::span<const ReadRequest> batch) {
+  std::map<FileId, Place> places;
+  std::map<FileId, IndexEntry> entries;
+  for (const ReadRequest& request : batch) {
+    if (!is_chunk(request.file) || !places.try_emplace(request.file).second) continue;
+    if (table_.chunk(request.file).kind == SourceChunk::Kind::InShard) entries[request.file] = {};
+  }
+  if (!entries.empty()) CKFS_TRY_VOID(read_entries(entries));
+  for (auto& [file, found] : places) {
+    const auto entry = entries.find(file);
+    CKFS_TRY(found, place(file, entry == entries.end() ? IndexEntry{} : entry->second));
+  }
+  return places;
+}
+
 Result<void> ChunkSource::Impl::read(std::span<const ReadRequest> batch, bool once) {
   std::vector<ReadRequest> plain;
   std::map<FileId, std::vector<WantedBytes>> coded;
-  std::map<FileId, Place> places;  // a batch has many requests for a chunk
+  CKFS_TRY(auto places, find_places(batch));
   for (const ReadRequest& request : batch) {
     if (!is_chunk(request.file)) {
       plain.push_back(request);
       continue;
     }
-    auto known = places.find(request.file);
-    if (known == places.end()) {
-      CKFS_TRY(const Place found, place(request.file));
-      known = places.emplace(request.file, found).first;
-    }
-    const Place& place = known->second;
+    const Place& place = places.at(request.file);
     if (place.absent) {
       fill(*place.array, request);
     } else if (!place.array->codecs->identity()) {

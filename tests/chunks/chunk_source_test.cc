@@ -243,6 +243,75 @@ TEST(ChunkSource, InnerChunksOfShardsAreFoundByTheIndex) {
   }
 }
 
+/// Counts what is hinted before the first read.
+class HintedSource final : public ByteSource {
+ public:
+  explicit HintedSource(MemorySource& source) : source_(source) {}
+  Result<void> read(std::span<const ReadRequest> batch) override {
+    begun_ = true;
+    return source_.read(batch);
+  }
+  void will_need(std::span<const FileRange> ranges) override {
+    if (!begun_) hints += ranges.size();
+  }
+  Result<void> verify(std::span<const FileId> files) override { return source_.verify(files); }
+  std::uint64_t size(FileId file) const override { return source_.size(file); }
+  const std::string& name(FileId file) const override { return source_.name(file); }
+
+  std::size_t hints = 0;
+
+ private:
+  MemorySource& source_;
+  bool begun_ = false;
+};
+
+TEST(ChunkSource, IndexesOfManyShardsAreReadTogether) {
+  constexpr std::size_t kShards = 20, kInner = 3, kSize = 100;
+  for (const bool sums : {true, false}) {
+    MemorySource files;
+    HintedSource hinted(files);
+    ChunkTable table;
+    const ChunkArrayId array =
+        table.add_array({.name = "a", .nbytes = kSize, .codecs = chain({}), .grid = {kShards}});
+    const Bytes_ bytes = weights(kInner * kSize);
+    std::vector<FileId> inner;
+    for (std::size_t shard = 0; shard < kShards; ++shard) {
+      Bytes_ index(kInner * 16);
+      for (std::size_t k = 0; k < kInner; ++k) {
+        store_le(std::span(index).subspan(16 * k), std::uint64_t{k * kSize});
+        store_le(std::span(index).subspan(16 * k + 8), std::uint64_t{kSize});
+      }
+      if (sums) index = summed(index);
+      Bytes_ data = bytes;
+      data.insert(data.end(), index.begin(), index.end());
+      const FileId file = files.add(fmt::format("c/{}", shard), data);
+      const FileId first =
+          table.add_shard(array, shard, {file, 0, data.size()}, {.count = kInner, .crc32c = sums})
+              .value();
+      for (std::size_t k = 0; k < kInner; ++k) inner.push_back(first + static_cast<FileId>(k));
+    }
+    ChunkSource source(hinted, table, BufferPool::create(std::uint64_t{64} << 20));
+    for (int pass = 0; pass < 2; ++pass) {
+      files.reset_counts();
+      Bytes_ out(inner.size() * 2 * 10);
+      std::vector<ReadRequest> batch;
+      for (std::size_t i = 0; i < 2 * inner.size(); ++i) {
+        batch.push_back({inner[i / 2], 50 * (i % 2), std::span(out).subspan(10 * i, 10)});
+      }
+      ASSERT_TRUE(source.read(batch));
+      for (std::size_t i = 0; i < 2 * inner.size(); ++i) {
+        EXPECT_TRUE(std::ranges::equal(
+            std::span(out).subspan(10 * i, 10),
+            std::span(bytes).subspan(i / 2 % kInner * kSize + 50 * (i % 2), 10)));
+      }
+      if (!sums) {
+        EXPECT_EQ(files.batches(), 2U);
+      }
+      EXPECT_EQ(hinted.hints, sums ? kShards : 0);
+    }
+  }
+}
+
 TEST(ChunkTable, NamesAChunkByItsPlaceInTheGrid) {
   ChunkTable table;
   const ChunkArrayId array = table.add_array({.name = "params.w", .nbytes = 8, .grid = {2, 3, 4}});

@@ -227,7 +227,7 @@ Result<TensorList> lay_out_experts(const Catalog& catalog, std::string_view layo
   }
   auto made = apply_rules(rules->second, config, std::move(list));
   if (!made) return Failure(made.error().within(fmt::format("experts={}", layout)));
-  return made;
+  return without_axes(*std::move(made));
 }
 
 }  // namespace

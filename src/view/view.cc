@@ -142,6 +142,7 @@ Result<std::shared_ptr<const Definition>> define_recipe(std::shared_ptr<const Ca
   CKFS_TRY(TensorList list,
            apply_rules(recipe.rules, config,
                        {std::move(definition->names), std::move(definition->tensors)}));
+  list = without_axes(std::move(list));
   definition->names = std::move(list.names);
   definition->tensors = std::move(list.tensors);
   definition->spec = spec;

@@ -9,6 +9,7 @@
 #include "container/ocdbt_item.h"
 #include "container/view_files.h"
 #include "support/model_catalog.h"
+#include "view/recipes/recipe.h"
 
 namespace ckfs {
 namespace {
@@ -97,6 +98,29 @@ TEST(OrbaxItem, RefusesWhatNoArrayHolds) {
   item.definition->splits = {{4}};
   item.definition->tensors[0].split = 0;
   EXPECT_THAT(item.error(), HasSubstr("shape [6]: dimension 0 in 4 equal parts"));
+}
+
+TEST(OrbaxItem, IsCutByNoAxesWhereItHasNoMesh) {
+  const auto layout = add_recipe(built_in_recipes(), R"({"family": ["m"], "experts": {"fused": [
+      {"take": "a", "give": "b", "axes": ["embed", "mlp"]}]}})",
+                                 "f");
+  ASSERT_TRUE(layout) << layout.error().message();
+  for (const char* from : {"bf16-safetensors", "bf16-safetensors@experts=fused"}) {
+    const auto recipes = add_recipe(*layout,
+                                    fmt::format(R"({{"view": "v", "from": "{}",
+        "container": "orbax", "rules": [
+          {{"take": "{{x:a|b}}", "give": "c.mlp.up_proj.weight", "do": [{{"transpose": [1, 0]}}]}},
+          {{"take": "{{p:**}}.weight", "give": "{{p}}.kernel", "axes": ["mlp", "embed"]}}]}})",
+                                                from),
+                                    "f");
+    ASSERT_TRUE(recipes) << recipes.error().message();
+    ModelCatalog model;
+    model.config(R"({"model_type": "m"})").shard("model.safetensors", {{"a", DType::BF16, {2, 3}}});
+    const auto definition = define_view(model.build(), {"v", {}}, *recipes);
+    ASSERT_TRUE(definition) << definition.error().message();
+    const auto made = make_orbax(*definition);
+    EXPECT_TRUE(made) << made.error().message();
+  }
 }
 
 TEST(OrbaxItem, RefusesNamesOfFilesAsDirectories) {

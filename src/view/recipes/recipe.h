@@ -160,6 +160,9 @@ Result<TensorList> apply_rules(const RuleList& rules, const ConfigNumbers& confi
 /// The same for one of a list.
 Result<TensorList> apply_rule(const Rule& rule, const ConfigNumbers& config, TensorList list);
 
+/// The tensors of a view that no mesh shares: what rules said of axes is forgotten.
+TensorList without_axes(TensorList list);
+
 /// Tensors before the rules, and what was learned on the way to them.
 struct Undone {
   TensorList list;

@@ -444,4 +444,10 @@ Result<TensorList> apply_rules(const RuleList& rules, const ConfigNumbers& confi
   return list;
 }
 
+TensorList without_axes(TensorList list) {
+  for (ModelTensor& tensor : list.tensors) tensor.split = ModelTensor::kNone;
+  list.axes.clear();
+  return list;
+}
+
 }  // namespace ckfs

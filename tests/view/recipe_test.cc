@@ -650,5 +650,90 @@ TEST(BuiltInRecipes, HaveOneFileForEachModel) {
   EXPECT_GT(models.size(), 60u);
 }
 
+/// Names that a pattern fits, of a layer's tensors and of others.
+std::vector<std::string> names_of(const Pattern& pattern) {
+  std::vector<std::string> names{""};
+  std::string_view text = pattern.text();
+  const auto add = [&](const std::vector<std::string>& endings) {
+    std::vector<std::string> longer;
+    for (const std::string& name : names) {
+      for (const std::string& ending : endings) longer.push_back(name + ending);
+    }
+    names = std::move(longer);
+  };
+  while (!text.empty()) {
+    const std::size_t open = text.find('{');
+    add({std::string(text.substr(0, open))});
+    if (open == std::string_view::npos) break;
+    const std::string_view hole = text.substr(open, text.find('}') + 1 - open);
+    text.remove_prefix(open + hole.size());
+    if (hole.ends_with(":**}") && names.front().empty()) {
+      const bool dot = text.starts_with('.');
+      std::vector<std::string> places;
+      for (const char* place : {"layers.3", "model.layers.3", "model.language_model.layers.3",
+                                "layers.3.mlp", "model.language_model.layers.3.self_attn"}) {
+        places.push_back(dot ? place : std::string(place) + '.');
+      }
+      add(places);
+    } else if (hole.ends_with(":**}") && text.empty()) {
+      if (names.front().ends_with("layers.")) {
+        add({"3.norm.weight", "3.gate.weight", "3.feed_forward.w1.weight",
+             "3.experts.0.w1.weight"});
+      } else {
+        add({"weight"});
+      }
+    } else if (hole.ends_with(":**}")) {
+      add({"layers.3", "layers.3.mlp"});
+    } else if (const std::size_t words = hole.find(':'); words != std::string_view::npos) {
+      const std::string_view first = hole.substr(words + 1);
+      add({std::string(first.substr(0, first.find_first_of("|}")))});
+    } else {
+      add({"3"});
+    }
+  }
+  return names;
+}
+
+/// What the rules that only rename make of a name.
+std::string renamed(const RuleList& rules, const std::string& name) {
+  ModelCatalog model;
+  model.shard("m.safetensors", {{"t", DType::BF16, {2, 2}}});
+  const auto catalog = model.build();
+  TensorList list;
+  list.tensors.push_back(
+      {.name = list.names.emplace_back(name), .expr = TensorExpr::stored(*catalog, 0), .shard = 0});
+  for (const Rule& rule : rules.rules) {
+    if (rule.kind != Rule::Kind::Make || !rule.operations.empty()) continue;
+    auto next = apply_rule(rule, ConfigNumbers(), std::move(list));
+    if (!next) return next.error().message();
+    list = *std::move(next);
+  }
+  return std::string(list.tensors.front().name);
+}
+
+TEST(BuiltInRecipes, LeaveNamesThatAreThoseOfTheFusedLayout) {
+  for (const ModelFamily& family : built_in_recipes().families) {
+    const auto fused = family.layouts.find("fused");
+    if (fused == family.layouts.end()) continue;
+    std::set<std::string> names;
+    for (const Rule& rule : fused->second.rules) {
+      if (rule.kind != Rule::Kind::Make) continue;
+      for (const Pattern& pattern : rule.patterns) {
+        for (std::string& name : names_of(pattern)) names.insert(std::move(name));
+      }
+    }
+    for (const std::string& name : names) {
+      const std::string once = renamed(fused->second, name);
+      EXPECT_EQ(renamed(fused->second, once), once) << family.file << ": " << name;
+    }
+    for (const char* name : {"norm.weight", "model.norm.weight", "language_model.norm.weight",
+                             "model.language_model.norm.weight"}) {
+      const std::string once = renamed(fused->second, name);
+      EXPECT_TRUE(once == "norm.weight" || once.ends_with(".norm.weight"))
+          << family.file << ": " << name << " became " << once;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace ckfs

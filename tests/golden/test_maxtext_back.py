@@ -254,7 +254,11 @@ class Refusals(Trees):
                  r'nothing that fits "params.params.\{p\}.GptOssMlp.wi_1" stands with it'),
                 ("gpt-oss", "scanned", r"layers\.layers_1\.", "i 1 is missing"),
                 ("deepseek3", "unscanned", "moe_layers_1", "i 1 is missing, of 2"),
-                ("deepseek3", "unscanned", "dense_layers_0", "i 0 is missing, of 2")):
+                ("deepseek3", "unscanned", "dense_layers_0", "i 0 is missing, of 2"),
+                ("deepseek3", "unscanned", r"dense_layers_\d\.mlp\.wo",
+                 r'no tensor fits ".*dense_layers_\{i\}\.mlp\.wo'),
+                ("deepseek3", "unscanned", r"dense_layers_\d\.self_attention\.out",
+                 "i 0 is missing, of")):
             with self.subTest(case=case, view=view, pattern=pattern):
                 self.refused(case, view, message, tensors=without(pattern))
 

@@ -161,6 +161,8 @@ TEST(Recipe, ErrorsHaveTheLine) {
            {R"({"expect": "{n}", "over": "n"})", "has over (a variable) and count, or neither"},
            {R"({"expect": "{n:*}", "over": "n", "count": 1})", "\"n\" is no number in each"},
            {R"({"expect": "{n}", "over": "m", "count": 1})", "\"m\" is no number in each"},
+           {R"({"expect": "a", "each": 1})", "f:2: a number where true or false"},
+           {R"({"drop": "a", "each": true})", "f:2: no member \"each\" belongs here"},
            {R"({"use": "list"})", "f:2: there is no list \"list\" before this one"},
            {R"({"use": "list", "where": "1 = 1"})", "f:2: no member \"where\" belongs here"},
            {R"({"take": "a", "give": "b", "let": 3})", "f:2: a number where an object belongs"},
@@ -501,6 +503,16 @@ TEST_F(Rules, CountWhatMustBeThere) {
               ElementsAre("f.json:2: no tensor fits \"m.{n}\""));
   EXPECT_THAT(result(R"({"expect": "m.{n}", "over": "n", "count": "$none"})"),
               ElementsAre("f.json:2: count: config.json: has no number none"));
+  // Patterns of a list stand for each other, unless each must be there.
+  const std::string moved = R"({"take": "l.1.e.{e}.w", "give": "k.1.{e}"}, )";
+  const std::string both = R"({"expect": ["l.{n}.e.{e}.w", "k.{n}.{e}"], "over": "n", "count": 2)";
+  EXPECT_THAT(result(moved + both + R"(}, {"select": "norm"})"), ElementsAre("norm [4] 0 lossy"));
+  EXPECT_THAT(result(moved + both + R"(, "each": true})"),
+              ElementsAre("f.json:2: \"l.0.e.0.w\": n 1 is missing, of 2 tensors like this one"));
+  EXPECT_THAT(result(R"({"expect": ["norm", "none"]}, {"select": "norm"})"),
+              ElementsAre("norm [4] 0 lossy"));
+  EXPECT_THAT(result(R"({"expect": ["norm", "none"], "each": true})"),
+              ElementsAre("f.json:2: no tensor fits \"none\""));
   EXPECT_THAT(result(R"({"only": ["l.{x:**}", "norm"]})"),
               ElementsAre("f.json:2: \"q\" is no tensor that the rules know"));
 }

@@ -155,9 +155,12 @@ class RuleRun {
       if (!one) continue;
       const std::optional<double> value = one->values[rule_.over];
       CKFS_CHECK(value.has_value());  // a number by its pattern
-      captured[rule_.over] = {};
-      const std::string name = rule_.patterns[one->column].fill(captured);
-      const auto [group, is_new] = groups.try_emplace(name, Seen{i, {}});
+      std::string others;
+      for (std::size_t k = 0; k < rule_.captures; ++k) {
+        if (k != rule_.over && rule_.patterns[one->column].has(k)) others += captured[k];
+        others += '\0';
+      }
+      const auto [group, is_new] = groups.try_emplace(std::move(others), Seen{i, {}});
       if (*value >= static_cast<double>(*count)) {
         return at(
             list_.tensors[i].name,
@@ -168,7 +171,7 @@ class RuleRun {
       group->second.values.push_back(static_cast<std::uint32_t>(*value));
     }
     if (groups.empty() && *count > 0 && !rule_.optional) return nothing_fits();
-    for (auto& [name, group] : groups) {
+    for (auto& [others, group] : groups) {
       std::ranges::sort(group.values);
       std::uint32_t missing = 0;
       for (const std::uint32_t value : group.values) missing += value == missing ? 1 : 0;

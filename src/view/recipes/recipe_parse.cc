@@ -114,8 +114,9 @@ class RuleParser {
                             "optional", "copy", "comment"}));
         CKFS_TRY_VOID(make());
       } else if (word.kind == Rule::Kind::Expect) {
-        CKFS_TRY_VOID(only(node_, file_,
-                           {"expect", "when", "where", "over", "count", "optional", "comment"}));
+        CKFS_TRY_VOID(
+            only(node_, file_,
+                 {"expect", "each", "when", "where", "over", "count", "optional", "comment"}));
         CKFS_TRY(rule_.where, conditions(node_, "where", rule_.variables, file_));
         CKFS_TRY_VOID(over());
       } else {
@@ -308,7 +309,14 @@ Result<RuleList> parse_rules(const JsonNode& node, std::string_view file, const 
   for (const JsonNode& item : node.items) {
     if (item.find("use") == nullptr) {
       CKFS_TRY(Rule rule, RuleParser(item, shared).parse());
-      list.rules.push_back(std::move(rule));
+      CKFS_TRY(const bool each, flag(item, "each", file));
+      std::vector<Pattern> patterns;
+      if (each) patterns = std::exchange(rule.patterns, {});
+      for (Pattern& pattern : patterns) {
+        list.rules.push_back(rule);
+        list.rules.back().patterns.push_back(std::move(pattern));
+      }
+      if (!each) list.rules.push_back(std::move(rule));
     } else {
       CKFS_TRY_VOID(only(item, file, {"use", "comment"}));
       CKFS_TRY(const std::string name, text_of(item, "use", file, ""));

@@ -1,0 +1,180 @@
+// That no array of MaxText's trees can be missing without a word, one way or the other.
+#include "view/maxtext.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <set>
+
+#include "support/model_catalog.h"
+#include "view/recipes/recipe.h"
+
+namespace ckfs {
+namespace {
+
+using testing::HasSubstr;
+using Tensors = std::vector<TensorSpec>;
+
+constexpr std::string_view kDeepSeekConfig = R"({"model_type": "deepseek_v32", "hidden_size": 8,
+    "intermediate_size": 6, "moe_intermediate_size": 4, "num_attention_heads": 2, "q_lora_rank": 3,
+    "kv_lora_rank": 5, "qk_nope_head_dim": 4, "qk_rope_head_dim": 2, "v_head_dim": 3,
+    "n_routed_experts": 2, "n_shared_experts": 1, "num_hidden_layers": 3,
+    "first_k_dense_replace": 1, "num_nextn_predict_layers": 1, "index_n_heads": 2,
+    "index_head_dim": 4, "vocab_size": 10})";
+
+/// A layer with a dense MLP, two with experts, and one for multi-token prediction.
+Tensors deepseek() {
+  Tensors tensors;
+  const auto add = [&](std::string name, std::vector<std::int64_t> shape) {
+    tensors.push_back({std::move(name) + ".weight", DType::BF16, std::move(shape)});
+  };
+  const auto mlp = [&](const std::string& prefix, std::int64_t inner) {
+    add(prefix + "gate_proj", {inner, 8});
+    add(prefix + "up_proj", {inner, 8});
+    add(prefix + "down_proj", {8, inner});
+  };
+  add("model.embed_tokens", {10, 8});
+  add("model.norm", {8});
+  add("lm_head", {10, 8});
+  for (int i = 0; i < 4; ++i) {
+    const std::string layer = fmt::format("model.layers.{}.", i);
+    add(layer + "input_layernorm", {8});
+    add(layer + "post_attention_layernorm", {8});
+    add(layer + "self_attn.q_a_proj", {3, 8});
+    add(layer + "self_attn.q_a_layernorm", {3});
+    add(layer + "self_attn.q_b_proj", {12, 3});
+    add(layer + "self_attn.kv_a_layernorm", {5});
+    add(layer + "self_attn.kv_a_proj_with_mqa", {7, 8});
+    add(layer + "self_attn.kv_b_proj", {14, 5});
+    add(layer + "self_attn.o_proj", {8, 6});
+    add(layer + "self_attn.indexer.k_norm", {4});
+    tensors.push_back({layer + "self_attn.indexer.k_norm.bias", DType::BF16, {4}});
+    add(layer + "self_attn.indexer.weights_proj", {2, 8});
+    add(layer + "self_attn.indexer.wk", {4, 8});
+    add(layer + "self_attn.indexer.wq_b", {8, 3});
+    if (i == 0) {
+      mlp(layer + "mlp.", 6);
+      continue;
+    }
+    for (int e = 0; e < 2; ++e) mlp(fmt::format("{}mlp.experts.{}.", layer, e), 4);
+    mlp(layer + "mlp.shared_experts.", 4);
+    add(layer + "mlp.gate", {2, 8});
+  }
+  for (const char* name : {"enorm", "hnorm", "shared_head.norm"}) {
+    add(fmt::format("model.layers.3.{}", name), {8});
+  }
+  add("model.layers.3.eh_proj", {8, 16});
+  add("model.layers.3.embed_tokens", {10, 8});
+  add("model.layers.3.shared_head.head", {10, 8});
+  return tensors;
+}
+
+constexpr std::string_view kLlama4Config = R"({"model_type": "llama4_text", "hidden_size": 8,
+    "intermediate_size": 4, "intermediate_size_mlp": 6, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "head_dim": 4, "num_local_experts": 2, "num_hidden_layers": 4,
+    "vocab_size": 10})";
+
+/// Layers with a dense MLP and with experts by turns.
+Tensors llama4() {
+  Tensors tensors;
+  const auto add = [&](std::string name, std::vector<std::int64_t> shape) {
+    tensors.push_back({std::move(name), DType::BF16, std::move(shape)});
+  };
+  const auto mlp = [&](const std::string& prefix, std::int64_t inner) {
+    add(prefix + "gate_proj.weight", {inner, 8});
+    add(prefix + "up_proj.weight", {inner, 8});
+    add(prefix + "down_proj.weight", {8, inner});
+  };
+  add("model.embed_tokens.weight", {10, 8});
+  add("model.norm.weight", {8});
+  add("lm_head.weight", {10, 8});
+  for (int i = 0; i < 4; ++i) {
+    const std::string layer = fmt::format("model.layers.{}.", i);
+    add(layer + "input_layernorm.weight", {8});
+    add(layer + "post_attention_layernorm.weight", {8});
+    add(layer + "self_attn.q_proj.weight", {8, 8});
+    add(layer + "self_attn.k_proj.weight", {4, 8});
+    add(layer + "self_attn.v_proj.weight", {4, 8});
+    add(layer + "self_attn.o_proj.weight", {8, 8});
+    if (i % 2 == 0) {
+      mlp(layer + "feed_forward.", 6);
+      continue;
+    }
+    add(layer + "feed_forward.router.weight", {2, 8});
+    add(layer + "feed_forward.experts.gate_up_proj", {2, 8, 8});
+    add(layer + "feed_forward.experts.down_proj", {2, 4, 8});
+    mlp(layer + "feed_forward.shared_expert.", 4);
+  }
+  return tensors;
+}
+
+/// Why the view cannot be had of the tensors but for some; empty: it can.
+std::string refusal(std::string_view config, const Tensors& all, std::string_view view,
+                    const std::set<std::string>& without = {}) {
+  Tensors tensors;
+  for (const TensorSpec& tensor : all) {
+    if (!without.contains(tensor.name)) tensors.push_back(tensor);
+  }
+  ModelCatalog model;
+  model.config(std::string(config)).shard("model.safetensors", tensors);
+  const auto made = define_view(model.build(), *parse_view_spec(view));
+  return made ? "" : made.error().message();
+}
+
+/// The name without the numbers of its layer and expert.
+std::string kind_of(const std::string& name) {
+  std::string kind;
+  for (const char c : name) {
+    if (c < '0' || c > '9') kind += c;
+  }
+  return kind;
+}
+
+/// Whatever is missing of one layer, or of all layers of its turn in `turns`, or of all.
+void expect_all_wanted(std::string_view config, const Tensors& all, std::string_view view,
+                       const std::vector<std::set<int>>& turns) {
+  ASSERT_EQ(refusal(config, all, view), "");
+  std::set<std::set<std::string>> cases;
+  for (const TensorSpec& tensor : all) {
+    if (tensor.name.find(".shared_head.") != std::string::npos) continue;  // of no tree
+    if (tensor.name == "model.layers.3.embed_tokens.weight") continue;
+    cases.insert({tensor.name});
+    for (const std::set<int>& turn : turns) {
+      std::set<std::string> without;
+      for (const TensorSpec& other : all) {
+        const bool here = std::ranges::any_of(turn, [&](int layer) {
+          return other.name.starts_with(fmt::format("model.layers.{}.", layer));
+        });
+        if (here && kind_of(other.name) == kind_of(tensor.name)) without.insert(other.name);
+      }
+      if (!without.empty()) cases.insert(std::move(without));
+    }
+  }
+  for (const std::set<std::string>& without : cases) {
+    EXPECT_NE(refusal(config, all, view, without), "")
+        << fmt::format("{}", fmt::join(without, " "));
+  }
+}
+
+TEST(MaxTextViews, WantEveryParameterOfEveryLayer) {
+  expect_all_wanted(kDeepSeekConfig, deepseek(), "maxtext-unscanned@mtp=1",
+                    {{0}, {1, 2}, {3}, {0, 1, 2}, {1, 2, 3}});
+  expect_all_wanted(kDeepSeekConfig, deepseek(), "maxtext-scanned@mtp=1", {{0}, {1, 2}, {3}});
+  expect_all_wanted(kLlama4Config, llama4(), "maxtext-unscanned", {{0, 2}, {1, 3}, {0, 1, 2, 3}});
+  expect_all_wanted(kLlama4Config, llama4(), "maxtext-scanned", {{0, 2}, {1, 3}});
+}
+
+TEST(MaxTextViews, NameWhatIsMissing) {
+  EXPECT_THAT(refusal(kDeepSeekConfig, deepseek(), "maxtext-unscanned",
+                      {"model.layers.0.mlp.down_proj.weight"}),
+              HasSubstr("no tensor fits \"params.params.decoder.dense_layers_{i}.mlp.wo.kernel\""));
+  EXPECT_THAT(refusal(kDeepSeekConfig, deepseek(), "maxtext-unscanned",
+                      {"model.layers.0.self_attn.o_proj.weight"}),
+              HasSubstr("i 0 is missing, of 3"));
+  EXPECT_THAT(refusal(kLlama4Config, llama4(), "maxtext-unscanned",
+                      {"model.layers.1.feed_forward.router.weight"}),
+              HasSubstr("i 1 is missing, of 4"));
+}
+
+}  // namespace
+}  // namespace ckfs

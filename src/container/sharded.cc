@@ -79,6 +79,8 @@ std::span<const std::uint32_t> ShardedContainer::ids(std::size_t shard) const {
 
 bool ShardedContainer::has_index() const {
   if (shards() != 1 || path(0) == names_.single()) return shards() > 1;
+  // No loader looks for a layer's name.
+  if (definition_->packaging.placement == Placement::ByLayer) return true;
   // A lone file of a name of its own is loaded by that name, unless the source's was found through
   // an index, or was not alone.
   const Catalog& catalog = *definition_->catalog;

@@ -270,6 +270,22 @@ TEST(Shards, OfFusedExpertsAreOneForEachLayer) {
             "bf16-safetensors@experts=linear");
 }
 
+TEST(Shards, OfOneLayerHaveAnIndex) {
+  for (const std::string layer : {"", "model.layers.3."}) {
+    ModelCatalog model;
+    model.config(R"({"model_type": "qwen3_moe"})");
+    model.shard("model.safetensors",
+                {{layer + "mlp.experts.0.gate_proj.weight", DType::BF16, {2, 2}},
+                 {layer + "mlp.experts.0.up_proj.weight", DType::BF16, {2, 2}},
+                 {layer + "mlp.experts.0.down_proj.weight", DType::BF16, {2, 2}}});
+    EXPECT_THAT(
+        paths(model.build(), "bf16-safetensors@experts=fused"),
+        ElementsAre("config.json",
+                    layer.empty() ? "model-rest.safetensors" : "model-layer-00003.safetensors",
+                    "model.safetensors.index.json"));
+  }
+}
+
 TEST(Shards, TellALayerByThePartOfTheName) {
   EXPECT_EQ(layer_of("model.layers.12.norm"), 12u);
   EXPECT_EQ(layer_of("layers.0"), 0u);

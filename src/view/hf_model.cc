@@ -191,6 +191,15 @@ void share_bytes(const Catalog& catalog, std::span<const TensorId> ids,
   }
 }
 
+/// The index by which the source's loader finds the shards that a view mirrors: a component of a
+/// pipeline has its own. Empty: the container's, which a variant's loader finds when it asks for
+/// none.
+std::string mirrored_index(const Catalog& catalog) {
+  const std::string& index = catalog.model().index;
+  const std::string_view stem = std::string_view(index).substr(0, index.find(".safetensors"));
+  return stem.find('.') == std::string_view::npos ? index : std::string();
+}
+
 /// What the row and the parameters say of the view's container.
 Result<Packaging> packaging(const Catalog& catalog, const ViewRow& row, const ViewSpec& spec) {
   Packaging packaging{.container = row.container, .placement = row.placement};
@@ -205,6 +214,7 @@ Result<Packaging> packaging(const Catalog& catalog, const ViewRow& row, const Vi
   if (packaging.placement == Placement::Split) {
     CKFS_TRY(packaging.max_shard, parse_size(parameter_of(spec, "max_shard", kDefaultMaxShard)));
   }
+  if (packaging.placement == Placement::Mirrored) packaging.index = mirrored_index(catalog);
   return packaging;
 }
 

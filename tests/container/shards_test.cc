@@ -105,6 +105,18 @@ TEST(Shards, NeedNoIndexWhereThereIsOneModelFile) {
   indexed.index("model.safetensors.index.json");
   EXPECT_THAT(paths(indexed.build(), "bf16-safetensors"),
               ElementsAre("model.safetensors.index.json", "weights.safetensors"));
+  // Which is called as there, unless it is that of a variant.
+  for (const auto& [index, wanted] : std::vector<std::pair<std::string, std::string>>{
+           {"diffusion_pytorch_model.safetensors.index.json",
+            "diffusion_pytorch_model.safetensors.index.json"},
+           {"model.fp16.safetensors.index.json", "model.safetensors.index.json"}}) {
+    ModelCatalog component;
+    component.shard("a-1.safetensors", {{"a", DType::BF16, {1}}});
+    component.shard("a-2.safetensors", {{"b", DType::BF16, {1}}});
+    component.index(index);
+    EXPECT_THAT(paths(component.build(), "bf16-safetensors"),
+                ElementsAre("a-1.safetensors", "a-2.safetensors", wanted));
+  }
   ModelCatalog rest;
   rest.shard("model-00001-of-00002.safetensors", {{"a", DType::BF16, {1}}});
   rest.shard("model-00002-of-00002.safetensors", {});

@@ -47,13 +47,9 @@ std::size_t FileLayout::find(std::uint64_t offset) const {
 }
 
 std::size_t FileLayout::bytes() const {
-  std::size_t boxes = 0;
-  for (const Chunk& chunk : chunks) {
-    for (const Box& box : chunk.expr.box_list()) {
-      boxes += sizeof(Box) + box.loops.capacity() * sizeof(Loop);
-    }
-  }
-  return sizeof(*this) + boxes + chunks.capacity() * sizeof(Chunk) + render_bytes +
+  std::size_t exprs = 0;
+  for (const Chunk& chunk : chunks) exprs += chunk.expr.bytes();
+  return sizeof(*this) + exprs + chunks.capacity() * sizeof(Chunk) + render_bytes +
          path.capacity() + segments.capacity() * sizeof(Segment) +
          (literals.capacity() + cuts.capacity()) * sizeof(std::uint64_t);
 }

@@ -2,7 +2,8 @@
 // from a source file. Sizes are exact before any tensor byte is read.
 //
 // A FileLayout is immutable and safe for concurrent use; it costs 24 bytes a tensor, in a torch
-// file 64, and 16 more for a large one; a chunk of a tensor costs what its boxes do. Literal text
+// file 64, and 16 more for a large one; a chunk of a tensor costs what its
+// expression does. Literal text
 // is measured when the layout is made and rendered when it is read.
 #pragma once
 

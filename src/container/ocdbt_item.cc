@@ -26,13 +26,15 @@ std::string data_file(std::uint32_t number) {
 struct Run {
   std::uint32_t file = 0;
   std::uint64_t offset = 0;
+  std::uint64_t before = 0;  // chunks of other arrays in that file
 
   static std::uint64_t fitting(std::uint64_t room, std::uint64_t bytes) {
-    return std::max<std::uint64_t>(1, room / bytes);
+    return std::clamp<std::uint64_t>(room / bytes, 1, kDataFileChunks);
   }
   /// Chunks in the first file, if there are so many, and in each after it.
   std::uint64_t first(std::uint64_t bytes) const {
-    return fitting(kDataFileBytes - std::min(offset, kDataFileBytes), bytes);
+    return std::min(fitting(kDataFileBytes - std::min(offset, kDataFileBytes), bytes),
+                    kDataFileChunks - before);
   }
   static std::uint64_t others(std::uint64_t bytes) { return fitting(kDataFileBytes, bytes); }
 
@@ -89,6 +91,7 @@ class OcdbtItem final : public OrbaxContainer {
   /// What is known of a data file.
   struct DataFile {
     FileFacts facts;
+    std::uint64_t chunks = 0;
     std::size_t first_array = 0;
     std::size_t end_array = 0;
   };
@@ -205,21 +208,25 @@ Result<void> OcdbtItem::place_chunks() {
     if (!total || *total > std::uint64_t{std::numeric_limits<std::int64_t>::max()}) {
       return fail(ErrorCode::Unsupported, "{}: larger than 2^63 - 1 bytes", arrays().name(i));
     }
-    const bool opens = files_.empty() || files_.back().facts.size + bytes > kDataFileBytes;
+    const bool opens = files_.empty() || files_.back().facts.size + bytes > kDataFileBytes ||
+                       files_.back().chunks == kDataFileChunks;
     Run& run = runs_.back();
     run.file = static_cast<std::uint32_t>(opens ? files_.size() : files_.size() - 1);
     run.offset = opens ? 0 : files_.back().facts.size;
+    run.before = opens ? 0 : files_.back().chunks;
     const std::uint32_t last = run.place(chunks.count() - 1, bytes).file;
     for (std::uint32_t file = run.file; file <= last; ++file) {
       if (file == kMostFiles) {
-        return fail(ErrorCode::Unsupported, "{}: the item has more than {} data files of {} bytes",
-                    quote(arrays().name(i)), kMostFiles, kDataFileBytes);
+        return fail(ErrorCode::Unsupported,
+                    "{}: the item has more than {} data files of {} bytes, or of {} chunks",
+                    quote(arrays().name(i)), kMostFiles, kDataFileBytes, kDataFileChunks);
       }
-      if (file == files_.size()) files_.push_back({{}, i, 0});
+      if (file == files_.size()) files_.push_back({{}, 0, i, 0});
       const auto [begin, end] = run.in(file, chunks.count(), bytes);
       DataFile& data = files_[file];
       data.end_array = i + 1;
       data.facts.size += (end - begin) * bytes;
+      data.chunks += end - begin;
       data.facts.tensors += 1;
       data.facts.exactness = std::max(data.facts.exactness,
                                       arrays().definition().tensors[arrays().tensor(i)].exactness);

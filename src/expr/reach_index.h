@@ -55,6 +55,13 @@ class ReachIndex {
     return visit(levels_.size() - 1, 0, begin, count, use);
   }
 
+  /// The memory that it keeps beside itself.
+  std::size_t bytes() const {
+    std::size_t bytes = levels_.capacity() * sizeof(levels_.front());
+    for (const auto& level : levels_) bytes += level.capacity() * sizeof(level.front());
+    return bytes;
+  }
+
  private:
   static constexpr std::size_t kFan = 16;
 

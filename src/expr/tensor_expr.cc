@@ -124,6 +124,18 @@ TensorExpr TensorExpr::stored(const Catalog& catalog, TensorId tensor) {
   return make(dtype, {stored.shape.begin(), stored.shape.end()}, std::move(boxes));
 }
 
+std::size_t TensorExpr::bytes() const {
+  constexpr std::size_t kShared = 2 * sizeof(void*);  // what counts the owners of an object
+  if (!body_) return 0;
+  std::size_t bytes =
+      kShared + sizeof(Body) + body_->shape.capacity() * sizeof(body_->shape.front());
+  if (!body_->list) return bytes;
+  bytes += kShared + sizeof(BoxList) + body_->list->boxes.capacity() * sizeof(Box) +
+           body_->list->reach.bytes();
+  for (const Box& box : body_->list->boxes) bytes += box.loops.capacity() * sizeof(Loop);
+  return bytes;
+}
+
 std::int64_t TensorExpr::numel() const {
   const std::optional<std::int64_t> numel = checked_numel(shape_);
   CKFS_CHECK(numel.has_value());

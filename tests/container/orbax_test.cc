@@ -213,6 +213,26 @@ TEST(OrbaxItem, ClosesDataFilesAtTwoGibibytes) {
   EXPECT_EQ(total, (105ULL * 28672 * 1024 + 3) * 2 + 2147483659ULL);
 }
 
+TEST(OrbaxItem, ClosesDataFilesThatAreManyChunks) {
+  // A file's layout keeps an expression for each, beside the budget of memory.
+  const Item item(
+      {{"a", DType::BF16, {7}}, {"b", DType::BF16, {3, 50000}}, {"c", DType::BF16, {5}}});
+  item.orbax().max_chunk = 2;
+  const auto container = item.container();
+  std::vector<std::uint64_t> chunks;
+  for (std::size_t file = 0; container->path(file).starts_with("d/0"); ++file) {
+    const FileLayout layout = container->lay_out(file);
+    chunks.push_back(container->facts(file).size / 2);
+    EXPECT_LE(layout.chunks.size(), kDataFileChunks);
+    EXPECT_GT(layout.bytes(), 250 * layout.chunks.size());
+  }
+  EXPECT_THAT(chunks, testing::ElementsAre(kDataFileChunks, kDataFileChunks,
+                                           150012 - 2 * kDataFileChunks));
+  const auto first = [&](const Chunk& chunk) { return chunk.expr.box_list()[0].source_offset; };
+  EXPECT_EQ(first(container->lay_out(1).chunks.front()),
+            first(container->lay_out(0).chunks.back()) + 1);
+}
+
 TEST(OrbaxItem, HasFewBytesForManyChunks) {
   // 64,000 chunks: 16 leaves under a root.
   const Item item({{"a", DType::U8, {64000, 4096, 1024}}});

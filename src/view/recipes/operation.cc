@@ -319,6 +319,10 @@ Result<Flow> unstack(const Operation& op, Flow flow, const Scope& scope) {
                     shape.size());
       }
       const std::int64_t count = shape[static_cast<std::size_t>(dim)];
+      if (count == 0) {
+        return fail(ErrorCode::Unsupported, "unstack: nothing along dimension {} of shape {}", dim,
+                    shape_text(shape));
+      }
       if (op.count) {
         CKFS_TRY(const std::int64_t wanted, whole(*op.count, here));
         if (wanted >= 0 && wanted != count) {
@@ -328,11 +332,10 @@ Result<Flow> unstack(const Operation& op, Flow flow, const Scope& scope) {
       }
       parts += static_cast<std::size_t>(count);
       if (parts > kMaxParts) return too_many_parts();
-      CKFS_TRY(std::vector<TensorExpr> slices,
-               part.expr.split(dim, std::max<std::int64_t>(count, 1)));
+      CKFS_TRY(std::vector<TensorExpr> slices, part.expr.split(dim, count));
       std::vector<std::int64_t> rest = shape;
       rest.erase(rest.begin() + dim);
-      for (std::size_t i = 0; i < slices.size() && count > 0; ++i) {
+      for (std::size_t i = 0; i < slices.size(); ++i) {
         CKFS_TRY(TensorExpr expr, slices[i].reshape(rest));
         all.push_back({part.keys, std::move(expr)});
         all.back().keys[op.key] = static_cast<std::int32_t>(i);

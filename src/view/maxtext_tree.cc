@@ -55,6 +55,12 @@ std::string linen_name(std::string_view path) {
   }
 }
 
+/// What a training state has beside a bare tree of parameters.
+bool is_training_state(std::string_view path) {
+  constexpr std::array<std::string_view, 4> kBeside{"step", "opt_state", "optimizer", "rngs"};
+  return std::ranges::find(kBeside, path.substr(0, path.find('.'))) != kBeside.end();
+}
+
 Result<TensorList> parameters(const Catalog& catalog, std::optional<DType> dtype) {
   const std::optional<Form> form = form_of(catalog);
   CKFS_CHECK(form.has_value());
@@ -69,11 +75,8 @@ Result<TensorList> parameters(const Catalog& catalog, std::optional<DType> dtype
       }
       path.remove_prefix(form->before.size());
       path.remove_suffix(form->behind.size());
-      // Beside a bare tree lies what else a training state has.
-      if (form->before.empty() && !path.starts_with("decoder.") &&
-          !path.starts_with("token_embedder.") && !path.starts_with("mtp_block.")) {
-        continue;
-      }
+      // What else lies there is refused where the rules do not know it.
+      if (form->before.empty() && is_training_state(path)) continue;
       TensorExpr expr = TensorExpr::stored(catalog, id);
       const DType to = dtype && is_castable_float(expr.dtype()) ? *dtype : expr.dtype();
       auto cast = expr.cast(to);

@@ -176,5 +176,33 @@ TEST(MaxTextViews, NameWhatIsMissing) {
               HasSubstr("i 1 is missing, of 4"));
 }
 
+TEST(MaxTextTrees, HaveNoArrayBesideThemThatNobodyKnows) {
+  ModelCatalog source;
+  source.config(std::string(kLlama4Config)).shard("model.safetensors", llama4());
+  const auto definition = define_view(source.build(), *parse_view_spec("maxtext-unscanned"));
+  ASSERT_TRUE(definition) << definition.error().message();
+  const auto refusal_with = [&](std::string_view prefix, const std::vector<std::string>& others) {
+    Tensors tensors;
+    for (const ModelTensor& tensor : (*definition)->tensors) {
+      const std::string_view path = tensor.name.substr(std::string_view("params.params.").size());
+      tensors.push_back({fmt::format("{}{}", prefix, path),
+                         DType::BF16,
+                         {tensor.expr.shape().begin(), tensor.expr.shape().end()}});
+    }
+    for (const std::string& other : others) tensors.push_back({other, DType::BF16, {2}});
+    ModelCatalog tree;
+    tree.config(std::string(kLlama4Config)).state(tensors);
+    const auto made = define_view(tree.build(), *parse_view_spec("bf16-safetensors"));
+    return made ? "" : made.error().message();
+  };
+  const std::vector<std::string> state{"step", "opt_state.mu.decoder.x", "optimizer.step",
+                                       "rngs.a"};
+  EXPECT_EQ(refusal_with("", state), "");
+  EXPECT_EQ(refusal_with("params.params.", state), "");
+  EXPECT_THAT(refusal_with("", {"vision_encoder.x"}),
+              HasSubstr("\"params.params.vision_encoder.x\" is no array that the rules know"));
+  EXPECT_THAT(refusal_with("", {"extra"}), HasSubstr("no array that the rules know"));
+}
+
 }  // namespace
 }  // namespace ckfs

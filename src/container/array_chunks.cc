@@ -58,10 +58,10 @@ bool is_aligned(const Box& box, std::span<const std::int64_t> strides) {
 ArrayChunks::ArrayChunks(DType dtype, std::span<const std::int64_t> shape,
                          std::span<const std::int64_t> split, const ArraySource& source,
                          ChunkOrders orders, std::uint64_t most)
-    : dtype_(dtype),
-      shape_(shape.begin(), shape.end()),
-      chunk_(choose_chunk(shape, bytes_of(dtype, 1), split, source, most)) {
-  bytes_ = bytes_of(dtype, 1);
+    : dtype_(dtype), shape_(shape.begin(), shape.end()), bytes_(bytes_of(dtype, 1)) {
+  ChosenChunk chosen = choose_chunk(shape, bytes_, split, source, most);
+  chunk_ = std::move(chosen.shape);
+  steps_ = chosen.steps;
   for (std::size_t d = 0; d < shape_.size(); ++d) {
     grid_.push_back(shape_[d] / chunk_[d]);
     count_ *= static_cast<std::uint64_t>(grid_[d]);

@@ -36,6 +36,8 @@ class ArrayChunks {
 
   std::uint64_t count() const { return count_; }
   std::uint64_t bytes() const { return bytes_; }  // of each
+  /// What it took to choose the chunk: ChosenChunk::steps.
+  std::uint64_t steps() const { return steps_; }
 
   // Chunks are numbered in the order of the source's files: by source tensor, and all chunks of one
   // together.
@@ -68,6 +70,7 @@ class ArrayChunks {
   std::uint64_t together_ = 1;
   std::uint64_t count_ = 1;
   std::uint64_t bytes_ = 0;
+  std::uint64_t steps_ = 0;
 };
 
 /// Whether chunks can be cut out of the expression. Errors: Unsupported (too many boxes).

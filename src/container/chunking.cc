@@ -15,12 +15,15 @@ namespace {
 
 // Bounds the time for shapes that no model has.
 constexpr std::size_t kMostCandidates = std::size_t{1} << 17;
-constexpr std::int64_t kMostTried = std::int64_t{1} << 20;
+constexpr std::int64_t kMostTried = std::int64_t{1} << 16;
+constexpr std::uint64_t kStepsOfRank = 16;
 
-std::vector<std::int64_t> divisors(std::int64_t number) {
+/// All of them up to 2^32; adds what was tried to `steps`.
+std::vector<std::int64_t> divisors(std::int64_t number, std::uint64_t& steps) {
   std::vector<std::int64_t> low;
   std::vector<std::int64_t> high;
   for (std::int64_t d = 1; d <= std::min(number / d, kMostTried); ++d) {
+    ++steps;
     if (number % d != 0) continue;
     low.push_back(d);
     if (d != number / d) high.push_back(number / d);
@@ -30,9 +33,10 @@ std::vector<std::int64_t> divisors(std::int64_t number) {
 }
 
 /// Candidates along each dimension, thinned out until their combinations can be compared.
-std::vector<std::vector<std::int64_t>> candidates(std::span<const std::int64_t> share) {
+std::vector<std::vector<std::int64_t>> candidates(std::span<const std::int64_t> share,
+                                                  std::uint64_t& steps) {
   std::vector<std::vector<std::int64_t>> all;
-  for (const std::int64_t extent : share) all.push_back(divisors(extent));
+  for (const std::int64_t extent : share) all.push_back(divisors(extent, steps));
   const auto combinations = [&] {
     std::size_t count = 1;
     for (const auto& some : all) {
@@ -112,27 +116,32 @@ class Ranking {
 
 }  // namespace
 
-std::vector<std::int64_t> choose_chunk(std::span<const std::int64_t> shape, std::uint64_t width,
-                                       std::span<const std::int64_t> split,
-                                       const ArraySource& source, std::uint64_t most) {
+ChosenChunk choose_chunk(std::span<const std::int64_t> shape, std::uint64_t width,
+                         std::span<const std::int64_t> split, const ArraySource& source,
+                         std::uint64_t most) {
   CKFS_CHECK(split.empty() || split.size() == shape.size());
-  if (std::ranges::find(shape, 0) != shape.end()) return std::vector<std::int64_t>(shape.size(), 1);
+  if (std::ranges::find(shape, 0) != shape.end()) {
+    return {.shape = std::vector<std::int64_t>(shape.size(), 1)};
+  }
   std::vector<std::int64_t> share(shape.begin(), shape.end());
   for (std::size_t d = 0; d < split.size(); ++d) {
     CKFS_CHECK(shape[d] % split[d] == 0);
     share[d] /= split[d];
   }
   const Ranking ranking(share, width, source, most);
-  const std::vector<std::vector<std::int64_t>> choices = candidates(share);
+  ChosenChunk best;
+  const std::vector<std::vector<std::int64_t>> choices = candidates(share, best.steps);
   std::vector<std::size_t> at(share.size(), 0);
   std::vector<std::int64_t> chunk(share.size(), 1);
-  std::vector<std::int64_t> best;
   Rank best_rank;
+  bool found = false;
   while (true) {
     for (std::size_t d = 0; d < share.size(); ++d) chunk[d] = choices[d][at[d]];
     Rank rank = ranking.of(chunk);
-    if (best.empty() || rank < best_rank) {
-      best = chunk;
+    best.steps += kStepsOfRank;
+    if (!found || rank < best_rank) {
+      found = true;
+      best.shape = chunk;
       best_rank = std::move(rank);
     }
     std::size_t d = share.size();

@@ -31,6 +31,13 @@ struct ArraySource {
   bool operator==(const ArraySource&) const = default;
 };
 
+/// A chunk, and what it took to choose it: numbers that were tried, and 16 for each chunk that was
+/// compared. At most some millions, for shapes that no model has.
+struct ChosenChunk {
+  std::vector<std::int64_t> shape;
+  std::uint64_t steps = 0;
+};
+
 /// Divisors of `shape`, by these rules, the first that decides:
 ///
 ///   no chunk crosses a border of `split`, the number of equal parts along each dimension (empty:
@@ -41,9 +48,8 @@ struct ArraySource {
 /// (64 MiB is `most`; where that is less than 4 MiB, no chunk is too small.) A shape without
 /// elements has chunks of one element, and none of them.
 /// Requires: split divides shape; source is of that rank; most > 0.
-std::vector<std::int64_t> choose_chunk(std::span<const std::int64_t> shape, std::uint64_t width,
-                                       std::span<const std::int64_t> split,
-                                       const ArraySource& source,
-                                       std::uint64_t most = kMostChunkBytes);
+ChosenChunk choose_chunk(std::span<const std::int64_t> shape, std::uint64_t width,
+                         std::span<const std::int64_t> split, const ArraySource& source,
+                         std::uint64_t most = kMostChunkBytes);
 
 }  // namespace ckfs

@@ -18,6 +18,8 @@ namespace {
 constexpr std::string_view kStep = "step";
 // A key costs a microsecond when the nodes of a database are measured, which is done at once.
 constexpr std::uint64_t kMostChunks = std::uint64_t{1} << 24;
+// To choose chunks, of all kinds of arrays: about a second. A large model takes a thousandth.
+constexpr std::uint64_t kMostSteps = std::uint64_t{1} << 27;
 
 /// By the bytes of a + '/' and b + '/'.
 bool key_less(std::string_view a, std::string_view b) {
@@ -164,6 +166,7 @@ Result<void> ItemArrays::make_grids() {
   std::map<Key, std::uint32_t> known;
   const ChunkOrders orders =
       version_ == zarr::Version::V3 ? ChunkOrders::Any : ChunkOrders::AsOrTurned;
+  std::uint64_t steps = 0;
   for (Array& array : arrays_) {
     DType dtype = DType::I32;
     std::span<const std::int64_t> shape;
@@ -190,14 +193,20 @@ Result<void> ItemArrays::make_grids() {
     const std::uint64_t most = definition_->packaging.orbax.max_chunk;
     if (is_new) {
       grids_.emplace_back(dtype, shape, split, source, orders, most == 0 ? kMostChunkBytes : most);
+      steps += grids_.back().steps();
+    }
+    const auto number = static_cast<std::size_t>(&array - arrays_.data());
+    if (steps > kMostSteps) {
+      return fail(ErrorCode::Unsupported,
+                  "{}: too many kinds of arrays up to it to choose chunks for ({} steps)",
+                  quote(name(number)), kMostSteps);
     }
     array.grid = grid->second;
     array.first_chunk = chunk_count_;
     const auto chunks = checked_add(chunk_count_, grids_[array.grid].count());
     if (!chunks || *chunks > kMostChunks) {
       return fail(ErrorCode::Unsupported, "{}: the item has {} chunks (limit {}; see max_chunk)",
-                  quote(name(static_cast<std::size_t>(&array - arrays_.data()))),
-                  chunks ? std::to_string(*chunks) : "2^64", kMostChunks);
+                  quote(name(number)), chunks ? std::to_string(*chunks) : "2^64", kMostChunks);
     }
     chunk_count_ = *chunks;
   }

@@ -21,7 +21,7 @@ namespace ckfs {
 class ItemArrays {
  public:
   /// Errors: Unsupported (a name that is no path, a tensor that no array holds, more than
-  /// 2^24 chunks, nothing at all).
+  /// 2^24 chunks, more kinds of arrays than chunks are chosen for, nothing at all).
   static Result<ItemArrays> make(std::shared_ptr<const Definition> definition,
                                  zarr::Version version);
 

@@ -19,7 +19,7 @@ ArraySource source_of(const Shape& cell, const Shape& order, const Shape& cell_o
 }
 
 Shape bf16(const Shape& shape, const ArraySource& source, const Shape& split = {}) {
-  return choose_chunk(shape, 2, split, source);
+  return choose_chunk(shape, 2, split, source).shape;
 }
 
 TEST(Chunking, LeavesASmallArrayWhole) {
@@ -62,7 +62,7 @@ TEST(Chunking, CutsAtTheBordersOfDevices) {
 TEST(Chunking, CutsNoGranuleWhereItNeedNot) {
   ArraySource source = source_of({4096, 4096 * 9}, {0, 1});
   source.granule = {1, 4096};
-  const Shape chunk = choose_chunk(Shape{4096, 4096 * 9}, 2, Shape{2048, 1}, source);
+  const Shape chunk = choose_chunk(Shape{4096, 4096 * 9}, 2, Shape{2048, 1}, source).shape;
   EXPECT_EQ(chunk, (Shape{2, 4096 * 9}));
 }
 
@@ -72,6 +72,19 @@ TEST(Chunking, CutsAcrossRowsWhereTheyAreAPrimeNumber) {
 
 TEST(Chunking, HasChunksOfOneElementWhereThereIsNone) {
   EXPECT_THAT(bf16({0, 5}, {}), ElementsAre(1, 1));
+}
+
+TEST(Chunking, TakesFewStepsForModelsAndNotManyForAnyShape) {
+  const auto steps = [](const Shape& shape) {
+    Shape order(shape.size());
+    std::iota(order.begin(), order.end(), 0);
+    return choose_chunk(shape, 2, {}, source_of(shape, order)).steps;
+  };
+  EXPECT_LT(steps({256, 58, 7168, 2048}), 200'000U);
+  EXPECT_LT(steps({(std::int64_t{1} << 40) + 15}), 70'000U);
+  EXPECT_LT(steps({720720, 720720, 720720, 720720}), 3'000'000U);
+  // Where the least divisor is a large one of a large number.
+  EXPECT_THAT(bf16({65521LL * 65521}, source_of({65521LL * 65521}, {0})), ElementsAre(65521));
 }
 
 RC_GTEST_PROP(Chunking, DividesAndStaysBetweenTheLimitsWhereAnyDivisorsDo, ()) {
@@ -86,7 +99,7 @@ RC_GTEST_PROP(Chunking, DividesAndStaysBetweenTheLimitsWhereAnyDivisorsDo, ()) {
     cell.push_back(*rc::gen::element(shape[d], in_cell, parts * in_cell));
   }
   std::iota(order.begin(), order.end(), 0);
-  const Shape chunk = choose_chunk(shape, 2, split, source_of(cell, order));
+  const Shape chunk = choose_chunk(shape, 2, split, source_of(cell, order)).shape;
   std::uint64_t bytes = 2;
   std::uint64_t share = 2;
   for (std::size_t d = 0; d < rank; ++d) {

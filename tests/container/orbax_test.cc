@@ -183,6 +183,16 @@ TEST(OrbaxItem, RefusesMoreChunksThanCanBeListed) {
               HasSubstr("more than 524288 data files"));
 }
 
+TEST(OrbaxItem, RefusesMoreKindsOfArraysThanItChoosesChunksFor) {
+  std::vector<TensorSpec> tensors;
+  for (std::int64_t i = 1; i <= 150; ++i) {
+    tensors.push_back({fmt::format("a{:03}", i), DType::U8, {720720, 5040, 2 * i}});
+  }
+  EXPECT_THAT(Item(tensors).error(), HasSubstr("too many kinds of arrays up to it"));
+  tensors.resize(5);
+  EXPECT_EQ(Item(tensors).error(), "");
+}
+
 TEST(OrbaxItem, ClosesDataFilesAtTwoGibibytes) {
   // 56 MiB a chunk; one that is larger than a file; and small ones behind it.
   const Item item({{"a", DType::BF16, {100, 28672, 1024}},
@@ -226,8 +236,8 @@ TEST(OrbaxItem, ClosesDataFilesThatAreManyChunks) {
     EXPECT_LE(layout.chunks.size(), kDataFileChunks);
     EXPECT_GT(layout.bytes(), 250 * layout.chunks.size());
   }
-  EXPECT_THAT(chunks, testing::ElementsAre(kDataFileChunks, kDataFileChunks,
-                                           150012 - 2 * kDataFileChunks));
+  EXPECT_THAT(chunks,
+              testing::ElementsAre(kDataFileChunks, kDataFileChunks, 150012 - 2 * kDataFileChunks));
   const auto first = [&](const Chunk& chunk) { return chunk.expr.box_list()[0].source_offset; };
   EXPECT_EQ(first(container->lay_out(1).chunks.front()),
             first(container->lay_out(0).chunks.back()) + 1);

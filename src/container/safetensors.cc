@@ -27,6 +27,9 @@ class SafetensorsContainer final : public ShardedContainer {
       return fail(ErrorCode::Unsupported, "{}: a name that no tensor of a safetensors file has",
                   quote(tensor.name));
     }
+    if (tensor.expr.dtype() == DType::C128) {
+      return fail(ErrorCode::Unsupported, "{}: C128 has no safetensors dtype", quote(tensor.name));
+    }
     // A pickle can hold lone surrogates; JSON, and so a safetensors header, cannot.
     if (is_utf8(tensor.name)) return {};
     return fail(ErrorCode::Unsupported, "{}: a name that is not UTF-8", quote(tensor.name));

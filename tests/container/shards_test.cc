@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "container/safetensors.h"
 #include "container/view_files.h"
 #include "support/model_catalog.h"
 
@@ -249,6 +250,21 @@ TEST(Shards, HoldATensorNamedLikeTheMetadataInTorchFilesOnly) {
   EXPECT_EQ(files(catalog, "fp32-consolidated@format=bin").size(), 1U);
   EXPECT_EQ(refusal(catalog, "fp32-consolidated"),
             "fp32-consolidated: \"__metadata__\": a name that no tensor of a safetensors file has");
+}
+
+TEST(Shards, OfSafetensorsHaveNoComplexNumbersInDouble) {
+  ModelCatalog model;
+  model.shard("model.safetensors", {{"x", DType::C128, {2}}});
+  const auto catalog = model.build();
+  auto definition = std::make_shared<Definition>();
+  definition->spec.view = "v";
+  definition->packaging = {.container = ContainerKind::Safetensors};
+  definition->catalog = catalog;
+  definition->tensors.push_back(
+      {.name = catalog->tensor(0).name, .expr = TensorExpr::stored(*catalog, 0), .shard = 0});
+  const auto made = make_safetensors(definition);
+  ASSERT_FALSE(made);
+  EXPECT_EQ(made.error().message(), "v: \"x\": C128 has no safetensors dtype");
 }
 
 TEST(Shards, OfTorchFilesRefuseDtypesThatTorchLacks) {

@@ -248,6 +248,10 @@ TEST(Recipe, IsAViewOrAFamily) {
   EXPECT_THAT(read(fmt::format("{{\"view\": \"v@a\", {}}}", rules)), HasSubstr("no name of a"));
   EXPECT_THAT(read(fmt::format("{{\"view\": \"v\", \"from\": \"w\", {}}}", rules)),
               HasSubstr("f: from: w: no such view"));
+  for (const char* from : {"fp32-consolidated@format=bin", "bf16-safetensors@max_shard=1GB"}) {
+    EXPECT_THAT(read(fmt::format("{{\"view\": \"v\", \"from\": \"{}\", {}}}", from, rules)),
+                HasSubstr("is of that view's files, not of its tensors"));
+  }
   EXPECT_THAT(read(fmt::format("{{\"view\": \"v\", \"container\": \"zip\", {}}}", rules)),
               HasSubstr("f:1: container \"zip\" is neither safetensors nor orbax"));
   EXPECT_THAT(read(R"({"family": "m", "experts": {}})"), HasSubstr("where a list of names"));

@@ -21,6 +21,7 @@
 #include "format/json_text.h"
 #include "view/maxtext_tree.h"
 #include "view/recipes/recipe.h"
+#include "view/tree_view.h"
 
 namespace ckfs {
 namespace {
@@ -299,10 +300,10 @@ std::vector<Note> hf_model_remarks(const Catalog& catalog, const ViewRow& row) {
         group.note(fmt::format("{} passes unchanged", name(dtype)), "; so do {} more tensors"));
   }
   if (complex.count > 0) {
-    remarks.push_back(
-        complex.note("left out: safetensors has no C128 (fp32-consolidated@format=bin "
-                     "shows it)",
-                     "; so are {} more tensors"));
+    remarks.push_back(complex.note(
+        fmt::format("left out: safetensors has no C128 ({} shows it)",
+                    catalog.tree() != nullptr ? kTreeView : "fp32-consolidated@format=bin"),
+        "; so are {} more tensors"));
   }
   if (dropped.count > 0) {
     remarks.push_back(

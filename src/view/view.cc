@@ -211,7 +211,8 @@ std::vector<ViewSummary> list_views(const Catalog& catalog, const Recipes& recip
       continue;
     }
     summary.obstacles = hf_model_obstacles(catalog, row);
-    if (row.dtype && is_maxtext_tree(catalog)) {
+    // An obstacle of the catalog is one of either already.
+    if (row.dtype && is_maxtext_tree(catalog) && catalog.obstacles().empty()) {
       std::ranges::copy(maxtext.unscanned, std::back_inserter(summary.obstacles));
     }
     summary.remarks = hf_model_remarks(catalog, row);

@@ -147,5 +147,24 @@ TEST(TrainingState, IsToldWhatViewsLeaveOut) {
               ElementsAre("w: F32", "c: C128", "c2: C128"));
 }
 
+TEST(TrainingState, IsToldOfAViewThatThereIs) {
+  ModelCatalog model;
+  model.state({{"w", DType::F32, {3}}, {"c", DType::C128, {2}}}).tree({});
+  for (const ViewSummary& view : list_views(*model.build())) {
+    if (view.name != "safetensors") continue;
+    ASSERT_FALSE(view.remarks.empty());
+    EXPECT_EQ(view.remarks[0].text, "left out: safetensors has no C128 (orbax shows it)");
+  }
+}
+
+TEST(TrainingState, IsToldOfAnObstacleOnce) {
+  ModelCatalog model;
+  model.tree({{"params.params.decoder.decoder_norm.scale", DType::F32, {3}}}).obstacle("w", "why");
+  for (const ViewSummary& view : list_views(*model.build())) {
+    if (view.name != "bf16-safetensors") continue;
+    EXPECT_EQ(view.obstacles.size(), 1U);
+  }
+}
+
 }  // namespace
 }  // namespace ckfs

@@ -20,13 +20,4 @@ std::string_view name(Codec codec) {
   return "";
 }
 
-std::string CodecChain::describe() const {
-  std::string text;
-  for (const Codec codec : codecs_) {
-    if (!text.empty()) text += ", ";
-    text += name(codec);
-  }
-  return text;
-}
-
 }  // namespace ckfs

@@ -26,9 +26,6 @@ class CodecChain {
 
   std::span<const Codec> codecs() const { return codecs_; }
 
-  /// "zstd, crc32c"; for people.
-  std::string describe() const;
-
   bool operator==(const CodecChain&) const = default;
 
  private:

@@ -47,7 +47,7 @@ struct ChosenChunk {
 ///
 /// (64 MiB is `most`; where that is less than 4 MiB, no chunk is too small.) A shape without
 /// elements has chunks of one element, and none of them.
-/// Requires: split divides shape; source is of that rank; most > 0.
+/// Requires: split divides shape, of at most 2^59 elements; source is of that rank; most > 0.
 ChosenChunk choose_chunk(std::span<const std::int64_t> shape, std::uint64_t width,
                          std::span<const std::int64_t> split, const ArraySource& source,
                          std::uint64_t most = kMostChunkBytes);

@@ -71,6 +71,7 @@ class SlowSource(fault_support.TestCase):
         caller = subprocess.Popen([mounted_fs.CKFS, "mount", self.source.path, target,
                                    "-o", f"log_file={self.log}"])  # fmt: skip
         while not self.source.counts()["bytes"]:
+            self.assertIsNone(caller.poll(), "it ended before it read anything")
             time.sleep(0.01)
         caller.send_signal(signal.SIGINT)
         self.assertEqual(caller.wait(mounted_fs.LIMIT), -signal.SIGINT)

@@ -19,7 +19,7 @@ class ReachIndex {
   template <typename Last>
   ReachIndex(std::size_t count, Last last) {
     if (count <= kFan) return;
-    std::vector<std::int64_t> level;
+    Level level;
     for (std::size_t i = 0; i < count; i += kFan) {
       std::int64_t most = last(i);
       for (std::size_t k = i + 1; k < std::min(count, i + kFan); ++k) {
@@ -57,13 +57,14 @@ class ReachIndex {
 
   /// The memory that it keeps beside itself.
   std::size_t bytes() const {
-    std::size_t bytes = levels_.capacity() * sizeof(levels_.front());
-    for (const auto& level : levels_) bytes += level.capacity() * sizeof(level.front());
+    std::size_t bytes = levels_.capacity() * sizeof(Level);
+    for (const Level& level : levels_) bytes += level.capacity() * sizeof(Level::value_type);
     return bytes;
   }
 
  private:
   static constexpr std::size_t kFan = 16;
+  using Level = std::vector<std::int64_t>;
 
   template <typename Use>
   std::size_t visit(std::size_t level, std::size_t node, std::int64_t begin, std::size_t count,
@@ -89,7 +90,7 @@ class ReachIndex {
     return node;
   }
 
-  std::vector<std::vector<std::int64_t>> levels_;  // levels_[0]: maxima of 16 intervals each
+  std::vector<Level> levels_;  // levels_[0]: maxima of 16 intervals each
 };
 
 }  // namespace ckfs

@@ -375,15 +375,12 @@ Result<RecipeView> parse_view(const JsonNode& root, std::string_view file, const
                 root.find("container")->line, quote(container));
   }
   CKFS_TRY(view.from, text_of(root, "from", file, "bf16-safetensors"));
-  if (const Result<ViewSpec> from = parse_view_spec(view.from, Recipes()); !from) {
-    return fail(ErrorCode::Corrupt, "{}: from: {}", file, from.error().message());
-  } else {
-    for (const std::string_view files : {"format", "max_shard"}) {
-      if (!from->parameters.contains(files)) continue;
-      return fail(ErrorCode::Corrupt,
-                  "{}: from: {}: {} is of that view's files, not of its tensors", file, view.from,
-                  files);
-    }
+  const Result<ViewSpec> from = parse_view_spec(view.from, Recipes());
+  if (!from) return fail(ErrorCode::Corrupt, "{}: from: {}", file, from.error().message());
+  for (const std::string_view files : {"format", "max_shard"}) {
+    if (!from->parameters.contains(files)) continue;
+    return fail(ErrorCode::Corrupt, "{}: from: {}: {} is of that view's files, not of its tensors",
+                file, view.from, files);
   }
   CKFS_TRY(view.description, text_of(root, "description", file, ""));
   const JsonNode* rules = root.find("rules");

@@ -4,8 +4,9 @@
     tidy.py --build DIR [--jobs N]
 
 It takes half a minute a file. So a file that passed is looked at again when what the compiler reads
-of it, its command, .clang-tidy or clang-tidy itself has changed: DIR/passed has the hashes. What
-clang-tidy finds is printed, and the exit code is 1.
+of it, its command, .clang-tidy or clang-tidy itself has changed, as with ccache in whichever checkout:
+the user's cache directory has a hash for each. What clang-tidy finds is printed, and the exit code
+is 1.
 """
 import argparse
 import concurrent.futures
@@ -17,9 +18,12 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TIDY = "clang-tidy-19"
+PASSED = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "ckfs" / "tidy"
+KEPT = 90 * 86400  # seconds; as long as a hash is not asked for
 
 
 def key_of(entry, common):
@@ -29,7 +33,8 @@ def key_of(entry, common):
     del command[at:at + 2]
     text = subprocess.run([*command, "-E", "-CC"], cwd=entry["directory"],
                           stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
-    return hashlib.sha256(b"\0".join([common, entry["command"].encode(), text])).hexdigest()
+    key = b"\0".join([common, entry["command"].encode(), text])
+    return hashlib.sha256(key.replace(os.fsencode(ROOT) + b"/", b"")).hexdigest()
 
 
 def main():
@@ -38,37 +43,37 @@ def main():
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     options = parser.parse_args()
     entries = json.loads((options.build / "compile_commands.json").read_text())
-    passed = options.build / "passed"
-    passed.mkdir(exist_ok=True)
+    PASSED.mkdir(parents=True, exist_ok=True)
     common = subprocess.run([TIDY, "--version"], check=True, stdout=subprocess.PIPE).stdout
     common += (ROOT / ".clang-tidy").read_bytes()
 
     def look_at(entry):
-        """The hash of a file that passes (else nothing), and what was found."""
-        key = key_of(entry, common)
-        if (passed / key).exists():
-            return key, ""
+        """What was found in a file; nothing where it passes."""
+        passed = PASSED / key_of(entry, common)
+        if passed.exists():
+            passed.touch()
+            return ""
         done = subprocess.run([TIDY, "-p", options.build, "-quiet", entry["file"]],
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if done.returncode == 0:
-            (passed / key).touch()
-            return key, ""
+            passed.touch()
+            return ""
         # With those of the standard library's headers, which are not shown.
-        return "", re.sub(r"\d+ warnings? generated\.\n", "", done.stdout)
+        return re.sub(r"\d+ warnings? generated\.\n", "", done.stdout) or \
+            f"{entry['file']}: {TIDY} ended with {done.returncode}\n"
 
-    failed, known = 0, set()
+    failed = 0
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        for number, (key, found) in enumerate(pool.map(look_at, entries), 1):
-            known.add(key)
-            failed += not key
+        for number, found in enumerate(pool.map(look_at, entries), 1):
+            failed += bool(found)
             if sys.stderr.isatty():
                 print(f"\rclang-tidy: {number} of {len(entries)} files", end="", file=sys.stderr)
             print(found, end="", flush=True)
     if sys.stderr.isatty():
         print(file=sys.stderr)
-    for old in passed.iterdir():
-        if old.name not in known:
-            old.unlink()
+    for old in PASSED.iterdir():
+        if old.stat().st_mtime < time.time() - KEPT:
+            old.unlink(missing_ok=True)
     print(f"clang-tidy: {len(entries)} files, {failed} with findings")
     sys.exit(1 if failed else 0)
 

@@ -142,7 +142,7 @@ class SideFiles(WorkDirectory):
             for name, (_, torch_name) in DTYPES.items():
                 view = f"{name}-safetensors"
                 with self.subTest(case=case, view=view):
-                    text = (self.fetch(case, view, "cat") / "config.json").read_text()
+                    text = ways.run("cat", ways.DATA / case / "source", f"{view}/config.json").decode()
                     want = json.loads(source)
                     if not say_dtype(want, torch_name):
                         want["torch_dtype"] = torch_name
@@ -187,13 +187,14 @@ class SideFiles(WorkDirectory):
 
 
 class Listing(WorkDirectory):
-    def test_sizes_are_those_of_the_files_by_every_way(self):
+    def test_sizes_are_those_of_the_files(self):
         for case in CASES:
             for name in DTYPES:
                 view = f"{name}-safetensors"
                 with self.subTest(case=case, view=view):
                     listed = dict(ways.listing(ways.DATA / case / "source", view))
-                    for way in ways.WAYS:
+                    # Not by `cat`, whose pieces end where the listing says that a file does.
+                    for way in ("export", "mount"):
                         got = ways.files_of(self.fetch(case, view, way))
                         self.assertEqual(listed, {path: len(data) for path, data in got.items()})
 

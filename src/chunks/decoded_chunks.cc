@@ -309,7 +309,11 @@ Result<void> DecodedChunks::drive(Request& own) {
 bool DecodedChunks::goes_to_end(const CodedChunk& chunk) {
   const MutexLock lock(mutex_);
   if (spill_ == nullptr || spill_->room() < chunk.array->nbytes) return false;
-  return !begun_.insert(chunk.id).second || whole_;
+  const std::size_t number = chunk.id - kFirstChunkFile;
+  if (begun_.size() <= number) begun_.resize(static_cast<std::size_t>(table_.count()));
+  const bool again = begun_[number];
+  begun_[number] = true;
+  return again || whole_;
 }
 
 /// Sums are behind what they sum up: nothing of the chunk is given out before they were looked at.
@@ -546,7 +550,7 @@ void DecodedChunks::forget(std::span<const FileId> chunks) {
   }
   const MutexLock lock(mutex_);
   for (const FileId chunk : chunks) {
-    begun_.erase(chunk);
+    if (chunk - kFirstChunkFile < begun_.size()) begun_[chunk - kFirstChunkFile] = false;
     for (auto at = blocks_.lower_bound({chunk, 0});
          at != blocks_.end() && at->first.chunk == chunk;) {
       Entry& entry = at->second;

@@ -18,7 +18,6 @@
 #include <list>
 #include <map>
 #include <memory>
-#include <set>
 #include <span>
 #include <vector>
 
@@ -127,7 +126,8 @@ class DecodedChunks {
   mutable Mutex mutex_;  // taken before the pool's; never held while reading or decoding
   std::shared_ptr<Spill> spill_ CKFS_GUARDED_BY(mutex_);
   bool whole_ CKFS_GUARDED_BY(mutex_) = false;
-  std::set<FileId> begun_ CKFS_GUARDED_BY(mutex_);  // while there is a spill
+  // By number in the table; while there is a spill.
+  std::vector<bool> begun_ CKFS_GUARDED_BY(mutex_);
   CondVar changed_;
   std::map<Key, Entry> blocks_ CKFS_GUARDED_BY(mutex_);
   Ages wanted_ CKFS_GUARDED_BY(mutex_);  // least recently used first

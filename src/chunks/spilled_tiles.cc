@@ -31,11 +31,12 @@ bool SpilledTiles::put(const TileKey& key, std::span<const std::byte> bytes,
     spill_->forget(number);
     return false;
   }
+  Kept made{number, bytes.size(), {files.begin(), files.end()}};
   const MutexLock lock(mutex_);
   forget_what_is_gone();
   Kept& kept = kept_[key];
   if (kept.size > 0) spill_->forget(kept.number);
-  kept = {number, bytes.size(), {files.begin(), files.end()}};
+  kept = std::move(made);
   return true;
 }
 

@@ -187,7 +187,10 @@ class BlockScaleEncoding final : public Encoding {
       }
       for (std::int64_t column = begin; column < end;) {
         Piece piece{.row = row, .block = column / scale_.block_columns, .blocks = 0};
-        std::int64_t stop = std::min(end, (piece.block + kScalesAtOnce) * scale_.block_columns);
+        const std::int64_t left = (end - 1) / scale_.block_columns + 1 - piece.block;
+        // Multiplied where it is known to lie before the end: a block may be as wide as 2^58.
+        std::int64_t stop =
+            left <= kScalesAtOnce ? end : (piece.block + kScalesAtOnce) * scale_.block_columns;
         if (stop < end) stop -= stop % together();
         piece.blocks = (stop - 1) / scale_.block_columns + 1 - piece.block;
         if (!shares_scales(piece, loaded)) {

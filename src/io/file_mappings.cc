@@ -106,14 +106,16 @@ std::shared_ptr<FileMapping> FileMapping::make(int fd, std::uint64_t size) {
   }
   if (taken == nullptr) return nullptr;
   Place* const place = taken.get();
+  // First: what there is room to map has a table of 32 MiB at most, whatever size a file claims.
+  void* const memory = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0);
+  if (memory == MAP_FAILED) return nullptr;
   std::shared_ptr<FileMapping> made;
   try {
     made.reset(new FileMapping(size, std::move(taken)));
   } catch (const std::bad_alloc&) {
+    ::munmap(memory, size);
     return nullptr;
   }
-  void* const memory = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0);
-  if (memory == MAP_FAILED) return nullptr;
   made->bytes_ = {static_cast<const std::byte*>(memory), size};
   // A page that has gone meanwhile is fetched alone.
   ::madvise(memory, size, MADV_RANDOM);

@@ -6,6 +6,7 @@
 #include "base/units.h"
 #include "chunks/chunk_source.h"
 #include "chunks/spill.h"
+#include "chunks/spilled_tiles.h"
 #include "support/failing_heap.h"
 #include "support/memory_source.h"
 #include "support/temporary_directory.h"
@@ -32,6 +33,28 @@ TEST(OutOfMemory, ASpillKeepsItsPlaces) {
                                                 }
                                               });
   EXPECT_GE(failed, 2);
+}
+
+TEST(OutOfMemory, ATileThatIsNotSpilledIsNotSaidToBe) {
+  CKFS_NEEDS_FAILING_HEAP();
+  const TemporaryDirectory directory;
+  const std::vector<std::byte> bytes(10_KiB, std::byte{7});
+  const std::vector<FileId> files{1, 2, 3};
+  SpilledTiles tiles(
+      std::make_shared<Spill>(SpillFile::create(directory.path()).value(), 4_KiB, 0));
+  std::uint64_t next = 0;
+  bool put = false;
+  const auto key = [&] { return TileKey{7, TileKey::Kind::Tile, 2, next}; };
+  const long failed = failing_heap::fail_each(
+      [&] {
+        put = false;
+        put = tiles.put(key(), bytes, files);
+      },
+      [&] {
+        EXPECT_EQ(tiles.size(key()).has_value(), put);
+        ++next;
+      });
+  EXPECT_GE(failed, 3);
 }
 
 TEST(OutOfMemory, ARequestForChunksIsForgotten) {

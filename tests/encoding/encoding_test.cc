@@ -198,5 +198,25 @@ TEST(BlockScaleEncoding, DecodesRowsOfMoreBlocksThanItWidensAtOnce) {
   }
 }
 
+TEST(BlockScaleEncoding, DecodesAPieceOfARowOfAnyLength) {
+  // 512 blocks as wide are more than an int64 counts.
+  for (const std::int64_t columns : {std::int64_t{1} << 54, std::int64_t{1} << 57}) {
+    const auto encoding = block_scale_encoding(
+        {.rows = 1, .columns = columns, .block_rows = 1, .block_columns = columns});
+    const std::vector<std::byte> codes(64, std::byte{0x38});  // 1.0 in F8E4M3
+    const float scale = 3;
+    const std::uint64_t at = static_cast<std::uint64_t>(columns) - 64;
+    const PartBytes::Window windows[] = {{{at, at + 64}, codes.data()},
+                                         {{0, 4}, std::as_bytes(std::span(&scale, 1)).data()}};
+    const std::span<const PartBytes::Window> parts[] = {std::span(windows, 1),
+                                                        std::span(windows + 1, 1)};
+    std::vector<float> values(64);
+    ASSERT_TRUE(encoding->decode(
+        {columns - 64, 64}, PartBytes(parts),
+        {DType::F32, std::as_writable_bytes(std::span(values)), {}, KernelSet::Fast}));
+    EXPECT_EQ(values, std::vector<float>(64, 3.0F));
+  }
+}
+
 }  // namespace
 }  // namespace ckfs

@@ -37,6 +37,17 @@ TEST_F(OutOfMemoryTest, NoMappingIsLeft) {
   EXPECT_GE(failed, 2);
 }
 
+TEST_F(OutOfMemoryTest, AFileThatCannotBeMappedTakesNone) {
+  CKFS_NEEDS_FAILING_HEAP();
+  failing_heap::failed = false;
+  failing_heap::left = 0;
+  // A table of its regions would be 16 GiB.
+  const bool made = FileMapping::make(fd_.get(), std::uint64_t{1} << 56) != nullptr;
+  failing_heap::left = -1;
+  EXPECT_FALSE(made);
+  EXPECT_FALSE(failing_heap::failed);
+}
+
 TEST_F(OutOfMemoryTest, NoReadOfAFailedBatchIsInFlight) {
   CKFS_NEEDS_FAILING_HEAP();
   // Each answer is short, so all of them are asked again for the rest.

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <exception>
+#include <list>
 #include <new>
 #include <utility>
 
@@ -143,6 +144,8 @@ Result<void> DecodedChunks::read(std::vector<ChunkWish> wishes) {
 /// Enters the requests, and drives, or waits for those who do, until they are done. Throws
 /// std::bad_alloc.
 Result<void> DecodedChunks::finish(std::deque<Request>& requests) {
+  std::list<Request*> open;
+  for (Request& request : requests) open.push_back(&request);
   MutexLock lock(mutex_);
   for (Request& request : requests) {
     auto active = std::make_shared<Active>();
@@ -150,15 +153,15 @@ Result<void> DecodedChunks::finish(std::deque<Request>& requests) {
     request.active->requests.push_back(&request);
   }
   while (true) {
+    // No further than to the first that nobody drives: there may be 10,000 chunks of 1 KiB.
     Request* next = nullptr;
-    bool waits = false;
-    for (Request& request : requests) {
+    for (auto at = open.begin(); at != open.end() && next == nullptr;) {
+      Request& request = **at;
       if (request.error) return Failure(request.error->within(table_.describe(request.chunk.id)));
-      if (request.done()) continue;
-      waits = true;
-      if (next == nullptr && !request.active->driven) next = &request;
+      if (!request.done() && !request.active->driven) next = &request;
+      at = request.done() ? open.erase(at) : std::next(at);
     }
-    if (!waits) return {};
+    if (open.empty()) return {};
     if (next == nullptr) {
       changed_.wait(lock);
       continue;
@@ -287,9 +290,11 @@ Result<void> DecodedChunks::drive(Request& own) {
     if (!size) {
       const bool broken = size.error().code() == ErrorCode::Corrupt ||
                           size.error().code() == ErrorCode::Unsupported;
+      // Behind what is broken lies what a jump still reaches, or nothing.
+      const std::uint64_t end = jumps ? at + kBlock : ~std::uint64_t{0};
       const MutexLock lock(mutex_);
       for (Request* const request : active.requests) {
-        if (broken && !request->in(at, ~std::uint64_t{0}).empty()) request->error = size.error();
+        if (broken && !request->in(at, end).empty()) request->error = size.error();
       }
       if (own.wanted.empty()) return {};  // whoever needs what is broken meets it again
       return Failure(size.error());

@@ -280,6 +280,9 @@ Box restrict_loop(const Box& box, std::size_t index, std::int64_t first, std::in
 }
 
 Result<std::vector<Box>> align(std::span<const Box> boxes, std::span<const std::int64_t> blocks) {
+  if (boxes.size() > kMaxBoxes) {
+    return fail(ErrorCode::Unsupported, "{} boxes (limit {})", boxes.size(), kMaxBoxes);
+  }
   std::vector<Box> aligned(boxes.begin(), boxes.end());
   for (const std::int64_t block : blocks) {
     const auto is_done = [&](const Box& box) { return is_aligned(box, block); };

@@ -1,5 +1,9 @@
 #include "chunks/decoded_chunks.h"
 
+#include <atomic>
+#include <blosc.h>
+#include <chrono>
+#include <future>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <random>
@@ -304,6 +308,62 @@ TEST(DecodedChunks, WhatLiesBeforeABrokenPlaceIsStillRead) {
   ASSERT_FALSE(read);
   EXPECT_EQ(read.error().code(), ErrorCode::Corrupt);
   EXPECT_THAT(read.error().message(), HasSubstr("w: chunk 0: zstd: "));
+}
+
+/// A source whose reads wait, once, until somebody else had time to come.
+class SlowOnce final : public ByteSource {
+ public:
+  explicit SlowOnce(MemorySource& files) : files_(files) {}
+  std::future<void> begun() { return begun_.get_future(); }
+
+  Result<void> read(std::span<const ReadRequest> batch) override {
+    if (!slow_.exchange(false)) return files_.read(batch);
+    begun_.set_value();
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    return files_.read(batch);
+  }
+  Result<void> verify(std::span<const FileId> files) override { return files_.verify(files); }
+  std::uint64_t size(FileId file) const override { return files_.size(file); }
+  const std::string& name(FileId file) const override { return files_.name(file); }
+
+ private:
+  MemorySource& files_;
+  std::promise<void> begun_;
+  std::atomic<bool> slow_{true};
+};
+
+TEST(DecodedChunks, ABrokenBlockOfBloscIsAnErrorForWhoNeedsItOnly) {
+  std::vector<std::byte> bytes(8_MiB);  // of noise blosc makes a copy, which nothing can break
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i / 999);
+  std::vector<std::byte> stored(bytes.size() + 1_MiB);
+  stored.resize(static_cast<std::size_t>(blosc_compress_ctx(
+      5, 1, 4, bytes.size(), bytes.data(), stored.data(), stored.size(), "lz4", 64_KiB, 1)));
+  const std::span<const std::byte> header(stored);
+  const auto blocksize = load_le<std::uint32_t>(header.subspan(8));
+  const auto place = load_le<std::uint32_t>(header.subspan(16 + 4 * (2_MiB / blocksize)));
+  std::fill_n(stored.begin() + place, 4, std::byte{0xff});
+  MemorySource files;
+  ChunkTable table;
+  const ChunkArrayId array =
+      table.add_array({.name = "w",
+                       .nbytes = bytes.size(),
+                       .codecs = std::make_shared<const CodecChain>(std::vector{Codec::Blosc})});
+  const FileId chunk =
+      table.add_stored(array, 0, {files.add("c", stored), 0, stored.size()}).value();
+  SlowOnce slow(files);
+  std::future<void> begun = slow.begun();
+  ChunkSource source(slow, table, BufferPool::create(64_MiB), nullptr);
+
+  std::vector<std::byte> broken(100), intact(100);
+  Result<void> met;
+  std::thread first([&] { met = source.read_at(chunk, 2_MiB, broken); });
+  begun.wait();
+  const Result<void> other = source.read_at(chunk, 5_MiB, intact);
+  first.join();
+  ASSERT_FALSE(met);
+  EXPECT_THAT(met.error().message(), HasSubstr("w: chunk 0: blosc: "));
+  ASSERT_TRUE(other) << other.error().message();
+  EXPECT_TRUE(std::ranges::equal(intact, std::span(bytes).subspan(5_MiB, 100)));
 }
 
 }  // namespace

@@ -1,9 +1,12 @@
 #include "expr/tensor_expr.h"
 
+#include <algorithm>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <limits>
+#include <numeric>
 #include <ostream>
+#include <random>
 
 #include "expr/box.h"
 
@@ -308,6 +311,26 @@ TEST(TensorExpr, MoreBoxesThanTheLimitIsAnError) {
   ASSERT_TRUE(few.has_value()) << error_of(few);
   EXPECT_LE(few->boxes().size(), 12U);
   EXPECT_THAT(error_of(woven(2000006, 1000003)), HasSubstr("more boxes than 262144"));
+}
+
+// A source may have them: it has paid for each with bytes.
+TEST(TensorExpr, OfMoreStoredBoxesThanTheLimitOnlyOuterPiecesAreMade) {
+  Tensors tensors;
+  constexpr std::int64_t kRows = std::int64_t{2 * kMaxBoxes} + 1000;
+  std::vector<std::int64_t> order(kRows);
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::shuffle(order, std::mt19937(1));
+  std::vector<StorageBox> rows;
+  for (std::int64_t row = 0; row < kRows; ++row) {
+    rows.push_back({0, 2 * order[static_cast<std::size_t>(row)], {row, 0}, {1, 2}, {2, 1}});
+  }
+  const TensorExpr expr = tensors.boxed(DType::U8, {kRows, 2}, 2 * kRows, std::move(rows));
+  const std::size_t boxes = expr.boxes().size();  // a few continue their neighbours
+  ASSERT_GT(boxes, kMaxBoxes);
+  EXPECT_TRUE(expr.slice(0, 1, 1000));
+  const std::string text = std::to_string(boxes) + " boxes (limit 262144)";
+  EXPECT_THAT(error_of(expr.slice(1, 0, 1)), HasSubstr(text));
+  EXPECT_THAT(error_of(expr.transpose(Shape{1, 0})), HasSubstr(text));
 }
 
 TEST(TensorExpr, CopiesShareTheirBoxes) {

@@ -87,7 +87,6 @@ std::shared_ptr<const SourceReaders> readers_of(const SourceFiles& files, const 
     const auto id = static_cast<FileId>(i);
     if (const std::uint32_t own = files.fingerprint(id).readers; own != 0444) {
       readers->of_file.emplace(id, own);
-      if (files.name(id) == "config.json") readers->tensors &= own;
     }
   }
   if (readers->of_file.empty()) return readers;
@@ -97,12 +96,18 @@ std::shared_ptr<const SourceReaders> readers_of(const SourceFiles& files, const 
     for (const SourceFile& side : catalog.model().side_files) holding.erase(side.file);
     for (const auto& [file, own] : holding) readers->tensors &= own;
   }
-  for (const Storage& storage : catalog.storages()) {
-    for (const Extent& extent : storage.extents) {
-      const auto found = readers->of_file.find(catalog.place(extent).file);
-      if (found != readers->of_file.end()) readers->tensors &= found->second;
+  const auto take = [&](FileId file) {
+    const auto found = readers->of_file.find(file);
+    if (found != readers->of_file.end()) readers->tensors &= found->second;
+  };
+  const auto take_all = [&](const Catalog& part) {
+    if (part.model().config) take(part.model().config_file);
+    for (const Storage& storage : part.storages()) {
+      for (const Extent& extent : storage.extents) take(part.place(extent).file);
     }
-  }
+  };
+  take_all(catalog);
+  for (const CatalogPart& part : catalog.parts()) take_all(*part.catalog);
   return readers;
 }
 
@@ -153,7 +158,7 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& source,
   if (catalog->obstacles().empty() && is_maxtext_tree(*catalog)) {
     recipes.tree = find_tree(*catalog, recipes);
   }
-  files->rest();  // of most files no more than the header was wanted, for now
+  files->rest([] { return true; });  // of most files no more than the header was wanted, for now
   // A recipe that the source does not fit is an error now, not a view that is missing later.
   for (const RecipeView& recipe : recipes.views) {
     CKFS_TRY_VOID(define_view(catalog, {recipe.name, {}}, recipes));

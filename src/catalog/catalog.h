@@ -142,6 +142,7 @@ struct Quantization {
 struct ModelDirectory {
   /// config.json as it is; absent for a single file or a directory without one.
   std::optional<std::string> config;
+  FileId config_file = 0;  // where there is one
   /// Files that a converted view shows verbatim (not config.json, not weights, not an index).
   std::vector<SourceFile> side_files;
   /// The file that says which shard holds which tensor; empty: there is none.

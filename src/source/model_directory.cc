@@ -164,6 +164,7 @@ class Finder {
  private:
   Result<void> take_config(FileId file) {
     CKFS_TRY(model_.config, read_text(files_, file, kMaxConfig));
+    model_.config_file = file;
     // The view's edit can fail where reading cannot (a key twice); better now than at a read.
     CKFS_TRY_VOID(dense_config(*model_.config, "bfloat16", kConfig));
     CKFS_TRY(const auto quantization, find_quantization(*model_.config, kConfig));

@@ -86,6 +86,51 @@ class Others(mounted_fs.TestCase):
         for path in (self.directory / "b").rglob("*"):
             self.assertEqual(os.stat(path).st_mode & 0o077, 0, path)
 
+    def export_modes(self, source, view, *options):
+        """{path: mode} of a copy's files."""
+        out = self.directory / "out"
+        shutil.rmtree(out, ignore_errors=True)
+        mask = os.umask(0o022)
+        try:
+            ckfs("export", *options, source, view, out)
+        finally:
+            os.umask(mask)
+        return {str(path.relative_to(out)): os.stat(path).st_mode & 0o777
+                for path in out.rglob("*") if path.is_file() and ".ckfs-export" not in str(path)}
+
+    def test_folders_with_weights_have_secrets_too(self):
+        pipe = self.directory / "pipe"
+        (pipe / "unet").mkdir(parents=True)
+        (pipe / "model_index.json").write_text('{"_class_name": "P", "unet": ["diffusers", "N"]}')
+        (pipe / "unet/config.json").write_text('{"_class_name": "N"}')
+        weights = mounted_fs.safetensors_header({"w": ("F32", [64], 256)}) + bytes(256)
+        (pipe / "unet/diffusion_pytorch_model.safetensors").write_bytes(weights)
+        copies = ["unet/config.json", "unet/diffusion_pytorch_model.safetensors"]
+        open_to_all = self.export_modes(pipe, "bf16-safetensors")
+        self.assertEqual([open_to_all[path] for path in copies], [0o644, 0o644])
+        for secret in copies:
+            os.chmod(pipe / secret, 0o600)
+            modes = self.export_modes(pipe, "bf16-safetensors")
+            self.assertEqual([modes[path] for path in copies], [0o600, 0o600], secret)
+            if self.allowed():
+                with self.make("allow_other", source=pipe) as mount:
+                    for path in copies:
+                        self.assertEqual(self.mode(mount / "bf16-safetensors" / path), 0o400, path)
+            os.chmod(pipe / secret, 0o644)
+
+    def test_a_configuration_of_any_name_may_be_a_secret(self):
+        source = self.directory / "dcp"
+        mounted_fs.run(sys.executable, mounted_fs.ROOT / "tests/tools/make_dcp.py", source,
+                       "--pieces", 2, "--bytes", 4096)
+        config = self.directory / "cfg"
+        config.mkdir()
+        for given in (config, config / "config.json", config / "mine.json"):
+            file = given / "config.json" if given == config else given
+            shutil.copy(self.model.path / "config.json", file)
+            os.chmod(file, 0o600)
+            modes = self.export_modes(source, "safetensors", "--config", given)
+            self.assertEqual(modes["config.json"], 0o600, given)
+
     def test_links_that_lead_out_are_shown_to_them_only_where_that_is_said(self):
         secret = self.directory / "secret.json"
         secret.write_text("{}")

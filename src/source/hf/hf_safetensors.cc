@@ -282,6 +282,7 @@ class HfOpener : public SourceOpener {
     const auto config = tree_.single_file ? std::nullopt : find("config.json");
     if (config) {
       CKFS_TRY(model_.config, read_once(*config, kMaxConfig));
+      model_.config_file = *config;
       CKFS_TRY(quantization, find_quantization(*model_.config, "config.json"));
       // The view's edit can fail where finding cannot (a key twice); better now than at a read.
       CKFS_TRY_VOID(dense_config(*model_.config, "bfloat16", "config.json"));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <fmt/format.h>
+#include <new>
 #include <type_traits>
 #include <utility>
 
@@ -20,6 +21,17 @@ template <typename... Args>
 /// errno, which the Error keeps. ENOENT is NotFound, every other errno Io; a caller that knows
 /// better (a link that must not be followed, a directory that is none) makes its Error by hand.
 [[nodiscard]] Failure system_failure(int error, std::string_view thing, std::string_view what);
+
+/// The Result of make(), OutOfMemory where that throws std::bad_alloc. To say so takes no memory:
+/// the text has room in the string itself.
+template <typename Make>
+[[nodiscard]] std::invoke_result_t<Make> or_out_of_memory(Make&& make) {
+  try {
+    return std::forward<Make>(make)();
+  } catch (const std::bad_alloc&) {
+    return Failure(Error(ErrorCode::OutOfMemory, "out of memory"));
+  }
+}
 
 /// What a Result's value must be: tl::expected moves it in functions that are noexcept, so that a
 /// std::bad_alloc there ends the program (a std::deque of libstdc++ allocates when it is moved).

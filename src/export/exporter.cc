@@ -324,7 +324,7 @@ Result<void> Run::write_file(const Wanted& info) {
         return record_.store();
       }};
   const auto read = [&](ByteRange range) { return source.read(range.begin, range.size()); };
-  const auto written = [&]() -> Result<void> {
+  const Result<void> written = or_out_of_memory([&]() -> Result<void> {
     if (!in_order) CKFS_TRY_VOID(target.reserve({0, info.size}));
     const ExportRecord::File fresh{.size = info.size, .steps = state.steps};
     for (const ByteRange& gap : left_of(fresh, ordered_[info.number])) {
@@ -335,7 +335,7 @@ Result<void> Run::write_file(const Wanted& info) {
     }
     CKFS_TRY_VOID(target.set_mtime(mtime_));
     return target.sync();
-  }();
+  });
   if (!written) {
     if (in_order) {
       for (const ByteRange& left : left_of(state, ordered_[info.number])) target.release(left);
@@ -390,7 +390,8 @@ Result<ExportResult> Run::write(const std::vector<Wanted>& files) {
     return run_parallel(some.size(),
                         [&](std::size_t k) -> Result<void> {
                           if (ends()) return {};
-                          const Result<void> written = write_file(*some[k]);
+                          const auto written =
+                              or_out_of_memory([&] { return write_file(*some[k]); });
                           note(written);
                           return written;
                         },
@@ -411,8 +412,10 @@ Result<ExportResult> Run::write(const std::vector<Wanted>& files) {
   if (error_ && (error_->system_error() == ENOSPC || error_->system_error() == EDQUOT)) {
     return no_space(needed_bytes());  // one message, whichever call met it first
   }
-  if (error_ && error_->system_error() != EINTR) return Failure(*error_);
-  if (options_.stop.stop_requested() && result_.files + result_.files_kept < files.size()) {
+  // A file system may answer EINTR without a stop of ours.
+  const bool stops = options_.stop.stop_requested();
+  if (error_ && !(stops && error_->system_error() == EINTR)) return Failure(*error_);
+  if (stops && result_.files + result_.files_kept < files.size()) {
     return Failure(Error(ErrorCode::Io,
                          fmt::format("{}: interrupted after {} of {} bytes (the same command goes "
                                      "on from there)",

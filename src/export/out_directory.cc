@@ -261,6 +261,14 @@ Result<OutFile> OutDirectory::open_shared(const std::string& path, unsigned mode
   return OutFile(thing(path), std::move(fd), system_);
 }
 
+bool OutDirectory::is_at(const std::string& path, const OutFile& file) const {
+  const Result<Place> at = place(path, "look");
+  struct stat named, open;
+  return at && ::fstatat(at->directory.get(), at->name.c_str(), &named, AT_SYMLINK_NOFOLLOW) == 0 &&
+         ::fstat(file.fd_.get(), &open) == 0 && named.st_dev == open.st_dev &&
+         named.st_ino == open.st_ino;
+}
+
 Result<UniqueFd> OutDirectory::lock(const std::string& path) const {
   CKFS_TRY(UniqueFd fd, open_at(path, O_CREAT));
   if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return UniqueFd();

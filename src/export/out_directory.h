@@ -63,6 +63,8 @@ class OutFile {
   const std::string& thing() const { return thing_; }
 
  private:
+  friend class OutDirectory;
+
   std::string thing_;
   UniqueFd fd_;
   std::shared_ptr<const OutSystem> system_;
@@ -114,6 +116,8 @@ class OutDirectory {
   Result<OutFile> reopen(const std::string& path) const;
   /// The same, and a new one where there is none: others may do so, too, and all write to one.
   Result<OutFile> open_shared(const std::string& path, unsigned mode = 0666) const;
+  /// Whether `path` is still that file: nobody has removed or replaced it since it was opened.
+  bool is_at(const std::string& path, const OutFile& file) const;
   /// A descriptor that holds the lock of a file, made where it is missing; an empty one: another
   /// process holds it. Where a file system has no locks, the descriptor is that of the file.
   Result<UniqueFd> lock(const std::string& path) const;

@@ -237,14 +237,19 @@ Result<void> finish(const OutDirectory& out, const View& view, ExportRecord reco
   return remove_records(out);
 }
 
+/// The ranks that write to each file of one rank, itself not among them: few, for parts are cut
+/// along one line.
+using Sharers = std::map<std::size_t, std::vector<unsigned>>;
+
 /// One run of one rank.
 class RankRun {
  public:
   RankRun(const OutDirectory& out, const View& view, const ExportRecord& files,
-          const RankOptions& options, RankRecord record)
+          const RankOptions& options, RankRecord record, Sharers sharers)
       : out_(out),
         view_(view),
         options_(options),
+        sharers_(std::move(sharers)),
         keeper_(std::move(record),
                 [&out](const RankRecord& now) {
                   return out.replace_text(rank_record_name(now.rank), to_json(now));
@@ -263,6 +268,11 @@ class RankRun {
 
  private:
   Result<void> write_part(std::size_t number);
+  /// The part that bytes of a file go into, made where it is not there yet. Errors: those of
+  /// OutDirectory; InvalidArgument (it is gone, with what another rank has written).
+  Result<OutFile> open_part(std::size_t file, unsigned mode) const;
+  /// A rank that has written into the part of a file, by its record; nullopt: no other has.
+  Result<std::optional<unsigned>> find_writer(std::size_t file) const;
   /// What a run that was killed had reserved and not written, which counts as taken.
   void release_unwritten() const;
   bool ends() const { return options_.common.stop.stop_requested(); }
@@ -271,6 +281,7 @@ class RankRun {
   const OutDirectory& out_;
   const View& view_;
   const RankOptions& options_;
+  const Sharers sharers_;
   RecordKeeper<RankRecord> keeper_;
   const std::vector<RankRecord::Part> parts_;  // as they were found
   std::vector<const std::string*> paths_;      // of the view's files
@@ -285,36 +296,75 @@ void RankRun::advance(std::uint64_t bytes) {
   if (options_.common.progress) options_.common.progress(done_, total_);
 }
 
+Result<std::optional<unsigned>> RankRun::find_writer(std::size_t file) const {
+  const Fleet fleet = keeper_.copy().fleet;
+  for (const unsigned rank : sharers_.at(file)) {
+    CKFS_TRY(const auto record, load_rank(out_, fleet, rank));
+    if (!record) continue;
+    const bool has_written =
+        record->complete || std::ranges::any_of(record->parts, [&](const RankRecord::Part& part) {
+          return part.step.file == file && part.synced > part.step.range.begin;
+        });
+    if (has_written) return rank;
+  }
+  return std::nullopt;
+}
+
+Result<OutFile> RankRun::open_part(std::size_t file, unsigned mode) const {
+  const std::string name = part_name(file);
+  Result<OutFile> there = out_.reopen(name);
+  if (there || there.error().code() != ErrorCode::NotFound) return there;
+  CKFS_TRY(const std::optional<unsigned> writer, find_writer(file));
+  if (writer) {
+    // A network file system may remember that there was no such name. A link made once asks its
+    // server.
+    CKFS_TRY(const bool gone, out_.put_text(name, ""));
+    if (gone) {
+      CKFS_TRY_VOID(out_.remove(name));
+      return fail(ErrorCode::InvalidArgument,
+                  "{}/{}: is gone, with what rank {} has written of {} (remove {}/{} and begin "
+                  "again)",
+                  out_.name(), name, *writer, *paths_[file], out_.name(), kExportFolder);
+    }
+  }
+  return out_.open_shared(name, mode);
+}
+
 Result<void> RankRun::write_part(std::size_t number) {
   const RankRecord::Part& part = parts_[number];
   std::uint64_t synced = part.synced;
   const ByteRange left{synced, part.step.range.end};
   if (left.empty()) return {};
-  const auto record = [&](std::uint64_t at) {
+  CKFS_TRY(ViewFile source, view_.open(*paths_[part.step.file], {.whole = true, .once = true}));
+  CKFS_TRY(OutFile target, open_part(part.step.file, mode_of_copy(source.info().readers)));
+  const auto record = [&](std::uint64_t at) -> Result<void> {
+    // Others believe the record, and would make a part that is gone anew.
+    if (!out_.is_at(part_name(part.step.file), target)) {
+      return fail(ErrorCode::InvalidArgument, "{}: was removed while rank {} wrote it",
+                  target.thing(), options_.rank);
+    }
     synced = at;
     keeper_.change([&](RankRecord& now) { now.parts[number].synced = at; });
+    return {};
   };
-  CKFS_TRY(ViewFile source, view_.open(*paths_[part.step.file], {.whole = true, .once = true}));
-  CKFS_TRY(OutFile target,
-           out_.open_shared(part_name(part.step.file), mode_of_copy(source.info().readers)));
   const auto read = [&](ByteRange range) { return source.read(range.begin, range.size()); };
-  const auto written = [&]() -> Result<void> {
+  const Result<void> written = or_out_of_memory([&]() -> Result<void> {
     CKFS_TRY_VOID(target.reserve(left));
     CKFS_TRY_VOID(write_range(read, left, target, left.begin,
                               {.ends = [&] { return ends(); },
                                .advance = [&](std::uint64_t bytes) { advance(bytes); },
                                .synced = [&](std::uint64_t at) -> Result<void> {
-                                 record(at);
-                                 return keeper_.store();
+                                 const Result<void> recorded = record(at);
+                                 return recorded ? keeper_.store() : recorded;
                                },
                                .sync_step = options_.sync_step}));
-    return target.sync();
-  }();
+    CKFS_TRY_VOID(target.sync());
+    return record(left.end);
+  });
   if (!written) {
     target.release({synced, left.end});
     return written;
   }
-  record(left.end);
   return left.size() >= options_.sync_step ? keeper_.store()
                                            : keeper_.store_at_times(kRecordInterval);
 }
@@ -375,14 +425,26 @@ Result<RankResult> RankRun::write() {
   return result;
 }
 
+Sharers sharers_of(std::span<const std::vector<ExportStep>> steps, unsigned rank) {
+  Sharers sharers;
+  for (const ExportStep& step : steps[rank]) sharers[step.file];
+  for (unsigned other = 0; other < steps.size(); ++other) {
+    if (other == rank) continue;
+    for (const ExportStep& step : steps[other]) {
+      const auto shared = sharers.find(step.file);
+      if (shared != sharers.end()) shared->second.push_back(other);
+    }
+  }
+  return sharers;
+}
+
 /// The record that a rank begins with, or goes on from.
-Result<RankRecord> begin_rank(const OutDirectory& out, const View& view, const Fleet& fleet,
-                              unsigned rank, std::optional<RankRecord> found) {
-  CKFS_TRY(const std::vector<FileCost> costs, file_costs(view));
+Result<RankRecord> begin_rank(const OutDirectory& out, const Fleet& fleet,
+                              std::span<const ExportStep> steps, unsigned rank,
+                              std::optional<RankRecord> found) {
   RankRecord record{
       .fleet = fleet, .rank = rank, .host = host_name(), .complete = false, .parts = {}};
-  const auto steps = split_steps(costs, fleet.world, fleet.split);
-  for (const ExportStep& step : steps[rank]) {
+  for (const ExportStep& step : steps) {
     record.parts.push_back({.step = step, .synced = step.range.begin});
   }
   if (!found) return record;
@@ -444,8 +506,13 @@ Result<RankResult> export_rank(const Checkpoint& checkpoint, const View& view,
   if (!record || !record->complete) {
     CKFS_TRY(const bool over, is_over());
     if (over) return finished({});
-    CKFS_TRY(RankRecord begun, begin_rank(directory, view, fleet, options.rank, std::move(record)));
-    CKFS_TRY(result, RankRun(directory, view, files, options, std::move(begun)).write());
+    CKFS_TRY(const std::vector<FileCost> costs, file_costs(view));
+    const auto steps = split_steps(costs, fleet.world, fleet.split);
+    CKFS_TRY(RankRecord begun,
+             begin_rank(directory, fleet, steps[options.rank], options.rank, std::move(record)));
+    CKFS_TRY(result, RankRun(directory, view, files, options, std::move(begun),
+                             sharers_of(steps, options.rank))
+                         .write());
   }
   CKFS_TRY(result.lacks, lacking(directory, fleet, options.rank));
   if (!result.lacks.empty()) {

@@ -36,7 +36,8 @@ class RecordKeeper {
     return look([](const Record& record) { return record; });
   }
 
-  /// Writes the record, or leaves that to the job that is writing. Errors: those of `write`.
+  /// Writes the record, or leaves that to the job that is writing. Errors: those of `write`;
+  /// OutOfMemory.
   Result<void> store() {
     MutexLock lock(mutex_);
     asked_ = true;
@@ -46,9 +47,8 @@ class RecordKeeper {
     while (asked_ && written) {
       asked_ = false;
       stored_ = Clock::now();
-      const Record record = record_;
       lock.unlock();
-      written = write_(record);
+      written = or_out_of_memory([&] { return write_(copy()); });
       lock.lock();
     }
     writing_ = false;

@@ -4,7 +4,6 @@
 // ends before an earlier one waits for it in the record, not on disk.
 #include "export/walk.h"
 
-#include <new>
 #include <set>
 #include <vector>
 
@@ -32,14 +31,7 @@ class Walker {
 
   Result<void> write() {
     const Result<void> written =
-        run_parallel(pieces_.size(),
-                     [this](std::size_t number) -> Result<void> {
-                       try {
-                         return write_one(number);
-                       } catch (const std::bad_alloc&) {
-                         return fail(ErrorCode::OutOfMemory, "memory: the system gives no more");
-                       }
-                     },
+        run_parallel(pieces_.size(), [this](std::size_t number) { return write_one(number); },
                      {.few = hooks_.jobs, .most = hooks_.jobs});
     const Result<void> synced = sync(0);
     CKFS_TRY_VOID(written);
@@ -84,7 +76,7 @@ class Walker {
       to = done_;
       bytes = unsynced_;
     }
-    const Result<void> result = sync_steps(from, to);
+    const Result<void> result = or_out_of_memory([&] { return sync_steps(from, to); });
     const MutexLock lock(mutex_);
     syncing_ = false;
     if (!result) return result;

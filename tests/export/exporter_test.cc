@@ -155,6 +155,20 @@ TEST_F(Exporter, TheIndexGetsItsNameAfterAllThatItLists) {
   }
 }
 
+// As file systems answer whose server was interrupted.
+TEST_F(Exporter, ACallThatWasInterruptedIsNoStop) {
+  for (int before = 0, reached = 1; reached != 0; ++before) {
+    fs::remove_all(out_);
+    std::atomic<int> left = before;
+    const Result<ExportResult> result =
+        run({.jobs = 2, .system = {.fault = [&] { return left.fetch_sub(1) == 0 ? EINTR : 0; }}});
+    reached = left < 0 ? 1 : 0;
+    if (result) {
+      EXPECT_EQ(exported(), expected()) << before;
+    }
+  }
+}
+
 TEST_F(Exporter, KeepsFinishedFilesOfAnEarlierRun) {
   ASSERT_TRUE(run().has_value());
   fs::remove(out_ / "tokenizer.json");

@@ -393,5 +393,47 @@ TEST_F(RankExport, AnyNumberOrderKillsAndResumesGiveTheSerialExport) {
   EXPECT_GT(kills, kCases);
 }
 
+TEST_F(RankExport, APartThatIsLostIsNoZeros) {
+  std::mt19937 random(7);
+  const auto up_to = [&](unsigned most) { return static_cast<unsigned>(random() % (most + 1)); };
+  const auto lose_one = [&] {
+    std::vector<fs::path> parts;
+    std::error_code none;
+    for (const auto& entry : fs::directory_iterator(out_ / kExportFolder, none)) {
+      if (entry.path().extension() == ".part") parts.push_back(entry.path());
+    }
+    if (!parts.empty()) fs::remove(parts[up_to(static_cast<unsigned>(parts.size()) - 1)]);
+  };
+  int gone = 0, removed = 0;
+  for (int i = 0; i < 300; ++i) {
+    fs::remove_all(out_);
+    const unsigned world = 2 + up_to(2);
+    for (bool finished = false; !finished;) {
+      auto before = static_cast<int>(up_to(400));
+      const auto result = run(up_to(world - 1), world,
+                              {.common = {.jobs = 1}, .sync_step = 4096, .system = {.fault = [&] {
+                                                                           if (before-- == 0)
+                                                                             lose_one();
+                                                                           return 0;
+                                                                         }}});
+      if (result) {
+        finished = result->finished;
+        continue;
+      }
+      const std::string& message = result.error().message();
+      if (message.find("was removed while rank") != std::string::npos) {
+        ++removed;
+      } else {
+        ASSERT_THAT(message, testing::ContainsRegex(R"(is gone, with .*begin again\))"));
+        ++gone;
+        fs::remove_all(out_);
+      }
+    }
+    ASSERT_EQ(tree(out_), expected_) << "case " << i;
+  }
+  EXPECT_GT(gone, 10);
+  EXPECT_GT(removed, 0);
+}
+
 }  // namespace
 }  // namespace ckfs

@@ -2,6 +2,7 @@
 
 #include <future>
 #include <gtest/gtest.h>
+#include <new>
 #include <thread>
 #include <vector>
 
@@ -82,6 +83,19 @@ TEST(RecordKeeper, ReportsAFailureAndTriesAgainNextTime) {
   EXPECT_FALSE(keeper.store().has_value());
   fails = false;
   EXPECT_TRUE(keeper.store().has_value());
+}
+
+TEST(RecordKeeper, WritesAgainAfterMemoryHasEnded) {
+  int written = 0;
+  RecordKeeper<ExportRecord> keeper(record_of("a"), [&](const ExportRecord&) -> Result<void> {
+    if (++written == 1) throw std::bad_alloc();
+    return {};
+  });
+  const Result<void> first = keeper.store();
+  ASSERT_FALSE(first.has_value());
+  EXPECT_EQ(first.error().code(), ErrorCode::OutOfMemory);
+  EXPECT_TRUE(keeper.store().has_value());
+  EXPECT_EQ(written, 2);
 }
 
 }  // namespace

@@ -198,7 +198,8 @@ class ViewFile {
   /// OutOfMemory (the budget can never hold it, the system lacks it), Internal; then `out` is void.
   Result<std::size_t> read(std::uint64_t offset, std::span<std::byte> out);
   /// The same, without a copy where it can. Results hold memory of the budget: who keeps some while
-  /// he asks for more keeps at most a quarter of OpenOptions::memory, the next one's size included.
+  /// he asks for more keeps at most a quarter of OpenOptions::memory, the next one's size included;
+  /// each counts as 1 MiB, or its size if that is more.
   Result<Bytes> read(std::uint64_t offset, std::size_t size);
 
   class Impl;

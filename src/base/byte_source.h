@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -100,8 +101,9 @@ class ByteSource {
     return {};
   }
 
-  /// Nobody reads at present: what is held in memory for speed alone may go.
-  virtual void rest() {}
+  /// Nobody reads at present: what is held in memory for speed alone may go. What takes long
+  /// (blocks that go to a spill) ends soon after `still` says that this is not so any more.
+  virtual void rest(const std::function<bool()>& /*still*/) {}
 
   /// A hint: these bytes, and no others, will be read soon, in this order. Starts what can be
   /// started (by a disk, by a server), may open a file for it, waits for no byte, never fails.

@@ -217,9 +217,9 @@ Result<void> ChunkSource::check_mapped(std::span<const MappedBytes> mapped) {
   return impl_->files_.check_mapped(mapped);
 }
 
-void ChunkSource::rest() {
-  impl_->decoded_.clear();
-  impl_->files_.rest();
+void ChunkSource::rest(const std::function<bool()>& still) {
+  impl_->decoded_.clear(still);
+  impl_->files_.rest(still);
 }
 
 void ChunkSource::will_need(std::span<const FileRange> ranges) {

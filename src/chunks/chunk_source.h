@@ -35,7 +35,7 @@ class ChunkSource final : public ByteSource {
   std::optional<MappedBytes> map(const FileRange& range, std::uint64_t used) override;
   std::optional<MappedBytes> map_once(const FileRange& range, std::uint64_t used) override;
   Result<void> check_mapped(std::span<const MappedBytes> mapped) override;
-  void rest() override;
+  void rest(const std::function<bool()>& still) override;
   void will_need(std::span<const FileRange> ranges) override;
   /// Never of chunks: what they need is found out while they are decoded.
   bool heeds_hints(FileId file) const override;

@@ -541,11 +541,18 @@ void DecodedChunks::reclaim(std::uint64_t bytes, BufferPool::Demand demand) {
   }
 }
 
-void DecodedChunks::clear() {
-  while (drop_oldest(&DecodedChunks::passed_) > 0 || drop_oldest(&DecodedChunks::wanted_) > 0) {
+void DecodedChunks::clear(const std::function<bool()>& still) {
+  std::size_t left = 0;
+  {
+    const MutexLock lock(mutex_);
+    left = blocks_.size();
+  }
+  while (left > 0 && still() &&
+         (drop_oldest(&DecodedChunks::passed_) > 0 || drop_oldest(&DecodedChunks::wanted_) > 0)) {
+    --left;
   }
   const MutexLock lock(mutex_);
-  while (oldest_decoder() != nullptr) {
+  while (still() && oldest_decoder() != nullptr) {
   }
 }
 

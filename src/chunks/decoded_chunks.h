@@ -15,6 +15,7 @@
 #include <compare>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -70,8 +71,9 @@ class DecodedChunks {
   bool add_spill(std::shared_ptr<Spill> spill, bool whole);
   std::shared_ptr<Spill> spill() const;
 
-  /// Blocks and decoders go; the spill stays.
-  void clear();
+  /// Blocks and decoders go, those that are there now, into the spill where there is one, which
+  /// stays; as long as `still` says so.
+  void clear(const std::function<bool()>& still);
 
   /// Nobody will need these chunks any more: what is kept of them goes, in memory and in the spill.
   void forget(std::span<const FileId> chunks);

@@ -333,8 +333,8 @@ Result<void> InnerFileSource::check_mapped(std::span<const MappedBytes> mapped) 
   return impl_->files_.check_mapped(mapped);
 }
 
-void InnerFileSource::rest() {
-  impl_->files_.rest();
+void InnerFileSource::rest(const std::function<bool()>& still) {
+  impl_->files_.rest(still);
 }
 
 void InnerFileSource::will_need(std::span<const FileRange> ranges) {

@@ -31,7 +31,7 @@ class InnerFileSource final : public ByteSource {
   std::optional<MappedBytes> map(const FileRange& range, std::uint64_t used) override;
   std::optional<MappedBytes> map_once(const FileRange& range, std::uint64_t used) override;
   Result<void> check_mapped(std::span<const MappedBytes> mapped) override;
-  void rest() override;
+  void rest(const std::function<bool()>& still) override;
   /// Of an inner file that was never asked for, its ends, too.
   void will_need(std::span<const FileRange> ranges) override;
   /// Not where elements lie in another order: nothing is hinted there.

@@ -88,6 +88,7 @@ class Engine::Impl {
       : catalog_(std::move(catalog)),
         source_(source),
         pool_(std::move(pool)),
+        look_(options.look),
         cache_(*pool_, options.tile_store),
         workers_(thread_count(options)),
         evaluator_(*catalog_, source, *pool_, cache_, workers_,
@@ -96,16 +97,16 @@ class Engine::Impl {
   ~Impl() {
     // Tasks use everything here.
     workers_.stop();
+    stopping_.store(true);
     {
-      const MutexLock lock(rest_mutex_);
-      stopping_ = true;
+      const MutexLock lock(rest_mutex_);  // so that it is not between its look and its sleep
     }
     rest_changed_.notify_all();
     if (rest_.joinable()) rest_.join();
   }
 
   Result<Bytes> read(ReadStream& stream, ByteRange range) {
-    count(range);
+    const Inside inside(*this, range);
     if (range.empty()) return Bytes();
     const FileLayout& file = stream.file();
     const ReadStream::Advice advice = follow(stream, range);
@@ -126,7 +127,7 @@ class Engine::Impl {
   }
 
   Result<void> read(ReadStream& stream, ByteRange range, std::span<std::byte> out) {
-    count(range);
+    const Inside inside(*this, range);
     // In windows, so that what is computed ahead follows the reader through a large request.
     constexpr std::uint64_t kWindow = 4 * kPieceBytes;
     for (ByteRange window = range; window.begin < range.end; window.begin = window.end) {
@@ -171,13 +172,24 @@ class Engine::Impl {
   }
 
  private:
-  void count(ByteRange range) {
-    bytes_.fetch_add(range.size(), std::memory_order_relaxed);
-    // Counted, then looked; give_back_when_idle() rests, then looks. In one order of all four, or
-    // both could see what was before.
-    requests_.fetch_add(1);
-    if (resting_.load()) wake();
-  }
+  /// A request that is counted, and lasts: one that waits for a slow source is no rest.
+  class Inside {
+   public:
+    Inside(Impl& engine, ByteRange range) : engine_(engine) {
+      engine_.inside_.fetch_add(1, std::memory_order_relaxed);
+      engine_.bytes_.fetch_add(range.size(), std::memory_order_relaxed);
+      // Counted, then looked; give_back_when_idle() rests, then looks. In one order of all four, or
+      // both could see what was before.
+      engine_.requests_.fetch_add(1);
+      if (engine_.resting_.load()) engine_.wake();
+    }
+    ~Inside() { engine_.inside_.fetch_sub(1, std::memory_order_relaxed); }
+    Inside(const Inside&) = delete;
+    Inside& operator=(const Inside&) = delete;
+
+   private:
+    Impl& engine_;
+  };
 
   /// What is put into the view's page cache is not left in the source's as well: to get memory for
   /// both took a cold reader longer than to read the disk.
@@ -440,21 +452,21 @@ class Engine::Impl {
     MutexLock lock(rest_mutex_);
     std::uint64_t seen = 0;
     int quiet = 0;
-    while (!stopping_) {
+    while (!stopping_.load()) {
       if (resting_.load(std::memory_order_relaxed)) {
         rest_changed_.wait(lock);
         quiet = 0;
         continue;
       }
-      (void)rest_changed_.wait_until(lock, std::chrono::steady_clock::now() + kLook);
+      (void)rest_changed_.wait_until(lock, std::chrono::steady_clock::now() + look_);
       const std::uint64_t now = requests_.load(std::memory_order_relaxed);
-      quiet = now == seen ? quiet + 1 : 0;
+      quiet = now == seen && inside_.load(std::memory_order_relaxed) == 0 ? quiet + 1 : 0;
       seen = now;
       if (quiet < kQuietLooks) continue;
       try {
         cache_.clear();
-        pool_->trim();
-        source_.rest();
+        source_.rest([&] { return !stopping_.load() && requests_.load() == seen; });
+        pool_->trim();  // also of what the source has given back
       } catch (const std::bad_alloc&) {
         continue;  // giving back may take some memory, too: at the next look, then
       }
@@ -466,22 +478,23 @@ class Engine::Impl {
     }
   }
 
-  static constexpr std::chrono::seconds kLook{2};
   static constexpr int kQuietLooks = 3;
 
   const std::shared_ptr<const Catalog> catalog_;
   ByteSource& source_;
   const std::shared_ptr<BufferPool> pool_;
+  const std::chrono::milliseconds look_;
   const std::shared_ptr<ReaderHabit> habit_ = std::make_shared<ReaderHabit>();
   TileCache cache_;
   LogLimit failures_;
   ReaderTurns turns_;
   std::atomic<std::uint64_t> requests_{0};
+  std::atomic<std::uint64_t> inside_{0};  // requests that last
   std::atomic<std::uint64_t> bytes_{0};
   std::atomic<bool> resting_{true};
   Mutex rest_mutex_;
   CondVar rest_changed_;
-  bool stopping_ CKFS_GUARDED_BY(rest_mutex_) = false;
+  std::atomic<bool> stopping_{false};
   std::thread rest_ CKFS_GUARDED_BY(rest_mutex_);
   Workers workers_;
   Evaluator evaluator_;
@@ -499,12 +512,12 @@ std::shared_ptr<ReadStream> Engine::open_stream(std::shared_ptr<const FileLayout
 }
 
 Result<Bytes> Engine::read(ReadStream& stream, ByteRange range) {
-  return impl_->read(stream, range);
+  return or_out_of_memory([&] { return impl_->read(stream, range); });
 }
 
 Result<void> Engine::read(ReadStream& stream, ByteRange range, std::span<std::byte> out) {
   CKFS_CHECK(out.size() == range.size());
-  return impl_->read(stream, range, out);
+  return or_out_of_memory([&] { return impl_->read(stream, range, out); });
 }
 
 EngineStatistics Engine::statistics() const {

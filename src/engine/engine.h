@@ -15,6 +15,7 @@
 // sizes, CPU, budget or tile size. Safe for concurrent use by several threads.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -43,6 +44,8 @@ struct EngineOptions {
   std::shared_ptr<TileStore> tile_store = nullptr;
   /// Scatter and kernels: the plain twins, for tests.
   KernelSet kernels = KernelSet::Fast;
+  /// Memory is given back where nobody read at three looks so far apart; less for tests.
+  std::chrono::milliseconds look{2000};
 };
 
 /// The size of tiles where Tier::Tile has `room` bytes, which are to hold two: the one that is read
@@ -81,7 +84,8 @@ class Engine {
   /// The bytes of `range` of the stream's file. They may hold memory of the budget (Tier::Reply or
   /// Tile) until the last copy of the result is gone: who keeps results while he asks for more may
   /// hold at most a quarter of the budget, with the size of the next one, or waits for himself
-  /// (what he holds may be of Tier::Tile, and a tile may need all of its share). Errors: Io, Stale,
+  /// (what he holds may be of Tier::Tile, and a tile may need all of its share). Each result counts
+  /// as 1 MiB, or its size if that is more: a short one may lie in a piece. Errors: Io, Stale,
   /// Corrupt, Unsupported (a chunk in a form that is not known), OutOfMemory (what the budget can
   /// never hold, at once; or the system), Internal (what a computation throws).
   /// Requires: range lies within the file.

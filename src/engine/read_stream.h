@@ -12,6 +12,9 @@
 //   end (ReaderHabit);
 //   what comes behind the tensor, once the run has gone on past one.
 //
+// A tensor that is gathered is computed a tile at a time, whatever its reader has earned: his own,
+// and from half of it on the next.
+//
 // A pure function of the requests, the layout and the habit; it holds a bounded state whatever the
 // requests. Safe for concurrent use: a mount may send several requests of one file at once.
 #pragma once

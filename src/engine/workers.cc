@@ -185,8 +185,8 @@ Result<void> Workers::share(std::size_t count, const Work& work) {
     } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch)
       // So many helpers, then.
     }
+    changed_.notify_all();
   }
-  changed_.notify_all();
   shared.run(false);
   {
     // Workers that were busy all the time find nothing of this call.

@@ -71,6 +71,8 @@ struct FileMapping::Places {
       const std::uintptr_t begin = place.begin.load(std::memory_order_acquire);
       const std::uintptr_t end = place.end.load(std::memory_order_acquire);
       if (begin <= kTaken || address < begin || address >= end) continue;
+      // Not the begin of one mapping and the end of the next in its place.
+      if (place.begin.load(std::memory_order_acquire) != begin) continue;
       place.broken.store(true, std::memory_order_release);
       const std::uintptr_t page = address / kPage * kPage;
       // NOLINTNEXTLINE(performance-no-int-to-ptr): the fault is known by its address

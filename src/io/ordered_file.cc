@@ -36,17 +36,19 @@ constexpr std::size_t kMostParts = 1024;
 
 using Answer = FileSystem::Answer;
 
-/// Errors are ignored: whoever wants these bytes will meet them.
-void read_through(int fd, ByteRange range) {
-  if (range.empty()) return;
+/// Gives how many bytes it got. Errors are ignored: whoever wants these bytes will meet them.
+std::uint64_t read_through(int fd, ByteRange range) {
+  if (range.empty()) return 0;
+  const std::uint64_t begin = range.begin;
   const auto scrap = std::make_unique_for_overwrite<std::byte[]>(kPiece);
   while (!range.empty()) {
     const ssize_t done =
         ::pread(fd, scrap.get(), std::min(range.size(), kPiece), static_cast<off_t>(range.begin));
     if (done < 0 && errno == EINTR) continue;
-    if (done <= 0) return;
+    if (done <= 0) break;
     range.begin += static_cast<std::uint64_t>(done);
   }
+  return range.begin - begin;
 }
 
 /// Whether an access shows enough to be compared (pace.h), as far as it itself is concerned.
@@ -158,7 +160,8 @@ std::size_t OrderedFile::serve_next(const Caller& me, std::span<const Pending> r
   // the one before, then takes whichever it has).
   const bool jumps = first.size > FileOrder::kSmall && !choice.continues;
   if (jumps) page_cache::expect_exact_reads(*fd);
-  read_through(*fd, choice.through);
+  const std::uint64_t through = read_through(*fd, choice.through);
+  if (through > 0 && way.passed) way.passed(through);
 
   std::size_t run = 1;     // that lie one behind another
   std::size_t beside = 0;  // of them, how many can be compared with the first

@@ -46,6 +46,8 @@ class OrderedFile {
     std::function<Result<int>(unsigned descriptor)> fd;
     /// Carries out all accesses at once.
     std::function<Result<void>(unsigned descriptor, std::span<const FileAccess> accesses)> read;
+    /// So many bytes were read on the way to an access. May be empty.
+    std::function<void(std::uint64_t bytes)> passed = {};
   };
 
   /// How long accesses shall be, `usual` normally. A source is measured by several that lie one

@@ -30,6 +30,9 @@ struct Access {
   /// What comes from the disk for this access does not stay in the page cache (RWF_DONTCACHE).
   /// Where kernel or file system cannot do that, the access fails with EOPNOTSUPP or EINVAL.
   bool uncached = false;
+  /// Its file may be closed when the read has returned, and is then closed: it is not kept among a
+  /// ring's registered files.
+  bool passing = false;
 };
 
 /// Why an access failed.

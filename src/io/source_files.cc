@@ -157,7 +157,9 @@ Result<void> SourceFiles::Impl::read_ordered(const AccessPlan& plan, std::size_t
     CKFS_TRY(const int fd, descriptor_of(number));
     std::vector<Access> accesses;
     for (const FileAccess& each : wanted) {
-      accesses.push_back({fd, pins[number]->serial, each.offset, each.size, each.parts, false});
+      // A server reads ahead of each file that is open: rest() closes them.
+      accesses.push_back({fd, pins[number]->serial, each.offset, each.size, each.parts,
+                          /*uncached=*/false, /*passing=*/true});
     }
     if (auto done = reader_->read(accesses); !done) return table.failed(of, fd, done.error());
     for (const Access& access : accesses) count_access(of, access);
@@ -169,7 +171,11 @@ Result<void> SourceFiles::Impl::read_ordered(const AccessPlan& plan, std::size_t
   }
   const std::uint64_t longest =
       OrderedFile::longest_access(*of.file_system, coalesce_options_.max_access);
-  CKFS_TRY_VOID(state(id).ordered.read(accesses, longest, *of.file_system, {descriptor_of, read}));
+  const auto passed = [&](std::uint64_t bytes) {
+    of.bytes.fetch_add(bytes, std::memory_order_relaxed);
+  };
+  CKFS_TRY_VOID(
+      state(id).ordered.read(accesses, longest, *of.file_system, {descriptor_of, read, passed}));
   // Another thread may have read for this one.
   CKFS_TRY_VOID(descriptor_of(0));
   for (const Pin& pinned : pins) {
@@ -511,7 +517,7 @@ Result<void> SourceFiles::check_mapped(std::span<const MappedBytes> mapped) {
   return impl_->check_mapped(mapped);
 }
 
-void SourceFiles::rest() {
+void SourceFiles::rest(const std::function<bool()>& /*still*/) {
   impl_->rest();
 }
 

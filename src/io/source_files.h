@@ -22,7 +22,8 @@ namespace ckfs {
 
 class Reader;
 
-/// What was really read: bytes between coalesced requests count, and each access is one request. Of
+/// What was really read: bytes between coalesced requests count, also those that are read through
+/// in a file that streams, and each access is one request. Of
 /// mapped bytes those that were to be looked at count, and each map() that was granted.
 struct IoStatistics {
   struct File {
@@ -74,7 +75,7 @@ class SourceFiles final : public ByteSource {
   Result<void> check_mapped(std::span<const MappedBytes> mapped) override;
   /// Lets go of the pages of mappings, and closes files that stream: their servers read ahead of
   /// each that is open, some 16 MiB, whether anybody wants it or not.
-  void rest() override;
+  void rest(const std::function<bool()>& still) override;
   /// Files that stream are not hinted at (prefers_order), nor are Stale ones. Cost: page_cache.h.
   /// Requires: each range lies within size(file).
   void will_need(std::span<const FileRange> ranges) override;

@@ -67,9 +67,10 @@ bool Uring::can_read() {
   return supported;
 }
 
-/// nullopt: none is free, or there is no memory to remember it; the descriptor serves as well.
+/// nullopt: it shall have none, none is free, or there is no memory to remember it; the descriptor
+/// serves as well.
 std::optional<unsigned> Uring::slot_for(const Access& access) {
-  if (slots_.empty()) return std::nullopt;
+  if (slots_.empty() || access.passing) return std::nullopt;
   if (const auto found = slot_of_.find(access.serial); found != slot_of_.end()) {
     slots_[found->second].last_batch = batch_;
     return found->second;

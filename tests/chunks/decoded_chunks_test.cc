@@ -214,7 +214,7 @@ TEST(DecodedChunks, WhatMemoryGivesBackIsInTheSpill) {
   const TemporaryDirectory directory;
   Chunks chunks(4, 3'000'000, 128_MiB, spill_in(directory, 0));
   for (std::size_t i = 0; i < 4; ++i) EXPECT_TRUE(chunks.right(i, 0, 3'000'000));
-  chunks.source->rest();
+  chunks.source->rest([] { return true; });
   for (std::size_t i = 0; i < 4; ++i) EXPECT_TRUE(chunks.right(i, 0, 3'000'000));
   EXPECT_EQ(chunks.decoded(), chunks.total());
   EXPECT_EQ(chunks.source->statistics().spill.written, chunks.total());

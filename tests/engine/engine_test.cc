@@ -177,18 +177,23 @@ TEST(Engine, MemoryThatEndsFailsOneReadAndNoOther) {
                                         EngineOptions{.tile_bytes = seed % 3 == 0 ? 4_MiB : 4_KiB});
     };
     renew();
+    bool throws = false;
     failing_heap::fail_each(
         [&] {
           const auto stream = engine->open_stream(random.file);
           const std::uint64_t middle = random.file->size / 2;
           for (const ByteRange range : {ByteRange{middle, random.file->size}, {0, middle}}) {
+            throws = true;
             const auto read = engine->read(*stream, range);
+            throws = false;
             if (!read) {
               EXPECT_EQ(read.error().code(), ErrorCode::OutOfMemory) << read.error().message();
             }
           }
         },
         [&] {
+          EXPECT_FALSE(throws) << "a read throws";
+          throws = false;
           std::mt19937_64 pieces(seed);
           ASSERT_TRUE(same(read_by_pieces(*engine, random.file, pieces, 300), random));
           renew();

@@ -60,7 +60,8 @@ class OrderedFileTest : public testing::Test {
            clock_ += delay.count();  // the source's, once for all that is asked at once
            --at_once_;
            return {};
-         }});
+         },
+         [&](std::uint64_t bytes) { passed_ += bytes; }});
   }
   std::vector<Result<void>> wait_behind_one(const std::vector<FileAccess>& accesses);
   Result<void> read_one(std::uint64_t offset, std::uint64_t size) {
@@ -78,6 +79,7 @@ class OrderedFileTest : public testing::Test {
   ByteRange broken_{kSize, kSize + 1};
   std::function<void()> asked_;  // called by each access
   std::atomic<int> at_once_ = 0, most_at_once_ = 0;
+  std::atomic<std::uint64_t> passed_ = 0;  // bytes read on the way
 };
 
 TEST_F(OrderedFileTest, OneThreadAtATimeAsksTheSource) {
@@ -115,6 +117,7 @@ TEST_F(OrderedFileTest, WhatLiesBeforeAScaleIsInTheCacheThen) {
   EXPECT_TRUE(read_one(14 * kMiB, 4096));
   EXPECT_NE(events_.back().descriptor, FileOrder::kJumps);
   EXPECT_EQ(page_cache::cached_pages(fds_[0].get(), {5 * kMiB, 14 * kMiB}), 9 * kMiB / 4096);
+  EXPECT_EQ(passed_, 9 * kMiB);
   EXPECT_TRUE(read_one(6 * kMiB, kMiB));
   EXPECT_NE(events_.back().descriptor, FileOrder::kJumps);
 }

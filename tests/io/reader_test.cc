@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <thread>
 #include <vector>
 
@@ -179,6 +180,24 @@ TEST_P(ReaderTest, ADescriptorNumberThatIsUsedAgainIsAnotherFile) {
     ASSERT_TRUE(reader->read(work.accesses));
     ASSERT_EQ(work.out, bytes);
   }
+}
+
+TEST_P(ReaderTest, KeepsNoFileOpenThatIsOnlyPassing) {
+  const auto reader = make();
+  const auto path = directory_.write("passing.bin", std::vector<std::byte>(2000));
+  {
+    const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    ASSERT_EQ(::flock(fd.get(), LOCK_EX), 0);  // lasts as long as the file is open anywhere
+    Work work = make_work(2000, 500);
+    for (Access& access : work.accesses) {
+      access.fd = fd.get();
+      access.serial = 99;
+      access.passing = true;
+    }
+    ASSERT_TRUE(reader->read(work.accesses));
+  }
+  const UniqueFd again(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  EXPECT_EQ(::flock(again.get(), LOCK_EX | LOCK_NB), 0);
 }
 
 TEST_P(ReaderTest, ReadsMoreFilesInABatchThanItCanRegister) {

@@ -42,7 +42,7 @@ class Listing {
     return ::readdir(directory_);  // safe: a DIR belongs to one thread
   }
 
-  FileKind kind(const dirent& entry) {
+  Tried<FileKind> kind(const dirent& entry) {
     switch (entry.d_type) {
       case DT_REG:
         return FileKind::File;
@@ -57,7 +57,7 @@ class Listing {
     }
     struct stat status{};
     if (::fstatat(::dirfd(directory_), entry.d_name, &status, AT_SYMLINK_NOFOLLOW) != 0) {
-      return FileKind::Other;
+      return tl::unexpected(errno);
     }
     return kind_of(status.st_mode);
   }
@@ -75,7 +75,13 @@ class LocalStore final : public SourceStore {
     std::vector<StoreEntry> entries;
     while (const dirent* entry = listing.next()) {
       const std::string_view name = entry->d_name;
-      if (name != "." && name != "..") entries.push_back({std::string(name), listing.kind(*entry)});
+      if (name == "." || name == "..") continue;
+      const Tried<FileKind> kind = listing.kind(*entry);
+      if (kind) {
+        entries.push_back({std::string(name), *kind});
+      } else if (!is_absent(kind.error())) {  // else removed meanwhile
+        return tl::unexpected(kind.error());
+      }
     }
     if (errno != 0) return tl::unexpected(errno);
     std::ranges::sort(entries, {}, &StoreEntry::name);
@@ -119,6 +125,10 @@ class LocalStore final : public SourceStore {
 
 bool is_absent(int error) {
   return error == ENOENT || error == ENOTDIR;
+}
+
+bool is_out_of_reach(int error) {
+  return is_absent(error) || error == ELOOP || error == EACCES;
 }
 
 std::vector<std::byte> SourceStore::first_bytes(const std::filesystem::path& path,

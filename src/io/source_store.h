@@ -26,6 +26,8 @@ using Tried = tl::expected<T, int>;
 
 /// Whether an error says that there is nothing of the name.
 bool is_absent(int error);
+/// The same, or that links lead in a circle or to where the user may not look.
+bool is_out_of_reach(int error);
 
 enum class FileKind : std::uint8_t { File, Directory, Link, Other };
 
@@ -46,7 +48,8 @@ class SourceStore {
  public:
   virtual ~SourceStore() = default;
 
-  /// The entries of `directory`, "." and ".." not among them, by name.
+  /// The entries of `directory`, "." and ".." not among them, by name. Fails as a whole where the
+  /// kind of one cannot be found out.
   virtual Tried<std::vector<StoreEntry>> list(const std::filesystem::path& directory) = 0;
 
   /// What is at `path`, links followed, without opening it.

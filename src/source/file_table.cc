@@ -34,9 +34,6 @@ Result<FileTable> FileTable::create(const SourceTree& tree, SourceFiles& files,
     builder.saw_file(file.path, fingerprint.size, fingerprint.mtime_ns);
   }
   for (const Note& note : tree.notes) builder.add_note(note.subject, note.text);
-  for (const std::string& path : tree.dangling) {
-    builder.add_note(path, "a link to a file that is absent; not shown");
-  }
   return table;
 }
 

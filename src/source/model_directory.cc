@@ -206,7 +206,11 @@ Result<ModelDirectory> find_model_directory(const SourceTree& tree, const FileTa
   }
   if (!tree.single_file && tree.find(kConfig) != nullptr) return finder.in_tree(tree, table);
   if (!beside) return ModelDirectory{};
-  const auto config = files.store().look(*beside / kConfig);
+  const fs::path path = *beside / kConfig;
+  const auto config = files.store().look(path);
+  if (!config && !is_out_of_reach(config.error())) {
+    return system_failure(config.error(), path.string(), "cannot look at");
+  }
   if (!config || config->kind != FileKind::File) return ModelDirectory{};
   return finder.outside(*beside, beside->string());
 }

@@ -1,6 +1,8 @@
 // A mount can lie inside its own source (SRC/mnt), and a second one would then walk into the first
 // and never come to an end; and links between directories can form circles. So the walk stays on
 // one device, follows links to files only, and is bounded in depth. What it passes over it says.
+// Only of a link may the target be out of reach: it may be a directory, which would not be followed
+// anyway, in another user's home.
 //
 // It goes level by level, not directory by directory: all of a level is asked for at once, so that
 // the thousands of directories of a universal checkpoint cost a slow source a few rounds.
@@ -106,6 +108,10 @@ class Walker {
     std::vector<std::string> next;
     for (std::size_t i = 0; i < candidates.size(); ++i) {
       const auto& [path, is_link] = candidates[i];
+      const int error = found[i] ? 0 : found[i].error();
+      if (!found[i] && !(is_link ? is_out_of_reach(error) : is_absent(error))) {
+        return system_failure(error, path, "cannot look at");
+      }
       const FileKind kind = found[i] ? found[i]->kind : FileKind::Other;
       if (kind == FileKind::File && is_link) {
         take_file(path, true);
@@ -119,6 +125,7 @@ class Walker {
         next.push_back(path + "/");
       } else if (is_link) {
         tree_.dangling.push_back(path);
+        tree_.notes.push_back({path, "a link to a file that is absent or out of reach; not shown"});
       } else {
         tree_.notes.push_back({path, "neither a file nor a directory; not shown"});
       }
@@ -239,6 +246,10 @@ Result<std::vector<TreeFile>> list_files(const fs::path& directory, const std::s
         StoreEntry& entry = (*listed)[i];
         if (entry.kind != FileKind::Link) return {};
         const auto status = files.store().look(directory / entry.name);
+        if (!status && !is_out_of_reach(status.error())) {
+          return system_failure(status.error(), fmt::format("{}/{}", shown, entry.name),
+                                "cannot look at");
+        }
         if (!status || status->kind != FileKind::File) entry.kind = FileKind::Other;
         return {};
       },

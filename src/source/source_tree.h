@@ -31,7 +31,7 @@ struct SourceTree {
   /// The directory listed, or the one that holds the single file; as SourceStore::resolve() has it.
   std::filesystem::path root;
   std::vector<TreeFile> files;        // regular files, and links to such; by path
-  std::vector<std::string> dangling;  // links that lead to no file; by path
+  std::vector<std::string> dangling;  // links to what is absent or out of reach; by path
   std::vector<std::string>
       incomplete;           // downloads that were not finished; relative or of the cache
   std::vector<Note> notes;  // what was passed over, and why
@@ -67,8 +67,10 @@ std::vector<const TreeFile*> find_lfs_pointers(const SourceTree& tree, const Sou
 bool has_lfs_pointer_size(std::uint64_t size);
 
 /// Lists `path`: a file, a directory, a hub cache repository (hub_cache.h), or a snapshot in one.
-/// Symbolic links to files are followed, those to directories are not. Errors: NotFound, Io,
-/// Unsupported (nested too deep; a repository without a snapshot; neither file nor directory).
+/// Symbolic links to files are followed, those to directories are not. All of it must be there to
+/// be seen: a directory that cannot be listed or looked at is an error, whatever it is called, for
+/// chunks of an array may be in it. Errors: NotFound, Io, Unsupported (nested too deep; a
+/// repository without a snapshot; neither file nor directory).
 Result<SourceTree> list_source(const std::filesystem::path& path, const SourceFiles& files);
 
 /// The regular files, and links to such, directly in `directory` whose names `wanted` accepts; by

@@ -166,6 +166,41 @@ TEST(OrbaxSource, AMissingChunkIsAnObstacleWhereNoneMayBe) {
   EXPECT_THAT(opened.catalog->obstacles()[0].reason, HasSubstr("1 of its chunks are missing"));
 }
 
+/// An item without a database, of the array `w` with two chunks of a file each.
+OrbaxWriter plain_item() {
+  OrbaxWriter item;
+  item.flags = R"("use_ocdbt":false,"use_zarr3":true)";
+  item.with_manifest = false;
+  item.files = {{"w/zarr.json", zarr3("[4]", "[2]")}, {"w/c/0", "12345678"}, {"w/c/1", "12345678"}};
+  return item;
+}
+
+TEST(OrbaxSource, AMissingChunkIsAnObstacleWhereADownloadWasNotFinished) {
+  OrbaxWriter item = plain_item();
+  const TemporaryDirectory directory;
+  item.files[".cache/huggingface/download/x.incomplete"] = "x";
+  item.write(directory);
+  const Opened whole = open_source(directory.path());
+  ASSERT_NE(whole.catalog, nullptr);
+  EXPECT_TRUE(whole.catalog->obstacles().empty());
+  std::filesystem::remove(directory / "w/c/1");
+  const Opened opened = open_source(directory.path());
+  ASSERT_NE(opened.catalog, nullptr);
+  ASSERT_EQ(opened.catalog->obstacles().size(), 1U);
+  EXPECT_EQ(opened.catalog->obstacles()[0].tensor, "w");
+  EXPECT_THAT(opened.catalog->obstacles()[0].reason,
+              HasSubstr("1 of its chunks are missing, and .cache/huggingface/download/x.incomplete "
+                        "is a download that was not finished (complete it with: hf download"));
+}
+
+TEST(OrbaxSource, WhatIsNoPartOfItMayLeadNowhere) {
+  const TemporaryDirectory directory;
+  plain_item().write(directory);
+  std::filesystem::create_symlink("gone", directory / "README.md");
+  std::filesystem::create_directory_symlink("w", directory / "circle");
+  EXPECT_THAT(names_at(directory.path()), ElementsAre("w"));
+}
+
 TEST(OrbaxSource, KeysOfManySlashesCostLittle) {
   OrbaxWriter item;
   std::string deep;
@@ -574,6 +609,19 @@ std::vector<Broken> all_broken() {
                               whole(step, "b/");
                             },
                             {.item = "c"}));
+  // What a chunk may be behind, and is not seen.
+  const auto hidden = [&](const OrbaxWriter& item, const std::string& path,
+                          const std::string& target, const std::string& fact) {
+    all.push_back(
+        broken_root(path + ": a part of the item, but " + fact, [=](const TemporaryDirectory& out) {
+          item.write(out);
+          std::filesystem::remove_all(out / path);
+          std::filesystem::create_symlink(target, out / path);
+        }));
+  };
+  hidden(OrbaxWriter(), "_METADATA", "gone", "a link to a file that is absent or out of reach");
+  hidden(plain_item(), "w/c/1", "gone", "a link to a file that is absent or out of reach");
+  hidden(plain_item(), "w/c", "..", "a link to a directory; not followed");
   all.push_back(
       broken_root("\"w\": has both .zarray and zarr.json", [](const TemporaryDirectory& item) {
         item.write("checkpoint", "\x80");

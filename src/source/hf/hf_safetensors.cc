@@ -163,7 +163,8 @@ class HfOpener : public SourceOpener {
     for (const std::string& path : tree_.dangling) {
       const bool is_shard = is_top_level(path) && path.ends_with(kEnding) && index_name_.empty();
       if (!is_shard && !is_index_name(path) && path != "config.json") continue;
-      return fail(ErrorCode::NotFound, "{}: a link to a file that is absent{}", path, hint());
+      return fail(ErrorCode::NotFound, "{}: a link to a file that is absent or out of reach{}",
+                  path, hint());
     }
     if (!index_name_.empty()) return {};
 

@@ -109,6 +109,7 @@ class ItemOpener : public SourceOpener {
     CKFS_TRY_VOID(read_tree());
     CKFS_TRY_VOID(open_database());
     CKFS_TRY_VOID(find_arrays());
+    CKFS_TRY_VOID(check_passed_over());
     CKFS_TRY_VOID(check_tree());
     CKFS_TRY_VOID(find_chunks());
     CKFS_TRY_VOID(read_strings());
@@ -264,6 +265,36 @@ class ItemOpener : public SourceOpener {
     if (name_bytes_ <= most) return {};
     return fail(ErrorCode::Corrupt, "{}{}: names of arrays of {} bytes, in nodes of {} (limit {})",
                 item_, ocdbt::kManifestName, name_bytes_, database_->stored_bytes(), most);
+  }
+
+  /// Whether the item would be another without the key, and nothing would say so.
+  bool is_needed(std::string_view key) const {
+    if (key == kTreeFile || key == kMsgpackFile || key == kStringsFile ||
+        key.starts_with(kArrayMetadata)) {
+      return true;
+    }
+    if (database_) return false;
+    if (array_of_metadata(key, zarr::Version::V3) || array_of_metadata(key, zarr::Version::V2)) {
+      return true;
+    }
+    while (true) {
+      const std::size_t slash = key.rfind('/');
+      key = key.substr(0, slash == std::string_view::npos ? 0 : slash);
+      if (by_name_.contains(key)) return true;
+      if (key.empty()) return false;
+    }
+  }
+
+  /// A chunk that listing passed over would be an absent one, which is the fill value.
+  Result<void> check_passed_over() const {
+    for (const Note& note : tree_.notes) {
+      const std::string_view path = note.subject;
+      if (!path.starts_with(item_) || !is_needed(path.substr(item_.size()))) continue;
+      // A link out of the checkpoint is noted, too, and is a file.
+      if (path == kExportFolder || tree_.find(path) != nullptr) continue;
+      return fail(ErrorCode::NotFound, "{}: a part of the item, but {}", path, note.text);
+    }
+    return {};
   }
 
   /// A value may be that of many keys, and each would be read and parsed by itself.
@@ -488,6 +519,14 @@ class ItemOpener : public SourceOpener {
     return {};
   }
 
+  /// Why no chunk may be missing; empty: a missing one is the fill value.
+  std::string why_whole() const {
+    if (flags_.missing_chunk_is_error) return fmt::format("{} says that none is", kTreeFile);
+    if (database_ || tree_.incomplete.empty()) return {};
+    return fmt::format("{} is a download that was not finished (complete it with: {})",
+                       tree_.incomplete.front(), tree_.complete_command);
+  }
+
   /// With a key, what lies below it: `name` relative to it.
   std::optional<std::string_view> shown_name(std::string_view name) const {
     const std::string_view key = options_.key;
@@ -512,6 +551,7 @@ class ItemOpener : public SourceOpener {
     tree.custom_metadata = flags_.custom_metadata;
     std::vector<TensorId> shown;
     Totals totals;
+    const std::string whole = why_whole();
     for (const orbax::TreeLeaf& leaf : leaves_) {
       const std::string name = orbax::joined(leaf.path);
       const auto relative = shown_name(name);
@@ -523,7 +563,7 @@ class ItemOpener : public SourceOpener {
       made.type = keep_type(leaf.value_type);
       if (has_array(leaf)) {
         ZarrArray& array = arrays_[by_name_.at(name)];
-        CKFS_TRY(made.tensor, array.finish(builder_, *relative, flags_.missing_chunk_is_error));
+        CKFS_TRY(made.tensor, array.finish(builder_, *relative, whole));
         totals.add(leaf, array);
         if (array.metadata().dtype) {
           shown.push_back(made.tensor);

@@ -315,7 +315,8 @@ bool ZarrArray::is_row_major(std::span<const StorageBox> boxes) const {
   return true;
 }
 
-Result<TensorId> ZarrArray::finish(CatalogBuilder& builder, std::string_view name, bool whole) {
+Result<TensorId> ZarrArray::finish(CatalogBuilder& builder, std::string_view name,
+                                   std::string_view why_whole) {
   const bool empty = std::ranges::find(metadata_.shape, 0) != metadata_.shape.end();
   if (!obstacle_.empty()) builder.add_obstacle(name, obstacle_);
   if (empty || !obstacle_.empty()) {
@@ -350,10 +351,9 @@ Result<TensorId> ZarrArray::finish(CatalogBuilder& builder, std::string_view nam
       extents_[joined++] = extent;
     }
   }
-  if (missing > 0 && whole) {
-    builder.add_obstacle(
-        name,
-        fmt::format("{} of its chunks are missing, and _METADATA says that none is", missing));
+  if (missing > 0 && !why_whole.empty()) {
+    builder.add_obstacle(name,
+                         fmt::format("{} of its chunks are missing, and {}", missing, why_whole));
   }
   const auto numel = static_cast<std::int64_t>(cells()) * metadata_.inner_numel();
   const StorageId storage = builder.add_storage(dtype_, numel, std::span(extents_).first(joined));

@@ -45,9 +45,10 @@ class ZarrArray {
                          const StoredValue& value);
 
   /// Adds storage and tensor under `name`, once. What was not found is the fill value; or, if
-  /// `whole` says that nothing may be missing, an obstacle. Errors: Unsupported (more chunks than
-  /// are numbered).
-  Result<TensorId> finish(CatalogBuilder& builder, std::string_view name, bool whole);
+  /// `why_whole` says why nothing may be missing, an obstacle. Errors: Unsupported (more chunks
+  /// than are numbered).
+  Result<TensorId> finish(CatalogBuilder& builder, std::string_view name,
+                          std::string_view why_whole);
 
   std::uint64_t chunks() const { return found_; }
   /// Bytes of what was found.

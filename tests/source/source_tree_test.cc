@@ -1,0 +1,107 @@
+// Listing a source that gives errors: what cannot be seen is not taken for what is not there.
+#include "source/source_tree.h"
+
+#include <cerrno>
+#include <cstring>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "io/reader.h"
+#include "source/open_checkpoint.h"
+#include "source/orbax_writer.h"
+#include "support/safetensors_text.h"
+#include "support/temporary_directory.h"
+
+namespace ckfs {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::EndsWith;
+
+/// This machine's files, but looking at one path gives an error.
+class FailingStore final : public SourceStore {
+ public:
+  FailingStore(fs::path path, int error) : path_(std::move(path)), error_(error) {}
+
+  Tried<std::vector<StoreEntry>> list(const fs::path& directory) override {
+    return here_->list(directory);
+  }
+  Tried<FileStatus> look(const fs::path& path) override {
+    if (path.lexically_normal() == path_) return tl::unexpected(error_);
+    return here_->look(path);
+  }
+  Tried<fs::path> resolve(const fs::path& path) override { return here_->resolve(path); }
+  Tried<UniqueFd> open(const fs::path& path) override { return here_->open(path); }
+  Tried<FileStatus> look(int fd) override { return here_->look(fd); }
+
+ private:
+  fs::path path_;
+  int error_;
+  std::unique_ptr<SourceStore> here_ = make_local_store();
+};
+
+class Listing : public testing::Test {
+ protected:
+  Listing() {
+    top_.write("source/model.safetensors", safetensors_text({{"x", 1}}, 1));
+    top_.write("source/folder/text", "text");
+  }
+
+  fs::path source() const { return fs::canonical(top_.path()) / "source"; }
+
+  /// "": opened, or the message; where looking at `path` gives `error`.
+  std::string open(const fs::path& path, int error, const OpenCheckpointOptions& options = {}) {
+    files_ = SourceFiles::with_reader({.engine = IoEngine::Pread}, make_pread_reader(),
+                                      std::make_unique<FailingStore>(path, error));
+    auto catalog = open_checkpoint(source(), *files_, options);
+    if (!catalog) return catalog.error().message();
+    catalog_ = *catalog;
+    return "";
+  }
+
+  std::string note(std::string_view subject) const {
+    for (const Note& note : catalog_->notes()) {
+      if (note.subject == subject) return note.text;
+    }
+    return "";
+  }
+
+  const TemporaryDirectory top_;
+  std::unique_ptr<SourceFiles> files_;
+  std::shared_ptr<const Catalog> catalog_;
+};
+
+TEST_F(Listing, FailsAtADirectoryThatCannotBeLookedAt) {
+  for (const int error : {EIO, EACCES, ESTALE, ETIMEDOUT, ENOMEM, ELOOP}) {
+    EXPECT_EQ(open(source() / "folder", error),
+              std::string("folder: cannot look at: ") + std::strerror(error));
+  }
+  // Removed since it was listed.
+  EXPECT_EQ(open(source() / "folder", ENOENT), "");
+  EXPECT_EQ(note("folder"), "neither a file nor a directory; not shown");
+}
+
+TEST_F(Listing, FailsAtALinkUnlessItsTargetIsOutOfReach) {
+  fs::create_symlink("model.safetensors", source() / "link");
+  for (const int error : {EIO, ESTALE, ETIMEDOUT, ENOMEM}) {
+    EXPECT_EQ(open(source() / "link", error),
+              std::string("link: cannot look at: ") + std::strerror(error));
+  }
+  for (const int error : {ENOENT, ENOTDIR, ELOOP, EACCES}) {
+    EXPECT_EQ(open(source() / "link", error), "");
+    EXPECT_EQ(note("link"), "a link to a file that is absent or out of reach; not shown");
+  }
+}
+
+TEST_F(Listing, FailsAtAConfigurationThatCannotBeLookedAt) {
+  fs::remove(source() / "model.safetensors");
+  OrbaxWriter().write(top_, "source/");
+  top_.write("model/config.json", "{}");
+  fs::create_symlink("config.json", top_ / "model/tokenizer.json");
+  const fs::path model = source().parent_path() / "model";
+  EXPECT_THAT(open(model / "tokenizer.json", EIO, {.config = model}),
+              EndsWith("model/tokenizer.json: cannot look at: Input/output error"));
+}
+
+}  // namespace
+}  // namespace ckfs

@@ -351,6 +351,16 @@ std::vector<Broken> model_file_cases() {
          checkpoint.copy("mp_rank_00_model_states.pt", "mp_rank_01_model_states.pt");
          checkpoint.remove("mp_rank_00_model_states.pt");
        }},
+      {"layers_alone_in_the_tag", "other: no *_optim_states.pt in it", [](const auto& out) {
+         Checkpoint(out).out().write("other/layer_00-model_states.pt", "");
+       }, {.tag = "other"}},
+      {"layers_alone_in_the_latest_tag", "other: no *_optim_states.pt in it", [](const auto& out) {
+         Checkpoint(out).out().write("other/layer_00-model_states.pt", "");
+         out.write("latest", "other");
+       }},
+      {"layers_at_the_top", ".: no *_optim_states.pt in it", [](const auto& out) {
+         Checkpoint(out).out().write("layer_01-model_states.pt", "");
+       }},
       {"stage_without_optimizer", "no *_optim_states.pt of model-parallel rank 1", [](const auto& out) {
          const Checkpoint checkpoint(out);
          checkpoint.model({{"mp_world_size", py_int(2)}, {"module", py_none()}});

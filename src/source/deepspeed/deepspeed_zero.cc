@@ -91,6 +91,9 @@ class ZeroOpener : public SourceOpener {
   }
 
   Result<void> read_worlds() {
+    if (tag_.cells.empty()) {  // files of layers alone
+      return fail(ErrorCode::NotFound, "{}: no *_optim_states.pt in it", tag_name(tag_));
+    }
     ZeroWorldReader reader(files_, table(), repeated_, tag_name(tag_));
     for (const auto& [mp, cell] : tag_.cells) {
       if (!worlds_.empty() && is_stale_cell(mp)) {

@@ -67,6 +67,15 @@ TEST(ModuleTargets, PreferNamesToPatternsToClasses) {
   EXPECT_THAT(targets.without_match(), testing::ElementsAre("a.down", "b"));
 }
 
+TEST(ModuleTargets, OfEqualNamesTheFirstCounts) {
+  QuantizationConfig config;
+  config.groups = {{"first", {"a", "b", "b"}, "", {}}, {"second", {"a", "b"}, "", {}}};
+  ModuleTargets targets(config);
+  EXPECT_EQ(targets.find("a")->name, "first");
+  targets.saw("a");
+  EXPECT_THAT(targets.without_match(), testing::ElementsAre("b"));
+}
+
 TEST(ModuleTargets, PatternsCostABoundedNumberOfSteps) {
   QuantizationConfig config;
   config.groups.push_back({});

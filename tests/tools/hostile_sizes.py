@@ -107,6 +107,16 @@ def config_of_keys(n):
     return {"model.safetensors": good, "config.json": json.dumps({f"k{i:07}": 1 for i in range(n // 16)}).encode()}
 
 
+def targets_of_one_name(n):
+    """A configuration's targets, each of one module that many quantized tensors are of."""
+    found = {f"a.{i}weight": {"dtype": "F8_E4M3", "shape": [0], "data_offsets": [0, 0]} for i in range(n // 200)}
+    found["a.scale"] = {"dtype": "F8_E8M0", "shape": [0], "data_offsets": [0, 0]}
+    groups = {"g": {"targets": ["a"] * (n // 10), "weights": {"num_bits": 8, "type": "float", "strategy": "tensor"}}}
+    quantization = {"quant_method": "compressed-tensors", "format": "float-quantized", "config_groups": groups}
+    return {"model.safetensors": safetensors(found),
+            "config.json": json.dumps({"quantization_config": quantization}).encode()}
+
+
 def integers_and_lists(n):
     """Lists that grow: what they have is less than what they keep room for."""
     return {"m.pt": zipped(b"](" + b"]N\x61" * (n // 3) + b"e")}
@@ -135,6 +145,7 @@ ROWS = {
     "pipeline layers": (2_000_000, layers),
     "config.json": (16_000_000, config),
     "config.json of many keys": (3_900_000, config_of_keys),
+    "targets of one name": (1_100_000, targets_of_one_name),
     "sizes, not capacities": (100_000_000, integers_and_lists),
     "links to one file": (9_000_000, names_of_one_file),
 }

@@ -372,6 +372,8 @@ void ModuleTargets::add(Targets& targets, std::string_view text, const Quantizat
   if (is_pattern) pattern_bytes_ += text.size();
   const bool is_too_much = pattern_bytes_ > kMaxPatterns;
   const std::size_t number = targets.all.size();
+  // Of equal names the first counts. The others would cost a look for each module of that name.
+  if (!is_pattern && !is_class && !targets.names.emplace(text, number).second) return;
   targets.all.push_back(
       {.text = std::string(text),
        .kind = is_pattern ? Target::Kind::Pattern
@@ -381,9 +383,7 @@ void ModuleTargets::add(Targets& targets, std::string_view text, const Quantizat
        .group = group});
   if (is_pattern) {
     targets.patterns.push_back(number);
-  } else if (!is_class) {
-    targets.names.emplace(text, number);
-  } else if (!targets.first_class) {
+  } else if (is_class && !targets.first_class) {
     targets.first_class = number;
   }
 }
@@ -397,11 +397,8 @@ ModuleTargets::ModuleTargets(const QuantizationConfig& config, std::size_t most_
 }
 
 const QuantizationGroup* ModuleTargets::find(std::string_view module) const {
-  // Equal keys of a multimap are in the order in which they were added.
-  const auto name = targets_.names.lower_bound(module);
-  if (name != targets_.names.end() && name->first == module) {
-    return targets_.all[name->second].group;
-  }
+  const auto name = targets_.names.find(module);
+  if (name != targets_.names.end()) return targets_.all[name->second].group;
   for (const std::size_t i : targets_.patterns) {
     if (matches(targets_.all[i], module)) return targets_.all[i].group;
   }
@@ -417,8 +414,8 @@ ModuleTargets::Call ModuleTargets::calls_quantized(std::string_view module) cons
 }
 
 void ModuleTargets::saw(std::string_view module) {
-  const auto [first, last] = targets_.names.equal_range(module);
-  for (auto name = first; name != last; ++name) targets_.all[name->second].matched = true;
+  const auto name = targets_.names.find(module);
+  if (name != targets_.names.end()) targets_.all[name->second].matched = true;
   for (const std::size_t i : targets_.patterns) {
     Target& target = targets_.all[i];
     target.matched = target.matched || matches(target, module);

@@ -74,10 +74,11 @@ class ModuleTargets {
     const QuantizationGroup* group = nullptr;  // nullptr: ignored
     bool matched = false;
   };
-  /// Targets, and where they are: names by themselves, for there may be as many as modules.
+  /// Targets, of equal names the first, and where they are: names by themselves, for there may be
+  /// as many as modules.
   struct Targets {
     std::vector<Target> all;
-    std::multimap<std::string, std::size_t, std::less<>> names;
+    std::map<std::string, std::size_t, std::less<>> names;
     std::vector<std::size_t> patterns;
     std::optional<std::size_t> first_class;
   };

@@ -8,6 +8,7 @@
 #include "base/name_hash.h"
 #include "base/text.h"
 #include "encoding/plain_encoding.h"
+#include "tensor/shape.h"
 #include "view/maxtext_rules.h"
 
 namespace ckfs {
@@ -242,11 +243,18 @@ Result<TensorList> tree_tensors(const Catalog& catalog, std::optional<DType> dty
     std::erase_if(list.tensors,
                   [](const ModelTensor& tensor) { return tensor.name.starts_with(kMtp); });
   }
-  std::unordered_map<std::string_view, std::uint32_t, NameHash> splits;
-  for (const ModelTensor& tensor : axes.tensors) splits.emplace(tensor.name, tensor.split);
+  std::unordered_map<std::string_view, const ModelTensor*, NameHash> made;
+  for (const ModelTensor& tensor : axes.tensors) made.emplace(tensor.name, &tensor);
   for (ModelTensor& tensor : list.tensors) {
-    const auto known = splits.find(tensor.name);
-    tensor.split = known == splits.end() ? ModelTensor::kNone : known->second;
+    const auto known = made.find(tensor.name);
+    tensor.split = known == made.end() ? ModelTensor::kNone : known->second->split;
+    if (tensor.split == ModelTensor::kNone) continue;
+    // A rule may say of its way back what does not lead there again.
+    const auto shape = tensor.expr.shape(), again = known->second->expr.shape();
+    if (shape.size() == again.size()) continue;
+    return fail(
+        ErrorCode::Unsupported, "{}: \"{}\": shape {}, but what the rules undo and do again has {}",
+        rules.trees->unscanned.file, one_line(tensor.name), shape_text(shape), shape_text(again));
   }
   list.axes = std::move(axes.axes);
   return list;

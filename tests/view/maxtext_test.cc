@@ -204,5 +204,27 @@ TEST(MaxTextTrees, HaveNoArrayBesideThemThatNobodyKnows) {
   EXPECT_THAT(refusal_with("", {"extra"}), HasSubstr("no array that the rules know"));
 }
 
+TEST(MaxTextTrees, AreNotCutByTheAxesOfAnotherShape) {
+  Recipes recipes = add_recipe(Recipes(), R"({"family": ["m"], "maxtext": {"models": ["m"],
+      "unscanned": [
+        {"take": "e", "give": "params.params.e", "axes": ["vocab"], "back": [{"reshape": [-1]}]},
+        {"take": "n", "give": "params.params.decoder.decoder_norm.scale", "axes": ["norm"]}],
+      "scanned": [{"drop": "none", "optional": true}]}})",
+                               "f")
+                        .value();
+  recipes.family = "m";
+  ModelCatalog tree;
+  tree.state({{"params.params.e", DType::BF16, {10, 8}},
+              {"params.params.decoder.decoder_norm.scale", DType::BF16, {8}}});
+  const auto catalog = tree.build();
+  EXPECT_TRUE(define_view(catalog, *parse_view_spec("maxtext-unscanned"), recipes));
+  const auto made = define_view(catalog, *parse_view_spec("maxtext-unscanned@fsdp=2"), recipes);
+  ASSERT_FALSE(made);
+  EXPECT_EQ(made.error().code(), ErrorCode::Unsupported);
+  EXPECT_THAT(made.error().message(),
+              HasSubstr("f: \"params.params.e\": shape [10, 8], but what the rules undo and do "
+                        "again has [80]"));
+}
+
 }  // namespace
 }  // namespace ckfs

@@ -15,6 +15,7 @@
 namespace ckfs {
 namespace {
 
+namespace fs = std::filesystem;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -82,6 +83,33 @@ TEST(Folders, ShowsWeightsOfFoldersConvertedAndNoCopies) {
   EXPECT_EQ(sources_of(*view, 0), "2_Dense/config.json");
   // Tensors of folders count.
   EXPECT_GE(memory_of(*view), 256 * view->files().size() + 2 * 2 * sizeof(ModelTensor));
+}
+
+TEST(Folders, ThatAPipelineNamesMayNotBeBroken) {
+  const TemporaryDirectory directory;
+  const std::string good = safetensors_file(
+      R"({"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", std::string("\0\0\x80\x3f", 4));
+  directory.write("unet/model.safetensors", good);
+  directory.write("other/model.safetensors", "no header");
+  directory.write("left_out/model.safetensors", "no header");
+  const auto refusal = [&] {
+    const auto opened = Checkpoint::open(directory.path());
+    return opened ? "" : opened.error().message();
+  };
+  directory.write("model_index.json",
+                  R"({"_class_name": "P", "unet": ["x", "U"], "left_out": [null, null]})");
+  EXPECT_EQ(refusal(), "");
+  directory.write("model_index.json", R"({"unet": ["diffusers", "U"], "other": ["x", "O"]})");
+  EXPECT_THAT(refusal(), testing::StartsWith("other/model.safetensors: "));
+  // What is named without the folder gets it; a link that leads nowhere is a weight, too.
+  fs::remove(directory / "other/model.safetensors");
+  fs::create_symlink("gone", directory / "other/model.safetensors");
+  EXPECT_EQ(refusal(), "other: model.safetensors: a link to a file that is absent or out of reach");
+  fs::remove(directory / "model_index.json");
+  directory.write("modules.json", R"([{"idx": 0, "path": "unet"}])");
+  EXPECT_EQ(refusal(), "");
+  directory.write("modules.json", R"([{"idx": 0, "path": "unet"}, {"idx": 1, "path": "other"}])");
+  EXPECT_THAT(refusal(), testing::StartsWith("other: model.safetensors: a link"));
 }
 
 TEST(Folders, OfAPipelineIsItsFolders) {

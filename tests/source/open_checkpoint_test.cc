@@ -13,6 +13,7 @@
 #include "base/checked.h"
 #include "encoding/block_scale_encoding.h"
 #include "format/safetensors.h"
+#include "io/reader.h"
 #include "support/temporary_directory.h"
 
 namespace ckfs {
@@ -344,6 +345,32 @@ TEST(OpenCheckpoint, FollowsLinksToFilesAndNamesWhatItDoesNotFollow) {
   auto notes = notes_of(*opened.catalog);
   EXPECT_EQ(notes["circle"], "a link to a directory; not followed");
   EXPECT_EQ(notes["tokenizer.json"], "a link to a file that is absent or out of reach; not shown");
+}
+
+/// Changes a file at the third read: a model's header is two.
+class ChangingReader final : public Reader {
+ public:
+  explicit ChangingReader(fs::path path) : path_(std::move(path)) {}
+  tl::expected<void, AccessFailure> read(std::span<const Access> accesses) override {
+    if (++reads_ == 3) fs::resize_file(path_, 1);
+    return here_->read(accesses);
+  }
+
+ private:
+  fs::path path_;
+  int reads_ = 0;
+  std::unique_ptr<Reader> here_ = make_pread_reader();
+};
+
+TEST(OpenCheckpoint, AFolderThatChangesMeanwhileIsNotLeftOut) {
+  const TemporaryDirectory directory;
+  directory.write("model.safetensors", file_of({{"x"}}));
+  const fs::path changed = directory.write("folder/model.safetensors", file_of({{"y"}}));
+  const auto files = SourceFiles::with_reader({.engine = IoEngine::Pread},
+                                              std::make_unique<ChangingReader>(changed));
+  const auto catalog = open_checkpoint(directory.path(), *files);
+  ASSERT_FALSE(catalog);
+  EXPECT_EQ(catalog.error().code(), ErrorCode::Stale) << catalog.error().message();
 }
 
 TEST(OpenCheckpoint, FingerprintAndTimeFollowNamesSizesAndTimes) {

@@ -14,6 +14,7 @@
 #include "base/text.h"
 #include "format/hf_index.h"
 #include "format/json_text.h"
+#include "format/json_tree.h"
 #include "format/quantization_config.h"
 #include "source/adapters.h"
 #include "source/file_role.h"
@@ -86,8 +87,8 @@ class HfOpener : public SourceOpener {
     return {};
   }
 
-  /// Opens the folders that have weights of their own. Only a pipeline needs them: elsewhere one
-  /// that cannot be opened is left out, as are copies of what is at the top.
+  /// Opens the folders that have weights of their own. One that is broken is left out unless the
+  /// pipeline names it, as are copies of what is at the top.
   Result<void> add_parts() {
     if (tree_.single_file) return {};
     std::size_t added = 0;
@@ -97,8 +98,11 @@ class HfOpener : public SourceOpener {
       HfOpener opener(tree, files_, options_, this);
       Result<std::shared_ptr<const Catalog>> part = opener.open_part(table().below(folder));
       if (!part) {
-        if (part.error().code() == ErrorCode::Io) return Failure(part.error());
-        if (!first) first = part.error();
+        const Error error = in_folder(folder, part.error());
+        if (!is_fault_of_source(error.code())) return Failure(error);
+        CKFS_TRY_VOID(read_components());
+        if (components_->contains(folder)) return Failure(error);
+        if (!first) first = error;
         left_out_.emplace(folder, part.error().message());
         continue;
       }
@@ -116,6 +120,43 @@ class HfOpener : public SourceOpener {
       ++added;
     }
     if (shards_.empty() && added == 0 && first) return Failure(*first);
+    return {};
+  }
+
+  static bool is_fault_of_source(ErrorCode code) {
+    return code == ErrorCode::Corrupt || code == ErrorCode::Unsupported ||
+           code == ErrorCode::NotFound;
+  }
+
+  static Error in_folder(const std::string& folder, const Error& error) {
+    const bool named = error.message().starts_with(folder);
+    return named ? error : error.within(folder.substr(0, folder.size() - 1));
+  }
+
+  /// The folders that a pipeline's own list names: those of diffusers are its keys, of
+  /// sentence-transformers its paths.
+  Result<void> read_components() {
+    if (components_) return {};
+    components_.emplace();
+    if (const auto file = find("model_index.json")) {
+      CKFS_TRY(const std::string text, read_once(*file, kMaxConfig));
+      CKFS_TRY(const JsonNode index, parse_json_tree(text, "model_index.json", JsonKeys::LastWins));
+      for (std::size_t i = 0; i < index.keys.size(); ++i) {
+        // ["diffusers", "UNet2DConditionModel"]; of one that is left out [null, null].
+        const std::vector<JsonNode>& classes = index.items[i].items;
+        const bool is_used = !classes.empty() && classes[0].kind == JsonNode::Kind::String;
+        if (is_used) components_->insert(index.keys[i] + "/");
+      }
+    }
+    if (const auto file = find("modules.json")) {
+      CKFS_TRY(const std::string text, read_once(*file, kMaxConfig));
+      CKFS_TRY(const JsonNode all, parse_json_tree(fmt::format(R"({{"modules":{}}})", text),
+                                                   "modules.json", JsonKeys::LastWins));
+      for (const JsonNode& module : all.items[0].items) {
+        const JsonNode* const path = module.find("path");
+        if (path != nullptr) components_->insert(path->text + "/");
+      }
+    }
     return {};
   }
 
@@ -364,8 +405,9 @@ class HfOpener : public SourceOpener {
   std::vector<bool> companions_;
   ModelDirectory model_;
 
-  std::set<std::string> parts_;                  // folders
-  std::map<std::string, std::string> left_out_;  // folders with weights, and why
+  std::optional<std::set<std::string>> components_;  // in read_components()
+  std::set<std::string> parts_;                      // folders
+  std::map<std::string, std::string> left_out_;      // folders with weights, and why
   std::map<std::string_view, std::span<const std::int64_t>> shown_;  // in is_copy()
 };
 

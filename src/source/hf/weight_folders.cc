@@ -18,15 +18,17 @@ std::string_view folder_of(std::string_view path) {
 
 std::vector<std::string> weight_folders(const SourceTree& tree) {
   std::vector<std::string> folders;
-  for (const TreeFile& file : tree.files) {
-    const std::string_view folder = folder_of(file.path);
-    const std::string_view name = std::string_view(file.path).substr(folder.size());
+  const auto take = [&](std::string_view path) {
+    const std::string_view folder = folder_of(path);
+    const std::string_view name = path.substr(folder.size());
     if (folder.empty() || !name.ends_with(".safetensors") || name.starts_with("consolidated") ||
-        role_of(file.path) != FileRole::Weights || is_of_another_format(folder)) {
-      continue;
+        role_of(path) != FileRole::Weights || is_of_another_format(folder)) {
+      return;
     }
     folders.emplace_back(folder);
-  }
+  };
+  for (const TreeFile& file : tree.files) take(file.path);
+  for (const std::string& path : tree.dangling) take(path);
   // Deeper ones come between the files of a folder.
   std::ranges::sort(folders);
   const auto same = std::ranges::unique(folders);

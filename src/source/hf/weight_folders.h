@@ -11,9 +11,9 @@
 
 namespace ckfs {
 
-/// The folders ("2_Dense/"), at any depth and by path, that have *.safetensors directly in them.
-/// Not those of another format's weights (original/, onnx/, files named consolidated*) and hidden
-/// ones.
+/// The folders ("2_Dense/"), at any depth and by path, that have *.safetensors directly in them, or
+/// links of such names that lead to no file. Not those of another format's weights (original/,
+/// onnx/, files named consolidated*) and hidden ones.
 std::vector<std::string> weight_folders(const SourceTree& tree);
 
 /// Whether the directory is a model by its folders, without weights at its top: a pipeline of

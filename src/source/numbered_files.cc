@@ -55,9 +55,8 @@ Result<void> check_series(std::span<const std::string> paths, std::string_view e
   }
   for (const auto& [name, numbers] : series) {
     const auto& [stem, count] = name;
-    const std::int64_t first = numbers.contains(0) ? 0 : 1;
     // At most one step for each name that is there, whatever count they say.
-    for (std::int64_t number = first; number < first + count; ++number) {
+    for (std::int64_t number = numbers.contains(0) ? 0 : 1; number <= count; ++number) {
       if (numbers.contains(number)) continue;
       return fail(ErrorCode::Corrupt, "{}-*-of-*{}: number {} of {} is missing{}", stem, ending,
                   number, count, hint);

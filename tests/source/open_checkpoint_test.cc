@@ -306,6 +306,8 @@ TEST(OpenCheckpoint, AcceptsCompleteSeriesFromZeroAndFromOne) {
   zero.write("model-00000-of-00001.safetensors", file_of({{"x"}}));
   zero.write("model-00001-of-00001.safetensors", file_of({{"y"}}));
   EXPECT_EQ(open(zero.path()).catalog->shards().size(), 2U);
+  fs::remove(zero / "model-00001-of-00001.safetensors");
+  EXPECT_EQ(error_of(zero.path()), "model-*-of-*.safetensors: number 1 of 1 is missing");
 }
 
 TEST(OpenCheckpoint, OpensAHubCacheByItsRepositoryOrItsSnapshot) {

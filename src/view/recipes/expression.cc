@@ -351,10 +351,8 @@ Result<double> Expression::evaluate(std::size_t index, const Scope& scope) const
     }
     case Kind::Rank:
       return static_cast<double>(scope.shape.size());
-    case Kind::Otherwise: {
-      const Result<double> left = evaluate(node.left, scope);
-      return left ? left : evaluate(node.right, scope);
-    }
+    case Kind::Otherwise:
+      return evaluate(lacks_number(node.left, scope.config) ? node.right : node.left, scope);
     default:
       break;
   }
@@ -392,6 +390,29 @@ Result<double> Expression::evaluate(std::size_t index, const Scope& scope) const
   }
 }
 
+bool Expression::lacks_number(std::size_t index, const ConfigNumbers* config) const {
+  const Node& node = nodes_[index];
+  switch (node.kind) {
+    case Kind::Number:
+    case Kind::Capture:
+    case Kind::Rank:
+      return false;
+    case Kind::Config:
+      return config == nullptr || !config->number(node.path);
+    case Kind::Otherwise:
+      return lacks_number(node.left, config) && lacks_number(node.right, config);
+    case Kind::Dim:
+    case Kind::Sqrt:
+    case Kind::ToF32:
+    case Kind::ToF16:
+    case Kind::ToBf16:
+    case Kind::Negate:
+      return lacks_number(node.left, config);
+    default:
+      return lacks_number(node.left, config) || lacks_number(node.right, config);
+  }
+}
+
 bool Expression::uses(std::size_t capture) const {
   return std::ranges::any_of(nodes_, [&](const Node& node) {
     return node.kind == Kind::Capture && node.capture == capture;
@@ -413,8 +434,7 @@ void Expression::add_unknowns(std::size_t index, const ConfigNumbers& config,
       // Where the left side is not known, the right one is not meant.
       const std::size_t before = found.size();
       add_unknowns(node.left, config, found);
-      if (found.size() == before &&
-          !evaluate(node.left, {.config = &config, .captures = {}, .shape = {}})) {
+      if (found.size() == before && lacks_number(node.left, &config)) {
         add_unknowns(node.right, config, found);
       }
       return;

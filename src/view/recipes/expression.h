@@ -134,6 +134,8 @@ class Expression {
     std::size_t left = 0, right = 0;  // earlier nodes
   };
   Result<double> evaluate(std::size_t node, const Scope& scope) const;
+  /// Whether its value needs a number that `config` lacks.
+  bool lacks_number(std::size_t node, const ConfigNumbers* config) const;
   void add_unknowns(std::size_t node, const ConfigNumbers& config,
                     std::set<std::string>& found) const;
 

@@ -7,6 +7,8 @@
 #include <sys/resource.h>
 
 #include "source/open_checkpoint.h"
+#include "source/orbax_writer.h"
+#include "source/zero_writer.h"
 #include "support/delaying_store.h"
 #include "support/temporary_directory.h"
 
@@ -126,6 +128,90 @@ TEST(SlowSource, DirectoriesOfALevelAreListedAtOnce) {
   EXPECT_EQ((*catalog)->files().size(), 401U);
   EXPECT_EQ(far.lists, 402U);
   EXPECT_GE(far.most, 20U);
+}
+
+/// Files of which each is small and there are many, beside few others.
+class ManyFiles : public testing::Test {
+ protected:
+  static constexpr int kMany = 80;
+
+  void expect_opened_many_at_once() {
+    FarAway far;
+    far.delay = std::chrono::milliseconds(2);
+    const auto files =
+        SourceFiles::with_reader({.engine = IoEngine::Pread}, std::make_unique<DelayingReader>(far),
+                                 std::make_unique<DelayingStore>(far));
+    const auto catalog = open_checkpoint(directory_.path(), *files);
+    ASSERT_TRUE(catalog) << catalog.error().message();
+    EXPECT_GE(far.reads, static_cast<std::uint64_t>(kMany));
+    EXPECT_LT(far.lone_reads, far.reads / 2);
+  }
+
+  void write(const std::string& name, const std::string& bytes) {
+    directory_.write("step/" + name, bytes);
+  }
+
+  static ZeroRun run_of(std::int64_t world, const std::string& parameter) {
+    ZeroRun run;
+    run.world = world;
+    run.groups = {{{parameter, {2}}}};
+    return run;
+  }
+
+  /// `stages` of a pipeline, one rank each.
+  void write_pipeline(int stages) {
+    for (int mp = 0; mp < stages; ++mp) {
+      const ZeroWriter writer(run_of(1, fmt::format("{}.w", mp)));
+      write(fmt::format("zero_pp_rank_0_mp_rank_{:02}_optim_states.pt", mp),
+            writer.optimizer_file(0));
+      write(fmt::format("mp_rank_{:02}_model_states.pt", mp),
+            writer.model_file({{"module", py_none()}, {"mp_world_size", py_int(stages)}}));
+    }
+  }
+
+  TemporaryDirectory directory_;
+};
+
+TEST_F(ManyFiles, OfStagesOfAPipeline) {
+  write_pipeline(kMany);
+  expect_opened_many_at_once();
+}
+
+TEST_F(ManyFiles, OfLayers) {
+  write_pipeline(2);
+  for (int layer = 0; layer < kMany; ++layer) {
+    write(fmt::format("layer_{:02}-model_states.pt", layer), TorchWriter().file(py_dict({})));
+  }
+  expect_opened_many_at_once();
+}
+
+TEST_F(ManyFiles, OfRanksThatNoLongerExist) {
+  const ZeroWriter larger(run_of(2 * kMany, "w"));
+  for (int rank = 1; rank < kMany; ++rank) {
+    write(ZeroWriter::optimizer_name(rank), larger.optimizer_file(rank));
+  }
+  ZeroWriter(run_of(1, "w")).write(directory_, "step");
+  expect_opened_many_at_once();
+}
+
+TEST_F(ManyFiles, OfModelsOfAUniversalCheckpoint) {
+  const ZeroWriter writer(run_of(1, "w"));
+  for (int mp = 0; mp < kMany; ++mp) {
+    write(fmt::format("mp_rank_{:02}_model_states.pt", mp), writer.model_file());
+  }
+  TorchWriter torch;
+  const Opcodes tensor = torch.tensor("Float", {2}, std::string(8, 'x'));
+  write("zero/w/fp32.pt", torch.file(py_dict({{"param", tensor}})));
+  expect_opened_many_at_once();
+}
+
+TEST_F(ManyFiles, OfMetadataOfAnOrbaxItem) {
+  OrbaxWriter item;
+  for (int process = 0; process < kMany; ++process) {
+    item.files[fmt::format("array_metadatas/process_{}", process)] = R"({"array_metadatas": []})";
+  }
+  item.write(directory_);
+  expect_opened_many_at_once();
 }
 
 }  // namespace

@@ -22,6 +22,8 @@ struct FarAway {
 
   /// Operations under way at once, at most. Not a time, which a busy machine stretches.
   std::atomic<std::uint64_t> most = 0;
+  /// Reads that began when no other was under way: of one after the other all, of many at once few.
+  std::atomic<std::uint64_t> lone_reads = 0;
 
   std::uint64_t operations() const { return lists + looks + resolves + opens + reads; }
 
@@ -76,12 +78,15 @@ class DelayingReader final : public Reader {
   explicit DelayingReader(FarAway& far) : far_(far) {}
 
   tl::expected<void, AccessFailure> read(std::span<const Access> accesses) override {
+    if (under_way_++ == 0) ++far_.lone_reads;
     for (std::size_t i = 0; i < accesses.size(); ++i) far_.pass(far_.reads);
+    --under_way_;
     return here_->read(accesses);
   }
 
  private:
   FarAway& far_;
+  std::atomic<std::uint64_t> under_way_ = 0;
   std::unique_ptr<Reader> here_ = make_pread_reader();
 };
 

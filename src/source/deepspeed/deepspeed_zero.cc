@@ -9,10 +9,13 @@
 
 #include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <set>
 #include <spdlog/spdlog.h>
+#include <utility>
 
 #include "base/checked.h"
+#include "base/parallel.h"
 #include "base/text.h"
 #include "source/adapters.h"
 #include "source/deepspeed/deepspeed_names.h"
@@ -95,14 +98,19 @@ class ZeroOpener : public SourceOpener {
       return fail(ErrorCode::NotFound, "{}: no *_optim_states.pt in it", tag_name(tag_));
     }
     ZeroWorldReader reader(files_, table(), repeated_, tag_name(tag_));
+    std::vector<NumberedCell> others;
     for (const auto& [mp, cell] : tag_.cells) {
-      if (!worlds_.empty() && is_stale_cell(mp)) {
+      const NumberedCell numbered{mp, &cell};
+      if (worlds_.empty()) {  // it says how many there are
+        CKFS_TRY(worlds_, reader.read(std::span(&numbered, 1)));
+      } else if (is_stale_cell(mp)) {
         for (const auto& [rank, path] : cell.optimizer) stale_.push_back(path);
-        continue;
+      } else {
+        others.push_back(numbered);
       }
-      CKFS_TRY(ZeroWorld world, reader.read(mp, cell));
-      worlds_.push_back(std::move(world));
     }
+    CKFS_TRY(std::vector<ZeroWorld> worlds, reader.read(others));
+    std::ranges::move(worlds, std::back_inserter(worlds_));
     for (const std::string& path : reader.stale()) stale_.push_back(path);
     for (const Note& note : reader.warnings()) {
       spdlog::warn("{}: {}", note.subject, note.text);
@@ -234,12 +242,17 @@ class ZeroOpener : public SourceOpener {
     for (const std::string_view name : known) {
       if (name.starts_with("tied_modules.")) tied.insert(name);
     }
-    for (const DeepSpeedLayer& layer : tag_.layers) {
-      const FileId file = id(layer.path);
-      CKFS_TRY(const TorchFile torch,
-               TorchFile::open(files_, file, ByteRange{0, files_.size(file)}));
+    std::vector<std::optional<TorchFile>> opened(tag_.layers.size());
+    const auto open = [&](std::size_t i) -> Result<void> {
+      const FileId file = id(tag_.layers[i].path);
+      CKFS_TRY(TorchFile torch, TorchFile::open(files_, file, ByteRange{0, files_.size(file)}));
       CKFS_TRY_VOID(repeated_.add(file, torch.header_bytes()));
-      const std::string prefix = fmt::format("{}.", layer.layer);
+      opened[i].emplace(std::move(torch));
+      return {};
+    };
+    const auto take = [&](std::size_t i) -> Result<void> {
+      const TorchFile torch = *std::exchange(opened[i], std::nullopt);
+      const std::string prefix = fmt::format("{}.", tag_.layers[i].layer);
       const auto is_known = [&](std::string_view name) {
         if (known.contains(name)) return true;
         // A tied layer's parameters have one name for all its places: tied_modules.<key>.<name>.
@@ -247,9 +260,10 @@ class ZeroOpener : public SourceOpener {
         const auto next = tied.lower_bound(own);  // the first that can end with it
         return next != tied.end() && next->ends_with(own);
       };
-      CKFS_TRY_VOID(dict_.add_module_frozen(torch, file, torch.root(), prefix, is_known));
-    }
-    return {};
+      return dict_.add_module_frozen(torch, id(tag_.layers[i].path), torch.root(), prefix,
+                                     is_known);
+    };
+    return run_in_order(tag_.layers.size(), open, take, files_.parallel());
   }
 
   /// Of a pipeline's stages the first has the say over a tied parameter.

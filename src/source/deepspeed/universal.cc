@@ -84,23 +84,40 @@ class UniversalOpener : public SourceOpener {
     return {};
   }
 
+  Result<std::optional<ModelStates>> read_model(FileId file) {
+    CKFS_TRY(ModelStates model, read_model_states(files_, file));
+    CKFS_TRY_VOID(repeated_.add(file, model.torch.header_bytes()));
+    if (model.has_experts) {
+      return fail(ErrorCode::Unsupported, "{}: a mixture of experts, which ckfs cannot read",
+                  files_.name(file));
+    }
+    if (!model.parameters) {
+      return fail(ErrorCode::Unsupported, "{}: no param_shapes: nothing names the parameters",
+                  files_.name(file));
+    }
+    return std::optional(std::move(model));
+  }
+
   Result<void> read_models() {
+    std::vector<FileId> found;
     for (const auto& [mp, cell] : model_files_.cells) {
       const auto path = model_file(cell, false);
       if (!path) continue;
-      CKFS_TRY(ModelStates model, read_model_states(files_, id(*path)));
-      CKFS_TRY_VOID(repeated_.add(model.file, model.torch.header_bytes()));
-      if (model.has_experts) {
-        return fail(ErrorCode::Unsupported, "{}: a mixture of experts, which ckfs cannot read",
-                    *path);
-      }
-      if (!model.parameters) {
-        return fail(ErrorCode::Unsupported, "{}: no param_shapes: nothing names the parameters",
-                    *path);
-      }
-      models_.push_back(std::move(model));
+      found.push_back(id(*path));
       ranks_.push_back(&cell);
     }
+    std::vector<std::optional<ModelStates>> read(found.size());
+    CKFS_TRY_VOID(run_in_order(
+        found.size(),
+        [&](std::size_t i) -> Result<void> {
+          CKFS_TRY(read[i], read_model(found[i]));
+          return {};
+        },
+        [&](std::size_t i) -> Result<void> {
+          models_.push_back(*std::move(read[i]));
+          return {};
+        },
+        files_.parallel()));
     if (models_.empty()) {
       return fail(ErrorCode::NotFound, "{}: no *_model_states.pt, which has the parameters' names",
                   tag_);

@@ -11,39 +11,79 @@
 
 namespace ckfs {
 
-Result<ZeroWorld> ZeroWorldReader::read(std::uint32_t mp, const DeepSpeedCell& cell) {
-  if (cell.optimizer.empty()) {
-    return fail(ErrorCode::NotFound, "{}: no *_optim_states.pt of model-parallel rank {}", tag_,
-                mp);
-  }
-  CKFS_TRY(OptimizerStates first, read_optimizer(cell.optimizer.begin()->second));
-  CKFS_TRY_VOID(check_complete(cell, first));
-  std::vector<OptimizerStates> ranks(static_cast<std::size_t>(first.world));
-  ranks.front() = std::move(first);
-  CKFS_TRY_VOID(run_parallel(
-      ranks.size() - 1,
+Result<std::vector<ZeroWorld>> ZeroWorldReader::read(std::span<const NumberedCell> cells) {
+  CKFS_TRY(std::vector<Ranks> ranks, read_ranks(cells));
+  for (const Ranks& cell : ranks) CKFS_TRY_VOID(check_ranks(cell));
+  CKFS_TRY_VOID(check_stale(cells, ranks));
+  std::vector<std::optional<ZeroWorld>> made(cells.size());
+  std::vector<ZeroWorld> worlds;
+  CKFS_TRY_VOID(run_in_order(
+      cells.size(),
       [&](std::size_t i) -> Result<void> {
-        CKFS_TRY(ranks[i + 1],
-                 read_optimizer(cell.optimizer.at(static_cast<std::uint32_t>(i + 1))));
+        CKFS_TRY(made[i], read_model(cells[i], std::move(ranks[i])));
+        return {};
+      },
+      [&](std::size_t i) -> Result<void> {
+        worlds.push_back(*std::move(made[i]));
         return {};
       },
       files_.parallel()));
-  CKFS_TRY_VOID(check_ranks(ranks));
-  CKFS_TRY_VOID(check_stale(cell, ranks.front().world));
+  return worlds;
+}
 
+Result<std::vector<ZeroWorldReader::Ranks>> ZeroWorldReader::read_ranks(
+    std::span<const NumberedCell> cells) const {
+  std::vector<Ranks> ranks(cells.size());
+  // The first of each says how many there are.
+  CKFS_TRY_VOID(run_parallel(
+      cells.size(),
+      [&](std::size_t i) -> Result<void> {
+        CKFS_TRY(OptimizerStates first, read_first(cells[i]));
+        ranks[i].resize(static_cast<std::size_t>(first.world));
+        ranks[i].front() = std::move(first);
+        return {};
+      },
+      files_.parallel()));
+  std::vector<std::pair<std::size_t, std::uint32_t>> others;  // cell, rank
+  for (std::size_t i = 0; i < cells.size(); ++i) {
+    for (std::uint32_t rank = 1; rank < ranks[i].size(); ++rank) others.emplace_back(i, rank);
+  }
+  CKFS_TRY_VOID(run_parallel(
+      others.size(),
+      [&](std::size_t k) -> Result<void> {
+        const auto& [i, rank] = others[k];
+        CKFS_TRY(ranks[i][rank], read_optimizer(cells[i].files->optimizer.at(rank)));
+        return {};
+      },
+      files_.parallel()));
+  return ranks;
+}
+
+Result<OptimizerStates> ZeroWorldReader::read_first(const NumberedCell& cell) const {
+  if (cell.files->optimizer.empty()) {
+    return fail(ErrorCode::NotFound, "{}: no *_optim_states.pt of model-parallel rank {}", tag_,
+                cell.mp);
+  }
+  CKFS_TRY(OptimizerStates first, read_optimizer(cell.files->optimizer.begin()->second));
+  CKFS_TRY_VOID(check_complete(*cell.files, first));
+  return first;
+}
+
+Result<std::optional<ZeroWorld>> ZeroWorldReader::read_model(const NumberedCell& cell,
+                                                             Ranks ranks) const {
   const bool partitioned = ranks.front().stage == 3;
-  const auto path = model_file(cell, partitioned);
+  const auto path = model_file(*cell.files, partitioned);
   if (!path) {
     return fail(ErrorCode::NotFound, "{}: no {} beside the optimizer's files", tag_,
-                partitioned ? fmt::format("zero_pp_rank_0_mp_rank_{:02}_model_states.pt", mp)
-                            : fmt::format("mp_rank_{:02}_model_states.pt", mp));
+                partitioned ? fmt::format("zero_pp_rank_0_mp_rank_{:02}_model_states.pt", cell.mp)
+                            : fmt::format("mp_rank_{:02}_model_states.pt", cell.mp));
   }
   CKFS_TRY(ModelStates model, read_model_states(files_, id(*path)));
   CKFS_TRY_VOID(repeated_.add(model.file, model.torch.header_bytes()));
   if (model.has_experts) {
     return fail(ErrorCode::Unsupported, "{}: a mixture of experts, which ckfs cannot read", *path);
   }
-  ZeroWorld world{mp, std::move(model), std::nullopt, std::move(ranks)};
+  ZeroWorld world{cell.mp, std::move(model), std::nullopt, std::move(ranks)};
   if (!world.model.parameters) {
     CKFS_TRY(world.old_shapes, read_old_shapes(files_, world.ranks.front().file));
     if (!world.old_shapes) {
@@ -51,7 +91,7 @@ Result<ZeroWorld> ZeroWorldReader::read(std::uint32_t mp, const DeepSpeedCell& c
                   *path);
     }
   }
-  return world;
+  return std::optional(std::move(world));
 }
 
 Result<OptimizerStates> ZeroWorldReader::read_optimizer(const std::string& path) const {
@@ -103,18 +143,35 @@ Result<void> ZeroWorldReader::check_ranks(std::span<const OptimizerStates> ranks
 }
 
 /// Ranks beyond the world must be of another one, by what they say themselves.
-Result<void> ZeroWorldReader::check_stale(const DeepSpeedCell& cell, std::int64_t world) {
-  for (const auto& [rank, path] : cell.optimizer) {
-    if (rank < world) continue;
-    CKFS_TRY(const OptimizerStates states, read_optimizer(path));
-    if (states.world == world) {
-      return fail(ErrorCode::Corrupt,
-                  "{}: rank {}, but written by a world of {} too (ranks 0 to {})", path, rank,
-                  world, world - 1);
+Result<void> ZeroWorldReader::check_stale(std::span<const NumberedCell> cells,
+                                          std::span<const Ranks> ranks) {
+  struct Beyond {
+    std::uint32_t rank = 0;
+    std::int64_t world = 0;
+    const std::string* path = nullptr;
+  };
+  std::vector<Beyond> beyond;
+  for (std::size_t i = 0; i < cells.size(); ++i) {
+    const std::int64_t world = ranks[i].front().world;
+    for (const auto& [rank, path] : cells[i].files->optimizer) {
+      if (rank >= world) beyond.push_back({rank, world, &path});
     }
-    stale_.push_back(path);
   }
-  return {};
+  return run_in_order(
+      beyond.size(),
+      [&](std::size_t i) -> Result<void> {
+        const auto& [rank, world, path] = beyond[i];
+        CKFS_TRY(const OptimizerStates states, read_optimizer(*path));
+        if (states.world != world) return {};
+        return fail(ErrorCode::Corrupt,
+                    "{}: rank {}, but written by a world of {} too (ranks 0 to {})", *path, rank,
+                    world, world - 1);
+      },
+      [&](std::size_t i) -> Result<void> {
+        stale_.push_back(*beyond[i].path);
+        return {};
+      },
+      files_.parallel());
 }
 
 }  // namespace ckfs

@@ -30,6 +30,12 @@ struct ZeroWorld {
   bool partitioned() const { return ranks.front().stage == 3; }
 };
 
+/// A model-parallel rank and its files.
+struct NumberedCell {
+  std::uint32_t mp = 0;
+  const DeepSpeedCell* files = nullptr;
+};
+
 /// Not for concurrent use; reads by several threads of its own.
 class ZeroWorldReader {
  public:
@@ -38,9 +44,10 @@ class ZeroWorldReader {
                   std::string tag)
       : files_(files), table_(table), repeated_(repeated), tag_(std::move(tag)) {}
 
-  /// Reads the optimizer files of all ranks and the model file. Errors: NotFound (a rank's file is
-  /// missing), Corrupt (files of two runs), Unsupported, and those of the files.
-  Result<ZeroWorld> read(std::uint32_t mp, const DeepSpeedCell& cell);
+  /// Reads the optimizer files of all ranks and the model file of each cell; the worlds are in the
+  /// order of the cells. Errors: NotFound (a rank's file is missing), Corrupt (files of two runs),
+  /// Unsupported, and those of the files.
+  Result<std::vector<ZeroWorld>> read(std::span<const NumberedCell> cells);
 
   /// Files of ranks that the worlds read so far do not have, by what they say themselves.
   std::span<const std::string> stale() const { return stale_; }
@@ -48,10 +55,16 @@ class ZeroWorldReader {
 
  private:
   FileId id(const std::string& path) const { return table_.find(path).value(); }
+  using Ranks = std::vector<OptimizerStates>;
+
   Result<OptimizerStates> read_optimizer(const std::string& path) const;
+  Result<OptimizerStates> read_first(const NumberedCell& cell) const;
+  /// By cell.
+  Result<std::vector<Ranks>> read_ranks(std::span<const NumberedCell> cells) const;
+  Result<std::optional<ZeroWorld>> read_model(const NumberedCell& cell, Ranks ranks) const;
   Result<void> check_complete(const DeepSpeedCell& cell, const OptimizerStates& first) const;
   Result<void> check_ranks(std::span<const OptimizerStates> ranks);
-  Result<void> check_stale(const DeepSpeedCell& cell, std::int64_t world);
+  Result<void> check_stale(std::span<const NumberedCell> cells, std::span<const Ranks> ranks);
 
   SourceFiles& files_;
   const FileTable& table_;

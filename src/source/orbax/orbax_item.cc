@@ -497,24 +497,37 @@ class ItemOpener : public SourceOpener {
 
   /// Which arrays are keys of random number generators.
   Result<void> read_key_kinds() {
-    const std::string directory = path(kArrayMetadata);
+    const std::string begin = path(kArrayMetadata) + "process_";
+    std::vector<FileId> found;
     for (const TreeFile& file : tree_.files) {
-      if (!file.path.starts_with(directory + "process_")) continue;
-      const FileId number = id(file.path);
-      if (files_.size(number) > kMaxSmallFile) continue;
-      CKFS_TRY(const std::string text, read_once(number, kMaxSmallFile));
+      if (!file.path.starts_with(begin)) continue;
+      if (files_.size(id(file.path)) <= kMaxSmallFile) found.push_back(id(file.path));
+    }
+    std::vector<std::string> texts(found.size());
+    const auto read = [&](std::size_t i) -> Result<void> {
+      CKFS_TRY(texts[i], read_once(found[i], kMaxSmallFile));
       // In most checkpoints no array is one, and the file is large.
-      if (text.find("random_key_impl") == std::string::npos) continue;
-      CKFS_TRY(const JsonNode root, parse_json_tree(text, file.path, JsonKeys::LastWins));
-      const JsonNode* list = root.find("array_metadatas");
-      if (list == nullptr) continue;
-      for (const JsonNode& entry : list->items) {
-        const JsonNode* array = entry.find("array_metadata");
-        const JsonNode* name = array == nullptr ? nullptr : array->find("param_name");
-        const JsonNode* more = array == nullptr ? nullptr : array->find("ext_metadata");
-        const JsonNode* kind = more == nullptr ? nullptr : more->find("random_key_impl");
-        if (name != nullptr && kind != nullptr) key_kinds_[name->text] = kind->text;
-      }
+      if (texts[i].find("random_key_impl") == std::string::npos) texts[i] = {};
+      return {};
+    };
+    // Parsed one at a time: a tree is many times larger than its text.
+    const auto take = [&](std::size_t i) -> Result<void> {
+      const std::string text = std::move(texts[i]);
+      return text.empty() ? Result<void>() : add_key_kinds(text, files_.name(found[i]));
+    };
+    return run_in_order(found.size(), read, take, files_.parallel());
+  }
+
+  Result<void> add_key_kinds(std::string_view text, std::string_view file) {
+    CKFS_TRY(const JsonNode root, parse_json_tree(text, file, JsonKeys::LastWins));
+    const JsonNode* list = root.find("array_metadatas");
+    if (list == nullptr) return {};
+    for (const JsonNode& entry : list->items) {
+      const JsonNode* array = entry.find("array_metadata");
+      const JsonNode* name = array == nullptr ? nullptr : array->find("param_name");
+      const JsonNode* more = array == nullptr ? nullptr : array->find("ext_metadata");
+      const JsonNode* kind = more == nullptr ? nullptr : more->find("random_key_impl");
+      if (name != nullptr && kind != nullptr) key_kinds_[name->text] = kind->text;
     }
     return {};
   }

@@ -359,7 +359,7 @@ class RuleRun {
                                                       text->size(), kMaxTensorName)),
             rule_.line);
       }
-      if (made_.size() + list_.tensors.size() >= kMaxTensors) {
+      if (made_.size() + list_.tensors.size() - (rule_.copy ? 0 : found_) >= kMaxTensors) {
         return at(first.name,
                   Error(ErrorCode::Unsupported, fmt::format("more than {} tensors", kMaxTensors)),
                   rule_.line);

@@ -294,6 +294,7 @@ Result<SourceTree> list_source(const fs::path& path, const SourceFiles& files) {
     tree.complete_command = fmt::format("hf download REPOSITORY --local-dir {}", tree.name);
   }
   std::ranges::sort(tree.dangling);
+  std::ranges::sort(tree.incomplete);
   std::ranges::sort(tree.notes, {}, &Note::subject);
   return tree;
 }

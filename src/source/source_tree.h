@@ -33,7 +33,7 @@ struct SourceTree {
   std::vector<TreeFile> files;        // regular files, and links to such; by path
   std::vector<std::string> dangling;  // links to what is absent or out of reach; by path
   std::vector<std::string>
-      incomplete;           // downloads that were not finished; relative or of the cache
+      incomplete;           // downloads that were not finished, relative or of the cache; by path
   std::vector<Note> notes;  // what was passed over, and why
   /// Files that are links out of it, "3, the first of them a.json -> /etc/b.json"; empty: none.
   std::string outside_links;

@@ -57,8 +57,9 @@ SourceTree tree_of(const SourceTree& tree, const std::string& folder) {
     part.files.push_back({file->path.substr(folder.size()), file->is_link});
   }
   const auto take = [&](const std::vector<std::string>& from, std::vector<std::string>& to) {
-    for (const std::string& path : from) {
-      if (folder_of(path) == folder) to.push_back(path.substr(folder.size()));
+    auto path = std::ranges::lower_bound(from, folder);
+    for (; path != from.end() && path->starts_with(folder); ++path) {
+      if (folder_of(*path) == folder) to.push_back(path->substr(folder.size()));
     }
   };
   take(tree.dangling, part.dangling);

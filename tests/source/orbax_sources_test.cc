@@ -603,6 +603,15 @@ std::vector<Broken> all_broken() {
                               whole(step, "a/");
                               whole(step, "b/");
                             }));
+  all.push_back(broken_root(
+      "no item in it was committed (b/c.orbax-checkpoint-tmp-1)",
+      [=](const TemporaryDirectory& root) { whole(root, "b/c.orbax-checkpoint-tmp-1/"); }));
+  all.push_back(broken_root("no item \"b.orbax-checkpoint-tmp-1\" (it has a)",
+                            [=](const TemporaryDirectory& step) {
+                              whole(step, "a/");
+                              whole(step, "b.orbax-checkpoint-tmp-1/");
+                            },
+                            {.item = "b.orbax-checkpoint-tmp-1"}));
   all.push_back(broken_root("no item \"c\" (it has a, b)",
                             [=](const TemporaryDirectory& step) {
                               whole(step, "a/");

@@ -146,7 +146,21 @@ constexpr std::array<std::string_view, 5> kUsual{"items", "default", "state", "p
 
 Result<void> choose_in_step(const SourceTree& tree, const Items& items,
                             const OpenCheckpointOptions& options, OrbaxPlace& place) {
-  const Items mine = items_of(items, place.step_directory);
+  Items mine = items_of(items, place.step_directory);
+  std::erase_if(mine, [&](const auto& item) {
+    if (!is_temporary(item.first)) return false;
+    place.notes.push_back(
+        {std::string(shown(item.first)), "an item that was never committed; passed over"});
+    return true;
+  });
+  if (mine.empty()) {
+    std::vector<std::string_view> temporary;  // perhaps deeper
+    for (const auto& [name, marks] : items) {
+      if (is_temporary(name)) temporary.push_back(shown(name));
+    }
+    return fail(ErrorCode::Unsupported, "{}: no item in it was committed ({})", tree.name,
+                list(temporary));
+  }
   std::vector<std::string> names;
   for (const auto& [name, marks] : mine) names.emplace_back(name.empty() ? "." : shown(name));
   std::string chosen;

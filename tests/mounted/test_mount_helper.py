@@ -2,8 +2,12 @@
 
 import os
 import pathlib
+import re
+import signal
 import subprocess
 import sys
+import textwrap
+import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 import mounted_fs
@@ -116,6 +120,49 @@ class Helper(mounted_fs.TestCase):
         done = self.mount_command("-t", "ckfs", self.directory / "absent", self.target)
         self.assertEqual(done.returncode, 32)
         self.assertRegex(done.stderr, r"\Ackfs: .*absent.*\n\Z")
+
+
+class Sidecar(mounted_fs.TestCase):
+    """The command of mount-helpers/kubernetes/loader-pod.yaml, in the directories of this test."""
+
+    MANIFEST = ROOT / "mount-helpers/kubernetes/loader-pod.yaml"
+
+    def setUp(self):
+        super().setUp()
+        if os.geteuid() != 0:
+            self.skipTest("allow_other needs root, or a line in /etc/fuse.conf")
+        (self.directory / "bin").mkdir()
+        (self.directory / "bin/ckfs").symlink_to(CKFS)
+        self.views = self.directory / "views"
+        self.views.mkdir()
+
+    def script(self):
+        block = re.search(r"command:\n +- sh\n +- -c\n +- >-\n((?: {10}.*\n)+)", self.MANIFEST.read_text())
+        words = textwrap.dedent(block[1]).replace("\n", " ")
+        return words.replace("/views", str(self.views)).replace("/source", str(self.checkpoint.path))
+
+    def start(self):
+        path = f"{self.directory / 'bin'}:{os.environ['PATH']}"
+        daemon = subprocess.Popen(["sh", "-c", self.script()], env={**os.environ, "PATH": path})
+        self.addCleanup(daemon.wait, LIMIT)
+        self.addCleanup(daemon.kill)
+        deadline = time.monotonic() + LIMIT
+        served = self.views / "model/source/config.json"
+        while mounted_fs.error_of(served.read_bytes):  # stat() also answers of a dead mount
+            self.assertIsNone(daemon.poll(), "the sidecar ended")
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.01)
+        return daemon
+
+    def test_starts_in_a_new_volume_and_after_it_was_killed(self):
+        for _ in range(2):
+            daemon = self.start()
+            daemon.send_signal(signal.SIGKILL)
+            daemon.wait(LIMIT)
+            self.assertTrue(is_mounted(self.views / "model"))
+        daemon = self.start()
+        mounted_fs.ckfs("umount", self.views / "model")
+        self.assertEqual(daemon.wait(LIMIT), 0)
 
 
 if __name__ == "__main__":

@@ -68,6 +68,12 @@ class ManPage(cli_support.TestCase):
     def test_options_without_a_verb(self):
         self.assertEqual(self.options_of_help(), {"-h", "--help", "--version"})
 
+    def test_exit_status(self):
+        for verb, code in (("verify", 1), ("verify", 2), ("doctor", 1)):
+            text = re.search(rf"^\*\*{code}\*\*\n:   (.*?)\n\n", section("EXIT STATUS"), re.M | re.S)[1]
+            self.assertIn(f"**{verb}**", text)
+            self.assertIn(f" {code} where", section(f"ckfs {verb}").replace("\n", " "))
+
     def test_mount_options(self):
         help_text = self.done("mount", "--help").decode()
         words = re.search(r"between: (.*)", help_text)[1]

@@ -268,4 +268,16 @@ Result<bool> unmount_own(const stdfs::path& target, dev_t device) {
   return true;
 }
 
+UniqueFd open_abort(dev_t device) {
+  constexpr int kFlags = O_WRONLY | O_CLOEXEC;
+  const std::string name = fmt::format("{}/abort", minor(device));
+  UniqueFd file(::open(("/sys/fs/fuse/connections/" + name).c_str(), kFlags));
+  if (file) return file;
+  // Containers have it nowhere. There is one fusectl, and a mount of it need not be in any place.
+  const UniqueFd fusectl(::fsopen("fusectl", FSOPEN_CLOEXEC));
+  if (::fsconfig(fusectl.get(), FSCONFIG_CMD_CREATE, nullptr, nullptr, 0) != 0) return {};
+  const UniqueFd top(::fsmount(fusectl.get(), FSMOUNT_CLOEXEC, 0));
+  return UniqueFd(::openat(top.get(), name.c_str(), kFlags));
+}
+
 }  // namespace ckfs

@@ -47,4 +47,10 @@ std::optional<dev_t> device_at(const std::filesystem::path& path);
 /// nothing was done. Errors: Io.
 Result<bool> unmount_own(const std::filesystem::path& target, dev_t device);
 
+/// Where a byte is written to abort the connection of the FUSE file system `device`: every request
+/// then fails, also those of a mount that is out of sight. To hold it keeps nothing mounted.
+/// Invalid where there is no way to it: the system has fusectl not mounted, and the caller may not
+/// mount it.
+UniqueFd open_abort(dev_t device);
+
 }  // namespace ckfs

@@ -24,8 +24,9 @@ namespace {
 
 constexpr char kMount = 'm';
 constexpr char kUnmount = 'u';
+constexpr char kAbort = 'a';
 
-enum class Outcome : std::uint8_t { Done, NotOnTop, Failed };
+enum class Outcome : std::uint8_t { Done, NotDone, Failed };
 
 struct Head {
   Outcome outcome = Outcome::Failed;
@@ -89,6 +90,7 @@ void rename_process() {
 
   bool asked = false;
   std::optional<dev_t> mounted;
+  UniqueFd abort;
   while (true) {
     char request = 0;
     const ssize_t got = ::recv(own, &request, 1, 0);
@@ -104,6 +106,7 @@ void rename_process() {
                                                      "mounted",
                                                      target.native())));
       } else {
+        abort = open_abort(*mounted);
         answer(own, {Outcome::Done, 0}, {}, device->get());
       }
     } else if (request == kUnmount && mounted) {
@@ -111,8 +114,11 @@ void rename_process() {
       if (!unmounted) {
         answer(own, unmounted.error());
       } else {
-        answer(own, {*unmounted ? Outcome::Done : Outcome::NotOnTop, 0}, {}, -1);
+        answer(own, {*unmounted ? Outcome::Done : Outcome::NotDone, 0}, {}, -1);
       }
+    } else if (request == kAbort && mounted) {
+      const bool aborted = abort && ::write(abort.get(), "1", 1) == 1;
+      answer(own, {aborted ? Outcome::Done : Outcome::NotDone, 0}, {}, -1);
     } else {
       answer(own, Error(ErrorCode::Io, fmt::format("{}: no such request", target.native())));
     }
@@ -197,6 +203,11 @@ Result<UniqueFd> MountKeeper::mount() {
 
 Result<bool> MountKeeper::unmount() {
   CKFS_TRY(const Answer answer, ask(kUnmount));
+  return answer.outcome == Outcome::Done;
+}
+
+Result<bool> MountKeeper::abort() {
+  CKFS_TRY(const Answer answer, ask(kAbort));
   return answer.outcome == Outcome::Done;
 }
 

@@ -2,9 +2,9 @@
 //
 // Both need what a daemon that parses strangers' files should not have: CAP_SYS_ADMIN, or a program
 // that is set-user-ID. So they are done by a process that is forked before the first such file is
-// opened. It knows one mountpoint, reads no file, and does two things when it is asked: mount
-// there once, and take that mount away if it is still what lies there. It ends with whoever
-// started it, and leaves the mount as it is then.
+// opened. It knows one mountpoint, reads no file, and does three things when it is asked: mount
+// there once, take that mount away if it is still what lies there, and abort its connection. It
+// ends with whoever started it, and leaves the mount as it is then.
 #pragma once
 
 #include <filesystem>
@@ -36,6 +36,9 @@ class MountKeeper {
   /// Takes the mount away at once. False: it is not on top of its path any more, and nothing was
   /// done. Errors: Io.
   Result<bool> unmount();
+  /// Ends the mount's connection, wherever the mount is: every request fails, and whoever waits in
+  /// the kernel goes on. False: the system shows no way to that (open_abort()). Errors: Io.
+  Result<bool> abort();
 
  private:
   struct Answer;

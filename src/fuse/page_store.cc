@@ -115,10 +115,12 @@ bool PageStore::put(fuse_ino_t inode, std::uint64_t offset, std::span<const std:
   return send_all(inode, offset, bytes);
 }
 
-void PageStore::stop() {
+bool PageStore::stop(std::chrono::steady_clock::time_point last) {
   MutexLock lock(mutex_);
   stopping_ = true;
-  while (inside_ > 0) left_.wait(lock);
+  while (inside_ > 0 && left_.wait_until(lock, last)) {
+  }
+  return inside_ == 0;
 }
 
 }  // namespace ckfs

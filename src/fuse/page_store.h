@@ -5,6 +5,7 @@
 #pragma once
 
 #define FUSE_USE_VERSION 312
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <fuse_lowlevel.h>
@@ -25,9 +26,9 @@ class PageStore {
   /// False: the kernel does not know the file any more, or the mount is about to end.
   bool put(fuse_ino_t inode, std::uint64_t offset, std::span<const std::byte> bytes);
 
-  /// Nothing is put afterwards, and nobody is about to. Requires: requests are answered, or the
-  /// mount is gone: a page may be waiting for the answer to a read.
-  void stop();
+  /// Nothing more is put from now on. False: something is still about to be at `last`; it waits for
+  /// a page that a read without an answer has locked.
+  bool stop(std::chrono::steady_clock::time_point last);
 
  private:
   /// What a message to the kernel goes through: nullopt where the system gives no (large) pipes.

@@ -6,6 +6,7 @@
 // on the signal interrupting just the right sleep; here they only write to an eventfd, and a thread
 // that waits for it sets the flag and wakes the main thread until it has seen it.
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -19,6 +20,7 @@
 #include <sys/eventfd.h>
 #include <sys/stat.h>
 #include <thread>
+#include <utility>
 
 #include "base/mutex.h"
 #include "base/start_thread.h"
@@ -31,6 +33,7 @@ namespace ckfs {
 namespace {
 
 namespace stdfs = std::filesystem;
+using Clock = std::chrono::steady_clock;
 
 /// Threads that answer requests, where nobody asks for a number. Far more than CPUs, because they
 /// also wait: a source that does not answer holds the thread of every read that needs it, and the
@@ -40,6 +43,7 @@ constexpr unsigned kThreads = 32;
 
 /// How long requests under way are waited for after a signal.
 constexpr std::chrono::seconds kGrace{5};
+constexpr Clock::time_point kForever = Clock::time_point::max();
 
 /// How long the main thread may sleep through being woken.
 constexpr std::chrono::milliseconds kWakeAgain{10};
@@ -102,25 +106,28 @@ class NameForgetter {
   }
   NameForgetter(const NameForgetter&) = delete;
   NameForgetter& operator=(const NameForgetter&) = delete;
-  ~NameForgetter() { stop(); }
+  /// Requires: what stop() says of the session.
+  ~NameForgetter() {
+    stop(kForever);
+    if (thread_) thread_->join();
+  }
 
   void add(std::string name) {
     const MutexLock lock(mutex_);
     if (!is_running_) return;
     names_.push_back(std::move(name));
-    changed_.notify_one();
+    changed_.notify_all();
   }
 
-  /// No notification is under way afterwards, and none follows. Requires: the session is answered,
-  /// or gone: a notification may be waiting for a lookup.
-  void stop() {
-    const MutexLock only(joining_);
-    {
-      const MutexLock lock(mutex_);
-      stopping_ = true;
-      changed_.notify_one();
+  /// No notification follows from now on. False: one is still under way at `last`; it waits for the
+  /// answer to a lookup.
+  bool stop(Clock::time_point last) {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    changed_.notify_all();
+    while (is_running_ && changed_.wait_until(lock, last)) {
     }
-    if (thread_ && thread_->joinable()) thread_->join();
+    return !is_running_;
   }
 
  private:
@@ -128,22 +135,23 @@ class NameForgetter {
     MutexLock lock(mutex_);
     while (true) {
       while (names_.empty() && !stopping_) changed_.wait(lock);
-      if (stopping_) return;
+      if (stopping_) break;
       const std::string name = std::move(names_.front());
       names_.pop_front();
       lock.unlock();
       ::fuse_lowlevel_notify_inval_entry(session, FUSE_ROOT_ID, name.c_str(), name.size());
       lock.lock();
     }
+    is_running_ = false;
+    changed_.notify_all();
   }
 
-  Mutex joining_ CKFS_ACQUIRED_BEFORE(mutex_);  // one stop() at a time
   Mutex mutex_;
   CondVar changed_;
   std::deque<std::string> names_ CKFS_GUARDED_BY(mutex_);
   bool is_running_ CKFS_GUARDED_BY(mutex_) = false;
   bool stopping_ CKFS_GUARDED_BY(mutex_) = false;
-  std::optional<std::thread> thread_ CKFS_GUARDED_BY(joining_);
+  std::optional<std::thread> thread_;
 };
 
 /// Takes the mount away; where something else lies on top of its path by now, that is left alone,
@@ -209,9 +217,32 @@ class Watcher {
     }
     wait_for_event();
     if (detach()) wait_for_event();
-    forgetter_.stop();  // while its notifications are still answered
-    pages_.stop();
-    stop_loop();
+    const auto last = Clock::now() + kGrace;
+    if (!stop_notifications(last)) {
+      abort();
+      stop_notifications(kForever);
+    }
+    stop_loop(std::max(last, Clock::now() + 10 * kWakeAgain));
+  }
+
+  /// To be called while requests are answered. False: a notification waits at `last`, for an answer
+  /// that waits for the source.
+  bool stop_notifications(Clock::time_point last) {
+    const bool no_page = pages_.stop(last);
+    return forgetter_.stop(last) && no_page;
+  }
+
+  /// Ends what no thread of this process can end: one that waits in the kernel has the device open,
+  /// whoever closes it. Where there is no way to abort a connection, all wait for the source, and
+  /// the loop goes on: what it leaves unanswered would never be answered.
+  void abort() {
+    const MutexLock lock(mutex_);
+    if (ended_) return;
+    abandon();
+    if (const Result<bool> aborted = keeper_.abort(); !aborted || !*aborted) {
+      spdlog::warn("{}: its connection cannot be aborted (fusectl): readers wait for the source",
+                   keeper_.target().native());
+    }
   }
 
   /// One: two signals that come before the first is looked at are still two.
@@ -250,13 +281,13 @@ class Watcher {
   }
 
   /// Again and again: the main thread may be just about to sleep when it is woken.
-  void stop_loop() {
-    const auto last = std::chrono::steady_clock::now() + kGrace;
+  void stop_loop(Clock::time_point last) {
     MutexLock lock(mutex_);
     while (!ended_) {
-      const auto now = std::chrono::steady_clock::now();
+      const auto now = Clock::now();
       if (now > last) {
         abandon();
+        close_device();
         return;
       }
       ::fuse_session_exit(session_);
@@ -266,17 +297,20 @@ class Watcher {
   }
 
   /// The source does not answer, and no thread can be taken out of a system call that waits for it:
-  /// the loop ends when the source answers. Readers need not wait for that. The device is closed
-  /// below the loop, by which the kernel ends all requests; /dev/null takes its number, and what
-  /// late answers there are.
+  /// the loop ends when the source answers. Readers need not wait for that.
   void abandon() CKFS_REQUIRES(mutex_) {
+    if (std::exchange(abandoned_, true)) return;
     spdlog::warn("{}: the source has not answered for {} s: unmounted without it",
                  keeper_.target().native(), kGrace.count());
     const Result<void> unmounted = detached_ ? Result<void>() : take_away(keeper_);
     if (!unmounted) spdlog::error("{}", unmounted.error().message());
+  }
+
+  /// Below the loop, by which the kernel ends all requests; /dev/null takes its number, and what
+  /// late answers there are. Requires: no notification is under way.
+  void close_device() const {
     const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
     if (null) ::dup3(null.get(), device_, O_CLOEXEC);
-    abandoned_ = true;
   }
 
   fuse_session* const session_;
@@ -413,10 +447,12 @@ Result<void> serve_mount(Filesystem& filesystem, MountKeeper& keeper, const Moun
 
   const bool gone = is_gone(number);
   const bool taken_away = watcher.taken_away();
+  // Nobody answers any more: a notification that waits for an answer would wait for ever.
+  if (!gone) (void)keeper.abort();
   Result<void> unmounted;
   if (!gone && !taken_away) unmounted = take_away(keeper);
-  forgetter->stop();
-  pages->stop();
+  pages->stop(kForever);
+  forgetter->stop(kForever);
   session.reset();  // closes the device: readers that are left get ENOTCONN, none hangs
   watcher.join();
   spdlog::info("{}: unmounted{}", target.native(), gone && !taken_away ? "" : " by a signal");

@@ -120,6 +120,10 @@ class CountingSource:
     def fail(self, name, error, begin=0, end="end"):
         self.command(f"fail {name} {begin} {end} {error}")
 
+    def late(self, name, milliseconds, begin=0, end="end"):
+        """Reads of these bytes wait so long."""
+        self.command(f"late {name} {begin} {end} {milliseconds}")
+
     def delay(self, milliseconds):
         self.command(f"delay {milliseconds}")
 

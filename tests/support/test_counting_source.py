@@ -90,6 +90,13 @@ class CountingSourceTest(unittest.TestCase):
         self.assertEqual(self.source.counts()["poisoned_reads"], 0)
         self.assertEqual(self.source.counts()["failed_reads"], 1)
 
+    def test_is_late_where_it_is_told_to(self):
+        fd = self.open()
+        self.source.late("a b.bin", 200, 500, 600)
+        self.assertGreaterEqual(self.seconds(lambda: os.pread(fd, 100, 599)), 0.2)
+        self.assertLess(self.seconds(lambda: os.pread(fd, 100, 600)), 0.2)
+        self.assertEqual(self.source.counts()["failed_reads"], 0)
+
     def test_gives_short_reads(self):
         self.source.short(10)
         self.assertEqual(os.pread(self.open(), 100, 7), self.data[7:17])

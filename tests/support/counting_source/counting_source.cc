@@ -19,6 +19,7 @@
 //   .control  write commands to it, one in a line; EINVAL if one of them makes no sense:
 //               poison FILE BEGIN END        reads that touch these bytes: EIO, and counted apart
 //               fail FILE BEGIN END ERRNO    the same with another errno, not counted apart
+//               late FILE BEGIN END MS       so many milliseconds before reads that touch these
 //               delay MILLISECONDS           before each read (0: none)
 //               jump MILLISECONDS            more, where an open file is not read on in order
 //               bandwidth BYTES              a second, of one read (0 or end: no limit)
@@ -177,8 +178,8 @@ int do_read(const char* path, char* buffer, std::size_t size, off_t offset, fuse
     return static_cast<int>(length);
   }
   const Verdict verdict = server().record.judge(relative(path), begin, size);
-  std::this_thread::sleep_until(
-      server().record.slow().answered(SlowSource::Clock::now(), info->fh, begin, size));
+  std::this_thread::sleep_until(server().record.slow().answered(
+      SlowSource::Clock::now() + verdict.late, info->fh, begin, size));
   if (verdict.error != 0) return -verdict.error;
   size = std::min<std::size_t>(size, verdict.limit);
   const ssize_t length = ::pread(open.fd.get(), buffer, size, offset);

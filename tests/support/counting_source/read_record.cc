@@ -13,6 +13,8 @@ namespace {
 
 constexpr std::size_t kLogLimit = 1'000'000;
 constexpr std::uint64_t kEnd = ~std::uint64_t{0};
+constexpr std::uint64_t kMostErrno = 4095;
+constexpr std::uint64_t kMostMilliseconds = 60'000;
 
 std::optional<std::uint64_t> number(std::string_view text) {
   if (text == "end") return kEnd;
@@ -63,7 +65,7 @@ bool ReadRecord::slows(std::string_view verb, std::string_view rest) {
   const std::uint64_t limit = *value == kEnd ? 0 : *value;
   SlowSource::Speed speed = slow_.speed();
   if (verb == "delay" || verb == "jump") {
-    if (*value > 60'000) return false;
+    if (*value > kMostMilliseconds) return false;
     (verb == "delay" ? speed.delay : speed.jump) = std::chrono::milliseconds(*value);
   } else if (verb == "bandwidth") {
     speed.request_bandwidth = limit;
@@ -101,36 +103,43 @@ bool ReadRecord::command(std::string_view line) {
     return true;
   }
   if (slows(verb, rest)) return true;
-  if (verb != "poison" && verb != "fail") return false;
+  if (verb != "poison" && verb != "fail" && verb != "late") return false;
   // The file's name comes first and may hold spaces; so the numbers are taken from the end.
-  int error = EIO;
-  if (verb == "fail") {
+  int last = EIO;
+  if (verb != "poison") {
     const auto value = number(last_word(rest));
-    if (!value || *value == 0 || *value > 4095) return false;
-    error = static_cast<int>(*value);
+    const std::uint64_t most = verb == "fail" ? kMostErrno : kMostMilliseconds;
+    if (!value || *value == 0 || *value > most) return false;
+    last = static_cast<int>(*value);
   }
   const auto end = number(last_word(rest));
   const auto begin = number(last_word(rest));
   if (!begin || !end || *begin > *end || rest.empty()) return false;
-  rules_.push_back(
-      {verb == "poison" ? Kind::Poison : Kind::Fail, std::string(rest), *begin, *end, error});
+  const Kind kind = verb == "poison" ? Kind::Poison : verb == "fail" ? Kind::Fail : Kind::Late;
+  rules_.push_back({kind, std::string(rest), *begin, *end, last});
   return true;
 }
 
 Verdict ReadRecord::judge(const std::string& file, std::uint64_t offset, std::uint64_t size) {
   const std::lock_guard lock(mutex_);
+  Verdict verdict{.limit = limit_};
   for (const Rule& rule : rules_) {
     if ((rule.file != "*" && rule.file != file) || offset >= rule.end ||
         offset + size <= rule.begin) {
       continue;
     }
-    const Event event{file, offset, -std::int64_t{rule.error}};
+    if (rule.kind == Kind::Late) {
+      verdict.late += std::chrono::milliseconds(rule.number);
+      continue;
+    }
+    const Event event{file, offset, -std::int64_t{rule.number}};
     if (rule.kind == Kind::Poison) poisoned_.push_back({file, offset, std::int64_t(size)});
     if (events_.size() < kLogLimit) events_.push_back(event);
     ++failed_reads_;
-    return {rule.error, limit_};
+    verdict.error = rule.number;
+    return verdict;
   }
-  return {0, limit_};
+  return verdict;
 }
 
 void ReadRecord::count(const std::string& file, std::uint64_t offset, std::uint64_t size) {

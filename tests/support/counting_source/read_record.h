@@ -3,6 +3,7 @@
 // Safe for concurrent use by several threads.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -19,6 +20,7 @@ namespace ckfs {
 struct Verdict {
   int error = 0;                            // errno; 0: go on
   std::uint64_t limit = ~std::uint64_t{0};  // give at most this many bytes
+  std::chrono::milliseconds late{0};        // wait so long before
 };
 
 class ReadRecord {
@@ -39,13 +41,13 @@ class ReadRecord {
   std::string log_text() const;
 
  private:
-  enum class Kind : std::uint8_t { Poison, Fail };
+  enum class Kind : std::uint8_t { Poison, Fail, Late };
   struct Rule {
     Kind kind;
     std::string file;
     std::uint64_t begin;
     std::uint64_t end;
-    int error;
+    int number;  // errno, or milliseconds
   };
   struct File {
     std::uint64_t bytes = 0;

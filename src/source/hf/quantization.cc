@@ -349,13 +349,11 @@ class Quantizer final : public HeldTensors {
     return false;
   }
 
-  /// What is left of a quantized checkpoint once its weights are known.
-  void sweep() {
-    std::vector<bool> claimed(companion_.size(), false);
-    // By what the names of a weight's parts begin with.
-    std::unordered_map<std::string_view, bool, NameHash> stems;  // whether the weight is decoded
+  /// Whether each weight is decoded, by what the names of its parts begin with.
+  using Stems = std::unordered_map<std::string_view, bool, NameHash>;
+  Stems stems() const {
+    Stems stems;
     for (const Claim& claim : claims_) {
-      claimed[claim.codes] = true;
       const bool decoded =
           !builder_.storage(builder_.tensor(claim.codes).storage).encoding->is_plain();
       // Before redefine() named it otherwise.
@@ -365,19 +363,26 @@ class Quantizer final : public HeldTensors {
       }
       stems[codes] |= decoded;
     }
+    return stems;
+  }
+
+  /// What is left of a quantized checkpoint once its weights are known.
+  void sweep() {
+    std::optional<Stems> known;  // most checkpoints leave no part over
     for (TensorId id = 0; id < companion_.size(); ++id) {
-      if (companion_[id] || claimed[id]) continue;
+      if (companion_[id] || is_claimed(id)) continue;
       if (is_runtime_scale(name(id))) {
         leave_out(id, "a scale of activations or caches");
         continue;
       }
       const Auxiliary part = auxiliary(id);
       if (part.scheme != nullptr) {
-        const auto weight = stems.find(part.stem);
+        if (!known) known = stems();
+        const auto weight = known->find(part.stem);
         // Behind a weight that is refused its parts would only repeat it.
-        if (weight != stems.end() && !weight->second) continue;
+        if (weight != known->end() && !weight->second) continue;
         builder_.add_obstacle(
-            name(id), weight == stems.end()
+            name(id), weight == known->end()
                           ? fmt::format("a part of a weight that is absent ({})", part.scheme->name)
                           : "beside a weight whose kind has no such part");
       } else if (is_f8(dtype(id))) {

@@ -1,5 +1,5 @@
 // The two system calls mount(2) and umount(2), or the set-user-ID program fusermount3 where the
-// user may not make them.
+// user may not make them; and the way to abort what is mounted.
 #pragma once
 
 #include <filesystem>

@@ -106,7 +106,7 @@ class NameForgetter {
   }
   NameForgetter(const NameForgetter&) = delete;
   NameForgetter& operator=(const NameForgetter&) = delete;
-  /// Requires: what stop() says of the session.
+  /// Requires: requests are answered, or the connection is gone.
   ~NameForgetter() {
     stop(kForever);
     if (thread_) thread_->join();

@@ -319,6 +319,7 @@ class SlowOnce final : public ByteSource {
   Result<void> read(std::span<const ReadRequest> batch) override {
     if (!slow_.exchange(false)) return files_.read(batch);
     begun_.set_value();
+    // A delay in which somebody else comes.
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
     return files_.read(batch);
   }

@@ -1,6 +1,7 @@
 // What an engine and its source give back when nobody reads.
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <gtest/gtest.h>
 #include <latch>
 #include <optional>
@@ -20,6 +21,7 @@ class RestingSource final : public ByteSource {
  public:
   Result<void> read(std::span<const ReadRequest> batch) override {
     const int before = rests;
+    // The delay of a slow source.
     std::this_thread::sleep_for(reads_take);
     rests_in_reads += rests - before;
     return files.read(batch);
@@ -71,6 +73,11 @@ class Rest : public testing::Test {
     EXPECT_TRUE(engine_->read(*stream, {0, 4096}));
   }
 
+  /// Or for 10 s.
+  static void wait_until(const std::function<bool()>& is_so) {
+    for (int i = 0; i < 1000 && !is_so(); ++i) std::this_thread::sleep_for(kLook);
+  }
+
   RestingSource source_;
   const std::shared_ptr<BufferPool> pool_ = BufferPool::create(64_MiB);
   std::shared_ptr<const Catalog> catalog_;
@@ -81,9 +88,7 @@ class Rest : public testing::Test {
 TEST_F(Rest, GivesBackWhatTheSourceLetGo) {
   source_.held = *pool_->acquire(Tier::Source, 1_MiB);
   read_once();
-  for (int i = 0; i < 1000 && engine_->statistics().memory > 0; ++i) {
-    std::this_thread::sleep_for(kLook);
-  }
+  wait_until([&] { return engine_->statistics().memory == 0; });
   EXPECT_EQ(engine_->statistics().memory, 0U);
   EXPECT_EQ(source_.rests, 1);
 }
@@ -91,7 +96,7 @@ TEST_F(Rest, GivesBackWhatTheSourceLetGo) {
 TEST_F(Rest, DoesNotBeginWhileARequestWaits) {
   source_.reads_take = 20 * kLook;
   read_once();
-  for (int i = 0; i < 1000 && source_.rests == 0; ++i) std::this_thread::sleep_for(kLook);
+  wait_until([&] { return source_.rests > 0; });
   EXPECT_GT(source_.rests, 0);
   EXPECT_EQ(source_.rests_in_reads, 0);
 }
@@ -100,7 +105,7 @@ TEST_F(Rest, EndsWithTheNextRequestAndWithTheEngine) {
   source_.never_ends = true;
   for (int round = 1; round <= 3; ++round) {
     read_once();
-    for (int i = 0; i < 1000 && source_.rests < round; ++i) std::this_thread::sleep_for(kLook);
+    wait_until([&] { return source_.rests >= round; });
     ASSERT_EQ(source_.rests, round);
   }
   engine_.reset();

@@ -16,8 +16,11 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/uio.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 #include <vector>
+
+#include "io/file_system.h"
 
 namespace ckfs {
 
@@ -263,10 +266,16 @@ Result<OutFile> OutDirectory::open_shared(const std::string& path, unsigned mode
 
 bool OutDirectory::is_at(const std::string& path, const OutFile& file) const {
   const Result<Place> at = place(path, "look");
+  if (!at) return at.error().code() != ErrorCode::NotFound;
   struct stat named, open;
-  return at && ::fstatat(at->directory.get(), at->name.c_str(), &named, AT_SYMLINK_NOFOLLOW) == 0 &&
-         ::fstat(file.fd_.get(), &open) == 0 && named.st_dev == open.st_dev &&
-         named.st_ino == open.st_ino;
+  if (::fstatat(at->directory.get(), at->name.c_str(), &named, AT_SYMLINK_NOFOLLOW) != 0) {
+    return errno != ENOENT;
+  }
+  struct statfs system;
+  const bool comparable = ::fstatfs(file.fd_.get(), &system) == 0 &&
+                          traits_of(system.f_type).stable_inodes &&
+                          ::fstat(file.fd_.get(), &open) == 0;
+  return !comparable || (named.st_dev == open.st_dev && named.st_ino == open.st_ino);
 }
 
 Result<UniqueFd> OutDirectory::lock(const std::string& path) const {

@@ -116,7 +116,8 @@ class OutDirectory {
   Result<OutFile> reopen(const std::string& path) const;
   /// The same, and a new one where there is none: others may do so, too, and all write to one.
   Result<OutFile> open_shared(const std::string& path, unsigned mode = 0666) const;
-  /// Whether `path` is still that file: nobody has removed or replaced it since it was opened.
+  /// Whether `path` is still that file, as far as is known: false where somebody has removed it
+  /// since it was opened, or, on file systems whose files keep their inode numbers, replaced it.
   bool is_at(const std::string& path, const OutFile& file) const;
   /// A descriptor that holds the lock of a file, made where it is missing; an empty one: another
   /// process holds it. Where a file system has no locks, the descriptor is that of the file.

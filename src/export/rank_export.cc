@@ -297,7 +297,8 @@ void RankRun::advance(std::uint64_t bytes) {
 }
 
 Result<std::optional<unsigned>> RankRun::find_writer(std::size_t file) const {
-  const Fleet fleet = keeper_.copy().fleet;
+  // Not a copy of the record, which has an entry for each file: this is asked for each, too.
+  const Fleet fleet = keeper_.look([](const RankRecord& record) { return record.fleet; });
   for (const unsigned rank : sharers_.at(file)) {
     CKFS_TRY(const auto record, load_rank(out_, fleet, rank));
     if (!record) continue;

@@ -18,7 +18,7 @@ constexpr std::size_t kMaxShards = 100'000;
 /// What an index says, and the paths that its entries refer to.
 struct ShardedContainer::Index {
   std::vector<std::string> paths;
-  std::vector<IndexName> names;  // by name
+  std::vector<IndexName> names;
   std::uint64_t total_size = 0;
 };
 
@@ -122,7 +122,6 @@ ShardedContainer::Index ShardedContainer::index() const {
       if (!shared) index.total_size += tensor(id).expr.nbytes();
     }
   }
-  std::ranges::sort(index.names, {}, &IndexName::name);
   return index;
 }
 
@@ -133,7 +132,8 @@ FileLayout ShardedContainer::lay_out(std::size_t file) const {
   layout.segments.push_back({0, 0, 0, Segment::Kind::Literal});
   layout.render =
       [self = std::static_pointer_cast<const ShardedContainer>(shared_from_this())](std::uint32_t) {
-        const Index all = self->index();
+        Index all = self->index();
+        std::ranges::sort(all.names, {}, &IndexName::name);
         return render_hf_index(all.names, all.total_size);
       };
   return layout;

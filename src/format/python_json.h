@@ -16,8 +16,16 @@ namespace ckfs {
 template <typename Put>
 void put_python_string(const Put& put, std::string_view text) {
   const auto put_unit = [&](std::uint32_t unit) { put(fmt::format("\\u{:04x}", unit)); };
+  const auto is_plain = [](char c) { return c >= 0x20 && c < 0x7f && c != '"' && c != '\\'; };
   put("\"");
   for (std::size_t i = 0; i < text.size();) {
+    std::size_t end = i;
+    while (end < text.size() && is_plain(text[end])) ++end;
+    if (end > i) {
+      put(text.substr(i, end - i));
+      i = end;
+      continue;
+    }
     const auto c = static_cast<unsigned char>(text[i]);
     if (c < 0x80) {
       ++i;
@@ -44,11 +52,7 @@ void put_python_string(const Put& put, std::string_view text) {
           put("\\r");
           break;
         default:
-          if (c < 0x20 || c == 0x7f) {
-            put_unit(c);
-          } else {
-            put(text.substr(i - 1, 1));
-          }
+          put_unit(c);
       }
       continue;
     }

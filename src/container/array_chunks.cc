@@ -143,11 +143,11 @@ Result<TensorExpr> ArrayChunks::expr(const TensorExpr& tensor, std::uint64_t num
 Result<void> check_sliceable(const TensorExpr& expr) {
   if (expr.whole() || expr.numel() == 0) return {};
   const std::vector<std::int64_t> strides = row_major_strides(expr.shape());
-  if (std::ranges::all_of(expr.box_list(),
-                          [&](const Box& box) { return is_aligned(box, strides); })) {
+  const std::span<const Box> boxes = expr.box_list();
+  if (std::ranges::all_of(boxes, [&](const Box& box) { return is_aligned(box, strides); })) {
     return {};
   }
-  CKFS_TRY_VOID(align(expr.box_list(), strides));
+  CKFS_TRY_VOID(align({boxes.begin(), boxes.end()}, strides));
   return {};
 }
 

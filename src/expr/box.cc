@@ -251,17 +251,19 @@ std::int64_t target_span(std::span<const Loop> loops) {
 std::vector<Loop> normalize(std::vector<Loop> loops) {
   std::erase_if(loops, [](const Loop& loop) { return loop.count == 1; });
   std::ranges::sort(loops, std::ranges::greater{}, &Loop::target_stride);
-  std::vector<Loop> merged;
-  merged.reserve(loops.size());
-  for (const Loop& loop : loops) {
-    if (!merged.empty() && merged.back().target_stride == loop.count * loop.target_stride &&
-        merged.back().source_stride == loop.count * loop.source_stride) {
-      merged.back() = {merged.back().count * loop.count, loop.target_stride, loop.source_stride};
+  // In place: a model has 100,000 boxes, and each operation makes their loops anew.
+  std::size_t merged = 0;
+  for (const Loop loop : loops) {
+    Loop* const outer = merged > 0 ? &loops[merged - 1] : nullptr;
+    if (outer != nullptr && outer->target_stride == loop.count * loop.target_stride &&
+        outer->source_stride == loop.count * loop.source_stride) {
+      *outer = {outer->count * loop.count, loop.target_stride, loop.source_stride};
     } else {
-      merged.push_back(loop);
+      loops[merged++] = loop;
     }
   }
-  return merged;
+  loops.resize(merged);
+  return loops;
 }
 
 Box restrict_loop(const Box& box, std::size_t index, std::int64_t first, std::int64_t count,
@@ -279,11 +281,11 @@ Box restrict_loop(const Box& box, std::size_t index, std::int64_t first, std::in
   return part;
 }
 
-Result<std::vector<Box>> align(std::span<const Box> boxes, std::span<const std::int64_t> blocks) {
+Result<std::vector<Box>> align(std::vector<Box> boxes, std::span<const std::int64_t> blocks) {
   if (boxes.size() > kMaxBoxes) {
     return fail(ErrorCode::Unsupported, "{} boxes (limit {})", boxes.size(), kMaxBoxes);
   }
-  std::vector<Box> aligned(boxes.begin(), boxes.end());
+  std::vector<Box> aligned = std::move(boxes);
   for (const std::int64_t block : blocks) {
     const auto is_done = [&](const Box& box) { return is_aligned(box, block); };
     const auto rest = std::ranges::partition(aligned, is_done).begin();

@@ -33,7 +33,7 @@ Box restrict_loop(const Box& box, std::size_t index, std::int64_t first, std::in
 /// strides not divisible by the block can reach lie in one block, so that index / block and index %
 /// block are affine in the loops' turns. Requires: each block is positive and divides the one
 /// before. Errors: Unsupported (more than kMaxBoxes).
-Result<std::vector<Box>> align(std::span<const Box> boxes, std::span<const std::int64_t> blocks);
+Result<std::vector<Box>> align(std::vector<Box> boxes, std::span<const std::int64_t> blocks);
 
 /// The same boxes by target_offset, neighbours that continue each other joined.
 std::vector<Box> join(std::vector<Box> boxes);

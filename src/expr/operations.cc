@@ -148,11 +148,11 @@ Result<TensorExpr> TensorExpr::slice(std::int64_t dim, std::int64_t begin, std::
   const std::int64_t blocks[] = {old.block, old.inner};
   // Of an outermost dimension the slice is a range of the tensor: boxes that do not meet it cost
   // nothing, and a stack of 15,000 matrices is taken apart in chunks of one.
-  const std::vector<Box> candidates =
+  std::vector<Box> candidates =
       old.block == numel()
           ? this->boxes(begin * old.inner, (begin + (count - 1) * step + 1) * old.inner)
           : this->boxes();
-  CKFS_TRY(const std::vector<Box> aligned, align(candidates, blocks));
+  CKFS_TRY(const std::vector<Box> aligned, align(std::move(candidates), blocks));
   std::vector<Box> boxes;
   for (const Box& box : aligned) {
     // The loops of the dimension alone, as a box over its indices.

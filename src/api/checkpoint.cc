@@ -33,9 +33,7 @@ FileInfo info_of(const ViewFiles& files, std::size_t file) {
 }
 
 Result<std::shared_ptr<const View::Impl>> build_view(std::shared_ptr<Checkpoint::Impl> checkpoint,
-                                                     const ViewSpec& spec) {
-  CKFS_TRY(std::shared_ptr<const Definition> definition,
-           define_view(checkpoint->catalog, spec, checkpoint->recipes));
+                                                     std::shared_ptr<const Definition> definition) {
   CKFS_TRY(std::shared_ptr<const ViewFiles> files,
            ViewFiles::create(definition, *checkpoint->files, checkpoint->readers));
   // Sizes, names and inodes are final from here.
@@ -176,7 +174,11 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& source,
 const std::vector<ViewInfo>& Checkpoint::Impl::summaries() {
   std::call_once(summarized_, [this] {
     std::vector<ViewInfo> infos;
-    for (const ViewSummary& summary : list_views(*catalog, recipes)) {
+    for (ViewSummary& summary : list_views(catalog, recipes)) {
+      if (summary.definition) {
+        const MutexLock lock(mutex_);
+        made_.emplace(summary.name, std::move(summary.definition));
+      }
       ViewInfo& info =
           infos.emplace_back(summary.name, summary.description, summary.obstacles.empty(),
                              reasons(summary.obstacles), reasons(summary.remarks));
@@ -209,7 +211,9 @@ Result<std::shared_ptr<const View::Impl>> Checkpoint::Impl::view(std::string_vie
   }
   // Without the lock: a large view takes a tenth of a second. Two threads may build the same view;
   // the first to arrive below wins, so that all users share one.
-  CKFS_TRY(std::shared_ptr<const View::Impl> built, build_view(shared_from_this(), spec));
+  CKFS_TRY(std::shared_ptr<const Definition> definition, define(spec));
+  CKFS_TRY(std::shared_ptr<const View::Impl> built,
+           build_view(shared_from_this(), std::move(definition)));
   const MutexLock lock(mutex_);
   std::erase_if(views_, [](const auto& entry) { return entry.second.expired(); });
   // The catalog may have shortened the name further (a default that depends on the source).
@@ -221,6 +225,22 @@ Result<std::shared_ptr<const View::Impl>> Checkpoint::Impl::view(std::string_vie
   }
   views_[spec.canonical()] = built;
   return built;
+}
+
+Result<std::shared_ptr<const Definition>> Checkpoint::Impl::define(const ViewSpec& spec) {
+  {
+    const MutexLock lock(mutex_);
+    if (auto made = made_.extract(spec.canonical())) return std::move(made.mapped());
+  }
+  return define_view(catalog, spec, recipes);
+}
+
+EngineOptions Checkpoint::Impl::with_rest(EngineOptions options) {
+  options.rest = [this] {
+    const MutexLock lock(mutex_);
+    made_.clear();
+  };
+  return options;
 }
 
 std::vector<Statistics::Given> Checkpoint::Impl::given() {

@@ -30,7 +30,7 @@ std::shared_ptr<const SourceReaders> readers_of(const SourceFiles& files, const 
 class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
  public:
   Impl(std::unique_ptr<SourceFiles> opened, std::shared_ptr<const Catalog> described,
-       std::shared_ptr<BufferPool> budget, const EngineOptions& options,
+       std::shared_ptr<BufferPool> budget, EngineOptions options,
        std::uint64_t fingerprint_of_choice, Recipes all_recipes, std::shared_ptr<Spill> spilled)
       : files(std::move(opened)),
         catalog(std::move(described)),
@@ -45,7 +45,8 @@ class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
         chunks(catalog->chunks().empty()
                    ? nullptr
                    : std::make_unique<ChunkSource>(stored(), catalog->chunks(), budget, spill)),
-        engine(std::make_unique<Engine>(catalog, source(), std::move(budget), options)) {}
+        engine(std::make_unique<Engine>(catalog, source(), std::move(budget),
+                                        with_rest(std::move(options)))) {}
 
   /// What the catalog's extents name: files, and decoded chunks where there are such.
   ByteSource& source() const {
@@ -60,12 +61,29 @@ class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
   /// The view of that spelling: the one that is in use, or a new one.
   Result<std::shared_ptr<const View::Impl>> view(std::string_view spelling);
 
-  /// What Checkpoint::views() gives: found out once, for rules are tried on all tensors for it.
+  /// What Checkpoint::views() gives: found out once, for rules are tried on all tensors for it. The
+  /// views that this makes are kept until view() is asked for them, or nobody has read for a while.
   const std::vector<ViewInfo>& summaries();
 
   /// Statistics::given.
   std::vector<Statistics::Given> given();
 
+ private:
+  EngineOptions with_rest(EngineOptions options);
+  /// The view's definition: one that is kept, or a new one.
+  Result<std::shared_ptr<const Definition>> define(const ViewSpec& spec);
+
+  // Before what is public, for threads of the engine, which ends first, use them.
+  std::once_flag summarized_;
+  std::vector<ViewInfo> summaries_;  // once summarized_
+  Mutex mutex_;
+  // By canonical name. Views belong to their users; whoever wants one kept keeps it.
+  std::map<std::string, std::weak_ptr<const View::Impl>, std::less<>> views_
+      CKFS_GUARDED_BY(mutex_);
+  std::map<std::string, std::shared_ptr<const Definition>, std::less<>> made_
+      CKFS_GUARDED_BY(mutex_);  // by summaries(), by canonical name
+
+ public:
   const std::unique_ptr<SourceFiles> files;
   const std::shared_ptr<const Catalog> catalog;
   const std::uint64_t fingerprint;
@@ -77,14 +95,6 @@ class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
   const std::unique_ptr<InnerFileSource> inner_files;  // nullptr: all places are known
   const std::unique_ptr<ChunkSource> chunks;           // nullptr: no chunk is compressed
   const std::unique_ptr<Engine> engine;                // last: its threads read the source
-
- private:
-  std::once_flag summarized_;
-  std::vector<ViewInfo> summaries_;  // once summarized_
-  Mutex mutex_;
-  // By canonical name. Views belong to their users; whoever wants one kept keeps it.
-  std::map<std::string, std::weak_ptr<const View::Impl>, std::less<>> views_
-      CKFS_GUARDED_BY(mutex_);
 };
 
 /// Bytes that readers of each file of a view were given. Owned by itself: threads that deliver

@@ -89,6 +89,7 @@ class Engine::Impl {
         source_(source),
         pool_(std::move(pool)),
         look_(options.look),
+        rest_too_(options.rest),
         cache_(*pool_, options.tile_store),
         workers_(thread_count(options)),
         evaluator_(*catalog_, source, *pool_, cache_, workers_,
@@ -467,6 +468,7 @@ class Engine::Impl {
         cache_.clear();
         source_.rest([&] { return !stopping_.load() && requests_.load() == seen; });
         pool_->trim();  // also of what the source has given back
+        if (rest_too_) rest_too_();
       } catch (const std::bad_alloc&) {
         continue;  // giving back may take some memory, too: at the next look, then
       }
@@ -484,6 +486,7 @@ class Engine::Impl {
   ByteSource& source_;
   const std::shared_ptr<BufferPool> pool_;
   const std::chrono::milliseconds look_;
+  const std::function<void()> rest_too_;
   const std::shared_ptr<ReaderHabit> habit_ = std::make_shared<ReaderHabit>();
   TileCache cache_;
   LogLimit failures_;

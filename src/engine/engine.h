@@ -17,6 +17,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 
@@ -46,6 +47,8 @@ struct EngineOptions {
   KernelSet kernels = KernelSet::Fast;
   /// Memory is given back where nobody read at three looks so far apart; less for tests.
   std::chrono::milliseconds look{2000};
+  /// What else is given back then, by a thread of the engine's.
+  std::function<void()> rest = {};
 };
 
 /// The size of tiles where Tier::Tile has `room` bytes, which are to hold two: the one that is read

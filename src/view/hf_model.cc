@@ -349,7 +349,7 @@ Result<std::shared_ptr<Definition>> define_directory(std::shared_ptr<const Catal
     auto list = huggingface_tensors(*catalog, all ? row.dtype : std::nullopt, recipes);
     if (!list) return Failure(list.error().within(std::string(row.name)));
     definition->names = std::move(list->names);
-    definition->tree = std::move(list->tree);
+    definition->lender = std::move(list->lender);
     definition->tensors = std::move(list->tensors);
     ids.clear();
   }

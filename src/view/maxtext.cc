@@ -118,6 +118,30 @@ Result<TensorList> unscanned(const Catalog& catalog, const DtypePolicy& policy,
   return apply_rules(rules.trees->unscanned, rules.config, std::move(list));
 }
 
+/// The view of a row before it has tensors.
+std::shared_ptr<Definition> empty_view(std::shared_ptr<const Catalog> catalog, const ViewSpec& spec,
+                                       bool scanned) {
+  auto definition = std::make_shared<Definition>();
+  definition->spec = spec;
+  definition->catalog = std::move(catalog);
+  definition->packaging = {
+      .container = ContainerKind::Orbax,
+      .placement = Placement::Split,
+      .orbax = {.storage = storage_of(spec),
+                .directory = "0/items/",
+                .custom_metadata = fmt::format(R"({{"scan_layers": {}}})", scanned),
+                .step = true,
+                .empty_dicts = {"opt_state"}}};
+  return definition;
+}
+
+Result<void> fill(Definition& definition, TensorList list, const Mesh& mesh) {
+  definition.names = std::move(list.names);
+  definition.lender = std::move(list.lender);
+  definition.tensors = std::move(list.tensors);
+  return cut(definition, list.axes, mesh);
+}
+
 Result<void> define(Definition& definition, const Recipes& recipes, bool scanned) {
   const Catalog& catalog = *definition.catalog;
   const std::string_view dtype = parameter_of(definition.spec, "dtype", "bf16");
@@ -136,49 +160,49 @@ Result<void> define(Definition& definition, const Recipes& recipes, bool scanned
       CKFS_TRY(list, apply_rules(rules.trees->scanned, rules.config, std::move(list)));
     }
   }
-  definition.names = std::move(list.names);
-  definition.tensors = std::move(list.tensors);
-  return cut(definition, list.axes, mesh);
+  return fill(definition, std::move(list), mesh);
 }
 
 }  // namespace
 
-MaxTextObstacles maxtext_obstacles(const Catalog& catalog, const Recipes& recipes) {
-  if (!catalog.obstacles().empty()) {
-    const std::vector<Obstacle> all(catalog.obstacles().begin(), catalog.obstacles().end());
-    return {all, all};
-  }
+MaxTextViews find_maxtext_views(const std::shared_ptr<const Catalog>& catalog,
+                                const Recipes& recipes) {
+  const auto none = [](const std::vector<Obstacle>& obstacles) {
+    return MaxTextViews{{obstacles, nullptr}, {obstacles, nullptr}};
+  };
   const auto obstacle = [](const Error& error) {
     return std::vector<Obstacle>{{"source", error.message()}};
   };
-  if (is_maxtext_tree(catalog)) {
-    const std::vector<Obstacle> all = maxtext_tree_obstacles(catalog, recipes);
-    return {all, all};
+  if (!catalog->obstacles().empty()) {
+    return none({catalog->obstacles().begin(), catalog->obstacles().end()});
   }
-  const auto rules = find_rules(catalog, false, recipes);
-  if (!rules) return {obstacle(rules.error()), obstacle(rules.error())};
-  auto list = unscanned(catalog, DtypePolicy(catalog, "bf16", false), *rules);
-  if (!list) return {obstacle(list.error()), obstacle(list.error())};
-  const auto scanned = apply_rules(rules->trees->scanned, rules->config, *std::move(list));
-  if (!scanned) return {{}, obstacle(scanned.error())};
-  return {};
+  if (is_maxtext_tree(*catalog)) return none(maxtext_tree_obstacles(*catalog, recipes));
+  const auto rules = find_rules(*catalog, false, recipes);
+  if (!rules) return none(obstacle(rules.error()));
+  auto list = unscanned(*catalog, DtypePolicy(*catalog, "bf16", false), *rules);
+  if (!list) return none(obstacle(list.error()));
+
+  MaxTextViews views;
+  const auto first = empty_view(catalog, {"maxtext-unscanned", {}}, false);
+  TensorList stacked{.tensors = list->tensors, .axes = list->axes, .lender = first};
+  CKFS_CHECK(fill(*first, *std::move(list), {}));  // one device divides everything
+  views.unscanned.definition = first;
+  auto scanned = apply_rules(rules->trees->scanned, rules->config, std::move(stacked));
+  if (!scanned) {
+    views.scanned.obstacles = obstacle(scanned.error());
+    return views;
+  }
+  const auto second = empty_view(catalog, {"maxtext-scanned", {}}, true);
+  CKFS_CHECK(fill(*second, *std::move(scanned), {}));
+  views.scanned.definition = second;
+  return views;
 }
 
 Result<std::shared_ptr<Definition>> define_maxtext(std::shared_ptr<const Catalog> catalog,
                                                    const ViewRow& row, const ViewSpec& spec,
                                                    const Recipes& recipes) {
-  auto definition = std::make_shared<Definition>();
-  definition->spec = spec;
-  definition->catalog = std::move(catalog);
   const bool scanned = is_scanned(row);
-  definition->packaging = {
-      .container = row.container,
-      .placement = row.placement,
-      .orbax = {.storage = storage_of(spec),
-                .directory = "0/items/",
-                .custom_metadata = fmt::format(R"({{"scan_layers": {}}})", scanned),
-                .step = true,
-                .empty_dicts = {"opt_state"}}};
+  auto definition = empty_view(std::move(catalog), spec, scanned);
   const Result<void> done = define(*definition, recipes, scanned);
   if (!done) return Failure(done.error().within(std::string(row.name)));
   return definition;

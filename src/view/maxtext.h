@@ -17,14 +17,19 @@ inline bool is_scanned(const ViewRow& row) {
   return row.name == "maxtext-scanned";
 }
 
-/// What keeps the catalog from being shown as each of the two views without parameters; empty:
-/// nothing.
-struct MaxTextObstacles {
-  std::vector<Obstacle> unscanned, scanned;
+/// A view without parameters, or what keeps the catalog from being shown so.
+struct MaxTextView {
+  std::vector<Obstacle> obstacles;
+  std::shared_ptr<const Definition> definition;  // nullptr: it was not needed to know
 };
 
-/// Whether the rules fit is only known when they are done, so this costs what a view does.
-MaxTextObstacles maxtext_obstacles(const Catalog& catalog, const Recipes& recipes);
+/// Both of them. Whether the rules fit is only known when they are done: so the views are made, the
+/// second of the first.
+struct MaxTextViews {
+  MaxTextView unscanned, scanned;
+};
+MaxTextViews find_maxtext_views(const std::shared_ptr<const Catalog>& catalog,
+                                const Recipes& recipes);
 
 /// Requires: the catalog has no obstacles, `spec` is normalized and of `row`. Errors: Unsupported
 /// (no such family; what does not fit its rules, with file, line and tensor; a mesh that does not

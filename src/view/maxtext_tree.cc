@@ -186,7 +186,7 @@ Result<std::shared_ptr<const TreeModel>> known_model(const Catalog& catalog,
 Result<TensorList> cast_tensors(const Catalog& catalog, std::shared_ptr<const TreeModel> model,
                                 std::optional<DType> dtype) {
   TensorList list{.tensors = model->list.tensors};
-  list.tree = std::move(model);
+  list.lender = std::move(model);
   for (ModelTensor& tensor : list.tensors) {
     if (!dtype || !is_castable_float(tensor.expr.dtype())) continue;
     tensor.exactness = exactness_of(catalog, tensor.expr, *dtype);

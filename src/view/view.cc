@@ -194,9 +194,11 @@ const ViewRow* find_view_row(std::string_view name) {
   return row == kViews.end() ? nullptr : row;
 }
 
-std::vector<ViewSummary> list_views(const Catalog& catalog, const Recipes& recipes) {
+std::vector<ViewSummary> list_views(const std::shared_ptr<const Catalog>& held,
+                                    const Recipes& recipes) {
+  const Catalog& catalog = *held;
   std::vector<ViewSummary> summaries;
-  const MaxTextObstacles maxtext = maxtext_obstacles(catalog, recipes);
+  const MaxTextViews maxtext = find_maxtext_views(held, recipes);
   for (const ViewRow& row : kViews) {
     ViewSummary& summary = summaries.emplace_back();
     summary.name = row.name;
@@ -207,13 +209,15 @@ std::vector<ViewSummary> list_views(const Catalog& catalog, const Recipes& recip
       continue;
     }
     if (row.container == ContainerKind::Orbax) {
-      summary.obstacles = is_scanned(row) ? maxtext.scanned : maxtext.unscanned;
+      const MaxTextView& view = is_scanned(row) ? maxtext.scanned : maxtext.unscanned;
+      summary.obstacles = view.obstacles;
+      summary.definition = view.definition;
       continue;
     }
     summary.obstacles = hf_model_obstacles(catalog, row);
     // An obstacle of the catalog is one of either already.
     if (row.dtype && is_maxtext_tree(catalog) && catalog.obstacles().empty()) {
-      std::ranges::copy(maxtext.unscanned, std::back_inserter(summary.obstacles));
+      std::ranges::copy(maxtext.unscanned.obstacles, std::back_inserter(summary.obstacles));
     }
     summary.remarks = hf_model_remarks(catalog, row);
   }

@@ -25,7 +25,6 @@
 namespace ckfs {
 
 struct Recipes;
-struct TreeModel;
 /// The expert layouts of known models; no view of a user.
 const Recipes& built_in_recipes();
 
@@ -47,7 +46,7 @@ Result<ViewSpec> parse_view_spec(std::string_view spelling,
 struct ModelTensor {
   static constexpr std::uint32_t kNone = ~std::uint32_t{0};
 
-  std::string_view name;  // owned by the catalog, by Definition::names or Definition::tree
+  std::string_view name;  // owned by the catalog, by Definition::names or Definition::lender
   TensorExpr expr;
   Exactness exactness = Exactness::BitExact;  // its label
   Role role = Role::Weight;
@@ -130,8 +129,8 @@ struct Definition {
   ViewSpec spec;
   Packaging packaging;
   std::shared_ptr<const Catalog> catalog;
-  std::list<std::string> names;           // of tensors that the catalog does not name
-  std::shared_ptr<const TreeModel> tree;  // the same: what several views show in their dtypes
+  std::list<std::string> names;        // of tensors that the catalog does not name
+  std::shared_ptr<const void> lender;  // the same: what the view was made of
   std::vector<ModelTensor> tensors;
   /// Into how many equal parts each dimension of a tensor is cut; many tensors share a list. No
   /// part of what a container stores apart (a chunk) crosses such a border.
@@ -147,11 +146,13 @@ struct ViewSummary {
   std::string description;
   std::vector<Obstacle> obstacles;  // not empty: the view is absent
   std::vector<Note> remarks;        // what passes unchanged or is left out
+  /// The view, where it had to be made to know that there is no obstacle; nullptr otherwise.
+  std::shared_ptr<const Definition> definition = {};
 };
 
 /// Every view that ckfs knows, in the order of the docs, then those of recipes, as this catalog can
 /// or cannot give it.
-std::vector<ViewSummary> list_views(const Catalog& catalog,
+std::vector<ViewSummary> list_views(const std::shared_ptr<const Catalog>& catalog,
                                     const Recipes& recipes = built_in_recipes());
 
 /// Whether the view of that name mirrors the shards of this source, unless max_shard is given.

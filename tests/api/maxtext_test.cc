@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <set>
+#include <tuple>
 
 #include "api/small_reader.h"
 #include "chunks/chunk_source.h"
@@ -11,6 +12,7 @@
 #include "engine/engine.h"
 #include "source/open_checkpoint.h"
 #include "support/temporary_directory.h"
+#include "view/maxtext_tree.h"
 #include "view/recipes/recipe.h"
 
 namespace ckfs {
@@ -117,6 +119,44 @@ TEST_P(MaxTextGolden, HasTheArraysOfTheTool) {
       EXPECT_TRUE(without_nans(tensor) == without_nans(same->second)) << name;
     } else {
       EXPECT_TRUE(tensor.bytes == same->second.bytes) << name;
+    }
+  }
+}
+
+/// What was made in order to be listed is what is made when it is asked for.
+TEST_P(MaxTextGolden, IsTheSameWhereItWasListed) {
+  const Case& test = GetParam();
+  const auto files = SourceFiles::create({.engine = IoEngine::Pread});
+  ASSERT_TRUE(files);
+  const TemporaryDirectory directory;
+  const auto catalog = open_source(test, **files, directory);
+  ASSERT_TRUE(catalog);
+  Recipes recipes = built_in_recipes();
+  recipes.family = test.family;
+  const bool tree = is_maxtext_tree(**catalog);
+  for (const ViewSummary& listed : list_views(*catalog, recipes)) {
+    const bool made = listed.name.starts_with("maxtext-") && listed.obstacles.empty() && !tree;
+    ASSERT_EQ(listed.definition != nullptr, made) << listed.name;
+    if (!made) continue;
+    const auto asked = define_view(*catalog, {listed.name, {}}, recipes);
+    ASSERT_TRUE(asked);
+    const Definition &a = *listed.definition, &b = **asked;
+    EXPECT_EQ(a.spec.canonical(), listed.name);
+    EXPECT_EQ(b.spec.canonical(), listed.name);
+    EXPECT_EQ(a.packaging.container, b.packaging.container);
+    EXPECT_EQ(a.packaging.orbax.directory, b.packaging.orbax.directory);
+    EXPECT_EQ(a.packaging.orbax.custom_metadata, b.packaging.orbax.custom_metadata);
+    ASSERT_EQ(a.tensors.size(), b.tensors.size());
+    for (std::size_t i = 0; i < a.tensors.size(); ++i) {
+      const ModelTensor &one = a.tensors[i], &other = b.tensors[i];
+      EXPECT_EQ(one.name, other.name);
+      EXPECT_EQ(one.expr.dtype(), other.expr.dtype()) << one.name;
+      EXPECT_TRUE(std::ranges::equal(one.expr.shape(), other.expr.shape())) << one.name;
+      EXPECT_TRUE(one.expr.boxes() == other.expr.boxes()) << one.name;
+      EXPECT_EQ(one.exactness, other.exactness) << one.name;
+      EXPECT_EQ(std::tuple(one.role, one.shard, one.split, one.same_as),
+                std::tuple(other.role, other.shard, other.split, other.same_as))
+          << one.name;
     }
   }
 }

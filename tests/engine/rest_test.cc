@@ -65,7 +65,8 @@ class Rest : public testing::Test {
     file.definition = std::move(definition);
     file.finish();
     file_ = std::make_shared<FileLayout>(std::move(file));
-    engine_ = std::make_unique<Engine>(catalog_, source_, pool_, EngineOptions{.look = kLook});
+    engine_ = std::make_unique<Engine>(
+        catalog_, source_, pool_, EngineOptions{.look = kLook, .rest = [this] { ++other_rests_; }});
   }
 
   void read_once() {
@@ -78,6 +79,7 @@ class Rest : public testing::Test {
     for (int i = 0; i < 1000 && !is_so(); ++i) std::this_thread::sleep_for(kLook);
   }
 
+  std::atomic<int> other_rests_ = 0;
   RestingSource source_;
   const std::shared_ptr<BufferPool> pool_ = BufferPool::create(64_MiB);
   std::shared_ptr<const Catalog> catalog_;
@@ -91,6 +93,8 @@ TEST_F(Rest, GivesBackWhatTheSourceLetGo) {
   wait_until([&] { return engine_->statistics().memory == 0; });
   EXPECT_EQ(engine_->statistics().memory, 0U);
   EXPECT_EQ(source_.rests, 1);
+  wait_until([&] { return other_rests_ > 0; });
+  EXPECT_EQ(other_rests_, 1);
 }
 
 TEST_F(Rest, DoesNotBeginWhileARequestWaits) {

@@ -160,7 +160,7 @@ TEST(HfModel, EditsTheConfigAndKeepsSideFiles) {
 }
 
 TEST(HfModel, SaysWhatPassesUnchanged) {
-  for (const ViewSummary& view : list_views(*plain_model().build())) {
+  for (const ViewSummary& view : list_views(plain_model().build())) {
     if (!view.obstacles.empty() || view.name == "source") continue;
     EXPECT_THAT(sayings(view.remarks),
                 ElementsAre("c.f4: F4 passes unchanged", "c.f8: F8_E4M3 passes unchanged",
@@ -174,7 +174,7 @@ TEST(HfModel, IsAbsentWhereATensorCannotBeShown) {
   model.obstacle("x.weight", "quantization \"magic\" is not known");
   model.obstacle("y.weight", "scale of shape [3] for [4, 4]");
   const auto catalog = model.build();
-  for (const ViewSummary& view : list_views(*catalog)) {
+  for (const ViewSummary& view : list_views(catalog)) {
     if (view.name == "orbax") continue;  // of trees
     const std::size_t expected = view.name == "source" ? 0 : view.name == "safetensors" ? 1 : 2;
     EXPECT_EQ(view.obstacles.size(), expected) << view.name;

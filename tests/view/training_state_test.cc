@@ -132,7 +132,7 @@ TEST(TrainingState, IsToldWhatViewsLeaveOut) {
                {"c2", DType::C128, {2}},
                {"f", DType::F16, {2}, false, Role::FrozenModule}});
   const auto catalog = model.build();
-  for (const ViewSummary& view : list_views(*catalog)) {
+  for (const ViewSummary& view : list_views(catalog)) {
     if (view.name == "source" || view.name == "orbax" || view.name.starts_with("maxtext-"))
       continue;
     EXPECT_THAT(view.obstacles, IsEmpty()) << view.name;
@@ -150,7 +150,7 @@ TEST(TrainingState, IsToldWhatViewsLeaveOut) {
 TEST(TrainingState, IsToldOfAViewThatThereIs) {
   ModelCatalog model;
   model.state({{"w", DType::F32, {3}}, {"c", DType::C128, {2}}}).tree({});
-  for (const ViewSummary& view : list_views(*model.build())) {
+  for (const ViewSummary& view : list_views(model.build())) {
     if (view.name != "safetensors") continue;
     ASSERT_FALSE(view.remarks.empty());
     EXPECT_EQ(view.remarks[0].text, "left out: safetensors has no C128 (orbax shows it)");
@@ -160,7 +160,7 @@ TEST(TrainingState, IsToldOfAViewThatThereIs) {
 TEST(TrainingState, IsToldOfAnObstacleOnce) {
   ModelCatalog model;
   model.tree({{"params.params.decoder.decoder_norm.scale", DType::F32, {3}}}).obstacle("w", "why");
-  for (const ViewSummary& view : list_views(*model.build())) {
+  for (const ViewSummary& view : list_views(model.build())) {
     if (view.name != "bf16-safetensors") continue;
     EXPECT_EQ(view.obstacles.size(), 1U);
   }

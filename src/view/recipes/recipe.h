@@ -149,7 +149,7 @@ struct TensorList {
   /// What the dimensions of tensors are to a mesh: ModelTensor::split is an index in it.
   std::vector<std::vector<std::string>> axes = {};
   /// Has names of tensors that are neither a catalog's nor in `names`.
-  std::shared_ptr<const TreeModel> tree = {};
+  std::shared_ptr<const void> lender = {};
 };
 
 /// What the rules make of the tensors. A result lies in the shard of its first part, has its role,

@@ -302,8 +302,9 @@ class CatalogBuilder {
                     std::span<const StorageId> companions, std::int64_t numel);
 
   /// Adds a tensor that is the whole of `storage` (boxes empty), or is made of boxes.
-  /// Requires: the name is new; the product of `shape` is the storage's numel where there are no
-  /// boxes. The id is provisional: build() sorts by name and renumbers shards' ids with it.
+  /// Requires: no two tensors have one name at build(); the product of `shape` is the storage's
+  /// numel where there are no boxes. The id is provisional: build() sorts by name and renumbers
+  /// shards' ids with it.
   TensorId add_tensor(std::string_view name, std::span<const std::int64_t> shape, StorageId storage,
                       std::vector<StorageBox> boxes = {});
 

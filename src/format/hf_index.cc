@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/gallop.h"
 #include "base/text.h"
 #include "format/json_scan.h"
 
@@ -99,12 +100,10 @@ HfIndex::Entry HfIndex::operator[](std::size_t index) const {
   return {name_of(entries_[index]), entries_[index].file};
 }
 
-std::optional<std::uint32_t> HfIndex::find(std::string_view name) const {
-  const auto at =
-      std::lower_bound(entries_.begin(), entries_.end(), name,
-                       [&](const Slot& slot, std::string_view n) { return name_of(slot) < n; });
-  if (at == entries_.end() || name_of(*at) != name) return std::nullopt;
-  return at->file;
+std::optional<std::uint32_t> HfIndex::find(std::string_view name, std::size_t& near) const {
+  near = gallop(entries_.size(), near, [&](std::size_t i) { return name_of(entries_[i]) < name; });
+  if (near == entries_.size() || name_of(entries_[near]) != name) return std::nullopt;
+  return entries_[near].file;
 }
 
 Result<HfIndex> parse_hf_index(std::string_view text, std::string_view file_name) {

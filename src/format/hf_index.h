@@ -33,8 +33,9 @@ class HfIndex {
   /// Entries by name in byte order.
   std::size_t size() const { return entries_.size(); }
   Entry operator[](std::size_t index) const;
-  /// The number of the file that holds `name`.
-  std::optional<std::uint32_t> find(std::string_view name) const;
+  /// The number of the file that holds `name`. `near`: the place of a similar name, for speed only;
+  /// afterwards that of `name`, or where it would be.
+  std::optional<std::uint32_t> find(std::string_view name, std::size_t& near) const;
 
  private:
   friend class HfIndexReader;
@@ -64,11 +65,12 @@ struct IndexName {
   std::string_view file;
 };
 
-/// Bytes of render_hf_index(); no text is built. Requires: `names` in byte order.
+/// Bytes of render_hf_index(), which do not depend on the order of `names`; no text is built.
 std::uint64_t measure_hf_index(std::span<const IndexName> names, std::uint64_t total_size);
 
 /// The index as json.dumps(index, indent=2, sort_keys=True) + "\n" writes it, with the metadata
-/// {"total_size": total_size}: bytes of all tensors, without headers.
+/// {"total_size": total_size}: bytes of all tensors, without headers. Requires: `names` in byte
+/// order.
 std::string render_hf_index(std::span<const IndexName> names, std::uint64_t total_size);
 
 }  // namespace ckfs

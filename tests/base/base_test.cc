@@ -12,6 +12,7 @@
 #include "base/byte_range.h"
 #include "base/checked.h"
 #include "base/error.h"
+#include "base/gallop.h"
 #include "base/load_le.h"
 #include "base/name_hash.h"
 #include "base/text.h"
@@ -192,6 +193,33 @@ TEST(NameHash, IsThatOfPythonUnderAKeyOfItsOwn) {
   EXPECT_EQ(sip_hash("model.layers.0.self_attn.q_proj.weight", {}), 0x8656cde91cac843b);
   EXPECT_NE(NameHash()("abcdefgh"), sip_hash("abcdefgh", {}));
   EXPECT_EQ(NameHash()("abcdefgh"), NameHash()(std::string("abcdefgh")));
+}
+
+TEST(Gallop, FindsTheBorderFromEverywhere) {
+  for (std::size_t count = 0; count <= 70; ++count) {
+    for (std::size_t border = 0; border <= count; ++border) {
+      for (std::size_t near = 0; near <= count + 2; ++near) {
+        const auto is_before = [&](std::size_t i) {
+          EXPECT_LT(i, count);
+          return i < border;
+        };
+        ASSERT_EQ(gallop(count, near, is_before), border) << "of " << count << " from " << near;
+      }
+    }
+  }
+}
+
+TEST(Gallop, CostsTheLogarithmOfTheDistance) {
+  constexpr std::size_t kCount = std::size_t{1} << 40;
+  constexpr std::size_t kNear = kCount / 3;
+  for (std::size_t distance = 1, bits = 1; distance < kCount / 4; distance *= 2, ++bits) {
+    for (const std::size_t border : {kNear - distance, kNear + distance}) {
+      std::size_t looks = 0;
+      const auto is_before = [&](std::size_t i) { return ++looks > 0 && i < border; };
+      EXPECT_EQ(gallop(kCount, kNear, is_before), border);
+      EXPECT_LE(looks, 2 * bits + 2) << distance;
+    }
+  }
 }
 
 TEST(Text, IsTrimmedAtBothEndsOnly) {

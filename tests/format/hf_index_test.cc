@@ -43,11 +43,16 @@ TEST(HfIndex, FindsTheFileOfATensorWhateverTheOrderInTheText) {
           {"weight_map": {"no": 1}, "total": [1, {}]}})";
   const auto index = parse_hf_index(text, "index.json");
   ASSERT_TRUE(index) << index.error().message();
-  EXPECT_EQ(index->files()[*index->find("z")], "2.safetensors");
-  EXPECT_EQ(index->files()[*index->find("aé")], "1.safetensors");
-  EXPECT_EQ(index->files()[*index->find("m")], "sub/3.st");
-  EXPECT_FALSE(index->find("no"));
-  EXPECT_FALSE(index->find(""));
+  for (std::size_t from = 0; from <= 4; ++from) {
+    std::size_t near = from;
+    EXPECT_EQ(index->files()[*index->find("z", near)], "2.safetensors");
+    EXPECT_EQ(near, 2U);
+    EXPECT_EQ(index->files()[*index->find("aé", near = from)], "1.safetensors");
+    EXPECT_EQ(index->files()[*index->find("m", near = from)], "sub/3.st");
+    EXPECT_FALSE(index->find("no", near = from));
+    EXPECT_EQ(near, 2U);
+    EXPECT_FALSE(index->find("", near = from));
+  }
   EXPECT_EQ((*index)[0].name, "aé");
   EXPECT_EQ(index->files().size(), 3U);
 }

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -206,7 +207,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   constexpr DType kDTypes[] = {DType::U8,   DType::I8,     DType::I32,    DType::F16, DType::F32,
                                DType::BF16, DType::F8E4M3, DType::F8E8M0, DType::I64};
   CatalogBuilder builder("fuzz");
-  TensorNames names;
+  std::set<std::string> names;
   std::vector<std::string> texts;
   Shard shard;
   const std::int64_t count = 1 + choices.below(10);
@@ -230,15 +231,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const Extent extent{static_cast<FileId>(texts.size() - 1), 0, *bytes};
     const StorageId storage =
         builder.add_storage(dtype, *numel, std::span(&extent, *bytes == 0 ? 0 : 1));
-    const TensorId id = builder.add_tensor(name, shape, storage);
-    names.emplace(builder.tensor(id).name, id);
-    shard.tensors.push_back(id);
+    shard.tensors.push_back(builder.add_tensor(name, shape, storage));
+    names.insert(name);
   }
   const std::string text = "{\"quantization_config\": " + config(choices) + "}";
   const auto parsed = find_quantization(text, "config.json");
   if (!parsed) return 0;
   EndlessSource source(std::move(texts));
-  if (!apply_quantization(builder, names, *parsed, source)) return 0;
+  if (!apply_quantization(builder, TensorNames(builder), *parsed, source)) return 0;
   builder.add_shard(std::move(shard));
   const auto catalog = std::move(builder).build();
   for (const Storage& storage : catalog->storages()) check(*catalog, storage, source, choices);

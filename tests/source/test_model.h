@@ -28,7 +28,6 @@ using Tensors = std::map<std::string, Tensor>;
 struct Quantized {
   Quantized(const Tensors& tensors, const std::string& config) {
     CatalogBuilder builder("test");
-    TensorNames names;
     Shard shard;
     for (const auto& [name, tensor] : tensors) {
       const auto numel = checked_numel(tensor.shape).value();
@@ -38,16 +37,14 @@ struct Quantized {
       if (!tensor.content.empty()) extent.file = source.add_text(name, tensor.content);
       const StorageId storage =
           builder.add_storage(tensor.dtype, numel, std::span(&extent, size == 0 ? 0 : 1));
-      const TensorId id = builder.add_tensor(name, tensor.shape, storage);
-      names.emplace(builder.tensor(id).name, id);
-      shard.tensors.push_back(id);
+      shard.tensors.push_back(builder.add_tensor(name, tensor.shape, storage));
     }
     std::optional<QuantizationConfig> parsed;
     if (!config.empty()) {
       parsed =
           find_quantization("{\"quantization_config\": " + config + "}", "config.json").value();
     }
-    companions = apply_quantization(builder, names, parsed, source).value();
+    companions = apply_quantization(builder, TensorNames(builder), parsed, source).value();
     builder.add_shard(std::move(shard));
     catalog = std::move(builder).build();
   }

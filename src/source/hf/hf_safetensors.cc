@@ -240,7 +240,6 @@ class HfOpener : public SourceOpener {
     if (index_name_.empty()) return {};
     CKFS_TRY(index_text_, read_once(id(index_name_), kMaxIndex));
     CKFS_TRY(index_, parse_hf_index(index_text_, index_name_));
-    names_.reserve(index_->size());
     shards_.assign(index_->files().begin(), index_->files().end());
     for (const std::string& shard : shards_) {
       if (find(shard)) continue;
@@ -259,32 +258,33 @@ class HfOpener : public SourceOpener {
           return add_tensors(static_cast<std::uint32_t>(i), ids[i], loaded.header);
         },
         files_.parallel()));
-    if (index_ && names_.size() != index_->size()) return missing_tensor();
+    names_.emplace(builder_);
+    if (const auto twins = names_->twins()) {
+      const auto [first, second] = *twins;
+      return fail(ErrorCode::Corrupt, "{}: tensor {}: also in {}, and no index decides",
+                  shards_[shard_of(second)], quote(builder_.tensor(first).name),
+                  shards_[shard_of(first)]);
+    }
+    if (index_ && names_->size() != index_->size()) return missing_tensor();
     return {};
   }
 
   Result<void> add_tensors(std::uint32_t shard, FileId file, const safetensors::Header& header) {
     tensors_.emplace_back();
     std::size_t left_out = 0;
+    std::size_t near = 0;  // in the index: what lies together has nearly one name
     for (std::size_t i = 0; i < header.size(); ++i) {
       const safetensors::HeaderTensor tensor = header[i];
-      if (index_ && index_->find(tensor.name) != shard) {
+      if (index_ && index_->find(tensor.name, near) != shard) {
         if (left_out++ < kMaxNotesPerShard) note_left_out(tensor.name, shard);
         continue;
-      }
-      const auto twin = names_.find(tensor.name);
-      if (twin != names_.end()) {
-        return fail(ErrorCode::Corrupt, "{}: tensor {}: also in {}, and no index decides",
-                    shards_[shard], quote(tensor.name), shards_[shard_of(twin->second)]);
       }
       const Extent extent{file, header.data_offset() + tensor.begin, tensor.end - tensor.begin};
       const auto numel = checked_numel(tensor.shape);
       CKFS_CHECK(numel.has_value());
       const StorageId storage = builder_.add_storage(
           tensor.dtype, *numel, std::span(&extent, extent.nbytes == 0 ? 0 : 1));
-      const TensorId id = builder_.add_tensor(tensor.name, tensor.shape, storage);
-      names_.emplace(builder_.tensor(id).name, id);
-      tensors_.back().push_back(id);
+      tensors_.back().push_back(builder_.add_tensor(tensor.name, tensor.shape, storage));
     }
     if (left_out > kMaxNotesPerShard) {
       builder_.add_note(shards_[shard], fmt::format("{} more tensors are not in the index",
@@ -294,7 +294,8 @@ class HfOpener : public SourceOpener {
   }
 
   void note_left_out(std::string_view name, std::uint32_t shard) {
-    const auto other = index_->find(name);
+    std::size_t near = 0;
+    const auto other = index_->find(name, near);
     builder_.add_note(std::string(name),
                       other ? fmt::format("left out of {}: the index maps it to {}", shards_[shard],
                                           shards_[*other])
@@ -311,7 +312,7 @@ class HfOpener : public SourceOpener {
     std::size_t missing = 0;
     HfIndex::Entry first;
     for (std::size_t i = 0; i < index_->size(); ++i) {
-      if (names_.contains((*index_)[i].name)) continue;
+      if (names_->find((*index_)[i].name)) continue;
       if (missing++ == 0) first = (*index_)[i];
     }
     return fail(ErrorCode::Corrupt, "{}: tensor {}: in {}, not in the file{}{}",
@@ -340,7 +341,8 @@ class HfOpener : public SourceOpener {
       CKFS_TRY(const std::string text, read_once(*file, kMaxConfig));
       CKFS_TRY(quantization, parse_quantization_file(text, name, method));
     }
-    CKFS_TRY(companions_, apply_quantization(builder_, names_, quantization, files_));
+    CKFS_TRY(companions_, apply_quantization(builder_, *names_, quantization, files_));
+    names_.reset();
     return {};
   }
 
@@ -401,7 +403,7 @@ class HfOpener : public SourceOpener {
   std::vector<std::string> shards_;  // in byte order, as the index's files are
 
   std::vector<std::vector<TensorId>> tensors_;  // by shard, provisional ids
-  TensorNames names_;
+  std::optional<TensorNames> names_;            // from read_headers() to read_config()
   std::vector<bool> companions_;
   ModelDirectory model_;
 

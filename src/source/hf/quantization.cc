@@ -12,14 +12,15 @@
 #include <array>
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "base/name_hash.h"
 #include "base/text.h"
 #include "source/hf/module_pattern.h"
+#include "source/hf/scheme.h"
 #include "tensor/shape.h"
 
 namespace ckfs {
@@ -56,6 +57,7 @@ class Quantizer final : public HeldTensors {
         config_(config.value_or(QuantizationConfig{})),
         targets_(config_),
         source_(source),
+        claimed_(builder.tensor_count(), false),
         companion_(builder.tensor_count(), false) {}
 
   Result<std::vector<bool>> run() {
@@ -80,9 +82,8 @@ class Quantizer final : public HeldTensors {
     return std::move(companion_);
   }
 
-  std::optional<TensorId> find(std::string_view name) const override {
-    const auto at = names_.find(name);
-    return at == names_.end() ? std::nullopt : std::optional(at->second);
+  std::optional<TensorId> find(std::string_view name, std::string_view suffix) const override {
+    return names_.find(name, suffix, near_);
   }
   std::string_view name(TensorId id) const override { return builder_.tensor(id).name; }
   std::span<const std::int64_t> shape(TensorId id) const override {
@@ -99,12 +100,11 @@ class Quantizer final : public HeldTensors {
   const QuantizationGroup* group(std::string_view module) const override {
     return targets_.find(module);
   }
-  std::shared_ptr<const Encoding> shared(
-      std::string key,
-      const std::function<std::shared_ptr<const Encoding>()>& make) const override {
-    auto& encoding = encodings_[std::move(key)];
-    if (!encoding) encoding = make();
-    return encoding;
+  std::shared_ptr<const WeightKind> shared(std::string key,
+                                           const std::function<WeightKind()>& make) const override {
+    auto& kind = kinds_[std::move(key)];
+    if (!kind) kind = std::make_shared<const WeightKind>(make());
+    return kind;
   }
 
  private:
@@ -117,9 +117,11 @@ class Quantizer final : public HeldTensors {
 
   void recognize() {
     for (TensorId id = 0; id < companion_.size(); ++id) {
+      near_ = id;
       for (const Scheme& scheme : quantization_schemes()) {
         if (!scheme.recognizes(*this, id)) continue;
         claims_.push_back({id, &scheme, name(id)});
+        claimed_[id] = true;
         targets_.saw(module_of(name(id)));
         break;
       }
@@ -129,6 +131,7 @@ class Quantizer final : public HeldTensors {
   Result<void> read_wanted() {
     std::vector<WantedTensor> wanted;
     for (const Claim& claim : claims_) {
+      near_ = claim.codes;
       if (claim.scheme->wants != nullptr) claim.scheme->wants(*this, claim.codes, wanted);
     }
     const auto checks = std::ranges::count_if(wanted, &WantedTensor::is_check);
@@ -172,26 +175,23 @@ class Quantizer final : public HeldTensors {
     if (const std::string reason = format_reason(claim); !reason.empty()) {
       return refuse(reason);
     }
+    near_ = claim.codes;
     Result<QuantizedWeight> weight = claim.scheme->read(*this, claim.codes);
     if (!weight) {
       return refuse(weight.error().message());
     }
-    for (const auto& parts : {weight->companions, weight->left_out}) {
-      const auto part = std::ranges::find_if(parts, [this](TensorId id) { return is_claimed(id); });
-      if (part == parts.end()) continue;
+    for (const auto* parts : {&weight->companions, &weight->left_out}) {
+      const auto part = std::ranges::find_if(*parts, [this](TensorId id) { return claimed_[id]; });
+      if (part == parts->end()) continue;
       return refuse(fmt::format("its {} looks quantized, too", last_word(name(*part))));
     }
-    if (!weight->name.empty() && find(weight->name)) {
+    if (!weight->name.empty() && find(weight->name, {})) {
       return refuse(fmt::format("stands for {}, which is stored, too", weight->name));
     }
     if (!weight->name.empty() && !stands_for_.insert(weight->name).second) {
       return refuse(fmt::format("stands for {}, as another tensor does", weight->name));
     }
     return *std::move(weight);
-  }
-
-  bool is_claimed(TensorId id) const {
-    return std::ranges::binary_search(claims_, id, {}, &Claim::codes);
   }
 
   /// Why compressed-tensors' format does not go with the tensor; empty: it does.
@@ -221,18 +221,18 @@ class Quantizer final : public HeldTensors {
       leave_out(id, "used to decode its weight");
     }
     for (const TensorId id : weight.left_out) leave_out(id, "describes how its weight is stored");
-    QuantizedGroup& group = groups_[{std::string(claim.scheme->name), weight.format}];
-    if (group.weights++ == 0) group.example = claim.codes;
-    builder_.set_encoding(storage, std::move(weight.encoding), companions, weight.numel);
+    Count& count = counts_[{claim.scheme, weight.kind.get()}];
+    if (count.weights++ == 0) count.first = claim.codes;
+    builder_.set_encoding(storage, weight.kind->encoding, companions, weight.numel);
     for (StorageBox& box : weight.boxes) box.storage = storage;
-    const std::string shown = weight.name.empty() ? std::string(codes.name) : weight.name;
+    const std::string_view shown = weight.name.empty() ? codes.name : weight.name;
     builder_.redefine(claim.codes, shown, weight.shape, std::move(weight.boxes));
   }
 
   void leave_out(TensorId id, std::string_view reason) {
     if (companion_[id]) return;
     companion_[id] = true;
-    ++left_out_[{std::string(last_word(name(id))), std::string(reason)}];
+    ++left_out_[{last_word(name(id)), reason}];
   }
 
   void refuse_config(std::string_view reason) { builder_.add_obstacle("config.json", reason); }
@@ -318,7 +318,7 @@ class Quantizer final : public HeldTensors {
         fmt::format("quant_method {}, which ckfs cannot decode", quote(config_.method));
     bool named = false;
     for (TensorId id = 0; id < companion_.size(); ++id) {
-      if (!is_claimed(id) && !is_f8(dtype(id))) continue;
+      if (!claimed_[id] && !is_f8(dtype(id))) continue;
       builder_.add_obstacle(name(id), reason);
       named = true;
     }
@@ -370,7 +370,7 @@ class Quantizer final : public HeldTensors {
   void sweep() {
     std::optional<Stems> known;  // most checkpoints leave no part over
     for (TensorId id = 0; id < companion_.size(); ++id) {
-      if (companion_[id] || is_claimed(id)) continue;
+      if (companion_[id] || claimed_[id]) continue;
       if (is_runtime_scale(name(id))) {
         leave_out(id, "a scale of activations or caches");
         continue;
@@ -394,19 +394,27 @@ class Quantizer final : public HeldTensors {
   void describe() {
     Quantization quantization;
     quantization.summary = config_.method;
-    for (auto& [key, group] : groups_) {
-      group.scheme = key.first;
-      group.format = key.second;
-      quantization.groups.push_back(group);
+    // Kinds differ in more than their texts: in sizes.
+    std::map<std::pair<std::string_view, std::string_view>, Count> groups;
+    for (const auto& [of, count] : counts_) {
+      Count& group = groups[{of.first->name, of.second->format}];
+      if (group.weights == 0 || count.first < group.first) group.first = count.first;
+      group.weights += count.weights;
+    }
+    for (const auto& [texts, group] : groups) {
+      QuantizedGroup& one = quantization.groups.emplace_back();
+      std::tie(one.scheme, one.format) = texts;
+      one.weights = group.weights;
+      one.example = group.first;
     }
     for (const auto& [key, count] : left_out_) {
-      quantization.left_out.push_back({key.first, key.second, count});
+      quantization.left_out.push_back({std::string(key.first), std::string(key.second), count});
     }
-    if (groups_.size() == 1) {
+    if (groups.size() == 1) {
       const QuantizedGroup& only = quantization.groups.front();
       quantization.summary = fmt::format("{} ({})", only.scheme, only.format);
-    } else if (groups_.size() > 1) {
-      quantization.summary = fmt::format("{} kinds of quantized weights", groups_.size());
+    } else if (groups.size() > 1) {
+      quantization.summary = fmt::format("{} kinds of quantized weights", groups.size());
     } else if (!claims_.empty()) {
       quantization.summary = std::string(claims_.front().scheme->name);
     }
@@ -422,13 +430,19 @@ class Quantizer final : public HeldTensors {
   const QuantizationConfig config_;
   ModuleTargets targets_;
   ByteSource& source_;
+  TensorId near_ = 0;          // what a scheme is asked about: it looks up names like that one's
+  std::vector<bool> claimed_;  // by id
   std::vector<bool> companion_;
   std::vector<Claim> claims_;
-  std::set<std::string> stands_for_;  // names that weights were given
+  std::unordered_set<std::string, NameHash> stands_for_;  // names that weights were given
   std::unordered_map<TensorId, std::vector<std::byte>> contents_;
-  std::map<std::pair<std::string, std::string>, QuantizedGroup> groups_;  // scheme, format
-  std::map<std::pair<std::string, std::string>, std::size_t> left_out_;   // suffix, reason
-  mutable NameMap<std::shared_ptr<const Encoding>> encodings_;
+  struct Count {
+    std::size_t weights = 0;
+    TensorId first = 0;
+  };
+  std::map<std::pair<const Scheme*, const WeightKind*>, Count> counts_;
+  std::map<std::pair<std::string_view, std::string_view>, std::size_t> left_out_;  // suffix, reason
+  mutable NameMap<std::shared_ptr<const WeightKind>> kinds_;
 };
 
 }  // namespace

@@ -8,12 +8,13 @@
 #include "base/byte_source.h"
 #include "catalog/catalog.h"
 #include "format/quantization_config.h"
-#include "source/hf/scheme.h"
+#include "source/hf/tensor_names.h"
 
 namespace ckfs {
 
 /// Sets encodings, names and shapes, obstacles, notes and the quantization in `builder`. Gives, by
 /// provisional id, whether a tensor is a companion or otherwise no part of the model's own tensors.
+/// `names`: of the builder's tensors, each another.
 /// `config` is what the configuration says; where it says nothing, names and dtypes decide. Errors:
 /// those of reading the few small tensors that schemes want, and Corrupt (patterns of `config` that
 /// take too long).

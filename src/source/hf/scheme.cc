@@ -27,15 +27,49 @@ std::string_view module_of(std::string_view name) {
   return name.substr(0, std::min(name.rfind('.'), name.size()));
 }
 
-std::shared_ptr<const Encoding> shared_block_scale(const HeldTensors& tensors,
+std::string kind_key(std::string_view encoding, std::span<const std::int64_t> numbers) {
+  // Not as text: there is one to look up for each weight.
+  const auto bytes = std::as_bytes(numbers);
+  std::string key;
+  key.reserve(encoding.size() + bytes.size());
+  key += encoding;
+  key.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  return key;
+}
+
+namespace {
+
+std::string format_of(const BlockScale& scale) {
+  const std::string codes = scale.codes == DType::I32  ? fmt::format("int{}", scale.packing.bits)
+                            : scale.codes == DType::F4 ? std::string("E2M1")
+                                                       : std::string(name(scale.codes));
+  return fmt::format("{}, {} scale{} for {}{}", codes, name(scale.scale),
+                     scale.zeros == BlockScale::Zeros::None ? "" : " and zero", block_text(scale),
+                     scale.groups ? ", columns in g_idx order" : "");
+}
+
+}  // namespace
+
+std::shared_ptr<const WeightKind> block_scale_kind(const HeldTensors& tensors,
                                                    const BlockScale& scale) {
-  std::string key = fmt::format(
-      "block scale {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {}", static_cast<int>(scale.codes),
-      static_cast<int>(scale.scale), scale.rows, scale.columns, scale.block_rows,
-      scale.block_columns, scale.packing.bits, scale.packing.in_words, scale.padding,
-      static_cast<int>(scale.global), scale.global_each, static_cast<int>(scale.zeros),
-      scale.groups, scale.minus_zero, scale.wide_exponent, static_cast<int>(scale.result));
-  return tensors.shared(std::move(key), [&] { return block_scale_encoding(scale); });
+  const std::array<std::int64_t, 16> numbers = {static_cast<std::int64_t>(scale.codes),
+                                                static_cast<std::int64_t>(scale.scale),
+                                                scale.rows,
+                                                scale.columns,
+                                                scale.block_rows,
+                                                scale.block_columns,
+                                                scale.packing.bits,
+                                                scale.packing.in_words ? 1 : 0,
+                                                scale.padding,
+                                                static_cast<std::int64_t>(scale.global),
+                                                scale.global_each ? 1 : 0,
+                                                static_cast<std::int64_t>(scale.zeros),
+                                                scale.groups ? 1 : 0,
+                                                scale.minus_zero ? 1 : 0,
+                                                scale.wide_exponent ? 1 : 0,
+                                                static_cast<std::int64_t>(scale.result)};
+  return tensors.shared(kind_key("block scale", numbers),
+                        [&] { return WeightKind{block_scale_encoding(scale), format_of(scale)}; });
 }
 
 std::optional<std::array<std::int64_t, 2>> block_of_scales(std::span<const std::int64_t> shape,

@@ -13,26 +13,29 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
-#include "base/name_hash.h"
 #include "catalog/catalog.h"
 #include "encoding/block_scale_encoding.h"
 #include "format/quantization_config.h"
 
 namespace ckfs {
 
-/// All tensors of a checkpoint by name; provisional ids of a CatalogBuilder.
-using TensorNames = std::unordered_map<std::string_view, TensorId, NameHash>;
+/// How codes are decoded. Thousands of weights share one.
+struct WeightKind {
+  std::shared_ptr<const Encoding> encoding;
+  std::string format;  // for people: "int4, BF16 scale for each 1 x 32"
+};
 
 /// What a scheme may ask about a checkpoint.
 class HeldTensors {
  public:
   virtual ~HeldTensors() = default;
 
-  virtual std::optional<TensorId> find(std::string_view name) const = 0;
+  /// The tensor `name` + `suffix`.
+  virtual std::optional<TensorId> find(std::string_view name,
+                                       std::string_view suffix = {}) const = 0;
   virtual std::string_view name(TensorId id) const = 0;
   virtual std::span<const std::int64_t> shape(TensorId id) const = 0;
   /// What the header calls the elements.
@@ -46,28 +49,22 @@ class HeldTensors {
   /// The one of config().groups that speaks of the module, as ModuleTargets::find() does.
   virtual const QuantizationGroup* group(std::string_view module) const = 0;
 
-  /// The encoding that `make` gives, made once for each `key`: of thousands of weights.
-  virtual std::shared_ptr<const Encoding> shared(
-      std::string key, const std::function<std::shared_ptr<const Encoding>()>& make) const = 0;
-
-  /// The tensor `name` + `suffix`.
-  std::optional<TensorId> find(std::string_view name, std::string_view suffix) const {
-    return find(std::string(name).append(suffix));
-  }
+  /// What `make` gives, made once for each key of kind_key().
+  virtual std::shared_ptr<const WeightKind> shared(
+      std::string key, const std::function<WeightKind()>& make) const = 0;
 };
 
 /// What a quantized weight is.
 struct QuantizedWeight {
   std::string name;                 // a view's; empty: the stored tensor's
   std::vector<std::int64_t> shape;  // logical, as views show it
-  std::shared_ptr<const Encoding> encoding;
+  std::shared_ptr<const WeightKind> kind;
   std::vector<TensorId> companions;  // as the encoding numbers them
   std::int64_t numel = 0;            // elements of the storage, those that no view shows included
   /// Where the storage's elements are not the tensor's in row-major order; `storage` is set by the
   /// framework, to the storage of the codes.
   std::vector<StorageBox> boxes;
   std::vector<TensorId> left_out;  // tensors that come with the weight and decode nothing
-  std::string format;              // for people: "int4, BF16 scale for each 1 x 32"
 };
 
 /// A tensor whose content a scheme looks at.
@@ -117,8 +114,11 @@ bool is_f8(DType dtype);
 /// The module whose tensor it is: the name up to its last dot.
 std::string_view module_of(std::string_view name);
 
-/// The encoding, made once for all weights of its kind and shape.
-std::shared_ptr<const Encoding> shared_block_scale(const HeldTensors& tensors,
+/// All that a kind of weights is: of which encoding, and its numbers.
+std::string kind_key(std::string_view encoding, std::span<const std::int64_t> numbers);
+
+/// The kind of weights of that encoding and shape.
+std::shared_ptr<const WeightKind> block_scale_kind(const HeldTensors& tensors,
                                                    const BlockScale& scale);
 
 /// The block of a weight of `shape` whose scales have that shape: one for the tensor, for a matrix

@@ -216,12 +216,13 @@ class TorchFilesOpener : public SourceOpener {
     const std::string& path = choice_.files[number];
     const FileId file = id(path);
     for (const Note& note : loaded.notes) builder_.add_note(note.subject, note.text);
+    std::size_t near = 0;  // in the index
     for (const Note& note : loaded.not_shown) {
       builder_.add_note(note.subject, note.text);
-      if (!index_ || index_->find(note.subject) == number) not_shown_.insert(note.subject);
+      if (!index_ || index_->find(note.subject, near) == number) not_shown_.insert(note.subject);
     }
     for (const Found& found : loaded.tensors) {
-      if (index_ && index_->find(found.name) != number) {
+      if (index_ && index_->find(found.name, near) != number) {
         if (++not_indexed_ <= kMaxNotes) {
           builder_.add_note(found.name,
                             fmt::format("left out of {}: not there in the index", path));

@@ -7,6 +7,9 @@
 //   W.quant_state.bitsandbytes__nf4 (fp4)   the JSON
 //
 //   M.weight, M.SCB, M.weight_format        signed bytes, scales of rows, the layout: 0, rows
+#include <array>
+#include <bit>
+
 #include "base/checked.h"
 #include "base/rounding.h"
 #include "encoding/row_int8_encoding.h"
@@ -104,12 +107,18 @@ Result<QuantizedWeight> read_nibbles(const HeldTensors& tensors, TensorId codes)
   weight.left_out = {state_id};
   weight.shape = state.shape;
   weight.numel = *numel;
-  weight.format = fmt::format("{} of {}, {} scale for each {} elements", type, name(kind.values),
-                              nested ? "nested" : "F32", kind.block);
   // Every nested one has an offset of its own.
-  weight.encoding = tensors.shared(fmt::format("{} {} {:a} {}", weight.format, kind.nested_block,
-                                               kind.nested_offset, kind.negative_zero),
-                                   [&] { return table_codes_encoding(kind); });
+  const std::array<std::int64_t, 6> numbers = {type == "fp4" ? 1 : 0,
+                                               static_cast<std::int64_t>(kind.values),
+                                               kind.block,
+                                               kind.nested_block,
+                                               std::bit_cast<std::int32_t>(kind.nested_offset),
+                                               kind.negative_zero ? 1 : 0};
+  weight.kind = tensors.shared(kind_key("table codes", numbers), [&] {
+    return WeightKind{table_codes_encoding(kind),
+                      fmt::format("{} of {}, {} scale for each {} elements", type,
+                                  name(kind.values), nested ? "nested" : "F32", kind.block)};
+  });
   return weight;
 }
 
@@ -149,9 +158,10 @@ Result<QuantizedWeight> read_int8(const HeldTensors& tensors, TensorId codes) {
   weight.shape.assign(shape.begin(), shape.end());
   weight.numel = shape[0] * shape[1];
   weight.companions = {scale};
-  weight.format = "I8, F32 scale for each row";
-  weight.encoding = tensors.shared(fmt::format("{} of {}", weight.format, shape[1]),
-                                   [&] { return row_int8_encoding(shape[1]); });
+  const std::array columns = {shape[1]};
+  weight.kind = tensors.shared(kind_key("row int8", columns), [&] {
+    return WeightKind{row_int8_encoding(shape[1]), "I8, F32 scale for each row"};
+  });
   return weight;
 }
 

@@ -48,8 +48,7 @@ Result<QuantizedWeight> make(const HeldTensors& tensors, std::vector<std::int64_
   weight.shape = std::move(shape);
   weight.companions = {scale};
   weight.numel = *numel;
-  weight.format = fmt::format("E2M1, {} scale for {}", name(kind.scale), block_text(kind));
-  weight.encoding = shared_block_scale(tensors, kind);
+  weight.kind = block_scale_kind(tensors, kind);
   return weight;
 }
 

@@ -9,6 +9,8 @@
 //
 // Shapes say which of the two it is and how many bits a code has; the configuration says which
 // zero points are stored, and has to agree where it says more.
+#include <array>
+
 #include "base/checked.h"
 #include "base/rounding.h"
 #include "encoding/affine_codes_encoding.h"
@@ -215,15 +217,22 @@ Result<QuantizedWeight> read(const HeldTensors& tensors, TensorId codes) {
   weight.boxes = {StorageBox{0, 0, {0, 0}, weight.shape, {1, kind.columns}}};
   weight.companions = {parts.scales, parts.zeros};
   if (parts.g_idx && !awq) weight.companions.push_back(*parts.g_idx);
-  weight.format =
-      fmt::format("{} int{}, {} scale and zero point for each {} inputs{}", awq ? "AWQ" : "GPTQ",
-                  kind.bits, name(kind.scale), kind.group_rows,
-                  kind.lookup == AffineCodes::Lookup::Any ? " in any order (g_idx)" : "");
-  weight.encoding = tensors.shared(
-      fmt::format("{} {} {} {} {} {}x{} {} {}", weight.format, static_cast<int>(kind.order),
-                  kind.bits, static_cast<int>(kind.zeros), static_cast<int>(kind.lookup), kind.rows,
-                  kind.columns, kind.groups, kind.group_rows),
-      [&] { return affine_codes_encoding(kind); });
+  const std::array<std::int64_t, 9> numbers = {static_cast<std::int64_t>(kind.order),
+                                               kind.bits,
+                                               static_cast<std::int64_t>(kind.scale),
+                                               static_cast<std::int64_t>(kind.zeros),
+                                               static_cast<std::int64_t>(kind.lookup),
+                                               kind.rows,
+                                               kind.columns,
+                                               kind.groups,
+                                               kind.group_rows};
+  weight.kind = tensors.shared(kind_key("affine codes", numbers), [&] {
+    return WeightKind{
+        affine_codes_encoding(kind),
+        fmt::format("{} int{}, {} scale and zero point for each {} inputs{}", awq ? "AWQ" : "GPTQ",
+                    kind.bits, name(kind.scale), kind.group_rows,
+                    kind.lookup == AffineCodes::Lookup::Any ? " in any order (g_idx)" : "")};
+  });
   return weight;
 }
 

@@ -266,10 +266,7 @@ Result<QuantizedWeight> read(const HeldTensors& tensors, TensorId codes) {
     box.stride = {kind.columns, 1};
     weight.boxes.push_back(std::move(box));
   }
-  weight.format = fmt::format("int{}, {} scale{} for {}{}", *bits, name(kind.scale),
-                              kind.zeros == BlockScale::Zeros::None ? "" : " and zero",
-                              block_text(kind), kind.groups ? ", columns in g_idx order" : "");
-  weight.encoding = shared_block_scale(tensors, kind);
+  weight.kind = block_scale_kind(tensors, kind);
   return weight;
 }
 

@@ -138,9 +138,7 @@ Result<QuantizedWeight> read(const HeldTensors& tensors, TensorId codes) {
   }
   weight.shape.assign(shape.begin(), shape.end());
   weight.numel = *checked_numel(shape);
-  weight.format =
-      fmt::format("{}, {} scale for {}", name(kind.codes), name(kind.scale), block_text(kind));
-  weight.encoding = shared_block_scale(tensors, kind);
+  weight.kind = block_scale_kind(tensors, kind);
   return weight;
 }
 

@@ -12,26 +12,20 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool has_directory(SourceStore& store, const fs::path& path) {
+Result<bool> has_directory(SourceStore& store, const fs::path& path) {
   const auto status = store.look(path);
-  return status && status->kind == FileKind::Directory;
+  if (status) return status->kind == FileKind::Directory;
+  if (is_absent(status.error())) return false;
+  return system_failure(status.error(), path.string(), "cannot look at");
 }
 
-/// The directories in a directory, without links to such, which may lead anywhere; by name. None
-/// where it cannot be listed.
-std::vector<std::string> list_directories(SourceStore& store, const fs::path& directory) {
+/// The directories in a directory, without links to such, which may lead anywhere; by name.
+Result<std::vector<std::string>> list_directories(SourceStore& store, const fs::path& directory) {
+  auto listed = store.list(directory);
+  if (!listed) return system_failure(listed.error(), directory.string(), "cannot list");
   std::vector<std::string> names;
-  for (StoreEntry& entry : store.list(directory).value_or(std::vector<StoreEntry>())) {
+  for (StoreEntry& entry : *listed) {
     if (entry.kind == FileKind::Directory) names.push_back(std::move(entry.name));
-  }
-  return names;
-}
-
-/// By name; none where it cannot be listed.
-std::vector<std::string> list_names(SourceStore& store, const fs::path& directory) {
-  std::vector<std::string> names;
-  for (StoreEntry& entry : store.list(directory).value_or(std::vector<StoreEntry>())) {
-    names.push_back(std::move(entry.name));
   }
   return names;
 }
@@ -69,7 +63,7 @@ Result<fs::path> choose_snapshot(SourceStore& store, const fs::path& repository,
     return fail(ErrorCode::Unsupported, "{}: refs/main has control characters",
                 repository.string());
   }
-  const std::vector<std::string> all = list_directories(store, snapshots);
+  CKFS_TRY(const std::vector<std::string> all, list_directories(store, snapshots));
   if (!revision.empty()) {
     if (std::ranges::find(all, revision) != all.end()) return snapshots / revision;
     return fail(ErrorCode::Unsupported, "{}: refs/main names the snapshot {}, which is absent{}",
@@ -84,11 +78,14 @@ Result<fs::path> choose_snapshot(SourceStore& store, const fs::path& repository,
               repository.string(), all.size());
 }
 
-bool is_repository(SourceStore& store, const fs::path& path) {
-  if (!has_directory(store, path / "snapshots")) return false;
-  const std::vector<std::string> own = list_directories(store, path);
-  return std::ranges::find(own, "snapshots") != own.end() &&
-         (has_directory(store, path / "blobs") || has_directory(store, path / "refs"));
+Result<bool> is_repository(SourceStore& store, const fs::path& path) {
+  CKFS_TRY(const bool snapshots, has_directory(store, path / "snapshots"));
+  if (!snapshots) return false;
+  CKFS_TRY(const bool blobs, has_directory(store, path / "blobs"));
+  CKFS_TRY(const bool refs, has_directory(store, path / "refs"));
+  // By another name, or through a link, it is no cache's.
+  const auto own = list_directories(store, path);
+  return (blobs || refs) && own && std::ranges::find(*own, "snapshots") != own->end();
 }
 
 }  // namespace
@@ -96,20 +93,29 @@ bool is_repository(SourceStore& store, const fs::path& path) {
 Result<std::optional<HubSnapshot>> find_hub_snapshot(const fs::path& path, SourceStore& store) {
   fs::path repository;
   HubSnapshot snapshot;
-  if (is_repository(store, path)) {
+  CKFS_TRY(const bool whole, is_repository(store, path));
+  const fs::path above = path.parent_path();
+  bool one = false;
+  if (!whole && above.filename() == "snapshots") {
+    CKFS_TRY(one, is_repository(store, above.parent_path()));
+  }
+  if (whole) {
     repository = path;
     snapshot.repository = repository_name(repository);
     CKFS_TRY(snapshot.directory, choose_snapshot(store, repository, snapshot.repository));
-  } else if (path.parent_path().filename() == "snapshots" &&
-             is_repository(store, path.parent_path().parent_path())) {
-    repository = path.parent_path().parent_path();
+  } else if (one) {
+    repository = above.parent_path();
     snapshot.repository = repository_name(repository);
     snapshot.directory = path;
   } else {
     return std::nullopt;
   }
-  for (const std::string& name : list_names(store, repository / "blobs")) {
-    if (name.ends_with(".incomplete")) snapshot.incomplete.push_back("blobs/" + name);
+  const fs::path blobs = repository / "blobs";
+  const auto listed = store.list(blobs);
+  if (!listed && is_absent(listed.error())) return snapshot;
+  if (!listed) return system_failure(listed.error(), blobs.string(), "cannot list");
+  for (const StoreEntry& blob : *listed) {
+    if (blob.name.ends_with(".incomplete")) snapshot.incomplete.push_back("blobs/" + blob.name);
   }
   return snapshot;
 }

@@ -21,7 +21,8 @@ struct HubSnapshot {
 /// The snapshot that the directory `path` stands for: the one `refs/main` names where `path` is a
 /// repository, or `path` itself where it is a snapshot. nullopt: `path` is not in such a cache.
 /// Requires: `path` is as SourceStore::resolve() gives it. Errors: Unsupported (no snapshot, or not
-/// clear which).
+/// clear which), those of looking at the cache's
+/// directories.
 Result<std::optional<HubSnapshot>> find_hub_snapshot(const std::filesystem::path& path,
                                                      SourceStore& store);
 

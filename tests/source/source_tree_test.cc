@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "io/reader.h"
+#include "source/hub_cache.h"
 #include "source/open_checkpoint.h"
 #include "source/orbax_writer.h"
 #include "support/safetensors_text.h"
@@ -18,16 +19,20 @@ namespace {
 namespace fs = std::filesystem;
 using testing::EndsWith;
 
-/// This machine's files, but looking at one path gives an error.
+/// This machine's files, but looking at one path, or listing it, gives an error.
 class FailingStore final : public SourceStore {
  public:
-  FailingStore(fs::path path, int error) : path_(std::move(path)), error_(error) {}
+  enum class What { All, Listing };
+  FailingStore(fs::path path, int error, What what = What::All)
+      : path_(std::move(path)), error_(error), what_(what) {}
 
   Tried<std::vector<StoreEntry>> list(const fs::path& directory) override {
+    if (directory.lexically_normal() == path_) return tl::unexpected(error_);
     return here_->list(directory);
   }
   Tried<FileStatus> look(const fs::path& path) override {
-    if (path.lexically_normal() == path_) return tl::unexpected(error_);
+    const bool fails = what_ == What::All && path.lexically_normal() == path_;
+    if (fails) return tl::unexpected(error_);
     return here_->look(path);
   }
   Tried<fs::path> resolve(const fs::path& path) override { return here_->resolve(path); }
@@ -37,6 +42,7 @@ class FailingStore final : public SourceStore {
  private:
   fs::path path_;
   int error_;
+  What what_;
   std::unique_ptr<SourceStore> here_ = make_local_store();
 };
 
@@ -70,6 +76,39 @@ class Listing : public testing::Test {
   std::unique_ptr<SourceFiles> files_;
   std::shared_ptr<const Catalog> catalog_;
 };
+
+TEST_F(Listing, FailsAtADirectoryOfAHubCacheThatCannotBeListed) {
+  const std::string hub = "models--o--n/";
+  top_.write(hub + "snapshots/1/model.safetensors", safetensors_text({{"x", 1}}, 1));
+  top_.write(hub + "blobs/2.incomplete", "a");
+  const fs::path repository = fs::canonical(top_.path()) / "models--o--n";
+  top_.write(hub + "refs/main", "1");
+  for (const char* directory : {"blobs", "snapshots", "refs"}) {
+    const fs::path path = repository / directory;
+    for (const int error : {EIO, EACCES}) {
+      for (const fs::path& asked : {repository, repository / "snapshots/1"}) {
+        FailingStore store(path, error);
+        const auto found = find_hub_snapshot(asked, store);
+        ASSERT_FALSE(found) << path;
+        EXPECT_EQ(found.error().message(),
+                  path.string() + ": cannot look at: " + std::strerror(error));
+      }
+    }
+    FailingStore store(path, EACCES, FailingStore::What::Listing);
+    const auto found = find_hub_snapshot(repository, store);
+    // Nothing asks for all references.
+    ASSERT_EQ(found.has_value(), std::string_view(directory) == "refs");
+    if (!found) {
+      EXPECT_EQ(found.error().message(), path.string() + ": cannot list: " + std::strerror(EACCES));
+    }
+  }
+  FailingStore gone(repository / "blobs", ENOENT);
+  const auto found = find_hub_snapshot(repository, gone);
+  ASSERT_TRUE(found && *found);
+  EXPECT_TRUE((*found)->incomplete.empty());
+  FailingStore whole(repository / "none", EIO);
+  EXPECT_EQ(find_hub_snapshot(repository, whole).value()->incomplete.size(), 1U);
+}
 
 TEST_F(Listing, FailsAtADirectoryThatCannotBeLookedAt) {
   for (const int error : {EIO, EACCES, ESTALE, ETIMEDOUT, ENOMEM, ELOOP}) {

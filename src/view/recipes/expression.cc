@@ -390,27 +390,20 @@ Result<double> Expression::evaluate(std::size_t index, const Scope& scope) const
   }
 }
 
+std::size_t Expression::operands(Kind kind) {
+  if (kind < Kind::Dim) return 0;
+  return kind < Kind::Min ? 1 : 2;
+}
+
 bool Expression::lacks_number(std::size_t index, const ConfigNumbers* config) const {
   const Node& node = nodes_[index];
-  switch (node.kind) {
-    case Kind::Number:
-    case Kind::Capture:
-    case Kind::Rank:
-      return false;
-    case Kind::Config:
-      return config == nullptr || !config->number(node.path);
-    case Kind::Otherwise:
-      return lacks_number(node.left, config) && lacks_number(node.right, config);
-    case Kind::Dim:
-    case Kind::Sqrt:
-    case Kind::ToF32:
-    case Kind::ToF16:
-    case Kind::ToBf16:
-    case Kind::Negate:
-      return lacks_number(node.left, config);
-    default:
-      return lacks_number(node.left, config) || lacks_number(node.right, config);
+  if (node.kind == Kind::Config) return config == nullptr || !config->number(node.path);
+  if (node.kind == Kind::Otherwise) {
+    return lacks_number(node.left, config) && lacks_number(node.right, config);
   }
+  const std::size_t count = operands(node.kind);
+  return (count > 0 && lacks_number(node.left, config)) ||
+         (count > 1 && lacks_number(node.right, config));
 }
 
 bool Expression::uses(std::size_t capture) const {
@@ -422,35 +415,13 @@ bool Expression::uses(std::size_t capture) const {
 void Expression::add_unknowns(std::size_t index, const ConfigNumbers& config,
                               std::set<std::string>& found) const {
   const Node& node = nodes_[index];
-  switch (node.kind) {
-    case Kind::Number:
-    case Kind::Capture:
-    case Kind::Rank:
-      return;
-    case Kind::Config:
-      if (!config.knows(node.path)) found.insert(node.path);
-      return;
-    case Kind::Otherwise: {
-      // Where the left side is not known, the right one is not meant.
-      const std::size_t before = found.size();
-      add_unknowns(node.left, config, found);
-      if (found.size() == before && lacks_number(node.left, &config)) {
-        add_unknowns(node.right, config, found);
-      }
-      return;
-    }
-    case Kind::Dim:
-    case Kind::Sqrt:
-    case Kind::ToF32:
-    case Kind::ToF16:
-    case Kind::ToBf16:
-    case Kind::Negate:
-      add_unknowns(node.left, config, found);
-      return;
-    default:
-      add_unknowns(node.left, config, found);
-      add_unknowns(node.right, config, found);
-  }
+  if (node.kind == Kind::Config && !config.knows(node.path)) found.insert(node.path);
+  const std::size_t count = operands(node.kind), before = found.size();
+  if (count > 0) add_unknowns(node.left, config, found);
+  // Where the left side of ?? is there, or not known, the right one is not meant.
+  const bool goes_on =
+      node.kind != Kind::Otherwise || (found.size() == before && lacks_number(node.left, &config));
+  if (count > 1 && goes_on) add_unknowns(node.right, config, found);
 }
 
 std::set<std::string> Expression::unknowns(const ConfigNumbers& config) const {

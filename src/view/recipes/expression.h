@@ -109,14 +109,14 @@ class Expression {
     Number,
     Capture,
     Config,
-    Dim,
     Rank,
+    Dim,  // from here on one operand
     Sqrt,
     ToF32,
     ToF16,
     ToBf16,
     Negate,
-    Min,
+    Min,  // from here on two
     Max,
     Add,
     Subtract,
@@ -124,7 +124,7 @@ class Expression {
     Divide,
     FloorDivide,
     Modulo,
-    Otherwise
+    Otherwise,
   };
   struct Node {
     Kind kind = Kind::Number;
@@ -133,6 +133,8 @@ class Expression {
     std::string path = {};
     std::size_t left = 0, right = 0;  // earlier nodes
   };
+  /// How many of `left` and `right` a node has.
+  static std::size_t operands(Kind kind);
   Result<double> evaluate(std::size_t node, const Scope& scope) const;
   /// Whether its value needs a number that `config` lacks.
   bool lacks_number(std::size_t node, const ConfigNumbers* config) const;

@@ -144,6 +144,9 @@ Result<void> check_sliceable(const TensorExpr& expr) {
   if (expr.whole() || expr.numel() == 0) return {};
   const std::vector<std::int64_t> strides = row_major_strides(expr.shape());
   const std::span<const Box> boxes = expr.box_list();
+  if (boxes.size() > kMaxBoxes) {
+    return fail(ErrorCode::Unsupported, "{} boxes (limit {})", boxes.size(), kMaxBoxes);
+  }
   if (std::ranges::all_of(boxes, [&](const Box& box) { return is_aligned(box, strides); })) {
     return {};
   }

@@ -2,10 +2,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <numeric>
+#include <random>
 #include <rapidcheck/gtest.h>
 #include <set>
 
 #include "container/array_source.h"
+#include "expr/box.h"
 #include "support/model_catalog.h"
 #include "support/random_expr.h"
 
@@ -93,6 +96,33 @@ DenseTensor dense_chunk(DenseTensor tensor, const ArrayChunks& chunks, const Sha
   }
   if (chunks.order().empty()) return tensor;
   return dense_transpose(tensor, {chunks.order().begin(), chunks.order().end()});
+}
+
+// A source may have them (two each are one): only the outermost dimension can be cut then.
+TEST(ArrayChunks, AreNotCutOutOfMoreBoxesThanTheLimit) {
+  for (const std::int64_t columns : {std::int64_t{1000}, std::int64_t{2 * kMaxBoxes} + 1000}) {
+    CatalogBuilder builder("test");
+    const Extent extent{0, 0, static_cast<std::uint64_t>(2 * columns)};
+    const StorageId storage = builder.add_storage(DType::U8, 2 * columns, std::span(&extent, 1));
+    std::vector<std::int64_t> order(static_cast<std::size_t>(columns));
+    std::iota(order.begin(), order.end(), 0);
+    std::ranges::shuffle(order, std::mt19937(1));
+    std::vector<StorageBox> parts;
+    for (std::int64_t column = 0; column < columns; ++column) {
+      parts.push_back(
+          {storage, 2 * order[static_cast<std::size_t>(column)], {0, column}, {2, 1}, {1, 1}});
+    }
+    const Shape shape{2, columns};
+    const TensorId id = builder.add_tensor("w", shape, storage, std::move(parts));
+    builder.add_only_shard({id});
+    const auto catalog = std::move(builder).build();
+    const auto fits = check_sliceable(TensorExpr::stored(*catalog, 0));
+    EXPECT_EQ(fits.has_value(), columns == 1000);
+    if (!fits) {
+      EXPECT_EQ(fits.error().code(), ErrorCode::Unsupported);
+      EXPECT_THAT(fits.error().message(), testing::HasSubstr(" boxes (limit 262144)"));
+    }
+  }
 }
 
 RC_GTEST_PROP(ArrayChunks, ShowEachElementOnce, ()) {

@@ -10,6 +10,7 @@
 
 #include "api/chunk_needs.h"
 #include "api/report.h"
+#include "base/rounding.h"
 #include "base/units.h"
 #include "chunks/decoded_chunks.h"
 #include "engine/engine.h"
@@ -18,6 +19,9 @@
 
 namespace ckfs {
 namespace {
+
+/// A view of a terabyte has 30,000.
+constexpr std::int64_t kMostTiles = std::int64_t{1} << 20;
 
 class Player {
  public:
@@ -107,6 +111,8 @@ DecodeCost decode_cost(const View::Impl& view, std::uint64_t memory, std::uint64
   Player player(catalog, spill > ~std::uint64_t{0} - blocks ? spill : blocks + spill,
                 std::max<std::uint64_t>(1, room / kDecoder));
   const TileBytes tile = tile_bytes(memory / 2, 0);
+  // An array of 2^56 elements may be one chunk that is not there.
+  std::int64_t tiles_left = kMostTiles;
   for (const std::size_t file : view.files->tensor_files()) {
     const FileLayout layout = view.files->lay_out(file);
     for (const Segment& segment : layout.segments) {
@@ -117,6 +123,12 @@ DecodeCost decode_cost(const View::Impl& view, std::uint64_t memory, std::uint64
         continue;
       }
       const std::int64_t step = tile_geometry(expr, tile).elements;
+      const std::int64_t tiles = ceil_div(expr.numel(), step);
+      if (tiles > tiles_left) {
+        player.unit(expr.boxes());
+        continue;
+      }
+      tiles_left -= tiles;
       for (std::int64_t at = 0; at < expr.numel(); at += step) {
         player.unit(expr.boxes(at, std::min(at + step, expr.numel())));
       }

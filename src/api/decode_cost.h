@@ -22,7 +22,8 @@ struct DecodeCost {
   bool is_dear() const { return ratio() > kTolerable; }
 };
 
-/// Of reading the files of a view one after another, in order, with so much memory and spill.
+/// Of reading the files of a view one after another, in order, with so much memory and spill. A
+/// tensor of more tiles than all views of real models have counts as read at once.
 DecodeCost decode_cost(const View::Impl& view, std::uint64_t memory, std::uint64_t spill);
 
 /// Options with which the cost is tolerable: "--memory 4GiB", "--spill DIR (12 GB)", "export".

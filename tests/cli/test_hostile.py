@@ -3,6 +3,8 @@ the honest tensor is exported; nothing executed, little memory, under a second o
 
 import json
 import os
+import resource
+import shutil
 import struct
 import subprocess
 import unittest
@@ -68,6 +70,24 @@ class Hostile(cli_support.TestCase):
                     self.assertRegex(error, ONE_LINE)
                 self.assertLessEqual(memory, usual + path.stat().st_size + MEMORY)
                 self.assertLess(seconds, 1)
+
+
+class Arrays(cli_support.TestCase):
+    def test_what_reading_an_array_without_chunks_would_cost_is_found_at_once(self):
+        source = self.directory / "item"
+        shutil.copytree(ROOT / "tests/data/orbax/plain_v2/source", source)
+        tree = json.loads((source / "_METADATA").read_text())
+        tree["store_array_data_equal_to_fill_value"] = False
+        (source / "_METADATA").write_text(json.dumps(tree))
+        (source / "big/0.0").unlink()
+        array = json.loads((source / "big/.zarray").read_text())
+        array.update(shape=[1 << 28] * 2, chunks=[1 << 28] * 2, order="F")
+        (source / "big/.zarray").write_text(json.dumps(array))
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        report = json.loads(self.done("inspect", source, "--view", "safetensors", "--json"))
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        self.assertIn("decoding", report)
+        self.assertLess(used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime, 10)
 
 
 if __name__ == "__main__":

@@ -111,10 +111,6 @@ void add_common(CLI::App& verb, CommonOptions& options, Tuning tuning);
 Result<bool> write_stdout(std::span<const std::byte> bytes);
 Result<void> print(std::string_view text);
 
-/// `path` from the root, without "." and "..": what a daemon, whose directory is /, can use.
-/// Symbolic links stay: a dead mount cannot be resolved.
-Result<std::string> absolute_path(const std::string& path);
-
 /// The options of `ckfs mount -o`. Each argument may hold several options, with commas between.
 struct MountWords {
   CommonOptions common;

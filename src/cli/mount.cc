@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "api/report.h"
+#include "base/paths.h"
 #include "base/text.h"
 #include "base/unique_fd.h"
 #include "cli/cli.h"
@@ -194,20 +195,26 @@ Result<void> mount_in_background(const MountCommand& command, const DaemonLog& l
   return await_daemon(daemon, reading, command.mountpoint);
 }
 
+/// What a daemon, whose directory is /, can use.
+Result<std::string> from_root(const std::string& path) {
+  CKFS_TRY(const std::filesystem::path absolute, absolute_path(path));
+  return absolute.native();
+}
+
 Result<void> mount(MountCommand command) {
   // What a caller left open (a lock, a pipe) is not for a daemon to keep.
   if (!command.foreground) (void)::close_range(STDERR_FILENO + 1, ~0U, 0);
-  CKFS_TRY(command.source, absolute_path(command.source));
-  CKFS_TRY(command.mountpoint, absolute_path(command.mountpoint));
+  CKFS_TRY(command.source, from_root(command.source));
+  CKFS_TRY(command.mountpoint, from_root(command.mountpoint));
   CommonOptions& common = command.words.common;
   if (!common.log_file.empty()) {
-    CKFS_TRY(common.log_file, absolute_path(common.log_file));
+    CKFS_TRY(common.log_file, from_root(common.log_file));
   }
   if (common.open.spill) {
-    CKFS_TRY(common.open.spill, absolute_path(common.open.spill->native()));
+    CKFS_TRY(common.open.spill, absolute_path(*common.open.spill));
   }
   if (common.open.config) {
-    CKFS_TRY(common.open.config, absolute_path(common.open.config->native()));
+    CKFS_TRY(common.open.config, absolute_path(*common.open.config));
   }
   if (command.foreground) {
     CKFS_TRY_VOID(start_log(common));

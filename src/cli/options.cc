@@ -235,13 +235,4 @@ Result<void> print(std::string_view text) {
   return {};
 }
 
-Result<std::string> absolute_path(const std::string& path) {
-  std::error_code error;
-  const std::filesystem::path absolute = std::filesystem::absolute(path, error);
-  if (error) return system_failure(error.value(), path, "resolve");
-  std::string text = absolute.lexically_normal().native();
-  while (text.size() > 1 && text.back() == '/') text.pop_back();
-  return text;
-}
-
 }  // namespace ckfs::cli

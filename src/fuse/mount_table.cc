@@ -18,6 +18,7 @@
 #include <unistd.h>
 #include <utility>
 
+#include "base/paths.h"
 #include "base/unique_fd.h"
 
 namespace ckfs {
@@ -91,10 +92,8 @@ Result<std::optional<MountEntry>> find_mount(const stdfs::path& target) {
 }
 
 Result<stdfs::path> resolve_mountpoint(const stdfs::path& path) {
+  CKFS_TRY(const stdfs::path absolute, absolute_path(path));
   std::error_code error;
-  stdfs::path absolute = stdfs::absolute(path, error).lexically_normal();
-  if (error) return system_failure(error.value(), path.native(), "cannot be resolved");
-  if (!absolute.has_filename()) absolute = absolute.parent_path();  // a slash at the end
   const stdfs::path whole = stdfs::canonical(absolute, error);
   if (!error) return whole;
   const stdfs::path parent = stdfs::canonical(absolute.parent_path(), error);

@@ -10,8 +10,17 @@ LogLimit::State& LogLimit::state_of(std::string_view cause, Clock::time_point no
   if (const auto at = causes_.find(cause); at != causes_.end()) return at->second;
   if (causes_.size() >= most_causes_) {
     // A cause whose time is over would be admitted again anyway.
-    std::erase_if(causes_,
-                  [&](const auto& known) { return now - *known.second.last >= kInterval; });
+    const auto is_over = [&](const State& state) { return now - *state.last >= kInterval; };
+    std::erase_if(causes_, [&](const auto& known) {
+      return is_over(known.second) && known.second.suppressed == 0;
+    });
+    if (causes_.size() >= most_causes_) {
+      std::erase_if(causes_, [&](const auto& known) {
+        if (!is_over(known.second)) return false;
+        others_.suppressed += known.second.suppressed;
+        return true;
+      });
+    }
   }
   if (causes_.size() >= most_causes_) return others_;
   return causes_.emplace(cause, State{}).first->second;

@@ -41,7 +41,20 @@ TEST_F(LogLimitTest, HoldsABoundedNumberOfCauses) {
   EXPECT_EQ(limit_.admit("cause 0"), std::nullopt);
   now_ += LogLimit::kInterval;
   EXPECT_EQ(limit_.admit("another"), 0U);  // room again
-  EXPECT_EQ(limit_.admit("cause 0"), 0U);
+  EXPECT_EQ(limit_.admit("cause 0"), 1U);
+}
+
+TEST_F(LogLimitTest, LosesNoCountWhereCausesMakeRoom) {
+  for (std::size_t i = 0; i < LogLimit::kMostCauses; ++i) {
+    EXPECT_EQ(limit_.admit("cause " + std::to_string(i)), 0U);
+    EXPECT_EQ(limit_.admit("cause " + std::to_string(i)), std::nullopt);
+  }
+  now_ += LogLimit::kInterval;
+  EXPECT_EQ(limit_.admit("another"), 0U);  // all of them made room
+  for (std::size_t i = 1; i < LogLimit::kMostCauses; ++i) {
+    EXPECT_EQ(limit_.admit("more " + std::to_string(i)), 0U);
+  }
+  EXPECT_EQ(limit_.admit("one that shares"), LogLimit::kMostCauses);
 }
 
 TEST_F(LogLimitTest, CutsLongCauses) {

@@ -135,8 +135,13 @@ void add_export(CLI::App& app, Action& action) {
       ->type_name("ranges|files")
       ->group(group);
   add_common(*verb, command->common, Tuning::Yes);
-  verb->callback(
-      [command, &action] { action = [command] { return export_to_directory(*command); }; });
+  verb->callback([command, &action] {
+    if (command->rank) {
+      const auto place = find_place(command->rank, command->world, {});
+      if (!place) throw CLI::ValidationError(place.error().message());
+    }
+    action = [command] { return export_to_directory(*command); };
+  });
 }
 
 }  // namespace ckfs::cli

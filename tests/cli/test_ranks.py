@@ -97,8 +97,9 @@ class Ranks(cli_support.TestCase):
     def test_the_command_line(self):
         for code, pattern, words in (
                 (2, "is not a whole number", ["--rank", "x", "--world", "2"]),
-                (1, "rank 2 of 2", ["--rank", "2", "--world", "2"]),
-                (1, "--world N", ["--rank", "2"]),
+                (2, "rank 2 of 2", ["--rank", "2", "--world", "2"]),
+                (2, "--world N", ["--rank", "2"]),
+                (1, "--rank R", ["--world", "2"]),
                 (2, "at least 1", ["--world", "0"]),
                 (2, "none of ranges, files", ["--split", "both"]),
                 (2, "excludes", ["--finish", "--rank", "0"])):

@@ -125,7 +125,7 @@ bool TorchFile::is_tensor(NodeId node) const {
 
 Result<TorchTensor> TorchFile::tensor(NodeId node) const {
   const Unwrapped found = unwrap(pickle_, node);
-  if (found.function == nullptr) return fail(ErrorCode::InvalidArgument, "not a tensor");
+  if (found.function == nullptr) return corrupt("not a tensor");
   if (found.function->rebuild == Rebuild::Unserved) {
     return fail(ErrorCode::Unsupported, "{} ({})", found.function->reason, found.function->name);
   }

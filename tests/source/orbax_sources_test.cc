@@ -96,6 +96,57 @@ TEST(OrbaxSource, AKeyIsAPartOfTheTree) {
   EXPECT_EQ(orbax::joined_keys(opened.catalog->tree()->leaves[1].path), "b.c");
 }
 
+// flax names layers "layers.0" in one key; JAX joins keys by dots in the names of arrays.
+TEST(OrbaxSource, AKeyMayEndWithinAKeyOfTheTree) {
+  OrbaxWriter item;
+  item.leaves = {{"a|b.c", "np.ndarray"}, {"a.c", "np.ndarray"}, {"a|x|y.z", "np.ndarray"}};
+  item.inside.clear();
+  for (const char* name : {"a.b.c", "a.c", "a.x.y.z"}) {
+    item.inside[std::string(name) + "/zarr.json"] = zarr3("[2]", "[2]");
+    item.inside[std::string(name) + "/c/0"] = "12345678";
+  }
+  const TemporaryDirectory directory;
+  item.write(directory);
+  const Opened opened = open_source(directory.path(), {.key = "a"});
+  ASSERT_NE(opened.catalog, nullptr);
+  EXPECT_THAT(names_of(*opened.catalog), ElementsAre("b.c", "c", "x.y.z"));
+  std::vector<std::string> paths;
+  for (const TreeLeaf& leaf : opened.catalog->tree()->leaves) {
+    std::string& path = paths.emplace_back(leaf.path);
+    std::ranges::replace(path, '\0', '/');
+  }
+  EXPECT_THAT(paths, testing::UnorderedElementsAre("kb/kc/", "kc/", "kx.y/kz/"));
+}
+
+TEST(OrbaxSource, AnItemThatWasNeverCommittedIsNoneOfItsStep) {
+  const TemporaryDirectory root;
+  item_of("four").write(root, "4/items/");
+  item_of("five").write(root, "5/items/");
+  OrbaxWriter unmerged = item_of("half");
+  unmerged.with_manifest = false;
+  unmerged.files["ocdbt.process_0/manifest.ocdbt"] = "x";
+  unmerged.write(root, "5/params.orbax-checkpoint-tmp-17/");
+  EXPECT_THAT(names_at(root.path()), ElementsAre("five"));
+  EXPECT_THAT(names_at(root.path(), {.step = 5}), ElementsAre("five"));
+}
+
+TEST(OrbaxSource, OfAStepNoChunkMayBeMissingWhereADownloadWasNotFinished) {
+  const TemporaryDirectory root;
+  OrbaxWriter item = item_of("w");
+  item.flags = R"("use_ocdbt":false,"use_zarr3":true)";
+  item.with_manifest = false;
+  item.files["w/zarr.json"] = zarr3("[2]", "[2]");
+  item.write(root, "7/items/");
+  EXPECT_THAT(names_at(root.path()), ElementsAre("w"));
+  EXPECT_THAT(open_source(root.path()).catalog->obstacles(), testing::IsEmpty());
+  root.write(".cache/huggingface/download/x.incomplete", "");
+  const Opened opened = open_source(root.path());
+  ASSERT_NE(opened.catalog, nullptr);
+  ASSERT_EQ(opened.catalog->obstacles().size(), 1U);
+  EXPECT_THAT(opened.catalog->obstacles()[0].reason,
+              testing::HasSubstr("x.incomplete is a download that was not finished"));
+}
+
 TEST(OrbaxSource, AGridOfChunksIsOneStorageAndFewBoxes) {
   OrbaxWriter item;
   item.inside = {{"w/zarr.json", zarr3("[5,6]", "[2,3]", "uint8")}};

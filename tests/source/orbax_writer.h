@@ -1,6 +1,7 @@
 // Writes Orbax items for tests: a database of keys and values in one leaf, or files.
 #pragma once
 
+#include <algorithm>
 #include <fmt/format.h>
 #include <map>
 #include <string>
@@ -46,7 +47,7 @@ struct OrbaxWriter {
     std::uint64_t offset = 0, size = 0;
   };
 
-  /// Of each leaf ("a", "b.c"): its value_type.
+  /// Of each leaf ("a", "b.c"; "|" is a dot within a key): its value_type.
   std::vector<std::pair<std::string, std::string>> leaves = {{"w", "np.ndarray"}};
   std::map<std::string, std::string> inside = {{"w/zarr.json", zarr3("[2]", "[2]")},
                                                {"w/c/0", "12345678"}};
@@ -63,8 +64,9 @@ struct OrbaxWriter {
       text += fmt::format("{}\"{}\":{{\"key_metadata\":[", text.ends_with('{') ? "" : ",", name);
       for (std::size_t begin = 0; begin <= name.size();) {
         const std::size_t end = std::min(name.find('.', begin), name.size());
-        text += fmt::format(R"({}{{"key":"{}","key_type":2}})", begin > 0 ? "," : "",
-                            name.substr(begin, end - begin));
+        std::string key = name.substr(begin, end - begin);
+        std::ranges::replace(key, '|', '.');
+        text += fmt::format(R"({}{{"key":"{}","key_type":2}})", begin > 0 ? "," : "", key);
         begin = end + 1;
       }
       text += fmt::format(R"(],"value_metadata":{{"value_type":"{}","skip_deserialize":{}}}}})",

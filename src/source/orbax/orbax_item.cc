@@ -536,8 +536,10 @@ class ItemOpener : public SourceOpener {
   std::string why_whole() const {
     if (flags_.missing_chunk_is_error) return fmt::format("{} says that none is", kTreeFile);
     if (database_ || tree_.incomplete.empty()) return {};
-    return fmt::format("{} is a download that was not finished (complete it with: {})",
-                       tree_.incomplete.front(), tree_.complete_command);
+    return fmt::format("{} is a download that was not finished{}", tree_.incomplete.front(),
+                       tree_.complete_command.empty()
+                           ? ""
+                           : fmt::format(" (complete it with: {})", tree_.complete_command));
   }
 
   /// With a key, what lies below it: `name` relative to it.
@@ -549,14 +551,17 @@ class ItemOpener : public SourceOpener {
     return name[key.size()] == '.' ? std::optional(name.substr(key.size() + 1)) : std::nullopt;
   }
 
-  /// How many keys of a path the option `key` stands for.
-  std::size_t keys_above(const std::vector<orbax::PathKey>& keys) const {
-    std::size_t bytes = 0;
-    std::size_t count = 0;
-    while (!options_.key.empty() && count < keys.size() && bytes < options_.key.size() + 1) {
-      bytes += keys[count++].text.size() + 1;
+  /// The same of a path. Where the option `key` ends within one of its keys, at a dot, what is left
+  /// of that key is the first.
+  std::vector<orbax::PathKey> shown_path(const std::vector<orbax::PathKey>& keys) const {
+    std::size_t above = options_.key.empty() ? 0 : options_.key.size() + 1;  // bytes of the name
+    auto first = keys.begin();
+    for (; first != keys.end() && first->text.size() < above; ++first) {
+      above -= first->text.size() + 1;
     }
-    return count;
+    std::vector<orbax::PathKey> shown(first, keys.end());
+    if (!shown.empty()) shown.front().text.erase(0, above);
+    return shown;
   }
 
   Result<void> add_leaves() {
@@ -569,8 +574,7 @@ class ItemOpener : public SourceOpener {
       const std::string name = orbax::joined(leaf.path);
       const auto relative = shown_name(name);
       if (!relative) continue;
-      const std::span<const orbax::PathKey> below =
-          std::span(leaf.path).subspan(keys_above(leaf.path));
+      const std::vector<orbax::PathKey> below = shown_path(leaf.path);
       TreeLeaf made;
       made.path = builder_.keep_text(encoded(below));
       made.type = keep_type(leaf.value_type);

@@ -215,7 +215,7 @@ std::vector<Step> find_steps(const Items& items) {
   for (Step& step : steps) {
     // One item that was not finished is enough: Orbax writes all of a step, or none.
     for (const auto& [name, marks] : items_of(items, step.directory)) {
-      if (step.fault.empty()) step.fault = fault_of(marks);
+      if (step.fault.empty() && !is_temporary(name)) step.fault = fault_of(marks);
     }
   }
   std::ranges::sort(steps, {}, &Step::number);
@@ -339,6 +339,9 @@ SourceTree subtree(const SourceTree& tree, std::string_view directory) {
   below.outside_links = tree.outside_links;
   below.dangling = relative(tree.dangling);
   below.incomplete = relative(tree.incomplete);
+  // The folder of unfinished downloads is the whole checkpoint's.
+  if (below.incomplete.empty()) below.incomplete = tree.incomplete;
+  below.complete_command = tree.complete_command;
   for (const Note& note : tree.notes) {
     if (!note.subject.starts_with(directory)) continue;
     below.notes.push_back({note.subject.substr(directory.size()), note.text});

@@ -181,7 +181,8 @@ TEST(MalformedCorpus, ReachesEveryErrorTextOfTheParsers) {
       "quantized (limit {})",
       // A long one, made by a program: json_text_test.cc.
       "{}: quantization_config has values that take more than {} bytes",
-      // An option, not a file: torch_sources_test.cc.
+      // Options, not files: open_checkpoint_test.cc, torch_sources_test.cc.
+      "{}: only Orbax checkpoints have {}",
       "{}: a checkpoint of safetensors takes no tag, key or configuration",
   };
   // The readers of torch files and of Orbax's, and of what is made of them, have their own corpora

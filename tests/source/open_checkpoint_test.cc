@@ -40,9 +40,9 @@ Opened open(const fs::path& path) {
   return opened;
 }
 
-std::string error_of(const fs::path& path) {
+std::string error_of(const fs::path& path, const OpenCheckpointOptions& options = {}) {
   const auto files = SourceFiles::create({.engine = IoEngine::Pread}).value();
-  const auto catalog = open_checkpoint(path, *files);
+  const auto catalog = open_checkpoint(path, *files, options);
   return catalog ? "(no error)" : catalog.error().message();
 }
 
@@ -247,6 +247,49 @@ TEST(OpenCheckpoint, TakesAnIndexOfAnotherNameWhereItIsTheOnlyOne) {
   directory.write("diffusion.safetensors.index.json",
                   R"({"weight_map": {"x": "diffusion.safetensors"}})");
   EXPECT_EQ(open(directory.path()).catalog->tensors().size(), 1U);
+}
+
+TEST(OpenCheckpoint, TakesThePlainWeightsWhereThereAreVariants) {
+  const std::string plain = file_of({{"x"}}), variant = file_of({{"x"}, {"more"}});
+  for (const bool series : {false, true}) {
+    for (const bool indexed : {false, true}) {
+      const TemporaryDirectory directory;
+      directory.write(series ? "model-00001-of-00001.safetensors" : "model.safetensors", plain);
+      directory.write("model.fp32-00001-of-00001.safetensors", variant);
+      if (indexed) {
+        directory.write(
+            "model.fp32.safetensors.index.json",
+            R"({"weight_map": {"x": "model.fp32-00001-of-00001.safetensors", "more": "model.fp32-00001-of-00001.safetensors"}})");
+      }
+      EXPECT_EQ(open(directory.path()).catalog->tensors().size(), 1U) << series << indexed;
+      // Of another name they are no variant of these.
+      fs::rename(directory / (series ? "model-00001-of-00001.safetensors" : "model.safetensors"),
+                 directory / "other.safetensors");
+      if (indexed) {
+        EXPECT_EQ(open(directory.path()).catalog->tensors().size(), 2U);
+      }
+    }
+  }
+}
+
+TEST(OpenCheckpoint, OfAnotherKindIsNotHinderedByADownloadThatNobodyNeeds) {
+  const TemporaryDirectory directory;
+  fs::copy(CKFS_TEST_DATA "/torch/zip-views/source/views.pt", directory / "pytorch_model.bin");
+  EXPECT_EQ(open(directory.path()).catalog->kind(), "torch_file");
+  directory.write(".cache/huggingface/download/x.incomplete", "");
+  EXPECT_EQ(open(directory.path()).catalog->kind(), "torch_file");
+  fs::remove(directory / "pytorch_model.bin");
+  EXPECT_THAT(error_of(directory.path()),
+              HasSubstr("x.incomplete: a download that was not finished"));
+}
+
+TEST(OpenCheckpoint, RefusesAStepOrAnItemOfWhatHasNone) {
+  const TemporaryDirectory directory;
+  directory.write("model.safetensors", file_of({{"x"}}));
+  EXPECT_EQ(error_of(directory.path(), {.step = 7}),
+            directory.path().string() + ": only Orbax checkpoints have steps");
+  EXPECT_EQ(error_of(directory.path(), {.item = "x"}),
+            directory.path().string() + ": only Orbax checkpoints have items");
 }
 
 TEST(OpenCheckpoint, LeavesOutEveryOtherCopyOfTheWeights) {

@@ -46,8 +46,16 @@ bool is_variant(std::string_view name) {
   return name.substr(0, name.find(kEnding)).find('.') != std::string_view::npos;
 }
 
+/// "model" of "model.fp16-00001-of-00002.safetensors", "model.fp16.safetensors.index.json" and
+/// "model-00001-of-00002.safetensors": what a variant and the plain weights have in common.
+std::string_view common_stem(std::string_view name) {
+  name = name.substr(0, name.find('.'));
+  const std::size_t number = name.rfind("-of-");
+  return number == std::string_view::npos ? name : name.substr(0, name.rfind('-', number - 1));
+}
+
 /// The index to go by: the one of the standard name, else the only one, else the only one of no
-/// variant; empty: none.
+/// variant; empty: none, or only a variant's beside the plain weights.
 std::string choose_index(const SourceTree& tree) {
   if (tree.find(kIndexName) != nullptr) return std::string(kIndexName);
   std::vector<std::string> found;
@@ -55,15 +63,24 @@ std::string choose_index(const SourceTree& tree) {
     if (is_index_name(file.path)) found.push_back(file.path);
   }
   if (found.size() > 1) std::erase_if(found, is_variant);
-  return found.size() == 1 ? found.front() : std::string();
+  if (found.size() != 1) return {};
+  const std::string& only = found.front();
+  const bool beside_plain =
+      is_variant(only) && std::ranges::any_of(tree.files, [&](const TreeFile& file) {
+        return is_top_level(file.path) && file.path.ends_with(kEnding) && !is_variant(file.path) &&
+               common_stem(file.path) == common_stem(only);
+      });
+  return beside_plain ? std::string() : only;
 }
 
-/// Drops "model.fp16.safetensors" where there is a "model.safetensors".
+/// Drops "model.fp16.safetensors" where there is a "model.safetensors", or a series of that name.
 void drop_variants(std::vector<std::string>& shards) {
-  const std::set<std::string, std::less<>> names(shards.begin(), shards.end());
+  std::set<std::string, std::less<>> plain;
+  for (const std::string& path : shards) {
+    if (!is_variant(path)) plain.emplace(common_stem(path));
+  }
   std::erase_if(shards, [&](const std::string& path) {
-    if (!is_variant(path)) return false;
-    return names.contains(path.substr(0, path.find('.')) + std::string(kEnding));
+    return is_variant(path) && plain.contains(common_stem(path));
   });
 }
 
@@ -423,8 +440,7 @@ bool recognizes(const SourceTree& tree, const SourceFiles& /*files*/,
     return is_weights(file.path) || is_index_name(file.path);
   };
   return std::any_of(tree.files.begin(), tree.files.end(), counts) || is_pipeline(tree) ||
-         std::any_of(tree.dangling.begin(), tree.dangling.end(), is_weights) ||
-         !tree.incomplete.empty();
+         std::any_of(tree.dangling.begin(), tree.dangling.end(), is_weights);
 }
 
 Result<std::shared_ptr<const Catalog>> open(const SourceTree& tree, SourceFiles& files,
@@ -439,5 +455,11 @@ Result<std::shared_ptr<const Catalog>> open(const SourceTree& tree, SourceFiles&
 }  // namespace
 
 const Adapter kHfSafetensors{"safetensors", recognizes, open};
+
+const Adapter kUnfinished{
+    "safetensors",
+    [](const SourceTree& tree, const SourceFiles& /*files*/,
+       const OpenCheckpointOptions& /*options*/) { return !tree.incomplete.empty(); },
+    open};
 
 }  // namespace ckfs

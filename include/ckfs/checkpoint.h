@@ -246,7 +246,8 @@ class Checkpoint {
   /// `spelling` is a view's name, perhaps with parameters: "bf16-safetensors@max_shard=5GB". Every
   /// spelling of one view gives the same files and inodes. Errors: NotFound (no such view),
   /// InvalidArgument (no such parameter, bad value), Unsupported (the source cannot give it; the
-  /// message has the first reasons, views() more of them).
+  /// message has the first reasons, views() more of them), Corrupt (a config.json that the view's
+  /// rules cannot use).
   Result<View> view(std::string_view spelling) const;
 
   /// Newest mtime of the source in whole seconds since 1970; never 0.

@@ -62,7 +62,8 @@ class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
   Result<std::shared_ptr<const View::Impl>> view(std::string_view spelling);
 
   /// What Checkpoint::views() gives: found out once, for rules are tried on all tensors for it. The
-  /// views that this makes are kept until view() is asked for them, or nobody has read for a while.
+  /// views that this makes are kept until view() is asked for them, or until somebody has read and
+  /// then nobody for a while.
   const std::vector<ViewInfo>& summaries();
 
   /// Statistics::given.

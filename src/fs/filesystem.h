@@ -66,8 +66,8 @@ class Filesystem {
 
   /// Counts as one kernel lookup of the inode: forget() gives it back. A name in the root may build
   /// its view. Errors: NotFound (also of what Checkpoint::view calls InvalidArgument or
-  /// Unsupported: the reason is in .ckfs/refused), NotDirectory, OutOfMemory (held_bytes),
-  /// Internal.
+  /// Unsupported: the reason is in .ckfs/refused), NotDirectory, Corrupt (config.json),
+  /// OutOfMemory (held_bytes), Internal.
   Result<Attributes> lookup(InodeNumber parent, std::string_view name);
   void forget(InodeNumber inode, std::uint64_t lookups) noexcept;
   Result<Attributes> attributes(InodeNumber inode);

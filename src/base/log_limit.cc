@@ -15,9 +15,10 @@ LogLimit::State& LogLimit::state_of(std::string_view cause, Clock::time_point no
       return is_over(known.second) && known.second.suppressed == 0;
     });
     if (causes_.size() >= most_causes_) {
+      std::uint64_t& lost = others_.suppressed;
       std::erase_if(causes_, [&](const auto& known) {
         if (!is_over(known.second)) return false;
-        others_.suppressed += known.second.suppressed;
+        lost += known.second.suppressed;
         return true;
       });
     }

@@ -454,17 +454,19 @@ class MetadataReader {
                    value.text.size() - 2, most);
   }
 
-  /// Of elements that no DType is: their values are not known here, but what is zero bits is.
-  Result<void> check_zero(const JsonNode& value) const {
+  /// Whether it is zero bits, whatever elements it is of.
+  static bool is_zero(const JsonNode& value) {
     const bool number = value.kind == Kind::Number || value.kind == Kind::Boolean;
-    const bool hex = value.kind == Kind::String && value.text.starts_with("0x") &&
+    const bool hex = value.kind == Kind::String && value.text.starts_with("0x0") &&
                      value.text.find_first_not_of('0', 2) == std::string::npos;
-    if (hex || (number && value.number == 0 && !std::signbit(value.number))) return {};
-    return unsupported("a fill_value of {} that is not 0", out_.data_type);
+    return hex || (number && value.number == 0 && !std::signbit(value.number));
   }
 
   Result<void> take_fill(const JsonNode& value) {
-    if (!out_.dtype) return out_.width > 0 ? check_zero(value) : Result<void>();
+    if (!out_.dtype) {
+      out_.unknown_fill = !is_zero(value);
+      return {};
+    }
     const DType dtype = *out_.dtype;
     std::optional<std::uint64_t> first, second;
     switch (dtype) {

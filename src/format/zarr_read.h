@@ -67,6 +67,8 @@ struct Metadata {
   ChunkNames names;
   /// An element of a chunk that is absent, little-endian; empty: zeros.
   std::string fill;
+  /// It is not zeros, but no DType has such elements: nobody knows the bits.
+  bool unknown_fill = false;
 
   /// Elements of `inner`.
   std::int64_t inner_numel() const;

@@ -130,21 +130,28 @@ TEST(OrbaxSource, AnItemThatWasNeverCommittedIsNoneOfItsStep) {
   EXPECT_THAT(names_at(root.path(), {.step = 5}), ElementsAre("five"));
 }
 
-TEST(OrbaxSource, OfAStepNoChunkMayBeMissingWhereADownloadWasNotFinished) {
-  const TemporaryDirectory root;
-  OrbaxWriter item = item_of("w");
-  item.flags = R"("use_ocdbt":false,"use_zarr3":true)";
-  item.with_manifest = false;
-  item.files["w/zarr.json"] = zarr3("[2]", "[2]");
-  item.write(root, "7/items/");
-  EXPECT_THAT(names_at(root.path()), ElementsAre("w"));
-  EXPECT_THAT(open_source(root.path()).catalog->obstacles(), testing::IsEmpty());
-  root.write(".cache/huggingface/download/x.incomplete", "");
-  const Opened opened = open_source(root.path());
-  ASSERT_NE(opened.catalog, nullptr);
-  ASSERT_EQ(opened.catalog->obstacles().size(), 1U);
-  EXPECT_THAT(opened.catalog->obstacles()[0].reason,
-              testing::HasSubstr("x.incomplete is a download that was not finished"));
+TEST(OrbaxSource, AFillValueThatNobodyKnowsIsAnObstacleWhereItIsNeeded) {
+  const auto obstacles = [](const std::string& type, const std::string& fill, bool whole) {
+    OrbaxWriter item;
+    item.inside = {{"w/zarr.json", zarr3("[4]", "[2]", type, "", fill)}, {"w/c/0", "12"}};
+    if (whole) item.inside["w/c/1"] = "34";
+    const TemporaryDirectory directory;
+    item.write(directory);
+    const Opened opened = open_source(directory.path());
+    std::vector<std::string> reasons;
+    for (const Obstacle& one : opened.catalog->obstacles()) reasons.push_back(one.reason);
+    return reasons;
+  };
+  for (const char* fill : {"3", "-0.0", R"("0x10")", R"("0x")", R"("NaN")"}) {
+    EXPECT_THAT(obstacles("float8_e3m4", fill, false),
+                ElementsAre("1 of its chunks are missing, and the fill value of its float8_e3m4 is "
+                            "not 0"))
+        << fill;
+    EXPECT_THAT(obstacles("float8_e3m4", fill, true), testing::IsEmpty()) << fill;
+  }
+  for (const char* fill : {"0", "0.0", "false", R"("0x00")"}) {
+    EXPECT_THAT(obstacles("int4", fill, false), testing::IsEmpty()) << fill;
+  }
 }
 
 TEST(OrbaxSource, AGridOfChunksIsOneStorageAndFewBoxes) {

@@ -339,9 +339,6 @@ SourceTree subtree(const SourceTree& tree, std::string_view directory) {
   below.outside_links = tree.outside_links;
   below.dangling = relative(tree.dangling);
   below.incomplete = relative(tree.incomplete);
-  // The folder of unfinished downloads is the whole checkpoint's.
-  if (below.incomplete.empty()) below.incomplete = tree.incomplete;
-  below.complete_command = tree.complete_command;
   for (const Note& note : tree.notes) {
     if (!note.subject.starts_with(directory)) continue;
     below.notes.push_back({note.subject.substr(directory.size()), note.text});

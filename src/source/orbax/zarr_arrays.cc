@@ -109,7 +109,13 @@ std::string ZarrArray::find_obstacle() const {
     return fmt::format("shards under codec {}", quote(metadata_.sharding->bytes_codecs.front()));
   }
   if (metadata_.sharding->index_big_endian) return "shards with an index in big-endian order";
+  // Which chunks are absent in them is known when they are read.
+  if (metadata_.unknown_fill) return unknown_fill();
   return {};
+}
+
+std::string ZarrArray::unknown_fill() const {
+  return fmt::format("the fill value of its {} is not 0", metadata_.data_type);
 }
 
 std::string ZarrArray::chunk_text(std::span<const std::int64_t> index) const {
@@ -351,9 +357,10 @@ Result<TensorId> ZarrArray::finish(CatalogBuilder& builder, std::string_view nam
       extents_[joined++] = extent;
     }
   }
-  if (missing > 0 && !why_whole.empty()) {
+  if (missing > 0 && (!why_whole.empty() || metadata_.unknown_fill)) {
     builder.add_obstacle(name,
-                         fmt::format("{} of its chunks are missing, and {}", missing, why_whole));
+                         fmt::format("{} of its chunks are missing, and {}", missing,
+                                     why_whole.empty() ? unknown_fill() : std::string(why_whole)));
   }
   const auto numel = static_cast<std::int64_t>(cells()) * metadata_.inner_numel();
   const StorageId storage = builder.add_storage(dtype_, numel, std::span(extents_).first(joined));

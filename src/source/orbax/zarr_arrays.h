@@ -60,6 +60,7 @@ class ZarrArray {
 
   Result<void> make_grid();
   std::string find_obstacle() const;
+  std::string unknown_fill() const;
   ChunkArrayId chunk_array(CatalogBuilder& builder);
   std::string chunk_text(std::span<const std::int64_t> index) const;
   Result<void> add_shard(CatalogBuilder& builder, std::span<const std::int64_t> index,

@@ -28,9 +28,6 @@ struct Adapter {
 /// A Hugging Face model directory, or one safetensors file (any single file, where no other adapter
 /// recognizes it).
 extern const Adapter kHfSafetensors;
-/// A download of which there is nothing yet that another recognizes: opening it says so.
-extern const Adapter kUnfinished;
-
 /// What torch.save wrote: a single file of any name; a directory with one, or shards with an index.
 extern const Adapter kTorchFile;
 extern const Adapter kTorchFiles;

@@ -4,6 +4,7 @@
 #include "source/hub_cache.h"
 
 #include <algorithm>
+#include <cerrno>
 
 #include "base/text.h"
 
@@ -112,7 +113,8 @@ Result<std::optional<HubSnapshot>> find_hub_snapshot(const fs::path& path, Sourc
   }
   const fs::path blobs = repository / "blobs";
   const auto listed = store.list(blobs);
-  if (!listed && is_absent(listed.error())) return snapshot;
+  // What others may not list they may read all the same: a link to what is not there shows, too.
+  if (!listed && (is_absent(listed.error()) || listed.error() == EACCES)) return snapshot;
   if (!listed) return system_failure(listed.error(), blobs.string(), "cannot list");
   for (const StoreEntry& blob : *listed) {
     if (blob.name.ends_with(".incomplete")) snapshot.incomplete.push_back("blobs/" + blob.name);

@@ -18,9 +18,9 @@ namespace {
 // from below; who opens that directory with ckfs means the state. A model's directory may have any
 // other format beside its safetensors, all of the same weights.
 // (An Orbax item may have safetensors files for its data files.)
-constexpr std::array<const Adapter*, 10> kAdapters = {
+constexpr std::array<const Adapter*, 9> kAdapters = {
     &kTorchFile,     &kDeepSpeedZero, &kUniversal, &kTorchDcpTop, &kOrbaxItem,
-    &kHfSafetensors, &kOrbax,         &kTorchDcp,  &kTorchFiles,  &kUnfinished};
+    &kHfSafetensors, &kOrbax,         &kTorchDcp,  &kTorchFiles};
 
 /// What to do about weights that are there.
 std::string hint(std::string_view path) {
@@ -55,8 +55,9 @@ Result<std::shared_ptr<const Catalog>> open_checkpoint(const std::filesystem::pa
   CKFS_TRY(const SourceTree tree, list_source(path, files));
   for (const Adapter* adapter : kAdapters) {
     if (!adapter->recognizes(tree, files, options)) continue;
-    const bool steps = adapter == &kOrbax || adapter == &kOrbaxItem;
-    if (!steps && (options.step || !options.item.empty())) {
+    // Of an unfinished download it is not known what it will be: opening it says that it is one.
+    const bool has_steps = adapter == &kOrbax || adapter == &kOrbaxItem || !tree.incomplete.empty();
+    if (!has_steps && (options.step || !options.item.empty())) {
       return fail(ErrorCode::InvalidArgument, "{}: only Orbax checkpoints have {}", tree.name,
                   options.step ? "steps" : "items");
     }

@@ -272,15 +272,14 @@ TEST(OpenCheckpoint, TakesThePlainWeightsWhereThereAreVariants) {
   }
 }
 
-TEST(OpenCheckpoint, OfAnotherKindIsNotHinderedByADownloadThatNobodyNeeds) {
+TEST(OpenCheckpoint, TakesAnIndexOfAnyNameWhereAllFilesArePlain) {
   const TemporaryDirectory directory;
-  fs::copy(CKFS_TEST_DATA "/torch/zip-views/source/views.pt", directory / "pytorch_model.bin");
-  EXPECT_EQ(open(directory.path()).catalog->kind(), "torch_file");
-  directory.write(".cache/huggingface/download/x.incomplete", "");
-  EXPECT_EQ(open(directory.path()).catalog->kind(), "torch_file");
-  fs::remove(directory / "pytorch_model.bin");
-  EXPECT_THAT(error_of(directory.path()),
-              HasSubstr("x.incomplete: a download that was not finished"));
+  directory.write("model-00001-of-00002.safetensors", file_of({{"a"}}));
+  directory.write("model-00002-of-00002.safetensors", file_of({{"b"}, {"extra"}}));
+  directory.write(
+      "model.v2.safetensors.index.json",
+      R"({"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}})");
+  EXPECT_EQ(open(directory.path()).catalog->tensors().size(), 2U);
 }
 
 TEST(OpenCheckpoint, RefusesAStepOrAnItemOfWhatHasNone) {
@@ -290,6 +289,10 @@ TEST(OpenCheckpoint, RefusesAStepOrAnItemOfWhatHasNone) {
             directory.path().string() + ": only Orbax checkpoints have steps");
   EXPECT_EQ(error_of(directory.path(), {.item = "x"}),
             directory.path().string() + ": only Orbax checkpoints have items");
+  fs::remove(directory / "model.safetensors");
+  directory.write(".cache/huggingface/download/x.incomplete", "");
+  EXPECT_THAT(error_of(directory.path(), {.step = 7}),
+              HasSubstr("x.incomplete: a download that was not finished"));
 }
 
 TEST(OpenCheckpoint, LeavesOutEveryOtherCopyOfTheWeights) {

@@ -65,12 +65,14 @@ std::string choose_index(const SourceTree& tree) {
   if (found.size() > 1) std::erase_if(found, is_variant);
   if (found.size() != 1) return {};
   const std::string& only = found.front();
-  const bool beside_plain =
-      is_variant(only) && std::ranges::any_of(tree.files, [&](const TreeFile& file) {
-        return is_top_level(file.path) && file.path.ends_with(kEnding) && !is_variant(file.path) &&
-               common_stem(file.path) == common_stem(only);
-      });
-  return beside_plain ? std::string() : only;
+  bool plain = false, variant = false;
+  for (const TreeFile& file : tree.files) {
+    if (!is_top_level(file.path) || !file.path.ends_with(kEnding)) continue;
+    if (common_stem(file.path) != common_stem(only)) continue;
+    (is_variant(file.path) ? variant : plain) = true;
+  }
+  // Where no file is a variant's, the index is of the plain ones, whatever it is called.
+  return is_variant(only) && plain && variant ? std::string() : only;
 }
 
 /// Drops "model.fp16.safetensors" where there is a "model.safetensors", or a series of that name.
@@ -440,7 +442,8 @@ bool recognizes(const SourceTree& tree, const SourceFiles& /*files*/,
     return is_weights(file.path) || is_index_name(file.path);
   };
   return std::any_of(tree.files.begin(), tree.files.end(), counts) || is_pipeline(tree) ||
-         std::any_of(tree.dangling.begin(), tree.dangling.end(), is_weights);
+         std::any_of(tree.dangling.begin(), tree.dangling.end(), is_weights) ||
+         !tree.incomplete.empty();
 }
 
 Result<std::shared_ptr<const Catalog>> open(const SourceTree& tree, SourceFiles& files,
@@ -455,11 +458,5 @@ Result<std::shared_ptr<const Catalog>> open(const SourceTree& tree, SourceFiles&
 }  // namespace
 
 const Adapter kHfSafetensors{"safetensors", recognizes, open};
-
-const Adapter kUnfinished{
-    "safetensors",
-    [](const SourceTree& tree, const SourceFiles& /*files*/,
-       const OpenCheckpointOptions& /*options*/) { return !tree.incomplete.empty(); },
-    open};
 
 }  // namespace ckfs

@@ -184,7 +184,9 @@ MaxTextViews find_maxtext_views(const std::shared_ptr<const Catalog>& catalog,
 
   MaxTextViews views;
   const auto first = empty_view(catalog, {"maxtext-unscanned", {}}, false);
-  TensorList stacked{.tensors = list->tensors, .axes = list->axes, .lender = first};
+  const auto names = std::make_shared<const std::list<std::string>>(std::move(list->names));
+  list->lender = names;
+  TensorList stacked{.tensors = list->tensors, .axes = list->axes, .lender = names};
   CKFS_CHECK(fill(*first, *std::move(list), {}));  // one device divides everything
   views.unscanned.definition = first;
   auto scanned = apply_rules(rules->trees->scanned, rules->config, std::move(stacked));

@@ -15,12 +15,13 @@ LogLimit::State& LogLimit::state_of(std::string_view cause, Clock::time_point no
       return is_over(known.second) && known.second.suppressed == 0;
     });
     if (causes_.size() >= most_causes_) {
-      std::uint64_t& lost = others_.suppressed;
+      std::uint64_t lost = 0;
       std::erase_if(causes_, [&](const auto& known) {
         if (!is_over(known.second)) return false;
         lost += known.second.suppressed;
         return true;
       });
+      others_.suppressed += lost;
     }
   }
   if (causes_.size() >= most_causes_) return others_;

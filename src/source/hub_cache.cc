@@ -16,7 +16,8 @@ namespace fs = std::filesystem;
 Result<bool> has_directory(SourceStore& store, const fs::path& path) {
   const auto status = store.look(path);
   if (status) return status->kind == FileKind::Directory;
-  if (is_absent(status.error())) return false;
+  // Who may not look into a directory learns that when it is listed, by its own name.
+  if (is_absent(status.error()) || status.error() == EACCES) return false;
   return system_failure(status.error(), path.string(), "cannot look at");
 }
 

@@ -6,12 +6,11 @@
 #include <algorithm>
 #include <limits>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/gallop.h"
 #include "base/text.h"
-#include "format/json_scan.h"
+#include "format/json_reader.h"
 
 namespace ckfs {
 namespace {
@@ -34,7 +33,7 @@ std::string_view fault_of_path(std::string_view name) {
 
 }  // namespace
 
-/// The SAX handler: weight_map is kept, everything else at the top level is passed over.
+/// The handler of events: weight_map is kept, everything else at the top level is passed over.
 class HfIndexReader {
   using Total = std::int64_t;
 
@@ -42,23 +41,22 @@ class HfIndexReader {
   HfIndexReader(std::string_view text, std::string_view file_name)
       : text_(text), file_name_(file_name) {}
 
-  Result<HfIndex> read(std::size_t strings);
+  Result<HfIndex> read();
 
   bool null() { return scalar("null"); }
   bool boolean(bool) { return scalar("a boolean"); }
   bool number_integer(std::int64_t value) { return number(value, value >= 0); }
   bool number_unsigned(std::uint64_t value) { return number(value, std::in_range<Total>(value)); }
-  bool number_float(double value, const std::string&) {
+  bool number_float(double value, std::string_view) {
     return number(value, value >= 0 && value < 0x1p63);
   }
-  bool binary(const std::vector<std::uint8_t>&) { return scalar("binary"); }
-  bool string(const std::string& value);
+  bool string(std::string_view value);
   bool start_object(std::size_t) { return start("an object"); }
   bool start_array(std::size_t) { return start("a list"); }
   bool end_object() { return end(); }
   bool end_array() { return end(); }
-  bool key(const std::string& name);
-  bool parse_error(std::size_t position, const std::string&, const std::exception& error);
+  bool key(std::string_view name);
+  bool parse_error(std::size_t byte, std::string_view reason);
 
  private:
   template <typename... Args>
@@ -75,13 +73,11 @@ class HfIndexReader {
   bool finish();
 
   std::string_view text_;
-  const char* position_ = nullptr;
   std::string_view file_name_;
   HfIndex index_;
   std::optional<Error> error_;
 
   std::size_t depth_ = 0;
-  bool done_ = false;
   bool is_map_ = false;  // the member of the top level that is being read is weight_map
   bool is_metadata_ = false;
   bool is_total_ = false;  // the member of `metadata` is its total_size
@@ -110,26 +106,21 @@ Result<HfIndex> parse_hf_index(std::string_view text, std::string_view file_name
   if (text.size() > kMaxIndex) {
     return fail(ErrorCode::Corrupt, "{}: {} bytes (limit {})", file_name, text.size(), kMaxIndex);
   }
-  constexpr ScanLimits kLimits{.string_bytes = 65'536, .whitespace_bytes = 1 << 20};
-  CKFS_TRY(const ScanResult scan, scan_json(text, kLimits, file_name));
-  return HfIndexReader(text, file_name).read(scan.strings);
+  CKFS_TRY_VOID(check_json_object(text, file_name));
+  return HfIndexReader(text, file_name).read();
 }
 
-Result<HfIndex> HfIndexReader::read(std::size_t strings) {
+Result<HfIndex> HfIndexReader::read() {
   index_.text_ = text_;
-  index_.entries_.reserve(std::min(strings / 2, kMaxIndexNames));
-  const std::string_view json = trim(text_);
-  position_ = json.data();
-  nlohmann::json::sax_parse(TrackingIterator(json.data(), &position_),
-                            TrackingIterator(json.data() + json.size(), &position_), this);
+  index_.entries_.reserve(std::min(max_json_strings(text_) / 2, kMaxIndexNames));
+  std::size_t end = 0;
+  read_json(text_, {.token_bytes = 65'536}, end, *this);
   if (!error_ && finish()) return std::move(index_);
   return Failure(std::move(*error_));
 }
 
-bool HfIndexReader::parse_error(std::size_t position, const std::string&,
-                                const std::exception& error) {
-  if (done_) return refuse("text after the index's object, at byte {}", position);
-  return refuse("not JSON at byte {}: {}", position, syntax_reason(error.what()));
+bool HfIndexReader::parse_error(std::size_t byte, std::string_view reason) {
+  return refuse("at byte {}: {}", byte, reason);
 }
 
 bool HfIndexReader::start(std::string_view kind) {
@@ -144,7 +135,6 @@ bool HfIndexReader::start(std::string_view kind) {
 
 bool HfIndexReader::end() {
   --depth_;
-  done_ = depth_ == 0;
   return true;
 }
 
@@ -166,7 +156,7 @@ bool HfIndexReader::scalar(std::string_view kind) {
   return true;
 }
 
-bool HfIndexReader::key(const std::string& name) {
+bool HfIndexReader::key(std::string_view name) {
   if (depth_ == 1) {
     is_map_ = name == "weight_map";
     is_metadata_ = name == "metadata";
@@ -178,9 +168,8 @@ bool HfIndexReader::key(const std::string& name) {
   if (!in_map()) return true;
 
   if (index_.entries_.size() == kMaxIndexNames) return refuse("more than {} names", kMaxIndexNames);
-  const std::size_t at = find_verbatim(text_, position_, name);
-  if (at != std::string_view::npos) {
-    slot_.name = static_cast<std::uint32_t>(at);
+  if (const auto at = offset_in(text_, name)) {
+    slot_.name = static_cast<std::uint32_t>(*at);
     slot_.name_size = static_cast<std::uint32_t>(name.size());
     return true;
   }
@@ -190,11 +179,11 @@ bool HfIndexReader::key(const std::string& name) {
   }
   slot_.name = static_cast<std::uint32_t>(index_.escaped_.size());
   slot_.name_size = HfIndex::kEscaped;
-  index_.escaped_.push_back(name);
+  index_.escaped_.emplace_back(name);
   return true;
 }
 
-bool HfIndexReader::string(const std::string& value) {
+bool HfIndexReader::string(std::string_view value) {
   if (!in_map()) return scalar("a string");
   auto at = files_.find(value);
   if (at == files_.end()) {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "format/json_scan.h"
+#include "format/json_reader.h"
 
 namespace ckfs {
 

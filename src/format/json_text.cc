@@ -2,7 +2,7 @@
 // view's config differs from its source in the members it must change and in no other byte. Parsing
 // and dumping again would reorder nothing but lose number spellings (1e-06), escapes and indents.
 //
-// So: nlohmann's reader decides whether the text is JSON at all; after that a scanner that trusts
+// So: read_json() decides whether the text is JSON at all; after that a scanner that trusts
 // the grammar finds where members begin and end, and edits are made to the text.
 #include "format/json_text.h"
 
@@ -12,56 +12,67 @@
 
 #include "base/text.h"
 #include "format/json_members.h"
-#include "format/json_scan.h"
+#include "format/json_reader.h"
 
 namespace ckfs {
 namespace {
 
-/// A SAX handler that keeps nothing: it finds whether text is JSON and not nested too deeply.
+/// A handler that keeps nothing: it finds whether text is JSON, not nested too deeply, and of few
+/// values.
 class Validator {
  public:
   explicit Validator(std::string_view file_name) : file_name_(file_name) {}
 
-  Result<void> check(const std::string& text) {
-    nlohmann::json::sax_parse(text, this);
+  Result<void> check(std::string_view text) {
+    constexpr JsonOptions kOptions{.token_bytes = std::size_t{4} << 20, .python_words = true};
+    std::size_t end = 0;
+    read_json(text, kOptions, end, *this);
     if (error_) return Failure(std::move(*error_));
     return {};
   }
 
-  bool null() { return true; }
-  bool boolean(bool) { return true; }
-  bool number_integer(std::int64_t) { return true; }
-  bool number_unsigned(std::uint64_t) { return true; }
-  bool number_float(double, const std::string&) { return true; }
-  bool string(const std::string&) { return true; }
-  bool binary(const std::vector<std::uint8_t>&) { return true; }
-  bool key(const std::string&) { return true; }
+  bool null() { return count_value(); }
+  bool boolean(bool) { return count_value(); }
+  bool number_integer(std::int64_t) { return count_value(); }
+  bool number_unsigned(std::uint64_t) { return count_value(); }
+  bool number_float(double, std::string_view) { return count_value(); }
+  bool string(std::string_view) { return count_string() && count_value(); }
+  bool key(std::string_view) { return count_string(); }
   bool start_object(std::size_t) { return deeper(); }
   bool start_array(std::size_t) { return deeper(); }
   bool end_object() { return shallower(); }
   bool end_array() { return shallower(); }
-  bool parse_error(std::size_t position, const std::string&, const std::exception& error) {
-    error_ = Error(ErrorCode::Corrupt, fmt::format("{}: not JSON at byte {}: {}", file_name_,
-                                                   position, syntax_reason(error.what())));
-    return false;
+  bool parse_error(std::size_t byte, std::string_view reason) {
+    return refuse(fmt::format("at byte {}: {}", byte, reason));
   }
 
  private:
   bool deeper() {
-    if (++depth_ <= kMaxConfigDepth) return true;
-    error_ =
-        Error(ErrorCode::Corrupt, fmt::format("{}: objects and lists are nested more than {} deep",
-                                              file_name_, kMaxConfigDepth));
-    return false;
+    if (++depth_ <= kMaxConfigDepth) return count_value();
+    return refuse(fmt::format("objects and lists are nested more than {} deep", kMaxConfigDepth));
   }
   bool shallower() {
     --depth_;
     return true;
   }
 
+  bool count_string() {
+    if (++strings_ <= kMaxConfigStrings) return true;
+    return refuse(fmt::format("more than {} strings", kMaxConfigStrings));
+  }
+  bool count_value() {
+    if (++values_ <= kMaxConfigValues) return true;
+    return refuse(fmt::format("more than {} values", kMaxConfigValues));
+  }
+  bool refuse(std::string_view what) {
+    error_ = Error(ErrorCode::Corrupt, fmt::format("{}: {}", file_name_, what));
+    return false;
+  }
+
   std::string_view file_name_;
   std::optional<Error> error_;
   int depth_ = 0;
+  std::size_t strings_ = 0, values_ = 0;
 };
 
 bool is_dtype(const JsonMember& member) {
@@ -216,18 +227,8 @@ Result<void> validate_config(std::string_view text, std::string_view file_name) 
   if (text.size() > kMaxConfig) {
     return fail(ErrorCode::Corrupt, "{}: {} bytes (limit {})", file_name, text.size(), kMaxConfig);
   }
-  constexpr ScanLimits kLimits{.string_bytes = std::size_t{4} << 20,
-                               .whitespace_bytes = std::size_t{1} << 20};
-  CKFS_TRY(const ScanResult scan, scan_json(text, kLimits, file_name));
-  if (scan.strings > kMaxConfigStrings) {
-    return fail(ErrorCode::Corrupt, "{}: {} strings (limit {})", file_name, scan.strings,
-                kMaxConfigStrings);
-  }
-  if (scan.values > kMaxConfigValues) {
-    return fail(ErrorCode::Corrupt, "{}: {} values (limit {})", file_name, scan.values,
-                kMaxConfigValues);
-  }
-  return Validator(file_name).check(without_python_words(text));
+  CKFS_TRY_VOID(check_json_object(text, file_name));
+  return Validator(file_name).check(text);
 }
 
 Result<std::string> dense_config(std::string_view text, std::string_view torch_dtype,

@@ -1,29 +1,26 @@
-// nlohmann's own tree drops duplicate keys without a word and (in Debian's version) knows no
-// positions; so its SAX reader builds ours.
+// nlohmann's tree drops duplicate keys without a word and (in Debian's version) knows no positions.
 #include "format/json_tree.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "base/text.h"
-#include "format/json_scan.h"
+#include "format/json_reader.h"
 #include "format/json_text.h"
 
 namespace ckfs {
 namespace {
 
-constexpr ScanLimits kLimits{.string_bytes = 1 << 20, .whitespace_bytes = 1 << 20};
+constexpr JsonOptions kOptions{.token_bytes = 1 << 20, .python_words = true};
 constexpr std::size_t kMaxUniqueKeys = 1000;  // each is compared with those before it
 
 class TreeBuilder {
  public:
-  TreeBuilder(std::string_view file_name, JsonKeys keys) : file_name_(file_name), keys_(keys) {}
+  TreeBuilder(std::string_view text, std::string_view file_name, JsonKeys keys)
+      : text_(text), file_name_(file_name), keys_(keys) {}
 
-  Result<JsonNode> build(const std::string& text) {
-    counted_ = text.data();
-    nlohmann::json::sax_parse(TrackingIterator(text.data(), &position_),
-                              TrackingIterator(text.data() + text.size(), &position_), this);
+  Result<JsonNode> build() {
+    read_json(text_, kOptions, end_, *this);
     if (error_) return Failure(std::move(*error_));
     return std::move(root_);
   }
@@ -34,14 +31,13 @@ class TreeBuilder {
   }
   bool number_integer(std::int64_t value) { return number(static_cast<double>(value)); }
   bool number_unsigned(std::uint64_t value) { return number(static_cast<double>(value)); }
-  bool number_float(double value, const std::string& /*text*/) { return number(value); }
-  bool string(std::string& value) {
-    return add({.kind = JsonNode::Kind::String, .text = std::move(value)});
+  bool number_float(double value, std::string_view /*text*/) { return number(value); }
+  bool string(std::string_view value) {
+    return add({.kind = JsonNode::Kind::String, .text = std::string(value)});
   }
-  bool binary(const std::vector<std::uint8_t>& /*value*/) { return add({}); }
   bool start_object(std::size_t /*size*/) { return start(JsonNode::Kind::Object); }
   bool start_array(std::size_t /*size*/) { return start(JsonNode::Kind::List); }
-  bool key(std::string& name) {
+  bool key(std::string_view name) {
     JsonNode& object = *open_.back();
     if (keys_ == JsonKeys::Unique && object.keys.size() >= kMaxUniqueKeys) {
       return refuse(fmt::format("{}:{}: an object of more than {} members", file_name_, line(),
@@ -50,15 +46,14 @@ class TreeBuilder {
     if (keys_ == JsonKeys::Unique && object.find(name) != nullptr) {
       return refuse(fmt::format("{}:{}: key {} comes twice", file_name_, line(), quote(name)));
     }
-    object.keys.push_back(std::move(name));
+    object.keys.emplace_back(name);
     return true;
   }
   bool end_object() { return end(); }
   bool end_array() { return end(); }
-  bool parse_error(std::size_t /*position*/, const std::string& /*token*/,
-                   const std::exception& error) {
-    return refuse(
-        fmt::format("{}:{}: not JSON: {}", file_name_, line(), syntax_reason(error.what())));
+  bool parse_error(std::size_t byte, std::string_view reason) {
+    end_ = byte;
+    return refuse(fmt::format("{}:{}: {}", file_name_, line(), reason));
   }
 
  private:
@@ -67,11 +62,9 @@ class TreeBuilder {
     return false;
   }
   std::uint32_t line() {
-    // Not the last character: behind a number it is that which ended it.
-    if (position_ - 1 > counted_) {
-      line_ += static_cast<std::uint32_t>(std::count(counted_, position_ - 1, '\n'));
-      counted_ = position_ - 1;
-    }
+    line_ += static_cast<std::uint32_t>(
+        std::ranges::count(text_.substr(counted_, end_ - counted_), '\n'));
+    counted_ = end_;
     return line_;
   }
   bool number(double value) { return add({.kind = JsonNode::Kind::Number, .number = value}); }
@@ -102,8 +95,9 @@ class TreeBuilder {
     return true;
   }
 
-  const char* position_ = nullptr;
-  const char* counted_ = nullptr;  // lines are counted up to here
+  std::string_view text_;
+  std::size_t end_ = 0;      // of what was read last
+  std::size_t counted_ = 0;  // lines are counted up to here
   std::uint32_t line_ = 1;
   std::string_view file_name_;
   JsonKeys keys_;
@@ -141,8 +135,8 @@ std::string_view JsonNode::kind_text() const {
 }
 
 Result<JsonNode> parse_json_tree(std::string_view text, std::string_view file_name, JsonKeys keys) {
-  CKFS_TRY_VOID(scan_json(text, kLimits, file_name));
-  return TreeBuilder(file_name, keys).build(without_python_words(text));
+  CKFS_TRY_VOID(check_json_object(text, file_name));
+  return TreeBuilder(text, file_name, keys).build();
 }
 
 }  // namespace ckfs

@@ -1,17 +1,58 @@
 // The file `checkpoint` of Orbax before 0.4. nlohmann's reader gives events and copies of what is
 // binary; where the bytes of an array are in the file follows from how far it has read. It calls
 // itself for what is nested, so depth is bounded here.
+#include <cstddef>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
 
 #include "base/checked.h"
 #include "base/text.h"
-#include "format/json_scan.h"
 #include "format/orbax_read.h"
 
 namespace ckfs::orbax {
 namespace {
 
 using Binary = nlohmann::json::binary_t;
+
+/// An iterator over bytes that knows how far the reader has come: nlohmann reads a byte, and
+/// `*position` is the address of the next.
+class TrackingIterator {
+ public:
+  using iterator_category = std::input_iterator_tag;
+  using value_type = char;
+  using difference_type = std::ptrdiff_t;
+  using pointer = const char*;
+  using reference = const char&;
+
+  TrackingIterator(const char* at, const char** position) : at_(at), position_(position) {}
+  reference operator*() const { return *at_; }
+  TrackingIterator& operator++() {
+    *position_ = ++at_;
+    return *this;
+  }
+  TrackingIterator operator++(int) {
+    const TrackingIterator before = *this;
+    ++*this;
+    return before;
+  }
+  bool operator==(const TrackingIterator& other) const { return at_ == other.at_; }
+  bool operator!=(const TrackingIterator& other) const { return at_ != other.at_; }
+
+ private:
+  const char* at_;
+  const char** position_;
+};
+
+/// The text of nlohmann's parse error, without the text it found: "syntax error while parsing ...".
+std::string syntax_reason(std::string_view what) {
+  const std::size_t begin = what.find("syntax error");
+  if (begin != std::string_view::npos) what.remove_prefix(begin);
+  // The token that was read last may be long and hold anything.
+  what = what.substr(0, what.find("; last read"));
+  return std::string(what.substr(0, 160));
+}
 
 // Extension types of Flax.
 constexpr int kArray = 1;

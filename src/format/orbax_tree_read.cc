@@ -1,18 +1,16 @@
 // _METADATA has some 450 bytes for each leaf, so that of a large model has 100 MB: it is read event
 // by event, and what is known of one leaf is handed on when its object ends.
-#include <nlohmann/json.hpp>
-
 #include "base/text.h"
-#include "format/json_scan.h"
+#include "format/json_reader.h"
 #include "format/orbax_read.h"
 
 namespace ckfs::orbax {
 namespace {
 
-constexpr ScanLimits kLimits{.string_bytes = 1 << 20, .whitespace_bytes = 1 << 20};
+constexpr JsonOptions kOptions{.token_bytes = 1 << 20, .python_words = true};
 constexpr int kMaxDepth = 64;
 
-/// The SAX handler. Depths: 1 is the outermost object, 2 tree_metadata, 3 a leaf, 4 its
+/// The handler of events. Depths: 1 is the outermost object, 2 tree_metadata, 3 a leaf, 4 its
 /// key_metadata (a list) and value_metadata, 5 a key.
 class TreeReader {
  public:
@@ -20,13 +18,9 @@ class TreeReader {
       : name_(name), take_(take) {}
 
   Result<ItemFlags> read(std::string_view text) {
-    CKFS_TRY(const ScanResult scanned, scan_json(text, kLimits, name_));
-    static_cast<void>(scanned);
-    const std::string plain = without_python_words(text);
+    CKFS_TRY_VOID(check_json_object(text, name_));
     text_ = text;
-    begin_ = plain.data();
-    nlohmann::json::sax_parse(TrackingIterator(plain.data(), &position_),
-                              TrackingIterator(plain.data() + plain.size(), &position_), this);
+    read_json(text, kOptions, end_, *this);
     if (error_) return Failure(std::move(*error_));
     if (!has_tree_) return fail(ErrorCode::Corrupt, "{}: no member tree_metadata", name_);
     return std::move(flags_);
@@ -40,20 +34,19 @@ class TreeReader {
   bool number_unsigned(std::uint64_t number) {
     return value(Token::Number, static_cast<double>(number), "");
   }
-  bool number_float(double number, const std::string& /*text*/) {
+  bool number_float(double number, std::string_view /*text*/) {
     return value(Token::Number, number, "");
   }
-  bool string(std::string& text) { return value(Token::String, 0, text); }
-  bool binary(const std::vector<std::uint8_t>& /*value*/) { return true; }
+  bool string(std::string_view text) { return value(Token::String, 0, text); }
   bool start_object(std::size_t /*size*/) { return start(true); }
   bool start_array(std::size_t /*size*/) { return start(false); }
   bool end_object() { return end(); }
   bool end_array() { return end(); }
 
-  bool key(std::string& text) {
+  bool key(std::string_view text) {
     if (in_custom_) return true;
     keys_.back() = text;
-    if (depth() == 1 && text == "custom_metadata") custom_begin_ = offset();
+    if (depth() == 1 && text == "custom_metadata") custom_begin_ = end_;
     if (depth() == 1 && text == "tree_metadata") {
       if (has_tree_) return refuse("tree_metadata comes twice");
       has_tree_ = true;
@@ -61,9 +54,8 @@ class TreeReader {
     return true;
   }
 
-  bool parse_error(std::size_t position, const std::string& /*token*/,
-                   const std::exception& error) {
-    return refuse("byte {}: {}", position, syntax_reason(error.what()));
+  bool parse_error(std::size_t byte, std::string_view reason) {
+    return refuse("byte {}: {}", byte, reason);
   }
 
  private:
@@ -78,7 +70,6 @@ class TreeReader {
   }
 
   std::size_t depth() const { return keys_.size(); }
-  std::size_t offset() const { return static_cast<std::size_t>(position_ - begin_); }
   bool in_tree() const { return !keys_.empty() && keys_[0] == "tree_metadata"; }
 
   bool start(bool object) {
@@ -197,24 +188,17 @@ class TreeReader {
     return true;
   }
 
-  /// Keeps the text between the member's key and what was read last, which may be one more
-  /// character than the value has.
+  /// Keeps the text between the member's key and the end of what was read last.
   void finish_custom() {
     in_custom_ = false;
-    std::string_view text = text_.substr(custom_begin_, offset() - custom_begin_);
-    text = trim(text);
-    if (text.starts_with(':')) text = trim(text.substr(1));
-    if (text.ends_with(',') || (text.ends_with('}') && !text.starts_with('{'))) {
-      text = trim(text.substr(0, text.size() - 1));
-    }
-    flags_.custom_metadata = text;
+    const std::string_view text = trim(text_.substr(custom_begin_, end_ - custom_begin_));
+    flags_.custom_metadata = trim(text.substr(1));  // behind the colon
   }
 
   const std::string_view name_;
   const std::function<Result<void>(TreeLeaf leaf)>& take_;
-  std::string_view text_;  // as it is; with Python's words
-  const char* begin_ = nullptr;
-  const char* position_ = nullptr;
+  std::string_view text_;
+  std::size_t end_ = 0;            // of what was read last
   std::vector<std::string> keys_;  // the current key of each open object; of a list empty
   bool has_tree_ = false;
   bool in_custom_ = false;

@@ -1,12 +1,11 @@
-// A header is read by nlohmann's SAX interface, not into its DOM: the DOM keeps the last of two
-// equal names without a word, and costs ten times the text. What is kept is 24 bytes a tensor;
-// names stay where they are, in the text.
+// A header is read event by event, not into a tree: that would keep the last of two equal names
+// without a word, and cost ten times the text. What is kept is 24 bytes a tensor; names stay where
+// they are, in the text.
 //
 // Checks come in the order in which a reader of the file would trip over them: length, characters,
 // grammar, members, numbers of one tensor, then what all tensors together must cover.
 #include <algorithm>
 #include <array>
-#include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
 #include <set>
@@ -14,33 +13,32 @@
 #include "base/checked.h"
 #include "base/load_le.h"
 #include "base/text.h"
-#include "format/json_scan.h"
+#include "format/json_reader.h"
 #include "format/safetensors.h"
 
 namespace ckfs::safetensors {
 
-/// The SAX handler. Each event returns whether to go on; what stopped it is error_.
+/// The handler of events. Each event returns whether to go on; what stopped it is error_.
 class HeaderReader {
  public:
   HeaderReader(std::string_view text, std::uint64_t data_size, std::string_view file_name)
       : text_(text), data_size_(data_size), file_name_(file_name) {}
 
-  Result<Header> read(std::size_t strings);
+  Result<Header> read();
 
-  // Events of nlohmann's SAX reader.
+  // Events of read_json().
   bool null() { return scalar("null"); }
   bool boolean(bool) { return scalar("a boolean"); }
   bool number_integer(std::int64_t) { return scalar("a negative number"); }
   bool number_unsigned(std::uint64_t value);
-  bool number_float(double, const std::string&) { return scalar("a fraction"); }
-  bool string(const std::string& value);
-  bool binary(const std::vector<std::uint8_t>&) { return scalar("binary"); }
+  bool number_float(double, std::string_view) { return scalar("a fraction"); }
+  bool string(std::string_view value);
   bool start_object(std::size_t);
-  bool key(const std::string& name);
+  bool key(std::string_view name);
   bool end_object();
   bool start_array(std::size_t);
   bool end_array();
-  bool parse_error(std::size_t position, const std::string&, const std::exception& error);
+  bool parse_error(std::size_t byte, std::string_view reason);
 
  private:
   enum class Where { Outside, Top, Tensor, Metadata, Shape, Offsets, Skipped, Done };
@@ -58,7 +56,7 @@ class HeaderReader {
   }
 
   bool scalar(std::string_view kind);
-  bool keep_name(const std::string& name);
+  bool keep_name(std::string_view name);
   bool end_tensor();
   std::optional<std::uint32_t> keep_shape();
   bool check_names();
@@ -66,7 +64,6 @@ class HeaderReader {
   bool check_coverage();
 
   std::string_view text_;
-  const char* position_ = nullptr;  // in text_: the next character the reader will take
   std::uint64_t data_size_;
   std::string_view file_name_;
   Header header_;
@@ -135,32 +132,24 @@ Result<std::uint64_t> header_length(std::span<const std::byte> prefix, std::uint
 Result<Header> parse_header(std::string_view text, std::uint64_t file_size,
                             std::string_view file_name) {
   CKFS_CHECK(text.size() <= kMaxHeader && text.size() + kLengthBytes <= file_size);
-  CKFS_TRY(
-      const ScanResult scan,
-      scan_json(text, {.string_bytes = kMaxString, .whitespace_bytes = kMaxWhitespace}, file_name));
-  return HeaderReader(text, file_size - kLengthBytes - text.size(), file_name).read(scan.strings);
+  CKFS_TRY_VOID(check_json_object(text, file_name));
+  return HeaderReader(text, file_size - kLengthBytes - text.size(), file_name).read();
 }
 
-Result<Header> HeaderReader::read(std::size_t strings) {
+Result<Header> HeaderReader::read() {
   header_.text_ = text_;
   header_.data_offset_ = kLengthBytes + text_.size();
   // A tensor has at least five strings: its name, three members, and its dtype.
-  header_.entries_.reserve(std::min(strings / 5, kMaxTensors));
+  header_.entries_.reserve(std::min(max_json_strings(text_) / 5, kMaxTensors));
 
-  const std::string_view json = trim(text_);
-  position_ = json.data();
-  nlohmann::json::sax_parse(TrackingIterator(json.data(), &position_),
-                            TrackingIterator(json.data() + json.size(), &position_), this);
+  std::size_t end = 0;
+  read_json(text_, {.token_bytes = kMaxString}, end, *this);
   if (!error_ && check_names() && check_coverage()) return std::move(header_);
   return Failure(std::move(*error_));
 }
 
-bool HeaderReader::parse_error(std::size_t position, const std::string&,
-                               const std::exception& error) {
-  if (where_ == Where::Done) {
-    return refuse("text after the header's object, at its byte {}", position);
-  }
-  return refuse("header is not JSON at its byte {}: {}", position, syntax_reason(error.what()));
+bool HeaderReader::parse_error(std::size_t byte, std::string_view reason) {
+  return refuse("header at its byte {}: {}", byte, reason);
 }
 
 bool HeaderReader::scalar(std::string_view kind) {
@@ -200,7 +189,7 @@ bool HeaderReader::number_unsigned(std::uint64_t value) {
   return scalar("a number");
 }
 
-bool HeaderReader::string(const std::string& value) {
+bool HeaderReader::string(std::string_view value) {
   if (where_ == Where::Metadata) return true;
   if (where_ == Where::Tensor && member_ == Member::DType) {
     dtype_ = parse_dtype(value);
@@ -280,7 +269,7 @@ bool HeaderReader::end_object() {
   }
 }
 
-bool HeaderReader::key(const std::string& name) {
+bool HeaderReader::key(std::string_view name) {
   switch (where_) {
     case Where::Top:
       is_metadata_ = name == "__metadata__";
@@ -294,7 +283,7 @@ bool HeaderReader::key(const std::string& name) {
         return refuse("__metadata__ has too many names (limit {}, of {} bytes together)",
                       kMaxMetadata, kMaxEscaped);
       }
-      if (!metadata_.insert(name).second) return refuse("__metadata__ has {} twice", quote(name));
+      if (!metadata_.emplace(name).second) return refuse("__metadata__ has {} twice", quote(name));
       return true;
     case Where::Tensor: {
       const auto once = [&](bool& seen, Member member) {
@@ -314,16 +303,15 @@ bool HeaderReader::key(const std::string& name) {
   }
 }
 
-bool HeaderReader::keep_name(const std::string& name) {
+bool HeaderReader::keep_name(std::string_view name) {
   if (name.size() > kMaxName) {
     return refuse("a tensor's name has {} bytes (limit {})", name.size(), kMaxName);
   }
   if (header_.entries_.size() == kMaxTensors) return refuse("more than {} tensors", kMaxTensors);
   entry_ = {};
   entry_.name_size = static_cast<std::uint16_t>(name.size());
-  const std::size_t at = find_verbatim(text_, position_, name);
-  if (at != std::string_view::npos) {
-    entry_.name = static_cast<std::uint32_t>(at);
+  if (const auto at = offset_in(text_, name)) {
+    entry_.name = static_cast<std::uint32_t>(*at);
   } else {
     escaped_bytes_ += name.size() + sizeof(std::string);
     if (escaped_bytes_ > kMaxEscaped) {
@@ -331,7 +319,7 @@ bool HeaderReader::keep_name(const std::string& name) {
     }
     entry_.name_escaped = true;
     entry_.name = static_cast<std::uint32_t>(header_.escaped_.size());
-    header_.escaped_.push_back(name);
+    header_.escaped_.emplace_back(name);
   }
   name_ = header_.name_of(entry_);
   dtype_.reset();

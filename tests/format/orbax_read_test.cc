@@ -79,7 +79,7 @@ TEST(ItemMetadata, SaysWhatIsWrong) {
       {"", "no JSON, only white space"},
       {"[]", "not a JSON object"},
       {"{}", "no member tree_metadata"},
-      {R"({"tree_metadata":{})", "syntax error"},
+      {R"({"tree_metadata":{})", "not JSON: "},
       {R"({"tree_metadata":[]})", "tree_metadata is no object"},
       {R"({"tree_metadata":7})", "tree_metadata is no object"},
       {R"({"tree_metadata":{},"tree_metadata":{}})", "tree_metadata comes twice"},

@@ -595,7 +595,7 @@ TEST(Quantization, OfModelOptIsReadFromItsOwnFile) {
   EXPECT_EQ(open(directory.path()).catalog->quantization(),
             "fp8 (F8_E4M3, F32 scale for each tensor)");
   directory.write("hf_quant_config.json", "{");
-  EXPECT_THAT(error_of(directory.path()), HasSubstr("hf_quant_config.json: not JSON"));
+  EXPECT_THAT(error_of(directory.path()), HasSubstr("hf_quant_config.json: at byte 1: not JSON"));
 }
 
 TEST(OpenCheckpoint, RefusesLinksToNothingWhereTheFileDecides) {

@@ -198,7 +198,8 @@ TEST(Recipe, ErrorsHaveTheLine) {
            {R"({"take": "{e}", "give": "{e}", "do": [{"stack": "e"}]})",
             "e is stacked, so no result has it in its name"},
            {R"({"take": "a", "take": "b", "give": "c"})", "f:2: key \"take\" comes twice"},
-           {R"({"take": "a" "give": "c"})", "f:2: not JSON: syntax error"}}) {
+           {R"({"take": "a" "give": "c"})",
+            "f:2: not JSON: neither ',' nor '}' behind a member"}}) {
     if (wanted.empty()) {
       EXPECT_EQ(fault(rules), "");
     } else {

@@ -100,9 +100,9 @@ def headers():
         "infinity": '{"a":{"shape":[1e999]}}', "double-comma": '{"a":{"shape":[1,,2]}}', "cut": '{"a":{"dtype":"U8"',
         "minus": '{"a":{"shape":[-]}}',
     }.items():
-        header(f"json-{name}", text, "header is not JSON at its byte")
+        header(f"json-{name}", text, "not JSON: ")
     for name, text in {"word": "{}x", "object": "{} {}", "comma": "{},", "brace": "{}}"}.items():
-        header(f"trailing-{name}", text, "text after the header's object")
+        header(f"trailing-{name}", text, "text behind the value")
 
     header("trailing-nul", "{}\0x", "byte 2 is NUL")
     header("nul-in-name", '{"a\0b":{}}', "byte 3 is NUL")
@@ -195,17 +195,17 @@ def headers():
     add_parts("header", "long-metadata-names", [['{"__metadata__":{', 1], ['"' + "n" * 1000 + '%i":"",', 5000], ['"z":""}}', 1]],
               "__metadata__ has too many names")
     add_parts("header", "long-name", [['{"', 1], ["n", 65_536], ['":1}', 1]], "a tensor's name has 65536 bytes (limit 65535)")
-    add_parts("header", "long-string", [['{"__metadata__":{"k":"', 1], ["v", 4_194_305], ['"}}', 1]], "is longer than 4194304 bytes")
-    add_parts("header", "long-number", [['{"a":', 1], ["1", 4_200_000], ["}", 1]], "is longer than 4194304 bytes")
-    add_parts("header", "long-string-open", [['{"', 1], ["\\u0061", 1_000_000]], "is longer than 4194304 bytes")
-    add_parts("header", "long-space", [["{", 1], [" ", 1_048_577], ["}", 1]], "white space at byte")
+    add_parts("header", "long-string", [['{"__metadata__":{"k":"', 1], ["v", 4_194_305], ['"}}', 1]], "a text longer than 4194304 bytes, the limit")
+    add_parts("header", "long-number", [['{"a":', 1], ["1", 4_200_000], ["}", 1]], "a text longer than 4194304 bytes, the limit")
+    add_parts("header", "long-string-open", [['{"', 1], ["\\u0061", 1_000_000]], "a text longer than 4194304 bytes, the limit")
+    add_parts("header", "long-space", [["{", 1], [" ", 1_048_577]], "header at its byte 1048578: not JSON: the text ends")
     add_parts("header", "long-escaped-names",
               [["{", 1], [tensor('"' + "\\u0061" * 500 + '%i"', shape="[0]", offsets="[0,0]") + ",", 9000], ['"z":1}', 1]],
               "names with JSON escapes need more than 4194304 bytes")
     add_parts("header", "many-dimensions",
               [["{", 1], [tensor('"%i"', shape="[%i,0" + ",1" * 60 + "]", offsets="[0,0]") + ",", 16_500], ['"z":1}', 1]],
               "shapes have more than 1000000 dimensions together")
-    add_parts("header", "deep", [['{"a":{"x":', 1], ["[", 3_000_000]], "header is not JSON at its byte")
+    add_parts("header", "deep", [['{"a":{"x":', 1], ["[", 3_000_000]], "not JSON: ")
     add_parts("header", "many-names-not-tensors", [["{", 1], ['"%i":1,', 1_000_000], ['"z":1}', 1]], 'tensor "0": is a number')
 
 
@@ -236,18 +236,18 @@ def indexes():
     for name, text in {"cut": '{"weight_map":{"a":"f"', "comma": '{"weight_map":{"a":"f",}}', "quotes": "{'weight_map':{}}",
                        "open": "{", "number": '{"metadata":{"total_size":1e999},"weight_map":{}}',
                        "surrogate": '{"weight_map":{"a":"\\ud800"}}', "control": '{"weight_map":{"a\tb":"f"}}'}.items():
-        add(f"json-{name}", text, "not JSON at byte")
-    add("trailing", '{"weight_map":{"a":"f"}} x', "text after the index's object")
-    add("trailing-object", '{"weight_map":{"a":"f"}}{}', "text after the index's object")
+        add(f"json-{name}", text, "not JSON: ")
+    add("trailing", '{"weight_map":{"a":"f"}} x', "text behind the value")
+    add("trailing-object", '{"weight_map":{"a":"f"}}{}', "text behind the value")
     for name, total in (("negative", "-1"), ("beyond", str(1 << 63)), ("beyond-any", str(1 << 64)), ("float", "1e300")):
         add(f"total-{name}", '{"metadata":{"total_size":%s},"weight_map":{"a":"f"}}' % total, "metadata.total_size is ")
     add_parts("index", "many-names", [['{"weight_map":{', 1], ['"%i":"f",', 1_000_001], ['"z":"f"}}', 1]], "more than 1000000 names")
     add_parts("index", "many-files", [['{"weight_map":{', 1], ['"%i":"' + "f" * 400 + '%i",', 50_001], ['"z":"f"}}', 1]], "more than 50000 files")
-    add_parts("index", "long-name", [['{"weight_map":{"', 1], ["n", 65_537], ['":"f"}}', 1]], "is longer than 65536 bytes")
-    add_parts("index", "long-space", [["{", 1], ["\n", 1_048_577], ["}", 1]], "is longer than 1048576 bytes")
+    add_parts("index", "long-name", [['{"weight_map":{"', 1], ["n", 65_537], ['":"f"}}', 1]], "a text longer than 65536 bytes, the limit")
+    add_parts("index", "long-space", [["{", 1], ["\n", 1_048_577]], "at byte 1048578: not JSON: the text ends")
     add_parts("index", "escaped-names", [['{"weight_map":{', 1], ['"' + "\\u0061" * 500 + '%i":"f",', 9000], ['"z":"f"}}', 1]],
               "names with JSON escapes need more than 4194304 bytes")
-    add_parts("index", "deep", [['{"metadata":', 1], ["[", 5_000_000]], "not JSON at byte")
+    add_parts("index", "deep", [['{"metadata":', 1], ["[", 5_000_000]], "not JSON: ")
 
 
 def configs():
@@ -259,7 +259,7 @@ def configs():
                        "none": '{"a": None}', "nan-joined": '{"a": 1NaN}', "nan-follows": '{"a": NaN1}', "minus-nan": '{"a": -NaN}',
                        "infinite": '{"a": Infinit}', "nan-name": '{NaN: 1}', "infinity-name": '{"a": 1, -Infinity : 2}', "trailing": "{} {}", "merge": '<<<<<<< HEAD\n{}\n', "html": "{<html>}",
                        "undefined": '{"a": undefined}', "tab": '{"a": "\t"}', "surrogate": '{"a": "\\udfff"}'}.items():
-        add(f"json-{name}", text, "not a JSON object" if name == "merge" else "not JSON at byte")
+        add(f"json-{name}", text, "not a JSON object" if name == "merge" else "not JSON: ")
     add("deep-lists", '{"a":' + "[" * 32 + "]" * 32 + "}", "nested more than 32 deep")
     add("deep-objects", '{"a":' * 33 + "1" + "}" * 33, "nested more than 32 deep")
     for key in ["quantization_config", "compression_config", "text_config", "torch_dtype", "dtype"]:
@@ -279,10 +279,10 @@ def configs():
         add(f"block-{name}", f'{{"text_config": {{"quantization_config": {{"quant_method": "fp8", "weight_block_size": {text}}}}}}}',
             "weight_block_size is not two whole numbers from 1 to 2147483648")
     add_parts("config", "long", [['{"a": "', 1], [" " * 1023 + "\\n", 16_500], ['"}', 1]], "(limit 16777216)")
-    add_parts("config", "long-string", [['{"a": "', 1], ["x", 4_194_305], ['"}', 1]], "is longer than 4194304 bytes")
-    add_parts("config", "long-space", [["{", 1], [" ", 1_048_577], ["}", 1]], "is longer than 1048576 bytes")
-    add_parts("config", "many-values", [['{"a": [', 1], ["0,", 500_001], ["0]}", 1]], "values (limit 500000)")
-    add_parts("config", "many-strings", [['{"a": [', 1], ['"",', 500_001], ['""]}', 1]], "strings (limit 500000)")
+    add_parts("config", "long-string", [['{"a": "', 1], ["x", 4_194_305], ['"}', 1]], "a text longer than 4194304 bytes, the limit")
+    add_parts("config", "long-space", [["{", 1], [" ", 1_048_577]], "at byte 1048578: not JSON: the text ends")
+    add_parts("config", "many-values", [['{"a": [', 1], ["0,", 500_001], ["0]}", 1]], "more than 500000 values")
+    add_parts("config", "many-strings", [['{"a": {', 1], ['"%i":"",', 250_001], ['"z":""}}', 1]], "more than 500000 strings")
 
 
 def quant_states():
@@ -320,7 +320,7 @@ def directories():
     add("lfs-torch-sharded", {"pytorch_model.bin.index.json": json.dumps({"weight_map": {"a": "pytorch_model-00001-of-00001.bin"}}), "pytorch_model-00001-of-00001.bin": lfs}, "pytorch_model-00001-of-00001.bin: a Git-LFS pointer")
     add("lfs-dcp", {".metadata": lfs, "__0_0.distcp": "x"}, ".metadata: a Git-LFS pointer")
     add("lfs-index", {"model.safetensors.index.json": lfs}, "model.safetensors.index.json: a Git-LFS pointer")
-    add("config-broken", {"model.safetensors": model, "config.json": "{"}, "config.json: not JSON at byte")
+    add("config-broken", {"model.safetensors": model, "config.json": "{"}, "config.json: at byte")
     add("config-twice", {"model.safetensors": model, "config.json": '{"dtype":1,"dtype":2}'}, 'config.json: "dtype" 2 times')
     add("config-nested-twice", {"model.safetensors": model, "config.json": '{"a":{"b":{"dtype":1,"dtype":2}}}'}, 'config.json: "dtype" 2 times')
     add("shard-broken", {"a.safetensors": model, "b.safetensors": "x"}, "b.safetensors: 1 bytes, too short")
@@ -335,7 +335,7 @@ def directories():
     add("index-names-absent-tensors", {"model.safetensors.index.json": index(a="a.safetensors", b="a.safetensors", c="a.safetensors"),
                                        "a.safetensors": model}, "(and 1 more)")
     add("index-leaves", {"model.safetensors.index.json": index(a="../a.safetensors")}, "leaves the directory")
-    add("index-broken", {"model.safetensors.index.json": "{", "a.safetensors": model}, "model.safetensors.index.json: not JSON")
+    add("index-broken", {"model.safetensors.index.json": "{", "a.safetensors": model}, "model.safetensors.index.json: at byte 1: not JSON")
     add("series-with-a-gap", {"model-00001-of-00003.safetensors": model, "model-00003-of-00003.safetensors": other},
         "model-*-of-*.safetensors: number 2 of 3 is missing")
     add("series-without-end", {"model-0-of-2.safetensors": model}, "number 1 of 2 is missing")

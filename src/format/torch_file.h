@@ -64,8 +64,8 @@ class TorchFile {
   bool is_tensor(NodeId node) const;
   /// Errors: Unsupported, with the reason, for tensors that are no strided view on stored bytes
   /// (sparse, quantized, on the meta device, conjugated...) or of a dtype that DType lacks; Corrupt
-  /// where the node is no tensor, or numbers contradict each other. Messages
-  /// name the fact without file and tensor, which the caller knows: "shape [2^40] ...".
+  /// where the node is no tensor, or numbers contradict each other. Messages name the fact without
+  /// file and tensor, which the caller knows: "shape [2^40] ...".
   Result<TorchTensor> tensor(NodeId node) const;
 
   /// Storages that tensors name, each once however many share it: 0 to storage_count() - 1.

@@ -19,7 +19,8 @@ SourceOpener::SourceOpener(const SourceTree& tree, SourceFiles& files,
       options_(options),
       builder_(kind),
       own_repeated_(files),
-      repeated_(whole == nullptr ? own_repeated_ : whole->repeated_) {}
+      repeated_(whole == nullptr ? own_repeated_ : whole->repeated_),
+      elements_(whole == nullptr ? own_elements_ : whole->elements_) {}
 
 Result<std::shared_ptr<const Catalog>> SourceOpener::open() {
   CKFS_TRY(table_, FileTable::create(tree_, files_, builder_));
@@ -39,14 +40,14 @@ Result<std::shared_ptr<const Catalog>> SourceOpener::open_part(FileTable table) 
 
 Result<std::shared_ptr<const Catalog>> SourceOpener::finish() {
   auto catalog = std::move(builder_).build();
-  CKFS_TRY_VOID(check_total(*catalog));
+  CKFS_TRY_VOID(count_elements(*catalog));
   return catalog;
 }
 
 /// Sizes of views and of their indexes are sums over all tensors, in any dtype: none may overflow.
-Result<void> SourceOpener::check_total(const Catalog& catalog) const {
+Result<void> SourceOpener::count_elements(const Catalog& catalog) {
   constexpr std::int64_t kMost = std::int64_t{1} << 58;  // 16 bytes each are less than 2^63
-  std::int64_t total = 0;
+  std::int64_t total = elements_;
   for (const StoredTensor& tensor : catalog.tensors()) {
     const auto numel = checked_numel(tensor.shape);
     const auto sum = numel ? checked_add(total, *numel) : std::nullopt;
@@ -56,6 +57,7 @@ Result<void> SourceOpener::check_total(const Catalog& catalog) const {
     }
     total = *sum;
   }
+  elements_ = total;
   return {};
 }
 

@@ -2,6 +2,7 @@
 // and what a training checkpoint shows besides its tensors.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -34,7 +35,8 @@ class SourceOpener {
 
  protected:
   /// `kind` as Catalog::kind(). `whole`: who opens the checkpoint of which this is a folder, and
-  /// outlives it; what files of several names may cost is for all folders together.
+  /// outlives it; what files of several names may cost, and how many elements tensors may have, is
+  /// for all folders together.
   SourceOpener(const SourceTree& tree, SourceFiles& files, const OpenCheckpointOptions& options,
                std::string_view kind, SourceOpener* whole = nullptr);
 
@@ -67,6 +69,7 @@ class SourceOpener {
 
  private:
   RepeatedHeaders own_repeated_;
+  std::int64_t own_elements_ = 0;
 
  protected:
   RepeatedHeaders& repeated_;
@@ -74,10 +77,11 @@ class SourceOpener {
  private:
   /// `error`, or where it is about a file of which only a Git-LFS pointer is here, that.
   Failure explained(const Error& error) const;
-  Result<void> check_total(const Catalog& catalog) const;
+  Result<void> count_elements(const Catalog& catalog);
   Result<std::shared_ptr<const Catalog>> finish();
   void note_lfs_pointers();
 
+  std::int64_t& elements_;          // of all tensors of the whole checkpoint so far
   std::optional<FileTable> table_;  // in open()
 };
 

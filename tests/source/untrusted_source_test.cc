@@ -87,6 +87,38 @@ TEST(UntrustedSource, FilesTogetherHaveSizesThatAddUp) {
             "4611686018427387904)");
 }
 
+/// A header of one tensor of bytes, and as many bytes as nobody has written.
+void write_hollow(const TemporaryDirectory& directory, const std::string& name,
+                  std::uint64_t bytes) {
+  std::string header =
+      fmt::format(R"({{"x":{{"dtype":"U8","shape":[{}],"data_offsets":[0,{}]}}}})", bytes, bytes);
+  header.resize((header.size() + 7) / 8 * 8, ' ');
+  std::string prefix(8, '\0');
+  prefix[0] = static_cast<char>(header.size());
+  directory.write(name, prefix + header);
+  fs::resize_file(directory / name, 8 + header.size() + bytes);
+}
+
+TEST(UntrustedSource, FoldersTogetherHaveElementsThatAddUp) {
+  const TemporaryDirectory directory("/dev/shm");  // its files may be of any size
+  constexpr std::uint64_t kHalf = std::uint64_t{1} << 57;
+  directory.write("modules.json", "[]");
+  for (const char* folder : {"a", "b", "c"}) {
+    write_hollow(directory, fmt::format("{}/model.safetensors", folder), kHalf);
+  }
+  // What is left out is not counted.
+  write_hollow(directory, "d/model.safetensors", 1);
+  const auto opened = open_source(directory.path());
+  EXPECT_EQ(opened.catalog->parts().size(), 2U);
+  std::vector<std::string> left_out;
+  for (const Note& note : opened.catalog->notes()) {
+    if (note.text.find("more than 288230376151711744 elements") != std::string::npos) {
+      left_out.push_back(note.subject);
+    }
+  }
+  EXPECT_THAT(left_out, testing::ElementsAre("c/model.safetensors", "d/model.safetensors"));
+}
+
 TEST(UntrustedSource, TensorsThatDescribeOthersAreNotReadInAnyNumber) {
   const TemporaryDirectory directory;
   std::string header;

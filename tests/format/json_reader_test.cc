@@ -208,7 +208,7 @@ TEST(JsonReader, TakesPythonsWordsAsStringsWhereAsked) {
   EXPECT_THAT(events_of(R"([NaN,Infinity,-Infinity,-1,null])", kPython),
               ElementsAre("[", "sNaN", "sInfinity", "s-Infinity", "i-1", "null", "]"));
   for (const std::string_view text :
-       {"[NaN1]", "[1NaN]", "[-NaN]", "[Infinit]", "[-Infinit]", "{NaN:1}", "[+Infinity]"}) {
+       {"[NaN1]", "[1NaN]", "[-NaN]", "[Inf]", "[-Inf]", "{NaN:1}", "[+Infinity]"}) {
     EXPECT_NE(error_of(text, kPython), "") << text;
   }
   EXPECT_NE(error_of("[NaN]"), "");

@@ -27,8 +27,6 @@ constexpr std::uint64_t kCut = std::uint64_t{128} << 10;
 /// streams may start over for each.
 constexpr std::size_t kFewBeside = 2;
 constexpr std::size_t kMostBeside = 4;
-/// A stream that gives a byte as soon as this (250 MB/s) is not worth a comparison.
-constexpr std::chrono::duration<double> kSoon(4e-9);
 /// A small part of what it takes a server to start over.
 constexpr std::chrono::milliseconds kLate(2);
 /// Parts of one access (the kernel's IOV_MAX).
@@ -168,14 +166,14 @@ std::size_t OrderedFile::serve_next(const Caller& me, std::span<const Pending> r
   while (run < rest.size() && rest[run - 1].access().range().end == rest[run].access().offset)
     ++run;
   if (choice.continues && choice.through.empty() && keeps_pages != Answer::Unknown &&
-      file_system.pace.wants_comparison() && is_showing(first, keeps_pages)) {
+      file_system.pace.can_compare() && is_showing(first, keeps_pages)) {
     const std::size_t most = keeps_pages == Answer::Yes ? kFewBeside : kMostBeside;
     while (beside < most && beside + 1 < run &&
            is_showing(rest[beside + 1].access(), keeps_pages)) {
       ++beside;
     }
   }
-  bool compares = beside >= kFewBeside;
+  const bool compares = beside >= kFewBeside;
 
   // What is joined: nothing where it is compared.
   std::size_t count = 1;
@@ -203,13 +201,21 @@ std::size_t OrderedFile::serve_next(const Caller& me, std::span<const Pending> r
   if (!done) return count;
 
   ByteRange was_read = whole.range();
-  const std::chrono::duration<double> one = middle - begin;
-  compares = compares && one > static_cast<double>(first.size) * kSoon;
-  if (compares) {
-    std::vector<FileAccess> others;
-    for (const Pending& each : rest.subspan(1, beside)) others.push_back(each.access());
+  if (choice.continues && is_showing(whole, keeps_pages)) {
+    file_system.pace.read_in_order(whole.size, middle - begin);
+  }
+  std::vector<FileAccess> others;
+  std::uint64_t size = 0, missing = 0;
+  for (const Pending& each : rest.subspan(1, compares ? beside : 0)) {
+    others.push_back(each.access());
+    size += each.access().size;
+    missing += page_cache::missing(*fd, each.access().range());
+  }
+  // What the kernel has read ahead, or has asked for, shows nothing of a source.
+  if (missing > size / 2) {
+    const auto begin_others = now_();
     done = way.read(choice.descriptor, others);
-    const std::chrono::duration<double> several = now_() - middle;
+    const std::chrono::duration<double> several = now_() - begin_others;
     for (const Pending& each : rest.subspan(1, beside)) {
       const bool alone = !done && each.caller == &me;
       served(each, alone ? way.read(choice.descriptor, std::span(&each.access(), 1)) : done);
@@ -217,10 +223,9 @@ std::size_t OrderedFile::serve_next(const Caller& me, std::span<const Pending> r
     count += beside;
     if (done) {
       was_read.end = others.back().range().end;
-      file_system.pace.compared(
-          one / static_cast<double>(first.size),
-          several / static_cast<double>(was_read.end - others.front().offset),
-          keeps_pages == Answer::Yes ? Pace::Trust::Little : Pace::Trust::Much);
+      file_system.pace.compared(several / static_cast<double>(missing), keeps_pages == Answer::Yes
+                                                                            ? Pace::Trust::Little
+                                                                            : Pace::Trust::Much);
     }
   }
   if (choice.continues) {

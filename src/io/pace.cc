@@ -1,20 +1,57 @@
-// Two measurements in a row that agree decide, or one that is beyond doubt, and the decision stays:
-// one that is wrong costs speed and no byte (of a server that streams nearly all speed: so there
-// are more votes where one is worth little), but comparing again and again would make a stream
-// start over each time. A busy moment can fool one measurement; the threshold is 1.5, where two in
-// flight give 2 from a source that answers each request for itself and 1 from one that streams.
+// Two comparisons in a row that agree decide, or one that is beyond doubt (more where one is worth
+// little). A busy moment can fool one comparison; the threshold is 1.5, where two in flight give 2
+// from a source that answers each request for itself and 1 from one that streams. Against asking at
+// once it is decided for good: comparing again and again would make a stream start over each time.
+//
+// It is compared with what reading in order gave for some time, not with one request: a stream of
+// 2 ns a byte takes 5 to 10 for the first request after a pause, and 2 for the next two, asked for
+// together or not.
+//
+// For asking at once a wrong decision costs a source that streams nearly all of its speed (seen:
+// 10 MB/s instead of 350, and a hundred bytes sent for each that was wanted). So the bytes that
+// come then are timed. What is small costs a request as much as what is large, so each request
+// counts as one of the size that those in order had: random reads are not held against the source.
 #include "io/pace.h"
+
+#include <algorithm>
 
 namespace ckfs {
 namespace {
 
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+/// Reading in order is known after so many bytes, and more than so many are not remembered.
+constexpr std::uint64_t kKnown = 2 * kMiB;
+constexpr std::uint64_t kRemembered = 32 * kMiB;
+/// A stream that gives a byte as soon as this (250 MB/s) is not worth a comparison.
+constexpr Pace::Seconds kSoon(4e-9);
 constexpr double kGain = 1.5;
 /// As four at once give nearly 4: no busy moment does that.
 constexpr double kClearGain = 3;
 constexpr int kVotes = 2;
 constexpr int kDoubtfulVotes = 6;  // for asking at once; against it two are enough
+/// Asked at once, so many bytes are one look, and two in a row that find it so much slower than in
+/// order a mistake.
+constexpr std::uint64_t kLook = 8 * kMiB;
+constexpr double kMistake = 3;
+constexpr int kSlowLooks = 2;
+/// A network that stood still for a while is no mistake: so it is measured anew, but not for ever;
+/// and what was right for so many looks may begin to count again.
+constexpr int kMostTakenBack = 3;
+constexpr int kProven = 64;
 
 }  // namespace
+
+bool Pace::knows_order() const {
+  return order_bytes_ >= kKnown;
+}
+
+Pace::Seconds Pace::byte_in_order() const {
+  return order_seconds_ / static_cast<double>(order_bytes_);
+}
+
+bool Pace::is_open() const {
+  return votes_ > -kVotes && !at_once_ && !(knows_order() && byte_in_order() < kSoon);
+}
 
 bool Pace::at_once() const {
   const MutexLock lock(mutex_);
@@ -23,18 +60,72 @@ bool Pace::at_once() const {
 
 bool Pace::wants_comparison() const {
   const MutexLock lock(mutex_);
-  return votes_ > -kVotes && !at_once_;
+  return is_open();
 }
 
-void Pace::compared(std::chrono::duration<double> in_order, std::chrono::duration<double> at_once,
-                    Trust trust) {
+bool Pace::can_compare() const {
   const MutexLock lock(mutex_);
-  if (votes_ <= -kVotes || at_once_) return;  // another thread was faster
+  return is_open() && knows_order();
+}
+
+void Pace::read_in_order(std::uint64_t bytes, Seconds seconds) {
+  const MutexLock lock(mutex_);
+  if (at_once_) return;  // what it is compared with stays
+  ++order_requests_;
+  order_bytes_ += bytes;
+  order_seconds_ += seconds;
+  if (order_bytes_ <= kRemembered) return;
+  order_requests_ = (order_requests_ + 1) / 2;
+  order_bytes_ /= 2;
+  order_seconds_ /= 2;
+}
+
+void Pace::compared(Seconds at_once, Trust trust) {
+  const MutexLock lock(mutex_);
+  if (!is_open() || !knows_order()) return;  // another thread was faster
+  const Seconds in_order = byte_in_order();
   const bool gains = in_order > kGain * at_once;
   if (gains != (votes_ > 0)) votes_ = 0;
   const bool clear = trust == Trust::Much && in_order > kClearGain * at_once;
   votes_ += !gains ? -1 : clear ? kVotes : 1;
   at_once_ = votes_ >= (trust == Trust::Much ? kVotes : kDoubtfulVotes);
+  looks_ = 0;
+  forget_look();
+}
+
+void Pace::forget_look() {
+  look_bytes_ = 0;
+  would_take_ = busy_ = Seconds(0);
+}
+
+void Pace::began(Time now) {
+  const MutexLock lock(mutex_);
+  if (in_flight_++ == 0) busy_since_ = now;
+}
+
+void Pace::ended(std::uint64_t requests, std::uint64_t bytes, Time now) {
+  const MutexLock lock(mutex_);
+  busy_ += now - busy_since_;
+  busy_since_ = now;
+  --in_flight_;
+  if (!at_once_) return;
+  look_bytes_ += bytes;
+  const auto as_bytes = static_cast<double>(requests * (order_bytes_ / order_requests_));
+  would_take_ += std::max(static_cast<double>(bytes), as_bytes) * byte_in_order();
+  // It need not go on where so little comes that the look cannot end well.
+  if (look_bytes_ < kLook && busy_ < kMistake * static_cast<double>(kLook) * byte_in_order())
+    return;
+  if (busy_ > kMistake * would_take_) {
+    looks_ = std::min(looks_, 0) - 1;
+  } else {
+    looks_ = std::min(std::max(looks_, 0) + 1, kProven);
+  }
+  if (looks_ == kProven) taken_back_ = 0;
+  if (looks_ == -kSlowLooks) {
+    at_once_ = false;
+    votes_ = ++taken_back_ < kMostTakenBack ? 0 : -kVotes;
+  }
+  forget_look();
 }
 
 }  // namespace ckfs

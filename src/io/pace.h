@@ -3,7 +3,9 @@
 // Two kinds of servers look alike from outside. One opens a stream for each open file (object
 // stores behind FUSE): a second request in flight gains nothing, and one out of order starts the
 // stream over. The other answers each request for itself, after the same delay: there, n requests
-// in flight are n times as fast. So it is measured, with bytes that somebody wants anyway.
+// in flight are n times as fast. So it is measured, with bytes that somebody wants anyway; and as
+// a measurement can be wrong, what comes of it is watched, and taken back where it is much slower
+// than reading in order was.
 //
 // Safe for concurrent use by several threads.
 #pragma once
@@ -17,24 +19,55 @@ namespace ckfs {
 
 class Pace {
  public:
+  using Seconds = std::chrono::duration<double>;
+  using Time = std::chrono::steady_clock::time_point;
+
   /// Several ranges of a file may be asked for at once. False until measured.
   bool at_once() const;
 
-  /// Whether the next long read shall be used to compare.
+  /// Whether long reads shall be such that they can be compared: not decided yet, and a byte takes
+  /// long enough for it to matter.
   bool wants_comparison() const;
+  /// The same, and there is something to compare with.
+  bool can_compare() const;
+
+  /// A request was asked for in order, by itself.
+  void read_in_order(std::uint64_t bytes, Seconds seconds);
 
   /// How far one comparison can be believed. Where the kernel reads ahead it has a part in both
   /// sides.
   enum class Trust : std::uint8_t { Much, Little };
 
-  /// The seconds that a byte took, asked for in order and asked for together with others.
-  void compared(std::chrono::duration<double> in_order, std::chrono::duration<double> at_once,
-                Trust trust = Trust::Much);
+  /// What a byte took, asked for together with others.
+  void compared(Seconds at_once, Trust trust = Trust::Much);
+
+  /// Requests that may be several at once go out; each call is followed by one of ended(), with how
+  /// many they were and the bytes that came (0 of both: they failed).
+  void began(Time now);
+  void ended(std::uint64_t requests, std::uint64_t bytes, Time now);
 
  private:
+  bool knows_order() const CKFS_REQUIRES(mutex_);
+  Seconds byte_in_order() const CKFS_REQUIRES(mutex_);
+  bool is_open() const CKFS_REQUIRES(mutex_);
+  void forget_look() CKFS_REQUIRES(mutex_);
+
   mutable Mutex mutex_;
   int votes_ CKFS_GUARDED_BY(mutex_) = 0;  // for at once, in a row; below 0: against
   bool at_once_ CKFS_GUARDED_BY(mutex_) = false;
+  int taken_back_ CKFS_GUARDED_BY(mutex_) = 0;  // decisions
+  /// Of late, in order.
+  std::uint64_t order_requests_ CKFS_GUARDED_BY(mutex_) = 0;
+  std::uint64_t order_bytes_ CKFS_GUARDED_BY(mutex_) = 0;
+  Seconds order_seconds_ CKFS_GUARDED_BY(mutex_){0};
+  /// Since at_once() or the last look at it: bytes that came, the time that they would have taken
+  /// in order, and the time in which any were waited for.
+  std::uint64_t look_bytes_ CKFS_GUARDED_BY(mutex_) = 0;
+  Seconds would_take_ CKFS_GUARDED_BY(mutex_){0};
+  Seconds busy_ CKFS_GUARDED_BY(mutex_){0};
+  int looks_ CKFS_GUARDED_BY(mutex_) = 0;  // in a row; below 0: that found it slow
+  std::uint64_t in_flight_ CKFS_GUARDED_BY(mutex_) = 0;
+  Time busy_since_ CKFS_GUARDED_BY(mutex_){};
 };
 
 }  // namespace ckfs

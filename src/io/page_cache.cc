@@ -100,6 +100,10 @@ bool is_cached(int fd, ByteRange range) {
   return !cached || *cached == down(range.end + kPage - 1) / kPage - range.begin / kPage;
 }
 
+std::uint64_t missing(int fd, ByteRange range) {
+  return range.size() - std::min(range.size(), cached_pages(fd, range).value_or(0) * kPage);
+}
+
 bool has_cached_page(int fd, ByteRange range) {
   const std::uint64_t begin = down(range.begin + kPage - 1), end = down(range.end);
   return begin < end && cached_pages(fd, {begin, end}).value_or(0) > 0;

@@ -51,6 +51,10 @@ std::optional<std::uint64_t> cached_pages(int fd, ByteRange range);
 /// Whether all pages of `range` are in the cache. True if the kernel does not know.
 bool is_cached(int fd, ByteRange range);
 
+/// The bytes of `range`, but for a page, that are not in the cache, nor on their way into it. All
+/// of them if the kernel does not know.
+std::uint64_t missing(int fd, ByteRange range);
+
 /// Whether a page that lies wholly in `range` is in the cache. False if the kernel does not know.
 bool has_cached_page(int fd, ByteRange range);
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <optional>
 #include <spdlog/spdlog.h>
 #include <unordered_map>
@@ -47,6 +48,28 @@ ByteRange blocks_of(const ReadRequest& request) {
 struct FileState {
   OrderedFile ordered;
   page_cache::HintedRanges hinted;
+};
+
+/// One call to a file system that may be a remote one that is asked at once (pace.h).
+class Watched {
+ public:
+  explicit Watched(FileSystem& on) : pace_(on.traits.remote ? &on.pace : nullptr) {
+    if (pace_ != nullptr) pace_->began(std::chrono::steady_clock::now());
+  }
+  ~Watched() {
+    if (pace_ != nullptr) pace_->ended(requests_, bytes_, std::chrono::steady_clock::now());
+  }
+  Watched(const Watched&) = delete;
+  Watched& operator=(const Watched&) = delete;
+
+  void came(std::span<const Access> accesses) {
+    requests_ = accesses.size();
+    for (const Access& each : accesses) bytes_ += each.size;
+  }
+
+ private:
+  Pace* const pace_;
+  std::uint64_t requests_ = 0, bytes_ = 0;
 };
 
 }  // namespace
@@ -119,8 +142,12 @@ Result<void> SourceFiles::Impl::read_alone(const ReadRequest& request) {
   const iovec part{request.out.data(), request.out.size()};
   const Access access{pinned->fd.get(),   pinned->serial,      request.offset,
                       request.out.size(), std::span(&part, 1), false};
-  if (auto done = reader_->read(std::span(&access, 1)); !done) {
-    return table.failed(of, pinned->fd.get(), done.error());
+  {
+    Watched watched(*of.file_system);
+    if (auto done = reader_->read(std::span(&access, 1)); !done) {
+      return table.failed(of, pinned->fd.get(), done.error());
+    }
+    watched.came(std::span(&access, 1));
   }
   CKFS_TRY_VOID(table.check(of, pinned->fd.get()));
   count_access(of, access);
@@ -346,10 +373,16 @@ Result<void> SourceFiles::Impl::read_pass(const AccessPlan& plan, std::size_t& n
     }
   }
 
-  auto done = once.empty() ? reader_->read(accesses) : read_accesses_once(*reader_, accesses, once);
-  if (!done) {
-    const Opened& at = opened[opened_of[done.error().access]];
-    return table.failed(*at.file, at.pin->fd.get(), done.error());
+  {
+    // Of files that lie on several file systems the first one's: that is rare.
+    Watched watched(*opened.front().file->file_system);
+    auto done =
+        once.empty() ? reader_->read(accesses) : read_accesses_once(*reader_, accesses, once);
+    if (!done) {
+      const Opened& at = opened[opened_of[done.error().access]];
+      return table.failed(*at.file, at.pin->fd.get(), done.error());
+    }
+    watched.came(accesses);
   }
   for (const Opened& each : opened) CKFS_TRY_VOID(table.check(*each.file, each.pin->fd.get()));
   for (std::size_t i = 0; i < accesses.size(); ++i) {

@@ -79,15 +79,20 @@ FP8 = {"quantization_config": {"quant_method": "fp8", "weight_block_size": [BLOC
 DEEPSEEK = {"model_type": "deepseek_v3", "torch_dtype": "bfloat16", **FP8}
 
 
-def two_files(bench, name, matrix, config):
+def as_saved(tensors):
+    """In the order of safetensors' save_file: wide dtypes first, so all scales before all weights."""
+    return sorted(tensors, key=lambda tensor: (-WIDTH[tensor[1]], tensor[0]))
+
+
+def two_files(bench, name, matrix, config, order=list):
     """Two files that each give FILE_BYTES of BF16: matrix(module, rows, columns) has the tensors of
     one weight."""
     directory = bench.path(name)
     if not os.path.exists(directory):
         rows, columns = 2048, 7168
         write_model(directory, [
-            [entry for k in range(FILE_BYTES // (2 * rows * columns)) for entry in
-             matrix(f"model.layers.{shard}.mlp.experts.{k}.down_proj", rows, columns)]
+            order(entry for k in range(FILE_BYTES // (2 * rows * columns)) for entry in
+                  matrix(f"model.layers.{shard}.mlp.experts.{k}.down_proj", rows, columns))
             for shard in range(2)], config)
     return directory
 
@@ -95,6 +100,11 @@ def two_files(bench, name, matrix, config):
 def fp8(bench):
     return two_files(bench, "fp8", lambda module, *shape: quantized(module + ".weight", *shape),
                      DEEPSEEK)
+
+
+def fp8_as_saved(bench):
+    return two_files(bench, "fp8-as-saved",
+                     lambda module, *shape: quantized(module + ".weight", *shape), DEEPSEEK, as_saved)
 
 
 def half_fp8(bench, size):

@@ -23,11 +23,11 @@ def dd(path):
 
 
 def run(bench):
-    from checkpoints import fp8  # the 0.5 GB of FP8 of the other rows
+    from checkpoints import fp8_as_saved
 
     if not shutil.which("rclone"):
         raise SystemExit("bench: network: rclone is missing (apt-get install rclone)")
-    source = fp8(bench)
+    source = fp8_as_saved(bench)
     name = next(name for name in sorted(os.listdir(source)) if name.endswith(".safetensors"))
     size = os.path.getsize(os.path.join(source, name))
     with tempfile.TemporaryDirectory(dir=bench.work) as work, contextlib.ExitStack() as stack:

@@ -61,45 +61,157 @@ TEST(FileSystems, OneThatDoesNotAnswerIsRemote) {
   EXPECT_TRUE(systems.of(1, -1).traits.remote);
 }
 
-TEST(Pace, IsInOrderUntilTwoComparisonsAgree) {
-  using Seconds = std::chrono::duration<double>;
-  Pace pace;
-  EXPECT_FALSE(pace.at_once());
-  pace.compared(Seconds(2), Seconds(1));
-  EXPECT_FALSE(pace.at_once());
-  pace.compared(Seconds(1), Seconds(1));  // a busy moment: counting starts over
-  pace.compared(Seconds(2), Seconds(1));
-  EXPECT_FALSE(pace.at_once());
-  EXPECT_TRUE(pace.wants_comparison());
-  pace.compared(Seconds(2), Seconds(1));
-  EXPECT_TRUE(pace.at_once());
-  EXPECT_FALSE(pace.wants_comparison());
+using Seconds = Pace::Seconds;
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+
+/// Of a source that takes 10 ms for each MiB in order.
+class PaceTest : public testing::Test {
+ protected:
+  void read_in_order(std::uint64_t bytes, double seconds_of_mib = 0.010) {
+    for (std::uint64_t at = 0; at < bytes; at += kMiB) {
+      pace_.read_in_order(kMiB, Seconds(seconds_of_mib));
+    }
+  }
+  /// At once it is so much faster.
+  void compare(double gain, Pace::Trust trust = Pace::Trust::Much) {
+    pace_.compared(Seconds(0.010 / kMiB / gain), trust);
+  }
+  void decide() {
+    for (int k = 0; k < 2; ++k) compare(2);
+  }
+  /// Two calls that overlap, of `requests` of `size` bytes together, take `seconds`.
+  void ask(std::uint64_t requests, std::uint64_t size, double seconds) {
+    pace_.began(now_);
+    pace_.began(now_);
+    now_ += std::chrono::duration_cast<std::chrono::steady_clock::duration>(Seconds(seconds));
+    pace_.ended(requests, requests * size, now_);
+    pace_.ended(0, 0, now_);
+    now_ += std::chrono::hours(1);  // nobody waits
+  }
+
+  Pace pace_;
+  Pace::Time now_{};
+};
+
+TEST_F(PaceTest, IsInOrderUntilTwoComparisonsAgree) {
+  read_in_order(4 * kMiB);
+  EXPECT_FALSE(pace_.at_once());
+  compare(2);
+  EXPECT_FALSE(pace_.at_once());
+  compare(1);  // a busy moment: counting starts over
+  compare(2);
+  EXPECT_FALSE(pace_.at_once());
+  EXPECT_TRUE(pace_.wants_comparison());
+  compare(2);
+  EXPECT_TRUE(pace_.at_once());
+  EXPECT_FALSE(pace_.wants_comparison());
 }
 
-TEST(Pace, BelievesDoubtfulMeasurementsOnlyWhereManyAgree) {
-  using Seconds = std::chrono::duration<double>;
-  Pace pace;
-  for (int k = 0; k < 5; ++k) pace.compared(Seconds(3), Seconds(1), Pace::Trust::Little);
-  EXPECT_FALSE(pace.at_once());
-  EXPECT_TRUE(pace.wants_comparison());
-  pace.compared(Seconds(3), Seconds(1), Pace::Trust::Little);
-  EXPECT_TRUE(pace.at_once());
-  Pace other;
-  for (int k = 0; k < 5; ++k) other.compared(Seconds(3), Seconds(1), Pace::Trust::Little);
-  other.compared(Seconds(1), Seconds(1), Pace::Trust::Little);
-  other.compared(Seconds(1), Seconds(1), Pace::Trust::Little);
-  EXPECT_FALSE(other.wants_comparison());
+TEST_F(PaceTest, BelievesDoubtfulMeasurementsOnlyWhereManyAgree) {
+  read_in_order(4 * kMiB);
+  for (int k = 0; k < 5; ++k) compare(3, Pace::Trust::Little);
+  compare(1, Pace::Trust::Little);
+  for (int k = 0; k < 5; ++k) compare(3, Pace::Trust::Little);
+  EXPECT_FALSE(pace_.at_once());
+  EXPECT_TRUE(pace_.wants_comparison());
+  compare(3, Pace::Trust::Little);
+  EXPECT_TRUE(pace_.at_once());
 }
 
-TEST(Pace, AStreamStaysInOrderForGood) {
-  using Seconds = std::chrono::duration<double>;
-  Pace pace;
-  pace.compared(Seconds(1), Seconds(0.8));
-  pace.compared(Seconds(1), Seconds(3));
-  EXPECT_FALSE(pace.wants_comparison());
-  pace.compared(Seconds(9), Seconds(1));
-  pace.compared(Seconds(9), Seconds(1));
-  EXPECT_FALSE(pace.at_once());
+TEST_F(PaceTest, AStreamStaysInOrderForGood) {
+  read_in_order(4 * kMiB);
+  compare(1.2);
+  compare(0.3, Pace::Trust::Little);
+  EXPECT_FALSE(pace_.wants_comparison());
+  for (int k = 0; k < 3; ++k) compare(9);
+  EXPECT_FALSE(pace_.at_once());
+}
+
+TEST_F(PaceTest, ComparesWithWhatReadingInOrderGaveForSomeTime) {
+  EXPECT_TRUE(pace_.wants_comparison());
+  EXPECT_FALSE(pace_.can_compare());
+  compare(9);
+  read_in_order(1 * kMiB);
+  EXPECT_FALSE(pace_.can_compare());
+  read_in_order(1 * kMiB);
+  EXPECT_TRUE(pace_.can_compare());
+  // The first request after a pause.
+  read_in_order(30 * kMiB);
+  pace_.read_in_order(kMiB, Seconds(0.030));
+  decide();
+  EXPECT_TRUE(pace_.at_once());
+}
+
+TEST_F(PaceTest, AFastStreamIsNotCompared) {
+  read_in_order(16 * kMiB, 0.003);
+  EXPECT_FALSE(pace_.wants_comparison());
+  EXPECT_FALSE(pace_.can_compare());
+  compare(99);
+  compare(99);
+  EXPECT_FALSE(pace_.at_once());
+  read_in_order(300 * kMiB);  // it is not any more
+  EXPECT_TRUE(pace_.can_compare());
+  decide();
+  EXPECT_TRUE(pace_.at_once());
+}
+
+TEST_F(PaceTest, IsTakenBackWhereItIsMuchSlowerThanInOrder) {
+  read_in_order(4 * kMiB);
+  decide();
+  ASSERT_TRUE(pace_.at_once());
+  ask(16, kMiB, 16 * 0.020);
+  EXPECT_TRUE(pace_.at_once());  // slow, but no mistake
+  ask(16, kMiB, 16 * 0.040);
+  EXPECT_TRUE(pace_.at_once());  // once is a busy moment
+  ask(16, kMiB, 16 * 0.040);
+  EXPECT_FALSE(pace_.at_once());
+  EXPECT_TRUE(pace_.wants_comparison());  // perhaps the network stood still
+}
+
+TEST_F(PaceTest, ALookEndsWhereLittleComes) {
+  read_in_order(4 * kMiB);
+  decide();
+  for (int k = 0; k < 2; ++k) ask(1, kMiB, 0.300);
+  EXPECT_FALSE(pace_.at_once());
+}
+
+TEST_F(PaceTest, IsNotTakenBackForOneSlowRequest) {
+  read_in_order(4 * kMiB);
+  decide();
+  ask(1, kMiB, 1);
+  for (int k = 0; k < 200; ++k) ask(8, kMiB, 8 * 0.005);
+  EXPECT_TRUE(pace_.at_once());
+}
+
+TEST_F(PaceTest, HoldsSmallRequestsNotAgainstTheSource) {
+  read_in_order(4 * kMiB);
+  decide();
+  for (int k = 0; k < 64; ++k) ask(64, 4096, 64 * 0.010);
+  EXPECT_TRUE(pace_.at_once());
+}
+
+TEST_F(PaceTest, MistakesAreForgottenWhereItProvedRight) {
+  read_in_order(4 * kMiB);
+  for (int k = 0; k < 9; ++k) {
+    decide();
+    ASSERT_TRUE(pace_.at_once()) << k;
+    for (int look = 0; look < 80; ++look) ask(16, kMiB, 16 * 0.005);
+    for (int look = 0; look < 2; ++look) ask(16, kMiB, 16 * 0.040);
+    ASSERT_FALSE(pace_.at_once()) << k;
+  }
+}
+
+TEST_F(PaceTest, IsNotTriedForEver) {
+  read_in_order(4 * kMiB);
+  for (int k = 0; k < 3; ++k) {
+    decide();
+    ASSERT_TRUE(pace_.at_once()) << k;
+    for (int look = 0; look < 2; ++look) ask(16, kMiB, 16 * 0.040);
+    ASSERT_FALSE(pace_.at_once()) << k;
+  }
+  EXPECT_FALSE(pace_.wants_comparison());
+  decide();
+  EXPECT_FALSE(pace_.at_once());
 }
 
 }  // namespace

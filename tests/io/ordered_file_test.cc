@@ -64,6 +64,11 @@ class OrderedFileTest : public testing::Test {
          [&](std::uint64_t bytes) { passed_ += bytes; }});
   }
   std::vector<Result<void>> wait_behind_one(const std::vector<FileAccess>& accesses);
+  void settle_for_order() {
+    system_.pace.read_in_order(4 * kMiB, std::chrono::seconds(1));
+    for (int k = 0; k < 2; ++k) system_.pace.compared(std::chrono::seconds(1));
+    EXPECT_FALSE(system_.pace.wants_comparison());
+  }
   Result<void> read_one(std::uint64_t offset, std::uint64_t size) {
     return read({{offset, size, {}}});
   }
@@ -150,6 +155,18 @@ TEST_F(OrderedFileTest, WhatIsLeftWhenItIsFoundOutIsAskedForAtOnce) {
   EXPECT_LE(clock_.load(), 8 * 5000);  // one by one it would be 24
 }
 
+TEST_F(OrderedFileTest, WhatThePageCacheHasIsNotCompared) {
+  using namespace std::chrono_literals;
+  std::vector<std::byte> bytes(kSize);
+  ASSERT_EQ(::pread(fds_[0].get(), bytes.data(), kSize, 0), static_cast<ssize_t>(kSize));
+  for (std::uint64_t k = 0; k < 8; ++k) {
+    const std::uint64_t at = k * 3 * kMiB;
+    EXPECT_TRUE(read({{at, kMiB, {}}, {at + kMiB, kMiB, {}}, {at + 2 * kMiB, kMiB, {}}}, 5000us));
+  }
+  EXPECT_FALSE(system_.pace.at_once());
+  EXPECT_TRUE(system_.pace.wants_comparison());
+}
+
 /// While the first access is under way, others come; gives what each of them got.
 std::vector<Result<void>> OrderedFileTest::wait_behind_one(
     const std::vector<FileAccess>& accesses) {
@@ -169,8 +186,7 @@ std::vector<Result<void>> OrderedFileTest::wait_behind_one(
 }
 
 TEST_F(OrderedFileTest, WhatWaitsIsReadInOrderAndJoined) {
-  system_.pace.compared(std::chrono::seconds(1), std::chrono::seconds(1));
-  system_.pace.compared(std::chrono::seconds(1), std::chrono::seconds(1));
+  settle_for_order();
   for (const auto& result : wait_behind_one({{401'000, 100'000, {}},
                                              {101'000, 300'000, {}},
                                              {1000, 100'000, {}},
@@ -181,8 +197,7 @@ TEST_F(OrderedFileTest, WhatWaitsIsReadInOrderAndJoined) {
 }
 
 TEST_F(OrderedFileTest, TheErrorOfOneIsNotThatOfAnother) {
-  system_.pace.compared(std::chrono::seconds(1), std::chrono::seconds(1));
-  system_.pace.compared(std::chrono::seconds(1), std::chrono::seconds(1));
+  settle_for_order();
   broken_ = {200'000, 200'001};
   const auto results = wait_behind_one({{1000, 99'000, {}}, {100'000, 200'000, {}}});
   EXPECT_TRUE(results[0]);

@@ -77,7 +77,7 @@ class Loop {
     for (std::thread& thread : threads) thread.join();
     lock.lock();
     if (failure_) return *std::move(failure_);
-    if (out_of_memory_) return fail(ErrorCode::OutOfMemory, "memory: the system gives no more");
+    if (out_of_memory_) return Failure(Error(ErrorCode::OutOfMemory, "out of memory"));
     return {};
   }
 

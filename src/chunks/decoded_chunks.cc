@@ -136,7 +136,7 @@ Result<void> DecodedChunks::read(std::vector<ChunkWish> wishes) {
   }
   leave(requests);
   if (out_of_memory) {
-    return fail(ErrorCode::OutOfMemory, "memory: the system gives no more (decoding a chunk)");
+    return Failure(Error(ErrorCode::OutOfMemory, "out of memory"));  // the text needs none
   }
   return done;
 }
@@ -452,7 +452,12 @@ void DecodedChunks::keep(FileId chunk, Decoder& decoder, std::size_t size, bool 
   if (!fresh && old != nullptr) {
     // Nobody else has it any more: its buffer is as good as a new one.
     Buffer& buffer = const_cast<Block&>(*old).buffer;
-    if (buffer.size() == decoder.block.size()) fresh = std::move(buffer);
+    if (buffer.size() == decoder.block.size()) {
+      fresh = std::move(buffer);
+    } else {
+      old.reset();
+      fresh = pool_->try_acquire(Tier::Source, decoder.block.size());
+    }
   }
   if (!fresh) return;
   auto block = std::make_shared<Block>();

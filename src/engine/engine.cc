@@ -4,7 +4,8 @@
 //
 // Memory: a request takes its reply (Tier::Reply) in one piece and may then wait for scratch or for
 // a tile (Tier::Tile); whoever computes waits for nothing but the source. What is ahead of readers
-// is never waited for: no memory, no piece. The order is enforced in memory/buffer_pool.h.
+// is never waited for: no memory, no piece. What is delivered is lent meanwhile (deliver()). The
+// order is enforced in memory/buffer_pool.h.
 #include "engine/engine.h"
 
 #include <algorithm>
@@ -337,12 +338,12 @@ class Engine::Impl {
       if (!computed) return std::shared_ptr<const Tile>();
       tile = *std::move(computed);
       if (stream.options().deliver) {
-        workers_.add([this, weak = stream.weak_from_this(), piece, tile] {
-          if (const auto alive = weak.lock()) deliver(*alive, piece, *tile);
+        workers_.add([this, weak = stream.weak_from_this(), piece, made = std::weak_ptr(tile)] {
+          if (const auto alive = weak.lock()) deliver(*alive, piece, made);
         });
       }
     }
-    CKFS_TRY_VOID(evaluator_.verify(tile->files));
+    CKFS_TRY_VOID(logged(stream, here, evaluator_.verify(tile->files)));
     return tile;
   }
 
@@ -365,7 +366,7 @@ class Engine::Impl {
     }
     // Delivered when all are computed: the kernel may have locked a page of one for a request that
     // waits for another.
-    std::vector<std::pair<ByteRange, std::shared_ptr<const Tile>>> made;
+    std::vector<std::pair<ByteRange, std::weak_ptr<const Tile>>> made;
     (void)cache_.compute(
         keys, [&](std::span<const std::size_t> numbers, const TileCache::Ready& ready) {
           // Asked once more now that others see this computation: a reader that came before it has
@@ -382,19 +383,25 @@ class Engine::Impl {
           });
         });
     if (!stream.options().deliver) return;
-    for (const auto& [piece, tile] : made) deliver(stream, piece, *tile);
+    for (const auto& [piece, tile] : made) deliver(stream, piece, tile);
   }
 
   /// Puts the pages of a piece where the reader finds them without asking, but for one every
   /// kSignpost bytes: his request for that one shows where he is.
-  void deliver(ReadStream& stream, ByteRange piece, const Tile& tile) {
-    if (!evaluator_.verify(tile.files)) return;
+  ///
+  /// That may wait for a page which the kernel has locked for a request, and the request for memory
+  /// of Tier::Tile: so what is being delivered counts as lent, and what waits to be is not held.
+  void deliver(ReadStream& stream, ByteRange piece, const std::weak_ptr<const Tile>& made) {
+    const std::shared_ptr<const Tile> tile = made.lock();
+    if (tile == nullptr) return;
+    const auto lent = pool_->try_lend(tile->buffer.counted());
+    if (!lent || !evaluator_.verify(tile->files)) return;
     const std::uint64_t first = (piece.begin + kPage - 1) / kPage * kPage;
     const std::uint64_t begin = piece.begin % kSignpost == 0 ? first + kPage : first;
     const std::uint64_t end =
         piece.end == stream.file().size ? piece.end : piece.end / kPage * kPage;
     if (begin >= end) return;
-    if (stream.options().deliver(begin, tile.span().subspan(begin - piece.begin, end - begin))) {
+    if (stream.options().deliver(begin, tile->span().subspan(begin - piece.begin, end - begin))) {
       stream.delivered(piece.begin, end - begin);
       cache_.given(piece_key(stream.file(), piece.begin));
     }

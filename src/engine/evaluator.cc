@@ -291,8 +291,12 @@ Result<std::vector<FileId>> Evaluator::gather_into(const GatherPlan& plan,
   CKFS_TRY_VOID(workers_.share(plan.batches(), [&](Workers::Claims& claims, bool helper) {
     std::optional<Buffer> own;
     if (helper) {
-      // Help is never worth waiting for memory.
-      own = pool_.try_acquire(Tier::Tile, plan.staging());
+      // Help is never worth waiting for memory, nor an error of who could do without it.
+      try {
+        own = pool_.try_acquire(Tier::Tile, plan.staging());
+      } catch (const std::bad_alloc&) {
+        return;
+      }
       if (!own) return;
     }
     const TierScope holding(Tier::Tile);

@@ -196,7 +196,7 @@ Result<void> Workers::share(std::size_t count, const Work& work) {
   shared.claims.wait_for_helpers();
   const MutexLock lock(shared.claims.mutex_);
   if (shared.claims.out_of_memory_) {
-    return ckfs::fail(ErrorCode::OutOfMemory, "memory: the system gives no more");
+    return Failure(Error(ErrorCode::OutOfMemory, "out of memory"));  // the text needs none
   }
   if (shared.claims.error_) return Failure(*std::move(shared.claims.error_));
   return {};

@@ -135,17 +135,16 @@ bool HintedRanges::has(ByteRange range) const {
       ranges_, [&](const ByteRange& hinted) { return !hinted.intersect(range).empty(); });
 }
 
-bool HintedRanges::take(ByteRange range) {
+std::vector<ByteRange> HintedRanges::take(ByteRange range) {
   const MutexLock lock(mutex_);
-  std::vector<ByteRange> rest;
-  bool found = false;
+  std::vector<ByteRange> rest, found;
   for (const ByteRange& hinted : ranges_) {
     const ByteRange common = hinted.intersect(range);
     if (common.empty()) {
       rest.push_back(hinted);
       continue;
     }
-    found = true;
+    found.push_back(common);
     if (hinted.begin < common.begin) rest.push_back({hinted.begin, common.begin});
     if (common.end < hinted.end) rest.push_back({common.end, hinted.end});
   }

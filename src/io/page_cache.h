@@ -71,8 +71,8 @@ class HintedRanges {
   void add(const std::vector<ByteRange>& ranges);
   /// Whether any of `range` was added and not taken since.
   bool has(ByteRange range) const;
-  /// The same; it is not any more afterwards.
-  bool take(ByteRange range);
+  /// What of `range` is so; it is not any more afterwards.
+  std::vector<ByteRange> take(ByteRange range);
 
  private:
   void forget_oldest() CKFS_REQUIRES(mutex_);

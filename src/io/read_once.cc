@@ -4,6 +4,7 @@
 // offsets and sizes, and reads from the disk what lies in memory.
 #include "io/read_once.h"
 
+#include <algorithm>
 #include <cerrno>
 
 #include "base/rounding.h"
@@ -28,22 +29,35 @@ bool shares_pages(const Access& access) {
   return pages * kPage - access.size > access.size / kFew;
 }
 
-/// Whether the pages of `access` are to be dropped after it.
-bool drops(const Access& access, const OnceFile& from) {
-  if (from.file_system->traits.remote) return false;
+/// Ranges whose pages are to be dropped after `access`.
+std::vector<ByteRange> drops(const Access& access, const OnceFile& from) {
+  if (from.file_system->traits.remote) return {};
   const ByteRange range{access.offset, access.offset + access.size};
-  const bool hinted = from.hinted != nullptr && from.hinted->take(range);
-  if (shares_pages(access)) return false;
-  if (hinted) return true;
-  if (from.file_system->reads_uncached.load(std::memory_order_relaxed) == Answer::Yes) return false;
-  return !page_cache::has_cached_page(access.fd, range);
+  std::vector<ByteRange> hinted;
+  if (from.hinted != nullptr) hinted = from.hinted->take(range);
+  if (shares_pages(access)) return {};
+  if (from.file_system->reads_uncached.load(std::memory_order_relaxed) == Answer::Yes)
+    return hinted;
+  // Hints leave out what is in the cache.
+  std::vector<ByteRange> ours = hinted;
+  std::ranges::sort(hinted, {}, &ByteRange::begin);
+  hinted.push_back({range.end, range.end});
+  std::uint64_t at = range.begin;
+  for (const ByteRange& next : hinted) {
+    const ByteRange between{at, next.begin};
+    if (!between.empty() && !page_cache::has_cached_page(access.fd, between)) {
+      ours.push_back(between);
+    }
+    at = next.end;
+  }
+  return ours;
 }
 
 }  // namespace
 
 tl::expected<void, AccessFailure> read_accesses_once(Reader& reader, std::vector<Access>& accesses,
                                                      std::span<const OnceFile> from) {
-  std::vector<char> drop;
+  std::vector<std::vector<ByteRange>> drop;
   for (std::size_t i = 0; i < accesses.size(); ++i) drop.push_back(drops(accesses[i], from[i]));
   while (true) {
     for (std::size_t i = 0; i < accesses.size(); ++i) {
@@ -62,9 +76,7 @@ tl::expected<void, AccessFailure> read_accesses_once(Reader& reader, std::vector
     if (access.uncached) {
       from[i].file_system->reads_uncached.store(Answer::Yes, std::memory_order_relaxed);
     }
-    if (drop[i] != 0) {
-      page_cache::drop(access.fd, {access.offset, access.offset + access.size}, from[i].size);
-    }
+    for (const ByteRange& range : drop[i]) page_cache::drop(access.fd, range, from[i].size);
   }
   return {};
 }

@@ -35,7 +35,9 @@ constexpr std::size_t margin_of(std::size_t capacity) {
 thread_local int held_tier = -1;
 
 std::byte* allocate(std::size_t capacity) {
-  if (!is_mapped(capacity)) return static_cast<std::byte*>(std::malloc(capacity - kRemembered));
+  if (!is_mapped(capacity)) {
+    return static_cast<std::byte*>(std::aligned_alloc(kBufferAlignment, capacity - kRemembered));
+  }
   void* memory = ::mmap(nullptr, capacity + margin_of(capacity), PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return nullptr;
@@ -182,6 +184,13 @@ bool BufferPool::allocate_missing(std::span<Buffer> buffers) {
   });
 }
 
+/// The same, if need be with the address space or the commit charge of what is kept.
+bool BufferPool::allocate_or_trim(std::span<Buffer> buffers) {
+  if (allocate_missing(buffers)) return true;
+  trim();
+  return allocate_missing(buffers);
+}
+
 /// Unmaps kept buffers until at most `allowed` bytes of them remain.
 void BufferPool::trim_to(std::uint64_t allowed) {
   for (auto& [capacity, buffers] : kept_) {
@@ -205,7 +214,7 @@ std::optional<std::vector<Buffer>> BufferPool::try_acquire(Tier tier,
     if (shortage(tier, capacity) > 0) continue;
     take(tier, sizes, buffers);
     lock.unlock();
-    if (!allocate_missing(buffers)) return std::nullopt;
+    if (!allocate_or_trim(buffers)) return std::nullopt;
     return buffers;
   }
   return std::nullopt;
@@ -250,7 +259,7 @@ Result<std::vector<Buffer>> BufferPool::acquire(Tier tier, std::span<const std::
     take(tier, sizes, buffers);
   }
   returned_.notify_all();  // the next in the queue may fit as well
-  if (!allocate_missing(buffers)) {
+  if (!allocate_or_trim(buffers)) {
     return fail(ErrorCode::OutOfMemory, "memory: the system gives no {} bytes more", capacity);
   }
   return buffers;
@@ -259,6 +268,32 @@ Result<std::vector<Buffer>> BufferPool::acquire(Tier tier, std::span<const std::
 Result<Buffer> BufferPool::acquire(Tier tier, std::size_t size) {
   CKFS_TRY(std::vector<Buffer> buffers, acquire(tier, std::span(&size, 1)));
   return std::move(buffers.front());
+}
+
+std::optional<BufferPool::Lent> BufferPool::try_lend(std::size_t counted) {
+  const MutexLock lock(mutex_);
+  std::uint64_t& tiles = used_[index(Tier::Tile)];
+  CKFS_CHECK(counted <= tiles);
+  if (lent_ + counted > limit_ / 16) return std::nullopt;
+  tiles -= counted;
+  if (shortage(Tier::Reply, counted) > 0) {
+    tiles += counted;
+    return std::nullopt;
+  }
+  used_[index(Tier::Reply)] += counted;
+  lent_ += counted;
+  return Lent(*this, counted);
+}
+
+BufferPool::Lent::~Lent() {
+  if (pool_ == nullptr) return;
+  {
+    const MutexLock lock(pool_->mutex_);
+    pool_->used_[index(Tier::Reply)] -= bytes_;
+    pool_->used_[index(Tier::Tile)] += bytes_;
+    pool_->lent_ -= bytes_;
+  }
+  pool_->returned_.notify_all();
 }
 
 void BufferPool::give_back(Tier tier, std::byte* data, std::size_t capacity) {

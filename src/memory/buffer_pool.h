@@ -13,7 +13,8 @@
 // others cannot take, and nobody waits for more than the share of a later tier: so the last one
 // always gets its memory without waiting for anybody but itself, ends, and gives it back; then so
 // does the one before. (That a request would fit into what others hold at present is not enough:
-// all of them may hold replies, and wait for the very tile that it is for.)
+// all of them may hold replies, and wait for the very tile that it is for.) What waits for a reader
+// is to be counted before him: try_lend().
 //
 // Safe for concurrent use by several threads.
 #pragma once
@@ -27,6 +28,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -120,6 +122,27 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
   std::optional<std::vector<Buffer>> try_acquire(Tier tier, std::span<const std::size_t> sizes);
   std::optional<Buffer> try_acquire(Tier tier, std::size_t size);
 
+  /// Bytes in use of Tier::Tile that count as Tier::Reply while the object lives: what is on its
+  /// way to a reader who may be waiting for memory of Tier::Tile.
+  class Lent {
+   public:
+    Lent(Lent&& other) noexcept
+        : pool_(std::exchange(other.pool_, nullptr)), bytes_(other.bytes_) {}
+    Lent& operator=(Lent&&) = delete;
+    ~Lent();
+
+   private:
+    friend class BufferPool;
+    Lent(BufferPool& pool, std::size_t bytes) : pool_(&pool), bytes_(bytes) {}
+    BufferPool* pool_;
+    std::size_t bytes_;
+  };
+  /// Requires: buffers of Tier::Tile that count so many bytes (Buffer::counted()) live as long as
+  /// the result, and the pool. nullopt: replies have no room for it, or more than a sixteenth of
+  /// the limit would be lent: a reply of at most most(Tier::Reply) less that never waits for what
+  /// is.
+  std::optional<Lent> try_lend(std::size_t counted);
+
   std::uint64_t limit() const { return limit_; }
   /// The most bytes that one acquire() of a tier can have: of the first tier the limit less the
   /// shares of the others, of a later one its share.
@@ -143,6 +166,7 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
   void take(Tier tier, std::span<const std::size_t> sizes, std::span<Buffer> buffers)
       CKFS_REQUIRES(mutex_);
   static bool allocate_missing(std::span<Buffer> buffers);
+  bool allocate_or_trim(std::span<Buffer> buffers) CKFS_EXCLUDES(mutex_);
   void trim_to(std::uint64_t allowed) CKFS_REQUIRES(mutex_);
 
   const std::uint64_t limit_;
@@ -153,6 +177,7 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
   std::map<std::size_t, std::vector<std::byte*>> kept_ CKFS_GUARDED_BY(mutex_);  // by capacity
   std::uint64_t kept_bytes_ CKFS_GUARDED_BY(mutex_) = 0;
   std::array<std::uint64_t, kTiers> used_ CKFS_GUARDED_BY(mutex_){};
+  std::uint64_t lent_ CKFS_GUARDED_BY(mutex_) = 0;  // of what is used of Tier::Reply
   std::uint64_t peak_ CKFS_GUARDED_BY(mutex_) = 0;
   std::uint64_t next_ticket_ CKFS_GUARDED_BY(mutex_) = 0;
   std::array<std::deque<std::uint64_t>, kTiers> waiting_ CKFS_GUARDED_BY(mutex_);

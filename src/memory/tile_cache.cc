@@ -128,9 +128,11 @@ auto guarded(const Compute& compute) -> decltype(compute()) {
   try {
     return compute();
   } catch (const std::bad_alloc&) {
-    return fail(ErrorCode::OutOfMemory, "memory: the system gives no more (computing a tile)");
+    return Failure(Error(ErrorCode::OutOfMemory, "out of memory"));  // the text needs none
   } catch (const std::exception& error) {
-    return fail(ErrorCode::Internal, "computing a tile: {}", error.what());
+    return or_out_of_memory([&]() -> decltype(compute()) {
+      return fail(ErrorCode::Internal, "computing a tile: {}", error.what());
+    });
   }
 }
 

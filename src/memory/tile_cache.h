@@ -1,10 +1,10 @@
 // Computed bytes that several requests share: tiles of gathered tensors, pieces ahead of readers,
-// rendered text. Each is computed once however many threads ask (single-flight), and all live
-// within one BufferPool: what nobody reads and was used least recently goes first. What was
-// computed ahead of a reader who has not come yet goes only where somebody waits for memory: it
-// does not make room for more of its kind. A tile (Kind::Tile) that took longer to compute than a
-// disk takes to give it back goes into the store, where there is one, and comes back from there;
-// not one that its reader is past.
+// rendered text. Each is computed once however many threads ask (single-flight), as long as there
+// is memory to keep it, and all live within one BufferPool: what nobody reads and was used least
+// recently goes first. What was computed ahead of a reader who has not come yet goes only where
+// somebody waits for memory: it does not make room for more of its kind. A tile (Kind::Tile) that
+// took longer to compute than a disk takes to give it back goes into the store, where there is one,
+// and comes back from there; not one that its reader is past.
 //
 // Safe for concurrent use by several threads. compute() runs without locks; it may ask the same
 // cache only for what needs nothing of it in turn (Kind::Kept).
@@ -68,7 +68,7 @@ class TileCache {
   Result<void> compute(std::span<const TileKey> keys, const ComputeSeveral& compute);
 
   /// The tile if it is ready or being computed (then this waits); nullptr if nobody has begun, or
-  /// the computation that was waited for has failed.
+  /// if what was waited for has failed, or has gone again where memory is short.
   std::shared_ptr<const Tile> find(const TileKey& key);
 
   /// Forgets a tile that will not be asked for again. One that is being computed stays.

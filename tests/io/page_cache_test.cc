@@ -76,10 +76,10 @@ TEST(HintedRanges, KnowWhatWasAddedUntilItIsTaken) {
   hinted.add({{100, 200}, {200, 300}});
   EXPECT_TRUE(hinted.has({299, 400}));
   EXPECT_FALSE(hinted.has({300, 400}));
-  EXPECT_TRUE(hinted.take({150, 250}));
+  EXPECT_FALSE(hinted.take({150, 250}).empty());
   EXPECT_FALSE(hinted.has({150, 250}));
   EXPECT_TRUE(hinted.has({100, 250}));
-  EXPECT_FALSE(hinted.take({150, 250}));
+  EXPECT_TRUE(hinted.take({150, 250}).empty());
 }
 
 TEST_F(PageCacheTest, HintsAreCutToWhatTheKernelTakes) {
@@ -130,18 +130,18 @@ TEST_F(PageCacheTest, DroppingLeavesThePageThatTheNextReaderFinishes) {
 TEST(HintedRanges, AreTakenOnce) {
   page_cache::HintedRanges hinted;
   hinted.add({{0, 100}, {100, 200}, {300, 400}});
-  EXPECT_FALSE(hinted.take({200, 300}));
-  EXPECT_TRUE(hinted.take({50, 150}));
-  EXPECT_FALSE(hinted.take({50, 150}));
-  EXPECT_TRUE(hinted.take({0, 1000}));
-  EXPECT_FALSE(hinted.take({0, 1000}));
+  EXPECT_TRUE(hinted.take({200, 300}).empty());
+  EXPECT_FALSE(hinted.take({50, 150}).empty());
+  EXPECT_TRUE(hinted.take({50, 150}).empty());
+  EXPECT_FALSE(hinted.take({0, 1000}).empty());
+  EXPECT_TRUE(hinted.take({0, 1000}).empty());
 }
 
 TEST(HintedRanges, TheOldestAreForgotten) {
   page_cache::HintedRanges hinted;
   for (std::uint64_t k = 0; k < 1000; ++k) hinted.add({{k * 10, k * 10 + 5}});
-  EXPECT_FALSE(hinted.take({0, 5}));
-  EXPECT_TRUE(hinted.take({9990, 9995}));
+  EXPECT_TRUE(hinted.take({0, 5}).empty());
+  EXPECT_FALSE(hinted.take({9990, 9995}).empty());
 }
 
 }  // namespace

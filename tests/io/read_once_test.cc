@@ -152,6 +152,20 @@ TEST_P(ReadOnceTest, WhatAHintBroughtInGoesToo) {
   EXPECT_EQ(cached(), 0u);
 }
 
+TEST_P(ReadOnceTest, WhatOthersBroughtInStaysBesideAHint) {
+  // Hints are cut at multiples of at most 2 MiB, and accesses are not.
+  constexpr std::uint64_t kOthers = 512;
+  const FileRange all{file_, 0, kSize};
+  expect_cached_after(
+      [&] {
+        page_cache::drop(fd_.get(), {0, kSize}, kSize);
+        ASSERT_TRUE(files_->read_at(file_, 0, std::span(out_).first(kOthers * kPage)));
+        files_->will_need({&all, 1});
+        read_once(0, kSize);
+      },
+      kOthers);
+}
+
 TEST_P(ReadOnceTest, PagesThatOthersWantARowOfStay) {
   // A matrix with rows of two pages, cut by columns: each cut reads 512 bytes of each row.
   constexpr std::uint64_t kRow = 2 * kPage, kRows = kPages / 2;

@@ -1,0 +1,123 @@
+// What is computed ahead is put before its reader, and that may take as long as a request takes
+// whose page it is: nothing that the request needs may be held meanwhile.
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <gtest/gtest.h>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "base/units.h"
+#include "engine/engine.h"
+#include "support/memory_source.h"
+
+namespace ckfs {
+namespace {
+
+constexpr std::int64_t kRows = 3584, kColumns = 4096;  // 28 MiB of BF16: one tile of a budget of 64
+
+/// A checkpoint of one BF16 matrix, as it is in F32, and transposed.
+class TwoForms {
+ public:
+  TwoForms() {
+    source.add("w", std::vector<std::byte>(kRows * kColumns * 2, std::byte{0x3f}));
+    CatalogBuilder builder("test");
+    const Extent extent{0, 0, kRows * kColumns * 2};
+    const StorageId storage =
+        builder.add_storage(DType::BF16, kRows * kColumns, std::span(&extent, 1));
+    const std::int64_t shape[] = {kRows, kColumns};
+    builder.add_tensor("w", shape, storage);
+    catalog = std::move(builder).build();
+    const TensorExpr stored = TensorExpr::stored(*catalog, *catalog->find("w"));
+    const std::int64_t order[] = {1, 0};
+    wide = file_of(stored.cast(DType::F32).value());
+    transposed = file_of(stored.transpose(order).value());
+  }
+
+  MemorySource source;
+  std::shared_ptr<const Catalog> catalog;
+  std::shared_ptr<const FileLayout> wide, transposed;
+
+ private:
+  std::shared_ptr<const FileLayout> file_of(TensorExpr expr) const {
+    auto definition = std::make_shared<Definition>();
+    definition->catalog = catalog;
+    FileLayout file;
+    file.path = "test.bin";
+    file.segments.push_back({0, 0, 0, Segment::Kind::Tensor});
+    file.size = expr.nbytes();
+    definition->tensors.push_back({"w", std::move(expr), Exactness::BitExact});
+    file.definition = std::move(definition);
+    file.finish();
+    return std::make_shared<FileLayout>(std::move(file));
+  }
+};
+
+/// What waits until it is opened.
+class Gate {
+ public:
+  void pass() {
+    std::unique_lock lock(mutex_);
+    waiting_ += 1;
+    opened_.wait(lock, [&] { return open_; });
+    waiting_ -= 1;
+  }
+  void open() {
+    const std::lock_guard lock(mutex_);
+    open_ = true;
+    opened_.notify_all();
+  }
+  unsigned waiting() {
+    const std::lock_guard lock(mutex_);
+    return waiting_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable opened_;
+  bool open_ = false;
+  unsigned waiting_ = 0;
+};
+
+TEST(Deliver, HoldsNothingThatARequestWaitsFor) {
+  using Clock = std::chrono::steady_clock;
+  TwoForms forms;
+  Gate gate;
+  const auto pool = BufferPool::create(64_MiB);
+  Engine engine(forms.catalog, forms.source, pool, {.threads = 8});
+  {
+    // The engine's threads are about to put pieces where the kernel has locked a page for the
+    // request below, and more wait for their turn.
+    const auto stream =
+        engine.open_stream(forms.wide, {.deliver = [&](std::uint64_t, std::span<const std::byte>) {
+                             gate.pass();
+                             return true;
+                           }});
+    for (std::uint64_t at = 0; at < forms.wide->size; at += 64_KiB) {
+      ASSERT_TRUE(engine.read(*stream, {at, at + 64_KiB}));
+    }
+    EXPECT_GE(gate.waiting(), 2U);
+    // Others have replies, and the request needs a tile of nearly all that is left for tiles.
+    auto replies = pool->acquire(Tier::Reply, 19_MiB);
+    std::atomic<bool> answered = false;
+    std::thread request([&] {
+      const auto other = engine.open_stream(forms.transposed, {.whole = true});
+      for (std::uint64_t at = 0; at < 4_MiB; at += 1_MiB) {
+        EXPECT_TRUE(engine.read(*other, {at, at + 1_MiB}));
+      }
+      answered = true;
+    });
+    const auto late = Clock::now() + std::chrono::seconds(20);
+    while (!answered && Clock::now() < late) std::this_thread::yield();
+    EXPECT_TRUE(answered);
+    gate.open();
+    *replies = Buffer();
+    request.join();
+  }
+}
+
+}  // namespace
+}  // namespace ckfs

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <limits>
 #include <map>
 #include <utility>
@@ -45,7 +46,7 @@ std::shared_ptr<const Program> extended(const std::shared_ptr<const Program>& pr
 bool keeps_zero(const Step& step) {
   switch (step.kind) {
     case Step::Kind::Multiply:
-      return step.operand >= 0 && step.operand <= std::numeric_limits<float>::max();
+      return !std::signbit(step.operand) && step.operand <= std::numeric_limits<float>::max();
     case Step::Kind::Add:
       return step.operand == 0;
     case Step::Kind::Cast:

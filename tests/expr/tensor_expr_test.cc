@@ -129,6 +129,7 @@ TEST(TensorExpr, PaddingStaysZero) {
   EXPECT_TRUE(padded.cast(DType::BF16).has_value());
   for (const Step& step :
        {Step{Step::Kind::Add, DType::F32, 1}, Step{Step::Kind::Multiply, DType::F32, -1},
+        Step{Step::Kind::Multiply, DType::F32, -0.0},
         Step{Step::Kind::Multiply, DType::F32, std::numeric_limits<double>::infinity()},
         Step{Step::Kind::Multiply, DType::F32, std::numeric_limits<double>::quiet_NaN()}}) {
     EXPECT_THAT(error_of(padded.then(step)), HasSubstr("padding stays zero"));

@@ -60,6 +60,9 @@ TEST(Pattern, RefusesWhatIsNoPattern) {
   EXPECT_THAT(matched("{1}", "x"), HasSubstr("is no name of a capture"));
   EXPECT_THAT(matched("{a}{a}", "x"), HasSubstr("comes twice"));
   EXPECT_THAT(matched("{a:**}{b:**}{c:**}{d:**}", "x"), HasSubstr("more than 3 captures of any"));
+  // Parts count where something other than a dot may end them.
+  EXPECT_THAT(matched("{a:*}_{b:*}_{c:*}_{d:*}_{e:*}", "x"), HasSubstr("more than 3 captures"));
+  EXPECT_EQ(matched("{a:*}.{b:*}_.{c:*}.{d:*}.{e:*}", "p.q_.r.s.t"), "a=p b=q c=r d=s e=t");
 }
 
 Result<double> value(std::string_view text) {
@@ -222,6 +225,17 @@ TEST(Recipe, ListsHaveLimits) {
   };
   EXPECT_EQ(names(64), "");
   EXPECT_THAT(names(65), HasSubstr("a list where a string, or a list of 1 to 64,"));
+  // Of all lists of a file together: each use copies.
+  const auto lists = [](std::size_t count) {
+    std::string text = fmt::format(R"("l0": [{}])", times(500, R"({"drop": "a"})"));
+    for (std::size_t k = 1; k < count; ++k) {
+      text += fmt::format(R"(, "l{}": [{{"use": "l0"}}, {{"use": "l0"}}])", k);
+    }
+    const auto added = add_recipe({}, fmt::format(R"({{"lists": {{{}}}}})", text), "f");
+    return added ? "" : added.error().message();
+  };
+  EXPECT_EQ(lists(10), "");
+  EXPECT_THAT(lists(11), HasSubstr("lists of more than 10000 rules"));
   const auto operations = [](std::size_t count) {
     return fault(fmt::format(R"({{"take": "a", "do": [{}], "give": "b"}})",
                              times(count, R"({"concat": 0})")));

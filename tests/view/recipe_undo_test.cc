@@ -154,6 +154,47 @@ TEST(Undo, DoesWhatARuleSaysOfTheWayBack) {
   EXPECT_THAT(error(way.undone()), HasSubstr("a list of at most 64 operations belongs"));
 }
 
+TEST(Undo, TakesThePaddingAwayThatTheTensorItselfMeasured) {
+  Way way{
+      {{"p", DType::F32, {2, 4}}},
+      R"j({"take": "p", "do": [{"shape": [2, 4]}, {"pad": 0, "before": "dim(0)"}], "give": "q"})j"};
+  expect_same(way);
+}
+
+TEST(Undo, AnOperationOfTheWayBackNeedsNoShape) {
+  Way way{{{"q", DType::F32, {4}}, {"r", DType::F32, {2, 4}}},
+          R"j({"take": ["a", "b"], "do": [{"concat": 0}], "back": [{"split": 0, "sizes": [1, 3]}],
+              "give": "q"},
+             {"take": "p", "do": [{"pad": 0, "to": 2}], "back": [{"slice": 0, "count": 1}],
+              "give": "r"})j"};
+  EXPECT_THAT(names(way.undone()), ElementsAre("a", "b", "p"));
+}
+
+TEST(Undo, ARuleWhoseConditionNobodyKnowsWasDoneIfWhatItGivesIsThere) {
+  Way way{{{"logits", DType::F32, {2}}},
+          R"j({"take": "head", "when": "$tied = 0", "give": "logits"})j",
+          ""};
+  EXPECT_THAT(names(way.undone()), ElementsAre("head"));
+  way.config = R"j({"hidden": 1})j";
+  EXPECT_EQ(error(way.undone()), "f:1: config.json: has no number tied");
+}
+
+TEST(Undo, AsksForNoNumberThatAnotherStandsFor) {
+  ConfigNumbers open;
+  open.leave_open();
+  const Result<Condition> condition = Condition::parse("$a + ($a ?? $b) = 0", {});
+  ASSERT_TRUE(condition);
+  EXPECT_THAT(condition->unknowns(open), ElementsAre("a"));
+}
+
+TEST(Undo, PartsOfTensorsThatAreCutIntoDifferentNumbersAreNotLost) {
+  const Way way{
+      {{"w.0", DType::F32, {2, 4}}, {"w.1", DType::F32, {3, 4}}},
+      R"j({"take": "w.{e}", "do": [{"deinterleave": 0, "parts": "dim(0)"}, {"stack": "e"}],
+                    "give": ["a", "b", "c"]})j"};
+  EXPECT_THAT(error(Way(way).both()), HasSubstr("one tensor has 2 parts, another 3"));
+}
+
 TEST(Undo, SaysWhatHasNoWayBack) {
   Way way{{{"q", DType::F32, {4}}}, ""};
   const auto says = [&](const std::string& rules) {
@@ -176,6 +217,12 @@ TEST(Undo, SaysWhatHasNoWayBack) {
   EXPECT_EQ(says(R"j({"take": "p", "do": [{"shape": [2, 2]}, {"reshape": [2, 2, 1]}],
                      "give": "q"})j"),
             "f:1: \"q\": has shape [4], which the operation in line 1 does not give");
+  EXPECT_EQ(says(R"j({"take": "p", "do": [{"pad": 0, "to": 4}], "give": "q"})j"),
+            "f:1: \"q\": the operation in line 1 has no way back in a rule without a shape");
+  EXPECT_EQ(says(R"j({"take": ["o", "p"], "do": [{"concat": 0}], "give": "q"})j"),
+            "f:1: \"q\": the operation in line 1 has no way back in a rule without a shape");
+  EXPECT_EQ(says(R"j({"take": "p.{e}", "do": [{"stack": "e", "dim": "rank()"}], "give": "q"})j"),
+            "f:1: \"q\": the operation in line 1 has no way back");
   // A dimension that the shape behind it does not have.
   EXPECT_EQ(says(R"j({"take": "p", "do": [{"pad": 5, "to": 8}, {"shape": [4]}], "give": "q"})j"),
             "f:1: \"q\": the operation in line 1 has no way back");

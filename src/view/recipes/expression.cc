@@ -412,15 +412,22 @@ bool Expression::uses(std::size_t capture) const {
   });
 }
 
+bool Expression::needs_shape() const {
+  return std::ranges::any_of(
+      nodes_, [](const Node& node) { return node.kind == Kind::Rank || node.kind == Kind::Dim; });
+}
+
 void Expression::add_unknowns(std::size_t index, const ConfigNumbers& config,
                               std::set<std::string>& found) const {
   const Node& node = nodes_[index];
   if (node.kind == Kind::Config && !config.knows(node.path)) found.insert(node.path);
-  const std::size_t count = operands(node.kind), before = found.size();
-  if (count > 0) add_unknowns(node.left, config, found);
+  const std::size_t count = operands(node.kind);
+  std::set<std::string> of_left;
+  if (count > 0) add_unknowns(node.left, config, of_left);
   // Where the left side of ?? is there, or not known, the right one is not meant.
   const bool goes_on =
-      node.kind != Kind::Otherwise || (found.size() == before && lacks_number(node.left, &config));
+      node.kind != Kind::Otherwise || (of_left.empty() && lacks_number(node.left, &config));
+  found.merge(of_left);
   if (count > 1 && goes_on) add_unknowns(node.right, config, found);
 }
 

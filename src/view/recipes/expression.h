@@ -100,6 +100,8 @@ class Expression {
   /// What number of config.json makes it `value`, where it is the only one that is not known and
   /// the expression is linear in it: path and number.
   std::optional<std::pair<std::string, double>> solve(double value, const Scope& scope) const;
+  /// Whether it asks for the tensor's shape: dim() or rank().
+  bool needs_shape() const;
   /// The dimension that it is: "dim(1)".
   std::optional<std::size_t> is_dim() const;
 

@@ -426,6 +426,10 @@ Result<Flow> split(const Operation& op, const Flow& flow, const Scope& scope) {
       CKFS_TRY(std::vector<TensorExpr> slices, slices_of(op, part.expr, scope));
       parts += slices.size();
       if (parts > kMaxParts) return too_many_parts();
+      if (!made.empty() && made.size() != slices.size()) {
+        return fail(ErrorCode::Unsupported, "one tensor has {} parts, another {}", made.size(),
+                    slices.size());
+      }
       made.resize(slices.size(), {column.name, {}});
       for (std::size_t i = 0; i < slices.size(); ++i) {
         made[i].parts.push_back({part.keys, std::move(slices[i])});

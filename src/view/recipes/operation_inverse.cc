@@ -30,6 +30,8 @@ std::optional<Operation> Operation::inverse(const FlowShape& before, Scope scope
   switch (kind) {
     case Kind::Stack:
     case Kind::Unstack:
+      // That of the other tensors would be another one.
+      if (dim.needs_shape()) return std::nullopt;
       op = *this;
       op.kind = kind == Kind::Stack ? Kind::Unstack : Kind::Stack;
       return op;
@@ -76,8 +78,11 @@ std::optional<Operation> Operation::inverse(const FlowShape& before, Scope scope
       op.kind = Kind::Slice;
       const std::optional<std::int64_t> size = extent(0);
       if (!size) return std::nullopt;
-      const Expression begin = sizes ? Expression::of(0) : numbers.front();
-      op.numbers = {begin, Expression::of(static_cast<double>(*size)), Expression::of(1)};
+      // Of the tensor without the padding.
+      const Result<std::int64_t> begin = sizes ? 0 : numbers.front().evaluate_whole(scope);
+      if (!begin) return std::nullopt;
+      op.numbers = {Expression::of(static_cast<double>(*begin)),
+                    Expression::of(static_cast<double>(*size)), Expression::of(1)};
       return op;
     }
     case Kind::Cast:

@@ -12,7 +12,7 @@ namespace ckfs {
 namespace {
 
 constexpr std::size_t kMaxPattern = 1000;  // characters
-constexpr std::size_t kMaxTextHoles = 3;   // each multiplies the places to try
+constexpr std::size_t kMaxOpenHoles = 3;   // each multiplies the places to try
 constexpr std::size_t kMaxDigits = 9;
 
 bool is_digit(char c) {
@@ -69,7 +69,6 @@ Result<Pattern> Pattern::parse(std::string_view text, CaptureNames& names) {
   Pattern pattern;
   pattern.text_ = text;
   pattern.tail_ = found.tail;
-  std::size_t text_holes = 0;
   for (const auto& [before, inside] : found.parts) {
     const std::size_t colon = inside.find(':');
     const std::string_view name = inside.substr(0, colon);
@@ -81,7 +80,6 @@ Result<Pattern> Pattern::parse(std::string_view text, CaptureNames& names) {
     Piece piece{.before = std::string(before)};
     if (kind == "**") {
       piece.hole = Hole::Text;
-      ++text_holes;
     } else if (kind == "*") {
       piece.hole = Hole::Part;
     } else if (colon != std::string_view::npos) {
@@ -105,9 +103,17 @@ Result<Pattern> Pattern::parse(std::string_view text, CaptureNames& names) {
     }
     pattern.pieces_.push_back(std::move(piece));
   }
-  if (text_holes > kMaxTextHoles) {
+  std::size_t open_holes = 0;
+  for (std::size_t i = 0; i < pattern.pieces_.size(); ++i) {
+    // One of a part ends at its dot, unless something else may follow before that.
+    const bool ends_at_dot = i + 1 == pattern.pieces_.size() ||
+                             pattern.pieces_[i + 1].before.find('.') != std::string::npos;
+    const Hole hole = pattern.pieces_[i].hole;
+    if (hole == Hole::Text || (hole == Hole::Part && !ends_at_dot)) ++open_holes;
+  }
+  if (open_holes > kMaxOpenHoles) {
     return fail(ErrorCode::Corrupt, "{}: more than {} captures of any text", quote(text),
-                kMaxTextHoles);
+                kMaxOpenHoles);
   }
   return pattern;
 }

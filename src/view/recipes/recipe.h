@@ -32,6 +32,7 @@ inline constexpr std::size_t kMaxRecipe = std::size_t{1} << 20;   // bytes of a 
 inline constexpr std::size_t kMaxTensors = std::size_t{1} << 20;  // that rules leave
 inline constexpr std::size_t kMaxTensorName = 4096;               // that a rule gives
 inline constexpr std::size_t kMaxRules = 1000;                    // of a list
+inline constexpr std::size_t kMaxListed = 10 * kMaxRules;         // of all lists of a file
 
 struct Rule {
   enum class Kind : std::uint8_t {

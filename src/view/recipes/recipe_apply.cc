@@ -369,7 +369,9 @@ class RuleRun {
       made.tensor.expr = std::move(part.expr);
       made.tensor.exactness = flow.exactness;
       made.tensor.split = fits ? axes : ModelTensor::kNone;
-      if (!rule_.operations.empty() || rule_.copy) made.tensor.same_as = ModelTensor::kNone;
+      // Of several columns each would be the first's.
+      const bool same = rule_.operations.empty() && !rule_.copy && rule_.patterns.size() == 1;
+      if (!same) made.tensor.same_as = ModelTensor::kNone;
       made_.push_back(std::move(made));
     }
     return {};

@@ -339,8 +339,15 @@ Result<void> parse_lists(const JsonNode& root, std::string_view file, Recipes& r
   const JsonNode* lists = root.find("lists");
   if (lists == nullptr) return {};
   if (lists->kind != Json::Object) return not_a(*lists, file, "an object");
+  std::size_t listed = 0;
   for (std::size_t i = 0; i < lists->keys.size(); ++i) {
     CKFS_TRY(RuleList list, parse_rules(lists->items[i], file, recipes));
+    // A list that uses another has its rules once more.
+    listed += list.rules.size();
+    if (listed > kMaxListed) {
+      return fail(ErrorCode::Corrupt, "{}:{}: lists of more than {} rules", file,
+                  lists->items[i].line, kMaxListed);
+    }
     if (!recipes.lists.emplace(lists->keys[i], std::move(list.rules)).second) {
       return fail(ErrorCode::Corrupt, "{}:{}: there is a list {} already", file,
                   lists->items[i].line, quote(lists->keys[i]));

@@ -68,9 +68,10 @@ class RuleUndo {
     if (rule_.kind != Rule::Kind::Make) return check();
     std::set<std::string> unknown;
     for (const Condition& condition : rule_.when) unknown.merge(condition.unknowns(config_));
-    CKFS_TRY(const bool here, holds(rule_.when));
+    const Result<bool> here = holds(rule_.when);  // an error where a number is not known
+    if (!here && unknown.empty()) return Failure(here.error());
     CKFS_TRY(const bool back, holds(rule_.back.when));
-    if ((!here && unknown.empty()) || !back) return std::move(list_);
+    if ((unknown.empty() && !*here) || !back) return std::move(list_);
     if (rule_.copy) return no_way_back("it copies");
     CKFS_TRY_VOID(prepare());
     CKFS_TRY_VOID(collect());
@@ -421,12 +422,16 @@ class RuleUndo {
     return before;
   }
 
+  std::vector<Operation>::const_iterator find_shape() const {
+    return std::ranges::find(rule_.operations, Kind::Shape, &Operation::kind);
+  }
+
   /// The shapes that the group's tensors have before each operation, and the check that they lead
   /// to those that are there. Without a `shape` in the rule, the tensors are taken to have had the
   /// shape that they have.
   Result<std::vector<FlowShape>> shapes_before(const Left& left, const Scope& scope) {
     std::vector<FlowShape> before(rule_.operations.size());
-    const auto first = std::ranges::find(rule_.operations, Kind::Shape, &Operation::kind);
+    const auto first = find_shape();
     const bool has_shape = first != rule_.operations.end();
     const TensorExpr& head = list_.tensors[left.tensors.front()].expr;
     std::vector<std::int64_t> shape = dims(head);
@@ -436,6 +441,14 @@ class RuleUndo {
       CKFS_TRY(shape, shape_at(begin, std::move(shape), scope));
     }
     for (FlowShape& one : before) one.shapes = {shape};
+    const auto hides = std::ranges::find_if(rule_.operations, [](const Operation& operation) {
+      return operation.kind == Kind::Pad || operation.kind == Kind::Concat;
+    });
+    if (!has_shape && hides != rule_.operations.end()) {
+      return fail(ErrorCode::Unsupported,
+                  "the operation in line {} has no way back in a rule without a shape",
+                  hides->line);
+    }
     const bool moves = std::ranges::any_of(rule_.operations, [](const Operation& operation) {
       return operation.kind == Kind::Reshape || operation.kind == Kind::Pad ||
              operation.kind == Kind::Concat;
@@ -472,7 +485,10 @@ class RuleUndo {
     }
     flow.taken = flow.columns.front().parts.front().expr.dtype();
     const Scope scope = scope_of(known);
-    CKFS_TRY(const std::vector<FlowShape> before, shapes_before(left, scope));
+    std::vector<FlowShape> before;
+    if (!rule_.back.operations || find_shape() != rule_.operations.end()) {
+      CKFS_TRY(before, shapes_before(left, scope));
+    }
     if (rule_.back.operations) {
       for (const Operation& operation : *rule_.back.operations) {
         does_values_ = does_values_ || is_of_values(operation);

@@ -2,6 +2,8 @@
 #include "check/digest.h"
 
 #include <numeric>
+#include <span>
+#include <unistd.h>
 
 #include "base/text.h"
 #include "cli/cli.h"
@@ -35,18 +37,31 @@ Result<void> digest(const DigestCommand& command) {
   std::vector<std::size_t> files(view.files().size());
   std::iota(files.begin(), files.end(), std::size_t{0});
   std::vector<FileDigest> digests;
+  // On a terminal the lines themselves show how far it is; a bar would be drawn into them.
+  const bool lines_show = !command.json && ::isatty(STDOUT_FILENO) == 1;
   ProgressBar bar;
-  const Result<void> done = digest_files(
-      view, files, algorithms,
-      {.jobs = command.jobs > 0 ? command.jobs : command.common.open.threads,
-       .stop = signals.token(),
-       .progress = [&](std::uint64_t bytes, std::uint64_t total) { bar.show(bytes, total); }},
-      [&](const FileDigest& digest) -> Result<void> {
-        if (!command.json) return print(check_lines(digest, tagged));
-        digests.push_back(digest);
-        return {};
-      });
+  bool read = true;
+  const Result<void> done =
+      digest_files(view, files, algorithms,
+                   {.jobs = command.jobs > 0 ? command.jobs : command.common.open.threads,
+                    .stop = signals.token(),
+                    .progress =
+                        [&](std::uint64_t bytes, std::uint64_t total) {
+                          if (!lines_show) bar.show(bytes, total);
+                        }},
+                   [&](const FileDigest& digest) -> Result<void> {
+                     if (command.json) {
+                       digests.push_back(digest);
+                       return {};
+                     }
+                     const std::string lines = check_lines(digest, tagged);
+                     CKFS_TRY(read, write_stdout(std::as_bytes(std::span(lines))));
+                     if (!read)
+                       return fail(ErrorCode::Io, "stdout: nobody reads");  // ends the others
+                     return {};
+                   });
   bar.clear();
+  if (!read) return {};
   CKFS_TRY_VOID(done);
   if (!command.json) return {};
   return print(digests_json(checkpoint, view, command.source, digests));

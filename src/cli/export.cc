@@ -83,7 +83,7 @@ Result<void> export_to_directory(const ExportCommand& command) {
            Checkpoint::open(command.source, open_options(command.common)));
   CKFS_TRY(const View view, checkpoint.view(command.view));
   if (command.finish) {
-    CKFS_TRY_VOID(finish_export(checkpoint, view, command.out));
+    CKFS_TRY_VOID(finish_export(checkpoint, view, command.source, command.out));
     return print(one_line(fmt::format("{}: {} is finished", command.out, view.name())) + "\n");
   }
   ProgressBar bar;

@@ -3,11 +3,14 @@
 //
 // `ckfs SRC MNT -o ...` is `ckfs mount SRC MNT -o ...`: so mount(8) calls a program whose name is
 // the type's (`mount -t fuse.ckfs`). A verb's name wins over a path of that name (./ls is a path).
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <fcntl.h>
 #include <malloc.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/text.h"
 #include "cli/cli.h"
@@ -30,6 +33,15 @@ void use_all_descriptors() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+/// A file that is opened would otherwise get the number of a standard descriptor that is closed,
+/// and be written to as if it were that. To use these fails as before.
+void fill_standard_descriptors() {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
+    if (::fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
+    if (::open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) != fd) return;
+  }
+}
+
 bool names_path(const std::string& word) {
   struct stat status;
   return word.find('/') != std::string::npos || ::stat(word.c_str(), &status) == 0;
@@ -43,6 +55,7 @@ const CLI::App* find_verb(const CLI::App& app, const std::string& name) {
 }
 
 int run(std::vector<std::string> words) {
+  fill_standard_descriptors();
   use_all_descriptors();
   CLI::App app(
       "ckfs shows a model checkpoint in other forms, as files whose bytes are computed "

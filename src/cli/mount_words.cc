@@ -56,6 +56,8 @@ Result<void> add_word(const std::string& word, MountWords& mount) {
   } else if (key == "strict") {
     mount.common.open.strict = true;
   } else if (key == "setuid") {
+    // It must not mean root: a variable of a script that is not set.
+    if (value.empty()) return fail(ErrorCode::InvalidArgument, "-o setuid: names no user");
     mount.user = value;
   } else if (key == "mtime") {
     CKFS_TRY(const std::uint64_t seconds, parse_number("-o mtime", value));

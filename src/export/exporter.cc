@@ -409,7 +409,7 @@ Result<ExportResult> Run::write(const std::vector<Wanted>& files) {
 
   const Result<void> stored = record_.store();
   const MutexLock lock(mutex_);
-  if (error_ && (error_->system_error() == ENOSPC || error_->system_error() == EDQUOT)) {
+  if (error_ && error_->system_error() == ENOSPC) {
     return no_space(needed_bytes());  // one message, whichever call met it first
   }
   // A file system may answer EINTR without a stop of ours.
@@ -427,7 +427,8 @@ Result<ExportResult> Run::write(const std::vector<Wanted>& files) {
 }
 
 /// No steps: OUT takes the bytes of a file only in order, or the view needs no chunk twice.
-SourceOrder choose_order(const View& view, const OutDirectory& out, const OrderLimits& limits) {
+Result<SourceOrder> choose_order(const View& view, const OutDirectory& out,
+                                 const OrderLimits& limits) {
   SourceOrder order = source_order(view, limits);
   if (view.impl().checkpoint->chunks == nullptr) return order;
   if (order.empty()) {
@@ -435,13 +436,14 @@ SourceOrder choose_order(const View& view, const OutDirectory& out, const OrderL
                  view.name());
     return order;
   }
-  if (!out.make_parents(std::string(kRecordName)) ||
-      !takes_offsets(out, fmt::format("{}/probe", kExportFolder))) {
+  CKFS_TRY_VOID(out.make_parents(std::string(kRecordName)));
+  CKFS_TRY(const bool any_order, takes_offsets(out, fmt::format("{}/probe", kExportFolder)));
+  if (!any_order) {
     spdlog::info(
         "{}: written in the order of its files, and chunks are decoded again and again: "
         "{} takes the bytes of a file only one after another",
         view.name(), out.name());
-    return {};
+    return SourceOrder();
   }
   std::uint64_t decoded = 0, most = 0;
   for (const SourceStep& step : order.steps) {
@@ -480,7 +482,9 @@ Result<ExportResult> export_view(const Checkpoint& checkpoint, const View& view,
                 directory.name(), directory.name(), kExportFolder);
   }
 
-  const SourceOrder order = choose_order(view, directory, options.order);
+  CKFS_TRY_VOID(refuse_own_source(out, checkpoint, record));
+  if (old) CKFS_TRY_VOID(refuse_own_source(out, checkpoint, *old));
+  CKFS_TRY(const SourceOrder order, choose_order(view, directory, options.order));
   record.order = order.id;
   const std::vector<OrderedRanges> ordered = ranges_of(order, files.size());
   std::vector<std::string> stale;
@@ -504,6 +508,7 @@ Result<ExportResult> export_view(const Checkpoint& checkpoint, const View& view,
   Run run(directory, view, options, order, ordered, checkpoint.mtime(), record);
   CKFS_TRY_VOID(
       run.check_space(stale));  // before the old copy goes: there may be no room for a new
+  if (options.stop.stop_requested()) return stopped(directory.name());  // nor does it go then
   for (const std::string& path : stale) CKFS_TRY_VOID(directory.remove(path));
   CKFS_TRY_VOID(directory.make_parents(std::string(kRecordName)));
   if (!order.empty()) keep_decoded_chunks(view, directory, run.spare_bytes() / 8 * 7);

@@ -94,16 +94,29 @@ Result<void> OutFile::set_mtime(std::int64_t seconds) {
   return {};
 }
 
+namespace {
+
+/// A directory that has just been made may have another group than its maker (set-group-ID above
+/// it), which with a umask of 002 could write there, and then distrust() would refuse it.
+void keep_to_own_group(int directory) {
+  struct stat status;
+  if (::fstat(directory, &status) != 0 || status.st_gid == ::getegid()) return;
+  if ((status.st_mode & S_IWGRP) != 0) (void)::fchmod(directory, status.st_mode & 07757);
+}
+
+}  // namespace
+
 Result<OutDirectory> OutDirectory::open(const std::filesystem::path& path, OutSystem system,
                                         Others others) {
   std::error_code error;
-  std::filesystem::create_directories(path, error);
+  const bool made = std::filesystem::create_directories(path, error);
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!fd) {
     if (errno == ENOTDIR)
       return fail(ErrorCode::InvalidArgument, "{}: not a directory", path.native());
     return system_failure(error ? error.value() : errno, path.native(), "make the directory");
   }
+  if (made) keep_to_own_group(fd.get());
   // Where a file system has no locks, two exports into one directory are the user's affair.
   const int lock = others == Others::No ? LOCK_EX : LOCK_SH;
   if (::flock(fd.get(), lock | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
@@ -220,7 +233,10 @@ Result<void> OutDirectory::make_parents(const std::string& path) const {
     CKFS_TRY(const Place at, place(parent, "make the directory"));
     if (const int fault = system_->next_fault())
       return failure(fault, parent, "make the directory");
-    if (::mkdirat(at.directory.get(), at.name.c_str(), 0777) != 0 && errno != EEXIST) {
+    if (::mkdirat(at.directory.get(), at.name.c_str(), 0777) == 0) {
+      const UniqueFd made = open_directory_beneath(fd_.get(), parent, system_->walk);
+      if (made) keep_to_own_group(made.get());
+    } else if (errno != EEXIST) {
       return failure(errno, parent, "make the directory");
     }
   }
@@ -402,7 +418,7 @@ Result<bool> OutDirectory::put_text(const std::string& path, const std::string& 
 }
 
 Result<void> OutDirectory::write_text(const std::string& path, const std::string& text) const {
-  CKFS_TRY(OutFile file, create(path));
+  CKFS_TRY(OutFile file, create(path, 0644));  // distrust()
   CKFS_TRY_VOID(file.write(0, std::as_bytes(std::span(text))));
   return file.sync();
 }

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <ranges>
 #include <set>
 
+#include "api/report.h"
 #include "base/paths.h"
 #include "base/units.h"
 #include "export/split.h"
@@ -23,7 +25,7 @@ int turn_of(std::string_view path) {
   return name == "_METADATA" || name.ends_with(".index.json") ? 1 : 0;
 }
 
-bool takes_offsets(const OutDirectory& out, const std::string& probe) {
+Result<bool> takes_offsets(const OutDirectory& out, const std::string& probe) {
   constexpr std::array<std::byte, 1> kByte{std::byte{1}};
   const auto tried = [&]() -> Result<bool> {
     CKFS_TRY(OutFile file, out.open_shared(probe));
@@ -34,6 +36,10 @@ bool takes_offsets(const OutDirectory& out, const std::string& probe) {
     return text && text->size() == kSplitUnit + 1 && text->front() == 1 && text->back() == 1;
   }();
   (void)out.remove(probe);
+  constexpr std::array kBroken{ENOSPC, EDQUOT, EIO};
+  if (!tried && std::ranges::find(kBroken, tried.error().system_error()) != kBroken.end()) {
+    return Failure(tried.error());
+  }
   return tried.value_or(false);
 }
 
@@ -62,6 +68,21 @@ Result<void> refuse_inside(const std::filesystem::path& out, const std::filesyst
   }
   return fail(ErrorCode::InvalidArgument, "{}: lies inside the source {}", out.native(),
               source.native());
+}
+
+Result<void> refuse_own_source(const std::filesystem::path& out, const Checkpoint& checkpoint,
+                               const ExportRecord& files) {
+  std::error_code error;
+  const std::filesystem::path target = std::filesystem::weakly_canonical(out, error);
+  for (const std::filesystem::path& path : source_paths(checkpoint)) {
+    if (!lies_within(path, target)) continue;
+    const std::string inner = path.lexically_relative(target).native();
+    if (!files.files.contains(inner)) continue;
+    return fail(ErrorCode::InvalidArgument,
+                "{}: its \"{}\" is a file of the source, which the export would replace or remove",
+                out.native(), inner);
+  }
+  return {};
 }
 
 Result<bool> is_trusted(const OutDirectory& out, std::string_view record, bool force,

@@ -22,8 +22,9 @@ namespace ckfs {
 int turn_of(std::string_view path);
 
 /// Whether bytes of a file in OUT may be written in any order: tried with `probe`, a path that
-/// nobody else uses, in a directory that is there.
-bool takes_offsets(const OutDirectory& out, const std::string& probe);
+/// nobody else uses, in a directory that is there. Errors: Io (ENOSPC, EDQUOT, EIO: it cannot be
+/// tried).
+Result<bool> takes_offsets(const OutDirectory& out, const std::string& probe);
 
 /// The record of an export that has written nothing yet. Errors: Corrupt (a path that would leave
 /// OUT), Unsupported (a name that exports keep for themselves).
@@ -31,6 +32,12 @@ Result<ExportRecord> fresh_record(const Checkpoint& checkpoint, const View& view
 
 /// Errors: InvalidArgument: OUT is the source, or lies in it.
 Result<void> refuse_inside(const std::filesystem::path& out, const std::filesystem::path& source);
+
+/// Errors: InvalidArgument: a file in `files`, which are to be written or removed in OUT, is one of
+/// the source (which may lie in OUT, as where one view was exported and another is to take its
+/// place).
+Result<void> refuse_own_source(const std::filesystem::path& out, const Checkpoint& checkpoint,
+                               const ExportRecord& files);
 
 /// Whether what OUT has can be believed: it, and what exports keep in it (their folder, and
 /// `record`), belong to the caller or to root, and nobody but the caller's own group may write

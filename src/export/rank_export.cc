@@ -104,7 +104,10 @@ Result<std::optional<Fleet>> join(const OutDirectory& out, const ExportRecord& f
     if (finished) return std::nullopt;
     if (!options.common.force) CKFS_TRY_VOID(refuse_foreign(out, std::nullopt));
     const std::string probe = fmt::format("{}/probe.{}.{}", kExportFolder, host_name(), ::gettid());
-    fleet.split = options.split.value_or(takes_offsets(out, probe) ? Split::Ranges : Split::Files);
+    if (!options.split) {
+      CKFS_TRY(const bool any_order, takes_offsets(out, probe));
+      fleet.split = any_order ? Split::Ranges : Split::Files;
+    }
     CKFS_TRY(const bool first, out.put_text(std::string(kFleetName), to_json(fleet)));
     if (!first) continue;
     CKFS_TRY(const bool finished_meanwhile, is_finished(out, files));
@@ -406,7 +409,7 @@ Result<RankResult> RankRun::write() {
   if (!written) {
     (void)keeper_.store();
     const int error = written.error().system_error();
-    if (error == ENOSPC || error == EDQUOT) return no_space();
+    if (error == ENOSPC) return no_space();
     if (error != EINTR) return Failure(written.error());
     const MutexLock lock(mutex_);
     return Failure(Error(ErrorCode::Io,
@@ -474,6 +477,7 @@ Result<RankResult> export_rank(const Checkpoint& checkpoint, const View& view,
   CKFS_CHECK(options.rank < options.world);
   CKFS_TRY_VOID(refuse_inside(out, source));
   CKFS_TRY(const ExportRecord files, fresh_record(checkpoint, view));
+  CKFS_TRY_VOID(refuse_own_source(out, checkpoint, files));
   CKFS_TRY(const OutDirectory directory,
            OutDirectory::open(out, options.system, Others::OfOneFleet));
   // Records of others are believed, so --force does not help where strangers may write.
@@ -540,8 +544,16 @@ Result<RankResult> export_rank(const Checkpoint& checkpoint, const View& view,
 }
 
 Result<void> finish_export(const Checkpoint& checkpoint, const View& view,
-                           const std::filesystem::path& out, const OutSystem& system) {
+                           const std::filesystem::path& source, const std::filesystem::path& out,
+                           const OutSystem& system) {
+  CKFS_TRY_VOID(refuse_inside(out, source));
   CKFS_TRY(const ExportRecord files, fresh_record(checkpoint, view));
+  CKFS_TRY_VOID(refuse_own_source(out, checkpoint, files));
+  const auto not_begun = [&] {
+    return fail(ErrorCode::InvalidArgument, "{}: no rank has begun to export here", out.native());
+  };
+  std::error_code error;
+  if (!std::filesystem::is_directory(out, error)) return not_begun();  // and it is not made
   CKFS_TRY(const OutDirectory directory, OutDirectory::open(out, system, Others::OfOneFleet));
   CKFS_TRY_VOID(is_trusted(directory, kFleetName, false, kOwnOut));
   CKFS_TRY(const std::optional<Fleet> fleet, load_fleet(directory));
@@ -550,9 +562,7 @@ Result<void> finish_export(const Checkpoint& checkpoint, const View& view,
     CKFS_TRY_VOID(remove_records(directory));
     return refuse_lost(directory, files, checkpoint.mtime());
   }
-  if (!fleet) {
-    return fail(ErrorCode::InvalidArgument, "{}: no rank has begun to export here", out.native());
-  }
+  if (!fleet) return not_begun();
   const std::string other =
       difference(*fleet, {.origin = files.origin, .world = fleet->world, .split = fleet->split});
   if (!other.empty()) return another_fleet(directory, other);

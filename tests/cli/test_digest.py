@@ -1,15 +1,18 @@
 """`ckfs digest` and `ckfs verify`: against coreutils, and against copies that are not right."""
 
+import contextlib
 import hashlib
 import json
 import math
+import os
+import pty
 import resource
 import shutil
 import subprocess
 import unittest
 
 import cli_support
-from cli_support import run
+from cli_support import LIMIT, run, start
 
 VIEW = "fp32-safetensors@max_shard=1MB"
 
@@ -37,6 +40,23 @@ class Digest(cli_support.TestCase):
         self.assertEqual(text, "".join(want))
         self.check("sha256sum", text)
         self.check("sha256sum", self.digest("--tag-lines"))
+
+    def test_ends_where_nobody_reads(self):
+        program = start("digest", self.source, VIEW, "--jobs", "1", stdout=subprocess.PIPE)
+        program.stdout.close()
+        self.assertEqual(program.wait(timeout=LIMIT), 0)
+
+    def test_on_a_terminal_the_lines_stand_alone(self):
+        ours, theirs = pty.openpty()
+        program = start("digest", self.source, VIEW, stdout=theirs, stderr=theirs)
+        os.close(theirs)
+        with os.fdopen(ours, "rb", buffering=0) as terminal:
+            text = b""
+            with contextlib.suppress(OSError):  # the other end is closed
+                while piece := terminal.read(65536):
+                    text += piece
+        self.assertEqual(program.wait(timeout=LIMIT), 0)
+        self.assertEqual(text.replace(b"\r\n", b"\n").decode(), self.digest())
 
     def test_is_what_xxhsum_checks(self):
         self.check("xxh128sum", self.digest("--algorithm", "xxh128"))

@@ -104,6 +104,53 @@ class Export(cli_support.TestCase):
             self.fails(1, "lies inside the source", "export", self.source, VIEW, out)
         self.assertFalse((self.source / "out").exists())
 
+    def test_the_source_is_neither_replaced_nor_removed(self):
+        self.export()
+        before = digests(self.out)
+        shard = next(name for name in before if name.endswith(".safetensors"))
+        # What another export left, and this one would remove.
+        self.fails(1, "is a file of the source", "export", self.out / shard, "fp16-safetensors",
+                   self.out)
+        # What has the name of a file of the view.
+        one = self.directory / "one"
+        one.mkdir()
+        shutil.copy(self.out / shard, one / "model.safetensors")
+        self.fails(1, r'"model\.safetensors" is a file of the source', "export",
+                   one / "model.safetensors", "fp16-safetensors", one, "--force")
+        self.assertEqual(digests(self.out), before)
+        self.assertEqual([path.name for path in one.iterdir() if path.name != OWN],
+                         ["model.safetensors"])
+        # Its source may lie in OUT where it is in nobody's way.
+        (one / "below").mkdir()
+        (one / "model.safetensors").rename(one / "below/model.safetensors")
+        self.done("export", one / "below/model.safetensors", "fp16-safetensors", one, "--force")
+
+    def test_in_a_directory_that_gives_its_group(self):
+        if os.geteuid() != 0:
+            self.skipTest("needs root, which may give any group")
+        shared = self.directory / "shared"
+        shared.mkdir()
+        os.chown(shared, -1, 4711)
+        shared.chmod(0o2775)
+        before = os.umask(0o002)
+        try:
+            self.out = shared / "out"
+            self.export()
+            self.assertRegex(self.export(), rb"0 files")
+            ranks = shared / "ranks"
+            for rank in (0, 1, 0):
+                self.done("export", self.source, VIEW, ranks, "--rank", str(rank), "--world", "2")
+        finally:
+            os.umask(before)
+        self.assertEqual(self.out.stat().st_gid, 4711)
+        self.assertEqual(self.out.stat().st_mode & 0o777, 0o755)
+
+    def test_finish_makes_no_directory(self):
+        for out in (self.out, self.source / "out"):
+            self.fails(1, "no rank has begun|lies inside the source", "export", self.source, VIEW,
+                       out, "--finish")
+            self.assertFalse(out.exists())
+
     def test_names_of_any_bytes_and_length(self):
         source = self.directory / "model"
         shutil.copytree(self.source, source)

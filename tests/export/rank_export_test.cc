@@ -146,7 +146,7 @@ TEST_F(RankExport, AnotherMayFinishBetweenAnyTwoSteps) {
       if (calls++ == before) {
         reached = true;
         // Before this rank is complete it finishes nothing.
-        (void)finish_export(*checkpoint_, *view_, out_, {});
+        (void)finish_export(*checkpoint_, *view_, source_, out_, {});
       }
       return 0;
     }};
@@ -185,7 +185,7 @@ TEST_F(RankExport, AnotherMayFinishWhileACompleteRankIsRunAgain) {
       const OutSystem system{.fault = [&] {
         if (calls++ == before) {
           reached = true;
-          EXPECT_TRUE(finish_export(*checkpoint_, *view_, out_, {}).has_value());
+          EXPECT_TRUE(finish_export(*checkpoint_, *view_, source_, out_, {}).has_value());
         }
         return 0;
       }};
@@ -206,7 +206,7 @@ TEST_F(RankExport, AFinishedExportThatLostAFileSaysSo) {
   };
   const auto lost = HasSubstr("\"tokenizer.json\" is gone or changed");
   EXPECT_THAT(message(run(0, 2)), lost);
-  EXPECT_THAT(message(finish_export(*checkpoint_, *view_, out_)), lost);
+  EXPECT_THAT(message(finish_export(*checkpoint_, *view_, source_, out_)), lost);
   ASSERT_TRUE(export_view(*checkpoint_, *view_, source_, out_, {}).has_value());
   EXPECT_TRUE(run(0, 2).has_value());
   EXPECT_EQ(tree(out_), expected_);
@@ -218,7 +218,7 @@ TEST_F(RankExport, WhoeverComesAfterwardsHasNothingToDo) {
   ASSERT_TRUE(again.has_value());
   EXPECT_TRUE(again->finished);
   EXPECT_EQ(again->bytes, 0U);
-  EXPECT_TRUE(finish_export(*checkpoint_, *view_, out_).has_value());
+  EXPECT_TRUE(finish_export(*checkpoint_, *view_, source_, out_).has_value());
   EXPECT_EQ(tree(out_), expected_);
   const auto serial = export_view(*checkpoint_, *view_, source_, out_, {});
   ASSERT_TRUE(serial.has_value()) << serial.error().message();
@@ -229,7 +229,7 @@ TEST_F(RankExport, NamesRanksThatLack) {
   ASSERT_TRUE(run(1, 4).has_value());
   Killer killer{12};
   EXPECT_FALSE(run(2, 4, {.sync_step = 4096, .system = killer.system()}).has_value());
-  const auto finished = finish_export(*checkpoint_, *view_, out_);
+  const auto finished = finish_export(*checkpoint_, *view_, source_, out_);
   ASSERT_FALSE(finished.has_value());
   EXPECT_THAT(
       finished.error().message(),
@@ -266,7 +266,7 @@ TEST_F(RankExport, RefusesAnotherFleetWithBothFacts) {
   EXPECT_THAT(source.error().message(),
               HasSubstr(fmt::format("a source of fingerprint {}, not {:016x}", first,
                                     checkpoint_->fingerprint())));
-  const auto finished = finish_export(*checkpoint_, *view_, out_);
+  const auto finished = finish_export(*checkpoint_, *view_, source_, out_);
   ASSERT_FALSE(finished.has_value());
   EXPECT_THAT(finished.error().message(), HasSubstr("fingerprint"));
 }

@@ -403,6 +403,30 @@ class Lifecycle(mounted_fs.TestCase):
                            mount / "source/config.json")
                 self.assertEqual(done.stdout, (self.checkpoint.path / "config.json").read_text())
 
+    def test_an_empty_name_is_no_user(self):
+        (self.directory / "mnt").mkdir()
+        done = ckfs("mount", "-o", "setuid=", self.checkpoint.path, self.directory / "mnt",
+                    check=False)
+        self.assertRegex(done.stderr, "-o setuid: names no user")
+        self.assertNotEqual(done.returncode, 0)
+
+    def test_standard_descriptors_may_be_closed(self):
+        target = self.directory / "mnt"
+        target.mkdir()
+        for closed in ((0,), (1,), (2,), (0, 1, 2)):
+            # A descriptor of the source or of the mount must not become one of these.
+            pid = os.fork()
+            if pid == 0:
+                for fd in closed:
+                    os.close(fd)
+                os.execv(mounted_fs.CKFS, [mounted_fs.CKFS, "mount", str(self.checkpoint.path), str(target)])
+            _, status = os.waitpid(pid, 0)
+            try:
+                self.assertEqual(status, 0, closed)
+                self.assertIn("bf16-safetensors", os.listdir(target))
+            finally:
+                ckfs("umount", target, check=False)
+
     def test_root_mounts_what_belongs_to_somebody_else(self):
         source = self.directory / "private"
         model = mounted_fs.Checkpoint(source, megabytes=1)

@@ -141,11 +141,17 @@ std::string metrics_text(const Checkpoint& checkpoint, const ErrorCounts& errors
   add_reads(text, checkpoint.impl().read_times);
   text.single("tiles_total", "counter", "Tiles and pieces ahead of readers that were computed.",
               statistics.tiles);
+  text.single("tiles_unread_total", "counter",
+              "Tiles and pieces that went before anybody had read them.", statistics.tiles_unread);
   text.single("hits_total", "counter", "Reads that found theirs computed.", statistics.hits);
   text.single("memory_bytes", "gauge", "Budgeted memory in use.", statistics.memory);
   text.single("memory_peak_bytes", "gauge", "The most that was ever in use.",
               statistics.memory_peak);
   text.single("memory_budget_bytes", "gauge", "What --memory allows.", statistics.memory_budget);
+  text.single("decoded_bytes_total", "counter", "Bytes made of compressed chunks.",
+              statistics.decoded_bytes);
+  text.single("spilled_bytes_total", "counter", "Bytes written to --spill.",
+              statistics.spilled_bytes);
   std::map<std::string_view, std::pair<std::uint64_t, std::uint64_t>> classes;
   for (const Statistics::File& file : statistics.source) {
     auto& [bytes, requests] = classes[class_of(file.path)];

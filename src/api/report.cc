@@ -169,24 +169,48 @@ std::vector<ExpertLayout> expert_layouts(const Checkpoint& checkpoint) {
   return layouts;
 }
 
+/// The source's own tensors, and those of the folders of a pipeline: by directory ("": its own).
+std::vector<CatalogPart> with_parts(const Checkpoint& checkpoint) {
+  const std::shared_ptr<const Catalog>& catalog = checkpoint.impl().catalog;
+  std::vector<CatalogPart> all{{"", catalog}};
+  all.insert(all.end(), catalog->parts().begin(), catalog->parts().end());
+  return all;
+}
+
+/// "fp8 ...; text_encoder: int8 ..."; empty: nothing is quantized.
+std::string quantization_of(const Checkpoint& checkpoint) {
+  std::string text;
+  for (const CatalogPart& part : with_parts(checkpoint)) {
+    if (!part.catalog->is_quantized()) continue;
+    std::string_view folder = part.directory;
+    if (folder.ends_with('/')) folder.remove_suffix(1);
+    text += fmt::format("{}{}{}{}", text.empty() ? "" : "; ", folder, folder.empty() ? "" : ": ",
+                        part.catalog->quantization());
+  }
+  return text;
+}
+
 std::string inspect_json(const Checkpoint& checkpoint, std::string_view source) {
   const Catalog& catalog = *checkpoint.impl().catalog;
   const Totals total = totals(checkpoint.impl());
   Json json = versioned();
   json["source"] = source;
   json["kind"] = catalog.kind();
-  json["quantization"] = catalog.quantization();
+  json["quantization"] = quantization_of(checkpoint);
   json["quantized"] = Json::array();
-  for (const QuantizedGroup& group : catalog.quantization_details().groups) {
-    json["quantized"].push_back({{"scheme", group.scheme},
-                                 {"format", group.format},
-                                 {"weights", group.weights},
-                                 {"example", catalog.tensor(group.example).name}});
-  }
   json["left_out"] = Json::array();
-  for (const LeftOut& one : catalog.quantization_details().left_out) {
-    json["left_out"].push_back(
-        {{"suffix", one.suffix}, {"tensors", one.tensors}, {"reason", one.reason}});
+  for (const auto& [directory, part] : with_parts(checkpoint)) {
+    for (const QuantizedGroup& group : part->quantization_details().groups) {
+      json["quantized"].push_back(
+          {{"scheme", group.scheme},
+           {"format", group.format},
+           {"weights", group.weights},
+           {"example", directory + std::string(part->tensor(group.example).name)}});
+    }
+    for (const LeftOut& one : part->quantization_details().left_out) {
+      json["left_out"].push_back(
+          {{"suffix", one.suffix}, {"tensors", one.tensors}, {"reason", one.reason}});
+    }
   }
   json["tensors"] = total.tensors;
   json["tensor_bytes"] = total.tensor_bytes;
@@ -222,13 +246,14 @@ std::string inspect_json(const Checkpoint& checkpoint, std::string_view source) 
 }
 
 /// Each way in which weights are quantized, how exactly views show it, and what they leave out.
-void add_quantization(const Catalog& catalog, std::string& text) {
+void add_quantization(const CatalogPart& part, std::string& text) {
   const Out out(text);
+  const Catalog& catalog = *part.catalog;
   const Quantization& quantization = catalog.quantization_details();
-  if (!quantization.groups.empty()) text += "\nquantized weights\n";
   for (const QuantizedGroup& group : quantization.groups) {
-    fmt::format_to(out, "  {:>7}  {}: {} (\"{}\")\n", group.weights, one_line(group.scheme),
-                   one_line(group.format), one_line(catalog.tensor(group.example).name));
+    fmt::format_to(out, "  {:>7}  {}: {} (\"{}{}\")\n", group.weights, one_line(group.scheme),
+                   one_line(group.format), one_line(part.directory),
+                   one_line(catalog.tensor(group.example).name));
     std::string exactness;
     for (const DType to : {DType::BF16, DType::F16, DType::F32}) {
       fmt::format_to(Out(exactness), "{}{} in {}", exactness.empty() ? "" : ", ",
@@ -245,10 +270,11 @@ void add_quantization(const Catalog& catalog, std::string& text) {
 std::string inspect_text(const Checkpoint& checkpoint, std::string_view source) {
   const Catalog& catalog = *checkpoint.impl().catalog;
   const Totals total = totals(checkpoint.impl());
+  const std::string quantization = quantization_of(checkpoint);
   std::string text;
   const Out out(text);
   fmt::format_to(out, "{}: {}, {}\n", one_line(source), catalog.kind(),
-                 catalog.is_quantized() ? one_line(catalog.quantization()) : "not quantized");
+                 quantization.empty() ? "not quantized" : one_line(quantization));
   fmt::format_to(out, "  {} tensors, {} companions (scales), {} of tensor data\n", total.tensors,
                  total.companions, human_size(total.tensor_bytes));
   fmt::format_to(out, "  {} files, {}, newest of {}\n", total.files, human_size(total.bytes),
@@ -256,7 +282,13 @@ std::string inspect_text(const Checkpoint& checkpoint, std::string_view source) 
   for (const Note& fact : catalog.facts()) {
     fmt::format_to(out, "  {}: {}\n", one_line(fact.subject), one_line(fact.text));
   }
-  add_quantization(catalog, text);
+  const std::vector<CatalogPart> parts = with_parts(checkpoint);
+  if (std::ranges::any_of(parts, [](const CatalogPart& part) {
+        return !part.catalog->quantization_details().groups.empty();
+      })) {
+    text += "\nquantized weights\n";
+  }
+  for (const CatalogPart& part : parts) add_quantization(part, text);
 
   text += "\nviews\n";
   const std::vector<Label> all_labels = labels(checkpoint);
@@ -512,7 +544,7 @@ std::string views_json(const Checkpoint& checkpoint, std::span<const View> more)
   Json json = versioned();
   json["layout"] = kLayoutVersion;
   json["source"] = {{"kind", catalog.kind()},
-                    {"quantization", catalog.quantization()},
+                    {"quantization", quantization_of(checkpoint)},
                     {"mtime", checkpoint.mtime()},
                     {"fingerprint", fingerprint_text(checkpoint)}};
   json["views"] = Json::array();

@@ -9,12 +9,14 @@ namespace ckfs::cli {
 
 namespace {
 
+constexpr std::uint64_t kAll = ~std::uint64_t{0};
+
 struct CatCommand {
   CommonOptions common;
   std::string source;
   std::string file;
   std::uint64_t offset = 0;
-  std::uint64_t length = ~std::uint64_t{0};
+  std::uint64_t length = kAll;
 };
 
 Result<void> cat(const CatCommand& command) {
@@ -23,7 +25,8 @@ Result<void> cat(const CatCommand& command) {
   CKFS_TRY(const Checkpoint checkpoint,
            Checkpoint::open(command.source, open_options(command.common)));
   CKFS_TRY(const View view, checkpoint.view(command.file.substr(0, slash)));
-  CKFS_TRY(ViewFile file, view.open(command.file.substr(slash + 1), {.whole = true, .once = true}));
+  CKFS_TRY(ViewFile file, view.open(command.file.substr(slash + 1),
+                                    {.whole = command.length == kAll, .once = true}));
 
   const std::uint64_t size = file.info().size;
   const std::uint64_t begin = std::min(command.offset, size);

@@ -16,6 +16,7 @@
 #include <linux/magic.h>
 #include <linux/openat2.h>
 #include <optional>
+#include <sstream>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
@@ -26,6 +27,7 @@
 
 #include "api/report.h"
 #include "base/memory_limit.h"
+#include "base/text.h"
 #include "base/unique_fd.h"
 #include "base/units.h"
 #include "fuse/kernel_mount.h"
@@ -117,8 +119,13 @@ Finding allow_other(const MachineOptions& options) {
   if (options.is_root) {
     return {.name = "allow_other", .fact = "root may always give -o allow_other"};
   }
-  const std::string text = "\n" + read(options.root + "/etc/fuse.conf").value_or("") + "\n";
-  if (text.find("\nuser_allow_other\n") != std::string::npos) {
+  // As libfuse reads it: a line alone, but for blanks and a comment behind #.
+  std::istringstream text(read(options.root + "/etc/fuse.conf").value_or(""));
+  bool given = false;
+  for (std::string line; std::getline(text, line);) {
+    given = given || trim(std::string_view(line).substr(0, line.find('#'))) == "user_allow_other";
+  }
+  if (given) {
     return {.name = "allow_other", .fact = "users may give -o allow_other"};
   }
   return {.name = "allow_other",
@@ -132,7 +139,8 @@ Finding uring(const MachineOptions& options) {
   // The kernel refuses 0 entries with EINVAL, once it has agreed to the call as such.
   const int error = ::syscall(SYS_io_uring_setup, 0, nullptr) < 0 ? errno : 0;
   const auto disabled = read(options.root + "/proc/sys/kernel/io_uring_disabled");
-  if (disabled == "2" || (disabled == "1" && !options.is_root)) {
+  // With 1, members of kernel.io_uring_group may, and who has CAP_SYS_ADMIN.
+  if (disabled == "2" || (disabled == "1" && error == EPERM)) {
     finding.level = Level::Slow;
     finding.fact = fmt::format(
         "the kernel forbids it (kernel.io_uring_disabled = {}): pread is "

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import signal
 import unittest
 
@@ -56,6 +57,18 @@ class Json(cli_support.TestCase):
                 names = [view["name"] for view in told["views"] if view["available"]]
                 self.assertIn("source", names)
                 self.assertTrue(told["labels"])
+
+    def test_inspect_names_what_is_quantized_in_a_folder_of_a_pipeline(self):
+        source = self.directory / "pipeline"
+        shutil.copytree(ROOT / "tests/data/hf/ct-fp8-block/source", source / "text_encoder")
+        (source / "model_index.json").write_text(
+            '{"_class_name": "P", "text_encoder": ["transformers", "LlamaForCausalLM"]}')
+        told = self.check(self.done("inspect", "--json", source), "inspect")
+        self.assertRegex(told["quantization"], "^text_encoder: fp8 ")
+        self.assertEqual([group["weights"] for group in told["quantized"]], [7])
+        text = self.done("inspect", source).decode()
+        self.assertRegex(text, r'safetensors, text_encoder: fp8 [^;]*\n')
+        self.assertIn('("text_encoder/model.layers.0.self_attn.k_proj.weight")', text)
 
     def test_inspect_of_a_view(self):
         source = ROOT / "tests/data/maxtext/deepseek3/source"

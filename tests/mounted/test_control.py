@@ -101,6 +101,8 @@ class Control(mounted_fs.TestCase):
         status = mount.status()
         self.assertEqual(found["ckfs_bytes_to_readers_total"], status["bytes_to_readers"])
         self.assertEqual(found["ckfs_memory_budget_bytes"], status["memory_budget"])
+        for name in ("tiles_unread", "decoded_bytes", "spilled_bytes"):
+            self.assertEqual(found[f"ckfs_{name}_total"], status[name])
         kinds = ("text", "copy", "decode", "gather")
         count = sum(found[f'ckfs_read_seconds_count{{kind="{kind}"}}'] for kind in kinds)
         self.assertGreater(count, 0)

@@ -10,11 +10,14 @@ import tempfile
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "bench"))
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/bench"))
+sys.path.insert(0, str(ROOT / "tests/cli"))
 from support import ocp  # noqa: E402
 
 import baseline_orbax  # noqa: E402
 import jax  # noqa: E402
+import json_schema  # noqa: E402
 import ml_dtypes  # noqa: E402
 import numpy as np  # noqa: E402
 
@@ -81,6 +84,8 @@ class Chunks(unittest.TestCase):
         self.assertEqual(report["decoding"]["needed"], self.chunks())
         self.assertEqual(report["decoding"]["chunks"], self.chunks())
         self.assertEqual(report["decoding"]["mends"], [])
+        schema = json.loads((ROOT / "docs/schema/inspect_view.json").read_text())
+        self.assertEqual(json_schema.problems(report, schema), [])
 
 
 def written_by(pid):

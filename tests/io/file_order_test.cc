@@ -89,6 +89,14 @@ TEST_F(FileOrderTest, AYoungStreamReadsOnToTheScaleOfItsFirstWeight) {
   EXPECT_TRUE(scale.continues);
 }
 
+TEST_F(FileOrderTest, AYoungStreamReadsOnToTheFirstWeightBehindAllScales) {
+  read(0, 8870);
+  EXPECT_EQ(read(8870, 224).descriptor, 0u);
+  const FileOrder::Choice weight = read(137'894, 63'312);  // the first page of a view
+  EXPECT_EQ(weight.descriptor, 0u);
+  EXPECT_EQ(weight.through, (ByteRange{9094, 137'894}));
+}
+
 TEST_F(FileOrderTest, AYoungStreamReadsOnToWhatIsNearAndNotSmall) {
   const unsigned stream = read(0, FileOrder::kSettled / 2).descriptor;
   EXPECT_EQ(read(24 * kMiB, 4096).descriptor, FileOrder::kJumps);

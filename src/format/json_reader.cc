@@ -111,7 +111,7 @@ std::size_t max_json_strings(std::string_view text) {
 }
 
 std::optional<std::size_t> offset_in(std::string_view text, std::string_view part) {
-  const std::less_equal<const char*> not_after;
+  const std::less_equal<> not_after;
   if (!not_after(text.data(), part.data()) ||
       !not_after(part.data() + part.size(), text.data() + text.size())) {
     return std::nullopt;

@@ -110,8 +110,9 @@ void Pace::ended(std::uint64_t requests, std::uint64_t bytes, Time now) {
   --in_flight_;
   if (!at_once_) return;
   look_bytes_ += bytes;
-  const auto as_bytes = static_cast<double>(requests * (order_bytes_ / order_requests_));
-  would_take_ += std::max(static_cast<double>(bytes), as_bytes) * byte_in_order();
+  const Seconds request = order_seconds_ / static_cast<double>(order_requests_);
+  would_take_ += std::max(static_cast<double>(bytes) * byte_in_order(),
+                          static_cast<double>(requests) * request);
   // It need not go on where so little comes that the look cannot end well.
   if (look_bytes_ < kLook && busy_ < kMistake * static_cast<double>(kLook) * byte_in_order())
     return;

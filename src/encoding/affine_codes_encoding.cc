@@ -147,19 +147,20 @@ class AffineCodesEncoding final : public Encoding {
 
   void add_row(std::int64_t row, std::int64_t column, std::int64_t count,
                std::vector<PartRange>& needs) const {
-    if (codes_.order == CodeOrder::Awq) {
-      needs.push_back({0, awq_words(row, column, count)});
-    } else {
-      for (std::int64_t word = word_row(row); word < word_row_end(row); ++word) {
-        needs.push_back({0, words(word, column, count)});
-      }
-    }
+    // What rows have in common comes first, and so at the same place for each.
     const bool any = codes_.lookup == AffineCodes::Lookup::Any;
     const std::int64_t begin = any ? 0 : row / codes_.group_rows;
     const std::int64_t end = any ? codes_.groups : begin + 1;
     for (std::int64_t group = begin; group < end; ++group) {
       needs.push_back({1, scales(group, column, count)});
       needs.push_back({2, zeros(group, column, count)});
+    }
+    if (codes_.order == CodeOrder::Awq) {
+      needs.push_back({0, awq_words(row, column, count)});
+    } else {
+      for (std::int64_t word = word_row(row); word < word_row_end(row); ++word) {
+        needs.push_back({0, words(word, column, count)});
+      }
     }
   }
 

@@ -155,8 +155,8 @@ class BlockScaleEncoding final : public Encoding {
   }
 
   std::size_t scratch(std::int64_t /*count*/) const override {
-    // By group: how many columns it has, its scale, its zero.
-    return scale_.groups ? static_cast<std::size_t>(grid_columns_) * 12 : 0;
+    // Whether columns have an order; by group: how many columns it has, its scale, its zero.
+    return scale_.groups ? 4 + static_cast<std::size_t>(grid_columns_) * 12 : 0;
   }
 
   bool decodes_to(DType dtype) const override {
@@ -170,7 +170,12 @@ class BlockScaleEncoding final : public Encoding {
     const std::uint64_t in_begin = codes(elements).begin;
     bool ordered = false;
     if (scale_.groups) {
-      CKFS_TRY(ordered, check_groups(bytes, target.scratch));
+      // All columns are looked at: not for each of the pieces that a row is cut into.
+      auto& kept = *reinterpret_cast<std::uint32_t*>(target.scratch.data());
+      if (!target.again) {
+        CKFS_TRY(kept, check_groups(bytes, target.scratch.subspan(4)));
+      }
+      ordered = kept != 0;
     }
     std::array<float, kScalesAtOnce> scales, zeros;
     Piece loaded;
@@ -388,7 +393,7 @@ class BlockScaleEncoding final : public Encoding {
   void decode_ordered(std::int64_t row, std::int64_t begin, std::int64_t end, const std::byte* in,
                       const PartBytes& bytes, const DecodeTarget& target, std::byte* out) const {
     const std::span<const std::byte> groups = bytes.at(groups_part(), groups_range());
-    auto* const scales = reinterpret_cast<float*>(target.scratch.data()) + grid_columns_;
+    auto* const scales = reinterpret_cast<float*>(target.scratch.data()) + 1 + grid_columns_;
     float* const zeros = scales + grid_columns_;
     load({.row = row, .block = 0, .blocks = grid_columns_}, bytes, target.kernels, scales, zeros);
     std::array<float, kUnpackAtOnce> by_column, zero_by_column;

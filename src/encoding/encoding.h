@@ -90,6 +90,9 @@ struct DecodeTarget {
   std::span<std::byte> out;      // exactly the elements
   std::span<std::byte> scratch;  // scratch() bytes, aligned to kBufferAlignment
   KernelSet kernels = KernelSet::Fast;
+  /// `scratch` is as the last decode() left it, which was of the same storage and succeeded: what
+  /// does not depend on the elements need not be found out again.
+  bool again = false;
 };
 
 class Encoding {

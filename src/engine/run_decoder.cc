@@ -129,7 +129,8 @@ RunReads::RunReads(const Catalog& catalog, std::span<const ElementRun> runs, Pad
   };
   std::vector<Need> needs;
   needs.reserve(runs.size() * 2);
-  std::vector<PartRange> parts;
+  std::vector<PartRange> parts, before;  // of this run, and of the one before
+  StorageId before_of = kNone;
   std::size_t scratch = 0;
   for (const ElementRun& run : runs) {
     if (run.count == 0) continue;
@@ -138,11 +139,17 @@ RunReads::RunReads(const Catalog& catalog, std::span<const ElementRun> runs, Pad
         widened({run.first, run.count}, storage.encoding->granule().unit(), storage.numel);
     parts.clear();
     storage.encoding->add_needs(elements, parts);
-    for (const PartRange& part : parts) {
-      if (part.range.empty()) continue;
+    // The rows of a narrow panel need the same of their companions: with hundreds of groups that
+    // would be more to sort than there is to read.
+    if (before_of != run.storage) before.clear();
+    for (std::size_t k = 0; k < parts.size(); ++k) {
+      const PartRange& part = parts[k];
+      if (part.range.empty() || (k < before.size() && before[k] == part)) continue;
       needs.push_back({part_of(catalog, run.storage, part.part),
                        part.part == 0 ? kNone : run.storage, part.range});
     }
+    std::swap(parts, before);
+    before_of = run.storage;
     scratch = std::max(scratch, storage.encoding->scratch(elements.count));
   }
   const auto in_order = [](const Need& a, const Need& b) {
@@ -278,6 +285,7 @@ Result<void> RunDecoder::decode(const ElementRun& run, std::uint64_t skip,
   if (run.storage != storage_) {
     const Storage& storage = reads_.catalog_->storage(run.storage);
     storage_ = run.storage;
+    again_ = false;
     encoding_ = storage.encoding;
     numel_ = storage.numel;
     parts_.assign(1, windows(run.storage));
@@ -371,7 +379,10 @@ Result<void> RunDecoder::values(ElementRange elements, DType to, std::span<std::
 }
 
 Result<void> RunDecoder::units(ElementRange elements, DType to, std::span<std::byte> out) {
-  return encoding_->decode(elements, PartBytes(parts_), {to, out, scratch_, kernels_});
+  auto decoded =
+      encoding_->decode(elements, PartBytes(parts_), {to, out, scratch_, kernels_, again_});
+  again_ = decoded.has_value();
+  return decoded;
 }
 
 }  // namespace ckfs

@@ -125,6 +125,7 @@ class RunDecoder {
   // Of the run at hand.
   StorageId storage_ = ~StorageId{0};
   const Encoding* encoding_ = nullptr;
+  bool again_ = false;  // DecodeTarget::again
   std::int64_t numel_ = 0;
   std::vector<std::span<const PartBytes::Window>> parts_;
 };

@@ -278,6 +278,10 @@ Result<Bytes> decode(const Sample& sample, ElementRange elements, DType to, Kern
   std::vector<std::span<const PartBytes::Window>> spans(windows.begin(), windows.end());
   Bytes out(bytes_of(to, elements.count)), scratch(encoding->scratch(elements.count));
   CKFS_TRY_VOID(encoding->decode(elements, PartBytes(spans), {to, out, scratch, kernels}));
+  Bytes same(out.size());
+  CKFS_TRY_VOID(
+      encoding->decode(elements, PartBytes(spans), {to, same, scratch, kernels, /*again=*/true}));
+  EXPECT_EQ(std::memcmp(same.data(), out.data(), out.size()), 0);
   return out;
 }
 

@@ -45,10 +45,11 @@ FileOrder::Choice FileOrder::choose(ByteRange request, bool keeps_pages) const {
     if (request.end <= run.end && request.size() > kSmall) return {k, {}, false};
     if (request.end <= run.end) continue;
     if (request.begin <= run.end) return {k, {}, true};
-    const bool is_begun = request.size() <= kSmall && run.size() > kSmall;
-    const std::uint64_t far = run.size() >= kSettled ? kThrough
-                              : is_begun             ? kDiscarded
-                                                     : kOvertaken;
+    const std::uint64_t far = run.size() >= kSettled    ? kThrough
+                              : request.size() > kSmall ? kOvertaken
+                              : run.size() > kSmall     ? kDiscarded
+                              : !run.empty()            ? kNear
+                                                        : 0;
     if (keeps_pages && request.begin - run.end <= far) return {k, {run.end, request.begin}, true};
   }
   if (request.size() <= kSmall) return {kJumps, {}, false};

@@ -50,11 +50,13 @@ class FileOrder {
   /// Of a shorter one a small request may be ahead by as much as a jump would discard, where more
   /// than a small request was read of it: the scale of the first weight.
   static constexpr std::uint64_t kDiscarded = std::uint64_t{16} << 20;
-  /// A request that is not small may overtake the ones before it by so much; and so far ahead of
-  /// the first scale lies the first weight, where all scales come first. (Through a descriptor of
-  /// its own it would cost two jumps: to a mount that is not told to keep pages, as rclone's, each
-  /// open() has the kernel drop those of the file, and the scale is fetched again.)
+  /// A request that is not small may overtake the ones before it by so much.
   static constexpr std::uint64_t kOvertaken = std::uint64_t{4} << 20;
+  /// A small request may lie so far ahead of any stream that was ever read: the first bytes of the
+  /// first weight, where all scales come first (1 MiB of them in 4 GiB of FP8). Through a
+  /// descriptor of its own it would cost two jumps: to a mount that is not told to keep pages, as
+  /// rclone's, each open() has the kernel drop those of the file, and the scale is fetched again.
+  static constexpr std::uint64_t kNear = std::uint64_t{2} << 20;
   /// What a stream has passed this recently is taken to be in the page cache.
   static constexpr std::uint64_t kBehind = std::uint64_t{64} << 20;
 

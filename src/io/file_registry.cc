@@ -176,14 +176,9 @@ Result<void> FileRegistry::check_path(RegisteredFile& file) {
 Tried<Pin> FileRegistry::pin_unchecked(FileId id, const std::filesystem::path& path,
                                        unsigned number, OpenFiles::Prepare prepare) {
   auto pinned = open_files_.pin(id, path, number, prepare);
-  // Other threads hold descriptors only while they read: it is worth asking again, for as long as a
-  // read may take, but not for too long, as this one may hold some, too.
-  for (int attempt = 0; !pinned && out_of_descriptors(pinned.error()) && attempt < 108; ++attempt) {
-    if (attempt < 100) {
-      std::this_thread::yield();
-    } else {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1 << (attempt - 100)));
-    }
+  // Other threads hold descriptors only while they read: it is worth asking again.
+  for (int attempt = 0; !pinned && out_of_descriptors(pinned.error()) && attempt < 100; ++attempt) {
+    std::this_thread::yield();
     pinned = open_files_.pin(id, path, number, prepare);
   }
   return pinned;

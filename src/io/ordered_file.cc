@@ -227,6 +227,8 @@ std::size_t OrderedFile::serve_next(const Caller& me, std::span<const Pending> r
                                                                             ? Pace::Trust::Little
                                                                             : Pace::Trust::Much);
     }
+  } else if (compares) {
+    file_system.pace.had_nothing_to_compare();
   }
   if (choice.continues) {
     const ByteRange tail{was_read.end - std::min(was_read.size(), FileOrder::kSmall), was_read.end};

@@ -22,6 +22,8 @@ constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 /// Reading in order is known after so many bytes, and more than so many are not remembered.
 constexpr std::uint64_t kKnown = 2 * kMiB;
 constexpr std::uint64_t kRemembered = 32 * kMiB;
+/// So many requests pass between attempts that find nothing to compare.
+constexpr std::uint64_t kPause = 16;
 /// A stream that gives a byte as soon as this (250 MB/s) is not worth a comparison.
 constexpr Pace::Seconds kSoon(4e-9);
 constexpr double kGain = 1.5;
@@ -65,11 +67,17 @@ bool Pace::wants_comparison() const {
 
 bool Pace::can_compare() const {
   const MutexLock lock(mutex_);
-  return is_open() && knows_order();
+  return is_open() && knows_order() && until_comparison_ == 0;
+}
+
+void Pace::had_nothing_to_compare() {
+  const MutexLock lock(mutex_);
+  until_comparison_ = kPause;
 }
 
 void Pace::read_in_order(std::uint64_t bytes, Seconds seconds) {
   const MutexLock lock(mutex_);
+  until_comparison_ -= std::min<std::uint64_t>(until_comparison_, 1);
   if (at_once_) return;  // what it is compared with stays
   ++order_requests_;
   order_bytes_ += bytes;

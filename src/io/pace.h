@@ -40,6 +40,9 @@ class Pace {
 
   /// What a byte took, asked for together with others.
   void compared(Seconds at_once, Trust trust = Trust::Much);
+  /// What should have been compared was on its way already. It is not tried again for a while, in
+  /// which requests are joined as they lie: where the kernel reads far ahead that is so each time.
+  void had_nothing_to_compare();
 
   /// Requests that may be several at once go out; each call is followed by one of ended(), with how
   /// many they were and the bytes that came (0 of both: they failed).
@@ -58,6 +61,7 @@ class Pace {
   int taken_back_ CKFS_GUARDED_BY(mutex_) = 0;  // decisions
   /// Of late, in order.
   std::uint64_t order_requests_ CKFS_GUARDED_BY(mutex_) = 0;
+  std::uint64_t until_comparison_ CKFS_GUARDED_BY(mutex_) = 0;  // requests in order
   std::uint64_t order_bytes_ CKFS_GUARDED_BY(mutex_) = 0;
   Seconds order_seconds_ CKFS_GUARDED_BY(mutex_){0};
   /// Since at_once() or the last look at it: bytes that came, the time that they would have taken

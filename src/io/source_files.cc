@@ -9,6 +9,7 @@
 #include <chrono>
 #include <optional>
 #include <spdlog/spdlog.h>
+#include <thread>
 #include <unordered_map>
 
 #include "base/mutex.h"
@@ -121,6 +122,7 @@ class SourceFiles::Impl {
     file.bytes.fetch_add(access.size, std::memory_order_relaxed);
     file.requests.fetch_add(1, std::memory_order_relaxed);
   }
+  Result<Pin> pin_first(FileId id, RegisteredFile& of, unsigned number = 0);
   FileState& state(FileId id);
   page_cache::HintedRanges* hinted(FileId id);
   static bool asks_in_order(const RegisteredFile& file) {
@@ -136,9 +138,23 @@ class SourceFiles::Impl {
   std::unordered_map<FileId, FileState> states_ CKFS_GUARDED_BY(states_mutex_);
 };
 
+/// For a read that holds no descriptor yet: where the process has none left it waits for those of
+/// other reads, as long as one may take. Who holds some lets them go instead, and hints and
+/// mappings do without.
+Result<Pin> SourceFiles::Impl::pin_first(FileId id, RegisteredFile& of, unsigned number) {
+  constexpr std::chrono::milliseconds kLongest(512);
+  auto pinned = table.pin(id, of, number);
+  for (std::chrono::milliseconds pause(1); pause <= kLongest; pause *= 2) {
+    if (pinned || !out_of_descriptors(pinned.error().system_error())) break;
+    std::this_thread::sleep_for(pause);
+    pinned = table.pin(id, of, number);
+  }
+  return pinned;
+}
+
 Result<void> SourceFiles::Impl::read_alone(const ReadRequest& request) {
   RegisteredFile& of = table.file(request.file);
-  CKFS_TRY(const Pin pinned, table.pin(request.file, of));
+  CKFS_TRY(const Pin pinned, pin_first(request.file, of));
   const iovec part{request.out.data(), request.out.size()};
   const Access access{pinned->fd.get(),   pinned->serial,      request.offset,
                       request.out.size(), std::span(&part, 1), false};
@@ -176,7 +192,8 @@ Result<void> SourceFiles::Impl::read_ordered(const AccessPlan& plan, std::size_t
 
   const auto descriptor_of = [&](unsigned number) -> Result<int> {
     if (!pins[number]) {
-      CKFS_TRY(pins[number], table.pin(id, of, number));
+      const bool holds = std::ranges::any_of(pins, [](const Pin& pin) { return pin != nullptr; });
+      CKFS_TRY(pins[number], holds ? table.pin(id, of, number) : pin_first(id, of, number));
     }
     return pins[number]->fd.get();
   };
@@ -354,7 +371,7 @@ Result<void> SourceFiles::Impl::read_pass(const AccessPlan& plan, std::size_t& n
         if (next != first) break;
         return read_ordered(plan, next);
       }
-      auto pinned = table.pin(planned.file, of);
+      auto pinned = opened.empty() ? pin_first(planned.file, of) : table.pin(planned.file, of);
       if (!pinned) {
         // Let go of what this pass holds before giving up.
         if (next != first && out_of_descriptors(pinned.error().system_error())) break;

@@ -5,7 +5,7 @@
 // as much as decoding into them (2 to 10 us a page), and the last one is in the CPU's cache. Those
 // of 1 MiB have a margin of a page behind them, which is not counted: what begins a little behind
 // the buffer's begin, for a disk's sake (ReadRequest::padded), would else take another MiB. Smaller
-// ones come from malloc, and each counts kRemembered bytes more than it has.
+// ones come from the heap, and each counts kRemembered bytes more than it has.
 //
 // Why nothing can wait in a circle. Every buffer belongs to a Tier. Work that holds a buffer of a
 // tier waits for later tiers only, and takes all that it needs of one tier in one call; a thread
@@ -137,10 +137,10 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
     BufferPool* pool_;
     std::size_t bytes_;
   };
-  /// Requires: buffers of Tier::Tile that count so many bytes (Buffer::counted()) live as long as
-  /// the result, and the pool. nullopt: replies have no room for it, or more than a sixteenth of
-  /// the limit would be lent: a reply of at most most(Tier::Reply) less that never waits for what
-  /// is.
+  /// Requires: buffers of Tier::Tile that count so many bytes (Buffer::counted()), and are not lent
+  /// yet, live as long as the result, and the pool. nullopt: replies have no room for it, or more
+  /// than a sixteenth of the limit would be lent: a reply of at most most(Tier::Reply) less that
+  /// never waits for what is.
   std::optional<Lent> try_lend(std::size_t counted);
 
   std::uint64_t limit() const { return limit_; }

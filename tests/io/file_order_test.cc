@@ -97,6 +97,12 @@ TEST_F(FileOrderTest, AYoungStreamReadsOnToTheFirstWeightBehindAllScales) {
   EXPECT_EQ(weight.through, (ByteRange{9094, 137'894}));
 }
 
+TEST_F(FileOrderTest, SmallRequestsOfAFileThatNobodyStreamsReadNothingOnTheirWay) {
+  EXPECT_EQ(read(kMiB, 4096).descriptor, FileOrder::kJumps);
+  read(0, 8870);
+  EXPECT_EQ(read(3 * kMiB, 4096).descriptor, FileOrder::kJumps);
+}
+
 TEST_F(FileOrderTest, AYoungStreamReadsOnToWhatIsNearAndNotSmall) {
   const unsigned stream = read(0, FileOrder::kSettled / 2).descriptor;
   EXPECT_EQ(read(24 * kMiB, 4096).descriptor, FileOrder::kJumps);

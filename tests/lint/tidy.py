@@ -3,7 +3,7 @@
 
     tidy.py --build DIR [--jobs N]
 
-It takes half a minute a file. So a file that passed is looked at again when what the compiler reads
+It takes a quarter of a minute a file. So a file that passed is looked at again when what the compiler reads
 of it, its command, .clang-tidy or clang-tidy itself has changed, as with ccache in whichever checkout:
 the user's cache directory has a hash for each. What clang-tidy finds is printed, and the exit code
 is 1.

@@ -125,6 +125,20 @@ def auto_fp8():
     return source
 
 
+def fp8_of_tensors():
+    """transformers' fp8 without blocks (Ministral-3): a scalar for a tensor."""
+    source = Source(8)
+    source.files["config.json"] = {"torch_dtype": "bfloat16", "quantization_config": {
+        "quant_method": "fp8", "activation_scheme": "static", "weight_block_size": None}}
+    name = "model.layers.0.mlp.up_proj"
+    weight = source.tensors[name + ".weight"] = source.bytes("F8_E4M3", [140, 200])
+    scale = source.tensors[name + ".weight_scale_inv"] = source.floats("BF16", [])
+    source.tensors[name + ".activation_scale"] = source.floats("BF16", [])
+    source.weights[name + ".weight"] = [140, 200], scaled(e4m3(weight), 200, naive.values(scale),
+                                                          140, 200)
+    return source
+
+
 def fbgemm():
     """One scale for each row, and a bound for activations."""
     source = Source(4)
@@ -187,7 +201,7 @@ def fused_fp8():
     return source
 
 
-FORMULAS = (deepseek_v4, mistral, auto_fp8, fbgemm, modelopt_mx, mxfp8, fused_fp8)
+FORMULAS = (deepseek_v4, mistral, auto_fp8, fp8_of_tensors, fbgemm, modelopt_mx, mxfp8, fused_fp8)
 
 
 def fields(stream, bits, first, count):

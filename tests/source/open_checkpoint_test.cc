@@ -467,6 +467,26 @@ TEST(Fp8Blocks, AcceptsTheDtypesOfScalesAndBatchesOfWeights) {
               IsEmpty());
 }
 
+// transformers' fp8 with weight_block_size null: Ministral-3.
+TEST(Fp8Blocks, AScalarIsTheScaleOfItsWholeTensor) {
+  const TemporaryDirectory directory;
+  directory.write("model.safetensors", file_of({{"l.weight", DType::F8E4M3, {130, 300}},
+                                                {"l.weight_scale_inv", DType::BF16, {}},
+                                                {"l.activation_scale", DType::BF16, {}}}));
+  for (const std::string block : {"", R"(, "weight_block_size": null)"}) {
+    directory.write("config.json",
+                    R"({"quantization_config": {"quant_method": "fp8")" + block + "}}");
+    const Opened opened = open(directory.path());
+    EXPECT_THAT(obstacles_of(*opened.catalog), IsEmpty());
+    EXPECT_EQ(opened.catalog->quantization(), "fp8 (F8_E4M3, BF16 scale for each tensor)");
+  }
+  EXPECT_THAT(fp8_obstacles(
+                  {{"l.weight", DType::F8E4M3, {130, 300}}, {"l.weight_scale_inv", DType::F32, {}}},
+                  R"({"quantization_config": {"quant_method": "fp8",
+                                                "weight_block_size": [128, 128]}})"),
+              ElementsAre(testing::Pair("l.weight", HasSubstr("need [2, 3]"))));
+}
+
 TEST(Fp8Blocks, TakesTheBlockSizeFromTheConfigAtAnyLevel) {
   const TemporaryDirectory directory;
   directory.write("model.safetensors",
@@ -499,8 +519,8 @@ TEST(Fp8Blocks, NamesEveryTensorThatCannotBeDecoded) {
                      {"bias_scale_inv", DType::F32, {1}},
                      {"wide.weight", DType::BF16, {2, 2}},
                      {"wide.weight_scale_inv", DType::F32, {1, 1}},
-                     {"scalar.weight", DType::F8E4M3, {2, 2}},
-                     {"scalar.weight_scale_inv", DType::F32, {}},
+                     {"scalar.weight", DType::F8E4M3, {2, 256}},
+                     {"scalar.weight_scale_inv", DType::F32, {1, 1}},
                      {"packed.weight_packed", DType::I32, {2, 2}}}),
       ElementsAre(
           testing::Pair("alone.weight", "F8_E4M3 without a scale"),
@@ -509,9 +529,9 @@ TEST(Fp8Blocks, NamesEveryTensorThatCannotBeDecoded) {
           testing::Pair("orphan.weight_scale_inv", "a part of a weight that is absent (fp8)"),
           testing::Pair("packed.weight_packed",
                         R"(looks like pack-quantized, but config.json says quant_method "fp8")"),
-          testing::Pair(
-              "scalar.weight",
-              "its scale has shape [], but blocks of 128 x 128 over shape [2, 2] need [1, 1]"),
+          testing::Pair("scalar.weight",
+                        "its scale has shape [1, 1], but blocks of 128 x 128 over shape [2, 256] "
+                        "need [1, 2]"),
           testing::Pair("wide.weight_scale_inv", "a part of a weight that is absent (fp8)")));
 }
 

@@ -1,6 +1,7 @@
 // One byte for each element and scales beside it, under the names that tools gave them:
 //
-//   W_scale_inv      DeepSeek, Qwen, transformers' fp8; blocks, and groups of a row for mxfp8
+//   W_scale_inv      DeepSeek, Qwen, transformers' fp8; blocks, groups of a row for mxfp8, or one
+//                    scalar for the tensor
 //   W_scale          compressed-tensors (float-, int-, naive-, mxfp8-quantized), fbgemm, ModelOpt,
 //                    AutoFP8; one for the tensor, a row, a group of a row, a column, or a block
 //   M.scale          DeepSeek-V4, beside M.weight
@@ -86,7 +87,8 @@ Result<Block> block_of(const HeldTensors& tensors, TensorId codes, const Found& 
   const auto grid = tensors.shape(scale.id);
   if (is_fbgemm_down(tensors, shape, grid)) return Block{shape[1], 1};
   const auto configured = configured_block(tensors, codes);
-  if (!scale.blocks_only && !configured) {
+  // A grid of [1, 1] is one block of a small weight; a scalar is no grid.
+  if (!configured && (!scale.blocks_only || grid.empty())) {
     if (const auto block = block_of_scales(shape, grid)) return *block;
   }
   const Block block = configured.value_or(kDefaultBlock);

@@ -123,6 +123,7 @@ Result<std::string> decompress(std::string_view frame, std::uint64_t most, std::
   if (in.pos != in.size) {
     return fail(ErrorCode::Corrupt, "{}: {} bytes behind its zstd frame", name, in.size - in.pos);
   }
+  out.shrink_to_fit();  // it may be kept, and what is kept is counted by its size
   return out;
 }
 

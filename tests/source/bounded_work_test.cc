@@ -10,6 +10,7 @@
 #include "base/units.h"
 #include "source/deepspeed/deepspeed_states.h"
 #include "source/opened.h"
+#include "source/orbax_writer.h"
 #include "source/torch/dcp_metadata.h"
 #include "source/torch/torch_state_dict.h"
 #include "source/torch_writer.h"
@@ -484,6 +485,55 @@ TEST(DcpMetadata, OfManyRanksIsReadInAFewTimesItsBytes) {
   const std::size_t before = heap_meter::now;
   metadata.reset();
   EXPECT_LE(before - heap_meter::now, 20 * 512 * 60 + 64_KiB);
+}
+
+TEST(OcdbtNodes, OfFewBytesTakeFew) {
+  const Cost cost = cost_of([](const TemporaryDirectory& out) {
+    const ocdbt::FileName no_name = [](std::uint32_t) { return std::string(); };
+    OrbaxWriter item;
+    item.with_manifest = false;
+    std::string& nodes = item.files["d/nodes"];
+    std::vector<ocdbt::Child> children;
+    for (int node = 0; node < 4000; ++node) {
+      ocdbt::Leaf<ocdbt::KeptColumn> leaf(no_name);
+      leaf.add(fmt::format("{:05}", node), std::string("x"));
+      const std::string text = compressed(leaf.render());
+      children.push_back({fmt::format("{:05}", node), nodes.size(), text.size(), {}});
+      nodes += text;
+    }
+    const std::string root = ocdbt::render_interior(1, "d/nodes", children);
+    item.files["manifest.ocdbt"] =
+        ocdbt::render_manifest("d/nodes", {{1, 2}, 1, nodes.size(), root.size(), {}});
+    nodes += root;
+    item.write(out);
+  });
+  EXPECT_LE(cost.most, 24_MiB + 24 * cost.input) << cost.message;
+}
+
+TEST(OcdbtNodes, ThatGrowAThousandfoldAreNotHeldTogether) {
+  const Cost cost = cost_of([](const TemporaryDirectory& out) {
+    const ocdbt::FileName no_name = [](std::uint32_t) { return std::string(); };
+    OrbaxWriter item;
+    item.with_manifest = false;
+    std::string& nodes = item.files["d/nodes"];
+    std::vector<ocdbt::Child> children;
+    for (int node = 0; node < 64; ++node) {
+      ocdbt::Leaf<ocdbt::KeptColumn> leaf(no_name);
+      for (int key = 0; key < 20; ++key) {
+        leaf.add(fmt::format("{:04}/{:04}", node, key), std::string(1_MiB, '\0'));
+      }
+      const std::string text = compressed(leaf.render());
+      children.push_back({fmt::format("{:04}/0000", node), nodes.size(), text.size(), {}});
+      nodes += text;
+    }
+    const std::string root = ocdbt::render_interior(1, "d/nodes", children);
+    item.files["manifest.ocdbt"] =
+        ocdbt::render_manifest("d/nodes", {{1, 2}, 1, nodes.size(), root.size(), {}});
+    nodes += root;
+    item.write(out);
+  });
+  EXPECT_NE(cost.message.find("more than "), std::string::npos) << cost.message;
+  EXPECT_LE(cost.most, 64_MiB) << cost.message;
 }
 
 TEST(WorkBudget, IsFourTimesWhatRealCheckpointsNeed) {

@@ -201,15 +201,18 @@ TEST(OrbaxSource, ChunksAlongTheFirstDimensionAreOneRun) {
 }
 
 TEST(OrbaxSource, WhatNobodyCanDecodeIsAnObstacle) {
-  OrbaxWriter item;
-  item.inside["w/zarr.json"] = zarr3("[2]", "[2]", "float32", R"(,{"name":"lzma"})");
-  const TemporaryDirectory directory;
-  item.write(directory);
-  const Opened opened = open_source(directory.path());
-  ASSERT_NE(opened.catalog, nullptr);
-  ASSERT_EQ(opened.catalog->obstacles().size(), 1U);
-  EXPECT_EQ(opened.catalog->obstacles()[0].tensor, "w");
-  EXPECT_EQ(opened.catalog->obstacles()[0].reason, "codec \"lzma\"");
+  for (const std::string shape : {"[2]", "[]"}) {
+    OrbaxWriter item;
+    item.inside["w/zarr.json"] = zarr3(shape, shape, "float32", R"(,{"name":"lzma"})");
+    const TemporaryDirectory directory;
+    item.write(directory);
+    const Opened opened = open_source(directory.path());
+    ASSERT_NE(opened.catalog, nullptr);
+    ASSERT_EQ(opened.catalog->obstacles().size(), 1U);
+    EXPECT_EQ(opened.catalog->obstacles()[0].tensor, "w");
+    EXPECT_EQ(opened.catalog->obstacles()[0].reason, "codec \"lzma\"");
+    EXPECT_EQ(opened.catalog->tensor(0).shape.size(), shape == "[]" ? 0U : 1U);
+  }
 }
 
 TEST(OrbaxSource, AMissingChunkIsAnObstacleWhereNoneMayBe) {

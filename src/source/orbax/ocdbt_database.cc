@@ -4,6 +4,8 @@
 //
 // Whoever writes a tree can have it refer to one node a million times, and that to another. No
 // honest tree has a byte in two nodes, so the nodes of a file may have no more bytes than it has.
+// Some megabytes of them are read at once, and decoded one after another: a thousand bytes may
+// become a million, and how many they become is known afterwards.
 #include "source/orbax/ocdbt_database.h"
 
 #include <algorithm>
@@ -20,6 +22,8 @@ namespace {
 // Names of data files and keys compress well, and zeros better: what reading may make of a tree.
 constexpr std::uint64_t kHeldBase = std::uint64_t{24} << 20;
 constexpr std::uint64_t kHeldFactor = 64;
+// Stored bytes of nodes that are read at once, or one node: honest levels have fewer.
+constexpr std::uint64_t kAtOnce = std::uint64_t{32} << 20;
 
 }  // namespace
 
@@ -82,10 +86,15 @@ Result<FileId> OcdbtDatabase::file_of(std::string_view path) const {
   return *file;
 }
 
-Result<ocdbt::Node> OcdbtDatabase::read_node(const Wanted& wanted, std::uint64_t most) const {
+Result<std::string> OcdbtDatabase::read_stored(const Wanted& wanted) const {
   std::string bytes(wanted.place.size, '\0');
   CKFS_TRY_VOID(
       files_->read_at(wanted.file, wanted.place.offset, std::as_writable_bytes(std::span(bytes))));
+  return bytes;
+}
+
+Result<ocdbt::Node> OcdbtDatabase::parse_node(std::string bytes, const Wanted& wanted,
+                                              std::uint64_t most) const {
   return ocdbt::Node::parse(
       std::move(bytes),
       {.height = wanted.height,
@@ -125,28 +134,37 @@ Result<void> OcdbtDatabase::read_tree(const ocdbt::Manifest& manifest) {
         return fail(ErrorCode::Corrupt, "{}: nodes of {} bytes in a file of {}", name, sum, size);
       }
     }
-    std::vector<std::optional<ocdbt::Node>> nodes(level.size());
     const std::uint64_t most = kHeldBase + kHeldFactor * stored;
     std::vector<Wanted> next;
     std::string last;  // the last key of the level
-    const auto make = [&](std::size_t i) -> Result<void> {
-      CKFS_TRY(nodes[i], read_node(level[i], std::min(most, ocdbt::kMaxNode)));
-      return {};
-    };
-    const auto keep = [&](std::size_t i) -> Result<void> {
-      ocdbt::Node node = *std::move(nodes[i]);
-      nodes[i].reset();
+    const auto keep = [&](const Wanted& wanted, std::string bytes) -> Result<void> {
+      const std::uint64_t left = std::min(most - held, ocdbt::kMaxNode);
+      CKFS_TRY(ocdbt::Node node, parse_node(std::move(bytes), wanted, left));
       held += node.held();
       const auto check = [&](std::uint64_t more) -> Result<void> {
         held += more;
         if (held <= most) return {};
         return fail(ErrorCode::Corrupt, "{}: nodes of {} bytes become more than {}",
-                    files_->name(level[i].file), stored, most);
+                    files_->name(wanted.file), stored, most);
       };
       CKFS_TRY_VOID(check(0));
-      return descend(next, std::move(node), level[i], last, check);
+      return descend(next, std::move(node), wanted, last, check);
     };
-    CKFS_TRY_VOID(run_in_order(level.size(), make, keep, files_->parallel()));
+    for (std::span<const Wanted> rest = level; !rest.empty();) {
+      std::size_t count = 0;
+      for (std::uint64_t bytes = 0; count < rest.size(); ++count) {
+        bytes += rest[count].place.size;
+        if (count > 0 && bytes > kAtOnce) break;
+      }
+      std::vector<std::string> nodes(count);
+      const auto read = [&](std::size_t i) -> Result<void> {
+        CKFS_TRY(nodes[i], read_stored(rest[i]));
+        return {};
+      };
+      const auto take = [&](std::size_t i) { return keep(rest[i], std::move(nodes[i])); };
+      CKFS_TRY_VOID(run_in_order(count, read, take, files_->parallel()));
+      rest = rest.subspan(count);
+    }
     level = std::move(next);
   }
   stored_bytes_ = stored;

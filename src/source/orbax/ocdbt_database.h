@@ -28,8 +28,10 @@ using TakeEntry = std::function<Result<void>(std::string_view key, const StoredV
 
 class OcdbtDatabase {
  public:
-  /// `directory`: of the database in the tree, with its '/'. Errors: NotFound (a file that it
-  /// refers to), Corrupt, Unsupported, Io.
+  /// `directory`: of the database in the tree, with its '/'. What is kept of it is at most 24 MiB
+  /// and 64 times the stored bytes of its nodes (else Corrupt); of these 32 MiB, or one node, are
+  /// held beside it while they are read. Errors: NotFound (a file that it refers to), Corrupt,
+  /// Unsupported, Io.
   static Result<OcdbtDatabase> open(const SourceTree& tree, SourceFiles& files,
                                     const FileTable& table, std::string directory);
 
@@ -56,7 +58,8 @@ class OcdbtDatabase {
 
   Result<ocdbt::Manifest> read_manifest() const;
   Result<ocdbt::Manifest> parse_file(const std::string& path) const;
-  Result<ocdbt::Node> read_node(const Wanted& wanted, std::uint64_t most) const;
+  Result<std::string> read_stored(const Wanted& wanted) const;
+  Result<ocdbt::Node> parse_node(std::string bytes, const Wanted& wanted, std::uint64_t most) const;
   Result<void> read_tree(const ocdbt::Manifest& manifest);
   Result<FileId> file_of(std::string_view path) const;
   Result<void> descend(std::vector<Wanted>& next, ocdbt::Node node, const Wanted& from,

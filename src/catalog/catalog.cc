@@ -174,7 +174,9 @@ void CatalogBuilder::add_fact(std::string subject, std::string text) {
 
 bool CatalogBuilder::has_only_plain_matrices() const {
   return std::ranges::all_of(catalog_->tensors_, [this](const StoredTensor& tensor) {
-    return tensor.shape.size() < 2 || is_castable_float(catalog_->storage(tensor.storage).dtype);
+    const DType dtype = catalog_->storage(tensor.storage).dtype;
+    return tensor.shape.size() < 2 || is_castable_float(dtype) || dtype == DType::C64 ||
+           dtype == DType::C128;
   });
 }
 

@@ -334,8 +334,8 @@ class CatalogBuilder {
   void add_part(CatalogPart part) { catalog_->parts_.push_back(std::move(part)); }
   void add_note(std::string subject, std::string text);
   void add_fact(std::string subject, std::string text);
-  /// Whether every tensor so far of two dimensions and more holds F64, F32, F16 or BF16: no
-  /// quantization has its codes in such.
+  /// Whether every tensor so far of two dimensions and more holds F64, F32, F16, BF16, C64 or C128:
+  /// no quantization has its codes in such.
   bool has_only_plain_matrices() const;
   void add_obstacle(std::string_view tensor, std::string_view reason);
   /// Requires: `example` of each group is a provisional id.

@@ -263,16 +263,21 @@ std::vector<Obstacle> hf_model_obstacles(const Catalog& catalog, const ViewRow& 
       obstacles.push_back(std::move(obstacle));
     }
   }
-  // Elsewhere these are left out.
-  if (!catalog.mirrors_shards()) return obstacles;
+  bool has_others = !catalog.parts().empty();
   ObstacleList complex;
   for (const Shard& shard : catalog.shards()) {
     for (const TensorId id : shard.tensors) {
-      if (catalog.value_dtype(id) != DType::C128) continue;
+      if (catalog.value_dtype(id) != DType::C128) {
+        has_others = true;
+        continue;
+      }
       complex.add(catalog.tensor(id).name, "C128 has no safetensors dtype");
     }
   }
-  std::ranges::move(complex.list(), std::back_inserter(obstacles));
+  // Where shards are not the source's they are left out, if that leaves something.
+  if (catalog.mirrors_shards() || !has_others) {
+    std::ranges::move(complex.list(), std::back_inserter(obstacles));
+  }
   return obstacles;
 }
 

@@ -107,6 +107,7 @@ Result<TensorList> unscanned(const Catalog& catalog, const DtypePolicy& policy,
   for (std::uint32_t shard = 0; shard < catalog.shards().size(); ++shard) {
     for (const TensorId id : catalog.shards()[shard].tensors) {
       if (catalog.tensor(id).role == Role::FrozenModule) continue;
+      if (catalog.value_dtype(id) == DType::C128) continue;  // no weight, and safetensors has none
       CKFS_TRY(TensorExpr expr, policy.apply(id));
       list.tensors.push_back({.name = catalog.tensor(id).name,
                               .expr = std::move(expr),

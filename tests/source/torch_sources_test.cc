@@ -196,6 +196,11 @@ TEST(OpenTorchFile, AQuantizedModelIsNotShownAsIfItWereNone) {
   EXPECT_THAT(floats.catalog->obstacles(), IsEmpty());
   ASSERT_EQ(floats.catalog->notes().size(), 1U);
   EXPECT_THAT(floats.catalog->notes()[0].text, HasSubstr("says quantized by gptq"));
+  TorchWriter torch;
+  directory.write("freqs.pt", torch.file(py_dict({{"freqs", torch.tensor("ComplexDouble", {1, 1},
+                                                                         std::string(16, 'x'))}})));
+  const Opened complex = opened_with(directory / "freqs.pt");
+  EXPECT_THAT(complex.catalog->obstacles(), IsEmpty());
 }
 
 TEST(OpenTorchFile, OnlyNamesNameTensors) {

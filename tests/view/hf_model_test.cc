@@ -196,6 +196,17 @@ TEST(HfModel, CannotHoldWhatSafetensorsCannot) {
   EXPECT_THAT(absent.error().message(), HasSubstr("\"complex\": C128 has no safetensors dtype"));
 }
 
+TEST(HfModel, LeavesOutWhatSafetensorsCannotHoldIfThatLeavesAnything) {
+  ModelCatalog alone;
+  alone.state({{"complex", DType::C128, {2}}});
+  EXPECT_FALSE(define_view(alone.build(), {"fp32-safetensors", {}}));
+  ModelCatalog model;
+  model.state({{"complex", DType::C128, {2}}, {"w", DType::F32, {2}}});
+  const auto catalog = model.build();
+  EXPECT_EQ(define(catalog, "fp32-safetensors")->tensors.size(), 1U);
+  EXPECT_EQ(define(catalog, "fp32-consolidated@format=bin")->tensors.size(), 2U);
+}
+
 TEST(SourceView, ShowsEveryFileAsItIs) {
   ModelCatalog model = quantized_model();
   model.side_file("README.md", "text");

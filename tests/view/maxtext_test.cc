@@ -164,6 +164,12 @@ TEST(MaxTextViews, WantEveryParameterOfEveryLayer) {
   expect_all_wanted(kLlama4Config, llama4(), "maxtext-scanned", {{0, 2}, {1, 3}});
 }
 
+TEST(MaxTextViews, LeaveOutWhatIsNoWeight) {
+  Tensors tensors = llama4();
+  tensors.push_back({"model.freqs_cis", DType::C128, {4, 4}});
+  EXPECT_EQ(refusal(kLlama4Config, tensors, "maxtext-unscanned"), "");
+}
+
 TEST(MaxTextViews, NameWhatIsMissing) {
   EXPECT_THAT(refusal(kDeepSeekConfig, deepseek(), "maxtext-unscanned",
                       {"model.layers.0.mlp.down_proj.weight"}),

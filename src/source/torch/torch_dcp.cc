@@ -235,7 +235,7 @@ class DcpOpener : public SourceOpener {
   Result<void> read_parts(DcpMetadata& metadata) {
     std::vector<DcpTensor>& tensors = metadata.tensors;
     std::erase_if(tensors, [this](const DcpTensor& tensor) {
-      if (tensor.dtype && *tensor.dtype != DType::C128) return false;
+      if (tensor.dtype) return false;
       builder_.add_note(std::string(shown_name(tensor.name)),
                         fmt::format("left out: safetensors cannot hold {}", tensor.dtype_name));
       return true;

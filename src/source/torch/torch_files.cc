@@ -148,10 +148,6 @@ Result<Loaded> load(ByteSource& source, FileId file, std::string_view key) {
     }
     CKFS_TRY_VOID(budget.check(file_name));
     if (!tensor) return Failure(tensor_error(tensor.error(), file_name, named.name));
-    if (tensor->dtype == DType::C128) {
-      loaded.not_shown.push_back({named.name, "left out: safetensors cannot hold complex128"});
-      continue;
-    }
     if (!run_of(*tensor).empty()) storages.push_back(tensor->storage);
     loaded.tensors.push_back({std::move(named.name), *std::move(tensor), {}});
   }

@@ -4,7 +4,6 @@
 #include "format/hf_index.h"
 
 #include <algorithm>
-#include <limits>
 #include <map>
 #include <utility>
 
@@ -35,8 +34,6 @@ std::string_view fault_of_path(std::string_view name) {
 
 /// The handler of events: weight_map is kept, everything else at the top level is passed over.
 class HfIndexReader {
-  using Total = std::int64_t;
-
  public:
   HfIndexReader(std::string_view text, std::string_view file_name)
       : text_(text), file_name_(file_name) {}
@@ -45,11 +42,9 @@ class HfIndexReader {
 
   bool null() { return scalar("null"); }
   bool boolean(bool) { return scalar("a boolean"); }
-  bool number_integer(std::int64_t value) { return number(value, value >= 0); }
-  bool number_unsigned(std::uint64_t value) { return number(value, std::in_range<Total>(value)); }
-  bool number_float(double value, std::string_view) {
-    return number(value, value >= 0 && value < 0x1p63);
-  }
+  bool number_integer(std::int64_t) { return scalar("a number"); }
+  bool number_unsigned(std::uint64_t) { return scalar("a number"); }
+  bool number_float(double, std::string_view) { return scalar("a number"); }
   bool string(std::string_view value);
   bool start_object(std::size_t) { return start("an object"); }
   bool start_array(std::size_t) { return start("a list"); }
@@ -66,7 +61,6 @@ class HfIndexReader {
     return false;
   }
   bool in_map() const { return depth_ == 2 && is_map_; }
-  bool number(auto value, bool is_total);
   bool scalar(std::string_view kind);
   bool start(std::string_view kind);
   bool end();
@@ -79,8 +73,6 @@ class HfIndexReader {
 
   std::size_t depth_ = 0;
   bool is_map_ = false;  // the member of the top level that is being read is weight_map
-  bool is_metadata_ = false;
-  bool is_total_ = false;  // the member of `metadata` is its total_size
   bool seen_map_ = false;
   HfIndex::Slot slot_;
   std::size_t escaped_bytes_ = 0;
@@ -138,16 +130,6 @@ bool HfIndexReader::end() {
   return true;
 }
 
-/// Nothing here depends on the total, but who adds up what checkpoints say goes wrong by such a
-/// one.
-bool HfIndexReader::number(auto value, bool is_total) {
-  if (depth_ == 2 && is_metadata_ && is_total_ && !is_total) {
-    return refuse("metadata.total_size is {} (limit 0 to {})", value,
-                  std::numeric_limits<Total>::max());
-  }
-  return scalar("a number");
-}
-
 bool HfIndexReader::scalar(std::string_view kind) {
   if (depth_ == 1 && is_map_) return refuse("weight_map is {}, not an object", kind);
   if (in_map()) {
@@ -159,12 +141,10 @@ bool HfIndexReader::scalar(std::string_view kind) {
 bool HfIndexReader::key(std::string_view name) {
   if (depth_ == 1) {
     is_map_ = name == "weight_map";
-    is_metadata_ = name == "metadata";
     if (is_map_ && seen_map_) return refuse("weight_map twice");
     seen_map_ = seen_map_ || is_map_;
     return true;
   }
-  if (depth_ == 2) is_total_ = name == "total_size";
   if (!in_map()) return true;
 
   if (index_.entries_.size() == kMaxIndexNames) return refuse("more than {} names", kMaxIndexNames);

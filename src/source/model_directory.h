@@ -14,11 +14,12 @@
 namespace ckfs {
 
 /// Looks for config.json in the directory that `options` name (or takes the file that they name for
-/// it), else at the top of the tree, else in
-/// `beside`. Where there is one, the files there that belong to a model are its side files; where
-/// there is none, the result is empty. Quantization that config.json records becomes an obstacle
-/// of `builder`: what a training checkpoint stores is not decoded. Errors: NotFound (options.config
-/// has no config.json), Corrupt, Io, Unsupported (too many files).
+/// it), else at the top of the tree, else in `beside`. Where there is one, the files there that
+/// belong to a model are its side files; where there is none, the result is empty. Quantization
+/// that config.json records becomes an obstacle of `builder`, for what a training checkpoint stores
+/// is not decoded; a note where all matrices of `builder` are plain floats. Requires: `builder` has
+/// all tensors. Errors: NotFound (options.config has no config.json), Corrupt, Io, Unsupported (too
+/// many files).
 Result<ModelDirectory> find_model_directory(
     const SourceTree& tree, const FileTable& table, SourceFiles& files, CatalogBuilder& builder,
     const OpenCheckpointOptions& options,

@@ -28,7 +28,8 @@ struct OpenCheckpointOptions {
 };
 
 /// Finds out what kind of checkpoint `path` is (a directory or a file) and reads its headers, never
-/// its tensor data. Registers every file it shows with `files`. Errors: NotFound, Corrupt,
+/// its tensor data, but for the first bytes of what is as small as a pointer of Git-LFS. Registers
+/// every file it shows with `files`. Errors: NotFound, Corrupt,
 /// Unsupported, Io, Stale, OutOfMemory; each message begins with the file that is at fault;
 /// InvalidArgument where `options` name something that the source has not.
 Result<std::shared_ptr<const Catalog>> open_checkpoint(const std::filesystem::path& path,

@@ -199,8 +199,9 @@ const TreeFile* SourceTree::find(std::string_view path) const {
 }
 
 bool has_lfs_pointer_size(std::uint64_t size) {
+  constexpr std::uint64_t kSmallest = 126;   // its three lines, of a file of no bytes
   constexpr std::uint64_t kTooLarge = 1024;  // what Git-LFS itself takes for one is smaller
-  return size < kTooLarge;
+  return size >= kSmallest && size < kTooLarge;
 }
 
 std::vector<const TreeFile*> find_lfs_pointers(const SourceTree& tree, const SourceFiles& files,

@@ -75,10 +75,12 @@ TEST(Folders, ShowsWeightsOfFoldersConvertedAndNoCopies) {
   for (const Note& note : checkpoint.impl().catalog->notes()) {
     notes.push_back(note.subject + ": " + note.text);
   }
-  EXPECT_THAT(notes, testing::UnorderedElementsAre(
-                         HasSubstr("broken/model.safetensors: left out: "),
-                         "copy/model.safetensors: left out: the same tensors as at the top",
-                         HasSubstr("original/consolidated.safetensors: other weights")));
+  EXPECT_THAT(
+      notes,
+      testing::UnorderedElementsAre(
+          HasSubstr("broken/model.safetensors: left out: "),
+          "copy/model.safetensors: left out: names and shapes are those of tensors at the top",
+          HasSubstr("original/consolidated.safetensors: other weights")));
   EXPECT_EQ(sources_of(*view, 1), "2_Dense/model.safetensors");
   EXPECT_EQ(sources_of(*view, 0), "2_Dense/config.json");
   // Tensors of folders count.

@@ -126,8 +126,12 @@ class HfOpener : public SourceOpener {
         continue;
       }
       const std::size_t tensors = shown_tensors(**part);
-      if (tensors == 0 || is_copy(**part)) {
-        left_out_.emplace(folder, "the same tensors as at the top");
+      if (tensors == 0) {
+        left_out_.emplace(folder, "no tensors in this folder");
+        continue;
+      }
+      if (is_copy(**part)) {
+        left_out_.emplace(folder, "names and shapes are those of tensors at the top");
         continue;
       }
       for (const Note& note : (*part)->notes()) builder_.add_note(folder + note.subject, note.text);

@@ -45,10 +45,11 @@ FileOrder::Choice FileOrder::choose(ByteRange request, bool keeps_pages) const {
     if (request.end <= run.end && request.size() > kSmall) return {k, {}, false};
     if (request.end <= run.end) continue;
     if (request.begin <= run.end) return {k, {}, true};
-    const std::uint64_t far = run.size() >= kSettled    ? kThrough
+    const std::uint64_t asked = streams_[k].asked;
+    const std::uint64_t far = asked >= kSettled         ? kThrough
                               : request.size() > kSmall ? kOvertaken
-                              : run.size() > kSmall     ? kDiscarded
-                              : !run.empty()            ? kNear
+                              : asked > kSmall          ? kDiscarded
+                              : asked > 0               ? kNear
                                                         : 0;
     if (keeps_pages && request.begin - run.end <= far) return {k, {run.end, request.begin}, true};
   }
@@ -61,6 +62,7 @@ void FileOrder::advance(ByteRange request, const Choice& choice) {
   if (choice.descriptor == kJumps) return;
   Stream& stream = streams_[choice.descriptor];
   stream.last_used = ++uses_;
+  stream.asked = (choice.continues ? stream.asked : 0) + request.size();
   stream.run = choice.continues ? ByteRange{stream.run.begin, request.end} : request;
 }
 

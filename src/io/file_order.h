@@ -45,10 +45,10 @@ class FileOrder {
   /// weight lies behind the weight; fetching it alone costs a streaming server more than the weight
   /// (measured with rclone: every jump discards 16 MiB that it has read ahead).
   static constexpr std::uint64_t kThrough = std::uint64_t{64} << 20;
-  /// ... of a stream that has come at least this far: a reader that reads on and on.
+  /// ... of a stream of which so much was wanted: a reader that reads on and on.
   static constexpr std::uint64_t kSettled = std::uint64_t{256} << 10;
-  /// Of a shorter one a small request may be ahead by as much as a jump would discard, where more
-  /// than a small request was read of it: the scale of the first weight.
+  /// Of a younger one a small request may be ahead by as much as a jump would discard, where more
+  /// than a small request was wanted of it: the scale of the first weight.
   static constexpr std::uint64_t kDiscarded = std::uint64_t{16} << 20;
   /// A request that is not small may overtake the ones before it by so much.
   static constexpr std::uint64_t kOvertaken = std::uint64_t{4} << 20;
@@ -83,6 +83,7 @@ class FileOrder {
  private:
   struct Stream {
     ByteRange run;                // read in order, from where it began to its position
+    std::uint64_t asked = 0;      // bytes of it that somebody wanted: no more than it has
     std::uint64_t last_used = 0;  // 0: never
   };
   std::array<Stream, kStreams> streams_;

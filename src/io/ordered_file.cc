@@ -188,9 +188,13 @@ std::size_t OrderedFile::serve_next(const Caller& me, std::span<const Pending> r
   }
   whole.parts = parts;
 
+  Pace& pace = file_system.pace;
+  const bool shows = choice.continues && is_showing(whole, keeps_pages);
   const auto begin = now_();
+  if (shows) pace.began_in_order(begin);
   Result<void> done = way.read(choice.descriptor, std::span(&whole, 1));
   const auto middle = now_();
+  if (shows) pace.ended_in_order(done ? whole.size : 0, middle);
   if (jumps) page_cache::expect_reads_in_order(*fd);
   for (std::size_t i = 0; i < count; ++i) {
     // Of several that fail together one's own is tried alone.
@@ -201,9 +205,6 @@ std::size_t OrderedFile::serve_next(const Caller& me, std::span<const Pending> r
   if (!done) return count;
 
   ByteRange was_read = whole.range();
-  if (choice.continues && is_showing(whole, keeps_pages)) {
-    file_system.pace.read_in_order(whole.size, middle - begin);
-  }
   std::vector<FileAccess> others;
   std::uint64_t size = 0, missing = 0;
   for (const Pending& each : rest.subspan(1, compares ? beside : 0)) {
@@ -223,12 +224,12 @@ std::size_t OrderedFile::serve_next(const Caller& me, std::span<const Pending> r
     count += beside;
     if (done) {
       was_read.end = others.back().range().end;
-      file_system.pace.compared(several / static_cast<double>(missing), keeps_pages == Answer::Yes
-                                                                            ? Pace::Trust::Little
-                                                                            : Pace::Trust::Much);
+      const std::chrono::duration<double> alone = middle - begin;
+      pace.compared(several / static_cast<double>(missing), alone / static_cast<double>(whole.size),
+                    keeps_pages == Answer::Yes ? Pace::Trust::Little : Pace::Trust::Much);
     }
   } else if (compares) {
-    file_system.pace.had_nothing_to_compare();
+    pace.had_nothing_to_compare();
   }
   if (choice.continues) {
     const ByteRange tail{was_read.end - std::min(was_read.size(), FileOrder::kSmall), was_read.end};

@@ -5,7 +5,12 @@
 //
 // It is compared with what reading in order gave for some time, not with one request: a stream of
 // 2 ns a byte takes 5 to 10 for the first request after a pause, and 2 for the next two, asked for
-// together or not.
+// together or not. But some of those bytes may have been in a cache, here or at the server, and
+// cost nothing: so where the time speaks against asking at once, and the one request for it, it
+// shows nothing.
+//
+// Several files are read at the same time, each in order. What they get together is what the source
+// gives; of one that streams to all it is what one of them would get alone.
 //
 // For asking at once a wrong decision costs a source that streams nearly all of its speed (seen:
 // 10 MB/s instead of 350, and a hundred bytes sent for each that was wanted). So the bytes that
@@ -22,8 +27,10 @@ constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 /// Reading in order is known after so many bytes, and more than so many are not remembered.
 constexpr std::uint64_t kKnown = 2 * kMiB;
 constexpr std::uint64_t kRemembered = 32 * kMiB;
-/// So many requests pass between attempts that find nothing to compare.
+/// So many requests pass between attempts that find nothing to compare, and behind a comparison
+/// that shows nothing; twice as many behind each further one, for a stream may start over for it.
 constexpr std::uint64_t kPause = 16;
+constexpr std::uint64_t kLongestPause = 1 << 16;
 /// A stream that gives a byte as soon as this (250 MB/s) is not worth a comparison.
 constexpr Pace::Seconds kSoon(4e-9);
 constexpr double kGain = 1.5;
@@ -42,6 +49,8 @@ constexpr int kMostTakenBack = 3;
 constexpr int kProven = 64;
 
 }  // namespace
+
+Pace::Pace() : pause_(kPause) {}
 
 bool Pace::knows_order() const {
   return order_bytes_ >= kKnown;
@@ -75,24 +84,38 @@ void Pace::had_nothing_to_compare() {
   until_comparison_ = kPause;
 }
 
-void Pace::read_in_order(std::uint64_t bytes, Seconds seconds) {
+void Pace::began_in_order(Time now) {
   const MutexLock lock(mutex_);
+  if (in_order_now_++ == 0) in_order_since_ = now;
+}
+
+void Pace::ended_in_order(std::uint64_t bytes, Time now) {
+  const MutexLock lock(mutex_);
+  const Seconds waited = now - in_order_since_;
+  in_order_since_ = now;
+  --in_order_now_;
   until_comparison_ -= std::min<std::uint64_t>(until_comparison_, 1);
-  if (at_once_) return;  // what it is compared with stays
+  if (at_once_ || bytes == 0) return;  // what it is compared with stays
   ++order_requests_;
   order_bytes_ += bytes;
-  order_seconds_ += seconds;
+  order_seconds_ += waited;
   if (order_bytes_ <= kRemembered) return;
   order_requests_ = (order_requests_ + 1) / 2;
   order_bytes_ /= 2;
   order_seconds_ /= 2;
 }
 
-void Pace::compared(Seconds at_once, Trust trust) {
+void Pace::compared(Seconds at_once, Seconds alone, Trust trust) {
   const MutexLock lock(mutex_);
   if (!is_open() || !knows_order()) return;  // another thread was faster
-  const Seconds in_order = byte_in_order();
+  // This file's share, beside those that are being read now.
+  const Seconds in_order = static_cast<double>(1 + in_order_now_) * byte_in_order();
   const bool gains = in_order > kGain * at_once;
+  if (!gains && alone > kGain * at_once) {
+    until_comparison_ = pause_;
+    pause_ = std::min(2 * pause_, kLongestPause);
+    return;
+  }
   if (gains != (votes_ > 0)) votes_ = 0;
   const bool clear = trust == Trust::Much && in_order > kClearGain * at_once;
   votes_ += !gains ? -1 : clear ? kVotes : 1;

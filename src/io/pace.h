@@ -19,6 +19,8 @@ namespace ckfs {
 
 class Pace {
  public:
+  Pace();
+
   using Seconds = std::chrono::duration<double>;
   using Time = std::chrono::steady_clock::time_point;
 
@@ -31,15 +33,19 @@ class Pace {
   /// The same, and there is something to compare with.
   bool can_compare() const;
 
-  /// A request was asked for in order, by itself.
-  void read_in_order(std::uint64_t bytes, Seconds seconds);
+  /// A request of a file goes out in order, by itself; each call is followed by one of
+  /// ended_in_order(), with the bytes that came (0: it failed). Those of several files may be on
+  /// their way at the same time.
+  void began_in_order(Time now);
+  void ended_in_order(std::uint64_t bytes, Time now);
 
   /// How far one comparison can be believed. Where the kernel reads ahead it has a part in both
   /// sides.
   enum class Trust : std::uint8_t { Much, Little };
 
-  /// What a byte took, asked for together with others.
-  void compared(Seconds at_once, Trust trust = Trust::Much);
+  /// What a byte took, asked for together with others, and one of the request before them, which
+  /// was asked for alone.
+  void compared(Seconds at_once, Seconds alone, Trust trust = Trust::Much);
   /// What should have been compared was on its way already. It is not tried again for a while, in
   /// which requests are joined as they lie: where the kernel reads far ahead that is so each time.
   void had_nothing_to_compare();
@@ -62,8 +68,11 @@ class Pace {
   /// Of late, in order.
   std::uint64_t order_requests_ CKFS_GUARDED_BY(mutex_) = 0;
   std::uint64_t until_comparison_ CKFS_GUARDED_BY(mutex_) = 0;  // requests in order
+  std::uint64_t pause_ CKFS_GUARDED_BY(mutex_);                 // behind one that shows nothing
   std::uint64_t order_bytes_ CKFS_GUARDED_BY(mutex_) = 0;
-  Seconds order_seconds_ CKFS_GUARDED_BY(mutex_){0};
+  Seconds order_seconds_ CKFS_GUARDED_BY(mutex_){0};  // in which any was waited for
+  std::uint64_t in_order_now_ CKFS_GUARDED_BY(mutex_) = 0;
+  Time in_order_since_ CKFS_GUARDED_BY(mutex_){};
   /// Since at_once() or the last look at it: bytes that came, the time that they would have taken
   /// in order, and the time in which any were waited for.
   std::uint64_t look_bytes_ CKFS_GUARDED_BY(mutex_) = 0;

@@ -122,7 +122,7 @@ class SourceFiles::Impl {
     file.bytes.fetch_add(access.size, std::memory_order_relaxed);
     file.requests.fetch_add(1, std::memory_order_relaxed);
   }
-  Result<Pin> pin_first(FileId id, RegisteredFile& of, unsigned number = 0);
+  Result<Pin> pin_patiently(FileId id, RegisteredFile& of, unsigned number = 0);
   FileState& state(FileId id);
   page_cache::HintedRanges* hinted(FileId id);
   static bool asks_in_order(const RegisteredFile& file) {
@@ -138,10 +138,9 @@ class SourceFiles::Impl {
   std::unordered_map<FileId, FileState> states_ CKFS_GUARDED_BY(states_mutex_);
 };
 
-/// For a read that holds no descriptor yet: where the process has none left it waits for those of
-/// other reads, as long as one may take. Who holds some lets them go instead, and hints and
-/// mappings do without.
-Result<Pin> SourceFiles::Impl::pin_first(FileId id, RegisteredFile& of, unsigned number) {
+/// Where the process has no descriptor left it waits for those of other reads, as long as one may
+/// take. Who holds many lets them go instead, and hints and mappings do without.
+Result<Pin> SourceFiles::Impl::pin_patiently(FileId id, RegisteredFile& of, unsigned number) {
   constexpr std::chrono::milliseconds kLongest(512);
   auto pinned = table.pin(id, of, number);
   for (std::chrono::milliseconds pause(1); pause <= kLongest; pause *= 2) {
@@ -154,7 +153,7 @@ Result<Pin> SourceFiles::Impl::pin_first(FileId id, RegisteredFile& of, unsigned
 
 Result<void> SourceFiles::Impl::read_alone(const ReadRequest& request) {
   RegisteredFile& of = table.file(request.file);
-  CKFS_TRY(const Pin pinned, pin_first(request.file, of));
+  CKFS_TRY(const Pin pinned, pin_patiently(request.file, of));
   const iovec part{request.out.data(), request.out.size()};
   const Access access{pinned->fd.get(),   pinned->serial,      request.offset,
                       request.out.size(), std::span(&part, 1), false};
@@ -190,10 +189,12 @@ Result<void> SourceFiles::Impl::read_ordered(const AccessPlan& plan, std::size_t
   const auto other = std::ranges::find_if(rest, [&](const auto& each) { return each.file != id; });
   const std::span mine(rest.begin(), other);
 
+  bool in_vain = false;  // it has waited for one: accesses of others wait no more behind this
   const auto descriptor_of = [&](unsigned number) -> Result<int> {
     if (!pins[number]) {
-      const bool holds = std::ranges::any_of(pins, [](const Pin& pin) { return pin != nullptr; });
-      CKFS_TRY(pins[number], holds ? table.pin(id, of, number) : pin_first(id, of, number));
+      auto pinned = in_vain ? table.pin(id, of, number) : pin_patiently(id, of, number);
+      in_vain = !pinned && out_of_descriptors(pinned.error().system_error());
+      CKFS_TRY(pins[number], std::move(pinned));
     }
     return pins[number]->fd.get();
   };
@@ -371,7 +372,7 @@ Result<void> SourceFiles::Impl::read_pass(const AccessPlan& plan, std::size_t& n
         if (next != first) break;
         return read_ordered(plan, next);
       }
-      auto pinned = opened.empty() ? pin_first(planned.file, of) : table.pin(planned.file, of);
+      auto pinned = opened.empty() ? pin_patiently(planned.file, of) : table.pin(planned.file, of);
       if (!pinned) {
         // Let go of what this pass holds before giving up.
         if (next != first && out_of_descriptors(pinned.error().system_error())) break;
@@ -439,7 +440,7 @@ Result<void> SourceFiles::Impl::read(std::span<const ReadRequest> batch, Keep ke
 }
 
 Result<void> SourceFiles::Impl::verify(std::span<const FileId> ids) {
-  for (const FileId id : ids) CKFS_TRY_VOID(table.pin(id, table.file(id)));
+  for (const FileId id : ids) CKFS_TRY_VOID(pin_patiently(id, table.file(id)));
   return {};
 }
 
@@ -488,7 +489,7 @@ bool SourceFiles::Impl::was_hinted(const FileRange& range) {
 Result<void> SourceFiles::Impl::check_mapped(std::span<const MappedBytes> mapped) {
   for (const MappedBytes& each : mapped) {
     RegisteredFile& of = table.file(each.file);
-    CKFS_TRY_VOID(table.pin(each.file, of));
+    CKFS_TRY_VOID(pin_patiently(each.file, of));
     if (!static_cast<const FileMapping*>(each.owner.get())->broken()) continue;
     mappings_.drop(each.file);
     return Failure(

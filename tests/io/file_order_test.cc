@@ -97,6 +97,13 @@ TEST_F(FileOrderTest, AYoungStreamReadsOnToTheFirstWeightBehindAllScales) {
   EXPECT_EQ(weight.through, (ByteRange{9094, 137'894}));
 }
 
+TEST_F(FileOrderTest, WhatIsReadOnTheWayMakesNoReaderOfAStream) {
+  read(0, 9000);
+  EXPECT_FALSE(read(kMiB, 4096).through.empty());
+  EXPECT_EQ(read(60 * kMiB, 4096).descriptor, FileOrder::kJumps);
+  EXPECT_EQ(read(2 * kMiB, 4096).descriptor, 0u);
+}
+
 TEST_F(FileOrderTest, SmallRequestsOfAFileThatNobodyStreamsReadNothingOnTheirWay) {
   EXPECT_EQ(read(kMiB, 4096).descriptor, FileOrder::kJumps);
   read(0, 8870);

@@ -69,12 +69,19 @@ class PaceTest : public testing::Test {
  protected:
   void read_in_order(std::uint64_t bytes, double seconds_of_mib = 0.010) {
     for (std::uint64_t at = 0; at < bytes; at += kMiB) {
-      pace_.read_in_order(kMiB, Seconds(seconds_of_mib));
+      pace_.began_in_order(now_);
+      pass(seconds_of_mib);
+      pace_.ended_in_order(kMiB, now_);
+      pass(3600);  // nobody waits
     }
   }
-  /// At once it is so much faster.
-  void compare(double gain, Pace::Trust trust = Pace::Trust::Much) {
-    pace_.compared(Seconds(0.010 / kMiB / gain), trust);
+  void pass(double seconds) {
+    now_ += std::chrono::duration_cast<std::chrono::steady_clock::duration>(Seconds(seconds));
+  }
+  /// At once it is so much faster than the usual 10 ms for each MiB; the request before was so much
+  /// slower than these.
+  void compare(double gain, Pace::Trust trust = Pace::Trust::Much, double alone = 1) {
+    pace_.compared(Seconds(0.010 / kMiB / gain), Seconds(alone * 0.010 / kMiB / gain), trust);
   }
   void decide() {
     for (int k = 0; k < 2; ++k) compare(2);
@@ -83,10 +90,10 @@ class PaceTest : public testing::Test {
   void ask(std::uint64_t requests, std::uint64_t size, double seconds) {
     pace_.began(now_);
     pace_.began(now_);
-    now_ += std::chrono::duration_cast<std::chrono::steady_clock::duration>(Seconds(seconds));
+    pass(seconds);
     pace_.ended(requests, requests * size, now_);
     pace_.ended(0, 0, now_);
-    now_ += std::chrono::hours(1);  // nobody waits
+    pass(3600);
   }
 
   /// Two looks at four times what it takes in order.
@@ -142,8 +149,63 @@ TEST_F(PaceTest, ComparesWithWhatReadingInOrderGaveForSomeTime) {
   EXPECT_TRUE(pace_.can_compare());
   // The first request after a pause.
   read_in_order(30 * kMiB);
-  pace_.read_in_order(kMiB, Seconds(0.030));
+  read_in_order(kMiB, 0.030);
   decide();
+  EXPECT_TRUE(pace_.at_once());
+}
+
+TEST_F(PaceTest, CheapBytesInTheBeginningDecideNothing) {
+  read_in_order(2 * kMiB, 0.0003);  // somebody had read them
+  read_in_order(2 * kMiB, 0.020);
+  for (int k = 0; k < 2; ++k) compare(1, Pace::Trust::Much, 2);
+  EXPECT_TRUE(pace_.wants_comparison());
+  EXPECT_FALSE(pace_.can_compare());
+  read_in_order(32 * kMiB, 0.020);
+  EXPECT_TRUE(pace_.can_compare());
+  for (int k = 0; k < 2; ++k) compare(1, Pace::Trust::Much, 2);
+  EXPECT_TRUE(pace_.at_once());
+}
+
+TEST_F(PaceTest, AComparisonThatShowsNothingIsRepeatedLessAndLess) {
+  read_in_order(4 * kMiB);
+  for (std::uint64_t pause = 16; pause <= 256; pause *= 2) {
+    compare(1, Pace::Trust::Much, 2);
+    read_in_order((pause - 1) * kMiB);
+    EXPECT_FALSE(pace_.can_compare());
+    read_in_order(kMiB);
+    EXPECT_TRUE(pace_.can_compare());
+  }
+}
+
+TEST_F(PaceTest, WhatSeveralFilesGetTogetherIsWhatTheSourceGives) {
+  // Eight in turn, each of which waits for all: 80 ms for its MiB, 10 ms for each of the source's.
+  for (int file = 0; file < 8; ++file) pace_.began_in_order(now_);
+  for (int k = 0; k < 64; ++k) {
+    pass(0.010);
+    pace_.ended_in_order(kMiB, now_);
+    pace_.began_in_order(now_);
+  }
+  for (int file = 0; file < 8; ++file) {
+    pass(0.010);
+    pace_.ended_in_order(kMiB, now_);
+  }
+  compare(1);  // the others have ended
+  EXPECT_FALSE(pace_.at_once());
+  EXPECT_TRUE(pace_.wants_comparison());
+  compare(1);
+  EXPECT_FALSE(pace_.wants_comparison());
+}
+
+TEST_F(PaceTest, OneFileIsComparedWithItsShare) {
+  for (int file = 0; file < 8; ++file) pace_.began_in_order(now_);
+  for (int k = 0; k < 64; ++k) {
+    pass(0.010);
+    pace_.ended_in_order(kMiB, now_);
+    pace_.began_in_order(now_);
+  }
+  pace_.ended_in_order(0, now_);
+  // 80 ms alone, 40 for each of two at once.
+  for (int k = 0; k < 2; ++k) compare(1. / 4, Pace::Trust::Much, 2);
   EXPECT_TRUE(pace_.at_once());
 }
 

@@ -65,8 +65,11 @@ class OrderedFileTest : public testing::Test {
   }
   std::vector<Result<void>> wait_behind_one(const std::vector<FileAccess>& accesses);
   void settle_for_order() {
-    system_.pace.read_in_order(4 * kMiB, std::chrono::seconds(1));
-    for (int k = 0; k < 2; ++k) system_.pace.compared(std::chrono::seconds(1));
+    system_.pace.began_in_order({});
+    system_.pace.ended_in_order(4 * kMiB, Pace::Time(std::chrono::seconds(1)));
+    for (int k = 0; k < 2; ++k) {
+      system_.pace.compared(std::chrono::seconds(1), std::chrono::seconds(1));
+    }
     EXPECT_FALSE(system_.pace.wants_comparison());
   }
   Result<void> read_one(std::uint64_t offset, std::uint64_t size) {

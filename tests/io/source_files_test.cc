@@ -6,9 +6,11 @@
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
+#include <future>
 #include <gtest/gtest.h>
 #include <random>
 #include <rapidcheck/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <thread>
 #include <unistd.h>
@@ -132,6 +134,23 @@ TEST_P(SourceFilesTest, ThousandsOfFilesNeedFewDescriptors) {
     open += target.starts_with(directory_.path().string()) ? 1 : 0;
   }
   EXPECT_LE(open, 8u);
+}
+
+TEST_P(SourceFilesTest, WhoMustHaveADescriptorWaitsForOne) {
+  IoOptions one = options();
+  one.max_open_files = 1;
+  const auto files = make(one);
+  const FileId id = add(*files, "a.bin", random_bytes(16, 1));
+  ASSERT_EQ(error_of(files->verify({{add(*files, "b.bin", random_bytes(16, 2))}})), "no error");
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{3, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  auto verified = std::async(std::launch::async, [&] { return error_of(files->verify({{id}})); });
+  const auto waited = verified.wait_for(std::chrono::milliseconds(20));
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(waited, std::future_status::timeout);
+  EXPECT_EQ(verified.get(), "no error");
 }
 
 TEST_P(SourceFilesTest, ConcurrentReadersGetTheirOwnBytes) {

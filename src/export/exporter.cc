@@ -437,8 +437,11 @@ Result<SourceOrder> choose_order(const View& view, const OutDirectory& out,
     return order;
   }
   CKFS_TRY_VOID(out.make_parents(std::string(kRecordName)));
-  CKFS_TRY(const bool any_order, takes_offsets(out, fmt::format("{}/probe", kExportFolder)));
-  if (!any_order) {
+  const Result<bool> any_order = takes_offsets(out, fmt::format("{}/probe", kExportFolder));
+  // Whether there is room is seen later, where files that will be removed count as room.
+  const int fault = any_order ? 0 : any_order.error().system_error();
+  if (!any_order && fault != ENOSPC && fault != EDQUOT) return Failure(any_order.error());
+  if (any_order && !*any_order) {
     spdlog::info(
         "{}: written in the order of its files, and chunks are decoded again and again: "
         "{} takes the bytes of a file only one after another",

@@ -8,9 +8,13 @@
 #include "export/out_directory.h"
 
 #include <cerrno>
+#include <cstdlib>
+#include <cstring>
 #include <dirent.h>
 #include <fcntl.h>
+#include <fstream>
 #include <spdlog/spdlog.h>
+#include <string>
 #include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -96,27 +100,46 @@ Result<void> OutFile::set_mtime(std::int64_t seconds) {
 
 namespace {
 
-/// A directory that has just been made may have another group than its maker (set-group-ID above
-/// it), which with a umask of 002 could write there, and then distrust() would refuse it.
-void keep_to_own_group(int directory) {
+/// As the kernel shows it: umask() would have to change it, for all threads.
+bool umask_lets_group_write() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (!line.starts_with("Umask:")) continue;
+    return (std::strtoul(line.c_str() + std::strlen("Umask:"), nullptr, 8) & S_IWGRP) == 0;
+  }
+  return false;
+}
+
+/// Makes a directory to which no other group may write, not for a moment: it may have another group
+/// than its maker (set-group-ID above it), and with a umask of 002 distrust() would refuse it.
+/// Gives the errno, or 0.
+int make_directory(int at, const char* name) {
+  if (::mkdirat(at, name, 0755) != 0) return errno;
+  const UniqueFd made(::openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   struct stat status;
-  if (::fstat(directory, &status) != 0 || status.st_gid == ::getegid()) return;
-  if ((status.st_mode & S_IWGRP) != 0) (void)::fchmod(directory, status.st_mode & 07757);
+  if (made && ::fstat(made.get(), &status) == 0 && status.st_gid == ::getegid() &&
+      umask_lets_group_write()) {
+    (void)::fchmod(made.get(), (status.st_mode & 07777) | S_IWGRP);
+  }
+  return 0;
 }
 
 }  // namespace
 
 Result<OutDirectory> OutDirectory::open(const std::filesystem::path& path, OutSystem system,
                                         Others others) {
+  const std::filesystem::path last = path.has_filename() ? path : path.parent_path();
   std::error_code error;
-  const bool made = std::filesystem::create_directories(path, error);
+  if (last.has_parent_path()) std::filesystem::create_directories(last.parent_path(), error);
+  const int fault = error ? error.value() : make_directory(AT_FDCWD, last.c_str());
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!fd) {
-    if (errno == ENOTDIR)
+    const int opening = errno;
+    if (opening == ENOTDIR)
       return fail(ErrorCode::InvalidArgument, "{}: not a directory", path.native());
-    return system_failure(error ? error.value() : errno, path.native(), "make the directory");
+    return system_failure(fault != 0 && fault != EEXIST ? fault : opening, path.native(),
+                          "make the directory");
   }
-  if (made) keep_to_own_group(fd.get());
   // Where a file system has no locks, two exports into one directory are the user's affair.
   const int lock = others == Others::No ? LOCK_EX : LOCK_SH;
   if (::flock(fd.get(), lock | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
@@ -233,12 +256,8 @@ Result<void> OutDirectory::make_parents(const std::string& path) const {
     CKFS_TRY(const Place at, place(parent, "make the directory"));
     if (const int fault = system_->next_fault())
       return failure(fault, parent, "make the directory");
-    if (::mkdirat(at.directory.get(), at.name.c_str(), 0777) == 0) {
-      const UniqueFd made = open_directory_beneath(fd_.get(), parent, system_->walk);
-      if (made) keep_to_own_group(made.get());
-    } else if (errno != EEXIST) {
-      return failure(errno, parent, "make the directory");
-    }
+    const int fault = make_directory(at.directory.get(), at.name.c_str());
+    if (fault != 0 && fault != EEXIST) return failure(fault, parent, "make the directory");
   }
   return {};
 }

@@ -17,6 +17,13 @@ namespace {
 
 constexpr std::size_t kMaxRecord = 256_MiB;
 
+/// Without links, for what exists of it. Of a relative path nothing of which exists
+/// weakly_canonical() alone makes a relative one.
+std::filesystem::path resolved(const std::filesystem::path& path) {
+  std::error_code error;
+  return std::filesystem::weakly_canonical(std::filesystem::absolute(path, error), error);
+}
+
 }  // namespace
 
 int turn_of(std::string_view path) {
@@ -61,19 +68,14 @@ Result<ExportRecord> fresh_record(const Checkpoint& checkpoint, const View& view
 }
 
 Result<void> refuse_inside(const std::filesystem::path& out, const std::filesystem::path& source) {
-  std::error_code error;
-  if (!lies_within(std::filesystem::weakly_canonical(out, error),
-                   std::filesystem::weakly_canonical(source, error))) {
-    return {};
-  }
+  if (!lies_within(resolved(out), resolved(source))) return {};
   return fail(ErrorCode::InvalidArgument, "{}: lies inside the source {}", out.native(),
               source.native());
 }
 
 Result<void> refuse_own_source(const std::filesystem::path& out, const Checkpoint& checkpoint,
                                const ExportRecord& files) {
-  std::error_code error;
-  const std::filesystem::path target = std::filesystem::weakly_canonical(out, error);
+  const std::filesystem::path target = resolved(out);
   for (const std::filesystem::path& path : source_paths(checkpoint)) {
     if (!lies_within(path, target)) continue;
     const std::string inner = path.lexically_relative(target).native();

@@ -102,6 +102,8 @@ class Export(cli_support.TestCase):
     def test_out_inside_the_source(self):
         for out in (self.source, self.source / "out", f"{self.source}/../model/x"):
             self.fails(1, "lies inside the source", "export", self.source, VIEW, out)
+        # Of a relative path nothing exists yet.
+        self.fails(1, "lies inside the source", "export", ".", VIEW, "out", cwd=self.source)
         self.assertFalse((self.source / "out").exists())
 
     def test_the_source_is_neither_replaced_nor_removed(self):
@@ -144,6 +146,17 @@ class Export(cli_support.TestCase):
             os.umask(before)
         self.assertEqual(self.out.stat().st_gid, 4711)
         self.assertEqual(self.out.stat().st_mode & 0o777, 0o755)
+
+    def test_the_umask_is_kept(self):
+        for mask in (0o002, 0o022, 0o077):
+            out = self.directory / f"{mask:o}" / "out/"
+            before = os.umask(mask)
+            try:
+                self.done("export", self.source, VIEW, f"{out}/")
+            finally:
+                os.umask(before)
+            self.assertEqual(out.parent.stat().st_mode & 0o777, 0o777 & ~mask)
+            self.assertEqual(out.stat().st_mode & 0o777, 0o777 & ~mask)
 
     def test_finish_makes_no_directory(self):
         for out in (self.out, self.source / "out"):

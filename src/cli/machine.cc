@@ -119,10 +119,11 @@ Finding allow_other(const MachineOptions& options) {
   if (options.is_root) {
     return {.name = "allow_other", .fact = "root may always give -o allow_other"};
   }
-  // As libfuse reads it: a line alone, but for blanks and a comment behind #.
-  std::istringstream text(read(options.root + "/etc/fuse.conf").value_or(""));
+  // As libfuse reads it: a line alone, but for blanks and a comment behind #, and with its end.
+  const std::string whole = read(options.root + "/etc/fuse.conf").value_or("");
+  std::istringstream text(whole);
   bool given = false;
-  for (std::string line; std::getline(text, line);) {
+  for (std::string line; std::getline(text, line) && !text.eof();) {
     given = given || trim(std::string_view(line).substr(0, line.find('#'))) == "user_allow_other";
   }
   if (given) {
@@ -131,7 +132,10 @@ Finding allow_other(const MachineOptions& options) {
   return {.name = "allow_other",
           .level = Level::Slow,
           .fact = "user_allow_other is not in /etc/fuse.conf: mounts are for their user alone",
-          .remedy = "echo user_allow_other | sudo tee -a /etc/fuse.conf"};
+          .remedy = fmt::format("{} | sudo tee -a /etc/fuse.conf",
+                                whole.empty() || whole.ends_with('\n')
+                                    ? "echo user_allow_other"
+                                    : "printf '\\nuser_allow_other\\n'")};
 }
 
 Finding uring(const MachineOptions& options) {

@@ -402,7 +402,10 @@ class BlockScaleEncoding final : public Encoding {
     for (std::int64_t column = begin; column < end;) {
       const std::int64_t stop = std::min(end, column + most);
       for (std::int64_t c = column; c < stop; ++c) {
-        const std::int64_t group = c < columns ? group_at(groups, c) : 0;
+        // They were checked, but a mapped file may have changed since: what comes then is not given
+        // to anybody.
+        const std::int64_t group =
+            c < columns ? std::clamp<std::int64_t>(group_at(groups, c), 0, grid_columns_ - 1) : 0;
         by_column[static_cast<std::size_t>(c - column)] = scales[group];
         if (has_zeros()) zero_by_column[static_cast<std::size_t>(c - column)] = zeros[group];
       }

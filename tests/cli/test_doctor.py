@@ -75,6 +75,12 @@ class Doctor(cli_support.TestCase):
         # A directory that is no dead mount is a living one.
         self.assertEqual(self.examine()["mounts"]["fact"], "1 of ckfs, all of which answer")
 
+    def test_a_line_without_its_end_is_none_for_libfuse(self):
+        if os.geteuid() == 0:
+            return self.assertIn("root may always", self.examine()["allow_other"]["fact"])
+        self.write("etc/fuse.conf", "user_allow_other")
+        self.assertIn("printf", self.examine()["allow_other"]["remedy"])
+
     def test_users_need_more(self):
         if os.geteuid() == 0:
             finding = self.examine()["fusermount3"]

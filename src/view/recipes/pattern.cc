@@ -103,19 +103,23 @@ Result<Pattern> Pattern::parse(std::string_view text, CaptureNames& names) {
     }
     pattern.pieces_.push_back(std::move(piece));
   }
+  CKFS_TRY_VOID(pattern.check_open_holes());
+  return pattern;
+}
+
+/// Each hole that may end in several places multiplies the steps of a match.
+Result<void> Pattern::check_open_holes() const {
   std::size_t open_holes = 0;
-  for (std::size_t i = 0; i < pattern.pieces_.size(); ++i) {
+  for (std::size_t i = 0; i < pieces_.size(); ++i) {
     // One of a part ends at its dot, unless something else may follow before that.
-    const bool ends_at_dot = i + 1 == pattern.pieces_.size() ||
-                             pattern.pieces_[i + 1].before.find('.') != std::string::npos;
-    const Hole hole = pattern.pieces_[i].hole;
+    const bool ends_at_dot =
+        i + 1 == pieces_.size() || pieces_[i + 1].before.find('.') != std::string::npos;
+    const Hole hole = pieces_[i].hole;
     if (hole == Hole::Text || (hole == Hole::Part && !ends_at_dot)) ++open_holes;
   }
-  if (open_holes > kMaxOpenHoles) {
-    return fail(ErrorCode::Corrupt, "{}: more than {} captures of any text", quote(text),
-                kMaxOpenHoles);
-  }
-  return pattern;
+  if (open_holes <= kMaxOpenHoles) return {};
+  return fail(ErrorCode::Corrupt, "{}: more than {} captures of any text", quote(text_),
+              kMaxOpenHoles);
 }
 
 bool Pattern::has(std::size_t capture) const {
@@ -239,6 +243,9 @@ Result<Template::Reversed> Template::reversed(const Pattern& taken, std::size_t 
       result.computed.push_back(piece.expression);
     }
     result.pattern.pieces_.push_back(std::move(hole));
+  }
+  if (const auto checked = result.pattern.check_open_holes(); !checked) {
+    return fail(ErrorCode::Unsupported, "{}", checked.error().message());
   }
   return result;
 }

@@ -61,6 +61,7 @@ class Pattern {
 
   friend class Template;
 
+  Result<void> check_open_holes() const;
   bool match_from(std::string_view name, std::size_t at, std::size_t piece,
                   Captured& captured) const;
 
@@ -84,7 +85,7 @@ class Template {
 
   /// The names that it gives, as a pattern. Its first captures are those of the rule, with the
   /// holes that `taken` has for them; capture number `captures` + k, a number, is what computed[k]
-  /// is in the name. Errors: Unsupported (a capture comes twice).
+  /// is in the name. Errors: Unsupported (a capture comes twice, too many of any text).
   struct Reversed {
     Pattern pattern;
     std::vector<Expression> computed;

@@ -45,12 +45,17 @@ constexpr std::uint64_t kDescriptors = 65536;
 /// What a network file system should read ahead, in KiB.
 constexpr std::uint64_t kReadAhead = 1024;
 
-std::optional<std::string> read(const std::string& path) {
+std::optional<std::string> read_whole(const std::string& path) {
   std::ifstream file(path);
   if (!file) return std::nullopt;
-  std::string text{std::istreambuf_iterator<char>(file), {}};
-  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back())) != 0) {
-    text.pop_back();
+  return std::string{std::istreambuf_iterator<char>(file), {}};
+}
+
+/// Without white space at its end.
+std::optional<std::string> read(const std::string& path) {
+  auto text = read_whole(path);
+  while (text && !text->empty() && std::isspace(static_cast<unsigned char>(text->back())) != 0) {
+    text->pop_back();
   }
   return text;
 }
@@ -120,7 +125,7 @@ Finding allow_other(const MachineOptions& options) {
     return {.name = "allow_other", .fact = "root may always give -o allow_other"};
   }
   // As libfuse reads it: a line alone, but for blanks and a comment behind #, and with its end.
-  const std::string whole = read(options.root + "/etc/fuse.conf").value_or("");
+  const std::string whole = read_whole(options.root + "/etc/fuse.conf").value_or("");
   std::istringstream text(whole);
   bool given = false;
   for (std::string line; std::getline(text, line) && !text.eof();) {

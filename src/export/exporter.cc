@@ -436,8 +436,10 @@ Result<SourceOrder> choose_order(const View& view, const OutDirectory& out,
                  view.name());
     return order;
   }
-  CKFS_TRY_VOID(out.make_parents(std::string(kRecordName)));
-  const Result<bool> any_order = takes_offsets(out, fmt::format("{}/probe", kExportFolder));
+  const auto any_order = [&]() -> Result<bool> {
+    CKFS_TRY_VOID(out.make_parents(std::string(kRecordName)));
+    return takes_offsets(out, fmt::format("{}/probe", kExportFolder));
+  }();
   // Whether there is room is seen later, where files that will be removed count as room.
   const int fault = any_order ? 0 : any_order.error().system_error();
   if (!any_order && fault != ENOSPC && fault != EDQUOT) return Failure(any_order.error());

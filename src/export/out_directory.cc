@@ -21,6 +21,7 @@
 #include <sys/statvfs.h>
 #include <sys/uio.h>
 #include <sys/vfs.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 #include <vector>
 
@@ -110,16 +111,22 @@ bool umask_lets_group_write() {
   return false;
 }
 
-/// Makes a directory to which no other group may write, not for a moment: it may have another group
-/// than its maker (set-group-ID above it), and with a umask of 002 distrust() would refuse it.
-/// Gives the errno, or 0.
-int make_directory(int at, const char* name) {
-  if (::mkdirat(at, name, 0755) != 0) return errno;
-  const UniqueFd made(::openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+/// Makes a directory to which no other group may write: with a umask of 002 distrust() would refuse
+/// it. Where the one above it gives its group (set-group-ID) that is so from the beginning, for
+/// another rank may look at it at once; some file systems give it without saying so. Gives the
+/// errno, or 0.
+int make_directory(int above, const char* name) {
   struct stat status;
-  if (made && ::fstat(made.get(), &status) == 0 && status.st_gid == ::getegid() &&
-      umask_lets_group_write()) {
+  const bool gives_group = ::fstat(above, &status) == 0 && (status.st_mode & S_ISGID) != 0;
+  if (::mkdirat(above, name, gives_group ? 0755 : 0777) != 0) return errno;
+  const UniqueFd made(::openat(above, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!made || ::fstat(made.get(), &status) != 0) return 0;
+  const bool own_group = status.st_gid == ::getegid();
+  const bool has_acl = ::fgetxattr(made.get(), "system.posix_acl_default", nullptr, 0) > 0;
+  if (own_group && gives_group && !has_acl && umask_lets_group_write()) {
     (void)::fchmod(made.get(), (status.st_mode & 07777) | S_IWGRP);
+  } else if (!own_group && (status.st_mode & S_IWGRP) != 0) {
+    (void)::fchmod(made.get(), status.st_mode & 07757);
   }
   return 0;
 }
@@ -128,10 +135,17 @@ int make_directory(int at, const char* name) {
 
 Result<OutDirectory> OutDirectory::open(const std::filesystem::path& path, OutSystem system,
                                         Others others) {
-  const std::filesystem::path last = path.has_filename() ? path : path.parent_path();
   std::error_code error;
-  if (last.has_parent_path()) std::filesystem::create_directories(last.parent_path(), error);
-  const int fault = error ? error.value() : make_directory(AT_FDCWD, last.c_str());
+  std::filesystem::path last = std::filesystem::absolute(path, error);
+  while (last.has_relative_path() && (!last.has_filename() || last.filename() == ".")) {
+    last = last.parent_path();
+  }
+  std::filesystem::create_directories(last.parent_path(), error);
+  const UniqueFd above(::open(last.parent_path().c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  const int looked = errno;
+  const int fault = above   ? make_directory(above.get(), last.filename().c_str())
+                    : error ? error.value()
+                            : looked;
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!fd) {
     const int opening = errno;

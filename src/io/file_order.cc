@@ -62,7 +62,10 @@ void FileOrder::advance(ByteRange request, const Choice& choice) {
   if (choice.descriptor == kJumps) return;
   Stream& stream = streams_[choice.descriptor];
   stream.last_used = ++uses_;
-  stream.asked = (choice.continues ? stream.asked : 0) + request.size();
+  // A request may begin before the position.
+  stream.asked = choice.continues
+                     ? stream.asked + request.end - std::max(request.begin, stream.run.end)
+                     : request.size();
   stream.run = choice.continues ? ByteRange{stream.run.begin, request.end} : request;
 }
 

@@ -54,6 +54,44 @@ bool is_showing(const FileAccess& access, Answer keeps_pages) {
   return access.size >= (keeps_pages == Answer::Yes ? kShowingCached : kShowing);
 }
 
+/// One request in order, as pace.h counts them, whatever becomes of it.
+class InOrder {
+ public:
+  /// `pace` nullptr: it is not counted.
+  InOrder(Pace* pace, const std::function<Pace::Time()>& now) : pace_(pace), now_(now) {
+    if (pace_ != nullptr) pace_->began_in_order(now_());
+  }
+  ~InOrder() {
+    if (pace_ != nullptr) pace_->ended_in_order(bytes_, now_());
+  }
+  InOrder(const InOrder&) = delete;
+  InOrder& operator=(const InOrder&) = delete;
+
+  void came(std::uint64_t bytes) { bytes_ = bytes; }
+
+ private:
+  Pace* const pace_;
+  const std::function<Pace::Time()>& now_;
+  std::uint64_t bytes_ = 0;
+};
+
+/// At most one comparison (pace.h), ended whatever becomes of it.
+class Comparison {
+ public:
+  explicit Comparison(Pace& pace) : pace_(pace) {}
+  ~Comparison() {
+    if (began_) pace_.end_comparison();
+  }
+  Comparison(const Comparison&) = delete;
+  Comparison& operator=(const Comparison&) = delete;
+
+  bool begin() { return began_ = pace_.begin_comparison(); }
+
+ private:
+  Pace& pace_;
+  bool began_ = false;
+};
+
 }  // namespace
 
 struct OrderedFile::Caller {
@@ -166,14 +204,15 @@ std::size_t OrderedFile::serve_next(const Caller& me, std::span<const Pending> r
   while (run < rest.size() && rest[run - 1].access().range().end == rest[run].access().offset)
     ++run;
   if (choice.continues && choice.through.empty() && keeps_pages != Answer::Unknown &&
-      file_system.pace.can_compare() && is_showing(first, keeps_pages)) {
+      file_system.pace.wants_comparison() && is_showing(first, keeps_pages)) {
     const std::size_t most = keeps_pages == Answer::Yes ? kFewBeside : kMostBeside;
     while (beside < most && beside + 1 < run &&
            is_showing(rest[beside + 1].access(), keeps_pages)) {
       ++beside;
     }
   }
-  const bool compares = beside >= kFewBeside;
+  Comparison comparison(file_system.pace);
+  const bool compares = beside >= kFewBeside && comparison.begin();
 
   // What is joined: nothing where it is compared.
   std::size_t count = 1;
@@ -191,10 +230,13 @@ std::size_t OrderedFile::serve_next(const Caller& me, std::span<const Pending> r
   Pace& pace = file_system.pace;
   const bool shows = choice.continues && is_showing(whole, keeps_pages);
   const auto begin = now_();
-  if (shows) pace.began_in_order(begin);
-  Result<void> done = way.read(choice.descriptor, std::span(&whole, 1));
+  Result<void> done;
+  {
+    InOrder counted(shows ? &pace : nullptr, now_);
+    done = way.read(choice.descriptor, std::span(&whole, 1));
+    if (done) counted.came(whole.size);
+  }
   const auto middle = now_();
-  if (shows) pace.ended_in_order(done ? whole.size : 0, middle);
   if (jumps) page_cache::expect_reads_in_order(*fd);
   for (std::size_t i = 0; i < count; ++i) {
     // Of several that fail together one's own is tried alone.

@@ -6,11 +6,9 @@
 // It is compared with what reading in order gave for some time, not with one request: a stream of
 // 2 ns a byte takes 5 to 10 for the first request after a pause, and 2 for the next two, asked for
 // together or not. But some of those bytes may have been in a cache, here or at the server, and
-// cost nothing: so where the time speaks against asking at once, and the one request for it, it
-// shows nothing.
-//
-// Several files are read at the same time, each in order. What they get together is what the source
-// gives; of one that streams to all it is what one of them would get alone.
+// cost nothing. And several files are read at the same time, each in order: what they get together
+// is what the source gives, and a file's share depends on how many they are. So a comparison that
+// the time and the one request before it do not agree on shows nothing.
 //
 // For asking at once a wrong decision costs a source that streams nearly all of its speed (seen:
 // 10 MB/s instead of 350, and a hundred bytes sent for each that was wanted). So the bytes that
@@ -74,9 +72,16 @@ bool Pace::wants_comparison() const {
   return is_open();
 }
 
-bool Pace::can_compare() const {
+bool Pace::begin_comparison() {
   const MutexLock lock(mutex_);
-  return is_open() && knows_order() && until_comparison_ == 0;
+  if (comparing_ || !is_open() || !knows_order() || until_comparison_ > 0) return false;
+  comparing_ = true;
+  return true;
+}
+
+void Pace::end_comparison() {
+  const MutexLock lock(mutex_);
+  comparing_ = false;
 }
 
 void Pace::had_nothing_to_compare() {
@@ -111,7 +116,9 @@ void Pace::compared(Seconds at_once, Seconds alone, Trust trust) {
   // This file's share, beside those that are being read now.
   const Seconds in_order = static_cast<double>(1 + in_order_now_) * byte_in_order();
   const bool gains = in_order > kGain * at_once;
-  if (!gains && alone > kGain * at_once) {
+  const bool gains_beside = alone > kGain * at_once;
+  // The kernel may have read ahead a part of the one alone.
+  if (gains ? !gains_beside && trust == Trust::Much : gains_beside) {
     until_comparison_ = pause_;
     pause_ = std::min(2 * pause_, kLongestPause);
     return;

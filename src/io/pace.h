@@ -30,9 +30,6 @@ class Pace {
   /// Whether long reads shall be such that they can be compared: not decided yet, and a byte takes
   /// long enough for it to matter.
   bool wants_comparison() const;
-  /// The same, and there is something to compare with.
-  bool can_compare() const;
-
   /// A request of a file goes out in order, by itself; each call is followed by one of
   /// ended_in_order(), with the bytes that came (0: it failed). Those of several files may be on
   /// their way at the same time.
@@ -46,6 +43,10 @@ class Pace {
   /// What a byte took, asked for together with others, and one of the request before them, which
   /// was asked for alone.
   void compared(Seconds at_once, Seconds alone, Trust trust = Trust::Much);
+  /// Whether the caller may compare now, by itself: then end_comparison() follows, whatever became
+  /// of it. While one file compares the others go on in order, and it gets its share beside them.
+  bool begin_comparison();
+  void end_comparison();
   /// What should have been compared was on its way already. It is not tried again for a while, in
   /// which requests are joined as they lie: where the kernel reads far ahead that is so each time.
   void had_nothing_to_compare();
@@ -69,6 +70,7 @@ class Pace {
   std::uint64_t order_requests_ CKFS_GUARDED_BY(mutex_) = 0;
   std::uint64_t until_comparison_ CKFS_GUARDED_BY(mutex_) = 0;  // requests in order
   std::uint64_t pause_ CKFS_GUARDED_BY(mutex_);                 // behind one that shows nothing
+  bool comparing_ CKFS_GUARDED_BY(mutex_) = false;
   std::uint64_t order_bytes_ CKFS_GUARDED_BY(mutex_) = 0;
   Seconds order_seconds_ CKFS_GUARDED_BY(mutex_){0};  // in which any was waited for
   std::uint64_t in_order_now_ CKFS_GUARDED_BY(mutex_) = 0;

@@ -30,9 +30,9 @@ class Doctor(cli_support.TestCase):
         path.write_text(text)
         return path
 
-    def examine(self, *words):
+    def examine(self, *words, **options):
         """{name: finding}, and the exit code."""
-        ended = run("doctor", "--json", "--root", self.root, *words)
+        ended = run("doctor", "--json", "--root", self.root, *words, **options)
         self.assertEqual(ended.stderr, b"")
         told = json.loads(ended.stdout)
         self.assertEqual(told["version"], 1)
@@ -75,11 +75,23 @@ class Doctor(cli_support.TestCase):
         # A directory that is no dead mount is a living one.
         self.assertEqual(self.examine()["mounts"]["fact"], "1 of ckfs, all of which answer")
 
-    def test_a_line_without_its_end_is_none_for_libfuse(self):
+    def test_fuse_conf_is_read_as_libfuse_reads_it(self):
+        as_user = {}
         if os.geteuid() == 0:
-            return self.assertIn("root may always", self.examine()["allow_other"]["fact"])
-        self.write("etc/fuse.conf", "user_allow_other")
-        self.assertIn("printf", self.examine()["allow_other"]["remedy"])
+            self.assertIn("root may always", self.examine()["allow_other"]["fact"])
+            as_user = {"user": 65534}
+            for path in (self.directory, self.root):
+                path.chmod(0o755)
+        for text, level, remedy in (("user_allow_other\n", "OK", ""),
+                                    ("mount_max = 9\n user_allow_other # all\n", "OK", ""),
+                                    ("# user_allow_other\n", "SLOW", "echo user_allow_other |"),
+                                    # Its line has no end: libfuse passes over it.
+                                    ("user_allow_other", "SLOW", "printf '")):
+            with self.subTest(text):
+                self.write("etc/fuse.conf", text)
+                finding = self.examine(**as_user)["allow_other"]
+                self.assertEqual(finding["level"], level)
+                self.assertTrue((finding.get("remedy") or "").startswith(remedy), finding)
 
     def test_users_need_more(self):
         if os.geteuid() == 0:

@@ -139,6 +139,8 @@ class Export(cli_support.TestCase):
             self.out = shared / "out"
             self.export()
             self.assertRegex(self.export(), rb"0 files")
+            self.done("export", self.source, VIEW, f"{shared}/dot/.")
+            self.done("export", self.source, VIEW, f"{shared}/dot/.")
             ranks = shared / "ranks"
             for rank in (0, 1, 0):
                 self.done("export", self.source, VIEW, ranks, "--rank", str(rank), "--world", "2")

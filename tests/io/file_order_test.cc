@@ -104,6 +104,11 @@ TEST_F(FileOrderTest, WhatIsReadOnTheWayMakesNoReaderOfAStream) {
   EXPECT_EQ(read(2 * kMiB, 4096).descriptor, 0u);
 }
 
+TEST_F(FileOrderTest, WhatIsAskedForAgainMakesNoReaderEither) {
+  for (std::uint64_t k = 0; k < 8; ++k) read(k * 4096, FileOrder::kSmall);
+  EXPECT_EQ(read(40 * kMiB, 4096).descriptor, FileOrder::kJumps);
+}
+
 TEST_F(FileOrderTest, SmallRequestsOfAFileThatNobodyStreamsReadNothingOnTheirWay) {
   EXPECT_EQ(read(kMiB, 4096).descriptor, FileOrder::kJumps);
   read(0, 8870);

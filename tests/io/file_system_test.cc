@@ -78,10 +78,16 @@ class PaceTest : public testing::Test {
   void pass(double seconds) {
     now_ += std::chrono::duration_cast<std::chrono::steady_clock::duration>(Seconds(seconds));
   }
-  /// At once it is so much faster than the usual 10 ms for each MiB; the request before was so much
-  /// slower than these.
-  void compare(double gain, Pace::Trust trust = Pace::Trust::Much, double alone = 1) {
-    pace_.compared(Seconds(0.010 / kMiB / gain), Seconds(alone * 0.010 / kMiB / gain), trust);
+  /// At once it is so much faster than the usual 10 ms for each MiB; and than the request before,
+  /// which took as long unless `beside` says so.
+  void compare(double gain, Pace::Trust trust = Pace::Trust::Much, double beside = 0) {
+    const Seconds at_once(0.010 / kMiB / gain);
+    pace_.compared(at_once, at_once * (beside == 0 ? gain : beside), trust);
+  }
+  bool can_compare() {
+    const bool can = pace_.begin_comparison();
+    if (can) pace_.end_comparison();
+    return can;
   }
   void decide() {
     for (int k = 0; k < 2; ++k) compare(2);
@@ -141,12 +147,12 @@ TEST_F(PaceTest, AStreamStaysInOrderForGood) {
 
 TEST_F(PaceTest, ComparesWithWhatReadingInOrderGaveForSomeTime) {
   EXPECT_TRUE(pace_.wants_comparison());
-  EXPECT_FALSE(pace_.can_compare());
+  EXPECT_FALSE(can_compare());
   compare(9);
   read_in_order(1 * kMiB);
-  EXPECT_FALSE(pace_.can_compare());
+  EXPECT_FALSE(can_compare());
   read_in_order(1 * kMiB);
-  EXPECT_TRUE(pace_.can_compare());
+  EXPECT_TRUE(can_compare());
   // The first request after a pause.
   read_in_order(30 * kMiB);
   read_in_order(kMiB, 0.030);
@@ -159,9 +165,9 @@ TEST_F(PaceTest, CheapBytesInTheBeginningDecideNothing) {
   read_in_order(2 * kMiB, 0.020);
   for (int k = 0; k < 2; ++k) compare(1, Pace::Trust::Much, 2);
   EXPECT_TRUE(pace_.wants_comparison());
-  EXPECT_FALSE(pace_.can_compare());
+  EXPECT_FALSE(can_compare());
   read_in_order(32 * kMiB, 0.020);
-  EXPECT_TRUE(pace_.can_compare());
+  EXPECT_TRUE(can_compare());
   for (int k = 0; k < 2; ++k) compare(1, Pace::Trust::Much, 2);
   EXPECT_TRUE(pace_.at_once());
 }
@@ -171,10 +177,26 @@ TEST_F(PaceTest, AComparisonThatShowsNothingIsRepeatedLessAndLess) {
   for (std::uint64_t pause = 16; pause <= 256; pause *= 2) {
     compare(1, Pace::Trust::Much, 2);
     read_in_order((pause - 1) * kMiB);
-    EXPECT_FALSE(pace_.can_compare());
+    EXPECT_FALSE(can_compare());
     read_in_order(kMiB);
-    EXPECT_TRUE(pace_.can_compare());
+    EXPECT_TRUE(can_compare());
   }
+}
+
+TEST_F(PaceTest, OneFileComparesAtATime) {
+  read_in_order(4 * kMiB);
+  ASSERT_TRUE(pace_.begin_comparison());
+  EXPECT_FALSE(pace_.begin_comparison());
+  pace_.end_comparison();
+  EXPECT_TRUE(pace_.begin_comparison());
+}
+
+TEST_F(PaceTest, AGainThatTheRequestBeforeDoesNotShowIsNone) {
+  read_in_order(32 * kMiB);
+  for (int file = 0; file < 7; ++file) pace_.began_in_order(now_);  // each has a stream of its own
+  compare(1, Pace::Trust::Much, 1);
+  EXPECT_FALSE(pace_.at_once());
+  EXPECT_FALSE(can_compare());
 }
 
 TEST_F(PaceTest, WhatSeveralFilesGetTogetherIsWhatTheSourceGives) {
@@ -212,12 +234,12 @@ TEST_F(PaceTest, OneFileIsComparedWithItsShare) {
 TEST_F(PaceTest, AFastStreamIsNotCompared) {
   read_in_order(16 * kMiB, 0.003);
   EXPECT_FALSE(pace_.wants_comparison());
-  EXPECT_FALSE(pace_.can_compare());
+  EXPECT_FALSE(can_compare());
   compare(99);
   compare(99);
   EXPECT_FALSE(pace_.at_once());
   read_in_order(300 * kMiB);  // it is not any more
-  EXPECT_TRUE(pace_.can_compare());
+  EXPECT_TRUE(can_compare());
   decide();
   EXPECT_TRUE(pace_.at_once());
 }

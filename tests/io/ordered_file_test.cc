@@ -168,7 +168,7 @@ TEST_F(OrderedFileTest, WhatThePageCacheHasIsNotCompared) {
   }
   EXPECT_FALSE(system_.pace.at_once());
   EXPECT_TRUE(system_.pace.wants_comparison());
-  EXPECT_FALSE(system_.pace.can_compare());  // for a while: neighbours are joined then
+  EXPECT_FALSE(system_.pace.begin_comparison());  // for a while: neighbours are joined then
 }
 
 /// While the first access is under way, others come; gives what each of them got.

@@ -111,22 +111,17 @@ bool umask_lets_group_write() {
   return false;
 }
 
-/// Makes a directory to which no other group may write: with a umask of 002 distrust() would refuse
-/// it. Where the one above it gives its group (set-group-ID) that is so from the beginning, for
-/// another rank may look at it at once; some file systems give it without saying so. Gives the
-/// errno, or 0.
+/// Makes a directory to which no other group may write, not for a moment: another rank may look at
+/// it at once. It may have another group than its maker (set-group-ID above it), or default rights
+/// for more users and groups, and distrust() would refuse it. Gives the errno, or 0.
 int make_directory(int above, const char* name) {
-  struct stat status;
-  const bool gives_group = ::fstat(above, &status) == 0 && (status.st_mode & S_ISGID) != 0;
-  if (::mkdirat(above, name, gives_group ? 0755 : 0777) != 0) return errno;
+  if (::mkdirat(above, name, 0755) != 0) return errno;
   const UniqueFd made(::openat(above, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  if (!made || ::fstat(made.get(), &status) != 0) return 0;
-  const bool own_group = status.st_gid == ::getegid();
-  const bool has_acl = ::fgetxattr(made.get(), "system.posix_acl_default", nullptr, 0) > 0;
-  if (own_group && gives_group && !has_acl && umask_lets_group_write()) {
+  struct stat status;
+  if (made && ::fstat(made.get(), &status) == 0 && status.st_gid == ::getegid() &&
+      ::fgetxattr(made.get(), "system.posix_acl_default", nullptr, 0) <= 0 &&
+      umask_lets_group_write()) {
     (void)::fchmod(made.get(), (status.st_mode & 07777) | S_IWGRP);
-  } else if (!own_group && (status.st_mode & S_IWGRP) != 0) {
-    (void)::fchmod(made.get(), status.st_mode & 07757);
   }
   return 0;
 }

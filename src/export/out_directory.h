@@ -91,8 +91,8 @@ constexpr unsigned mode_of_copy(std::uint32_t readers) {
 class OutDirectory {
  public:
   /// Creates `path` and its parents where they are missing, and locks it against other exports.
-  /// What is made here and below is accepted by distrust(), whatever group a set-group-ID directory
-  /// gives it, unless the umask lets everybody write.
+  /// What is made here and below is accepted by distrust() from its first moment on, whatever group
+  /// a set-group-ID directory gives it: the umask decides for the caller's own group alone.
   /// Links in `path` itself are followed. Errors: InvalidArgument (not a directory; locked by
   /// another export), Io.
   static Result<OutDirectory> open(const std::filesystem::path& path, OutSystem system = {},

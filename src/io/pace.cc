@@ -6,9 +6,13 @@
 // It is compared with what reading in order gave for some time, not with one request: a stream of
 // 2 ns a byte takes 5 to 10 for the first request after a pause, and 2 for the next two, asked for
 // together or not. But some of those bytes may have been in a cache, here or at the server, and
-// cost nothing. And several files are read at the same time, each in order: what they get together
-// is what the source gives, and a file's share depends on how many they are. So a comparison that
-// the time and the one request before it do not agree on shows nothing.
+// cost nothing; and a server that reads in units lets one request wait for all of a unit. So a
+// comparison shows nothing where the time and the one request before it do not agree (but that the
+// kernel may have read ahead a part of that one, where it does).
+//
+// A file is compared while no other is read. Beside others its requests wait for theirs, and
+// several at once get more turns than one: that is no gain. Nor is it needed then: the source is
+// asked for several things anyway.
 //
 // For asking at once a wrong decision costs a source that streams nearly all of its speed (seen:
 // 10 MB/s instead of 350, and a hundred bytes sent for each that was wanted). So the bytes that
@@ -25,6 +29,10 @@ constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 /// Reading in order is known after so many bytes, and more than so many are not remembered.
 constexpr std::uint64_t kKnown = 2 * kMiB;
 constexpr std::uint64_t kRemembered = 32 * kMiB;
+/// Or after so many requests that took the same time but for a quarter: of a source of 50 ms a
+/// request 2 MiB take a second. A stream that has just begun gives nothing so evenly.
+constexpr std::uint64_t kEvenRequests = 4;
+constexpr double kEven = 1.25;
 /// So many requests pass between attempts that find nothing to compare, and behind a comparison
 /// that shows nothing; twice as many behind each further one, for a stream may start over for it.
 constexpr std::uint64_t kPause = 16;
@@ -34,6 +42,8 @@ constexpr Pace::Seconds kSoon(4e-9);
 constexpr double kGain = 1.5;
 /// As four at once give nearly 4: no busy moment does that.
 constexpr double kClearGain = 3;
+/// One request that took so much longer than usual waited for something else.
+constexpr double kOdd = 2;
 constexpr int kVotes = 2;
 constexpr int kDoubtfulVotes = 6;  // for asking at once; against it two are enough
 /// Asked at once, so many bytes are one look, and two in a row that find it so much slower than in
@@ -51,7 +61,8 @@ constexpr int kProven = 64;
 Pace::Pace() : pause_(kPause) {}
 
 bool Pace::knows_order() const {
-  return order_bytes_ >= kKnown;
+  return order_bytes_ >= kKnown ||
+         (order_requests_ >= kEvenRequests && slowest_ <= kEven * fastest_);
 }
 
 Pace::Seconds Pace::byte_in_order() const {
@@ -74,7 +85,8 @@ bool Pace::wants_comparison() const {
 
 bool Pace::begin_comparison() {
   const MutexLock lock(mutex_);
-  if (comparing_ || !is_open() || !knows_order() || until_comparison_ > 0) return false;
+  if (comparing_ || in_order_now_ > 0 || until_comparison_ > 0) return false;
+  if (!is_open() || !knows_order()) return false;
   comparing_ = true;
   return true;
 }
@@ -104,6 +116,8 @@ void Pace::ended_in_order(std::uint64_t bytes, Time now) {
   ++order_requests_;
   order_bytes_ += bytes;
   order_seconds_ += waited;
+  fastest_ = order_requests_ == 1 ? waited : std::min(fastest_, waited);
+  slowest_ = std::max(slowest_, waited);
   if (order_bytes_ <= kRemembered) return;
   order_requests_ = (order_requests_ + 1) / 2;
   order_bytes_ /= 2;
@@ -113,18 +127,18 @@ void Pace::ended_in_order(std::uint64_t bytes, Time now) {
 void Pace::compared(Seconds at_once, Seconds alone, Trust trust) {
   const MutexLock lock(mutex_);
   if (!is_open() || !knows_order()) return;  // another thread was faster
-  // This file's share, beside those that are being read now.
-  const Seconds in_order = static_cast<double>(1 + in_order_now_) * byte_in_order();
+  if (in_order_now_ > 0) return;             // another file has begun: each waits for the other
+  const Seconds in_order = byte_in_order();
   const bool gains = in_order > kGain * at_once;
   const bool gains_beside = alone > kGain * at_once;
-  // The kernel may have read ahead a part of the one alone.
-  if (gains ? !gains_beside && trust == Trust::Much : gains_beside) {
+  const bool doubtful = alone > kOdd * in_order || (trust == Trust::Much && !gains_beside);
+  if (gains ? doubtful : gains_beside) {
     until_comparison_ = pause_;
     pause_ = std::min(2 * pause_, kLongestPause);
     return;
   }
   if (gains != (votes_ > 0)) votes_ = 0;
-  const bool clear = trust == Trust::Much && in_order > kClearGain * at_once;
+  const bool clear = trust == Trust::Much && std::min(in_order, alone) > kClearGain * at_once;
   votes_ += !gains ? -1 : clear ? kVotes : 1;
   at_once_ = votes_ >= (trust == Trust::Much ? kVotes : kDoubtfulVotes);
   looks_ = 0;

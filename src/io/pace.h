@@ -43,8 +43,8 @@ class Pace {
   /// What a byte took, asked for together with others, and one of the request before them, which
   /// was asked for alone.
   void compared(Seconds at_once, Seconds alone, Trust trust = Trust::Much);
-  /// Whether the caller may compare now, by itself: then end_comparison() follows, whatever became
-  /// of it. While one file compares the others go on in order, and it gets its share beside them.
+  /// Whether the caller may compare now, while nothing else is read in order: then end_comparison()
+  /// follows, whatever became of it.
   bool begin_comparison();
   void end_comparison();
   /// What should have been compared was on its way already. It is not tried again for a while, in
@@ -73,6 +73,9 @@ class Pace {
   bool comparing_ CKFS_GUARDED_BY(mutex_) = false;
   std::uint64_t order_bytes_ CKFS_GUARDED_BY(mutex_) = 0;
   Seconds order_seconds_ CKFS_GUARDED_BY(mutex_){0};  // in which any was waited for
+  /// Of all requests in order so far.
+  Seconds fastest_ CKFS_GUARDED_BY(mutex_){0};
+  Seconds slowest_ CKFS_GUARDED_BY(mutex_){0};
   std::uint64_t in_order_now_ CKFS_GUARDED_BY(mutex_) = 0;
   Time in_order_since_ CKFS_GUARDED_BY(mutex_){};
   /// Since at_once() or the last look at it: bytes that came, the time that they would have taken

@@ -183,18 +183,46 @@ TEST_F(PaceTest, AComparisonThatShowsNothingIsRepeatedLessAndLess) {
   }
 }
 
+TEST_F(PaceTest, AFewRequestsThatTakeTheSameTimeAreEnough) {
+  for (const double first : {0.100, 0.050}) {
+    Pace pace;
+    for (int k = 0; k < 4; ++k) {
+      EXPECT_FALSE(pace.begin_comparison());
+      pace.began_in_order(now_);
+      pass(k == 0 ? first : 0.050);
+      pace.ended_in_order(kMiB / 8, now_);
+    }
+    EXPECT_EQ(pace.begin_comparison(), first == 0.050);
+  }
+}
+
 TEST_F(PaceTest, OneFileComparesAtATime) {
   read_in_order(4 * kMiB);
   ASSERT_TRUE(pace_.begin_comparison());
   EXPECT_FALSE(pace_.begin_comparison());
   pace_.end_comparison();
-  EXPECT_TRUE(pace_.begin_comparison());
+  EXPECT_TRUE(can_compare());
+}
+
+TEST_F(PaceTest, BesideOtherFilesNothingIsCompared) {
+  read_in_order(4 * kMiB);
+  pace_.began_in_order(now_);
+  EXPECT_FALSE(can_compare());
+  for (int k = 0; k < 9; ++k) compare(9);  // it has begun meanwhile
+  EXPECT_FALSE(pace_.at_once());
+  pace_.ended_in_order(kMiB, now_);
+  EXPECT_TRUE(can_compare());
+  decide();
+  EXPECT_TRUE(pace_.at_once());
 }
 
 TEST_F(PaceTest, AGainThatTheRequestBeforeDoesNotShowIsNone) {
-  read_in_order(32 * kMiB);
-  for (int file = 0; file < 7; ++file) pace_.began_in_order(now_);  // each has a stream of its own
-  compare(1, Pace::Trust::Much, 1);
+  read_in_order(4 * kMiB);
+  compare(9, Pace::Trust::Much, 1);  // all that it takes is less than it was
+  EXPECT_FALSE(pace_.at_once());
+  EXPECT_FALSE(can_compare());
+  read_in_order(16 * kMiB);
+  compare(8, Pace::Trust::Much, 64);  // it has waited for what the others then got
   EXPECT_FALSE(pace_.at_once());
   EXPECT_FALSE(can_compare());
 }
@@ -211,24 +239,10 @@ TEST_F(PaceTest, WhatSeveralFilesGetTogetherIsWhatTheSourceGives) {
     pass(0.010);
     pace_.ended_in_order(kMiB, now_);
   }
-  compare(1);  // the others have ended
-  EXPECT_FALSE(pace_.at_once());
+  compare(1);
   EXPECT_TRUE(pace_.wants_comparison());
   compare(1);
   EXPECT_FALSE(pace_.wants_comparison());
-}
-
-TEST_F(PaceTest, OneFileIsComparedWithItsShare) {
-  for (int file = 0; file < 8; ++file) pace_.began_in_order(now_);
-  for (int k = 0; k < 64; ++k) {
-    pass(0.010);
-    pace_.ended_in_order(kMiB, now_);
-    pace_.began_in_order(now_);
-  }
-  pace_.ended_in_order(0, now_);
-  // 80 ms alone, 40 for each of two at once.
-  for (int k = 0; k < 2; ++k) compare(1. / 4, Pace::Trust::Much, 2);
-  EXPECT_TRUE(pace_.at_once());
 }
 
 TEST_F(PaceTest, AFastStreamIsNotCompared) {

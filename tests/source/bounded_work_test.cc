@@ -487,40 +487,18 @@ TEST(DcpMetadata, OfManyRanksIsReadInAFewTimesItsBytes) {
   EXPECT_LE(before - heap_meter::now, 20 * 512 * 60 + 64_KiB);
 }
 
-TEST(OcdbtNodes, OfFewBytesTakeFew) {
-  const Cost cost = cost_of([](const TemporaryDirectory& out) {
+/// Opens a database of so many leaves, each a zstd frame of `keys` values of `size` zeros.
+Cost cost_of_leaves(int leaves, int keys, std::size_t size) {
+  return cost_of([&](const TemporaryDirectory& out) {
     const ocdbt::FileName no_name = [](std::uint32_t) { return std::string(); };
     OrbaxWriter item;
     item.with_manifest = false;
     std::string& nodes = item.files["d/nodes"];
     std::vector<ocdbt::Child> children;
-    for (int node = 0; node < 4000; ++node) {
+    for (int node = 0; node < leaves; ++node) {
       ocdbt::Leaf<ocdbt::KeptColumn> leaf(no_name);
-      leaf.add(fmt::format("{:05}", node), std::string("x"));
-      const std::string text = compressed(leaf.render());
-      children.push_back({fmt::format("{:05}", node), nodes.size(), text.size(), {}});
-      nodes += text;
-    }
-    const std::string root = ocdbt::render_interior(1, "d/nodes", children);
-    item.files["manifest.ocdbt"] =
-        ocdbt::render_manifest("d/nodes", {{1, 2}, 1, nodes.size(), root.size(), {}});
-    nodes += root;
-    item.write(out);
-  });
-  EXPECT_LE(cost.most, 24_MiB + 24 * cost.input) << cost.message;
-}
-
-TEST(OcdbtNodes, ThatGrowAThousandfoldAreNotHeldTogether) {
-  const Cost cost = cost_of([](const TemporaryDirectory& out) {
-    const ocdbt::FileName no_name = [](std::uint32_t) { return std::string(); };
-    OrbaxWriter item;
-    item.with_manifest = false;
-    std::string& nodes = item.files["d/nodes"];
-    std::vector<ocdbt::Child> children;
-    for (int node = 0; node < 64; ++node) {
-      ocdbt::Leaf<ocdbt::KeptColumn> leaf(no_name);
-      for (int key = 0; key < 20; ++key) {
-        leaf.add(fmt::format("{:04}/{:04}", node, key), std::string(1_MiB, '\0'));
+      for (int key = 0; key < keys; ++key) {
+        leaf.add(fmt::format("{:04}/{:04}", node, key), std::string(size, '\0'));
       }
       const std::string text = compressed(leaf.render());
       children.push_back({fmt::format("{:04}/0000", node), nodes.size(), text.size(), {}});
@@ -532,6 +510,15 @@ TEST(OcdbtNodes, ThatGrowAThousandfoldAreNotHeldTogether) {
     nodes += root;
     item.write(out);
   });
+}
+
+TEST(OcdbtNodes, OfFewBytesTakeFew) {
+  const Cost cost = cost_of_leaves(4000, 1, 1);
+  EXPECT_LE(cost.most, 24_MiB + 24 * cost.input) << cost.message;
+}
+
+TEST(OcdbtNodes, ThatGrowAThousandfoldAreNotHeldTogether) {
+  const Cost cost = cost_of_leaves(64, 20, 1_MiB);
   EXPECT_NE(cost.message.find("more than "), std::string::npos) << cost.message;
   EXPECT_LE(cost.most, 64_MiB) << cost.message;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
@@ -18,6 +19,8 @@ namespace ckfs {
 /// What the operations of a DelayingStore and its DelayingReader have in common.
 struct FarAway {
   std::chrono::nanoseconds delay{0};
+  /// False: the process has as many files open as it may.
+  std::atomic<bool> has_descriptors = true;
   std::atomic<std::uint64_t> lists = 0, looks = 0, resolves = 0, opens = 0, reads = 0;
 
   /// Operations under way at once, at most. Not a time, which a busy machine stretches.
@@ -60,6 +63,7 @@ class DelayingStore final : public SourceStore {
   }
   Tried<UniqueFd> open(const std::filesystem::path& path) override {
     far_.pass(far_.opens);
+    if (!far_.has_descriptors) return tl::unexpected(EMFILE);
     return here_->open(path);
   }
   Tried<FileStatus> look(int fd) override {

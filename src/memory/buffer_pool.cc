@@ -6,7 +6,10 @@
 #include "memory/buffer_pool.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <new>
 #include <numeric>
 #include <sys/mman.h>
@@ -34,10 +37,27 @@ constexpr std::size_t margin_of(std::size_t capacity) {
 /// The deepest tier that this thread holds; -1: none.
 thread_local int held_tier = -1;
 
+/// An aligned block, with a pointer before it to what malloc() gave. Not aligned_alloc(): glibc's
+/// does not find its freed blocks again (before 2.38), and the heap grows by a megabyte a second
+/// while the bytes in use stay the same.
+std::byte* allocate_small(std::size_t size) {
+  auto* const given = static_cast<std::byte*>(std::malloc(size + kBufferAlignment));
+  if (given == nullptr) return nullptr;
+  static_assert(alignof(std::max_align_t) >= sizeof(given));  // so it has room before the block
+  const auto before = kBufferAlignment - reinterpret_cast<std::uintptr_t>(given) % kBufferAlignment;
+  std::memcpy(given + before - sizeof(given), &given, sizeof(given));
+  return given + before;
+}
+
+void release_small(std::byte* data) {
+  if (data == nullptr) return;
+  std::byte* given = nullptr;
+  std::memcpy(&given, data - sizeof(given), sizeof(given));
+  std::free(given);
+}
+
 std::byte* allocate(std::size_t capacity) {
-  if (!is_mapped(capacity)) {
-    return static_cast<std::byte*>(std::aligned_alloc(kBufferAlignment, capacity - kRemembered));
-  }
+  if (!is_mapped(capacity)) return allocate_small(capacity - kRemembered);
   void* memory = ::mmap(nullptr, capacity + margin_of(capacity), PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return nullptr;
@@ -51,7 +71,7 @@ void release(std::byte* data, std::size_t capacity) {
   if (is_mapped(capacity)) {
     ::munmap(data, capacity + margin_of(capacity));
   } else {
-    std::free(data);
+    release_small(data);
   }
 }
 

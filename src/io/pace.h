@@ -43,8 +43,8 @@ class Pace {
   /// What a byte took, asked for together with others, and one of the request before them, which
   /// was asked for alone.
   void compared(Seconds at_once, Seconds alone, Trust trust = Trust::Much);
-  /// Whether the caller may compare now, while nothing else is read in order: then end_comparison()
-  /// follows, whatever became of it.
+  /// Whether the caller may compare now, while no other file does: then end_comparison() follows,
+  /// whatever became of it.
   bool begin_comparison();
   void end_comparison();
   /// What should have been compared was on its way already. It is not tried again for a while, in

@@ -204,15 +204,19 @@ TEST_F(PaceTest, OneFileComparesAtATime) {
   EXPECT_TRUE(can_compare());
 }
 
-TEST_F(PaceTest, BesideOtherFilesNothingIsCompared) {
-  read_in_order(4 * kMiB);
-  pace_.began_in_order(now_);
-  EXPECT_FALSE(can_compare());
-  for (int k = 0; k < 9; ++k) compare(9);  // it has begun meanwhile
+TEST_F(PaceTest, BesideOtherFilesOneIsComparedWithItsShareAndNoSingleComparisonIsBeyondDoubt) {
+  for (int file = 0; file < 8; ++file) pace_.began_in_order(now_);
+  for (int k = 0; k < 64; ++k) {
+    pass(0.010);
+    pace_.ended_in_order(kMiB, now_);
+    pace_.began_in_order(now_);
+  }
+  pace_.ended_in_order(0, now_);
+  // 80 ms alone beside seven others, 20 for each of four at once.
+  ASSERT_TRUE(can_compare());
+  compare(1. / 2, Pace::Trust::Much, 4);
   EXPECT_FALSE(pace_.at_once());
-  pace_.ended_in_order(kMiB, now_);
-  EXPECT_TRUE(can_compare());
-  decide();
+  compare(1. / 2, Pace::Trust::Much, 4);
   EXPECT_TRUE(pace_.at_once());
 }
 

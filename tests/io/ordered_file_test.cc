@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <filesystem>
 #include <functional>
+#include <future>
 #include <gtest/gtest.h>
 #include <mutex>
 #include <thread>
@@ -146,6 +147,32 @@ TEST_F(OrderedFileTest, ASourceThatAnswersEachRequestForItselfIsFoundOut) {
     EXPECT_TRUE(read({{at, kMiB, {}}, {at + kMiB, kMiB, {}}, {at + 2 * kMiB, kMiB, {}}}, 5000us));
   }
   EXPECT_TRUE(system_.pace.at_once());
+}
+
+TEST_F(OrderedFileTest, ASourceIsFoundOutWhileAnotherFileIsRead) {
+  using namespace std::chrono_literals;
+  OrderedFile other{[] { return OrderedFile::Clock::time_point(); }};
+  std::promise<void> begun, may_end;
+  std::thread reader([&] {
+    const FileAccess whole{0, kMiB, {}};
+    const auto done =
+        other.read(std::span(&whole, 1), kMiB, system_,
+                   {[&](unsigned descriptor) -> Result<int> { return fds_[descriptor].get(); },
+                    [&](unsigned, std::span<const FileAccess>) -> Result<void> {
+                      begun.set_value();
+                      may_end.get_future().wait();
+                      return {};
+                    }});
+    EXPECT_TRUE(done);
+  });
+  begun.get_future().wait();
+  for (std::uint64_t k = 0; k < 8 && !system_.pace.at_once(); ++k) {
+    const std::uint64_t at = k * 3 * kMiB;
+    EXPECT_TRUE(read({{at, kMiB, {}}, {at + kMiB, kMiB, {}}, {at + 2 * kMiB, kMiB, {}}}, 5000us));
+  }
+  EXPECT_TRUE(system_.pace.at_once());
+  may_end.set_value();
+  reader.join();
 }
 
 TEST_F(OrderedFileTest, WhatIsLeftWhenItIsFoundOutIsAskedForAtOnce) {

@@ -32,6 +32,11 @@ constexpr bool is_space(char c) {
   return c == ' ' || c == '\n' || c == '\r' || c == '\t';
 }
 
+/// Of ASCII, whatever the locale.
+constexpr bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
+
 /// The text without white space at both ends.
 [[nodiscard]] std::string_view trim(std::string_view text);
 

@@ -1,4 +1,4 @@
-// Sizes as people write them: 4_KiB, 1_MiB.
+// Sizes as people write them: 4_KiB, 1_MiB; and the kernel's page.
 #pragma once
 
 #include <cstdint>
@@ -14,5 +14,7 @@ constexpr std::uint64_t operator""_MiB(unsigned long long n) {
 constexpr std::uint64_t operator""_GiB(unsigned long long n) {
   return n << 30;
 }
+
+inline constexpr std::uint64_t kPage = 4096;  // bytes of a page of the kernel's page cache
 
 }  // namespace ckfs

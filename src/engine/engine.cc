@@ -28,8 +28,6 @@
 namespace ckfs {
 namespace {
 
-constexpr std::uint64_t kPage = 4096;
-
 /// A page that is not delivered costs its reader a round trip; without any he could not be seen.
 constexpr std::uint64_t kSignpost = 2_MiB;
 

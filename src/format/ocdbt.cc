@@ -12,8 +12,6 @@
 namespace ckfs::ocdbt {
 namespace {
 
-constexpr std::uint32_t kManifestMagic = 0x0cdb3a2a;
-constexpr std::uint32_t kNodeMagic = 0x0cdb20de;
 // Magic, length, format version, compression, and the checksum behind the body.
 constexpr std::uint64_t kEnvelope = 4 + 8 + 1 + 1 + 4;
 

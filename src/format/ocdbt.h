@@ -23,6 +23,10 @@ namespace ckfs::ocdbt {
 /// Entries of a node at most. TensorStore takes a million, but then a lookup takes milliseconds.
 inline constexpr std::size_t kNodeEntries = 4096;
 
+/// The first four bytes, big-endian.
+inline constexpr std::uint32_t kManifestMagic = 0x0cdb3a2a;
+inline constexpr std::uint32_t kNodeMagic = 0x0cdb20de;
+
 /// What a parent says of a node.
 struct NodeTotals {
   std::uint64_t keys = 0;         // in the leaves below

@@ -18,8 +18,6 @@
 namespace ckfs::ocdbt {
 namespace {
 
-constexpr std::uint32_t kManifestMagic = 0x0cdb3a2a;
-constexpr std::uint32_t kNodeMagic = 0x0cdb20de;
 constexpr std::size_t kFirst = 14;  // of a raw body: magic, length, version, compression
 constexpr std::size_t kChecksum = 4;
 constexpr std::uint64_t kMaxEntries = std::uint64_t{1} << 20;

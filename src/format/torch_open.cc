@@ -35,7 +35,7 @@ constexpr std::uint64_t kLeastStep = 32;
 constexpr std::uint64_t kStepShare = 64;
 constexpr std::uint64_t kMostStep = std::uint64_t{1} << 20;
 
-constexpr std::size_t kMaxKey = 0xffff;  // bytes of the longest name in a zip
+constexpr std::size_t kMaxZipName = 0xffff;  // bytes of the longest name in a zip
 
 constexpr std::uint64_t kCountBytes = 8;     // before the bytes of a storage
 constexpr std::size_t kCountsAtOnce = 4096;  // such counts in one batch
@@ -348,7 +348,7 @@ Result<void> TorchFile::collect_storages() {
 }
 
 std::optional<ZipMember> TorchFile::find_member(std::string_view key) const {
-  if (key.size() > kMaxKey) return std::nullopt;
+  if (key.size() > kMaxZipName) return std::nullopt;
   return zip_->find(fmt::format("{}data/{}", root_name_, key));
 }
 
@@ -393,7 +393,7 @@ Result<std::vector<ByteRange>> TorchFile::storage_bytes(
     const auto member = find_member(storage.key);
     if (!member) {
       return fail(ErrorCode::Corrupt, "{}: no zip member {}", file_name,
-                  quote(fmt::format("{}data/{}", root_name_, storage.key.substr(0, kMaxKey))));
+                  quote(fmt::format("{}data/{}", root_name_, storage.key.substr(0, kMaxZipName))));
     }
     if (member->size != storage.size || storage.conflicting) {
       return fail(ErrorCode::Corrupt, "{}: zip member {} has {} bytes, the pickle needs {}",

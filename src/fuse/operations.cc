@@ -27,7 +27,7 @@ namespace ckfs {
 namespace {
 
 /// Names, sizes and times never change while the mount lives; 31 years are for ever.
-constexpr double kForever = 1e9;
+constexpr double kForeverSeconds = 1e9;
 
 /// cp, cat and Python then ask for 1 MiB at a time, the largest request that FUSE has.
 constexpr blksize_t kBlockSize = 1_MiB;
@@ -141,8 +141,8 @@ fuse_entry_param to_entry(const Attributes& attributes, const Served& mount) {
   fuse_entry_param entry{};
   entry.ino = attributes.inode;
   entry.attr = to_stat(attributes, mount);
-  entry.attr_timeout = kForever;
-  entry.entry_timeout = kForever;
+  entry.attr_timeout = kForeverSeconds;
+  entry.entry_timeout = kForeverSeconds;
   return entry;
 }
 
@@ -197,7 +197,7 @@ void on_lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
           found.entry = to_entry(*attributes, mount);
         } else if (attributes.error().code() == ErrorCode::NotFound) {
           // A name that is not there never will be: the kernel may remember that, too.
-          found.entry.entry_timeout = kForever;
+          found.entry.entry_timeout = kForeverSeconds;
         } else {
           return Failure(attributes.error());
         }
@@ -231,7 +231,7 @@ void on_getattr(fuse_req_t request, fuse_ino_t inode, fuse_file_info*) {
         CKFS_TRY(const Attributes attributes, mount.filesystem.attributes(inode));
         return to_stat(attributes, mount);
       },
-      [&](struct stat&& status) noexcept { ::fuse_reply_attr(request, &status, kForever); });
+      [&](struct stat&& status) noexcept { ::fuse_reply_attr(request, &status, kForeverSeconds); });
 }
 
 void on_open(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info) {

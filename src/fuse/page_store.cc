@@ -9,10 +9,11 @@
 #include <linux/fuse.h>
 #include <sys/uio.h>
 
+#include "base/units.h"
+
 namespace ckfs {
 namespace {
 
-constexpr std::size_t kPage = 4096;
 /// What a pipe may have without privileges, by default (pipe(7)).
 constexpr int kPipeBytes = 1 << 20;
 /// Fewer than this, and messages are too short to gain anything.

@@ -9,12 +9,12 @@
 #include <numeric>
 #include <tuple>
 
+#include "base/units.h"
+
 namespace ckfs {
 namespace {
 
-constexpr std::uint64_t kPage = 4096;
-
-bool before(const ReadRequest& a, const ReadRequest& b) {
+bool lies_before(const ReadRequest& a, const ReadRequest& b) {
   return std::tie(a.file, a.offset) < std::tie(b.file, b.offset);
 }
 
@@ -84,7 +84,7 @@ class Builder {
 
 AccessPlan coalesce(std::span<const ReadRequest> batch, const CoalesceOptions& options) {
   Builder builder(options);
-  if (std::is_sorted(batch.begin(), batch.end(), before)) {
+  if (std::is_sorted(batch.begin(), batch.end(), lies_before)) {
     for (const ReadRequest& request : batch) builder.add(request);
     return std::move(builder).finish();
   }
@@ -92,7 +92,7 @@ AccessPlan coalesce(std::span<const ReadRequest> batch, const CoalesceOptions& o
   std::iota(order.begin(), order.end(), std::size_t{0});
   // Stable, so that the plan is a function of the batch alone.
   std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return before(batch[a], batch[b]); });
+                   [&](std::size_t a, std::size_t b) { return lies_before(batch[a], batch[b]); });
   for (std::size_t index : order) builder.add(batch[index]);
   return std::move(builder).finish();
 }

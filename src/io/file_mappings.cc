@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/unique_fd.h"
+#include "base/units.h"
 #include "io/page_cache.h"
 
 namespace ckfs {
@@ -30,7 +31,6 @@ void FileMapping::GivePlace::operator()(Place* place) const {
 
 namespace {
 
-constexpr std::uintptr_t kPage = 4096;
 constexpr std::uintptr_t kTaken = 1;
 
 constexpr std::chrono::nanoseconds kTrusted = std::chrono::seconds(1);

@@ -11,10 +11,11 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include "base/units.h"
+
 namespace ckfs::page_cache {
 namespace {
 
-constexpr std::uint64_t kPage = 4096;
 /// The kernel's own default for read-ahead: no device is cut to less unless its owner wants it.
 constexpr std::uint64_t kLeastHint = std::uint64_t{128} << 10;
 constexpr std::uint64_t kMostHint = std::uint64_t{2} << 20;

@@ -8,6 +8,7 @@
 #include <cerrno>
 
 #include "base/rounding.h"
+#include "base/units.h"
 
 namespace ckfs {
 namespace {
@@ -23,7 +24,6 @@ bool refuses_uncached(const AccessFailure& failure) {
 /// them, a matrix that is cut into 16 by columns would come from the disk 16 times. Of a long
 /// access they are few.
 bool shares_pages(const Access& access) {
-  constexpr std::uint64_t kPage = 4096;
   constexpr std::uint64_t kFew = 8;  // a part of so many of an access
   const std::uint64_t pages = ceil_div(access.offset + access.size, kPage) - access.offset / kPage;
   return pages * kPage - access.size > access.size / kFew;

@@ -14,6 +14,7 @@
 
 #include "base/mutex.h"
 #include "base/rounding.h"
+#include "base/units.h"
 #include "io/coalesce.h"
 #include "io/file_mappings.h"
 #include "io/file_registry.h"
@@ -33,7 +34,6 @@ constexpr std::size_t kFilesPerPass = 16;
 /// Bytes of a range for which a file is mapped that is not yet: where 100,000 small files are read
 /// once each, none is.
 constexpr std::uint64_t kWorthMapping = std::uint64_t{64} << 10;
-constexpr std::uint64_t kPage = 4096;
 constexpr std::uint64_t kLine = 64;
 
 /// The descriptor of a local file that reads past the page cache.

@@ -19,16 +19,16 @@ namespace fs = std::filesystem;
 /// Of 13,000 to 24,000 allocations; all of them take minutes.
 constexpr long kStep = 197;
 
-struct Case {
+struct ViewCase {
   std::string source;
   std::string view;
 };
 
-void PrintTo(const Case& one, std::ostream* out) {
+void PrintTo(const ViewCase& one, std::ostream* out) {
   *out << one.view << " of " << one.source;
 }
 
-class OutOfMemory : public testing::TestWithParam<Case> {};
+class OutOfMemory : public testing::TestWithParam<ViewCase> {};
 
 /// All bytes of a view, and their number.
 Result<std::uint64_t> read_all(const fs::path& source, std::string_view name) {
@@ -66,20 +66,20 @@ TEST_P(OutOfMemory, IsAnErrorOfOneCall) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, OutOfMemory,
-    testing::Values(Case{"hf/deepseek-v3-fp8/source", "bf16-safetensors"},
-                    Case{"hf/ct-int4-actorder/source", "bf16-safetensors"},
-                    Case{"hf/deepseek-v3-fp8/source", "maxtext-scanned"},
-                    Case{"hf/deepseek-v3-fp8/source", "maxtext-unscanned@storage=zarr3"},
-                    Case{"orbax/standard/source", "orbax"},
-                    Case{"orbax/sharded_v3_many_files/source", "orbax@storage=zarr2"},
-                    Case{"orbax/v1_pytree/source", "safetensors"},
-                    Case{"torch/dcp-fsdp2-w2/source", "bf16-safetensors"},
-                    Case{"torch/zip-views/source", "safetensors"},
-                    Case{"deepspeed/zero3-bf16-w4-tied-frozen/source", "fp32-consolidated"},
-                    Case{"deepspeed/universal-from-zero2-w2/source",
-                         "fp32-consolidated@format=bin"},
-                    Case{"hf/experts-mixtral/source", "bf16-safetensors@experts=fused"}),
-    [](const testing::TestParamInfo<Case>& test) {
+    testing::Values(ViewCase{"hf/deepseek-v3-fp8/source", "bf16-safetensors"},
+                    ViewCase{"hf/ct-int4-actorder/source", "bf16-safetensors"},
+                    ViewCase{"hf/deepseek-v3-fp8/source", "maxtext-scanned"},
+                    ViewCase{"hf/deepseek-v3-fp8/source", "maxtext-unscanned@storage=zarr3"},
+                    ViewCase{"orbax/standard/source", "orbax"},
+                    ViewCase{"orbax/sharded_v3_many_files/source", "orbax@storage=zarr2"},
+                    ViewCase{"orbax/v1_pytree/source", "safetensors"},
+                    ViewCase{"torch/dcp-fsdp2-w2/source", "bf16-safetensors"},
+                    ViewCase{"torch/zip-views/source", "safetensors"},
+                    ViewCase{"deepspeed/zero3-bf16-w4-tied-frozen/source", "fp32-consolidated"},
+                    ViewCase{"deepspeed/universal-from-zero2-w2/source",
+                             "fp32-consolidated@format=bin"},
+                    ViewCase{"hf/experts-mixtral/source", "bf16-safetensors@experts=fused"}),
+    [](const testing::TestParamInfo<ViewCase>& test) {
       std::string name = test.param.source + "_" + test.param.view;
       std::ranges::replace_if(name, [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
       return name;

@@ -17,10 +17,10 @@ using testing::Not;
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-const fs::path kCases = fs::path(CKFS_TEST_DATA) / "hf";
+const fs::path kHf = fs::path(CKFS_TEST_DATA) / "hf";
 
 Checkpoint deepseek() {
-  return open(kCases / "deepseek-v3-fp8/source");
+  return open(kHf / "deepseek-v3-fp8/source");
 }
 
 TEST(InspectReport, TellsWhatTheCheckpointIs) {
@@ -53,7 +53,7 @@ TEST(InspectReport, HasTheSameFactsAsJson) {
 
 TEST(InspectReport, ListsTheLayoutsOfExperts) {
   const auto layouts = [](const char* name) {
-    const Checkpoint checkpoint = open(kCases / name / "source");
+    const Checkpoint checkpoint = open(kHf / name / "source");
     std::map<std::string, std::string> found;
     const Json json = Json::parse(inspect_report(checkpoint, "SRC", ReportFormat::Json));
     for (const Json& one : json["experts"]) {
@@ -68,7 +68,7 @@ TEST(InspectReport, ListsTheLayoutsOfExperts) {
       "bf16-safetensors: experts=packed: mixtral.json has fused and linear only";
   EXPECT_EQ(layouts("experts-mixtral"), (Layouts{{"linear", ""}, {"fused", ""}, {"packed", only}}));
   EXPECT_EQ(layouts("llama-bf16"), Layouts());
-  EXPECT_THAT(inspect_report(open(kCases / "experts-mixtral/source"), "SRC", ReportFormat::Text),
+  EXPECT_THAT(inspect_report(open(kHf / "experts-mixtral/source"), "SRC", ReportFormat::Text),
               HasSubstr("\nlayouts of experts\n"
                         "  @experts=linear       available\n"
                         "  @experts=fused        available\n"
@@ -78,7 +78,7 @@ TEST(InspectReport, ListsTheLayoutsOfExperts) {
 
 TEST(InspectReport, SaysWhatPassesUnchanged) {
   const std::string text =
-      inspect_report(open(kCases / "every-dtype/source"), "SRC", ReportFormat::Text);
+      inspect_report(open(kHf / "every-dtype/source"), "SRC", ReportFormat::Text);
   for (const char* dtype : {"F8_E4M3", "F8_E5M2FNUZ", "F8_E8M0", "F4", "C64"}) {
     EXPECT_THAT(text, HasSubstr(fmt::format("{} passes unchanged", dtype)));
   }
@@ -111,7 +111,7 @@ TEST(ListReport, ListsAViewWithSizesAndExactness) {
 
 TEST(ListReport, ListsDirectoriesWithinAView) {
   const TemporaryDirectory directory;
-  fs::copy(kCases / "llama-bf16/source", directory.path(), fs::copy_options::recursive);
+  fs::copy(kHf / "llama-bf16/source", directory.path(), fs::copy_options::recursive);
   directory.write("code/a.py", "a");
   directory.write("code/deep/b.py", "b");
   directory.write("code-x.py", "c");
@@ -171,7 +171,7 @@ TEST(ViewsJson, TellsTheProvenanceOfEveryFile) {
 TEST(ViewsJson, NamesTheFilesThatTensorsLieInside) {
   const TemporaryDirectory directory;
   const fs::path copy = directory / "dcp";
-  fs::copy(kCases / "../torch/dcp-fsdp2-w2/source", copy, fs::copy_options::recursive);
+  fs::copy(kHf / "../torch/dcp-fsdp2-w2/source", copy, fs::copy_options::recursive);
   // Only its owner may read one part, so nobody else what is made of it.
   fs::permissions(copy / "__1_0.distcp", fs::perms::owner_read);
   Result<Checkpoint> checkpoint = Checkpoint::open(copy);

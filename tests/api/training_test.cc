@@ -14,10 +14,10 @@ namespace fs = std::filesystem;
 using testing::HasSubstr;
 using testing::Not;
 
-const fs::path kCases = CKFS_TEST_DATA "/deepspeed";
+const fs::path kDeepSpeed = CKFS_TEST_DATA "/deepspeed";
 
 Checkpoint open(const std::string& name, const OpenOptions& options = {}) {
-  auto checkpoint = Checkpoint::open(kCases / name / "source", options);
+  auto checkpoint = Checkpoint::open(kDeepSpeed / name / "source", options);
   EXPECT_TRUE(checkpoint) << checkpoint.error().message();
   return *checkpoint;
 }

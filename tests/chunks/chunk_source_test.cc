@@ -26,7 +26,7 @@ Bytes_ weights(std::size_t size) {
   return bytes;
 }
 
-Bytes_ zstd(const Bytes_& bytes, int level = 3) {
+Bytes_ zstd_frame(const Bytes_& bytes, int level = 3) {
   Bytes_ out(ZSTD_compressBound(bytes.size()));
   out.resize(ZSTD_compress(out.data(), out.size(), bytes.data(), bytes.size(), level));
   return out;
@@ -70,7 +70,7 @@ Bytes_ blosc(const Bytes_& bytes, const char* compressor, std::size_t blocksize,
   return out;
 }
 
-Bytes_ summed(Bytes_ bytes) {
+Bytes_ with_sum(Bytes_ bytes) {
   const std::uint32_t sum = crc32c({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
   bytes.resize(bytes.size() + 4);
   store_le(std::span(bytes).last(4), sum);
@@ -89,7 +89,7 @@ struct Form {
 
 std::vector<Form> forms() {
   return {
-      {"zstd", {Codec::Zstd}, [](const Bytes_& b) { return zstd(b); }},
+      {"zstd", {Codec::Zstd}, [](const Bytes_& b) { return zstd_frame(b); }},
       {"zstd of unknown size", {Codec::Zstd}, [](const Bytes_& b) { return zstd_stream(b); }},
       {"zstd, frames of growing windows",
        {Codec::Zstd},
@@ -118,16 +118,16 @@ std::vector<Form> forms() {
       {"blosc of its own choice",
        {Codec::Blosc},
        [](const Bytes_& b) { return blosc(b, "blosclz", 0, 1); }},
-      {"crc32c", {Codec::Crc32c}, summed},
+      {"crc32c", {Codec::Crc32c}, with_sum},
       {"zstd, crc32c",
        {Codec::Zstd, Codec::Crc32c},
-       [](const Bytes_& b) { return summed(zstd(b)); }},
+       [](const Bytes_& b) { return with_sum(zstd_frame(b)); }},
       {"crc32c, gzip",
        {Codec::Crc32c, Codec::Gzip},
-       [](const Bytes_& b) { return deflated(summed(b), true); }},
+       [](const Bytes_& b) { return deflated(with_sum(b), true); }},
       {"blosc, zstd",
        {Codec::Blosc, Codec::Zstd},
-       [](const Bytes_& b) { return zstd(blosc(b, "lz4", 4096, 1)); }},
+       [](const Bytes_& b) { return zstd_frame(blosc(b, "lz4", 4096, 1)); }},
   };
 }
 
@@ -189,7 +189,7 @@ TEST(ChunkSource, InlineChunksAreDecodedFromTheTable) {
   const ChunkArrayId b =
       table.add_array({.name = "b", .nbytes = 500, .codecs = chain({Codec::Zstd})});
   const FileId plain = table.add_inline(a, 0, bytes).value();
-  const FileId coded = table.add_inline(b, 0, zstd(bytes)).value();
+  const FileId coded = table.add_inline(b, 0, zstd_frame(bytes)).value();
   ChunkSource source(files, table, BufferPool::create(std::uint64_t{64} << 20));
   for (const FileId chunk : {plain, coded}) {
     Bytes_ out(400);
@@ -205,7 +205,7 @@ TEST(ChunkSource, InnerChunksOfShardsAreFoundByTheIndex) {
       const Bytes_ first = weights(3000);
       Bytes_ third = weights(3001);
       third.erase(third.begin());
-      const auto encode = [&](const Bytes_& bytes) { return coded ? zstd(bytes) : bytes; };
+      const auto encode = [&](const Bytes_& bytes) { return coded ? zstd_frame(bytes) : bytes; };
       Bytes_ data = encode(third);  // in another order
       const std::size_t third_size = data.size();
       const Bytes_ encoded = encode(first);
@@ -217,7 +217,7 @@ TEST(ChunkSource, InnerChunksOfShardsAreFoundByTheIndex) {
       store_le(std::span(index).subspan(8), std::uint64_t{encoded.size()});
       store_le(std::span(index).subspan(32), base);
       store_le(std::span(index).subspan(40), std::uint64_t{third_size});
-      index = summed(index);
+      index = with_sum(index);
       data.insert(at_end ? data.end() : data.begin(), index.begin(), index.end());
       MemorySource files;
       ChunkTable table;
@@ -266,22 +266,22 @@ class HintedSource final : public ByteSource {
 };
 
 TEST(ChunkSource, IndexesOfManyShardsAreReadTogether) {
-  constexpr std::size_t kShards = 20, kInner = 3, kSize = 100;
+  constexpr std::size_t kShards = 20, kInner = 3, kInnerBytes = 100;
   for (const bool sums : {true, false}) {
     MemorySource files;
     HintedSource hinted(files);
     ChunkTable table;
-    const ChunkArrayId array =
-        table.add_array({.name = "a", .nbytes = kSize, .codecs = chain({}), .grid = {kShards}});
-    const Bytes_ bytes = weights(kInner * kSize);
+    const ChunkArrayId array = table.add_array(
+        {.name = "a", .nbytes = kInnerBytes, .codecs = chain({}), .grid = {kShards}});
+    const Bytes_ bytes = weights(kInner * kInnerBytes);
     std::vector<FileId> inner;
     for (std::size_t shard = 0; shard < kShards; ++shard) {
       Bytes_ index(kInner * 16);
       for (std::size_t k = 0; k < kInner; ++k) {
-        store_le(std::span(index).subspan(16 * k), std::uint64_t{k * kSize});
-        store_le(std::span(index).subspan(16 * k + 8), std::uint64_t{kSize});
+        store_le(std::span(index).subspan(16 * k), std::uint64_t{k * kInnerBytes});
+        store_le(std::span(index).subspan(16 * k + 8), std::uint64_t{kInnerBytes});
       }
-      if (sums) index = summed(index);
+      if (sums) index = with_sum(index);
       Bytes_ data = bytes;
       data.insert(data.end(), index.begin(), index.end());
       const FileId file = files.add(fmt::format("c/{}", shard), data);
@@ -302,7 +302,7 @@ TEST(ChunkSource, IndexesOfManyShardsAreReadTogether) {
       for (std::size_t i = 0; i < 2 * inner.size(); ++i) {
         EXPECT_TRUE(std::ranges::equal(
             std::span(out).subspan(10 * i, 10),
-            std::span(bytes).subspan(i / 2 % kInner * kSize + 50 * (i % 2), 10)));
+            std::span(bytes).subspan(i / 2 % kInner * kInnerBytes + 50 * (i % 2), 10)));
       }
       if (!sums) {
         EXPECT_EQ(files.batches(), 2U);

@@ -10,15 +10,15 @@ namespace {
 
 using testing::ElementsAre;
 
-struct LaidOut {
+struct LaidOutModel {
   std::unique_ptr<ModelCatalog> model;
   std::shared_ptr<const Definition> definition;
   std::unique_ptr<const ViewFiles> listed;
   std::vector<FileLayout> files;
 };
 
-LaidOut laid_out(ModelCatalog model, std::string_view spelling) {
-  LaidOut result{std::make_unique<ModelCatalog>(std::move(model)), nullptr, nullptr, {}};
+LaidOutModel laid_out_model(ModelCatalog model, std::string_view spelling) {
+  LaidOutModel result{std::make_unique<ModelCatalog>(std::move(model)), nullptr, nullptr, {}};
   result.definition = define(result.model->build(), spelling);
   auto listed = ViewFiles::create(result.definition, result.model->source());
   EXPECT_TRUE(listed) << listed.error().message();
@@ -40,7 +40,7 @@ ModelCatalog state() {
 }
 
 TEST(TorchZip, HasTheTensorsInTheViewsOrder) {
-  const LaidOut view = laid_out(state(), "fp32-consolidated@format=bin");
+  const LaidOutModel view = laid_out_model(state(), "fp32-consolidated@format=bin");
   ASSERT_EQ(view.files.size(), 1U);
   const FileLayout& file = view.files[0];
   EXPECT_EQ(file.path, "pytorch_model.bin");
@@ -58,7 +58,7 @@ TEST(TorchZip, HasTheTensorsInTheViewsOrder) {
 }
 
 TEST(TorchZip, IsAZipOfWhatItShows) {
-  LaidOut view = laid_out(state(), "fp32-consolidated@format=bin");
+  LaidOutModel view = laid_out_model(state(), "fp32-consolidated@format=bin");
   const auto bytes = naive_file(view.files[0], view.model->source());
   ASSERT_TRUE(bytes) << bytes.error().message();
   EXPECT_EQ(bytes->size(), view.files[0].size);
@@ -71,7 +71,7 @@ TEST(TorchZip, IsAZipOfWhatItShows) {
 }
 
 TEST(TorchZip, NamesTheIndexOfItsShards) {
-  LaidOut view = laid_out(state(), "fp32-consolidated@format=bin,max_shard=20");
+  LaidOutModel view = laid_out_model(state(), "fp32-consolidated@format=bin,max_shard=20");
   std::vector<std::string> paths;
   for (const FileLayout& file : view.files) paths.push_back(file.path);
   EXPECT_THAT(paths,
@@ -100,7 +100,7 @@ TEST(TorchZip, KeepsAFewHundredTextsInOneLiteral) {
     tensors.push_back({fmt::format("t{}", i), DType::F32, {i % 3}});
   }
   model.state(tensors);
-  LaidOut view = laid_out(std::move(model), "fp32-consolidated@format=bin");
+  LaidOutModel view = laid_out_model(std::move(model), "fp32-consolidated@format=bin");
   const FileLayout& file = view.files[0];
   EXPECT_EQ(file.literals.size(), 3U + 3U);
   std::uint64_t next = 0;

@@ -17,18 +17,19 @@
 namespace ckfs {
 namespace {
 
-constexpr std::int64_t kRows = 3584, kColumns = 4096;  // 28 MiB of BF16: one tile of a budget of 64
+constexpr std::int64_t kTileRows = 3584,
+                       kTileColumns = 4096;  // 28 MiB of BF16: one tile of a budget of 64
 
 /// A checkpoint of one BF16 matrix, as it is in F32, and transposed.
 class TwoForms {
  public:
   TwoForms() {
-    source.add("w", std::vector<std::byte>(kRows * kColumns * 2, std::byte{0x3f}));
+    source.add("w", std::vector<std::byte>(kTileRows * kTileColumns * 2, std::byte{0x3f}));
     CatalogBuilder builder("test");
-    const Extent extent{0, 0, kRows * kColumns * 2};
+    const Extent extent{0, 0, kTileRows * kTileColumns * 2};
     const StorageId storage =
-        builder.add_storage(DType::BF16, kRows * kColumns, std::span(&extent, 1));
-    const std::int64_t shape[] = {kRows, kColumns};
+        builder.add_storage(DType::BF16, kTileRows * kTileColumns, std::span(&extent, 1));
+    const std::int64_t shape[] = {kTileRows, kTileColumns};
     builder.add_tensor("w", shape, storage);
     catalog = std::move(builder).build();
     const TensorExpr stored = TensorExpr::stored(*catalog, *catalog->find("w"));

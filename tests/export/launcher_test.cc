@@ -9,9 +9,9 @@ namespace {
 
 using testing::HasSubstr;
 
-using Variables = std::map<std::string, std::string>;
+using Environment = std::map<std::string, std::string>;
 
-Result<std::optional<FleetPlace>> place(const Variables& variables,
+Result<std::optional<FleetPlace>> place(const Environment& variables,
                                         std::optional<unsigned> rank = {},
                                         std::optional<unsigned> world = {}) {
   return find_place(rank, world, [&](const char* name) -> std::optional<std::string> {
@@ -21,7 +21,7 @@ Result<std::optional<FleetPlace>> place(const Variables& variables,
 }
 
 struct Row {
-  Variables variables;
+  Environment variables;
   unsigned rank, world;
 };
 
@@ -55,9 +55,9 @@ TEST(Launcher, EachIsKnownByItsVariables) {
 }
 
 TEST(Launcher, WithoutOneThereIsOneProcess) {
-  for (const Variables& variables :
-       {Variables{}, Variables{{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}},
-        Variables{{"RANK", "1"}}, Variables{{"WORLD_SIZE", "8"}}, Variables{{"RANK", ""}}}) {
+  for (const Environment& variables :
+       {Environment{}, Environment{{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}},
+        Environment{{"RANK", "1"}}, Environment{{"WORLD_SIZE", "8"}}, Environment{{"RANK", ""}}}) {
     const auto found = place(variables);
     ASSERT_TRUE(found.has_value()) << found.error().message();
     EXPECT_FALSE(found->has_value());
@@ -65,7 +65,7 @@ TEST(Launcher, WithoutOneThereIsOneProcess) {
 }
 
 TEST(Launcher, WhatTheUserSaysComesFirst) {
-  const Variables torchrun{{"RANK", "7"}, {"WORLD_SIZE", "8"}};
+  const Environment torchrun{{"RANK", "7"}, {"WORLD_SIZE", "8"}};
   const auto found = place(torchrun, 1, 2);
   ASSERT_TRUE(found.has_value() && found->has_value());
   EXPECT_EQ(**found, (FleetPlace{1, 2, "--rank"}));
@@ -76,9 +76,9 @@ TEST(Launcher, WhatTheUserSaysComesFirst) {
   EXPECT_EQ((*pod)->world, 5U);
 
   // Beside it, a launcher of one process.
-  for (const Variables& one : {Variables{{"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "1"}},
-                               Variables{{"RANK", "0"}, {"WORLD_SIZE", "1"}}}) {
-    Variables variables{{"SLURM_ARRAY_TASK_ID", "5"}, {"SLURM_ARRAY_TASK_COUNT", "8"}};
+  for (const Environment& one : {Environment{{"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "1"}},
+                                 Environment{{"RANK", "0"}, {"WORLD_SIZE", "1"}}}) {
+    Environment variables{{"SLURM_ARRAY_TASK_ID", "5"}, {"SLURM_ARRAY_TASK_COUNT", "8"}};
     variables.insert(one.begin(), one.end());
     const auto task = place(variables, {}, 8);
     ASSERT_TRUE(task.has_value() && task->has_value());

@@ -26,20 +26,20 @@ const fs::path kData = CKFS_TEST_DATA;
 /// Golden trees are small: nothing stays, no group is small, each row may be a piece.
 constexpr OrderLimits kTiny{.kept = 0, .step = 1, .piece = 1};
 
-struct Case {
+struct OrderCase {
   std::string source, view, config = {}, family = {};
 
-  friend void PrintTo(const Case& one, std::ostream* out) {
+  friend void PrintTo(const OrderCase& one, std::ostream* out) {
     *out << one.view << " of " << one.source;
   }
 };
 
-Case maxtext(const std::string& name, const std::string& tree, const std::string& view) {
+OrderCase maxtext(const std::string& name, const std::string& tree, const std::string& view) {
   return {"maxtext/" + name + "/expected/" + tree + "/0/items", view, "maxtext/" + name + "/source",
           name == "llama31" ? "llama3.1-8b" : ""};
 }
 
-std::vector<Case> cases() {
+std::vector<OrderCase> cases() {
   return {maxtext("llama31", "scanned", "bf16-safetensors@max_shard=20000"),
           maxtext("qwen3-moe", "scanned", "bf16-safetensors"),
           maxtext("gpt-oss", "scanned", "bf16-safetensors"),
@@ -53,7 +53,8 @@ std::vector<Case> cases() {
 /// A checkpoint of the golden data, and directories to export into.
 class Source {
  public:
-  explicit Source(const Case& test, std::uint64_t memory = 64_MiB) : path(kData / test.source) {
+  explicit Source(const OrderCase& test, std::uint64_t memory = 64_MiB)
+      : path(kData / test.source) {
     OpenOptions options{.memory = memory, .threads = 2};
     if (!test.config.empty()) options.config = kData / test.config;
     options.family = test.family;
@@ -76,7 +77,7 @@ class Source {
 };
 
 /// Path -> bytes of all files, the export's own among them.
-std::map<std::string, std::string> tree(const fs::path& root) {
+std::map<std::string, std::string> texts_below(const fs::path& root) {
   std::map<std::string, std::string> files;
   for (const auto& entry : fs::recursive_directory_iterator(root)) {
     if (!entry.is_regular_file()) continue;
@@ -86,14 +87,14 @@ std::map<std::string, std::string> tree(const fs::path& root) {
   return files;
 }
 
-class SourceOrders : public testing::TestWithParam<Case> {
+class SourceOrders : public testing::TestWithParam<OrderCase> {
  protected:
   /// What the export in the order of the files leaves.
   std::map<std::string, std::string> expected() const {
     const Source source(GetParam());
     const auto written = source.write(directory_ / "files");
     EXPECT_TRUE(written.has_value()) << written.error().message();
-    return tree(directory_ / "files");
+    return texts_below(directory_ / "files");
   }
 
   TemporaryDirectory directory_;
@@ -156,7 +157,7 @@ TEST_P(SourceOrders, TheBytesAreThoseOfTheOrderOfTheFiles) {
       const auto written = source.write(out_, {.jobs = jobs, .order = limits, .order_sync = 1});
       ASSERT_TRUE(written.has_value()) << written.error().message();
       EXPECT_EQ(written->files, source.view->files().size());
-      EXPECT_EQ(tree(out_), expected);
+      EXPECT_EQ(texts_below(out_), expected);
       fs::remove_all(out_);
     }
   }
@@ -196,7 +197,7 @@ TEST_P(SourceOrders, GoesOnWhereItWasKilled) {
     ASSERT_FALSE(first.has_value());
     const auto again = source.write(out_, {.jobs = 2, .order = kTiny, .order_sync = 1});
     ASSERT_TRUE(again.has_value()) << again.error().message();
-    ASSERT_EQ(tree(out_), expected) << "killed at call " << last;
+    ASSERT_EQ(texts_below(out_), expected) << "killed at call " << last;
   }
 }
 
@@ -217,7 +218,7 @@ TEST_P(SourceOrders, GoesOnWhereItWasStopped) {
     const auto first = source.write(out_, options);
     const auto again = source.write(out_, {.jobs = 2, .order = kTiny, .order_sync = 1});
     ASSERT_TRUE(again.has_value()) << again.error().message();
-    ASSERT_EQ(tree(out_), expected);
+    ASSERT_EQ(texts_below(out_), expected);
     if (first) continue;
     // No more is written again than a step, or what lies between the pieces of one file.
     std::uint64_t most = 0;
@@ -251,18 +252,18 @@ TEST(SourceOrder, AFailureBeforeTheFirstByteLeavesNoPart) {
               .system = {.fault = [&] { return calls++ == last ? ENOSPC : 0; }}});
     if (begun || written) continue;  // a hint, or the probe failed
     ++failures;
-    for (const auto& [path, text] : tree(out)) EXPECT_FALSE(path.ends_with(".part")) << path;
+    for (const auto& [path, text] : texts_below(out)) EXPECT_FALSE(path.ends_with(".part")) << path;
   }
   EXPECT_GT(failures, 5);
 }
 
 TEST(SourceOrder, WritesAgainWhatSomebodyRemoved) {
-  const Case test = cases()[0];
+  const OrderCase test = cases()[0];
   TemporaryDirectory directory;
   const Source source(test);
   const ExportOptions options{.jobs = 2, .order = kTiny, .order_sync = 1};
   ASSERT_TRUE(source.write(directory / "out", options).has_value());
-  const auto expected = tree(directory / "out");
+  const auto expected = texts_below(directory / "out");
   for (const auto& [path, text] : expected) {
     if (is_own_path(path)) continue;
     fs::remove(directory / "out" / path);
@@ -270,12 +271,12 @@ TEST(SourceOrder, WritesAgainWhatSomebodyRemoved) {
     ASSERT_TRUE(again.has_value()) << again.error().message();
     EXPECT_EQ(again->files, 1u);
     EXPECT_EQ(again->bytes, text.size());
-    EXPECT_EQ(tree(directory / "out"), expected);
+    EXPECT_EQ(texts_below(directory / "out"), expected);
   }
 }
 
 TEST(SourceOrder, AFileSystemThatTakesNoOffsetsGetsFilesInOrder) {
-  const Case test = cases()[0];
+  const OrderCase test = cases()[0];
   TemporaryDirectory directory;
   const Source source(test);
   ASSERT_TRUE(source.write(directory / "files").has_value());
@@ -285,7 +286,7 @@ TEST(SourceOrder, AFileSystemThatTakesNoOffsetsGetsFilesInOrder) {
       .jobs = 1, .order = kTiny, .system = {.fault = [&] { return ++calls == 3 ? ESPIPE : 0; }}};
   const auto written = source.write(directory / "out", options);
   ASSERT_TRUE(written.has_value()) << written.error().message();
-  EXPECT_EQ(tree(directory / "out"), tree(directory / "files"));
+  EXPECT_EQ(texts_below(directory / "out"), texts_below(directory / "files"));
 }
 
 }  // namespace

@@ -2,21 +2,15 @@
 // malformed_test.cc.
 #include "format/hf_index.h"
 
-#include <fstream>
 #include <gtest/gtest.h>
-#include <iterator>
+
+#include "support/test_data.h"
 
 namespace ckfs {
 namespace {
 
-std::string read_file(const std::string& path) {
-  std::ifstream in(std::string(CKFS_TEST_DATA) + "/" + path, std::ios::binary);
-  EXPECT_TRUE(in) << path;
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 TEST(HfIndex, IsWrittenAsPythonWritesIt) {
-  const std::string text = read_file("format/index.json");
+  const std::string text = read_test_data("format/index.json");
   const auto index = parse_hf_index(text, "index.json");
   ASSERT_TRUE(index) << index.error().message();
   std::vector<IndexName> names;

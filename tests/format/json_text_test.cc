@@ -2,21 +2,14 @@
 // written out by hand. Broken ones: malformed_test.cc.
 #include "format/json_text.h"
 
-#include <fstream>
 #include <gtest/gtest.h>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "format/quantization_config.h"
+#include "support/test_data.h"
 
 namespace ckfs {
 namespace {
-
-std::string read_file(const std::string& path) {
-  std::ifstream in(std::string(CKFS_TEST_DATA) + "/" + path, std::ios::binary);
-  EXPECT_TRUE(in) << path;
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 std::string dense(std::string_view text, std::string_view dtype = "bfloat16") {
   const auto edited = dense_config(text, dtype, "config.json");
@@ -27,15 +20,15 @@ std::string dense(std::string_view text, std::string_view dtype = "bfloat16") {
 
 TEST(DenseConfig, EqualsTheReferencesConfig) {
   for (const std::string name : {"deepseek-v3-fp8", "deepseek-v31-ue8m0", "qwen-fp8-bf16-scale"}) {
-    EXPECT_EQ(dense(read_file("hf/" + name + "/source/config.json")),
-              read_file("hf/" + name + "/expected/bf16-safetensors/config.json"))
+    EXPECT_EQ(dense(read_test_data("hf/" + name + "/source/config.json")),
+              read_test_data("hf/" + name + "/expected/bf16-safetensors/config.json"))
         << name;
   }
-  const std::string llama = read_file("hf/llama-bf16/source/config.json");
+  const std::string llama = read_test_data("hf/llama-bf16/source/config.json");
   EXPECT_EQ(dense(llama, "float16"),
-            read_file("hf/llama-bf16/expected/fp16-safetensors/config.json"));
+            read_test_data("hf/llama-bf16/expected/fp16-safetensors/config.json"));
   EXPECT_EQ(dense(llama, "float32"),
-            read_file("hf/llama-bf16/expected/fp32-safetensors/config.json"));
+            read_test_data("hf/llama-bf16/expected/fp32-safetensors/config.json"));
   EXPECT_EQ(dense(llama), llama);
 }
 

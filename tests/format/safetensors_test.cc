@@ -3,23 +3,16 @@
 #include "format/safetensors.h"
 
 #include <algorithm>
-#include <fstream>
 #include <gtest/gtest.h>
-#include <iterator>
 #include <map>
 #include <numeric>
 #include <rapidcheck/gtest.h>
 
 #include "base/checked.h"
+#include "support/test_data.h"
 
 namespace ckfs::safetensors {
 namespace {
-
-std::string read_file(const std::string& path) {
-  std::ifstream in(std::string(CKFS_TEST_DATA) + "/" + path, std::ios::binary);
-  EXPECT_TRUE(in) << path;
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 /// The header's text of a whole file; EXPECTs that the length is right.
 std::string_view header_text(std::string_view file) {
@@ -40,7 +33,7 @@ std::vector<TensorHead> heads_of(const Header& header) {
 class RealFile : public testing::TestWithParam<const char*> {};
 
 TEST_P(RealFile, IsWrittenAgainByteForByteFromItsTensorsInAnyOrder) {
-  const std::string file = read_file(GetParam());
+  const std::string file = read_test_data(GetParam());
   const auto header = parse_header(header_text(file), file.size(), "model.safetensors");
   ASSERT_TRUE(header) << header.error().message();
 
@@ -58,7 +51,7 @@ INSTANTIATE_TEST_SUITE_P(Safetensors, RealFile,
                                          "hf/llama-bf16/source/model-00003-of-00003.safetensors"));
 
 TEST(SafetensorsHeader, TellsNamesDtypesShapesAndPlacesAsTheLibraryWroteThem) {
-  const std::string file = read_file("format/every_dtype.safetensors");
+  const std::string file = read_test_data("format/every_dtype.safetensors");
   const auto header = parse_header(header_text(file), file.size(), "f");
   ASSERT_TRUE(header) << header.error().message();
 
@@ -180,7 +173,7 @@ RC_GTEST_PROP(SafetensorsHeader, ReadsBackWhatItWrites, ()) {
 
 RC_GTEST_PROP(SafetensorsHeader, AFlippedByteIsAnErrorOrCoversTheSameData, ()) {
   static const std::string file =
-      read_file("hf/llama-bf16/source/model-00002-of-00003.safetensors");
+      read_test_data("hf/llama-bf16/source/model-00002-of-00003.safetensors");
   std::string text(header_text(file));
   const auto at = *rc::gen::inRange<std::size_t>(0, text.size());
   text[at] = static_cast<char>(text[at] ^ (1 << *rc::gen::inRange(0, 8)));

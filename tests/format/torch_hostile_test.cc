@@ -89,14 +89,14 @@ TEST_P(Hostile, IsRefusedWithItsErrorOrServesTheHonestTensor) {
   ::unsetenv("CKFS_HOSTILE_MARKER");
 }
 
-std::string name_of_case(const testing::TestParamInfo<std::size_t>& info) {
+std::string hostile_name(const testing::TestParamInfo<std::size_t>& info) {
   std::string name = cases()[info.param]["name"];
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 }
 
 INSTANTIATE_TEST_SUITE_P(Torch, Hostile, testing::Range(std::size_t{0}, cases().size()),
-                         name_of_case);
+                         hostile_name);
 
 /// A pickle of `unit` again and again, in an honest zip.
 std::vector<std::byte> stuffed_pickle(std::string_view unit, std::size_t bytes) {

@@ -62,16 +62,16 @@ TEST(FileSystems, OneThatDoesNotAnswerIsRemote) {
 }
 
 using Seconds = Pace::Seconds;
-constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+constexpr std::uint64_t kMegabyte = std::uint64_t{1} << 20;
 
 /// Of a source that takes 10 ms for each MiB in order.
 class PaceTest : public testing::Test {
  protected:
   void read_in_order(std::uint64_t bytes, double seconds_of_mib = 0.010) {
-    for (std::uint64_t at = 0; at < bytes; at += kMiB) {
+    for (std::uint64_t at = 0; at < bytes; at += kMegabyte) {
       pace_.began_in_order(now_);
       pass(seconds_of_mib);
-      pace_.ended_in_order(kMiB, now_);
+      pace_.ended_in_order(kMegabyte, now_);
       pass(3600);  // nobody waits
     }
   }
@@ -81,7 +81,7 @@ class PaceTest : public testing::Test {
   /// At once it is so much faster than the usual 10 ms for each MiB; and than the request before,
   /// which took as long unless `beside` says so.
   void compare(double gain, Pace::Trust trust = Pace::Trust::Much, double beside = 0) {
-    const Seconds at_once(0.010 / kMiB / gain);
+    const Seconds at_once(0.010 / kMegabyte / gain);
     pace_.compared(at_once, at_once * (beside == 0 ? gain : beside), trust);
   }
   bool can_compare() {
@@ -104,7 +104,7 @@ class PaceTest : public testing::Test {
 
   /// Two looks at four times what it takes in order.
   void find_slow() {
-    for (int look = 0; look < 2; ++look) ask(16, kMiB, 16 * 0.040);
+    for (int look = 0; look < 2; ++look) ask(16, kMegabyte, 16 * 0.040);
   }
 
   Pace pace_;
@@ -112,7 +112,7 @@ class PaceTest : public testing::Test {
 };
 
 TEST_F(PaceTest, IsInOrderUntilTwoComparisonsAgree) {
-  read_in_order(4 * kMiB);
+  read_in_order(4 * kMegabyte);
   EXPECT_FALSE(pace_.at_once());
   compare(2);
   EXPECT_FALSE(pace_.at_once());
@@ -126,7 +126,7 @@ TEST_F(PaceTest, IsInOrderUntilTwoComparisonsAgree) {
 }
 
 TEST_F(PaceTest, BelievesDoubtfulMeasurementsOnlyWhereManyAgree) {
-  read_in_order(4 * kMiB);
+  read_in_order(4 * kMegabyte);
   for (int k = 0; k < 5; ++k) compare(3, Pace::Trust::Little);
   compare(1, Pace::Trust::Little);
   for (int k = 0; k < 5; ++k) compare(3, Pace::Trust::Little);
@@ -137,7 +137,7 @@ TEST_F(PaceTest, BelievesDoubtfulMeasurementsOnlyWhereManyAgree) {
 }
 
 TEST_F(PaceTest, AStreamStaysInOrderForGood) {
-  read_in_order(4 * kMiB);
+  read_in_order(4 * kMegabyte);
   compare(1.2);
   compare(0.3, Pace::Trust::Little);
   EXPECT_FALSE(pace_.wants_comparison());
@@ -149,36 +149,36 @@ TEST_F(PaceTest, ComparesWithWhatReadingInOrderGaveForSomeTime) {
   EXPECT_TRUE(pace_.wants_comparison());
   EXPECT_FALSE(can_compare());
   compare(9);
-  read_in_order(1 * kMiB);
+  read_in_order(1 * kMegabyte);
   EXPECT_FALSE(can_compare());
-  read_in_order(1 * kMiB);
+  read_in_order(1 * kMegabyte);
   EXPECT_TRUE(can_compare());
   // The first request after a pause.
-  read_in_order(30 * kMiB);
-  read_in_order(kMiB, 0.030);
+  read_in_order(30 * kMegabyte);
+  read_in_order(kMegabyte, 0.030);
   decide();
   EXPECT_TRUE(pace_.at_once());
 }
 
 TEST_F(PaceTest, CheapBytesInTheBeginningDecideNothing) {
-  read_in_order(2 * kMiB, 0.0003);  // somebody had read them
-  read_in_order(2 * kMiB, 0.020);
+  read_in_order(2 * kMegabyte, 0.0003);  // somebody had read them
+  read_in_order(2 * kMegabyte, 0.020);
   for (int k = 0; k < 2; ++k) compare(1, Pace::Trust::Much, 2);
   EXPECT_TRUE(pace_.wants_comparison());
   EXPECT_FALSE(can_compare());
-  read_in_order(32 * kMiB, 0.020);
+  read_in_order(32 * kMegabyte, 0.020);
   EXPECT_TRUE(can_compare());
   for (int k = 0; k < 2; ++k) compare(1, Pace::Trust::Much, 2);
   EXPECT_TRUE(pace_.at_once());
 }
 
 TEST_F(PaceTest, AComparisonThatShowsNothingIsRepeatedLessAndLess) {
-  read_in_order(4 * kMiB);
+  read_in_order(4 * kMegabyte);
   for (std::uint64_t pause = 16; pause <= 256; pause *= 2) {
     compare(1, Pace::Trust::Much, 2);
-    read_in_order((pause - 1) * kMiB);
+    read_in_order((pause - 1) * kMegabyte);
     EXPECT_FALSE(can_compare());
-    read_in_order(kMiB);
+    read_in_order(kMegabyte);
     EXPECT_TRUE(can_compare());
   }
 }
@@ -190,14 +190,14 @@ TEST_F(PaceTest, AFewRequestsThatTakeTheSameTimeAreEnough) {
       EXPECT_FALSE(pace.begin_comparison());
       pace.began_in_order(now_);
       pass(k == 0 ? first : 0.050);
-      pace.ended_in_order(kMiB / 8, now_);
+      pace.ended_in_order(kMegabyte / 8, now_);
     }
     EXPECT_EQ(pace.begin_comparison(), first == 0.050);
   }
 }
 
 TEST_F(PaceTest, OneFileComparesAtATime) {
-  read_in_order(4 * kMiB);
+  read_in_order(4 * kMegabyte);
   ASSERT_TRUE(pace_.begin_comparison());
   EXPECT_FALSE(pace_.begin_comparison());
   pace_.end_comparison();
@@ -208,7 +208,7 @@ TEST_F(PaceTest, BesideOtherFilesOneIsComparedWithItsShareAndNoSingleComparisonI
   for (int file = 0; file < 8; ++file) pace_.began_in_order(now_);
   for (int k = 0; k < 64; ++k) {
     pass(0.010);
-    pace_.ended_in_order(kMiB, now_);
+    pace_.ended_in_order(kMegabyte, now_);
     pace_.began_in_order(now_);
   }
   pace_.ended_in_order(0, now_);
@@ -221,11 +221,11 @@ TEST_F(PaceTest, BesideOtherFilesOneIsComparedWithItsShareAndNoSingleComparisonI
 }
 
 TEST_F(PaceTest, AGainThatTheRequestBeforeDoesNotShowIsNone) {
-  read_in_order(4 * kMiB);
+  read_in_order(4 * kMegabyte);
   compare(9, Pace::Trust::Much, 1);  // all that it takes is less than it was
   EXPECT_FALSE(pace_.at_once());
   EXPECT_FALSE(can_compare());
-  read_in_order(16 * kMiB);
+  read_in_order(16 * kMegabyte);
   compare(8, Pace::Trust::Much, 64);  // it has waited for what the others then got
   EXPECT_FALSE(pace_.at_once());
   EXPECT_FALSE(can_compare());
@@ -236,12 +236,12 @@ TEST_F(PaceTest, WhatSeveralFilesGetTogetherIsWhatTheSourceGives) {
   for (int file = 0; file < 8; ++file) pace_.began_in_order(now_);
   for (int k = 0; k < 64; ++k) {
     pass(0.010);
-    pace_.ended_in_order(kMiB, now_);
+    pace_.ended_in_order(kMegabyte, now_);
     pace_.began_in_order(now_);
   }
   for (int file = 0; file < 8; ++file) {
     pass(0.010);
-    pace_.ended_in_order(kMiB, now_);
+    pace_.ended_in_order(kMegabyte, now_);
   }
   compare(1);
   EXPECT_TRUE(pace_.wants_comparison());
@@ -250,66 +250,66 @@ TEST_F(PaceTest, WhatSeveralFilesGetTogetherIsWhatTheSourceGives) {
 }
 
 TEST_F(PaceTest, AFastStreamIsNotCompared) {
-  read_in_order(16 * kMiB, 0.003);
+  read_in_order(16 * kMegabyte, 0.003);
   EXPECT_FALSE(pace_.wants_comparison());
   EXPECT_FALSE(can_compare());
   compare(99);
   compare(99);
   EXPECT_FALSE(pace_.at_once());
-  read_in_order(300 * kMiB);  // it is not any more
+  read_in_order(300 * kMegabyte);  // it is not any more
   EXPECT_TRUE(can_compare());
   decide();
   EXPECT_TRUE(pace_.at_once());
 }
 
 TEST_F(PaceTest, IsTakenBackWhereItIsMuchSlowerThanInOrder) {
-  read_in_order(4 * kMiB);
+  read_in_order(4 * kMegabyte);
   decide();
   ASSERT_TRUE(pace_.at_once());
-  ask(16, kMiB, 16 * 0.020);
+  ask(16, kMegabyte, 16 * 0.020);
   EXPECT_TRUE(pace_.at_once());  // slow, but no mistake
-  ask(16, kMiB, 16 * 0.040);
+  ask(16, kMegabyte, 16 * 0.040);
   EXPECT_TRUE(pace_.at_once());  // once is a busy moment
-  ask(16, kMiB, 16 * 0.040);
+  ask(16, kMegabyte, 16 * 0.040);
   EXPECT_FALSE(pace_.at_once());
   EXPECT_TRUE(pace_.wants_comparison());  // perhaps the network stood still
 }
 
 TEST_F(PaceTest, ALookEndsWhereLittleComes) {
-  read_in_order(4 * kMiB);
+  read_in_order(4 * kMegabyte);
   decide();
-  for (int k = 0; k < 2; ++k) ask(1, kMiB, 0.300);
+  for (int k = 0; k < 2; ++k) ask(1, kMegabyte, 0.300);
   EXPECT_FALSE(pace_.at_once());
 }
 
 TEST_F(PaceTest, IsNotTakenBackForOneSlowRequest) {
-  read_in_order(4 * kMiB);
+  read_in_order(4 * kMegabyte);
   decide();
-  ask(1, kMiB, 1);
-  for (int k = 0; k < 200; ++k) ask(8, kMiB, 8 * 0.005);
+  ask(1, kMegabyte, 1);
+  for (int k = 0; k < 200; ++k) ask(8, kMegabyte, 8 * 0.005);
   EXPECT_TRUE(pace_.at_once());
 }
 
 TEST_F(PaceTest, HoldsSmallRequestsNotAgainstTheSource) {
-  read_in_order(4 * kMiB);
+  read_in_order(4 * kMegabyte);
   decide();
   for (int k = 0; k < 64; ++k) ask(64, 4096, 64 * 0.010);
   EXPECT_TRUE(pace_.at_once());
 }
 
 TEST_F(PaceTest, MistakesAreForgottenWhereItProvedRight) {
-  read_in_order(4 * kMiB);
+  read_in_order(4 * kMegabyte);
   for (int k = 0; k < 9; ++k) {
     decide();
     ASSERT_TRUE(pace_.at_once()) << k;
-    for (int look = 0; look < 80; ++look) ask(16, kMiB, 16 * 0.005);
+    for (int look = 0; look < 80; ++look) ask(16, kMegabyte, 16 * 0.005);
     find_slow();
     ASSERT_FALSE(pace_.at_once()) << k;
   }
 }
 
 TEST_F(PaceTest, IsNotTriedForEver) {
-  read_in_order(4 * kMiB);
+  read_in_order(4 * kMegabyte);
   for (int k = 0; k < 3; ++k) {
     decide();
     ASSERT_TRUE(pace_.at_once()) << k;

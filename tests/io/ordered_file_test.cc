@@ -23,14 +23,14 @@
 namespace ckfs {
 namespace {
 
-constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
-constexpr std::uint64_t kSize = 24 * kMiB;
+constexpr std::uint64_t kStep = std::uint64_t{1} << 20;
+constexpr std::uint64_t kFileBytes = 24 * kStep;
 
 class OrderedFileTest : public testing::Test {
  protected:
   OrderedFileTest() {
     const auto path = directory_.write("a.bin", "");
-    std::filesystem::resize_file(path, kSize);
+    std::filesystem::resize_file(path, kFileBytes);
     for (UniqueFd& fd : fds_) fd = UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   }
 
@@ -43,7 +43,7 @@ class OrderedFileTest : public testing::Test {
 
   Result<void> read(const std::vector<FileAccess>& accesses, std::chrono::microseconds delay = {}) {
     return file_.read(
-        accesses, kMiB, system_,
+        accesses, kStep, system_,
         {[&](unsigned descriptor) -> Result<int> { return fds_[descriptor].get(); },
          [&, delay](unsigned descriptor, std::span<const FileAccess> asked) -> Result<void> {
            most_at_once_ = std::max(most_at_once_.load(), ++at_once_);
@@ -67,7 +67,7 @@ class OrderedFileTest : public testing::Test {
   std::vector<Result<void>> wait_behind_one(const std::vector<FileAccess>& accesses);
   void settle_for_order() {
     system_.pace.began_in_order({});
-    system_.pace.ended_in_order(4 * kMiB, Pace::Time(std::chrono::seconds(1)));
+    system_.pace.ended_in_order(4 * kStep, Pace::Time(std::chrono::seconds(1)));
     for (int k = 0; k < 2; ++k) {
       system_.pace.compared(std::chrono::seconds(1), std::chrono::seconds(1));
     }
@@ -85,7 +85,7 @@ class OrderedFileTest : public testing::Test {
       [this] { return OrderedFile::Clock::time_point(std::chrono::microseconds(clock_.load())); }};
   std::mutex mutex_;
   std::vector<Event> events_;  // guarded by mutex_
-  ByteRange broken_{kSize, kSize + 1};
+  ByteRange broken_{kFileBytes, kFileBytes + 1};
   std::function<void()> asked_;  // called by each access
   std::atomic<int> at_once_ = 0, most_at_once_ = 0;
   std::atomic<std::uint64_t> passed_ = 0;  // bytes read on the way
@@ -96,15 +96,15 @@ TEST_F(OrderedFileTest, OneThreadAtATimeAsksTheSource) {
   for (std::uint64_t t = 0; t < 8; ++t) {
     threads.emplace_back([&, t] {
       for (std::uint64_t k = 0; k < 50; ++k) {
-        EXPECT_TRUE(read_one((t * 50 + k) * 1000 % (kSize - 1000), 1000));
-        EXPECT_TRUE(read({{t * kMiB, kMiB, {}}, {(t + 1) * kMiB, kMiB, {}}}));
+        EXPECT_TRUE(read_one((t * 50 + k) * 1000 % (kFileBytes - 1000), 1000));
+        EXPECT_TRUE(read({{t * kStep, kStep, {}}, {(t + 1) * kStep, kStep, {}}}));
       }
     });
   }
   for (std::thread& thread : threads) thread.join();
   std::uint64_t asked = 0;
   for (const Event& event : events_) asked += event.size;
-  EXPECT_EQ(asked, 8u * 50 * (1000 + 2 * kMiB));
+  EXPECT_EQ(asked, 8u * 50 * (1000 + 2 * kStep));
   EXPECT_EQ(most_at_once_.load(), 1);
 }
 
@@ -112,39 +112,40 @@ TEST_F(OrderedFileTest, AReaderReadsOnAndSmallRequestsElsewhereDoNotMoveIt) {
   EXPECT_TRUE(read_one(0, 100));
   events_.clear();
   for (std::uint64_t k = 0; k < 4; ++k) {
-    EXPECT_TRUE(read_one(100 + k * kMiB, kMiB));
-    EXPECT_TRUE(read_one(kSize - 4096, 4096));
+    EXPECT_TRUE(read_one(100 + k * kStep, kStep));
+    EXPECT_TRUE(read_one(kFileBytes - 4096, 4096));
   }
   for (std::size_t i = 0; i < events_.size(); ++i) {
-    EXPECT_EQ(events_[i].descriptor == FileOrder::kJumps, events_[i].size < kMiB) << i;
+    EXPECT_EQ(events_[i].descriptor == FileOrder::kJumps, events_[i].size < kStep) << i;
   }
 }
 
 TEST_F(OrderedFileTest, WhatLiesBeforeAScaleIsInTheCacheThen) {
-  for (std::uint64_t k = 0; k < 5; ++k) EXPECT_TRUE(read_one(k * kMiB, kMiB));
+  for (std::uint64_t k = 0; k < 5; ++k) EXPECT_TRUE(read_one(k * kStep, kStep));
   system_.keeps_pages = FileSystem::Answer::Yes;  // the source of this test reads nothing
-  EXPECT_TRUE(read_one(14 * kMiB, 4096));
+  EXPECT_TRUE(read_one(14 * kStep, 4096));
   EXPECT_NE(events_.back().descriptor, FileOrder::kJumps);
-  EXPECT_EQ(page_cache::cached_pages(fds_[0].get(), {5 * kMiB, 14 * kMiB}), 9 * kMiB / 4096);
-  EXPECT_EQ(passed_, 9 * kMiB);
-  EXPECT_TRUE(read_one(6 * kMiB, kMiB));
+  EXPECT_EQ(page_cache::cached_pages(fds_[0].get(), {5 * kStep, 14 * kStep}), 9 * kStep / 4096);
+  EXPECT_EQ(passed_, 9 * kStep);
+  EXPECT_TRUE(read_one(6 * kStep, kStep));
   EXPECT_NE(events_.back().descriptor, FileOrder::kJumps);
 }
 
 TEST_F(OrderedFileTest, NothingIsReadOnTheWayWhereReadsLeaveNoPages) {
   system_.keeps_pages = FileSystem::Answer::Yes;
-  for (std::uint64_t k = 0; k < 5; ++k) EXPECT_TRUE(read_one(k * kMiB, kMiB));
+  for (std::uint64_t k = 0; k < 5; ++k) EXPECT_TRUE(read_one(k * kStep, kStep));
   EXPECT_EQ(system_.keeps_pages, FileSystem::Answer::No);
-  EXPECT_TRUE(read_one(14 * kMiB, 4096));
+  EXPECT_TRUE(read_one(14 * kStep, 4096));
   EXPECT_EQ(events_.back().descriptor, FileOrder::kJumps);
-  EXPECT_EQ(page_cache::cached_pages(fds_[0].get(), {0, kSize}), 0u);
+  EXPECT_EQ(page_cache::cached_pages(fds_[0].get(), {0, kFileBytes}), 0u);
 }
 
 TEST_F(OrderedFileTest, ASourceThatAnswersEachRequestForItselfIsFoundOut) {
   using namespace std::chrono_literals;
   for (std::uint64_t k = 0; k < 8 && !system_.pace.at_once(); ++k) {
-    const std::uint64_t at = k * 3 * kMiB;
-    EXPECT_TRUE(read({{at, kMiB, {}}, {at + kMiB, kMiB, {}}, {at + 2 * kMiB, kMiB, {}}}, 5000us));
+    const std::uint64_t at = k * 3 * kStep;
+    EXPECT_TRUE(
+        read({{at, kStep, {}}, {at + kStep, kStep, {}}, {at + 2 * kStep, kStep, {}}}, 5000us));
   }
   EXPECT_TRUE(system_.pace.at_once());
 }
@@ -154,9 +155,9 @@ TEST_F(OrderedFileTest, ASourceIsFoundOutWhileAnotherFileIsRead) {
   OrderedFile other{[] { return OrderedFile::Clock::time_point(); }};
   std::promise<void> begun, may_end;
   std::thread reader([&] {
-    const FileAccess whole{0, kMiB, {}};
+    const FileAccess whole{0, kStep, {}};
     const auto done =
-        other.read(std::span(&whole, 1), kMiB, system_,
+        other.read(std::span(&whole, 1), kStep, system_,
                    {[&](unsigned descriptor) -> Result<int> { return fds_[descriptor].get(); },
                     [&](unsigned, std::span<const FileAccess>) -> Result<void> {
                       begun.set_value();
@@ -167,8 +168,9 @@ TEST_F(OrderedFileTest, ASourceIsFoundOutWhileAnotherFileIsRead) {
   });
   begun.get_future().wait();
   for (std::uint64_t k = 0; k < 8 && !system_.pace.at_once(); ++k) {
-    const std::uint64_t at = k * 3 * kMiB;
-    EXPECT_TRUE(read({{at, kMiB, {}}, {at + kMiB, kMiB, {}}, {at + 2 * kMiB, kMiB, {}}}, 5000us));
+    const std::uint64_t at = k * 3 * kStep;
+    EXPECT_TRUE(
+        read({{at, kStep, {}}, {at + kStep, kStep, {}}, {at + 2 * kStep, kStep, {}}}, 5000us));
   }
   EXPECT_TRUE(system_.pace.at_once());
   may_end.set_value();
@@ -178,7 +180,7 @@ TEST_F(OrderedFileTest, ASourceIsFoundOutWhileAnotherFileIsRead) {
 TEST_F(OrderedFileTest, WhatIsLeftWhenItIsFoundOutIsAskedForAtOnce) {
   using namespace std::chrono_literals;
   std::vector<FileAccess> accesses;
-  for (std::uint64_t k = 0; k < 24; ++k) accesses.push_back({k * kMiB, kMiB, {}});
+  for (std::uint64_t k = 0; k < 24; ++k) accesses.push_back({k * kStep, kStep, {}});
   EXPECT_TRUE(read(accesses, 5000us));
   EXPECT_TRUE(system_.pace.at_once());
   EXPECT_EQ(events_.size(), accesses.size());
@@ -187,11 +189,12 @@ TEST_F(OrderedFileTest, WhatIsLeftWhenItIsFoundOutIsAskedForAtOnce) {
 
 TEST_F(OrderedFileTest, WhatThePageCacheHasIsNotCompared) {
   using namespace std::chrono_literals;
-  std::vector<std::byte> bytes(kSize);
-  ASSERT_EQ(::pread(fds_[0].get(), bytes.data(), kSize, 0), static_cast<ssize_t>(kSize));
+  std::vector<std::byte> bytes(kFileBytes);
+  ASSERT_EQ(::pread(fds_[0].get(), bytes.data(), kFileBytes, 0), static_cast<ssize_t>(kFileBytes));
   for (std::uint64_t k = 0; k < 8; ++k) {
-    const std::uint64_t at = k * 3 * kMiB;
-    EXPECT_TRUE(read({{at, kMiB, {}}, {at + kMiB, kMiB, {}}, {at + 2 * kMiB, kMiB, {}}}, 5000us));
+    const std::uint64_t at = k * 3 * kStep;
+    EXPECT_TRUE(
+        read({{at, kStep, {}}, {at + kStep, kStep, {}}, {at + 2 * kStep, kStep, {}}}, 5000us));
   }
   EXPECT_FALSE(system_.pace.at_once());
   EXPECT_TRUE(system_.pace.wants_comparison());
@@ -238,10 +241,10 @@ TEST_F(OrderedFileTest, TheErrorOfOneIsNotThatOfAnother) {
 TEST_F(OrderedFileTest, AnErrorEndsTheTurn) {
   for (int k = 0; k < 3; ++k) {
     broken_ = {0, 1};
-    EXPECT_FALSE(read_one(0, kMiB));
+    EXPECT_FALSE(read_one(0, kStep));
   }
-  broken_ = {kSize, kSize + 1};
-  EXPECT_TRUE(read_one(0, kMiB));
+  broken_ = {kFileBytes, kFileBytes + 1};
+  EXPECT_TRUE(read_one(0, kStep));
 }
 
 }  // namespace

@@ -13,13 +13,13 @@
 namespace ckfs {
 namespace {
 
-constexpr std::uint64_t kSize = 1 << 20;
+constexpr std::uint64_t kSourceBytes = 1 << 20;
 
 class OutOfMemoryTest : public testing::Test {
  protected:
   const TemporaryDirectory directory_{std::filesystem::current_path()};
   const std::filesystem::path path_ =
-      directory_.write("a.bin", std::vector<std::byte>(kSize, std::byte{3}));
+      directory_.write("a.bin", std::vector<std::byte>(kSourceBytes, std::byte{3}));
   const UniqueFd fd_{::open(path_.c_str(), O_RDONLY | O_CLOEXEC)};
 
   int mappings() const {
@@ -32,7 +32,7 @@ class OutOfMemoryTest : public testing::Test {
 
 TEST_F(OutOfMemoryTest, NoMappingIsLeft) {
   CKFS_NEEDS_FAILING_HEAP();
-  const long failed = failing_heap::fail_each([&] { FileMapping::make(fd_.get(), kSize); },
+  const long failed = failing_heap::fail_each([&] { FileMapping::make(fd_.get(), kSourceBytes); },
                                               [&] { EXPECT_EQ(mappings(), 0); });
   EXPECT_GE(failed, 2);
 }

@@ -21,18 +21,18 @@ namespace {
 using ::testing::IsEmpty;
 
 constexpr std::uint64_t kPage = 4096;
-constexpr std::uint64_t kSize = 1024 * kPage + 100;
+constexpr std::uint64_t kCachedBytes = 1024 * kPage + 100;
 
 class PageCacheTest : public testing::Test {
  protected:
   PageCacheTest()
-      : path_(directory_.write("a.bin", std::vector<std::byte>(kSize, std::byte{7}))),
+      : path_(directory_.write("a.bin", std::vector<std::byte>(kCachedBytes, std::byte{7}))),
         fd_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC)) {
     CKFS_CHECK(::fsync(fd_.get()) == 0);
     empty();
   }
 
-  void empty() const { page_cache::drop(fd_.get(), {0, kSize}, kSize); }
+  void empty() const { page_cache::drop(fd_.get(), {0, kCachedBytes}, kCachedBytes); }
   std::uint64_t cached(ByteRange range) const {
     return page_cache::cached_pages(fd_.get(), range).value();
   }
@@ -58,17 +58,19 @@ class PageCacheTest : public testing::Test {
 };
 
 TEST_F(PageCacheTest, GrowsRangesToPagesAndNoFurtherThanTheFile) {
-  EXPECT_EQ(page_cache::whole_pages({1, 2}, kSize), (ByteRange{0, kPage}));
-  EXPECT_EQ(page_cache::whole_pages({kPage, 2 * kPage}, kSize), (ByteRange{kPage, 2 * kPage}));
-  EXPECT_EQ(page_cache::whole_pages({kSize - 1, kSize}, kSize), (ByteRange{1024 * kPage, kSize}));
-  EXPECT_TRUE(page_cache::whole_pages({5, 5}, kSize).empty());
+  EXPECT_EQ(page_cache::whole_pages({1, 2}, kCachedBytes), (ByteRange{0, kPage}));
+  EXPECT_EQ(page_cache::whole_pages({kPage, 2 * kPage}, kCachedBytes),
+            (ByteRange{kPage, 2 * kPage}));
+  EXPECT_EQ(page_cache::whole_pages({kCachedBytes - 1, kCachedBytes}, kCachedBytes),
+            (ByteRange{1024 * kPage, kCachedBytes}));
+  EXPECT_TRUE(page_cache::whole_pages({5, 5}, kCachedBytes).empty());
 }
 
 TEST_F(PageCacheTest, AHintBringsInWhatItNamesAndNoMore) {
   page_cache::expect_exact_reads(fd_.get());
   const ByteRange range{100 * kPage, 600 * kPage};
   EXPECT_THAT(hint_and_wait(range, 500), IsEmpty());
-  EXPECT_EQ(cached({0, kSize}), 500u);
+  EXPECT_EQ(cached({0, kCachedBytes}), 500u);
 }
 
 TEST(HintedRanges, KnowWhatWasAddedUntilItIsTaken) {
@@ -94,18 +96,18 @@ TEST_F(PageCacheTest, WhatIsCachedIsNotAskedForAgain) {
 }
 
 TEST_F(PageCacheTest, AHintOnWhatIsNoFileIsNoMatter) {
-  page_cache::will_need(-1, {0, kSize}, 128 << 10);
+  page_cache::will_need(-1, {0, kCachedBytes}, 128 << 10);
   page_cache::expect_exact_reads(-1);
-  page_cache::drop(-1, {0, kSize}, kSize);
-  EXPECT_FALSE(page_cache::cached_pages(-1, {0, kSize}));
-  EXPECT_FALSE(page_cache::has_cached_page(-1, {0, kSize}));
+  page_cache::drop(-1, {0, kCachedBytes}, kCachedBytes);
+  EXPECT_FALSE(page_cache::cached_pages(-1, {0, kCachedBytes}));
+  EXPECT_FALSE(page_cache::has_cached_page(-1, {0, kCachedBytes}));
 }
 
 TEST_F(PageCacheTest, ExactReadsBringInTheirPagesOnly) {
   page_cache::expect_exact_reads(fd_.get());
   std::vector<std::byte> out(3 * kPage);
   ASSERT_EQ(::pread(fd_.get(), out.data(), out.size(), 500 * kPage), std::ssize(out));
-  EXPECT_EQ(cached({0, kSize}), 3u);
+  EXPECT_EQ(cached({0, kCachedBytes}), 3u);
 }
 
 TEST_F(PageCacheTest, ARangeIsCachedOnlyAsAWhole) {
@@ -114,17 +116,17 @@ TEST_F(PageCacheTest, ARangeIsCachedOnlyAsAWhole) {
   ASSERT_EQ(::pread(fd_.get(), out.data(), out.size(), 500 * kPage), std::ssize(out));
   EXPECT_TRUE(page_cache::is_cached(fd_.get(), {500 * kPage + 1, 503 * kPage - 1}));
   EXPECT_FALSE(page_cache::is_cached(fd_.get(), {500 * kPage, 503 * kPage + 1}));
-  EXPECT_TRUE(page_cache::is_cached(-1, {0, kSize}));
+  EXPECT_TRUE(page_cache::is_cached(-1, {0, kCachedBytes}));
   page_cache::expect_reads_in_order(fd_.get());
 }
 
 TEST_F(PageCacheTest, DroppingLeavesThePageThatTheNextReaderFinishes) {
-  std::vector<std::byte> out(kSize);
-  ASSERT_EQ(::pread(fd_.get(), out.data(), kSize, 0), std::ssize(out));
-  page_cache::drop(fd_.get(), {kPage / 2, 1000 * kPage + 1}, kSize);
-  EXPECT_EQ(cached({0, kSize}), 25u);
-  page_cache::drop(fd_.get(), {1000 * kPage + 1, kSize}, kSize);
-  EXPECT_EQ(cached({0, kSize}), 0u);
+  std::vector<std::byte> out(kCachedBytes);
+  ASSERT_EQ(::pread(fd_.get(), out.data(), kCachedBytes, 0), std::ssize(out));
+  page_cache::drop(fd_.get(), {kPage / 2, 1000 * kPage + 1}, kCachedBytes);
+  EXPECT_EQ(cached({0, kCachedBytes}), 25u);
+  page_cache::drop(fd_.get(), {1000 * kPage + 1, kCachedBytes}, kCachedBytes);
+  EXPECT_EQ(cached({0, kCachedBytes}), 0u);
 }
 
 TEST(HintedRanges, AreTakenOnce) {

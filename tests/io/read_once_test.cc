@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/unique_fd.h"
+#include "base/units.h"
 #include "io/file_system.h"
 #include "io/page_cache.h"
 #include "io/reader.h"
@@ -25,9 +26,8 @@
 namespace ckfs {
 namespace {
 
-constexpr std::uint64_t kPage = 4096;
 constexpr std::uint64_t kPages = 1024;
-constexpr std::uint64_t kSize = kPages * kPage + 100;
+constexpr std::uint64_t kOnceBytes = kPages * kPage + 100;
 
 /// How RWF_DONTCACHE and O_DIRECT fare in a test.
 enum class Kernel { AsItIs, Refuses };
@@ -56,14 +56,14 @@ class RefusingReader final : public Reader {
 
 class ReadOnceTest : public testing::TestWithParam<Setting> {
  protected:
-  ReadOnceTest() : content_(kSize), out_(kSize) {
-    for (std::size_t i = 0; i < kSize; ++i) {
+  ReadOnceTest() : content_(kOnceBytes), out_(kOnceBytes) {
+    for (std::size_t i = 0; i < kOnceBytes; ++i) {
       content_[i] = static_cast<std::byte>((i * 2654435761u) >> 13);
     }
     path_ = directory_.write("a.bin", content_);
     fd_ = UniqueFd(::open(path_.c_str(), O_RDONLY | O_CLOEXEC));
     CKFS_CHECK(::fsync(fd_.get()) == 0);
-    page_cache::drop(fd_.get(), {0, kSize}, kSize);
+    page_cache::drop(fd_.get(), {0, kOnceBytes}, kOnceBytes);
     auto reader =
         GetParam().engine == IoEngine::Pread ? make_pread_reader() : make_uring_reader(8).value();
     if (GetParam().kernel == Kernel::Refuses) {
@@ -75,11 +75,11 @@ class ReadOnceTest : public testing::TestWithParam<Setting> {
 
   /// By mincore and not by what the code under test asks.
   std::uint64_t cached() const {
-    void* const mapping = ::mmap(nullptr, kSize, PROT_READ, MAP_SHARED, fd_.get(), 0);
+    void* const mapping = ::mmap(nullptr, kOnceBytes, PROT_READ, MAP_SHARED, fd_.get(), 0);
     CKFS_CHECK(mapping != MAP_FAILED);
     std::vector<unsigned char> resident(kPages + 1);
-    CKFS_CHECK(::mincore(mapping, kSize, resident.data()) == 0);
-    ::munmap(mapping, kSize);
+    CKFS_CHECK(::mincore(mapping, kOnceBytes, resident.data()) == 0);
+    ::munmap(mapping, kOnceBytes);
     std::uint64_t count = 0;
     for (const unsigned char page : resident) count += page & 1;
     return count;
@@ -97,7 +97,7 @@ class ReadOnceTest : public testing::TestWithParam<Setting> {
   /// between.
   void hint_and_wait(std::span<const FileRange> ranges, std::uint64_t pages) const {
     for (int attempt = 0; attempt < 10 && (attempt == 0 || cached() != pages); ++attempt) {
-      if (attempt > 0) page_cache::drop(fd_.get(), {0, kSize}, kSize);
+      if (attempt > 0) page_cache::drop(fd_.get(), {0, kOnceBytes}, kOnceBytes);
       files_->will_need(ranges);
       const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(2);
       while (cached() < pages && std::chrono::steady_clock::now() < deadline) {
@@ -131,7 +131,7 @@ class ReadOnceTest : public testing::TestWithParam<Setting> {
 };
 
 TEST_P(ReadOnceTest, ReadKeepsAndReadOnceDoesNot) {
-  read_once(0, kSize);
+  read_once(0, kOnceBytes);
   EXPECT_EQ(cached(), 0u);
   expect_cached_after([&] { ASSERT_TRUE(files_->read_at(file_, 0, out_)); }, kPages + 1);
 }
@@ -140,28 +140,29 @@ TEST_P(ReadOnceTest, WhatWasCachedBeforeStays) {
   expect_cached_after(
       [&] {
         ASSERT_TRUE(files_->read_at(file_, 0, out_));
-        read_once(0, kSize);
+        read_once(0, kOnceBytes);
       },
       kPages + 1);
 }
 
 TEST_P(ReadOnceTest, WhatAHintBroughtInGoesToo) {
-  const FileRange ranges[] = {{file_, 0, 400 * kPage}, {file_, 400 * kPage, kSize - 400 * kPage}};
+  const FileRange ranges[] = {{file_, 0, 400 * kPage},
+                              {file_, 400 * kPage, kOnceBytes - 400 * kPage}};
   hint_and_wait(ranges, kPages + 1);
-  read_once(0, kSize);
+  read_once(0, kOnceBytes);
   EXPECT_EQ(cached(), 0u);
 }
 
 TEST_P(ReadOnceTest, WhatOthersBroughtInStaysBesideAHint) {
   // Hints are cut at multiples of at most 2 MiB, and accesses are not.
   constexpr std::uint64_t kOthers = 512;
-  const FileRange all{file_, 0, kSize};
+  const FileRange all{file_, 0, kOnceBytes};
   expect_cached_after(
       [&] {
-        page_cache::drop(fd_.get(), {0, kSize}, kSize);
+        page_cache::drop(fd_.get(), {0, kOnceBytes}, kOnceBytes);
         ASSERT_TRUE(files_->read_at(file_, 0, std::span(out_).first(kOthers * kPage)));
         files_->will_need({&all, 1});
-        read_once(0, kSize);
+        read_once(0, kOnceBytes);
       },
       kOthers);
 }
@@ -191,7 +192,7 @@ TEST_P(ReadOnceTest, ReadsBringInWhatTheyNameAndNoMore) {
 
 TEST_P(ReadOnceTest, HintsOnAStaleFileAreNoMatter) {
   std::filesystem::resize_file(path_, 10);
-  const FileRange range{file_, 0, kSize};
+  const FileRange range{file_, 0, kOnceBytes};
   files_->will_need({&range, 1});
   EXPECT_FALSE(files_->read_at(file_, 0, out_));
   files_->will_need({&range, 1});
@@ -263,7 +264,7 @@ TEST_P(ReadOnceTest, PaddedRequestsGoPastTheCacheWhereNothingIsInIt) {
   if (can) {
     EXPECT_LE(cached(), 1u);  // of the one byte
   }
-  read(kSize - 300 * kPage, 300 * kPage);  // the last block is none as a whole
+  read(kOnceBytes - 300 * kPage, 300 * kPage);  // the last block is none as a whole
 
   // A page that is in the cache is not read from the disk; some machines empty theirs just then.
   std::uint64_t taken = 0;
@@ -278,7 +279,7 @@ TEST_P(ReadOnceTest, PaddedRequestsGoPastTheCacheWhereNothingIsInIt) {
 
 TEST_P(ReadOnceTest, PaddedRequestsOfOneBatchMayBeAnything) {
   std::vector<PaddedBuffer> buffers;
-  for (std::uint64_t offset = 0; offset + 100 * kPage < kSize; offset += 70 * kPage + 13) {
+  for (std::uint64_t offset = 0; offset + 100 * kPage < kOnceBytes; offset += 70 * kPage + 13) {
     buffers.emplace_back(offset, 70 * kPage + 13);
   }
   std::vector<ReadRequest> batch;
@@ -291,7 +292,7 @@ TEST_P(ReadOnceTest, PaddedRequestsOfOneBatchMayBeAnything) {
     EXPECT_TRUE(std::equal(request.out.begin(), request.out.end(),
                            content_.begin() + static_cast<std::ptrdiff_t>(request.offset)));
   }
-  std::filesystem::resize_file(path_, kSize - 1);
+  std::filesystem::resize_file(path_, kOnceBytes - 1);
   auto failed = files_->read_once(batch);
   ASSERT_FALSE(failed);
   EXPECT_EQ(failed.error().code(), ErrorCode::Stale);

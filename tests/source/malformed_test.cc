@@ -39,13 +39,13 @@ std::string read_file(const fs::path& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-const std::vector<json>& cases() {
+const std::vector<json>& malformed_cases() {
   static const std::vector<json> all = json::parse(read_file(kCorpus / "cases.json"));
   return all;
 }
 
 /// JSON holds characters, cases bytes: each character stands for the byte of its number.
-std::string bytes_of(const std::string& utf8) {
+std::string bytes_of_case(const std::string& utf8) {
   std::string bytes;
   for (std::size_t i = 0; i < utf8.size(); ++i) {
     const auto c = static_cast<unsigned char>(utf8[i]);
@@ -63,7 +63,7 @@ std::string content(const json& test) {
   if (!test.contains("parts")) return read_file(kCorpus / kind / std::string(test["name"]));
   std::string text;
   for (const json& part : test["parts"]) {
-    const std::string piece = bytes_of(part[0]);
+    const std::string piece = bytes_of_case(part[0]);
     for (int i = 0; i < static_cast<int>(part[1]); ++i) {
       std::size_t from = 0;
       for (std::size_t at; (at = piece.find("%i", from)) != std::string::npos; from = at + 2) {
@@ -121,7 +121,7 @@ Outcome run_checkpoint(const json& test) {
   const TemporaryDirectory directory;
   Outcome outcome;
   for (const auto& [path, text] : test["files"].items()) {
-    const std::string bytes = bytes_of(text);
+    const std::string bytes = bytes_of_case(text);
     directory.write(path, bytes);
     outcome.input += bytes.size();
   }
@@ -146,7 +146,7 @@ Outcome run(const json& test) {
 class Malformed : public testing::TestWithParam<std::size_t> {};
 
 TEST_P(Malformed, IsRefusedWithItsErrorInBoundedMemory) {
-  const json& test = cases()[GetParam()];
+  const json& test = malformed_cases()[GetParam()];
   const Outcome outcome = run(test);
   EXPECT_THAT(outcome.message, HasSubstr(std::string(test["expect"])));
   EXPECT_EQ(outcome.message.find('\n'), std::string::npos) << "an error is one line";
@@ -155,14 +155,14 @@ TEST_P(Malformed, IsRefusedWithItsErrorInBoundedMemory) {
 }
 
 std::string name_of_case(const testing::TestParamInfo<std::size_t>& info) {
-  const json& test = cases()[info.param];
+  const json& test = malformed_cases()[info.param];
   std::string name = std::string(test["kind"]) + "_" + std::string(test["name"]);
   std::replace_if(name.begin(), name.end(), [](unsigned char c) { return !std::isalnum(c); }, '_');
   return name;
 }
 
-INSTANTIATE_TEST_SUITE_P(Corpus, Malformed, testing::Range(std::size_t{0}, cases().size()),
-                         name_of_case);
+INSTANTIATE_TEST_SUITE_P(Corpus, Malformed,
+                         testing::Range(std::size_t{0}, malformed_cases().size()), name_of_case);
 
 TEST(MalformedCorpus, ReachesEveryErrorTextOfTheParsers) {
   // Texts that no file can bring about by itself, each with its reason.
@@ -197,7 +197,7 @@ TEST(MalformedCorpus, ReachesEveryErrorTextOfTheParsers) {
   EXPECT_GE(texts.size(), 40U);
 
   std::vector<std::string> messages;
-  for (const json& test : cases()) messages.push_back(run(test).message);
+  for (const json& test : malformed_cases()) messages.push_back(run(test).message);
   for (const std::string& text : texts) {
     if (exempt.contains(text)) continue;
     EXPECT_TRUE(std::any_of(messages.begin(), messages.end(),
@@ -207,7 +207,7 @@ TEST(MalformedCorpus, ReachesEveryErrorTextOfTheParsers) {
 }
 
 TEST(MalformedCorpus, HasManyCases) {
-  EXPECT_GE(cases().size(), 150U);
+  EXPECT_GE(malformed_cases().size(), 150U);
 }
 
 }  // namespace

@@ -26,13 +26,13 @@ using testing::IsEmpty;
 
 const fs::path kFixtures = fs::path(CKFS_TEST_DATA) / "hf";
 
-struct Opened {
+struct OpenedHf {
   std::unique_ptr<SourceFiles> files;
   std::shared_ptr<const Catalog> catalog;
 };
 
-Opened open(const fs::path& path) {
-  Opened opened;
+OpenedHf open(const fs::path& path) {
+  OpenedHf opened;
   opened.files = SourceFiles::create({.engine = IoEngine::Pread}).value();
   auto catalog = open_checkpoint(path, *opened.files);
   EXPECT_TRUE(catalog) << catalog.error().message();
@@ -40,7 +40,7 @@ Opened open(const fs::path& path) {
   return opened;
 }
 
-std::string error_of(const fs::path& path, const OpenCheckpointOptions& options = {}) {
+std::string refusal_of(const fs::path& path, const OpenCheckpointOptions& options = {}) {
   const auto files = SourceFiles::create({.engine = IoEngine::Pread}).value();
   const auto catalog = open_checkpoint(path, *files, options);
   return catalog ? "(no error)" : catalog.error().message();
@@ -63,7 +63,7 @@ std::string file_of(const std::vector<Tensor>& tensors) {
   return safetensors::render_header(heads) + std::string(data, '\0');
 }
 
-std::vector<std::string> names_of(const Catalog& catalog, const Shard& shard) {
+std::vector<std::string> tensors_by_name(const Catalog& catalog, const Shard& shard) {
   std::vector<std::string> names;
   for (const TensorId id : shard.tensors) names.emplace_back(catalog.tensor(id).name);
   return names;
@@ -75,7 +75,7 @@ std::vector<std::string> paths_of(std::span<const SourceFile> files) {
   return paths;
 }
 
-std::map<std::string, std::string> notes_of(const Catalog& catalog) {
+std::map<std::string, std::string> notes_by_tensor(const Catalog& catalog) {
   std::map<std::string, std::string> notes;
   for (const Note& note : catalog.notes()) notes[note.subject] = note.text;
   return notes;
@@ -91,7 +91,7 @@ const std::string kIndex = "model.safetensors.index.json";
 const std::string kFp8 = R"({"quantization_config": {"quant_method": "fp8"}})";
 
 TEST(OpenCheckpoint, ReadsAPlainModelWithAnIndex) {
-  const Opened opened = open(kFixtures / "llama-bf16" / "source");
+  const OpenedHf opened = open(kFixtures / "llama-bf16" / "source");
   const Catalog& catalog = *opened.catalog;
   EXPECT_EQ(catalog.kind(), "safetensors");
   EXPECT_FALSE(catalog.is_quantized());
@@ -115,7 +115,7 @@ TEST(OpenCheckpoint, ReadsAPlainModelWithAnIndex) {
 
 TEST(OpenCheckpoint, PlacesEveryTensorWhereItsBytesAre) {
   const fs::path directory = kFixtures / "deepseek-v3-fp8" / "source";
-  const Opened opened = open(directory);
+  const OpenedHf opened = open(directory);
   const Catalog& catalog = *opened.catalog;
   // Every byte behind the headers belongs to exactly one tensor, of the file that holds it.
   std::map<FileId, std::map<std::uint64_t, std::uint64_t>> covered;
@@ -138,7 +138,7 @@ TEST(OpenCheckpoint, PlacesEveryTensorWhereItsBytesAre) {
 }
 
 TEST(OpenCheckpoint, ReadsNoTensorData) {
-  const Opened opened = open(kFixtures / "deepseek-v3-fp8" / "source");
+  const OpenedHf opened = open(kFixtures / "deepseek-v3-fp8" / "source");
   const IoStatistics statistics = opened.files->statistics();
   std::map<FileId, std::uint64_t> data;
   for (const StoredTensor& tensor : opened.catalog->tensors()) {
@@ -152,7 +152,7 @@ TEST(OpenCheckpoint, ReadsNoTensorData) {
 }
 
 TEST(OpenCheckpoint, PairsBlockScalesAcrossShardsAndKeepsThemOutOfTheShards) {
-  const Opened opened = open(kFixtures / "deepseek-v3-fp8" / "source");
+  const OpenedHf opened = open(kFixtures / "deepseek-v3-fp8" / "source");
   const Catalog& catalog = *opened.catalog;
   EXPECT_EQ(catalog.quantization(), "fp8 (F8_E4M3, F32 scale for each 128 x 128)");
   EXPECT_THAT(catalog.obstacles(), IsEmpty());
@@ -191,8 +191,8 @@ TEST(OpenCheckpoint, KeepsTheOrderOfTheData) {
   const TemporaryDirectory directory;
   directory.write("model.safetensors",
                   file_of({{"z"}, {"a", DType::F32}, {"m", DType::U8, {0}}, {"b"}}));
-  const Opened opened = open(directory.path());
-  EXPECT_THAT(names_of(*opened.catalog, opened.catalog->shards()[0]),
+  const OpenedHf opened = open(directory.path());
+  EXPECT_THAT(tensors_by_name(*opened.catalog, opened.catalog->shards()[0]),
               ElementsAre("z", "a", "m", "b"));
   EXPECT_EQ(opened.catalog->tensor(0).name, "a");
 }
@@ -202,7 +202,7 @@ TEST(OpenCheckpoint, TakesAllFilesWithoutAnIndex) {
   directory.write("b.safetensors", file_of({{"y"}}));
   directory.write("a.safetensors", file_of({{"x"}}));
   directory.write("sub/c.safetensors", file_of({{"z"}}));
-  const Opened opened = open(directory.path());
+  const OpenedHf opened = open(directory.path());
   ASSERT_EQ(opened.catalog->shards().size(), 2U);
   EXPECT_EQ(opened.catalog->shards()[1].path, "b.safetensors");
   EXPECT_EQ(opened.catalog->tensors().size(), 2U);
@@ -217,12 +217,12 @@ TEST(OpenCheckpoint, LetsTheIndexDecide) {
   directory.write("b.safetensors", file_of({{"x"}}));
   directory.write("unused.safetensors", "not even one");
   directory.write(kIndex, R"({"weight_map": {"x": "b.safetensors", "y": "a.safetensors"}})");
-  const Opened opened = open(directory.path());
+  const OpenedHf opened = open(directory.path());
   const Catalog& catalog = *opened.catalog;
   EXPECT_EQ(catalog.tensors().size(), 2U);
-  EXPECT_THAT(names_of(catalog, catalog.shards()[0]), ElementsAre("y"));
-  EXPECT_THAT(names_of(catalog, catalog.shards()[1]), ElementsAre("x"));
-  auto notes = notes_of(catalog);
+  EXPECT_THAT(tensors_by_name(catalog, catalog.shards()[0]), ElementsAre("y"));
+  EXPECT_THAT(tensors_by_name(catalog, catalog.shards()[1]), ElementsAre("x"));
+  auto notes = notes_by_tensor(catalog);
   EXPECT_EQ(notes["stale"], "left out of a.safetensors: not in the index");
   EXPECT_EQ(notes["x"], "left out of a.safetensors: the index maps it to b.safetensors");
   EXPECT_EQ(notes["unused.safetensors"], "not in the index; converted views leave it out");
@@ -236,9 +236,10 @@ TEST(OpenCheckpoint, SumsUpWhenAnIndexLeavesManyTensorsOut) {
   for (int i = 0; i < 250; ++i) tensors.push_back({fmt::format("stale.{}", i)});
   directory.write("a.safetensors", file_of(tensors));
   directory.write(kIndex, R"({"weight_map": {"kept": "a.safetensors"}})");
-  const Opened opened = open(directory.path());
+  const OpenedHf opened = open(directory.path());
   EXPECT_EQ(opened.catalog->notes().size(), 101U);
-  EXPECT_EQ(notes_of(*opened.catalog)["a.safetensors"], "150 more tensors are not in the index");
+  EXPECT_EQ(notes_by_tensor(*opened.catalog)["a.safetensors"],
+            "150 more tensors are not in the index");
 }
 
 TEST(OpenCheckpoint, TakesAnIndexOfAnotherNameWhereItIsTheOnlyOne) {
@@ -285,13 +286,13 @@ TEST(OpenCheckpoint, TakesAnIndexOfAnyNameWhereAllFilesArePlain) {
 TEST(OpenCheckpoint, RefusesAStepOrAnItemOfWhatHasNone) {
   const TemporaryDirectory directory;
   directory.write("model.safetensors", file_of({{"x"}}));
-  EXPECT_EQ(error_of(directory.path(), {.step = 7}),
+  EXPECT_EQ(refusal_of(directory.path(), {.step = 7}),
             directory.path().string() + ": only Orbax checkpoints have steps");
-  EXPECT_EQ(error_of(directory.path(), {.item = "x"}),
+  EXPECT_EQ(refusal_of(directory.path(), {.item = "x"}),
             directory.path().string() + ": only Orbax checkpoints have items");
   fs::remove(directory / "model.safetensors");
   directory.write(".cache/huggingface/download/x.incomplete", "");
-  EXPECT_THAT(error_of(directory.path(), {.step = 7}),
+  EXPECT_THAT(refusal_of(directory.path(), {.step = 7}),
               HasSubstr("x.incomplete: a download that was not finished"));
 }
 
@@ -311,10 +312,10 @@ TEST(OpenCheckpoint, LeavesOutEveryOtherCopyOfTheWeights) {
   directory.write(".gitattributes", "x");
   directory.write(".cache/huggingface/x.lock", "");
   directory.write(".git/HEAD", "");
-  const Opened opened = open(directory.path());
+  const OpenedHf opened = open(directory.path());
   EXPECT_THAT(paths_of(opened.catalog->model().side_files),
               ElementsAre(".gitattributes", "assets/logo.png", "model.py"));
-  auto notes = notes_of(*opened.catalog);
+  auto notes = notes_by_tensor(*opened.catalog);
   for (const std::string& path : others) {
     EXPECT_EQ(notes[path], "other weights; converted views leave it out") << path;
   }
@@ -333,11 +334,11 @@ TEST(OpenCheckpoint, OpensASingleFileWhateverItsName) {
   directory.write("weights.safetensors", file_of({{"x"}}));
   directory.write("blob", file_of({{"y"}}));
   directory.write("config.json", "not read");
-  const Opened one = open(directory / "weights.safetensors");
+  const OpenedHf one = open(directory / "weights.safetensors");
   EXPECT_EQ(one.catalog->shards()[0].path, "weights.safetensors");
   EXPECT_EQ(one.catalog->files().size(), 1U);
   EXPECT_FALSE(one.catalog->model().config);
-  const Opened blob = open(directory / "blob");
+  const OpenedHf blob = open(directory / "blob");
   EXPECT_EQ(blob.catalog->shards()[0].path, "model.safetensors");
   EXPECT_EQ(blob.catalog->files()[0].path, "blob");
 }
@@ -353,7 +354,7 @@ TEST(OpenCheckpoint, AcceptsCompleteSeriesFromZeroAndFromOne) {
   zero.write("model-00001-of-00001.safetensors", file_of({{"y"}}));
   EXPECT_EQ(open(zero.path()).catalog->shards().size(), 2U);
   fs::remove(zero / "model-00001-of-00001.safetensors");
-  EXPECT_EQ(error_of(zero.path()), "model-*-of-*.safetensors: number 1 of 1 is missing");
+  EXPECT_EQ(refusal_of(zero.path()), "model-*-of-*.safetensors: number 1 of 1 is missing");
 }
 
 TEST(OpenCheckpoint, OpensAHubCacheByItsRepositoryOrItsSnapshot) {
@@ -370,7 +371,7 @@ TEST(OpenCheckpoint, OpensAHubCacheByItsRepositoryOrItsSnapshot) {
   }
   const fs::path repository = directory / "models--org--name";
   for (const fs::path& path : {repository, repository / "", repository / "snapshots" / "222"}) {
-    const Opened opened = open(path);
+    const OpenedHf opened = open(path);
     EXPECT_TRUE(opened.catalog->find("new")) << path;
     EXPECT_EQ(opened.catalog->shards()[0].path, "model.safetensors");
     EXPECT_THAT(paths_of(opened.catalog->files()), ElementsAre("model.safetensors"));
@@ -388,9 +389,9 @@ TEST(OpenCheckpoint, FollowsLinksToFilesAndNamesWhatItDoesNotFollow) {
   fs::create_symlink(target, directory / "model.safetensors");
   fs::create_symlink("gone", directory / "tokenizer.json");
   fs::create_directory_symlink(directory.path(), directory / "circle");
-  const Opened opened = open(directory.path());
+  const OpenedHf opened = open(directory.path());
   EXPECT_THAT(paths_of(opened.catalog->files()), ElementsAre("model.safetensors"));
-  auto notes = notes_of(*opened.catalog);
+  auto notes = notes_by_tensor(*opened.catalog);
   EXPECT_EQ(notes["circle"], "a link to a directory; not followed");
   EXPECT_EQ(notes["tokenizer.json"], "a link to a file that is absent or out of reach; not shown");
 }
@@ -431,7 +432,7 @@ TEST(OpenCheckpoint, FingerprintAndTimeFollowNamesSizesAndTimes) {
   const fs::path side = directory.write("LICENSE", "free");
   set_time(model, 1000);
   set_time(side, 2000);
-  const Opened first = open(directory.path());
+  const OpenedHf first = open(directory.path());
   EXPECT_EQ(first.catalog->mtime(), 2000);
   EXPECT_EQ(open(directory.path()).catalog->fingerprint(), first.catalog->fingerprint());
   set_time(side, 2001);
@@ -476,7 +477,7 @@ TEST(Fp8Blocks, AScalarIsTheScaleOfItsWholeTensor) {
   for (const std::string block : {"", R"(, "weight_block_size": null)"}) {
     directory.write("config.json",
                     R"({"quantization_config": {"quant_method": "fp8")" + block + "}}");
-    const Opened opened = open(directory.path());
+    const OpenedHf opened = open(directory.path());
     EXPECT_THAT(obstacles_of(*opened.catalog), IsEmpty());
     EXPECT_EQ(opened.catalog->quantization(), "fp8 (F8_E4M3, BF16 scale for each tensor)");
   }
@@ -493,7 +494,7 @@ TEST(Fp8Blocks, TakesTheBlockSizeFromTheConfigAtAnyLevel) {
                   file_of({kWeight, {"l.weight_scale_inv", DType::F32, {3, 5}}}));
   directory.write("config.json", R"({"text_config": {"quantization_config": {"quant_method": "fp8",
                                      "weight_block_size": [64, 60]}}})");
-  const Opened opened = open(directory.path());
+  const OpenedHf opened = open(directory.path());
   EXPECT_THAT(obstacles_of(*opened.catalog), IsEmpty());
   EXPECT_EQ(opened.catalog->quantization(), "fp8 (F8_E4M3, F32 scale for each 64 x 60)");
 }
@@ -551,8 +552,8 @@ TEST(Fp8Blocks, LeavesOutScalesOfActivationsAndSaysSo) {
                                                 {"l.k_scale", DType::F32, {}},
                                                 {"l.norm"}}));
   directory.write("config.json", kFp8);
-  const Opened opened = open(directory.path());
-  EXPECT_THAT(names_of(*opened.catalog, opened.catalog->shards()[0]),
+  const OpenedHf opened = open(directory.path());
+  EXPECT_THAT(tensors_by_name(*opened.catalog, opened.catalog->shards()[0]),
               ElementsAre("l.weight", "l.norm"));
   std::map<std::string, std::string> left_out;
   for (const LeftOut& one : opened.catalog->quantization_details().left_out) {
@@ -568,10 +569,10 @@ TEST(Quantization, InTheConfigAloneIsNotOne) {
   const TemporaryDirectory directory;
   directory.write("model.safetensors", file_of({{"x"}, {"l.k_scale"}}));
   directory.write("config.json", kFp8);
-  const Opened opened = open(directory.path());
+  const OpenedHf opened = open(directory.path());
   EXPECT_FALSE(opened.catalog->is_quantized());
   EXPECT_EQ(opened.catalog->shards()[0].tensors.size(), 2U);
-  EXPECT_THAT(notes_of(*opened.catalog)["config.json"], HasSubstr("no tensor is quantized"));
+  EXPECT_THAT(notes_by_tensor(*opened.catalog)["config.json"], HasSubstr("no tensor is quantized"));
 }
 
 TEST(Quantization, OfAnUnknownMethodNamesTheTensorsOrElseTheConfig) {
@@ -615,7 +616,7 @@ TEST(Quantization, OfModelOptIsReadFromItsOwnFile) {
   EXPECT_EQ(open(directory.path()).catalog->quantization(),
             "fp8 (F8_E4M3, F32 scale for each tensor)");
   directory.write("hf_quant_config.json", "{");
-  EXPECT_THAT(error_of(directory.path()), HasSubstr("hf_quant_config.json: at byte 1: not JSON"));
+  EXPECT_THAT(refusal_of(directory.path()), HasSubstr("hf_quant_config.json: at byte 1: not JSON"));
 }
 
 TEST(OpenCheckpoint, RefusesLinksToNothingWhereTheFileDecides) {
@@ -623,14 +624,15 @@ TEST(OpenCheckpoint, RefusesLinksToNothingWhereTheFileDecides) {
     const TemporaryDirectory directory;
     directory.write("a.safetensors", file_of({{"x"}}));
     fs::create_symlink("gone", directory / name);
-    EXPECT_EQ(error_of(directory.path()),
+    EXPECT_EQ(refusal_of(directory.path()),
               name + ": a link to a file that is absent or out of reach");
   }
 }
 
 TEST(OpenCheckpoint, NamesThePathThatIsNotThere) {
   const TemporaryDirectory directory;
-  EXPECT_EQ(error_of(directory / "x"), (directory / "x").string() + ": no such file or directory");
+  EXPECT_EQ(refusal_of(directory / "x"),
+            (directory / "x").string() + ": no such file or directory");
 }
 
 TEST(OpenCheckpoint, LinksOutOfTheCheckpointAreNoted) {

@@ -113,7 +113,7 @@ Model blocks() {
           {{"quant_method", "\"fp8\""}, {"weight_block_size", "[128, 128]"}}};
 }
 
-Model int8() {
+Model int8_model() {
   return {{{"m.weight", {DType::I8, {16, 96}, ""}},
            {"m.weight_scale", {DType::BF16, {16, 1}, ""}},
            {"m.weight_zero_point", {DType::I8, {16, 1}, ""}}},
@@ -123,7 +123,7 @@ Model int8() {
 TEST(RowSchemes, TakeWhatTheirToolsWrite) {
   for (const Model& model : {packed(), packed(1), packed(3), packed(8), with_zeros(), with_order(),
                              by_row(96), by_row(95), by_row(41, 3), by_row(2056, 3), nvfp4(),
-                             mxfp4(), modelopt(), v4(), int8(), blocks()}) {
+                             mxfp4(), modelopt(), v4(), int8_model(), blocks()}) {
     const auto result = quantized(model);
     EXPECT_THAT(result.obstacles(), IsEmpty());
     EXPECT_FALSE(result.encoding("m.weight").is_plain());
@@ -230,7 +230,7 @@ TEST(ConfigGroups, PatternsCountForKindsOfModulesThatAreQuantized) {
 
 // The table of broken ones.
 
-constexpr std::int64_t kHuge = std::int64_t{1} << 58;
+constexpr std::int64_t kHugeExtent = std::int64_t{1} << 58;
 
 void add_broken_packed(Corpus& corpus) {
   const std::string codes = "m.weight_packed";
@@ -255,7 +255,7 @@ void add_broken_packed(Corpus& corpus) {
                                       {16, 0},
                                       {16, -96},
                                       {0, 96},
-                                      {16, kHuge},
+                                      {16, kHugeExtent},
                                       {96, 16}}) {
     Model model = good;
     model.tensors["m.weight_shape"].content = numbers(rows, columns);
@@ -270,14 +270,14 @@ void add_broken_packed(Corpus& corpus) {
                 "(known: two I64 or I32)");
   corpus.shape(good, "m.weight_shape", {3}, codes, "its weight_shape is I64 [3]");
   corpus.shape(good, "m.weight_shape", {1, 2}, codes, "its weight_shape is I64 [1, 2]");
-  corpus.shape(good, "m.weight_shape", {kHuge / 8}, codes, "(known: two I64 or I32)");
+  corpus.shape(good, "m.weight_shape", {kHugeExtent / 8}, codes, "(known: two I64 or I32)");
   corpus.drop(by_row(96), "m.weight_shape", codes, "without its weight_shape");
   corpus.dtypes(good, "m.weight_scale", {DType::F64, DType::I32, DType::F8E4M3, DType::U8}, codes,
                 "(known: F32, BF16, F16)");
   corpus.shape(good, codes, {16}, codes, "shape [16] is not of 2 dimensions");
   corpus.shape(good, codes, {1, 16, 12}, codes, "is not of 2 dimensions");
   corpus.shape(good, codes, {0, 12}, codes, "shape [0, 12] is not of 2 dimensions");
-  corpus.shape(good, codes, {1, kHuge / 4}, codes, "is not of 2 dimensions");
+  corpus.shape(good, codes, {1, kHugeExtent / 4}, codes, "is not of 2 dimensions");
   for (const auto& [weights, reason] : std::vector<std::pair<std::string, std::string>>{
            {integers(9, kSymmetric), "9 bits (limit 1 to 8)"},
            {integers(1024, kSymmetric), "1024 bits (limit 1 to 8)"},
@@ -380,7 +380,7 @@ void add_broken_float4(Corpus& corpus) {
     corpus.shape(good, packed_codes, {16, 47}, packed_codes, "its scale has shape");
     corpus.shape(good, packed_codes, {768}, packed_codes, "is not of 2 or 3 dimensions");
     corpus.shape(good, packed_codes, {0, 48}, packed_codes, "has no elements");
-    corpus.shape(good, packed_codes, {0, kHuge * 16}, packed_codes, "has no elements");
+    corpus.shape(good, packed_codes, {0, kHugeExtent * 16}, packed_codes, "has no elements");
   }
 
   const std::string blocks = "e.down_proj_blocks";
@@ -394,7 +394,8 @@ void add_broken_float4(Corpus& corpus) {
   corpus.shape(oss, blocks, {2, 16, 3, 8}, blocks, "is not of 4 dimensions, the last of 16");
   corpus.shape(oss, blocks, {2, 16, 48}, blocks, "is not of 4 dimensions, the last of 16");
   corpus.shape(oss, blocks, {2, 0, 3, 16}, blocks, "has no elements");
-  corpus.shape(oss, blocks, {0, 1, kHuge, 16}, blocks, "is not of 4 dimensions, the last of 16");
+  corpus.shape(oss, blocks, {0, 1, kHugeExtent, 16}, blocks,
+               "is not of 4 dimensions, the last of 16");
   corpus.config(oss, "quant_method", {"\"fp8\"", "\"modelopt\""}, blocks,
                 "but config.json says quant_method");
   Model twin = oss;
@@ -469,7 +470,7 @@ void add_broken_bytes(Corpus& corpus) {
   zeros.tensors["m.weight_zero_point"] = {DType::I8, {2, 1}, ""};
   corpus.add("zeros of fp8", zeros, weight, "its zero points are I8");
 
-  const Model bytes = int8();
+  const Model bytes = int8_model();
   corpus.drop(bytes, weight, "m.weight_scale", "a part of a weight that is absent");
   corpus.drop(bytes, "m.weight_scale", "m.weight_zero_point", "a part of a weight that is absent");
   corpus.shape(bytes, "m.weight_zero_point", {16}, weight, "(known: I8 in the shape of the scale)");

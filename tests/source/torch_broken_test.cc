@@ -278,7 +278,7 @@ std::vector<Broken> file_cases() {
 }
 // clang-format on
 
-const std::vector<Broken>& cases() {
+const std::vector<Broken>& broken_torch() {
   static const std::vector<Broken> all = [] {
     std::vector<Broken> joined = dcp_cases();
     for (Broken& broken : file_cases()) joined.push_back(std::move(broken));
@@ -290,11 +290,11 @@ const std::vector<Broken>& cases() {
 class BrokenTorch : public testing::TestWithParam<std::size_t> {};
 
 TEST_P(BrokenTorch, IsRefusedWithItsMessage) {
-  expect_refused(cases()[GetParam()]);
+  expect_refused(broken_torch()[GetParam()]);
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, BrokenTorch, testing::Range(std::size_t{0}, cases().size()),
-                         [](const auto& test) { return cases()[test.param].name; });
+INSTANTIATE_TEST_SUITE_P(Cases, BrokenTorch, testing::Range(std::size_t{0}, broken_torch().size()),
+                         [](const auto& test) { return broken_torch()[test.param].name; });
 
 TEST(BrokenTorchCorpus, ReachesEveryErrorText) {
   const std::set<std::string> exempt = {
@@ -303,7 +303,7 @@ TEST(BrokenTorchCorpus, ReachesEveryErrorText) {
   const auto wanted = [](const std::string& name) {
     return name.starts_with("torch") || name.starts_with("dcp") || name.starts_with("numbered");
   };
-  expect_all_errors_reached(cases(), wanted, 20, exempt);
+  expect_all_errors_reached(broken_torch(), wanted, 20, exempt);
 }
 
 TEST(BrokenTorchCorpus, TheCheckpointThatItBreaksIsGood) {

@@ -23,17 +23,17 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-const fs::path kCases = fs::path(CKFS_TEST_DATA) / "torch";
+const fs::path kTorch = fs::path(CKFS_TEST_DATA) / "torch";
 
 json expected_tensors(const std::string& name) {
-  return read_json(kCases / name / "expected.json")["tensors"]["safetensors"];
+  return read_json(kTorch / name / "expected.json")["tensors"]["safetensors"];
 }
 
 OpenCheckpointOptions with_key(std::string key) {
   return {.tag = {}, .key = std::move(key), .config = {}};
 }
 
-std::vector<std::string> names_of(const Catalog& catalog) {
+std::vector<std::string> tensor_names(const Catalog& catalog) {
   std::vector<std::string> names;
   for (const TensorId id : catalog.shards()[0].tensors) {
     names.emplace_back(catalog.tensor(id).name);
@@ -41,7 +41,7 @@ std::vector<std::string> names_of(const Catalog& catalog) {
   return names;
 }
 
-std::map<std::string, std::string> notes_of(const Catalog& catalog) {
+std::map<std::string, std::string> torch_notes(const Catalog& catalog) {
   std::map<std::string, std::string> notes;
   for (const Note& note : catalog.notes()) notes[note.subject] = note.text;
   return notes;
@@ -71,10 +71,10 @@ void expect_tensors(const Opened& opened, const json& expected) {
 class GoldenTorch : public testing::TestWithParam<std::string> {};
 
 TEST_P(GoldenTorch, HasTheTensorsOfTorch) {
-  expect_tensors(open_source(kCases / GetParam() / "source"), expected_tensors(GetParam()));
+  expect_tensors(open_source(kTorch / GetParam() / "source"), expected_tensors(GetParam()));
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, GoldenTorch, testing::ValuesIn(case_names(kCases)),
+INSTANTIATE_TEST_SUITE_P(Cases, GoldenTorch, testing::ValuesIn(case_names(kTorch)),
                          [](const auto& test) {
                            std::string name = test.param;
                            std::ranges::replace_if(
@@ -86,7 +86,7 @@ TEST(OpenTorchFile, AFileIsACheckpointWhateverItsName) {
   const TemporaryDirectory directory;
   for (const std::string name : {"legacy.pt", "pytorch_model.bin"}) {
     const fs::path copy = directory / ("no-ending-" + name.substr(0, 3));
-    fs::copy(kCases / "written-by-torch-1.13" / "source" / name, copy);
+    fs::copy(kTorch / "written-by-torch-1.13" / "source" / name, copy);
     const Opened opened = open_source(copy);
     EXPECT_EQ(opened.catalog->kind(), "torch_file");
     expect_tensors(opened, expected_tensors("written-by-torch-1.13"));
@@ -94,7 +94,7 @@ TEST(OpenTorchFile, AFileIsACheckpointWhateverItsName) {
 }
 
 TEST(OpenTorchFile, SharedTensorsAreAliasesAndViewsKeepTheirOwnRuns) {
-  const Opened opened = open_source(kCases / "zip-views" / "source");
+  const Opened opened = open_source(kTorch / "zip-views" / "source");
   const Catalog& catalog = *opened.catalog;
   const auto named = [&](std::string_view name) -> const StoredTensor& {
     return catalog.tensor(catalog.find(name).value());
@@ -113,21 +113,21 @@ TEST(OpenTorchFile, SharedTensorsAreAliasesAndViewsKeepTheirOwnRuns) {
 }
 
 TEST(OpenTorchFile, AWrappedStateDictIsFoundAndTheRestNamed) {
-  const fs::path file = kCases / "zip-wrapped-training-checkpoint" / "source" / "checkpoint.ckpt";
+  const fs::path file = kTorch / "zip-wrapped-training-checkpoint" / "source" / "checkpoint.ckpt";
   const Opened opened = open_source(file);
-  EXPECT_THAT(names_of(*opened.catalog),
+  EXPECT_THAT(tensor_names(*opened.catalog),
               ElementsAre("module.a.weight", "module.a.bias", "module.b"));
-  EXPECT_THAT(notes_of(*opened.catalog)["epoch"], HasSubstr("a number"));
-  EXPECT_THAT(notes_of(*opened.catalog)["args"], HasSubstr("argparse.Namespace"));
-  EXPECT_THAT(notes_of(*opened.catalog)["optimizer"], HasSubstr("a dictionary"));
+  EXPECT_THAT(torch_notes(*opened.catalog)["epoch"], HasSubstr("a number"));
+  EXPECT_THAT(torch_notes(*opened.catalog)["args"], HasSubstr("argparse.Namespace"));
+  EXPECT_THAT(torch_notes(*opened.catalog)["optimizer"], HasSubstr("a dictionary"));
 }
 
 TEST(OpenTorchFile, AKeyChoosesADictionary) {
-  const fs::path file = kCases / "zip-wrapped-training-checkpoint" / "source" / "checkpoint.ckpt";
-  EXPECT_THAT(names_of(*open_source(file, with_key("state_dict")).catalog),
+  const fs::path file = kTorch / "zip-wrapped-training-checkpoint" / "source" / "checkpoint.ckpt";
+  EXPECT_THAT(tensor_names(*open_source(file, with_key("state_dict")).catalog),
               ElementsAre("module.a.weight", "module.a.bias", "module.b"));
   const Opened moments = open_source(file, with_key("optimizer.state"));
-  EXPECT_THAT(names_of(*moments.catalog), testing::Contains("0.exp_avg"));
+  EXPECT_THAT(tensor_names(*moments.catalog), testing::Contains("0.exp_avg"));
   EXPECT_THAT(error_of(file, with_key("weights")),
               HasSubstr(R"(checkpoint.ckpt: no key "weights" (it has "epoch")"));
   EXPECT_THAT(error_of(file, with_key("epoch")), HasSubstr("a number, no dictionary of tensors"));
@@ -135,7 +135,7 @@ TEST(OpenTorchFile, AKeyChoosesADictionary) {
 
 TEST(OpenTorchFile, ConfigBesideAFileMakesAModelDirectory) {
   const TemporaryDirectory directory;
-  fs::copy(kCases / "zip-crc-zero" / "source" / "pytorch_model.bin", directory / "model.pt");
+  fs::copy(kTorch / "zip-crc-zero" / "source" / "pytorch_model.bin", directory / "model.pt");
   EXPECT_FALSE(open_source(directory / "model.pt").catalog->model().config);
   directory.write("config.json", R"({"architectures": ["X"]})");
   directory.write("vocab.txt", "a");
@@ -150,7 +150,7 @@ TEST(OpenTorchFile, ConfigBesideAFileMakesAModelDirectory) {
 
 TEST(OpenTorchFile, OfTheFilesBesideItOnlyThoseOfAModelAreShown) {
   const TemporaryDirectory directory;
-  fs::copy(kCases / "zip-crc-zero" / "source" / "pytorch_model.bin", directory / "model.pt");
+  fs::copy(kTorch / "zip-crc-zero" / "source" / "pytorch_model.bin", directory / "model.pt");
   directory.write("config.json", R"({"auto_map": {"AutoModel": "modeling_x.XModel",)"
                                  R"("AutoTokenizer": ["tokenization_x.XTokenizer", null]}})");
   const std::vector<std::string> shown = {"LICENSE",        "README.md",  "generation_config.json",
@@ -188,11 +188,11 @@ TEST(OpenTorchFile, AQuantizedModelIsNotShownAsIfItWereNone) {
     return open_source(directory.path());
   };
   // Matrices of integers may be codes; a state of floats can have nothing of the kind.
-  const fs::path dtypes = *fs::directory_iterator(kCases / "zip-dtypes" / "source");
+  const fs::path dtypes = *fs::directory_iterator(kTorch / "zip-dtypes" / "source");
   const Opened integers = opened_with(dtypes);
   ASSERT_EQ(integers.catalog->obstacles().size(), 1U);
   EXPECT_THAT(integers.catalog->obstacles()[0].reason, HasSubstr("gptq"));
-  const Opened floats = opened_with(kCases / "zip-crc-zero" / "source" / "pytorch_model.bin");
+  const Opened floats = opened_with(kTorch / "zip-crc-zero" / "source" / "pytorch_model.bin");
   EXPECT_THAT(floats.catalog->obstacles(), IsEmpty());
   ASSERT_EQ(floats.catalog->notes().size(), 1U);
   EXPECT_THAT(floats.catalog->notes()[0].text, HasSubstr("says quantized by gptq"));
@@ -215,14 +215,14 @@ TEST(OpenTorchFile, OnlyNamesNameTensors) {
   dict += "U\x01\xe0" + tensor();  // a str of Python 2
   directory.write("m.pt", torch.file(dict + "u"));
   const Opened opened = open_source(directory.path());
-  EXPECT_THAT(names_of(*opened.catalog), ElementsAre("7"));
+  EXPECT_THAT(tensor_names(*opened.catalog), ElementsAre("7"));
   EXPECT_EQ(opened.catalog->notes().size(), 4U);
 
   TorchWriter nested;
   const auto below = [&] { return py_dict({{"w", nested.tensor("Float", {1}, "wxyz")}}); };
   directory.write("m.pt", nested.file("}(" + py_str("a") + below() + "N" + below() + "u"));
   const Opened second = open_source(directory.path());
-  EXPECT_THAT(names_of(*second.catalog), ElementsAre("a.w"));
+  EXPECT_THAT(tensor_names(*second.catalog), ElementsAre("a.w"));
   EXPECT_EQ(second.catalog->notes().size(), 1U);
 }
 
@@ -233,12 +233,12 @@ TEST(OpenTorchFile, AKeyThatComesTwiceHasItsLastValueAsInPython) {
   const Opcodes last = torch.tensor("Float", {2}, "abcdefgh");
   directory.write("m.pt", torch.file(py_dict({{"a", first}, {"b", first}, {"a", last}})));
   const Opened opened = open_source(directory.path());
-  EXPECT_THAT(names_of(*opened.catalog), ElementsAre("a", "b"));
+  EXPECT_THAT(tensor_names(*opened.catalog), ElementsAre("a", "b"));
   EXPECT_THAT(opened.catalog->tensor(*opened.catalog->find("a")).shape, ElementsAre(2));
 }
 
 TEST(OpenTorchFile, SeveralFilesWithoutAnIndexAreOnlyTakenAsASeries) {
-  const fs::path source = kCases / "sharded-bin" / "source";
+  const fs::path source = kTorch / "sharded-bin" / "source";
   const TemporaryDirectory directory;
   fs::copy(source, directory / "series", fs::copy_options::recursive);
   fs::remove(directory / "series" / "pytorch_model.bin.index.json");
@@ -257,7 +257,7 @@ TEST(OpenTorchFile, SeveralFilesWithoutAnIndexAreOnlyTakenAsASeries) {
 TEST(OpenTorchFile, AnIndexMustBeTrue) {
   const TemporaryDirectory directory;
   const fs::path model = directory / "model";
-  fs::copy(kCases / "sharded-bin" / "source", model, fs::copy_options::recursive);
+  fs::copy(kTorch / "sharded-bin" / "source", model, fs::copy_options::recursive);
   const std::string index = "model/pytorch_model.bin.index.json";
   const std::string first = "pytorch_model-00001-of-00007.bin";
   directory.write(index, R"({"weight_map": {"layer.0.w": ")" + first + R"("}})");
@@ -269,17 +269,17 @@ TEST(OpenTorchFile, AnIndexMustBeTrue) {
 }
 
 TEST(OpenTorchDcp, ShardsAlongTheFirstDimensionAreOneStorage) {
-  const Opened opened = open_source(kCases / "dcp-fsdp2-w2" / "source");
+  const Opened opened = open_source(kTorch / "dcp-fsdp2-w2" / "source");
   const Catalog& catalog = *opened.catalog;
   EXPECT_EQ(catalog.kind(), "torch_dcp");
   const StoredTensor& tensor = catalog.tensor(catalog.find("layers.2.w0").value());
   EXPECT_THAT(tensor.boxes, IsEmpty());
   EXPECT_EQ(catalog.storage(tensor).extents.size(), 2U);
-  EXPECT_THAT(notes_of(catalog)["train_state.step"], HasSubstr("no tensor"));
+  EXPECT_THAT(torch_notes(catalog)["train_state.step"], HasSubstr("no tensor"));
 }
 
 TEST(OpenTorchDcp, OneItemOfEachTensorIsOpened) {
-  const Opened opened = open_source(kCases / "dcp-hsdp-w4" / "source");
+  const Opened opened = open_source(kTorch / "dcp-hsdp-w4" / "source");
   const Catalog& catalog = *opened.catalog;
   std::size_t in_pieces = 0, opened_items = 0;
   for (const StoredTensor& tensor : catalog.tensors()) {
@@ -314,7 +314,7 @@ TEST(OpenTorchDcp, OneItemOfEachTensorIsOpened) {
 }
 
 TEST(OpenTorchDcp, AGridIsOneBoxForEachChunk) {
-  const Opened opened = open_source(kCases / "dcp-hsdp-w4" / "source");
+  const Opened opened = open_source(kTorch / "dcp-hsdp-w4" / "source");
   std::size_t boxes = 0;
   for (const StoredTensor& tensor : opened.catalog->tensors()) {
     boxes = std::max(boxes, tensor.boxes.size());
@@ -324,18 +324,18 @@ TEST(OpenTorchDcp, AGridIsOneBoxForEachChunk) {
 
 TEST(OpenTorchDcp, TensorsComeInTheOrderOfTheirNumbers) {
   const std::vector<std::string> names =
-      names_of(*open_source(kCases / "dcp-fsdp2-w2" / "source").catalog);
+      tensor_names(*open_source(kTorch / "dcp-fsdp2-w2" / "source").catalog);
   EXPECT_THAT(names, ElementsAre("counter", "layers.0.w0", "layers.1.w0", "layers.2.w0",
                                  "layers.3.w0", "layers.4.w0", "layers.5.w0", "layers.6.w0",
                                  "layers.7.w0", "plain", "train_state.tags.1.deep"));
 }
 
 TEST(OpenTorchDcp, TheOptimizersFolderIsNotTheModels) {
-  const fs::path source = kCases / "dcp-accelerate-fsdp-folders-w2" / "source";
-  const auto names = names_of(*open_source(source).catalog);
+  const fs::path source = kTorch / "dcp-accelerate-fsdp-folders-w2" / "source";
+  const auto names = tensor_names(*open_source(source).catalog);
   EXPECT_THAT(names, testing::Contains("counter"));
   EXPECT_THAT(names, testing::Each(testing::Not(testing::HasSubstr("optim"))));
-  EXPECT_EQ(names_of(*open_source(source, with_key("model")).catalog), names);
+  EXPECT_EQ(tensor_names(*open_source(source, with_key("model")).catalog), names);
   EXPECT_THAT(error_of(source, with_key("mode")), HasSubstr("no tensors below the key"));
   EXPECT_THAT(error_of(source / "optimizer_0"), HasSubstr("no tensors"));
 }
@@ -343,7 +343,7 @@ TEST(OpenTorchDcp, TheOptimizersFolderIsNotTheModels) {
 TEST(OpenTorchDcp, AMissingPartIsNamed) {
   const TemporaryDirectory directory;
   const fs::path copy = directory / "dcp";
-  fs::copy(kCases / "dcp-fsdp2-w2" / "source", copy, fs::copy_options::recursive);
+  fs::copy(kTorch / "dcp-fsdp2-w2" / "source", copy, fs::copy_options::recursive);
   fs::resize_file(copy / "__1_0.distcp", 5000);
   EXPECT_THAT(error_of(copy), HasSubstr("__1_0.distcp: tensor "));
   fs::remove(copy / "__1_0.distcp");
@@ -352,15 +352,15 @@ TEST(OpenTorchDcp, AMissingPartIsNamed) {
 
 TEST(OpenCheckpointOptions, AreRefusedWhereTheyMeanNothing) {
   const OpenCheckpointOptions tag{.tag = "step", .key = {}, .config = {}};
-  EXPECT_THAT(error_of(kCases / "zip-views" / "source", tag), HasSubstr("have tags"));
-  EXPECT_THAT(error_of(kCases / "dcp-fsdp2-w2" / "source", tag), HasSubstr("have tags"));
-  const fs::path zero = kCases / ".." / "deepspeed";
+  EXPECT_THAT(error_of(kTorch / "zip-views" / "source", tag), HasSubstr("have tags"));
+  EXPECT_THAT(error_of(kTorch / "dcp-fsdp2-w2" / "source", tag), HasSubstr("have tags"));
+  const fs::path zero = kTorch / ".." / "deepspeed";
   EXPECT_THAT(error_of(zero / "zero2-bf16-w2" / "source", with_key("x")), HasSubstr("no key"));
   EXPECT_THAT(error_of(zero / "universal-from-zero2-w2" / "source", with_key("x")),
               HasSubstr("no key"));
-  EXPECT_THAT(error_of(kCases / ".." / "hf" / "llama-bf16" / "source", tag), HasSubstr("no tag"));
-  const OpenCheckpointOptions config{.tag = {}, .key = {}, .config = kCases};
-  EXPECT_THAT(error_of(kCases / "zip-views" / "source", config), HasSubstr("no config.json there"));
+  EXPECT_THAT(error_of(kTorch / ".." / "hf" / "llama-bf16" / "source", tag), HasSubstr("no tag"));
+  const OpenCheckpointOptions config{.tag = {}, .key = {}, .config = kTorch};
+  EXPECT_THAT(error_of(kTorch / "zip-views" / "source", config), HasSubstr("no config.json there"));
 }
 
 }  // namespace

@@ -506,7 +506,7 @@ std::vector<Broken> universal_cases() {
 }
 // clang-format on
 
-const std::vector<Broken>& cases() {
+const std::vector<Broken>& broken_zero() {
   static const std::vector<Broken> all = [] {
     std::vector<Broken> joined;
     for (auto&& part :
@@ -521,18 +521,18 @@ const std::vector<Broken>& cases() {
 class BrokenZero : public testing::TestWithParam<std::size_t> {};
 
 TEST_P(BrokenZero, IsRefusedWithItsMessage) {
-  expect_refused(cases()[GetParam()]);
+  expect_refused(broken_zero()[GetParam()]);
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, BrokenZero, testing::Range(std::size_t{0}, cases().size()),
-                         [](const auto& test) { return cases()[test.param].name; });
+INSTANTIATE_TEST_SUITE_P(Cases, BrokenZero, testing::Range(std::size_t{0}, broken_zero().size()),
+                         [](const auto& test) { return broken_zero()[test.param].name; });
 
 TEST(BrokenZeroCorpus, ReachesEveryErrorText) {
   const auto wanted = [](const std::string& name) {
     return name.starts_with("deepspeed") || name.starts_with("zero") ||
            name.starts_with("universal");
   };
-  expect_all_errors_reached(cases(), wanted, 60);
+  expect_all_errors_reached(broken_zero(), wanted, 60);
 }
 
 TEST(BrokenZeroCorpus, TheCheckpointThatItBreaksIsGood) {

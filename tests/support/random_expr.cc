@@ -26,17 +26,17 @@ using Shape = std::vector<std::int64_t>;
 
 constexpr std::int64_t kMaxNumel = 20000;
 
-std::int64_t numel_of(const Shape& shape) {
+std::int64_t elements_of(const Shape& shape) {
   return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
 }
 
-std::size_t at(std::int64_t index) {
+std::size_t index_of(std::int64_t index) {
   return static_cast<std::size_t>(index);
 }
 
 template <typename T>
 T pick(const Choose& choose, const std::vector<T>& options) {
-  return options[at(choose(static_cast<std::int64_t>(options.size())))];
+  return options[index_of(choose(static_cast<std::int64_t>(options.size())))];
 }
 
 std::int64_t between(const Choose& choose, std::int64_t low, std::int64_t high) {
@@ -64,7 +64,10 @@ Shape random_shape(const Choose& choose, std::int64_t max_numel) {
 class Writer {
  public:
   Writer(const Choose& choose, MemorySource& source, CatalogBuilder& builder)
-      : choose_(choose), source_(source), builder_(builder), files_(at(between(choose, 1, 3))) {}
+      : choose_(choose),
+        source_(source),
+        builder_(builder),
+        files_(index_of(between(choose, 1, 3))) {}
 
   // In up to four extents in any of the files, with other bytes between them.
   StorageId storage(DType dtype, std::int64_t numel) {
@@ -75,7 +78,7 @@ class Writer {
       const bool last = extents.size() == 3 || one_in(choose_, 2);
       const std::int64_t part = last ? left : between(choose_, 1, left);
       const std::int64_t file = choose_(static_cast<std::int64_t>(files_.size()));
-      std::vector<std::byte>& bytes = files_[at(file)];
+      std::vector<std::byte>& bytes = files_[index_of(file)];
       append_random(bytes, choose_(8));
       extents.push_back(
           {static_cast<FileId>(file), bytes.size(), static_cast<std::uint64_t>(part * size)});
@@ -142,8 +145,8 @@ std::vector<StorageBox> random_boxes(const Choose& choose, Writer& writer, DType
                                      const Shape& shape) {
   std::vector<std::pair<Shape, Shape>> parts{{Shape(shape.size(), 0), shape}};
   for (std::int64_t cuts = shape.empty() ? 0 : choose(4); cuts > 0; --cuts) {
-    auto& [begin, count] = parts[at(choose(static_cast<std::int64_t>(parts.size())))];
-    const std::size_t d = at(choose(static_cast<std::int64_t>(shape.size())));
+    auto& [begin, count] = parts[index_of(choose(static_cast<std::int64_t>(parts.size())))];
+    const std::size_t d = index_of(choose(static_cast<std::int64_t>(shape.size())));
     if (count[d] < 2) continue;
     const std::int64_t head = between(choose, 1, count[d] - 1);
     auto rest = std::pair(begin, count);
@@ -174,7 +177,7 @@ void add_block_scaled(const Choose& choose, Writer& writer, CatalogBuilder& buil
   encoding.scale = pick<DType>(choose, {DType::F32, DType::BF16, DType::F8E8M0, DType::U8});
   encoding.codes =
       pick<DType>(choose, {DType::F8E4M3, DType::F8E5M2, DType::F8E4M3FNUZ, DType::F8E5M2FNUZ});
-  const StorageId scale = writer.storage(encoding.scale, numel_of(scale_shape));
+  const StorageId scale = writer.storage(encoding.scale, elements_of(scale_shape));
   const StorageId weight = writer.storage(encoding.codes, batch * rows * columns);
   builder.set_encoding(weight, block_scale_encoding(encoding), std::span(&scale, 1),
                        batch * rows * columns);
@@ -331,9 +334,9 @@ RandomExpr with_step(const RandomExpr& from, const Step& step) {
 // Another tensor of the dtype and shape of `like`, from another leaf where one fits.
 RandomExpr random_like(const Choose& choose, const RandomCheckpoint& checkpoint,
                        const RandomExpr& like) {
-  const std::int64_t numel = numel_of(like.value.shape);
+  const std::int64_t numel = elements_of(like.value.shape);
   RandomExpr leaf = random_leaf(choose, checkpoint);
-  const std::int64_t has = numel_of(leaf.value.shape);
+  const std::int64_t has = elements_of(leaf.value.shape);
   const bool castable = is_castable_float(leaf.value.dtype) && is_castable_float(like.value.dtype);
   if (has < numel || !(castable || leaf.value.dtype == like.value.dtype)) return like;
   RandomExpr flat = reshaped(leaf, {has});
@@ -346,7 +349,7 @@ RandomExpr random_like(const Choose& choose, const RandomCheckpoint& checkpoint,
 // Shapes with the same number of elements: dimensions are merged and factored.
 Shape random_reshape(const Choose& choose, const Shape& shape) {
   Shape result;
-  std::int64_t left = numel_of(shape);
+  std::int64_t left = elements_of(shape);
   if (left == 0) return shape;
   while (left > 1 && result.size() < 4) {
     std::vector<std::int64_t> divisors;
@@ -371,9 +374,9 @@ RandomExpr random_several(const Choose& choose, const RandomCheckpoint& checkpoi
   const std::int64_t dim = concat || interleave ? choose(rank) : choose(rank + 1);
   while (static_cast<std::int64_t>(parts.size()) < count) {
     RandomExpr part = random_like(choose, checkpoint, from);
-    if (concat && part.value.shape[at(dim)] > 0) {
-      const std::int64_t begin = choose(part.value.shape[at(dim)]);
-      part = sliced(part, dim, begin, part.value.shape[at(dim)] - begin, 1);
+    if (concat && part.value.shape[index_of(dim)] > 0) {
+      const std::int64_t begin = choose(part.value.shape[index_of(dim)]);
+      part = sliced(part, dim, begin, part.value.shape[index_of(dim)] - begin, 1);
     }
     parts.insert(parts.begin() + choose(static_cast<std::int64_t>(parts.size()) + 1),
                  std::move(part));
@@ -402,7 +405,8 @@ RandomExpr random_operation(const Choose& choose, const RandomCheckpoint& checkp
     case 0: {
       Shape order(shape.size());
       std::iota(order.begin(), order.end(), std::int64_t{0});
-      for (std::int64_t i = rank; i > 1; --i) std::swap(order[at(i - 1)], order[at(choose(i))]);
+      for (std::int64_t i = rank; i > 1; --i)
+        std::swap(order[index_of(i - 1)], order[index_of(choose(i))]);
       return unwrap(from.expr.transpose(order), dense_transpose(from.value, order),
                     from.text + ".transpose" + text_of(order));
     }
@@ -411,7 +415,7 @@ RandomExpr random_operation(const Choose& choose, const RandomCheckpoint& checkp
     case 2: {
       if (rank == 0) return from;
       const std::int64_t dim = choose(rank);
-      const std::int64_t extent = shape[at(dim)];
+      const std::int64_t extent = shape[index_of(dim)];
       if (extent == 0) return from;
       const std::int64_t begin = choose(extent);
       const std::int64_t step = between(choose, 1, 5);
@@ -473,8 +477,8 @@ RandomCheckpoint random_checkpoint(const Choose& choose, const RandomOptions& op
     }
     const DType dtype = pick(choose, dtypes);
     const Shape shape = random_shape(choose, options.max_numel);
-    if (kind == 0 || numel_of(shape) == 0) {
-      builder.add_tensor(names.back(), shape, writer.storage(dtype, numel_of(shape)));
+    if (kind == 0 || elements_of(shape) == 0) {
+      builder.add_tensor(names.back(), shape, writer.storage(dtype, elements_of(shape)));
     } else {
       std::vector<StorageBox> boxes = random_boxes(choose, writer, dtype, shape);
       const StorageId first = boxes.front().storage;
@@ -494,7 +498,7 @@ RandomExpr random_expr(const Choose& choose, const RandomCheckpoint& checkpoint,
   RandomExpr random = random_leaf(choose, checkpoint);
   for (std::int64_t n = choose(operations + 1); n > 0; --n) {
     RandomExpr next = random_operation(choose, checkpoint, random);
-    if (numel_of(next.value.shape) > kMaxNumel) break;
+    if (elements_of(next.value.shape) > kMaxNumel) break;
     random = std::move(next);
   }
   return random;

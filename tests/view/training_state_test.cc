@@ -13,7 +13,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 
 /// "name: dtype", and what it shares its bytes with.
-std::vector<std::string> tensors(const Definition& definition) {
+std::vector<std::string> tensor_lines(const Definition& definition) {
   std::vector<std::string> lines;
   for (const ModelTensor& tensor : definition.tensors) {
     std::string line = fmt::format("{}: {}", tensor.name, name(tensor.expr.dtype()));
@@ -41,7 +41,7 @@ ModelCatalog zero_state() {
 
 TEST(Safetensors, ShowsTensorsAsStoredUnderTheModelsName) {
   const auto definition = define(zero_state().build(), "safetensors");
-  EXPECT_THAT(tensors(*definition),
+  EXPECT_THAT(tensor_lines(*definition),
               ElementsAre("steps: I64", "mean: F64", "base: BF16", "embed: F32", "small: F32",
                           "head: F32 = embed", "base too: BF16 = base"));
   EXPECT_EQ(definition->packaging.container, ContainerKind::Safetensors);
@@ -66,14 +66,14 @@ TEST(Safetensors, IsAbsentWhereTheSourceIsSafetensors) {
 }
 
 TEST(Consolidated, CastsFloatsAndKeepsIntegers) {
-  EXPECT_THAT(tensors(*define(zero_state().build(), "fp32-consolidated")),
+  EXPECT_THAT(tensor_lines(*define(zero_state().build(), "fp32-consolidated")),
               ElementsAre("steps: I64", "mean: F32", "base: F32", "embed: F32", "small: F32",
                           "head: F32 = embed", "base too: F32 = base"));
 }
 
 TEST(Consolidated, SaysWhichTensorsAreOtherNames) {
   const auto catalog = zero_state().build();
-  EXPECT_THAT(tensors(*define(catalog, "fp32-consolidated@format=bin")),
+  EXPECT_THAT(tensor_lines(*define(catalog, "fp32-consolidated@format=bin")),
               ElementsAre("steps: I64", "mean: F32", "base: F32", "embed: F32", "small: F32",
                           "head: F32 = embed", "base too: F32 = base"));
   EXPECT_EQ(define(catalog, "fp32-consolidated@format=bin")->packaging.container,
@@ -97,7 +97,7 @@ TEST(Consolidated, NamesShareWithTheirOwnShape) {
                {"vector", DType::F32, {1}, false, Role::Weight, "", "scalar"},
                {"vector too", DType::F32, {1}, false, Role::Weight, "vector"},
                {"scalar too", DType::F32, {}, false, Role::Weight, "scalar"}});
-  EXPECT_THAT(tensors(*define(model.build(), "fp32-consolidated@format=bin")),
+  EXPECT_THAT(tensor_lines(*define(model.build(), "fp32-consolidated@format=bin")),
               ElementsAre("scalar: F32", "vector: F32", "vector too: F32 = vector",
                           "scalar too: F32 = scalar"));
 }
@@ -105,10 +105,10 @@ TEST(Consolidated, NamesShareWithTheirOwnShape) {
 TEST(Consolidated, LeavesFrozenWeightsOutWhenAsked) {
   const auto catalog = zero_state().build();
   EXPECT_THAT(
-      tensors(*define(catalog, "fp32-consolidated@exclude_frozen=1")),
+      tensor_lines(*define(catalog, "fp32-consolidated@exclude_frozen=1")),
       ElementsAre("steps: I64", "mean: F32", "embed: F32", "small: F32", "head: F32 = embed"));
   const auto module = define(catalog, "fp32-consolidated@frozen=module");
-  EXPECT_THAT(tensors(*module),
+  EXPECT_THAT(tensor_lines(*module),
               ElementsAre("steps: I64", "mean: F32", "base: F32", "hidden: F32", "embed: F32",
                           "small: F32", "head: F32 = embed", "base too: F32 = base"));
   EXPECT_EQ(module->spec.canonical(), "fp32-consolidated@frozen=module");
@@ -142,8 +142,8 @@ TEST(TrainingState, IsToldWhatViewsLeaveOut) {
     EXPECT_EQ(view.remarks[1].subject, "f");
     EXPECT_THAT(view.remarks[1].text, HasSubstr("frozen=module"));
   }
-  EXPECT_THAT(tensors(*define(catalog, "safetensors")), ElementsAre("w: F32"));
-  EXPECT_THAT(tensors(*define(catalog, "fp32-consolidated@format=bin")),
+  EXPECT_THAT(tensor_lines(*define(catalog, "safetensors")), ElementsAre("w: F32"));
+  EXPECT_THAT(tensor_lines(*define(catalog, "fp32-consolidated@format=bin")),
               ElementsAre("w: F32", "c: C128", "c2: C128"));
 }
 

@@ -449,8 +449,8 @@ class ZeroOpener : public SourceOpener {
   std::vector<std::string> stale_;
 };
 
-bool recognizes(const SourceTree& tree, const SourceFiles& /*files*/,
-                const OpenCheckpointOptions& options) {
+bool recognizes_zero(const SourceTree& tree, const SourceFiles& /*files*/,
+                     const OpenCheckpointOptions& options) {
   if (tree.single_file) return false;
   const std::vector<DeepSpeedTag> tags = find_deepspeed_tags(tree);
   const auto is_zero = [](const DeepSpeedTag& tag) {
@@ -462,8 +462,8 @@ bool recognizes(const SourceTree& tree, const SourceFiles& /*files*/,
   return std::ranges::any_of(tags, is_zero) && !find_universal_tags(tree).contains(options.tag);
 }
 
-Result<std::shared_ptr<const Catalog>> open(const SourceTree& tree, SourceFiles& files,
-                                            const OpenCheckpointOptions& options) {
+Result<std::shared_ptr<const Catalog>> open_zero(const SourceTree& tree, SourceFiles& files,
+                                                 const OpenCheckpointOptions& options) {
   if (!options.key.empty()) {
     return fail(ErrorCode::InvalidArgument, "{}: a DeepSpeed checkpoint takes no key", tree.name);
   }
@@ -472,6 +472,6 @@ Result<std::shared_ptr<const Catalog>> open(const SourceTree& tree, SourceFiles&
 
 }  // namespace
 
-const Adapter kDeepSpeedZero{"deepspeed_zero", recognizes, open};
+const Adapter kDeepSpeedZero{"deepspeed_zero", recognizes_zero, open_zero};
 
 }  // namespace ckfs

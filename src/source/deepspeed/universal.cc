@@ -224,13 +224,13 @@ class UniversalOpener : public SourceOpener {
   std::vector<const DeepSpeedCell*> ranks_;  // of models_
 };
 
-bool recognizes(const SourceTree& tree, const SourceFiles& /*files*/,
-                const OpenCheckpointOptions& /*options*/) {
+bool recognizes_universal(const SourceTree& tree, const SourceFiles& /*files*/,
+                          const OpenCheckpointOptions& /*options*/) {
   return !tree.single_file && !find_universal_tags(tree).empty();
 }
 
-Result<std::shared_ptr<const Catalog>> open(const SourceTree& tree, SourceFiles& files,
-                                            const OpenCheckpointOptions& options) {
+Result<std::shared_ptr<const Catalog>> open_universal(const SourceTree& tree, SourceFiles& files,
+                                                      const OpenCheckpointOptions& options) {
   if (!options.key.empty()) {
     return fail(ErrorCode::InvalidArgument, "{}: a universal checkpoint takes no key", tree.name);
   }
@@ -239,6 +239,6 @@ Result<std::shared_ptr<const Catalog>> open(const SourceTree& tree, SourceFiles&
 
 }  // namespace
 
-const Adapter kUniversal{"universal", recognizes, open};
+const Adapter kUniversal{"universal", recognizes_universal, open_universal};
 
 }  // namespace ckfs

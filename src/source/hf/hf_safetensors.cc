@@ -436,8 +436,8 @@ class HfOpener : public SourceOpener {
   std::map<std::string_view, std::span<const std::int64_t>> shown_;  // in is_copy()
 };
 
-bool recognizes(const SourceTree& tree, const SourceFiles& /*files*/,
-                const OpenCheckpointOptions& /*options*/) {
+bool recognizes_safetensors(const SourceTree& tree, const SourceFiles& /*files*/,
+                            const OpenCheckpointOptions& /*options*/) {
   if (tree.single_file) return true;
   const auto is_weights = [](const std::string& path) {
     return is_top_level(path) && path.ends_with(kEnding);
@@ -450,8 +450,8 @@ bool recognizes(const SourceTree& tree, const SourceFiles& /*files*/,
          !tree.incomplete.empty();
 }
 
-Result<std::shared_ptr<const Catalog>> open(const SourceTree& tree, SourceFiles& files,
-                                            const OpenCheckpointOptions& options) {
+Result<std::shared_ptr<const Catalog>> open_safetensors(const SourceTree& tree, SourceFiles& files,
+                                                        const OpenCheckpointOptions& options) {
   if (!options.tag.empty() || !options.key.empty() || options.config) {
     return fail(ErrorCode::InvalidArgument,
                 "{}: a checkpoint of safetensors takes no tag, key or configuration", tree.name);
@@ -461,6 +461,6 @@ Result<std::shared_ptr<const Catalog>> open(const SourceTree& tree, SourceFiles&
 
 }  // namespace
 
-const Adapter kHfSafetensors{"safetensors", recognizes, open};
+const Adapter kHfSafetensors{"safetensors", recognizes_safetensors, open_safetensors};
 
 }  // namespace ckfs

@@ -708,13 +708,13 @@ bool recognizes_item(const SourceTree& tree, const SourceFiles& /*files*/,
   return is_orbax_item(tree);
 }
 
-bool recognizes(const SourceTree& tree, const SourceFiles& /*files*/,
-                const OpenCheckpointOptions& /*options*/) {
+bool recognizes_orbax(const SourceTree& tree, const SourceFiles& /*files*/,
+                      const OpenCheckpointOptions& /*options*/) {
   return is_orbax(tree);
 }
 
-Result<std::shared_ptr<const Catalog>> open(const SourceTree& tree, SourceFiles& files,
-                                            const OpenCheckpointOptions& options) {
+Result<std::shared_ptr<const Catalog>> open_orbax(const SourceTree& tree, SourceFiles& files,
+                                                  const OpenCheckpointOptions& options) {
   if (!options.tag.empty()) {
     return fail(ErrorCode::InvalidArgument, "{}: only DeepSpeed checkpoints have tags", tree.name);
   }
@@ -727,7 +727,7 @@ Result<std::shared_ptr<const Catalog>> open(const SourceTree& tree, SourceFiles&
 
 }  // namespace
 
-const Adapter kOrbaxItem{"orbax", recognizes_item, open};
-const Adapter kOrbax{"orbax", recognizes, open};
+const Adapter kOrbaxItem{"orbax", recognizes_item, open_orbax};
+const Adapter kOrbax{"orbax", recognizes_orbax, open_orbax};
 
 }  // namespace ckfs

@@ -479,18 +479,18 @@ class DcpOpener : public SourceOpener {
   std::uint64_t bytes_ = 0;
 };
 
-bool recognizes(const SourceTree& tree, const SourceFiles& /*files*/,
-                const OpenCheckpointOptions& /*options*/) {
+bool recognizes_dcp(const SourceTree& tree, const SourceFiles& /*files*/,
+                    const OpenCheckpointOptions& /*options*/) {
   return !tree.single_file && !find_prefixes(tree).empty();
 }
 
 bool recognizes_top(const SourceTree& tree, const SourceFiles& files,
                     const OpenCheckpointOptions& options) {
-  return tree.find(kMetadata) != nullptr && recognizes(tree, files, options);
+  return tree.find(kMetadata) != nullptr && recognizes_dcp(tree, files, options);
 }
 
-Result<std::shared_ptr<const Catalog>> open(const SourceTree& tree, SourceFiles& files,
-                                            const OpenCheckpointOptions& options) {
+Result<std::shared_ptr<const Catalog>> open_dcp(const SourceTree& tree, SourceFiles& files,
+                                                const OpenCheckpointOptions& options) {
   if (!options.tag.empty()) {
     return fail(ErrorCode::InvalidArgument, "{}: only DeepSpeed checkpoints have tags", tree.name);
   }
@@ -499,7 +499,7 @@ Result<std::shared_ptr<const Catalog>> open(const SourceTree& tree, SourceFiles&
 
 }  // namespace
 
-const Adapter kTorchDcpTop{"torch_dcp", recognizes_top, open};
-const Adapter kTorchDcp{"torch_dcp", recognizes, open};
+const Adapter kTorchDcpTop{"torch_dcp", recognizes_top, open_dcp};
+const Adapter kTorchDcp{"torch_dcp", recognizes_dcp, open_dcp};
 
 }  // namespace ckfs

@@ -317,8 +317,8 @@ bool recognizes_directory(const SourceTree& tree, const SourceFiles& files,
   return std::ranges::any_of(tree.files, is_index) || !find_candidates(tree, files).empty();
 }
 
-Result<std::shared_ptr<const Catalog>> open(const SourceTree& tree, SourceFiles& files,
-                                            const OpenCheckpointOptions& options) {
+Result<std::shared_ptr<const Catalog>> open_torch(const SourceTree& tree, SourceFiles& files,
+                                                  const OpenCheckpointOptions& options) {
   if (!options.tag.empty()) {
     return fail(ErrorCode::InvalidArgument, "{}: only DeepSpeed checkpoints have tags", tree.name);
   }
@@ -327,7 +327,7 @@ Result<std::shared_ptr<const Catalog>> open(const SourceTree& tree, SourceFiles&
 
 }  // namespace
 
-const Adapter kTorchFile{"torch_file", recognizes_file, open};
-const Adapter kTorchFiles{"torch_file", recognizes_directory, open};
+const Adapter kTorchFile{"torch_file", recognizes_file, open_torch};
+const Adapter kTorchFiles{"torch_file", recognizes_directory, open_torch};
 
 }  // namespace ckfs

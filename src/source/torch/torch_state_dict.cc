@@ -25,7 +25,7 @@ constexpr std::array<std::string_view, 9> kTrainingKeys = {
 constexpr std::size_t kNamesInMessage = 8;
 
 /// What is kept of a tensor and of a key, about, besides their names.
-constexpr std::size_t kTensorBytes = 160;
+constexpr std::size_t kPickledTensorBytes = 160;
 constexpr std::size_t kKeyBytes = 96;
 
 /// The name that a key gives its tensor; nullopt: it is neither a string nor a whole number.
@@ -186,7 +186,7 @@ class StateDictFinder {
       note(prefix, item, key ? "no tensor" : "below a key that is no name");
       return {};
     }
-    if (!pickle_.budget()->hold(kTensorBytes + 3 * (prefix.size() + key->size()))) {
+    if (!pickle_.budget()->hold(kPickledTensorBytes + 3 * (prefix.size() + key->size()))) {
       return pickle_.budget()->check(file_name_);
     }
     const auto [name, is_new] = names_.insert(prefix + *key);

@@ -22,10 +22,6 @@ bool is_letter(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
 }
 
-bool is_digit(char c) {
-  return c >= '0' && c <= '9';
-}
-
 /// By way of F32, as NumPy makes such scalars.
 template <DType kDType>
 double rounded(double value) {

@@ -98,10 +98,6 @@ constexpr std::array<Spelling, 16> kSpellings{{{"stack", Kind::Stack},
                                                {"add", Kind::Add},
                                                {"flush_subnormals", Kind::FlushSubnormals}}};
 
-std::vector<std::int64_t> dims(const TensorExpr& expr) {
-  return {expr.shape().begin(), expr.shape().end()};
-}
-
 Scope with_shape(Scope scope, const TensorExpr& expr) {
   scope.shape = expr.shape();
   return scope;
@@ -313,7 +309,7 @@ Result<Flow> unstack(const Operation& op, Flow flow, const Scope& scope) {
     for (const FlowPart& part : column.parts) {
       const Scope here = with_shape(scope, part.expr);
       CKFS_TRY(const std::int64_t dim, whole(op.dim, here));
-      const std::vector<std::int64_t> shape = dims(part.expr);
+      const std::vector<std::int64_t> shape(part.expr.shape().begin(), part.expr.shape().end());
       if (dim < 0 || dim >= static_cast<std::int64_t>(shape.size())) {
         return fail(ErrorCode::InvalidArgument, "unstack: no dimension {} in a shape of {}", dim,
                     shape.size());

@@ -15,10 +15,6 @@ constexpr std::size_t kMaxPattern = 1000;  // characters
 constexpr std::size_t kMaxOpenHoles = 3;   // each multiplies the places to try
 constexpr std::size_t kMaxDigits = 9;
 
-bool is_digit(char c) {
-  return c >= '0' && c <= '9';
-}
-
 /// The digits at the begin of `text` that are a number.
 std::size_t number_size(std::string_view text) {
   std::size_t size = 0;

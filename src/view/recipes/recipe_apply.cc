@@ -28,7 +28,7 @@ struct Taken {
   std::array<std::int32_t, kMaxKeys> keys{};
 };
 
-struct Group {
+struct TakenGroup {
   Captured captured;  // of its first tensor
   Values values;
   std::vector<Taken> taken;
@@ -55,7 +55,7 @@ class RuleRun {
       if (rule_.optional) return std::move(list_);
       return nothing_fits();
     }
-    for (const Group& group : groups_) CKFS_TRY_VOID(make(group));
+    for (const TakenGroup& group : groups_) CKFS_TRY_VOID(make(group));
     return merge();
   }
 
@@ -258,7 +258,7 @@ class RuleRun {
         taken.keys[k] = static_cast<std::int32_t>(number);
       }
       if (single) {
-        Group group{captured, std::move(one->values), {taken}};
+        TakenGroup group{captured, std::move(one->values), {taken}};
         CKFS_TRY_VOID(make(group));
         continue;
       }
@@ -278,7 +278,7 @@ class RuleRun {
     return {};
   }
 
-  Result<void> make(const Group& group) {
+  Result<void> make(const TakenGroup& group) {
     const ModelTensor& first = list_.tensors[group.taken.front().tensor];
     Flow flow;
     flow.taken = first.expr.dtype();
@@ -321,15 +321,15 @@ class RuleRun {
   }
 
   /// The name that the group's result would have, if that can be said: errors are about it.
-  std::string subject(const Group& group, const ModelTensor& first) const {
+  std::string subject(const TakenGroup& group, const ModelTensor& first) const {
     const Result<std::string> name =
         rule_.give.front().fill(group.captured, scope_of(group.values, first.expr.shape()));
     return name ? *name : std::string(first.name);
   }
 
   /// Adds the parts of a column of `flow` to what is made.
-  Result<void> give(const Template& name, FlowColumn& column, const Flow& flow, const Group& group,
-                    const ModelTensor& first) {
+  Result<void> give(const Template& name, FlowColumn& column, const Flow& flow,
+                    const TakenGroup& group, const ModelTensor& first) {
     Values values = group.values;
     const std::uint32_t axes = number_of(flow.axes);
     for (FlowPart& part : column.parts) {
@@ -429,7 +429,7 @@ class RuleRun {
   const ConfigNumbers& config_;
   TensorList list_;
   std::vector<bool> taken_;
-  std::vector<Group> groups_;
+  std::vector<TakenGroup> groups_;
   std::vector<Made> made_;
   std::list<std::string> names_;
   std::size_t found_ = 0;

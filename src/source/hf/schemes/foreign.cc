@@ -31,11 +31,11 @@ std::string_view kind_of(const HeldTensors& tensors, TensorId id) {
   return {};
 }
 
-bool recognizes(const HeldTensors& tensors, TensorId id) {
+bool is_foreign(const HeldTensors& tensors, TensorId id) {
   return !kind_of(tensors, id).empty();
 }
 
-Result<QuantizedWeight> read(const HeldTensors& tensors, TensorId id) {
+Result<QuantizedWeight> read_foreign(const HeldTensors& tensors, TensorId id) {
   const std::string& method = tensors.config().method;
   if (!method.empty()) {
     return cannot_decode(
@@ -53,9 +53,9 @@ const Scheme kForeign{
     .methods = {},
     .formats = {},
     .auxiliaries = {},
-    .recognizes = recognizes,
+    .recognizes = is_foreign,
     .wants = nullptr,
-    .read = read,
+    .read = read_foreign,
 };
 
 }  // namespace ckfs

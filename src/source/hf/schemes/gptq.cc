@@ -24,12 +24,12 @@ constexpr std::string_view kCodes = ".qweight";
 constexpr std::int64_t kWordBits = 32;
 
 /// The tensors of a weight.
-struct Parts {
+struct GptqParts {
   TensorId codes = 0, scales = 0, zeros = 0;
   std::optional<TensorId> g_idx;
 };
 
-bool recognizes(const HeldTensors& tensors, TensorId codes) {
+bool is_gptq(const HeldTensors& tensors, TensorId codes) {
   return tensors.name(codes).ends_with(kCodes);
 }
 
@@ -44,13 +44,13 @@ Result<TensorId> part(const HeldTensors& tensors, std::string_view module,
   return *id;
 }
 
-Result<Parts> parts_of(const HeldTensors& tensors, TensorId codes) {
+Result<GptqParts> parts_of(const HeldTensors& tensors, TensorId codes) {
   const std::string_view module = without(tensors.name(codes), kCodes);
   if (tensors.dtype(codes) != DType::I32 || tensors.shape(codes).size() != 2) {
     return cannot_decode("is {} of shape {}, not a matrix of I32", name(tensors.dtype(codes)),
                          shape_text(tensors.shape(codes)));
   }
-  Parts parts{.codes = codes, .scales = 0, .zeros = 0, .g_idx = std::nullopt};
+  GptqParts parts{.codes = codes, .scales = 0, .zeros = 0, .g_idx = std::nullopt};
   CKFS_TRY(parts.scales, part(tensors, module, ".scales"));
   const DType scale = tensors.dtype(parts.scales);
   if (scale != DType::F16 && scale != DType::BF16 && scale != DType::F32) {
@@ -130,7 +130,7 @@ Result<AffineCodes::Zeros> zeros_of(const HeldTensors& tensors, int bits) {
                                     : AffineCodes::Zeros::PlusOneInWords;
 }
 
-Result<AffineCodes> read_gptq(const HeldTensors& tensors, const Parts& parts) {
+Result<AffineCodes> read_gptq(const HeldTensors& tensors, const GptqParts& parts) {
   const auto codes = tensors.shape(parts.codes);
   const auto scales = tensors.shape(parts.scales);
   const auto zeros = tensors.shape(parts.zeros);
@@ -170,7 +170,7 @@ Result<AffineCodes> read_gptq(const HeldTensors& tensors, const Parts& parts) {
   return kind;
 }
 
-Result<AffineCodes> read_awq(const HeldTensors& tensors, const Parts& parts) {
+Result<AffineCodes> read_awq(const HeldTensors& tensors, const GptqParts& parts) {
   const auto codes = tensors.shape(parts.codes);
   const auto scales = tensors.shape(parts.scales);
   const auto zeros = tensors.shape(parts.zeros);
@@ -194,8 +194,8 @@ Result<AffineCodes> read_awq(const HeldTensors& tensors, const Parts& parts) {
 
 /// The layout, by shapes: a weight of GPTQ has a column of words for each output, one of AWQ for
 /// each eight.
-Result<QuantizedWeight> read(const HeldTensors& tensors, TensorId codes) {
-  CKFS_TRY(const Parts parts, parts_of(tensors, codes));
+Result<QuantizedWeight> read_gptq(const HeldTensors& tensors, TensorId codes) {
+  CKFS_TRY(const GptqParts parts, parts_of(tensors, codes));
   const std::int64_t words = tensors.shape(codes)[1];
   const std::int64_t outputs = tensors.shape(parts.scales)[1];
   const bool awq = outputs % 8 == 0 && words == outputs / 8;
@@ -242,9 +242,9 @@ const Scheme kGptq{
     .name = "gptq or awq",
     .methods = {"gptq", "awq"},
     .auxiliaries = {".qzeros", ".scales", ".g_idx"},
-    .recognizes = recognizes,
+    .recognizes = is_gptq,
     .wants = nullptr,
-    .read = read,
+    .read = read_gptq,
     .casts_all = true,
 };
 

@@ -21,16 +21,16 @@ constexpr std::int64_t kWord = 32;
 constexpr std::int64_t kMaxColumns = std::int64_t{1} << 40;
 constexpr std::int64_t kMaxBits = 8;
 
-bool recognizes(const HeldTensors& tensors, TensorId codes) {
+bool is_packed(const HeldTensors& tensors, TensorId codes) {
   return tensors.name(codes).ends_with(".weight_packed") && tensors.dtype(codes) == DType::I32;
 }
 
 /// What belongs to a weight.
-struct Parts {
+struct PackedParts {
   std::optional<TensorId> scale, shape, zeros, groups;
   WeightArguments arguments;
 
-  Parts(const HeldTensors& tensors, TensorId codes) {
+  PackedParts(const HeldTensors& tensors, TensorId codes) {
     const std::string_view module = module_of(tensors.name(codes));
     scale = tensors.find(module, ".weight_scale");
     shape = tensors.find(module, ".weight_shape");
@@ -60,7 +60,7 @@ bool is_two_integers(const HeldTensors& tensors, TensorId id) {
 }
 
 void wants(const HeldTensors& tensors, TensorId codes, std::vector<WantedTensor>& out) {
-  const Parts parts(tensors, codes);
+  const PackedParts parts(tensors, codes);
   if (parts.shape && is_two_integers(tensors, *parts.shape))
     out.push_back({*parts.shape, parts.columns(tensors).has_value()});
 }
@@ -82,7 +82,8 @@ Result<std::optional<std::array<std::int64_t, 2>>> stored_shape(const HeldTensor
 }
 
 /// The length of a row, of which weight_shape and, where there are groups, the scale's shape speak.
-Result<std::int64_t> row_length(const HeldTensors& tensors, const Parts& parts, std::int64_t rows) {
+Result<std::int64_t> row_length(const HeldTensors& tensors, const PackedParts& parts,
+                                std::int64_t rows) {
   const std::optional<std::int64_t> by_groups = parts.columns(tensors);
   std::optional<std::array<std::int64_t, 2>> stored;
   if (parts.shape) {
@@ -159,7 +160,7 @@ Result<Packing> packing_of(const HeldTensors& tensors, std::int64_t columns, std
   return Packing{bits, *old};
 }
 
-Result<void> add_zeros(const HeldTensors& tensors, const Parts& parts, BlockScale& kind) {
+Result<void> add_zeros(const HeldTensors& tensors, const PackedParts& parts, BlockScale& kind) {
   if (!parts.zeros) {
     if (parts.arguments.symmetric.value_or(true)) return {};
     return cannot_decode("without its weight_zero_point, but config.json says symmetric: false");
@@ -183,7 +184,7 @@ Result<void> add_zeros(const HeldTensors& tensors, const Parts& parts, BlockScal
   return {};
 }
 
-Result<void> add_groups(const HeldTensors& tensors, const Parts& parts, BlockScale& kind) {
+Result<void> add_groups(const HeldTensors& tensors, const PackedParts& parts, BlockScale& kind) {
   // Absent it is also where actorder is "group": since 0.19 columns are stored in their order.
   if (!parts.groups) return {};
   const std::array needed = {kind.columns - kind.padding};
@@ -197,12 +198,12 @@ Result<void> add_groups(const HeldTensors& tensors, const Parts& parts, BlockSca
   return {};
 }
 
-Result<QuantizedWeight> read(const HeldTensors& tensors, TensorId codes) {
+Result<QuantizedWeight> read_pack_quantized(const HeldTensors& tensors, TensorId codes) {
   const std::string_view module = module_of(tensors.name(codes));
   if (tensors.find(module, ".scale_packed") || tensors.find(module, ".meta")) {
     return cannot_decode("packed as marlin-24, which has no reference");
   }
-  const Parts parts(tensors, codes);
+  const PackedParts parts(tensors, codes);
   if (!parts.scale) return cannot_decode("without its weight_scale");
   const auto packed = tensors.shape(codes);
   if (packed.size() != 2 || packed[0] == 0 || packed[1] == 0 || packed[1] > kMaxColumns / kWord) {
@@ -277,9 +278,9 @@ const Scheme kPackQuantized{
     .methods = {"compressed-tensors"},
     .formats = {"pack-quantized"},
     .auxiliaries = {".weight_packed", ".weight_shape", ".weight_g_idx"},
-    .recognizes = recognizes,
+    .recognizes = is_packed,
     .wants = wants,
-    .read = read,
+    .read = read_pack_quantized,
 };
 
 }  // namespace ckfs

@@ -103,7 +103,7 @@ bool is_scale_dtype(DType dtype, bool sixteen_bits) {
          dtype == DType::U8 || (sixteen_bits && dtype == DType::F16);
 }
 
-Result<QuantizedWeight> read(const HeldTensors& tensors, TensorId codes) {
+Result<QuantizedWeight> read_scaled(const HeldTensors& tensors, TensorId codes) {
   const auto found = scale_of(tensors, codes);
   const auto shape = tensors.shape(codes);
   const DType dtype = tensors.dtype(found->id);
@@ -153,7 +153,7 @@ const Scheme kFp8{
     .auxiliaries = {"_scale_inv", ".weight_scale", ".qscale_weight"},
     .recognizes = is_fp8,
     .wants = nullptr,
-    .read = read,
+    .read = read_scaled,
 };
 
 const Scheme kIntQuantized{
@@ -163,7 +163,7 @@ const Scheme kIntQuantized{
     .auxiliaries = {".weight_zero_point"},
     .recognizes = is_int8,
     .wants = nullptr,
-    .read = read,
+    .read = read_scaled,
 };
 
 }  // namespace ckfs

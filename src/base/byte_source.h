@@ -69,7 +69,8 @@ class ByteSource {
   /// On success every `out` is full. On an error the contents of every `out` are unspecified and
   /// must not be used: no partial success, no zeros for missing bytes. Errors: Io (with errno),
   /// Stale (the file is not the one that was recorded); of sources that decode, also Corrupt,
-  /// Unsupported, OutOfMemory. Requires: each range lies within size(file).
+  /// Unsupported, OutOfMemory. May throw std::bad_alloc. Requires: each range lies within
+  /// size(file).
   [[nodiscard]] virtual Result<void> read(std::span<const ReadRequest> batch) = 0;
 
   /// read() of bytes that nobody is expected to ask for again (a copy that is made once): they are
@@ -96,7 +97,8 @@ class ByteSource {
   virtual std::optional<MappedBytes> keep(const FileRange& /*range*/) { return std::nullopt; }
 
   /// Whether the bytes that were looked at were those of the files that were opened. Errors: Stale;
-  /// Io (a page could not be had when it was touched).
+  /// Io (a page could not be had when it was touched). Requires: map() or map_once() of this source
+  /// gave them (those of keep() are for verify()).
   [[nodiscard]] virtual Result<void> check_mapped(std::span<const MappedBytes> /*mapped*/) {
     return {};
   }

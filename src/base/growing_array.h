@@ -17,8 +17,9 @@
 
 namespace ckfs {
 
-/// Moves, but is not copied; what was moved from is empty. Whatever makes it longer throws
-/// std::bad_alloc where there is no memory, and leaves it as it was, but elements may have moved.
+/// Moves, but is not copied; what was moved from is empty. Whatever makes it longer, or gives back
+/// memory, may move its elements; where there is no memory it throws std::bad_alloc, and leaves all
+/// as it was.
 template <typename T>
 class GrowingArray {
   static_assert(std::is_trivially_copyable_v<T> && alignof(T) <= alignof(std::max_align_t));

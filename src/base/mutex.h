@@ -1,6 +1,6 @@
 // Locks that clang's -Wthread-safety checks: every member that a lock guards names it, and an
-// access without the lock does not compile (presets tsan, fuzz and tidy). GCC sees plain standard
-// locks.
+// access without the lock does not compile (presets asan, tsan, fuzz and tidy). GCC sees plain
+// standard locks.
 //
 // The standard's own types are not used in members because libstdc++ does not annotate them. A
 // predicate is a loop around CondVar::wait and not a lambda: the analysis looks at a lambda as at a

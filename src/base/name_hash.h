@@ -1,6 +1,6 @@
 // A hash for tables whose keys come from a file. Who knows the hash can name a hundred thousand
 // tensors so that all fall into one bucket, and finding each then takes a walk along all: so it has
-// a key that is drawn when the process begins. Its values mean nothing outside of it.
+// a key that the process draws when it first needs one. Its values mean nothing outside of it.
 #pragma once
 
 #include <array>

@@ -18,7 +18,8 @@ struct Parallel {
   std::size_t few = 4;
   /// Threads at most: how many tasks a slow source may have to answer at once.
   std::size_t most = 64;
-  /// How a thread is started; nullopt: there is none. A test refuses them.
+  /// How a thread is started, which gives nullopt where there is none; empty: start_thread(). A
+  /// test refuses them.
   std::function<std::optional<std::thread>(std::function<void()>)> start = {};
 };
 
@@ -27,8 +28,8 @@ using Task = std::function<Result<void>(std::size_t)>;
 /// Runs make(0) to make(count - 1), several at once, and returns when all have ended. Of several
 /// failures the one with the lowest number is given, whichever came first; tasks after a failed one
 /// may not be run. A thread that cannot be started is done without: the calling thread alone is
-/// enough. A task's std::bad_alloc is OutOfMemory. Requires: `make` may be called by several
-/// threads, and throws nothing else.
+/// enough. A task's std::bad_alloc is OutOfMemory; where there is no memory to begin with, it is
+/// thrown. Requires: `make` may be called by several threads, and throws nothing else.
 Result<void> run_parallel(std::size_t count, const Task& make, const Parallel& how = {});
 
 /// The same with take(0), take(1) ... called in this order by the calling thread, each after its

@@ -11,13 +11,13 @@ namespace ckfs {
 /// 200 bytes.
 [[nodiscard]] std::string quote(std::string_view text);
 
-/// `text` in one line for a terminal or a log: controls (C0, C1), what turns the direction of
+/// `text` in one line for a terminal or a log: controls (C0, DEL, C1), what turns the direction of
 /// writing and what ends lines become spaces, \xNN or \uNNNN, and spaces at its end go: a name in a
 /// checkpoint can forge nothing. Bytes that are no UTF-8 pass, C1 controls apart.
 [[nodiscard]] std::string one_line(std::string_view text);
 
 /// Bytes of the UTF-8 character that starts at text[at]; 0 where there is none. No surrogates,
-/// nothing overlong (The Unicode Standard, table 3-7).
+/// nothing overlong (The Unicode Standard, table 3-7). Requires: at < text.size().
 [[nodiscard]] std::size_t utf8_length(std::string_view text, std::size_t at);
 
 /// Whether all of `text` is such characters.

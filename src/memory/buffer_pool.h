@@ -69,12 +69,13 @@ class Buffer {
  public:
   Buffer() = default;
   Buffer(Buffer&& other) noexcept;
+  /// They change places: what was here is given back when `other` goes.
   Buffer& operator=(Buffer&& other) noexcept;
   ~Buffer();
 
   std::byte* data() const { return data_; }
   std::size_t size() const { return size_; }
-  /// What it takes of the pool: size(), rounded up.
+  /// What it takes of the pool: size(), rounded up; of a small one kRemembered more.
   std::size_t counted() const { return capacity_; }
   std::span<std::byte> span() const { return {data_, size_}; }
   /// What may be written behind the last byte of a buffer that is mapped, and so begins at a
@@ -112,13 +113,14 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
 
   /// Buffers of these sizes, all or none; waits until others give theirs back, first come, first
   /// served within a tier. Errors: OutOfMemory, at once, where they are more than most(tier), and
-  /// where the machine has no such memory. Requires: this thread holds no TierScope of `tier` or a
-  /// later one.
+  /// where the machine has no such memory. This and try_acquire() may throw std::bad_alloc, for
+  /// what they allocate themselves. Requires: this thread holds no TierScope of `tier` or a later
+  /// one.
   Result<std::vector<Buffer>> acquire(Tier tier, std::span<const std::size_t> sizes);
   Result<Buffer> acquire(Tier tier, std::size_t size);
 
-  /// The same without waiting: nullopt where others wait already, or there is not enough, of the
-  /// budget or of the machine.
+  /// The same without waiting: nullopt where others wait for the tier already, or there is not
+  /// enough, of the budget or of the machine. Whatever TierScopes this thread holds.
   std::optional<std::vector<Buffer>> try_acquire(Tier tier, std::span<const std::size_t> sizes);
   std::optional<Buffer> try_acquire(Tier tier, std::size_t size);
 

@@ -49,9 +49,10 @@ class TileCache {
 
   using Compute = std::function<Result<Tile>()>;
 
-  /// The tile, computed by this thread, which reads it, or another. An error is that of this
-  /// thread's own compute(): who waited for a computation that failed computes anew. What compute()
-  /// throws becomes an error: bad_alloc OutOfMemory, anything else Internal.
+  /// The tile, computed by this thread, which reads it, or another, or had from the store. An error
+  /// is that of this thread's own compute(): who waited for a computation that failed computes
+  /// anew. What compute() throws becomes an error: bad_alloc OutOfMemory, any other std::exception
+  /// Internal. Waits for memory of Tier::Tile itself where the store has the tile.
   Result<std::shared_ptr<const Tile>> get(const TileKey& key, const Compute& compute);
 
   /// Takes tile `number` of several that are computed together; each at most once.
@@ -75,17 +76,18 @@ class TileCache {
   void drop(const TileKey& key) noexcept;
 
   /// Its reader is past the tile: it is the first to go where memory is short, before those that
-  /// were computed ahead and have not been asked for yet.
+  /// were computed ahead and have not been asked for yet. One that is being computed stays as it
+  /// is.
   void retire(const TileKey& key) noexcept;
 
   /// Forgets all ready tiles: a source file has changed, or nobody has read for a while.
   void clear() noexcept;
 
-  /// The tile was given to its reader past the cache: it counts as asked for.
+  /// The tile was given to its reader past the cache: unread() does not count it.
   void given(const TileKey& key) noexcept;
 
-  /// Computations so far, finds of a tile that another request had computed, and tiles that were
-  /// forgotten before anybody had asked for them.
+  /// Computations so far that gave a tile, finds of a tile that another request had computed, and
+  /// tiles that were forgotten before anybody had asked for them.
   std::uint64_t computed() const;
   std::uint64_t hits() const;
   std::uint64_t unread() const;

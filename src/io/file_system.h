@@ -29,8 +29,8 @@ FileSystemTraits traits_of(std::int64_t file_system_type);
 /// concurrent use by several threads.
 struct FileSystem {
   FileSystemTraits traits;
-  /// It lies on disks of this machine for certain: a hint starts what a read would wait for. Of
-  /// servers that are not in the table nothing is assumed.
+  /// It lies on disks of this machine, or in its memory, for certain: a hint starts what a read
+  /// would wait for. Of servers that are not in the table nothing is assumed.
   bool on_disk = false;
   /// How many bytes one hint may ask for; the kernel ignores the rest (page_cache.h).
   std::uint64_t hint_bytes = 0;

@@ -38,7 +38,7 @@ class OpenFiles {
   using Prepare = void (*)(int fd);
 
   /// Descriptor `number` of `file`, opened at `path` if it is not there; the error is an errno.
-  /// When the process has none left, all unpinned ones are closed before it gives up with EMFILE.
+  /// When none are left, all unpinned ones are closed before it gives up with EMFILE or ENFILE.
   Tried<Pin> pin(FileId file, const std::filesystem::path& path, unsigned number = 0,
                  Prepare prepare = nullptr);
   /// Forgets the descriptors of `file`, if any.

@@ -59,8 +59,9 @@ class Reader {
 std::unique_ptr<Reader> make_pread_reader(ResultFilter filter = {});
 
 /// `queue_depth` accesses at most are in flight for each thread. Rings belong to threads and go
-/// with them. Not to be used on both sides of a fork(). Errors: Unsupported where the kernel, a
-/// seccomp filter or a sysctl forbids io_uring; the message says which errno.
+/// with them. Not to be used on both sides of a fork(). Errors: Unsupported where no ring can be
+/// made (not in the kernel, forbidden by a seccomp filter or a sysctl, no descriptor or memory
+/// left) or one has no read operation; the message says why.
 Result<std::unique_ptr<Reader>> make_uring_reader(unsigned queue_depth, ResultFilter filter = {});
 
 /// One access by preadv; `index` is what a failure calls it.

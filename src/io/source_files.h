@@ -35,7 +35,7 @@ struct IoStatistics {
 
 class SourceFiles final : public ByteSource {
  public:
-  /// Errors: Unsupported for IoEngine::Uring where the kernel or a seccomp filter forbids it. With
+  /// Errors: Unsupported for IoEngine::Uring where it cannot be had (make_uring_reader()). With
   /// Auto that is said once in the log (info) and pread is used.
   static Result<std::unique_ptr<SourceFiles>> create(const IoOptions& options);
   /// The same with a reader of the caller's, whatever options.engine says, and with another store:
@@ -61,10 +61,11 @@ class SourceFiles final : public ByteSource {
   /// Once a file is found changed it stays Stale, with the same message, logged once. Not to be
   /// used on both sides of a fork(): rings belong to the process that made them.
   Result<void> read(std::span<const ReadRequest> batch) override;
-  /// Padded requests for blocks of which none is in the page cache are read past it, where all of
-  /// them lie before the file's end, on a disk of this machine (O_DIRECT). Of the others, what this
-  /// brings into the page cache leaves it again, and so does what will_need() brought in;
-  /// what was there before stays, unless kernel (before 6.5) and file system can not say. Files of
+  /// Padded requests of three blocks and more, of which none but the first and the last is in the
+  /// page cache, are read past it, where all of them lie before the file's end, on a disk of this
+  /// machine (O_DIRECT). Of the others, what this brings into the page cache leaves it again, and
+  /// so does what will_need() brought in, but for accesses that want little of their pages; what
+  /// was there before stays, unless kernel and file system do not say (read_once.h). Files of
   /// remote file systems are read as by read().
   Result<void> read_once(std::span<const ReadRequest> batch) override;
   /// Bytes of a local file where all of them are in the page cache; short ranges only of a file of
@@ -76,8 +77,9 @@ class SourceFiles final : public ByteSource {
   /// Lets go of the pages of mappings, and closes files that stream: their servers read ahead of
   /// each that is open, some 16 MiB, whether anybody wants it or not.
   void rest(const std::function<bool()>& still) override;
-  /// Files that stream are not hinted at (prefers_order), nor are Stale ones. Cost: page_cache.h.
-  /// Requires: each range lies within size(file).
+  /// Files that stream are not hinted at (prefers_order), nor those of remote file systems that
+  /// were not seen to keep pages, nor Stale ones. Cost: page_cache.h. Requires: each range lies
+  /// within size(file).
   void will_need(std::span<const FileRange> ranges) override;
   /// Files on disks of this machine.
   bool heeds_hints(FileId file) const override;
@@ -87,9 +89,9 @@ class SourceFiles final : public ByteSource {
   /// Of files on disks of this machine, until O_DIRECT was seen to fail there; not of file systems
   /// that cache elsewhere.
   bool reads_past_cache(FileId file) const override;
-  /// Files of network and FUSE file systems; no longer once it was measured that their source
-  /// answers several requests at once faster (pace.h). Where reads go through the page cache, that
-  /// is measured by a batch of 3 MiB that lie one behind another.
+  /// Files of network and FUSE file systems; not while it was measured that their source answers
+  /// several requests at once faster (pace.h; what turns out wrong is taken back). Where reads go
+  /// through the page cache, that is measured by a batch of 3 MiB that lie one behind another.
   bool prefers_order(FileId file) const override;
   Result<void> verify(std::span<const FileId> files) override;
   std::uint64_t size(FileId file) const override;

@@ -1,5 +1,5 @@
 // One element at a time, as bits: what each float format means, in integer arithmetic. The
-// definition that both kernel sets follow; private to src/tensor.
+// definition that both kernel sets follow, and what converts single numbers elsewhere.
 //
 // F32 bits are the common form: every format widens to it exactly (F64 rounds to it).
 #pragma once

@@ -1,7 +1,7 @@
 // The kernels behind tensor/kernel.h and column_codes.h, by set; private to src/tensor.
 //
 // Each set answers with nullptr for what it does not have. A fast set is asked first, the reference
-// set, which has everything, last (cast.cc, scale.cc, column_codes.cc, strided.cc).
+// set, which has everything, last (cast.cc, scale.cc, codes.cc, column_codes.cc, strided.cc).
 #pragma once
 
 #include <cstddef>

@@ -42,7 +42,8 @@ struct BlockScale {
   Zeros zeros = Zeros::None;
 
   /// The group of each column (I32) takes the place of c / block_columns. A group of -1 anywhere
-  /// means that there is no such order; otherwise each has block_columns columns.
+  /// means that there is no such order; otherwise each has block_columns columns, or decoding fails
+  /// (Corrupt).
   bool groups = false;
 
   bool minus_zero = true;  // F4: code 8 is -0, as in all references but ModelOpt's NVFP4
@@ -56,7 +57,8 @@ struct BlockScale {
 
 /// Values are of dtype `result`; where that is F32, decodes to F32, BF16 and F16 at once. Bit-exact
 /// in `result` and BF16 as the reference tools (docs/FORMATS.md). Requires: all sizes are positive;
-/// rows of packed codes of 3, 5, 6 or 7 bits are whole eights, or no longer than kMaxUnit.
+/// rows of packed codes of 3, 5, 6 or 7 bits are whole eights, or no longer than kMaxUnit;
+/// `padding` and `groups` come with I32 only, and `zeros` not with F8.
 std::shared_ptr<const Encoding> block_scale_encoding(const BlockScale& scale);
 
 /// What block_scale_encoding() was given, where `encoding` came from there: for tests and for their

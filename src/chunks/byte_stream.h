@@ -48,8 +48,8 @@ class ByteStream {
   virtual Result<std::size_t> read(std::span<std::byte> out) = 0;
 
   /// The next read() begins at byte `offset`: by decoding what lies before it where there is no
-  /// other way, anew from the beginning if the stream is past it. Beyond the end: the end. Errors:
-  /// those of read().
+  /// other way, anew from the beginning if the stream is past it. Beyond the end: the end, or that
+  /// read() is Corrupt. Errors: those of read().
   virtual Result<void> seek(std::uint64_t offset) = 0;
 };
 

@@ -29,7 +29,8 @@ class ChunkSource final : public ByteSource {
   ~ChunkSource() override;
 
   /// Requests of both kinds. Errors: those of the files; Corrupt (a chunk's bytes or its shard's
-  /// index, with array and chunk named), Unsupported, OutOfMemory.
+  /// index, with array and chunk named), Unsupported, OutOfMemory. Requires, where there are
+  /// chunks: this thread holds no TierScope of Tier::Source.
   Result<void> read(std::span<const ReadRequest> batch) override;
   Result<void> read_once(std::span<const ReadRequest> batch) override;
   std::optional<MappedBytes> map(const FileRange& range, std::uint64_t used) override;

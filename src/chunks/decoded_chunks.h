@@ -63,7 +63,8 @@ class DecodedChunks {
 
   /// Of chunks that others are decoding it takes what comes by, and meanwhile decodes those that
   /// nobody does. Errors: those of the source; Corrupt, Unsupported, OutOfMemory; with the chunk's
-  /// name.
+  /// name, but where the system has no memory. Requires: this thread holds no TierScope of
+  /// Tier::Source.
   Result<void> read(std::vector<ChunkWish> wishes);
 
   /// The spill from now on, where there was none. False: there was one.
@@ -71,8 +72,8 @@ class DecodedChunks {
   bool add_spill(std::shared_ptr<Spill> spill, bool whole);
   std::shared_ptr<Spill> spill() const;
 
-  /// Blocks and decoders go, those that are there now, into the spill where there is one, which
-  /// stays; as long as `still` says so.
+  /// Blocks that are there now go, into the spill where there is one, which stays; and decoders
+  /// that nobody drives; as long as `still` says so.
   void clear(const std::function<bool()>& still);
 
   /// Nobody will need these chunks any more: what is kept of them goes, in memory and in the spill.

@@ -30,9 +30,9 @@ enum class Stages : std::uint8_t {
   Sums,
 };
 
-/// A stream through the stages of `codecs`. Its memory is `space`. `nbytes`: what all stages are to
-/// make, where that is known; a header that says another number gets no memory for it. Errors: as
-/// ByteStream::read().
+/// A stream through the stages of `codecs`. Its memory is `space`, which must outlive it, as must
+/// what `stored` refers to. `nbytes`: what all stages are to make, where that is known; a header
+/// that says another number gets no memory for it. Errors: as ByteStream::read().
 Result<std::unique_ptr<ByteStream>> open_stream(const StoredBytes& stored, const CodecChain& codecs,
                                                 Stages stages, WorkSpace& space,
                                                 std::optional<std::uint64_t> nbytes = {});

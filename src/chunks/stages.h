@@ -27,7 +27,7 @@ StreamResult open_blosc_stream(std::unique_ptr<ByteStream> from, WorkSpace& spac
                                std::optional<std::uint64_t> nbytes);
 
 /// All but the last four bytes, which are the CRC-32C of the others; looked at where the stream
-/// ends, if it was read without a jump.
+/// ends, if it was read without a jump. What is read behind a jump beyond the end is Corrupt.
 StreamResult open_crc32c_stream(std::unique_ptr<ByteStream> from, WorkSpace& space);
 
 /// How much a stage reads of the one before at a time.

@@ -60,7 +60,7 @@ TileBytes tile_bytes(std::uint64_t room, std::uint64_t wanted);
 struct EngineStatistics {
   std::uint64_t requests = 0;
   std::uint64_t bytes_to_readers = 0;
-  std::uint64_t tiles = 0;
+  std::uint64_t tiles = 0;         // that were computed; pieces and texts count, too
   std::uint64_t tiles_unread = 0;  // computed ahead, and let go before anybody was given them
   std::uint64_t hits = 0;
   std::uint64_t memory = 0;
@@ -89,8 +89,8 @@ class Engine {
   /// hold at most a quarter of the budget, with the size of the next one, or waits for himself
   /// (what he holds may be of Tier::Tile, and a tile may need all of its share). Each result counts
   /// as 1 MiB, or its size if that is more: a short one may lie in a piece. Errors: Io, Stale,
-  /// Corrupt, Unsupported (a chunk in a form that is not known), OutOfMemory (what the budget can
-  /// never hold, at once; or the system), Internal (what a computation throws).
+  /// Corrupt, Unsupported (a chunk or an inner file in a form that is not known), OutOfMemory (what
+  /// the budget can never hold, at once; or the system), Internal (what a computation throws).
   /// Requires: range lies within the file.
   Result<Bytes> read(ReadStream& stream, ByteRange range);
 

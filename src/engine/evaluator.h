@@ -45,7 +45,8 @@ class Evaluator {
   Evaluator(const Catalog& catalog, ByteSource& source, BufferPool& pool, TileCache& cache,
             Workers& workers, TileBytes tile_bytes, KernelSet kernels);
 
-  /// The most scratch of one thread that gathers.
+  /// The most scratch of one thread that gathers, where one element needs no more
+  /// (least_staging()).
   static constexpr std::size_t kMostStaging = std::size_t{2} << 20;
 
   /// What is computed at once with the byte at `offset`: the tile of a large tensor that is
@@ -62,7 +63,8 @@ class Evaluator {
 
   /// Several such pieces, in ascending order, with one read of the source for as many as there is
   /// memory for; `ready` gets each with its number as soon as it is computed. OutOfMemory: there is
-  /// memory for none of those that are left.
+  /// memory for none of those that are left, or one has a part of a literal longer than
+  /// kPieceBytes.
   using Ready = std::function<void(std::size_t number, Tile tile)>;
   Result<void> pieces(const FileLayout& file, std::span<const ByteRange> ranges, Want want,
                       const Ready& ready);
@@ -80,7 +82,8 @@ class Evaluator {
   /// The source's bytes that bytes `range` of the file are made of, for a hint: the first some
   /// thousand ranges of them.
   std::vector<FileRange> source_ranges(const FileLayout& file, ByteRange range) const;
-  /// The parts of `range` that are not read padded: small tensors, and those that are gathered.
+  /// The parts of `range` that are not read padded: what is no large tensor, those that are
+  /// gathered, and those of files that are not read past the page cache.
   std::vector<ByteRange> not_padded(const FileLayout& file, ByteRange range) const;
 
   /// Bytes computed earlier are lent only while their files are the ones that were opened. Errors:

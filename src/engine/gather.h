@@ -65,7 +65,8 @@ class GatherPlan {
   /// Computes one batch into its places of `out`, which holds the whole range; padding is zeroed by
   /// the batch it belongs to. Gives the files that it read, sorted, each once; files that the
   /// tensor lies in and this batch did not read are not among them.
-  /// Requires: batch < batches(); out.size() is that of the range; staging.size() >= staging().
+  /// Requires: batch < batches(); out.size() is that of the range; staging.size() >= staging(), and
+  /// it begins at a multiple of kBufferAlignment.
   /// Errors: those of the source; Corrupt (a companion that contradicts itself).
   Result<std::vector<FileId>> run(std::size_t batch, ByteSource& source,
                                   std::span<std::byte> staging, std::span<std::byte> out,

@@ -41,7 +41,7 @@ struct DecodePart {
 
 /// Bytes [begin, ...) of a tensor whose boxes are strided: the engine computes them in tiles.
 struct GatherPart {
-  std::uint32_t tensor = 0;  // in the definition
+  std::uint32_t tensor = 0;  // as segments of the layout number it (FileLayout::expr())
   std::uint64_t begin = 0;   // byte in the tensor
 };
 

@@ -102,7 +102,8 @@ class RunReads {
 class RunDecoder {
  public:
   /// Asks `bytes` for what the runs need: where it is mapped, or else in `staging`. Requires:
-  /// staging.size() >= reads.staging(); all outlive the decoder.
+  /// staging.size() >= reads.staging(); it begins at a multiple of kBufferAlignment; all outlive
+  /// the decoder.
   RunDecoder(const RunReads& reads, SourceBytes& bytes, std::span<std::byte> staging,
              KernelSet kernels);
 

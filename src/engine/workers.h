@@ -22,9 +22,9 @@ namespace ckfs {
 
 class Workers {
  public:
-  /// Threads are started with the first task: a checkpoint that is only listed starts none. Those
-  /// that tasks of Kind::Waits have started beyond `threads` end when they had nothing to do for
-  /// `patience`.
+  /// Threads are started with the first task, or the first work that is shared: a checkpoint that
+  /// is only listed starts none. Those that tasks of Kind::Waits have started beyond `threads` end
+  /// when they had nothing to do for `patience`.
   explicit Workers(unsigned threads, std::chrono::nanoseconds patience = std::chrono::seconds(5))
       : wanted_(threads), patience_(patience) {}
   ~Workers() { stop(); }
@@ -41,8 +41,8 @@ class Workers {
   enum class Kind : std::uint8_t { Computes, Waits };
 
   /// Runs `task` on some worker, in the order of the calls. The oldest tasks are dropped where
-  /// kMostTasks wait: their readers have moved on. What a task throws is logged (debug) and
-  /// forgotten.
+  /// kMostTasks wait: their readers have moved on. Where there is no thread the task is dropped.
+  /// What a task throws is logged (debug) and forgotten. Throws std::bad_alloc.
   void add(Task task, Kind kind = Kind::Computes);
 
   /// Gives the numbers of the parts of a shared piece of work, each once.

@@ -26,9 +26,10 @@ struct DcpItem {
   }
 };
 
-/// Opens the item that fills the bytes `within` of `file`, and which .metadata says is a box of
-/// `shape` of the tensor `name`. Errors: those of TorchFile, with file, tensor and bytes named;
-/// Corrupt (another shape or dtype), Unsupported (a header of more than `max_header` bytes...).
+/// Opens the item that fills the bytes `within` of `file`, which has them, and which .metadata says
+/// is a box of `dtype` and `shape` of the tensor `name`. Errors: those of TorchFile, with file,
+/// tensor and bytes named; Corrupt (another shape or dtype), Unsupported (a header of more than
+/// `max_header` bytes...).
 Result<DcpItem> open_dcp_item(ByteSource& source, FileId file, ByteRange within,
                               std::string_view name, DType dtype,
                               std::span<const std::int64_t> shape,

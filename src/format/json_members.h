@@ -13,8 +13,8 @@
 
 namespace ckfs {
 
-/// Checks that `text` is JSON (with Python's three words) within the limits of json_text.h, and an
-/// object. Errors: Corrupt.
+/// Checks that `text` is JSON (with Python's three words) within the limits of json_text.h, without
+/// a string of more than 4 MiB, and an object. Errors: Corrupt.
 Result<void> validate_config(std::string_view text, std::string_view file_name);
 
 /// A run of the text.
@@ -120,7 +120,8 @@ std::string json_string(std::string_view text);
 /// Whether the member holds a quantization: it has no place in a dense config.
 bool is_quantization(const JsonMember& member);
 
-/// Members that decide what a view shows; of two of them it would be a guess which one counts.
+/// Checks that no member that decides what a view shows is there twice: it would be a guess which
+/// one counts. Errors: Corrupt.
 Result<void> check_once(const std::vector<JsonMember>& members, std::string_view file_name);
 
 }  // namespace ckfs

@@ -20,13 +20,15 @@ inline constexpr int kMaxConfigDepth = 32;                            // nested 
 inline constexpr std::size_t kMaxConfigStrings = 500'000;
 inline constexpr std::size_t kMaxConfigValues = 500'000;  // elements and members
 
+/// Whether a config.json without a dtype stays without one, or gets one.
+enum class WithoutDtype : bool { Kept, Filled };
+
 /// config.json of a checkpoint in which nothing is quantized and floats are `torch_dtype`
 /// ("bfloat16"): `quantization_config` and `compression_config` are gone from every object, every
-/// `torch_dtype` and `dtype` that names a float dtype names this one, and a top level without
-/// either key gets "torch_dtype" as its last member. Errors: Corrupt (not JSON, not an object, too
-/// deep, a member that matters twice), each naming the file.
-/// A `text` without a dtype stays without one under WithoutDtype::Kept.
-enum class WithoutDtype : bool { Kept, Filled };
+/// `torch_dtype` and `dtype` that names a float dtype names this one, and under
+/// WithoutDtype::Filled a top level without either key gets "torch_dtype" as its last member.
+/// Errors: Corrupt (not JSON, not an object, beyond one of the limits above, a string of more than
+/// 4 MiB, a member that matters twice), each naming the file.
 Result<std::string> dense_config(std::string_view text, std::string_view torch_dtype,
                                  std::string_view file_name,
                                  WithoutDtype without = WithoutDtype::Filled);

@@ -25,7 +25,7 @@ namespace ckfs::ocdbt {
 inline constexpr std::string_view kManifestName = "manifest.ocdbt";
 
 inline constexpr std::size_t kMaxName = 65535;  // of a key, of a data file's path
-/// Bytes of a manifest or node, stored and decoded.
+/// Bytes of a manifest or node, stored and decoded. Whoever reads the stored ones sees to it.
 inline constexpr std::uint64_t kMaxNode = std::uint64_t{128} << 20;
 
 /// A data file: its path below the database's directory. What nodes in it refer to lies below the

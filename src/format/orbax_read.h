@@ -48,7 +48,8 @@ struct ItemFlags {
   std::string custom_metadata;  // its JSON; empty: none, or null
 };
 
-/// Calls `take` with each leaf, in the order of the text.
+/// Calls `take` with each leaf, in the order of the text. Errors: also that of `take`, which ends
+/// it.
 Result<ItemFlags> parse_item_metadata(std::string_view text, std::string_view name,
                                       const std::function<Result<void>(TreeLeaf leaf)>& take);
 
@@ -56,9 +57,9 @@ Result<ItemFlags> parse_item_metadata(std::string_view text, std::string_view na
 struct MsgpackLeaf {
   enum class Kind : std::uint8_t {
     Placeholder,  // its array is called `text`
-    Array,        // here: `bytes` of the file
+    Array,        // here: `bytes` of the file, of numpy's dtype `text`
     Text,         // a string, `text`
-    Other,        // a number, a chunked array: `text` says what
+    Other,        // a number, a boolean, bytes: `text` says what
     None,
     Dict,  // empty
     List,  // empty
@@ -71,6 +72,7 @@ struct MsgpackLeaf {
   ByteRange bytes = {};                  // of Array: plain, row-major
 };
 
+/// The leaves in the order of the file. A chunked array is a dict of such.
 Result<std::vector<MsgpackLeaf>> parse_msgpack_tree(std::string_view bytes, std::string_view name);
 
 }  // namespace ckfs::orbax

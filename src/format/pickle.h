@@ -64,8 +64,8 @@ struct DictItem {
 /// Nodes are shared, so a walk as over a tree may take exponential time or never end. Walk known
 /// paths, to a known depth; and what a walk costs is paid out of the pickle's budget, by whatever
 /// gives elements or text for as much of it as there is, however little of it is then looked at.
-/// Where the budget is at its end, everything gives the empty answer: ask within_budget() before
-/// believing what came of a walk.
+/// Where the budget is at its end, whatever is paid for gives the empty answer: ask within_budget()
+/// before believing what came of a walk.
 class Pickle {
  public:
   /// For what a walk makes and keeps of it beyond what the functions here give.
@@ -84,13 +84,14 @@ class Pickle {
   NodeKind kind(NodeId id) const;
   bool is_none(NodeId id) const { return kind(id) == NodeKind::None; }
   std::optional<bool> boolean(NodeId id) const;
-  /// An Int that fits; nullopt for greater ones too.
+  /// An Int that is stored in at most 8 bytes; nullopt for longer ones too.
   std::optional<std::int64_t> integer(NodeId id) const;
-  /// The little-endian two's complement of an Int that does not fit.
+  /// The little-endian two's complement of an Int of more bytes.
   std::span<const std::byte> big_integer(NodeId id) const;
   std::optional<double> real(NodeId id) const;
   /// As stored: UTF-8, with what surrogates Python leaves in.
   std::optional<std::string_view> string(NodeId id) const;
+  /// Not paid for: whoever looks at them pays.
   std::span<const std::byte> bytes(NodeId id) const;
 
   /// Elements of a List, Tuple or Set; of a Dict key, value, key, value...; of a Call what was
@@ -165,9 +166,9 @@ class Pickle {
 };
 
 /// Reads the pickle at the start of `bytes`. Of protocols 0 and 1 the opcodes are known that later
-/// ones still use or could (PUT, GET, GLOBAL), not those for values as text. `name` is for
-/// messages. Errors: Corrupt, Unsupported (a text opcode, an extension, an out-of-band buffer,
-/// protocol 6, more than kMaxPickle bytes).
+/// ones still use or could (PUT, GET, GLOBAL), not those for values as text, INST and OBJ. `name`
+/// is for messages. Errors: Corrupt, Unsupported (one of those, an extension, an out-of-band
+/// buffer, protocol 6, more than kMaxPickle bytes).
 Result<Pickle> parse_pickle(std::span<const std::byte> bytes, std::string_view name);
 
 }  // namespace ckfs

@@ -83,13 +83,14 @@ enum class Opcode : std::uint8_t {
 /// An instruction. Its argument is what follows the opcode, without a count before it.
 struct Instruction {
   Opcode opcode = Opcode::Stop;
-  std::uint64_t argument = 0;  // offset from the opcode
-  std::uint64_t argument_size = 0;
-  std::uint64_t size = 0;  // of the whole; 0: no such opcode
+  std::uint64_t argument = 0;       // offset from the opcode
+  std::uint64_t argument_size = 0;  // of lines, with their newlines
+  std::uint64_t size = 0;           // of the whole; 0: no such opcode
 };
 
 /// The instruction at the start of `bytes` (at least one). Where `bytes` show only a part of it,
-/// size > bytes.size(): as many are needed at least.
+/// size > bytes.size(): as many are needed at least. Where they do not show how long its argument
+/// is (a count, the ends of lines), argument_size is 0.
 Instruction read_instruction(std::span<const std::byte> bytes);
 
 }  // namespace ckfs

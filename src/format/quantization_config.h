@@ -15,7 +15,7 @@
 namespace ckfs {
 
 /// How a group's weights are quantized, in the words of compressed-tensors. A member that is absent
-/// or null has no value.
+/// or null has no value, and a group_size of -1 (no groups) has none.
 struct WeightArguments {
   std::optional<std::int64_t> num_bits;
   std::optional<std::int64_t> group_size;
@@ -60,8 +60,8 @@ struct QuantizationConfig {
 Result<std::optional<QuantizationConfig>> find_quantization(std::string_view text,
                                                             std::string_view file_name);
 
-/// What ModelOpt's hf_quant_config.json declares: its member `quantization`, with the method
-/// "modelopt". Errors: Corrupt.
+/// What ModelOpt's hf_quant_config.json declares: its member `quantization`, or nothing where that
+/// is absent. Its method is "modelopt" where it does not say. Errors: Corrupt.
 Result<QuantizationConfig> parse_modelopt(std::string_view text, std::string_view file_name);
 
 /// What a file that holds nothing else declares: quantize_config.json of GPTQ, quant_config.json of

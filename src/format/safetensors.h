@@ -30,7 +30,7 @@ inline constexpr std::size_t kMaxRank = 64;
 inline constexpr std::size_t kMaxName = 65'535;        // bytes of a tensor's name
 inline constexpr std::size_t kMaxString = 4'194'304;   // bytes of any string or number
 inline constexpr std::size_t kMaxMetadata = 100'000;   // members of __metadata__
-inline constexpr std::size_t kMaxEscaped = 4'194'304;  // bytes of all names with a JSON escape
+inline constexpr std::size_t kMaxEscaped = 4'194'304;  // bytes of escaped names; of metadata's keys
 
 /// A tensor as the header lists it. [begin, end) counts from the first byte of data.
 struct HeaderTensor {

@@ -47,9 +47,10 @@ class TorchFile {
   /// open() can take.
   static bool recognize(std::span<const std::byte> prefix);
 
-  /// Reads directory and pickle of the torch file that fills the bytes `within` of `file`: the
-  /// whole file, or a part (an item of a .distcp). Errors: Corrupt, Unsupported (a pickle or a
-  /// directory of more than `max_header` bytes...), and those of the source.
+  /// Reads directory and pickle of the torch file that fills the bytes `within` of `file`, which
+  /// has them: the whole file, or a part (an item of a .distcp). Errors: Corrupt, Unsupported (not
+  /// a torch file, a pickle or a directory of more than `max_header` bytes...), and those of the
+  /// source.
   static Result<TorchFile> open(ByteSource& source, FileId file, ByteRange within,
                                 std::uint64_t max_header = kMaxPickle);
 
@@ -74,9 +75,10 @@ class TorchFile {
   std::uint64_t storage_size(std::uint32_t storage) const { return storages_[storage].size; }
 
   /// The storage's bytes in the file (absolute). For a zip this reads the member's local header.
-  /// Errors: Corrupt (no such member, or its size is not the storage's), Unsupported (compressed).
+  /// One without bytes is an empty range there, and nothing is read. Errors: Corrupt (no such
+  /// member, or its size is not the storage's), Unsupported (compressed), those of the source.
   Result<ByteRange> storage_bytes(std::uint32_t storage) const;
-  /// The same for many, as one batch of reads.
+  /// The same for many, with one batch of reads for each thousand.
   Result<std::vector<ByteRange>> storage_bytes(std::span<const std::uint32_t> storages) const;
 
  private:

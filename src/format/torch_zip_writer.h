@@ -29,7 +29,8 @@ struct TensorHead {
   std::string_view name;
   DType dtype = DType::U8;
   std::span<const std::int64_t> shape;
-  /// The index of the tensor before it in the list that it is another name of.
+  /// The index of the tensor before it in the list, with a storage of its own, that it is another
+  /// name of.
   std::uint32_t same_as = kOwnStorage;
 };
 

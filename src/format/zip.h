@@ -24,7 +24,7 @@ inline constexpr std::uint64_t kMaxZipDirectory = std::uint64_t{256} << 20;  // 
 
 /// A member as the central directory lists it.
 struct ZipMember {
-  std::string_view name;     // valid as long as the archive
+  std::string_view name;     // valid as long as the archive, until that is moved
   std::uint64_t size = 0;    // bytes of its data
   std::uint64_t header = 0;  // absolute offset of its local header
   std::uint16_t method = 0;  // 0: stored
@@ -36,8 +36,8 @@ struct ZipMember {
 class ZipArchive {
  public:
   /// Reads the end records and the central directory of the archive that fills the bytes `within`
-  /// of `file`. Errors: Corrupt, Unsupported (a directory of more than `max_directory` bytes...),
-  /// and those of the source.
+  /// of `file`, which has them. Errors: Corrupt, Unsupported (a directory of more than
+  /// `max_directory` bytes...), and those of the source.
   static Result<ZipArchive> open(ByteSource& source, FileId file, ByteRange within,
                                  std::uint64_t max_directory = kMaxZipDirectory);
 
@@ -52,7 +52,7 @@ class ZipArchive {
   /// shows where the data begin. Errors: Unsupported (compressed or encrypted), Corrupt (the local
   /// header contradicts the directory), and those of the source.
   Result<ByteRange> data(const ZipMember& member) const;
-  /// The same for many, as one batch of reads.
+  /// The same for many, with one batch of reads for each thousand.
   Result<std::vector<ByteRange>> data(const std::vector<ZipMember>& members) const;
 
   /// The data themselves. Errors: as data(), and Unsupported above `limit` bytes.

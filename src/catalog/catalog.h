@@ -60,7 +60,7 @@ struct Storage {
     return {first_companion, encoding->companions()};
   }
   /// The extents that hold bytes of `range`, in order: found by binary search, so that a storage
-  /// may have thousands.
+  /// may have thousands. Requires: the storage has those bytes.
   std::span<const Extent> extents_in(ByteRange range) const;
 };
 
@@ -88,7 +88,7 @@ enum class Role : std::uint8_t {
 
 /// A tensor of the checkpoint. In the common case it is the whole of one storage in row-major
 /// order; then `boxes` is empty. Otherwise its boxes tile its shape, and `storage` is that of the
-/// first: all of them have one dtype.
+/// first: all of them have one dtype. (Of one with an obstacle they may cover nothing.)
 struct StoredTensor {
   std::string_view name;
   std::span<const std::int64_t> shape;  // logical, also where encoded
@@ -140,12 +140,12 @@ struct Quantization {
 
 /// What a Hugging Face model directory has beside its weights.
 struct ModelDirectory {
-  /// config.json as it is; absent for a single file or a directory without one.
+  /// config.json as it is; absent where none was found.
   std::optional<std::string> config;
   FileId config_file = 0;  // where there is one
   /// Files that a converted view shows verbatim (not config.json, not weights, not an index).
   std::vector<SourceFile> side_files;
-  /// The file that says which shard holds which tensor; empty: there is none.
+  /// The file that says which shard holds which tensor, where shards are mirrored; empty: none.
   std::string index = {};
 };
 
@@ -175,12 +175,12 @@ struct TreeLeaf {
   /// Its keys: 'k' (of a dict) or 'i' (a place in a list), the text, NUL.
   std::string_view path;
   std::string_view type;     // as the source calls it: "jax.Array", "scalar", "string", "Dict"
-  TensorId tensor = kNone;   // kNone: it is no array
+  TensorId tensor = kNone;   // kNone: no array, or one in msgpack of no DType
   std::string_view element;  // what the source calls elements that no DType is; else empty
   std::string_view text;     // of a string
 };
 
-/// A source's tree. No view shows a tensor of it that is in no shard.
+/// A source's tree. A tensor of it that is in no shard is shown only by the view of the whole tree.
 struct ItemTree {
   std::vector<TreeLeaf> leaves;  // in the source's order
   std::string custom_metadata;   // JSON; empty: none
@@ -218,7 +218,7 @@ class Catalog {
   /// path and no file; a view splits it by size.
   bool mirrors_shards() const { return mirrors_shards_; }
 
-  /// The chunks that extents name as files; empty where none is compressed.
+  /// The chunks that extents name as files; empty where all bytes lie in files as they are.
   const ChunkTable& chunks() const { return chunks_; }
   /// Those that extents name; empty where all places are known.
   const InnerFiles& inner_files() const { return inner_files_; }
@@ -321,8 +321,8 @@ class CatalogBuilder {
   /// Requires: the name is new.
   TensorId add_alias(std::string_view name, TensorId source);
 
-  /// What was added so far; ids are the provisional ones. Names and shapes of tensors stay valid
-  /// into the built Catalog.
+  /// What was added so far; ids are the provisional ones. References are valid until more is added;
+  /// names and shapes of tensors, and extents, stay valid into the built Catalog.
   std::size_t tensor_count() const { return catalog_->tensors_.size(); }
   const StoredTensor& tensor(TensorId id) const { return catalog_->tensors_[id]; }
   const Storage& storage(StorageId id) const { return catalog_->storages_[id]; }
@@ -345,10 +345,12 @@ class CatalogBuilder {
   void set_tree(ItemTree tree);
   /// A copy that lives as long as the catalog.
   std::string_view keep_text(std::string_view text) { return keep_name(text); }
-  /// Takes the mtime (nanoseconds) of one source file into account.
+  /// Takes one source file into account: its mtime (nanoseconds) for mtime(), all of it for
+  /// fingerprint().
   void saw_file(std::string_view name, std::uint64_t size, std::int64_t mtime_ns);
 
-  /// Sorts tensors by name, shards and files by path, and hands the catalog over.
+  /// Sorts tensors by name, shards and files by path, parts by directory, and hands the catalog
+  /// over.
   std::shared_ptr<const Catalog> build() &&;
 
  private:

@@ -43,9 +43,9 @@ struct ChunkArray {
 using ChunkArrayId = std::uint32_t;
 
 /// How a shard says where its inner chunks are: pairs of offset and size, u64 little-endian, all
-/// ones where one is absent; behind them a CRC-32C.
+/// ones where one is absent; behind them, where `crc32c` says so, a CRC-32C.
 struct ShardIndex {
-  std::uint64_t count = 0;  // inner chunks
+  std::uint64_t count = 0;  // inner chunks: from 1 to 2^27 - 1
   bool at_end = true;
   bool crc32c = true;
 
@@ -94,7 +94,7 @@ class ChunkTable {
   /// Requires: `file` was given by this table.
   SourceChunk chunk(FileId file) const;
   std::uint64_t size(FileId file) const { return chunk(file).array->nbytes; }
-  /// "params.kernel: chunk 0.3"
+  /// "params.kernel: chunk 0.3"; of an absent one the array's name alone.
   std::string describe(FileId file) const;
 
  private:

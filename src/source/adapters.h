@@ -19,8 +19,9 @@ struct Adapter {
   /// another kind in it. Looks at names, and where those say nothing at files' first bytes.
   bool (*recognizes)(const SourceTree& tree, const SourceFiles& files,
                      const OpenCheckpointOptions& options);
-  /// Registers all files of `tree` with `files` and reads headers, pickles and indexes, by several
-  /// threads. Errors: as open_checkpoint().
+  /// Registers all files of `tree` with `files` (of a directory of steps, those of the step) and
+  /// reads headers, pickles and indexes, by several threads. Requires: recognizes(). Errors: as
+  /// open_checkpoint().
   Result<std::shared_ptr<const Catalog>> (*open)(const SourceTree& tree, SourceFiles& files,
                                                  const OpenCheckpointOptions& options);
 };
@@ -28,7 +29,8 @@ struct Adapter {
 /// A Hugging Face model directory, or one safetensors file (any single file, where no other adapter
 /// recognizes it).
 extern const Adapter kHfSafetensors;
-/// What torch.save wrote: a single file of any name; a directory with one, or shards with an index.
+/// What torch.save wrote: a single file of any name; a directory with one, or shards with an index
+/// or numbers.
 extern const Adapter kTorchFile;
 extern const Adapter kTorchFiles;
 
@@ -41,8 +43,8 @@ extern const Adapter kOrbax;
 extern const Adapter kTorchDcpTop;
 extern const Adapter kTorchDcp;
 
-/// DeepSpeed's ZeRO optimizers, stages 1 to 3: a directory with one optimizer file a rank, below a
-/// directory whose file `latest` names it.
+/// DeepSpeed's ZeRO optimizers, stages 1 to 3: a directory with one optimizer file a rank, or one
+/// above such, whose file `latest` names one of them.
 extern const Adapter kDeepSpeedZero;
 
 /// What DeepSpeed's ds_to_universal makes of those: a directory with one file for each parameter's

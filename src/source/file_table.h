@@ -23,11 +23,11 @@ class FileTable {
  public:
   /// Registers every file of `tree` with `files`, and has `builder` show it in the view `source`
   /// and note what listing passed over.
-  /// Errors: NotFound, Io, Unsupported (more bytes than kMaxSourceBytes).
+  /// Errors: those of SourceFiles::add(), Unsupported (more bytes than kMaxSourceBytes).
   static Result<FileTable> create(const SourceTree& tree, SourceFiles& files,
                                   CatalogBuilder& builder);
 
-  /// `path` as in TreeFile.
+  /// `path` as in TreeFile; nullopt: there is none.
   std::optional<FileId> find(std::string_view path) const;
 
   /// The same files, found by their paths below `folder`, which ends with '/'.

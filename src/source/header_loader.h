@@ -27,15 +27,16 @@ Result<std::string> read_text(ByteSource& source, FileId file, std::uint64_t lim
 /// Asked before a header of so many bytes is read; an error is the loader's. Called concurrently.
 using PayForHeader = std::function<Result<void>(FileId, std::uint64_t)>;
 
-/// Reads and parses one header; no byte behind it is read. Errors: Corrupt, Unsupported, Io, Stale,
-/// those of `pay`.
+/// Reads and parses one header; no byte behind it is read. Errors: Corrupt, Io, Stale, those of
+/// `pay`.
 Result<std::unique_ptr<LoadedHeader>> load_header(ByteSource& source, FileId file,
                                                   const PayForHeader& pay = {});
 
 using TakeHeader = std::function<Result<void>(std::size_t, const LoadedHeader&)>;
 
 /// Calls `take` with the position of each of `files` and its header, in this order and in the
-/// calling thread. Errors: those of load_header() and of `take`, the one of the first file.
+/// calling thread. Errors: those of load_header() and of `take`, the one of the first file;
+/// OutOfMemory.
 Result<void> load_headers(ByteSource& source, std::span<const FileId> files,
                           const PayForHeader& pay, const TakeHeader& take,
                           const Parallel& how = {});

@@ -18,11 +18,11 @@ struct HubSnapshot {
   std::vector<std::string> incomplete;  // "blobs/<hash>.incomplete"
 };
 
-/// The snapshot that the directory `path` stands for: the one `refs/main` names where `path` is a
-/// repository, or `path` itself where it is a snapshot. nullopt: `path` is not in such a cache.
-/// Requires: `path` is as SourceStore::resolve() gives it. Errors: Unsupported (no snapshot, or not
-/// clear which), those of looking at the cache's
-/// directories.
+/// The snapshot that the directory `path` stands for: where `path` is a repository the one that
+/// `refs/main` names, or without that file the only one; `path` itself where it is a snapshot.
+/// nullopt: `path` is neither. Requires: `path` is as SourceStore::resolve() gives it. Errors:
+/// Unsupported (no snapshot, or not clear which), NotFound and Io (of looking at the cache's
+/// directories).
 Result<std::optional<HubSnapshot>> find_hub_snapshot(const std::filesystem::path& path,
                                                      SourceStore& store);
 

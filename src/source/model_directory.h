@@ -17,9 +17,10 @@ namespace ckfs {
 /// it), else at the top of the tree, else in `beside`. Where there is one, the files there that
 /// belong to a model are its side files; where there is none, the result is empty. Quantization
 /// that config.json records becomes an obstacle of `builder`, for what a training checkpoint stores
-/// is not decoded; a note where all matrices of `builder` are plain floats. Requires: `builder` has
-/// all tensors. Errors: NotFound (options.config has no config.json), Corrupt, Io, Unsupported (too
-/// many files).
+/// is not decoded; a note where all matrices of `builder` are plain floats. Requires: `table` is
+/// that of `tree`, `builder` has all tensors. Errors: NotFound (options.config is not there, or has
+/// no config.json), Corrupt, Unsupported (too many files), Io, Stale, and those of
+/// SourceFiles::add().
 Result<ModelDirectory> find_model_directory(
     const SourceTree& tree, const FileTable& table, SourceFiles& files, CatalogBuilder& builder,
     const OpenCheckpointOptions& options,

@@ -26,11 +26,12 @@ class SourceOpener {
   SourceOpener& operator=(const SourceOpener&) = delete;
   virtual ~SourceOpener() = default;
 
-  /// Registers all files of the tree, then read(). Call it once.
+  /// Registers all files of the tree, then read(). Call it once. Errors: as Adapter::open.
   Result<std::shared_ptr<const Catalog>> open();
 
   /// The same for a folder of a tree whose files another opener has registered in `table`, which
-  /// finds them by their paths in the folder. The catalog has no files.
+  /// finds them by their paths in the folder. The catalog has no files, and knows nothing of theirs
+  /// (mtime, fingerprint).
   Result<std::shared_ptr<const Catalog>> open_part(FileTable table);
 
  protected:

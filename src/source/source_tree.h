@@ -50,14 +50,14 @@ struct SourceTree {
 inline constexpr std::string_view kOutsideLinks = "links out of the checkpoint";
 
 /// What files in `directory` may be links to and are still its own: it, or the repository of the
-/// hub cache that it is a snapshot of. Errors: those of find_hub_snapshot().
+/// hub cache that it is a snapshot of. Requires and errors: as find_hub_snapshot().
 Result<std::filesystem::path> link_boundary(const std::filesystem::path& directory,
                                             SourceStore& store);
 /// Whether `path` is `directory` or lies in it; both canonical.
 bool lies_in(const std::filesystem::path& path, const std::filesystem::path& directory);
 
 /// The files that `wanted` accepts and that Git-LFS holds, so that only a pointer to each is here;
-/// by path. It looks at their sizes, and into small ones.
+/// by path; none where there is no memory to look. It looks at their sizes, and into small ones.
 std::vector<const TreeFile*> find_lfs_pointers(const SourceTree& tree, const SourceFiles& files,
                                                const std::function<bool(const TreeFile&)>& wanted);
 /// The message on such a file that is needed. Unsupported.
@@ -69,12 +69,13 @@ bool has_lfs_pointer_size(std::uint64_t size);
 /// Lists `path`: a file, a directory, a hub cache repository (hub_cache.h), or a snapshot in one.
 /// Symbolic links to files are followed, those to directories are not. All of it must be there to
 /// be seen: a directory that cannot be listed or looked at is an error, whatever it is called, for
-/// chunks of an array may be in it. Errors: NotFound, Io, Unsupported (nested too deep; a
-/// repository without a snapshot; neither file nor directory).
+/// chunks of an array may be in it. What lies on another file system is passed over, with a note.
+/// Errors: NotFound, Io, OutOfMemory, Unsupported (nested too deep; a repository without a
+/// snapshot, or not clear which; neither file nor directory).
 Result<SourceTree> list_source(const std::filesystem::path& path, const SourceFiles& files);
 
 /// The regular files, and links to such, directly in `directory` whose names `wanted` accepts; by
-/// name. `shown` is what messages call it. Errors: NotFound, Io.
+/// name. `shown` is what messages call it. Errors: NotFound, Io, OutOfMemory.
 Result<std::vector<TreeFile>> list_files(const std::filesystem::path& directory,
                                          const std::string& shown, const SourceFiles& files,
                                          const std::function<bool(std::string_view)>& wanted);

@@ -36,7 +36,7 @@ struct ModelStates {
   std::set<std::string_view> buffer_names;
   std::vector<std::pair<std::string_view, std::string_view>> shared;  // alias, source
   std::int64_t world = 0;                                             // 0: unknown
-  std::int64_t model_parallel = 0;
+  std::int64_t model_parallel = 0;                                    // 0: unknown
   std::optional<std::int64_t> pipeline_degree, tensor_degree;
   bool has_experts = false;
 };
@@ -54,7 +54,7 @@ struct PartitionRun {
 /// A *_optim_states.pt.
 struct OptimizerStates {
   FileId file = 0;
-  int stage = 1;           // 1 where unsaid: BF16_Optimizer
+  int stage = 1;           // where unsaid 1 (BF16_Optimizer), or 3 by the name of its groups
   std::int64_t world = 0;  // partition_count
   std::vector<PartitionRun> groups;
   /// Elements of padding behind each parameter of each group; empty: none anywhere.
@@ -68,7 +68,8 @@ struct OptimizerStates {
 Result<OptimizerStates> read_optimizer_states(ByteSource& source, FileId file);
 
 /// What is under an optimizer file's keys where old releases (before 0.6) keep the shapes of the
-/// parameters, with the file that names are slices of. nullopt: not there.
+/// parameters, with the file that names are slices of. nullopt: not there. Errors: Corrupt, and
+/// those of TorchFile.
 struct OldShapes {
   TorchFile torch;
   std::vector<ParameterGroup> parameters;

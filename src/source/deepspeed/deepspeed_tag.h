@@ -24,7 +24,7 @@ std::set<std::string> find_universal_tags(const SourceTree& tree);
 /// Picks one of `names` ("." is the tree's root itself): what the options say, else the root
 /// itself, else what the file `latest` at the root names, else the only one. `latest` is the name
 /// of that file. Errors: InvalidArgument (the options name none of them), NotFound (`latest` names
-/// none of them), Unsupported (not clear which), Corrupt, Io.
+/// none of them), Unsupported (not clear which), Corrupt, Io, Stale.
 Result<std::string> choose_tag(const std::vector<std::string>& names, std::string_view latest,
                                const SourceTree& tree, const FileTable& table, SourceFiles& files,
                                const OpenCheckpointOptions& options);

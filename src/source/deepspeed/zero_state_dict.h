@@ -50,9 +50,9 @@ class ZeroStateDict {
   /// those of rank 0. Opens the others' files.
   Result<void> add_partitioned_frozen(const ModelStates& states, std::span<const FileId> ranks);
 
-  /// Tensors of a module's state that are neither buffers nor known by any of `known`, placeholders
-  /// left out: parameters that were frozen where nobody wrote that down (stage 1).
-  /// `prefix` goes before each name.
+  /// Tensors of a module's state that are neither here yet, as buffers are, nor `known` by their
+  /// names: parameters that were frozen where nobody wrote that down (stage 1). One that cannot be
+  /// shown becomes a note. `prefix` goes before each name.
   Result<void> add_module_frozen(const TorchFile& torch, FileId file, NodeId module,
                                  const std::string& prefix,
                                  const std::function<bool(std::string_view)>& known);
@@ -110,7 +110,8 @@ class ZeroStateDict {
   std::map<std::string, std::size_t, std::less<>> places_;
 };
 
-/// Adds what is counted, but for the bytes, to the facts of `builder`.
+/// Adds what is counted, but for the bytes, to the facts of `builder`, and a note for each of
+/// module_frozen.
 void add_count_facts(CatalogBuilder& builder, const ZeroCounts& counts);
 
 }  // namespace ckfs

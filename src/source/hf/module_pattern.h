@@ -19,7 +19,8 @@ namespace ckfs {
 /// the pattern: one that would take longer matches nothing.
 class ModulePattern {
  public:
-  /// Not valid() where the pattern has something else in it.
+  /// Not valid() where the pattern has something else in it, or is too long or nested too deep:
+  /// then it matches nothing.
   explicit ModulePattern(std::string_view pattern);
   ~ModulePattern();
   ModulePattern(ModulePattern&&) noexcept;
@@ -61,7 +62,7 @@ class ModuleTargets {
   /// After everything was asked. Errors: Corrupt (patterns that are too long together, or that took
   /// too many steps: what was said of modules is then wrong).
   Result<void> check() const;
-  /// The names and patterns that none of the modules that were seen has.
+  /// The names and valid patterns that none of the modules that were seen has.
   std::vector<std::string> without_match() const;
 
  private:

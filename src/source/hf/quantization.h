@@ -16,8 +16,8 @@ namespace ckfs {
 /// provisional id, whether a tensor is a companion or otherwise no part of the model's own tensors.
 /// `names`: of the builder's tensors, each another.
 /// `config` is what the configuration says; where it says nothing, names and dtypes decide. Errors:
-/// those of reading the few small tensors that schemes want, and Corrupt (patterns of `config` that
-/// take too long).
+/// those of reading the few small tensors that schemes want, and Corrupt (those have too many bytes
+/// together, or patterns of `config` take too long).
 Result<std::vector<bool>> apply_quantization(CatalogBuilder& builder, const TensorNames& names,
                                              const std::optional<QuantizationConfig>& config,
                                              ByteSource& source);

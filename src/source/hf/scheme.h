@@ -111,7 +111,7 @@ inline constexpr std::size_t kMaxChecked = 1024;
 
 bool is_f8(DType dtype);
 
-/// The module whose tensor it is: the name up to its last dot.
+/// The module whose tensor it is: the name up to its last dot, all of it where there is none.
 std::string_view module_of(std::string_view name);
 
 /// All that a kind of weights is: of which encoding, and its numbers.
@@ -124,7 +124,7 @@ std::shared_ptr<const WeightKind> block_scale_kind(const HeldTensors& tensors,
 /// The block of a weight of `shape` whose scales have that shape: one for the tensor, for a matrix
 /// of a batch, for each row, for each equal group of a row, or for each column. Each dimension of
 /// the scales is of that of the weight; those of 1 at their end may be left out. nullopt: none of
-/// these.
+/// these. Requires: `shape` has two dimensions at least.
 std::optional<std::array<std::int64_t, 2>> block_of_scales(std::span<const std::int64_t> shape,
                                                            std::span<const std::int64_t> scales);
 

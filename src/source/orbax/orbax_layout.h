@@ -31,13 +31,16 @@ struct OrbaxPlace {
   std::vector<Note> notes;          // steps and items that were passed over, and why
 };
 
-/// The item of the options' name, else the one of arrays; of the options' step, else of the newest
-/// that is whole. What is temporary or was not finished is never taken. Requires: is_orbax().
+/// The item of the options' name, else the step itself where it is one, else the only one, else the
+/// first of the usual names; of the options' step, else of the newest that is whole. What is
+/// temporary or was not finished is never taken. Requires: is_orbax().
 /// Errors: InvalidArgument (the options name what is not there), Unsupported (not finished; not
 /// clear which).
 Result<OrbaxPlace> choose_orbax_item(const SourceTree& tree, const OpenCheckpointOptions& options);
 
-/// The files below `directory` alone; of links that lead out it has what the whole tree has.
+/// What lies below `directory` alone, which ends in '/': files, links, notes, and of downloads that
+/// were not finished those there (what is elsewhere is lost, and what completes them). Of links
+/// that lead out it has what the whole tree has.
 SourceTree subtree(const SourceTree& tree, std::string_view directory);
 
 }  // namespace ckfs

@@ -24,8 +24,8 @@ namespace ckfs {
 /// One array, while its chunks are found.
 class ZarrArray {
  public:
-  /// `name`: in messages. Errors: Unsupported (more bytes than there are; what no reader here
-  /// decodes is no error but an obstacle).
+  /// `name`: in messages. Errors: Unsupported (more bytes or boxes than there may be; what no
+  /// reader here decodes is no error but an obstacle).
   static Result<ZarrArray> create(std::string name, zarr::Metadata metadata);
 
   const std::string& name() const { return name_; }
@@ -38,15 +38,16 @@ class ZarrArray {
   std::size_t boxes() const { return std::size_t{1} << partial_; }
 
   /// Notes where the chunk (or shard) is that a key names. One beyond the grid is nobody's.
-  /// Errors: Corrupt (a size that no such chunk has, a shard without room for its index, one
-  /// in memory whose inner chunks have more bytes than it),
-  /// Unsupported (more chunks than are numbered).
+  /// Requires: `index` has a number for each dimension; before finish(). Errors: Corrupt (a size
+  /// that no such chunk has, a shard without room for its index, one in memory whose index is
+  /// damaged or whose inner chunks lie beyond it or have more bytes than it), Unsupported (more
+  /// chunks than are numbered, or than a shard may have).
   Result<void> add_chunk(CatalogBuilder& builder, std::span<const std::int64_t> index,
                          const StoredValue& value);
 
-  /// Adds storage and tensor under `name`, once. What was not found is the fill value; or, if
-  /// `why_whole` says why nothing may be missing, an obstacle. Errors: Unsupported (more chunks
-  /// than are numbered).
+  /// Adds storage and tensor under `name`, once. What was not found is the fill value; or an
+  /// obstacle, if `why_whole` says why nothing may be missing, or nobody knows the fill value's
+  /// bits. Errors: Unsupported (more chunks than are numbered).
   Result<TensorId> finish(CatalogBuilder& builder, std::string_view name,
                           std::string_view why_whole);
 

@@ -20,14 +20,14 @@ struct NamedNode {
 
 struct TorchStateDict {
   std::vector<NamedNode> tensors;  // names once each, in the order of the pickle
-  std::vector<Note> notes;         // what is no tensor, and where the tensors were found
+  std::vector<Note> notes;         // what is left out, and why
 };
 
 /// The tensors of the dictionary at `key` (a key, or keys joined by '.'); with an empty key of the
-/// one that is at a usual place ("state_dict", "model"...), else of the top level, else those one
-/// level below it, with names joined by '.'. Errors: InvalidArgument (no such key), Unsupported
-/// (no tensors, or two of one name), Corrupt (the pickle's budget is at its end), each naming the
-/// file.
+/// one that is at a usual place ("state_dict", "model"...), else of the top level. Where that has
+/// none itself, those one level below it, with names joined by '.', but not below a key that
+/// is_training_state(). Errors: InvalidArgument (no such key), Unsupported (no dictionary, no
+/// tensors, or two of one name), Corrupt (the pickle's budget is at its end), each naming the file.
 Result<TorchStateDict> find_state_dict(const TorchFile& torch, std::string_view key,
                                        const std::string& file_name);
 

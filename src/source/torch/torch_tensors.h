@@ -31,7 +31,8 @@ class TensorPlacer {
   explicit TensorPlacer(CatalogBuilder& builder) : builder_(builder) {}
 
   /// Places a tensor whose storage is `bytes` of `file`. Requires: `bytes` is what
-  /// TorchFile::storage_bytes() gave for the tensor's storage.
+  /// TorchFile::storage_bytes() gave for the tensor's storage; of a tensor without elements it does
+  /// not matter.
   PlacedTensor place(const TorchTensor& tensor, FileId file, ByteRange bytes);
 
   /// The tensor at `node`, looked up and placed. Errors: those of TorchFile, with the names of file

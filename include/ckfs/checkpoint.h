@@ -82,17 +82,17 @@ struct FileInfo {
   Exactness exactness = Exactness::BitExact;  // the least exact of its tensors
   std::size_t tensors = 0;                    // target tensors in it; 0 for a side file
   std::uint64_t inode = 0;  // stable hash of view, parameters and path; never 0 or 1
-  /// Who may read the source files that it is made of, as bits of 0444; of files made of tensors,
-  /// who may read all that have tensors.
+  /// Who may read the source file that it is a copy of, as bits of 0444; of other files, who may
+  /// read config.json and all that have tensors.
   std::uint32_t readers = 0444;
 };
 
 /// One tensor of a view.
 struct TensorInfo {
-  std::string_view name;   // valid as long as the View
+  std::string_view name;   // in its file: two folders may have one; valid as long as the View
   std::string_view dtype;  // safetensors' name: "BF16"
   std::span<const std::int64_t> shape;
-  std::size_t file = 0;  // index in View::files()
+  std::size_t file = 0;  // index in View::files(); the first of several that have parts of it
   Exactness exactness = Exactness::BitExact;
 };
 
@@ -103,13 +103,14 @@ struct Reason {
   std::size_t more = 0;  // further subjects of the same text, which are not listed
 };
 
-/// A view's name, and, where the source cannot give it, the reasons.
+/// A view's name, and, where the source cannot give it, the reasons. What its files cannot hold (a
+/// name that is not UTF-8, say) is found by Checkpoint::view() alone, of an available one, too.
 struct ViewInfo {
   std::string name;
   std::string description;  // one line
   bool available = false;
   std::vector<Reason> reasons;  // why it is not available
-  std::vector<Reason> remarks;  // what passes unchanged, what is left out
+  std::vector<Reason> remarks;  // what passes unchanged, is left out or has other names
 };
 
 /// Counters since the checkpoint was opened; all in bytes or in events.
@@ -231,7 +232,7 @@ class View {
 };
 
 /// A checkpoint whose headers have been read. Sizes, names, times and inodes of all views are fixed
-/// from here on; no tensor data has been read.
+/// from here on; of tensor data no more has been read than what says how the rest is encoded.
 class Checkpoint {
  public:
   /// `source`: a directory, a file, or a hub cache entry. Errors: NotFound, Corrupt, Unsupported,
@@ -245,9 +246,9 @@ class Checkpoint {
 
   /// `spelling` is a view's name, perhaps with parameters: "bf16-safetensors@max_shard=5GB". Every
   /// spelling of one view gives the same files and inodes. Errors: NotFound (no such view),
-  /// InvalidArgument (no such parameter, bad value), Unsupported (the source cannot give it; the
-  /// message has the first reasons, views() more of them), Corrupt (a config.json that the view's
-  /// rules cannot use).
+  /// InvalidArgument (no such parameter, bad value, too many files by it), Unsupported (the source
+  /// cannot give it: the message has the first reasons, views() more of them; or its files cannot
+  /// hold it), Corrupt (a config.json that the view's rules cannot use).
   Result<View> view(std::string_view spelling) const;
 
   /// Newest mtime of the source in whole seconds since 1970; never 0.

@@ -74,7 +74,8 @@ struct Box {
 /// A tensor: dtype, shape, and boxes that visit each of its elements exactly once.
 class TensorExpr {
  public:
-  /// The stored tensor as it is decoded: value dtype of its storage, no step.
+  /// The stored tensor as it is decoded: value dtype of its storage, no step. Its shape may be the
+  /// catalog's own: the catalog must outlive it, and what is of that shape and made of it.
   static TensorExpr stored(const Catalog& catalog, TensorId tensor);
   /// A tensor of zeros. Errors: InvalidArgument (no such shape).
   static Result<TensorExpr> zeros(DType dtype, std::span<const std::int64_t> shape);
@@ -133,15 +134,15 @@ class TensorExpr {
   /// the dtype that the values have. Padding stays zero: a step that would change it is
   /// Unsupported.
   Result<TensorExpr> then(Step step) const;
-  /// Several steps, which many tensors can share.
+  /// Several steps, which many tensors can share. Requires: not nullptr.
   Result<TensorExpr> then(const std::shared_ptr<const Program>& program) const;
   Result<TensorExpr> cast(DType dtype) const { return then({Step::Kind::Cast, dtype, 0}); }
 
   /// Equal shapes on a new dimension `dim`. The dtypes must be equal (promote with cast first).
   static Result<TensorExpr> stack(std::span<const TensorExpr> parts, std::int64_t dim);
-  /// One after another along `dim`.
+  /// One after another along `dim`, of equal dtypes and else of equal shapes.
   static Result<TensorExpr> concat(std::span<const TensorExpr> parts, std::int64_t dim);
-  /// Element k of each part in turn along `dim`: a0 b0 a1 b1 ...
+  /// Element k of each part in turn along `dim`: a0 b0 a1 b1 ... Dtypes and shapes must be equal.
   static Result<TensorExpr> interleave(std::span<const TensorExpr> parts, std::int64_t dim);
   /// `parts` equal slices along `dim`.
   Result<std::vector<TensorExpr>> split(std::int64_t dim, std::int64_t parts) const;

@@ -12,15 +12,17 @@
 
 namespace ckfs {
 
-/// Everything that keeps the catalog from being shown as the view `row`; empty: it can.
+/// What keeps the catalog from being shown as the view `row`; empty: nothing, but what the rules
+/// find of a tree of MaxText (maxtext_tree_obstacles()).
 std::vector<Obstacle> hf_model_obstacles(const Catalog& catalog, const ViewRow& row);
 
 /// What a user of the view `row` should know: dtypes that pass unchanged, tensors that are left
-/// out.
+/// out, a config.json that is not there.
 std::vector<Note> hf_model_remarks(const Catalog& catalog, const ViewRow& row);
 
 /// Requires: hf_model_obstacles() is empty, `spec` is normalized and of `row`. Errors: Corrupt
-/// (config.json), Unsupported (the layout of experts that `spec` asks for).
+/// (config.json), Unsupported (the layout of experts that `spec` asks for; a tree of MaxText that
+/// does not fit the rules).
 Result<std::shared_ptr<Definition>> define_hf_model(std::shared_ptr<const Catalog> catalog,
                                                     const ViewRow& row, const ViewSpec& spec,
                                                     const Recipes& recipes);

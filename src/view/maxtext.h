@@ -32,8 +32,8 @@ MaxTextViews find_maxtext_views(const std::shared_ptr<const Catalog>& catalog,
                                 const Recipes& recipes);
 
 /// Requires: the catalog has no obstacles, `spec` is normalized and of `row`. Errors: Unsupported
-/// (no such family; what does not fit its rules, with file, line and tensor; a mesh that does not
-/// divide), Corrupt (config.json).
+/// (no such family; no rules of it for mtp; what does not fit its rules, with file, line and
+/// tensor; a mesh that does not divide), Corrupt (config.json).
 Result<std::shared_ptr<Definition>> define_maxtext(std::shared_ptr<const Catalog> catalog,
                                                    const ViewRow& row, const ViewSpec& spec,
                                                    const Recipes& recipes);

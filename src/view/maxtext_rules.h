@@ -8,11 +8,11 @@
 namespace ckfs {
 
 struct MaxTextRules {
-  const MaxTextTrees* trees = nullptr;
+  const MaxTextTrees* trees = nullptr;  // of the family, which must outlive this
   ConfigNumbers config;
 };
 
-/// Those of a family.
+/// Those of a family. Requires: it has some (ModelFamily::maxtext).
 MaxTextRules rules_of(const ModelFamily& family, ConfigNumbers config, bool mtp);
 
 /// Those of what --family or config.json says the model is. `mtp`: with the layers for

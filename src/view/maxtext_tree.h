@@ -35,9 +35,9 @@ struct FoundTree {
   Result<std::shared_ptr<const TreeModel>> model;
 };
 
-/// By what config.json or --family says the model is; where neither does, by the only family whose
-/// rules fit, for which the way back by the rules of every family is taken: several times what a
-/// view costs. So it is asked once for a checkpoint, and kept in Recipes::tree. Requires:
+/// By what config.json or --family says the model is; where there is neither, by the only family
+/// whose rules fit, for which the way back by the rules of every family is taken: several times
+/// what a view costs. So it is asked once for a checkpoint, and kept in Recipes::tree. Requires:
 /// is_maxtext_tree().
 std::shared_ptr<const FoundTree> find_tree(const Catalog& catalog, const Recipes& recipes);
 

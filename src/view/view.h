@@ -33,7 +33,8 @@ struct ViewSpec {
   std::string view;
   std::map<std::string, std::string, std::less<>> parameters;
 
-  /// Keys sorted, defaults left out, sizes in their shortest spelling.
+  /// Keys sorted; of parameters as parse_view_spec() gives them, defaults left out, sizes in their
+  /// shortest spelling.
   std::string canonical() const;
 };
 
@@ -50,8 +51,8 @@ struct ModelTensor {
   TensorExpr expr;
   Exactness exactness = Exactness::BitExact;  // its label
   Role role = Role::Weight;
-  /// Index of the tensor before it that it is another name of, of one dtype and shape: containers
-  /// that can do so give both the same bytes.
+  /// Index of the tensor before it that it is another name of, of one dtype and shape, which is
+  /// another name of none: containers that can do so give both the same bytes.
   std::uint32_t same_as = kNone;
   /// The shard of the source that it comes from (the first of them): index in Catalog::shards().
   std::uint32_t shard = kNone;
@@ -150,18 +151,20 @@ struct ViewSummary {
   std::shared_ptr<const Definition> definition = {};
 };
 
-/// Every view that ckfs knows, in the order of the docs, then those of recipes, as this catalog can
-/// or cannot give it.
+/// Every view that ckfs knows, in the order of the docs, as this catalog can or cannot give it.
+/// Then those of recipes, which are not tried: define_view() says what stands in their way.
 std::vector<ViewSummary> list_views(const std::shared_ptr<const Catalog>& catalog,
                                     const Recipes& recipes = built_in_recipes());
 
-/// Whether the view of that name mirrors the shards of this source, unless max_shard is given.
+/// Whether the view of that name mirrors the shards of this source, unless max_shard or another
+/// layout of experts is asked for.
 bool mirrors_source(const Catalog& catalog, std::string_view view);
 
 /// The definition's spec is canonical for this catalog: parameters that say what the source gets
 /// anyway are left out. Errors: NotFound (no such view); Unsupported where list_views() names an
-/// obstacle (the first few are in the message), and what a recipe finds (with file, line and
-/// tensor); Corrupt (config.json).
+/// obstacle (the first few are in the message), what a recipe finds (with file, line and tensor),
+/// and parameters that the source or its family has nothing for (experts, mtp, a mesh that does not
+/// divide); Corrupt (config.json). Requires: `spec` is as parse_view_spec() gives it.
 Result<std::shared_ptr<const Definition>> define_view(std::shared_ptr<const Catalog> catalog,
                                                       const ViewSpec& spec,
                                                       const Recipes& recipes = built_in_recipes());

@@ -31,7 +31,8 @@ struct ViewRow {
   ContainerKind container = ContainerKind::None;
   /// Mirrored: unless max_shard is given, or the source has no files to mirror.
   Placement placement = Placement::Split;
-  std::optional<DType> dtype;  // of cast tensors; nullopt: none is cast
+  /// Of cast tensors; nullopt: none is cast, but as the parameter `dtype` says.
+  std::optional<DType> dtype;
   std::span<const ParameterRow> parameters;
 };
 

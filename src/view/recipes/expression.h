@@ -2,10 +2,10 @@
 //
 //   1, 0.5         numbers
 //   e              a capture or variable of the rule that is a number
-//   $hidden_size   a number of config.json: dotted path; a plain name that the top level lacks is
-//                  looked for in text_config and the like. true is 1, false is 0
-//   dim(0), rank() of the tensor
+//   $hidden_size   a number of config.json: dotted path; one that the top level lacks is looked for
+//                  in text_config and the like. true is 1, false is 0
 //                  $view.mtp: a number of the view that the rules make, not of config.json
+//   dim(0), rank() of the tensor
 //   sqrt(x), min(x, y), max(x, y)
 //   f32(x), f16(x), bf16(x)  rounded to that dtype
 //   -x  * / // %   // and % round towards minus infinity
@@ -31,7 +31,8 @@
 
 namespace ckfs {
 
-/// The numbers and words of a config.json that recipes ask for. Immutable.
+/// The numbers and words of a config.json that recipes ask for. Safe for concurrent use while none
+/// is set.
 class ConfigNumbers {
  public:
   /// Without a config.json: no number is known, nor that there is none.
@@ -50,7 +51,8 @@ class ConfigNumbers {
 
   /// nullopt: no such number.
   std::optional<double> number(std::string_view path) const;
-  /// Whether it is known what number() says: there is a config.json, or the number was set.
+  /// Whether it is known what number() says: there is a config.json, or the number was set (not as
+  /// a default).
   bool knows(std::string_view path) const { return present_ || set_.contains(path); }
   /// Says that where there is no config.json, what is not known is not held either: `shape`.
   void leave_open() { open_ = !present_; }
@@ -98,7 +100,7 @@ class Expression {
   /// The numbers of config.json that its value depends on and that `config` does not know.
   std::set<std::string> unknowns(const ConfigNumbers& config) const;
   /// What number of config.json makes it `value`, where it is the only one that is not known and
-  /// the expression is linear in it: path and number.
+  /// the expression is linear in it: path and number. Requires: scope.config.
   std::optional<std::pair<std::string, double>> solve(double value, const Scope& scope) const;
   /// Whether it asks for the tensor's shape: dim() or rank().
   bool needs_shape() const;

@@ -91,7 +91,8 @@ struct Operation {
   DType dtype = DType::F32;  // of Cast
   bool taken = false;        // Cast: to Flow::taken
 
-  /// `keys` are the rule's, to which Unstack adds. Errors: Corrupt (with file and line).
+  /// `keys` are the rule's, to which Stack, Unstack and ConcatOver add. Errors: Corrupt (with file
+  /// and line).
   static Result<Operation> parse(const JsonNode& node, std::string_view file,
                                  const Variables& variables, std::vector<std::string>& keys);
 
@@ -100,7 +101,9 @@ struct Operation {
 
   /// The operation that gives back what was there before this one, in shape and, but for casts that
   /// narrow and for arithmetic that rounds, in value. nullopt: there is none (slice, concat over a
-  /// variable, and what makes values equal). `scope`: that of the rule, without a shape.
+  /// variable, what makes values equal), or the numbers do not say it (a dimension to stack on that
+  /// the tensor's shape decides, a number that is not known). `scope`: that of the rule, without a
+  /// shape. Requires: `before` has a shape.
   std::optional<Operation> inverse(const FlowShape& before, Scope scope = {}) const;
 
  private:

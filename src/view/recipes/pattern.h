@@ -39,8 +39,9 @@ class Pattern {
   /// one pattern is an error). Errors: Corrupt.
   static Result<Pattern> parse(std::string_view text, CaptureNames& names);
 
-  /// Whether `name` fits; then captured[i] is the text of capture number i. Keeps the other
-  /// elements. Requires: `captured` has a place for each capture of the rule.
+  /// Whether `name` fits; then captured[i] is the text of capture number i. Keeps the elements of
+  /// captures that the pattern has not; its own may change where the name does not fit, too.
+  /// Requires: `captured` has a place for each capture of the rule.
   bool match(std::string_view name, Captured& captured) const;
 
   /// The name that has these texts in its holes.
@@ -85,7 +86,8 @@ class Template {
 
   /// The names that it gives, as a pattern. Its first captures are those of the rule, with the
   /// holes that `taken` has for them; capture number `captures` + k, a number, is what computed[k]
-  /// is in the name. Errors: Unsupported (a capture comes twice, too many of any text).
+  /// is in the name. Errors: Unsupported (a capture comes twice, too many of any text). Requires:
+  /// `taken` has all captures of the rule.
   struct Reversed {
     Pattern pattern;
     std::vector<Expression> computed;

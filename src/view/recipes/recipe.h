@@ -70,8 +70,8 @@ struct Rule {
   std::vector<Template> give;
   std::vector<std::string> axes;  // of what is given, as Flow::axes; empty: those it has anyway
   Back back;
-  /// Of Expect: of the tensors that agree in all other captures, one for each value from 0 to
-  /// `count` of this one.
+  /// Of Expect: of the tensors that agree in all other captures, one for each of the `count` values
+  /// of this one, from 0.
   std::size_t over = 0;
   std::optional<Expression> count;
 };
@@ -133,7 +133,8 @@ struct Recipes {
   /// The last family that has layouts of experts for the first of models() that any has. nullptr:
   /// none. Valid as long as the object.
   const ModelFamily* find_layouts(const ConfigNumbers& config) const;
-  /// The same for MaxText's trees.
+  /// The same for MaxText's trees, where all of their `where` holds; but first the last family of
+  /// which --family is a model_name of MaxText, whatever holds.
   const ModelFamily* find_maxtext(const ConfigNumbers& config) const;
 };
 
@@ -155,7 +156,7 @@ struct TensorList {
 
 /// What the rules make of the tensors. A result lies in the shard of its first part, has its role,
 /// the least exactness of all parts, and stands in the list where its first part stood. Errors:
-/// Unsupported, each naming the file, the rule's line and a tensor.
+/// Unsupported, each naming the file, the rule's line, and a tensor where there is one.
 Result<TensorList> apply_rules(const RuleList& rules, const ConfigNumbers& config, TensorList list);
 
 /// The same for one of a list.
@@ -177,8 +178,8 @@ struct Undone {
 /// and goes through the inverses of its operations, or through what the rule says of the way back;
 /// casts are left out, values keep the dtype that they have. Shapes must be those that the rules
 /// give with the numbers of `config`; without a config.json, these numbers follow from the shapes,
-/// and whether a rule was done from what there is. Errors: Unsupported, each naming the file, the
-/// rule's line and a tensor.
+/// and whether a rule was done from what there is. Errors: Unsupported, each naming the file, and
+/// the rule's line and a tensor where it is about one.
 Result<Undone> undo_rules(const RuleList& rules, ConfigNumbers config, TensorList list);
 
 /// Whether `list` has a tensor by a name that one of the rules gives.

@@ -8,8 +8,8 @@
 
 namespace ckfs {
 
-/// Chunks are no larger, and no smaller unless a device's whole share is: readers take one at a
-/// time, whole.
+/// Chunks are no larger, and no smaller unless a device's whole share is, as far as divisors of the
+/// shape allow: readers take one at a time, whole.
 inline constexpr std::uint64_t kMostChunkBytes = std::uint64_t{64} << 20;
 inline constexpr std::uint64_t kLeastChunkBytes = std::uint64_t{4} << 20;
 

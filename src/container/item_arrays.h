@@ -20,8 +20,9 @@ namespace ckfs {
 
 class ItemArrays {
  public:
-  /// Errors: Unsupported (a name that is no path, a tensor that no array holds, more than
-  /// 2^24 chunks, more kinds of arrays than chunks are chosen for, nothing at all).
+  /// Errors: Unsupported (a name that is no path, or that has another's place or lies below it, a
+  /// tensor that no array holds, or that its split does not divide, more than 2^24 chunks, more
+  /// kinds of arrays than chunks are chosen for, nothing at all).
   static Result<ItemArrays> make(std::shared_ptr<const Definition> definition,
                                  zarr::Version version);
 
@@ -42,7 +43,8 @@ class ItemArrays {
   std::size_t array_of(std::uint64_t chunk) const;
 
   std::string metadata(std::size_t array) const;
-  /// "<name>/c/0/1"
+  /// "<name>/c/0/1"; of zarr's second version "<name>/0.1". Metadata is "<name>/zarr.json" or
+  /// "<name>/.zarray".
   std::string chunk_path(std::size_t array, std::uint64_t number) const;
   std::string metadata_path(std::size_t array) const;
 

@@ -16,7 +16,8 @@ inline constexpr std::uint64_t kDataFileBytes = std::uint64_t{2} << 30;
 /// Chunks of a data file at most: a file that is open has an expression for each, some 400 bytes.
 inline constexpr std::uint64_t kDataFileChunks = std::uint64_t{1} << 16;
 
-/// Errors: Unsupported (larger than a file system holds).
+/// Errors: Unsupported (an array that is larger than a file system holds, more data files than
+/// kMostFiles).
 Result<std::shared_ptr<const Container>> make_ocdbt_item(ItemArrays arrays);
 
 }  // namespace ckfs

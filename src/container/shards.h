@@ -45,7 +45,8 @@ TensorGroups mirror_shards(std::span<const ModelTensor> tensors);
 TensorGroups split_by_size(std::span<const ModelTensor> tensors, std::uint64_t max_bytes,
                            bool shares);
 
-/// Which layer a tensor belongs to: the number behind the first part of its name that is "layers".
+/// Which layer a tensor belongs to: the number behind the first part of its name that is "layers"
+/// and has one behind it.
 std::optional<std::uint32_t> layer_of(std::string_view tensor);
 
 /// One file for each layer, in order, then one for all that belongs to none.

@@ -12,7 +12,7 @@ namespace ckfs {
 struct DecodeCost {
   std::uint64_t needed = 0;   // bytes of chunks that the view's tensors are made of
   std::uint64_t decoded = 0;  // bytes that are decoded for them
-  std::uint64_t chunks = 0;   // bytes of all chunks that are needed in part: each once
+  std::uint64_t chunks = 0;   // bytes of all chunks of which something is needed: each once
 
   double ratio() const {
     return needed == 0 ? 1 : static_cast<double>(decoded) / static_cast<double>(needed);
@@ -26,7 +26,8 @@ struct DecodeCost {
 /// tensor of more tiles than all views of real models have counts as read at once.
 DecodeCost decode_cost(const View::Impl& view, std::uint64_t memory, std::uint64_t spill);
 
-/// Options with which the cost is tolerable: "--memory 4GiB", "--spill DIR (12 GB)", "export".
+/// Options with which the cost is tolerable: "--memory 4096MiB" (if 64 GiB are enough),
+/// "--spill DIR (12 GB)", "export".
 std::vector<std::string> mends(const View::Impl& view, std::uint64_t memory,
                                const DecodeCost& cost);
 

@@ -20,6 +20,7 @@ namespace ckfs {
 /// How the first byte of a read comes about (engine/engine.h).
 enum class ReadKind : std::uint8_t { Text, Copy, Decode, Gather };
 
+/// Requires: offset < layout.size.
 ReadKind kind_of_read(const FileLayout& layout, std::uint64_t offset);
 
 /// How long reads took, by kind.
@@ -27,7 +28,8 @@ class ReadTimes {
  public:
   void add(ReadKind kind, std::chrono::nanoseconds time, std::uint64_t bytes);
 
-  /// Bucket b has the reads that took at most 16 us * 4^b; the last has all others.
+  /// Bucket b has the reads that took at most 16 us * 4^b and are in none before; the last has all
+  /// others.
   static constexpr std::size_t kBuckets = 11;
   struct Times {
     std::array<std::uint64_t, kBuckets> buckets{};

@@ -79,8 +79,8 @@ enum class ListDetail : std::uint8_t { Names, Long };
 Result<std::string> list_report(const Checkpoint& checkpoint, std::string_view where,
                                 ListDetail detail, ReportFormat format);
 
-/// .ckfs/views.json: every file of every view that is available without parameters, and of `more`
-/// (the parameterised ones that are held).
+/// .ckfs/views.json: every file of every view that is available without parameters (and that
+/// Checkpoint::view() gives), and of `more` (the parameterised ones that are held).
 std::string views_json(const Checkpoint& checkpoint, std::span<const View> more = {});
 
 /// .ckfs/status.json and `ckfs stats --json`.

@@ -27,7 +27,8 @@ struct ExportOptions {
   /// Files written at a time; 0: one for each CPU.
   unsigned jobs = 0;
   /// Files in OUT that are not this export's own are an error, unless forced: then those with the
-  /// name of a file of the view are replaced, and the others left alone.
+  /// name of a file of the view are replaced, and the others left alone. So is a record that cannot
+  /// be read, or that others may have written: forced, it is not believed.
   bool force = false;
   /// Ends the export early; what is done is kept for the next run.
   std::stop_token stop{};
@@ -46,10 +47,12 @@ struct ExportResult {
 };
 
 /// Writes the files of `view` into `out`, with the checkpoint's mtime. `source` is the path that
-/// `checkpoint` was opened with. Errors: InvalidArgument (OUT lies inside the source, holds foreign
-/// files or a symbolic link in the place of a directory, or is written by another export), Io (disk
-/// full: ENOSPC; stopped: EINTR), Unsupported (a file of the view has a name that exports keep for
-/// themselves), and those of ViewFile::read. No file under its final name is ever incomplete.
+/// `checkpoint` was opened with. Errors: InvalidArgument (OUT is no directory, lies inside the
+/// source, holds foreign files, a file of the source that would be replaced, a symbolic link in the
+/// place of a directory or what ExportOptions::force is for, or is written by another export or by
+/// ranks), Io (disk full: ENOSPC; stopped: EINTR), NotFound (what it has written is gone),
+/// Unsupported (a file of the view has a name that exports keep for themselves), and those of
+/// ViewFile::read. No file under its final name is ever incomplete.
 Result<ExportResult> export_view(const Checkpoint& checkpoint, const View& view,
                                  const std::filesystem::path& source,
                                  const std::filesystem::path& out, const ExportOptions& options);

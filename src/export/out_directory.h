@@ -44,7 +44,7 @@ class OutFile {
       : thing_(std::move(thing)), fd_(std::move(fd)), system_(std::move(system)) {}
 
   /// Reserves disk for `range` without growing the file. File systems that cannot are left alone.
-  /// Errors: Io (ENOSPC).
+  /// Errors: Io (ENOSPC, EDQUOT).
   Result<void> reserve(ByteRange range);
   /// Gives back the disk of `range`; a hint.
   void release(ByteRange range);
@@ -90,11 +90,12 @@ constexpr unsigned mode_of_copy(std::uint32_t readers) {
 
 class OutDirectory {
  public:
-  /// Creates `path` and its parents where they are missing, and locks it against other exports.
+  /// Creates `path` and its parents where they are missing, and locks it against other exports (but
+  /// those of the fleet, for one that is of a fleet).
   /// What is made here and below is accepted by distrust() from its first moment on, whatever group
   /// a set-group-ID directory gives it: the umask decides for the caller's own group alone.
   /// Links in `path` itself are followed. Errors: InvalidArgument (not a directory; locked by
-  /// another export), Io.
+  /// another export), NotFound (a link that leads nowhere), Io.
   static Result<OutDirectory> open(const std::filesystem::path& path, OutSystem system = {},
                                    Others others = Others::No);
 
@@ -114,7 +115,8 @@ class OutDirectory {
   Result<void> make_parents(const std::string& path) const;
   /// A new, empty file, with `mode` less the umask; what had the name is removed.
   Result<OutFile> create(const std::string& path, unsigned mode = 0666) const;
-  /// An existing regular file. Errors: NotFound, InvalidArgument (something else), Io.
+  /// An existing regular file. Errors: NotFound, InvalidArgument (a symbolic link, a device), Io
+  /// (also a directory, a FIFO).
   Result<OutFile> reopen(const std::string& path) const;
   /// The same, and a new one where there is none: others may do so, too, and all write to one.
   Result<OutFile> open_shared(const std::string& path, unsigned mode = 0666) const;
@@ -124,7 +126,7 @@ class OutDirectory {
   /// A descriptor that holds the lock of a file, made where it is missing; an empty one: another
   /// process holds it. Where a file system has no locks, the descriptor is that of the file.
   Result<UniqueFd> lock(const std::string& path) const;
-  /// The names in `directory`, in no order.
+  /// The names in `directory` ("" is OUT), in no order.
   Result<std::vector<std::string>> names(const std::string& directory) const;
   Result<void> rename(const std::string& from, const std::string& to) const;
   /// A file without a name in the directory of `path`. Errors: Io (also where the file system has

@@ -48,12 +48,15 @@ Result<bool> is_trusted(const OutDirectory& out, std::string_view record, bool f
                         std::string_view remedy);
 
 /// The record of an earlier run; nullopt: there is none, or, with `force`, none that can be read.
+/// Errors: InvalidArgument (not such a record), Io.
 Result<std::optional<ExportRecord>> load_record(const OutDirectory& out, bool force);
 
-/// Refuses files that no export of ours has written. `old` is the record found in OUT.
+/// Refuses files that no export of ours has written. `old` is the record found in OUT. Errors:
+/// InvalidArgument (there is one), and those of listing OUT.
 Result<void> refuse_foreign(const OutDirectory& out, const std::optional<ExportRecord>& old);
 
-/// The checkpoint's time for OUT and the directories that hold `files`, which are on disk then.
+/// The checkpoint's time for OUT and the directories that hold the record's files, which are on
+/// disk then. Errors: those of OutDirectory::sync_directory().
 Result<void> close_directories(const OutDirectory& out, const ExportRecord& record,
                                std::int64_t mtime);
 

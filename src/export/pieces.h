@@ -35,7 +35,7 @@ using ReadBytes = std::function<Result<Bytes>(ByteRange range)>;
 
 /// Writes `range` piece by piece, its first byte at `to`; asks the disk to begin early, and waits
 /// for it every sync_step bytes, but not for the last ones. Errors: those of reading, writing and
-/// of `synced`.
+/// of `synced`; stopped().
 Result<void> write_range(const ReadBytes& read, ByteRange range, OutFile& target, std::uint64_t to,
                          const WriteHooks& hooks);
 

@@ -20,6 +20,7 @@
 namespace ckfs {
 
 struct RankOptions {
+  /// What is for tests there is not used; `force` is for foreign files alone.
   ExportOptions common{};
   unsigned rank = 0;
   unsigned world = 1;
@@ -42,7 +43,8 @@ struct RankResult {
 
 /// Writes the part of one rank, and finishes if it is the last. Errors: those of export_view();
 /// InvalidArgument (what is in OUT is of another view, source, version or number of parts: with
-/// both facts; a process has this rank already; others may write to OUT). Requires: rank < world.
+/// both facts; a process has this rank already; others may write to OUT). Requires: rank < world,
+/// and world <= kMostRanks (fleet.h).
 Result<RankResult> export_rank(const Checkpoint& checkpoint, const View& view,
                                const std::filesystem::path& source,
                                const std::filesystem::path& out, const RankOptions& options);

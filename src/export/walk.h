@@ -18,7 +18,7 @@ struct WalkHooks {
   std::function<bool()> ends;
   /// So many more bytes are written.
   std::function<void(std::uint64_t bytes)> advance;
-  /// Whether a piece of that step has still to be written.
+  /// Whether a piece of that step has to be written: as it was at the begin, whenever it is asked.
   std::function<bool(std::size_t step, const ExportStep& piece)> wanted;
   /// A file that pieces are written to, any of them at any offset; it is there, of its full size.
   std::function<Result<OutFile>(std::size_t file)> open;

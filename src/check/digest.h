@@ -34,8 +34,8 @@ struct FileDigest {
 
 /// Computes the sums of the files of `view` that have numbers in `files` (indices of
 /// View::files()): several files at once, each read once from its begin to its end, whatever the
-/// number of `algorithms`. `take` gets them in the order of `files`. Errors: those of reading, of
-/// `take` and of Checksum::create(); Io with EINTR (stopped).
+/// number of `algorithms`. `take` gets them in the order of `files`, on the calling thread. Errors:
+/// those of reading, of `take` and of Checksum::create(); Io with EINTR (stopped).
 Result<void> digest_files(const View& view, const std::vector<std::size_t>& files,
                           const std::vector<Algorithm>& algorithms, const CheckOptions& options,
                           const std::function<Result<void>(const FileDigest&)>& take);
@@ -45,7 +45,7 @@ Result<void> digest_files(const View& view, const std::vector<std::size_t>& file
 std::string check_lines(const FileDigest& digest, bool tagged);
 
 /// {version, source, fingerprint, view, layout_version, ckfs,
-///  files: [{path, size, exactness, sha256, ...}]}
+///  files: [{path, size, exactness, sha256, ...}]}. Requires: each digest is of a file of `view`.
 std::string digests_json(const Checkpoint& checkpoint, const View& view, std::string_view source,
                          const std::vector<FileDigest>& digests);
 

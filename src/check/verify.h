@@ -23,7 +23,7 @@ struct VerifyResult {
   std::uint64_t files = 0;      // compared
   std::uint64_t bytes = 0;      // compared
   std::uint64_t pieces = 0;     // of kVerifyPiece at most, of all files of the right size
-  std::uint64_t compared = 0;   // of them
+  std::uint64_t compared = 0;   // of them; both are 0 of verify_digests()
   std::uint64_t differing = 0;  // files, with those that lack or are too much
   /// The first kMostDifferences of them, a line each, by path.
   std::vector<std::string> differences;
@@ -35,11 +35,13 @@ inline constexpr std::size_t kMostDifferences = 100;
 /// Compares the files of `view` with those below `copy`. Of a file that differs, the first byte is
 /// named by its tensor and element; a file that lacks, is too much (but for an export's own
 /// folder), is no file, or has another size, is a difference. No tensor byte is read where sizes
-/// differ. Errors: what could not be read, on either side: then nothing is known.
+/// differ. Errors: what could not be read, on either side: then nothing is known; Io with EINTR
+/// (stopped).
 Result<VerifyResult> verify_directory(const View& view, const std::filesystem::path& copy,
                                       const VerifyOptions& options);
 
-/// Compares the files of `view` with `digests` of a copy.
+/// Compares the files of `view` with `digests` of a copy, as parse_digests() gives them. Errors:
+/// those of digest_files().
 Result<VerifyResult> verify_digests(const View& view, const std::vector<FileDigest>& digests,
                                     const CheckOptions& options);
 

@@ -67,7 +67,8 @@ class Filesystem {
   /// Counts as one kernel lookup of the inode: forget() gives it back. A name in the root may build
   /// its view. Errors: NotFound (also of what Checkpoint::view calls InvalidArgument or
   /// Unsupported: the reason is in .ckfs/refused), NotDirectory, Corrupt (config.json),
-  /// OutOfMemory (held_bytes), Internal.
+  /// OutOfMemory (held_bytes), Internal. Below a view without parameters, which its first lookup or
+  /// list() makes: those of Checkpoint::view as they are.
   Result<Attributes> lookup(InodeNumber parent, std::string_view name);
   void forget(InodeNumber inode, std::uint64_t lookups) noexcept;
   Result<Attributes> attributes(InodeNumber inode);
@@ -92,7 +93,7 @@ class Filesystem {
   Result<std::string> attribute(InodeNumber inode, std::string_view name);
   Result<std::vector<std::string>> attribute_names(InodeNumber inode);
 
-  /// Of the view that `inode` lies in; elsewhere, of all views that have been looked into. Errors:
+  /// Of the view that `inode` lies in; elsewhere, of all views that are held. Errors:
   /// Unsupported (they have 2^63 bytes or more).
   Result<FilesystemStatistics> statistics(InodeNumber inode = kRootInode);
 
@@ -100,7 +101,7 @@ class Filesystem {
   void count_error(const char* operation, int error);
 
   /// Names in the root that the kernel should be asked to forget: parameterised views in use beyond
-  /// the 64 that are held. Each is given once.
+  /// the 64 that are held, or beyond half of held_bytes. Each is given once after each lookup.
   std::vector<std::string> take_crowded();
 
  private:

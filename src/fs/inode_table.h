@@ -47,19 +47,20 @@ class InodeTable {
   Result<std::shared_ptr<const ViewTree>> hold(std::shared_ptr<const ViewTree> tree,
                                                std::optional<std::string_view> spelling);
 
-  /// The tree of the view of that canonical name, if it is held.
+  /// The tree of the view of that canonical name, which counts as used now; nullptr: none is held.
   std::shared_ptr<const ViewTree> find_view(std::string_view name);
 
   /// Errors: NotFound.
   Result<Location> find(std::uint64_t inode);
 
-  /// The same, and one lookup (or open file) more for its view.
+  /// The same, and one lookup (or open file) more for its view, which counts as used now.
   Result<Location> find_and_count(std::uint64_t inode);
   /// The kernel, or an open file, gives references back. Unknown inodes are ignored.
   void release(std::uint64_t inode, std::uint64_t references) noexcept;
 
   /// Names (as the kernel spells them) of parameterised views that it should forget, because more
-  /// than the limit are in use; each is given once after each time the kernel looked it up.
+  /// than the limit are in use, or because they take more than half of `most_bytes`; each is given
+  /// once after each time the kernel looked it up.
   std::vector<std::string> take_crowded();
 
   std::vector<std::shared_ptr<const ViewTree>> views() const;

@@ -23,7 +23,8 @@ class PageStore {
  public:
   explicit PageStore(fuse_session* session) : session_(session) {}
 
-  /// False: the kernel does not know the file any more, or the mount is about to end.
+  /// False: the kernel does not take them all (it may know the file no more), or the mount is about
+  /// to end.
   bool put(fuse_ino_t inode, std::uint64_t offset, std::span<const std::byte> bytes);
 
   /// Nothing more is put from now on. False: something is still about to be at `last`; it waits for

@@ -40,17 +40,18 @@ struct Confinement {
   bool seccomp = false;
 };
 
-/// From here on: no file is made, changed, removed or executed but beneath `writable`, no TCP
-/// socket is connected or bound, no process outside gets a signal (Landlock, as much of this as
-/// the kernel's version has); and the system calls that a daemon needs are all there are: no
-/// program is started, no process is made, nothing is mounted, no socket but local ones
-/// (seccomp). Requires: one thread; no_new_privs, as drop_privileges() leaves it. Errors: Io (a
-/// directory of `writable` cannot be opened).
+/// From here on: no file is made, changed or removed but regular ones beneath `writable` (and
+/// /dev/null), none is executed, no TCP socket is connected or bound, no process outside gets a
+/// signal (Landlock, as much of this as the kernel's version has); and the system calls that a
+/// daemon needs are all there are: no program is started, no process is made, nothing is mounted,
+/// no socket but local ones (seccomp). Requires: one thread; no_new_privs, as drop_privileges()
+/// leaves it. Errors: NotFound, Io (a directory of `writable` cannot be opened; a kernel that has
+/// these refuses them).
 Result<Confinement> confine_writing(std::span<const std::filesystem::path> writable);
 
-/// From here on, no file is opened to be read but those at and beneath `readable`. Files that are
-/// open stay readable. Requires: one thread, and no_new_privs. Errors: Io (one of `readable` cannot
-/// be opened).
+/// From here on, no file is opened to be read but those at and beneath `readable` (and /dev/null).
+/// Files that are open stay readable. Landlock alone: `seccomp` stays false. Requires: one thread,
+/// and no_new_privs. Errors: NotFound, Io (one of `readable` cannot be opened; as above).
 Result<Confinement> confine_reading(std::span<const std::filesystem::path> readable);
 
 /// Which paths cover the source files in `files` (canonical), for confine_reading(): few, because

@@ -76,7 +76,7 @@ Result<void> set_common(CommonOptions& options, const std::string& name, const s
 /// A whole decimal number. Errors: InvalidArgument, naming `thing`.
 Result<std::uint64_t> parse_number(const std::string& thing, const std::string& text);
 
-/// Adds an option with a whole number from `least` to `most`.
+/// Adds an option with a whole number from `least` to `most`. Requires: `most` is an unsigned's.
 template <typename Number>
 CLI::Option* add_number(CLI::App& verb, const std::string& name, std::uint64_t least,
                         std::uint64_t most, Number& number, const std::string& text) {
@@ -124,7 +124,8 @@ struct MountWords {
   std::optional<std::uint32_t> umask;  // absent: the process's
 };
 
-/// Adds the options in `words` to `mount`. Errors: InvalidArgument (unknown option, bad value).
+/// Adds the options in `words` to `mount`. Errors: InvalidArgument (unknown option, bad value), and
+/// those of set_common().
 Result<void> parse_mount_words(const std::vector<std::string>& words, MountWords& mount);
 
 /// A script for "bash", "zsh" or "fish", made from the option table of `app`.

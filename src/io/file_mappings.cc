@@ -65,7 +65,15 @@ std::uint64_t resident_file_bytes(const UniqueFd& statm) {
 struct FileMapping::Places {
   static inline std::array<Place, kMostMappings> all;
 
-  static void on_bus_error(int, siginfo_t* info, void*) {
+  static void on_bus_error(int number, siginfo_t* info, void*) {
+    // Sent by a process (kill, tgkill, sigqueue): no fault, and si_addr holds the sender's ids,
+    // which may look like an address in a mapping.
+    if (info->si_code <= 0) {
+      if (before.sa_handler == SIG_IGN) return;
+      ::sigaction(SIGBUS, &before, nullptr);
+      ::raise(number);  // blocked until this returns; nothing else would send it again
+      return;
+    }
     const auto address = reinterpret_cast<std::uintptr_t>(info->si_addr);
     for (Place& place : all) {
       const std::uintptr_t begin = place.begin.load(std::memory_order_acquire);

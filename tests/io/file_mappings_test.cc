@@ -11,6 +11,7 @@
 #include <string>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/unique_fd.h"
@@ -22,6 +23,9 @@ namespace ckfs {
 namespace {
 
 constexpr std::uint64_t kSize = (3 << 20) + 17;
+
+/// Before any mapping is made: a sanitizer's handler would report a bus error and exit.
+[[maybe_unused]] const auto kHandlerBefore = ::signal(SIGBUS, SIG_DFL);
 
 class FileMappingTest : public testing::Test {
  protected:
@@ -210,17 +214,51 @@ TEST_F(FileMappingTest, AreNoMoreThanTheProcessMayHave) {
 }
 
 TEST_F(FileMappingTest, ABusErrorElsewhereEndsTheProcess) {
-  ASSERT_TRUE(FileMapping::make(fd_.get(), kSize));
   EXPECT_EXIT(
       {
-        // As without a handler: a sanitizer's would report it and exit.
-        ::signal(SIGBUS, SIG_DFL);
         void* const memory = ::mmap(nullptr, kSize, PROT_READ, MAP_SHARED, fd_.get(), 0);
         const auto mapping = FileMapping::make(fd_.get(), kSize);
         if (::ftruncate(fd_.get(), 0) != 0) std::_Exit(1);
         std::_Exit(static_cast<const volatile char*>(memory)[kSize / 2]);
       },
       testing::KilledBySignal(SIGBUS), "");
+}
+
+TEST_F(FileMappingTest, ABusErrorThatIsSentEndsTheProcess) {
+  const auto send = [](int way, const FileMapping& mapping) {
+    if (way == 0) ::kill(::getpid(), SIGBUS);
+    if (way == 1) ::raise(SIGBUS);
+    if (way == 2) {
+      // The ids of a sender that look like an address in a mapping.
+      siginfo_t info{};
+      info.si_signo = SIGBUS;
+      info.si_code = SI_QUEUE;
+      info.si_addr = const_cast<std::byte*>(mapping.bytes().data());
+      ::syscall(SYS_rt_sigqueueinfo, ::getpid(), SIGBUS, &info);
+    }
+  };
+  for (const int way : {0, 1, 2}) {
+    EXPECT_EXIT(
+        {
+          const auto mapping = FileMapping::make(fd_.get(), kSize);
+          if (mapping == nullptr) std::_Exit(1);
+          send(way, *mapping);
+          std::_Exit(mapping->broken() ? 3 : 2);
+        },
+        testing::KilledBySignal(SIGBUS), "")
+        << way;
+  }
+}
+
+TEST_F(FileMappingTest, ABusErrorThatIsSentToOneThatIgnoresItEndsNothing) {
+  EXPECT_EXIT(
+      {
+        ::signal(SIGBUS, SIG_IGN);
+        const auto mapping = FileMapping::make(fd_.get(), kSize);
+        for (int time = 0; time < 2; ++time) ::kill(::getpid(), SIGBUS);
+        std::_Exit(mapping != nullptr && !mapping->broken() ? 0 : 1);
+      },
+      testing::ExitedWithCode(0), "");
 }
 
 }  // namespace

@@ -31,8 +31,8 @@ constexpr std::array<Row, 18> kTable = {{
     {0x65735546, kRemote},         // fuse, and virtiofs
     {V9FS_MAGIC, kRemote},         // 9p
     {0x00C36400, kRemote},         // ceph
-    {AFS_SUPER_MAGIC, kRemote},    // afs
-    {0x5346414F, kRemote},         // openafs
+    {AFS_SUPER_MAGIC, kRemote},    // openafs
+    {AFS_FS_MAGIC, kRemote},       // afs, the kernel's own
     {0x0BD00BD0, kRemote},         // lustre
     {0x47504653, kRemote},         // gpfs
     {CODA_SUPER_MAGIC, kRemote},   // coda

@@ -19,9 +19,10 @@ TEST(FileSystemTraits, LocalOnesKeepInodesAndMayBeReadAnywhere) {
 }
 
 TEST(FileSystemTraits, NetworkAndFuseOnesAreRemoteAndTheirInodesNotTrusted) {
-  // nfs, fuse, and cifs as a 32-bit signed f_type shows it
-  for (const std::int64_t type : {std::int64_t{0x6969}, std::int64_t{0x65735546},
-                                  std::int64_t{static_cast<std::int32_t>(0xFF534D42)}}) {
+  // nfs, fuse, OpenAFS, the kernel's afs, and cifs as a 32-bit signed f_type shows it
+  for (const std::int64_t type :
+       {std::int64_t{0x6969}, std::int64_t{0x65735546}, std::int64_t{0x5346414F},
+        std::int64_t{0x6B414653}, std::int64_t{static_cast<std::int32_t>(0xFF534D42)}}) {
     EXPECT_FALSE(traits_of(type).stable_inodes);
     EXPECT_TRUE(traits_of(type).remote);
   }

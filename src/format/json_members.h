@@ -124,4 +124,7 @@ bool is_quantization(const JsonMember& member);
 /// one counts. Errors: Corrupt.
 Result<void> check_once(const std::vector<JsonMember>& members, std::string_view file_name);
 
+/// The same of all keys of an object, escapes taken into account: where any of them may be read.
+Result<void> check_all_once(const std::vector<JsonMember>& members, std::string_view file_name);
+
 }  // namespace ckfs

@@ -7,6 +7,7 @@
 #include "format/json_text.h"
 
 #include <algorithm>
+#include <deque>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -189,6 +190,10 @@ class DenseEditor {
   std::vector<Edit> edits_;
 };
 
+Failure refuse_repeated(std::string_view key, std::ptrdiff_t count, std::string_view file_name) {
+  return fail(ErrorCode::Corrupt, "{}: {} {} times in one object", file_name, quote(key), count);
+}
+
 }  // namespace
 
 bool is_key(const JsonMember& member, std::string_view name) {
@@ -216,11 +221,24 @@ Result<void> check_once(const std::vector<JsonMember>& members, std::string_view
   for (const std::string_view key : kKeys) {
     const auto count = std::count_if(members.begin(), members.end(),
                                      [&](const JsonMember& member) { return is_key(member, key); });
-    if (count > 1) {
-      return fail(ErrorCode::Corrupt, "{}: \"{}\" {} times in one object", file_name, key, count);
-    }
+    if (count > 1) return refuse_repeated(key, count, file_name);
   }
   return {};
+}
+
+Result<void> check_all_once(const std::vector<JsonMember>& members, std::string_view file_name) {
+  std::deque<std::string> unescaped;
+  std::vector<std::string_view> keys;
+  keys.reserve(members.size());
+  for (const JsonMember& member : members) {
+    const bool escaped = member.key.find('\\') != std::string_view::npos;
+    keys.push_back(escaped ? unescaped.emplace_back(json_string(fmt::format("\"{}\"", member.key)))
+                           : member.key);
+  }
+  std::ranges::sort(keys);
+  const auto twice = std::ranges::adjacent_find(keys);
+  if (twice == keys.end()) return {};
+  return refuse_repeated(*twice, std::ranges::count(keys, *twice), file_name);
 }
 
 Result<void> validate_config(std::string_view text, std::string_view file_name) {

@@ -1,6 +1,7 @@
 // A configuration is read leniently where it does not matter and strictly where it does: unknown
 // members are kept as text for whoever knows them, while a member that decides how bytes are
-// decoded must be of its type, and there only once.
+// decoded must be of its type. In an object that is read, no key may come twice: which of the two
+// counts would be a guess.
 #include "format/quantization_config.h"
 
 #include <algorithm>
@@ -49,7 +50,8 @@ class ConfigReader {
   }
 
   Result<QuantizationConfig> modelopt() {
-    CKFS_TRY(const std::optional<JsonSpan> found, member(scanner_.top(), "quantization"));
+    CKFS_TRY(const Members top, members_of(scanner_.top()));
+    const std::optional<JsonSpan> found = member(top, "quantization");
     QuantizationConfig config;
     if (found) {
       CKFS_TRY(config, read(*found, "quantization"));
@@ -73,6 +75,13 @@ class ConfigReader {
     return std::nullopt;
   }
 
+  /// All members of an object that is read.
+  Result<Members> members_of(JsonSpan object) const {
+    Members members = scanner_.children(object);
+    CKFS_TRY_VOID(check_all_once(members, file_name_));
+    return members;
+  }
+
   /// A quantization_config anywhere below.
   Result<std::optional<JsonSpan>> search(JsonSpan value) {
     for (const JsonMember& child : scanner_.children(value)) {
@@ -88,8 +97,7 @@ class ConfigReader {
 
   Result<QuantizationConfig> read(JsonSpan object, std::string_view what) {
     if (scanner_.first(object) != '{') return wrong(what, "an object");
-    const Members members = scanner_.children(object);
-    CKFS_TRY_VOID(check_once(members, file_name_));
+    CKFS_TRY(const Members members, members_of(object));
     QuantizationConfig config;
     CKFS_TRY(config.method, text(members, "quant_method", "quant_method"));
     CKFS_TRY(config.weight_block_size, pair(members, "weight_block_size", "weight_block_size"));
@@ -101,7 +109,8 @@ class ConfigReader {
     }
     if (const auto groups = member(members, "config_groups")) {
       if (scanner_.first(*groups) != '{') return wrong("config_groups", "an object");
-      for (const JsonMember& group : scanner_.children(*groups)) {
+      CKFS_TRY(const Members members_of_groups, members_of(*groups));
+      for (const JsonMember& group : members_of_groups) {
         CKFS_TRY(QuantizationGroup one, read_group(group));
         config.groups.push_back(std::move(one));
       }
@@ -122,7 +131,7 @@ class ConfigReader {
       return group;
     }
     if (scanner_.first(member_of_groups.value) != '{') return wrong(what, "an object");
-    const Members members = scanner_.children(member_of_groups.value);
+    CKFS_TRY(const Members members, members_of(member_of_groups.value));
     if (const auto targets = member(members, "targets")) {
       CKFS_TRY(group.targets, strings(*targets, what + ".targets"));
     }
@@ -135,7 +144,7 @@ class ConfigReader {
 
   Result<WeightArguments> read_weights(JsonSpan object, const std::string& what) {
     if (scanner_.first(object) != '{') return wrong(what, "an object");
-    const Members members = scanner_.children(object);
+    CKFS_TRY(const Members members, members_of(object));
     WeightArguments weights;
     CKFS_TRY(weights.num_bits, number(members, "num_bits", what + ".num_bits"));
     // -1: no groups.
@@ -183,7 +192,11 @@ class ConfigReader {
       const bool inner_object =
           value.front() == '{' && prefix.empty() && key != "config_groups" && key != "dynamic";
       if (!inner_list && !inner_object) continue;
-      CKFS_TRY_VOID(keep_values(scanner_.children(one.value), key + ".", config));
+      const Members inner = scanner_.children(one.value);
+      if (inner_object) {
+        CKFS_TRY_VOID(check_all_once(inner, file_name_));
+      }
+      CKFS_TRY_VOID(keep_values(inner, key + ".", config));
     }
     return {};
   }

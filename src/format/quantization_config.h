@@ -1,5 +1,6 @@
 // What a checkpoint's configuration declares of its quantization, whoever wrote it: as it is
-// written, typed and bounded; what it means for a tensor is src/source/hf's business.
+// written, typed and bounded; what it means for a tensor is src/source/hf's business. In an object
+// of which anything is taken, a key that comes twice is Corrupt.
 #pragma once
 
 #include <array>

@@ -125,6 +125,32 @@ TEST(FindQuantization, KeepsNoMoreThanSomeMegabytesOfValues) {
             "config.json: quantization_config has values that take more than 16777216 bytes");
 }
 
+TEST(FindQuantization, PassesOverKeysThatComeTwiceWhereNothingIsRead) {
+  for (const std::string_view text :
+       {R"({"a": 1, "a": 2, "quantization_config": {"quant_method": "fp8"}})",
+        R"({"a": {"b": 1, "b": 2}, "quantization_config": {"quant_method": "fp8"}})",
+        R"({"quantization_config": {"quant_method": "fp8", "dynamic": {"b": 1, "b": 2}}})",
+        R"({"quantization_config": {"quant_method": "fp8", "config_groups": {"g": {
+            "weights": {"num_bits": 4}, "input_activations": {"b": 1, "b": 2}}}}})"}) {
+    const auto found = find_quantization(text, "config.json");
+    ASSERT_TRUE(found) << found.error().message();
+    EXPECT_EQ(found.value().value().method, "fp8");
+  }
+}
+
+TEST(QuantizationFiles, HaveNoKeyTwice) {
+  const auto modelopt = parse_modelopt(
+      R"({"quantization": {"quant_algo": "FP8"}, "quantization": {"quant_algo": "NVFP4"}})",
+      "hf_quant_config.json");
+  ASSERT_FALSE(modelopt);
+  EXPECT_EQ(modelopt.error().message(),
+            "hf_quant_config.json: \"quantization\" 2 times in one object");
+  const auto whole =
+      parse_quantization_file(R"({"bits": 4, "bits": 8})", "quantize_config.json", "gptq");
+  ASSERT_FALSE(whole);
+  EXPECT_EQ(whole.error().message(), "quantize_config.json: \"bits\" 2 times in one object");
+}
+
 TEST(FindQuantization, ReadsTheBlockSize) {
   const auto block = [](const std::string& value) {
     const auto found = find_quantization(

@@ -266,6 +266,14 @@ def configs():
     add("nested-dtype-twice", '{"text_config": {"dtype": "float16", "dtype": "float32"}}', '"dtype" 2 times in one object')
     for key in ["quant_method", "weight_block_size"]:
         add(f"{key}-twice", f'{{"quantization_config": {{"{key}": null, "{key}": null}}}}', f'"{key}" 2 times in one object')
+    group = lambda members: f'{{"quantization_config": {{"config_groups": {{"group_0": {members}}}}}}}'
+    for key in ["config_groups", "ignore", "modules_to_not_convert", "bits"]:
+        add(f"{key}-twice", f'{{"quantization_config": {{"{key}": null, "{key}": null}}}}', f'"{key}" 2 times in one object')
+    add("group-twice", '{"quantization_config": {"config_groups": {"group_0": {}, "group_0": {}}}}', '"group_0" 2 times in one object')
+    add("group-twice-escaped", '{"quantization_config": {"config_groups": {"group_0": {}, "g\\u0072oup_0": {}}}}', '"group_0" 2 times in one object')
+    add("weights-twice", group('{"weights": {"num_bits": 4}, "weights": {"num_bits": 8}}'), '"weights" 2 times in one object')
+    add("num_bits-twice", group('{"weights": {"num_bits": 4, "num_bits": 8}}'), '"num_bits" 2 times in one object')
+    add("inner-value-twice", '{"quantization_config": {"meta": {"a": 1, "b": 2, "a": 3, "a": 4}}}', '"a" 3 times in one object')
     for name, text in {"list": "[]", "string": '"fp8"', "number": "8", "boolean": "true"}.items():
         add(f"quantization-{name}", f'{{"quantization_config": {text}}}', "quantization_config is not an object")
     for name, text in {"number": "8", "list": '["fp8"]', "object": "{}", "boolean": "false"}.items():

@@ -55,9 +55,10 @@ Result<std::shared_ptr<const Catalog>> open_checkpoint(const std::filesystem::pa
   CKFS_TRY(const SourceTree tree, list_source(path, files));
   for (const Adapter* adapter : kAdapters) {
     if (!adapter->recognizes(tree, files, options)) continue;
-    // Of an unfinished download it is not known what it will be: opening it says that it is one.
-    const bool has_steps = adapter == &kOrbax || adapter == &kOrbaxItem || !tree.incomplete.empty();
+    const bool has_steps = adapter == &kOrbax || adapter == &kOrbaxItem;
     if (!has_steps && (options.step || !options.item.empty())) {
+      // What is still to come may have them; what is there, whole by itself, is not what was named.
+      if (!tree.incomplete.empty()) return refuse_unfinished(tree);
       return fail(ErrorCode::InvalidArgument, "{}: only Orbax checkpoints have {}", tree.name,
                   options.step ? "steps" : "items");
     }

@@ -235,6 +235,16 @@ Failure refuse_lfs_pointer(std::string_view path) {
               "{}: a Git-LFS pointer, not the file itself (complete it with: git lfs pull)", path);
 }
 
+std::string download_hint(const SourceTree& tree) {
+  if (tree.complete_command.empty()) return {};
+  return fmt::format(" (complete the download with: {})", tree.complete_command);
+}
+
+Failure refuse_unfinished(const SourceTree& tree) {
+  return fail(ErrorCode::Unsupported, "{}: a download that was not finished{}",
+              tree.single_file ? tree.name : tree.incomplete.front(), download_hint(tree));
+}
+
 Result<std::vector<TreeFile>> list_files(const fs::path& directory, const std::string& shown,
                                          const SourceFiles& files,
                                          const std::function<bool(std::string_view)>& wanted) {

@@ -63,6 +63,12 @@ std::vector<const TreeFile*> find_lfs_pointers(const SourceTree& tree, const Sou
 /// The message on such a file that is needed. Unsupported.
 [[nodiscard]] Failure refuse_lfs_pointer(std::string_view path);
 
+/// What a message on a file that is not there ends with: how to complete the download; or nothing.
+std::string download_hint(const SourceTree& tree);
+/// The message on a source that is refused because of its unfinished download. Unsupported.
+/// Requires: it has one.
+[[nodiscard]] Failure refuse_unfinished(const SourceTree& tree);
+
 /// Whether a file of this size can be a pointer of Git-LFS.
 bool has_lfs_pointer_size(std::uint64_t size);
 

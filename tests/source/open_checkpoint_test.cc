@@ -296,6 +296,25 @@ TEST(OpenCheckpoint, RefusesAStepOrAnItemOfWhatHasNone) {
               HasSubstr("x.incomplete: a download that was not finished"));
 }
 
+TEST(OpenCheckpoint, TakesNothingElseForAStepOrAnItemThatAnUnfinishedDownloadMayHave) {
+  const TemporaryDirectory directory;
+  directory.write("7/default/_METADATA", "{}");
+  directory.write(".cache/huggingface/download/7/default/x.incomplete", "");
+  const auto expect_refused = [&](const OpenCheckpointOptions& options) {
+    EXPECT_EQ(error_of(directory.path(), options),
+              ".cache/huggingface/download/7/default/x.incomplete: a download that was not "
+              "finished (complete the download with: hf download REPOSITORY --local-dir " +
+                  directory.path().string() + ")");
+  };
+  expect_refused({});
+  expect_refused({.step = 7});
+  // Whole by itself.
+  directory.write("model.safetensors", file_of({{"x"}}));
+  EXPECT_TRUE(open(directory.path()).catalog->find("x"));
+  expect_refused({.step = 7});
+  expect_refused({.item = "default"});
+}
+
 TEST(OpenCheckpoint, LeavesOutEveryOtherCopyOfTheWeights) {
   const TemporaryDirectory directory;
   directory.write("model.safetensors", file_of({{"x"}}));

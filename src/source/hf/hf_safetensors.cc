@@ -209,17 +209,12 @@ class HfOpener : public SourceOpener {
   }
 
   /// What to append to a message about a file that is not there.
-  std::string hint() const {
-    if (tree_.complete_command.empty()) return {};
-    return fmt::format(" (complete the download with: {})", tree_.complete_command);
-  }
+  std::string hint() const { return download_hint(tree_); }
 
   /// Finds what can be found by listing: the index's name, or the shards without one.
   Result<void> choose_shards() {
     if (tree_.single_file) {
-      if (!tree_.incomplete.empty()) {
-        return fail(ErrorCode::Unsupported, "{}: a download that was not finished", tree_.name);
-      }
+      if (!tree_.incomplete.empty()) return refuse_unfinished(tree_);
       shards_.push_back(tree_.files.front().path);
       return {};
     }
@@ -244,8 +239,7 @@ class HfOpener : public SourceOpener {
     }
     drop_variants(shards_);
     if (!tree_.incomplete.empty() && (shards_.empty() || !looks_whole())) {
-      return fail(ErrorCode::Unsupported, "{}: a download that was not finished{}",
-                  tree_.incomplete.front(), hint());
+      return refuse_unfinished(tree_);
     }
     return check_series(shards_, kEnding, hint());
   }

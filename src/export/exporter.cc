@@ -414,7 +414,7 @@ Result<ExportResult> Run::write(const std::vector<Wanted>& files) {
   }
   // A file system may answer EINTR without a stop of ours.
   const bool stops = options_.stop.stop_requested();
-  if (error_ && !(stops && error_->system_error() == EINTR)) return Failure(*error_);
+  if (error_ && (!stops || error_->system_error() != EINTR)) return Failure(*error_);
   if (stops && result_.files + result_.files_kept < files.size()) {
     return Failure(Error(ErrorCode::Io,
                          fmt::format("{}: interrupted after {} of {} bytes (the same command goes "

@@ -5,7 +5,7 @@ and go. Each byte that is read must be the export's, and the daemons must not gr
 memory cgroup of its budget and 64 MB, where cgroups can be made; elsewhere its memory is sampled,
 which is said.
 
-    test_soak.py [SECONDS]        (default 900)
+    test_soak.py [SECONDS]        (default 300)
 """
 import contextlib
 import errno
@@ -26,7 +26,7 @@ from counting_source import CountingSource  # noqa: E402
 from test_copies import (  # noqa: E402
     COPIERS, VIEW, Exported, by_mmap, by_private_mmap, by_sendfile)
 
-SECONDS = 900
+SECONDS = 300
 BUDGET = 64 << 20
 BESIDE = 64 << 20  # bytes beside the budget and the catalog, which is small here: the daemon's promise
 

@@ -69,7 +69,7 @@ std::optional<DType> dtype_of(std::string_view name) {
     std::string_view name;
     DType dtype;
   };
-  constexpr std::array<Row, 19> kRows{{{"bool", DType::Bool},
+  constexpr std::array<Row, 20> kRows{{{"bool", DType::Bool},
                                        {"uint8", DType::U8},
                                        {"int8", DType::I8},
                                        {"uint16", DType::U16},
@@ -83,6 +83,7 @@ std::optional<DType> dtype_of(std::string_view name) {
                                        {"float32", DType::F32},
                                        {"float64", DType::F64},
                                        {"complex64", DType::C64},
+                                       {"complex128", DType::C128},
                                        {"float8_e4m3fn", DType::F8E4M3},
                                        {"float8_e5m2", DType::F8E5M2},
                                        {"float8_e4m3fnuz", DType::F8E4M3FNUZ},

@@ -139,6 +139,29 @@ TEST(MsgpackTree, IsReadAsFlaxWritesIt) {
   EXPECT_EQ((*leaves)[6].kind, Kind::Other);
 }
 
+// [2] of each, as numpy names it.
+TEST(MsgpackTree, KnowsEachDtypeOfNumpy) {
+  const std::vector<std::pair<std::string, DType>> all{
+      {"bool", DType::Bool},     {"uint8", DType::U8},       {"int8", DType::I8},
+      {"uint16", DType::U16},    {"int16", DType::I16},      {"uint32", DType::U32},
+      {"int32", DType::I32},     {"uint64", DType::U64},     {"int64", DType::I64},
+      {"float16", DType::F16},   {"float32", DType::F32},    {"float64", DType::F64},
+      {"complex64", DType::C64}, {"complex128", DType::C128}};
+  for (const auto& [name, dtype] : all) {
+    const std::string bytes(nbytes(dtype, 2).value(), 'x');
+    std::string array = "\x93\x91\x02";
+    array += static_cast<char>(0xa0 + name.size());
+    array += name + "\xc4" + static_cast<char>(bytes.size()) + bytes;
+    const std::string text =
+        std::string("\x81\xa1") + "a\xc7" + static_cast<char>(array.size()) + "\1" + array;
+    const auto leaves = parse_msgpack_tree(text, "checkpoint");
+    ASSERT_TRUE(leaves) << name << ": " << leaves.error().message();
+    ASSERT_EQ(leaves->size(), 1U) << name;
+    EXPECT_EQ((*leaves)[0].dtype, dtype) << name;
+    EXPECT_EQ(text.substr((*leaves)[0].bytes.begin, (*leaves)[0].bytes.size()), bytes) << name;
+  }
+}
+
 TEST(MsgpackTree, SaysWhatIsWrong) {
   const std::vector<std::pair<std::string, std::string>> broken{
       {"", "byte "},

@@ -301,7 +301,7 @@ TEST(OpenCheckpoint, TakesNothingElseForAStepOrAnItemThatAnUnfinishedDownloadMay
   directory.write("7/default/_METADATA", "{}");
   directory.write(".cache/huggingface/download/7/default/x.incomplete", "");
   const auto expect_refused = [&](const OpenCheckpointOptions& options) {
-    EXPECT_EQ(error_of(directory.path(), options),
+    EXPECT_EQ(refusal_of(directory.path(), options),
               ".cache/huggingface/download/7/default/x.incomplete: a download that was not "
               "finished (complete the download with: hf download REPOSITORY --local-dir " +
                   directory.path().string() + ")");

@@ -129,6 +129,12 @@ std::string_view shown(std::string_view directory) {
   return directory.ends_with('/') ? directory.substr(0, directory.size() - 1) : directory;
 }
 
+/// Whether the path lies in a directory that is called like a step, or was never committed.
+bool is_in_a_step(std::string_view path) {
+  const std::string_view top = top_of(path);
+  return !top.empty() && (step_of(shown(top)) || is_temporary(top));
+}
+
 template <typename Names>
 std::string list(const Names& names) {
   std::string text;
@@ -328,17 +334,22 @@ SourceTree subtree(const SourceTree& tree, std::string_view directory) {
     if (!file.path.starts_with(directory)) continue;
     below.files.push_back({file.path.substr(directory.size()), file.is_link});
   }
-  const auto relative = [&](const std::vector<std::string>& paths) {
-    std::vector<std::string> found;
-    for (const std::string& path : paths) {
-      if (path.starts_with(directory)) found.push_back(path.substr(directory.size()));
+  for (const std::string& path : tree.dangling) {
+    if (path.starts_with(directory)) below.dangling.push_back(path.substr(directory.size()));
+  }
+  // Whose file a mark at the top or in a cache is of is not known, and files that were not begun
+  // have none: any of them may be the step's.
+  for (const std::string& path : tree.incomplete) {
+    if (path.starts_with(directory)) {
+      below.incomplete.push_back(path.substr(directory.size()));
+    } else if (!is_in_a_step(path)) {
+      below.incomplete.push_back(path);
     }
-    return found;
-  };
+  }
+  std::ranges::sort(below.incomplete);
+  below.complete_command = tree.complete_command;
   // Perhaps not below: whose they are was counted, not kept.
   below.outside_links = tree.outside_links;
-  below.dangling = relative(tree.dangling);
-  below.incomplete = relative(tree.incomplete);
   for (const Note& note : tree.notes) {
     if (!note.subject.starts_with(directory)) continue;
     below.notes.push_back({note.subject.substr(directory.size()), note.text});

@@ -38,9 +38,10 @@ struct OrbaxPlace {
 /// clear which).
 Result<OrbaxPlace> choose_orbax_item(const SourceTree& tree, const OpenCheckpointOptions& options);
 
-/// What lies below `directory` alone, which ends in '/': files, links, notes, and of downloads that
-/// were not finished those there (what is elsewhere is lost, and what completes them). Of links
-/// that lead out it has what the whole tree has.
+/// What lies below a step's `directory` alone, which ends in '/': files, links and notes. Of links
+/// that lead out it has what the whole tree has; of downloads that were not finished all but those
+/// below other steps, for their marks lie at the top or in a cache: paths below the step are
+/// relative to it, the others as the whole tree has them.
 SourceTree subtree(const SourceTree& tree, std::string_view directory);
 
 }  // namespace ckfs

@@ -31,6 +31,7 @@ constexpr std::string_view kEnding = ".safetensors";
 constexpr std::string_view kIndexName = "model.safetensors.index.json";
 constexpr std::string_view kModelOptConfig = "hf_quant_config.json";
 constexpr std::size_t kMaxNotesPerShard = 100;
+constexpr std::size_t kMaxNotesOfFolders = 100;
 
 bool is_top_level(std::string_view path) {
   return path.find('/') == std::string_view::npos;
@@ -86,15 +87,40 @@ void drop_variants(std::vector<std::string>& shards) {
   });
 }
 
+/// Whether modules of this type of sentence-transformers ("sentence_transformers.models.Dense")
+/// have weights; nullopt: not known.
+std::optional<bool> module_has_weights(std::string_view type) {
+  if (!type.starts_with("sentence_transformers.")) return std::nullopt;
+  const std::string_view name = type.substr(type.rfind('.') + 1);
+  if (name == "Dense" || name == "LayerNorm" || name == "WeightedLayerPooling") return true;
+  if (name == "Pooling" || name == "Normalize" || name == "Dropout") return false;
+  return std::nullopt;
+}
+
+/// The folder of whose model.safetensors the mark of an unfinished download is; nullopt: of another
+/// file, or not known. huggingface_hub keeps the repository's folders within its own, and begins
+/// the mark's name with the file's, or with the SHA-1 of "model.safetensors.metadata" in base 64.
+std::optional<std::string_view> folder_of_mark(std::string_view mark) {
+  constexpr std::string_view kHub = ".cache/huggingface/download/";
+  if (mark.starts_with(kHub)) mark.remove_prefix(kHub.size());
+  const std::string_view folder = mark.substr(0, mark.rfind('/') + 1);
+  const std::string_view name = mark.substr(folder.size());
+  const bool is_model =
+      name.starts_with("model.safetensors.") || name.starts_with("xGOKKLRSlIhH692hSVvI1-gpoa8=.");
+  return is_model ? std::optional(folder) : std::nullopt;
+}
+
 class HfOpener : public SourceOpener {
  public:
   HfOpener(const SourceTree& tree, SourceFiles& files, const OpenCheckpointOptions& options,
            SourceOpener* whole = nullptr)
-      : SourceOpener(tree, files, options, kHfSafetensors.name, whole) {}
+      : SourceOpener(tree, files, options, kHfSafetensors.name, whole),
+        is_part_(whole != nullptr) {}
 
  private:
   Result<void> read() override {
     CKFS_TRY_VOID(choose_shards());
+    CKFS_TRY_VOID(check_components());
     CKFS_TRY_VOID(read_index());
     CKFS_TRY_VOID(read_headers());
     index_.reset();
@@ -157,7 +183,7 @@ class HfOpener : public SourceOpener {
   }
 
   /// The folders that a pipeline's own list names: those of diffusers are its keys, of
-  /// sentence-transformers its paths.
+  /// sentence-transformers its paths, beside the types of their modules.
   Result<void> read_components() {
     if (components_) return {};
     components_.emplace();
@@ -168,7 +194,7 @@ class HfOpener : public SourceOpener {
         // ["diffusers", "UNet2DConditionModel"]; of one that is left out [null, null].
         const std::vector<JsonNode>& classes = index.items[i].items;
         const bool is_used = !classes.empty() && classes[0].kind == JsonNode::Kind::String;
-        if (is_used) components_->insert(index.keys[i] + "/");
+        if (is_used) components_->emplace(index.keys[i] + "/", "");
       }
     }
     if (const auto file = find("modules.json")) {
@@ -177,8 +203,47 @@ class HfOpener : public SourceOpener {
                                                    "modules.json", JsonKeys::LastWins));
       for (const JsonNode& module : all.items[0].items) {
         const JsonNode* const path = module.find("path");
-        if (path != nullptr) components_->insert(path->text + "/");
+        const JsonNode* const type = module.find("type");
+        if (path == nullptr || path->text.empty()) continue;  // the top itself
+        components_->emplace(path->text + "/", type == nullptr ? "" : type->text);
       }
+    }
+    return {};
+  }
+
+  /// Finds folders whose weights an unfinished download may lack. Nothing else would miss them: a
+  /// folder without weights is no part. Many modules never have any, so it is an error only where
+  /// there must be some.
+  Result<void> check_components() {
+    if (is_part_ || tree_.single_file || tree_.incomplete.empty()) return {};
+    CKFS_TRY_VOID(read_components());
+    std::map<std::string_view, bool> weights;  // folders that have some; whether safetensors
+    const auto take = [&](std::string_view path) {
+      if (role_of(path) != FileRole::Weights) return;
+      weights[path.substr(0, path.rfind('/') + 1)] |= path.ends_with(kEnding);
+    };
+    for (const TreeFile& file : tree_.files) take(file.path);
+    for (const std::string& path : tree_.dangling) take(path);
+    std::map<std::string_view, std::string_view> marks;  // by folder
+    for (const std::string& mark : tree_.incomplete) {
+      if (const auto folder = folder_of_mark(mark)) marks.emplace(*folder, mark);
+    }
+    for (const auto& [folder, type] : *components_) {
+      const auto own = weights.find(folder);
+      if (own != weights.end() && own->second) continue;
+      const std::optional<bool> wanted = module_has_weights(type);
+      if (wanted.has_value() && !*wanted) continue;
+      const auto mark = marks.find(folder);
+      // Without it the folder may be a link to a directory, or its path one of another spelling.
+      const bool is_here = find(folder + "config.json").has_value();
+      if (own == weights.end() && is_here && (wanted.has_value() || mark != marks.end())) {
+        return fail(ErrorCode::Unsupported,
+                    "{}: no weights, and {} is a download that was not finished{}",
+                    folder.substr(0, folder.size() - 1),
+                    mark != marks.end() ? mark->second : tree_.incomplete.front(), hint());
+      }
+      if (++doubtful_ > kMaxNotesOfFolders) continue;
+      builder_.add_note(folder, "no *.safetensors here, and a download was not finished");
     }
     return {};
   }
@@ -381,7 +446,10 @@ class HfOpener : public SourceOpener {
       for (const TreeFile& file : tree_.files) add_side_file(file.path);
     }
     for (const std::string& path : tree_.incomplete) {
-      builder_.add_note(path, "a download that was not finished; nothing here needs it");
+      builder_.add_note(path, doubtful_ == 0
+                                  ? "a download that was not finished; nothing here needs it"
+                                  : "a download that was not finished; it may be of weights that "
+                                    "folders lack");
     }
     model_.index = index_name_;
     builder_.set_model(std::move(model_));
@@ -414,6 +482,7 @@ class HfOpener : public SourceOpener {
     }
   }
 
+  const bool is_part_;
   std::string index_name_;  // empty: none
   std::string index_text_;
   std::optional<HfIndex> index_;
@@ -424,9 +493,11 @@ class HfOpener : public SourceOpener {
   std::vector<bool> companions_;
   ModelDirectory model_;
 
-  std::optional<std::set<std::string>> components_;  // in read_components()
-  std::set<std::string> parts_;                      // folders
-  std::map<std::string, std::string> left_out_;      // folders with weights, and why
+  // Folders, and the types of modules, where they are said; in read_components().
+  std::optional<std::map<std::string, std::string>> components_;
+  std::size_t doubtful_ = 0;                     // folders, in check_components()
+  std::set<std::string> parts_;                  // folders
+  std::map<std::string, std::string> left_out_;  // folders with weights, and why
   std::map<std::string_view, std::span<const std::int64_t>> shown_;  // in is_copy()
 };
 

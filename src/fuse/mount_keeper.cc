@@ -5,17 +5,23 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
 #include <fcntl.h>
 #include <fstream>
 #include <iterator>
+#include <linux/futex.h>
 #include <optional>
 #include <string_view>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
+#include <system_error>
+#include <thread>
 #include <unistd.h>
 #include <utility>
 
@@ -33,6 +39,43 @@ struct Head {
   int error = 0;
 };
 constexpr std::size_t kLongestMessage = 8192;
+
+/// Tells one process that the first thread of another has ended, though others of it have not: the
+/// kernel stores 0 where set_tid_address(2) has said, and wakes who waits there. Neither a pidfd
+/// nor an end of a socket says so before all threads have ended.
+class FirstThread {
+ public:
+  /// Before the fork; without a page to share, or in a process of a kind that has no such threads,
+  /// nothing is told.
+  FirstThread() {
+    void* const page =
+        ::mmap(nullptr, sizeof(Word), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (page != MAP_FAILED) lives_ = new (page) Word(1);
+  }
+
+  /// In the process that is watched, whose only thread calls it. The page stays mapped.
+  void is_this() const {
+    if (lives_) ::syscall(SYS_set_tid_address, lives_);
+  }
+
+  bool has_ended() const { return lives_ && lives_->load() == 0; }
+
+  /// Does not return where the kernel tells nothing.
+  void wait_for_end() const {
+    while (!has_ended()) {
+      // Not FUTEX_PRIVATE_FLAG: the waker is another process.
+      if (!lives_ || (::syscall(SYS_futex, lives_, FUTEX_WAIT, 1, nullptr, nullptr, 0) != 0 &&
+                      errno != EINTR && errno != EAGAIN)) {
+        while (true) ::pause();
+      }
+    }
+  }
+
+ private:
+  using Word = std::atomic<std::uint32_t>;
+  static_assert(Word::is_always_lock_free && sizeof(Word) == sizeof(pid_t));
+  Word* lives_ = nullptr;
+};
 
 void answer(int channel, const Head& head, std::string_view message, int descriptor) {
   message = message.substr(0, kLongestMessage);
@@ -72,7 +115,7 @@ void rename_process() {
 }
 
 [[noreturn]] void keep(int channel, const std::filesystem::path& target,
-                       const KernelMountOptions& options) {
+                       const KernelMountOptions& options, const FirstThread& daemon) {
   // Signals are for the daemon, which ends this process by closing its end.
   sigset_t all;
   sigfillset(&all);
@@ -87,6 +130,13 @@ void rename_process() {
     if (null) (void)::dup2(null.get(), fd);  // a system without it has no terminal to leave, either
   }
   rename_process();
+  try {
+    std::thread([own, daemon] {
+      daemon.wait_for_end();
+      ::shutdown(own, SHUT_RDWR);  // as if it had closed its end
+    }).detach();
+  } catch (const std::system_error&) {  // pids.max: done without
+  }
 
   bool asked = false;
   std::optional<dev_t> mounted;
@@ -95,7 +145,10 @@ void rename_process() {
     char request = 0;
     const ssize_t got = ::recv(own, &request, 1, 0);
     if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) ::_exit(0);
+    if (got <= 0) {
+      if (abort && daemon.has_ended()) (void)!::write(abort.get(), "1", 1);
+      ::_exit(0);
+    }
     if (request == kMount && !std::exchange(asked, true)) {
       const Result<UniqueFd> device = mount_device(target, options);
       if (device) mounted = device_at(target);
@@ -140,12 +193,14 @@ Result<MountKeeper> MountKeeper::start(std::filesystem::path target,
   }
   UniqueFd ours(ends[0]);
   UniqueFd theirs(ends[1]);
+  const FirstThread daemon;
   const pid_t process = ::fork();
   if (process < 0) return system_failure(errno, target.native(), "fork");
   if (process == 0) {
     ours.reset();
-    keep(theirs.get(), target, options);
+    keep(theirs.get(), target, options, daemon);
   }
+  daemon.is_this();
   return MountKeeper(std::move(target), process, std::move(ours));
 }
 

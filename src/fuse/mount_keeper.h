@@ -5,6 +5,12 @@
 // opened. It knows one mountpoint, reads no file, and does three things when it is asked: mount
 // there once, take that mount away if it is still what lies there, and abort its connection. It
 // ends with whoever started it, and leaves the mount as it is then.
+//
+// Unless whoever started it cannot end: a daemon that is killed while it delivers a page may wait
+// in the kernel for that page, which a reader has locked who waits for the daemon. Its first thread
+// does not wait so: when that has ended, the connection is aborted, and both go on. A daemon that
+// dumps core is not seen so (the kernel does not say when its threads end), nor is one that is
+// killed together with its keeper.
 #pragma once
 
 #include <filesystem>

@@ -283,6 +283,13 @@ except OSError as error:
         self.let_the_source_go()
         self.assertTrue(mounted_fs.wait_for_end(self.target.pid))
 
+    def test_a_killed_daemon_leaves_nobody_waiting(self):
+        readers = self.readers_of_a_page_that_waits()
+        os.kill(self.target.pid, signal.SIGKILL)
+        for reader in readers:
+            self.assertIn(self.wait(reader), GONE)
+        self.assertTrue(mounted_fs.wait_for_end(self.target.pid))
+
 
 class DeliveriesStoppedNow(Deliveries):
     options = "stop=now"

@@ -45,7 +45,7 @@ class Loop {
  public:
   /// An empty `take`: nothing is taken.
   Loop(std::size_t count, const Task& make, const Task& take, const Parallel& how)
-      : make_(make), take_(take), how_(how), end_(count), made_(take ? count : 0) {
+      : make_(make), take_(take), how_(how), count_(count), end_(count), made_(take ? count : 0) {
     threads_.reserve(std::min(count, std::max(how.few, how.most)));
   }
 
@@ -104,6 +104,7 @@ class Loop {
 
   void end_make(std::size_t mine, std::optional<Result<void>> done) CKFS_REQUIRES(mutex_) {
     fail_at(mine, std::move(done));
+    ++ended_;
     if (wants_thread()) add_thread();
     if (!take_) return;
     made_[mine] = true;
@@ -127,21 +128,31 @@ class Loop {
   bool wants_thread() const CKFS_REQUIRES(mutex_) {
     const std::size_t threads = threads_.size() + 1;
     if (refused_ || next_ >= end_ || threads >= how_.most) return false;
+    // Those that the system does not let run yet are waiting, too: they are for the tasks left.
+    if (threads >= count_ - ended_) return false;
     const nanoseconds wall = Clock::now() - begin_;
     return wall >= kFirstLook && mostly_waited(cpu_time() - cpu_begin_, wall, threads, cpus_);
   }
 
+  /// Throws nothing: threads that use all this may run already.
   bool add_thread() CKFS_REQUIRES(mutex_) {
-    const auto run = [this] { work(); };
-    auto thread = how_.start ? how_.start(run) : start_thread(run);
-    refused_ = !thread;
-    if (thread) threads_.push_back(*std::move(thread));
+    refused_ = true;
+    try {
+      threads_.reserve(threads_.size() + 1);  // a thread that found no place could not be joined
+      const auto run = [this] { work(); };
+      auto thread = how_.start ? how_.start(run) : start_thread(run);
+      refused_ = !thread;
+      if (thread) threads_.push_back(*std::move(thread));
+    } catch (...) {  // NOLINT(bugprone-empty-catch)
+      // No memory: a thread that cannot be started is done without.
+    }
     return !refused_;
   }
 
   const Task& make_;
   const Task& take_;
   const Parallel& how_;
+  const std::size_t count_;
   const std::size_t cpus_ = std::max(1U, std::thread::hardware_concurrency());
   const Clock::time_point begin_ = Clock::now();
   const nanoseconds cpu_begin_ = cpu_time();
@@ -150,6 +161,7 @@ class Loop {
   CondVar changed_;
   std::size_t next_ CKFS_GUARDED_BY(mutex_) = 0;   // tasks before this one have been started
   std::size_t taken_ CKFS_GUARDED_BY(mutex_) = 0;  // and before this one taken
+  std::size_t ended_ CKFS_GUARDED_BY(mutex_) = 0;  // that were made, whichever
   /// Tasks from here on are not started: there are no more, or one failed.
   std::size_t end_ CKFS_GUARDED_BY(mutex_);
   std::vector<bool> made_ CKFS_GUARDED_BY(mutex_);

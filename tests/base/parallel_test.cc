@@ -2,9 +2,13 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <gtest/gtest.h>
+#include <latch>
 #include <new>
+#include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace ckfs {
@@ -152,6 +156,49 @@ TEST(Parallel, NeverHasMoreThreadsThanItMay) {
                            },
                            {.few = 2, .most = 5}));
   EXPECT_EQ(meter.most(), 5U);
+}
+
+TEST(Parallel, ThreadsThatHaveNotBegunAreForTheTasksThatAreLeft) {
+  std::latch begin(1);
+  std::size_t started = 0;  // by the calling thread alone: the others have not begun
+  const Parallel late{.start = [&](std::function<void()> work) {
+    ++started;
+    return std::optional(std::thread([&begin, work = std::move(work)] {
+      begin.wait();
+      work();
+    }));
+  }};
+  ASSERT_TRUE(run_parallel(
+      10,
+      [&](std::size_t i) -> Result<void> {
+        std::this_thread::sleep_for(milliseconds(2));  // a delay, so that it would want more
+        if (i == 9) begin.count_down();
+        return {};
+      },
+      late));
+  EXPECT_GE(started, 3U);  // the few
+  EXPECT_LE(started, 6U);  // one more for each of three tasks; then seven threads have six left
+}
+
+TEST(Parallel, AThreadThatThrowsWhereItIsStartedIsDoneWithout) {
+  for (const std::size_t throws : {1, 3, 6}) {
+    std::atomic<std::size_t> starts = 0;
+    std::atomic<std::size_t> made = 0;
+    const Parallel how{.start = [&](std::function<void()> work) {
+      if (++starts == throws) throw std::bad_alloc();
+      return std::optional(std::thread(std::move(work)));
+    }};
+    ASSERT_TRUE(run_parallel(
+        100,
+        [&](std::size_t) -> Result<void> {
+          std::this_thread::sleep_for(milliseconds(2));  // a delay: it would want more
+          ++made;
+          return {};
+        },
+        how));
+    EXPECT_EQ(made, 100U);
+    EXPECT_LE(starts, throws);  // after it none is asked for
+  }
 }
 
 TEST(Parallel, ThreadsThatComputeGetNoCompany) {

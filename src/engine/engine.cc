@@ -239,11 +239,31 @@ class Engine::Impl {
     return stream.file().piece_at(unit.begin) == unit;
   }
 
+  /// Runs `ahead`, which only makes a reader faster, as far as there is memory for it: he is
+  /// answered all the same.
+  template <typename Ahead>
+  static void while_memory_lasts(Ahead ahead) {
+    try {
+      ahead();
+    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch)
+      // What is queued by now stays.
+    }
+  }
+
   /// Notes the request, and starts what its reader will want next.
   ReadStream::Advice follow(ReadStream& stream, ByteRange range) {
     turns_.taken_by(stream);
-    const SourceWish wish = wish_of(stream);
-    ReadStream::Advice advice = stream.advise(range, wish);
+    ReadStream::Advice advice;
+    while_memory_lasts([&] {
+      const SourceWish wish = wish_of(stream);
+      advice = stream.advise(range, wish);
+      start_ahead(stream, range, wish, advice);
+    });
+    return advice;
+  }
+
+  void start_ahead(ReadStream& stream, ByteRange range, SourceWish wish,
+                   const ReadStream::Advice& advice) {
     const bool past_cache = wish.ahead > 0 && want_of(stream, true).padded &&
                             source_.reads_past_cache(evaluator_.pace().late());
     if (!advice.hint.empty()) {
@@ -279,13 +299,14 @@ class Engine::Impl {
           },
           kind);
     }
-    return advice;
   }
 
   /// Not before: what the request has passed by may be what it was answered with.
   void answered(ReadStream& stream, ByteRange range, const ReadStream::Advice& advice) {
-    forget(stream.file(), advice.passed);
-    forget(stream.file(), stream.answered(range));
+    while_memory_lasts([&] {
+      forget(stream.file(), advice.passed);
+      forget(stream.file(), stream.answered(range));
+    });
   }
 
   /// Fills `out` unit by unit: from what is ready, or by computing it.
@@ -336,8 +357,10 @@ class Engine::Impl {
       if (!computed) return std::shared_ptr<const Tile>();
       tile = *std::move(computed);
       if (stream.options().deliver) {
-        workers_.add([this, weak = stream.weak_from_this(), piece, made = std::weak_ptr(tile)] {
-          if (const auto alive = weak.lock()) deliver(*alive, piece, made);
+        while_memory_lasts([&] {
+          workers_.add([this, weak = stream.weak_from_this(), piece, made = std::weak_ptr(tile)] {
+            if (const auto alive = weak.lock()) deliver(*alive, piece, made);
+          });
         });
       }
     }

@@ -46,14 +46,18 @@ bool Workers::start_one() {
 void Workers::add(Task task, Kind kind) {
   {
     const MutexLock lock(mutex_);
-    start();
-    if (threads_.empty()) return;
-    tasks_.push_back(std::move(task));
-    if (kind == Kind::Waits && idle_ < tasks_.size() && threads_.size() < kMostThreads &&
-        !refused_) {
-      start_one();
+    try {
+      start();
+      if (threads_.empty()) return;
+      tasks_.push_back(std::move(task));
+      if (tasks_.size() > kMostTasks) tasks_.pop_front();
+      if (kind == Kind::Waits && idle_ < tasks_.size() && threads_.size() < kMostThreads &&
+          !refused_) {
+        start_one();
+      }
+    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch)
+      // Without the task then, or without a thread more for it.
     }
-    if (tasks_.size() > kMostTasks) tasks_.pop_front();
   }
   changed_.notify_one();
 }

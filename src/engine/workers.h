@@ -41,8 +41,8 @@ class Workers {
   enum class Kind : std::uint8_t { Computes, Waits };
 
   /// Runs `task` on some worker, in the order of the calls. The oldest tasks are dropped where
-  /// kMostTasks wait: their readers have moved on. Where there is no thread the task is dropped.
-  /// What a task throws is logged (debug) and forgotten. Throws std::bad_alloc.
+  /// kMostTasks wait: their readers have moved on. Where there is no thread, or no memory, the task
+  /// is dropped. What a task throws is logged (debug) and forgotten.
   void add(Task task, Kind kind = Kind::Computes);
 
   /// Gives the numbers of the parts of a shared piece of work, each once.

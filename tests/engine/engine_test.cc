@@ -2,12 +2,14 @@
 // expression, the way of reading, the tile size and the kernels, the bytes are the model's.
 #include "engine/engine.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <gtest/gtest.h>
 #include <latch>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <spdlog/sinks/ostream_sink.h>
 #include <spdlog/spdlog.h>
@@ -239,6 +241,33 @@ TEST(Workers, WhoSharesWaitsForHelpersWhereNoMemoryIsLeftToSayWhatFailed) {
   }));
 }
 
+TEST(Workers, DropATaskThatThereIsNoMemoryFor) {
+  CKFS_NEEDS_FAILING_HEAP();
+  const auto level = spdlog::get_level();
+  spdlog::set_level(spdlog::level::off);
+  std::atomic<int> ran = 0;
+  bool throws = false;
+  std::optional<Workers> workers(std::in_place, 2U);
+  failing_heap::fail_each(
+      [&] {
+        throws = true;
+        for (int k = 0; k < 20; ++k) workers->add([&ran] { ++ran; }, Workers::Kind::Waits);
+        throws = false;
+      },
+      [&] {
+        EXPECT_FALSE(throws) << "a task is not dropped";
+        throws = false;
+        if (workers->threads() > 0) {
+          std::latch done(1);
+          workers->add([&done] { done.count_down(); });
+          done.wait();
+        }
+        workers.emplace(2U);
+      });
+  EXPECT_GT(ran, 0);
+  spdlog::set_level(level);
+}
+
 TEST(Engine, GivesManyReadersAtOnceTheSameBytes) {
   const RandomFile random = random_file(5, {.max_numel = 300000});
   Engine engine(random.checkpoint.catalog, *random.checkpoint.source, BufferPool::create(64_MiB),
@@ -319,6 +348,44 @@ class Fp8Matrix {
   std::shared_ptr<const Catalog> catalog;
   std::shared_ptr<const FileLayout> file;
 };
+
+TEST(Engine, AnswersFromAReadyPieceWhereThereIsNoMemoryToComputeAhead) {
+  CKFS_NEEDS_FAILING_HEAP();
+  const auto level = spdlog::get_level();
+  spdlog::set_level(spdlog::level::off);
+  Fp8Matrix matrix(2048, 4096, false);  // 16 pieces
+  const std::vector<std::byte> expected = naive_file(*matrix.file, matrix.source).value();
+  // The rest of the second piece: its reader has come far enough for another one to be queued.
+  const ByteRange rest{1_MiB + 128_KiB, 2_MiB};
+  std::vector<std::byte> bytes(rest.size());
+  std::unique_ptr<Engine> engine;
+  std::shared_ptr<ReadStream> stream;
+  const auto renew = [&] {
+    stream.reset();
+    engine = std::make_unique<Engine>(matrix.catalog, matrix.source, BufferPool::create(64_MiB),
+                                      EngineOptions{.threads = 1});
+    stream = engine->open_stream(matrix.file, {.whole = true});
+    for (std::uint64_t at = 0; at < rest.begin; at += 128_KiB) {
+      ASSERT_TRUE(engine->read(*stream, {at, at + 128_KiB}));
+    }
+    std::ranges::fill(bytes, std::byte{0});
+  };
+  renew();
+  bool answers = false;
+  const long allocations = failing_heap::fail_each(
+      [&] {
+        answers = false;
+        answers = engine->read(*stream, rest, bytes).has_value();
+      },
+      [&] {
+        EXPECT_TRUE(answers);
+        EXPECT_TRUE(
+            std::ranges::equal(bytes, std::span(expected).subspan(rest.begin, rest.size())));
+        renew();
+      });
+  EXPECT_GT(allocations, 0);  // something was queued
+  spdlog::set_level(level);
+}
 
 // Whether a matrix is a tile, is cut because it is larger than the budget has room for, or is so
 // small that several are a tile: its source bytes are read once, companions a little more.

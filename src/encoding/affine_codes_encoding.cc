@@ -125,8 +125,8 @@ class AffineCodesEncoding final : public Encoding {
   }
 
   Exactness exactness(DType to) const override {
-    return to == DType::F32 || to == DType::BF16 || to == DType::F16 ? Exactness::BitExact
-                                                                     : Exactness::Lossy;
+    if (to == DType::BF16 || to == DType::F16) return Exactness::BitExact;
+    return Encoding::exactness(to);
   }
 
   std::string text() const override {

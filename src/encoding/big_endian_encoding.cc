@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <memory>
 
-#include "encoding/plain_encoding.h"
-
 namespace ckfs {
 namespace {
 
@@ -35,8 +33,6 @@ class BigEndianEncoding final : public Encoding {
     }
     return {};
   }
-
-  Exactness exactness(DType to) const override { return plain_encoding(dtype_).exactness(to); }
 
   std::string text() const override { return std::string(name(dtype_)) + ", big-endian"; }
 

@@ -215,8 +215,7 @@ class BlockScaleEncoding final : public Encoding {
   }
 
   Exactness exactness(DType to) const override {
-    if (to == scale_.result || to == DType::BF16) return Exactness::BitExact;
-    return to == DType::F32 ? Exactness::Exact : Exactness::Lossy;
+    return to == DType::BF16 ? Exactness::BitExact : Encoding::exactness(to);
   }
 
   std::string text() const override {

@@ -4,6 +4,7 @@
 
 #include "base/checked.h"
 #include "base/rounding.h"
+#include "encoding/plain_encoding.h"
 
 namespace ckfs {
 
@@ -24,6 +25,10 @@ std::optional<std::uint64_t> Encoding::nbytes(std::int64_t numel) const {
   const auto blocks = static_cast<std::uint64_t>(ceil_div(numel, one.block()));
   const auto bytes = checked_mul(one.bytes, static_cast<std::uint64_t>(one.stride));
   return bytes ? checked_mul(blocks, *bytes) : std::nullopt;
+}
+
+Exactness Encoding::exactness(DType to) const {
+  return plain_encoding(dtype()).exactness(to);
 }
 
 }  // namespace ckfs

@@ -136,8 +136,9 @@ class Encoding {
                                             const DecodeTarget& target) const = 0;
 
   /// What may be said of values of this storage that are shown as `to`, a castable float or
-  /// dtype(): the source of every label.
-  virtual Exactness exactness(DType to) const = 0;
+  /// dtype(): the source of every label. By itself: bit-exact in dtype(), and else what a cast of
+  /// such values keeps of them.
+  virtual Exactness exactness(DType to) const;
 
   /// For people, what the values are stored as: "F32", "F8_E4M3 with scale".
   virtual std::string text() const = 0;

@@ -58,7 +58,7 @@ class RowInt8Encoding final : public Encoding {
   }
 
   Exactness exactness(DType to) const override {
-    return to == DType::F32 || to == DType::BF16 ? Exactness::BitExact : Exactness::Lossy;
+    return to == DType::BF16 ? Exactness::BitExact : Encoding::exactness(to);
   }
 
   std::string text() const override { return "I8 with row scale"; }

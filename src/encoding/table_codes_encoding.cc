@@ -84,11 +84,6 @@ class TableCodesEncoding final : public Encoding {
     return {};
   }
 
-  Exactness exactness(DType to) const override {
-    if (to == codes_.values) return Exactness::BitExact;
-    return to == DType::F32 || to == DType::F64 ? Exactness::Exact : Exactness::Lossy;
-  }
-
   std::string text() const override {
     return is_nested() ? "4-bit codes with table and nested scale"
                        : "4-bit codes with table and scale";

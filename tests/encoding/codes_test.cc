@@ -255,6 +255,7 @@ TEST(AffineCodes, GiveTheirLabelThemselves) {
     EXPECT_EQ(encoding->exactness(dtype), Exactness::BitExact);
   }
   EXPECT_FALSE(encoding->decodes_to(DType::F64));
+  EXPECT_EQ(encoding->exactness(DType::F64), Exactness::Exact);
   EXPECT_EQ(encoding->text(), "4-bit codes with zero point and scale");
 }
 
@@ -333,6 +334,7 @@ TEST(TableCodes, GiveTheirLabelThemselves) {
   const auto encoding = table_codes_encoding({.values = DType::BF16});
   EXPECT_EQ(encoding->exactness(DType::BF16), Exactness::BitExact);
   EXPECT_EQ(encoding->exactness(DType::F32), Exactness::Exact);
+  EXPECT_EQ(encoding->exactness(DType::F64), Exactness::Exact);
   EXPECT_EQ(encoding->exactness(DType::F16), Exactness::Lossy);
   EXPECT_EQ(encoding->text(), "4-bit codes with table and scale");
   EXPECT_EQ(table_codes_encoding({.nested_block = 256})->text(),
@@ -368,6 +370,8 @@ TEST(RowInt8, DecodesAnyRunFromItsNeedsAlone) {
     }
   }
   EXPECT_EQ(encoding->exactness(DType::BF16), Exactness::BitExact);
+  EXPECT_EQ(encoding->exactness(DType::F32), Exactness::BitExact);
+  EXPECT_EQ(encoding->exactness(DType::F64), Exactness::Exact);
   EXPECT_EQ(encoding->exactness(DType::F16), Exactness::Lossy);
   EXPECT_EQ(encoding->text(), "I8 with row scale");
 }

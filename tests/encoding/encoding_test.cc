@@ -162,10 +162,17 @@ TEST(BlockScaleEncoding, GivesItsLabelItself) {
   EXPECT_EQ(encoding->exactness(DType::F32), Exactness::BitExact);
   EXPECT_EQ(encoding->exactness(DType::BF16), Exactness::BitExact);
   EXPECT_EQ(encoding->exactness(DType::F16), Exactness::Lossy);
-  EXPECT_EQ(encoding->exactness(DType::F64), Exactness::Lossy);
+  EXPECT_EQ(encoding->exactness(DType::F64), Exactness::Exact);
   EXPECT_EQ(encoding->text(), "F8_E4M3 with scale");
   EXPECT_EQ(*find_block_scale(*encoding), scale);
   EXPECT_EQ(find_block_scale(plain_encoding(DType::F32)), nullptr);
+  BlockScale narrow = scale;
+  narrow.result = DType::BF16;
+  EXPECT_EQ(block_scale_encoding(narrow)->exactness(DType::BF16), Exactness::BitExact);
+  EXPECT_EQ(block_scale_encoding(narrow)->exactness(DType::F16), Exactness::Lossy);
+  for (const DType wide : {DType::F32, DType::F64}) {
+    EXPECT_EQ(block_scale_encoding(narrow)->exactness(wide), Exactness::Exact);
+  }
   // A decoded F32 is not bit-exact by itself.
   EXPECT_EQ(scale_inside().encoding->exactness(DType::BF16), Exactness::Lossy);
 }

@@ -130,6 +130,7 @@ TEST(Expression, SaysWhatIsWrong) {
            {"x", "a capture is no number"},
            {"dim(2)", "no dimension 2 in a shape of 2"},
            {"dim(0.5)", "no dimension 0.5"},
+           {"dim(1e300)", "no dimension 1e+300 in a shape of 2"},
            {"dim(2) ?? 1", "no dimension 2 in a shape of 2"},
            {"x ?? 1", "a capture is no number"},
            {"$none ?? x ?? 1", "a capture is no number"},
@@ -141,6 +142,17 @@ TEST(Expression, SaysWhatIsWrong) {
     const Result<double> got = value(text);
     ASSERT_FALSE(got) << text;
     EXPECT_THAT(got.error().message(), HasSubstr(wanted)) << text;
+  }
+}
+
+TEST(Expression, IsADimensionOfAWholeNumber) {
+  const auto dimension = [](std::string_view text) {
+    return Expression::parse(text, {}).value().is_dim();
+  };
+  EXPECT_EQ(dimension("dim(0)"), 0U);
+  EXPECT_EQ(dimension("dim(12)"), 12U);
+  for (const char* text : {"dim(0.5)", "dim(1e300)", "dim(-1)", "dim(1 + 1)", "2", "1 + dim(0)"}) {
+    EXPECT_EQ(dimension(text), std::nullopt) << text;
   }
 }
 
@@ -426,6 +438,10 @@ TEST_F(Rules, NameWhatDoesNotFit) {
            "\"norm\": config.json: has no number none"},
           {R"({"take": "l.{n}.e.{e}.w", "let": {"k": "n / 2"}, "do": [{"stack": "k"}], "give": "{e}"})",
            "k is 0.5 (0 to 999999999)"},
+          {R"({"take": "l.{n}.e.{e}.w", "let": {"k": "1e300"}, "do": [{"stack": "k"}], "give": "{e}"})",
+           "k is 1e+300 (0 to 999999999)"},
+          {R"({"take": "l.{n}.e.{e}.w", "let": {"k": "n - 1"}, "do": [{"stack": "k"}], "give": "{e}"})",
+           "k is -1 (0 to 999999999)"},
           {R"({"take": "l.{n}.e.{e}.w", "give": "{n - 1}.{e}"})",
            "\"l.0.e.0.w\": \"n - 1\" is -1 in a name (0 to 999999999)"},
           {fmt::format(R"({{"take": "norm", "give": "{}"}})", std::string(500, 'n')) +

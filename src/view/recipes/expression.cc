@@ -18,6 +18,11 @@ constexpr std::size_t kMaxExpression = 1000;  // characters
 constexpr int kMaxDepth = 32;
 constexpr double kMaxWhole = 9007199254740992.0;  // 2^53
 
+/// One that an int64 holds, too.
+bool is_whole(double value) {
+  return value == std::floor(value) && std::abs(value) <= kMaxWhole;
+}
+
 bool is_letter(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
 }
@@ -318,7 +323,7 @@ Result<double> Expression::evaluate(const Scope& scope) const {
 
 Result<std::int64_t> Expression::evaluate_whole(const Scope& scope) const {
   CKFS_TRY(const double value, evaluate(scope));
-  if (value != std::floor(value) || std::abs(value) > kMaxWhole) {
+  if (!is_whole(value)) {
     return fail(ErrorCode::InvalidArgument, "{} is {}, no whole number up to 2^53", quote(text_),
                 value);
   }
@@ -453,7 +458,9 @@ std::optional<std::pair<std::string, double>> Expression::solve(double value,
 std::optional<std::size_t> Expression::is_dim() const {
   const Node& node = nodes_.back();
   if (node.kind != Kind::Dim || nodes_[node.left].kind != Kind::Number) return std::nullopt;
-  return static_cast<std::size_t>(nodes_[node.left].number);
+  const double number = nodes_[node.left].number;
+  if (!is_whole(number) || number < 0) return std::nullopt;
+  return static_cast<std::size_t>(number);
 }
 
 std::set<std::string> Condition::unknowns(const ConfigNumbers& config) const {

@@ -104,7 +104,7 @@ class Expression {
   std::optional<std::pair<std::string, double>> solve(double value, const Scope& scope) const;
   /// Whether it asks for the tensor's shape: dim() or rank().
   bool needs_shape() const;
-  /// The dimension that it is: "dim(1)".
+  /// The dimension that it is: "dim(1)", of a whole number.
   std::optional<std::size_t> is_dim() const;
 
  private:

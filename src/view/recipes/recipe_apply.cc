@@ -3,6 +3,7 @@
 // at each name for each rule; there may be 200,000 names, so that look is a comparison of the
 // pattern's two ends in nearly all cases, and a group of tensors is remembered by numbers.
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <unordered_map>
 
@@ -247,15 +248,14 @@ class RuleRun {
       for (std::size_t k = 0; k < key_variables.size(); ++k) {
         const std::optional<double>& value = one->values[key_variables[k]];
         if (!value) continue;  // unstacked later
-        const auto number = static_cast<std::int64_t>(*value);
-        if (static_cast<double>(number) != *value || number < 0 ||
-            number > static_cast<std::int64_t>(kMaxNumber)) {
+        if (*value != std::floor(*value) || *value < 0 ||
+            *value > static_cast<double>(kMaxNumber)) {
           return at(tensor.name,
                     Error(ErrorCode::Unsupported,
                           fmt::format("{} is {} (0 to {})", rule_.keys[k], *value, kMaxNumber)),
                     rule_.line);
         }
-        taken.keys[k] = static_cast<std::int32_t>(number);
+        taken.keys[k] = static_cast<std::int32_t>(*value);
       }
       if (single) {
         TakenGroup group{captured, std::move(one->values), {taken}};

@@ -97,7 +97,7 @@ std::string json_object(const JsonMembers& members) {
 }
 
 std::string json_quoted(std::string_view text) {
-  return nlohmann::json(text).dump();
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 std::optional<ExportOrigin> origin_of(const nlohmann::json& json) {

@@ -68,7 +68,8 @@ using JsonMembers = std::vector<std::pair<std::string_view, std::string>>;
 JsonMembers origin_members(const ExportOrigin& origin);
 /// The object, a member a line.
 std::string json_object(const JsonMembers& members);
-/// `text`, which is UTF-8, as a JSON string.
+/// `text` as a JSON string. What is not UTF-8 becomes U+FFFD: a host may have any name, and what
+/// has to come back as it is goes through to_ascii().
 std::string json_quoted(std::string_view text);
 /// nullopt: not such members, or of another version of records.
 std::optional<ExportOrigin> origin_of(const nlohmann::json& json);

@@ -121,7 +121,8 @@ class HandleTable {
   std::vector<std::uint64_t> free_ CKFS_GUARDED_BY(mutex_);
 };
 
-/// The last names that were looked up in the root and are no views, with the reasons.
+/// The last names that were looked up in the root and are no views, or none that can be shown, with
+/// the reasons.
 class RefusedNames {
  public:
   static constexpr std::size_t kMost = 16;
@@ -431,10 +432,20 @@ class Filesystem::Impl {
     if (name == names_.end()) {
       return fail(ErrorCode::NotFound, "inode {}: not a file of a view", inode);
     }
-    CKFS_TRY(View view, checkpoint_.view(name->second));
+    auto tree = make_plain(name->second);
+    if (!tree) {
+      // Its files were not looked at before: the root lists it all the same.
+      explain(name->second, "listed, and cannot be shown", tree.error());
+      return Failure(std::move(tree).error());
+    }
+    return Location{*std::move(tree), true, 0};
+  }
+
+  /// The tree of a view without parameters.
+  Result<std::shared_ptr<const ViewTree>> make_plain(const std::string& name) {
+    CKFS_TRY(View view, checkpoint_.view(name));
     CKFS_TRY(auto built, build_tree(std::move(view)));
-    CKFS_TRY(auto tree, table_.hold(std::move(built), std::nullopt));
-    return Location{std::move(tree), true, 0};
+    return table_.hold(std::move(built), std::nullopt);
   }
 
   Result<Attributes> lookup_in_root(std::string_view name) {
@@ -461,19 +472,22 @@ class Filesystem::Impl {
     return directory_attributes(tree->directories.front().inode);
   }
 
-  /// The answer to a name that is no view. The reason goes to the log, because an errno is the
-  /// same for a misspelt parameter and for a view that the source cannot give; names that do not
+  /// Puts the reason where it is looked for, because an errno is the same for a misspelt parameter
+  /// and for a view that the source cannot give: into .ckfs/refused and the log. Names that do not
   /// look like a view (a shell's .git, a desktop's .hidden) are none of the operator's business.
-  Failure refuse(std::string_view name, Error error) {
+  void explain(std::string_view name, std::string_view fact, const Error& error) {
+    refused_names_.add(name, error.message());
     const bool meant =
         error.code() != ErrorCode::NotFound || name.find('@') != std::string_view::npos;
-    refused_names_.add(name, error.message());
-    if (meant) {
-      if (const auto suppressed = refused_.admit(name)) {
-        spdlog::warn("looked up, and not there: {}{}", error.message(),
-                     suppressed_note(*suppressed));
-      }
+    if (!meant) return;
+    if (const auto suppressed = refused_.admit(name)) {
+      spdlog::warn("{}: {}{}", fact, error.message(), suppressed_note(*suppressed));
     }
+  }
+
+  /// The answer to a name that is no view.
+  Failure refuse(std::string_view name, Error error) {
+    explain(name, "looked up, and not there", error);
     switch (error.code()) {
       case ErrorCode::NotFound:
       case ErrorCode::InvalidArgument:

@@ -68,7 +68,7 @@ class Filesystem {
   /// its view. Errors: NotFound (also of what Checkpoint::view calls InvalidArgument or
   /// Unsupported: the reason is in .ckfs/refused), NotDirectory, Corrupt (config.json),
   /// OutOfMemory (held_bytes), Internal. Below a view without parameters, which its first lookup or
-  /// list() makes: those of Checkpoint::view as they are.
+  /// list() makes: those of Checkpoint::view as they are, with the reason in .ckfs/refused.
   Result<Attributes> lookup(InodeNumber parent, std::string_view name);
   void forget(InodeNumber inode, std::uint64_t lookups) noexcept;
   Result<Attributes> attributes(InodeNumber inode);

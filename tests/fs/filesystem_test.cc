@@ -131,6 +131,33 @@ TEST_F(FilesystemTest, RefusedNamesAreExplainedInTheControlDirectory) {
   EXPECT_THAT(last, testing::StartsWith("name84: no such view\n"));
 }
 
+TEST_F(FilesystemTest, AListedViewThatCannotBeShownIsExplained) {
+  OpenOptions options;
+  options.recipes.push_back(
+      {.file = "mine.json",
+       .text = R"({"view": "mine", "rules": [{"take": "w", "give": "__metadata__"}]})"});
+  Filesystem filesystem(open(source_.path(), options), {});
+  EXPECT_THAT(names(filesystem, kRootInode), Contains("mine"));
+  const Attributes view = walk(filesystem, "mine").value();
+
+  std::ostringstream log;
+  const auto before = spdlog::default_logger();
+  spdlog::set_default_logger(std::make_shared<spdlog::logger>(
+      "test", std::make_shared<spdlog::sinks::ostream_sink_mt>(log)));
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(code_of(filesystem.list(view.inode, 0, 10)), ErrorCode::Unsupported);
+    EXPECT_EQ(code_of(filesystem.lookup(view.inode, "config.json")), ErrorCode::Unsupported);
+  }
+  spdlog::set_default_logger(before);
+
+  const std::string reason =
+      "mine: \"__metadata__\": a name that no tensor of a safetensors file has\n";
+  EXPECT_THAT(log.str(), HasSubstr("listed, and cannot be shown: " + reason));
+  EXPECT_EQ(std::ranges::count(log.str(), '\n'), 1);
+  const auto file = filesystem.open(walk(filesystem, ".ckfs/refused").value().inode).value();
+  EXPECT_EQ(text_of(filesystem.read(file, 0, 1 << 16).value()), reason);
+}
+
 TEST_F(FilesystemTest, ListingLooksNothingUpAndBuildsNothing) {
   Filesystem filesystem = make();
   names(filesystem, kRootInode);

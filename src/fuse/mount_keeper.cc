@@ -135,7 +135,8 @@ void rename_process() {
       daemon.wait_for_end();
       ::shutdown(own, SHUT_RDWR);  // as if it had closed its end
     }).detach();
-  } catch (const std::system_error&) {  // pids.max: done without
+  } catch (const std::system_error&) {  // NOLINT(bugprone-empty-catch)
+    // pids.max: done without.
   }
 
   bool asked = false;

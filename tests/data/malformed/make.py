@@ -352,6 +352,10 @@ def directories():
         "model.safetensors.incomplete: a download that was not finished (complete the download with: hf download REPOSITORY --local-dir")
     add("incomplete-in-cache", {"a.safetensors": model, ".cache/huggingface/download/b.incomplete": "x"},
         ".cache/huggingface/download/b.incomplete: a download that was not finished")
+    dense = '[{"path": "2_Dense", "type": "sentence_transformers.models.Dense"}]'
+    add("incomplete-module", {"model.safetensors": model, "modules.json": dense, "2_Dense/config.json": "{}",
+                              ".cache/huggingface/download/b.incomplete": "x"},
+        "2_Dense: no weights, and .cache/huggingface/download/b.incomplete is a download that was not finished")
     add("incomplete-file", {"m.safetensors.incomplete": "x"}, "a download that was not finished", open="m.safetensors.incomplete")
     hub = "models--org--name"
     add("hub-no-snapshot", {f"{hub}/blobs/x": ""}, "a hub cache entry without a snapshot (complete it with: hf download org/name)",

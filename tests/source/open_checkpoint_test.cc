@@ -417,6 +417,20 @@ TEST(OpenCheckpoint, RefusesAModuleOfAHubCacheWhoseWeightsAreStillToCome) {
   EXPECT_TRUE(open(hub / repository).catalog->find("x")) << "it may be meant so";
 }
 
+TEST(OpenCheckpoint, OpensAModelBesideAListOfModulesThatCannotBeRead) {
+  const TemporaryDirectory directory;
+  directory.write("model.safetensors", file_of({{"x"}}));
+  directory.write("modules.json", "[");
+  directory.write(kHubMarks + "x.incomplete", "");
+  const OpenedHf opened = open(directory.path());
+  ASSERT_NE(opened.catalog, nullptr);
+  EXPECT_TRUE(opened.catalog->find("x"));
+  std::string notes;
+  for (const Note& note : opened.catalog->notes()) notes += note.text + "\n";
+  EXPECT_THAT(notes, HasSubstr("which folders have weights is not known: modules.json"));
+  EXPECT_THAT(notes, HasSubstr("it may be of weights that folders lack"));
+}
+
 TEST(OpenCheckpoint, SaysWhereAnUnfinishedDownloadMayLackWeights) {
   const std::string none = "a download that was not finished; nothing here needs it";
   const std::string perhaps =

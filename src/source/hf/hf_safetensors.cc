@@ -216,7 +216,15 @@ class HfOpener : public SourceOpener {
   /// there must be some.
   Result<void> check_components() {
     if (is_part_ || tree_.single_file || tree_.incomplete.empty()) return {};
-    CKFS_TRY_VOID(read_components());
+    if (const Result<void> listed = read_components(); !listed) {
+      components_.reset();  // where a part is broken, add_parts() says why it cannot be read
+      if (listed.error().code() != ErrorCode::Corrupt) return listed;
+      ++doubtful_;
+      builder_.add_note(
+          tree_.incomplete.front(),
+          fmt::format("which folders have weights is not known: {}", listed.error().message()));
+      return {};
+    }
     std::map<std::string_view, bool> weights;  // folders that have some; whether safetensors
     const auto take = [&](std::string_view path) {
       if (role_of(path) != FileRole::Weights) return;

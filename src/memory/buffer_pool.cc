@@ -45,14 +45,14 @@ std::byte* allocate_small(std::size_t size) {
   if (given == nullptr) return nullptr;
   static_assert(alignof(std::max_align_t) >= sizeof(given));  // so it has room before the block
   const auto before = kBufferAlignment - reinterpret_cast<std::uintptr_t>(given) % kBufferAlignment;
-  std::memcpy(given + before - sizeof(given), &given, sizeof(given));
+  std::memcpy(given + before - sizeof(given), static_cast<const void*>(&given), sizeof(given));
   return given + before;
 }
 
 void release_small(std::byte* data) {
   if (data == nullptr) return;
   std::byte* given = nullptr;
-  std::memcpy(&given, data - sizeof(given), sizeof(given));
+  std::memcpy(static_cast<void*>(&given), data - sizeof(given), sizeof(given));
   std::free(given);
 }
 

@@ -93,7 +93,8 @@ class ByteSource {
   }
 
   /// Bytes that other computations will need again soon, where they are kept in memory for them:
-  /// at most a few MiB. nullopt: read() what is needed. The files must be verify()d afterwards.
+  /// not where they are too many for it. nullopt: read() what is needed. The files must be
+  /// verify()d afterwards.
   virtual std::optional<MappedBytes> keep(const FileRange& /*range*/) { return std::nullopt; }
 
   /// Whether the bytes that were looked at were those of the files that were opened. Errors: Stale;
@@ -108,7 +109,8 @@ class ByteSource {
   virtual void rest(const std::function<bool()>& /*still*/) {}
 
   /// A hint: these bytes, and no others, will be read soon, in this order. Starts what can be
-  /// started (by a disk, by a server), may open a file for it, waits for no byte, never fails.
+  /// started (by a disk, by a server), may open a file for it, waits for no byte, never fails, but
+  /// may throw std::bad_alloc.
   virtual void will_need(std::span<const FileRange> /*ranges*/) {}
 
   /// Whether will_need() starts all that a read() of `file` would wait for (a disk of this

@@ -8,7 +8,7 @@ namespace ckfs {
 
 /// The first of `count` items that is not before what is looked for; `count`: there is none.
 /// `is_before(i)` is true for the items up to some place and false from there on. `near`: any
-/// number.
+/// number; from `count` on it says nothing, and the length counts.
 template <typename IsBefore>
 std::size_t gallop(std::size_t count, std::size_t near, IsBefore is_before) {
   std::size_t low = 0, high = count;  // the result is one of low to high

@@ -34,7 +34,7 @@ struct PlannedAccess {
 };
 
 struct AccessPlan {
-  std::vector<PlannedAccess> accesses;  // by file, then offset
+  std::vector<PlannedAccess> accesses;  // by file, then offset, of the requests they begin with
   std::vector<iovec> parts;
   /// Where the bytes between requests go; no reader looks at it. Null where there are none.
   std::unique_ptr<std::byte[]> sink;

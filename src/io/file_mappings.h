@@ -46,9 +46,9 @@ class FileMapping {
   /// Whether all pages of `range` are in the page cache, or were when that was looked up: at most a
   /// second ago. A long range is looked up by whole regions, which are remembered for the ranges
   /// beside it: false, for a tenth of a second, also where others of their pages are missing. A
-  /// short one is looked up alone (random reads of a large file: a look at 32 MiB takes 100 us).
-  /// False where the kernel does not say (page_cache.h). Requires: `range` is not empty, and lies
-  /// in the file.
+  /// short one within a region is looked up alone (random reads of a large file: a look at 32 MiB
+  /// takes 100 us). False where the kernel does not say (page_cache.h). Requires: `range` is not
+  /// empty, and lies in the file.
   bool is_cached(int fd, ByteRange range);
 
   /// The process has no pages of the file any more, until they are touched again.

@@ -60,7 +60,7 @@ TileBytes tile_bytes(std::uint64_t room, std::uint64_t wanted);
 struct EngineStatistics {
   std::uint64_t requests = 0;
   std::uint64_t bytes_to_readers = 0;
-  std::uint64_t tiles = 0;         // that were computed; pieces and texts count, too
+  std::uint64_t tiles = 0;         // that were computed; pieces, texts, kept companions count, too
   std::uint64_t tiles_unread = 0;  // computed ahead, and let go before anybody was given them
   std::uint64_t hits = 0;
   std::uint64_t memory = 0;

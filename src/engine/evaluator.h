@@ -79,8 +79,9 @@ class Evaluator {
   void make_tile(const FileLayout& file, std::uint64_t offset, Want want,
                  const std::function<bool()>& wanted);
 
-  /// The source's bytes that bytes `range` of the file are made of, for a hint: the first some
-  /// thousand ranges of them.
+  /// The source's bytes that bytes `range` of the file are made of, for a hint; of tensors that are
+  /// gathered those of the whole tiles that begin there, while they are not more than some thousand
+  /// ranges.
   std::vector<FileRange> source_ranges(const FileLayout& file, ByteRange range) const;
   /// The parts of `range` that are not read padded: what is no large tensor, those that are
   /// gathered, and those of files that are not read past the page cache.

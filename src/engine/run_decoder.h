@@ -55,7 +55,8 @@ class RunReads {
   RunReads(const Catalog& catalog, std::span<const ElementRun> runs, Padding padding = Padding::No);
 
   /// An upper bound of staging() without padding for `count` runs of `elements` elements of a
-  /// storage, wherever they begin. Monotone in both.
+  /// storage, wherever they begin. Grows with both, but for some bytes where the bound of a part
+  /// becomes closer.
   static std::size_t most_staging(const Catalog& catalog, StorageId storage, std::int64_t elements,
                                   std::int64_t count);
 

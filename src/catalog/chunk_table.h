@@ -37,8 +37,9 @@ struct ChunkArray {
   std::string name;          // for messages
   std::uint64_t nbytes = 0;  // of each chunk, decoded
   std::shared_ptr<const CodecChain> codecs = std::make_shared<const CodecChain>();
-  std::vector<std::byte> fill = {};      // one element, as decoding gives it; empty: zeros
-  std::vector<std::uint64_t> grid = {};  // chunks along each dimension, to name one by its indices
+  std::vector<std::byte> fill = {};  // one element, as decoding gives it; empty: zeros
+  /// Chunks (of an array in shards: shards) along each dimension, to name one by its indices.
+  std::vector<std::uint64_t> grid = {};
 };
 using ChunkArrayId = std::uint32_t;
 

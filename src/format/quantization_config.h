@@ -1,6 +1,7 @@
 // What a checkpoint's configuration declares of its quantization, whoever wrote it: as it is
-// written, typed and bounded; what it means for a tensor is src/source/hf's business. In an object
-// of which anything is taken, a key that comes twice is Corrupt.
+// written, typed and bounded; what it means for a tensor is src/source/hf's business. In a
+// quantization's object, and in those in it of which anything is taken, a key that comes twice is
+// Corrupt; of a config.json's own keys only those that decide what a view shows.
 #pragma once
 
 #include <array>

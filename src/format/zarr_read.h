@@ -55,7 +55,7 @@ struct Sharding {
 struct Metadata {
   Version version = Version::V3;
   std::string data_type;       // as the metadata has it
-  std::optional<DType> dtype;  // nullopt: one that no view can show
+  std::optional<DType> dtype;  // nullopt: one that DType lacks; see width
   int width = 0;               // bytes of an element; 0: not known
   std::vector<std::int64_t> shape;
   /// Of what a key names: a chunk, or a shard.

@@ -15,12 +15,12 @@ namespace ckfs {
 
 /// Looks for config.json in the directory that `options` name (or takes the file that they name for
 /// it), else at the top of the tree, else in `beside`. Where there is one, the files there that
-/// belong to a model are its side files; where there is none, the result is empty. Quantization
-/// that config.json records becomes an obstacle of `builder`, for what a training checkpoint stores
-/// is not decoded; a note where all matrices of `builder` are plain floats. Requires: `table` is
-/// that of `tree`, `builder` has all tensors. Errors: NotFound (options.config is not there, or has
-/// no config.json), Corrupt, Unsupported (too many files), Io, Stale, and those of
-/// SourceFiles::add().
+/// belong to a model are its side files (none of those beside a file that `options` name); where
+/// there is none, the result is empty. Quantization that config.json records becomes an obstacle of
+/// `builder`, for what a training checkpoint stores is not decoded; a note where all matrices of
+/// `builder` are plain floats. Requires: `table` is that of `tree`, `builder` has all tensors.
+/// Errors: NotFound (options.config is not there, or has no config.json), Corrupt, Unsupported (too
+/// many files), Io, Stale, and those of SourceFiles::add().
 Result<ModelDirectory> find_model_directory(
     const SourceTree& tree, const FileTable& table, SourceFiles& files, CatalogBuilder& builder,
     const OpenCheckpointOptions& options,

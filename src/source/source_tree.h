@@ -32,9 +32,10 @@ struct SourceTree {
   std::filesystem::path root;
   std::vector<TreeFile> files;        // regular files, and links to such; by path
   std::vector<std::string> dangling;  // links to what is absent or out of reach; by path
-  std::vector<std::string>
-      incomplete;           // downloads that were not finished, relative or of the cache; by path
-  std::vector<Note> notes;  // what was passed over, and why
+  /// Downloads that were not finished, relative or of the cache; by path.
+  std::vector<std::string> incomplete;
+  /// What was passed over, and why; and the first of outside_links, which is among the files.
+  std::vector<Note> notes;
   /// Files that are links out of it, "3, the first of them a.json -> /etc/b.json"; empty: none.
   std::string outside_links;
   /// The command that completes the download, where one can be named; else empty.
@@ -75,7 +76,7 @@ bool has_lfs_pointer_size(std::uint64_t size);
 /// Lists `path`: a file, a directory, a hub cache repository (hub_cache.h), or a snapshot in one.
 /// Symbolic links to files are followed, those to directories are not. All of it must be there to
 /// be seen: a directory that cannot be listed or looked at is an error, whatever it is called, for
-/// chunks of an array may be in it. What lies on another file system is passed over, with a note.
+/// chunks of an array may be in it. Directories of other file systems are passed over, with a note.
 /// Errors: NotFound, Io, OutOfMemory, Unsupported (nested too deep; a repository without a
 /// snapshot, or not clear which; neither file nor directory).
 Result<SourceTree> list_source(const std::filesystem::path& path, const SourceFiles& files);

@@ -1,5 +1,5 @@
 // One way in which tools store quantized weights: how its tensors are recognised, and what becomes
-// of them. The table of all of them is kSchemes; quantization.cc asks each tensor against it.
+// of them. quantization_schemes() is the table of all; quantization.cc asks each tensor against it.
 //
 // A scheme decides by tensors: names, dtypes and shapes. The configuration fills in what they
 // cannot say (the block of a grid with a partial block, the packing of an odd width); where the two

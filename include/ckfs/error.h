@@ -1,6 +1,5 @@
-// What can go wrong, as a value. One closed set of codes serves the library, the exit code of the
-// program and the errno of the mount (src/fuse/to_errno.h), so a code is added only together with a
-// new errno or exit code.
+// What can go wrong, as a value. One closed set of codes serves the library and the errno of the
+// mount (src/fuse/to_errno.h). The program's exit code does not depend on it.
 //
 // Values of these types are immutable and may be shared between threads.
 #pragma once

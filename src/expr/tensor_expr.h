@@ -118,8 +118,9 @@ class TensorExpr {
   };
   std::optional<Whole> whole() const;
 
-  // Operations. Each gives a new expression, or an Error (InvalidArgument, or Unsupported where the
-  // result is no list of boxes) that says the rule; the caller puts the tensor's name before it.
+  // Operations. Each gives a new expression, or an Error that says the rule: InvalidArgument; or
+  // Unsupported, where the result has too many boxes, elements of less than a byte would move, or
+  // values of the dtype take no such step. The caller puts the tensor's name before it.
 
   /// New dimension d is old dimension permutation[d].
   Result<TensorExpr> transpose(std::span<const std::int64_t> permutation) const;

@@ -138,7 +138,8 @@ struct Recipes {
   const ModelFamily* find_maxtext(const ConfigNumbers& config) const;
 };
 
-/// `recipes` and what a file says. Errors: Corrupt (not the language; with file and line).
+/// `recipes` and what a file says. Errors: Corrupt (not the language; with the file, and the line
+/// where it is about one).
 Result<Recipes> add_recipe(Recipes recipes, std::string_view text, std::string_view file);
 
 /// The numbers of the source's config.json. Errors: Corrupt.

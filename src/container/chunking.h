@@ -45,7 +45,7 @@ struct ChosenChunk {
 ///   granules; the longest runs of source bytes; the fewest chunks; the shortest along the slowest
 ///   of `cell_order`.
 ///
-/// (64 MiB is `most`; where that is less than 4 MiB, no chunk is too small.) A shape without
+/// (64 MiB is `most`; where that is less than 4 MiB, it stands for both.) A shape without
 /// elements has chunks of one element, and none of them.
 /// Requires: split divides shape, of at most 2^59 elements; source is of that rank; most > 0.
 ChosenChunk choose_chunk(std::span<const std::int64_t> shape, std::uint64_t width,

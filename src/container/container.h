@@ -27,7 +27,7 @@ namespace ckfs {
 /// What a listing says of a file.
 struct FileFacts {
   std::uint64_t size = 0;
-  std::uint32_t tensors = 0;                  // model tensors of which it has bytes or names
+  std::uint32_t tensors = 0;                  // how many Container::tensors() gives; 0: an index
   Exactness exactness = Exactness::BitExact;  // the least exact of them
   std::optional<FileId> copy_of = {};         // the source file that it is, byte by byte
 };

@@ -4,7 +4,7 @@
 //
 // Every JSON text is one object, indented by 2, ends in a newline and has "version": kReportVersion
 // first. Members are only added within a version. Sizes are bytes. Strings that are not UTF-8 in
-// the source come with U+FFFD for each bad byte.
+// the source come with U+FFFD in the place of what is not: a byte, or the begin of a character.
 //
 //   inspect  {version, source, kind, quantization: string (empty: plain), tensors, tensor_bytes,
 //             companions, files, bytes, mtime, fingerprint: "0123456789abcdef",

@@ -29,9 +29,9 @@ namespace ckfs {
 struct OutSystem {
   Walk walk = Walk::Kernel;
   std::function<int(int descriptor)> sync_directory = ::fsync;
-  /// Asked before each call that changes something, but those that reserve room, make a nameless
-  /// file or set a directory's time: the errno that it fails with instead, of a write after half of
-  /// its bytes; 0: it is made.
+  /// Asked before each call that changes something, but those of OutDirectory::open(), and those
+  /// that reserve room, make a nameless file, or set a mode or a directory's time: the errno that
+  /// it fails with instead, of a write after half of its bytes; 0: it is made.
   std::function<int()> fault = {};
 
   int next_fault() const { return fault ? fault() : 0; }
@@ -56,7 +56,7 @@ class OutFile {
   void start_writeback(std::uint64_t offset, std::uint64_t size);
   /// Everything written so far survives a power failure, and is in the page cache no longer.
   Result<void> sync();
-  /// Cuts the file to `size` and gives back the reserved disk behind it.
+  /// Makes the file `size` bytes long, shorter or longer, and gives back the reserved disk behind.
   Result<void> truncate(std::uint64_t size);
   Result<void> set_mtime(std::int64_t seconds);
   /// What it is called in messages.
@@ -104,7 +104,8 @@ class OutDirectory {
   /// nullopt: nothing there that could be reached.
   std::optional<OutEntry> entry(const std::string& path) const;
   /// Why what is at `path` ("" is OUT) may be another user's doing; nullopt: nothing is there, or
-  /// it belongs to the caller or to root and nobody but the caller's own group may write to it.
+  /// it belongs to the caller or to root and nobody but the caller's own group may write to it, by
+  /// its mode: whom an ACL lets write is not told from the group.
   std::optional<std::string> distrust(const std::string& path) const;
   /// A path, relative to OUT, of something that is no directory and that `known` does not accept.
   Result<std::optional<std::string>> find_foreign(

@@ -24,8 +24,8 @@ struct WriteHooks {
   std::function<bool()> ends;
   /// So many more bytes are written.
   std::function<void(std::uint64_t bytes)> advance;
-  /// Everything before byte `at` of the target survives a power failure: called now and then, not
-  /// at the end.
+  /// What was written before byte `at` of the target survives a power failure: called now and then,
+  /// not at the end.
   std::function<Result<void>(std::uint64_t at)> synced;
   std::uint64_t sync_step = kSyncStep;  // smaller ones are for tests
 };

@@ -50,8 +50,8 @@ Result<RankResult> export_rank(const Checkpoint& checkpoint, const View& view,
                                const std::filesystem::path& out, const RankOptions& options);
 
 /// Finishes an export whose ranks are all complete; also where whoever began that is gone. Errors:
-/// those of export_rank(); InvalidArgument (no rank has begun, and OUT is not made; ranks lack:
-/// each is named).
+/// those of export_rank(); InvalidArgument (no rank has begun, and OUT is not made; ranks lack: the
+/// first 20 are named).
 Result<void> finish_export(const Checkpoint& checkpoint, const View& view,
                            const std::filesystem::path& source, const std::filesystem::path& out,
                            const OutSystem& system = {});

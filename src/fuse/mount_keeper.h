@@ -10,7 +10,8 @@
 // in the kernel for that page, which a reader has locked who waits for the daemon. Its first thread
 // does not wait so: when that has ended, the connection is aborted, and both go on. A daemon that
 // dumps core is not seen so (the kernel does not say when its threads end), nor is one that is
-// killed together with its keeper.
+// killed together with its keeper; and both wait on where there is no way to abort (open_abort()),
+// or no thread for the keeper to watch with (pids.max).
 #pragma once
 
 #include <filesystem>

@@ -25,7 +25,8 @@ struct DaemonLog {
 
 /// The log of a daemon, which will have no stderr that somebody reads: `log_file`; else the system
 /// log; else, where no system log listens, ckfs.log in $XDG_STATE_HOME/ckfs, in /var/log (root) or
-/// in ~/.local/state/ckfs. Errors: as start_log(), for `log_file` only.
+/// in ~/.local/state/ckfs; else nowhere, as `note` says. Errors: as start_log(), for `log_file`
+/// only.
 Result<DaemonLog> start_daemon_log(const CommonOptions& options);
 
 }  // namespace ckfs::cli

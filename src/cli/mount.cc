@@ -48,7 +48,8 @@ std::uint32_t process_umask() {
 }
 
 /// The first wall is the parsers', this is the second: it stands before they see the first byte.
-/// Returns what of it this system does not have; empty: it has all.
+/// Returns what of it this system does not have; empty: it has all, or Landlock and seccomp were
+/// not tried (no_sandbox; or privileges are kept, which the log says).
 Result<std::string_view> confine(const MountCommand& command) {
   if (const Result<void> dropped = drop_privileges(); !dropped) {
     spdlog::warn("{}: privileges are kept: {}", command.mountpoint, dropped.error().message());

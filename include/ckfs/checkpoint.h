@@ -2,7 +2,7 @@
 //
 //   auto checkpoint = ckfs::Checkpoint::open("DeepSeek-V3");
 //   auto view = checkpoint->view("bf16-safetensors");
-//   auto file = (*view)->open("model-00001-of-000163.safetensors");
+//   auto file = view->open("model-00001-of-000163.safetensors");
 //   file->read(0, buffer);
 //
 // All classes are safe for concurrent use by several threads. Nothing here needs a mount.
@@ -36,12 +36,14 @@ struct RecipeText {
 struct OpenOptions {
   // Which of what the source holds; empty, and the source's own choice is taken.
 
-  /// DeepSpeed and universal checkpoints: the tag. Else the one that `latest` names.
+  /// DeepSpeed and universal checkpoints: the tag. Else the source itself where it is one, else the
+  /// one that `latest` (`latest_universal`) names; without such a file, the only one.
   std::string tag = {};
   /// torch files, DCP and Orbax trees: the key (or keys, joined by '.') below which the tensors
   /// are. Else the top level, or, of torch files and DCP, the one of the usual keys that is there.
   std::string key = {};
-  /// Orbax: the name of an item. Else the one of arrays.
+  /// Orbax: the name of an item. Else the step itself where it is one, else the only one, else the
+  /// first of the usual names that is there.
   std::string item = {};
   /// Orbax: a step of a directory of steps. Else the newest that was finished.
   std::optional<std::uint64_t> step = {};
@@ -140,7 +142,7 @@ struct Statistics {
   std::uint64_t memory_budget = 0;
   std::string io;                   // "uring" or "pread"
   std::uint64_t decoded_bytes = 0;  // made of compressed chunks
-  std::uint64_t spilled_bytes = 0;  // written to OpenOptions::spill
+  std::uint64_t spilled_bytes = 0;  // written to OpenOptions::spill, or an export's own
 };
 
 /// The files of a view, by path in byte order. A view may have 100,000: each FileInfo is made when

@@ -15,8 +15,8 @@ inline constexpr std::uint64_t kLeastChunkBytes = std::uint64_t{4} << 20;
 
 /// What an array is made of, by its dimensions.
 struct ArraySource {
-  /// How far one source tensor reaches along each: divides the shape. Elements in different cells
-  /// of this grid are of different tensors.
+  /// The cells of the grid on which source tensors begin, and chunks of them that are decoded as a
+  /// whole: how far one reaches along each. Divides the shape. A tensor may have several cells.
   std::vector<std::int64_t> cell;
   /// The order of a cell's dimensions in the source, the slowest first; those along which a cell
   /// has one element come before.

@@ -27,7 +27,7 @@ namespace ckfs {
 /// What a listing says of a file.
 struct FileFacts {
   std::uint64_t size = 0;
-  std::uint32_t tensors = 0;                  // how many Container::tensors() gives; 0: an index
+  std::uint32_t tensors = 0;                  // how many Container::tensors() gives
   Exactness exactness = Exactness::BitExact;  // the least exact of them
   std::optional<FileId> copy_of = {};         // the source file that it is, byte by byte
 };
@@ -38,7 +38,7 @@ class Container : public std::enable_shared_from_this<Container> {
 
   /// Files are numbered from 0, in the order that loaders see them in; size() of them.
   virtual std::size_t size() const = 0;
-  /// Within the view, with '/'. Each path comes once.
+  /// Within the view, or the directory of its part, with '/'. Each path comes once.
   virtual std::string path(std::size_t file) const = 0;
   /// Final when the container is made: no tensor byte is needed.
   virtual FileFacts facts(std::size_t file) const = 0;

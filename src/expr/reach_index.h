@@ -43,8 +43,8 @@ class ReachIndex {
   }
 
   /// Calls use(i), in order, for every interval i < `count` that may reach `begin`: all that do,
-  /// and at most 15 others beside each; all of 16 or fewer. Gives how many nodes and intervals it
-  /// looked at. Requires: `count` is at most that of the constructor.
+  /// and at most 15 others beside each and at the end; all of 16 or fewer. Gives how many nodes
+  /// and intervals it looked at. Requires: `count` is at most that of the constructor.
   template <typename Use>
   std::size_t for_each(std::int64_t begin, std::size_t count, Use use) const {
     if (count == 0) return 0;

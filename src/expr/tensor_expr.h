@@ -131,8 +131,8 @@ class TensorExpr {
                            std::int64_t step = 1) const;
   /// Zero elements before and after along `dim`.
   Result<TensorExpr> pad(std::int64_t dim, std::int64_t before, std::int64_t after) const;
-  /// One more step for every value. A Cast to the dtype it has is no step; every other step names
-  /// the dtype that the values have. Padding stays zero: a step that would change it is
+  /// One more step for every value. A cast to the dtype that they have is no step; a step that is
+  /// no cast names the dtype that they have. Padding stays zero: a step that would change it is
   /// Unsupported.
   Result<TensorExpr> then(Step step) const;
   /// Several steps, which many tensors can share. Requires: not nullptr.

@@ -25,7 +25,7 @@
 namespace ckfs {
 
 struct Recipes;
-/// The expert layouts of known models; no view of a user.
+/// What is known of families of models; no view of a user.
 const Recipes& built_in_recipes();
 
 /// A view's name and its parameters: `<view>` or `<view>@key=value,key=value`.

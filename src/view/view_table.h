@@ -29,7 +29,7 @@ struct ViewRow {
   std::string_view description;
   /// None: the source's files as they are. The parameter `format` may choose another.
   ContainerKind container = ContainerKind::None;
-  /// Mirrored: unless max_shard is given, or the source has no files to mirror.
+  /// Mirrored: where mirrors_source(), but with neither max_shard nor another layout of experts.
   Placement placement = Placement::Split;
   /// Of cast tensors; nullopt: none is cast, but as the parameter `dtype` says.
   std::optional<DType> dtype;

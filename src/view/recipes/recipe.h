@@ -2,10 +2,11 @@
 // docs/RECIPES.md.
 //
 // A recipe is a list of rules, done one after another, each to all tensors that the ones before it
-// left. A file holds either one view of that kind (what --recipe adds), or a family of models:
+// left. A file holds one view of that kind (what --recipe adds), or a family of models:
 // which model_type it is recognised by, and lists of rules: for each layout of its experts, and for
 // MaxText's trees. The families in src/view/recipes/*.json are built in; they use nothing that
-// other files cannot. Lists that several need have names; who uses one has a copy.
+// other files cannot. Lists that several need have names, and may be all of a file; who uses one
+// has a copy.
 //
 // Everything here is immutable after parsing and safe for concurrent use.
 #pragma once

@@ -3,8 +3,8 @@
 // (tensorstore/kvstore/ocdbt/index.rst) and its codecs (format/codec_util.cc, manifest.cc,
 // btree_codec.h, data_file_id_codec.cc, version_tree_codec.h).
 //
-// Checksums cover nodes only, so a node depends on keys, sizes and places, on no byte of a value.
-// All functions are pure, the same on every host.
+// Checksums cover nodes only, so a node depends on keys, sizes and places, and of values on those
+// alone that are in it. All functions are pure, the same on every host.
 #pragma once
 
 #include <cstddef>

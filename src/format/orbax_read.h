@@ -24,7 +24,7 @@ inline constexpr int kMaxTreeDepth = 64;
 
 /// A step of a path: a key of a dict (or an attribute), or a place in a list or tuple.
 struct PathKey {
-  std::string text;  // UTF-8; a place in decimal
+  std::string text;  // UTF-8; of a place what the file has, in decimal where Orbax wrote it
   bool is_index = false;
 
   bool operator==(const PathKey&) const = default;

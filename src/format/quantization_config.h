@@ -32,8 +32,9 @@ struct QuantizationGroup {
   std::string name;
   /// Module names, names of classes ("Linear"), or "re:" and a regular expression of Python.
   std::vector<std::string> targets;
-  std::string format;                      // empty: the configuration's
-  std::optional<WeightArguments> weights;  // nullopt: says nothing of weights
+  std::string format;  // empty: the configuration's
+  /// nullopt: says nothing of weights, or only by `name`, which is then that of a preset ("W4A16").
+  std::optional<WeightArguments> weights;
 };
 
 /// What a config.json declares as its quantization.

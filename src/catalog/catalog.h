@@ -117,7 +117,7 @@ inline constexpr std::size_t kMaxNotes = 100;
 
 /// Weights of a checkpoint that are quantized in one way.
 struct QuantizedGroup {
-  std::string scheme;  // "compressed-tensors pack-quantized"
+  std::string scheme;  // "pack-quantized"
   std::string format;  // "int4, BF16 scale for each 1 x 32"
   TensorId example = 0;
   std::size_t weights = 0;
@@ -132,7 +132,8 @@ struct LeftOut {
 
 /// How a checkpoint's weights are quantized, for people; empty for a plain one.
 struct Quantization {
-  std::string summary;  // "fp8 (blocks of 128 x 128)"; empty: not quantized
+  /// "fp8 (F8_E4M3, F32 scale for each 128 x 128)"; empty: not quantized.
+  std::string summary;
   std::vector<QuantizedGroup> groups;
   std::vector<LeftOut> left_out;
   bool casts_all = false;  // the tool of such checkpoints casts what is not quantized, too
@@ -176,7 +177,7 @@ struct TreeLeaf {
   std::string_view path;
   std::string_view type;     // as the source calls it: "jax.Array", "scalar", "string", "Dict"
   TensorId tensor = kNone;   // kNone: no array, or one in msgpack of no DType
-  std::string_view element;  // what the source calls elements that no DType is; else empty
+  std::string_view element;  // what the source calls elements of a `tensor` of no DType; else empty
   std::string_view text;     // of a string
 };
 
@@ -194,7 +195,7 @@ class Catalog {
   /// "universal", "torch_file", "torch_dcp", "orbax".
   const std::string& kind() const { return kind_; }
 
-  /// "fp8 (blocks of 128 x 128)" or empty for a plain checkpoint.
+  /// "fp8 (F8_E4M3, F32 scale for each 128 x 128)" or empty for a plain checkpoint.
   const std::string& quantization() const { return quantization_.summary; }
   bool is_quantized() const { return !quantization_.summary.empty(); }
   /// The same at length.

@@ -77,7 +77,7 @@ struct WantedTensor {
 };
 
 struct Scheme {
-  std::string_view name;  // "compressed-tensors pack-quantized"
+  std::string_view name;  // "pack-quantized"
   /// Values of quant_method that may go with such tensors; none: any.
   std::vector<std::string_view> methods;
   /// Values of compressed-tensors' `format` that may go with them; none: any.
@@ -87,7 +87,7 @@ struct Scheme {
   std::vector<std::string_view> auxiliaries;
 
   /// Whether the tensor holds the codes of a weight of this scheme. Called for every tensor: looks
-  /// at the name's end first.
+  /// at its dtype, its shape or its name's end before it looks for other tensors.
   bool (*recognizes)(const HeldTensors& tensors, TensorId codes) = nullptr;
   /// Appends the tensors (small ones) whose content read() looks at. nullptr: none.
   void (*wants)(const HeldTensors& tensors, TensorId codes,

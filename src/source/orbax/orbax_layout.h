@@ -27,7 +27,7 @@ struct OrbaxPlace {
   std::string step_directory;  // empty: the tree is a step, or an item
   std::optional<std::uint64_t> step;
   std::string item_directory;       // within the step's
-  std::vector<std::string> others;  // items of the step that are not opened
+  std::vector<std::string> others;  // items of the step that are not opened, without their '/'
   std::vector<Note> notes;          // steps and items that were passed over, and why
 };
 

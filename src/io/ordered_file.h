@@ -55,9 +55,9 @@ class OrderedFile {
   /// them; elsewhere one request is cut to be enough.
   static std::uint64_t longest_access(const FileSystem& file_system, std::uint64_t usual);
 
-  /// All of `accesses`, which are in ascending order; each becomes a part of an access of at most
-  /// `longest` bytes, or one of its own. Another thread may have carried them out: whether the file
-  /// is still the one that it was is for the caller to check afterwards. Errors: those of `way`.
+  /// All of `accesses`, in any order; each becomes a part of an access of at most `longest` bytes,
+  /// or one of its own. Another thread may have carried them out: whether the file is still the one
+  /// that it was is for the caller to check afterwards. Errors: those of `way`.
   Result<void> read(std::span<const FileAccess> accesses, std::uint64_t longest,
                     FileSystem& file_system, const Way& way);
 

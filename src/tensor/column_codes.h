@@ -34,7 +34,8 @@ struct AffineRow {
   int shift = 0;
 
   /// Zero points have as many bits. Down: one stream, low bits first, of which that of element i is
-  /// field first + i. Awq: as the codes. No byte behind the last field is touched.
+  /// field first + i. Awq: as the codes. No byte behind the last field is touched; Awq: none behind
+  /// its word.
   const std::byte* zeros = nullptr;
   std::size_t first = 0;              // < 8
   std::int32_t one = 0;               // added to every zero point: 0 or 1

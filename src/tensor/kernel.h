@@ -58,7 +58,7 @@ ScaleBlocksKernel find_scale_blocks(DType from, DType to, KernelSet set = Kernel
 /// before: element i of a piece has scales[(first + i) / block] and zeros[(first + i) / block].
 struct BlockScales {
   const float* scales = nullptr;
-  const float* zeros = nullptr;  // nullptr: all are 0; else finite
+  const float* zeros = nullptr;  // nullptr: all are 0; else finite, and none -0
   std::size_t first = 0;
   std::size_t block = 1;
 };

@@ -56,7 +56,8 @@ Result<std::optional<ExportRecord>> load_record(const OutDirectory& out, bool fo
 Result<void> refuse_foreign(const OutDirectory& out, const std::optional<ExportRecord>& old);
 
 /// The checkpoint's time for OUT and the directories that hold the record's files, which are on
-/// disk then. Errors: those of OutDirectory::sync_directory().
+/// disk then. Errors: those of OutDirectory::sync_directory(); NotFound (one of these directories
+/// has not been made yet).
 Result<void> close_directories(const OutDirectory& out, const ExportRecord& record,
                                std::int64_t mtime);
 

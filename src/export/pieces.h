@@ -13,7 +13,7 @@
 
 namespace ckfs {
 
-/// Of what one write_range() writes, at most so much is written again after a power failure.
+/// Of what one write_range() writes, about so much at most is written again after a power failure.
 inline constexpr std::uint64_t kSyncStep = 64_MiB;
 
 /// Io with EINTR.

@@ -17,7 +17,7 @@ struct Finding {
   std::string name;  // "device", "io_uring"
   Level level = Level::Ok;
   std::string fact{};    // one line
-  std::string remedy{};  // the command that mends it; empty where nothing has to be done
+  std::string remedy{};  // what mends it, mostly a command; empty: nothing has to be done
 };
 
 struct MachineOptions {

@@ -7,8 +7,8 @@
 
 namespace ckfs::cli {
 
-/// The way to systemd, where it listens (sd_notify(3)). Opened before the daemon is confined, which
-/// then may make no sockets.
+/// The way to systemd, where it listens (sd_notify(3)). Opened before the daemon is confined: then
+/// Landlock keeps it from sockets of abstract names, and another user's rights may be less.
 class ServiceManager {
  public:
   ServiceManager();

@@ -402,7 +402,7 @@ Result<ExportResult> Run::write(const std::vector<Wanted>& files) {
     const auto next =
         std::ranges::find_if(left, [&](const Wanted* file) { return file->turn != turn; });
     const auto count = static_cast<std::size_t>(next - left.begin());
-    if (turn > 0) note(close_directories(out_, record_.copy(), mtime_));
+    if (turn > 0) note(close_directories(out_, record_.copy(), turn, mtime_));
     if (!ends()) note(write_some(left.first(count)));
     left = left.subspan(count);
   }
@@ -524,7 +524,7 @@ Result<ExportResult> export_view(const Checkpoint& checkpoint, const View& view,
                  view.name(), statistics.decoded, statistics.spill.written);
   }
 
-  CKFS_TRY_VOID(close_directories(directory, record, checkpoint.mtime()));
+  CKFS_TRY_VOID(close_directories(directory, record, kTurns, checkpoint.mtime()));
   return result;
 }
 

@@ -123,10 +123,11 @@ Result<void> refuse_foreign(const OutDirectory& out, const std::optional<ExportR
               "{}: holds \"{}\", which no export wrote (--force goes on)", out.name(), *foreign);
 }
 
-Result<void> close_directories(const OutDirectory& out, const ExportRecord& record,
+Result<void> close_directories(const OutDirectory& out, const ExportRecord& record, int turns,
                                std::int64_t mtime) {
   std::set<std::string> directories{""};
   for (const auto& [path, file] : record.files) {
+    if (turn_of(path) >= turns) continue;  // its directory is made with it
     for (std::string at = parent_of(path); !at.empty(); at = parent_of(at)) directories.insert(at);
   }
   // The deepest first: making an entry changes the time of the directory above.

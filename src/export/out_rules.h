@@ -20,6 +20,7 @@ namespace ckfs {
 /// the others (an index, Orbax's `_METADATA`); 2: where it is, a directory counts as complete, to
 /// loaders or to those who wait for it; 0: all others.
 int turn_of(std::string_view path);
+inline constexpr int kTurns = 3;
 
 /// Whether bytes of a file in OUT may be written in any order: tried with `probe`, a path that
 /// nobody else uses, in a directory that is there. Errors: Io (ENOSPC, EDQUOT, EIO: it cannot be
@@ -55,10 +56,10 @@ Result<std::optional<ExportRecord>> load_record(const OutDirectory& out, bool fo
 /// InvalidArgument (there is one), and those of listing OUT.
 Result<void> refuse_foreign(const OutDirectory& out, const std::optional<ExportRecord>& old);
 
-/// The checkpoint's time for OUT and the directories that hold the record's files, which are on
-/// disk then. Errors: those of OutDirectory::sync_directory(); NotFound (one of these directories
-/// has not been made yet).
-Result<void> close_directories(const OutDirectory& out, const ExportRecord& record,
+/// The checkpoint's time for OUT and the directories that hold files of the record whose turn is
+/// below `turns`; they are on disk then. Requires: those files have been made. Errors: those of
+/// OutDirectory::sync_directory().
+Result<void> close_directories(const OutDirectory& out, const ExportRecord& record, int turns,
                                std::int64_t mtime);
 
 }  // namespace ckfs

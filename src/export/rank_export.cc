@@ -180,7 +180,7 @@ Result<void> name_files(const OutDirectory& out, const View& view, const ExportR
   std::ranges::stable_sort(files, {}, &Named::turn);
   int turn = 0;
   for (const Named& file : files) {
-    if (file.turn != turn) CKFS_TRY_VOID(close_directories(out, record, mtime));
+    if (file.turn != turn) CKFS_TRY_VOID(close_directories(out, record, file.turn, mtime));
     turn = file.turn;
     const auto part = out.entry(file.part);
     if (part && part->size != file.size) {
@@ -230,7 +230,7 @@ Result<void> finish(const OutDirectory& out, const View& view, ExportRecord reco
                     std::int64_t mtime) {
   CKFS_TRY_VOID(name_files(out, view, record, mtime));
   // Before the record says so: a name that a power failure takes back is not looked for again.
-  CKFS_TRY_VOID(close_directories(out, record, mtime));
+  CKFS_TRY_VOID(close_directories(out, record, kTurns, mtime));
   for (auto& [path, file] : record.files) file.finished = true;
   const Result<void> recorded = out.replace_text(std::string(kRecordName), to_json(record));
   if (!recorded) {

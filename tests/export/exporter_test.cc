@@ -112,6 +112,16 @@ class Exporter : public testing::Test {
   std::unique_ptr<Checkpoint> checkpoint_;
 };
 
+// Side files of another framework: their index is written after all shards, its directory with it.
+TEST_F(Exporter, MakesADirectoryOfAnIndexAlone) {
+  directory_.write("src/tf/tf_model.h5.index.json", "{}");
+  write_source(1000, 1);
+  const Result<ExportResult> result = run();
+  ASSERT_TRUE(result.has_value()) << result.error().message();
+  EXPECT_EQ(exported(), expected());
+  EXPECT_EQ(exported().count("tf/tf_model.h5.index.json"), 1u);
+}
+
 TEST_F(Exporter, WritesEveryFileWithTheCheckpointsTime) {
   const Result<ExportResult> result = run();
   ASSERT_TRUE(result.has_value()) << result.error().message();

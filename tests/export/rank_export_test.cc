@@ -117,6 +117,23 @@ TEST_F(RankExport, WritesWhatOneProcessWrites) {
   }
 }
 
+TEST_F(RankExport, MakesADirectoryOfAnIndexAlone) {
+  directory_.write("src/tf/tf_model.h5.index.json", "{}");
+  write_source(1);
+  open();
+  fs::remove_all(serial_);
+  ASSERT_TRUE(export_view(*checkpoint_, *view_, source_, serial_, {}));
+  for (const Split split : {Split::Ranges, Split::Files}) {
+    fs::remove_all(out_);
+    ASSERT_TRUE(run(0, 2, {.split = split}));
+    const auto last = run(1, 2, {.split = split});
+    ASSERT_TRUE(last) << last.error().message();
+    EXPECT_TRUE(last->finished) << last->lacks;
+    EXPECT_EQ(tree(out_), tree(serial_));
+    EXPECT_EQ(tree(out_).count("tf/tf_model.h5.index.json"), 1U);
+  }
+}
+
 TEST_F(RankExport, FoldersWithWeightsOfTheirOwnAreSplitToo) {
   fs::remove_all(source_);
   // At the top one storage, in a folder more: those have numbers that the top does not.

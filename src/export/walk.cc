@@ -70,7 +70,7 @@ class Walker {
     std::uint64_t bytes = 0;
     {
       const MutexLock lock(mutex_);
-      if (syncing_ || done_ == synced_ || unsynced_ < least) return {};
+      if (sync_failed_ || syncing_ || done_ == synced_ || unsynced_ < least) return {};
       syncing_ = true;
       from = synced_;
       to = done_;
@@ -79,6 +79,9 @@ class Walker {
     const Result<void> result = or_out_of_memory([&] { return sync_steps(from, to); });
     const MutexLock lock(mutex_);
     syncing_ = false;
+    // Not again: the kernel reports a failed write once. A second sync, of files opened after that,
+    // succeeds, and what is on disk may be old or zero.
+    sync_failed_ = !result;
     if (!result) return result;
     synced_ = to;
     unsynced_ -= bytes;
@@ -109,6 +112,7 @@ class Walker {
   std::size_t synced_ CKFS_GUARDED_BY(mutex_) = 0;
   std::uint64_t unsynced_ CKFS_GUARDED_BY(mutex_) = 0;  // bytes
   bool syncing_ CKFS_GUARDED_BY(mutex_) = false;
+  bool sync_failed_ CKFS_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace

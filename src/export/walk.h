@@ -30,8 +30,8 @@ struct WalkHooks {
 
 /// Of a step that is done the decoded chunks are forgotten. Several steps may be under way, no more
 /// than threads. Hooks are called by several threads at once. Errors: those of reading, writing and
-/// of the hooks; what was done before one is synced, if that can be. Requires: a checkpoint with
-/// chunks.
+/// of the hooks; what was done before one is synced, if that can be: after a sync that failed none
+/// is tried. Requires: a checkpoint with chunks.
 Result<void> write_in_order(const View& view, const SourceOrder& order, const WalkHooks& hooks);
 
 /// Writes what of a file of the view lies in `part`, from byte `from` of the file on, as

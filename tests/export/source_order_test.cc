@@ -15,6 +15,8 @@
 #include "base/units.h"
 #include "export/export_record.h"
 #include "export/exporter.h"
+#include "export/out_directory.h"
+#include "export/walk.h"
 #include "support/temporary_directory.h"
 
 namespace ckfs {
@@ -255,6 +257,34 @@ TEST(SourceOrder, AFailureBeforeTheFirstByteLeavesNoPart) {
     for (const auto& [path, text] : texts_below(out)) EXPECT_FALSE(path.ends_with(".part")) << path;
   }
   EXPECT_GT(failures, 5);
+}
+
+// A second sync would succeed although the bytes are not on disk.
+TEST(SourceOrder, NothingIsRecordedBehindASyncThatFailed) {
+  TemporaryDirectory directory;
+  const Source source(cases()[0]);
+  const SourceOrder order = source_order(*source.view, kTiny);
+  ASSERT_GT(order.steps.size(), 2U);
+  const auto out = OutDirectory::open(directory / "out");
+  ASSERT_TRUE(out) << out.error().message();
+  for (const std::size_t good : {0, 1}) {
+    std::size_t calls = 0;
+    const auto written = write_in_order(
+        *source.view, order,
+        {.ends = [] { return false; },
+         .advance = [](std::uint64_t) {},
+         .wanted = [](std::size_t, const ExportStep&) { return true; },
+         .open = [&](std::size_t file) { return out->open_shared(fmt::format("{}", file)); },
+         .synced = [&](std::size_t) -> Result<void> {
+           if (calls++ == good) return fail(ErrorCode::Io, "not on disk");
+           return {};
+         },
+         .sync_step = 1,
+         .jobs = 1});
+    ASSERT_FALSE(written);
+    EXPECT_EQ(written.error().message(), "not on disk");
+    EXPECT_EQ(calls, good + 1);
+  }
 }
 
 TEST(SourceOrder, WritesAgainWhatSomebodyRemoved) {

@@ -62,11 +62,11 @@ class SourceFiles final : public ByteSource {
   /// used on both sides of a fork(): rings belong to the process that made them.
   Result<void> read(std::span<const ReadRequest> batch) override;
   /// Padded requests of three blocks and more, of which none but the first and the last is in the
-  /// page cache, are read past it, where all of them lie before the file's end, on a disk of this
-  /// machine (O_DIRECT). Of the others, what this brings into the page cache leaves it again, and
-  /// so does what will_need() brought in, but for accesses that want little of their pages; what
-  /// was there before stays, unless kernel and file system do not say (read_once.h). Files of
-  /// remote file systems are read as by read().
+  /// page cache, are read past it (O_DIRECT), where all of them lie before the file's end, of files
+  /// of which reads_past_cache() says so. Of the others, what this brings into the page cache
+  /// leaves it again, and so does what will_need() brought in, but for accesses that want little of
+  /// their pages; what was there before stays, unless kernel and file system do not say
+  /// (read_once.h). Files of remote file systems are read as by read().
   Result<void> read_once(std::span<const ReadRequest> batch) override;
   /// Bytes of a local file where all of them are in the page cache; short ranges only of a file of
   /// which a longer one was mapped before.
@@ -87,7 +87,7 @@ class SourceFiles final : public ByteSource {
   /// the process owns or may write).
   bool knows_page_cache(FileId file) const override;
   /// Of files on disks of this machine, until O_DIRECT was seen to fail there; not of file systems
-  /// that cache elsewhere.
+  /// without a device of their own (btrfs, zfs, tmpfs).
   bool reads_past_cache(FileId file) const override;
   /// Files of network and FUSE file systems; not while it was measured that their source answers
   /// several requests at once faster (pace.h; what turns out wrong is taken back). Where reads go

@@ -92,8 +92,9 @@ class OutDirectory {
  public:
   /// Creates `path` and its parents where they are missing, and locks it against other exports (but
   /// those of the fleet, for one that is of a fleet).
-  /// What is made here and below is accepted by distrust() from its first moment on, whatever group
-  /// a set-group-ID directory gives it: the umask decides for the caller's own group alone.
+  /// Directories that are made, `path` and those below it, are accepted by distrust() from their
+  /// first moment on, whatever group a set-group-ID directory gives them: the umask decides for the
+  /// caller's own group alone. So are texts; other files may be written by whom their mode lets.
   /// Links in `path` itself are followed. Errors: InvalidArgument (not a directory; locked by
   /// another export), NotFound (a link that leads nowhere), Io.
   static Result<OutDirectory> open(const std::filesystem::path& path, OutSystem system = {},

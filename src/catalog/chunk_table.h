@@ -105,7 +105,7 @@ class ChunkTable {
     ChunkArrayId array = 0;
     std::uint64_t cell = 0;
     SourceChunk::Kind kind = SourceChunk::Kind::Absent;
-    FileRange stored = {};  // Inline: offset and size in inline_
+    FileRange stored = {};  // Inline: offset is its number in inline_
     FileId index = 0;
   };
   Result<void> check_room(ChunkArrayId array, std::uint64_t count) const;

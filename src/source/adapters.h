@@ -45,7 +45,7 @@ extern const Adapter kTorchDcpTop;
 extern const Adapter kTorchDcp;
 
 /// DeepSpeed's ZeRO optimizers, stages 1 to 3: a directory with one optimizer file a rank, or one
-/// above such, whose file `latest` names one of them.
+/// above such; choose_tag() says which of them is opened.
 extern const Adapter kDeepSpeedZero;
 
 /// What DeepSpeed's ds_to_universal makes of those: a directory with one file for each parameter's

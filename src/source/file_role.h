@@ -11,7 +11,7 @@ enum class FileRole : std::uint8_t {
   Weights,       // of any kind: shown only as what they become
   Index,         // over weights: a view makes its own
   Quantization,  // settings of a quantization that a converted view no longer has
-  Hidden,        // of version control and downloaders
+  Hidden,        // in folders of tools (.git, .cache, __pycache__); *.incomplete, *.lock
   Side,          // everything else: shown verbatim
 };
 

@@ -30,8 +30,9 @@ struct SourceTree {
   bool single_file = false;
   /// The directory listed, or the one that holds the single file; as SourceStore::resolve() has it.
   std::filesystem::path root;
-  std::vector<TreeFile> files;        // regular files, and links to such; by path
-  std::vector<std::string> dangling;  // links to what is absent or out of reach; by path
+  std::vector<TreeFile> files;  // regular files, and links to such; by path
+  /// Links to what is absent, out of reach, or neither file nor directory; by path.
+  std::vector<std::string> dangling;
   /// Downloads that were not finished, relative or of the cache; by path.
   std::vector<std::string> incomplete;
   /// What was passed over, and why; and the first of outside_links, which is among the files.

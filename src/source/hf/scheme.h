@@ -121,10 +121,11 @@ std::string kind_key(std::string_view encoding, std::span<const std::int64_t> nu
 std::shared_ptr<const WeightKind> block_scale_kind(const HeldTensors& tensors,
                                                    const BlockScale& scale);
 
-/// The block of a weight of `shape` whose scales have that shape: one for the tensor, for a matrix
-/// of a batch, for each row, for each equal group of a row, or for each column. Each dimension of
-/// the scales is of that of the weight; those of 1 at their end may be left out. nullopt: none of
-/// these. Requires: `shape` has two dimensions at least.
+/// The block of a weight of `shape` whose scales have that shape: one for the matrix (for each of a
+/// batch, not one for all), for each row, for each equal group of a row, or for each column. Each
+/// dimension of the scales is of that of the weight; those of 1 at their end may be left out, and
+/// the one number of one matrix may have any dimensions of 1. nullopt: none of these. Requires:
+/// `shape` has two dimensions at least.
 std::optional<std::array<std::int64_t, 2>> block_of_scales(std::span<const std::int64_t> shape,
                                                            std::span<const std::int64_t> scales);
 

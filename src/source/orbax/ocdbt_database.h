@@ -1,5 +1,5 @@
 // The keys of an OCDBT database, and where their values are: its manifest and all nodes of the
-// B-tree are read when it is opened, no value is.
+// B-tree are read when it is opened, of the values those only that lie in nodes.
 #pragma once
 
 #include <cstdint>

@@ -5,7 +5,8 @@
 // and splitting. Paths may lie in directories of any depth, and there may be 100,000 of them: what
 // is kept for a file is what facts() gives, and its byte positions are computed when it is opened.
 //
-// Containers are immutable and safe for concurrent use. Layouts keep theirs alive.
+// Containers are immutable and safe for concurrent use. A layout keeps alive what its render()
+// needs; what its tensors are made of stays by FileLayout::definition, which ViewFiles adds.
 #pragma once
 
 #include <cstddef>

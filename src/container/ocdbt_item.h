@@ -1,6 +1,6 @@
 // An Orbax item in one OCDBT database: a manifest, a file of tree nodes, and data files of chunks
 // that end at 2 GiB, or at 65,536 chunks. Names, sizes and bytes of all but the chunks follow from
-// the arrays' shapes.
+// the definition: no byte of a tensor is needed for them.
 #pragma once
 
 #include <memory>

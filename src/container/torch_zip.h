@@ -1,6 +1,7 @@
 // Files that torch.save writes, and the index over them: what torch 2.13 saves of {name: tensor},
 // byte for byte, with compute_crc32 = False and one storage for each tensor that has bytes of its
-// own. Tensors are in the view's order.
+// own. Tensors of a file are in the view's order, but for those that split_by_size() puts at its
+// end.
 #pragma once
 
 #include <memory>

@@ -40,7 +40,7 @@ struct FlowColumn {
 
 struct Flow {
   std::vector<FlowColumn> columns;
-  Exactness exactness = Exactness::BitExact;  // the least that an operation leaves
+  Exactness exactness = Exactness::BitExact;  // the least of the tensors taken and of operations
   DType taken = DType::F32;                   // of the group's first tensor, before any operation
   /// What the dimensions of the first column's first tensor are, as a mesh of devices cuts them;
   /// empty: not known.

@@ -158,7 +158,8 @@ struct TensorList {
 
 /// What the rules make of the tensors. A result lies in the shard of its first part, has its role,
 /// the least exactness of all parts, and stands in the list where its first part stood. Errors:
-/// Unsupported, each naming the file, the rule's line, and a tensor where there is one.
+/// Unsupported, each naming the file, a line (the rule's, or the failed operation's), and a tensor
+/// where there is one.
 Result<TensorList> apply_rules(const RuleList& rules, const ConfigNumbers& config, TensorList list);
 
 /// The same for one of a list.

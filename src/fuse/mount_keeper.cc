@@ -20,10 +20,11 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <system_error>
 #include <thread>
 #include <unistd.h>
 #include <utility>
+
+#include "base/start_thread.h"
 
 namespace ckfs {
 namespace {
@@ -45,8 +46,7 @@ constexpr std::size_t kLongestMessage = 8192;
 /// nor an end of a socket says so before all threads have ended.
 class FirstThread {
  public:
-  /// Before the fork; without a page to share, or in a process of a kind that has no such threads,
-  /// nothing is told.
+  /// Before the fork. Without a page to share nothing is told.
   FirstThread() {
     void* const page =
         ::mmap(nullptr, sizeof(Word), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -60,15 +60,15 @@ class FirstThread {
 
   bool has_ended() const { return lives_ && lives_->load() == 0; }
 
-  /// Does not return where the kernel tells nothing.
-  void wait_for_end() const {
+  /// False: the kernel tells nothing.
+  bool wait_for_end() const {
+    if (!lives_) return false;
     while (!has_ended()) {
       // Not FUTEX_PRIVATE_FLAG: the waker is another process.
-      if (!lives_ || (::syscall(SYS_futex, lives_, FUTEX_WAIT, 1, nullptr, nullptr, 0) != 0 &&
-                      errno != EINTR && errno != EAGAIN)) {
-        while (true) ::pause();
-      }
+      const bool told = ::syscall(SYS_futex, lives_, FUTEX_WAIT, 1, nullptr, nullptr, 0) == 0;
+      if (!told && errno != EINTR && errno != EAGAIN) return false;
     }
+    return true;
   }
 
  private:
@@ -130,14 +130,10 @@ void rename_process() {
     if (null) (void)::dup2(null.get(), fd);  // a system without it has no terminal to leave, either
   }
   rename_process();
-  try {
-    std::thread([own, daemon] {
-      daemon.wait_for_end();
-      ::shutdown(own, SHUT_RDWR);  // as if it had closed its end
-    }).detach();
-  } catch (const std::system_error&) {  // NOLINT(bugprone-empty-catch)
-    // pids.max: done without.
-  }
+  std::optional<std::thread> watch = start_thread([own, daemon] {
+    if (daemon.wait_for_end()) ::shutdown(own, SHUT_RDWR);  // as if it had closed its end
+  });
+  if (watch) watch->detach();
 
   bool asked = false;
   std::optional<dev_t> mounted;

@@ -288,6 +288,7 @@ except OSError as error:
         os.kill(self.target.pid, signal.SIGKILL)
         for reader in readers:
             self.assertIn(self.wait(reader), GONE)
+        self.let_the_source_go()  # threads that wait for it end no sooner
         self.assertTrue(mounted_fs.wait_for_end(self.target.pid))
 
 

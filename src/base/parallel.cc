@@ -45,7 +45,7 @@ class Loop {
  public:
   /// An empty `take`: nothing is taken.
   Loop(std::size_t count, const Task& make, const Task& take, const Parallel& how)
-      : make_(make), take_(take), how_(how), count_(count), end_(count), made_(take ? count : 0) {
+      : make_(make), take_(take), how_(how), end_(count), made_(take ? count : 0) {
     threads_.reserve(std::min(count, std::max(how.few, how.most)));
   }
 
@@ -128,31 +128,31 @@ class Loop {
   bool wants_thread() const CKFS_REQUIRES(mutex_) {
     const std::size_t threads = threads_.size() + 1;
     if (refused_ || next_ >= end_ || threads >= how_.most) return false;
-    // Those that the system does not let run yet are waiting, too: they are for the tasks left.
-    if (threads >= count_ - ended_) return false;
+    // Those that the system does not let run yet are waiting, too: they are for the tasks left. No
+    // more have ended than there are: after a failure nothing is next.
+    if (threads >= end_ - ended_) return false;
     const nanoseconds wall = Clock::now() - begin_;
     return wall >= kFirstLook && mostly_waited(cpu_time() - cpu_begin_, wall, threads, cpus_);
   }
 
-  /// Throws nothing: threads that use all this may run already.
+  /// Requires: fewer threads than threads_ has room for; one that found no place there could not be
+  /// joined.
   bool add_thread() CKFS_REQUIRES(mutex_) {
-    refused_ = true;
+    const auto run = [this] { work(); };
+    std::optional<std::thread> thread;
     try {
-      threads_.reserve(threads_.size() + 1);  // a thread that found no place could not be joined
-      const auto run = [this] { work(); };
-      auto thread = how_.start ? how_.start(run) : start_thread(run);
-      refused_ = !thread;
-      if (thread) threads_.push_back(*std::move(thread));
-    } catch (...) {  // NOLINT(bugprone-empty-catch)
-      // No memory: a thread that cannot be started is done without.
+      thread = how_.start ? how_.start(run) : start_thread(run);
+    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch)
+      // Refused, too: threads that use all this may run already.
     }
+    refused_ = !thread;
+    if (thread) threads_.push_back(*std::move(thread));
     return !refused_;
   }
 
   const Task& make_;
   const Task& take_;
   const Parallel& how_;
-  const std::size_t count_;
   const std::size_t cpus_ = std::max(1U, std::thread::hardware_concurrency());
   const Clock::time_point begin_ = Clock::now();
   const nanoseconds cpu_begin_ = cpu_time();

@@ -37,9 +37,6 @@ namespace ckfs {
 
 namespace {
 
-// A view of small files would otherwise spend its time on writing the record.
-constexpr std::chrono::milliseconds kRecordInterval{500};
-
 // A piece in the source's order is mostly a matrix that all workers compute together, and the next
 // one ahead: of several within less, each would have those of the others thrown away.
 constexpr std::uint64_t kBudgetOfPiece = 256_MiB;

@@ -22,7 +22,6 @@ namespace ckfs {
 namespace {
 
 constexpr std::size_t kMaxText = 64_MiB;
-constexpr std::chrono::milliseconds kRankRecordInterval{500};
 /// Processes believe each other's records.
 constexpr std::string_view kOwnOut = "several processes need an OUT that only their user writes";
 /// So many ranks are named one by one in a message.
@@ -370,7 +369,7 @@ Result<void> RankRun::write_part(std::size_t number) {
     return written;
   }
   return left.size() >= options_.sync_step ? keeper_.store()
-                                           : keeper_.store_at_times(kRankRecordInterval);
+                                           : keeper_.store_at_times(kRecordInterval);
 }
 
 void RankRun::release_unwritten() const {

@@ -14,6 +14,10 @@
 
 namespace ckfs {
 
+/// For store_at_times(): a view of small files would otherwise spend its time on writing the
+/// record.
+inline constexpr std::chrono::milliseconds kRecordInterval{500};
+
 template <typename Record>
 class RecordKeeper {
  public:

@@ -6,6 +6,7 @@
 #include <sys/sysmacros.h>
 
 #include "base/unique_fd.h"
+#include "base/units.h"
 #include "support/temporary_directory.h"
 
 namespace ckfs {
@@ -63,16 +64,15 @@ TEST(FileSystems, OneThatDoesNotAnswerIsRemote) {
 }
 
 using Seconds = Pace::Seconds;
-constexpr std::uint64_t kMegabyte = std::uint64_t{1} << 20;
 
 /// Of a source that takes 10 ms for each MiB in order.
 class PaceTest : public testing::Test {
  protected:
   void read_in_order(std::uint64_t bytes, double seconds_of_mib = 0.010) {
-    for (std::uint64_t at = 0; at < bytes; at += kMegabyte) {
+    for (std::uint64_t at = 0; at < bytes; at += 1_MiB) {
       pace_.began_in_order(now_);
       pass(seconds_of_mib);
-      pace_.ended_in_order(kMegabyte, now_);
+      pace_.ended_in_order(1_MiB, now_);
       pass(3600);  // nobody waits
     }
   }
@@ -82,7 +82,7 @@ class PaceTest : public testing::Test {
   /// At once it is so much faster than the usual 10 ms for each MiB; and than the request before,
   /// which took as long unless `beside` says so.
   void compare(double gain, Pace::Trust trust = Pace::Trust::Much, double beside = 0) {
-    const Seconds at_once(0.010 / kMegabyte / gain);
+    const Seconds at_once(0.010 / 1_MiB / gain);
     pace_.compared(at_once, at_once * (beside == 0 ? gain : beside), trust);
   }
   bool can_compare() {
@@ -105,7 +105,7 @@ class PaceTest : public testing::Test {
 
   /// Two looks at four times what it takes in order.
   void find_slow() {
-    for (int look = 0; look < 2; ++look) ask(16, kMegabyte, 16 * 0.040);
+    for (int look = 0; look < 2; ++look) ask(16, 1_MiB, 16 * 0.040);
   }
 
   Pace pace_;
@@ -113,7 +113,7 @@ class PaceTest : public testing::Test {
 };
 
 TEST_F(PaceTest, IsInOrderUntilTwoComparisonsAgree) {
-  read_in_order(4 * kMegabyte);
+  read_in_order(4_MiB);
   EXPECT_FALSE(pace_.at_once());
   compare(2);
   EXPECT_FALSE(pace_.at_once());
@@ -127,7 +127,7 @@ TEST_F(PaceTest, IsInOrderUntilTwoComparisonsAgree) {
 }
 
 TEST_F(PaceTest, BelievesDoubtfulMeasurementsOnlyWhereManyAgree) {
-  read_in_order(4 * kMegabyte);
+  read_in_order(4_MiB);
   for (int k = 0; k < 5; ++k) compare(3, Pace::Trust::Little);
   compare(1, Pace::Trust::Little);
   for (int k = 0; k < 5; ++k) compare(3, Pace::Trust::Little);
@@ -138,7 +138,7 @@ TEST_F(PaceTest, BelievesDoubtfulMeasurementsOnlyWhereManyAgree) {
 }
 
 TEST_F(PaceTest, AStreamStaysInOrderForGood) {
-  read_in_order(4 * kMegabyte);
+  read_in_order(4_MiB);
   compare(1.2);
   compare(0.3, Pace::Trust::Little);
   EXPECT_FALSE(pace_.wants_comparison());
@@ -150,36 +150,36 @@ TEST_F(PaceTest, ComparesWithWhatReadingInOrderGaveForSomeTime) {
   EXPECT_TRUE(pace_.wants_comparison());
   EXPECT_FALSE(can_compare());
   compare(9);
-  read_in_order(1 * kMegabyte);
+  read_in_order(1_MiB);
   EXPECT_FALSE(can_compare());
-  read_in_order(1 * kMegabyte);
+  read_in_order(1_MiB);
   EXPECT_TRUE(can_compare());
   // The first request after a pause.
-  read_in_order(30 * kMegabyte);
-  read_in_order(kMegabyte, 0.030);
+  read_in_order(30_MiB);
+  read_in_order(1_MiB, 0.030);
   decide();
   EXPECT_TRUE(pace_.at_once());
 }
 
 TEST_F(PaceTest, CheapBytesInTheBeginningDecideNothing) {
-  read_in_order(2 * kMegabyte, 0.0003);  // somebody had read them
-  read_in_order(2 * kMegabyte, 0.020);
+  read_in_order(2_MiB, 0.0003);  // somebody had read them
+  read_in_order(2_MiB, 0.020);
   for (int k = 0; k < 2; ++k) compare(1, Pace::Trust::Much, 2);
   EXPECT_TRUE(pace_.wants_comparison());
   EXPECT_FALSE(can_compare());
-  read_in_order(32 * kMegabyte, 0.020);
+  read_in_order(32_MiB, 0.020);
   EXPECT_TRUE(can_compare());
   for (int k = 0; k < 2; ++k) compare(1, Pace::Trust::Much, 2);
   EXPECT_TRUE(pace_.at_once());
 }
 
 TEST_F(PaceTest, AComparisonThatShowsNothingIsRepeatedLessAndLess) {
-  read_in_order(4 * kMegabyte);
+  read_in_order(4_MiB);
   for (std::uint64_t pause = 16; pause <= 256; pause *= 2) {
     compare(1, Pace::Trust::Much, 2);
-    read_in_order((pause - 1) * kMegabyte);
+    read_in_order((pause - 1) * 1_MiB);
     EXPECT_FALSE(can_compare());
-    read_in_order(kMegabyte);
+    read_in_order(1_MiB);
     EXPECT_TRUE(can_compare());
   }
 }
@@ -191,14 +191,14 @@ TEST_F(PaceTest, AFewRequestsThatTakeTheSameTimeAreEnough) {
       EXPECT_FALSE(pace.begin_comparison());
       pace.began_in_order(now_);
       pass(k == 0 ? first : 0.050);
-      pace.ended_in_order(kMegabyte / 8, now_);
+      pace.ended_in_order(1_MiB / 8, now_);
     }
     EXPECT_EQ(pace.begin_comparison(), first == 0.050);
   }
 }
 
 TEST_F(PaceTest, OneFileComparesAtATime) {
-  read_in_order(4 * kMegabyte);
+  read_in_order(4_MiB);
   ASSERT_TRUE(pace_.begin_comparison());
   EXPECT_FALSE(pace_.begin_comparison());
   pace_.end_comparison();
@@ -209,7 +209,7 @@ TEST_F(PaceTest, BesideOtherFilesOneIsComparedWithItsShareAndNoSingleComparisonI
   for (int file = 0; file < 8; ++file) pace_.began_in_order(now_);
   for (int k = 0; k < 64; ++k) {
     pass(0.010);
-    pace_.ended_in_order(kMegabyte, now_);
+    pace_.ended_in_order(1_MiB, now_);
     pace_.began_in_order(now_);
   }
   pace_.ended_in_order(0, now_);
@@ -222,11 +222,11 @@ TEST_F(PaceTest, BesideOtherFilesOneIsComparedWithItsShareAndNoSingleComparisonI
 }
 
 TEST_F(PaceTest, AGainThatTheRequestBeforeDoesNotShowIsNone) {
-  read_in_order(4 * kMegabyte);
+  read_in_order(4_MiB);
   compare(9, Pace::Trust::Much, 1);  // all that it takes is less than it was
   EXPECT_FALSE(pace_.at_once());
   EXPECT_FALSE(can_compare());
-  read_in_order(16 * kMegabyte);
+  read_in_order(16_MiB);
   compare(8, Pace::Trust::Much, 64);  // it has waited for what the others then got
   EXPECT_FALSE(pace_.at_once());
   EXPECT_FALSE(can_compare());
@@ -237,12 +237,12 @@ TEST_F(PaceTest, WhatSeveralFilesGetTogetherIsWhatTheSourceGives) {
   for (int file = 0; file < 8; ++file) pace_.began_in_order(now_);
   for (int k = 0; k < 64; ++k) {
     pass(0.010);
-    pace_.ended_in_order(kMegabyte, now_);
+    pace_.ended_in_order(1_MiB, now_);
     pace_.began_in_order(now_);
   }
   for (int file = 0; file < 8; ++file) {
     pass(0.010);
-    pace_.ended_in_order(kMegabyte, now_);
+    pace_.ended_in_order(1_MiB, now_);
   }
   compare(1);
   EXPECT_TRUE(pace_.wants_comparison());
@@ -251,66 +251,66 @@ TEST_F(PaceTest, WhatSeveralFilesGetTogetherIsWhatTheSourceGives) {
 }
 
 TEST_F(PaceTest, AFastStreamIsNotCompared) {
-  read_in_order(16 * kMegabyte, 0.003);
+  read_in_order(16_MiB, 0.003);
   EXPECT_FALSE(pace_.wants_comparison());
   EXPECT_FALSE(can_compare());
   compare(99);
   compare(99);
   EXPECT_FALSE(pace_.at_once());
-  read_in_order(300 * kMegabyte);  // it is not any more
+  read_in_order(300_MiB);  // it is not any more
   EXPECT_TRUE(can_compare());
   decide();
   EXPECT_TRUE(pace_.at_once());
 }
 
 TEST_F(PaceTest, IsTakenBackWhereItIsMuchSlowerThanInOrder) {
-  read_in_order(4 * kMegabyte);
+  read_in_order(4_MiB);
   decide();
   ASSERT_TRUE(pace_.at_once());
-  ask(16, kMegabyte, 16 * 0.020);
+  ask(16, 1_MiB, 16 * 0.020);
   EXPECT_TRUE(pace_.at_once());  // slow, but no mistake
-  ask(16, kMegabyte, 16 * 0.040);
+  ask(16, 1_MiB, 16 * 0.040);
   EXPECT_TRUE(pace_.at_once());  // once is a busy moment
-  ask(16, kMegabyte, 16 * 0.040);
+  ask(16, 1_MiB, 16 * 0.040);
   EXPECT_FALSE(pace_.at_once());
   EXPECT_TRUE(pace_.wants_comparison());  // perhaps the network stood still
 }
 
 TEST_F(PaceTest, ALookEndsWhereLittleComes) {
-  read_in_order(4 * kMegabyte);
+  read_in_order(4_MiB);
   decide();
-  for (int k = 0; k < 2; ++k) ask(1, kMegabyte, 0.300);
+  for (int k = 0; k < 2; ++k) ask(1, 1_MiB, 0.300);
   EXPECT_FALSE(pace_.at_once());
 }
 
 TEST_F(PaceTest, IsNotTakenBackForOneSlowRequest) {
-  read_in_order(4 * kMegabyte);
+  read_in_order(4_MiB);
   decide();
-  ask(1, kMegabyte, 1);
-  for (int k = 0; k < 200; ++k) ask(8, kMegabyte, 8 * 0.005);
+  ask(1, 1_MiB, 1);
+  for (int k = 0; k < 200; ++k) ask(8, 1_MiB, 8 * 0.005);
   EXPECT_TRUE(pace_.at_once());
 }
 
 TEST_F(PaceTest, HoldsSmallRequestsNotAgainstTheSource) {
-  read_in_order(4 * kMegabyte);
+  read_in_order(4_MiB);
   decide();
   for (int k = 0; k < 64; ++k) ask(64, 4096, 64 * 0.010);
   EXPECT_TRUE(pace_.at_once());
 }
 
 TEST_F(PaceTest, MistakesAreForgottenWhereItProvedRight) {
-  read_in_order(4 * kMegabyte);
+  read_in_order(4_MiB);
   for (int k = 0; k < 9; ++k) {
     decide();
     ASSERT_TRUE(pace_.at_once()) << k;
-    for (int look = 0; look < 80; ++look) ask(16, kMegabyte, 16 * 0.005);
+    for (int look = 0; look < 80; ++look) ask(16, 1_MiB, 16 * 0.005);
     find_slow();
     ASSERT_FALSE(pace_.at_once()) << k;
   }
 }
 
 TEST_F(PaceTest, IsNotTriedForEver) {
-  read_in_order(4 * kMegabyte);
+  read_in_order(4_MiB);
   for (int k = 0; k < 3; ++k) {
     decide();
     ASSERT_TRUE(pace_.at_once()) << k;

@@ -17,14 +17,14 @@
 
 #include "base/error.h"
 #include "base/unique_fd.h"
+#include "base/units.h"
 #include "io/page_cache.h"
 #include "support/temporary_directory.h"
 
 namespace ckfs {
 namespace {
 
-constexpr std::uint64_t kStep = std::uint64_t{1} << 20;
-constexpr std::uint64_t kFileBytes = 24 * kStep;
+constexpr std::uint64_t kFileBytes = 24_MiB;
 
 class OrderedFileTest : public testing::Test {
  protected:
@@ -43,7 +43,7 @@ class OrderedFileTest : public testing::Test {
 
   Result<void> read(const std::vector<FileAccess>& accesses, std::chrono::microseconds delay = {}) {
     return file_.read(
-        accesses, kStep, system_,
+        accesses, 1_MiB, system_,
         {[&](unsigned descriptor) -> Result<int> { return fds_[descriptor].get(); },
          [&, delay](unsigned descriptor, std::span<const FileAccess> asked) -> Result<void> {
            most_at_once_ = std::max(most_at_once_.load(), ++at_once_);
@@ -67,7 +67,7 @@ class OrderedFileTest : public testing::Test {
   std::vector<Result<void>> wait_behind_one(const std::vector<FileAccess>& accesses);
   void settle_for_order() {
     system_.pace.began_in_order({});
-    system_.pace.ended_in_order(4 * kStep, Pace::Time(std::chrono::seconds(1)));
+    system_.pace.ended_in_order(4_MiB, Pace::Time(std::chrono::seconds(1)));
     for (int k = 0; k < 2; ++k) {
       system_.pace.compared(std::chrono::seconds(1), std::chrono::seconds(1));
     }
@@ -97,14 +97,14 @@ TEST_F(OrderedFileTest, OneThreadAtATimeAsksTheSource) {
     threads.emplace_back([&, t] {
       for (std::uint64_t k = 0; k < 50; ++k) {
         EXPECT_TRUE(read_one((t * 50 + k) * 1000 % (kFileBytes - 1000), 1000));
-        EXPECT_TRUE(read({{t * kStep, kStep, {}}, {(t + 1) * kStep, kStep, {}}}));
+        EXPECT_TRUE(read({{t * 1_MiB, 1_MiB, {}}, {(t + 1) * 1_MiB, 1_MiB, {}}}));
       }
     });
   }
   for (std::thread& thread : threads) thread.join();
   std::uint64_t asked = 0;
   for (const Event& event : events_) asked += event.size;
-  EXPECT_EQ(asked, 8u * 50 * (1000 + 2 * kStep));
+  EXPECT_EQ(asked, 8u * 50 * (1000 + 2_MiB));
   EXPECT_EQ(most_at_once_.load(), 1);
 }
 
@@ -112,30 +112,30 @@ TEST_F(OrderedFileTest, AReaderReadsOnAndSmallRequestsElsewhereDoNotMoveIt) {
   EXPECT_TRUE(read_one(0, 100));
   events_.clear();
   for (std::uint64_t k = 0; k < 4; ++k) {
-    EXPECT_TRUE(read_one(100 + k * kStep, kStep));
+    EXPECT_TRUE(read_one(100 + k * 1_MiB, 1_MiB));
     EXPECT_TRUE(read_one(kFileBytes - 4096, 4096));
   }
   for (std::size_t i = 0; i < events_.size(); ++i) {
-    EXPECT_EQ(events_[i].descriptor == FileOrder::kJumps, events_[i].size < kStep) << i;
+    EXPECT_EQ(events_[i].descriptor == FileOrder::kJumps, events_[i].size < 1_MiB) << i;
   }
 }
 
 TEST_F(OrderedFileTest, WhatLiesBeforeAScaleIsInTheCacheThen) {
-  for (std::uint64_t k = 0; k < 5; ++k) EXPECT_TRUE(read_one(k * kStep, kStep));
+  for (std::uint64_t k = 0; k < 5; ++k) EXPECT_TRUE(read_one(k * 1_MiB, 1_MiB));
   system_.keeps_pages = FileSystem::Answer::Yes;  // the source of this test reads nothing
-  EXPECT_TRUE(read_one(14 * kStep, 4096));
+  EXPECT_TRUE(read_one(14_MiB, 4096));
   EXPECT_NE(events_.back().descriptor, FileOrder::kJumps);
-  EXPECT_EQ(page_cache::cached_pages(fds_[0].get(), {5 * kStep, 14 * kStep}), 9 * kStep / 4096);
-  EXPECT_EQ(passed_, 9 * kStep);
-  EXPECT_TRUE(read_one(6 * kStep, kStep));
+  EXPECT_EQ(page_cache::cached_pages(fds_[0].get(), {5_MiB, 14_MiB}), 9_MiB / 4096);
+  EXPECT_EQ(passed_, 9_MiB);
+  EXPECT_TRUE(read_one(6_MiB, 1_MiB));
   EXPECT_NE(events_.back().descriptor, FileOrder::kJumps);
 }
 
 TEST_F(OrderedFileTest, NothingIsReadOnTheWayWhereReadsLeaveNoPages) {
   system_.keeps_pages = FileSystem::Answer::Yes;
-  for (std::uint64_t k = 0; k < 5; ++k) EXPECT_TRUE(read_one(k * kStep, kStep));
+  for (std::uint64_t k = 0; k < 5; ++k) EXPECT_TRUE(read_one(k * 1_MiB, 1_MiB));
   EXPECT_EQ(system_.keeps_pages, FileSystem::Answer::No);
-  EXPECT_TRUE(read_one(14 * kStep, 4096));
+  EXPECT_TRUE(read_one(14_MiB, 4096));
   EXPECT_EQ(events_.back().descriptor, FileOrder::kJumps);
   EXPECT_EQ(page_cache::cached_pages(fds_[0].get(), {0, kFileBytes}), 0u);
 }
@@ -143,9 +143,8 @@ TEST_F(OrderedFileTest, NothingIsReadOnTheWayWhereReadsLeaveNoPages) {
 TEST_F(OrderedFileTest, ASourceThatAnswersEachRequestForItselfIsFoundOut) {
   using namespace std::chrono_literals;
   for (std::uint64_t k = 0; k < 8 && !system_.pace.at_once(); ++k) {
-    const std::uint64_t at = k * 3 * kStep;
-    EXPECT_TRUE(
-        read({{at, kStep, {}}, {at + kStep, kStep, {}}, {at + 2 * kStep, kStep, {}}}, 5000us));
+    const std::uint64_t at = k * 3_MiB;
+    EXPECT_TRUE(read({{at, 1_MiB, {}}, {at + 1_MiB, 1_MiB, {}}, {at + 2_MiB, 1_MiB, {}}}, 5000us));
   }
   EXPECT_TRUE(system_.pace.at_once());
 }
@@ -155,9 +154,9 @@ TEST_F(OrderedFileTest, ASourceIsFoundOutWhileAnotherFileIsRead) {
   OrderedFile other{[] { return OrderedFile::Clock::time_point(); }};
   std::promise<void> begun, may_end;
   std::thread reader([&] {
-    const FileAccess whole{0, kStep, {}};
+    const FileAccess whole{0, 1_MiB, {}};
     const auto done =
-        other.read(std::span(&whole, 1), kStep, system_,
+        other.read(std::span(&whole, 1), 1_MiB, system_,
                    {[&](unsigned descriptor) -> Result<int> { return fds_[descriptor].get(); },
                     [&](unsigned, std::span<const FileAccess>) -> Result<void> {
                       begun.set_value();
@@ -168,9 +167,8 @@ TEST_F(OrderedFileTest, ASourceIsFoundOutWhileAnotherFileIsRead) {
   });
   begun.get_future().wait();
   for (std::uint64_t k = 0; k < 8 && !system_.pace.at_once(); ++k) {
-    const std::uint64_t at = k * 3 * kStep;
-    EXPECT_TRUE(
-        read({{at, kStep, {}}, {at + kStep, kStep, {}}, {at + 2 * kStep, kStep, {}}}, 5000us));
+    const std::uint64_t at = k * 3_MiB;
+    EXPECT_TRUE(read({{at, 1_MiB, {}}, {at + 1_MiB, 1_MiB, {}}, {at + 2_MiB, 1_MiB, {}}}, 5000us));
   }
   EXPECT_TRUE(system_.pace.at_once());
   may_end.set_value();
@@ -180,7 +178,7 @@ TEST_F(OrderedFileTest, ASourceIsFoundOutWhileAnotherFileIsRead) {
 TEST_F(OrderedFileTest, WhatIsLeftWhenItIsFoundOutIsAskedForAtOnce) {
   using namespace std::chrono_literals;
   std::vector<FileAccess> accesses;
-  for (std::uint64_t k = 0; k < 24; ++k) accesses.push_back({k * kStep, kStep, {}});
+  for (std::uint64_t k = 0; k < 24; ++k) accesses.push_back({k * 1_MiB, 1_MiB, {}});
   EXPECT_TRUE(read(accesses, 5000us));
   EXPECT_TRUE(system_.pace.at_once());
   EXPECT_EQ(events_.size(), accesses.size());
@@ -192,9 +190,8 @@ TEST_F(OrderedFileTest, WhatThePageCacheHasIsNotCompared) {
   std::vector<std::byte> bytes(kFileBytes);
   ASSERT_EQ(::pread(fds_[0].get(), bytes.data(), kFileBytes, 0), static_cast<ssize_t>(kFileBytes));
   for (std::uint64_t k = 0; k < 8; ++k) {
-    const std::uint64_t at = k * 3 * kStep;
-    EXPECT_TRUE(
-        read({{at, kStep, {}}, {at + kStep, kStep, {}}, {at + 2 * kStep, kStep, {}}}, 5000us));
+    const std::uint64_t at = k * 3_MiB;
+    EXPECT_TRUE(read({{at, 1_MiB, {}}, {at + 1_MiB, 1_MiB, {}}, {at + 2_MiB, 1_MiB, {}}}, 5000us));
   }
   EXPECT_FALSE(system_.pace.at_once());
   EXPECT_TRUE(system_.pace.wants_comparison());
@@ -241,10 +238,10 @@ TEST_F(OrderedFileTest, TheErrorOfOneIsNotThatOfAnother) {
 TEST_F(OrderedFileTest, AnErrorEndsTheTurn) {
   for (int k = 0; k < 3; ++k) {
     broken_ = {0, 1};
-    EXPECT_FALSE(read_one(0, kStep));
+    EXPECT_FALSE(read_one(0, 1_MiB));
   }
   broken_ = {kFileBytes, kFileBytes + 1};
-  EXPECT_TRUE(read_one(0, kStep));
+  EXPECT_TRUE(read_one(0, 1_MiB));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "base/load_le.h"
 #include "base/units.h"
 #include "chunks/chunk_source.h"
+#include "chunks/encoded.h"
 #include "format/crc32c.h"
 #include "support/cost_limit.h"
 #include "support/heap_meter.h"
@@ -26,12 +27,6 @@ Blob sample(std::size_t size) {
   return bytes;
 }
 
-Blob zstd(const Blob& bytes) {
-  Blob out(ZSTD_compressBound(bytes.size()));
-  out.resize(ZSTD_compress(out.data(), out.size(), bytes.data(), bytes.size(), 3));
-  return out;
-}
-
 Blob zlib(const Blob& bytes) {
   uLongf size = compressBound(bytes.size());
   Blob out(size);
@@ -46,13 +41,6 @@ Blob blosc(const Blob& bytes) {
   out.resize(static_cast<std::size_t>(blosc_compress_ctx(5, 1, 2, bytes.size(), bytes.data(),
                                                          out.data(), out.size(), "lz4", 4096, 1)));
   return out;
-}
-
-Blob summed(Blob bytes) {
-  const std::uint32_t sum = crc32c({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-  bytes.resize(bytes.size() + 4);
-  store_le(std::span(bytes).last(4), sum);
-  return bytes;
 }
 
 Blob with(Blob bytes, std::size_t at, std::uint32_t value) {
@@ -81,7 +69,7 @@ constexpr std::size_t kSize = 20'000;
 
 std::vector<Case> cases() {
   const Blob bytes = sample(kSize);
-  const Blob frame = zstd(bytes), deflated = zlib(bytes), blocks = blosc(bytes);
+  const Blob frame = zstd_frame(bytes), deflated = zlib(bytes), blocks = blosc(bytes);
   // Magic, one-byte descriptor (window and content size follow), window 2^31, raw last block.
   Blob window(9);
   store_le(std::span(window), std::uint32_t{0xfd2fb528});
@@ -99,8 +87,14 @@ std::vector<Case> cases() {
       {"a part of a header", {Codec::Zstd}, first(frame, 3), "zstd: "},
       {"a window of 2 GiB", {Codec::Zstd}, window, "zstd: a frame's window of 2147483648 bytes"},
       {"a content of 2^62", {Codec::Zstd}, content, "zstd: "},
-      {"a frame of fewer bytes", {Codec::Zstd}, zstd(first(bytes, 19'999)), "19999 bytes come out"},
-      {"a frame of more bytes", {Codec::Zstd}, zstd(then(bytes, Blob(1))), "more bytes come out"},
+      {"a frame of fewer bytes",
+       {Codec::Zstd},
+       zstd_frame(first(bytes, 19'999)),
+       "19999 bytes come out"},
+      {"a frame of more bytes",
+       {Codec::Zstd},
+       zstd_frame(then(bytes, Blob(1))),
+       "more bytes come out"},
       {"a second frame", {Codec::Zstd}, then(frame, frame), "more bytes come out"},
       {"garbage behind the frame", {Codec::Zstd}, then(frame, Blob(7, std::byte{3})), "zstd: "},
       {"no zlib stream", {Codec::Zlib}, {}, "zlib: no data"},
@@ -133,14 +127,17 @@ std::vector<Case> cases() {
        with(blocks, 16, ~0U),
        "blosc: a block begins at byte"},
       {"less than a sum", {Codec::Crc32c}, Blob(3), "crc32c: 3 bytes hold no checksum"},
-      {"another sum", {Codec::Crc32c}, with(summed(bytes), kSize, 1), "crc32c: 00000001 is stored"},
+      {"another sum",
+       {Codec::Crc32c},
+       with(with_sum(bytes), kSize, 1),
+       "crc32c: 00000001 is stored"},
       {"a sum of too few bytes",
        {Codec::Crc32c},
-       summed(first(bytes, 19'000)),
+       with_sum(first(bytes, 19'000)),
        "19000 bytes come out of it (not 20000)"},
       {"a sum behind a frame",
        {Codec::Zstd, Codec::Crc32c},
-       with(summed(frame), 20, 77),
+       with(with_sum(frame), 20, 77),
        "crc32c: "},
   };
   // Cut anywhere, each form ends early.
@@ -149,7 +146,7 @@ std::vector<Case> cases() {
     list.push_back({"zstd cut", {Codec::Zstd}, part(frame), ""});
     list.push_back({"zlib cut", {Codec::Zlib}, part(deflated), "zlib: the stream ends early"});
     list.push_back({"blosc cut", {Codec::Blosc}, part(blocks), "blosc: "});
-    list.push_back({"sum cut", {Codec::Crc32c}, part(summed(bytes)), "crc32c: "});
+    list.push_back({"sum cut", {Codec::Crc32c}, part(with_sum(bytes)), "crc32c: "});
   }
   return list;
 }
@@ -192,7 +189,7 @@ Blob frame_of_a_large_window() {
 
 TEST(BrokenChunks, WhatOneAsksForIsNotAskedForTheOthersOfItsArray) {
   const Blob bytes = sample(kSize);
-  const Blob frame = zstd(bytes), blocks = blosc(bytes);
+  const Blob frame = zstd_frame(bytes), blocks = blosc(bytes);
   const Blob large = frame_of_a_large_window();
   struct Lie {
     std::vector<Codec> codecs;
@@ -200,12 +197,14 @@ TEST(BrokenChunks, WhatOneAsksForIsNotAskedForTheOthersOfItsArray) {
   };
   for (const Lie& lie :
        {Lie{{Codec::Zstd}, large, frame}, Lie{{Codec::Zstd}, then(frame, large), frame},
-        Lie{{Codec::Crc32c, Codec::Zstd}, large, zstd(summed(bytes))},
-        Lie{{Codec::Crc32c, Codec::Zstd}, then(frame, large), zstd(summed(bytes))},
-        Lie{{Codec::Blosc, Codec::Zstd}, zstd(with(with(blocks, 8, ~0U), 4, ~0U)), zstd(blocks)},
+        Lie{{Codec::Crc32c, Codec::Zstd}, large, zstd_frame(with_sum(bytes))},
+        Lie{{Codec::Crc32c, Codec::Zstd}, then(frame, large), zstd_frame(with_sum(bytes))},
+        Lie{{Codec::Blosc, Codec::Zstd},
+            zstd_frame(with(with(blocks, 8, ~0U), 4, ~0U)),
+            zstd_frame(blocks)},
         Lie{{Codec::Crc32c, Codec::Blosc},
-            with(with(blosc(summed(bytes)), 8, ~0U), 4, ~0U),
-            blosc(summed(bytes))}}) {
+            with(with(blosc(with_sum(bytes)), 8, ~0U), 4, ~0U),
+            blosc(with_sum(bytes))}}) {
     MemorySource files;
     ChunkTable table;
     const ChunkArrayId array =
@@ -229,7 +228,7 @@ TEST(BrokenChunks, WhatOneAsksForIsNotAskedForTheOthersOfItsArray) {
 TEST(BrokenChunks, EveryFlippedByteIsAnErrorOrOtherBytes) {
   const Blob bytes = sample(3000);
   for (const auto& [codec, whole] :
-       {std::pair{Codec::Zstd, zstd(bytes)}, std::pair{Codec::Zlib, zlib(bytes)},
+       {std::pair{Codec::Zstd, zstd_frame(bytes)}, std::pair{Codec::Zlib, zlib(bytes)},
         std::pair{Codec::Blosc, blosc(bytes)}}) {
     for (std::size_t at = 0; at < whole.size(); at += 3) {
       MemorySource files;
@@ -239,7 +238,7 @@ TEST(BrokenChunks, EveryFlippedByteIsAnErrorOrOtherBytes) {
            .nbytes = bytes.size(),
            .codecs = std::make_shared<const CodecChain>(std::vector{codec, Codec::Crc32c})});
       // The checksum is that of the right bytes, so that nothing broken is given out.
-      Blob stored = summed(whole);
+      Blob stored = with_sum(whole);
       stored[at] ^= std::byte{0x41};
       const FileId chunk =
           table.add_stored(array, 0, {files.add("d", stored), 0, stored.size()}).value();
@@ -264,7 +263,7 @@ TEST(BrokenChunks, ShardsWithAWrongIndexAreErrors) {
     Blob index(16);
     store_le(std::span(index), entry.offset);
     store_le(std::span(index).subspan(8), entry.nbytes);
-    shard = then(shard, summed(index));
+    shard = then(shard, with_sum(index));
     MemorySource files;
     ChunkTable table;
     const ChunkArrayId array = table.add_array({.name = "w", .nbytes = 80, .grid = {1}});

@@ -7,6 +7,7 @@
 #include <zstd.h>
 
 #include "base/load_le.h"
+#include "chunks/encoded.h"
 #include "format/crc32c.h"
 #include "support/memory_source.h"
 
@@ -24,12 +25,6 @@ Bytes_ weights(std::size_t size) {
     bytes[i] = static_cast<std::byte>(i % 2 == 0 ? state >> 56 : (state >> 60) + 0x30);
   }
   return bytes;
-}
-
-Bytes_ zstd_frame(const Bytes_& bytes, int level = 3) {
-  Bytes_ out(ZSTD_compressBound(bytes.size()));
-  out.resize(ZSTD_compress(out.data(), out.size(), bytes.data(), bytes.size(), level));
-  return out;
 }
 
 /// A frame that does not say how long it is.
@@ -68,13 +63,6 @@ Bytes_ blosc(const Bytes_& bytes, const char* compressor, std::size_t blocksize,
   EXPECT_GT(size, 0);
   out.resize(static_cast<std::size_t>(size));
   return out;
-}
-
-Bytes_ with_sum(Bytes_ bytes) {
-  const std::uint32_t sum = crc32c({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-  bytes.resize(bytes.size() + 4);
-  store_le(std::span(bytes).last(4), sum);
-  return bytes;
 }
 
 std::shared_ptr<const CodecChain> chain(std::vector<Codec> codecs) {

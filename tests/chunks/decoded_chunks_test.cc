@@ -14,6 +14,7 @@
 #include "base/load_le.h"
 #include "base/units.h"
 #include "chunks/chunk_source.h"
+#include "chunks/encoded.h"
 #include "support/memory_source.h"
 #include "support/temporary_directory.h"
 
@@ -34,12 +35,6 @@ std::vector<std::byte> noise(std::size_t size, std::uint32_t seed) {
   return bytes;
 }
 
-std::vector<std::byte> compressed(std::span<const std::byte> bytes, int level = 1) {
-  std::vector<std::byte> out(ZSTD_compressBound(bytes.size()));
-  out.resize(ZSTD_compress(out.data(), out.size(), bytes.data(), bytes.size(), level));
-  return out;
-}
-
 /// `count` zstd chunks of one array, and what they hold.
 struct Chunks {
   explicit Chunks(std::size_t count, std::size_t size, std::uint64_t memory,
@@ -52,7 +47,7 @@ struct Chunks {
                          .grid = {count}});
     for (std::size_t i = 0; i < count; ++i) {
       bytes.push_back(noise(size, static_cast<std::uint32_t>(i)));
-      const auto stored = compressed(bytes.back());
+      const auto stored = zstd_frame(bytes.back(), 1);
       const FileId file = files.add("c/" + std::to_string(i), stored);
       ids.push_back(table.add_stored(array, i, {file, 0, stored.size()}).value());
     }
@@ -120,12 +115,12 @@ TEST(DecodedChunks, RowsOfManyChunksAreReadInOneBatchEach) {
 TEST(DecodedChunks, AChunkOf2GibIsServedWithin64Mib) {
   // A run of zeros with a mark at its end, as several frames.
   const std::vector<std::byte> part(64_MiB);
-  std::vector<std::byte> frame = compressed(part);
+  std::vector<std::byte> frame = zstd_frame(part, 1);
   std::vector<std::byte> stored;
   for (int i = 0; i < 31; ++i) stored.insert(stored.end(), frame.begin(), frame.end());
   std::vector<std::byte> last = part;
   last.back() = std::byte{42};
-  frame = compressed(last);
+  frame = zstd_frame(last, 1);
   stored.insert(stored.end(), frame.begin(), frame.end());
   MemorySource files;
   ChunkTable table;

@@ -12,10 +12,6 @@ namespace {
 
 using Shape = std::vector<std::int64_t>;
 
-std::int64_t numel_of(const Shape& shape) {
-  return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
-}
-
 std::size_t at(std::int64_t index) {
   return static_cast<std::size_t>(index);
 }

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <numeric>
 #include <vector>
 
 #include "catalog/catalog.h"
@@ -27,6 +29,10 @@ struct DenseTensor {
 
   bool operator==(const DenseTensor&) const = default;
 };
+
+inline std::int64_t numel_of(const std::vector<std::int64_t>& shape) {
+  return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+}
 
 DenseTensor dense_stored(const Catalog& catalog, TensorId tensor);
 DenseTensor dense_transpose(const DenseTensor& tensor, const std::vector<std::int64_t>& order);

@@ -17,6 +17,7 @@
 #include "encoding/block_scale_encoding.h"
 #include "encoding/row_int8_encoding.h"
 #include "encoding/table_codes_encoding.h"
+#include "support/dense_tensor.h"
 #include "support/test_encodings.h"
 
 namespace ckfs {
@@ -25,10 +26,6 @@ namespace {
 using Shape = std::vector<std::int64_t>;
 
 constexpr std::int64_t kMaxNumel = 20000;
-
-std::int64_t elements_of(const Shape& shape) {
-  return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
-}
 
 std::size_t index_of(std::int64_t index) {
   return static_cast<std::size_t>(index);
@@ -177,7 +174,7 @@ void add_block_scaled(const Choose& choose, Writer& writer, CatalogBuilder& buil
   encoding.scale = pick<DType>(choose, {DType::F32, DType::BF16, DType::F8E8M0, DType::U8});
   encoding.codes =
       pick<DType>(choose, {DType::F8E4M3, DType::F8E5M2, DType::F8E4M3FNUZ, DType::F8E5M2FNUZ});
-  const StorageId scale = writer.storage(encoding.scale, elements_of(scale_shape));
+  const StorageId scale = writer.storage(encoding.scale, numel_of(scale_shape));
   const StorageId weight = writer.storage(encoding.codes, batch * rows * columns);
   builder.set_encoding(weight, block_scale_encoding(encoding), std::span(&scale, 1),
                        batch * rows * columns);
@@ -334,9 +331,9 @@ RandomExpr with_step(const RandomExpr& from, const Step& step) {
 // Another tensor of the dtype and shape of `like`, from another leaf where one fits.
 RandomExpr random_like(const Choose& choose, const RandomCheckpoint& checkpoint,
                        const RandomExpr& like) {
-  const std::int64_t numel = elements_of(like.value.shape);
+  const std::int64_t numel = numel_of(like.value.shape);
   RandomExpr leaf = random_leaf(choose, checkpoint);
-  const std::int64_t has = elements_of(leaf.value.shape);
+  const std::int64_t has = numel_of(leaf.value.shape);
   const bool castable = is_castable_float(leaf.value.dtype) && is_castable_float(like.value.dtype);
   if (has < numel || !(castable || leaf.value.dtype == like.value.dtype)) return like;
   RandomExpr flat = reshaped(leaf, {has});
@@ -349,7 +346,7 @@ RandomExpr random_like(const Choose& choose, const RandomCheckpoint& checkpoint,
 // Shapes with the same number of elements: dimensions are merged and factored.
 Shape random_reshape(const Choose& choose, const Shape& shape) {
   Shape result;
-  std::int64_t left = elements_of(shape);
+  std::int64_t left = numel_of(shape);
   if (left == 0) return shape;
   while (left > 1 && result.size() < 4) {
     std::vector<std::int64_t> divisors;
@@ -477,8 +474,8 @@ RandomCheckpoint random_checkpoint(const Choose& choose, const RandomOptions& op
     }
     const DType dtype = pick(choose, dtypes);
     const Shape shape = random_shape(choose, options.max_numel);
-    if (kind == 0 || elements_of(shape) == 0) {
-      builder.add_tensor(names.back(), shape, writer.storage(dtype, elements_of(shape)));
+    if (kind == 0 || numel_of(shape) == 0) {
+      builder.add_tensor(names.back(), shape, writer.storage(dtype, numel_of(shape)));
     } else {
       std::vector<StorageBox> boxes = random_boxes(choose, writer, dtype, shape);
       const StorageId first = boxes.front().storage;
@@ -498,7 +495,7 @@ RandomExpr random_expr(const Choose& choose, const RandomCheckpoint& checkpoint,
   RandomExpr random = random_leaf(choose, checkpoint);
   for (std::int64_t n = choose(operations + 1); n > 0; --n) {
     RandomExpr next = random_operation(choose, checkpoint, random);
-    if (elements_of(next.value.shape) > kMaxNumel) break;
+    if (numel_of(next.value.shape) > kMaxNumel) break;
     random = std::move(next);
   }
   return random;

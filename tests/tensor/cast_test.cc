@@ -12,6 +12,7 @@
 
 #include "tensor/fast_sets.h"
 #include "tensor/kernel.h"
+#include "tensor/values.h"
 
 namespace ckfs {
 namespace {
@@ -19,10 +20,6 @@ namespace {
 constexpr DType kFloats[] = {DType::F64, DType::F32, DType::F16, DType::BF16};
 constexpr DType kF8[] = {DType::F8E4M3, DType::F8E5M2, DType::F8E4M3FNUZ, DType::F8E5M2FNUZ,
                          DType::F8E8M0};
-
-std::size_t bytes_of(DType dtype) {
-  return static_cast<std::size_t>(bits(dtype)) / 8;
-}
 
 template <typename T>
 std::vector<std::byte> as_bytes(const std::vector<T>& values) {
@@ -75,15 +72,15 @@ std::vector<std::byte> inputs(DType dtype) {
 
 std::vector<std::byte> run(CastKernel kernel, DType from, DType to,
                            const std::vector<std::byte>& in) {
-  const std::size_t count = in.size() / bytes_of(from);
-  std::vector<std::byte> out(count * bytes_of(to));
+  const std::size_t count = in.size() / bytes_of(from, 1);
+  std::vector<std::byte> out(count * bytes_of(to, 1));
   kernel(in.data(), out.data(), count);
   return out;
 }
 
 std::uint64_t element(const std::vector<std::byte>& bytes, DType dtype, std::size_t i) {
   std::uint64_t code = 0;
-  std::memcpy(&code, bytes.data() + i * bytes_of(dtype), bytes_of(dtype));
+  std::memcpy(&code, bytes.data() + i * bytes_of(dtype, 1), bytes_of(dtype, 1));
   return code;
 }
 
@@ -144,7 +141,7 @@ TEST(Cast, FastGivesTheBitsOfTheReference) {
     for (const auto& [set, kernel] : fast_casts(from, to)) {
       const std::vector<std::byte> actual = run(kernel, from, to, in);
       if (actual == expected) continue;
-      for (std::size_t i = 0; i < in.size() / bytes_of(from); ++i) {
+      for (std::size_t i = 0; i < in.size() / bytes_of(from, 1); ++i) {
         ASSERT_EQ(element(actual, to, i), element(expected, to, i))
             << set << ": " << name(from) << " to " << name(to) << ": code 0x" << std::hex
             << element(in, from, i);
@@ -160,8 +157,8 @@ TEST(Cast, FastTakesAnyCountAndAlignment) {
     for (const auto& [set, kernel] : fast_casts(from, to)) {
       for (std::size_t count = 0; count <= 70; ++count) {
         const std::size_t shift = count % 3 + 1;
-        const std::size_t in_bytes = count * bytes_of(from);
-        const std::size_t out_bytes = count * bytes_of(to);
+        const std::size_t in_bytes = count * bytes_of(from, 1);
+        const std::size_t out_bytes = count * bytes_of(to, 1);
         std::vector<std::byte> in(shift + in_bytes);
         std::copy_n(all.end() - static_cast<std::ptrdiff_t>(in_bytes), in_bytes,
                     in.begin() + static_cast<std::ptrdiff_t>(shift));

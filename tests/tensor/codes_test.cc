@@ -9,26 +9,16 @@
 #include <random>
 #include <vector>
 
-#include "fast_sets.h"
+#include "tensor/fast_sets.h"
+#include "tensor/values.h"
 
 namespace ckfs {
 namespace {
 
-constexpr std::array kTo = {DType::F32, DType::F16, DType::BF16};
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 const std::vector<float> kEdges = {0.0F,       -0.0F,       1.0F,      -1.0F,           0x1p-149F,
                                    0x1p-127F,  0x1.8p-126F, 0x1p-110F, 0x1.fffffep127F, 0x1p127F,
                                    -0x1p-133F, 0.3F,        kInfinity, -kInfinity,      NAN};
-
-std::vector<std::byte> random_bytes(std::mt19937_64& random, std::size_t size) {
-  std::vector<std::byte> bytes(size);
-  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
-  return bytes;
-}
-
-std::size_t width(DType dtype) {
-  return dtype == DType::F32 ? 4 : 2;
-}
 
 // The rounding of a product to F32, then to `to`, by the casts, which have tests of their own.
 std::uint32_t expected(double factor, float scale, DType to) {
@@ -46,16 +36,16 @@ std::uint32_t expected(double factor, float scale, DType to) {
 
 std::uint32_t at(const std::vector<std::byte>& bytes, std::size_t i, DType dtype) {
   std::uint32_t value = 0;
-  std::memcpy(&value, bytes.data() + i * width(dtype), width(dtype));
+  std::memcpy(&value, bytes.data() + i * bytes_of(dtype, 1), bytes_of(dtype, 1));
   return value;
 }
 
 TEST(ScaleIntegers, AllCodesTimesEdges) {
-  for (const DType to : kTo) {
+  for (const DType to : kScaledTo) {
     for (const KernelSet set : {KernelSet::Reference, KernelSet::Fast}) {
       for (const float scale : kEdges) {
         for (const float zero : {0.0F, 3.0F, -128.0F}) {
-          std::vector<std::byte> in(256), out(256 * width(to));
+          std::vector<std::byte> in(256), out(256 * bytes_of(to, 1));
           for (int i = 0; i < 256; ++i) in[static_cast<std::size_t>(i)] = static_cast<std::byte>(i);
           const float* zeros = zero == 0.0F ? nullptr : &zero;
           find_scale_integers(to, set)(in.data(), {&scale, zeros, 0, 256}, out.data(), 256);
@@ -77,10 +67,10 @@ TEST(ScaleNibbles, AllCodesTimesEdgesInBothOrders) {
   for (const bool high_first : {false, true}) {
     NibbleTable table = kE2m1;
     table.high_first = high_first;
-    for (const DType to : kTo) {
+    for (const DType to : kScaledTo) {
       for (const KernelSet set : {KernelSet::Reference, KernelSet::Fast}) {
         for (const float scale : kEdges) {
-          std::vector<std::byte> out(512 * width(to));
+          std::vector<std::byte> out(512 * bytes_of(to, 1));
           find_scale_nibbles(to, set)(in.data(), table, {&scale, nullptr, 0, 512}, out.data(), 512);
           for (std::size_t i = 0; i < 512; ++i) {
             const std::size_t code = (i % 2 == 0) == high_first ? i / 2 / 16 : i / 2 % 16;
@@ -108,13 +98,14 @@ void compare_on_random_blocks(const Run& run) {
     }
     for (float& zero : zeros) zero = static_cast<float>(random() % 16) - 8.0F;
     const float* some = random() % 2 == 0 ? nullptr : zeros.data();
-    for (const DType to : kTo) run(in, BlockScales{scales.data(), some, first, block}, to, count);
+    for (const DType to : kScaledTo)
+      run(in, BlockScales{scales.data(), some, first, block}, to, count);
   }
 }
 
 TEST(ScaleIntegers, FastGivesTheBitsOfTheReference) {
   compare_on_random_blocks([](const auto& in, const BlockScales& scales, DType to, std::size_t n) {
-    std::vector<std::byte> want(n * width(to)), got(want.size());
+    std::vector<std::byte> want(n * bytes_of(to, 1)), got(want.size());
     find_scale_integers(to, KernelSet::Reference)(in.data(), scales, want.data(), n);
     for (const auto& [name, kernel] : fast_scale_integers(to)) {
       kernel(in.data(), scales, got.data(), n);
@@ -131,7 +122,7 @@ TEST(ScaleNibbles, FastGivesTheBitsOfTheReference) {
     if (turn % 7 == 0) table.values[3] = 0x1p-30F;
     if (turn % 11 == 0) table.values[5] = kInfinity;
     if (turn % 13 == 0) table.values[9] = NAN;
-    std::vector<std::byte> want(n * width(to)), got(want.size());
+    std::vector<std::byte> want(n * bytes_of(to, 1)), got(want.size());
     find_scale_nibbles(to, KernelSet::Reference)(in.data(), table, scales, want.data(), n);
     for (const auto& [name, kernel] : fast_scale_nibbles(to)) {
       kernel(in.data(), table, scales, got.data(), n);

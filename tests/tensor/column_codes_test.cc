@@ -13,21 +13,10 @@
 
 #include "base/load_le.h"
 #include "tensor/fast_sets.h"
+#include "tensor/values.h"
 
 namespace ckfs {
 namespace {
-
-constexpr DType kScaleFloats[] = {DType::F32, DType::F16, DType::BF16};
-
-std::size_t width_of(DType dtype) {
-  return static_cast<std::size_t>(bits(dtype)) / 8;
-}
-
-std::vector<std::byte> random_codes(std::mt19937_64& random, std::size_t size) {
-  std::vector<std::byte> bytes(size);
-  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
-  return bytes;
-}
 
 std::vector<std::byte> words(std::initializer_list<std::uint32_t> values) {
   std::vector<std::byte> bytes(values.size() * 4);
@@ -59,7 +48,7 @@ TEST(Affine, ExistsForTheThreeFloats) {
       const auto a = static_cast<DType>(scale);
       const auto b = static_cast<DType>(to);
       const bool wanted =
-          std::ranges::count(kScaleFloats, a) > 0 && std::ranges::count(kScaleFloats, b) > 0;
+          std::ranges::count(kScaledTo, a) > 0 && std::ranges::count(kScaledTo, b) > 0;
       for (const CodeOrder order : {CodeOrder::Down, CodeOrder::Awq}) {
         EXPECT_EQ(find_affine(order, a, b) != nullptr, wanted);
         EXPECT_EQ(find_affine(order, a, b, KernelSet::Reference) != nullptr, wanted);
@@ -170,11 +159,11 @@ TEST(Affine, FastEqualsReferenceOnRandomBits) {
         const std::size_t fields = (first + count + 7) / 8;  // groups of eight
         const std::size_t code_words = order == CodeOrder::Awq ? fields : count;
         // Rows end on a word: so do their zero points.
-        const auto low = random_codes(random, code_words * 4);
-        const auto high = random_codes(random, code_words * 4);
-        const auto zeros = random_codes(random, fields * static_cast<std::size_t>(size));
-        for (const DType scale : kScaleFloats) {
-          const auto scales = random_codes(random, count * width_of(scale));
+        const auto low = random_bytes(random, code_words * 4);
+        const auto high = random_bytes(random, code_words * 4);
+        const auto zeros = random_bytes(random, fields * static_cast<std::size_t>(size));
+        for (const DType scale : kScaledTo) {
+          const auto scales = random_bytes(random, count * bytes_of(scale, 1));
           const AffineRow row{.bits = size,
                               .low = low.data(),
                               .high = high.data(),
@@ -184,8 +173,8 @@ TEST(Affine, FastEqualsReferenceOnRandomBits) {
                               .one = static_cast<std::int32_t>(random() % 2),
                               .wraps = random() % 2 == 0,
                               .scales = scales.data()};
-          for (const DType to : kScaleFloats) {
-            std::vector<std::byte> plain(count * width_of(to)), fast(count * width_of(to));
+          for (const DType to : kScaledTo) {
+            std::vector<std::byte> plain(count * bytes_of(to, 1)), fast(count * bytes_of(to, 1));
             find_affine(order, scale, to, KernelSet::Reference)(row, plain.data(), count);
             for (const auto& [set, kernel] : fast_affines(order, scale, to)) {
               kernel(row, fast.data(), count);
@@ -203,8 +192,8 @@ TEST(Affine, EqualsASecondComputation) {
   std::mt19937_64 random(9);
   for (const int size : {2, 3, 4, 8}) {
     const std::size_t count = 64;
-    const auto low = random_codes(random, count * 4);
-    const auto zeros = random_codes(random, count * static_cast<std::size_t>(size) / 8);
+    const auto low = random_bytes(random, count * 4);
+    const auto zeros = random_bytes(random, count * static_cast<std::size_t>(size) / 8);
     std::vector<float> scales(count);
     for (float& scale : scales) scale = static_cast<float>(random() % 4096) * 0x1p-9F - 3.0F;
     const int shift = static_cast<int>(random() % static_cast<unsigned>(33 - size));

@@ -12,16 +12,12 @@
 
 #include "tensor/fast_sets.h"
 #include "tensor/kernel.h"
+#include "tensor/values.h"
 
 namespace ckfs {
 namespace {
 
 constexpr DType kFrom[] = {DType::F8E4M3, DType::F8E5M2, DType::F8E4M3FNUZ, DType::F8E5M2FNUZ};
-constexpr DType kTargets[] = {DType::F32, DType::F16, DType::BF16};
-
-std::size_t element_bytes(DType dtype) {
-  return static_cast<std::size_t>(bits(dtype)) / 8;
-}
 
 std::vector<std::byte> all_codes() {
   std::vector<std::byte> codes(256);
@@ -61,7 +57,7 @@ std::uint32_t scale_one(DType from, DType to, std::uint8_t code, std::uint32_t s
   std::byte out[4] = {};
   find_scale(from, to, KernelSet::Reference)(&in, std::bit_cast<float>(scale_bits), out, 1);
   std::uint32_t result = 0;
-  std::memcpy(&result, out, element_bytes(to));
+  std::memcpy(&result, out, bytes_of(to, 1));
   return result;
 }
 
@@ -126,8 +122,8 @@ TEST(Scale, FastGivesTheBitsOfTheReference) {
   const std::vector<std::byte> in = all_codes();
   const std::vector<float> factors = scales();
   for (DType from : kFrom) {
-    for (DType to : kTargets) {
-      std::vector<std::byte> expected(in.size() * element_bytes(to));
+    for (DType to : kScaledTo) {
+      std::vector<std::byte> expected(in.size() * bytes_of(to, 1));
       std::vector<std::byte> actual(expected.size());
       for (float scale : factors) {
         find_scale(from, to, KernelSet::Reference)(in.data(), scale, expected.data(), in.size());
@@ -146,11 +142,11 @@ TEST(Scale, FastTakesAnyCountAndAlignment) {
   const std::vector<std::byte> codes = all_codes();
   constexpr std::byte kGuard{0xa5};
   for (DType from : kFrom) {
-    for (DType to : kTargets) {
+    for (DType to : kScaledTo) {
       for (const auto& [set, kernel] : fast_scales(from, to)) {
         for (std::size_t count = 0; count <= 70; ++count) {
           const std::byte* in = codes.data() + 255 - count - count % 5;
-          std::vector<std::byte> expected(count * element_bytes(to));
+          std::vector<std::byte> expected(count * bytes_of(to, 1));
           find_scale(from, to, KernelSet::Reference)(in, 0.37F, expected.data(), count);
           std::vector<std::byte> out(expected.size() + 34, kGuard);
           kernel(in, 0.37F, out.data() + 1, count);
@@ -174,10 +170,10 @@ TEST(ScaleBlocks, EachElementTakesTheScaleOfItsBlock) {
   factors[2] = std::numeric_limits<float>::denorm_min();
   const auto check = [&](DType from, DType to, std::size_t block, std::size_t first,
                          std::size_t count) {
-    std::vector<std::byte> expected(count * element_bytes(to));
+    std::vector<std::byte> expected(count * bytes_of(to, 1));
     for (std::size_t i = 0; i < count; ++i) {  // one element at a time
       find_scale(from, to, KernelSet::Reference)(in.data() + i, factors[(first + i) / block],
-                                                 expected.data() + i * element_bytes(to), 1);
+                                                 expected.data() + i * bytes_of(to, 1), 1);
     }
     auto kernels = fast_scale_blocks(from, to);
     kernels.push_back({"reference", find_scale_blocks(from, to, KernelSet::Reference)});
@@ -189,7 +185,7 @@ TEST(ScaleBlocks, EachElementTakesTheScaleOfItsBlock) {
     }
   };
   for (DType from : kFrom) {
-    for (DType to : kTargets) {
+    for (DType to : kScaledTo) {
       for (std::size_t block : {1U, 7U, 16U, 32U, 100U, 128U, 1000U}) {
         for (std::size_t first : {0U, 1U, 5U, 127U, 128U, 300U}) {
           for (std::size_t count : {0U, 1U, 15U, 128U, 333U, 700U}) {

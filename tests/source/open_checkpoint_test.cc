@@ -14,6 +14,8 @@
 #include "encoding/block_scale_encoding.h"
 #include "format/safetensors.h"
 #include "io/reader.h"
+#include "source/opened.h"
+#include "source/safetensors_files.h"
 #include "support/temporary_directory.h"
 
 namespace ckfs {
@@ -25,43 +27,6 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 
 const fs::path kFixtures = fs::path(CKFS_TEST_DATA) / "hf";
-
-struct OpenedHf {
-  std::unique_ptr<SourceFiles> files;
-  std::shared_ptr<const Catalog> catalog;
-};
-
-OpenedHf open(const fs::path& path) {
-  OpenedHf opened;
-  opened.files = SourceFiles::create({.engine = IoEngine::Pread}).value();
-  auto catalog = open_checkpoint(path, *opened.files);
-  EXPECT_TRUE(catalog) << catalog.error().message();
-  if (catalog) opened.catalog = *catalog;
-  return opened;
-}
-
-std::string refusal_of(const fs::path& path, const OpenCheckpointOptions& options = {}) {
-  const auto files = SourceFiles::create({.engine = IoEngine::Pread}).value();
-  const auto catalog = open_checkpoint(path, *files, options);
-  return catalog ? "(no error)" : catalog.error().message();
-}
-
-struct Tensor {
-  std::string name;
-  DType dtype = DType::BF16;
-  std::vector<std::int64_t> shape = {2};
-};
-
-/// A safetensors file with data of zeros, in the order given.
-std::string file_of(const std::vector<Tensor>& tensors) {
-  std::vector<safetensors::TensorHead> heads;
-  std::uint64_t data = 0;
-  for (const Tensor& tensor : tensors) {
-    heads.push_back({tensor.name, tensor.dtype, tensor.shape});
-    data += safetensors::data_size(heads.back());
-  }
-  return safetensors::render_header(heads) + std::string(data, '\0');
-}
 
 std::vector<std::string> tensors_by_name(const Catalog& catalog, const Shard& shard) {
   std::vector<std::string> names;
@@ -75,12 +40,6 @@ std::vector<std::string> paths_of(std::span<const SourceFile> files) {
   return paths;
 }
 
-std::map<std::string, std::string> notes_by_tensor(const Catalog& catalog) {
-  std::map<std::string, std::string> notes;
-  for (const Note& note : catalog.notes()) notes[note.subject] = note.text;
-  return notes;
-}
-
 std::map<std::string, std::string> obstacles_of(const Catalog& catalog) {
   std::map<std::string, std::string> obstacles;
   for (const Obstacle& obstacle : catalog.obstacles()) obstacles[obstacle.tensor] = obstacle.reason;
@@ -91,7 +50,7 @@ const std::string kIndex = "model.safetensors.index.json";
 const std::string kFp8 = R"({"quantization_config": {"quant_method": "fp8"}})";
 
 TEST(OpenCheckpoint, ReadsAPlainModelWithAnIndex) {
-  const OpenedHf opened = open(kFixtures / "llama-bf16" / "source");
+  const Opened opened = open_source(kFixtures / "llama-bf16" / "source");
   const Catalog& catalog = *opened.catalog;
   EXPECT_EQ(catalog.kind(), "safetensors");
   EXPECT_FALSE(catalog.is_quantized());
@@ -115,7 +74,7 @@ TEST(OpenCheckpoint, ReadsAPlainModelWithAnIndex) {
 
 TEST(OpenCheckpoint, PlacesEveryTensorWhereItsBytesAre) {
   const fs::path directory = kFixtures / "deepseek-v3-fp8" / "source";
-  const OpenedHf opened = open(directory);
+  const Opened opened = open_source(directory);
   const Catalog& catalog = *opened.catalog;
   // Every byte behind the headers belongs to exactly one tensor, of the file that holds it.
   std::map<FileId, std::map<std::uint64_t, std::uint64_t>> covered;
@@ -138,7 +97,7 @@ TEST(OpenCheckpoint, PlacesEveryTensorWhereItsBytesAre) {
 }
 
 TEST(OpenCheckpoint, ReadsNoTensorData) {
-  const OpenedHf opened = open(kFixtures / "deepseek-v3-fp8" / "source");
+  const Opened opened = open_source(kFixtures / "deepseek-v3-fp8" / "source");
   const IoStatistics statistics = opened.files->statistics();
   std::map<FileId, std::uint64_t> data;
   for (const StoredTensor& tensor : opened.catalog->tensors()) {
@@ -152,7 +111,7 @@ TEST(OpenCheckpoint, ReadsNoTensorData) {
 }
 
 TEST(OpenCheckpoint, PairsBlockScalesAcrossShardsAndKeepsThemOutOfTheShards) {
-  const OpenedHf opened = open(kFixtures / "deepseek-v3-fp8" / "source");
+  const Opened opened = open_source(kFixtures / "deepseek-v3-fp8" / "source");
   const Catalog& catalog = *opened.catalog;
   EXPECT_EQ(catalog.quantization(), "fp8 (F8_E4M3, F32 scale for each 128 x 128)");
   EXPECT_THAT(catalog.obstacles(), IsEmpty());
@@ -191,7 +150,7 @@ TEST(OpenCheckpoint, KeepsTheOrderOfTheData) {
   const TemporaryDirectory directory;
   directory.write("model.safetensors",
                   file_of({{"z"}, {"a", DType::F32}, {"m", DType::U8, {0}}, {"b"}}));
-  const OpenedHf opened = open(directory.path());
+  const Opened opened = open_source(directory.path());
   EXPECT_THAT(tensors_by_name(*opened.catalog, opened.catalog->shards()[0]),
               ElementsAre("z", "a", "m", "b"));
   EXPECT_EQ(opened.catalog->tensor(0).name, "a");
@@ -202,7 +161,7 @@ TEST(OpenCheckpoint, TakesAllFilesWithoutAnIndex) {
   directory.write("b.safetensors", file_of({{"y"}}));
   directory.write("a.safetensors", file_of({{"x"}}));
   directory.write("sub/c.safetensors", file_of({{"z"}}));
-  const OpenedHf opened = open(directory.path());
+  const Opened opened = open_source(directory.path());
   ASSERT_EQ(opened.catalog->shards().size(), 2U);
   EXPECT_EQ(opened.catalog->shards()[1].path, "b.safetensors");
   EXPECT_EQ(opened.catalog->tensors().size(), 2U);
@@ -217,12 +176,12 @@ TEST(OpenCheckpoint, LetsTheIndexDecide) {
   directory.write("b.safetensors", file_of({{"x"}}));
   directory.write("unused.safetensors", "not even one");
   directory.write(kIndex, R"({"weight_map": {"x": "b.safetensors", "y": "a.safetensors"}})");
-  const OpenedHf opened = open(directory.path());
+  const Opened opened = open_source(directory.path());
   const Catalog& catalog = *opened.catalog;
   EXPECT_EQ(catalog.tensors().size(), 2U);
   EXPECT_THAT(tensors_by_name(catalog, catalog.shards()[0]), ElementsAre("y"));
   EXPECT_THAT(tensors_by_name(catalog, catalog.shards()[1]), ElementsAre("x"));
-  auto notes = notes_by_tensor(catalog);
+  auto notes = notes_by_subject(catalog);
   EXPECT_EQ(notes["stale"], "left out of a.safetensors: not in the index");
   EXPECT_EQ(notes["x"], "left out of a.safetensors: the index maps it to b.safetensors");
   EXPECT_EQ(notes["unused.safetensors"], "not in the index; converted views leave it out");
@@ -232,13 +191,13 @@ TEST(OpenCheckpoint, LetsTheIndexDecide) {
 
 TEST(OpenCheckpoint, SumsUpWhenAnIndexLeavesManyTensorsOut) {
   const TemporaryDirectory directory;
-  std::vector<Tensor> tensors = {{"kept"}};
+  std::vector<FileTensor> tensors = {{"kept"}};
   for (int i = 0; i < 250; ++i) tensors.push_back({fmt::format("stale.{}", i)});
   directory.write("a.safetensors", file_of(tensors));
   directory.write(kIndex, R"({"weight_map": {"kept": "a.safetensors"}})");
-  const OpenedHf opened = open(directory.path());
+  const Opened opened = open_source(directory.path());
   EXPECT_EQ(opened.catalog->notes().size(), 101U);
-  EXPECT_EQ(notes_by_tensor(*opened.catalog)["a.safetensors"],
+  EXPECT_EQ(notes_by_subject(*opened.catalog)["a.safetensors"],
             "150 more tensors are not in the index");
 }
 
@@ -247,7 +206,7 @@ TEST(OpenCheckpoint, TakesAnIndexOfAnotherNameWhereItIsTheOnlyOne) {
   directory.write("diffusion.safetensors", file_of({{"x"}, {"y"}}));
   directory.write("diffusion.safetensors.index.json",
                   R"({"weight_map": {"x": "diffusion.safetensors"}})");
-  EXPECT_EQ(open(directory.path()).catalog->tensors().size(), 1U);
+  EXPECT_EQ(open_source(directory.path()).catalog->tensors().size(), 1U);
 }
 
 TEST(OpenCheckpoint, TakesThePlainWeightsWhereThereAreVariants) {
@@ -262,12 +221,12 @@ TEST(OpenCheckpoint, TakesThePlainWeightsWhereThereAreVariants) {
             "model.fp32.safetensors.index.json",
             R"({"weight_map": {"x": "model.fp32-00001-of-00001.safetensors", "more": "model.fp32-00001-of-00001.safetensors"}})");
       }
-      EXPECT_EQ(open(directory.path()).catalog->tensors().size(), 1U) << series << indexed;
+      EXPECT_EQ(open_source(directory.path()).catalog->tensors().size(), 1U) << series << indexed;
       // Of another name they are no variant of these.
       fs::rename(directory / (series ? "model-00001-of-00001.safetensors" : "model.safetensors"),
                  directory / "other.safetensors");
       if (indexed) {
-        EXPECT_EQ(open(directory.path()).catalog->tensors().size(), 2U);
+        EXPECT_EQ(open_source(directory.path()).catalog->tensors().size(), 2U);
       }
     }
   }
@@ -280,39 +239,20 @@ TEST(OpenCheckpoint, TakesAnIndexOfAnyNameWhereAllFilesArePlain) {
   directory.write(
       "model.v2.safetensors.index.json",
       R"({"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}})");
-  EXPECT_EQ(open(directory.path()).catalog->tensors().size(), 2U);
+  EXPECT_EQ(open_source(directory.path()).catalog->tensors().size(), 2U);
 }
 
 TEST(OpenCheckpoint, RefusesAStepOrAnItemOfWhatHasNone) {
   const TemporaryDirectory directory;
   directory.write("model.safetensors", file_of({{"x"}}));
-  EXPECT_EQ(refusal_of(directory.path(), {.step = 7}),
+  EXPECT_EQ(error_of(directory.path(), {.step = 7}),
             directory.path().string() + ": only Orbax checkpoints have steps");
-  EXPECT_EQ(refusal_of(directory.path(), {.item = "x"}),
+  EXPECT_EQ(error_of(directory.path(), {.item = "x"}),
             directory.path().string() + ": only Orbax checkpoints have items");
   fs::remove(directory / "model.safetensors");
   directory.write(".cache/huggingface/download/x.incomplete", "");
-  EXPECT_THAT(refusal_of(directory.path(), {.step = 7}),
+  EXPECT_THAT(error_of(directory.path(), {.step = 7}),
               HasSubstr("x.incomplete: a download that was not finished"));
-}
-
-TEST(OpenCheckpoint, TakesNothingElseForAStepOrAnItemThatAnUnfinishedDownloadMayHave) {
-  const TemporaryDirectory directory;
-  directory.write("7/default/_METADATA", "{}");
-  directory.write(".cache/huggingface/download/7/default/x.incomplete", "");
-  const auto expect_refused = [&](const OpenCheckpointOptions& options) {
-    EXPECT_EQ(refusal_of(directory.path(), options),
-              ".cache/huggingface/download/7/default/x.incomplete: a download that was not "
-              "finished (complete the download with: hf download REPOSITORY --local-dir " +
-                  directory.path().string() + ")");
-  };
-  expect_refused({});
-  expect_refused({.step = 7});
-  // Whole by itself.
-  directory.write("model.safetensors", file_of({{"x"}}));
-  EXPECT_TRUE(open(directory.path()).catalog->find("x"));
-  expect_refused({.step = 7});
-  expect_refused({.item = "default"});
 }
 
 TEST(OpenCheckpoint, LeavesOutEveryOtherCopyOfTheWeights) {
@@ -331,10 +271,10 @@ TEST(OpenCheckpoint, LeavesOutEveryOtherCopyOfTheWeights) {
   directory.write(".gitattributes", "x");
   directory.write(".cache/huggingface/x.lock", "");
   directory.write(".git/HEAD", "");
-  const OpenedHf opened = open(directory.path());
+  const Opened opened = open_source(directory.path());
   EXPECT_THAT(paths_of(opened.catalog->model().side_files),
               ElementsAre(".gitattributes", "assets/logo.png", "model.py"));
-  auto notes = notes_by_tensor(*opened.catalog);
+  auto notes = notes_by_subject(*opened.catalog);
   for (const std::string& path : others) {
     EXPECT_EQ(notes[path], "other weights; converted views leave it out") << path;
   }
@@ -342,137 +282,10 @@ TEST(OpenCheckpoint, LeavesOutEveryOtherCopyOfTheWeights) {
   EXPECT_EQ(opened.catalog->files().size(), 16U);
 }
 
-const std::string kStModels = "sentence_transformers.models.";
-const std::string kHubMarks = ".cache/huggingface/download/";
-
-/// A sentence-transformers model of which folder 2 has no weights, and beside it a download that
-/// was not finished.
-struct UnfinishedModules {
-  UnfinishedModules(const std::string& type, const std::string& mark) {
-    directory.write("model.safetensors", file_of({{"x"}}));
-    directory.write("modules.json",
-                    fmt::format(R"([{{"path": "", "type": "{0}Transformer"}},)"
-                                R"({{"path": "1_Pooling", "type": "{0}Pooling"}},)"
-                                R"({{"path": "2_Module", "type": "{1}"}},)"
-                                R"({{"path": "3_Normalize", "type": "{0}Normalize"}}])",
-                                kStModels, type));
-    directory.write("1_Pooling/config.json", "{}");
-    directory.write("2_Module/config.json", "{}");
-    directory.write(mark, "");
-  }
-  std::string refusal() const { return refusal_of(directory.path()); }
-  std::map<std::string, std::string> notes() const {
-    const OpenedHf opened = open(directory.path());
-    if (opened.catalog == nullptr) return {};
-    EXPECT_TRUE(opened.catalog->find("x"));
-    return notes_by_tensor(*opened.catalog);
-  }
-  TemporaryDirectory directory;
-};
-
-TEST(OpenCheckpoint, RefusesAModuleWhoseWeightsAnUnfinishedDownloadLacks) {
-  const auto expect_refused = [](const std::string& type, const std::string& mark) {
-    const UnfinishedModules model(type, mark);
-    EXPECT_EQ(model.refusal(),
-              "2_Module: no weights, and " + mark +
-                  " is a download that was not finished (complete the download with: hf download "
-                  "REPOSITORY --local-dir " +
-                  model.directory.path().string() + ")");
-    // Whole it is opened, whatever was left behind.
-    model.directory.write("2_Module/pytorch_model.bin", "x");
-    EXPECT_EQ(model.refusal(), "(no error)");
-    fs::remove(model.directory / "2_Module/pytorch_model.bin");
-    model.directory.write("2_Module/model.safetensors", file_of({{"y"}}));
-    EXPECT_EQ(model.notes()[mark], "a download that was not finished; nothing here needs it");
-  };
-  // By its type, as releases write it: wherever the mark lies.
-  for (const std::string& type :
-       {kStModels + "Dense", std::string("sentence_transformers.base.modules.dense.Dense"),
-        kStModels + "LayerNorm", kStModels + "WeightedLayerPooling"}) {
-    expect_refused(type, kHubMarks + "x.incomplete");
-  }
-  // By the mark, as releases of huggingface_hub and others name it.
-  for (const std::string& name :
-       {kHubMarks + "2_Module/xGOKKLRSlIhH692hSVvI1-gpoa8=.0a1b.incomplete",
-        kHubMarks + "2_Module/model.safetensors.0a1b.incomplete",
-        std::string("2_Module/model.safetensors.incomplete")}) {
-    expect_refused("own.Module", name);
-  }
-}
-
-TEST(OpenCheckpoint, RefusesAModuleOfAHubCacheWhoseWeightsAreStillToCome) {
-  const TemporaryDirectory hub;
-  const std::string repository = "models--org--name";
-  const std::string snapshot = repository + "/snapshots/1/";
-  hub.write(repository + "/refs/main", "1");
-  hub.write(repository + "/blobs/2.incomplete", "");
-  hub.write(snapshot + "model.safetensors", file_of({{"x"}}));
-  hub.write(snapshot + "modules.json",
-            fmt::format(R"([{{"path": "2_Dense", "type": "{}Dense"}}])", kStModels));
-  hub.write(snapshot + "2_Dense/config.json", "{}");
-  EXPECT_EQ(refusal_of(hub / repository),
-            "2_Dense: no weights, and blobs/2.incomplete is a download that was not finished "
-            "(complete the download with: hf download org/name)");
-  fs::remove(hub / (repository + "/blobs/2.incomplete"));
-  EXPECT_TRUE(open(hub / repository).catalog->find("x")) << "it may be meant so";
-}
-
-TEST(OpenCheckpoint, OpensAModelBesideAListOfModulesThatCannotBeRead) {
-  const TemporaryDirectory directory;
-  directory.write("model.safetensors", file_of({{"x"}}));
-  directory.write("modules.json", "[");
-  directory.write(kHubMarks + "x.incomplete", "");
-  const OpenedHf opened = open(directory.path());
-  ASSERT_NE(opened.catalog, nullptr);
-  EXPECT_TRUE(opened.catalog->find("x"));
-  std::string notes;
-  for (const Note& note : opened.catalog->notes()) notes += note.text + "\n";
-  EXPECT_THAT(notes, HasSubstr("which folders have weights is not known: modules.json"));
-  EXPECT_THAT(notes, HasSubstr("it may be of weights that folders lack"));
-}
-
-TEST(OpenCheckpoint, SaysWhereAnUnfinishedDownloadMayLackWeights) {
-  const std::string none = "a download that was not finished; nothing here needs it";
-  const std::string perhaps =
-      "a download that was not finished; it may be of weights that folders lack";
-  const std::string folder = "no *.safetensors here, and a download was not finished";
-  // Of another file of the folder, or of no known one.
-  for (const std::string& mark :
-       {kHubMarks + "x.incomplete", kHubMarks + "2_Module/x.0a1b.incomplete",
-        kHubMarks + "1_Pooling/model.safetensors.0a1b.incomplete"}) {
-    auto notes = UnfinishedModules("own.Module", mark).notes();
-    EXPECT_EQ(notes[mark], perhaps) << mark;
-    EXPECT_EQ(notes["2_Module/"], folder) << mark;
-    EXPECT_EQ(notes.size(), 2U) << mark;
-    // Modules that never have any.
-    notes = UnfinishedModules(kStModels + "Dropout", mark).notes();
-    EXPECT_EQ(notes[mark], none) << mark;
-    EXPECT_EQ(notes.size(), 1U) << mark;
-  }
-  // A folder that is elsewhere is not what the download lacks.
-  const std::string mark = kHubMarks + "2_Module/model.safetensors.0a1b.incomplete";
-  const UnfinishedModules elsewhere(kStModels + "Dense", mark);
-  fs::rename(elsewhere.directory / "2_Module", elsewhere.directory / "module");
-  fs::create_directory_symlink("module", elsewhere.directory / "2_Module");
-  auto notes = elsewhere.notes();
-  EXPECT_EQ(notes[mark], perhaps);
-  EXPECT_EQ(notes["2_Module/"], folder);
-  // What a folder has is not the top's.
-  const TemporaryDirectory directory;
-  directory.write("model.safetensors", file_of({{"x"}}));
-  directory.write("a/model.safetensors", file_of({{"y"}}));
-  directory.write("a/modules.json",
-                  fmt::format(R"([{{"path": "2_Dense", "type": "{}Dense"}}])", kStModels));
-  directory.write("a/2_Dense/config.json", "{}");
-  directory.write("a/2_Dense/model.safetensors", file_of({{"z"}}));
-  directory.write("a/x.incomplete", "");
-  EXPECT_EQ(open(directory.path()).catalog->parts().size(), 2U);
-}
-
 TEST(OpenCheckpoint, TakesAConsolidatedFileWhereItIsTheOnlyOne) {
   const TemporaryDirectory directory;
   directory.write("consolidated.safetensors", file_of({{"x"}}));
-  EXPECT_EQ(open(directory.path()).catalog->tensors().size(), 1U);
+  EXPECT_EQ(open_source(directory.path()).catalog->tensors().size(), 1U);
 }
 
 TEST(OpenCheckpoint, OpensASingleFileWhateverItsName) {
@@ -480,11 +293,11 @@ TEST(OpenCheckpoint, OpensASingleFileWhateverItsName) {
   directory.write("weights.safetensors", file_of({{"x"}}));
   directory.write("blob", file_of({{"y"}}));
   directory.write("config.json", "not read");
-  const OpenedHf one = open(directory / "weights.safetensors");
+  const Opened one = open_source(directory / "weights.safetensors");
   EXPECT_EQ(one.catalog->shards()[0].path, "weights.safetensors");
   EXPECT_EQ(one.catalog->files().size(), 1U);
   EXPECT_FALSE(one.catalog->model().config);
-  const OpenedHf blob = open(directory / "blob");
+  const Opened blob = open_source(directory / "blob");
   EXPECT_EQ(blob.catalog->shards()[0].path, "model.safetensors");
   EXPECT_EQ(blob.catalog->files()[0].path, "blob");
 }
@@ -494,13 +307,13 @@ TEST(OpenCheckpoint, AcceptsCompleteSeriesFromZeroAndFromOne) {
   one.write("model-1-of-2.safetensors", file_of({{"x"}}));
   one.write("model-2-of-2.safetensors", file_of({{"y"}}));
   one.write("model-3-of-3.safetensors.incomplete", "");
-  EXPECT_EQ(open(one.path()).catalog->shards().size(), 2U);
+  EXPECT_EQ(open_source(one.path()).catalog->shards().size(), 2U);
   // gpt-oss counts from 0 and names the last number.
   zero.write("model-00000-of-00001.safetensors", file_of({{"x"}}));
   zero.write("model-00001-of-00001.safetensors", file_of({{"y"}}));
-  EXPECT_EQ(open(zero.path()).catalog->shards().size(), 2U);
+  EXPECT_EQ(open_source(zero.path()).catalog->shards().size(), 2U);
   fs::remove(zero / "model-00001-of-00001.safetensors");
-  EXPECT_EQ(refusal_of(zero.path()), "model-*-of-*.safetensors: number 1 of 1 is missing");
+  EXPECT_EQ(error_of(zero.path()), "model-*-of-*.safetensors: number 1 of 1 is missing");
 }
 
 TEST(OpenCheckpoint, OpensAHubCacheByItsRepositoryOrItsSnapshot) {
@@ -517,16 +330,17 @@ TEST(OpenCheckpoint, OpensAHubCacheByItsRepositoryOrItsSnapshot) {
   }
   const fs::path repository = directory / "models--org--name";
   for (const fs::path& path : {repository, repository / "", repository / "snapshots" / "222"}) {
-    const OpenedHf opened = open(path);
+    const Opened opened = open_source(path);
     EXPECT_TRUE(opened.catalog->find("new")) << path;
     EXPECT_EQ(opened.catalog->shards()[0].path, "model.safetensors");
     EXPECT_THAT(paths_of(opened.catalog->files()), ElementsAre("model.safetensors"));
   }
-  EXPECT_TRUE(open(repository / "snapshots" / "111").catalog->find("old"));
+  EXPECT_TRUE(open_source(repository / "snapshots" / "111").catalog->find("old"));
 
   fs::remove_all(repository / "refs");
   fs::remove_all(repository / "snapshots" / "111");
-  EXPECT_TRUE(open(repository).catalog->find("new")) << "the only snapshot needs no refs/main";
+  EXPECT_TRUE(open_source(repository).catalog->find("new"))
+      << "the only snapshot needs no refs/main";
 }
 
 TEST(OpenCheckpoint, FollowsLinksToFilesAndNamesWhatItDoesNotFollow) {
@@ -535,9 +349,9 @@ TEST(OpenCheckpoint, FollowsLinksToFilesAndNamesWhatItDoesNotFollow) {
   fs::create_symlink(target, directory / "model.safetensors");
   fs::create_symlink("gone", directory / "tokenizer.json");
   fs::create_directory_symlink(directory.path(), directory / "circle");
-  const OpenedHf opened = open(directory.path());
+  const Opened opened = open_source(directory.path());
   EXPECT_THAT(paths_of(opened.catalog->files()), ElementsAre("model.safetensors"));
-  auto notes = notes_by_tensor(*opened.catalog);
+  auto notes = notes_by_subject(*opened.catalog);
   EXPECT_EQ(notes["circle"], "a link to a directory; not followed");
   EXPECT_EQ(notes["tokenizer.json"], "a link to a file that is absent or out of reach; not shown");
 }
@@ -578,28 +392,28 @@ TEST(OpenCheckpoint, FingerprintAndTimeFollowNamesSizesAndTimes) {
   const fs::path side = directory.write("LICENSE", "free");
   set_time(model, 1000);
   set_time(side, 2000);
-  const OpenedHf first = open(directory.path());
+  const Opened first = open_source(directory.path());
   EXPECT_EQ(first.catalog->mtime(), 2000);
-  EXPECT_EQ(open(directory.path()).catalog->fingerprint(), first.catalog->fingerprint());
+  EXPECT_EQ(open_source(directory.path()).catalog->fingerprint(), first.catalog->fingerprint());
   set_time(side, 2001);
-  EXPECT_NE(open(directory.path()).catalog->fingerprint(), first.catalog->fingerprint());
-  EXPECT_EQ(open(directory.path()).catalog->mtime(), 2001);
+  EXPECT_NE(open_source(directory.path()).catalog->fingerprint(), first.catalog->fingerprint());
+  EXPECT_EQ(open_source(directory.path()).catalog->mtime(), 2001);
   set_time(model, 0);
   set_time(side, 0);
-  EXPECT_EQ(open(directory.path()).catalog->mtime(), 1) << "never 0";
+  EXPECT_EQ(open_source(directory.path()).catalog->mtime(), 1) << "never 0";
 }
 
 // Quantization.
 
-const Tensor kWeight = {"l.weight", DType::F8E4M3, {130, 300}};
-const Tensor kScale = {"l.weight_scale_inv", DType::F32, {2, 3}};
+const FileTensor kWeight = {"l.weight", DType::F8E4M3, {130, 300}};
+const FileTensor kScale = {"l.weight_scale_inv", DType::F32, {2, 3}};
 
-std::map<std::string, std::string> fp8_obstacles(const std::vector<Tensor>& tensors,
+std::map<std::string, std::string> fp8_obstacles(const std::vector<FileTensor>& tensors,
                                                  const std::string& config = kFp8) {
   const TemporaryDirectory directory;
   directory.write("model.safetensors", file_of(tensors));
   if (!config.empty()) directory.write("config.json", config);
-  return obstacles_of(*open(directory.path()).catalog);
+  return obstacles_of(*open_source(directory.path()).catalog);
 }
 
 TEST(Fp8Blocks, AcceptsTheDtypesOfScalesAndBatchesOfWeights) {
@@ -623,7 +437,7 @@ TEST(Fp8Blocks, AScalarIsTheScaleOfItsWholeTensor) {
   for (const std::string block : {"", R"(, "weight_block_size": null)"}) {
     directory.write("config.json",
                     R"({"quantization_config": {"quant_method": "fp8")" + block + "}}");
-    const OpenedHf opened = open(directory.path());
+    const Opened opened = open_source(directory.path());
     EXPECT_THAT(obstacles_of(*opened.catalog), IsEmpty());
     EXPECT_EQ(opened.catalog->quantization(), "fp8 (F8_E4M3, BF16 scale for each tensor)");
   }
@@ -640,7 +454,7 @@ TEST(Fp8Blocks, TakesTheBlockSizeFromTheConfigAtAnyLevel) {
                   file_of({kWeight, {"l.weight_scale_inv", DType::F32, {3, 5}}}));
   directory.write("config.json", R"({"text_config": {"quantization_config": {"quant_method": "fp8",
                                      "weight_block_size": [64, 60]}}})");
-  const OpenedHf opened = open(directory.path());
+  const Opened opened = open_source(directory.path());
   EXPECT_THAT(obstacles_of(*opened.catalog), IsEmpty());
   EXPECT_EQ(opened.catalog->quantization(), "fp8 (F8_E4M3, F32 scale for each 64 x 60)");
 }
@@ -698,7 +512,7 @@ TEST(Fp8Blocks, LeavesOutScalesOfActivationsAndSaysSo) {
                                                 {"l.k_scale", DType::F32, {}},
                                                 {"l.norm"}}));
   directory.write("config.json", kFp8);
-  const OpenedHf opened = open(directory.path());
+  const Opened opened = open_source(directory.path());
   EXPECT_THAT(tensors_by_name(*opened.catalog, opened.catalog->shards()[0]),
               ElementsAre("l.weight", "l.norm"));
   std::map<std::string, std::string> left_out;
@@ -715,10 +529,11 @@ TEST(Quantization, InTheConfigAloneIsNotOne) {
   const TemporaryDirectory directory;
   directory.write("model.safetensors", file_of({{"x"}, {"l.k_scale"}}));
   directory.write("config.json", kFp8);
-  const OpenedHf opened = open(directory.path());
+  const Opened opened = open_source(directory.path());
   EXPECT_FALSE(opened.catalog->is_quantized());
   EXPECT_EQ(opened.catalog->shards()[0].tensors.size(), 2U);
-  EXPECT_THAT(notes_by_tensor(*opened.catalog)["config.json"], HasSubstr("no tensor is quantized"));
+  EXPECT_THAT(notes_by_subject(*opened.catalog)["config.json"],
+              HasSubstr("no tensor is quantized"));
 }
 
 TEST(Quantization, OfAnUnknownMethodNamesTheTensorsOrElseTheConfig) {
@@ -732,7 +547,7 @@ TEST(Quantization, OfAnUnknownMethodNamesTheTensorsOrElseTheConfig) {
 }
 
 TEST(Quantization, IsSeenInNamesAndDtypesWithoutAConfig) {
-  const std::map<std::string, std::vector<Tensor>> kinds = {
+  const std::map<std::string, std::vector<FileTensor>> kinds = {
       {"a sparse format of compressed-tensors", {{"t.bitmask", DType::U8}}},
       {"bitsandbytes 4-bit without quant_state", {{"t.weight", DType::U8}, {"t.weight.absmax"}}},
   };
@@ -759,10 +574,10 @@ TEST(Quantization, OfModelOptIsReadFromItsOwnFile) {
   directory.write("model.safetensors", file_of({{"t.weight", DType::F8E4M3, {4, 6}},
                                                 {"t.weight_scale", DType::F32, {}}}));
   directory.write("hf_quant_config.json", R"({"quantization": {"quant_algo": "FP8"}})");
-  EXPECT_EQ(open(directory.path()).catalog->quantization(),
+  EXPECT_EQ(open_source(directory.path()).catalog->quantization(),
             "fp8 (F8_E4M3, F32 scale for each tensor)");
   directory.write("hf_quant_config.json", "{");
-  EXPECT_THAT(refusal_of(directory.path()), HasSubstr("hf_quant_config.json: at byte 1: not JSON"));
+  EXPECT_THAT(error_of(directory.path()), HasSubstr("hf_quant_config.json: at byte 1: not JSON"));
 }
 
 TEST(OpenCheckpoint, RefusesLinksToNothingWhereTheFileDecides) {
@@ -770,15 +585,14 @@ TEST(OpenCheckpoint, RefusesLinksToNothingWhereTheFileDecides) {
     const TemporaryDirectory directory;
     directory.write("a.safetensors", file_of({{"x"}}));
     fs::create_symlink("gone", directory / name);
-    EXPECT_EQ(refusal_of(directory.path()),
+    EXPECT_EQ(error_of(directory.path()),
               name + ": a link to a file that is absent or out of reach");
   }
 }
 
 TEST(OpenCheckpoint, NamesThePathThatIsNotThere) {
   const TemporaryDirectory directory;
-  EXPECT_EQ(refusal_of(directory / "x"),
-            (directory / "x").string() + ": no such file or directory");
+  EXPECT_EQ(error_of(directory / "x"), (directory / "x").string() + ": no such file or directory");
 }
 
 TEST(OpenCheckpoint, LinksOutOfTheCheckpointAreNoted) {
@@ -789,7 +603,7 @@ TEST(OpenCheckpoint, LinksOutOfTheCheckpointAreNoted) {
   directory.write(hub + "snapshots/x/README.md", "a");
   fs::create_symlink("../../blobs/1", directory / (hub + "snapshots/x/model.safetensors"));
   const auto noted = [&] {
-    const auto opened = open(directory / "models--o--n");
+    const auto opened = open_source(directory / "models--o--n");
     std::vector<std::string> texts;
     for (const Note& note : opened.catalog->notes())
       texts.push_back(note.subject + ": " + note.text);

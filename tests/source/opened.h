@@ -2,6 +2,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -30,6 +31,13 @@ inline std::string error_of(const std::filesystem::path& path,
   const auto files = SourceFiles::create({.engine = IoEngine::Pread}).value();
   const auto catalog = open_checkpoint(path, *files, options);
   return catalog ? "(no error)" : catalog.error().message();
+}
+
+/// Subject -> text; of several notes on one the last.
+inline std::map<std::string, std::string> notes_by_subject(const Catalog& catalog) {
+  std::map<std::string, std::string> notes;
+  for (const Note& note : catalog.notes()) notes[note.subject] = note.text;
+  return notes;
 }
 
 }  // namespace ckfs

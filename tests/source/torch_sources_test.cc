@@ -41,12 +41,6 @@ std::vector<std::string> tensor_names(const Catalog& catalog) {
   return names;
 }
 
-std::map<std::string, std::string> torch_notes(const Catalog& catalog) {
-  std::map<std::string, std::string> notes;
-  for (const Note& note : catalog.notes()) notes[note.subject] = note.text;
-  return notes;
-}
-
 void expect_tensors(const Opened& opened, const json& expected) {
   const Catalog& catalog = *opened.catalog;
   InnerFileSource source(*opened.files, catalog.inner_files());
@@ -117,9 +111,9 @@ TEST(OpenTorchFile, AWrappedStateDictIsFoundAndTheRestNamed) {
   const Opened opened = open_source(file);
   EXPECT_THAT(tensor_names(*opened.catalog),
               ElementsAre("module.a.weight", "module.a.bias", "module.b"));
-  EXPECT_THAT(torch_notes(*opened.catalog)["epoch"], HasSubstr("a number"));
-  EXPECT_THAT(torch_notes(*opened.catalog)["args"], HasSubstr("argparse.Namespace"));
-  EXPECT_THAT(torch_notes(*opened.catalog)["optimizer"], HasSubstr("a dictionary"));
+  EXPECT_THAT(notes_by_subject(*opened.catalog)["epoch"], HasSubstr("a number"));
+  EXPECT_THAT(notes_by_subject(*opened.catalog)["args"], HasSubstr("argparse.Namespace"));
+  EXPECT_THAT(notes_by_subject(*opened.catalog)["optimizer"], HasSubstr("a dictionary"));
 }
 
 TEST(OpenTorchFile, AKeyChoosesADictionary) {
@@ -275,7 +269,7 @@ TEST(OpenTorchDcp, ShardsAlongTheFirstDimensionAreOneStorage) {
   const StoredTensor& tensor = catalog.tensor(catalog.find("layers.2.w0").value());
   EXPECT_THAT(tensor.boxes, IsEmpty());
   EXPECT_EQ(catalog.storage(tensor).extents.size(), 2U);
-  EXPECT_THAT(torch_notes(catalog)["train_state.step"], HasSubstr("no tensor"));
+  EXPECT_THAT(notes_by_subject(catalog)["train_state.step"], HasSubstr("no tensor"));
 }
 
 TEST(OpenTorchDcp, OneItemOfEachTensorIsOpened) {

@@ -98,6 +98,22 @@ TEST(Undo, GivesBackLayouts) {
                R"j({"e": 3, "i": 4})j"});
 }
 
+TEST(Undo, CountsTheTensorsThatWereInterleavedWithoutAShape) {
+  expect_same({{{"gate", DType::BF16, {3, 4}}, {"up", DType::BF16, {3, 4}}},
+               R"j({"take": ["gate", "up"], "do": [{"interleave": 1}], "give": "gate_up"},
+                  {"take": "gate_up", "do": [{"split": 1, "parts": 4}, {"interleave": 1}],
+                   "give": "turned"},
+                  {"take": "turned", "do": [{"deinterleave": 0, "parts": 3}, {"interleave": 1}],
+                   "give": "in_one"},
+                  {"take": "in_one", "do": [{"split": 1, "sizes": [6, 6, 12]}],
+                   "give": ["a", "b", "c"]})j"});
+  expect_same({{{"a", DType::F32, {2, 4}}, {"b", DType::F32, {2, 4}}},
+               R"j({"take": ["a", "b"], "do": [{"interleave": 0}, {"shape": [4, 4]},
+                                               {"reshape": [2, 2, "dim(1)"]},
+                                               {"split": 1, "parts": "dim(0)"}, {"interleave": 1}],
+                   "give": "c"})j"});
+}
+
 TEST(Undo, GivesBackNamesAndStacks) {
   std::vector<TensorSpec> layers;
   for (int i = 0; i < 7; ++i) {
@@ -223,6 +239,13 @@ TEST(Undo, SaysWhatHasNoWayBack) {
             "f:1: \"q\": the operation in line 1 has no way back in a rule without a shape");
   EXPECT_EQ(says(R"j({"take": ["o", "p"], "do": [{"concat": 0}], "give": "q"})j"),
             "f:1: \"q\": the operation in line 1 has no way back in a rule without a shape");
+  // How many there were depends on the shape that they had.
+  EXPECT_EQ(says(R"j({"take": "p", "do": [{"split": 0, "parts": "dim(0)"}, {"interleave": 0}],
+                     "give": "q"})j"),
+            "f:1: \"q\": the operation in line 1 has no way back in a rule without a shape");
+  EXPECT_EQ(says(R"j({"take": "p", "do": [{"split": 0, "parts": 300000}, {"interleave": 0}],
+                     "give": "q"})j"),
+            "f:1: \"q\": more than 262144 tensors on the way back");
   EXPECT_EQ(says(R"j({"take": "p.{e}", "do": [{"stack": "e", "dim": "rank()"}], "give": "q"})j"),
             "f:1: \"q\": the operation in line 1 has no way back");
   // A dimension that the shape behind it does not have.

@@ -426,6 +426,34 @@ class RuleUndo {
     return std::ranges::find(rule_.operations, Kind::Shape, &Operation::kind);
   }
 
+  /// Sets `before` of the operations up to the rule's `shape`, of all where it has none, to as many
+  /// columns as there are before each, all of `shape`; refuses what has to know more.
+  Result<void> count_columns(const std::vector<std::int64_t>& shape, const Scope& scope,
+                             std::vector<FlowShape>& before) const {
+    const auto end = static_cast<std::size_t>(find_shape() - rule_.operations.begin());
+    const bool has_shape = end < before.size();
+    std::size_t columns = rule_.patterns.size();  // 0: not known
+    for (std::size_t i = 0; i < before.size() && i <= end; ++i) {
+      const Operation& operation = rule_.operations[i];
+      before[i].shapes.assign(std::max<std::size_t>(columns, 1), shape);
+      const bool hides = operation.kind == Kind::Pad || operation.kind == Kind::Concat;
+      if (hides ? !has_shape : operation.kind == Kind::Interleave && columns == 0) {
+        return fail(ErrorCode::Unsupported,
+                    "the operation in line {} has no way back in a rule without a shape",
+                    operation.line);
+      }
+      if (operation.kind == Kind::Concat || operation.kind == Kind::Interleave) columns = 1;
+      if (operation.kind != Kind::Split && operation.kind != Kind::Deinterleave) continue;
+      Result<std::int64_t> parts = static_cast<std::int64_t>(operation.numbers.size());
+      if (!operation.sizes) parts = operation.numbers.front().evaluate_whole(scope);
+      if (!parts || *parts < 1) columns = 0;
+      if (columns == 0) continue;
+      if (*parts > static_cast<std::int64_t>(kMaxUndone / columns)) return too_many();
+      columns *= static_cast<std::size_t>(*parts);
+    }
+    return {};
+  }
+
   /// The shapes that the group's tensors have before each operation, and the check that they lead
   /// to those that are there. Without a `shape` in the rule, the tensors are taken to have had the
   /// shape that they have.
@@ -440,23 +468,15 @@ class RuleUndo {
       begin = static_cast<std::size_t>(first - rule_.operations.begin());
       CKFS_TRY(shape, shape_at(begin, std::move(shape), scope));
     }
-    for (FlowShape& one : before) one.shapes = {shape};
-    const auto hides = std::ranges::find_if(rule_.operations, [](const Operation& operation) {
-      return operation.kind == Kind::Pad || operation.kind == Kind::Concat;
-    });
-    if (!has_shape && hides != rule_.operations.end()) {
-      return fail(ErrorCode::Unsupported,
-                  "the operation in line {} has no way back in a rule without a shape",
-                  hides->line);
+    CKFS_TRY_VOID(count_columns(shape, scope, before));
+    if (!has_shape && std::ranges::find(rule_.operations, Kind::Reshape, &Operation::kind) ==
+                          rule_.operations.end()) {
+      return before;
     }
-    const bool moves = std::ranges::any_of(rule_.operations, [](const Operation& operation) {
-      return operation.kind == Kind::Reshape || operation.kind == Kind::Pad ||
-             operation.kind == Kind::Concat;
-    });
-    if (!has_shape && !moves) return before;
     Flow flow;
     CKFS_TRY(const TensorExpr zeros, TensorExpr::zeros(head.dtype(), shape));
-    flow.columns.assign(rule_.patterns.size(), {rule_.patterns.front().text(), {{{}, zeros}}});
+    flow.columns.assign(before[begin].shapes.size(),
+                        {rule_.patterns.front().text(), {{{}, zeros}}});
     for (std::size_t i = begin; i < rule_.operations.size(); ++i) {
       const Operation& operation = rule_.operations[i];
       before[i].shapes.clear();

@@ -123,7 +123,7 @@ class Walker {
         tree_.notes.push_back({path, "the record of an export; not shown"});
       } else if (kind == FileKind::Directory) {
         next.push_back(path + "/");
-      } else if (is_link) {
+      } else if (!found[i] && is_link) {
         tree_.dangling.push_back(path);
         tree_.notes.push_back({path, "a link to a file that is absent or out of reach; not shown"});
       } else {

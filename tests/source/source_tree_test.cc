@@ -5,6 +5,7 @@
 #include <cstring>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include "io/reader.h"
 #include "source/hub_cache.h"
@@ -134,6 +135,13 @@ TEST_F(Listing, FailsAtALinkUnlessItsTargetIsOutOfReach) {
     EXPECT_EQ(open(source() / "link", error), "");
     EXPECT_EQ(note("link"), "a link to a file that is absent or out of reach; not shown");
   }
+}
+
+TEST_F(Listing, CallsNoLinkAbsentThatLeadsToSomethingElse) {
+  ASSERT_EQ(::mkfifo((top_ / "fifo").c_str(), 0600), 0);
+  fs::create_symlink(top_ / "fifo", source() / "link");
+  EXPECT_EQ(open(source() / "other", ENOENT), "");
+  EXPECT_EQ(note("link"), "neither a file nor a directory; not shown");
 }
 
 TEST_F(Listing, FailsAtAConfigurationThatCannotBeLookedAt) {

@@ -215,7 +215,9 @@ class BlockScaleEncoding final : public Encoding {
   }
 
   Exactness exactness(DType to) const override {
-    return to == DType::BF16 ? Exactness::BitExact : Encoding::exactness(to);
+    // F16 values are a cast away from BF16, as plain ones are.
+    const bool is_rounded_once = to == DType::BF16 && scale_.result != DType::F16;
+    return is_rounded_once ? Exactness::BitExact : Encoding::exactness(to);
   }
 
   std::string text() const override {

@@ -173,6 +173,11 @@ TEST(BlockScaleEncoding, GivesItsLabelItself) {
   for (const DType wide : {DType::F32, DType::F64}) {
     EXPECT_EQ(block_scale_encoding(narrow)->exactness(wide), Exactness::Exact);
   }
+  BlockScale half = scale;
+  half.result = DType::F16;
+  EXPECT_EQ(block_scale_encoding(half)->exactness(DType::F16), Exactness::BitExact);
+  EXPECT_EQ(block_scale_encoding(half)->exactness(DType::BF16), Exactness::Lossy);
+  EXPECT_EQ(block_scale_encoding(half)->exactness(DType::F32), Exactness::Exact);
   // A decoded F32 is not bit-exact by itself.
   EXPECT_EQ(scale_inside().encoding->exactness(DType::BF16), Exactness::Lossy);
 }

@@ -13,6 +13,8 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <fstream>
+#include <linux/posix_acl.h>
+#include <linux/posix_acl_xattr.h>
 #include <spdlog/spdlog.h>
 #include <string>
 #include <sys/file.h>
@@ -126,6 +128,33 @@ int make_directory(int above, const char* name) {
   return 0;
 }
 
+/// Whether an entry of `acl`, as the kernel gives it (linux/posix_acl_xattr.h), lets somebody write
+/// who is neither root nor the caller nor the caller's own group. `group` is the file's. What the
+/// mask takes away is seen in the mode: its group bits are the mask.
+bool lets_others_write(std::span<const std::byte> acl, gid_t group) {
+  posix_acl_xattr_entry entry;
+  for (std::size_t at = sizeof(posix_acl_xattr_header); at + sizeof(entry) <= acl.size();
+       at += sizeof(entry)) {
+    std::memcpy(&entry, acl.data() + at, sizeof(entry));
+    if ((entry.e_perm & ACL_WRITE) == 0) continue;
+    if (entry.e_tag == ACL_USER && entry.e_id != 0 && entry.e_id != ::geteuid()) return true;
+    if (entry.e_tag == ACL_GROUP && entry.e_id != ::getegid()) return true;
+    if (entry.e_tag == ACL_GROUP_OBJ && group != ::getegid()) return true;
+  }
+  return false;
+}
+
+/// The same of what `fd` has open, whose mode lets its group write.
+Result<bool> lets_others_write(int fd, gid_t group) {
+  std::vector<std::byte> acl(std::size_t{64} << 10);  // XATTR_SIZE_MAX: no attribute is longer
+  const ssize_t size = ::fgetxattr(fd, "system.posix_acl_access", acl.data(), acl.size());
+  if (size >= 0)
+    return lets_others_write(std::span(acl).first(static_cast<std::size_t>(size)), group);
+  // No ACL, or none that the file system has: the group's bits are the group's.
+  if (errno == ENODATA || errno == EOPNOTSUPP) return group != ::getegid();
+  return system_failure(errno, "its ACL", "read");
+}
+
 }  // namespace
 
 Result<OutDirectory> OutDirectory::open(const std::filesystem::path& path, OutSystem system,
@@ -189,22 +218,33 @@ std::optional<OutEntry> OutDirectory::entry(const std::string& path) const {
 
 std::optional<std::string> OutDirectory::distrust(const std::string& path) const {
   struct stat status;
+  std::optional<Place> at;
   if (path.empty()) {
     if (::fstat(fd_.get(), &status) != 0) return std::nullopt;
   } else {
-    const Result<Place> at = place(path, "look");
-    if (!at ||
-        ::fstatat(at->directory.get(), at->name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0 ||
+    Result<Place> found = place(path, "look");
+    if (!found ||
+        ::fstatat(found->directory.get(), found->name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0 ||
         S_ISLNK(status.st_mode)) {
       return std::nullopt;  // nothing that would be opened
     }
+    at = *std::move(found);
   }
   if (status.st_uid != ::geteuid() && status.st_uid != 0) {
     return fmt::format("belongs to user {}", status.st_uid);
   }
-  // The caller's own group may: with a umask of 002 it always can.
-  const bool by_group = (status.st_mode & S_IWGRP) != 0 && status.st_gid != ::getegid();
-  if (by_group || (status.st_mode & S_IWOTH) != 0) return "others may write to it";
+  constexpr const char* kByOthers = "others may write to it";
+  if ((status.st_mode & S_IWOTH) != 0) return kByOthers;
+  if ((status.st_mode & S_IWGRP) == 0) return std::nullopt;
+  UniqueFd opened;
+  if (at) {
+    opened.reset(::openat(at->directory.get(), at->name.c_str(),
+                          O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+    if (!opened) return std::string("cannot be opened: ") + std::strerror(errno);
+  }
+  const Result<bool> by_others = lets_others_write(at ? opened.get() : fd_.get(), status.st_gid);
+  if (!by_others) return by_others.error().message();
+  if (*by_others) return kByOthers;
   return std::nullopt;
 }
 

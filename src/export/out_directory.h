@@ -106,7 +106,7 @@ class OutDirectory {
   std::optional<OutEntry> entry(const std::string& path) const;
   /// Why what is at `path` ("" is OUT) may be another user's doing; nullopt: nothing is there, or
   /// it belongs to the caller or to root and nobody but the caller's own group may write to it, by
-  /// its mode: whom an ACL lets write is not told from the group.
+  /// its mode and its POSIX ACL. Of other kinds of ACLs (NFS 4) the mode is all that is seen.
   std::optional<std::string> distrust(const std::string& path) const;
   /// A path, relative to OUT, of something that is no directory and that `known` does not accept.
   Result<std::optional<std::string>> find_foreign(

@@ -4,17 +4,21 @@
 #include <array>
 #include <cerrno>
 #include <cstddef>
+#include <cstring>
 #include <fcntl.h>
 #include <fstream>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <linux/filter.h>
 #include <linux/magic.h>
+#include <linux/posix_acl.h>
+#include <linux/posix_acl_xattr.h>
 #include <linux/seccomp.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
+#include <sys/xattr.h>
 #include <vector>
 
 #include "io/page_cache.h"
@@ -180,6 +184,52 @@ TEST(OpenDirectoryBeneath, GoesByComponentsWhereTheKernelDoesNot) {
           std::exit(open_directory_beneath(top.get(), "a/b") ? 0 : 6);
         },
         testing::ExitedWithCode(0), "");
+  }
+}
+
+TEST(OutDirectory, TrustsNoAclThatLetsOthersWrite) {
+  const TemporaryDirectory directory;
+  directory.write("out/d/file", "text");
+  const OutDirectory out = OutDirectory::open(directory / "out").value();
+  const auto user = static_cast<std::uint16_t>(ACL_USER);
+  const auto group = static_cast<std::uint16_t>(ACL_GROUP);
+  constexpr std::uint32_t kNobody = ACL_UNDEFINED_ID;
+  constexpr std::uint16_t kRead = ACL_READ;
+  constexpr std::uint16_t kBoth = ACL_READ | ACL_WRITE;
+  // What the entry may, the mask, and what is said.
+  struct Case {
+    posix_acl_xattr_entry named;
+    std::uint16_t mask;
+    bool trusted;
+  };
+  for (const Case& one : {Case{{user, kBoth, 12345}, kBoth, false},
+                          {{group, kBoth, 12345}, kBoth, false},
+                          {{user, kBoth, 12345}, kRead, true},
+                          {{user, kRead, 12345}, kBoth, true},
+                          {{user, kBoth, ::geteuid()}, kBoth, true},
+                          {{user, kBoth, 0}, kBoth, true},
+                          {{group, kBoth, ::getegid()}, kBoth, true}}) {
+    for (const std::string path : {"", "d", "d/file"}) {
+      const std::array<posix_acl_xattr_entry, 5> entries = {{
+          {ACL_USER_OBJ, kBoth, kNobody},
+          one.named.e_tag == user ? one.named
+                                  : posix_acl_xattr_entry{ACL_GROUP_OBJ, kRead, kNobody},
+          one.named.e_tag == user ? posix_acl_xattr_entry{ACL_GROUP_OBJ, kRead, kNobody}
+                                  : one.named,
+          {ACL_MASK, one.mask, kNobody},
+          {ACL_OTHER, kRead, kNobody},
+      }};
+      std::array<std::byte, sizeof(posix_acl_xattr_header) + sizeof(entries)> acl{};
+      acl[0] = std::byte{POSIX_ACL_XATTR_VERSION};
+      std::memcpy(acl.data() + sizeof(posix_acl_xattr_header), entries.data(), sizeof(entries));
+      const fs::path at = directory / "out" / path;
+      ASSERT_EQ(::setxattr(at.c_str(), "system.posix_acl_access", acl.data(), acl.size(), 0), 0)
+          << std::strerror(errno);
+      EXPECT_EQ(out.distrust(path),
+                one.trusted ? std::nullopt : std::optional<std::string>("others may write to it"))
+          << path << " " << one.named.e_tag << " " << one.named.e_perm << " " << one.mask;
+      ASSERT_EQ(::removexattr(at.c_str(), "system.posix_acl_access"), 0);
+    }
   }
 }
 

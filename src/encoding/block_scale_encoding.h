@@ -56,10 +56,10 @@ struct BlockScale {
 };
 
 /// Values are of dtype `result`; where that is F32, decodes to F32, BF16 and F16 at once. Bit-exact
-/// in `result` and BF16 as the reference tools (docs/FORMATS.md). Requires: all sizes are positive;
-/// rows of packed codes of 3, 5, 6 or 7 bits are whole eights, or no longer than kMaxUnit; those of
-/// other bits, or in words, are whole words (`padding`); `padding` and `groups` come with I32 only,
-/// and `zeros` not with F8.
+/// as the reference tools (docs/FORMATS.md) in `result`, and in BF16 where that is not F16.
+/// Requires: all sizes are positive; rows of packed codes of 3, 5, 6 or 7 bits are whole eights, or
+/// no longer than kMaxUnit; those of other bits, or in words, are whole words (`padding`);
+/// `padding` and `groups` come with I32 only, and `zeros` not with F8.
 std::shared_ptr<const Encoding> block_scale_encoding(const BlockScale& scale);
 
 /// What block_scale_encoding() was given, where `encoding` came from there: for tests and for their

@@ -47,20 +47,25 @@ std::uint32_t process_umask() {
   return mask;
 }
 
+struct Walls {
+  bool confined = false;     // Landlock and seccomp were tried
+  std::string_view lacking;  // what of these this system does not have; empty: it has both
+};
+
 /// The first wall is the parsers', this is the second: it stands before they see the first byte.
-/// Returns what of it this system does not have; empty: it has all, or Landlock and seccomp were
-/// not tried (no_sandbox; or privileges are kept, which the log says).
-Result<std::string_view> confine(const MountCommand& command) {
+/// Where privileges are kept, which the log says, nothing else is tried: without no_new_privs the
+/// kernel refuses it.
+Result<Walls> confine(const MountCommand& command) {
   if (const Result<void> dropped = drop_privileges(); !dropped) {
     spdlog::warn("{}: privileges are kept: {}", command.mountpoint, dropped.error().message());
-    return "";
+    return Walls{};
   }
-  if (!command.words.confined) return "";
+  if (!command.words.confined) return Walls{};
   std::vector<std::filesystem::path> writable;
   if (const auto& spill = command.words.common.open.spill) writable.push_back(*spill);
   CKFS_TRY(const Confinement made, confine_writing(writable));
-  if (made.landlock) return made.seccomp ? "" : "seccomp";
-  return made.seccomp ? "Landlock" : "Landlock and seccomp";
+  if (made.landlock) return Walls{true, made.seccomp ? "" : "seccomp"};
+  return Walls{true, made.seccomp ? "Landlock" : "Landlock and seccomp"};
 }
 
 /// Serves until unmounted.
@@ -76,7 +81,7 @@ Result<void> serve(const MountCommand& command, const std::function<void()>& rea
   }
   CKFS_TRY(MountKeeper keeper, MountKeeper::start(std::move(target), kernel));
   if (user) CKFS_TRY_VOID(become(*user));
-  CKFS_TRY(const std::string_view lacking, confine(command));
+  CKFS_TRY(const Walls walls, confine(command));
   const OpenOptions options = open_options(command.words.common);
   CKFS_TRY(Checkpoint checkpoint, Checkpoint::open(command.source, options));
   for (const std::string& note : opening_notes(checkpoint)) {
@@ -102,13 +107,13 @@ Result<void> serve(const MountCommand& command, const std::function<void()>& rea
                       .direct = command.words.direct,
                       .stop_now = command.words.stop_now,
                       .source_files = std::move(files),
-                      .confined = command.words.confined},
+                      .confined = walls.confined},
                      [&] {
                        ready();
                        // Of a mount that stands: a user whose mount failed reads the error alone.
-                       if (lacking.empty()) return;
+                       if (walls.lacking.empty()) return;
                        spdlog::info("{}: confined without {}, which this system does not have",
-                                    command.mountpoint, lacking);
+                                    command.mountpoint, walls.lacking);
                      });
 }
 

@@ -351,12 +351,16 @@ class Engine::Impl {
                          stream.wants(piece.begin) &&
                          evaluator_.unit_at(file, piece.begin) == piece;
       if (!whole) return std::shared_ptr<const Tile>();
-      auto computed = cache_.get(
-          key, [&] { return evaluator_.piece(file, piece, want_of(stream, advice.sequential)); });
+      bool own = false;
+      auto computed = cache_.get(key, [&] {
+        own = true;
+        return evaluator_.piece(file, piece, want_of(stream, advice.sequential));
+      });
       // An error here may be that of the memory; computing just the part shows what is true.
       if (!computed) return std::shared_ptr<const Tile>();
       tile = *std::move(computed);
-      if (stream.options().deliver) {
+      // Who waited for another's piece does not deliver it, too: it can be lent once.
+      if (own && stream.options().deliver) {
         while_memory_lasts([&] {
           workers_.add([this, weak = stream.weak_from_this(), piece, made = std::weak_ptr(tile)] {
             if (const auto alive = weak.lock()) deliver(*alive, piece, made);

@@ -1,6 +1,7 @@
 // What is computed ahead is put before its reader, and that may take as long as a request takes
 // whose page it is: nothing that the request needs may be held meanwhile.
 #include <atomic>
+#include <barrier>
 #include <chrono>
 #include <condition_variable>
 #include <gtest/gtest.h>
@@ -12,10 +13,13 @@
 
 #include "base/units.h"
 #include "engine/engine.h"
+#include "engine/fp8_matrix.h"
 #include "support/memory_source.h"
 
 namespace ckfs {
 namespace {
+
+using Clock = std::chrono::steady_clock;
 
 constexpr std::int64_t kTileRows = 3584,
                        kTileColumns = 4096;  // 28 MiB of BF16: one tile of a budget of 64
@@ -84,7 +88,6 @@ class Gate {
 };
 
 TEST(Deliver, HoldsNothingThatARequestWaitsFor) {
-  using Clock = std::chrono::steady_clock;
   TwoForms forms;
   Gate gate;
   const auto pool = BufferPool::create(64_MiB);
@@ -120,6 +123,43 @@ TEST(Deliver, HoldsNothingThatARequestWaitsFor) {
     gate.open();
     *replies = Buffer();
     request.join();
+  }
+}
+
+TEST(Deliver, OneOfSeveralReadersDeliversATile) {
+  Fp8Matrix matrix(1024, 1024, false);  // two pieces of BF16
+  // That one asks for a piece between another's look for it and his begin is rare.
+  for (int round = 0; round < 300; ++round) {
+    std::atomic<int> at_once = 0;
+    std::atomic<bool> delivered = false;
+    Engine engine(matrix.catalog, matrix.source, BufferPool::create(64_MiB), {.threads = 2});
+    std::vector<std::shared_ptr<ReadStream>> streams;
+    for (int i = 0; i < 4; ++i) {
+      streams.push_back(engine.open_stream(
+          matrix.file, {.whole = true, .deliver = [&](std::uint64_t offset, auto) {
+                          if (offset >= kPieceBytes) return true;  // of the first piece alone
+                          EXPECT_EQ(++at_once, 1);
+                          // As long as the kernel may take, so that two would meet.
+                          const auto end = Clock::now() + std::chrono::microseconds(500);
+                          while (Clock::now() < end) std::this_thread::yield();
+                          --at_once;
+                          delivered = true;
+                          return true;
+                        }}));
+    }
+    std::barrier together(4);
+    std::vector<std::thread> readers;
+    for (const auto& stream : streams) {
+      readers.emplace_back([&] {
+        together.arrive_and_wait();
+        EXPECT_TRUE(engine.read(*stream, {0, 128_KiB}));
+      });
+    }
+    for (std::thread& reader : readers) reader.join();
+    const auto late = Clock::now() + std::chrono::seconds(20);
+    while (!delivered && Clock::now() < late) std::this_thread::yield();
+    ASSERT_TRUE(delivered);
+    ASSERT_FALSE(HasFailure()) << round;
   }
 }
 

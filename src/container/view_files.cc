@@ -48,6 +48,20 @@ Result<std::unique_ptr<const ViewFiles>> ViewFiles::create(
   std::ranges::sort(found, {}, &Found::path);
 
   const std::string view = definition->spec.canonical();
+  // A folder of the source may have the name of a file that a container makes.
+  std::string_view last;
+  for (const Found& file : found) {
+    const std::string_view path = file.path;
+    for (std::size_t slash = path.find('/'); slash != std::string_view::npos;
+         slash = path.find('/', slash + 1)) {
+      const std::string_view folder = path.substr(0, slash);
+      if (last.starts_with(path.substr(0, slash + 1))) continue;  // looked at
+      if (!std::ranges::binary_search(found, folder, {}, &Found::path)) continue;
+      return fail(ErrorCode::Unsupported, "{}: \"{}\": a file and a folder of this name", view,
+                  folder);
+    }
+    last = path;
+  }
   files->rows_.reserve(found.size());
   files->paths_.reserve(std::transform_reduce(found.begin(), found.end(), std::size_t{0},
                                               std::plus<>(),

@@ -37,7 +37,7 @@ class ViewFiles {
   static constexpr std::size_t kKeptLayouts = std::size_t{16} << 20;
 
   /// Sizes, names and inodes are final from here. Errors: those of make_containers(), Unsupported
-  /// (two files of one name, or of one inode).
+  /// (two files of one name, or of one inode; a file and a folder of one name).
   static Result<std::unique_ptr<const ViewFiles>> create(
       const std::shared_ptr<const Definition>& definition, const ByteSource& source,
       std::shared_ptr<const SourceReaders> readers = std::make_shared<SourceReaders>());

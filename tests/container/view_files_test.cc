@@ -50,6 +50,18 @@ TEST(ViewFiles, AreListedByPath) {
   EXPECT_THAT(files->tensors(3), ElementsAre(0, 1));
 }
 
+TEST(ViewFiles, RefuseAFolderWhereAFileMustBe) {
+  ModelCatalog model = small_model();
+  model.side_file("model.safetensors.index.json-old", "x");
+  model.side_file("model.safetensors.index.json/deep/notes.txt", "x");
+  const auto catalog = model.build();
+  const auto refused = ViewFiles::create(define(catalog, "bf16-safetensors"), model.source());
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().message(),
+            "bf16-safetensors: \"model.safetensors.index.json\": a file and a folder of this name");
+  EXPECT_TRUE(ViewFiles::create(define(catalog, "source"), model.source()));
+}
+
 TEST(ViewFiles, GiveOneLayoutOfAFileToAll) {
   ModelCatalog model = small_model();
   const auto files = files_of(model, "bf16-safetensors");

@@ -255,8 +255,9 @@ class Checkpoint {
 
   /// Newest mtime of the source in whole seconds since 1970; never 0.
   std::int64_t mtime() const;
-  /// A hash over the names, sizes and mtimes of the source's files, and over what OpenOptions
-  /// choose of it or add to it: tag, key, item, recipes and family.
+  /// A hash over the names, sizes and mtimes of the source's files, the step that was taken of
+  /// several, and over what OpenOptions choose of it or add to it: tag, key, item, recipes and
+  /// family.
   std::uint64_t fingerprint() const;
 
   Statistics statistics() const;

@@ -65,6 +65,19 @@ TEST(OrbaxSource, ItsNewestStepIsTaken) {
   EXPECT_THAT(names_at(root.path(), {.step = 2}), ElementsAre("two"));
 }
 
+TEST(OrbaxSource, StepsOfEqualFilesAreTwoSources) {
+  const TemporaryDirectory root;
+  for (const char* const step : {"1/items/", "2/items/"}) item_of("w").write(root, step);
+  for (const auto& entry : fs::recursive_directory_iterator(root.path())) {
+    fs::last_write_time(entry.path(), fs::file_time_type());
+  }
+  const auto fingerprint = [&](std::optional<std::uint64_t> step) {
+    return open_source(root.path(), {.step = step}).catalog->fingerprint();
+  };
+  EXPECT_NE(fingerprint(1), fingerprint(2));
+  EXPECT_EQ(fingerprint(std::nullopt), fingerprint(2));
+}
+
 TEST(OrbaxSource, StepsMayHaveAPrefixAndPadding) {
   const TemporaryDirectory root;
   item_of("a").write(root, "step_00000100/default/");
@@ -78,6 +91,12 @@ TEST(OrbaxSource, TheItemThatUsuallyHasTheModelIsTaken) {
   item_of("other").write(step, "data/");
   EXPECT_THAT(names_at(step.path()), ElementsAre("model"));
   EXPECT_THAT(names_at(step.path(), {.item = "data"}), ElementsAre("other"));
+  // The step may be an item itself.
+  item_of("itself").write(step, "");
+  EXPECT_THAT(names_at(step.path()), ElementsAre("itself"));
+  const auto notes = notes_by_subject(*open_source(step.path(), {.item = "data"}).catalog);
+  EXPECT_EQ(notes.at("."), "the item that is shown without --item");
+  EXPECT_EQ(notes.at("state"), "another item (--item shows it)");
 }
 
 TEST(OrbaxSource, AKeyIsAPartOfTheTree) {
@@ -419,6 +438,7 @@ std::vector<Broken> all_broken() {
   add("only DeepSpeed checkpoints have tags", [](OrbaxWriter&) {}, {.tag = "t"});
   add("nothing below the key \"q\"", [](OrbaxWriter&) {}, {.key = "q"});
   add("nothing below the key \"w\"", [](OrbaxWriter&) {}, {.key = "w"});
+  add("a tree without leaves", [](OrbaxWriter& item) { item.leaves.clear(); });
   add("step 3: a step or an item, no directory of steps", [](OrbaxWriter&) {}, {.step = 3});
   add("no item \"q\" (it has .)", [](OrbaxWriter&) {}, {.item = "q"});
   add("_METADATA: no JSON, only white space", [](OrbaxWriter& item) {

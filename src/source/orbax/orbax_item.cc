@@ -102,9 +102,13 @@ class ItemOpener : public SourceOpener {
 
  private:
   Result<void> read() override {
+    // Files have names below the step's directory: those of two steps may agree in all that is
+    // looked at.
+    if (!place_.step_directory.empty()) builder_.saw_file(place_.step_directory, 0, 0);
     for (const Note& note : place_.notes) builder_.add_note(note.subject, note.text);
     for (const std::string& other : place_.others) {
-      builder_.add_note(other, "another item (--item shows it)");
+      builder_.add_note(other, other == "." ? "the item that is shown without --item"
+                                            : "another item (--item shows it)");
     }
     CKFS_TRY_VOID(read_tree());
     CKFS_TRY_VOID(open_database());
@@ -604,6 +608,9 @@ class ItemOpener : public SourceOpener {
                                       quote(leaf.value_type)));
       }
       tree.leaves.push_back(made);
+    }
+    if (tree.leaves.empty() && options_.key.empty()) {
+      return fail(ErrorCode::Unsupported, "{}: a tree without leaves", tree_.name);
     }
     if (tree.leaves.empty()) {
       return fail(ErrorCode::InvalidArgument, "{}: nothing below the key {}", tree_.name,

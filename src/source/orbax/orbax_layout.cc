@@ -196,7 +196,7 @@ Result<void> choose_in_step(const SourceTree& tree, const Items& items,
   }
   place.item_directory = chosen;
   for (const auto& [name, marks] : mine) {
-    if (name != chosen) place.others.emplace_back(shown(name));
+    if (name != chosen) place.others.emplace_back(name.empty() ? "." : shown(name));
   }
   return {};
 }

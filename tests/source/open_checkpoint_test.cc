@@ -170,6 +170,22 @@ TEST(OpenCheckpoint, TakesAllFilesWithoutAnIndex) {
   EXPECT_EQ(opened.catalog->parts()[0].directory, "sub/");
 }
 
+TEST(OpenCheckpoint, AFolderOfTheIndexHasNoWeightsOfItsOwn) {
+  const TemporaryDirectory directory;
+  directory.write("sub/a.safetensors", file_of({{"x"}, {"stale"}}));
+  directory.write("sub/b.safetensors", file_of({{"y"}}));
+  directory.write(kIndex, R"({"weight_map": {"x": "sub/a.safetensors"}})");
+  const Opened opened = open_source(directory.path());
+  const Catalog& catalog = *opened.catalog;
+  EXPECT_TRUE(catalog.parts().empty());
+  ASSERT_EQ(catalog.shards().size(), 1U);
+  EXPECT_THAT(tensors_by_name(catalog, catalog.shards()[0]), ElementsAre("x"));
+  const std::map<std::string, std::string> notes = {
+      {"stale", "left out of sub/a.safetensors: not in the index"},
+      {"sub/b.safetensors", "not in the index; converted views leave it out"}};
+  EXPECT_EQ(notes_by_subject(catalog), notes);
+}
+
 TEST(OpenCheckpoint, LetsTheIndexDecide) {
   const TemporaryDirectory directory;
   directory.write("a.safetensors", file_of({{"stale"}, {"x"}, {"y"}}));

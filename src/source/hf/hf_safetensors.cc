@@ -132,13 +132,18 @@ class HfOpener : public SourceOpener {
     return {};
   }
 
-  /// Opens the folders that have weights of their own. One that is broken is left out unless the
-  /// pipeline names it, as are copies of what is at the top.
+  /// Opens the folders that have weights of their own, and none of those that the index names. One
+  /// that is broken is left out unless the pipeline names it, as are copies of what is at the top.
   Result<void> add_parts() {
     if (tree_.single_file) return {};
+    std::set<std::string_view> indexed;
+    for (const std::string_view shard : shards_) {
+      indexed.insert(shard.substr(0, shard.rfind('/') + 1));
+    }
     std::size_t added = 0;
     std::optional<Error> first;
     for (const std::string& folder : weight_folders(tree_)) {
+      if (indexed.contains(folder)) continue;
       const SourceTree tree = tree_of(tree_, folder);
       HfOpener opener(tree, files_, options_, this);
       Result<std::shared_ptr<const Catalog>> part = opener.open_part(table().below(folder));

@@ -302,8 +302,10 @@ class DcpOpener : public SourceOpener {
 
   /// Opens those that were not, several at a time.
   Result<void> open_items(std::vector<Place*> places) {
-    std::ranges::sort(
-        places, {}, [](const Place* place) { return std::pair(place->file, place->bytes.begin); });
+    // By the place, too: one of no bytes may begin where another does.
+    std::ranges::sort(places, {}, [](const Place* place) {
+      return std::tuple(place->file, place->bytes.begin, place);
+    });
     const auto same = std::ranges::unique(places);  // those of tied tensors
     places.erase(same.begin(), same.end());
     return run_parallel(

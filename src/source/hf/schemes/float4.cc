@@ -122,9 +122,7 @@ bool is_modelopt(const HeldTensors& tensors, TensorId codes) {
 Result<QuantizedWeight> read_modelopt(const HeldTensors& tensors, TensorId codes) {
   const std::string_view name = tensors.name(codes);
   const std::string_view module = module_of(name);
-  const std::string& algorithm = tensors.config().method.empty()
-                                     ? tensors.config().method
-                                     : std::string(tensors.config().value("quant_algo"));
+  const std::string algorithm(tensors.config().value("quant_algo"));
   for (const std::string_view beside : {".pre_quant_scale", ".svdquant_lora_a"}) {
     if (!tensors.find(module, beside)) continue;
     return cannot_decode("its {} belongs into the weight, too", beside.substr(1));

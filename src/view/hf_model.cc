@@ -165,7 +165,8 @@ struct Group {
   }
 };
 
-/// Marks the aliases among the view's tensors. `ids`: where each came from.
+/// Marks those of the view's tensors that are other names of one before them. `ids`: where each
+/// came from.
 void share_bytes(const Catalog& catalog, std::span<const TensorId> ids,
                  std::vector<ModelTensor>& tensors) {
   // An alias has its source's very shape and boxes; another tensor may have the same bytes in
@@ -175,7 +176,7 @@ void share_bytes(const Catalog& catalog, std::span<const TensorId> ids,
     const StoredTensor& tensor = catalog.tensor(id);
     return Place{tensor.storage, tensor.boxes.data(), tensor.shape.data(), tensor.shape.size()};
   };
-  // The source of an alias comes before it; so what is looked for is known before the second pass.
+  // What an alias is one of may stand behind it: the first in the view is then the one.
   std::map<Place, std::uint32_t> sources;
   for (const TensorId id : ids) {
     if (catalog.tensor(id).alias) sources.emplace(place_of(id), ModelTensor::kNone);
@@ -186,7 +187,7 @@ void share_bytes(const Catalog& catalog, std::span<const TensorId> ids,
     if (source == sources.end()) continue;
     if (source->second == ModelTensor::kNone) {
       source->second = i;
-    } else if (catalog.tensor(ids[i]).alias) {
+    } else {
       tensors[i].same_as = source->second;
     }
   }

@@ -65,20 +65,20 @@ class ModelCatalog {
     const FileId file = source_->add("state.pt", std::vector<std::byte>(1 << 16, std::byte{7}));
     std::uint64_t offset = 0;
     std::map<std::string, TensorId> ids;
-    std::vector<TensorId> order;
-    for (const TensorSpec& tensor : tensors) {
-      TensorId id = 0;
-      if (!tensor.same_as.empty()) {
-        id = builder_.add_alias(tensor.name, ids.at(tensor.same_as));
-      } else {
-        const StorageId storage = tensor.storage_of.empty()
-                                      ? add_storage(file, offset, tensor.dtype, tensor.shape)
-                                      : builder_.tensor(ids.at(tensor.storage_of)).storage;
-        id = builder_.add_tensor(tensor.name, tensor.shape, storage);
-        builder_.set_role(id, tensor.role);
-      }
-      ids.emplace(tensor.name, id);
-      order.push_back(id);
+    std::vector<TensorId> order(tensors.size());
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      const TensorSpec& tensor = tensors[i];
+      if (!tensor.same_as.empty()) continue;
+      const StorageId storage = tensor.storage_of.empty()
+                                    ? add_storage(file, offset, tensor.dtype, tensor.shape)
+                                    : builder_.tensor(ids.at(tensor.storage_of)).storage;
+      order[i] = builder_.add_tensor(tensor.name, tensor.shape, storage);
+      builder_.set_role(order[i], tensor.role);
+      ids.emplace(tensor.name, order[i]);
+    }
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      if (tensors[i].same_as.empty()) continue;
+      order[i] = builder_.add_alias(tensors[i].name, ids.at(tensors[i].same_as));
     }
     builder_.add_only_shard(std::move(order));
     builder_.add_file({"state.pt", file});

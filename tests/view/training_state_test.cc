@@ -49,6 +49,16 @@ TEST(Safetensors, ShowsTensorsAsStoredUnderTheModelsName) {
   EXPECT_EQ(definition->packaging.max_shard, 5'000'000'000);
 }
 
+TEST(Consolidated, ATensorMayComeBehindItsOtherNames) {
+  ModelCatalog model;
+  model.state({{"head", DType::F32, {5}, false, Role::Weight, "embed"},
+               {"small", DType::F32, {5}},
+               {"embed", DType::F32, {5}},
+               {"too", DType::F32, {5}, false, Role::Weight, "embed"}});
+  EXPECT_THAT(tensor_lines(*define(model.build(), "fp32-consolidated@format=bin")),
+              ElementsAre("head: F32", "small: F32", "embed: F32 = head", "too: F32 = head"));
+}
+
 TEST(Safetensors, KeepsTheConfigAsItIs) {
   ModelCatalog model = zero_state();
   model.config("{\"torch_dtype\": \"bfloat16\"}");

@@ -59,9 +59,13 @@ TEST(Pattern, RefusesWhatIsNoPattern) {
   EXPECT_THAT(matched("{{a}}", "x"), HasSubstr("braces do not match"));
   EXPECT_THAT(matched("{1}", "x"), HasSubstr("is no name of a capture"));
   EXPECT_THAT(matched("{a}{a}", "x"), HasSubstr("comes twice"));
-  EXPECT_THAT(matched("{a:**}{b:**}{c:**}{d:**}", "x"), HasSubstr("more than 3 captures of any"));
+  EXPECT_THAT(matched("{a:**}{b:**}{c:**}{d:**}", "x"), HasSubstr("more than 3 captures that"));
   // Parts count where something other than a dot may end them.
   EXPECT_THAT(matched("{a:*}_{b:*}_{c:*}_{d:*}_{e:*}", "x"), HasSubstr("more than 3 captures"));
+  // Words count where one begins with another: 100 of nothing each would take 100^8 steps.
+  EXPECT_THAT(matched("{a:x|xy}{b:x|xy}{c:|z}{d:q|q}{e:z}", "x"),
+              HasSubstr("more than 3 captures"));
+  EXPECT_EQ(matched("{a:x|xy}{b:x|xy}{c:|z}{d:p|q}{e:|r}", "xyxyq"), "a=xy b=xy c= d=q e=");
   EXPECT_EQ(matched("{a:*}.{b:*}_.{c:*}.{d:*}.{e:*}", "p.q_.r.s.t"), "a=p b=q c=r d=s e=t");
 }
 
@@ -197,6 +201,8 @@ TEST(Recipe, ErrorsHaveTheLine) {
            {R"({"take": "a", "give": "b", "do": [{"turn": 1}]})", "\"turn\" is no operation"},
            {R"({"take": "a", "give": "b", "do": [{"concat": 1, "dim": 2}]})",
             "f:2: concat has no member \"dim\""},
+           {R"({"take": "a", "give": "b", "do": [{"split": 0, "sizes": []}]})",
+            "f:2: split: sizes has no number"},
            {R"({"take": "a", "give": "b", "do": [{"concat": []}]})",
             "a list where a number or an expression belongs"},
            {R"({"take": "a", "give": "b", "do": [{"transpose": 1}]})",
@@ -604,6 +610,9 @@ TEST_F(Rules, KeepOtherNamesOfATensorAsLongAsBothMove) {
   EXPECT_THAT(same(R"({"take": "l.{x:**}", "give": "m.{x}"})"),
               ElementsAre(kNone, 0, kNone, kNone, 0, kNone));
   EXPECT_THAT(same(R"({"take": "l.0.e.0.w", "do": [{"transpose": [1, 0]}], "give": "t"})"),
+              ElementsAre(kNone, kNone, kNone, kNone, kNone, kNone));
+  // Of two columns neither is known to be the one that the others are names of.
+  EXPECT_THAT(same(R"({"take": ["l.{n}.e.0.w", "l.{n}.e.1.w"], "give": ["a.{n}", "b.{n}"]})"),
               ElementsAre(kNone, kNone, kNone, kNone, kNone, kNone));
   EXPECT_THAT(same(R"({"drop": "l.0.e.0.w"})"), ElementsAre(kNone, kNone, kNone, kNone, kNone));
   EXPECT_THAT(same(R"({"drop": "norm"})"), ElementsAre(kNone, 0, kNone, 0, kNone));

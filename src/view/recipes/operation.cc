@@ -190,6 +190,8 @@ Result<Operation> Operation::parse(const JsonNode& node, std::string_view file,
       op.sizes = sizes != nullptr;
       if (op.sizes) {
         CKFS_TRY(op.numbers, members.list(*sizes));
+        // Of no elements, none would be made.
+        if (op.numbers.empty()) return members.wrong(*sizes, "split: sizes has no number");
       } else {
         CKFS_TRY(Expression parts, members.expression_or("parts", 2));
         op.numbers.push_back(std::move(parts));

@@ -58,6 +58,16 @@ Result<Cut> cut(std::string_view text) {
   return found;
 }
 
+/// Whether one of them begins with another, so that both may fit.
+bool may_both_fit(const std::vector<std::string>& words) {
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    for (std::size_t k = 0; k < words.size(); ++k) {
+      if (i != k && words[i].starts_with(words[k])) return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 Result<Pattern> Pattern::parse(std::string_view text, CaptureNames& names) {
@@ -108,14 +118,17 @@ Result<void> Pattern::check_open_holes() const {
   std::size_t open_holes = 0;
   for (std::size_t i = 0; i < pieces_.size(); ++i) {
     // One of a part ends at its dot, unless something else may follow before that.
-    const bool ends_at_dot =
-        i + 1 == pieces_.size() || pieces_[i + 1].before.find('.') != std::string::npos;
+    const bool is_last = i + 1 == pieces_.size();
+    const bool ends_at_dot = is_last || pieces_[i + 1].before.find('.') != std::string::npos;
     const Hole hole = pieces_[i].hole;
-    if (hole == Hole::Text || (hole == Hole::Part && !ends_at_dot)) ++open_holes;
+    if (hole == Hole::Text || (hole == Hole::Part && !ends_at_dot) ||
+        (hole == Hole::Words && !is_last && may_both_fit(pieces_[i].words))) {
+      ++open_holes;
+    }
   }
   if (open_holes <= kMaxOpenHoles) return {};
-  return fail(ErrorCode::Corrupt, "{}: more than {} captures of any text", quote(text_),
-              kMaxOpenHoles);
+  return fail(ErrorCode::Corrupt, "{}: more than {} captures that may end in several places",
+              quote(text_), kMaxOpenHoles);
 }
 
 bool Pattern::has(std::size_t capture) const {

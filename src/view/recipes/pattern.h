@@ -86,8 +86,8 @@ class Template {
 
   /// The names that it gives, as a pattern. Its first captures are those of the rule, with the
   /// holes that `taken` has for them; capture number `captures` + k, a number, is what computed[k]
-  /// is in the name. Errors: Unsupported (a capture comes twice, too many of any text). Requires:
-  /// `taken` has all captures of the rule.
+  /// is in the name. Errors: Unsupported (a capture comes twice, too many may end in several
+  /// places). Requires: `taken` has all captures of the rule.
   struct Reversed {
     Pattern pattern;
     std::vector<Expression> computed;

@@ -181,7 +181,8 @@ struct Undone {
 /// and goes through the inverses of its operations, or through what the rule says of the way back;
 /// casts are left out, values keep the dtype that they have. Shapes must be those that the rules
 /// give with the numbers of `config`; without a config.json, these numbers follow from the shapes,
-/// and whether a rule was done from what there is. Errors: Unsupported, each naming the file, and
+/// and whether a rule was done whose `when` asks for one of them from what there is; a word of
+/// config.json that is not there equals none. Errors: Unsupported, each naming the file, and
 /// the rule's line and a tensor where it is about one.
 Result<Undone> undo_rules(const RuleList& rules, ConfigNumbers config, TensorList list);
 

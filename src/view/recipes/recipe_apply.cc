@@ -211,6 +211,12 @@ class RuleRun {
            });
   }
 
+  /// Whether what the rule makes is the tensor that it takes, by another name: it still is another
+  /// name of what that was. Of several columns each would be the first's.
+  bool is_renamed() const {
+    return rule_.operations.empty() && !rule_.copy && rule_.patterns.size() == 1;
+  }
+
   /// The number of a list of axes, which many tensors share.
   std::uint32_t number_of(const std::vector<std::string>& axes) {
     if (axes.empty()) return ModelTensor::kNone;
@@ -369,9 +375,7 @@ class RuleRun {
       made.tensor.expr = std::move(part.expr);
       made.tensor.exactness = flow.exactness;
       made.tensor.split = fits ? axes : ModelTensor::kNone;
-      // Of several columns each would be the first's.
-      const bool same = rule_.operations.empty() && !rule_.copy && rule_.patterns.size() == 1;
-      if (!same) made.tensor.same_as = ModelTensor::kNone;
+      if (!is_renamed()) made.tensor.same_as = ModelTensor::kNone;
       made_.push_back(std::move(made));
     }
     return {};
@@ -409,7 +413,7 @@ class RuleRun {
         merged.push_back(std::move(list_.tensors[i]));
       }
       for (; next != made_.end() && next->position == i; ++next) {
-        if (rule_.operations.empty() && !rule_.copy) {
+        if (is_renamed()) {
           now[i] = static_cast<std::uint32_t>(merged.size());
         }
         merged.push_back(std::move(next->tensor));

@@ -244,7 +244,8 @@ class Catalog {
   std::span<const Note> facts() const { return facts_; }
   /// By tensor; the first few of each reason.
   std::span<const Obstacle> obstacles() const { return obstacles_; }
-  /// The further tensors of that reason, which obstacles() counts.
+  /// The further tensors of that reason, which obstacles() counts: none of a reason that was the
+  /// hundredth or later.
   std::span<const std::string> more_obstacles(std::string_view reason) const {
     return all_obstacles_.unlisted(reason);
   }

@@ -17,7 +17,8 @@ namespace ckfs {
 struct Obstacle {
   std::string tensor;
   std::string reason;
-  /// How many further tensors have the same reason and are not listed; with the last that is.
+  /// How many further tensors of its group (as ObstacleList has them) are not listed; with the last
+  /// that is.
   std::size_t more = 0;
 };
 
@@ -25,7 +26,8 @@ struct Obstacle {
 std::size_t count_obstacles(const std::vector<Obstacle>& obstacles);
 
 /// Collects obstacles: the first few tensors of each reason are listed, the others are counted, and
-/// their names kept apart. From the hundredth reason on all count as one, and have no names.
+/// their names kept apart. From the hundredth reason on all are one group: a few of its tensors are
+/// listed, each with its own reason, the others are counted whatever theirs, and have no names.
 class ObstacleList {
  public:
   static constexpr std::size_t kTensors = 5;  // of each reason

@@ -15,7 +15,8 @@
 namespace ckfs {
 
 /// A regular expression of Python as configurations use them: literals, '.', classes, \d \w \s \b,
-/// groups, alternatives, repetition, anchors and look-ahead. Matching takes bounded time whatever
+/// groups, alternatives, repetition (1,000 times at most, also by * and +), anchors and look-ahead.
+/// Matching takes bounded time whatever
 /// the pattern: one that would take longer matches nothing.
 class ModulePattern {
  public:

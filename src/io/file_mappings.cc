@@ -38,7 +38,7 @@ constexpr std::chrono::nanoseconds kTrusted = std::chrono::seconds(1);
 constexpr std::chrono::nanoseconds kDoubted = std::chrono::milliseconds(100);
 constexpr std::chrono::nanoseconds kBoundedEvery = std::chrono::milliseconds(1);
 
-struct sigaction before;  // what SIGBUS did
+struct sigaction handled_before;  // what SIGBUS did
 
 std::int64_t now() {
   return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -65,13 +65,27 @@ std::uint64_t resident_file_bytes(const UniqueFd& statm) {
 struct FileMapping::Places {
   static inline std::array<Place, kMostMappings> all;
 
-  static void on_bus_error(int number, siginfo_t* info, void*) {
-    // Sent by a process (kill, tgkill, sigqueue): no fault, and si_addr holds the sender's ids,
-    // which may look like an address in a mapping.
-    if (info->si_code <= 0) {
-      if (before.sa_handler == SIG_IGN) return;
-      ::sigaction(SIGBUS, &before, nullptr);
+  /// Somebody else's. His handler is called, and this one stays: that may return.
+  static void pass_on(int number, siginfo_t* info, void* context) {
+    if ((handled_before.sa_flags & SA_SIGINFO) != 0) {
+      handled_before.sa_sigaction(number, info, context);
+    } else if (handled_before.sa_handler != SIG_DFL && handled_before.sa_handler != SIG_IGN) {
+      handled_before.sa_handler(number);
+    } else if (!is_sent(*info)) {
+      ::sigaction(SIGBUS, &handled_before, nullptr);  // the fault comes again when this returns
+    } else if (handled_before.sa_handler == SIG_DFL) {
+      ::sigaction(SIGBUS, &handled_before, nullptr);
       ::raise(number);  // blocked until this returns; nothing else would send it again
+    }
+  }
+
+  /// By a process (kill, tgkill, sigqueue): no fault, and si_addr holds the sender's ids, which may
+  /// look like an address in a mapping.
+  static bool is_sent(const siginfo_t& info) { return info.si_code <= 0; }
+
+  static void on_bus_error(int number, siginfo_t* info, void* context) {
+    if (is_sent(*info)) {
+      pass_on(number, info, context);
       return;
     }
     const auto address = reinterpret_cast<std::uintptr_t>(info->si_addr);
@@ -88,8 +102,7 @@ struct FileMapping::Places {
                                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
       if (zeros != MAP_FAILED) return;
     }
-    // Somebody else's: it comes again when this returns.
-    ::sigaction(SIGBUS, &before, nullptr);
+    pass_on(number, info, context);
   }
 
   static void install_handler() {
@@ -98,7 +111,7 @@ struct FileMapping::Places {
       struct sigaction action{};
       action.sa_sigaction = on_bus_error;
       action.sa_flags = SA_SIGINFO | SA_ONSTACK;
-      ::sigaction(SIGBUS, &action, &before);
+      ::sigaction(SIGBUS, &action, &handled_before);
     });
   }
 };

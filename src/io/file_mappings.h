@@ -9,7 +9,7 @@
 // handler puts zeros in the place of the rest of the mapping and marks it as broken, so that the
 // computation runs to its end; whoever began it asks broken() and throws the result away. The
 // alternative, to jump out of the computation, would jump over frames of C++. A SIGBUS anywhere
-// else, and one that a process sends, does what it did before.
+// else, and one that a process sends, does what it did before: a handler that was there is called.
 #pragma once
 
 #include <atomic>

@@ -31,6 +31,7 @@ struct IoOptions {
   /// path names another file now; a change of the opened file is seen at once.
   std::chrono::nanoseconds path_check_interval = std::chrono::seconds(1);
   /// A change of nothing but the ctime of a file makes it Stale; else it is a warning in the log.
+  /// Not looked at on file systems without stable inodes (file_system.h).
   bool strict = false;
   /// Whether bytes of local files that are in the page cache may be mapped (file_mappings.h). With
   /// a reader of the caller's choice they are read, always.

@@ -22,11 +22,13 @@ bool refuses_uncached(const AccessFailure& failure) {
 
 /// Who reads a few bytes of each row shares their pages with those who want the others: without
 /// them, a matrix that is cut into 16 by columns would come from the disk 16 times. Of a long
-/// access they are few.
-bool shares_pages(const Access& access) {
+/// access they are few. Behind the end of the file, nobody wants any.
+bool shares_pages(const Access& access, std::uint64_t file_size) {
   constexpr std::uint64_t kFew = 8;  // a part of so many of an access
-  const std::uint64_t pages = ceil_div(access.offset + access.size, kPage) - access.offset / kPage;
-  return pages * kPage - access.size > access.size / kFew;
+  const std::uint64_t end = access.offset + access.size;
+  const std::uint64_t before = access.offset % kPage;
+  const std::uint64_t last = std::max(end, std::min(round_up(end, kPage), file_size));
+  return before + (last - end) > access.size / kFew;
 }
 
 /// Ranges whose pages are to be dropped after `access`.
@@ -35,7 +37,7 @@ std::vector<ByteRange> drops(const Access& access, const OnceFile& from) {
   const ByteRange range{access.offset, access.offset + access.size};
   std::vector<ByteRange> hinted;
   if (from.hinted != nullptr) hinted = from.hinted->take(range);
-  if (shares_pages(access)) return {};
+  if (shares_pages(access, from.size)) return {};
   if (from.file_system->reads_uncached.load(std::memory_order_relaxed) == Answer::Yes)
     return hinted;
   // Hints leave out what is in the cache.
@@ -62,7 +64,7 @@ tl::expected<void, AccessFailure> read_accesses_once(Reader& reader, std::vector
   while (true) {
     for (std::size_t i = 0; i < accesses.size(); ++i) {
       const FileSystem& on = *from[i].file_system;
-      accesses[i].uncached = !on.traits.remote && !shares_pages(accesses[i]) &&
+      accesses[i].uncached = !on.traits.remote && !shares_pages(accesses[i], from[i].size) &&
                              on.reads_uncached.load(std::memory_order_relaxed) != Answer::No;
     }
     auto done = reader.read(accesses);

@@ -64,7 +64,7 @@ class SourceFiles final : public ByteSource {
   /// Padded requests of three blocks and more, of which none but the first and the last is in the
   /// page cache, are read past it (O_DIRECT), where all of them lie before the file's end, of files
   /// of which reads_past_cache() says so. Of the others, what this brings into the page cache
-  /// leaves it again, and so does what will_need() brought in, but for accesses that want little of
+  /// leaves it again, and so does what will_need() brought in, but for accesses that want part of
   /// their pages; what was there before stays, unless kernel and file system do not say
   /// (read_once.h). Files of remote file systems are read as by read().
   Result<void> read_once(std::span<const ReadRequest> batch) override;

@@ -49,7 +49,7 @@ class SourceStore {
   virtual ~SourceStore() = default;
 
   /// The entries of `directory`, "." and ".." not among them, by name. Fails as a whole where the
-  /// kind of one cannot be found out.
+  /// kind of one cannot be found out; one that is removed meanwhile is left out.
   virtual Tried<std::vector<StoreEntry>> list(const std::filesystem::path& directory) = 0;
 
   /// What is at `path`, links followed, without opening it.

@@ -250,6 +250,35 @@ TEST_F(FileMappingTest, ABusErrorThatIsSentEndsTheProcess) {
   }
 }
 
+TEST_F(FileMappingTest, AHandlerThatWasThereIsCalledAndMappingsStayGuarded) {
+  // In a process of its own: here the handler of mappings may be there already.
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  static std::atomic<int> calls;
+  const auto guards = [&] {
+    const auto mapping = FileMapping::make(fd_.get(), kSize);
+    if (mapping == nullptr) return false;
+    for (int time = 0; time < 2; ++time) ::kill(::getpid(), SIGBUS);
+    if (calls != 2 || ::ftruncate(fd_.get(), 0) != 0) return false;
+    const auto& last = static_cast<const volatile std::byte&>(mapping->bytes()[kSize - 1]);
+    return last == std::byte{0} && mapping->broken() && calls == 2;
+  };
+  const auto with = [&](int flags) {
+    ::alarm(20);  // a fault that nobody mends comes again and again
+    struct sigaction own{};
+    own.sa_flags = flags;
+    if (flags == 0) {
+      own.sa_handler = [](int) { ++calls; };
+    } else {
+      own.sa_sigaction = [](int, siginfo_t* info, void*) { calls += info->si_pid == ::getpid(); };
+    }
+    ::sigaction(SIGBUS, &own, nullptr);
+    std::_Exit(guards() ? 0 : 1);
+  };
+  for (const int flags : {0, SA_SIGINFO}) {
+    EXPECT_EXIT(with(flags), testing::ExitedWithCode(0), "") << flags;
+  }
+}
+
 TEST_F(FileMappingTest, ABusErrorThatIsSentToOneThatIgnoresItEndsNothing) {
   EXPECT_EXIT(
       {

@@ -179,6 +179,11 @@ TEST_P(ReadOnceTest, PagesThatOthersWantARowOfStay) {
   }
 }
 
+TEST_P(ReadOnceTest, BehindTheEndNobodyWantsAnything) {
+  read_once(kPages * kPage, kOnceBytes);  // a part of a page
+  EXPECT_EQ(cached(), 0u);
+}
+
 TEST_P(ReadOnceTest, HintsBringInWhatTheyNameAndNoMore) {
   const FileRange ranges[] = {{file_, 10 * kPage + 5, 20 * kPage}, {file_, 500 * kPage, 1}};
   hint_and_wait(ranges, 22);

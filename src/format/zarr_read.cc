@@ -427,12 +427,16 @@ class MetadataReader {
     }
   }
 
-  /// The first code that means `f32`.
+  /// The first code that means `f32`; of a NaN, the first that is one where none has its bits.
   template <DType kDType>
   static std::optional<std::uint64_t> code_of(std::uint32_t f32) {
     using Format = bits_of::Format<kDType>;
     for (std::uint32_t code = 0; code < 256; ++code) {
       if (Format::widen(static_cast<typename Format::Code>(code)) == f32) return code;
+    }
+    for (std::uint32_t code = 0; code < 256 && std::isnan(std::bit_cast<float>(f32)); ++code) {
+      const std::uint32_t wide = Format::widen(static_cast<typename Format::Code>(code));
+      if (std::isnan(std::bit_cast<float>(wide))) return code;
     }
     return std::nullopt;
   }

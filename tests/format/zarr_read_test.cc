@@ -153,6 +153,11 @@ TEST(ZarrMetadata3, KeepsTheFillValueAsTheElementItIs) {
   EXPECT_EQ(fill_of("int64", "-1"), std::string(8, '\xff'));
   EXPECT_EQ(fill_of("bool", "true"), "\1");
   EXPECT_EQ(fill_of("float8_e4m3fn", "1.0"), "\x38");
+  // Codes as TensorStore 0.1.86 gives them.
+  EXPECT_EQ(fill_of("float8_e4m3fn", R"("NaN")"), "\x7f");
+  EXPECT_EQ(fill_of("float8_e5m2", R"("NaN")"), "\x7e");
+  EXPECT_EQ(fill_of("float8_e4m3fnuz", R"("NaN")"), "\x80");
+  EXPECT_EQ(fill_of("float8_e5m2fnuz", R"("NaN")"), "\x80");
   EXPECT_EQ(fill_of("complex64", R"([1.0,"NaN"])"), std::string("\0\0\x80\x3f\0\0\xc0\x7f", 8));
   EXPECT_EQ(fill_of("complex128", "[0.0,0.0]"), "");
   EXPECT_EQ(fill_of("int32", "0.0"), "");

@@ -5,7 +5,8 @@
 //   auto file = view->open("model-00001-of-000163.safetensors");
 //   file->read(0, buffer);
 //
-// All classes are safe for concurrent use by several threads. Nothing here needs a mount.
+// All classes are safe for concurrent use by several threads. Nothing here needs a mount. Where the
+// system has no memory, all but ViewFile::read() may throw std::bad_alloc.
 #pragma once
 
 #include <cstddef>
@@ -56,7 +57,8 @@ struct OpenOptions {
   std::string family = {};
 
   /// A source file of which nothing but the ctime changed is Stale, too (chmod and new hard links
-  /// change it, and so does a write that hides itself). Else it is one warning in the log.
+  /// change it, and so does a write that hides itself). Else it is one warning in the log. On
+  /// network and FUSE file systems and FAT the ctime is not looked at.
   bool strict = false;
 
   // How fast, and with what. None of these changes a byte.
@@ -134,7 +136,7 @@ struct Statistics {
   std::uint64_t source_bytes = 0;  // the sum of source[].bytes
   std::uint64_t requests = 0;      // reads by users of the views
   std::uint64_t bytes_to_readers = 0;
-  std::uint64_t tiles = 0;         // tiles, pieces ahead of readers and texts computed
+  std::uint64_t tiles = 0;         // tiles, pieces, texts and kept companions computed
   std::uint64_t tiles_unread = 0;  // of these, let go before anybody was given bytes of them
   std::uint64_t hits = 0;          // looks for one that found it computed
   std::uint64_t memory = 0;        // budgeted memory in use now, or kept to be used again
@@ -248,9 +250,10 @@ class Checkpoint {
 
   /// `spelling` is a view's name, perhaps with parameters: "bf16-safetensors@max_shard=5GB". Every
   /// spelling of one view gives the same files and inodes. Errors: NotFound (no such view),
-  /// InvalidArgument (no such parameter, bad value, too many files by it), Unsupported (the source
-  /// cannot give it: the message has the first reasons, views() more of them; or its files cannot
-  /// hold it), Corrupt (a config.json that the view's rules cannot use).
+  /// InvalidArgument (no such parameter, bad value, more than 100,000 shards by it or of the
+  /// source), Unsupported (the source cannot give it: the message has the first reasons, views()
+  /// more of them; or its files cannot hold it), Corrupt (a config.json that the view's rules
+  /// cannot use).
   Result<View> view(std::string_view spelling) const;
 
   /// Newest mtime of the source in whole seconds since 1970; never 0.

@@ -1,4 +1,4 @@
-// What stands behind the public classes; for the code of this folder.
+// What stands behind the public classes; for this folder, src/export and src/check.
 #pragma once
 
 #include <atomic>

@@ -16,7 +16,7 @@ namespace ckfs {
 struct Parallel {
   /// Threads from the start, the calling one among them. At least 1.
   std::size_t few = 4;
-  /// Threads at most: how many tasks a slow source may have to answer at once.
+  /// Threads at most, no fewer than `few`: how many tasks a slow source may have to answer at once.
   std::size_t most = 64;
   /// How a thread is started, which gives nullopt where there is none; empty: start_thread(). A
   /// test refuses them.

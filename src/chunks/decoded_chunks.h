@@ -2,7 +2,7 @@
 //
 // A chunk is decoded from its beginning, a block of 1 MiB at a time, by one thread for all who wait
 // for it: each gets what he wants of the blocks that come by. So whatever the order of requests, a
-// chunk is decoded once for all that come while it is. What comes later finds
+// chunk is decoded once for all whose blocks have not come by when they ask. What comes later finds
 //
 //   blocks, as many as the budget has room for; those that somebody wanted go last;
 //   blocks in the spill, where there is one: those that memory had no room for;
@@ -82,7 +82,8 @@ class DecodedChunks {
   /// Whether the checksums of a chunk were looked at, and right.
   bool is_summed(FileId chunk) const;
 
-  /// Bytes that codecs have made so far, those that were passed over among them.
+  /// Bytes that codecs have made so far, those that were passed over among them; not what was
+  /// decoded to look at checksums.
   std::uint64_t decoded() const;
 
  private:

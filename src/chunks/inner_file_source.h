@@ -27,7 +27,7 @@ class InnerFileSource final : public ByteSource {
   /// Requests of both kinds. Errors: those of the files; those of open_dcp_item().
   Result<void> read(std::span<const ReadRequest> batch) override;
   Result<void> read_once(std::span<const ReadRequest> batch) override;
-  /// Of inner files that were read before.
+  /// Of inner files that were read before and have their elements in row-major order.
   std::optional<MappedBytes> map(const FileRange& range, std::uint64_t used) override;
   std::optional<MappedBytes> map_once(const FileRange& range, std::uint64_t used) override;
   Result<void> check_mapped(std::span<const MappedBytes> mapped) override;

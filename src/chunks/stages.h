@@ -30,7 +30,7 @@ StreamResult open_blosc_stream(std::unique_ptr<ByteStream> from, WorkSpace& spac
 /// ends, if it was read without a jump. What is read behind a jump beyond the end is Corrupt.
 StreamResult open_crc32c_stream(std::unique_ptr<ByteStream> from, WorkSpace& space);
 
-/// How much a stage reads of the one before at a time.
+/// How much zstd and deflate read of the stage before at a time.
 inline constexpr std::size_t kStageInput = std::size_t{256} << 10;
 
 /// Memory of libzstd for a frame of that window.

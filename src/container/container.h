@@ -53,7 +53,8 @@ class Container : public std::enable_shared_from_this<Container> {
 
 /// The containers of a view, in no order that matters: that of its tensors, if it has any, and the
 /// side files. Errors: Unsupported (a tensor that the container cannot hold, a file beyond the
-/// format's limits), InvalidArgument (more than 100,000 shards, by max_shard or by layer).
+/// format's limits), InvalidArgument (more than 100,000 shards: by max_shard, by layer, or as
+/// the source has them).
 Result<std::vector<std::shared_ptr<const Container>>> make_containers(
     const std::shared_ptr<const Definition>& definition, const ByteSource& source);
 

@@ -5,9 +5,10 @@
 // look-up tables), and computes their values. Readers, planners, reports and labels ask the object;
 // nothing looks at which encoding it is.
 //
-// Encodings are small immutable objects, safe for concurrent use; equal ones are shared by all
-// tensors of a checkpoint. They name their parts by number and hold no ids, so that tensors of one
-// kind and shape can share: part 0 is the storage itself, part k its companion k - 1.
+// Encodings are small immutable objects, safe for concurrent use; those of
+// quantized weights are shared by all of one kind and shape. They name their parts by number and
+// hold no ids, so that tensors of one kind and shape can share: part 0 is the storage itself, part
+// k its companion k - 1.
 #pragma once
 
 #include <cstddef>

@@ -5,7 +5,8 @@
 //   decode   target run = stored run, another dtype or encoding: read into scratch, through a
 //            kernel, into the reply
 //   gather   strided (a transpose): computed in tiles that many requests share, by all workers
-// Literal text is rendered once and kept with the tiles.
+// Literal text that a request needs is rendered into a tile that others share; what is computed
+// ahead renders its own.
 //
 // For a sequential reader the engine computes ahead: pieces of the file, or the next tile, ready
 // before they are asked for, no further than he has earned (read_stream.h); and it has the source

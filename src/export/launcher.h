@@ -22,9 +22,9 @@ struct FleetPlace {
 using Environment = std::function<std::optional<std::string>(const char* name)>;
 
 /// nullopt: this is the only process. `rank` and `world` are what the user says and come before the
-/// environment. `world` may be given alone where a launcher says the rank (a Kubernetes Job has no
-/// variable for the number of its pods); `rank` alone may not. A launcher of one process says
-/// nothing of a larger world. Errors: InvalidArgument: two launchers contradict each other, a
+/// environment. `world` may be given alone where a launcher says the rank, and its own world unless
+/// it has no variable for one (a Kubernetes Job); `rank` alone may not. A launcher of one process
+/// says nothing of a larger world. Errors: InvalidArgument: two launchers contradict each other, a
 /// number is none, or out of range, or one of the two is missing.
 Result<std::optional<FleetPlace>> find_place(std::optional<unsigned> rank,
                                              std::optional<unsigned> world,

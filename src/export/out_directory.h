@@ -115,7 +115,8 @@ class OutDirectory {
 
   /// The directories above `path`.
   Result<void> make_parents(const std::string& path) const;
-  /// A new, empty file, with `mode` less the umask; what had the name is removed.
+  /// A new, empty file, with `mode` less the umask; a group other than the caller's own, as a
+  /// set-group-ID directory gives, gets what everybody gets. What had the name is removed.
   Result<OutFile> create(const std::string& path, unsigned mode = 0666) const;
   /// An existing regular file. Errors: NotFound, InvalidArgument (a symbolic link, a device), Io
   /// (also a directory, a FIFO).

@@ -1,8 +1,8 @@
 // A view as a directory on disk, written by several processes, on as many hosts as one likes.
 //
 // Each computes which part of the bytes is its own (split.h) and writes that into the files of all
-// (fleet.h). None waits for another or reads what another wrote; one that is run again goes on
-// where its record ends. When all records are complete, one process, which an exclusive link
+// (fleet.h). None waits for another or reads bytes that another wrote; one that is run again goes
+// on where its record ends. When all records are complete, one process, which an exclusive link
 // chooses, gives the files their times and names. The result is that of export_view(), record and
 // all.
 #pragma once
@@ -33,8 +33,9 @@ struct RankOptions {
 };
 
 struct RankResult {
-  std::uint64_t bytes = 0;       // written now
-  std::uint64_t bytes_kept = 0;  // by an earlier run of this rank
+  std::uint64_t bytes = 0;  // written now
+  std::uint64_t bytes_kept =
+      0;  // of this rank's part, by an earlier run; 0 where that had completed it
   /// The files have their names: this process gave them, or had nothing left to do.
   bool finished = false;
   /// What is missing until then, for people; empty where finished.

@@ -107,7 +107,7 @@ class TensorExpr {
   /// nothing.
   std::optional<std::int64_t> shortest_run() const;
 
-  /// The memory that it keeps beside itself; copies share it.
+  /// The memory that it keeps beside itself, its steps apart; copies share it.
   std::size_t bytes() const;
 
   /// Where the tensor is one whole storage in row-major order: which, and the steps (nullptr:

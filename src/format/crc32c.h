@@ -7,8 +7,8 @@
 
 namespace ckfs {
 
-/// Of what `before` is the sum of (nothing, by default), and of `text` behind it. By the CPU's
-/// instruction where it has one.
+/// Of what `before` is the sum of (nothing, by default), and of `text` behind it. By SSE4.2's
+/// instruction where the CPU has it.
 [[nodiscard]] std::uint32_t crc32c(std::string_view text, std::uint32_t before = 0);
 
 /// The same by the definition, a table lookup a byte.

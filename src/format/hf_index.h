@@ -16,8 +16,9 @@ namespace ckfs {
 inline constexpr std::uint64_t kMaxIndex = std::uint64_t{256} << 20;  // bytes of the file
 inline constexpr std::size_t kMaxIndexNames = 1'000'000;
 inline constexpr std::size_t kMaxIndexFiles = 50'000;
-inline constexpr std::size_t kMaxIndexFileName = 512;       // bytes
-inline constexpr std::size_t kMaxIndexEscaped = 4'194'304;  // bytes of names with an escape
+inline constexpr std::size_t kMaxIndexFileName = 512;  // bytes
+inline constexpr std::size_t kMaxIndexEscaped =
+    4'194'304;  // bytes of names with an escape, 32 more for each
 
 /// A parsed index. Immutable. Names are slices of the text, which must outlive it.
 class HfIndex {
@@ -56,7 +57,8 @@ class HfIndex {
 };
 
 /// Errors: Corrupt, each naming the file and the fact. A name mapped twice, a file name that leaves
-/// the directory, and anything but strings in weight_map are refused; `metadata` is not looked at.
+/// the directory, anything but strings in weight_map, and a string or number of more than 65,536
+/// bytes are refused; of `metadata` nothing else is looked at.
 Result<HfIndex> parse_hf_index(std::string_view text, std::string_view file_name);
 
 /// A tensor of a target index and the path of its file.

@@ -1,4 +1,4 @@
-// Torch's names of dtypes and of typed storages. Internal to src/format.
+// Torch's names of dtypes and of typed storages.
 #pragma once
 
 #include <optional>

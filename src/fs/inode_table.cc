@@ -118,6 +118,7 @@ std::vector<std::string> InodeTable::take_crowded() {
     if (!at->parameterised) continue;
     surplus -= std::min<std::size_t>(surplus, 1);
     bytes -= std::min(bytes, at->tree->memory);
+    if (at->references == 0) continue;  // the kernel has no name for it any more
     if (!at->named) names.push_back(at->spelling);
     at->named = true;
   }

@@ -10,11 +10,12 @@
 // Why nothing can wait in a circle. Every buffer belongs to a Tier. Work that holds a buffer of a
 // tier waits for later tiers only, and takes all that it needs of one tier in one call; a thread
 // says what it holds with a TierScope, and acquire() checks it. Each tier has a share that the
-// others cannot take, and nobody waits for more than the share of a later tier: so the last one
-// always gets its memory without waiting for anybody but itself, ends, and gives it back; then so
-// does the one before. (That a request would fit into what others hold at present is not enough:
-// all of them may hold replies, and wait for the very tile that it is for.) What waits for a reader
-// is to be counted before him: try_lend().
+// others cannot take (but for a sixteenth of the limit, for as long as tiles that were lent live
+// on, below), and nobody waits for more than the share of a later tier: so the last one always gets
+// its memory without waiting for anybody but itself, ends, and gives it back; then so does the one
+// before. (That a request would fit into what others hold at present is not enough: all of them may
+// hold replies, and wait for the very tile that it is for.) What waits for a reader is to be
+// counted before him: try_lend().
 //
 // Safe for concurrent use by several threads.
 #pragma once

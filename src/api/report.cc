@@ -36,16 +36,26 @@ std::string date_text(std::int64_t mtime) {
   return fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(static_cast<std::time_t>(mtime)));
 }
 
-/// With all subjects that the catalog has names of; `more` counts the others.
+/// With all subjects that the catalog, or that of the subject's folder, has names of; `more` counts
+/// the others.
 Json pairs(const std::vector<Reason>& reasons, const Catalog& catalog) {
   Json list = Json::array();
   for (const Reason& reason : reasons) {
     list.push_back({{"subject", reason.subject}, {"text", reason.text}});
     if (reason.more == 0) continue;
-    const std::span<const std::string> others = catalog.more_obstacles(reason.text);
-    if (others.empty()) list.back()["more"] = reason.more;
+    const auto part = std::ranges::find_if(catalog.parts(), [&](const CatalogPart& each) {
+      return reason.subject.starts_with(each.directory);
+    });
+    const bool in_folder = part != catalog.parts().end();
+    const std::string directory = in_folder ? part->directory : "";
+    const std::span<const std::string> others =
+        (in_folder ? *part->catalog : catalog).more_obstacles(reason.text);
+    if (others.size() != reason.more) {
+      list.back()["more"] = reason.more;
+      continue;
+    }
     for (const std::string& other : others) {
-      list.push_back({{"subject", other}, {"text", reason.text}});
+      list.push_back({{"subject", directory + other}, {"text", reason.text}});
     }
   }
   return list;
@@ -637,7 +647,7 @@ Result<std::string> status_text(std::string_view status_json) {
   // In the unit in which it was given.
   fmt::format_to(out, "{:<18} {:>15}  {}\n", "memory budget", number(json, "memory_budget"),
                  size_text(number(json, "memory_budget")));
-  fmt::format_to(out, "{:<18} {:>15}\n", "io", json["io"].get<std::string>());
+  fmt::format_to(out, "{:<18} {:>15}\n", "io", one_line(json["io"].get<std::string>()));
   for (const Json& file : json["files"]) {
     fmt::format_to(out, "{:>15} bytes {:>10} requests  {}\n", number(file, "bytes"),
                    number(file, "requests"), one_line(file["path"].get<std::string>()));

@@ -11,13 +11,14 @@
 //             quantized: [{scheme, format, weights, example}],
 //             left_out: [{suffix, tensors, reason}],
 //             views: [{name, description, available, remarks: [{subject, text}],
-//                      reasons: [{subject, text, more: further subjects that have no names}]}],
+//                      reasons: [{subject, text, more: further subjects of this text, not
+//                      listed}]}],
 //             experts: [{layout, available, reason: string (empty: available)}],
 //             facts: [{subject, text}], notes: [{subject, text}],
 //             labels: [{view, label, from, to, tensors}]}
 //   inspect --view
 //            {version, view, arrays: [{name, dtype, shape, chunk: [n] (Orbax only), exactness,
-//             sources: [name]}], left_out: [name],
+//             sources: [name], more_sources (not listed)}], left_out: [name],
 //             decoding: {needed, decoded, chunks, mends: [string]} (of compressed sources only)}
 //   ls       {version, view: string (empty at the root), entries: [{path, type: "directory" |
 //             "file", size, exactness, tensors, inode}]}; size and the rest for files only
@@ -93,8 +94,9 @@ Result<std::string> status_text(std::string_view status_json);
 /// The rates between two status.json, `seconds` apart, a line each. Errors: those of status_text().
 Result<std::string> status_rates(std::string_view before, std::string_view now, double seconds);
 
-/// Paths of the source files that hold the bytes of a view's file, and what decodes them, joined by
-/// newlines: the attribute user.ckfs.source. Requires: `file` is an index in View::files().
+/// Paths of the source files that hold the bytes of a view's file, and what decodes them (but a
+/// database's nodes, in which small values lie), joined by newlines: the attribute
+/// user.ckfs.source. Requires: `file` is an index in View::files().
 std::string sources_of(const View& view, std::size_t file);
 
 /// The table of labels of docs/FORMATS.md, between its markers: which cast gets which label.

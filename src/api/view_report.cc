@@ -16,6 +16,10 @@
 namespace ckfs {
 namespace {
 
+// Names of sources in all arrays together. A storage that 100,000 tensors are cut out of is named
+// by each array that comes from one of them.
+constexpr std::size_t kMostSources = std::size_t{1} << 20;
+
 /// The tensors of a source that lie in a storage; the shown ones only.
 std::vector<std::vector<TensorId>> tensors_by_storage(const Catalog& catalog) {
   std::vector<std::vector<TensorId>> tensors(catalog.storages().size());
@@ -44,6 +48,12 @@ std::vector<StorageId> storages_of(const TensorExpr& expr) {
   return found;
 }
 
+/// Whether a tensor lies in that storage, among others.
+bool lies_in(const StoredTensor& tensor, StorageId storage) {
+  if (tensor.boxes.empty()) return tensor.storage == storage;
+  return std::ranges::find(tensor.boxes, storage, &StorageBox::storage) != tensor.boxes.end();
+}
+
 /// Names by what they have beside numbers: "a.{3-60}.b", and how many there are of each.
 class Patterns {
  public:
@@ -60,7 +70,9 @@ class Patterns {
       const bool whole = end > i && end - i < 10 && (i == 0 || name[i - 1] == '.') &&
                          (end == name.size() || name[end] == '.');
       if (!whole) {
-        form += name[i];
+        // NUL is a number's place, and a name may have one: as one_line() shows it.
+        if (name[i] == '\0') form += "\\x00";
+        if (name[i] != '\0') form += name[i];
         continue;
       }
       std::uint64_t number = 0;
@@ -132,23 +144,49 @@ Result<std::string> view_report(const Checkpoint& checkpoint, std::string_view s
   json["left_out"] = Json::array();
   std::string text;
   Patterns left_out;
+  std::size_t room = kMostSources;
   const auto add = [&](const Definition& shown, const std::string& directory) {
     const Catalog& catalog = *shown.catalog;
     const std::vector<std::vector<TensorId>> tensors = tensors_by_storage(catalog);
     std::vector<bool> used(catalog.tensors().size(), false);
+    std::vector<bool> storages_used(tensors.size(), false);
     const auto path = [&](std::string_view name) { return directory + std::string(name); };
     for (std::uint32_t i = 0; i < shown.tensors.size(); ++i) {
       const ModelTensor& tensor = shown.tensors[i];
       Patterns patterns;
       Json names = Json::array();
+      std::size_t more = 0;
+      const auto add_name = [&](TensorId id) {
+        if (room == 0) {
+          ++more;
+          return;
+        }
+        --room;
+        if (format == ReportFormat::Json) {
+          names.push_back(path(catalog.tensor(id).name));
+        } else {
+          patterns.add(path(catalog.tensor(id).name));
+        }
+      };
+      // Where the source has a tensor of this name there, it is the one.
+      const std::optional<TensorId> own = catalog.find(tensor.name);
+      bool has_own = false;
       for (const StorageId storage : storages_of(tensor.expr)) {
+        if (!storages_used[storage]) {
+          for (const TensorId id : tensors[storage]) used[id] = true;
+          storages_used[storage] = true;
+        }
+        if (own && lies_in(catalog.tensor(*own), storage)) {
+          if (!has_own) add_name(*own);
+          has_own = true;
+          continue;
+        }
+        if (room == 0) {
+          more += tensors[storage].size();
+          continue;
+        }
         for (const TensorId id : tensors[storage]) {
-          used[id] = true;
-          if (format == ReportFormat::Json) {
-            names.push_back(path(catalog.tensor(id).name));
-          } else {
-            patterns.add(path(catalog.tensor(id).name));
-          }
+          if (!catalog.tensor(id).alias) add_name(id);
         }
       }
       const auto chunk = chunks.find(i);
@@ -159,6 +197,7 @@ Result<std::string> view_report(const Checkpoint& checkpoint, std::string_view s
         if (chunk != chunks.end()) item["chunk"] = chunk->second;
         item["exactness"] = name(tensor.exactness);
         item["sources"] = std::move(names);
+        if (more > 0) item["more_sources"] = more;
         continue;
       }
       text += fmt::format(
@@ -166,6 +205,7 @@ Result<std::string> view_report(const Checkpoint& checkpoint, std::string_view s
           fmt::join(tensor.expr.shape(), ", "),
           chunk == chunks.end() ? "" : fmt::format(" in [{}]", fmt::join(chunk->second, ", ")),
           name(tensor.exactness), patterns.text("    "));
+      if (more > 0) text += fmt::format("    and {} more\n", more);
     }
     for (const Shard& shard : catalog.shards()) {
       for (const TensorId id : shard.tensors) {

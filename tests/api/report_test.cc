@@ -3,8 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "api/open.h"
+#include "source/torch_writer.h"
+#include "support/safetensors_text.h"
 #include "support/temporary_directory.h"
 
 namespace ckfs {
@@ -88,6 +91,63 @@ TEST(InspectReport, SaysWhatPassesUnchanged) {
 TEST(InspectReport, SurvivesNamesThatAreNotUtf8) {
   const Json json = Json::parse(inspect_report(deepseek(), "bad\xff name", ReportFormat::Json));
   EXPECT_EQ(json["source"], "bad\xef\xbf\xbd name");
+}
+
+TEST(InspectReport, NamesWhatStandsInTheWayInFolders) {
+  const auto bitmasks = [](std::size_t count) {
+    std::string header = "{";
+    for (std::size_t i = 0; i < count; ++i) {
+      header += fmt::format(R"({}"t{}.bitmask":{{"dtype":"U8","shape":[0],"data_offsets":[0,0]}})",
+                            i == 0 ? "" : ",", i);
+    }
+    return safetensors_file(header + "}", "");
+  };
+  const TemporaryDirectory directory;
+  directory.write("model.safetensors", bitmasks(8));
+  directory.write("encoder/model.safetensors", bitmasks(20));
+  const Json json = Json::parse(inspect_report(open(directory.path()), "", ReportFormat::Json));
+  const Json& reasons = json["views"][0]["reasons"];
+  std::set<std::string> subjects;
+  for (const Json& reason : reasons) {
+    EXPECT_FALSE(reason.contains("more")) << reason;
+    EXPECT_TRUE(subjects.insert(reason["subject"]).second) << reason;
+  }
+  EXPECT_EQ(subjects.size(), 28U);
+  EXPECT_TRUE(subjects.contains("t7.bitmask"));
+  EXPECT_TRUE(subjects.contains("encoder/t19.bitmask"));
+}
+
+TEST(ViewReport, SurvivesAnyName) {
+  const TemporaryDirectory directory;
+  directory.write(
+      "model.safetensors",
+      safetensors_file(R"({"a\u0000.1":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
+                       R"("a\u0000.2":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
+                       "12345678"));
+  const Checkpoint checkpoint = open(directory.path());
+  const auto text = view_report(checkpoint, "bf16-safetensors", ReportFormat::Text);
+  ASSERT_TRUE(text) << text.error().message();
+  EXPECT_THAT(*text, HasSubstr("a\\x00.1: BF16 [1], lossy\n    a\\x00.1\n"));
+}
+
+TEST(ViewReport, NamesATensorOnceHoweverManyNamesItHas) {
+  constexpr int kNames = 3000;
+  const TemporaryDirectory directory;
+  TorchWriter torch;
+  const Opcodes tensor = torch.tensor("Float", {1}, "wxyz");
+  Opcodes dict = "}(" + py_str("a") + tensor + "q\x01";  // memoized
+  for (int i = 0; i < kNames; ++i) dict += py_str(fmt::format("n{}", i)) + "h\x01";
+  directory.write("m.pt", torch.file(dict + "u"));
+  const Checkpoint checkpoint = open(directory / "m.pt");
+  const auto report = view_report(checkpoint, "safetensors", ReportFormat::Json);
+  ASSERT_TRUE(report) << report.error().message();
+  const Json json = Json::parse(*report);
+  ASSERT_EQ(json["arrays"].size(), kNames + 1U);
+  for (const Json& array : json["arrays"]) {
+    EXPECT_EQ(array["sources"], Json::array({array["name"]}));
+    EXPECT_FALSE(array.contains("more_sources"));
+  }
+  EXPECT_TRUE(json["left_out"].empty());
 }
 
 TEST(ListReport, ListsViewsAtTheRoot) {

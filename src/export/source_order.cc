@@ -12,6 +12,7 @@
 #include "api/checkpoint_impl.h"
 #include "api/chunk_needs.h"
 #include "base/hash.h"
+#include "base/rounding.h"
 #include "container/array_source.h"
 #include "engine/read_plan.h"
 
@@ -20,6 +21,12 @@ namespace {
 
 /// Pieces of a file that are so near are read one after another.
 constexpr std::uint64_t kNear = 1_MiB;
+
+// Pieces of a tensor at most, and of all tensors together as long as each may have kFewPieces: some
+// seconds. Headers of a few KB may name any number of rows.
+constexpr std::size_t kMostPieces = std::size_t{1} << 16;
+constexpr std::size_t kMostOfAll = std::size_t{1} << 22;
+constexpr std::size_t kFewPieces = 16;
 
 struct Piece {
   ExportStep step;
@@ -39,9 +46,10 @@ std::vector<FileId> chunks_of(const Catalog& catalog, const std::vector<Box>& bo
   return chunks;
 }
 
-/// The pieces of a tensor that lies at `place`.
+/// The pieces of a tensor that lies at `place`: of `least` bytes, the last apart, and `most` of
+/// them at most.
 void cut(const Catalog& catalog, const TensorExpr& expr, std::size_t file, ByteRange place,
-         std::uint64_t least, std::vector<Piece>& pieces) {
+         std::uint64_t least, std::size_t most, std::vector<Piece>& pieces) {
   if (place.empty()) return;
   std::vector<FileId> all = chunks_of(catalog, expr.boxes());
   if (all.empty()) return;
@@ -52,7 +60,10 @@ void cut(const Catalog& catalog, const TensorExpr& expr, std::size_t file, ByteR
     const std::int64_t cell = array_source(catalog, expr).cell[0];
     const std::uint64_t bytes =
         place.size() / static_cast<std::uint64_t>(rows) * static_cast<std::uint64_t>(cell);
-    each = cell * static_cast<std::int64_t>((least + bytes - 1) / bytes);
+    const std::uint64_t cells =
+        ceil_div(static_cast<std::uint64_t>(rows), static_cast<std::uint64_t>(cell));
+    each = cell * static_cast<std::int64_t>(
+                      std::max(ceil_div(least, bytes), ceil_div<std::uint64_t>(cells, most)));
   }
   if (each >= rows) {
     pieces.push_back({{file, place}, std::move(all), tiled});
@@ -82,12 +93,15 @@ void cut(const Catalog& catalog, const TensorExpr& expr, std::size_t file, ByteR
 
 std::vector<Piece> pieces_of(const View::Impl& view, std::uint64_t least) {
   std::vector<Piece> pieces;
+  const std::size_t tensors = std::max<std::size_t>(view.definition->tensors.size(), 1);
+  const std::size_t most = std::clamp(kMostOfAll / tensors, kFewPieces, kMostPieces);
   for (const std::size_t file : view.files->tensor_files()) {
     const FileLayout layout = view.files->lay_out(file);
     for (std::size_t i = 0; i < layout.segments.size(); ++i) {
       const Segment& segment = layout.segments[i];
       if (segment.kind != Segment::Kind::Tensor) continue;
-      cut(*view.definition->catalog, layout.expr(segment.id), file, layout.range(i), least, pieces);
+      cut(*view.definition->catalog, layout.expr(segment.id), file, layout.range(i), least, most,
+          pieces);
     }
   }
   // Rows of constants need no chunk.

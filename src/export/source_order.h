@@ -36,7 +36,8 @@ struct OrderLimits {
   std::uint64_t kept = 16_MiB;
   /// Small groups are put together up to so many bytes of chunks.
   std::uint64_t step = 64_MiB;
-  /// A tensor is cut into pieces of at least so many bytes.
+  /// A tensor is cut into pieces of at least so many bytes, the last apart; into no more than
+  /// 65,536 of them.
   std::uint64_t piece = 1_MiB;
 };
 

@@ -17,6 +17,7 @@
 #include "export/exporter.h"
 #include "export/out_directory.h"
 #include "export/walk.h"
+#include "source/orbax_writer.h"
 #include "support/temporary_directory.h"
 
 namespace ckfs {
@@ -236,6 +237,27 @@ TEST_P(SourceOrders, GoesOnWhereItWasStopped) {
     }
     EXPECT_LE(again->bytes, total - seen + std::max(most, *std::ranges::max_element(between)));
   }
+}
+
+TEST(SourceOrder, OfATensorWithoutEndIsFoundAtOnce) {
+  // 2^37 rows of a MiB, and a chunk ends in the middle of all: rows of one are where pieces end.
+  OrbaxWriter item;
+  item.inside = {{"w/zarr.json", zarr3("[137438953473,1048576]", "[68719476736,1048576]", "uint8",
+                                       R"(,{"name":"zstd","configuration":{"level":1}})")},
+                 {"w/c/0/0", "stored"},
+                 {"w/c/1/0", "stored"}};
+  const TemporaryDirectory directory;
+  item.write(directory);
+  const auto opened = Checkpoint::open(directory.path());
+  ASSERT_TRUE(opened) << opened.error().message();
+  const Checkpoint& checkpoint = *opened;
+  const auto view_found = checkpoint.view("safetensors");
+  ASSERT_TRUE(view_found) << view_found.error().message();
+  const View& view = *view_found;
+  const SourceOrder order = source_order(view);
+  std::size_t pieces = 0;
+  for (const SourceStep& step : order.steps) pieces += step.pieces.size();
+  EXPECT_LE(pieces, 1U << 16);
 }
 
 TEST(SourceOrder, AFailureBeforeTheFirstByteLeavesNoPart) {

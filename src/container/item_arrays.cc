@@ -4,12 +4,13 @@
 #include <array>
 #include <map>
 #include <tuple>
-#include <unordered_set>
+#include <vector>
 
 #include "base/checked.h"
-#include "base/name_hash.h"
 #include "base/text.h"
 #include "container/array_source.h"
+#include "container/nested_names.h"
+#include "format/ocdbt_read.h"
 #include "tensor/shape.h"
 
 namespace ckfs {
@@ -111,6 +112,7 @@ Result<ItemArrays> ItemArrays::make(std::shared_ptr<const Definition> definition
     CKFS_TRY_VOID(item.check_tree_names());
   }
   CKFS_TRY_VOID(item.make_grids());
+  CKFS_TRY_VOID(item.check_keys());
   return item;
 }
 
@@ -139,23 +141,37 @@ Result<void> ItemArrays::check_tree_names() const {
 }
 
 Result<void> ItemArrays::check_names() const {
-  std::unordered_set<std::string_view, NameHash> names;
+  std::vector<std::string_view> names;
   const std::vector<orbax::Leaf> all = leaves();
   for (const orbax::Leaf& leaf : all) {
     if (const std::string_view why = refusal(leaf.name); !why.empty()) {
       return fail(ErrorCode::Unsupported, "{}: {}", quote(leaf.name), why);
     }
-    if (!names.insert(leaf.name).second) {
-      return fail(ErrorCode::Unsupported, "{}: two leaves of this name", quote(leaf.name));
-    }
+    names.push_back(leaf.name);
   }
-  for (const orbax::Leaf& leaf : all) {
-    for (std::size_t dot = leaf.name.find('.'); dot != std::string_view::npos;
-         dot = leaf.name.find('.', dot + 1)) {
-      if (!names.contains(leaf.name.substr(0, dot))) continue;
-      return fail(ErrorCode::Unsupported, "{}: below {}, which is a leaf", quote(leaf.name),
-                  quote(leaf.name.substr(0, dot)));
-    }
+  std::ranges::sort(names);
+  if (const auto twice = std::ranges::adjacent_find(names); twice != names.end()) {
+    return fail(ErrorCode::Unsupported, "{}: two leaves of this name", quote(*twice));
+  }
+  if (const auto nested = find_nested(names, '.')) {
+    return fail(ErrorCode::Unsupported, "{}: below {}, which is a leaf", quote(nested->second),
+                quote(nested->first));
+  }
+  return {};
+}
+
+/// Readers take no longer keys of a database, TensorStore's and ckfs's own.
+Result<void> ItemArrays::check_keys() const {
+  if (definition_->packaging.orbax.storage != ArrayStorage::Ocdbt) return {};
+  for (std::size_t i = 0; i < size(); ++i) {
+    if (name(i).size() < ocdbt::kMaxName / 2) continue;  // a chunk's indices are shorter
+    const std::uint64_t count = chunks(i).count();
+    // The last chunk has the greatest index in each dimension.
+    const std::size_t longest = std::max(
+        metadata_path(i).size(), count == 0 ? std::size_t{0} : chunk_path(i, count - 1).size());
+    if (longest <= ocdbt::kMaxName) continue;
+    return fail(ErrorCode::Unsupported, "{}: keys of {} bytes (limit {})", quote(name(i)), longest,
+                ocdbt::kMaxName);
   }
   return {};
 }

@@ -21,8 +21,9 @@ namespace ckfs {
 class ItemArrays {
  public:
   /// Errors: Unsupported (a name that is no path, or that has another's place or lies below it, a
-  /// tensor that no array holds, or that its split does not divide, more than 2^24 chunks, more
-  /// kinds of arrays than chunks are chosen for, nothing at all).
+  /// tensor that no array holds, or that its split does not divide, more than 2^24 chunks, keys of
+  /// a database that are too long, more kinds of arrays than chunks are chosen for, nothing at
+  /// all).
   static Result<ItemArrays> make(std::shared_ptr<const Definition> definition,
                                  zarr::Version version);
 
@@ -71,6 +72,7 @@ class ItemArrays {
       : definition_(std::move(definition)), version_(version) {}
   Result<void> check_names() const;
   Result<void> check_tree_names() const;
+  Result<void> check_keys() const;
   std::string_view element(std::size_t array) const;
   Result<void> make_grids();
 

@@ -10,8 +10,11 @@
 #include <limits>
 #include <numeric>
 #include <unordered_set>
+#include <utility>
+#include <vector>
 
 #include "base/hash.h"
+#include "container/nested_names.h"
 
 namespace ckfs {
 namespace {
@@ -49,18 +52,12 @@ Result<std::unique_ptr<const ViewFiles>> ViewFiles::create(
 
   const std::string view = definition->spec.canonical();
   // A folder of the source may have the name of a file that a container makes.
-  std::string_view last;
-  for (const Found& file : found) {
-    const std::string_view path = file.path;
-    for (std::size_t slash = path.find('/'); slash != std::string_view::npos;
-         slash = path.find('/', slash + 1)) {
-      const std::string_view folder = path.substr(0, slash);
-      if (last.starts_with(path.substr(0, slash + 1))) continue;  // looked at
-      if (!std::ranges::binary_search(found, folder, {}, &Found::path)) continue;
-      return fail(ErrorCode::Unsupported, "{}: \"{}\": a file and a folder of this name", view,
-                  folder);
-    }
-    last = path;
+  std::vector<std::string_view> paths;
+  paths.reserve(found.size());
+  for (const Found& file : found) paths.push_back(file.path);
+  if (const auto nested = find_nested(std::exchange(paths, {}), '/')) {
+    return fail(ErrorCode::Unsupported, "{}: \"{}\": a file and a folder of this name", view,
+                nested->first);
   }
   files->rows_.reserve(found.size());
   files->paths_.reserve(std::transform_reduce(found.begin(), found.end(), std::size_t{0},

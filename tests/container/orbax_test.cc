@@ -169,6 +169,13 @@ TEST(OrbaxItem, RefusesDirectoriesOfATreeThatOrbaxOrTheDiskHasNoNameFor) {
   }
 }
 
+TEST(OrbaxItem, RefusesKeysThatNoReaderTakes) {
+  // "/zarr.json", ten bytes, behind the name.
+  EXPECT_EQ(tree_error({std::string(65'525, 'x')}, "orbax"), "");
+  EXPECT_THAT(tree_error({std::string(65'526, 'x')}, "orbax"),
+              HasSubstr("keys of 65536 bytes (limit 65535)"));
+}
+
 TEST(OrbaxItem, RefusesMoreChunksThanCanBeListed) {
   constexpr std::int64_t kMany = std::int64_t{1} << 24;
   const auto error = [](std::vector<std::int64_t> shape, std::vector<std::int64_t> split) {

@@ -1,10 +1,12 @@
 #include "container/view_files.h"
 
+#include <algorithm>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <set>
 #include <thread>
 
+#include "container/nested_names.h"
 #include "support/heap_meter.h"
 #include "support/model_catalog.h"
 
@@ -48,6 +50,20 @@ TEST(ViewFiles, AreListedByPath) {
   EXPECT_EQ(files->facts(4).exactness, Exactness::Lossy);
   EXPECT_THAT(files->tensor_files(), ElementsAre(3, 4));
   EXPECT_THAT(files->tensors(3), ElementsAre(0, 1));
+}
+
+TEST(NestedNames, AreFoundWhateverStandsBetween) {
+  using Names = std::vector<std::string_view>;
+  const auto found = [](Names names) {
+    std::ranges::sort(names);
+    const auto nested = find_nested(names, '/');
+    return nested ? fmt::format("{} {}", nested->first, nested->second) : std::string();
+  };
+  EXPECT_EQ(found({}), "");
+  EXPECT_EQ(found({"a", "a-", "a-b", "ab", "b/a", "b/ab"}), "");
+  EXPECT_EQ(found({"a", "a-", "a-b", "a.c", "a/x", "ab"}), "a a/x");
+  EXPECT_EQ(found({"a/b", "a/b-c", "a/b-d/e", "a/b/c/d", "z"}), "a/b a/b/c/d");
+  EXPECT_EQ(found({"a", "aa", "aaa", "aaa/", "b"}), "aaa aaa/");
 }
 
 TEST(ViewFiles, RefuseAFolderWhereAFileMustBe) {

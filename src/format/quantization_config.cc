@@ -157,7 +157,15 @@ class ConfigReader {
       if (word != "true" && word != "false") return wrong(what + ".symmetric", "true or false");
       weights.symmetric = word == "true";
     }
-    CKFS_TRY(weights.block_structure, pair(members, "block_structure", what + ".block_structure"));
+    // Older releases of compressed-tensors write "128x128".
+    const auto structure = member(members, "block_structure");
+    if (structure && scanner_.first(*structure) == '"') {
+      CKFS_TRY(weights.block_structure,
+               pair_of(json_string(scanner_.of(*structure)), what + ".block_structure"));
+    } else {
+      CKFS_TRY(weights.block_structure,
+               pair(members, "block_structure", what + ".block_structure"));
+    }
     CKFS_TRY(weights.type, text(members, "type", what + ".type"));
     CKFS_TRY(weights.strategy, text(members, "strategy", what + ".strategy"));
     return weights;
@@ -221,6 +229,16 @@ class ConfigReader {
     const auto read = positive(scanner_.of(*value));
     if (!read) return wrong(what, fmt::format("a whole number from 1 to {}", kMaxNumber));
     return read;
+  }
+
+  /// Of "128x64".
+  Result<std::array<std::int64_t, 2>> pair_of(std::string_view text, std::string_view what) {
+    const std::size_t between = text.find('x');
+    const auto first = positive(text.substr(0, between));
+    const auto second =
+        between == std::string_view::npos ? std::nullopt : positive(text.substr(between + 1));
+    if (!first || !second) return wrong(what, "two numbers with an x between");
+    return std::array{*first, *second};
   }
 
   Result<std::optional<std::array<std::int64_t, 2>>> pair(const Members& members,

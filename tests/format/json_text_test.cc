@@ -2,6 +2,7 @@
 // written out by hand. Broken ones: malformed_test.cc.
 #include "format/json_text.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -149,6 +150,26 @@ TEST(QuantizationFiles, HaveNoKeyTwice) {
       parse_quantization_file(R"({"bits": 4, "bits": 8})", "quantize_config.json", "gptq");
   ASSERT_FALSE(whole);
   EXPECT_EQ(whole.error().message(), "quantize_config.json: \"bits\" 2 times in one object");
+}
+
+TEST(FindQuantization, ReadsTheBlockStructureInBothSpellings) {
+  const auto block = [](const std::string& value) {
+    return find_quantization(
+        R"({"quantization_config": {"config_groups": {"g": {"weights": {"block_structure": )" +
+            value + "}}}}}",
+        "config.json");
+  };
+  for (const char* const text : {"[128, 64]", R"("128x64")"}) {
+    const auto found = block(text);
+    ASSERT_TRUE(found) << found.error().message();
+    EXPECT_EQ((*found)->groups.at(0).weights->block_structure,
+              (std::array<std::int64_t, 2>{128, 64}));
+  }
+  for (const char* const text : {R"("128")", R"("128x")", R"("x64")", R"("1x2x3")", R"("0x1")"}) {
+    const auto found = block(text);
+    ASSERT_FALSE(found) << text;
+    EXPECT_THAT(found.error().message(), testing::HasSubstr("block_structure")) << text;
+  }
 }
 
 TEST(FindQuantization, ReadsTheBlockSize) {

@@ -219,6 +219,11 @@ TEST(ConfigGroups, PatternsCountForKindsOfModulesThatAreQuantized) {
               ElementsAre(Pair("l.3.m.weight",
                                "is BF16, but a target of config.json's "
                                "config_groups calls it quantized")));
+  // A recipe's pattern for modules that the model lacks.
+  model.tensors.erase("l.3.m.weight");
+  model.config =
+      compressed("pack-quantized", integers(4, kSymmetric), R"(["re:l.*", "re:absent"])");
+  EXPECT_THAT(quantized(model).obstacles(), IsEmpty());
   // What a name calls quantized is, whatever it is.
   model.tensors.erase("l.3.m.weight");
   model.config = compressed("pack-quantized", integers(4, kSymmetric), R"(["re:.*", "embed"])");

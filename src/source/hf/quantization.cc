@@ -281,8 +281,14 @@ class Quantizer final : public HeldTensors {
   void check_targets() {
     if (claims_.empty()) return;
     for (const std::string& target : targets_.without_match()) {
-      refuse_config(
-          fmt::format("target {} of its config_groups matches no quantized weight", quote(target)));
+      std::string text =
+          fmt::format("target {} of its config_groups matches no quantized weight", quote(target));
+      // Recipes list patterns for modules that a model may lack.
+      if (target.starts_with("re:")) {
+        builder_.add_note("config.json", std::move(text));
+      } else {
+        refuse_config(text);
+      }
     }
     std::unordered_set<std::string, NameHash> kinds;
     const auto is_known_kind = [&](std::string_view module) {

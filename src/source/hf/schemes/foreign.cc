@@ -18,9 +18,14 @@ std::string_view kind_of(const HeldTensors& tensors, TensorId id) {
   }
   if (name.ends_with(".weight_packed")) return "compressed-tensors";
   if (name.ends_with(".bitmask")) return "a sparse format of compressed-tensors";
+  const std::string stem(name.substr(0, name.rfind('.') + 1));
+  if (name.ends_with(".trellis") && tensors.find(stem, "suh")) return "EXL3";
   if (!name.ends_with("weight") && !name.ends_with("_proj")) return {};
 
-  const std::string stem(name.substr(0, name.rfind('.') + 1));
+  if (type == DType::U32 && name.ends_with(".weight") && tensors.find(stem, "scales")) return "MLX";
+  if (type == DType::I32 && name.ends_with(".q_weight") && tensors.find(stem, "q_scale")) {
+    return "EXL2";
+  }
   const bool one_byte = is_f8(type) || type == DType::I8 || type == DType::U8;
   if (!one_byte) return {};
   if (with("_scale_2")) return "modelopt nvfp4";

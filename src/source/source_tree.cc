@@ -127,6 +127,7 @@ class Walker {
         tree_.dangling.push_back(path);
         tree_.notes.push_back({path, "a link to a file that is absent or out of reach; not shown"});
       } else {
+        if (is_link) tree_.dangling.push_back(path);
         tree_.notes.push_back({path, "neither a file nor a directory; not shown"});
       }
     }

@@ -186,6 +186,37 @@ TEST(OpenCheckpoint, AFolderOfTheIndexHasNoWeightsOfItsOwn) {
   EXPECT_EQ(notes_by_subject(catalog), notes);
 }
 
+TEST(OpenCheckpoint, TakesModelSafetensorsWhereAnotherFileHasItsTensors) {
+  const TemporaryDirectory directory;
+  directory.write("model.safetensors", file_of({{"logit_scale"}, {"x"}}));
+  directory.write("open_clip_pytorch_model.safetensors", file_of({{"logit_scale"}, {"y"}}));
+  const Opened opened = open_source(directory.path());
+  EXPECT_THAT(tensors_by_name(*opened.catalog, opened.catalog->shards()[0]),
+              ElementsAre("logit_scale", "x"));
+  EXPECT_EQ(notes_by_subject(*opened.catalog).at("open_clip_pytorch_model.safetensors"),
+            "other weights; converted views leave it out");
+  // Where they have other tensors, all are taken; without a file of that name nobody decides.
+  directory.write("open_clip_pytorch_model.safetensors", file_of({{"y"}}));
+  EXPECT_EQ(open_source(directory.path()).catalog->shards().size(), 2U);
+  directory.write("model.safetensors", file_of({{"y"}}));
+  std::filesystem::rename(directory / "model.safetensors", directory / "other.safetensors");
+  EXPECT_THAT(error_of(directory.path()), HasSubstr("and no index decides"));
+}
+
+TEST(OpenCheckpoint, APipelinesWeightsAreThoseOfItsFolders) {
+  const TemporaryDirectory directory;
+  directory.write("sd_xl_base_1.0.safetensors", file_of({{"x"}}));
+  directory.write("sd_xl_base_1.0_0.9vae.safetensors", file_of({{"x"}}));
+  EXPECT_THAT(error_of(directory.path()), HasSubstr("and no index decides"));
+  directory.write("unet/diffusion_pytorch_model.safetensors", file_of({{"u"}}));
+  directory.write("model_index.json", R"({"unet": ["diffusers", "UNet2DConditionModel"]})");
+  const Opened opened = open_source(directory.path());
+  EXPECT_TRUE(opened.catalog->shards().empty());
+  ASSERT_EQ(opened.catalog->parts().size(), 1U);
+  EXPECT_EQ(notes_by_subject(*opened.catalog).at("sd_xl_base_1.0.safetensors"),
+            "other weights; converted views leave it out");
+}
+
 TEST(OpenCheckpoint, LetsTheIndexDecide) {
   const TemporaryDirectory directory;
   directory.write("a.safetensors", file_of({{"stale"}, {"x"}, {"y"}}));
@@ -566,6 +597,9 @@ TEST(Quantization, IsSeenInNamesAndDtypesWithoutAConfig) {
   const std::map<std::string, std::vector<FileTensor>> kinds = {
       {"a sparse format of compressed-tensors", {{"t.bitmask", DType::U8}}},
       {"bitsandbytes 4-bit without quant_state", {{"t.weight", DType::U8}, {"t.weight.absmax"}}},
+      {"MLX", {{"t.weight", DType::U32}, {"t.scales"}, {"t.biases"}}},
+      {"EXL2", {{"t.q_weight", DType::I32}, {"t.q_scale", DType::I32}}},
+      {"EXL3", {{"t.trellis", DType::I16}, {"t.suh"}, {"t.svh"}}},
   };
   for (const auto& [kind, tensors] : kinds) {
     EXPECT_THAT(fp8_obstacles(tensors, ""),

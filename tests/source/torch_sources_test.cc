@@ -244,6 +244,9 @@ TEST(OpenTorchFile, SeveralFilesWithoutAnIndexAreOnlyTakenAsASeries) {
   fs::copy(source / "pytorch_model-00001-of-00007.bin", directory / "two" / "a.pt");
   fs::copy(source / "pytorch_model-00002-of-00007.bin", directory / "two" / "b.pt");
   EXPECT_THAT(error_of(directory / "two"), HasSubstr("several torch files: a.pt, b.pt"));
+  // Zip files, too, but no torch files by their names.
+  fs::copy(directory / "two" / "b.pt", directory / "two" / "stats.npz");
+  fs::copy(directory / "two" / "b.pt", directory / "two" / "logs.zip");
   fs::rename(directory / "two" / "b.pt", directory / "two" / "optimizer.pt");
   EXPECT_EQ(error_of(directory / "two"), "(no error)");
 }

@@ -9,8 +9,10 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <unordered_set>
 
 #include "base/checked.h"
+#include "base/name_hash.h"
 #include "base/text.h"
 #include "format/hf_index.h"
 #include "format/json_text.h"
@@ -122,6 +124,7 @@ class HfOpener : public SourceOpener {
     CKFS_TRY_VOID(choose_shards());
     CKFS_TRY_VOID(check_components());
     CKFS_TRY_VOID(read_index());
+    CKFS_TRY_VOID(drop_others());
     CKFS_TRY_VOID(read_headers());
     index_.reset();
     index_text_ = {};
@@ -308,6 +311,8 @@ class HfOpener : public SourceOpener {
     for (const TreeFile& file : tree_.files) {
       if (is_top_level(file.path) && file.path.ends_with(kEnding)) shards_.push_back(file.path);
     }
+    // What stands beside the folders of a diffusers pipeline is its weights once more, in one file.
+    if (find("model_index.json") && !weight_folders(tree_).empty()) shards_.clear();
     // Mistral ships its own format beside the one of transformers: the same weights again.
     const auto is_consolidated = [](const std::string& path) {
       return path.starts_with("consolidated");
@@ -344,9 +349,38 @@ class HfOpener : public SourceOpener {
     return {};
   }
 
-  Result<void> read_headers() {
+  /// Where two files have a tensor of one name and there is no index, transformers loads
+  /// model.safetensors and nothing else (open_clip_pytorch_model.safetensors stands beside it,
+  /// say).
+  Result<void> drop_others() {
+    constexpr std::string_view kModel = "model.safetensors";
+    if (!index_name_.empty() || shards_.size() < 2 ||
+        std::ranges::find(shards_, kModel) == shards_.end()) {
+      return {};
+    }
+    std::unordered_set<std::string, NameHash> names;
+    bool twice = false;
+    CKFS_TRY_VOID(load_headers(
+        files_, ids_of_shards(), [](FileId, std::uint64_t) -> Result<void> { return {}; },
+        [&](std::size_t, const LoadedHeader& loaded) -> Result<void> {
+          for (std::size_t i = 0; i < loaded.header.size() && !twice; ++i) {
+            twice = !names.emplace(loaded.header[i].name).second;
+          }
+          return {};
+        },
+        files_.parallel()));
+    if (twice) shards_ = {std::string(kModel)};
+    return {};
+  }
+
+  std::vector<FileId> ids_of_shards() const {
     std::vector<FileId> ids;
     for (const std::string& shard : shards_) ids.push_back(id(shard));
+    return ids;
+  }
+
+  Result<void> read_headers() {
+    const std::vector<FileId> ids = ids_of_shards();
     CKFS_TRY_VOID(load_headers(
         files_, ids, [&](FileId file, std::uint64_t bytes) { return repeated_.add(file, bytes); },
         [&](std::size_t i, const LoadedHeader& loaded) {

@@ -39,9 +39,9 @@ constexpr std::array<std::string_view, 10> kOtherNames = {
     "random_states", "scaler", "sampler",   "custom_checkpoint", "meta.pt"};
 
 /// Endings of text and of other formats: not worth a look inside.
-constexpr std::array<std::string_view, 12> kOtherEndings = {
-    ".json", ".txt",   ".py",          ".md",   ".model",  ".yaml",
-    ".yml",  ".jinja", ".safetensors", ".gguf", ".distcp", ".log"};
+constexpr std::array<std::string_view, 18> kOtherEndings = {
+    ".json", ".txt", ".py",          ".md",   ".model",  ".yaml", ".yml", ".jinja",   ".log",
+    ".onnx", ".h5",  ".safetensors", ".gguf", ".distcp", ".npz",  ".zip", ".msgpack", ".ot"};
 
 bool is_top_level(std::string_view path) {
   return path.find('/') == std::string_view::npos;

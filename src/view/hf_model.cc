@@ -250,6 +250,38 @@ Result<ConfigNumbers> config_numbers(const Catalog& catalog) {
   return ConfigNumbers::parse(*config, "config.json");
 }
 
+namespace {
+
+/// Whether the model's dense weights lie as [inputs, outputs] (transformers' Conv1D).
+bool has_turned_weights(const Catalog& catalog) {
+  constexpr std::array<std::string_view, 4> kModels{"gpt2", "openai-gpt", "imagegpt",
+                                                    "decision_transformer"};
+  const Result<ConfigNumbers> config = config_numbers(catalog);
+  if (!config) return false;
+  const std::optional<std::string> model = config->text("model_type");
+  return model && std::ranges::find(kModels, *model) != kModels.end();
+}
+
+/// The quantized weights of modules that are Conv1D: quantizers turn these before they pack them,
+/// and nothing in the file says so.
+std::vector<Obstacle> turned_weights(const Catalog& catalog) {
+  if (!catalog.is_quantized() || !has_turned_weights(catalog)) return {};
+  ObstacleList found;
+  for (const Shard& shard : catalog.shards()) {
+    for (const TensorId id : shard.tensors) {
+      const StoredTensor& tensor = catalog.tensor(id);
+      const bool is_conv1d = std::ranges::any_of(
+          std::array{".c_attn.weight", ".c_proj.weight", ".c_fc.weight", ".q_attn.weight"},
+          [&](std::string_view ending) { return tensor.name.ends_with(ending); });
+      if (!is_conv1d || catalog.storage(tensor.storage).encoding->is_plain()) continue;
+      found.add(tensor.name, "a quantized Conv1D, which lies turned; ckfs does not turn it back");
+    }
+  }
+  return found.list();
+}
+
+}  // namespace
+
 std::vector<Obstacle> hf_model_obstacles(const Catalog& catalog, const ViewRow& row) {
   if (!row.dtype && catalog.mirrors_shards()) {
     return {{"source", "has its tensors in safetensors files already"}};
@@ -258,6 +290,7 @@ std::vector<Obstacle> hf_model_obstacles(const Catalog& catalog, const ViewRow& 
     return {{"source", "is an Orbax tree, whose arrays have no Hugging Face names"}};
   }
   std::vector<Obstacle> obstacles(catalog.obstacles().begin(), catalog.obstacles().end());
+  std::ranges::move(turned_weights(catalog), std::back_inserter(obstacles));
   for (const CatalogPart& part : catalog.parts()) {
     for (Obstacle& obstacle : hf_model_obstacles(*part.catalog, row)) {
       obstacle.tensor.insert(0, part.directory);

@@ -188,6 +188,21 @@ TEST(HfModel, IsAbsentWhereATensorCannotBeShown) {
   EXPECT_EQ(define(catalog, "source")->side_files.size(), 1u);
 }
 
+TEST(HfModel, RefusesQuantizedWeightsThatLieTurned) {
+  const auto obstacles = [](const std::string& model_type, bool quantized) {
+    ModelCatalog model;
+    model.config(fmt::format(R"({{"model_type": "{}"}})", model_type));
+    model.shard("model.safetensors", {{"h.0.attn.c_attn.weight", DType::F8E4M3, {4, 4}, quantized},
+                                      {"h.0.attn.k_proj.weight", DType::F8E4M3, {4, 4}, true}});
+    const auto made = define_view(model.build(), {"bf16-safetensors", {}});
+    return made ? std::string() : made.error().message();
+  };
+  EXPECT_THAT(obstacles("gpt2", true),
+              HasSubstr("\"h.0.attn.c_attn.weight\": a quantized Conv1D, which lies turned"));
+  EXPECT_EQ(obstacles("gpt2", false), "");
+  EXPECT_EQ(obstacles("gpt_bigcode", true), "");
+}
+
 TEST(HfModel, CannotHoldWhatSafetensorsCannot) {
   ModelCatalog model;
   model.shard("model.safetensors", {{"complex", DType::C128, {2}}});

@@ -7,6 +7,7 @@
 #include "fs/inode_table.h"
 
 #include <algorithm>
+#include <new>
 
 namespace ckfs {
 
@@ -21,8 +22,8 @@ Result<std::shared_ptr<const ViewTree>> InodeTable::hold(std::shared_ptr<const V
                   held.tree->view.name(), tree->view.name(), top);
     }
     if (spelling) {
-      ++held.references;
       held.spelling = *spelling;
+      ++held.references;
       held.named = false;  // the kernel has a name for it again, which it may have let go of
     }
     touch(at->second.held);
@@ -55,17 +56,16 @@ Result<std::shared_ptr<const ViewTree>> InodeTable::hold(std::shared_ptr<const V
     throw;
   }
   if (twin != 0) {
-    const std::string name = tree->view.name();
     drop(held);
-    return fail(ErrorCode::Internal, "{}: inode number {} stands for two things", name, twin);
+    return fail(ErrorCode::Internal, "{}: inode number {} stands for two things", tree->view.name(),
+                twin);
   }
   make_room();
   if (parameterised && bytes_ > most_bytes_ && parameterised_ > 1) {
-    const std::string name = tree->view.name();
     drop(held);
     return fail(ErrorCode::OutOfMemory,
                 "{}: the views with parameters that are in use take {} bytes without it (limit {})",
-                name, bytes_, most_bytes_);
+                tree->view.name(), bytes_, most_bytes_);
   }
   return tree;
 }
@@ -136,20 +136,25 @@ void InodeTable::touch(Position held) {
   held_.splice(held_.begin(), held_, held);
 }
 
-void InodeTable::drop(Position held) {
+void InodeTable::drop(Position held) noexcept {
   const auto forget = [&](std::uint64_t inode) CKFS_REQUIRES(mutex_) {
     // A number that was never added for this view belongs to another one (see hold()).
     const auto at = nodes_.find(inode);
     if (at != nodes_.end() && at->second.held == held) nodes_.erase(at);
   };
-  for (const auto& directory : held->tree->directories) forget(directory.inode);
-  for (const FileInfo file : held->tree->view.files()) forget(file.inode);
+  try {
+    for (const auto& directory : held->tree->directories) forget(directory.inode);
+    for (const FileInfo file : held->tree->view.files()) forget(file.inode);
+  } catch (const std::bad_alloc&) {
+    // What else is said of a file takes memory; a look at all inodes takes none.
+    std::erase_if(nodes_, [&](const auto& node) { return node.second.held == held; });
+  }
   parameterised_ -= held->parameterised ? 1 : 0;
   bytes_ -= held->parameterised ? held->tree->memory : 0;
   held_.erase(held);
 }
 
-void InodeTable::make_room() {
+void InodeTable::make_room() noexcept {
   // The front is what the caller has just asked for: it must survive without references too.
   for (auto at = held_.end();
        (parameterised_ > limit_ || bytes_ > most_bytes_) && at != held_.begin();) {

@@ -81,8 +81,8 @@ class InodeTable {
   };
 
   void touch(Position held) CKFS_REQUIRES(mutex_);
-  void drop(Position held) CKFS_REQUIRES(mutex_);
-  void make_room() CKFS_REQUIRES(mutex_);
+  void drop(Position held) noexcept CKFS_REQUIRES(mutex_);
+  void make_room() noexcept CKFS_REQUIRES(mutex_);
 
   const std::size_t limit_;
   const std::uint64_t most_bytes_;

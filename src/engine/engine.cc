@@ -407,8 +407,13 @@ class Engine::Impl {
             made.emplace_back(pieces[k], ready(mine[k], std::move(tile)));
           });
         });
-    if (!stream.options().deliver) return;
-    for (const auto& [piece, tile] : made) deliver(stream, piece, tile);
+    if (stream.options().deliver) {
+      for (const auto& [piece, tile] : made) deliver(stream, piece, tile);
+    }
+    // Their reader has jumped away meanwhile, and passes them no more.
+    for (const auto& [piece, tile] : made) {
+      if (!stream.wants(piece.begin)) cache_.retire(piece_key(file, piece.begin));
+    }
   }
 
   /// Puts the pages of a piece where the reader finds them without asking, but for one every

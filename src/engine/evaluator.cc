@@ -323,7 +323,7 @@ Result<std::size_t> Evaluator::scratch_of(const FileLayout& file, const ReadPlan
   std::size_t scratch = 0;
   for (const PlanPart& part : plan.parts) {
     if (const auto* gathered = std::get_if<GatherPart>(&part.what)) {
-      // Of a small tensor, so the plan is cheap enough to be made twice.
+      // Of a piece at most, so the plan is cheap enough to be made twice.
       const GatherPlan gather =
           gather_plan(file, gathered->tensor, {gathered->begin, gathered->begin + part.out.size()});
       scratch = std::max(scratch, aligned(part.out.size() + kEdges) + gather.staging());
@@ -436,10 +436,10 @@ void Evaluator::make_tile(const FileLayout& file, std::uint64_t offset, Want wan
         if (!wanted()) return {};
         CKFS_TRY(Tile tile, gathered(file, tensor, place.tile, want, Patience::Refuse));
         ready(0, std::move(tile));
-        // Its reader has jumped away meanwhile, and passes it no more.
-        if (!wanted()) cache_.retire(key);
         return {};
       });
+  // Its reader has jumped away meanwhile, and passes it no more.
+  if (!wanted()) cache_.retire(key);
 }
 
 void Evaluator::retire_tile(const FileLayout& file, std::uint64_t offset) {

@@ -58,7 +58,8 @@ class Evaluator {
   Result<void> fill(const FileLayout& file, ByteRange range, std::span<std::byte> out, Want want);
 
   /// Bytes `range` as a tile of their own; OutOfMemory instead of waiting for memory.
-  /// Requires: no large tensor that is gathered lies in the range.
+  /// Requires: of large tensors that are gathered, only tiles that are pieces lie in the range
+  /// (unit_at()).
   Result<Tile> piece(const FileLayout& file, ByteRange range, Want want);
 
   /// Several such pieces, in ascending order, with one read of the source for as many as there is

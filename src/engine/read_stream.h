@@ -13,7 +13,7 @@
 //   what comes behind the tensor, once the run has gone on past one.
 //
 // A tensor that is gathered is computed a tile at a time, whatever its reader has earned: his own,
-// and from half of it on the next.
+// and from half of it on the next, once the run has read 8 MiB.
 //
 // A pure function of the requests, the layout and the habit; it holds a bounded state whatever the
 // requests. Safe for concurrent use: a mount may send several requests of one file at once.

@@ -214,14 +214,19 @@ MountKeeper::~MountKeeper() {
 }
 
 Result<MountKeeper::Answer> MountKeeper::ask(char request) {
+  // Threads ask that must not throw.
+  return or_out_of_memory([&] { return exchange(request); });
+}
+
+Result<MountKeeper::Answer> MountKeeper::exchange(char request) {
   const MutexLock lock(mutex_);
   const auto gone = [&] {
     return fail(ErrorCode::Io, "{}: the process that mounts and unmounts is gone",
                 target_.native());
   };
+  std::string message(kLongestMessage, '\0');  // first: what is asked is answered, and heard
   if (::send(channel_.get(), &request, 1, MSG_NOSIGNAL) != 1) return gone();
   Head head;
-  std::string message(kLongestMessage, '\0');
   std::array<iovec, 2> parts = {iovec{&head, sizeof head}, iovec{message.data(), message.size()}};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
   msghdr packet{};

@@ -52,6 +52,7 @@ class MountKeeper {
   MountKeeper(std::filesystem::path target, pid_t process, UniqueFd channel)
       : target_(std::move(target)), process_(process), channel_(std::move(channel)) {}
   Result<Answer> ask(char request);
+  Result<Answer> exchange(char request);
 
   std::filesystem::path target_;
   pid_t process_;

@@ -154,6 +154,12 @@ class NameForgetter {
   std::optional<std::thread> thread_;
 };
 
+/// Whether the kernel has closed the connection: the mount was taken away by somebody else.
+bool is_gone(int device) {
+  pollfd poll{.fd = device, .events = 0, .revents = 0};
+  return ::poll(&poll, 1, 0) > 0 && (poll.revents & POLLERR) != 0;
+}
+
 /// Takes the mount away; where something else lies on top of its path by now, that is left alone,
 /// and the mount ends with its /dev/fuse.
 Result<void> take_away(MountKeeper& keeper) {
@@ -277,6 +283,11 @@ class Watcher {
     // The kernel holds this back until the handshake is done, so an answer means that all is up.
     struct stat status{};
     if (::stat(keeper_.target().c_str(), &status) != 0) return;  // unmounted meanwhile
+    {
+      // Or what is below the mount has answered.
+      const MutexLock lock(mutex_);
+      if (ended_ || is_gone(device_)) return;
+    }
     ready_();
   }
 
@@ -329,12 +340,6 @@ class Watcher {
   bool abandoned_ CKFS_GUARDED_BY(mutex_) = false;
   std::optional<std::thread> thread_;
 };
-
-/// Whether the kernel has closed the connection: the mount was taken away by somebody else.
-bool is_gone(int device) {
-  pollfd poll{.fd = device, .events = 0, .revents = 0};
-  return ::poll(&poll, 1, 0) > 0 && (poll.revents & POLLERR) != 0;
-}
 
 void log_from_libfuse(fuse_log_level level, const char* format, va_list arguments) {
   std::array<char, 512> text{};

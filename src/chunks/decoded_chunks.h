@@ -68,8 +68,8 @@ class DecodedChunks {
   Result<void> read(std::vector<ChunkWish> wishes);
 
   /// The spill from now on, where there was none. False: there was one.
-  /// `whole`: all of each chunk will be needed, so it is decoded to its end when it is begun, if the
-  /// spill has room for it and its codecs know no jumps.
+  /// `whole`: all of each chunk will be needed, so it is decoded to its end when it is begun, if
+  /// the spill has room for it and its codecs know no jumps.
   bool add_spill(std::shared_ptr<Spill> spill, bool whole);
   std::shared_ptr<Spill> spill() const;
 

@@ -599,7 +599,7 @@ TEST(Quantization, IsSeenInNamesAndDtypesWithoutAConfig) {
       {"bitsandbytes 4-bit without quant_state", {{"t.weight", DType::U8}, {"t.weight.absmax"}}},
       {"MLX", {{"t.weight", DType::U32}, {"t.scales"}, {"t.biases"}}},
       {"EXL2", {{"t.q_weight", DType::I32}, {"t.q_scale", DType::I32}}},
-      {"EXL3", {{"t.trellis", DType::I16}, {"t.suh"}, {"t.svh"}}},
+      {"EXL3", {{"t.trellis", DType::I16}, {"t.svh"}}},
   };
   for (const auto& [kind, tensors] : kinds) {
     EXPECT_THAT(fp8_obstacles(tensors, ""),

@@ -19,7 +19,7 @@ std::string_view kind_of(const HeldTensors& tensors, TensorId id) {
   if (name.ends_with(".weight_packed")) return "compressed-tensors";
   if (name.ends_with(".bitmask")) return "a sparse format of compressed-tensors";
   const std::string stem(name.substr(0, name.rfind('.') + 1));
-  if (name.ends_with(".trellis") && tensors.find(stem, "suh")) return "EXL3";
+  if (name.ends_with(".trellis") && tensors.find(stem, "svh")) return "EXL3";
   if (!name.ends_with("weight") && !name.ends_with("_proj")) return {};
 
   if (type == DType::U32 && name.ends_with(".weight") && tensors.find(stem, "scales")) return "MLX";

@@ -62,6 +62,7 @@ foreach(file ${files})
   string(REGEX REPLACE "^test_" "" name ${name})
   ckfs_script_test(faults.${name} LABEL mounted TIMEOUT 600 COMMAND ${CKFS_PYTHON} ${file})
 endforeach()
+set_tests_properties(${prefix}faults.deliveries PROPERTIES RUN_SERIAL TRUE)
 
 ckfs_python_suite(docs 600 ${CKFS_PYTHON})
 ckfs_python_suite(package 900 ${CKFS_PYTHON})

@@ -43,13 +43,15 @@ Json pairs(const std::vector<Reason>& reasons, const Catalog& catalog) {
   for (const Reason& reason : reasons) {
     list.push_back({{"subject", reason.subject}, {"text", reason.text}});
     if (reason.more == 0) continue;
-    const auto part = std::ranges::find_if(catalog.parts(), [&](const CatalogPart& each) {
-      return reason.subject.starts_with(each.directory);
-    });
-    const bool in_folder = part != catalog.parts().end();
-    const std::string directory = in_folder ? part->directory : "";
-    const std::span<const std::string> others =
-        (in_folder ? *part->catalog : catalog).more_obstacles(reason.text);
+    // By directory: of folders in each other the inner one comes later.
+    const Catalog* holder = &catalog;
+    std::string directory;
+    for (const CatalogPart& part : catalog.parts()) {
+      if (!reason.subject.starts_with(part.directory)) continue;
+      holder = part.catalog.get();
+      directory = part.directory;
+    }
+    const std::span<const std::string> others = holder->more_obstacles(reason.text);
     if (others.size() != reason.more) {
       list.back()["more"] = reason.more;
       continue;

@@ -48,10 +48,13 @@ std::vector<StorageId> storages_of(const TensorExpr& expr) {
   return found;
 }
 
-/// Whether a tensor lies in that storage, among others.
-bool lies_in(const StoredTensor& tensor, StorageId storage) {
-  if (tensor.boxes.empty()) return tensor.storage == storage;
-  return std::ranges::find(tensor.boxes, storage, &StorageBox::storage) != tensor.boxes.end();
+/// The storages that a tensor lies in, ascending.
+std::vector<StorageId> storages_of(const StoredTensor& tensor) {
+  if (tensor.boxes.empty()) return {tensor.storage};
+  std::vector<StorageId> found;
+  for (const StorageBox& box : tensor.boxes) found.push_back(box.storage);
+  std::ranges::sort(found);
+  return found;
 }
 
 /// Names by what they have beside numbers: "a.{3-60}.b", and how many there are of each.
@@ -71,8 +74,11 @@ class Patterns {
                          (end == name.size() || name[end] == '.');
       if (!whole) {
         // NUL is a number's place, and a name may have one: as one_line() shows it.
-        if (name[i] == '\0') form += "\\x00";
-        if (name[i] != '\0') form += name[i];
+        if (name[i] == '\0') {
+          form += "\\x00";
+        } else {
+          form += name[i];
+        }
         continue;
       }
       std::uint64_t number = 0;
@@ -170,13 +176,15 @@ Result<std::string> view_report(const Checkpoint& checkpoint, std::string_view s
       };
       // Where the source has a tensor of this name there, it is the one.
       const std::optional<TensorId> own = catalog.find(tensor.name);
+      const std::vector<StorageId> own_storages =
+          own ? storages_of(catalog.tensor(*own)) : std::vector<StorageId>();
       bool has_own = false;
       for (const StorageId storage : storages_of(tensor.expr)) {
         if (!storages_used[storage]) {
           for (const TensorId id : tensors[storage]) used[id] = true;
           storages_used[storage] = true;
         }
-        if (own && lies_in(catalog.tensor(*own), storage)) {
+        if (std::ranges::binary_search(own_storages, storage)) {
           if (!has_own) add_name(*own);
           has_own = true;
           continue;

@@ -34,8 +34,8 @@ struct RankOptions {
 
 struct RankResult {
   std::uint64_t bytes = 0;  // written now
-  std::uint64_t bytes_kept =
-      0;  // of this rank's part, by an earlier run; 0 where that had completed it
+  /// Of this rank's part, by an earlier run; 0 where that had completed it.
+  std::uint64_t bytes_kept = 0;
   /// The files have their names: this process gave them, or had nothing left to do.
   bool finished = false;
   /// What is missing until then, for people; empty where finished.

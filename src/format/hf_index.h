@@ -17,8 +17,8 @@ inline constexpr std::uint64_t kMaxIndex = std::uint64_t{256} << 20;  // bytes o
 inline constexpr std::size_t kMaxIndexNames = 1'000'000;
 inline constexpr std::size_t kMaxIndexFiles = 50'000;
 inline constexpr std::size_t kMaxIndexFileName = 512;  // bytes
-inline constexpr std::size_t kMaxIndexEscaped =
-    4'194'304;  // bytes of names with an escape, 32 more for each
+/// Bytes of names with an escape, and 32 more for each.
+inline constexpr std::size_t kMaxIndexEscaped = 4'194'304;
 
 /// A parsed index. Immutable. Names are slices of the text, which must outlive it.
 class HfIndex {

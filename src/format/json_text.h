@@ -26,10 +26,10 @@ enum class WithoutDtype : bool { Kept, Filled };
 /// config.json of a checkpoint in which nothing is quantized and floats are `torch_dtype`
 /// ("bfloat16"): `quantization_config` and `compression_config` are gone from every object, every
 /// `torch_dtype` and `dtype` that is bfloat16, float16, half, float32, float, float64, double,
-/// float8_e4m3fn or float8_e5m2 names this one, and under
-/// WithoutDtype::Filled a top level without either key gets "torch_dtype" as its last member.
-/// Errors: Corrupt (not JSON, not an object, beyond one of the limits above, a string of more than
-/// 4 MiB, a member that matters twice), each naming the file.
+/// float8_e4m3fn or float8_e5m2 names this one, and under WithoutDtype::Filled a top level without
+/// either key gets "torch_dtype" as its last member. Errors: Corrupt (not JSON, not an object,
+/// beyond one of the limits above, a string of more than 4 MiB, a member that matters twice), each
+/// naming the file.
 Result<std::string> dense_config(std::string_view text, std::string_view torch_dtype,
                                  std::string_view file_name,
                                  WithoutDtype without = WithoutDtype::Filled);

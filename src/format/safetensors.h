@@ -25,14 +25,14 @@ inline constexpr std::uint64_t kLengthBytes = 8;
 // below 64 MB beside its text, and are far from any real checkpoint.
 inline constexpr std::uint64_t kMaxHeader = 100'000'000;
 inline constexpr std::size_t kMaxTensors = 500'000;
-inline constexpr std::size_t kMaxDimensions =
-    1'000'000;  // of all shapes; equal ones mostly count once
+/// Of all shapes together; equal ones mostly count once.
+inline constexpr std::size_t kMaxDimensions = 1'000'000;
 inline constexpr std::size_t kMaxRank = 64;
 inline constexpr std::size_t kMaxName = 65'535;       // bytes of a tensor's name
 inline constexpr std::size_t kMaxString = 4'194'304;  // bytes of any string or number
 inline constexpr std::size_t kMaxMetadata = 100'000;  // members of __metadata__
-inline constexpr std::size_t kMaxEscaped =
-    4'194'304;  // of escaped names, 32 more each; of metadata's keys
+/// Bytes of escaped names, and 32 more for each; bytes of metadata's keys.
+inline constexpr std::size_t kMaxEscaped = 4'194'304;
 
 /// A tensor as the header lists it. [begin, end) counts from the first byte of data.
 struct HeaderTensor {

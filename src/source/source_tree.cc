@@ -123,12 +123,12 @@ class Walker {
         tree_.notes.push_back({path, "the record of an export; not shown"});
       } else if (kind == FileKind::Directory) {
         next.push_back(path + "/");
-      } else if (!found[i] && is_link) {
-        tree_.dangling.push_back(path);
-        tree_.notes.push_back({path, "a link to a file that is absent or out of reach; not shown"});
       } else {
+        const bool leads_nowhere = is_link && !found[i];
         if (is_link) tree_.dangling.push_back(path);
-        tree_.notes.push_back({path, "neither a file nor a directory; not shown"});
+        tree_.notes.push_back(
+            {path, leads_nowhere ? "a link to a file that is absent or out of reach; not shown"
+                                 : "neither a file nor a directory; not shown"});
       }
     }
     return next;

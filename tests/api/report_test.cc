@@ -105,6 +105,7 @@ TEST(InspectReport, NamesWhatStandsInTheWayInFolders) {
   const TemporaryDirectory directory;
   directory.write("model.safetensors", bitmasks(8));
   directory.write("encoder/model.safetensors", bitmasks(20));
+  directory.write("encoder/inner/model.safetensors", bitmasks(25));
   const Json json = Json::parse(inspect_report(open(directory.path()), "", ReportFormat::Json));
   const Json& reasons = json["views"][0]["reasons"];
   std::set<std::string> subjects;
@@ -112,7 +113,8 @@ TEST(InspectReport, NamesWhatStandsInTheWayInFolders) {
     EXPECT_FALSE(reason.contains("more")) << reason;
     EXPECT_TRUE(subjects.insert(reason["subject"]).second) << reason;
   }
-  EXPECT_EQ(subjects.size(), 28U);
+  EXPECT_EQ(subjects.size(), 53U);
+  EXPECT_TRUE(subjects.contains("encoder/inner/t24.bitmask"));
   EXPECT_TRUE(subjects.contains("t7.bitmask"));
   EXPECT_TRUE(subjects.contains("encoder/t19.bitmask"));
 }

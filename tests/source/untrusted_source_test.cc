@@ -29,6 +29,15 @@ TEST(UntrustedSource, HeadersOfOneFileAreNotReadUnderAnyNumberOfNames) {
   }
   directory.write("model.safetensors.index.json", R"({"weight_map": {)" + weights + "}}");
   EXPECT_THAT(error_of(directory.path()), HasSubstr(": another name of m"));
+  // Nor in the search for a name in two files, where there is no index.
+  fs::remove(directory / "model.safetensors.index.json");
+  fs::rename(directory / "m.safetensors", directory / "model.safetensors");
+  for (int i = 0; i < 40; ++i) {
+    const fs::path link = directory / fmt::format("m{}.safetensors", i);
+    fs::remove(link);
+    fs::create_symlink("model.safetensors", link);
+  }
+  EXPECT_THAT(error_of(directory.path()), HasSubstr(": another name of m"));
 }
 
 TEST(UntrustedSource, TextsOfOneFileAreNotReadInAnyNumberOfFolders) {

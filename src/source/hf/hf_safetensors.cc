@@ -358,10 +358,12 @@ class HfOpener : public SourceOpener {
         std::ranges::find(shards_, kModel) == shards_.end()) {
       return {};
     }
+    RepeatedHeaders repeated(files_);  // they are read again, which is then counted anew
     std::unordered_set<std::string, NameHash> names;
     bool twice = false;
     CKFS_TRY_VOID(load_headers(
-        files_, ids_of_shards(), [](FileId, std::uint64_t) -> Result<void> { return {}; },
+        files_, ids_of_shards(),
+        [&](FileId file, std::uint64_t bytes) { return repeated.add(file, bytes); },
         [&](std::size_t, const LoadedHeader& loaded) -> Result<void> {
           for (std::size_t i = 0; i < loaded.header.size() && !twice; ++i) {
             twice = !names.emplace(loaded.header[i].name).second;

@@ -16,8 +16,7 @@ namespace ckfs {
 
 /// A regular expression of Python as configurations use them: literals, '.', classes, \d \w \s \b,
 /// groups, alternatives, repetition (1,000 times at most, also by * and +), anchors and look-ahead.
-/// Matching takes bounded time whatever
-/// the pattern: one that would take longer matches nothing.
+/// Matching takes bounded time whatever the pattern: one that would take longer matches nothing.
 class ModulePattern {
  public:
   /// Not valid() where the pattern has something else in it, or is too long or nested too deep:

@@ -17,9 +17,7 @@ class Finder {
 
   void add(const Box& box) {
     const Storage& storage = catalog_.storage(box.source);
-    if (std::ranges::none_of(storage.extents, [](const Extent& e) { return is_chunk(e.file); })) {
-      return;
-    }
+    if (!storage.in_chunks) return;
     std::vector<Loop> loops = box.loops;
     std::ranges::sort(loops, std::ranges::greater{},
                       [](const Loop& loop) { return std::abs(loop.source_stride); });

@@ -49,9 +49,7 @@ class Player {
 
   std::uint64_t needed_bytes(const Box& box) const {
     const Storage& storage = catalog_.storage(box.source);
-    if (std::ranges::none_of(storage.extents, [](const Extent& e) { return is_chunk(e.file); })) {
-      return 0;
-    }
+    if (!storage.in_chunks) return 0;
     const auto width = storage.nbytes() / static_cast<std::uint64_t>(storage.numel);
     return static_cast<std::uint64_t>(box.numel()) * width;
   }

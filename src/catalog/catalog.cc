@@ -87,8 +87,10 @@ StorageId CatalogBuilder::add_storage(DType dtype, std::int64_t numel,
   std::uint64_t sum = 0;
   for (const Extent& extent : extents) sum += extent.nbytes;
   CKFS_CHECK(nbytes(dtype, numel) == sum);
+  const bool in_chunks =
+      std::ranges::any_of(extents, [](const Extent& extent) { return is_chunk(extent.file); });
   catalog_->storages_.push_back(
-      {&plain_encoding(dtype), numel, keep_extents(extents), nullptr, dtype});
+      {&plain_encoding(dtype), numel, keep_extents(extents), nullptr, dtype, in_chunks});
   return static_cast<StorageId>(catalog_->storages_.size() - 1);
 }
 

@@ -49,6 +49,7 @@ struct Storage {
   std::span<const Extent> extents;             // by begin, without gaps
   const StorageId* first_companion = nullptr;  // see companions()
   DType dtype = DType::U8;                     // what the source's header calls the bytes
+  bool in_chunks = false;                      // of an extent or more, is_chunk() is true
 
   /// The dtype of the values that decoding gives.
   DType value_dtype() const { return encoding->dtype(); }

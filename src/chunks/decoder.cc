@@ -58,6 +58,40 @@ class StoredStream final : public ByteStream {
   std::uint64_t hinted_ = 0;
 };
 
+/// What one stage makes for the next, no more of it than `most` bytes: a few KB can stand for
+/// petabytes of empty frames, of which the next stage makes nothing for ever.
+class BoundedStream final : public ByteStream {
+ public:
+  BoundedStream(std::unique_ptr<ByteStream> from, std::uint64_t most)
+      : from_(std::move(from)), most_(most) {}
+
+  Result<std::size_t> read(std::span<std::byte> out) override {
+    CKFS_TRY(const std::size_t size, from_->read(out));
+    position_ += size;
+    if (size > 0 && position_ > most_) {
+      return fail(ErrorCode::Corrupt, "more bytes between two codecs than {}", most_);
+    }
+    return size;
+  }
+
+  Result<void> seek(std::uint64_t offset) override {
+    position_ = offset;
+    return from_->seek(offset);
+  }
+
+ private:
+  const std::unique_ptr<ByteStream> from_;
+  const std::uint64_t most_;
+  std::uint64_t position_ = 0;
+};
+
+/// More than a codec makes of `nbytes`: what cannot be compressed grows by less than a hundredth,
+/// but a writer may have flushed after every few bytes.
+std::uint64_t most_coded(std::uint64_t nbytes) {
+  constexpr std::uint64_t kMost = std::uint64_t{1} << 62;
+  return 2 * std::min(nbytes, kMost) + 1_MiB;
+}
+
 StreamResult open_stage(Codec codec, std::unique_ptr<ByteStream> from, WorkSpace& space,
                         std::optional<std::uint64_t> nbytes) {
   switch (codec) {
@@ -90,9 +124,14 @@ Result<std::unique_ptr<ByteStream>> open_stream(const StoredBytes& stored, const
                                            : std::ranges::find(codecs.codecs(), Codec::Crc32c);
   for (auto codec = codecs.codecs().end(); codec != first;) {
     --codec;
+    const auto before = codec - codecs.codecs().begin();
     // What lies between two stages has a size of its own.
-    const auto made = codec == codecs.codecs().begin() ? nbytes : std::nullopt;
-    CKFS_TRY(stream, open_stage(*codec, std::move(stream), space, made));
+    CKFS_TRY(stream,
+             open_stage(*codec, std::move(stream), space, before == 0 ? nbytes : std::nullopt));
+    if (before == 0 || !nbytes) continue;
+    std::uint64_t most = *nbytes;
+    for (auto k = before; k > 0; --k) most = most_coded(most);
+    stream = std::make_unique<BoundedStream>(std::move(stream), most);
   }
   return stream;
 }

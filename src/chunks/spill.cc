@@ -64,7 +64,9 @@ bool Spill::put(const Key& key, std::span<const std::byte> bytes) {
     slot->second.age = age.begin();
     ages_.splice(ages_.end(), age);
   }
-  const Result<void> written = file_->write(place * block_, bytes);
+  // A failure for whose text there is no memory is one, too: no slot is left on its way.
+  const Result<void> written =
+      or_out_of_memory([&] { return file_->write(place * block_, bytes); });
   const MutexLock lock(mutex_);
   const auto slot = slots_.find(key);
   if (written) {
@@ -74,12 +76,12 @@ bool Spill::put(const Key& key, std::span<const std::byte> bytes) {
   }
   // The disk is full: what it has taken so far is what there is. A place in the middle is not used
   // again: it would be the first to be tried, and fail, as long as the disk is full.
-  if (place + 1 == used_) {
-    --used_;
-    if (most_ != used_) spdlog::warn("{}; spilled blocks: {}", written.error().message(), used_);
-    most_ = used_;
-  }
   remove(slot);
+  if (place + 1 == used_) {
+    const bool news = most_ != --used_;
+    most_ = used_;
+    if (news) spdlog::warn("{}; spilled blocks: {}", written.error().message(), used_);
+  }
   return false;
 }
 
@@ -99,7 +101,8 @@ bool Spill::get(const Key& key, std::uint64_t offset, std::span<std::byte> out) 
     ages_.splice(ages_.end(), ages_, slot->second.age);
     place = slot->second.place;
   }
-  const Result<void> read = file_->read(place * block_ + offset, out);
+  const Result<void> read =
+      or_out_of_memory([&] { return file_->read(place * block_ + offset, out); });
   const MutexLock lock(mutex_);
   const auto slot = slots_.find(key);
   --slot->second.readers;
@@ -107,11 +110,9 @@ bool Spill::get(const Key& key, std::uint64_t offset, std::span<std::byte> out) 
     statistics_.read += out.size();
     return true;
   }
+  // Not used again: the disk has lost it.
+  if (slot->second.readers == 0) remove(slot);
   spdlog::warn("{}", read.error().message());
-  if (slot->second.readers == 0) {
-    // Not used again: the disk has lost it.
-    remove(slot);
-  }
   return false;
 }
 

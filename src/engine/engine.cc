@@ -108,22 +108,10 @@ class Engine::Impl {
   Result<Bytes> read(ReadStream& stream, ByteRange range) {
     const Inside inside(*this, range);
     if (range.empty()) return Bytes();
-    const FileLayout& file = stream.file();
     const ReadStream::Advice advice = follow(stream, range);
-    const ByteRange unit = file.piece_at(range.begin);
-    if (unit.contains(range)) {
-      CKFS_TRY(const auto tile, ready_piece(stream, unit, range, advice));
-      if (tile) {
-        answered(stream, range, advice);
-        return Bytes(tile->span().subspan(range.begin - unit.begin, range.size()), tile);
-      }
-    }
-    CKFS_TRY(Buffer reply, logged(stream, range, pool_->acquire(Tier::Reply, range.size())));
-    const TierScope holding(Tier::Reply);
-    CKFS_TRY_VOID(fill(stream, range, reply.span(), advice));
-    answered(stream, range, advice);
-    const std::span<const std::byte> bytes = reply.span();
-    return Bytes(bytes, std::make_shared<const Buffer>(std::move(reply)));
+    auto bytes = answer(stream, range, advice);
+    ended(stream, range, advice, bytes.has_value());
+    return bytes;
   }
 
   Result<void> read(ReadStream& stream, ByteRange range, std::span<std::byte> out) {
@@ -133,9 +121,10 @@ class Engine::Impl {
     for (ByteRange window = range; window.begin < range.end; window.begin = window.end) {
       window.end = std::min(range.end, (window.begin / kWindow + 1) * kWindow);
       const ReadStream::Advice advice = follow(stream, window);
-      CKFS_TRY_VOID(
-          fill(stream, window, out.subspan(window.begin - range.begin, window.size()), advice));
-      answered(stream, window, advice);
+      const auto filled =
+          fill(stream, window, out.subspan(window.begin - range.begin, window.size()), advice);
+      ended(stream, window, advice, filled.has_value());
+      if (!filled) return filled;
     }
     return {};
   }
@@ -301,12 +290,26 @@ class Engine::Impl {
     }
   }
 
-  /// Not before: what the request has passed by may be what it was answered with.
-  void answered(ReadStream& stream, ByteRange range, const ReadStream::Advice& advice) {
+  /// Not before: what the request has passed by may be what it was answered with. One that failed
+  /// has passed it by all the same: the stream remembers it no more.
+  void ended(ReadStream& stream, ByteRange range, const ReadStream::Advice& advice, bool answered) {
     while_memory_lasts([&] {
       forget(stream.file(), advice.passed);
-      forget(stream.file(), stream.answered(range));
+      if (answered) forget(stream.file(), stream.answered(range));
     });
+  }
+
+  Result<Bytes> answer(ReadStream& stream, ByteRange range, const ReadStream::Advice& advice) {
+    const ByteRange unit = stream.file().piece_at(range.begin);
+    if (unit.contains(range)) {
+      CKFS_TRY(const auto tile, ready_piece(stream, unit, range, advice));
+      if (tile) return Bytes(tile->span().subspan(range.begin - unit.begin, range.size()), tile);
+    }
+    CKFS_TRY(Buffer reply, logged(stream, range, pool_->acquire(Tier::Reply, range.size())));
+    const TierScope holding(Tier::Reply);
+    CKFS_TRY_VOID(fill(stream, range, reply.span(), advice));
+    const std::span<const std::byte> bytes = reply.span();
+    return Bytes(bytes, std::make_shared<const Buffer>(std::move(reply)));
   }
 
   /// Fills `out` unit by unit: from what is ready, or by computing it.

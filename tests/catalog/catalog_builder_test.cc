@@ -24,5 +24,15 @@ TEST(CatalogBuilder, TakesNoCompanionWithoutAllThatTheLastValueNeeds) {
   EXPECT_DEATH((void)add(3), "broken invariant: need.range.end <= part.nbytes");
 }
 
+TEST(CatalogBuilder, SaysOfAStorageWhetherAnyOfItLiesInChunks) {
+  CatalogBuilder builder("test");
+  const std::array extents = {Extent{0, 0, 8}, Extent{kFirstChunkFile, 0, 8}};
+  const StorageId part = builder.add_storage(DType::F32, 2, std::span(extents).first(1));
+  const StorageId both = builder.add_storage(DType::F32, 4, extents);
+  const auto catalog = std::move(builder).build();
+  EXPECT_FALSE(catalog->storage(part).in_chunks);
+  EXPECT_TRUE(catalog->storage(both).in_chunks);
+}
+
 }  // namespace
 }  // namespace ckfs

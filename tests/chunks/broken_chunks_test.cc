@@ -225,6 +225,38 @@ TEST(BrokenChunks, WhatOneAsksForIsNotAskedForTheOthersOfItsArray) {
   }
 }
 
+TEST(BrokenChunks, ACodecMakesNoMoreForTheNextThanTheChunkCanBe) {
+  // Frames of nothing, and nothing behind them: 40 MB of them in a few KB.
+  const Blob nothing = zstd_frame({});
+  Blob frames;
+  while (frames.size() < 40'000'000) frames.insert(frames.end(), nothing.begin(), nothing.end());
+  const Blob bytes = sample(kSize);
+  const auto read = [](std::vector<Codec> codecs, const Blob& stored) {
+    MemorySource files;
+    ChunkTable table;
+    const ChunkArrayId array =
+        table.add_array({.name = "w",
+                         .nbytes = kSize,
+                         .codecs = std::make_shared<const CodecChain>(std::move(codecs)),
+                         .grid = {1}});
+    const FileId chunk =
+        table.add_stored(array, 0, {files.add("d", stored), 0, stored.size()}).value();
+    ChunkSource source(files, table, BufferPool::create(64_MiB));
+    Blob out(kSize);
+    return source.read_at(chunk, 0, out);
+  };
+  const auto twice = read({Codec::Zstd, Codec::Zstd}, zstd_frame(frames));
+  ASSERT_FALSE(twice);
+  EXPECT_THAT(twice.error().message(),
+              testing::HasSubstr("more bytes between two codecs than 1088576"));
+  // Some of them, before what is there, are as good as none.
+  const Blob some = then(first(frames, nothing.size() * 1000), zstd_frame(bytes));
+  EXPECT_TRUE(read({Codec::Zstd, Codec::Zstd}, zstd_frame(some)));
+  // Three codecs: what lies between the first two may be twice of twice.
+  EXPECT_TRUE(read({Codec::Zstd, Codec::Crc32c, Codec::Zlib}, zlib(with_sum(some))));
+  EXPECT_FALSE(read({Codec::Zstd, Codec::Crc32c, Codec::Zlib}, zlib(with_sum(frames))));
+}
+
 TEST(BrokenChunks, EveryFlippedByteIsAnErrorOrOtherBytes) {
   const Blob bytes = sample(3000);
   for (const auto& [codec, whole] :

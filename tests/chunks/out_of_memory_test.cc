@@ -1,6 +1,8 @@
 // Memory that ends in the middle: nothing points at what is gone, and the next read is right.
 #include <algorithm>
+#include <csignal>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <zstd.h>
 
 #include "base/units.h"
@@ -32,6 +34,30 @@ TEST(OutOfMemory, ASpillKeepsItsPlaces) {
                                                   EXPECT_TRUE(spill.has({2, next - i}));
                                                 }
                                               });
+  EXPECT_GE(failed, 2);
+}
+
+TEST(OutOfMemory, NothingIsOnItsWayToADiskThatIsFull) {
+  CKFS_NEEDS_FAILING_HEAP();
+  constexpr std::uint64_t kBlock = 4_KiB;
+  const TemporaryDirectory directory;
+  const std::vector<std::byte> block(kBlock, std::byte{7});
+  const auto full = [&] {
+    return std::make_unique<Spill>(SpillFile::create(directory.path()).value(), kBlock, 0);
+  };
+  auto spill = full();
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = ::signal(SIGXFSZ, SIG_IGN);
+  const rlimit none{0, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &none), 0);
+  const long failed = failing_heap::fail_each([&] { EXPECT_FALSE(spill->put({1, 1}, block)); },
+                                              [&] {
+                                                EXPECT_FALSE(spill->put({1, 1}, block));
+                                                spill = full();
+                                              });
+  EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  ::signal(SIGXFSZ, handler);
   EXPECT_GE(failed, 2);
 }
 

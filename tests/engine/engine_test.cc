@@ -511,6 +511,28 @@ TEST(Engine, ReportsAFailingSourceAndRecovers) {
   EXPECT_EQ(bytes, good);
 }
 
+TEST(Engine, ForgetsWhatAFailingRequestHasPassed) {
+  Fp8Matrix matrix(8192, 2048, false);
+  Engine engine(matrix.catalog, matrix.source, BufferPool::create(256_MiB), {});
+  std::uint64_t forgotten = 0;
+  // On a busy machine there may be nothing computed ahead when the request comes.
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (forgotten == 0 && std::chrono::steady_clock::now() < deadline) {
+    const auto stream = engine.open_stream(matrix.file);
+    for (std::uint64_t at = 0; at < 16_MiB; at += 128_KiB) {
+      ASSERT_TRUE(engine.read(*stream, {at, at + 128_KiB}));
+      std::this_thread::yield();
+    }
+    const std::uint64_t before = engine.statistics().tiles_unread;
+    matrix.source.fail(0, {0, 8192 * 2048}, EIO);
+    // It has found the first of them when it comes to what is missing.
+    EXPECT_FALSE(engine.read(*stream, {0, matrix.file->size}));
+    forgotten = engine.statistics().tiles_unread - before;
+    matrix.source.clear_faults();
+  }
+  EXPECT_GT(forgotten, 0U);
+}
+
 TEST(Engine, NamesAFewTensorsOfALongRangeThatCannotBeRead) {
   Fp8Matrix matrix(64, 64, false);
   auto definition = std::make_shared<Definition>();

@@ -204,7 +204,7 @@ class ViewFile {
   Result<std::size_t> read(std::uint64_t offset, std::span<std::byte> out);
   /// The same, without a copy where it can. Results hold memory of the budget: who keeps some while
   /// he asks for more keeps at most a quarter of OpenOptions::memory, the next one's size included;
-  /// each counts as 1 MiB, or its size if that is more.
+  /// each counts as its size, rounded up to whole MiB.
   Result<Bytes> read(std::uint64_t offset, std::size_t size);
 
   class Impl;

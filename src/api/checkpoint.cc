@@ -367,10 +367,11 @@ FileInfo ViewFile::info() const {
 
 namespace {
 
-/// What of [offset, offset + size) lies within the file.
-ByteRange within(const FileInfo& file, std::uint64_t offset, std::uint64_t size) {
-  const std::uint64_t begin = std::min(offset, file.size);
-  return {begin, begin + std::min(size, file.size - begin)};
+/// What of [offset, offset + size) lies within the file. Needs no memory, as info() may.
+ByteRange within(const ReadStream& stream, std::uint64_t offset, std::uint64_t size) {
+  const std::uint64_t end = stream.file().size;
+  const std::uint64_t begin = std::min(offset, end);
+  return {begin, begin + std::min(size, end - begin)};
 }
 
 void count(const ViewFile::Impl& file, std::uint64_t bytes) {
@@ -392,7 +393,7 @@ auto timed(const ViewFile::Impl& file, ByteRange range, Read&& read) {
 }  // namespace
 
 Result<std::size_t> ViewFile::read(std::uint64_t offset, std::span<std::byte> out) {
-  const ByteRange range = within(info(), offset, out.size());
+  const ByteRange range = within(*impl_->stream, offset, out.size());
   const auto size = static_cast<std::size_t>(range.size());
   if (size > 0) {
     CKFS_TRY_VOID(timed(*impl_, range, [&] {
@@ -404,7 +405,7 @@ Result<std::size_t> ViewFile::read(std::uint64_t offset, std::span<std::byte> ou
 }
 
 Result<Bytes> ViewFile::read(std::uint64_t offset, std::size_t size) {
-  const ByteRange range = within(info(), offset, size);
+  const ByteRange range = within(*impl_->stream, offset, size);
   if (range.empty()) return Bytes();
   CKFS_TRY(Bytes bytes, timed(*impl_, range, [&] {
              return impl_->view->checkpoint->engine->read(*impl_->stream, range);

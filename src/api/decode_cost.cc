@@ -135,16 +135,19 @@ DecodeCost decode_cost(const View::Impl& view, std::uint64_t memory, std::uint64
   return player.cost();
 }
 
-std::vector<std::string> mends(const View::Impl& view, std::uint64_t memory,
-                               const DecodeCost& cost) {
+std::vector<std::string> mends(const View::Impl& view, std::uint64_t memory) {
+  constexpr std::uint64_t kAll = ~std::uint64_t{0};
+  const DecodeCost once = decode_cost(view, memory, kAll);
+  if (once.is_dear()) return {};
   std::vector<std::string> found;
   constexpr std::uint64_t kMost = 64_GiB;
-  for (std::uint64_t more = memory * 2; more <= kMost; more *= 2) {
-    if (decode_cost(view, more, 0).is_dear()) continue;
-    found.push_back(fmt::format("--memory {}MiB", more / 1_MiB));
+  while (memory < kMost) {
+    memory = std::min(2 * memory, kMost);
+    if (decode_cost(view, memory, 0).is_dear()) continue;
+    found.push_back(fmt::format("--memory {}MiB", memory / 1_MiB));
     break;
   }
-  found.push_back("--spill DIR (" + human_size(cost.chunks) + ")");
+  found.push_back("--spill DIR (" + human_size(once.chunks) + ")");
   found.emplace_back("export");
   return found;
 }

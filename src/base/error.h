@@ -33,6 +33,20 @@ template <typename Make>
   }
 }
 
+/// The same, and Internal where it throws another std::exception: `what` says who threw.
+template <typename Make>
+[[nodiscard]] std::invoke_result_t<Make> or_failure(std::string_view what, const Make& make) {
+  return or_out_of_memory([&]() -> std::invoke_result_t<Make> {
+    try {
+      return make();
+    } catch (const std::bad_alloc&) {
+      throw;
+    } catch (const std::exception& error) {
+      return fail(ErrorCode::Internal, "{}: {}", what, error.what());
+    }
+  });
+}
+
 /// What a Result's value must be: tl::expected moves it in functions that are noexcept, so that a
 /// std::bad_alloc there ends the program (a std::deque of libstdc++ allocates when it is moved).
 template <typename T>

@@ -9,6 +9,7 @@
 
 #include "base/mutex.h"
 #include "base/parallel.h"
+#include "base/text.h"
 #include "base/units.h"
 
 namespace ckfs {
@@ -97,6 +98,11 @@ Result<std::vector<FileDigest>> parse_json(const nlohmann::json& json) {
     const auto path = file.find("path");
     if (path == file.end() || !path->is_string()) return broken();
     FileDigest digest{.path = path->get<std::string>(), .sums = {}};
+    if (digest.path.find("\uFFFD") != std::string::npos) {
+      return fail(ErrorCode::InvalidArgument,
+                  "{}: JSON has no names that are not UTF-8 (the other forms of ckfs digest do)",
+                  quote(digest.path));
+    }
     for (const Algorithm algorithm : kAlgorithms) {
       const auto sum = file.find(name(algorithm));
       if (sum != file.end() && sum->is_string()) digest.sums[algorithm] = sum->get<std::string>();

@@ -178,7 +178,11 @@ Finding memory(const MachineOptions& options) {
   // The catalog, threads and page cache of a mount live beside the budget.
   if (all > 0 && options.memory > all / 2) {
     finding.level = options.memory > all - all / 8 ? Level::Broken : Level::Slow;
-    finding.remedy = fmt::format("--memory {}", std::max(64_MiB, all / 4));
+    const std::uint64_t less = std::max(64_MiB, all / 4);
+    finding.remedy = less < options.memory
+                         ? fmt::format("--memory {}", less)
+                         : fmt::format("give the {} {} or more",
+                                       limit ? "control group" : "machine", human_size(4 * less));
   }
   return finding;
 }

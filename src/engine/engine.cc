@@ -555,12 +555,12 @@ std::shared_ptr<ReadStream> Engine::open_stream(std::shared_ptr<const FileLayout
 }
 
 Result<Bytes> Engine::read(ReadStream& stream, ByteRange range) {
-  return or_out_of_memory([&] { return impl_->read(stream, range); });
+  return or_failure("reading", [&] { return impl_->read(stream, range); });
 }
 
 Result<void> Engine::read(ReadStream& stream, ByteRange range, std::span<std::byte> out) {
   CKFS_CHECK(out.size() == range.size());
-  return or_out_of_memory([&] { return impl_->read(stream, range, out); });
+  return or_failure("reading", [&] { return impl_->read(stream, range, out); });
 }
 
 EngineStatistics Engine::statistics() const {

@@ -54,8 +54,8 @@ struct EngineOptions {
 
 /// The size of tiles where Tier::Tile has `room` bytes, which are to hold two: the one that is read
 /// and the next, and their scratch. A matrix that fits alone is not cut: computed
-/// late it costs time, in parts it may cost several times its source bytes. `wanted`: by
-/// EngineOptions::tile_bytes.
+/// late it costs time, in parts it may cost several times its source bytes. `wanted`, where
+/// it is not 0 (EngineOptions::tile_bytes), is taken as it is, up to half of `room`.
 TileBytes tile_bytes(std::uint64_t room, std::uint64_t wanted);
 
 struct EngineStatistics {
@@ -89,7 +89,7 @@ class Engine {
   /// Tile) until the last copy of the result is gone: who keeps results while he asks for more may
   /// hold at most a quarter of the budget, with the size of the next one, or waits for himself
   /// (what he holds may be of Tier::Tile, and a tile may need all of its share). Each result counts
-  /// as 1 MiB, or its size if that is more: a short one may lie in a piece. Errors: Io, Stale,
+  /// as its size, rounded up to whole MiB: a short one may lie in a piece. Errors: Io, Stale,
   /// Corrupt, Unsupported (a chunk or an inner file in a form that is not known), OutOfMemory (what
   /// the budget can never hold, at once; or the system), Internal (what a computation throws).
   /// Requires: range lies within the file.

@@ -512,6 +512,8 @@ Result<ExportResult> export_view(const Checkpoint& checkpoint, const View& view,
       run.check_space(stale));  // before the old copy goes: there may be no room for a new
   if (options.stop.stop_requested()) return stopped(directory.name());  // nor does it go then
   for (const std::string& path : stale) CKFS_TRY_VOID(directory.remove(path));
+  // Where the new view may have a file.
+  if (old && old->origin != record.origin) directory.remove_empty_parents(stale);
   CKFS_TRY_VOID(directory.make_parents(std::string(kRecordName)));
   if (!order.empty()) keep_decoded_chunks(view, directory, run.spare_bytes() / 8 * 7);
   CKFS_TRY(const ExportResult result, run.write(files));

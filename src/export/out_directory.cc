@@ -13,8 +13,10 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <fstream>
+#include <functional>
 #include <linux/posix_acl.h>
 #include <linux/posix_acl_xattr.h>
+#include <set>
 #include <spdlog/spdlog.h>
 #include <string>
 #include <sys/file.h>
@@ -394,6 +396,20 @@ Result<void> OutDirectory::remove(const std::string& path) const {
                                                                                 : 0;
   if (error == 0 || error == ENOENT || error == ENOTDIR) return {};
   return failure(error, path, "remove");
+}
+
+void OutDirectory::remove_empty_parents(const std::vector<std::string>& files) const {
+  std::set<std::string, std::greater<>> parents;  // those that are in others first
+  for (const std::string& file : files) {
+    for (std::size_t slash = file.rfind('/'); slash != std::string::npos && slash > 0;
+         slash = file.rfind('/', slash - 1)) {
+      if (!parents.insert(file.substr(0, slash)).second) break;
+    }
+  }
+  for (const std::string& parent : parents) {
+    const Result<Place> at = place(parent, "remove");
+    if (at) ::unlinkat(at->directory.get(), at->name.c_str(), AT_REMOVEDIR);
+  }
 }
 
 Result<void> OutDirectory::sync_directory(const std::string& directory) const {

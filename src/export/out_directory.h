@@ -137,6 +137,9 @@ class OutDirectory {
   Result<UniqueFd> open_nameless(const std::string& path) const;
   /// Removes a file; no error where there is none.
   Result<void> remove(const std::string& path) const;
+  /// Removes the directories above `files` in which nothing is any more. What cannot be removed
+  /// stays.
+  void remove_empty_parents(const std::vector<std::string>& files) const;
   /// The entries of `directory` ("" is OUT) survive a power failure. Where the file system has no
   /// such promise to give (EINVAL, ENOTSUP), that is logged once and is no error.
   Result<void> sync_directory(const std::string& directory) const;

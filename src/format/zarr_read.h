@@ -3,10 +3,11 @@
 // run here. Written from the Zarr core specifications v3.0 and v2 and from TensorStore
 // (tensorstore/driver/zarr3/metadata.cc, codec/*.cc; driver/zarr/metadata.cc, dtype.cc).
 //
-// All functions are pure. Errors: Corrupt (what the specification forbids, a fill value beyond the
-// dtype's range, an extent above 2^53, JSON beyond the limits of json_tree.h), Unsupported (another
-// fill value that the dtype does not have, and what the specification allows and TensorStore or
-// ckfs does not); each begins with the name the caller gives.
+// All functions are pure. Errors: Corrupt (what the specification forbids, an integer fill value
+// beyond the dtype's range, an extent above 2^53, JSON beyond the limits of json_tree.h),
+// Unsupported (another fill value that the dtype does not have, and what the specification allows
+// and TensorStore or ckfs does not); each begins with the name the caller gives. A fill value of
+// F64, F32, F16 or BF16 beyond the range is an infinity, as a cast makes it.
 #pragma once
 
 #include <cstddef>

@@ -165,10 +165,8 @@ class Filesystem::Impl {
       : checkpoint_(std::move(checkpoint)),
         mtime_(options.mtime.value_or(checkpoint_.mtime())),
         umask_(options.umask),
-        table_(kHeldViews, options.held_bytes) {
-    for (const ViewInfo& view : checkpoint_.views()) {
-      if (view.available) names_.emplace(directory_inode(view.name), view.name);
-    }
+        names_(names_of(checkpoint_)),
+        table_(kHeldViews, options.held_bytes, taken_numbers(names_)) {
     for (const auto& [inode, name] : names_) root_.push_back({name, inode});
     root_.push_back({std::string(kControlName), control_inode()});
     std::sort(root_.begin(), root_.end(), [](auto& a, auto& b) { return a.name < b.name; });
@@ -269,11 +267,8 @@ class Filesystem::Impl {
       return slice(file, (*snapshot)->text(), offset, size);
     }
     auto& content = std::get<ViewFile>(file->content);
-    const std::uint64_t end = content.info().size;
-    if (offset >= end || size == 0) return Bytes();
     // What goes wrong here is logged where it is found, by file, offset and tensor.
-    return content.read(offset,
-                        static_cast<std::size_t>(std::min<std::uint64_t>(size, end - offset)));
+    return content.read(offset, size);
   }
 
   void close(std::uint64_t handle) noexcept {
@@ -344,6 +339,24 @@ class Filesystem::Impl {
     std::string name;
     InodeNumber inode = 0;
   };
+
+  using Names = std::map<InodeNumber, std::string>;
+
+  /// Of the views that can be shown, by the numbers of their directories.
+  static Names names_of(const Checkpoint& checkpoint) {
+    Names names;
+    for (const ViewInfo& view : checkpoint.views()) {
+      if (view.available) names.emplace(directory_inode(view.name), view.name);
+    }
+    return names;
+  }
+
+  /// What no view's files may have: a source may give them names of any hash.
+  static Names taken_numbers(Names names) {
+    names[control_inode()] = "";
+    for (const ControlFile& file : kControlFiles) names[inode_of(file)] = "";
+    return names;
+  }
 
   static InodeNumber control_inode() {
     static const InodeNumber inode = directory_inode(kControlName);

@@ -10,7 +10,7 @@
 // parameterised views that nobody uses are held: the least recently used one without lookups or
 // open files goes, and comes back with the same inodes. Those in use may have a bound in bytes
 // (OutOfMemory). Safe for concurrent use by several threads; no lock is held while bytes are read
-// or computed.
+// or computed, but for the text of .ckfs/views.json, of which one is made at a time.
 #pragma once
 
 #include <cstdint>

@@ -43,7 +43,11 @@ Result<std::shared_ptr<const ViewTree>> InodeTable::hold(std::shared_ptr<const V
   std::uint64_t twin = 0;
   const auto add = [&](std::uint64_t inode, bool directory,
                        std::uint32_t index) CKFS_REQUIRES(mutex_) {
-    if (inode <= 1 || !nodes_.emplace(inode, Node{held, directory, index}).second) twin = inode;
+    const auto taken = taken_.find(inode);
+    const bool is_top = directory && index == 0;
+    const bool is_free =
+        inode > 1 && (taken == taken_.end() || (is_top && taken->second == tree->view.name()));
+    if (!nodes_.emplace(inode, Node{held, directory, index}).second || !is_free) twin = inode;
   };
   try {
     for (std::uint32_t i = 0; i < tree->directories.size(); ++i) {

@@ -13,11 +13,13 @@
 #include <cstdint>
 #include <limits>
 #include <list>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -35,9 +37,12 @@ struct Location {
 
 class InodeTable {
  public:
+  /// `taken`: numbers that stand for something else than what is in views, and of which view each
+  /// is the top; "": of none.
   explicit InodeTable(std::size_t limit = 64,
-                      std::uint64_t most_bytes = std::numeric_limits<std::uint64_t>::max())
-      : limit_(limit), most_bytes_(most_bytes) {}
+                      std::uint64_t most_bytes = std::numeric_limits<std::uint64_t>::max(),
+                      std::map<std::uint64_t, std::string> taken = {})
+      : limit_(limit), most_bytes_(most_bytes), taken_(std::move(taken)) {}
 
   /// Makes the view's inodes known, or finds that they are. Gives the tree that is held: another
   /// thread may have been first. A `spelling` is the name by which the kernel looked the view up,
@@ -86,6 +91,7 @@ class InodeTable {
 
   const std::size_t limit_;
   const std::uint64_t most_bytes_;
+  const std::map<std::uint64_t, std::string> taken_;
   mutable Mutex mutex_;
   std::list<Held> held_ CKFS_GUARDED_BY(mutex_);  // most recently used first
   std::unordered_map<std::uint64_t, Node> nodes_ CKFS_GUARDED_BY(mutex_);

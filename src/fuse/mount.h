@@ -25,7 +25,8 @@ struct MountOptions {
   bool stop_now = false;
   /// Where the files of the source are (canonical): links may have led anywhere.
   std::vector<std::filesystem::path> source_files;
-  /// Once it is mounted, no other file can be opened (sandbox.h).
+  /// Once it is mounted, no file beside those of paths_covering() can be opened, where the kernel
+  /// can forbid that (sandbox.h).
   bool confined = false;
 };
 

@@ -38,13 +38,14 @@ class MountKeeper {
   const std::filesystem::path& target() const { return target_; }
 
   /// mount_device() there. Errors: Io (with what that said; the process is gone; it was asked
-  /// before).
+  /// before), OutOfMemory.
   Result<UniqueFd> mount();
   /// Takes the mount away at once. False: it is not on top of its path any more, and nothing was
-  /// done. Errors: Io.
+  /// done. Errors: Io, OutOfMemory.
   Result<bool> unmount();
   /// Ends the mount's connection, wherever the mount is: every request fails, and whoever waits in
-  /// the kernel goes on. False: the system shows no way to that (open_abort()). Errors: Io.
+  /// the kernel goes on. False: the system shows no way to that (open_abort()). Errors: Io,
+  /// OutOfMemory.
   Result<bool> abort();
 
  private:

@@ -455,8 +455,13 @@ std::optional<MappedBytes> SourceFiles::Impl::map(const FileRange& range, std::u
   if (!pinned) return std::nullopt;
   const int fd = (*pinned)->fd.get();
   // A new mapping costs as much as copying some tens of pages, once for each file.
-  const auto mapping =
-      range.size >= kWorthMapping ? mappings_.of(range.file, fd, size) : mappings_.find(range.file);
+  auto mapping = mappings_.find(range.file);
+  if (!mapping && range.size >= kWorthMapping) {
+    // Of the file that was opened: check_mapped() looks at the one that is open then, which may be
+    // the right one again.
+    if (!table.check(of, fd)) return std::nullopt;
+    mapping = mappings_.of(range.file, fd, size);
+  }
   if (!mapping || !mapping->is_cached(fd, {range.offset, range.offset + range.size})) {
     return std::nullopt;
   }

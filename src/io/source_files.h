@@ -48,7 +48,8 @@ class SourceFiles final : public ByteSource {
   /// Registers regular files (symbolic links are followed now, once), several at a time, and
   /// records their fingerprints. The number of the first is given, the others follow in order.
   /// After an error, that of the first file at fault, none is registered. Errors: NotFound, Io,
-  /// InvalidArgument (not a regular file), Unsupported (more than 2^32 - 1 files), OutOfMemory.
+  /// InvalidArgument (not a regular file), Unsupported (more than 2^32 - 1 files), OutOfMemory. May
+  /// throw std::bad_alloc: then some may be registered, and nothing more is to be done with them.
   Result<FileId> add(std::vector<NewFile> files);
   Result<FileId> add(std::string name, const std::filesystem::path& path);
 

@@ -120,26 +120,8 @@ std::shared_ptr<const Tile> TileCache::find(const TileKey& key) {
   return wait(lock, key);
 }
 
-namespace {
-
-/// What `compute` throws becomes an error.
-template <typename Compute>
-auto guarded(const Compute& compute) -> decltype(compute()) {
-  try {
-    return compute();
-  } catch (const std::bad_alloc&) {
-    return Failure(Error(ErrorCode::OutOfMemory, "out of memory"));  // the text needs none
-  } catch (const std::exception& error) {
-    return or_out_of_memory([&]() -> decltype(compute()) {
-      return fail(ErrorCode::Internal, "computing a tile: {}", error.what());
-    });
-  }
-}
-
-}  // namespace
-
 Result<std::shared_ptr<const Tile>> TileCache::get(const TileKey& key, const Compute& compute) {
-  return guarded([&]() -> Result<std::shared_ptr<const Tile>> {
+  return or_failure("computing a tile", [&]() -> Result<std::shared_ptr<const Tile>> {
     {
       MutexLock lock(mutex_);
       if (auto tile = wait(lock, key)) return tile;
@@ -159,7 +141,7 @@ Result<std::shared_ptr<const Tile>> TileCache::get(const TileKey& key, const Com
 }
 
 Result<void> TileCache::compute(std::span<const TileKey> keys, const ComputeSeveral& compute) {
-  return guarded([&]() -> Result<void> {
+  return or_failure("computing a tile", [&]() -> Result<void> {
     std::vector<std::unique_ptr<Computation>> computations(keys.size());  // of those that are ours
     std::vector<std::size_t> numbers;
     numbers.reserve(keys.size());

@@ -19,7 +19,9 @@ SourceOpener::SourceOpener(const SourceTree& tree, SourceFiles& files,
       options_(options),
       builder_(kind),
       own_repeated_(files),
+      own_searched_(files),
       repeated_(whole == nullptr ? own_repeated_ : whole->repeated_),
+      searched_(whole == nullptr ? own_searched_ : whole->searched_),
       elements_(whole == nullptr ? own_elements_ : whole->elements_) {}
 
 Result<std::shared_ptr<const Catalog>> SourceOpener::open() {

@@ -69,11 +69,12 @@ class SourceOpener {
   CatalogBuilder builder_;
 
  private:
-  RepeatedHeaders own_repeated_;
+  RepeatedHeaders own_repeated_, own_searched_;
   std::int64_t own_elements_ = 0;
 
  protected:
   RepeatedHeaders& repeated_;
+  RepeatedHeaders& searched_;  // of headers that are looked through, and then read
 
  private:
   /// `error`, or where it is about a file of which only a Git-LFS pointer is here, that.

@@ -49,6 +49,7 @@ TEST(Digests, WhatIsNoneIsRefused) {
         std::string("{}"), std::string(R"({"version":1,"files":[]})"),
         std::string(R"({"version":2,"files":[{"path":"a","sha256":"b"}]})"),
         std::string(R"({"version":1,"files":[{"path":"a"}]})"),
+        std::string(R"({"version":1,"files":[{"path":"a\ufffd","sha256":"b"}]})"),
         std::string(
             R"({"version":1,"files":[{"path":"a","sha256":"b"},{"path":"a","sha256":"b"}]})"),
         "x" + kSha.substr(1) + "  a\n",

@@ -71,6 +71,12 @@ class Doctor(cli_support.TestCase):
         self.assertEqual(self.examine("--memory", "1GiB")["memory"]["remedy"],
                          f"--memory {LIMIT // 4}")
 
+    def test_memory_that_is_too_little_for_any_budget(self):
+        self.write("sys/fs/cgroup/memory.max", f"{64 << 20}\n")
+        finding = self.examine("--memory", "64MiB")["memory"]
+        self.assertEqual(finding["level"], "BROKEN")
+        self.assertEqual(finding["remedy"], "give the control group 268 MB or more")
+
     def test_a_dead_mount(self):
         self.write("proc/self/mountinfo",
                    "36 35 0:52 / /mnt/gone ro shared:1 - fuse.ckfs /srv/model ro\n")

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import subprocess
 import unittest
 
 import cli_support
@@ -49,6 +50,18 @@ class Usage(cli_support.TestCase):
         ]:
             with self.subTest(words):
                 self.fails(2, pattern, *words)
+
+    def test_a_recipe_may_come_through_a_pipe(self):
+        pipe = self.directory / "recipe"
+        os.mkfifo(pipe)
+        reader = start("ls", self.source, "--recipe", pipe)
+        with open(pipe, "w") as text:  # waits for the reader
+            with self.assertRaises(subprocess.TimeoutExpired):
+                reader.wait(0.3)
+            text.write('{"view": "one", "from": "bf16-safetensors", "rules": [{"select": "{x:**}"}]}')
+        out, err = reader.communicate(timeout=LIMIT)
+        self.assertEqual((reader.returncode, err), (0, b""))
+        self.assertIn(b"one", out)
 
     def test_wrong_values_are_2(self):
         target = "source/config.json"

@@ -213,6 +213,22 @@ TEST_F(Exporter, StartsOverForAnotherSource) {
   EXPECT_EQ(exported(), expected());
 }
 
+TEST_F(Exporter, StartsOverWhereADirectoryHasBecomeAFile) {
+  directory_.write("src/a/b/c.json", "{}");
+  directory_.write("src/a/d/e.json", "{}");
+  write_source(1000, 1);
+  ASSERT_TRUE(run().has_value());
+  directory_.write("out/a/d/mine.txt", "mine");
+  fs::remove_all(source_ / "a/b");
+  directory_.write("src/a/b", "a file");
+  write_source(1000, 2);
+  const Result<ExportResult> other = run({.force = true});
+  ASSERT_TRUE(other.has_value()) << other.error().message();
+  auto files = expected();
+  files["a/d/mine.txt"] = "mine";
+  EXPECT_EQ(exported(), files);
+}
+
 TEST_F(Exporter, RefusesForeignFilesUnlessForced) {
   directory_.write("out/notes/mine.txt", "mine");
   directory_.write("out/config.json", "also mine");

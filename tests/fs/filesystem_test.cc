@@ -18,6 +18,8 @@
 #include <thread>
 
 #include "api/open.h"
+#include "fs/inode_table.h"
+#include "support/temporary_directory.h"
 
 namespace ckfs {
 namespace {
@@ -28,25 +30,6 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
-
-/// A directory that is removed at the end.
-class TemporaryDirectory {
- public:
-  explicit TemporaryDirectory(const stdfs::path& parent = stdfs::temp_directory_path()) {
-    std::string name = (parent / "ckfs-fs-XXXXXX").native();
-    path_ = ::mkdtemp(name.data());
-  }
-  ~TemporaryDirectory() { stdfs::remove_all(path_); }
-  const stdfs::path& path() const { return path_; }
-
-  void write(const std::string& name, std::string_view text) const {
-    stdfs::create_directories((path_ / name).parent_path());
-    std::ofstream(path_ / name, std::ios::binary) << text;
-  }
-
- private:
-  stdfs::path path_;
-};
 
 /// One BF16 tensor "w" of two elements: 1 and 2.
 std::string tiny_safetensors() {
@@ -292,6 +275,28 @@ TEST_F(FilesystemTest, InodesAreTheSameInEveryMount) {
     EXPECT_EQ(inode, walk(two, path).value().inode) << path;
     EXPECT_TRUE(seen.insert(inode).second) << path;
   }
+}
+
+// A source may give its files names of any hash.
+TEST_F(FilesystemTest, NoFileHasTheNumberOfSomethingElse) {
+  const Checkpoint checkpoint = Checkpoint::open(source_.path()).value();
+  const View view = checkpoint.view("source").value();
+  const auto tree = build_tree(view).value();
+  const std::uint64_t top = directory_inode("source");
+  const auto hold = [&](std::uint64_t inode, const std::string& name) {
+    InodeTable table(64, ~std::uint64_t{0}, {{inode, name}});
+    const auto held = table.hold(tree, std::nullopt);
+    EXPECT_EQ(table.views().size(), held ? 1U : 0U);
+    return held.has_value();
+  };
+  EXPECT_TRUE(hold(top, "source"));
+  EXPECT_FALSE(hold(top, ""));
+  EXPECT_FALSE(hold(top, "bf16-safetensors"));
+  for (std::size_t i = 0; i < view.files().size(); ++i) {
+    EXPECT_FALSE(hold(view.files()[i].inode, "")) << i;
+    EXPECT_FALSE(hold(view.files()[i].inode, "source")) << i;
+  }
+  EXPECT_FALSE(hold(directory_inode("source/assets"), "source"));
 }
 
 TEST_F(FilesystemTest, MtimeIsTheSourcesOrTheOptions) {

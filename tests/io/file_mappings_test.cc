@@ -161,6 +161,20 @@ TEST_F(FileMappingTest, OfAFileThatIsWrittenIsStale) {
   EXPECT_EQ(checked.error().code(), ErrorCode::Stale);
 }
 
+// check_mapped() could find the right file open again, after its bytes were looked at.
+TEST_F(FileMappingTest, IsNotMadeOfAFileThatTookTheOthersPlace) {
+  std::vector<std::byte> other(kSize, std::byte{7});
+  const auto path = directory_.write("b.bin", other);
+  const auto files = SourceFiles::create({.max_open_files = 1}).value();
+  const FileId file = files->add("a.bin", path_).value();
+  const FileId last = files->add("b.bin", path).value();
+  ASSERT_TRUE(files->read_at(last, 0, other));  // a.bin is not open any more
+  std::filesystem::rename(path_, directory_.path() / "old.bin");
+  std::filesystem::rename(path, path_);
+  EXPECT_FALSE(files->map({file, 0, kSize}, kSize));
+  std::filesystem::rename(directory_.path() / "old.bin", path_);
+}
+
 TEST_F(FileMappingTest, KnowsThatItIsBrokenAndAnotherIsNot) {
   const auto one = FileMapping::make(fd_.get(), kSize);
   const auto path = directory_.write("b.bin", bytes_);

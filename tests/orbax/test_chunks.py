@@ -79,6 +79,17 @@ class Chunks(unittest.TestCase):
             ckfs("export", self.item, "safetensors", target, "--memory", "64MiB")
             self.expect(pathlib.Path(target, "model.safetensors").read_bytes())
 
+    def test_inspect_names_no_option_that_does_not_help(self):
+        recipe = os.path.join(self.directory.name, "recipe.json")
+        rules = [{"select": "params.rows"},
+                 {"take": "params.rows", "do": [{"slice": 0, "begin": 511}], "give": "row"}]
+        pathlib.Path(recipe).write_text(json.dumps({"view": "one", "from": "safetensors", "rules": rules}))
+        for memory in ("64MiB", "40GiB", f"{1 << 23}TiB"):
+            report = json.loads(ckfs("inspect", self.item, "--recipe", recipe, "--view", "one", "--json",
+                                     "--memory", memory))["decoding"]
+            self.assertGreater(report["decoded"], 1.5 * report["needed"])
+            self.assertEqual(report["mends"], [])
+
     def test_inspect_says_what_reading_decodes(self):
         report = json.loads(ckfs("inspect", self.item, "--view", "safetensors", "--json"))
         self.assertEqual(report["decoding"]["needed"], self.chunks())

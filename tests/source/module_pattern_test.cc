@@ -52,7 +52,7 @@ TEST(ModuleTargets, PreferNamesToPatternsToClasses) {
   QuantizationConfig config;
   config.groups = {{"classes", {"Linear"}, "", {}},
                    {"patterns", {"re:.*down.*"}, "", {}},
-                   {"names", {"a.down", "b"}, "", {}}};
+                   {"names", {"a.down", "c"}, "", {}}};
   config.ignore = {"re:.*q$"};
   ModuleTargets targets(config);
   EXPECT_EQ(targets.find("a.up")->name, "classes");
@@ -64,7 +64,7 @@ TEST(ModuleTargets, PreferNamesToPatternsToClasses) {
   EXPECT_EQ(targets.calls_quantized("b.down.q"), Call::None);
   EXPECT_EQ(targets.calls_quantized("b.up"), Call::None);
   targets.saw("b.down");
-  EXPECT_THAT(targets.without_match(), testing::ElementsAre("a.down", "b"));
+  EXPECT_THAT(targets.without_match(), testing::ElementsAre("a.down", "c"));
 }
 
 TEST(ModuleTargets, OfEqualNamesTheFirstCounts) {
@@ -74,6 +74,35 @@ TEST(ModuleTargets, OfEqualNamesTheFirstCounts) {
   EXPECT_EQ(targets.find("a")->name, "first");
   targets.saw("a");
   EXPECT_THAT(targets.without_match(), testing::ElementsAre("b"));
+}
+
+// As ModelOpt's: all experts of a layer by the name of what they are in.
+TEST(ModuleTargets, ANameIsThatOfAllThatIsInIt) {
+  QuantizationConfig config;
+  config.groups = {{"layer", {"l.0"}, "", {}}, {"experts", {"l.0.mlp.experts"}, "", {}}};
+  ModuleTargets targets(config);
+  EXPECT_EQ(targets.find("l.0.mlp.experts.17.up")->name, "experts");
+  EXPECT_EQ(targets.find("l.0.mlp.experts_too.17.up")->name, "layer");
+  EXPECT_EQ(targets.find("l.01.mlp"), nullptr);
+  EXPECT_EQ(targets.calls_quantized("l.0.mlp.norm"), ModuleTargets::Call::None);
+  targets.saw("l.0.mlp.experts.17.up");
+  EXPECT_THAT(targets.without_match(), testing::ElementsAre("l.0"));
+}
+
+TEST(ModuleTargets, PatternsThatAreTooManyCostNothing) {
+  QuantizationConfig config;
+  config.groups.push_back({});
+  config.groups[0].targets.assign(60'000, "re:x");
+  ModuleTargets targets(config, 1 << 20);
+  ASSERT_TRUE(targets.check());
+  const std::clock_t begin = std::clock();
+  for (int i = 0; i < 100'000; ++i) {
+    (void)targets.find("y");
+    targets.saw("y");
+    (void)targets.calls_quantized("y");
+  }
+  EXPECT_LT(std::clock() - begin, (kSanitized ? 30 : 3) * CLOCKS_PER_SEC);
+  EXPECT_FALSE(targets.check());
 }
 
 TEST(ModuleTargets, PatternsCostABoundedNumberOfSteps) {

@@ -203,6 +203,41 @@ TEST(OpenCheckpoint, TakesModelSafetensorsWhereAnotherFileHasItsTensors) {
   EXPECT_THAT(error_of(directory.path()), HasSubstr("and no index decides"));
 }
 
+TEST(OpenCheckpoint, AFileOfAnyKindBesideAPipelineIsItsWeightsOnceMore) {
+  const TemporaryDirectory directory;
+  directory.write("unet/diffusion_pytorch_model.safetensors", file_of({{"u"}}));
+  directory.write("model_index.json", R"({"unet": ["diffusers", "UNet2DConditionModel"]})");
+  for (const std::string file : {"sd-v1-5-inpainting.ckpt", "pytorch_model.bin", "model.onnx"}) {
+    directory.write(file, "whatever");
+    const Opened opened = open_source(directory.path());
+    EXPECT_EQ(opened.catalog->parts().size(), 1U);
+    EXPECT_EQ(notes_by_subject(*opened.catalog).at(file),
+              "other weights; converted views leave it out");
+  }
+}
+
+TEST(OpenCheckpoint, AnIndexOfShardsThatAreGoneIsThatOfAnEarlierModel) {
+  const TemporaryDirectory directory;
+  directory.write(kIndex, R"({"weight_map": {"x": "model-00001-of-00002.safetensors",
+                                             "y": "model-00002-of-00002.safetensors"}})");
+  directory.write("model-00002-of-00002.safetensors", file_of({{"y"}}));
+  EXPECT_THAT(error_of(directory.path()),
+              HasSubstr(R"(names "model-00001-of-00002.safetensors", which is absent)"));
+  directory.write("model.safetensors", file_of({{"z"}}));
+  const Opened opened = open_source(directory.path());
+  ASSERT_EQ(opened.catalog->shards().size(), 1U);
+  EXPECT_THAT(tensors_by_name(*opened.catalog, opened.catalog->shards()[0]), ElementsAre("z"));
+  const std::map<std::string, std::string> notes = {
+      {kIndex,
+       R"(names "model-00001-of-00002.safetensors", which is absent; model.safetensors is read )"
+       "instead"},
+      {"model-00002-of-00002.safetensors", "other weights; converted views leave it out"}};
+  EXPECT_EQ(notes_by_subject(*opened.catalog), notes);
+  // One that names it is not.
+  directory.write(kIndex, R"({"weight_map": {"x": "gone.safetensors", "z": "model.safetensors"}})");
+  EXPECT_THAT(error_of(directory.path()), HasSubstr(R"(names "gone.safetensors")"));
+}
+
 TEST(OpenCheckpoint, APipelinesWeightsAreThoseOfItsFolders) {
   const TemporaryDirectory directory;
   directory.write("sd_xl_base_1.0.safetensors", file_of({{"x"}}));
@@ -488,6 +523,12 @@ TEST(Fp8Blocks, AScalarIsTheScaleOfItsWholeTensor) {
     EXPECT_THAT(obstacles_of(*opened.catalog), IsEmpty());
     EXPECT_EQ(opened.catalog->quantization(), "fp8 (F8_E4M3, BF16 scale for each tensor)");
   }
+  // So transformers saves it again, and that of each expert.
+  EXPECT_THAT(fp8_obstacles({{"l.weight", DType::F8E4M3, {130, 300}},
+                             {"l.weight_scale_inv", DType::F32, {1, 1}},
+                             {"m.up_proj", DType::F8E4M3, {3, 130, 300}},
+                             {"m.up_proj_scale_inv", DType::F32, {3, 1, 1}}}),
+              IsEmpty());
   EXPECT_THAT(fp8_obstacles(
                   {{"l.weight", DType::F8E4M3, {130, 300}}, {"l.weight_scale_inv", DType::F32, {}}},
                   R"({"quantization_config": {"quant_method": "fp8",
@@ -528,7 +569,7 @@ TEST(Fp8Blocks, NamesEveryTensorThatCannotBeDecoded) {
                      {"wide.weight", DType::BF16, {2, 2}},
                      {"wide.weight_scale_inv", DType::F32, {1, 1}},
                      {"scalar.weight", DType::F8E4M3, {2, 256}},
-                     {"scalar.weight_scale_inv", DType::F32, {1, 1}},
+                     {"scalar.weight_scale_inv", DType::F32, {2, 1}},
                      {"packed.weight_packed", DType::I32, {2, 2}}}),
       ElementsAre(
           testing::Pair("alone.weight", "F8_E4M3 without a scale"),
@@ -538,7 +579,7 @@ TEST(Fp8Blocks, NamesEveryTensorThatCannotBeDecoded) {
           testing::Pair("packed.weight_packed",
                         R"(looks like pack-quantized, but config.json says quant_method "fp8")"),
           testing::Pair("scalar.weight",
-                        "its scale has shape [1, 1], but blocks of 128 x 128 over shape [2, 256] "
+                        "its scale has shape [2, 1], but blocks of 128 x 128 over shape [2, 256] "
                         "need [1, 2]"),
           testing::Pair("wide.weight_scale_inv", "a part of a weight that is absent (fp8)")));
 }

@@ -120,10 +120,27 @@ Model int8_model() {
           compressed("int-quantized", integers(8, R"("symmetric": false, "strategy": "channel")"))};
 }
 
+/// ModelOpt's FP8_PB_WO, in blocks with a dimension of one behind each of the scale's.
+Model modelopt_blocks() {
+  return {{{"m.weight", {DType::F8E4M3, {256, 384}, ""}},
+           {"m.weight_scale", {DType::F32, {2, 1, 3, 1}, ""}}},
+          {{"quant_method", "\"modelopt\""}, {"quant_algo", "\"FP8_PB_WO\""}}};
+}
+
+TEST(RowSchemes, NameWhatModelOptSaysOfModulesThatAreNotHere) {
+  Model model = modelopt_blocks();
+  model.config["config_groups"] =
+      R"({"group_0": {"targets": ["m", "l.gate_up_proj"], "weights": {"num_bits": 8}}})";
+  EXPECT_THAT(quantized(model).obstacles(), IsEmpty());
+  model.config["quant_method"] = "\"compressed-tensors\"";
+  EXPECT_THAT(quantized(model).obstacles(), testing::Contains(testing::Key("config.json")));
+}
+
 TEST(RowSchemes, TakeWhatTheirToolsWrite) {
-  for (const Model& model : {packed(), packed(1), packed(3), packed(8), with_zeros(), with_order(),
-                             by_row(96), by_row(95), by_row(41, 3), by_row(2056, 3), nvfp4(),
-                             mxfp4(), modelopt(), v4(), int8_model(), blocks()}) {
+  for (const Model& model :
+       {packed(), packed(1), packed(3), packed(8), with_zeros(), with_order(), by_row(96),
+        by_row(95), by_row(41, 3), by_row(2056, 3), nvfp4(), mxfp4(), modelopt(), v4(),
+        int8_model(), blocks(), modelopt_blocks()}) {
     const auto result = quantized(model);
     EXPECT_THAT(result.obstacles(), IsEmpty());
     EXPECT_FALSE(result.encoding("m.weight").is_plain());

@@ -1,4 +1,5 @@
 // Names, numbers and links of a stranger: what they cost, and where they lead.
+#include <ctime>
 #include <filesystem>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -8,6 +9,7 @@
 
 #include "source/opened.h"
 #include "support/safetensors_text.h"
+#include "support/sanitized.h"
 #include "support/temporary_directory.h"
 
 namespace ckfs {
@@ -38,6 +40,30 @@ TEST(UntrustedSource, HeadersOfOneFileAreNotReadUnderAnyNumberOfNames) {
     fs::create_symlink("model.safetensors", link);
   }
   EXPECT_THAT(error_of(directory.path()), HasSubstr(": another name of m"));
+}
+
+TEST(UntrustedSource, NorAreTheyLookedThroughInAnyNumberOfFolders) {
+  const TemporaryDirectory directory;
+  std::vector<std::pair<std::string, std::size_t>> tensors;
+  for (int i = 0; i < 3000; ++i) tensors.push_back({std::to_string(i) + std::string(1000, 'n'), 1});
+  directory.write("modules.json", "[]");
+  directory.write("a/model.safetensors", safetensors_text(tensors, 1));
+  directory.write("a/other.safetensors", safetensors_text(tensors, 2));
+  for (int i = 0; i < 40; ++i) {
+    fs::create_directory(directory / fmt::format("b{}", i));
+    for (const std::string file : {"model.safetensors", "other.safetensors"}) {
+      fs::create_hard_link(directory / ("a/" + file), directory / fmt::format("b{}/{}", i, file));
+    }
+  }
+  const std::clock_t begin = std::clock();
+  const auto opened = open_source(directory.path());
+  EXPECT_EQ(opened.catalog->parts().size(), 3U);
+  std::size_t refused = 0;
+  for (const Note& note : opened.catalog->notes()) {
+    refused += note.text.find("another name of a/") != std::string::npos ? 1 : 0;
+  }
+  EXPECT_GE(refused, 37U);
+  EXPECT_LT(std::clock() - begin, (kSanitized ? 60 : 6) * CLOCKS_PER_SEC);
 }
 
 TEST(UntrustedSource, TextsOfOneFileAreNotReadInAnyNumberOfFolders) {

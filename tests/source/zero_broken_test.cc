@@ -469,6 +469,14 @@ void write_universal(const TemporaryDirectory& out, const Changes& changes = {},
   }
 }
 
+/// The same of two ranks of tensor parallelism.
+void write_slices(const TemporaryDirectory& out, const std::map<std::string, std::string>& masters,
+                  Changes changes = {}) {
+  changes["mp_world_size"] = py_int(2);
+  write_universal(out, changes, masters);
+  write_universal(out, changes, masters, "mp_rank_01_model_states.pt");
+}
+
 std::vector<Broken> universal_cases() {
   return {
       {"universal_without_model", "no *_model_states.pt, which has", [](const auto& out) {
@@ -491,6 +499,21 @@ std::vector<Broken> universal_cases() {
          TorchWriter torch;
          const Opcodes tensor = torch.tensor("Float", {3}, std::string(12, 'x'));
          write_universal(out, {}, {{"b", torch.file(py_dict({{"param", tensor}}))}});
+       }},
+      {"universal_larger_than_its_slices", "u/zero/b/fp32.pt: shape [15], but param_shapes says [7]", [](const auto& out) {
+         TorchWriter torch;
+         const Opcodes tensor = torch.tensor("Float", {15}, std::string(60, 'x'));
+         write_slices(out, {{"b", torch.file(py_dict({{"param", tensor}}))}});
+       }},
+      {"universal_smaller_than_its_slices", "u/zero/b/fp32.pt: shape [6], but param_shapes says [7]", [](const auto& out) {
+         TorchWriter torch;
+         const Opcodes tensor = torch.tensor("Float", {6}, std::string(24, 'x'));
+         write_slices(out, {{"b", torch.file(py_dict({{"param", tensor}}))}});
+       }},
+      {"universal_slices_that_are_frozen", "a slice of tensor parallelism, which the converter does not join", [](const auto& out) {
+         TorchWriter torch;
+         const Opcodes tensor = torch.tensor("Float", {14}, std::string(56, 'x'));
+         write_slices(out, {{"b", torch.file(py_dict({{"param", tensor}}))}}, frozen(py_dict({})));
        }},
       {"universal_not_flat", "u/zero/b/fp32.pt: not a flat vector", [](const auto& out) {
          TorchWriter torch;
@@ -542,6 +565,37 @@ TEST(BrokenZeroCorpus, TheCheckpointThatItBreaksIsGood) {
   }
   const Broken universal{"good", "", [](const auto& out) { write_universal(out); }};
   EXPECT_EQ(message_of(universal), "(no error)");
+}
+
+std::string master(const std::vector<std::int64_t>& shape, bool vocabulary = false) {
+  std::int64_t numel = 1;
+  for (const std::int64_t extent : shape) numel *= extent;
+  TorchWriter torch;
+  std::vector<std::pair<std::string, Opcodes>> entries = {
+      {"cat_dim", py_int(0)},
+      {"param",
+       torch.tensor("Float", shape, std::string(static_cast<std::size_t>(numel) * 4, 'x'))}};
+  if (vocabulary) entries.emplace_back("vocab_tensor", py_int(1));
+  return torch.file(py_dict(entries));
+}
+
+std::vector<std::int64_t> shape_of(const Catalog& catalog, std::string_view name) {
+  const auto shape = catalog.tensor(*catalog.find(name)).shape;
+  return {shape.begin(), shape.end()};
+}
+
+// ds_to_universal joins slices along one dimension, and cuts off what pads a vocabulary; the model
+// files that it copies still have the shapes of slices.
+TEST(Universal, HasTheShapesThatItsConverterMade) {
+  const TemporaryDirectory joined;
+  write_slices(joined, {{"a", master({10, 3})}, {"c", master({7}, true)}});
+  const Opened slices = open_source(joined.path());
+  EXPECT_EQ(shape_of(*slices.catalog, "a"), (std::vector<std::int64_t>{10, 3}));
+  EXPECT_EQ(shape_of(*slices.catalog, "b"), std::vector<std::int64_t>{7});
+  EXPECT_EQ(shape_of(*slices.catalog, "c"), std::vector<std::int64_t>{7});
+  const TemporaryDirectory cut;
+  write_universal(cut, {}, {{"a", master({4, 3}, true)}});
+  EXPECT_EQ(shape_of(*open_source(cut.path()).catalog, "a"), (std::vector<std::int64_t>{4, 3}));
 }
 
 }  // namespace

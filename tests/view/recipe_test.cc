@@ -178,6 +178,8 @@ TEST(Recipe, ErrorsHaveTheLine) {
            {R"({"take": "a", "give": "b", "gives": 1})", "f:2: no member \"gives\" belongs here"},
            {R"({"drop": "a", "give": "b"})", "f:2: no member \"give\" belongs here"},
            {R"({"take": "a", "give": "b", "optional": 1})", "f:2: a number where true or false"},
+           {R"({"only": "a", "optional": true})", "f:2: no member \"optional\" belongs here"},
+           {R"({"forbid": "a", "optional": true})", "f:2: no member \"optional\" belongs here"},
            {R"({"take": ["{a}", "b"], "give": "{a}"})", "has no capture a, which another pattern"},
            {R"({"take": "a", "give": "{a}"})", "f:2: \"{a}\": expression \"a\": does not go on"},
            {R"({"take": "a", "give": "b", "where": "1"})", "condition \"1\": none of = != < <="},

@@ -3,12 +3,17 @@
 // 16-bit module, which is not their value (an integer beyond 2^24, a tied weight's master). So only
 // the names that the model file's param_shapes has are taken from there, and the rest from the
 // model file itself.
+//
+// Their shapes, too, are those of zero/: where the converter has joined slices of tensor
+// parallelism, or cut off the padding of a vocabulary, param_shapes is still that of a slice.
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <spdlog/spdlog.h>
 
 #include "base/parallel.h"
+#include "base/rounding.h"
 #include "base/text.h"
 #include "source/adapters.h"
 #include "source/deepspeed/deepspeed_names.h"
@@ -21,26 +26,50 @@
 namespace ckfs {
 namespace {
 
+/// A parameter as the model files know it.
+struct Parameter {
+  const NamedShape* named = nullptr;  // of the first that has it
+  std::int64_t slices = 0;            // model files that have it
+};
+
 /// A parameter's master, read by one of several threads.
 struct Master {
   FileId file = 0;
   TorchTensor tensor;
   ByteRange bytes;
   std::uint64_t header_bytes = 0;
+  std::vector<std::int64_t> shape;
 };
 
-Result<Master> read_master(ByteSource& source, FileId file, const NamedShape& parameter) {
+/// Whether the converter can have made `shape` of the slices.
+bool is_joined(const std::vector<std::int64_t>& shape, const Parameter& parameter,
+               bool cut_vocabulary) {
+  const NamedShape& slice = *parameter.named;
+  if (shape == slice.shape) return true;
+  if (shape.size() != slice.shape.size() || (parameter.slices < 2 && !cut_vocabulary)) return false;
+  for (std::size_t d = 0; d < shape.size(); ++d) {
+    const bool is_cut = d == 0 && cut_vocabulary;
+    if (ceil_div(shape[d], parameter.slices) > slice.shape[d]) return false;
+    if (shape[d] < slice.shape[d] && !is_cut) return false;
+  }
+  return true;
+}
+
+Result<Master> read_master(ByteSource& source, FileId file, const Parameter& sliced) {
+  const NamedShape& parameter = *sliced.named;
   const std::string& file_name = source.name(file);
   CKFS_TRY(const TorchFile torch, TorchFile::open(source, file, ByteRange{0, source.size(file)}));
   NodeId node = torch.root();
   const auto whole = torch.pickle().find(node, "param");  // of ZeRO-3 it is the bare flat vector
   if (whole) node = *whole;
-  Master master{file, {}, {}, torch.header_bytes()};
+  Master master{file, {}, {}, torch.header_bytes(), parameter.shape};
+  const bool cut_vocabulary = whole && torch.pickle().find(torch.root(), "vocab_tensor");
   auto tensor = torch.tensor(node);
   CKFS_TRY_VOID(torch.pickle().budget()->check(file_name));
   if (!tensor) return Failure(tensor_error(tensor.error(), file_name, parameter.name));
   master.tensor = *std::move(tensor);
-  const bool fits = whole ? master.tensor.shape == parameter.shape
+  if (whole) master.shape = master.tensor.shape;
+  const bool fits = whole ? is_joined(master.shape, sliced, cut_vocabulary)
                           : master.tensor.shape == std::vector{parameter.numel};
   if (!fits) {
     return fail(ErrorCode::Corrupt, "{}: shape [{}], but param_shapes says [{}]", file_name,
@@ -49,7 +78,7 @@ Result<Master> read_master(ByteSource& source, FileId file, const NamedShape& pa
   if (!whole && !is_contiguous(master.tensor)) {
     return fail(ErrorCode::Corrupt, "{}: not a flat vector", file_name);
   }
-  if (parameter.numel > 0) {
+  if (std::ranges::find(master.shape, 0) == master.shape.end()) {
     CKFS_TRY(master.bytes, torch.storage_bytes(master.tensor.storage));
   }
   return master;
@@ -64,10 +93,11 @@ class UniversalOpener : public SourceOpener {
   Result<void> read() override {
     CKFS_TRY_VOID(choose());
     CKFS_TRY_VOID(read_models());
+    CKFS_TRY_VOID(read_masters());
     for (const ModelStates& model : models_) CKFS_TRY_VOID(dict_.add_buffers(model));
     for (const ModelStates& model : models_) CKFS_TRY_VOID(add_frozen(model));
     CKFS_TRY_VOID(add_module_frozen());
-    CKFS_TRY_VOID(add_masters());
+    add_masters();
     for (const ModelStates& model : models_) CKFS_TRY_VOID(dict_.add_shared(model));
     finish();
     return add_model(prefix_.empty() ? std::optional(directory_above(tree_)) : std::nullopt);
@@ -139,6 +169,13 @@ class UniversalOpener : public SourceOpener {
 
   Result<void> add_frozen(const ModelStates& model) {
     if (model.frozen.empty()) return {};
+    if (has_slices_) {
+      return fail(
+          ErrorCode::Unsupported,
+          "{}: frozen parameter {}: a slice of tensor parallelism, which the converter does "
+          "not join",
+          files_.name(model.file), quote(model.frozen.front().name));
+    }
     if (!partitioned(model)) return dict_.add_frozen(model);
     const auto& paths = cell_of(model).model_ranks;
     std::vector<FileId> files;
@@ -156,6 +193,12 @@ class UniversalOpener : public SourceOpener {
   }
 
   Result<void> add_module_frozen() {
+    if (has_slices_) {
+      builder_.add_note(tag_,
+                        "slices of tensor parallelism, joined by the converter; what only the "
+                        "module's state has is not, and left out");
+      return {};
+    }
     std::set<std::string_view> known;
     for (const ModelStates& model : models_) {
       for (const ParameterGroup& group : *model.parameters) {
@@ -172,37 +215,47 @@ class UniversalOpener : public SourceOpener {
     return {};
   }
 
-  Result<void> add_masters() {
-    std::vector<const NamedShape*> parameters;
-    std::set<std::string_view> seen;  // a pipeline's tied parameter is in two stages
+  Result<void> read_masters() {
+    std::map<std::string_view, std::size_t> places;
     for (const ModelStates& model : models_) {
       for (const ParameterGroup& group : *model.parameters) {
         for (const NamedShape& parameter : group) {
-          if (seen.insert(parameter.name).second) parameters.push_back(&parameter);
+          // A pipeline's tied parameter is in two stages.
+          const auto [place, is_new] = places.emplace(parameter.name, parameters_.size());
+          if (is_new) parameters_.push_back({&parameter, 0});
+          ++parameters_[place->second].slices;
         }
       }
     }
-    std::vector<Master> masters(parameters.size());
+    masters_.resize(parameters_.size());
     CKFS_TRY_VOID(run_parallel(
-        parameters.size(),
+        parameters_.size(),
         [&](std::size_t i) -> Result<void> {
-          const std::string path = fmt::format("{}zero/{}/fp32.pt", prefix_, parameters[i]->name);
+          const std::string path =
+              fmt::format("{}zero/{}/fp32.pt", prefix_, parameters_[i].named->name);
           const auto file = find(path);
           if (!file) {
             return fail(ErrorCode::NotFound, "{}: missing, but param_shapes names the parameter",
                         path);
           }
-          CKFS_TRY(masters[i], read_master(files_, *file, *parameters[i]));
-          return repeated_.add(*file, masters[i].header_bytes);
+          CKFS_TRY(masters_[i], read_master(files_, *file, parameters_[i]));
+          return repeated_.add(*file, masters_[i].header_bytes);
         },
         files_.parallel()));
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      const Master& master = masters[i];
-      PlacedTensor tensor = dict_.placer().place(master.tensor, master.file, master.bytes);
-      tensor.shape = parameters[i]->shape;
-      dict_.add_parameter(parameters[i]->name, std::move(tensor));
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      has_slices_ = has_slices_ ||
+                    (parameters_[i].slices > 1 && masters_[i].shape != parameters_[i].named->shape);
     }
     return {};
+  }
+
+  void add_masters() {
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      const Master& master = masters_[i];
+      PlacedTensor tensor = dict_.placer().place(master.tensor, master.file, master.bytes);
+      tensor.shape = master.shape;
+      dict_.add_parameter(parameters_[i].named->name, std::move(tensor));
+    }
   }
 
   void finish() {
@@ -222,6 +275,9 @@ class UniversalOpener : public SourceOpener {
   DeepSpeedTag model_files_;
   std::vector<ModelStates> models_;          // by model-parallel rank
   std::vector<const DeepSpeedCell*> ranks_;  // of models_
+  std::vector<Parameter> parameters_;
+  std::vector<Master> masters_;  // of parameters_
+  bool has_slices_ = false;      // some of which were joined
 };
 
 bool recognizes_universal(const SourceTree& tree, const SourceFiles& /*files*/,

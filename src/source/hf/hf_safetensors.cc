@@ -30,6 +30,7 @@ namespace ckfs {
 namespace {
 
 constexpr std::string_view kEnding = ".safetensors";
+constexpr std::string_view kModel = "model.safetensors";
 constexpr std::string_view kIndexName = "model.safetensors.index.json";
 constexpr std::string_view kModelOptConfig = "hf_quant_config.json";
 constexpr std::size_t kMaxNotesPerShard = 100;
@@ -312,7 +313,7 @@ class HfOpener : public SourceOpener {
       if (is_top_level(file.path) && file.path.ends_with(kEnding)) shards_.push_back(file.path);
     }
     // What stands beside the folders of a diffusers pipeline is its weights once more, in one file.
-    if (find("model_index.json") && !weight_folders(tree_).empty()) shards_.clear();
+    if (find("model_index.json") && is_pipeline(tree_)) shards_.clear();
     // Mistral ships its own format beside the one of transformers: the same weights again.
     const auto is_consolidated = [](const std::string& path) {
       return path.starts_with("consolidated");
@@ -332,7 +333,7 @@ class HfOpener : public SourceOpener {
     const auto is_numbered = [](const std::string& path) {
       return parse_numbered(path, kEnding).has_value();
     };
-    return (shards_.size() == 1 && shards_.front() == "model.safetensors") ||
+    return (shards_.size() == 1 && shards_.front() == kModel) ||
            std::all_of(shards_.begin(), shards_.end(), is_numbered);
   }
 
@@ -341,29 +342,44 @@ class HfOpener : public SourceOpener {
     CKFS_TRY(index_text_, read_once(id(index_name_), kMaxIndex));
     CKFS_TRY(index_, parse_hf_index(index_text_, index_name_));
     shards_.assign(index_->files().begin(), index_->files().end());
-    for (const std::string& shard : shards_) {
-      if (find(shard)) continue;
-      return fail(ErrorCode::NotFound, "{}: names {}, which is absent{}", index_name_, quote(shard),
-                  hint());
+    const auto missing =
+        std::ranges::find_if(shards_, [&](const std::string& shard) { return !find(shard); });
+    if (missing == shards_.end()) return {};
+    if (!is_stale()) {
+      return fail(ErrorCode::NotFound, "{}: names {}, which is absent{}", index_name_,
+                  quote(*missing), hint());
     }
+    builder_.add_note(index_name_, fmt::format("names {}, which is absent; {} is read instead",
+                                               quote(*missing), kModel));
+    shards_ = {std::string(kModel)};
+    index_.reset();
+    index_text_ = {};
+    index_name_.clear();
     return {};
+  }
+
+  /// Whether an index that names absent files is of an earlier model: save_pretrained() removes the
+  /// shards when it writes one file in their place, and not the index, which transformers does not
+  /// look at where there is model.safetensors.
+  bool is_stale() const {
+    const auto is_shard = [](const std::string& path) { return path.ends_with(kEnding); };
+    return find(kModel) && !std::ranges::binary_search(shards_, kModel) &&
+           tree_.incomplete.empty() && std::ranges::none_of(tree_.dangling, is_shard);
   }
 
   /// Where two files have a tensor of one name and there is no index, transformers loads
   /// model.safetensors and nothing else (open_clip_pytorch_model.safetensors stands beside it,
   /// say).
   Result<void> drop_others() {
-    constexpr std::string_view kModel = "model.safetensors";
     if (!index_name_.empty() || shards_.size() < 2 ||
         std::ranges::find(shards_, kModel) == shards_.end()) {
       return {};
     }
-    RepeatedHeaders repeated(files_);  // they are read again, which is then counted anew
     std::unordered_set<std::string, NameHash> names;
     bool twice = false;
     CKFS_TRY_VOID(load_headers(
         files_, ids_of_shards(),
-        [&](FileId file, std::uint64_t bytes) { return repeated.add(file, bytes); },
+        [&](FileId file, std::uint64_t bytes) { return searched_.add(file, bytes); },
         [&](std::size_t, const LoadedHeader& loaded) -> Result<void> {
           for (std::size_t i = 0; i < loaded.header.size() && !twice; ++i) {
             twice = !names.emplace(loaded.header[i].name).second;

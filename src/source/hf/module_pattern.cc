@@ -355,13 +355,22 @@ bool ModulePattern::matches(std::string_view name, std::size_t& steps) const {
   return found;
 }
 
-bool ModuleTargets::matches(const Target& pattern, std::string_view module) const {
-  return steps_ < most_steps_ && pattern.pattern.matches(module, steps_);
+bool ModuleTargets::any_pattern_matches(const Targets& targets, std::string_view module) const {
+  for (const std::size_t i : targets.patterns) {
+    if (exhausted()) break;
+    if (targets.all[i].pattern.matches(module, steps_)) return true;
+  }
+  return false;
 }
 
-bool ModuleTargets::any_pattern_matches(const Targets& targets, std::string_view module) const {
-  return std::ranges::any_of(targets.patterns,
-                             [&](std::size_t i) { return matches(targets.all[i], module); });
+std::optional<std::size_t> ModuleTargets::named(std::string_view module) const {
+  while (true) {
+    const auto name = targets_.names.find(module);
+    if (name != targets_.names.end()) return name->second;
+    const std::size_t dot = module.rfind('.');
+    if (dot == std::string_view::npos) return std::nullopt;
+    module = module.substr(0, dot);
+  }
 }
 
 void ModuleTargets::add(Targets& targets, std::string_view text, const QuantizationGroup* group) {
@@ -397,10 +406,10 @@ ModuleTargets::ModuleTargets(const QuantizationConfig& config, std::size_t most_
 }
 
 const QuantizationGroup* ModuleTargets::find(std::string_view module) const {
-  const auto name = targets_.names.find(module);
-  if (name != targets_.names.end()) return targets_.all[name->second].group;
+  if (const auto name = named(module)) return targets_.all[*name].group;
   for (const std::size_t i : targets_.patterns) {
-    if (matches(targets_.all[i], module)) return targets_.all[i].group;
+    if (exhausted()) break;
+    if (targets_.all[i].pattern.matches(module, steps_)) return targets_.all[i].group;
   }
   return targets_.first_class ? targets_.all[*targets_.first_class].group : nullptr;
 }
@@ -414,11 +423,11 @@ ModuleTargets::Call ModuleTargets::calls_quantized(std::string_view module) cons
 }
 
 void ModuleTargets::saw(std::string_view module) {
-  const auto name = targets_.names.find(module);
-  if (name != targets_.names.end()) targets_.all[name->second].matched = true;
+  if (const auto name = named(module)) targets_.all[*name].matched = true;
   for (const std::size_t i : targets_.patterns) {
+    if (exhausted()) break;
     Target& target = targets_.all[i];
-    target.matched = target.matched || matches(target, module);
+    target.matched = target.matched || target.pattern.matches(module, steps_);
   }
 }
 

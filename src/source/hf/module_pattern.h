@@ -39,28 +39,30 @@ class ModulePattern {
 };
 
 /// The targets of a configuration's groups against the modules of a checkpoint. A target is the
-/// name of a module, or "re:" and a pattern, or the name of a class ("Linear"), which tensors do
-/// not show. Not for concurrent use.
+/// name of a module or of what it is in (ModelOpt names all experts of a layer as "mlp.experts"),
+/// or "re:" and a pattern, or the name of a class ("Linear"), which tensors do not show. Not for
+/// concurrent use.
 class ModuleTargets {
  public:
   /// Of all matches of one checkpoint: some fifteen patterns that begin with ".*" for each of
-  /// 100,000 modules, which are asked for four times, or four seconds.
+  /// 100,000 modules, which are asked for four times, or four seconds. Behind them nothing matches.
   static constexpr std::size_t kMostSteps = std::size_t{1} << 28;
 
   /// Keeps a reference to the configuration.
   explicit ModuleTargets(const QuantizationConfig& config, std::size_t most_steps = kMostSteps);
 
-  /// The group that speaks of a quantized module: by its name, else by a pattern, else the first
-  /// with the name of a class. nullptr: none.
+  /// The group that speaks of a quantized module: by its name, else that of the nearest thing that
+  /// it is in, else by a pattern, else the first with the name of a class. nullptr: none.
   const QuantizationGroup* find(std::string_view module) const;
-  /// What calls the module quantized where nothing ignores it: the name of a class does not count.
+  /// What calls the module quantized where nothing ignores it: the name of a class, or of what it
+  /// is in, does not count.
   enum class Call : std::uint8_t { None, Pattern, Name };
   Call calls_quantized(std::string_view module) const;
 
   /// Takes note of a quantized module.
   void saw(std::string_view module);
-  /// After everything was asked. Errors: Corrupt (patterns that are too long together, or that took
-  /// too many steps: what was said of modules is then wrong).
+  /// Before anything is asked, and after everything was. Errors: Corrupt (patterns that are too
+  /// long together, or that took too many steps: what was said of modules is then wrong).
   Result<void> check() const;
   /// The names and valid patterns that none of the modules that were seen has.
   std::vector<std::string> without_match() const;
@@ -85,7 +87,9 @@ class ModuleTargets {
   };
 
   void add(Targets& targets, std::string_view text, const QuantizationGroup* group);
-  bool matches(const Target& pattern, std::string_view module) const;
+  bool exhausted() const { return steps_ >= most_steps_; }
+  /// The target that names the module, or else the nearest thing that it is in.
+  std::optional<std::size_t> named(std::string_view module) const;
   bool any_pattern_matches(const Targets& targets, std::string_view module) const;
 
   Targets targets_, ignored_;

@@ -61,6 +61,7 @@ class Quantizer final : public HeldTensors {
         companion_(builder.tensor_count(), false) {}
 
   Result<std::vector<bool>> run() {
+    CKFS_TRY_VOID(targets_.check());
     recognize();
     if (!config_.method.empty() && !is_known_method()) {
       refuse_method();
@@ -283,8 +284,9 @@ class Quantizer final : public HeldTensors {
     for (const std::string& target : targets_.without_match()) {
       std::string text =
           fmt::format("target {} of its config_groups matches no quantized weight", quote(target));
-      // Recipes list patterns for modules that a model may lack.
-      if (target.starts_with("re:")) {
+      // Recipes list patterns for modules that a model may lack, and ModelOpt the names that vLLM
+      // gives to several modules together ("gate_up_proj").
+      if (target.starts_with("re:") || config_.method.starts_with("modelopt")) {
         builder_.add_note("config.json", std::move(text));
       } else {
         refuse_config(text);

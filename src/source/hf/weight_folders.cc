@@ -37,12 +37,13 @@ std::vector<std::string> weight_folders(const SourceTree& tree) {
 }
 
 bool is_pipeline(const SourceTree& tree) {
-  if (tree.find("model_index.json") == nullptr && tree.find("modules.json") == nullptr)
-    return false;
+  if (weight_folders(tree).empty()) return false;
+  if (tree.find("model_index.json") != nullptr) return true;
+  if (tree.find("modules.json") == nullptr) return false;
   const bool has_weights = std::ranges::any_of(tree.files, [](const TreeFile& file) {
     return folder_of(file.path).empty() && role_of(file.path) == FileRole::Weights;
   });
-  return !has_weights && !weight_folders(tree).empty();
+  return !has_weights;
 }
 
 SourceTree tree_of(const SourceTree& tree, const std::string& folder) {

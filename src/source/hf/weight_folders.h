@@ -16,8 +16,9 @@ namespace ckfs {
 /// onnx/, files named consolidated*) and hidden ones.
 std::vector<std::string> weight_folders(const SourceTree& tree);
 
-/// Whether the directory is a model by its folders, without weights at its top: a pipeline of
-/// diffusers (model_index.json) or of sentence-transformers (modules.json).
+/// Whether the directory is a model by its folders: a pipeline of diffusers (model_index.json),
+/// beside whose folders the same weights may lie once more in one file of any kind, or of
+/// sentence-transformers (modules.json) without weights at its top, which would be the base model.
 bool is_pipeline(const SourceTree& tree);
 
 /// The files that lie directly in `folder`, which ends with '/', as a tree of their own.

@@ -120,7 +120,10 @@ class RuleParser {
         CKFS_TRY(rule_.where, conditions(node_, "where", rule_.variables, file_));
         CKFS_TRY_VOID(over());
       } else {
-        CKFS_TRY_VOID(only(node_, file_, {word.key, "when", "where", "optional", "comment"}));
+        const bool chooses = word.kind == Rule::Kind::Select || word.kind == Rule::Kind::Drop;
+        CKFS_TRY_VOID(chooses
+                          ? only(node_, file_, {word.key, "when", "where", "optional", "comment"})
+                          : only(node_, file_, {word.key, "when", "where", "comment"}));
         CKFS_TRY(rule_.where, conditions(node_, "where", rule_.variables, file_));
       }
       CKFS_TRY(rule_.when, conditions(node_, "when", {}, file_));

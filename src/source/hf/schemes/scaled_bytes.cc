@@ -81,19 +81,36 @@ bool is_fbgemm_down(const HeldTensors& tensors, std::span<const std::int64_t> sh
   return std::ranges::equal(grid, std::array<std::int64_t, 3>{shape[0], shape[2], 1});
 }
 
+/// The shape of the scale as it is, or where it is that of ModelOpt's blocks, [down, 1, across, 1],
+/// without the ones.
+std::vector<std::int64_t> grid_of_scale(std::span<const std::int64_t> scale,
+                                        std::size_t dimensions) {
+  std::vector<std::int64_t> grid(scale.begin(), scale.end());
+  if (scale.size() != 2 * dimensions) return grid;
+  grid.clear();
+  for (std::size_t d = 0; d < scale.size(); d += 2) {
+    if (scale[d + 1] != 1) return {scale.begin(), scale.end()};
+    grid.push_back(scale[d]);
+  }
+  return grid;
+}
+
 /// The block whose grid the scale is.
 Result<Block> block_of(const HeldTensors& tensors, TensorId codes, const Found& scale) {
   const auto shape = tensors.shape(codes);
-  const auto grid = tensors.shape(scale.id);
+  const auto grid = grid_of_scale(tensors.shape(scale.id), shape.size());
   if (is_fbgemm_down(tensors, shape, grid)) return Block{shape[1], 1};
   const auto configured = configured_block(tensors, codes);
-  // A grid of [1, 1] is one block of a small weight; a scalar is no grid.
+  // A grid of [1, 1] may be one block of a small weight; a scalar is no grid.
   if (!configured && (!scale.blocks_only || grid.empty())) {
     if (const auto block = block_of_scales(shape, grid)) return *block;
   }
   const Block block = configured.value_or(kDefaultBlock);
   const std::vector<std::int64_t> needed = grid_of(shape, block);
   if (std::ranges::equal(grid, needed)) return block;
+  // transformers saves one scale of a weight, or of an expert's, as a grid of [1, 1].
+  const Block whole = {shape[shape.size() - 2], shape[shape.size() - 1]};
+  if (!configured && std::ranges::equal(grid, grid_of(shape, whole))) return whole;
   return cannot_decode("its scale has shape {}, but blocks of {} x {} over shape {} need {}",
                        shape_text(grid), block[0], block[1], shape_text(shape), shape_text(needed));
 }

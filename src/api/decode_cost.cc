@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <list>
 #include <map>
+#include <utility>
 
 #include "api/chunk_needs.h"
 #include "api/report.h"
@@ -25,8 +26,9 @@ constexpr std::int64_t kMostTiles = std::int64_t{1} << 20;
 
 class Player {
  public:
-  Player(const Catalog& catalog, std::uint64_t kept, std::uint64_t decoders)
-      : catalog_(catalog), kept_(kept), decoders_(decoders) {}
+  /// `kept`: bytes in memory and spill together.
+  Player(const Catalog& catalog, std::uint64_t kept, bool spills, std::uint64_t decoders)
+      : catalog_(catalog), kept_(kept), spills_(spills), decoders_(decoders) {}
 
   void unit(const std::vector<Box>& boxes) {
     for (const Box& box : boxes) {
@@ -57,14 +59,17 @@ class Player {
   void read(FileId id, ByteRange range) {
     const std::uint64_t size = catalog_.chunks().size(id);
     State& state = states_[id];
-    if (!state.known) cost_.chunks += size;
-    state.known = true;
+    const bool again = std::exchange(state.known, true);
+    if (!again) cost_.chunks += size;
     if (state.kept) ages_.splice(ages_.end(), ages_, state.age);
     if (state.kept && range.end <= state.decoded) return;
     const std::uint64_t block = DecodedChunks::kBlock;
-    const std::uint64_t end = std::min(size, (range.end + block - 1) / block * block);
+    std::uint64_t end = std::min(size, (range.end + block - 1) / block * block);
     // Bytes behind the decoder are there only if they were kept.
     const bool goes_on = state.standing && (state.kept || state.position <= range.begin + block);
+    // As DecodedChunks does: what begins anew goes on to its end where the spill has room for it.
+    const bool has_room = state.kept || (size <= kept_ && held_ <= kept_ - size);
+    if (again && !goes_on && spills_ && has_room) end = size;
     cost_.decoded += end - (goes_on ? std::min(state.position, end) : 0);
     state.position = state.decoded = end;
     if (!state.standing) {
@@ -89,7 +94,9 @@ class Player {
   }
 
   const Catalog& catalog_;
-  const std::uint64_t kept_, decoders_;
+  const std::uint64_t kept_;
+  const bool spills_;
+  const std::uint64_t decoders_;
   std::map<FileId, State> states_;
   std::list<FileId> ages_, turns_;
   std::uint64_t held_ = 0;
@@ -106,7 +113,7 @@ DecodeCost decode_cost(const View::Impl& view, std::uint64_t memory, std::uint64
   constexpr std::uint64_t kDecoder = 4_MiB;
   const std::uint64_t room = memory / 8 * 3;
   const std::uint64_t blocks = room - kDecoder;
-  Player player(catalog, spill > ~std::uint64_t{0} - blocks ? spill : blocks + spill,
+  Player player(catalog, spill > ~std::uint64_t{0} - blocks ? spill : blocks + spill, spill > 0,
                 std::max<std::uint64_t>(1, room / kDecoder));
   const TileBytes tile = tile_bytes(memory / 2, 0);
   // An array of 2^56 elements may be one chunk that is not there.
@@ -135,9 +142,9 @@ DecodeCost decode_cost(const View::Impl& view, std::uint64_t memory, std::uint64
   return player.cost();
 }
 
-std::vector<std::string> mends(const View::Impl& view, std::uint64_t memory) {
-  constexpr std::uint64_t kAll = ~std::uint64_t{0};
-  const DecodeCost once = decode_cost(view, memory, kAll);
+std::vector<std::string> mends(const View::Impl& view, std::uint64_t memory,
+                               const DecodeCost& cost) {
+  const DecodeCost once{.needed = cost.needed, .decoded = cost.chunks, .chunks = cost.chunks};
   if (once.is_dear()) return {};
   std::vector<std::string> found;
   constexpr std::uint64_t kMost = 64_GiB;
@@ -147,7 +154,7 @@ std::vector<std::string> mends(const View::Impl& view, std::uint64_t memory) {
     found.push_back(fmt::format("--memory {}MiB", memory / 1_MiB));
     break;
   }
-  found.push_back("--spill DIR (" + human_size(once.chunks) + ")");
+  found.push_back("--spill DIR (" + human_size(cost.chunks) + ")");
   found.emplace_back("export");
   return found;
 }

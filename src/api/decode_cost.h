@@ -29,6 +29,7 @@ DecodeCost decode_cost(const View::Impl& view, std::uint64_t memory, std::uint64
 /// Options with which the cost is tolerable: "--memory 4096MiB" (if 64 GiB are enough, and twice
 /// of `memory`, or so many times more, or 64 GiB is), "--spill DIR (12 GB)", "export". Empty: even
 /// to decode each chunk once is too much for the little that is needed of them.
-std::vector<std::string> mends(const View::Impl& view, std::uint64_t memory);
+std::vector<std::string> mends(const View::Impl& view, std::uint64_t memory,
+                               const DecodeCost& cost);
 
 }  // namespace ckfs

@@ -232,7 +232,7 @@ Result<std::string> view_report(const Checkpoint& checkpoint, std::string_view s
   const std::uint64_t spill = source.chunks == nullptr ? 0 : source.chunks->spill_limit();
   const DecodeCost cost = decode_cost(view.impl(), source.memory, spill);
   const std::vector<std::string> mended =
-      cost.is_dear() ? mends(view.impl(), source.memory) : std::vector<std::string>();
+      cost.is_dear() ? mends(view.impl(), source.memory, cost) : std::vector<std::string>();
   if (format == ReportFormat::Json) {
     if (cost.decoded > 0) {
       json["decoding"] = {{"needed", cost.needed},

@@ -98,8 +98,8 @@ class ByteSource {
   virtual std::optional<MappedBytes> keep(const FileRange& /*range*/) { return std::nullopt; }
 
   /// Whether the bytes that were looked at were those of the files that were opened. Errors: Stale;
-  /// Io (a page could not be had when it was touched). Requires: map() or map_once() of this source
-  /// gave them (those of keep() are for verify()).
+  /// Io (they cannot be looked at; a page could not be had when it was touched). Requires: map() or
+  /// map_once() of this source gave them (those of keep() are for verify()).
   [[nodiscard]] virtual Result<void> check_mapped(std::span<const MappedBytes> /*mapped*/) {
     return {};
   }

@@ -100,7 +100,8 @@ Result<std::vector<FileDigest>> parse_json(const nlohmann::json& json) {
     FileDigest digest{.path = path->get<std::string>(), .sums = {}};
     if (digest.path.find("\uFFFD") != std::string::npos) {
       return fail(ErrorCode::InvalidArgument,
-                  "{}: JSON has no names that are not UTF-8 (the other forms of ckfs digest do)",
+                  "{}: U+FFFD may stand in JSON for what is not UTF-8 (the other forms of ckfs "
+                  "digest have names as they are)",
                   quote(digest.path));
     }
     for (const Algorithm algorithm : kAlgorithms) {

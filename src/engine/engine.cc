@@ -109,7 +109,7 @@ class Engine::Impl {
     const Inside inside(*this, range);
     if (range.empty()) return Bytes();
     const ReadStream::Advice advice = follow(stream, range);
-    auto bytes = answer(stream, range, advice);
+    auto bytes = or_failure("reading", [&] { return answer(stream, range, advice); });
     ended(stream, range, advice, bytes.has_value());
     return bytes;
   }
@@ -121,8 +121,8 @@ class Engine::Impl {
     for (ByteRange window = range; window.begin < range.end; window.begin = window.end) {
       window.end = std::min(range.end, (window.begin / kWindow + 1) * kWindow);
       const ReadStream::Advice advice = follow(stream, window);
-      const auto filled =
-          fill(stream, window, out.subspan(window.begin - range.begin, window.size()), advice);
+      const auto part = out.subspan(window.begin - range.begin, window.size());
+      const auto filled = or_failure("reading", [&] { return fill(stream, window, part, advice); });
       ended(stream, window, advice, filled.has_value());
       if (!filled) return filled;
     }

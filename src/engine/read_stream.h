@@ -15,9 +15,10 @@
 // A tensor that is gathered is computed a tile at a time, whatever its reader has earned: his own,
 // and from half of it on the next, once the run has read 8 MiB.
 //
-// A pure function of the layout, the options, and of the requests and what was delivered, each with
-// the wish of its source and the habit at that time; it holds a bounded state whatever the
-// requests. Safe for concurrent use: a mount may send several requests of one file at once.
+// A pure function of the file's layout and units, the options, the requests, which of them were
+// answered, and what was delivered, each with the wish of its source and the habit at that time; it
+// holds a bounded state whatever the requests. Safe for concurrent use: a mount may send several
+// requests of one file at once.
 #pragma once
 
 #include <array>

@@ -408,7 +408,8 @@ void OutDirectory::remove_empty_parents(const std::vector<std::string>& files) c
   }
   for (const std::string& parent : parents) {
     const Result<Place> at = place(parent, "remove");
-    if (at) ::unlinkat(at->directory.get(), at->name.c_str(), AT_REMOVEDIR);
+    if (at && system_->next_fault() == 0)
+      ::unlinkat(at->directory.get(), at->name.c_str(), AT_REMOVEDIR);
   }
 }
 

@@ -25,8 +25,8 @@ struct MountOptions {
   bool stop_now = false;
   /// Where the files of the source are (canonical): links may have led anywhere.
   std::vector<std::filesystem::path> source_files;
-  /// Once it is mounted, no file beside those of paths_covering() can be opened, where the kernel
-  /// can forbid that (sandbox.h).
+  /// Once it is mounted, no file beside those of paths_covering() can be opened to be read (but
+  /// /dev/null), where the kernel can forbid that (sandbox.h).
   bool confined = false;
 };
 
@@ -50,8 +50,8 @@ Result<void> check_hides_none(const std::filesystem::path& target,
 /// as it is, and no longer served. At most one call at a time, from the main thread: the signals'
 /// dispositions and its mask are taken over while it runs. Requires: one thread, if `confined`.
 /// Errors: InvalidArgument (as check_mountpoint() and check_hides_none()), Io (no /dev/fuse, no
-/// permission, no thread to serve it with; the message has what to do), and if `confined` those of
-/// confine_reading().
+/// permission, no thread to serve it with; the message has what to do), OutOfMemory, and if
+/// `confined` those of confine_reading().
 Result<void> serve_mount(Filesystem& filesystem, MountKeeper& keeper, const MountOptions& options,
                          const std::function<void()>& ready);
 

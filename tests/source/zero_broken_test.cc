@@ -588,10 +588,10 @@ std::vector<std::int64_t> shape_of(const Catalog& catalog, std::string_view name
 // files that it copies still have the shapes of slices.
 TEST(Universal, HasTheShapesThatItsConverterMade) {
   const TemporaryDirectory joined;
-  write_slices(joined, {{"a", master({10, 3})}, {"c", master({7}, true)}});
+  write_slices(joined, {{"a", master({10, 3})}, {"b", master({2, 7})}, {"c", master({7}, true)}});
   const Opened slices = open_source(joined.path());
   EXPECT_EQ(shape_of(*slices.catalog, "a"), (std::vector<std::int64_t>{10, 3}));
-  EXPECT_EQ(shape_of(*slices.catalog, "b"), std::vector<std::int64_t>{7});
+  EXPECT_EQ(shape_of(*slices.catalog, "b"), (std::vector<std::int64_t>{2, 7}));
   EXPECT_EQ(shape_of(*slices.catalog, "c"), std::vector<std::int64_t>{7});
   const TemporaryDirectory cut;
   write_universal(cut, {}, {{"a", master({4, 3}, true)}});

@@ -5,15 +5,15 @@
 // model file itself.
 //
 // Their shapes, too, are those of zero/: where the converter has joined slices of tensor
-// parallelism, or cut off the padding of a vocabulary, param_shapes is still that of a slice.
+// parallelism, or cut off the padding of a vocabulary, param_shapes is still that of one rank.
 
 #include <algorithm>
 #include <map>
 #include <set>
 #include <spdlog/spdlog.h>
 
+#include "base/checked.h"
 #include "base/parallel.h"
-#include "base/rounding.h"
 #include "base/text.h"
 #include "source/adapters.h"
 #include "source/deepspeed/deepspeed_names.h"
@@ -28,8 +28,8 @@ namespace {
 
 /// A parameter as the model files know it.
 struct Parameter {
-  const NamedShape* named = nullptr;  // of the first that has it
-  std::int64_t slices = 0;            // model files that have it
+  const NamedShape* named = nullptr;             // of the first that has it
+  std::optional<std::int64_t> numel_of_all = 0;  // elements in all that have it; nullopt: too many
 };
 
 /// A parameter's master, read by one of several threads.
@@ -41,18 +41,21 @@ struct Master {
   std::vector<std::int64_t> shape;
 };
 
-/// Whether the converter can have made `shape` of the slices.
+/// Whether the converter can have made `shape` of what the model files have: the first's own shape
+/// (copies, an average), or all slices joined. They may differ in size, parts of a parameter may
+/// get a dimension of their own, and a pipeline's tied parameter is there once for each of its
+/// stages. Of a vocabulary rows are cut off.
 bool is_joined(const std::vector<std::int64_t>& shape, const Parameter& parameter,
                bool cut_vocabulary) {
-  const NamedShape& slice = *parameter.named;
-  if (shape == slice.shape) return true;
-  if (shape.size() != slice.shape.size() || (parameter.slices < 2 && !cut_vocabulary)) return false;
-  for (std::size_t d = 0; d < shape.size(); ++d) {
-    const bool is_cut = d == 0 && cut_vocabulary;
-    if (ceil_div(shape[d], parameter.slices) > slice.shape[d]) return false;
-    if (shape[d] < slice.shape[d] && !is_cut) return false;
+  const NamedShape& first = *parameter.named;
+  if (shape == first.shape) return true;
+  const auto numel = checked_numel(shape);
+  if (!numel || *numel == 0 || !parameter.numel_of_all) return false;
+  if (cut_vocabulary && shape.size() == first.shape.size() &&
+      std::ranges::equal(std::span(shape).subspan(1), std::span(first.shape).subspan(1))) {
+    return *numel <= *parameter.numel_of_all;
   }
-  return true;
+  return *numel >= first.numel && *parameter.numel_of_all % *numel == 0;
 }
 
 Result<Master> read_master(ByteSource& source, FileId file, const Parameter& sliced) {
@@ -220,10 +223,10 @@ class UniversalOpener : public SourceOpener {
     for (const ModelStates& model : models_) {
       for (const ParameterGroup& group : *model.parameters) {
         for (const NamedShape& parameter : group) {
-          // A pipeline's tied parameter is in two stages.
           const auto [place, is_new] = places.emplace(parameter.name, parameters_.size());
           if (is_new) parameters_.push_back({&parameter, 0});
-          ++parameters_[place->second].slices;
+          auto& all = parameters_[place->second].numel_of_all;
+          if (all) all = checked_add(*all, parameter.numel);
         }
       }
     }

@@ -143,7 +143,7 @@ class SourceOrder(unittest.TestCase):
         self.expect()
         self.assertIn("in the order of its source", log)
         report = json.loads(ckfs("inspect", "--config", self.root, self.root / "item", "--view",
-                                 "bf16-safetensors", "--json"))["decoding"]
+                                 "bf16-safetensors", "--json", "--memory", "64MiB"))["decoding"]
         # What helps is what each chunk once is tolerable for.
         self.assertGreater(report["decoded"], 1.5 * report["needed"])
         self.assertIn("export", report["mends"])

@@ -246,8 +246,8 @@ class UniversalOpener : public SourceOpener {
         },
         files_.parallel()));
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      has_slices_ = has_slices_ ||
-                    (parameters_[i].slices > 1 && masters_[i].shape != parameters_[i].named->shape);
+      const std::int64_t numel = checked_numel(masters_[i].shape).value_or(0);
+      has_slices_ = has_slices_ || numel > parameters_[i].named->numel;
     }
     return {};
   }

@@ -43,7 +43,7 @@ class Player {
   struct State {
     std::uint64_t decoded = 0;   // up to here it was decoded, and is kept
     std::uint64_t position = 0;  // of its decoder
-    bool known = false;          // `needed` has it
+    bool known = false;          // DecodeCost::chunks has it
     bool kept = false;
     bool standing = false;  // it has a decoder
     std::list<FileId>::iterator age, turn;
@@ -148,13 +148,15 @@ std::vector<std::string> mends(const View::Impl& view, std::uint64_t memory,
   if (once.is_dear()) return {};
   std::vector<std::string> found;
   constexpr std::uint64_t kMost = 64_GiB;
-  while (memory < kMost) {
-    memory = std::min(2 * memory, kMost);
-    if (decode_cost(view, memory, 0).is_dear()) continue;
-    found.push_back(fmt::format("--memory {}MiB", memory / 1_MiB));
+  for (std::uint64_t more = memory; more < kMost;) {
+    more = std::min(ceil_div(2 * more, 1_MiB) * 1_MiB, kMost);
+    if (decode_cost(view, more, 0).is_dear()) continue;
+    found.push_back(fmt::format("--memory {}MiB", more / 1_MiB));
     break;
   }
-  found.push_back("--spill DIR (" + human_size(cost.chunks) + ")");
+  if (!decode_cost(view, memory, cost.chunks).is_dear()) {
+    found.push_back("--spill DIR (" + human_size(cost.chunks) + ")");
+  }
   found.emplace_back("export");
   return found;
 }

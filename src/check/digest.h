@@ -51,7 +51,7 @@ std::string digests_json(const Checkpoint& checkpoint, const View& view, std::st
 
 /// Of all these texts; in JSON, sums of algorithms that ckfs does not know are passed over. Errors:
 /// InvalidArgument (none of them; in JSON a path twice, or with U+FFFD, which may stand for what is
-/// not UTF-8; a path with two sums of a kind; a file without a sum that could be checked).
+/// not UTF-8; in lines a path with two sums of a kind; a file without a sum that could be checked).
 Result<std::vector<FileDigest>> parse_digests(std::string_view text);
 
 }  // namespace ckfs

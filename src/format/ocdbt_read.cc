@@ -491,8 +491,11 @@ Result<void> Node::check(std::string_view least, std::string_view name) const {
   for (std::size_t i = 0; i < entries_; ++i) {
     const std::optional<std::string_view> key = keys.next();
     if (!key) {
-      return fail(ErrorCode::Corrupt, "{}: key {} shares more with the key before it than that has",
-                  name, i);
+      return fail(
+          ErrorCode::Corrupt,
+          "{}: key {} shares more with the key before it than that has, or has more than {} "
+          "bytes",
+          name, i, kMaxName);
     }
     if (i == 0 && *key < least) {
       return fail(ErrorCode::Corrupt, "{}: its first key is {}, expected none below {}", name,

@@ -390,7 +390,8 @@ std::vector<Broken> broken_nodes() {
   add([](LeafParts& n) { n.rest = "\1" + varint(65536); }, "key 1 of more than 65535 bytes");
   add([](LeafParts& n) { n.rest = "\1" + varint(6000); }, "cut short in its keys");
   add([](LeafParts& n) { n.shared = "\2"; },
-      "key 1 shares more with the key before it than that has");
+      "key 1 shares more with the key before it than that has, or has more than 65535 "
+      "bytes");
   add([](LeafParts& n) { n.keys = "ba"; }, R"(key "a" after "b")");
   add([](LeafParts& n) { n.keys = "aa"; }, R"(key "a" after "a")");
   add([](LeafParts& n) { n.kinds = std::string("\0\2", 2); }, "value 1 of kind 2 (known: 0, 1)");

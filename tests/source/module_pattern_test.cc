@@ -105,6 +105,21 @@ TEST(ModuleTargets, PatternsThatAreTooManyCostNothing) {
   EXPECT_FALSE(targets.check());
 }
 
+TEST(ModuleTargets, PatternsThatCannotBeReadCostNothing) {
+  QuantizationConfig config;
+  config.groups.push_back({});
+  config.groups[0].targets.assign(60'000, "re:(");
+  ModuleTargets targets(config);
+  const std::clock_t begin = std::clock();
+  for (int i = 0; i < 100'000; ++i) {
+    EXPECT_EQ(targets.find("y"), nullptr);
+    targets.saw("y");
+  }
+  EXPECT_LT(std::clock() - begin, (kSanitized ? 30 : 3) * CLOCKS_PER_SEC);
+  EXPECT_TRUE(targets.check());
+  EXPECT_TRUE(targets.without_match().empty());
+}
+
 TEST(ModuleTargets, PatternsCostABoundedNumberOfSteps) {
   QuantizationConfig config;
   config.groups.push_back({});

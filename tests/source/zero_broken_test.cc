@@ -515,6 +515,9 @@ std::vector<Broken> universal_cases() {
          const Opcodes tensor = torch.tensor("Float", {14}, std::string(56, 'x'));
          write_slices(out, {{"b", torch.file(py_dict({{"param", tensor}}))}}, frozen(py_dict({})));
        }},
+      {"universal_slices_of_what_is_frozen_alone", "a slice of tensor parallelism, which the converter does not join", [](const auto& out) {
+         write_slices(out, {}, frozen(py_dict({})));
+       }},
       {"universal_not_flat", "u/zero/b/fp32.pt: not a flat vector", [](const auto& out) {
          TorchWriter torch;
          const Opcodes tensor = torch.strided("Float", {7}, {2}, 0, 13, std::string(52, 'x'));

@@ -183,6 +183,7 @@ TEST(Recipe, ErrorsHaveTheLine) {
            {R"({"take": ["{a}", "b"], "give": "{a}"})", "has no capture a, which another pattern"},
            {R"({"take": "a", "give": "{a}"})", "f:2: \"{a}\": expression \"a\": does not go on"},
            {R"({"take": "a", "give": "b", "where": "1"})", "condition \"1\": none of = != < <="},
+           {R"({"take": "a", "give": "b", "when": "$ = 'x'"})", "is not $path = 'word'"},
            {R"({"take": "a", "give": "b", "where": "1 = 'x'"})", "is not $path = 'word' (or !=)"},
            {R"({"take": "a", "give": "b", "when": "$a < 'x'"})", "is not $path = 'word' (or !=)"},
            {R"({"take": "{n}", "give": "b", "when": "n = 1"})", "does not go on with \"n \""},

@@ -255,6 +255,23 @@ TEST(Undo, SaysWhatHasNoWayBack) {
             "f:1: \"q\": the operation in line 1 has no way back");
 }
 
+TEST(Undo, WhatDependsOnAShapeHasNoWayBackForTensorsOfDifferentOnes) {
+  for (const std::string last : {R"({"pad": 0, "to": 8})", R"({"reshape": ["dim(0)", 1]})",
+                                 R"({"shape": ["dim(0)"]
+})", R"({"multiply": "1 / dim(0)"})"}) {
+    const Way way{{{"q", DType::F32, {8}}},
+                  R"j({"take": "q", "do": [{"shape": [8]}, {"split": 0, "sizes": [3, 5]}, )j" + last +
+                      R"j(], "give": ["a", "b"]})j"};
+EXPECT_THAT(error(Way(way).both()), HasSubstr("has no way back")) << last;
+}
+}
+
+TEST(Undo, LosesNoTensorWhoseNameComesBackTwice) {
+  Way way{{{"q", DType::F32, {4}}, {"r", DType::F32, {4}}},
+          R"j({"take": "p", "give": "q"}, {"take": "q", "give": "r"})j"};
+  EXPECT_EQ(error(way.undone()), "f:1: \"q\" is there twice on the way back");
+}
+
 TEST(Undo, MakesNoMoreTensorsThanAModelHas) {
   Way way{{{"q", DType::U8, {1, (1 << 18) + 1}}},
           R"j({"take": "p.{e}", "do": [{"stack": "e", "dim": 1}], "give": "q"})j"};

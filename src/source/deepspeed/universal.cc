@@ -1,6 +1,6 @@
-// The directory zero/ has more names than parameters: the converter, made to inject what is
-// missing, writes an fp32.pt for buffers, frozen parameters and tied names too, cast from the
-// 16-bit module, which is not their value (an integer beyond 2^24, a tied weight's master). So only
+// The directory zero/ has more names than parameters: the converter writes an fp32.pt for buffers,
+// frozen parameters and tied names too, cast from the 16-bit module, which is not their value (an
+// integer beyond 2^24, a tied weight's master). So only
 // the names that the model file's param_shapes has are taken from there, and the rest from the
 // model file itself.
 //
@@ -41,7 +41,8 @@ struct Master {
   std::vector<std::int64_t> shape;
 };
 
-/// Whether the converter can have made `shape` of what the model files have: the first's own shape
+/// Whether nothing speaks against it that the converter made `shape` of what the model files have:
+/// the first's own shape
 /// (copies, an average), or all slices joined. They may differ in size, parts of a parameter may
 /// get a dimension of their own, and a pipeline's tied parameter is there once for each of its
 /// stages. Of a vocabulary rows are cut off.
@@ -245,6 +246,11 @@ class UniversalOpener : public SourceOpener {
           return repeated_.add(*file, masters_[i].header_bytes);
         },
         files_.parallel()));
+    // Several that are no pipeline's stages, which keep modules in files of their own, are slices,
+    // whatever of them was joined.
+    has_slices_ = models_.size() > 1 && std::ranges::any_of(models_, [](const ModelStates& model) {
+                    return model.module.has_value();
+                  });
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       const std::int64_t numel = checked_numel(masters_[i].shape).value_or(0);
       has_slices_ = has_slices_ || numel > parameters_[i].named->numel;
@@ -280,7 +286,7 @@ class UniversalOpener : public SourceOpener {
   std::vector<const DeepSpeedCell*> ranks_;  // of models_
   std::vector<Parameter> parameters_;
   std::vector<Master> masters_;  // of parameters_
-  bool has_slices_ = false;      // some of which were joined
+  bool has_slices_ = false;      // of tensor parallelism: the model files are of
 };
 
 bool recognizes_universal(const SourceTree& tree, const SourceFiles& /*files*/,

@@ -30,7 +30,8 @@ struct ZeroCounts {
 };
 
 /// Names keep the place of their first entry and the value of their last, as in Python. Not for
-/// concurrent use. Errors, of all that add: Corrupt, Unsupported, and those of TorchFile.
+/// concurrent use. Errors, of all that add: Corrupt, Unsupported, OutOfMemory, and those of
+/// TorchFile.
 class ZeroStateDict {
  public:
   /// All must outlive it.

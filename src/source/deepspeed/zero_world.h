@@ -46,7 +46,7 @@ class ZeroWorldReader {
 
   /// Reads the optimizer files of all ranks and the model file of each cell; the worlds are in the
   /// order of the cells. Errors: NotFound (a rank's file is missing), Corrupt (files of two runs),
-  /// Unsupported, and those of the files.
+  /// Unsupported, OutOfMemory, and those of the files.
   Result<std::vector<ZeroWorld>> read(std::span<const NumberedCell> cells);
 
   /// Files of ranks that the worlds read so far do not have, by what they say themselves.

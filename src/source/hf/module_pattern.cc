@@ -8,6 +8,7 @@
 #include <bitset>
 #include <optional>
 #include <type_traits>
+#include <utility>
 
 namespace ckfs {
 
@@ -380,18 +381,19 @@ void ModuleTargets::add(Targets& targets, std::string_view text, const Quantizat
                         text.front() >= 'A' && text.front() <= 'Z';
   if (is_pattern) pattern_bytes_ += text.size();
   const bool is_too_much = pattern_bytes_ > kMaxPatterns;
+  ModulePattern pattern(is_pattern && !is_too_much ? text.substr(kPattern.size()) : "");
   const std::size_t number = targets.all.size();
   // Of equal names the first counts. The others would cost a look for each module of that name.
   if (!is_pattern && !is_class && !targets.names.emplace(text, number).second) return;
-  targets.all.push_back(
-      {.text = std::string(text),
-       .kind = is_pattern ? Target::Kind::Pattern
-               : is_class ? Target::Kind::Class
-                          : Target::Kind::Name,
-       .pattern = ModulePattern(is_pattern && !is_too_much ? text.substr(kPattern.size()) : ""),
-       .group = group});
+  targets.all.push_back({.text = std::string(text),
+                         .kind = is_pattern ? Target::Kind::Pattern
+                                 : is_class ? Target::Kind::Class
+                                            : Target::Kind::Name,
+                         .pattern = std::move(pattern),
+                         .group = group});
   if (is_pattern) {
-    targets.patterns.push_back(number);
+    // What matches nothing costs no step, and would be looked at for each module.
+    if (!is_too_much && targets.all.back().pattern.valid()) targets.patterns.push_back(number);
   } else if (is_class && !targets.first_class) {
     targets.first_class = number;
   }

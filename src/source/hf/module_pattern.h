@@ -45,7 +45,8 @@ class ModulePattern {
 class ModuleTargets {
  public:
   /// Of all matches of one checkpoint: some fifteen patterns that begin with ".*" for each of
-  /// 100,000 modules, which are asked for four times, or four seconds. Behind them nothing matches.
+  /// 100,000 modules, which are asked for four times, or four seconds. Behind them no pattern
+  /// matches.
   static constexpr std::size_t kMostSteps = std::size_t{1} << 28;
 
   /// Keeps a reference to the configuration.

@@ -61,12 +61,12 @@ class Quantizer final : public HeldTensors {
         companion_(builder.tensor_count(), false) {}
 
   Result<std::vector<bool>> run() {
-    CKFS_TRY_VOID(targets_.check());
     recognize();
     if (!config_.method.empty() && !is_known_method()) {
       refuse_method();
       return std::move(companion_);
     }
+    CKFS_TRY_VOID(targets_.check());
     CKFS_TRY_VOID(read_wanted());
     // All are read before one is taken: that gives its codes another shape.
     std::vector<std::optional<QuantizedWeight>> weights;

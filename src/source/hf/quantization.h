@@ -17,7 +17,7 @@ namespace ckfs {
 /// `names`: of the builder's tensors, each another.
 /// `config` is what the configuration says; where it says nothing, names and dtypes decide. Errors:
 /// those of reading the few small tensors that schemes want, and Corrupt (those have too many bytes
-/// together, or patterns of `config` take too long).
+/// together, or patterns of `config` are too long or take too long).
 Result<std::vector<bool>> apply_quantization(CatalogBuilder& builder, const TensorNames& names,
                                              const std::optional<QuantizationConfig>& config,
                                              ByteSource& source);

@@ -26,9 +26,10 @@ bool is_orbax(const SourceTree& tree);
 struct OrbaxPlace {
   std::string step_directory;  // empty: the tree is a step, or an item
   std::optional<std::uint64_t> step;
-  std::string item_directory;       // within the step's
-  std::vector<std::string> others;  // items of the step that are not opened, without their '/'
-  std::vector<Note> notes;          // steps and items that were passed over, and why
+  std::string item_directory;  // within the step's
+  /// Items of the step that are not opened, without their '/'; ".": the step itself.
+  std::vector<std::string> others;
+  std::vector<Note> notes;  // steps and items that were passed over, and why
 };
 
 /// The item of the options' name, else the step itself where it is one, else the only one, else the

@@ -490,7 +490,8 @@ Result<Condition> Condition::parse(std::string_view text, std::span<const std::s
       const std::string_view left = trim(text.substr(0, at));
       const std::string_view right = trim(text.substr(at + spelling.text.size()));
       if (right.starts_with('\'')) {
-        if (!left.starts_with('$') || right.size() < 2 || !right.ends_with('\'') ||
+        if (!left.starts_with('$') || left.size() < 2 || right.size() < 2 ||
+            !right.ends_with('\'') ||
             (condition.relation_ != Relation::Equal && condition.relation_ != Relation::NotEqual)) {
           return fail(ErrorCode::Corrupt, "condition {}: is not $path = 'word' (or !=)",
                       quote(text));

@@ -1,5 +1,6 @@
 // The way back of each operation: what turns MaxText's trees and layouts of experts into the
 // tensors that they were made of.
+#include <algorithm>
 #include <optional>
 #include <span>
 #include <vector>
@@ -16,6 +17,13 @@ std::optional<Operation> Operation::inverse(const FlowShape& before, Scope scope
     }
     return constants;
   };
+  // There is one inverse for all tensors: what depends on a shape, all must have.
+  const bool is_alike = std::ranges::all_of(
+      before.shapes, [&](const auto& shape) { return shape == before.shapes.front(); });
+  const bool depends =
+      kind == Kind::Reshape || kind == Kind::Shape || kind == Kind::Pad || operand.needs_shape() ||
+      std::ranges::any_of(numbers, [](const Expression& number) { return number.needs_shape(); });
+  if (depends && !is_alike) return std::nullopt;
   // Numbers that depend on the tensor were checked when the operation itself ran.
   scope.shape = before.shapes.front();
   const auto extent = [&](std::size_t column) -> std::optional<std::int64_t> {

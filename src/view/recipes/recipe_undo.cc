@@ -248,7 +248,12 @@ class RuleUndo {
           left_.push_back({std::vector<std::uint32_t>(names_given_.size(), ModelTensor::kNone),
                            std::move(captured)});
         }
-        left_[place->second].tensors[column] = i;
+        std::uint32_t& tensor = left_[place->second].tensors[column];
+        if (tensor != ModelTensor::kNone) {
+          return fail(ErrorCode::Unsupported, "{}:{}: {} is there twice on the way back",
+                      *rule_.file, rule_.line, quote(list_.tensors[i].name));
+        }
+        tensor = i;
         break;
       }
     }

@@ -112,7 +112,8 @@ Result<Block> block_of(const HeldTensors& tensors, TensorId codes, const Found& 
   const Block whole = {shape[shape.size() - 2], shape[shape.size() - 1]};
   if (!configured && std::ranges::equal(grid, grid_of(shape, whole))) return whole;
   return cannot_decode("its scale has shape {}, but blocks of {} x {} over shape {} need {}",
-                       shape_text(grid), block[0], block[1], shape_text(shape), shape_text(needed));
+                       shape_text(tensors.shape(scale.id)), block[0], block[1], shape_text(shape),
+                       shape_text(needed));
 }
 
 bool is_scale_dtype(DType dtype, bool sixteen_bits) {

@@ -256,14 +256,13 @@ TEST(Undo, SaysWhatHasNoWayBack) {
 }
 
 TEST(Undo, WhatDependsOnAShapeHasNoWayBackForTensorsOfDifferentOnes) {
-  for (const std::string last : {R"({"pad": 0, "to": 8})", R"({"reshape": ["dim(0)", 1]})",
-                                 R"({"shape": ["dim(0)"]
-})", R"({"multiply": "1 / dim(0)"})"}) {
+  for (const std::string last : {R"j({"pad": 0, "to": 8})j", R"j({"reshape": ["dim(0)", 1]})j",
+                                 R"j({"multiply": "1 / dim(0)"})j"}) {
     const Way way{{{"q", DType::F32, {8}}},
-                  R"j({"take": "q", "do": [{"shape": [8]}, {"split": 0, "sizes": [3, 5]}, )j" + last +
-                      R"j(], "give": ["a", "b"]})j"};
-EXPECT_THAT(error(Way(way).both()), HasSubstr("has no way back")) << last;
-}
+                  R"j({"take": "q", "do": [{"shape": [8]}, {"split": 0, "sizes": [3, 5]}, )j" +
+                      last + R"j(], "give": ["a", "b"]})j"};
+    EXPECT_THAT(error(Way(way).both()), HasSubstr("has no way back")) << last;
+  }
 }
 
 TEST(Undo, LosesNoTensorWhoseNameComesBackTwice) {

@@ -596,6 +596,10 @@ TEST(Universal, HasTheShapesThatItsConverterMade) {
   EXPECT_EQ(shape_of(*slices.catalog, "a"), (std::vector<std::int64_t>{10, 3}));
   EXPECT_EQ(shape_of(*slices.catalog, "b"), (std::vector<std::int64_t>{2, 7}));
   EXPECT_EQ(shape_of(*slices.catalog, "c"), std::vector<std::int64_t>{7});
+  // Of multi-query attention all ranks have the keys and values.
+  const TemporaryDirectory shared;
+  write_slices(shared, {{"a", master({8, 3})}});
+  EXPECT_EQ(shape_of(*open_source(shared.path()).catalog, "a"), (std::vector<std::int64_t>{8, 3}));
   const TemporaryDirectory cut;
   write_universal(cut, {}, {{"a", master({4, 3}, true)}});
   EXPECT_EQ(shape_of(*open_source(cut.path()).catalog, "a"), (std::vector<std::int64_t>{4, 3}));

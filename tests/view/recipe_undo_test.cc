@@ -237,6 +237,9 @@ TEST(Undo, SaysWhatHasNoWayBack) {
             "f:1: \"q\": has shape [4], which the operation in line 1 does not give");
   EXPECT_EQ(says(R"j({"take": "p", "do": [{"pad": 0, "to": 4}], "give": "q"})j"),
             "f:1: \"q\": the operation in line 1 has no way back in a rule without a shape");
+  EXPECT_EQ(says(R"j({"take": "p", "do": [{"multiply": "1 / dim(0)"}, {"transpose": [0]}],
+                     "give": "q"})j"),
+            "f:1: \"q\": the operation in line 1 has no way back in a rule without a shape");
   EXPECT_EQ(says(R"j({"take": ["o", "p"], "do": [{"concat": 0}], "give": "q"})j"),
             "f:1: \"q\": the operation in line 1 has no way back in a rule without a shape");
   // How many there were depends on the shape that they had.

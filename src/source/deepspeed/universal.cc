@@ -1,8 +1,7 @@
 // The directory zero/ has more names than parameters: the converter writes an fp32.pt for buffers,
 // frozen parameters and tied names too, cast from the 16-bit module, which is not their value (an
-// integer beyond 2^24, a tied weight's master). So only
-// the names that the model file's param_shapes has are taken from there, and the rest from the
-// model file itself.
+// integer beyond 2^24, a tied weight's master). So only the names that the model file's
+// param_shapes has are taken from there, and the rest from the model file itself.
 //
 // Their shapes, too, are those of zero/: where the converter has joined slices of tensor
 // parallelism, or cut off the padding of a vocabulary, param_shapes is still that of one rank.
@@ -42,10 +41,10 @@ struct Master {
 };
 
 /// Whether nothing speaks against it that the converter made `shape` of what the model files have:
-/// the first's own shape
-/// (copies, an average), or all slices joined. They may differ in size, parts of a parameter may
-/// get a dimension of their own, and a pipeline's tied parameter is there once for each of its
-/// stages. Of a vocabulary rows are cut off.
+/// the first's own shape (copies, an average), or slices joined, which have more elements than one,
+/// and no more than all have together. They may differ in size, have a part that is the same in all
+/// (the keys of multi-query attention), or be there once for each stage of a pipeline; parts of a
+/// parameter may get a dimension of their own. Of a vocabulary rows are cut off.
 bool is_joined(const std::vector<std::int64_t>& shape, const Parameter& parameter,
                bool cut_vocabulary) {
   const NamedShape& first = *parameter.named;
@@ -56,7 +55,7 @@ bool is_joined(const std::vector<std::int64_t>& shape, const Parameter& paramete
       std::ranges::equal(std::span(shape).subspan(1), std::span(first.shape).subspan(1))) {
     return *numel <= *parameter.numel_of_all;
   }
-  return *numel >= first.numel && *parameter.numel_of_all % *numel == 0;
+  return *numel >= first.numel && *numel <= *parameter.numel_of_all;
 }
 
 Result<Master> read_master(ByteSource& source, FileId file, const Parameter& sliced) {

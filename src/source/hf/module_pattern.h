@@ -62,8 +62,8 @@ class ModuleTargets {
 
   /// Takes note of a quantized module.
   void saw(std::string_view module);
-  /// Before anything is asked, and after everything was. Errors: Corrupt (patterns that are too
-  /// long together, or that took too many steps: what was said of modules is then wrong).
+  /// Before an answer is relied on, and after everything was asked. Errors: Corrupt (patterns that
+  /// are too long together, or that took too many steps: what was said of modules is then wrong).
   Result<void> check() const;
   /// The names and valid patterns that none of the modules that were seen has.
   std::vector<std::string> without_match() const;

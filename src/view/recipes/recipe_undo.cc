@@ -437,11 +437,13 @@ class RuleUndo {
                              std::vector<FlowShape>& before) const {
     const auto end = static_cast<std::size_t>(find_shape() - rule_.operations.begin());
     const bool has_shape = end < before.size();
+    const bool moves = !std::ranges::all_of(rule_.operations, is_of_values);
     std::size_t columns = rule_.patterns.size();  // 0: not known
     for (std::size_t i = 0; i < before.size() && i <= end; ++i) {
       const Operation& operation = rule_.operations[i];
       before[i].shapes.assign(std::max<std::size_t>(columns, 1), shape);
-      const bool hides = operation.kind == Kind::Pad || operation.kind == Kind::Concat;
+      const bool hides = operation.kind == Kind::Pad || operation.kind == Kind::Concat ||
+                         (is_of_values(operation) && operation.operand.needs_shape() && moves);
       if (hides ? !has_shape : operation.kind == Kind::Interleave && columns == 0) {
         return fail(ErrorCode::Unsupported,
                     "the operation in line {} has no way back in a rule without a shape",

@@ -236,16 +236,16 @@ TEST(Undo, SaysWhatHasNoWayBack) {
                      "give": "q"})j"),
             "f:1: \"q\": has shape [4], which the operation in line 1 does not give");
   EXPECT_EQ(says(R"j({"take": "p", "do": [{"pad": 0, "to": 4}], "give": "q"})j"),
-            "f:1: \"q\": the operation in line 1 has no way back in a rule without a shape");
+            "f:1: \"q\": the operation in line 1 has no way back without a shape before it");
   EXPECT_EQ(says(R"j({"take": "p", "do": [{"multiply": "1 / dim(0)"}, {"transpose": [0]}],
                      "give": "q"})j"),
-            "f:1: \"q\": the operation in line 1 has no way back in a rule without a shape");
+            "f:1: \"q\": the operation in line 1 has no way back without a shape before it");
   EXPECT_EQ(says(R"j({"take": ["o", "p"], "do": [{"concat": 0}], "give": "q"})j"),
-            "f:1: \"q\": the operation in line 1 has no way back in a rule without a shape");
+            "f:1: \"q\": the operation in line 1 has no way back without a shape before it");
   // How many there were depends on the shape that they had.
   EXPECT_EQ(says(R"j({"take": "p", "do": [{"split": 0, "parts": "dim(0)"}, {"interleave": 0}],
                      "give": "q"})j"),
-            "f:1: \"q\": the operation in line 1 has no way back in a rule without a shape");
+            "f:1: \"q\": the operation in line 1 has no way back without a shape before it");
   EXPECT_EQ(says(R"j({"take": "p", "do": [{"split": 0, "parts": 300000}, {"interleave": 0}],
                      "give": "q"})j"),
             "f:1: \"q\": more than 262144 tensors on the way back");
@@ -253,9 +253,9 @@ TEST(Undo, SaysWhatHasNoWayBack) {
             "f:1: \"q\": the operation in line 1 has no way back");
   // A dimension that the shape behind it does not have.
   EXPECT_EQ(says(R"j({"take": "p", "do": [{"pad": 5, "to": 8}, {"shape": [4]}], "give": "q"})j"),
-            "f:1: \"q\": the operation in line 1 has no way back");
+            "f:1: \"q\": the operation in line 1 has no way back without a shape before it");
   EXPECT_EQ(says(R"j({"take": ["o", "p"], "do": [{"concat": 5}, {"shape": [4]}], "give": "q"})j"),
-            "f:1: \"q\": the operation in line 1 has no way back");
+            "f:1: \"q\": the operation in line 1 has no way back without a shape before it");
 }
 
 TEST(Undo, WhatDependsOnAShapeHasNoWayBackForTensorsOfDifferentOnes) {
@@ -266,6 +266,23 @@ TEST(Undo, WhatDependsOnAShapeHasNoWayBackForTensorsOfDifferentOnes) {
                       last + R"j(], "give": ["a", "b"]})j"};
     EXPECT_THAT(error(Way(way).both()), HasSubstr("has no way back")) << last;
   }
+}
+
+TEST(Undo, ANumberOfTheShapeIsThatOfEachTensor) {
+  const auto back = [](const std::vector<std::int64_t>& other, const std::string& last) {
+    Way way{{{"a", DType::F32, {2, 3}}, {"b", DType::F32, other}},
+            R"j({"take": ["a", "b"], "do": [)j" + last + R"j(], "give": ["c", "d"]})j"};
+    return error(way.both());
+  };
+  const std::string each = R"j({"multiply": "1 / dim(0)"})j";
+  EXPECT_EQ(back({2, 3}, each), "");
+  EXPECT_THAT(back({4, 3}, each), HasSubstr("has no way back"));
+  EXPECT_EQ(back({2, 3}, R"j({"transpose": [1, 0]}, )j" + each), "");
+  EXPECT_THAT(back({2, 3}, each + R"j(, {"transpose": [1, 0]})j"), HasSubstr("has no way back"));
+  EXPECT_THAT(back({2, 3}, each + R"j(, {"transpose": [1, 0]}, {"shape": [3, 2]})j"),
+              HasSubstr("has no way back"));
+  EXPECT_THAT(back({2, 3}, R"j({"pad": 0, "to": 8}, {"shape": [8, 3]})j"),
+              HasSubstr("has no way back"));
 }
 
 TEST(Undo, LosesNoTensorWhoseNameComesBackTwice) {

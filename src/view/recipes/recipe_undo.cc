@@ -431,22 +431,40 @@ class RuleUndo {
     return std::ranges::find(rule_.operations, Kind::Shape, &Operation::kind);
   }
 
+  bool has(Kind kind) const {
+    return std::ranges::find(rule_.operations, kind, &Operation::kind) != rule_.operations.end();
+  }
+
   /// Sets `before` of the operations up to the rule's `shape`, of all where it has none, to as many
-  /// columns as there are before each, all of `shape`; refuses what has to know more.
-  Result<void> count_columns(const std::vector<std::int64_t>& shape, const Scope& scope,
-                             std::vector<FlowShape>& before) const {
+  /// columns as there are before each, all of `shape`, or of the shapes of the group's tensors
+  /// where no operation moves elements any more; refuses what has to know more.
+  Result<void> count_columns(const Left& left, const std::vector<std::int64_t>& shape,
+                             const Scope& scope, std::vector<FlowShape>& before) const {
     const auto end = static_cast<std::size_t>(find_shape() - rule_.operations.begin());
     const bool has_shape = end < before.size();
-    const bool moves = !std::ranges::all_of(rule_.operations, is_of_values);
+    // Else the operations are run, and all shapes known.
+    const bool is_run = !has_shape && has(Kind::Reshape);
+    const auto moves = [&](std::size_t from) {
+      return from < end &&
+             !std::all_of(rule_.operations.begin() + static_cast<std::ptrdiff_t>(from),
+                          find_shape(), is_of_values);
+    };
     std::size_t columns = rule_.patterns.size();  // 0: not known
     for (std::size_t i = 0; i < before.size() && i <= end; ++i) {
       const Operation& operation = rule_.operations[i];
       before[i].shapes.assign(std::max<std::size_t>(columns, 1), shape);
+      if (!has_shape && !moves(i) && columns == left.tensors.size()) {
+        before[i].shapes.clear();
+        for (const std::uint32_t tensor : left.tensors) {
+          before[i].shapes.push_back(dims(list_.tensors[tensor].expr));
+        }
+      }
+      const bool measures = is_of_values(operation) && operation.operand.needs_shape();
       const bool hides = operation.kind == Kind::Pad || operation.kind == Kind::Concat ||
-                         (is_of_values(operation) && operation.operand.needs_shape() && moves);
-      if (hides ? !has_shape : operation.kind == Kind::Interleave && columns == 0) {
+                         (measures && moves(i + 1) && !is_run);
+      if (hides || (operation.kind == Kind::Interleave && columns == 0)) {
         return fail(ErrorCode::Unsupported,
-                    "the operation in line {} has no way back in a rule without a shape",
+                    "the operation in line {} has no way back without a shape before it",
                     operation.line);
       }
       if (operation.kind == Kind::Concat || operation.kind == Kind::Interleave) columns = 1;
@@ -475,11 +493,8 @@ class RuleUndo {
       begin = static_cast<std::size_t>(first - rule_.operations.begin());
       CKFS_TRY(shape, shape_at(begin, std::move(shape), scope));
     }
-    CKFS_TRY_VOID(count_columns(shape, scope, before));
-    if (!has_shape && std::ranges::find(rule_.operations, Kind::Reshape, &Operation::kind) ==
-                          rule_.operations.end()) {
-      return before;
-    }
+    CKFS_TRY_VOID(count_columns(left, shape, scope, before));
+    if (!has_shape && !has(Kind::Reshape)) return before;
     Flow flow;
     CKFS_TRY(const TensorExpr zeros, TensorExpr::zeros(head.dtype(), shape));
     flow.columns.assign(before[begin].shapes.size(),

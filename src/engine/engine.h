@@ -53,9 +53,9 @@ struct EngineOptions {
 };
 
 /// The size of tiles where Tier::Tile has `room` bytes, which are to hold two: the one that is read
-/// and the next, and their scratch. A matrix that fits alone is not cut: computed
-/// late it costs time, in parts it may cost several times its source bytes. `wanted`, where
-/// it is not 0 (EngineOptions::tile_bytes), is taken as it is, up to half of `room`.
+/// and the next, and their scratch. A matrix that fits alone is not cut: computed late it costs
+/// time, in parts it may cost several times its source bytes. `wanted`, where it is not 0
+/// (EngineOptions::tile_bytes), is taken as it is, up to half of `room`.
 TileBytes tile_bytes(std::uint64_t room, std::uint64_t wanted);
 
 struct EngineStatistics {

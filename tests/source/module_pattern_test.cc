@@ -105,6 +105,23 @@ TEST(ModuleTargets, PatternsThatAreTooManyCostNothing) {
   EXPECT_FALSE(targets.check());
 }
 
+TEST(ModuleTargets, NamesOfManyPartsCostABoundedNumberOfSteps) {
+  QuantizationConfig config;
+  config.groups.push_back({});
+  const std::string dots(65'000, '.');
+  for (std::size_t i = 0; i < 60; ++i) {
+    config.groups[0].targets.push_back(dots.substr(i * 1000) + "x");
+  }
+  ModuleTargets targets(config);
+  const std::clock_t begin = std::clock();
+  for (int i = 0; i < 1500; ++i) {
+    EXPECT_EQ(targets.find(dots), nullptr);
+    targets.saw(dots);
+  }
+  EXPECT_LT(std::clock() - begin, (kSanitized ? 60 : 10) * CLOCKS_PER_SEC);
+  EXPECT_FALSE(targets.check());
+}
+
 TEST(ModuleTargets, PatternsThatCannotBeReadCostNothing) {
   QuantizationConfig config;
   config.groups.push_back({});

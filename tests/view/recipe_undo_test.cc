@@ -281,6 +281,11 @@ TEST(Undo, ANumberOfTheShapeIsThatOfEachTensor) {
   EXPECT_THAT(back({2, 3}, each + R"j(, {"transpose": [1, 0]})j"), HasSubstr("has no way back"));
   EXPECT_THAT(back({2, 3}, each + R"j(, {"transpose": [1, 0]}, {"shape": [3, 2]})j"),
               HasSubstr("has no way back"));
+  // How many there are behind a split may be known by the shape only.
+  Way split{{{"a", DType::F32, {6, 3}}},
+            R"j({"take": "a", "do": [{"split": 0, "sizes": ["dim(0) - 2", 2]}, )j" + each +
+                R"j(], "give": ["c", "d"]})j"};
+  EXPECT_THAT(error(split.both()), HasSubstr("has no way back"));
   EXPECT_THAT(back({2, 3}, R"j({"pad": 0, "to": 8}, {"shape": [8, 3]})j"),
               HasSubstr("has no way back"));
 }

@@ -41,10 +41,10 @@ struct Master {
 };
 
 /// Whether nothing speaks against it that the converter made `shape` of what the model files have:
-/// the first's own shape (copies, an average), or slices joined, which have more elements than one,
-/// and no more than all have together. They may differ in size, have a part that is the same in all
-/// (the keys of multi-query attention), or be there once for each stage of a pipeline; parts of a
-/// parameter may get a dimension of their own. Of a vocabulary rows are cut off.
+/// the first's own shape (copies, an average), or slices joined, which have no fewer elements than
+/// the first, and no more than all have together. They may differ in size, have a part that is the
+/// same in all (the keys of multi-query attention), or be there once for each stage of a pipeline;
+/// parts of a parameter may get a dimension of their own. Of a vocabulary rows are cut off.
 bool is_joined(const std::vector<std::int64_t>& shape, const Parameter& parameter,
                bool cut_vocabulary) {
   const NamedShape& first = *parameter.named;
@@ -285,7 +285,7 @@ class UniversalOpener : public SourceOpener {
   std::vector<const DeepSpeedCell*> ranks_;  // of models_
   std::vector<Parameter> parameters_;
   std::vector<Master> masters_;  // of parameters_
-  bool has_slices_ = false;      // of tensor parallelism: the model files are of
+  bool has_slices_ = false;      // the model files are of tensor parallelism
 };
 
 bool recognizes_universal(const SourceTree& tree, const SourceFiles& /*files*/,

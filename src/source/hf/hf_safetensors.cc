@@ -313,7 +313,7 @@ class HfOpener : public SourceOpener {
       if (is_top_level(file.path) && file.path.ends_with(kEnding)) shards_.push_back(file.path);
     }
     // What stands beside the folders of a diffusers pipeline is its weights once more, in one file.
-    if (find("model_index.json") && is_pipeline(tree_)) shards_.clear();
+    if (is_pipeline(tree_)) shards_.clear();
     // Mistral ships its own format beside the one of transformers: the same weights again.
     const auto is_consolidated = [](const std::string& path) {
       return path.starts_with("consolidated");

@@ -365,12 +365,15 @@ bool ModuleTargets::any_pattern_matches(const Targets& targets, std::string_view
 }
 
 std::optional<std::size_t> ModuleTargets::named(std::string_view module) const {
+  if (targets_.names.empty()) return std::nullopt;
   while (true) {
     const auto name = targets_.names.find(module);
     if (name != targets_.names.end()) return name->second;
     const std::size_t dot = module.rfind('.');
-    if (dot == std::string_view::npos) return std::nullopt;
+    if (dot == std::string_view::npos || exhausted()) return std::nullopt;
     module = module.substr(0, dot);
+    // A name may be of nothing but dots, and targets nearly the same.
+    steps_ += 16 + module.size() / 16;
   }
 }
 
@@ -450,7 +453,7 @@ Result<void> ModuleTargets::check() const {
   }
   if (steps_ >= most_steps_) {
     return fail(ErrorCode::Corrupt,
-                "config.json: its patterns need more than {} steps for the modules here",
+                "config.json: its targets need more than {} steps for the modules here",
                 most_steps_);
   }
   return {};

@@ -44,9 +44,9 @@ class ModulePattern {
 /// concurrent use.
 class ModuleTargets {
  public:
-  /// Of all matches of one checkpoint: some fifteen patterns that begin with ".*" for each of
-  /// 100,000 modules, which are asked for four times, or four seconds. Behind them no pattern
-  /// matches.
+  /// Of all matches of one checkpoint, and looks for what a module is in: some fifteen patterns
+  /// that begin with ".*" for each of 100,000 modules, which are asked for four times, or four
+  /// seconds. Behind them no pattern matches.
   static constexpr std::size_t kMostSteps = std::size_t{1} << 28;
 
   /// Keeps a reference to the configuration.

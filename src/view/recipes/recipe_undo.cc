@@ -453,7 +453,7 @@ class RuleUndo {
     for (std::size_t i = 0; i < before.size() && i <= end; ++i) {
       const Operation& operation = rule_.operations[i];
       before[i].shapes.assign(std::max<std::size_t>(columns, 1), shape);
-      if (!has_shape && !moves(i) && columns == left.tensors.size()) {
+      if (!has_shape && !moves(i)) {
         before[i].shapes.clear();
         for (const std::uint32_t tensor : left.tensors) {
           before[i].shapes.push_back(dims(list_.tensors[tensor].expr));

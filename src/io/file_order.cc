@@ -27,13 +27,15 @@ std::uint64_t FairMutex::waiting() const {
   return next_ticket_ - serving_ - (next_ticket_ == serving_ ? 0 : 1);
 }
 
-std::optional<unsigned> FileOrder::passed(ByteRange request) const {
+std::optional<FileOrder::Passed> FileOrder::passed(ByteRange request) const {
+  std::optional<Passed> long_ago;
   for (unsigned k = 0; k < kStreams; ++k) {
     const ByteRange run = streams_[k].run;
-    const std::uint64_t kept = run.end - std::min(run.size(), kBehind);
-    if (ByteRange{kept, run.end}.contains(request)) return k;
+    if (!run.contains(request)) continue;
+    if (run.end - request.begin <= kBehind) return Passed{k, true};
+    long_ago = Passed{k, false};
   }
-  return std::nullopt;
+  return long_ago;
 }
 
 FileOrder::Choice FileOrder::choose(ByteRange request, bool keeps_pages) const {

@@ -60,9 +60,13 @@ class FileOrder {
   /// What a stream has passed this recently is taken to be in the page cache.
   static constexpr std::uint64_t kBehind = std::uint64_t{64} << 20;
 
-  /// The stream that has just read `request`: then it is in the page cache, and comes from there
+  struct Passed {
+    unsigned stream = 0;
+    bool recently = false;  // taken to be in the page cache where the kernel does not know
+  };
+  /// The stream that has read `request`: where it is still in the page cache it comes from there,
   /// out of turn. nullopt: none has.
-  std::optional<unsigned> passed(ByteRange request) const;
+  std::optional<Passed> passed(ByteRange request) const;
 
   /// How far stream `k` has come.
   std::uint64_t position(unsigned k) const { return streams_[k].run.end; }

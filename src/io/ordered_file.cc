@@ -19,6 +19,8 @@ namespace ckfs {
 namespace {
 
 constexpr std::uint64_t kPiece = std::uint64_t{256} << 10;
+/// The longest head of a file that is read again; a link of 100 Mb/s brings so much in 20 ms.
+constexpr std::uint64_t kHead = std::uint64_t{256} << 10;
 /// Accesses of at least these sizes show what a source can do: that keeps pages; that does not.
 constexpr std::uint64_t kShowingCached = std::uint64_t{512} << 10;
 constexpr std::uint64_t kShowing = std::uint64_t{96} << 10;
@@ -47,6 +49,15 @@ std::uint64_t read_through(int fd, ByteRange range) {
     range.begin += static_cast<std::uint64_t>(done);
   }
   return range.begin - begin;
+}
+
+/// What to read before an access at `offset`, `through` otherwise: the head of the file as well,
+/// where it has been opened anew and the open() has dropped those pages. rclone's stream begins
+/// with the file whatever is asked first, and waits 20 ms for somebody to ask for what it passes.
+ByteRange with_dropped_head(int fd, ByteRange through, std::uint64_t offset) {
+  const std::uint64_t head = through.empty() ? offset : through.begin;
+  if (head == 0 || head > kHead || page_cache::cached_pages(fd, {0, head}) != 0) return through;
+  return {0, offset};
 }
 
 /// Whether an access shows enough to be compared (pace.h), as far as it itself is concerned.
@@ -139,23 +150,24 @@ class OrderedFile::Turn {
 };
 
 Result<bool> OrderedFile::read_passed(const FileAccess& access, const Way& way) {
-  std::optional<unsigned> descriptor;
+  std::optional<FileOrder::Passed> passed;
   {
     const MutexLock lock(mutex_);
-    descriptor = order_.passed(access.range());
+    passed = order_.passed(access.range());
   }
-  if (!descriptor) return false;
-  CKFS_TRY(const int fd, way.fd(*descriptor));
-  // What is gone from the cache, in part or as a whole, has to be fetched once more, in turn. In
-  // order, too: each page that is still there would be a gap in what the server is asked for, and
-  // it starts over at each.
-  if (!page_cache::is_cached(fd, access.range())) {
+  if (!passed) return false;
+  CKFS_TRY(const int fd, way.fd(passed->stream));
+  if (!page_cache::is_cached(fd, access.range(), /*if_unknown=*/passed->recently)) {
+    // What is gone from the cache, in part or as a whole, has to be fetched once more, in turn. If
+    // it passed just now, in order, too: each page that is still there would be a gap in what the
+    // server is asked for, and it starts over at each.
+    if (!passed->recently) return false;
     const MutexLock lock(mutex_);
-    const std::uint64_t end = order_.position(*descriptor);
+    const std::uint64_t end = order_.position(passed->stream);
     page_cache::drop(fd, {access.offset, end}, end);
     return false;
   }
-  CKFS_TRY_VOID(way.read(*descriptor, std::span(&access, 1)));
+  CKFS_TRY_VOID(way.read(passed->stream, std::span(&access, 1)));
   return true;
 }
 
@@ -196,23 +208,32 @@ std::size_t OrderedFile::serve_next(const Caller& me, std::span<const Pending> r
   // the one before, then takes whichever it has).
   const bool jumps = first.size > FileOrder::kSmall && !choice.continues;
   if (jumps) page_cache::expect_exact_reads(*fd);
+  if (choice.continues && choice.descriptor == 0 && keeps_pages == Answer::Yes) {
+    choice.through = with_dropped_head(*fd, choice.through, first.offset);
+  }
   const std::uint64_t through = read_through(*fd, choice.through);
   if (through > 0 && way.passed) way.passed(through);
 
+  Pace& pace = file_system.pace;
   std::size_t run = 1;     // that lie one behind another
   std::size_t beside = 0;  // of them, how many can be compared with the first
   while (run < rest.size() && rest[run - 1].access().range().end == rest[run].access().offset)
     ++run;
   if (choice.continues && choice.through.empty() && keeps_pages != Answer::Unknown &&
-      file_system.pace.wants_comparison() && is_showing(first, keeps_pages)) {
+      pace.wants_comparison() && is_showing(first, keeps_pages)) {
     const std::size_t most = keeps_pages == Answer::Yes ? kFewBeside : kMostBeside;
     while (beside < most && beside + 1 < run &&
            is_showing(rest[beside + 1].access(), keeps_pages)) {
       ++beside;
     }
   }
-  Comparison comparison(file_system.pace);
-  const bool compares = beside >= kFewBeside && comparison.begin();
+  Comparison comparison(pace);
+  // What the kernel has read ahead, or has asked for, shows nothing of a source.
+  const std::uint64_t first_missing =
+      beside >= kFewBeside ? page_cache::missing(*fd, first.range()) : 0;
+  const bool shows_alone = first_missing > first.size / 2;
+  const bool compares = shows_alone && comparison.begin();
+  if (beside >= kFewBeside && !shows_alone) pace.had_nothing_to_compare();
 
   // What is joined: nothing where it is compared.
   std::size_t count = 1;
@@ -227,7 +248,6 @@ std::size_t OrderedFile::serve_next(const Caller& me, std::span<const Pending> r
   }
   whole.parts = parts;
 
-  Pace& pace = file_system.pace;
   const bool shows = choice.continues && is_showing(whole, keeps_pages);
   const auto begin = now_();
   Result<void> done;
@@ -254,7 +274,6 @@ std::size_t OrderedFile::serve_next(const Caller& me, std::span<const Pending> r
     size += each.access().size;
     missing += page_cache::missing(*fd, each.access().range());
   }
-  // What the kernel has read ahead, or has asked for, shows nothing of a source.
   if (missing > size / 2) {
     const auto begin_others = now_();
     done = way.read(choice.descriptor, others);
@@ -267,7 +286,8 @@ std::size_t OrderedFile::serve_next(const Caller& me, std::span<const Pending> r
     if (done) {
       was_read.end = others.back().range().end;
       const std::chrono::duration<double> alone = middle - begin;
-      pace.compared(several / static_cast<double>(missing), alone / static_cast<double>(whole.size),
+      pace.compared(several / static_cast<double>(missing),
+                    alone / static_cast<double>(first_missing),
                     keeps_pages == Answer::Yes ? Pace::Trust::Little : Pace::Trust::Much);
     }
   } else if (compares) {
@@ -299,7 +319,8 @@ std::vector<OrderedFile::Pending> OrderedFile::pending() {
 /// Whether the source starts over for it, and what follows will go on from there.
 bool OrderedFile::begins_stream(const FileAccess& access) {
   const MutexLock lock(mutex_);
-  return access.size > FileOrder::kSmall && !order_.passed(access.range()) &&
+  const auto passed = order_.passed(access.range());
+  return access.size > FileOrder::kSmall && !(passed && passed->recently) &&
          !order_.choose(access.range(), true).continues;
 }
 

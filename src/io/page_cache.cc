@@ -96,9 +96,10 @@ std::vector<ByteRange> will_need(int fd, ByteRange range, std::uint64_t hint_byt
   return asked;
 }
 
-bool is_cached(int fd, ByteRange range) {
+bool is_cached(int fd, ByteRange range, bool if_unknown) {
   const auto cached = cached_pages(fd, range);
-  return !cached || *cached == down(range.end + kPage - 1) / kPage - range.begin / kPage;
+  if (!cached) return if_unknown;
+  return *cached == down(range.end + kPage - 1) / kPage - range.begin / kPage;
 }
 
 std::uint64_t missing(int fd, ByteRange range) {

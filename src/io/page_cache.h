@@ -49,8 +49,8 @@ std::vector<ByteRange> will_need(int fd, ByteRange range, std::uint64_t hint_byt
 /// does not say (of a file that this process neither owns nor may write).
 std::optional<std::uint64_t> cached_pages(int fd, ByteRange range);
 
-/// Whether all pages of `range` are in the cache. True if the kernel does not know.
-bool is_cached(int fd, ByteRange range);
+/// Whether all pages of `range` are in the cache; `if_unknown` if the kernel does not know.
+bool is_cached(int fd, ByteRange range, bool if_unknown);
 
 /// The bytes of `range`, but for a page, that are not in the cache, nor on their way into it. All
 /// of them if the kernel does not know.

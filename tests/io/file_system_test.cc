@@ -221,6 +221,17 @@ TEST_F(PaceTest, BesideOtherFilesOneIsComparedWithItsShareAndNoSingleComparisonI
   EXPECT_TRUE(pace_.at_once());
 }
 
+TEST_F(PaceTest, AStreamWhoseSpeedVariesIsNoGain) {
+  read_in_order(16_MiB);
+  for (int k = 0; k < 64; ++k) {
+    compare(4, Pace::Trust::Little, k % 3 == 0 ? 1.2 : 0.5);  // fast moments, for one alone as well
+    read_in_order(1_MiB);
+  }
+  EXPECT_FALSE(pace_.at_once());
+  compare(4, Pace::Trust::Little);
+  EXPECT_FALSE(pace_.at_once());
+}
+
 TEST_F(PaceTest, AGainThatTheRequestBeforeDoesNotShowIsNone) {
   read_in_order(4_MiB);
   compare(9, Pace::Trust::Much, 1);  // all that it takes is less than it was

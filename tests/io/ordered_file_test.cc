@@ -131,6 +131,36 @@ TEST_F(OrderedFileTest, WhatLiesBeforeAScaleIsInTheCacheThen) {
   EXPECT_NE(events_.back().descriptor, FileOrder::kJumps);
 }
 
+TEST_F(OrderedFileTest, TheHeadOfAFileThatWasOpenedAnewIsReadAgain) {
+  system_.keeps_pages = FileSystem::Answer::Yes;  // the source of this test reads nothing
+  EXPECT_TRUE(read_one(0, 10'000));
+  system_.keeps_pages = FileSystem::Answer::Yes;
+  EXPECT_TRUE(read_one(10'000, 200));
+  EXPECT_EQ(passed_, 10'000);
+  EXPECT_TRUE(read_one(10'200, 200));
+  EXPECT_EQ(passed_, 10'000);
+  page_cache::drop(fds_[0].get(), {0, kFileBytes}, kFileBytes);
+  system_.keeps_pages = FileSystem::Answer::No;
+  EXPECT_TRUE(read_one(10'400, 200));
+  EXPECT_EQ(passed_, 10'000);
+}
+
+TEST_F(OrderedFileTest, WhatPassedLongAgoComesFromTheCacheAndMovesNoStream) {
+  constexpr std::uint64_t kEnd = 80_MiB;
+  std::filesystem::resize_file(directory_.path() / "a.bin", kEnd + 1_MiB);
+  broken_ = {kEnd + 1_MiB, kEnd + 1_MiB + 1};
+  for (std::uint64_t at = 0; at < kEnd; at += 1_MiB) EXPECT_TRUE(read_one(at, 1_MiB));
+  std::vector<std::byte> bytes(1_MiB);
+  ASSERT_EQ(::pread(fds_[1].get(), bytes.data(), bytes.size(), 0), 1_MiB);
+  EXPECT_TRUE(read_one(5000, 200));
+  EXPECT_NE(events_.back().descriptor, FileOrder::kJumps);
+  EXPECT_TRUE(read_one(0, 1_MiB));
+  EXPECT_TRUE(read_one(8_MiB, 200));
+  EXPECT_EQ(events_.back().descriptor, FileOrder::kJumps);
+  EXPECT_TRUE(read_one(kEnd, 1_MiB));
+  EXPECT_EQ(events_.back(), (Event{events_.front().descriptor, kEnd, 1_MiB}));
+}
+
 TEST_F(OrderedFileTest, NothingIsReadOnTheWayWhereReadsLeaveNoPages) {
   system_.keeps_pages = FileSystem::Answer::Yes;
   for (std::uint64_t k = 0; k < 5; ++k) EXPECT_TRUE(read_one(k * 1_MiB, 1_MiB));

@@ -114,9 +114,10 @@ TEST_F(PageCacheTest, ARangeIsCachedOnlyAsAWhole) {
   std::vector<std::byte> out(3 * kPage);
   page_cache::expect_exact_reads(fd_.get());
   ASSERT_EQ(::pread(fd_.get(), out.data(), out.size(), 500 * kPage), std::ssize(out));
-  EXPECT_TRUE(page_cache::is_cached(fd_.get(), {500 * kPage + 1, 503 * kPage - 1}));
-  EXPECT_FALSE(page_cache::is_cached(fd_.get(), {500 * kPage, 503 * kPage + 1}));
-  EXPECT_TRUE(page_cache::is_cached(-1, {0, kCachedBytes}));
+  EXPECT_TRUE(page_cache::is_cached(fd_.get(), {500 * kPage + 1, 503 * kPage - 1}, false));
+  EXPECT_FALSE(page_cache::is_cached(fd_.get(), {500 * kPage, 503 * kPage + 1}, true));
+  EXPECT_TRUE(page_cache::is_cached(-1, {0, kCachedBytes}, true));
+  EXPECT_FALSE(page_cache::is_cached(-1, {0, kCachedBytes}, false));
   page_cache::expect_reads_in_order(fd_.get());
 }
 

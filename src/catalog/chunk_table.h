@@ -17,6 +17,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/byte_source.h"
@@ -40,6 +41,8 @@ struct ChunkArray {
   std::vector<std::byte> fill = {};  // one element, as decoding gives it; empty: zeros
   /// Chunks (of an array in shards: shards) along each dimension, to name one by its indices.
   std::vector<std::uint64_t> grid = {};
+  /// Why none may be absent in its shard; empty: it is `fill`.
+  std::string why_whole = {};
 };
 using ChunkArrayId = std::uint32_t;
 
@@ -68,6 +71,8 @@ struct SourceChunk {
 class ChunkTable {
  public:
   ChunkArrayId add_array(ChunkArray array);
+  /// From now on no chunk of it may be absent in its shard, which a reader of it finds.
+  void require_all(ChunkArrayId array, std::string_view why) { arrays_[array].why_whole = why; }
 
   // Errors of all that add chunks: Unsupported (more than are numbered). What is there stays.
   // Requires: `cell` is one of the array's grid.

@@ -76,6 +76,10 @@ Result<Place> ChunkSource::Impl::place(FileId file, const IndexEntry& entry) con
       const auto nbytes = load_le<std::uint64_t>(std::span(entry).subspan(8));
       constexpr std::uint64_t kNone = ~std::uint64_t{0};
       if (offset == kNone && nbytes == kNone) {
+        if (const std::string& why = chunk.array->why_whole; !why.empty()) {
+          return fail(ErrorCode::Corrupt, "{}: is absent in its shard, and {}",
+                      table_.describe(file), why);
+        }
         place.absent = true;
         break;
       }

@@ -58,16 +58,24 @@ class StoredStream final : public ByteStream {
   std::uint64_t hinted_ = 0;
 };
 
+/// Whether a stage goes back by beginning anew.
+bool is_sequential(Codec codec) {
+  return codec == Codec::Zstd || codec == Codec::Gzip || codec == Codec::Zlib;
+}
+
 /// What one stage makes for the next, no more of it than `most` bytes: a few KB can stand for
-/// petabytes of empty frames, of which the next stage makes nothing for ever.
+/// petabytes of empty frames, of which the next stage makes nothing for ever. And no more in all
+/// than kMostPasses times that where going back means to begin anew (`sequential`): the blocks of a
+/// blosc chunk are asked for in their order, and may lie in any.
 class BoundedStream final : public ByteStream {
  public:
-  BoundedStream(std::unique_ptr<ByteStream> from, std::uint64_t most)
-      : from_(std::move(from)), most_(most) {}
+  BoundedStream(std::unique_ptr<ByteStream> from, std::uint64_t most, bool sequential)
+      : from_(std::move(from)), most_(most), sequential_(sequential) {}
 
   Result<std::size_t> read(std::span<std::byte> out) override {
     CKFS_TRY(const std::size_t size, from_->read(out));
     position_ += size;
+    made_ += size;
     if (size > 0 && position_ > most_) {
       return fail(ErrorCode::Corrupt, "more bytes between two codecs than {}", most_);
     }
@@ -75,21 +83,33 @@ class BoundedStream final : public ByteStream {
   }
 
   Result<void> seek(std::uint64_t offset) override {
+    made_ += offset < position_ ? offset : offset - position_;
+    if (sequential_ && made_ / kMostPasses >= most_) {
+      return fail(ErrorCode::Unsupported,
+                  "blosc: blocks in no order, of what the next codec makes only in order (limit {} "
+                  "bytes made)",
+                  kMostPasses * most_);
+    }
     position_ = offset;
     return from_->seek(offset);
   }
 
  private:
+  /// Far more than the few blocks out of order that several threads make.
+  static constexpr std::uint64_t kMostPasses = 64;
+
   const std::unique_ptr<ByteStream> from_;
   const std::uint64_t most_;
+  const bool sequential_;
   std::uint64_t position_ = 0;
+  std::uint64_t made_ = 0;  // in all passes; `sequential`: what was passed over, too
 };
 
 /// More than a codec makes of `nbytes`: what cannot be compressed grows by less than a hundredth,
-/// but a writer may have flushed after every few bytes.
+/// but a writer may have flushed after every byte (deflate: 7 for each).
 std::uint64_t most_coded(std::uint64_t nbytes) {
-  constexpr std::uint64_t kMost = std::uint64_t{1} << 62;
-  return 2 * std::min(nbytes, kMost) + 1_MiB;
+  constexpr std::uint64_t kMost = std::uint64_t{1} << 60;
+  return 8 * std::min(nbytes, kMost) + 1_MiB;
 }
 
 StreamResult open_stage(Codec codec, std::unique_ptr<ByteStream> from, WorkSpace& space,
@@ -131,7 +151,7 @@ Result<std::unique_ptr<ByteStream>> open_stream(const StoredBytes& stored, const
     if (before == 0 || !nbytes) continue;
     std::uint64_t most = *nbytes;
     for (auto k = before; k > 0; --k) most = most_coded(most);
-    stream = std::make_unique<BoundedStream>(std::move(stream), most);
+    stream = std::make_unique<BoundedStream>(std::move(stream), most, is_sequential(*codec));
   }
   return stream;
 }

@@ -524,12 +524,16 @@ class MetadataReader {
 
   Result<void> check() const {
     if (out_.chunk.size() != out_.shape.size()) return rank_differs("chunks", out_.chunk);
-    const auto numel = checked_numel(out_.chunk);
-    const auto bytes = numel ? checked_mul(*numel, std::int64_t{16}) : std::nullopt;
-    if (!bytes) return corrupt("chunks of [{}] exceed 2^63 - 1 bytes", fmt::join(out_.chunk, ","));
-    const auto all = checked_numel(out_.shape);
-    if (!all || !checked_mul(*all, std::int64_t{16})) {
-      return corrupt("a shape of [{}] exceeds 2^63 - 1 bytes", fmt::join(out_.shape, ","));
+    // So that no dtype's bytes, at most 16 each, are more than 2^63 - 1.
+    const auto is_small = [](const Indices& shape) {
+      const auto numel = checked_numel(shape);
+      return numel && checked_mul(*numel, std::int64_t{16});
+    };
+    if (!is_small(out_.chunk)) {
+      return unsupported("chunks of [{}]: 2^59 elements or more", fmt::join(out_.chunk, ","));
+    }
+    if (!is_small(out_.shape)) {
+      return unsupported("a shape of [{}]: 2^59 elements or more", fmt::join(out_.shape, ","));
     }
     return {};
   }

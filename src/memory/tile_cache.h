@@ -50,9 +50,10 @@ class TileCache {
   using Compute = std::function<Result<Tile>()>;
 
   /// The tile, computed by this thread, which reads it, or another, or had from the store. An error
-  /// is that of this thread's own compute(): who waited for a computation that failed computes
-  /// anew. What compute() throws becomes an error: bad_alloc OutOfMemory, any other std::exception
-  /// Internal. Waits for memory of Tier::Tile itself where the store has the tile.
+  /// is that of this thread's own compute(), or OutOfMemory where an entry finds no memory: who
+  /// waited for a computation that failed computes anew. What compute() throws becomes an error:
+  /// bad_alloc OutOfMemory, any other std::exception Internal. Waits for memory of Tier::Tile
+  /// itself where the store has the tile.
   Result<std::shared_ptr<const Tile>> get(const TileKey& key, const Compute& compute);
 
   /// Takes tile `number` of several that are computed together; each at most once.
@@ -65,7 +66,8 @@ class TileCache {
   /// for all. Waits for no other computation: one that has ended may have been read and forgotten
   /// by the time that this thread wakes. Each tile is there for others as soon as it is ready. What
   /// compute() leaves out is as if it had never been begun: who waited for it computes it himself.
-  /// Errors: those of compute(); what it throws as in get().
+  /// Errors: those of compute(); what it throws, and OutOfMemory,
+  /// as in get().
   Result<void> compute(std::span<const TileKey> keys, const ComputeSeveral& compute);
 
   /// The tile if it is ready or being computed (then this waits); nullptr if nobody has begun, or

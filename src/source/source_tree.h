@@ -35,6 +35,8 @@ struct SourceTree {
   std::vector<std::string> dangling;
   /// Downloads that were not finished, relative or of the cache; by path.
   std::vector<std::string> incomplete;
+  /// Of a part: whether the whole has any, of whatever file (the hub's cache does not say which).
+  bool whole_is_incomplete = false;
   /// What was passed over, and why; and the first of outside_links, which is among the files.
   std::vector<Note> notes;
   /// Files that are links out of it, "3, the first of them a.json -> /etc/b.json"; empty: none.

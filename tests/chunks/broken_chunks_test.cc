@@ -248,13 +248,53 @@ TEST(BrokenChunks, ACodecMakesNoMoreForTheNextThanTheChunkCanBe) {
   const auto twice = read({Codec::Zstd, Codec::Zstd}, zstd_frame(frames));
   ASSERT_FALSE(twice);
   EXPECT_THAT(twice.error().message(),
-              testing::HasSubstr("more bytes between two codecs than 1088576"));
+              testing::HasSubstr("more bytes between two codecs than 1208576"));
   // Some of them, before what is there, are as good as none.
   const Blob some = then(first(frames, nothing.size() * 1000), zstd_frame(bytes));
   EXPECT_TRUE(read({Codec::Zstd, Codec::Zstd}, zstd_frame(some)));
-  // Three codecs: what lies between the first two may be twice of twice.
+  // Three codecs: what lies between the first two may be as much larger once more.
   EXPECT_TRUE(read({Codec::Zstd, Codec::Crc32c, Codec::Zlib}, zlib(with_sum(some))));
   EXPECT_FALSE(read({Codec::Zstd, Codec::Crc32c, Codec::Zlib}, zlib(with_sum(frames))));
+}
+
+TEST(BrokenChunks, BlocksInNoOrderDoNotMakeTheNextCodecBeginAnewForEver) {
+  constexpr std::uint32_t kBlocks = 4096, kBlock = 256, kTable = 16;
+  constexpr std::uint32_t kBegin = kTable + 4 * kBlocks, kEnd = kBegin + 4 + kBlock;
+  const auto read = [&](std::uint32_t far) {
+    Blob stored(far + 4 + kBlock);
+    // Versions 2 and 1, lz4 without parts, elements of a byte.
+    store_le(std::span(stored), std::uint32_t{0x01'30'01'02});
+    store_le(std::span(stored).subspan(4), kBlocks * kBlock);
+    store_le(std::span(stored).subspan(8), kBlock);
+    store_le(std::span(stored).subspan(12), static_cast<std::uint32_t>(stored.size()));
+    // Every other block lies far behind; and the last ends the first.
+    for (std::uint32_t k = 0; k < kBlocks; ++k) {
+      const std::uint32_t start = k + 1 == kBlocks ? kEnd : k % 2 == 0 ? kBegin : far;
+      store_le(std::span(stored).subspan(kTable + 4 * k), start);
+    }
+    // A block that could not be compressed.
+    for (const std::uint32_t start : {kBegin, kEnd, far}) {
+      store_le(std::span(stored).subspan(start), kBlock);
+    }
+    MemorySource files;
+    ChunkTable table;
+    const ChunkArrayId array = table.add_array(
+        {.name = "w",
+         .nbytes = kBlocks * kBlock,
+         .codecs = std::make_shared<const CodecChain>(std::vector{Codec::Blosc, Codec::Zstd}),
+         .grid = {1}});
+    const Blob frame = zstd_frame(stored);
+    const FileId chunk =
+        table.add_stored(array, 0, {files.add("d", frame), 0, frame.size()}).value();
+    ChunkSource source(files, table, BufferPool::create(64_MiB));
+    Blob out(kBlocks * kBlock);
+    return source.read_at(chunk, 0, out);
+  };
+  EXPECT_TRUE(read(kEnd + 4 + kBlock));
+  const auto done = read(8'000'000);
+  ASSERT_FALSE(done);
+  EXPECT_EQ(done.error().code(), ErrorCode::Unsupported);
+  EXPECT_THAT(done.error().message(), testing::HasSubstr("blocks in no order"));
 }
 
 TEST(BrokenChunks, EveryFlippedByteIsAnErrorOrOtherBytes) {

@@ -227,6 +227,13 @@ TEST(ChunkSource, InnerChunksOfShardsAreFoundByTheIndex) {
       EXPECT_TRUE(out == Bytes_(3000, std::byte{7}));
       ASSERT_TRUE(source.read_at(*chunk + 2, 0, out));
       EXPECT_TRUE(out == third);
+      table.require_all(array, "all are written");
+      const auto absent = source.read_at(*chunk + 1, 0, out);
+      ASSERT_FALSE(absent);
+      EXPECT_EQ(absent.error().code(), ErrorCode::Corrupt);
+      EXPECT_NE(absent.error().message().find("is absent in its shard, and all are written"),
+                std::string::npos);
+      EXPECT_TRUE(source.read_at(*chunk + 2, 0, out));
     }
   }
 }

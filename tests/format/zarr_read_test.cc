@@ -239,7 +239,7 @@ std::vector<Broken> broken3() {
   add([](V3& v) { v.shape = "[-1,6]"; }, "shape[0] is -1 (limits 0, 2^53)");
   add([](V3& v) { v.shape = "[1e18,6]"; }, "shape[0] is 1e+18 (limits 0, 2^53)");
   add([](V3& v) { v.shape = "[9007199254740992,9007199254740992]"; },
-      "a shape of [9007199254740992,9007199254740992] exceeds 2^63 - 1 bytes");
+      "a shape of [9007199254740992,9007199254740992]: 2^59 elements or more");
   add(
       [](V3& v) {
         v.shape = "[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]";
@@ -260,7 +260,7 @@ std::vector<Broken> broken3() {
         v.grid =
             R"({"name":"regular","configuration":{"chunk_shape":[9007199254740992,9007199254740992]}})";
       },
-      "chunks of [9007199254740992,9007199254740992] exceed 2^63 - 1 bytes");
+      "chunks of [9007199254740992,9007199254740992]: 2^59 elements or more");
   add([](V3& v) { v.keys = ""; }, "no member chunk_key_encoding");
   add([](V3& v) { v.keys = R"({"name":"fan"})"; }, R"(chunk_key_encoding "fan")");
   add([](V3& v) { v.keys = R"({"name":"v2","configuration":{"separator":"-"}})"; },

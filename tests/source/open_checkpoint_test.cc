@@ -238,6 +238,24 @@ TEST(OpenCheckpoint, AnIndexOfShardsThatAreGoneIsThatOfAnEarlierModel) {
   EXPECT_THAT(error_of(directory.path()), HasSubstr(R"(names "gone.safetensors")"));
 }
 
+TEST(OpenCheckpoint, AnIndexInAFolderIsNotStaleWhereADownloadWasNotFinished) {
+  const TemporaryDirectory directory;
+  directory.write("model.safetensors", file_of({{"a"}}));
+  directory.write(kIndex, R"({"weight_map": {"a": "model.safetensors"}})");
+  directory.write("text_encoder/model.safetensors", file_of({{"z"}}));
+  directory.write("text_encoder/" + std::string(kIndex),
+                  R"({"weight_map": {"x": "model-00001-of-00001.safetensors"}})");
+  EXPECT_EQ(open_source(directory.path()).catalog->parts().size(), 1U);
+  directory.write(".cache/huggingface/download/text_encoder/x.incomplete", "x");
+  const Opened opened = open_source(directory.path());
+  EXPECT_TRUE(opened.catalog->parts().empty());
+  EXPECT_THAT(notes_by_subject(*opened.catalog)["text_encoder/model.safetensors"],
+              HasSubstr(R"(names "model-00001-of-00001.safetensors", which is absent)"));
+  EXPECT_THAT(
+      notes_by_subject(*opened.catalog)[".cache/huggingface/download/text_encoder/x.incomplete"],
+      HasSubstr("it may be of weights that folders lack"));
+}
+
 TEST(OpenCheckpoint, APipelinesWeightsAreThoseOfItsFolders) {
   const TemporaryDirectory directory;
   directory.write("sd_xl_base_1.0.safetensors", file_of({{"x"}}));

@@ -211,6 +211,7 @@ TEST(Recipe, ErrorsHaveTheLine) {
            {R"({"take": "a", "give": "b", "do": [{"transpose": 1}]})",
             "a number where a list of at most 64 numbers belongs"},
            {R"({"take": "a", "give": "b", "do": [{"cast": "F8"}]})", "cast: no such dtype"},
+           {R"({"take": "a", "give": "b", "do": [{"cast": "I32"}]})", "cast: no such dtype"},
            {R"({"take": "a", "give": "b", "do": [{"canonical_nan": false}]})",
             "canonical_nan: only true has a meaning"},
            {R"({"take": "a", "give": "b", "do": [{"stack": "e"}]})",

@@ -246,11 +246,16 @@ TEST(Undo, SaysWhatHasNoWayBack) {
   EXPECT_EQ(says(R"j({"take": "p", "do": [{"split": 0, "parts": "dim(0)"}, {"interleave": 0}],
                      "give": "q"})j"),
             "f:1: \"q\": the operation in line 1 has no way back without a shape before it");
+  EXPECT_EQ(says(R"j({"take": "p", "do": [{"split": 0, "parts": "rank() + 1"}, {"interleave": 0}],
+                     "give": "q"})j"),
+            "f:1: \"q\": the operation in line 1 has no way back without a shape before it");
+  EXPECT_EQ(says(R"j({"take": "p", "do": [{"reshape": [4]}, {"shape": [4]}], "give": "q"})j"),
+            "f:1: \"q\": the operation in line 1 has no way back without a shape before it");
   EXPECT_EQ(says(R"j({"take": "p", "do": [{"split": 0, "parts": 300000}, {"interleave": 0}],
                      "give": "q"})j"),
             "f:1: \"q\": more than 262144 tensors on the way back");
   EXPECT_EQ(says(R"j({"take": "p.{e}", "do": [{"stack": "e", "dim": "rank()"}], "give": "q"})j"),
-            "f:1: \"q\": the operation in line 1 has no way back");
+            "f:1: \"q\": \"rank()\": no shape is known here");
   // A dimension that the shape behind it does not have.
   EXPECT_EQ(says(R"j({"take": "p", "do": [{"pad": 5, "to": 8}, {"shape": [4]}], "give": "q"})j"),
             "f:1: \"q\": the operation in line 1 has no way back without a shape before it");
@@ -288,6 +293,15 @@ TEST(Undo, ANumberOfTheShapeIsThatOfEachTensor) {
   EXPECT_THAT(error(split.both()), HasSubstr("has no way back"));
   EXPECT_THAT(back({2, 3}, R"j({"pad": 0, "to": 8}, {"shape": [8, 3]})j"),
               HasSubstr("has no way back"));
+}
+
+TEST(Undo, TheRankOfWhatIsNotKnownIsNotZero) {
+  Way where{{{"a.w", DType::F32, {2, 3}}},
+            R"j({"take": "a.w", "where": "rank() = 2", "give": "b.w"})j"};
+  EXPECT_EQ(error(where.both()), "");
+  Way shape{{{"w", DType::F32, {8, 3}}},
+            R"j({"take": "w", "do": [{"shape": ["4 * rank()", 3]}], "give": "v"})j"};
+  EXPECT_EQ(error(shape.both()), "");
 }
 
 TEST(Undo, LosesNoTensorWhoseNameComesBackTwice) {

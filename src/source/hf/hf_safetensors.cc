@@ -157,6 +157,7 @@ class HfOpener : public SourceOpener {
         CKFS_TRY_VOID(read_components());
         if (components_->contains(folder)) return Failure(error);
         if (!first) first = error;
+        ++doubtful_;
         left_out_.emplace(folder, part.error().message());
         continue;
       }
@@ -364,7 +365,8 @@ class HfOpener : public SourceOpener {
   bool is_stale() const {
     const auto is_shard = [](const std::string& path) { return path.ends_with(kEnding); };
     return find(kModel) && !std::ranges::binary_search(shards_, kModel) &&
-           tree_.incomplete.empty() && std::ranges::none_of(tree_.dangling, is_shard);
+           tree_.incomplete.empty() && !tree_.whole_is_incomplete &&
+           std::ranges::none_of(tree_.dangling, is_shard);
   }
 
   /// Where two files have a tensor of one name and there is no index, transformers loads
@@ -560,8 +562,8 @@ class HfOpener : public SourceOpener {
 
   // Folders, and the types of modules, where they are said; in read_components().
   std::optional<std::map<std::string, std::string>> components_;
-  std::size_t doubtful_ = 0;                     // folders, in check_components()
-  std::set<std::string> parts_;                  // folders
+  std::size_t doubtful_ = 0;     // folders whose weights an unfinished download may lack
+  std::set<std::string> parts_;  // folders
   std::map<std::string, std::string> left_out_;  // folders with weights, and why
   std::map<std::string_view, std::span<const std::int64_t>> shown_;  // in is_copy()
 };

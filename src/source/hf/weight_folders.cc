@@ -65,6 +65,7 @@ SourceTree tree_of(const SourceTree& tree, const std::string& folder) {
   };
   take(tree.dangling, part.dangling);
   take(tree.incomplete, part.incomplete);
+  part.whole_is_incomplete = !tree.incomplete.empty();
   return part;
 }
 

@@ -357,6 +357,7 @@ Result<TensorId> ZarrArray::finish(CatalogBuilder& builder, std::string_view nam
       extents_[joined++] = extent;
     }
   }
+  if (array_ && metadata_.sharding) builder.chunks().require_all(*array_, why_whole);
   if (missing > 0 && (!why_whole.empty() || metadata_.unknown_fill)) {
     builder.add_obstacle(name,
                          fmt::format("{} of its chunks are missing, and {}", missing,

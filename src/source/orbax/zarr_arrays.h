@@ -47,7 +47,8 @@ class ZarrArray {
 
   /// Adds storage and tensor under `name`, once. What was not found is the fill value; or an
   /// obstacle, if `why_whole` says why nothing may be missing, or nobody knows the fill value's
-  /// bits. Errors: Unsupported (more chunks than are numbered).
+  /// bits. What is absent in a shard's file is found by its reader. Errors: Unsupported (more
+  /// chunks than are numbered).
   Result<TensorId> finish(CatalogBuilder& builder, std::string_view name,
                           std::string_view why_whole);
 

@@ -330,6 +330,10 @@ Result<std::int64_t> Expression::evaluate_whole(const Scope& scope) const {
   return static_cast<std::int64_t>(value);
 }
 
+Failure Expression::no_shape() const {
+  return fail(ErrorCode::InvalidArgument, "{}: no shape is known here", quote(text_));
+}
+
 Result<double> Expression::evaluate(std::size_t index, const Scope& scope) const {
   const Node& node = nodes_[index];
   switch (node.kind) {
@@ -351,7 +355,8 @@ Result<double> Expression::evaluate(std::size_t index, const Scope& scope) const
       return *value;
     }
     case Kind::Rank:
-      return static_cast<double>(scope.shape.size());
+      if (!scope.shape) return no_shape();
+      return static_cast<double>(scope.shape->size());
     case Kind::Otherwise:
       return evaluate(lacks_number(node.left, scope.config) ? node.right : node.left, scope);
     default:
@@ -359,11 +364,12 @@ Result<double> Expression::evaluate(std::size_t index, const Scope& scope) const
   }
   CKFS_TRY(const double left, evaluate(node.left, scope));
   if (node.kind == Kind::Dim) {
-    if (left != std::floor(left) || left < 0 || left >= static_cast<double>(scope.shape.size())) {
+    if (!scope.shape) return no_shape();
+    if (left != std::floor(left) || left < 0 || left >= static_cast<double>(scope.shape->size())) {
       return fail(ErrorCode::InvalidArgument, "{}: no dimension {} in a shape of {}", quote(text_),
-                  left, scope.shape.size());
+                  left, scope.shape->size());
     }
-    return static_cast<double>(scope.shape[static_cast<std::size_t>(left)]);
+    return static_cast<double>((*scope.shape)[static_cast<std::size_t>(left)]);
   }
   if (node.kind == Kind::Sqrt) return std::sqrt(left);
   if (node.kind == Kind::ToF32) return rounded<DType::F32>(left);

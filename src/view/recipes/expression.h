@@ -77,7 +77,7 @@ class ConfigNumbers {
 struct Scope {
   const ConfigNumbers* config = nullptr;
   std::span<const std::optional<double>> captures;  // by number; nullopt: none, or no number
-  std::span<const std::int64_t> shape;
+  std::optional<std::span<const std::int64_t>> shape = {};  // nullopt: not known
 };
 
 /// Immutable; safe for concurrent use. The default is 0.
@@ -88,8 +88,8 @@ class Expression {
   /// A number by itself.
   static Expression of(double number);
 
-  /// Errors: InvalidArgument (config.json lacks a number, a capture that is no number, no such
-  /// dimension, not finite).
+  /// Errors: InvalidArgument (config.json lacks a number, a capture that is no number, no
+  /// shape or no such dimension, not finite).
   Result<double> evaluate(const Scope& scope) const;
   /// The same, for what has to be a whole number. Errors: InvalidArgument (is none).
   Result<std::int64_t> evaluate_whole(const Scope& scope) const;
@@ -140,6 +140,7 @@ class Expression {
   /// How many of `left` and `right` a node has.
   static std::size_t operands(Kind kind);
   Result<double> evaluate(std::size_t node, const Scope& scope) const;
+  Failure no_shape() const;
   /// Whether its value needs a number that `config` lacks.
   bool lacks_number(std::size_t node, const ConfigNumbers* config) const;
   void add_unknowns(std::size_t node, const ConfigNumbers& config,

@@ -234,7 +234,8 @@ Result<Operation> Operation::parse(const JsonNode& node, std::string_view file,
       if (op.taken) break;
       const std::optional<DType> dtype =
           main->kind == JsonNode::Kind::String ? parse_dtype(main->text) : std::nullopt;
-      if (!dtype) {
+      constexpr std::array kCasts{DType::F64, DType::F32, DType::F16, DType::BF16};
+      if (!dtype || std::ranges::find(kCasts, *dtype) == kCasts.end()) {
         return members.wrong(*main, "cast: no such dtype (F64, F32, F16, BF16 or taken)");
       }
       op.dtype = *dtype;

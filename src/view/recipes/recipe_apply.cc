@@ -42,7 +42,7 @@ class RuleRun {
 
   Result<TensorList> run() {
     for (const Condition& condition : rule_.when) {
-      const Result<bool> holds = condition.holds({.config = &config_, .captures = {}, .shape = {}});
+      const Result<bool> holds = condition.holds({.config = &config_, .captures = {}});
       if (!holds) {
         return fail(ErrorCode::Unsupported, "{}:{}: {}", file_, rule_.line,
                     holds.error().message());
@@ -70,7 +70,8 @@ class RuleRun {
                 quote(rule_.patterns.front().text()));
   }
 
-  Scope scope_of(const Values& values, std::span<const std::int64_t> shape) const {
+  Scope scope_of(const Values& values,
+                 std::optional<std::span<const std::int64_t>> shape = {}) const {
     return {.config = &config_, .captures = values, .shape = shape};
   }
 
@@ -143,7 +144,7 @@ class RuleRun {
       std::uint32_t first = 0;  // its first tensor
       std::vector<std::uint32_t> values;
     };
-    Result<std::int64_t> count = rule_.count->evaluate_whole(scope_of({}, {}));
+    Result<std::int64_t> count = rule_.count->evaluate_whole(scope_of({}));
     if (!count || *count < 0 || *count > static_cast<std::int64_t>(kMaxTensors)) {
       return fail(
           ErrorCode::Unsupported, "{}:{}: count: {}", file_, rule_.line,
@@ -309,7 +310,7 @@ class RuleRun {
                 rule_.line);
     }
     for (const Operation& operation : rule_.operations) {
-      Result<Flow> next = operation.run(std::move(flow), scope_of(group.values, {}));
+      Result<Flow> next = operation.run(std::move(flow), scope_of(group.values));
       if (!next) return at(subject(group, first), next.error(), operation.line);
       flow = std::move(*next);
     }

@@ -1,5 +1,5 @@
-// From JSON to rules. All that can be known to be wrong without a checkpoint is refused here, with
-// the line it stands in.
+// From JSON to rules. What is wrong whatever its numbers are is refused here, with the line it
+// stands in.
 #include <algorithm>
 #include <array>
 #include <ranges>
@@ -548,7 +548,7 @@ const ModelFamily* Recipes::find_maxtext(const ConfigNumbers& config) const {
     if (!family.empty() && has_stem_of(known, family)) return &known;
   }
   const auto fits = [&](const Condition& condition) {
-    return condition.holds({.config = &config, .captures = {}, .shape = {}}).value_or(false);
+    return condition.holds({.config = &config, .captures = {}}).value_or(false);
   };
   for (const std::string& model : models(config)) {
     for (const ModelFamily& known : std::views::reverse(families)) {

@@ -100,7 +100,8 @@ class RuleUndo {
   static Failure too_many() {
     return fail(ErrorCode::Unsupported, "more than {} tensors on the way back", kMaxUndone);
   }
-  Scope scope_of(const Values& values, std::span<const std::int64_t> shape = {}) const {
+  Scope scope_of(const Values& values,
+                 std::optional<std::span<const std::int64_t>> shape = {}) const {
     return {.config = &config_, .captures = values, .shape = shape};
   }
 
@@ -132,7 +133,7 @@ class RuleUndo {
       ConfigNumbers tried = config_;
       tried.set(path, number);
       const bool all = std::ranges::all_of(rule_.when, [&](const Condition& condition) {
-        return condition.holds({.config = &tried, .captures = {}, .shape = {}}).value_or(false);
+        return condition.holds({.config = &tried, .captures = {}}).value_or(false);
       });
       if (all == left_.empty()) continue;
       if (number == 0 || left_.empty()) config_ = std::move(tried);
@@ -142,8 +143,7 @@ class RuleUndo {
 
   /// Takes the number that makes `expression` the extent `value`, if config.json may lack it.
   void learn(const Expression& expression, double value, const Scope& scope) {
-    const auto found =
-        expression.solve(value, {.config = &config_, .captures = scope.captures, .shape = {}});
+    const auto found = expression.solve(value, {.config = &config_, .captures = scope.captures});
     if (found) config_.set(found->first, found->second);
   }
 
@@ -289,7 +289,7 @@ class RuleUndo {
     if (!key_variables_.empty()) return true;
     Values values = values_of(captured);
     const Result<void> solved = solve(captured, {}, values);
-    return solved && fits(values, {}).value_or(true);
+    return solved && fits(values).value_or(true);
   }
 
   /// Completes `values`. Errors: Unsupported (no number gives such a name; several do).
@@ -318,7 +318,8 @@ class RuleUndo {
     return {};
   }
 
-  Result<bool> fits(const Values& values, std::span<const std::int64_t> shape) const {
+  Result<bool> fits(const Values& values,
+                    std::optional<std::span<const std::int64_t>> shape = {}) const {
     for (const Condition& condition : rule_.where) {
       CKFS_TRY(const bool one, condition.holds(scope_of(values, shape)));
       if (!one) return false;
@@ -461,6 +462,7 @@ class RuleUndo {
       }
       const bool measures = is_of_values(operation) && operation.operand.needs_shape();
       const bool hides = operation.kind == Kind::Pad || operation.kind == Kind::Concat ||
+                         (operation.kind == Kind::Reshape && has_shape && i < end) ||
                          (measures && moves(i + 1) && !is_run);
       if (hides || (operation.kind == Kind::Interleave && columns == 0)) {
         return fail(ErrorCode::Unsupported,

@@ -166,7 +166,8 @@ std::string metrics_text(const Checkpoint& checkpoint, const ErrorCounts& errors
   for (const auto& [name, sums] : classes) {
     text.add("ckfs_source_requests_total{{class=\"{}\"}} {}\n", name, sums.second);
   }
-  text.head("errors_total", "counter", "Operations that were answered with an error.");
+  text.head("errors_total", "counter",
+            "Operations that failed, but for answers (no such name) and refused changes.");
   for (const auto& [what, count] : errors) {
     text.add("ckfs_errors_total{{operation=\"{}\",error=\"{}\"}} {}\n", what.first, what.second,
              count);

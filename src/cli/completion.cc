@@ -1,8 +1,10 @@
 // `ckfs completion SHELL`: completions made from CLI11's table of verbs and options, so that they
 // never lag behind the program. Files kept by hand beside it were the alternative; they always do.
 //
-// A value with a closed set of words has them as its type's name: "auto|uring|pread".
+// A value that may be some words has them in its type's name, beside what stands for others in
+// capitals: "auto|uring|pread", "SIZE|auto", "DIR|FILE".
 #include <algorithm>
+#include <cctype>
 
 #include "cli/cli.h"
 
@@ -13,7 +15,7 @@ namespace {
 struct OptionRow {
   std::vector<std::string> spellings;  // "-l", "--json"
   std::string text;
-  std::vector<std::string> values;  // closed set, or empty
+  std::vector<std::string> values;  // words that it may be; empty: none is known
   bool takes_value = false;
 };
 
@@ -29,7 +31,10 @@ std::vector<std::string> split_values(const std::string& type) {
   if (type.find('|') == std::string::npos) return values;
   for (std::size_t begin = 0; begin <= type.size();) {
     const std::size_t bar = std::min(type.find('|', begin), type.size());
-    values.push_back(type.substr(begin, bar - begin));
+    const std::string word = type.substr(begin, bar - begin);
+    const bool stands_for_others =
+        std::ranges::all_of(word, [](unsigned char c) { return std::isupper(c) != 0; });
+    if (!stands_for_others) values.push_back(word);
     begin = bar + 1;
   }
   return values;

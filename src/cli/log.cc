@@ -1,7 +1,7 @@
 // A log file may lie where others can write (/var/log, /tmp), and the daemon may be root's. So what
-// is opened is looked at: no link that somebody else planted, no FIFO that would wait for a reader,
-// no file of another user. spdlog's own file sinks open by name, again and again; this one keeps
-// the descriptor that was looked at.
+// is opened is looked at: no link that somebody else planted, no FIFO that would wait for a reader;
+// and where the daemon chose the name itself, no file of another user. spdlog's own file sinks open
+// by name, again and again; this one keeps the descriptor that was looked at.
 #include "cli/log.h"
 
 #include <cerrno>

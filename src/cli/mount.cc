@@ -68,8 +68,7 @@ Result<Walls> confine(const MountCommand& command) {
   return Walls{true, made.seccomp ? "Landlock" : "Landlock and seccomp"};
 }
 
-/// Serves until unmounted.
-Result<void> serve(const MountCommand& command, const std::function<void()>& ready) {
+Result<void> open_and_serve(const MountCommand& command, const std::function<void()>& ready) {
   const std::uint32_t umask = command.words.umask.value_or(process_umask());
   CKFS_TRY(std::filesystem::path target, check_mountpoint(command.mountpoint, command.source));
   KernelMountOptions kernel{.source = command.source, .allow_other = command.words.allow_other};
@@ -115,6 +114,11 @@ Result<void> serve(const MountCommand& command, const std::function<void()>& rea
                        spdlog::info("{}: confined without {}, which this system does not have",
                                     command.mountpoint, walls.lacking);
                      });
+}
+
+/// Serves until unmounted.
+Result<void> serve(const MountCommand& command, const std::function<void()>& ready) {
+  return or_failure("mount", [&] { return open_and_serve(command, ready); });
 }
 
 /// Writes all of `text`; false if nobody reads.

@@ -391,24 +391,12 @@ Result<void> confine(const MountOptions& options) {
   return {};
 }
 
-}  // namespace
-
-Result<void> serve_mount(Filesystem& filesystem, MountKeeper& keeper, const MountOptions& options,
-                         const std::function<void()>& ready) {
+/// serve_mount() from its mount on. `is_there`: whether the mount is, for the caller to take away.
+Result<void> serve_device(Filesystem& filesystem, MountKeeper& keeper, const MountOptions& options,
+                          const std::function<void()>& ready, UniqueFd device, int event,
+                          bool& is_there) {
   const stdfs::path& target = keeper.target();
-  CKFS_TRY_VOID(check_mountpoint(target, options.source));  // opening may have taken long
-  CKFS_TRY_VOID(check_hides_none(target, options.source_files));
-  const UniqueFd event(::eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE));
-  if (!event) return system_failure(errno, target.native(), "eventfd");
-  // Before the mount: a signal from here on must not leave it behind.
-  const SignalsToEvent signals(event.get());
-  CKFS_TRY(UniqueFd device, keeper.mount());
-  if (options.confined) {
-    if (const Result<void> done = confine(options); !done) {
-      CKFS_TRY_VOID(take_away(keeper));
-      return done;
-    }
-  }
+  if (options.confined) CKFS_TRY_VOID(confine(options));
 
   std::optional<NameForgetter> forgetter;
   std::shared_ptr<PageStore> pages;
@@ -421,7 +409,6 @@ Result<void> serve_mount(Filesystem& filesystem, MountKeeper& keeper, const Moun
   const int number = device.get();
   Session session = make_session(served, number);
   if (!session) {
-    CKFS_TRY_VOID(take_away(keeper));
     return fail(ErrorCode::Io, "{}: libfuse could not make a session", target.native());
   }
   [[maybe_unused]] const int owned_by_session = device.release();
@@ -433,7 +420,7 @@ Result<void> serve_mount(Filesystem& filesystem, MountKeeper& keeper, const Moun
                            std::span<const std::byte> bytes) {
     return pages->put(inode, offset, bytes);
   };
-  Watcher watcher(session.get(), number, *forgetter, *pages, event.get(), keeper,
+  Watcher watcher(session.get(), number, *forgetter, *pages, event, keeper,
                   options.stop_now ? nullptr : &filesystem, [&] {
                     spdlog::info("{}: mounted {}", target.native(), options.source);
                     ready();
@@ -443,15 +430,13 @@ Result<void> serve_mount(Filesystem& filesystem, MountKeeper& keeper, const Moun
                 "{}: no thread can be started to serve it (limit: pids.max, ulimit -u)",
                 target.native());
   };
-  if (!watcher.start()) {
-    CKFS_TRY_VOID(take_away(keeper));
-    return no_thread();
-  }
+  if (!watcher.start()) return no_thread();
   const int result = run_loop(session.get());
   watcher.loop_ended();
 
   const bool gone = is_gone(number);
   const bool taken_away = watcher.taken_away();
+  is_there = false;
   // Nobody answers any more: a notification that waits for an answer would wait for ever.
   if (!gone) (void)keeper.abort();
   Result<void> unmounted;
@@ -467,6 +452,27 @@ Result<void> serve_mount(Filesystem& filesystem, MountKeeper& keeper, const Moun
     return fail(ErrorCode::Io, "{}: FUSE session: {}", target.native(), std::strerror(-result));
   }
   return {};
+}
+
+}  // namespace
+
+Result<void> serve_mount(Filesystem& filesystem, MountKeeper& keeper, const MountOptions& options,
+                         const std::function<void()>& ready) {
+  const stdfs::path& target = keeper.target();
+  CKFS_TRY_VOID(check_mountpoint(target, options.source));  // opening may have taken long
+  CKFS_TRY_VOID(check_hides_none(target, options.source_files));
+  const UniqueFd event(::eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE));
+  if (!event) return system_failure(errno, target.native(), "eventfd");
+  // Before the mount: a signal from here on must not leave it behind.
+  const SignalsToEvent signals(event.get());
+  CKFS_TRY(UniqueFd device, keeper.mount());
+  bool is_there = true;
+  const Result<void> served = or_failure("serving the mount", [&] {
+    return serve_device(filesystem, keeper, options, ready, std::move(device), event.get(),
+                        is_there);
+  });
+  if (is_there) CKFS_TRY_VOID(take_away(keeper));
+  return served;
 }
 
 }  // namespace ckfs

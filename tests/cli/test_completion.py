@@ -52,10 +52,12 @@ class Completion(cli_support.TestCase):
     def test_bash_completes_values(self):
         self.assertEqual(self.complete("cat", "--io", ""), ["auto", "uring", "pread"])
         self.assertEqual(self.complete("completion", "z"), ["zsh"])
+        self.assertEqual(self.complete("cat", "--memory", ""), ["auto"])
 
     def test_bash_completes_files(self):
         (self.directory / "checkpoint").mkdir()
         self.assertEqual(self.complete("inspect", "check"), ["checkpoint"])
+        self.assertEqual(self.complete("inspect", "check", "--config", "ch"), ["checkpoint"])
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """No thread can be started (RLIMIT_NPROC, pids.max): a checkpoint of many shards is opened by the
 one thread there is, and the lack is reported once. So is it exported. A mount needs some threads:
-without, it is refused, and leaves nothing behind."""
+without, it is refused, and leaves nothing behind; nor where it is memory that ends."""
 
 import os
 import resource
@@ -8,7 +8,7 @@ import subprocess
 import unittest
 
 import fault_support
-from fault_support import CKFS, ckfs, is_mounted, run
+from fault_support import CKFS, ckfs, is_mounted, mounted_fs, run
 
 # Nobody else's: the limit counts all processes of a user.
 USER = 64217
@@ -71,6 +71,26 @@ class NoThreads(fault_support.TestCase):
             if as_root:
                 self.assertRegex(done.stdout, r"ckfs: .*/mnt: no thread can be started to serve it")
             self.assertFalse(is_mounted(target))
+
+    def test_no_mount_is_left_behind_wherever_memory_ends(self):
+        target = self.target()
+        outcomes = set()
+        for size in range(18 << 20, 80 << 20, 1536 << 10):
+            done = subprocess.run(
+                [CKFS, "mount", self.checkpoint.path, target],
+                preexec_fn=lambda size=size: resource.setrlimit(resource.RLIMIT_AS, (size, size)),
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60,
+                check=False,
+            )  # fmt: skip
+            self.assertIn(done.returncode, (0, 1), (size, done.stdout))
+            if done.returncode == 1:
+                self.assertFalse(is_mounted(target), (size, done.stdout))
+                self.assertNotRegex(done.stdout, "exception|std::|terminate|Internal", size)
+            else:  # a thread may find no memory after it has answered, which ends the mount, too
+                subprocess.run([CKFS, "umount", target], capture_output=True, check=False)
+                mounted_fs.wait_until_unmounted(target)
+            outcomes.add(done.returncode)
+        self.assertEqual(outcomes, {0, 1})
 
 
 if __name__ == "__main__":

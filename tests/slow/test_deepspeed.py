@@ -128,6 +128,17 @@ class Universal(unittest.TestCase):
                 for name, tensor in model.items():
                     want = tensor[:VOCABULARY] if "embed" in name else tensor
                     self.assertTrue(torch.equal(shown[name], want), name)
+                # What the converter does for a parameter without a gradient.
+                zero = source / "step1_universal/zero/l.q_proj"
+                torch.save({"param": slices("l.q_proj", model["l.q_proj"], count)[0].float()},
+                           zero / "fp32.pt")
+                for state in ("exp_avg", "exp_avg_sq"):
+                    (zero / f"{state}.pt").unlink()
+                done = subprocess.run([ways.CKFS, "inspect", source], stderr=subprocess.PIPE,
+                                      stdout=subprocess.DEVNULL, text=True)
+                self.assertEqual(done.returncode, 0 if count == 1 else 1, done.stderr)
+                if count > 1:
+                    self.assertIn("l.q_proj\" never got a gradient", done.stderr)
 
 
 if __name__ == "__main__":

@@ -477,6 +477,18 @@ void write_slices(const TemporaryDirectory& out, const std::map<std::string, std
   write_universal(out, changes, masters, "mp_rank_01_model_states.pt");
 }
 
+std::string master(const std::vector<std::int64_t>& shape, bool vocabulary = false) {
+  std::int64_t numel = 1;
+  for (const std::int64_t extent : shape) numel *= extent;
+  TorchWriter torch;
+  std::vector<std::pair<std::string, Opcodes>> entries = {
+      {"cat_dim", py_int(0)},
+      {"param",
+       torch.tensor("Float", shape, std::string(static_cast<std::size_t>(numel) * 4, 'x'))}};
+  if (vocabulary) entries.emplace_back("vocab_tensor", py_int(1));
+  return torch.file(py_dict(entries));
+}
+
 std::vector<Broken> universal_cases() {
   return {
       {"universal_without_model", "no *_model_states.pt, which has", [](const auto& out) {
@@ -494,6 +506,12 @@ std::vector<Broken> universal_cases() {
        }},
       {"universal_master_missing", "u/zero/b/fp32.pt: missing, but", [](const auto& out) {
          write_universal(out, {}, {{"b", ""}});
+       }},
+      {"universal_slice_without_gradient", "parameter \"b\" never got a gradient", [](const auto& out) {
+         write_slices(out, {{"a", master({10, 3})}});
+         for (const std::string name : {"a", "c"}) {
+           out.write("u/zero/" + name + "/exp_avg.pt", "x");
+         }
        }},
       {"universal_of_another_shape", "u/zero/b/fp32.pt: shape [3], but param_shapes says [7]", [](const auto& out) {
          TorchWriter torch;
@@ -568,18 +586,6 @@ TEST(BrokenZeroCorpus, TheCheckpointThatItBreaksIsGood) {
   }
   const Broken universal{"good", "", [](const auto& out) { write_universal(out); }};
   EXPECT_EQ(message_of(universal), "(no error)");
-}
-
-std::string master(const std::vector<std::int64_t>& shape, bool vocabulary = false) {
-  std::int64_t numel = 1;
-  for (const std::int64_t extent : shape) numel *= extent;
-  TorchWriter torch;
-  std::vector<std::pair<std::string, Opcodes>> entries = {
-      {"cat_dim", py_int(0)},
-      {"param",
-       torch.tensor("Float", shape, std::string(static_cast<std::size_t>(numel) * 4, 'x'))}};
-  if (vocabulary) entries.emplace_back("vocab_tensor", py_int(1));
-  return torch.file(py_dict(entries));
 }
 
 std::vector<std::int64_t> shape_of(const Catalog& catalog, std::string_view name) {

@@ -254,6 +254,29 @@ class UniversalOpener : public SourceOpener {
       const std::int64_t numel = checked_numel(masters_[i].shape).value_or(0);
       has_slices_ = has_slices_ || numel > parameters_[i].named->numel;
     }
+    return has_slices_ ? check_gradients() : Result<void>();
+  }
+
+  /// Of a parameter that never got a gradient the optimizer has no state, and the converter takes
+  /// the first rank's slice from its module and joins nothing; which looks like a parameter of
+  /// which all ranks have a copy, but for the missing states.
+  Result<void> check_gradients() const {
+    const auto has_state = [&](const Parameter& parameter) {
+      return find(fmt::format("{}zero/{}/exp_avg.pt", prefix_, parameter.named->name)).has_value();
+    };
+    // Whoever left out all states has nothing that could be missing.
+    if (std::ranges::none_of(parameters_, has_state)) return {};
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      const NamedShape& first = *parameters_[i].named;
+      const bool may_be_slice =
+          masters_[i].shape == first.shape && parameters_[i].numel_of_all != first.numel;
+      if (!may_be_slice || has_state(parameters_[i])) continue;
+      return fail(
+          ErrorCode::Unsupported,
+          "{}: parameter {} never got a gradient: the converter kept the slice of the first "
+          "of {} ranks, and joined none",
+          tag_, quote(first.name), models_.size());
+    }
     return {};
   }
 

@@ -58,24 +58,16 @@ class StoredStream final : public ByteStream {
   std::uint64_t hinted_ = 0;
 };
 
-/// Whether a stage goes back by beginning anew.
-bool is_sequential(Codec codec) {
-  return codec == Codec::Zstd || codec == Codec::Gzip || codec == Codec::Zlib;
-}
-
 /// What one stage makes for the next, no more of it than `most` bytes: a few KB can stand for
-/// petabytes of empty frames, of which the next stage makes nothing for ever. And no more in all
-/// than kMostPasses times that where going back means to begin anew (`sequential`): the blocks of a
-/// blosc chunk are asked for in their order, and may lie in any.
+/// petabytes of empty frames, of which the next stage makes nothing for ever.
 class BoundedStream final : public ByteStream {
  public:
-  BoundedStream(std::unique_ptr<ByteStream> from, std::uint64_t most, bool sequential)
-      : from_(std::move(from)), most_(most), sequential_(sequential) {}
+  BoundedStream(std::unique_ptr<ByteStream> from, std::uint64_t most)
+      : from_(std::move(from)), most_(most) {}
 
   Result<std::size_t> read(std::span<std::byte> out) override {
     CKFS_TRY(const std::size_t size, from_->read(out));
     position_ += size;
-    made_ += size;
     if (size > 0 && position_ > most_) {
       return fail(ErrorCode::Corrupt, "more bytes between two codecs than {}", most_);
     }
@@ -83,27 +75,20 @@ class BoundedStream final : public ByteStream {
   }
 
   Result<void> seek(std::uint64_t offset) override {
-    made_ += offset < position_ ? offset : offset - position_;
-    if (sequential_ && made_ / kMostPasses >= most_) {
-      return fail(ErrorCode::Unsupported,
-                  "blosc: blocks in no order, of what the next codec makes only in order (limit {} "
-                  "bytes made)",
-                  kMostPasses * most_);
-    }
     position_ = offset;
     return from_->seek(offset);
   }
 
  private:
-  /// Far more than the few blocks out of order that several threads make.
-  static constexpr std::uint64_t kMostPasses = 64;
-
   const std::unique_ptr<ByteStream> from_;
   const std::uint64_t most_;
-  const bool sequential_;
   std::uint64_t position_ = 0;
-  std::uint64_t made_ = 0;  // in all passes; `sequential`: what was passed over, too
 };
+
+/// Whether a stage goes back by beginning anew.
+bool is_sequential(Codec codec) {
+  return codec == Codec::Zstd || codec == Codec::Gzip || codec == Codec::Zlib;
+}
 
 /// More than a codec makes of `nbytes`: what cannot be compressed grows by less than a hundredth,
 /// but a writer may have flushed after every byte (deflate: 7 for each).
@@ -113,7 +98,7 @@ std::uint64_t most_coded(std::uint64_t nbytes) {
 }
 
 StreamResult open_stage(Codec codec, std::unique_ptr<ByteStream> from, WorkSpace& space,
-                        std::optional<std::uint64_t> nbytes) {
+                        std::optional<std::uint64_t> nbytes, Order order) {
   switch (codec) {
     case Codec::Zstd:
       return open_zstd_stream(std::move(from), space);
@@ -122,7 +107,7 @@ StreamResult open_stage(Codec codec, std::unique_ptr<ByteStream> from, WorkSpace
     case Codec::Zlib:
       return open_inflate_stream(std::move(from), DeflateForm::Zlib, space);
     case Codec::Blosc:
-      return open_blosc_stream(std::move(from), space, nbytes);
+      return open_blosc_stream(std::move(from), space, nbytes, order);
     case Codec::Crc32c:
       return open_crc32c_stream(std::move(from), space);
   }
@@ -142,16 +127,22 @@ Result<std::unique_ptr<ByteStream>> open_stream(const StoredBytes& stored, const
   // A reader begins with the codec that was applied last.
   const auto first = stages == Stages::All ? codecs.codecs().begin()
                                            : std::ranges::find(codecs.codecs(), Codec::Crc32c);
+  // The blocks of the one lie in any order in those of the other: it would be decoded for each.
+  if (std::ranges::count(codecs.codecs(), Codec::Blosc) > 1) {
+    return fail(ErrorCode::Unsupported, "blosc twice");
+  }
+  Order order = Order::Any;  // of what the stages so far make, but for blosc itself
   for (auto codec = codecs.codecs().end(); codec != first;) {
     --codec;
     const auto before = codec - codecs.codecs().begin();
     // What lies between two stages has a size of its own.
-    CKFS_TRY(stream,
-             open_stage(*codec, std::move(stream), space, before == 0 ? nbytes : std::nullopt));
+    CKFS_TRY(stream, open_stage(*codec, std::move(stream), space,
+                                before == 0 ? nbytes : std::nullopt, order));
+    if (is_sequential(*codec)) order = Order::FromStart;
     if (before == 0 || !nbytes) continue;
     std::uint64_t most = *nbytes;
     for (auto k = before; k > 0; --k) most = most_coded(most);
-    stream = std::make_unique<BoundedStream>(std::move(stream), most, is_sequential(*codec));
+    stream = std::make_unique<BoundedStream>(std::move(stream), most);
   }
   return stream;
 }

@@ -1,5 +1,5 @@
-// Three things are done with an access. Its bytes have just streamed by: they are in the page
-// cache, and it waits for nobody. It comes next, or soon: it waits for its turn, and what lies
+// Three things are done with an access. Its bytes have streamed by and are still in the page cache:
+// it waits for nobody. It comes next, or soon: it waits for its turn, and what lies
 // before it is read first. It lies elsewhere: it waits for its turn, and goes through another
 // descriptor.
 //
@@ -229,11 +229,10 @@ std::size_t OrderedFile::serve_next(const Caller& me, std::span<const Pending> r
   }
   Comparison comparison(pace);
   // What the kernel has read ahead, or has asked for, shows nothing of a source.
-  const std::uint64_t first_missing =
-      beside >= kFewBeside ? page_cache::missing(*fd, first.range()) : 0;
-  const bool shows_alone = first_missing > first.size / 2;
-  const bool compares = shows_alone && comparison.begin();
-  if (beside >= kFewBeside && !shows_alone) pace.had_nothing_to_compare();
+  const bool may_compare = beside >= kFewBeside && comparison.begin();
+  const std::uint64_t first_missing = may_compare ? page_cache::missing(*fd, first.range()) : 0;
+  const bool compares = first_missing > first.size / 2;
+  if (may_compare && !compares) pace.had_nothing_to_compare();
 
   // What is joined: nothing where it is compared.
   std::size_t count = 1;

@@ -260,7 +260,7 @@ TEST(BrokenChunks, ACodecMakesNoMoreForTheNextThanTheChunkCanBe) {
 TEST(BrokenChunks, BlocksInNoOrderDoNotMakeTheNextCodecBeginAnewForEver) {
   constexpr std::uint32_t kBlocks = 4096, kBlock = 256, kTable = 16;
   constexpr std::uint32_t kBegin = kTable + 4 * kBlocks, kEnd = kBegin + 4 + kBlock;
-  const auto read = [&](std::uint32_t far) {
+  const auto read = [&](std::uint32_t far, std::uint32_t jumps) {
     Blob stored(far + 4 + kBlock);
     // Versions 2 and 1, lz4 without parts, elements of a byte.
     store_le(std::span(stored), std::uint32_t{0x01'30'01'02});
@@ -269,7 +269,7 @@ TEST(BrokenChunks, BlocksInNoOrderDoNotMakeTheNextCodecBeginAnewForEver) {
     store_le(std::span(stored).subspan(12), static_cast<std::uint32_t>(stored.size()));
     // Every other block lies far behind; and the last ends the first.
     for (std::uint32_t k = 0; k < kBlocks; ++k) {
-      const std::uint32_t start = k + 1 == kBlocks ? kEnd : k % 2 == 0 ? kBegin : far;
+      const std::uint32_t start = k + 1 == kBlocks ? kEnd : k % 2 == 0 || k > jumps ? kBegin : far;
       store_le(std::span(stored).subspan(kTable + 4 * k), start);
     }
     // A block that could not be compressed.
@@ -290,11 +290,13 @@ TEST(BrokenChunks, BlocksInNoOrderDoNotMakeTheNextCodecBeginAnewForEver) {
     Blob out(kBlocks * kBlock);
     return source.read_at(chunk, 0, out);
   };
-  EXPECT_TRUE(read(kEnd + 4 + kBlock));
-  const auto done = read(8'000'000);
+  const auto done = read(8'000'000, kBlocks);
   ASSERT_FALSE(done);
   EXPECT_EQ(done.error().code(), ErrorCode::Unsupported);
   EXPECT_THAT(done.error().message(), testing::HasSubstr("blocks in no order"));
+  // As many as threads may make. (A block that ends so far behind is broken.)
+  EXPECT_EQ(read(8'000'000, 100).error().code(), ErrorCode::Corrupt);
+  EXPECT_TRUE(read(kEnd + 4 + kBlock, 60));
 }
 
 TEST(BrokenChunks, EveryFlippedByteIsAnErrorOrOtherBytes) {

@@ -221,16 +221,21 @@ TEST(OrbaxSource, ChunksAlongTheFirstDimensionAreOneRun) {
 }
 
 TEST(OrbaxSource, WhatNobodyCanDecodeIsAnObstacle) {
-  for (const std::string shape : {"[2]", "[]"}) {
+  const std::string blosc = R"(,{"name":"blosc","configuration":{"cname":"lz4","clevel":5,)"
+                            R"("shuffle":"noshuffle","typesize":1,"blocksize":0}})";
+  for (const auto& [shape, codecs, reason] : {std::tuple<std::string, std::string, std::string>{
+                                                  "[2]", R"(,{"name":"lzma"})", "codec \"lzma\""},
+                                              {"[]", R"(,{"name":"lzma"})", "codec \"lzma\""},
+                                              {"[2]", blosc + blosc, "codec blosc twice"}}) {
     OrbaxWriter item;
-    item.inside["w/zarr.json"] = zarr3(shape, shape, "float32", R"(,{"name":"lzma"})");
+    item.inside["w/zarr.json"] = zarr3(shape, shape, "float32", codecs);
     const TemporaryDirectory directory;
     item.write(directory);
     const Opened opened = open_source(directory.path());
     ASSERT_NE(opened.catalog, nullptr);
     ASSERT_EQ(opened.catalog->obstacles().size(), 1U);
     EXPECT_EQ(opened.catalog->obstacles()[0].tensor, "w");
-    EXPECT_EQ(opened.catalog->obstacles()[0].reason, "codec \"lzma\"");
+    EXPECT_EQ(opened.catalog->obstacles()[0].reason, reason);
     EXPECT_EQ(opened.catalog->tensor(0).shape.size(), shape == "[]" ? 0U : 1U);
   }
 }

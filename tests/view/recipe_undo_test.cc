@@ -295,6 +295,17 @@ TEST(Undo, ANumberOfTheShapeIsThatOfEachTensor) {
               HasSubstr("has no way back"));
 }
 
+TEST(Undo, WhatARuleSaysOfItsWayBackNeedsNoInverse) {
+  for (const std::string first : {R"j({"reshape": [4]})j", R"j({"pad": 0, "to": 2})j"}) {
+    const bool pads = first.find("pad") != std::string::npos;
+    const std::string shape = pads ? "2, 2" : "4";
+    Way way{{{"p", DType::F32, {2, 2}}},
+            R"j({"take": "p", "do": [)j" + first + R"j(, {"shape": [)j" + shape +
+                R"j(]}], "back": [{"reshape": [2, 2]}], "give": "q"})j"};
+    EXPECT_EQ(error(way.both()), "") << first;
+  }
+}
+
 TEST(Undo, TheRankOfWhatIsNotKnownIsNotZero) {
   Way where{{{"a.w", DType::F32, {2, 3}}},
             R"j({"take": "a.w", "where": "rank() = 2", "give": "b.w"})j"};

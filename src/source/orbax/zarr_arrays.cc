@@ -104,6 +104,7 @@ std::string ZarrArray::find_obstacle() const {
   for (const std::string& codec : metadata_.codecs.bytes_codecs) {
     if (!codec_of(codec)) return fmt::format("codec {}", quote(codec));
   }
+  if (std::ranges::count(metadata_.codecs.bytes_codecs, "blosc") > 1) return "codec blosc twice";
   if (!metadata_.sharding) return {};
   if (!metadata_.sharding->bytes_codecs.empty()) {
     return fmt::format("shards under codec {}", quote(metadata_.sharding->bytes_codecs.front()));

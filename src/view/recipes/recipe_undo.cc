@@ -464,7 +464,8 @@ class RuleUndo {
       const bool hides = operation.kind == Kind::Pad || operation.kind == Kind::Concat ||
                          (operation.kind == Kind::Reshape && has_shape && i < end) ||
                          (measures && moves(i + 1) && !is_run);
-      if (hides || (operation.kind == Kind::Interleave && columns == 0)) {
+      const bool undoes = !rule_.back.operations;  // each operation, by its inverse
+      if (undoes && (hides || (operation.kind == Kind::Interleave && columns == 0))) {
         return fail(ErrorCode::Unsupported,
                     "the operation in line {} has no way back without a shape before it",
                     operation.line);

@@ -145,7 +145,7 @@ Finding allow_other(const MachineOptions& options) {
 
 Finding uring(const MachineOptions& options) {
   Finding finding{.name = "io_uring", .fact = "can be used"};
-  // The kernel refuses 0 entries with EINVAL, once it has agreed to the call as such.
+  // The kernel refuses this with another error once it has agreed to the call as such.
   const int error = ::syscall(SYS_io_uring_setup, 0, nullptr) < 0 ? errno : 0;
   const auto disabled = read(options.root + "/proc/sys/kernel/io_uring_disabled");
   // With 1, members of kernel.io_uring_group may, and who has CAP_SYS_ADMIN.

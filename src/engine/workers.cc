@@ -36,7 +36,8 @@ void Workers::start() {
 }
 
 bool Workers::start_one() {
-  threads_.reserve(threads_.size() + 1);  // a thread that found no place could not be joined
+  // A thread that found no place could not be joined; stop() has no memory for ended_, either.
+  threads_.reserve(threads_.size() + 2);
   auto thread = start_thread([this] { run(); });
   refused_ = !thread;
   if (thread) threads_.push_back(*std::move(thread));

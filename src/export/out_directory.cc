@@ -326,9 +326,9 @@ Result<UniqueFd> OutDirectory::open_at(const std::string& path, int flags, unsig
     return fail(ErrorCode::InvalidArgument, "{}: not a regular file", thing(path));
   }
   // A directory may give its own group (set-group-ID), which may then do what everybody may.
-  const bool narrow = (mode >> 3 & 7) != (mode & 7);
-  if (narrow && status.st_gid != ::getegid() &&
-      ::fchmod(fd.get(), status.st_mode & (0700 | (mode & 7) * 011)) != 0) {
+  const bool narrows = creates && status.st_uid == ::geteuid() && status.st_gid != ::getegid() &&
+                       (status.st_mode >> 3 & 7 & ~status.st_mode) != 0;
+  if (narrows && ::fchmod(fd.get(), status.st_mode & (0707 | (status.st_mode & 7) << 3)) != 0) {
     return failure(errno, path, what);
   }
   return fd;

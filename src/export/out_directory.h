@@ -118,8 +118,8 @@ class OutDirectory {
   /// A new, empty file, with `mode` less the umask; a group other than the caller's own, as a
   /// set-group-ID directory gives, gets what everybody gets. What had the name is removed.
   Result<OutFile> create(const std::string& path, unsigned mode = 0666) const;
-  /// An existing regular file. Errors: NotFound, InvalidArgument (a symbolic link, a device), Io
-  /// (also a directory, a FIFO).
+  /// An existing regular file. Errors: NotFound, InvalidArgument (a symbolic link, a device, a
+  /// FIFO that somebody reads), Io (also a directory, a FIFO that nobody reads).
   Result<OutFile> reopen(const std::string& path) const;
   /// The same, and a new one where there is none: others may do so, too, and all write to one.
   Result<OutFile> open_shared(const std::string& path, unsigned mode = 0666) const;

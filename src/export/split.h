@@ -23,7 +23,7 @@ inline constexpr std::uint64_t kSplitUnit = 4_KiB;
 /// sake of a border.
 inline constexpr std::uint64_t kBorderShare = 400;
 /// Tensors that are gathered are computed in tiles, which two processes would both compute: no more
-/// cuts than this in one.
+/// cuts than this in one that is larger.
 inline constexpr std::uint64_t kTiledUnit = 16_MiB;
 
 /// Something that is written: a range of a file of the view.

@@ -80,11 +80,14 @@ bool is_dtype(const JsonMember& member) {
   return is_key(member, "torch_dtype") || is_key(member, "dtype");
 }
 
+/// `value`: a JSON value as it is written.
 bool names_float_dtype(std::string_view value) {
-  constexpr std::string_view kNames[] = {"\"bfloat16\"", "\"float16\"",       "\"half\"",
-                                         "\"float32\"",  "\"float\"",         "\"float64\"",
-                                         "\"double\"",   "\"float8_e4m3fn\"", "\"float8_e5m2\""};
-  return std::find(std::begin(kNames), std::end(kNames), value) != std::end(kNames);
+  constexpr std::string_view kNames[] = {"bfloat16", "float16",       "half",
+                                         "float32",  "float",         "float64",
+                                         "double",   "float8_e4m3fn", "float8_e5m2"};
+  if (value.size() < 2 || value.front() != '"') return false;
+  const JsonMember as_key{value.substr(1, value.size() - 2), 0, {}};
+  return std::ranges::any_of(kNames, [&](std::string_view name) { return is_key(as_key, name); });
 }
 
 /// Collects edits while it walks, then applies them.

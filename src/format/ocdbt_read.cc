@@ -9,6 +9,7 @@
 #include <memory>
 #include <utility>
 #include <zstd.h>
+#include <zstd_errors.h>
 
 #include "base/checked.h"
 #include "base/load_le.h"
@@ -107,6 +108,9 @@ Result<std::string> decompress(std::string_view frame, std::uint64_t most, std::
     out.resize(before + step);
     ZSTD_outBuffer to{out.data() + before, step, 0};
     hint = ZSTD_decompressStream(stream.get(), &to, &in);
+    if (ZSTD_getErrorCode(hint) == ZSTD_error_memory_allocation) {
+      return fail(ErrorCode::OutOfMemory, "{}: no memory for a zstd window", name);
+    }
     if (ZSTD_isError(hint) != 0) {
       return fail(ErrorCode::Corrupt, "{}: zstd: {}", name, ZSTD_getErrorName(hint));
     }

@@ -27,7 +27,8 @@ std::vector<MountEntry> parse_mountinfo(std::string_view text);
 Result<std::optional<MountEntry>> find_mount(const std::filesystem::path& target);
 
 /// `path`, absolute and without symbolic links, also where the last part is a dead mount that
-/// cannot be asked. Errors: Io, NotFound (its directory is not there).
+/// cannot be asked; or is not there, or a link that leads nowhere, and stays as it is. Errors: Io,
+/// NotFound (its directory is not there).
 Result<std::filesystem::path> resolve_mountpoint(const std::filesystem::path& path);
 
 enum class Answers : std::uint8_t {

@@ -54,6 +54,9 @@ Result<stdfs::path> check_mountpoint(const stdfs::path& mountpoint, const stdfs:
   }
   struct stat status{};
   if (::stat(target.c_str(), &status) != 0) {
+    if (errno == ENOENT && ::lstat(target.c_str(), &status) == 0) {
+      return fail(ErrorCode::InvalidArgument, "{}: a link that leads nowhere", target.native());
+    }
     if (errno == ENOENT) {
       return fail(ErrorCode::InvalidArgument, "{}: no such directory (`mkdir -p {}`)",
                   target.native(), target.native());

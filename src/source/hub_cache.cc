@@ -48,19 +48,23 @@ std::string complete_hint(const std::string& repository) {
   return fmt::format(" (complete it with: hf download {})", repository);
 }
 
-/// The first line of refs/main; empty where there is none.
-std::string current_revision(SourceStore& store, const fs::path& repository) {
+/// The first word of refs/main; empty where there is no such file. Errors: Io.
+Result<std::string> current_revision(SourceStore& store, const fs::path& repository) {
   constexpr std::size_t kLongest = 256;
-  const std::vector<std::byte> bytes = store.first_bytes(repository / "refs" / "main", kLongest);
+  const fs::path file = repository / "refs" / "main";
+  const std::vector<std::byte> bytes = store.first_bytes(file, kLongest);
   std::string revision(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   revision.resize(std::min(revision.find_first_of(" \t\r\n"), revision.size()));
-  return revision;
+  if (!revision.empty()) return revision;
+  const auto status = store.look(file);
+  if (!status && (status.error() == ENOENT || status.error() == ENOTDIR)) return revision;
+  return fail(ErrorCode::Io, "{}: refs/main cannot be read, or names nothing", repository.string());
 }
 
 Result<fs::path> choose_snapshot(SourceStore& store, const fs::path& repository,
                                  const std::string& name) {
   const fs::path snapshots = repository / "snapshots";
-  const std::string revision = current_revision(store, repository);
+  CKFS_TRY(const std::string revision, current_revision(store, repository));
   if (one_line(revision) != revision) {
     return fail(ErrorCode::Unsupported, "{}: refs/main has control characters",
                 repository.string());

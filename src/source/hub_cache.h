@@ -22,7 +22,7 @@ struct HubSnapshot {
 /// `refs/main` names, or without that file the only one; `path` itself where it is a snapshot.
 /// nullopt: `path` is neither. Requires: `path` is as SourceStore::resolve() gives it. Errors:
 /// Unsupported (no snapshot, or not clear which), NotFound and Io (of looking at the cache's
-/// directories).
+/// directories and refs/main).
 Result<std::optional<HubSnapshot>> find_hub_snapshot(const std::filesystem::path& path,
                                                      SourceStore& store);
 

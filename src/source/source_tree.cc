@@ -208,25 +208,28 @@ bool has_lfs_pointer_size(std::uint64_t size) {
 std::vector<const TreeFile*> find_lfs_pointers(const SourceTree& tree, const SourceFiles& files,
                                                const std::function<bool(const TreeFile&)>& wanted) {
   std::vector<const TreeFile*> found;
-  for (const TreeFile& file : tree.files) {
-    if (wanted(file)) found.push_back(&file);
-  }
-  const Result<void> looked = run_parallel(
-      found.size(),
-      [&](std::size_t i) -> Result<void> {
-        SourceStore& store = files.store();
-        const fs::path location = tree.location(*found[i]);
-        const auto status = store.look(location);
-        if (status && has_lfs_pointer_size(status->fingerprint.size) &&
-            std::ranges::equal(store.first_bytes(location, kLfsFirst.size()),
-                               std::as_bytes(std::span(kLfsFirst)))) {
+  const auto look = [&]() -> Result<void> {
+    for (const TreeFile& file : tree.files) {
+      if (wanted(file)) found.push_back(&file);
+    }
+    return run_parallel(
+        found.size(),
+        [&](std::size_t i) -> Result<void> {
+          SourceStore& store = files.store();
+          const fs::path location = tree.location(*found[i]);
+          const auto status = store.look(location);
+          if (status && has_lfs_pointer_size(status->fingerprint.size) &&
+              std::ranges::equal(store.first_bytes(location, kLfsFirst.size()),
+                                 std::as_bytes(std::span(kLfsFirst)))) {
+            return {};
+          }
+          found[i] = nullptr;
           return {};
-        }
-        found[i] = nullptr;
-        return {};
-      },
-      files.parallel());
-  if (!looked) return {};  // no memory: this only explains or adds to what is said anyway
+        },
+        files.parallel());
+  };
+  if (!or_out_of_memory(look))
+    return {};  // no memory: this only explains or adds to what is said anyway
   std::erase(found, nullptr);
   return found;
 }

@@ -148,6 +148,9 @@ class Export(cli_support.TestCase):
             os.umask(before)
         self.assertEqual(self.out.stat().st_gid, 4711)
         self.assertEqual(self.out.stat().st_mode & 0o777, 0o755)
+        for path in [*self.out.rglob("*"), *ranks.rglob("*")]:
+            mode = path.stat().st_mode
+            self.assertEqual(mode >> 3 & 7, mode & 7, path)
 
     def test_the_umask_is_kept(self):
         for mask in (0o002, 0o022, 0o077):

@@ -33,6 +33,11 @@ TEST(DenseConfig, EqualsTheReferencesConfig) {
   EXPECT_EQ(dense(llama), llama);
 }
 
+TEST(DenseConfig, FindsDtypesThatAreWrittenWithEscapes) {
+  EXPECT_EQ(dense(R"({"dtype": "\u0066loat16", "torch_dtype": "int\u0038"})"),
+            R"({"dtype": "bfloat16", "torch_dtype": "int\u0038"})");
+}
+
 TEST(DenseConfig, RemovesAMemberWithItsCommaWhereverItStands) {
   EXPECT_EQ(dense(R"({"quantization_config": {"a": 1}, "dtype": "float16", "b": 2})"),
             R"({"dtype": "bfloat16", "b": 2})");

@@ -42,6 +42,8 @@ TEST_F(CheckMountpoint, AllowsADirectoryBesideTheSource) {
 
 TEST_F(CheckMountpoint, RefusesWhatIsNoDirectory) {
   EXPECT_THAT(refusal("absent", "source"), HasSubstr("absent: no such directory"));
+  stdfs::create_directory_symlink("gone", top_ / "dangling");
+  EXPECT_THAT(refusal("dangling", "source"), HasSubstr("dangling: a link that leads nowhere"));
   EXPECT_THAT(refusal("absent/deeper", "source"), HasSubstr("absent"));
   EXPECT_THAT(refusal("source/file", "source-like"), HasSubstr("file: not a directory"));
 }

@@ -181,6 +181,8 @@ TEST(MalformedCorpus, ReachesEveryErrorTextOfTheParsers) {
       "quantized (limit {})",
       // A long one, made by a program: json_text_test.cc.
       "{}: quantization_config has values that take more than {} bytes",
+      // What it names would be a file of its own: open_checkpoint_test.cc.
+      "{}: refs/main cannot be read, or names nothing",
       // Options, not files: open_checkpoint_test.cc, torch_sources_test.cc.
       "{}: only Orbax checkpoints have {}",
       "{}: a checkpoint of safetensors takes no tag, key or configuration",

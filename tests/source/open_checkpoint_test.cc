@@ -437,8 +437,10 @@ TEST(OpenCheckpoint, OpensAHubCacheByItsRepositoryOrItsSnapshot) {
   }
   EXPECT_TRUE(open_source(repository / "snapshots" / "111").catalog->find("old"));
 
-  fs::remove_all(repository / "refs");
   fs::remove_all(repository / "snapshots" / "111");
+  directory.write(hub + "refs/main", "\n");
+  EXPECT_THAT(error_of(repository), HasSubstr("refs/main cannot be read, or names nothing"));
+  fs::remove_all(repository / "refs");
   EXPECT_TRUE(open_source(repository).catalog->find("new"))
       << "the only snapshot needs no refs/main";
 }

@@ -315,6 +315,16 @@ TEST(Undo, TheRankOfWhatIsNotKnownIsNotZero) {
   EXPECT_EQ(error(shape.both()), "");
 }
 
+TEST(Undo, LearnsNoNumberOfWhatIsNotLinearInIt) {
+  Way way{{{"v", DType::F32, {64}}, {"y", DType::F32, {128}}},
+          R"j({"take": "x", "do": [{"shape": ["$n"]}], "give": "y"},
+              {"take": "w", "do": [{"shape": ["min($n, 64)"]}], "give": "v"})j",
+          ""};
+  const Result<Undone> back = way.undone();
+  EXPECT_THAT(names(back), ElementsAre("w", "x"));
+  EXPECT_EQ(back->config.number("n"), 128);
+}
+
 TEST(Undo, LosesNoTensorWhoseNameComesBackTwice) {
   Way way{{{"q", DType::F32, {4}}, {"r", DType::F32, {4}}},
           R"j({"take": "p", "give": "q"}, {"take": "q", "give": "r"})j"};

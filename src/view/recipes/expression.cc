@@ -458,6 +458,11 @@ std::optional<std::pair<std::string, double>> Expression::solve(double value,
   const double number = (value - *zero) / (*one - *zero);
   const Result<double> found = at(number);
   if (!found || *found != value) return std::nullopt;
+  // min($n, 64) and $n % 8 are on the line for a while.
+  constexpr double kFar = 1'000'003, kPrecision = 1e-9;
+  const Result<double> far = at(kFar);
+  const double wanted = *zero + (*one - *zero) * kFar;
+  if (!far || std::abs(*far - wanted) > kPrecision * std::abs(wanted)) return std::nullopt;
   return std::pair(*unknown.begin(), number);
 }
 

@@ -260,7 +260,7 @@ class RuleParser {
     return {};
   }
 
-  /// Operations that leave as many tensors as they find.
+  /// Operations that stack nothing: between them no tensor needs a number.
   Result<std::vector<Operation>> operations(const JsonNode& node) {
     if (node.kind != Json::List || node.items.size() > kMaxNames) {
       return not_a(node, file_, fmt::format("a list of at most {} operations", kMaxNames));

@@ -71,7 +71,7 @@ struct SourceChunk {
 class ChunkTable {
  public:
   ChunkArrayId add_array(ChunkArray array);
-  /// From now on no chunk of it may be absent in its shard, which a reader of it finds.
+  /// From now on no chunk of it may be absent in its shard (empty: it may), which a reader finds.
   void require_all(ChunkArrayId array, std::string_view why) { arrays_[array].why_whole = why; }
 
   // Errors of all that add chunks: Unsupported (more than are numbered). What is there stays.

@@ -27,13 +27,13 @@ class BloscStream final : public ByteStream {
   BloscStream(std::unique_ptr<ByteStream> from, WorkSpace& space)
       : from_(std::move(from)), space_(space) {}
 
-  Result<void> begin(std::optional<std::uint64_t> nbytes, Order order);
+  Result<void> begin(std::optional<std::uint64_t> nbytes, std::optional<std::uint64_t> most_made);
   Result<std::size_t> read(std::span<std::byte> out) override;
   Result<void> seek(std::uint64_t offset) override;
 
  private:
   Result<void> read_table(std::uint64_t blocks);
-  Result<void> check_order() const;
+  Result<void> check_order(std::uint64_t most_made) const;
   Result<void> decode(std::uint64_t block, std::span<std::byte> out);
   Result<void> fetch(std::span<std::byte> out);
   std::uint64_t size_of(std::uint64_t block) const {
@@ -58,7 +58,8 @@ Result<void> BloscStream::fetch(std::span<std::byte> out) {
   return {};
 }
 
-Result<void> BloscStream::begin(std::optional<std::uint64_t> nbytes, Order order) {
+Result<void> BloscStream::begin(std::optional<std::uint64_t> nbytes,
+                                std::optional<std::uint64_t> most_made) {
   CKFS_TRY_VOID(fetch(header_));
   const auto field = [&](std::size_t at) {
     return load_le<std::uint32_t>(std::span(header_).subspan(at));
@@ -90,7 +91,7 @@ Result<void> BloscStream::begin(std::optional<std::uint64_t> nbytes, Order order
     return fail(ErrorCode::Corrupt, "blosc: a chunk of {} bytes (not {})", nbytes_, *nbytes);
   }
   CKFS_TRY_VOID(read_table(blocks));
-  return order == Order::FromStart ? check_order() : Result<void>();
+  return most_made ? check_order(*most_made) : Result<void>();
 }
 
 Result<void> BloscStream::read_table(std::uint64_t blocks) {
@@ -113,9 +114,8 @@ Result<void> BloscStream::read_table(std::uint64_t blocks) {
   return {};
 }
 
-/// Of a chunk that several threads wrote the blocks lie nearly in order.
-Result<void> BloscStream::check_order() const {
-  constexpr std::uint64_t kMostPasses = 64;
+/// Several threads write blocks nearly in order: each step back is a pass to there.
+Result<void> BloscStream::check_order(std::uint64_t most_made) const {
   std::uint64_t made = 0;
   std::uint64_t position = 0;
   for (std::size_t at = 0; at < starts_.size(); at += 4) {
@@ -123,10 +123,10 @@ Result<void> BloscStream::check_order() const {
     made += start < position ? start : start - position;
     position = start;
   }
-  if (made <= kMostPasses * stored_) return {};
+  if (made <= most_made) return {};
   return fail(ErrorCode::Unsupported,
               "blosc: blocks in no order, of which the next codec would make {} bytes (limit {})",
-              made, kMostPasses * stored_);
+              made, most_made);
 }
 
 /// Requires: `out` has room for a block, also for the last.
@@ -194,9 +194,10 @@ Result<void> BloscStream::seek(std::uint64_t offset) {
 }  // namespace
 
 StreamResult open_blosc_stream(std::unique_ptr<ByteStream> from, WorkSpace& space,
-                               std::optional<std::uint64_t> nbytes, Order order) {
+                               std::optional<std::uint64_t> nbytes,
+                               std::optional<std::uint64_t> most_made) {
   auto stream = std::make_unique<BloscStream>(std::move(from), space);
-  CKFS_TRY_VOID(stream->begin(nbytes, order));
+  CKFS_TRY_VOID(stream->begin(nbytes, most_made));
   return stream;
 }
 

@@ -97,8 +97,13 @@ std::uint64_t most_coded(std::uint64_t nbytes) {
   return 8 * std::min(nbytes, kMost) + 1_MiB;
 }
 
+/// A thousand blocks of a chunk that is not compressed may change places with their neighbours.
+constexpr std::uint64_t kMostPasses = 64;
+constexpr std::uint64_t kMostPassed = std::uint64_t{1} << 50;
+
 StreamResult open_stage(Codec codec, std::unique_ptr<ByteStream> from, WorkSpace& space,
-                        std::optional<std::uint64_t> nbytes, Order order) {
+                        std::optional<std::uint64_t> nbytes,
+                        std::optional<std::uint64_t> most_made) {
   switch (codec) {
     case Codec::Zstd:
       return open_zstd_stream(std::move(from), space);
@@ -107,7 +112,7 @@ StreamResult open_stage(Codec codec, std::unique_ptr<ByteStream> from, WorkSpace
     case Codec::Zlib:
       return open_inflate_stream(std::move(from), DeflateForm::Zlib, space);
     case Codec::Blosc:
-      return open_blosc_stream(std::move(from), space, nbytes, order);
+      return open_blosc_stream(std::move(from), space, nbytes, most_made);
     case Codec::Crc32c:
       return open_crc32c_stream(std::move(from), space);
   }
@@ -131,17 +136,17 @@ Result<std::unique_ptr<ByteStream>> open_stream(const StoredBytes& stored, const
   if (std::ranges::count(codecs.codecs(), Codec::Blosc) > 1) {
     return fail(ErrorCode::Unsupported, "blosc twice");
   }
-  Order order = Order::Any;  // of what the stages so far make, but for blosc itself
+  std::optional<std::uint64_t> most_made;  // of a stage that goes back by beginning anew
   for (auto codec = codecs.codecs().end(); codec != first;) {
     --codec;
     const auto before = codec - codecs.codecs().begin();
     // What lies between two stages has a size of its own.
     CKFS_TRY(stream, open_stage(*codec, std::move(stream), space,
-                                before == 0 ? nbytes : std::nullopt, order));
-    if (is_sequential(*codec)) order = Order::FromStart;
+                                before == 0 ? nbytes : std::nullopt, most_made));
     if (before == 0 || !nbytes) continue;
     std::uint64_t most = *nbytes;
     for (auto k = before; k > 0; --k) most = most_coded(most);
+    if (is_sequential(*codec)) most_made = kMostPasses * std::min(most, kMostPassed);
     stream = std::make_unique<BoundedStream>(std::move(stream), most);
   }
   return stream;

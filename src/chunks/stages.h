@@ -21,15 +21,13 @@ enum class DeflateForm : std::uint8_t { Gzip, Zlib };
 StreamResult open_inflate_stream(std::unique_ptr<ByteStream> from, DeflateForm form,
                                  WorkSpace& space);
 
-/// In which order a stage makes its bytes: any, or going back means to begin anew.
-enum class Order : std::uint8_t { Any, FromStart };
-
 /// A blosc (version 1) chunk. Its blocks are decoded each by itself: seek() reads none in between.
 /// One of compressed blocks that are not `nbytes` together, where that is known, is Corrupt. They
-/// may lie in any order: Unsupported, where reading them one after another would make too many of
-/// `from`'s bytes again (`order`).
+/// may lie in any order: where going back in `from` means to begin anew, `most_made` bytes of it,
+/// in all passes together, may be made for all of them one after another; else Unsupported.
 StreamResult open_blosc_stream(std::unique_ptr<ByteStream> from, WorkSpace& space,
-                               std::optional<std::uint64_t> nbytes, Order order);
+                               std::optional<std::uint64_t> nbytes,
+                               std::optional<std::uint64_t> most_made);
 
 /// All but the last four bytes, which are the CRC-32C of the others; looked at where the stream
 /// ends, if it was read without a jump. What is read behind a jump beyond the end is Corrupt.

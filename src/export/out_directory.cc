@@ -313,22 +313,36 @@ Result<void> OutDirectory::make_parents(const std::string& path) const {
   return {};
 }
 
+/// The mode of a file that was made with `mode`, but that its group may not write: where it is the
+/// caller's own, the umask decides; where a set-group-ID directory gave it, everybody's rights do,
+/// and where `mode` tells group from everybody it gets no others.
+static mode_t mode_of_group(int fd, const struct stat& status, unsigned mode) {
+  if (status.st_gid != ::getegid()) {
+    if ((mode >> 3 & 7) != (mode & 7)) return (status.st_mode & ~070U) | (status.st_mode & 7) << 3;
+    return status.st_mode | ((status.st_mode & S_IWOTH) << 3);
+  }
+  const bool may_write = (mode & S_IWGRP) != 0 && umask_lets_group_write() &&
+                         ::fgetxattr(fd, "system.posix_acl_access", nullptr, 0) <= 0;
+  return may_write ? status.st_mode | S_IWGRP : status.st_mode;
+}
+
 Result<UniqueFd> OutDirectory::open_at(const std::string& path, int flags, unsigned mode) const {
   const bool creates = (flags & O_CREAT) != 0;
   const std::string_view what = creates ? "create" : "open";
   CKFS_TRY(const Place at, place(path, what));
   if (const int fault = creates ? system_->next_fault() : 0) return failure(fault, path, what);
+  // Its group is seen when it is made; it may not write to it for a moment if it is another's.
   UniqueFd fd(::openat(at.directory.get(), at.name.c_str(),
-                       flags | O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, mode));
+                       flags | O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, mode & ~020U));
   if (!fd) return failure(errno, path, what);
   struct stat status;
   if (::fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
     return fail(ErrorCode::InvalidArgument, "{}: not a regular file", thing(path));
   }
-  // A directory may give its own group (set-group-ID), which may then do what everybody may.
-  const bool narrows = creates && status.st_uid == ::geteuid() && status.st_gid != ::getegid() &&
-                       (status.st_mode >> 3 & 7 & ~status.st_mode) != 0;
-  if (narrows && ::fchmod(fd.get(), status.st_mode & (0707 | (status.st_mode & 7) << 3)) != 0) {
+  if (!creates) return fd;
+  const mode_t wanted = mode_of_group(fd.get(), status, mode);
+  const bool may_be_anothers = (flags & O_EXCL) == 0 && status.st_uid != ::geteuid();
+  if (wanted != status.st_mode && !may_be_anothers && ::fchmod(fd.get(), wanted & 07777) != 0) {
     return failure(errno, path, what);
   }
   return fd;

@@ -94,7 +94,7 @@ class OutDirectory {
   /// those of the fleet, for one that is of a fleet).
   /// Directories that are made, `path` and those below it, are accepted by distrust() from their
   /// first moment on, whatever group a set-group-ID directory gives them: the umask decides for the
-  /// caller's own group alone. So are texts; other files may be written by whom their mode lets.
+  /// caller's own group alone. So are files, but where the umask lets everybody write.
   /// Links in `path` itself are followed. Errors: InvalidArgument (not a directory; locked by
   /// another export), NotFound (a link that leads nowhere), Io.
   static Result<OutDirectory> open(const std::filesystem::path& path, OutSystem system = {},
@@ -115,8 +115,10 @@ class OutDirectory {
 
   /// The directories above `path`.
   Result<void> make_parents(const std::string& path) const;
-  /// A new, empty file, with `mode` less the umask; a group other than the caller's own, as a
-  /// set-group-ID directory gives, gets what everybody gets. What had the name is removed.
+  /// A new, empty file, with `mode` less the umask, or less what a default ACL takes away, by which
+  /// no group may write. A group other than the caller's own, as a set-group-ID directory gives,
+  /// may write only where everybody may, and gets what everybody gets where `mode` tells them
+  /// apart. What had the name is removed.
   Result<OutFile> create(const std::string& path, unsigned mode = 0666) const;
   /// An existing regular file. Errors: NotFound, InvalidArgument (a symbolic link, a device, a
   /// FIFO that somebody reads), Io (also a directory, a FIFO that nobody reads).

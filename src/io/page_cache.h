@@ -52,8 +52,8 @@ std::optional<std::uint64_t> cached_pages(int fd, ByteRange range);
 /// Whether all pages of `range` are in the cache; `if_unknown` if the kernel does not know.
 bool is_cached(int fd, ByteRange range, bool if_unknown);
 
-/// The bytes of `range`, but for a page, that are not in the cache, nor on their way into it. All
-/// of them if the kernel does not know.
+/// The bytes of `range`, but for a page at each end, that are not in the cache, nor on their way
+/// into it. All of them if the kernel does not know.
 std::uint64_t missing(int fd, ByteRange range);
 
 /// Whether a page that lies wholly in `range` is in the cache. False if the kernel does not know.

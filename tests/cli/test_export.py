@@ -151,6 +151,14 @@ class Export(cli_support.TestCase):
         for path in [*self.out.rglob("*"), *ranks.rglob("*")]:
             mode = path.stat().st_mode
             self.assertEqual(mode >> 3 & 7, mode & 7, path)
+        # A group that may read may do so still, where others may not.
+        before = os.umask(0o007)
+        try:
+            self.done("export", self.source, VIEW, shared / "closed")
+        finally:
+            os.umask(before)
+        for path in (shared / "closed").glob("*.safetensors"):
+            self.assertEqual((path.stat().st_mode & 0o777, path.stat().st_gid), (0o640, 4711), path)
 
     def test_the_umask_is_kept(self):
         for mask in (0o002, 0o022, 0o077):

@@ -259,10 +259,15 @@ class UniversalOpener : public SourceOpener {
 
   /// Of a parameter that never got a gradient the optimizer has no state, and the converter takes
   /// the first rank's slice from its module and joins nothing; which looks like a parameter of
-  /// which all ranks have a copy, but for the missing states.
+  /// which all ranks have a copy, but for the missing states (exp_avg.pt, say, or step.pt).
   Result<void> check_gradients() const {
     const auto has_state = [&](const Parameter& parameter) {
-      return find(fmt::format("{}zero/{}/exp_avg.pt", prefix_, parameter.named->name)).has_value();
+      const std::string folder = fmt::format("{}zero/{}/", prefix_, parameter.named->name);
+      auto file = std::ranges::lower_bound(tree_.files, folder, {}, &TreeFile::path);
+      for (; file != tree_.files.end() && file->path.starts_with(folder); ++file) {
+        if (file->path != folder + "fp32.pt" && file->path.ends_with(".pt")) return true;
+      }
+      return false;
     };
     // Whoever left out all states has nothing that could be missing.
     if (std::ranges::none_of(parameters_, has_state)) return {};

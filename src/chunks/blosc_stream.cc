@@ -33,6 +33,8 @@ class BloscStream final : public ByteStream {
 
  private:
   Result<void> read_table(std::uint64_t blocks);
+  std::uint64_t start_of(std::uint64_t block) const;
+  std::uint64_t end_of(std::uint64_t start) const;
   Result<void> check_order(std::uint64_t most_made) const;
   Result<void> decode(std::uint64_t block, std::span<std::byte> out);
   Result<void> fetch(std::span<std::byte> out);
@@ -114,14 +116,28 @@ Result<void> BloscStream::read_table(std::uint64_t blocks) {
   return {};
 }
 
-/// Several threads write blocks nearly in order: each step back is a pass to there.
+std::uint64_t BloscStream::start_of(std::uint64_t block) const {
+  return load_le<std::uint32_t>(starts_.subspan(static_cast<std::size_t>(4 * block)));
+}
+
+/// The table has no sizes: a block ends where the next one begins.
+std::uint64_t BloscStream::end_of(std::uint64_t start) const {
+  const auto* const first = reinterpret_cast<const std::uint32_t*>(sorted_.data());
+  const auto* const last = first + sorted_.size() / 4;
+  const auto* const next = std::upper_bound(first, last, start);
+  return next == last ? stored_ : *next;
+}
+
+/// Several threads write blocks nearly in order: each step back, to a block that was read before,
+/// too, is a pass to there. So is a step that is shorter than a checksum, which is read ahead.
 Result<void> BloscStream::check_order(std::uint64_t most_made) const {
+  constexpr std::uint64_t kAhead = 4;
   std::uint64_t made = 0;
   std::uint64_t position = 0;
-  for (std::size_t at = 0; at < starts_.size(); at += 4) {
-    const std::uint64_t start = load_le<std::uint32_t>(starts_.subspan(at));
-    made += start < position ? start : start - position;
-    position = start;
+  for (std::uint64_t block = 0; block < starts_.size() / 4; ++block) {
+    const std::uint64_t start = start_of(block);
+    if (start != position) made += start < position + kAhead ? start : start - position;
+    position = end_of(start);
   }
   if (made <= most_made) return {};
   return fail(ErrorCode::Unsupported,
@@ -131,11 +147,8 @@ Result<void> BloscStream::check_order(std::uint64_t most_made) const {
 
 /// Requires: `out` has room for a block, also for the last.
 Result<void> BloscStream::decode(std::uint64_t block, std::span<std::byte> out) {
-  const auto start = load_le<std::uint32_t>(starts_.subspan(static_cast<std::size_t>(4 * block)));
-  const auto* const first = reinterpret_cast<const std::uint32_t*>(sorted_.data());
-  const auto* const last = first + sorted_.size() / 4;
-  const auto* const next = std::upper_bound(first, last, start);
-  const std::uint64_t nbytes = (next == last ? stored_ : *next) - start;
+  const std::uint64_t start = start_of(block);
+  const std::uint64_t nbytes = end_of(start) - start;
   if (nbytes > input_.size() - kMiniHeader) {
     return fail(ErrorCode::Corrupt, "blosc: block {} has {} bytes, decoded at most {}", block,
                 nbytes, blocksize_);

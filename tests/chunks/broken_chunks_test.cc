@@ -260,7 +260,7 @@ TEST(BrokenChunks, ACodecMakesNoMoreForTheNextThanTheChunkCanBe) {
 TEST(BrokenChunks, BlocksInNoOrderDoNotMakeTheNextCodecBeginAnewForEver) {
   constexpr std::uint32_t kBlocks = 4096, kBlock = 256, kTable = 16;
   constexpr std::uint32_t kBegin = kTable + 4 * kBlocks, kEnd = kBegin + 4 + kBlock;
-  const auto read = [&](std::uint32_t far, std::uint32_t jumps) {
+  const auto read = [&](std::uint32_t far, std::uint32_t jumps, bool all_there = false) {
     Blob stored(far + 4 + kBlock);
     // Versions 2 and 1, lz4 without parts, elements of a byte.
     store_le(std::span(stored), std::uint32_t{0x01'30'01'02});
@@ -269,7 +269,10 @@ TEST(BrokenChunks, BlocksInNoOrderDoNotMakeTheNextCodecBeginAnewForEver) {
     store_le(std::span(stored).subspan(12), static_cast<std::uint32_t>(stored.size()));
     // Every other block lies far behind; and the last ends the first.
     for (std::uint32_t k = 0; k < kBlocks; ++k) {
-      const std::uint32_t start = k + 1 == kBlocks ? kEnd : k % 2 == 0 || k > jumps ? kBegin : far;
+      const std::uint32_t start = all_there                 ? far
+                                  : k + 1 == kBlocks        ? kEnd
+                                  : k % 2 == 0 || k > jumps ? kBegin
+                                                            : far;
       store_le(std::span(stored).subspan(kTable + 4 * k), start);
     }
     // A block that could not be compressed.
@@ -294,6 +297,9 @@ TEST(BrokenChunks, BlocksInNoOrderDoNotMakeTheNextCodecBeginAnewForEver) {
   ASSERT_FALSE(done);
   EXPECT_EQ(done.error().code(), ErrorCode::Unsupported);
   EXPECT_THAT(done.error().message(), testing::HasSubstr("blocks in no order"));
+  const auto same = read(8'000'000, 0, /*all_there=*/true);
+  ASSERT_FALSE(same);
+  EXPECT_EQ(same.error().code(), ErrorCode::Unsupported);
   // Fewer go as far as the last block, which is broken: it has all that lies between.
   EXPECT_EQ(read(8'000'000, 60).error().code(), ErrorCode::Corrupt);
   EXPECT_TRUE(read(kEnd + 4 + kBlock, kBlocks));

@@ -167,7 +167,8 @@ std::string metrics_text(const Checkpoint& checkpoint, const ErrorCounts& errors
     text.add("ckfs_source_requests_total{{class=\"{}\"}} {}\n", name, sums.second);
   }
   text.head("errors_total", "counter",
-            "Operations that failed, but for answers (no such name) and refused changes.");
+            "Operations that failed; most that ask for what is not there, or for a change, are "
+            "left out.");
   for (const auto& [what, count] : errors) {
     text.add("ckfs_errors_total{{operation=\"{}\",error=\"{}\"}} {}\n", what.first, what.second,
              count);

@@ -4,8 +4,9 @@
 //
 // Jobs are files: several writers of one file would take turns at its inode's lock, and a view has
 // usually enough files. The largest of a turn come first so that the last job does not run alone. A
-// run that is killed leaves its record, behind what was written by at most 64 MiB for each job, and
-// 256 MiB in the order of the source; a run that fails or is stopped also gives back the disk that
+// run that is killed leaves its record, behind what was written by 64 MiB or half a second for each
+// job, and in the order of the source by 256 MiB or a step that is larger; a run that fails or is
+// stopped also gives back the disk that
 // it had reserved.
 #include "export/exporter.h"
 

@@ -106,13 +106,17 @@ Result<void> OutFile::set_mtime(std::int64_t seconds) {
 namespace {
 
 /// As the kernel shows it: umask() would have to change it, for all threads.
-bool umask_lets_group_write() {
+mode_t process_umask() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
     if (!line.starts_with("Umask:")) continue;
-    return (std::strtoul(line.c_str() + std::strlen("Umask:"), nullptr, 8) & S_IWGRP) == 0;
+    return static_cast<mode_t>(std::strtoul(line.c_str() + std::strlen("Umask:"), nullptr, 8));
   }
-  return false;
+  return 077;
+}
+
+bool has_default_acl(int directory) {
+  return ::fgetxattr(directory, "system.posix_acl_default", nullptr, 0) > 0;
 }
 
 /// Makes a directory to which no other group may write, not for a moment: another rank may look at
@@ -123,8 +127,7 @@ int make_directory(int above, const char* name) {
   const UniqueFd made(::openat(above, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   struct stat status;
   if (made && ::fstat(made.get(), &status) == 0 && status.st_gid == ::getegid() &&
-      ::fgetxattr(made.get(), "system.posix_acl_default", nullptr, 0) <= 0 &&
-      umask_lets_group_write()) {
+      !has_default_acl(made.get()) && (process_umask() & S_IWGRP) == 0) {
     (void)::fchmod(made.get(), (status.st_mode & 07777) | S_IWGRP);
   }
   return 0;
@@ -313,17 +316,26 @@ Result<void> OutDirectory::make_parents(const std::string& path) const {
   return {};
 }
 
-/// The mode of a file that was made with `mode`, but that its group may not write: where it is the
-/// caller's own, the umask decides; where a set-group-ID directory gave it, everybody's rights do,
-/// and where `mode` tells group from everybody it gets no others.
-static mode_t mode_of_group(int fd, const struct stat& status, unsigned mode) {
+/// What a file is made with that shall have `mode`: its group, which is seen afterwards, may do no
+/// more than everybody for a moment, and does not write.
+static mode_t first_mode(unsigned mode) {
+  return (mode & 0707) | (mode & (mode >> 3) & 5) << 3;
+}
+
+/// What a file in `directory` that was made with first_mode(mode) shall have. The caller's own
+/// group gets what `mode` and the umask say, or is left with what a default ACL does. Another one,
+/// that a set-group-ID directory gave, may write only where everybody may, and gets what everybody
+/// gets where `mode` tells them apart.
+static mode_t final_mode(int directory, const struct stat& status, unsigned mode) {
+  const mode_t all = (status.st_mode & 7) << 3;
   if (status.st_gid != ::getegid()) {
-    if ((mode >> 3 & 7) != (mode & 7)) return (status.st_mode & ~070U) | (status.st_mode & 7) << 3;
-    return status.st_mode | ((status.st_mode & S_IWOTH) << 3);
+    if ((mode >> 3 & 7) != (mode & 7)) return (status.st_mode & ~070U) | all;
+    return status.st_mode | (all & S_IWGRP);
   }
-  const bool may_write = (mode & S_IWGRP) != 0 && umask_lets_group_write() &&
-                         ::fgetxattr(fd, "system.posix_acl_access", nullptr, 0) <= 0;
-  return may_write ? status.st_mode | S_IWGRP : status.st_mode;
+  if ((mode & 070) == (status.st_mode & 070)) return status.st_mode;
+  const UniqueFd looked(::openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!looked || has_default_acl(looked.get())) return status.st_mode;
+  return (status.st_mode & ~070U) | (mode & 070 & ~process_umask());
 }
 
 Result<UniqueFd> OutDirectory::open_at(const std::string& path, int flags, unsigned mode) const {
@@ -331,16 +343,15 @@ Result<UniqueFd> OutDirectory::open_at(const std::string& path, int flags, unsig
   const std::string_view what = creates ? "create" : "open";
   CKFS_TRY(const Place at, place(path, what));
   if (const int fault = creates ? system_->next_fault() : 0) return failure(fault, path, what);
-  // Its group is seen when it is made; it may not write to it for a moment if it is another's.
   UniqueFd fd(::openat(at.directory.get(), at.name.c_str(),
-                       flags | O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, mode & ~020U));
+                       flags | O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, first_mode(mode)));
   if (!fd) return failure(errno, path, what);
   struct stat status;
   if (::fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
     return fail(ErrorCode::InvalidArgument, "{}: not a regular file", thing(path));
   }
   if (!creates) return fd;
-  const mode_t wanted = mode_of_group(fd.get(), status, mode);
+  const mode_t wanted = final_mode(at.directory.get(), status, mode);
   const bool may_be_anothers = (flags & O_EXCL) == 0 && status.st_uid != ::geteuid();
   if (wanted != status.st_mode && !may_be_anothers && ::fchmod(fd.get(), wanted & 07777) != 0) {
     return failure(errno, path, what);

@@ -94,7 +94,8 @@ class OutDirectory {
   /// those of the fleet, for one that is of a fleet).
   /// Directories that are made, `path` and those below it, are accepted by distrust() from their
   /// first moment on, whatever group a set-group-ID directory gives them: the umask decides for the
-  /// caller's own group alone. So are files, but where the umask lets everybody write.
+  /// caller's own group alone. So are files, but where the umask or a default ACL lets everybody
+  /// write.
   /// Links in `path` itself are followed. Errors: InvalidArgument (not a directory; locked by
   /// another export), NotFound (a link that leads nowhere), Io.
   static Result<OutDirectory> open(const std::filesystem::path& path, OutSystem system = {},
@@ -115,10 +116,11 @@ class OutDirectory {
 
   /// The directories above `path`.
   Result<void> make_parents(const std::string& path) const;
-  /// A new, empty file, with `mode` less the umask, or less what a default ACL takes away, by which
-  /// no group may write. A group other than the caller's own, as a set-group-ID directory gives,
-  /// may write only where everybody may, and gets what everybody gets where `mode` tells them
-  /// apart. What had the name is removed.
+  /// A new, empty file, with `mode` less the umask (where the kernel does not show that: no more
+  /// for the group than for everybody), or what a default ACL of its directory leaves of it, which
+  /// lets no group write then. A group other than the caller's own, as a set-group-ID directory
+  /// gives, may write only where everybody may, and gets what everybody gets where `mode` tells
+  /// them apart; not for a moment more. What had the name is removed.
   Result<OutFile> create(const std::string& path, unsigned mode = 0666) const;
   /// An existing regular file. Errors: NotFound, InvalidArgument (a symbolic link, a device, a
   /// FIFO that somebody reads), Io (also a directory, a FIFO that nobody reads).

@@ -4,7 +4,8 @@
 // The parts cost the same, about: a byte costs one to write, and one more for each stored byte that
 // has to be decoded, cast or gathered for it. They are cut where tensors, or chunks of them, begin,
 // as long as that costs less than kBorderShare of a part; else inside of one. A cut is a multiple
-// of kSplitUnit in its file, or the file's end: no two processes write to one page of a file.
+// of kSplitUnit in its file, or the file's end: no two processes write to one page, of 4 KiB, of a
+// file.
 #pragma once
 
 #include <cstdint>

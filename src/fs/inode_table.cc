@@ -113,6 +113,7 @@ void InodeTable::release(std::uint64_t inode, std::uint64_t references) noexcept
 std::vector<std::string> InodeTable::take_crowded() {
   const MutexLock lock(mutex_);
   std::vector<std::string> names;
+  std::vector<Held*> taken;  // marked once all names are there
   std::size_t surplus = parameterised_ > limit_ ? parameterised_ - limit_ : 0;
   // Half of the bytes, so that who comes next need not wait for the kernel.
   std::uint64_t bytes = bytes_ > most_bytes_ / 2 ? bytes_ - most_bytes_ / 2 : 0;
@@ -123,9 +124,11 @@ std::vector<std::string> InodeTable::take_crowded() {
     surplus -= std::min<std::size_t>(surplus, 1);
     bytes -= std::min(bytes, at->tree->memory);
     if (at->references == 0) continue;  // the kernel has no name for it any more
-    if (!at->named) names.push_back(at->spelling);
-    at->named = true;
+    if (at->named) continue;
+    names.push_back(at->spelling);
+    taken.push_back(&*at);
   }
+  for (Held* const held : taken) held->named = true;
   return names;
 }
 

@@ -606,6 +606,11 @@ TEST(Universal, HasTheShapesThatItsConverterMade) {
   const TemporaryDirectory shared;
   write_slices(shared, {{"a", master({8, 3})}});
   EXPECT_EQ(shape_of(*open_source(shared.path()).catalog, "a"), (std::vector<std::int64_t>{8, 3}));
+  // A file of that name by itself names no parameter.
+  const TemporaryDirectory other;
+  other.write("model.safetensors", safetensors_text({{"w", 1}}, 1));
+  other.write("zero/fp32.pt", "x");
+  EXPECT_TRUE(open_source(other.path()).catalog->find("w"));
   const TemporaryDirectory cut;
   write_universal(cut, {}, {{"a", master({4, 3}, true)}});
   EXPECT_EQ(shape_of(*open_source(cut.path()).catalog, "a"), (std::vector<std::int64_t>{4, 3}));

@@ -28,9 +28,12 @@ std::string list(std::vector<std::string> names) {
 /// The prefix of the tag that a file zero/<name>/fp32.pt is in; nullopt: it is no such file.
 std::optional<std::string> tag_prefix_of(std::string_view path) {
   if (!path.ends_with(kMaster)) return std::nullopt;
-  if (path.starts_with(kParameters)) return std::string();
+  const auto names_one = [](std::string_view rest) {
+    return rest.starts_with(kParameters) && rest.size() > kParameters.size() + kMaster.size();
+  };
+  if (names_one(path)) return std::string();
   const std::size_t slash = path.find('/');
-  if (!path.substr(slash + 1).starts_with(kParameters)) return std::nullopt;
+  if (!names_one(path.substr(slash + 1))) return std::nullopt;
   return std::string(path.substr(0, slash + 1));
 }
 

@@ -186,7 +186,8 @@ struct Undone {
 /// the rule's line and a tensor where it is about one.
 Result<Undone> undo_rules(const RuleList& rules, ConfigNumbers config, TensorList list);
 
-/// Whether `list` has a tensor by a name that one of the rules gives.
+/// Whether `list` has a tensor by a name that one of the rules gives, of those that have a way
+/// back.
 bool has_results(const RuleList& rules, const TensorList& list);
 
 }  // namespace ckfs

@@ -6,8 +6,7 @@
 // usually enough files. The largest of a turn come first so that the last job does not run alone. A
 // run that is killed leaves its record, behind what was written by 64 MiB or half a second for each
 // job, and in the order of the source by 256 MiB or a step that is larger; a run that fails or is
-// stopped also gives back the disk that
-// it had reserved.
+// stopped also gives back the disk that it had reserved.
 #include "export/exporter.h"
 
 #include <algorithm>

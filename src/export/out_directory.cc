@@ -133,6 +133,36 @@ int make_directory(int above, const char* name) {
   return 0;
 }
 
+/// What a file is made with that shall have `mode`: its group, which is seen afterwards, may do no
+/// more than everybody for a moment, and does not write.
+mode_t first_mode(unsigned mode) {
+  return (mode & 0707) | (mode & (mode >> 3) & 5) << 3;
+}
+
+/// Gives `fd`, a file in `directory` that was made with first_mode(mode), what it shall have. The
+/// caller's own group gets what `mode` and the umask say, or is left with what a default ACL does.
+/// Another one, that a set-group-ID directory gave, may write only where everybody may, and gets
+/// no more than everybody where `mode` tells them apart. Gives the errno, or 0: rights that cannot
+/// be given (a file system may have one mode for all files) are not missed, such as cannot be taken
+/// away are an error.
+int set_group_rights(int fd, int directory, const struct stat& status, unsigned mode) {
+  const mode_t all = (status.st_mode & 7) << 3;
+  if (status.st_gid != ::getegid()) {
+    const mode_t taken = (mode >> 3 & 7) != (mode & 7) ? status.st_mode & 070 & ~all : 0;
+    if (taken != 0) return ::fchmod(fd, status.st_mode & 07777 & ~taken) != 0 ? errno : 0;
+    if ((all & S_IWGRP & ~status.st_mode) != 0) {
+      (void)::fchmod(fd, (status.st_mode & 07777) | S_IWGRP);
+    }
+    return 0;
+  }
+  if ((mode & 070 & ~status.st_mode) == 0) return 0;
+  const UniqueFd looked(::openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!looked || has_default_acl(looked.get())) return 0;
+  const mode_t given = mode & 070 & ~process_umask() & ~status.st_mode;
+  if (given != 0) (void)::fchmod(fd, (status.st_mode & 07777) | given);
+  return 0;
+}
+
 /// Whether an entry of `acl`, as the kernel gives it (linux/posix_acl_xattr.h), lets somebody write
 /// who is neither root nor the caller nor the caller's own group. `group` is the file's. What the
 /// mask takes away is seen in the mode: its group bits are the mask.
@@ -316,28 +346,6 @@ Result<void> OutDirectory::make_parents(const std::string& path) const {
   return {};
 }
 
-/// What a file is made with that shall have `mode`: its group, which is seen afterwards, may do no
-/// more than everybody for a moment, and does not write.
-static mode_t first_mode(unsigned mode) {
-  return (mode & 0707) | (mode & (mode >> 3) & 5) << 3;
-}
-
-/// What a file in `directory` that was made with first_mode(mode) shall have. The caller's own
-/// group gets what `mode` and the umask say, or is left with what a default ACL does. Another one,
-/// that a set-group-ID directory gave, may write only where everybody may, and gets what everybody
-/// gets where `mode` tells them apart.
-static mode_t final_mode(int directory, const struct stat& status, unsigned mode) {
-  const mode_t all = (status.st_mode & 7) << 3;
-  if (status.st_gid != ::getegid()) {
-    if ((mode >> 3 & 7) != (mode & 7)) return (status.st_mode & ~070U) | all;
-    return status.st_mode | (all & S_IWGRP);
-  }
-  if ((mode & 070) == (status.st_mode & 070)) return status.st_mode;
-  const UniqueFd looked(::openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!looked || has_default_acl(looked.get())) return status.st_mode;
-  return (status.st_mode & ~070U) | (mode & 070 & ~process_umask());
-}
-
 Result<UniqueFd> OutDirectory::open_at(const std::string& path, int flags, unsigned mode) const {
   const bool creates = (flags & O_CREAT) != 0;
   const std::string_view what = creates ? "create" : "open";
@@ -351,10 +359,10 @@ Result<UniqueFd> OutDirectory::open_at(const std::string& path, int flags, unsig
     return fail(ErrorCode::InvalidArgument, "{}: not a regular file", thing(path));
   }
   if (!creates) return fd;
-  const mode_t wanted = final_mode(at.directory.get(), status, mode);
   const bool may_be_anothers = (flags & O_EXCL) == 0 && status.st_uid != ::geteuid();
-  if (wanted != status.st_mode && !may_be_anothers && ::fchmod(fd.get(), wanted & 07777) != 0) {
-    return failure(errno, path, what);
+  if (may_be_anothers) return fd;
+  if (const int fault = set_group_rights(fd.get(), at.directory.get(), status, mode)) {
+    return failure(fault, path, what);
   }
   return fd;
 }

@@ -1,7 +1,6 @@
 // Three things are done with an access. Its bytes have streamed by and are still in the page cache:
-// it waits for nobody. It comes next, or soon: it waits for its turn, and what lies
-// before it is read first. It lies elsewhere: it waits for its turn, and goes through another
-// descriptor.
+// it waits for nobody. It comes next, or soon: it waits for its turn, and what lies before it is
+// read first. It lies elsewhere: it waits for its turn, and goes through another descriptor.
 //
 // What is read on the way to an access goes into the page cache of the file system and is thrown
 // away here: to keep it would take memory from the budget, and the kernel keeps it anyway.

@@ -228,8 +228,8 @@ std::vector<const TreeFile*> find_lfs_pointers(const SourceTree& tree, const Sou
         },
         files.parallel());
   };
-  if (!or_out_of_memory(look))
-    return {};  // no memory: this only explains or adds to what is said anyway
+  // Without memory it is done without: this only explains or adds to what is said anyway.
+  if (!or_out_of_memory(look)) return {};
   std::erase(found, nullptr);
   return found;
 }

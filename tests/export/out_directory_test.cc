@@ -156,11 +156,11 @@ INSTANTIATE_TEST_SUITE_P(Ways, OutDirectoryWalk, testing::Values(Walk::Kernel, W
                            return way.param == Walk::Kernel ? "Kernel" : "Components";
                          });
 
-/// From now on openat2 fails with `error` in this process: an old kernel, or a sandbox.
-bool forbid_openat2(int error) {
+/// From now on `call` fails with `error` in this process: an old kernel, or a sandbox.
+bool forbid(unsigned call, int error) {
   const std::array<sock_filter, 4> filter = {
       sock_filter{BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(seccomp_data, nr)},
-      sock_filter{BPF_JMP | BPF_JEQ | BPF_K, 0, 1, SYS_openat2},
+      sock_filter{BPF_JMP | BPF_JEQ | BPF_K, 0, 1, call},
       sock_filter{BPF_RET | BPF_K, 0, 0,
                   SECCOMP_RET_ERRNO | (static_cast<unsigned>(error) & SECCOMP_RET_DATA)},
       sock_filter{BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW}};
@@ -177,7 +177,7 @@ TEST(OpenDirectoryBeneath, GoesByComponentsWhereTheKernelDoesNot) {
     EXPECT_EXIT(
         {
           const UniqueFd top(::open(directory.path().c_str(), O_RDONLY | O_DIRECTORY));
-          if (!forbid_openat2(error)) std::exit(2);
+          if (!forbid(SYS_openat2, error)) std::exit(2);
           if (open_directory_beneath(top.get(), "a/link") || errno != ELOOP) std::exit(3);
           if (open_directory_beneath(top.get(), "a/none") || errno != ENOENT) std::exit(4);
           if (open_directory_beneath(top.get(), "a/b/file") || errno != ENOTDIR) std::exit(5);
@@ -185,6 +185,27 @@ TEST(OpenDirectoryBeneath, GoesByComponentsWhereTheKernelDoesNot) {
         },
         testing::ExitedWithCode(0), "");
   }
+}
+
+TEST(OutDirectory, WritesWhereAFileSystemGivesNoRights) {
+  const TemporaryDirectory directory;
+  const OutDirectory out = OutDirectory::open(directory / "out").value();
+  const auto mode_of = [&](const char* name) {
+    struct stat status{};
+    EXPECT_EQ(::stat((directory / "out" / name).c_str(), &status), 0);
+    return status.st_mode & 0777;
+  };
+  const mode_t before = ::umask(002);
+  EXPECT_TRUE(out.create("given").has_value());
+  EXPECT_EXIT(
+      {
+        if (!forbid(SYS_fchmod, EPERM)) std::exit(2);
+        std::exit(out.create("not-given").has_value() ? 0 : 3);
+      },
+      testing::ExitedWithCode(0), "");
+  ::umask(before);
+  EXPECT_EQ(mode_of("given"), 0664U);
+  EXPECT_EQ(mode_of("not-given"), 0644U);
 }
 
 TEST(OutDirectory, TrustsNoAclThatLetsOthersWrite) {

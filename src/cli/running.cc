@@ -18,10 +18,13 @@ namespace ckfs::cli {
 
 namespace {
 
+/// Not an ignored SIGINT (a shell's background job): blocked, it would be queued all the same.
 sigset_t ending_signals() {
   sigset_t signals;
   sigemptyset(&signals);
-  sigaddset(&signals, SIGINT);
+  struct sigaction now{};
+  const bool ignored = ::sigaction(SIGINT, nullptr, &now) == 0 && now.sa_handler == SIG_IGN;
+  if (!ignored) sigaddset(&signals, SIGINT);
   sigaddset(&signals, SIGTERM);
   return signals;
 }

@@ -170,6 +170,7 @@ class Run {
 
  private:
   Result<void> write_ordered(const std::vector<Wanted>& files, std::size_t jobs);
+  void release_ordered(const std::vector<Wanted>& files);
   Result<void> write_file(const Wanted& info);
   template <typename Bytes>
   static std::uint64_t sum(const ExportRecord& record, Bytes&& bytes) {
@@ -284,7 +285,12 @@ Result<void> Run::write_ordered(const std::vector<Wanted>& files, std::size_t jo
          .sync_step = options_.order_sync,
          .jobs = jobs});
   }
-  if (written) return {};
+  return written;
+}
+
+/// Gives back the disk that was reserved for what is written in the source's order. Requires: no
+/// job runs.
+void Run::release_ordered(const std::vector<Wanted>& files) {
   const ExportRecord record = record_.copy();
   for (const Wanted& file : files) {
     const ExportRecord::File& state = record.files.at(file.path);
@@ -298,7 +304,6 @@ Result<void> Run::write_ordered(const std::vector<Wanted>& files, std::size_t jo
       if (target) target->release(left);
     }
   }
-  return written;
 }
 
 Result<void> Run::write_file(const Wanted& info) {
@@ -335,9 +340,8 @@ Result<void> Run::write_file(const Wanted& info) {
     return target.sync();
   });
   if (!written) {
-    if (in_order) {
-      for (const ByteRange& left : left_of(state, ordered_[info.number])) target.release(left);
-    } else if (state.synced > 0) {
+    if (in_order) return written;  // release_ordered()
+    if (state.synced > 0) {
       (void)target.truncate(state.synced);
     } else {
       (void)out_.remove(temporary);
@@ -404,6 +408,7 @@ Result<ExportResult> Run::write(const std::vector<Wanted>& files) {
     if (!ends()) note(write_some(left.first(count)));
     left = left.subspan(count);
   }
+  if (ends()) release_ordered(files);
 
   const Result<void> stored = record_.store();
   const MutexLock lock(mutex_);

@@ -150,7 +150,7 @@ int set_group_rights(int fd, int directory, const struct stat& status, unsigned 
   if (status.st_gid != ::getegid()) {
     const mode_t taken = (mode >> 3 & 7) != (mode & 7) ? status.st_mode & 070 & ~all : 0;
     if (taken != 0) return ::fchmod(fd, status.st_mode & 07777 & ~taken) != 0 ? errno : 0;
-    if ((all & S_IWGRP & ~status.st_mode) != 0) {
+    if ((all & mode & S_IWGRP & ~status.st_mode) != 0) {
       (void)::fchmod(fd, (status.st_mode & 07777) | S_IWGRP);
     }
     return 0;
@@ -524,11 +524,12 @@ Result<bool> OutDirectory::put_text(const std::string& path, const std::string& 
       ::linkat(from.directory.get(), from.name.c_str(), to.directory.get(), to.name.c_str(), 0) == 0
           ? 0
           : errno;
-  // An answer that was lost on the way may say that the link exists which this call has made.
+  // An answer that was lost on the way may say that the link exists which this call has made. (Not
+  // the count alone: sshfs says 1 of every file.)
   struct stat status;
-  const bool linked =
-      ::fstatat(from.directory.get(), from.name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 &&
-      status.st_nlink == 2;
+  const bool linked = error == 0 || (::fstatat(from.directory.get(), from.name.c_str(), &status,
+                                               AT_SYMLINK_NOFOLLOW) == 0 &&
+                                     status.st_nlink == 2);
   CKFS_TRY_VOID(remove(temporary));
   if (!linked && error != 0 && error != EEXIST) return failure(error, path, "link");
   if (linked) CKFS_TRY_VOID(sync_directory(parent_of(path)));

@@ -325,6 +325,22 @@ class Interrupted(cli_support.TestCase):
             self.assertRegex(err.decode(), "interrupted after")
             self.goes_on()
 
+    def test_an_ignored_interrupt_stays_ignored(self):
+        # As a shell starts its background jobs.
+        program = subprocess.Popen(["sh", "-c", 'trap "" INT; exec "$0" "$@"', cli_support.CKFS,
+                                    "export", self.large, VIEW, self.out, "--jobs", "1"],
+                                   stderr=subprocess.PIPE)
+        try:
+            while program.poll() is None and self.synced() < 64 << 20:
+                pass
+            program.send_signal(signal.SIGINT)
+            _, err = program.communicate(timeout=LIMIT)
+        finally:
+            program.kill()
+            program.wait()
+        self.assertEqual(program.returncode, 0, err)
+        self.assertEqual(digests(self.out), self.expected)
+
     def test_another_view_starts_over(self):
         self.interrupt(signal.SIGKILL)
         self.done("export", self.large, "bf16-safetensors", self.out)

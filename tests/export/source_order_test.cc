@@ -9,10 +9,12 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <sys/stat.h>
 
 #include "api/checkpoint_impl.h"
 #include "api/decode_cost.h"
 #include "base/units.h"
+#include "chunks/encoded.h"
 #include "export/export_record.h"
 #include "export/exporter.h"
 #include "export/out_directory.h"
@@ -279,6 +281,58 @@ TEST(SourceOrder, AFailureBeforeTheFirstByteLeavesNoPart) {
     for (const auto& [path, text] : texts_below(out)) EXPECT_FALSE(path.ends_with(".part")) << path;
   }
   EXPECT_GT(failures, 5);
+}
+
+// What is written in the source's order lies in files of their full sizes, for whose rest there is
+// room from the beginning: arrays that are not compressed, here.
+TEST(SourceOrder, OneThatIsStoppedKeepsNoDiskThatItHasNotWritten) {
+  constexpr std::size_t kWide = 4_MiB, kRest = 1_MiB;
+  OrbaxWriter item;
+  item.flags = R"("use_ocdbt":false,"use_zarr3":true)";
+  item.with_manifest = false;
+  item.leaves.clear();
+  item.inside.clear();
+  const std::vector<std::byte> frame = zstd_frame(std::vector<std::byte>(kWide / 4, std::byte{7}));
+  for (const std::string name : {"a", "b"}) {
+    item.leaves.emplace_back(name + "1", "np.ndarray");
+    item.leaves.emplace_back(name + "2", "np.ndarray");
+    item.files[name + "1/zarr.json"] = zarr3("[4,1048576]", "[4,262144]", "uint8",
+                                             R"(,{"name":"zstd","configuration":{"level":1}})");
+    for (int k = 0; k < 4; ++k) {
+      item.files[fmt::format("{}1/c/0/{}", name, k)] = {reinterpret_cast<const char*>(frame.data()),
+                                                        frame.size()};
+    }
+    item.files[name + "2/zarr.json"] = zarr3("[1048576]", "[1048576]", "uint8");
+    item.files[name + "2/c/0"] = std::string(kRest, 'r');
+  }
+  const TemporaryDirectory directory;
+  item.write(directory);
+  const auto opened = Checkpoint::open(directory.path(), {.memory = 64_MiB});
+  ASSERT_TRUE(opened) << opened.error().message();
+  const auto view = opened->view("safetensors@max_shard=6MB");
+  ASSERT_TRUE(view) << view.error().message();
+  const TemporaryDirectory out;
+  std::stop_source stop;
+  const auto written = export_view(*opened, *view, directory.path(), out / "out",
+                                   {.jobs = 1,
+                                    .stop = stop.get_token(),
+                                    .progress =
+                                        [&](std::uint64_t done, std::uint64_t) {
+                                          if (done > 2 * kWide) stop.request_stop();
+                                        },
+                                    .order = kTiny,
+                                    .order_sync = 1});
+  ASSERT_FALSE(written);
+  std::size_t parts = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(out / "out")) {
+    if (entry.path().extension() != ".part") continue;
+    ++parts;
+    struct stat status{};
+    ASSERT_EQ(::stat(entry.path().c_str(), &status), 0);
+    EXPECT_GE(status.st_size, static_cast<off_t>(kWide + kRest)) << entry.path();
+    EXPECT_LE(status.st_blocks * 512, static_cast<blkcnt_t>(kWide + kRest / 4)) << entry.path();
+  }
+  EXPECT_EQ(parts, 2U);
 }
 
 // A second sync would succeed although the bytes are not on disk.

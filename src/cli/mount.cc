@@ -79,7 +79,15 @@ Result<void> open_and_serve(const MountCommand& command, const std::function<voi
     kernel.group = user->group;
   }
   CKFS_TRY(MountKeeper keeper, MountKeeper::start(std::move(target), kernel));
-  if (user) CKFS_TRY_VOID(become(*user));
+  if (user) {
+    CKFS_TRY_VOID(become(*user));
+    // As that user from here on, which is better found out before all is opened.
+    if (const auto reached = check_mountpoint(command.mountpoint, command.source); !reached) {
+      return Failure(Error(reached.error().code(),
+                           fmt::format("{} (as {})", reached.error().message(), command.words.user),
+                           reached.error().system_error()));
+    }
+  }
   CKFS_TRY(const Walls walls, confine(command));
   const OpenOptions options = open_options(command.words.common);
   CKFS_TRY(Checkpoint checkpoint, Checkpoint::open(command.source, options));

@@ -403,6 +403,18 @@ class Lifecycle(mounted_fs.TestCase):
                            mount / "source/config.json")
                 self.assertEqual(done.stdout, (self.checkpoint.path / "config.json").read_text())
 
+    def test_a_daemon_that_cannot_reach_its_mountpoint_ends_before_it_opens(self):
+        if os.geteuid() != 0:
+            return  # nobody else becomes another user (the test before says so)
+        for path in (self.shared, self.directory):
+            path.chmod(0o755)
+        target = self.directory / "private" / "mnt"
+        target.mkdir(parents=True)
+        target.parent.chmod(0o700)
+        done = ckfs("mount", "-o", "setuid=nobody", self.checkpoint.path, target, check=False)
+        self.assertRegex(done.stderr, r"mnt: .*Permission denied.* \(as nobody\)")
+        self.assertEqual(done.returncode, 1)
+
     def test_an_empty_name_is_no_user(self):
         (self.directory / "mnt").mkdir()
         done = ckfs("mount", "-o", "setuid=", self.checkpoint.path, self.directory / "mnt",

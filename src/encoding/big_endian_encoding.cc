@@ -12,6 +12,7 @@ class BigEndianEncoding final : public Encoding {
 
   DType dtype() const override { return dtype_; }
   Granule granule() const override { return {1, width()}; }
+  bool is_quantized() const override { return false; }
 
   void add_needs(ElementRange elements, std::vector<PartRange>& needs) const override {
     needs.push_back({0, {bytes_of(dtype_, elements.first), bytes_of(dtype_, elements.end())}});

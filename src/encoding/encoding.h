@@ -114,6 +114,9 @@ class Encoding {
   /// bytes may be moved without a look at them.
   virtual bool is_plain() const { return false; }
 
+  /// Whether the values are computed from codes; else they are stored, in whatever order of bytes.
+  virtual bool is_quantized() const { return true; }
+
   /// Appends what `elements` need of each part: in any order, a companion possibly as a whole. What
   /// some of the elements need lies within what all of them need. Requires, here and in decode():
   /// elements.count > 0; the range begins at a multiple of granule().unit(), and ends at one or

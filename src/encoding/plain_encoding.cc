@@ -46,6 +46,7 @@ class PlainEncoding final : public Encoding {
   }
 
   bool is_plain() const override { return true; }
+  bool is_quantized() const override { return false; }
 
   void add_needs(ElementRange elements, std::vector<PartRange>& needs) const override {
     needs.push_back({0, {bytes_of(dtype_, elements.first), bytes_of(dtype_, elements.end())}});

@@ -43,7 +43,7 @@ std::string_view torch_name(DType dtype) {
 
 /// Whether the tensor's values are computed from codes, not stored as they are.
 bool is_decoded(const Catalog& catalog, TensorId id) {
-  return !catalog.storage(catalog.tensor(id)).encoding->is_plain();
+  return catalog.storage(catalog.tensor(id)).encoding->is_quantized();
 }
 
 bool is_integer(DType dtype) {
@@ -273,7 +273,7 @@ std::vector<Obstacle> turned_weights(const Catalog& catalog) {
       const bool is_conv1d = std::ranges::any_of(
           std::array{".c_attn.weight", ".c_proj.weight", ".c_fc.weight", ".q_attn.weight"},
           [&](std::string_view ending) { return tensor.name.ends_with(ending); });
-      if (!is_conv1d || catalog.storage(tensor.storage).encoding->is_plain()) continue;
+      if (!is_conv1d || !catalog.storage(tensor.storage).encoding->is_quantized()) continue;
       found.add(tensor.name, "a quantized Conv1D, which lies turned; ckfs does not turn it back");
     }
   }

@@ -59,7 +59,7 @@ class DtypePolicy {
 
  private:
   bool rounds_to_bf16(TensorId id) const {
-    return !catalog_.storage(catalog_.tensor(id)).encoding->is_plain() || (copied_ && target_);
+    return catalog_.storage(catalog_.tensor(id)).encoding->is_quantized() || (copied_ && target_);
   }
 
   const Catalog& catalog_;

@@ -12,6 +12,7 @@
 
 #include "base/checked.h"
 #include "catalog/catalog.h"
+#include "encoding/big_endian_encoding.h"
 #include "encoding/block_scale_encoding.h"
 #include "support/memory_source.h"
 #include "view/view.h"
@@ -26,6 +27,7 @@ struct TensorSpec {
   Role role = Role::Weight;
   std::string same_as = {};     // a tensor before it in its shard that it is another name of
   std::string storage_of = {};  // a tensor before it that has the same bytes in its own shape
+  bool big_endian = false;
 };
 
 class ModelCatalog {
@@ -37,6 +39,10 @@ class ModelCatalog {
     for (const TensorSpec& tensor : tensors) {
       const StorageId storage = add_storage(shard.file, offset, tensor.dtype, tensor.shape);
       shard.tensors.push_back(builder_.add_tensor(tensor.name, tensor.shape, storage));
+      if (tensor.big_endian) {
+        builder_.set_encoding(storage, big_endian_encoding(tensor.dtype), {},
+                              *checked_numel(tensor.shape));
+      }
       if (!tensor.scaled) continue;
       const std::vector<std::int64_t> one{1, 1};
       const StorageId scale = add_storage(shard.file, offset, DType::F32, one);

@@ -210,6 +210,25 @@ TEST(MaxTextTrees, HaveNoArrayBesideThemThatNobodyKnows) {
   EXPECT_THAT(refusal_with("", {"extra"}), HasSubstr("no array that the rules know"));
 }
 
+TEST(MaxText, BytesInAnotherOrderAreNoCodesAndNotRounded) {
+  Tensors tensors = llama4();
+  for (TensorSpec& tensor : tensors) {
+    tensor.dtype = DType::F32;
+    tensor.big_endian = true;
+  }
+  for (const std::string_view view :
+       {"maxtext-unscanned@dtype=fp32", "maxtext-unscanned@dtype=source"}) {
+    ModelCatalog model;
+    model.config(std::string(kLlama4Config)).shard("model.safetensors", tensors);
+    const auto definition = define(model.build(), view);
+    ASSERT_NE(definition, nullptr);
+    for (const ModelTensor& tensor : definition->tensors) {
+      EXPECT_EQ(tensor.expr.dtype(), DType::F32) << tensor.name;
+      EXPECT_EQ(tensor.exactness, Exactness::BitExact) << tensor.name;
+    }
+  }
+}
+
 TEST(MaxTextTrees, AreNotCutByTheAxesOfAnotherShape) {
   Recipes recipes = add_recipe(Recipes(), R"({"family": ["m"], "maxtext": {"models": ["m"],
       "unscanned": [

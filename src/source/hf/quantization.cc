@@ -363,7 +363,7 @@ class Quantizer final : public HeldTensors {
     Stems stems;
     for (const Claim& claim : claims_) {
       const bool decoded =
-          !builder_.storage(builder_.tensor(claim.codes).storage).encoding->is_plain();
+          builder_.storage(builder_.tensor(claim.codes).storage).encoding->is_quantized();
       // Before redefine() named it otherwise.
       const std::string_view codes = claim.name;
       for (const char border : {'.', '_'}) {

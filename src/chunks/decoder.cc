@@ -101,12 +101,13 @@ std::uint64_t most_coded(std::uint64_t nbytes) {
 constexpr std::uint64_t kMostPasses = 64;
 constexpr std::uint64_t kMostPassed = std::uint64_t{1} << 50;
 
+/// `nbytes`: what it is to make, where that is known; `most`: at most.
 StreamResult open_stage(Codec codec, std::unique_ptr<ByteStream> from, WorkSpace& space,
-                        std::optional<std::uint64_t> nbytes,
+                        std::optional<std::uint64_t> nbytes, std::optional<std::uint64_t> most,
                         std::optional<std::uint64_t> most_made) {
   switch (codec) {
     case Codec::Zstd:
-      return open_zstd_stream(std::move(from), space);
+      return open_zstd_stream(std::move(from), space, most);
     case Codec::Gzip:
       return open_inflate_stream(std::move(from), DeflateForm::Gzip, space);
     case Codec::Zlib:
@@ -141,13 +142,13 @@ Result<std::unique_ptr<ByteStream>> open_stream(const StoredBytes& stored, const
     --codec;
     const auto before = codec - codecs.codecs().begin();
     // What lies between two stages has a size of its own.
+    std::optional<std::uint64_t> most = nbytes;
+    for (auto k = before; most && k > 0; --k) most = most_coded(*most);
     CKFS_TRY(stream, open_stage(*codec, std::move(stream), space,
-                                before == 0 ? nbytes : std::nullopt, most_made));
-    if (before == 0 || !nbytes) continue;
-    std::uint64_t most = *nbytes;
-    for (auto k = before; k > 0; --k) most = most_coded(most);
-    if (is_sequential(*codec)) most_made = kMostPasses * std::min(most, kMostPassed);
-    stream = std::make_unique<BoundedStream>(std::move(stream), most);
+                                before == 0 ? nbytes : std::nullopt, most, most_made));
+    if (before == 0 || !most) continue;
+    if (is_sequential(*codec)) most_made = kMostPasses * std::min(*most, kMostPassed);
+    stream = std::make_unique<BoundedStream>(std::move(stream), *most);
   }
   return stream;
 }

@@ -12,8 +12,9 @@ namespace ckfs {
 using StreamResult = Result<std::unique_ptr<ByteStream>>;
 
 /// One or several zstd frames behind each other, of any window up to 128 MiB that the work space
-/// holds.
-StreamResult open_zstd_stream(std::unique_ptr<ByteStream> from, WorkSpace& space);
+/// holds. A frame that claims to have more than `most` bytes, where that is known, is Corrupt.
+StreamResult open_zstd_stream(std::unique_ptr<ByteStream> from, WorkSpace& space,
+                              std::optional<std::uint64_t> most);
 
 enum class DeflateForm : std::uint8_t { Gzip, Zlib };
 

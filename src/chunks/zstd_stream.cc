@@ -5,6 +5,7 @@
 // begins again with more.
 #define ZSTD_STATIC_LINKING_ONLY
 #include <algorithm>
+#include <optional>
 #include <zstd.h>
 
 #include "chunks/stages.h"
@@ -18,8 +19,9 @@ constexpr std::uint64_t kWindow = std::uint64_t{1} << kWindowLog;
 
 class ZstdStream final : public ByteStream {
  public:
-  ZstdStream(std::unique_ptr<ByteStream> from, std::span<std::byte> input, WorkSpace& space)
-      : from_(std::move(from)), input_(input), space_(space) {}
+  ZstdStream(std::unique_ptr<ByteStream> from, std::span<std::byte> input, WorkSpace& space,
+             std::optional<std::uint64_t> most)
+      : from_(std::move(from)), input_(input), space_(space), most_(most) {}
 
   /// The context for the frame at the front of the input.
   Result<void> begin();
@@ -34,6 +36,7 @@ class ZstdStream final : public ByteStream {
   const std::unique_ptr<ByteStream> from_;
   const std::span<std::byte> input_;
   WorkSpace& space_;
+  const std::optional<std::uint64_t> most_;
   std::span<std::byte> memory_;  // of the context
   ZSTD_DStream* context_ = nullptr;
   ZSTD_inBuffer in_{};
@@ -68,6 +71,12 @@ Result<void> ZstdStream::begin_frame() {
     return fail(ErrorCode::Corrupt, "zstd: {}", ZSTD_getErrorName(wanted));
   }
   if (wanted > 0) return fail(ErrorCode::Corrupt, "zstd: a frame's header ends early");
+  const bool claims = header.frameType != ZSTD_skippableFrame &&
+                      header.frameContentSize != ZSTD_CONTENTSIZE_UNKNOWN;
+  if (most_ && claims && header.frameContentSize > *most_) {
+    return fail(ErrorCode::Corrupt, "zstd: a frame of {} bytes (limit {})", header.frameContentSize,
+                *most_);
+  }
   std::uint64_t window = header.frameType == ZSTD_skippableFrame ? 0 : header.windowSize;
   // Some libzstd writers state windows below the format's least.
   window = std::max<std::uint64_t>(window, 1024);
@@ -129,9 +138,10 @@ std::uint64_t zstd_work_space(std::uint64_t window) {
   return ZSTD_estimateDStreamSize(static_cast<std::size_t>(window));
 }
 
-StreamResult open_zstd_stream(std::unique_ptr<ByteStream> from, WorkSpace& space) {
+StreamResult open_zstd_stream(std::unique_ptr<ByteStream> from, WorkSpace& space,
+                              std::optional<std::uint64_t> most) {
   const std::span<std::byte> input = space.take(kStageInput);
-  auto stream = std::make_unique<ZstdStream>(std::move(from), input, space);
+  auto stream = std::make_unique<ZstdStream>(std::move(from), input, space, most);
   if (input.empty()) return too_little_work_space();
   CKFS_TRY_VOID(stream->begin());
   return stream;

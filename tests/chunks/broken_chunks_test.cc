@@ -81,6 +81,11 @@ std::vector<Case> cases() {
   store_le(std::span(content), std::uint32_t{0xfd2fb528});
   content[4] = std::byte{0xe0};
   store_le(std::span(content).subspan(5), std::uint64_t{1} << 62);
+  // One segment, whose window is its content.
+  Blob claim(9);
+  store_le(std::span(claim), std::uint32_t{0xfd2fb528});
+  claim[4] = std::byte{0xa0};
+  store_le(std::span(claim).subspan(5), std::uint32_t{100} << 20);
   std::vector<Case> list = {
       {"no frame", {Codec::Zstd}, {}, "0 bytes come out of it (not 20000)"},
       {"no magic", {Codec::Zstd}, with(frame, 0, 0x11223344), "zstd: "},
@@ -94,7 +99,8 @@ std::vector<Case> cases() {
       {"a frame of more bytes",
        {Codec::Zstd},
        zstd_frame(then(bytes, Blob(1))),
-       "more bytes come out"},
+       "zstd: a frame of 20001 bytes (limit 20000)"},
+      {"a claim of 100 MiB", {Codec::Zstd}, claim, "zstd: a frame of 104857600 bytes"},
       {"a second frame", {Codec::Zstd}, then(frame, frame), "more bytes come out"},
       {"garbage behind the frame", {Codec::Zstd}, then(frame, Blob(7, std::byte{3})), "zstd: "},
       {"no zlib stream", {Codec::Zlib}, {}, "zlib: no data"},
@@ -245,10 +251,13 @@ TEST(BrokenChunks, ACodecMakesNoMoreForTheNextThanTheChunkCanBe) {
     Blob out(kSize);
     return source.read_at(chunk, 0, out);
   };
-  const auto twice = read({Codec::Zstd, Codec::Zstd}, zstd_frame(frames));
+  const auto twice = read({Codec::Zstd, Codec::Zlib}, zlib(frames));
   ASSERT_FALSE(twice);
   EXPECT_THAT(twice.error().message(),
               testing::HasSubstr("more bytes between two codecs than 1208576"));
+  const auto says = read({Codec::Zstd, Codec::Zstd}, zstd_frame(frames));
+  ASSERT_FALSE(says);
+  EXPECT_THAT(says.error().message(), testing::HasSubstr("bytes (limit 1208576)"));
   // Some of them, before what is there, are as good as none.
   const Blob some = then(first(frames, nothing.size() * 1000), zstd_frame(bytes));
   EXPECT_TRUE(read({Codec::Zstd, Codec::Zstd}, zstd_frame(some)));

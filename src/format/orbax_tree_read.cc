@@ -83,14 +83,17 @@ class TreeReader {
       if (in_tree() && depth() == 2) {
         if (!object) return refuse("{} is no object", quote(keys_[1]));
         leaf_ = {};
-        has_path_ = has_type_ = false;
+        has_path_ = has_value_ = has_type_ = false;
       }
       if (in_tree() && depth() == 3) {
         if (keys_[2] == "key_metadata") {
           if (object) return refuse("{}: key_metadata is no list", quote(keys_[1]));
+          if (has_path_) return refuse("{}: key_metadata comes twice", quote(keys_[1]));
           has_path_ = true;
-        } else if (keys_[2] == "value_metadata" && !object) {
-          return refuse("{}: value_metadata is no object", quote(keys_[1]));
+        } else if (keys_[2] == "value_metadata") {
+          if (!object) return refuse("{}: value_metadata is no object", quote(keys_[1]));
+          if (has_value_) return refuse("{}: value_metadata comes twice", quote(keys_[1]));
+          has_value_ = true;
         }
       }
       if (in_path() && depth() == 4) {
@@ -204,7 +207,7 @@ class TreeReader {
   bool in_custom_ = false;
   std::size_t custom_begin_ = 0;
   TreeLeaf leaf_;
-  bool has_path_ = false, has_type_ = false;
+  bool has_path_ = false, has_value_ = false, has_type_ = false;
   PathKey key_;
   bool has_key_ = false;
   ItemFlags flags_;

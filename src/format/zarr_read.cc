@@ -35,6 +35,9 @@ constexpr std::array<OtherType, 5> kOtherTypes{{{"int4", 1},
                                                 {"float8_e3m4", 1},
                                                 {"float8_e4m3b11fnuz", 1}}};
 
+/// The specification's codecs from bytes to bytes.
+constexpr std::array<std::string_view, 4> kBytesCodecs{"blosc", "crc32c", "gzip", "zstd"};
+
 bool is_signed(DType dtype) {
   return dtype == DType::I8 || dtype == DType::I16 || dtype == DType::I32 || dtype == DType::I64;
 }
@@ -276,9 +279,10 @@ class MetadataReader {
         if (inner) return unsupported("shards within shards");
         CKFS_TRY_VOID(take_sharding(config, order));
       } else {
-        if (!has_bytes) {
+        if (!has_bytes && std::ranges::find(kBytesCodecs, codec_id) != kBytesCodecs.end()) {
           return corrupt("codec {} before one that makes bytes", quote(codec_id));
         }
+        if (!has_bytes) return unsupported("codec {}", quote(codec_id));
         bytes_codecs.push_back(std::move(codec_id));
       }
     }

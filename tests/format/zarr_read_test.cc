@@ -296,6 +296,7 @@ std::vector<Broken> broken3() {
   add([](V3& v) { v.codecs = fmt::format("[{},{}]", kBytes, kBytes); },
       "two codecs that make bytes");
   add([](V3& v) { v.codecs = R"(["zstd"])"; }, R"(codec "zstd" before one that makes bytes)");
+  add([](V3& v) { v.codecs = fmt::format(R"(["vlen-utf8",{}])", kBytes); }, R"(codec "vlen-utf8")");
   add([](V3& v) { v.codecs = R"(["bytes"])"; }, "codec bytes: no endian, for elements of 4 bytes");
   add([](V3& v) { v.codecs = R"([{"name":"bytes","configuration":{"endian":"middle"}}])"; },
       R"(codec bytes: endian is neither "little" nor "big")");

@@ -149,6 +149,8 @@ def headers():
     one("dimension-exponent", "shape has a fraction", shape="[4e0]")
     one("elements-overflow", "shape has more than 2^63 - 1 elements", shape="[4294967296,4294967296]")
     one("elements-overflow-late", "shape has more than 2^63 - 1 elements", shape="[9223372036854775807,3]")
+    one("elements-overflow-before-zero", "shape has more than 2^64 - 1 elements before its 0", data=b"",
+        shape="[1099511627776,1099511627776,0]", offsets="[0,0]")
     one("bits-overflow", "need more than 2^63 - 1 bits", dtype='"F32"', shape="[4611686018427387904]")
     one("rank", "more than 64 dimensions", shape="[" + ",".join(["1"] * 65) + "]")
     one("offsets-none", "data_offsets has 0 numbers, not two", offsets="[]")

@@ -15,6 +15,7 @@ constexpr std::uint64_t operator""_GiB(unsigned long long n) {
   return n << 30;
 }
 
-inline constexpr std::uint64_t kPage = 4096;  // bytes of a page of the kernel's page cache
+/// Bytes of a page of the page cache, on nearly all kernels.
+inline constexpr std::uint64_t kPage = 4096;
 
 }  // namespace ckfs

@@ -72,6 +72,8 @@ ByteRange whole_pages(ByteRange range, std::uint64_t size) {
 
 std::optional<std::uint64_t> cached_pages(int fd, ByteRange range) {
   if (range.empty()) return 0;  // to the kernel, length 0 is all of the file
+  static const bool counts_ours = ::sysconf(_SC_PAGESIZE) == static_cast<long>(kPage);
+  if (!counts_ours) return std::nullopt;
   CachestatRange asked{range.begin, range.size()};
   Cachestat answer{};
   if (::syscall(kCachestat, fd, &asked, &answer, 0) != 0) return std::nullopt;

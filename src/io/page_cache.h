@@ -45,8 +45,9 @@ ByteRange whole_pages(ByteRange range, std::uint64_t size);
 /// Returns the pieces that were asked for.
 std::vector<ByteRange> will_need(int fd, ByteRange range, std::uint64_t hint_bytes);
 
-/// The pages of `range` in the cache; nullopt where the kernel does not know (older than 6.5), or
-/// does not say (of a file that this process neither owns nor may write).
+/// The pages (kPage) of `range` in the cache; nullopt where the kernel does not know (older than
+/// 6.5, or one whose pages are larger), or does not say (of a file that this process neither owns
+/// nor may write).
 std::optional<std::uint64_t> cached_pages(int fd, ByteRange range);
 
 /// Whether all pages of `range` are in the cache; `if_unknown` if the kernel does not know.

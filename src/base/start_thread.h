@@ -1,5 +1,6 @@
-// A thread where the system has one left. Every thread of ckfs makes something faster and none is
-// needed: a limit on them (pids.max, RLIMIT_NPROC, no memory for a stack) must not end a mount.
+// A thread where the system has one left. Every thread of ckfs but the one that watches over a
+// mount (fuse/session.cc) makes something faster and is not needed: a limit on them (pids.max,
+// RLIMIT_NPROC, no memory for a stack) must not end a mount that stands.
 #pragma once
 
 #include <functional>

@@ -4,8 +4,8 @@
 //
 // Memory: a request takes its reply (Tier::Reply) in one piece and may then wait for scratch or for
 // a tile (Tier::Tile); whoever computes waits for nothing but the source. What is ahead of readers
-// is never waited for: no memory, no piece. What is delivered is lent meanwhile (deliver()). The
-// order is enforced in memory/buffer_pool.h.
+// waits for none to hold it: no memory, no piece. What is delivered is lent meanwhile (deliver()).
+// The order is enforced in memory/buffer_pool.h.
 #include "engine/engine.h"
 
 #include <algorithm>

@@ -57,7 +57,7 @@ class Evaluator {
   /// source; Corrupt (a companion that contradicts itself), OutOfMemory, Internal.
   Result<void> fill(const FileLayout& file, ByteRange range, std::span<std::byte> out, Want want);
 
-  /// Bytes `range` as a tile of their own; OutOfMemory instead of waiting for memory.
+  /// Bytes `range` as a tile of their own; OutOfMemory instead of waiting for memory of Tier::Tile.
   /// Requires: of large tensors that are gathered, only tiles that are pieces lie in the range
   /// (unit_at()).
   Result<Tile> piece(const FileLayout& file, ByteRange range, Want want);

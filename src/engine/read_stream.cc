@@ -159,8 +159,8 @@ ReadStream::Advice ReadStream::advise(ByteRange request, SourceWish wish) {
   while (due && run.queued < file_->size && run.units.size() < kMostUnits) {
     const ByteRange unit = unit_at_(run.queued);
     const bool is_tile = unit.size() > kPieceBytes;
-    // Of large tiles one is computed ahead, from when half of the one before is read: bytes do not
-    // measure how far away it is.
+    // Of large tiles one is computed ahead, from when half of the one before is read at the latest:
+    // bytes do not measure how far away it is.
     const std::uint64_t reach = is_tile ? std::max(depth, unit.size() / 2) : depth;
     const bool near = unit.begin < run.range.end + reach &&
                       (!is_tile || unit.end - unit_at_(request.begin).begin <= wish.room);

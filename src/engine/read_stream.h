@@ -13,7 +13,8 @@
 //   what comes behind the tensor, once the run has gone on past one.
 //
 // A tensor that is gathered is computed a tile at a time, whatever its reader has earned: his own,
-// and from half of it on the next, once the run has read 8 MiB.
+// and once the run has read 8 MiB from half of it on the next; of a slow source those that begin
+// within what it is asked for ahead.
 //
 // A pure function of the file's layout and units, the options, the requests, which of them were
 // answered, and what was delivered, each with the wish of its source and the habit at that time; it

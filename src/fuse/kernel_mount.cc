@@ -1,6 +1,5 @@
-// libfuse has a mount function of its own. It is not used, for three reasons: its errors go to
-// stderr in several lines and never name a remedy, it gives up where /dev/fuse is closed to the
-// user although fusermount3 would open it, and it unmounts by path without looking whether the
+// libfuse has a mount function of its own. It is not used, for two reasons: its errors go to stderr
+// in several lines and never name a remedy, and it unmounts by path without looking whether the
 // mount is still its own. A session of libfuse takes a /dev/fuse that is mounted already.
 
 #include "fuse/kernel_mount.h"

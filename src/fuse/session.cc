@@ -36,9 +36,8 @@ namespace stdfs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 /// Threads that answer requests, where nobody asks for a number. Far more than CPUs, because they
-/// also wait: a source that does not answer holds the thread of every read that needs it, and the
-/// kernel reads ahead with up to 12 requests for one mount. Listings and `ckfs stats` go on
-/// meanwhile.
+/// also wait: a source that does not answer holds the thread of every read that needs it, the
+/// kernel's read-ahead too. While fewer are held, listings and `ckfs stats` go on.
 constexpr unsigned kThreads = 32;
 
 /// How long requests under way are waited for after a signal.

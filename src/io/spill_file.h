@@ -1,5 +1,6 @@
 // A file without a name in a directory of the user's choice: gone with the last descriptor,
-// whatever becomes of the process.
+// whatever becomes of the process. (Where the file system knows no O_TMPFILE, it has one until it
+// is removed, at once.)
 #pragma once
 
 #include <cstddef>

@@ -4,7 +4,8 @@
 // recently goes first. What was computed ahead of a reader who has not come yet goes only where
 // somebody waits for memory: it does not make room for more of its kind. A tile (Kind::Tile) that
 // took longer to compute than a disk takes to give it back goes into the store, where there is one,
-// and comes back from there; not one that its reader is past.
+// when it makes room for others, and comes back from there; not one that its reader is past, nor
+// what is dropped while nobody reads (clear()).
 //
 // Safe for concurrent use by several threads. compute() runs without locks; it may ask the same
 // cache only for what needs nothing of it in turn (Kind::Kept).

@@ -1,9 +1,10 @@
 // Element kernels: the only code that looks at the value of an element.
 //
-// Every kernel exists twice: a plain one that reads like its definition (Reference) and a fast one
-// (Fast: vectors where the CPU has them, chosen once at run time). Both give the same bits for all
-// inputs, NaN included; tests/tensor holds them to it. Kernels work on whole elements at any
-// alignment, input and output do not overlap, and they are safe for concurrent use.
+// Each kernel can be asked for as a plain loop that reads like its definition (Reference) and as
+// the fastest one there is (Fast: vectors where the CPU has them, chosen once at run time; the
+// plain loop of what is rare). Both give the same bits for all inputs, NaN included; tests/tensor
+// holds them to it. Kernels work on whole elements at any alignment, input and output do not
+// overlap, and they are safe for concurrent use.
 //
 // NaN: a rounded or computed NaN becomes the quiet NaN of the target dtype with the sign of the
 // stored element and zero payload (7fc0/ffc0, 7e00/fe00, 7fc00000/ffc00000). A widening cast (BF16

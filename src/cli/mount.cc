@@ -81,8 +81,8 @@ Result<void> open_and_serve(const MountCommand& command, const std::function<voi
   CKFS_TRY(MountKeeper keeper, MountKeeper::start(std::move(target), kernel));
   if (user) {
     CKFS_TRY_VOID(become(*user));
-    // As that user from here on, which is better found out before all is opened.
-    if (const auto reached = check_mountpoint(command.mountpoint, command.source); !reached) {
+    // serve_mount() looks as that user, which is better found out before all is opened.
+    if (const auto reached = check_mountpoint(keeper.target(), command.source); !reached) {
       return Failure(Error(reached.error().code(),
                            fmt::format("{} (as {})", reached.error().message(), command.words.user),
                            reached.error().system_error()));

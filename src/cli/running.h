@@ -13,9 +13,9 @@
 namespace ckfs::cli {
 
 /// Turns the first SIGINT or SIGTERM into a stop request; a second one ends the process, with the
-/// exit code `second`. Requires: made before other threads, which inherit the mask. Where no thread
-/// can be started a signal ends the process at once, which whatever it writes must survive; else
-/// both signals stay blocked when it is gone.
+/// exit code `second`. An ignored SIGINT stays ignored. Requires: made before other threads, which
+/// inherit the mask. Where no thread can be started a signal ends the process at once, which
+/// whatever it writes must survive; else what it takes stays blocked when it is gone.
 class SignalWatch {
  public:
   explicit SignalWatch(Exit second = Exit::Failed);

@@ -531,7 +531,7 @@ Result<bool> OutDirectory::put_text(const std::string& path, const std::string& 
                                                AT_SYMLINK_NOFOLLOW) == 0 &&
                                      status.st_nlink == 2);
   CKFS_TRY_VOID(remove(temporary));
-  if (!linked && error != 0 && error != EEXIST) return failure(error, path, "link");
+  if (!linked && error != EEXIST) return failure(error, path, "link");
   if (linked) CKFS_TRY_VOID(sync_directory(parent_of(path)));
   return linked;
 }

@@ -84,8 +84,8 @@ class SourceFiles final : public ByteSource {
   void will_need(std::span<const FileRange> ranges) override;
   /// Files on disks of this machine.
   bool heeds_hints(FileId file) const override;
-  /// Of files on disks of this machine, where the kernel tells what is cached (6.5; of files that
-  /// the process owns or may write).
+  /// Of files on disks of this machine, where the kernel tells what is cached (page_cache.h: 6.5;
+  /// of files that the process owns or may write).
   bool knows_page_cache(FileId file) const override;
   /// Of files on disks of this machine, until O_DIRECT was seen to fail there; not of file systems
   /// without a device of their own (btrfs, zfs, tmpfs).

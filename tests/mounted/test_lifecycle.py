@@ -414,6 +414,12 @@ class Lifecycle(mounted_fs.TestCase):
         done = ckfs("mount", "-o", "setuid=nobody", self.checkpoint.path, target, check=False)
         self.assertRegex(done.stderr, r"mnt: .*Permission denied.* \(as nobody\)")
         self.assertEqual(done.returncode, 1)
+        # A link there is root's to follow.
+        (self.directory / "mnt").mkdir()
+        link = target.parent / "link"
+        link.symlink_to(self.directory / "mnt")
+        with Mount(self.checkpoint.path, link, "setuid=nobody"):
+            self.assertIn("source", os.listdir(self.directory / "mnt"))
 
     def test_an_empty_name_is_no_user(self):
         (self.directory / "mnt").mkdir()

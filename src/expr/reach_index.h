@@ -27,6 +27,7 @@ class ReachIndex {
       }
       level.push_back(most);
     }
+    level.shrink_to_fit();
     levels_.push_back(std::move(level));
     while (levels_.back().size() > 1) {
       const std::vector<std::int64_t>& below = levels_.back();
@@ -37,6 +38,7 @@ class ReachIndex {
             below.begin() + static_cast<std::ptrdiff_t>(std::min(below.size(), i + kFan));
         above.push_back(*std::max_element(first, end));
       }
+      above.shrink_to_fit();
       levels_.push_back(std::move(above));
     }
     levels_.shrink_to_fit();

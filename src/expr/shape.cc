@@ -28,8 +28,9 @@ Result<std::int64_t> check_shape(DType dtype, std::span<const std::int64_t> shap
                 shape_text(shape), kMaxNumel);
   }
   if (!nbytes(dtype, *numel)) {
-    return fail(ErrorCode::InvalidArgument, "shape {}: {} elements of {} end within a byte",
-                shape_text(shape), *numel, name(dtype));
+    const bool parts = bits(dtype) % 8 != 0;
+    return fail(ErrorCode::InvalidArgument, "shape {}: {} elements of {} {}", shape_text(shape),
+                *numel, name(dtype), parts ? "end within a byte" : "have 2^61 bytes or more");
   }
   return *numel;
 }

@@ -15,8 +15,8 @@ namespace ckfs {
 /// is an int64.
 std::vector<std::int64_t> row_major_strides(std::span<const std::int64_t> shape);
 
-/// The number of elements. Errors: InvalidArgument (negative, too many, or of a dtype of less than
-/// a byte and no whole bytes).
+/// The number of elements. Errors: InvalidArgument (negative, too many, 2^61 bytes of the dtype or
+/// more, or of less than a byte each and no whole bytes).
 Result<std::int64_t> check_shape(DType dtype, std::span<const std::int64_t> shape);
 
 /// A dimension as the middle one of three: what lies around it.

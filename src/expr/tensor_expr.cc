@@ -270,6 +270,7 @@ Result<TensorExpr> TensorExpr::then(Step step) const {
     }
   }
 
+  CKFS_TRY_VOID(check_shape(step.dtype, shape()));
   TensorExpr expr = *this;
   expr.dtype_ = step.dtype;
   if (is_move() && step.kind == Step::Kind::Cast) {
@@ -309,7 +310,8 @@ Result<TensorExpr> TensorExpr::then(const std::shared_ptr<const Program>& progra
     CKFS_TRY(expr, expr.then(step));
   }
   const std::optional<Whole> before = whole();
-  if (!before || before->program || expr.cast_ != kNoCast || !expr.body_) return expr;
+  const std::optional<Whole> after = expr.whole();
+  if (!before || before->program || expr.cast_ != kNoCast || !after || !after->program) return expr;
   auto body = std::make_shared<Body>();
   body->shape = expr.body_->shape;
   body->program = program;

@@ -110,8 +110,8 @@ class TensorExpr {
   /// The memory that it keeps beside itself, its steps apart; copies share it.
   std::size_t bytes() const;
 
-  /// Where the tensor is one whole storage in row-major order: which, and the steps (nullptr:
-  /// none).
+  /// Where the tensor is one whole storage in row-major order, and no operation has moved it away
+  /// and back: which, and the steps (nullptr: none).
   struct Whole {
     StorageId storage;
     std::shared_ptr<const Program> program;
@@ -132,8 +132,8 @@ class TensorExpr {
   /// Zero elements before and after along `dim`.
   Result<TensorExpr> pad(std::int64_t dim, std::int64_t before, std::int64_t after) const;
   /// One more step for every value. A cast to the dtype that they have is no step; a step that is
-  /// no cast names the dtype that they have. Padding stays zero: a step that would change it is
-  /// Unsupported.
+  /// no cast names the dtype that they have. Padding stays zero: a step that would change it,
+  /// were it F32, is Unsupported. InvalidArgument: 2^61 bytes or more.
   Result<TensorExpr> then(Step step) const;
   /// Several steps, which many tensors can share. Requires: not nullptr.
   Result<TensorExpr> then(const std::shared_ptr<const Program>& program) const;

@@ -21,7 +21,7 @@ void add(DType dtype, double operand, std::byte* values, std::size_t count);
 void flush_subnormals(DType dtype, std::byte* values, std::size_t count);
 
 /// `cast` is what `values` were cast to: each NaN gets the sign and the first bits of the payload
-/// of the value; where these are zero, the last bit is set, as x86 and NumPy have it. Both of F64,
+/// of the value; where these are zero, the last bit is set, as NumPy has it (F16). Both of F64,
 /// F32, F16 and BF16.
 void keep_payloads(DType from, const std::byte* values, DType to, std::byte* cast,
                    std::size_t count);

@@ -31,7 +31,7 @@ struct AffineRow {
   /// `low`, as column (first + i) % 8.
   const std::byte* low = nullptr;
   const std::byte* high = nullptr;
-  int shift = 0;
+  int shift = 0;  // below 32
 
   /// Zero points have as many bits. Down: one stream, low bits first, of which that of element i is
   /// field first + i. Awq: as the codes. No byte behind the last field is touched; Awq: none behind

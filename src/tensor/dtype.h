@@ -57,8 +57,8 @@ inline std::uint64_t bytes_of(DType dtype, std::int64_t count) {
   return static_cast<std::uint64_t>(count) * static_cast<std::uint64_t>(bits(dtype)) / 8;
 }
 
-/// Bytes of `numel` elements; nullopt when that overflows or does not end on a whole byte, or when
-/// `numel` is negative.
+/// Bytes of `numel` elements; nullopt when they are 2^61 or more (their bits overflow), or do not
+/// end on a whole byte, or when `numel` is negative.
 std::optional<std::uint64_t> nbytes(DType dtype, std::int64_t numel);
 
 }  // namespace ckfs

@@ -59,7 +59,8 @@ ScaleBlocksKernel find_scale_blocks(DType from, DType to, KernelSet set = Kernel
 /// before: element i of a piece has scales[(first + i) / block] and zeros[(first + i) / block].
 struct BlockScales {
   const float* scales = nullptr;
-  const float* zeros = nullptr;  // nullptr: all are 0; else finite, and none -0
+  /// nullptr: all are 0; else finite, none -0, and no difference with a value overflows.
+  const float* zeros = nullptr;
   std::size_t first = 0;
   std::size_t block = 1;
 };

@@ -106,6 +106,28 @@ TEST(TensorExpr, StepsFollowOneAnotherAlsoWhereTheyUndoEachOther) {
                                                   Step{Step::Kind::Cast, DType::F32, 0}));
 }
 
+TEST(TensorExpr, ACastToMoreBytesThanCanBeCountedIsRefused) {
+  const auto zeros = TensorExpr::zeros(DType::F16, std::array{std::int64_t{1} << 58});
+  ASSERT_TRUE(zeros);
+  EXPECT_TRUE(zeros->cast(DType::F32));
+  const auto wide = zeros->cast(DType::F64);
+  ASSERT_FALSE(wide);
+  EXPECT_EQ(wide.error().code(), ErrorCode::InvalidArgument);
+  EXPECT_EQ(wide.error().message(),
+            "shape [288230376151711744]: 288230376151711744 elements of F64 have 2^61 bytes or "
+            "more");
+}
+
+TEST(TensorExpr, AProgramThatChangesNothingIsNone) {
+  Tensors tensors;
+  const TensorExpr reshaped = tensors.whole(DType::F16, {4}).reshape(Shape{2, 2}).value();
+  for (const Program& none : {Program{}, Program{{Step::Kind::Cast, DType::F16, 0}}}) {
+    const auto same = reshaped.then(std::make_shared<const Program>(none));
+    ASSERT_TRUE(same);
+    EXPECT_EQ(same->whole()->program, nullptr);
+  }
+}
+
 TEST(TensorExpr, IntegersAreNeverCast) {
   Tensors tensors;
   EXPECT_THAT(error_of(tensors.whole(DType::I32, {2}).cast(DType::F32)), HasSubstr("from I32"));

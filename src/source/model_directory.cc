@@ -95,10 +95,6 @@ Result<std::vector<TreeFile>> list_model_files(const fs::path& directory, const 
              return name == kConfig ||
                     (is_side_file(name) && (is_known_model_file(name) || name.ends_with(".py")));
            }));
-  if (found.size() > kMaxSideFiles) {
-    return fail(ErrorCode::Unsupported, "{}: {} files beside config.json (limit {})", shown,
-                found.size(), kMaxSideFiles);
-  }
   return found;
 }
 
@@ -118,24 +114,34 @@ class Finder {
 
   /// `directory` as SourceStore::resolve() gives it.
   Result<ModelDirectory> outside(const fs::path& directory, const std::string& shown) {
-    CKFS_TRY(const std::vector<TreeFile> found, list_model_files(directory, shown, files_));
-    const bool is_model = std::ranges::find(found, kConfig, &TreeFile::path) != found.end();
-    if (!is_model) return std::move(model_);
-    std::vector<NewFile> added;
+    CKFS_TRY(std::vector<TreeFile> found, list_model_files(directory, shown, files_));
+    const auto config = std::ranges::find(found, kConfig, &TreeFile::path);
+    if (config == found.end()) return std::move(model_);
+    // config.json before the others: it says which of them are its code; no other code is opened.
+    std::vector<NewFile> added{{config->path, directory / config->path, !config->is_link}};
+    CKFS_TRY(const FileId config_file, files_.add(std::exchange(added, {})));
+    CKFS_TRY_VOID(take_config(config_file));
+    const std::set<std::string> code = code_files(*model_.config);
+    std::erase_if(found, [&](const TreeFile& file) {
+      return file.path != kConfig && !is_shown(file.path, code);
+    });
+    if (found.size() > kMaxSideFiles) {
+      return fail(ErrorCode::Unsupported, "{}: {} files beside config.json (limit {})", shown,
+                  found.size(), kMaxSideFiles);
+    }
     for (const TreeFile& file : found) {
+      if (file.path == kConfig) continue;
       added.push_back({file.path, directory / file.path, !file.is_link});
     }
-    CKFS_TRY(const FileId first, files_.add(std::move(added)));
-    // config.json before the others: it says which of them are its code.
-    const auto config = std::ranges::find(found, kConfig, &TreeFile::path);
-    CKFS_TRY_VOID(take_config(first + static_cast<FileId>(config - found.begin())));
-    const std::set<std::string> code = code_files(*model_.config);
+    FileId next = config_file;
+    if (!added.empty()) {
+      CKFS_TRY(next, files_.add(std::move(added)));
+    }
     CKFS_TRY(const fs::path boundary, link_boundary(directory, files_.store()));
     std::vector<std::string_view> taken;
-    for (std::size_t i = 0; i < found.size(); ++i) {
-      const std::string& name = found[i].path;
-      if (name != kConfig && !is_shown(name, code)) continue;
-      const FileId id = first + static_cast<FileId>(i);
+    for (const TreeFile& file : found) {
+      const std::string& name = file.path;
+      const FileId id = name == kConfig ? config_file : next++;
       if (!lies_in(files_.path(id), boundary)) {
         builder_.add_fact(
             std::string(kOutsideLinks),
@@ -197,6 +203,9 @@ Result<ModelDirectory> find_model_directory(const SourceTree& tree, const FileTa
   if (options.config) {
     const std::string shown = options.config->string();
     const auto directory = files.store().resolve(*options.config);
+    if (!directory && is_absent(directory.error())) {
+      return fail(ErrorCode::NotFound, "{}: no such file or directory", shown);
+    }
     if (!directory) return system_failure(directory.error(), shown, "cannot list");
     const auto status = files.store().look(*directory);
     if (status && status->kind == FileKind::File) return finder.config_alone(*directory, shown);

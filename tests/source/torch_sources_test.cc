@@ -122,6 +122,9 @@ TEST(OpenTorchFile, AKeyChoosesADictionary) {
               ElementsAre("module.a.weight", "module.a.bias", "module.b"));
   const Opened moments = open_source(file, with_key("optimizer.state"));
   EXPECT_THAT(tensor_names(*moments.catalog), testing::Contains("0.exp_avg"));
+  EXPECT_THAT(tensor_names(*open_source(file, with_key("optimizer.state.0")).catalog),
+              testing::Contains("exp_avg"));
+  EXPECT_THAT(error_of(file, with_key("optimizer.state.00")), HasSubstr("no key"));
   EXPECT_THAT(error_of(file, with_key("weights")),
               HasSubstr(R"(checkpoint.ckpt: no key "weights" (it has "epoch")"));
   EXPECT_THAT(error_of(file, with_key("epoch")), HasSubstr("a number, no dictionary of tensors"));
@@ -168,6 +171,9 @@ TEST(OpenTorchFile, OfTheFilesBesideItOnlyThoseOfAModelAreShown) {
   const Opened opened = open_source(directory / "model.pt");
   EXPECT_THAT(side_files(opened), testing::UnorderedElementsAreArray(shown));
   const auto& notes = opened.catalog->notes();
+  // No other code of that directory is opened, or counts.
+  for (int k = 0; k < 1100; ++k) directory.write(fmt::format("experiment{}.py", k), "");
+  EXPECT_EQ(side_files(open_source(directory / "model.pt")), side_files(opened));
   EXPECT_TRUE(std::ranges::any_of(notes, [&](const Note& note) {
     return note.subject == directory.path().string() &&
            note.text.find("README.md") != std::string::npos;
@@ -335,6 +341,16 @@ TEST(OpenTorchDcp, TheOptimizersFolderIsNotTheModels) {
   EXPECT_EQ(tensor_names(*open_source(source, with_key("model")).catalog), names);
   EXPECT_THAT(error_of(source, with_key("mode")), HasSubstr("no tensors below the key"));
   EXPECT_THAT(error_of(source / "optimizer_0"), HasSubstr("no tensors"));
+}
+
+TEST(OpenTorchDcp, AStrayFileMakesNoCheckpointOfTheTop) {
+  const TemporaryDirectory directory;
+  const fs::path dcp = kTorch / "dcp-accelerate-fsdp-folders-w2" / "source" / "optimizer_0";
+  fs::copy(dcp, directory / "optimizer_0", fs::copy_options::recursive);
+  fs::copy(kTorch / ".." / "hf" / "llama-bf16" / "source", directory / "",
+           fs::copy_options::recursive);
+  directory.write(".metadata", "of something else");
+  EXPECT_EQ(open_source(directory.path()).catalog->kind(), "safetensors");
 }
 
 TEST(OpenTorchDcp, AMissingPartIsNamed) {

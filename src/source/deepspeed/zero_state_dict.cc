@@ -4,6 +4,7 @@
 #include "source/deepspeed/zero_state_dict.h"
 
 #include <algorithm>
+#include <set>
 
 #include "base/parallel.h"
 #include "base/text.h"
@@ -171,13 +172,15 @@ Result<void> ZeroStateDict::add_partitioned_frozen(const ModelStates& states,
 Result<void> ZeroStateDict::add_module_frozen(const TorchFile& torch, FileId file, NodeId module,
                                               const std::string& prefix,
                                               const std::function<bool(std::string_view)>& known) {
+  std::set<std::string_view> here;  // of this mapping, in which a name may come twice
   for (const DictItem& item : torch.pickle().mapping(module)) {
     const auto name = torch.pickle().string(item.key);
     if (!name || !torch.is_tensor(item.value)) continue;
     CKFS_TRY_VOID(torch.pickle().budget()->check(files_.name(file)));
     if (!torch.pickle().budget()->hold(kEntryBytes + 3 * name->size())) break;
     std::string full = prefix + std::string(*name);
-    if (known(full) || contains(full)) continue;
+    if (known(full) || (contains(full) && !here.contains(*name))) continue;
+    here.insert(*name);
     auto tensor = placer_.place(torch, item.value, *name, file, files_.name(file));
     if (!tensor && tensor.error().code() == ErrorCode::Unsupported) {
       builder_.add_note(full, tensor.error().message());

@@ -585,6 +585,8 @@ bool recognizes_safetensors(const SourceTree& tree, const SourceFiles& /*files*/
 Result<std::shared_ptr<const Catalog>> open_safetensors(const SourceTree& tree, SourceFiles& files,
                                                         const OpenCheckpointOptions& options) {
   if (!options.tag.empty() || !options.key.empty() || options.config) {
+    // What is still to come may take them.
+    if (!tree.incomplete.empty()) return refuse_unfinished(tree);
     return fail(ErrorCode::InvalidArgument,
                 "{}: a checkpoint of safetensors takes no tag, key or configuration", tree.name);
   }

@@ -34,9 +34,9 @@ struct OrbaxPlace {
 
 /// The item of the options' name, else the step itself where it is one, else the only one, else the
 /// first of the usual names; of the options' step, else of the newest that is whole. What is
-/// temporary or was not finished is never taken. Requires: is_orbax().
-/// Errors: InvalidArgument (the options name what is not there), Unsupported (not finished; not
-/// clear which).
+/// temporary (the tree itself, or the step that it lies in, too) or was not finished is never
+/// taken. Requires: is_orbax(). Errors: InvalidArgument (the options name what is not there),
+/// Unsupported (not finished; not clear which).
 Result<OrbaxPlace> choose_orbax_item(const SourceTree& tree, const OpenCheckpointOptions& options);
 
 /// What lies below a step's `directory` alone, which ends in '/': files, links and notes. Of links

@@ -486,9 +486,11 @@ bool recognizes_dcp(const SourceTree& tree, const SourceFiles& /*files*/,
   return !tree.single_file && !find_prefixes(tree).empty();
 }
 
-bool recognizes_top(const SourceTree& tree, const SourceFiles& files,
-                    const OpenCheckpointOptions& options) {
-  return tree.find(kMetadata) != nullptr && recognizes_dcp(tree, files, options);
+bool recognizes_top(const SourceTree& tree, const SourceFiles& /*files*/,
+                    const OpenCheckpointOptions& /*options*/) {
+  if (tree.single_file) return false;
+  const std::vector<std::string> prefixes = find_prefixes(tree);
+  return std::ranges::find(prefixes, "") != prefixes.end();
 }
 
 Result<std::shared_ptr<const Catalog>> open_dcp(const SourceTree& tree, SourceFiles& files,

@@ -104,14 +104,25 @@ class StateDictFinder {
     return has;
   }
 
+  /// Of a string, or else of the whole number that has this name.
+  std::optional<NodeId> find(NodeId node, std::string_view key) const {
+    if (const auto value = pickle_.find(node, key)) return value;
+    if (!pickle_.is_mapping(node) || key.find_first_not_of("-0123456789") != key.npos) return {};
+    std::optional<NodeId> found;
+    for (const DictItem& item : pickle_.mapping(node)) {
+      if (name_of(pickle_, item.key) == key) found = item.value;
+    }
+    return found;
+  }
+
   /// A key may contain dots itself, so the whole rest is tried before its first part.
   Result<NodeId> descend(NodeId node, std::string_view key) const {
     const std::string_view whole = key;
     while (!key.empty()) {
-      if (const auto last = pickle_.find(node, key)) return *last;
+      if (const auto last = find(node, key)) return *last;
       const std::size_t dot = key.find('.');
       if (dot == std::string_view::npos) break;
-      const auto next = pickle_.find(node, key.substr(0, dot));
+      const auto next = find(node, key.substr(0, dot));
       if (!next) break;
       node = *next;
       key.remove_prefix(dot + 1);

@@ -17,7 +17,8 @@ namespace ckfs {
 
 /// Admits the first line of each cause at once, then at most one a minute for as long as it lasts.
 /// Memory is bounded: of very many causes within a minute, the latest share one allowance, and only
-/// the first line of these is written. They also have the counts of causes that made room. Safe for
+/// the first line of these is written. They also have the counts of causes that made room, and one
+/// that gets an allowance of its own afterwards may be written again within the minute. Safe for
 /// concurrent use by several threads.
 class LogLimit {
  public:

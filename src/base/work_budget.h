@@ -22,9 +22,9 @@ inline constexpr std::uint64_t kWorkFactor = 16;
 inline constexpr std::uint64_t kHoldBase = std::uint64_t{16} << 20;
 inline constexpr std::uint64_t kHoldFactor = 12;
 
-/// Safe for concurrent use. Once more was asked for than there is, nothing is granted any more: so
-/// who asked may give an empty answer, and whoever is responsible for the document asks check()
-/// before believing what came of it.
+/// Safe for concurrent use, by which it may grant once more for each thread. Once more was asked
+/// for than there is, nothing is granted any more: so who asked may give an empty answer, and
+/// whoever is responsible for the document asks check() before believing what came of it.
 class WorkBudget {
  public:
   /// Of a document of that many bytes.

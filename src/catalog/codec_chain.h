@@ -3,6 +3,7 @@
 // dimensions) is an encoding, or strides of boxes.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -13,6 +14,14 @@ namespace ckfs {
 enum class Codec : std::uint8_t { Zstd, Gzip, Zlib, Blosc, Crc32c };
 
 std::string_view name(Codec codec);
+
+/// Whether blosc lies between two checksums: as it reads what it needs, it would read no outer sum
+/// to its end.
+inline bool is_summed_around_blosc(std::span<const Codec> codecs) {
+  const auto blosc = std::ranges::find(codecs, Codec::Blosc);
+  return std::find(codecs.begin(), blosc, Codec::Crc32c) != blosc &&
+         std::find(blosc, codecs.end(), Codec::Crc32c) != codecs.end();
+}
 
 /// Immutable; shared by the chunks of many arrays.
 class CodecChain {

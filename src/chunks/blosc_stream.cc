@@ -27,7 +27,8 @@ class BloscStream final : public ByteStream {
   BloscStream(std::unique_ptr<ByteStream> from, WorkSpace& space)
       : from_(std::move(from)), space_(space) {}
 
-  Result<void> begin(std::optional<std::uint64_t> nbytes, std::optional<std::uint64_t> most_made);
+  Result<void> begin(std::optional<std::uint64_t> nbytes, std::optional<std::uint64_t> most,
+                     std::optional<std::uint64_t> most_made);
   Result<std::size_t> read(std::span<std::byte> out) override;
   Result<void> seek(std::uint64_t offset) override;
 
@@ -61,6 +62,7 @@ Result<void> BloscStream::fetch(std::span<std::byte> out) {
 }
 
 Result<void> BloscStream::begin(std::optional<std::uint64_t> nbytes,
+                                std::optional<std::uint64_t> most,
                                 std::optional<std::uint64_t> most_made) {
   CKFS_TRY_VOID(fetch(header_));
   const auto field = [&](std::size_t at) {
@@ -91,6 +93,9 @@ Result<void> BloscStream::begin(std::optional<std::uint64_t> nbytes,
   }
   if (nbytes && nbytes_ != *nbytes) {
     return fail(ErrorCode::Corrupt, "blosc: a chunk of {} bytes (not {})", nbytes_, *nbytes);
+  }
+  if (most && nbytes_ > *most) {
+    return fail(ErrorCode::Corrupt, "blosc: a chunk of {} bytes (limit {})", nbytes_, *most);
   }
   CKFS_TRY_VOID(read_table(blocks));
   return most_made ? check_order(*most_made) : Result<void>();
@@ -208,9 +213,10 @@ Result<void> BloscStream::seek(std::uint64_t offset) {
 
 StreamResult open_blosc_stream(std::unique_ptr<ByteStream> from, WorkSpace& space,
                                std::optional<std::uint64_t> nbytes,
+                               std::optional<std::uint64_t> most,
                                std::optional<std::uint64_t> most_made) {
   auto stream = std::make_unique<BloscStream>(std::move(from), space);
-  CKFS_TRY_VOID(stream->begin(nbytes, most_made));
+  CKFS_TRY_VOID(stream->begin(nbytes, most, most_made));
   return stream;
 }
 

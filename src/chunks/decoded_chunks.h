@@ -8,8 +8,9 @@
 //   blocks in the spill, where there is one: those that memory had no room for;
 //   a decoder that stands before what he wants, and goes on from there.
 //
-// Else it begins anew; where the spill has room for the whole chunk it then goes on to its end, not
-// to begin again. Safe for concurrent use by several threads.
+// Else it begins anew; where the spill has room for the whole chunk it then goes on to its end
+// (from the second time on that there was room when it began), not to begin again. Safe for
+// concurrent use by several threads.
 #pragma once
 
 #include <compare>

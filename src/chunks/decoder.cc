@@ -26,9 +26,9 @@ class StoredStream final : public ByteStream {
       const ReadRequest request{stored_.range.file, stored_.range.offset + position_, part};
       CKFS_TRY_VOID(stored_.once ? stored_.source->read_once({&request, 1})
                                  : stored_.source->read({&request, 1}));
-      hint();
     }
     position_ += part.size();
+    if (stored_.source != nullptr && !part.empty()) hint();
     return part.size();
   }
 
@@ -113,7 +113,7 @@ StreamResult open_stage(Codec codec, std::unique_ptr<ByteStream> from, WorkSpace
     case Codec::Zlib:
       return open_inflate_stream(std::move(from), DeflateForm::Zlib, space);
     case Codec::Blosc:
-      return open_blosc_stream(std::move(from), space, nbytes, most_made);
+      return open_blosc_stream(std::move(from), space, nbytes, most, most_made);
     case Codec::Crc32c:
       return open_crc32c_stream(std::move(from), space);
   }
@@ -136,6 +136,9 @@ Result<std::unique_ptr<ByteStream>> open_stream(const StoredBytes& stored, const
   // The blocks of the one lie in any order in those of the other: it would be decoded for each.
   if (std::ranges::count(codecs.codecs(), Codec::Blosc) > 1) {
     return fail(ErrorCode::Unsupported, "blosc twice");
+  }
+  if (is_summed_around_blosc(codecs.codecs())) {
+    return fail(ErrorCode::Unsupported, "blosc between two checksums");
   }
   std::optional<std::uint64_t> most_made;  // of a stage that goes back by beginning anew
   for (auto codec = codecs.codecs().end(); codec != first;) {

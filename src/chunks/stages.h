@@ -23,11 +23,13 @@ StreamResult open_inflate_stream(std::unique_ptr<ByteStream> from, DeflateForm f
                                  WorkSpace& space);
 
 /// A blosc (version 1) chunk. Its blocks are decoded each by itself: seek() reads none in between.
-/// One of compressed blocks that are not `nbytes` together, where that is known, is Corrupt. They
-/// may lie in any order: where going back in `from` means to begin anew, `most_made` bytes of it,
-/// in all passes together, may be made for all of them one after another; else Unsupported.
+/// One of compressed blocks that are not `nbytes` together, or are more than `most`, where these
+/// are known, is Corrupt (one of more than 2^20 blocks Unsupported). They may lie in any order:
+/// where going back in `from` means to begin anew, `most_made` bytes of it, in all passes together,
+/// may be made for all of them one after another; else Unsupported.
 StreamResult open_blosc_stream(std::unique_ptr<ByteStream> from, WorkSpace& space,
                                std::optional<std::uint64_t> nbytes,
+                               std::optional<std::uint64_t> most,
                                std::optional<std::uint64_t> most_made);
 
 /// All but the last four bytes, which are the CRC-32C of the others; looked at where the stream

@@ -590,7 +590,7 @@ bool SourceFiles::knows_page_cache(FileId file) const {
 }
 
 bool SourceFiles::reads_past_cache(FileId file) const {
-  return Impl::may_bypass(*impl_->table.file(file).file_system);
+  return Impl::may_bypass(*impl_->table.file(file).file_system) && impl_->knows_page_cache(file);
 }
 
 bool SourceFiles::prefers_order(FileId file) const {

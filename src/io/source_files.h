@@ -75,8 +75,9 @@ class SourceFiles final : public ByteSource {
   /// Not where will_need() brought any of it in.
   std::optional<MappedBytes> map_once(const FileRange& range, std::uint64_t used) override;
   Result<void> check_mapped(std::span<const MappedBytes> mapped) override;
-  /// Lets go of the pages of mappings, and closes files that stream: their servers read ahead of
-  /// each that is open, some 16 MiB, whether anybody wants it or not.
+  /// Lets go of the pages of mappings, and closes files that stream (but what a ring still has of
+  /// them, from when they were taken for others): their servers read ahead of each that is open,
+  /// some 16 MiB, whether anybody wants it or not.
   void rest(const std::function<bool()>& still) override;
   /// Files that stream are not hinted at (prefers_order), nor those of remote file systems that
   /// were not seen to keep pages, nor Stale ones. Cost: page_cache.h. Requires: each range lies
@@ -87,8 +88,8 @@ class SourceFiles final : public ByteSource {
   /// Of files on disks of this machine, where the kernel tells what is cached (page_cache.h: 6.5;
   /// of files that the process owns or may write).
   bool knows_page_cache(FileId file) const override;
-  /// Of files on disks of this machine, until O_DIRECT was seen to fail there; not of file systems
-  /// without a device of their own (btrfs, zfs, tmpfs).
+  /// Of files that knows_page_cache() says so of, until O_DIRECT was seen to fail there; not of
+  /// file systems without a device of their own (btrfs, zfs, tmpfs).
   bool reads_past_cache(FileId file) const override;
   /// Files of network and FUSE file systems; not while it was measured that their source answers
   /// several requests at once faster (pace.h; what turns out wrong is taken back). Where reads go

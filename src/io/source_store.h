@@ -65,7 +65,8 @@ class SourceStore {
   /// What look() gives, of an open file.
   virtual Tried<FileStatus> look(int fd) = 0;
 
-  /// The first bytes of a file, `count` or as many as there are; none where it cannot be read:
+  /// The first bytes of a file, `count` or as many as there are or can be read; none where it
+  /// cannot be opened:
   /// registering it (SourceFiles::add) says why.
   std::vector<std::byte> first_bytes(const std::filesystem::path& path, std::size_t count);
 };

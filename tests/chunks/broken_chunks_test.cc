@@ -146,6 +146,14 @@ std::vector<Case> cases() {
        with(with_sum(frame), 20, 77),
        "crc32c: "},
   };
+  list.push_back({"blosc of 2 GiB, summed",
+                  {Codec::Crc32c, Codec::Blosc},
+                  with(with(blocks, 8, 1U << 30), 4, 1U << 31),
+                  "blosc: a chunk of 2147483648 bytes (limit 1208576)"});
+  list.push_back({"blosc between two sums",
+                  {Codec::Crc32c, Codec::Blosc, Codec::Crc32c},
+                  with_sum(blosc(with_sum(bytes))),
+                  "blosc between two checksums"});
   // Cut anywhere, each form ends early.
   for (std::size_t cut = 1; cut < 16; ++cut) {
     const auto part = [&](const Blob& whole) { return first(whole, whole.size() * cut / 16); };

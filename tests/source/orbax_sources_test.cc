@@ -65,6 +65,16 @@ TEST(OrbaxSource, ItsNewestStepIsTaken) {
   EXPECT_THAT(names_at(root.path(), {.step = 2}), ElementsAre("two"));
 }
 
+TEST(OrbaxSource, AStepThatWasNeverCommittedIsRefusedByItsOwnName) {
+  const TemporaryDirectory root;
+  item_of("w").write(root, "11.orbax-checkpoint-tmp-5/items/");
+  fs::create_symlink("11.orbax-checkpoint-tmp-5", root / "link");
+  for (const char* const path :
+       {"11.orbax-checkpoint-tmp-5", "11.orbax-checkpoint-tmp-5/items", "link"}) {
+    EXPECT_THAT(error_of(root / path), HasSubstr("11.orbax-checkpoint-tmp-5 would have been"));
+  }
+}
+
 TEST(OrbaxSource, StepsOfEqualFilesAreTwoSources) {
   const TemporaryDirectory root;
   for (const char* const step : {"1/items/", "2/items/"}) item_of("w").write(root, step);
@@ -223,10 +233,13 @@ TEST(OrbaxSource, ChunksAlongTheFirstDimensionAreOneRun) {
 TEST(OrbaxSource, WhatNobodyCanDecodeIsAnObstacle) {
   const std::string blosc = R"(,{"name":"blosc","configuration":{"cname":"lz4","clevel":5,)"
                             R"("shuffle":"noshuffle","typesize":1,"blocksize":0}})";
-  for (const auto& [shape, codecs, reason] : {std::tuple<std::string, std::string, std::string>{
-                                                  "[2]", R"(,{"name":"lzma"})", "codec \"lzma\""},
-                                              {"[]", R"(,{"name":"lzma"})", "codec \"lzma\""},
-                                              {"[2]", blosc + blosc, "codec blosc twice"}}) {
+  const std::string sum = R"(,{"name":"crc32c"})";
+  for (const auto& [shape, codecs, reason] :
+       {std::tuple<std::string, std::string, std::string>{"[2]", R"(,{"name":"lzma"})",
+                                                          "codec \"lzma\""},
+        {"[]", R"(,{"name":"lzma"})", "codec \"lzma\""},
+        {"[2]", blosc + blosc, "codec blosc twice"},
+        {"[2]", sum + blosc + sum, "codec blosc between checksums"}}) {
     OrbaxWriter item;
     item.inside["w/zarr.json"] = zarr3(shape, shape, "float32", codecs);
     const TemporaryDirectory directory;

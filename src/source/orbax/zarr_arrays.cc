@@ -101,10 +101,14 @@ std::size_t ZarrArray::cells() const {
 
 std::string ZarrArray::find_obstacle() const {
   if (metadata_.width == 0) return fmt::format("elements of {}", quote(metadata_.data_type));
-  for (const std::string& codec : metadata_.codecs.bytes_codecs) {
-    if (!codec_of(codec)) return fmt::format("codec {}", quote(codec));
+  std::vector<Codec> codecs;
+  for (const std::string& name : metadata_.codecs.bytes_codecs) {
+    const auto codec = codec_of(name);
+    if (!codec) return fmt::format("codec {}", quote(name));
+    codecs.push_back(*codec);
   }
   if (std::ranges::count(metadata_.codecs.bytes_codecs, "blosc") > 1) return "codec blosc twice";
+  if (is_summed_around_blosc(codecs)) return "codec blosc between checksums";
   if (!metadata_.sharding) return {};
   if (!metadata_.sharding->bytes_codecs.empty()) {
     return fmt::format("shards under codec {}", quote(metadata_.sharding->bytes_codecs.front()));

@@ -53,6 +53,25 @@ bool is_aligned(const Box& box, std::span<const std::int64_t> strides) {
   });
 }
 
+/// Whether a chunk, wherever it lies, is cut out of the boxes in no more than kMaxBoxes pieces: an
+/// interval cuts loops that go on within one dimension into a begin, whole turns and an end each.
+Result<void> check_pieces(std::span<const Box> boxes, std::span<const std::int64_t> strides) {
+  std::size_t pieces = 0;
+  for (const Box& box : boxes) {
+    std::size_t most = 1;
+    for (std::size_t d = 0; d < strides.size(); ++d) {
+      const auto loops = std::ranges::count_if(box.loops, [&](const Loop& loop) {
+        return loop.target_stride >= strides[d] && (d == 0 || loop.target_stride < strides[d - 1]);
+      });
+      if (loops > 1) most = std::min(most * static_cast<std::size_t>(2 * loops - 1), kMaxBoxes);
+    }
+    pieces += most;
+  }
+  if (pieces <= kMaxBoxes) return {};
+  return fail(ErrorCode::Unsupported, "{} boxes, whose chunks are up to {} pieces (limit {})",
+              boxes.size(), pieces, kMaxBoxes);
+}
+
 }  // namespace
 
 ArrayChunks::ArrayChunks(DType dtype, std::span<const std::int64_t> shape,
@@ -148,10 +167,10 @@ Result<void> check_sliceable(const TensorExpr& expr) {
     return fail(ErrorCode::Unsupported, "{} boxes (limit {})", boxes.size(), kMaxBoxes);
   }
   if (std::ranges::all_of(boxes, [&](const Box& box) { return is_aligned(box, strides); })) {
-    return {};
+    return check_pieces(boxes, strides);
   }
-  CKFS_TRY_VOID(align({boxes.begin(), boxes.end()}, strides));
-  return {};
+  CKFS_TRY(const std::vector<Box> aligned, align({boxes.begin(), boxes.end()}, strides));
+  return check_pieces(aligned, strides);
 }
 
 }  // namespace ckfs

@@ -121,6 +121,7 @@ bool HfIndexReader::start(std::string_view kind) {
   } else if (in_map()) {
     return scalar(kind);
   }
+  if (depth_ == kMaxIndexDepth) return refuse("nested more than {} deep", kMaxIndexDepth);
   ++depth_;
   return true;
 }

@@ -17,6 +17,7 @@ inline constexpr std::uint64_t kMaxIndex = std::uint64_t{256} << 20;  // bytes o
 inline constexpr std::size_t kMaxIndexNames = 1'000'000;
 inline constexpr std::size_t kMaxIndexFiles = 50'000;
 inline constexpr std::size_t kMaxIndexFileName = 512;  // bytes
+inline constexpr std::size_t kMaxIndexDepth = 64;      // nested objects and lists
 /// Bytes of names with an escape, and 32 more for each.
 inline constexpr std::size_t kMaxIndexEscaped = 4'194'304;
 

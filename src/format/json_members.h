@@ -120,8 +120,8 @@ std::string json_string(std::string_view text);
 /// Whether the member holds a quantization: it has no place in a dense config.
 bool is_quantization(const JsonMember& member);
 
-/// Checks that no member that decides what a view shows is there twice: it would be a guess which
-/// one counts. Errors: Corrupt.
+/// Checks that no member that decides how tensors are decoded and cast is there twice: it would be
+/// a guess which one counts. (Of the others the last counts, as in Python.) Errors: Corrupt.
 Result<void> check_once(const std::vector<JsonMember>& members, std::string_view file_name);
 
 /// The same of all keys of an object, escapes taken into account: where any of them may be read.

@@ -18,7 +18,7 @@ inline constexpr std::uint64_t kMaxConfig = std::uint64_t{16} << 20;  // bytes o
 inline constexpr int kMaxConfigDepth = 32;                            // nested objects and lists
 
 inline constexpr std::size_t kMaxConfigStrings = 500'000;
-inline constexpr std::size_t kMaxConfigValues = 500'000;  // elements and members
+inline constexpr std::size_t kMaxConfigValues = 500'000;  // elements and members, and the whole
 
 /// Whether a config.json without a dtype stays without one, or gets one.
 enum class WithoutDtype : bool { Kept, Filled };

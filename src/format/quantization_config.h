@@ -53,7 +53,8 @@ struct QuantizationConfig {
 
   /// A value; empty where there is none.
   std::string_view value(std::string_view key) const;
-  /// A value as a whole number; nullopt where there is none, or it is something else.
+  /// A value as a whole number; nullopt where there is none, or it is something else
+  /// (the text of a number counts as one).
   std::optional<std::int64_t> number(std::string_view key) const;
 };
 

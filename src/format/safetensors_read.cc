@@ -19,6 +19,10 @@
 namespace ckfs::safetensors {
 
 /// The handler of events. Each event returns whether to go on; what stopped it is error_.
+/// Of a member that no reader knows: the limit of the loader's JSON (safetensors 0.8), less what it
+/// lies in.
+constexpr std::size_t kMaxNested = 125;
+
 class HeaderReader {
  public:
   HeaderReader(std::string_view text, std::uint64_t data_size, std::string_view file_name)
@@ -37,6 +41,7 @@ class HeaderReader {
   bool key(std::string_view name);
   bool end_object();
   bool start_array(std::size_t);
+  bool nest();
   bool end_array();
   bool parse_error(std::size_t byte, std::string_view reason);
 
@@ -215,18 +220,19 @@ bool HeaderReader::start_object(std::size_t) {
       skipped_depth_ = 1;
       return true;
     case Where::Skipped:
-      ++skipped_depth_;
-      return true;
+      return nest();
     default:
       return scalar("an object");
   }
 }
 
+bool HeaderReader::nest() {
+  if (++skipped_depth_ > kMaxNested) return refuse_tensor("nested more than {} deep", kMaxNested);
+  return true;
+}
+
 bool HeaderReader::start_array(std::size_t) {
-  if (where_ == Where::Skipped) {
-    ++skipped_depth_;
-    return true;
-  }
+  if (where_ == Where::Skipped) return nest();
   if (where_ != Where::Tensor || member_ == Member::DType) return scalar("a list");
   if (member_ == Member::Shape) {
     where_ = Where::Shape;

@@ -125,6 +125,41 @@ TEST(ArrayChunks, AreNotCutOutOfMoreBoxesThanTheLimit) {
   }
 }
 
+// Rows in any order, of which each is transposed by itself: an interval of columns cuts each in up
+// to three pieces.
+TEST(ArrayChunks, AreNotCutOutOfMorePiecesThanTheLimit) {
+  for (const std::int64_t rows : {std::int64_t{1000}, std::int64_t{200'000}}) {
+    CatalogBuilder builder("test");
+    const std::int64_t numel = rows * 4 * 131;
+    const Extent extent{0, 0, static_cast<std::uint64_t>(numel)};
+    const StorageId storage = builder.add_storage(DType::U8, numel, std::span(&extent, 1));
+    std::vector<std::int64_t> order(static_cast<std::size_t>(rows));
+    std::iota(order.begin(), order.end(), 0);
+    std::ranges::shuffle(order, std::mt19937(1));
+    std::vector<StorageBox> parts;
+    for (std::int64_t row = 0; row < rows; ++row) {
+      parts.push_back({storage,
+                       524 * order[static_cast<std::size_t>(row)],
+                       {row, 0, 0},
+                       {1, 4, 131},
+                       {524, 131, 1}});
+    }
+    const TensorId id = builder.add_tensor("w", Shape{rows, 4, 131}, storage, std::move(parts));
+    builder.add_only_shard({id});
+    const auto catalog = std::move(builder).build();
+    const TensorExpr turned = TensorExpr::stored(*catalog, id)
+                                  .transpose(Shape{0, 2, 1})
+                                  .value()
+                                  .reshape(Shape{rows, 524})
+                                  .value();
+    const auto fits = check_sliceable(turned);
+    EXPECT_EQ(fits.has_value(), rows == 1000);
+    if (!fits) {
+      EXPECT_THAT(fits.error().message(), testing::HasSubstr("pieces (limit 262144)"));
+    }
+  }
+}
+
 RC_GTEST_PROP(ArrayChunks, ShowEachElementOnce, ()) {
   const Choose choose = rapidcheck_choices();
   const RandomCheckpoint checkpoint = random_checkpoint(choose);

@@ -659,6 +659,8 @@ TEST_F(Rules, OperationsAreUndoneByTheirInverses) {
                                 {R"({"split": 0})", flow_of({0}, true)},
                                 {R"({"split": 1, "sizes": [2, 1]})", flow_of({0}, true)},
                                 {R"({"deinterleave": 1, "parts": 3})", flow_of({0}, true)},
+                                {R"({"split": 0})", flow_of({0, 1}, true), false},
+                                {R"({"deinterleave": 1})", flow_of({0, 1}, true), false},
                                 {R"({"transpose": [1, 0]})", flow_of({0}, true)},
                                 {R"({"reshape": [3, -1]})", flow_of({0}, true)},
                                 {R"({"pad": 1, "before": 2, "after": 1})", flow_of({0}, true)},

@@ -15,8 +15,6 @@ namespace {
 
 using Kind = Operation::Kind;
 
-constexpr std::size_t kMaxNumbers = 64;
-
 /// Reads the members of an operation's object and says which are left over.
 class Members {
  public:

@@ -26,6 +26,7 @@ namespace ckfs {
 using Variables = std::vector<std::string>;
 
 inline constexpr std::size_t kMaxParts = std::size_t{1} << 20;  // tensors of a group at a time
+inline constexpr std::size_t kMaxNumbers = 64;                  // of an operation
 inline constexpr std::size_t kMaxKeys = 4;  // variables of a rule that are stacked or unstacked
 
 struct FlowPart {

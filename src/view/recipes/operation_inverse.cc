@@ -56,13 +56,17 @@ std::optional<Operation> Operation::inverse(const FlowShape& before, Scope scope
       return op;
     }
     case Kind::Split:
+      // Of several columns each is split: which parts were whose is lost.
+      if (before.shapes.size() > 1) return std::nullopt;
       op.kind = Kind::Concat;
       return op;
     case Kind::Interleave:
+      if (before.shapes.size() > kMaxNumbers) return std::nullopt;
       op.kind = Kind::Deinterleave;
       op.numbers = {Expression::of(static_cast<double>(before.shapes.size()))};
       return op;
     case Kind::Deinterleave:
+      if (before.shapes.size() > 1) return std::nullopt;
       op.kind = Kind::Interleave;
       return op;
     case Kind::Transpose: {

@@ -601,6 +601,10 @@ class RuleUndo {
     }
     ModelTensor made = list_.tensors[left.tensors.front()];
     made.name = names_.emplace_back(pattern.fill(captured));
+    if (made.name.size() > kMaxTensorName) {
+      return fail(ErrorCode::Unsupported, "becomes a name of {} characters (limit {})",
+                  made.name.size(), kMaxTensorName);
+    }
     made.expr = std::move(part.expr);
     made.exactness = exactness;
     made.same_as = made.split = ModelTensor::kNone;
@@ -667,7 +671,7 @@ Result<Undone> undo_rules(const RuleList& rules, ConfigNumbers config, TensorLis
 
 bool has_results(const RuleList& rules, const TensorList& list) {
   for (const Rule& rule : rules.rules) {
-    if (rule.kind != Rule::Kind::Make) continue;
+    if (rule.kind != Rule::Kind::Make || rule.copy || rule.back.skip) continue;
     for (const Template& name : rule.give) {
       const auto reversed = name.reversed(rule.patterns.front(), rule.captures);
       if (!reversed) continue;

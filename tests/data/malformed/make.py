@@ -147,6 +147,7 @@ def headers():
     one("dimension-2-63", "dimension 9223372036854775808 (limit 2^63 - 1)", shape="[9223372036854775808]")
     one("dimension-2-64", "shape has a fraction", shape="[18446744073709551616]")
     one("dimension-exponent", "shape has a fraction", shape="[4e0]")
+    one("nested", "nested more than 125 deep", more=',"x":' + "[" * 126 + "]" * 126)
     one("elements-overflow", "shape has more than 2^63 - 1 elements", shape="[4294967296,4294967296]")
     one("elements-overflow-late", "shape has more than 2^63 - 1 elements", shape="[9223372036854775807,3]")
     one("elements-overflow-before-zero", "shape has more than 2^64 - 1 elements before its 0", data=b"",
@@ -207,7 +208,7 @@ def headers():
     add_parts("header", "many-dimensions",
               [["{", 1], [tensor('"%i"', shape="[%i,0" + ",1" * 60 + "]", offsets="[0,0]") + ",", 16_500], ['"z":1}', 1]],
               "shapes have more than 1000000 dimensions together")
-    add_parts("header", "deep", [['{"a":{"x":', 1], ["[", 3_000_000]], "not JSON: ")
+    add_parts("header", "deep", [['{"a":{"x":', 1], ["[", 3_000_000]], "nested more than 125 deep")
     add_parts("header", "many-names-not-tensors", [["{", 1], ['"%i":1,', 1_000_000], ['"z":1}', 1]], 'tensor "0": is a number')
 
 
@@ -216,6 +217,7 @@ def indexes():
     add("empty", "", "no JSON, only white space")
     add("list", "[]", "not a JSON object")
     add("utf8", b'{"weight_map":{"\xff":"f"}}', "is not UTF-8")
+    add("deep-closed", '{"metadata":{"a":' + "[" * 63 + "]" * 63 + '},"weight_map":{"a":"f"}}', "nested more than 64 deep")
     add("no-map", '{"metadata":{}}', "no weight_map")
     add("nothing", "{}", "no weight_map")
     add("empty-map", '{"weight_map":{}}', "weight_map is empty")
@@ -247,7 +249,7 @@ def indexes():
     add_parts("index", "long-space", [["{", 1], ["\n", 1_048_577]], "at byte 1048578: not JSON: the text ends")
     add_parts("index", "escaped-names", [['{"weight_map":{', 1], ['"' + "\\u0061" * 500 + '%i":"f",', 9000], ['"z":"f"}}', 1]],
               "names with JSON escapes need more than 4194304 bytes")
-    add_parts("index", "deep", [['{"metadata":', 1], ["[", 5_000_000]], "not JSON: ")
+    add_parts("index", "deep", [['{"metadata":', 1], ["[", 5_000_000]], "nested more than 64 deep")
 
 
 def configs():

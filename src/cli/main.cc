@@ -139,6 +139,8 @@ int main(int argc, char** argv) {
   ::signal(SIGPIPE, SIG_IGN);
   // So is a limit on the size of files an EFBIG.
   ::signal(SIGXFSZ, SIG_IGN);
+  // Where a caller ignores it, the kernel throws away how a child ended.
+  ::signal(SIGCHLD, SIG_DFL);
   try {
     return ckfs::cli::run(std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc));
   } catch (const std::exception& error) {

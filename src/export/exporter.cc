@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <functional>
 #include <map>
 #include <span>
 #include <spdlog/spdlog.h>
@@ -517,6 +518,9 @@ Result<ExportResult> export_view(const Checkpoint& checkpoint, const View& view,
   CKFS_TRY_VOID(
       run.check_space(stale));  // before the old copy goes: there may be no room for a new
   if (options.stop.stop_requested()) return stopped(directory.name());  // nor does it go then
+  // First what makes the old copy count as a whole one.
+  std::ranges::stable_sort(stale, std::greater(),
+                           [](const std::string& path) { return turn_of(path); });
   for (const std::string& path : stale) CKFS_TRY_VOID(directory.remove(path));
   // Where the new view may have a file.
   if (old && old->origin != record.origin) directory.remove_empty_parents(stale);

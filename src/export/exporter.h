@@ -52,7 +52,8 @@ struct ExportResult {
 /// place of a directory or what ExportOptions::force is for, or is written by another export or by
 /// ranks), Io (disk full: ENOSPC; stopped: EINTR), NotFound (what it has written is gone, OUT is a
 /// link that leads nowhere), Unsupported (a file of the view has a name that exports keep for
-/// themselves), and those of ViewFile::read. No file under its final name is ever incomplete.
+/// themselves), and those of ViewFile::read. No file under its final name is ever incomplete: where
+/// OUT's file system has locks between hosts, or no two of them export there.
 Result<ExportResult> export_view(const Checkpoint& checkpoint, const View& view,
                                  const std::filesystem::path& source,
                                  const std::filesystem::path& out, const ExportOptions& options);

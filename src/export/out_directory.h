@@ -91,13 +91,14 @@ constexpr unsigned mode_of_copy(std::uint32_t readers) {
 class OutDirectory {
  public:
   /// Creates `path` and its parents where they are missing, and locks it against other exports (but
-  /// those of the fleet, for one that is of a fleet).
+  /// those of the fleet, for one that is of a fleet), as far as its file system has locks: NFS and
+  /// FUSE have none of directories between hosts.
   /// Directories that are made, `path` and those below it, are accepted by distrust() from their
-  /// first moment on, whatever group a set-group-ID directory gives them: the umask decides for the
-  /// caller's own group alone. So are files, but where the umask or a default ACL lets everybody
-  /// write.
-  /// Links in `path` itself are followed. Errors: InvalidArgument (not a directory; locked by
-  /// another export), NotFound (a link that leads nowhere), Io.
+  /// first moment on (but where a file system has one mode for all), whatever group a set-group-ID
+  /// directory gives them: the umask decides for the caller's own group alone. So are files, but
+  /// where the umask or a default ACL lets everybody write. Links in `path` itself are followed.
+  /// Errors: InvalidArgument (not a directory; locked by another export), NotFound (a link that
+  /// leads nowhere), Io.
   static Result<OutDirectory> open(const std::filesystem::path& path, OutSystem system = {},
                                    Others others = Others::No);
 

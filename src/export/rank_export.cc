@@ -7,6 +7,7 @@
 #include <array>
 #include <cerrno>
 #include <map>
+#include <random>
 #include <spdlog/spdlog.h>
 #include <thread>
 #include <unistd.h>
@@ -102,7 +103,10 @@ Result<std::optional<Fleet>> join(const OutDirectory& out, const ExportRecord& f
     CKFS_TRY(const bool finished, is_finished(out, files));
     if (finished) return std::nullopt;
     if (!options.common.force) CKFS_TRY_VOID(refuse_foreign(out, std::nullopt));
-    const std::string probe = fmt::format("{}/probe.{}.{}", kExportFolder, host_name(), ::gettid());
+    // Pods may share a host's name and have the same numbers.
+    std::random_device random;
+    const std::string probe =
+        fmt::format("{}/probe.{}.{:08x}{:08x}", kExportFolder, host_name(), random(), random());
     if (!options.split) {
       CKFS_TRY(const bool any_order, takes_offsets(out, probe));
       fleet.split = any_order ? Split::Ranges : Split::Files;

@@ -93,7 +93,8 @@ class Filesystem {
   Result<std::string> attribute(InodeNumber inode, std::string_view name);
   Result<std::vector<std::string>> attribute_names(InodeNumber inode);
 
-  /// Of the view that `inode` lies in; elsewhere, of all views that are held. Errors:
+  /// Of the view that `inode` lies in; elsewhere, or where it cannot be made, of all views that are
+  /// held. Errors:
   /// Unsupported (they have 2^63 bytes or more).
   Result<FilesystemStatistics> statistics(InodeNumber inode = kRootInode);
 

@@ -106,15 +106,17 @@ Finished finish(const Running& running) {
     text.append(piece.data(), static_cast<std::size_t>(got));
   }
   int status = 0;
-  while (::waitpid(running.pid, &status, 0) < 0 && errno == EINTR) {
-  }
+  pid_t ended = 0;
+  do {
+    ended = ::waitpid(running.pid, &status, 0);
+  } while (ended < 0 && errno == EINTR);
   while (!text.empty() && text.back() == '\n') text.pop_back();
   text.erase(0, text.rfind('\n') + 1);
   if (const auto colon = text.find(": "); text.starts_with("fusermount3: ")) {
     text.erase(0, colon + 2);
   }
   if (text.empty()) text = "failed without a word";
-  return {WIFEXITED(status) && WEXITSTATUS(status) == 0, text};
+  return {ended == running.pid && WIFEXITED(status) && WEXITSTATUS(status) == 0, text};
 }
 
 /// The descriptor that comes through `socket`; none where the other side closed without one.

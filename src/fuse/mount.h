@@ -47,11 +47,11 @@ Result<void> check_hides_none(const std::filesystem::path& target,
 /// SIGTERM, or SIGINT or SIGHUP where they are not ignored, takes it out of sight; files that are
 /// open or mapped then are served on, for a model that is loaded may still lie in them. A second
 /// signal ends that (the first, with stop_now), and so does the first where the mount is not on top
-/// of its path any more: it is left as it is, and no longer served. At most one call at a time,
-/// from the main thread: the signals' dispositions and its mask are taken over while it runs.
-/// Requires: one thread, if `confined`. Errors: InvalidArgument (as check_mountpoint() and
-/// check_hides_none()), Io (no /dev/fuse, no permission, no thread to serve it with; the message
-/// has what to do), OutOfMemory, and if `confined` those of confine_reading().
+/// of its path any more, or cannot be taken away: it is left as it is, and no longer served. At
+/// most one call at a time, from the main thread: the signals' dispositions and its mask are taken
+/// over while it runs. Requires: one thread, if `confined`. Errors: InvalidArgument (as
+/// check_mountpoint() and check_hides_none()), Io (no /dev/fuse, no permission, no thread to serve
+/// it with; the message has what to do), OutOfMemory, and if `confined` those of confine_reading().
 Result<void> serve_mount(Filesystem& filesystem, MountKeeper& keeper, const MountOptions& options,
                          const std::function<void()>& ready);
 

@@ -470,7 +470,9 @@ Result<void> serve_mount(Filesystem& filesystem, MountKeeper& keeper, const Moun
     return serve_device(filesystem, keeper, options, ready, std::move(device), event.get(),
                         is_there);
   });
-  if (is_there) CKFS_TRY_VOID(take_away(keeper));
+  const Result<void> taken = is_there ? take_away(keeper) : Result<void>();
+  if (served || taken) return served ? taken : served;
+  spdlog::error("{}", taken.error().message());
   return served;
 }
 

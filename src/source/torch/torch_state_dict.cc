@@ -107,7 +107,8 @@ class StateDictFinder {
   /// Of a string, or else of the whole number that has this name.
   std::optional<NodeId> find(NodeId node, std::string_view key) const {
     if (const auto value = pickle_.find(node, key)) return value;
-    if (!pickle_.is_mapping(node) || key.find_first_not_of("-0123456789") != key.npos) return {};
+    if (!pickle_.is_mapping(node) || key.find_first_not_of("-0123456789") != std::string_view::npos)
+      return {};
     std::optional<NodeId> found;
     for (const DictItem& item : pickle_.mapping(node)) {
       if (name_of(pickle_, item.key) == key) found = item.value;

@@ -18,11 +18,11 @@
 
 namespace ckfs::safetensors {
 
-/// The handler of events. Each event returns whether to go on; what stopped it is error_.
 /// Of a member that no reader knows: the limit of the loader's JSON (safetensors 0.8), less what it
 /// lies in.
 constexpr std::size_t kMaxNested = 125;
 
+/// The handler of events. Each event returns whether to go on; what stopped it is error_.
 class HeaderReader {
  public:
   HeaderReader(std::string_view text, std::uint64_t data_size, std::string_view file_name)

@@ -28,8 +28,8 @@ struct Adapter {
 
 /// A Hugging Face model directory, or one safetensors file (any single file, where no other adapter
 /// recognizes it). Recognizes any directory with an unfinished download, too, and refuses it unless
-/// `model.safetensors`, or all shards that an index or their names count, are at its top: what is
-/// still to come decides what it is.
+/// `model.safetensors`, or all shards that an index or their names count, are at its top, and no
+/// option asks for what it has not: what is still to come decides what it is.
 extern const Adapter kHfSafetensors;
 /// What torch.save wrote: a single file of any name; a directory with one, or shards with an index
 /// or numbers.

@@ -114,6 +114,20 @@ TEST(Undo, CountsTheTensorsThatWereInterleavedWithoutAShape) {
                    "give": "c"})j"});
 }
 
+TEST(Undo, PartsOfSeveralTensorsHaveNoWayBack) {
+  for (const std::string kind : {"split", "deinterleave"}) {
+    for (const std::string parts : {"2", R"j("dim(0)")j"}) {
+      Way way{{{"a", DType::F32, {2}},
+               {"b", DType::F32, {2}},
+               {"c", DType::F32, {2}},
+               {"d", DType::F32, {2}}},
+              R"j({"take": "p", "do": [{"split": 0, "parts": )j" + parts + R"j(}, {")j" + kind +
+                  R"j(": 0}], "give": ["a", "b", "c", "d"]})j"};
+      EXPECT_THAT(error(way.undone()), HasSubstr("the operation in line 1 has no way back"));
+    }
+  }
+}
+
 TEST(Undo, GivesBackNamesAndStacks) {
   std::vector<TensorSpec> layers;
   for (int i = 0; i < 7; ++i) {

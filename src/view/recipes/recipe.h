@@ -186,8 +186,8 @@ struct Undone {
 /// the rule's line and a tensor where it is about one.
 Result<Undone> undo_rules(const RuleList& rules, ConfigNumbers config, TensorList list);
 
-/// Whether `list` has a tensor by a name that one of the rules gives, of those that have a way
-/// back.
+/// Whether `list` has a tensor by a name that one of the rules gives, but for those that say that
+/// they have no way back.
 bool has_results(const RuleList& rules, const TensorList& list);
 
 }  // namespace ckfs

@@ -465,7 +465,9 @@ class RuleUndo {
                          (operation.kind == Kind::Reshape && has_shape && i < end) ||
                          (measures && moves(i + 1) && !is_run);
       const bool undoes = !rule_.back.operations;  // each operation, by its inverse
-      if (undoes && (hides || (operation.kind == Kind::Interleave && columns == 0))) {
+      const bool counts = operation.kind == Kind::Interleave || operation.kind == Kind::Split ||
+                          operation.kind == Kind::Deinterleave;
+      if (undoes && (hides || (counts && columns == 0))) {
         return fail(ErrorCode::Unsupported,
                     "the operation in line {} has no way back without a shape before it",
                     operation.line);

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <fcntl.h>
 #include <malloc.h>
+#include <new>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -120,7 +121,9 @@ int run(std::vector<std::string> words) {
   try {
     const Result<Exit> done = action();
     return done ? finish(*done) : finish(action.failed, done.error().message());
-  } catch (const std::exception& error) {  // no memory
+  } catch (const std::bad_alloc&) {
+    return finish(action.failed, "out of memory");
+  } catch (const std::exception& error) {
     return finish(action.failed, one_line(error.what()));
   }
 }
@@ -143,6 +146,9 @@ int main(int argc, char** argv) {
   ::signal(SIGCHLD, SIG_DFL);
   try {
     return ckfs::cli::run(std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc));
+  } catch (const std::bad_alloc&) {
+    std::fputs("ckfs: out of memory\n", stderr);
+    return 1;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "ckfs: %s\n", ckfs::one_line(error.what()).c_str());
     return 1;

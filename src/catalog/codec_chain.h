@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace ckfs {
@@ -15,12 +16,15 @@ enum class Codec : std::uint8_t { Zstd, Gzip, Zlib, Blosc, Crc32c };
 
 std::string_view name(Codec codec);
 
-/// Whether blosc lies between two checksums: as it reads what it needs, it would read no outer sum
-/// to its end.
-inline bool is_summed_around_blosc(std::span<const Codec> codecs) {
+/// Why codecs that are known are not decoded one after another; empty: they are. Of blosc twice the
+/// blocks of the one lie in any order in those of the other, which would be decoded for each.
+/// Between two checksums it reads what it needs, and the outer sum is not read to its end.
+inline std::string_view undecodable(std::span<const Codec> codecs) {
+  if (std::ranges::count(codecs, Codec::Blosc) > 1) return "blosc twice";
   const auto blosc = std::ranges::find(codecs, Codec::Blosc);
-  return std::find(codecs.begin(), blosc, Codec::Crc32c) != blosc &&
-         std::find(blosc, codecs.end(), Codec::Crc32c) != codecs.end();
+  const bool inside = std::find(codecs.begin(), blosc, Codec::Crc32c) != blosc;
+  const bool outside = std::find(blosc, codecs.end(), Codec::Crc32c) != codecs.end();
+  return inside && outside ? "blosc between two checksums" : "";
 }
 
 /// Immutable; shared by the chunks of many arrays.

@@ -133,12 +133,8 @@ Result<std::unique_ptr<ByteStream>> open_stream(const StoredBytes& stored, const
   // A reader begins with the codec that was applied last.
   const auto first = stages == Stages::All ? codecs.codecs().begin()
                                            : std::ranges::find(codecs.codecs(), Codec::Crc32c);
-  // The blocks of the one lie in any order in those of the other: it would be decoded for each.
-  if (std::ranges::count(codecs.codecs(), Codec::Blosc) > 1) {
-    return fail(ErrorCode::Unsupported, "blosc twice");
-  }
-  if (is_summed_around_blosc(codecs.codecs())) {
-    return fail(ErrorCode::Unsupported, "blosc between two checksums");
+  if (const std::string_view why = undecodable(codecs.codecs()); !why.empty()) {
+    return fail(ErrorCode::Unsupported, "{}", why);
   }
   std::optional<std::uint64_t> most_made;  // of a stage that goes back by beginning anew
   for (auto codec = codecs.codecs().end(); codec != first;) {

@@ -17,9 +17,9 @@ namespace ckfs {
 
 /// When a file gets its name: once all those of lower turns have theirs for good, so that an OUT
 /// whose export was ended anywhere does not pass for a whole one (but where ExportOptions::force
-/// lets it write over files that are not its own). 1: without it loaders do not find
-/// the others (an index, Orbax's `_METADATA`); 2: where it is, a directory counts as complete, to
-/// loaders or to those who wait for it; 0: all others.
+/// lets it write over files that are not its own). 1: without it loaders do not find the others (an
+/// index, Orbax's `_METADATA`); 2: where it is, a directory counts as complete, to loaders or to
+/// those who wait for it; 0: all others.
 int turn_of(std::string_view path);
 inline constexpr int kTurns = 3;
 

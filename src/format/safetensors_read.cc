@@ -346,11 +346,10 @@ bool HeaderReader::end_tensor() {
   const auto numel = checked_numel(shape_);
   if (!numel) return refuse_tensor("shape has more than 2^63 - 1 elements");
   // As the loader multiplies: what is too large before a 0 comes is too large.
-  std::uint64_t product = 1;
+  std::optional<std::uint64_t> product = 1;
   for (const std::int64_t extent : shape_) {
-    if (__builtin_mul_overflow(product, static_cast<std::uint64_t>(extent), &product)) {
-      return refuse_tensor("shape has more than 2^64 - 1 elements before its 0");
-    }
+    product = checked_mul(*product, static_cast<std::uint64_t>(extent));
+    if (!product) return refuse_tensor("shape has more than 2^64 - 1 elements before its 0");
   }
   const auto element_bits = static_cast<std::int64_t>(bits(*dtype_));
   const auto bit_count = checked_mul(*numel, element_bits);

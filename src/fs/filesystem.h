@@ -94,8 +94,7 @@ class Filesystem {
   Result<std::vector<std::string>> attribute_names(InodeNumber inode);
 
   /// Of the view that `inode` lies in; elsewhere, or where it cannot be made, of all views that are
-  /// held. Errors:
-  /// Unsupported (they have 2^63 bytes or more).
+  /// held. Errors: Unsupported (they have 2^63 bytes or more).
   Result<FilesystemStatistics> statistics(InodeNumber inode = kRootInode);
 
   /// An operation was answered with that errno: for .ckfs/metrics.

@@ -16,8 +16,8 @@ namespace ckfs {
 
 /// Bytes of headers and texts that one opening of a checkpoint reads under further names of a file,
 /// and once more as many where it looks through headers before it reads them; of torch files each
-/// thread may have read one more before that is seen. (A hub cache has one
-/// file for all of the same content: layers that are all ones.)
+/// thread may have read one more before that is seen. (A hub cache has one file for all of the same
+/// content: layers that are all ones.)
 inline constexpr std::uint64_t kMaxRepeatedHeaders = std::uint64_t{16} << 20;
 
 /// Of one opening. Safe for concurrent use.

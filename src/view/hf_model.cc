@@ -273,7 +273,7 @@ std::vector<Obstacle> turned_weights(const Catalog& catalog) {
       const bool is_conv1d = std::ranges::any_of(
           std::array{".c_attn.weight", ".c_proj.weight", ".c_fc.weight", ".q_attn.weight"},
           [&](std::string_view ending) { return tensor.name.ends_with(ending); });
-      if (!is_conv1d || !catalog.storage(tensor.storage).encoding->is_quantized()) continue;
+      if (!is_conv1d || !is_decoded(catalog, id)) continue;
       found.add(tensor.name, "a quantized Conv1D, which lies turned; ckfs does not turn it back");
     }
   }

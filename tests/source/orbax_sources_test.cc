@@ -71,7 +71,8 @@ TEST(OrbaxSource, AStepThatWasNeverCommittedIsRefusedByItsOwnName) {
   fs::create_symlink("11.orbax-checkpoint-tmp-5", root / "link");
   for (const char* const path :
        {"11.orbax-checkpoint-tmp-5", "11.orbax-checkpoint-tmp-5/items", "link"}) {
-    EXPECT_THAT(error_of(root / path), HasSubstr("11.orbax-checkpoint-tmp-5 would have been"));
+    EXPECT_THAT(error_of(root / path),
+                HasSubstr("not finished: Orbax renames 11.orbax-checkpoint-tmp-5"));
   }
 }
 
@@ -239,7 +240,7 @@ TEST(OrbaxSource, WhatNobodyCanDecodeIsAnObstacle) {
                                                           "codec \"lzma\""},
         {"[]", R"(,{"name":"lzma"})", "codec \"lzma\""},
         {"[2]", blosc + blosc, "codec blosc twice"},
-        {"[2]", sum + blosc + sum, "codec blosc between checksums"}}) {
+        {"[2]", sum + blosc + sum, "codec blosc between two checksums"}}) {
     OrbaxWriter item;
     item.inside["w/zarr.json"] = zarr3(shape, shape, "float32", codecs);
     const TemporaryDirectory directory;

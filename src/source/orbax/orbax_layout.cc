@@ -316,7 +316,7 @@ bool is_orbax(const SourceTree& tree) {
 Result<OrbaxPlace> choose_orbax_item(const SourceTree& tree, const OpenCheckpointOptions& options) {
   for (const auto& directory : {tree.root, tree.root.parent_path()}) {
     if (!is_temporary(directory.filename().native())) continue;
-    return fail(ErrorCode::Unsupported, "{}: never committed: {} would have been renamed",
+    return fail(ErrorCode::Unsupported, "{}: not finished: Orbax renames {} when all is written",
                 tree.name, directory.filename().native());
   }
   const Items items = find_marks(tree);

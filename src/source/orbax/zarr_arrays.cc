@@ -107,8 +107,7 @@ std::string ZarrArray::find_obstacle() const {
     if (!codec) return fmt::format("codec {}", quote(name));
     codecs.push_back(*codec);
   }
-  if (std::ranges::count(metadata_.codecs.bytes_codecs, "blosc") > 1) return "codec blosc twice";
-  if (is_summed_around_blosc(codecs)) return "codec blosc between checksums";
+  if (const auto why = undecodable(codecs); !why.empty()) return fmt::format("codec {}", why);
   if (!metadata_.sharding) return {};
   if (!metadata_.sharding->bytes_codecs.empty()) {
     return fmt::format("shards under codec {}", quote(metadata_.sharding->bytes_codecs.front()));

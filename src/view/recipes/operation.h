@@ -103,11 +103,10 @@ struct Operation {
   /// The operation that gives back what was there before this one, in shape and, but for casts that
   /// narrow and for arithmetic that rounds, in value. nullopt: there is none (slice, concat over a
   /// variable, what makes values equal, split and deinterleave of several columns, interleave of
-  /// more than kMaxNumbers), or the numbers do not say it (a dimension to stack on that
-  /// the tensor's shape decides, what depends on the shape where several tensors have different
-  /// ones, a number that is not known). A dimension to work along that is not known is an error
-  /// when the inverse runs. `scope`: that of the rule, without a shape. Requires: `before` has a
-  /// shape.
+  /// more than kMaxNumbers), or the numbers do not say it (a dimension to stack on that the
+  /// tensor's shape decides, what depends on the shape where several tensors have different ones, a
+  /// number that is not known). A dimension to work along that is not known is an error when the
+  /// inverse runs. `scope`: that of the rule, without a shape. Requires: `before` has a shape.
   std::optional<Operation> inverse(const FlowShape& before, Scope scope = {}) const;
 
  private:

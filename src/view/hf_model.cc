@@ -2,9 +2,9 @@
 //
 // What is cast: a decoded tensor always takes the view's dtype, straight from the F32 value that
 // the reference's program gives; other floats take it only where all are cast. Quantized sources
-// keep their other tensors by default, as DeepSeek's script does: a router bias in F32 is F32 for a
-// reason. Casting everything, as MaxText and zero_to_fp32 do, is one parameter away, or the view's
-// own rule.
+// (but GPTQ and AWQ, whose programs cast all) keep their other tensors by default, as DeepSeek's
+// script does: a router bias in F32 is F32 for a reason. Casting everything, as MaxText and
+// zero_to_fp32 do, is one parameter away, or the view's own rule.
 //
 // What is shown: what the tool that people use for the source would write. Frozen weights that
 // zero_to_fp32 drops without a word are left out here, too, but never without one.

@@ -59,7 +59,8 @@ struct TreeOptions {
 Result<TensorList> tree_tensors(const Catalog& catalog, std::optional<DType> dtype,
                                 const TreeOptions& options, const Recipes& recipes);
 
-/// What keeps the tree from being shown in Hugging Face's names, and in its own; empty: nothing.
+/// What keeps the tree from being shown in Hugging Face's names, and in its own; empty: nothing. (A
+/// tree that is not scanned may still have too few layers to be: tree_tensors() says.)
 std::vector<Obstacle> maxtext_tree_obstacles(const Catalog& catalog, const Recipes& recipes);
 
 }  // namespace ckfs

@@ -825,5 +825,103 @@ TEST(BuiltInRecipes, LeaveNamesThatAreThoseOfTheFusedLayout) {
   }
 }
 
+/// Four experts of a layer under the names that the linear layout gives.
+std::vector<TensorSpec> linear_experts(const ModelFamily& family) {
+  std::vector<TensorSpec> tensors;
+  std::set<std::string> seen;
+  for (const Rule& rule : family.layouts.at("linear").rules) {
+    for (const Template& given : rule.give) {
+      const std::size_t key = given.text().find("{e}");
+      if (key == std::string::npos || !seen.insert(given.text()).second) continue;
+      for (int expert = 0; expert < 4; ++expert) {
+        std::string name = given.text();
+        name.replace(key, 3, std::to_string(expert));
+        name.replace(0, 3, "model.layers.3.");  // {p}
+        const bool is_down = name.find("down_proj") != name.npos ||
+                             name.find(".w2.") != name.npos || name.find(".fc2.") != name.npos;
+        std::vector<std::int64_t> shape =
+            is_down ? std::vector<std::int64_t>{6, 4} : std::vector<std::int64_t>{4, 6};
+        if (name.ends_with(".bias")) shape.pop_back();
+        tensors.push_back({std::move(name), DType::BF16, shape});
+      }
+    }
+  }
+  return tensors;
+}
+
+TEST(BuiltInRecipes, MakeEveryLayoutOfEveryOther) {
+  const auto config = ConfigNumbers::parse(
+      R"({"num_local_experts": 4, "n_routed_experts": 4, "num_experts": 4, "moe_num_experts": 4,
+          "hidden_size": 6, "moe_intermediate_size": 4})",
+      "config.json");
+  for (const ModelFamily& family : built_in_recipes().families) {
+    if (family.layouts.empty()) continue;
+    SCOPED_TRACE(family.file);
+    ModelCatalog model;
+    const std::vector<TensorSpec> experts = linear_experts(family);
+    ASSERT_GE(experts.size(), 8u);
+    model.shard("m.safetensors", experts);
+    const auto catalog = model.build();
+    MemorySource& source = model.source();
+    std::vector<std::byte> bytes(1 << 16);
+    for (std::size_t i = 0; i < bytes.size(); ++i)
+      bytes[i] = static_cast<std::byte>(i * 37 + i / 256);
+    source.change(*source.find("m.safetensors"), bytes);
+    TensorList stored;
+    for (TensorId id = 0; id < experts.size(); ++id) {
+      stored.tensors.push_back(
+          {.name = catalog->tensor(id).name, .expr = TensorExpr::stored(*catalog, id), .shard = 0});
+    }
+    const auto content_of = [&](const TensorList& list) {
+      std::map<std::string, std::vector<std::byte>> content;
+      for (const ModelTensor& tensor : list.tensors) {
+        // What stands before is renamed by some layouts, and by none back.
+        const std::size_t layer = tensor.name.find("layers.3.");
+        content[std::string(tensor.name.substr(layer))] =
+            naive_tensor(*catalog, source, tensor.expr).value();
+      }
+      return content;
+    };
+    const auto laid_out = [&](const std::string& layout, const TensorList& list) {
+      auto made = apply_rules(family.layouts.at(layout), *config, list);
+      EXPECT_TRUE(made) << layout << ": " << (made ? "" : made.error().message());
+      return std::move(made).value_or(TensorList());  // names stay where they are
+    };
+    const TensorList linear = laid_out("linear", stored);
+    EXPECT_EQ(linear.tensors.size(), experts.size());
+    for (const auto& [first, first_rules] : family.layouts) {
+      const TensorList made = laid_out(first, stored);
+      for (const auto& [second, second_rules] : family.layouts) {
+        SCOPED_TRACE(first + " to " + second);
+        const TensorList again = laid_out(second, made);
+        EXPECT_EQ(content_of(again), content_of(laid_out(second, stored)));
+        EXPECT_EQ(content_of(laid_out("linear", again)), content_of(linear));
+      }
+    }
+  }
+}
+
+TEST(BuiltInRecipes, LeaveExpertsThatAreLinearAsTheHubNamesThem) {
+  for (const auto& [family, name] : std::vector<std::pair<std::string, std::string>>{
+           {"deepseek_v4", "layers.3.ffn.experts.0.w1.weight"},
+           {"kimi_linear", "model.layers.3.block_sparse_moe.experts.0.w1.weight"},
+           {"minimax_m3_vl", "language_model.model.layers.3.block_sparse_moe.experts.0.w1.weight"},
+           {"mistral_large4", "layers.3.experts.0.w1.weight"}}) {
+    ModelCatalog model;
+    model.shard("m.safetensors", {{name, DType::BF16, {2, 2}}});
+    const auto catalog = model.build();
+    TensorList list;
+    list.tensors.push_back({.name = name, .expr = TensorExpr::stored(*catalog, 0), .shard = 0});
+    const auto config =
+        ConfigNumbers::parse(fmt::format(R"({{"model_type": "{}"}})", family), "config.json");
+    const ModelFamily* const found = built_in_recipes().find_layouts(*config);
+    ASSERT_NE(found, nullptr) << family;
+    const auto made = apply_rules(found->layouts.at("linear"), *config, std::move(list));
+    ASSERT_TRUE(made) << made.error().message();
+    ASSERT_EQ(made->tensors.size(), 1u);
+    EXPECT_EQ(made->tensors[0].name, name);
+  }
+}
+
 }  // namespace
 }  // namespace ckfs

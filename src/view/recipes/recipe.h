@@ -42,7 +42,7 @@ struct Rule {
     Drop,    // drops what fits
     Expect,  // something must fit
     Forbid,  // nothing may fit
-    Only,    // all must fit
+    Only,    // all must fit, and one at least
   };
   struct Let {
     std::size_t variable;

@@ -209,6 +209,18 @@ TEST(Undo, ARuleWhoseConditionNobodyKnowsWasDoneIfWhatItGivesIsThere) {
   EXPECT_EQ(error(way.undone()), "f:1: config.json: has no number tied");
 }
 
+TEST(Undo, ANumberOfManyValuesIsNotLearnedFromARuleThatWasNotDone) {
+  const std::string rules = R"j({"take": "a", "when": "$kind = 1", "give": "x"},
+                                {"take": "b", "when": "$kind = 2", "give": "y"})j";
+  EXPECT_THAT(names(Way{{{"x", DType::F32, {2}}}, rules, ""}.undone()), ElementsAre("a"));
+  EXPECT_THAT(names(Way{{{"y", DType::F32, {2}}}, rules, ""}.undone()), ElementsAre("b"));
+  // Nor where another condition decides.
+  const Way left_out{{{"x", DType::F32, {2}}},
+                     R"j({"take": "a", "when": ["0 = 1", "$kind = 1"], "give": "x"})j",
+                     ""};
+  EXPECT_THAT(names(Way(left_out).undone()), ElementsAre("x"));
+}
+
 TEST(Undo, AsksForNoNumberThatAnotherStandsFor) {
   ConfigNumbers open;
   open.leave_open();
@@ -223,6 +235,17 @@ TEST(Undo, PartsOfTensorsThatAreCutIntoDifferentNumbersAreNotLost) {
       R"j({"take": "w.{e}", "do": [{"deinterleave": 0, "parts": "dim(0)"}, {"stack": "e"}],
                     "give": ["a", "b", "c"]})j"};
   EXPECT_THAT(error(Way(way).both()), HasSubstr("one tensor has 2 parts, another 3"));
+}
+
+TEST(Undo, NamesOfDifferentNumbersHaveNoWayBack) {
+  for (const char* give : {R"j(["a.{n % 2}", "b.{(n + 1) % 2}"])j",
+                           R"j(["a.{2 * n}", "a.{2 * n + 1}"])j", R"j(["a.{n}", "b"])j"}) {
+    Way way{{{"src.0", DType::F32, {2, 4}}, {"src.1", DType::F32, {2, 4}}},
+            fmt::format(R"j({{"take": "src.{{n}}", "where": "n < 2", "do": [{{"split": 0}}],
+                           "give": {}}})j",
+                        give)};
+    EXPECT_THAT(error(way.undone()), HasSubstr("its names have different numbers")) << give;
+  }
 }
 
 TEST(Undo, SaysWhatHasNoWayBack) {

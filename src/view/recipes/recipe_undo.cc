@@ -67,11 +67,15 @@ class RuleUndo {
     }
     if (rule_.kind != Rule::Kind::Make) return check();
     std::set<std::string> unknown;
-    for (const Condition& condition : rule_.when) unknown.merge(condition.unknowns(config_));
-    const Result<bool> here = holds(rule_.when);  // an error where a number is not known
-    if (!here && unknown.empty()) return Failure(here.error());
+    bool is_left_out = false;  // whatever the unknown numbers are
+    for (const Condition& condition : rule_.when) {
+      const Result<bool> one = condition.holds(scope_of({}));
+      is_left_out = is_left_out || !one.value_or(true);
+      unknown.merge(condition.unknowns(config_));
+    }
+    if (unknown.empty()) CKFS_TRY_VOID(holds(rule_.when));
     CKFS_TRY(const bool back, holds(rule_.back.when));
-    if ((unknown.empty() && !*here) || !back) return std::move(list_);
+    if (is_left_out || !back) return std::move(list_);
     if (rule_.copy) return no_way_back("it copies");
     CKFS_TRY_VOID(prepare());
     CKFS_TRY_VOID(collect());
@@ -126,19 +130,20 @@ class RuleUndo {
   }
 
   /// A number that a condition of the rule asks for, after it is known whether the rule was done:
-  /// of 0 and 1, the one with which the condition says so. What is larger is learned from a shape.
+  /// of 0 and 1, the one with which the condition says so, unless both do. What is larger is
+  /// learned from a shape.
   void learn_switch(const std::string& path) {
     if (config_.knows(path)) return;
-    for (const int number : {0, 1}) {
+    const auto is_done_with = [&](int number) {
       ConfigNumbers tried = config_;
       tried.set(path, number);
-      const bool all = std::ranges::all_of(rule_.when, [&](const Condition& condition) {
+      return std::ranges::all_of(rule_.when, [&](const Condition& condition) {
         return condition.holds({.config = &tried, .captures = {}}).value_or(false);
       });
-      if (all == left_.empty()) continue;
-      if (number == 0 || left_.empty()) config_ = std::move(tried);
-      return;
-    }
+    };
+    if (is_done_with(0) == is_done_with(1)) return;
+    const int number = is_done_with(0) == left_.empty() ? 1 : 0;
+    if (number == 0 || left_.empty()) config_.set(path, number);
   }
 
   /// Takes the number that makes `expression` the extent `value`, if config.json may lack it.
@@ -178,6 +183,11 @@ class RuleUndo {
       if (!one) return no_way_back(one.error().message());
       names_given_.push_back(std::move(*one));
     }
+    for (const Template::Reversed& name : names_given_) {
+      if (!have_same_numbers(name, names_given_.front())) {
+        return no_way_back("its names have different numbers");
+      }
+    }
     for (const auto& key : rule_.keys) {
       const auto variable = static_cast<std::size_t>(std::ranges::find(rule_.variables, key) -
                                                      rule_.variables.begin());
@@ -196,6 +206,13 @@ class RuleUndo {
     if (!free_ && computes) return no_way_back("a name has a number that nothing is known by");
     if (free_) try_numbers();
     return {};
+  }
+
+  bool have_same_numbers(const Template::Reversed& a, const Template::Reversed& b) const {
+    for (std::size_t i = 0; i < rule_.captures; ++i) {
+      if (a.pattern.has(i) != b.pattern.has(i)) return false;
+    }
+    return std::ranges::equal(a.computed, b.computed, {}, &Expression::text, &Expression::text);
   }
 
   /// What the rule would call a tensor, for each value of the one number that names lack.

@@ -14,9 +14,10 @@
 
 namespace ckfs {
 
-/// Bytes of all files of a source together. With what all tensors of a view may have (the same, in
-/// its dtype) and what views add to them, that is less than 2^63: sums of a view's sizes are exact.
-inline constexpr std::uint64_t kMaxSourceBytes = std::uint64_t{1} << 62;
+/// Bytes of all files of a source together, and of side files from elsewhere. With the 2^62 that
+/// all tensors of a view may have and what views add to them, that is less than 2^63: sums of a
+/// view's sizes are exact.
+inline constexpr std::uint64_t kMaxSourceBytes = std::uint64_t{1} << 60;
 
 /// Immutable. The tree must outlive it.
 class FileTable {

@@ -10,6 +10,7 @@
 #include <set>
 #include <utility>
 
+#include "base/checked.h"
 #include "format/json_text.h"
 #include "format/json_tree.h"
 #include "format/quantization_config.h"
@@ -125,9 +126,10 @@ class Finder {
     std::erase_if(found, [&](const TreeFile& file) {
       return file.path != kConfig && !is_shown(file.path, code);
     });
-    if (found.size() > kMaxSideFiles) {
+    const std::size_t others = found.size() - 1;
+    if (others > kMaxSideFiles) {
       return fail(ErrorCode::Unsupported, "{}: {} files beside config.json (limit {})", shown,
-                  found.size(), kMaxSideFiles);
+                  others, kMaxSideFiles);
     }
     for (const TreeFile& file : found) {
       if (file.path == kConfig) continue;
@@ -139,6 +141,7 @@ class Finder {
     }
     CKFS_TRY(const fs::path boundary, link_boundary(directory, files_.store()));
     std::vector<std::string_view> taken;
+    std::uint64_t total = 0;
     for (const TreeFile& file : found) {
       const std::string& name = file.path;
       const FileId id = name == kConfig ? config_file : next++;
@@ -148,6 +151,12 @@ class Finder {
             fmt::format("{} -> {}", (directory / name).string(), files_.path(id).string()));
       }
       const Fingerprint& fingerprint = files_.fingerprint(id);
+      const auto sum = checked_add(total, fingerprint.size);
+      if (!sum || *sum > kMaxSourceBytes) {
+        return fail(ErrorCode::Unsupported, "{}/{}: {} bytes, and {} in those before it (limit {})",
+                    shown, name, fingerprint.size, total, kMaxSourceBytes);
+      }
+      total = *sum;
       builder_.saw_file(name, fingerprint.size, fingerprint.mtime_ns);
       if (name != kConfig) model_.side_files.push_back({name, id});
       taken.push_back(name);

@@ -20,7 +20,7 @@ namespace ckfs {
 /// `builder`, for what a training checkpoint stores is not decoded; a note where all matrices of
 /// `builder` are plain floats. Requires: `table` is that of `tree`, `builder` has all tensors.
 /// Errors: NotFound (options.config is not there, or has no config.json), Corrupt, Unsupported (too
-/// many files), Io, Stale, and those of SourceFiles::add().
+/// many files or bytes), Io, Stale, and those of SourceFiles::add() and link_boundary().
 Result<ModelDirectory> find_model_directory(
     const SourceTree& tree, const FileTable& table, SourceFiles& files, CatalogBuilder& builder,
     const OpenCheckpointOptions& options,

@@ -392,12 +392,13 @@ TEST_F(FilesystemTest, StatisticsThatDoNotAddUpAreAnError) {
   large.write("model.safetensors", tiny_safetensors());
   large.write("config.json", "{}");
   large.write("notes.txt", "");
-  stdfs::resize_file(large.path() / "notes.txt", std::uint64_t{1} << 61);
+  stdfs::resize_file(large.path() / "notes.txt", (std::uint64_t{1} << 60) - (1 << 20));
   Filesystem filesystem(Checkpoint::open(large.path()).value(), {});
-  for (const char* view : {"source", "bf16-safetensors", "fp16-safetensors"}) {
+  for (int n = 1; n <= 8; ++n) {
+    const std::string view = "bf16-safetensors@max_shard=" + std::to_string(1000 + n);
     EXPECT_TRUE(walk(filesystem, stdfs::path(view) / "notes.txt")) << view;
   }
-  EXPECT_EQ(filesystem.statistics()->files, 9U);
+  EXPECT_EQ(filesystem.statistics()->files, 24U);
   const auto view = walk(filesystem, "fp32-safetensors/notes.txt").value();
   EXPECT_EQ(filesystem.statistics(view.inode)->files, 3U);
   const auto sum = filesystem.statistics();

@@ -238,7 +238,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto parsed = find_quantization(text, "config.json");
   if (!parsed) return 0;
   EndlessSource source(std::move(texts));
-  if (!apply_quantization(builder, TensorNames(builder), *parsed, source)) return 0;
+  QuantizationCost cost;
+  if (!apply_quantization(builder, TensorNames(builder), *parsed, source, cost)) return 0;
   builder.add_shard(std::move(shard));
   const auto catalog = std::move(builder).build();
   for (const Storage& storage : catalog->storages()) check(*catalog, storage, source, choices);

@@ -33,6 +33,14 @@ TEST(ModulePattern, MatchesAsPythonDoesFromTheBeginning) {
   EXPECT_TRUE(matches(R"(\bx\b)", "x.y"));
 }
 
+TEST(ModulePattern, ReadsBracketsAndCountsAsPython) {
+  EXPECT_TRUE(matches(R"([\.-]x)", "-x"));  // no range: nothing follows
+  EXPECT_FALSE(ModulePattern(R"([\.-_]x)").valid());
+  EXPECT_TRUE(matches("xa{,3}y", "xaay"));
+  EXPECT_TRUE(matches("xa{,3}y", "xy"));
+  EXPECT_FALSE(matches("xa{,3}y", "xaaaay"));
+}
+
 TEST(ModulePattern, IsNotValidWhereItCannotBeRead) {
   for (const std::string pattern : {"(", ")", "a**", "*", "[a", R"(\)", R"(\1)", "(?<=a)", "a{3,2}",
                                     "a{9999}", "(?P<x", "[b-a]"}) {
@@ -148,6 +156,23 @@ TEST(ModuleTargets, PatternsCostABoundedNumberOfSteps) {
   const Result<void> checked = targets.check();
   ASSERT_FALSE(checked);
   EXPECT_NE(checked.error().message().find("steps for the modules here"), std::string::npos);
+}
+
+// Of many folders each has a configuration.
+TEST(ModuleTargets, StepsOfOtherConfigurationsCount) {
+  QuantizationConfig config;
+  config.groups = {{"", {"re:(a|aa)+x"}, "", {}}};
+  ModuleTargets first(config, 1 << 10);
+  while (first.check()) (void)first.find(std::string(40, 'a'));
+  EXPECT_GE(first.steps(), std::size_t{1} << 10);
+  ModuleTargets second(config, 1 << 10, first.steps());
+  EXPECT_TRUE(second.check());  // nothing was asked
+  EXPECT_EQ(second.find("aax"), nullptr);
+  EXPECT_FALSE(second.check());
+  const QuantizationConfig plain;
+  ModuleTargets third(plain, 1 << 10, first.steps());
+  EXPECT_EQ(third.find("aax"), nullptr);
+  EXPECT_TRUE(third.check());
 }
 
 TEST(ModuleTargets, AStepOfAnyKindIsAFewNanoseconds) {

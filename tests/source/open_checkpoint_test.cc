@@ -270,6 +270,15 @@ TEST(OpenCheckpoint, APipelinesWeightsAreThoseOfItsFolders) {
             "other weights; converted views leave it out");
 }
 
+TEST(OpenCheckpoint, AModelWhoseWeightsLeadNowhereIsNotItsModules) {
+  const TemporaryDirectory directory;
+  directory.write("modules.json", R"([{"path": "2_Dense", "type": "Dense"}])");
+  directory.write("2_Dense/model.safetensors", file_of({{"u"}}));
+  EXPECT_EQ(open_source(directory.path()).catalog->parts().size(), 1U);
+  fs::create_symlink("nowhere", directory / "pytorch_model.bin");
+  EXPECT_THAT(error_of(directory.path()), HasSubstr("2_Dense, is opened by its own name"));
+}
+
 TEST(OpenCheckpoint, LetsTheIndexDecide) {
   const TemporaryDirectory directory;
   directory.write("a.safetensors", file_of({{"stale"}, {"x"}, {"y"}}));

@@ -44,7 +44,8 @@ struct Quantized {
       parsed =
           find_quantization("{\"quantization_config\": " + config + "}", "config.json").value();
     }
-    companions = apply_quantization(builder, TensorNames(builder), parsed, source).value();
+    QuantizationCost cost;
+    companions = apply_quantization(builder, TensorNames(builder), parsed, source, cost).value();
     builder.add_shard(std::move(shard));
     catalog = std::move(builder).build();
   }

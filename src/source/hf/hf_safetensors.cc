@@ -116,9 +116,10 @@ std::optional<std::string_view> folder_of_mark(std::string_view mark) {
 class HfOpener : public SourceOpener {
  public:
   HfOpener(const SourceTree& tree, SourceFiles& files, const OpenCheckpointOptions& options,
-           SourceOpener* whole = nullptr)
+           HfOpener* whole = nullptr)
       : SourceOpener(tree, files, options, kHfSafetensors.name, whole),
-        is_part_(whole != nullptr) {}
+        is_part_(whole != nullptr),
+        cost_(whole == nullptr ? own_cost_ : whole->cost_) {}
 
  private:
   Result<void> read() override {
@@ -490,7 +491,7 @@ class HfOpener : public SourceOpener {
       CKFS_TRY(const std::string text, read_once(*file, kMaxConfig));
       CKFS_TRY(quantization, parse_quantization_file(text, name, method));
     }
-    CKFS_TRY(companions_, apply_quantization(builder_, *names_, quantization, files_));
+    CKFS_TRY(companions_, apply_quantization(builder_, *names_, quantization, files_, cost_));
     names_.reset();
     return {};
   }
@@ -550,6 +551,8 @@ class HfOpener : public SourceOpener {
   }
 
   const bool is_part_;
+  QuantizationCost own_cost_;
+  QuantizationCost& cost_;
   std::string index_name_;  // empty: none
   std::string index_text_;
   std::optional<HfIndex> index_;

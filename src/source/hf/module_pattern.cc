@@ -175,6 +175,9 @@ class Parser {
         break;
       } else if (take('\\')) {
         set |= escape();
+        // A range that begins with it, or an error in Python.
+        const std::string_view rest = text_.substr(at_);
+        good_ = good_ && (!rest.starts_with('-') || rest.starts_with("-]"));
       } else {
         const auto low = static_cast<unsigned char>(text_[at_++]);
         unsigned high = low;
@@ -198,7 +201,7 @@ class Parser {
       most = 1;
     } else if (at_ < text_.size() && text_[at_] == '{') {
       ++at_;
-      least = number();
+      least = at_ < text_.size() && text_[at_] == ',' ? 0 : number();
       most = take(',') ? (at_ < text_.size() && text_[at_] == '}' ? kMostTurns : number()) : least;
       good_ = good_ && take('}') && least <= most && most <= kMostTurns;
     } else {
@@ -402,8 +405,9 @@ void ModuleTargets::add(Targets& targets, std::string_view text, const Quantizat
   }
 }
 
-ModuleTargets::ModuleTargets(const QuantizationConfig& config, std::size_t most_steps)
-    : most_steps_(most_steps) {
+ModuleTargets::ModuleTargets(const QuantizationConfig& config, std::size_t most_steps,
+                             std::size_t steps)
+    : most_steps_(most_steps), steps_(steps) {
   for (const QuantizationGroup& group : config.groups) {
     for (const std::string& target : group.targets) add(targets_, target, &group);
   }
@@ -451,9 +455,10 @@ Result<void> ModuleTargets::check() const {
     return fail(ErrorCode::Corrupt, "config.json: {} bytes of patterns (limit {})", pattern_bytes_,
                 kMaxPatterns);
   }
-  if (steps_ >= most_steps_) {
+  if (exhausted_) {
     return fail(ErrorCode::Corrupt,
-                "config.json: its targets need more than {} steps for the modules here",
+                "config.json: its targets need more than {} steps for the modules here (with those "
+                "of other folders)",
                 most_steps_);
   }
   return {};

@@ -49,8 +49,10 @@ class ModuleTargets {
   /// seconds. Behind them no pattern matches.
   static constexpr std::size_t kMostSteps = std::size_t{1} << 28;
 
-  /// Keeps a reference to the configuration.
-  explicit ModuleTargets(const QuantizationConfig& config, std::size_t most_steps = kMostSteps);
+  /// Keeps a reference to the configuration. `steps`: those that the checkpoint's other
+  /// configurations have taken.
+  explicit ModuleTargets(const QuantizationConfig& config, std::size_t most_steps = kMostSteps,
+                         std::size_t steps = 0);
 
   /// The group that speaks of a quantized module: by its name, else that of the nearest thing that
   /// it is in, else by a pattern, else the first with the name of a class. nullptr: none.
@@ -67,6 +69,8 @@ class ModuleTargets {
   Result<void> check() const;
   /// The names and valid patterns that none of the modules that were seen has.
   std::vector<std::string> without_match() const;
+  /// Those of others and of all matches so far.
+  std::size_t steps() const { return steps_; }
 
  private:
   const std::size_t most_steps_;
@@ -88,14 +92,19 @@ class ModuleTargets {
   };
 
   void add(Targets& targets, std::string_view text, const QuantizationGroup* group);
-  bool exhausted() const { return steps_ >= most_steps_; }
+  /// Asked before each step: then an answer is wrong.
+  bool exhausted() const {
+    exhausted_ = exhausted_ || steps_ >= most_steps_;
+    return exhausted_;
+  }
   /// The target that names the module, or else the nearest thing that it is in.
   std::optional<std::size_t> named(std::string_view module) const;
   bool any_pattern_matches(const Targets& targets, std::string_view module) const;
 
   Targets targets_, ignored_;
   std::size_t pattern_bytes_ = 0;
-  mutable std::size_t steps_ = 0;  // of all matches
+  mutable std::size_t steps_;
+  mutable bool exhausted_ = false;
 };
 
 }  // namespace ckfs

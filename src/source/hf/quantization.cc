@@ -26,8 +26,8 @@
 namespace ckfs {
 namespace {
 
-/// The most bytes that are read of the tensors that say how others are quantized. A thousand
-/// weights of the usual kinds have a megabyte of them.
+/// The most bytes of one checkpoint that are read of the tensors that say how others are quantized.
+/// A thousand weights of the usual kinds have a megabyte of them.
 constexpr std::uint64_t kMaxWantedTogether = std::uint64_t{96} << 20;
 
 std::string_view last_word(std::string_view name) {
@@ -50,15 +50,21 @@ bool is_runtime_scale(std::string_view name) {
 class Quantizer final : public HeldTensors {
  public:
   Quantizer(CatalogBuilder& builder, const TensorNames& names,
-            const std::optional<QuantizationConfig>& config, ByteSource& source)
+            const std::optional<QuantizationConfig>& config, ByteSource& source,
+            QuantizationCost& cost)
       : builder_(builder),
         names_(names),
         declared_(config.has_value()),
         config_(config.value_or(QuantizationConfig{})),
-        targets_(config_),
+        targets_(config_, ModuleTargets::kMostSteps, cost.pattern_steps),
         source_(source),
+        cost_(cost),
         claimed_(builder.tensor_count(), false),
         companion_(builder.tensor_count(), false) {}
+
+  ~Quantizer() override { cost_.pattern_steps = targets_.steps(); }
+  Quantizer(const Quantizer&) = delete;
+  Quantizer& operator=(const Quantizer&) = delete;
 
   Result<std::vector<bool>> run() {
     recognize();
@@ -138,19 +144,18 @@ class Quantizer final : public HeldTensors {
     const auto checks = std::ranges::count_if(wanted, &WantedTensor::is_check);
     const bool checked = checks <= static_cast<std::ptrdiff_t>(kMaxChecked);
     std::vector<ReadRequest> batch;
-    std::uint64_t total = 0;
     for (const auto& [id, is_check] : wanted) {
       if (is_check && !checked) continue;
       const Storage& storage = builder_.storage(builder_.tensor(id).storage);
       // A hostile size has no content; read() finds it of the wrong length.
       std::vector<std::byte>& bytes = contents_[id];
       if (storage.nbytes() > kMaxWanted || !bytes.empty()) continue;
-      total += storage.nbytes();
-      if (total > kMaxWantedTogether) {
+      cost_.read += storage.nbytes();
+      if (cost_.read > kMaxWantedTogether) {
         return fail(ErrorCode::Corrupt,
                     "tensor {}: {} bytes to read, with those before it, of tensors that say how "
                     "others are quantized (limit {})",
-                    quote(name(id)), total, kMaxWantedTogether);
+                    quote(name(id)), cost_.read, kMaxWantedTogether);
       }
       bytes.resize(storage.nbytes());
       for (const Extent& extent : storage.extents) {
@@ -438,6 +443,7 @@ class Quantizer final : public HeldTensors {
   const QuantizationConfig config_;
   ModuleTargets targets_;
   ByteSource& source_;
+  QuantizationCost& cost_;
   TensorId near_ = 0;          // what a scheme is asked about: it looks up names like that one's
   std::vector<bool> claimed_;  // by id
   std::vector<bool> companion_;
@@ -457,8 +463,8 @@ class Quantizer final : public HeldTensors {
 
 Result<std::vector<bool>> apply_quantization(CatalogBuilder& builder, const TensorNames& names,
                                              const std::optional<QuantizationConfig>& config,
-                                             ByteSource& source) {
-  return Quantizer(builder, names, config, source).run();
+                                             ByteSource& source, QuantizationCost& cost) {
+  return Quantizer(builder, names, config, source, cost).run();
 }
 
 }  // namespace ckfs

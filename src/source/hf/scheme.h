@@ -3,7 +3,9 @@
 //
 // A scheme decides by tensors: names, dtypes and shapes. The configuration fills in what they
 // cannot say (the block of a grid with a partial block, the packing of an odd width); where the two
-// contradict each other, that is an obstacle which names both.
+// contradict each other in that, it is an obstacle which names both. What tensors say is not
+// compared with it. (Nor "symmetric" with the zero points of whole bytes: compressed-tensors left
+// out those that are all 0, and decodes without.)
 #pragma once
 
 #include <array>

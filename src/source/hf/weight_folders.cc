@@ -40,10 +40,11 @@ bool is_pipeline(const SourceTree& tree) {
   if (weight_folders(tree).empty()) return false;
   if (tree.find("model_index.json") != nullptr) return true;
   if (tree.find("modules.json") == nullptr) return false;
-  const bool has_weights = std::ranges::any_of(tree.files, [](const TreeFile& file) {
-    return folder_of(file.path).empty() && role_of(file.path) == FileRole::Weights;
-  });
-  return !has_weights;
+  const auto is_weights_at_top = [](const std::string& path) {
+    return folder_of(path).empty() && role_of(path) == FileRole::Weights;
+  };
+  return std::ranges::none_of(tree.files, is_weights_at_top, &TreeFile::path) &&
+         std::ranges::none_of(tree.dangling, is_weights_at_top);
 }
 
 SourceTree tree_of(const SourceTree& tree, const std::string& folder) {

@@ -15,8 +15,9 @@ namespace ckfs {
 
 struct Adapter {
   std::string_view name;  // Catalog::kind()
-  /// Whether `tree` is meant to be such a checkpoint, complete or not, and `options` do not choose
-  /// another kind in it. Looks at names, and where those say nothing at files' first bytes.
+  /// Whether `tree` is meant to be such a checkpoint, complete or not. (kDeepSpeedZero: and
+  /// options.tag is not that of a universal one in it, which is asked after it. No other option is
+  /// looked at.) Looks at names, and where those say nothing at files' first bytes.
   bool (*recognizes)(const SourceTree& tree, const SourceFiles& files,
                      const OpenCheckpointOptions& options);
   /// Registers all files of `tree` with `files` (of a directory of steps, those of the step) and
@@ -28,8 +29,10 @@ struct Adapter {
 
 /// A Hugging Face model directory, or one safetensors file (any single file, where no other adapter
 /// recognizes it). Recognizes any directory with an unfinished download, too, and refuses it unless
-/// `model.safetensors`, or all shards that an index or their names count, are at its top, and no
-/// option asks for what it has not: what is still to come decides what it is.
+/// what is at its top is whole by itself (all shards that an index or their names count, or
+/// `model.safetensors` and no other file of weights; of a pipeline nothing is), the modules that
+/// need weights have them, and no option asks for what it has not: what is still to come decides
+/// what it is.
 extern const Adapter kHfSafetensors;
 /// What torch.save wrote: a single file of any name; a directory with one, or shards with an index
 /// or numbers.

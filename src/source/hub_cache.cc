@@ -89,9 +89,12 @@ Result<bool> is_repository(SourceStore& store, const fs::path& path) {
   if (!snapshots) return false;
   CKFS_TRY(const bool blobs, has_directory(store, path / "blobs"));
   CKFS_TRY(const bool refs, has_directory(store, path / "refs"));
-  // By another name, or through a link, it is no cache's.
+  if (!blobs && !refs) return false;
+  // By another name, or through a link, it is no cache's; where it may not be listed, nobody knows.
   const auto own = list_directories(store, path);
-  return (blobs || refs) && own && std::ranges::find(*own, "snapshots") != own->end();
+  if (!own && own.error().system_error() == EACCES) return true;
+  if (!own) return Failure(own.error());
+  return std::ranges::find(*own, "snapshots") != own->end();
 }
 
 }  // namespace

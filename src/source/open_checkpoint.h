@@ -34,10 +34,10 @@ struct OpenCheckpointOptions {
 /// its tensor data, but for small tensors that say how others are quantized, for arrays within what
 /// Orbax has for headers (`checkpoint`, nodes of a database), and for the first bytes of what may
 /// be a torch file, or is as small as a pointer of Git-LFS. Registers every file it shows with
-/// `files`. Errors: NotFound, Corrupt, Unsupported, Io, Stale, OutOfMemory; each message begins
-/// with the file that is at fault, or with the tensor, array or tag; InvalidArgument where
-/// `options` name something that the source or its kind has not, or a file is no regular one any
-/// more. What the calling thread makes may throw std::bad_alloc.
+/// `files`. Errors: NotFound, Corrupt, Unsupported, Io, Stale, OutOfMemory; each message but
+/// OutOfMemory's begins with the file that is at fault, or with the tensor, array or tag;
+/// InvalidArgument where `options` name something that the source or its kind has not, or a file is
+/// no regular one any more. What the calling thread makes may throw std::bad_alloc.
 Result<std::shared_ptr<const Catalog>> open_checkpoint(const std::filesystem::path& path,
                                                        SourceFiles& files,
                                                        const OpenCheckpointOptions& options = {});

@@ -203,6 +203,32 @@ TEST(OpenDeepSpeedZero, APipelinesLayersAreSetApart) {
   EXPECT_FALSE(opened.catalog->find("0.weight"));  // tied_modules.embed.weight
 }
 
+// PipelineModule(num_stages=1) has no module's state either.
+TEST(OpenDeepSpeedZero, APipelineOfOneStageHasLayersToo) {
+  const TemporaryDirectory directory;
+  ZeroRun run{.stage = 1, .world = 1, .groups = {{}}, .shared = {}};
+  for (const char* name : {"1.w", "tied_modules.embed.deep.weight", "tied_modules.embed.bias"}) {
+    run.groups[0].push_back({name, {2}});
+  }
+  const ZeroWriter writer(run);
+  directory.write("zero_pp_rank_0_mp_rank_00_optim_states.pt", writer.optimizer_file(0));
+  directory.write("mp_rank_00_model_states.pt", writer.model_file({{"module", py_none()}}));
+  TorchWriter layer;
+  const auto tensor = [&] { return layer.tensor("Float", {2}, "abcdefgh"); };
+  std::vector<std::pair<std::string, Opcodes>> tensors;
+  for (const char* name : {"w", "weight", "deep.weight", "bias", "seen"}) {
+    tensors.emplace_back(name, tensor());
+  }
+  directory.write("layer_01-model_states.pt", layer.file(py_dict(tensors)));
+  const Opened opened = open_source(directory.path());
+  std::vector<std::string> frozen;
+  for (const StoredTensor& stored : opened.catalog->tensors()) {
+    if (stored.role == Role::FrozenModule) frozen.emplace_back(stored.name);
+  }
+  // Tied are deep.weight and bias, by all that follows the key.
+  EXPECT_THAT(frozen, UnorderedElementsAre("1.weight", "1.seen"));
+}
+
 TEST(OpenDeepSpeedZero, FilesOfALargerWorldAreLeftOut) {
   const Opened opened = open_case("stale-rank-files");
   EXPECT_EQ(facts_of(*opened.catalog)["world size"], "2");

@@ -161,6 +161,17 @@ TEST(OrbaxSource, AnItemThatWasNeverCommittedIsNoneOfItsStep) {
   EXPECT_THAT(names_at(root.path(), {.step = 5}), ElementsAre("five"));
 }
 
+TEST(OrbaxSource, AStepWithoutACommittedItemIsNamed) {
+  const TemporaryDirectory root;
+  item_of("five").write(root, "5/items.orbax-checkpoint-tmp-17/");
+  EXPECT_THAT(error_of(root.path()), HasSubstr("no item in it was committed"));
+  item_of("four").write(root, "4/items/");
+  const Opened opened = open_source(root.path());
+  EXPECT_THAT(names_of(*opened.catalog), ElementsAre("four"));
+  EXPECT_THAT(notes_by_subject(*opened.catalog)["5"], HasSubstr("no item in it was committed"));
+  EXPECT_THAT(error_of(root.path(), {.step = 5}), HasSubstr("no item in it was committed"));
+}
+
 TEST(OrbaxSource, AFillValueThatNobodyKnowsIsAnObstacleWhereItIsNeeded) {
   const auto obstacles = [](const std::string& type, const std::string& fill, bool whole) {
     OrbaxWriter item;

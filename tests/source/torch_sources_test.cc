@@ -116,6 +116,25 @@ TEST(OpenTorchFile, AWrappedStateDictIsFoundAndTheRestNamed) {
   EXPECT_THAT(notes_by_subject(*opened.catalog)["optimizer"], HasSubstr("a dictionary"));
 }
 
+TEST(OpenTorchFile, KeysMayHaveDotsThemselves) {
+  const TemporaryDirectory directory;
+  TorchWriter torch;
+  const auto tensor = [&] { return torch.tensor("Float", {1}, "abcd"); };
+  const Opcodes a = tensor(), b = tensor(), c = tensor();
+  directory.write(
+      "x.pt", torch.file(py_dict({{"net.g", py_dict({{"w", a}, {"extra", py_dict({{"v", b}})}})},
+                                  {"net", py_dict({{"g.h", py_dict({{"u", c}})}})}})));
+  const auto names = [&](const std::string& key) {
+    return tensor_names(*open_source(directory / "x.pt", with_key(key)).catalog);
+  };
+  EXPECT_THAT(names("net.g"), ElementsAre("w"));
+  EXPECT_THAT(names("net.g.extra"), ElementsAre("v"));
+  EXPECT_THAT(names("net.g.h"), ElementsAre("u"));
+  for (const char* key : {"net.g.extra.", "net..g", ".net", "net.g.i"}) {
+    EXPECT_THAT(error_of(directory / "x.pt", with_key(key)), HasSubstr("no key")) << key;
+  }
+}
+
 TEST(OpenTorchFile, AKeyChoosesADictionary) {
   const fs::path file = kTorch / "zip-wrapped-training-checkpoint" / "source" / "checkpoint.ckpt";
   EXPECT_THAT(tensor_names(*open_source(file, with_key("state_dict")).catalog),

@@ -37,13 +37,6 @@ std::string first_of(std::span<const std::string> names) {
                      shown < names.size() ? fmt::format(" and {} more", names.size() - shown) : "");
 }
 
-/// By their ends: names with the same ending stand together.
-struct EndsFirst {
-  bool operator()(std::string_view a, std::string_view b) const {
-    return std::lexicographical_compare(a.rbegin(), a.rend(), b.rbegin(), b.rend());
-  }
-};
-
 class ZeroOpener : public SourceOpener {
  public:
   ZeroOpener(const SourceTree& tree, SourceFiles& files, const OpenCheckpointOptions& options)
@@ -211,8 +204,9 @@ class ZeroOpener : public SourceOpener {
       CKFS_TRY_VOID(dict_.add_module_frozen(world.model.torch, world.model.file,
                                             *world.model.module, "", is_known));
     }
-    if (worlds_.size() > 1) return add_layers(known);
-    return {};
+    const bool is_pipeline =
+        worlds_.size() > 1 || (!worlds_.front().partitioned() && !worlds_.front().model.module);
+    return is_pipeline ? add_layers(known) : Result<void>();
   }
 
   /// Masters do not need the files of layers; but without its file nobody knows what else a layer
@@ -235,12 +229,18 @@ class ZeroOpener : public SourceOpener {
     }
   }
 
-  /// Under a pipeline the module's state is in a file for each layer, under the layer's own names.
+  /// Under a pipeline, of one stage, too, the module's state is in a file for each layer, under the
+  /// layer's own names.
   Result<void> add_layers(const std::set<std::string_view>& known) {
     note_missing_layers(known);
-    std::set<std::string_view, EndsFirst> tied;
+    // A tied layer's parameters have one name for all its places: tied_modules.<key>.<name>. (The
+    // name of a module, so the key, has no dot.)
+    constexpr std::string_view kTied = "tied_modules.";
+    constexpr std::size_t kNone = std::string_view::npos;
+    std::set<std::string_view> tied;
     for (const std::string_view name : known) {
-      if (name.starts_with("tied_modules.")) tied.insert(name);
+      const std::size_t dot = name.starts_with(kTied) ? name.find('.', kTied.size()) : kNone;
+      if (dot != kNone) tied.insert(name.substr(dot + 1));
     }
     std::vector<std::optional<TorchFile>> opened(tag_.layers.size());
     const auto open = [&](std::size_t i) -> Result<void> {
@@ -254,11 +254,7 @@ class ZeroOpener : public SourceOpener {
       const TorchFile torch = *std::exchange(opened[i], std::nullopt);
       const std::string prefix = fmt::format("{}.", tag_.layers[i].layer);
       const auto is_known = [&](std::string_view name) {
-        if (known.contains(name)) return true;
-        // A tied layer's parameters have one name for all its places: tied_modules.<key>.<name>.
-        const std::string own = fmt::format(".{}", name.substr(prefix.size()));
-        const auto next = tied.lower_bound(own);  // the first that can end with it
-        return next != tied.end() && next->ends_with(own);
+        return known.contains(name) || tied.contains(name.substr(prefix.size()));
       };
       return dict_.add_module_frozen(torch, id(tag_.layers[i].path), torch.root(), prefix,
                                      is_known);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <set>
 
+#include "base/checked.h"
 #include "base/parallel.h"
 #include "base/text.h"
 #include "source/deepspeed/zero_layout.h"
@@ -234,6 +235,7 @@ Result<void> ZeroStateDict::add_shared(const ModelStates& states) {
 ZeroCounts ZeroStateDict::finish() && {
   ZeroCounts counts;
   std::vector<TensorId> ids(entries_.size());
+  std::set<StorageId> counted;                // equal buffers of many layers may be one
   for (const bool aliases : {false, true}) {  // an alias may stand before what it is one of
     for (std::size_t i = 0; i < entries_.size(); ++i) {
       Entry& entry = entries_[i];
@@ -243,9 +245,9 @@ ZeroCounts ZeroStateDict::finish() && {
         if (entry.role != Role::FrozenModule) ++counts.aliases;
         continue;
       }
-      const Storage& storage = builder_.storage(entry.tensor.storage);
-      const auto numel = storage.numel;
-      if (entry.role != Role::FrozenModule) {
+      const std::int64_t numel = *checked_numel(entry.tensor.shape);
+      if (entry.role != Role::FrozenModule && counted.insert(entry.tensor.storage).second) {
+        const Storage& storage = builder_.storage(entry.tensor.storage);
         for (const Extent& extent : storage.extents) counts.bytes += extent.nbytes;
       }
       ids[i] = builder_.add_tensor(entry.name, entry.tensor.shape, entry.tensor.storage,

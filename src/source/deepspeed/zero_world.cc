@@ -90,6 +90,7 @@ Result<std::optional<ZeroWorld>> ZeroWorldReader::read_model(const NumberedCell&
       return fail(ErrorCode::Unsupported, "{}: no param_shapes: nothing names the parameters",
                   *path);
     }
+    CKFS_TRY_VOID(repeated_.add(world.ranks.front().file, world.old_shapes->torch.header_bytes()));
   }
   return std::optional(std::move(world));
 }

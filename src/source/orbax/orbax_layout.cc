@@ -213,16 +213,20 @@ std::vector<Step> find_steps(const Items& items) {
   std::set<std::string_view> seen;
   for (const auto& [directory, marks] : items) {
     const std::string_view top = top_of(directory);
-    if (top.empty() || is_temporary(directory)) continue;
+    if (top.empty() || is_temporary(top)) continue;
     const auto number = step_of(shown(top));
     if (!number || !seen.insert(top).second) continue;
     steps.push_back({*number, std::string(top), {}});
   }
   for (Step& step : steps) {
     // One item that was not finished is enough: Orbax writes all of a step, or none.
+    bool any = false;
     for (const auto& [name, marks] : items_of(items, step.directory)) {
-      if (step.fault.empty() && !is_temporary(name)) step.fault = fault_of(marks);
+      if (is_temporary(name)) continue;
+      any = true;
+      if (step.fault.empty()) step.fault = fault_of(marks);
     }
+    if (!any) step.fault = "not finished: no item in it was committed";
   }
   std::ranges::sort(steps, {}, &Step::number);
   return steps;
@@ -286,7 +290,7 @@ Result<void> choose_step(const SourceTree& tree, const Items& items,
 bool is_root(const SourceTree& tree, const Items& items) {
   bool any = false;
   for (const auto& [directory, marks] : items) {
-    if (is_temporary(directory)) continue;
+    if (is_temporary(top_of(directory))) continue;
     if (directory.empty()) return false;
     if (step_of(shown(top_of(directory)))) any = true;
   }

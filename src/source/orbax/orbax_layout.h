@@ -19,7 +19,7 @@ namespace ckfs {
 /// Whether the tree's own directory is an item.
 bool is_orbax_item(const SourceTree& tree);
 
-/// Whether it is an item, a step or a root, complete or not.
+/// Whether it is an item, a step or a root, complete or not, as far as it has a tree or a manifest.
 bool is_orbax(const SourceTree& tree);
 
 /// Directories are relative to the tree: empty, or ending in '/'.

@@ -99,6 +99,10 @@ Result<Choice> choose_files(const SourceTree& tree, const SourceFiles& source) {
   if (indexes == 1) return Choice{std::ranges::find_if(tree.files, is_index)->path, {}};
 
   std::vector<std::string> files = find_candidates(tree, source);
+  if (files.empty()) {  // one was there a moment ago
+    return fail(ErrorCode::Io, "{}: none of its files can be read as one of torch any more",
+                tree.name);
+  }
   const auto is_numbered = [](const std::string& path) {
     return parse_numbered(path, kEnding).has_value();
   };

@@ -77,8 +77,13 @@ class StateDictFinder {
   Result<TorchStateDict> find(std::string_view key) {
     const NodeId root = pickle_.root();
     if (!key.empty()) {
-      CKFS_TRY(const NodeId node, descend(root, key));
-      return take(node);
+      Tried tried;
+      const auto node = descend(root, key, tried);
+      if (!node) {
+        return fail(ErrorCode::InvalidArgument, "{}: no key {} (it has {})", file_name_, quote(key),
+                    keys_of(root));
+      }
+      return take(*node);
     }
     for (const std::string_view usual : kUsualKeys) {
       const auto node = pickle_.find(root, usual);
@@ -116,20 +121,21 @@ class StateDictFinder {
     return found;
   }
 
-  /// A key may contain dots itself, so the whole rest is tried before its first part.
-  Result<NodeId> descend(NodeId node, std::string_view key) const {
-    const std::string_view whole = key;
-    while (!key.empty()) {
-      if (const auto last = find(node, key)) return *last;
-      const std::size_t dot = key.find('.');
-      if (dot == std::string_view::npos) break;
+  using Tried = std::set<std::pair<NodeId, std::size_t>>;
+
+  /// Keys may contain dots themselves: the longest that is there is tried first. `tried`: nodes,
+  /// and how much of the key was left.
+  std::optional<NodeId> descend(NodeId node, std::string_view key, Tried& tried) const {
+    if (!tried.emplace(node, key.size()).second) return std::nullopt;
+    if (const auto last = find(node, key)) return last;
+    constexpr std::size_t kNone = std::string_view::npos;
+    for (std::size_t dot = key.rfind('.'); dot != kNone;
+         dot = dot == 0 ? kNone : key.rfind('.', dot - 1)) {
       const auto next = find(node, key.substr(0, dot));
-      if (!next) break;
-      node = *next;
-      key.remove_prefix(dot + 1);
+      const auto found = next ? descend(*next, key.substr(dot + 1), tried) : std::nullopt;
+      if (found) return found;
     }
-    return fail(ErrorCode::InvalidArgument, "{}: no key {} (it has {})", file_name_, quote(whole),
-                keys_of(pickle_.root()));
+    return std::nullopt;
   }
 
   std::string keys_of(NodeId mapping) const {

@@ -23,7 +23,8 @@ struct TorchStateDict {
   std::vector<Note> notes;         // what is left out, and why
 };
 
-/// The tensors of the dictionary at `key` (a key, or keys joined by '.'); with an empty key of the
+/// The tensors of the dictionary at `key` (a key, or keys joined by '.', which may
+/// have dots themselves: a longer key comes first); with an empty key of the
 /// one that is at a usual place ("state_dict", "model"...), else of the top level. Where that has
 /// none itself, those one level below it, with names joined by '.', but not below a key that
 /// is_training_state(). Errors: InvalidArgument (no such key), Unsupported (no dictionary, no

@@ -262,7 +262,9 @@ std::string place_in_view(const View& view, std::size_t file, std::uint64_t offs
   const Segment& segment = layout->segments[index];
   switch (segment.kind) {
     case Segment::Kind::Literal:
-      return layout->chunks.empty() && index == 0 ? "the header" : "text";
+      // A file of nothing but text has no header.
+      return layout->chunks.empty() && index == 0 && layout->segments.size() > 1 ? "the header"
+                                                                                 : "text";
     case Segment::Kind::File:
       return "bytes of a source file";
     case Segment::Kind::Zero:

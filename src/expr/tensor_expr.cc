@@ -312,6 +312,7 @@ Result<TensorExpr> TensorExpr::then(const std::shared_ptr<const Program>& progra
   const std::optional<Whole> before = whole();
   const std::optional<Whole> after = expr.whole();
   if (!before || before->program || expr.cast_ != kNoCast || !after || !after->program) return expr;
+  if (after->program->size() != program->size()) return expr;  // a cast of it was none
   auto body = std::make_shared<Body>();
   body->shape = expr.body_->shape;
   body->program = program;

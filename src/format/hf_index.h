@@ -21,7 +21,8 @@ inline constexpr std::size_t kMaxIndexDepth = 64;      // nested objects and lis
 /// Bytes of names with an escape, and 32 more for each.
 inline constexpr std::size_t kMaxIndexEscaped = 4'194'304;
 
-/// A parsed index. Immutable. Names are slices of the text, which must outlive it.
+/// A parsed index. Immutable. Names are slices of the text, which must outlive it, or
+/// where they have an escape of the index.
 class HfIndex {
  public:
   /// A name and the number of its file.

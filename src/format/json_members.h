@@ -121,7 +121,8 @@ std::string json_string(std::string_view text);
 bool is_quantization(const JsonMember& member);
 
 /// Checks that no member that decides how tensors are decoded and cast is there twice: it would be
-/// a guess which one counts. (Of the others the last counts, as in Python.) Errors: Corrupt.
+/// a guess which one counts. (Of the others the last counts, as in Python; of members that hold
+/// one more quantization_config deeper down the first.) Errors: Corrupt.
 Result<void> check_once(const std::vector<JsonMember>& members, std::string_view file_name);
 
 /// The same of all keys of an object, escapes taken into account: where any of them may be read.

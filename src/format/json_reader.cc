@@ -207,7 +207,8 @@ JsonTokens::Kind JsonTokens::read_string() {
     unescaped_.assign(text_, first, std::min(at_ - first, options_.token_bytes));
   }
   while (at_ < text_.size() && text_[at_] == '\\' && at_ - first <= options_.token_bytes) {
-    if (!unescape()) return refuse("an escape that JSON does not have");
+    if (!unescape())
+      return refuse("an escape that JSON does not have, or half of a surrogate pair");
     const std::size_t plain = skip_plain(text_, at_);
     unescaped_.append(text_, at_, std::min(plain - at_, options_.token_bytes));
     at_ = plain;

@@ -1,4 +1,4 @@
-// The JSON of checkpoints, event by event: headers and indexes of up to 256 MiB, which a mount
+// The JSON of checkpoints, event by event: headers and indexes of up to 512 MiB, which a mount
 // waits for. Internal to src/format.
 //
 // Not nlohmann's reader, which the rest of ckfs uses: that copies every token into buffers that
@@ -45,7 +45,8 @@ constexpr bool ends_json_word(char c) {
   return is_space(c) || is_json_structural(c);
 }
 
-/// The tokens of a text (RFC 8259). The text must outlive it and be UTF-8.
+/// The tokens of a text (RFC 8259; what json_text.h accepts of it). The text must outlive it and be
+/// UTF-8.
 class JsonTokens {
  public:
   enum class Kind : std::uint8_t {

@@ -2,7 +2,8 @@
 // author wrote it. All functions are pure.
 //
 // Accepted is strict JSON plus the three words that Python's json adds: NaN, Infinity, -Infinity
-// (real config.json files have them, in time_step_limit for one).
+// (real config.json files have them, in time_step_limit for one). Not halves of surrogate pairs,
+// which no UTF-8 has, nor numbers that no double holds.
 #pragma once
 
 #include <cstddef>

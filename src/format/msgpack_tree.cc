@@ -240,7 +240,12 @@ class MsgpackReader {
     return false;
   }
 
-  std::string where() const { return quote(joined(path_)); }
+  /// Of what add() has not counted yet.
+  std::string where() const {
+    auto path = path_;
+    if (!path.empty() && lists_.back()) path.back() = {std::to_string(entries_.back()), true};
+    return quote(joined(path));
+  }
 
   /// An element of a list has its place for a key.
   void count_element() {

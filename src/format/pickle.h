@@ -1,6 +1,7 @@
 // A pickle, read without running it. The stack machine of the format is followed exactly, but where
 // Python would import and call, a node remembers what was to be called with what. So a pickle can
-// do nothing here but be a tree (or, by its memo, a graph) of values.
+// do nothing here but be a tree (or, by its memo, a graph) of values. (What no Python writes is
+// refused where it would need more: an object with both elements and pairs.)
 //
 // Everything is numbers in arenas: reading, holding and freeing a pickle recurses nowhere, objects
 // that contain themselves are no problem, and memory is bounded by the size of the pickle

@@ -471,11 +471,11 @@ Result<void> PickleReader::extend(NodeId target, std::uint32_t first, Opcode opc
   const auto added = above(first);
   if (pairs && added.size() % 2 != 0) return corrupt("a key without a value");
   const NodeKind kind = pickle_.kind(target);
-  if (kind != plain && kind != NodeKind::Call) {
-    return corrupt("opcode '{}' on what is neither a container of that kind nor an object",
-                   static_cast<char>(opcode));
-  }
   if (!added.empty()) {
+    if (kind != plain && kind != NodeKind::Call) {
+      return corrupt("opcode '{}' on what is neither a container of that kind nor an object",
+                     static_cast<char>(opcode));
+    }
     Node& node = pickle_.nodes_[target];
     if (kind == NodeKind::Call) {
       if ((node.flag & (pairs ? kAppendsItems : kSetsItems)) != 0) {

@@ -69,7 +69,7 @@ class TorchFile {
   /// file and tensor, which the caller knows: "shape [2^40] ...".
   Result<TorchTensor> tensor(NodeId node) const;
 
-  /// Storages that tensors name, each once however many share it: 0 to storage_count() - 1.
+  /// Storages that the pickle names, each once however many share it: 0 to storage_count() - 1.
   std::uint32_t storage_count() const { return static_cast<std::uint32_t>(storages_.size()); }
   /// Bytes of the storage as the pickle has them.
   std::uint64_t storage_size(std::uint32_t storage) const { return storages_[storage].size; }

@@ -181,6 +181,10 @@ class MetadataReader {
     CKFS_TRY(const std::string node, text_of(root, "node_type"));
     if (node != "array") return corrupt("node_type is {}, not \"array\"", quote(node));
     CKFS_TRY(out_.shape, numbers(root, "shape", 0));
+    const JsonNode* const type = root.find("data_type");
+    if (type != nullptr && type->kind == Kind::Object) {
+      return unsupported("a data_type that is an object");
+    }
     CKFS_TRY(out_.data_type, text_of(root, "data_type"));
     CKFS_TRY_VOID(take_dtype3(out_.data_type));
     CKFS_TRY(const JsonNode* grid, member(root, "chunk_grid", Kind::Object));

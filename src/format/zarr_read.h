@@ -6,9 +6,10 @@
 // All functions are pure. Errors: Corrupt (what the specification forbids, an integer fill value
 // beyond the dtype's range (by less than a double's precision: Unsupported), an extent above 2^53,
 // a number that no double holds, JSON beyond the limits of json_tree.h), Unsupported (another fill
-// value that the dtype does not have, and what the specification allows and TensorStore or ckfs
-// does not); each begins with the name the caller gives. A fill value of F32, F16 or BF16 beyond
-// the range is an infinity, as a cast makes it; one of F8 is rounded to F32 first.
+// value that the dtype does not have (0 of F8_E8M0 is its zero bits), and what the specification
+// allows and TensorStore or ckfs does not); each begins with the name the caller gives. A fill
+// value of F32, F16 or BF16 beyond the range is an infinity, as a cast makes it; one of F8 is
+// rounded to F32 first.
 #pragma once
 
 #include <cstddef>

@@ -63,6 +63,7 @@ TEST(Verify, NamesTheTensorOfAFolderWithWeightsOfItsOwn) {
   const std::string path = "2_Dense/model.safetensors";
   const std::size_t file = files.find(path).value();
   EXPECT_EQ(place_in_view(*view, file, files[file].size - 1), "tensor b, element [2]");
+  EXPECT_EQ(place_in_view(*view, file, 0), "the header");
   std::fstream copy(directory / "copy" / path, std::ios::in | std::ios::out | std::ios::binary);
   copy.seekp(-1, std::ios::end);
   copy.put('?');

@@ -126,6 +126,12 @@ TEST(TensorExpr, AProgramThatChangesNothingIsNone) {
     ASSERT_TRUE(same);
     EXPECT_EQ(same->whole()->program, nullptr);
   }
+  const Step twice{Step::Kind::Multiply, DType::F32, 2};
+  const auto shared =
+      std::make_shared<const Program>(Program{{Step::Kind::Cast, DType::F32, 0}, twice});
+  const auto doubled = tensors.whole(DType::F32, {4}).then(shared);
+  ASSERT_TRUE(doubled);
+  EXPECT_EQ(*doubled->whole()->program, Program{twice});
 }
 
 TEST(TensorExpr, IntegersAreNeverCast) {

@@ -184,7 +184,8 @@ TEST(JsonReader, ReportsWhatIsWrongAndWhere) {
   EXPECT_EQ(error_of(R"({} {})"), "3: not JSON: text behind the value");
   EXPECT_EQ(error_of(R"({"a":01})"), "5: not JSON: a number that JSON does not have");
   EXPECT_EQ(error_of(R"({"a":1e999})"), "5: not JSON: a number that no double holds");
-  EXPECT_EQ(error_of(R"({"a":"\x"})"), "5: not JSON: an escape that JSON does not have");
+  EXPECT_EQ(error_of(R"({"a":"\x"})"),
+            "5: not JSON: an escape that JSON does not have, or half of a surrogate pair");
   EXPECT_EQ(error_of(R"({"a":"b)"), "5: not JSON: a string without an end");
   EXPECT_EQ(error_of(R"({"a":True})"), "5: not JSON: a character that begins no value");
   EXPECT_EQ(error_of(R"({"a":truth})"), "5: not JSON: a word that JSON does not have");
@@ -200,7 +201,7 @@ TEST(JsonReader, BoundsStringsAndNumbers) {
   EXPECT_EQ(error_of(R"({"a":"\u0061\u0061"})", kTen), "5: " + too_long);
   EXPECT_EQ(error_of(R"({"a":"\u0061\u0061)", kTen), "5: " + too_long);
   EXPECT_EQ(error_of(R"({"a":"\u0061\u00)", kTen),
-            "5: not JSON: an escape that JSON does not have");
+            "5: not JSON: an escape that JSON does not have, or half of a surrogate pair");
 }
 
 TEST(JsonReader, TakesPythonsWordsAsStringsWhereAsked) {

@@ -176,6 +176,9 @@ TEST(MsgpackTree, SaysWhatIsWrong) {
        "leaves of more than 500000 keys"},
       {std::string("\xc7\1\1\x90", 4), "an array that is not [shape, dtype, bytes]"},
       {std::string("\xc7\x0c\1\x93\x91\x02\xa5int16\xc4\1w", 15), "1 bytes for [2] of int16"},
+      // Of the second element of a list.
+      {std::string("\x81\xa1x\x92\xc0\xc7\1\1\x90", 9), "\"x.1\": an array that is not"},
+      {std::string("\x81\xa1x\x91\xc7\1\1\x90", 8), "\"x.0\": an array that is not"},
       {std::string("\x81\xa1\xff\xc0", 4), "a key that is not UTF-8"},
       {std::string("\xa1\xff", 2), "a text that is not UTF-8"},
       {std::string("\x81\xdb\0\x10\0\0", 6) + std::string(1 << 20, 'k') +

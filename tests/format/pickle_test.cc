@@ -79,6 +79,15 @@ TEST(Pickle, AnswersEmptyToAQuestionOfAnotherKind) {
   EXPECT_EQ(pickle->global(none), (Pickle::GlobalName{}));
 }
 
+// As CPython does.
+TEST(Pickle, AddsNothingToAnything) {
+  for (const char* text : {"N(e.", "N(u."}) {
+    const Parsed none{text};
+    ASSERT_TRUE(none.result) << text << ": " << none.result.error().message();
+    EXPECT_EQ(none->kind(none.root()), NodeKind::None);
+  }
+}
+
 TEST(Pickle, StopsAtTheEndOfThePickleAndSaysWhere) {
   const Parsed pickle("\x80\x02K\x01.more"s);
   EXPECT_EQ(pickle->consumed(), 5U);

@@ -246,7 +246,7 @@ std::vector<Broken> broken3() {
       },
       "shape has 33 dimensions (limit 32)");
   add([](V3& v) { v.type = ""; }, "no member data_type");
-  add([](V3& v) { v.type = R"({"name":"float32"})"; }, "data_type is an object, not a string");
+  add([](V3& v) { v.type = R"({"name":"float32"})"; }, "a data_type that is an object");
   add([](V3& v) { v.grid = ""; }, "no member chunk_grid");
   add([](V3& v) { v.grid = R"({"name":"rectilinear"})"; }, R"(chunk_grid "rectilinear")");
   add([](V3& v) { v.grid = R"({"name":"regular"})"; }, "no member configuration");

@@ -16,7 +16,7 @@
 namespace ckfs {
 
 struct ChunkStatistics {
-  std::uint64_t decoded = 0;  // bytes that codecs have made
+  std::uint64_t decoded = 0;  // DecodedChunks::decoded()
   SpillStatistics spill;
 };
 
@@ -52,7 +52,7 @@ class ChunkSource final : public ByteSource {
   bool add_spill(std::shared_ptr<Spill> spill, bool whole);
   /// DecodedChunks::forget().
   void forget(std::span<const FileId> chunks);
-  /// Bytes that the spill may take; 0: there is none.
+  /// Bytes that the spill may take; 0: there is none, or it takes none.
   std::uint64_t spill_limit() const;
 
   ChunkStatistics statistics() const;

@@ -1,7 +1,7 @@
 // Files and inner files (catalog/inner_files.h) as one ByteSource. Where the elements of an inner
 // file begin is found when it is first read, from the two ends of its torch file, those of up to 64
-// in a batch together, and kept: 16 bytes for each. To look takes some 300 KiB for each thread that
-// does, beside the memory budget.
+// in a batch together, and kept: 16 bytes for each, and the strides of what is gathered. To look
+// takes some 300 KiB for each thread that does, beside the memory budget.
 //
 // Elements that do not lie in row-major order are gathered, row by row at best: right, and slow. It
 // is for the part that is unlike the others of its tensor; who writes all of them so is found out

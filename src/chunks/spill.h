@@ -31,7 +31,7 @@ class Spill {
   Spill(std::unique_ptr<SpillFile> file, std::uint64_t block, std::uint64_t limit);
 
   /// Keeps a block of at most block() bytes; one of its key that is there, or on its way there from
-  /// another thread, stays instead. False: it cannot.
+  /// another thread, stays instead (or where that write fails, neither). False: it cannot.
   bool put(const Key& key, std::span<const std::byte> bytes);
 
   bool has(const Key& key) const;

@@ -6,13 +6,19 @@
 
 namespace ckfs {
 
-/// All of them, if that is not enough: they are remembered for their places alone.
-void SpilledTiles::forget_what_is_gone() {
+void SpilledTiles::make_room() {
   if (kept_.size() < kMostKept) return;
   std::erase_if(kept_, [this](const auto& each) { return !spill_->has({each.second.number, 0}); });
   if (kept_.size() < kMostKept) return;
-  for (const auto& [key, kept] : kept_) spill_->forget(kept.number);
-  kept_.clear();
+  std::vector<std::uint32_t> numbers;
+  for (const auto& [key, kept] : kept_) numbers.push_back(kept.number);
+  const auto middle = numbers.begin() + kMostKept / 2;
+  std::ranges::nth_element(numbers, middle);
+  std::erase_if(kept_, [&](const auto& each) {
+    const bool old = each.second.number < *middle;
+    if (old) spill_->forget(each.second.number);
+    return old;
+  });
 }
 
 bool SpilledTiles::put(const TileKey& key, std::span<const std::byte> bytes,
@@ -33,7 +39,7 @@ bool SpilledTiles::put(const TileKey& key, std::span<const std::byte> bytes,
   }
   Kept made{number, bytes.size(), {files.begin(), files.end()}};
   const MutexLock lock(mutex_);
-  forget_what_is_gone();
+  make_room();
   Kept& kept = kept_[key];
   if (kept.size > 0) spill_->forget(kept.number);
   kept = std::move(made);

@@ -1,6 +1,6 @@
 // Tiles in the spill, beside decoded blocks: cut into blocks as those are, under numbers that no
 // chunk has. Blocks go one by one, what was used least recently first; a tile that lacks one is
-// gone.
+// gone. Of more than some thousand tiles the older half goes.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,8 @@ class SpilledTiles final : public TileStore {
     std::size_t size = 0;
     std::vector<FileId> files;
   };
-  void forget_what_is_gone() CKFS_REQUIRES(mutex_);
+  /// For one more: forgets tiles that are gone, and where that is not enough the older half.
+  void make_room() CKFS_REQUIRES(mutex_);
 
   /// Tiles are remembered up to so many, all of whose blocks may have been overwritten since.
   static constexpr std::size_t kMostKept = 4096;

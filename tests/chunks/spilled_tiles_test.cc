@@ -87,5 +87,12 @@ TEST_F(SpilledTilesTest, RememberABoundedNumber) {
   EXPECT_EQ(take(tiles, 9'999), bytes(9'999, 100));
 }
 
+TEST_F(SpilledTilesTest, ForgetTheOlderHalfWhereTheDiskHasRoom) {
+  SpilledTiles tiles(spill(0));
+  for (std::uint64_t k = 0; k < 4097; ++k) ASSERT_TRUE(put(tiles, k, 100));
+  for (std::uint64_t k = 0; k < 4097; ++k) EXPECT_EQ(tiles.size(key(k)).has_value(), k >= 2048);
+  EXPECT_EQ(take(tiles, 2048), bytes(2048, 100));
+}
+
 }  // namespace
 }  // namespace ckfs

@@ -238,27 +238,51 @@ TEST(ChunkSource, InnerChunksOfShardsAreFoundByTheIndex) {
   }
 }
 
-/// Counts what is hinted before the first read.
+/// Counts what is hinted before the first read, and what is hinted when it is read already.
 class HintedSource final : public ByteSource {
  public:
   explicit HintedSource(MemorySource& source) : source_(source) {}
   Result<void> read(std::span<const ReadRequest> batch) override {
     begun_ = true;
+    end_ = batch.back().offset + batch.back().out.size();
     return source_.read(batch);
   }
   void will_need(std::span<const FileRange> ranges) override {
     if (!begun_) hints += ranges.size();
+    for (const FileRange& range : ranges) {
+      hinted += range.size;
+      if (begun_ && range.offset < end_) ++late;
+    }
   }
   Result<void> verify(std::span<const FileId> files) override { return source_.verify(files); }
   std::uint64_t size(FileId file) const override { return source_.size(file); }
   const std::string& name(FileId file) const override { return source_.name(file); }
 
   std::size_t hints = 0;
+  std::size_t late = 0;
+  std::uint64_t hinted = 0;  // bytes
 
  private:
   MemorySource& source_;
   bool begun_ = false;
+  std::uint64_t end_ = 0;  // of the last read
 };
+
+// From a cold disk it would be read twice, and stay cached where it is read once.
+TEST(ChunkSource, WhatIsReadAlreadyIsNotHintedAt) {
+  for (const std::size_t size : {1000, 1'000'000, 20'000'000}) {
+    Fixture fixture;
+    const Bytes_ bytes = weights(size);
+    const FileId chunk = fixture.add({"crc32c", {Codec::Crc32c}, with_sum}, bytes);
+    HintedSource hinted(fixture.files);
+    ChunkSource source(hinted, fixture.table, fixture.pool);
+    Bytes_ out(size);
+    ASSERT_TRUE(source.read_at(chunk, 0, out));
+    EXPECT_TRUE(out == bytes);
+    EXPECT_EQ(hinted.late, 0U);
+    EXPECT_GT(hinted.hinted, 0U);
+  }
+}
 
 TEST(ChunkSource, IndexesOfManyShardsAreReadTogether) {
   constexpr std::size_t kShards = 20, kInner = 3, kInnerBytes = 100;

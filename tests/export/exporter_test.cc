@@ -53,6 +53,21 @@ std::string safetensors_file(const std::string& tensor, std::size_t size, unsign
   return file;
 }
 
+/// All calls fail but the first `before`, as after a kill.
+struct FailingCalls {
+  explicit FailingCalls(int before) : left(before) {}
+  OutSystem system() {
+    return {.fault = [this] {
+      if (left.fetch_sub(1) > 0) return 0;
+      failed = true;
+      return EIO;
+    }};
+  }
+
+  std::atomic<int> left;
+  std::atomic<bool> failed = false;
+};
+
 /// A checkpoint of two shards and two side files, one of them in a directory.
 class Exporter : public testing::Test {
  protected:
@@ -150,15 +165,10 @@ TEST_F(Exporter, TheIndexGetsItsNameAfterAllThatItLists) {
   // were made.
   for (int before = 0, reached = 1; reached != 0; ++before) {
     fs::remove_all(out_);
-    std::atomic<int> left = before;
-    std::atomic<bool> failed = false;
-    const Result<ExportResult> killed = run({.jobs = 8, .system = {.fault = [&] {
-                                                          if (left.fetch_sub(1) > 0) return 0;
-                                                          failed = true;
-                                                          return EIO;
-                                                        }}});
-    reached = failed ? 1 : 0;
-    EXPECT_EQ(killed.has_value(), !failed);
+    FailingCalls calls(before);
+    const Result<ExportResult> killed = run({.jobs = 8, .system = calls.system()});
+    reached = calls.failed ? 1 : 0;
+    EXPECT_EQ(killed.has_value(), !calls.failed);
     if (fs::exists(index)) {
       EXPECT_EQ(exported(), expected()) << before;
     }
@@ -211,6 +221,25 @@ TEST_F(Exporter, StartsOverForAnotherSource) {
   ASSERT_TRUE(other.has_value()) << other.error().message();
   EXPECT_EQ(other->files_kept, 0u);
   EXPECT_EQ(exported(), expected());
+}
+
+// Whoever waits for the index must not take what is left of the old copy for a whole one.
+TEST_F(Exporter, AStartOverThatEndsAnywhereLeavesNoIndexOverLess) {
+  const fs::path index = out_ / "model.safetensors.index.json";
+  for (int before = 0, reached = 1; reached != 0; ++before) {
+    fs::remove_all(out_);
+    write_source(2000, 1);
+    ASSERT_TRUE(run().has_value());
+    const auto old = exported();
+    write_source(1000, 2);
+    FailingCalls calls(before);
+    const Result<ExportResult> killed = run({.system = calls.system()});
+    reached = calls.failed ? 1 : 0;
+    EXPECT_EQ(killed.has_value(), !calls.failed);
+    if (fs::exists(index)) {
+      EXPECT_THAT(exported(), testing::AnyOf(old, expected())) << before;
+    }
+  }
 }
 
 TEST_F(Exporter, StartsOverWhereADirectoryHasBecomeAFile) {

@@ -136,6 +136,28 @@ class Lifecycle(mounted_fs.TestCase):
         os.kill(pid, signal.SIGTERM)
         self.assertTrue(wait_for_end(pid))
 
+    def test_how_a_helper_ended_is_known_where_the_caller_ignores_its_children(self):
+        def ignore():
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+
+        target = self.directory / "mnt"
+        target.mkdir()
+        ckfs("mount", self.checkpoint.path, target, preexec_fn=ignore)
+        (pid,) = processes(target)
+        powerless = ["setpriv", "--no-new-privs"]
+        if os.geteuid() == 0:
+            powerless += ["--bounding-set=-sys_admin", "--inh-caps=-all"]
+        refused = subprocess.run(
+            [*powerless, CKFS, "umount", target],
+            preexec_fn=ignore, capture_output=True, text=True, timeout=LIMIT, check=False,
+        )  # fmt: skip
+        self.assertEqual(refused.returncode, 1, refused)
+        self.assertRegex(refused.stderr, r"mnt: cannot be unmounted: .*[Pp]ermi")
+        self.assertTrue(is_mounted(target))
+        ckfs("umount", target, preexec_fn=ignore)
+        self.assertFalse(is_mounted(target))
+        self.assertTrue(wait_for_end(pid))
+
     def test_signals_unmount_at_once_after_mounting(self):
         for _ in range(20):
             with self.make() as mount:

@@ -143,7 +143,7 @@ struct Statistics {
   std::uint64_t memory_peak = 0;
   std::uint64_t memory_budget = 0;
   std::string io;                   // "uring" or "pread"
-  std::uint64_t decoded_bytes = 0;  // made of compressed chunks
+  std::uint64_t decoded_bytes = 0;  // made of compressed chunks, but to look at checksums
   std::uint64_t spilled_bytes = 0;  // written to OpenOptions::spill, or an export's own
 };
 

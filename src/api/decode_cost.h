@@ -10,9 +10,11 @@
 namespace ckfs {
 
 struct DecodeCost {
-  std::uint64_t needed = 0;   // bytes of chunks that the view's tensors are made of
+  /// Bytes of the storages that view's tensors are made of and that have chunks; where these lie
+  /// beside what is not decoded (absent or uncompressed chunks), that too: ratio() is too low then.
+  std::uint64_t needed = 0;
   std::uint64_t decoded = 0;  // bytes that are decoded for them
-  std::uint64_t chunks = 0;   // bytes of all chunks of which something is needed: each once
+  std::uint64_t chunks = 0;   // bytes of all chunks that are decoded for them, each once
 
   double ratio() const {
     return needed == 0 ? 1 : static_cast<double>(decoded) / static_cast<double>(needed);

@@ -143,7 +143,7 @@ std::string metrics_text(const Checkpoint& checkpoint, const ErrorCounts& errors
               statistics.tiles);
   text.single("tiles_unread_total", "counter",
               "Tiles and pieces that went before anybody had read them.", statistics.tiles_unread);
-  text.single("hits_total", "counter", "Reads that found theirs computed.", statistics.hits);
+  text.single("hits_total", "counter", "Looks for a tile that found it computed.", statistics.hits);
   text.single("memory_bytes", "gauge", "Budgeted memory in use.", statistics.memory);
   text.single("memory_peak_bytes", "gauge", "The most that was ever in use.",
               statistics.memory_peak);

@@ -113,7 +113,7 @@ struct Note {
   std::string text;
 };
 
-/// Of one kind: they are for people.
+/// Of one kind, where a checkpoint may have any number of them: they are for people.
 inline constexpr std::size_t kMaxNotes = 100;
 
 /// Weights of a checkpoint that are quantized in one way.

@@ -8,8 +8,8 @@
 
 namespace ckfs {
 
-/// Chunks are no larger, and no smaller unless a device's whole share is, as far as divisors of the
-/// shape allow: readers take one at a time, whole.
+/// Chunks are no larger, and no smaller unless a device's whole share is, as near as divisors of
+/// the shape come (choose_chunk()): readers take one at a time, whole.
 inline constexpr std::uint64_t kMostChunkBytes = std::uint64_t{64} << 20;
 inline constexpr std::uint64_t kLeastChunkBytes = std::uint64_t{4} << 20;
 
@@ -41,9 +41,9 @@ struct ChosenChunk {
 /// Divisors of `shape`, by these rules, the first that decides:
 ///
 ///   no chunk crosses a border of `split`, the number of equal parts along each dimension (empty:
-///   one); 4 to 64 MiB, or as near as divisors come; the fewest source tensors in a chunk; whole
-///   granules; the longest runs of source bytes; the fewest chunks; the shortest along the slowest
-///   of `cell_order`.
+///   one); 4 to 64 MiB, or as near as divisors come, in whole multiples (up to twice too large is
+///   as near as down to half); the fewest source tensors in a chunk; whole granules; the longest
+///   runs of source bytes; the fewest chunks; the shortest along the slowest of `cell_order`.
 ///
 /// (64 MiB is `most`; where that is less than 4 MiB, it stands for both.) A shape without
 /// elements has chunks of one element, and none of them.

@@ -452,13 +452,15 @@ std::vector<ByteRange> Evaluator::not_padded(const FileLayout& file, ByteRange r
   for (ByteRange rest = range; !rest.empty();) {
     const ByteRange segment = file.range(file.find(rest.begin));
     const ByteRange here = segment.intersect(rest);
-    const bool in_pieces = unit_at(file, rest.begin) == file.piece_at(rest.begin);
+    const Segment& at = file.segments[file.find(rest.begin)];
+    const bool is_gathered = at.kind == Segment::Kind::Tensor &&
+                             needs_tiles(*file.definition->catalog, file.expr(at.id));
     const auto past_cache = [&] {
       return std::ranges::all_of(source_ranges(file, here), [this](const FileRange& read) {
         return source_.reads_past_cache(read.file);
       });
     };
-    if (segment.size() < kLargeTensor || !in_pieces || !past_cache()) {
+    if (segment.size() < kLargeTensor || is_gathered || !past_cache()) {
       if (!ranges.empty() && ranges.back().end == here.begin) {
         ranges.back().end = here.end;
       } else {

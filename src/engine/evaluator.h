@@ -75,8 +75,8 @@ class Evaluator {
 
   /// Has the tile of a gathered tensor that holds byte `offset` of the file computed and cached, if
   /// nobody has begun, there is memory for it now, and `wanted()`, which is asked when others see
-  /// this computation, says that it has still to be read. Errors are not kept: its reader meets
-  /// them.
+  /// this computation, says that it has still to be read. (One that the store has comes from there
+  /// unasked, and is retired at once if it has not.) Errors are not kept: its reader meets them.
   void make_tile(const FileLayout& file, std::uint64_t offset, Want want,
                  const std::function<bool()>& wanted);
 

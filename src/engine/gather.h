@@ -1,10 +1,12 @@
 // Computes any range of a tensor from its boxes: the strided case, and the general one.
 //
-// The work on a range is a plan of independent batches. A batch reads source bytes that no other
-// batch reads (companions, granules, and gaps read over may come twice at borders), decodes them in
+// The work on a range is a plan of independent batches. A batch reads source bytes, decodes them in
 // a staging buffer of its own and copies them to places of the target that no other batch writes;
-// so batches may run on any threads in any order, each with its own staging. They are numbered in
-// the order of the source's bytes.
+// so batches may run on any threads in any order, each with its own staging. Those of one box are
+// numbered in the order of the source's bytes, and read each of them once (but companions, granules
+// and gaps read over at borders); boxes follow one another by where they begin. A range that begins
+// or ends within a row has up to two boxes more for each dimension, which read over the same gaps
+// again.
 //
 // A plan is a pure function of its arguments and costs memory for each box and batch, never for
 // each run of source bytes: those are enumerated when their batch runs.

@@ -91,8 +91,9 @@ class ReadStream : public std::enable_shared_from_this<ReadStream> {
   /// Requires: the request is not empty and lies in the file.
   Advice advise(ByteRange request, SourceWish wish);
 
-  /// The request, which was advised, has been answered: units that are now read to their end. Not
-  /// earlier: another request for the same unit may be under way.
+  /// The request, which was advised, has been answered: units of which as many bytes as they have
+  /// were now asked for or delivered. They are read to their end, unless some were asked for twice.
+  /// Not earlier: another request for the same unit may be under way.
   std::vector<std::uint64_t> answered(ByteRange request);
 
   /// So many bytes of the unit are where the reader finds them without asking. He asks for the

@@ -119,10 +119,10 @@ class OutDirectory {
   Result<void> make_parents(const std::string& path) const;
   /// A new, empty file, with `mode` less the umask (where the kernel does not show that, or the
   /// file system gives no rights: no more for the group than for everybody), or what a default ACL
-  /// of its directory leaves of it, which lets no group write then. A group other than the caller's
-  /// own, as a set-group-ID directory gives, may write only where everybody may, and gets no
-  /// more than everybody where `mode` tells them apart; not for a moment more. What had the name is
-  /// removed.
+  /// of its directory leaves of it, which lets no group write then (where it is the caller's own,
+  /// or not everybody may). A group other than the caller's own, as a set-group-ID directory gives,
+  /// may write only where everybody may, and gets no more than everybody where `mode` tells them
+  /// apart; not for a moment more. What had the name is removed.
   Result<OutFile> create(const std::string& path, unsigned mode = 0666) const;
   /// An existing regular file. Errors: NotFound, InvalidArgument (a symbolic link, a device, a
   /// FIFO that somebody reads), Io (also a directory, a FIFO that nobody reads).

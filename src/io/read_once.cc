@@ -40,7 +40,7 @@ std::vector<ByteRange> drops(const Access& access, const OnceFile& from) {
   if (shares_pages(access, from.size)) return {};
   if (from.file_system->reads_uncached.load(std::memory_order_relaxed) == Answer::Yes)
     return hinted;
-  // Hints leave out what is in the cache.
+  // Hints leave out pieces of which both ends are in the cache.
   std::vector<ByteRange> ours = hinted;
   std::ranges::sort(hinted, {}, &ByteRange::begin);
   hinted.push_back({range.end, range.end});

@@ -89,7 +89,7 @@ class TileCache {
   /// The tile was given to its reader past the cache: unread() does not count it.
   void given(const TileKey& key) noexcept;
 
-  /// Computations so far that gave a tile, finds of a tile that another request had computed, and
+  /// Computations so far that gave a tile, looks for one that found it there or under way, and
   /// tiles that were forgotten before anybody had asked for them.
   std::uint64_t computed() const;
   std::uint64_t hits() const;

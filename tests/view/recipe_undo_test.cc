@@ -214,6 +214,12 @@ TEST(Undo, ANumberOfManyValuesIsNotLearnedFromARuleThatWasNotDone) {
                                 {"take": "b", "when": "$kind = 2", "give": "y"})j";
   EXPECT_THAT(names(Way{{{"x", DType::F32, {2}}}, rules, ""}.undone()), ElementsAre("a"));
   EXPECT_THAT(names(Way{{{"y", DType::F32, {2}}}, rules, ""}.undone()), ElementsAre("b"));
+  // A default is no number that is known.
+  EXPECT_THAT(
+      names(Way{
+          {{"x", DType::F32, {2}}}, R"j({"take": "a", "when": "$rank ?? 0 > 0", "give": "x"})j", ""}
+                .undone()),
+      ElementsAre("a"));
   // Nor where another condition decides.
   const Way left_out{{{"x", DType::F32, {2}}},
                      R"j({"take": "a", "when": ["0 = 1", "$kind = 1"], "give": "x"})j",

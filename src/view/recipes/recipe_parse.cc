@@ -276,8 +276,45 @@ class RuleParser {
     return found;
   }
 
-  /// A stacked variable is a number and gone afterwards.
+  /// The variables that tensors which go through the operations together differ in: those that are
+  /// stacked, and what follows from them.
+  std::vector<std::size_t> differing_variables() const {
+    std::vector<std::size_t> found;
+    for (const Operation& operation : rule_.operations) {
+      if (operation.kind != Operation::Kind::Stack &&
+          operation.kind != Operation::Kind::ConcatOver) {
+        continue;
+      }
+      found.push_back(static_cast<std::size_t>(
+          std::ranges::find(rule_.variables, operation.variable) - rule_.variables.begin()));
+    }
+    for (const Rule::Let& let : rule_.lets) {
+      const auto is_used = [&](std::size_t variable) { return let.value.uses(variable); };
+      const auto is_named = [&](const Template& name) { return name.uses(let.variable); };
+      if (std::ranges::any_of(found, is_used) && std::ranges::none_of(rule_.give, is_named)) {
+        found.push_back(let.variable);
+      }
+    }
+    return found;
+  }
+
+  /// A stacked variable is a number and gone afterwards; no operation has it, for it has one value
+  /// for all tensors of a group.
   Result<void> check_keys(const JsonNode& names) {
+    const std::vector<std::size_t> differing = differing_variables();
+    for (const Operation& operation : rule_.operations) {
+      for (const std::size_t variable : differing) {
+        const auto uses = [&](const Expression& number) { return number.uses(variable); };
+        if (!uses(operation.dim) && !uses(operation.operand) &&
+            !(operation.count && uses(*operation.count)) &&
+            std::ranges::none_of(operation.numbers, uses)) {
+          continue;
+        }
+        return fail(ErrorCode::Corrupt,
+                    "{}:{}: {} differs among the tensors that are stacked, so no operation has it",
+                    file_, operation.line, rule_.variables[variable]);
+      }
+    }
     for (const Operation& operation : rule_.operations) {
       const bool joins =
           operation.kind == Operation::Kind::Stack || operation.kind == Operation::Kind::ConcatOver;

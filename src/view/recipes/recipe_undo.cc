@@ -69,9 +69,10 @@ class RuleUndo {
     std::set<std::string> unknown;
     bool is_left_out = false;  // whatever the unknown numbers are
     for (const Condition& condition : rule_.when) {
-      const Result<bool> one = condition.holds(scope_of({}));
-      is_left_out = is_left_out || !one.value_or(true);
-      unknown.merge(condition.unknowns(config_));
+      const std::set<std::string> asked = condition.unknowns(config_);
+      // A condition may hold by a number's default, which says nothing of a tree.
+      is_left_out = is_left_out || (asked.empty() && !condition.holds(scope_of({})).value_or(true));
+      unknown.insert(asked.begin(), asked.end());
     }
     if (unknown.empty()) CKFS_TRY_VOID(holds(rule_.when));
     CKFS_TRY(const bool back, holds(rule_.back.when));

@@ -113,7 +113,8 @@ struct Note {
   std::string text;
 };
 
-/// Of one kind, where a checkpoint may have any number of them: they are for people.
+/// Notes of one kind, where an adapter counts them: they are for people. Of what is left out tensor
+/// by tensor there may be one for each.
 inline constexpr std::size_t kMaxNotes = 100;
 
 /// Weights of a checkpoint that are quantized in one way.

@@ -104,7 +104,7 @@ class Finder {
   Finder(SourceFiles& files, CatalogBuilder& builder) : files_(files), builder_(builder) {}
 
   Result<ModelDirectory> in_tree(const SourceTree& tree, const FileTable& table) {
-    CKFS_TRY_VOID(take_config(table.find(kConfig).value()));
+    CKFS_TRY_VOID(take_config(table.find(kConfig).value(), kConfig));
     const std::set<std::string> code = code_files(*model_.config);
     for (const TreeFile& file : tree.files) {
       if (!is_shown(file.path, code)) continue;
@@ -121,7 +121,7 @@ class Finder {
     // config.json before the others: it says which of them are its code; no other code is opened.
     std::vector<NewFile> added{{config->path, directory / config->path, !config->is_link}};
     CKFS_TRY(const FileId config_file, files_.add(std::exchange(added, {})));
-    CKFS_TRY_VOID(take_config(config_file));
+    CKFS_TRY_VOID(take_config(config_file, fmt::format("{}/{}", shown, kConfig)));
     const std::set<std::string> code = code_files(*model_.config);
     std::erase_if(found, [&](const TreeFile& file) {
       return file.path != kConfig && !is_shown(file.path, code);
@@ -169,20 +169,22 @@ class Finder {
   /// `file` alone is config.json.
   Result<ModelDirectory> config_alone(const fs::path& file, const std::string& shown) {
     CKFS_TRY(const FileId id, files_.add({{shown, file, false}}));
-    CKFS_TRY_VOID(take_config(id));
+    CKFS_TRY_VOID(take_config(id, shown));
     const Fingerprint& fingerprint = files_.fingerprint(id);
-    builder_.saw_file(shown, fingerprint.size, fingerprint.mtime_ns);
+    // However it is spelled: the fingerprint must not depend on that.
+    builder_.saw_file(kConfig, fingerprint.size, fingerprint.mtime_ns);
     builder_.add_note(shown, "no part of the source; views have it as config.json");
     return std::move(model_);
   }
 
  private:
-  Result<void> take_config(FileId file) {
+  /// `shown` is what messages call it.
+  Result<void> take_config(FileId file, std::string_view shown) {
     CKFS_TRY(model_.config, read_text(files_, file, kMaxConfig));
     model_.config_file = file;
     // The view's edit can fail where reading cannot (a key twice); better now than at a read.
-    CKFS_TRY_VOID(dense_config(*model_.config, "bfloat16", kConfig));
-    CKFS_TRY(const auto quantization, find_quantization(*model_.config, kConfig));
+    CKFS_TRY_VOID(dense_config(*model_.config, "bfloat16", shown));
+    CKFS_TRY(const auto quantization, find_quantization(*model_.config, shown));
     if (!quantization) return {};
     // A fine-tuned state of a quantized release has its config and plain floats.
     if (builder_.has_only_plain_matrices()) {

@@ -219,14 +219,17 @@ TEST(OpenDeepSpeedZero, APipelineOfOneStageHasLayersToo) {
   for (const char* name : {"w", "weight", "deep.weight", "bias", "seen"}) {
     tensors.emplace_back(name, tensor());
   }
+  TorchWriter second;
+  const Opcodes other = second.tensor("Float", {1}, "abcd");
+  directory.write("layer_02-model_states.pt", second.file(py_dict({{"bias", other}})));
   directory.write("layer_01-model_states.pt", layer.file(py_dict(tensors)));
   const Opened opened = open_source(directory.path());
   std::vector<std::string> frozen;
   for (const StoredTensor& stored : opened.catalog->tensors()) {
     if (stored.role == Role::FrozenModule) frozen.emplace_back(stored.name);
   }
-  // Tied are deep.weight and bias, by all that follows the key.
-  EXPECT_THAT(frozen, UnorderedElementsAre("1.weight", "1.seen"));
+  // Tied are deep.weight and bias, by all that follows the key, in their own shape.
+  EXPECT_THAT(frozen, UnorderedElementsAre("1.weight", "1.seen", "2.bias"));
 }
 
 TEST(OpenDeepSpeedZero, FilesOfALargerWorldAreLeftOut) {

@@ -198,7 +198,9 @@ class ZeroOpener : public SourceOpener {
       }
       for (const auto& [alias, origin] : world.model.shared) known.insert(alias);
     }
-    const auto is_known = [&](std::string_view name) { return known.contains(name); };
+    const auto is_known = [&](std::string_view name, NodeId /*tensor*/) {
+      return known.contains(name);
+    };
     for (const ZeroWorld& world : worlds_) {
       if (world.partitioned() || !world.model.module) continue;
       CKFS_TRY_VOID(dict_.add_module_frozen(world.model.torch, world.model.file,
@@ -237,10 +239,14 @@ class ZeroOpener : public SourceOpener {
     // name of a module, so the key, has no dot.)
     constexpr std::string_view kTied = "tied_modules.";
     constexpr std::size_t kNone = std::string_view::npos;
-    std::set<std::string_view> tied;
-    for (const std::string_view name : known) {
-      const std::size_t dot = name.starts_with(kTied) ? name.find('.', kTied.size()) : kNone;
-      if (dot != kNone) tied.insert(name.substr(dot + 1));
+    std::set<std::pair<std::string_view, std::vector<std::int64_t>>> tied;
+    for (const ZeroWorld& world : worlds_) {
+      for (const ParameterGroup& group : world.groups()) {
+        for (const auto& [name, shape, numel] : group) {
+          const std::size_t dot = name.starts_with(kTied) ? name.find('.', kTied.size()) : kNone;
+          if (dot != kNone) tied.emplace(name.substr(dot + 1), shape);
+        }
+      }
     }
     std::vector<std::optional<TorchFile>> opened(tag_.layers.size());
     const auto open = [&](std::size_t i) -> Result<void> {
@@ -253,8 +259,10 @@ class ZeroOpener : public SourceOpener {
     const auto take = [&](std::size_t i) -> Result<void> {
       const TorchFile torch = *std::exchange(opened[i], std::nullopt);
       const std::string prefix = fmt::format("{}.", tag_.layers[i].layer);
-      const auto is_known = [&](std::string_view name) {
-        return known.contains(name) || tied.contains(name.substr(prefix.size()));
+      const auto is_known = [&](std::string_view name, NodeId node) {
+        if (known.contains(name)) return true;
+        const auto tensor = torch.tensor(node);
+        return tensor && tied.contains({name.substr(prefix.size()), tensor->shape});
       };
       return dict_.add_module_frozen(torch, id(tag_.layers[i].path), torch.root(), prefix,
                                      is_known);

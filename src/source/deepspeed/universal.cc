@@ -211,9 +211,9 @@ class UniversalOpener : public SourceOpener {
     }
     for (const ModelStates& model : models_) {
       if (partitioned(model) || !model.module) continue;
-      CKFS_TRY_VOID(
-          dict_.add_module_frozen(model.torch, model.file, *model.module, "",
-                                  [&](std::string_view name) { return known.contains(name); }));
+      CKFS_TRY_VOID(dict_.add_module_frozen(
+          model.torch, model.file, *model.module, "",
+          [&](std::string_view name, NodeId /*tensor*/) { return known.contains(name); }));
     }
     return {};
   }

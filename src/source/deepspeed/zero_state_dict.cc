@@ -171,8 +171,7 @@ Result<void> ZeroStateDict::add_partitioned_frozen(const ModelStates& states,
 }
 
 Result<void> ZeroStateDict::add_module_frozen(const TorchFile& torch, FileId file, NodeId module,
-                                              const std::string& prefix,
-                                              const std::function<bool(std::string_view)>& known) {
+                                              const std::string& prefix, const KnownTensor& known) {
   std::set<std::string_view> here;  // of this mapping, in which a name may come twice
   for (const DictItem& item : torch.pickle().mapping(module)) {
     const auto name = torch.pickle().string(item.key);
@@ -180,7 +179,7 @@ Result<void> ZeroStateDict::add_module_frozen(const TorchFile& torch, FileId fil
     CKFS_TRY_VOID(torch.pickle().budget()->check(files_.name(file)));
     if (!torch.pickle().budget()->hold(kEntryBytes + 3 * name->size())) break;
     std::string full = prefix + std::string(*name);
-    if (known(full) || (contains(full) && !here.contains(*name))) continue;
+    if (known(full, item.value) || (contains(full) && !here.contains(*name))) continue;
     here.insert(*name);
     auto tensor = placer_.place(torch, item.value, *name, file, files_.name(file));
     if (!tensor && tensor.error().code() == ErrorCode::Unsupported) {

@@ -51,12 +51,13 @@ class ZeroStateDict {
   /// those of rank 0. Opens the others' files.
   Result<void> add_partitioned_frozen(const ModelStates& states, std::span<const FileId> ranks);
 
-  /// Tensors of a module's state that are neither here yet, as buffers are, nor `known` by their
-  /// names: parameters that were frozen where nobody wrote that down (stage 1). One that cannot be
-  /// shown becomes a note. `prefix` goes before each name.
+  /// Whether a module's tensor, by its whole name and its node, is one of those that are there.
+  using KnownTensor = std::function<bool(std::string_view name, NodeId tensor)>;
+  /// Tensors of a module's state that are neither here yet, as buffers are, nor `known`: parameters
+  /// that were frozen where nobody wrote that down (stage 1). One that cannot be shown becomes a
+  /// note. `prefix` goes before each name.
   Result<void> add_module_frozen(const TorchFile& torch, FileId file, NodeId module,
-                                 const std::string& prefix,
-                                 const std::function<bool(std::string_view)>& known);
+                                 const std::string& prefix, const KnownTensor& known);
 
   /// A trainable parameter that is the whole of its storage.
   void add_parameter(std::string_view name, std::span<const std::int64_t> shape, StorageId storage);

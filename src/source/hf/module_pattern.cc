@@ -74,8 +74,13 @@ class Parser {
     auto group = std::make_unique<Node>();
     group->kind = Node::Kind::Group;
     if (depth > kMaxDepth) good_ = false;
+    // Of empty ones the first is all of them: they take no step, and there may be thousands.
+    bool has_empty = false;
     do {
-      group->alternatives.push_back(sequence(depth));
+      auto one = sequence(depth);
+      const bool is_empty = one == nullptr;
+      if (!is_empty || !has_empty) group->alternatives.push_back(std::move(one));
+      has_empty = has_empty || is_empty;
     } while (good_ && take('|'));
     return group;
   }

@@ -3,9 +3,11 @@
 //
 // A scheme decides by tensors: names, dtypes and shapes. The configuration fills in what they
 // cannot say (the block of a grid with a partial block, the packing of an odd width); where the two
-// contradict each other in that, it is an obstacle which names both. What tensors say is not
-// compared with it. (Nor "symmetric" with the zero points of whole bytes: compressed-tensors left
-// out those that are all 0, and decodes without.)
+// contradict each other in that, it is an obstacle which names both. So it is where quant_method or
+// the format of compressed-tensors is another, and for what a scheme names (bits and groups of
+// GPTQ, type and zero points of packed codes). The rest of it is not compared with what tensors say
+// themselves: "strategy", "num_bits" of whole bytes, "symmetric" with their zero points
+// (compressed-tensors left out those that are all 0, and decodes without).
 #pragma once
 
 #include <array>

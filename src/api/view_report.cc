@@ -215,6 +215,8 @@ Result<std::string> view_report(const Checkpoint& checkpoint, std::string_view s
           name(tensor.exactness), patterns.text("    "));
       if (more > 0) text += fmt::format("    and {} more\n", more);
     }
+    // Files as they are have all tensors, and none by itself.
+    if (shown.packaging.container == ContainerKind::None) return;
     for (const Shard& shard : catalog.shards()) {
       for (const TensorId id : shard.tensors) {
         if (used[id]) continue;

@@ -256,6 +256,15 @@ Result<VerifyResult> Comparison::run() {
 
 }  // namespace
 
+namespace {
+
+bool is_text(const std::vector<Segment>& segments) {
+  return std::ranges::all_of(
+      segments, [](const Segment& segment) { return segment.kind == Segment::Kind::Literal; });
+}
+
+}  // namespace
+
 std::string place_in_view(const View& view, std::size_t file, std::uint64_t offset) {
   const auto layout = view.impl().files->layout(file);
   const std::size_t index = layout->find(offset);
@@ -263,8 +272,8 @@ std::string place_in_view(const View& view, std::size_t file, std::uint64_t offs
   switch (segment.kind) {
     case Segment::Kind::Literal:
       // A file of nothing but text has no header.
-      return layout->chunks.empty() && index == 0 && layout->segments.size() > 1 ? "the header"
-                                                                                 : "text";
+      return layout->chunks.empty() && index == 0 && !is_text(layout->segments) ? "the header"
+                                                                                : "text";
     case Segment::Kind::File:
       return "bytes of a source file";
     case Segment::Kind::Zero:

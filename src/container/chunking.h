@@ -41,7 +41,7 @@ struct ChosenChunk {
 /// Divisors of `shape`, by these rules, the first that decides:
 ///
 ///   no chunk crosses a border of `split`, the number of equal parts along each dimension (empty:
-///   one); 4 to 64 MiB, or as near as divisors come, in whole multiples (up to twice too large is
+///   one); 4 to 64 MiB, or as near as divisors come, in whole multiples (up to twice as large is
 ///   as near as down to half); the fewest source tensors in a chunk; whole granules; the longest
 ///   runs of source bytes; the fewest chunks; the shortest along the slowest of `cell_order`.
 ///

@@ -2,11 +2,11 @@
 //
 // The work on a range is a plan of independent batches. A batch reads source bytes, decodes them in
 // a staging buffer of its own and copies them to places of the target that no other batch writes;
-// so batches may run on any threads in any order, each with its own staging. Those of one box are
-// numbered in the order of the source's bytes, and read each of them once (but companions, granules
-// and gaps read over at borders); boxes follow one another by where they begin. A range that begins
-// or ends within a row has up to two boxes more for each dimension, which read over the same gaps
-// again.
+// so batches may run on any threads in any order, each with its own staging. Those of one box read
+// each of the source's bytes once (but companions, granules and gaps read over at borders) and are
+// numbered in the order of these; what a loop that does not divide into runs leaves over counts as
+// a box of its own. Boxes follow one another by where they begin. A range that begins or ends
+// within a row has up to two boxes more for each dimension, which read over the same gaps again.
 //
 // A plan is a pure function of its arguments and costs memory for each box and batch, never for
 // each run of source bytes: those are enumerated when their batch runs.

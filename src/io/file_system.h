@@ -39,8 +39,9 @@ struct FileSystem {
   std::atomic<Answer> reads_uncached{Answer::Unknown};
   /// Whether a descriptor may have O_DIRECT, for blocks of kDiskBlock: found out by the first.
   std::atomic<Answer> reads_direct{Answer::Unknown};
-  /// Whether bytes that were read in order were in the page cache after that. Not so where files
-  /// are open with FOPEN_DIRECT_IO: there hints would have bytes read twice.
+  /// Whether bytes that were read in order were in the page cache after that; Yes where the kernel
+  /// does not say (page_cache.h). Not so where files are open with FOPEN_DIRECT_IO: there hints
+  /// would have bytes read twice.
   std::atomic<Answer> keeps_pages{Answer::Unknown};
   Pace pace{};
 };

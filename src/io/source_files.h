@@ -80,8 +80,8 @@ class SourceFiles final : public ByteSource {
   /// some 16 MiB, whether anybody wants it or not.
   void rest(const std::function<bool()>& still) override;
   /// Files that stream are not hinted at (prefers_order), nor those of remote file systems that
-  /// were not seen to keep pages, nor Stale ones. Cost: page_cache.h. Requires: each range lies
-  /// within size(file).
+  /// were seen to keep no pages, or were not read in order yet, nor Stale ones. Cost: page_cache.h.
+  /// Requires: each range lies within size(file).
   void will_need(std::span<const FileRange> ranges) override;
   /// Files on disks of this machine.
   bool heeds_hints(FileId file) const override;

@@ -152,6 +152,12 @@ TEST(ViewReport, NamesATensorOnceHoweverManyNamesItHas) {
   EXPECT_TRUE(json["left_out"].empty());
 }
 
+TEST(ViewReport, FilesAsTheyAreLeaveNothingOut) {
+  const auto report = view_report(deepseek(), "source", ReportFormat::Json);
+  ASSERT_TRUE(report) << report.error().message();
+  EXPECT_TRUE(Json::parse(*report)["left_out"].empty());
+}
+
 TEST(ListReport, ListsViewsAtTheRoot) {
   const auto text = list_report(deepseek(), "", ListDetail::Names, ReportFormat::Text);
   EXPECT_EQ(text,

@@ -276,49 +276,47 @@ class RuleParser {
     return found;
   }
 
-  /// The variables that tensors which go through the operations together differ in: those that are
-  /// stacked, and what follows from them.
-  std::vector<std::size_t> differing_variables() const {
-    std::vector<std::size_t> found;
-    for (const Operation& operation : rule_.operations) {
-      if (operation.kind != Operation::Kind::Stack &&
-          operation.kind != Operation::Kind::ConcatOver) {
-        continue;
-      }
-      found.push_back(static_cast<std::size_t>(
-          std::ranges::find(rule_.variables, operation.variable) - rule_.variables.begin()));
-    }
-    for (const Rule::Let& let : rule_.lets) {
-      const auto is_used = [&](std::size_t variable) { return let.value.uses(variable); };
-      const auto is_named = [&](const Template& name) { return name.uses(let.variable); };
-      if (std::ranges::any_of(found, is_used) && std::ranges::none_of(rule_.give, is_named)) {
-        found.push_back(let.variable);
-      }
-    }
-    return found;
+  static bool joins(const Operation& operation) {
+    return operation.kind == Operation::Kind::Stack ||
+           operation.kind == Operation::Kind::ConcatOver;
   }
 
-  /// A stacked variable is a number and gone afterwards; no operation has it, for it has one value
-  /// for all tensors of a group.
+  /// Which captures and `let` variables have one value for all tensors that go through the
+  /// operations together: those in the names that are given, and what follows from them alone.
+  std::vector<bool> common_variables() const {
+    const bool stacks = std::ranges::any_of(rule_.operations, joins);
+    const bool together = stacks || rule_.patterns.size() > 1;
+    std::vector<bool> common(rule_.captures + rule_.lets.size(), !stacks);
+    for (std::size_t i = 0; i < common.size(); ++i) {
+      if (i >= rule_.captures) {
+        const Expression& value = rule_.lets[i - rule_.captures].value;
+        common[i] = !(together && value.needs_shape());
+        for (std::size_t k = 0; k < i; ++k) common[i] = common[i] && (common[k] || !value.uses(k));
+      }
+      common[i] = common[i] || std::ranges::any_of(
+                                   rule_.give, [i](const Template& name) { return name.uses(i); });
+    }
+    return common;
+  }
+
+  /// A stacked variable is a number and gone afterwards. No operation has a variable in which its
+  /// tensors may differ: it is given one value for all of them.
   Result<void> check_keys(const JsonNode& names) {
-    const std::vector<std::size_t> differing = differing_variables();
+    const std::vector<bool> common = common_variables();
     for (const Operation& operation : rule_.operations) {
-      for (const std::size_t variable : differing) {
+      for (std::size_t variable = 0; variable < common.size(); ++variable) {
         const auto uses = [&](const Expression& number) { return number.uses(variable); };
-        if (!uses(operation.dim) && !uses(operation.operand) &&
-            !(operation.count && uses(*operation.count)) &&
-            std::ranges::none_of(operation.numbers, uses)) {
-          continue;
-        }
+        const bool is_used = uses(operation.dim) || uses(operation.operand) ||
+                             (operation.count && uses(*operation.count)) ||
+                             std::ranges::any_of(operation.numbers, uses);
+        if (!is_used || common[variable]) continue;
         return fail(ErrorCode::Corrupt,
-                    "{}:{}: {} differs among the tensors that are stacked, so no operation has it",
+                    "{}:{}: the tensors of a result may differ in {}, so no operation has it",
                     file_, operation.line, rule_.variables[variable]);
       }
     }
     for (const Operation& operation : rule_.operations) {
-      const bool joins =
-          operation.kind == Operation::Kind::Stack || operation.kind == Operation::Kind::ConcatOver;
-      if (!joins) continue;
+      if (!joins(operation)) continue;
       const auto variable = static_cast<std::size_t>(
           std::ranges::find(rule_.variables, operation.variable) - rule_.variables.begin());
       if (variable < rule_.captures && !rule_.patterns.front().is_number(variable)) {

@@ -99,6 +99,7 @@ class ConfigReader {
     if (scanner_.first(object) != '{') return wrong(what, "an object");
     CKFS_TRY(const Members members, members_of(object));
     QuantizationConfig config;
+    config.file = file_name_;
     CKFS_TRY(config.method, text(members, "quant_method", "quant_method"));
     CKFS_TRY(config.weight_block_size, pair(members, "weight_block_size", "weight_block_size"));
     for (const std::string_view key : {"ignore", "modules_to_not_convert", "exclude_modules"}) {

@@ -39,7 +39,8 @@ struct QuantizationGroup {
 
 /// What a config.json declares as its quantization.
 struct QuantizationConfig {
-  std::string method;  // "fp8"; empty where quant_method is absent
+  std::string file = "config.json";  // that declares it
+  std::string method;                // "fp8"; empty where quant_method is absent
   std::optional<std::array<std::int64_t, 2>> weight_block_size;
   std::vector<QuantizationGroup> groups;  // in the order of the file
   /// Modules that are not quantized: `ignore`, `modules_to_not_convert`, `exclude_modules`.

@@ -119,9 +119,10 @@ class Finder {
     const auto config = std::ranges::find(found, kConfig, &TreeFile::path);
     if (config == found.end()) return std::move(model_);
     // config.json before the others: it says which of them are its code; no other code is opened.
-    std::vector<NewFile> added{{config->path, directory / config->path, !config->is_link}};
+    const auto named = [&](std::string_view path) { return fmt::format("{}/{}", shown, path); };
+    std::vector<NewFile> added{{named(kConfig), directory / kConfig, !config->is_link}};
     CKFS_TRY(const FileId config_file, files_.add(std::exchange(added, {})));
-    CKFS_TRY_VOID(take_config(config_file, fmt::format("{}/{}", shown, kConfig)));
+    CKFS_TRY_VOID(take_config(config_file, named(kConfig)));
     const std::set<std::string> code = code_files(*model_.config);
     std::erase_if(found, [&](const TreeFile& file) {
       return file.path != kConfig && !is_shown(file.path, code);
@@ -133,7 +134,7 @@ class Finder {
     }
     for (const TreeFile& file : found) {
       if (file.path == kConfig) continue;
-      added.push_back({file.path, directory / file.path, !file.is_link});
+      added.push_back({named(file.path), directory / file.path, !file.is_link});
     }
     FileId next = config_file;
     if (!added.empty()) {

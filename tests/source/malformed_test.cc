@@ -171,9 +171,8 @@ TEST(MalformedCorpus, ReachesEveryErrorTextOfTheParsers) {
       "{}: more than {} files",        // a hundred thousand files; by hand
       "{}: {} bytes (limit {})",       // an index of 256 MiB; config/long has this text
       // Modules are needed for these: module_pattern_test.cc.
-      "config.json: its targets need more than {} steps for the modules here (with those of other "
-      "folders)",
-      "config.json: {} bytes of patterns (limit {})",
+      "{}: its targets need more than {} steps for the modules here (with those of other folders)",
+      "{}: {} bytes of patterns (limit {})",
       // Only strides of 0 make so many of a file: torch_broken_test.cc.
       "{}: tensor {}: more than {} elements with those before it",
       // Sizes of files without content: untrusted_source_test.cc.

@@ -412,7 +412,7 @@ void ModuleTargets::add(Targets& targets, std::string_view text, const Quantizat
 
 ModuleTargets::ModuleTargets(const QuantizationConfig& config, std::size_t most_steps,
                              std::size_t steps)
-    : most_steps_(most_steps), steps_(steps) {
+    : file_(config.file), most_steps_(most_steps), steps_(steps) {
   for (const QuantizationGroup& group : config.groups) {
     for (const std::string& target : group.targets) add(targets_, target, &group);
   }
@@ -457,14 +457,14 @@ std::vector<std::string> ModuleTargets::without_match() const {
 
 Result<void> ModuleTargets::check() const {
   if (pattern_bytes_ > kMaxPatterns) {
-    return fail(ErrorCode::Corrupt, "config.json: {} bytes of patterns (limit {})", pattern_bytes_,
+    return fail(ErrorCode::Corrupt, "{}: {} bytes of patterns (limit {})", file_, pattern_bytes_,
                 kMaxPatterns);
   }
   if (exhausted_) {
     return fail(ErrorCode::Corrupt,
-                "config.json: its targets need more than {} steps for the modules here (with those "
-                "of other folders)",
-                most_steps_);
+                "{}: its targets need more than {} steps for the modules here (with those of other "
+                "folders)",
+                file_, most_steps_);
   }
   return {};
 }

@@ -73,6 +73,7 @@ class ModuleTargets {
   std::size_t steps() const { return steps_; }
 
  private:
+  const std::string file_;
   const std::size_t most_steps_;
   struct Target {
     enum class Kind : std::uint8_t { Name, Pattern, Class };

@@ -175,8 +175,8 @@ class Quantizer final : public HeldTensors {
     const std::vector<std::string_view>& methods = claim.scheme->methods;
     if (!config_.method.empty() && !methods.empty() &&
         std::ranges::find(methods, config_.method) == methods.end()) {
-      return refuse(fmt::format("looks like {}, but config.json says quant_method {}",
-                                claim.scheme->name, quote(config_.method)));
+      return refuse(fmt::format("looks like {}, but {} says quant_method {}", claim.scheme->name,
+                                config_.file, quote(config_.method)));
     }
     if (const std::string reason = format_reason(claim); !reason.empty()) {
       return refuse(reason);
@@ -214,7 +214,7 @@ class Quantizer final : public HeldTensors {
     if (std::ranges::none_of(quantization_schemes(), goes)) {
       return fmt::format("format {}, which ckfs cannot decode", quote(format));
     }
-    return fmt::format("looks like {}, but config.json says format {}", claim.scheme->name,
+    return fmt::format("looks like {}, but {} says format {}", claim.scheme->name, config_.file,
                        quote(format));
   }
 
@@ -241,7 +241,7 @@ class Quantizer final : public HeldTensors {
     ++left_out_[{last_word(name(id)), reason}];
   }
 
-  void refuse_config(std::string_view reason) { builder_.add_obstacle("config.json", reason); }
+  void refuse_config(std::string_view reason) { builder_.add_obstacle(config_.file, reason); }
 
   /// What the configuration says of the whole. False: nothing is quantized.
   bool check_config() {
@@ -253,7 +253,7 @@ class Quantizer final : public HeldTensors {
       }
       if (has_parts()) return true;
       builder_.add_note(
-          "config.json",
+          config_.file,
           fmt::format("says quant_method {}, but no tensor is quantized", config_.method));
       return false;
     }
@@ -263,7 +263,7 @@ class Quantizer final : public HeldTensors {
           "time is no part of a dense checkpoint");
     }
     if (config_.method.empty()) {
-      builder_.add_note("config.json",
+      builder_.add_note(config_.file,
                         "does not say how weights are quantized; their names and dtypes do");
     }
     return true;
@@ -292,7 +292,7 @@ class Quantizer final : public HeldTensors {
       // Recipes list patterns for modules that a model may lack, and ModelOpt the names that vLLM
       // gives to several modules together ("gate_up_proj").
       if (target.starts_with("re:") || config_.method.starts_with("modelopt")) {
-        builder_.add_note("config.json", std::move(text));
+        builder_.add_note(config_.file, std::move(text));
       } else {
         refuse_config(text);
       }
@@ -312,9 +312,9 @@ class Quantizer final : public HeldTensors {
       const std::string_view module = module_of(name(id));
       const Call call = targets_.calls_quantized(module);
       if (call == Call::None || (call == Call::Pattern && !is_known_kind(module))) continue;
-      builder_.add_obstacle(name(id), fmt::format("is {}, but a target of config.json's "
-                                                  "config_groups calls it quantized",
-                                                  ckfs::name(dtype(id))));
+      builder_.add_obstacle(
+          name(id), fmt::format("is {}, but a target of {}'s config_groups calls it quantized",
+                                ckfs::name(dtype(id)), config_.file));
     }
   }
 
@@ -335,7 +335,7 @@ class Quantizer final : public HeldTensors {
       builder_.add_obstacle(name(id), reason);
       named = true;
     }
-    if (!named) builder_.add_obstacle("config.json", reason);
+    if (!named) builder_.add_obstacle(config_.file, reason);
     builder_.set_quantization({.summary = config_.method, .groups = {}, .left_out = {}});
   }
 

@@ -77,7 +77,8 @@ Result<void> agree(const HeldTensors& tensors, std::string_view key, std::string
   auto said = tensors.config().number(key);
   if (!said) said = tensors.config().number(older_key);
   if (!said || *said == found || tensors.config().overrides) return {};
-  return cannot_decode("shapes give {} {}, but config.json says {}", found, key, *said);
+  return cannot_decode("shapes give {} {}, but {} says {}", found, key, tensors.config().file,
+                       *said);
 }
 
 /// Sets groups and group_rows from the number of groups that the scales have.
@@ -205,8 +206,8 @@ Result<QuantizedWeight> read_gptq(const HeldTensors& tensors, TensorId codes) {
   }
   const std::string& method = tensors.config().method;
   if (method == (awq ? "gptq" : "awq")) {
-    return cannot_decode("has the shape of {}, but config.json says quant_method \"{}\"",
-                         awq ? "AWQ" : "GPTQ", method);
+    return cannot_decode("has the shape of {}, but {} says quant_method \"{}\"",
+                         awq ? "AWQ" : "GPTQ", tensors.config().file, method);
   }
   CKFS_TRY(AffineCodes kind, awq ? read_awq(tensors, parts) : read_gptq(tensors, parts));
   kind.scale = tensors.dtype(parts.scales);

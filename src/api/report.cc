@@ -435,9 +435,10 @@ std::vector<std::string> source_paths(const View::Impl& view, std::size_t file) 
   }
   std::set<std::string> paths;
   for (const FileId id : files) paths.insert(view.checkpoint->source().name(id));
-  // A text is an edited file of the source's, under its name.
+  // A text is an edited config.json, wherever that lies.
   for (const TextFile& text : layout.definition->texts) {
-    if (view.files->directory(file) + text.path == layout.path) paths.insert(layout.path);
+    if (view.files->directory(file) + text.path != layout.path) continue;
+    paths.insert(view.checkpoint->source().name(layout.definition->catalog->model().config_file));
   }
   return {paths.begin(), paths.end()};
 }

@@ -135,7 +135,8 @@ class ByteSource {
 
   virtual std::uint64_t size(FileId file) const = 0;
 
-  /// The name people know the file by, relative to the checkpoint; for messages and listings.
+  /// The name people know the file by, relative to the checkpoint (of a file from elsewhere, the
+  /// path that leads there); for messages and listings.
   virtual const std::string& name(FileId file) const = 0;
 
   /// One request. Named apart, so that an implementation's read() does not hide it.

@@ -56,6 +56,7 @@ class ConfigReader {
     if (found) {
       CKFS_TRY(config, read(*found, "quantization"));
     }
+    config.file = file_name_;
     if (config.method.empty()) config.method = "modelopt";
     return config;
   }

@@ -190,10 +190,10 @@ class Finder {
     // A fine-tuned state of a quantized release has its config and plain floats.
     if (builder_.has_only_plain_matrices()) {
       builder_.add_note(
-          std::string(kConfig),
+          std::string(shown),
           fmt::format("says quantized by {}, but no tensor here is", quantization->method));
     } else {
-      builder_.add_obstacle(kConfig,
+      builder_.add_obstacle(std::string(shown),
                             fmt::format("quantized by {}, which is decoded only from safetensors",
                                         quantization->method));
     }

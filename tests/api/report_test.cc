@@ -236,6 +236,30 @@ TEST(ViewsJson, TellsTheProvenanceOfEveryFile) {
   }
 }
 
+TEST(ViewsJson, AConfigurationFromElsewhereIsNamedWhereItLies) {
+  const TemporaryDirectory directory;
+  fs::copy(kHf / "../torch/zip-crc-zero/source", directory / "run");
+  directory.write("run/config.json", "{}");
+  for (const char* place : {"elsewhere/any.json", "elsewhere"}) {
+    directory.write("elsewhere/any.json", R"({"model_type": "a"})");
+    directory.write("elsewhere/config.json", R"({"model_type": "b"})");
+    OpenOptions options;
+    options.config = directory / place;
+    Result<Checkpoint> checkpoint = Checkpoint::open(directory / "run", options);
+    ASSERT_TRUE(checkpoint) << checkpoint.error().message();
+    const auto view = checkpoint->view("bf16-safetensors");
+    ASSERT_TRUE(view) << view.error().message();
+    std::size_t seen = 0;
+    for (std::size_t i = 0; i < view->files().size(); ++i) {
+      if (view->files()[i].path != "config.json") continue;
+      const fs::path lies = directory / place;
+      EXPECT_EQ(sources_of(*view, i), fs::is_directory(lies) ? lies / "config.json" : lies);
+      ++seen;
+    }
+    EXPECT_EQ(seen, 1U);
+  }
+}
+
 TEST(ViewsJson, NamesTheFilesThatTensorsLieInside) {
   const TemporaryDirectory directory;
   const fs::path copy = directory / "dcp";

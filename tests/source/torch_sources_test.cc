@@ -211,6 +211,13 @@ TEST(OpenTorchFile, AQuantizedModelIsNotShownAsIfItWereNone) {
   const Opened integers = opened_with(dtypes);
   ASSERT_EQ(integers.catalog->obstacles().size(), 1U);
   EXPECT_THAT(integers.catalog->obstacles()[0].reason, HasSubstr("gptq"));
+  EXPECT_EQ(integers.catalog->obstacles()[0].tensor, "config.json");
+  const fs::path elsewhere = directory / "elsewhere/any.json";
+  directory.write("elsewhere/any.json", R"({"quantization_config": {"quant_method": "awq"}})");
+  const Opened named =
+      open_source(directory / "model.pt", {.tag = {}, .key = {}, .config = elsewhere});
+  ASSERT_EQ(named.catalog->obstacles().size(), 1U);
+  EXPECT_EQ(named.catalog->obstacles()[0].tensor, elsewhere.string());
   const Opened floats = opened_with(kTorch / "zip-crc-zero" / "source" / "pytorch_model.bin");
   EXPECT_THAT(floats.catalog->obstacles(), IsEmpty());
   ASSERT_EQ(floats.catalog->notes().size(), 1U);

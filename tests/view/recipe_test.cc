@@ -233,6 +233,9 @@ TEST(Recipe, ErrorsHaveTheLine) {
            {R"({"take": ["a", "b"], "let": {"half": "dim(0) // 2"}, "give": "c",
                 "do": [{"slice": 0, "count": "half"}, {"concat": 0}]})",
             "may differ in half, so"},
+           {R"({"take": ["{n}.k", "{n}.v"], "let": {"m": "n // 2"}, "give": "kv.{m}",
+                "do": [{"multiply": "n + 1"}, {"concat": 0}]})",
+            "may differ in n, so"},
            {R"({"take": "a", "take": "b", "give": "c"})", "f:2: key \"take\" comes twice"},
            {R"({"take": "a" "give": "c"})",
             "f:2: not JSON: neither ',' nor '}' behind a member"}}) {

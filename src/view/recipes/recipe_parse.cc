@@ -286,7 +286,7 @@ class RuleParser {
   std::vector<bool> common_variables() const {
     const bool stacks = std::ranges::any_of(rule_.operations, joins);
     const bool together = stacks || rule_.patterns.size() > 1;
-    std::vector<bool> common(rule_.captures + rule_.lets.size(), !stacks);
+    std::vector<bool> common(rule_.captures + rule_.lets.size(), !together);
     for (std::size_t i = 0; i < common.size(); ++i) {
       if (i >= rule_.captures) {
         const Expression& value = rule_.lets[i - rule_.captures].value;

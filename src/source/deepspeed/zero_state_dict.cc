@@ -255,7 +255,9 @@ ZeroCounts ZeroStateDict::finish() && {
       switch (entry.role) {
         case Role::Weight:
           ++counts.parameters;
-          counts.parameter_numel += numel;
+          // Of strides of 0 there may be any number; SourceOpener refuses what is too many.
+          counts.parameter_numel =
+              checked_add(counts.parameter_numel, numel).value_or(counts.parameter_numel);
           break;
         case Role::Frozen:
           ++counts.frozen;

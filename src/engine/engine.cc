@@ -363,7 +363,7 @@ class Engine::Impl {
       if (!computed) return std::shared_ptr<const Tile>();
       tile = *std::move(computed);
       // Who waited for another's piece does not deliver it, too: it can be lent once.
-      if (own && stream.options().deliver) {
+      if (own && stream.takes_deliveries()) {
         while_memory_lasts([&] {
           workers_.add([this, weak = stream.weak_from_this(), piece, made = std::weak_ptr(tile)] {
             if (const auto alive = weak.lock()) deliver(*alive, piece, made);
@@ -410,7 +410,7 @@ class Engine::Impl {
             made.emplace_back(pieces[k], ready(mine[k], std::move(tile)));
           });
         });
-    if (stream.options().deliver) {
+    if (stream.takes_deliveries()) {
       for (const auto& [piece, tile] : made) deliver(stream, piece, tile);
     }
     // Their reader has jumped away meanwhile, and passes them no more.

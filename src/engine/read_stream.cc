@@ -22,6 +22,11 @@ constexpr std::uint64_t kLate = 4_MiB;
 constexpr std::uint64_t kLargeRun = 256_KiB;
 /// Whoever asks for so much from a tensor's first byte on wants more of it.
 constexpr std::uint64_t kLargeRequest = 128_KiB;
+/// By itself the kernel asks for 128 KiB of a mount at most. Where it asks for more somebody has
+/// raised its read-ahead, and what it asks for so early and in such pieces costs less to answer
+/// than to deliver: each page that is delivered is found, locked and made active alone, a third
+/// more of the CPU's time for all of a view (docs/PERFORMANCE.md).
+constexpr std::uint64_t kMuchAtOnce = 256_KiB;
 /// What of a tensor's begin may be missing in a run that has read it whole, and how far beyond an
 /// end the kernel's own read-ahead goes.
 constexpr std::uint64_t kSlack = 1_MiB;
@@ -118,6 +123,7 @@ ReadStream::Advice ReadStream::advise(ByteRange request, SourceWish wish) {
   Run& run = run_of(request, advice.passed);
   run.last_used = ++clock_;
   ++run.requests;
+  asks_much_ = asks_much_ || request.size() >= kMuchAtOnce;
   run.range.begin = std::min(run.range.begin, request.begin);
   run.range.end = std::max(run.range.end, request.end);
   // The tensor of the middle: both ends of a request may lie in a neighbour, where the kernel's
@@ -212,6 +218,12 @@ void ReadStream::delivered(std::uint64_t unit, std::uint64_t bytes) {
       if (each.range.begin == unit) each.served += bytes;
     }
   }
+}
+
+bool ReadStream::takes_deliveries() const {
+  if (!options_.deliver) return false;
+  const MutexLock lock(mutex_);
+  return !asks_much_;
 }
 
 bool ReadStream::wants(std::uint64_t unit) const {

@@ -100,6 +100,10 @@ class ReadStream : public std::enable_shared_from_this<ReadStream> {
   /// rest, page by page: the signpost, and pages that the unit shares with its neighbours.
   void delivered(std::uint64_t unit, std::uint64_t bytes);
 
+  /// Whether bytes are to be put where the reader finds them without asking
+  /// (ReadOptions::deliver): not once he has asked for 256 KiB at once.
+  bool takes_deliveries() const;
+
   /// Whether a unit that was advised has still to be read: its reader may have come first.
   bool wants(std::uint64_t unit) const;
 
@@ -141,6 +145,7 @@ class ReadStream : public std::enable_shared_from_this<ReadStream> {
   const std::shared_ptr<ReaderHabit> habit_;
   mutable Mutex mutex_;
   std::array<Run, kRuns> runs_ CKFS_GUARDED_BY(mutex_);
+  bool asks_much_ CKFS_GUARDED_BY(mutex_) = false;  // at once
   std::uint64_t clock_ CKFS_GUARDED_BY(mutex_) = 0;
 };
 

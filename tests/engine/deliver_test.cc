@@ -163,5 +163,35 @@ TEST(Deliver, OneOfSeveralReadersDeliversATile) {
   }
 }
 
+TEST(Deliver, NothingToWhoAsksForMuchAtOnce) {
+  Fp8Matrix matrix(8192, 2048, false);  // 32 MiB of BF16
+  const auto read = [&](std::uint64_t size, bool whole) {
+    std::atomic<std::uint64_t> delivered = 0;
+    {
+      Engine engine(matrix.catalog, matrix.source, BufferPool::create(64_MiB), {.threads = 2});
+      const auto stream = engine.open_stream(
+          matrix.file, {.whole = whole, .deliver = [&](auto, std::span<const std::byte> bytes) {
+                          delivered += bytes.size();
+                          return true;
+                        }});
+      const auto late = Clock::now() + std::chrono::seconds(20);
+      do {
+        for (std::uint64_t at = 0; at < matrix.file->size; at += size) {
+          EXPECT_TRUE(engine.read(*stream, {at, std::min(at + size, matrix.file->size)}));
+          std::this_thread::yield();
+        }
+        // A machine may be too busy for its workers to come before the reader.
+      } while (size < 256_KiB && delivered == 0 && Clock::now() < late);
+    }
+    return delivered.load();
+  };
+  for (const bool whole : {false, true}) {
+    EXPECT_GT(read(128_KiB, whole), 0U);
+    EXPECT_EQ(read(256_KiB, whole), 0U);
+    EXPECT_EQ(read(1_MiB, whole), 0U);
+    EXPECT_EQ(read(3_MiB / 2, whole), 0U);
+  }
+}
+
 }  // namespace
 }  // namespace ckfs

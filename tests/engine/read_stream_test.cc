@@ -54,6 +54,20 @@ TEST_F(ReadStreamTest, OneRequestIsNoRunHoweverLarge) {
   EXPECT_TRUE(advice.hint.empty());
 }
 
+TEST_F(ReadStreamTest, WhoAsksForMuchAtOnceIsAnsweredAndNotDeliveredTo) {
+  EXPECT_FALSE(open()->takes_deliveries());
+  const auto stream =
+      open({.deliver = [](std::uint64_t, std::span<const std::byte>) { return true; }});
+  EXPECT_TRUE(stream->takes_deliveries());
+  read(*stream, 0, 40_MiB, 128_KiB);
+  EXPECT_TRUE(stream->takes_deliveries());
+  // Read-ahead that was raised grows to its size, and from there on asks for pages that are left.
+  read(*stream, 40_MiB, 41_MiB, 256_KiB);
+  EXPECT_FALSE(stream->takes_deliveries());
+  read(*stream, 41_MiB, 42_MiB, 4_KiB);
+  EXPECT_FALSE(stream->takes_deliveries());
+}
+
 TEST_F(ReadStreamTest, OneFarJumpEndsARun) {
   const auto stream = open();
   read(*stream, 0, 40_MiB, 1_MiB);

@@ -23,13 +23,19 @@ namespace {
 
 constexpr std::size_t kMapped = 256_KiB;
 constexpr std::size_t kUnit = 1_MiB;  // of what is mapped
+constexpr std::size_t kHugePage = 2_MiB;
+/// So many single units are mapped at once, one behind another, for a huge page to hold two of
+/// them. Each is unmapped alone.
+constexpr std::size_t kUnitsTogether = 8;
+constexpr std::size_t kUnitStride = kUnit + Buffer::kMargin;
 
 /// Of a capacity: smaller ones are counted, not mapped.
 constexpr bool is_mapped(std::size_t capacity) {
   return capacity >= kUnit;
 }
 
-/// Not of larger ones: the kernel gives huge pages to mappings of whole 2 MiB.
+/// Not of larger ones: the kernel gives huge pages to mappings of whole 2 MiB, and those are not
+/// mapped together.
 constexpr std::size_t margin_of(std::size_t capacity) {
   return capacity == kUnit ? Buffer::kMargin : 0;
 }
@@ -56,14 +62,12 @@ void release_small(std::byte* data) {
   std::free(given);
 }
 
-std::byte* allocate(std::size_t capacity) {
-  if (!is_mapped(capacity)) return allocate_small(capacity - kRemembered);
-  void* memory = ::mmap(nullptr, capacity + margin_of(capacity), PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+std::byte* map(std::size_t size) {
+  void* memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return nullptr;
-  // Huge pages make tiles faster to fill; a kernel without them refuses, and that changes nothing
-  // else.
-  if (capacity >= 2_MiB) ::madvise(memory, capacity, MADV_HUGEPAGE);
+  // Huge pages are faster to fill, and to send from: the kernel looks up each page of what it
+  // copies. A kernel without them refuses, and that changes nothing else.
+  if (size >= kHugePage) ::madvise(memory, size, MADV_HUGEPAGE);
   return static_cast<std::byte*>(memory);
 }
 
@@ -122,7 +126,7 @@ BufferPool::BufferPool(std::uint64_t limit)
 
 BufferPool::~BufferPool() {
   CKFS_CHECK(std::accumulate(used_.begin(), used_.end(), std::uint64_t{0}) == 0);
-  trim_to(0);
+  trim();
 }
 
 std::size_t BufferPool::capacity_for(std::size_t size) {
@@ -196,9 +200,39 @@ void BufferPool::take(Tier tier, std::span<const std::size_t> sizes, std::span<B
   }
 }
 
+std::byte* BufferPool::allocate(std::size_t capacity) {
+  if (!is_mapped(capacity)) return allocate_small(capacity - kRemembered);
+  if (capacity == kUnit) {
+    if (std::byte* unit = carve_unit(); unit != nullptr) return unit;
+  }
+  return map(capacity + margin_of(capacity));
+}
+
+/// nullptr: the system gives no mapping of several.
+std::byte* BufferPool::carve_unit() {
+  const MutexLock lock(mutex_);
+  if (uncarved_units_ == 0) {
+    constexpr std::size_t kUsed = kUnitsTogether * kUnitStride;
+    // The kernel aligns mappings of whole huge pages (Linux 6.7) and no others.
+    constexpr std::size_t kAsked = round_up(kUsed, kHugePage);
+    uncarved_ = map(kAsked);
+    if (uncarved_ == nullptr) return nullptr;
+    ::munmap(uncarved_ + kUsed, kAsked - kUsed);
+    uncarved_units_ = kUnitsTogether;
+  }
+  --uncarved_units_;
+  return std::exchange(uncarved_, uncarved_ + kUnitStride);
+}
+
+/// What is not carved has no bytes of its own, but may share a huge page.
+void BufferPool::drop_uncarved() {
+  if (uncarved_units_ > 0) ::munmap(uncarved_, uncarved_units_ * kUnitStride);
+  uncarved_units_ = 0;
+}
+
 /// False: the machine has less memory than the budget allows.
 bool BufferPool::allocate_missing(std::span<Buffer> buffers) {
-  return std::ranges::all_of(buffers, [](Buffer& buffer) {
+  return std::ranges::all_of(buffers, [this](Buffer& buffer) {
     if (buffer.data_ == nullptr && buffer.capacity_ != 0) buffer.data_ = allocate(buffer.capacity_);
     return buffer.data_ != nullptr || buffer.capacity_ == 0;
   });
@@ -337,6 +371,7 @@ void BufferPool::give_back(Tier tier, std::byte* data, std::size_t capacity) {
 void BufferPool::trim() {
   const MutexLock lock(mutex_);
   trim_to(0);
+  drop_uncarved();
 }
 
 std::uint64_t BufferPool::held() const {

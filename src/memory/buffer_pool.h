@@ -3,8 +3,10 @@
 // A pool never holds more than its limit, buffers in use and kept ones together. Buffers of 256 KiB
 // and more are mapped, rounded up to MiB and recycled last-in first-out: touching fresh pages costs
 // as much as decoding into them (2 to 10 us a page), and the last one is in the CPU's cache. Those
-// of 1 MiB have a margin of a page behind them, which is not counted: what begins a little behind
-// the buffer's begin, for a disk's sake (ReadRequest::padded), would else take another MiB. Smaller
+// of 1 MiB are mapped several together, so that they lie in huge pages; what goes back to the
+// system of such a page while the rest is in use, the kernel frees when it needs memory. And they
+// have a margin of a page behind them, which is not counted: what begins a little behind the
+// buffer's begin, for a disk's sake (ReadRequest::padded), would else take another MiB. Smaller
 // ones come from the heap, and each counts kRemembered bytes more than it has.
 //
 // Why nothing can wait in a circle. Every buffer belongs to a Tier. Work that holds a buffer of a
@@ -168,7 +170,10 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
   void reclaim(Tier tier, std::uint64_t capacity, Demand demand) CKFS_EXCLUDES(mutex_);
   void take(Tier tier, std::span<const std::size_t> sizes, std::span<Buffer> buffers)
       CKFS_REQUIRES(mutex_);
-  static bool allocate_missing(std::span<Buffer> buffers);
+  std::byte* allocate(std::size_t capacity) CKFS_EXCLUDES(mutex_);
+  std::byte* carve_unit() CKFS_EXCLUDES(mutex_);
+  void drop_uncarved() CKFS_REQUIRES(mutex_);
+  bool allocate_missing(std::span<Buffer> buffers) CKFS_EXCLUDES(mutex_);
   bool allocate_or_trim(std::span<Buffer> buffers) CKFS_EXCLUDES(mutex_);
   void trim_to(std::uint64_t allowed) CKFS_REQUIRES(mutex_);
 
@@ -179,6 +184,8 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
   CondVar returned_;
   std::map<std::size_t, std::vector<std::byte*>> kept_ CKFS_GUARDED_BY(mutex_);  // by capacity
   std::uint64_t kept_bytes_ CKFS_GUARDED_BY(mutex_) = 0;
+  std::byte* uncarved_ CKFS_GUARDED_BY(mutex_) = nullptr;  // of a mapping, the rest
+  std::size_t uncarved_units_ CKFS_GUARDED_BY(mutex_) = 0;
   std::array<std::uint64_t, kTiers> used_ CKFS_GUARDED_BY(mutex_){};
   std::uint64_t lent_ CKFS_GUARDED_BY(mutex_) = 0;  // of what is used of Tier::Reply
   std::uint64_t peak_ CKFS_GUARDED_BY(mutex_) = 0;

@@ -1,11 +1,13 @@
 #include "memory/buffer_pool.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstring>
 #include <fstream>
 #include <gtest/gtest.h>
 #include <random>
+#include <span>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <thread>
@@ -241,6 +243,41 @@ TEST(BufferPool, LargeBuffersHaveAMarginThatIsNotCounted) {
   EXPECT_EQ(odd.margin(), 1_MiB - 5);
   EXPECT_EQ(pool->held(), 3_MiB + 1024 + kRemembered);
   EXPECT_EQ(Buffer().margin(), 0U);
+}
+
+TEST(BufferPool, BuffersThatAreMappedTogetherAreApart) {
+  const auto pool = BufferPool::create(1_GiB);
+  std::vector<Buffer> buffers;
+  const auto fill = [](Buffer& buffer, int value) {
+    std::memset(buffer.data(), value, buffer.size() + buffer.margin());
+  };
+  const auto is_filled = [](const Buffer& buffer, int value) {
+    return std::ranges::all_of(
+        std::span(buffer.data(), buffer.size() + buffer.margin()),
+        [&](std::byte each) { return each == static_cast<std::byte>(value); });
+  };
+  for (int i = 0; i < 20; ++i) {
+    buffers.push_back(*pool->try_acquire(Tier::Tile, 1_MiB));
+    fill(buffers.back(), i);
+  }
+  EXPECT_EQ(pool->held(), 20_MiB);
+  // Half of them go back to the system, from between the others.
+  for (std::size_t i = 0; i < buffers.size(); i += 2) buffers[i] = Buffer();
+  pool->trim();
+  EXPECT_EQ(pool->held(), 10_MiB);
+  for (std::size_t i = 1; i < buffers.size(); i += 2) {
+    EXPECT_TRUE(is_filled(buffers[i], static_cast<int>(i))) << i;
+  }
+  for (std::size_t i = 0; i < buffers.size(); i += 2) {
+    buffers[i] = *pool->try_acquire(Tier::Tile, 1_MiB);
+    fill(buffers[i], 100);
+  }
+  for (std::size_t i = 1; i < buffers.size(); i += 2) {
+    EXPECT_TRUE(is_filled(buffers[i], static_cast<int>(i))) << i;
+  }
+  buffers.clear();
+  pool->trim();
+  EXPECT_EQ(pool->held(), 0U);
 }
 
 // Readers that each hold a reply, then wait for a tile, whose computation waits for memory of the

@@ -38,8 +38,8 @@ struct ReadOptions {
   /// finds them without asking (the kernel's page cache, say); false: it could not. `offset` is a
   /// multiple of 4096, and so is the end but for the file's own. Called by other threads, perhaps
   /// still while and after the file is closed, so it owns what it uses; must not read this file.
-  /// Not called from when he has asked for 256 KiB or more at once: an answer then costs less.
-  /// What is read in order for it counts as read once, where that takes nothing from others.
+  /// What is computed after he has asked for 256 KiB at once is not put there: an answer costs
+  /// less. What is read in order for it counts as read once, where that takes nothing from others.
   std::function<bool(std::uint64_t offset, std::span<const std::byte> bytes)> deliver = {};
 };
 

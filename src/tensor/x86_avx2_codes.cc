@@ -8,24 +8,14 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <immintrin.h>
 
 #include "tensor/kernel_sets.h"
 #include "tensor/select.h"
-
-#define CKFS_AVX2 __attribute__((target("avx2,f16c,bmi2"))) inline
+#include "tensor/x86_avx2_lanes.h"
 
 // NOLINTBEGIN(portability-simd-intrinsics): this file is the non-portable half of a pair.
 namespace ckfs::avx2 {
 namespace {
-
-/// 8 values, none of them NaN, rounded to BF16 in the low halves of 32 bits.
-CKFS_AVX2 __m256i rounded_bf16(__m256 value) {
-  const __m256i f32 = _mm256_castps_si256(value);
-  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(f32, 16), _mm256_set1_epi32(1));
-  const __m256i half = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
-  return _mm256_srli_epi32(_mm256_add_epi32(f32, half), 16);
-}
 
 /// 8 values, none of them NaN, rounded to 16 bits.
 template <DType kTo>
@@ -33,20 +23,42 @@ CKFS_AVX2 __m128i narrow(__m256 value) {
   if constexpr (kTo == DType::F16) {
     return _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT);
   } else {
-    const __m256i wide = rounded_bf16(value);
+    const __m256i wide = _mm256_srli_epi32(round_to_bf16(value), 16);
     return _mm_packus_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
   }
 }
 
 /// The 32 codes of 16 bytes in their order.
 template <bool kHighFirst>
-CKFS_AVX2 void codes_of(const std::byte* in, __m128i& first, __m128i& second) {
+CKFS_AVX2 void codes_of(__m128i bytes, __m128i& first, __m128i& second) {
   const __m128i mask = _mm_set1_epi8(15);
-  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(in));
   const __m128i low = _mm_and_si128(bytes, mask);
   const __m128i high = _mm_and_si128(_mm_srli_epi16(bytes, 4), mask);
   first = kHighFirst ? _mm_unpacklo_epi8(high, low) : _mm_unpacklo_epi8(low, high);
   second = kHighFirst ? _mm_unpackhi_epi8(high, low) : _mm_unpackhi_epi8(low, high);
+}
+
+/// The low and the high bytes of 16 values, none of them NaN, rounded to 16 bits.
+template <DType kTo>
+CKFS_AVX2 void byte_tables(__m256 low, __m256 high, __m128i& low_bytes, __m128i& high_bytes) {
+  if constexpr (kTo == DType::BF16) {
+    // Of each four numbers their bytes 2, then their bytes 3.
+    const __m256i tops =
+        _mm256_setr_epi8(2, 6, 10, 14, 3, 7, 11, 15, -1, -1, -1, -1, -1, -1, -1, -1, 2, 6, 10, 14,
+                         3, 7, 11, 15, -1, -1, -1, -1, -1, -1, -1, -1);
+    const __m256i both = _mm256_unpacklo_epi32(_mm256_shuffle_epi8(round_to_bf16(low), tops),
+                                               _mm256_shuffle_epi8(round_to_bf16(high), tops));
+    const __m128i even = _mm256_castsi256_si128(both);  // values 0 to 3 and 8 to 11
+    const __m128i odd = _mm256_extracti128_si256(both, 1);
+    low_bytes = _mm_unpacklo_epi32(even, odd);
+    high_bytes = _mm_unpackhi_epi32(even, odd);
+  } else if constexpr (kTo == DType::F16) {
+    const __m128i mask = _mm_set1_epi16(0xff);
+    const __m128i first = narrow<kTo>(low);
+    const __m128i second = narrow<kTo>(high);
+    low_bytes = _mm_packus_epi16(_mm_and_si128(first, mask), _mm_and_si128(second, mask));
+    high_bytes = _mm_packus_epi16(_mm_srli_epi16(first, 8), _mm_srli_epi16(second, 8));
+  }
 }
 
 template <DType kTo>
@@ -71,7 +83,7 @@ CKFS_AVX2 void store_looked_up(__m128i codes, __m256 low, __m256 high, __m128i l
   }
 }
 
-/// `count` elements of one block, which begin with a byte; a multiple of 32.
+/// `count` elements of one block, which begin with a byte; a multiple of 16.
 template <DType kTo, bool kHighFirst>
 CKFS_AVX2 void one_block(const std::byte* in, const NibbleTable& table, float scale, float zero,
                          std::byte* out, std::size_t count) {
@@ -88,19 +100,20 @@ CKFS_AVX2 void one_block(const std::byte* in, const NibbleTable& table, float sc
   high = _mm256_mul_ps(high, factor);
   __m128i low_bytes = _mm_setzero_si128();
   __m128i high_bytes = low_bytes;
-  if constexpr (kTo != DType::F32) {
-    const __m128i mask = _mm_set1_epi16(0xff);
-    const __m128i first = narrow<kTo>(low);
-    const __m128i second = narrow<kTo>(high);
-    low_bytes = _mm_packus_epi16(_mm_and_si128(first, mask), _mm_and_si128(second, mask));
-    high_bytes = _mm_packus_epi16(_mm_srli_epi16(first, 8), _mm_srli_epi16(second, 8));
-  }
-  for (std::size_t i = 0; i < count; i += 32) {
-    __m128i first;
-    __m128i second;
-    codes_of<kHighFirst>(in + i / 2, first, second);
+  byte_tables<kTo>(low, high, low_bytes, high_bytes);
+  __m128i first;
+  __m128i second;
+  std::size_t i = 0;
+  for (; i + 32 <= count; i += 32) {
+    const auto* at = reinterpret_cast<const __m128i*>(in + i / 2);
+    codes_of<kHighFirst>(_mm_loadu_si128(at), first, second);
     store_looked_up<kTo>(first, low, high, low_bytes, high_bytes, out + i * kWidth);
     store_looked_up<kTo>(second, low, high, low_bytes, high_bytes, out + (i + 16) * kWidth);
+  }
+  if (i < count) {
+    const auto* at = reinterpret_cast<const __m128i*>(in + i / 2);
+    codes_of<kHighFirst>(_mm_loadl_epi64(at), first, second);
+    store_looked_up<kTo>(first, low, high, low_bytes, high_bytes, out + i * kWidth);
   }
 }
 
@@ -108,12 +121,18 @@ template <DType kTo, bool kHighFirst>
 CKFS_AVX2 void nibbles_in(const std::byte* in, const NibbleTable& table, const BlockScales& scales,
                           std::byte* out, std::size_t count) {
   constexpr std::size_t kWidth = kTo == DType::F32 ? 4 : 2;
+  // Counted on: a division takes as long as a block of 16 elements.
+  std::size_t block = scales.first / scales.block;
+  std::size_t border = scales.block - scales.first % scales.block;  // where the block ends
   for (std::size_t i = 0; i < count;) {
-    const std::size_t block = (scales.first + i) / scales.block;
-    const std::size_t end = std::min(count, (block + 1) * scales.block - scales.first);
+    if (i == border) {
+      border += scales.block;
+      ++block;
+    }
+    const std::size_t end = std::min(count, border);
     const float scale = scales.scales[block];
     const float zero = scales.zeros == nullptr ? 0.0F : scales.zeros[block];
-    const std::size_t fast = i % 2 == 0 ? (end - i) / 32 * 32 : 0;
+    const std::size_t fast = i % 2 == 0 ? (end - i) / 16 * 16 : 0;
     if (fast > 0 && std::fabs(scale) <= 0x1.fffffep127F) {
       one_block<kTo, kHighFirst>(in + i / 2, table, scale, zero, out + i * kWidth, fast);
       i += fast;

@@ -15,6 +15,7 @@
 
 #include "tensor/float_bits.h"
 #include "tensor/kernel_sets.h"
+#include "tensor/prefetch.h"
 #include "tensor/select.h"
 
 #define CKFS_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16"))) inline
@@ -110,15 +111,6 @@ CKFS_AVX512 void scale_lanes(const std::byte* in, __m512 factor, std::byte* out,
   const __m512 second = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(half, 1));
   store_lanes<kTo, kSubnormals>(out, mask, _mm512_mul_ps(first, factor),
                                 _mm512_mul_ps(second, factor));
-}
-
-/// The bytes of the next page, because the processor's own prefetching ends with this one. Behind
-/// the last it reads for nothing, and where nothing is mapped not at all.
-CKFS_AVX512 void prefetch_next_page(const std::byte* in) {
-  constexpr std::uintptr_t kPageBytes = 4096;
-  const std::uintptr_t next = reinterpret_cast<std::uintptr_t>(in) + kPageBytes;
-  // NOLINTNEXTLINE(performance-no-int-to-ptr): there may be no object that it could point into
-  _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T0);
 }
 
 template <DType kFrom, DType kTo, Subnormals kSubnormals>

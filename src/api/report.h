@@ -68,7 +68,7 @@ std::uint64_t memory_of(const View& view);
 std::vector<std::filesystem::path> source_paths(const Checkpoint& checkpoint);
 
 /// `ckfs inspect --view`: every tensor of a view, which of the source's tensors it is made of, and
-/// which are in none. Errors: those of Checkpoint::view.
+/// which are in none; of one of files as they are, that it is. Errors: those of Checkpoint::view.
 Result<std::string> view_report(const Checkpoint& checkpoint, std::string_view view,
                                 ReportFormat format);
 

@@ -250,6 +250,10 @@ Result<std::string> view_report(const Checkpoint& checkpoint, std::string_view s
                     human_size(cost.decoded), human_size(cost.needed), cost.ratio(),
                     mended.empty() ? "" : "; mended by any of ", fmt::join(mended, ", "));
   }
+  if (definition->packaging.container == ContainerKind::None) {
+    text += fmt::format("{}: the files of the source as they are; no tensor is made\n",
+                        view.impl().name);
+  }
   const std::string rest = left_out.text("    ");
   return text + (rest.empty() ? "" : "left out\n" + rest);
 }

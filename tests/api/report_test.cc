@@ -156,6 +156,9 @@ TEST(ViewReport, FilesAsTheyAreLeaveNothingOut) {
   const auto report = view_report(deepseek(), "source", ReportFormat::Json);
   ASSERT_TRUE(report) << report.error().message();
   EXPECT_TRUE(Json::parse(*report)["left_out"].empty());
+  const auto text = view_report(deepseek(), "source", ReportFormat::Text);
+  ASSERT_TRUE(text) << text.error().message();
+  EXPECT_EQ(*text, "source: the files of the source as they are; no tensor is made\n");
 }
 
 TEST(ListReport, ListsViewsAtTheRoot) {

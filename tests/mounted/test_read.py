@@ -170,6 +170,30 @@ class CachedReading(Reading):
                 return
         self.fail("each read asks again")
 
+    def test_who_raises_the_read_ahead_gets_the_same_bytes(self):
+        device = os.stat(self.path).st_dev
+        name = f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb"
+        setting = pathlib.Path(name)
+        with contextlib.suppress(OSError):  # an ordinary user, a container
+            setting.write_text("1024")
+        raised = int(setting.read_text()) == 1024
+        numbers = random.Random(5)
+        before = self.target.status()
+        for _ in range(10):
+            os.posix_fadvise(self.file, 0, 0, os.POSIX_FADV_DONTNEED)
+            offset = numbers.randrange(len(self.bytes) // 2)
+            descriptor = os.open(self.path, os.O_RDONLY)
+            try:
+                os.lseek(descriptor, offset, os.SEEK_SET)
+                got = b"".join(iter(lambda: os.read(descriptor, 1 << 20), b""))
+            finally:
+                os.close(descriptor)
+            self.assertTrue(got == self.bytes[offset:], offset)
+        after = self.target.status()
+        asked = after["requests"] - before["requests"]
+        given = after["bytes_to_readers"] - before["bytes_to_readers"]
+        self.assertEqual(given / asked > 256 << 10, raised)
+
 
 class DirectReading(Reading):
     """-o direct: every read goes to the daemon, and a shared mapping is not possible."""

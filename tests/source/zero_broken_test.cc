@@ -541,6 +541,19 @@ std::vector<Broken> universal_cases() {
          const Opcodes tensor = torch.strided("Float", {7}, {2}, 0, 13, std::string(52, 'x'));
          write_universal(out, {}, {{"b", torch.file(tensor)}});
        }},
+      {"universal_repeats_more_elements_than_can_be_counted", "more than 288230376151711744 elements", [](const auto& out) {
+         // 65 of 2^57 elements, each one float over and over: together more than 2^63.
+         const std::vector<std::int64_t> shape = {std::int64_t{1} << 57};
+         std::vector<std::pair<std::string, Opcodes>> shapes;
+         for (int i = 0; i < 65; ++i) {
+           const std::string name = fmt::format("p{}", i);
+           shapes.emplace_back(name, torch_size(shape));
+           TorchWriter torch;
+           const Opcodes repeated = torch.strided("Float", shape, {0}, 0, 1, "wxyz");
+           out.write("u/zero/" + name + "/fp32.pt", torch.file(py_dict({{"param", repeated}})));
+         }
+         write_universal(out, {{"param_shapes", py_list({py_dict(shapes)})}});
+       }},
       {"universal_frozen_rank_missing", "the model file of rank 1 is missing", [](const auto& out) {
          write_universal(out, frozen(py_dict({})), {}, "zero_pp_rank_0_mp_rank_00_model_states.pt");
        }},

@@ -1,5 +1,5 @@
-// What can go wrong, as a value. One closed set of codes serves the library and the errno of the
-// mount (src/fuse/to_errno.h). The program's exit code does not depend on it.
+// Errors as values. One closed set of codes serves the library and the errno of the mount
+// (src/fuse/to_errno.h). The program's exit code does not depend on the code.
 //
 // Values of these types are immutable and may be shared between threads.
 #pragma once
@@ -15,12 +15,12 @@ enum class ErrorCode : std::uint8_t {
   NotFound,         // no such checkpoint, view, file or tensor
   Corrupt,          // the bytes of a file contradict its format
   Unsupported,      // well-formed, but not something ckfs can serve
-  InvalidArgument,  // the caller asked for something that has no meaning
+  InvalidArgument,  // the caller's request has no meaning
   Io,               // the system failed; system_error() is the errno, 0 where there is none
   Stale,            // a source file is no longer the one that was opened
   OutOfMemory,      // more than the budget can ever give, or than the system has
   Internal,         // a bug in ckfs
-  NotDirectory,     // the rest comes from the mount (src/fs, src/fuse) only
+  NotDirectory,     // this and the rest come from the mount only (src/fs, src/fuse)
   IsDirectory,
   ReadOnly,
   BadHandle,
@@ -49,8 +49,8 @@ class [[nodiscard]] Error {
   std::string message_;
 };
 
-/// A value or the Error that stands in its way. Wrapped here so that the move to std::expected is
-/// one line (C++20 has none).
+/// A value, or the Error that prevented it. An alias, so that the move to std::expected (C++23) is
+/// one line.
 template <typename T>
 using Result = tl::expected<T, Error>;
 

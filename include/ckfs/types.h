@@ -1,4 +1,4 @@
-// Small types that users of the library and all of its layers share.
+// Small types that the library's users and all of its layers share.
 #pragma once
 
 #include <cstddef>
@@ -28,22 +28,22 @@ enum class IoEngine : std::uint8_t {
   Pread,
 };
 
-/// What is known of the reader of a file before his first read. None of it changes a byte.
+/// How a file will be read, known before the first read. None of it changes a byte.
 struct ReadOptions {
-  /// He reads the file from its begin to its end: a copy, an export.
+  /// The whole file will be read front to back, as by a copy.
   bool whole = false;
-  /// He reads everything once: the source's bytes need not stay in the host's page cache.
+  /// Each byte will be read once: the source's bytes need not stay in the host's page cache.
   bool once = false;
-  /// Takes bytes at an offset of the file that were computed ahead of him, and puts them where he
-  /// finds them without asking (the kernel's page cache, say); false: it could not. `offset` is a
-  /// multiple of 4096, and so is the end but for the file's own. Called by other threads, perhaps
-  /// still while and after the file is closed, so it owns what it uses; must not read this file.
-  /// What is computed after he has asked for 256 KiB at once is not put there: an answer costs
-  /// less. What is read in order for it counts as read once, where that takes nothing from others.
+  /// Delivers bytes that were computed ahead of the reader to a place where the reader finds them
+  /// without asking, such as the kernel's page cache. Gives false if it could not. `offset` and the
+  /// end are multiples of 4096, except the file's own end. Other threads call it, perhaps during
+  /// and after the close of the file: it owns what it uses, and must not read this file. Delivery
+  /// stops once the reader asks for 256 KiB or more at once, because an answer is cheaper then.
+  /// Sequential source reads for deliveries count as `once`, unless other readers use those pages.
   std::function<bool(std::uint64_t offset, std::span<const std::byte> bytes)> deliver = {};
 };
 
-/// Read-only bytes together with what keeps them alive; cheap to copy.
+/// Read-only bytes, and the owner that keeps them alive. Cheap to copy.
 class Bytes {
  public:
   Bytes() = default;

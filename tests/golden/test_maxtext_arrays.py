@@ -55,7 +55,7 @@ class MaxText(unittest.TestCase):
     def test_every_storage(self):
         case = next(case for case in CASES if case["expected"] == "scanned-eager-f32")
         # These have a hundred files: too many for a program to each.
-        runs = [(way, engine) for way, engine in ways.golden_runs() if way != "cat"]
+        runs = [(way, engine) for way, engine in ways.RUNS if way != "cat"]
         for storage in ("zarr3", "zarr2"):
             with self.subTest(storage=storage):
                 self.check(case, f"{case['view']},storage={storage}", runs)

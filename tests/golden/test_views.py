@@ -200,4 +200,5 @@ class Listing(WorkDirectory):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    unittest.main(defaultTest=ways.sanitized(
+        "View.test_has_the_bytes_of_the_reference_by_every_way"))

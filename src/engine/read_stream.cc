@@ -25,7 +25,7 @@ constexpr std::uint64_t kLargeRequest = 128_KiB;
 /// By itself the kernel asks for 128 KiB of a mount at most. Where it asks for more somebody has
 /// raised its read-ahead, and what it asks for so early and in such pieces costs less to answer
 /// than to deliver: each page that is delivered is found, locked and made active alone, a third
-/// more of the CPU's time for all of a view (docs/PERFORMANCE.md).
+/// more of the CPU's time for all of a view (docs/NOTES.md).
 constexpr std::uint64_t kMuchAtOnce = 256_KiB;
 /// What of a tensor's begin may be missing in a run that has read it whole, and how far beyond an
 /// end the kernel's own read-ahead goes.

@@ -5,7 +5,7 @@
 // can fail, by a result or by an exception, comes before the reply: a request must be answered
 // once, and no exception may reach libfuse, which is C. Data are answered from the engine's own
 // memory (fuse_reply_buf): splicing them through a pipe copies as often and costs twice the CPU
-// (docs/PERFORMANCE.md).
+// (docs/NOTES.md).
 
 #include "fuse/operations.h"
 

@@ -1,5 +1,5 @@
 // Looks up the kernels that decode F8 and multiply. Not by the trick that shifts the code into an
-// F32 exponent and multiplies by 2^120: its subnormals stall most CPUs (docs/PERFORMANCE.md).
+// F32 exponent and multiplies by 2^120: its subnormals stall most CPUs (docs/NOTES.md).
 // F8E5M2FNUZ has plain loops only: no F16 conversion helps it, and no checkpoint is known to use
 // it.
 #include "tensor/kernel_sets.h"

@@ -282,6 +282,6 @@ class Checkpoint {
 std::string_view version();
 
 /// Grows when the bytes of some view change for the same source and parameters (see CHANGELOG).
-inline constexpr int kLayoutVersion = 1;
+inline constexpr int kLayoutVersion = 2;
 
 }  // namespace ckfs

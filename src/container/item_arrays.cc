@@ -184,7 +184,7 @@ Result<void> ItemArrays::make_grids() {
       version_ == zarr::Version::V3 ? ChunkOrders::Any : ChunkOrders::AsOrTurned;
   std::uint64_t steps = 0;
   for (Array& array : arrays_) {
-    DType dtype = DType::I32;
+    DType dtype = DType::I64;  // of `step`
     std::span<const std::int64_t> shape;
     std::span<const std::int64_t> split;
     ArraySource source;

@@ -6,7 +6,6 @@ OrbaxContainer::OrbaxContainer(ItemArrays arrays, orbax::Storage storage)
     : arrays_(std::move(arrays)),
       storage_(storage),
       directory_(arrays_.definition().packaging.orbax.directory) {
-  const Packaging& packaging = arrays_.definition().packaging;
   small_.push_back({Kind::Tree, directory_ + "_METADATA",
                     orbax::measure_metadata(arrays_.leaves(), storage_, tree_metadata())});
   const auto add = [&](Kind kind, std::string_view name) {
@@ -15,10 +14,6 @@ OrbaxContainer::OrbaxContainer(ItemArrays arrays, orbax::Storage storage)
   };
   if (!strings().empty()) add(Kind::Strings, "_strings.json");
   if (!key_arrays().empty()) add(Kind::Keys, "array_metadatas/process_0");
-  // In the item alone: in the directory above, it would make Orbax's v1 refuse the item.
-  if (!packaging.orbax.custom_metadata.empty()) {
-    add(Kind::Custom, "_CHECKPOINT_METADATA");
-  }
   // In the item, and in each directory of the view above it.
   for (std::size_t end = directory_.size();;) {
     small_.push_back({Kind::Commit, directory_.substr(0, end) + "commit_success.txt", 0});
@@ -71,8 +66,6 @@ std::string OrbaxContainer::render(const Small& small) const {
       return orbax::render_strings(strings());
     case Kind::Keys:
       return orbax::render_array_metadatas(key_arrays());
-    case Kind::Custom:
-      return orbax::render_checkpoint_metadata(definition.packaging.orbax.custom_metadata);
     case Kind::Commit: {
       std::string directory = definition.spec.canonical() + "/" + small.path;
       directory.resize(directory.rfind('/'));

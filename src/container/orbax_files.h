@@ -40,7 +40,7 @@ class OrbaxContainer : public Container {
   static FileLayout text_layout(std::uint64_t size, std::function<std::string()> render);
 
  private:
-  enum class Kind : std::uint8_t { Tree, Strings, Keys, Custom, Commit };
+  enum class Kind : std::uint8_t { Tree, Strings, Keys, Commit };
   struct Small {
     Kind kind = Kind::Tree;
     std::string path;  // within the view

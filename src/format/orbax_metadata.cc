@@ -152,10 +152,6 @@ std::string render_array_metadatas(std::span<const KeyArray> arrays) {
   return text + "]}";
 }
 
-std::string render_checkpoint_metadata(std::string_view custom) {
-  return fmt::format(R"({{"custom_metadata": {}}})", custom);
-}
-
 std::string render_commit_success(std::string_view directory) {
   return fmt::format("Checkpoint commit was successful to {}", directory);
 }

@@ -1,6 +1,8 @@
 // The small files of an Orbax PyTree item. Written from Orbax 0.12 (metadata/tree.py: _METADATA;
-// metadata/step_metadata_serialization.py: _CHECKPOINT_METADATA; path/atomicity.py:
-// commit_success.txt). All functions are pure.
+// path/atomicity.py: commit_success.txt). All functions are pure.
+//
+// There is no _CHECKPOINT_METADATA: Orbax needs none, and its v1 refuses to open what lies below a
+// directory that has one, and a directory that has it in one of its items alone.
 #pragma once
 
 #include <cstdint>
@@ -49,9 +51,6 @@ struct KeyArray {
   std::string_view kind;
 };
 std::string render_array_metadatas(std::span<const KeyArray> arrays);
-
-/// _CHECKPOINT_METADATA of which only the custom part is known: `custom` is JSON.
-std::string render_checkpoint_metadata(std::string_view custom);
 
 /// commit_success.txt of `directory`: without it, a copy in gs:// is no checkpoint.
 std::string render_commit_success(std::string_view directory);

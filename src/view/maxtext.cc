@@ -120,8 +120,8 @@ Result<TensorList> unscanned(const Catalog& catalog, const DtypePolicy& policy,
 }
 
 /// The view of a row before it has tensors.
-std::shared_ptr<Definition> empty_view(std::shared_ptr<const Catalog> catalog, const ViewSpec& spec,
-                                       bool scanned) {
+std::shared_ptr<Definition> empty_view(std::shared_ptr<const Catalog> catalog,
+                                       const ViewSpec& spec) {
   auto definition = std::make_shared<Definition>();
   definition->spec = spec;
   definition->catalog = std::move(catalog);
@@ -130,7 +130,6 @@ std::shared_ptr<Definition> empty_view(std::shared_ptr<const Catalog> catalog, c
       .placement = Placement::Split,
       .orbax = {.storage = storage_of(spec),
                 .directory = "0/items/",
-                .custom_metadata = fmt::format(R"({{"scan_layers": {}}})", scanned),
                 .step = true,
                 .empty_dicts = {"opt_state"}}};
   return definition;
@@ -184,7 +183,7 @@ MaxTextViews find_maxtext_views(const std::shared_ptr<const Catalog>& catalog,
   if (!list) return none(obstacle(list.error()));
 
   MaxTextViews views;
-  const auto first = empty_view(catalog, {"maxtext-unscanned", {}}, false);
+  const auto first = empty_view(catalog, {"maxtext-unscanned", {}});
   const auto names = std::make_shared<const std::list<std::string>>(std::move(list->names));
   list->lender = names;
   TensorList stacked{.tensors = list->tensors, .axes = list->axes, .lender = names};
@@ -195,7 +194,7 @@ MaxTextViews find_maxtext_views(const std::shared_ptr<const Catalog>& catalog,
     views.scanned.obstacles = obstacle(scanned.error());
     return views;
   }
-  const auto second = empty_view(catalog, {"maxtext-scanned", {}}, true);
+  const auto second = empty_view(catalog, {"maxtext-scanned", {}});
   CKFS_CHECK(fill(*second, *std::move(scanned), {}));
   views.scanned.definition = second;
   return views;
@@ -205,7 +204,7 @@ Result<std::shared_ptr<Definition>> define_maxtext(std::shared_ptr<const Catalog
                                                    const ViewRow& row, const ViewSpec& spec,
                                                    const Recipes& recipes) {
   const bool scanned = is_scanned(row);
-  auto definition = empty_view(std::move(catalog), spec, scanned);
+  auto definition = empty_view(std::move(catalog), spec);
   const Result<void> done = define(*definition, recipes, scanned);
   if (!done) return Failure(done.error().within(std::string(row.name)));
   return definition;

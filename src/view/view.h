@@ -99,12 +99,10 @@ struct OrbaxItem {
   ArrayStorage storage = ArrayStorage::Ocdbt;
   /// The item within the view, "0/items/"; empty: the view's directory is the item.
   std::string directory = {};
-  /// JSON of the item's custom metadata, {"scan_layers": true}; empty: there is none.
-  std::string custom_metadata = {};
   /// The leaves are those of the catalog's tree: its tensors, in its order, are the definition's.
   bool whole_tree = false;
   std::uint64_t max_chunk = 0;                // bytes; 0: the container's own
-  bool step = false;                          // a leaf `step`: an int32 scalar, 0
+  bool step = false;                          // a leaf `step`: an int64 scalar, 0
   std::vector<std::string> empty_dicts = {};  // leaves that are dicts without members: opt_state
 };
 

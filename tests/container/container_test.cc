@@ -77,7 +77,6 @@ class AnyContainer : public testing::TestWithParam<Form> {
     definition->packaging.container = ContainerKind::Orbax;
     definition->packaging.orbax = {.storage = storage,
                                    .directory = "0/items/",
-                                   .custom_metadata = R"({"scan_layers": true})",
                                    .step = true,
                                    .empty_dicts = {"opt_state"}};
     for (ModelTensor& tensor : definition->tensors) {

@@ -59,11 +59,10 @@ TEST(OrbaxItem, HasItsMarksInEachDirectoryAboveIt) {
   EXPECT_THAT(paths(*item.container()), testing::ElementsAre("d/00000", "d/nodes", "manifest.ocdbt",
                                                              "_METADATA", "commit_success.txt"));
   item.orbax().directory = "0/items/";
-  item.orbax().custom_metadata = "{}";
   EXPECT_THAT(paths(*item.container()),
               testing::ElementsAre("0/items/d/00000", "0/items/d/nodes", "0/items/manifest.ocdbt",
-                                   "0/items/_METADATA", "0/items/_CHECKPOINT_METADATA",
-                                   "0/items/commit_success.txt", "0/commit_success.txt"));
+                                   "0/items/_METADATA", "0/items/commit_success.txt",
+                                   "0/commit_success.txt"));
 }
 
 TEST(OrbaxItem, HasNoFileForWhatHasNoBytes) {

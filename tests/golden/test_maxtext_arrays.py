@@ -43,6 +43,7 @@ class MaxText(unittest.TestCase):
         item = orbax_item.Item(out / "0" / "items")
         self.assertEqual(item.leaves()["step"], "scalar")
         self.assertEqual(item.leaves()["opt_state"], "Dict")
+        self.assertEqual(item.value("step"), ("int64", [], bytes(8)))
         arrays = {name: item.value(name) for name in item.arrays}
         self.assertEqual(list(differences(case, arrays)), [])
         shutil.rmtree(out)

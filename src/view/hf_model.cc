@@ -384,13 +384,23 @@ Result<std::shared_ptr<Definition>> define_directory(std::shared_ptr<const Catal
       shards.push_back(shard);
     }
   }
+  const std::string_view release = parameter_of(spec, "maxtext", "");
   if (is_tree(*catalog, row)) {
-    auto list = huggingface_tensors(*catalog, all ? row.dtype : std::nullopt, recipes);
+    auto list = huggingface_tensors(*catalog, all ? row.dtype : std::nullopt, release, recipes);
     if (!list) return Failure(list.error().within(std::string(row.name)));
+    if (!release.empty()) {
+      CKFS_TRY(const auto model, tree_model(*catalog, recipes));
+      if (release == model->release || !model->release_matters) {
+        definition->spec.parameters.erase("maxtext");
+      }
+    }
     definition->names = std::move(list->names);
     definition->lender = std::move(list->lender);
     definition->tensors = std::move(list->tensors);
     ids.clear();
+  } else if (!release.empty()) {
+    return fail(ErrorCode::Unsupported, "{}: maxtext={}: the source is no tree of MaxText's",
+                row.name, release);
   }
   definition->tensors.reserve(ids.size());
   for (std::size_t i = 0; i < ids.size(); ++i) {

@@ -22,7 +22,7 @@ std::vector<Note> hf_model_remarks(const Catalog& catalog, const ViewRow& row);
 
 /// Requires: hf_model_obstacles() is empty, `spec` is normalized and of `row`. Errors: Corrupt
 /// (config.json), Unsupported (the layout of experts that `spec` asks for; a tree of MaxText that
-/// does not fit the rules).
+/// does not fit the rules; `maxtext` of another source, or a release whose tree it is not).
 Result<std::shared_ptr<Definition>> define_hf_model(std::shared_ptr<const Catalog> catalog,
                                                     const ViewRow& row, const ViewSpec& spec,
                                                     const Recipes& recipes);

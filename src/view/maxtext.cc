@@ -125,13 +125,12 @@ std::shared_ptr<Definition> empty_view(std::shared_ptr<const Catalog> catalog,
   auto definition = std::make_shared<Definition>();
   definition->spec = spec;
   definition->catalog = std::move(catalog);
-  definition->packaging = {
-      .container = ContainerKind::Orbax,
-      .placement = Placement::Split,
-      .orbax = {.storage = storage_of(spec),
-                .directory = "0/items/",
-                .step = true,
-                .empty_dicts = {"opt_state"}}};
+  definition->packaging = {.container = ContainerKind::Orbax,
+                           .placement = Placement::Split,
+                           .orbax = {.storage = storage_of(spec),
+                                     .directory = "0/items/",
+                                     .step = true,
+                                     .empty_dicts = {"opt_state"}}};
   return definition;
 }
 
@@ -146,14 +145,19 @@ Result<void> define(Definition& definition, const Recipes& recipes, bool scanned
   const Catalog& catalog = *definition.catalog;
   const std::string_view dtype = parameter_of(definition.spec, "dtype", "bf16");
   const bool mtp = parameter_of(definition.spec, "mtp", "0") == "1";
+  const std::string_view release = parameter_of(definition.spec, "maxtext", kNewestMaxText);
   CKFS_TRY(const Mesh mesh, mesh_of(definition.spec));
   TensorList list;
   if (is_maxtext_tree(catalog)) {
-    CKFS_TRY(list, tree_tensors(catalog, dtype_named(dtype),
-                                {.scanned = scanned, .mtp = mtp, .axes = !mesh.is_one_device()},
-                                recipes));
+    CKFS_TRY(
+        list,
+        tree_tensors(
+            catalog, dtype_named(dtype),
+            {.scanned = scanned, .mtp = mtp, .axes = !mesh.is_one_device(), .release = release},
+            recipes));
   } else {
-    CKFS_TRY(const MaxTextRules rules, find_rules(catalog, mtp, recipes));
+    CKFS_TRY(const MaxTextRules rules,
+             find_rules(catalog, {.mtp = mtp, .release = release}, recipes));
     const DtypePolicy policy(catalog, dtype, !mesh.is_one_device());
     CKFS_TRY(list, unscanned(catalog, policy, rules));
     if (scanned) {
@@ -177,7 +181,7 @@ MaxTextViews find_maxtext_views(const std::shared_ptr<const Catalog>& catalog,
     return none({catalog->obstacles().begin(), catalog->obstacles().end()});
   }
   if (is_maxtext_tree(*catalog)) return none(maxtext_tree_obstacles(*catalog, recipes));
-  const auto rules = find_rules(*catalog, false, recipes);
+  const auto rules = find_rules(*catalog, {}, recipes);
   if (!rules) return none(obstacle(rules.error()));
   auto list = unscanned(*catalog, DtypePolicy(*catalog, "bf16", false), *rules);
   if (!list) return none(obstacle(list.error()));
@@ -198,6 +202,29 @@ MaxTextViews find_maxtext_views(const std::shared_ptr<const Catalog>& catalog,
   CKFS_CHECK(fill(*second, *std::move(scanned), {}));
   views.scanned.definition = second;
   return views;
+}
+
+std::vector<Note> maxtext_remarks(const Catalog& catalog, const Recipes& recipes) {
+  if (!is_maxtext_tree(catalog)) {
+    const auto rules = find_rules(catalog, {.release = {}}, recipes);
+    if (!rules || rules->trees->releases.size() < 2) return {};
+    return {{"maxtext", fmt::format("releases of MaxText differ here: @maxtext= is one of {}",
+                                    fmt::join(rules->trees->releases, ", "))}};
+  }
+  const auto found = tree_model(catalog, recipes);
+  if (!found || !(*found)->release_matters) return {};
+  const TreeModel& model = **found;
+  if (model.others.empty()) {
+    return {{"maxtext", fmt::format("the source is a tree of MaxText {}", model.release)}};
+  }
+  std::string others;
+  for (const auto& other : model.others) {
+    others += fmt::format("{}{}", others.empty() ? "" : ", ", other->release);
+  }
+  return {
+      {"maxtext", fmt::format("the source fits MaxText {} and {} alike, and is taken for a tree "
+                              "of {}, unless @maxtext= says another",
+                              model.release, others, model.release)}};
 }
 
 Result<std::shared_ptr<Definition>> define_maxtext(std::shared_ptr<const Catalog> catalog,

@@ -31,9 +31,13 @@ struct MaxTextViews {
 MaxTextViews find_maxtext_views(const std::shared_ptr<const Catalog>& catalog,
                                 const Recipes& recipes);
 
+/// What a user of these views, and of views of a model that a tree is the source of, should know of
+/// releases of MaxText: where their trees differ, and which one the source is.
+std::vector<Note> maxtext_remarks(const Catalog& catalog, const Recipes& recipes);
+
 /// Requires: the catalog has no obstacles, `spec` is normalized and of `row`. Errors: Unsupported
-/// (no such family; no rules of it for mtp; what does not fit its rules, with file, line and
-/// tensor; a mesh that does not divide), Corrupt (config.json).
+/// (no such family; no rules of it for mtp or the release; what does not fit its rules, with file,
+/// line and tensor; a mesh that does not divide), Corrupt (config.json).
 Result<std::shared_ptr<Definition>> define_maxtext(std::shared_ptr<const Catalog> catalog,
                                                    const ViewRow& row, const ViewSpec& spec,
                                                    const Recipes& recipes);

@@ -1,17 +1,46 @@
 #include "view/maxtext_rules.h"
 
+#include <algorithm>
+
 #include "base/text.h"
 
 namespace ckfs {
+namespace {
 
-MaxTextRules rules_of(const ModelFamily& family, ConfigNumbers config, bool mtp) {
+/// 10000 a + 100 b + c of "a.b.c".
+double release_number(std::string_view release) {
+  double number = 0, part = 0;
+  for (const char c : release) {
+    if (c == '.') {
+      number = 100 * (number + part);
+      part = 0;
+    } else {
+      part = 10 * part + (c - '0');
+    }
+  }
+  return number + part;
+}
+
+}  // namespace
+
+std::span<const std::string_view> releases_of(const MaxTextTrees& trees) {
+  if (!trees.releases.empty()) return trees.releases;
+  return std::span(kMaxTextReleases).first(1);
+}
+
+MaxTextRules rules_of(const ModelFamily& family, ConfigNumbers config,
+                      const MaxTextChoice& choice) {
   MaxTextRules rules{&*family.maxtext, std::move(config)};
-  rules.config.set("view.mtp", mtp ? 1 : 0);
+  rules.config.set("view.mtp", choice.mtp ? 1 : 0);
+  rules.config.set("view.maxtext",
+                   release_number(choice.release.empty() ? releases_of(*family.maxtext).front()
+                                                         : choice.release));
   for (const auto& [key, number] : rules.trees->config) rules.config.set_default(key, number);
   return rules;
 }
 
-Result<MaxTextRules> find_rules(const Catalog& catalog, bool mtp, const Recipes& recipes) {
+Result<MaxTextRules> find_rules(const Catalog& catalog, const MaxTextChoice& choice,
+                                const Recipes& recipes) {
   CKFS_TRY(ConfigNumbers config, config_numbers(catalog));
   const ModelFamily* family = recipes.find_maxtext(config);
   if (family == nullptr) {
@@ -22,10 +51,16 @@ Result<MaxTextRules> find_rules(const Catalog& catalog, bool mtp, const Recipes&
                 models.empty() ? "config.json has no model_type"
                                : fmt::format("model_type {}", one_line(models.front())));
   }
-  if (mtp && !family->maxtext->mtp) {
+  const MaxTextTrees& trees = *family->maxtext;
+  if (choice.mtp && !trees.mtp) {
     return fail(ErrorCode::Unsupported, "mtp=1: {} has no rules for such layers", family->file);
   }
-  return rules_of(*family, std::move(config), mtp);
+  if (!trees.releases.empty() && !choice.release.empty() &&
+      std::ranges::find(trees.releases, choice.release) == trees.releases.end()) {
+    return fail(ErrorCode::Unsupported, "maxtext={}: {} has rules for MaxText {} alone",
+                choice.release, family->file, fmt::join(trees.releases, ", "));
+  }
+  return rules_of(*family, std::move(config), choice);
 }
 
 }  // namespace ckfs

@@ -1,23 +1,36 @@
 // The rules that a kind of model has for MaxText's trees, and the numbers that they ask for.
 #pragma once
 
+#include <span>
+#include <string_view>
+
 #include "base/error.h"
 #include "catalog/catalog.h"
 #include "view/recipes/recipe.h"
 
 namespace ckfs {
 
+/// Which trees of a family are meant.
+struct MaxTextChoice {
+  bool mtp = false;                           // with the layers for multi-token prediction
+  std::string_view release = kNewestMaxText;  // of kMaxTextReleases; empty: the family's newest
+};
+
 struct MaxTextRules {
   const MaxTextTrees* trees = nullptr;  // of the family, which must outlive this
   ConfigNumbers config;
 };
 
-/// Those of a family. Requires: it has some (ModelFamily::maxtext).
-MaxTextRules rules_of(const ModelFamily& family, ConfigNumbers config, bool mtp);
+/// The releases for which the family has trees of their own, the newest first; where it has one for
+/// all, the newest of all.
+std::span<const std::string_view> releases_of(const MaxTextTrees& trees);
 
-/// Those of what --family or config.json says the model is. `mtp`: with the layers for
-/// multi-token prediction. Errors: Unsupported (no such family; no rules for such layers), Corrupt
-/// (config.json).
-Result<MaxTextRules> find_rules(const Catalog& catalog, bool mtp, const Recipes& recipes);
+/// Those of a family. Requires: it has some (ModelFamily::maxtext).
+MaxTextRules rules_of(const ModelFamily& family, ConfigNumbers config, const MaxTextChoice& choice);
+
+/// Those of what --family or config.json says the model is. Errors: Unsupported (no such family; no
+/// rules for such layers, or for this release), Corrupt (config.json).
+Result<MaxTextRules> find_rules(const Catalog& catalog, const MaxTextChoice& choice,
+                                const Recipes& recipes);
 
 }  // namespace ckfs

@@ -123,15 +123,67 @@ Result<Undone> huggingface(const MaxTextRules& rules, TensorList list) {
   return undone;
 }
 
-/// The model by the rules of a family.
-Result<TreeModel> model_of(std::size_t family, ConfigNumbers config, TensorList list,
-                           const Recipes& recipes) {
-  const bool mtp = has_mtp(list);
+/// Whether a rule that not all releases have gives one of the arrays.
+bool releases_differ(const MaxTextTrees& trees, const TensorList& list) {
+  const auto is_of_release = [](const Rule& rule) {
+    return std::ranges::any_of(rule.when, [](const Condition& condition) {
+      return condition.unknowns(ConfigNumbers()).contains("view.maxtext");
+    });
+  };
+  return std::ranges::any_of(std::array{&trees.unscanned, &trees.scanned}, [&](const auto* rules) {
+    return std::ranges::any_of(rules->rules, [&](const Rule& rule) {
+      return is_of_release(rule) && has_results(rule, list);
+    });
+  });
+}
+
+/// The model by the rules that a family has for a release.
+Result<TreeModel> model_of_release(std::size_t family, ConfigNumbers config, TensorList list,
+                                   std::string_view release, const Recipes& recipes) {
+  const MaxTextChoice choice{.mtp = has_mtp(list), .release = release};
   CKFS_TRY(Undone undone,
-           huggingface(rules_of(recipes.families[family], config, mtp), std::move(list)));
+           huggingface(rules_of(recipes.families[family], config, choice), std::move(list)));
   std::ranges::sort(undone.list.tensors, {}, &ModelTensor::name);
-  return TreeModel{family, std::move(config), std::move(undone.config), undone.does_values,
-                   std::move(undone.list)};
+  return TreeModel{.family = family,
+                   .release = release,
+                   .given = std::move(config),
+                   .config = std::move(undone.config),
+                   .does_values = undone.does_values,
+                   .list = std::move(undone.list),
+                   .others = {}};
+}
+
+/// The model by the rules of a family. Which release's tree it is, its arrays say by the names and
+/// shapes that they have; the last dimensions may be equal, and then they fit several.
+Result<TreeModel> model_of(std::size_t family, const ConfigNumbers& config, const TensorList& list,
+                           const Recipes& recipes) {
+  const MaxTextTrees& trees = *recipes.families[family].maxtext;
+  std::optional<TreeModel> model;
+  std::vector<std::string> refusals;
+  bool differ = releases_differ(trees, list);
+  for (const std::string_view release : releases_of(trees)) {
+    auto made = model_of_release(family, config, list, release, recipes);
+    if (!made) {
+      if (made.error().code() != ErrorCode::Unsupported) return Failure(made.error());
+      differ = true;
+      if (std::ranges::find(refusals, made.error().message()) == refusals.end()) {
+        refusals.push_back(made.error().message());
+      }
+    } else if (model) {
+      model->others.push_back(std::make_shared<const TreeModel>(*std::move(made)));
+    } else {
+      model = *std::move(made);
+      if (!differ) break;
+    }
+  }
+  if (model) {
+    model->release_matters =
+        differ || (!trees.releases.empty() && trees.releases.size() < kMaxTextReleases.size());
+    return *std::move(model);
+  }
+  if (refusals.size() == 1) return fail(ErrorCode::Unsupported, "{}", refusals.front());
+  return fail(ErrorCode::Unsupported, "fits no release of MaxText ({}): {}",
+              fmt::join(releases_of(trees), ", "), fmt::join(refusals, "; "));
 }
 
 /// Where only its names and shapes say what model the tree is of.
@@ -167,19 +219,22 @@ Result<std::shared_ptr<const TreeModel>> find_model(const Catalog& catalog,
     CKFS_TRY(TreeModel model, model_by_names(list, recipes));
     return std::make_shared<const TreeModel>(std::move(model));
   }
-  CKFS_TRY(MaxTextRules rules, find_rules(catalog, has_mtp(list), recipes));
+  CKFS_TRY(MaxTextRules rules, find_rules(catalog, {.mtp = has_mtp(list), .release = {}}, recipes));
   const auto family = std::ranges::find_if(recipes.families, [&](const ModelFamily& known) {
     return known.maxtext && &*known.maxtext == rules.trees;
   });
   CKFS_TRY(TreeModel model, model_of(static_cast<std::size_t>(family - recipes.families.begin()),
-                                     std::move(rules.config), std::move(list), recipes));
+                                     rules.config, list, recipes));
   return std::make_shared<const TreeModel>(std::move(model));
 }
 
-Result<std::shared_ptr<const TreeModel>> known_model(const Catalog& catalog,
-                                                     const Recipes& recipes) {
-  const bool known = recipes.tree && recipes.tree->catalog == &catalog;
-  return known ? recipes.tree->model : find_model(catalog, recipes);
+/// What the arrays are by the rules of `release`. nullptr: they do not fit these.
+std::shared_ptr<const TreeModel> of_release(const std::shared_ptr<const TreeModel>& model,
+                                            std::string_view release) {
+  if (!model->release_matters || model->release == release) return model;
+  const auto other = std::ranges::find_if(
+      model->others, [&](const auto& known) { return known->release == release; });
+  return other == model->others.end() ? nullptr : *other;
 }
 
 /// The model's tensors with their floats cast: what they are where nothing is done to values.
@@ -195,6 +250,32 @@ Result<TensorList> cast_tensors(const Catalog& catalog, std::shared_ptr<const Tr
   return list;
 }
 
+/// The tree that another release than the one that it is of would have.
+Result<TensorList> tree_of_release(const Catalog& catalog, std::shared_ptr<const TreeModel> model,
+                                   std::optional<DType> dtype, const TreeOptions& options,
+                                   const Recipes& recipes) {
+  const auto error = [&](std::string_view why) {
+    return fail(ErrorCode::Unsupported, "maxtext={}: the arrays are a tree of MaxText {}: {}",
+                options.release, model->release, why);
+  };
+  const ModelFamily& family = recipes.families[model->family];
+  const std::span<const std::string_view> known = releases_of(*family.maxtext);
+  if (std::ranges::find(known, options.release) == known.end()) {
+    return error(fmt::format("{} has no rules for the other", family.file));
+  }
+  if (model->does_values) return error("on the way to the other values would be rounded");
+  const bool mtp = options.mtp && model->config.number("view.mtp") == 1.0;
+  const MaxTextRules rules =
+      rules_of(family, model->config, {.mtp = mtp, .release = options.release});
+  CKFS_TRY(TensorList list, cast_tensors(catalog, model, dtype));
+  auto made = apply_rules(rules.trees->unscanned, rules.config, std::move(list));
+  if (made && options.scanned) {
+    made = apply_rules(rules.trees->scanned, rules.config, *std::move(made));
+  }
+  if (!made) return error(made.error().message());
+  return made;
+}
+
 }  // namespace
 
 bool is_maxtext_tree(const Catalog& catalog) {
@@ -205,15 +286,27 @@ std::shared_ptr<const FoundTree> find_tree(const Catalog& catalog, const Recipes
   return std::make_shared<const FoundTree>(&catalog, find_model(catalog, recipes));
 }
 
+Result<std::shared_ptr<const TreeModel>> tree_model(const Catalog& catalog,
+                                                    const Recipes& recipes) {
+  const bool known = recipes.tree && recipes.tree->catalog == &catalog;
+  return known ? recipes.tree->model : find_model(catalog, recipes);
+}
+
 Result<TensorList> huggingface_tensors(const Catalog& catalog, std::optional<DType> dtype,
-                                       const Recipes& recipes) {
-  CKFS_TRY(auto model, known_model(catalog, recipes));
+                                       std::string_view release, const Recipes& recipes) {
+  CKFS_TRY(const auto found, tree_model(catalog, recipes));
+  auto model = release.empty() ? found : of_release(found, release);
+  if (model == nullptr) {
+    return fail(ErrorCode::Unsupported, "maxtext={}: the arrays are a tree of MaxText {}", release,
+                found->release);
+  }
   if (!dtype || !model->does_values) return cast_tensors(catalog, std::move(model), dtype);
   // What is done to values is done in the view's dtype.
   CKFS_TRY(TensorList list, parameters(catalog, dtype));
-  const bool mtp = has_mtp(list);
-  CKFS_TRY(Undone undone, huggingface(rules_of(recipes.families[model->family], model->given, mtp),
-                                      std::move(list)));
+  const MaxTextChoice choice{.mtp = has_mtp(list), .release = model->release};
+  CKFS_TRY(Undone undone,
+           huggingface(rules_of(recipes.families[model->family], model->given, choice),
+                       std::move(list)));
   std::ranges::sort(undone.list.tensors, {}, &ModelTensor::name);
   return std::move(undone.list);
 }
@@ -221,9 +314,12 @@ Result<TensorList> huggingface_tensors(const Catalog& catalog, std::optional<DTy
 Result<TensorList> tree_tensors(const Catalog& catalog, std::optional<DType> dtype,
                                 const TreeOptions& options, const Recipes& recipes) {
   // All the way, so that a tree that does not fit is refused, and numbers are known.
-  CKFS_TRY(const auto model, known_model(catalog, recipes));
-  const MaxTextRules rules{&*recipes.families[model->family].maxtext, model->config};
+  CKFS_TRY(const auto found, tree_model(catalog, recipes));
+  const auto model = of_release(found, options.release);
+  if (model == nullptr) return tree_of_release(catalog, found, dtype, options, recipes);
   CKFS_TRY(TensorList list, parameters(catalog, dtype));
+  const MaxTextRules rules = rules_of(recipes.families[model->family], model->config,
+                                      {.mtp = has_mtp(list), .release = options.release});
   TensorList axes;
   if (options.axes) {
     CKFS_TRY(axes, cast_tensors(catalog, model, dtype));
@@ -261,7 +357,7 @@ Result<TensorList> tree_tensors(const Catalog& catalog, std::optional<DType> dty
 }
 
 std::vector<Obstacle> maxtext_tree_obstacles(const Catalog& catalog, const Recipes& recipes) {
-  const auto model = known_model(catalog, recipes);
+  const auto model = tree_model(catalog, recipes);
   if (model) return {};
   return {{"source", model.error().message()}};
 }

@@ -6,7 +6,9 @@
 // model and no byte of it is read.
 #pragma once
 
+#include <memory>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "base/error.h"
@@ -20,12 +22,18 @@ bool is_maxtext_tree(const Catalog& catalog);
 
 /// The Hugging Face model that a tree was made of, or would be.
 struct TreeModel {
-  std::size_t family = 0;    // in Recipes::families
+  std::size_t family = 0;  // in Recipes::families
+  /// The release of MaxText whose tree it is: the newest that the arrays fit.
+  std::string_view release = kNewestMaxText;
+  /// Whether the tree would be another in some other release that the family has rules for.
+  bool release_matters = false;
   ConfigNumbers given;       // before the way back
   ConfigNumbers config;      // with what the arrays say of it
   bool does_values = false;  // Undone::does_values
   /// By name, in the dtypes of the tree.
   TensorList list;
+  /// What the arrays are by the rules of other releases that they fit as well; these have none.
+  std::vector<std::shared_ptr<const TreeModel>> others;
 };
 
 /// What a search for the model gave, a failure too. Errors: Unsupported (no family, or several that
@@ -41,21 +49,29 @@ struct FoundTree {
 /// is_maxtext_tree().
 std::shared_ptr<const FoundTree> find_tree(const Catalog& catalog, const Recipes& recipes);
 
+/// The same model, not as what a view of another release would take the arrays for; as find_tree()
+/// found it where that was asked.
+Result<std::shared_ptr<const TreeModel>> tree_model(const Catalog& catalog, const Recipes& recipes);
+
 /// The model's tensors: what to_huggingface writes, in the order of its names. Floats are cast to
 /// `dtype` first, as that tool does; nullopt: none is. Where nothing is done to values on the way,
-/// the result shares names and boxes with the model. Requires: is_maxtext_tree(). Errors: those of
-/// FoundTree, and what does not fit the rules.
+/// the result shares names and boxes with the model. `release`: of MaxText, whose tree it is;
+/// empty: the newest that the arrays fit. Requires: is_maxtext_tree(). Errors: those of FoundTree,
+/// and what does not fit the rules; Unsupported where the arrays do not fit the release.
 Result<TensorList> huggingface_tensors(const Catalog& catalog, std::optional<DType> dtype,
-                                       const Recipes& recipes);
+                                       std::string_view release, const Recipes& recipes);
 
 struct TreeOptions {
   bool scanned = false;
   bool mtp = false;   // with the layers for multi-token prediction, where there are any
   bool axes = false;  // TensorList::axes and ModelTensor::split are wanted
+  /// Whose tree is wanted. Where the arrays fit it, they are taken for its tree.
+  std::string_view release = kNewestMaxText;
 };
 
 /// The tree itself as it is scanned or not, under its names in Linen: what reshard_checkpoint
-/// keeps. Floats are cast to `dtype`. Requires and errors: the same.
+/// keeps. Floats are cast to `dtype`. A tree of another release is made of the model, where nothing
+/// is done to values on the way. Requires and errors: the same.
 Result<TensorList> tree_tensors(const Catalog& catalog, std::optional<DType> dtype,
                                 const TreeOptions& options, const Recipes& recipes);
 

@@ -28,30 +28,36 @@ constexpr std::array<std::string_view, 2> kFrozen{"tool", "module"};
 
 // `cast` and `max_shard` of mirrored views have no default here: it depends on the source
 // (define_view() leaves it out then).
-constexpr std::array<ParameterRow, 3> kBf16Parameters{
-    {{"cast", kCasts, ""}, {"experts", kExperts, "source"}, {"max_shard", {}, ""}}};
-constexpr std::array<ParameterRow, 2> kModelParameters{
-    {{"experts", kExperts, "source"}, {"max_shard", {}, ""}}};
+// So does whose tree a tree of MaxText's is.
+constexpr std::array<ParameterRow, 4> kBf16Parameters{{{"cast", kCasts, ""},
+                                                       {"experts", kExperts, "source"},
+                                                       {"max_shard", {}, ""},
+                                                       {"maxtext", kMaxTextReleases, ""}}};
+constexpr std::array<ParameterRow, 3> kModelParameters{
+    {{"experts", kExperts, "source"}, {"max_shard", {}, ""}, {"maxtext", kMaxTextReleases, ""}}};
 constexpr std::array<ParameterRow, 1> kStoredParameters{{{"max_shard", {}, "5GB"}}};
 constexpr std::array<std::string_view, 3> kStorages{"ocdbt", "zarr3", "zarr2"};
 constexpr std::array<ParameterRow, 1> kOrbaxParameters{{{"storage", kStorages, "ocdbt"}}};
-constexpr std::array<ParameterRow, 4> kConsolidatedParameters{{{"exclude_frozen", kSwitch, "0"},
+constexpr std::array<ParameterRow, 5> kConsolidatedParameters{{{"exclude_frozen", kSwitch, "0"},
                                                                {"format", kFormats, "safetensors"},
                                                                {"frozen", kFrozen, "tool"},
-                                                               {"max_shard", {}, "5GB"}}};
+                                                               {"max_shard", {}, "5GB"},
+                                                               {"maxtext", kMaxTextReleases, ""}}};
 
 constexpr std::array<std::string_view, 4> kDtypes{"bf16", "fp16", "fp32", "source"};
 constexpr std::array<ParameterRow, 3> kTreeParameters{
     {{"dtype", kDtypes, "source"}, {"max_chunk", {}, "64MiB"}, {"storage", kStorages, "ocdbt"}}};
 constexpr std::array<std::string_view, 1> kSteps{"0"};
 constexpr std::uint64_t kMaxDevices = 1 << 20;  // along an axis of a mesh
-constexpr std::array<ParameterRow, 7> kMaxTextParameters{{{"dtype", kDtypes, "bf16"},
-                                                          {"ep", {}, "1", kMaxDevices},
-                                                          {"fsdp", {}, "1", kMaxDevices},
-                                                          {"mtp", kSwitch, "0"},
-                                                          {"step", kSteps, "0"},
-                                                          {"storage", kStorages, "ocdbt"},
-                                                          {"tp", {}, "1", kMaxDevices}}};
+constexpr std::array<ParameterRow, 8> kMaxTextParameters{
+    {{"dtype", kDtypes, "bf16"},
+     {"ep", {}, "1", kMaxDevices},
+     {"fsdp", {}, "1", kMaxDevices},
+     {"maxtext", kMaxTextReleases, kNewestMaxText},
+     {"mtp", kSwitch, "0"},
+     {"step", kSteps, "0"},
+     {"storage", kStorages, "ocdbt"},
+     {"tp", {}, "1", kMaxDevices}}};
 
 constexpr std::array<ViewRow, 9> kViews{{
     {"bf16-safetensors", "Hugging Face model directory, weights in BF16",
@@ -64,9 +70,11 @@ constexpr std::array<ViewRow, 9> kViews{{
      Placement::Split, std::nullopt, kStoredParameters},
     {"fp32-consolidated", "F32 weights in the files that zero_to_fp32 writes",
      ContainerKind::Safetensors, Placement::Split, DType::F32, kConsolidatedParameters},
-    {"maxtext-unscanned", "MaxText checkpoint (0/items), a tree of each layer's parameters",
+    {"maxtext-unscanned",
+     "checkpoint of MaxText 0.2.5 (0/items), a tree of each layer's parameters",
      ContainerKind::Orbax, Placement::Split, std::nullopt, kMaxTextParameters},
-    {"maxtext-scanned", "MaxText checkpoint (0/items), the parameters of all layers stacked",
+    {"maxtext-scanned",
+     "checkpoint of MaxText 0.2.5 (0/items), the parameters of all layers stacked",
      ContainerKind::Orbax, Placement::Split, std::nullopt, kMaxTextParameters},
     {kTreeView, "Orbax item: the source's tree and arrays, uncompressed, in chunks",
      ContainerKind::Orbax, Placement::Split, std::nullopt, kTreeParameters},
@@ -199,6 +207,7 @@ std::vector<ViewSummary> list_views(const std::shared_ptr<const Catalog>& held,
   const Catalog& catalog = *held;
   std::vector<ViewSummary> summaries;
   const MaxTextViews maxtext = find_maxtext_views(held, recipes);
+  const std::vector<Note> releases = maxtext_remarks(catalog, recipes);
   for (const ViewRow& row : kViews) {
     ViewSummary& summary = summaries.emplace_back();
     summary.name = row.name;
@@ -212,6 +221,7 @@ std::vector<ViewSummary> list_views(const std::shared_ptr<const Catalog>& held,
       const MaxTextView& view = is_scanned(row) ? maxtext.scanned : maxtext.unscanned;
       summary.obstacles = view.obstacles;
       summary.definition = view.definition;
+      summary.remarks = releases;
       continue;
     }
     summary.obstacles = hf_model_obstacles(catalog, row);
@@ -220,6 +230,9 @@ std::vector<ViewSummary> list_views(const std::shared_ptr<const Catalog>& held,
       std::ranges::copy(maxtext.unscanned.obstacles, std::back_inserter(summary.obstacles));
     }
     summary.remarks = hf_model_remarks(catalog, row);
+    if (row.dtype && is_maxtext_tree(catalog)) {
+      std::ranges::copy(releases, std::back_inserter(summary.remarks));
+    }
   }
   for (const RecipeView& recipe : recipes.views) {
     ViewSummary& summary = summaries.emplace_back();

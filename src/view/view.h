@@ -162,7 +162,7 @@ bool mirrors_source(const Catalog& catalog, std::string_view view);
 /// parameters that say what the source gets anyway are left out. Of others it is `spec`. Errors:
 /// NotFound (no such view); Unsupported where list_views() names an obstacle (the first few are in
 /// the message), what a recipe finds (with file, line and tensor), and parameters that the source
-/// or its family has nothing for (experts, mtp, a mesh that does not divide); Corrupt
+/// or its family has nothing for (experts, mtp, maxtext, a mesh that does not divide); Corrupt
 /// (config.json). Requires: `spec` is as parse_view_spec() gives it.
 Result<std::shared_ptr<const Definition>> define_view(std::shared_ptr<const Catalog> catalog,
                                                       const ViewSpec& spec,

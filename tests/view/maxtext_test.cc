@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <map>
 #include <set>
 
 #include "support/model_catalog.h"
@@ -12,7 +13,9 @@
 namespace ckfs {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
 using Tensors = std::vector<TensorSpec>;
 
 constexpr std::string_view kDeepSeekConfig = R"({"model_type": "deepseek_v32", "hidden_size": 8,
@@ -131,13 +134,17 @@ std::string kind_of(const std::string& name) {
 }
 
 /// Whatever is missing of one layer, or of all layers of its turn in `turns`, or of all.
+/// `of_no_tree`: endings of names of which the view has nothing.
 void expect_all_wanted(std::string_view config, const Tensors& all, std::string_view view,
-                       const std::vector<std::set<int>>& turns) {
+                       const std::vector<std::set<int>>& turns,
+                       const std::vector<std::string>& of_no_tree = {}) {
   ASSERT_EQ(refusal(config, all, view), "");
   std::set<std::set<std::string>> cases;
   for (const TensorSpec& tensor : all) {
-    if (tensor.name.find(".shared_head.") != std::string::npos) continue;  // of no tree
-    if (tensor.name == "model.layers.3.embed_tokens.weight") continue;
+    if (std::ranges::any_of(
+            of_no_tree, [&](const std::string& ending) { return tensor.name.ends_with(ending); })) {
+      continue;
+    }
     cases.insert({tensor.name});
     for (const std::set<int>& turn : turns) {
       std::set<std::string> without;
@@ -157,9 +164,14 @@ void expect_all_wanted(std::string_view config, const Tensors& all, std::string_
 }
 
 TEST(MaxTextViews, WantEveryParameterOfEveryLayer) {
+  const std::vector<std::string> shared{".3.embed_tokens.weight", ".shared_head.head.weight"};
   expect_all_wanted(kDeepSeekConfig, deepseek(), "maxtext-unscanned@mtp=1",
-                    {{0}, {1, 2}, {3}, {0, 1, 2}, {1, 2, 3}});
-  expect_all_wanted(kDeepSeekConfig, deepseek(), "maxtext-scanned@mtp=1", {{0}, {1, 2}, {3}});
+                    {{0}, {1, 2}, {3}, {0, 1, 2}, {1, 2, 3}}, shared);
+  expect_all_wanted(kDeepSeekConfig, deepseek(), "maxtext-scanned@mtp=1", {{0}, {1, 2}, {3}},
+                    shared);
+  expect_all_wanted(
+      kDeepSeekConfig, deepseek(), "maxtext-unscanned@maxtext=0.2.3,mtp=1", {{0}, {1, 2}, {3}},
+      {".3.embed_tokens.weight", ".shared_head.head.weight", ".shared_head.norm.weight"});
   expect_all_wanted(kLlama4Config, llama4(), "maxtext-unscanned", {{0, 2}, {1, 3}, {0, 1, 2, 3}});
   expect_all_wanted(kLlama4Config, llama4(), "maxtext-scanned", {{0, 2}, {1, 3}});
 }
@@ -208,6 +220,236 @@ TEST(MaxTextTrees, HaveNoArrayBesideThemThatNobodyKnows) {
   EXPECT_THAT(refusal_with("", {"vision_encoder.x"}),
               HasSubstr("\"params.params.vision_encoder.x\" is no array that the rules know"));
   EXPECT_THAT(refusal_with("", {"extra"}), HasSubstr("no array that the rules know"));
+}
+
+// Releases of MaxText whose trees differ.
+
+constexpr std::string_view kBias =
+    "params.params.decoder.moe_layers.DeepSeekMoeBlock_0.MoeBlock_0.gate.bias";
+constexpr std::string_view kFinalNorm =
+    "params.params.mtp_block.mtp_layer_1.mtp_1_final_norm.scale";
+
+/// deepseek() with a router's bias, with `experts` experts in each of two layers.
+class Routed {
+ public:
+  explicit Routed(int experts) : config_(kDeepSeekConfig) {
+    const std::string was = "\"n_routed_experts\": 2";
+    config_.replace(config_.find(was), was.size(),
+                    fmt::format("\"n_routed_experts\": {}", experts));
+    for (const TensorSpec& tensor : deepseek()) {
+      if (tensor.name.ends_with(".mlp.gate.weight")) {
+        tensors_.push_back({tensor.name, DType::BF16, {experts, 8}});
+        const std::string gate = tensor.name.substr(0, tensor.name.rfind('.'));
+        tensors_.push_back({gate + ".e_score_correction_bias", DType::F32, {experts}});
+        continue;
+      }
+      const std::size_t first = tensor.name.find(".experts.0.");
+      if (tensor.name.find(".experts.1.") != std::string::npos) continue;
+      tensors_.push_back(tensor);
+      for (int e = 1; first != std::string::npos && e < experts; ++e) {
+        tensors_.push_back(tensor);
+        tensors_.back().name.replace(first, 11, fmt::format(".experts.{}.", e));
+      }
+    }
+  }
+
+  std::shared_ptr<const Catalog> model() const {
+    ModelCatalog model;
+    model.config(config_).shard("model.safetensors", tensors_);
+    return model.build();
+  }
+  /// The tree that the view of the model is, as a source.
+  std::shared_ptr<const Catalog> tree(std::string_view view) const {
+    Tensors arrays;
+    const auto definition = define(model(), view);
+    CKFS_CHECK(definition != nullptr);
+    for (const ModelTensor& tensor : definition->tensors) {
+      arrays.push_back({std::string(tensor.name),
+                        tensor.expr.dtype(),
+                        {tensor.expr.shape().begin(), tensor.expr.shape().end()}});
+    }
+    ModelCatalog tree;
+    tree.config(config_).state(arrays);
+    return tree.build();
+  }
+
+ private:
+  std::string config_;
+  Tensors tensors_;
+};
+
+const ModelTensor* find(const std::shared_ptr<const Definition>& definition,
+                        std::string_view name) {
+  if (definition == nullptr) return nullptr;
+  const auto tensor = std::ranges::find(definition->tensors, name, &ModelTensor::name);
+  return tensor == definition->tensors.end() ? nullptr : &*tensor;
+}
+
+std::vector<std::int64_t> shape_of(const std::shared_ptr<const Definition>& definition,
+                                   std::string_view name) {
+  const ModelTensor* tensor = find(definition, name);
+  if (tensor == nullptr) return {};
+  return {tensor->expr.shape().begin(), tensor->expr.shape().end()};
+}
+
+std::string error_of(const std::shared_ptr<const Catalog>& catalog, std::string_view view) {
+  const auto made = define_view(catalog, *parse_view_spec(view));
+  return made ? "" : made.error().message();
+}
+
+TEST(MaxTextReleases, StackARoutersBiasAlongDimensionsOfTheirOwn) {
+  const auto model = Routed(3).model();
+  EXPECT_THAT(shape_of(define(model, "maxtext-scanned"), kBias), ElementsAre(2, 3));
+  EXPECT_THAT(shape_of(define(model, "maxtext-scanned@maxtext=0.2.5"), kBias), ElementsAre(2, 3));
+  EXPECT_THAT(shape_of(define(model, "maxtext-scanned@maxtext=0.2.3"), kBias), ElementsAre(3, 2));
+  EXPECT_EQ(parse_view_spec("maxtext-scanned@maxtext=0.2.5")->canonical(), "maxtext-scanned");
+  EXPECT_THAT(parse_view_spec("maxtext-scanned@maxtext=0.2.4").error().message(),
+              HasSubstr("\"0.2.4\" is not one of: 0.2.5, 0.2.3"));
+}
+
+TEST(MaxTextReleases, HaveANormOfTheirOwnForMultiTokenPrediction) {
+  const auto model = Routed(3).model();
+  EXPECT_THAT(shape_of(define(model, "maxtext-unscanned@mtp=1"), kFinalNorm), ElementsAre(8));
+  EXPECT_EQ(find(define(model, "maxtext-unscanned"), kFinalNorm), nullptr);
+  EXPECT_EQ(find(define(model, "maxtext-unscanned@maxtext=0.2.3,mtp=1"), kFinalNorm), nullptr);
+}
+
+TEST(MaxTextReleases, AreKnownByTheShapesOfATree) {
+  for (const std::string mtp : {"", ",mtp=1"}) {
+    for (const std::string release : {"0.2.5", "0.2.3"}) {
+      SCOPED_TRACE(release + mtp);
+      const std::string other = release == "0.2.5" ? "0.2.3" : "0.2.5";
+      const auto tree = Routed(3).tree("maxtext-scanned@maxtext=" + release + mtp);
+      const auto model = define(tree, "bf16-safetensors");
+      EXPECT_THAT(shape_of(model, "model.layers.1.mlp.gate.e_score_correction_bias"),
+                  ElementsAre(3));
+      const auto said = define(tree, "bf16-safetensors@maxtext=" + release);
+      ASSERT_NE(said, nullptr);
+      EXPECT_EQ(said->spec.canonical(), "bf16-safetensors");
+      EXPECT_EQ(error_of(tree, "bf16-safetensors@maxtext=" + other),
+                fmt::format("bf16-safetensors: maxtext={}: the arrays are a tree of MaxText {}",
+                            other, release));
+      // Of a layer for multi-token prediction, all that the release has.
+      EXPECT_EQ(find(model, "model.layers.3.shared_head.norm.weight") != nullptr,
+                release == "0.2.5" && !mtp.empty());
+    }
+  }
+}
+
+TEST(MaxTextReleases, AreNotKnownWhereThereAreAsManyExpertsAsLayers) {
+  const auto tree = Routed(2).tree("maxtext-scanned@maxtext=0.2.3");
+  const auto boxes = [&](std::string_view view) {
+    const auto definition = define(tree, view);
+    const ModelTensor* bias = find(definition, "model.layers.1.mlp.gate.e_score_correction_bias");
+    CKFS_CHECK(bias != nullptr);
+    return bias->expr.boxes().front().loops.front().source_stride;
+  };
+  EXPECT_EQ(boxes("bf16-safetensors"), 1);  // a row of (layers, experts)
+  EXPECT_EQ(boxes("bf16-safetensors@maxtext=0.2.5"), 1);
+  EXPECT_EQ(boxes("bf16-safetensors@maxtext=0.2.3"), 2);  // a column of (experts, layers)
+  EXPECT_EQ(define(tree, "bf16-safetensors@maxtext=0.2.5")->spec.canonical(), "bf16-safetensors");
+  EXPECT_EQ(define(tree, "bf16-safetensors@maxtext=0.2.3")->spec.canonical(),
+            "bf16-safetensors@maxtext=0.2.3");
+  // It is kept as it is, whichever it is taken for.
+  for (const std::string_view view : {"maxtext-scanned", "maxtext-scanned@maxtext=0.2.3"}) {
+    const auto same = define(tree, view);
+    ASSERT_NE(find(same, kBias), nullptr);
+    EXPECT_EQ(find(same, kBias)->expr.boxes().front().loops.back().source_stride, 1) << view;
+  }
+}
+
+TEST(MaxTextReleases, AreMadeOfTheTreesOfOthers) {
+  const auto old = Routed(3).tree("maxtext-scanned@maxtext=0.2.3,mtp=1");
+  const auto recent = Routed(3).tree("maxtext-scanned@mtp=1");
+  for (const auto& tree : {old, recent}) {
+    EXPECT_THAT(shape_of(define(tree, "maxtext-scanned"), kBias), ElementsAre(2, 3));
+    EXPECT_THAT(shape_of(define(tree, "maxtext-scanned@maxtext=0.2.3"), kBias), ElementsAre(3, 2));
+    EXPECT_THAT(shape_of(define(tree, "maxtext-scanned"), kFinalNorm), IsEmpty());
+  }
+  EXPECT_NE(find(define(recent, "maxtext-unscanned@mtp=1"), kFinalNorm), nullptr);
+  EXPECT_EQ(find(define(recent, "maxtext-unscanned@maxtext=0.2.3,mtp=1"), kFinalNorm), nullptr);
+  EXPECT_NE(define(old, "maxtext-unscanned@maxtext=0.2.3,mtp=1"), nullptr);
+  EXPECT_THAT(error_of(old, "maxtext-unscanned@mtp=1"),
+              HasSubstr("maxtext=0.2.5: the arrays are a tree of MaxText 0.2.3: "
+                        "maxtext_deepseek.json:"));
+  // What is only moved is not taken apart.
+  const auto definition = define(old, "maxtext-scanned@dtype=source");
+  for (const ModelTensor& tensor : definition->tensors) {
+    EXPECT_EQ(tensor.expr.boxes().size(), 1u) << tensor.name;
+  }
+}
+
+TEST(MaxTextReleases, AreInTheRemarks) {
+  const auto remarks = [](const std::shared_ptr<const Catalog>& catalog) {
+    std::map<std::string, std::string> found;
+    for (const ViewSummary& view : list_views(catalog)) {
+      for (const Note& remark : view.remarks) {
+        if (remark.subject == "maxtext") found[view.name] = remark.text;
+      }
+    }
+    return found;
+  };
+  using Remarks = std::map<std::string, std::string>;
+  const std::string differ = "releases of MaxText differ here: @maxtext= is one of 0.2.5, 0.2.3";
+  EXPECT_EQ(remarks(Routed(3).model()),
+            (Remarks{{"maxtext-scanned", differ}, {"maxtext-unscanned", differ}}));
+  const auto of_all = [](const std::string& text) {
+    Remarks all;
+    for (const char* view : {"bf16-safetensors", "fp16-safetensors", "fp32-safetensors",
+                             "fp32-consolidated", "maxtext-scanned", "maxtext-unscanned"}) {
+      all[view] = text;
+    }
+    return all;
+  };
+  EXPECT_EQ(remarks(Routed(3).tree("maxtext-scanned@maxtext=0.2.3")),
+            of_all("the source is a tree of MaxText 0.2.3"));
+  EXPECT_EQ(remarks(Routed(2).tree("maxtext-scanned")),
+            of_all("the source fits MaxText 0.2.5 and 0.2.3 alike, and is taken for a tree of "
+                   "0.2.5, unless @maxtext= says another"));
+  // Where each layer has its own, all releases have one tree.
+  EXPECT_EQ(remarks(Routed(2).tree("maxtext-unscanned")), Remarks());
+}
+
+TEST(MaxTextReleases, AreNoMatterOfOtherSources) {
+  EXPECT_EQ(error_of(Routed(3).model(), "bf16-safetensors@maxtext=0.2.3"),
+            "bf16-safetensors: maxtext=0.2.3: the source is no tree of MaxText's");
+  ModelCatalog model;
+  model.config(std::string(kLlama4Config)).shard("model.safetensors", llama4());
+  EXPECT_NE(define(model.build(), "maxtext-scanned@maxtext=0.2.3"), nullptr);
+}
+
+TEST(MaxTextReleases, AreRefusedWhereTheFamilyHasNoRulesForThem) {
+  const auto with = [](std::string_view releases) {
+    return add_recipe(Recipes(),
+                      fmt::format(R"({{"family": ["m"], "maxtext": {{"models": ["m"],
+      "releases": {},
+      "unscanned": [
+        {{"take": "n", "give": "params.params.decoder.decoder_norm.scale"}}],
+      "scanned": [{{"drop": "none", "optional": true}}]}}}})",
+                                  releases),
+                      "f");
+  };
+  Recipes recipes = with(R"(["0.2.5"])").value();
+  recipes.family = "m";
+  ModelCatalog model, tree;
+  model.shard("model.safetensors", {{"n", DType::BF16, {8}}});
+  tree.state({{"params.params.decoder.decoder_norm.scale", DType::BF16, {8}}});
+  const auto refusal = [&](const std::shared_ptr<const Catalog>& catalog, std::string_view view) {
+    const auto made = define_view(catalog, *parse_view_spec(view), recipes);
+    return made ? "" : made.error().message();
+  };
+  EXPECT_EQ(refusal(model.build(), "maxtext-scanned"), "");
+  EXPECT_EQ(refusal(model.build(), "maxtext-scanned@maxtext=0.2.3"),
+            "maxtext-scanned: maxtext=0.2.3: f has rules for MaxText 0.2.5 alone");
+  EXPECT_EQ(refusal(tree.build(), "maxtext-scanned"), "");
+  EXPECT_EQ(refusal(tree.build(), "maxtext-scanned@maxtext=0.2.3"),
+            "maxtext-scanned: maxtext=0.2.3: the arrays are a tree of MaxText 0.2.5: f has no "
+            "rules for the other");
+  for (const std::string_view bad : {"[]", R"(["0.2.4"])", R"(["0.2.5", "0.2.5"])", "5"}) {
+    const auto made = with(bad);
+    ASSERT_FALSE(made) << bad;
+    EXPECT_EQ(made.error().code(), ErrorCode::Corrupt) << bad;
+  }
 }
 
 TEST(MaxText, BytesInAnotherOrderAreNoCodesAndNotRounded) {

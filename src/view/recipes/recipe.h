@@ -11,6 +11,7 @@
 // Everything here is immutable after parsing and safe for concurrent use.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <list>
 #include <map>
@@ -92,14 +93,22 @@ struct RecipeView {
   RuleList rules;
 };
 
+/// The releases of MaxText whose trees are known, the newest first: what a view's `maxtext` says. A
+/// release between two of them has the trees of one of the two.
+inline constexpr std::array<std::string_view, 2> kMaxTextReleases{"0.2.5", "0.2.3"};
+inline constexpr std::string_view kNewestMaxText = kMaxTextReleases.front();
+
 /// The trees of parameters that MaxText has for a kind of model.
 struct MaxTextTrees {
   std::vector<std::string> stems;        // what MaxText's model_name begins with: "deepseek3"
   std::vector<Condition> where;          // on config.json
   std::map<std::string, double> config;  // numbers that config.json may leave out
   bool mtp = false;                      // the rules have `$view.mtp`
-  RuleList unscanned;                    // from the tensors of a Hugging Face model
-  RuleList scanned;                      // from what `unscanned` gives
+  /// Of kMaxTextReleases, in their order: those for which there are rules, where releases differ
+  /// and the rules have `$view.maxtext`. Empty: all have the same trees.
+  std::vector<std::string_view> releases;
+  RuleList unscanned;  // from the tensors of a Hugging Face model
+  RuleList scanned;    // from what `unscanned` gives
 };
 
 /// What is known of a kind of model.
@@ -189,5 +198,6 @@ Result<Undone> undo_rules(const RuleList& rules, ConfigNumbers config, TensorLis
 /// Whether `list` has a tensor by a name that one of the rules gives, but for those that say that
 /// they have no way back.
 bool has_results(const RuleList& rules, const TensorList& list);
+bool has_results(const Rule& rule, const TensorList& list);
 
 }  // namespace ckfs

@@ -434,11 +434,23 @@ Result<RecipeView> parse_view(const JsonNode& root, std::string_view file, const
   return view;
 }
 
+Result<std::vector<std::string_view>> parse_releases(const JsonNode& node, std::string_view file) {
+  CKFS_TRY(const std::vector<const JsonNode*> names, strings(node, file));
+  std::vector<std::string_view> releases;
+  for (const std::string_view known : kMaxTextReleases) {
+    if (std::ranges::find(names, known, &JsonNode::text) != names.end()) releases.push_back(known);
+  }
+  if (releases.size() == names.size() && !names.empty()) return releases;
+  return fail(ErrorCode::Corrupt, "{}:{}: releases are some of: {}", file, node.line,
+              fmt::join(kMaxTextReleases, ", "));
+}
+
 Result<MaxTextTrees> parse_trees(const JsonNode& node, std::string_view file,
                                  const Recipes& recipes) {
   if (node.kind != Json::Object) return not_a(node, file, "an object");
   CKFS_TRY_VOID(
-      only(node, file, {"models", "where", "config", "mtp", "unscanned", "scanned", "comment"}));
+      only(node, file,
+           {"models", "where", "config", "mtp", "releases", "unscanned", "scanned", "comment"}));
   MaxTextTrees trees;
   if (const JsonNode* stems = node.find("models")) {
     CKFS_TRY(const std::vector<const JsonNode*> names, strings(*stems, file));
@@ -453,6 +465,9 @@ Result<MaxTextTrees> parse_trees(const JsonNode& node, std::string_view file,
     }
   }
   CKFS_TRY(trees.mtp, flag(node, "mtp", file));
+  if (const JsonNode* releases = node.find("releases")) {
+    CKFS_TRY(trees.releases, parse_releases(*releases, file));
+  }
   const JsonNode* unscanned = node.find("unscanned");
   const JsonNode* scanned = node.find("scanned");
   if (unscanned == nullptr || scanned == nullptr) {

@@ -689,21 +689,21 @@ Result<Undone> undo_rules(const RuleList& rules, ConfigNumbers config, TensorLis
   return Undone{std::move(list), std::move(config), does_values};
 }
 
+bool has_results(const Rule& rule, const TensorList& list) {
+  if (rule.kind != Rule::Kind::Make || rule.copy || rule.back.skip) return false;
+  return std::ranges::any_of(rule.give, [&](const Template& name) {
+    const auto reversed = name.reversed(rule.patterns.front(), rule.captures);
+    if (!reversed) return false;
+    Captured captured(rule.captures + reversed->computed.size());
+    return std::ranges::any_of(list.tensors, [&](const ModelTensor& tensor) {
+      return reversed->pattern.match(tensor.name, captured);
+    });
+  });
+}
+
 bool has_results(const RuleList& rules, const TensorList& list) {
-  for (const Rule& rule : rules.rules) {
-    if (rule.kind != Rule::Kind::Make || rule.copy || rule.back.skip) continue;
-    for (const Template& name : rule.give) {
-      const auto reversed = name.reversed(rule.patterns.front(), rule.captures);
-      if (!reversed) continue;
-      Captured captured(rule.captures + reversed->computed.size());
-      if (std::ranges::any_of(list.tensors, [&](const ModelTensor& tensor) {
-            return reversed->pattern.match(tensor.name, captured);
-          })) {
-        return true;
-      }
-    }
-  }
-  return false;
+  return std::ranges::any_of(rules.rules,
+                             [&](const Rule& rule) { return has_results(rule, list); });
 }
 
 }  // namespace ckfs

@@ -75,10 +75,8 @@ class AnyContainer : public testing::TestWithParam<Form> {
     definition->texts = from.texts;
     definition->side_files = from.side_files;
     definition->packaging.container = ContainerKind::Orbax;
-    definition->packaging.orbax = {.storage = storage,
-                                   .directory = "0/items/",
-                                   .step = true,
-                                   .empty_dicts = {"opt_state"}};
+    definition->packaging.orbax = {
+        .storage = storage, .directory = "0/items/", .step = true, .empty_dicts = {"opt_state"}};
     for (ModelTensor& tensor : definition->tensors) {
       if (tensor.expr.shape().empty()) continue;
       tensor.split = static_cast<std::uint32_t>(definition->splits.size());

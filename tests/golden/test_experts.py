@@ -244,6 +244,49 @@ class OddExperts(WorkDirectory):
         self.assertIn("no tensor fits", self.refused(source, VIEW + "@experts=fused"))
         self.assertIn("no tensor fits", self.refused(source, VIEW + "@experts=linear"))
 
+    def test_that_are_zero_have_a_gate_and_an_up_projection_at_most(self):
+        """LongCat Flash, as transformers saves it (4 experts and 3 zero ones), and as the Hub has it."""
+        e = "model.layers.0.mlp.experts."
+        config = {"model_type": "longcat_flash", "n_routed_experts": 4, "zero_expert_num": 3}
+
+        def source(name, gates):
+            tensors, count = {"model.norm.weight": ("BF16", [2])}, 0
+            for i in range(gates):
+                tensors[f"{e}{i}.gate_proj.weight"] = ("BF16", [3, 2])
+                tensors[f"{e}{i}.up_proj.weight"] = ("BF16", [3, 2])
+            for i in range(4):
+                tensors[f"{e}{i}.down_proj.weight"] = ("BF16", [2, 3])
+            found = {}
+            for tensor, (dtype, shape) in tensors.items():
+                size = 2 * shape[0] * (shape[1] if len(shape) == 2 else 1)
+                count += 1
+                found[tensor] = naive.Tensor(dtype, shape, bytes([count, 0x3F] * (size // 2)))
+            folder = self.work / name
+            folder.mkdir()
+            naive.write(folder / "model.safetensors", found)
+            (folder / "config.json").write_text(json.dumps(config))
+            return folder, found
+
+        for gates in (4, 7):
+            folder, tensors = source(f"of-{gates}", gates)
+            fused = naive.read_all(self.export(folder, VIEW + "@experts=fused"))
+            self.assertEqual([gates, 6, 2], fused[e + "gate_up_proj"].shape)
+            self.assertEqual([4, 2, 3], fused[e + "down_proj"].shape)
+            self.assertEqual(fused[e + "gate_up_proj"].data, b"".join(
+                tensors[f"{e}{i}.{half}_proj.weight"].data
+                for i in range(gates) for half in ("gate", "up")))
+            # And back.
+            again = self.work / f"fused-{gates}"
+            again.mkdir()
+            naive.write(again / "model.safetensors", fused)
+            (again / "config.json").write_text(json.dumps(config))
+            linear = naive.read_all(self.export(again, VIEW + "@experts=linear"))
+            self.assertEqual({name: (t.shape, t.data) for name, t in tensors.items()},
+                             {name: (t.shape, t.data) for name, t in linear.items()})
+        for gates, message in ((6, r"is 6 here and must be 7|6.*7"), (3, "3.*4"), (8, "8.*7")):
+            self.assertRegex(self.refused(source(f"of-{gates}", gates)[0],
+                                          VIEW + "@experts=fused"), message)
+
     def test_of_two_sizes_are_refused(self):
         source = self.changed("experts-mixtral", config={"model_type": "ernie4_5_vl_moe"})
         self.assertIn("no layout of experts is known", self.refused(source, VIEW + "@experts=fused"))

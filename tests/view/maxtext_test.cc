@@ -434,15 +434,16 @@ TEST(MaxTextReleases, AreRefusedWhereTheFamilyHasNoRulesForThem) {
   ModelCatalog model, tree;
   model.shard("model.safetensors", {{"n", DType::BF16, {8}}});
   tree.state({{"params.params.decoder.decoder_norm.scale", DType::BF16, {8}}});
+  const auto plain = model.build(), arrays = tree.build();
   const auto refusal = [&](const std::shared_ptr<const Catalog>& catalog, std::string_view view) {
     const auto made = define_view(catalog, *parse_view_spec(view), recipes);
     return made ? "" : made.error().message();
   };
-  EXPECT_EQ(refusal(model.build(), "maxtext-scanned"), "");
-  EXPECT_EQ(refusal(model.build(), "maxtext-scanned@maxtext=0.2.3"),
+  EXPECT_EQ(refusal(plain, "maxtext-scanned"), "");
+  EXPECT_EQ(refusal(plain, "maxtext-scanned@maxtext=0.2.3"),
             "maxtext-scanned: maxtext=0.2.3: f has rules for MaxText 0.2.5 alone");
-  EXPECT_EQ(refusal(tree.build(), "maxtext-scanned"), "");
-  EXPECT_EQ(refusal(tree.build(), "maxtext-scanned@maxtext=0.2.3"),
+  EXPECT_EQ(refusal(arrays, "maxtext-scanned"), "");
+  EXPECT_EQ(refusal(arrays, "maxtext-scanned@maxtext=0.2.3"),
             "maxtext-scanned: maxtext=0.2.3: the arrays are a tree of MaxText 0.2.5: f has no "
             "rules for the other");
   for (const std::string_view bad : {"[]", R"(["0.2.4"])", R"(["0.2.5", "0.2.5"])", "5"}) {

@@ -20,6 +20,7 @@ enum class ErrorCode : std::uint8_t {
   Stale,            // a source file is no longer the one that was opened
   OutOfMemory,      // more than the budget can ever give, or than the system has
   Internal,         // a bug in ckfs
+  Stopped,          // the caller asked for an end before there was a result
   NotDirectory,     // this and the rest come from the mount only (src/fs, src/fuse)
   IsDirectory,
   ReadOnly,

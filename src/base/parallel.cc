@@ -16,6 +16,7 @@
 
 #include "base/mutex.h"
 #include "base/start_thread.h"
+#include "base/stop.h"
 
 namespace ckfs {
 namespace {
@@ -88,6 +89,7 @@ class Loop {
   }
 
   void work() CKFS_EXCLUDES(mutex_) {
+    const StopScope scope(stop_);
     MutexLock lock(mutex_);
     while (next_ < end_) {
       if (may_make()) {
@@ -153,6 +155,7 @@ class Loop {
   const Task& make_;
   const Task& take_;
   const Parallel& how_;
+  const std::stop_token stop_ = StopScope::token();
   const std::size_t cpus_ = std::max(1U, std::thread::hardware_concurrency());
   const Clock::time_point begin_ = Clock::now();
   const nanoseconds cpu_begin_ = cpu_time();

@@ -25,7 +25,8 @@ struct Parallel {
 
 using Task = std::function<Result<void>(std::size_t)>;
 
-/// Runs make(0) to make(count - 1), several at once, and returns when all have ended. Of several
+/// Runs make(0) to make(count - 1), several at once, and returns when all have ended. All threads
+/// are asked to stop when the calling one is (base/stop.h). Of several
 /// failures the one with the lowest number is given, whichever came first; tasks after a failed one
 /// may not be run. A thread that cannot be started is done without: the calling thread alone is
 /// enough. A task's std::bad_alloc is OutOfMemory; where there is no memory to begin with, it is

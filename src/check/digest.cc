@@ -9,6 +9,7 @@
 
 #include "base/mutex.h"
 #include "base/parallel.h"
+#include "base/stop.h"
 #include "base/text.h"
 #include "base/units.h"
 
@@ -133,9 +134,7 @@ Result<void> digest_files(const View& view, const std::vector<std::size_t>& file
       CKFS_TRY(sums.emplace_back(), Checksum::create(algorithm));
     }
     for (std::uint64_t at = 0; at < info.size;) {
-      if (options.stop.stop_requested()) {
-        return Failure(Error(ErrorCode::Io, fmt::format("{}: stopped", info.path), EINTR));
-      }
+      if (stop_asked()) return stopped(info.path);
       CKFS_TRY(const Bytes bytes, file.read(at, std::min(kPiece, info.size - at)));
       for (const auto& sum : sums) sum->add(bytes.span());
       at += bytes.size();
@@ -147,6 +146,7 @@ Result<void> digest_files(const View& view, const std::vector<std::size_t>& file
     for (std::size_t k = 0; k < sums.size(); ++k) made[i].sums[algorithms[k]] = sums[k]->finish();
     return {};
   };
+  const StopScope scope(options.stop);
   const std::size_t cpus = std::max(1u, std::thread::hardware_concurrency());
   const std::size_t jobs = options.jobs == 0 ? cpus : options.jobs;
   return run_in_order(files.size(), make,

@@ -18,7 +18,7 @@ namespace ckfs {
 struct CheckOptions {
   /// Files, or pieces of them, at a time; 0: one for each CPU.
   unsigned jobs = 0;
-  /// Ends early: an Io error with EINTR.
+  /// Ends early: an error Stopped.
   std::stop_token stop{};
   /// Called from several threads, one at a time, with bytes done so far and the total.
   std::function<void(std::uint64_t done, std::uint64_t total)> progress{};
@@ -35,7 +35,7 @@ struct FileDigest {
 /// Computes the sums of the files of `view` that have numbers in `files` (indices of
 /// View::files()): several files at once, each read once from its begin to its end, whatever the
 /// number of `algorithms`. `take` gets them in the order of `files`, on the calling thread. Errors:
-/// those of reading, of `take` and of Checksum::create(); Io with EINTR (stopped).
+/// those of reading, of `take` and of Checksum::create(); Stopped.
 Result<void> digest_files(const View& view, const std::vector<std::size_t>& files,
                           const std::vector<Algorithm>& algorithms, const CheckOptions& options,
                           const std::function<Result<void>(const FileDigest&)>& take);

@@ -16,6 +16,7 @@
 #include "base/hash.h"
 #include "base/mutex.h"
 #include "base/parallel.h"
+#include "base/stop.h"
 #include "base/text.h"
 #include "base/unique_fd.h"
 #include "base/units.h"
@@ -212,9 +213,7 @@ Result<void> Comparison::compare(const Unit& unit) {
   if (!copy) return system_failure(errno, path_of(path), "open");
   std::vector<std::byte> buffer(std::min(kVerifyPiece, unit.range.size()));
   for (std::uint64_t at = unit.range.begin; at < unit.range.end; at += kVerifyPiece) {
-    if (options_.common.stop.stop_requested()) {
-      return Failure(Error(ErrorCode::Io, fmt::format("{}: stopped", path), EINTR));
-    }
+    if (stop_asked()) return stopped(path);
     if (differences_.has(path, at)) return {};
     if (!is_chosen(unit.file, at / kVerifyPiece)) continue;
     const std::uint64_t size = std::min(kVerifyPiece, unit.range.end - at);
@@ -243,6 +242,7 @@ Result<VerifyResult> Comparison::run() {
   }
   total_ = static_cast<std::uint64_t>(static_cast<double>(total_) * options_.sample);
   CKFS_TRY_VOID(find_too_much());
+  const StopScope scope(options_.common.stop);
   const std::size_t cpus = std::max(1u, std::thread::hardware_concurrency());
   const std::size_t jobs = options_.common.jobs == 0 ? cpus : options_.common.jobs;
   CKFS_TRY_VOID(run_parallel(units.size(), [&](std::size_t i) { return compare(units[i]); },

@@ -35,7 +35,7 @@ inline constexpr std::size_t kMostDifferences = 100;
 /// Compares the files of `view` with those below `copy`. Of a file that differs, the first byte is
 /// named by its tensor and element; a file that lacks, is too much (but for an export's own
 /// folder), is no file, or has another size, is a difference. No tensor byte is read where sizes
-/// differ. Errors: what could not be read, on either side: then nothing is known; Io with EINTR
+/// differ. Errors: what could not be read, on either side: then nothing is known; Stopped
 /// (stopped).
 Result<VerifyResult> verify_directory(const View& view, const std::filesystem::path& copy,
                                       const VerifyOptions& options);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "base/stop.h"
+
 namespace ckfs {
 
 std::span<std::byte> WorkSpace::take(std::uint64_t size) {
@@ -29,6 +31,7 @@ Failure too_little_work_space() {
 Result<void> read_away(ByteStream& stream, std::uint64_t count) {
   std::array<std::byte, std::size_t{64} << 10> scratch;
   while (count > 0) {
+    if (stop_asked()) return stopped("decoding a chunk");
     const auto part = std::span(scratch).first(
         static_cast<std::size_t>(std::min<std::uint64_t>(count, scratch.size())));
     CKFS_TRY(const std::size_t read, stream.read(part));

@@ -1,5 +1,9 @@
-// One decoder for a chunk at a time, and one thread that drives it. Several decoders of one chunk
-// would serve requests in any order sooner, and decode everything several times.
+// One decoder for a chunk at a time, as a rule, and one thread that drives it. Several decoders of
+// one chunk would serve requests in any order sooner, and decode everything several times. But who
+// wants the first bytes of a chunk of 128 GiB (4 MB of zstd can stand for as many zeros) cannot
+// wait for one who wants the last: he drives a decoder of his own, to where he wants to go. That
+// costs nothing that he would not pay later, for his bytes have come by already. A third begins
+// only where it has less than half as far to go as the second, so there are few.
 //
 // Memory: a decoder is acquired as a whole (Tier::Source), by a thread that holds nothing else of
 // that tier; afterwards nothing waits for memory. A block is decoded into the decoder's own buffer,
@@ -13,6 +17,7 @@
 #include <new>
 #include <utility>
 
+#include "base/stop.h"
 #include "chunks/spill.h"
 
 namespace ckfs {
@@ -28,29 +33,72 @@ struct DecodedChunks::Decoder {
 };
 
 /// What one call of read() still wants of a chunk, in order, no part across a border of blocks.
-/// Changed by whoever drives the chunk, with the lock. It may go while nobody drives, or when it is
-/// done.
+/// Changed with the lock. What a drive copies for it is taken out of `wanted` first, so that two
+/// drives never write to one place; it may go while nothing is copied.
 struct DecodedChunks::Request {
   CodedChunk chunk;
   std::vector<WantedBytes> wanted;
   std::shared_ptr<Active> active = {};
   std::optional<Error> error = {};
+  std::size_t copying = 0;  // threads that write to parts taken out of `wanted`
 
-  bool done() const { return wanted.empty() || error; }
+  bool done() const { return copying == 0 && (wanted.empty() || error); }
   /// The part of `wanted` in [begin, end).
   std::span<const WantedBytes> in(std::uint64_t begin, std::uint64_t end) const {
     const auto first = std::ranges::lower_bound(wanted, begin, {}, &WantedBytes::offset);
     const auto last = std::ranges::lower_bound(first, wanted.end(), end, {}, &WantedBytes::offset);
     return {first, last};
   }
+  /// The end of what it wants before `position`; 0: it wants nothing there.
+  std::uint64_t end_before(std::uint64_t position) const {
+    const auto behind = in(0, position);
+    return behind.empty() ? 0 : behind.back().offset + behind.back().out.size();
+  }
+  std::uint64_t end() const { return end_before(~std::uint64_t{0}); }
+};
+
+/// A thread that decodes a chunk for its own request, and for others on its way.
+struct DecodedChunks::Drive {
+  Request& own;
+  const bool jumps;            // the codecs are random access: it passes nothing on its way
+  std::uint64_t position = 0;  // of the block at hand
+  bool to_end = false;
+
+  /// What a decoder at `from` makes until `request` has all that it wants.
+  static std::uint64_t left_of(const Request& request, std::uint64_t from, bool jumps) {
+    if (request.wanted.empty()) return 0;
+    if (jumps) {
+      const std::uint64_t first = request.wanted.front().offset / kBlock;
+      const std::uint64_t blocks = request.wanted.back().offset / kBlock + 1 - first;
+      return std::min<std::uint64_t>(request.wanted.size(), blocks) * kBlock;
+    }
+    const std::uint64_t end = request.end();
+    return (end > from ? end - from : 0) + request.end_before(from);
+  }
+  std::uint64_t left() const {
+    if (to_end) return own.chunk.array->nbytes - position;
+    return left_of(own, position, jumps);
+  }
 };
 
 /// A chunk that somebody waits for, or that has a decoder.
 struct DecodedChunks::Active {
-  bool driven = false;
+  /// A decoder that nobody drives.
+  struct Parked {
+    std::unique_ptr<Decoder> decoder;
+    std::uint64_t used = 0;
+  };
+  /// One for who reads the chunk in order, and one for who looked elsewhere meanwhile.
+  static constexpr std::size_t kMostParked = 2;
+
   std::vector<Request*> requests;
-  std::unique_ptr<Decoder> decoder;  // while nobody drives
-  std::uint64_t used = 0;
+  std::vector<Drive*> drives;
+  std::array<Parked, kMostParked> parked;
+
+  bool has_parked() const {
+    return std::ranges::any_of(parked, [](const Parked& each) { return each.decoder != nullptr; });
+  }
+  bool unused() const { return requests.empty() && drives.empty() && !has_parked(); }
 };
 
 namespace {
@@ -146,6 +194,7 @@ Result<void> DecodedChunks::read(std::vector<ChunkWish> wishes) {
 Result<void> DecodedChunks::finish(std::deque<Request>& requests) {
   std::list<Request*> open;
   for (Request& request : requests) open.push_back(&request);
+  const WakeOnStop wake(mutex_, changed_);
   MutexLock lock(mutex_);
   for (Request& request : requests) {
     auto active = std::make_shared<Active>();
@@ -153,31 +202,32 @@ Result<void> DecodedChunks::finish(std::deque<Request>& requests) {
     request.active->requests.push_back(&request);
   }
   while (true) {
-    // No further than to the first that nobody drives: there may be 10,000 chunks of 1 KiB.
+    // No further than to the first that nobody serves: there may be 10,000 chunks of 1 KiB.
     Request* next = nullptr;
     for (auto at = open.begin(); at != open.end() && next == nullptr;) {
       Request& request = **at;
       if (request.error) return Failure(request.error->within(table_.describe(request.chunk.id)));
-      if (!request.done() && !request.active->driven) next = &request;
+      if (!request.done() && !is_served(request)) next = &request;
       at = request.done() ? open.erase(at) : std::next(at);
     }
     if (open.empty()) return {};
+    if (stop_asked()) return stopped(table_.describe(open.front()->chunk.id));
     if (next == nullptr) {
       changed_.wait(lock);
       continue;
     }
-    next->active->driven = true;
+    Drive drive{.own = *next, .jumps = is_random_access(*next->chunk.array->codecs)};
+    next->active->drives.push_back(&drive);
     lock.unlock();
     Result<void> driven;
     std::exception_ptr thrown;
     try {
-      driven = drive(*next);
+      driven = this->drive(drive);
     } catch (const std::bad_alloc&) {
       thrown = std::current_exception();
     }
     lock.lock();
-    next->active->driven = false;
-    next->active->used = ++clock_;
+    std::erase(next->active->drives, &drive);
     changed_.notify_all();
     if (thrown) std::rethrow_exception(thrown);
     if (!driven) return Failure(driven.error().within(table_.describe(next->chunk.id)));
@@ -190,12 +240,25 @@ void DecodedChunks::leave(std::deque<Request>& requests) {
   for (Request& request : requests) {
     if (request.active == nullptr) return;  // nor those behind it
     Active& active = *request.active;
-    while (!request.done() && active.driven) changed_.wait(lock);
     std::erase(active.requests, &request);
-    if (!active.requests.empty() || active.driven || active.decoder != nullptr) continue;
+    while (request.copying > 0) changed_.wait(lock);
+    if (!active.unused()) continue;
     const auto found = active_.find(request.chunk.id);
     if (found != active_.end() && found->second == request.active) active_.erase(found);
   }
+}
+
+/// Whether what the request wants is best waited for: a drive has not come by it yet, or is done
+/// soon. Else its own thread drives.
+bool DecodedChunks::is_served(const Request& request) const {
+  if (request.wanted.empty()) return true;
+  return std::ranges::any_of(request.active->drives, [&](const Drive* drive) {
+    if (&drive->own == &request) return false;
+    if (!drive->jumps && drive->position <= request.wanted.front().offset) return true;
+    const std::uint64_t alone = Drive::left_of(request, 0, drive->jumps);
+    const std::uint64_t more = alone > kBlock ? alone - kBlock : 0;
+    return drive->left() <= std::max(kBlock, 2 * more);
+  });
 }
 
 std::vector<WantedBytes> DecodedChunks::take_from_cache(FileId chunk,
@@ -241,43 +304,116 @@ std::vector<WantedBytes> DecodedChunks::take_from_spill(FileId chunk,
   return missing;
 }
 
-/// Decodes until `own` has what it wants, and gives others what comes by.
-Result<void> DecodedChunks::drive(Request& own) {
+/// What those who drove before have kept, and this one came too late for.
+void DecodedChunks::take_kept(Request& own) {
+  /// Gives back what was not found, whatever happens.
+  struct Taken {
+    Taken(DecodedChunks& of, Request& own) : chunks(of), request(own) {
+      const MutexLock lock(chunks.mutex_);
+      wanted.swap(request.wanted);
+      ++request.copying;
+    }
+    Taken(const Taken&) = delete;
+    Taken& operator=(const Taken&) = delete;
+    ~Taken() {
+      const MutexLock lock(chunks.mutex_);
+      request.wanted.swap(wanted);
+      --request.copying;
+      chunks.changed_.notify_all();
+    }
+    DecodedChunks& chunks;
+    Request& request;
+    std::vector<WantedBytes> wanted;
+  };
+  Taken taken(*this, own);
+  taken.wanted =
+      take_from_spill(own.chunk.id, take_from_cache(own.chunk.id, std::move(taken.wanted)));
+}
+
+/// A decoder from which the request is served sooner than from the beginning; nullptr: there is
+/// none.
+std::unique_ptr<DecodedChunks::Decoder> DecodedChunks::take_parked(Active& active,
+                                                                   const Request& own) {
+  const bool jumps = is_random_access(*own.chunk.array->codecs);
+  std::uint64_t least = jumps ? ~std::uint64_t{0} : own.end();
+  Active::Parked* best = nullptr;
+  for (Active::Parked& parked : active.parked) {
+    if (parked.decoder == nullptr) continue;
+    const std::uint64_t left = Drive::left_of(own, parked.decoder->position, jumps);
+    if (left >= least) continue;
+    least = left;
+    best = &parked;
+  }
+  return best == nullptr ? nullptr : std::move(best->decoder);
+}
+
+/// In the place of that which was used least recently, where there is no other.
+void DecodedChunks::park(Active& active, std::unique_ptr<Decoder> decoder) {
+  if (decoder == nullptr) return;
+  Active::Parked& place = *std::ranges::min_element(
+      active.parked, {},
+      [](const Active::Parked& parked) { return parked.decoder == nullptr ? 0 : parked.used; });
+  place = {std::move(decoder), ++clock_};
+}
+
+/// Decodes until its own request has what it wants, another drive serves that, or this thread is
+/// asked to stop; and gives others what comes by.
+Result<void> DecodedChunks::drive(Drive& drive) {
+  Request& own = drive.own;
   const CodedChunk& chunk = own.chunk;
   Active& active = *own.active;
+  const bool jumps = drive.jumps;
+  take_kept(own);
   std::unique_ptr<Decoder> decoder;
   {
     const MutexLock lock(mutex_);
-    decoder = std::move(active.decoder);
-  }
-  const bool jumps = is_random_access(*chunk.array->codecs);
-  {
-    // Whoever drove before may have kept what this one came too late for.
-    std::vector<WantedBytes> left =
-        take_from_spill(chunk.id, take_from_cache(chunk.id, own.wanted));
-    const MutexLock lock(mutex_);
-    own.wanted = std::move(left);
+    decoder = take_parked(active, own);
+    if (decoder != nullptr) drive.position = decoder->position;
   }
   bool to_end = false;
   std::uint64_t missing = 0;
-  while (!own.wanted.empty() || (to_end && decoder != nullptr)) {
+  while (true) {
+    std::optional<std::uint64_t> jump;
+    {
+      const MutexLock lock(mutex_);
+      const bool is_done = own.wanted.empty() || own.error;
+      if (is_done && !(to_end && decoder != nullptr)) {
+        park(active, std::move(decoder));
+        return {};
+      }
+      if (stop_asked()) {
+        park(active, std::move(decoder));
+        return Failure(Error(ErrorCode::Stopped, "stopped"));
+      }
+      if (decoder == nullptr && is_served(own)) return {};
+      // What lies ahead comes first: going back costs all that lies before it.
+      if (decoder != nullptr && !own.wanted.empty()) {
+        const auto ahead =
+            std::ranges::lower_bound(own.wanted, decoder->position, {}, &WantedBytes::offset);
+        const bool back = ahead == own.wanted.end();
+        const std::uint64_t target = (back ? own.wanted.front() : *ahead).offset / kBlock * kBlock;
+        if (back || (jumps && target != decoder->position)) jump = jumps ? target : 0;
+      }
+    }
     if (decoder == nullptr) {
       to_end = !jumps && goes_to_end(chunk);
       CKFS_TRY_VOID(check_sums(chunk));
       CKFS_TRY(decoder, start(chunk, Stages::All, missing));
+      const MutexLock lock(mutex_);
+      drive.position = 0;
+      drive.to_end = to_end;
+      continue;
     }
-    // What lies ahead comes first: going back costs all that lies before it.
-    const auto ahead =
-        std::ranges::lower_bound(own.wanted, decoder->position, {}, &WantedBytes::offset);
-    if (!own.wanted.empty()) {
-      const bool back = ahead == own.wanted.end();
-      const std::uint64_t target = (back ? own.wanted.front() : *ahead).offset / kBlock * kBlock;
-      if (back || (jumps && target != decoder->position)) {
-        const std::uint64_t begin = jumps ? target : 0;
-        CKFS_TRY_VOID(decoder->stream->seek(begin));
-        decoder->position = begin;
-        to_end = to_end || (!jumps && goes_to_end(chunk));
+    if (jump) {
+      {
+        const MutexLock lock(mutex_);
+        drive.position = *jump;
       }
+      CKFS_TRY_VOID(decoder->stream->seek(*jump));
+      decoder->position = *jump;
+      to_end = to_end || (!jumps && goes_to_end(chunk));
+      const MutexLock lock(mutex_);
+      drive.to_end = to_end;
     }
     const std::uint64_t at = decoder->position;
     const Result<std::size_t> size = decode_next(chunk, *decoder);
@@ -285,6 +421,8 @@ Result<void> DecodedChunks::drive(Request& own) {
       // A later frame needs more memory than the first said.
       missing = decoder->space.missing();
       decoder = nullptr;
+      const MutexLock lock(mutex_);
+      drive.position = 0;
       continue;
     }
     if (!size) {
@@ -296,17 +434,24 @@ Result<void> DecodedChunks::drive(Request& own) {
       for (Request* const request : active.requests) {
         if (broken && !request->in(at, end).empty()) request->error = size.error();
       }
-      if (own.wanted.empty()) return {};  // whoever needs what is broken meets it again
+      if (own.wanted.empty() || own.error)
+        return {};  // whoever needs what is broken meets it again
       return Failure(size.error());
     }
     const bool wanted = deliver(active, *decoder, *size);
     keep(chunk.id, *decoder, *size, wanted);
     decoder->position += *size;
-    if (decoder->position == chunk.array->nbytes) decoder = nullptr;
+    const bool ended = decoder->position == chunk.array->nbytes;
+    if (ended) decoder = nullptr;
+    const MutexLock lock(mutex_);
+    drive.position = ended ? 0 : decoder->position;
+    drive.to_end = to_end && !ended;
+    // One that came while its block was copied and kept is not served by this drive any more.
+    const bool passed = std::ranges::any_of(active.requests, [&](const Request* request) {
+      return request != &own && !request->wanted.empty() && request->wanted.front().offset <= at;
+    });
+    if (passed) changed_.notify_all();
   }
-  const MutexLock lock(mutex_);
-  active.decoder = std::move(decoder);
-  return {};
 }
 
 /// Whether a chunk that is begun now is best decoded as a whole: there is room for it, and it is
@@ -330,6 +475,7 @@ Result<void> DecodedChunks::check_sums(const CodedChunk& chunk) {
     const TierScope holding(Tier::Source);
     Result<std::size_t> size = decoder->block.size();
     while (size && *size == decoder->block.size()) {
+      if (stop_asked()) return Failure(Error(ErrorCode::Stopped, "stopped"));
       size = decoder->stream->read(decoder->block.span());
     }
     if (!size && decoder->space.missing() > 0) {
@@ -407,25 +553,30 @@ Result<std::size_t> DecodedChunks::decode_next(const CodedChunk& chunk, Decoder&
 /// Copies what requests want of the block just decoded. False: nobody wants any.
 bool DecodedChunks::deliver(Active& active, const Decoder& decoder, std::size_t size) {
   const std::uint64_t begin = decoder.position;
-  std::vector<Request*> requests;
+  std::vector<std::pair<Request*, std::vector<WantedBytes>>> parts;
   {
     const MutexLock lock(mutex_);
-    requests = active.requests;  // none ends while it wants something
-    std::erase_if(requests, [&](const Request* request) {
-      return request->error || request->in(begin, begin + size).empty();
-    });
+    for (Request* const request : active.requests) {
+      if (request->error) continue;
+      const auto here = request->in(begin, begin + size);
+      if (!here.empty()) parts.emplace_back(request, std::vector(here.begin(), here.end()));
+    }
+    // Nothing throws from here on.
+    for (const auto& [request, wanted] : parts) {
+      const auto here = request->in(begin, begin + size);
+      const auto first = request->wanted.begin() + (here.data() - request->wanted.data());
+      request->wanted.erase(first, first + static_cast<std::ptrdiff_t>(here.size()));
+      ++request->copying;  // so that it stays
+    }
   }
-  for (const Request* const request : requests) {
-    copy_out(decoder.block.span().first(size), begin, request->in(begin, begin + size));
+  for (const auto& [request, wanted] : parts) {
+    copy_out(decoder.block.span().first(size), begin, wanted);
   }
+  if (parts.empty()) return false;
   const MutexLock lock(mutex_);
-  for (Request* const request : requests) {
-    const auto parts = request->in(begin, begin + size);
-    const auto first = request->wanted.begin() + (parts.data() - request->wanted.data());
-    request->wanted.erase(first, first + static_cast<std::ptrdiff_t>(parts.size()));
-  }
-  if (!requests.empty()) changed_.notify_all();
-  return !requests.empty();
+  for (const auto& [request, wanted] : parts) --request->copying;
+  changed_.notify_all();
+  return true;
 }
 
 /// The block stays in memory if there is room, and goes into the spill otherwise. Without one a
@@ -517,14 +668,18 @@ std::uint64_t DecodedChunks::drop_oldest(Ages DecodedChunks::* list) {
 }
 
 std::unique_ptr<DecodedChunks::Decoder> DecodedChunks::oldest_decoder() {
-  auto oldest = active_.end();
+  auto of = active_.end();
+  Active::Parked* oldest = nullptr;
   for (auto at = active_.begin(); at != active_.end(); ++at) {
-    if (at->second->decoder == nullptr) continue;
-    if (oldest == active_.end() || at->second->used < oldest->second->used) oldest = at;
+    for (Active::Parked& parked : at->second->parked) {
+      if (parked.decoder == nullptr || (oldest != nullptr && oldest->used <= parked.used)) continue;
+      oldest = &parked;
+      of = at;
+    }
   }
-  if (oldest == active_.end()) return nullptr;
-  std::unique_ptr<Decoder> decoder = std::move(oldest->second->decoder);
-  if (oldest->second->requests.empty() && !oldest->second->driven) active_.erase(oldest);
+  if (oldest == nullptr) return nullptr;
+  std::unique_ptr<Decoder> decoder = std::move(oldest->decoder);
+  if (of->second->unused()) active_.erase(of);
   return decoder;
 }
 
@@ -575,9 +730,9 @@ void DecodedChunks::forget(std::span<const FileId> chunks) {
       at = blocks_.erase(at);
     }
     const auto found = active_.find(chunk);
-    if (found == active_.end() || found->second->driven || !found->second->requests.empty())
-      continue;
-    active_.erase(found);
+    if (found == active_.end()) continue;
+    for (Active::Parked& parked : found->second->parked) parked.decoder.reset();
+    if (found->second->unused()) active_.erase(found);
   }
 }
 

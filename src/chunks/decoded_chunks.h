@@ -9,8 +9,14 @@
 //   a decoder that stands before what he wants, and goes on from there.
 //
 // Else it begins anew; where the spill has room for the whole chunk it then goes on to its end
-// (from the second time on that there was room when it began), not to begin again. Safe for
-// concurrent use by several threads.
+// (from the second time on that there was room when it began), not to begin again. While another
+// thread decodes what lies behind, it waits for that thread, to begin anew for all who came too
+// late; but not for longer than about twice what it has to decode itself. A chunk may stand for
+// more bytes than anybody can wait for: then it has a decoder of its own meanwhile.
+//
+// A thread that is asked to stop (base/stop.h) does so behind the block at hand. Its decoder stays
+// where it is, and another thread that waits for the chunk goes on with it. Safe for concurrent use
+// by several threads.
 #pragma once
 
 #include <compare>
@@ -63,8 +69,8 @@ class DecodedChunks {
   DecodedChunks& operator=(const DecodedChunks&) = delete;
 
   /// Of chunks that others are decoding it takes what comes by, and meanwhile decodes those that
-  /// nobody does. Errors: those of the source; Corrupt, Unsupported, OutOfMemory; with the chunk's
-  /// name, but where the system has no memory. Requires: this thread holds no TierScope of
+  /// nobody does. Errors: those of the source; Corrupt, Unsupported, OutOfMemory, Stopped; with the
+  /// chunk's name, but where the system has no memory. Requires: this thread holds no TierScope of
   /// Tier::Source.
   Result<void> read(std::vector<ChunkWish> wishes);
 
@@ -106,13 +112,16 @@ class DecodedChunks {
   };
   struct Decoder;
   struct Request;
+  struct Drive;
   struct Active;
   using Ages = std::list<Key>;
 
   std::vector<WantedBytes> take_from_cache(FileId chunk, std::vector<WantedBytes> wanted)
       CKFS_EXCLUDES(mutex_);
   std::vector<WantedBytes> take_from_spill(FileId chunk, std::vector<WantedBytes> wanted) const;
-  Result<void> drive(Request& own) CKFS_EXCLUDES(mutex_);
+  Result<void> drive(Drive& drive) CKFS_EXCLUDES(mutex_);
+  void take_kept(Request& own) CKFS_EXCLUDES(mutex_);
+  bool is_served(const Request& request) const CKFS_REQUIRES(mutex_);
   Result<void> finish(std::deque<Request>& requests) CKFS_EXCLUDES(mutex_);
   void leave(std::deque<Request>& requests) CKFS_EXCLUDES(mutex_);
   Result<void> check_sums(const CodedChunk& chunk) CKFS_EXCLUDES(mutex_);
@@ -120,6 +129,8 @@ class DecodedChunks {
                                          std::uint64_t least) CKFS_EXCLUDES(mutex_);
   Result<std::size_t> decode_next(const CodedChunk& chunk, Decoder& decoder);
   bool deliver(Active& active, const Decoder& decoder, std::size_t size) CKFS_EXCLUDES(mutex_);
+  void park(Active& active, std::unique_ptr<Decoder> decoder) CKFS_REQUIRES(mutex_);
+  std::unique_ptr<Decoder> take_parked(Active& active, const Request& own) CKFS_REQUIRES(mutex_);
   bool goes_to_end(const CodedChunk& chunk) CKFS_EXCLUDES(mutex_);
   void keep(FileId chunk, Decoder& decoder, std::size_t size, bool wanted) CKFS_EXCLUDES(mutex_);
   std::shared_ptr<const Block> oldest_unused(Ages& ages) CKFS_REQUIRES(mutex_);

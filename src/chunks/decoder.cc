@@ -3,11 +3,20 @@
 #include <algorithm>
 #include <optional>
 
+#include "base/stop.h"
 #include "base/units.h"
 #include "chunks/stages.h"
 
 namespace ckfs {
 namespace {
+
+/// Whether a stage that moves on from `before` to `after` asks if it is to stop. Not often: what is
+/// stopped within a block is lost, and a block needs far less, but where little or nothing comes of
+/// what is read.
+bool is_stopped(std::uint64_t before, std::uint64_t after) {
+  constexpr std::uint64_t kOften = 16_MiB;
+  return before / kOften != after / kOften && stop_asked();
+}
 
 /// The stored bytes themselves; any byte of them at any time.
 class StoredStream final : public ByteStream {
@@ -27,6 +36,7 @@ class StoredStream final : public ByteStream {
       CKFS_TRY_VOID(stored_.once ? stored_.source->read_once({&request, 1})
                                  : stored_.source->read({&request, 1}));
     }
+    if (is_stopped(position_, position_ + part.size())) return stopped("decoding a chunk");
     position_ += part.size();
     if (stored_.source != nullptr && !part.empty()) hint();
     return part.size();
@@ -67,6 +77,7 @@ class BoundedStream final : public ByteStream {
 
   Result<std::size_t> read(std::span<std::byte> out) override {
     CKFS_TRY(const std::size_t size, from_->read(out));
+    if (is_stopped(position_, position_ + size)) return stopped("decoding a chunk");
     position_ += size;
     if (size > 0 && position_ > most_) {
       return fail(ErrorCode::Corrupt, "more bytes between two codecs than {}", most_);

@@ -20,6 +20,7 @@
 #include "base/log_limit.h"
 #include "base/mutex.h"
 #include "base/start_thread.h"
+#include "base/stop.h"
 #include "base/units.h"
 #include "engine/evaluator.h"
 #include "engine/workers.h"
@@ -110,6 +111,7 @@ class Engine::Impl {
     if (range.empty()) return Bytes();
     const ReadStream::Advice advice = follow(stream, range);
     auto bytes = or_failure("reading", [&] { return answer(stream, range, advice); });
+    if (!bytes && bytes.error().code() == ErrorCode::Stopped) stream.stop_ahead();
     ended(stream, range, advice, bytes.has_value());
     return bytes;
   }
@@ -123,6 +125,7 @@ class Engine::Impl {
       const ReadStream::Advice advice = follow(stream, window);
       const auto part = out.subspan(window.begin - range.begin, window.size());
       const auto filled = or_failure("reading", [&] { return fill(stream, window, part, advice); });
+      if (!filled && filled.error().code() == ErrorCode::Stopped) stream.stop_ahead();
       ended(stream, window, advice, filled.has_value());
       if (!filled) return filled;
     }
@@ -132,7 +135,7 @@ class Engine::Impl {
   std::shared_ptr<ReadStream> open(std::shared_ptr<const FileLayout> file, ReadOptions options) {
     const FileLayout* layout = file.get();
     // When the last owner lets go, what was computed for this reader goes too.
-    return {
+    std::shared_ptr<ReadStream> opened{
         new ReadStream(
             std::move(file), std::move(options),
             [this, layout](std::uint64_t offset) { return evaluator_.unit_at(*layout, offset); },
@@ -145,6 +148,16 @@ class Engine::Impl {
             // They grow old in the cache instead.
           }
         }};
+    // Workers own it, too, while they compute ahead: the reader is gone before them.
+    struct Reader {
+      explicit Reader(std::shared_ptr<ReadStream> of) : stream(std::move(of)) {}
+      Reader(const Reader&) = delete;
+      Reader& operator=(const Reader&) = delete;
+      ~Reader() { stream->stop_ahead(); }
+      const std::shared_ptr<ReadStream> stream;
+    };
+    auto reader = std::make_shared<const Reader>(std::move(opened));
+    return {reader, reader->stream.get()};
   }
 
   EngineStatistics statistics() const {
@@ -281,10 +294,11 @@ class Engine::Impl {
                units.back().end == advice.start[next].begin && is_piece(stream, units.back()) &&
                is_piece(stream, advice.start[next]));
       workers_.add(
-          [this, weak = stream.weak_from_this(), units = std::move(units)] {
+          [this, weak = stream.weak_from_this(), stop = stream.ahead(), units = std::move(units)] {
             // A stream that has gone by now is passed over.
             const auto alive = weak.lock();
-            if (alive) compute_ahead(*alive, units);
+            const StopScope scope(stop);
+            if (alive && !stop_asked()) compute_ahead(*alive, units);
           },
           kind);
     }
@@ -444,7 +458,8 @@ class Engine::Impl {
   /// message) and tensor. A stale file was reported where it was found.
   template <typename T>
   Result<T> logged(const ReadStream& stream, ByteRange range, Result<T> result) {
-    if (!result && result.error().code() != ErrorCode::Stale) {
+    if (!result && result.error().code() != ErrorCode::Stale &&
+        result.error().code() != ErrorCode::Stopped) {
       log_failure(stream.file(), range, result.error());
     }
     return result;

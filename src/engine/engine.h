@@ -91,7 +91,9 @@ class Engine {
   /// (what he holds may be of Tier::Tile, and a tile may need all of its share). Each result counts
   /// as its size, rounded up to whole MiB: a short one may lie in a piece. Errors: Io, Stale,
   /// Corrupt, Unsupported (a chunk or an inner file in a form that is not known), OutOfMemory (what
-  /// the budget can never hold, at once; or the system), Internal (what a computation throws).
+  /// the budget can never hold, at once; or the system), Internal (what a computation throws),
+  /// Stopped (this thread is asked to, base/stop.h; what was under way ahead of the reader stops,
+  /// too).
   /// Requires: range lies within the file.
   Result<Bytes> read(ReadStream& stream, ByteRange range);
 

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/rounding.h"
+#include "base/stop.h"
 #include "engine/source_ranges.h"
 #include "tensor/arithmetic.h"
 
@@ -302,6 +303,7 @@ Result<std::vector<FileId>> Evaluator::gather_into(const GatherPlan& plan,
     const TierScope holding(Tier::Tile);
     Measured source(*this, want);
     while (const auto batch = claims.next()) {
+      if (stop_asked()) return claims.fail(stopped("a tile").value());
       auto read = plan.run(*batch, source, helper ? own->span() : staging, out, kernels_);
       if (!read) return claims.fail(read.error());
       const MutexLock lock(mutex);

@@ -4,6 +4,7 @@
 #include "engine/read_stream.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "base/units.h"
@@ -232,6 +233,25 @@ bool ReadStream::wants(std::uint64_t unit) const {
     return std::ranges::any_of(run.units,
                                [&](const Unit& each) { return each.range.begin == unit; });
   });
+}
+
+std::stop_token ReadStream::ahead() const {
+  const MutexLock lock(mutex_);
+  return ahead_.get_token();
+}
+
+void ReadStream::stop_ahead() noexcept {
+  std::stop_source stopped(std::nostopstate);
+  {
+    const MutexLock lock(mutex_);
+    stopped = ahead_;
+    try {
+      ahead_ = std::stop_source();
+    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch)
+      // Nothing is computed ahead of him any more.
+    }
+  }
+  stopped.request_stop();  // which takes the locks of those that wait
 }
 
 std::vector<std::uint64_t> ReadStream::abandon() {

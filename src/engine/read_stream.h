@@ -28,6 +28,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <stop_token>
 #include <vector>
 
 #include <ckfs/types.h>
@@ -107,6 +108,11 @@ class ReadStream : public std::enable_shared_from_this<ReadStream> {
   /// Whether a unit that was advised has still to be read: its reader may have come first.
   bool wants(std::uint64_t unit) const;
 
+  /// For who computes ahead of this reader: asked to stop when he goes, or gives a request up.
+  std::stop_token ahead() const;
+  /// He waits for nothing that is under way any more. What is begun from now on is wanted again.
+  void stop_ahead() noexcept;
+
   /// The units that were advised and not passed: what is left when the reader goes.
   std::vector<std::uint64_t> abandon();
 
@@ -147,6 +153,7 @@ class ReadStream : public std::enable_shared_from_this<ReadStream> {
   std::array<Run, kRuns> runs_ CKFS_GUARDED_BY(mutex_);
   bool asks_much_ CKFS_GUARDED_BY(mutex_) = false;  // at once
   std::uint64_t clock_ CKFS_GUARDED_BY(mutex_) = 0;
+  std::stop_source ahead_ CKFS_GUARDED_BY(mutex_);
 };
 
 }  // namespace ckfs

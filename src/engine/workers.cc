@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/start_thread.h"
+#include "base/stop.h"
 
 namespace ckfs {
 
@@ -166,6 +167,7 @@ void Workers::Claims::wait_for_helpers() {
 /// Whatever `work` throws is noted, and no more: helpers must be counted out, and share() has to
 /// wait for them, where there is no memory for an Error, too.
 void Workers::Shared::run(bool helper) noexcept {
+  const StopScope scope(stop);
   try {
     try {
       work(claims, helper);
@@ -180,7 +182,7 @@ void Workers::Shared::run(bool helper) noexcept {
 }
 
 Result<void> Workers::share(std::size_t count, const Work& work) {
-  Shared shared{work, Claims(count)};
+  Shared shared{work, StopScope::token(), Claims(count)};
   if (count > 1) {
     const MutexLock lock(mutex_);
     try {

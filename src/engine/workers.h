@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <thread>
 #include <vector>
 
@@ -72,7 +73,8 @@ class Workers {
   using Work = std::function<void(Claims&, bool helper)>;
 
   /// Calls `work` on this thread, and at once on every worker that is idle or becomes so while
-  /// parts are left: each claims parts until there are none. Returns when all of them have ended.
+  /// parts are left: each claims parts until there are none. Helpers are asked to stop when this
+  /// thread is (base/stop.h). Returns when all of them have ended.
   /// Errors: the first that was given to Claims::fail(); Internal or OutOfMemory for what `work`
   /// throws.
   Result<void> share(std::size_t count, const Work& work);
@@ -89,6 +91,7 @@ class Workers {
   /// A call of share(), while it lasts.
   struct Shared {
     const Work& work;
+    const std::stop_token stop;  // of who shares it
     Claims claims;
     void run(bool helper) noexcept;
   };

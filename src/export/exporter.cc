@@ -25,6 +25,7 @@
 #include "api/report.h"
 #include "base/mutex.h"
 #include "base/parallel.h"
+#include "base/stop.h"
 #include "base/units.h"
 #include "export/decode_spill.h"
 #include "export/export_record.h"
@@ -181,7 +182,7 @@ class Run {
     return total;
   }
   void advance(std::uint64_t bytes);
-  bool ends() const { return stop_.stop_requested() || options_.stop.stop_requested(); }
+  bool ends() const { return stop_.stop_requested(); }
   Failure no_space(std::uint64_t needed) const;
   std::uint64_t needed_bytes() const;
 
@@ -192,7 +193,10 @@ class Run {
   const std::span<const OrderedRanges> ordered_;  // of each file of the view
   const std::int64_t mtime_;
   const std::uint64_t total_;
-  std::stop_source stop_;  // an error in one job ends the others
+  // An error in one job ends the others, as a stop from outside does.
+  std::stop_source stop_;
+  const std::stop_callback<std::function<void()>> stopped_from_outside_{
+      options_.stop, [this] { stop_.request_stop(); }};
   RecordKeeper<ExportRecord> record_;
 
   Mutex mutex_;
@@ -376,6 +380,7 @@ Result<ExportResult> Run::write(const std::vector<Wanted>& files) {
     if (options_.progress) options_.progress(done_, total_);
   }
 
+  const StopScope scope(stop_.get_token());
   const std::size_t cpus = std::max(1u, std::thread::hardware_concurrency());
   const std::size_t all_jobs = options_.jobs == 0 ? cpus : options_.jobs;
   const auto note = [&](const Result<void>& written) {
@@ -416,15 +421,12 @@ Result<ExportResult> Run::write(const std::vector<Wanted>& files) {
   if (error_ && error_->system_error() == ENOSPC) {
     return no_space(needed_bytes());  // one message, whichever call met it first
   }
-  // A file system may answer EINTR without a stop of ours.
   const bool stops = options_.stop.stop_requested();
-  if (error_ && (!stops || error_->system_error() != EINTR)) return Failure(*error_);
+  if (error_ && error_->code() != ErrorCode::Stopped) return Failure(*error_);
   if (stops && result_.files + result_.files_kept < files.size()) {
-    return Failure(Error(ErrorCode::Io,
-                         fmt::format("{}: interrupted after {} of {} bytes (the same command goes "
-                                     "on from there)",
-                                     out_.name(), done_, total_),
-                         EINTR));
+    return fail(ErrorCode::Stopped,
+                "{}: interrupted after {} of {} bytes (the same command goes on from there)",
+                out_.name(), done_, total_);
   }
   CKFS_TRY_VOID(stored);
   return result_;

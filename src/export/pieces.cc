@@ -1,7 +1,8 @@
 #include "export/pieces.h"
 
 #include <algorithm>
-#include <cerrno>
+
+#include "base/stop.h"
 
 namespace ckfs {
 
@@ -11,10 +12,6 @@ constexpr std::uint64_t kPiece = 1_MiB;  // what the engine computes ahead, so n
 constexpr std::uint64_t kWriteback = 8_MiB;
 
 }  // namespace
-
-Failure stopped(std::string_view thing) {
-  return Failure(Error(ErrorCode::Io, fmt::format("{}: stopped", thing), EINTR));
-}
 
 Result<void> write_range(const ReadBytes& read, ByteRange range, OutFile& target, std::uint64_t to,
                          const WriteHooks& hooks) {

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <string_view>
 
 #include <ckfs/checkpoint.h>
 
@@ -16,11 +15,8 @@ namespace ckfs {
 /// Of what one write_range() writes, about so much at most is written again after a power failure.
 inline constexpr std::uint64_t kSyncStep = 64_MiB;
 
-/// Io with EINTR.
-Failure stopped(std::string_view thing);
-
 struct WriteHooks {
-  /// Whether to stop: stopped().
+  /// Whether to stop (base/stop.h).
   std::function<bool()> ends;
   /// So many more bytes are written.
   std::function<void(std::uint64_t bytes)> advance;
@@ -35,7 +31,7 @@ using ReadBytes = std::function<Result<Bytes>(ByteRange range)>;
 
 /// Writes `range` piece by piece, its first byte at `to`; asks the disk to begin early, and waits
 /// for it every sync_step bytes, but not for the last ones. Errors: those of reading, writing and
-/// of `synced`; stopped().
+/// of `synced`; Stopped.
 Result<void> write_range(const ReadBytes& read, ByteRange range, OutFile& target, std::uint64_t to,
                          const WriteHooks& hooks);
 

@@ -14,6 +14,7 @@
 
 #include "base/mutex.h"
 #include "base/parallel.h"
+#include "base/stop.h"
 #include "export/fleet.h"
 #include "export/out_rules.h"
 #include "export/record_keeper.h"
@@ -400,6 +401,7 @@ Result<RankResult> RankRun::write() {
     release_unwritten();
     if (!fits()) return no_space();
   }
+  const StopScope scope(options_.common.stop);
   const std::size_t cpus = std::max(1u, std::thread::hardware_concurrency());
   const std::size_t jobs = options_.common.jobs == 0 ? cpus : options_.common.jobs;
   const Result<void> written = run_parallel(parts_.size(),
@@ -411,15 +413,13 @@ Result<RankResult> RankRun::write() {
                                             {.few = jobs, .most = jobs});
   if (!written) {
     (void)keeper_.store();
-    const int error = written.error().system_error();
-    if (error == ENOSPC) return no_space();
-    if (error != EINTR) return Failure(written.error());
+    if (written.error().system_error() == ENOSPC) return no_space();
+    if (written.error().code() != ErrorCode::Stopped) return Failure(written.error());
     const MutexLock lock(mutex_);
-    return Failure(Error(ErrorCode::Io,
-                         fmt::format("{}: rank {} interrupted after {} of {} bytes (the same "
-                                     "command goes on from there)",
-                                     out_.name(), options_.rank, done_, total_),
-                         EINTR));
+    return fail(ErrorCode::Stopped,
+                "{}: rank {} interrupted after {} of {} bytes (the same command goes on from "
+                "there)",
+                out_.name(), options_.rank, done_, total_);
   }
   keeper_.change([](RankRecord& now) {
     now.complete = true;

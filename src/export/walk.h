@@ -14,7 +14,7 @@
 namespace ckfs {
 
 struct WalkHooks {
-  /// Whether to stop: an Io error with EINTR.
+  /// Whether to stop: an error Stopped.
   std::function<bool()> ends;
   /// So many more bytes are written.
   std::function<void(std::uint64_t bytes)> advance;

@@ -1,6 +1,6 @@
-// A request is a byte, an answer a packet: what came of it, an errno, a message, and the device.
-// The alternative was a thread that keeps its capabilities: it shares its memory with the others,
-// and is no wall at all.
+// A request is a byte and the number of a thread, an answer a packet: what came of it, an errno, a
+// message, and the device. The alternative was a thread that keeps its capabilities: it shares its
+// memory with the others, and is no wall at all.
 #include "fuse/mount_keeper.h"
 
 #include <algorithm>
@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
 #include <fstream>
@@ -32,6 +33,8 @@ namespace {
 constexpr char kMount = 'm';
 constexpr char kUnmount = 'u';
 constexpr char kAbort = 'a';
+constexpr char kIsGone = 'g';   // the thread has ended, or will as soon as it is let
+constexpr char kIsDying = 'd';  // only the second
 
 enum class Outcome : std::uint8_t { Done, NotDone, Failed };
 
@@ -76,6 +79,33 @@ class FirstThread {
   static_assert(Word::is_always_lock_free && sizeof(Word) == sizeof(pid_t));
   Word* lives_ = nullptr;
 };
+
+/// Whether /proc shows the processes that this one would signal by their numbers.
+bool proc_is_ours() {
+  std::array<char, 32> link{};
+  const ssize_t size = ::readlink("/proc/self", link.data(), link.size());
+  return size > 0 && std::string_view(link.data(), static_cast<std::size_t>(size)) ==
+                         std::to_string(::getpid());
+}
+
+/// Whether a thread has SIGKILL waiting (the kernel adds it to all that a signal will end), or has
+/// ended, if not `only_dying`. What cannot be seen lives.
+bool is_gone_thread(pid_t thread, bool only_dying) {
+  if (thread <= 0) return false;  // of another PID namespace
+  if (::kill(thread, 0) != 0 && errno == ESRCH) return !only_dying;
+  if (!proc_is_ours()) return false;
+  constexpr unsigned long long kKill = 1ULL << (SIGKILL - 1);
+  std::ifstream status("/proc/" + std::to_string(thread) + "/status");
+  for (std::string line; std::getline(status, line);) {
+    const std::string_view text(line);
+    const bool has_signals = text.starts_with("SigPnd:") || text.starts_with("ShdPnd:");
+    if (has_signals && (std::strtoull(line.c_str() + 7, nullptr, 16) & kKill) != 0) return true;
+    if (!only_dying && (text.starts_with("State:\tZ") || text.starts_with("State:\tX"))) {
+      return true;
+    }
+  }
+  return false;
+}
 
 void answer(int channel, const Head& head, std::string_view message, int descriptor) {
   message = message.substr(0, kLongestMessage);
@@ -139,13 +169,16 @@ void rename_process() {
   std::optional<dev_t> mounted;
   UniqueFd abort;
   while (true) {
-    char request = 0;
-    const ssize_t got = ::recv(own, &request, 1, 0);
+    std::array<char, 1 + sizeof(pid_t)> packet{};
+    const ssize_t got = ::recv(own, packet.data(), packet.size(), 0);
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) {
       if (abort && daemon.has_ended()) (void)!::write(abort.get(), "1", 1);
       ::_exit(0);
     }
+    const char request = packet[0];
+    pid_t thread = 0;
+    std::memcpy(&thread, packet.data() + 1, sizeof thread);
     if (request == kMount && !std::exchange(asked, true)) {
       const Result<UniqueFd> device = mount_device(target, options);
       if (device) mounted = device_at(target);
@@ -169,6 +202,9 @@ void rename_process() {
     } else if (request == kAbort && mounted) {
       const bool aborted = abort && ::write(abort.get(), "1", 1) == 1;
       answer(own, {aborted ? Outcome::Done : Outcome::NotDone, 0}, {}, -1);
+    } else if (request == kIsGone || request == kIsDying) {
+      const bool gone = is_gone_thread(thread, request == kIsDying);
+      answer(own, {gone ? Outcome::Done : Outcome::NotDone, 0}, {}, -1);
     } else {
       answer(own, Error(ErrorCode::Io, fmt::format("{}: no such request", target.native())));
     }
@@ -176,6 +212,11 @@ void rename_process() {
 }
 
 }  // namespace
+
+struct MountKeeper::Request {
+  char what = 0;
+  pid_t thread = 0;
+};
 
 struct MountKeeper::Answer {
   Outcome outcome = Outcome::Failed;
@@ -213,19 +254,24 @@ MountKeeper::~MountKeeper() {
   }
 }
 
-Result<MountKeeper::Answer> MountKeeper::ask(char request) {
+Result<MountKeeper::Answer> MountKeeper::ask(const Request& request) {
   // Threads ask that must not throw.
   return or_out_of_memory([&] { return exchange(request); });
 }
 
-Result<MountKeeper::Answer> MountKeeper::exchange(char request) {
+Result<MountKeeper::Answer> MountKeeper::exchange(const Request& request) {
   const MutexLock lock(mutex_);
   const auto gone = [&] {
     return fail(ErrorCode::Io, "{}: the process that mounts and unmounts is gone",
                 target_.native());
   };
   std::string message(kLongestMessage, '\0');  // first: what is asked is answered, and heard
-  if (::send(channel_.get(), &request, 1, MSG_NOSIGNAL) != 1) return gone();
+  std::array<char, 1 + sizeof(pid_t)> asked{request.what};
+  std::memcpy(asked.data() + 1, &request.thread, sizeof request.thread);
+  if (::send(channel_.get(), asked.data(), asked.size(), MSG_NOSIGNAL) !=
+      static_cast<ssize_t>(asked.size())) {
+    return gone();
+  }
   Head head;
   std::array<iovec, 2> parts = {iovec{&head, sizeof head}, iovec{message.data(), message.size()}};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
@@ -254,17 +300,22 @@ Result<MountKeeper::Answer> MountKeeper::exchange(char request) {
 }
 
 Result<UniqueFd> MountKeeper::mount() {
-  CKFS_TRY(Answer answer, ask(kMount));
+  CKFS_TRY(Answer answer, ask({.what = kMount}));
   return std::move(answer.device);
 }
 
 Result<bool> MountKeeper::unmount() {
-  CKFS_TRY(const Answer answer, ask(kUnmount));
+  CKFS_TRY(const Answer answer, ask({.what = kUnmount}));
+  return answer.outcome == Outcome::Done;
+}
+
+Result<bool> MountKeeper::is_gone(pid_t thread, bool dying) {
+  CKFS_TRY(const Answer answer, ask({.what = dying ? kIsDying : kIsGone, .thread = thread}));
   return answer.outcome == Outcome::Done;
 }
 
 Result<bool> MountKeeper::abort() {
-  CKFS_TRY(const Answer answer, ask(kAbort));
+  CKFS_TRY(const Answer answer, ask({.what = kAbort}));
   return answer.outcome == Outcome::Done;
 }
 

@@ -2,9 +2,10 @@
 //
 // Both need what a daemon that parses strangers' files should not have: CAP_SYS_ADMIN, or a program
 // that is set-user-ID. So they are done by a process that is forked before the first such file is
-// opened. It knows one mountpoint, reads no file, and does three things when it is asked: mount
-// there once, take that mount away if it is still what lies there, and abort its connection. It
-// ends with whoever started it, and leaves the mount as it is then.
+// opened. It knows one mountpoint, reads no file of a user, and does four things when it is asked:
+// mount there once, take that mount away if it is still what lies there, abort its connection, and
+// look whether a thread that has asked for bytes still waits (the confined daemon sees no /proc).
+// It ends with whoever started it, and leaves the mount as it is then.
 //
 // Unless whoever started it cannot end: a daemon that is killed while it delivers a page may wait
 // in the kernel for that page, which a reader has locked who waits for the daemon. Its first thread
@@ -47,13 +48,17 @@ class MountKeeper {
   /// the kernel goes on. False: the system shows no way to that (open_abort()). Errors: Io,
   /// OutOfMemory.
   Result<bool> abort();
+  /// Whether that thread is being killed, or has ended and not only is `dying`. False, too, where
+  /// the system does not show it. Errors: Io, OutOfMemory.
+  Result<bool> is_gone(pid_t thread, bool dying);
 
  private:
   struct Answer;
   MountKeeper(std::filesystem::path target, pid_t process, UniqueFd channel)
       : target_(std::move(target)), process_(process), channel_(std::move(channel)) {}
-  Result<Answer> ask(char request);
-  Result<Answer> exchange(char request);
+  struct Request;
+  Result<Answer> ask(const Request& request);
+  Result<Answer> exchange(const Request& request);
 
   std::filesystem::path target_;
   pid_t process_;

@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/stop.h"
 #include "base/units.h"
 #include "fuse/to_errno.h"
 
@@ -272,6 +273,9 @@ void on_read(fuse_req_t request, fuse_ino_t inode, std::size_t size, off_t offse
         if (offset < 0) {
           return fail(ErrorCode::InvalidArgument, "inode {}: offset {}", inode, offset);
         }
+        const bool direct = mount.direct || (info->flags & O_DIRECT) != 0;
+        const ReadsUnderWay::Read read(mount.reads, ::fuse_req_ctx(request)->pid, direct);
+        const StopScope scope(read.token());
         auto bytes = mount.filesystem.read(info->fh, static_cast<std::uint64_t>(offset), size);
         if (!bytes && bytes.error().code() == ErrorCode::NotFound) {
           // The source's file is gone. ENOENT would be an answer about a name, and this is an open

@@ -8,6 +8,7 @@
 #include <sys/types.h>
 
 #include "fs/filesystem.h"
+#include "fuse/reads_under_way.h"
 
 namespace ckfs {
 
@@ -22,6 +23,7 @@ struct Served {
       {};
   uid_t user = 0;  // owner of everything: whoever mounted
   gid_t group = 0;
+  ReadsUnderWay* reads = nullptr;  // where reads are stopped that nobody waits for
   /// Asks the kernel, later and from another thread, to forget a name in the root.
   std::function<void(std::string)> forget_name;
 };

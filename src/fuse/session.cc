@@ -42,6 +42,8 @@ constexpr unsigned kThreads = 32;
 
 /// How long requests under way are waited for after a signal.
 constexpr std::chrono::seconds kGrace{5};
+/// How long before they are asked to stop, which ends those that decode.
+constexpr std::chrono::seconds kPatience{1};
 constexpr Clock::time_point kForever = Clock::time_point::max();
 
 /// How long the main thread may sleep through being woken.
@@ -174,12 +176,14 @@ Result<void> take_away(MountKeeper& keeper) {
 /// of sight as long as somebody uses it, then for another.
 class Watcher {
  public:
-  Watcher(fuse_session* session, int device, NameForgetter& forgetter, PageStore& pages, int event,
-          MountKeeper& keeper, const Filesystem* used, std::function<void()> ready)
+  Watcher(fuse_session* session, int device, NameForgetter& forgetter, PageStore& pages,
+          ReadsUnderWay& reads, int event, MountKeeper& keeper, const Filesystem* used,
+          std::function<void()> ready)
       : session_(session),
         device_(device),
         forgetter_(forgetter),
         pages_(pages),
+        reads_(reads),
         event_(event),
         keeper_(keeper),
         used_(used),
@@ -222,12 +226,14 @@ class Watcher {
     }
     wait_for_event();
     if (detach()) wait_for_event();
-    const auto last = Clock::now() + kGrace;
+    const auto now = Clock::now();
+    const auto last = now + kGrace;
+    if (!stop_notifications(now + kPatience)) reads_.stop_all();
     if (!stop_notifications(last)) {
       abort();
       stop_notifications(kForever);
     }
-    stop_loop(std::max(last, Clock::now() + 10 * kWakeAgain));
+    stop_loop(now + kPatience, std::max(last, Clock::now() + 10 * kWakeAgain));
   }
 
   /// To be called while requests are answered. False: a notification waits at `last`, for an answer
@@ -291,10 +297,17 @@ class Watcher {
   }
 
   /// Again and again: the main thread may be just about to sleep when it is woken.
-  void stop_loop(Clock::time_point last) {
+  void stop_loop(Clock::time_point patient, Clock::time_point last) {
+    bool asked = false;
     MutexLock lock(mutex_);
     while (!ended_) {
       const auto now = Clock::now();
+      if (now > patient && !std::exchange(asked, true)) {
+        lock.unlock();
+        reads_.stop_all();
+        lock.lock();
+        continue;
+      }
       if (now > last) {
         abandon();
         close_device();
@@ -327,6 +340,7 @@ class Watcher {
   const int device_;
   NameForgetter& forgetter_;
   PageStore& pages_;
+  ReadsUnderWay& reads_;
   const int event_;
   MountKeeper& keeper_;
   const Filesystem* const used_;  // nullptr: no matter what is open
@@ -399,6 +413,7 @@ Result<void> serve_device(Filesystem& filesystem, MountKeeper& keeper, const Mou
 
   std::optional<NameForgetter> forgetter;
   std::shared_ptr<PageStore> pages;
+  std::optional<ReadsUnderWay> reads;
   Served served{.filesystem = filesystem,
                 .direct = options.direct,
                 .others = options.allow_other,
@@ -414,12 +429,18 @@ Result<void> serve_device(Filesystem& filesystem, MountKeeper& keeper, const Mou
 
   forgetter.emplace(session.get());
   pages = std::make_shared<PageStore>(session.get());
+  reads.emplace([&keeper, number](pid_t thread, bool direct) {
+    if (is_gone(number)) return true;  // all of them are
+    const Result<bool> gone = keeper.is_gone(thread, direct);
+    return gone && *gone;
+  });
+  served.reads = &*reads;
   // Shared: readers that are still open at the end keep what they were opened with.
   served.deliver = [pages](InodeNumber inode, std::uint64_t offset,
                            std::span<const std::byte> bytes) {
     return pages->put(inode, offset, bytes);
   };
-  Watcher watcher(session.get(), number, *forgetter, *pages, event, keeper,
+  Watcher watcher(session.get(), number, *forgetter, *pages, *reads, event, keeper,
                   options.stop_now ? nullptr : &filesystem, [&] {
                     spdlog::info("{}: mounted {}", target.native(), options.source);
                     ready();

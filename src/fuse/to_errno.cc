@@ -22,6 +22,8 @@ int to_errno(ErrorCode code) {
       return ESTALE;
     case ErrorCode::OutOfMemory:
       return ENOMEM;
+    case ErrorCode::Stopped:
+      return EINTR;
     case ErrorCode::NotDirectory:
       return ENOTDIR;
     case ErrorCode::IsDirectory:

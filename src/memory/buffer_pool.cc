@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "base/rounding.h"
+#include "base/stop.h"
 #include "base/units.h"
 
 namespace ckfs {
@@ -294,6 +295,12 @@ Result<std::vector<Buffer>> BufferPool::acquire(Tier tier, std::span<const std::
     const std::uint64_t ticket = next_ticket_++;
     waiting_[index(tier)].push_back(ticket);
     while (waiting_[index(tier)].front() != ticket || shortage(tier, capacity) > 0) {
+      if (stop_asked()) {
+        std::erase(waiting_[index(tier)], ticket);
+        lock.unlock();
+        returned_.notify_all();  // the next in the queue may fit
+        return stopped("memory");
+      }
       if (waiting_[index(tier)].front() == ticket) {
         lock.unlock();
         try {

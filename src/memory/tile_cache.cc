@@ -14,6 +14,8 @@
 #include <new>
 #include <utility>
 
+#include "base/stop.h"
+
 namespace ckfs {
 namespace {
 
@@ -111,17 +113,20 @@ std::shared_ptr<const Tile> TileCache::wait(MutexLock& lock, const TileKey& key)
       ++hits_;
       return entry.tile;
     }
+    if (stop_asked()) return nullptr;
     changed_.wait(lock);
   }
 }
 
 std::shared_ptr<const Tile> TileCache::find(const TileKey& key) {
+  const WakeOnStop wake(mutex_, changed_);
   MutexLock lock(mutex_);
   return wait(lock, key);
 }
 
 Result<std::shared_ptr<const Tile>> TileCache::get(const TileKey& key, const Compute& compute) {
   return or_failure("computing a tile", [&]() -> Result<std::shared_ptr<const Tile>> {
+    const WakeOnStop wake(mutex_, changed_);
     {
       MutexLock lock(mutex_);
       if (auto tile = wait(lock, key)) return tile;
@@ -129,8 +134,11 @@ Result<std::shared_ptr<const Tile>> TileCache::get(const TileKey& key, const Com
     Computation computation(*this, key);
     // Another thread may have begun since.
     while (!computation.begin()) {
-      MutexLock lock(mutex_);
-      if (auto tile = wait(lock, key)) return tile;
+      {
+        MutexLock lock(mutex_);
+        if (auto tile = wait(lock, key)) return tile;
+      }
+      if (stop_asked()) return stopped("a tile");
     }
     if (auto stored = restored(key, BufferPool::Demand::Waits)) {
       return computation.restore(*std::move(stored), false);

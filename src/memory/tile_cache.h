@@ -51,7 +51,8 @@ class TileCache {
   using Compute = std::function<Result<Tile>()>;
 
   /// The tile, computed by this thread, which reads it, or another, or had from the store. An error
-  /// is that of this thread's own compute(), or OutOfMemory where an entry finds no memory: who
+  /// is that of this thread's own compute(), OutOfMemory where an entry finds no memory, or Stopped
+  /// (this thread was asked to stop while it waited): who
   /// waited for a computation that failed computes anew. What compute() throws becomes an error:
   /// bad_alloc OutOfMemory, any other std::exception Internal. Waits for memory of Tier::Tile
   /// itself where the store has the tile.
@@ -72,7 +73,8 @@ class TileCache {
   Result<void> compute(std::span<const TileKey> keys, const ComputeSeveral& compute);
 
   /// The tile if it is ready or being computed (then this waits); nullptr if nobody has begun, or
-  /// if what was waited for has failed, or has gone again where memory is short.
+  /// if what was waited for has failed, or has gone again where memory is short, or this thread is
+  /// asked to stop.
   std::shared_ptr<const Tile> find(const TileKey& key);
 
   /// Forgets a tile that will not be asked for again. One that is being computed stays.

@@ -1,5 +1,6 @@
 #include "chunks/decoded_chunks.h"
 
+#include <array>
 #include <atomic>
 #include <blosc.h>
 #include <chrono>
@@ -7,11 +8,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <random>
+#include <stop_token>
 #include <sys/resource.h>
 #include <thread>
 #include <zstd.h>
 
 #include "base/load_le.h"
+#include "base/stop.h"
 #include "base/units.h"
 #include "chunks/chunk_source.h"
 #include "chunks/encoded.h"
@@ -303,6 +306,125 @@ TEST(DecodedChunks, WhatLiesBeforeABrokenPlaceIsStillRead) {
   ASSERT_FALSE(read);
   EXPECT_EQ(read.error().code(), ErrorCode::Corrupt);
   EXPECT_THAT(read.error().message(), HasSubstr("w: chunk 0: zstd: "));
+}
+
+/// One chunk of zeros, and readers of its last byte.
+struct Zeros {
+  explicit Zeros(std::uint64_t size) : nbytes(size) {
+    const ChunkArrayId array =
+        table.add_array({.name = "w",
+                         .nbytes = nbytes,
+                         .codecs = std::make_shared<const CodecChain>(std::vector{Codec::Zstd})});
+    const auto stored = zstd_zeros(nbytes);
+    chunk = table.add_stored(array, 0, {files.add("c", stored), 0, stored.size()}).value();
+    source = std::make_unique<ChunkSource>(files, table, BufferPool::create(64_MiB));
+  }
+  std::uint64_t decoded() const { return source->statistics().decoded; }
+  void wait_until_decoded(std::uint64_t bytes) const {
+    while (decoded() < bytes) std::this_thread::yield();
+  }
+  Result<std::byte> byte_at(std::uint64_t offset) {
+    std::array<std::byte, 1> out{std::byte{42}};
+    CKFS_TRY_VOID(source->read_at(chunk, offset, out));
+    return out[0];
+  }
+  std::future<Result<std::byte>> last_byte(std::stop_token stop) {
+    return std::async(std::launch::async, [this, stop] {
+      const StopScope scope(stop);
+      return byte_at(nbytes - 1);
+    });
+  }
+
+  const std::uint64_t nbytes;
+  MemorySource files;
+  ChunkTable table;
+  FileId chunk = 0;
+  std::unique_ptr<ChunkSource> source;
+};
+
+TEST(DecodedChunks, AReaderWhoIsAskedToStopDoesSo) {
+  Zeros zeros(128_GiB);
+  std::stop_source stop;
+  auto reader = zeros.last_byte(stop.get_token());
+  zeros.wait_until_decoded(4_MiB);
+  stop.request_stop();
+  const auto read = reader.get();
+  ASSERT_FALSE(read);
+  EXPECT_EQ(read.error().code(), ErrorCode::Stopped);
+  EXPECT_EQ(read.error().message(), "w: chunk 0: stopped");
+}
+
+TEST(DecodedChunks, WhoOnlyWaitsStopsToo) {
+  Zeros zeros(128_GiB);
+  std::stop_source driver, waiter;
+  auto first = zeros.last_byte(driver.get_token());
+  zeros.wait_until_decoded(4_MiB);
+  auto second = zeros.last_byte(waiter.get_token());
+  waiter.request_stop();
+  EXPECT_EQ(second.get().error().code(), ErrorCode::Stopped);
+  EXPECT_EQ(first.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
+  driver.request_stop();
+  EXPECT_EQ(first.get().error().code(), ErrorCode::Stopped);
+}
+
+TEST(DecodedChunks, TheFirstBytesAreNotBehindWhoWantsTheLast) {
+  Zeros zeros(128_GiB);
+  std::stop_source stop;
+  auto reader = zeros.last_byte(stop.get_token());
+  zeros.wait_until_decoded(256_MiB);  // no block of the first is kept any more
+  for (const std::uint64_t offset : {0_MiB, 1_MiB, 3_MiB, 9_MiB, 8_MiB}) {
+    const auto byte = zeros.byte_at(offset);
+    ASSERT_TRUE(byte) << byte.error().message();
+    EXPECT_EQ(*byte, std::byte{0});
+  }
+  EXPECT_EQ(reader.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
+  stop.request_stop();
+  EXPECT_EQ(reader.get().error().code(), ErrorCode::Stopped);
+}
+
+TEST(DecodedChunks, WhatAStoppedReaderLeavesIsGoneOnWith) {
+  Zeros zeros(1_GiB);
+  std::stop_source stop;
+  auto first = zeros.last_byte(stop.get_token());
+  zeros.wait_until_decoded(128_MiB);
+  auto second = zeros.last_byte({});
+  stop.request_stop();
+  EXPECT_EQ(first.get().error().code(), ErrorCode::Stopped);
+  const auto read = second.get();
+  ASSERT_TRUE(read) << read.error().message();
+  EXPECT_EQ(*read, std::byte{0});
+  EXPECT_EQ(zeros.decoded(), zeros.nbytes);
+}
+
+TEST(DecodedChunks, WhoLooksAtTheBeginningLeavesTheOthersDecoderWhereItIs) {
+  Zeros zeros(1_GiB);
+  ASSERT_TRUE(zeros.byte_at(512_MiB));
+  ASSERT_TRUE(zeros.byte_at(0));
+  ASSERT_TRUE(zeros.byte_at(1_GiB - 1));
+  EXPECT_LE(zeros.decoded(), zeros.nbytes + 1_MiB);
+}
+
+TEST(DecodedChunks, WhatMakesNothingIsStoppedToo) {
+  // Empty frames, 12 GiB of them, that are themselves packed: one block lasts as long as they do.
+  std::vector<std::byte> empty;
+  const auto none = zstd_frame({}, 1);
+  while (empty.size() < 1_MiB) {
+    empty.insert(empty.end(), none.begin(), none.end());
+  }
+  const auto frame = zstd_frame(empty, 1);
+  std::vector<std::byte> packed;
+  for (int i = 0; i < 12 << 10; ++i) packed.insert(packed.end(), frame.begin(), frame.end());
+  const CodecChain codecs(std::vector{Codec::Zstd, Codec::Zstd});
+  std::vector<std::byte> memory(16_MiB), out(1_MiB);
+  WorkSpace space(memory);
+  auto stream = open_stream({nullptr, {}, packed}, codecs, Stages::All, space, 128_GiB);
+  ASSERT_TRUE(stream) << stream.error().message();
+  std::stop_source stop;
+  stop.request_stop();
+  const StopScope scope(stop.get_token());
+  const auto read = (*stream)->read(out);
+  ASSERT_FALSE(read);
+  EXPECT_EQ(read.error().code(), ErrorCode::Stopped);
 }
 
 /// A source whose reads wait, once, until somebody else had time to come.

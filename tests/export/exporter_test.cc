@@ -305,7 +305,7 @@ TEST_F(Exporter, AStoppedRunLeavesNoFinishedNameUnfinished) {
              if (done >= 1_MiB) stop.request_stop();
            }});
   ASSERT_FALSE(stopped.has_value());
-  EXPECT_EQ(stopped.error().system_error(), EINTR);
+  EXPECT_EQ(stopped.error().code(), ErrorCode::Stopped);
   EXPECT_EQ(exported(), (std::map<std::string, std::string>{}));
   const Result<ExportResult> again = run();
   ASSERT_TRUE(again.has_value()) << again.error().message();

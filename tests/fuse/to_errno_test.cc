@@ -15,6 +15,7 @@ TEST(ToErrno, IsTheTableOfTheDocs) {
   EXPECT_EQ(to_errno(ErrorCode::Stale), ESTALE);
   EXPECT_EQ(to_errno(ErrorCode::OutOfMemory), ENOMEM);
   EXPECT_EQ(to_errno(ErrorCode::Internal), EIO);
+  EXPECT_EQ(to_errno(ErrorCode::Stopped), EINTR);
   EXPECT_EQ(to_errno(ErrorCode::NotDirectory), ENOTDIR);
   EXPECT_EQ(to_errno(ErrorCode::IsDirectory), EISDIR);
   EXPECT_EQ(to_errno(ErrorCode::ReadOnly), EROFS);

@@ -314,6 +314,8 @@ def run_as_user(script):
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, copy)
             copy.chmod(0o755)
+        data = ROOT / "tests/data/orbax/plain_v2"
+        shutil.copytree(data, stage / data.relative_to(ROOT))
         program = stage / "ckfs"
         shutil.copy(CKFS, program)
         program.chmod(0o755)

@@ -10,6 +10,7 @@
 #include <ckfs/checkpoint.h>
 
 #include "api/checkpoint_impl.h"
+#include "api/open_prepared.h"
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/size_text.h"
@@ -123,6 +124,16 @@ std::string_view name(Exactness exactness) {
 
 Result<Checkpoint> Checkpoint::open(const std::filesystem::path& source,
                                     const OpenOptions& options) {
+  CKFS_TRY(std::unique_ptr<SourceFiles> files, prepare_source(options, 1));
+  return open_prepared(source, options, std::move(files));
+}
+
+Result<std::unique_ptr<SourceFiles>> prepare_source(const OpenOptions& options, unsigned rings) {
+  return SourceFiles::create({.engine = options.io, .rings = rings, .strict = options.strict});
+}
+
+Result<Checkpoint> open_prepared(const std::filesystem::path& source, const OpenOptions& options,
+                                 std::unique_ptr<SourceFiles> files) {
   if (options.memory < kMinMemory) {
     return fail(ErrorCode::InvalidArgument, "memory: {} < {}", size_text(options.memory),
                 size_text(kMinMemory));
@@ -145,8 +156,6 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& source,
     CKFS_TRY(std::unique_ptr<SpillFile> file, SpillFile::create(*options.spill));
     spill = std::make_shared<Spill>(std::move(file), DecodedChunks::kBlock, options.spill_size);
   }
-  CKFS_TRY(std::unique_ptr<SourceFiles> files,
-           SourceFiles::create({.engine = options.io, .strict = options.strict}));
   CKFS_TRY(std::shared_ptr<const Catalog> catalog, open_checkpoint(source, *files,
                                                                    {.tag = options.tag,
                                                                     .key = options.key,
@@ -162,7 +171,7 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& source,
     CKFS_TRY_VOID(define_view(catalog, {recipe.name, {}}, recipes));
   }
   const std::uint64_t fingerprint = with_choice(catalog->fingerprint(), options);
-  return Checkpoint(std::make_shared<Impl>(
+  return Checkpoint(std::make_shared<Checkpoint::Impl>(
       std::move(files), std::move(catalog), budget,
       EngineOptions{
           .threads = options.threads,

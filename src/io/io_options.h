@@ -17,6 +17,8 @@ struct IoOptions {
   IoEngine engine = IoEngine::Auto;
   /// Requests in flight per thread with io_uring (8 to 16 suit cold files).
   unsigned queue_depth = 16;
+  /// Rings of io_uring that are made at once; others follow as threads need them.
+  unsigned rings = 1;
   /// Open descriptors kept, within half of what the process may have: a checkpoint may have
   /// thousands of files, of which one MiB of a view needs some bytes of each (512 ranks).
   std::size_t max_open_files = 4096;

@@ -58,11 +58,14 @@ class Reader {
 
 std::unique_ptr<Reader> make_pread_reader(ResultFilter filter = {});
 
-/// `queue_depth` accesses at most are in flight for each thread. Rings belong to threads and go
-/// with them. Not to be used on both sides of a fork(). Errors: Unsupported where no ring can be
-/// made (not in the kernel, forbidden by a seccomp filter or a sysctl, no descriptor or memory
-/// left) or one has no read operation; the message says why.
-Result<std::unique_ptr<Reader>> make_uring_reader(unsigned queue_depth, ResultFilter filter = {});
+/// `queue_depth` accesses at most are in flight for each thread, by a ring that can do nothing but
+/// read. `rings` are made now, others when more threads read at once; where no more can be made,
+/// threads that find none read one access after the other. Not to be used on both sides of a
+/// fork(). Errors: Unsupported where no ring can be made (not in the kernel, or not to be
+/// restricted there, forbidden by a seccomp filter or a sysctl, no descriptor or memory left); the
+/// message says why.
+Result<std::unique_ptr<Reader>> make_uring_reader(unsigned queue_depth, ResultFilter filter = {},
+                                                  unsigned rings = 1);
 
 /// One access by preadv; `index` is what a failure calls it.
 [[nodiscard]] tl::expected<void, AccessFailure> pread_access(const Access& access,

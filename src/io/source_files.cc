@@ -510,7 +510,7 @@ Result<std::unique_ptr<SourceFiles>> SourceFiles::create(const IoOptions& option
   IoEngine used = IoEngine::Pread;
   std::unique_ptr<Reader> reader;
   if (options.engine != IoEngine::Pread) {
-    auto uring = make_uring_reader(options.queue_depth);
+    auto uring = make_uring_reader(options.queue_depth, {}, options.rings);
     if (uring) {
       used = IoEngine::Uring;
       reader = *std::move(uring);

@@ -7,7 +7,9 @@
 // a small table bounds that.
 //
 // Not used: polling by a kernel thread (slower, and it burns a core), registered buffers (they pay
-// with O_DIRECT only, and replies come from many places).
+// with O_DIRECT only, and replies come from many places), rings of one thread alone
+// (IORING_SETUP_SINGLE_ISSUER: a ring would be lost with its thread, and a daemon in its sandbox
+// makes no other).
 #include "io/uring.h"
 
 #include <algorithm>
@@ -16,7 +18,9 @@
 #include <climits>
 #include <new>
 #include <optional>
+#include <sys/syscall.h>
 #include <thread>
+#include <unistd.h>
 
 namespace ckfs {
 namespace {
@@ -28,43 +32,53 @@ constexpr unsigned kSlots = 32;
 tl::expected<std::unique_ptr<Uring>, int> Uring::create(unsigned depth) {
   depth = std::clamp(depth, 1u, 1024u);
   std::unique_ptr<Uring> uring(new Uring);
-  // The best first; each is refused with EINVAL by kernels that do not know it (6.1, 6.0, 5.19).
-  const unsigned kinds[] = {IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN,
-                            IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_COOP_TASKRUN,
-                            IORING_SETUP_COOP_TASKRUN, 0};
-  int result = -EINVAL;
-  for (const unsigned kind : kinds) {
-    io_uring_params params{};
-    params.flags = kind;
-    result = ::io_uring_queue_init_params(depth, &uring->ring_, &params);
-    if (result != -EINVAL) break;
-  }
-  if (result < 0) {
-    uring->usable_ = false;
-    uring->ring_.ring_fd = -1;
-    return tl::unexpected(-result);
-  }
-  if (::io_uring_register_files_sparse(&uring->ring_, kSlots) == 0) uring->slots_.resize(kSlots);
-  // Where a file system cannot be asked without waiting (FUSE, NFS) kernel threads wait for it: by
-  // default no more than four for each CPU. Older kernels (before 5.15) leave it at that.
-  std::array<unsigned, 2> workers{depth, 0};  // on regular files; 0: as it is
-  (void)::io_uring_register_iowq_max_workers(&uring->ring_, workers.data());
+  if (const int error = uring->set_up(depth); error != 0) return tl::unexpected(error);
   uring->flights_.resize(depth);
   uring->again_.reserve(depth);
   for (std::size_t i = 0; i < depth; ++i) uring->idle_.push_back(i);
   return uring;
 }
 
-Uring::~Uring() {
-  if (ring_.ring_fd >= 0) ::io_uring_queue_exit(&ring_);
+/// The ring is made disabled, restricted, and only then enabled. 0, or an errno.
+int Uring::set_up(unsigned depth) {
+  ring_.ring_fd = -1;
+  int result = -EINVAL;
+  // The better first: kernels before 5.19 do not know it.
+  for (const unsigned kind : {IORING_SETUP_COOP_TASKRUN, 0u}) {
+    io_uring_params params{};
+    params.flags = kind | IORING_SETUP_R_DISABLED;
+    result = ::io_uring_queue_init_params(depth, &ring_, &params);
+    if (result != -EINVAL) break;
+  }
+  if (result < 0) {
+    ring_.ring_fd = -1;
+    return -result;
+  }
+  if (::io_uring_register_files_sparse(&ring_, kSlots) == 0) slots_.resize(kSlots);
+  // Where a file system cannot be asked without waiting (FUSE, NFS) kernel threads wait for it: by
+  // default no more than four for each CPU. Older kernels (before 5.15) leave it at that.
+  std::array<unsigned, 2> workers{depth, 0};  // on regular files; 0: as it is
+  (void)::io_uring_register_iowq_max_workers(&ring_, workers.data());
+
+  std::array<io_uring_restriction, 4> allowed{};
+  allowed[0].opcode = IORING_RESTRICTION_SQE_OP;
+  allowed[0].sqe_op = IORING_OP_READ;
+  allowed[1].opcode = IORING_RESTRICTION_SQE_OP;
+  allowed[1].sqe_op = IORING_OP_READV;
+  allowed[2].opcode = IORING_RESTRICTION_SQE_FLAGS_ALLOWED;
+  allowed[2].sqe_flags = IOSQE_FIXED_FILE;
+  allowed[3].opcode = IORING_RESTRICTION_REGISTER_OP;
+  allowed[3].register_op = IORING_REGISTER_FILES_UPDATE;  // what slot_for() does
+  // Not by liburing, whose library does not have these two in some versions (2.3).
+  const auto set = [&](unsigned what, const void* value, std::size_t count) {
+    return ::syscall(SYS_io_uring_register, ring_.ring_fd, what, value, count) == 0 ? 0 : errno;
+  };
+  const int error = set(IORING_REGISTER_RESTRICTIONS, allowed.data(), allowed.size());
+  return error != 0 ? error : set(IORING_REGISTER_ENABLE_RINGS, nullptr, 0);
 }
 
-bool Uring::can_read() {
-  io_uring_probe* const probe = ::io_uring_get_probe_ring(&ring_);
-  if (probe == nullptr) return false;
-  const bool supported = ::io_uring_opcode_supported(probe, IORING_OP_READ) != 0;
-  ::io_uring_free_probe(probe);
-  return supported;
+Uring::~Uring() {
+  if (ring_.ring_fd >= 0) ::io_uring_queue_exit(&ring_);
 }
 
 /// nullopt: it shall have none, none is free, or there is no memory to remember it; the descriptor

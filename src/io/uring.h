@@ -1,4 +1,7 @@
-// One io_uring with its table of registered files, used by one thread.
+// One io_uring with its table of registered files, used by one thread at a time.
+//
+// A ring is a way around a filter of system calls: the kernel does not ask the filter for what a
+// ring carries out. So each ring reads and does nothing else, for good, before it is used first.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +17,8 @@ namespace ckfs {
 
 class Uring {
  public:
-  /// The error is an errno: EPERM (seccomp, io_uring_disabled), ENOSYS, ENOMEM, EMFILE ...
+  /// The error is an errno: EPERM (seccomp, io_uring_disabled), ENOSYS, ENOMEM, EMFILE, EINVAL (a
+  /// kernel before 5.10, which restricts no ring) ...
   static tl::expected<std::unique_ptr<Uring>, int> create(unsigned depth);
   ~Uring();
   Uring(const Uring&) = delete;
@@ -23,8 +27,6 @@ class Uring {
   /// Reader::read with at most `depth` accesses in flight.
   tl::expected<void, AccessFailure> read(std::span<const Access> accesses,
                                          const ResultFilter& filter);
-  /// Whether the kernel has IORING_OP_READ.
-  bool can_read();
   /// False after the ring itself failed: it must be made anew.
   bool usable() const { return usable_; }
 
@@ -42,6 +44,7 @@ class Uring {
   };
 
   Uring() = default;
+  int set_up(unsigned depth);
   std::optional<unsigned> slot_for(const Access& access);
   void prepare(const Access& access, std::size_t flight);
   int submit_and_wait();

@@ -1,0 +1,23 @@
+// Checkpoint::open() in two steps, for a program that gives its rights up between them: rings of
+// io_uring cannot be made any more then (fuse/sandbox.h).
+#pragma once
+
+#include <filesystem>
+#include <memory>
+
+#include <ckfs/checkpoint.h>
+
+#include "base/error.h"
+#include "io/source_files.h"
+
+namespace ckfs {
+
+/// What reads the files of a source, none of which is opened yet, with that many rings, or as many
+/// of them as can be made. Errors: those of SourceFiles::create().
+Result<std::unique_ptr<SourceFiles>> prepare_source(const OpenOptions& options, unsigned rings);
+
+/// Checkpoint::open() with what prepare_source() gave for the same options. Errors: the same.
+Result<Checkpoint> open_prepared(const std::filesystem::path& source, const OpenOptions& options,
+                                 std::unique_ptr<SourceFiles> files);
+
+}  // namespace ckfs

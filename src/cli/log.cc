@@ -195,7 +195,9 @@ Result<DaemonLog> start_daemon_log(const CommonOptions& options) {
     return use(std::make_shared<DescriptorSink>(std::move(fd)), kFilePattern);
   }
   if (system_log_listens()) {
-    return use(std::make_shared<spdlog::sinks::syslog_sink_mt>("ckfs", LOG_PID, LOG_DAEMON, true),
+    // LOG_NDELAY: a log with streams is not reached any more from the sandbox.
+    return use(std::make_shared<spdlog::sinks::syslog_sink_mt>("ckfs", LOG_PID | LOG_NDELAY,
+                                                               LOG_DAEMON, true),
                "%*");
   }
   const std::filesystem::path path = log_directory() / "ckfs.log";

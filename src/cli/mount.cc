@@ -16,6 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "api/open_prepared.h"
 #include "api/report.h"
 #include "base/paths.h"
 #include "base/text.h"
@@ -31,6 +32,9 @@ namespace ckfs::cli {
 
 namespace {
 
+/// As many as threads of a mount ever read at once, and some: the sandbox allows no more. Each
+/// takes two pages and a descriptor.
+constexpr unsigned kRings = 64;
 constexpr std::uint64_t kNoBound = std::numeric_limits<std::uint64_t>::max();
 
 struct MountCommand {
@@ -88,9 +92,10 @@ Result<void> open_and_serve(const MountCommand& command, const std::function<voi
                            reached.error().system_error()));
     }
   }
-  CKFS_TRY(const Walls walls, confine(command));
   const OpenOptions options = open_options(command.words.common);
-  CKFS_TRY(Checkpoint checkpoint, Checkpoint::open(command.source, options));
+  CKFS_TRY(std::unique_ptr<SourceFiles> reading, prepare_source(options, kRings));
+  CKFS_TRY(const Walls walls, confine(command));
+  CKFS_TRY(Checkpoint checkpoint, open_prepared(command.source, options, std::move(reading)));
   for (const std::string& note : opening_notes(checkpoint)) {
     spdlog::warn("{}: {}", command.source, note);
   }

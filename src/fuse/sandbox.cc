@@ -1,30 +1,32 @@
-// The system calls by hand: libcap and libseccomp would be dependencies for five of them, and the
-// headers of older systems do not know the newer rights of Landlock.
+// Capabilities and Landlock by their system calls: libcap would be a dependency for two of them,
+// and the headers of older systems do not know the newer rights of Landlock. The filter of system
+// calls is libseccomp's, which knows what each machine calls them.
 //
 // The filter names what is allowed, and answers ENOSYS for everything else: libc has a way without
 // for whatever is newer than it must be (clone3, say), and a daemon that would be killed by a call
 // that somebody forgot here is worth less than one that logs an error. Nothing can be said of paths
-// there; that is Landlock's part.
+// there; that is Landlock's part. Nor does the kernel ask it for what a ring of io_uring carries
+// out: so no ring can be made here, and those that are there already can only read (io/uring.h).
 
 #include "fuse/sandbox.h"
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstddef>
 #include <cstdint>
 #include <fcntl.h>
 #include <grp.h>
-#include <linux/audit.h>
 #include <linux/capability.h>
 #include <linux/fiemap.h>
-#include <linux/filter.h>
 #include <linux/fs.h>
+#include <linux/io_uring.h>
 #include <linux/landlock.h>
 #include <linux/sched.h>
-#include <linux/seccomp.h>
+#include <memory>
 #include <pwd.h>
+#include <seccomp.h>
 #include <string_view>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -45,11 +47,7 @@
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define CKFS_UNCONFINED 1
 #endif
-#if defined(__x86_64__)
-#define CKFS_AUDIT_ARCH AUDIT_ARCH_X86_64
-#elif defined(__aarch64__)
-#define CKFS_AUDIT_ARCH AUDIT_ARCH_AARCH64
-#else
+#if !defined(__x86_64__) && !defined(__aarch64__)
 #define CKFS_UNCONFINED 1
 #endif
 
@@ -145,207 +143,198 @@ Result<bool> restrict_files(const RulesetRights& wanted, std::span<const Allowed
 
 // ---- seccomp
 
+/// On every machine; older headers do not know it.
+constexpr int kCachestat = 451;
+
 /// What a daemon calls: libc, libfuse, io_uring, and src/io.
 constexpr auto kAllowedCalls = std::to_array<int>({
     // Bytes.
-    SYS_read,
-    SYS_write,
-    SYS_readv,
-    SYS_writev,
-    SYS_pread64,
-    SYS_pwrite64,
-    SYS_preadv,
-    SYS_pwritev,
-    SYS_preadv2,
-    SYS_pwritev2,
-    SYS_lseek,
-    SYS_fadvise64,
-    SYS_readahead,
-    SYS_ftruncate,
-    SYS_fallocate,
-    SYS_fsync,
-    SYS_fdatasync,
-    SYS_sync_file_range,
-    SYS_splice,
-    SYS_vmsplice,
-    SYS_io_uring_setup,
-    SYS_io_uring_enter,
-    SYS_io_uring_register,
-    451 /* cachestat */,
+    SCMP_SYS(read),
+    SCMP_SYS(write),
+    SCMP_SYS(readv),
+    SCMP_SYS(writev),
+    SCMP_SYS(pread64),
+    SCMP_SYS(pwrite64),
+    SCMP_SYS(preadv),
+    SCMP_SYS(pwritev),
+    SCMP_SYS(preadv2),
+    SCMP_SYS(pwritev2),
+    SCMP_SYS(lseek),
+    SCMP_SYS(fadvise64),
+    SCMP_SYS(readahead),
+    SCMP_SYS(ftruncate),
+    SCMP_SYS(fallocate),
+    SCMP_SYS(fsync),
+    SCMP_SYS(fdatasync),
+    SCMP_SYS(sync_file_range),
+    SCMP_SYS(splice),
+    SCMP_SYS(vmsplice),
+    SCMP_SYS(io_uring_enter),
+    kCachestat,
     // Names: which ones, Landlock says.
-    SYS_openat,
-    SYS_openat2,
-    SYS_close,
-    SYS_close_range,
-    SYS_fstat,
-    SYS_newfstatat,
-    SYS_statx,
-    SYS_statfs,
-    SYS_fstatfs,
-    SYS_readlinkat,
-    SYS_getdents64,
-    SYS_faccessat,
-    SYS_faccessat2,
-    SYS_getcwd,
-    SYS_unlinkat,
+    SCMP_SYS(openat),
+    SCMP_SYS(openat2),
+    SCMP_SYS(close),
+    SCMP_SYS(close_range),
+    SCMP_SYS(fstat),
+    SCMP_SYS(newfstatat),
+    SCMP_SYS(statx),
+    SCMP_SYS(statfs),
+    SCMP_SYS(fstatfs),
+    SCMP_SYS(readlinkat),
+    SCMP_SYS(getdents64),
+    SCMP_SYS(faccessat),
+    SCMP_SYS(faccessat2),
+    SCMP_SYS(getcwd),
+    SCMP_SYS(unlinkat),
     // confine_reading() comes later, and can only take away.
-    SYS_landlock_create_ruleset,
-    SYS_landlock_add_rule,
-    SYS_landlock_restrict_self,
-    SYS_fcntl,
-    SYS_dup,
-    SYS_dup3,
-    SYS_pipe2,
-    SYS_eventfd2,
-    SYS_ppoll,
+    SCMP_SYS(landlock_create_ruleset),
+    SCMP_SYS(landlock_add_rule),
+    SCMP_SYS(landlock_restrict_self),
+    SCMP_SYS(fcntl),
+    SCMP_SYS(dup),
+    SCMP_SYS(dup3),
+    SCMP_SYS(pipe2),
+    SCMP_SYS(eventfd2),
+    SCMP_SYS(ppoll),
     // Memory and threads.
-    SYS_munmap,
-    SYS_mremap,
-    SYS_madvise,
-    SYS_mincore,
-    SYS_brk,
-    SYS_mlock,
-    SYS_munlock,
-    SYS_membarrier,
-    SYS_futex,
-    SYS_set_robust_list,
-    SYS_get_robust_list,
-    SYS_rseq,
-    SYS_set_tid_address,
-    SYS_sched_yield,
-    SYS_sched_getaffinity,
-    SYS_sched_setaffinity,
-    SYS_getcpu,
-    SYS_exit,
-    SYS_exit_group,
-    SYS_restart_syscall,
-    SYS_rt_sigaction,
-    SYS_rt_sigprocmask,
-    SYS_rt_sigreturn,
-    SYS_rt_sigtimedwait,
-    SYS_sigaltstack,
-    SYS_rt_sigpending,
-    SYS_rt_sigsuspend,
+    SCMP_SYS(munmap),
+    SCMP_SYS(mremap),
+    SCMP_SYS(madvise),
+    SCMP_SYS(mincore),
+    SCMP_SYS(brk),
+    SCMP_SYS(mlock),
+    SCMP_SYS(munlock),
+    SCMP_SYS(membarrier),
+    SCMP_SYS(futex),
+    SCMP_SYS(set_robust_list),
+    SCMP_SYS(get_robust_list),
+    SCMP_SYS(rseq),
+    SCMP_SYS(set_tid_address),
+    SCMP_SYS(sched_yield),
+    SCMP_SYS(sched_getaffinity),
+    SCMP_SYS(sched_setaffinity),
+    SCMP_SYS(getcpu),
+    SCMP_SYS(exit),
+    SCMP_SYS(exit_group),
+    SCMP_SYS(restart_syscall),
+    SCMP_SYS(rt_sigaction),
+    SCMP_SYS(rt_sigprocmask),
+    SCMP_SYS(rt_sigreturn),
+    SCMP_SYS(rt_sigtimedwait),
+    SCMP_SYS(sigaltstack),
+    SCMP_SYS(rt_sigpending),
+    SCMP_SYS(rt_sigsuspend),
     // Who, when, how much.
-    SYS_getpid,
-    SYS_getppid,
-    SYS_gettid,
-    SYS_getuid,
-    SYS_geteuid,
-    SYS_getgid,
-    SYS_getegid,
-    SYS_clock_gettime,
-    SYS_clock_getres,
-    SYS_clock_nanosleep,
-    SYS_nanosleep,
-    SYS_gettimeofday,
-    SYS_getrandom,
-    SYS_uname,
-    SYS_sysinfo,
-    SYS_getrlimit,
-    SYS_prlimit64,
-    SYS_getrusage,
-    SYS_wait4,
+    SCMP_SYS(getpid),
+    SCMP_SYS(getppid),
+    SCMP_SYS(gettid),
+    SCMP_SYS(getuid),
+    SCMP_SYS(geteuid),
+    SCMP_SYS(getgid),
+    SCMP_SYS(getegid),
+    SCMP_SYS(clock_gettime),
+    SCMP_SYS(clock_getres),
+    SCMP_SYS(clock_nanosleep),
+    SCMP_SYS(nanosleep),
+    SCMP_SYS(gettimeofday),
+    SCMP_SYS(getrandom),
+    SCMP_SYS(uname),
+    SCMP_SYS(sysinfo),
+    SCMP_SYS(getrlimit),
+    SCMP_SYS(getrusage),
+    SCMP_SYS(wait4),
     // The system log, and the process that unmounts.
-    SYS_connect,
-    SYS_sendto,
-    SYS_sendmsg,
-    SYS_recvfrom,
-    SYS_recvmsg,
-    SYS_shutdown,
-    SYS_getsockopt,
-#ifdef __x86_64__
-    SYS_open,
-    SYS_stat,
-    SYS_lstat,
-    SYS_access,
-    SYS_readlink,
-    SYS_getdents,
-    SYS_dup2,
-    SYS_pipe,
-    SYS_poll,
-    SYS_unlink,
-    SYS_time,
-    SYS_arch_prctl,
-#endif
+    SCMP_SYS(connect),
+    SCMP_SYS(sendto),
+    SCMP_SYS(sendmsg),
+    SCMP_SYS(recvfrom),
+    SCMP_SYS(recvmsg),
+    SCMP_SYS(shutdown),
+    SCMP_SYS(getsockopt),
+    // Which Arm does not have.
+    SCMP_SYS(open),
+    SCMP_SYS(stat),
+    SCMP_SYS(lstat),
+    SCMP_SYS(access),
+    SCMP_SYS(readlink),
+    SCMP_SYS(getdents),
+    SCMP_SYS(dup2),
+    SCMP_SYS(pipe),
+    SCMP_SYS(poll),
+    SCMP_SYS(unlink),
+    SCMP_SYS(time),
+    SCMP_SYS(arch_prctl),
 });
 
-/// A call that is allowed with some values of one argument.
+/// A call that is allowed where its arguments are so.
 struct Conditional {
-  enum class Test : std::uint8_t { Equals, AllSet, NoneSet };
   int call;
-  std::uint8_t argument;
-  Test test;
-  std::uint32_t value;
+  std::vector<scmp_arg_cmp> where;
 };
 
-constexpr std::uint32_t offset_of_argument(std::uint8_t number) {
-  return static_cast<std::uint32_t>(offsetof(seccomp_data, args) + 8 * std::size_t{number});
+scmp_arg_cmp has_bits(unsigned argument, std::uint32_t mask, std::uint32_t bits) {
+  return {argument, SCMP_CMP_MASKED_EQ, mask, bits};
 }
 
-std::vector<sock_filter> make_filter() {
-  using Test = Conditional::Test;
+/// Of arguments that are 32 bits wide to the kernel.
+scmp_arg_cmp is(unsigned argument, std::uint32_t value) {
+  return has_bits(argument, ~std::uint32_t{0}, value);
+}
+
+std::vector<Conditional> conditional_calls() {
   const auto own = static_cast<std::uint32_t>(::getpid());
-  const auto conditional = std::to_array<Conditional>({
-      {SYS_clone, 0, Test::AllSet, CLONE_THREAD},
-      {SYS_mmap, 2, Test::NoneSet, 4 /* PROT_EXEC */},
-      {SYS_mprotect, 2, Test::NoneSet, 4},
-      {SYS_socket, 0, Test::Equals, AF_UNIX},
-      {SYS_kill, 0, Test::Equals, own},
-      {SYS_tgkill, 0, Test::Equals, own},
-      {SYS_prctl, 0, Test::Equals, PR_SET_NAME},
-      {SYS_ioctl, 1, Test::Equals, static_cast<std::uint32_t>(FS_IOC_FIEMAP)},
-  });
-  constexpr std::uint32_t kAllow = SECCOMP_RET_ALLOW;
-  constexpr std::uint32_t kRefuse = SECCOMP_RET_ERRNO | ENOSYS;
-  std::vector<sock_filter> filter;
-  const auto load = [&](std::size_t offset) {
-    filter.push_back(BPF_STMT(BPF_LD | BPF_W | BPF_ABS, static_cast<std::uint32_t>(offset)));
+  constexpr std::uint32_t kSocketType = 15;  // the rest are flags
+  return {
+      {SCMP_SYS(clone), {has_bits(0, CLONE_THREAD, CLONE_THREAD)}},
+      {SCMP_SYS(mmap), {has_bits(2, PROT_EXEC, 0)}},
+      {SCMP_SYS(mprotect), {has_bits(2, PROT_EXEC, 0)}},
+      // The system log's. Those that take orders (of containers, of systemd) have streams.
+      {SCMP_SYS(socket), {is(0, AF_UNIX), has_bits(1, kSocketType, SOCK_DGRAM)}},
+      {SCMP_SYS(kill), {is(0, own)}},
+      {SCMP_SYS(tgkill), {is(0, own)}},
+      {SCMP_SYS(prlimit64), {is(0, 0)}},
+      {SCMP_SYS(prlimit64), {is(0, own)}},
+      {SCMP_SYS(prctl), {is(0, PR_SET_NAME)}},
+      {SCMP_SYS(ioctl), {is(1, FS_IOC_FIEMAP)}},
+      // Which files a ring has, no more.
+      {SCMP_SYS(io_uring_register), {is(1, IORING_REGISTER_FILES_UPDATE)}},
   };
-  const auto jump = [&](std::uint16_t test, std::uint32_t value, std::uint8_t yes,
-                        std::uint8_t no) {
-    filter.push_back(BPF_JUMP(static_cast<std::uint16_t>(BPF_JMP | test | BPF_K), value, yes, no));
-  };
-  const auto give = [&](std::uint32_t answer) {
-    filter.push_back(BPF_STMT(BPF_RET | BPF_K, answer));
-  };
-
-  load(offsetof(seccomp_data, arch));
-  jump(BPF_JEQ, CKFS_AUDIT_ARCH, 1, 0);
-  give(kRefuse);
-  load(offsetof(seccomp_data, nr));  // x32's numbers have bit 30, and equal none of these
-  for (const int call : kAllowedCalls) {
-    jump(BPF_JEQ, static_cast<std::uint32_t>(call), 0, 1);
-    give(kAllow);
-  }
-  for (const Conditional& each : conditional) {
-    jump(BPF_JEQ, static_cast<std::uint32_t>(each.call), 0, 4);
-    load(offset_of_argument(each.argument));  // its low half, which is all that these have
-    switch (each.test) {
-      case Test::Equals:
-        jump(BPF_JEQ, each.value, 0, 1);
-        break;
-      case Test::AllSet:
-        jump(BPF_JSET, each.value, 0, 1);
-        break;
-      case Test::NoneSet:
-        jump(BPF_JSET, each.value, 1, 0);
-        break;
-    }
-    give(kAllow);
-    give(kRefuse);
-  }
-  give(kRefuse);
-  return filter;
 }
 
-/// False: the kernel has none.
+struct FilterCloser {
+  void operator()(void* filter) const { ::seccomp_release(filter); }
+};
+
+/// False: the kernel has none. What libseccomp says is a negative errno.
 Result<bool> filter_calls() {
-  std::vector<sock_filter> filter = make_filter();
-  const sock_fprog program{static_cast<unsigned short>(filter.size()), filter.data()};
-  if (::syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program) == 0) return true;
-  if (errno == ENOSYS || errno == EINVAL) return false;
-  return system_failure(errno, "seccomp", "filter");
+  constexpr std::uint32_t kRefuse = SCMP_ACT_ERRNO(ENOSYS);
+  const auto failed = [](int result) { return system_failure(-result, "seccomp", "filter"); };
+  const std::unique_ptr<void, FilterCloser> filter(::seccomp_init(kRefuse));
+  if (!filter) return failed(-ENOMEM);
+  int result = 0;
+  const auto set = [&](scmp_filter_attr attribute, std::uint32_t value) {
+    if (result == 0) result = ::seccomp_attr_set(filter.get(), attribute, value);
+  };
+  // x32, and what 32-bit programs call.
+  set(SCMP_FLTATR_ACT_BADARCH, kRefuse);
+  set(SCMP_FLTATR_CTL_NNP, 0);  // as drop_privileges() left it
+  set(SCMP_FLTATR_API_SYSRAWRC, 1);
+  set(SCMP_FLTATR_CTL_OPTIMIZE, 2);  // few steps for each call
+  // A call that this machine does not have is passed over by libseccomp.
+  for (const int call : kAllowedCalls) {
+    if (result == 0) result = ::seccomp_rule_add(filter.get(), SCMP_ACT_ALLOW, call, 0);
+  }
+  for (const Conditional& each : conditional_calls()) {
+    if (result != 0) break;
+    result = ::seccomp_rule_add_array(filter.get(), SCMP_ACT_ALLOW, each.call,
+                                      static_cast<unsigned>(each.where.size()), each.where.data());
+  }
+  if (result != 0) return failed(result);
+  result = ::seccomp_load(filter.get());
+  if (result == 0) return true;
+  if (result == -ENOSYS || result == -EINVAL) return false;
+  return failed(result);
 }
 
 #endif

@@ -44,8 +44,9 @@ struct Confinement {
 /// /dev/null), none is executed, no TCP socket is connected or bound, no process outside gets a
 /// signal (Landlock, as much of this as the kernel's version has); and the system calls that a
 /// daemon needs are all there are: no program is started, no process is made, nothing is mounted,
-/// no socket but local ones (seccomp, which does not see what io_uring is asked for). Requires: one
-/// thread; no_new_privs, as drop_privileges() leaves it. Errors: NotFound, Io (a directory of
+/// no socket but local ones, no ring of io_uring (seccomp, which does not see what is asked of
+/// rings that were made before). Requires: one thread; no_new_privs, as drop_privileges() leaves
+/// it; rings can do nothing that matters (io/uring.h). Errors: NotFound, Io (a directory of
 /// `writable` cannot be opened; a kernel that has these refuses them).
 Result<Confinement> confine_writing(std::span<const std::filesystem::path> writable);
 

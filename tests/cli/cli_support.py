@@ -44,15 +44,20 @@ def run(*words, **options):
 
 
 LANDLOCK = (444, 445, 446)
-SECCOMP = (277 if platform.machine() == "aarch64" else 317,)
+SECCOMP, PRCTL = (277, 167) if platform.machine() == "aarch64" else (317, 157)
 
 
 def without(*calls):
-    """For preexec_fn: a system whose kernel does not have these system calls. Root's."""
+    """For preexec_fn: a system whose kernel does not have these system calls, nor, where SECCOMP is one
+    of them, the older way to a filter. Root's."""
     load, equal, give = 0x20, 0x15, 0x06  # BPF_LD|BPF_W|BPF_ABS, BPF_JMP|BPF_JEQ|BPF_K, BPF_RET
     code = [(load, 0, 0, 0)]  # of struct seccomp_data: nr
-    code += [(equal, len(calls) - k, 0, number) for k, number in enumerate(calls)]
-    code += [(give, 0, 0, 0x7FFF0000), (give, 0, 0, 0x00050000 | errno.ENOSYS)]
+    for number in calls:
+        code += [(equal, 0, 1, number), (give, 0, 0, 0x00050000 | errno.ENOSYS)]
+    if SECCOMP in calls:
+        code += [(equal, 0, 3, PRCTL), (load, 0, 0, 16),  # args[0], which is PR_SET_SECCOMP
+                 (equal, 0, 1, 22), (give, 0, 0, 0x00050000 | errno.EINVAL)]
+    code += [(give, 0, 0, 0x7FFF0000)]
     program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in code))
     filters = ctypes.create_string_buffer(
         struct.pack("HxxxxxxP", len(code), ctypes.addressof(program)))

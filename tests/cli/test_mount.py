@@ -100,7 +100,7 @@ class Mount(cli_support.TestCase):
 
     def test_what_the_system_lacks_is_reported_of_a_mount_that_stands(self):
         # This system may lack them, too, and a program with sanitizers is not confined.
-        landlock, seccomp = cli_support.LANDLOCK, cli_support.SECCOMP
+        landlock, seccomp = cli_support.LANDLOCK, (cli_support.SECCOMP,)
         for number, (calls, words) in enumerate([
                 (landlock, "Landlock( and seccomp)?"), (seccomp, "(Landlock and )?seccomp"),
                 (landlock + seccomp, "Landlock and seccomp")]):

@@ -3,6 +3,7 @@
 // expected.
 #include "fuse/sandbox.h"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -10,15 +11,19 @@
 #include <fstream>
 #include <functional>
 #include <gtest/gtest.h>
+#include <linux/io_uring.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/ptrace.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
 
+#include "io/reader.h"
 #include "support/temporary_directory.h"
 
 namespace ckfs {
@@ -62,6 +67,18 @@ bool can_open(const stdfs::path& path, int flags) {
   const int fd = ::open(path.c_str(), flags | O_CLOEXEC, 0600);
   if (fd >= 0) ::close(fd);
   return fd >= 0;
+}
+
+/// The descriptor of a ring of io_uring.
+int highest_ring() {
+  int highest = -1;
+  for (const auto& entry : stdfs::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;  // the iterator's own
+    if (stdfs::read_symlink(entry.path(), gone) == "anon_inode:[io_uring]") {
+      highest = std::max(highest, std::stoi(entry.path().filename()));
+    }
+  }
+  return highest;
 }
 
 /// Confined, or with nothing at all where this kernel or this build has no part of it.
@@ -137,15 +154,156 @@ TEST_F(Sandbox, StartsNoProgramAndReachesNoNetwork) {
                  MAP_FAILED,
              "code that is made");
       expect(::setuid(0) < 0, "a user");
+      expect(::socket(AF_UNIX, SOCK_STREAM, 0) < 0 && errno == ENOSYS, "a stream of another's");
+      rlimit limit{};
+      expect(::prlimit(::getppid(), RLIMIT_NOFILE, nullptr, &limit) < 0 && errno == ENOSYS,
+             "limits of another process");
     }
     // What a daemon needs goes on.
     int made_by_a_thread = 0;
     std::thread([&] { made_by_a_thread = 1; }).join();
     expect(made_by_a_thread == 1, "no thread");
-    const int local = ::socket(AF_UNIX, SOCK_DGRAM, 0);
+    rlimit limit{};
+    expect(::getrlimit(RLIMIT_NOFILE, &limit) == 0, "no limits of its own");
+    expect(::prlimit(::getpid(), RLIMIT_NOFILE, &limit, nullptr) == 0, "no limits by its number");
+    const int local = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     expect(local >= 0, "no local socket");
     expect(::kill(::getpid(), 0) == 0, "no signal to itself");
     expect(std::string(4 << 20, 'x').size() == 4 << 20, "no memory");
+    return found;
+  });
+  EXPECT_EQ(said, "");
+}
+
+/// What no daemon calls, and no program that has taken one over may.
+constexpr auto kRefusedCalls = std::to_array<long>({
+    // Programs and processes.
+    SYS_execve,
+    SYS_execveat,
+    SYS_clone3,
+    SYS_ptrace,
+    SYS_process_vm_readv,
+    SYS_process_vm_writev,
+    SYS_pidfd_open,
+    SYS_pidfd_send_signal,
+    SYS_kcmp,
+    SYS_tkill,
+    SYS_rt_sigqueueinfo,
+    SYS_rt_tgsigqueueinfo,
+    SYS_setpriority,
+    SYS_setrlimit,
+    SYS_sched_setscheduler,
+    SYS_personality,
+    SYS_seccomp,
+    SYS_unshare,
+    SYS_setns,
+    SYS_memfd_create,
+    SYS_userfaultfd,
+    SYS_pkey_mprotect,
+    // Users.
+    SYS_setuid,
+    SYS_setgid,
+    SYS_setresuid,
+    SYS_setresgid,
+    SYS_setgroups,
+    SYS_setfsuid,
+    SYS_capset,
+    // Files: their owners, modes, attributes and names.
+    SYS_fchmod,
+    SYS_fchmodat,
+    SYS_fchown,
+    SYS_fchownat,
+    SYS_setxattr,
+    SYS_lsetxattr,
+    SYS_fsetxattr,
+    SYS_removexattr,
+    SYS_fremovexattr,
+    SYS_renameat,
+    SYS_renameat2,
+    SYS_linkat,
+    SYS_symlinkat,
+    SYS_mkdirat,
+    SYS_mknodat,
+    SYS_truncate,
+    SYS_utimensat,
+    SYS_open_by_handle_at,
+    SYS_copy_file_range,
+    // The network and other processes' sockets.
+    SYS_bind,
+    SYS_listen,
+    SYS_accept,
+    SYS_accept4,
+    SYS_socketpair,
+    SYS_setsockopt,
+    SYS_sendmmsg,
+    // The system.
+    SYS_mount,
+    SYS_umount2,
+    SYS_pivot_root,
+    SYS_chroot,
+    SYS_bpf,
+    SYS_perf_event_open,
+    SYS_keyctl,
+    SYS_add_key,
+    SYS_init_module,
+    SYS_finit_module,
+    SYS_reboot,
+    SYS_sethostname,
+    SYS_syslog,
+    // Rings of io_uring.
+    SYS_io_uring_setup,
+});
+
+TEST_F(Sandbox, RefusesEachCallThatItDoesNotName) {
+  const std::string said = in_a_process([&] {
+    Confinement made;
+    std::string found = confine({}, made);
+    if (!made.seccomp) return found;
+    for (const long call : kRefusedCalls) {
+      if (::syscall(call, -1, -1, -1, -1, -1, -1) >= 0 || errno != ENOSYS) {
+        found += "call " + std::to_string(call) + "\n";
+      }
+    }
+    return found;
+  });
+  EXPECT_EQ(said, "");
+}
+
+TEST_F(Sandbox, MakesNoRingAndReadsByThoseThatThereAre) {
+  const std::string said = in_a_process([&] {
+    auto reader = make_uring_reader(4, {}, 2);
+    const int file = ::open((top_ / "source/file").c_str(), O_RDONLY | O_CLOEXEC);
+    const int ring = highest_ring();
+    Confinement made;
+    std::string found = confine({}, made);
+    const auto expect = [&](bool holds, const char* what) {
+      if (!holds) found += std::string(what) + "\n";
+    };
+    if (!reader) return found + reader.error().message();
+    if (made.seccomp) {
+      const auto registers = [&](unsigned operation, const void* what) {
+        return ::syscall(SYS_io_uring_register, ring, operation, what, 1);
+      };
+      for (unsigned operation = 0; operation < 256; ++operation) {
+        if (operation == IORING_REGISTER_FILES_UPDATE) continue;
+        expect(registers(operation, nullptr) < 0 && errno == ENOSYS, "registered otherwise");
+      }
+      const io_uring_files_update update{
+          .offset = 0, .resv = 0, .fds = reinterpret_cast<std::uintptr_t>(&file)};
+      expect(registers(IORING_REGISTER_FILES_UPDATE, &update) == 1, "no file registered");
+    }
+    std::array<char, 4> bytes{};
+    std::array<iovec, 2> parts = {iovec{bytes.data(), 2}, iovec{&bytes[2], 2}};
+    std::vector<Access> accesses(2);
+    for (std::size_t i = 0; i < 2; ++i) {
+      accesses[i] = {.fd = file,
+                     .serial = 1,
+                     .offset = 2 * i,
+                     .size = 2,
+                     .parts = std::span(parts).subspan(i, 1)};
+    }
+    expect((*reader)->read(accesses).has_value(), "not read");
+    expect(std::string_view(bytes.data(), 4) == "byte", "other bytes");
     return found;
   });
   EXPECT_EQ(said, "");

@@ -21,7 +21,8 @@ ARM = platform.machine() == "aarch64"
 CALLS = {"openat": (257, 56), "close": (3, 57), "execve": (59, 221), "clone": (56, 220), "socket": (41, 198),
          "kill": (62, 129), "ptrace": (101, 117), "mount": (165, 40), "unlinkat": (263, 35),
          "fchmodat": (268, 53), "mkdirat": (258, 34), "mmap": (9, 222), "setuid": (105, 146),
-         "bpf": (321, 280), "getpid": (39, 172)}
+         "bpf": (321, 280), "getpid": (39, 172), "fsetxattr": (190, 7), "prlimit64": (302, 261),
+         "io_uring_setup": (425, 425), "io_uring_register": (427, 427)}
 INSTRUCTION = b"\x01\x00\x00\xd4" if ARM else b"\x0f\x05"
 # Of the registers that PTRACE_GETREGSET gives, in words: arguments, number, result, place, stack.
 ARGUMENTS, NUMBER, RESULT, PLACE, STACK = (
@@ -174,8 +175,27 @@ class Sandbox(mounted_fs.TestCase):
             for call in (("execve", "/bin/true", 0, 0), ("clone", 17, 0, 0, 0, 0), ("socket", 2, 1, 0),
                          ("socket", 10, 2, 0), ("kill", os.getpid(), 0), ("ptrace", 0, 0, 0, 0),
                          ("mount", "none", "/mnt", "tmpfs", 0, 0), ("setuid", 0), ("bpf", 0, 0, 0),
+                         ("socket", 1, 1, 0), ("prlimit64", os.getpid(), 7, 0, 0),
                          ("mmap", 0, 4096, 5, 0x22, -1, 0)):
                 self.assertEqual(daemon.call(*call), "ENOSYS", call)
+
+    def test_its_rings_can_do_nothing_but_read(self):
+        if not self.is_confined():
+            return
+        with self.mounted() as mount:
+            uring = mount.status()["io"] == "uring"
+            with inside(mount.pid) as daemon:
+                self.rings_only_read(mount, daemon, uring)
+
+    def rings_only_read(self, mount, daemon, uring):
+        self.assertEqual(daemon.call("io_uring_setup", 8, 0), "ENOSYS")
+        rings = [int(entry.name) for entry in pathlib.Path(f"/proc/{mount.pid}/fd").iterdir()
+                 if os.readlink(entry) == "anon_inode:[io_uring]"]
+        self.assertEqual(len(rings), 64 if uring else 0)
+        for ring in rings:
+            for operation in (9, 11, 12, 17, 19):  # a personality, restrictions, to enable, CPUs, workers
+                self.assertEqual(daemon.call("io_uring_register", ring, operation, 0, 0), "ENOSYS")
+        self.assertEqual(daemon.call("fsetxattr", 0, "user.set", "1", 1, 0), "ENOSYS")
 
     def test_nothing_that_it_needs_is_refused(self):
         if not self.is_confined():

@@ -42,15 +42,23 @@ Result<stdfs::path> check_mountpoint(const stdfs::path& mountpoint, const stdfs:
   }
   const stdfs::path target = *std::move(resolved);
   CKFS_TRY(const auto mounted, find_mount(target));
-  const Answers answers = ask_mount(target);
-  if (mounted && mounted->type == kFilesystemType) {
+  // Where nothing is mounted nothing is asked: an answer that comes late, from a process that gets
+  // no CPU on a busy machine, would be taken for that of a mount which is not there.
+  const Answers answers = mounted ? ask_mount(target) : Answers::Yes;
+  // Of an unmount that was under way when the table was read, the answer is as late as that.
+  std::optional<MountEntry> still;
+  if (mounted) {
+    CKFS_TRY(still, find_mount(target));
+  }
+  if (still && still->type == kFilesystemType) {
     return fail(ErrorCode::InvalidArgument,
                 "{}: a ckfs mount of {} is in place{} (`ckfs umount {}`)", target.native(),
-                mounted->source, how(answers), target.native());
+                still->source, how(answers), target.native());
   }
-  if (answers != Answers::Yes) {
-    return fail(ErrorCode::InvalidArgument, "{}: a mount is in place{} (`fusermount3 -u {}`)",
-                target.native(), how(answers), target.native());
+  if (still && answers != Answers::Yes) {
+    return fail(ErrorCode::InvalidArgument,
+                "{}: a mount of {} ({}) is in place{} (`fusermount3 -u {}`)", target.native(),
+                still->source, still->type, how(answers), target.native());
   }
   struct stat status{};
   if (::stat(target.c_str(), &status) != 0) {

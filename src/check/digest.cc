@@ -36,6 +36,20 @@ std::string escaped(std::string_view path) {
   return text;
 }
 
+/// As a shell takes it; all that is not ASCII by its bytes.
+std::string shell_quoted(std::string_view path) {
+  std::string text = "$'";
+  for (const char c : path) {
+    if (c >= ' ' && c < '\x7f') {
+      if (c == '\'' || c == '\\') text += '\\';
+      text += c;
+    } else {
+      text += fmt::format("\\{:03o}", static_cast<unsigned char>(c));
+    }
+  }
+  return text + "'";
+}
+
 std::string unescaped(std::string_view text) {
   std::string path;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -157,9 +171,10 @@ Result<void> digest_files(const View& view, const std::vector<std::size_t>& file
                       {.few = jobs, .most = jobs});
 }
 
-std::string check_lines(const FileDigest& digest, bool tagged) {
-  const std::string path = escaped(digest.path);
-  const std::string_view mark = path == digest.path ? "" : "\\";
+std::string check_lines(const FileDigest& digest, bool tagged, NamesFor names) {
+  const bool quoted = names == NamesFor::Terminal && one_line(digest.path) != digest.path;
+  const std::string path = quoted ? shell_quoted(digest.path) : escaped(digest.path);
+  const std::string_view mark = quoted || path == digest.path ? "" : "\\";
   std::string text;
   for (const auto& [algorithm, sum] : digest.sums) {
     text += tagged ? fmt::format("{}{} ({}) = {}\n", mark, tag(algorithm), path, sum)

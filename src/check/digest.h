@@ -40,9 +40,13 @@ Result<void> digest_files(const View& view, const std::vector<std::size_t>& file
                           const std::vector<Algorithm>& algorithms, const CheckOptions& options,
                           const std::function<Result<void>(const FileDigest&)>& take);
 
+enum class NamesFor : std::uint8_t {
+  Programs,
+  Terminal,  // those that could do something there (one_line()) as a shell takes them: $'a\033b'
+};
 /// A line of a check file, with its end: "SUM  PATH", which sha256sum(1) and xxhsum(1) read; with
 /// `tagged` "TAG (PATH) = SUM", a line for each algorithm.
-std::string check_lines(const FileDigest& digest, bool tagged);
+std::string check_lines(const FileDigest& digest, bool tagged, NamesFor names = NamesFor::Programs);
 
 /// {version, source, fingerprint, view, layout_version, ckfs,
 ///  files: [{path, size, exactness, sha256, ...}]}. Requires: each digest is of a file of `view`.

@@ -54,7 +54,8 @@ Result<void> digest(const DigestCommand& command) {
                        digests.push_back(digest);
                        return {};
                      }
-                     const std::string lines = check_lines(digest, tagged);
+                     const std::string lines = check_lines(
+                         digest, tagged, lines_show ? NamesFor::Terminal : NamesFor::Programs);
                      CKFS_TRY(read, write_stdout(std::as_bytes(std::span(lines))));
                      if (!read)
                        return fail(ErrorCode::Io, "stdout: nobody reads");  // ends the others

@@ -1,7 +1,9 @@
 """Every verb: what it prints, and how it ends."""
 
+import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import unittest
@@ -111,6 +113,28 @@ class Usage(cli_support.TestCase):
             told = self.done(*words)
             self.assertNotIn(b"\x1b", told)
             self.assertNotRegex(told, rb"(?m)^ckfs: ")
+
+
+    def test_digests_on_a_terminal_quote_them_as_a_shell_does(self):
+        source = self.directory / "model"
+        shutil.copytree(self.source, source)
+        name = "a'\\\n\x1b[31m\u202eb.json"
+        (source / name).write_text("{}")
+        ours, theirs = os.openpty()
+        with os.fdopen(ours, "rb", buffering=0) as terminal:
+            with os.fdopen(theirs, "wb") as out:
+                cli_support.run("digest", source, "source", stdout=out)
+            told = b""
+            # Linux says so when the last writer is gone and all is read.
+            with contextlib.suppress(OSError):
+                while piece := terminal.read(4096):
+                    told += piece
+        self.assertNotRegex(told, rb"[^ -~\r\n]")
+        (quoted,) = re.findall(rb"(?m)^[0-9a-f]{64}  (\$'.*')\r$", told)
+        done = subprocess.run(["bash", "-c", b"printf %s " + quoted], stdout=subprocess.PIPE, check=True)
+        self.assertEqual(done.stdout.decode(), name)
+        self.assertIn(b"  config.json\r\n", told)
+        self.assertIn(b"\x1b", self.done("digest", source, "source"))  # for sha256sum -c
 
 
 class Sources(cli_support.TestCase):

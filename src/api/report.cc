@@ -613,8 +613,14 @@ bool has_numbers(const Json& object, const std::array<const char*, N>& keys) {
 
 /// A status.json of a version that we know, with all members that are used here.
 Result<Json> parse_status(std::string_view status_json) {
-  const Json json = Json::parse(status_json, nullptr, /*allow_exceptions=*/false);
-  const bool known = has_numbers(json, kNumbers) && json.contains("version") &&
+  constexpr int kDepth = 16;
+  bool deep = false;
+  const auto is_shallow = [&](int depth, Json::parse_event_t, const Json&) {
+    deep = deep || depth > kDepth;
+    return !deep;
+  };
+  const Json json = Json::parse(status_json, is_shallow, /*allow_exceptions=*/false);
+  const bool known = !deep && has_numbers(json, kNumbers) && json.contains("version") &&
                      json["version"] == kReportVersion && json.contains("io") &&
                      json["io"].is_string() && json.contains("files") && json["files"].is_array() &&
                      std::ranges::all_of(json["files"], [&](const Json& file) {
@@ -628,6 +634,11 @@ Result<Json> parse_status(std::string_view status_json) {
 }
 
 }  // namespace
+
+Result<std::string> checked_status(std::string_view status_json) {
+  CKFS_TRY(const Json json, parse_status(status_json));
+  return render(json);
+}
 
 Result<std::string> status_text(std::string_view status_json) {
   CKFS_TRY(const Json json, parse_status(status_json));

@@ -87,8 +87,11 @@ std::string views_json(const Checkpoint& checkpoint, std::span<const View> more 
 /// .ckfs/status.json and `ckfs stats --json`.
 std::string status_json(const Checkpoint& checkpoint);
 
-/// `ckfs stats`: a status.json as a table. Errors: Corrupt (not a status of a version that we
-/// know).
+/// The status.json as it is printed: that of a mount which may not be one of ckfs. Errors: Corrupt
+/// (not a status of a version that we know, or members in members, more than 16 deep).
+Result<std::string> checked_status(std::string_view status_json);
+
+/// `ckfs stats`: a status.json as a table. Errors: those of checked_status().
 Result<std::string> status_text(std::string_view status_json);
 
 /// The rates between two status.json, `seconds` apart, a line each. Errors: those of status_text().

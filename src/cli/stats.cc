@@ -1,9 +1,7 @@
 // `ckfs stats`: what a mount has done so far; the same text as MNT/.ckfs/status.json.
-#include <cerrno>
 #include <chrono>
 #include <fcntl.h>
 #include <filesystem>
-#include <optional>
 #include <poll.h>
 #include <unistd.h>
 
@@ -19,24 +17,12 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 Result<std::string> read_status(const std::string& mountpoint) {
-  const UniqueFd fd(::open((mountpoint + "/.ckfs/status.json").c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd && errno == ENOTCONN) {
-    return fail(ErrorCode::Io, "{}: the mount's daemon is dead (ckfs umount clears it)",
-                mountpoint);
-  }
-  if (!fd && (errno == ENOENT || errno == ENOTDIR)) {
-    return fail(ErrorCode::InvalidArgument, "{}: not a ckfs mount", mountpoint);
-  }
-  if (!fd) return system_failure(errno, mountpoint, "open its status");
-  std::string text;
-  char piece[65536];
-  for (;;) {
-    const ssize_t got = ::read(fd.get(), piece, sizeof(piece));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return system_failure(errno, mountpoint, "read its status");
-    if (got == 0) return text;
-    text.append(piece, static_cast<std::size_t>(got));
-  }
+  return read_of_mount(mountpoint, "status.json");
+}
+
+bool is_mounted(const std::filesystem::path& target) {
+  const auto mounted = find_mount(target);
+  return mounted && *mounted && (*mounted)->type == kFilesystemType;
 }
 
 struct StatsCommand {
@@ -49,24 +35,19 @@ struct StatsCommand {
 
 Result<void> stats(const StatsCommand& command) {
   CKFS_TRY(std::string text, read_status(command.mountpoint));
-  if (!command.json) {
-    CKFS_TRY(text, status_text(text));
-  }
+  CKFS_TRY(text, command.json ? checked_status(text) : status_text(text));
   return print(text);
 }
 
 /// Waits until `time`, or until no ckfs is mounted there any more. The kernel shows a change of
 /// what is mounted as an exception of mountinfo (proc(5)).
-Result<void> wait_until(Clock::time_point time, const UniqueFd& mountinfo,
-                        const std::string& mountpoint) {
-  CKFS_TRY(const std::filesystem::path target, resolve_mountpoint(mountpoint));
+void wait_until(Clock::time_point time, const UniqueFd& mountinfo,
+                const std::filesystem::path& target) {
   while (true) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(time - Clock::now());
-    if (left.count() <= 0) return {};
+    if (left.count() <= 0) return;
     pollfd poll{.fd = mountinfo.get(), .events = POLLPRI, .revents = 0};
-    if (::poll(&poll, 1, static_cast<int>(left.count())) <= 0) continue;
-    CKFS_TRY(const std::optional<MountEntry> mounted, find_mount(target));
-    if (!mounted || mounted->type != kFilesystemType) return {};
+    if (::poll(&poll, 1, static_cast<int>(left.count())) > 0 && !is_mounted(target)) return;
   }
 }
 
@@ -74,17 +55,17 @@ Result<void> wait_until(Clock::time_point time, const UniqueFd& mountinfo,
 Result<void> watch(const StatsCommand& command) {
   const UniqueFd mountinfo(::open("/proc/self/mountinfo", O_RDONLY | O_CLOEXEC));
   if (!mountinfo) return system_failure(errno, "/proc/self/mountinfo", "open");
+  CKFS_TRY(const std::filesystem::path target, resolve_mountpoint(command.mountpoint));
   const bool terminal = ::isatty(STDOUT_FILENO) == 1;
   std::string before;
   auto time = Clock::now();
   for (unsigned round = 0; command.count == 0 || round < command.count; ++round) {
     if (round > 0) {
-      CKFS_TRY_VOID(
-          wait_until(time + std::chrono::seconds(command.interval), mountinfo, command.mountpoint));
+      wait_until(time + std::chrono::seconds(command.interval), mountinfo, target);
     }
     const Result<std::string> now = read_status(command.mountpoint);
     // A mount that ends is the end of watching it, and no error.
-    if (!now && round > 0) return {};
+    if (!now && round > 0 && !is_mounted(target)) return {};
     if (!now) return Failure(now.error());
     const auto here = Clock::now();
     CKFS_TRY(const std::string rates,

@@ -9,10 +9,12 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstring>
 #include <fcntl.h>
 #include <fstream>
 #include <iterator>
 #include <poll.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -29,6 +31,9 @@ using Clock = std::chrono::steady_clock;
 
 /// How long a daemon may take to answer what needs no byte of its source.
 constexpr std::chrono::seconds kPatience{2};
+/// ... and until a file has come from it, for which an answer may have to wait for another.
+constexpr std::chrono::seconds kFilePatience{5};
+constexpr std::size_t kLongestFile = std::size_t{64} << 20;
 
 /// The kernel writes space, tab, newline and backslash as \ooo.
 std::string unescape(std::string_view text) {
@@ -94,44 +99,168 @@ Result<std::optional<MountEntry>> find_mount(const stdfs::path& target) {
 Result<stdfs::path> resolve_mountpoint(const stdfs::path& path) {
   CKFS_TRY(const stdfs::path absolute, absolute_path(path));
   std::error_code error;
-  const stdfs::path whole = stdfs::canonical(absolute, error);
-  if (!error) return whole;
   const stdfs::path parent = stdfs::canonical(absolute.parent_path(), error);
   if (error) return system_failure(error.value(), path.native(), "cannot be resolved");
-  return parent / absolute.filename();
+  const stdfs::path named = parent / absolute.filename();
+  CKFS_TRY(const auto mounted, find_mount(named));
+  if (mounted) return named;
+  const stdfs::path whole = stdfs::canonical(named, error);
+  return error ? named : whole;
 }
 
-Answers ask_mount(const stdfs::path& path) {
-  // A process and not a thread: what waits for a daemon that holds its request cannot be killed,
-  // and a process does not end before its last thread. This one holds nothing of ours.
+namespace {
+
+/// What a process of its own writes until it ends, or `last`.
+struct Told {
+  enum class End : std::uint8_t { Ended, Late, TooLong, NotAsked } end = End::NotAsked;
+  std::string text;
+};
+
+/// Has `work`, which gets the descriptor to write to, done by a process that is started for it, and
+/// not by a thread: what waits for a daemon that holds its request cannot be killed, and a process
+/// does not end before its last thread. That process holds nothing of ours. `work` may make system
+/// calls and nothing else: another thread may have held any lock.
+template <typename Work>
+Told told_by_a_process(Work work, std::size_t longest, std::chrono::milliseconds patience) {
+  Told told;
   std::array<int, 2> ends{};
-  if (::pipe2(ends.data(), O_CLOEXEC) != 0) return ask(path.c_str());
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) return told;
   UniqueFd answers(ends[0]);
   UniqueFd answering(ends[1]);
   const pid_t child = ::fork();
-  if (child < 0) return ask(path.c_str());
+  if (child < 0) return told;
   if (child == 0) {
-    // Only system calls: another thread may have held any lock.
     const auto kept = static_cast<unsigned>(answering.get());
     if (kept > 0) (void)::close_range(0, kept - 1, 0);
     (void)::close_range(kept + 1, ~0U, 0);
-    const auto answer = static_cast<std::uint8_t>(ask(path.c_str()));
-    ::_exit(::write(answering.get(), &answer, 1) == 1 ? 0 : 1);
+    work(answering.get());
+    ::_exit(0);
   }
   answering.reset();
-  std::uint8_t answer = 0;
-  pollfd ready{.fd = answers.get(), .events = POLLIN, .revents = 0};
-  const auto last = Clock::now() + kPatience;
-  int polled = 0;
-  do {
-    const auto left =
-        std::chrono::duration_cast<std::chrono::milliseconds>(last - Clock::now()).count();
-    polled = ::poll(&ready, 1, static_cast<int>(std::max<std::int64_t>(left, 0)));
-  } while (polled < 0 && errno == EINTR);
-  const bool told = polled > 0 && ::read(answers.get(), &answer, 1) == 1;
+  const auto last = Clock::now() + patience;
+  std::array<char, 65536> piece{};
+  told.end = Told::End::Late;
+  while (true) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(last - Clock::now()).count();
+    pollfd ready{.fd = answers.get(), .events = POLLIN, .revents = 0};
+    const int polled = ::poll(&ready, 1, static_cast<int>(std::max<std::int64_t>(left, 0)));
+    if (polled < 0 && errno == EINTR) continue;
+    if (polled <= 0) break;
+    const ssize_t got = ::read(answers.get(), piece.data(), piece.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) {
+      told.end = Told::End::Ended;
+      break;
+    }
+    told.text.append(piece.data(), static_cast<std::size_t>(got));
+    if (told.text.size() > longest) {
+      told.end = Told::End::TooLong;
+      break;
+    }
+  }
   (void)::kill(child, SIGKILL);
-  (void)::waitpid(child, nullptr, told ? 0 : WNOHANG);
-  return told ? static_cast<Answers>(answer) : Answers::Late;
+  (void)::waitpid(child, nullptr, told.end == Told::End::Late ? WNOHANG : 0);
+  return told;
+}
+
+bool write_all(int to, const char* bytes, std::size_t size) {
+  while (size > 0) {
+    const ssize_t written = ::write(to, bytes, size);
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return false;
+    bytes += written;
+    size -= static_cast<std::size_t>(written);
+  }
+  return true;
+}
+
+/// By system calls alone. 0, or an errno; ENOEXEC: not a regular file of the file system at `top`.
+int copy_file(const char* top, const char* name, int to) {
+  constexpr int kPath = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+  constexpr int kFile = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
+  const int root = ::open(top, kPath);
+  const int inside = root < 0 ? -1 : ::openat(root, ".ckfs", kPath);
+  // What is no regular file may do something when it is opened.
+  struct stat of_root{}, of_file{};
+  if (inside < 0 || ::fstat(root, &of_root) != 0 ||
+      ::fstatat(inside, name, &of_file, AT_SYMLINK_NOFOLLOW) != 0) {
+    return errno;
+  }
+  if (!S_ISREG(of_file.st_mode) || of_file.st_dev != of_root.st_dev) return ENOEXEC;
+  const int file = ::openat(inside, name, kFile);
+  if (file < 0) return errno;
+  if (::fstat(file, &of_file) != 0) return errno;
+  if (!S_ISREG(of_file.st_mode) || of_file.st_dev != of_root.st_dev) return ENOEXEC;
+  std::array<char, 65536> piece;
+  while (true) {
+    const ssize_t got = ::read(file, piece.data(), piece.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return errno;
+    if (got == 0) return 0;
+    if (!write_all(to, piece.data(), static_cast<std::size_t>(got))) return EPIPE;
+  }
+}
+
+}  // namespace
+
+Answers ask_mount(const stdfs::path& path) {
+  const Told told = told_by_a_process(
+      [&](int to) {
+        const auto answer = static_cast<char>(ask(path.c_str()));
+        (void)write_all(to, &answer, 1);
+      },
+      1, kPatience);
+  if (told.end == Told::End::Late) return Answers::Late;
+  // A process that ended without a word was killed: that is not the mount's fault.
+  return told.text.empty() ? ask(path.c_str()) : static_cast<Answers>(told.text[0]);
+}
+
+Result<std::string> read_of_mount(const stdfs::path& mountpoint, const std::string& name) {
+  const auto not_one = [&] {
+    return fail(ErrorCode::InvalidArgument, "{}: not a ckfs mount", mountpoint.native());
+  };
+  const auto target = resolve_mountpoint(mountpoint);
+  if (!target) return not_one();
+  CKFS_TRY(const auto mounted, find_mount(*target));
+  if (!mounted || mounted->type != kFilesystemType) return not_one();
+  // Behind the file's bytes comes what became of it.
+  int result = 0;
+  Told told = told_by_a_process(
+      [&](int to) {
+        const int error = copy_file(target->c_str(), name.c_str(), to);
+        (void)write_all(to, reinterpret_cast<const char*>(&error), sizeof error);
+      },
+      kLongestFile + sizeof result, kFilePatience);
+  switch (told.end) {
+    case Told::End::Ended:
+      break;
+    case Told::End::Late:
+      return fail(ErrorCode::Io,
+                  "{}: the mount's daemon does not answer (within {} s; ckfs umount takes it away)",
+                  mountpoint.native(), kFilePatience.count());
+    case Told::End::TooLong:
+      return fail(ErrorCode::Corrupt, "{}: .ckfs/{}: longer than {} bytes", mountpoint.native(),
+                  name, kLongestFile);
+    case Told::End::NotAsked:
+      return fail(ErrorCode::Io, "{}: no process can be started to ask it (pids.max, ulimit -u)",
+                  mountpoint.native());
+  }
+  if (told.text.size() < sizeof result) {
+    return fail(ErrorCode::Io, "{}: the process that asked it was killed", mountpoint.native());
+  }
+  const std::size_t size = told.text.size() - sizeof result;
+  std::memcpy(&result, told.text.data() + size, sizeof result);
+  if (result == ENOTCONN || result == ECONNABORTED) {
+    return fail(ErrorCode::Io, "{}: the mount's daemon is dead (ckfs umount clears it)",
+                mountpoint.native());
+  }
+  if (result == ENOEXEC) {
+    return fail(ErrorCode::Corrupt, "{}: .ckfs/{}: not a regular file of the mount",
+                mountpoint.native(), name);
+  }
+  if (result != 0) return system_failure(result, mountpoint.native(), "read .ckfs/" + name);
+  told.text.resize(size);
+  return std::move(told.text);
 }
 
 }  // namespace ckfs

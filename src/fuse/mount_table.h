@@ -26,19 +26,26 @@ std::vector<MountEntry> parse_mountinfo(std::string_view text);
 /// The topmost mount at exactly `target`. Errors: Io.
 Result<std::optional<MountEntry>> find_mount(const std::filesystem::path& target);
 
-/// `path`, absolute and without symbolic links, also where the last part is a dead mount that
-/// cannot be asked; or is not there, or a link that leads nowhere, and stays as it is. Errors: Io,
-/// NotFound (its directory is not there).
+/// `path`, absolute and without symbolic links. Its last part is not asked where something is
+/// mounted there, which may be dead; and stays as it is where it is not there, or a link that leads
+/// nowhere. Errors: Io, NotFound (its directory is not there).
 Result<std::filesystem::path> resolve_mountpoint(const std::filesystem::path& path);
 
 enum class Answers : std::uint8_t {
   Yes,    // also a directory that is no mount
   Never,  // a mount whose daemon is gone
-  Late,   // not within two seconds: its daemon hangs, or is stopped
+  Late,   // not within two seconds: its daemon hangs, is stopped, or gets no CPU
 };
 /// How what lies at `path` answers a process that is started to ask; where none can be started
 /// this one asks, and waits as long as it takes. Zombies of those that never got an answer stay
 /// until this process ends.
 Answers ask_mount(const std::filesystem::path& path);
+
+/// A file in the directory .ckfs of the ckfs mount at `mountpoint`. What says that it is such a
+/// mount is the kernel; its daemon may still be any: nothing is followed, nothing but a regular
+/// file of that file system is read, no more than 64 MiB, and it is waited for five seconds at
+/// most. Errors: InvalidArgument (not a ckfs mount), Io (its daemon is dead, or does not answer in
+/// time), NotFound, Corrupt (longer; not a regular file).
+Result<std::string> read_of_mount(const std::filesystem::path& mountpoint, const std::string& name);
 
 }  // namespace ckfs

@@ -30,9 +30,11 @@ def tensor_data_begin(path):
 class CountingSource:
     """A mirror of `directory` at `path`, which is created if it is not there.
 
-    `cached`: through the page cache, reading `read_ahead` bytes ahead at most."""
+    `cached`: through the page cache, reading `read_ahead` bytes ahead at most. `subtype`: the kernel
+    calls it a "fuse.SUBTYPE", as another program's."""
 
-    def __init__(self, directory, path, allow_other=False, timeout=20, cached=False, read_ahead=0):
+    def __init__(self, directory, path, allow_other=False, timeout=20, cached=False, read_ahead=0,
+                 subtype=""):
         self.directory = Path(directory)
         self.path = Path(path)
         self.path.mkdir(parents=True, exist_ok=True)
@@ -43,6 +45,8 @@ class CountingSource:
             command.append("--cached")
         if read_ahead:
             command.append(f"--read-ahead={read_ahead}")
+        if subtype:
+            command.append(f"--subtype={subtype}")
         self._process = subprocess.Popen([str(word) for word in command])
         deadline = time.monotonic() + timeout
         while not self._answers():

@@ -2,6 +2,7 @@
 // fail. It lies below a checkpoint in tests: what ckfs reads is then known from outside ckfs.
 //
 //   ckfs_counting_source DIR MNT [--allow-other] [--cached] [--read-ahead=BYTES]
+//                        [--subtype=NAME]
 //                                                    serves until unmounted or SIGTERM
 //
 // The mirror is read-only, with the modes, sizes, mtimes, inode numbers and symbolic links of DIR.
@@ -218,6 +219,7 @@ struct Options {
   bool allow_other = false;
   bool cached = false;
   unsigned read_ahead = 0;
+  std::string_view subtype;
 };
 
 std::optional<Options> parse(std::span<char* const> words) {
@@ -231,6 +233,8 @@ std::optional<Options> parse(std::span<char* const> words) {
       const std::string_view number = word.substr(word.find('=') + 1);
       const char* const end = number.data() + number.size();
       if (std::from_chars(number.data(), end, options.read_ahead).ptr != end) return std::nullopt;
+    } else if (word.starts_with("--subtype=")) {
+      options.subtype = word.substr(word.find('=') + 1);
     } else if (word.starts_with("-") || options.mountpoint != nullptr) {
       return std::nullopt;
     } else {
@@ -241,7 +245,7 @@ std::optional<Options> parse(std::span<char* const> words) {
 }
 
 int serve(const Options& options) {
-  const auto [directory, mountpoint, allow_other, cached, read_ahead] = options;
+  const auto [directory, mountpoint, allow_other, cached, read_ahead, subtype] = options;
   Server served;
   served.cached = cached;
   served.read_ahead = read_ahead;
@@ -267,6 +271,7 @@ int serve(const Options& options) {
                                     "fsname=ckfs-counting-source,default_permissions"};
   words.insert(words.end(), {"-o", fmt::format("max_threads={0},max_idle_threads={0}", kThreads)});
   if (allow_other) words.insert(words.end(), {"-o", "allow_other"});
+  if (!subtype.empty()) words.insert(words.end(), {"-o", fmt::format("subtype={}", subtype)});
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
   return ::fuse_main(static_cast<int>(arguments.size()), arguments.data(), &operations, &served);
@@ -280,7 +285,7 @@ int main(int argc, char** argv) {
   if (!options) {
     fmt::print(stderr,
                "usage: ckfs_counting_source DIR MNT [--allow-other] [--cached] "
-               "[--read-ahead=BYTES]\n");
+               "[--read-ahead=BYTES] [--subtype=NAME]\n");
     return 2;
   }
   return ckfs::serve(*options);

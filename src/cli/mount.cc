@@ -119,7 +119,12 @@ Result<void> open_and_serve(const MountCommand& command, const std::function<voi
                       .direct = command.words.direct,
                       .stop_now = command.words.stop_now,
                       .source_files = std::move(files),
-                      .confined = walls.confined},
+                      .confined = walls.confined,
+                      .give_up =
+                          [] {
+                            spdlog::shutdown();
+                            ::_exit(0);
+                          }},
                      [&] {
                        ready();
                        // Of a mount that stands: a user whose mount failed reads the error alone.

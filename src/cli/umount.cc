@@ -9,10 +9,14 @@ namespace ckfs::cli {
 void add_umount(CLI::App& app, Action& action) {
   auto mountpoint = std::make_shared<std::string>();
   CLI::App* verb = app.add_subcommand("umount", "end a mount, also one whose daemon is dead");
+  auto force = std::make_shared<bool>(false);
   verb->add_option("MNT", *mountpoint, "where it is mounted")->required();
-  verb->callback([mountpoint, &action] {
-    action = [mountpoint]() -> Result<void> {
-      CKFS_TRY(const Unmounted unmounted, unmount(*mountpoint));
+  verb->add_flag("-f,--force", *force,
+                 "files that are open fail, also where a source that hangs is waited for");
+  verb->callback([mountpoint, force, &action] {
+    action = [mountpoint, force]() -> Result<void> {
+      CKFS_TRY(const Unmounted unmounted,
+               unmount(*mountpoint, *force ? OpenFiles::Fail : OpenFiles::LiveOn));
       if (unmounted == Unmounted::Ended) return {};
       return print(
           one_line(fmt::format(

@@ -6,6 +6,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <unistd.h>
 #include <vector>
 
 #include "base/error.h"
@@ -28,6 +29,9 @@ struct MountOptions {
   /// Once it is mounted, no file beside those of paths_covering() can be opened to be read (but
   /// /dev/null), where the kernel can forbid that (sandbox.h).
   bool confined = false;
+  /// Ends the process, by _exit(2) or the like: the mount is gone, and what is under way has not
+  /// ended in time. By any thread.
+  std::function<void()> give_up = [] { ::_exit(0); };
 };
 
 /// Whether ckfs may mount `source` at `mountpoint`: it must be a directory, not a ckfs mount
@@ -47,7 +51,10 @@ Result<void> check_hides_none(const std::filesystem::path& target,
 /// SIGTERM, or SIGINT or SIGHUP where they are not ignored, takes it out of sight; files that are
 /// open or mapped then are served on, for a model that is loaded may still lie in them. A second
 /// signal ends that (the first, with stop_now), and so does the first where the mount is not on top
-/// of its path any more, or cannot be taken away: it is left as it is, and no longer served. At
+/// of its path any more, or cannot be taken away: it is left as it is, and no longer served. Where
+/// the mount ends, by a signal or because nobody uses it any more, and a request that is under way
+/// does not end within a second and a half, it is given up: readers get errors, and so does the
+/// process end. Threads that wait in the kernel for the source may keep it until that answers. At
 /// most one call at a time, from the main thread: the signals' dispositions and its mask are taken
 /// over while it runs. Requires: one thread, if `confined`. Errors: InvalidArgument (as
 /// check_mountpoint() and check_hides_none()), Io (no /dev/fuse, no permission, no thread to serve
@@ -60,8 +67,14 @@ enum class Unmounted : std::uint8_t {
   Detached,  // out of sight; its daemon, if it lives, serves the files that are open, and then ends
 };
 
+enum class OpenFiles : std::uint8_t {
+  LiveOn,
+  Fail,  // also those that wait for a source which does not answer
+};
+
 /// Unmounts `mountpoint`, also one whose daemon is dead or does not answer. Errors: InvalidArgument
-/// (not a ckfs mount), NotFound (its directory is not there), Io (no permission).
-Result<Unmounted> unmount(const std::filesystem::path& mountpoint);
+/// (not a ckfs mount), NotFound (its directory is not there), Io (no permission; with
+/// OpenFiles::Fail no way to abort its connection, and then nothing was done).
+Result<Unmounted> unmount(const std::filesystem::path& mountpoint, OpenFiles files);
 
 }  // namespace ckfs

@@ -97,17 +97,29 @@ Result<void> check_hides_none(const stdfs::path& target, std::span<const stdfs::
               hidden->native());
 }
 
-Result<Unmounted> unmount(const stdfs::path& mountpoint) {
+Result<Unmounted> unmount(const stdfs::path& mountpoint, OpenFiles files) {
   CKFS_TRY(const stdfs::path target, resolve_mountpoint(mountpoint));
   CKFS_TRY(const auto mounted, find_mount(target));
   if (!mounted || mounted->type != kFilesystemType) {
     return fail(ErrorCode::InvalidArgument, "{}: not a ckfs mount", target.native());
+  }
+  UniqueFd abort;
+  if (files == OpenFiles::Fail) {
+    if (const auto device = device_at(target)) abort = open_abort(*device);
+    if (!abort) {
+      return fail(ErrorCode::Io,
+                  "{}: its connection cannot be aborted (`sudo mount -t fusectl none "
+                  "/sys/fs/fuse/connections`)",
+                  target.native());
+    }
   }
   // Whether the daemon is alive is not asked: one that waits for a dead server does not answer.
   const Result<void> idle = unmount_target(target, Detach::WhenIdle);
   if (idle) return Unmounted::Ended;
   if (idle.error().system_error() != EBUSY) return Failure(idle.error());
   CKFS_TRY_VOID(unmount_target(target, Detach::Now));
+  // Out of sight first: those that fail find nothing to try again.
+  if (abort && ::write(abort.get(), "1", 1) == 1) return Unmounted::Ended;
   return Unmounted::Detached;
 }
 

@@ -20,6 +20,7 @@
 #include <sys/eventfd.h>
 #include <sys/stat.h>
 #include <thread>
+#include <unistd.h>
 #include <utility>
 
 #include "base/mutex.h"
@@ -40,10 +41,11 @@ using Clock = std::chrono::steady_clock;
 /// kernel's read-ahead too. While fewer are held, listings and `ckfs stats` go on.
 constexpr unsigned kThreads = 32;
 
-/// How long requests under way are waited for after a signal.
-constexpr std::chrono::seconds kGrace{5};
+/// How long requests under way are waited for where the mount ends: with what else there is to do,
+/// the mount is gone within two seconds.
+constexpr std::chrono::milliseconds kGrace{1500};
 /// How long before they are asked to stop, which ends those that decode.
-constexpr std::chrono::seconds kPatience{1};
+constexpr std::chrono::milliseconds kPatience{750};
 constexpr Clock::time_point kForever = Clock::time_point::max();
 
 /// How long the main thread may sleep through being woken.
@@ -178,7 +180,7 @@ class Watcher {
  public:
   Watcher(fuse_session* session, int device, NameForgetter& forgetter, PageStore& pages,
           ReadsUnderWay& reads, int event, MountKeeper& keeper, const Filesystem* used,
-          std::function<void()> ready)
+          std::function<void()> ready, std::function<void()> give_up)
       : session_(session),
         device_(device),
         forgetter_(forgetter),
@@ -188,6 +190,7 @@ class Watcher {
         keeper_(keeper),
         used_(used),
         ready_(std::move(ready)),
+        give_up_(std::move(give_up)),
         main_(::pthread_self()) {}
   Watcher(const Watcher&) = delete;
   Watcher& operator=(const Watcher&) = delete;
@@ -230,7 +233,7 @@ class Watcher {
     const auto last = now + kGrace;
     if (!stop_notifications(now + kPatience)) reads_.stop_all();
     if (!stop_notifications(last)) {
-      abort();
+      abandon_and_abort();
       stop_notifications(kForever);
     }
     stop_loop(now + kPatience, std::max(last, Clock::now() + 10 * kWakeAgain));
@@ -246,18 +249,28 @@ class Watcher {
   /// Ends what no thread of this process can end: one that waits in the kernel has the device open,
   /// whoever closes it. Where there is no way to abort a connection, all wait for the source, and
   /// the loop goes on: what it leaves unanswered would never be answered.
-  void abort() {
+  void abandon_and_abort() {
     const MutexLock lock(mutex_);
     if (ended_) return;
     abandon();
+    abort();
+  }
+
+  void abort() CKFS_REQUIRES(mutex_) {
     if (const Result<bool> aborted = keeper_.abort(); !aborted || !*aborted) {
       spdlog::warn("{}: its connection cannot be aborted (fusectl): readers wait for the source",
                    keeper_.target().native());
     }
   }
 
-  /// One: two signals that come before the first is looked at are still two.
+  /// One: two signals that come before the first is looked at are still two. Or the end of the
+  /// connection: nobody uses the mount any more, or it was aborted.
   void wait_for_event() const {
+    std::array<pollfd, 2> polled = {pollfd{.fd = event_, .events = POLLIN, .revents = 0},
+                                    pollfd{.fd = device_, .events = 0, .revents = 0}};
+    while (::poll(polled.data(), polled.size(), -1) < 0 && errno == EINTR) {
+    }
+    if (polled[0].revents == 0) return;
     std::uint64_t count = 0;
     while (::read(event_, &count, sizeof count) < 0 && errno == EINTR) {
     }
@@ -268,7 +281,7 @@ class Watcher {
   bool detach() {
     {
       const MutexLock lock(mutex_);
-      if (ended_ || used_ == nullptr) return false;
+      if (ended_ || used_ == nullptr || is_gone(device_)) return false;
     }
     // Without the lock: fusermount3 looks at the mount, and the loop answers.
     const Result<bool> unmounted = keeper_.unmount();
@@ -310,7 +323,9 @@ class Watcher {
       }
       if (now > last) {
         abandon();
+        abort();
         close_device();
+        give_up_();
         return;
       }
       ::fuse_session_exit(session_);
@@ -319,13 +334,16 @@ class Watcher {
     }
   }
 
-  /// The source does not answer, and no thread can be taken out of a system call that waits for it:
-  /// the loop ends when the source answers. Readers need not wait for that.
+  /// The source does not answer, or what is under way takes long, and no thread can be taken out of
+  /// it. Readers need not wait for that.
   void abandon() CKFS_REQUIRES(mutex_) {
     if (std::exchange(abandoned_, true)) return;
-    spdlog::warn("{}: the source has not answered for {} s: unmounted without it",
-                 keeper_.target().native(), kGrace.count());
-    const Result<void> unmounted = detached_ ? Result<void>() : take_away(keeper_);
+    spdlog::warn(
+        "{}: the source has not answered for {} s: given up (as long as it does not "
+        "answer, the kernel may keep process {})",
+        keeper_.target().native(), std::chrono::duration<double>(kGrace).count(), ::getpid());
+    const bool is_there = !detached_ && !is_gone(device_);
+    const Result<void> unmounted = is_there ? take_away(keeper_) : Result<void>();
     if (!unmounted) spdlog::error("{}", unmounted.error().message());
   }
 
@@ -345,6 +363,7 @@ class Watcher {
   MountKeeper& keeper_;
   const Filesystem* const used_;  // nullptr: no matter what is open
   const std::function<void()> ready_;
+  const std::function<void()> give_up_;
   const pthread_t main_;
   Mutex mutex_;      // guards the session's life, too, where ended_ is false
   CondVar changed_;  // ended_
@@ -440,11 +459,14 @@ Result<void> serve_device(Filesystem& filesystem, MountKeeper& keeper, const Mou
                            std::span<const std::byte> bytes) {
     return pages->put(inode, offset, bytes);
   };
-  Watcher watcher(session.get(), number, *forgetter, *pages, *reads, event, keeper,
-                  options.stop_now ? nullptr : &filesystem, [&] {
-                    spdlog::info("{}: mounted {}", target.native(), options.source);
-                    ready();
-                  });
+  Watcher watcher(
+      session.get(), number, *forgetter, *pages, *reads, event, keeper,
+      options.stop_now ? nullptr : &filesystem,
+      [&] {
+        spdlog::info("{}: mounted {}", target.native(), options.source);
+        ready();
+      },
+      options.give_up);
   const auto no_thread = [&] {
     return fail(ErrorCode::Io,
                 "{}: no thread can be started to serve it (limit: pids.max, ulimit -u)",

@@ -4,6 +4,7 @@ taken away, and nobody who waited hangs."""
 import errno
 import json
 import os
+import pathlib
 import select
 import signal
 import subprocess
@@ -18,6 +19,7 @@ SHARD = "fp32-safetensors/" + mounted_fs.Checkpoint.SHARDS[0]
 FOREVER = 60_000  # milliseconds; far longer than BOUND
 GONE = {errno.EIO, errno.ENOTCONN, errno.ECONNABORTED}
 BOUND = 30  # seconds in which everything must be done that does not need the source
+GIVEN_UP = 4  # ... in which a mount is given up: two, on a machine with other work
 
 READER = """
 import os, sys
@@ -100,6 +102,20 @@ class SlowSource(fault_support.TestCase):
         mounted_fs.wait_until_unmounted(self.target.target)
         os.kill(self.target.pid, signal.SIGTERM)
 
+    def wait_for_first_thread(self):
+        """The daemon is as much at its end as the kernel lets it be: it computes nothing any more, and
+        threads that wait for the source are all that is left."""
+        deadline = time.monotonic() + GIVEN_UP
+        while True:
+            try:
+                state = pathlib.Path(f"/proc/{self.target.pid}/stat").read_text().rsplit(") ")[1][0]
+            except (FileNotFoundError, ProcessLookupError):
+                return
+            if state in "ZX":
+                return
+            self.assertLess(time.monotonic(), deadline, f"the daemon goes on: {state}")
+            select.select([], [], [], 0.01)
+
     def assert_healthy(self):
         with open(self.target / SHARD, "rb") as file:
             data = file.read()
@@ -153,6 +169,27 @@ class Delays(SlowSource):
         self.assertTrue(mounted_fs.wait_for_end(self.target.pid))
         self.assertEqual(self.log_lines(" error ", "unmount"), [])
 
+    def test_a_forced_umount_sends_the_readers_home(self):
+        self.stop_the_source()
+        readers = self.waiting_readers()
+        done = self.within_bound("umount", "--force", self.target.target)
+        self.assertEqual(done.stdout, "")
+        self.assertFalse(is_mounted(self.target.target))
+        for reader in readers:
+            self.assertIn(self.wait(reader, GIVEN_UP), GONE)
+        self.wait_for_first_thread()
+        self.assertTrue(self.log_lines("the source has not answered"), self.log.read_text())
+        self.let_the_source_go()
+        self.assertTrue(mounted_fs.wait_for_end(self.target.pid))
+
+    def test_a_mount_is_given_up_soon(self):
+        self.stop_the_source()
+        readers = self.waiting_readers()
+        self.stop_at_once()
+        for reader in readers:
+            self.assertIn(self.wait(reader, GIVEN_UP), GONE)
+        self.wait_for_first_thread()
+
     def test_the_place_can_be_mounted_again_at_once(self):
         self.stop_the_source()
         readers = self.waiting_readers()
@@ -195,6 +232,18 @@ class Delays(SlowSource):
 
 class DirectDelays(Delays):
     options = "direct"
+
+
+class Abandoned(SlowSource):
+    def test_one_signal_ends_a_daemon_that_works_for_nobody(self):
+        self.stop_the_source()
+        readers = self.waiting_readers()
+        for reader in readers:
+            reader.kill()
+            reader.wait(BOUND)
+        os.kill(self.target.pid, signal.SIGTERM)
+        mounted_fs.wait_until_unmounted(self.target.target)
+        self.wait_for_first_thread()
 
 
 class KilledReaders(SlowSource):

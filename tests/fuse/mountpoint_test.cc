@@ -82,7 +82,7 @@ TEST_F(CheckMountpoint, RefusesSourceAndMountpointWithinEachOther) {
 
 TEST(Unmount, RefusesWhatIsNoCkfsMount) {
   for (const char* path : {"/proc", "/", "/proc/nothing"}) {
-    const auto result = unmount(path);
+    const auto result = unmount(path, OpenFiles::LiveOn);
     ASSERT_FALSE(result) << path;
     EXPECT_EQ(result.error().code(), ErrorCode::InvalidArgument) << path;
     EXPECT_THAT(result.error().message(), HasSubstr("not a ckfs mount"));

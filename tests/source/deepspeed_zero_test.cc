@@ -9,6 +9,7 @@
 #include <set>
 
 #include "source/opened.h"
+#include "source/zero_writer.h"
 #include "support/golden_cases.h"
 #include "support/temporary_directory.h"
 

@@ -1,5 +1,6 @@
 // Orbax checkpoints: which item is taken, and what is refused, each with its own message.
 // (tests/golden/test_orbax_sources.py holds the arrays of real ones against what Orbax restores.)
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 
@@ -13,6 +14,8 @@
 
 namespace ckfs {
 namespace {
+
+namespace fs = std::filesystem;
 
 using testing::ElementsAre;
 using testing::HasSubstr;

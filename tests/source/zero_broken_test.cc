@@ -2,6 +2,7 @@
 // refused with its own message. Every message of these readers must be reached.
 #include "source/broken.h"
 #include "source/zero_writer.h"
+#include "support/safetensors_text.h"
 
 namespace ckfs {
 namespace {

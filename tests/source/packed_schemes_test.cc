@@ -198,7 +198,6 @@ void add_broken_gptq(PackedCorpus& corpus) {
     const std::int64_t words = 96 * bits / 32;
     corpus.drop(good, "m.scales", codes, "there is no m.scales");
     corpus.drop(good, "m.qzeros", codes, "there is no m.qzeros");
-    corpus.drop(good, codes, "m.scales", "a part of a weight that is absent (gptq or awq)");
     corpus.shape(good, "m.qzeros", {3, words}, codes, "does not go with scales of shape [2, 96]");
     corpus.shape(good, "m.qzeros", {2, words + 1}, codes, "");
     corpus.shape(good, "m.scales", {3, 96}, codes, "does not go with scales of shape [3, 96]");
@@ -263,11 +262,10 @@ void add_broken_gptq(PackedCorpus& corpus) {
   Model twice = gptq();
   twice.tensors["m.weight"] = {DType::F16, {96, 64}, ""};
   corpus.add("a dense weight beside the codes", twice, codes, "stands for m.weight");
-  for (const std::string orphan : {"x.qzeros", "x.scales", "x.g_idx"}) {
-    Model model = gptq();
-    model.tensors[orphan] = {DType::I32, {64}, ""};
-    corpus.add("also " + orphan, model, orphan, "a part of a weight that is absent");
-  }
+  // A parameter may be called so.
+  Model model = gptq();
+  model.tensors["x.scales"] = {DType::F32, {64}, ""};
+  corpus.add("also x.scales", model, "x.scales", "a part of a weight that is absent");
 }
 
 void add_broken_awq(PackedCorpus& corpus) {
@@ -275,7 +273,6 @@ void add_broken_awq(PackedCorpus& corpus) {
   const Model good = awq();
   corpus.drop(good, "m.scales", codes, "there is no m.scales");
   corpus.drop(good, "m.qzeros", codes, "there is no m.qzeros");
-  corpus.drop(good, codes, "m.scales", "a part of a weight that is absent");
   corpus.shape(good, "m.qzeros", {2, 11}, codes, "does not go with scales of shape [2, 96]");
   corpus.shape(good, "m.qzeros", {1, 12}, codes, "does not go with scales of shape [2, 96]");
   corpus.shape(good, codes, {64, 13}, codes, "is neither GPTQ's nor AWQ's");
@@ -301,7 +298,6 @@ void add_broken_bitsandbytes(PackedCorpus& corpus) {
   corpus.drop(good, "m.weight.nested_absmax", codes, "there is no m.weight.nested_absmax");
   corpus.drop(good, "m.weight.nested_quant_map", codes, "there is no m.weight.nested_quant_map");
   corpus.drop(good, kState, codes, "bitsandbytes 4-bit without quant_state");
-  corpus.drop(good, codes, "m.weight.absmax", "a part of a weight that is absent");
   corpus.drop(plain, "m.weight.absmax", codes, "there is no m.weight.absmax");
   for (const std::int64_t blocks : {0, 1, 5, 7}) {
     corpus.shape(good, "m.weight.absmax", {blocks}, codes, "not U8 of shape [6]");
@@ -361,7 +357,6 @@ void add_broken_bitsandbytes(PackedCorpus& corpus) {
   corpus.shape(bytes, codes, {330}, codes, "is not that of a matrix");
   corpus.shape(bytes, codes, {3, 11, 10}, codes, "is not that of a matrix");
   corpus.shape(bytes, codes, {33, 0}, codes, "is not that of a matrix");
-  corpus.drop(bytes, codes, "m.SCB", "a part of a weight that is absent");
   for (const char format : {'\1', '\2', '\3', '\xff'}) {
     Model model = int8();
     model.tensors["m.weight_format"].content = std::string(1, format);

@@ -19,7 +19,9 @@
 
 #include "base/name_hash.h"
 #include "base/text.h"
+#include "format/json_tree.h"
 #include "source/hf/module_pattern.h"
+#include "source/hf/scale_names.h"
 #include "source/hf/scheme.h"
 #include "tensor/shape.h"
 
@@ -35,16 +37,16 @@ std::string_view last_word(std::string_view name) {
   return dot == std::string_view::npos ? name : name.substr(dot + 1);
 }
 
-/// Scales of activations and of the key-value cache: they belong to a way of running the model.
-bool is_runtime_scale(std::string_view name) {
-  constexpr std::array<std::string_view, 15> kNames = {
-      "activation_scale", "input_scale",  "input_zero_point",  "input_global_scale",
-      "input_scale_ub",   "output_scale", "output_zero_point", "qscale_act",
-      "k_scale",          "v_scale",      "q_scale",           "kv_scale",
-      "prob_scale",       "k_zero_point", "v_zero_point"};
-  const std::string_view last = last_word(name);
-  return std::find(kNames.begin(), kNames.end(), last) != kNames.end() ||
-         last.ends_with("_activation_scale");
+/// Beside a weight of ComfyUI's: which of its formats that is.
+constexpr std::string_view kComfyFormat = ".comfy_quant";
+/// And of a whole file: a tensor that only says that its F8 has scales.
+constexpr std::string_view kComfyMark = "scaled_fp8";
+
+/// Whether elements of that dtype may be codes: what is no float that is cast, no complex number
+/// and no truth value.
+bool may_be_codes(DType dtype) {
+  return !is_castable_float(dtype) && dtype != DType::Bool && dtype != DType::C64 &&
+         dtype != DType::C128;
 }
 
 class Quantizer final : public HeldTensors {
@@ -81,6 +83,7 @@ class Quantizer final : public HeldTensors {
     for (std::size_t i = 0; i < claims_.size(); ++i) {
       if (weights[i]) take(claims_[i], *std::move(weights[i]));
     }
+    find_suspects();
     if (!check_config()) return std::vector<bool>(companion_.size(), false);
     check_targets();
     sweep();
@@ -125,6 +128,7 @@ class Quantizer final : public HeldTensors {
   void recognize() {
     for (TensorId id = 0; id < companion_.size(); ++id) {
       near_ = id;
+      has_mark_ = has_mark_ || name(id).ends_with(kComfyMark) || name(id).ends_with(kComfyFormat);
       for (const Scheme& scheme : quantization_schemes()) {
         if (!scheme.recognizes(*this, id)) continue;
         claims_.push_back({id, &scheme, name(id)});
@@ -140,6 +144,7 @@ class Quantizer final : public HeldTensors {
     for (const Claim& claim : claims_) {
       near_ = claim.codes;
       if (claim.scheme->wants != nullptr) claim.scheme->wants(*this, claim.codes, wanted);
+      if (const auto format = comfy_format(claim)) wanted.push_back({*format});
     }
     const auto checks = std::ranges::count_if(wanted, &WantedTensor::is_check);
     const bool checked = checks <= static_cast<std::ptrdiff_t>(kMaxChecked);
@@ -182,10 +187,17 @@ class Quantizer final : public HeldTensors {
       return refuse(reason);
     }
     near_ = claim.codes;
+    const std::optional<TensorId> comfy = comfy_format(claim);
+    if (comfy) {
+      if (const std::string reason = comfy_reason(claim, *comfy); !reason.empty()) {
+        return refuse(reason);
+      }
+    }
     Result<QuantizedWeight> weight = claim.scheme->read(*this, claim.codes);
     if (!weight) {
       return refuse(weight.error().message());
     }
+    if (comfy) weight->left_out.push_back(*comfy);
     for (const auto* parts : {&weight->companions, &weight->left_out}) {
       const auto part = std::ranges::find_if(*parts, [this](TensorId id) { return claimed_[id]; });
       if (part == parts->end()) continue;
@@ -198,6 +210,30 @@ class Quantizer final : public HeldTensors {
       return refuse(fmt::format("stands for {}, as another tensor does", weight->name));
     }
     return *std::move(weight);
+  }
+
+  /// ComfyUI's own word on the weight: JSON in a tensor of bytes.
+  std::optional<TensorId> comfy_format(const Claim& claim) const {
+    return find(module_of(claim.name), kComfyFormat);
+  }
+
+  /// Why the weight is none that ckfs decodes, by what ComfyUI says of it; empty: it is one. Its
+  /// formats of 4 bits and of blocks have the names and dtypes of ModelOpt's, but scales in the
+  /// order in which a GPU reads them.
+  std::string comfy_reason(const Claim& claim, TensorId id) const {
+    const auto bytes = content(id);
+    const auto json = parse_json_tree({reinterpret_cast<const char*>(bytes.data()), bytes.size()},
+                                      "comfy_quant", JsonKeys::Unique);
+    if (!json) return fmt::format("its {}", json.error().message());
+    const JsonNode* const format = json->find("format");
+    if (format == nullptr || format->kind != JsonNode::Kind::String) {
+      return "its comfy_quant says no format";
+    }
+    const DType type = dtype(claim.codes);
+    if (format->text == "float8_e4m3fn" && type == DType::F8E4M3) return {};
+    if (format->text == "float8_e5m2" && type == DType::F8E5M2) return {};
+    return fmt::format("{} that comfy_quant calls {} (known: F8 as float8_e4m3fn, float8_e5m2)",
+                       ckfs::name(type), quote(one_line(format->text)));
   }
 
   /// Why compressed-tensors' format does not go with the tensor; empty: it does.
@@ -241,21 +277,21 @@ class Quantizer final : public HeldTensors {
     ++left_out_[{last_word(name(id)), reason}];
   }
 
-  void refuse_config(std::string_view reason) { builder_.add_obstacle(config_.file, reason); }
+  void refuse(TensorId id, std::string_view reason) {
+    builder_.add_obstacle(name(id), reason);
+    refused_ = true;
+  }
+  void refuse_config(std::string_view reason) {
+    builder_.add_obstacle(config_.file, reason);
+    refused_ = true;
+  }
 
   /// What the configuration says of the whole. False: nothing is quantized.
   bool check_config() {
-    if (claims_.empty() && !declared_) return false;
+    if (claims_.empty() && !declared_) return !suspects_.empty() || has_mark_;
     if (claims_.empty()) {
-      if (config_.method.empty()) {
-        refuse_config("quantization_config has no quant_method");
-        return true;
-      }
-      if (has_parts()) return true;
-      builder_.add_note(
-          config_.file,
-          fmt::format("says quant_method {}, but no tensor is quantized", config_.method));
-      return false;
+      if (config_.method.empty()) refuse_config("quantization_config has no quant_method");
+      return true;
     }
     if (config_.transforms) {
       refuse_config(
@@ -353,13 +389,62 @@ class Quantizer final : public HeldTensors {
     return {};
   }
 
-  /// Whether some tensor is what sweep() refuses where a quantized checkpoint has it: a part of a
-  /// weight, or codes without a scale.
-  bool has_parts() const {
+  /// A tensor that no scheme takes and that must be codes all the same.
+  struct Suspect {
+    TensorId id = 0;
+    std::optional<TensorId> part;  // that says so; nullopt: the configuration does
+  };
+
+  /// Finds the integers (and floats of a byte or less) that are codes of a tool that no scheme
+  /// knows, or knows under other names. To refuse all integers would refuse token tables, masks and
+  /// positions, which quantized models have, too; to refuse those beside a scale only would take
+  /// codes whose scale is called otherwise for numbers. So a tensor is codes
+  ///
+  ///   - where another's name says that it decodes this one: `W` and `W_scale`;
+  ///   - in the module of such a one, unless its name is that of a table;
+  ///   - in a quantized checkpoint, unless its name is that of a table, where it has the name of
+  ///     a weight, or elements of 16 bits or less: no table of those has a name that does not say
+  ///     so, but masks, which begin with a dimension of 1.
+  ///
+  /// The rest are numbers: tables of 32 and 64 bits.
+  void find_suspects() {
+    std::vector<TensorId> rest;
     for (TensorId id = 0; id < companion_.size(); ++id) {
-      if (is_f8(dtype(id)) || auxiliary(id).scheme != nullptr) return true;
+      const bool is_left = !companion_[id] && !claimed_[id] && !shape(id).empty();
+      if (!is_left || !may_be_codes(dtype(id)) || is_runtime_scale(name(id))) continue;
+      if (!is_part_name(name(id))) rest.push_back(id);
     }
-    return false;
+    if (rest.empty()) return;  // so it is with most checkpoints
+    ScaleNames parts;
+    for (TensorId id = 0; id < companion_.size(); ++id) {
+      if (!companion_[id] && !is_runtime_scale(name(id))) parts.add(id, name(id));
+    }
+    const bool is_quantized = declared_ || !claims_.empty();
+    for (const TensorId id : rest) {
+      const std::optional<ScaleNames::Found> found = parts.find(name(id));
+      using Kinship = ScaleNames::Kinship;
+      const bool is_own = found && found->kinship == Kinship::Own;
+      const bool is_matrix = shape(id).size() >= 2 && !is_table_name(name(id));
+      if (is_own || (is_matrix && found && (is_quantized || found->kinship != Kinship::Loose))) {
+        suspects_.push_back({id, found->part});
+      } else if (is_quantized && is_matrix && !is_f8(dtype(id)) &&
+                 (is_code_name(name(id)) || (bits(dtype(id)) <= 16 && shape(id)[0] != 1))) {
+        suspects_.push_back({id, std::nullopt});
+      }
+    }
+  }
+
+  std::string reason_of(const Suspect& suspect) const {
+    const std::string_view type = ckfs::name(dtype(suspect.id));
+    const std::string where = suspect.part
+                                  ? fmt::format(" beside {}", quote(last_word(name(*suspect.part))))
+                              : config_.method.empty() ? std::string(" in a quantized checkpoint")
+                                                       : std::string();
+    const std::string method =
+        config_.method.empty()
+            ? std::string()
+            : fmt::format(" ({} says quant_method {})", config_.file, quote(config_.method));
+    return fmt::format("{}{}{}: codes that ckfs cannot decode", type, where, method);
   }
 
   /// Whether each weight is decoded, by what the names of its parts begin with.
@@ -382,31 +467,98 @@ class Quantizer final : public HeldTensors {
   /// What is left of a quantized checkpoint once its weights are known.
   void sweep() {
     std::optional<Stems> known;  // most checkpoints leave no part over
+    auto suspect = suspects_.begin();
     for (TensorId id = 0; id < companion_.size(); ++id) {
+      if (suspect != suspects_.end() && suspect->id == id) {
+        refuse(id, reason_of(*suspect++));
+        continue;
+      }
       if (companion_[id] || claimed_[id]) continue;
       if (is_runtime_scale(name(id))) {
         leave_out(id, "a scale of activations or caches");
         continue;
       }
-      const Auxiliary part = auxiliary(id);
-      if (part.scheme != nullptr) {
+      if (last_word(name(id)) == kComfyMark) {
+        leave_out(id, "describes how weights are stored");
+        continue;
+      }
+      if (const Auxiliary part = auxiliary(id); part.scheme != nullptr) {
         if (!known) known = stems();
-        const auto weight = known->find(part.stem);
-        // Behind a weight that is refused its parts would only repeat it.
-        if (weight != known->end() && !weight->second) continue;
-        builder_.add_obstacle(
-            name(id), weight == known->end()
-                          ? fmt::format("a part of a weight that is absent ({})", part.scheme->name)
-                          : "beside a weight whose kind has no such part");
+        sweep_part(id, part, *known);
       } else if (is_f8(dtype(id))) {
-        builder_.add_obstacle(name(id), fmt::format("{} without a scale", ckfs::name(dtype(id))));
+        refuse(id, fmt::format("{} without a scale", ckfs::name(dtype(id))));
+      } else if (may_be_codes(dtype(id)) && is_part_name(name(id)) && shape(id).size() >= 2 &&
+                 !has_suspect(id, module_of(name(id)))) {
+        refuse(id, fmt::format("{} that by its name decodes a weight, and none here",
+                               ckfs::name(dtype(id))));
       }
     }
+    note_orphans(of_plain_, "left out: its weight is not quantized");
+    note_orphans(of_absent_, "left out: the weight that it decodes is not here");
+  }
+
+  /// A part of a weight that no decoded weight took.
+  void sweep_part(TensorId id, const Auxiliary& part, const Stems& known) {
+    const auto weight = known.find(part.stem);
+    if (weight != known.end()) {
+      // Behind a weight that is refused its parts would only repeat it.
+      if (weight->second) refuse(id, "beside a weight whose kind has no such part");
+      return;
+    }
+    auto plain = find(part.stem, {});
+    if (!plain) plain = find(part.stem, ".weight");
+    if (plain && !is_castable_float(dtype(*plain))) {
+      // What looks like codes has an obstacle of its own.
+      if (!may_be_codes(dtype(*plain))) {
+        refuse(id, fmt::format("beside a weight of {}", ckfs::name(dtype(*plain))));
+      }
+      return;
+    }
+    if (!plain && has_suspect(id, part.stem)) return;
+    if (!plain && !is_certain(id, part)) {
+      refuse(id, fmt::format("a part of a weight that is absent ({})", part.scheme->name));
+      return;
+    }
+    leave_out(id, plain ? "its weight is not quantized" : "its weight is not here");
+    (plain ? of_plain_ : of_absent_).push_back(id);
+  }
+
+  /// Whether a part without its weight is nothing else, a parameter of that name say, which no view
+  /// may leave out. Some endings are words that anything may be called by.
+  bool is_certain(TensorId id, const Auxiliary& part) const {
+    const std::string_view ending = name(id).substr(part.stem.size());
+    if (ending != ".scales" && ending != "_scales" && ending != ".g_idx") return true;
+    const std::vector<std::string_view>& methods = part.scheme->methods;
+    const bool is_used =
+        std::ranges::find(methods, config_.method) != methods.end() ||
+        std::ranges::any_of(claims_, [&](const Claim& one) { return one.scheme == part.scheme; });
+    return is_used && (shape(id).size() >= 2 || (ending == ".g_idx" && dtype(id) == DType::I32));
+  }
+
+  /// Whether a tensor that looks like codes may be the one that `part` decodes.
+  bool has_suspect(TensorId part, std::string_view stem) {
+    if (suspect_modules_.empty()) {
+      for (const Suspect& one : suspects_) {
+        suspect_modules_.insert(module_of(name(one.id)));
+        suspect_modules_.insert(name(one.id));
+        if (one.part) suspect_modules_.insert(name(*one.part));
+      }
+    }
+    return suspect_modules_.contains(stem) || suspect_modules_.contains(name(part)) ||
+           suspect_modules_.contains(module_of(name(part)));
+  }
+
+  void note_orphans(const std::vector<TensorId>& orphans, std::string_view text) {
+    if (orphans.empty()) return;
+    std::string more;
+    if (orphans.size() > 1) more = fmt::format("; so are {} more tensors", orphans.size() - 1);
+    builder_.add_note(std::string(name(orphans.front())), fmt::format("{}{}", text, more));
   }
 
   void describe() {
     Quantization quantization;
-    quantization.summary = config_.method;
+    const bool is_plain = claims_.empty() && !refused_;
+    if (!is_plain) quantization.summary = config_.method;
     // Kinds differ in more than their texts: in sizes.
     std::map<std::pair<std::string_view, std::string_view>, Count> groups;
     for (const auto& [of, count] : counts_) {
@@ -431,7 +583,15 @@ class Quantizer final : public HeldTensors {
     } else if (!claims_.empty()) {
       quantization.summary = std::string(claims_.front().scheme->name);
     }
-    if (quantization.summary.empty()) quantization.summary = "unknown";
+    if (is_plain) {
+      if (declared_) {
+        builder_.add_note(
+            config_.file,
+            fmt::format("says quant_method {}, but no tensor is quantized", config_.method));
+      }
+    } else if (quantization.summary.empty()) {
+      quantization.summary = "unknown quantization";
+    }
     quantization.casts_all =
         std::ranges::any_of(claims_, [](const Claim& claim) { return claim.scheme->casts_all; });
     builder_.set_quantization(std::move(quantization));
@@ -448,6 +608,11 @@ class Quantizer final : public HeldTensors {
   std::vector<bool> claimed_;  // by id
   std::vector<bool> companion_;
   std::vector<Claim> claims_;
+  bool has_mark_ = false;          // a tensor says that F8 has scales
+  bool refused_ = false;           // something that is no weight of a scheme
+  std::vector<Suspect> suspects_;  // by id
+  std::unordered_set<std::string_view, NameHash> suspect_modules_;  // in has_suspect()
+  std::vector<TensorId> of_plain_, of_absent_;  // parts of weights that are not quantized, not here
   std::unordered_set<std::string, NameHash> stands_for_;  // names that weights were given
   std::unordered_map<TensorId, std::vector<std::byte>> contents_;
   struct Count {

@@ -86,8 +86,8 @@ struct Scheme {
   std::vector<std::string_view> methods;
   /// Values of compressed-tensors' `format` that may go with them; none: any.
   std::vector<std::string_view> formats = {};
-  /// Endings of tensors that mean nothing without their weight: ".weight_scale". One that is left
-  /// over in a quantized checkpoint is an obstacle.
+  /// Endings of tensors that mean nothing without their weight: ".weight_scale". In a quantized
+  /// checkpoint one whose weight is plain, or not there, is left out.
   std::vector<std::string_view> auxiliaries;
 
   /// Whether the tensor holds the codes of a weight of this scheme. Called for every tensor: looks

@@ -218,7 +218,7 @@ const Scheme kGptOss{
     .name = "mxfp4",
     .methods = {"mxfp4"},
     .formats = {},
-    .auxiliaries = {"_blocks", "_scales"},
+    .auxiliaries = {"_scales"},
     .recognizes = is_gpt_oss,
     .wants = nullptr,
     .read = read_gpt_oss,

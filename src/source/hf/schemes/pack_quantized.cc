@@ -277,7 +277,7 @@ const Scheme kPackQuantized{
     .name = "pack-quantized",
     .methods = {"compressed-tensors"},
     .formats = {"pack-quantized"},
-    .auxiliaries = {".weight_packed", ".weight_shape", ".weight_g_idx"},
+    .auxiliaries = {".weight_shape", ".weight_g_idx"},
     .recognizes = is_packed,
     .wants = wants,
     .read = read_pack_quantized,

@@ -249,6 +249,46 @@ TEST(OpenDeepSpeedZero, ATagIsChosenByLatestOrByHand) {
   EXPECT_EQ(facts_of(*open_source(source / "last-tag").catalog)["tag"], ".");
 }
 
+TEST(OpenDeepSpeedZero, ATagMayBeAPath) {
+  const TemporaryDirectory out;
+  const fs::path source = kCases / "zero2-bf16-w2" / "source";
+  fs::create_directories(out / "run1");
+  fs::copy(source / "last-tag", out / "run1" / "step5", fs::copy_options::recursive);
+  const Opened known = open_source(source);
+  const auto tag_at = [&](const OpenCheckpointOptions& options = {}) {
+    const Opened opened = open_source(out.path(), options);
+    if (opened.catalog == nullptr) return std::string();
+    EXPECT_EQ(default_names(*opened.catalog), default_names(*known.catalog));
+    return facts_of(*opened.catalog)["tag"];
+  };
+  for (const char* const tag : {"run1/step5", "./run1/step5", "run1//step5/"}) {
+    EXPECT_EQ(tag_at({.tag = tag}), "run1/step5") << tag;
+  }
+  // Without either it is a directory of runs.
+  EXPECT_THAT(error_of(out.path()), HasSubstr("not a checkpoint"));
+  for (const char* const latest : {"run1/step5", "run1/step5/\n", "./run1/step5"}) {
+    out.write("latest", latest);
+    EXPECT_EQ(tag_at(), "run1/step5") << latest;
+  }
+  // A tag at the top is the only one there.
+  fs::remove(out / "latest");
+  fs::copy(source / "last-tag", out / "step6", fs::copy_options::recursive);
+  EXPECT_EQ(tag_at(), "step6");
+  EXPECT_EQ(tag_at({.tag = "run1/step5"}), "run1/step5");
+}
+
+TEST(OpenDeepSpeedZero, ATagWithTheModulesStateAloneIsAFileOfTorch) {
+  const TemporaryDirectory out;
+  const fs::path source = kCases / "zero2-bf16-w2" / "source";
+  fs::copy(source, out.path(), fs::copy_options::recursive);
+  fs::create_directory(out / "plain");
+  fs::copy(source / "last-tag" / "mp_rank_00_model_states.pt", out / "plain");
+  const Opened plain = open_source(out.path(), {.tag = "plain"});
+  ASSERT_NE(plain.catalog, nullptr);
+  EXPECT_EQ(plain.catalog->kind(), "torch_file");
+  EXPECT_EQ(default_names(*plain.catalog), default_names(*open_source(out / "plain").catalog));
+}
+
 TEST(OpenDeepSpeedZero, TheModelsConfigIsBesideTheTagOrWhereTheUserSays) {
   const TemporaryDirectory directory;
   fs::copy(kCases / "zero2-bf16-w2" / "source", directory / "run", fs::copy_options::recursive);

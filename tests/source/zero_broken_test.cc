@@ -447,6 +447,16 @@ std::vector<Broken> tag_cases() {
          const Checkpoint checkpoint(out);
          checkpoint.writer().write(out, "other");
        }},
+      {"latest_leads_out", R"(latest: names the tag "../step", which leads out of the checkpoint)", [](const auto& out) {
+         const Checkpoint checkpoint(out);
+         out.write("latest", "../step\n");
+       }},
+      {"latest_is_absolute", R"(latest: names the tag "/step", which leads out)", [](const auto& out) {
+         const Checkpoint checkpoint(out);
+         out.write("latest", "/step");
+       }},
+      {"tag_leads_out", R"(--tag names the tag "a/../step", which leads out of the checkpoint)",
+       [](const auto& out) { Checkpoint(out).write("x", ""); }, {.tag = "a/../step"}},
       {"key_for_zero", "takes no key", [](const auto& out) { Checkpoint(out).write("x", ""); },
        {.tag = {}, .key = "module", .config = {}}},
   };

@@ -152,9 +152,8 @@ std::string tag_name(const DeepSpeedTag& tag) {
 std::vector<DeepSpeedTag> find_deepspeed_tags(const SourceTree& tree) {
   std::map<std::string, DeepSpeedTag> tags;
   for (const TreeFile& file : tree.files) {
-    const std::size_t slash = file.path.find('/');
+    const std::size_t slash = file.path.rfind('/');
     const std::size_t begin = slash == std::string::npos ? 0 : slash + 1;
-    if (file.path.find('/', begin) != std::string::npos) continue;
     const auto name = parse_deepspeed_name(std::string_view(file.path).substr(begin));
     if (!name) continue;
     const std::string prefix = file.path.substr(0, begin);

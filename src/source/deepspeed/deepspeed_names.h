@@ -46,7 +46,7 @@ struct DeepSpeedLayer {
 
 /// The files of a tag directory.
 struct DeepSpeedTag {
-  std::string prefix;  // of the paths: "global_step2/", or empty
+  std::string prefix;  // of the paths: "global_step2/", "run1/step5/", or empty
   std::map<std::uint32_t, DeepSpeedCell> cells;
   std::vector<DeepSpeedLayer> layers;  // by path
   std::vector<std::string> experts, splits;
@@ -56,7 +56,7 @@ struct DeepSpeedTag {
 /// The tag's own name: the prefix without its '/', or for an empty one ".".
 std::string tag_name(const DeepSpeedTag& tag);
 
-/// Every directory, at most one level below the top, that has DeepSpeed's files.
+/// Every directory, at any depth, that has DeepSpeed's files; by prefix.
 std::vector<DeepSpeedTag> find_deepspeed_tags(const SourceTree& tree);
 
 }  // namespace ckfs

@@ -28,17 +28,43 @@ std::string list(std::vector<std::string> names) {
 /// The prefix of the tag that a file zero/<name>/fp32.pt is in; nullopt: it is no such file.
 std::optional<std::string> tag_prefix_of(std::string_view path) {
   if (!path.ends_with(kMaster)) return std::nullopt;
-  const auto names_one = [](std::string_view rest) {
-    return rest.starts_with(kParameters) && rest.size() > kParameters.size() + kMaster.size();
-  };
-  if (names_one(path)) return std::string();
-  const std::size_t slash = path.find('/');
-  if (!names_one(path.substr(slash + 1))) return std::nullopt;
-  return std::string(path.substr(0, slash + 1));
+  for (std::size_t begin = 0; begin < path.size(); begin = path.find('/', begin) + 1) {
+    const std::string_view rest = path.substr(begin);
+    if (rest.size() <= kParameters.size() + kMaster.size()) return std::nullopt;
+    if (rest.starts_with(kParameters)) return std::string(path.substr(0, begin));
+  }
+  return std::nullopt;
 }
 
 std::string name_of_tag(std::string_view prefix) {
   return prefix.empty() ? "." : std::string(prefix.substr(0, prefix.size() - 1));
+}
+
+bool is_nested(std::string_view name) {
+  return name.find('/') != std::string_view::npos;
+}
+
+/// A tag as it was written, as DeepSpeed joins it to the directory: without what a path has the same
+/// meaning without ("./", "//", a '/' at the end). `says` is what the message begins with. Errors:
+/// InvalidArgument (it leads out of the directory).
+Result<std::string> plain_tag(std::string_view written, std::string_view says) {
+  std::string tag;
+  bool leads_out = written.starts_with('/');
+  for (std::size_t begin = 0; begin <= written.size();) {
+    const std::size_t end = std::min(written.find('/', begin), written.size());
+    const std::string_view part = written.substr(begin, end - begin);
+    begin = end + 1;
+    leads_out = leads_out || part == "..";
+    if (part.empty() || part == ".") continue;
+    if (!tag.empty()) tag += '/';
+    tag += part;
+  }
+  if (leads_out) {
+    return fail(ErrorCode::InvalidArgument,
+                "{} the tag {}, which leads out of the checkpoint: a tag is a directory in it", says,
+                quote(written));
+  }
+  return tag.empty() && written.find('.') != std::string_view::npos ? "." : tag;
 }
 
 }  // namespace
@@ -55,22 +81,32 @@ Result<std::string> choose_tag(const std::vector<std::string>& names, std::strin
                                const SourceTree& tree, const FileTable& table, SourceFiles& files,
                                const OpenCheckpointOptions& options) {
   if (!options.tag.empty()) {
-    if (has(names, options.tag)) return options.tag;
+    CKFS_TRY(const std::string tag, plain_tag(options.tag, tree.name + ": --tag names"));
+    if (has(names, tag)) return tag;
     return fail(ErrorCode::InvalidArgument, "{}: no tag {} (it has {})", tree.name,
                 quote(options.tag), list(names));
   }
   if (has(names, ".")) return std::string(".");
   if (const auto file = table.find(latest)) {
     CKFS_TRY(const std::string text, read_text(files, *file, kMaxLatest));
-    std::string_view tag = trim(text);
-    while (tag.ends_with('/')) tag.remove_suffix(1);
-    if (has(names, tag)) return std::string(tag);
-    return fail(ErrorCode::NotFound, "{}: names the tag {}, which is absent or has no such files",
-                latest, quote(tag));
+    const std::string_view written = trim(text);
+    CKFS_TRY(const std::string tag, plain_tag(written, fmt::format("{}: names", latest)));
+    if (has(names, tag)) return tag;
+    return fail(ErrorCode::NotFound,
+                "{}: names the tag {}, which is absent or has no such files (--tag chooses one: {})",
+                latest, quote(written), list(names));
   }
+  std::vector<std::string> top = names;
+  std::erase_if(top, is_nested);
+  if (top.size() == 1) return top.front();
   if (names.size() == 1) return names.front();
   return fail(ErrorCode::Unsupported, "{}: no file {} says which tag to open (choose one: {})",
               tree.name, latest, list(names));
+}
+
+bool may_have_tag(const SourceTree& tree, std::string_view name, std::string_view latest,
+                  const OpenCheckpointOptions& options) {
+  return !is_nested(name) || is_nested(options.tag) || tree.find(latest) != nullptr;
 }
 
 std::optional<std::string> model_file(const DeepSpeedCell& cell, bool partitioned) {

@@ -30,6 +30,20 @@ namespace ckfs {
 namespace {
 
 constexpr std::size_t kNamesInMessage = 5;
+constexpr std::string_view kLatest = "latest";
+
+bool has_optimizer(const DeepSpeedTag& tag) {
+  return std::ranges::any_of(tag.cells,
+                             [](const auto& cell) { return !cell.second.optimizer.empty(); });
+}
+
+/// Whether all that a tag has is the module's state, in one file (no ZeRO, or what a 16-bit copy
+/// keeps): that is a file of torch like any other.
+bool is_plain_module(const DeepSpeedTag& tag) {
+  return tag.cells.size() == 1 && !tag.cells.begin()->second.model_shared.empty() &&
+         tag.cells.begin()->second.model_ranks.empty() && !has_optimizer(tag) &&
+         tag.layers.empty() && tag.experts.empty() && tag.splits.empty() && tag.twin.empty();
+}
 
 std::string first_of(std::span<const std::string> names) {
   const std::size_t shown = std::min(names.size(), kNamesInMessage);
@@ -59,7 +73,7 @@ class ZeroOpener : public SourceOpener {
     std::vector<std::string> names;
     for (const DeepSpeedTag& tag : tags) names.push_back(tag_name(tag));
     CKFS_TRY(const std::string chosen,
-             choose_tag(names, "latest", tree_, table(), files_, options_));
+             choose_tag(names, kLatest, tree_, table(), files_, options_));
     for (DeepSpeedTag& tag : tags) {
       if (tag_name(tag) == chosen) {
         tag_ = std::move(tag);
@@ -457,10 +471,9 @@ bool recognizes_zero(const SourceTree& tree, const SourceFiles& /*files*/,
                      const OpenCheckpointOptions& options) {
   if (tree.single_file) return false;
   const std::vector<DeepSpeedTag> tags = find_deepspeed_tags(tree);
-  const auto is_zero = [](const DeepSpeedTag& tag) {
-    return !tag.experts.empty() || !tag.splits.empty() ||
-           std::ranges::any_of(tag.cells,
-                               [](const auto& cell) { return !cell.second.optimizer.empty(); });
+  const auto is_zero = [&](const DeepSpeedTag& tag) {
+    if (!may_have_tag(tree, tag_name(tag), kLatest, options)) return false;
+    return !tag.experts.empty() || !tag.splits.empty() || has_optimizer(tag);
   };
   // A universal checkpoint is usually made beside the one it was made of; only its tag decides.
   return std::ranges::any_of(tags, is_zero) && !find_universal_tags(tree).contains(options.tag);
@@ -470,6 +483,14 @@ Result<std::shared_ptr<const Catalog>> open_zero(const SourceTree& tree, SourceF
                                                  const OpenCheckpointOptions& options) {
   if (!options.key.empty()) {
     return fail(ErrorCode::InvalidArgument, "{}: a DeepSpeed checkpoint takes no key", tree.name);
+  }
+  if (!options.tag.empty()) {
+    for (const DeepSpeedTag& tag : find_deepspeed_tags(tree)) {
+      if (tag_name(tag) != options.tag || !is_plain_module(tag)) continue;
+      OpenCheckpointOptions by_itself = options;
+      by_itself.tag = {};
+      return open_checkpoint(tree.root / tag.prefix, files, by_itself);
+    }
   }
   return ZeroOpener(tree, files, options).open();
 }

@@ -25,6 +25,8 @@
 namespace ckfs {
 namespace {
 
+constexpr std::string_view kLatestUniversal = "latest_universal";
+
 /// A parameter as the model files know it.
 struct Parameter {
   const NamedShape* named = nullptr;             // of the first that has it
@@ -108,8 +110,8 @@ class UniversalOpener : public SourceOpener {
 
   Result<void> choose() {
     const std::set<std::string> tags = find_universal_tags(tree_);
-    CKFS_TRY(tag_, choose_tag({tags.begin(), tags.end()}, "latest_universal", tree_, table(),
-                              files_, options_));
+    CKFS_TRY(tag_, choose_tag({tags.begin(), tags.end()}, kLatestUniversal, tree_, table(), files_,
+                              options_));
     prefix_ = tag_ == "." ? "" : tag_ + "/";
     for (DeepSpeedTag& tag : find_deepspeed_tags(tree_)) {
       if (tag.prefix == prefix_) model_files_ = std::move(tag);
@@ -317,8 +319,11 @@ class UniversalOpener : public SourceOpener {
 };
 
 bool recognizes_universal(const SourceTree& tree, const SourceFiles& /*files*/,
-                          const OpenCheckpointOptions& /*options*/) {
-  return !tree.single_file && !find_universal_tags(tree).empty();
+                          const OpenCheckpointOptions& options) {
+  return !tree.single_file &&
+         std::ranges::any_of(find_universal_tags(tree), [&](const std::string& tag) {
+           return may_have_tag(tree, tag, kLatestUniversal, options);
+         });
 }
 
 Result<std::shared_ptr<const Catalog>> open_universal(const SourceTree& tree, SourceFiles& files,

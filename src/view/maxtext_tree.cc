@@ -62,33 +62,67 @@ bool is_training_state(std::string_view path) {
   return std::ranges::find(kBeside, path.substr(0, path.find('.'))) != kBeside.end();
 }
 
+/// Whether a key of the path is one below which NNX keeps the state of random number generators, as
+/// MaxText's extract_nnx_weights() has it: "to_nnx__rngs", "dropout_rngs". No weight lies there.
+bool is_random_state(std::string_view path) {
+  while (true) {
+    const std::size_t dot = path.find('.');
+    const std::string_view key = path.substr(0, dot);
+    if (key == "rngs" || key.ends_with("_rngs")) return true;
+    if (dot == std::string_view::npos) return false;
+    path.remove_prefix(dot + 1);
+  }
+}
+
+/// Arrays that are typed random keys, wherever in a tree they lie.
+std::unordered_set<TensorId> random_keys(const Catalog& catalog) {
+  std::unordered_set<TensorId> keys;
+  const ItemTree* const tree = catalog.tree();
+  if (tree == nullptr) return keys;
+  for (const auto& [leaf, kind] : tree->key_kinds) keys.insert(tree->leaves[leaf].tensor);
+  return keys;
+}
+
+/// Calls `take` with the shard and the tensor of each array below what the form has before its
+/// parameters, with its path below that, and with whether it is the state of a random number
+/// generator. Errors: those of `take`, which end it.
+template <typename Take>
+Result<void> for_each_below(const Catalog& catalog, const Form& form, Take take) {
+  const std::unordered_set<TensorId> keys = random_keys(catalog);
+  for (std::uint32_t shard = 0; shard < catalog.shards().size(); ++shard) {
+    for (const TensorId id : catalog.shards()[shard].tensors) {
+      std::string_view path = catalog.tensor(id).name;
+      if (!path.starts_with(form.before)) continue;
+      path.remove_prefix(form.before.size());
+      // What else lies there is refused where the rules do not know it.
+      if (form.before.empty() && is_training_state(path)) continue;
+      CKFS_TRY_VOID(take(shard, id, path, keys.contains(id) || is_random_state(path)));
+    }
+  }
+  return {};
+}
+
 Result<TensorList> parameters(const Catalog& catalog, std::optional<DType> dtype) {
   const std::optional<Form> form = form_of(catalog);
   CKFS_CHECK(form.has_value());
   TensorList list;
-  for (std::uint32_t shard = 0; shard < catalog.shards().size(); ++shard) {
-    for (const TensorId id : catalog.shards()[shard].tensors) {
-      const StoredTensor& tensor = catalog.tensor(id);
-      std::string_view path = tensor.name;
-      if (!path.starts_with(form->before) || !path.ends_with(form->behind) ||
-          path.size() <= form->before.size() + form->behind.size()) {
-        continue;
-      }
-      path.remove_prefix(form->before.size());
-      path.remove_suffix(form->behind.size());
-      // What else lies there is refused where the rules do not know it.
-      if (form->before.empty() && is_training_state(path)) continue;
-      TensorExpr expr = TensorExpr::stored(catalog, id);
-      const DType to = dtype && is_castable_float(expr.dtype()) ? *dtype : expr.dtype();
-      auto cast = expr.cast(to);
-      if (!cast) return Failure(cast.error().within(quote(tensor.name)));
-      list.tensors.push_back({.name = list.names.emplace_back(linen_name(path)),
-                              .expr = std::move(*cast),
-                              .exactness = exactness_of(catalog, id, to),
-                              .role = tensor.role,
-                              .shard = shard});
-    }
-  }
+  const auto add = [&](std::uint32_t shard, TensorId id, std::string_view path,
+                       bool random) -> Result<void> {
+    if (random || !path.ends_with(form->behind) || path.size() <= form->behind.size()) return {};
+    path.remove_suffix(form->behind.size());
+    const StoredTensor& tensor = catalog.tensor(id);
+    TensorExpr expr = TensorExpr::stored(catalog, id);
+    const DType to = dtype && is_castable_float(expr.dtype()) ? *dtype : expr.dtype();
+    auto cast = expr.cast(to);
+    if (!cast) return Failure(cast.error().within(quote(tensor.name)));
+    list.tensors.push_back({.name = list.names.emplace_back(linen_name(path)),
+                            .expr = std::move(*cast),
+                            .exactness = exactness_of(catalog, id, to),
+                            .role = tensor.role,
+                            .shard = shard});
+    return {};
+  };
+  CKFS_TRY_VOID(for_each_below(catalog, *form, add));
   std::unordered_set<std::string_view, NameHash> names;
   for (const ModelTensor& tensor : list.tensors) {
     if (names.insert(tensor.name).second) continue;
@@ -354,6 +388,22 @@ Result<TensorList> tree_tensors(const Catalog& catalog, std::optional<DType> dty
   }
   list.axes = std::move(axes.axes);
   return list;
+}
+
+std::optional<Note> maxtext_tree_remark(const Catalog& catalog) {
+  const std::optional<Form> form = form_of(catalog);
+  if (!form) return std::nullopt;
+  std::size_t count = 0;
+  std::string_view first;
+  const auto look = [&](std::uint32_t /*shard*/, TensorId id, std::string_view /*path*/,
+                        bool random) -> Result<void> {
+    if (random && count++ == 0) first = catalog.tensor(id).name;
+    return {};
+  };
+  if (!for_each_below(catalog, *form, look) || count == 0) return std::nullopt;
+  std::string text = "left out: the state of a random number generator, no weight";
+  if (count > 1) text += fmt::format("; so are {} more arrays", count - 1);
+  return Note{std::string(first), std::move(text)};
 }
 
 std::vector<Obstacle> maxtext_tree_obstacles(const Catalog& catalog, const Recipes& recipes) {

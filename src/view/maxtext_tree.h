@@ -3,7 +3,8 @@
 //
 // The tree is known by its names alone. Parameters lie below params.params (Linen), params, base or
 // nothing, in NNX with `value` as their last word; all else (optimizer state, step) is no part of a
-// model and no byte of it is read.
+// model and no byte of it is read. Nor is the state of random number generators, which NNX has among
+// them at any level.
 #pragma once
 
 #include <memory>
@@ -74,6 +75,10 @@ struct TreeOptions {
 /// is done to values on the way. Requires and errors: the same.
 Result<TensorList> tree_tensors(const Catalog& catalog, std::optional<DType> dtype,
                                 const TreeOptions& options, const Recipes& recipes);
+
+/// What the views of the model leave out from among its parameters: the state of random number
+/// generators. nullopt: nothing, or this is no such tree.
+std::optional<Note> maxtext_tree_remark(const Catalog& catalog);
 
 /// What keeps the tree from being shown in Hugging Face's names, and in its own; empty: nothing. (A
 /// tree that is not scanned may still have too few layers to be: tree_tensors() says.)

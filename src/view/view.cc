@@ -207,7 +207,10 @@ std::vector<ViewSummary> list_views(const std::shared_ptr<const Catalog>& held,
   const Catalog& catalog = *held;
   std::vector<ViewSummary> summaries;
   const MaxTextViews maxtext = find_maxtext_views(held, recipes);
-  const std::vector<Note> releases = maxtext_remarks(catalog, recipes);
+  std::vector<Note> maxtext_notes = maxtext_remarks(catalog, recipes);
+  if (const std::optional<Note> left_out = maxtext_tree_remark(catalog)) {
+    maxtext_notes.push_back(*left_out);
+  }
   for (const ViewRow& row : kViews) {
     ViewSummary& summary = summaries.emplace_back();
     summary.name = row.name;
@@ -221,7 +224,7 @@ std::vector<ViewSummary> list_views(const std::shared_ptr<const Catalog>& held,
       const MaxTextView& view = is_scanned(row) ? maxtext.scanned : maxtext.unscanned;
       summary.obstacles = view.obstacles;
       summary.definition = view.definition;
-      summary.remarks = releases;
+      summary.remarks = maxtext_notes;
       continue;
     }
     summary.obstacles = hf_model_obstacles(catalog, row);
@@ -231,7 +234,7 @@ std::vector<ViewSummary> list_views(const std::shared_ptr<const Catalog>& held,
     }
     summary.remarks = hf_model_remarks(catalog, row);
     if (row.dtype && is_maxtext_tree(catalog)) {
-      std::ranges::copy(releases, std::back_inserter(summary.remarks));
+      std::ranges::copy(maxtext_notes, std::back_inserter(summary.remarks));
     }
   }
   for (const RecipeView& recipe : recipes.views) {

@@ -89,6 +89,33 @@ class Forms(Trees):
             arrays = self.arrays(self.tree("qwen3-moe", "scanned", with_state), view)
             self.assertEqual([], [name for name in arrays if "opt_state" in name])
 
+    def test_the_state_of_random_number_generators_is_no_weight_at_any_level(self):
+        def with_state(tensors):
+            found = {f"base.{name.removeprefix('params.params.')}.value": tensor
+                     for name, tensor in tensors.items() if name.startswith("params.params.")}
+            for above in ("to_nnx__rngs", "dropout_rngs", "decoder.to_nnx__rngs", "decoder.rngs",
+                          "decoder.layers.self_attention.attention_op.dropout_rngs"):
+                for below in ("params.count.value", "params.key.value", "default.key"):
+                    found[f"base.{above}.{below}"] = naive.Tensor("U32", [2], bytes(8))
+            return found
+        want = self.model(self.tree("qwen3-moe", "scanned"))
+        source = self.tree("qwen3-moe", "scanned", with_state)
+        self.assertTrue(want == self.model(source))
+        views = {view["name"]: view for view in json.loads(ways.run("inspect", source, "--json"))["views"]}
+        for view in ("bf16-safetensors", *MAXTEXT):
+            self.assertIn({"subject": "base.to_nnx__rngs.params.count.value",
+                           "text": "left out: the state of a random number generator, no weight; "
+                                   "so are 14 more arrays"}, views[view]["remarks"])
+        for view in MAXTEXT:
+            self.assertEqual([], [name for name in self.arrays(source, view) if "rngs" in name])
+
+    def test_what_only_resembles_it_is_refused(self):
+        def with_array(tensors):
+            return {**tensors, "params.params.decoder.rngs_of_mine": naive.Tensor("U32", [2], bytes(8))}
+        source = self.tree("qwen3-moe", "scanned", with_array)
+        done = subprocess.run([ways.CKFS, "cat", source, "bf16-safetensors/config.json"],
+                              capture_output=True, text=True, check=False)
+        self.assertIn("rngs_of_mine", done.stderr)
 
     def test_a_tree_in_a_folder_is_a_model_of_its_own(self):
         for case, view in (("deepseek3", "unscanned"), ("gemma2", "scanned")):

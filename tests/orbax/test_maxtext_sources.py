@@ -11,6 +11,7 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import support  # noqa: E402
+import jax  # noqa: E402
 import ml_dtypes  # noqa: E402
 import naive  # noqa: E402
 import numpy as np  # noqa: E402
@@ -98,6 +99,30 @@ class TrainingStates(Trees):
                     report = json.loads(ways.run("inspect", item, "--config", config, "--json"))
                     views = {one["name"] for one in report["views"] if one["available"]}
                     self.assertLessEqual({"maxtext-scanned", "fp32-safetensors"}, views)
+
+    def test_random_keys_of_jax_are_no_weights_wherever_they_lie(self):
+        want = {name: (tensor.dtype, tensor.shape, tensor.data) for name, tensor in
+                naive.read(DATA / "qwen3-moe/expected/hf-from-scanned.safetensors").items()}
+        state = self.state("qwen3-moe", "scanned")
+        state["params"]["params"]["decoder"]["noise"] = {"key": jax.random.key(3),
+                                                         "keys": jax.random.split(jax.random.key(4), 5)}
+        state["rng"] = jax.random.key(5)
+        for ocdbt in (False, True):
+            with self.subTest(ocdbt=ocdbt):
+                item = self.work / f"keys-{ocdbt}"
+                handler = ocp.PyTreeCheckpointHandler(use_ocdbt=ocdbt)
+                ocp.Checkpointer(handler).save(item, ocp.args.PyTreeSave(state))
+                out = self.work / "out"
+                ways.run("export", item, "bf16-safetensors", out, "--config", DATA / "qwen3-moe/source")
+                self.assertTrue(want == {name: (tensor.dtype, tensor.shape, tensor.data)
+                                         for name, tensor in naive.read_all(out).items()})
+                shutil.rmtree(out)
+                # The view of the whole tree has them.
+                ways.run("export", item, "orbax", out)
+                restored = ocp.PyTreeCheckpointer().restore(out)
+                self.assertEqual(jax.random.key_data(state["rng"]).tolist(),
+                                 jax.random.key_data(restored["rng"]).tolist())
+                shutil.rmtree(out)
 
 
 if __name__ == "__main__":

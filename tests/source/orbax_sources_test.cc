@@ -113,6 +113,17 @@ TEST(OrbaxSource, TheItemThatUsuallyHasTheModelIsTaken) {
   EXPECT_EQ(notes.at("state"), "another item (--item shows it)");
 }
 
+// As tunix and MaxText's post-training save them.
+TEST(OrbaxSource, ModelParamsBesideTheOptimizersStateAreTheModel) {
+  const TemporaryDirectory root;
+  item_of("model").write(root, "3/model_params/");
+  item_of("moments").write(root, "3/optimizer_state/");
+  for (const fs::path& path : {root.path(), root / "3"}) {
+    EXPECT_THAT(names_at(path), ElementsAre("model"));
+    EXPECT_THAT(names_at(path, {.item = "optimizer_state"}), ElementsAre("moments"));
+  }
+}
+
 TEST(OrbaxSource, AKeyIsAPartOfTheTree) {
   OrbaxWriter item;
   item.leaves = {{"params.a", "np.ndarray"}, {"params.b.c", "np.ndarray"}, {"step", "scalar"}};

@@ -146,9 +146,9 @@ std::string list(const Names& names) {
   return text;
 }
 
-/// What is called `name` in other words: what MaxText, Orbax's manager and its v1 call the item
-/// that has the model.
-constexpr std::array<std::string_view, 5> kUsual{"items", "default", "state", "pytree", "params"};
+/// What MaxText, Orbax's manager, its v1 and Tunix call the item that has the model.
+constexpr std::array<std::string_view, 6> kUsual{"items",  "default", "state",
+                                                 "pytree", "params",  "model_params"};
 
 Result<void> choose_in_step(const SourceTree& tree, const Items& items,
                             const OpenCheckpointOptions& options, OrbaxPlace& place) {

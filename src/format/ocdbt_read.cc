@@ -23,6 +23,11 @@ constexpr std::size_t kFirst = 14;  // of a raw body: magic, length, version, co
 constexpr std::size_t kChecksum = 4;
 constexpr std::uint64_t kMaxEntries = std::uint64_t{1} << 20;
 constexpr std::uint64_t kMaxFiles = kMaxEntries;  // no entry is in two
+// Data files of a table, and one more for each stored byte: a path has 16 bytes that are random.
+constexpr std::uint64_t kFilesBase = std::uint64_t{1} << 16;
+// Decoded bytes of a manifest, and more for each stored byte.
+constexpr std::uint64_t kManifestBase = std::uint64_t{8} << 20;
+constexpr std::uint64_t kManifestFactor = 64;
 constexpr std::uint64_t kMaxInline = std::uint64_t{1} << 20;
 // Bytes of a table's paths: they share most, but not so many more than there are to share.
 constexpr std::uint64_t kMaxFileNames = std::uint64_t{16} << 20;
@@ -188,16 +193,17 @@ std::string_view fault_of(std::string_view path) {
   return {};
 }
 
-/// `base_path`: of the file that the table is in.
+/// `base_path`: of the file that the table is in. `stored`: bytes of manifest or node there.
 Result<std::vector<DataFile>> read_files(Cursor& in, std::string_view base_path,
-                                         std::string_view name) {
+                                         std::uint64_t stored, std::string_view name) {
   constexpr std::string_view kWhat = "its table of data files";
   const std::uint64_t count = in.varint();
   // Each file has a byte in two columns at least.
   if (in.failed() || count > in.left() / 2) return cut_short(name, kWhat);
   // Paths may be empty, and then a file takes fifty times its bytes.
-  if (count > kMaxFiles) {
-    return fail(ErrorCode::Corrupt, "{}: {} data files (limit {})", name, count, kMaxFiles);
+  if (const std::uint64_t most_files = std::min(kMaxFiles, kFilesBase + stored);
+      count > most_files) {
+    return fail(ErrorCode::Corrupt, "{}: {} data files (limit {})", name, count, most_files);
   }
   std::vector<std::uint64_t> shared(count, 0), rest(count), base(count);
   for (std::size_t i = 1; i < count; ++i) shared[i] = in.varint();
@@ -327,13 +333,14 @@ Result<void> skip_version_nodes(Cursor& in, std::string_view name) {
 }  // namespace
 
 Result<Manifest> parse_manifest(std::string_view bytes, std::string_view name) {
-  CKFS_TRY(const Body body, open_envelope(std::string(bytes), kManifestMagic, kMaxNode, name));
+  const std::uint64_t most = std::min(kMaxNode, kManifestBase + kManifestFactor * bytes.size());
+  CKFS_TRY(const Body body, open_envelope(std::string(bytes), kManifestMagic, most, name));
   Cursor in(body.bytes, body.begin);
   CKFS_TRY(const Config config, read_config(in, name));
   Manifest manifest;
   manifest.numbered = config.numbered && in.left() == 0;
   if (!manifest.numbered) {
-    CKFS_TRY(manifest.files, read_files(in, "", name));
+    CKFS_TRY(manifest.files, read_files(in, "", bytes.size(), name));
     CKFS_TRY_VOID(read_versions(in, config, manifest, name));
     CKFS_TRY_VOID(skip_version_nodes(in, name));
   }
@@ -356,6 +363,7 @@ std::optional<std::uint64_t> numbered_manifest(std::string_view file_name) {
 }
 
 Result<Node> Node::parse(std::string bytes, const NodeContext& context, std::string_view name) {
+  const std::uint64_t stored = bytes.size();
   CKFS_TRY(Body body, open_envelope(std::move(bytes), kNodeMagic, context.most_decoded, name));
   Node node;
   node.bytes_ = std::move(body.bytes);
@@ -368,7 +376,7 @@ Result<Node> Node::parse(std::string bytes, const NodeContext& context, std::str
                 context.height);
   }
   node.at_.prefixes = in.at();
-  CKFS_TRY_VOID(node.read(context.base_path, name));
+  CKFS_TRY_VOID(node.read(context.base_path, stored, name));
   CKFS_TRY_VOID(node.check(context.least, name));
   return node;
 }
@@ -379,9 +387,9 @@ std::uint64_t Node::held() const {
   return bytes;
 }
 
-Result<void> Node::read(std::string_view base_path, std::string_view name) {
+Result<void> Node::read(std::string_view base_path, std::uint64_t stored, std::string_view name) {
   Cursor in(bytes_, at_.prefixes);
-  CKFS_TRY(files_, read_files(in, base_path, name));
+  CKFS_TRY(files_, read_files(in, base_path, stored, name));
   const std::uint64_t count = in.varint();
   if (in.failed()) return cut_short(name, "its number of entries");
   if (count == 0 || count > kMaxEntries) {

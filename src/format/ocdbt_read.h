@@ -47,6 +47,7 @@ struct Manifest {
   std::optional<Place> root;  // nullopt: there is no key
 };
 
+/// What it becomes where it is compressed is at most 8 MiB and 64 times its bytes, else Corrupt.
 Result<Manifest> parse_manifest(std::string_view bytes, std::string_view name);
 
 /// The number of the file manifest.<16 hex digits>; nullopt: it is none.
@@ -107,7 +108,7 @@ class Node {
     std::size_t child_sizes = 0;                                              // of others
   };
 
-  Result<void> read(std::string_view base_path, std::string_view name);
+  Result<void> read(std::string_view base_path, std::uint64_t stored, std::string_view name);
   Result<void> check(std::string_view least, std::string_view name) const;
 
   std::string bytes_;                 // stored, or decoded

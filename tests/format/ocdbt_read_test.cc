@@ -261,12 +261,12 @@ std::vector<Broken> broken_manifests() {
   add([](ManifestParts& m) { m.config = std::string(11, '\x80'); },
       "cut short in its configuration", 1);
   add([](ManifestParts& m) { m.files = varint(1U << 30); }, "cut short in its table of data files");
-  // 3 MB of a frame of some hundred bytes.
+  // 3 MB of a frame of some hundred bytes, too few for as many paths.
   add(
       [](ManifestParts& m) {
         m.files = varint((1U << 20) + 1) + std::string(3 * ((1U << 20) + 1), '\0');
       },
-      "1048577 data files (limit 1048576)", 1);
+      "1048577 data files (limit 657", 1);
   add([](ManifestParts& m) { m.files = from_hex("02 09 03 01 00 00 64 2f 76 78"); },
       "data file 1: shares 9 bytes with a path of 3");
   add([](ManifestParts& m) { m.files = from_hex("01 03 04 64 2f 76"); },

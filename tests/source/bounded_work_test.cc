@@ -126,6 +126,14 @@ const std::vector<std::pair<std::string, Row>>& rows() {
                                       py_str(std::string(n / 2, 'k')) +
                                       numbered(n / 22, "}(", get(1), "u") + "u"));
        }},
+      // What is left out is named with the key before it.
+      {"one_long_key_before_what_is_left_out",
+       [](const auto& out, std::size_t n) {
+         out.write("m.pt", torch_file(torch_parts() + "}(" + py_str(std::string(n / 2, 'k')) +
+                                      "}(" + py_str("w") + rebuild(ones(1), ones(1)) + "u" +
+                                      py_str("t") + "}(" + py_str("w") + rebuild(ones(1), ones(1)) +
+                                      numbered(n / 22, "", "N", "") + "uu"));
+       }},
       {"one_dictionary_looked_up_for_each_tensor",
        [](const auto& out, std::size_t n) {
          out.write(
@@ -512,6 +520,32 @@ Cost cost_of_leaves(int leaves, int keys, std::size_t size) {
   });
 }
 
+// A data file may be as large as it likes, of holes.
+TEST(OcdbtNodes, ThatAreOneLeafAreRefusedBeforeItIsRead) {
+  const Cost cost = cost_of([&](const TemporaryDirectory& out) {
+    const ocdbt::FileName no_name = [](std::uint32_t) { return std::string(); };
+    OrbaxWriter item;
+    item.with_manifest = false;
+    std::string& nodes = item.files["d/nodes"];
+    ocdbt::Leaf<ocdbt::KeptColumn> leaf(no_name);
+    leaf.add("0000", std::string(1_MiB, 'x'));
+    nodes = leaf.render();
+    const std::uint64_t size = nodes.size();
+    std::vector<ocdbt::Child> children;
+    for (std::size_t child = 0; child < ocdbt::kNodeEntries; ++child) {
+      children.push_back({fmt::format("{:05}", child), 0, size, {}});
+    }
+    const std::string root = ocdbt::render_interior(1, "d/nodes", children);
+    item.files["manifest.ocdbt"] =
+        ocdbt::render_manifest("d/nodes", {{1, 2}, 1, nodes.size(), root.size(), {}});
+    nodes += root;
+    item.write(out);
+    std::filesystem::resize_file(out / "d" / "nodes", std::uint64_t{4} << 30);
+  });
+  EXPECT_NE(cost.message.find("overlaps another"), std::string::npos) << cost.message;
+  EXPECT_LE(cost.most, 48_MiB) << cost.message;
+}
+
 TEST(OcdbtNodes, OfFewBytesTakeFew) {
   const Cost cost = cost_of_leaves(4000, 1, 1);
   EXPECT_LE(cost.most, 24_MiB + 24 * cost.input) << cost.message;
@@ -521,6 +555,49 @@ TEST(OcdbtNodes, ThatGrowAThousandfoldAreNotHeldTogether) {
   const Cost cost = cost_of_leaves(64, 20, 1_MiB);
   EXPECT_NE(cost.message.find("more than "), std::string::npos) << cost.message;
   EXPECT_LE(cost.most, 64_MiB) << cost.message;
+}
+
+/// .metadata of a tensor of as many bricks, in courses of which each begins half a brick later.
+std::string metadata_of_bricks(int courses, int bricks) {
+  std::string described, located;
+  const auto size = [](int row, int column) {
+    return py_global("torch", "Size") + py_tuple({py_int(row), py_int(column)}) + "\x85R";
+  };
+  const auto object = [](const char* type, const std::string& fields) {
+    return py_global("torch.distributed.checkpoint.metadata", type) + ")\x81}(" + fields + "ub";
+  };
+  for (int row = 0; row < courses; ++row) {
+    for (int brick = 0; brick <= bricks; ++brick) {
+      const int begin = brick == 0 ? 0 : 2 * brick - row % 2;
+      const int end = brick == bricks ? 2 * bricks + 1 : 2 * brick + 2 - row % 2;
+      described += object("ChunkStorageMetadata", py_str("offsets") + size(row, begin) +
+                                                      py_str("sizes") + size(1, end - begin));
+      located += object("MetadataIndex",
+                        py_str("fqn") + py_str("w") + py_str("offset") + size(row, begin)) +
+                 object("_StorageInfo", py_str("relative_path") + py_str("a") + py_str("offset") +
+                                            py_int(0) + py_str("length") + py_int(9));
+    }
+  }
+  const std::string tensor =
+      object("TensorStorageMetadata", py_str("size") + size(courses, 2 * bricks + 1) +
+                                          py_str("chunks") + "](" + described + "e");
+  return "\x80\x02" +
+         metadata_object("Metadata", "}(" + py_str("state_dict_metadata") + "}(" + py_str("w") +
+                                         tensor + "u" + py_str("storage_data") + "}(" + located +
+                                         "uu") +
+         ".";
+}
+
+// No grid, and more of them than are compared pair by pair.
+TEST(DcpMetadata, OfBricksIsReadInStepsOfItsBytes) {
+  const std::string text = metadata_of_bricks(100, 60);
+  const auto pickle = parse_pickle(std::as_bytes(std::span(text)), ".metadata");
+  ASSERT_TRUE(pickle) << pickle.error().message();
+  const auto metadata =
+      read_dcp_metadata(*pickle, ".metadata", [](std::string_view) { return true; });
+  ASSERT_TRUE(metadata) << metadata.error().message();
+  EXPECT_EQ(metadata->tensors.front().chunks.size(), 6100U);
+  EXPECT_LE(pickle->budget()->steps(), 4 * text.size());
 }
 
 TEST(WorkBudget, IsFourTimesWhatRealCheckpointsNeed) {

@@ -725,7 +725,7 @@ std::vector<Broken> all_broken() {
       [&](OrbaxWriter& item) { above(item, {{"x", 0}}); });
   add("key \"w/c/0\" after \"w/zarr.json\" of the node before it",
       [&](OrbaxWriter& item) { above(item, {{"a", 0}, {"b", item.node().size()}}, 1000); });
-  add("d/nodes: nodes of ",
+  add("bytes at 0 overlaps another",
       [&](OrbaxWriter& item) { above(item, {{"a", 0}, {"b", 0}, {"c", 0}, {"d", 0}}); });
   add("says that the state is in numbered manifests, and there is none", [](OrbaxWriter& item) {
     item.with_manifest = false;

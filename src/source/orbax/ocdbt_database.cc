@@ -2,14 +2,17 @@
 // is high. Leaves are kept as they are stored, about 20 bytes a key, and enumerated as often as
 // somebody asks; a table of all keys would be larger than everything else that is known of a model.
 //
-// Whoever writes a tree can have it refer to one node a million times, and that to another. No
-// honest tree has a byte in two nodes, so the nodes of a file may have no more bytes than it has.
+// A tree can be written so that it refers to one node a million times, and that to another. No
+// honest tree has a byte in two nodes, so no two of them may overlap, and what is made of them is
+// paid for by their own bytes: a data file may have any size, and nothing in it but holes.
 // Some megabytes of them are read at once, and decoded one after another: a thousand bytes may
 // become a million, and how many they become is known afterwards.
 #include "source/orbax/ocdbt_database.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
+#include <utility>
 
 #include "base/checked.h"
 #include "base/parallel.h"
@@ -111,7 +114,7 @@ Result<void> OcdbtDatabase::read_tree(const ocdbt::Manifest& manifest) {
   level[0].place = *manifest.root;
   level[0].height = manifest.height;
   level[0].base_path = root.base_path();
-  std::map<FileId, std::uint64_t> read_of;  // bytes of nodes
+  std::map<std::pair<FileId, std::uint64_t>, std::uint64_t> nodes;  // begin: end
   std::uint64_t stored = 0;
   std::uint64_t held = 0;
   while (!level.empty()) {
@@ -127,11 +130,17 @@ Result<void> OcdbtDatabase::read_tree(const ocdbt::Manifest& manifest) {
         return fail(ErrorCode::Unsupported, "{}: a node of {} bytes at {} (limit {})", name, length,
                     offset, ocdbt::kMaxNode);
       }
-      std::uint64_t& sum = read_of[wanted.file];
-      sum += length;
       stored += length;
-      if (sum > size) {
-        return fail(ErrorCode::Corrupt, "{}: nodes of {} bytes in a file of {}", name, sum, size);
+      const auto [node, is_new] = nodes.emplace(std::pair(wanted.file, offset), offset + length);
+      const auto next = std::next(node);
+      const bool meets_next = next != nodes.end() && next->first.first == wanted.file &&
+                              next->first.second < node->second;
+      const bool meets_last = node != nodes.begin() &&
+                              std::prev(node)->first.first == wanted.file &&
+                              std::prev(node)->second > offset;
+      if (!is_new || meets_next || meets_last) {
+        return fail(ErrorCode::Corrupt, "{}: a node of {} bytes at {} overlaps another", name,
+                    length, offset);
       }
     }
     const std::uint64_t most = kHeldBase + kHeldFactor * stored;
@@ -156,12 +165,12 @@ Result<void> OcdbtDatabase::read_tree(const ocdbt::Manifest& manifest) {
         bytes += rest[count].place.size;
         if (count > 0 && bytes > kAtOnce) break;
       }
-      std::vector<std::string> nodes(count);
+      std::vector<std::string> texts(count);
       const auto read = [&](std::size_t i) -> Result<void> {
-        CKFS_TRY(nodes[i], read_stored(rest[i]));
+        CKFS_TRY(texts[i], read_stored(rest[i]));
         return {};
       };
-      const auto take = [&](std::size_t i) { return keep(rest[i], std::move(nodes[i])); };
+      const auto take = [&](std::size_t i) { return keep(rest[i], std::move(texts[i])); };
       CKFS_TRY_VOID(run_in_order(count, read, take, files_->parallel()));
       rest = rest.subspan(count);
     }

@@ -69,6 +69,14 @@ std::string kind_of(const Pickle& pickle, NodeId node) {
   return "an object";
 }
 
+/// A key in a note: its begin and its end, where it is longer than keys are.
+std::string shortened(std::string_view key) {
+  constexpr std::size_t kLongest = 512;
+  if (key.size() <= kLongest) return std::string(key);
+  const std::size_t end = key.size() - kLongest / 2;
+  return fmt::format("{}...{}", key.substr(0, kLongest / 2), key.substr(end));
+}
+
 class StateDictFinder {
  public:
   StateDictFinder(const TorchFile& torch, const std::string& file_name)
@@ -162,9 +170,8 @@ class StateDictFinder {
         CKFS_TRY_VOID(add(item, ""));
         continue;
       }
-      for (const DictItem& inner : items_of(item.value)) {
-        CKFS_TRY_VOID(add(inner, *name + "."));
-      }
+      const std::string prefix = *name + ".";
+      for (const DictItem& inner : items_of(item.value)) CKFS_TRY_VOID(add(inner, prefix));
     }
     if (found_.tensors.empty()) {
       return fail(ErrorCode::Unsupported, "{}: no tensors in it (its keys: {})", file_name_,
@@ -219,7 +226,7 @@ class StateDictFinder {
   void note(std::string_view prefix, const DictItem& item, std::string_view why) {
     const NodeId node = item.value;
     if (found_.notes.size() < kMaxNotes) {
-      const std::string name = fmt::format("{}{}", prefix, key_text(item.key));
+      const std::string name = shortened(prefix) + shortened(key_text(item.key));
       const std::string kind = torch_.is_tensor(node) ? "a tensor" : kind_of(pickle_, node);
       const std::string_view hint = has_tensors(node) ? ", whose tensors --key shows" : "";
       found_.notes.push_back({name, fmt::format("{} ({}{}); left out", why, kind, hint)});

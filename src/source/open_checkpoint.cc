@@ -36,6 +36,14 @@ Failure not_a_checkpoint(const SourceTree& tree, const SourceFiles& files) {
   if (tree.files.empty() && tree.dangling.empty()) {
     return fail(ErrorCode::Unsupported, "{}: not a checkpoint: the directory is empty", tree.name);
   }
+  const auto part = std::ranges::find_if(
+      tree.files, [](const TreeFile& file) { return file.path.ends_with(".distcp"); });
+  if (part != tree.files.end()) {
+    return fail(ErrorCode::Unsupported,
+                "{}: a part of a DCP checkpoint ({}), and .metadata is not here: it lies on the "
+                "first node that saved it (copy the files of all nodes into one directory)",
+                tree.name, part->path);
+  }
   const auto weights = std::find_if(tree.files.begin(), tree.files.end(), [](const TreeFile& file) {
     return role_of(file.path) == FileRole::Weights;
   });

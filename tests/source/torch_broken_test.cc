@@ -127,9 +127,12 @@ std::vector<Broken> dcp_cases() {
        }},
       {"irregular_chunks_without_number", "chunks that are no grid (limit 4096)", [](const auto& out) {
          Dcp dcp;
-         dcp.shape = {2, 5000};
-         dcp.chunks = {{{0, 0}, {1, 5000}}};
-         for (std::int64_t i = 0; i < 5000; ++i) dcp.chunks.push_back({{1, i}, {1, 1}});
+         // A pinwheel: every plane goes through one of its four arms.
+         dcp.shape = {66, 66};
+         dcp.chunks = {{{0, 0}, {1, 65}}, {{0, 65}, {65, 1}}, {{65, 1}, {1, 65}}, {{1, 0}, {65, 1}}};
+         for (std::int64_t i = 0; i < 64 * 64; ++i) {
+           dcp.chunks.push_back({{1 + i / 64, 1 + i % 64}, {1, 1}});
+         }
          dcp.saved = {0};
          dcp.write(out);
        }},
@@ -183,6 +186,12 @@ std::vector<Broken> dcp_cases() {
       {"several_dcp", "several DCP checkpoints: a/, b/", [](const auto& out) {
          Dcp().write(out, "a/");
          Dcp().write(out, "b/");
+       }},
+      {"dcp_of_an_optimizer", "open the model's directory beside it (or --key optimizer shows", [](const auto& out) {
+         Dcp().write(out);
+         Dcp::write_metadata(out, "", Dcp::object("Metadata", {
+             {"state_dict_metadata", py_dict({{"optimizer.w", Dcp::object("T", {{"chunks", py_list({})}})}})},
+             {"storage_data", py_dict({})}}));
        }},
       {"no_dcp_tensors", ".metadata: no tensors in it", [](const auto& out) {
          Dcp().write(out);

@@ -366,7 +366,11 @@ TEST(OpenTorchDcp, TheOptimizersFolderIsNotTheModels) {
   EXPECT_THAT(names, testing::Each(testing::Not(testing::HasSubstr("optim"))));
   EXPECT_EQ(tensor_names(*open_source(source, with_key("model")).catalog), names);
   EXPECT_THAT(error_of(source, with_key("mode")), HasSubstr("no tensors below the key"));
-  EXPECT_THAT(error_of(source / "optimizer_0"), HasSubstr("no tensors"));
+  EXPECT_THAT(error_of(source / "optimizer_0"),
+              HasSubstr("open the model's directory beside it (or --key optimizer shows"));
+  EXPECT_NE(open_source(source / "optimizer_0", with_key("optimizer")).catalog, nullptr);
+  EXPECT_THAT(notes_by_subject(*open_source(source).catalog).at("optimizer_0/"),
+              HasSubstr("--key optimizer"));
 }
 
 TEST(OpenTorchDcp, AStrayFileMakesNoCheckpointOfTheTop) {
@@ -387,6 +391,13 @@ TEST(OpenTorchDcp, AMissingPartIsNamed) {
   EXPECT_THAT(error_of(copy), HasSubstr("__1_0.distcp: tensor "));
   fs::remove(copy / "__1_0.distcp");
   EXPECT_THAT(error_of(copy), HasSubstr("__1_0.distcp: missing"));
+  EXPECT_THAT(error_of(copy), HasSubstr("copy those of all nodes into one directory"));
+  // What another node has.
+  fs::remove(copy / ".metadata");
+  for (const fs::path& path : {copy, directory.path()}) {
+    EXPECT_THAT(error_of(path), HasSubstr("a part of a DCP checkpoint"));
+    EXPECT_THAT(error_of(path), HasSubstr(".metadata is not here: it lies on the first node"));
+  }
 }
 
 TEST(OpenCheckpointOptions, AreRefusedWhereTheyMeanNothing) {

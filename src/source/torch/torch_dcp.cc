@@ -117,7 +117,8 @@ class DcpOpener : public SourceOpener {
       std::erase_if(prefixes, [this](const std::string& prefix) {
         if (!is_optimizer_folder(prefix)) return false;
         builder_.add_note(prefix,
-                          "the optimizer's checkpoint; left out (it opens by its own name)");
+                          "the optimizer's checkpoint; left out (it opens by its own name, with "
+                          "--key optimizer as Accelerate saves it)");
         return true;
       });
     }
@@ -168,12 +169,13 @@ class DcpOpener : public SourceOpener {
     }
     std::size_t noted = 0;
     for (const auto& [group, counts] : groups) {
+      if (counts.first > 0 && left_out_.empty()) left_out_ = group;
       if (noted++ == kMaxNotes) break;
       builder_.add_note(
           std::string(group),
           counts.first > 0
-              ? fmt::format("{} tensors beside the model's; left out (--key shows them)",
-                            counts.first)
+              ? fmt::format("{} tensors beside the model's; left out (--key {} shows them)",
+                            counts.first, group)
               : fmt::format("{} values that are no tensors; left out", counts.second));
     }
   }
@@ -222,6 +224,13 @@ class DcpOpener : public SourceOpener {
                return wanted(name);
              }));
     if (metadata.tensors.empty()) {
+      if (options_.key.empty() && !left_out_.empty()) {
+        return fail(
+            ErrorCode::Unsupported,
+            "{}: the checkpoint of an optimizer or a training's state, without a model's "
+            "tensors: open the model's directory beside it (or --key {} shows what is here)",
+            path, left_out_);
+      }
       if (options_.key.empty()) return fail(ErrorCode::Unsupported, "{}: no tensors in it", path);
       return fail(ErrorCode::InvalidArgument, "{}: no tensors below the key {}", path,
                   quote(options_.key));
@@ -365,7 +374,9 @@ class DcpOpener : public SourceOpener {
       for (const DcpChunk& chunk : tensor.chunks) {
         const auto file = files[chunk.path];
         if (!file) {
-          return fail(ErrorCode::NotFound, "{}{}: missing, but {} has a part of tensor {} there",
+          return fail(ErrorCode::NotFound,
+                      "{}{}: missing, but {} has a part of tensor {} there (each node writes the "
+                      "parts of its own ranks: copy those of all nodes into one directory)",
                       prefix_, metadata.paths[chunk.path], kMetadata, quote(tensor.name));
         }
         const ByteRange bytes{chunk.offset, chunk.offset + chunk.length};
@@ -475,6 +486,7 @@ class DcpOpener : public SourceOpener {
   TensorPlacer placer_;
   std::string prefix_;                         // of the checkpoint's directory in the tree
   std::string key_;                            // what the shown names have lost; empty: nothing
+  std::string left_out_;                       // a key of tensors that are not shown; empty: none
   std::vector<TensorId> order_;                // provisional ids
   std::vector<Place> places_;                  // of all chunks of one tensor after the other
   std::vector<std::uint32_t> order_in_files_;  // indices of places_

@@ -33,6 +33,15 @@ char to_lower(char c) {
 
 }  // namespace
 
+std::string grouped(std::uint64_t number) {
+  std::string text = std::to_string(number);
+  for (std::size_t at = text.size(); at > 3;) {
+    at -= 3;
+    text.insert(at, ",");
+  }
+  return text;
+}
+
 std::string size_text(std::uint64_t bytes) {
   std::string best;
   for (const Unit& unit : kUnits) {

@@ -16,4 +16,7 @@ Result<std::uint64_t> parse_size(std::string_view text);
 /// "1.5GB" as "1500MB".
 std::string size_text(std::uint64_t bytes);
 
+/// A number for people: "16,488".
+std::string grouped(std::uint64_t number);
+
 }  // namespace ckfs

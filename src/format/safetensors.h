@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -33,6 +34,8 @@ inline constexpr std::size_t kMaxString = 4'194'304;  // bytes of any string or 
 inline constexpr std::size_t kMaxMetadata = 100'000;  // members of __metadata__
 /// Bytes of escaped names, and 32 more for each; bytes of metadata's keys.
 inline constexpr std::size_t kMaxEscaped = 4'194'304;
+/// Bytes of metadata's values that a header keeps.
+inline constexpr std::size_t kMaxKeptMetadata = 4'194'304;
 
 /// A tensor as the header lists it. [begin, end) counts from the first byte of data.
 struct HeaderTensor {
@@ -43,6 +46,9 @@ struct HeaderTensor {
   std::uint64_t end = 0;
 };
 
+/// An entry of the header's `__metadata__`: a key and its text.
+using MetadataEntry = std::pair<std::string, std::string>;
+
 /// A parsed header: tensors in the order of their data, which they cover without hole or overlap.
 /// Immutable. Names are slices of the text that was parsed, so the text must outlive the header.
 class Header {
@@ -52,6 +58,11 @@ class Header {
   std::size_t size() const { return entries_.size(); }
   /// Valid as long as the header and its text.
   HeaderTensor operator[](std::size_t index) const;
+  /// `__metadata__` by key, without the entries whose values would be more than kMaxKeptMetadata
+  /// bytes with those before them.
+  std::span<const MetadataEntry> metadata() const { return metadata_; }
+  /// The keys of those.
+  std::span<const std::string> metadata_not_kept() const { return metadata_not_kept_; }
 
  private:
   friend class HeaderReader;
@@ -74,6 +85,8 @@ class Header {
   std::vector<Entry> entries_;
   std::vector<std::int64_t> dimensions_;
   std::vector<std::string> escaped_;
+  std::vector<MetadataEntry> metadata_;
+  std::vector<std::string> metadata_not_kept_;
 };
 
 /// Length of the header's text, by the file's first bytes: at least 8, or the whole of a shorter
@@ -101,11 +114,14 @@ bool canonical_less(const TensorHead& a, const TensorHead& b);
 std::uint64_t data_size(const TensorHead& tensor);
 
 /// Bytes before the data (length field, text, padding) of the file that
-/// `save_file(tensors, metadata={"format": "pt"})` writes; no text is built. Requires: `tensors` in
-/// canonical order.
-std::uint64_t measure_header(std::span<const TensorHead> tensors);
+/// `save_file(tensors, metadata={"format": "pt", **metadata})` writes; no text is built. (That
+/// writer's order of metadata is another each time; here it is the given one, behind `format`.)
+/// Requires: `tensors` in canonical order; no key of `metadata` is "format", or there twice.
+std::uint64_t measure_header(std::span<const TensorHead> tensors,
+                             std::span<const MetadataEntry> metadata = {});
 
 /// Those bytes.
-std::string render_header(std::span<const TensorHead> tensors);
+std::string render_header(std::span<const TensorHead> tensors,
+                          std::span<const MetadataEntry> metadata = {});
 
 }  // namespace ckfs::safetensors

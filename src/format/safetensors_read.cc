@@ -6,12 +6,15 @@
 // grammar, members, numbers of one tensor, then what all tensors together must cover.
 #include <algorithm>
 #include <array>
+#include <map>
 #include <numeric>
 #include <optional>
-#include <set>
+#include <tuple>
+#include <utility>
 
 #include "base/checked.h"
 #include "base/load_le.h"
+#include "base/size_text.h"
 #include "base/text.h"
 #include "format/json_reader.h"
 #include "format/safetensors.h"
@@ -62,6 +65,7 @@ class HeaderReader {
 
   bool scalar(std::string_view kind);
   bool keep_name(std::string_view name);
+  void keep_metadata();
   bool end_tensor();
   std::optional<std::uint32_t> keep_shape();
   bool check_names();
@@ -90,8 +94,10 @@ class HeaderReader {
   std::size_t offset_count_ = 0;
 
   bool seen_metadata_ = false;
-  std::set<std::string, std::less<>> metadata_;
-  std::size_t metadata_bytes_ = 0;
+  std::map<std::string, std::optional<std::string>, std::less<>> metadata_;
+  decltype(metadata_)::iterator entry_of_metadata_;
+  std::size_t metadata_bytes_ = 0;  // of keys
+  std::size_t kept_bytes_ = 0;      // of values
   std::size_t escaped_bytes_ = 0;
 
   // The place of shapes seen lately, by hash: equal shapes are kept once, mostly, in bounded
@@ -118,8 +124,12 @@ HeaderTensor Header::operator[](std::size_t index) const {
 
 Result<std::uint64_t> header_length(std::span<const std::byte> prefix, std::uint64_t file_size,
                                     std::string_view file_name) {
+  if (file_size == 0) {
+    return fail(ErrorCode::Corrupt, "{}: is empty; download it again", file_name);
+  }
   if (file_size < kLengthBytes || prefix.size() < kLengthBytes) {
-    return fail(ErrorCode::Corrupt, "{}: {} bytes, too short for a safetensors file (at least 8)",
+    return fail(ErrorCode::Corrupt,
+                "{}: {} bytes, too short for a safetensors file (at least 8); download it again",
                 file_name, file_size);
   }
   const auto length = load_le<std::uint64_t>(prefix);
@@ -128,8 +138,10 @@ Result<std::uint64_t> header_length(std::span<const std::byte> prefix, std::uint
                 file_name, length, kMaxHeader);
   }
   if (length > file_size - kLengthBytes) {
-    return fail(ErrorCode::Corrupt, "{}: header of {} bytes > the {} that follow its length",
-                file_name, length, file_size - kLengthBytes);
+    return fail(ErrorCode::Corrupt,
+                "{}: cut short in its header: {} of that one's {} bytes are missing; download it "
+                "again",
+                file_name, grouped(length - (file_size - kLengthBytes)), grouped(length));
   }
   return length;
 }
@@ -149,8 +161,20 @@ Result<Header> HeaderReader::read() {
 
   std::size_t end = 0;
   read_json(text_, {.token_bytes = kMaxString}, end, *this);
+  keep_metadata();
   if (!error_ && check_names() && check_coverage()) return std::move(header_);
   return Failure(std::move(*error_));
+}
+
+void HeaderReader::keep_metadata() {
+  while (!metadata_.empty()) {
+    auto entry = metadata_.extract(metadata_.begin());
+    if (entry.mapped()) {
+      header_.metadata_.emplace_back(std::move(entry.key()), *std::move(entry.mapped()));
+    } else {
+      header_.metadata_not_kept_.push_back(std::move(entry.key()));
+    }
+  }
 }
 
 bool HeaderReader::parse_error(std::size_t byte, std::string_view reason) {
@@ -195,7 +219,12 @@ bool HeaderReader::number_unsigned(std::uint64_t value) {
 }
 
 bool HeaderReader::string(std::string_view value) {
-  if (where_ == Where::Metadata) return true;
+  if (where_ == Where::Metadata) {
+    if (value.size() > kMaxKeptMetadata - kept_bytes_) return true;
+    kept_bytes_ += value.size();
+    entry_of_metadata_->second = value;
+    return true;
+  }
   if (where_ == Where::Tensor && member_ == Member::DType) {
     dtype_ = parse_dtype(value);
     if (!dtype_) return refuse_tensor("unknown dtype {}", quote(value));
@@ -283,14 +312,17 @@ bool HeaderReader::key(std::string_view name) {
       if (seen_metadata_) return refuse("__metadata__ twice");
       seen_metadata_ = true;
       return true;
-    case Where::Metadata:
+    case Where::Metadata: {
       metadata_bytes_ += name.size();
       if (metadata_bytes_ > kMaxEscaped || metadata_.size() == kMaxMetadata) {
         return refuse("__metadata__ has too many names (limit {}, of {} bytes together)",
                       kMaxMetadata, kMaxEscaped);
       }
-      if (!metadata_.emplace(name).second) return refuse("__metadata__ has {} twice", quote(name));
+      bool is_new = false;
+      std::tie(entry_of_metadata_, is_new) = metadata_.emplace(name, std::nullopt);
+      if (!is_new) return refuse("__metadata__ has {} twice", quote(name));
       return true;
+    }
     case Where::Tensor: {
       const auto once = [&](bool& seen, Member member) {
         if (seen) return refuse_tensor("{} twice", name);
@@ -341,7 +373,6 @@ bool HeaderReader::end_tensor() {
   if (!has_offsets_) return refuse_tensor("no data_offsets");
   const auto [begin, end] = offsets_;
   if (begin > end) return refuse_tensor("data_offsets begin {} > end {}", begin, end);
-  if (end > data_size_) return refuse_tensor("data_offsets end {} > data size {}", end, data_size_);
 
   const auto numel = checked_numel(shape_);
   if (!numel) return refuse_tensor("shape has more than 2^63 - 1 elements");
@@ -444,8 +475,14 @@ bool HeaderReader::check_coverage() {
     }
     covered = tensor.end;
   }
-  if (covered != data_size_) {
-    return refuse("data size {} > end of the last tensor {}", data_size_, covered);
+  if (covered > data_size_) {
+    return refuse("cut short: {} of {} bytes are missing; download it again",
+                  grouped(covered - data_size_),
+                  grouped(checked_add(covered, header_.data_offset_).value_or(covered)));
+  }
+  if (covered < data_size_) {
+    return refuse("{} bytes behind the end of the last tensor at {}; download it again",
+                  grouped(data_size_ - covered), grouped(header_.data_offset_ + covered));
   }
   return true;
 }

@@ -14,7 +14,7 @@
 namespace ckfs::safetensors {
 namespace {
 
-constexpr std::string_view kHead = R"({"__metadata__":{"format":"pt"})";
+constexpr std::string_view kHead = R"({"__metadata__":{"format":"pt")";
 
 template <typename Sink>
 void put_number(Sink& sink, std::uint64_t value) {
@@ -63,8 +63,16 @@ void put_string(Sink& sink, std::string_view text) {
 }
 
 template <typename Sink>
-void put_header(Sink& sink, std::span<const TensorHead> tensors) {
+void put_header(Sink& sink, std::span<const TensorHead> tensors,
+                std::span<const MetadataEntry> metadata) {
   sink.put(kHead);
+  for (const auto& [key, value] : metadata) {
+    sink.put(",");
+    put_string(sink, key);
+    sink.put(":");
+    put_string(sink, value);
+  }
+  sink.put("}");
   std::uint64_t offset = 0;
   for (const TensorHead& tensor : tensors) {
     sink.put(",");
@@ -105,21 +113,23 @@ std::uint64_t data_size(const TensorHead& tensor) {
   return *size;
 }
 
-std::uint64_t measure_header(std::span<const TensorHead> tensors) {
+std::uint64_t measure_header(std::span<const TensorHead> tensors,
+                             std::span<const MetadataEntry> metadata) {
   CountingSink sink;
-  put_header(sink, tensors);
+  put_header(sink, tensors, metadata);
   return kLengthBytes + padded(sink.size());
 }
 
-std::string render_header(std::span<const TensorHead> tensors) {
-  const std::uint64_t size = measure_header(tensors);
+std::string render_header(std::span<const TensorHead> tensors,
+                          std::span<const MetadataEntry> metadata) {
+  const std::uint64_t size = measure_header(tensors, metadata);
   std::string out;
   out.reserve(size);
   std::array<std::byte, kLengthBytes> length{};
   store_le<std::uint64_t>(length, size - kLengthBytes);
   for (const std::byte byte : length) out += static_cast<char>(byte);
   TextSink sink(out);
-  put_header(sink, tensors);
+  put_header(sink, tensors, metadata);
   out.resize(size, ' ');
   return out;
 }

@@ -12,8 +12,31 @@
 #include <utility>
 #include <vector>
 
+#include "base/size_text.h"
+#include "format/known_formats.h"
+
 namespace ckfs {
 namespace {
+
+/// `error`, on a file that is no whole safetensors file; or what the file's first bytes say that
+/// it is.
+Failure explained(ByteSource& source, FileId file, const Error& error) {
+  if (error.code() != ErrorCode::Corrupt) return Failure(error);
+  std::vector<std::byte> first(std::min<std::uint64_t>(source.size(file), kFormatMark));
+  if (const Result<void> read = source.read_at(file, 0, first); !read) return Failure(error);
+  if (!first.empty() && std::ranges::count(first, std::byte{0}) == std::ssize(first)) {
+    return fail(ErrorCode::Corrupt,
+                "{}: {} zeros (was the download's space reserved, and the download not "
+                "finished?); download it again",
+                source.name(file),
+                first.size() == source.size(file)
+                    ? std::string("is all")
+                    : fmt::format("begins with {}", grouped(first.size())));
+  }
+  const std::string_view name = name_of_format(first);
+  if (name.empty()) return Failure(error);
+  return fail(ErrorCode::Corrupt, "{}: is {}, not a safetensors file", source.name(file), name);
+}
 
 std::span<std::byte> bytes_of(std::string& text) {
   return std::as_writable_bytes(std::span(text.data(), text.size()));
@@ -37,15 +60,18 @@ Result<std::unique_ptr<LoadedHeader>> load_header(ByteSource& source, FileId fil
   std::array<std::byte, safetensors::kLengthBytes> start{};
   const std::span prefix(start.data(), std::min<std::uint64_t>(size, start.size()));
   CKFS_TRY_VOID(source.read_at(file, 0, prefix));
-  CKFS_TRY(const std::uint64_t length, safetensors::header_length(prefix, size, source.name(file)));
-  if (pay) CKFS_TRY_VOID(pay(file, length));
+  const auto length = safetensors::header_length(prefix, size, source.name(file));
+  if (!length) return explained(source, file, length.error());
+  if (pay) CKFS_TRY_VOID(pay(file, *length));
 
   auto loaded = std::make_unique<LoadedHeader>();
-  loaded->text.resize(length);
-  if (length > 0) {
+  loaded->text.resize(*length);
+  if (*length > 0) {
     CKFS_TRY_VOID(source.read_at(file, safetensors::kLengthBytes, bytes_of(loaded->text)));
   }
-  CKFS_TRY(loaded->header, safetensors::parse_header(loaded->text, size, source.name(file)));
+  auto header = safetensors::parse_header(loaded->text, size, source.name(file));
+  if (!header) return explained(source, file, header.error());
+  loaded->header = *std::move(header);
   return loaded;
 }
 

@@ -105,6 +105,35 @@ TEST(SafetensorsHeader, AcceptsWhatTheFormatAllows) {
   EXPECT_EQ(empty->size(), 0U);
 }
 
+TEST(SafetensorsHeader, KeepsMetadataByKeyAndTheKeysOfWhatIsTooLarge) {
+  const std::string large(kMaxKeptMetadata - 3, 'x');
+  const std::string text =
+      fmt::format(R"({{"__metadata__":{{"z":"\u00e9\n","large":"{}","b":"12","c":""}}}})", large);
+  const auto header = parse_header(text, kLengthBytes + text.size(), "f");
+  ASSERT_TRUE(header) << header.error().message();
+  ASSERT_EQ(header->metadata().size(), 3U);
+  EXPECT_EQ(header->metadata()[0], MetadataEntry("c", ""));
+  EXPECT_EQ(header->metadata()[1].first, "large");
+  EXPECT_EQ(header->metadata()[1].second, large);
+  EXPECT_EQ(header->metadata()[2], MetadataEntry("z", "\u00e9\n"));
+  ASSERT_EQ(header->metadata_not_kept().size(), 1U);
+  EXPECT_EQ(header->metadata_not_kept()[0], "b");
+}
+
+TEST(SafetensorsHeader, IsWrittenWithMetadataAsTheLibraryEscapesIt) {
+  // Of save_file() by safetensors 0.8, whose order of keys is another each time.
+  const std::string_view text =
+      "{\"__metadata__\":{\"format\":\"pt\",\"alpha\":\"2\\n\\\"\u00e9\u2028\x7f/\",\"m\":\"x\"},"
+      "\"w\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,12]}}";
+  const std::vector<std::int64_t> shape{3};
+  const std::vector<TensorHead> heads{{"w", DType::F32, shape}};
+  const std::vector<MetadataEntry> metadata{{"alpha", "2\n\"\u00e9\u2028\x7f/"}, {"m", "x"}};
+  const std::string written = render_header(heads, metadata);
+  EXPECT_EQ(written.size() % 8, 0U);
+  EXPECT_EQ(written.substr(kLengthBytes, text.size()), text);
+  EXPECT_EQ(measure_header(heads, metadata), written.size());
+}
+
 TEST(SafetensorsHeader, DecodesEscapedNamesAndFindsThemEqualToPlainOnes) {
   const std::string member = ":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}";
   const std::string good = "{\"\\u0061\\\"\"" + member + ",\"b\"" + member + "}";

@@ -1,0 +1,17 @@
+// Which format a file has that is not the one it was taken for: for messages only.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string_view>
+
+namespace ckfs {
+
+/// As many first bytes as name_of_format() looks at.
+inline constexpr std::size_t kFormatMark = 512;
+
+/// What a file is by its first bytes, "a GGUF file"; "no file that ckfs knows" is empty. `first`:
+/// kFormatMark bytes, or the whole of a shorter file. A pure function.
+std::string_view name_of_format(std::span<const std::byte> first);
+
+}  // namespace ckfs

@@ -16,7 +16,7 @@ void add_umount(CLI::App& app, Action& action) {
   verb->callback([mountpoint, force, &action] {
     action = [mountpoint, force]() -> Result<void> {
       CKFS_TRY(const Unmounted unmounted,
-               unmount(*mountpoint, *force ? OpenFiles::Fail : OpenFiles::LiveOn));
+               unmount(*mountpoint, *force ? FilesInUse::Fail : FilesInUse::LiveOn));
       if (unmounted == Unmounted::Ended) return {};
       return print(
           one_line(fmt::format(

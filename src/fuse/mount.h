@@ -67,14 +67,14 @@ enum class Unmounted : std::uint8_t {
   Detached,  // out of sight; its daemon, if it lives, serves the files that are open, and then ends
 };
 
-enum class OpenFiles : std::uint8_t {
+enum class FilesInUse : std::uint8_t {
   LiveOn,
   Fail,  // also those that wait for a source which does not answer
 };
 
 /// Unmounts `mountpoint`, also one whose daemon is dead or does not answer. Errors: InvalidArgument
 /// (not a ckfs mount), NotFound (its directory is not there), Io (no permission; with
-/// OpenFiles::Fail no way to abort its connection, and then nothing was done).
-Result<Unmounted> unmount(const std::filesystem::path& mountpoint, OpenFiles files);
+/// FilesInUse::Fail no way to abort its connection, and then nothing was done).
+Result<Unmounted> unmount(const std::filesystem::path& mountpoint, FilesInUse files);
 
 }  // namespace ckfs

@@ -97,14 +97,14 @@ Result<void> check_hides_none(const stdfs::path& target, std::span<const stdfs::
               hidden->native());
 }
 
-Result<Unmounted> unmount(const stdfs::path& mountpoint, OpenFiles files) {
+Result<Unmounted> unmount(const stdfs::path& mountpoint, FilesInUse files) {
   CKFS_TRY(const stdfs::path target, resolve_mountpoint(mountpoint));
   CKFS_TRY(const auto mounted, find_mount(target));
   if (!mounted || mounted->type != kFilesystemType) {
     return fail(ErrorCode::InvalidArgument, "{}: not a ckfs mount", target.native());
   }
   UniqueFd abort;
-  if (files == OpenFiles::Fail) {
+  if (files == FilesInUse::Fail) {
     if (const auto device = device_at(target)) abort = open_abort(*device);
     if (!abort) {
       return fail(ErrorCode::Io,

@@ -82,7 +82,7 @@ TEST_F(CheckMountpoint, RefusesSourceAndMountpointWithinEachOther) {
 
 TEST(Unmount, RefusesWhatIsNoCkfsMount) {
   for (const char* path : {"/proc", "/", "/proc/nothing"}) {
-    const auto result = unmount(path, OpenFiles::LiveOn);
+    const auto result = unmount(path, FilesInUse::LiveOn);
     ASSERT_FALSE(result) << path;
     EXPECT_EQ(result.error().code(), ErrorCode::InvalidArgument) << path;
     EXPECT_THAT(result.error().message(), HasSubstr("not a ckfs mount"));

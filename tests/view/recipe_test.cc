@@ -3,8 +3,12 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <random>
+#include <regex>
 #include <set>
 
+#include "support/cost_limit.h"
+#include "support/heap_meter.h"
 #include "support/model_catalog.h"
 #include "support/naive_view.h"
 
@@ -51,6 +55,63 @@ TEST(Pattern, GivesAnyTextTheLeastThatFits) {
   EXPECT_EQ(matched("{a:**}.x.{b:**}", "p.x.q.x.r"), "a=p b=q.x.r");
   EXPECT_EQ(matched("{a:**}.x.{n}", "p.x.q.x.3"), "a=p.x.q n=3");
   EXPECT_EQ(matched("{a:**}{b:**}", "pq"), "a= b=pq");
+}
+
+/// The same by the standard library, which tries the shortest texts first, too.
+std::string matched_by_regex(const std::string& regex, const std::string& name) {
+  std::smatch found;
+  if (!std::regex_match(name, found, std::regex(regex))) return "-";
+  std::string text;
+  for (std::size_t i = 1; i < found.size(); ++i) {
+    text +=
+        fmt::format("{}{}={}", i > 1 ? " " : "", static_cast<char>('a' + i - 1), found[i].str());
+  }
+  return text;
+}
+
+TEST(Pattern, FitsWhatARegularExpressionFits) {
+  // Each hole and the expression for it; {} is the capture's name.
+  const std::vector<std::pair<std::string, std::string>> holes = {
+      {"{{{}:**}}", "(.*?)"},
+      {"{{{}:*}}", "([^.]+?)"},
+      {"{{{}}}", "(0|[1-9][0-9]{0,8})(?![0-9])"},
+      {"{{{}:x|xy}}", "(x|xy)"}};
+  const std::vector<std::pair<std::string, std::string>> between = {
+      {"", ""}, {".", "\\."}, {"x", "x"}, {"y.", "y\\."}};
+  const std::string letters = "xy.1";
+  std::mt19937 random(7);
+  int fitted = 0;
+  for (int i = 0; i < 3000; ++i) {
+    std::string pattern, regex;
+    const std::size_t count = random() % 3 + 1;
+    for (std::size_t k = 0; k <= count; ++k) {
+      const auto& [literal, escaped] = between[random() % between.size()];
+      pattern += literal;
+      regex += escaped;
+      if (k == count) break;
+      const auto& [hole, expression] = holes[random() % holes.size()];
+      pattern += fmt::format(fmt::runtime(hole), static_cast<char>('a' + k));
+      regex += expression;
+    }
+    std::string name;
+    for (std::size_t k = random() % 9; k > 0; --k) name += letters[random() % letters.size()];
+    const std::string expected = matched_by_regex(regex, name);
+    EXPECT_EQ(matched(pattern, name), expected) << pattern << " " << name;
+    if (expected != "-") ++fitted;
+  }
+  EXPECT_GT(fitted, 50);
+}
+
+TEST(Pattern, TriesNothingTwice) {
+  // Of each three texts one may end anywhere before the two others.
+  for (const std::string letter : {"x", "x."}) {
+    std::string name;
+    while (name.size() < 64'000) name += letter;
+    const CostLimit limit(name.size());
+    EXPECT_EQ(matched("{a:**}x{b:**}x{c:**}x{n}y", name + "y"), "-");
+    EXPECT_EQ(matched("{a:**}x{b:*}x{c:*}x{n}y", name + "y"), "-");
+    EXPECT_EQ(matched("{a:**}{b:**}{c:**}{n}", name), "-");
+  }
 }
 
 TEST(Pattern, RefusesWhatIsNoPattern) {

@@ -12,13 +12,13 @@ namespace ckfs {
 namespace {
 
 constexpr std::size_t kMaxPattern = 1000;  // characters
-constexpr std::size_t kMaxOpenHoles = 3;   // each multiplies the places to try
+constexpr std::size_t kMaxOpenHoles = 3;
 constexpr std::size_t kMaxDigits = 9;
 
 /// The digits at the begin of `text` that are a number.
 std::size_t number_size(std::string_view text) {
   std::size_t size = 0;
-  while (size < text.size() && is_digit(text[size])) ++size;
+  while (size < text.size() && size <= kMaxDigits && is_digit(text[size])) ++size;
   const bool leading_zero = size > 1 && text[0] == '0';
   return leading_zero || size > kMaxDigits ? 0 : size;
 }
@@ -113,7 +113,7 @@ Result<Pattern> Pattern::parse(std::string_view text, CaptureNames& names) {
   return pattern;
 }
 
-/// Each hole that may end in several places multiplies the steps of a match.
+/// A pattern with more of them is one that its reader cannot follow.
 Result<void> Pattern::check_open_holes() const {
   std::size_t open_holes = 0;
   for (std::size_t i = 0; i < pieces_.size(); ++i) {
@@ -140,49 +140,91 @@ bool Pattern::is_number(std::size_t capture) const {
   return piece != pieces_.end() && piece->hole == Hole::Number;
 }
 
+/// One name and one pattern. Whether the pieces from one on fit the name from a place on depends on
+/// these two alone: what did not fit is not tried again. So the steps grow with the name's length
+/// and the pieces, whatever the name is.
+class Pattern::Matching {
+ public:
+  /// `name` without the pattern's tail.
+  Matching(const Pattern& pattern, std::string_view name, Captured& captured)
+      : pieces_(pattern.pieces_), name_(name), captured_(captured), dot_(name.rfind('.')) {}
+
+  bool fits(std::size_t at, std::size_t index) {
+    if (index == pieces_.size()) return at == name_.size();
+    const Piece& piece = pieces_[index];
+    if (!name_.substr(at).starts_with(piece.before)) return false;
+    at += piece.before.size();
+    const std::string_view rest = name_.substr(at);
+    switch (piece.hole) {
+      case Hole::Number: {
+        const std::size_t size = number_size(rest);
+        return size > 0 && take(at, at + size, index);
+      }
+      case Hole::Words:
+        return std::ranges::any_of(piece.words, [&](const std::string& word) {
+          return rest.starts_with(word) && take(at, at + word.size(), index);
+        });
+      case Hole::Part:
+      case Hole::Text:
+        return fits_open(at, index);
+    }
+    return false;
+  }
+
+ private:
+  /// The hole's text from `at` on, the shortest first.
+  bool fits_open(std::size_t at, std::size_t index) {
+    const bool part = pieces_[index].hole == Hole::Part;
+    const std::size_t least = at + (part ? 1 : 0);
+    if (index + 1 == pieces_.size()) {
+      const bool has_dot = part && dot_ != std::string_view::npos && dot_ >= at;
+      return name_.size() >= least && !has_dot && take(at, name_.size(), index);
+    }
+    const std::size_t limit = part ? std::min(name_.find('.', at), name_.size()) : name_.size();
+    // From an earlier place the hole may end nearer, and nowhere else than from a later one.
+    std::size_t last = limit;
+    if (!vain_.empty() && vain_[index].limit == limit) last = std::min(limit, vain_[index].least);
+    const std::string& next = pieces_[index + 1].before;
+    for (std::size_t end = least; end <= last; ++end) {
+      end = name_.find(next, end);
+      if (end == std::string_view::npos || end > last) break;
+      if (take(at, end, index)) return true;
+    }
+    if (!vain_.empty()) vain_[index] = {std::min(least, last), limit};
+    return false;
+  }
+
+  /// The hole's text is [at, end); what follows is tried once for each end.
+  bool take(std::size_t at, std::size_t end, std::size_t index) {
+    const std::size_t state = index * (name_.size() + 1) + end;
+    if (!failed_.empty() && failed_[state]) return false;
+    captured_[pieces_[index].capture] = name_.substr(at, end - at);
+    if (fits(end, index + 1)) return true;
+    if (failed_.empty()) {
+      failed_.resize(pieces_.size() * (name_.size() + 1));
+      vain_.resize(pieces_.size());
+    }
+    failed_[state] = true;
+    return false;
+  }
+
+  const std::vector<Piece>& pieces_;
+  const std::string_view name_;
+  Captured& captured_;
+  const std::size_t dot_;     // the last one
+  std::vector<bool> failed_;  // behind the hole of a piece, by where it ends
+  /// Of an open hole that ends at `limit` at the latest: all ends from `least` on have failed.
+  struct Vain {
+    std::size_t least = 0;
+    std::size_t limit = std::string_view::npos;
+  };
+  std::vector<Vain> vain_;
+};
+
 bool Pattern::match(std::string_view name, Captured& captured) const {
   if (pieces_.empty()) return name == tail_;
   if (!name.ends_with(tail_) || !name.starts_with(pieces_.front().before)) return false;
-  return match_from(name.substr(0, name.size() - tail_.size()), 0, 0, captured);
-}
-
-bool Pattern::match_from(std::string_view name, std::size_t at, std::size_t index,
-                         Captured& captured) const {
-  if (index == pieces_.size()) return at == name.size();
-  const Piece& piece = pieces_[index];
-  if (!name.substr(at).starts_with(piece.before)) return false;
-  at += piece.before.size();
-  const std::string_view rest = name.substr(at);
-  const auto take = [&](std::size_t size) {
-    captured[piece.capture] = rest.substr(0, size);
-    return match_from(name, at + size, index + 1, captured);
-  };
-  const bool is_last = index + 1 == pieces_.size();
-  switch (piece.hole) {
-    case Hole::Number: {
-      const std::size_t size = number_size(rest);
-      return size > 0 && take(size);
-    }
-    case Hole::Words:
-      return std::ranges::any_of(piece.words, [&](const std::string& word) {
-        return rest.starts_with(word) && take(word.size());
-      });
-    case Hole::Part:
-    case Hole::Text: {
-      const bool part = piece.hole == Hole::Part;
-      const std::size_t limit = part ? std::min(rest.find('.'), rest.size()) : rest.size();
-      const std::size_t least = part ? 1 : 0;
-      if (is_last) return rest.size() >= least && rest.size() <= limit && take(rest.size());
-      const std::string& next = pieces_[index + 1].before;
-      for (std::size_t size = least; size <= limit; ++size) {
-        size = rest.find(next, size);
-        if (size == std::string_view::npos || size > limit) return false;
-        if (take(size)) return true;
-      }
-      return false;
-    }
-  }
-  return false;
+  return Matching(*this, name.substr(0, name.size() - tail_.size()), captured).fits(0, 0);
 }
 
 std::string Pattern::fill(const Captured& captured) const {

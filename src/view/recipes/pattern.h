@@ -63,8 +63,7 @@ class Pattern {
   friend class Template;
 
   Result<void> check_open_holes() const;
-  bool match_from(std::string_view name, std::size_t at, std::size_t piece,
-                  Captured& captured) const;
+  class Matching;
 
   std::string text_;
   std::vector<Piece> pieces_;

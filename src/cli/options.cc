@@ -55,8 +55,7 @@ Result<RecipeText> read_recipe(const std::string& path) {
     if (got == 0) break;
     size += static_cast<std::size_t>(got);
   }
-  text.resize(size);
-  return RecipeText{path, std::move(text)};
+  return RecipeText{path, text.substr(0, size)};  // no more memory than the text has: it is kept
 }
 
 void add_value(CLI::App& verb, CommonOptions& options, const std::string& name,

@@ -5,11 +5,13 @@
 #include <charconv>
 #include <cmath>
 #include <fcntl.h>
+#include <poll.h>
 #include <random>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "api/report.h"
+#include "base/stop.h"
 #include "base/text.h"
 #include "base/unique_fd.h"
 #include "base/units.h"
@@ -21,7 +23,12 @@ namespace ckfs::cli {
 
 namespace {
 
+/// Of a list of digests, and of a line of it: a path and the digests of one file.
 constexpr std::uint64_t kMaxDigests = 256_MiB;
+constexpr std::size_t kMaxDigestLine = 64_KiB;
+
+/// How long a signal may wait for a list that does not come.
+constexpr int kLook = 100;  // milliseconds
 
 struct VerifyCommand {
   CommonOptions common;
@@ -32,23 +39,40 @@ struct VerifyCommand {
   double sample = 1;
 };
 
-/// The text of a digest file; nullopt: it is a directory.
-Result<std::optional<std::string>> read_digests(const std::string& path) {
+/// The text of a digest file; nullopt: it is a directory. A list without end (a device, a program
+/// that writes on) is an error, soon where it has no lines.
+Result<std::optional<std::string>> read_digests(const std::string& path,
+                                                const std::stop_token& stop) {
   const UniqueFd fd(path == "-" ? ::dup(STDIN_FILENO) : ::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd) return system_failure(errno, path, "open");
   struct stat status{};
   if (::fstat(fd.get(), &status) != 0) return system_failure(errno, path, "look");
   if (S_ISDIR(status.st_mode)) return std::nullopt;
   std::string text;
+  std::size_t line = 0;  // where the last one begins
   std::vector<char> piece(std::size_t{1} << 16);
   for (;;) {
+    pollfd more{.fd = fd.get(), .events = POLLIN, .revents = 0};
+    if (stop.stop_requested()) return stopped(path);
+    if (::poll(&more, 1, kLook) <= 0) continue;
     const ssize_t got = ::read(fd.get(), piece.data(), piece.size());
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return system_failure(errno, path, "read");
     if (got == 0) return text;
-    text.append(piece.data(), static_cast<std::size_t>(got));
+    const std::string_view here(piece.data(), static_cast<std::size_t>(got));
+    if (const auto end = here.rfind('\n'); end != std::string_view::npos) {
+      line = text.size() + end + 1;
+    }
+    text.append(here);
+    const bool json = trim(std::string_view(text).substr(0, kMaxDigestLine)).starts_with('{');
+    if (!json && text.size() - line > kMaxDigestLine) {
+      return fail(ErrorCode::InvalidArgument,
+                  "{}: is no list of digests: a line has more than {} bytes", path, kMaxDigestLine);
+    }
     if (text.size() > kMaxDigests) {
-      return fail(ErrorCode::InvalidArgument, "{}: longer than {} bytes", path, kMaxDigests);
+      return fail(ErrorCode::InvalidArgument,
+                  "{}: a list of digests of more than {} bytes (compare it in parts)", path,
+                  kMaxDigests);
     }
   }
 }
@@ -65,7 +89,7 @@ std::string proof(const VerifyResult& result) {
 Result<Exit> verify(const VerifyCommand& command) {
   CKFS_TRY_VOID(start_log(command.common));
   const SignalWatch signals(Exit::CannotTell);
-  CKFS_TRY(const auto text, read_digests(command.copy));
+  CKFS_TRY(const auto text, read_digests(command.copy, signals.token()));
   if (text && command.sample < 1) {
     return fail(ErrorCode::InvalidArgument, "--sample: a digest is of a whole file");
   }

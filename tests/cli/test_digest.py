@@ -5,9 +5,11 @@ import hashlib
 import json
 import math
 import os
+import pathlib
 import pty
 import resource
 import shutil
+import signal
 import subprocess
 import unittest
 
@@ -161,6 +163,33 @@ class Digest(cli_support.TestCase):
     def test_a_sample_says_what_it_proves(self):
         self.assertRegex(self.verify(0, "--sample", "0.5", self.out),
                          r"\d+ of \d+ pieces of 1 MiB.*with a probability of")
+
+    def test_a_list_without_end_is_refused(self):
+        self.fails(2, "no list of digests: a line has more than 65536 bytes",
+                   "verify", self.source, VIEW, "/dev/zero")
+        line = b"0" * 64 + b"  " + b"n" * 60_000 + b"\n"
+        with subprocess.Popen(["yes", line.decode()[:-1]], stdout=subprocess.PIPE) as endless:
+            done = run("verify", self.source, VIEW, "-", stdin=endless.stdout)
+            endless.kill()
+        self.assertEqual(done.returncode, 2)
+        self.assertRegex(done.stderr, b"a list of digests of more than 268435456 bytes")
+
+    def test_a_signal_ends_it_while_its_list_does_not_come(self):
+        readable, writable = os.pipe()
+        with start("verify", self.source, VIEW, "-", stdin=readable) as process:
+            os.close(readable)
+            os.write(writable, b"0" * 64)
+            status = f"/proc/{process.pid}/status"
+            while True:  # it has its own way with signals
+                lines = pathlib.Path(status).read_text().splitlines()
+                (blocked,) = (line.split()[1] for line in lines if line.startswith("SigBlk"))
+                if int(blocked, 16) & 1 << signal.SIGINT - 1:
+                    break
+            process.send_signal(signal.SIGINT)
+            _, error = process.communicate(timeout=LIMIT)
+            os.close(writable)
+        self.assertEqual(process.returncode, 2)
+        self.assertRegex(error, b"ckfs: -: stopped\n")
 
     def test_what_it_cannot_tell(self):
         for words, pattern in (([self.directory / "none"], "open"),

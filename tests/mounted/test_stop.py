@@ -77,10 +77,17 @@ class Stop(mounted_fs.TestCase):
             self.assertLess(time.monotonic(), end)
             time.sleep(0.01)
 
-    def is_idle(self, pid):
-        before = cpu_seconds(pid)
-        time.sleep(0.1)
-        return cpu_seconds(pid) == before
+    def wait_until_idle(self, pid, seconds):
+        """Until the process has used no CPU for 0.2 s."""
+        used, since = cpu_seconds(pid), time.monotonic()
+
+        def is_so():
+            nonlocal used, since
+            if cpu_seconds(pid) != used:
+                used, since = cpu_seconds(pid), time.monotonic()
+            return time.monotonic() - since > 0.2
+
+        self.wait_for(is_so, seconds)
 
     def test_the_decode_of_a_killed_reader_stops(self):
         mount, file, last = self.open_view()
@@ -89,7 +96,7 @@ class Stop(mounted_fs.TestCase):
                 with self.subTest(flags=flags, number=number):
                     reader = self.start_reader(mount, file, last, flags)
                     reader.send_signal(number)
-                    self.wait_for(lambda: self.is_idle(mount.pid), SOON)
+                    self.wait_until_idle(mount.pid, SOON)
                     reader.wait()
         mount.unmount()  # nobody holds it
 

@@ -17,8 +17,9 @@ constexpr std::array<std::string_view, 19> kWeightEndings = {
 
 constexpr std::array<std::string_view, 2> kWeightDirectories = {"original", "onnx"};
 
-constexpr std::array<std::string_view, 4> kQuantizationFiles = {
-    "hf_quant_config.json", "quantize_config.json", "quant_config.json", "recipe.yaml"};
+constexpr std::array<std::string_view, 5> kQuantizationFiles = {
+    "hf_quant_config.json", "quantize_config.json", "quant_config.json", "quanto_qmap.json",
+    "recipe.yaml"};
 
 constexpr std::array<std::string_view, 3> kIndexMarks = {".safetensors.index", ".bin.index",
                                                          ".msgpack.index"};

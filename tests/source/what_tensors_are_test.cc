@@ -312,6 +312,120 @@ TEST(WhatTensorsAre, ANoteSaysWhichPartsAreLeftOut) {
             "left out: the weight that it decodes is not here; so are 1 more tensors");
 }
 
+/// JSON as ComfyUI stores it beside a weight.
+test_model::Tensor comfy(const std::string& json) {
+  return {kU8, {static_cast<std::int64_t>(json.size())}, json};
+}
+
+TEST(WhatTensorsAre, FloatsOfComfyUiAreDecodedByEitherSpelling) {
+  const Tensors first = {{"m.weight", {kF8, {8, 16}, ""}},
+                         {"m.scale_weight", {kF32, {}, ""}},
+                         {"m.scale_input", {kF32, {}, ""}},
+                         {"scaled_fp8", {kF8, {2}, ""}}};
+  const auto second = [](DType type, const std::string& json) {
+    return Tensors{{"m.weight", {type, {8, 16}, ""}},
+                   {"m.weight_scale", {kF32, {}, ""}},
+                   {"m.input_scale", {kF32, {}, ""}},
+                   {"m.comfy_quant", comfy(json)}};
+  };
+  const Said decoded = {.decoded = {"m.weight"},
+                        .left_out = {"m.comfy_quant", "m.input_scale", "m.weight_scale"}};
+  const Said refused = {.left_out = {"m.input_scale"}, .refused = {"m.weight"}};
+  expect_said({
+      {"scale_weight",
+       first,
+       {},
+       {.decoded = {"m.weight"}, .left_out = {"m.scale_input", "m.scale_weight", "scaled_fp8"}}},
+      {"comfy_quant", second(kF8, R"({"format": "float8_e4m3fn"})"), {}, decoded},
+      {"of more bits of exponent",
+       second(DType::F8E5M2, R"({"format": "float8_e5m2", "full_precision_matrix_mult": true})"),
+       {},
+       decoded},
+      {"another F8", second(kF8, R"({"format": "float8_e5m2"})"), {}, refused},
+      {"blocks in another order", second(kF8, R"({"format": "mxfp8"})"), {}, refused},
+      {"integers", second(kI8, R"({"format": "int8_tensorwise"})"), {}, refused},
+      {"no format", second(kF8, "{}"), {}, refused},
+      {"no JSON", second(kF8, "float8_e4m3fn"), {}, refused},
+      {"no text", second(kF8, ""), {}, refused},
+      {"FP4 whose scales lie as a GPU reads them",
+       {{"m.weight", {kU8, {128, 32}, ""}},
+        {"m.weight_scale", {kF8, {128, 4}, ""}},
+        {"m.weight_scale_2", {kF32, {}, ""}},
+        {"m.comfy_quant", comfy(R"({"format": "nvfp4"})")}},
+       {},
+       {.refused = {"m.weight"}}},
+      {"the mark without a scale",
+       {{"m.weight", {kF8, {8, 16}, ""}}, {"scaled_fp8", {kF8, {0}, ""}}},
+       {},
+       {.left_out = {"scaled_fp8"}, .refused = {"m.weight"}}},
+  });
+}
+
+TEST(WhatTensorsAre, CodesOfQuantoAreDecodedUnlessTheyArePacked) {
+  const auto weight = [](DType type, const Shape& shape, const Shape& scale, DType scale_type) {
+    return Tensors{{"m.weight._data", {type, shape, ""}},
+                   {"m.weight._scale", {scale_type, scale, ""}},
+                   {"m.input_scale", {kBf16, {}, ""}},
+                   {"m.output_scale", {kBf16, {}, ""}}};
+  };
+  const Said decoded = {.decoded = {"m.weight"},
+                        .left_out = {"m.input_scale", "m.output_scale", "m.weight._scale"}};
+  const Said refused = {.left_out = {"m.input_scale", "m.output_scale"},
+                        .refused = {"m.weight._data"}};
+  Tensors packed = weight(kU8, {8, 8}, {8, 1}, kBf16);
+  packed["m.weight._data._data"] = packed["m.weight._data"];
+  packed.erase("m.weight._data");
+  Tensors shifted = weight(kI8, {8, 16}, {8, 1}, kBf16);
+  shifted["m.weight._shift"] = {kBf16, {8, 1}, ""};
+  Tensors twice = weight(kI8, {8, 16}, {8, 1}, kBf16);
+  twice["m.weight"] = {kBf16, {8, 16}, ""};
+  expect_said({
+      {"rows", weight(kI8, {8, 16}, {8, 1}, kBf16), {}, decoded},
+      {"rows, as a configuration says", weight(kI8, {8, 16}, {8, 1}, kBf16), method("quanto"),
+       decoded},
+      {"columns", weight(kI8, {8, 16}, {1, 16}, kF16), {}, decoded},
+      {"a tensor", weight(kF8, {8, 16}, {}, kF32), {}, decoded},
+      {"kernels of a convolution", weight(kI8, {8, 4, 3, 3}, {8, 1, 1, 1}, kBf16), {}, decoded},
+      {"groups", weight(kI8, {8, 16}, {8, 2}, kBf16), {}, refused},
+      {"a scale in F64", weight(kI8, {8, 16}, {8, 1}, DType::F64), {}, refused},
+      {"no elements", weight(kI8, {0, 16}, {0, 1}, kBf16), {}, refused},
+      {"the configuration of another tool", weight(kI8, {8, 16}, {8, 1}, kBf16), method("gptq"),
+       refused},
+      {"the weight, too", twice, {}, refused},
+      {"packed",
+       packed,
+       {},
+       {.left_out = {"m.input_scale", "m.output_scale"}, .refused = {"m.weight._data._data"}}},
+      {"shifted", shifted, {}, refused},
+  });
+}
+
+TEST(WhatTensorsAre, FusedExpertsOfModelOptAreDecoded) {
+  const auto fp4 = [](const Shape& shape, const Shape& scale) {
+    return Tensors{{"e.up", {kU8, shape, ""}},
+                   {"e.up_weight_scale", {kF8, scale, ""}},
+                   {"e.up_weight_scale_2", {kF32, {2}, ""}},
+                   {"e.up_input_scale", {kF32, {2}, ""}}};
+  };
+  expect_said({
+      {"FP4",
+       fp4({2, 8, 16}, {2, 8, 2}),
+       method("modelopt"),
+       {.decoded = {"e.up"},
+        .left_out = {"e.up_input_scale", "e.up_weight_scale", "e.up_weight_scale_2"}}},
+      {"FP4 packed along another dimension",
+       fp4({2, 4, 32}, {2, 1, 32}),
+       method("modelopt"),
+       {.left_out = {"e.up_input_scale"}, .refused = {"e.up"}}},
+      {"F8",
+       {{"e.up", {kF8, {2, 8, 16}, ""}},
+        {"e.up_weight_scale", {kF32, {2, 1, 1}, ""}},
+        {"e.up_input_scale", {kF32, {2}, ""}}},
+       method("modelopt"),
+       {.decoded = {"e.up"}, .left_out = {"e.up_input_scale", "e.up_weight_scale"}}},
+  });
+}
+
 TEST(ScaleNames, FindThePartBySharedWords) {
   ScaleNames names;
   TensorId id = 0;

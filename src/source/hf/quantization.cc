@@ -460,6 +460,9 @@ class Quantizer final : public HeldTensors {
         stems[codes.substr(0, std::min(codes.rfind(border), codes.size()))] |= decoded;
       }
       stems[codes] |= decoded;
+      // The parts of a refused weight may lie further up; more than its own do no harm, for there
+      // is an obstacle.
+      if (!decoded) stems.try_emplace(module_of(module_of(codes)), false);
     }
     return stems;
   }

@@ -8,9 +8,9 @@ namespace ckfs {
 
 std::span<const Scheme> quantization_schemes() {
   // Those that would take another's codes for theirs come last.
-  static const std::array all = {kFp8,   kIntQuantized,  kPackQuantized, kNvfp4,
-                                 kMxfp4, kGptOss,        kModelOptFp4,   kDeepSeekV4Fp4,
-                                 kGptq,  kBitsandbytes4, kBitsandbytes8, kForeign};
+  static const std::array all = {
+      kFp8,         kIntQuantized,  kQuanto, kPackQuantized, kNvfp4,         kMxfp4,  kGptOss,
+      kModelOptFp4, kDeepSeekV4Fp4, kGptq,   kBitsandbytes4, kBitsandbytes8, kForeign};
   return all;
 }
 

@@ -3,7 +3,8 @@
 //   M.weight_packed  compressed-tensors: nvfp4-pack-quantized (E4M3 scales, and a scale that
 //   divides
 //                    them), mxfp4-pack-quantized (E8M0 as U8)
-//   W                ModelOpt: U8, W_scale and, for NVFP4, W_scale_2, which multiplies
+//   W                ModelOpt: U8, W_scale and, for NVFP4, W_scale_2, which multiplies; beside a
+//                    parameter P that is no module's weight P_weight_scale, P_weight_scale_2
 //   P_blocks         gpt-oss: groups are a dimension of their own, matrices the transpose of what
 //                    transformers holds under the name P
 //   M.weight         DeepSeek-V4's routed experts: I8 beside M.scale
@@ -111,12 +112,27 @@ Result<QuantizedWeight> read_packed(const HeldTensors& tensors, TensorId codes) 
 
 // ModelOpt.
 
+/// The scales of a weight, under whichever of two spellings one of them is there.
+struct ModelOptScales {
+  std::string_view spelling = "_scale";
+  std::optional<TensorId> scale, global;
+
+  ModelOptScales(const HeldTensors& tensors, std::string_view name) {
+    scale = tensors.find(name, "_scale");
+    global = tensors.find(name, "_scale_2");
+    if (scale || global) return;
+    // Of NVFP4 alone: no tool is known that spells the scales of MXFP4 so.
+    global = tensors.find(name, "_weight_scale_2");
+    if (!global) return;
+    spelling = "_weight_scale";
+    scale = tensors.find(name, spelling);
+  }
+};
+
 bool is_modelopt(const HeldTensors& tensors, TensorId codes) {
-  const std::string_view name = tensors.name(codes);
   if (tensors.dtype(codes) != DType::U8) return false;
-  if (tensors.find(name, "_scale_2")) return true;
-  const auto scale = tensors.find(name, "_scale");
-  return scale && tensors.dtype(*scale) == DType::U8;
+  const ModelOptScales scales(tensors, tensors.name(codes));
+  return scales.global || (scales.scale && tensors.dtype(*scales.scale) == DType::U8);
 }
 
 Result<QuantizedWeight> read_modelopt(const HeldTensors& tensors, TensorId codes) {
@@ -130,9 +146,9 @@ Result<QuantizedWeight> read_modelopt(const HeldTensors& tensors, TensorId codes
   if (algorithm.ends_with("_AWQ") || algorithm.ends_with("_SVD")) {
     return cannot_decode("quantized by {}, which scales activations, too", algorithm);
   }
-  const auto scale = tensors.find(name, "_scale");
-  const auto global = tensors.find(name, "_scale_2");
-  if (!scale) return cannot_decode("without {}_scale", name);
+  const ModelOptScales scales(tensors, name);
+  const auto& [spelling, scale, global] = scales;
+  if (!scale) return cannot_decode("without {}{}", name, spelling);
   const std::vector<std::int64_t> shape = doubled(tensors.shape(codes));
   BlockScale kind;
   if (global) {
@@ -228,7 +244,7 @@ const Scheme kModelOptFp4{
     .name = "modelopt fp4",
     .methods = {"modelopt", "modelopt_fp4", "modelopt_mixed"},
     .formats = {},
-    .auxiliaries = {".weight_scale_2"},
+    .auxiliaries = {".weight_scale_2", "_weight_scale_2"},
     .recognizes = is_modelopt,
     .wants = nullptr,
     .read = read_modelopt,

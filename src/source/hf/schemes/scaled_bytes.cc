@@ -6,6 +6,9 @@
 //                    AutoFP8; one for the tensor, a row, a group of a row, a column, or a block
 //   M.scale          DeepSeek-V4, beside M.weight
 //   M.qscale_weight  Mistral's own format, beside M.weight
+//   M.scale_weight   ComfyUI, beside M.weight
+//   P_weight_scale   ModelOpt, beside a parameter P that is no module's weight
+//   W._scale         quanto, beside the codes W._data
 //
 // Which of these shapes a scale has is read from its shape; only where blocks at the edges are
 // partial, or a grid would fit two readings, the configuration decides.
@@ -39,8 +42,13 @@ std::optional<Found> scale_of(const HeldTensors& tensors, TensorId codes) {
   if (const auto id = tensors.find(name, "_scale")) {
     return Found{.id = *id, .compressed_tensors = method.empty() || method == "compressed-tensors"};
   }
-  if (!name.ends_with(kWeight)) return std::nullopt;
-  if (const auto id = tensors.find(module_of(name), ".qscale_weight")) return Found{.id = *id};
+  if (!name.ends_with(kWeight)) {
+    const auto id = tensors.find(name, "_weight_scale");
+    return id ? std::optional(Found{.id = *id}) : std::nullopt;
+  }
+  for (const std::string_view ending : {".qscale_weight", ".scale_weight"}) {
+    if (const auto id = tensors.find(module_of(name), ending)) return Found{.id = *id};
+  }
   const auto id = tensors.find(module_of(name), ".scale");
   if (id && tensors.dtype(*id) == DType::F8E8M0) return Found{.id = *id, .blocks_only = true};
   return std::nullopt;
@@ -162,13 +170,85 @@ Result<QuantizedWeight> read_scaled(const HeldTensors& tensors, TensorId codes) 
   return weight;
 }
 
+// quanto.
+
+constexpr std::string_view kData = "._data";
+
+/// The name of the weight whose codes these are; empty: they are none of quanto's.
+std::string_view quanto_weight(const HeldTensors& tensors, TensorId codes) {
+  std::string_view name = tensors.name(codes);
+  if (!name.ends_with(kData)) return {};
+  name = without(name, kData);
+  // Codes of less than a byte are packed in a tensor within the tensor.
+  if (name.ends_with(kData)) name = without(name, kData);
+  return tensors.find(name, "._scale") ? name : std::string_view();
+}
+
+bool is_quanto(const HeldTensors& tensors, TensorId codes) {
+  return !quanto_weight(tensors, codes).empty();
+}
+
+/// Codes times a scale for the tensor, or for each index of its first or its last dimension, in the
+/// scale's dtype.
+Result<QuantizedWeight> read_quanto(const HeldTensors& tensors, TensorId codes) {
+  const std::string_view name = quanto_weight(tensors, codes);
+  const auto shape = tensors.shape(codes);
+  const DType type = tensors.dtype(codes);
+  if (name.size() + kData.size() != tensors.name(codes).size() || tensors.find(name, "._shift")) {
+    return cannot_decode("quanto's codes of 2 or 4 bits, in groups (known: qint8, qfloat8)");
+  }
+  if (type != DType::I8 && !is_f8(type)) {
+    return cannot_decode("{} as codes of quanto (known: I8, F8)", ckfs::name(type));
+  }
+  const TensorId scale = *tensors.find(name, "._scale");
+  const DType scale_type = tensors.dtype(scale);
+  if (scale_type != DType::F32 && scale_type != DType::BF16 && scale_type != DType::F16) {
+    return cannot_decode("its scale is {} (known: F32, BF16, F16)", ckfs::name(scale_type));
+  }
+  const auto numel = checked_numel(shape);
+  if (shape.empty() || !numel || *numel == 0) {
+    return cannot_decode("shape {} has no elements", shape_text(shape));
+  }
+  const auto grid = tensors.shape(scale);
+  const auto is_along = [&](std::size_t d) {
+    std::vector<std::int64_t> wanted(shape.size(), 1);
+    wanted[d] = shape[d];
+    return std::ranges::equal(grid, wanted);
+  };
+  BlockScale kind{.codes = type, .scale = scale_type, .result = scale_type};
+  if (std::ranges::all_of(grid, [](std::int64_t extent) { return extent == 1; })) {
+    kind.rows = kind.block_rows = *numel / shape.back();
+    kind.columns = kind.block_columns = shape.back();
+  } else if (is_along(0)) {
+    kind.rows = shape[0];
+    kind.block_rows = 1;
+    kind.columns = kind.block_columns = *numel / shape[0];
+  } else if (is_along(shape.size() - 1)) {
+    kind.rows = kind.block_rows = *numel / shape.back();
+    kind.columns = shape.back();
+    kind.block_columns = 1;
+  } else {
+    return cannot_decode(
+        "its scale has shape {}, which is none of a tensor, a row or a column of {}",
+        shape_text(grid), shape_text(shape));
+  }
+  QuantizedWeight weight;
+  weight.name = std::string(name);
+  weight.shape.assign(shape.begin(), shape.end());
+  weight.numel = *numel;
+  weight.companions = {scale};
+  weight.kind = block_scale_kind(tensors, kind);
+  return weight;
+}
+
 }  // namespace
 
 const Scheme kFp8{
     .name = "fp8",
     .methods = {"fp8", "mxfp8", "compressed-tensors", "fbgemm_fp8", "modelopt", "modelopt_mixed"},
     .formats = {"float-quantized", "naive-quantized", "mxfp8-quantized"},
-    .auxiliaries = {"_scale_inv", ".weight_scale", ".qscale_weight"},
+    .auxiliaries = {"_scale_inv", ".weight_scale", "_weight_scale", ".qscale_weight",
+                    ".scale_weight", ".comfy_quant"},
     .recognizes = is_fp8,
     .wants = nullptr,
     .read = read_scaled,
@@ -182,6 +262,16 @@ const Scheme kIntQuantized{
     .recognizes = is_int8,
     .wants = nullptr,
     .read = read_scaled,
+};
+
+const Scheme kQuanto{
+    .name = "quanto",
+    .methods = {"quanto"},
+    .formats = {},
+    .auxiliaries = {"._scale", "._shift"},
+    .recognizes = is_quanto,
+    .wants = nullptr,
+    .read = read_quanto,
 };
 
 }  // namespace ckfs

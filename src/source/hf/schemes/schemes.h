@@ -7,6 +7,7 @@ namespace ckfs {
 
 extern const Scheme kFp8;            // scaled_bytes.cc
 extern const Scheme kIntQuantized;   // scaled_bytes.cc
+extern const Scheme kQuanto;         // scaled_bytes.cc
 extern const Scheme kPackQuantized;  // pack_quantized.cc
 extern const Scheme kNvfp4;          // float4.cc
 extern const Scheme kMxfp4;          // float4.cc

@@ -122,23 +122,19 @@ Result<QuantizedWeight> read_nibbles(const HeldTensors& tensors, TensorId codes)
   return weight;
 }
 
-std::string_view module_of(const HeldTensors& tensors, TensorId codes) {
-  return without(tensors.name(codes), ".weight");
-}
-
-bool is_int8(const HeldTensors& tensors, TensorId codes) {
+bool is_llm_int8(const HeldTensors& tensors, TensorId codes) {
   return tensors.dtype(codes) == DType::I8 && tensors.name(codes).ends_with(".weight") &&
-         tensors.find(module_of(tensors, codes), ".SCB").has_value();
+         tensors.find(module_of(tensors.name(codes)), ".SCB").has_value();
 }
 
 void wants_format(const HeldTensors& tensors, TensorId codes, std::vector<WantedTensor>& out) {
-  const auto format = tensors.find(module_of(tensors, codes), ".weight_format");
+  const auto format = tensors.find(module_of(tensors.name(codes)), ".weight_format");
   if (format) out.push_back({*format});
 }
 
-Result<QuantizedWeight> read_int8(const HeldTensors& tensors, TensorId codes) {
+Result<QuantizedWeight> read_llm_int8(const HeldTensors& tensors, TensorId codes) {
   const auto shape = tensors.shape(codes);
-  const TensorId scale = *tensors.find(module_of(tensors, codes), ".SCB");
+  const TensorId scale = *tensors.find(module_of(tensors.name(codes)), ".SCB");
   const auto scale_shape = tensors.shape(scale);
   if (shape.size() != 2 || shape[0] == 0 || shape[1] == 0) {
     return cannot_decode("shape {} is not that of a matrix with elements", shape_text(shape));
@@ -148,7 +144,7 @@ Result<QuantizedWeight> read_int8(const HeldTensors& tensors, TensorId codes) {
                          name(tensors.dtype(scale)), shape_text(scale_shape), shape[0]);
   }
   QuantizedWeight weight;
-  if (const auto id = tensors.find(module_of(tensors, codes), ".weight_format")) {
+  if (const auto id = tensors.find(module_of(tensors.name(codes)), ".weight_format")) {
     const auto format = tensors.content(*id);
     if (format.size() != 1 || format[0] != std::byte{0}) {
       return cannot_decode("its weight_format is not 0 (rows), the only one ckfs decodes");
@@ -182,9 +178,9 @@ const Scheme kBitsandbytes8{
     .name = "bitsandbytes int8",
     .methods = {"bitsandbytes"},
     .auxiliaries = {".SCB", ".weight_format"},
-    .recognizes = is_int8,
+    .recognizes = is_llm_int8,
     .wants = wants_format,
-    .read = read_int8,
+    .read = read_llm_int8,
     .casts_all = false,
 };
 

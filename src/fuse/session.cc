@@ -45,7 +45,7 @@ constexpr unsigned kThreads = 32;
 /// the mount is gone within two seconds.
 constexpr std::chrono::milliseconds kGrace{1500};
 /// How long before they are asked to stop, which ends those that decode.
-constexpr std::chrono::milliseconds kPatience{750};
+constexpr std::chrono::milliseconds kStopAfter{750};
 constexpr Clock::time_point kForever = Clock::time_point::max();
 
 /// How long the main thread may sleep through being woken.
@@ -231,12 +231,12 @@ class Watcher {
     if (detach()) wait_for_event();
     const auto now = Clock::now();
     const auto last = now + kGrace;
-    if (!stop_notifications(now + kPatience)) reads_.stop_all();
+    if (!stop_notifications(now + kStopAfter)) reads_.stop_all();
     if (!stop_notifications(last)) {
       abandon_and_abort();
       stop_notifications(kForever);
     }
-    stop_loop(now + kPatience, std::max(last, Clock::now() + 10 * kWakeAgain));
+    stop_loop(now + kStopAfter, std::max(last, Clock::now() + 10 * kWakeAgain));
   }
 
   /// To be called while requests are answered. False: a notification waits at `last`, for an answer

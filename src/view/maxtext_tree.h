@@ -3,8 +3,8 @@
 //
 // The tree is known by its names alone. Parameters lie below params.params (Linen), params, base or
 // nothing, in NNX with `value` as their last word; all else (optimizer state, step) is no part of a
-// model and no byte of it is read. Nor is the state of random number generators, which NNX has among
-// them at any level.
+// model and no byte of it is read. Nor is the state of random number generators, which NNX has
+// among them at any level.
 #pragma once
 
 #include <memory>

@@ -279,6 +279,33 @@ TEST(OrbaxSource, WhatNobodyCanDecodeIsAnObstacle) {
   }
 }
 
+TEST(OrbaxSource, AMissingChunkThatMayBeIsNoted) {
+  OrbaxWriter item = item_of("w");
+  item.inside["w/zarr.json"] = zarr3("[7]", "[2]");
+  const TemporaryDirectory directory;
+  item.write(directory);
+  EXPECT_EQ(notes_by_subject(*open_source(directory.path()).catalog).at("w"),
+            "3 of 4 chunks are not stored: shown as their fill value");
+}
+
+TEST(OrbaxSource, ATreeThatIsInNoFileIsNoted) {
+  OrbaxWriter item = item_of("a.b");
+  item.with_tree = false;
+  const TemporaryDirectory directory;
+  item.write(directory);
+  EXPECT_EQ(notes_by_subject(*open_source(directory.path()).catalog).at("_METADATA"),
+            "absent; the tree is that of the names of the arrays, split at dots");
+}
+
+TEST(OrbaxSource, AFileOfRandomKeysThatIsTooLargeIsRefused) {
+  const TemporaryDirectory directory;
+  item_of("w").write(directory);
+  directory.write("array_metadatas/process_0", "");
+  fs::resize_file(directory / "array_metadatas" / "process_0", (64 << 20) + 1);
+  EXPECT_THAT(error_of(directory.path()),
+              HasSubstr("array_metadatas/process_0: 67108865 bytes (limit 67108864)"));
+}
+
 TEST(OrbaxSource, AMissingChunkIsAnObstacleWhereNoneMayBe) {
   OrbaxWriter item;
   item.inside.erase("w/c/0");

@@ -44,9 +44,9 @@ bool is_nested(std::string_view name) {
   return name.find('/') != std::string_view::npos;
 }
 
-/// A tag as it was written, as DeepSpeed joins it to the directory: without what a path has the same
-/// meaning without ("./", "//", a '/' at the end). `says` is what the message begins with. Errors:
-/// InvalidArgument (it leads out of the directory).
+/// A tag as it was written, as DeepSpeed joins it to the directory: without what a path has the
+/// same meaning without ("./", "//", a '/' at the end). `says` is what the message begins with.
+/// Errors: InvalidArgument (it leads out of the directory).
 Result<std::string> plain_tag(std::string_view written, std::string_view says) {
   std::string tag;
   bool leads_out = written.starts_with('/');
@@ -61,8 +61,8 @@ Result<std::string> plain_tag(std::string_view written, std::string_view says) {
   }
   if (leads_out) {
     return fail(ErrorCode::InvalidArgument,
-                "{} the tag {}, which leads out of the checkpoint: a tag is a directory in it", says,
-                quote(written));
+                "{} the tag {}, which leads out of the checkpoint: a tag is a directory in it",
+                says, quote(written));
   }
   return tag.empty() && written.find('.') != std::string_view::npos ? "." : tag;
 }
@@ -92,9 +92,10 @@ Result<std::string> choose_tag(const std::vector<std::string>& names, std::strin
     const std::string_view written = trim(text);
     CKFS_TRY(const std::string tag, plain_tag(written, fmt::format("{}: names", latest)));
     if (has(names, tag)) return tag;
-    return fail(ErrorCode::NotFound,
-                "{}: names the tag {}, which is absent or has no such files (--tag chooses one: {})",
-                latest, quote(written), list(names));
+    return fail(
+        ErrorCode::NotFound,
+        "{}: names the tag {}, which is absent or has no such files (--tag chooses one: {})",
+        latest, quote(written), list(names));
   }
   std::vector<std::string> top = names;
   std::erase_if(top, is_nested);

@@ -400,6 +400,10 @@ class ItemOpener : public SourceOpener {
   Result<void> check_tree() {
     if (!has_tree_) {
       CKFS_TRY_VOID(make_tree());
+      builder_.add_note(path(kTreeFile),
+                        fmt::format("absent; the tree is that of {}",
+                                    msgpack_.empty() ? "the names of the arrays, split at dots"
+                                                     : std::string(kMsgpackFile)));
     }
     NameMap<const orbax::TreeLeaf*> names;
     for (const orbax::TreeLeaf& leaf : leaves_) {
@@ -505,7 +509,13 @@ class ItemOpener : public SourceOpener {
     std::vector<FileId> found;
     for (const TreeFile& file : tree_.files) {
       if (!file.path.starts_with(begin)) continue;
-      if (files_.size(id(file.path)) <= kMaxSmallFile) found.push_back(id(file.path));
+      const std::uint64_t size = files_.size(id(file.path));
+      if (size > kMaxSmallFile) {
+        return fail(ErrorCode::Unsupported,
+                    "{}: {} bytes (limit {}), and it says which arrays are random keys", file.path,
+                    size, kMaxSmallFile);
+      }
+      found.push_back(id(file.path));
     }
     std::vector<std::string> texts(found.size());
     const auto read = [&](std::size_t i) -> Result<void> {
@@ -586,6 +596,7 @@ class ItemOpener : public SourceOpener {
         ZarrArray& array = arrays_[by_name_.at(name)];
         CKFS_TRY(made.tensor, array.finish(builder_, *relative, whole));
         totals.add(leaf, array);
+        note_filled(array, *relative);
         if (array.metadata().dtype) {
           shown.push_back(made.tensor);
         } else {
@@ -616,10 +627,22 @@ class ItemOpener : public SourceOpener {
       return fail(ErrorCode::InvalidArgument, "{}: nothing below the key {}", tree_.name,
                   quote(options_.key));
     }
+    if (filled_ > kMaxNotes) {
+      builder_.add_note(tree_.name, fmt::format("{} more arrays have chunks that are not stored",
+                                                filled_ - kMaxNotes));
+    }
     add_facts(totals);
     builder_.set_tree(std::move(tree));
     builder_.add_only_shard(std::move(shown));
     return {};
+  }
+
+  /// Writers leave out chunks that are the fill value; so does a copy that was cut off.
+  void note_filled(const ZarrArray& array, std::string_view name) {
+    if (array.filled() == 0 || ++filled_ > kMaxNotes) return;
+    builder_.add_note(std::string(name),
+                      fmt::format("{} of {} chunks are not stored: shown as their fill value",
+                                  array.filled(), array.cells()));
   }
 
   /// An array that lies in the old tree itself.
@@ -701,6 +724,7 @@ class ItemOpener : public SourceOpener {
   NameMap<std::string> key_kinds_;
   std::optional<OcdbtDatabase> database_;  // nullopt: keys are files
   std::uint64_t keys_ = 0;
+  std::size_t filled_ = 0;  // arrays with chunks that are not stored
   std::vector<ZarrArray> arrays_;
   std::unordered_map<std::string_view, std::size_t, NameHash> by_name_;  // in arrays_
   std::size_t longest_name_ = 0;

@@ -366,6 +366,8 @@ Result<TensorId> ZarrArray::finish(CatalogBuilder& builder, std::string_view nam
     builder.add_obstacle(name,
                          fmt::format("{} of its chunks are missing, and {}", missing,
                                      why_whole.empty() ? unknown_fill() : std::string(why_whole)));
+  } else {
+    filled_ = missing;
   }
   const auto numel = static_cast<std::int64_t>(cells()) * metadata_.inner_numel();
   const StorageId storage = builder.add_storage(dtype_, numel, std::span(extents_).first(joined));

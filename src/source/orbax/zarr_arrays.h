@@ -53,6 +53,8 @@ class ZarrArray {
                           std::string_view why_whole);
 
   std::uint64_t chunks() const { return found_; }
+  /// Chunks that finish() made the fill value. Of an array that cannot be shown 0.
+  std::uint64_t filled() const { return filled_; }
   /// Bytes of what was found.
   std::uint64_t stored_bytes() const { return stored_; }
 
@@ -86,6 +88,7 @@ class ZarrArray {
   std::optional<ChunkArrayId> array_;  // once there is a chunk of it
   std::uint64_t found_ = 0;            // chunks and shards
   std::uint64_t stored_ = 0;           // their bytes
+  std::uint64_t filled_ = 0;           // chunks that are not stored
 };
 
 }  // namespace ckfs

@@ -183,6 +183,9 @@ TEST(MalformedCorpus, ReachesEveryErrorTextOfTheParsers) {
       "{}: quantization_config has values that take more than {} bytes",
       // What it names would be a file of its own: open_checkpoint_test.cc.
       "{}: refs/main cannot be read, or names nothing",
+      // What one node has of a DCP checkpoint: torch_sources_test.cc.
+      "{}: a part of a DCP checkpoint ({}), and .metadata is not here: it lies on the first node "
+      "that saved it (copy the files of all nodes into one directory)",
       // Options, not files: open_checkpoint_test.cc, torch_sources_test.cc.
       "{}: only Orbax checkpoints have {}",
       "{}: a checkpoint of safetensors takes no tag, key or configuration",

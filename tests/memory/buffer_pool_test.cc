@@ -6,14 +6,17 @@
 #include <cstring>
 #include <fstream>
 #include <gtest/gtest.h>
+#include <optional>
 #include <random>
 #include <span>
+#include <stop_token>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
 #include <vector>
 
+#include "base/stop.h"
 #include "base/units.h"
 #include "support/sanitized.h"
 
@@ -38,6 +41,24 @@ TEST(BufferPool, NeverHoldsMoreThanItsLimit) {
   EXPECT_FALSE(pool->try_acquire(Tier::Tile, 2_MiB));
   EXPECT_TRUE(pool->try_acquire(Tier::Tile, 1_MiB));
   EXPECT_EQ(pool->held(), 6_MiB);
+}
+
+TEST(BufferPool, WhoIsAskedToStopLeavesTheQueue) {
+  const auto pool = BufferPool::create(64_MiB);
+  std::optional<Buffer> held = *pool->acquire(Tier::Reply, 24_MiB);
+  std::stop_source stop;
+  Result<Buffer> stops = Failure(Error(ErrorCode::Internal, ""));
+  std::thread first([&] {
+    const StopScope scope(stop.get_token());
+    stops = pool->acquire(Tier::Reply, 24_MiB);
+  });
+  std::thread second([&] { EXPECT_TRUE(pool->acquire(Tier::Reply, 16_MiB)); });
+  stop.request_stop();
+  first.join();
+  ASSERT_FALSE(stops);
+  EXPECT_EQ(stops.error().code(), ErrorCode::Stopped);
+  held.reset();
+  second.join();
 }
 
 TEST(BufferPool, KeepsAShareOfEachTierFromTheOthers) {

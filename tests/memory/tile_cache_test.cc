@@ -8,9 +8,11 @@
 #include <latch>
 #include <new>
 #include <stdexcept>
+#include <stop_token>
 #include <thread>
 #include <vector>
 
+#include "base/stop.h"
 #include "base/units.h"
 #include "support/failing_heap.h"
 #include "support/heap_meter.h"
@@ -118,6 +120,31 @@ TEST_F(TileCacheTest, ComputesSeveralTogetherButNoneTwice) {
   EXPECT_FALSE(cache_.find(key(3)));
   EXPECT_TRUE(cache_.get(key(3), tile_of(10, 'c')));
   EXPECT_TRUE(cache_.compute({}, [](auto, const auto&) -> Result<void> { return {}; }));
+}
+
+TEST_F(TileCacheTest, WhoIsAskedToStopDoesNotWaitForOthers) {
+  std::latch begun(1), asked(1);
+  std::thread computes([&] {
+    EXPECT_TRUE(cache_.get(key(1), [&] {
+      begun.count_down();
+      asked.wait();
+      return tile_of(100, 'x')();
+    }));
+  });
+  begun.wait();
+  std::stop_source stop;
+  std::thread waits([&] {
+    const StopScope scope(stop.get_token());
+    const auto tile = cache_.get(key(1), tile_of(100, 'y'));
+    ASSERT_FALSE(tile);
+    EXPECT_EQ(tile.error().code(), ErrorCode::Stopped);
+    EXPECT_EQ(cache_.find(key(1)), nullptr);
+  });
+  stop.request_stop();
+  waits.join();
+  asked.count_down();
+  computes.join();
+  EXPECT_EQ(cache_.find(key(1))->span()[0], std::byte{'x'});
 }
 
 TEST_F(TileCacheTest, WhoWaitsForWhatIsLeftOutComputesItHimself) {

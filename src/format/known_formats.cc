@@ -10,7 +10,7 @@
 namespace ckfs {
 namespace {
 
-using namespace std::string_view_literals;
+using std::string_view_literals::operator""sv;
 
 struct Mark {
   std::string_view bytes;

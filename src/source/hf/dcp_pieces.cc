@@ -1,0 +1,230 @@
+// A header says where a slice begins, and nothing says how large the whole is: it ends where the
+// last slice does. So a hole within a tensor is seen, and a rank whose file is missing, too, unless
+// its slices were the last of every tensor. (torch's own reader knows no more.) A slice is never
+// shown as the whole: also not where it begins at 0 and is alone in a file that was opened by
+// itself, which is the opener's to refuse.
+#include "source/hf/dcp_pieces.h"
+
+#include <algorithm>
+#include <charconv>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "base/checked.h"
+#include "base/text.h"
+#include "format/dcp_sharding.h"
+
+namespace ckfs {
+namespace {
+
+/// Slices that are compared pair by pair where they are no grid.
+constexpr std::size_t kMaxIrregular = 4096;
+
+/// Whether each slice is one cell of the grid that all their borders make, and none begins where
+/// another does: then no two overlap. Requires: sorted by where they begin.
+template <typename Pieces>
+bool is_grid(const Pieces& pieces) {
+  for (std::size_t d = 0; d < pieces.front().begin.size(); ++d) {
+    std::set<std::int64_t> begins;
+    for (const auto& piece : pieces) begins.insert(piece.begin[d]);
+    for (const auto& piece : pieces) {
+      const auto next = begins.upper_bound(piece.begin[d]);
+      if (next != begins.end() && *next < piece.begin[d] + piece.count[d]) return false;
+    }
+  }
+  for (std::size_t i = 1; i < pieces.size(); ++i) {
+    if (pieces[i].begin == pieces[i - 1].begin) return false;
+  }
+  return true;
+}
+
+template <typename Piece>
+bool overlap(const Piece& a, const Piece& b) {
+  for (std::size_t d = 0; d < a.begin.size(); ++d) {
+    if (a.begin[d] >= b.begin[d] + b.count[d] || b.begin[d] >= a.begin[d] + a.count[d]) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/// Whether the slices are whole in all dimensions but the first.
+template <typename Pieces>
+bool is_cut_in_rows(std::span<const std::int64_t> shape, const Pieces& pieces) {
+  if (shape.empty()) return true;
+  return std::ranges::all_of(pieces, [&](const auto& piece) {
+    return std::ranges::equal(std::span(piece.count).subspan(1), shape.subspan(1));
+  });
+}
+
+}  // namespace
+
+bool TensorPieces::are_in(const safetensors::Header& header) {
+  const auto kept = header.metadata();
+  const auto others = header.metadata_not_kept();
+  return std::ranges::find(kept, kDcpSharding, &safetensors::MetadataEntry::first) != kept.end() ||
+         std::ranges::find(others, kDcpSharding) != others.end();
+}
+
+Result<void> TensorPieces::add(std::string_view path, FileId file,
+                               const safetensors::Header& header) {
+  const auto kept = header.metadata();
+  const auto text = std::ranges::find(kept, kDcpSharding, &safetensors::MetadataEntry::first);
+  if (text == kept.end()) {
+    return fail(ErrorCode::Unsupported, "{}: {} has more than {} bytes with what is before it",
+                path, kDcpSharding, safetensors::kMaxKeptMetadata);
+  }
+  CKFS_TRY(const DcpOffsets offsets, parse_dcp_sharding(text->second, path));
+  paths_.emplace_back(path);
+  for (std::size_t i = 0; i < header.size(); ++i) {
+    const safetensors::HeaderTensor tensor = header[i];
+    const auto begin = offsets.find(tensor.name);
+    if (begin == offsets.end() || begin->second.size() != tensor.shape.size()) {
+      return fail(ErrorCode::Corrupt, "{}: tensor {}: {} does not say where in the whole it lies",
+                  path, quote(tensor.name), kDcpSharding);
+    }
+    for (std::size_t d = 0; d < tensor.shape.size(); ++d) {
+      if (checked_add(begin->second[d], tensor.shape[d])) continue;
+      return fail(ErrorCode::Corrupt, "{}: tensor {}: a slice of {} that begins at {}", path,
+                  quote(tensor.name), tensor.shape[d], begin->second[d]);
+    }
+    auto known = tensors_.find(tensor.name);
+    if (known == tensors_.end()) known = tensors_.try_emplace(std::string(tensor.name)).first;
+    known->second.push_back({static_cast<std::uint32_t>(paths_.size() - 1),
+                             file,
+                             tensor.dtype,
+                             header.data_offset() + tensor.begin,
+                             begin->second,
+                             {tensor.shape.begin(), tensor.shape.end()}});
+    ++size_;
+  }
+  return {};
+}
+
+Result<std::vector<std::int64_t>> TensorPieces::whole_shape(std::string_view name,
+                                                            const Pieces& pieces) const {
+  const Piece& first = pieces.front();
+  std::vector<std::int64_t> shape(first.begin.size());
+  for (const Piece& piece : pieces) {
+    if (piece.dtype != first.dtype || piece.begin.size() != first.begin.size()) {
+      return fail(ErrorCode::Corrupt,
+                  "{}: tensor {}: a slice of {} in {} dimensions, but in {} of {} in {}",
+                  paths_[piece.path], quote(name), ckfs::name(piece.dtype), piece.begin.size(),
+                  paths_[first.path], ckfs::name(first.dtype), first.begin.size());
+    }
+    for (std::size_t d = 0; d < shape.size(); ++d) {
+      shape[d] = std::max(shape[d], piece.begin[d] + piece.count[d]);
+    }
+  }
+  const auto numel = checked_numel(shape);
+  if (!numel || !nbytes(DType::C128, *numel)) {
+    return fail(ErrorCode::Corrupt, "{}: tensor {}: its slices make no possible shape",
+                paths_[first.path], quote(name));
+  }
+  return shape;
+}
+
+Result<void> TensorPieces::check_disjoint(std::string_view name, const Pieces& pieces) const {
+  if (pieces.empty() || is_grid(pieces)) return {};
+  if (pieces.size() > kMaxIrregular) {
+    return fail(ErrorCode::Unsupported, "{}: tensor {}: {} slices that are no grid (limit {})",
+                paths_[pieces.front().path], quote(name), pieces.size(), kMaxIrregular);
+  }
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      if (!overlap(pieces[i], pieces[j])) continue;
+      return fail(ErrorCode::Corrupt,
+                  "{}: tensor {}: its slice at [{}] overlaps that at [{}] in {}",
+                  paths_[pieces[i].path], quote(name), fmt::join(pieces[i].begin, ", "),
+                  fmt::join(pieces[j].begin, ", "), paths_[pieces[j].path]);
+    }
+  }
+  return {};
+}
+
+/// The first number of shard-NNNNN-* below the largest that no file has; empty: there is none.
+std::string TensorPieces::missing_rank() const {
+  constexpr std::string_view kShard = "shard-";
+  std::set<std::uint32_t> ranks;
+  for (const std::string_view path : paths_) {
+    const std::string_view name = path.substr(path.rfind('/') + 1);
+    std::uint32_t rank = 0;
+    if (!name.starts_with(kShard)) return {};
+    const std::string_view digits = name.substr(kShard.size());
+    if (std::from_chars(digits.data(), digits.data() + digits.size(), rank).ec != std::errc()) {
+      return {};
+    }
+    ranks.insert(rank);
+  }
+  std::uint32_t next = 1;
+  for (const std::uint32_t rank : ranks) {
+    if (rank != next) return fmt::format(" (shard-{:05}-* is not here)", next);
+    ++next;
+  }
+  return " (is the file of a rank missing?)";
+}
+
+Failure TensorPieces::missing(std::string_view name, std::span<const std::int64_t> shape,
+                              const Pieces& pieces, std::int64_t elements) const {
+  std::string where;
+  if (is_cut_in_rows(shape, pieces)) {
+    std::int64_t end = 0;
+    for (const Piece& piece : pieces) {
+      if (piece.begin[0] > end) {
+        where = fmt::format(", from row {} to {}", end, piece.begin[0] - 1);
+        break;
+      }
+      end = piece.begin[0] + piece.count[0];
+    }
+  }
+  return fail(ErrorCode::Corrupt,
+              "tensor {}: {} of its {} elements are in none of the {} files{}{}", quote(name),
+              *checked_numel(shape) - elements, *checked_numel(shape), paths_.size(), where,
+              missing_rank());
+}
+
+Result<std::vector<TensorId>> TensorPieces::join(CatalogBuilder& builder) {
+  std::vector<TensorId> ids;
+  for (auto& [name, all] : tensors_) {
+    CKFS_TRY(const std::vector<std::int64_t> shape, whole_shape(name, all));
+    const DType dtype = all.front().dtype;
+    Pieces pieces = std::exchange(all, {});
+    std::erase_if(pieces, [](const Piece& piece) { return checked_numel(piece.count) == 0; });
+    std::ranges::sort(pieces, {}, [](const Piece& piece) {
+      return std::tie(piece.begin, piece.path, piece.offset);
+    });
+    CKFS_TRY_VOID(check_disjoint(name, pieces));
+    std::int64_t elements = 0;  // those of slices that do not overlap: no more than the whole has
+    for (const Piece& piece : pieces) elements += *checked_numel(piece.count);
+    if (elements != *checked_numel(shape)) return missing(name, shape, pieces, elements);
+
+    const auto extent_of = [&](const Piece& piece) {
+      return Extent{piece.file, piece.offset, *nbytes(dtype, *checked_numel(piece.count))};
+    };
+    if (is_cut_in_rows(shape, pieces)) {
+      std::vector<Extent> extents;
+      for (const Piece& piece : pieces) extents.push_back(extent_of(piece));
+      ids.push_back(builder.add_tensor(name, shape, builder.add_storage(dtype, elements, extents)));
+      continue;
+    }
+    std::vector<StorageBox> boxes;
+    for (const Piece& piece : pieces) {
+      const Extent extent = extent_of(piece);
+      StorageBox box{0, 0, piece.begin, piece.count, {}};
+      box.stride.resize(box.count.size());
+      std::int64_t stride = 1;
+      for (std::size_t d = box.stride.size(); d-- > 0;) {
+        box.stride[d] = stride;
+        stride *= box.count[d];
+      }
+      box.storage = builder.add_storage(dtype, stride, std::span(&extent, 1));
+      boxes.push_back(std::move(box));
+    }
+    const StorageId first = boxes.front().storage;
+    ids.push_back(builder.add_tensor(name, shape, first, std::move(boxes)));
+  }
+  return ids;
+}
+
+}  // namespace ckfs

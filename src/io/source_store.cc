@@ -101,6 +101,13 @@ class LocalStore final : public SourceStore {
     return resolved;
   }
 
+  Tried<std::filesystem::path> link_target(const std::filesystem::path& path) override {
+    std::error_code error;
+    std::filesystem::path target = std::filesystem::read_symlink(path, error);
+    if (error) return tl::unexpected(error.value());
+    return target;
+  }
+
   Tried<UniqueFd> open(const std::filesystem::path& path) override {
     while (true) {
       // O_NONBLOCK means nothing to a regular file, but a FIFO that took its place would block us.

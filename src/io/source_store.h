@@ -58,6 +58,9 @@ class SourceStore {
   /// The absolute path without ".", ".." and links of what is at `path`.
   virtual Tried<std::filesystem::path> resolve(const std::filesystem::path& path) = 0;
 
+  /// What the link at `path` says, as it is written there.
+  virtual Tried<std::filesystem::path> link_target(const std::filesystem::path& path) = 0;
+
   /// A descriptor to read from; never waits for what is no file (a FIFO's writer), but opening a
   /// device has effects: look() first where a name may be one.
   virtual Tried<UniqueFd> open(const std::filesystem::path& path) = 0;

@@ -48,6 +48,14 @@ std::string complete_hint(const std::string& repository) {
   return fmt::format(" (complete it with: hf download {})", repository);
 }
 
+/// Which snapshots there are in the place of the one that is named.
+std::string others_hint(const std::vector<std::string>& snapshots) {
+  if (snapshots.empty()) return {};
+  return fmt::format("; what is here is opened by its own name: snapshots/{}{}",
+                     one_line(snapshots.front()),
+                     snapshots.size() > 1 ? fmt::format(" and {} more", snapshots.size() - 1) : "");
+}
+
 /// The first word of refs/main; empty where there is no such file. Errors: Io.
 Result<std::string> current_revision(SourceStore& store, const fs::path& repository) {
   constexpr std::size_t kLongest = 256;
@@ -72,16 +80,16 @@ Result<fs::path> choose_snapshot(SourceStore& store, const fs::path& repository,
   CKFS_TRY(const std::vector<std::string> all, list_directories(store, snapshots));
   if (!revision.empty()) {
     if (std::ranges::find(all, revision) != all.end()) return snapshots / revision;
-    return fail(ErrorCode::Unsupported, "{}: refs/main names the snapshot {}, which is absent{}",
-                repository.string(), revision, complete_hint(name));
+    return fail(ErrorCode::Unsupported, "{}: refs/main names the snapshot {}, which is absent{}{}",
+                repository.string(), revision, complete_hint(name), others_hint(all));
   }
   if (all.size() == 1) return snapshots / all.front();
   if (all.empty()) {
     return fail(ErrorCode::Unsupported, "{}: a hub cache entry without a snapshot{}",
                 repository.string(), complete_hint(name));
   }
-  return fail(ErrorCode::Unsupported, "{}: no refs/main, and {} snapshots: name one of them",
-              repository.string(), all.size());
+  return fail(ErrorCode::Unsupported, "{}: no refs/main, and {} snapshots: name one of them{}",
+              repository.string(), all.size(), others_hint(all));
 }
 
 Result<bool> is_repository(SourceStore& store, const fs::path& path) {

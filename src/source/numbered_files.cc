@@ -2,6 +2,7 @@
 // without an index nothing else does.
 #include "source/numbered_files.h"
 
+#include <array>
 #include <charconv>
 #include <map>
 #include <set>
@@ -35,6 +36,52 @@ std::optional<NumberedFile> parse_numbered(std::string_view path, std::string_vi
   const auto all = number(path.substr(of + kOf.size()));
   if (!mine || !all) return std::nullopt;
   return NumberedFile{std::string(path.substr(0, dash)), *mine, *all};
+}
+
+std::optional<RankFile> parse_rank_file(std::string_view name) {
+  constexpr std::array<std::string_view, 2> kWords{"consolidated", "rank"};
+  if (name.find("mp_rank_") != std::string_view::npos || name.starts_with("zero_")) {
+    return std::nullopt;
+  }
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
+  for (const std::string_view word : kWords) {
+    const std::size_t at = name.find(word);
+    if (at == std::string_view::npos || (at > 0 && is_letter(name[at - 1]))) continue;
+    std::size_t begin = at + word.size();
+    const bool is_mark =
+        begin < name.size() && (name[begin] == '.' || name[begin] == '-' || name[begin] == '_');
+    if (is_mark) ++begin;
+    std::size_t end = begin;
+    while (end < name.size() && is_digit(name[end])) ++end;
+    // consolidated-00001-of-00002.safetensors is a shard, and rank16 without an ending no file.
+    if (end == begin || end == name.size() || name.substr(end).starts_with("-of-")) continue;
+    const auto rank = number(name.substr(begin, end - begin));
+    if (!rank) continue;
+    return RankFile{fmt::format("{}*{}", name.substr(0, begin), name.substr(end)), *rank};
+  }
+  return std::nullopt;
+}
+
+std::map<std::string, std::string> find_slices(std::span<const std::string> names) {
+  std::map<std::string, std::set<std::int64_t>> ranks;  // by series
+  for (const std::string& name : names) {
+    if (const auto file = parse_rank_file(name)) ranks[file->series].insert(file->rank);
+  }
+  std::map<std::string, std::string> slices;
+  for (const std::string& name : names) {
+    const auto file = parse_rank_file(name);
+    if (!file) continue;
+    const std::set<std::int64_t>& all = ranks[file->series];
+    // "rank" may be said of anything (lora_rank_16); of a series it is where there is a first.
+    const bool is_sure = name.starts_with("consolidated") || all.contains(0);
+    if (*all.rbegin() == 0 || !is_sure) continue;
+    slices.emplace(name, all.size() == 1
+                             ? fmt::format("a slice of one rank of several ({})", file->series)
+                             : fmt::format("slices of {} ranks of tensor parallelism ({})",
+                                           all.size(), file->series));
+  }
+  return slices;
 }
 
 Result<void> check_series(std::span<const std::string> paths, std::string_view ending,

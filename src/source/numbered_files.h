@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -23,6 +24,21 @@ inline constexpr std::int64_t kMaxSeries = std::numeric_limits<std::int32_t>::ma
 
 /// nullopt: `path` is not such a name with the ending `ending` (".safetensors").
 std::optional<NumberedFile> parse_numbered(std::string_view path, std::string_view ending);
+
+/// A file of one of several ranks, by its name: consolidated.01.pth, rank1.safetensors,
+/// model-rank-1-part-0.safetensors.
+struct RankFile {
+  std::string series;  // the name with '*' in the number's place
+  std::int64_t rank = 0;
+};
+
+/// nullopt: `name` is none such. (Names of DeepSpeed's are none, which has its own adapters.)
+std::optional<RankFile> parse_rank_file(std::string_view name);
+
+/// Of files beside each other: what is said of those that are slices of several ranks, which have
+/// the same tensors under the same names. By name, "slices of 2 ranks ..."; one that is rank 0 of a
+/// series without any other is a model, and so is what only says "rank" without a rank 0.
+std::map<std::string, std::string> find_slices(std::span<const std::string> names);
 
 /// Says which file of a series is missing, or has a number that none can have; other names are
 /// passed over. Series count from 1, or (gpt-oss) from 0 to the number that they call their count.

@@ -15,7 +15,9 @@
 #include <utility>
 
 #include "base/parallel.h"
+#include "base/text.h"
 #include "source/hub_cache.h"
+#include "source/numbered_files.h"
 
 namespace ckfs {
 namespace {
@@ -247,6 +249,40 @@ std::string download_hint(const SourceTree& tree) {
 Failure refuse_unfinished(const SourceTree& tree) {
   return fail(ErrorCode::Unsupported, "{}: a download that was not finished{}",
               tree.single_file ? tree.name : tree.incomplete.front(), download_hint(tree));
+}
+
+Failure refuse_dangling(const SourceTree& tree, const std::string& path, const SourceFiles& files) {
+  const auto target = files.store().link_target(tree.location({path, true}));
+  const std::string text = target ? target->string() : std::string();
+  // A snapshot alone, bound into a container, has links to what was not bound.
+  std::string remedy = download_hint(tree);
+  if (remedy.empty() && text.find("/blobs/") != std::string::npos) {
+    remedy =
+        " (its links lead to the blobs of a hub cache: bind the whole models--* directory, "
+        "and not a snapshot of it alone)";
+  }
+  return fail(ErrorCode::NotFound, "{}: a link to {}, which is absent or out of reach{}", path,
+              text.empty() ? "a file" : one_line(text), remedy);
+}
+
+Failure refuse_slices(std::string_view path, std::string_view what) {
+  return fail(ErrorCode::Unsupported,
+              "{}: {}, which ckfs does not join (convert them to one model first)", path, what);
+}
+
+Result<void> refuse_slice(const SourceTree& tree, const SourceFiles& files) {
+  const std::string& own = tree.files.front().path;
+  const auto file = parse_rank_file(own);
+  if (!file) return {};
+  std::vector<std::string> names{own};
+  const auto listed = files.store().list(tree.root);
+  for (const StoreEntry& entry : listed ? *listed : std::vector<StoreEntry>()) {
+    const auto other = parse_rank_file(entry.name);
+    if (other && other->series == file->series) names.push_back(entry.name);
+  }
+  const auto slices = find_slices(names);
+  const auto found = slices.find(own);
+  return found == slices.end() ? Result<void>() : refuse_slices(own, found->second);
 }
 
 Result<std::vector<TreeFile>> list_files(const fs::path& directory, const std::string& shown,

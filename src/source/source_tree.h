@@ -73,6 +73,15 @@ std::string download_hint(const SourceTree& tree);
 /// Requires: it has one.
 [[nodiscard]] Failure refuse_unfinished(const SourceTree& tree);
 
+/// The message on a link of the tree that leads to no file and is needed. NotFound.
+[[nodiscard]] Failure refuse_dangling(const SourceTree& tree, const std::string& path,
+                                      const SourceFiles& files);
+/// The message on slices that ckfs does not join, `path` among them. `what` as find_slices() has
+/// it. Unsupported.
+[[nodiscard]] Failure refuse_slices(std::string_view path, std::string_view what);
+/// Errors: Unsupported: the one file of the tree is such a slice, by its name and those beside it.
+Result<void> refuse_slice(const SourceTree& tree, const SourceFiles& files);
+
 /// Whether a file of this size can be a pointer of Git-LFS.
 bool has_lfs_pointer_size(std::uint64_t size);
 

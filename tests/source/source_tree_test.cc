@@ -37,6 +37,7 @@ class FailingStore final : public SourceStore {
     return here_->look(path);
   }
   Tried<fs::path> resolve(const fs::path& path) override { return here_->resolve(path); }
+  Tried<fs::path> link_target(const fs::path& path) override { return here_->link_target(path); }
   Tried<UniqueFd> open(const fs::path& path) override { return here_->open(path); }
   Tried<FileStatus> look(int fd) override { return here_->look(fd); }
 

@@ -61,6 +61,10 @@ class DelayingStore final : public SourceStore {
     far_.pass(far_.resolves);
     return here_->resolve(path);
   }
+  Tried<std::filesystem::path> link_target(const std::filesystem::path& path) override {
+    far_.pass(far_.resolves);
+    return here_->link_target(path);
+  }
   Tried<UniqueFd> open(const std::filesystem::path& path) override {
     far_.pass(far_.opens);
     if (!far_.has_descriptors) return tl::unexpected(EMFILE);

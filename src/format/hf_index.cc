@@ -166,6 +166,7 @@ bool HfIndexReader::key(std::string_view name) {
 
 bool HfIndexReader::string(std::string_view value) {
   if (!in_map()) return scalar("a string");
+  while (value.size() > 2 && value.starts_with("./") && value[2] != '/') value.remove_prefix(2);
   auto at = files_.find(value);
   if (at == files_.end()) {
     const std::string_view fault = fault_of_path(value);

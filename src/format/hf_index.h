@@ -31,7 +31,7 @@ class HfIndex {
     std::uint32_t file = 0;
   };
 
-  /// File names, in byte order, each once; plain relative names.
+  /// File names, in byte order, each once; plain relative names, without a "./" before them.
   std::span<const std::string> files() const { return files_; }
   /// Entries by name in byte order.
   std::size_t size() const { return entries_.size(); }

@@ -237,7 +237,11 @@ std::shared_ptr<const Catalog> CatalogBuilder::build() && {
   std::sort(catalog.shards_.begin(), catalog.shards_.end(), by_path);
   std::sort(catalog.files_.begin(), catalog.files_.end(), by_path);
   std::sort(catalog.model_.side_files.begin(), catalog.model_.side_files.end(), by_path);
-  std::ranges::sort(catalog.parts_, {}, &CatalogPart::directory);
+  std::ranges::sort(catalog.parts_, {}, [](const CatalogPart& part) {
+    const auto shards = part.catalog->shards();
+    return std::pair(std::string_view(part.directory),
+                     shards.empty() ? std::string_view() : std::string_view(shards[0].path));
+  });
   catalog.obstacles_ = obstacles_.list();
   catalog.all_obstacles_ = std::move(obstacles_);
   return {std::move(catalog_)};

@@ -16,6 +16,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/byte_source.h"
@@ -152,6 +153,9 @@ struct ModelDirectory {
   std::string index = {};
 };
 
+/// Entries that a file's header has beside its tensors: a key and its text, by key.
+using HeaderMetadata = std::vector<std::pair<std::string, std::string>>;
+
 /// One file of weights and the tensors it holds, in the source's own order. Where the source's
 /// files are no model for a target's (see Catalog::mirrors_shards) all tensors are in one shard
 /// with an empty path.
@@ -159,15 +163,18 @@ struct Shard {
   std::string path;
   FileId file = 0;
   std::vector<TensorId> tensors;  // the ones that views show: no companions
+  /// What a file that mirrors this one says, too; nullptr: nothing. Equal ones are one object.
+  std::shared_ptr<const HeaderMetadata> metadata = nullptr;
 };
 
 class Catalog;
 
 /// A folder of the source with weights of its own, which views show there: a module of a
-/// sentence-transformers model, a component of a diffusers pipeline, an adapter beside its base.
-/// Its names, paths and configuration are those of a model directory by itself.
+/// sentence-transformers model, a component of a diffusers pipeline. Its names, paths and
+/// configuration are those of a model directory by itself. Or one file of weights of its own beside
+/// others, by its own name and without a configuration: an adapter.
 struct CatalogPart {
-  std::string directory;  // "2_Dense/"
+  std::string directory;  // "2_Dense/"; of a file beside the source's own weights ""
   std::shared_ptr<const Catalog> catalog;
 };
 
@@ -237,7 +244,8 @@ class Catalog {
   const ItemTree* tree() const { return tree_ ? &*tree_ : nullptr; }
 
   const ModelDirectory& model() const { return model_; }
-  /// By directory; parts have none themselves. Their files are among files(), not in model().
+  /// By directory, those of one by the paths of their shards; parts have none themselves. Their
+  /// files are among files(), not in model().
   std::span<const CatalogPart> parts() const { return parts_; }
   /// Every file of the source, by path: the view `source`.
   std::span<const SourceFile> files() const { return files_; }
@@ -344,6 +352,7 @@ class CatalogBuilder {
   void add_obstacle(std::string_view tensor, std::string_view reason);
   /// Requires: `example` of each group is a provisional id.
   void set_quantization(Quantization quantization);
+  bool is_quantized() const { return !catalog_->quantization_.summary.empty(); }
   void set_model(ModelDirectory model);
   /// Requires: tensors are provisional ids; texts are kept by keep_text().
   void set_tree(ItemTree tree);

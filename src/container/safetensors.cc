@@ -42,7 +42,7 @@ class SafetensorsContainer final : public ShardedContainer {
   }
 
   Result<std::uint64_t> measure(std::size_t shard) const override {
-    const std::uint64_t header = safetensors::measure_header(heads_of(shard));
+    const std::uint64_t header = safetensors::measure_header(heads_of(shard), metadata_of(shard));
     if (header - safetensors::kLengthBytes > safetensors::kMaxHeader) {
       return fail(ErrorCode::Unsupported, "header of {} bytes > {} (use max_shard)",
                   header - safetensors::kLengthBytes, safetensors::kMaxHeader);
@@ -73,10 +73,20 @@ class SafetensorsContainer final : public ShardedContainer {
       if (bytes > 0) layout.segments.push_back({at, 0, id, Segment::Kind::Tensor});
       at += bytes;
     }
-    layout.render =
-        [self = std::static_pointer_cast<const SafetensorsContainer>(shared_from_this()),
-         shard](std::uint32_t) { return safetensors::render_header(self->heads_of(shard)); };
+    layout.render = [self =
+                         std::static_pointer_cast<const SafetensorsContainer>(shared_from_this()),
+                     shard](std::uint32_t) {
+      return safetensors::render_header(self->heads_of(shard), self->metadata_of(shard));
+    };
     return layout;
+  }
+
+  /// Of a file that mirrors one of the source: what that one's header says beside its tensors.
+  std::span<const safetensors::MetadataEntry> metadata_of(std::size_t shard) const {
+    if (definition().packaging.placement != Placement::Mirrored) return {};
+    const auto& mirrored = definition().catalog->shards()[tensor(ids(shard)[0]).shard];
+    if (mirrored.metadata == nullptr) return {};
+    return *mirrored.metadata;
   }
 
   safetensors::TensorHead head_of(std::uint32_t id) const {

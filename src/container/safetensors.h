@@ -1,5 +1,6 @@
 // Safetensors shards, byte for byte what safetensors' own writer makes of their tensors with the
-// metadata {"format": "pt"}, and the index over them.
+// metadata {"format": "pt"}, and the index over them. A shard that mirrors one of the source has
+// that one's metadata, too (Shard::metadata).
 #pragma once
 
 #include <memory>

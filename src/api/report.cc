@@ -44,14 +44,15 @@ Json pairs(const std::vector<Reason>& reasons, const Catalog& catalog) {
     list.push_back({{"subject", reason.subject}, {"text", reason.text}});
     if (reason.more == 0) continue;
     // By directory: of folders in each other the inner one comes later.
-    const Catalog* holder = &catalog;
+    std::span<const std::string> others = catalog.more_obstacles(reason.text);
     std::string directory;
     for (const CatalogPart& part : catalog.parts()) {
       if (!reason.subject.starts_with(part.directory)) continue;
-      holder = part.catalog.get();
+      // Beside the source's own lie adapters.
+      if (part.directory.empty() && others.size() == reason.more) continue;
+      others = part.catalog->more_obstacles(reason.text);
       directory = part.directory;
     }
-    const std::span<const std::string> others = holder->more_obstacles(reason.text);
     if (others.size() != reason.more) {
       list.back()["more"] = reason.more;
       continue;

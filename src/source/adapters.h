@@ -13,6 +13,9 @@
 
 namespace ckfs {
 
+class FileTable;
+class SourceOpener;
+
 struct Adapter {
   std::string_view name;  // Catalog::kind()
   /// Whether `tree` is meant to be such a checkpoint, complete or not. (kDeepSpeedZero: and
@@ -25,6 +28,11 @@ struct Adapter {
   /// open_checkpoint().
   Result<std::shared_ptr<const Catalog>> (*open)(const SourceTree& tree, SourceFiles& files,
                                                  const OpenCheckpointOptions& options);
+  /// Opens `tree`, a single file among those of `table`, as weights of their own: without a
+  /// configuration, and shown under their own name. nullptr: never asked. Errors: as open.
+  Result<std::shared_ptr<const Catalog>> (*open_file)(const SourceTree& tree, SourceFiles& files,
+                                                      SourceOpener& whole,
+                                                      const FileTable& table) = nullptr;
 };
 
 /// A Hugging Face model directory, or one safetensors file (any single file, where no other adapter

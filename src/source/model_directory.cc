@@ -23,6 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kConfig = "config.json";
+constexpr std::string_view kAdapterConfig = "adapter_config.json";
 constexpr std::size_t kMaxSideFiles = 1000;
 
 /// What trainers leave beside a model that is no part of it.
@@ -104,8 +105,11 @@ class Finder {
   Finder(SourceFiles& files, CatalogBuilder& builder) : files_(files), builder_(builder) {}
 
   Result<ModelDirectory> in_tree(const SourceTree& tree, const FileTable& table) {
-    CKFS_TRY_VOID(take_config(table.find(kConfig).value(), kConfig));
-    const std::set<std::string> code = code_files(*model_.config);
+    std::set<std::string> code;
+    if (const auto config = table.find(kConfig)) {
+      CKFS_TRY_VOID(take_config(*config, kConfig));
+      code = code_files(*model_.config);
+    }
     for (const TreeFile& file : tree.files) {
       if (!is_shown(file.path, code)) continue;
       model_.side_files.push_back({file.path, table.find(file.path).value()});
@@ -226,7 +230,9 @@ Result<ModelDirectory> find_model_directory(const SourceTree& tree, const FileTa
     return model;
   }
   if (!tree.single_file && tree.find(kConfig) != nullptr) return finder.in_tree(tree, table);
-  if (!beside) return ModelDirectory{};
+  // Beside an adapter alone lies its own configuration, and no model's.
+  const bool has_adapter = !tree.single_file && tree.find(kAdapterConfig) != nullptr;
+  if (!beside) return has_adapter ? finder.in_tree(tree, table) : ModelDirectory{};
   const fs::path path = *beside / kConfig;
   const auto config = files.store().look(path);
   if (!config && !is_out_of_reach(config.error())) {

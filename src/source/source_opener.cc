@@ -6,6 +6,7 @@
 
 #include "base/checked.h"
 #include "base/text.h"
+#include "source/adapters.h"
 #include "source/header_loader.h"
 #include "source/model_directory.h"
 
@@ -85,9 +86,45 @@ Result<std::string> SourceOpener::read_once(FileId file, std::uint64_t limit) {
   return read_text(files_, file, limit);
 }
 
+Result<void> SourceOpener::add_adapters(const std::vector<std::string>& paths) {
+  for (const std::string& path : paths) {
+    const std::string folder = path.substr(0, path.rfind('/') + 1);
+    SourceTree file;
+    file.name = tree_.name + "/" + path;
+    file.single_file = true;
+    file.root = tree_.root / folder;
+    file.complete_command = tree_.complete_command;
+    file.files.push_back({path.substr(folder.size()), tree_.find(path)->is_link});
+    const bool is_torch = kTorchFile.recognizes(file, files_, {});
+    auto part = (is_torch ? kTorchFile : kHfSafetensors)
+                    .open_file(file, files_, *this, table().below(folder));
+    if (!part) {
+      const Error error = folder.empty() || part.error().message().starts_with(folder)
+                              ? part.error()
+                              : part.error().within(folder.substr(0, folder.size() - 1));
+      if (folder.empty() || error.code() == ErrorCode::Io || error.code() == ErrorCode::Stale ||
+          error.code() == ErrorCode::OutOfMemory) {
+        return Failure(error);
+      }
+      builder_.add_note(path, fmt::format("left out: {}", part.error().message()));
+      continue;
+    }
+    for (const Note& note : (*part)->notes()) builder_.add_note(folder + note.subject, note.text);
+    builder_.add_fact(path, fmt::format("an adapter, {} tensors of its own",
+                                        (*part)->shards()[0].tensors.size()));
+    adapter_folders_.insert(folder);
+    builder_.add_part({folder, *std::move(part)});
+  }
+  return {};
+}
+
 Result<void> SourceOpener::add_model(const std::optional<std::filesystem::path>& beside) {
   CKFS_TRY(ModelDirectory model,
            find_model_directory(tree_, *table_, files_, builder_, options_, beside));
+  constexpr std::string_view kAdapterConfig = "adapter_config.json";
+  if (const auto config = find(kAdapterConfig); config && has_adapter("")) {
+    model.side_files.push_back({std::string(kAdapterConfig), *config});
+  }
   builder_.set_model(std::move(model));
   return {};
 }

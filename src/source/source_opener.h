@@ -6,7 +6,10 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <set>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/byte_source.h"
 #include "base/error.h"
@@ -57,6 +60,15 @@ class SourceOpener {
   /// config.json says of quantization matters.
   Result<void> add_model(const std::optional<std::filesystem::path>& beside);
 
+  /// Opens the adapters of `paths` as parts of the checkpoint; of none but those in folders, and
+  /// there it is noted, may one be broken. Errors: as Adapter::open.
+  Result<void> add_adapters(const std::vector<std::string>& paths);
+
+  /// Whether an adapter that views show lies in `folder` ("": at the top).
+  bool has_adapter(std::string_view folder) const {
+    return adapter_folders_.find(folder) != adapter_folders_.end();
+  }
+
   /// Facts on how much of `total` bytes of files will be read.
   void add_byte_facts(std::uint64_t read, std::uint64_t total);
 
@@ -85,6 +97,7 @@ class SourceOpener {
 
   std::int64_t& elements_;          // of all tensors of the whole checkpoint so far
   std::optional<FileTable> table_;  // in open()
+  std::set<std::string, std::less<>> adapter_folders_;
 };
 
 }  // namespace ckfs

@@ -280,19 +280,28 @@ std::vector<Obstacle> turned_weights(const Catalog& catalog) {
   return found.list();
 }
 
+std::vector<Obstacle> obstacles_of_tensors(const Catalog& catalog, const ViewRow& row);
+
 }  // namespace
 
 std::vector<Obstacle> hf_model_obstacles(const Catalog& catalog, const ViewRow& row) {
   if (!row.dtype && catalog.mirrors_shards()) {
     return {{"source", "has its tensors in safetensors files already"}};
   }
+  return obstacles_of_tensors(catalog, row);
+}
+
+namespace {
+
+/// Those of the tensors themselves, and of the parts'.
+std::vector<Obstacle> obstacles_of_tensors(const Catalog& catalog, const ViewRow& row) {
   if (row.dtype && catalog.tree() != nullptr && !is_maxtext_tree(catalog)) {
     return {{"source", "is an Orbax tree, whose arrays have no Hugging Face names"}};
   }
   std::vector<Obstacle> obstacles(catalog.obstacles().begin(), catalog.obstacles().end());
   std::ranges::move(turned_weights(catalog), std::back_inserter(obstacles));
   for (const CatalogPart& part : catalog.parts()) {
-    for (Obstacle& obstacle : hf_model_obstacles(*part.catalog, row)) {
+    for (Obstacle& obstacle : obstacles_of_tensors(*part.catalog, row)) {
       obstacle.tensor.insert(0, part.directory);
       obstacles.push_back(std::move(obstacle));
     }
@@ -314,6 +323,8 @@ std::vector<Obstacle> hf_model_obstacles(const Catalog& catalog, const ViewRow& 
   }
   return obstacles;
 }
+
+}  // namespace
 
 std::vector<Note> hf_model_remarks(const Catalog& catalog, const ViewRow& row) {
   std::vector<Note> remarks;
@@ -450,9 +461,13 @@ Result<std::shared_ptr<const Definition>> define_part(const CatalogPart& part, c
   }
   auto made = define_directory(part.catalog, row, own, recipes, WithoutDtype::Kept);
   if (!made) return Failure(made.error().within(part.directory));
+  const bool mirrors = part.catalog->mirrors_shards();  // not those joined of slices
   (*made)->packaging = {.container = ContainerKind::Safetensors,
-                        .placement = Placement::Mirrored,
+                        .placement = mirrors ? Placement::Mirrored : Placement::Split,
                         .index = part.catalog->model().index};
+  if (!mirrors) {
+    CKFS_TRY((*made)->packaging.max_shard, parse_size(kDefaultMaxShard));
+  }
   return *std::move(made);
 }
 

@@ -704,7 +704,7 @@ TEST(OpenCheckpoint, RefusesLinksToNothingWhereTheFileDecides) {
     directory.write("a.safetensors", file_of({{"x"}}));
     fs::create_symlink("gone", directory / name);
     EXPECT_EQ(error_of(directory.path()),
-              name + ": a link to a file that is absent or out of reach");
+              name + ": a link to gone, which is absent or out of reach");
   }
 }
 

@@ -7,8 +7,11 @@
 // message says what completes it.
 
 #include <algorithm>
+#include <array>
+#include <iterator>
 #include <map>
 #include <set>
+#include <spdlog/spdlog.h>
 #include <unordered_set>
 
 #include "base/checked.h"
@@ -21,6 +24,7 @@
 #include "source/adapters.h"
 #include "source/file_role.h"
 #include "source/header_loader.h"
+#include "source/hf/dcp_pieces.h"
 #include "source/hf/quantization.h"
 #include "source/hf/weight_folders.h"
 #include "source/numbered_files.h"
@@ -35,6 +39,8 @@ constexpr std::string_view kIndexName = "model.safetensors.index.json";
 constexpr std::string_view kModelOptConfig = "hf_quant_config.json";
 constexpr std::size_t kMaxNotesPerShard = 100;
 constexpr std::size_t kMaxNotesOfFolders = 100;
+/// Bytes of metadata of headers that are kept, those of all files together.
+constexpr std::uint64_t kMaxMetadata = std::uint64_t{16} << 20;
 
 bool is_top_level(std::string_view path) {
   return path.find('/') == std::string_view::npos;
@@ -90,6 +96,15 @@ void drop_variants(std::vector<std::string>& shards) {
   });
 }
 
+/// Whether an entry of a header's metadata says how the file's tensors are quantized.
+bool describes_quantization(std::string_view key) {
+  std::string lower(key);
+  for (char& c : lower) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  constexpr std::array<std::string_view, 3> kWords{"quant", "gptq", "awq"};
+  return std::ranges::any_of(
+      kWords, [&](std::string_view word) { return lower.find(word) != std::string::npos; });
+}
+
 /// Whether modules of this type of sentence-transformers ("sentence_transformers.models.Dense")
 /// have weights; nullopt: not known.
 std::optional<bool> module_has_weights(std::string_view type) {
@@ -119,7 +134,16 @@ class HfOpener : public SourceOpener {
            HfOpener* whole = nullptr)
       : SourceOpener(tree, files, options, kHfSafetensors.name, whole),
         is_part_(whole != nullptr),
-        cost_(whole == nullptr ? own_cost_ : whole->cost_) {}
+        cost_(whole == nullptr ? own_cost_ : whole->cost_),
+        metadata_bytes_(whole == nullptr ? own_metadata_bytes_ : whole->metadata_bytes_) {}
+
+  /// Of one file beside the weights of `whole`, an opener of any kind.
+  HfOpener(const SourceTree& tree, SourceFiles& files, const OpenCheckpointOptions& options,
+           SourceOpener& whole)
+      : SourceOpener(tree, files, options, kHfSafetensors.name, &whole),
+        is_part_(true),
+        cost_(own_cost_),
+        metadata_bytes_(own_metadata_bytes_) {}
 
  private:
   Result<void> read() override {
@@ -131,7 +155,9 @@ class HfOpener : public SourceOpener {
     index_.reset();
     index_text_ = {};
     CKFS_TRY_VOID(read_config());
+    add_missing_obstacles();
     add_shards();
+    note_metadata();
     CKFS_TRY_VOID(add_parts());
     add_side_files();
     return {};
@@ -141,6 +167,7 @@ class HfOpener : public SourceOpener {
   /// that is broken is left out unless the pipeline names it, as are copies of what is at the top.
   Result<void> add_parts() {
     if (tree_.single_file) return {};
+    CKFS_TRY_VOID(add_adapters(adapters_));
     std::set<std::string_view> indexed;
     for (const std::string_view shard : shards_) {
       indexed.insert(shard.substr(0, shard.rfind('/') + 1));
@@ -179,7 +206,7 @@ class HfOpener : public SourceOpener {
       builder_.add_part({folder, *std::move(part)});
       ++added;
     }
-    if (shards_.empty() && added == 0 && first) return Failure(*first);
+    if (shards_.empty() && adapters_.empty() && added == 0 && first) return Failure(*first);
     return {};
   }
 
@@ -238,7 +265,8 @@ class HfOpener : public SourceOpener {
     }
     std::map<std::string_view, bool> weights;  // folders that have some; whether safetensors
     const auto take = [&](std::string_view path) {
-      if (role_of(path) != FileRole::Weights) return;
+      const FileRole role = role_of(path);
+      if (role != FileRole::Weights && role != FileRole::Adapter) return;
       weights[path.substr(0, path.rfind('/') + 1)] |= path.ends_with(kEnding);
     };
     for (const TreeFile& file : tree_.files) take(file.path);
@@ -300,19 +328,21 @@ class HfOpener : public SourceOpener {
     if (tree_.single_file) {
       if (!tree_.incomplete.empty()) return refuse_unfinished(tree_);
       shards_.push_back(tree_.files.front().path);
-      return {};
+      return is_part_ ? Result<void>() : refuse_slice(tree_, files_);
     }
+    if (!is_part_) choose_adapters();
     index_name_ = choose_index(tree_);
     for (const std::string& path : tree_.dangling) {
       const bool is_shard = is_top_level(path) && path.ends_with(kEnding) && index_name_.empty();
       if (!is_shard && !is_index_name(path) && path != "config.json") continue;
-      return fail(ErrorCode::NotFound, "{}: a link to a file that is absent or out of reach{}",
-                  path, hint());
+      return refuse_dangling(tree_, path, files_);
     }
     if (!index_name_.empty()) return {};
 
     for (const TreeFile& file : tree_.files) {
-      if (is_top_level(file.path) && file.path.ends_with(kEnding)) shards_.push_back(file.path);
+      if (is_top_level(file.path) && file.path.ends_with(kEnding) && !is_adapter(file.path)) {
+        shards_.push_back(file.path);
+      }
     }
     // What stands beside the folders of a diffusers pipeline is its weights once more, in one file.
     if (is_pipeline(tree_)) shards_.clear();
@@ -324,10 +354,47 @@ class HfOpener : public SourceOpener {
       std::erase_if(shards_, is_consolidated);
     }
     drop_variants(shards_);
+    CKFS_TRY_VOID(drop_slices());
     if (!tree_.incomplete.empty() && (shards_.empty() || !looks_whole())) {
       return refuse_unfinished(tree_);
     }
-    return check_series(shards_, kEnding, hint());
+    return check_series(numbered_shards(), kEnding, hint());
+  }
+
+  /// The files of adapters in the whole tree, but those that an index has for shards.
+  void choose_adapters() {
+    std::vector<std::string_view> paths;
+    for (const TreeFile& file : tree_.files) paths.push_back(file.path);
+    adapters_ = shown_adapters(paths);
+  }
+
+  static bool is_adapter(std::string_view path) { return role_of(path) == FileRole::Adapter; }
+
+  /// Leaves out what is slices of ranks where there is a model beside them.
+  Result<void> drop_slices() {
+    const auto slices = find_slices(shards_);
+    const auto is_slice = [&](const std::string& path) { return slices.contains(path); };
+    if (slices.empty()) return {};
+    if (std::ranges::all_of(shards_, is_slice)) {
+      return refuse_slices(slices.begin()->first, slices.begin()->second);
+    }
+    for (const auto& [path, text] : slices) left_out_files_.emplace(path, text);
+    std::erase_if(shards_, is_slice);
+    return {};
+  }
+
+  /// The shards as names of a series: of files that ranks wrote (shard-00001-model-00001-of-00002)
+  /// those of all ranks together, for a rank without slices of a file's tensors has no such file.
+  std::vector<std::string> numbered_shards() const {
+    constexpr std::string_view kShard = "shard-";
+    std::set<std::string> names;
+    for (const std::string& path : shards_) {
+      const std::size_t model = path.find("-model-");
+      const bool is_rank = path.starts_with(kShard) && model != std::string::npos &&
+                           path.find_first_not_of("0123456789", kShard.size()) == model;
+      names.insert(is_rank ? path.substr(model + 1) : path);
+    }
+    return {names.begin(), names.end()};
   }
 
   /// Whether the shards' names say by themselves that none is missing.
@@ -344,6 +411,9 @@ class HfOpener : public SourceOpener {
     CKFS_TRY(index_text_, read_once(id(index_name_), kMaxIndex));
     CKFS_TRY(index_, parse_hf_index(index_text_, index_name_));
     shards_.assign(index_->files().begin(), index_->files().end());
+    std::erase_if(adapters_, [&](const std::string& path) {
+      return std::ranges::binary_search(shards_, path);
+    });
     const auto missing =
         std::ranges::find_if(shards_, [&](const std::string& shard) { return !find(shard); });
     if (missing == shards_.end()) return {};
@@ -408,24 +478,63 @@ class HfOpener : public SourceOpener {
           return add_tensors(static_cast<std::uint32_t>(i), ids[i], loaded.header);
         },
         files_.parallel()));
+    CKFS_TRY_VOID(join_pieces());
     names_.emplace(builder_);
     if (const auto twins = names_->twins()) {
       const auto [first, second] = *twins;
+      if (!pieces_.empty()) {
+        return fail(ErrorCode::Corrupt, "{}: tensor {}: whole in one file, and slices in others",
+                    tree_.name, quote(builder_.tensor(first).name));
+      }
       return fail(ErrorCode::Corrupt, "{}: tensor {}: also in {}, and no index decides",
                   shards_[shard_of(second)], quote(builder_.tensor(first).name),
                   shards_[shard_of(first)]);
     }
-    if (index_ && names_->size() != index_->size()) return missing_tensor();
+    if (index_ && names_->size() != index_->size()) return take_missing();
+    return {};
+  }
+
+  /// Tensors that ranks saved in slices; what the files are is then no model for a view's.
+  Result<void> join_pieces() {
+    if (pieces_.empty()) return {};
+    CKFS_TRY(tensors_.emplace_back(), pieces_.join(builder_));
+    const auto cut = std::ranges::find_if(
+        tensors_.back(), [&](TensorId id) { return !builder_.tensor(id).boxes.empty(); });
+    if (cut != tensors_.back().end() && !builder_.has_only_plain_matrices()) {
+      return fail(ErrorCode::Unsupported,
+                  "tensor {}: slices that are not cut along the first dimension, in a checkpoint "
+                  "with codes; ckfs does not join such",
+                  quote(builder_.tensor(*cut).name));
+    }
+    builder_.add_fact("slices", fmt::format("{} in {} files, joined to {} tensors", pieces_.size(),
+                                            pieces_.files(), tensors_.back().size()));
+    builder_.add_note(shards_.front(),
+                      fmt::format("{} files have slices of tensors, which are joined; nothing says "
+                                  "of how many ranks there must be files",
+                                  pieces_.files()));
     return {};
   }
 
   Result<void> add_tensors(std::uint32_t shard, FileId file, const safetensors::Header& header) {
     tensors_.emplace_back();
+    metadata_.push_back(keep_metadata(header));
+    if (TensorPieces::are_in(header)) {
+      const char* const fault = tree_.single_file ? "open the directory that has those of all ranks"
+                                : index_          ? "the index cannot say where they lie"
+                                                  : nullptr;
+      if (fault == nullptr) return pieces_.add(shards_[shard], file, header);
+      return fail(ErrorCode::Unsupported,
+                  "{}: slices of tensors, as one rank saved them (DCP_SHARDING_INFO); {}",
+                  shards_[shard], fault);
+    }
     std::size_t left_out = 0;
     std::size_t near = 0;  // in the index: what lies together has nearly one name
     for (std::size_t i = 0; i < header.size(); ++i) {
       const safetensors::HeaderTensor tensor = header[i];
       if (index_ && index_->find(tensor.name, near) != shard) {
+        if (near < index_->size() && (*index_)[near].name == tensor.name) {
+          misplaced_.emplace((*index_)[near].name, shard);
+        }
         if (left_out++ < kMaxNotesPerShard) note_left_out(tensor.name, shard);
         continue;
       }
@@ -458,16 +567,118 @@ class HfOpener : public SourceOpener {
     return shard;
   }
 
-  Failure missing_tensor() const {
-    std::size_t missing = 0;
-    HfIndex::Entry first;
+  /// What the header of a file has is whole, so a tensor that only the index names was never
+  /// there. The others are what they are: views show them, and an index of theirs without the
+  /// missing one. Not where that would be a guess: a file has nothing of what it should have, so it
+  /// is another model's, or the tensor lies in a file that the index does not say.
+  Result<void> take_missing() {
     for (std::size_t i = 0; i < index_->size(); ++i) {
-      if (names_->find((*index_)[i].name)) continue;
-      if (missing++ == 0) first = (*index_)[i];
+      const HfIndex::Entry entry = (*index_)[i];
+      if (names_->find(entry.name)) continue;
+      const auto elsewhere = misplaced_.find(entry.name);
+      if (elsewhere != misplaced_.end()) {
+        return fail(ErrorCode::Corrupt, "{}: tensor {}: in {}, not in the file, but in {}{}",
+                    shards_[entry.file], quote(entry.name), index_name_, shards_[elsewhere->second],
+                    hint());
+      }
+      if (tensors_[entry.file].empty()) {
+        return fail(ErrorCode::Corrupt, "{}: none of the tensors that {} says are in it{}",
+                    shards_[entry.file], index_name_, hint());
+      }
+      if (missing_.size() < kMaxNotes) {
+        builder_.add_note(std::string(entry.name),
+                          fmt::format("missing: {} says that it is in {}; no view has it",
+                                      index_name_, shards_[entry.file]));
+      }
+      missing_.emplace_back(entry.name);
     }
-    return fail(ErrorCode::Corrupt, "{}: tensor {}: in {}, not in the file{}{}",
-                shards_[first.file], quote(first.name), index_name_,
-                missing > 1 ? fmt::format(" (and {} more)", missing - 1) : "", hint());
+    const std::string text = fmt::format("{} that {} names are in no file, the first of them {}",
+                                         missing_.size(), index_name_, quote(missing_.front()));
+    builder_.add_fact("missing tensors", text);
+    spdlog::warn("{}: tensors are missing: {}", tree_.name, text);
+    return {};
+  }
+
+  /// What belongs to a quantized weight, a zero point say, changes its values where it is missing.
+  void add_missing_obstacles() {
+    if (missing_.empty()) return;
+    const auto module_of = [](std::string_view name) {
+      return name.substr(0, name.rfind('.') + 1);
+    };
+    std::set<std::string_view> quantized;
+    for (TensorId id = 0; id < builder_.tensor_count(); ++id) {
+      const StoredTensor& tensor = builder_.tensor(id);
+      if (builder_.storage(tensor.storage).encoding->is_quantized()) {
+        quantized.insert(module_of(tensor.name));
+      }
+    }
+    for (const std::string& name : missing_) {
+      if (!quantized.contains(module_of(name))) continue;
+      builder_.add_obstacle(name, "missing, and its module is quantized");
+    }
+  }
+
+  /// What a header says beside its tensors, but its format; nullptr: nothing, or there is no room.
+  std::shared_ptr<const HeaderMetadata> keep_metadata(const safetensors::Header& header) {
+    auto kept = std::make_shared<HeaderMetadata>();
+    std::uint64_t bytes = 0;
+    for (const auto& [key, value] : header.metadata()) {
+      if (key == "format" || key.starts_with("DCP_")) continue;
+      bytes += key.size() + value.size() + sizeof(HeaderMetadata::value_type);
+      kept->emplace_back(key, value);
+    }
+    lost_metadata_ += header.metadata_not_kept().size();
+    if (kept->empty()) return nullptr;
+    for (auto before = metadata_.rbegin(); before != metadata_.rend(); ++before) {
+      if (*before == nullptr) continue;
+      if (**before == *kept) return *before;
+      break;  // shards of one model have the same
+    }
+    if (bytes > kMaxMetadata - metadata_bytes_) {
+      lost_metadata_ += kept->size();
+      return nullptr;
+    }
+    metadata_bytes_ += bytes;
+    return kept;
+  }
+
+  void note_metadata() {
+    constexpr std::size_t kNamed = 5;
+    const HeaderMetadata* before = nullptr;
+    std::size_t noted = 0;
+    for (std::size_t i = 0; i < shards_.size(); ++i) {
+      const HeaderMetadata* const own = metadata_[i].get();
+      if (own == nullptr || own == before || ++noted > kMaxNotes) continue;
+      before = own;
+      std::string keys;
+      for (std::size_t k = 0; k < std::min(own->size(), kNamed); ++k) {
+        keys += fmt::format("{}{}", k > 0 ? ", " : "", (*own)[k].first);
+      }
+      if (own->size() > kNamed) keys += fmt::format(" and {} more", own->size() - kNamed);
+      builder_.add_note(shards_[i],
+                        fmt::format("its header's metadata ({}) is {}", keys,
+                                    pieces_.empty() ? "in views whose files mirror the source's, "
+                                                      "and dropped in others"
+                                                    : "dropped: the files are slices"));
+    }
+    if (lost_metadata_ > 0) {
+      builder_.add_note(shards_.front(),
+                        fmt::format("{} entries of headers' metadata are dropped: too many bytes",
+                                    lost_metadata_));
+    }
+  }
+
+  /// Without what describes the quantization, where a view has none any more.
+  std::shared_ptr<const HeaderMetadata> plain_metadata(
+      const std::shared_ptr<const HeaderMetadata>& metadata) const {
+    const auto is_of_codes = [](const auto& entry) { return describes_quantization(entry.first); };
+    if (metadata == nullptr || !builder_.is_quantized() ||
+        std::ranges::none_of(*metadata, is_of_codes)) {
+      return metadata;
+    }
+    auto plain = std::make_shared<HeaderMetadata>(*metadata);
+    std::erase_if(*plain, is_of_codes);
+    return plain;
   }
 
   Result<void> read_config() {
@@ -497,11 +708,22 @@ class HfOpener : public SourceOpener {
   }
 
   void add_shards() {
+    if (!pieces_.empty()) {
+      std::vector<TensorId> all;
+      for (const std::vector<TensorId>& shard : tensors_) {
+        std::ranges::copy_if(shard, std::back_inserter(all),
+                             [&](TensorId id) { return !companions_[id]; });
+      }
+      builder_.add_only_shard(std::move(all));
+      return;
+    }
+    std::shared_ptr<const HeaderMetadata> from, plain;
     for (std::size_t i = 0; i < shards_.size(); ++i) {
+      if (metadata_[i] != from) plain = plain_metadata(from = metadata_[i]);
       std::string path = shards_[i];
       // A blob of a cache, say: a view's file needs a name that loaders know.
       if (tree_.single_file && !path.ends_with(kEnding)) path = "model.safetensors";
-      Shard shard{std::move(path), id(shards_[i]), {}};
+      Shard shard{std::move(path), id(shards_[i]), {}, plain};
       for (const TensorId id : tensors_[i]) {
         if (!companions_[id]) shard.tensors.push_back(id);
       }
@@ -531,8 +753,24 @@ class HfOpener : public SourceOpener {
       case FileRole::Side:
         model_.side_files.push_back({path, id(path)});
         return;
+      case FileRole::AdapterConfig:
+        if (has_adapter(folder)) {
+          model_.side_files.push_back({path, id(path)});
+        } else {
+          builder_.add_note(path, "of an adapter that is not here; converted views leave it out");
+        }
+        return;
+      case FileRole::Adapter:
+        if (std::ranges::binary_search(shards_, path) ||
+            std::ranges::binary_search(adapters_, path)) {
+          return;
+        }
+        builder_.add_note(path, "other weights; converted views leave it out");
+        return;
       case FileRole::Weights:
-        if (left_out != left_out_.end() && path.ends_with(kEnding)) {
+        if (const auto slice = left_out_files_.find(path); slice != left_out_files_.end()) {
+          builder_.add_note(path, fmt::format("{}; converted views leave it out", slice->second));
+        } else if (left_out != left_out_.end() && path.ends_with(kEnding)) {
           builder_.add_note(path, fmt::format("left out: {}", left_out->second));
         } else if (!std::ranges::binary_search(shards_, path)) {
           builder_.add_note(path, index_name_.empty() || !path.ends_with(kEnding)
@@ -553,13 +791,23 @@ class HfOpener : public SourceOpener {
   const bool is_part_;
   QuantizationCost own_cost_;
   QuantizationCost& cost_;
+  std::uint64_t own_metadata_bytes_ = 0;
+  std::uint64_t& metadata_bytes_;
   std::string index_name_;  // empty: none
   std::string index_text_;
   std::optional<HfIndex> index_;
   std::vector<std::string> shards_;  // in byte order, as the index's files are
 
-  std::vector<std::vector<TensorId>> tensors_;  // by shard, provisional ids
-  std::optional<TensorNames> names_;            // from read_headers() to read_config()
+  std::vector<std::string> adapters_;                  // by path
+  std::map<std::string, std::string> left_out_files_;  // files at the top, and why
+
+  std::vector<std::vector<TensorId>> tensors_;  // by shard, provisional ids; then those of slices
+  TensorPieces pieces_;
+  std::vector<std::shared_ptr<const HeaderMetadata>> metadata_;  // by shard
+  std::size_t lost_metadata_ = 0;                                // entries
+  std::map<std::string_view, std::uint32_t> misplaced_;  // names of the index, by another shard
+  std::vector<std::string> missing_;                     // tensors that only the index names
+  std::optional<TensorNames> names_;                     // from read_headers() to read_config()
   std::vector<bool> companions_;
   ModelDirectory model_;
 
@@ -571,18 +819,25 @@ class HfOpener : public SourceOpener {
   std::map<std::string_view, std::span<const std::int64_t>> shown_;  // in is_copy()
 };
 
-bool recognizes_safetensors(const SourceTree& tree, const SourceFiles& /*files*/,
+bool recognizes_safetensors(const SourceTree& tree, const SourceFiles& files,
                             const OpenCheckpointOptions& /*options*/) {
   if (tree.single_file) return true;
-  const auto is_weights = [](const std::string& path) {
-    return is_top_level(path) && path.ends_with(kEnding);
+  const auto is_adapter = [](const std::string& path) {
+    return is_top_level(path) && path.ends_with(kEnding) && role_of(path) == FileRole::Adapter;
+  };
+  const auto is_weights = [&](const std::string& path) {
+    return is_top_level(path) && path.ends_with(kEnding) && !is_adapter(path);
   };
   const auto counts = [&](const TreeFile& file) {
     return is_weights(file.path) || is_index_name(file.path);
   };
   return std::any_of(tree.files.begin(), tree.files.end(), counts) || is_pipeline(tree) ||
          std::any_of(tree.dangling.begin(), tree.dangling.end(), is_weights) ||
-         !tree.incomplete.empty();
+         !tree.incomplete.empty() ||
+         // An adapter beside a model of torch is that one's.
+         ((std::ranges::any_of(tree.files, is_adapter, &TreeFile::path) ||
+           std::ranges::any_of(tree.dangling, is_adapter)) &&
+          !kTorchFiles.recognizes(tree, files, {}));
 }
 
 Result<std::shared_ptr<const Catalog>> open_safetensors(const SourceTree& tree, SourceFiles& files,
@@ -596,8 +851,17 @@ Result<std::shared_ptr<const Catalog>> open_safetensors(const SourceTree& tree, 
   return HfOpener(tree, files, options).open();
 }
 
+Result<std::shared_ptr<const Catalog>> open_safetensors_file(const SourceTree& tree,
+                                                             SourceFiles& files,
+                                                             SourceOpener& whole,
+                                                             const FileTable& table) {
+  const OpenCheckpointOptions options;
+  return HfOpener(tree, files, options, whole).open_part(table);
+}
+
 }  // namespace
 
-const Adapter kHfSafetensors{"safetensors", recognizes_safetensors, open_safetensors};
+const Adapter kHfSafetensors{"safetensors", recognizes_safetensors, open_safetensors,
+                             open_safetensors_file};
 
 }  // namespace ckfs

@@ -61,6 +61,7 @@ std::vector<std::string> find_candidates(const SourceTree& tree, const SourceFil
   for (const TreeFile& file : tree.files) {
     if (!is_top_level(file.path) || file.path.starts_with('.')) continue;
     const std::string_view path = file.path;
+    if (role_of(path) == FileRole::Adapter) continue;
     const auto begins = [&](std::string_view word) { return path.starts_with(word); };
     const auto ends = [&](std::string_view word) { return path.ends_with(word); };
     if (std::ranges::any_of(kOtherNames, begins) || std::ranges::any_of(kOtherEndings, ends)) {
@@ -89,6 +90,15 @@ struct Choice {
   std::vector<std::string> files;
 };
 
+/// Adapters at the top that are files of torch, and those of safetensors beside them.
+std::vector<std::string> find_adapters(const SourceTree& tree) {
+  std::vector<std::string_view> paths;
+  for (const TreeFile& file : tree.files) {
+    if (is_top_level(file.path)) paths.push_back(file.path);
+  }
+  return shown_adapters(paths);
+}
+
 Result<Choice> choose_files(const SourceTree& tree, const SourceFiles& source) {
   if (tree.single_file) return Choice{{}, {tree.files.front().path}};
   const auto indexes = std::ranges::count_if(tree.files, is_index);
@@ -99,6 +109,7 @@ Result<Choice> choose_files(const SourceTree& tree, const SourceFiles& source) {
   if (indexes == 1) return Choice{std::ranges::find_if(tree.files, is_index)->path, {}};
 
   std::vector<std::string> files = find_candidates(tree, source);
+  if (files.empty() && !find_adapters(tree).empty()) return Choice{};
   if (files.empty()) {  // one was there a moment ago
     return fail(ErrorCode::Io, "{}: none of its files can be read as one of torch any more",
                 tree.name);
@@ -110,10 +121,13 @@ Result<Choice> choose_files(const SourceTree& tree, const SourceFiles& source) {
     CKFS_TRY_VOID(check_series(files, kEnding, ""));
     return Choice{{}, std::move(files)};
   }
-  if (files.size() == 1) return Choice{{}, std::move(files)};
   for (const std::string_view name : kModelNames) {
     if (std::ranges::find(files, name) != files.end()) return Choice{{}, {std::string(name)}};
   }
+  const auto slices = find_slices(files);
+  std::erase_if(files, [&](const std::string& path) { return slices.contains(path); });
+  if (files.empty()) return refuse_slices(slices.begin()->first, slices.begin()->second);
+  if (files.size() == 1) return Choice{{}, std::move(files)};
   return fail(ErrorCode::Unsupported, "{}: several torch files: {}{}; open one of them", tree.name,
               fmt::join(std::span(files).first(std::min<std::size_t>(files.size(), 5)), ", "),
               files.size() > 5 ? ", ..." : "");
@@ -169,15 +183,43 @@ class TorchFilesOpener : public SourceOpener {
   TorchFilesOpener(const SourceTree& tree, SourceFiles& files, const OpenCheckpointOptions& options)
       : SourceOpener(tree, files, options, kTorchFile.name), placer_(builder_) {}
 
+  /// Of one file beside the weights of `whole`.
+  TorchFilesOpener(const SourceTree& tree, SourceFiles& files, const OpenCheckpointOptions& options,
+                   SourceOpener& whole)
+      : SourceOpener(tree, files, options, kTorchFile.name, &whole),
+        is_part_(true),
+        placer_(builder_) {}
+
  private:
   Result<void> read() override {
-    CKFS_TRY(choice_, choose_files(tree_, files_));
-    CKFS_TRY_VOID(read_index());
-    CKFS_TRY_VOID(read_files());
+    if (is_part_) return read_part();
+    if (tree_.single_file) {
+      CKFS_TRY_VOID(refuse_slice(tree_, files_));
+      adapters_ = find_adapters(tree_);
+    }
+    if (adapters_.empty()) {
+      CKFS_TRY(choice_, choose_files(tree_, files_));
+    }
+    if (!tree_.single_file) adapters_ = find_adapters(tree_);
+    CKFS_TRY_VOID(add_adapters(adapters_));
+    if (!choice_.index.empty() || !choice_.files.empty()) {
+      CKFS_TRY_VOID(read_index());
+      CKFS_TRY_VOID(read_files());
+    }
     CKFS_TRY_VOID(add_model(tree_.single_file ? std::optional(tree_.root) : std::nullopt));
     note_other_weights();
     add_facts();
     builder_.add_only_shard(std::move(order_));
+    return {};
+  }
+
+  /// Its loader looks for safetensors first, and knows the file by its name.
+  Result<void> read_part() {
+    choice_.files = {tree_.files.front().path};
+    CKFS_TRY_VOID(read_files());
+    const std::string& path = choice_.files.front();
+    builder_.add_shard(
+        {path.substr(0, path.rfind('.')) + ".safetensors", id(path), std::move(order_)});
     return {};
   }
 
@@ -193,17 +235,31 @@ class TorchFilesOpener : public SourceOpener {
     return {};
   }
 
+  /// A file is opened once, however many of its names the index has.
   Result<void> read_files() {
-    std::vector<Loaded> loaded(choice_.files.size());
+    std::vector<std::size_t> distinct;  // numbers of choice_.files, the first of each file
+    std::map<std::pair<std::uint64_t, std::uint64_t>, std::size_t> known;  // by device and inode
+    for (std::size_t i = 0; i < choice_.files.size(); ++i) {
+      const Fingerprint& fingerprint = files_.fingerprint(id(choice_.files[i]));
+      const auto [first, is_new] =
+          known.try_emplace(std::pair(fingerprint.device, fingerprint.inode), i);
+      // Where a file system has no inodes, 0, nothing is known of names.
+      const bool is_own = is_new || fingerprint.inode == 0;
+      same_as_.push_back(is_own ? i : first->second);
+      if (is_own) distinct.push_back(i);
+    }
+    std::vector<Loaded> loaded(distinct.size());
     CKFS_TRY_VOID(run_parallel(
         loaded.size(),
         [&](std::size_t i) -> Result<void> {
-          const FileId file = id(choice_.files[i]);
+          const FileId file = id(choice_.files[distinct[i]]);
           CKFS_TRY(loaded[i], load(files_, file, options_.key));
           return repeated_.add(file, loaded[i].header_bytes);
         },
         files_.parallel()));
-    for (std::size_t i = 0; i < loaded.size(); ++i) CKFS_TRY_VOID(add(i, loaded[i]));
+    for (std::size_t i = 0; i < loaded.size(); ++i) {
+      CKFS_TRY_VOID(add(distinct[i], std::exchange(loaded[i], {})));
+    }
     CKFS_TRY_VOID(check_index());
     if (order_.empty()) {
       return fail(ErrorCode::Unsupported, "{}: none of its {} tensors can be shown",
@@ -212,17 +268,23 @@ class TorchFilesOpener : public SourceOpener {
     return {};
   }
 
-  Result<void> add(std::size_t number, Loaded& loaded) {
+  /// Whether the index says that the tensor lies in that file.
+  bool is_indexed(std::string_view tensor, std::size_t number, std::size_t& near) const {
+    const auto file = index_->find(tensor, near);
+    return file && same_as_[*file] == number;
+  }
+
+  Result<void> add(std::size_t number, const Loaded& loaded) {
     const std::string& path = choice_.files[number];
     const FileId file = id(path);
     for (const Note& note : loaded.notes) builder_.add_note(note.subject, note.text);
     std::size_t near = 0;  // in the index
     for (const Note& note : loaded.not_shown) {
       builder_.add_note(note.subject, note.text);
-      if (!index_ || index_->find(note.subject, near) == number) not_shown_.insert(note.subject);
+      if (!index_ || is_indexed(note.subject, number, near)) not_shown_.insert(note.subject);
     }
     for (const Found& found : loaded.tensors) {
-      if (index_ && index_->find(found.name, near) != number) {
+      if (index_ && !is_indexed(found.name, number, near)) {
         if (++not_indexed_ <= kMaxNotes) {
           builder_.add_note(found.name,
                             fmt::format("left out of {}: not there in the index", path));
@@ -272,11 +334,21 @@ class TorchFilesOpener : public SourceOpener {
 
   void note_other_weights() {
     if (tree_.single_file) return;
-    const std::set<std::string_view> chosen(choice_.files.begin(), choice_.files.end());
+    std::set<std::string_view> chosen(choice_.files.begin(), choice_.files.end());
+    chosen.insert(adapters_.begin(), adapters_.end());
+    std::vector<std::string> others;
     for (const TreeFile& file : tree_.files) {
-      if (!is_top_level(file.path) || role_of(file.path) != FileRole::Weights) continue;
-      if (chosen.contains(file.path)) continue;
-      builder_.add_note(file.path, "other weights or training state; converted views leave it out");
+      const FileRole role = role_of(file.path);
+      const bool is_weights = role == FileRole::Weights || role == FileRole::Adapter;
+      if (!is_top_level(file.path) || !is_weights || chosen.contains(file.path)) continue;
+      others.push_back(file.path);
+    }
+    const auto slices = find_slices(others);
+    for (const std::string& path : others) {
+      const auto slice = slices.find(path);
+      builder_.add_note(path, fmt::format("{}; converted views leave it out",
+                                          slice == slices.end() ? "other weights or training state"
+                                                                : slice->second));
     }
   }
 
@@ -297,8 +369,11 @@ class TorchFilesOpener : public SourceOpener {
     add_byte_facts(bytes, total);
   }
 
+  const bool is_part_ = false;
   TensorPlacer placer_;
   Choice choice_;
+  std::vector<std::string> adapters_;  // by path
+  std::vector<std::size_t> same_as_;   // by file of choice_: the first that is the same
   std::string index_text_;
   std::optional<HfIndex> index_;
   std::vector<TensorId> order_;  // provisional ids
@@ -318,7 +393,13 @@ bool recognizes_file(const SourceTree& tree, const SourceFiles& files,
 bool recognizes_directory(const SourceTree& tree, const SourceFiles& files,
                           const OpenCheckpointOptions& /*options*/) {
   if (tree.single_file) return false;
-  return std::ranges::any_of(tree.files, is_index) || !find_candidates(tree, files).empty();
+  if (std::ranges::any_of(tree.files, is_index) || !find_candidates(tree, files).empty()) {
+    return true;
+  }
+  return std::ranges::any_of(tree.files, [&](const TreeFile& file) {
+    return is_top_level(file.path) && role_of(file.path) == FileRole::Adapter &&
+           looks_like_torch(tree, file, files);
+  });
 }
 
 Result<std::shared_ptr<const Catalog>> open_torch(const SourceTree& tree, SourceFiles& files,
@@ -329,9 +410,16 @@ Result<std::shared_ptr<const Catalog>> open_torch(const SourceTree& tree, Source
   return TorchFilesOpener(tree, files, options).open();
 }
 
+Result<std::shared_ptr<const Catalog>> open_torch_file(const SourceTree& tree, SourceFiles& files,
+                                                       SourceOpener& whole,
+                                                       const FileTable& table) {
+  const OpenCheckpointOptions options;
+  return TorchFilesOpener(tree, files, options, whole).open_part(table);
+}
+
 }  // namespace
 
-const Adapter kTorchFile{"torch_file", recognizes_file, open_torch};
+const Adapter kTorchFile{"torch_file", recognizes_file, open_torch, open_torch_file};
 const Adapter kTorchFiles{"torch_file", recognizes_directory, open_torch};
 
 }  // namespace ckfs

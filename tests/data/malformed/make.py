@@ -233,7 +233,7 @@ def indexes():
     add("name-twice-escaped", '{"weight_map":{"a":"f","\\u0061":"f"}}', 'tensor "a": twice in weight_map')
     for name, path, fault in [("up", "../f.safetensors", "leaves the directory"), ("up-late", "a/../../f", "leaves the directory"),
                               ("up-only", "..", "leaves the directory"), ("absolute", "/etc/passwd", "is absolute"),
-                              ("empty", "", "is empty"), ("dot", "./f", "is not a plain path"), ("slashes", "a//f", "is not a plain path"),
+                              ("empty", "", "is empty"), ("dot", "a/./f", "is not a plain path"), ("slashes", "a//f", "is not a plain path"),
                               ("directory", "a/", "is not a plain path"), ("nul", "f\\u0000.safetensors", "has a NUL character"),
                               ("long", "f" * 513, "is too long")]:
         add(f"path-{name}", f'{{"weight_map":{{"a":"{path}"}}}}', fault)
@@ -310,6 +310,7 @@ def quant_states():
 def directories():
     model = file_of("{" + tensor() + "}", b"\1\2\3\4").decode("latin-1")
     other = file_of("{" + tensor('"b"') + "}", b"\1\2\3\4").decode("latin-1")
+    two_tensors = file_of("{" + tensor('"b"') + "," + tensor('"c"', offsets="[4,8]") + "}", b"\0" * 8).decode("latin-1")
     lfs = "version https://git-lfs.github.com/spec/v1\noid sha256:" + 64 * "0" + "\nsize 1\n"
     index = lambda **files: json.dumps({"weight_map": files})
 
@@ -347,17 +348,32 @@ def directories():
         'model.safetensors.index.json: names "x.safetensors", which is absent')
     add("index-names-link-to-nothing", {"model.safetensors.index.json": index(a="x.safetensors")},
         'names "x.safetensors", which is absent', links={"x.safetensors": "gone"})
-    add("index-names-absent-tensor", {"model.safetensors.index.json": index(a="a.safetensors", b="a.safetensors"), "a.safetensors": model},
-        'a.safetensors: tensor "b": in model.safetensors.index.json, not in the file')
-    add("index-names-absent-tensors", {"model.safetensors.index.json": index(a="a.safetensors", b="a.safetensors", c="a.safetensors"),
-                                       "a.safetensors": model}, "(and 1 more)")
+    add("index-names-another-model", {"model.safetensors.index.json": index(a="a.safetensors", b="b.safetensors"), "a.safetensors": model, "b.safetensors": model},
+        "b.safetensors: none of the tensors that model.safetensors.index.json says are in it")
+    add("index-names-the-wrong-file", {"model.safetensors.index.json": index(a="a.safetensors", b="a.safetensors", c="b.safetensors"),
+                                       "a.safetensors": model, "b.safetensors": two_tensors},
+        'a.safetensors: tensor "b": in model.safetensors.index.json, not in the file, but in b.safetensors')
+    sliced = file_of('{"__metadata__":{"DCP_SHARDING_INFO":"{\\"a\\":{\\"saved_offsets\\":[0]}}"},' + tensor() + "}", b"\0" * 4).decode("latin-1")
+    add("slice-alone", {"shard-00001-model-00001-of-00001.safetensors": sliced},
+        "slices of tensors, as one rank saved them (DCP_SHARDING_INFO); open the directory", open="shard-00001-model-00001-of-00001.safetensors")
+    add("slice-in-an-index", {"model.safetensors.index.json": index(a="s.safetensors"), "s.safetensors": sliced},
+        "s.safetensors: slices of tensors, as one rank saved them (DCP_SHARDING_INFO); the index cannot say where they lie")
+    add("slice-beside-the-whole", {"a.safetensors": model, "s.safetensors": sliced},
+        'tensor "a": whole in one file, and slices in others')
+    header_of = lambda begins: '{"__metadata__":{"DCP_SHARDING_INFO":"' + json.dumps({"g": {"saved_offsets": begins}, "q": {"saved_offsets": [0, 0]}}).replace('"', '\\"') + '"},'
+    codes = tensor('"q"', dtype='"I8"', shape="[1,4]", offsets="[4,8]")
+    piece = lambda begins, more: file_of(header_of(begins) + tensor('"g"', shape="[1,4]", offsets="[0,4]") + more + "}", b"\0" * (8 if more else 4)).decode("latin-1")
+    add("slices-of-codes", {"s1.safetensors": piece([0, 0], "," + codes), "s2.safetensors": piece([0, 4], "")},
+        'tensor "g": slices that are not cut along the first dimension, in a checkpoint with codes')
+    add("slices-of-ranks", {"consolidated.00.safetensors": model, "consolidated.01.safetensors": other},
+        "consolidated.00.safetensors: slices of 2 ranks of tensor parallelism (consolidated.*.safetensors), which ckfs does not join")
     add("index-leaves", {"model.safetensors.index.json": index(a="../a.safetensors")}, "leaves the directory")
     add("index-broken", {"model.safetensors.index.json": "{", "a.safetensors": model}, "model.safetensors.index.json: at byte 1: not JSON")
     add("series-with-a-gap", {"model-00001-of-00003.safetensors": model, "model-00003-of-00003.safetensors": other},
         "model-*-of-*.safetensors: number 2 of 3 is missing")
     add("series-without-end", {"model-0-of-2.safetensors": model}, "number 1 of 2 is missing")
     add("series-of-two-billions", {"model-00001-of-2147483647.safetensors": model}, "number 2 of 2147483647 is missing")
-    add("link-to-nothing", {"model-00001-of-00002.safetensors": model}, "a link to a file that is absent",
+    add("link-to-nothing", {"model-00001-of-00002.safetensors": model}, "model-00002-of-00002.safetensors: a link to ../../blobs/abc, which is absent or out of reach (its links lead to the blobs of a hub cache: bind the whole models--* directory",
         links={"model-00002-of-00002.safetensors": "../../blobs/abc"})
     add("incomplete-only", {"config.json": "{}", "model.safetensors.incomplete": "x"},
         "model.safetensors.incomplete: a download that was not finished (complete the download with: hf download REPOSITORY --local-dir")

@@ -186,6 +186,15 @@ void CatalogBuilder::add_obstacle(std::string_view tensor, std::string_view reas
   obstacles_.add(tensor, reason);
 }
 
+void CatalogBuilder::add_unscaled(TensorId id) {
+  const StoredTensor& tensor = catalog_->tensors_[id];
+  catalog_->all_unscaled_.add(
+      tensor.name,
+      fmt::format("{} without a scale (VIEW@unscaled=one takes 1 for it, unscaled=keep shows the "
+                  "tensor as it is stored, unscaled=drop leaves it out)",
+                  name(catalog_->storages_[tensor.storage].dtype)));
+}
+
 void CatalogBuilder::set_quantization(Quantization quantization) {
   catalog_->quantization_ = std::move(quantization);
 }
@@ -244,6 +253,7 @@ std::shared_ptr<const Catalog> CatalogBuilder::build() && {
   });
   catalog.obstacles_ = obstacles_.list();
   catalog.all_obstacles_ = std::move(obstacles_);
+  catalog.unscaled_ = catalog.all_unscaled_.list();
   return {std::move(catalog_)};
 }
 

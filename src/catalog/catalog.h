@@ -254,10 +254,13 @@ class Catalog {
   std::span<const Note> facts() const { return facts_; }
   /// By tensor; the first few of each reason.
   std::span<const Obstacle> obstacles() const { return obstacles_; }
+  /// Obstacles for those views alone that do not say what F8 without a scale is: by tensor, too.
+  std::span<const Obstacle> unscaled() const { return unscaled_; }
   /// The further tensors of that reason, which obstacles() counts: none of a reason that was the
   /// hundredth or later.
   std::span<const std::string> more_obstacles(std::string_view reason) const {
-    return all_obstacles_.unlisted(reason);
+    const std::span<const std::string> more = all_obstacles_.unlisted(reason);
+    return more.empty() ? all_unscaled_.unlisted(reason) : more;
   }
 
   /// Newest mtime of the source's files in whole seconds since 1970, never 0.
@@ -285,6 +288,8 @@ class Catalog {
   bool mirrors_shards_ = true;
   std::vector<Obstacle> obstacles_;
   ObstacleList all_obstacles_;
+  std::vector<Obstacle> unscaled_;
+  ObstacleList all_unscaled_;
   std::optional<ItemTree> tree_;
   ModelDirectory model_;
   std::vector<CatalogPart> parts_;
@@ -350,6 +355,8 @@ class CatalogBuilder {
   /// no quantization has its codes in such.
   bool has_only_plain_matrices() const;
   void add_obstacle(std::string_view tensor, std::string_view reason);
+  /// Says that nothing scales the F8 of `tensor`, though others of the checkpoint are scaled.
+  void add_unscaled(TensorId tensor);
   /// Requires: `example` of each group is a provisional id.
   void set_quantization(Quantization quantization);
   bool is_quantized() const { return !catalog_->quantization_.summary.empty(); }

@@ -13,9 +13,16 @@ struct FloatFormat {
   int mantissa_bits = 0;
 };
 
-/// Of the floats that are cast; {0, 0} for all others.
+/// Of the floats that are cast, or widened at a scale of 1; {0, 0} for all others.
 FloatFormat float_format(DType dtype) {
   switch (dtype) {
+    // Those of FNUZ begin one power of two lower, which is subnormal in F16 and has all its bits.
+    case DType::F8E4M3:
+    case DType::F8E4M3FNUZ:
+      return {4, 3};
+    case DType::F8E5M2:
+    case DType::F8E5M2FNUZ:
+      return {5, 2};
     case DType::F16:
       return {5, 10};
     case DType::BF16:

@@ -270,6 +270,17 @@ Result<TensorExpr> TensorExpr::then(Step step) const {
     }
   }
 
+  return append(step);
+}
+
+Result<TensorExpr> TensorExpr::at_scale_one() const {
+  if (!is_f8(dtype_)) {
+    return fail(ErrorCode::Unsupported, "{} at a scale of 1: only F8 is", name(dtype_));
+  }
+  return append({Step::Kind::Cast, DType::F32, 0});
+}
+
+Result<TensorExpr> TensorExpr::append(Step step) const {
   CKFS_TRY_VOID(check_shape(step.dtype, shape()));
   TensorExpr expr = *this;
   expr.dtype_ = step.dtype;

@@ -138,6 +138,9 @@ class TensorExpr {
   /// Several steps, which many tensors can share. Requires: not nullptr.
   Result<TensorExpr> then(const std::shared_ptr<const Program>& program) const;
   Result<TensorExpr> cast(DType dtype) const { return then({Step::Kind::Cast, dtype, 0}); }
+  /// The values of F8 as they are, without a scale, in F32: what no cast gives, because codes
+  /// without their scale are no numbers unless somebody says so.
+  Result<TensorExpr> at_scale_one() const;
 
   /// Equal shapes on a new dimension `dim`. The dtypes must be equal (promote with cast first).
   static Result<TensorExpr> stack(std::span<const TensorExpr> parts, std::int64_t dim);
@@ -149,6 +152,9 @@ class TensorExpr {
   Result<std::vector<TensorExpr>> split(std::int64_t dim, std::int64_t parts) const;
 
  private:
+  /// The same with a step that was checked.
+  Result<TensorExpr> append(Step step) const;
+
   /// What the common case, a whole storage under its catalog shape with at most one cast, can do
   /// without; a checkpoint may have 92,000 of those in each of four views. Views that differ in a
   /// last cast alone share it.

@@ -74,6 +74,11 @@ bool is_castable_float(DType dtype) {
   return dtype == DType::F64 || dtype == DType::F32 || dtype == DType::F16 || dtype == DType::BF16;
 }
 
+bool is_f8(DType dtype) {
+  return dtype == DType::F8E4M3 || dtype == DType::F8E5M2 || dtype == DType::F8E4M3FNUZ ||
+         dtype == DType::F8E5M2FNUZ;
+}
+
 std::optional<std::uint64_t> nbytes(DType dtype, std::int64_t numel) {
   const std::optional<std::uint64_t> count = checked_cast<std::uint64_t>(numel);
   if (!count) return std::nullopt;

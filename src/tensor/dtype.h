@@ -51,6 +51,9 @@ std::optional<DType> parse_dtype(std::string_view name);
 /// unchanged: without a scale their meaning is not known.)
 bool is_castable_float(DType dtype);
 
+/// Whether it is one of the four F8 that hold values: not the powers of two of F8E8M0.
+bool is_f8(DType dtype);
+
 /// Bytes of `count` elements, or the offset of element `count`, where that is known to fit: whole
 /// bytes; F4 and F6 in pairs and fours. Numbers from files go through nbytes().
 inline std::uint64_t bytes_of(DType dtype, std::int64_t count) {

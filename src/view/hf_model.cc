@@ -101,6 +101,18 @@ std::string_view default_cast(const Catalog& catalog, const ViewSpec& spec) {
   return layout && is_mostly_bf16(catalog) ? "quantized" : "all";
 }
 
+/// Whether there is F8 without a scale, in a part or not.
+bool has_unscaled(const Catalog& catalog) {
+  return std::ranges::any_of(catalog.shards(),
+                             [&](const Shard& shard) {
+                               return std::ranges::any_of(shard.tensors, [&](TensorId id) {
+                                 return is_unscaled(catalog, id);
+                               });
+                             }) ||
+         std::ranges::any_of(catalog.parts(),
+                             [](const CatalogPart& part) { return has_unscaled(*part.catalog); });
+}
+
 /// Drops parameters that say what this source gets anyway.
 ViewSpec without_defaults(ViewSpec spec, const Catalog& catalog) {
   const auto drop_if = [&](std::string_view key, std::string_view value) {
@@ -118,6 +130,7 @@ ViewSpec without_defaults(ViewSpec spec, const Catalog& catalog) {
   const std::string_view experts = parameter_of(spec, "experts", "source");
   const bool mirrors = catalog.mirrors_shards() && experts == "source" && !is_maxtext_tree(catalog);
   if (!mirrors && experts != "fused") drop_if("max_shard", kDefaultMaxShard);
+  if (!has_unscaled(catalog)) spec.parameters.erase("unscaled");
   const bool module = has_role(catalog, Role::FrozenModule);
   if (!module && !has_role(catalog, Role::Frozen)) drop_if("exclude_frozen", "1");
   if (!module || spec.parameters.contains("exclude_frozen")) drop_if("frozen", "module");
@@ -135,9 +148,11 @@ struct Selection {
   bool frozen = true;    // what was not trained and is recorded as such
   bool module = false;   // what was not trained and is known from the module's state alone
   bool complex = false;  // C128
+  bool unscaled = true;  // F8 without a scale
 
   bool has(const Catalog& catalog, TensorId id) const {
     if (!complex && catalog.value_dtype(id) == DType::C128) return false;
+    if (!unscaled && is_unscaled(catalog, id)) return false;
     const Role role = catalog.tensor(id).role;
     return role == Role::Frozen ? frozen : role != Role::FrozenModule || module;
   }
@@ -147,7 +162,8 @@ Selection selection(const ViewSpec& spec, ContainerKind container) {
   const bool frozen = parameter_of(spec, "exclude_frozen", "0") == "0";
   return {.frozen = frozen,
           .module = frozen && parameter_of(spec, "frozen", "tool") == "module",
-          .complex = container == ContainerKind::TorchZip};
+          .complex = container == ContainerKind::TorchZip,
+          .unscaled = unscaled_of(spec) != Unscaled::Drop};
 }
 
 /// "a", or "a" and how many more.
@@ -280,28 +296,31 @@ std::vector<Obstacle> turned_weights(const Catalog& catalog) {
   return found.list();
 }
 
-std::vector<Obstacle> obstacles_of_tensors(const Catalog& catalog, const ViewRow& row);
+std::vector<Obstacle> obstacles_of_tensors(const Catalog& catalog, const ViewRow& row,
+                                           Unscaled unscaled);
 
 }  // namespace
 
-std::vector<Obstacle> hf_model_obstacles(const Catalog& catalog, const ViewRow& row) {
+std::vector<Obstacle> hf_model_obstacles(const Catalog& catalog, const ViewRow& row,
+                                         Unscaled unscaled) {
   if (!row.dtype && catalog.mirrors_shards()) {
     return {{"source", "has its tensors in safetensors files already"}};
   }
-  return obstacles_of_tensors(catalog, row);
+  return obstacles_of_tensors(catalog, row, unscaled);
 }
 
 namespace {
 
 /// Those of the tensors themselves, and of the parts'.
-std::vector<Obstacle> obstacles_of_tensors(const Catalog& catalog, const ViewRow& row) {
+std::vector<Obstacle> obstacles_of_tensors(const Catalog& catalog, const ViewRow& row,
+                                           Unscaled unscaled) {
   if (row.dtype && catalog.tree() != nullptr && !is_maxtext_tree(catalog)) {
     return {{"source", "is an Orbax tree, whose arrays have no Hugging Face names"}};
   }
-  std::vector<Obstacle> obstacles(catalog.obstacles().begin(), catalog.obstacles().end());
+  std::vector<Obstacle> obstacles = catalog_obstacles(catalog, unscaled);
   std::ranges::move(turned_weights(catalog), std::back_inserter(obstacles));
   for (const CatalogPart& part : catalog.parts()) {
-    for (Obstacle& obstacle : obstacles_of_tensors(*part.catalog, row)) {
+    for (Obstacle& obstacle : obstacles_of_tensors(*part.catalog, row, unscaled)) {
       obstacle.tensor.insert(0, part.directory);
       obstacles.push_back(std::move(obstacle));
     }
@@ -419,8 +438,12 @@ Result<std::shared_ptr<Definition>> define_directory(std::shared_ptr<const Catal
     const std::string_view tensor = catalog->tensor(id).name;
     const bool decoded = is_decoded(*catalog, id);
     const DType from = catalog->value_dtype(id);
-    const DType to = row.dtype && (decoded || (all && is_castable_float(from))) ? *row.dtype : from;
-    Result<TensorExpr> expr = TensorExpr::stored(*catalog, id).cast(to);
+    const bool at_one = is_unscaled(*catalog, id) && unscaled_of(spec) == Unscaled::One;
+    const DType to =
+        row.dtype && (decoded || at_one || (all && is_castable_float(from))) ? *row.dtype : from;
+    Result<TensorExpr> expr = TensorExpr::stored(*catalog, id);
+    if (at_one) expr = expr->at_scale_one();
+    if (expr) expr = expr->cast(to);
     if (!expr) return Failure(expr.error().within(fmt::format("{}: \"{}\"", row.name, tensor)));
     definition->tensors.push_back({.name = tensor,
                                    .expr = std::move(*expr),
@@ -456,8 +479,9 @@ Result<std::shared_ptr<const Definition>> define_part(const CatalogPart& part, c
                                                       const ViewSpec& spec,
                                                       const Recipes& recipes) {
   ViewSpec own{spec.view, {}};
-  if (const auto cast = spec.parameters.find("cast"); cast != spec.parameters.end()) {
-    own.parameters.insert(*cast);
+  for (const std::string_view key : {"cast", "unscaled"}) {
+    const auto said = spec.parameters.find(key);
+    if (said != spec.parameters.end()) own.parameters.insert(*said);
   }
   auto made = define_directory(part.catalog, row, own, recipes, WithoutDtype::Kept);
   if (!made) return Failure(made.error().within(part.directory));

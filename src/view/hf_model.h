@@ -14,7 +14,8 @@ namespace ckfs {
 
 /// What keeps the catalog from being shown as the view `row`; empty: nothing, but what the rules
 /// find of a tree of MaxText (maxtext_tree_obstacles()).
-std::vector<Obstacle> hf_model_obstacles(const Catalog& catalog, const ViewRow& row);
+std::vector<Obstacle> hf_model_obstacles(const Catalog& catalog, const ViewRow& row,
+                                         Unscaled unscaled);
 
 /// What a user of the view `row` should know: dtypes that pass unchanged, tensors that are left
 /// out, a config.json that is not there.

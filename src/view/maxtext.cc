@@ -27,8 +27,8 @@ constexpr std::string_view kDecodedInPlace = "pack-quantized";
 class DtypePolicy {
  public:
   /// `resharded`: as reshard_checkpoint leaves a checkpoint in the source's dtypes.
-  DtypePolicy(const Catalog& catalog, std::string_view dtype, bool resharded)
-      : catalog_(catalog), target_(dtype_named(dtype)), resharded_(resharded) {
+  DtypePolicy(const Catalog& catalog, std::string_view dtype, bool resharded, Unscaled unscaled)
+      : catalog_(catalog), target_(dtype_named(dtype)), resharded_(resharded), unscaled_(unscaled) {
     copied_ = std::ranges::any_of(
         catalog.quantization_details().groups,
         [](const QuantizedGroup& group) { return group.scheme != kDecodedInPlace; });
@@ -36,6 +36,9 @@ class DtypePolicy {
 
   Result<TensorExpr> apply(TensorId id) const {
     TensorExpr expr = TensorExpr::stored(catalog_, id);
+    if (is_at_one(id)) {
+      CKFS_TRY(expr, expr.at_scale_one());
+    }
     const DType from = expr.dtype();
     if (!is_castable_float(from)) return expr;
     if (rounds_to_bf16(id)) {
@@ -48,7 +51,7 @@ class DtypePolicy {
   }
 
   Exactness exactness(TensorId id) const {
-    const DType from = catalog_.value_dtype(id);
+    const DType from = is_at_one(id) ? DType::F32 : catalog_.value_dtype(id);
     const DType first = rounds_to_bf16(id) ? DType::BF16 : target_.value_or(from);
     Exactness label = exactness_of(catalog_, id, is_castable_float(from) ? first : from);
     if (target_ && is_castable_float(from) && first != *target_) {
@@ -57,15 +60,24 @@ class DtypePolicy {
     return label;
   }
 
+  /// Whether a view has the tensor.
+  bool has(TensorId id) const { return unscaled_ != Unscaled::Drop || !is_unscaled(catalog_, id); }
+
  private:
+  /// F8 that is shown as what a scale of 1 would make of it: as if it were quantized.
+  bool is_at_one(TensorId id) const {
+    return unscaled_ == Unscaled::One && is_unscaled(catalog_, id);
+  }
   bool rounds_to_bf16(TensorId id) const {
-    return catalog_.storage(catalog_.tensor(id)).encoding->is_quantized() || (copied_ && target_);
+    return is_at_one(id) || catalog_.storage(catalog_.tensor(id)).encoding->is_quantized() ||
+           (copied_ && target_);
   }
 
   const Catalog& catalog_;
   std::optional<DType> target_;  // nullopt: what the source has
   bool copied_ = false;          // tensors that are not quantized are rounded to BF16, too
   bool resharded_ = false;
+  Unscaled unscaled_ = Unscaled::Unsaid;
   /// to_maxtext converts by way of F32 even what is BF16 already, which gives its NaNs other bits.
   std::shared_ptr<const Program> detour_ = std::make_shared<const Program>(
       Program{{Step::Kind::Cast, DType::F32, 0}, {Step::Kind::Cast, DType::BF16, 0}});
@@ -106,7 +118,7 @@ Result<TensorList> unscanned(const Catalog& catalog, const DtypePolicy& policy,
   TensorList list;
   for (std::uint32_t shard = 0; shard < catalog.shards().size(); ++shard) {
     for (const TensorId id : catalog.shards()[shard].tensors) {
-      if (catalog.tensor(id).role == Role::FrozenModule) continue;
+      if (catalog.tensor(id).role == Role::FrozenModule || !policy.has(id)) continue;
       if (catalog.value_dtype(id) == DType::C128) continue;  // no weight, and safetensors has none
       CKFS_TRY(TensorExpr expr, policy.apply(id));
       list.tensors.push_back({.name = catalog.tensor(id).name,
@@ -158,7 +170,7 @@ Result<void> define(Definition& definition, const Recipes& recipes, bool scanned
   } else {
     CKFS_TRY(const MaxTextRules rules,
              find_rules(catalog, {.mtp = mtp, .release = release}, recipes));
-    const DtypePolicy policy(catalog, dtype, !mesh.is_one_device());
+    const DtypePolicy policy(catalog, dtype, !mesh.is_one_device(), unscaled_of(definition.spec));
     CKFS_TRY(list, unscanned(catalog, policy, rules));
     if (scanned) {
       CKFS_TRY(list, apply_rules(rules.trees->scanned, rules.config, std::move(list)));
@@ -177,13 +189,13 @@ MaxTextViews find_maxtext_views(const std::shared_ptr<const Catalog>& catalog,
   const auto obstacle = [](const Error& error) {
     return std::vector<Obstacle>{{"source", error.message()}};
   };
-  if (!catalog->obstacles().empty()) {
-    return none({catalog->obstacles().begin(), catalog->obstacles().end()});
+  if (auto obstacles = catalog_obstacles(*catalog, Unscaled::Unsaid); !obstacles.empty()) {
+    return none(obstacles);
   }
   if (is_maxtext_tree(*catalog)) return none(maxtext_tree_obstacles(*catalog, recipes));
   const auto rules = find_rules(*catalog, {}, recipes);
   if (!rules) return none(obstacle(rules.error()));
-  auto list = unscanned(*catalog, DtypePolicy(*catalog, "bf16", false), *rules);
+  auto list = unscanned(*catalog, DtypePolicy(*catalog, "bf16", false, Unscaled::Unsaid), *rules);
   if (!list) return none(obstacle(list.error()));
 
   MaxTextViews views;

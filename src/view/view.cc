@@ -26,30 +26,36 @@ constexpr std::array<std::string_view, 2> kFormats{"safetensors", "bin"};
 constexpr std::array<std::string_view, 2> kSwitch{"0", "1"};
 constexpr std::array<std::string_view, 2> kFrozen{"tool", "module"};
 
-// `cast` and `max_shard` of mirrored views have no default here: it depends on the source
-// (define_view() leaves it out then).
+constexpr std::array<std::string_view, 3> kUnscaled{"one", "keep", "drop"};
+
+// `cast`, `unscaled` and `max_shard` of mirrored views have no default here: it depends on the
+// source (define_view() leaves it out then).
 // So does whose tree a tree of MaxText's is.
-constexpr std::array<ParameterRow, 4> kBf16Parameters{{{"cast", kCasts, ""},
+constexpr std::array<ParameterRow, 5> kBf16Parameters{{{"cast", kCasts, ""},
                                                        {"experts", kExperts, "source"},
                                                        {"max_shard", {}, ""},
-                                                       {"maxtext", kMaxTextReleases, ""}}};
-constexpr std::array<ParameterRow, 3> kModelParameters{
-    {{"experts", kExperts, "source"}, {"max_shard", {}, ""}, {"maxtext", kMaxTextReleases, ""}}};
+                                                       {"maxtext", kMaxTextReleases, ""},
+                                                       {"unscaled", kUnscaled, ""}}};
+constexpr std::array<ParameterRow, 4> kModelParameters{{{"experts", kExperts, "source"},
+                                                        {"max_shard", {}, ""},
+                                                        {"maxtext", kMaxTextReleases, ""},
+                                                        {"unscaled", kUnscaled, ""}}};
 constexpr std::array<ParameterRow, 1> kStoredParameters{{{"max_shard", {}, "5GB"}}};
 constexpr std::array<std::string_view, 3> kStorages{"ocdbt", "zarr3", "zarr2"};
 constexpr std::array<ParameterRow, 1> kOrbaxParameters{{{"storage", kStorages, "ocdbt"}}};
-constexpr std::array<ParameterRow, 5> kConsolidatedParameters{{{"exclude_frozen", kSwitch, "0"},
+constexpr std::array<ParameterRow, 6> kConsolidatedParameters{{{"exclude_frozen", kSwitch, "0"},
                                                                {"format", kFormats, "safetensors"},
                                                                {"frozen", kFrozen, "tool"},
                                                                {"max_shard", {}, "5GB"},
-                                                               {"maxtext", kMaxTextReleases, ""}}};
+                                                               {"maxtext", kMaxTextReleases, ""},
+                                                               {"unscaled", kUnscaled, ""}}};
 
 constexpr std::array<std::string_view, 4> kDtypes{"bf16", "fp16", "fp32", "source"};
 constexpr std::array<ParameterRow, 3> kTreeParameters{
     {{"dtype", kDtypes, "source"}, {"max_chunk", {}, "64MiB"}, {"storage", kStorages, "ocdbt"}}};
 constexpr std::array<std::string_view, 1> kSteps{"0"};
 constexpr std::uint64_t kMaxDevices = 1 << 20;  // along an axis of a mesh
-constexpr std::array<ParameterRow, 8> kMaxTextParameters{
+constexpr std::array<ParameterRow, 9> kMaxTextParameters{
     {{"dtype", kDtypes, "bf16"},
      {"ep", {}, "1", kMaxDevices},
      {"fsdp", {}, "1", kMaxDevices},
@@ -57,7 +63,8 @@ constexpr std::array<ParameterRow, 8> kMaxTextParameters{
      {"mtp", kSwitch, "0"},
      {"step", kSteps, "0"},
      {"storage", kStorages, "ocdbt"},
-     {"tp", {}, "1", kMaxDevices}}};
+     {"tp", {}, "1", kMaxDevices},
+     {"unscaled", kUnscaled, ""}}};
 
 constexpr std::array<ViewRow, 9> kViews{{
     {"bf16-safetensors", "Hugging Face model directory, weights in BF16",
@@ -126,8 +133,8 @@ Result<std::shared_ptr<Definition>> define_row(std::shared_ptr<const Catalog> ca
   }
   const bool maxtext = row.container == ContainerKind::Orbax;
   const std::vector<Obstacle> obstacles =
-      maxtext ? std::vector(catalog->obstacles().begin(), catalog->obstacles().end())
-              : hf_model_obstacles(*catalog, row);
+      maxtext ? catalog_obstacles(*catalog, unscaled_of(spec))
+              : hf_model_obstacles(*catalog, row, unscaled_of(spec));
   if (!obstacles.empty()) return unsupported(row, obstacles);
   if (maxtext) return define_maxtext(std::move(catalog), row, spec, recipes);
   return define_hf_model(std::move(catalog), row, spec, recipes);
@@ -184,6 +191,26 @@ std::string_view parameter_of(const ViewSpec& spec, std::string_view key,
   return found == spec.parameters.end() ? otherwise : std::string_view(found->second);
 }
 
+Unscaled unscaled_of(const ViewSpec& spec) {
+  const std::string_view said = parameter_of(spec, "unscaled", "");
+  if (said == "one") return Unscaled::One;
+  if (said == "keep") return Unscaled::Keep;
+  return said == "drop" ? Unscaled::Drop : Unscaled::Unsaid;
+}
+
+std::vector<Obstacle> catalog_obstacles(const Catalog& catalog, Unscaled unscaled) {
+  std::vector<Obstacle> all(catalog.obstacles().begin(), catalog.obstacles().end());
+  if (unscaled != Unscaled::Unsaid) return all;
+  all.insert(all.end(), catalog.unscaled().begin(), catalog.unscaled().end());
+  std::ranges::stable_sort(all, {}, &Obstacle::tensor);
+  return all;
+}
+
+bool is_unscaled(const Catalog& catalog, TensorId id) {
+  return is_f8(catalog.value_dtype(id)) &&
+         !catalog.storage(catalog.tensor(id)).encoding->is_quantized();
+}
+
 ArrayStorage storage_of(const ViewSpec& spec) {
   const std::string_view storage = parameter_of(spec, "storage", "ocdbt");
   if (storage == "ocdbt") return ArrayStorage::Ocdbt;
@@ -227,7 +254,7 @@ std::vector<ViewSummary> list_views(const std::shared_ptr<const Catalog>& held,
       summary.remarks = maxtext_notes;
       continue;
     }
-    summary.obstacles = hf_model_obstacles(catalog, row);
+    summary.obstacles = hf_model_obstacles(catalog, row, Unscaled::Unsaid);
     // An obstacle of the catalog is one of either already.
     if (row.dtype && is_maxtext_tree(catalog) && catalog.obstacles().empty()) {
       std::ranges::copy(maxtext.unscanned.obstacles, std::back_inserter(summary.obstacles));

@@ -49,6 +49,19 @@ std::string_view parameter_of(const ViewSpec& spec, std::string_view key,
 /// What `dtype` chooses: "bf16", "fp16", "fp32"; nullopt: what the source has.
 std::optional<DType> dtype_named(std::string_view name);
 
+/// What the parameter `unscaled` says of F8 that no scale comes with.
+enum class Unscaled : std::uint8_t {
+  Unsaid,  // it stays as it is, but where the checkpoint has F8 with scales it is an obstacle
+  One,     // its values are what the bits say
+  Keep,    // it stays as it is
+  Drop,    // no view has it
+};
+Unscaled unscaled_of(const ViewSpec& spec);
+/// The obstacles of a catalog for a view that says so.
+std::vector<Obstacle> catalog_obstacles(const Catalog& catalog, Unscaled unscaled);
+/// Whether it is F8 that no scale comes with.
+bool is_unscaled(const Catalog& catalog, TensorId id);
+
 /// What the parameter `storage` of a view in Orbax says.
 ArrayStorage storage_of(const ViewSpec& spec);
 

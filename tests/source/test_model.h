@@ -52,7 +52,9 @@ struct Quantized {
 
   std::map<std::string, std::string> obstacles() const {
     std::map<std::string, std::string> all;
-    for (const Obstacle& one : catalog->obstacles()) all[one.tensor] = one.reason;
+    for (const auto list : {catalog->obstacles(), catalog->unscaled()}) {
+      for (const Obstacle& one : list) all[one.tensor] = one.reason;
+    }
     return all;
   }
   const Encoding& encoding(const std::string& name) const {

@@ -489,7 +489,8 @@ class Quantizer final : public HeldTensors {
         if (!known) known = stems();
         sweep_part(id, part, *known);
       } else if (is_f8(dtype(id))) {
-        refuse(id, fmt::format("{} without a scale", ckfs::name(dtype(id))));
+        builder_.add_unscaled(id);
+        refused_ = true;
       } else if (may_be_codes(dtype(id)) && is_part_name(name(id)) && shape(id).size() >= 2 &&
                  !has_suspect(id, module_of(name(id)))) {
         refuse(id, fmt::format("{} that by its name decodes a weight, and none here",

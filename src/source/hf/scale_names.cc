@@ -14,9 +14,9 @@ constexpr std::size_t kMostWords = 8;
 // Each list in byte order, in lower case.
 
 /// What decodes codes. So does any word that ends with "scale", "scales", "zero" or "zeros".
-constexpr std::array<std::string_view, 13> kParts = {
-    "absmax", "amax", "centroids", "codebook", "codebooks", "lut", "scb",
-    "su",     "suh",  "sv",        "svh",      "zeropoint", "zp"};
+constexpr std::array<std::string_view, 12> kParts = {"absmax",    "amax", "centroids", "codebook",
+                                                     "codebooks", "lut",  "scb",       "su",
+                                                     "sv",        "svh",  "zeropoint", "zp"};
 
 /// What stands before or behind these and says which of several it is.
 constexpr std::array<std::string_view, 43> kBesideParts = {

@@ -14,11 +14,6 @@ std::span<const Scheme> quantization_schemes() {
   return all;
 }
 
-bool is_f8(DType dtype) {
-  return dtype == DType::F8E4M3 || dtype == DType::F8E5M2 || dtype == DType::F8E4M3FNUZ ||
-         dtype == DType::F8E5M2FNUZ;
-}
-
 std::string_view without(std::string_view name, std::string_view suffix) {
   return name.substr(0, name.size() - suffix.size());
 }

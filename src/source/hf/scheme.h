@@ -113,8 +113,6 @@ inline constexpr std::size_t kMaxChecked = 1024;
 
 // What several schemes need.
 
-bool is_f8(DType dtype);
-
 /// The module whose tensor it is: the name up to its last dot, all of it where there is none.
 std::string_view module_of(std::string_view name);
 

@@ -7,6 +7,7 @@
 #include "format/json_text.h"
 
 #include <algorithm>
+#include <charconv>
 #include <deque>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -199,14 +200,26 @@ Failure refuse_repeated(std::string_view key, std::ptrdiff_t count, std::string_
 
 }  // namespace
 
+// Compared as it is written, for each key of a config.json is compared with a dozen names: a string
+// made for each of them takes seconds where all keys are escaped.
 bool is_key(const JsonMember& member, std::string_view name) {
-  constexpr std::size_t kEscape = 6;  // bytes of \u0061
-  if (member.key.size() <= name.size()) return member.key == name;
-  if (member.key.size() > kEscape * name.size() ||
-      member.key.find('\\') == std::string_view::npos) {
-    return false;
+  std::string_view key = member.key;
+  for (const char wanted : name) {
+    if (key.empty()) return false;
+    if (key[0] != '\\') {
+      if (key[0] != wanted) return false;
+      key.remove_prefix(1);
+      continue;
+    }
+    // The names are words: no letter of theirs has an escape of two characters.
+    if (key.size() < 6 || key[1] != 'u') return false;
+    unsigned code = 0;
+    const auto [end, error] = std::from_chars(key.data() + 2, key.data() + 6, code, 16);
+    if (error != std::errc() || end != key.data() + 6) return false;
+    if (code != static_cast<unsigned char>(wanted)) return false;
+    key.remove_prefix(6);
   }
-  return json_string(fmt::format("\"{}\"", member.key)) == name;
+  return key.empty();
 }
 
 std::string json_string(std::string_view text) {

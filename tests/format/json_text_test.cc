@@ -189,5 +189,20 @@ TEST(FindQuantization, ReadsTheBlockSize) {
   EXPECT_EQ(block("null"), std::nullopt);
 }
 
+TEST(DenseConfig, KnowsKeysHoweverTheyAreEscaped) {
+  for (const char* key : {"quantization_config", R"(\u0071uantization_config)",
+                          R"(quantization\u005Fconfig)", R"(quantization_confi\u0067)"}) {
+    const std::string text = fmt::format(R"({{"dtype": "bfloat16", "{}": {{}}}})", key);
+    EXPECT_EQ(dense_config(text, "bfloat16", "c").value(), R"({"dtype": "bfloat16"})");
+  }
+  for (const char* key :
+       {R"(\u0071uantization_confi)", R"(\u0171uantization_config)", R"(\u0071uantization_configs)",
+        R"(quantization\u005Fconfig\u0067)", R"(\u0071)", R"(\\u0071uantization_config)",
+        R"(\nuantization_config)", ""}) {
+    const std::string text = fmt::format(R"({{"dtype": "bfloat16", "{}": {{}}}})", key);
+    EXPECT_EQ(dense_config(text, "bfloat16", "c").value(), text);
+  }
+}
+
 }  // namespace
 }  // namespace ckfs

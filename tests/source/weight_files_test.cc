@@ -21,7 +21,7 @@ using testing::IsEmpty;
 using testing::Pair;
 using testing::UnorderedElementsAre;
 
-std::vector<std::string> names_of(const Catalog& catalog) {
+std::vector<std::string> names_in(const Catalog& catalog) {
   std::vector<std::string> names;
   for (const StoredTensor& tensor : catalog.tensors()) names.emplace_back(tensor.name);
   return names;
@@ -51,7 +51,7 @@ std::string fact_of(const Catalog& catalog, std::string_view subject) {
   return "";
 }
 
-std::string torch_file(const std::string& name) {
+std::string torch_file_text(const std::string& name) {
   TorchWriter writer;
   return writer.file(py_dict({{name, writer.tensor("Float", {1}, "abcd")}}));
 }
@@ -95,12 +95,12 @@ TEST(Adapter, BesideAModelIsAPartOfItsOwnNameAndNoShard) {
   directory.write("model.safetensors", file_of({{"w"}}));
   directory.write("config.json", "{}");
   directory.write("adapter_model.safetensors", file_of({{"w.lora_A"}, {"w.lora_B"}}));
-  directory.write("adapter_model.bin", torch_file("old"));
+  directory.write("adapter_model.bin", torch_file_text("old"));
   directory.write("adapter_config.json", "{}");
-  directory.write("pytorch_lora_weights.bin", torch_file("other"));
+  directory.write("pytorch_lora_weights.bin", torch_file_text("other"));
   const Opened opened = open_source(directory.path());
   ASSERT_NE(opened.catalog, nullptr);
-  EXPECT_THAT(names_of(*opened.catalog), ElementsAre("w"));
+  EXPECT_THAT(names_in(*opened.catalog), ElementsAre("w"));
   EXPECT_THAT(parts_of(*opened.catalog),
               ElementsAre("adapter_model.safetensors", "pytorch_lora_weights.safetensors"));
   EXPECT_THAT(side_files_of(*opened.catalog), ElementsAre("adapter_config.json"));
@@ -112,14 +112,14 @@ TEST(Adapter, BesideAModelIsAPartOfItsOwnNameAndNoShard) {
 
 TEST(Adapter, BesideAModelOfTorchLeavesTheModelWhatItIs) {
   const TemporaryDirectory directory;
-  directory.write("pytorch_model.bin", torch_file("w"));
+  directory.write("pytorch_model.bin", torch_file_text("w"));
   directory.write("config.json", "{}");
   directory.write("adapter_model.safetensors", file_of({{"w.lora_A"}}));
   directory.write("adapter_config.json", "{}");
   const Opened opened = open_source(directory.path());
   ASSERT_NE(opened.catalog, nullptr);
   EXPECT_EQ(opened.catalog->kind(), "torch_file");
-  EXPECT_THAT(names_of(*opened.catalog), ElementsAre("w"));
+  EXPECT_THAT(names_in(*opened.catalog), ElementsAre("w"));
   EXPECT_THAT(parts_of(*opened.catalog), ElementsAre("adapter_model.safetensors"));
   EXPECT_THAT(side_files_of(*opened.catalog), ElementsAre("adapter_config.json"));
 }
@@ -128,12 +128,12 @@ TEST(Adapter, AloneKeepsItsNameAndConfiguration) {
   for (const bool is_torch : {false, true}) {
     const TemporaryDirectory directory;
     directory.write(is_torch ? "adapter_model.bin" : "adapter_model.safetensors",
-                    is_torch ? torch_file("w.lora_A") : file_of({{"w.lora_A"}}));
+                    is_torch ? torch_file_text("w.lora_A") : file_of({{"w.lora_A"}}));
     directory.write("adapter_config.json", "{}");
-    directory.write("optimizer.pt", torch_file("state"));
+    directory.write("optimizer.pt", torch_file_text("state"));
     const Opened opened = open_source(directory.path());
     ASSERT_NE(opened.catalog, nullptr);
-    EXPECT_THAT(names_of(*opened.catalog), IsEmpty());
+    EXPECT_THAT(names_in(*opened.catalog), IsEmpty());
     EXPECT_THAT(parts_of(*opened.catalog), ElementsAre("adapter_model.safetensors"));
     EXPECT_THAT(side_files_of(*opened.catalog), ElementsAre("adapter_config.json"));
   }
@@ -168,7 +168,7 @@ TEST(Adapter, OfTheIndexIsAShard) {
   directory.write("model.safetensors", file_of({{"b"}}));
   const Opened opened = open_source(directory.path());
   ASSERT_NE(opened.catalog, nullptr);
-  EXPECT_THAT(names_of(*opened.catalog), ElementsAre("a", "b"));
+  EXPECT_THAT(names_in(*opened.catalog), ElementsAre("a", "b"));
   EXPECT_THAT(parts_of(*opened.catalog), IsEmpty());
 }
 
@@ -200,10 +200,10 @@ TEST(RankFiles, AreSlicesWhereTheirSeriesHasSeveral) {
 
 TEST(RankFiles, AreRefusedInTheDirectoryAndAlone) {
   const TemporaryDirectory directory;
-  directory.write("consolidated.00.pth", torch_file("w"));
+  directory.write("consolidated.00.pth", torch_file_text("w"));
   EXPECT_EQ(error_of(directory.path()), "(no error)");
   EXPECT_EQ(error_of(directory / "consolidated.00.pth"), "(no error)");
-  directory.write("consolidated.01.pth", torch_file("w"));
+  directory.write("consolidated.01.pth", torch_file_text("w"));
   for (const fs::path& path : {directory.path(), directory / "consolidated.00.pth"}) {
     EXPECT_EQ(error_of(path),
               "consolidated.00.pth: slices of 2 ranks of tensor parallelism "
@@ -218,7 +218,7 @@ TEST(RankFiles, BesideAModelAreNamedAndLeftOut) {
   directory.write("rank1.safetensors", file_of({{"v"}}));
   const Opened opened = open_source(directory.path());
   ASSERT_NE(opened.catalog, nullptr);
-  EXPECT_THAT(names_of(*opened.catalog), ElementsAre("w"));
+  EXPECT_THAT(names_in(*opened.catalog), ElementsAre("w"));
   EXPECT_EQ(notes_by_subject(*opened.catalog).at("rank1.safetensors"),
             "slices of 2 ranks of tensor parallelism (rank*.safetensors); converted views leave "
             "it out");
@@ -357,7 +357,7 @@ TEST(HfIndexOfAModel, WithATensorThatIsInNoFileShowsTheOthersAndNamesIt) {
   directory.write("b.safetensors", file_of({{"b"}}));
   const Opened opened = open_source(directory.path());
   ASSERT_NE(opened.catalog, nullptr);
-  EXPECT_THAT(names_of(*opened.catalog), ElementsAre("a", "b"));
+  EXPECT_THAT(names_in(*opened.catalog), ElementsAre("a", "b"));
   EXPECT_THAT(opened.catalog->obstacles(), IsEmpty());
   EXPECT_EQ(fact_of(*opened.catalog, "missing tensors"),
             "1 that model.safetensors.index.json names are in no file, the first of them "

@@ -470,6 +470,7 @@ class Quantizer final : public HeldTensors {
   /// What is left of a quantized checkpoint once its weights are known.
   void sweep() {
     std::optional<Stems> known;  // most checkpoints leave no part over
+    std::vector<TensorId> runtime;
     auto suspect = suspects_.begin();
     for (TensorId id = 0; id < companion_.size(); ++id) {
       if (suspect != suspects_.end() && suspect->id == id) {
@@ -478,7 +479,7 @@ class Quantizer final : public HeldTensors {
       }
       if (companion_[id] || claimed_[id]) continue;
       if (is_runtime_scale(name(id))) {
-        leave_out(id, "a scale of activations or caches");
+        runtime.push_back(id);
         continue;
       }
       if (last_word(name(id)) == kComfyMark) {
@@ -496,6 +497,10 @@ class Quantizer final : public HeldTensors {
         refuse(id, fmt::format("{} that by its name decodes a weight, and none here",
                                ckfs::name(dtype(id))));
       }
+    }
+    // Where nothing is quantized they may be parameters of that name.
+    if (!claims_.empty() || refused_) {
+      for (const TensorId id : runtime) leave_out(id, "a scale of activations or caches");
     }
     note_orphans(of_plain_, "left out: its weight is not quantized");
     note_orphans(of_absent_, "left out: the weight that it decodes is not here");

@@ -106,7 +106,7 @@ TEST(Folders, ThatAPipelineNamesMayNotBeBroken) {
   // What is named without the folder gets it; a link that leads nowhere is a weight, too.
   fs::remove(directory / "other/model.safetensors");
   fs::create_symlink("gone", directory / "other/model.safetensors");
-  EXPECT_EQ(refusal(), "other: model.safetensors: a link to a file that is absent or out of reach");
+  EXPECT_EQ(refusal(), "other: model.safetensors: a link to gone, which is absent or out of reach");
   fs::remove(directory / "model_index.json");
   directory.write("modules.json", R"([{"idx": 0, "path": "unet"}])");
   EXPECT_EQ(refusal(), "");

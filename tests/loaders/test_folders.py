@@ -50,7 +50,7 @@ class Folders(WorkDirectory):
         for name in copies:
             self.assertIn(f"  {name}: ", text)
         self.assertIn("2_Dense/: 2 tensors of its own", text)
-        self.assertIn("adapter/: 2 tensors of its own", text)
+        self.assertIn("adapter/adapter_model.safetensors: an adapter, 2 tensors of its own", text)
 
     def test_are_exported(self):
         source, files, _ = self.make()

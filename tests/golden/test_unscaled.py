@@ -133,5 +133,32 @@ class NewSpellings(unittest.TestCase):
                    {"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}})
 
 
+
+class FormatsInTheHeader(unittest.TestCase):
+    """ComfyUI names the format of each layer in the header, where no `.comfy_quant` is."""
+
+    def test_only_floats_of_eight_bits_are_decoded(self):
+        with tempfile.TemporaryDirectory() as work:
+            file = pathlib.Path(work) / "model.safetensors"
+            for name, decoded in (("float8_e4m3fn", True), ("nvfp4", False), ("mxfp8", False)):
+                layers = {"layers": {"m": {"format": name}}}
+                header = json.dumps({
+                    "__metadata__": {"_quantization_metadata": json.dumps(layers)},
+                    "m.weight": {"dtype": "F8_E4M3", "shape": [2, 2], "data_offsets": [0, 4]},
+                    "m.weight_scale": {"dtype": "F32", "shape": [], "data_offsets": [4, 8]},
+                }).encode()
+                file.write_bytes(struct.pack("<Q", len(header)) + header + bytes([0x38, 0x40, 0, 0xB8])
+                                 + struct.pack("<f", 0.5))
+                with self.subTest(name):
+                    if decoded:
+                        self.assertEqual(shown(file, "fp32-safetensors")["m.weight"].data,
+                                         struct.pack("<4f", 0.5, 1, 0, -0.5))
+                        continue
+                    done = subprocess.run([ways.CKFS, "ls", file, "fp32-safetensors"],
+                                          capture_output=True, text=True)
+                    self.assertEqual(done.returncode, 1)
+                    self.assertIn(f'layer "m" is "{name}"', done.stderr)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -105,6 +105,28 @@ bool describes_quantization(std::string_view key) {
       kWords, [&](std::string_view word) { return lower.find(word) != std::string::npos; });
 }
 
+/// Where ComfyUI says in a header what the codes of each layer are: {"layers": {NAME: {"format":
+/// ...}}}, in the place of tensors called `.comfy_quant`.
+constexpr std::string_view kComfyFormats = "_quantization_metadata";
+
+/// Why weights of such a header are none that ckfs decodes; empty: they are. Formats of 4 bits and
+/// of blocks have the names and dtypes of ModelOpt's tensors, but scales in another order.
+std::string comfy_fault(std::string_view text) {
+  const auto json = parse_json_tree(text, kComfyFormats, JsonKeys::LastWins);
+  if (!json) return json.error().message();
+  const JsonNode* const layers = json->find("layers");
+  if (layers == nullptr || layers->kind != JsonNode::Kind::Object) return "it names no layers";
+  for (std::size_t i = 0; i < layers->items.size(); ++i) {
+    const JsonNode* const format = layers->items[i].find("format");
+    if (format == nullptr || (format->text != "float8_e4m3fn" && format->text != "float8_e5m2")) {
+      return fmt::format("layer {} is {} (known: float8_e4m3fn, float8_e5m2)",
+                         quote(one_line(layers->keys[i])),
+                         format == nullptr ? "of no format" : quote(one_line(format->text)));
+    }
+  }
+  return {};
+}
+
 /// Whether modules of this type of sentence-transformers ("sentence_transformers.models.Dense")
 /// have weights; nullopt: not known.
 std::optional<bool> module_has_weights(std::string_view type) {
@@ -518,6 +540,7 @@ class HfOpener : public SourceOpener {
   Result<void> add_tensors(std::uint32_t shard, FileId file, const safetensors::Header& header) {
     tensors_.emplace_back();
     metadata_.push_back(keep_metadata(header));
+    refuse_comfy_formats(shard, header);
     if (TensorPieces::are_in(header)) {
       const char* const fault = tree_.single_file ? "open the directory that has those of all ranks"
                                 : index_          ? "the index cannot say where they lie"
@@ -616,6 +639,19 @@ class HfOpener : public SourceOpener {
       if (!quantized.contains(module_of(name))) continue;
       builder_.add_obstacle(name, "missing, and its module is quantized");
     }
+  }
+
+  void refuse_comfy_formats(std::uint32_t shard, const safetensors::Header& header) {
+    std::string fault;
+    for (const auto& [key, value] : header.metadata()) {
+      if (key == kComfyFormats) fault = comfy_fault(value);
+    }
+    if (std::ranges::find(header.metadata_not_kept(), kComfyFormats) !=
+        header.metadata_not_kept().end()) {
+      fault = "too long to be read";
+    }
+    if (fault.empty()) return;
+    builder_.add_obstacle(shards_[shard], fmt::format("{}: {}", kComfyFormats, fault));
   }
 
   /// What a header says beside its tensors, but its format; nullptr: nothing, or there is no room.

@@ -145,7 +145,7 @@ Result<Checkpoint> open_prepared(const std::filesystem::path& source, const Open
   recipes.family = options.family;
   if (!options.family.empty() && !recipes.knows_family()) {
     return fail(ErrorCode::InvalidArgument,
-                "family: {} is no model_type and no model_name of the "
+                "family: {} is neither a model_type nor a model_name of the "
                 "recipes (ckfs-recipe(5))",
                 quote(options.family));
   }

@@ -146,8 +146,7 @@ Result<void> BloscStream::check_order(std::uint64_t most_made) const {
   }
   if (made <= most_made) return {};
   return fail(ErrorCode::Unsupported,
-              "blosc: blocks in no order, of which the next codec would make {} bytes (limit {})",
-              made, most_made);
+              "blosc: out-of-order blocks would decode to {} bytes (limit {})", made, most_made);
 }
 
 /// Requires: `out` has room for a block, also for the last.

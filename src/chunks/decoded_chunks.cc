@@ -537,14 +537,14 @@ Result<std::size_t> DecodedChunks::decode_next(const CodedChunk& chunk, Decoder&
     decoded_ += size;
   }
   if (size < block.size()) {
-    return fail(ErrorCode::Corrupt, "{} bytes come out of it (not {})", decoder.position + size,
+    return fail(ErrorCode::Corrupt, "decodes to {} bytes, expected {}", decoder.position + size,
                 nbytes);
   }
   if (decoder.position + size == nbytes) {
     std::array<std::byte, 1> more{};
     CKFS_TRY(const std::size_t behind, decoder.stream->read(more));
     if (behind > 0) {
-      return fail(ErrorCode::Corrupt, "more bytes come out of it than {}", nbytes);
+      return fail(ErrorCode::Corrupt, "decodes to more than {} bytes", nbytes);
     }
   }
   return size;

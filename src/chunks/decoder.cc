@@ -80,7 +80,7 @@ class BoundedStream final : public ByteStream {
     if (is_stopped(position_, position_ + size)) return stopped("decoding a chunk");
     position_ += size;
     if (size > 0 && position_ > most_) {
-      return fail(ErrorCode::Corrupt, "more bytes between two codecs than {}", most_);
+      return fail(ErrorCode::Corrupt, "more than {} bytes between two codecs", most_);
     }
     return size;
   }

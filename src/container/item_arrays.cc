@@ -127,7 +127,7 @@ Result<void> ItemArrays::check_tree_names() const {
     if (mine.empty()) why = "an array without a name";
     if (mine.find('\0') != std::string_view::npos) why = "a path with NUL";
     if (files && (mine.find('\\') != std::string_view::npos || !has_plain_parts(mine))) {
-      why = "no name of a directory (storage=ocdbt has none)";
+      why = "not a directory name (storage=ocdbt takes any name)";
     }
     if (!why.empty()) return fail(ErrorCode::Unsupported, "{}: {}", quote(mine), why);
     // They are in the order of their keys, and all keys of an array follow each other.

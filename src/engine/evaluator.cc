@@ -93,7 +93,7 @@ std::optional<MappedBytes> Evaluator::Measured::keep(const FileRange& range) {
   const TileKey key{range.file, TileKey::Kind::Kept, 0, range.offset};
   const auto read_all = [&]() -> Result<Tile> {
     auto buffer = evaluator_.pool_.try_acquire(Tier::Tile, range.size);
-    if (!buffer) return fail(ErrorCode::OutOfMemory, "memory budget: none to keep bytes in");
+    if (!buffer) return fail(ErrorCode::OutOfMemory, "memory budget: no room to keep bytes");
     const ReadRequest all{range.file, range.offset, buffer->span().first(range.size)};
     CKFS_TRY_VOID(read(std::span(&all, 1)));
     return Tile{*std::move(buffer), range.size, {range.file}};
@@ -153,7 +153,7 @@ Result<std::vector<Buffer>> Evaluator::memory(std::span<const std::size_t> sizes
                                               Patience patience) {
   if (patience == Patience::Wait) return pool_.acquire(Tier::Tile, sizes);
   auto buffers = pool_.try_acquire(Tier::Tile, sizes);
-  if (!buffers) return fail(ErrorCode::OutOfMemory, "memory budget: none to compute ahead with");
+  if (!buffers) return fail(ErrorCode::OutOfMemory, "memory budget: no room to compute ahead");
   return *std::move(buffers);
 }
 

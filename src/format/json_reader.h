@@ -143,11 +143,11 @@ bool read_json(std::string_view text, const JsonOptions& options, std::size_t& e
     }
     switch (wanted) {
       case Wanted::End:
-        return kind == Kind::End ? true : refuse("text behind the value");
+        return kind == Kind::End ? true : refuse("text after the value");
       case Wanted::CommaOrClose:
         if (kind != Kind::Comma) {
-          return refuse(is_object.back() ? "neither ',' nor '}' behind a member"
-                                         : "neither ',' nor ']' behind an element");
+          return refuse(is_object.back() ? "neither ',' nor '}' after a member"
+                                         : "neither ',' nor ']' after an element");
         }
         wanted = is_object.back() ? Wanted::Key : Wanted::Value;
         continue;
@@ -155,7 +155,7 @@ bool read_json(std::string_view text, const JsonOptions& options, std::size_t& e
       case Wanted::KeyOrClose:
         if (kind != Kind::String) return refuse("no key where one must be");
         if (!handler.key(tokens.text())) return false;
-        if (tokens.next() != Kind::Colon) return refuse("no ':' behind a key");
+        if (tokens.next() != Kind::Colon) return refuse("no ':' after a key");
         wanted = Wanted::Value;
         continue;
       case Wanted::Value:

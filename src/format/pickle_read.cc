@@ -473,8 +473,9 @@ Result<void> PickleReader::extend(NodeId target, std::uint32_t first, Opcode opc
   const NodeKind kind = pickle_.kind(target);
   if (!added.empty()) {
     if (kind != plain && kind != NodeKind::Call) {
-      return corrupt("opcode '{}' on what is neither a container of that kind nor an object",
-                     static_cast<char>(opcode));
+      return corrupt(
+          "opcode '{}' on a value that is neither a container of that kind nor an object",
+          static_cast<char>(opcode));
     }
     Node& node = pickle_.nodes_[target];
     if (kind == NodeKind::Call) {
@@ -512,7 +513,7 @@ Result<void> PickleReader::push_stack_global() {
   CKFS_TRY(const NodeId name, pop());
   CKFS_TRY(const NodeId module, pop());
   if (pickle_.kind(name) != NodeKind::String || pickle_.kind(module) != NodeKind::String) {
-    return corrupt("a global whose name is no string");
+    return corrupt("a global whose name is not a string");
   }
   const auto [module_at, module_size] = pickle_.node(module).data;
   const auto [name_at, name_size] = pickle_.node(name).data;
@@ -585,7 +586,7 @@ Result<std::uint32_t> PickleReader::line_number() const {
   const char* const end = begin + argument_.size() - 1;  // without the newline
   std::uint32_t number = 0;
   const auto [stop, error] = std::from_chars(begin, end, number);
-  if (error != std::errc() || stop != end) return corrupt("a memo index that is no number");
+  if (error != std::errc() || stop != end) return corrupt("a memo index that is not a number");
   return number;
 }
 

@@ -219,7 +219,7 @@ Result<TorchFile::StorageId> TorchFile::storage_id(NodeId node) const {
   const auto parts = pickle_.items(tuple);
   if (pickle_.kind(tuple) != NodeKind::Tuple || parts.size() < 5 ||
       pickle_.string(parts[0]) != "storage") {
-    return corrupt("what should name its storage does not");
+    return corrupt("its persistent id names no storage");
   }
   const Pickle::GlobalName type = pickle_.global(parts[1]);
   const auto key = pickle_.string(parts[2]);

@@ -261,7 +261,7 @@ Result<TorchFile> TorchFileReader::read_legacy() {
 
 Result<void> TorchFileReader::place_storages(TorchFile& torch, const Pickle& keys) const {
   if (keys.kind(keys.root()) != NodeKind::List) {
-    return fail(ErrorCode::Corrupt, "{}: the list of its storages is none", name_);
+    return fail(ErrorCode::Corrupt, "{}: the list of its storages is not a list", name_);
   }
   auto& storages = torch.storages_;
   std::vector<std::uint32_t> by_key(storages.size());

@@ -285,7 +285,7 @@ Result<ByteRange> ZipArchive::check_local(const ZipMember& member,
                     (u16(header, 6) & 1) == 0 && u16(header, 26) == member.name.size() &&
                     text_of(header.subspan(kLocalSize, member.name.size())) == member.name;
   if (!same) {
-    return fail(ErrorCode::Corrupt, "{}: zip member {}: its local header at {} is not that of it",
+    return fail(ErrorCode::Corrupt, "{}: zip member {}: its local header at {} does not match it",
                 source_->name(file_), quote(member.name), member.header);
   }
   // Neither sum can overflow: the directory lies behind the header, in the file.

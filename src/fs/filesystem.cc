@@ -448,7 +448,7 @@ class Filesystem::Impl {
     auto tree = make_plain(name->second);
     if (!tree) {
       // Its files were not looked at before: the root lists it all the same.
-      explain(name->second, "listed, and cannot be shown", tree.error());
+      explain(name->second, "a listed view that cannot be shown", tree.error());
       return Failure(std::move(tree).error());
     }
     return Location{*std::move(tree), true, 0};
@@ -500,7 +500,7 @@ class Filesystem::Impl {
 
   /// The answer to a name that is no view.
   Failure refuse(std::string_view name, Error error) {
-    explain(name, "looked up, and not there", error);
+    explain(name, "a view that cannot be shown", error);
     switch (error.code()) {
       case ErrorCode::NotFound:
       case ErrorCode::InvalidArgument:

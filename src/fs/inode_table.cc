@@ -61,8 +61,7 @@ Result<std::shared_ptr<const ViewTree>> InodeTable::hold(std::shared_ptr<const V
   }
   if (twin != 0) {
     drop(held);
-    return fail(ErrorCode::Internal, "{}: inode number {} stands for two things", tree->view.name(),
-                twin);
+    return fail(ErrorCode::Internal, "{}: inode number {} is used twice", tree->view.name(), twin);
   }
   make_room();
   if (parameterised && bytes_ > most_bytes_ && parameterised_ > 1) {

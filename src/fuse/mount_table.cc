@@ -236,7 +236,7 @@ Result<std::string> read_of_mount(const stdfs::path& mountpoint, const std::stri
       break;
     case Told::End::Late:
       return fail(ErrorCode::Io,
-                  "{}: the mount's daemon does not answer (within {} s; ckfs umount takes it away)",
+                  "{}: the mount's daemon does not answer (within {} s; ckfs umount removes it)",
                   mountpoint.native(), kFilePatience.count());
     case Told::End::TooLong:
       return fail(ErrorCode::Corrupt, "{}: .ckfs/{}: longer than {} bytes", mountpoint.native(),

@@ -113,7 +113,7 @@ void forget_crowded(const Served& mount) noexcept {
   try {
     for (std::string& name : mount.filesystem.take_crowded()) mount.forget_name(std::move(name));
   } catch (const std::exception& exception) {
-    spdlog::warn("names that are in the way stay: {}", exception.what());
+    spdlog::warn("unused names are not forgotten: {}", exception.what());
   }
 }
 

@@ -168,7 +168,7 @@ bool is_gone(int device) {
 Result<void> take_away(MountKeeper& keeper) {
   CKFS_TRY(const bool unmounted, keeper.unmount());
   if (!unmounted) {
-    spdlog::warn("{}: not on top of this path any more: left as it is, and no longer served",
+    spdlog::warn("{}: covered by another mount: left in place, and no longer served",
                  keeper.target().native());
   }
   return {};
@@ -290,7 +290,7 @@ class Watcher {
     detached_ = true;
     if (const std::size_t files = used_->open_files(); files > 0 && !ended_) {
       spdlog::warn(
-          "{}: out of sight by a signal; {} files are open or mapped and served until they "
+          "{}: detached by a signal; {} files are open or mapped and served until they "
           "are closed (a second signal ends that)",
           keeper_.target().native(), files);
     }

@@ -321,7 +321,7 @@ Result<std::vector<Buffer>> BufferPool::acquire(Tier tier, std::span<const std::
   }
   returned_.notify_all();  // the next in the queue may fit as well
   if (!allocate_or_trim(buffers)) {
-    return fail(ErrorCode::OutOfMemory, "memory: the system gives no {} bytes more", capacity);
+    return fail(ErrorCode::OutOfMemory, "memory: the system refuses {} more bytes", capacity);
   }
   return buffers;
 }

@@ -166,7 +166,7 @@ class Finder {
       if (name != kConfig) model_.side_files.push_back({name, id});
       taken.push_back(name);
     }
-    builder_.add_note(shown, fmt::format("no part of the source; views have from there: {}",
+    builder_.add_note(shown, fmt::format("not part of the source; views take from it: {}",
                                          fmt::join(taken, ", ")));
     return std::move(model_);
   }
@@ -178,7 +178,7 @@ class Finder {
     const Fingerprint& fingerprint = files_.fingerprint(id);
     // However it is spelled: the fingerprint must not depend on that.
     builder_.saw_file(kConfig, fingerprint.size, fingerprint.mtime_ns);
-    builder_.add_note(shown, "no part of the source; views have it as config.json");
+    builder_.add_note(shown, "not part of the source; views show it as config.json");
     return std::move(model_);
   }
 
@@ -226,7 +226,7 @@ Result<ModelDirectory> find_model_directory(const SourceTree& tree, const FileTa
     const auto status = files.store().look(*directory);
     if (status && status->kind == FileKind::File) return finder.config_alone(*directory, shown);
     CKFS_TRY(ModelDirectory model, finder.outside(*directory, shown));
-    if (!model.config) return fail(ErrorCode::NotFound, "{}: no {} there", shown, kConfig);
+    if (!model.config) return fail(ErrorCode::NotFound, "{}: it has no {}", shown, kConfig);
     return model;
   }
   if (!tree.single_file && tree.find(kConfig) != nullptr) return finder.in_tree(tree, table);

@@ -290,7 +290,8 @@ std::vector<Obstacle> turned_weights(const Catalog& catalog) {
           std::array{".c_attn.weight", ".c_proj.weight", ".c_fc.weight", ".q_attn.weight"},
           [&](std::string_view ending) { return tensor.name.ends_with(ending); });
       if (!is_conv1d || !is_decoded(catalog, id)) continue;
-      found.add(tensor.name, "a quantized Conv1D, which lies turned; ckfs does not turn it back");
+      found.add(tensor.name,
+                "quantized Conv1D weights are stored transposed, which is not supported");
     }
   }
   return found.list();
@@ -429,7 +430,7 @@ Result<std::shared_ptr<Definition>> define_directory(std::shared_ptr<const Catal
     definition->tensors = std::move(list->tensors);
     ids.clear();
   } else if (!release.empty()) {
-    return fail(ErrorCode::Unsupported, "{}: maxtext={}: the source is no tree of MaxText's",
+    return fail(ErrorCode::Unsupported, "{}: maxtext={}: the source is not a tree of MaxText",
                 row.name, release);
   }
   definition->tensors.reserve(ids.size());

@@ -151,7 +151,7 @@ Result<Undone> huggingface(const MaxTextRules& rules, TensorList list) {
   undone.does_values = undone.does_values || does_values;
   for (const ModelTensor& tensor : undone.list.tensors) {
     if (!tensor.name.starts_with(kParameters)) continue;
-    return fail(ErrorCode::Unsupported, "{}: \"{}\" is no array that the rules know",
+    return fail(ErrorCode::Unsupported, "{}: \"{}\" is not an array that the rules know",
                 rules.trees->unscanned.file, one_line(tensor.name));
   }
   return undone;
@@ -401,7 +401,7 @@ std::optional<Note> maxtext_tree_remark(const Catalog& catalog) {
     return {};
   };
   if (!for_each_below(catalog, *form, look) || count == 0) return std::nullopt;
-  std::string text = "left out: the state of a random number generator, no weight";
+  std::string text = "left out: the state of a random number generator, not a weight";
   if (count > 1) text += fmt::format("; so are {} more arrays", count - 1);
   return Note{std::string(first), std::move(text)};
 }

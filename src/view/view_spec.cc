@@ -29,7 +29,7 @@ Result<std::string> normalize(std::string_view spelling, const ParameterRow& par
     const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
     if (error != std::errc() || end != value.data() + value.size() || number == 0 ||
         number > parameter.greatest) {
-      return fail(ErrorCode::InvalidArgument, "{}: {} {} is no whole number from 1 to {}",
+      return fail(ErrorCode::InvalidArgument, "{}: {} {} is not a whole number from 1 to {}",
                   one_line(spelling), parameter.key, quote(value), parameter.greatest);
     }
     return fmt::format("{}", number);

@@ -48,7 +48,7 @@ class SideFiles(cli_support.TestCase):
         self.assertEqual(self.exported(source, *options), sorted([*MODELS, "config.json"]))
         said = self.done("inspect", source, *options).decode()
         for name in MODELS if beside else []:
-            self.assertRegex(said, rf"{beside}: no part of the source; views have from there: .*\b{name}")
+            self.assertRegex(said, rf"{beside}: not part of the source; views take from it: .*\b{name}")
         self.assertNotIn("id_rsa", said)
 
     def test_of_a_file_and_of_its_directory(self):

@@ -134,8 +134,8 @@ TEST_F(FilesystemTest, AListedViewThatCannotBeShownIsExplained) {
   spdlog::set_default_logger(before);
 
   const std::string reason =
-      "mine: \"__metadata__\": a name that no tensor of a safetensors file has\n";
-  EXPECT_THAT(log.str(), HasSubstr("listed, and cannot be shown: " + reason));
+      "mine: \"__metadata__\": a name that no tensor of a safetensors file can have\n";
+  EXPECT_THAT(log.str(), HasSubstr("a listed view that cannot be shown: " + reason));
   EXPECT_EQ(std::ranges::count(log.str(), '\n'), 1);
   const auto file = filesystem.open(walk(filesystem, ".ckfs/refused").value().inode).value();
   EXPECT_EQ(text_of(filesystem.read(file, 0, 1 << 16).value()), reason);

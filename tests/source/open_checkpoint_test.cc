@@ -255,7 +255,7 @@ TEST(OpenCheckpoint, AnIndexInAFolderIsNotStaleWhereADownloadWasNotFinished) {
               HasSubstr(R"(names "model-00001-of-00001.safetensors", which is absent)"));
   EXPECT_THAT(
       notes_by_subject(*opened.catalog)[".cache/huggingface/download/text_encoder/x.incomplete"],
-      HasSubstr("it may be of weights that folders lack"));
+      HasSubstr("it may be of weights that folders need"));
 }
 
 TEST(OpenCheckpoint, APipelinesWeightsAreThoseOfItsFolders) {

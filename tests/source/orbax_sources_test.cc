@@ -510,9 +510,9 @@ std::vector<Broken> all_broken() {
   add("nothing below the key \"q\"", [](OrbaxWriter&) {}, {.key = "q"});
   add("nothing below the key \"w\"", [](OrbaxWriter&) {}, {.key = "w"});
   add("a tree without leaves", [](OrbaxWriter& item) { item.leaves.clear(); });
-  add("step 3: a step or an item, no directory of steps", [](OrbaxWriter&) {}, {.step = 3});
+  add("step 3: a step or an item, not a directory of steps", [](OrbaxWriter&) {}, {.step = 3});
   add("no item \"q\" (it has .)", [](OrbaxWriter&) {}, {.item = "q"});
-  add("_METADATA: no JSON, only white space", [](OrbaxWriter& item) {
+  add("_METADATA: not JSON, only white space", [](OrbaxWriter& item) {
     item.with_tree = false;
     item.files["_METADATA"] = "";
   });

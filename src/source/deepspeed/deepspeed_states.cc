@@ -150,7 +150,7 @@ class StatesFile {
     const auto one = pickle.integer(*node);
     const auto many =
         one ? std::vector{*one} : pickle.integers(*node).value_or(std::vector<std::int64_t>{});
-    if (many.empty()) return corrupt("partition_count is no number");
+    if (many.empty()) return corrupt("partition_count is not a number");
     const auto [least, most] = std::minmax_element(many.begin(), many.end());
     if (*least < 1) return corrupt("partition_count {}", *least);
     if (*least != *most) {
@@ -171,7 +171,7 @@ class StatesFile {
       auto paddings = pickle.integers(item);
       if (!paddings || std::any_of(paddings->begin(), paddings->end(),
                                    [](std::int64_t padding) { return padding < 0; })) {
-        return corrupt("param_alignment_paddings are no numbers of elements");
+        return corrupt("param_alignment_paddings are not numbers of elements");
       }
       groups.push_back(std::move(*paddings));
     }
@@ -196,7 +196,8 @@ Result<ModelStates> model_states(const StatesFile& reader, FileId file, TorchFil
   ModelStates states{file, std::move(torch), {}, {}, {}, {}, {}, {}, 0, 0, {}, {}, false};
   const Pickle& pickle = states.torch.pickle();
   const NodeId root = pickle.root();
-  if (!pickle.is_mapping(root)) return reader.corrupt("not a DeepSpeed model state: no dictionary");
+  if (!pickle.is_mapping(root))
+    return reader.corrupt("not a DeepSpeed model state: not a dictionary");
   const auto names = find_value(pickle, root, "buffer_names");
   if (!names && !pickle.find(root, "param_shapes") && !pickle.find(root, "module")) {
     return reader.corrupt("not a DeepSpeed model state: no buffer_names, param_shapes or module");

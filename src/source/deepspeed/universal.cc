@@ -199,9 +199,10 @@ class UniversalOpener : public SourceOpener {
 
   Result<void> add_module_frozen() {
     if (has_slices_) {
-      builder_.add_note(tag_,
-                        "slices of tensor parallelism, joined by the converter; what only the "
-                        "module's state has is not, and left out");
+      builder_.add_note(
+          tag_,
+          "slices of tensor parallelism, joined by the converter; tensors that only the "
+          "module's state has are left out");
       return {};
     }
     std::set<std::string_view> known;

@@ -128,7 +128,7 @@ Result<std::vector<std::int64_t>> TensorPieces::whole_shape(std::string_view nam
 Result<void> TensorPieces::check_disjoint(std::string_view name, const Pieces& pieces) const {
   if (pieces.empty() || is_grid(pieces)) return {};
   if (pieces.size() > kMaxIrregular) {
-    return fail(ErrorCode::Unsupported, "{}: tensor {}: {} slices that are no grid (limit {})",
+    return fail(ErrorCode::Unsupported, "{}: tensor {}: {} slices that form no grid (limit {})",
                 paths_[pieces.front().path], quote(name), pieces.size(), kMaxIrregular);
   }
   for (std::size_t i = 0; i < pieces.size(); ++i) {

@@ -775,7 +775,7 @@ class HfOpener : public SourceOpener {
       builder_.add_note(path, doubtful_ == 0
                                   ? "a download that was not finished; nothing here needs it"
                                   : "a download that was not finished; it may be of weights that "
-                                    "folders lack");
+                                    "folders need");
     }
     model_.index = index_name_;
     builder_.set_model(std::move(model_));

@@ -204,10 +204,10 @@ class Quantizer final : public HeldTensors {
       return refuse(fmt::format("its {} looks quantized, too", last_word(name(*part))));
     }
     if (!weight->name.empty() && find(weight->name, {})) {
-      return refuse(fmt::format("stands for {}, which is stored, too", weight->name));
+      return refuse(fmt::format("decodes to {}, which is stored, too", weight->name));
     }
     if (!weight->name.empty() && !stands_for_.insert(weight->name).second) {
-      return refuse(fmt::format("stands for {}, as another tensor does", weight->name));
+      return refuse(fmt::format("decodes to {}, as another tensor does", weight->name));
     }
     return *std::move(weight);
   }
@@ -295,8 +295,9 @@ class Quantizer final : public HeldTensors {
     }
     if (config_.transforms) {
       refuse_config(
-          "transform_config is not empty: the weights are rotated, and what turns them back at run "
-          "time is no part of a dense checkpoint");
+          "transform_config is not empty: the weights are rotated, and a dense checkpoint cannot "
+          "hold the "
+          "operation that turns them back at run time");
     }
     if (config_.method.empty()) {
       builder_.add_note(config_.file,
@@ -494,7 +495,7 @@ class Quantizer final : public HeldTensors {
         refused_ = true;
       } else if (may_be_codes(dtype(id)) && is_part_name(name(id)) && shape(id).size() >= 2 &&
                  !has_suspect(id, module_of(name(id)))) {
-        refuse(id, fmt::format("{} that by its name decodes a weight, and none here",
+        refuse(id, fmt::format("{} named as if it decoded a weight, which is not here",
                                ckfs::name(dtype(id))));
       }
     }

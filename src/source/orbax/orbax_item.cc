@@ -431,7 +431,7 @@ class ItemOpener : public SourceOpener {
       const auto leaf = names.find(array.name());
       if (leaf != names.end() && leaf->second->value_type != "placeholder") continue;
       if (++extra <= kMaxNotes) {
-        builder_.add_note(array.name(), "an array that is no leaf of the tree; left out");
+        builder_.add_note(array.name(), "an array that is not a leaf of the tree; left out");
       }
     }
     return {};
@@ -548,7 +548,8 @@ class ItemOpener : public SourceOpener {
 
   /// Why no chunk may be missing; empty: a missing one is the fill value.
   std::string why_whole() const {
-    if (flags_.missing_chunk_is_error) return fmt::format("{} says that none is", kTreeFile);
+    if (flags_.missing_chunk_is_error)
+      return fmt::format("{} says that none may be missing", kTreeFile);
     if (database_ || tree_.incomplete.empty()) return {};
     return fmt::format("{} is a download that was not finished{}", tree_.incomplete.front(),
                        tree_.complete_command.empty()

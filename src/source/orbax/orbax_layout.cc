@@ -328,8 +328,9 @@ Result<OrbaxPlace> choose_orbax_item(const SourceTree& tree, const OpenCheckpoin
   if (is_root(tree, items)) {
     CKFS_TRY_VOID(choose_step(tree, items, options, place));
   } else if (options.step) {
-    return fail(ErrorCode::InvalidArgument, "{}: step {}: a step or an item, no directory of steps",
-                tree.name, *options.step);
+    return fail(ErrorCode::InvalidArgument,
+                "{}: step {}: a step or an item, not a directory of steps", tree.name,
+                *options.step);
   }
   CKFS_TRY_VOID(choose_in_step(tree, items, options, place));
   return place;

@@ -260,7 +260,7 @@ class MetadataFile {
     const std::uint64_t offset = count_field(pickle_, *info, "offset");
     const std::uint64_t length = count_field(pickle_, *info, "length");
     if (!path || path->empty() || path->size() > kMaxPath || !checked_add(offset, length)) {
-      return corrupt(tensor, "its chunk at [{}] is nowhere", fmt::join(offsets, ", "));
+      return corrupt(tensor, "its chunk at [{}] has no place in a file", fmt::join(offsets, ", "));
     }
     const auto transforms = field(pickle_, *info, "transform_descriptors");
     if (transforms && !pickle_.is_none(*transforms) && !pickle_.sequence(*transforms).empty()) {
@@ -328,7 +328,7 @@ class MetadataFile {
 
   Result<void> check_pairs(const DcpTensor& tensor, std::span<const std::uint32_t> chunks) const {
     if (chunks.size() > kMaxIrregularChunks) {
-      return fail(ErrorCode::Unsupported, "{}: tensor {}: {} chunks that are no grid (limit {})",
+      return fail(ErrorCode::Unsupported, "{}: tensor {}: {} chunks that form no grid (limit {})",
                   file_name_, quote(tensor.name), chunks.size(), kMaxIrregularChunks);
     }
     for (std::size_t i = 0; i < chunks.size(); ++i) {

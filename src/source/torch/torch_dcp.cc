@@ -176,7 +176,7 @@ class DcpOpener : public SourceOpener {
           counts.first > 0
               ? fmt::format("{} tensors beside the model's; left out (--key {} shows them)",
                             counts.first, group)
-              : fmt::format("{} values that are no tensors; left out", counts.second));
+              : fmt::format("{} values that are not tensors; left out", counts.second));
     }
   }
 
@@ -199,7 +199,7 @@ class DcpOpener : public SourceOpener {
     CKFS_TRY(DcpMetadata metadata, parse_metadata());
     note_prefix(metadata.tensors);
     for (std::size_t i = 0; i < std::min(metadata.others.size(), kMaxNotes); ++i) {
-      builder_.add_note(metadata.others[i], "no tensor; left out");
+      builder_.add_note(metadata.others[i], "not a tensor; left out");
     }
     std::ranges::sort(metadata.tensors, [](const DcpTensor& a, const DcpTensor& b) {
       return natural_less(a.name, b.name);

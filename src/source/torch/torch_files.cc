@@ -103,15 +103,15 @@ Result<Choice> choose_files(const SourceTree& tree, const SourceFiles& source) {
   if (tree.single_file) return Choice{{}, {tree.files.front().path}};
   const auto indexes = std::ranges::count_if(tree.files, is_index);
   if (indexes > 1) {
-    return fail(ErrorCode::Unsupported, "{}: {} files *{}: not clear which counts", tree.name,
-                indexes, kIndexEnding);
+    return fail(ErrorCode::Unsupported, "{}: {} files *{}: ckfs cannot tell which to use",
+                tree.name, indexes, kIndexEnding);
   }
   if (indexes == 1) return Choice{std::ranges::find_if(tree.files, is_index)->path, {}};
 
   std::vector<std::string> files = find_candidates(tree, source);
   if (files.empty() && !find_adapters(tree).empty()) return Choice{};
   if (files.empty()) {  // one was there a moment ago
-    return fail(ErrorCode::Io, "{}: none of its files can be read as one of torch any more",
+    return fail(ErrorCode::Io, "{}: none of its files is a readable torch file any more",
                 tree.name);
   }
   const auto is_numbered = [](const std::string& path) {
@@ -287,7 +287,7 @@ class TorchFilesOpener : public SourceOpener {
       if (index_ && !is_indexed(found.name, number, near)) {
         if (++not_indexed_ <= kMaxNotes) {
           builder_.add_note(found.name,
-                            fmt::format("left out of {}: not there in the index", path));
+                            fmt::format("left out of {}: the index does not put it there", path));
         }
         continue;
       }

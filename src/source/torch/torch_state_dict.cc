@@ -160,7 +160,7 @@ class StateDictFinder {
 
   Result<TorchStateDict> take(NodeId node) {
     if (!pickle_.is_mapping(node)) {
-      return fail(ErrorCode::Unsupported, "{}: {}, no dictionary of tensors", file_name_,
+      return fail(ErrorCode::Unsupported, "{}: {}, not a dictionary of tensors", file_name_,
                   torch_.is_tensor(node) ? "a tensor without a name" : kind_of(pickle_, node));
     }
     const bool flat = has_tensors(node);
@@ -208,7 +208,7 @@ class StateDictFinder {
   Result<void> add(const DictItem& item, const std::string& prefix) {
     const auto key = name_of(pickle_, item.key);
     if (!key || !torch_.is_tensor(item.value)) {
-      note(prefix, item, key ? "no tensor" : "below a key that is no name");
+      note(prefix, item, key ? "not a tensor" : "its key is not a name");
       return {};
     }
     if (!pickle_.budget()->hold(kPickledTensorBytes + 3 * (prefix.size() + key->size()))) {
@@ -231,7 +231,7 @@ class StateDictFinder {
       const std::string_view hint = has_tensors(node) ? ", whose tensors --key shows" : "";
       found_.notes.push_back({name, fmt::format("{} ({}{}); left out", why, kind, hint)});
     } else if (found_.notes.size() == kMaxNotes) {
-      found_.notes.push_back({file_name_, "more values that are no tensors; left out"});
+      found_.notes.push_back({file_name_, "more values that are not tensors; left out"});
     }
   }
 

@@ -140,14 +140,15 @@ Result<Operation> Operation::parse(const JsonNode& node, std::string_view file,
     op.kind = Kind::CanonicalNan;
   }
   if (main == nullptr) {
-    return members.wrong(node, fmt::format("{} is no operation (it comes first in its object)",
-                                           quote(node.keys.front())));
+    return members.wrong(
+        node, fmt::format("{} is not an operation (the operation comes first in its object)",
+                          quote(node.keys.front())));
   }
 
   const auto take_key = [&](const JsonNode& value) -> Result<void> {
     if (value.kind != JsonNode::Kind::String ||
         std::ranges::find(variables, value.text) == variables.end()) {
-      return members.wrong(value, fmt::format("{} is no variable of this rule",
+      return members.wrong(value, fmt::format("{} is not a variable of this rule",
                                               value.kind == JsonNode::Kind::String
                                                   ? quote(value.text)
                                                   : std::string(value.kind_text())));
@@ -276,9 +277,9 @@ Result<Flow> join_key(const Operation& op, Flow flow, const Scope& scope) {
         const std::int32_t value = column.parts[end].keys[op.key];
         const auto expected = static_cast<std::int32_t>(end - begin);
         if (value != expected) {
-          return fail(ErrorCode::Unsupported, "{} {} {} (of those that stand with \"{}\")",
-                      op.variable, std::min(value, expected),
-                      value < expected ? "comes twice" : "is missing", one_line(column.name));
+          return fail(ErrorCode::Unsupported, "{} {} {} (in the group of \"{}\")", op.variable,
+                      std::min(value, expected), value < expected ? "comes twice" : "is missing",
+                      one_line(column.name));
         }
         exprs.push_back(std::move(column.parts[end].expr));
       }
@@ -543,7 +544,7 @@ Result<TensorExpr> run_on_one(const Operation& op, const TensorExpr& expr, const
         for (auto number = numbers.begin(); number != numbers.end(); ++number) {
           if (number == open) continue;
           if (*number <= 0 || *number > expr.numel() / std::max<std::int64_t>(known, 1)) {
-            return fail(ErrorCode::InvalidArgument, "reshape {} to {}: -1 stands for nothing",
+            return fail(ErrorCode::InvalidArgument, "reshape {} to {}: no whole number fits -1",
                         shape_text(expr.shape()), shape_text(numbers));
           }
           known *= *number;

@@ -81,7 +81,8 @@ Result<Pattern> Pattern::parse(std::string_view text, CaptureNames& names) {
     const std::string_view kind =
         colon == std::string_view::npos ? std::string_view() : inside.substr(colon + 1);
     if (!is_name(name)) {
-      return fail(ErrorCode::Corrupt, "{}: {} is no name of a capture", quote(text), quote(name));
+      return fail(ErrorCode::Corrupt, "{}: {} is not the name of a capture", quote(text),
+                  quote(name));
     }
     Piece piece{.before = std::string(before)};
     if (kind == "**") {

@@ -126,8 +126,8 @@ class RuleRun {
                     quote(rule_.patterns[one->column].text()));
       }
       if (!one && rule_.kind == Rule::Kind::Only) {
-        return fail(ErrorCode::Unsupported, "{}:{}: \"{}\" is no tensor that the rules know", file_,
-                    rule_.line, one_line(list_.tensors[i].name));
+        return fail(ErrorCode::Unsupported, "{}:{}: \"{}\" is not a tensor that the rules know",
+                    file_, rule_.line, one_line(list_.tensors[i].name));
       }
       keep[i] = rule_.kind == Rule::Kind::Select ? one.has_value()
                 : rule_.kind == Rule::Kind::Drop ? !one.has_value()
@@ -305,7 +305,7 @@ class RuleRun {
     for (std::size_t i = 0; i < flow.columns.size(); ++i) {
       if (!flow.columns[i].parts.empty()) continue;
       return at(first.name,
-                Error(ErrorCode::Unsupported, fmt::format("nothing that fits {} stands with it",
+                Error(ErrorCode::Unsupported, fmt::format("no tensor matches {} in this group",
                                                           quote(rule_.patterns[i].text()))),
                 rule_.line);
     }

@@ -167,8 +167,8 @@ class RuleParser {
     const bool numbers = std::ranges::all_of(
         rule_.patterns, [&](const Pattern& pattern) { return pattern.is_number(rule_.over); });
     if (variable == rule_.variables.end() || !numbers) {
-      return fail(ErrorCode::Corrupt, "{}:{}: {} is no number in each pattern of this rule", file_,
-                  name->line, quote(name->text));
+      return fail(ErrorCode::Corrupt, "{}:{}: {} is not a number in each pattern of this rule",
+                  file_, name->line, quote(name->text));
     }
     if (count->kind == Json::Number) {
       rule_.count = Expression::of(count->number);
@@ -409,7 +409,7 @@ Result<RecipeView> parse_view(const JsonNode& root, std::string_view file, const
   CKFS_TRY(view.name, text_of(root, "view", file, ""));
   const JsonNode& name = *root.find("view");
   if (!is_view_name(view.name)) {
-    return fail(ErrorCode::Corrupt, "{}:{}: {} is no name of a view (letters, digits and ._+-)",
+    return fail(ErrorCode::Corrupt, "{}:{}: {} is not a name of a view (letters, digits and ._+-)",
                 file, name.line, quote(view.name));
   }
   CKFS_TRY(const std::string container, text_of(root, "container", file, "safetensors"));
@@ -504,7 +504,7 @@ Result<ModelFamily> parse_family(const JsonNode& root, std::string_view file,
     if (layout->kind == Json::String) {  // the same as another
       layout = experts->find(layout->text);
       if (layout == nullptr || layout->kind == Json::String) {
-        return fail(ErrorCode::Corrupt, "{}:{}: {} is no layout with rules", file,
+        return fail(ErrorCode::Corrupt, "{}:{}: {} is not a layout with rules", file,
                     experts->items[i].line, quote(experts->items[i].text));
       }
     }

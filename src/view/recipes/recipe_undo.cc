@@ -204,7 +204,7 @@ class RuleUndo {
     }
     const bool computes = std::ranges::any_of(
         names_given_, [](const Template::Reversed& name) { return !name.computed.empty(); });
-    if (!free_ && computes) return no_way_back("a name has a number that nothing is known by");
+    if (!free_ && computes) return no_way_back("a name has a number that matches nothing");
     if (free_) try_numbers();
     return {};
   }
@@ -281,7 +281,7 @@ class RuleUndo {
       const auto there = std::ranges::find_if(
           left.tensors, [](std::uint32_t tensor) { return tensor != ModelTensor::kNone; });
       return fail(
-          ErrorCode::Unsupported, "{}:{}: \"{}\": nothing that fits {} stands with it", *rule_.file,
+          ErrorCode::Unsupported, "{}:{}: \"{}\": no tensor matches {} in this group", *rule_.file,
           rule_.line, one_line(list_.tensors[*there].name),
           quote(rule_.give[static_cast<std::size_t>(missing - left.tensors.begin())].text()));
     }

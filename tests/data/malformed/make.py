@@ -102,7 +102,7 @@ def headers():
     }.items():
         header(f"json-{name}", text, "not JSON: ")
     for name, text in {"word": "{}x", "object": "{} {}", "comma": "{},", "brace": "{}}"}.items():
-        header(f"trailing-{name}", text, "text behind the value")
+        header(f"trailing-{name}", text, "text after the value")
 
     header("trailing-nul", "{}\0x", "byte 2 is NUL")
     header("nul-in-name", '{"a\0b":{}}', "byte 3 is NUL")
@@ -241,8 +241,8 @@ def indexes():
                        "open": "{", "number": '{"metadata":{"total_size":1e999},"weight_map":{}}',
                        "surrogate": '{"weight_map":{"a":"\\ud800"}}', "control": '{"weight_map":{"a\tb":"f"}}'}.items():
         add(f"json-{name}", text, "not JSON: ")
-    add("trailing", '{"weight_map":{"a":"f"}} x', "text behind the value")
-    add("trailing-object", '{"weight_map":{"a":"f"}}{}', "text behind the value")
+    add("trailing", '{"weight_map":{"a":"f"}} x', "text after the value")
+    add("trailing-object", '{"weight_map":{"a":"f"}}{}', "text after the value")
     add_parts("index", "many-names", [['{"weight_map":{', 1], ['"%i":"f",', 1_000_001], ['"z":"f"}}', 1]], "more than 1000000 names")
     add_parts("index", "many-files", [['{"weight_map":{', 1], ['"%i":"' + "f" * 400 + '%i",', 50_001], ['"z":"f"}}', 1]], "more than 50000 files")
     add_parts("index", "long-name", [['{"weight_map":{"', 1], ["n", 65_537], ['":"f"}}', 1]], "a text longer than 65536 bytes, the limit")

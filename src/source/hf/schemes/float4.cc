@@ -141,7 +141,7 @@ Result<QuantizedWeight> read_modelopt(const HeldTensors& tensors, TensorId codes
   const std::string algorithm(tensors.config().value("quant_algo"));
   for (const std::string_view beside : {".pre_quant_scale", ".svdquant_lora_a"}) {
     if (!tensors.find(module, beside)) continue;
-    return cannot_decode("its {} belongs into the weight, too", beside.substr(1));
+    return cannot_decode("its {} is part of the weight, too", beside.substr(1));
   }
   if (algorithm.ends_with("_AWQ") || algorithm.ends_with("_SVD")) {
     return cannot_decode("quantized by {}, which scales activations, too", algorithm);

@@ -130,7 +130,7 @@ Result<std::int64_t> only_width(const HeldTensors& tensors, std::int64_t columns
   if (widths.size() == 1) return widths.front();
   if (widths.empty()) {
     return cannot_decode(
-        "config.json does not say its num_bits, and {} words in a row are of {} codes of no width",
+        "config.json does not say its num_bits, and {} words in a row hold {} codes of no width",
         words, columns);
   }
   return cannot_decode(

@@ -143,7 +143,7 @@ Result<QuantizedWeight> read_scaled(const HeldTensors& tensors, TensorId codes) 
     return cannot_decode("shape {} has no elements", shape_text(shape));
   }
   if (tensors.find(module_of(tensors.name(codes)), ".pre_quant_scale")) {
-    return cannot_decode("its pre_quant_scale belongs into the weight, too");
+    return cannot_decode("its pre_quant_scale is part of the weight, too");
   }
   CKFS_TRY(const Block block, block_of(tensors, codes, *found));
   BlockScale kind{.codes = tensors.dtype(codes),
@@ -229,7 +229,7 @@ Result<QuantizedWeight> read_quanto(const HeldTensors& tensors, TensorId codes) 
     kind.block_columns = 1;
   } else {
     return cannot_decode(
-        "its scale has shape {}, which is none of a tensor, a row or a column of {}",
+        "its scale has shape {}, which is not that of a tensor, a row or a column of {}",
         shape_text(grid), shape_text(shape));
   }
   QuantizedWeight weight;

@@ -2,11 +2,11 @@
 //
 // The work on a range is a plan of independent batches. A batch reads source bytes, decodes them in
 // a staging buffer of its own and copies them to places of the target that no other batch writes;
-// so batches may run on any threads in any order, each with its own staging. Those of one box read
-// each of the source's bytes once (but companions, granules and gaps read over at borders) and are
-// numbered in the order of these; what a loop that does not divide into runs leaves over counts as
-// a box of its own. Boxes follow one another by where they begin. A range that begins or ends
-// within a row has up to two boxes more for each dimension, which read over the same gaps again.
+// so batches may run on any threads in any order, each with its own staging. The batches of one box
+// read each of the source's bytes once (except companions, granules and gaps at borders), and are
+// numbered in the order of these bytes. The rest of a loop that does not divide into runs counts as
+// a box of its own. Boxes are ordered by their first byte. A range that begins or ends within a row
+// has up to two boxes more for each dimension, which read the same gaps again.
 //
 // A plan is a pure function of its arguments and costs memory for each box and batch, never for
 // each run of source bytes: those are enumerated when their batch runs.
@@ -39,10 +39,10 @@ struct TileBytes {
   std::uint64_t most = 0;
 };
 
-/// Whole trailing dimensions: a matrix of at most `most` bytes is in one tile, so that each of its
-/// source bytes is read once, and several are where they are small. A larger one is cut into equal
-/// parts where its dimensions allow it, so that no tile has the end of one matrix and the begin of
-/// the next.
+/// Whole trailing dimensions. A matrix of at most `most` bytes is in one tile, so that each of its
+/// source bytes is read once; several small ones share a tile. A larger one is cut into equal parts
+/// where its dimensions allow it, so that no tile has the end of one matrix and the start of the
+/// next.
 TileGeometry tile_geometry(const TensorExpr& expr, TileBytes bytes);
 
 /// The least staging with which every tensor of the catalog can be gathered: what one element needs
@@ -86,7 +86,7 @@ class GatherPlan {
     StorageId source = Box::kConstant;
     std::shared_ptr<const Program> program;
     std::int64_t source_offset = 0;
-    std::int64_t target_offset = 0;  // from the begin of the range
+    std::int64_t target_offset = 0;  // from the start of the range
     std::vector<Loop> outer;         // by the size of source_stride, largest first
     std::vector<Loop> inner;         // the same
     std::vector<Loop> repeated;      // source_stride 0: one element, many places

@@ -1,4 +1,4 @@
-// What has to be done for a range of a target file's bytes: a pure function of layout and range.
+// The work for a range of a target file's bytes: a pure function of layout and range.
 //
 // A plan covers the range exactly once, in order, and does not depend on anything that came before.
 // It costs what the range holds, however many boxes its tensor or extents its storages have.
@@ -23,8 +23,8 @@ struct LiteralPart {
   std::uint64_t offset = 0;
 };
 
-/// Bytes of a source file, unchanged. With `quiet` they are whole elements of `dtype`, of which
-/// each NaN becomes the quiet one of its sign (quiet_nans()).
+/// Bytes of a source file, unchanged. With `quiet` they are whole elements of `dtype`, and each NaN
+/// becomes the quiet one of its sign (quiet_nans()).
 struct CopyPart {
   FileId file = 0;
   std::uint64_t offset = 0;
@@ -32,8 +32,7 @@ struct CopyPart {
   bool quiet = false;
 };
 
-/// A run, decoded and taken through its steps, of which the part starts `skip` bytes into the first
-/// element.
+/// A run, decoded and taken through its steps. The part starts `skip` bytes into the first element.
 struct DecodePart {
   ElementRun run;  // its program is the layout's
   std::uint64_t skip = 0;

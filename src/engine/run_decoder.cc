@@ -1,8 +1,8 @@
 // Most companions are not cached: the scales that belong to a run are read with it, in the same
 // batch. A request of 1 MiB then reads at most one row of scales that its neighbour has read too
 // (some hundred bytes in half a MiB), which is cheaper than a cache with its own place in the
-// budget, and a read needs nothing but its own staging. The others are those that any few rows need
-// as a whole (the groups of columns in no order, and the scales they choose from).
+// budget, and a read needs nothing but its own staging. The others are those that even a few rows
+// need as a whole (groups of columns in arbitrary order, and the scales that they choose from).
 #include "engine/run_decoder.h"
 
 #include <algorithm>
@@ -102,7 +102,7 @@ bool only_quiets_nans(DType value, std::span<const Step> steps) {
          bytes_of(steps[0].dtype, 1) > bytes_of(value, 1);
 }
 
-/// Gives the windows of a part their places behind `used` bytes, and what is used then.
+/// Gives the windows of a part their places behind `used` bytes. Returns the bytes used then.
 std::size_t RunReads::place(std::size_t used, const Part& part, Padding padding) {
   const Storage& storage = catalog_->storage(part.storage);
   for (Window& window : std::span(windows_).subspan(part.begin, part.end - part.begin)) {
@@ -201,8 +201,8 @@ ByteRange RunReads::hull(const Part& part) const {
   return {windows_[part.begin].range.begin, windows_[part.end - 1].range.end};
 }
 
-/// All of a companion, where it is likely that whoever needs other elements needs it again: most of
-/// it is needed, for a far smaller part of the codes.
+/// All of a companion that reads of other elements will likely need again: most of it is needed,
+/// for a far smaller part of the codes.
 std::optional<FileRange> RunReads::kept(const Part& part) const {
   constexpr std::uint64_t kFarSmaller = 4;
   const Part* const codes = part.of == kNone ? nullptr : find(part.of);

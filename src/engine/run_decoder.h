@@ -40,8 +40,8 @@ DType result_dtype(DType value, const Program* program);
 /// Whether decoding changes nothing: plain elements and no step.
 bool is_move(const Storage& storage, const Program* program);
 
-/// Whether the steps widen values of that dtype and round them back: all bits stay, but for those
-/// of a NaN, which becomes the quiet one of its sign.
+/// Whether the steps widen values of that dtype and round them back: all bits stay, except that a
+/// NaN becomes the quiet one of its sign.
 bool only_quiets_nans(DType value, std::span<const Step> steps);
 
 /// The bytes that some runs need, each once, and their places in a staging buffer. Immutable;
@@ -55,8 +55,8 @@ class RunReads {
   RunReads(const Catalog& catalog, std::span<const ElementRun> runs, Padding padding = Padding::No);
 
   /// An upper bound of staging() without padding for `count` runs of `elements` elements of a
-  /// storage, wherever they begin. Grows with both, but for some bytes where the bound of a part
-  /// becomes closer.
+  /// storage, wherever they begin. Grows with both, except for a few bytes where the bound of a
+  /// part becomes closer.
   static std::size_t most_staging(const Catalog& catalog, StorageId storage, std::int64_t elements,
                                   std::int64_t count);
 

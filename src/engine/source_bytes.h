@@ -16,7 +16,7 @@ class SourceBytes {
  public:
   explicit SourceBytes(ByteSource& source) : source_(source) {}
 
-  /// Where the bytes of `range` lie, of which `used` are needed; nullptr: add() them.
+  /// Where the bytes of `range` lie; nullptr: add() them. `used`: how many of them are needed.
   const std::byte* map(const FileRange& range, std::uint64_t used);
 
   /// The same for bytes that other computations will need, too (ByteSource::keep).

@@ -23,12 +23,12 @@ class SourcePace {
   /// What any read may take, beside its bytes.
   static constexpr Duration kPatience = std::chrono::milliseconds(1);
 
-  /// How long this thread waits for a read that begins now: not while it computes (fresh pages are
-  /// dear), nor where it never blocked and only others were let run. A page cache on a busy machine
-  /// would else look slow, be given a thread for each piece, and keep the machine busy by that. Of
-  /// a read that did block, the time in which others ran counts, for nothing tells it apart. Up to
-  /// kPatience all of the time, for took() makes no difference there, and a small read is not
-  /// worth another system call.
+  /// How long this thread waits for a read that begins now. Time in which it computes (fresh pages
+  /// are expensive) does not count, nor does a read that never blocked and only let others run.
+  /// Otherwise a page cache on a busy machine would look slow, get a thread for each piece, and
+  /// keep the machine busy. In a read that did block, the time in which others ran counts, because
+  /// nothing tells it apart. Up to kPatience all of the time counts: took() makes no difference
+  /// there, and a small read is not worth another system call.
   class Watch {
    public:
     Duration waited() const {

@@ -78,8 +78,8 @@ std::vector<Reason> reasons(const std::vector<Note>& notes) {
 
 }  // namespace
 
-// Not for each file of a view by itself: that would be a walk over everything it is made of, for a
-// source of which one file is secret and others are not.
+// Not for each file of a view by itself: that would be a walk over all its sources, for the rare
+// source with both secret files and others.
 std::shared_ptr<const SourceReaders> readers_of(const SourceFiles& files, const Catalog& catalog) {
   auto readers = std::make_shared<SourceReaders>();
   for (std::size_t i = 0; i < files.count(); ++i) {

@@ -1,4 +1,4 @@
-// What stands behind the public classes; for this folder, src/export and src/check.
+// The implementation of the public classes; for this folder, src/export and src/check.
 #pragma once
 
 #include <atomic>
@@ -23,7 +23,7 @@
 
 namespace ckfs {
 
-/// Who may read what is made of these files.
+/// Which users may read bytes that are made of these files.
 std::shared_ptr<const SourceReaders> readers_of(const SourceFiles& files, const Catalog& catalog);
 
 /// Shared by all views, files and streams that come from it, which keep it alive.
@@ -61,9 +61,9 @@ class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
   /// The view of that spelling: the one that is in use, or a new one.
   Result<std::shared_ptr<const View::Impl>> view(std::string_view spelling);
 
-  /// What Checkpoint::views() gives: found out once, for rules are tried on all tensors for it. The
-  /// views that this makes are kept until view() is asked for them, or until somebody has read and
-  /// then nobody for a while.
+  /// The result of Checkpoint::views(), computed once, because it tries rules on all tensors. The
+  /// views that this builds are kept until view() asks for them, or until a first reader has come
+  /// and no reader was active for a while since.
   const std::vector<ViewInfo>& summaries();
 
   /// Statistics::given.
@@ -78,7 +78,8 @@ class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
   std::once_flag summarized_;
   std::vector<ViewInfo> summaries_;  // once summarized_
   Mutex mutex_;
-  // By canonical name. Views belong to their users; whoever wants one kept keeps it.
+  // By canonical name. Views belong to their users: a caller that wants to keep one holds a pointer
+  // to it.
   std::map<std::string, std::weak_ptr<const View::Impl>, std::less<>> views_
       CKFS_GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<const Definition>, std::less<>> made_

@@ -28,9 +28,9 @@ struct DecodeCost {
 /// tensor of more tiles than all views of real models have counts as read at once.
 DecodeCost decode_cost(const View::Impl& view, std::uint64_t memory, std::uint64_t spill);
 
-/// Options with which the cost is tolerable: "--memory 4096MiB" (twice of `memory`, or so many
-/// times more, or 64 GiB), "--spill DIR (12 GB)", "export". Empty: even to decode each chunk once
-/// is too much for the little that is needed of them.
+/// Options that make the cost tolerable: "--memory 4096MiB" (twice `memory`, or so many times more,
+/// or 64 GiB), "--spill DIR (12 GB)", "export". Empty: no option helps, because even decoding each
+/// chunk once costs too much for the few bytes that are needed of them.
 std::vector<std::string> mends(const View::Impl& view, std::uint64_t memory,
                                const DecodeCost& cost);
 

@@ -22,7 +22,7 @@ ChunkArrayId ChunkTable::add_array(ChunkArray array) {
 }
 
 Result<void> ChunkTable::check_room(ChunkArrayId array, std::uint64_t count) const {
-  // The last number is nobody's.
+  // The last number is never used.
   if (count < kFirstChunkFile - (next_ - kFirstChunkFile)) return {};
   return fail(ErrorCode::Unsupported, "{}: {} chunks with those before them: too many (limit 2^31)",
               arrays_[array].name, this->count() + count);

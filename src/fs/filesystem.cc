@@ -1,8 +1,8 @@
-// The tree is mostly arithmetic on what the API gives: names, sizes and inode numbers are fixed, so
-// nothing here needs to be invalidated. What is left is laziness and forgetting. A view costs
-// memory and, for a large checkpoint, a tenth of a second, so the root knows only names; a view is
-// built when something in it is looked up. Building all of them at mount would be simpler and make
-// every mount pay for views that nobody opens.
+// The tree is mostly arithmetic on the API's answers: names, sizes and inode numbers are fixed, so
+// nothing here needs to be invalidated. The rest is laziness and forgetting. A view costs memory
+// and, for a large checkpoint, a tenth of a second. So the root knows only names, and a view is
+// built when something in it is looked up. Building all of them at mount would be simpler, but
+// every mount would pay for views that are never opened.
 
 #include "fs/filesystem.h"
 
@@ -31,7 +31,7 @@ namespace {
 
 constexpr std::string_view kControlName = ".ckfs";
 
-// Directory and files of .ckfs; their paths can be no view's, whose names hold no '.' in front.
+// Directory and files of .ckfs. Their paths cannot be a view's: no view's name begins with '.'.
 struct ControlFile {
   std::string_view name;
   enum class Text : std::uint8_t { Metrics, Refused, Status, Views } text;
@@ -50,11 +50,11 @@ constexpr std::string_view kSourceName = "user.ckfs.source";
 constexpr std::string_view kViewName = "user.ckfs.view";
 
 /// The largest value of an attribute. The kernel would pass on more; but ext4 takes 4 KiB for all
-/// of a file's, and who copies files with them (cp -a, rsync -X) fails there.
+/// attributes of a file, and a program that copies them (cp -a, rsync -X) fails there.
 constexpr std::size_t kMaxAttributeBytes = 3072;
 
-/// Bytes of the snapshots that are open at once, where there is more than one: whoever may look at
-/// them may hold them.
+/// The most bytes of snapshots that are open at once, where there is more than one: any user who
+/// can open one can hold it.
 constexpr std::size_t kHeldSnapshots = std::size_t{64} << 20;
 
 /// The text of a control file when it was opened; counted in `held` as long as it is there.
@@ -121,8 +121,8 @@ class HandleTable {
   std::vector<std::uint64_t> free_ CKFS_GUARDED_BY(mutex_);
 };
 
-/// The last names that were looked up in the root and are no views, or none that can be shown, with
-/// the reasons.
+/// The last names that were looked up in the root and are not views, or cannot be shown, with the
+/// reasons.
 class RefusedNames {
  public:
   static constexpr std::size_t kMost = 16;
@@ -438,7 +438,7 @@ class Filesystem::Impl {
     return views_json(checkpoint_, more);
   }
 
-  /// An inode within a view; a view that only its name was known of is built now.
+  /// An inode within a view; builds the view now if only its name was known.
   Result<Location> locate(InodeNumber inode) {
     if (auto at = table_.find(inode)) return at;
     const auto name = names_.find(inode);
@@ -487,7 +487,7 @@ class Filesystem::Impl {
 
   /// Puts the reason where it is looked for, because an errno is the same for a misspelt parameter
   /// and for a view that the source cannot give: into .ckfs/refused and the log. Names that do not
-  /// look like a view (a shell's .git, a desktop's .hidden) are none of the operator's business.
+  /// look like a view (a shell's .git, a desktop's .hidden) are not reported.
   void explain(std::string_view name, std::string_view fact, const Error& error) {
     refused_names_.add(name, error.message());
     const bool meant =
@@ -498,7 +498,7 @@ class Filesystem::Impl {
     }
   }
 
-  /// The answer to a name that is no view.
+  /// The answer to a name that is not a view.
   Failure refuse(std::string_view name, Error error) {
     explain(name, "a view that cannot be shown", error);
     switch (error.code()) {

@@ -6,11 +6,11 @@
 //   /.ckfs            metrics, refused, status.json, views.json: snapshots taken at open, of which
 //                     64 MiB may be open at once, or one that is larger
 //
-// Inode numbers are stable hashes of (canonical view, path); the root is 1. At most 64
-// parameterised views that nobody uses are held: the least recently used one without lookups or
-// open files goes, and comes back with the same inodes. Those in use may have a bound in bytes
-// (OutOfMemory). Safe for concurrent use by several threads; no lock is held while bytes are read
-// or computed, but for the text of .ckfs/views.json, of which one is made at a time.
+// Inode numbers are stable hashes of (canonical view, path); the root is 1. At most 64 unused
+// parameterised views are held: the least recently used one without lookups or open files is
+// forgotten, and comes back with the same inodes. Those in use may have a bound in bytes
+// (OutOfMemory). Safe for concurrent use by several threads. No lock is held while bytes are read
+// or computed, except for the text of .ckfs/views.json: one is made at a time.
 #pragma once
 
 #include <cstdint>

@@ -44,8 +44,8 @@ class ByteStream {
   virtual ~ByteStream() = default;
 
   /// The next bytes, as many as `out` takes; fewer only where the stream ends. Errors: those of the
-  /// source; Corrupt; Unsupported; OutOfMemory (too_little_work_space); Stopped, where very much
-  /// was read of which nothing came.
+  /// source; Corrupt; Unsupported; OutOfMemory (too_little_work_space); Stopped (this thread is
+  /// asked to, while a long read gives no bytes).
   virtual Result<std::size_t> read(std::span<std::byte> out) = 0;
 
   /// The next read() begins at byte `offset`: by decoding what lies before it where there is no

@@ -171,7 +171,7 @@ Result<void> ChunkSource::Impl::read(std::span<const ReadRequest> batch, bool on
     wishes.push_back({{chunk, place.array, place.stored}, std::move(wanted)});
   }
   if (!wishes.empty()) CKFS_TRY_VOID(decoded_.read(std::move(wishes)));
-  // What was decoded earlier counts only while its file is the one that was opened.
+  // Blocks decoded earlier are valid only while their file is the one that was opened.
   const std::vector<FileId> files(used.begin(), used.end());
   if (!files.empty()) CKFS_TRY_VOID(files_.verify(files));
   if (plain.empty()) return {};

@@ -31,11 +31,11 @@ enum class Stages : std::uint8_t {
 };
 
 /// A stream through the stages of `codecs`. Its memory is `space`, which must outlive it, as must
-/// what `stored` refers to. `nbytes`: what all stages are to make, where that is known; a header
-/// that says another number gets no memory for it, and a stage that makes far more for the next
-/// than coding so many bytes gives is Corrupt. Unsupported: what is undecodable(), and
-/// blocks of blosc in such an order that the stage behind begins anew again and again. Other
-/// errors: as ByteStream::read().
+/// what `stored` refers to. `nbytes`: the bytes that all stages must make, if known. A header that
+/// says another number gets no memory for it. A stage that makes far more for the next one than
+/// coding so many bytes gives is Corrupt. Unsupported: undecodable() codecs, and blocks of blosc in
+/// such an order that the stage behind begins anew again and again. Other errors: as
+/// ByteStream::read().
 Result<std::unique_ptr<ByteStream>> open_stream(const StoredBytes& stored, const CodecChain& codecs,
                                                 Stages stages, WorkSpace& space,
                                                 std::optional<std::uint64_t> nbytes = {});

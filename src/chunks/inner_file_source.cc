@@ -17,7 +17,7 @@ constexpr std::uint64_t kEndsAtOnce = 256_KiB;  // and their bytes
 constexpr std::size_t kRunsAtOnce = 4096;       // that are gathered by one batch
 constexpr std::uint64_t kStrided = ~std::uint64_t{0};
 
-/// The two ends of a torch file, read; what lies between is read where it is asked for.
+/// The two ends of a torch file, read at once; the bytes between are read on request.
 class Ends final : public ByteSource {
  public:
   /// `each`: bytes of an end.
@@ -116,7 +116,7 @@ class InnerFileSource::Impl {
   /// Where `range` of a file is; nullopt: in many places, or read() has yet to find out.
   std::optional<FileRange> placed(const FileRange& range);
 
-  /// Where bytes of real files will be read for these.
+  /// The ranges of real files that these will read.
   std::vector<FileRange> expected(std::span<const FileRange> ranges);
 
   std::uint64_t size(FileId file) const {
@@ -271,7 +271,7 @@ Result<void> InnerFileSource::Impl::read_strided(const ReadRequest& request) {
       within = 0;
       walk.advance(run);
     }
-    // Not as bytes that nobody will ask for again: their pages have those of the next rows.
+    // Not with read_once(): their pages also hold bytes of the next rows.
     CKFS_TRY_VOID(files_.read(batch));
   }
   return {};

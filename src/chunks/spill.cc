@@ -9,7 +9,7 @@ Spill::Spill(std::unique_ptr<SpillFile> file, std::uint64_t block, std::uint64_t
       block_(block),
       most_(limit == 0 ? ~std::uint64_t{0} : limit / block) {}
 
-/// A place to write to: a new one, or that of the oldest block that nobody reads.
+/// A place to write to: a new one, or that of the oldest block that no thread reads.
 bool Spill::take_place(std::uint64_t& place) {
   if (!free_.empty()) {
     place = free_.front();
@@ -51,7 +51,7 @@ void Spill::forget(std::uint32_t file) {
 bool Spill::put(const Key& key, std::span<const std::byte> bytes) {
   CKFS_CHECK(bytes.size() <= block_);
   std::uint64_t place = 0;
-  std::list<Key> age{key};  // what memory may lack comes before any change
+  std::list<Key> age{key};  // allocated before any change
   {
     const MutexLock lock(mutex_);
     const auto [slot, is_new] = slots_.try_emplace(key);

@@ -1,6 +1,6 @@
-// Tiles in the spill, beside decoded blocks: cut into blocks as those are, under numbers that no
-// chunk has. Blocks go one by one, what was used least recently first; a tile that lacks one is
-// gone. Of more than some thousand tiles the older half goes.
+// Tiles in the spill, beside decoded blocks: cut into blocks like chunks, under numbers that no
+// chunk has. Blocks are overwritten one by one, the least recently used first; a tile with a
+// missing block is lost. Of more than some thousand tiles the older half is dropped.
 #pragma once
 
 #include <cstdint>

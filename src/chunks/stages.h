@@ -32,8 +32,8 @@ StreamResult open_blosc_stream(std::unique_ptr<ByteStream> from, WorkSpace& spac
                                std::optional<std::uint64_t> most,
                                std::optional<std::uint64_t> most_made);
 
-/// All but the last four bytes, which are the CRC-32C of the others; looked at where the stream
-/// ends, if it was read without a jump. What is read behind a jump beyond the end is Corrupt.
+/// Gives all but the last four bytes, which are the CRC-32C of the others. Checks it at the end of
+/// the stream, if it was read without a jump. Reading after a jump beyond the end is Corrupt.
 StreamResult open_crc32c_stream(std::unique_ptr<ByteStream> from, WorkSpace& space);
 
 /// How much zstd and deflate read of the stage before at a time.

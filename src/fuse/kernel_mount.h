@@ -38,8 +38,8 @@ enum class Detach : std::uint8_t { WhenIdle, Now };
 /// once while open files live on (Now). Never asks the daemon. Errors: Io (EBUSY: in use).
 Result<void> unmount_target(const std::filesystem::path& target, Detach detach);
 
-/// Which file system lies on top of `path`: its st_dev. Asks the kernel only, never the file
-/// system: one that does not answer is no reason to wait. nullopt: the path leads nowhere.
+/// The st_dev of the topmost file system at `path`; nullopt: the path leads nowhere. Asks the
+/// kernel only, so it never waits for a file system that does not answer.
 std::optional<dev_t> device_at(const std::filesystem::path& path);
 
 /// Takes the mount at `target` away at once where `device` is still what lies on top of it. False:

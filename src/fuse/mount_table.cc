@@ -1,6 +1,5 @@
-// What is mounted is read from /proc/self/mountinfo and not from the mount itself: one whose daemon
-// is dead cannot answer what it was. /etc/mtab and libmount give the same with one more file that
-// can be wrong.
+// Mounts are read from /proc/self/mountinfo and not from the mount itself: one whose daemon is dead
+// cannot answer. /etc/mtab and libmount give the same with one more file that can be wrong.
 
 #include "fuse/mount_table.h"
 
@@ -63,7 +62,7 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
 }
 
 Answers ask(const char* path) {
-  // Not stat(2): the kernel remembers the attributes of a root that nobody serves any more.
+  // Not stat(2): the kernel remembers the attributes of a root that is no longer served.
   struct statvfs status{};
   const bool gone = ::statvfs(path, &status) != 0 && (errno == ENOTCONN || errno == ECONNABORTED);
   return gone ? Answers::Never : Answers::Yes;
@@ -180,7 +179,7 @@ int copy_file(const char* top, const char* name, int to) {
   constexpr int kFile = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
   const int root = ::open(top, kPath);
   const int inside = root < 0 ? -1 : ::openat(root, ".ckfs", kPath);
-  // What is no regular file may do something when it is opened.
+  // Opening a file that is not regular may have effects.
   struct stat of_root{}, of_file{};
   if (inside < 0 || ::fstat(root, &of_root) != 0 ||
       ::fstatat(inside, name, &of_file, AT_SYMLINK_NOFOLLOW) != 0) {
@@ -211,7 +210,7 @@ Answers ask_mount(const stdfs::path& path) {
       },
       1, kPatience);
   if (told.end == Told::End::Late) return Answers::Late;
-  // A process that ended without a word was killed: that is not the mount's fault.
+  // A process that ended without an answer was killed: that is not the mount's fault.
   return told.text.empty() ? ask(path.c_str()) : static_cast<Answers>(told.text[0]);
 }
 

@@ -1,9 +1,9 @@
-// Which directories ckfs mounts on, and how it takes a mount away again.
+// Which directories ckfs mounts on, and how it unmounts again.
 //
 // A mount that covers its own source would make the daemon wait for itself as soon as it opens a
-// shard; a mount within the source would become part of what the next `ckfs inspect` finds there.
+// shard; a mount within the source would become part of the source for the next `ckfs inspect`.
 // Opening every source file before mounting would allow the former, at the price of thousands of
-// descriptors, for a use that nobody has: both are refused.
+// descriptors, for no known use: both are refused.
 
 #include <algorithm>
 #include <cerrno>

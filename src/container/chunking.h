@@ -31,7 +31,7 @@ struct ArraySource {
   bool operator==(const ArraySource&) const = default;
 };
 
-/// A chunk, and what it took to choose it: numbers that were tried, and 16 for each chunk that was
+/// A chunk, and the cost of choosing it: numbers that were tried, and 16 for each chunk that was
 /// compared. At most some millions, for shapes that no model has.
 struct ChosenChunk {
   std::vector<std::int64_t> shape;

@@ -2,8 +2,9 @@
 // and the texts between the tensors.
 //
 // A container knows model tensors and side files as src/view defines them, and decides names, order
-// and splitting. Paths may lie in directories of any depth, and there may be 100,000 of them: what
-// is kept for a file is what facts() gives, and its byte positions are computed when it is opened.
+// and splitting. Paths may lie in directories of any depth, and there may be 100,000 of them. So a
+// container keeps only what facts() gives for a file, and computes its byte positions when it is
+// opened.
 //
 // Containers are immutable and safe for concurrent use. A layout keeps alive what its render()
 // needs; what its tensors are made of stays by FileLayout::definition, which ViewFiles adds.

@@ -73,7 +73,7 @@ struct FileLayout {
   std::size_t bytes() const;
   /// The model tensor that segments of Kind::Tensor with that id are of.
   std::uint32_t tensor(std::uint32_t id) const { return chunks.empty() ? id : chunks[id].tensor; }
-  /// What they show of it.
+  /// The expression that the file shows of it.
   const TensorExpr& expr(std::uint32_t id) const {
     return chunks.empty() ? definition->tensors[id].expr : chunks[id].expr;
   }

@@ -27,7 +27,7 @@ bool key_less(std::string_view a, std::string_view b) {
   const auto [x, y] = std::ranges::mismatch(a, b);
   const auto byte = [](auto at) { return static_cast<unsigned char>(*at); };
   if (y == b.end()) return x != a.end() && byte(x) < '/';
-  if (x == a.end()) return '/' <= byte(y);  // what is below a follows it
+  if (x == a.end()) return '/' <= byte(y);  // names below a follow it
   return byte(x) < byte(y);
 }
 

@@ -88,7 +88,7 @@ class OcdbtItem final : public OrbaxContainer {
   }
 
  private:
-  /// What is known of a data file.
+  /// The known facts of a data file.
   struct DataFile {
     FileFacts facts;
     std::uint64_t chunks = 0;

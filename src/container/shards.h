@@ -33,15 +33,14 @@ inline constexpr FileNames kTorchNames{"pytorch_model", ".bin"};
 /// The tensors of each file: numbers in Definition::tensors.
 using TensorGroups = std::vector<std::vector<std::uint32_t>>;
 
-/// Files as the source's shards have them, in the order of the shards; a shard of which the view
-/// has nothing has no file. Requires: every tensor names its shard.
+/// Groups as in the source's shards, in their order; a shard without a tensor in the view has no
+/// file. Requires: every tensor names its shard.
 TensorGroups mirror_shards(std::span<const ModelTensor> tensors);
 
 /// huggingface_hub's split_torch_state_dict_into_shards: greedy in the given order; a tensor that
 /// is larger than `max_bytes` becomes a shard of its own before the one that is open. Tensors
-/// without elements all share their bytes, of which there are none. With `shares`, so do the other
-/// names of a tensor: what shares the bytes of a tensor before it follows that tensor, at the end
-/// of its shard.
+/// without elements all share their zero bytes. With `shares`, so do the other names of a tensor: a
+/// tensor that shares the bytes of an earlier one follows it, at the end of its shard.
 TensorGroups split_by_size(std::span<const ModelTensor> tensors, std::uint64_t max_bytes,
                            bool shares);
 

@@ -15,7 +15,7 @@ namespace ckfs {
 /// Companions are, in this order:
 ///   scales      [groups, columns] of dtype `scale`
 ///   zero points [groups, columns] packed along rows, `bits` each, in the order of the codes
-///   g_idx       [rows] I32, the group of each row; not where `lookup` is None
+///   g_idx       [rows] I32, the group of each row; absent where `lookup` is None
 struct AffineCodes {
   enum class Zeros : std::uint8_t {
     Stored,          // AWQ, gptq_v2

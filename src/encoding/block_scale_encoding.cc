@@ -403,8 +403,8 @@ class BlockScaleEncoding final : public Encoding {
     for (std::int64_t column = begin; column < end;) {
       const std::int64_t stop = std::min(end, column + most);
       for (std::int64_t c = column; c < stop; ++c) {
-        // They were checked, but a mapped file may have changed since: what comes then is not given
-        // to anybody.
+        // They were checked, but a mapped file may have changed since. A result computed then is
+        // never given out.
         const std::int64_t group =
             c < columns ? std::clamp<std::int64_t>(group_at(groups, c), 0, grid_columns_ - 1) : 0;
         by_column[static_cast<std::size_t>(c - column)] = scales[group];

@@ -107,8 +107,8 @@ class Encoding {
   /// How many companions a storage of this encoding has.
   virtual std::uint32_t companions() const { return 0; }
   /// Bytes of a storage of `numel` elements: the last granule may be filled in part. nullopt where
-  /// that overflows (of plain elements from 2^61 on), or is no whole number of bytes, or `numel` is
-  /// negative.
+  /// that overflows (for plain elements from 2^61 on) or is not a whole number of bytes, or `numel`
+  /// is negative.
   virtual std::optional<std::uint64_t> nbytes(std::int64_t numel) const;
 
   /// Whether element i is the bits i * size to (i + 1) * size of the storage, as they are: such

@@ -75,7 +75,8 @@ struct Box {
 class TensorExpr {
  public:
   /// The stored tensor as it is decoded: value dtype of its storage, no step. Its shape may be the
-  /// catalog's own: the catalog must outlive it, and what is of that shape and made of it.
+  /// catalog's own: the catalog must outlive it, and all expressions of that shape that are made of
+  /// it.
   static TensorExpr stored(const Catalog& catalog, TensorId tensor);
   /// A tensor of zeros. Errors: InvalidArgument (no such shape).
   static Result<TensorExpr> zeros(DType dtype, std::span<const std::int64_t> shape);
@@ -90,8 +91,9 @@ class TensorExpr {
   /// storage (the common case, which keeps no list) gives one box with at most one loop.
   std::vector<Box> boxes() const;
 
-  /// The same list without a copy; empty where whole() has a value. Of the values' steps it may
-  /// lack the last: steps_of(box) has all. Valid as long as the expression or a copy of it.
+  /// The same list without a copy; empty where whole() has a value. The boxes may be without the
+  /// last of the values' steps: steps_of(box) has all. Valid as long as the expression or a copy of
+  /// it.
   std::span<const Box> box_list() const;
   /// What happens to the values of a box of box_list(); nullptr: nothing.
   std::shared_ptr<const Program> steps_of(const Box& box) const;
@@ -131,15 +133,15 @@ class TensorExpr {
                            std::int64_t step = 1) const;
   /// Zero elements before and after along `dim`.
   Result<TensorExpr> pad(std::int64_t dim, std::int64_t before, std::int64_t after) const;
-  /// One more step for every value. A cast to the dtype that they have is no step; a step that is
-  /// no cast names the dtype that they have. Padding stays zero: a step that would change it,
-  /// were it F32, is Unsupported. InvalidArgument: 2^61 bytes or more.
+  /// One more step for every value. A cast to the values' own dtype adds no step; a step other than
+  /// a cast names the values' dtype. Padding stays zero: a step that would change it, were it F32,
+  /// is Unsupported. InvalidArgument: 2^61 bytes or more.
   Result<TensorExpr> then(Step step) const;
   /// Several steps, which many tensors can share. Requires: not nullptr.
   Result<TensorExpr> then(const std::shared_ptr<const Program>& program) const;
   Result<TensorExpr> cast(DType dtype) const { return then({Step::Kind::Cast, dtype, 0}); }
-  /// The values of F8 as they are, without a scale, in F32: what no cast gives, because codes
-  /// without their scale are no numbers unless somebody says so.
+  /// The values of F8 as they are, without a scale, in F32. No cast does this, because codes
+  /// without their scale are not values unless the user says so.
   Result<TensorExpr> at_scale_one() const;
 
   /// Equal shapes on a new dimension `dim`. The dtypes must be equal (promote with cast first).

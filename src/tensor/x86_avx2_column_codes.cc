@@ -1,5 +1,5 @@
-// Codes of a few bits with AVX2 and F16C, 16 or 32 elements at a time; what is left at the ends
-// goes to the reference kernel.
+// Codes of a few bits with AVX2 and F16C, 16 or 32 elements at a time; the ends go to the reference
+// kernel.
 //
 // Zero points are unpacked beside the codes, for each row anew: eight of them are one load, one
 // shift and one mask, which is less than what a table of unpacked ones costs to read.

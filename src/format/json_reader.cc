@@ -56,8 +56,8 @@ void append_utf8(std::string& out, std::uint32_t code) {
   }
 }
 
-/// Whether a number that does not fit a double is too large, and not too small. Its exponents have
-/// hundreds, so where its first digit stands that is not 0 settles it.
+/// Whether a number that does not fit a double is too large, and not too small. Such exponents are
+/// in the hundreds, so the position of the first digit other than 0 settles it.
 bool is_large(std::string_view number) {
   const std::size_t e = std::min(number.find_first_of("eE"), number.size());
   const std::string_view digits = number.substr(0, e);

@@ -25,7 +25,7 @@ namespace ckfs::ocdbt {
 inline constexpr std::string_view kManifestName = "manifest.ocdbt";
 
 inline constexpr std::size_t kMaxName = 65535;  // of a key, of a data file's path
-/// Bytes of a manifest or node, stored and decoded. Whoever reads the stored ones sees to it.
+/// The most bytes of a manifest or node, stored and decoded. The caller checks the stored size.
 inline constexpr std::uint64_t kMaxNode = std::uint64_t{128} << 20;
 
 /// A data file: its path below the database's directory. What nodes in it refer to lies below the
@@ -47,10 +47,10 @@ struct Manifest {
   std::optional<Place> root;  // nullopt: there is no key
 };
 
-/// What it becomes where it is compressed is at most 8 MiB and 64 times its bytes, else Corrupt.
+/// A compressed manifest decodes to at most 8 MiB and 64 times its bytes, else Corrupt.
 Result<Manifest> parse_manifest(std::string_view bytes, std::string_view name);
 
-/// The number of the file manifest.<16 hex digits>; nullopt: it is none.
+/// The number of the file manifest.<16 hex digits>; nullopt: it is not such a file.
 std::optional<std::uint64_t> numbered_manifest(std::string_view file_name);
 
 /// A value of a leaf: in the node, or out of line at `place`.
@@ -70,7 +70,7 @@ struct ChildRef {
   Place place;
 };
 
-/// What the one who refers to a node knows of it.
+/// The facts that a reference to a node gives.
 struct NodeContext {
   std::uint8_t height = 0;
   std::string_view base_path;   // of its file, DataFile::base_path()

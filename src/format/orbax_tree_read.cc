@@ -1,5 +1,5 @@
-// _METADATA has some 450 bytes for each leaf, so that of a large model has 100 MB: it is read event
-// by event, and what is known of one leaf is handed on when its object ends.
+// _METADATA has some 450 bytes for each leaf, so that of a large model has 100 MB. It is read event
+// by event, and each leaf is passed on when its object ends.
 #include "base/text.h"
 #include "format/json_reader.h"
 #include "format/orbax_read.h"
@@ -192,7 +192,7 @@ class TreeReader {
     return true;
   }
 
-  /// Keeps the text between the member's key and the end of what was read last.
+  /// Keeps the text between the member's key and the end of the last token.
   void finish_custom() {
     in_custom_ = false;
     const std::string_view text = trim(text_.substr(custom_begin_, end_ - custom_begin_));
@@ -202,7 +202,7 @@ class TreeReader {
   const std::string_view name_;
   const std::function<Result<void>(TreeLeaf leaf)>& take_;
   std::string_view text_;
-  std::size_t end_ = 0;            // of what was read last
+  std::size_t end_ = 0;            // of the last token
   std::vector<std::string> keys_;  // the current key of each open object; of a list empty
   bool has_tree_ = false;
   bool in_custom_ = false;

@@ -1,7 +1,7 @@
 // Python's unpickler is a stack machine that imports names and calls them; that is how a checkpoint
 // runs code. This one moves numbers of nodes on its stack and calls nothing: REDUCE makes a node
 // "what f(*args) would be", BUILD and SETITEMS write into such a node, whatever f is. There is no
-// list of good and bad names, because no name does anything; who reads the tree knows the few
+// list of good and bad names, because no name does anything; the reader of the tree knows the few
 // functions that mean a tensor.
 //
 // What Python would refuse is refused (an empty stack, a missing mark, a key without a value): then
@@ -559,8 +559,8 @@ void PickleReader::memoize(std::uint32_t index, NodeId id) {
     sparse_memo_[index] = id;
   } else {
     memo_.push_back(id);
-    // What was sparse and now follows moves over: an entry in both places would be counted twice,
-    // and the next MEMOIZE would have another number than in Python.
+    // Sparse entries that now follow are moved: an entry in both places would be counted twice, and
+    // the next MEMOIZE would get another number than in Python.
     for (;;) {
       const auto next = sparse_memo_.find(static_cast<std::uint32_t>(memo_.size()));
       if (next == sparse_memo_.end()) break;

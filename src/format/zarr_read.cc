@@ -1,5 +1,5 @@
-// What is not understood is refused here where it changes which bytes an array has, and passed on
-// by name where that is all the caller needs: a dtype without a safetensors name, a codec.
+// Unknown members that change which bytes an array has are refused here. Others (a dtype without a
+// safetensors name, a codec) are passed on by name, which is all that the caller needs.
 #include "format/zarr_read.h"
 
 #include <algorithm>

@@ -271,7 +271,7 @@ std::shared_ptr<const TreeModel> of_release(const std::shared_ptr<const TreeMode
   return other == model->others.end() ? nullptr : *other;
 }
 
-/// The model's tensors with their floats cast: what they are where nothing is done to values.
+/// The model's tensors with their floats cast, as the views show them if no rule changes values.
 Result<TensorList> cast_tensors(const Catalog& catalog, std::shared_ptr<const TreeModel> model,
                                 std::optional<DType> dtype) {
   TensorList list{.tensors = model->list.tensors};
@@ -335,7 +335,7 @@ Result<TensorList> huggingface_tensors(const Catalog& catalog, std::optional<DTy
                 found->release);
   }
   if (!dtype || !model->does_values) return cast_tensors(catalog, std::move(model), dtype);
-  // What is done to values is done in the view's dtype.
+  // Rules change values in the view's dtype.
   CKFS_TRY(TensorList list, parameters(catalog, dtype));
   const MaxTextChoice choice{.mtp = has_mtp(list), .release = model->release};
   CKFS_TRY(Undone undone,

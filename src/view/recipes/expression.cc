@@ -45,7 +45,7 @@ void collect_model_types(const JsonNode& node, std::vector<std::string>& found) 
   }
 }
 
-/// Where numbers that the top level lacks are looked for.
+/// Where to look for numbers that are not at the top level.
 constexpr std::array<std::string_view, 4> kParts = {"text_config", "language_config", "llm_config",
                                                     "thinker_config"};
 

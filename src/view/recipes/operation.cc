@@ -438,7 +438,7 @@ Result<Flow> split(const Operation& op, const Flow& flow, const Scope& scope) {
   return result;
 }
 
-/// The dtype that NumPy and JAX give to what has values of both.
+/// The dtype that NumPy and JAX give to an array with values of both.
 DType promoted(DType a, DType b) {
   if (a == b || !is_castable_float(a) || !is_castable_float(b)) return a;
   if (bits(a) == bits(b)) return DType::F32;  // F16 and BF16
@@ -452,7 +452,7 @@ Exactness exactness_of_cast(DType from, DType to) {
              : plain_encoding(from).exactness(to);
 }
 
-/// What an operation on the values of a tensor leaves of them, but for the bits of NaN.
+/// How exact the values of a tensor are after an operation; the bits of NaN do not count.
 Exactness exactness_after(const Operation& op, const TensorExpr& before, const Scope& scope) {
   switch (op.kind) {
     case Kind::Cast:

@@ -1,6 +1,6 @@
 // Names are matched from the left; a text hole tries the places where the literal text behind it
-// stands, nearest first. What follows the last hole is compared first: nearly every name that does
-// not fit shows by that alone, and there are 200,000 names to each rule.
+// occurs, nearest first. The text after the last hole is compared first: that alone rules out
+// nearly every name that does not fit, and there are 200,000 names to each rule.
 #include "view/recipes/pattern.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ constexpr std::size_t kMaxPattern = 1000;  // characters
 constexpr std::size_t kMaxOpenHoles = 3;
 constexpr std::size_t kMaxDigits = 9;
 
-/// The digits at the begin of `text` that are a number.
+/// The digits at the start of `text` that are a number.
 std::size_t number_size(std::string_view text) {
   std::size_t size = 0;
   while (size < text.size() && size <= kMaxDigits && is_digit(text[size])) ++size;

@@ -1,4 +1,4 @@
-// Names of tensors with holes: what a rule takes, and what it calls its results.
+// Names of tensors with holes: those that a rule takes, and those of its results.
 //
 //   {e}            a number: decimal digits without leading zeros, at most kMaxNumber
 //   {x:*}          one part of a name: at least one character, no dot
@@ -77,7 +77,8 @@ class Template {
   static Result<Template> parse(std::string_view text, const CaptureNames& names);
 
   /// Variables without a text in `captured` are filled in as numbers of `scope`. Errors:
-  /// InvalidArgument (no whole number from 0 to kMaxNumber, a number that config.json lacks).
+  /// InvalidArgument (not a whole number from 0 to kMaxNumber, a number that config.json does not
+  /// have).
   Result<std::string> fill(const Captured& captured, const Scope& scope) const;
 
   const std::string& text() const { return text_; }

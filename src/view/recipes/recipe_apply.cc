@@ -1,7 +1,7 @@
 // Rules are done one after another rather than all on the names of the source: a chain of renames
-// then reads as what it is, and a list of rules is inverted from its end. What that costs is a look
-// at each name for each rule; there may be 200,000 names, so that look is a comparison of the
-// pattern's two ends in nearly all cases, and a group of tensors is remembered by numbers.
+// then reads naturally, and a list of rules is inverted from its end. The cost is a look at each
+// name for each rule. There may be 200,000 names, so that look compares just the pattern's two ends
+// in nearly all cases, and a group of tensors is remembered by numbers.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -334,7 +334,7 @@ class RuleRun {
     return name ? *name : std::string(first.name);
   }
 
-  /// Adds the parts of a column of `flow` to what is made.
+  /// Adds the parts of a column of `flow` to the results.
   Result<void> give(const Template& name, FlowColumn& column, const Flow& flow,
                     const TakenGroup& group, const ModelTensor& first) {
     Values values = group.values;

@@ -1,5 +1,4 @@
-// From JSON to rules. What is wrong whatever its numbers are is refused here, with the line it
-// stands in.
+// From JSON to rules. Errors that do not depend on numbers are refused here, with their line.
 #include <algorithm>
 #include <array>
 #include <ranges>
@@ -59,7 +58,7 @@ Result<T> at_line(Result<T> result, const JsonNode& node, std::string_view file)
   return Failure(result.error().within(fmt::format("{}:{}", file, node.line)));
 }
 
-/// Conditions, of which all must hold.
+/// Conditions that must all hold.
 Result<std::vector<Condition>> conditions(const JsonNode& object, std::string_view key,
                                           std::span<const std::string> variables,
                                           std::string_view file) {
@@ -372,7 +371,7 @@ Result<RuleList> parse_rules(const JsonNode& node, std::string_view file, const 
   return list;
 }
 
-/// Adds the lists of a file, each of which may use those before it.
+/// Adds the lists of a file; each may use earlier ones.
 Result<void> parse_lists(const JsonNode& root, std::string_view file, Recipes& recipes) {
   const JsonNode* lists = root.find("lists");
   if (lists == nullptr) return {};
@@ -380,7 +379,7 @@ Result<void> parse_lists(const JsonNode& root, std::string_view file, Recipes& r
   std::size_t listed = 0;
   for (std::size_t i = 0; i < lists->keys.size(); ++i) {
     CKFS_TRY(RuleList list, parse_rules(lists->items[i], file, recipes));
-    // A list that uses another has its rules once more.
+    // A list that uses another has a copy of its rules.
     listed += list.rules.size();
     if (listed > kMaxListed) {
       return fail(ErrorCode::Corrupt, "{}:{}: lists of more than {} rules", file,

@@ -18,8 +18,8 @@
 namespace ckfs {
 namespace {
 
-/// `error`, on a file that is no whole safetensors file; or what the file's first bytes say that
-/// it is.
+/// `error`, on a file that is not a whole safetensors file; or, if the file's first bytes show
+/// another format, an error that names it.
 Failure explained(ByteSource& source, FileId file, const Error& error) {
   if (error.code() != ErrorCode::Corrupt) return Failure(error);
   std::vector<std::byte> first(std::min<std::uint64_t>(source.size(file), kFormatMark));

@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 Result<bool> has_directory(SourceStore& store, const fs::path& path) {
   const auto status = store.look(path);
   if (status) return status->kind == FileKind::Directory;
-  // Who may not look into a directory learns that when it is listed, by its own name.
+  // A user who may not look into a directory gets that error when it is listed, with its name.
   if (is_absent(status.error()) || status.error() == EACCES) return false;
   return system_failure(status.error(), path.string(), "cannot look at");
 }
@@ -51,7 +51,7 @@ std::string complete_hint(const std::string& repository) {
 /// Which snapshots there are in the place of the one that is named.
 std::string others_hint(const std::vector<std::string>& snapshots) {
   if (snapshots.empty()) return {};
-  return fmt::format("; what is here is opened by its own name: snapshots/{}{}",
+  return fmt::format("; to open the snapshot that is here, name it: snapshots/{}{}",
                      one_line(snapshots.front()),
                      snapshots.size() > 1 ? fmt::format(" and {} more", snapshots.size() - 1) : "");
 }
@@ -98,7 +98,8 @@ Result<bool> is_repository(SourceStore& store, const fs::path& path) {
   CKFS_TRY(const bool blobs, has_directory(store, path / "blobs"));
   CKFS_TRY(const bool refs, has_directory(store, path / "refs"));
   if (!blobs && !refs) return false;
-  // By another name, or through a link, it is no cache's; where it may not be listed, nobody knows.
+  // By another name, or through a link, it is not a cache's; if it may not be listed, that stays
+  // unknown.
   const auto own = list_directories(store, path);
   if (!own && own.error().system_error() == EACCES) return true;
   if (!own) return Failure(own.error());
@@ -129,7 +130,7 @@ Result<std::optional<HubSnapshot>> find_hub_snapshot(const fs::path& path, Sourc
   }
   const fs::path blobs = repository / "blobs";
   const auto listed = store.list(blobs);
-  // What others may not list they may read all the same: a link to what is not there shows, too.
+  // A directory that may not be listed can still be read: a link whose target is absent shows, too.
   if (!listed && (is_absent(listed.error()) || listed.error() == EACCES)) return snapshot;
   if (!listed) return system_failure(listed.error(), blobs.string(), "cannot list");
   for (const StoreEntry& blob : *listed) {

@@ -1,7 +1,7 @@
 // A training run puts config.json where its framework likes: beside the tag (Trainer), beside the
-// one file, or nowhere. Only the directory itself is looked at, never what lies below: below a
-// training run's output lie other checkpoints. Without config.json nothing is shown, for then the
-// directory is not a model's and its other files are anybody's.
+// one file, or nowhere. Only the directory itself is looked at, never folders below: below a
+// training run's output lie other checkpoints. Without config.json nothing is shown, because then
+// the directory is not a model's and its other files may be private.
 #include "source/model_directory.h"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ constexpr std::string_view kConfig = "config.json";
 constexpr std::string_view kAdapterConfig = "adapter_config.json";
 constexpr std::size_t kMaxSideFiles = 1000;
 
-/// What trainers leave beside a model that is no part of it.
+/// Files that trainers leave beside a model, and that are not part of it.
 constexpr std::array<std::string_view, 6> kTrainingFiles = {
     "latest",           "latest_universal",   "zero_to_fp32.py",
     "zero_to_torch.py", "trainer_state.json", "latest_checkpointed_iteration.txt"};
@@ -36,8 +36,8 @@ bool is_side_file(std::string_view name) {
          std::find(kTrainingFiles.begin(), kTrainingFiles.end(), name) == kTrainingFiles.end();
 }
 
-/// Names that a model's files have, besides code. Only these are shown: a training run's directory
-/// has other files, which are anybody's.
+/// Names that a model's files have, apart from code. Only these are shown: the other files of a
+/// training run's directory may be private.
 bool is_known_model_file(std::string_view name) {
   constexpr std::array<std::string_view, 17> kNames = {"generation_config.json",
                                                        "vocab.json",

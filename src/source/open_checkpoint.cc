@@ -1,7 +1,6 @@
-// Kinds are distinguished by what lies in the directory, in the order of one table: first come,
-// first served, so a directory that several kinds could claim is opened as the most specific.
-// Trying each adapter until one succeeds would turn every broken checkpoint into "not a
-// checkpoint".
+// Kinds are told apart by the files in the directory, in the order of one table: first come, first
+// served, so a directory that several kinds could claim is opened as the most specific. Trying each
+// adapter until one succeeds would turn every broken checkpoint into "not a checkpoint".
 #include "source/open_checkpoint.h"
 
 #include <algorithm>
@@ -14,10 +13,10 @@
 namespace ckfs {
 namespace {
 
-// A training run's directory may have a model in safetensors at its top and the state it goes on
-// from below; who opens that directory with ckfs means the state. A model's directory may have any
-// other format beside its safetensors, all of the same weights.
-// (An Orbax item may have safetensors files for its data files.)
+// A training run's directory may have a model in safetensors at its top, and below it the state to
+// resume from; a user who opens that directory with ckfs means the state. A model's directory may
+// have any other format beside its safetensors, all of the same weights. (An Orbax item may have
+// safetensors files for its data files.)
 constexpr std::array<const Adapter*, 9> kAdapters = {
     &kTorchFile,     &kDeepSpeedZero, &kUniversal, &kTorchDcpTop, &kOrbaxItem,
     &kHfSafetensors, &kOrbax,         &kTorchDcp,  &kTorchFiles};
@@ -65,7 +64,8 @@ Result<std::shared_ptr<const Catalog>> open_checkpoint(const std::filesystem::pa
     if (!adapter->recognizes(tree, files, options)) continue;
     const bool has_steps = adapter == &kOrbax || adapter == &kOrbaxItem;
     if (!has_steps && (options.step || !options.item.empty())) {
-      // What is still to come may have them; what is there, whole by itself, is not what was named.
+      // The options may mean files still to come; the files that are there, whole by themselves,
+      // are not what was named.
       if (!tree.incomplete.empty()) return refuse_unfinished(tree);
       return fail(ErrorCode::InvalidArgument, "{}: only Orbax checkpoints have {}", tree.name,
                   options.step ? "steps" : "items");

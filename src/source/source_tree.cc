@@ -1,8 +1,8 @@
 // A mount can lie inside its own source (SRC/mnt), and a second one would then walk into the first
 // and never come to an end; and links between directories can form circles. So the walk stays on
-// one device, follows links to files only, and is bounded in depth. What it passes over it says.
-// Only of a link may the target be out of reach: it may be a directory, which would not be followed
-// anyway, in another user's home.
+// one device, follows links to files only, and is bounded in depth. It notes all that it skips.
+// Only a link's target may be out of reach: it may be a directory in another user's home, which
+// would not be followed anyway.
 //
 // It goes level by level, not directory by directory: all of a level is asked for at once, so that
 // the thousands of directories of a universal checkpoint cost a slow source a few rounds.
@@ -230,7 +230,7 @@ std::vector<const TreeFile*> find_lfs_pointers(const SourceTree& tree, const Sou
         },
         files.parallel());
   };
-  // Without memory it is done without: this only explains or adds to what is said anyway.
+  // Without memory this is left out: it only explains or adds to an error.
   if (!or_out_of_memory(look)) return {};
   std::erase(found, nullptr);
   return found;
@@ -254,7 +254,7 @@ Failure refuse_unfinished(const SourceTree& tree) {
 Failure refuse_dangling(const SourceTree& tree, const std::string& path, const SourceFiles& files) {
   const auto target = files.store().link_target(tree.location({path, true}));
   const std::string text = target ? target->string() : std::string();
-  // A snapshot alone, bound into a container, has links to what was not bound.
+  // A snapshot alone, bound into a container, has links to files that were not bound.
   std::string remedy = download_hint(tree);
   if (remedy.empty() && text.find("/blobs/") != std::string::npos) {
     remedy =

@@ -1,4 +1,4 @@
-// What lies at the path a user gave: a file, or the files of a directory, found by listing alone.
+// The source at a user's path: a file, or the files of a directory, found by listing alone.
 #pragma once
 
 #include <filesystem>
@@ -15,7 +15,7 @@ namespace ckfs {
 
 inline constexpr int kMaxSourceDepth = 32;  // nested directories
 
-/// What `ckfs export` keeps of itself at the top of what it makes: a directory; no part of a
+/// The directory of `ckfs export`'s own records at the top of its output. It is not part of a
 /// checkpoint, and no view may name it.
 inline constexpr std::string_view kExportFolder = ".ckfs-export.d";
 
@@ -31,13 +31,13 @@ struct SourceTree {
   /// The directory listed, or the one that holds the single file; as SourceStore::resolve() has it.
   std::filesystem::path root;
   std::vector<TreeFile> files;  // regular files, and links to such; by path
-  /// Links to what is absent, out of reach, or neither file nor directory; by path.
+  /// Links whose target is absent, out of reach, or neither file nor directory; by path.
   std::vector<std::string> dangling;
   /// Downloads that were not finished, relative or of the cache; by path.
   std::vector<std::string> incomplete;
   /// Of a part: whether the whole has any, of whatever file (the hub's cache does not say which).
   bool whole_is_incomplete = false;
-  /// What was passed over, and why; and the first of outside_links, which is among the files.
+  /// Skipped entries with the reasons; and the first of outside_links, which is among the files.
   std::vector<Note> notes;
   /// Files that are links out of it, "3, the first of them a.json -> /etc/b.json"; empty: none.
   std::string outside_links;

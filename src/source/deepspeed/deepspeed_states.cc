@@ -1,6 +1,6 @@
 // Both files are one big dictionary, into which frameworks and users put more than DeepSpeed does:
-// arguments, schedulers, random states. Only the keys below are looked at. In particular nobody
-// goes near the base optimizer's state, so the Adam moments are never even located.
+// arguments, schedulers, random states. Only the keys below are looked at. In particular the base
+// optimizer's state is not looked at, so the Adam moments are never even located.
 #include "source/deepspeed/deepspeed_states.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace {
 constexpr std::array<std::string_view, 4> kStageNames = {"disabled", "optimizer_states",
                                                          "gradients", "weights"};
 
-/// What is kept of a parameter, a group, a name, about, besides their shapes.
+/// Bytes kept for a parameter, a group or a name, about, without their shapes.
 constexpr std::size_t kParameterBytes = 256;
 constexpr std::size_t kNameBytes = 256;
 
@@ -64,7 +64,7 @@ class StatesFile {
                 fmt::format(text, std::forward<Args>(args)...));
   }
 
-  /// A mapping of names to shapes. A name that comes twice stands at its first place with its last
+  /// A mapping of names to shapes. A name that comes twice keeps its first place and gets its last
   /// shape, as in Python.
   Result<ParameterGroup> shapes(const Pickle& pickle, NodeId mapping, std::string_view key) const {
     if (!pickle.is_mapping(mapping)) return corrupt("{} is not a dictionary of shapes", key);

@@ -25,7 +25,7 @@ std::string list(std::vector<std::string> names) {
   return fmt::format("{}{}", fmt::join(names, ", "), count > kShown ? ", ..." : "");
 }
 
-/// The prefix of the tag that a file zero/<name>/fp32.pt is in; nullopt: it is no such file.
+/// The prefix of the tag that a file zero/<name>/fp32.pt is in; nullopt: it is not such a file.
 std::optional<std::string> tag_prefix_of(std::string_view path) {
   if (!path.ends_with(kMaster)) return std::nullopt;
   for (std::size_t begin = 0; begin < path.size(); begin = path.find('/', begin) + 1) {

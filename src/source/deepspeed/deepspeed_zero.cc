@@ -3,9 +3,10 @@
 // lengths of the flat groups, which the pickles have. So only headers are read, and the Adam
 // moments beside the masters never.
 //
-// Where that tool refuses what the files decide (BF16_Optimizer, the stream of old torch,
-// pipelines, files of ranks that the world no longer has), this does not. What is not recorded, how
-// slices of tensor parallelism fit together, or which expert a partition belongs to, is refused.
+// That tool refuses some cases that the files decide (BF16_Optimizer, the stream of old torch,
+// pipelines, files of ranks that the world no longer has); this does not. Cases that are not
+// recorded (how slices of tensor parallelism fit together, which expert a partition belongs to) are
+// refused.
 
 #include <algorithm>
 #include <charconv>
@@ -225,8 +226,8 @@ class ZeroOpener : public SourceOpener {
     return is_pipeline ? add_layers(known) : Result<void>();
   }
 
-  /// Masters do not need the files of layers; but without its file nobody knows what else a layer
-  /// holds.
+  /// Masters do not need the files of layers; but without its file the rest of a layer is not
+  /// known.
   void note_missing_layers(const std::set<std::string_view>& known) {
     std::set<std::uint32_t> missing;
     for (const std::string_view name : known) {

@@ -1,5 +1,5 @@
-// What it costs that ranks have a part of each parameter. A part is an extent, and nothing in the
-// files stands for one: a thousand links to one small file are a thousand parts of each parameter.
+// The cost of ranks that each have a part of each parameter. A part is an extent, and takes no
+// bytes in the files: a thousand links to one small file are a thousand parts of each parameter.
 #pragma once
 
 #include <cstdint>

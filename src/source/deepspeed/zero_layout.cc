@@ -1,6 +1,6 @@
 // Offsets come from the lengths that were saved, by prefix sums, never from the padding rules of
 // the writers: those differ between releases (trimmed on every rank, on the last only, not at all),
-// and all of them leave the concatenation of what was saved right up to the last parameter.
+// and with all of them the concatenation of the saved parts is right up to the last parameter.
 #include "source/deepspeed/zero_layout.h"
 
 #include <algorithm>

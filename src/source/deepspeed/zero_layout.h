@@ -42,9 +42,9 @@ class FlatVector {
 /// Requires: world > 0.
 std::int64_t partition_numel(std::int64_t numel, std::int64_t world);
 
-/// Appends the extents of a parameter of `numel` elements of which each rank's part begins `at`
-/// elements into its piece. What lies behind the last element, padding, is in no extent.
-/// Requires: pieces of at least at + partition_numel(numel, pieces.size()) elements.
+/// Appends the extents of a parameter of `numel` elements; each rank's part of it begins `at`
+/// elements into its piece. Padding behind the last element is in no extent. Requires: pieces of at
+/// least at + partition_numel(numel, pieces.size()) elements.
 void append_partitioned(std::span<const Piece> pieces, std::uint64_t width, std::int64_t at,
                         std::int64_t numel, std::vector<Extent>& out);
 

@@ -18,7 +18,7 @@
 namespace ckfs {
 namespace {
 
-/// Slices that are compared pair by pair where they are no grid.
+/// The most slices that are compared pair by pair where they form no grid.
 constexpr std::size_t kMaxIrregular = 4096;
 
 /// Whether each slice is one cell of the grid that all their borders make, and none begins where
@@ -72,8 +72,8 @@ Result<void> TensorPieces::add(std::string_view path, FileId file,
   const auto kept = header.metadata();
   const auto text = std::ranges::find(kept, kDcpSharding, &safetensors::MetadataEntry::first);
   if (text == kept.end()) {
-    return fail(ErrorCode::Unsupported, "{}: {} has more than {} bytes with what is before it",
-                path, kDcpSharding, safetensors::kMaxKeptMetadata);
+    return fail(ErrorCode::Unsupported, "{}: {} has more than {} bytes with those before it", path,
+                kDcpSharding, safetensors::kMaxKeptMetadata);
   }
   CKFS_TRY(const DcpOffsets offsets, parse_dcp_sharding(text->second, path));
   paths_.emplace_back(path);

@@ -58,7 +58,7 @@ bool has_array(const orbax::TreeLeaf& leaf) {
          leaf.value_type == "scalar";
 }
 
-/// A value that is no array of its own, but somewhere in msgpack.
+/// A value that is not an array of its own, but lies somewhere in msgpack.
 bool is_stored_apart(const orbax::TreeLeaf& leaf) {
   constexpr std::array<std::string_view, 5> kEmpty{"None", "Dict", "List", "Tuple", "NamedTuple"};
   return leaf.skip_deserialize && std::ranges::find(kEmpty, leaf.value_type) == kEmpty.end();
@@ -342,7 +342,7 @@ class ItemOpener : public SourceOpener {
     return std::optional(std::move(array));
   }
 
-  /// The array that `key` has a chunk of, and which: nullptr, nobody's.
+  /// The array that `key` has a chunk of, and the chunk's `index`; nullptr: no array's.
   Result<ZarrArray*> array_of_chunk(std::string_view key, std::vector<std::int64_t>& index) {
     const auto is_chunk_of = [&](ZarrArray& array, std::string_view rest) {
       auto found =
@@ -752,7 +752,7 @@ Result<std::shared_ptr<const Catalog>> open_orbax(const SourceTree& tree, Source
   }
   CKFS_TRY(const OrbaxPlace place, choose_orbax_item(tree, options));
   if (place.step_directory.empty()) return ItemOpener(tree, files, options, place).open();
-  // Other steps come and go while a training runs: they are no part of the source.
+  // Other steps come and go while a training runs: they are not part of the source.
   const SourceTree step = subtree(tree, place.step_directory);
   return ItemOpener(step, files, options, place).open();
 }

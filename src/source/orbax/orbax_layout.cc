@@ -22,7 +22,7 @@ constexpr std::string_view kMsgpack = "checkpoint";
 constexpr std::string_view kProcess = "ocdbt.process_";
 constexpr std::string_view kTemporary = ".orbax-checkpoint-tmp";
 
-/// What lies in a directory.
+/// The marks of a directory.
 struct Marks {
   bool tree = false;      // _METADATA
   bool manifest = false;  // of a database
@@ -294,7 +294,7 @@ bool is_root(const SourceTree& tree, const Items& items) {
     if (directory.empty()) return false;
     if (step_of(shown(top_of(directory)))) any = true;
   }
-  // Nothing but steps that were not committed.
+  // Only steps that were not committed.
   return any ||
          (std::ranges::all_of(items, [](const auto& item) { return is_temporary(item.first); }) &&
           !find_temporary(tree).empty());

@@ -1,7 +1,8 @@
 // The objects are dataclasses, known by the fields they have: module paths and class names changed
 // between releases of torch, fields did not. A tensor's chunks and the places of its bytes are in
-// two tables, joined by (name, offsets); with a thousand ranks each has a million entries, of which
-// the optimizer's are three quarters, so what nobody wants is passed over before anything is built.
+// two tables, joined by (name, offsets). With a thousand ranks each has a million entries, and
+// three quarters of them are the optimizer's; so unwanted entries are skipped before anything is
+// built.
 //
 // That chunks tile the tensor is checked here, once: behind this a hole would be bytes made up.
 #include "source/torch/dcp_metadata.h"
@@ -25,7 +26,7 @@ namespace {
 /// Chunks that are compared pair by pair where no plane goes between them.
 constexpr std::size_t kMaxIrregularChunks = 4096;
 constexpr std::size_t kMaxPath = 4096;  // bytes
-/// What is kept of a chunk, of a place and of a tensor, about, besides coordinates and names.
+/// Bytes kept for a chunk, a place and a tensor, about, without coordinates and names.
 constexpr std::size_t kBytes = 256;
 
 /// A field of a dataclass: its state is a dictionary, or with slots a pair (None, dictionary).
@@ -276,9 +277,9 @@ class MetadataFile {
     return known->second;
   }
 
-  /// Together with the sum of their elements: chunks that do not overlap leave no hole. What is no
-  /// grid is cut by planes that go through no chunk, again and again: so what slices of slices make
-  /// is told apart in little more than the time that sorting takes.
+  /// Together with the sum of their elements: chunks that do not overlap leave no hole. Chunks that
+  /// form no grid are cut by planes that go through no chunk, again and again: so slices of slices
+  /// are told apart in little more than the time of sorting.
   Result<void> check_disjoint(const DcpTensor& tensor) const {
     const std::size_t rank = tensor.shape.size();
     if (!pickle_.budget()->spend(tensor.chunks.size() * (1 + rank))) return {};

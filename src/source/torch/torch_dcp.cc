@@ -2,11 +2,11 @@
 // storage of as many extents, which reads like a plain file. Any other grid (tensor parallelism,
 // 2-D meshes) becomes one box for each chunk.
 //
-// Default is what a torch file of the same dictionary shows: what lies below a usual key, else
-// every tensor but the optimizer's. dcp_to_torch_save gives all of them, but no view of a model
-// wants three quarters of it to be moments, and its loader wants the names of the model. The
-// dictionary is stored flat; only what the planner has left in the metadata says that
-// "model.norm.weight" was below "model", and is not the name that a tied model gives it.
+// By default this shows the same as a torch file of the same dictionary: the tensors below a usual
+// key, else every tensor but the optimizer's. dcp_to_torch_save gives all of them, but in a model's
+// view three quarters would then be moments, and a loader wants the names of the model. The
+// dictionary is stored flat; only the planner's data in the metadata says that "model.norm.weight"
+// was below "model", and is not the name that a tied model gives it.
 
 #include <algorithm>
 #include <array>
@@ -64,8 +64,8 @@ std::optional<std::uint64_t> number_in(std::string_view part) {
   return value;
 }
 
-/// Whether a < b where parts that are numbers count as such, and come before all others:
-/// "layers.2.w" before "layers.10.w". A strict order of different names.
+/// Whether a < b where numeric parts compare as numbers, and come before all others: "layers.2.w"
+/// before "layers.10.w". A strict order of different names.
 bool natural_less(std::string_view a, std::string_view b) {
   const std::string_view whole_a = a;
   const std::string_view whole_b = b;
@@ -130,7 +130,7 @@ class DcpOpener : public SourceOpener {
     return {};
   }
 
-  /// With a key, what lies below it; else everything but what only a training goes on from.
+  /// With a key, the tensors below it; else all but those that only resuming a training needs.
   bool wanted(std::string_view name) const {
     if (!key_.empty()) return name.starts_with(key_) && name.substr(key_.size()).starts_with('.');
     return !is_training_state(name.substr(0, name.find('.')));
@@ -140,7 +140,7 @@ class DcpOpener : public SourceOpener {
     return key_.empty() ? name : name.substr(key_.size() + 1);
   }
 
-  /// Without an option: what is below the first usual key that has tensors.
+  /// Without an option: the tensors below the first usual key that has any.
   Result<void> choose_key(const Pickle& pickle, const std::string& path) {
     key_ = options_.key;
     if (!key_.empty()) return {};
@@ -331,7 +331,7 @@ class DcpOpener : public SourceOpener {
         files_.parallel());
   }
 
-  /// In the order of the files: who goes by numbers reads each file from its begin to its end.
+  /// In the order of the files: a reader in the order of numbers reads each file from start to end.
   Result<void> number_inner_files() {
     InnerFiles& inner = builder_.inner_files();
     std::vector<InnerFiles::TensorNumber> numbers(places_.size());

@@ -24,7 +24,7 @@
 namespace ckfs {
 namespace {
 
-constexpr std::size_t kTensorBytes = 384;  // what is kept of a tensor in all, about
+constexpr std::size_t kTensorBytes = 384;  // kept for a tensor in all, about
 constexpr std::size_t kPrefix = 512;       // bytes that show a torch file
 constexpr std::string_view kIndexEnding = ".bin.index.json";
 constexpr std::string_view kEnding = ".bin";
@@ -33,7 +33,7 @@ constexpr std::string_view kEnding = ".bin";
 constexpr std::array<std::string_view, 5> kModelNames = {
     "pytorch_model.bin", "pytorch_model_fsdp.bin", "model.bin", "model.pt", "model.pth"};
 
-/// How names begin that trainers give to what is no model.
+/// First words of names that trainers give to files other than models.
 constexpr std::array<std::string_view, 10> kOtherNames = {
     "optimizer",     "optim",  "scheduler", "training_args",     "rng_state",
     "random_states", "scaler", "sampler",   "custom_checkpoint", "meta.pt"};
@@ -378,7 +378,7 @@ class TorchFilesOpener : public SourceOpener {
   std::optional<HfIndex> index_;
   std::vector<TensorId> order_;  // provisional ids
   std::map<std::string_view, TensorId> names_;
-  /// Tensors that are no aliases, by what they are of: storage, shape and strides.
+  /// Tensors that are not aliases, by storage, shape and strides.
   std::map<std::tuple<StorageId, std::vector<std::int64_t>, std::vector<std::int64_t>>, TensorId>
       origins_;
   std::set<std::string, std::less<>> not_shown_;  // names of tensors

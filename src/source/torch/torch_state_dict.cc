@@ -24,7 +24,7 @@ constexpr std::array<std::string_view, 9> kTrainingKeys = {
     "lr_scheduler", "lr_schedulers", "dataloader", "dataloaders"};
 constexpr std::size_t kNamesInMessage = 8;
 
-/// What is kept of a tensor and of a key, about, besides their names.
+/// Bytes kept for a tensor and for a key, about, without their names.
 constexpr std::size_t kPickledTensorBytes = 160;
 constexpr std::size_t kKeyBytes = 96;
 
@@ -36,7 +36,7 @@ std::optional<std::string> name_of(const Pickle& pickle, NodeId key) {
   return number ? std::optional(std::to_string(*number)) : std::nullopt;
 }
 
-/// What a value that is no tensor is, for people.
+/// The kind of a value other than a tensor, for people.
 std::string kind_of(const Pickle& pickle, NodeId node) {
   switch (pickle.kind(node)) {
     case NodeKind::None:
@@ -69,7 +69,7 @@ std::string kind_of(const Pickle& pickle, NodeId node) {
   return "an object";
 }
 
-/// A key in a note: its begin and its end, where it is longer than keys are.
+/// A key in a note: its start and its end, if it is very long.
 std::string shortened(std::string_view key) {
   constexpr std::size_t kLongest = 512;
   if (key.size() <= kLongest) return std::string(key);

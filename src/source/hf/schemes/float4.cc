@@ -24,7 +24,7 @@ constexpr std::int64_t kNv = 16;  // of NVFP4
 constexpr std::string_view kPacked = ".weight_packed";
 constexpr std::string_view kBlocks = "_blocks";
 
-/// A weight whose codes have `shape` but for two in a byte; `rows` of it lie one behind another.
+/// A weight whose codes have `shape`, two in a byte; `rows` of it lie one behind another.
 Result<QuantizedWeight> make(const HeldTensors& tensors, std::vector<std::int64_t> shape,
                              BlockScale kind, TensorId scale, std::int64_t group) {
   kind.codes = DType::F4;

@@ -109,7 +109,7 @@ Result<Block> block_of(const HeldTensors& tensors, TensorId codes, const Found& 
   const auto grid = grid_of_scale(tensors.shape(scale.id), shape.size());
   if (is_fbgemm_down(tensors, shape, grid)) return Block{shape[1], 1};
   const auto configured = configured_block(tensors, codes);
-  // A grid of [1, 1] may be one block of a small weight; a scalar is no grid.
+  // A grid of [1, 1] may be one block of a small weight; a scalar is not a grid.
   if (!configured && (!scale.blocks_only || grid.empty())) {
     if (const auto block = block_of_scales(shape, grid)) return *block;
   }
@@ -174,7 +174,7 @@ Result<QuantizedWeight> read_scaled(const HeldTensors& tensors, TensorId codes) 
 
 constexpr std::string_view kData = "._data";
 
-/// The name of the weight whose codes these are; empty: they are none of quanto's.
+/// The name of the weight whose codes these are; empty: they are not quanto's.
 std::string_view quanto_weight(const HeldTensors& tensors, TensorId codes) {
   std::string_view name = tensors.name(codes);
   if (!name.ends_with(kData)) return {};

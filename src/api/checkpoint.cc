@@ -1,9 +1,9 @@
 // The public API over the layers below. Checkpoint::open and Checkpoint::Impl::view are the table
 // of contents of the whole program: open -> view -> lay out -> sizes are final -> serve.
 //
-// A view is built when it is first asked for and lives as long as someone uses it. To build all of
-// them at open would cost memory for views that nobody reads; to keep each forever would let a user
-// of parameters fill the memory one directory name at a time.
+// A view is built when it is first asked for, and lives while it is in use. To build all of them at
+// open would cost memory for unused views; to keep each one would let a user of parameters fill the
+// memory one directory name at a time.
 #include <algorithm>
 #include <unordered_map>
 

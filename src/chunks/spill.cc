@@ -74,8 +74,8 @@ bool Spill::put(const Key& key, std::span<const std::byte> bytes) {
     statistics_.written += bytes.size();
     return true;
   }
-  // The disk is full: what it has taken so far is what there is. A place in the middle is not used
-  // again: it would be the first to be tried, and fail, as long as the disk is full.
+  // The disk is full: only the places written so far remain. A place in the middle is not used
+  // again: it would be tried first, and fail, as long as the disk is full.
   remove(slot);
   if (place + 1 == used_) {
     const bool news = most_ != --used_;

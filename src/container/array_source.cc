@@ -1,6 +1,6 @@
 // Boxes are loops over flat indices; here each loop is read as a walk along dimensions. Where a box
-// is no box of the shape (its loops carry from one dimension into the next) the answer is a guess.
-// Chunks chosen by it are right all the same: their bytes are cut out of the expression.
+// is not one of the shape (its loops carry from one dimension into the next), the answer is a
+// guess. Chunks chosen by it are right all the same: their bytes are cut out of the expression.
 #include "container/array_source.h"
 
 #include <algorithm>

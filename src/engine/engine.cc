@@ -375,7 +375,7 @@ class Engine::Impl {
         own = true;
         return evaluator_.piece(file, piece, want_of(stream, advice.sequential));
       });
-      // This may be only a lack of memory; computing just the part gives the true error.
+      // Perhaps only memory was short; computing just the part gives the true error.
       if (!computed) return std::shared_ptr<const Tile>();
       tile = *std::move(computed);
       // Only the thread that computed a piece delivers it: it can be lent once.

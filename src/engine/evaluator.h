@@ -27,8 +27,8 @@ namespace ckfs {
 
 /// How bytes are wanted; changes none of them.
 struct Want {
-  /// The reader is sequential: tiles are computed whole and kept for it. So are companions of which
-  /// even a few elements need all.
+  /// The reader is sequential: tiles are computed whole and kept for it. So are companions that a
+  /// few elements need as a whole.
   bool sequential = false;
   /// ByteSource::read_once() and map_once() instead of read() and map().
   bool once = false;

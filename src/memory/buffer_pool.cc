@@ -23,7 +23,7 @@ namespace ckfs {
 namespace {
 
 constexpr std::size_t kMapped = 256_KiB;
-constexpr std::size_t kUnit = 1_MiB;  // of what is mapped
+constexpr std::size_t kUnit = 1_MiB;  // of a mapping
 constexpr std::size_t kHugePage = 2_MiB;
 /// So many single units are mapped at once, one behind another, for a huge page to hold two of
 /// them. Each is unmapped alone.
@@ -66,8 +66,8 @@ void release_small(std::byte* data) {
 std::byte* map(std::size_t size) {
   void* memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return nullptr;
-  // Huge pages are faster to fill, and to send from: the kernel looks up each page of what it
-  // copies. A kernel without them refuses, and that changes nothing else.
+  // Huge pages are faster to fill, and to send from: the kernel looks up each page that it copies.
+  // A kernel without them refuses, and that changes nothing else.
   if (size >= kHugePage) ::madvise(memory, size, MADV_HUGEPAGE);
   return static_cast<std::byte*>(memory);
 }

@@ -122,7 +122,7 @@ CKFS_AVX2 void affine_elements(const AffineRow& row, std::byte* out, std::size_t
   }
   if constexpr (kOrder == CodeOrder::Awq) {
     i = affine_vectors<kOrder, 4, kScale, kTo, false>(row, i, out, count);
-  } else if (row.shift + row.bits > 32) {  // of 3 bits; of the others this is no code of a file
+  } else if (row.shift + row.bits > 32) {  // only 3 bits; with other widths no file has such a code
     if (row.bits == 3) i = affine_vectors<kDown, 3, kScale, kTo, true>(row, i, out, count);
   } else if (row.bits == 2) {
     i = affine_vectors<kDown, 2, kScale, kTo, false>(row, i, out, count);

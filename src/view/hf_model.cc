@@ -382,7 +382,7 @@ std::vector<Note> hf_model_remarks(const Catalog& catalog, const ViewRow& row) {
   }
   for (const CatalogPart& part : catalog.parts()) {
     for (Note& remark : hf_model_remarks(*part.catalog, row)) {
-      if (remark.subject == kConfigName) continue;  // many a folder has none
+      if (remark.subject == kConfigName) continue;  // many folders have none
       remark.subject.insert(0, part.directory);
       remarks.push_back(std::move(remark));
     }

@@ -1,5 +1,5 @@
 // How MaxText shares an array among the devices of a mesh: by the logical axes of its dimensions,
-// and one table of which axes of the mesh cut which logical axis (base.yml,
+// and one table that names the axes of the mesh that cut each logical axis (base.yml,
 // logical_axis_rules).
 #pragma once
 

@@ -48,7 +48,7 @@ class Pattern {
   std::string fill(const Captured& captured) const;
 
   const std::string& text() const { return text_; }
-  /// Whether it has that capture, and of which kind.
+  /// Whether it has that capture, and the capture's kind.
   bool has(std::size_t capture) const;
   bool is_number(std::size_t capture) const;
 

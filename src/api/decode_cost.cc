@@ -1,8 +1,7 @@
-// Simulates the readers' order, unit by unit of a file (a tile, a tensor): which bytes of which
-// chunks each needs, against the chunks that memory and spill then hold. Chunks are kept or
-// forgotten as wholes; decoders of the chunks used last stay where they are. This is the simplest
-// model that tells "once" from "once for each layer". It errs where several readers share kept
-// chunks.
+// Simulates the readers' order, unit by unit of a file (a tile, a tensor): the bytes of chunks that
+// each needs, against the chunks that memory and spill then hold. Chunks are kept or forgotten as
+// wholes; decoders of the chunks used last stay where they are. This is the simplest model that
+// tells "once" from "once for each layer". It errs where several readers share kept chunks.
 #include "api/decode_cost.h"
 
 #include <algorithm>

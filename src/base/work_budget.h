@@ -54,7 +54,7 @@ class WorkBudget {
 
  private:
   bool take(std::atomic<std::uint64_t>& meter, std::uint64_t wanted, std::uint64_t most) {
-    // No sum overflows: what was not granted is not added, and no document has 2^59 bytes.
+    // No sum overflows: refused amounts are not added, and no document has 2^59 bytes.
     const std::uint64_t before = meter.load(std::memory_order_relaxed);
     if (exhausted() || wanted > most || before > most - wanted) {
       exhausted_.store(true, std::memory_order_relaxed);

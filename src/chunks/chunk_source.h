@@ -1,7 +1,7 @@
-// Files and decoded chunks as one ByteSource: what a catalog with chunks is read through.
+// Files and decoded chunks as one ByteSource, through which a catalog with chunks is read.
 //
-// A chunk of any decoded size is served by streaming (decoded_chunks.h). Memory is the budget's
-// (Tier::Source): reading waits for it, and holds no other of that tier while it does.
+// A chunk of any decoded size is served by streaming (decoded_chunks.h). Reading waits for memory
+// of the budget (Tier::Source), and holds no other memory of that tier while it waits.
 //
 // Safe for concurrent use by several threads.
 #pragma once

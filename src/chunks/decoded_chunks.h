@@ -88,7 +88,7 @@ class DecodedChunks {
   /// Drops all that is kept of these chunks, in memory and in the spill: no read will need them.
   void forget(std::span<const FileId> chunks);
 
-  /// Whether the checksums of a chunk were looked at, and right.
+  /// Whether the checksums of a chunk were checked, and right.
   bool is_summed(FileId chunk) const;
 
   /// Bytes that codecs have made so far, skipped ones included, without passes that only check

@@ -68,7 +68,7 @@ class StoredStream final : public ByteStream {
 };
 
 /// The output of one stage for the next, at most `most` bytes: a few KB can stand for petabytes of
-/// empty frames, of which the next stage makes nothing without end.
+/// empty frames, which would keep the next stage busy without any output.
 class BoundedStream final : public ByteStream {
  public:
   BoundedStream(std::unique_ptr<ByteStream> from, std::uint64_t most)

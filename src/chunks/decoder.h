@@ -25,8 +25,8 @@ struct StoredBytes {
 /// What of a chain is decoded.
 enum class Stages : std::uint8_t {
   All,
-  /// Up to the last checksum: reading this to its end checks what the other stages cannot. (A
-  /// stream shows that a sum is wrong behind the bytes that it sums up.)
+  /// The stages up to the last checksum: reading them to the end checks all sums before any byte is
+  /// given out. (A stream shows a wrong sum only after the bytes that it sums up.)
   Sums,
 };
 
@@ -40,7 +40,7 @@ Result<std::unique_ptr<ByteStream>> open_stream(const StoredBytes& stored, const
                                                 Stages stages, WorkSpace& space,
                                                 std::optional<std::uint64_t> nbytes = {});
 
-/// What open_stream() of most chunks needs: a first guess.
+/// The work space that open_stream() needs for most chunks: a first guess.
 std::uint64_t usual_work_space(const CodecChain& codecs, std::uint64_t stored_bytes);
 
 /// Whether a chain has checksums.

@@ -1,5 +1,5 @@
-// An array as a grid of chunks: their order, and what each shows. Arithmetic on indices; nothing is
-// kept for a chunk.
+// An array as a grid of chunks: their order, and the part of the tensor in each. Arithmetic on
+// indices; keeps nothing for a chunk.
 #pragma once
 
 #include <cstdint>
@@ -49,14 +49,14 @@ class ArrayChunks {
   /// rows so near to each other that a read of one reads all. 1: no chunks do.
   std::uint64_t together() const { return together_; }
 
-  /// What `count` chunks of a tensor from `number` show, one after another. Requires:
+  /// The expression of `count` chunks of a tensor from `number` on, one after another. Requires:
   /// check_sliceable(), and of this shape; count is 1, or together() and number a multiple of it.
   /// Errors: Unsupported (too many boxes; never of one chunk).
   Result<TensorExpr> expr(const TensorExpr& tensor, std::uint64_t number,
                           std::uint64_t count) const;
 
  private:
-  /// A digit of a chunk's number: how far a step of it goes along a dimension of the grid.
+  /// A digit of a chunk's number: how far one step of it moves along a dimension of the grid.
   struct Digit {
     std::size_t dim = 0;
     std::int64_t step = 1;

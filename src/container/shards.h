@@ -1,5 +1,5 @@
-// How model tensors are put into files: as the source has them, or by size as huggingface_hub does
-// it. Pure functions.
+// Groups model tensors into files: as in the source, or by size as huggingface_hub does. Pure
+// functions.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace ckfs {
 
-/// What a container's files are called: by loaders, so by us.
+/// The names of a container's files: those that loaders expect.
 struct FileNames {
   std::string_view stem;
   std::string_view extension;
@@ -22,7 +22,7 @@ struct FileNames {
   std::string single() const;
   /// File `number` (from 1) of `count`.
   std::string numbered(std::size_t number, std::size_t count) const;
-  /// The file of a layer, or (nullopt) of what belongs to none.
+  /// The file of a layer; nullopt: of tensors without a layer.
   std::string of_layer(std::optional<std::uint32_t> layer) const;
   std::string index() const;
 };
@@ -48,7 +48,7 @@ TensorGroups split_by_size(std::span<const ModelTensor> tensors, std::uint64_t m
 /// and has one behind it.
 std::optional<std::uint32_t> layer_of(std::string_view tensor);
 
-/// One file for each layer, in order, then one for all that belongs to none.
+/// One file for each layer, in order, then one for all other tensors.
 TensorGroups split_by_layer(std::span<const ModelTensor> tensors);
 
 /// Whether mirrored files cannot have the paths of the source's shards. Loaders prefer a
@@ -56,7 +56,7 @@ TensorGroups split_by_layer(std::span<const ModelTensor> tensors);
 /// modeling_utils.py); so no directory may have both.
 bool must_rename(std::span<const std::string_view> paths);
 
-/// What a user should know of the names of the view's files; nothing for most views.
+/// A note for users on the names of the view's files; none for most views.
 std::vector<Note> placement_remarks(const Catalog& catalog, std::string_view view);
 
 }  // namespace ckfs

@@ -46,8 +46,9 @@ struct AffineCodes {
 
 /// Values are F32; decodes to F32, BF16 and F16 at once. Bit-exact in all three: the product of a
 /// 16-bit scale is exact in F32, that of an F32 scale is rounded to F32 first by the tools, too.
-/// Requires: what AffineCodes says; sizes are positive; groups is ceil(rows / group_rows) unless
-/// `lookup` is Any. Decoding may fail (Corrupt): g_idx names no group, or, Checked, not the row's.
+/// Requires: the contract of AffineCodes; sizes are positive; groups is ceil(rows / group_rows)
+/// unless `lookup` is Any. Decoding may fail (Corrupt): g_idx names no group, or, Checked, not the
+/// row's.
 std::shared_ptr<const Encoding> affine_codes_encoding(const AffineCodes& codes);
 
 }  // namespace ckfs

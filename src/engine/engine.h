@@ -1,6 +1,6 @@
 // FileLayout + ByteRange -> bytes, for many readers at once, within a budget of memory.
 //
-// Where bytes come from is decided by a pure function (read_plan.h) and done by the evaluator:
+// A pure function (read_plan.h) decides where bytes come from; the evaluator does the work:
 //   direct   target run = stored run, same bytes: straight from the source into the reply
 //   decode   target run = stored run, another dtype or encoding: read into scratch, through a
 //            kernel, into the reply

@@ -33,7 +33,7 @@ struct TileGeometry {
   std::int64_t elements = 0;
 };
 
-/// Bytes of a tile: about as many as are good, and the most that there can be.
+/// Bytes of a tile: a good size, and the most that is possible.
 struct TileBytes {
   std::uint64_t good = 0;
   std::uint64_t most = 0;
@@ -45,12 +45,12 @@ struct TileBytes {
 /// next.
 TileGeometry tile_geometry(const TensorExpr& expr, TileBytes bytes);
 
-/// The least staging with which every tensor of the catalog can be gathered: what one element needs
-/// with its companions. A few KiB for block scales; a multiple of 64.
+/// The least staging with which every tensor of the catalog can be gathered: the bytes of one
+/// element and its companions. A few KiB for block scales; a multiple of 64.
 std::size_t least_staging(const Catalog& catalog);
 
 /// How the elements [begin, end) of a tensor are computed. Immutable and safe for concurrent use;
-/// refers to the catalog, and keeps what it needs of the expression.
+/// refers to the catalog, and keeps the parts of the expression that it needs.
 class GatherPlan {
  public:
   /// Batches that need at most `staging_bytes` each. Less makes more of them, and reads granules
@@ -74,8 +74,8 @@ class GatherPlan {
                                   std::span<std::byte> staging, std::span<std::byte> out,
                                   KernelSet kernels) const;
 
-  /// The source bytes that a batch will read, by file and offset, near ones joined: what a hint
-  /// (ByteSource::will_need) says.
+  /// The source bytes that a batch will read, by file and offset, near ones joined: for a hint
+  /// (ByteSource::will_need).
   std::vector<FileRange> ranges(std::size_t batch) const;
 
  private:
@@ -108,7 +108,7 @@ class GatherPlan {
   std::span<const Item> items(std::size_t batch) const;
   template <typename Use>
   void for_each_run(const Item& item, Use use) const;
-  /// Elements of a storage in memory, from number `first` on; nullptr: they are not.
+  /// Elements of a storage in memory, from number `first` on; nullptr: they are not in memory.
   struct Mapped {
     const std::byte* data = nullptr;
     std::int64_t first = 0;

@@ -57,7 +57,7 @@ class ReaderHabit {
 struct SourceWish {
   /// How far ahead it wants to know, in bytes (SourcePace); 0: it answers at once.
   std::uint64_t ahead = 0;
-  /// It answers late, whatever it is asked for, and hints do not help.
+  /// It answers every request late, and hints do not help.
   bool far = false;
   /// It streams (ByteSource::prefers_order): it wants no hints, and few large requests.
   bool in_order = false;
@@ -87,7 +87,7 @@ class ReadStream : public std::enable_shared_from_this<ReadStream> {
     std::vector<ByteRange> start;
     /// Bytes of the file whose source bytes will be read soon, beyond those that were given before.
     ByteRange hint;
-    /// Units (by their first byte) that this reader does not ask for any more.
+    /// Units (by their first byte) that this reader will not ask for.
     std::vector<std::uint64_t> passed;
   };
   /// Requires: the request is not empty and lies in the file.
@@ -107,7 +107,7 @@ class ReadStream : public std::enable_shared_from_this<ReadStream> {
   /// once a request was for 256 KiB or more.
   bool takes_deliveries() const;
 
-  /// Whether a unit that was advised has still to be read: its reader may have come first.
+  /// Whether an advised unit is still to be read: the reader may have reached it first.
   bool wants(std::uint64_t unit) const;
 
   /// For work ahead of this reader: stops when the stream is closed, or a request is given up.

@@ -1,8 +1,8 @@
 // Most companions are not cached: the scales that belong to a run are read with it, in the same
 // batch. A request of 1 MiB then reads at most one row of scales that its neighbour has read too
 // (some hundred bytes in half a MiB), which is cheaper than a cache with its own place in the
-// budget, and a read needs nothing but its own staging. The others are those that even a few rows
-// need as a whole (groups of columns in arbitrary order, and the scales that they choose from).
+// budget, and a read needs only its own staging. The others are those that even a few rows need as
+// a whole (groups of columns in arbitrary order, and the scales that they choose from).
 #include "engine/run_decoder.h"
 
 #include <algorithm>

@@ -1,8 +1,8 @@
 // Runs: consecutive elements of one storage, decoded and taken through the steps of a program. The
 // unit of all computing: a decoded part of a plan is one run, a batch of a gather is many.
 //
-// What several runs need is collected first, so that bytes that they share (granules at borders,
-// rows of scales, look-up tables) are read once, and all is read in one batch:
+// The needs of several runs are collected first, so that shared bytes (granules at borders, rows of
+// scales, look-up tables) are read once, and all in one batch:
 //
 //   const RunReads needed(catalog, runs);
 //   RunDecoder decoder(needed, bytes, staging, kernels);  // needed.staging() bytes
@@ -24,7 +24,7 @@
 
 namespace ckfs {
 
-/// The elements [first, first + count) of a storage and what happens to them.
+/// The elements [first, first + count) of a storage, and the steps to apply.
 struct ElementRun {
   StorageId storage = 0;
   std::int64_t first = 0;
@@ -60,7 +60,7 @@ class RunReads {
   static std::size_t most_staging(const Catalog& catalog, StorageId storage, std::int64_t elements,
                                   std::int64_t count);
 
-  /// Bytes for what is read, and for the scratch of one decode() at a time. A multiple of
+  /// Bytes for the reads, and for the scratch of one decode() at a time. A multiple of
   /// kBufferAlignment.
   std::size_t staging() const { return staging_; }
 
@@ -102,7 +102,7 @@ class RunReads {
 /// Decodes runs. Not for concurrent use: it has one scratch.
 class RunDecoder {
  public:
-  /// Asks `bytes` for what the runs need: where it is mapped, or else in `staging`. Requires:
+  /// Asks `bytes` for the runs' bytes: mapped where possible, else read into `staging`. Requires:
   /// staging.size() >= reads.staging(); it begins at a multiple of kBufferAlignment; all outlive
   /// the decoder.
   RunDecoder(const RunReads& reads, SourceBytes& bytes, std::span<std::byte> staging,

@@ -30,8 +30,8 @@ class SourceBytes {
   /// Fills all that was added. Errors: those of the source.
   Result<void> fetch();
 
-  /// Whether mapped and kept bytes were what they should be: without it no result counts. Errors:
-  /// Stale, Io.
+  /// Checks that mapped and kept bytes were those of the opened files: call it before using a
+  /// result. Errors: Stale, Io.
   Result<void> check() const;
 
   /// The files that bytes came from, in order, each once: those on which the result depends.

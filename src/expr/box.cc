@@ -31,7 +31,7 @@ Box without_outer_loops(const Box& box, const ClipFrame& frame) {
   return inner;
 }
 
-// Appends what lies in [begin, end). At each level only the first and the last turn can be partial,
+// Appends the part in [begin, end). At each level only the first and the last turn can be partial,
 // because a turn of a loop ends before its next turn begins.
 void clip_level(const Box& box, const ClipFrame& frame, std::int64_t begin, std::int64_t end,
                 std::vector<Box>& pieces) {

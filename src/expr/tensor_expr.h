@@ -33,9 +33,9 @@ struct Loop {
   bool operator==(const Loop&) const = default;
 };
 
-/// What happens to each value of a box, in order, each step with its own rounding dtype. Only F64,
-/// F32, F16 and BF16 take steps. Multiply and Add round the operand to F32, compute in F32 (both in
-/// F64 where `dtype` is F64) and round the result to `dtype`, as torch does with a Python scalar.
+/// The steps for each value of a box, in order, each with its own rounding dtype. Only F64, F32,
+/// F16 and BF16 take steps. Multiply and Add round the operand to F32, compute in F32 (both in F64
+/// where `dtype` is F64) and round the result to `dtype`, as torch does with a Python scalar.
 struct Step {
   enum class Kind : std::uint8_t {
     Cast,             // to `dtype`
@@ -95,11 +95,11 @@ class TensorExpr {
   /// last of the values' steps: steps_of(box) has all. Valid as long as the expression or a copy of
   /// it.
   std::span<const Box> box_list() const;
-  /// What happens to the values of a box of box_list(); nullptr: nothing.
+  /// The steps for the values of a box of box_list(); nullptr: none.
   std::shared_ptr<const Program> steps_of(const Box& box) const;
 
-  /// What the boxes say of the target indices in [begin, end): the clip() of each that has any.
-  /// Costs as much as there are boxes whose spans meet the range, however many others there are.
+  /// The boxes of the target indices in [begin, end): the clip() of each that has any. Costs as
+  /// much as there are boxes whose spans meet the range, however many others there are.
   std::vector<Box> boxes(std::int64_t begin, std::int64_t end) const;
   /// How many boxes, and nodes of the index over them, boxes(begin, end) looks at.
   std::size_t visits(std::int64_t begin, std::int64_t end) const;
@@ -112,8 +112,8 @@ class TensorExpr {
   /// The memory that it keeps beside itself, its steps apart; copies share it.
   std::size_t bytes() const;
 
-  /// Where the tensor is one whole storage in row-major order, and no operation has moved it away
-  /// and back: which, and the steps (nullptr: none).
+  /// The storage and the steps (nullptr: none), if the tensor is one whole storage in row-major
+  /// order, and no operation has moved it away and back.
   struct Whole {
     StorageId storage;
     std::shared_ptr<const Program> program;
@@ -157,9 +157,9 @@ class TensorExpr {
   /// The same with a step that was checked.
   Result<TensorExpr> append(Step step) const;
 
-  /// What the common case, a whole storage under its catalog shape with at most one cast, can do
-  /// without; a checkpoint may have 92,000 of those in each of four views. Views that differ in a
-  /// last cast alone share it.
+  /// Members that the common case (a whole storage under its catalog shape with at most one cast)
+  /// does not need; a checkpoint may have 92,000 of those in each of four views. Views that differ
+  /// in a last cast alone share it.
   struct BoxList {
     std::vector<Box> boxes;  // by target_offset
     ReachIndex reach;        // of the boxes' target indices

@@ -134,7 +134,7 @@ Result<std::string> decompress(std::string_view frame, std::uint64_t most, std::
   return out;
 }
 
-/// Checks what lies around a body, and takes it out.
+/// Checks the envelope of a body, and takes the body out.
 Result<Body> open_envelope(std::string stored, std::uint32_t magic, std::uint64_t most_decoded,
                            std::string_view name) {
   if (stored.size() < kFirst + kChecksum - 2) {

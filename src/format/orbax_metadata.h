@@ -1,7 +1,7 @@
 // The small files of an Orbax PyTree item. Written from Orbax 0.12 (metadata/tree.py: _METADATA;
 // path/atomicity.py: commit_success.txt). All functions are pure.
 //
-// There is no _CHECKPOINT_METADATA: Orbax needs none. Its v1 refuses to open anything below a
+// There is no _CHECKPOINT_METADATA: Orbax does not need it. Its v1 refuses to open anything below a
 // directory that has one, and a directory that has it in only one of its items.
 #pragma once
 

@@ -31,8 +31,8 @@ struct TorchTensor {
   std::uint32_t storage = 0;
 };
 
-/// Whether elements lie in row-major order without gaps. Dimensions of one element do not matter,
-/// nor does anything where there are no elements.
+/// Whether elements lie in row-major order without gaps. Dimensions of one element do not matter; a
+/// tensor without elements is always contiguous.
 bool is_contiguous(const TorchTensor& tensor);
 
 /// Bytes from the first to behind the last element of a tensor, in its storage; empty where it has

@@ -29,8 +29,8 @@ constexpr std::int64_t kLegacyProtocol = 1001;
 constexpr std::int64_t kLastZipVersion = 10;  // that torch's own reader takes
 constexpr std::uint64_t kSmallMember = 64;
 
-// Steps of a walk: a 64th of what was walked. In a real stream the list of keys, which lies between
-// the pickle and the tensor data, is longer than that.
+// Steps of a walk: a 64th of the bytes walked so far. In a real stream the list of keys, which lies
+// between the pickle and the tensor data, is longer than that.
 constexpr std::uint64_t kLeastStep = 32;
 constexpr std::uint64_t kStepShare = 64;
 constexpr std::uint64_t kMostStep = std::uint64_t{1} << 20;

@@ -60,7 +60,7 @@ class TorchArchive {
   /// Where storage `k` lies.
   ByteRange storage(std::size_t k) const;
 
-  /// The bytes between what lies before storage `k` (storage k - 1, or the pickle) and storage `k`.
+  /// The bytes between storage k - 1 (or the pickle, if k is 0) and storage `k`.
   ByteRange before(std::size_t k) const;
   /// The bytes before the pickle: it begins the file's text.
   ByteRange head() const { return {0, pickle_.begin}; }
@@ -68,7 +68,7 @@ class TorchArchive {
   ByteRange tail() const;
 
   std::string render_head() const;
-  /// The bytes of before(begin), before(begin + 1), ... before(end - 1), without what lies between.
+  /// The bytes of before(begin), before(begin + 1), ... before(end - 1), without the storages.
   std::string render_before(std::size_t begin, std::size_t end) const;
   std::string render_tail() const;
 

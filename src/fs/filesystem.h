@@ -3,8 +3,8 @@
 //
 //   /                 one directory per available view, and .ckfs
 //   /<view>[@k=v,..]  files of the view; parameterised views appear on lookup
-//   /.ckfs            metrics, refused, status.json, views.json: snapshots taken at open, of which
-//                     64 MiB may be open at once, or one that is larger
+//   /.ckfs            metrics, refused, status.json, views.json: snapshots taken at open; at most
+//                     64 MiB of them may be open at once, or one that is larger
 //
 // Inode numbers are stable hashes of (canonical view, path); the root is 1. At most 64 unused
 // parameterised views are held: the least recently used one without lookups or open files is

@@ -4,9 +4,9 @@
 //
 // The filter names what is allowed, and answers ENOSYS for everything else: libc can do without the
 // newer calls (clone3, say), and a daemon that logs an error is better than one that a forgotten
-// call kills. The filter cannot check paths; that is Landlock's part. Nor does the kernel apply it
-// to operations of an io_uring ring. So no ring can be made here, and existing rings can only read
-// (io/uring.h).
+// call kills. The filter cannot check paths; that is Landlock's part. The kernel does not apply it
+// to operations of an io_uring ring either. So no ring can be made here, and existing rings can
+// only read (io/uring.h).
 
 #include "fuse/sandbox.h"
 

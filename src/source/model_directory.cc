@@ -89,7 +89,7 @@ bool is_shown(const std::string& name, const std::set<std::string>& code) {
          (is_known_model_file(name) || code.contains(name));
 }
 
-/// config.json and what may be a side file of a directory, without what lies below it; by name.
+/// config.json and the possible side files directly in a directory; by name.
 Result<std::vector<TreeFile>> list_model_files(const fs::path& directory, const std::string& shown,
                                                const SourceFiles& files) {
   CKFS_TRY(std::vector<TreeFile> found,

@@ -171,7 +171,7 @@ Result<void> note_outside_links(SourceTree& tree, const fs::path& boundary,
   return {};
 }
 
-/// A file by itself, perhaps a link; its directory is what lies beside it.
+/// A file by itself, perhaps a link; its directory has the files beside it.
 Result<SourceTree> single_file(SourceTree tree, const fs::path& path, const SourceFiles& files) {
   const fs::path parent = path.parent_path().empty() ? fs::path(".") : path.parent_path();
   auto root = files.store().resolve(parent);

@@ -1,5 +1,5 @@
-// A folder counts with the files directly in it. One that took what lies deeper, too, would have to
-// share it with folders below that have weights themselves.
+// A folder counts with the files directly in it. One that also took deeper files would have to
+// share them with folders below that have weights themselves.
 #include "source/hf/weight_folders.h"
 
 #include <algorithm>

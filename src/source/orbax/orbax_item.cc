@@ -557,7 +557,7 @@ class ItemOpener : public SourceOpener {
                            : fmt::format(" (complete it with: {})", tree_.complete_command));
   }
 
-  /// With a key, what lies below it: `name` relative to it.
+  /// With a key, `name` relative to it, if it lies below it.
   std::optional<std::string_view> shown_name(std::string_view name) const {
     const std::string_view key = options_.key;
     if (key.empty()) return name;

@@ -4,7 +4,7 @@
 //   divides
 //                    them), mxfp4-pack-quantized (E8M0 as U8)
 //   W                ModelOpt: U8, W_scale and, for NVFP4, W_scale_2, which multiplies; beside a
-//                    parameter P that is no module's weight P_weight_scale, P_weight_scale_2
+//                    parameter P that is not a module's weight P_weight_scale, P_weight_scale_2
 //   P_blocks         gpt-oss: groups are a dimension of their own, matrices the transpose of what
 //                    transformers holds under the name P
 //   M.weight         DeepSeek-V4's routed experts: I8 beside M.scale

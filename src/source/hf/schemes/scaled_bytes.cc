@@ -7,7 +7,7 @@
 //   M.scale          DeepSeek-V4, beside M.weight
 //   M.qscale_weight  Mistral's own format, beside M.weight
 //   M.scale_weight   ComfyUI, beside M.weight
-//   P_weight_scale   ModelOpt, beside a parameter P that is no module's weight
+//   P_weight_scale   ModelOpt, beside a parameter P that is not a module's weight
 //   W._scale         quanto, beside the codes W._data
 //
 // Which of these shapes a scale has is read from its shape; only where blocks at the edges are

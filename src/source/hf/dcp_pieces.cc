@@ -14,40 +14,10 @@
 #include "base/checked.h"
 #include "base/text.h"
 #include "format/dcp_sharding.h"
+#include "source/box_overlap.h"
 
 namespace ckfs {
 namespace {
-
-/// The most slices that are compared pair by pair where they form no grid.
-constexpr std::size_t kMaxIrregular = 4096;
-
-/// Whether each slice is one cell of the grid that all their borders make, and none begins where
-/// another does: then no two overlap. Requires: sorted by where they begin.
-template <typename Pieces>
-bool is_grid(const Pieces& pieces) {
-  for (std::size_t d = 0; d < pieces.front().begin.size(); ++d) {
-    std::set<std::int64_t> begins;
-    for (const auto& piece : pieces) begins.insert(piece.begin[d]);
-    for (const auto& piece : pieces) {
-      const auto next = begins.upper_bound(piece.begin[d]);
-      if (next != begins.end() && *next < piece.begin[d] + piece.count[d]) return false;
-    }
-  }
-  for (std::size_t i = 1; i < pieces.size(); ++i) {
-    if (pieces[i].begin == pieces[i - 1].begin) return false;
-  }
-  return true;
-}
-
-template <typename Piece>
-bool overlap(const Piece& a, const Piece& b) {
-  for (std::size_t d = 0; d < a.begin.size(); ++d) {
-    if (a.begin[d] >= b.begin[d] + b.count[d] || b.begin[d] >= a.begin[d] + a.count[d]) {
-      return false;
-    }
-  }
-  return true;
-}
 
 /// Whether the slices are whole in all dimensions but the first.
 template <typename Pieces>
@@ -126,21 +96,20 @@ Result<std::vector<std::int64_t>> TensorPieces::whole_shape(std::string_view nam
 }
 
 Result<void> TensorPieces::check_disjoint(std::string_view name, const Pieces& pieces) const {
-  if (pieces.empty() || is_grid(pieces)) return {};
-  if (pieces.size() > kMaxIrregular) {
+  if (pieces.empty()) return {};
+  const auto box = [&](std::uint32_t i) { return BoxView{pieces[i].begin, pieces[i].count}; };
+  const auto [found, irregular] = find_overlap(pieces.size(), pieces.front().begin.size(), box,
+                                               [](std::uint64_t) { return true; });
+  if (irregular > 0) {
     return fail(ErrorCode::Unsupported, "{}: tensor {}: {} slices that form no grid (limit {})",
-                paths_[pieces.front().path], quote(name), pieces.size(), kMaxIrregular);
+                paths_[pieces.front().path], quote(name), irregular, kMaxIrregular);
   }
-  for (std::size_t i = 0; i < pieces.size(); ++i) {
-    for (std::size_t j = 0; j < i; ++j) {
-      if (!overlap(pieces[i], pieces[j])) continue;
-      return fail(ErrorCode::Corrupt,
-                  "{}: tensor {}: its slice at [{}] overlaps that at [{}] in {}",
-                  paths_[pieces[i].path], quote(name), fmt::join(pieces[i].begin, ", "),
-                  fmt::join(pieces[j].begin, ", "), paths_[pieces[j].path]);
-    }
-  }
-  return {};
+  if (!found) return {};
+  const Piece& earlier = pieces[found->first];
+  const Piece& later = pieces[found->second];
+  return fail(ErrorCode::Corrupt, "{}: tensor {}: its slice at [{}] overlaps that at [{}] in {}",
+              paths_[later.path], quote(name), fmt::join(later.begin, ", "),
+              fmt::join(earlier.begin, ", "), paths_[earlier.path]);
 }
 
 /// The first number of shard-NNNNN-* below the largest that no file has; empty: there is none.

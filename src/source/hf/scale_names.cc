@@ -14,7 +14,7 @@ constexpr std::size_t kMostWords = 8;
 // Each list in byte order, in lower case.
 
 /// What decodes codes. So does any word that ends with "scale", "scales", "zero" or "zeros".
-constexpr std::array<std::string_view, 12> kParts = {"absmax",    "amax", "centroids", "codebook",
+constexpr std::array<std::string_view, 12> kPartWords = {"absmax",    "amax", "centroids", "codebook",
                                                      "codebooks", "lut",  "scb",       "su",
                                                      "sv",        "svh",  "zeropoint", "zp"};
 
@@ -104,7 +104,7 @@ class Words {
 
 bool is_part(std::string_view word) {
   constexpr std::array<std::string_view, 4> kEndings = {"scale", "scales", "zero", "zeros"};
-  return is_in(kParts, word) || std::ranges::any_of(kEndings, [&](std::string_view ending) {
+  return is_in(kPartWords, word) || std::ranges::any_of(kEndings, [&](std::string_view ending) {
            return word.size() >= ending.size() &&
                   is_in(std::span(&ending, 1), word.substr(word.size() - ending.size()));
          });

@@ -32,6 +32,16 @@ def words(cell):
     return set(CODE.findall(cell))
 
 
+def write_model(directory, dtype="BF16", config=None):
+    """A model of one tensor of 16 elements."""
+    size = 16 * {"BF16": 2, "I8": 1}[dtype]
+    header = json.dumps({"m.weight": {"dtype": dtype, "shape": [4, 4],
+                                      "data_offsets": [0, size]}}).encode()
+    pathlib.Path(directory, "model.safetensors").write_bytes(
+        struct.pack("<Q", len(header)) + header + bytes(size))
+    pathlib.Path(directory, "config.json").write_text(json.dumps(config or {}))
+
+
 class Families(unittest.TestCase):
     def test_of_experts_are_those_of_the_recipes(self):
         named = set().union(*(words(row[1]) for row in rows("experts")))
@@ -47,6 +57,34 @@ class Families(unittest.TestCase):
         mine = [recipe for recipe in recipes() if "maxtext" in recipe]
         self.assertEqual(set().union(*(recipe["family"] for recipe in mine)), types)
         self.assertEqual(set().union(*(recipe["maxtext"]["models"] for recipe in mine)), names)
+
+
+class Files(unittest.TestCase):
+    def test_that_are_refused_alone_and_left_out_beside_safetensors(self):
+        lines = re.findall(r"^\| (.*) \| refuses.*beside safetensors: left out \|$", TEXT,
+                           re.M | re.I)
+        endings = sorted(set(CODE.findall(" ".join(lines))))
+        self.assertGreater(len(endings), 10)
+        with tempfile.TemporaryDirectory(prefix="ckfs-docs-") as model:
+            write_model(model)
+            for ending in endings:
+                path = pathlib.Path(model, f"other{ending}")
+                path.write_bytes(b"no tensors that ckfs reads" * 9)
+                with self.subTest(ending):
+                    alone = subprocess.run([CKFS, "inspect", path], capture_output=True)
+                    self.assertEqual(1, alone.returncode, alone)
+            told = subprocess.run([CKFS, "ls", model, "bf16-safetensors"], check=True,
+                                  stdout=subprocess.PIPE, text=True).stdout
+            self.assertEqual(["config.json", "model.safetensors"], told.split())
+
+    def test_a_gguf_is_called_one(self):
+        with tempfile.TemporaryDirectory(prefix="ckfs-docs-") as directory:
+            path = pathlib.Path(directory, "model.gguf")
+            path.write_bytes(b"GGUF" + bytes(100))
+            for source in path, directory:
+                told = subprocess.run([CKFS, "inspect", source], capture_output=True, text=True)
+                self.assertEqual(1, told.returncode)
+                self.assertRegex(told.stderr, "GGUF|gguf")
 
 
 class Quantizations(unittest.TestCase):
@@ -67,12 +105,7 @@ class Quantizations(unittest.TestCase):
         self.assertGreater(len(refused), 10)
         for method in sorted(refused):
             with self.subTest(method), tempfile.TemporaryDirectory(prefix="ckfs-docs-") as model:
-                header = json.dumps({"m.weight": {"dtype": "I8", "shape": [4, 4],
-                                                  "data_offsets": [0, 16]}}).encode()
-                pathlib.Path(model, "model.safetensors").write_bytes(
-                    struct.pack("<Q", len(header)) + header + bytes(16))
-                pathlib.Path(model, "config.json").write_text(
-                    json.dumps({"quantization_config": {"quant_method": method}}))
+                write_model(model, "I8", {"quantization_config": {"quant_method": method}})
                 told = json.loads(subprocess.run([CKFS, "inspect", "--json", model], check=True,
                                                  stdout=subprocess.PIPE).stdout)
                 views = {view["name"]: view for view in told["views"]}

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A walk through ckfs on a checkpoint made on the spot; `./dev demo` builds and runs it. Each command
-# is printed before it runs, so that a newcomer can type it for a checkpoint of his own.
+# is printed before it runs, so that a newcomer can type it for another checkpoint.
 #
 # CKFS_BIN names the program; PYTHON one with torch and transformers.
 set -euo pipefail

@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "cli/cli.h"
 #include "cli/log.h"
+#include "cli/progress.h"
 #include "cli/running.h"
 
 namespace ckfs::cli {
@@ -22,6 +23,7 @@ struct DigestCommand {
   unsigned jobs = 0;
   bool tagged = false;
   bool json = false;
+  ProgressOptions progress;
 };
 
 Result<void> digest(const DigestCommand& command) {
@@ -37,31 +39,31 @@ Result<void> digest(const DigestCommand& command) {
   std::vector<std::size_t> files(view.files().size());
   std::iota(files.begin(), files.end(), std::size_t{0});
   std::vector<FileDigest> digests;
-  // On a terminal the lines themselves show how far it is; a bar would be drawn into them.
+  // On a terminal the digests themselves show how far it is; a bar would be drawn into them.
   const bool lines_show = !command.json && ::isatty(STDOUT_FILENO) == 1;
-  ProgressBar bar;
+  ProgressOptions progress_options = command.progress;
+  if (lines_show && progress_options.mode == ProgressMode::Auto) {
+    progress_options.mode = ProgressMode::None;
+  }
+  Progress progress(progress_options, "digest");
   bool read = true;
-  const Result<void> done =
-      digest_files(view, files, algorithms,
-                   {.jobs = command.jobs > 0 ? command.jobs : command.common.open.threads,
-                    .stop = signals.token(),
-                    .progress =
-                        [&](std::uint64_t bytes, std::uint64_t total) {
-                          if (!lines_show) bar.show(bytes, total);
-                        }},
-                   [&](const FileDigest& digest) -> Result<void> {
-                     if (command.json) {
-                       digests.push_back(digest);
-                       return {};
-                     }
-                     const std::string lines = check_lines(
-                         digest, tagged, lines_show ? NamesFor::Terminal : NamesFor::Programs);
-                     CKFS_TRY(read, write_stdout(std::as_bytes(std::span(lines))));
-                     if (!read)
-                       return fail(ErrorCode::Io, "stdout: nobody reads");  // ends the others
-                     return {};
-                   });
-  bar.clear();
+  const Result<void> done = digest_files(
+      view, files, algorithms,
+      {.jobs = command.jobs > 0 ? command.jobs : command.common.open.threads,
+       .stop = signals.token(),
+       .progress = [&](std::uint64_t bytes, std::uint64_t total) { progress.show(bytes, total); }},
+      [&](const FileDigest& digest) -> Result<void> {
+        if (command.json) {
+          digests.push_back(digest);
+          return {};
+        }
+        const std::string lines =
+            check_lines(digest, tagged, lines_show ? NamesFor::Terminal : NamesFor::Programs);
+        CKFS_TRY(read, write_stdout(std::as_bytes(std::span(lines))));
+        if (!read) return fail(ErrorCode::Io, "stdout: nobody reads");  // ends the others
+        return {};
+      });
+  progress.end();
   if (!read) return {};
   CKFS_TRY_VOID(done);
   if (!command.json) return {};
@@ -95,6 +97,7 @@ void add_digest(CLI::App& app, Action& action) {
   verb->add_flag("--json", command->json, "print JSON, with sizes and provenance");
   add_number(*verb, "--jobs", 0, 1024, command->jobs,
              "files at a time (default: that of --threads, else one for each CPU)");
+  add_progress(*verb, command->progress);
   add_common(*verb, command->common, Tuning::Yes);
   verb->callback([command, &action] { action = [command] { return digest(*command); }; });
 }

@@ -1,4 +1,4 @@
-// `ckfs export`: a view as a directory on disk. A progress bar on a terminal, one line at the end.
+// `ckfs export`: a view as a directory on disk. Progress meanwhile, one line at the end.
 //
 // By one process, or by as many as a launcher has started (launcher.h): then each writes its part.
 #include <chrono>
@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "cli/cli.h"
 #include "cli/log.h"
+#include "cli/progress.h"
 #include "cli/running.h"
 #include "export/exporter.h"
 #include "export/fleet.h"
@@ -31,6 +32,7 @@ struct ExportCommand {
   unsigned jobs = 0;
   std::optional<unsigned> rank, world;
   std::optional<Split> split;
+  ProgressOptions progress;
 };
 
 double seconds_since(Clock::time_point begin) {
@@ -86,16 +88,16 @@ Result<void> export_to_directory(const ExportCommand& command) {
     CKFS_TRY_VOID(finish_export(checkpoint, view, command.source, command.out));
     return print(one_line(fmt::format("{}: {} is finished", command.out, view.name())) + "\n");
   }
-  ProgressBar bar;
+  Progress progress(command.progress, "export");
   const ExportOptions options{
       // Who limits the threads that compute means this, too.
       .jobs = command.jobs > 0 ? command.jobs : command.common.open.threads,
       .force = command.force,
       .stop = signals.token(),
-      .progress = [&](std::uint64_t done, std::uint64_t total) { bar.show(done, total); }};
+      .progress = [&](std::uint64_t done, std::uint64_t total) { progress.show(done, total); }};
   Result<std::string> line = place ? export_part(command, *place, checkpoint, view, options)
                                    : export_whole(command, checkpoint, view, options);
-  bar.clear();
+  progress.end();
   CKFS_TRY(const std::string text, std::move(line));
   return print(one_line(text) + "\n");
 }
@@ -134,6 +136,7 @@ void add_export(CLI::App& app, Action& action) {
           "what a part is made of (default: ranges of files where OUT takes writes at offsets)")
       ->type_name("ranges|files")
       ->group(group);
+  add_progress(*verb, command->progress);
   add_common(*verb, command->common, Tuning::Yes);
   verb->callback([command, &action] {
     if (command->rank) {

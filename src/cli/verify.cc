@@ -17,6 +17,7 @@
 #include "base/units.h"
 #include "cli/cli.h"
 #include "cli/log.h"
+#include "cli/progress.h"
 #include "cli/running.h"
 
 namespace ckfs::cli {
@@ -37,6 +38,7 @@ struct VerifyCommand {
   std::string copy;
   unsigned jobs = 0;
   double sample = 1;
+  ProgressOptions progress;
 };
 
 /// The text of a digest file; nullopt: it is a directory. A list without end (a device, a program
@@ -96,11 +98,11 @@ Result<Exit> verify(const VerifyCommand& command) {
   CKFS_TRY(const Checkpoint checkpoint,
            Checkpoint::open(command.source, open_options(command.common)));
   CKFS_TRY(const View view, checkpoint.view(command.view));
-  ProgressBar bar;
+  Progress progress(command.progress, "verify");
   const CheckOptions options{
       .jobs = command.jobs > 0 ? command.jobs : command.common.open.threads,
       .stop = signals.token(),
-      .progress = [&](std::uint64_t bytes, std::uint64_t total) { bar.show(bytes, total); }};
+      .progress = [&](std::uint64_t bytes, std::uint64_t total) { progress.show(bytes, total); }};
   const auto compare = [&]() -> Result<VerifyResult> {
     if (!text) {
       return verify_directory(
@@ -112,7 +114,7 @@ Result<Exit> verify(const VerifyCommand& command) {
     return verify_digests(view, *digests, options);
   };
   const Result<VerifyResult> compared = compare();
-  bar.clear();
+  progress.end();
   CKFS_TRY(const VerifyResult result, compared);
   std::string lines;
   for (const std::string& line : result.differences) lines += line + "\n";
@@ -156,6 +158,7 @@ void add_verify(CLI::App& app, Action& action) {
       ->type_name("SHARE");
   add_number(*verb, "--jobs", 0, 1024, command->jobs,
              "pieces at a time (default: that of --threads, else one for each CPU)");
+  add_progress(*verb, command->progress);
   add_common(*verb, command->common, Tuning::Yes);
   verb->callback([command, &action] {
     action = [command] { return verify(*command); };

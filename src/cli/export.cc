@@ -42,8 +42,7 @@ double seconds_since(Clock::time_point begin) {
 Result<std::string> export_whole(const ExportCommand& command, const Checkpoint& checkpoint,
                                  const View& view, const ExportOptions& options) {
   const Clock::time_point begin = Clock::now();
-  CKFS_TRY(const ExportResult result,
-           export_view(checkpoint, view, command.source, command.out, options));
+  CKFS_TRY(const ExportResult result, export_view(checkpoint, view, command.out, options));
   std::string line = fmt::format("{}: {} of {} in {} files, {:.1f} s", command.out, view.name(),
                                  human_size(result.bytes), result.files, seconds_since(begin));
   if (result.files_kept > 0) {
@@ -59,7 +58,7 @@ Result<std::string> export_part(const ExportCommand& command, const FleetPlace& 
   CKFS_TRY(
       const RankResult result,
       export_rank(
-          checkpoint, view, command.source, command.out,
+          checkpoint, view, command.out,
           {.common = options, .rank = place.rank, .world = place.world, .split = command.split}));
   std::string line = fmt::format("{}: rank {} of {} ({}): {} of {}, {:.1f} s", command.out,
                                  place.rank, place.world, place.source, view.name(),
@@ -85,7 +84,7 @@ Result<void> export_to_directory(const ExportCommand& command) {
            Checkpoint::open(command.source, open_options(command.common)));
   CKFS_TRY(const View view, checkpoint.view(command.view));
   if (command.finish) {
-    CKFS_TRY_VOID(finish_export(checkpoint, view, command.source, command.out));
+    CKFS_TRY_VOID(finish_export(checkpoint, view, command.out));
     return print(one_line(fmt::format("{}: {} is finished", command.out, view.name())) + "\n");
   }
   Progress progress(command.progress, "export");

@@ -469,9 +469,8 @@ Result<SourceOrder> choose_order(const View& view, const OutDirectory& out,
 }  // namespace
 
 Result<ExportResult> export_view(const Checkpoint& checkpoint, const View& view,
-                                 const std::filesystem::path& source,
                                  const std::filesystem::path& out, const ExportOptions& options) {
-  CKFS_TRY_VOID(refuse_inside(out, source));
+  CKFS_TRY_VOID(refuse_inside(out, checkpoint));
   std::vector<Wanted> files = files_to_write(view);
   CKFS_TRY(ExportRecord record, fresh_record(checkpoint, view));
   std::map<std::string_view, std::size_t> numbers;

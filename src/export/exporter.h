@@ -46,16 +46,15 @@ struct ExportResult {
   std::uint64_t bytes = 0;       // written now
 };
 
-/// Writes the files of `view` into `out`, with the checkpoint's mtime. `source` is the path that
-/// `checkpoint` was opened with. Errors: InvalidArgument (OUT is no directory, lies inside the
-/// source, holds foreign files, a file of the source that would be replaced, a symbolic link in the
-/// place of a directory or what ExportOptions::force is for, or is written by another export or by
-/// ranks), Io (disk full: ENOSPC), Stopped, NotFound (what it has written is gone, OUT is a
-/// link that leads nowhere), Unsupported (a file of the view has a name that exports keep for
-/// themselves), and those of ViewFile::read. No file under its final name is ever incomplete: where
-/// OUT's file system has locks between hosts, or no two of them export there.
+/// Writes the files of `view` into `out`, with the checkpoint's mtime. Errors: InvalidArgument (OUT
+/// is no directory, lies inside the source, holds foreign files, a file of the source that would be
+/// replaced, a symbolic link in the place of a directory or what ExportOptions::force is for, or is
+/// written by another export or by ranks), Io (disk full: ENOSPC), Stopped, NotFound (what it has
+/// written is gone, OUT is a link that leads nowhere), Unsupported (a file of the view has a name
+/// that exports keep for themselves), and those of ViewFile::read. No file under its final name is
+/// ever incomplete: where OUT's file system has locks between hosts, or no two of them export
+/// there.
 Result<ExportResult> export_view(const Checkpoint& checkpoint, const View& view,
-                                 const std::filesystem::path& source,
                                  const std::filesystem::path& out, const ExportOptions& options);
 
 }  // namespace ckfs

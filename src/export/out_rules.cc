@@ -6,6 +6,7 @@
 #include <ranges>
 #include <set>
 
+#include "api/checkpoint_impl.h"
 #include "api/report.h"
 #include "base/paths.h"
 #include "base/units.h"
@@ -67,7 +68,8 @@ Result<ExportRecord> fresh_record(const Checkpoint& checkpoint, const View& view
   return record;
 }
 
-Result<void> refuse_inside(const std::filesystem::path& out, const std::filesystem::path& source) {
+Result<void> refuse_inside(const std::filesystem::path& out, const Checkpoint& checkpoint) {
+  const std::filesystem::path& source = checkpoint.impl().path;
   if (!lies_within(resolved(out), resolved(source))) return {};
   return fail(ErrorCode::InvalidArgument, "{}: lies inside the source {}", out.native(),
               source.native());

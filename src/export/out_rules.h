@@ -33,7 +33,7 @@ Result<bool> takes_offsets(const OutDirectory& out, const std::string& probe);
 Result<ExportRecord> fresh_record(const Checkpoint& checkpoint, const View& view);
 
 /// Errors: InvalidArgument: OUT is the source, or lies in it.
-Result<void> refuse_inside(const std::filesystem::path& out, const std::filesystem::path& source);
+Result<void> refuse_inside(const std::filesystem::path& out, const Checkpoint& checkpoint);
 
 /// Errors: InvalidArgument: a file in `files`, which are to be written or removed in OUT, is one of
 /// the source (which may lie in OUT, as where one view was exported and another is to take its

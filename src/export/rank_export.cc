@@ -475,10 +475,9 @@ Result<RankRecord> begin_rank(const OutDirectory& out, const Fleet& fleet,
 }  // namespace
 
 Result<RankResult> export_rank(const Checkpoint& checkpoint, const View& view,
-                               const std::filesystem::path& source,
                                const std::filesystem::path& out, const RankOptions& options) {
   CKFS_CHECK(options.rank < options.world);
-  CKFS_TRY_VOID(refuse_inside(out, source));
+  CKFS_TRY_VOID(refuse_inside(out, checkpoint));
   CKFS_TRY(const ExportRecord files, fresh_record(checkpoint, view));
   CKFS_TRY_VOID(refuse_own_source(out, checkpoint, files));
   CKFS_TRY(const OutDirectory directory,
@@ -547,9 +546,8 @@ Result<RankResult> export_rank(const Checkpoint& checkpoint, const View& view,
 }
 
 Result<void> finish_export(const Checkpoint& checkpoint, const View& view,
-                           const std::filesystem::path& source, const std::filesystem::path& out,
-                           const OutSystem& system) {
-  CKFS_TRY_VOID(refuse_inside(out, source));
+                           const std::filesystem::path& out, const OutSystem& system) {
+  CKFS_TRY_VOID(refuse_inside(out, checkpoint));
   CKFS_TRY(const ExportRecord files, fresh_record(checkpoint, view));
   CKFS_TRY_VOID(refuse_own_source(out, checkpoint, files));
   const auto not_begun = [&] {

@@ -47,14 +47,12 @@ struct RankResult {
 /// both facts; a process has this rank already; others may write to OUT). Requires: rank < world,
 /// and world <= kMostRanks (fleet.h).
 Result<RankResult> export_rank(const Checkpoint& checkpoint, const View& view,
-                               const std::filesystem::path& source,
                                const std::filesystem::path& out, const RankOptions& options);
 
 /// Finishes an export whose ranks are all complete; also where whoever began that is gone. Errors:
 /// those of export_rank(); InvalidArgument (no rank has begun, and OUT is not made; ranks lack: the
 /// first 20 are named).
 Result<void> finish_export(const Checkpoint& checkpoint, const View& view,
-                           const std::filesystem::path& source, const std::filesystem::path& out,
-                           const OutSystem& system = {});
+                           const std::filesystem::path& out, const OutSystem& system = {});
 
 }  // namespace ckfs

@@ -92,7 +92,7 @@ class Exporter : public testing::Test {
 
   Result<ExportResult> run(const ExportOptions& options = {}, const std::string& view = "source") {
     CKFS_TRY(const View opened, checkpoint_->view(view));
-    return export_view(*checkpoint_, opened, source_, out_, options);
+    return export_view(*checkpoint_, opened, out_, options);
   }
 
   /// Path -> bytes of everything in OUT but what the export keeps for itself.
@@ -288,14 +288,14 @@ TEST_F(Exporter, RefusesToWriteIntoTheSource) {
   fs::create_directory_symlink(source_, directory_ / "link");
   for (const fs::path& out :
        {source_, source_ / "out", directory_ / "link" / "out", directory_ / "out" / ".." / "src"}) {
-    const Result<ExportResult> refused = export_view(*checkpoint_, view, source_, out, {});
+    const Result<ExportResult> refused = export_view(*checkpoint_, view, out, {});
     ASSERT_FALSE(refused.has_value()) << out;
     EXPECT_EQ(refused.error().code(), ErrorCode::InvalidArgument);
     EXPECT_THAT(refused.error().message(), HasSubstr("lies inside the source"));
   }
   EXPECT_FALSE(fs::exists(source_ / "out"));
   // A name that merely begins like the source's is another directory.
-  EXPECT_TRUE(export_view(*checkpoint_, view, source_, directory_ / "src-out", {}).has_value());
+  EXPECT_TRUE(export_view(*checkpoint_, view, directory_ / "src-out", {}).has_value());
 }
 
 TEST_F(Exporter, AStoppedRunLeavesNoFinishedNameUnfinished) {

@@ -29,6 +29,7 @@
 #include <unistd.h>
 #include <vector>
 
+#include "base/write_all.h"
 #include "io/file_system.h"
 
 namespace ckfs {
@@ -56,20 +57,20 @@ Result<void> OutFile::write(std::uint64_t offset, std::span<const std::byte> byt
   constexpr int kDontCache = 0x80;  // RWF_DONTCACHE; Debian 12's headers do not know it
   const int fault = system_->next_fault();
   if (fault != 0) bytes = bytes.first(bytes.size() / 2);
-  while (!bytes.empty()) {
-    const iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};  // only read from
-    const ssize_t written =
-        ::pwritev2(fd_.get(), &part, 1, static_cast<off_t>(offset), uncached_ ? kDontCache : 0);
-    if (written < 0) {
-      if (errno == EINTR) continue;
-      if (uncached_ && (errno == EOPNOTSUPP || errno == EINVAL)) {
-        uncached_ = false;
-        continue;
-      }
-      return system_failure(errno, thing_, "write");
+  const auto write_some = [&](std::span<const std::byte> some, std::uint64_t at) {
+    const iovec part{const_cast<std::byte*>(some.data()), some.size()};  // only read from
+    const auto write_with = [&](int flags) {
+      return ::pwritev2(fd_.get(), &part, 1, static_cast<off_t>(at), flags);
+    };
+    ssize_t written = write_with(uncached_ ? kDontCache : 0);
+    if (written < 0 && uncached_ && (errno == EOPNOTSUPP || errno == EINVAL)) {
+      uncached_ = false;
+      written = write_with(0);
     }
-    offset += static_cast<std::uint64_t>(written);
-    bytes = bytes.subspan(static_cast<std::size_t>(written));
+    return written;
+  };
+  if (const int error = write_all(bytes, offset, write_some)) {
+    return system_failure(error, thing_, "write");
   }
   if (fault != 0) return system_failure(fault, thing_, "write");
   return {};

@@ -121,6 +121,18 @@ std::optional<ExportOrigin> origin_of(const nlohmann::json& json) {
   return origin;
 }
 
+std::string mark_text(const ExportOrigin& origin) {
+  std::string text;
+  for (const auto& [name, value] : origin_members(origin)) {
+    text += fmt::format("{}\"{}\":{}", text.empty() ? "{" : ",", name, value);
+  }
+  return text + "}";
+}
+
+std::optional<ExportOrigin> parse_mark(std::string_view text) {
+  return origin_of(nlohmann::json::parse(text, nullptr, false));
+}
+
 std::string to_json(const ExportRecord& record) {
   JsonMembers members = origin_members(record.origin);
   const bool has_steps =

@@ -1,5 +1,5 @@
-// OUT/.ckfs-export.d/record.json: what an export has written so far, and from what. A value; the
-// functions are pure.
+// OUT/.ckfs-export.d/record.json: what an unfinished export has written so far, and from what. A
+// finished export has a mark in its place. Values; the functions are pure.
 #pragma once
 
 #include <cstdint>
@@ -73,6 +73,12 @@ std::string json_object(const JsonMembers& members);
 std::string json_quoted(std::string_view text);
 /// nullopt: not such members, or of another version of records.
 std::optional<ExportOrigin> origin_of(const nlohmann::json& json);
+
+/// The mark of a finished export, and of each of its files (OutDirectory::mark()): one line of JSON
+/// with the members of origin_members().
+std::string mark_text(const ExportOrigin& origin);
+/// nullopt: not such a mark.
+std::optional<ExportOrigin> parse_mark(std::string_view text);
 
 std::string to_json(const ExportRecord& record);
 

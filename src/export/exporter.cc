@@ -207,8 +207,8 @@ class Run {
 
 Failure Run::no_space(std::uint64_t needed) const {
   return Failure(Error(ErrorCode::Io,
-                       fmt::format("{}: no space left: {} bytes needed, {} free", out_.name(),
-                                   needed, out_.free_bytes().value_or(0)),
+                       fmt::format("{}: no space left: {} needed, {} free", out_.name(),
+                                   human_size(needed), human_size(out_.free_bytes().value_or(0))),
                        ENOSPC));
 }
 
@@ -374,9 +374,12 @@ Result<ExportResult> Run::write(const std::vector<Wanted>& files) {
     if (!finished) open.push_back(&file);
   }
   CKFS_TRY_VOID(record_.store());
+  // From here on the record says what OUT holds: the mark of what was replaced would be wrong.
+  CKFS_TRY_VOID(out_.remove_mark());
   {
     const MutexLock lock(mutex_);
     result_.files_kept = files.size() - open.size();
+    result_.bytes_kept = done_;
     if (options_.progress) options_.progress(done_, total_);
   }
 
@@ -425,8 +428,8 @@ Result<ExportResult> Run::write(const std::vector<Wanted>& files) {
   if (error_ && error_->code() != ErrorCode::Stopped) return Failure(*error_);
   if (stops && result_.files + result_.files_kept < files.size()) {
     return fail(ErrorCode::Stopped,
-                "{}: interrupted after {} of {} bytes (the same command goes on from there)",
-                out_.name(), done_, total_);
+                "{}: interrupted after {} of {} (the same command goes on from there)", out_.name(),
+                human_size(done_), human_size(total_));
   }
   CKFS_TRY_VOID(stored);
   return result_;
@@ -444,7 +447,10 @@ Result<SourceOrder> choose_order(const View& view, const OutDirectory& out,
   }
   const auto any_order = [&]() -> Result<bool> {
     CKFS_TRY_VOID(out.make_parents(std::string(kRecordName)));
-    return takes_offsets(out, fmt::format("{}/probe", kExportFolder));
+    CKFS_TRY(const bool takes, takes_offsets(out, fmt::format("{}/probe", kExportFolder)));
+    // If it was made for the probe: a finished export may stay as it is.
+    (void)out.remove_directory(std::string(kExportFolder));
+    return takes;
   }();
   // Whether there is room is seen later, where files that will be removed count as room.
   const int fault = any_order ? 0 : any_order.error().system_error();
@@ -466,6 +472,14 @@ Result<SourceOrder> choose_order(const View& view, const OutDirectory& out,
   return order;
 }
 
+/// The result where nothing is left to do.
+ExportResult already_there(const ExportRecord& record, const ExportOptions& options) {
+  ExportResult result{.files_kept = record.files.size()};
+  for (const auto& [path, file] : record.files) result.bytes_kept += file.size;
+  if (options.progress) options.progress(result.bytes_kept, result.bytes_kept);
+  return result;
+}
+
 }  // namespace
 
 Result<ExportResult> export_view(const Checkpoint& checkpoint, const View& view,
@@ -483,8 +497,16 @@ Result<ExportResult> export_view(const Checkpoint& checkpoint, const View& view,
   CKFS_TRY(const OutDirectory directory, OutDirectory::open(out, options.system));
   CKFS_TRY(const bool trusted, is_trusted(directory, kRecordName, options.force,
                                           "--force goes on, and believes no record"));
-  CKFS_TRY(const std::optional<ExportRecord> old,
-           trusted ? load_record(directory, options.force) : std::nullopt);
+  CKFS_TRY(std::optional<FoundExport> found,
+           trusted ? find_export(directory, record, options.force) : std::nullopt);
+  const bool replaces = found && found->record.origin != record.origin;
+  if (replaces && !options.force) {
+    CKFS_TRY_VOID(refuse_replacing(directory, *found, record.origin));
+  }
+  if (replaces && found->is_marked) {
+    CKFS_TRY(found->record.files, marked_files(directory, found->record.origin));
+  }
+  const ExportRecord* const old = found ? &found->record : nullptr;
   if (!options.force) CKFS_TRY_VOID(refuse_foreign(directory, old));
   if (directory.entry(std::string(kFleetName))) {
     return fail(ErrorCode::InvalidArgument,
@@ -494,22 +516,28 @@ Result<ExportResult> export_view(const Checkpoint& checkpoint, const View& view,
 
   CKFS_TRY_VOID(refuse_own_source(out, checkpoint, record));
   if (old) CKFS_TRY_VOID(refuse_own_source(out, checkpoint, *old));
+  if (old && !replaces && found->is_marked) {
+    const std::vector<OrderedRanges> none(files.size());
+    const ExportRecord there = resume_from(directory, record, *old, none, checkpoint.mtime());
+    const bool is_whole =
+        std::ranges::all_of(there.files, [](const auto& file) { return file.second.finished; });
+    if (is_whole) return already_there(there, options);
+  }
   CKFS_TRY(const SourceOrder order, choose_order(view, directory, options.order));
   record.order = order.id;
   const std::vector<OrderedRanges> ordered = ranges_of(order, files.size());
   std::vector<std::string> stale;
-  if (old && old->origin == record.origin) {
+  if (old && !replaces) {
     record = resume_from(directory, record, *old, ordered, checkpoint.mtime());
   } else if (old) {
-    spdlog::info("{}: starts over: it holds view {} of another source or version", out.native(),
-                 old->origin.view);
+    spdlog::info("{}: replaces {}", out.native(), found->text());
     // Finished files go too: half of the old and half of the new would look like a checkpoint.
     for (const auto& [path, file] : old->files) stale.push_back(path);
   }
   std::size_t number = 0;
   for (const auto& [path, file] : old ? old->files : decltype(record.files)()) {
     const auto now = record.files.find(path);
-    if (old->origin != record.origin || now == record.files.end() ||
+    if (replaces || now == record.files.end() ||
         (now->second.synced == 0 && now->second.steps == 0)) {
       stale.push_back(part_name(number));
     }
@@ -517,17 +545,20 @@ Result<ExportResult> export_view(const Checkpoint& checkpoint, const View& view,
   }
   Run run(directory, view, options, order, ordered, checkpoint.mtime(), record);
   CKFS_TRY_VOID(
-      run.check_space(stale));  // before the old copy goes: there may be no room for a new
-  if (options.stop.stop_requested()) return stopped(directory.name());  // nor does it go then
+      run.check_space(stale));          // before the old copy goes: there may be no room for a new
+  if (options.stop.stop_requested()) {  // nor does it go then
+    return fail(ErrorCode::Stopped, "{}: interrupted before anything was written",
+                directory.name());
+  }
   // First what makes the old copy count as a whole one.
   std::ranges::stable_sort(stale, std::greater(),
                            [](const std::string& path) { return turn_of(path); });
   for (const std::string& path : stale) CKFS_TRY_VOID(directory.remove(path));
   // Where the new view may have a file.
-  if (old && old->origin != record.origin) directory.remove_empty_parents(stale);
+  if (replaces) directory.remove_empty_parents(stale);
   CKFS_TRY_VOID(directory.make_parents(std::string(kRecordName)));
   if (!order.empty()) keep_decoded_chunks(view, directory, run.spare_bytes() / 8 * 7);
-  CKFS_TRY(const ExportResult result, run.write(files));
+  CKFS_TRY(ExportResult result, run.write(files));
   if (const auto& chunks = view.impl().checkpoint->chunks) {
     const ChunkStatistics statistics = chunks->statistics();
     spdlog::info("{}: {} bytes of chunks were decoded, {} of them kept on the disk meanwhile",
@@ -535,6 +566,8 @@ Result<ExportResult> export_view(const Checkpoint& checkpoint, const View& view,
   }
 
   CKFS_TRY_VOID(close_directories(directory, record, kTurns, checkpoint.mtime()));
+  CKFS_TRY_VOID(close_export(directory, std::move(record), checkpoint.mtime()));
+  if (replaces && found->is_begun()) result.replaced = found->text();
   return result;
 }
 

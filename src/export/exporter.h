@@ -3,17 +3,19 @@
 // File by file; or, where a source of compressed chunks is better read in its own order, first the
 // pieces of all files in that order (source_order.h), then what lies between them.
 //
-// Files are written under temporary names, fsynced and renamed; OUT/.ckfs-export.d/record.json
-// lists the source's fingerprint, the view, the layout version, finished files, and for a large
-// unfinished file how far it is fsynced (in steps of 64 MiB; of the source's order, in its steps,
-// of which 256 MiB are synced at once). A second run with the same source and view goes on from
-// there; another source or view starts over.
+// Files are written under temporary names, fsynced and renamed. While the export runs,
+// OUT/.ckfs-export.d/record.json lists the source's fingerprint, the view, the layout version and
+// the finished files, and how far each large unfinished file is on the disk (in steps of 64 MiB; in
+// the source's order in its steps, 256 MiB at once). A second run with the same source and view
+// goes on from there. When all is finished, the record is replaced by a mark of OUT and of each
+// file, so that OUT holds the view's files alone; a later run recognises them by it.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <stop_token>
+#include <string>
 
 #include <ckfs/checkpoint.h>
 
@@ -26,9 +28,9 @@ namespace ckfs {
 struct ExportOptions {
   /// Files written at a time; 0: one for each CPU.
   unsigned jobs = 0;
-  /// Files in OUT that are not this export's own are an error, unless forced: then those with the
-  /// name of a file of the view are replaced, and the others left alone. So is a record that cannot
-  /// be read, or that others may have written: forced, it is not believed.
+  /// Goes on where OUT holds an export of another view or source, which is replaced; or files that
+  /// no export wrote: those with the name of a file of the view are replaced, the others stay; or a
+  /// record that cannot be read, or that others may have written, which is not believed then.
   bool force = false;
   /// Ends the export early; what is done is kept for the next run.
   std::stop_token stop{};
@@ -44,6 +46,8 @@ struct ExportResult {
   std::uint64_t files = 0;       // written now
   std::uint64_t files_kept = 0;  // finished by an earlier run
   std::uint64_t bytes = 0;       // written now
+  std::uint64_t bytes_kept = 0;  // written by an earlier run
+  std::string replaced{};        // "a finished export of VIEW"; empty: nothing was replaced
 };
 
 /// Writes the files of `view` into `out`, with the checkpoint's mtime. Errors: InvalidArgument (OUT

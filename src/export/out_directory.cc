@@ -34,6 +34,14 @@
 
 namespace ckfs {
 
+namespace {
+
+constexpr const char* kMarkName = "user.ckfs.export";
+/// ext4 has room for 4 KiB of attributes.
+constexpr std::size_t kLongestMark = 2048;
+
+}  // namespace
+
 Result<void> OutFile::reserve(ByteRange range) {
   if (range.empty()) return {};
   // The size is kept: a file that has its final size before it has its bytes looks complete.
@@ -430,6 +438,54 @@ Result<void> OutDirectory::remove(const std::string& path) const {
                                                                                 : 0;
   if (error == 0 || error == ENOENT || error == ENOTDIR) return {};
   return failure(error, path, "remove");
+}
+
+Result<void> OutDirectory::remove_directory(const std::string& path) const {
+  if (const int fault = system_->next_fault()) return failure(fault, path, "remove");
+  const Result<Place> at = place(path, "remove");
+  const int error = !at ? at.error().system_error()
+                    : ::unlinkat(at->directory.get(), at->name.c_str(), AT_REMOVEDIR) != 0 ? errno
+                                                                                           : 0;
+  if (error == 0 || error == ENOENT || error == ENOTEMPTY || error == EEXIST) return {};
+  return failure(error, path, "remove");
+}
+
+/// Empty where there is nothing that could have a mark.
+UniqueFd OutDirectory::open_to_mark(const std::string& path) const {
+  if (path.empty()) return open_directory_beneath(fd_.get(), path, system_->walk);
+  const Result<Place> at = place(path, "open");
+  if (!at) return {};
+  return UniqueFd(::openat(at->directory.get(), at->name.c_str(),
+                           O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+}
+
+std::optional<std::string> OutDirectory::mark(const std::string& path) const {
+  const UniqueFd fd = open_to_mark(path);
+  if (!fd) return std::nullopt;
+  std::string text(kLongestMark + 1, '\0');
+  const ssize_t size = ::fgetxattr(fd.get(), kMarkName, text.data(), text.size());
+  if (size < 0 || static_cast<std::size_t>(size) > kLongestMark) return std::nullopt;
+  text.resize(static_cast<std::size_t>(size));
+  return text;
+}
+
+Result<bool> OutDirectory::set_mark(const std::string& path, const std::string& text) const {
+  if (text.size() > kLongestMark) return false;
+  if (const int fault = system_->next_fault()) return failure(fault, path, "mark");
+  const UniqueFd fd = open_to_mark(path);
+  // File systems have many errors for attributes that they do not keep.
+  return fd && ::fsetxattr(fd.get(), kMarkName, text.data(), text.size(), 0) == 0;
+}
+
+Result<void> OutDirectory::remove_mark() const {
+  const UniqueFd fd = open_to_mark("");
+  if (!fd) return failure(errno, "", "open");
+  if (::fgetxattr(fd.get(), kMarkName, nullptr, 0) < 0) return {};
+  if (const int fault = system_->next_fault()) return failure(fault, "", "unmark");
+  if (::fremovexattr(fd.get(), kMarkName) != 0 && errno != ENODATA) {
+    return failure(errno, "", "unmark");
+  }
+  return sync_directory("");
 }
 
 void OutDirectory::remove_empty_parents(const std::vector<std::string>& files) const {

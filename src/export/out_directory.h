@@ -143,6 +143,8 @@ class OutDirectory {
   Result<UniqueFd> open_nameless(const std::string& path) const;
   /// Removes a file; no error where there is none.
   Result<void> remove(const std::string& path) const;
+  /// Removes a directory. No error where there is none, or where something is in it.
+  Result<void> remove_directory(const std::string& path) const;
   /// Removes the directories above `files` in which nothing is any more. What cannot be removed
   /// stays.
   void remove_empty_parents(const std::vector<std::string>& files) const;
@@ -159,6 +161,14 @@ class OutDirectory {
   /// A file of that text where there was none. False: something has that name. Of several callers,
   /// on any hosts, one gets true: the name is a link made once, which also old NFS servers decide.
   Result<bool> put_text(const std::string& path, const std::string& text) const;
+
+  /// The mark (the extended attribute user.ckfs.export) of a regular file or a directory; "" is
+  /// OUT. nullopt: it has none, or it cannot be read.
+  std::optional<std::string> mark(const std::string& path) const;
+  /// Gives a file, or OUT, a mark. False: the file system keeps none.
+  Result<bool> set_mark(const std::string& path, const std::string& text) const;
+  /// Takes OUT's own mark away for good; no error where it has none.
+  Result<void> remove_mark() const;
 
  private:
   /// Where a path's last name is looked up.
@@ -179,6 +189,7 @@ class OutDirectory {
   Result<void> write_text(const std::string& path, const std::string& text) const;
   std::string temporary_name(const std::string& path) const;
   Result<UniqueFd> open_at(const std::string& path, int flags, unsigned mode = 0666) const;
+  UniqueFd open_to_mark(const std::string& path) const;
   Result<Place> place(const std::string& path, std::string_view what) const;
 
   std::string name_;

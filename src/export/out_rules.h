@@ -2,8 +2,10 @@
 // anything in it foreign.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -49,13 +51,46 @@ Result<void> refuse_own_source(const std::filesystem::path& out, const Checkpoin
 Result<bool> is_trusted(const OutDirectory& out, std::string_view record, bool force,
                         std::string_view remedy);
 
-/// The record of an earlier run; nullopt: there is none, or, with `force`, none that can be read.
-/// Errors: InvalidArgument (not such a record), Io.
-Result<std::optional<ExportRecord>> load_record(const OutDirectory& out, bool force);
+/// An export that OUT holds.
+struct FoundExport {
+  ExportRecord record;
+  /// Finished, with a mark and without a record in OUT. Of another origin than was asked for, the
+  /// record has no files (marked_files()).
+  bool is_marked = false;
 
-/// Refuses files that no export of ours has written. `old` is the record found in OUT. Errors:
-/// InvalidArgument (there is one), and those of listing OUT.
-Result<void> refuse_foreign(const OutDirectory& out, const std::optional<ExportRecord>& old);
+  bool is_finished() const;
+  /// Whether any of its bytes are there.
+  bool is_begun() const;
+  /// "a finished export of VIEW": for messages.
+  std::string text() const;
+};
+
+/// The export that OUT holds. Its record counts, and where there is none the mark of OUT: then a
+/// file of `fresh` is finished if it has the same mark. nullopt: OUT holds none, or, with `force`,
+/// none that can be read. Errors: InvalidArgument (not such a record), Io.
+Result<std::optional<FoundExport>> find_export(const OutDirectory& out, const ExportRecord& fresh,
+                                               bool force);
+
+/// The files in OUT with the mark of a finished export of `origin`.
+Result<std::map<std::string, ExportRecord::File>> marked_files(const OutDirectory& out,
+                                                               const ExportOrigin& origin);
+
+/// Refuses to replace an export of another view, source or layout version, of which something is
+/// there: that takes ExportOptions::force. Errors: InvalidArgument.
+Result<void> refuse_replacing(const OutDirectory& out, const FoundExport& found,
+                              const ExportOrigin& asked);
+
+/// Ends an export whose files all have their names for good: marks OUT and the files, then removes
+/// what exports keep in OUT. Where OUT's file system keeps no marks, the record stays, and says
+/// that all is finished. Errors: those of OutDirectory.
+Result<void> close_export(const OutDirectory& out, ExportRecord record, std::int64_t mtime);
+/// Removes what exports keep in OUT, all but the record where OUT has no mark; the fleet last. No
+/// error where another process does the same.
+Result<void> remove_own_files(const OutDirectory& out, std::int64_t mtime);
+
+/// Refuses files that no export has written. `old` is the record of the export that OUT holds;
+/// nullptr: none. Errors: InvalidArgument (there is such a file), and those of listing OUT.
+Result<void> refuse_foreign(const OutDirectory& out, const ExportRecord* old);
 
 /// The checkpoint's time for OUT and the directories that hold files of the record whose turn is
 /// below `turns`; they are on disk then. Requires: those files have been made. Errors: those of

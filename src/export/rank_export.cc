@@ -1,6 +1,6 @@
-// The order of looking decides races between a rank that is run again and the one that finishes:
-// record.json is written before any rank's record goes, and looked at after one's own record. So a
-// rank that finds no record of its own, though it had one, finds that the export is finished.
+// A rank may be run again while another one finishes. The order of looking decides such races: OUT
+// gets its mark (or record.json) before any rank's record goes, and a rank looks for the mark after
+// it has looked for its own record. So a rank whose record is gone finds that all is finished.
 #include "export/rank_export.h"
 
 #include <algorithm>
@@ -12,6 +12,7 @@
 #include <thread>
 #include <unistd.h>
 
+#include "api/report.h"
 #include "base/mutex.h"
 #include "base/parallel.h"
 #include "base/stop.h"
@@ -37,18 +38,18 @@ std::string host_name() {
 
 /// Whether OUT has all files of `fresh`, finished. Errors: InvalidArgument: it has something else.
 Result<bool> is_finished(const OutDirectory& out, const ExportRecord& fresh) {
-  CKFS_TRY(const std::optional<ExportRecord> found, load_record(out, false));
+  CKFS_TRY(const std::optional<FoundExport> found, find_export(out, fresh, false));
   if (!found) return false;
-  const std::string other = difference({found->origin, 1, {}}, {fresh.origin, 1, {}});
+  const std::string other = difference({found->record.origin, 1, {}}, {fresh.origin, 1, {}});
   if (!other.empty()) {
-    return fail(ErrorCode::InvalidArgument, "{}: holds an export of {} (give another OUT)",
-                out.name(), other);
+    return fail(ErrorCode::InvalidArgument,
+                "{}: holds {}: {} (several processes replace nothing: give another OUT)",
+                out.name(), found->text(), other);
   }
-  if (std::ranges::all_of(found->files, [](const auto& file) { return file.second.finished; })) {
-    return true;
-  }
+  if (found->is_finished()) return true;
   return fail(ErrorCode::InvalidArgument,
-              "{}: one process has begun to export here, not several (without --rank it goes on)",
+              "{}: one process has begun to export here (the same command without --rank and "
+              "--distributed goes on)",
               out.name());
 }
 
@@ -103,7 +104,7 @@ Result<std::optional<Fleet>> join(const OutDirectory& out, const ExportRecord& f
     // The record stands before the fleet goes.
     CKFS_TRY(const bool finished, is_finished(out, files));
     if (finished) return std::nullopt;
-    if (!options.common.force) CKFS_TRY_VOID(refuse_foreign(out, std::nullopt));
+    if (!options.common.force) CKFS_TRY_VOID(refuse_foreign(out, nullptr));
     // Pods may share a host's name and have the same numbers.
     std::random_device random;
     const std::string probe =
@@ -216,32 +217,19 @@ Result<void> name_files(const OutDirectory& out, const View& view, const ExportR
   return {};
 }
 
-/// Takes away what the ranks have left, once record.json stands for it. The fleet goes last:
-/// whoever comes meanwhile sees that all is finished.
-Result<void> remove_records(const OutDirectory& out) {
-  CKFS_TRY(const std::vector<std::string> names, out.names(std::string(kExportFolder)));
-  for (const std::string& name : names) {
-    const std::string path = fmt::format("{}/{}", kExportFolder, name);
-    if (path != kRecordName && path != kFleetName) CKFS_TRY_VOID(out.remove(path));
-  }
-  CKFS_TRY_VOID(out.remove(std::string(kFleetName)));
-  return out.sync_directory(std::string(kExportFolder));
-}
-
-/// Requires: all ranks are complete. Whoever else finishes at the same time may take away what this
-/// writes, the new record before it has its name; the files are whole whoever gave them theirs.
+/// Requires: all ranks are complete. Another process that finishes at the same time may remove what
+/// this one writes, also a new record before it has its name. The files are whole, whichever of the
+/// two gave them their names.
 Result<void> finish(const OutDirectory& out, const View& view, ExportRecord record,
                     std::int64_t mtime) {
   CKFS_TRY_VOID(name_files(out, view, record, mtime));
-  // Before the record says so: a name that a power failure takes back is not looked for again.
+  // Before the export counts as finished: a name that a power failure takes back is not looked for
+  // again.
   CKFS_TRY_VOID(close_directories(out, record, kTurns, mtime));
-  for (auto& [path, file] : record.files) file.finished = true;
-  const Result<void> recorded = out.replace_text(std::string(kRecordName), to_json(record));
-  if (!recorded) {
-    CKFS_TRY(const bool finished, is_finished(out, record));
-    if (!finished) return recorded;
-  }
-  return remove_records(out);
+  const Result<void> closed = close_export(out, record, mtime);
+  if (closed) return closed;
+  CKFS_TRY(const bool finished, is_finished(out, record));
+  return finished ? remove_own_files(out, mtime) : closed;
 }
 
 /// The ranks that write to each file of one rank, itself not among them: few, for parts are cut
@@ -390,11 +378,11 @@ void RankRun::release_unwritten() const {
 Result<RankResult> RankRun::write() {
   CKFS_TRY_VOID(keeper_.store());
   const auto no_space = [&] {
-    return Failure(
-        Error(ErrorCode::Io,
-              fmt::format("{}: no space left: rank {} needs {} bytes, {} free", out_.name(),
-                          options_.rank, total_ - kept_, out_.free_bytes().value_or(0)),
-              ENOSPC));
+    return Failure(Error(
+        ErrorCode::Io,
+        fmt::format("{}: no space left: rank {} needs {}, {} free", out_.name(), options_.rank,
+                    human_size(total_ - kept_), human_size(out_.free_bytes().value_or(0))),
+        ENOSPC));
   };
   const auto fits = [&] { return total_ - kept_ <= out_.free_bytes().value_or(total_); };
   if (!fits()) {
@@ -417,9 +405,8 @@ Result<RankResult> RankRun::write() {
     if (written.error().code() != ErrorCode::Stopped) return Failure(written.error());
     const MutexLock lock(mutex_);
     return fail(ErrorCode::Stopped,
-                "{}: rank {} interrupted after {} of {} bytes (the same command goes on from "
-                "there)",
-                out_.name(), options_.rank, done_, total_);
+                "{}: rank {} interrupted after {} of {} (the same command goes on from there)",
+                out_.name(), options_.rank, human_size(done_), human_size(total_));
   }
   keeper_.change([](RankRecord& now) {
     now.complete = true;
@@ -472,37 +459,26 @@ Result<RankRecord> begin_rank(const OutDirectory& out, const Fleet& fleet,
   return record;
 }
 
-}  // namespace
+/// Takes away what this rank has left since the others finished, or one that was killed meanwhile.
+Result<RankResult> finished_rank(const OutDirectory& directory, RankResult result,
+                                 std::int64_t mtime) {
+  CKFS_TRY_VOID(remove_own_files(directory, mtime));
+  result.finished = true;
+  result.lacks.clear();
+  return result;
+}
 
-Result<RankResult> export_rank(const Checkpoint& checkpoint, const View& view,
-                               const std::filesystem::path& out, const RankOptions& options) {
-  CKFS_CHECK(options.rank < options.world);
-  CKFS_TRY_VOID(refuse_inside(out, checkpoint));
-  CKFS_TRY(const ExportRecord files, fresh_record(checkpoint, view));
-  CKFS_TRY_VOID(refuse_own_source(out, checkpoint, files));
-  CKFS_TRY(const OutDirectory directory,
-           OutDirectory::open(out, options.system, Others::OfOneFleet));
-  // Records of others are believed, so --force does not help where strangers may write.
-  CKFS_TRY_VOID(is_trusted(directory, kFleetName, false, kOwnOut));
-  CKFS_TRY(const bool before, is_finished(directory, files));
-  if (before) {
-    CKFS_TRY_VOID(remove_records(directory));
-    CKFS_TRY_VOID(refuse_lost(directory, files, checkpoint.mtime()));
-    return RankResult{.bytes = 0, .bytes_kept = 0, .finished = true, .lacks = {}};
-  }
-
+Result<RankResult> take_part(const Checkpoint& checkpoint, const View& view,
+                             const ExportRecord& files, const OutDirectory& directory,
+                             const RankOptions& options) {
   CKFS_TRY_VOID(directory.make_parents(std::string(kFleetName)));
   CKFS_TRY(const UniqueFd lock, directory.lock(rank_lock_name(options.rank)));
   if (!lock) {
     return fail(ErrorCode::InvalidArgument, "{}: another process writes rank {} of {}",
                 directory.name(), options.rank, options.world);
   }
-  // Takes away what this rank has left since, or one who was killed while he did so.
-  const auto finished = [&](RankResult result) -> Result<RankResult> {
-    CKFS_TRY_VOID(remove_records(directory));
-    result.finished = true;
-    result.lacks.clear();
-    return result;
+  const auto finished = [&](RankResult result) {
+    return finished_rank(directory, std::move(result), checkpoint.mtime());
   };
   CKFS_TRY(const std::optional<Fleet> joined, join(directory, files, options));
   if (!joined) return finished({});
@@ -545,6 +521,32 @@ Result<RankResult> export_rank(const Checkpoint& checkpoint, const View& view,
   return result;
 }
 
+}  // namespace
+
+Result<RankResult> export_rank(const Checkpoint& checkpoint, const View& view,
+                               const std::filesystem::path& out, const RankOptions& options) {
+  CKFS_CHECK(options.rank < options.world);
+  CKFS_TRY_VOID(refuse_inside(out, checkpoint));
+  CKFS_TRY(const ExportRecord files, fresh_record(checkpoint, view));
+  CKFS_TRY_VOID(refuse_own_source(out, checkpoint, files));
+  CKFS_TRY(const OutDirectory directory,
+           OutDirectory::open(out, options.system, Others::OfOneFleet));
+  // Records of others are believed, so --force does not help where strangers may write.
+  CKFS_TRY_VOID(is_trusted(directory, kFleetName, false, kOwnOut));
+  CKFS_TRY(const bool before, is_finished(directory, files));
+  if (before) {
+    CKFS_TRY(const RankResult finished, finished_rank(directory, {}, checkpoint.mtime()));
+    CKFS_TRY_VOID(refuse_lost(directory, files, checkpoint.mtime()));
+    return finished;
+  }
+  Result<RankResult> result = take_part(checkpoint, view, files, directory, options);
+  if (result || result.error().code() != ErrorCode::NotFound) return result;
+  // The process that finishes removes the folder of the export, perhaps between two steps of this
+  // one.
+  CKFS_TRY(const bool over, is_finished(directory, files));
+  return over ? finished_rank(directory, {}, checkpoint.mtime()) : result;
+}
+
 Result<void> finish_export(const Checkpoint& checkpoint, const View& view,
                            const std::filesystem::path& out, const OutSystem& system) {
   CKFS_TRY_VOID(refuse_inside(out, checkpoint));
@@ -560,7 +562,7 @@ Result<void> finish_export(const Checkpoint& checkpoint, const View& view,
   CKFS_TRY(const std::optional<Fleet> fleet, load_fleet(directory));
   CKFS_TRY(const bool finished, is_finished(directory, files));
   if (finished) {
-    CKFS_TRY_VOID(remove_records(directory));
+    CKFS_TRY_VOID(remove_own_files(directory, checkpoint.mtime()));
     return refuse_lost(directory, files, checkpoint.mtime());
   }
   if (!fleet) return not_begun();

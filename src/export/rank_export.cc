@@ -134,8 +134,8 @@ Result<std::optional<RankRecord>> load_rank(const OutDirectory& out, const Fleet
   return *std::move(record);
 }
 
-/// What the ranks still lack, each with its number; empty where all are complete.
-Result<std::string> lacking(const OutDirectory& out, const Fleet& fleet, unsigned first) {
+/// What the ranks have still to write, each with its number; empty where all are complete.
+Result<std::string> missing_parts(const OutDirectory& out, const Fleet& fleet, unsigned first) {
   std::vector<std::string> lines;
   for (unsigned k = 0; k < fleet.world; ++k) {
     const unsigned rank = (first + k) % fleet.world;
@@ -151,7 +151,8 @@ Result<std::string> lacking(const OutDirectory& out, const Fleet& fleet, unsigne
     }
     std::uint64_t left = 0;
     for (const auto& part : record->parts) left += part.step.range.end - part.synced;
-    lines.push_back(fmt::format("rank {} lacks {} bytes (it ran on {})", rank, left, record->host));
+    lines.push_back(fmt::format("rank {} has {} left to write (it ran on {})", rank,
+                                human_size(left), record->host));
   }
   return fmt::format("{}", fmt::join(lines, ", "));
 }
@@ -464,7 +465,7 @@ Result<RankResult> finished_rank(const OutDirectory& directory, RankResult resul
                                  std::int64_t mtime) {
   CKFS_TRY_VOID(remove_own_files(directory, mtime));
   result.finished = true;
-  result.lacks.clear();
+  result.missing.clear();
   return result;
 }
 
@@ -497,8 +498,8 @@ Result<RankResult> take_part(const Checkpoint& checkpoint, const View& view,
                              sharers_of(steps, options.rank))
                          .write());
   }
-  CKFS_TRY(result.lacks, lacking(directory, fleet, options.rank));
-  if (!result.lacks.empty()) {
+  CKFS_TRY(result.missing, missing_parts(directory, fleet, options.rank));
+  if (!result.missing.empty()) {
     // Perhaps because somebody has just finished and taken the records away.
     CKFS_TRY(const bool over, is_over());
     return over ? finished(std::move(result)) : result;
@@ -513,7 +514,7 @@ Result<RankResult> take_part(const Checkpoint& checkpoint, const View& view,
   CKFS_TRY(const auto finisher, read);
   // A rank that is run again may find that it was chosen before.
   if (!chosen && finisher && !finisher->starts_with(fmt::format("rank {} ", options.rank))) {
-    result.lacks = fmt::format("{} gives the files their names", *finisher);
+    result.missing = fmt::format("{} gives the files their names", *finisher);
     return result;
   }
   CKFS_TRY_VOID(finish(directory, view, files, checkpoint.mtime()));
@@ -569,10 +570,11 @@ Result<void> finish_export(const Checkpoint& checkpoint, const View& view,
   const std::string other =
       difference(*fleet, {.origin = files.origin, .world = fleet->world, .split = fleet->split});
   if (!other.empty()) return another_fleet(directory, other);
-  CKFS_TRY(const std::string lacks, lacking(directory, *fleet, 0));
-  if (!lacks.empty()) {
-    return fail(ErrorCode::InvalidArgument, "{}: {} (run them again: --rank R --world {})",
-                out.native(), lacks, fleet->world);
+  CKFS_TRY(const std::string missing, missing_parts(directory, *fleet, 0));
+  if (!missing.empty()) {
+    return fail(ErrorCode::InvalidArgument,
+                "{}: not finished: {} (run them again: --rank R --world {})", out.native(), missing,
+                fleet->world);
   }
   return finish(directory, view, files, checkpoint.mtime());
 }

@@ -38,8 +38,8 @@ struct RankResult {
   std::uint64_t bytes_kept = 0;
   /// The files have their names: this process gave them, or had nothing left to do.
   bool finished = false;
-  /// What is missing until then, for people; empty where finished.
-  std::string lacks;
+  /// What is missing until then, as a sentence; empty where finished.
+  std::string missing;
 };
 
 /// Writes the part of one rank, and finishes if it is the last. Errors: those of export_view();
@@ -49,9 +49,10 @@ struct RankResult {
 Result<RankResult> export_rank(const Checkpoint& checkpoint, const View& view,
                                const std::filesystem::path& out, const RankOptions& options);
 
-/// Finishes an export whose ranks are all complete; also where whoever began that is gone. Errors:
-/// those of export_rank(); InvalidArgument (no rank has begun, and OUT is not made; ranks lack: the
-/// first 20 are named).
+/// Gives the files of an export in parts their names, once every rank is complete, as the last rank
+/// does by itself. For an export whose last rank was killed meanwhile. Does nothing where all is
+/// finished. Never makes OUT. Errors: those of export_rank(); InvalidArgument where a rank is not
+/// complete: the message lists what is missing, of 20 ranks at most.
 Result<void> finish_export(const Checkpoint& checkpoint, const View& view,
                            const std::filesystem::path& out, const OutSystem& system = {});
 

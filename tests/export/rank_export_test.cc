@@ -110,7 +110,7 @@ TEST_F(RankExport, WritesWhatOneProcessWrites) {
       for (unsigned rank = 0; rank < world; ++rank) {
         const auto result = run(rank, world, {.split = split});
         ASSERT_TRUE(result.has_value()) << result.error().message();
-        EXPECT_EQ(result->finished, rank + 1 == world) << result->lacks;
+        EXPECT_EQ(result->finished, rank + 1 == world) << result->missing;
       }
       EXPECT_EQ(tree(out_), expected_) << world;
     }
@@ -174,7 +174,7 @@ TEST_F(RankExport, AnotherMayFinishBetweenAnyTwoSteps) {
       result = run(1, 2);
     }
     ASSERT_TRUE(result.has_value()) << result.error().message();
-    EXPECT_TRUE(result->finished) << result->lacks;
+    EXPECT_TRUE(result->finished) << result->missing;
     EXPECT_EQ(tree(out_), expected_);
   }
   EXPECT_GT(before, 10);
@@ -208,7 +208,7 @@ TEST_F(RankExport, AnotherMayFinishWhileACompleteRankIsRunAgain) {
       }};
       const auto result = run(1, 2, {.common = {.force = force}, .system = system});
       ASSERT_TRUE(result.has_value()) << result.error().message();
-      EXPECT_TRUE(result->finished) << result->lacks;
+      EXPECT_TRUE(result->finished) << result->missing;
       EXPECT_EQ(tree(out_), expected_);
     }
     EXPECT_GT(before, 5);
@@ -242,7 +242,7 @@ TEST_F(RankExport, WhoeverComesAfterwardsHasNothingToDo) {
   EXPECT_EQ(serial->files, 0U);
 }
 
-TEST_F(RankExport, NamesRanksThatLack) {
+TEST_F(RankExport, NamesRanksThatAreMissing) {
   ASSERT_TRUE(run(1, 4).has_value());
   Killer killer{12};
   EXPECT_FALSE(run(2, 4, {.sync_step = 4096, .system = killer.system()}).has_value());
@@ -250,7 +250,7 @@ TEST_F(RankExport, NamesRanksThatLack) {
   ASSERT_FALSE(finished.has_value());
   EXPECT_THAT(
       finished.error().message(),
-      testing::AllOf(HasSubstr("rank 0 has not begun"), HasSubstr("rank 2 lacks "),
+      testing::AllOf(HasSubstr("rank 0 has not begun"), HasSubstr("rank 2 has "),
                      HasSubstr("rank 3 has not begun"), testing::Not(HasSubstr("rank 1 "))));
   for (const auto& [path, content] : tree(out_)) EXPECT_TRUE(is_own_path(path)) << path;
 }

@@ -1,7 +1,8 @@
 // A view as a directory on disk, without FUSE: parallel, atomic per file, resumable.
 //
-// File by file; or, where a source of compressed chunks is better read in its own order, first the
-// pieces of all files in that order (source_order.h), then what lies between them.
+// Written file by file. Where it is better to read compressed chunks of the source in their own
+// order, the pieces of all files are written in that order first (source_order.h), then the bytes
+// between them.
 //
 // Files are written under temporary names, fsynced and renamed. While the export runs,
 // OUT/.ckfs-export.d/record.json lists the source's fingerprint, the view, the layout version and
@@ -28,11 +29,11 @@ namespace ckfs {
 struct ExportOptions {
   /// Files written at a time; 0: one for each CPU.
   unsigned jobs = 0;
-  /// Goes on where OUT holds an export of another view or source, which is replaced; or files that
-  /// no export wrote: those with the name of a file of the view are replaced, the others stay; or a
-  /// record that cannot be read, or that others may have written, which is not believed then.
+  /// Replaces an export of another view or source in OUT. Writes beside files that no export wrote:
+  /// those with the name of a file of the view are replaced, the others stay. Ignores a record that
+  /// cannot be read, or that other users may have written.
   bool force = false;
-  /// Ends the export early; what is done is kept for the next run.
+  /// Ends the export early. The next run goes on from there.
   std::stop_token stop{};
   /// Called from several threads, one at a time, with bytes done so far and the total.
   std::function<void(std::uint64_t done, std::uint64_t total)> progress{};
@@ -50,14 +51,17 @@ struct ExportResult {
   std::string replaced{};        // "a finished export of VIEW"; empty: nothing was replaced
 };
 
-/// Writes the files of `view` into `out`, with the checkpoint's mtime. Errors: InvalidArgument (OUT
-/// is no directory, lies inside the source, holds foreign files, a file of the source that would be
-/// replaced, a symbolic link in the place of a directory or what ExportOptions::force is for, or is
-/// written by another export or by ranks), Io (disk full: ENOSPC), Stopped, NotFound (what it has
-/// written is gone, OUT is a link that leads nowhere), Unsupported (a file of the view has a name
-/// that exports keep for themselves), and those of ViewFile::read. No file under its final name is
-/// ever incomplete: where OUT's file system has locks between hosts, or no two of them export
-/// there.
+/// Writes the files of `view` into `out`, with the checkpoint's mtime. A file that has its final
+/// name is complete, unless two hosts export there at once and OUT's file system has no locks
+/// between them. Errors:
+///   InvalidArgument: OUT is no directory; it lies inside the source; a file of the source would be
+///     replaced; a symbolic link is in the place of a directory; another export, or ranks, write
+///     there; OUT holds what only ExportOptions::force replaces.
+///   Io: the disk is full (ENOSPC), or another call failed. NotFound: something that the export has
+///     written is gone, or OUT is a link that leads nowhere.
+///   Stopped: with the amount that is done.
+///   Unsupported: a file of the view has a name that is reserved for exports.
+///   Those of ViewFile::read.
 Result<ExportResult> export_view(const Checkpoint& checkpoint, const View& view,
                                  const std::filesystem::path& out, const ExportOptions& options);
 

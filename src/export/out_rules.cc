@@ -21,8 +21,8 @@ namespace {
 
 constexpr std::size_t kMaxRecord = 256_MiB;
 
-/// Without links, for what exists of it. Of a relative path nothing of which exists
-/// weakly_canonical() alone makes a relative one.
+/// The path with the links of its existing part resolved. (Of a relative path that does not exist
+/// at all, weakly_canonical() alone gives a relative one.)
 std::filesystem::path resolved(const std::filesystem::path& path) {
   std::error_code error;
   return std::filesystem::weakly_canonical(std::filesystem::absolute(path, error), error);
@@ -64,7 +64,8 @@ Result<ExportRecord> fresh_record(const Checkpoint& checkpoint, const View& view
       return fail(ErrorCode::Corrupt, "{}: not a path inside a directory", file.path);
     }
     if (is_own_path(file.path)) {
-      return fail(ErrorCode::Unsupported, "{}: a name that exports keep for themselves", file.path);
+      return fail(ErrorCode::Unsupported, "{}: a name that is reserved for export bookkeeping",
+                  file.path);
     }
     record.files[std::string(file.path)].size = file.size;
   }

@@ -128,7 +128,7 @@ TEST_F(RankExport, MakesADirectoryOfAnIndexAlone) {
     ASSERT_TRUE(run(0, 2, {.split = split}));
     const auto last = run(1, 2, {.split = split});
     ASSERT_TRUE(last) << last.error().message();
-    EXPECT_TRUE(last->finished) << last->lacks;
+    EXPECT_TRUE(last->finished) << last->missing;
     EXPECT_EQ(tree(out_), tree(serial_));
     EXPECT_EQ(tree(out_).count("tf/tf_model.h5.index.json"), 1U);
   }

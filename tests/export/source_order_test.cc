@@ -17,8 +17,8 @@
 #include "chunks/encoded.h"
 #include "export/export_record.h"
 #include "export/exporter.h"
+#include "export/ordered_writer.h"
 #include "export/out_directory.h"
-#include "export/walk.h"
 #include "source/orbax_writer.h"
 #include "support/temporary_directory.h"
 

@@ -172,7 +172,7 @@ Result<Checkpoint> open_prepared(const std::filesystem::path& source, const Open
   }
   const std::uint64_t fingerprint = with_choice(catalog->fingerprint(), options);
   return Checkpoint(std::make_shared<Checkpoint::Impl>(
-      std::move(files), std::move(catalog), budget,
+      source, std::move(files), std::move(catalog), budget,
       EngineOptions{
           .threads = options.threads,
           .tile_bytes = options.tile_bytes,

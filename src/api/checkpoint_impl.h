@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -29,10 +30,12 @@ std::shared_ptr<const SourceReaders> readers_of(const SourceFiles& files, const 
 /// Shared by all views, files and streams that come from it, which keep it alive.
 class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
  public:
-  Impl(std::unique_ptr<SourceFiles> opened, std::shared_ptr<const Catalog> described,
-       std::shared_ptr<BufferPool> budget, EngineOptions options,
-       std::uint64_t fingerprint_of_choice, Recipes all_recipes, std::shared_ptr<Spill> spilled)
-      : files(std::move(opened)),
+  Impl(std::filesystem::path opened_path, std::unique_ptr<SourceFiles> opened,
+       std::shared_ptr<const Catalog> described, std::shared_ptr<BufferPool> budget,
+       EngineOptions options, std::uint64_t fingerprint_of_choice, Recipes all_recipes,
+       std::shared_ptr<Spill> spilled)
+      : path(std::move(opened_path)),
+        files(std::move(opened)),
         catalog(std::move(described)),
         fingerprint(fingerprint_of_choice),
         recipes(std::move(all_recipes)),
@@ -86,6 +89,7 @@ class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
       CKFS_GUARDED_BY(mutex_);  // by summaries(), by canonical name
 
  public:
+  const std::filesystem::path path;  // that the checkpoint was opened with
   const std::unique_ptr<SourceFiles> files;
   const std::shared_ptr<const Catalog> catalog;
   const std::uint64_t fingerprint;

@@ -136,8 +136,11 @@ std::string metrics_text(const Checkpoint& checkpoint, const ErrorCounts& errors
   text.add("ckfs_info{{version=\"{}\",layout_version=\"{}\",io=\"{}\"}} 1\n", version(),
            kLayoutVersion, statistics.io);
   text.single("requests_total", "counter", "Reads by users of the views.", statistics.requests);
-  text.single("bytes_to_readers_total", "counter", "Bytes that were asked for.",
+  text.single("bytes_to_readers_total", "counter",
+              "Bytes that readers got: answers, and pages put into the page cache.",
               statistics.bytes_to_readers);
+  text.single("bytes_delivered_total", "counter",
+              "Bytes put into the page cache ahead of their reader.", statistics.bytes_delivered);
   add_reads(text, checkpoint.impl().read_times);
   text.single("tiles_total", "counter", "Tiles and pieces ahead of readers that were computed.",
               statistics.tiles);

@@ -577,6 +577,7 @@ std::string status_json(const Checkpoint& checkpoint) {
   Json json = versioned();
   json["requests"] = statistics.requests;
   json["bytes_to_readers"] = statistics.bytes_to_readers;
+  json["bytes_delivered"] = statistics.bytes_delivered;
   json["source_bytes"] = statistics.source_bytes;
   json["tiles"] = statistics.tiles;
   json["tiles_unread"] = statistics.tiles_unread;

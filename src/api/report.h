@@ -24,8 +24,8 @@
 //             "file", size, exactness, tensors, inode}]}; size and the rest for files only
 //   views    {version, layout, source: {kind, quantization, mtime, fingerprint},
 //             views: [{name, files: [{path, size, exactness, tensors, sources: [path]}]}]}
-//   status   {version, requests, bytes_to_readers, source_bytes, tiles, tiles_unread, hits, memory,
-//             memory_peak, memory_budget, io, decoded_bytes (of compressed chunks), spilled_bytes,
+//   status   {version, requests, bytes_to_readers, bytes_delivered (among them), source_bytes,
+//             tiles, tiles_unread, hits, memory, memory_peak, memory_budget, io, decoded_bytes (of compressed chunks), spilled_bytes,
 //             files: [{path, bytes, requests}], given: [{view, path, bytes}]}
 //
 // All functions are safe for concurrent use.

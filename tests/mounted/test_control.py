@@ -65,6 +65,17 @@ class Control(mounted_fs.TestCase):
         self.assertGreaterEqual(after["source_bytes"], needed)
         self.assertLessEqual(after["source_bytes"], int(needed * 1.02) + 100_000)
 
+    def test_all_bytes_that_a_copy_got_are_counted_once(self):
+        mount = self.mount()
+        with open(mount / SHARD, "rb", buffering=0) as file:
+            size = 0
+            while got := len(os.read(file.fileno(), 64 << 10)):
+                size += got
+        status = mount.status()
+        self.assertGreaterEqual(status["bytes_to_readers"], size)
+        self.assertLess(status["bytes_to_readers"], 1.2 * size)
+        self.assertEqual(status["bytes_to_readers"], status["given"][0]["bytes"])
+
     def test_a_snapshot_stays_as_it_was_opened(self):
         mount = self.mount("direct")
         with open(mount / ".ckfs/status.json", "rb", buffering=0) as file:

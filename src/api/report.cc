@@ -402,7 +402,10 @@ std::string list_text(std::span<const Entry> entries, ListDetail detail) {
 /// Names of the source files behind a file of a view, sorted: of all of a storage where a part of
 /// it is shown.
 std::vector<std::string> source_paths(const View::Impl& view, std::size_t file) {
-  const FileLayout layout = view.files->lay_out(file);
+  // The one that is shared with the file's readers, and kept for the next call: of an Orbax item's
+  // data file a layout is tens of MB, and a tool asks for an attribute twice.
+  const std::shared_ptr<const FileLayout> shared = view.files->layout(file);
+  const FileLayout& layout = *shared;
   const Catalog& catalog = *layout.definition->catalog;
   std::set<FileId> files;
   const auto add_extents = [&](const Storage& storage) {

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "api/checkpoint_impl.h"
 #include "api/open.h"
 #include "source/torch_writer.h"
 #include "support/safetensors_text.h"
@@ -279,6 +280,17 @@ TEST(ViewsJson, NamesTheFilesThatTensorsLieInside) {
     EXPECT_EQ(sources_of(*view, i), "__0_0.distcp\n__1_0.distcp");
     EXPECT_EQ(file.readers, 0400U);
   }
+}
+
+TEST(SourcesOf, TakesTheLayoutThatItsReadersHave) {
+  const Checkpoint checkpoint = deepseek();
+  const auto view = checkpoint.view("bf16-safetensors");
+  const std::size_t shard = *view->files().find("model-00001-of-00003.safetensors");
+  const auto file = view->open("model-00001-of-00003.safetensors");
+  ASSERT_TRUE(file);
+  const std::uint64_t before = view->impl().files->layouts_made();
+  for (int i = 0; i < 3; ++i) EXPECT_NE(sources_of(*view, shard), "");
+  EXPECT_EQ(view->impl().files->layouts_made(), before);
 }
 
 TEST(Status, IsReadBackAsATable) {

@@ -102,9 +102,6 @@ Result<std::string> status_rates(std::string_view before, std::string_view now, 
 /// user.ckfs.source. Requires: `file` is an index in View::files().
 std::string sources_of(const View& view, std::size_t file);
 
-/// The table of labels of docs/FORMATS.md, between its markers: which cast gets which label.
-std::string labels_table();
-
 /// "1.5 GB": three digits at most, decimal units.
 std::string human_size(std::uint64_t bytes);
 

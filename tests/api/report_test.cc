@@ -293,27 +293,6 @@ TEST(SourcesOf, TakesTheLayoutThatItsReadersHave) {
   EXPECT_EQ(view->impl().files->layouts_made(), before);
 }
 
-TEST(Status, IsReadBackAsATable) {
-  const Checkpoint checkpoint = deepseek();
-  const auto view = checkpoint.view("source");
-  ASSERT_TRUE(view->open("config.json")->read(0, 100));
-  const std::string json = status_json(checkpoint);
-  EXPECT_EQ(Json::parse(json)["bytes_to_readers"], 100);
-  const auto text = status_text(json);
-  ASSERT_TRUE(text) << text.error().message();
-  EXPECT_THAT(*text, HasSubstr("bytes to readers               100  100 B\n"));
-  EXPECT_THAT(*text, HasSubstr("requests  config.json\n"));
-}
-
-TEST(Status, OfAnUnknownShapeIsRefused) {
-  for (const char* text : {"", "[]", "{}", "{\"version\": 2}", "{\"version\": \"1\"}", "nonsense",
-                           "{\"version\": 1, \"requests\": -1}"}) {
-    const auto table = status_text(text);
-    ASSERT_FALSE(table) << text;
-    EXPECT_EQ(table.error().code(), ErrorCode::Corrupt);
-  }
-}
-
 TEST(HumanSize, HasThreeDigitsAtMost) {
   EXPECT_EQ(human_size(0), "0 B");
   EXPECT_EQ(human_size(999), "999 B");

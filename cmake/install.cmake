@@ -137,9 +137,8 @@ set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "mount a model checkpoint and read it in o
 set(CPACK_COMPONENT_RUNTIME_DESCRIPTION
 "ckfs shows a model checkpoint as ordinary read-only files in another form,
 for instance FP8 safetensors as BF16, whose bytes are computed on read.
- .
- This package was built on ${built_on}, and installs there.
-On another release build it again: ./dev package.")
+This package was built on ${built_on}, and installs
+there. On another release build it again: ./dev package.")
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_CONTROL_EXTRA
   "${PROJECT_SOURCE_DIR}/cmake/debian/conffiles;${PROJECT_SOURCE_DIR}/cmake/debian/postinst")
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libckfs-dev)

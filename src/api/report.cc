@@ -345,8 +345,8 @@ std::vector<Entry> entries_at(const View& view, std::string_view path) {
       entries.push_back({std::string(rest), file});
       continue;
     }
-    // "a/x" and "a/y" need not be neighbours: "a-b" may stand between "a" and "a/x", but nothing
-    // stands between two paths with the same prefix "a/".
+    // "a/x" and "a/y" need not be neighbours: "a-b" may come between "a" and "a/x", but nothing
+    // comes between two paths with the same prefix "a/".
     const std::string_view directory = rest.substr(0, slash);
     if (entries.empty() || entries.back().file || entries.back().path != directory) {
       entries.push_back({std::string(directory), {}});

@@ -57,7 +57,7 @@ enum class ReportFormat : std::uint8_t { Text, Json };
 std::string inspect_report(const Checkpoint& checkpoint, std::string_view source,
                            ReportFormat format);
 
-/// What whoever mounts a checkpoint should know before he reads it, a line each: why there is
+/// What a user should know before reading a mounted checkpoint, a line each: why there is
 /// nothing to see but `source`, and the first of what no view shows.
 std::vector<std::string> opening_notes(const Checkpoint& checkpoint);
 

@@ -1,7 +1,7 @@
-// A log file may lie where others can write (/var/log, /tmp), and the daemon may be root's. So what
-// is opened is looked at: no link that somebody else planted, no FIFO that would wait for a reader;
-// and where the daemon chose the name itself, no file of another user. spdlog's own file sinks open
-// by name, again and again; this one keeps the descriptor that was looked at.
+// A log file may lie where others can write (/var/log, /tmp), and the daemon may be root's. So the
+// file is checked when it is opened: it must not be another user's link, nor a FIFO that would wait
+// for a reader; nor, where the daemon chose the name itself, another user's file. spdlog's own file
+// sinks open by name, again and again; this one keeps the descriptor that was checked.
 #include "cli/log.h"
 
 #include <cerrno>

@@ -25,7 +25,7 @@ struct DaemonLog {
   std::shared_ptr<spdlog::sinks::sink> terminal;
 };
 
-/// The log of a daemon, which will have no stderr that somebody reads: `log_file`; else the system
+/// The log of a daemon, whose stderr has no reader: `log_file`; else the system
 /// log; else, where no system log listens, ckfs.log in $XDG_STATE_HOME/ckfs, in /var/log (root) or
 /// in ~/.local/state/ckfs; else nowhere, as `note` says. Errors: as start_log(), for `log_file`
 /// only.

@@ -199,7 +199,7 @@ Finding uring(const MachineOptions& options) {
   // The kernel refuses this with another error once it has agreed to the call as such.
   const int error = ::syscall(SYS_io_uring_setup, 0, nullptr) < 0 ? errno : 0;
   const auto disabled = read(options.root + "/proc/sys/kernel/io_uring_disabled");
-  // With 1, members of kernel.io_uring_group may, and who has CAP_SYS_ADMIN.
+  // With 1, members of kernel.io_uring_group and processes with CAP_SYS_ADMIN may use it.
   if (disabled == "2" || (disabled == "1" && error == EPERM)) {
     finding.level = Level::Slow;
     finding.fact = fmt::format(
@@ -376,7 +376,7 @@ std::vector<Finding> mounts(const MachineOptions& options) {
   }
   if (findings.empty()) {
     findings.push_back({.name = "mounts",
-                        .fact = fmt::format("{} of ckfs, all of which answer", alive),
+                        .fact = fmt::format("{} of ckfs, and all of them answer", alive),
                         .remedy = ""});
   }
   return findings;

@@ -19,7 +19,7 @@ Checkpoint deepseek_source() {
   return open(std::filesystem::path(CKFS_TEST_DATA) / "hf/deepseek-v3-fp8/source");
 }
 
-const MountFacts kMount{.mountpoint = "/mnt/a \"b\"\\c\nd",
+const MountFacts kMount{.mountpoint = "/mnt/a \"b\"\\c\nlast",
                         .source = "/srv/\xff",
                         .log = "/var/log/ckfs.log",
                         .pid = 42,
@@ -103,7 +103,7 @@ TEST(Status, OfHostileNamesStaysInItsLines) {
 TEST(Metrics, HaveTheMountAndTheSourceInEverySample) {
   const std::string text = metrics_text(deepseek_source(), kMount, two_kinds());
   // As the grammar of text format 0.0.4 has it: of a value, backslash, quotes and line ends.
-  const std::string labels = R"({mount="/mnt/a \"b\"\\c\nd",source="/srv/)"
+  const std::string labels = R"({mount="/mnt/a \"b\"\\c\nlast",source="/srv/)"
                              "\uFFFD\"";
   std::istringstream lines(text);
   std::set<std::string> samples;

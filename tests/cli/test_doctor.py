@@ -137,7 +137,7 @@ class Doctor(cli_support.TestCase):
         self.write("proc/self/mountinfo",
                    "36 35 0:52 / /mnt/gone ro shared:1 - fuse.ckfs /srv/model ro\n")
         # A directory that is no dead mount is a living one.
-        self.assertEqual(self.examine()["mounts"]["fact"], "1 of ckfs, all of which answer")
+        self.assertEqual(self.examine()["mounts"]["fact"], "1 of ckfs, and all of them answer")
 
     def test_fuse_conf_is_read_as_libfuse_reads_it(self):
         command, as_user = [CKFS], {}

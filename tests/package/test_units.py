@@ -52,7 +52,7 @@ class Units(unittest.TestCase):
         self.assertLessEqual(float(exposure[1]), 4.0, done.stdout)
 
     def test_the_service_has_no_mount_namespace_of_its_own(self):
-        """In which its mount would be seen by nobody else: what systemd.exec(5) says of each."""
+        """Such a namespace would hide its mount from the host: systemd.exec(5) names the settings."""
         text = (self.root / "usr/lib/systemd/system/ckfs@.service").read_text()
         settings = set(re.findall(r"^(\w+)=", text, re.M))
         self.assertFalse(settings & {

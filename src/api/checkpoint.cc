@@ -296,7 +296,8 @@ Statistics Checkpoint::statistics() const {
   }
   const EngineStatistics engine = impl_->engine->statistics();
   result.requests = engine.requests;
-  result.bytes_to_readers = engine.bytes_to_readers;
+  result.bytes_delivered = impl_->delivered->load(std::memory_order_relaxed);
+  result.bytes_to_readers = engine.bytes_to_readers + result.bytes_delivered;
   result.given = impl_->given();
   result.tiles = engine.tiles;
   result.tiles_unread = engine.tiles_unread;
@@ -358,10 +359,14 @@ Result<ViewFile> View::open(std::string_view path, ReadOptions options) const {
   const std::optional<std::size_t> file = impl_->files->find(path);
   if (!file) return fail(ErrorCode::NotFound, "{}/{}: no such file", impl_->name, path);
   if (options.deliver) {
-    options.deliver = [deliver = std::move(options.deliver), given = impl_->given, file = *file](
-                          std::uint64_t offset, std::span<const std::byte> bytes) {
+    options.deliver = [deliver = std::move(options.deliver), given = impl_->given, file = *file,
+                       all = impl_->checkpoint->delivered](std::uint64_t offset,
+                                                           std::span<const std::byte> bytes) {
       const bool taken = deliver(offset, bytes);
-      if (taken) (*given)[file].fetch_add(bytes.size(), std::memory_order_relaxed);
+      if (taken) {
+        (*given)[file].fetch_add(bytes.size(), std::memory_order_relaxed);
+        all->fetch_add(bytes.size(), std::memory_order_relaxed);
+      }
       return taken;
     };
   }

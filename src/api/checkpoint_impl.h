@@ -92,6 +92,9 @@ class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
   const std::filesystem::path path;  // that the checkpoint was opened with
   const std::unique_ptr<SourceFiles> files;
   const std::shared_ptr<const Catalog> catalog;
+  /// Statistics::bytes_delivered. Owned by itself, as GivenBytes.
+  const std::shared_ptr<std::atomic<std::uint64_t>> delivered =
+      std::make_shared<std::atomic<std::uint64_t>>(0);
   const std::uint64_t fingerprint;
   const Recipes recipes;
   const std::shared_ptr<const SourceReaders> readers;

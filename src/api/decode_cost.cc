@@ -120,10 +120,11 @@ DecodeCost decode_cost(const View::Impl& view, std::uint64_t memory, std::uint64
   // An array of 2^56 elements may be one chunk that is not there.
   std::int64_t tiles_left = kMostTiles;
   for (const std::size_t file : view.files->tensor_files()) {
-    const FileLayout layout = view.files->lay_out(file);
-    for (const Segment& segment : layout.segments) {
+    // mends() plays the same files several times.
+    const std::shared_ptr<const FileLayout> layout = view.files->layout(file);
+    for (const Segment& segment : layout->segments) {
       if (segment.kind != Segment::Kind::Tensor) continue;
-      const TensorExpr& expr = layout.expr(segment.id);
+      const TensorExpr& expr = layout->expr(segment.id);
       if (!needs_tiles(catalog, expr)) {
         player.unit(expr.boxes());
         continue;

@@ -5,8 +5,7 @@
 
 #include <algorithm>
 #include <array>
-#include <ctime>
-#include <fmt/chrono.h>
+#include <fmt/format.h>
 #include <iterator>
 #include <map>
 #include <optional>
@@ -16,7 +15,7 @@
 
 #include "api/checkpoint_impl.h"
 #include "api/report_json.h"
-#include "base/size_text.h"
+#include "api/status.h"
 #include "base/text.h"
 #include "source/source_tree.h"
 
@@ -25,16 +24,7 @@ namespace {
 
 using Out = std::back_insert_iterator<std::string>;
 
-constexpr std::int64_t kEndOfYear9999 = 253'402'300'799;
 constexpr std::array kUnits{"KB", "MB", "GB", "TB", "PB", "EB"};
-// The numbers of a status.
-constexpr std::array kNumbers{"requests", "bytes_to_readers", "source_bytes", "tiles",
-                              "hits",     "memory",           "memory_peak",  "memory_budget"};
-
-std::string date_text(std::int64_t mtime) {
-  if (mtime < 0 || mtime > kEndOfYear9999) return fmt::format("{} s since 1970", mtime);
-  return fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(static_cast<std::time_t>(mtime)));
-}
 
 /// With all subjects that the catalog, or that of the subject's folder, has names of; `more` counts
 /// the others.
@@ -355,8 +345,8 @@ std::vector<Entry> entries_at(const View& view, std::string_view path) {
       entries.push_back({std::string(rest), file});
       continue;
     }
-    // "a/x" and "a/y" need not be neighbours: "a-b" may stand between "a" and "a/x", but nothing
-    // stands between two paths with the same prefix "a/".
+    // "a/x" and "a/y" need not be neighbours: "a-b" may come between "a" and "a/x", but nothing
+    // comes between two paths with the same prefix "a/".
     const std::string_view directory = rest.substr(0, slash);
     if (entries.empty() || entries.back().file || entries.back().path != directory) {
       entries.push_back({std::string(directory), {}});
@@ -402,7 +392,10 @@ std::string list_text(std::span<const Entry> entries, ListDetail detail) {
 /// Names of the source files behind a file of a view, sorted: of all of a storage where a part of
 /// it is shown.
 std::vector<std::string> source_paths(const View::Impl& view, std::size_t file) {
-  const FileLayout layout = view.files->lay_out(file);
+  // The one that is shared with the file's readers, and kept for the next call: of an Orbax item's
+  // data file a layout is tens of MB, and a tool asks for an attribute twice.
+  const std::shared_ptr<const FileLayout> shared = view.files->layout(file);
+  const FileLayout& layout = *shared;
   const Catalog& catalog = *layout.definition->catalog;
   std::set<FileId> files;
   const auto add_extents = [&](const Storage& storage) {
@@ -570,131 +563,6 @@ std::string views_json(const Checkpoint& checkpoint, std::span<const View> more)
   }
   for (const View& view : more) json["views"].push_back(view_files(view));
   return render(json);
-}
-
-std::string status_json(const Checkpoint& checkpoint) {
-  const Statistics statistics = checkpoint.statistics();
-  Json json = versioned();
-  json["requests"] = statistics.requests;
-  json["bytes_to_readers"] = statistics.bytes_to_readers;
-  json["source_bytes"] = statistics.source_bytes;
-  json["tiles"] = statistics.tiles;
-  json["tiles_unread"] = statistics.tiles_unread;
-  json["hits"] = statistics.hits;
-  json["memory"] = statistics.memory;
-  json["memory_peak"] = statistics.memory_peak;
-  json["memory_budget"] = statistics.memory_budget;
-  json["io"] = statistics.io;
-  json["decoded_bytes"] = statistics.decoded_bytes;
-  json["spilled_bytes"] = statistics.spilled_bytes;
-  json["files"] = Json::array();
-  for (const Statistics::File& file : statistics.source) {
-    json["files"].push_back(
-        {{"path", file.path}, {"bytes", file.bytes}, {"requests", file.requests}});
-  }
-  json["given"] = Json::array();
-  for (const Statistics::Given& file : statistics.given) {
-    json["given"].push_back({{"view", file.view}, {"path", file.path}, {"bytes", file.bytes}});
-  }
-  return render(json);
-}
-
-namespace {
-
-std::uint64_t number(const Json& object, const char* key) {
-  return object[key].get<std::uint64_t>();
-}
-
-template <std::size_t N>
-bool has_numbers(const Json& object, const std::array<const char*, N>& keys) {
-  return object.is_object() && std::ranges::all_of(keys, [&](const char* key) {
-           return object.contains(key) && object[key].is_number_unsigned();
-         });
-}
-
-/// A status.json of a version that we know, with all members that are used here.
-Result<Json> parse_status(std::string_view status_json) {
-  constexpr int kDepth = 16;
-  bool deep = false;
-  const auto is_shallow = [&](int depth, Json::parse_event_t, const Json&) {
-    deep = deep || depth > kDepth;
-    return !deep;
-  };
-  const Json json = Json::parse(status_json, is_shallow, /*allow_exceptions=*/false);
-  const bool known = !deep && has_numbers(json, kNumbers) && json.contains("version") &&
-                     json["version"] == kReportVersion && json.contains("io") &&
-                     json["io"].is_string() && json.contains("files") && json["files"].is_array() &&
-                     std::ranges::all_of(json["files"], [&](const Json& file) {
-                       return has_numbers(file, std::array{"bytes", "requests"}) &&
-                              file.contains("path") && file["path"].is_string();
-                     });
-  if (!known) {
-    return fail(ErrorCode::Corrupt, "status.json: not a status of version {}", kReportVersion);
-  }
-  return json;
-}
-
-}  // namespace
-
-Result<std::string> checked_status(std::string_view status_json) {
-  CKFS_TRY(const Json json, parse_status(status_json));
-  return render(json);
-}
-
-Result<std::string> status_text(std::string_view status_json) {
-  CKFS_TRY(const Json json, parse_status(status_json));
-  std::string text;
-  const Out out(text);
-  const auto size_line = [&](std::string_view label, std::uint64_t bytes) {
-    fmt::format_to(out, "{:<18} {:>15}  {}\n", label, bytes, human_size(bytes));
-  };
-  fmt::format_to(out, "{:<18} {:>15}\n", "requests", number(json, "requests"));
-  size_line("bytes to readers", number(json, "bytes_to_readers"));
-  size_line("source bytes", number(json, "source_bytes"));
-  fmt::format_to(out, "{:<18} {:>15}\n", "tiles", number(json, "tiles"));
-  // A daemon of an earlier version does not have it.
-  if (has_numbers(json, std::array{"tiles_unread"})) {
-    fmt::format_to(out, "{:<18} {:>15}\n", "tiles not read", number(json, "tiles_unread"));
-  }
-  fmt::format_to(out, "{:<18} {:>15}\n", "hits", number(json, "hits"));
-  size_line("memory", number(json, "memory"));
-  size_line("memory peak", number(json, "memory_peak"));
-  // In the unit in which it was given.
-  fmt::format_to(out, "{:<18} {:>15}  {}\n", "memory budget", number(json, "memory_budget"),
-                 size_text(number(json, "memory_budget")));
-  fmt::format_to(out, "{:<18} {:>15}\n", "io", one_line(json["io"].get<std::string>()));
-  for (const Json& file : json["files"]) {
-    fmt::format_to(out, "{:>15} bytes {:>10} requests  {}\n", number(file, "bytes"),
-                   number(file, "requests"), one_line(file["path"].get<std::string>()));
-  }
-  for (const Json& file : json.value("given", Json::array())) {
-    if (!has_numbers(file, std::array{"bytes"}) || !file.contains("view") ||
-        !file["view"].is_string() || !file.contains("path") || !file["path"].is_string()) {
-      continue;
-    }
-    fmt::format_to(out, "{:>15} bytes given          {}/{}\n", number(file, "bytes"),
-                   one_line(file["view"].get<std::string>()),
-                   one_line(file["path"].get<std::string>()));
-  }
-  return text;
-}
-
-Result<std::string> status_rates(std::string_view before, std::string_view now, double seconds) {
-  CKFS_TRY(const Json first, parse_status(before));
-  CKFS_TRY(const Json last, parse_status(now));
-  const auto change = [&](const char* key) {
-    // A mount that was made anew counts from 0.
-    const std::uint64_t from = number(first, key), to = number(last, key);
-    return to < from || seconds <= 0 ? 0.0 : static_cast<double>(to - from) / seconds;
-  };
-  const auto size = [&](const char* key) {
-    return human_size(static_cast<std::uint64_t>(change(key)));
-  };
-  std::string text;
-  fmt::format_to(Out(text), "{:<18} {:>15.0f} /s\n{:<18} {:>15} /s\n{:<18} {:>15} /s\n", "requests",
-                 change("requests"), "to readers", size("bytes_to_readers"), "of the source",
-                 size("source_bytes"));
-  return text;
 }
 
 std::string sources_of(const View& view, std::size_t file) {

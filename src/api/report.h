@@ -24,9 +24,13 @@
 //             "file", size, exactness, tensors, inode}]}; size and the rest for files only
 //   views    {version, layout, source: {kind, quantization, mtime, fingerprint},
 //             views: [{name, files: [{path, size, exactness, tensors, sources: [path]}]}]}
-//   status   {version, requests, bytes_to_readers, source_bytes, tiles, tiles_unread, hits, memory,
-//             memory_peak, memory_budget, io, decoded_bytes (of compressed chunks), spilled_bytes,
-//             files: [{path, bytes, requests}], given: [{view, path, bytes}]}
+//   status   {version, mountpoint, source, log, pid, started, uptime (seconds),
+//             errors: [{operation, error, kind, count}],
+//             last_error: {time, operation, error, kind, message} (absent: none),
+//             requests, bytes_to_readers, bytes_delivered (among them), source_bytes, tiles,
+//             tiles_unread, hits, memory, memory_peak, memory_budget, decoded_bytes (of compressed
+//             chunks), spilled_bytes, io, files: [{path, bytes, requests}],
+//             given: [{view, path, bytes}]} (api/status.h)
 //
 // All functions are safe for concurrent use.
 #pragma once
@@ -53,7 +57,7 @@ enum class ReportFormat : std::uint8_t { Text, Json };
 std::string inspect_report(const Checkpoint& checkpoint, std::string_view source,
                            ReportFormat format);
 
-/// What whoever mounts a checkpoint should know before he reads it, a line each: why there is
+/// What a user should know before reading a mounted checkpoint, a line each: why there is
 /// nothing to see but `source`, and the first of what no view shows.
 std::vector<std::string> opening_notes(const Checkpoint& checkpoint);
 
@@ -84,26 +88,10 @@ Result<std::string> list_report(const Checkpoint& checkpoint, std::string_view w
 /// Checkpoint::view() gives), and of `more` (the parameterised ones that are held).
 std::string views_json(const Checkpoint& checkpoint, std::span<const View> more = {});
 
-/// .ckfs/status.json and `ckfs stats --json`.
-std::string status_json(const Checkpoint& checkpoint);
-
-/// The status.json as it is printed: that of a mount which may not be one of ckfs. Errors: Corrupt
-/// (not a status of a version that we know, or members in members, more than 16 deep).
-Result<std::string> checked_status(std::string_view status_json);
-
-/// `ckfs stats`: a status.json as a table. Errors: those of checked_status().
-Result<std::string> status_text(std::string_view status_json);
-
-/// The rates between two status.json, `seconds` apart, a line each. Errors: those of status_text().
-Result<std::string> status_rates(std::string_view before, std::string_view now, double seconds);
-
 /// Paths of the source files that hold the bytes of a view's file, and what decodes them (but a
 /// database's nodes, in which small values lie), joined by newlines: the attribute
 /// user.ckfs.source. Requires: `file` is an index in View::files().
 std::string sources_of(const View& view, std::size_t file);
-
-/// The table of labels of docs/FORMATS.md, between its markers: which cast gets which label.
-std::string labels_table();
 
 /// "1.5 GB": three digits at most, decimal units.
 std::string human_size(std::uint64_t bytes);

@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <csignal>
+#include <ctime>
 #include <fcntl.h>
 #include <limits>
 #include <malloc.h>
@@ -42,6 +43,7 @@ struct MountCommand {
   std::string source;
   std::string mountpoint;
   std::vector<std::string> lists;  // of -o
+  std::string log;                 // where it goes: MountFacts::log
   bool foreground = false;
 };
 
@@ -75,6 +77,7 @@ Result<Walls> confine(const MountCommand& command) {
 Result<void> open_and_serve(const MountCommand& command, const std::function<void()>& ready) {
   const std::uint32_t umask = command.words.umask.value_or(process_umask());
   CKFS_TRY(std::filesystem::path target, check_mountpoint(command.mountpoint, command.source));
+  name_mount_in_log(target.native());
   KernelMountOptions kernel{.source = command.source, .allow_other = command.words.allow_other};
   std::optional<DaemonUser> user;
   if (!command.words.user.empty()) {
@@ -106,10 +109,16 @@ Result<void> open_and_serve(const MountCommand& command, const std::function<voi
                 command.source, outside);
   }
   std::vector<std::filesystem::path> files = source_paths(checkpoint);
+  MountFacts facts{.mountpoint = keeper.target().native(),
+                   .source = command.source,
+                   .log = command.log,
+                   .pid = ::getpid(),
+                   .started = static_cast<std::int64_t>(std::time(nullptr))};
   Filesystem filesystem(std::move(checkpoint),
                         {.mtime = command.words.mtime,
                          .umask = umask,
-                         .held_bytes = command.words.allow_other ? options.memory / 2 : kNoBound});
+                         .held_bytes = command.words.allow_other ? options.memory / 2 : kNoBound,
+                         .mount = std::move(facts)});
 #ifdef __GLIBC__
   malloc_trim(0);  // headers were parsed and thrown away; a daemon gives that memory back
 #endif
@@ -246,12 +255,14 @@ Result<void> mount(MountCommand command) {
   }
   if (command.foreground) {
     CKFS_TRY_VOID(start_log(common));
+    command.log = common.log_file.empty() ? "stderr" : common.log_file;
     const ServiceManager manager;
     const Result<void> served = serve(command, [&] { manager.send("READY=1"); });
     manager.send("STOPPING=1");
     return served;
   }
   CKFS_TRY(const DaemonLog log, start_daemon_log(common));
+  command.log = log.place;
   CKFS_TRY_VOID(mount_in_background(command, log));
   // The mount stands, whether or not anybody reads this.
   if (log.note) (void)print(one_line(fmt::format("{}: {}", command.mountpoint, *log.note)) + "\n");

@@ -5,7 +5,7 @@
 #include <poll.h>
 #include <unistd.h>
 
-#include "api/report.h"
+#include "api/status.h"
 #include "base/unique_fd.h"
 #include "cli/cli.h"
 #include "fuse/mount_table.h"

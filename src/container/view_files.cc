@@ -136,6 +136,7 @@ std::vector<std::size_t> ViewFiles::tensor_files() const {
 }
 
 FileLayout ViewFiles::lay_out(std::size_t file) const {
+  made_.fetch_add(1, std::memory_order_relaxed);
   const Row& row = rows_[file];
   FileLayout layout = packed_[row.container].container->lay_out(row.number);
   layout.path = path(file);

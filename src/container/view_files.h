@@ -8,6 +8,7 @@
 // Safe for concurrent use.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -67,6 +68,8 @@ class ViewFiles {
   FileLayout lay_out(std::size_t file) const;
   /// The same, shared: one object while it is in use, always of one serial.
   std::shared_ptr<const FileLayout> layout(std::size_t file) const;
+  /// How many layouts have been made.
+  std::uint64_t layouts_made() const { return made_.load(std::memory_order_relaxed); }
 
   /// The files that have tensors in the order in which the container numbers them.
   std::vector<std::size_t> tensor_files() const;
@@ -94,6 +97,7 @@ class ViewFiles {
   std::vector<Row> rows_;
   std::uint64_t first_serial_ = 0;
 
+  mutable std::atomic<std::uint64_t> made_ = 0;
   mutable Mutex mutex_;
   mutable std::unordered_map<std::size_t, std::weak_ptr<const FileLayout>> known_
       CKFS_GUARDED_BY(mutex_);

@@ -10,6 +10,7 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <ctime>
 #include <deque>
 #include <limits>
 #include <map>
@@ -18,8 +19,8 @@
 #include <utility>
 #include <variant>
 
-#include "api/metrics.h"
 #include "api/report.h"
+#include "api/status.h"
 #include "base/checked.h"
 #include "base/log_limit.h"
 #include "base/mutex.h"
@@ -149,6 +150,25 @@ class RefusedNames {
   std::deque<std::pair<std::string, std::string>> names_ CKFS_GUARDED_BY(mutex_);
 };
 
+std::int64_t seconds_since_1970() {
+  return static_cast<std::int64_t>(std::time(nullptr));
+}
+
+/// The caller asked for what cannot be, or went away: nothing that an operator has to mend.
+bool is_callers_mistake(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::Corrupt:
+    case ErrorCode::Unsupported:
+    case ErrorCode::Io:
+    case ErrorCode::Stale:
+    case ErrorCode::OutOfMemory:
+    case ErrorCode::Internal:
+      return false;
+    default:
+      return true;
+  }
+}
+
 Bytes slice(std::shared_ptr<const OpenFile> file, const std::string& text, std::uint64_t offset,
             std::size_t size) {
   if (offset >= text.size()) return {};
@@ -165,6 +185,7 @@ class Filesystem::Impl {
       : checkpoint_(std::move(checkpoint)),
         mtime_(options.mtime.value_or(checkpoint_.mtime())),
         umask_(options.umask),
+        mount_(options.mount),
         names_(names_of(checkpoint_)),
         table_(kHeldViews, options.held_bytes, taken_numbers(names_)) {
     for (const auto& [inode, name] : names_) root_.push_back({name, inode});
@@ -326,10 +347,15 @@ class Filesystem::Impl {
   }
 
   std::vector<std::string> take_crowded() { return table_.take_crowded(); }
-  void count_error(const char* operation, int error) {
-    const char* const name = ::strerrorname_np(error);
+  void count_error(const char* operation, int number, const Error& error) {
+    const char* const errno_name = ::strerrorname_np(number);
+    MountError what{operation, errno_name ? errno_name : fmt::format("{}", number),
+                    std::string(ckfs::name(error.code()))};
     const MutexLock lock(errors_mutex_);
-    ++errors_[{operation, name ? name : fmt::format("{}", error)}];
+    ++errors_.counts[what];
+    if (!is_callers_mistake(error.code())) {
+      errors_.last = {std::move(what), seconds_since_1970(), one_line(error.message())};
+    }
   }
 
   std::size_t open_files() const { return handles_.size(); }
@@ -419,15 +445,18 @@ class Filesystem::Impl {
     return path.empty() ? at.tree->view.name() : fmt::format("{}/{}", at.tree->view.name(), path);
   }
 
+  MountErrors errors() const {
+    const MutexLock lock(errors_mutex_);
+    return errors_;
+  }
+
   std::string control_text(const ControlFile& file) const {
-    if (file.text == ControlFile::Text::Status) return status_json(checkpoint_);
+    if (file.text == ControlFile::Text::Status) {
+      return status_json(checkpoint_, mount_, errors(), seconds_since_1970());
+    }
     if (file.text == ControlFile::Text::Refused) return refused_names_.text();
     if (file.text == ControlFile::Text::Metrics) {
-      const ErrorCounts errors = [&] {
-        const MutexLock lock(errors_mutex_);
-        return errors_;
-      }();
-      return metrics_text(checkpoint_, errors);
+      return metrics_text(checkpoint_, mount_, errors());
     }
     std::vector<View> more;
     for (const auto& tree : table_.views()) {
@@ -536,6 +565,7 @@ class Filesystem::Impl {
   const Checkpoint checkpoint_;
   const std::int64_t mtime_;
   const std::uint32_t umask_;
+  const MountFacts mount_;
   std::map<InodeNumber, std::string> names_;  // of the views in the root; never changes
   std::vector<RootEntry> root_;               // by name; never changes
   InodeTable table_;
@@ -545,7 +575,7 @@ class Filesystem::Impl {
   RefusedNames refused_names_;
   Mutex views_text_mutex_;
   mutable Mutex errors_mutex_;
-  ErrorCounts errors_ CKFS_GUARDED_BY(errors_mutex_);
+  MountErrors errors_ CKFS_GUARDED_BY(errors_mutex_);
 };
 
 Filesystem::Filesystem(Checkpoint checkpoint, const FilesystemOptions& options)
@@ -598,8 +628,8 @@ std::size_t Filesystem::open_files() const {
   return impl_->open_files();
 }
 
-void Filesystem::count_error(const char* operation, int error) {
-  impl_->count_error(operation, error);
+void Filesystem::count_error(const char* operation, int number, const Error& error) {
+  impl_->count_error(operation, number, error);
 }
 
 std::vector<std::string> Filesystem::take_crowded() {

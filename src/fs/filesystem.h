@@ -23,6 +23,8 @@
 
 #include <ckfs/checkpoint.h>
 
+#include "api/status.h"
+
 namespace ckfs {
 
 using InodeNumber = std::uint64_t;
@@ -52,6 +54,8 @@ struct FilesystemOptions {
   std::uint32_t umask = 022;
   /// Bytes that parameterised views in use may keep: where others than the user can look them up.
   std::uint64_t held_bytes = std::numeric_limits<std::uint64_t>::max();
+  /// For .ckfs/status.json and .ckfs/metrics.
+  MountFacts mount = {};
 };
 
 struct FilesystemStatistics {
@@ -97,8 +101,9 @@ class Filesystem {
   /// held. Errors: Unsupported (they have 2^63 bytes or more).
   Result<FilesystemStatistics> statistics(InodeNumber inode = kRootInode);
 
-  /// An operation was answered with that errno: for .ckfs/metrics.
-  void count_error(const char* operation, int error);
+  /// Notes that an operation was answered with that errno, for .ckfs/status.json and
+  /// .ckfs/metrics.
+  void count_error(const char* operation, int number, const Error& error);
 
   /// Names in the root that the kernel should be asked to forget: parameterised views in use beyond
   /// the 64 that are held, or beyond half of held_bytes. Each is given once after each lookup.

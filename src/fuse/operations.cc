@@ -38,9 +38,13 @@ const Served& served(fuse_req_t request) {
   return *static_cast<const Served*>(::fuse_req_userdata(request));
 }
 
-void count_error(fuse_req_t request, const char* operation, int error) noexcept {
+void count_error(fuse_req_t request, const char* operation, int number,
+                 const std::optional<Error>& error) noexcept {
   try {
-    served(request).filesystem.count_error(operation, error);
+    served(request).filesystem.count_error(
+        operation, number,
+        error.value_or(Error(number == ENOMEM ? ErrorCode::OutOfMemory : ErrorCode::Internal,
+                             std::strerror(number))));
   } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch)
     // An error that is not counted is still answered.
   }
@@ -55,12 +59,14 @@ void answer(fuse_req_t request, const char* name, fuse_ino_t inode, Prepare&& pr
   using Prepared = std::invoke_result_t<Prepare, const Served&>;
   static_assert(std::is_nothrow_invocable_v<Reply, typename Prepared::value_type&&>);
   int error = EIO;
+  std::optional<Error> why;
   std::optional<Prepared> prepared;
   try {
     prepared.emplace(prepare(served(request)));
     if (!*prepared) {
       error = to_errno(prepared->error().code());
       spdlog::debug("{} inode {}: {}", name, inode, prepared->error().message());
+      why = std::move(*prepared).error();
       prepared.reset();
     }
   } catch (const std::bad_alloc&) {
@@ -75,7 +81,7 @@ void answer(fuse_req_t request, const char* name, fuse_ino_t inode, Prepare&& pr
     reply(std::move(**prepared));
   } else {
     // A name or an attribute that is not there is an answer.
-    if (error != ENOENT && error != ENODATA) count_error(request, name, error);
+    if (error != ENOENT && error != ENODATA) count_error(request, name, error, why);
     ::fuse_reply_err(request, error);
   }
 }

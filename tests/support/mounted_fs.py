@@ -236,6 +236,11 @@ class Mount:
         return json.loads((self / ".ckfs/status.json").read_text())
 
 
+def answered(status):
+    """Bytes of the daemon's answers to reads: pages that it puts into the page cache are none."""
+    return status["bytes_to_readers"] - status["bytes_delivered"]
+
+
 def error_of(function, *arguments):
     """The errno's name that the call fails with, or None."""
     import errno

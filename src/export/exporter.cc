@@ -207,8 +207,8 @@ class Run {
 
 Failure Run::no_space(std::uint64_t needed) const {
   return Failure(Error(ErrorCode::Io,
-                       fmt::format("{}: no space left: {} bytes needed, {} free", out_.name(),
-                                   needed, out_.free_bytes().value_or(0)),
+                       fmt::format("{}: no space left: {} needed, {} free", out_.name(),
+                                   human_size(needed), human_size(out_.free_bytes().value_or(0))),
                        ENOSPC));
 }
 
@@ -425,8 +425,8 @@ Result<ExportResult> Run::write(const std::vector<Wanted>& files) {
   if (error_ && error_->code() != ErrorCode::Stopped) return Failure(*error_);
   if (stops && result_.files + result_.files_kept < files.size()) {
     return fail(ErrorCode::Stopped,
-                "{}: interrupted after {} of {} bytes (the same command goes on from there)",
-                out_.name(), done_, total_);
+                "{}: interrupted after {} of {} (the same command goes on from there)", out_.name(),
+                human_size(done_), human_size(total_));
   }
   CKFS_TRY_VOID(stored);
   return result_;

@@ -12,6 +12,7 @@
 #include <thread>
 #include <unistd.h>
 
+#include "api/report.h"
 #include "base/mutex.h"
 #include "base/parallel.h"
 #include "base/stop.h"
@@ -390,11 +391,11 @@ void RankRun::release_unwritten() const {
 Result<RankResult> RankRun::write() {
   CKFS_TRY_VOID(keeper_.store());
   const auto no_space = [&] {
-    return Failure(
-        Error(ErrorCode::Io,
-              fmt::format("{}: no space left: rank {} needs {} bytes, {} free", out_.name(),
-                          options_.rank, total_ - kept_, out_.free_bytes().value_or(0)),
-              ENOSPC));
+    return Failure(Error(
+        ErrorCode::Io,
+        fmt::format("{}: no space left: rank {} needs {}, {} free", out_.name(), options_.rank,
+                    human_size(total_ - kept_), human_size(out_.free_bytes().value_or(0))),
+        ENOSPC));
   };
   const auto fits = [&] { return total_ - kept_ <= out_.free_bytes().value_or(total_); };
   if (!fits()) {
@@ -417,9 +418,8 @@ Result<RankResult> RankRun::write() {
     if (written.error().code() != ErrorCode::Stopped) return Failure(written.error());
     const MutexLock lock(mutex_);
     return fail(ErrorCode::Stopped,
-                "{}: rank {} interrupted after {} of {} bytes (the same command goes on from "
-                "there)",
-                out_.name(), options_.rank, done_, total_);
+                "{}: rank {} interrupted after {} of {} (the same command goes on from there)",
+                out_.name(), options_.rank, human_size(done_), human_size(total_));
   }
   keeper_.change([](RankRecord& now) {
     now.complete = true;

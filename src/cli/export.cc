@@ -105,22 +105,22 @@ Result<void> export_to_directory(const ExportCommand& command) {
 void add_export(CLI::App& app, Action& action) {
   auto command = std::make_shared<ExportCommand>();
   CLI::App* verb = app.add_subcommand("export", "write a view's files to a directory");
-  verb->add_option("SRC", command->source, "directory, file or hub cache entry")->required();
-  verb->add_option("VIEW", command->view, "such as bf16-safetensors")->required();
+  verb->add_option("SRC", command->source, kSourceText)->required();
+  verb->add_option("VIEW", command->view, kViewText)->required();
   verb->add_option("OUT", command->out, "directory to write; made if it is missing")->required();
   add_number(*verb, "--jobs", 0, 1024, command->jobs,
-             "files written at a time (default: that of --threads, else one for each CPU)");
-  verb->add_flag("--force", command->force, "also into a directory that holds other files");
+             "files written at a time (default: --threads, else one for each CPU)");
+  verb->add_flag("--force", command->force, "export into a directory that holds other files, too");
   const std::string group = "Several processes";
   add_number(*verb, "--rank", 0, kMostRanks - 1, command->rank,
-             "which of the parts to write (default: what the launcher says: srun, an array or an "
+             "number of this part, from 0 (default: what the launcher says: srun, an array or "
              "Indexed Job, mpirun, torchrun; else there is one part)")
       ->group(group);
-  add_number(*verb, "--world", 1, kMostRanks, command->world, "how many parts there are")
-      ->group(group);
+  add_number(*verb, "--world", 1, kMostRanks, command->world, "number of parts")->group(group);
   CLI::Option* const finish = verb->add_flag(
       "--finish", command->finish,
-      "write nothing; give the files their names when all parts are there, or name what lacks");
+      "finish a multi-process export: rename the files if all parts are complete, otherwise list "
+      "what is missing");
   finish->group(group)->excludes("--rank")->excludes("--world");
   verb->add_option_function<std::string>(
           "--split",
@@ -131,7 +131,8 @@ void add_export(CLI::App& app, Action& action) {
             }
             command->split = value == "files" ? Split::Files : Split::Ranges;
           },
-          "what a part is made of (default: ranges of files where OUT takes writes at offsets)")
+          "how work is divided among processes: byte ranges or whole files (default: ranges, where "
+          "OUT takes writes at offsets)")
       ->type_name("ranges|files")
       ->group(group);
   add_common(*verb, command->common, Tuning::Yes);

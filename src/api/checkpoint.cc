@@ -5,6 +5,7 @@
 // open would cost memory for unused views; to keep each one would let a user of parameters fill the
 // memory one directory name at a time.
 #include <algorithm>
+#include <optional>
 #include <unordered_map>
 
 #include <ckfs/checkpoint.h>
@@ -58,6 +59,28 @@ std::uint64_t with_choice(std::uint64_t fingerprint, const OpenOptions& options)
   }
   if (!options.family.empty()) fingerprint = stable_hash("family=" + options.family, fingerprint);
   return fingerprint;
+}
+
+/// Below this a size of a shard is a mistake, mostly a unit that was forgotten: "2" for "2GB".
+constexpr std::uint64_t kLeastShard = 1'000'000;
+/// But a small model may be split into a few files of any size.
+constexpr std::size_t kManyShards = 1000;
+
+/// The size of a shard that `spec` asks for, where it is less than kLeastShard.
+std::optional<std::uint64_t> small_shard(const ViewSpec& spec) {
+  const auto found = spec.parameters.find("max_shard");
+  if (found == spec.parameters.end()) return std::nullopt;
+  const Result<std::uint64_t> size = parse_size(found->second);
+  return size && *size < kLeastShard ? std::optional(*size) : std::nullopt;
+}
+
+/// Errors: InvalidArgument: it is a number of bytes without a unit.
+Result<void> check_shard_size(const ViewSpec& spec, std::string_view spelling) {
+  const auto size = small_shard(spec);
+  if (!size || !is_digit(spec.parameters.at("max_shard").back())) return {};
+  return fail(ErrorCode::InvalidArgument,
+              "{}: max_shard {} is {} bytes (at least 1MB; write the unit, such as 5GB)",
+              one_line(spelling), *size, *size);
 }
 
 std::vector<Reason> reasons(const std::vector<Obstacle>& obstacles) {
@@ -211,6 +234,7 @@ std::vector<ViewInfo> Checkpoint::views() const {
 
 Result<std::shared_ptr<const View::Impl>> Checkpoint::Impl::view(std::string_view spelling) {
   CKFS_TRY(const ViewSpec spec, parse_view_spec(spelling, recipes));
+  CKFS_TRY_VOID(check_shard_size(spec, spelling));
   {
     const MutexLock lock(mutex_);
     const auto found = views_.find(spec.canonical());
@@ -223,6 +247,11 @@ Result<std::shared_ptr<const View::Impl>> Checkpoint::Impl::view(std::string_vie
   CKFS_TRY(std::shared_ptr<const Definition> definition, define(spec));
   CKFS_TRY(std::shared_ptr<const View::Impl> built,
            build_view(shared_from_this(), std::move(definition)));
+  if (const auto size = small_shard(spec); size && built->files->size() > kManyShards) {
+    return fail(ErrorCode::InvalidArgument,
+                "{}: max_shard {} would make {} files (at least 1MB for a model of this size)",
+                one_line(spelling), size_text(*size), grouped(built->files->size()));
+  }
   const MutexLock lock(mutex_);
   std::erase_if(views_, [](const auto& entry) { return entry.second.expired(); });
   // The catalog may have shortened the name further (a default that depends on the source).

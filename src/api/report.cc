@@ -17,6 +17,8 @@
 #include "api/report_json.h"
 #include "api/status.h"
 #include "base/text.h"
+#include "source/file_role.h"
+#include "source/numbered_files.h"
 #include "source/source_tree.h"
 
 namespace ckfs {
@@ -193,6 +195,59 @@ std::string quantization_of(const Checkpoint& checkpoint) {
   return text;
 }
 
+/// What a view's files take together; nullopt: it cannot be made after all.
+std::optional<std::uint64_t> bytes_of_view(const Checkpoint& checkpoint, const std::string& name) {
+  const Result<View> view = checkpoint.view(name);
+  if (!view) return std::nullopt;
+  std::uint64_t bytes = 0;
+  const FileList files = view->files();
+  for (std::size_t i = 0; i < files.size(); ++i) bytes += files[i].size;
+  return bytes;
+}
+
+/// A file of weights of the source, and what it is to the views.
+struct WeightFile {
+  std::string path;
+  std::uint64_t bytes = 0;
+  std::string_view role;
+};
+
+/// The files that hold the tensors of `catalog` or of a part of it, those of chunks not among them.
+std::unordered_set<FileId> files_in_use(const Checkpoint& checkpoint) {
+  std::unordered_set<FileId> used;
+  for (const CatalogPart& part : with_parts(checkpoint)) {
+    for (const Storage& storage : part.catalog->storages()) {
+      for (const Extent& extent : storage.extents) {
+        if (!is_chunk(extent.file)) used.insert(part.catalog->place(extent).file);
+      }
+    }
+  }
+  return used;
+}
+
+std::vector<WeightFile> weight_files(const Checkpoint& checkpoint) {
+  const Checkpoint::Impl& impl = checkpoint.impl();
+  const std::unordered_set<FileId> used = files_in_use(checkpoint);
+  std::vector<std::string> unused;
+  for (const SourceFile& file : impl.catalog->files()) {
+    if (!used.contains(file.file)) unused.push_back(file.path);
+  }
+  const auto slices = find_slices(unused);
+  std::vector<WeightFile> files;
+  for (const SourceFile& file : impl.catalog->files()) {
+    const FileRole role = role_of(file.path);
+    const bool is_used = used.contains(file.file);
+    const bool is_weights = role == FileRole::Weights || role == FileRole::Adapter;
+    if (!is_used && !is_weights) continue;
+    const std::string_view what = role == FileRole::Adapter    ? "adapter"
+                                  : is_used                    ? "model"
+                                  : slices.contains(file.path) ? "slice"
+                                                               : "other";
+    files.push_back({file.path, impl.files->size(file.file), what});
+  }
+  return files;
+}
+
 std::string inspect_json(const Checkpoint& checkpoint, std::string_view source) {
   const Catalog& catalog = *checkpoint.impl().catalog;
   const Totals total = totals(checkpoint.impl());
@@ -224,11 +279,20 @@ std::string inspect_json(const Checkpoint& checkpoint, std::string_view source) 
   json["fingerprint"] = fingerprint_text(checkpoint);
   json["views"] = Json::array();
   for (const ViewInfo& view : checkpoint.views()) {
-    json["views"].push_back({{"name", view.name},
-                             {"description", view.description},
-                             {"available", view.available},
-                             {"reasons", pairs(view.reasons, catalog)},
-                             {"remarks", pairs(view.remarks, catalog)}});
+    Json one{{"name", view.name},
+             {"description", view.description},
+             {"available", view.available},
+             {"reasons", pairs(view.reasons, catalog)},
+             {"remarks", pairs(view.remarks, catalog)}};
+    const auto bytes =
+        view.available ? bytes_of_view(checkpoint, view.name) : std::optional<std::uint64_t>();
+    if (bytes) one["bytes"] = *bytes;
+    json["views"].push_back(std::move(one));
+  }
+  json["weight_files"] = Json::array();
+  for (const WeightFile& file : weight_files(checkpoint)) {
+    json["weight_files"].push_back(
+        {{"path", file.path}, {"bytes", file.bytes}, {"role", file.role}});
   }
   json["experts"] = Json::array();
   for (const ExpertLayout& layout : expert_layouts(checkpoint)) {
@@ -270,7 +334,89 @@ void add_quantization(const CatalogPart& part, std::string& text) {
   }
 }
 
-std::string inspect_text(const Checkpoint& checkpoint, std::string_view source) {
+/// `path` as a shell takes it.
+std::string shell_word(std::string_view path) {
+  const bool is_plain = !path.empty() && std::ranges::all_of(path, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || is_digit(c) ||
+           std::string_view("/._-+,:@%=").find(c) != std::string_view::npos;
+  });
+  if (is_plain) return std::string(path);
+  std::string quoted = "'";
+  for (const char c : path) {
+    if (c == '\'') {
+      quoted += "'\\''";
+    } else {
+      quoted += c;
+    }
+  }
+  return quoted + "'";
+}
+
+/// Why a view is not there, and what of others stays as it is: for --all.
+void add_reasons(std::span<const Reason> reasons, std::string& text) {
+  for (const Reason& reason : reasons) {
+    fmt::format_to(Out(text), "    {}: {}{}\n", one_line(reason.subject), one_line(reason.text),
+                   reason.more > 0 ? fmt::format(" (and {} more)", reason.more) : "");
+  }
+}
+
+void add_views(const Checkpoint& checkpoint, InspectDetail detail, std::string& text) {
+  const Out out(text);
+  const std::vector<Label> all_labels = labels(checkpoint);
+  const std::vector<ViewInfo> views = checkpoint.views();
+  // Where nothing can be converted, the reason is what the reader came for.
+  const bool all =
+      detail == InspectDetail::All || std::ranges::count(views, true, &ViewInfo::available) <= 1;
+  std::string absent;
+  for (const ViewInfo& view : views) {
+    if (!view.available && !all) {
+      absent += (absent.empty() ? "" : ", ") + view.name;
+      continue;
+    }
+    const auto bytes =
+        view.available ? bytes_of_view(checkpoint, view.name) : std::optional<std::uint64_t>();
+    fmt::format_to(out, "  {:<20} {:>8}  {}\n", view.name, bytes ? human_size(*bytes) : "-",
+                   view.available ? view.description : "not available:");
+    add_reasons(view.reasons, text);
+    for (const Label& label : all_labels) {
+      if (label.view != view.name) continue;
+      fmt::format_to(out, "    {:<9} {:>7}  {} -> {}\n", name(label.exactness), label.tensors,
+                     one_line(label.from), one_line(label.to));
+    }
+    add_reasons(view.remarks, text);
+  }
+  if (!absent.empty()) {
+    fmt::format_to(out, "  not available: {} (--all says why)\n", absent);
+  }
+  if (std::ranges::find(all_labels, Exactness::Lossy, &Label::exactness) != all_labels.end()) {
+    text += "  lossy: an ordinary cast to fewer bits; each value is rounded to the nearest\n";
+  }
+}
+
+/// What to type next, with `source` as the user wrote it.
+void add_next_commands(const Checkpoint& checkpoint, std::string_view source, std::string& text) {
+  const Out out(text);
+  const std::string word = one_line(shell_word(source));
+  text += "\nnext\n";
+  fmt::format_to(out, "  ckfs mount {} view\n", word);
+  const std::vector<ViewInfo> views = checkpoint.views();
+  const auto is_there = [&](std::string_view name) {
+    const auto found = std::ranges::find(views, name, &ViewInfo::name);
+    return found != views.end() && found->available;
+  };
+  if (is_there("bf16-safetensors")) {
+    fmt::format_to(out, "  ckfs export {} bf16-safetensors OUT\n", word);
+  }
+  for (const bool scanned : {false, true}) {
+    const std::string_view view = scanned ? "maxtext-scanned" : "maxtext-unscanned";
+    if (!is_there(view)) continue;
+    fmt::format_to(out, "  MaxText: load_parameters_path=$PWD/view/{}/0/items scan_layers={}\n",
+                   view, scanned);
+  }
+}
+
+std::string inspect_text(const Checkpoint& checkpoint, std::string_view source,
+                         InspectDetail detail) {
   const Catalog& catalog = *checkpoint.impl().catalog;
   const Totals total = totals(checkpoint.impl());
   const std::string quantization = quantization_of(checkpoint);
@@ -294,23 +440,7 @@ std::string inspect_text(const Checkpoint& checkpoint, std::string_view source) 
   for (const CatalogPart& part : parts) add_quantization(part, text);
 
   text += "\nviews\n";
-  const std::vector<Label> all_labels = labels(checkpoint);
-  for (const ViewInfo& view : checkpoint.views()) {
-    fmt::format_to(out, "  {:<20} {}\n", view.name,
-                   view.available ? view.description : "not available:");
-    for (const Reason& reason : view.reasons) {
-      fmt::format_to(out, "    {}: {}{}\n", one_line(reason.subject), one_line(reason.text),
-                     reason.more > 0 ? fmt::format(" (and {} more)", reason.more) : "");
-    }
-    for (const Label& label : all_labels) {
-      if (label.view != view.name) continue;
-      fmt::format_to(out, "    {:<9} {:>7}  {} -> {}\n", name(label.exactness), label.tensors,
-                     one_line(label.from), one_line(label.to));
-    }
-    for (const Reason& remark : view.remarks) {
-      fmt::format_to(out, "    {}: {}\n", one_line(remark.subject), one_line(remark.text));
-    }
-  }
+  add_views(checkpoint, detail, text);
   const std::vector<ExpertLayout> layouts = expert_layouts(checkpoint);
   if (!layouts.empty()) text += "\nlayouts of experts\n";
   for (const ExpertLayout& layout : layouts) {
@@ -322,6 +452,7 @@ std::string inspect_text(const Checkpoint& checkpoint, std::string_view source) 
   for (const Note& note : catalog.notes()) {
     fmt::format_to(out, "  {}: {}\n", one_line(note.subject), one_line(note.text));
   }
+  add_next_commands(checkpoint, source, text);
   return text;
 }
 
@@ -468,9 +599,9 @@ Json view_files(const View& view) {
 }  // namespace
 
 std::string inspect_report(const Checkpoint& checkpoint, std::string_view source,
-                           ReportFormat format) {
+                           ReportFormat format, InspectDetail detail) {
   return format == ReportFormat::Json ? inspect_json(checkpoint, source)
-                                      : inspect_text(checkpoint, source);
+                                      : inspect_text(checkpoint, source, detail);
 }
 
 std::vector<std::string> opening_notes(const Checkpoint& checkpoint) {

@@ -10,7 +10,9 @@
 //             companions, files, bytes, mtime, fingerprint: "0123456789abcdef",
 //             quantized: [{scheme, format, weights, example}],
 //             left_out: [{suffix, tensors, reason}],
-//             views: [{name, description, available, remarks: [{subject, text}],
+//             weight_files: [{path, bytes, role: "model" | "adapter" | "slice" | "other"}],
+//             views: [{name, description, available, bytes (of available ones),
+//                      remarks: [{subject, text}],
 //                      reasons: [{subject, text, more: further subjects of this text, not
 //                      listed}]}],
 //             experts: [{layout, available, reason: string (empty: available)}],
@@ -52,10 +54,15 @@ inline constexpr int kReportVersion = 1;
 
 enum class ReportFormat : std::uint8_t { Text, Json };
 
-/// `ckfs inspect`: what the checkpoint is, which views it can give, which not and why. `source` is
-/// how the user named it.
+enum class InspectDetail : std::uint8_t {
+  Brief,  // of views that are not available their names alone, unless none but `source` is
+  All,    // why they are not
+};
+
+/// `ckfs inspect`: what the checkpoint is, which views it can give and how large they are, which
+/// not and why, and what to type next. `source` is how the user named it. JSON has all details.
 std::string inspect_report(const Checkpoint& checkpoint, std::string_view source,
-                           ReportFormat format);
+                           ReportFormat format, InspectDetail detail = InspectDetail::Brief);
 
 /// What a user should know before reading a mounted checkpoint, a line each: why there is
 /// nothing to see but `source`, and the first of what no view shows.

@@ -123,8 +123,8 @@ Result<void> digest(const DigestCommand& command) {
 void add_digest(CLI::App& app, Action& action) {
   auto command = std::make_shared<DigestCommand>();
   CLI::App* verb = app.add_subcommand("digest", "print digests of a view's files");
-  verb->add_option("SRC", command->source, "directory, file or hub cache entry")->required();
-  verb->add_option("VIEW", command->view, "such as bf16-safetensors")->required();
+  verb->add_option("SRC", command->source, kSourceText)->required();
+  verb->add_option("VIEW", command->view, kViewText)->required();
   verb->add_option_function<std::vector<std::string>>(
           "--algorithm",
           [command](const std::vector<std::string>& names) {
@@ -137,17 +137,17 @@ void add_digest(CLI::App& app, Action& action) {
               command->algorithms.push_back(*algorithm);
             }
           },
-          "checksum algorithm (default sha256; repeatable: the view is read only once)")
+          "checksum algorithm (default sha256; repeatable, the view is read only once)")
       ->type_name("sha256|crc32c|xxh128")
       ->allow_extra_args(false);
   verb->add_option("-o,--output", command->output,
                    "write to FILE when all is done; an interrupted run goes on from FILE.partial")
       ->type_name("FILE");
   verb->add_flag("--tag-lines", command->tagged,
-                 "lines with the algorithm's name: SHA256 (PATH) = SUM");
+                 "print lines with the algorithm's name: SHA256 (PATH) = SUM");
   verb->add_flag("--json", command->json, "print JSON, with sizes and provenance");
   add_number(*verb, "--jobs", 0, 1024, command->jobs,
-             "files at a time (default: that of --threads, else one for each CPU)");
+             "files read at a time (default: --threads, else one for each CPU)");
   add_progress(*verb, command->progress);
   add_common(*verb, command->common, Tuning::Yes);
   verb->callback([command, &action] { action = [command] { return digest(*command); }; });

@@ -156,11 +156,11 @@ Result<void> export_to_directory(const ExportCommand& command) {
 void add_export(CLI::App& app, Action& action) {
   auto command = std::make_shared<ExportCommand>();
   CLI::App* verb = app.add_subcommand("export", "write a view's files to a directory");
-  verb->add_option("SRC", command->source, "directory, file or hub cache entry")->required();
-  verb->add_option("VIEW", command->view, "such as bf16-safetensors")->required();
+  verb->add_option("SRC", command->source, kSourceText)->required();
+  verb->add_option("VIEW", command->view, kViewText)->required();
   verb->add_option("OUT", command->out, "directory to write; made if it is missing")->required();
   add_number(*verb, "--jobs", 0, 1024, command->jobs,
-             "files written at a time (default: that of --threads, else one for each CPU)");
+             "files written at a time (default: --threads, else one for each CPU)");
   verb->add_flag("--force", command->force,
                  "replace another export in OUT, or write beside files that ckfs did not write");
   verb->add_flag("--json", command->json, "print the result as JSON");
@@ -189,7 +189,7 @@ void add_export(CLI::App& app, Action& action) {
             }
             command->split = value == "files" ? Split::Files : Split::Ranges;
           },
-          "how work is divided among processes: byte ranges, or whole files (default: ranges where "
+          "how work is divided among processes: byte ranges or whole files (default: ranges, where "
           "OUT takes writes at offsets)")
       ->type_name("ranges|files")
       ->group(group);

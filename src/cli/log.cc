@@ -227,6 +227,7 @@ Result<DaemonLog> start_daemon_log(const CommonOptions& options) {
   if (!fd) {
     log.note = fmt::format("there is no system log, and no log (-o log_file=FILE makes one): {}",
                            fd.error().message());
+    log.is_lost = true;
     return use(std::make_shared<spdlog::sinks::null_sink_mt>(), kSystemLogPattern);
   }
   log.place = path.native();

@@ -21,6 +21,7 @@ struct DaemonLog {
   std::string place;
   /// A line for the user, where the log is not what the manual names first.
   std::optional<std::string> note;
+  bool is_lost = false;  // there is no log: the note is a warning
   /// Warnings go to stderr, too, until the level of this is off.
   std::shared_ptr<spdlog::sinks::sink> terminal;
 };

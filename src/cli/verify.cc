@@ -175,8 +175,8 @@ Result<Exit> verify(const VerifyCommand& command) {
 void add_verify(CLI::App& app, Action& action) {
   auto command = std::make_shared<VerifyCommand>();
   CLI::App* verb = app.add_subcommand("verify", "compare a copy with the view, byte for byte");
-  verb->add_option("SRC", command->source, "directory, file or hub cache entry")->required();
-  verb->add_option("VIEW", command->view, "such as bf16-safetensors")->required();
+  verb->add_option("SRC", command->source, kSourceText)->required();
+  verb->add_option("VIEW", command->view, kViewText)->required();
   verb->add_option("COPY", command->copy,
                    "a directory, or a file of digests as ckfs digest prints them (-: from stdin)")
       ->required();
@@ -196,11 +196,11 @@ void add_verify(CLI::App& app, Action& action) {
                   "--sample: \"{}\" is not a share (more than 0, at most 1)", one_line(value)));
             }
           },
-          "compare this share of the bytes, chosen by chance, and say what that proves")
+          "compare a random share of the bytes, such as 0.01, and say what that proves")
       ->type_name("SHARE")
       ->excludes(resume);
   add_number(*verb, "--jobs", 0, 1024, command->jobs,
-             "pieces at a time (default: that of --threads, else one for each CPU)");
+             "pieces compared at a time (default: --threads, else one for each CPU)");
   add_progress(*verb, command->progress);
   add_common(*verb, command->common, Tuning::Yes);
   verb->callback([command, &action] {

@@ -518,7 +518,11 @@ class Filesystem::Impl {
   /// and for a view that the source cannot give: into .ckfs/refused and the log. Names that do not
   /// look like a view (a shell's .git, a desktop's .hidden) are not reported.
   void explain(std::string_view name, std::string_view fact, const Error& error) {
-    refused_names_.add(name, error.message());
+    // Loaders look for many names that no view has: their lines are short, without the list of
+    // views.
+    refused_names_.add(name, error.code() == ErrorCode::NotFound && !name.empty()
+                                 ? fmt::format("{}: no such view", one_line(name))
+                                 : error.message());
     const bool meant =
         error.code() != ErrorCode::NotFound || name.find('@') != std::string_view::npos;
     if (!meant) return;

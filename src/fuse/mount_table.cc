@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <poll.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -78,18 +79,48 @@ std::vector<MountEntry> parse_mountinfo(std::string_view text) {
     std::size_t dash = 6;
     while (dash < fields.size() && fields[dash] != "-") ++dash;
     if (dash + 2 >= fields.size()) continue;
-    entries.push_back(
-        {unescape(fields[4]), unescape(fields[dash + 1]), unescape(fields[dash + 2])});
+    entries.push_back({unescape(fields[4]), unescape(fields[dash + 1]), unescape(fields[dash + 2]),
+                       dash + 3 < fields.size() ? std::string(fields[dash + 3]) : std::string()});
   }
   return entries;
 }
 
-Result<std::optional<MountEntry>> find_mount(const stdfs::path& target) {
+namespace {
+
+Result<std::vector<MountEntry>> all_mounts() {
   std::ifstream file("/proc/self/mountinfo");
   if (!file) return fail(ErrorCode::Io, "/proc/self/mountinfo: cannot be read");
   const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  return parse_mountinfo(text);
+}
+
+}  // namespace
+
+Result<std::vector<MountEntry>> ckfs_mounts() {
+  CKFS_TRY(std::vector<MountEntry> all, all_mounts());
+  std::map<std::string_view, std::size_t> top;  // later lines lie over earlier ones
+  for (std::size_t i = 0; i < all.size(); ++i) top[all[i].target] = i;
+  std::vector<MountEntry> mounts;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (all[i].type == kFilesystemType && top.at(all[i].target) == i) mounts.push_back(all[i]);
+  }
+  return mounts;
+}
+
+Result<std::vector<MountEntry>> own_mounts() {
+  CKFS_TRY(std::vector<MountEntry> mounts, ckfs_mounts());
+  if (::geteuid() == 0) return mounts;
+  const std::string own = fmt::format(",user_id={},", ::geteuid());
+  std::erase_if(mounts, [&](const MountEntry& mount) {
+    return ("," + mount.options + ",").find(own) == std::string::npos;
+  });
+  return mounts;
+}
+
+Result<std::optional<MountEntry>> find_mount(const stdfs::path& target) {
+  CKFS_TRY(std::vector<MountEntry> all, all_mounts());
   std::optional<MountEntry> top;  // later lines lie over earlier ones
-  for (MountEntry& entry : parse_mountinfo(text)) {
+  for (MountEntry& entry : all) {
     if (entry.target == target.native()) top = std::move(entry);
   }
   return top;

@@ -16,8 +16,9 @@ inline constexpr std::string_view kFilesystemType = "fuse.ckfs";
 
 struct MountEntry {
   std::string target;
-  std::string type;    // "fuse.ckfs"
-  std::string source;  // the mounted source
+  std::string type;          // "fuse.ckfs"
+  std::string source;        // the mounted source     
+  std::string options = {};  // those of the file system: "rw,user_id=0,group_id=0,allow_other"
 };
 
 /// The lines of a /proc/PID/mountinfo (proc(5)); lines that are not of that form are left out.
@@ -25,6 +26,12 @@ std::vector<MountEntry> parse_mountinfo(std::string_view text);
 
 /// The topmost mount at exactly `target`. Errors: Io.
 Result<std::optional<MountEntry>> find_mount(const std::filesystem::path& target);
+
+/// The mounts of ckfs that are on top of their paths, in the order in which they were made. Errors:
+/// Io.
+Result<std::vector<MountEntry>> ckfs_mounts();
+/// Those among them that the caller may end: root all, another user its own.
+Result<std::vector<MountEntry>> own_mounts();
 
 /// `path`, absolute and without symbolic links. A mount at its last part is not asked, because it
 /// may be dead. A last part that does not exist, or is a link that leads nowhere, stays as it is.

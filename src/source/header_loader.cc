@@ -33,9 +33,13 @@ Failure explained(ByteSource& source, FileId file, const Error& error) {
                     ? std::string("is all")
                     : fmt::format("begins with {}", grouped(first.size())));
   }
-  const std::string_view name = name_of_format(first);
-  if (name.empty()) return Failure(error);
-  return fail(ErrorCode::Corrupt, "{}: is {}, not a safetensors file", source.name(file), name);
+  const std::string what = what_it_is(first);
+  if (what.empty()) return Failure(error);
+  if (source.name(file).ends_with(".json")) {
+    return fail(ErrorCode::Corrupt, "{}: is {} (name the model's directory, not its file)",
+                source.name(file), what.substr(0, what.find(" (")));
+  }
+  return fail(ErrorCode::Corrupt, "{}: is {}", source.name(file), what);
 }
 
 std::span<std::byte> bytes_of(std::string& text) {

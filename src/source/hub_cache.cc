@@ -49,11 +49,28 @@ std::string complete_hint(const std::string& repository) {
 }
 
 /// Which snapshots there are in the place of the one that is named.
-std::string others_hint(const std::vector<std::string>& snapshots) {
+std::string others_hint(const fs::path& repository, const std::vector<std::string>& snapshots) {
+  constexpr std::size_t kMostListed = 10;
   if (snapshots.empty()) return {};
-  return fmt::format("; to open the snapshot that is here, name it: snapshots/{}{}",
-                     one_line(snapshots.front()),
-                     snapshots.size() > 1 ? fmt::format(" and {} more", snapshots.size() - 1) : "");
+  std::string text = "; try: ckfs inspect ";
+  text += one_line((repository / "snapshots" / snapshots.front()).string());
+  for (std::size_t i = 1; i < std::min(snapshots.size(), kMostListed); ++i) {
+    text += (i == 1 ? "; there are also: " : ", ") + one_line(snapshots[i]);
+  }
+  if (snapshots.size() > kMostListed) {
+    text += fmt::format(" and {} more", snapshots.size() - kMostListed);
+  }
+  return text;
+}
+
+/// models--NAME of a path that begins with it and goes on with `then`; "" otherwise.
+std::string_view first_part_before(std::string_view path, std::string_view then) {
+  const std::size_t slash = path.find('/');
+  if (!path.starts_with("models--") || slash == std::string_view::npos ||
+      !path.substr(slash).starts_with(then)) {
+    return {};
+  }
+  return path.substr(0, slash);
 }
 
 /// The first word of refs/main; empty where there is no such file. Errors: Io.
@@ -81,7 +98,7 @@ Result<fs::path> choose_snapshot(SourceStore& store, const fs::path& repository,
   if (!revision.empty()) {
     if (std::ranges::find(all, revision) != all.end()) return snapshots / revision;
     return fail(ErrorCode::Unsupported, "{}: refs/main names the snapshot {}, which is absent{}{}",
-                repository.string(), revision, complete_hint(name), others_hint(all));
+                repository.string(), revision, complete_hint(name), others_hint(repository, all));
   }
   if (all.size() == 1) return snapshots / all.front();
   if (all.empty()) {
@@ -89,7 +106,7 @@ Result<fs::path> choose_snapshot(SourceStore& store, const fs::path& repository,
                 repository.string(), complete_hint(name));
   }
   return fail(ErrorCode::Unsupported, "{}: no refs/main, and {} snapshots: name one of them{}",
-              repository.string(), all.size(), others_hint(all));
+              repository.string(), all.size(), others_hint(repository, all));
 }
 
 Result<bool> is_repository(SourceStore& store, const fs::path& path) {
@@ -107,6 +124,14 @@ Result<bool> is_repository(SourceStore& store, const fs::path& path) {
 }
 
 }  // namespace
+
+std::string repository_of_blob(std::string_view path) {
+  return repository_name(first_part_before(path, "/blobs/"));
+}
+
+std::string_view repository_directory(std::string_view path) {
+  return first_part_before(path, "/snapshots/");
+}
 
 Result<std::optional<HubSnapshot>> find_hub_snapshot(const fs::path& path, SourceStore& store) {
   fs::path repository;

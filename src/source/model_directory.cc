@@ -16,6 +16,8 @@
 #include "format/quantization_config.h"
 #include "source/file_role.h"
 #include "source/header_loader.h"
+#include "source/hub_cache.h"
+#include "source/source_name.h"
 
 namespace ckfs {
 namespace {
@@ -118,7 +120,9 @@ class Finder {
   }
 
   /// `directory` as SourceStore::resolve() gives it.
-  Result<ModelDirectory> outside(const fs::path& directory, const std::string& shown) {
+  /// `by`: why it is taken from there, for people.
+  Result<ModelDirectory> outside(const fs::path& directory, const std::string& shown,
+                                 std::string_view by) {
     CKFS_TRY(std::vector<TreeFile> found, list_model_files(directory, shown, files_));
     const auto config = std::ranges::find(found, kConfig, &TreeFile::path);
     if (config == found.end()) return std::move(model_);
@@ -166,8 +170,8 @@ class Finder {
       if (name != kConfig) model_.side_files.push_back({name, id});
       taken.push_back(name);
     }
-    builder_.add_note(shown, fmt::format("not part of the source; views take from it: {}",
-                                         fmt::join(taken, ", ")));
+    builder_.add_fact("beside the source",
+                      fmt::format("{} taken from {}{}", fmt::join(taken, ", "), shown, by));
     return std::move(model_);
   }
 
@@ -178,7 +182,8 @@ class Finder {
     const Fingerprint& fingerprint = files_.fingerprint(id);
     // However it is spelled: the fingerprint must not depend on that.
     builder_.saw_file(kConfig, fingerprint.size, fingerprint.mtime_ns);
-    builder_.add_note(shown, "not part of the source; views show it as config.json");
+    builder_.add_fact("beside the source",
+                      fmt::format("config.json taken from {} (--config)", shown));
     return std::move(model_);
   }
 
@@ -209,6 +214,14 @@ class Finder {
   ModelDirectory model_;
 };
 
+/// `path`, or the snapshot that a repository of the hub's cache stands for.
+Result<fs::path> snapshot_of(const fs::path& path, SourceStore& store) {
+  const auto whole = store.resolve(path);
+  if (!whole) return path;  // to look at it says why
+  CKFS_TRY(const auto snapshot, find_hub_snapshot(*whole, store));
+  return snapshot ? snapshot->directory : path;
+}
+
 }  // namespace
 
 Result<ModelDirectory> find_model_directory(const SourceTree& tree, const FileTable& table,
@@ -218,14 +231,13 @@ Result<ModelDirectory> find_model_directory(const SourceTree& tree, const FileTa
   Finder finder(files, builder);
   if (options.config) {
     const std::string shown = options.config->string();
-    const auto directory = files.store().resolve(*options.config);
-    if (!directory && is_absent(directory.error())) {
-      return fail(ErrorCode::NotFound, "{}: no such file or directory", shown);
-    }
+    CKFS_TRY(const fs::path found, find_source(*options.config, files.store()));
+    CKFS_TRY(const auto snapshot, snapshot_of(found, files.store()));
+    const auto directory = files.store().resolve(snapshot);
     if (!directory) return system_failure(directory.error(), shown, "cannot list");
     const auto status = files.store().look(*directory);
     if (status && status->kind == FileKind::File) return finder.config_alone(*directory, shown);
-    CKFS_TRY(ModelDirectory model, finder.outside(*directory, shown));
+    CKFS_TRY(ModelDirectory model, finder.outside(*directory, shown, " (--config)"));
     if (!model.config) return fail(ErrorCode::NotFound, "{}: it has no {}", shown, kConfig);
     return model;
   }
@@ -239,7 +251,7 @@ Result<ModelDirectory> find_model_directory(const SourceTree& tree, const FileTa
     return system_failure(config.error(), path.string(), "cannot look at");
   }
   if (!config || config->kind != FileKind::File) return ModelDirectory{};
-  return finder.outside(*beside, beside->string());
+  return finder.outside(*beside, beside->string(), "");
 }
 
 fs::path directory_above(const SourceTree& tree) {

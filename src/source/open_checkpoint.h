@@ -25,8 +25,8 @@ struct OpenCheckpointOptions {
   std::string item = {};
   /// Orbax: the step of a directory of steps; nullopt: the newest that is whole.
   std::optional<std::uint64_t> step = {};
-  /// A directory with config.json, tokenizer and the like, or a config.json alone, instead of the
-  /// files beside the source. Not for safetensors.
+  /// A directory with config.json, tokenizer and the like, a model of the hub (find_source()), or a
+  /// config.json alone, instead of the files beside the source. Not for safetensors.
   std::optional<std::filesystem::path> config = {};
 };
 

@@ -94,6 +94,8 @@ class SourceOpener {
   Result<void> count_elements(const Catalog& catalog);
   Result<std::shared_ptr<const Catalog>> finish();
   void note_lfs_pointers();
+  /// Says of what model the adapter at the top is, which is all that is there.
+  Result<void> add_adapter_fact(FileId config);
 
   std::int64_t& elements_;          // of all tensors of the whole checkpoint so far
   std::optional<FileTable> table_;  // in open()

@@ -18,6 +18,7 @@
 #include "base/text.h"
 #include "source/hub_cache.h"
 #include "source/numbered_files.h"
+#include "source/source_name.h"
 
 namespace ckfs {
 namespace {
@@ -313,13 +314,11 @@ Result<std::vector<TreeFile>> list_files(const fs::path& directory, const std::s
   return found;
 }
 
-Result<SourceTree> list_source(const fs::path& path, const SourceFiles& files) {
+Result<SourceTree> list_source(const fs::path& source, const SourceFiles& files) {
   SourceTree tree;
-  tree.name = path.string();
+  tree.name = source.string();
+  CKFS_TRY(const fs::path path, find_source(source, files.store()));
   const auto status = files.store().look(path);
-  if (!status && is_absent(status.error())) {
-    return fail(ErrorCode::NotFound, "{}: no such file or directory", tree.name);
-  }
   if (!status) return system_failure(status.error(), tree.name, "cannot open");
   if (status->kind == FileKind::File) return single_file(std::move(tree), path, files);
   if (status->kind != FileKind::Directory) {
@@ -342,7 +341,10 @@ Result<SourceTree> list_source(const fs::path& path, const SourceFiles& files) {
   CKFS_TRY(const fs::path boundary, link_boundary(tree.root, files.store()));
   CKFS_TRY_VOID(note_outside_links(tree, boundary, files));
   if (tree.complete_command.empty() && !tree.incomplete.empty()) {
-    tree.complete_command = fmt::format("hf download REPOSITORY --local-dir {}", tree.name);
+    const std::string repository = repository_of_blob(tree.incomplete.front());
+    tree.complete_command =
+        repository.empty() ? fmt::format("hf download REPOSITORY --local-dir {}", tree.name)
+                           : fmt::format("hf download {} --cache-dir {}", repository, tree.name);
   }
   std::ranges::sort(tree.dangling);
   std::ranges::sort(tree.incomplete);

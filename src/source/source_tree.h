@@ -85,14 +85,16 @@ Result<void> refuse_slice(const SourceTree& tree, const SourceFiles& files);
 /// Whether a file of this size can be a pointer of Git-LFS.
 bool has_lfs_pointer_size(std::uint64_t size);
 
-/// Lists `path`: a file, a directory, a hub cache repository (hub_cache.h), or a snapshot in one.
+/// Lists what `source` means (find_source()): a file, a directory, a hub cache repository
+/// (hub_cache.h), or a snapshot in one.
 /// Symbolic links to files are followed, those to directories are not. All of it must be there to
 /// be seen: a directory that cannot be listed or looked at is an error, whatever it is called, for
 /// chunks of an array may be in it (but the one that an export keeps at the top, which is not
 /// looked into). Directories of other file systems are passed over, with a note, and so are those
 /// that are gone by then. Errors: NotFound, Io, OutOfMemory, Unsupported (nested too deep; a
-/// repository without a snapshot, or not clear which; neither file nor directory).
-Result<SourceTree> list_source(const std::filesystem::path& path, const SourceFiles& files);
+/// repository without a snapshot, or not clear which; neither file nor directory), and those of
+/// find_source().
+Result<SourceTree> list_source(const std::filesystem::path& source, const SourceFiles& files);
 
 /// The regular files, and links to such, directly in `directory` whose names `wanted` accepts; by
 /// name. `shown` is what messages call it. Errors: NotFound, Io, OutOfMemory.

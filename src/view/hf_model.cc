@@ -387,7 +387,11 @@ std::vector<Note> hf_model_remarks(const Catalog& catalog, const ViewRow& row) {
       remarks.push_back(std::move(remark));
     }
   }
-  if (!catalog.model().config) {
+  // An adapter by itself has a configuration of its own.
+  const bool is_adapter = std::ranges::any_of(
+      catalog.model().side_files,
+      [](const SourceFile& file) { return file.path == "adapter_config.json"; });
+  if (!catalog.model().config && !is_adapter) {
     remarks.push_back({std::string(kConfigName), "absent in the source"});
   }
   return remarks;

@@ -39,9 +39,28 @@ struct ViewSpec {
 };
 
 /// Parses and normalizes a directory name. Errors: NotFound (unknown view, or not such a name),
-/// InvalidArgument (unknown key, bad value, key twice).
+/// InvalidArgument (unknown key, bad value, key twice); of an unknown view or key the message names
+/// the closest one and lists all.
 Result<ViewSpec> parse_view_spec(std::string_view spelling,
                                  const Recipes& recipes = built_in_recipes());
+
+/// All names that parse_view_spec() knows, in the order of the docs; they live as long as
+/// `recipes`.
+std::vector<std::string_view> names_of_views(const Recipes& recipes = built_in_recipes());
+
+/// A parameter of a view, for help texts and completions.
+struct ViewParameterHelp {
+  std::string_view key;
+  std::string values;  // "quantized|all", "SIZE", "N"
+  std::string_view text;
+};
+struct ViewHelp {
+  std::string_view name;
+  std::string_view description;
+  std::vector<ViewParameterHelp> parameters;
+};
+/// Every view that ckfs knows, in the order of the docs; those of recipes not among them.
+std::vector<ViewHelp> help_on_views();
 
 /// A tensor of the model that a view shows.
 struct ModelTensor {

@@ -398,7 +398,7 @@ class FullDisk(cli_support.TestCase):
 
     def test_too_small_a_disk_is_told_before_anything_is_written(self):
         out = self.disk(1 << 20) / "out"
-        self.fails(1, r"/out: no space left: [\d.]+ \w+ needed, [\d.]+ \w+ free", "export", self.source,
+        self.fails(1, r"/out: no space left: [\d.]+ [KMG]?B needed, [\d.]+ [KMG]?B free", "export", self.source,
                    VIEW, out)
         self.assertEqual(list(out.iterdir()), [])
 
@@ -437,7 +437,7 @@ class FullDisk(cli_support.TestCase):
             program.wait()
         self.assertEqual(program.returncode, 1)
         self.assertRegex(err, cli_support.ONE_LINE)
-        self.assertRegex(err.decode(), r"/out: no space left: [\d.]+ \w+ needed, [\d.]+ \w+ free")
+        self.assertRegex(err.decode(), r"/out: no space left: [\d.]+ [KMG]?B needed, [\d.]+ [KMG]?B free")
         self.assertFalse((out / "config.json").exists())
         (disk / "ballast").unlink()
         self.done("export", source, VIEW, out)

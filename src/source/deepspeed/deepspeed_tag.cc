@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/suggest.h"
 #include "base/text.h"
 #include "source/header_loader.h"
 
@@ -83,8 +84,9 @@ Result<std::string> choose_tag(const std::vector<std::string>& names, std::strin
   if (!options.tag.empty()) {
     CKFS_TRY(const std::string tag, plain_tag(options.tag, tree.name + ": --tag names"));
     if (has(names, tag)) return tag;
-    return fail(ErrorCode::InvalidArgument, "{}: no tag {} (it has {})", tree.name,
-                quote(options.tag), list(names));
+    const std::vector<std::string_view> known(names.begin(), names.end());
+    return fail(ErrorCode::InvalidArgument, "{}: no tag {}{}", tree.name, quote(options.tag),
+                did_you_mean(options.tag, known, "it has "));
   }
   if (has(names, ".")) return std::string(".");
   if (const auto file = table.find(latest)) {

@@ -441,7 +441,7 @@ class HfOpener : public SourceOpener {
     if (missing == shards_.end()) return {};
     if (!is_stale()) {
       return fail(ErrorCode::NotFound, "{}: names {}, which is absent{}", index_name_,
-                  quote(*missing), hint());
+                  quote(*missing), hint().empty() ? " (is the download finished?)" : hint());
     }
     builder_.add_note(index_name_, fmt::format("names {}, which is absent; {} is read instead",
                                                quote(*missing), kModel));
@@ -880,8 +880,16 @@ Result<std::shared_ptr<const Catalog>> open_safetensors(const SourceTree& tree, 
   if (!options.tag.empty() || !options.key.empty() || options.config) {
     // The files still to come may take these options.
     if (!tree.incomplete.empty()) return refuse_unfinished(tree);
+    if (options.config) {
+      return fail(ErrorCode::InvalidArgument,
+                  "{}: --config does not go with a safetensors checkpoint, which has its own "
+                  "config.json (leave the option out)",
+                  tree.name);
+    }
     return fail(ErrorCode::InvalidArgument,
-                "{}: a checkpoint of safetensors takes no tag, key or configuration", tree.name);
+                "{}: --{} does not go with a safetensors checkpoint, whose tensors are all at one "
+                "place (leave the option out)",
+                tree.name, options.tag.empty() ? "key" : "tag");
   }
   return HfOpener(tree, files, options).open();
 }

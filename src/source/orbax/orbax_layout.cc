@@ -11,6 +11,7 @@
 #include <map>
 #include <set>
 
+#include "base/suggest.h"
 #include "base/text.h"
 #include "format/ocdbt_read.h"
 
@@ -173,9 +174,10 @@ Result<void> choose_in_step(const SourceTree& tree, const Items& items,
   if (!options.item.empty()) {
     chosen = options.item + "/";
     if (!mine.contains(chosen)) {
-      return fail(ErrorCode::InvalidArgument, "{}: no item {} (it has {})",
+      const std::vector<std::string_view> known(names.begin(), names.end());
+      return fail(ErrorCode::InvalidArgument, "{}: no item {}{}",
                   tree.name + "/" + std::string(shown(place.step_directory)), quote(options.item),
-                  list(names));
+                  did_you_mean(options.item, known, "it has "));
     }
   } else if (mine.contains("")) {
     chosen = "";

@@ -69,8 +69,8 @@ def headers():
     raw("hdf5", b"\x89HDF\r\n\x1a\n\0\0\0\0", "is an HDF5 file")
     raw("pickle", b"\x80\x02}q\x00X\x04\0\0\0", "is a pickle (a file of torch?)")
     raw("html", b"<!DOCTYPE html><html>404</html>", "is an HTML page (an error page that was saved?), not a safetensors file")
-    raw("text", b"Entry not found", "not a safetensors file?")
-    raw("lfs-like", b"version 2 of nothing, of some length", "not a safetensors file?")
+    raw("text", b"Entry not found", "is a text (an error message that was saved?), not a safetensors file")
+    raw("lfs-like", b"version 2 of nothing, of some length", "is a text (an error message that was saved?), not a safetensors file")
 
     # Characters.
     for name, junk in {
@@ -324,7 +324,9 @@ def directories():
     add("old-weights", {"config.json": "{}", "pytorch_model.bin": "x"}, "(it has pytorch_model.bin, which ckfs cannot read)")
     add("weights-below", {"sub/model.safetensors": model}, "not a checkpoint: no *.safetensors file")
     add("not-a-file", {}, "neither a file nor a directory", open="/dev/null")
-    add("other-file", {"model.gguf": "GGUF\3\0\0\0\0\0\0\0"}, "model.gguf: is a GGUF file, not a safetensors file", open="model.gguf")
+    add("other-file", {"model.gguf": "GGUF\3\0\0\0\0\0\0\0"}, "model.gguf: is a GGUF file, which ckfs does not read", open="model.gguf")
+    add("config-file", {"config.json": '{"model_type": "llama"}'},
+        "config.json: is a JSON text (name the model's directory, not its file)", open="config.json")
     add("html-shard", {"model.safetensors": "<!DOCTYPE html><html>404 not found</html>"},
         "model.safetensors: is an HTML page (an error page that was saved?), not a safetensors file")
     add("error-shard", {"model.safetensors": ' {"error": "Repository not found"}'},

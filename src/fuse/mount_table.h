@@ -17,7 +17,7 @@ inline constexpr std::string_view kFilesystemType = "fuse.ckfs";
 struct MountEntry {
   std::string target;
   std::string type;          // "fuse.ckfs"
-  std::string source;        // the mounted source     
+  std::string source;        // the mounted source
   std::string options = {};  // those of the file system: "rw,user_id=0,group_id=0,allow_other"
 };
 

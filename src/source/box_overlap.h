@@ -11,8 +11,8 @@
 
 namespace ckfs {
 
-/// Elements begin[d] to begin[d] + count[d] - 1 in each dimension d. The sums fit in 63 bits, and no
-/// count is 0.
+/// Elements begin[d] to begin[d] + count[d] - 1 in each dimension d. The sums fit in 63 bits, and
+/// no count is 0.
 struct BoxView {
   std::span<const std::int64_t> begin, count;
 };

@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <rapidcheck/gtest.h>
-
 #include <vector>
 
 namespace ckfs {

@@ -14,9 +14,9 @@ constexpr std::size_t kMostWords = 8;
 // Each list in byte order, in lower case.
 
 /// What decodes codes. So does any word that ends with "scale", "scales", "zero" or "zeros".
-constexpr std::array<std::string_view, 12> kPartWords = {"absmax",    "amax", "centroids", "codebook",
-                                                     "codebooks", "lut",  "scb",       "su",
-                                                     "sv",        "svh",  "zeropoint", "zp"};
+constexpr std::array<std::string_view, 12> kPartWords = {
+    "absmax", "amax", "centroids", "codebook", "codebooks", "lut",
+    "scb",    "su",   "sv",        "svh",      "zeropoint", "zp"};
 
 /// Words before or behind these that say which of several parts it is.
 constexpr std::array<std::string_view, 43> kBesideParts = {

@@ -23,8 +23,8 @@ constexpr std::size_t kMaxIrregular = 4096;
 
 /// Whether each slice is one cell of the grid that all their borders make, and none begins where
 /// another does: then no two overlap. Requires: sorted by where they begin.
-template <typename Pieces>
-bool is_grid(const Pieces& pieces) {
+template <typename Slices>
+bool is_grid(const Slices& pieces) {
   for (std::size_t d = 0; d < pieces.front().begin.size(); ++d) {
     std::set<std::int64_t> begins;
     for (const auto& piece : pieces) begins.insert(piece.begin[d]);
@@ -39,8 +39,8 @@ bool is_grid(const Pieces& pieces) {
   return true;
 }
 
-template <typename Piece>
-bool overlap(const Piece& a, const Piece& b) {
+template <typename TensorSlice>
+bool overlap(const TensorSlice& a, const TensorSlice& b) {
   for (std::size_t d = 0; d < a.begin.size(); ++d) {
     if (a.begin[d] >= b.begin[d] + b.count[d] || b.begin[d] >= a.begin[d] + a.count[d]) {
       return false;
@@ -50,8 +50,8 @@ bool overlap(const Piece& a, const Piece& b) {
 }
 
 /// Whether the slices are whole in all dimensions but the first.
-template <typename Pieces>
-bool is_cut_in_rows(std::span<const std::int64_t> shape, const Pieces& pieces) {
+template <typename Slices>
+bool is_cut_in_rows(std::span<const std::int64_t> shape, const Slices& pieces) {
   if (shape.empty()) return true;
   return std::ranges::all_of(pieces, [&](const auto& piece) {
     return std::ranges::equal(std::span(piece.count).subspan(1), shape.subspan(1));
@@ -103,10 +103,10 @@ Result<void> TensorPieces::add(std::string_view path, FileId file,
 }
 
 Result<std::vector<std::int64_t>> TensorPieces::whole_shape(std::string_view name,
-                                                            const Pieces& pieces) const {
-  const Piece& first = pieces.front();
+                                                            const Slices& pieces) const {
+  const TensorSlice& first = pieces.front();
   std::vector<std::int64_t> shape(first.begin.size());
-  for (const Piece& piece : pieces) {
+  for (const TensorSlice& piece : pieces) {
     if (piece.dtype != first.dtype || piece.begin.size() != first.begin.size()) {
       return fail(ErrorCode::Corrupt,
                   "{}: tensor {}: a slice of {} in {} dimensions, but in {} of {} in {}",
@@ -125,7 +125,7 @@ Result<std::vector<std::int64_t>> TensorPieces::whole_shape(std::string_view nam
   return shape;
 }
 
-Result<void> TensorPieces::check_disjoint(std::string_view name, const Pieces& pieces) const {
+Result<void> TensorPieces::check_disjoint(std::string_view name, const Slices& pieces) const {
   if (pieces.empty() || is_grid(pieces)) return {};
   if (pieces.size() > kMaxIrregular) {
     return fail(ErrorCode::Unsupported, "{}: tensor {}: {} slices that form no grid (limit {})",
@@ -166,11 +166,11 @@ std::string TensorPieces::missing_rank() const {
 }
 
 Failure TensorPieces::missing(std::string_view name, std::span<const std::int64_t> shape,
-                              const Pieces& pieces, std::int64_t elements) const {
+                              const Slices& pieces, std::int64_t elements) const {
   std::string where;
   if (is_cut_in_rows(shape, pieces)) {
     std::int64_t end = 0;
-    for (const Piece& piece : pieces) {
+    for (const TensorSlice& piece : pieces) {
       if (piece.begin[0] > end) {
         where = fmt::format(", from row {} to {}", end, piece.begin[0] - 1);
         break;
@@ -189,27 +189,27 @@ Result<std::vector<TensorId>> TensorPieces::join(CatalogBuilder& builder) {
   for (auto& [name, all] : tensors_) {
     CKFS_TRY(const std::vector<std::int64_t> shape, whole_shape(name, all));
     const DType dtype = all.front().dtype;
-    Pieces pieces = std::exchange(all, {});
-    std::erase_if(pieces, [](const Piece& piece) { return checked_numel(piece.count) == 0; });
-    std::ranges::sort(pieces, {}, [](const Piece& piece) {
+    Slices pieces = std::exchange(all, {});
+    std::erase_if(pieces, [](const TensorSlice& piece) { return checked_numel(piece.count) == 0; });
+    std::ranges::sort(pieces, {}, [](const TensorSlice& piece) {
       return std::tie(piece.begin, piece.path, piece.offset);
     });
     CKFS_TRY_VOID(check_disjoint(name, pieces));
     std::int64_t elements = 0;  // those of slices that do not overlap: no more than the whole has
-    for (const Piece& piece : pieces) elements += *checked_numel(piece.count);
+    for (const TensorSlice& piece : pieces) elements += *checked_numel(piece.count);
     if (elements != *checked_numel(shape)) return missing(name, shape, pieces, elements);
 
-    const auto extent_of = [&](const Piece& piece) {
+    const auto extent_of = [&](const TensorSlice& piece) {
       return Extent{piece.file, piece.offset, *nbytes(dtype, *checked_numel(piece.count))};
     };
     if (is_cut_in_rows(shape, pieces)) {
       std::vector<Extent> extents;
-      for (const Piece& piece : pieces) extents.push_back(extent_of(piece));
+      for (const TensorSlice& piece : pieces) extents.push_back(extent_of(piece));
       ids.push_back(builder.add_tensor(name, shape, builder.add_storage(dtype, elements, extents)));
       continue;
     }
     std::vector<StorageBox> boxes;
-    for (const Piece& piece : pieces) {
+    for (const TensorSlice& piece : pieces) {
       const Extent extent = extent_of(piece);
       StorageBox box{0, 0, piece.begin, piece.count, {}};
       box.stride.resize(box.count.size());

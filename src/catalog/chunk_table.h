@@ -105,7 +105,7 @@ class ChunkTable {
 
  private:
   /// Chunks with consecutive numbers: one, or the inner ones of a shard.
-  struct Run {
+  struct ConsecutiveChunks {
     FileId first = 0;
     ChunkArrayId array = 0;
     std::uint64_t cell = 0;
@@ -114,11 +114,11 @@ class ChunkTable {
     FileId index = 0;
   };
   Result<void> check_room(ChunkArrayId array, std::uint64_t count) const;
-  Result<FileId> add(Run run, std::uint64_t count);
+  Result<FileId> add(ConsecutiveChunks run, std::uint64_t count);
 
   std::deque<ChunkArray> arrays_;
   std::vector<ChunkArrayId> index_arrays_;  // by array: that of its shards' indexes, once there
-  std::vector<Run> runs_;                   // by first
+  std::vector<ConsecutiveChunks> runs_;     // by first
   std::deque<std::vector<std::byte>> inline_;
   FileId next_ = kFirstChunkFile;
 };

@@ -64,10 +64,10 @@ class Ends final : public ByteSource {
 };
 
 /// Elements in row-major order, and where each lies, in elements behind the first.
-class Walk {
+class ElementOffsets {
  public:
-  Walk(std::span<const std::int64_t> shape, std::span<const std::int64_t> stride,
-       std::int64_t first)
+  ElementOffsets(std::span<const std::int64_t> shape, std::span<const std::int64_t> stride,
+                 std::int64_t first)
       : shape_(shape), stride_(stride), at_(shape.size()) {
     for (std::size_t d = at_.size(); d-- > 0;) {
       at_[d] = first % shape[d];
@@ -254,7 +254,8 @@ Result<void> InnerFileSource::Impl::read_strided(const ReadRequest& request) {
   }
   const InnerTensor& tensor = *table_.file(request.file).tensor;
   const auto width = static_cast<std::uint64_t>(bits(tensor.dtype)) / 8;
-  Walk walk(tensor.shape, known->stride, static_cast<std::int64_t>(request.offset / width));
+  ElementOffsets walk(tensor.shape, known->stride,
+                      static_cast<std::int64_t>(request.offset / width));
   std::uint64_t within = request.offset % width;  // of the first element
   std::span<std::byte> out = request.out;
   std::vector<ReadRequest> batch;

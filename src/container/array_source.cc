@@ -29,9 +29,9 @@ std::pair<FileId, std::uint64_t> position(const Catalog& catalog, const Box& box
   return {first.file, first.offset + static_cast<std::uint64_t>(inside)};
 }
 
-class Walk {
+class ArraySourceReader {
  public:
-  Walk(const Catalog& catalog, const TensorExpr& expr)
+  ArraySourceReader(const Catalog& catalog, const TensorExpr& expr)
       : catalog_(catalog),
         expr_(expr),
         shape_(expr.shape()),
@@ -163,7 +163,7 @@ class Walk {
 }  // namespace
 
 ArraySource array_source(const Catalog& catalog, const TensorExpr& expr) {
-  return Walk(catalog, expr).source();
+  return ArraySourceReader(catalog, expr).source();
 }
 
 }  // namespace ckfs

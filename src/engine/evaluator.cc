@@ -118,8 +118,8 @@ Evaluator::Evaluator(const Catalog& catalog, ByteSource& source, BufferPool& poo
           std::clamp<std::uint64_t>(tile_bytes.good / 8, 64_KiB, kMostStaging))),
       kernels_(kernels) {}
 
-Evaluator::Place Evaluator::place_of(const FileLayout& file, std::uint32_t tensor,
-                                     std::uint64_t byte) const {
+Evaluator::TilePosition Evaluator::place_of(const FileLayout& file, std::uint32_t tensor,
+                                            std::uint64_t byte) const {
   const TensorExpr& expr = file.expr(tensor);
   const auto elements =
       static_cast<std::uint64_t>(tile_geometry(expr, tile_bytes_).elements) * width_of(expr);
@@ -127,7 +127,7 @@ Evaluator::Place Evaluator::place_of(const FileLayout& file, std::uint32_t tenso
   return {tensor, index, {index * elements, std::min((index + 1) * elements, expr.nbytes())}};
 }
 
-TileKey Evaluator::key_of(const FileLayout& file, const Place& place) {
+TileKey Evaluator::key_of(const FileLayout& file, const TilePosition& place) {
   return {file.serial, TileKey::Kind::Tile, place.tensor, place.index};
 }
 
@@ -139,7 +139,7 @@ ByteRange Evaluator::unit_at(const FileLayout& file, std::uint64_t offset) const
       !needs_tiles(*file.definition->catalog, file.expr(segment.id))) {
     return file.piece_at(offset);
   }
-  const Place place = place_of(file, segment.id, offset - range.begin);
+  const TilePosition place = place_of(file, segment.id, offset - range.begin);
   return {range.begin + place.tile.begin, range.begin + place.tile.end};
 }
 
@@ -234,7 +234,7 @@ Result<void> Evaluator::copy_gathered(const FileLayout& file, const GatherPart& 
                                       std::span<std::byte> out, Want want) {
   for (std::uint64_t done = 0; done < out.size();) {
     const std::uint64_t at = part.begin + done;
-    const Place place = place_of(file, part.tensor, at);
+    const TilePosition place = place_of(file, part.tensor, at);
     const std::span<std::byte> here =
         out.subspan(done, std::min(out.size() - done, place.tile.end - at));
     std::uint64_t first = place.tile.begin;  // byte of the tensor that `tile` begins with
@@ -430,7 +430,7 @@ void Evaluator::make_tile(const FileLayout& file, std::uint64_t offset, Want wan
                           const std::function<bool()>& wanted) {
   const std::size_t at = file.find(offset);
   const std::uint32_t tensor = file.segments[at].id;
-  const Place place = place_of(file, tensor, offset - file.range(at).begin);
+  const TilePosition place = place_of(file, tensor, offset - file.range(at).begin);
   const TileKey key = key_of(file, place);
   (void)cache_.compute(
       std::span(&key, 1),
@@ -483,7 +483,7 @@ std::vector<FileRange> Evaluator::source_ranges(const FileLayout& file, ByteRang
     // All of each tile that begins in the range.
     const std::uint64_t end = gathered->begin + part.out.size();
     for (std::uint64_t byte = gathered->begin; byte < end;) {
-      const Place place = place_of(file, gathered->tensor, byte);
+      const TilePosition place = place_of(file, gathered->tensor, byte);
       const bool begins = byte == place.tile.begin;
       byte = place.tile.end;
       if (!begins) continue;

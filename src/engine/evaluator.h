@@ -96,15 +96,15 @@ class Evaluator {
  private:
   /// Where a byte of a gathered tensor lies: tile `index` of `tensor`, which holds `tile` of its
   /// bytes.
-  struct Place {
+  struct TilePosition {
     std::uint32_t tensor = 0;
     std::uint64_t index = 0;
     ByteRange tile;
   };
   enum class Patience : std::uint8_t { Wait, Refuse };
 
-  Place place_of(const FileLayout& file, std::uint32_t tensor, std::uint64_t byte) const;
-  static TileKey key_of(const FileLayout& file, const Place& place);
+  TilePosition place_of(const FileLayout& file, std::uint32_t tensor, std::uint64_t byte) const;
+  static TileKey key_of(const FileLayout& file, const TilePosition& place);
   Result<void> copy_literal(const FileLayout& file, const LiteralPart& part,
                             std::span<std::byte> out);
   Result<void> copy_gathered(const FileLayout& file, const GatherPart& part,

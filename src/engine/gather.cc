@@ -53,7 +53,7 @@ std::int64_t largest(std::int64_t most, Fits fits) {
 }  // namespace
 
 /// Equally spaced runs in memory: run k begins k * `stride` elements behind `first`.
-struct GatherPlan::Place {
+struct GatherPlan::SpacedRuns {
   std::size_t box = 0;
   std::int64_t target_offset = 0;
   std::int64_t target_stride = 0;
@@ -348,7 +348,7 @@ Result<std::vector<FileId>> GatherPlan::run(std::size_t batch, ByteSource& sourc
   CKFS_CHECK(batch < batches_.size() && staging.size() >= staging_);
   std::vector<ElementRun> runs;  // to decode, to consecutive places of `staging` in each item
   std::vector<std::size_t> decoded_at;
-  std::vector<Place> places;
+  std::vector<SpacedRuns> places;
   SourceBytes bytes(source);
   std::size_t used = 0;
   for (const Item& item : items(batch)) {
@@ -396,7 +396,7 @@ Result<std::vector<FileId>> GatherPlan::run(std::size_t batch, ByteSource& sourc
       return decode_failure(*catalog_, source, runs[i].storage, done.error());
     }
   }
-  for (const Place& place : places) {
+  for (const SpacedRuns& place : places) {
     const BoxRuns& box = boxes_[place.box];
     std::vector<CopyLoop> loops{{place.count, place.stride, place.target_stride}};
     for (const Loop& loop : box.inner) {

@@ -100,7 +100,7 @@ class GatherPlan {
     std::int64_t first = 0;
     std::int64_t count = 0;
   };
-  struct Place;
+  struct SpacedRuns;
   class Splitter;
 
   explicit GatherPlan(const Catalog& catalog) : catalog_(&catalog) {}

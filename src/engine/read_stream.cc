@@ -59,9 +59,9 @@ ReadStream::ReadStream(std::shared_ptr<const FileLayout> file, ReadOptions optio
       unit_at_(std::move(unit_at)),
       habit_(std::move(habit)) {}
 
-ReadStream::Run& ReadStream::run_of(ByteRange request, std::vector<std::uint64_t>& passed) {
-  Run* oldest = runs_.data();
-  for (Run& run : runs_) {
+ReadStream::RequestRun& ReadStream::run_of(ByteRange request, std::vector<std::uint64_t>& passed) {
+  RequestRun* oldest = runs_.data();
+  for (RequestRun& run : runs_) {
     const std::uint64_t near = std::max(kNear, 2 * request.size());
     if (!run.range.empty() && distance(request.begin, run.range.end) <= near) return run;
     // A late request: the reader has found the bytes of the next ones already.
@@ -78,13 +78,13 @@ ReadStream::Run& ReadStream::run_of(ByteRange request, std::vector<std::uint64_t
     if (run.last_used < oldest->last_used) oldest = &run;
   }
   end(*oldest, passed);
-  *oldest = Run{};
+  *oldest = RequestRun{};
   oldest->range = {request.begin, request.begin};
   return *oldest;
 }
 
 /// Learns from a run that is over, and forgets its units.
-void ReadStream::end(Run& run, std::vector<std::uint64_t>& passed) {
+void ReadStream::end(RequestRun& run, std::vector<std::uint64_t>& passed) {
   for (const Unit& unit : run.units) passed.push_back(unit.range.begin);
   run.units.clear();
   if (run.requests < 3 || run.range.size() < kLargeTensor) return;
@@ -93,7 +93,7 @@ void ReadStream::end(Run& run, std::vector<std::uint64_t>& passed) {
   habit_->ended(run.range.end >= tensor.end);
 }
 
-bool ReadStream::is_sequential(const Run& run, ByteRange request) const {
+bool ReadStream::is_sequential(const RequestRun& run, ByteRange request) const {
   if (options_.whole || run.requests >= 3) return true;
   if (run.requests == 2 && run.range.size() >= kLargeRun) return true;
   const bool begins_tensor = request.begin <= run.tensor.begin && run.tensor.begin < request.end;
@@ -101,7 +101,7 @@ bool ReadStream::is_sequential(const Run& run, ByteRange request) const {
 }
 
 /// The bytes behind the run that may be computed for it.
-ByteRange ReadStream::earned(const Run& run, SourceWish wish) const {
+ByteRange ReadStream::earned(const RequestRun& run, SourceWish wish) const {
   const std::uint64_t from = run.range.end;
   std::uint64_t until = std::max(from, run.tensor.end);
   if (options_.whole || (run.border != 0 && from >= run.border + 4 * kOvershoot)) {
@@ -121,7 +121,7 @@ ByteRange ReadStream::earned(const Run& run, SourceWish wish) const {
 ReadStream::Advice ReadStream::advise(ByteRange request, SourceWish wish) {
   const MutexLock lock(mutex_);
   Advice advice;
-  Run& run = run_of(request, advice.passed);
+  RequestRun& run = run_of(request, advice.passed);
   run.last_used = ++clock_;
   ++run.requests;
   asks_much_ = asks_much_ || request.size() >= kMuchAtOnce;
@@ -201,7 +201,7 @@ ReadStream::Advice ReadStream::advise(ByteRange request, SourceWish wish) {
 std::vector<std::uint64_t> ReadStream::answered(ByteRange request) {
   const MutexLock lock(mutex_);
   std::vector<std::uint64_t> passed;
-  for (Run& run : runs_) {
+  for (RequestRun& run : runs_) {
     std::erase_if(run.units, [&](Unit& unit) {
       unit.served += unit.range.intersect(request).size();
       if (unit.served < unit.range.size()) return false;
@@ -214,7 +214,7 @@ std::vector<std::uint64_t> ReadStream::answered(ByteRange request) {
 
 void ReadStream::delivered(std::uint64_t unit, std::uint64_t bytes) {
   const MutexLock lock(mutex_);
-  for (Run& run : runs_) {
+  for (RequestRun& run : runs_) {
     for (Unit& each : run.units) {
       if (each.range.begin == unit) each.served += bytes;
     }
@@ -229,7 +229,7 @@ bool ReadStream::takes_deliveries() const {
 
 bool ReadStream::wants(std::uint64_t unit) const {
   const MutexLock lock(mutex_);
-  return std::ranges::any_of(runs_, [&](const Run& run) {
+  return std::ranges::any_of(runs_, [&](const RequestRun& run) {
     return std::ranges::any_of(run.units,
                                [&](const Unit& each) { return each.range.begin == unit; });
   });
@@ -257,9 +257,9 @@ void ReadStream::stop_ahead() noexcept {
 std::vector<std::uint64_t> ReadStream::abandon() {
   const MutexLock lock(mutex_);
   std::vector<std::uint64_t> units;
-  for (Run& run : runs_) {
+  for (RequestRun& run : runs_) {
     end(run, units);
-    run = Run{};
+    run = RequestRun{};
   }
   return units;
 }
@@ -267,7 +267,7 @@ std::vector<std::uint64_t> ReadStream::abandon() {
 std::size_t ReadStream::remembered() const {
   const MutexLock lock(mutex_);
   std::size_t units = 0;
-  for (const Run& run : runs_) units += run.units.size();
+  for (const RequestRun& run : runs_) units += run.units.size();
   return units;
 }
 

@@ -131,7 +131,7 @@ class ReadStream : public std::enable_shared_from_this<ReadStream> {
     ByteRange range;
     std::uint64_t served = 0;  // bytes, asked for or delivered
   };
-  struct Run {
+  struct RequestRun {
     ByteRange range;   // already read; empty: no run
     ByteRange tensor;  // the last one that it has reached
     std::uint64_t requests = 0;
@@ -142,17 +142,17 @@ class ReadStream : public std::enable_shared_from_this<ReadStream> {
     std::deque<Unit> units;  // ascending
   };
 
-  Run& run_of(ByteRange request, std::vector<std::uint64_t>& passed) CKFS_REQUIRES(mutex_);
-  void end(Run& run, std::vector<std::uint64_t>& passed) CKFS_REQUIRES(mutex_);
-  bool is_sequential(const Run& run, ByteRange request) const;
-  ByteRange earned(const Run& run, SourceWish wish) const;
+  RequestRun& run_of(ByteRange request, std::vector<std::uint64_t>& passed) CKFS_REQUIRES(mutex_);
+  void end(RequestRun& run, std::vector<std::uint64_t>& passed) CKFS_REQUIRES(mutex_);
+  bool is_sequential(const RequestRun& run, ByteRange request) const;
+  ByteRange earned(const RequestRun& run, SourceWish wish) const;
 
   const std::shared_ptr<const FileLayout> file_;
   const ReadOptions options_;
   const UnitAt unit_at_;
   const std::shared_ptr<ReaderHabit> habit_;
   mutable Mutex mutex_;
-  std::array<Run, kRuns> runs_ CKFS_GUARDED_BY(mutex_);
+  std::array<RequestRun, kRuns> runs_ CKFS_GUARDED_BY(mutex_);
   bool asks_much_ CKFS_GUARDED_BY(mutex_) = false;  // in one request
   std::uint64_t clock_ CKFS_GUARDED_BY(mutex_) = 0;
   std::stop_source ahead_ CKFS_GUARDED_BY(mutex_);

@@ -75,7 +75,7 @@ class RunReads {
   static constexpr StorageId kNone = ~StorageId{0};
 
   /// The windows of one storage, in windows_.
-  struct Part {
+  struct StorageWindows {
     StorageId storage = 0;
     StorageId of = kNone;  // whose companion it is
     std::size_t begin = 0, end = 0;
@@ -87,15 +87,15 @@ class RunReads {
     bool padded = false;
   };
 
-  std::size_t place(std::size_t used, const Part& part, Padding padding);
-  const Part* find(StorageId storage) const;
-  ByteRange hull(const Part& part) const;
-  std::optional<FileRange> kept(const Part& part) const;
+  std::size_t place(std::size_t used, const StorageWindows& part, Padding padding);
+  const StorageWindows* find(StorageId storage) const;
+  ByteRange hull(const StorageWindows& part) const;
+  std::optional<FileRange> kept(const StorageWindows& part) const;
 
   const Catalog* catalog_ = nullptr;
   std::vector<Window> windows_;
-  std::vector<Part> parts_;  // by storage
-  std::size_t scratch_ = 0;  // where in the staging it begins
+  std::vector<StorageWindows> parts_;  // by storage
+  std::size_t scratch_ = 0;            // where in the staging it begins
   std::size_t staging_ = 0;
 };
 

@@ -90,7 +90,7 @@ void Leaf<Column>::add(std::string_view key, std::string_view value) {
 }
 
 template <typename Column>
-void Leaf<Column>::add(std::string_view key, const Place& value) {
+void Leaf<Column>::add(std::string_view key, const DataLocation& value) {
   add_key(key);
   sizes_.put(Varint(value.size));
   kinds_.put("\1");

@@ -315,7 +315,7 @@ Result<void> read_versions(Cursor& in, const Config& config, Manifest& manifest,
       !fault.empty()) {
     return fail(ErrorCode::Corrupt, "{}: the root: {}", name, fault);
   }
-  manifest.root = Place{static_cast<std::uint32_t>(file), offset, size};
+  manifest.root = DataLocation{static_cast<std::uint32_t>(file), offset, size};
   return {};
 }
 

@@ -43,8 +43,8 @@ struct Manifest {
   /// known then.
   bool numbered = false;
   std::vector<DataFile> files;
-  std::uint8_t height = 0;    // of the root; 0: a leaf
-  std::optional<Place> root;  // nullopt: there is no key
+  std::uint8_t height = 0;           // of the root; 0: a leaf
+  std::optional<DataLocation> root;  // nullopt: there is no key
 };
 
 /// A compressed manifest decodes to at most 8 MiB and 64 times its bytes, else Corrupt.
@@ -59,7 +59,7 @@ struct Value {
   std::string_view text;  // in the node
   /// Where `text` is in the node's stored bytes; nullopt: nowhere, they are compressed.
   std::optional<std::uint64_t> at;
-  Place place;  // file: in Node::files()
+  DataLocation place;  // file: in Node::files()
 };
 
 /// A child of an interior node.
@@ -67,7 +67,7 @@ struct ChildRef {
   std::string_view key;  // no key below is less
   /// Bytes of `key` that all keys below begin with, and that the child leaves out.
   std::size_t stripped = 0;
-  Place place;
+  DataLocation place;
 };
 
 /// The facts that a reference to a node gives.

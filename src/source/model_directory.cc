@@ -102,9 +102,10 @@ Result<std::vector<TreeFile>> list_model_files(const fs::path& directory, const 
   return found;
 }
 
-class Finder {
+class ModelDirectoryFinder {
  public:
-  Finder(SourceFiles& files, CatalogBuilder& builder) : files_(files), builder_(builder) {}
+  ModelDirectoryFinder(SourceFiles& files, CatalogBuilder& builder)
+      : files_(files), builder_(builder) {}
 
   Result<ModelDirectory> in_tree(const SourceTree& tree, const FileTable& table) {
     std::set<std::string> code;
@@ -228,7 +229,7 @@ Result<ModelDirectory> find_model_directory(const SourceTree& tree, const FileTa
                                             SourceFiles& files, CatalogBuilder& builder,
                                             const OpenCheckpointOptions& options,
                                             const std::optional<fs::path>& beside) {
-  Finder finder(files, builder);
+  ModelDirectoryFinder finder(files, builder);
   if (options.config) {
     const std::string shown = options.config->string();
     CKFS_TRY(const fs::path found, find_source(*options.config, files.store()));

@@ -33,9 +33,9 @@ struct Candidate {
   bool is_link = false;
 };
 
-class Walker {
+class TreeLister {
  public:
-  Walker(SourceTree& tree, const SourceFiles& files) : files_(files), tree_(tree) {}
+  TreeLister(SourceTree& tree, const SourceFiles& files) : files_(files), tree_(tree) {}
 
   Result<void> walk() {
     const auto root = files_.store().look(tree_.root);
@@ -336,7 +336,7 @@ Result<SourceTree> list_source(const fs::path& source, const SourceFiles& files)
       tree.complete_command = fmt::format("hf download {}", snapshot->repository);
     }
   }
-  CKFS_TRY_VOID(Walker(tree, files).walk());
+  CKFS_TRY_VOID(TreeLister(tree, files).walk());
   std::ranges::sort(tree.files, {}, &TreeFile::path);
   CKFS_TRY(const fs::path boundary, link_boundary(tree.root, files.store()));
   CKFS_TRY_VOID(note_outside_links(tree, boundary, files));

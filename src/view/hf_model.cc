@@ -186,13 +186,14 @@ void share_bytes(const Catalog& catalog, std::span<const TensorId> ids,
                  std::vector<ModelTensor>& tensors) {
   // An alias has its source's very shape and boxes; another tensor may have the same bytes in
   // another shape.
-  using Place = std::tuple<StorageId, const StorageBox*, const std::int64_t*, std::size_t>;
+  using TensorIdentity = std::tuple<StorageId, const StorageBox*, const std::int64_t*, std::size_t>;
   const auto place_of = [&](TensorId id) {
     const StoredTensor& tensor = catalog.tensor(id);
-    return Place{tensor.storage, tensor.boxes.data(), tensor.shape.data(), tensor.shape.size()};
+    return TensorIdentity{tensor.storage, tensor.boxes.data(), tensor.shape.data(),
+                          tensor.shape.size()};
   };
   // The original of an alias may come after it: then the first in the view takes its role.
-  std::map<Place, std::uint32_t> sources;
+  std::map<TensorIdentity, std::uint32_t> sources;
   for (const TensorId id : ids) {
     if (catalog.tensor(id).alias) sources.emplace(place_of(id), ModelTensor::kNone);
   }

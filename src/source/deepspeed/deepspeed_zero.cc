@@ -301,8 +301,8 @@ class ZeroOpener : public SourceOpener {
                 files_.name(first.file), first.groups.size(), world.groups().size());
   }
 
-  std::vector<Piece> pieces_of(const ZeroWorld& world, std::size_t group) const {
-    std::vector<Piece> pieces;
+  std::vector<RankPiece> pieces_of(const ZeroWorld& world, std::size_t group) const {
+    std::vector<RankPiece> pieces;
     for (const OptimizerStates& rank : world.ranks) {
       pieces.push_back({rank.file, rank.groups[group].offset, rank.groups[group].numel});
     }
@@ -391,7 +391,7 @@ class ZeroOpener : public SourceOpener {
     for (std::size_t g = 0; g < world.groups().size(); ++g) {
       const ParameterGroup& group = world.groups()[g];
       const DType dtype = world.ranks.front().groups[g].dtype;
-      const std::vector<Piece> pieces = pieces_of(world, g);
+      const std::vector<RankPiece> pieces = pieces_of(world, g);
       std::vector<std::int64_t> begins = {0};
       for (const NamedShape& parameter : group) {
         const auto next = checked_add(begins.back(), partition_numel(parameter.numel, count));

@@ -27,8 +27,8 @@ class ExtentBudget {
   explicit ExtentBudget(const SourceFiles& files) : files_(files) {}
 
   /// Counts the bytes of the pieces' files, of one with several names once.
-  void add_files(std::span<const Piece> pieces) {
-    for (const Piece& piece : pieces) {
+  void add_files(std::span<const RankPiece> pieces) {
+    for (const RankPiece& piece : pieces) {
       if (!seen_.insert(piece.file).second) continue;
       const Fingerprint& fingerprint = files_.fingerprint(piece.file);
       // Where a file system has no inodes, 0, nothing is known of names.

@@ -138,7 +138,7 @@ Result<void> ZeroStateDict::add_partitioned_frozen(const ModelStates& states,
     const DType dtype = parts.front()[i].dtype;
     const auto world = static_cast<std::int64_t>(ranks.size());
     const std::int64_t expected = partition_numel(parameter.numel, world);
-    std::vector<Piece> pieces;
+    std::vector<RankPiece> pieces;
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
       const PartitionRun& part = parts[rank][i];
       const std::string& file = files_.name(ranks[rank]);

@@ -20,8 +20,8 @@ namespace ckfs {
 namespace {
 
 /// Whether the slices are whole in all dimensions but the first.
-template <typename Pieces>
-bool is_cut_in_rows(std::span<const std::int64_t> shape, const Pieces& pieces) {
+template <typename Slices>
+bool is_cut_in_rows(std::span<const std::int64_t> shape, const Slices& pieces) {
   if (shape.empty()) return true;
   return std::ranges::all_of(pieces, [&](const auto& piece) {
     return std::ranges::equal(std::span(piece.count).subspan(1), shape.subspan(1));
@@ -73,10 +73,10 @@ Result<void> TensorPieces::add(std::string_view path, FileId file,
 }
 
 Result<std::vector<std::int64_t>> TensorPieces::whole_shape(std::string_view name,
-                                                            const Pieces& pieces) const {
-  const Piece& first = pieces.front();
+                                                            const Slices& pieces) const {
+  const TensorSlice& first = pieces.front();
   std::vector<std::int64_t> shape(first.begin.size());
-  for (const Piece& piece : pieces) {
+  for (const TensorSlice& piece : pieces) {
     if (piece.dtype != first.dtype || piece.begin.size() != first.begin.size()) {
       return fail(ErrorCode::Corrupt,
                   "{}: tensor {}: a slice of {} in {} dimensions, but in {} of {} in {}",
@@ -95,7 +95,7 @@ Result<std::vector<std::int64_t>> TensorPieces::whole_shape(std::string_view nam
   return shape;
 }
 
-Result<void> TensorPieces::check_disjoint(std::string_view name, const Pieces& pieces) const {
+Result<void> TensorPieces::check_disjoint(std::string_view name, const Slices& pieces) const {
   if (pieces.empty()) return {};
   const auto box = [&](std::uint32_t i) { return BoxView{pieces[i].begin, pieces[i].count}; };
   const auto [found, irregular] = find_overlap(pieces.size(), pieces.front().begin.size(), box,
@@ -105,8 +105,8 @@ Result<void> TensorPieces::check_disjoint(std::string_view name, const Pieces& p
                 paths_[pieces.front().path], quote(name), irregular, kMaxIrregular);
   }
   if (!found) return {};
-  const Piece& earlier = pieces[found->first];
-  const Piece& later = pieces[found->second];
+  const TensorSlice& earlier = pieces[found->first];
+  const TensorSlice& later = pieces[found->second];
   return fail(ErrorCode::Corrupt, "{}: tensor {}: its slice at [{}] overlaps that at [{}] in {}",
               paths_[later.path], quote(name), fmt::join(later.begin, ", "),
               fmt::join(earlier.begin, ", "), paths_[earlier.path]);
@@ -135,11 +135,11 @@ std::string TensorPieces::missing_rank() const {
 }
 
 Failure TensorPieces::missing(std::string_view name, std::span<const std::int64_t> shape,
-                              const Pieces& pieces, std::int64_t elements) const {
+                              const Slices& pieces, std::int64_t elements) const {
   std::string where;
   if (is_cut_in_rows(shape, pieces)) {
     std::int64_t end = 0;
-    for (const Piece& piece : pieces) {
+    for (const TensorSlice& piece : pieces) {
       if (piece.begin[0] > end) {
         where = fmt::format(", from row {} to {}", end, piece.begin[0] - 1);
         break;
@@ -158,27 +158,27 @@ Result<std::vector<TensorId>> TensorPieces::join(CatalogBuilder& builder) {
   for (auto& [name, all] : tensors_) {
     CKFS_TRY(const std::vector<std::int64_t> shape, whole_shape(name, all));
     const DType dtype = all.front().dtype;
-    Pieces pieces = std::exchange(all, {});
-    std::erase_if(pieces, [](const Piece& piece) { return checked_numel(piece.count) == 0; });
-    std::ranges::sort(pieces, {}, [](const Piece& piece) {
+    Slices pieces = std::exchange(all, {});
+    std::erase_if(pieces, [](const TensorSlice& piece) { return checked_numel(piece.count) == 0; });
+    std::ranges::sort(pieces, {}, [](const TensorSlice& piece) {
       return std::tie(piece.begin, piece.path, piece.offset);
     });
     CKFS_TRY_VOID(check_disjoint(name, pieces));
     std::int64_t elements = 0;  // those of slices that do not overlap: no more than the whole has
-    for (const Piece& piece : pieces) elements += *checked_numel(piece.count);
+    for (const TensorSlice& piece : pieces) elements += *checked_numel(piece.count);
     if (elements != *checked_numel(shape)) return missing(name, shape, pieces, elements);
 
-    const auto extent_of = [&](const Piece& piece) {
+    const auto extent_of = [&](const TensorSlice& piece) {
       return Extent{piece.file, piece.offset, *nbytes(dtype, *checked_numel(piece.count))};
     };
     if (is_cut_in_rows(shape, pieces)) {
       std::vector<Extent> extents;
-      for (const Piece& piece : pieces) extents.push_back(extent_of(piece));
+      for (const TensorSlice& piece : pieces) extents.push_back(extent_of(piece));
       ids.push_back(builder.add_tensor(name, shape, builder.add_storage(dtype, elements, extents)));
       continue;
     }
     std::vector<StorageBox> boxes;
-    for (const Piece& piece : pieces) {
+    for (const TensorSlice& piece : pieces) {
       const Extent extent = extent_of(piece);
       StorageBox box{0, 0, piece.begin, piece.count, {}};
       box.stride.resize(box.count.size());

@@ -32,7 +32,7 @@ constexpr std::uint64_t kAtOnce = std::uint64_t{32} << 20;
 
 struct OcdbtDatabase::Wanted {
   FileId file = 0;
-  ocdbt::Place place;
+  ocdbt::DataLocation place;
   std::uint8_t height = 0;
   std::string base_path;  // of its file
   std::string prefix;     // what its keys leave out

@@ -672,17 +672,17 @@ class ItemOpener : public SourceOpener {
 
   /// What `ckfs inspect` says first.
   struct Totals {
-    struct Part {
+    struct KeyTotals {
       std::size_t arrays = 0;
       std::uint64_t bytes = 0;
     };
-    std::map<std::string, Part> parts;  // by the first key
+    std::map<std::string, KeyTotals> parts;  // by the first key
     std::map<std::string, std::size_t> stored_as;
     std::uint64_t chunks = 0;
     std::size_t arrays = 0;
 
     void add(const orbax::TreeLeaf& leaf, const ZarrArray& array) {
-      Part& part = parts[leaf.path.empty() ? "." : leaf.path.front().text];
+      KeyTotals& part = parts[leaf.path.empty() ? "." : leaf.path.front().text];
       ++part.arrays;
       ++arrays;
       part.bytes += array.stored_bytes();

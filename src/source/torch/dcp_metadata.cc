@@ -39,8 +39,9 @@ std::uint64_t count_field(const Pickle& pickle, NodeId object, std::string_view 
   return value && *value >= 0 ? static_cast<std::uint64_t>(*value) : ~std::uint64_t{0};
 }
 
-/// What storage_data says of one tensor: where the torch file is of the chunk at some offsets.
-class Places {
+/// The entries of storage_data for one tensor: where the torch file of the chunk at some offsets
+/// is.
+class ChunkLocations {
  public:
   void add(std::span<const std::int64_t> offsets, NodeId info) {
     entries_.push_back({numbers_.size(), offsets.size(), info});
@@ -269,7 +270,7 @@ class MetadataFile {
   const std::string& file_name_;
   const std::function<bool(std::string_view)>& wanted_;
   DcpMetadata metadata_;
-  std::map<std::string_view, Places> places_;
+  std::map<std::string_view, ChunkLocations> places_;
   std::map<std::string_view, std::uint32_t> path_numbers_;
 };
 

@@ -18,7 +18,7 @@ PlacedTensor TensorPlacer::place(const TorchTensor& tensor, FileId file, ByteRan
     return placed;
   }
   const Extent extent{file, bytes.begin + run.begin, run.size()};
-  const Run key{file, extent.offset, extent.nbytes, tensor.dtype};
+  const StorageKey key{file, extent.offset, extent.nbytes, tensor.dtype};
   auto known = runs_.find(key);
   if (known == runs_.end()) {
     const auto elements =

@@ -31,10 +31,10 @@ bool is_name(std::string_view text) {
 
 /// A text cut at its braces.
 struct Cut {
-  struct Part {
+  struct TextAndBraces {
     std::string_view before, inside;
   };
-  std::vector<Part> parts;
+  std::vector<TextAndBraces> parts;
   std::string_view tail;
 };
 
@@ -84,7 +84,7 @@ Result<Pattern> Pattern::parse(std::string_view text, CaptureNames& names) {
       return fail(ErrorCode::Corrupt, "{}: {} is not the name of a capture", quote(text),
                   quote(name));
     }
-    Piece piece{.before = std::string(before)};
+    TextAndHole piece{.before = std::string(before)};
     if (kind == "**") {
       piece.hole = Hole::Text;
     } else if (kind == "*") {
@@ -133,11 +133,11 @@ Result<void> Pattern::check_open_holes() const {
 }
 
 bool Pattern::has(std::size_t capture) const {
-  return std::ranges::find(pieces_, capture, &Piece::capture) != pieces_.end();
+  return std::ranges::find(pieces_, capture, &TextAndHole::capture) != pieces_.end();
 }
 
 bool Pattern::is_number(std::size_t capture) const {
-  const auto piece = std::ranges::find(pieces_, capture, &Piece::capture);
+  const auto piece = std::ranges::find(pieces_, capture, &TextAndHole::capture);
   return piece != pieces_.end() && piece->hole == Hole::Number;
 }
 
@@ -152,7 +152,7 @@ class Pattern::Matching {
 
   bool fits(std::size_t at, std::size_t index) {
     if (index == pieces_.size()) return at == name_.size();
-    const Piece& piece = pieces_[index];
+    const TextAndHole& piece = pieces_[index];
     if (!name_.substr(at).starts_with(piece.before)) return false;
     at += piece.before.size();
     const std::string_view rest = name_.substr(at);
@@ -209,7 +209,7 @@ class Pattern::Matching {
     return false;
   }
 
-  const std::vector<Piece>& pieces_;
+  const std::vector<TextAndHole>& pieces_;
   const std::string_view name_;
   Captured& captured_;
   const std::size_t dot_;     // the last one
@@ -230,7 +230,7 @@ bool Pattern::match(std::string_view name, Captured& captured) const {
 
 std::string Pattern::fill(const Captured& captured) const {
   std::string name;
-  for (const Piece& piece : pieces_) {
+  for (const TextAndHole& piece : pieces_) {
     name += piece.before;
     name += captured[piece.capture];
   }
@@ -243,7 +243,7 @@ Result<Template> Template::parse(std::string_view text, const CaptureNames& name
   result.text_ = text;
   result.tail_ = found.tail;
   for (const auto& [before, inside] : found.parts) {
-    Piece piece{.before = std::string(before)};
+    TextAndValue piece{.before = std::string(before)};
     const auto capture = std::ranges::find(names, inside);
     if (capture != names.end()) {
       piece.capture = static_cast<std::size_t>(capture - names.begin());
@@ -258,7 +258,7 @@ Result<Template> Template::parse(std::string_view text, const CaptureNames& name
 
 Result<std::string> Template::fill(const Captured& captured, const Scope& scope) const {
   std::string name;
-  for (const Piece& piece : pieces_) {
+  for (const TextAndValue& piece : pieces_) {
     name += piece.before;
     const std::size_t capture = piece.capture;
     if (capture < captured.size() && captured[capture].data() != nullptr) {
@@ -279,10 +279,11 @@ Result<Template::Reversed> Template::reversed(const Pattern& taken, std::size_t 
   Reversed result;
   result.pattern.text_ = text_;
   result.pattern.tail_ = tail_;
-  for (const Piece& piece : pieces_) {
-    Pattern::Piece hole{.before = piece.before};
+  for (const TextAndValue& piece : pieces_) {
+    Pattern::TextAndHole hole{.before = piece.before};
     if (piece.capture < captures) {
-      const auto like = std::ranges::find(taken.pieces_, piece.capture, &Pattern::Piece::capture);
+      const auto like =
+          std::ranges::find(taken.pieces_, piece.capture, &Pattern::TextAndHole::capture);
       CKFS_CHECK(like != taken.pieces_.end());  // each pattern of a rule has all its captures
       hole.hole = like->hole;
       hole.words = like->words;
@@ -303,8 +304,8 @@ Result<Template::Reversed> Template::reversed(const Pattern& taken, std::size_t 
 }
 
 bool Template::uses(std::size_t capture) const {
-  return std::ranges::any_of(pieces_,
-                             [&](const Piece& piece) { return piece.expression.uses(capture); });
+  return std::ranges::any_of(
+      pieces_, [&](const TextAndValue& piece) { return piece.expression.uses(capture); });
 }
 
 }  // namespace ckfs

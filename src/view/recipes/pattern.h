@@ -53,7 +53,7 @@ class Pattern {
   bool is_number(std::size_t capture) const;
 
  private:
-  struct Piece {
+  struct TextAndHole {
     std::string before;  // literal text before the hole
     Hole hole = Hole::Number;
     std::size_t capture = 0;
@@ -66,7 +66,7 @@ class Pattern {
   class Matching;
 
   std::string text_;
-  std::vector<Piece> pieces_;
+  std::vector<TextAndHole> pieces_;
   std::string tail_;  // literal text behind the last hole
 };
 
@@ -95,7 +95,7 @@ class Template {
   Result<Reversed> reversed(const Pattern& taken, std::size_t captures) const;
 
  private:
-  struct Piece {
+  struct TextAndValue {
     std::string before;
     std::size_t capture = kNoCapture;  // a capture by itself is filled in as its text
     Expression expression = {};
@@ -103,7 +103,7 @@ class Template {
   static constexpr std::size_t kNoCapture = ~std::size_t{0};
 
   std::string text_;
-  std::vector<Piece> pieces_;
+  std::vector<TextAndValue> pieces_;
   std::string tail_;
 };
 

@@ -196,13 +196,13 @@ _ckfs() {{
     COMPREPLY=($(compgen -W {5} -- "$current"))
   elif [ "$kind" = mount ]; then
     compopt -o filenames 2>/dev/null
-    COMPREPLY=($(compgen -W "$(ckfs list -q 2>/dev/null)" -- "$current") $(compgen -d -- "$current"))
+    COMPREPLY=($(compgen -W "$(ckfs list -q 2>/dev/null)" -- "$current")
+               $(compgen -d -- "$current"))
   else
     compopt -o filenames 2>/dev/null
     COMPREPLY=($(compgen -f -- "$current"))
   fi
-}
-}
+}}
 complete -F _ckfs ckfs
 )bash",
                      shell_quoted(verbs + " --help --help-all --version"), values, cases,

@@ -160,7 +160,7 @@ std::string bash_script(const CLI::App& app) {
       if (values.find(line) == std::string::npos) values += line;
     }
   }
-  return fmt::format(R"(# bash completion for ckfs, printed by `ckfs completion bash`.
+  return fmt::format(R"bash(# bash completion for ckfs, printed by `ckfs completion bash`.
 _ckfs() {{
   local current=${{COMP_WORDS[COMP_CWORD]}} previous=${{COMP_WORDS[COMP_CWORD-1]}}
   local options='' kinds='' words='' source='' index word kind place=0
@@ -196,15 +196,15 @@ _ckfs() {{
     COMPREPLY=($(compgen -W {5} -- "$current"))
   elif [ "$kind" = mount ]; then
     compopt -o filenames 2>/dev/null
-    COMPREPLY=($(compgen -W "$(ckfs list -q 2>/dev/null)" -- "$current") $(compgen -d -- "$current"))
+    COMPREPLY=($(compgen -W "$(ckfs list -q 2>/dev/null)" -- "$current")
+               $(compgen -d -- "$current"))
   else
     compopt -o filenames 2>/dev/null
     COMPREPLY=($(compgen -f -- "$current"))
   fi
-}
-}
+}}
 complete -F _ckfs ckfs
-)",
+)bash",
                      shell_quoted(verbs + " --help --help-all --version"), values, cases,
                      shell_quoted(valued), tags,
                      shell_quoted(fmt::format("{}", fmt::join(names_of_all_views(), " "))));

@@ -11,7 +11,7 @@ namespace ckfs::cli {
 
 namespace {
 
-constexpr int kVersion = 1;
+constexpr int kListVersion = 1;
 
 struct ListCommand {
   bool json = false;
@@ -66,7 +66,7 @@ Result<void> list(const ListCommand& command) {
   }
   if (command.json) {
     nlohmann::ordered_json json;
-    json["version"] = kVersion;
+    json["version"] = kListVersion;
     json["mounts"] = nlohmann::ordered_json::array();
     for (const ListedMount& mount : mounts) {
       json["mounts"].push_back({{"mountpoint", mount.entry.target},

@@ -1,8 +1,8 @@
 // The public API over the layers below. Checkpoint::open and Checkpoint::Impl::view are the table
 // of contents of the whole program: open -> view -> lay out -> sizes are final -> serve.
 //
-// A view is built when it is first asked for and lives as long as someone uses it. To build all of
-// them at open would cost memory for views that nobody reads; to keep each forever would let a user
+// A view is built when it is first asked for and lives as long as it is used. To build all of
+// them at open would cost memory for unread views; to keep each forever would let a user
 // of parameters fill the memory one directory name at a time.
 #include <algorithm>
 #include <unordered_map>
@@ -79,7 +79,7 @@ std::vector<Reason> reasons(const std::vector<Note>& notes) {
 }  // namespace
 
 // Not for each file of a view by itself: that would be a walk over everything it is made of, for a
-// source of which one file is secret and others are not.
+// source with one secret file among others that are not.
 std::shared_ptr<const SourceReaders> readers_of(const SourceFiles& files, const Catalog& catalog) {
   auto readers = std::make_shared<SourceReaders>();
   for (std::size_t i = 0; i < files.count(); ++i) {

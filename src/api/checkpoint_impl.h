@@ -1,4 +1,4 @@
-// What stands behind the public classes; for this folder, src/export and src/check.
+// The implementation of the public classes; for this folder, src/export and src/check.
 #pragma once
 
 #include <atomic>
@@ -23,7 +23,7 @@
 
 namespace ckfs {
 
-/// Who may read what is made of these files.
+/// The read permissions of what is made of these files.
 std::shared_ptr<const SourceReaders> readers_of(const SourceFiles& files, const Catalog& catalog);
 
 /// Shared by all views, files and streams that come from it, which keep it alive.
@@ -61,9 +61,9 @@ class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
   /// The view of that spelling: the one that is in use, or a new one.
   Result<std::shared_ptr<const View::Impl>> view(std::string_view spelling);
 
-  /// What Checkpoint::views() gives: found out once, for rules are tried on all tensors for it. The
-  /// views that this makes are kept until view() is asked for them, or until somebody has read and
-  /// then nobody for a while.
+  /// What Checkpoint::views() gives. Computed once, because it tries rules on all tensors. The
+  /// definitions that it makes are kept until view() takes them, or until reads have come and then
+  /// stopped for some seconds.
   const std::vector<ViewInfo>& summaries();
 
   /// Statistics::given.
@@ -74,11 +74,11 @@ class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
   /// The view's definition: one that is kept, or a new one.
   Result<std::shared_ptr<const Definition>> define(const ViewSpec& spec);
 
-  // Before what is public, for threads of the engine, which ends first, use them.
+  // Declared before the public members: threads of the engine, which is destroyed first, use them.
   std::once_flag summarized_;
   std::vector<ViewInfo> summaries_;  // once summarized_
   Mutex mutex_;
-  // By canonical name. Views belong to their users; whoever wants one kept keeps it.
+  // By canonical name. Views belong to their users, and live as long as these hold them.
   std::map<std::string, std::weak_ptr<const View::Impl>, std::less<>> views_
       CKFS_GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<const Definition>, std::less<>> made_
@@ -87,7 +87,7 @@ class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
  public:
   const std::unique_ptr<SourceFiles> files;
   const std::shared_ptr<const Catalog> catalog;
-  /// Statistics::bytes_delivered. Owned by itself, as GivenBytes.
+  /// Statistics::bytes_delivered. Shared apart from the checkpoint, like GivenBytes.
   const std::shared_ptr<std::atomic<std::uint64_t>> delivered =
       std::make_shared<std::atomic<std::uint64_t>>(0);
   const std::uint64_t fingerprint;
@@ -101,8 +101,8 @@ class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
   const std::unique_ptr<Engine> engine;                // last: its threads read the source
 };
 
-/// Bytes that readers of each file of a view were given. Owned by itself: threads that deliver
-/// ahead must not keep a view, and with it the checkpoint that they work for.
+/// Bytes that readers of each file of a view got. Shared apart from the view: threads that deliver
+/// ahead of readers must not keep a view, and with it the checkpoint that they work for.
 using GivenBytes = std::vector<std::atomic<std::uint64_t>>;
 
 class View::Impl {

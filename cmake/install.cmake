@@ -25,7 +25,7 @@ install(FILES mount-helpers/prometheus/README.md mount-helpers/prometheus/exampl
 configure_file(cmake/install_by_prefix.cmake.in install/by_prefix.cmake @ONLY)
 install(SCRIPT ${PROJECT_BINARY_DIR}/install/by_prefix.cmake COMPONENT runtime)
 add_custom_target(uninstall COMMENT "Removing what was installed from here"
-  COMMAND ${CMAKE_COMMAND} -DBUILD=${PROJECT_BINARY_DIR}
+  COMMAND ${CMAKE_COMMAND} -DMANIFEST=${PROJECT_BINARY_DIR}/install_manifest.txt
   -P ${PROJECT_SOURCE_DIR}/cmake/uninstall.cmake VERBATIM)
 
 find_program(GO_MD2MAN go-md2man)

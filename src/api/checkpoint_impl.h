@@ -77,7 +77,7 @@ class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
   /// The view's definition: one that is kept, or a new one.
   Result<std::shared_ptr<const Definition>> define(const ViewSpec& spec);
 
-  // Before what is public, for threads of the engine, which ends first, use them.
+  // Declared before the public members: threads of the engine, which is destroyed first, use them.
   std::once_flag summarized_;
   std::vector<ViewInfo> summaries_;  // once summarized_
   Mutex mutex_;
@@ -92,7 +92,7 @@ class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
   const std::filesystem::path path;  // that the checkpoint was opened with
   const std::unique_ptr<SourceFiles> files;
   const std::shared_ptr<const Catalog> catalog;
-  /// Statistics::bytes_delivered. Owned by itself, as GivenBytes.
+  /// Statistics::bytes_delivered. Shared apart from the checkpoint, like GivenBytes.
   const std::shared_ptr<std::atomic<std::uint64_t>> delivered =
       std::make_shared<std::atomic<std::uint64_t>>(0);
   const std::uint64_t fingerprint;
@@ -106,8 +106,8 @@ class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
   const std::unique_ptr<Engine> engine;                // last: its threads read the source
 };
 
-/// Bytes that readers of each file of a view were given. Owned by itself: threads that deliver
-/// ahead must not keep a view, and with it the checkpoint that they work for.
+/// Bytes that readers of each file of a view got. Shared apart from the view: threads that deliver
+/// ahead of readers must not keep a view, and with it the checkpoint that they work for.
 using GivenBytes = std::vector<std::atomic<std::uint64_t>>;
 
 class View::Impl {

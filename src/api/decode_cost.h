@@ -10,8 +10,8 @@
 namespace ckfs {
 
 struct DecodeCost {
-  /// Bytes of the storages that view's tensors are made of and that have chunks; where these lie
-  /// beside what is not decoded (absent or uncompressed chunks), that too: ratio() is too low then.
+  /// Bytes of the chunked storages that the view's tensors are made of. Absent and uncompressed
+  /// chunks of such a storage count, too; ratio() is too low then.
   std::uint64_t needed = 0;
   std::uint64_t decoded = 0;  // bytes that are decoded for them
   std::uint64_t chunks = 0;   // bytes of all chunks that are decoded for them, each once
@@ -19,7 +19,7 @@ struct DecodeCost {
   double ratio() const {
     return needed == 0 ? 1 : static_cast<double>(decoded) / static_cast<double>(needed);
   }
-  /// Above this something is to be done about it.
+  /// A higher ratio is worth a change of options.
   static constexpr double kTolerable = 1.5;
   bool is_dear() const { return ratio() > kTolerable; }
 };

@@ -96,6 +96,7 @@ class DescriptorSink : public spdlog::sinks::base_sink<std::mutex> {
 using SinkPointer = std::shared_ptr<spdlog::sinks::sink>;
 
 constexpr const char* kTerminalPattern = "ckfs: %l: %*";
+constexpr const char* kStderrPattern = "ckfs: %l: %@";
 constexpr const char* kJournalPattern = "<%&>%@";
 constexpr const char* kSystemLogPattern = "%@";
 
@@ -190,7 +191,7 @@ Result<UniqueFd> open_own_log(const std::filesystem::path& path) {
 Result<void> start_log(const CommonOptions& options) {
   if (options.log_file.empty()) {
     use_sinks({with_pattern(std::make_shared<spdlog::sinks::stderr_sink_mt>(),
-                            stderr_is_journal() ? kJournalPattern : kTerminalPattern)},
+                            stderr_is_journal() ? kJournalPattern : kStderrPattern)},
               options.log_level);
     return {};
   }

@@ -32,8 +32,8 @@ struct DaemonLog {
 /// only.
 Result<DaemonLog> start_daemon_log(const CommonOptions& options);
 
-/// From now on every line of the log, but those on a terminal, begins with "`mountpoint`: ": one
-/// log has the lines of many mounts.
+/// From now on every line of the log begins with "`mountpoint`: ", because many mounts may share a
+/// log. Lines for the user of a mount in the background (DaemonLog::terminal) stay as they are.
 void name_mount_in_log(const std::string& mountpoint);
 
 }  // namespace ckfs::cli

@@ -223,6 +223,30 @@ class Trial(cli_support.TestCase):
         self.fails_in_earnest("not the FUSE device", "device", *private,
                               f"mount --bind {empty} /dev/fuse && exec \"$@\"", "sh")
 
+    def test_a_device_of_root_alone_keeps_users_from_mounting(self):
+        if os.geteuid() != 0:
+            self.assertEqual(self.findings()[0]["mount"]["level"], "OK")
+            return
+        program = shutil.copy(CKFS, self.directory / "ckfs")
+        device = self.directory / "dev"
+        device.mkdir()
+        for path in (self.directory, self.temporary):
+            path.chmod(0o755)
+        shutil.chown(self.temporary, 65534, 65534)
+        for mode, level, remedy in (("666", "OK", ""), ("600", "BROKEN", 'mend "device"')):
+            script = (f"mount -t tmpfs none {device} && mknod -m {mode} {device}/fuse c 10 229 && "
+                      f"mount --bind {device}/fuse /dev/fuse && "
+                      'exec setpriv --reuid 65534 --regid 65534 --clear-groups "$@"')
+            ended = subprocess.run(["unshare", "--mount", "--propagation", "private", "sh", "-c",
+                                    script, "sh", program, "doctor", "--json"],
+                                   stdout=subprocess.PIPE, timeout=cli_support.LIMIT,
+                                   env=self.environment)
+            found = {one["name"]: one for one in json.loads(ended.stdout)["findings"]}
+            for name in ("device", "mount"):
+                self.assertEqual(found[name]["level"], level, found)
+            self.assertEqual(found["mount"]["remedy"], remedy)
+        self.assertEqual(found["device"]["remedy"], "sudo chmod 0666 /dev/fuse")
+
     def test_a_temporary_directory_that_is_none(self):
         self.environment["TMPDIR"] = str(self.directory / "absent")
         ended = subprocess.run([CKFS, "doctor"], stdout=subprocess.PIPE, env=self.environment,

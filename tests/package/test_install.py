@@ -29,7 +29,18 @@ class Install(unittest.TestCase):
         cls.work = pathlib.Path(tempfile.mkdtemp(prefix="ckfs-install-"))
         cls.addClassCleanup(shutil.rmtree, cls.work)
         cls.prefix = cls.work / "prefix"
-        run("cmake", "--install", BUILD, "--prefix", cls.prefix)
+        cls.install(cls.prefix, cls.work / "prefix.txt")
+
+    @classmethod
+    def install(cls, prefix, manifest):
+        """Into `prefix`. The manifest that a person's own installation may have left stays."""
+        made = BUILD / "install_manifest.txt"
+        before = made.read_bytes() if made.exists() else None
+        run("cmake", "--install", BUILD, "--prefix", prefix)
+        shutil.copy(made, manifest)
+        made.unlink()
+        if before is not None:
+            made.write_bytes(before)
 
     def test_program_runs_and_tells_the_version_of_the_project(self):
         version = re.search(r"project\(ckfs VERSION (\S+)", (ROOT / "CMakeLists.txt").read_text())
@@ -90,19 +101,17 @@ class Install(unittest.TestCase):
 
     def test_what_was_installed_can_be_removed(self):
         prefix = self.work / "removed"
-        prefix.mkdir()
         (prefix / "share/man/man1").mkdir(parents=True)
         (prefix / "share/man/man1/other.1").write_text("another program's\n")
-        run("cmake", "--install", BUILD, "--prefix", prefix)
-        run("cmake", f"-DBUILD={BUILD}", "-P", ROOT / "cmake/uninstall.cmake")
+        manifest = self.work / "manifest.txt"
+        self.install(prefix, manifest)
+        uninstall = ["cmake", f"-DMANIFEST={manifest}", "-P", ROOT / "cmake/uninstall.cmake"]
+        run(*uninstall)
         self.assertEqual([prefix / "share/man/man1/other.1"],
                          [path for path in prefix.rglob("*") if not path.is_dir()])
-        self.assertFalse([path for path in prefix.rglob("ckfs")])
-        # A second time there is nothing to remove.
-        again = subprocess.run(["cmake", f"-DBUILD={BUILD}", "-P", ROOT / "cmake/uninstall.cmake"],
-                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        self.assertNotEqual(0, again.returncode)
-        self.assertIn("nothing was installed from here", again.stdout)
+        self.assertFalse(list(prefix.rglob("ckfs")))
+        with self.assertRaisesRegex(AssertionError, r"nothing was\s+installed from here"):
+            run(*uninstall)
 
     def test_library_serves_a_program_that_finds_the_package(self):
         build = self.work / "example"

@@ -10,6 +10,7 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("CKFS_BUILD", ROOT / "build/release"))
+SOURCE = ROOT / "tests/data/hf/llama-bf16/source"
 UNITS = ("ckfs@.service", "mnt-deepseek.mount", "mnt-deepseek.automount")
 
 
@@ -70,6 +71,31 @@ class Units(unittest.TestCase):
         for name in ("seccomp", "landlock_create_ruleset", "landlock_add_rule",
                      "landlock_restrict_self", "@mount"):
             self.assertIn(name, allowed)
+
+    def test_the_service_mounts_with_the_capabilities_that_it_keeps(self):
+        text = (self.root / "usr/lib/systemd/system/ckfs@.service").read_text()
+        kept = re.search(r"^CapabilityBoundingSet=(.*)$", text, re.M)[1].split()
+        self.assertIn("NoNewPrivileges=yes", text)
+        self.assertIn("UMask=0077", text)
+        if os.geteuid() != 0:
+            self.assertIn("CAP_SYS_ADMIN", kept)
+            return
+        target = self.root / "mnt"
+        target.mkdir()
+        self.root.chmod(0o755)
+        bounds = ",".join(["-all", *("+" + name.removeprefix("CAP_").lower() for name in kept)])
+        daemon = subprocess.Popen(
+            ["setpriv", "--no-new-privs", f"--bounding-set={bounds}", "--inh-caps=-all",
+             BUILD / "ckfs", "mount", "-f", "-o", "umask=022", "-o", "setuid=nobody,allow_other", SOURCE,
+             target],
+            umask=0o077, stderr=subprocess.PIPE, text=True)
+        try:
+            self.assertRegex(daemon.stderr.readline(), ": mounted ")
+            self.assertEqual(target.stat().st_mode & 0o777, 0o755)
+        finally:
+            subprocess.run([BUILD / "ckfs", "umount", target])
+            daemon.communicate(timeout=60)
+        self.assertEqual(daemon.returncode, 0)
 
     def test_a_mistake_would_be_seen(self):
         service = self.root / "usr/lib/systemd/system/ckfs@.service"

@@ -313,8 +313,8 @@ def run_as_user(script):
         here = pathlib.Path(script).resolve()
         tools = [ROOT / "tests/tools" / name
                  for name in ("make_dcp.py", "make_orbax_scale.py", "torch_writer.py")]  # fmt: skip
-        helper = ROOT / "mount-helpers/mount.ckfs"
-        for path in (here, pathlib.Path(__file__).resolve(), helper, *tools):
+        helpers = [ROOT / "mount-helpers" / name for name in ("mount.ckfs", "prometheus/collect")]
+        for path in (here, pathlib.Path(__file__).resolve(), *helpers, *tools):
             copy = stage / path.relative_to(ROOT)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, copy)

@@ -55,10 +55,11 @@ class Gcs final : public Service {
     return std::optional(std::move(request));
   }
 
-  Verdict heed(const RemoteObject& object, const HttpRequest& /*request*/,
-               const HttpAnswer& answer) override {
+  AnswerVerdict heed(const RemoteObject& object, const HttpRequest& /*request*/,
+                     const HttpAnswer& answer) override {
     const std::string thing = fmt::format("{}: {}", location_.masked(), quote(object.name));
-    if (learns(answer)) return {.what = Verdict::Do::Again, .error = answer_error(thing, answer)};
+    if (learns(answer))
+      return {.what = AnswerVerdict::Do::Again, .error = answer_error(thing, answer)};
     if (answer.fault == HttpFault::None && answer.status == 404) {
       return {.error = Error(ErrorCode::Stale,
                              fmt::format("{}: its generation {} is not there any more (open the "

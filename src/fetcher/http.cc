@@ -19,78 +19,10 @@
 #include <unistd.h>
 #include <unordered_map>
 
-#include "base/text.h"
+#include "fetcher/http_transfer.h"
 
 namespace ckfs {
 namespace {
-
-struct FreesHeaders {
-  void operator()(curl_slist* list) const { curl_slist_free_all(list); }
-};
-
-struct HttpTransfer {
-  std::uint64_t id = 0;
-  HttpRequest request;
-  HttpClient::Done done;
-  HttpAnswer answer;
-  CURL* easy = nullptr;
-  std::unique_ptr<curl_slist, FreesHeaders> headers;
-  FetchTime started;
-  std::uint64_t received = 0;  // headers too: they are signs of life
-  std::optional<StallWatch> watch;
-  bool judged = false;  // `believed` says how
-  bool believed = false;
-  bool is_enough = false;          // it was ended because the rest is not wanted
-  std::uint64_t* bytes = nullptr;  // of the client's counts
-
-  /// Ends the transfer with that fault.
-  std::size_t refuse(HttpFault fault, std::string why) {
-    if (answer.fault == HttpFault::None) {
-      answer.fault = fault;
-      answer.why = std::move(why);
-    }
-    return 0;  // to libcurl: not what it gave
-  }
-
-  /// Once the headers are known: whether the body is the range that is wanted.
-  bool judge() {
-    judged = true;
-    if (!request.wanted || (answer.status != 200 && answer.status != 206)) return true;
-    Belief belief = believe(*request.wanted, answer);
-    believed = belief.fault == HttpFault::None;
-    if (!believed) refuse(belief.fault, std::move(belief.why));
-    return believed;
-  }
-
-  std::size_t take_body(std::span<const char> part) {
-    received += part.size();
-    *bytes += part.size();
-    if (!judged && !judge()) return 0;
-    if (request.headers_only && answer.status == 200) {
-      is_enough = true;
-      return 0;
-    }
-    if (believed) {
-      const RangeWanted& wanted = *request.wanted;
-      if (part.size() > wanted.range.size() - answer.placed) {
-        return refuse(HttpFault::Unwanted, "the server sends more bytes than it said");
-      }
-      std::memcpy(wanted.place + answer.placed, part.data(), part.size());
-      answer.placed += part.size();
-      return part.size();
-    }
-    // What a server says of an error may be cut; a listing may not.
-    constexpr std::size_t kOfErrors = 65536;
-    const bool is_error = answer.status >= 300;
-    const std::size_t most = is_error ? kOfErrors : request.most_body;
-    if (answer.body.size() + part.size() > most) {
-      if (is_error) return part.size();
-      return refuse(HttpFault::TooLong, fmt::format("an answer of more than {} bytes", most));
-    }
-    answer.body.append(part.data(), part.size());
-    return part.size();
-  }
-};
 
 /// An exception may not cross libcurl; the one that comes is std::bad_alloc.
 template <typename Work>
@@ -273,6 +205,13 @@ class HttpClient::Impl {
   const HttpOptions& options() const { return options_; }
 
  private:
+  /// What is known of an origin.
+  struct Host {
+    FirstBytes times;
+    Hedges hedges;
+  };
+  static constexpr std::size_t kMostHosts = 256;
+
   void prepare(HttpTransfer& transfer) {
     const HttpRequest& request = transfer.request;
     CURL* easy = nullptr;
@@ -284,8 +223,12 @@ class HttpClient::Impl {
       easy = curl_easy_init();
     }
     transfer.easy = easy;
+    // Redirects may lead to any number of hosts.
+    if (hosts_.size() > kMostHosts) hosts_.clear();
+    Host& host = hosts_[request.url.origin()];
+    host.hedges.sent();
     transfer.started = std::chrono::steady_clock::now();
-    transfer.watch.emplace(transfer.started, times_[request.url.origin()].limit(options_.patience),
+    transfer.watch.emplace(transfer.started, host.times.limit(options_.patience),
                            options_.patience);
     if (easy == nullptr) return;
     curl_slist* list = nullptr;
@@ -389,10 +332,20 @@ class HttpClient::Impl {
     for (auto each = active_.begin(); each != active_.end();) {
       HttpTransfer& transfer = *each->second;
       ++each;  // end() takes it out
-      if (!transfer.watch->is_dead(now, transfer.received)) continue;
-      transfer.refuse(HttpFault::Stalled, transfer.received == 0
-                                              ? "the server does not answer"
-                                              : "the server sends nothing any more, or too little");
+      if (transfer.watch->is_dead(now, transfer.received)) {
+        transfer.refuse(HttpFault::Stalled,
+                        transfer.received == 0
+                            ? "the server does not answer"
+                            : "the server sends nothing any more, or too little");
+      } else {
+        Host& host = hosts_[transfer.request.url.origin()];
+        // Only ranges: what changes something elsewhere is not sent twice in a hurry.
+        if (!transfer.request.wanted ||
+            !host.hedges.take(transfer.watch->idle(now), host.times, options_.patience)) {
+          continue;
+        }
+        transfer.refuse(HttpFault::Hedged, "the server is slower than usual");
+      }
       end(transfer.id);
     }
   }
@@ -403,7 +356,7 @@ class HttpClient::Impl {
     if (transfer.answer.fault == HttpFault::None) {
       curl_off_t took = 0;
       curl_easy_getinfo(transfer.easy, CURLINFO_STARTTRANSFER_TIME_T, &took);
-      times_[transfer.request.url.origin()].add(FetchDuration(took / 1000));
+      hosts_[transfer.request.url.origin()].times.add(FetchDuration(took / 1000));
     } else {
       ++counts_.faults;
     }
@@ -426,7 +379,7 @@ class HttpClient::Impl {
   std::map<std::uint64_t, std::unique_ptr<HttpTransfer>> active_;
   std::deque<std::unique_ptr<HttpTransfer>> finished_;
   std::vector<CURL*> idle_;
-  std::unordered_map<std::string, FirstBytes> times_;  // of origins
+  std::unordered_map<std::string, Host> hosts_;  // by origin
   HttpCounts counts_;
   FetchTime looked_{};
 };

@@ -46,6 +46,7 @@ enum class HttpFault : std::uint8_t {
   None,       // there is a whole answer, of whatever status
   Connect,    // no connection: no address, refused, no answer in time
   Untrusted,  // TLS: the host is not who it should be
+  Hedged,     // no byte for longer than is usual there: another connection may be faster
   Stalled,    // no byte for too long, or too few
   Cut,        // the connection ended before the answer did
   Unwanted,   // the answer is not what was asked for: `why` says how

@@ -97,8 +97,8 @@ class Hub final : public Service {
     return std::optional(std::move(request));
   }
 
-  Verdict heed(const RemoteObject& object, const HttpRequest& request,
-               const HttpAnswer& answer) override {
+  AnswerVerdict heed(const RemoteObject& object, const HttpRequest& request,
+                     const HttpAnswer& answer) override {
     const std::string thing = fmt::format("{}: {}", location_.masked(), quote(object.name));
     Place& place = places_[object.name];
     if (request.method == "HEAD") return heed_resolver(thing, object, place, answer);
@@ -107,13 +107,13 @@ class Hub final : public Service {
                             answer.status != 416 && answer.status != 429;
     if (!is_refused) return judge(thing, answer, context_.here.now());
     // Another read has learned a new place meanwhile.
-    if (place.url != request.url) return {.what = Verdict::Do::Again};
+    if (place.url != request.url) return {.what = AnswerVerdict::Do::Again};
     // The URL's hour is over, or something else is wrong: a new one that is refused, too, is told.
     constexpr std::int64_t kNew = 60;
     if (context_.here.now() - place.resolved > kNew) place.refusals = 0;
     if (place.refusals++ > 0) return {.error = refusal(thing, answer)};
     place.url.reset();
-    return {.what = Verdict::Do::Again};
+    return {.what = AnswerVerdict::Do::Again};
   }
 
  private:
@@ -212,15 +212,15 @@ class Hub final : public Service {
   }
 
   /// What the resolver says: a redirect with what the file is, or the file.
-  Verdict heed_resolver(std::string_view thing, const RemoteObject& object, Place& place,
-                        const HttpAnswer& answer) {
+  AnswerVerdict heed_resolver(std::string_view thing, const RemoteObject& object, Place& place,
+                              const HttpAnswer& answer) {
     place.is_asked = false;
-    const auto failed = [&](Error error) { return Verdict{.error = std::move(error)}; };
+    const auto failed = [&](Error error) { return AnswerVerdict{.error = std::move(error)}; };
     if (answer.fault != HttpFault::None) return judge(thing, answer, context_.here.now());
     const bool is_redirect = answer.status >= 301 && answer.status <= 308 && answer.status != 304;
     if (!is_redirect && answer.status != 200) {
-      Verdict verdict = judge(thing, answer, context_.here.now());
-      if (verdict.what == Verdict::Do::Fail) verdict.error = refusal(thing, answer);
+      AnswerVerdict verdict = judge(thing, answer, context_.here.now());
+      if (verdict.what == AnswerVerdict::Do::Fail) verdict.error = refusal(thing, answer);
       return verdict;
     }
     // Whatever header is there must say what the listing said.
@@ -242,7 +242,7 @@ class Hub final : public Service {
       place.etag = find_header(answer.headers, "etag");
       if (place.etag.starts_with("W/")) place.etag.clear();
       place.resolved = context_.here.now();
-      return {.what = Verdict::Do::Again};
+      return {.what = AnswerVerdict::Do::Again};
     }
     const auto url = resolve_reference(*place.next, find_header(answer.headers, "location"));
     const bool is_lower = url && place.next->secure && !url->secure;
@@ -260,7 +260,7 @@ class Hub final : public Service {
       place.next.reset();
       place.resolved = context_.here.now();
     }
-    return {.what = Verdict::Do::Again};
+    return {.what = AnswerVerdict::Do::Again};
   }
 
   ServiceContext context_;

@@ -23,7 +23,19 @@ FetchDuration FirstBytes::limit(const Patience& patience) const {
   return std::clamp(*usual * 4, patience.first_byte_least, patience.first_byte_most);
 }
 
+bool Hedges::take(FetchDuration idle, const FirstBytes& times, const Patience& patience) {
+  const auto usual = times.p99();
+  if (!usual || idle < std::max(*usual * 4, patience.hedge_least)) return false;
+  if ((taken_ + 1) * 50 > requests_) return false;
+  ++taken_;
+  return true;
+}
+
 bool StallWatch::is_dead(FetchTime now, std::uint64_t bytes) {
+  if (bytes != at_move_) {
+    moved_ = now;
+    at_move_ = bytes;
+  }
   if (at_mark_ == 0) {
     if (bytes == 0) return now - mark_ >= limit_;
     mark_ = now;

@@ -23,6 +23,7 @@ struct Patience {
   FetchDuration connect{5'000};
   FetchDuration first_byte_least{5'000};
   FetchDuration first_byte_most{30'000};
+  FetchDuration hedge_least{500};
   FetchDuration slow_for{15'000};
   std::uint64_t slow_rate = 64 * 1024;  // bytes a second
   FetchDuration backoff_first{100};
@@ -44,19 +45,36 @@ class FirstBytes {
   std::size_t count_ = 0;
 };
 
+/// Whether a request that does not move may be given up early, for another connection that may be
+/// faster: where it is known how long the host usually takes, and for one request in fifty at most,
+/// so that a host that is slow for all is not asked twice for everything.
+class Hedges {
+ public:
+  void sent() { ++requests_; }
+  /// `idle`: how long nothing has come. Counts it where it may.
+  bool take(FetchDuration idle, const FirstBytes& times, const Patience& patience);
+
+ private:
+  std::uint64_t requests_ = 0, taken_ = 0;
+};
+
 /// Whether a transfer is dead: no first byte in time, or too few for too long behind it.
 class StallWatch {
  public:
   StallWatch(FetchTime started, FetchDuration first_byte_limit, const Patience& patience)
-      : mark_(started), limit_(first_byte_limit), patience_(&patience) {}
+      : mark_(started), moved_(started), limit_(first_byte_limit), patience_(&patience) {}
   /// `bytes` have come so far, headers count.
   bool is_dead(FetchTime now, std::uint64_t bytes);
-  /// When is_dead() must be asked at the latest.
-  FetchTime look_again() const { return mark_ + (at_mark_ == 0 ? limit_ : patience_->slow_for); }
+  /// How long nothing has come, as far as is_dead() has seen it.
+  FetchDuration idle(FetchTime now) const {
+    return std::chrono::duration_cast<FetchDuration>(now - moved_);
+  }
 
  private:
   FetchTime mark_;  // begin of the time that counts, and what had come by then
   std::uint64_t at_mark_ = 0;
+  FetchTime moved_;  // when bytes came last, and how many there were then
+  std::uint64_t at_move_ = 0;
   FetchDuration limit_;
   const Patience* patience_;
 };

@@ -12,6 +12,7 @@ namespace {
 
 constexpr std::size_t kFirstWindow = 8;
 constexpr std::chrono::milliseconds kLongestWait{1000};
+constexpr std::uint64_t kLeastCounted = 65536;
 
 FetchTime now_of_reads() {
   return std::chrono::steady_clock::now();
@@ -112,31 +113,32 @@ void Reads::answered(std::uint64_t id, HttpAnswer answer) {
   read.range.begin += answer.placed;
   read.place += answer.placed;
   counts_.bytes += answer.placed;
-  window_.done(now, answer.placed, was_full);
+  // A small answer is as good as a larger one for seeing whether more at once bring more.
+  window_.done(now, answer.placed + kLeastCounted, was_full);
   if (answer.placed > 0) read.attempts = 0;
   if (read.request.wanted && read.range.empty()) {
     tokens_.succeeded();
     return finish(id, {});
   }
   const bool learns = !read.request.wanted;
-  const Verdict verdict = read.service->heed(*read.object, read.request, answer);
+  const AnswerVerdict verdict = read.service->heed(*read.object, read.request, answer);
   if (learns) wake(read.service);
   if (verdict.is_pushback) window_.pushed_back(now);
   switch (verdict.what) {
-    case Verdict::Do::Again:
+    case AnswerVerdict::Do::Again:
       // What is learned is learned once: a service that says so for ever is waited for longer each
       // time, until the read's time is up.
       if (++read.attempts > 8) return try_later(read, verdict, now);
       if (answer.is_success() || (answer.status >= 300 && answer.status < 400)) --read.attempts;
       return;
-    case Verdict::Do::Later:
+    case AnswerVerdict::Do::Later:
       return try_later(read, verdict, now);
-    case Verdict::Do::Fail:
+    case AnswerVerdict::Do::Fail:
       return finish(id, Failure(verdict.error));
   }
 }
 
-void Reads::try_later(Read& read, const Verdict& verdict, FetchTime now) {
+void Reads::try_later(Read& read, const AnswerVerdict& verdict, FetchTime now) {
   read.why = verdict.error.message();
   read.not_before = now + backoff_.wait(read.attempts, verdict.wait, http_.patience());
   ++read.attempts;

@@ -71,7 +71,7 @@ class Reads {
   /// Whether it is still to be gone through in this step.
   void send(std::uint64_t id, Read& read, FetchTime now);
   void answered(std::uint64_t id, HttpAnswer answer);
-  void try_later(Read& read, const Verdict& verdict, FetchTime now);
+  void try_later(Read& read, const AnswerVerdict& verdict, FetchTime now);
   void finish(std::uint64_t id, Result<void> result);
   void wake(const Service* service);
 

@@ -63,11 +63,11 @@ class S3 final : public Service {
     return std::optional(std::move(request));
   }
 
-  Verdict heed(const RemoteObject& object, const HttpRequest& /*request*/,
-               const HttpAnswer& answer) override {
+  AnswerVerdict heed(const RemoteObject& object, const HttpRequest& /*request*/,
+                     const HttpAnswer& answer) override {
     const std::string thing = fmt::format("{}: {}", location_.masked(), quote(object.name));
-    Verdict verdict = heed_any(thing, answer);
-    if (verdict.what == Verdict::Do::Fail && answer.fault == HttpFault::None &&
+    AnswerVerdict verdict = heed_any(thing, answer);
+    if (verdict.what == AnswerVerdict::Do::Fail && answer.fault == HttpFault::None &&
         answer.status == 404) {
       verdict.error = Error(ErrorCode::Stale,
                             fmt::format("{}: it was there and is not any more (open the source "
@@ -109,7 +109,7 @@ class S3 final : public Service {
   }
 
   /// Learns from an answer what the next request needs; else as judge().
-  Verdict heed_any(std::string_view thing, const HttpAnswer& answer) {
+  AnswerVerdict heed_any(std::string_view thing, const HttpAnswer& answer) {
     if (answer.fault != HttpFault::None || answer.is_success()) {
       return judge(thing, answer, context_.here.now());
     }
@@ -125,30 +125,30 @@ class S3 final : public Service {
         ++moves_;
         region_ = region;
       }
-      return {.what = Verdict::Do::Again, .error = answer_error(thing, answer)};
+      return {.what = AnswerVerdict::Do::Again, .error = answer_error(thing, answer)};
     }
     const bool is_old = said.code == "ExpiredToken" || said.code == "TokenRefreshRequired" ||
                         said.code == "InvalidToken" || said.code == "ExpiredTokenException";
     if (is_old && context_.here.now() > renewed_ + 30) {
       renewed_ = context_.here.now();
       credentials_.forget();
-      return {.what = Verdict::Do::Again, .error = answer_error(thing, answer)};
+      return {.what = AnswerVerdict::Do::Again, .error = answer_error(thing, answer)};
     }
     if (said.code == "RequestTimeTooSkewed") {
       const auto theirs = parse_http_time(find_header(answer.headers, "date"));
       const std::int64_t ahead = theirs ? *theirs - context_.here.now() : 0;
       if (std::abs(ahead - clock_ahead_) > 60) {
         clock_ahead_ = ahead;
-        return {.what = Verdict::Do::Again, .error = answer_error(thing, answer)};
+        return {.what = AnswerVerdict::Do::Again, .error = answer_error(thing, answer)};
       }
     }
     if (said.code == "SlowDown" || said.code == "RequestTimeout") {
-      return {.what = Verdict::Do::Later,
+      return {.what = AnswerVerdict::Do::Later,
               .error = answer_error(thing, answer),
               .is_pushback = said.code == "SlowDown"};
     }
-    Verdict verdict = judge(thing, answer, context_.here.now());
-    if (verdict.what == Verdict::Do::Fail && said.code == "InvalidObjectState") {
+    AnswerVerdict verdict = judge(thing, answer, context_.here.now());
+    if (verdict.what == AnswerVerdict::Do::Fail && said.code == "InvalidObjectState") {
       verdict.error =
           Error(ErrorCode::Io, fmt::format("{}: it is in an archive (restore it first)", thing));
     }
@@ -171,8 +171,8 @@ class S3 final : public Service {
       CKFS_TRY_VOID(finish(request));
       CKFS_TRY(const HttpAnswer answer, call(context_, request, thing));
       if (!answer.is_success()) {
-        const Verdict verdict = heed_any(thing, answer);
-        if (verdict.what == Verdict::Do::Again && again++ < 8) continue;
+        const AnswerVerdict verdict = heed_any(thing, answer);
+        if (verdict.what == AnswerVerdict::Do::Again && again++ < 8) continue;
         return Failure(list_error(thing, answer));
       }
       CKFS_TRY(ListingPage page, parse_s3_listing(answer.body, thing));
@@ -187,9 +187,11 @@ class S3 final : public Service {
 
   Error list_error(std::string_view thing, const HttpAnswer& answer) const {
     const Error said = answer_error(thing, answer);
-    if (answer.status == 403) {
-      return {said.code(), fmt::format("{}; the keys may not list the bucket{}", said.message(),
-                                       options_.anonymous ? " (it is not public)" : "")};
+    const std::string code = parse_service_error(answer.body).code;
+    if (code == "AccessDenied" || (code.empty() && answer.status == 403)) {
+      return {said.code(), fmt::format("{}; {}", said.message(),
+                                       options_.anonymous ? "the bucket is not public"
+                                                          : "the keys may not list the bucket")};
     }
     return said;
   }

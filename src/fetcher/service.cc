@@ -41,17 +41,20 @@ Error answer_error(std::string_view thing, const HttpAnswer& answer) {
   return {answer.status == 404 ? ErrorCode::NotFound : ErrorCode::Io, std::move(text)};
 }
 
-Verdict judge(std::string_view thing, const HttpAnswer& answer, std::int64_t now) {
-  Verdict verdict{.error = answer_error(thing, answer)};
+AnswerVerdict judge(std::string_view thing, const HttpAnswer& answer, std::int64_t now) {
+  AnswerVerdict verdict{.error = answer_error(thing, answer)};
   switch (answer.fault) {
     case HttpFault::None:
       break;
     case HttpFault::Connect:
     case HttpFault::Cut:
-      verdict.what = Verdict::Do::Later;
+      verdict.what = AnswerVerdict::Do::Later;
+      return verdict;
+    case HttpFault::Hedged:
+      verdict.what = AnswerVerdict::Do::Again;
       return verdict;
     case HttpFault::Stalled:
-      verdict.what = Verdict::Do::Later;
+      verdict.what = AnswerVerdict::Do::Later;
       verdict.is_pushback = true;
       return verdict;
     case HttpFault::Changed:
@@ -63,7 +66,7 @@ Verdict judge(std::string_view thing, const HttpAnswer& answer, std::int64_t now
       return verdict;
   }
   if (passes(answer.status)) {
-    verdict.what = Verdict::Do::Later;
+    verdict.what = AnswerVerdict::Do::Later;
     verdict.wait = asked_wait(answer.headers, now);
     verdict.is_pushback = answer.status == 429 || answer.status == 503;
   } else if (answer.status == 412 || answer.status == 416) {
@@ -81,8 +84,9 @@ Result<HttpAnswer> call(const ServiceContext& context, const HttpRequest& reques
   Backoff backoff(std::random_device{}());
   for (unsigned attempt = 0;; ++attempt) {
     HttpAnswer answer = context.http.fetch(request);
-    const Verdict verdict = judge(thing, answer, context.here.now());
-    if (verdict.what != Verdict::Do::Later) {
+    const AnswerVerdict verdict = judge(thing, answer, context.here.now());
+    if (answer.fault == HttpFault::Hedged) continue;
+    if (verdict.what != AnswerVerdict::Do::Later) {
       if (answer.fault != HttpFault::None) return Failure(verdict.error);
       return answer;
     }

@@ -18,7 +18,7 @@
 namespace ckfs {
 
 /// What to do after an answer that did not bring the bytes.
-struct Verdict {
+struct AnswerVerdict {
   enum class Do : std::uint8_t {
     Again,  // ask the service again, at once: it has learned something
     Later,  // the same, after a while
@@ -50,8 +50,8 @@ class Service {
 
   /// What follows from an answer that did not bring all bytes of its range: a fault, a status that
   /// is no success, or one to a request by which ask() wants to learn something.
-  virtual Verdict heed(const RemoteObject& object, const HttpRequest& request,
-                       const HttpAnswer& answer) = 0;
+  virtual AnswerVerdict heed(const RemoteObject& object, const HttpRequest& request,
+                             const HttpAnswer& answer) = 0;
 
  protected:
   Service(Service&&) = default;
@@ -75,7 +75,7 @@ Result<std::unique_ptr<Service>> make_service(const ServiceContext& context,
 /// What an answer means to any service, where it has nothing of its own to say: faults of the
 /// connection, 408, 429 and 5xx are tried again; another version is Stale; 401 and 403 are
 /// refusals; the rest is an error with the server's words. `thing` names the object.
-Verdict judge(std::string_view thing, const HttpAnswer& answer, std::int64_t now);
+AnswerVerdict judge(std::string_view thing, const HttpAnswer& answer, std::int64_t now);
 
 /// "thing: the server answers 403 AccessDenied: text (request ID)", with the code of the error that
 /// the status stands for.

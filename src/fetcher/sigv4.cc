@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <map>
 
 #include "base/text.h"
 #include "fetcher/crypto.h"
@@ -41,6 +42,12 @@ std::string canonical_value(std::string_view value) {
   return out;
 }
 
+/// Sorted by name; those of one name stay in their order.
+HttpHeaders by_name(const HttpHeaders& headers) {
+  const std::multimap<std::string, std::string> sorted(headers.begin(), headers.end());
+  return {sorted.begin(), sorted.end()};
+}
+
 std::string header_names(const HttpHeaders& sorted) {
   std::string names;
   for (std::size_t i = 0; i < sorted.size(); ++i) {
@@ -71,8 +78,7 @@ std::string aws_time(std::int64_t unix_seconds) {
 
 std::string canonical_request(const UnsignedRequest& request, const HttpHeaders& signed_headers,
                               std::string_view payload_hash) {
-  HttpHeaders sorted = signed_headers;
-  std::ranges::stable_sort(sorted, {}, &HttpHeaders::value_type::first);
+  const HttpHeaders sorted = by_name(signed_headers);
   std::string headers;
   for (std::size_t i = 0; i < sorted.size(); ++i) {
     const bool again = i > 0 && sorted[i].first == sorted[i - 1].first;
@@ -97,7 +103,7 @@ void sign_aws(const UnsignedRequest& request, const AwsKeys& keys, const AwsScop
   if (!keys.session_token.empty()) headers.emplace_back("x-amz-security-token", keys.session_token);
   HttpHeaders signed_headers = headers;
   signed_headers.emplace_back("host", request.host);
-  std::ranges::stable_sort(signed_headers, {}, &HttpHeaders::value_type::first);
+  signed_headers = by_name(signed_headers);
 
   const std::string date = time.substr(0, 8);
   const std::string within =

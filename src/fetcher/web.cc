@@ -72,13 +72,13 @@ class Web final : public Service {
     return std::optional(std::move(request));
   }
 
-  Verdict heed(const RemoteObject& object, const HttpRequest& request,
-               const HttpAnswer& answer) override {
+  AnswerVerdict heed(const RemoteObject& object, const HttpRequest& request,
+                     const HttpAnswer& answer) override {
     const std::string thing = fmt::format("{}: {}", location_.masked(), quote(object.name));
     if (answer.fault == HttpFault::None && answer.status >= 301 && answer.status <= 308) {
       const auto followed = follow(object.name, request.url, answer, thing);
       if (!followed) return {.error = followed.error()};
-      return {.what = Verdict::Do::Again};
+      return {.what = AnswerVerdict::Do::Again};
     }
     const bool is_refused =
         answer.fault == HttpFault::None && (answer.status == 401 || answer.status == 403 ||
@@ -86,11 +86,11 @@ class Web final : public Service {
     Place& place = places_[object.name];
     if (is_refused && place.url) {
       // What it redirected to is no more: asked anew, once a minute.
-      if (place.url != request.url) return {.what = Verdict::Do::Again};
+      if (place.url != request.url) return {.what = AnswerVerdict::Do::Again};
       if (context_.here.now() - place.refused > 60) {
         place = Place{};
         place.refused = context_.here.now();
-        return {.what = Verdict::Do::Again};
+        return {.what = AnswerVerdict::Do::Again};
       }
     }
     if (is_refused && (answer.status == 404 || answer.status == 410)) {

@@ -52,6 +52,28 @@ TEST(StallWatch, LetsASlowStreamLive) {
   }
 }
 
+TEST(StallWatch, KnowsHowLongNothingCame) {
+  const Patience patience;
+  StallWatch watch(kStart, seconds(5), patience);
+  EXPECT_EQ(watch.idle(kStart + seconds(2)), seconds(2));
+  EXPECT_FALSE(watch.is_dead(kStart + seconds(3), 10));
+  EXPECT_FALSE(watch.is_dead(kStart + seconds(4), 10));
+  EXPECT_EQ(watch.idle(kStart + seconds(5)), seconds(2));
+}
+
+TEST(Hedges, AreForFewRequestsOfAHostThatIsKnown) {
+  const Patience patience;
+  FirstBytes times;
+  Hedges hedges;
+  for (int i = 0; i < 1000; ++i) hedges.sent();
+  EXPECT_FALSE(hedges.take(seconds(4), times, patience));
+  for (int i = 0; i < 256; ++i) times.add(milliseconds(200));
+  EXPECT_FALSE(hedges.take(milliseconds(799), times, patience));
+  int taken = 0;
+  while (taken < 1000 && hedges.take(milliseconds(800), times, patience)) ++taken;
+  EXPECT_EQ(taken, 20);
+}
+
 TEST(Backoff, GrowsWithJitterUpToItsCap) {
   const Patience patience;
   Backoff backoff(1);

@@ -51,8 +51,8 @@ class OneUrl final : public Service {
     request.wanted = RangeWanted{range, object.size, {{"etag", object.version}}};
     return std::optional(std::move(request));
   }
-  Verdict heed(const RemoteObject& /*object*/, const HttpRequest& /*request*/,
-               const HttpAnswer& answer) override {
+  AnswerVerdict heed(const RemoteObject& /*object*/, const HttpRequest& /*request*/,
+                     const HttpAnswer& answer) override {
     return judge("thing", answer, 0);
   }
 
@@ -176,6 +176,21 @@ TEST(Reads, LeaveAConnectionThatStalls) {
   Reader reader(server.url("/o"));
   EXPECT_EQ(reader.read().value(), bytes);
   EXPECT_EQ(count, 3);
+}
+
+TEST(Reads, AskAnotherConnectionWhereOneIsSlowerThanUsual) {
+  const std::string bytes = content();
+  std::atomic<int> count = 0;
+  ScriptedServer server([&](const ScriptedRequest& request) -> ScriptedAnswer {
+    if (++count == 150) return {"", ScriptedAnswer::Then::Hang};
+    return serve(request, bytes);
+  });
+  HttpOptions options = quick();
+  options.patience.hedge_least = FetchDuration(50);
+  options.patience.first_byte_least = options.patience.first_byte_most = FetchDuration(60'000);
+  Reader reader(server.url("/o"), options);
+  EXPECT_EQ(reader.read(1'000).value(), bytes);
+  EXPECT_EQ(count, 201);
 }
 
 TEST(Reads, OfAnotherVersionAreStaleAndNeverMixed) {

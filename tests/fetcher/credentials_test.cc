@@ -1,11 +1,11 @@
 // Each place where a caller's keys may be, against stand-ins on the loopback.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <map>
 
 #include "fetcher/aws_credentials.h"
 #include "fetcher/gcs_credentials.h"
 #include "fetcher/scripted_server.h"
+#include "fetcher/test_machine.h"
 #include "fetcher/web.h"
 
 namespace ckfs {
@@ -17,32 +17,7 @@ using test::ScriptedServer;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-/// A machine of the test's own.
-struct Machine {
-  std::map<std::string, std::string> variables = {{"HOME", "/home/u"},
-                                                  {"AWS_EC2_METADATA_DISABLED", "true"}};
-  std::map<std::string, std::string> files = {};
-  std::int64_t now = 1'000'000'000;
-  Surroundings here{.variable =
-                        [this](const char* name) {
-                          const auto found = variables.find(name);
-                          return found == variables.end() ? "" : found->second;
-                        },
-                    .read_file = [this](const std::string& path) -> Result<std::string> {
-                      const auto found = files.find(path);
-                      if (found == files.end())
-                        return fail(ErrorCode::NotFound, "{}: not there", path);
-                      return found->second;
-                    },
-                    .now = [this] { return now; }};
-  std::unique_ptr<HttpClient> http = make_http();
-  ServiceContext context{*http, here};
-
-  static std::unique_ptr<HttpClient> make_http() {
-    HttpOptions options;
-    options.patience.timeout = FetchDuration(2000);
-    return HttpClient::make(options).value();
-  }
+struct Machine : test::Machine {
   AwsKeys aws() { return AwsCredentials(context).keys().value(); }
   std::string aws_error() { return AwsCredentials(context).keys().error().message(); }
 };

@@ -158,6 +158,22 @@ class Faults(unittest.TestCase):
                 self.assertTrue(select.select([descriptor], [], [], 20)[0])
                 os.close(descriptor)
 
+    def test_secrets_are_in_no_command_line_and_no_core(self):
+        environment = {**self.environment, "AWS_SECRET_ACCESS_KEY": "hush-hush"}
+        with tempfile.TemporaryDirectory() as out:
+            with probe_that_waits(environment, self.servers.locations()["s3"], out) as process:
+                supervisor = int(process.stderr.readline().split()[1])
+                process.stdout.readline()
+                for pid in (supervisor, child_of(supervisor)):
+                    command = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
+                    self.assertIn(b"ckfs-fetcher", command)
+                    self.assertNotIn(b"hush", command)
+                    limits = pathlib.Path(f"/proc/{pid}/limits").read_text()
+                    self.assertRegex(limits, r"Max core file size +0 +0 ")
+                status = pathlib.Path(f"/proc/{child_of(supervisor)}/status").read_text()
+                if "Seccomp:" in status and not os.environ.get("CKFS_SANITIZE"):
+                    self.assertIn("Seccomp:\t2", status)
+
     def test_memory_is_what_is_shared_and_little_more(self):
         big = self.servers.root / "s3/bucket/big"
         big.mkdir(exist_ok=True)

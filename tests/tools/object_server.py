@@ -255,9 +255,11 @@ class Hub(Handler):
             return self.answer(307, {"Location": self.path.replace("/old/", "/org/", 1)})
         if match := re.fullmatch(r"/api/models/([^/]+/[^/]+)/revision/(.+)", path):
             return self.revision(match[1], match[2])
-        if match := re.fullmatch(r"/api/models/([^/]+/[^/]+)/tree/(\w{40})/?(.*)", path):
+        if match := re.fullmatch(r"/api/models/([^/]+/[^/]+)", path):
+            return self.revision(match[1], "main")
+        if match := re.fullmatch(r"/api/models/([^/]+/[^/]+)/tree/([^/]+)/?(.*)", path):
             return self.list_tree(match[1], match[2], match[3])
-        if match := re.fullmatch(r"/([^/]+/[^/]+)/resolve/(\w{40})/(.+)", path):
+        if match := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
             return self.resolve(match[1], match[2], match[3])
         if match := re.fullmatch(r"/api/resolve-cache/models/([^/]+/[^/]+)/(\w{40})/(.+)", path):
             file = self.file(match[1], match[3])
@@ -278,38 +280,48 @@ class Hub(Handler):
         if not self.state.root.joinpath("hub", name).is_dir():
             return self.answer_json({"error": "Repository not found"}, 404,
                                     {"X-Error-Code": "RepoNotFound"})
-        if revision not in ("main", "v1", "refs/pr/1", commit_of(name)):
+        if not self.has(name, revision):
             return self.answer_json({"error": "Invalid rev id"}, 404,
                                     {"X-Error-Code": "RevisionNotFound"})
         return self.answer_json({"id": name, "sha": commit_of(name), "lastModified": COMMIT_TIME,
                                  "siblings": []})
 
-    def list_tree(self, name, commit, folder):
+    def has(self, name, revision):
+        return revision in ("main", "v1", "refs/pr/1", commit_of(name))
+
+    def list_tree(self, name, revision, folder):
         files = self.tree(name)
         if folder:
             files = {k: v for k, v in files.items() if k.startswith(folder + "/")}
-        if commit != commit_of(name) or not files:
+        if not self.has(name, revision) or not files:
             return self.answer_json({"error": "not found"}, 404, {"X-Error-Code": "EntryNotFound"})
-        entries = []
+        entries, folders = [], {"folder"}
         for path, file in files.items():
+            below = path[len(folder):].strip("/")
+            if self.query.get("recursive") != "true" and "/" in below:
+                folders.add(path[:len(path) - len(below) + below.index("/")])
+                continue
             data = file.read_bytes()
             entry = {"type": "file", "oid": self.oid(file), "size": len(data), "path": path}
             if self.is_large(file):
                 sha = hashlib.sha256(data).hexdigest()
                 entry["lfs"] = {"oid": sha, "size": len(data), "pointerSize": 130}
             entries.append(entry)
-        entries.append({"type": "directory", "oid": "0" * 40, "size": 0, "path": "folder"})
+        entries += [{"type": "directory", "oid": "0" * 40, "size": 0, "path": path}
+                    for path in sorted(folders)]
         begin = int(self.query.get("cursor", 0))
         headers = {}
         if begin + PAGE < len(entries):
-            headers["Link"] = '<http://%s%s?recursive=true&cursor=%d>; rel="next"' % (
-                self.headers["Host"], self.url.path, begin + PAGE)
+            headers["Link"] = '<http://%s%s?recursive=%s&cursor=%d>; rel="next"' % (
+                self.headers["Host"], self.url.path, self.query.get("recursive", "false"),
+                begin + PAGE)
         return self.answer_json(entries[begin:begin + PAGE], headers=headers)
 
-    def resolve(self, name, commit, path):
+    def resolve(self, name, revision, path):
         self.state.count("hub", "resolves")
         file = self.file(name, path)
-        if file is None or commit != commit_of(name):
+        commit = commit_of(name)
+        if file is None or not self.has(name, revision):
             return self.answer(404, {"X-Error-Code": "EntryNotFound"})
         data = file.read_bytes()
         if not self.is_large(file):

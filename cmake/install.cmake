@@ -4,6 +4,10 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 install(TARGETS ckfs RUNTIME COMPONENT runtime)
+# A package of its own: who has local sources only needs no TLS.
+if(TARGET ckfs-fetcher)
+  install(TARGETS ckfs-fetcher RUNTIME DESTINATION ${CMAKE_INSTALL_LIBEXECDIR}/ckfs COMPONENT remote)
+endif()
 
 # mount(8) looks for helpers in /sbin and /usr/sbin.
 install(PROGRAMS mount-helpers/mount.ckfs DESTINATION ${CMAKE_INSTALL_SBINDIR} COMPONENT runtime)
@@ -102,7 +106,11 @@ endif()
 string(TIMESTAMP now "%a, %d %b %Y %H:%M:%S +0000" UTC)  # SOURCE_DATE_EPOCH where it is set
 find_program(GZIP gzip)
 if(GZIP)
-  foreach(package ckfs libckfs-dev)
+  set(packages ckfs libckfs-dev)
+  if(TARGET ckfs-fetcher)
+    list(APPEND packages ckfs-remote)
+  endif()
+  foreach(package IN LISTS packages)
     set(package_dir ${PROJECT_BINARY_DIR}/package/${package})
     file(WRITE ${package_dir}/changelog.Debian
       "ckfs (${PROJECT_VERSION}-${CPACK_DEBIAN_PACKAGE_RELEASE}) unstable; urgency=medium\n\n"
@@ -112,6 +120,8 @@ if(GZIP)
       OUTPUT_FILE ${package_dir}/changelog.gz)
     if(package STREQUAL "ckfs")
       set(component runtime)
+    elseif(package STREQUAL "ckfs-remote")
+      set(component remote)
     else()
       set(component development)
     endif()
@@ -126,6 +136,9 @@ set(CPACK_PACKAGE_VENDOR "The ckfs authors")
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_STRIP_FILES ON)
 set(CPACK_COMPONENTS_ALL runtime development)
+if(TARGET ckfs-fetcher)
+  list(APPEND CPACK_COMPONENTS_ALL remote)
+endif()
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
@@ -149,4 +162,11 @@ nlohmann-json3-dev, zlib1g-dev")
 set(CPACK_COMPONENT_DEVELOPMENT_DESCRIPTION
 "The static library and headers behind ckfs: open a checkpoint, list its views,
 read a range of a file, without a mount.")
+set(CPACK_DEBIAN_REMOTE_PACKAGE_NAME ckfs-remote)
+set(CPACK_DEBIAN_REMOTE_PACKAGE_SECTION utils)
+set(CPACK_DEBIAN_REMOTE_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_REMOTE_PACKAGE_DEPENDS "ckfs, ca-certificates")
+set(CPACK_COMPONENT_REMOTE_DESCRIPTION
+"The program by which ckfs reads sources that are not on this machine: the
+Hugging Face hub, S3, Google Cloud Storage and web servers.")
 include(CPack)

@@ -45,6 +45,16 @@ if(sanitizer)
   return()
 endif()
 
+# The fetcher against the stand-ins of tests/tools/object_server.py.
+if(TARGET ckfs-fetcher)
+  file(GLOB files CONFIGURE_DEPENDS fetcher/test_*.py)
+  foreach(file ${files})
+    get_filename_component(name ${file} NAME_WE)
+    string(REGEX REPLACE "^test_" "" name ${name})
+    ckfs_script_test(fetcher.${name} LABEL cli TIMEOUT 600 COMMAND ${CKFS_PYTHON} ${file})
+  endforeach()
+endif()
+
 file(GLOB checks CONFIGURE_DEPENDS lint/*)
 foreach(check ${checks})
   get_filename_component(name ${check} NAME)

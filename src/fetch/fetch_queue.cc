@@ -1,0 +1,362 @@
+// Requests wait in one queue, in order, for room in the shared memory; what is sent waits in a
+// table for its answer. When the fetcher was started again, all of the table goes back to the front
+// of the queue. So there is one way to send, and no state beside the two that could go wrong.
+
+#include "fetch/fetch_queue.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "base/start_thread.h"
+#include "base/stop.h"
+#include "base/text.h"
+
+namespace ckfs {
+namespace {
+
+using QueueClock = std::chrono::steady_clock;
+
+/// The fetcher holds reads to the time itself; this much longer it has to answer at all.
+constexpr std::chrono::seconds kGrace{30};
+
+Error gone() {
+  return {ErrorCode::Io, "ckfs-fetcher has ended (open the source again)"};
+}
+
+/// An error that a fetcher has sent: of a code that one may send.
+Error error_of(const FetchMessage& answer, std::string_view text) {
+  const auto code = static_cast<unsigned>(answer.code) - 1;
+  const bool is_known = code <= static_cast<unsigned>(ErrorCode::Stopped);
+  return {is_known ? static_cast<ErrorCode>(code) : ErrorCode::Io, one_line(text)};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<FetchQueue>> FetchQueue::make(UniqueFd socket, SharedMemory memory,
+                                                     std::chrono::milliseconds timeout) {
+  UniqueFd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake) return system_failure(errno, "fetcher", "eventfd");
+  return std::unique_ptr<FetchQueue>(
+      new FetchQueue(std::move(socket), std::move(memory), std::move(wake), timeout));
+}
+
+FetchQueue::FetchQueue(UniqueFd socket, SharedMemory memory, UniqueFd wake,
+                       std::chrono::milliseconds timeout)
+    : socket_(std::move(socket)),
+      memory_(std::move(memory)),
+      wake_(std::move(wake)),
+      timeout_(timeout),
+      places_(memory_.bytes().size()) {}
+
+FetchQueue::~FetchQueue() {
+  {
+    const MutexLock lock(mutex_);
+    is_ending_ = true;
+  }
+  wake();
+  if (thread_) thread_->join();
+}
+
+std::uint64_t FetchQueue::ask(FetchMessage message, std::string input, std::size_t capacity,
+                              FetchAnswered answered) {
+  MutexLock lock(mutex_);
+  message.id = next_id_++;
+  message.capacity = static_cast<std::uint32_t>(capacity);
+  message.input = static_cast<std::uint32_t>(input.size());
+  queue_.push_back({message, std::move(input), std::move(answered),
+                    QueueClock::now() + timeout_ + kGrace, false});
+  if (!start_thread_of_answers()) {
+    const Request request = std::move(queue_.back());
+    queue_.pop_back();
+    lock.unlock();
+    request.answered(fail(ErrorCode::OutOfMemory, "fetcher: no thread for its answers"), {});
+    return message.id;
+  }
+  wake();
+  return message.id;
+}
+
+std::uint64_t FetchQueue::refuse(FetchAnswered answered, Error error) {
+  MutexLock lock(mutex_);
+  const std::uint64_t id = next_id_++;
+  if (!start_thread_of_answers()) {
+    lock.unlock();
+    answered(Failure(std::move(error)), {});
+    return id;
+  }
+  refused_.emplace_back(
+      [answered = std::move(answered), error = std::move(error)] { answered(Failure(error), {}); });
+  wake();
+  return id;
+}
+
+Result<std::string> FetchQueue::ask_now(FetchMessage message, std::string input,
+                                        std::size_t capacity, FetchMessage& answer) {
+  struct Waiting {
+    Mutex mutex;
+    CondVar changed;
+    std::optional<Result<std::string>> result CKFS_GUARDED_BY(mutex);
+    FetchMessage answer CKFS_GUARDED_BY(mutex);
+  };
+  const auto waiting = std::make_shared<Waiting>();
+  const WakeOnStop wake_on_stop(waiting->mutex, waiting->changed);
+  const std::uint64_t id =
+      ask(message, std::move(input), capacity,
+          [waiting](Result<std::span<const std::byte>> bytes, const FetchMessage& said) {
+            const MutexLock lock(waiting->mutex);
+            waiting->answer = said;
+            if (bytes) {
+              const auto* const text = reinterpret_cast<const char*>(bytes->data());
+              waiting->result.emplace(std::string(text, bytes->size()));
+            } else {
+              waiting->result.emplace(Failure(std::move(bytes).error()));
+            }
+            waiting->changed.notify_all();
+          });
+  MutexLock lock(waiting->mutex);
+  while (!waiting->result && !stop_asked()) waiting->changed.wait(lock);
+  if (!waiting->result) {
+    lock.unlock();
+    cancel(id);
+    return stopped("fetcher");
+  }
+  answer = waiting->answer;
+  return *std::move(waiting->result);
+}
+
+void FetchQueue::cancel(std::uint64_t id) {
+  const MutexLock lock(mutex_);
+  cancelled_.push_back(id);
+  wake();
+}
+
+void FetchQueue::set_source(std::uint32_t source, std::string attach, std::uint32_t known_to) {
+  const MutexLock lock(mutex_);
+  sources_[source] = {std::move(attach), known_to};
+}
+
+std::uint32_t FetchQueue::generation() const {
+  const MutexLock lock(mutex_);
+  return generation_;
+}
+
+std::size_t FetchQueue::free_memory() const {
+  const MutexLock lock(mutex_);
+  return places_.free();
+}
+
+bool FetchQueue::start_thread_of_answers() {
+  if (!thread_) thread_ = start_thread([this] { run(); });
+  return thread_.has_value();
+}
+
+void FetchQueue::wake() const {
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);
+}
+
+void FetchQueue::run() {
+  for (;;) {
+    Calls calls;
+    auto next = QueueClock::now();
+    {
+      const MutexLock lock(mutex_);
+      if (!is_gone_ && !take_messages(calls)) is_gone_ = true;
+      take_cancelled(calls);
+      next = give_up_late(calls);
+      if (is_gone_) fail_all(gone(), calls);
+      if (is_ending_) fail_all(stopped("fetcher").value(), calls);
+      send_queue();
+      std::ranges::move(refused_, std::back_inserter(calls));
+      refused_.clear();
+      if (is_ending_ && calls.empty()) return;
+    }
+    for (const auto& call : calls) call();
+    if (!calls.empty()) continue;
+    std::array<pollfd, 2> waits = {pollfd{wake_.get(), POLLIN, 0},
+                                   pollfd{socket_.get(), POLLIN, 0}};
+    const auto wait = std::chrono::ceil<std::chrono::milliseconds>(next - QueueClock::now());
+    const bool is_gone = [&] {
+      const MutexLock lock(mutex_);
+      return is_gone_;
+    }();
+    ::poll(waits.data(), is_gone ? 1 : 2,
+           static_cast<int>(std::clamp<std::int64_t>(wait.count(), 0, 60'000)));
+    std::uint64_t count = 0;
+    [[maybe_unused]] const ssize_t got = ::read(wake_.get(), &count, sizeof count);
+  }
+}
+
+bool FetchQueue::take_messages(Calls& calls) {
+  constexpr std::size_t kAtOnce = 64;  // then what they bring is given out
+  for (std::size_t i = 0; i < kAtOnce; ++i) {
+    pollfd readable{socket_.get(), POLLIN, 0};
+    if (::poll(&readable, 1, 0) <= 0) return true;
+    const auto message = receive_message(socket_.get());
+    if (!message) return false;
+    if (message->kind == FetchMessageKind::Hello) {
+      begin_generation(message->generation);
+    } else if (message->kind == FetchMessageKind::Answer) {
+      take_answer(*message, calls);
+    }
+  }
+  return true;
+}
+
+void FetchQueue::begin_generation(std::uint32_t generation) {
+  if (generation == 0 || generation == generation_) return;
+  generation_ = generation;
+  // The one before is dead, and writes to no place any more. Those that are given up end here.
+  std::vector<Request> again;
+  for (auto& [id, request] : sent_) {
+    if (request.answered) {
+      again.push_back(std::move(request));
+    } else {
+      release(request);
+    }
+  }
+  sent_.clear();
+  queue_.insert(queue_.begin(), std::make_move_iterator(again.begin()),
+                std::make_move_iterator(again.end()));
+}
+
+void FetchQueue::take_answer(const FetchMessage& answer, Calls& calls) {
+  const auto found = sent_.find(answer.id);
+  if (found == sent_.end() || answer.generation != generation_) return;
+  Request request = std::move(found->second);
+  sent_.erase(found);
+  if (!request.answered) return release(request);
+  const std::span<std::byte> place = place_of(request);
+  // Lent to `answered` until it returns.
+  const auto size =
+      static_cast<std::size_t>(std::min<std::uint64_t>(answer.size, request.message.capacity));
+  calls.emplace_back([this, place = place.first(size), answer,
+                      request = std::make_shared<Request>(std::move(request))] {
+    if (answer.code == 0) {
+      request->answered(std::span<const std::byte>(place), answer);
+    } else {
+      const std::string text(reinterpret_cast<const char*>(place.data()), place.size());
+      request->answered(Failure(error_of(answer, text)), answer);
+    }
+    const MutexLock lock(mutex_);
+    release(*request);
+  });
+}
+
+void FetchQueue::send_queue() {
+  if (generation_ == 0 || is_gone_) return;
+  while (!queue_.empty()) {
+    Request& request = queue_.front();
+    const bool needs_source = request.message.kind == FetchMessageKind::Read;
+    if (needs_source && !attach(request.message.source)) return;
+    if (!send(request)) return;
+    queue_.pop_front();
+  }
+}
+
+bool FetchQueue::attach(std::uint32_t source) {
+  Source& its = sources_[source];
+  if (its.known_to == generation_) return true;
+  Request request;
+  request.input = its.attach;
+  request.message.kind = FetchMessageKind::Attach;
+  request.message.id = next_id_++;
+  request.message.source = source;
+  request.message.capacity = static_cast<std::uint32_t>(std::max(its.attach.size(), kLeastPlace));
+  request.message.input = static_cast<std::uint32_t>(its.attach.size());
+  request.deadline = QueueClock::time_point::max();
+  if (!send(request)) return false;
+  its.known_to = generation_;
+  return true;
+}
+
+/// False: there is no room for it now.
+bool FetchQueue::send(Request& request) {
+  if (!request.has_place) {
+    const auto place = places_.take(request.message.capacity);
+    if (!place) return false;
+    request.message.place = *place;
+    request.has_place = true;
+  }
+  CKFS_CHECK(request.input.size() <= request.message.capacity);
+  std::memcpy(place_of(request).data(), request.input.data(), request.input.size());
+  request.message.generation = generation_;
+  // A fetcher that has died takes none; its successor gets all again.
+  send_message(socket_.get(), request.message);
+  sent_.insert_or_assign(request.message.id, std::move(request));
+  return true;
+}
+
+void FetchQueue::take_cancelled(Calls& calls) {
+  for (const std::uint64_t id : std::exchange(cancelled_, {})) {
+    const auto waits = std::ranges::find(queue_, id, [](const auto& r) { return r.message.id; });
+    if (waits != queue_.end()) {
+      answer_with(*waits, stopped("fetcher").value(), calls);
+      release(*waits);
+      queue_.erase(waits);
+      continue;
+    }
+    const auto found = sent_.find(id);
+    if (found == sent_.end() || !found->second.answered) continue;
+    // The place is the fetcher's until it answers.
+    answer_with(found->second, stopped("fetcher").value(), calls);
+    FetchMessage message;
+    message.kind = FetchMessageKind::Cancel;
+    message.id = id;
+    message.generation = generation_;
+    send_message(socket_.get(), message);
+  }
+}
+
+QueueClock::time_point FetchQueue::give_up_late(Calls& calls) {
+  const auto now = QueueClock::now();
+  auto next = now + std::chrono::seconds(60);
+  const Error late(ErrorCode::Io, "ckfs-fetcher does not answer (--timeout)");
+  for (auto& [id, request] : sent_) {
+    if (!request.answered) continue;
+    if (request.deadline <= now) {
+      answer_with(request, late, calls);
+    } else {
+      next = std::min(next, request.deadline);
+    }
+  }
+  for (auto request = queue_.begin(); request != queue_.end();) {
+    if (request->deadline <= now) {
+      answer_with(*request, late, calls);
+      release(*request);
+      request = queue_.erase(request);
+    } else {
+      next = std::min(next, request->deadline);
+      ++request;
+    }
+  }
+  return next;
+}
+
+void FetchQueue::fail_all(const Error& error, Calls& calls) {
+  for (Request& request : queue_) answer_with(request, error, calls);
+  for (auto& [id, request] : sent_) answer_with(request, error, calls);
+  for (const Request& request : queue_) release(request);
+  queue_.clear();
+}
+
+void FetchQueue::answer_with(Request& request, const Error& error, Calls& calls) {
+  if (!request.answered) return;
+  calls.emplace_back([answered = std::exchange(request.answered, nullptr), error,
+                      message = request.message] { answered(Failure(error), message); });
+}
+
+void FetchQueue::release(const Request& request) {
+  if (request.has_place) places_.give_back(request.message.place, request.message.capacity);
+}
+
+std::span<std::byte> FetchQueue::place_of(const Request& request) const {
+  return memory_.bytes().subspan(request.message.place, request.message.capacity);
+}
+
+}  // namespace ckfs

@@ -1,0 +1,87 @@
+// Reads ranges of objects, many at a time, until they are right or time is up: the machine between
+// a service (how it is asked for) and the client (what is sent). It tries again what passes, from
+// the byte that was reached, on another connection where the one before was dead; it asks less of a
+// host that has too much to do; and it holds all to one budget of time.
+//
+// One thread: start(), cancel() and step() are called by the loop that owns it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+
+#include "base/error.h"
+#include "fetcher/http.h"
+#include "fetcher/patience.h"
+#include "fetcher/service.h"
+
+namespace ckfs {
+
+struct ReadCounts {
+  std::uint64_t reads = 0;
+  std::uint64_t bytes = 0;    // that were wanted, and came
+  std::uint64_t retries = 0;  // requests that were sent again
+};
+
+class Reads {
+ public:
+  using Done = std::function<void(Result<void>)>;
+
+  /// `most` requests at once; eight at first. `http` and what is read outlive it.
+  Reads(HttpClient& http, std::size_t most, std::uint64_t seed);
+
+  /// Reads `range` of `object` to `place`; `done` is called by a later step(), once. Errors: Stale,
+  /// Io (time is up, with the last failure's words; the service refuses), those of Service::ask().
+  /// Requires: an id that is not in use, and a range within the object that is not empty.
+  void start(std::uint64_t id, Service& service, const RemoteObject& object, ByteRange range,
+             std::byte* place, Done done);
+
+  /// Ends it at once, with Stopped; nothing is written to its place afterwards. One that has ended
+  /// already is left alone.
+  void cancel(std::uint64_t id);
+
+  /// Sends what may be sent now. Returns how long to wait at most until the next call; the waiting
+  /// is done by HttpClient::step(), and its `done`s come back here.
+  std::chrono::milliseconds step();
+
+  std::size_t size() const { return reads_.size(); }
+  std::size_t window() const { return window_.size(); }
+  const ReadCounts& counts() const { return counts_; }
+
+ private:
+  struct Read {
+    Service* service = nullptr;
+    const RemoteObject* object = nullptr;
+    ByteRange range;  // what is missing
+    std::byte* place = nullptr;
+    Done done;
+    FetchTime deadline;
+    FetchTime not_before;
+    unsigned attempts = 0;     // since a byte came
+    std::uint64_t sent = 0;    // the request that is under way; 0: none
+    HttpRequest request = {};  // what was sent, for heed()
+    bool is_waiting = false;   // for what another learns
+    std::string why = {};      // of the last failure
+  };
+
+  /// Whether it is still to be gone through in this step.
+  void send(std::uint64_t id, Read& read, FetchTime now);
+  void answered(std::uint64_t id, HttpAnswer answer);
+  void try_later(Read& read, const AnswerVerdict& verdict, FetchTime now);
+  void finish(std::uint64_t id, Result<void> result);
+  void wake(const Service* service);
+
+  HttpClient& http_;
+  Window window_;
+  Backoff backoff_;
+  RetryTokens tokens_;
+  std::map<std::uint64_t, Read> reads_;  // by id, so that the oldest go first
+  std::size_t in_flight_ = 0;
+  ReadCounts counts_;
+};
+
+}  // namespace ckfs

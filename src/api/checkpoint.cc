@@ -152,7 +152,7 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& source,
 }
 
 Result<std::unique_ptr<SourceFiles>> prepare_source(const OpenOptions& options, unsigned rings) {
-  return SourceFiles::create({.engine = options.io, .rings = rings, .strict = options.strict});
+  return LocalFiles::create({.engine = options.io, .rings = rings, .strict = options.strict});
 }
 
 Result<Checkpoint> open_prepared(const std::filesystem::path& source, const OpenOptions& options,

@@ -13,7 +13,7 @@
 namespace ckfs {
 
 /// Makes the reader of a source's files, with that many rings, or as many of them as can be made.
-/// Opens no file yet. Errors: those of SourceFiles::create().
+/// Opens no file yet. Errors: those of LocalFiles::create().
 Result<std::unique_ptr<SourceFiles>> prepare_source(const OpenOptions& options, unsigned rings);
 
 /// Checkpoint::open() with what prepare_source() gave for the same options. Errors: the same.

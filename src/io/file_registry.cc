@@ -52,7 +52,7 @@ bool out_of_descriptors(int error) {
   return error == EMFILE || error == ENFILE;
 }
 
-FileRegistry::FileRegistry(const IoOptions& options, std::unique_ptr<SourceStore> store)
+FileRegistry::FileRegistry(const IoOptions& options, std::unique_ptr<OpenStore> store)
     : parallel_(parallel_within(options)),
       path_check_interval_(options.path_check_interval),
       strict_(options.strict),

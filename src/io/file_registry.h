@@ -49,7 +49,7 @@ bool out_of_descriptors(int error);
 
 class FileRegistry {
  public:
-  FileRegistry(const IoOptions& options, std::unique_ptr<SourceStore> store);
+  FileRegistry(const IoOptions& options, std::unique_ptr<OpenStore> store);
 
   /// As SourceFiles::add().
   Result<FileId> add(std::vector<NewFile> files);
@@ -57,7 +57,7 @@ class FileRegistry {
   /// Requires: there is such a file.
   RegisteredFile& file(FileId id);
   std::size_t count() const;
-  SourceStore& store() { return *store_; }
+  OpenStore& store() { return *store_; }
   const Parallel& parallel() const { return parallel_; }
 
   /// Descriptor `number` of the file, once it was compared with what was opened, and its path too
@@ -90,7 +90,7 @@ class FileRegistry {
   const Parallel parallel_;
   const std::chrono::nanoseconds path_check_interval_;
   const bool strict_;
-  const std::unique_ptr<SourceStore> store_;
+  const std::unique_ptr<OpenStore> store_;
   OpenFiles open_files_;
   FileSystems file_systems_;
   mutable SharedMutex mutex_;

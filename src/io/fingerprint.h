@@ -18,6 +18,9 @@ struct Fingerprint {
   std::uint64_t inode = 0;
   /// Who may read it, as readers_of() says; no part of difference().
   std::uint32_t readers = 0444;
+  /// Of a file of another machine: a hash of what its server calls this content; no part of
+  /// difference(), for the server compares. 0: of this machine.
+  std::uint64_t version = 0;
 
   bool operator==(const Fingerprint&) const = default;
 };

@@ -28,7 +28,7 @@ class OpenFiles {
  public:
   /// Keeps at most `capacity` (at least 1) descriptors that nobody has pinned; pinned ones add to
   /// that. `store` opens them and must outlive this.
-  OpenFiles(std::size_t capacity, SourceStore& store)
+  OpenFiles(std::size_t capacity, OpenStore& store)
       : capacity_(capacity == 0 ? 1 : capacity), store_(store) {}
 
   /// A file may have several descriptors, by number; most have one, 0.
@@ -59,7 +59,7 @@ class OpenFiles {
   void close_unpinned();
 
   const std::size_t capacity_;
-  SourceStore& store_;
+  OpenStore& store_;
   mutable Mutex mutex_;
   std::list<Entry> entries_ CKFS_GUARDED_BY(mutex_);  // the most recently used first
   std::unordered_map<Key, std::list<Entry>::iterator> index_ CKFS_GUARDED_BY(mutex_);

@@ -75,10 +75,10 @@ class Watched {
 
 }  // namespace
 
-class SourceFiles::Impl {
+class LocalFiles::Impl {
  public:
   Impl(const IoOptions& options, std::unique_ptr<Reader> reader, IoEngine used,
-       std::unique_ptr<SourceStore> store)
+       std::unique_ptr<OpenStore> store)
       : engine(used),
         table(options, std::move(store)),
         coalesce_options_{.gap = options.coalesce_gap,
@@ -140,7 +140,7 @@ class SourceFiles::Impl {
 
 /// Where the process has no descriptor left it waits for those of other reads, as long as one may
 /// take. Who holds many lets them go instead, and hints and mappings do without.
-Result<Pin> SourceFiles::Impl::pin_patiently(FileId id, RegisteredFile& of, unsigned number) {
+Result<Pin> LocalFiles::Impl::pin_patiently(FileId id, RegisteredFile& of, unsigned number) {
   constexpr std::chrono::milliseconds kLongest(512);
   auto pinned = table.pin(id, of, number);
   for (std::chrono::milliseconds pause(1); pause <= kLongest; pause *= 2) {
@@ -151,7 +151,7 @@ Result<Pin> SourceFiles::Impl::pin_patiently(FileId id, RegisteredFile& of, unsi
   return pinned;
 }
 
-Result<void> SourceFiles::Impl::read_alone(const ReadRequest& request) {
+Result<void> LocalFiles::Impl::read_alone(const ReadRequest& request) {
   RegisteredFile& of = table.file(request.file);
   CKFS_TRY(const Pin pinned, pin_patiently(request.file, of));
   const iovec part{request.out.data(), request.out.size()};
@@ -169,19 +169,19 @@ Result<void> SourceFiles::Impl::read_alone(const ReadRequest& request) {
   return {};
 }
 
-FileState& SourceFiles::Impl::state(FileId id) {
+FileState& LocalFiles::Impl::state(FileId id) {
   const MutexLock lock(states_mutex_);
   return states_[id];
 }
 
 /// nullptr: none of it ever was. Of most files that are read once nothing is kept.
-page_cache::HintedRanges* SourceFiles::Impl::hinted(FileId id) {
+page_cache::HintedRanges* LocalFiles::Impl::hinted(FileId id) {
   const MutexLock lock(states_mutex_);
   const auto found = states_.find(id);
   return found == states_.end() ? nullptr : &found->second.hinted;  // stays where it is
 }
 
-Result<void> SourceFiles::Impl::read_ordered(const AccessPlan& plan, std::size_t& next) {
+Result<void> LocalFiles::Impl::read_ordered(const AccessPlan& plan, std::size_t& next) {
   const FileId id = plan.accesses[next].file;
   RegisteredFile& of = table.file(id);
   std::array<Pin, OpenFiles::kMostDescriptors> pins;  // each is checked once before, once after
@@ -230,7 +230,7 @@ Result<void> SourceFiles::Impl::read_ordered(const AccessPlan& plan, std::size_t
   return {};
 }
 
-void SourceFiles::Impl::will_need(std::span<const FileRange> ranges) {
+void LocalFiles::Impl::will_need(std::span<const FileRange> ranges) {
   for (std::size_t i = 0; i < ranges.size();) {
     const FileId id = ranges[i].file;
     RegisteredFile& of = table.file(id);
@@ -265,7 +265,7 @@ void SourceFiles::Impl::will_need(std::span<const FileRange> ranges) {
 }
 
 /// The descriptor that reads a request past the page cache; nullptr: that is not for this one.
-Result<Pin> SourceFiles::Impl::pin_past_cache(const ReadRequest& request) {
+Result<Pin> LocalFiles::Impl::pin_past_cache(const ReadRequest& request) {
   RegisteredFile& of = table.file(request.file);
   if (!request.padded || request.out.empty() || !may_bypass(*of.file_system)) return nullptr;
   const ByteRange blocks = blocks_of(request);
@@ -293,7 +293,7 @@ Result<Pin> SourceFiles::Impl::pin_past_cache(const ReadRequest& request) {
 }
 
 /// Gives the requests that are still to be read.
-Result<std::vector<ReadRequest>> SourceFiles::Impl::read_past_cache(
+Result<std::vector<ReadRequest>> LocalFiles::Impl::read_past_cache(
     std::span<const ReadRequest> batch) {
   const std::uint64_t step =
       std::max(kDiskBlock, coalesce_options_.max_access / kDiskBlock * kDiskBlock);
@@ -351,7 +351,7 @@ Result<std::vector<ReadRequest>> SourceFiles::Impl::read_past_cache(
   return rest;
 }
 
-Result<void> SourceFiles::Impl::read_pass(const AccessPlan& plan, std::size_t& next, Keep keep) {
+Result<void> LocalFiles::Impl::read_pass(const AccessPlan& plan, std::size_t& next, Keep keep) {
   struct Opened {
     RegisteredFile* file;
     Pin pin;
@@ -409,7 +409,7 @@ Result<void> SourceFiles::Impl::read_pass(const AccessPlan& plan, std::size_t& n
   return {};
 }
 
-Result<void> SourceFiles::Impl::read(std::span<const ReadRequest> batch, Keep keep) {
+Result<void> LocalFiles::Impl::read(std::span<const ReadRequest> batch, Keep keep) {
   std::vector<ReadRequest> rest;
   if (keep == Keep::No && std::ranges::any_of(batch, &ReadRequest::padded)) {
     CKFS_TRY(rest, read_past_cache(batch));
@@ -439,12 +439,12 @@ Result<void> SourceFiles::Impl::read(std::span<const ReadRequest> batch, Keep ke
   return {};
 }
 
-Result<void> SourceFiles::Impl::verify(std::span<const FileId> ids) {
+Result<void> LocalFiles::Impl::verify(std::span<const FileId> ids) {
   for (const FileId id : ids) CKFS_TRY_VOID(pin_patiently(id, table.file(id)));
   return {};
 }
 
-std::optional<MappedBytes> SourceFiles::Impl::map(const FileRange& range, std::uint64_t used) {
+std::optional<MappedBytes> LocalFiles::Impl::map(const FileRange& range, std::uint64_t used) {
   RegisteredFile& of = table.file(range.file);
   const std::uint64_t size = of.fingerprint.size;
   CKFS_CHECK(range.size <= size && range.offset <= size - range.size);
@@ -472,7 +472,7 @@ std::optional<MappedBytes> SourceFiles::Impl::map(const FileRange& range, std::u
   return MappedBytes{range.file, mapping->bytes().data() + range.offset, mapping};
 }
 
-bool SourceFiles::Impl::knows_page_cache(FileId id) {
+bool LocalFiles::Impl::knows_page_cache(FileId id) {
   using Answer = FileSystem::Answer;
   RegisteredFile& of = table.file(id);
   if (!of.file_system->on_disk) return false;
@@ -486,12 +486,12 @@ bool SourceFiles::Impl::knows_page_cache(FileId id) {
   return of.tells_cached.load(std::memory_order_relaxed) == Answer::Yes;
 }
 
-bool SourceFiles::Impl::was_hinted(const FileRange& range) {
+bool LocalFiles::Impl::was_hinted(const FileRange& range) {
   const page_cache::HintedRanges* const ranges = hinted(range.file);
   return ranges != nullptr && ranges->has({range.offset, range.offset + range.size});
 }
 
-Result<void> SourceFiles::Impl::check_mapped(std::span<const MappedBytes> mapped) {
+Result<void> LocalFiles::Impl::check_mapped(std::span<const MappedBytes> mapped) {
   for (const MappedBytes& each : mapped) {
     RegisteredFile& of = table.file(each.file);
     CKFS_TRY_VOID(pin_patiently(each.file, of));
@@ -503,10 +503,16 @@ Result<void> SourceFiles::Impl::check_mapped(std::span<const MappedBytes> mapped
   return {};
 }
 
-SourceFiles::SourceFiles(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-SourceFiles::~SourceFiles() = default;
+Result<FileId> SourceFiles::add(std::string name, const std::filesystem::path& path) {
+  std::vector<NewFile> one;
+  one.push_back({std::move(name), path});
+  return add(std::move(one));
+}
 
-Result<std::unique_ptr<SourceFiles>> SourceFiles::create(const IoOptions& options) {
+LocalFiles::LocalFiles(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+LocalFiles::~LocalFiles() = default;
+
+Result<std::unique_ptr<SourceFiles>> LocalFiles::create(const IoOptions& options) {
   IoEngine used = IoEngine::Pread;
   std::unique_ptr<Reader> reader;
   if (options.engine != IoEngine::Pread) {
@@ -521,111 +527,105 @@ Result<std::unique_ptr<SourceFiles>> SourceFiles::create(const IoOptions& option
     }
   }
   if (!reader) reader = make_pread_reader();
-  return std::unique_ptr<SourceFiles>(new SourceFiles(
-      std::make_unique<Impl>(options, std::move(reader), used, make_local_store())));
+  return std::unique_ptr<SourceFiles>(
+      new LocalFiles(std::make_unique<Impl>(options, std::move(reader), used, make_local_store())));
 }
 
-std::unique_ptr<SourceFiles> SourceFiles::with_reader(const IoOptions& options,
-                                                      std::unique_ptr<Reader> reader,
-                                                      std::unique_ptr<SourceStore> store) {
+std::unique_ptr<SourceFiles> LocalFiles::with_reader(const IoOptions& options,
+                                                     std::unique_ptr<Reader> reader,
+                                                     std::unique_ptr<OpenStore> store) {
   IoOptions read_by_it = options;
   read_by_it.map_cached = false;
-  return std::unique_ptr<SourceFiles>(new SourceFiles(
+  return std::unique_ptr<SourceFiles>(new LocalFiles(
       std::make_unique<Impl>(read_by_it, std::move(reader), options.engine, std::move(store))));
 }
 
-Result<FileId> SourceFiles::add(std::vector<NewFile> files) {
+Result<FileId> LocalFiles::add(std::vector<NewFile> files) {
   return impl_->table.add(std::move(files));
 }
 
-Result<FileId> SourceFiles::add(std::string name, const std::filesystem::path& path) {
-  std::vector<NewFile> one;
-  one.push_back({std::move(name), path});
-  return impl_->table.add(std::move(one));
-}
-
-SourceStore& SourceFiles::store() const {
+SourceStore& LocalFiles::store() const {
   return impl_->table.store();
 }
 
-const Parallel& SourceFiles::parallel() const {
+const Parallel& LocalFiles::parallel() const {
   return impl_->table.parallel();
 }
 
-Result<void> SourceFiles::read(std::span<const ReadRequest> batch) {
+Result<void> LocalFiles::read(std::span<const ReadRequest> batch) {
   return impl_->read(batch, Impl::Keep::Yes);
 }
 
-Result<void> SourceFiles::read_once(std::span<const ReadRequest> batch) {
+Result<void> LocalFiles::read_once(std::span<const ReadRequest> batch) {
   return impl_->read(batch, Impl::Keep::No);
 }
 
-std::optional<MappedBytes> SourceFiles::map(const FileRange& range, std::uint64_t used) {
+std::optional<MappedBytes> LocalFiles::map(const FileRange& range, std::uint64_t used) {
   return impl_->map(range, used);
 }
 
-std::optional<MappedBytes> SourceFiles::map_once(const FileRange& range, std::uint64_t used) {
+std::optional<MappedBytes> LocalFiles::map_once(const FileRange& range, std::uint64_t used) {
   if (impl_->was_hinted(range)) return std::nullopt;
   return impl_->map(range, used);
 }
 
-Result<void> SourceFiles::check_mapped(std::span<const MappedBytes> mapped) {
+Result<void> LocalFiles::check_mapped(std::span<const MappedBytes> mapped) {
   return impl_->check_mapped(mapped);
 }
 
-void SourceFiles::rest(const std::function<bool()>& /*still*/) {
+void LocalFiles::rest(const std::function<bool()>& /*still*/) {
   impl_->rest();
 }
 
-void SourceFiles::will_need(std::span<const FileRange> ranges) {
+void LocalFiles::will_need(std::span<const FileRange> ranges) {
   impl_->will_need(ranges);
 }
 
-bool SourceFiles::heeds_hints(FileId file) const {
+bool LocalFiles::heeds_hints(FileId file) const {
   return impl_->table.file(file).file_system->on_disk;
 }
 
-bool SourceFiles::knows_page_cache(FileId file) const {
+bool LocalFiles::knows_page_cache(FileId file) const {
   return impl_->knows_page_cache(file);
 }
 
-bool SourceFiles::reads_past_cache(FileId file) const {
+bool LocalFiles::reads_past_cache(FileId file) const {
   return Impl::may_bypass(*impl_->table.file(file).file_system) && impl_->knows_page_cache(file);
 }
 
-bool SourceFiles::prefers_order(FileId file) const {
+bool LocalFiles::prefers_order(FileId file) const {
   return impl_->prefers_order(file);
 }
 
-Result<void> SourceFiles::verify(std::span<const FileId> files) {
+Result<void> LocalFiles::verify(std::span<const FileId> files) {
   return impl_->verify(files);
 }
 
-std::uint64_t SourceFiles::size(FileId file) const {
+std::uint64_t LocalFiles::size(FileId file) const {
   return impl_->table.file(file).fingerprint.size;
 }
 
-const std::string& SourceFiles::name(FileId file) const {
+const std::string& LocalFiles::name(FileId file) const {
   return impl_->table.file(file).name;
 }
 
-const std::filesystem::path& SourceFiles::path(FileId file) const {
+const std::filesystem::path& LocalFiles::path(FileId file) const {
   return impl_->table.file(file).path;
 }
 
-const Fingerprint& SourceFiles::fingerprint(FileId file) const {
+const Fingerprint& LocalFiles::fingerprint(FileId file) const {
   return impl_->table.file(file).fingerprint;
 }
 
-std::size_t SourceFiles::count() const {
+std::size_t LocalFiles::count() const {
   return impl_->table.count();
 }
 
-IoEngine SourceFiles::engine() const {
+IoEngine LocalFiles::engine() const {
   return impl_->engine;
 }
 
-IoStatistics SourceFiles::statistics() const {
+IoStatistics LocalFiles::statistics() const {
   IoStatistics statistics;
   const std::size_t count = impl_->table.count();
   statistics.files.reserve(count);

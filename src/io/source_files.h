@@ -1,6 +1,9 @@
-// Real files as a ByteSource: opened when they are registered, and again when they are read after
-// others took their descriptors (IoOptions::max_open_files); checked before and after every read
-// against the fingerprint that was recorded then.
+// Real files as a ByteSource: registered while a checkpoint is opened, and from then on the content
+// that they had, or an error.
+//
+// LocalFiles are opened when they are registered, and again when they are read after others took
+// their descriptors (IoOptions::max_open_files); they are checked before and after every read
+// against the fingerprint that was recorded then. Files of other machines: remote/remote_files.h.
 //
 // add() is for the opening phase, by one thread (reading while adding is allowed); it uses several
 // of its own. read() is safe for concurrent use by several threads.
@@ -33,7 +36,51 @@ struct IoStatistics {
   std::vector<File> files;  // by FileId
 };
 
-class SourceFiles final : public ByteSource {
+/// What a report says of where files are.
+inline constexpr const char* kVersionTaken = "version";  // a fact's subject
+
+struct SourceFact {
+  std::string subject;
+  std::string text;
+};
+
+class SourceFiles : public ByteSource {
+ public:
+  /// The path by which store() knows the source that a user wrote so; of a source of this machine
+  /// the same. Errors: of other machines, what keeps it from being found.
+  virtual Result<std::filesystem::path> locate(const std::filesystem::path& written) {
+    return written;
+  }
+  /// What is known of the sources of other machines: the version that was taken.
+  virtual std::vector<SourceFact> facts() const { return {}; }
+  /// Bytes of memory that it may take for what is on its way, beside the pool.
+  virtual std::uint64_t own_memory() const { return 0; }
+
+  /// Registers regular files (symbolic links are followed now, once), several at a time, and
+  /// records their fingerprints. The number of the first is given, the others follow in order.
+  /// After an error, that of the first file at fault, none is registered. Errors: NotFound, Io,
+  /// InvalidArgument (not a regular file), Unsupported (more than 2^32 - 1 files), OutOfMemory. May
+  /// throw std::bad_alloc: then some may be registered, and nothing more is to be done with them.
+  virtual Result<FileId> add(std::vector<NewFile> files) = 0;
+  Result<FileId> add(std::string name, const std::filesystem::path& path);
+
+  /// Where the files are, for the caller that looks for more.
+  virtual SourceStore& store() const = 0;
+  /// How many threads may open and read at once while a checkpoint is opened.
+  virtual const Parallel& parallel() const = 0;
+
+  virtual const Fingerprint& fingerprint(FileId file) const = 0;
+  /// Where it is, as the store names it: canonical.
+  virtual const std::filesystem::path& path(FileId file) const = 0;
+  /// Whether path() is a path of this machine.
+  virtual bool is_here(FileId file) const = 0;
+  virtual std::size_t count() const = 0;
+  virtual IoEngine engine() const = 0;
+  virtual IoStatistics statistics() const = 0;
+};
+
+/// The files of this machine.
+class LocalFiles final : public SourceFiles {
  public:
   /// Errors: Unsupported for IoEngine::Uring where it cannot be had (make_uring_reader()). With
   /// Auto that is said once in the log (info) and pread is used.
@@ -42,22 +89,14 @@ class SourceFiles final : public ByteSource {
   /// for tests.
   static std::unique_ptr<SourceFiles> with_reader(
       const IoOptions& options, std::unique_ptr<Reader> reader,
-      std::unique_ptr<SourceStore> store = make_local_store());
-  ~SourceFiles() override;
+      std::unique_ptr<OpenStore> store = make_local_store());
+  ~LocalFiles() override;
 
-  /// Registers regular files (symbolic links are followed now, once), several at a time, and
-  /// records their fingerprints. The number of the first is given, the others follow in order.
-  /// After an error, that of the first file at fault, none is registered. Errors: NotFound, Io,
-  /// InvalidArgument (not a regular file), Unsupported (more than 2^32 - 1 files), OutOfMemory. May
-  /// throw std::bad_alloc: then some may be registered, and nothing more is to be done with them.
-  Result<FileId> add(std::vector<NewFile> files);
-  Result<FileId> add(std::string name, const std::filesystem::path& path);
-
-  /// Where the files are, for those who look for more.
-  SourceStore& store() const;
-  /// How many threads may open and read at once while a checkpoint is opened: as IoOptions has it,
-  /// but no more than the process's descriptors allow.
-  const Parallel& parallel() const;
+  using SourceFiles::add;
+  Result<FileId> add(std::vector<NewFile> files) override;
+  SourceStore& store() const override;
+  /// As IoOptions has it, but no more than the process's descriptors allow.
+  const Parallel& parallel() const override;
 
   /// Once a file is found changed it stays Stale, with the same message, logged once. Not to be
   /// used on both sides of a fork(): rings belong to the process that made them.
@@ -99,17 +138,17 @@ class SourceFiles final : public ByteSource {
   std::uint64_t size(FileId file) const override;
   const std::string& name(FileId file) const override;
 
-  const Fingerprint& fingerprint(FileId file) const;
-  /// Where it is: canonical.
-  const std::filesystem::path& path(FileId file) const;
-  std::size_t count() const;
+  const Fingerprint& fingerprint(FileId file) const override;
+  const std::filesystem::path& path(FileId file) const override;
+  bool is_here(FileId) const override { return true; }
+  std::size_t count() const override;
   /// What is really used, never Auto; of with_reader() what its options say.
-  IoEngine engine() const;
-  IoStatistics statistics() const;
+  IoEngine engine() const override;
+  IoStatistics statistics() const override;
 
  private:
   class Impl;
-  explicit SourceFiles(std::unique_ptr<Impl> impl);
+  explicit LocalFiles(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 

@@ -66,7 +66,7 @@ class Listing {
   DIR* directory_;
 };
 
-class LocalStore final : public SourceStore {
+class LocalStore final : public OpenStore {
  public:
   Tried<std::vector<StoreEntry>> list(const std::filesystem::path& directory) override {
     DIR* opened = ::opendir(directory.c_str());
@@ -138,8 +138,8 @@ bool is_out_of_reach(int error) {
   return is_absent(error) || error == ELOOP || error == EACCES;
 }
 
-std::vector<std::byte> SourceStore::first_bytes(const std::filesystem::path& path,
-                                                std::size_t count) {
+std::vector<std::byte> OpenStore::first_bytes(const std::filesystem::path& path,
+                                              std::size_t count) {
   const auto fd = open(path);
   if (!fd) return {};
   std::vector<std::byte> bytes(count);
@@ -155,7 +155,7 @@ std::vector<std::byte> SourceStore::first_bytes(const std::filesystem::path& pat
   return bytes;
 }
 
-std::unique_ptr<SourceStore> make_local_store() {
+std::unique_ptr<OpenStore> make_local_store() {
   return std::make_unique<LocalStore>();
 }
 

@@ -1,7 +1,10 @@
 // Where source files are: all that ckfs asks of directories, links and names, behind an interface,
-// so that tests, and stores that are no local directory, can take the disk's place. Adapters and
-// SourceFiles touch the file system through one and in no other way (tests/lint/layers). Bytes are
-// read from the descriptors it opens, by a Reader (reader.h).
+// so that tests, and stores that are no local directory, can take the disk's place. Adapters touch
+// the file system through one and in no other way (tests/lint/layers). What is read in bulk is
+// SourceFiles' (source_files.h).
+//
+// A store whose files the system knows is an OpenStore, too: it gives descriptors, which a Reader
+// (reader.h) reads from.
 //
 // Safe for concurrent use by several threads. Each call is a few operations of the source: whoever
 // has many to ask does it from several threads (base/parallel.h). Errors are errnos: the callers
@@ -61,6 +64,16 @@ class SourceStore {
   /// What the link at `path` says, as it is written there.
   virtual Tried<std::filesystem::path> link_target(const std::filesystem::path& path) = 0;
 
+  /// The first bytes of a file, `count` or as many as there are or can be read; none where it
+  /// cannot be opened: registering it (SourceFiles::add) says why.
+  virtual std::vector<std::byte> first_bytes(const std::filesystem::path& path,
+                                             std::size_t count) = 0;
+};
+
+class OpenStore : public SourceStore {
+ public:
+  using SourceStore::look;
+
   /// A descriptor to read from; never waits for what is no file (a FIFO's writer), but opening a
   /// device has effects: look() first where a name may be one.
   virtual Tried<UniqueFd> open(const std::filesystem::path& path) = 0;
@@ -68,13 +81,10 @@ class SourceStore {
   /// What look() gives, of an open file.
   virtual Tried<FileStatus> look(int fd) = 0;
 
-  /// The first bytes of a file, `count` or as many as there are or can be read; none where it
-  /// cannot be opened:
-  /// registering it (SourceFiles::add) says why.
-  std::vector<std::byte> first_bytes(const std::filesystem::path& path, std::size_t count);
+  std::vector<std::byte> first_bytes(const std::filesystem::path& path, std::size_t count) override;
 };
 
 /// The files of this machine.
-std::unique_ptr<SourceStore> make_local_store();
+std::unique_ptr<OpenStore> make_local_store();
 
 }  // namespace ckfs

@@ -63,7 +63,7 @@ Result<std::shared_ptr<const Catalog>> open_source(const Case& test, SourceFiles
 
 /// All tensors of a view, by the engine.
 Result<std::map<std::string, PlainTensor>> arrays(const Case& test) {
-  CKFS_TRY(const auto files, SourceFiles::create({.engine = IoEngine::Pread}));
+  CKFS_TRY(const auto files, LocalFiles::create({.engine = IoEngine::Pread}));
   const TemporaryDirectory directory;
   CKFS_TRY(const auto catalog, open_source(test, *files, directory));
   Recipes recipes = built_in_recipes();
@@ -126,7 +126,7 @@ TEST_P(MaxTextGolden, HasTheArraysOfTheTool) {
 /// What was made in order to be listed is what is made when it is asked for.
 TEST_P(MaxTextGolden, IsTheSameWhereItWasListed) {
   const Case& test = GetParam();
-  const auto files = SourceFiles::create({.engine = IoEngine::Pread});
+  const auto files = LocalFiles::create({.engine = IoEngine::Pread});
   ASSERT_TRUE(files);
   const TemporaryDirectory directory;
   const auto catalog = open_source(test, **files, directory);

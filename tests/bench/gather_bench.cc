@@ -39,7 +39,7 @@ int main(int argc, char** argv) {
   if (argc != 6) return 2;
   const std::int64_t rows = std::atoll(argv[2]);
   const std::int64_t columns = std::atoll(argv[3]);
-  auto files = SourceFiles::create({}).value();
+  auto files = LocalFiles::create({}).value();
   const FileId id = files->add("matrix", argv[1]).value();
 
   CatalogBuilder builder("bench");

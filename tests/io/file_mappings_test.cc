@@ -35,7 +35,7 @@ class FileMappingTest : public testing::Test {
     path_ = directory_.write("a.bin", bytes_);
     fd_ = UniqueFd(::open(path_.c_str(), O_RDWR | O_CLOEXEC));
     CKFS_CHECK(::fsync(fd_.get()) == 0);
-    files_ = SourceFiles::create({.path_check_interval = std::chrono::nanoseconds(0)}).value();
+    files_ = LocalFiles::create({.path_check_interval = std::chrono::nanoseconds(0)}).value();
     file_ = files_->add("a.bin", path_).value();
   }
 
@@ -132,7 +132,7 @@ TEST_F(FileMappingTest, IsNotMadeWhereTheAddressSpaceIsLimited) {
 
 TEST_F(FileMappingTest, IsNotMadeWhereAReaderIsChosen) {
   for (const IoEngine engine : {IoEngine::Pread, IoEngine::Uring}) {
-    const auto files = SourceFiles::create({.engine = engine}).value();
+    const auto files = LocalFiles::create({.engine = engine}).value();
     const FileId file = files->add("a.bin", path_).value();
     EXPECT_FALSE(files->map({file, 0, kSize}, kSize));
   }
@@ -165,7 +165,7 @@ TEST_F(FileMappingTest, OfAFileThatIsWrittenIsStale) {
 TEST_F(FileMappingTest, IsNotMadeOfAFileThatTookTheOthersPlace) {
   std::vector<std::byte> other(kSize, std::byte{7});
   const auto path = directory_.write("b.bin", other);
-  const auto files = SourceFiles::create({.max_open_files = 1}).value();
+  const auto files = LocalFiles::create({.max_open_files = 1}).value();
   const FileId file = files->add("a.bin", path_).value();
   const FileId last = files->add("b.bin", path).value();
   ASSERT_TRUE(files->read_at(last, 0, other));  // a.bin is not open any more

@@ -25,7 +25,7 @@ class OpenFilesTest : public testing::Test {
   }
 
   TemporaryDirectory directory_;
-  const std::unique_ptr<SourceStore> store_ = make_local_store();
+  const std::unique_ptr<OpenStore> store_ = make_local_store();
 };
 
 TEST_F(OpenFilesTest, TheLeastRecentlyUsedOneGoesFirst) {

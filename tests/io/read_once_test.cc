@@ -69,7 +69,7 @@ class ReadOnceTest : public testing::TestWithParam<Setting> {
     if (GetParam().kernel == Kernel::Refuses) {
       reader = std::make_unique<RefusingReader>(std::move(reader));
     }
-    files_ = SourceFiles::with_reader({.max_access = 64 * kPage}, std::move(reader));
+    files_ = LocalFiles::with_reader({.max_access = 64 * kPage}, std::move(reader));
     file_ = files_->add("a.bin", path_).value();
   }
 
@@ -317,7 +317,7 @@ INSTANTIATE_TEST_SUITE_P(Io, ReadOnceTest,
 TEST(ReadOnce, KeepsNothingOfAFileThatWasNeverHinted) {
   constexpr std::size_t kWarm = 500, kFiles = 2500;
   const TemporaryDirectory directory{std::filesystem::current_path()};
-  const auto files = SourceFiles::with_reader({.max_open_files = 8}, make_pread_reader());
+  const auto files = LocalFiles::with_reader({.max_open_files = 8}, make_pread_reader());
   std::vector<std::byte> out(10);
   for (std::size_t i = 0; i < kFiles; ++i) {
     const std::string name = std::to_string(i);

@@ -42,7 +42,7 @@ class SourceFilesTest : public testing::TestWithParam<IoEngine> {
   }
 
   static std::unique_ptr<SourceFiles> make(const IoOptions& with = options()) {
-    auto files = SourceFiles::create(with);
+    auto files = LocalFiles::create(with);
     CKFS_CHECK(files.has_value());
     return *std::move(files);
   }
@@ -372,7 +372,7 @@ class ScriptedReader final : public Reader {
 Result<void> read_with(int error, const std::filesystem::path& path,
                        const std::function<void()>& happening = {}) {
   const auto files =
-      SourceFiles::with_reader({}, std::make_unique<ScriptedReader>(error, happening));
+      LocalFiles::with_reader({}, std::make_unique<ScriptedReader>(error, happening));
   CKFS_TRY(const FileId file, files->add("a.bin", path));
   Buffer one(10), two(10);
   const ReadRequest batch[] = {{file, 0, one}, {file, 9'000, two}};
@@ -422,8 +422,8 @@ TEST_F(SourceFilesFaults, AChangeDuringASuccessfulReadIsStale) {
 TEST(SourceFiles, WhoMustHaveADescriptorWaitsForOne) {
   const TemporaryDirectory directory;
   FarAway far;
-  const auto files = SourceFiles::with_reader({.max_open_files = 1}, make_pread_reader(),
-                                              std::make_unique<DelayingStore>(far));
+  const auto files = LocalFiles::with_reader({.max_open_files = 1}, make_pread_reader(),
+                                             std::make_unique<DelayingStore>(far));
   const FileId file = files->add("a.bin", directory.write("a.bin", "a")).value();
   const FileId other = files->add("b.bin", directory.write("b.bin", "b")).value();
   ASSERT_EQ(error_of(files->verify({{other}})), "no error");
@@ -438,7 +438,7 @@ TEST(SourceFiles, WhoMustHaveADescriptorWaitsForOne) {
 }
 
 TEST(SourceFiles, AutoFindsAnEngine) {
-  const auto files = SourceFiles::create({});
+  const auto files = LocalFiles::create({});
   ASSERT_TRUE(files);
   EXPECT_NE((*files)->engine(), IoEngine::Auto);
 }

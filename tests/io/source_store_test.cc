@@ -19,7 +19,7 @@ using testing::ElementsAre;
 class LocalStore : public testing::Test {
  protected:
   TemporaryDirectory directory_;
-  const std::unique_ptr<SourceStore> store_ = make_local_store();
+  const std::unique_ptr<OpenStore> store_ = make_local_store();
 };
 
 TEST_F(LocalStore, ListsByNameAndDoesNotFollowLinks) {
@@ -85,7 +85,7 @@ std::vector<NewFile> some_files(const TemporaryDirectory& directory, int count) 
 
 TEST(RegisteredFiles, HaveNumbersInTheOrderGiven) {
   const TemporaryDirectory directory;
-  const auto files = SourceFiles::create({}).value();
+  const auto files = LocalFiles::create({}).value();
   ASSERT_EQ(files->add("before", directory.write("before", "")).value(), 0U);
   ASSERT_EQ(files->add(some_files(directory, 300)).value(), 1U);
   EXPECT_EQ(files->add({}).value(), 301U);
@@ -98,8 +98,8 @@ TEST(RegisteredFiles, HaveNumbersInTheOrderGiven) {
 TEST(RegisteredFiles, CostTwoOperationsWhereTheyArePlain) {
   const TemporaryDirectory directory;
   FarAway far;
-  const auto files = SourceFiles::with_reader({}, std::make_unique<DelayingReader>(far),
-                                              std::make_unique<DelayingStore>(far));
+  const auto files = LocalFiles::with_reader({}, std::make_unique<DelayingReader>(far),
+                                             std::make_unique<DelayingStore>(far));
   ASSERT_TRUE(files->add(some_files(directory, 100)));
   EXPECT_EQ(far.opens, 100U);
   EXPECT_EQ(far.looks, 100U);
@@ -108,7 +108,7 @@ TEST(RegisteredFiles, CostTwoOperationsWhereTheyArePlain) {
 
 TEST(RegisteredFiles, AreAllOrNoneAndTheFirstAtFaultIsNamed) {
   const TemporaryDirectory directory;
-  const auto files = SourceFiles::create({}).value();
+  const auto files = LocalFiles::create({}).value();
   std::vector<NewFile> wanted = some_files(directory, 300);
   for (const std::size_t broken : {299U, 41U, 40U, 200U}) wanted[broken].path += ".absent";
   const auto added = files->add(wanted);
@@ -125,7 +125,7 @@ TEST(RegisteredFiles, ThatMayNotBeReadAreRefused) {
     const TemporaryDirectory directory;
     const auto path = directory.write("secret", "text");
     EXPECT_EQ(::chmod(path.c_str(), 0), 0);
-    const auto files = SourceFiles::create({.engine = IoEngine::Pread}).value();
+    const auto files = LocalFiles::create({.engine = IoEngine::Pread}).value();
     const auto added = files->add("secret", path);
     EXPECT_EQ(added ? "" : added.error().message(), "secret: open: Permission denied");
   }
@@ -153,8 +153,8 @@ void change_ctime(const std::filesystem::path& path) {
 TEST(ChangedCtime, IsNoReasonToRefuseReadsUnlessStrict) {
   const TemporaryDirectory directory;
   const auto path = directory.write("a.bin", "12345");
-  const auto files = SourceFiles::create({}).value();
-  const auto strict = SourceFiles::create({.strict = true}).value();
+  const auto files = LocalFiles::create({}).value();
+  const auto strict = LocalFiles::create({.strict = true}).value();
   const FileId id = files->add("a.bin", path).value();
   ASSERT_EQ(strict->add("a.bin", path).value(), id);
   ASSERT_TRUE(read_all(*strict, id));
@@ -170,7 +170,7 @@ TEST(ChangedCtime, OfADeletedFileIsThatItWasDeleted) {
   const TemporaryDirectory directory;
   const auto path = directory.write("a.bin", "12345");
   const auto files =
-      SourceFiles::create({.path_check_interval = std::chrono::hours(1), .strict = true}).value();
+      LocalFiles::create({.path_check_interval = std::chrono::hours(1), .strict = true}).value();
   const FileId id = files->add("a.bin", path).value();
   ASSERT_TRUE(read_all(*files, id));
   std::filesystem::remove(path);

@@ -115,7 +115,7 @@ TEST_P(GoldenZero, ParametersLieWhereDeepSpeedPutThem) {
 
 TEST_P(GoldenZero, ReadsNoTensorData) {
   Opened opened;
-  opened.files = SourceFiles::create({.engine = IoEngine::Pread, .coalesce_gap = 0}).value();
+  opened.files = LocalFiles::create({.engine = IoEngine::Pread, .coalesce_gap = 0}).value();
   opened.catalog = open_checkpoint(kCases / GetParam() / "source", *opened.files).value();
   const IoStatistics statistics = opened.files->statistics();
   std::map<FileId, std::uint64_t> data;

@@ -130,7 +130,7 @@ Outcome run_checkpoint(const json& test) {
     fs::create_directories(link.parent_path());
     if (!path.ends_with('/')) fs::create_symlink(std::string(target), link);
   }
-  auto files = SourceFiles::create({.engine = IoEngine::Pread});
+  auto files = LocalFiles::create({.engine = IoEngine::Pread});
   EXPECT_TRUE(files);
   const heap_meter::Span memory;
   const std::string open = test["open"];

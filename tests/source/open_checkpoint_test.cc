@@ -524,8 +524,8 @@ TEST(OpenCheckpoint, AFolderThatChangesMeanwhileIsNotLeftOut) {
   const TemporaryDirectory directory;
   directory.write("model.safetensors", file_of({{"x"}}));
   const fs::path changed = directory.write("folder/model.safetensors", file_of({{"y"}}));
-  const auto files = SourceFiles::with_reader({.engine = IoEngine::Pread},
-                                              std::make_unique<ChangingReader>(changed));
+  const auto files = LocalFiles::with_reader({.engine = IoEngine::Pread},
+                                             std::make_unique<ChangingReader>(changed));
   const auto catalog = open_checkpoint(directory.path(), *files);
   ASSERT_FALSE(catalog);
   EXPECT_EQ(catalog.error().code(), ErrorCode::Stale) << catalog.error().message();

@@ -18,7 +18,7 @@ struct Opened {
 inline Opened open_source(const std::filesystem::path& path,
                           const OpenCheckpointOptions& options = {}) {
   Opened opened;
-  opened.files = SourceFiles::create({.engine = IoEngine::Pread}).value();
+  opened.files = LocalFiles::create({.engine = IoEngine::Pread}).value();
   auto catalog = open_checkpoint(path, *opened.files, options);
   EXPECT_TRUE(catalog) << catalog.error().message();
   if (catalog) opened.catalog = *catalog;
@@ -28,7 +28,7 @@ inline Opened open_source(const std::filesystem::path& path,
 /// The message with which a checkpoint is refused, or "(no error)".
 inline std::string error_of(const std::filesystem::path& path,
                             const OpenCheckpointOptions& options = {}) {
-  const auto files = SourceFiles::create({.engine = IoEngine::Pread}).value();
+  const auto files = LocalFiles::create({.engine = IoEngine::Pread}).value();
   const auto catalog = open_checkpoint(path, *files, options);
   return catalog ? "(no error)" : catalog.error().message();
 }

@@ -348,7 +348,7 @@ TEST(OrbaxSource, AMissingChunkIsAnObstacleWhereADownloadWasNotFinished) {
 /// Why the array of step 0 cannot be shown, one of whose chunks is missing; empty: it can. By the
 /// adapter itself: beside an unfinished download open_checkpoint() refuses a directory of steps.
 std::string obstacle_of_step(const std::filesystem::path& path) {
-  const auto files = SourceFiles::create({.engine = IoEngine::Pread}).value();
+  const auto files = LocalFiles::create({.engine = IoEngine::Pread}).value();
   const auto tree = list_source(path, *files);
   EXPECT_TRUE(tree) << tree.error().message();
   if (!tree) return "";

@@ -43,9 +43,9 @@ class ManyShards : public testing::Test {
 
   /// Opens what is in the directory as if it were far away.
   Result<std::shared_ptr<const Catalog>> open(const Parallel& parallel = {}) {
-    files_ = SourceFiles::with_reader({.engine = IoEngine::Pread, .parallel = parallel},
-                                      std::make_unique<DelayingReader>(far_),
-                                      std::make_unique<DelayingStore>(far_));
+    files_ = LocalFiles::with_reader({.engine = IoEngine::Pread, .parallel = parallel},
+                                     std::make_unique<DelayingReader>(far_),
+                                     std::make_unique<DelayingStore>(far_));
     return open_checkpoint(directory_.path(), *files_);
   }
 
@@ -121,8 +121,8 @@ TEST(SlowSource, DirectoriesOfALevelAreListedAtOnce) {
   FarAway far;
   far.delay = std::chrono::milliseconds(5);
   const auto files =
-      SourceFiles::with_reader({.engine = IoEngine::Pread}, std::make_unique<DelayingReader>(far),
-                               std::make_unique<DelayingStore>(far));
+      LocalFiles::with_reader({.engine = IoEngine::Pread}, std::make_unique<DelayingReader>(far),
+                              std::make_unique<DelayingStore>(far));
   const auto catalog = open_checkpoint(directory.path(), *files);
   ASSERT_TRUE(catalog) << catalog.error().message();
   EXPECT_EQ((*catalog)->files().size(), 401U);
@@ -139,8 +139,8 @@ class ManyFiles : public testing::Test {
     FarAway far;
     far.delay = std::chrono::milliseconds(5);
     const auto files =
-        SourceFiles::with_reader({.engine = IoEngine::Pread}, std::make_unique<DelayingReader>(far),
-                                 std::make_unique<DelayingStore>(far));
+        LocalFiles::with_reader({.engine = IoEngine::Pread}, std::make_unique<DelayingReader>(far),
+                                std::make_unique<DelayingStore>(far));
     const auto catalog = open_checkpoint(directory_.path(), *files);
     ASSERT_TRUE(catalog) << catalog.error().message();
     EXPECT_GE(far.reads, static_cast<std::uint64_t>(kMany));

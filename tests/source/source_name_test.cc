@@ -59,7 +59,7 @@ struct HubCache {
 
   TemporaryDirectory directory;
   Variables variables{{"HF_HUB_CACHE", directory.path().string()}};
-  std::unique_ptr<SourceStore> store = make_local_store();
+  std::unique_ptr<OpenStore> store = make_local_store();
 };
 
 TEST(FindSource, FindsAModelOfTheHubInItsCache) {

@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 using testing::EndsWith;
 
 /// This machine's files, but looking at one path, or listing it, gives an error.
-class FailingStore final : public SourceStore {
+class FailingStore final : public OpenStore {
  public:
   enum class What { All, Listing };
   FailingStore(fs::path path, int error, What what = What::All)
@@ -45,7 +45,7 @@ class FailingStore final : public SourceStore {
   fs::path path_;
   int error_;
   What what_;
-  std::unique_ptr<SourceStore> here_ = make_local_store();
+  std::unique_ptr<OpenStore> here_ = make_local_store();
 };
 
 class Listing : public testing::Test {
@@ -59,8 +59,8 @@ class Listing : public testing::Test {
 
   /// "": opened, or the message; where looking at `path` gives `error`.
   std::string open(const fs::path& path, int error, const OpenCheckpointOptions& options = {}) {
-    files_ = SourceFiles::with_reader({.engine = IoEngine::Pread}, make_pread_reader(),
-                                      std::make_unique<FailingStore>(path, error));
+    files_ = LocalFiles::with_reader({.engine = IoEngine::Pread}, make_pread_reader(),
+                                     std::make_unique<FailingStore>(path, error));
     auto catalog = open_checkpoint(source(), *files_, options);
     if (!catalog) return catalog.error().message();
     catalog_ = *catalog;

@@ -48,7 +48,7 @@ RC_GTEST_PROP(ZeroLayout, FindsEveryElementOfEveryParameter, ()) {
   const ZeroWriter writer(run);
   const TemporaryDirectory directory;
   writer.write(directory, "step");
-  const auto files = SourceFiles::create({.engine = IoEngine::Pread}).value();
+  const auto files = LocalFiles::create({.engine = IoEngine::Pread}).value();
   const auto catalog = open_checkpoint(directory.path(), *files);
   if (!catalog) RC_FAIL(catalog.error().message());
   std::size_t seen = 0;
@@ -81,7 +81,7 @@ TEST(ZeroLayout, ShapesMayBeWhereOldReleasesPutThem) {
                                              {"partition_count", py_int(1)}})},
            {"param_shapes", shapes}})));
   directory.write("step/" + writer.model_name(), writer.model_file({{"param_shapes", py_none()}}));
-  const auto files = SourceFiles::create({.engine = IoEngine::Pread}).value();
+  const auto files = LocalFiles::create({.engine = IoEngine::Pread}).value();
   const auto catalog = open_checkpoint(directory.path(), *files);
   ASSERT_TRUE(catalog) << catalog.error().message();
   for (const std::string name : {"a", "b"}) {

@@ -44,7 +44,7 @@ struct FarAway {
   std::atomic<std::uint64_t> under_way_ = 0;
 };
 
-class DelayingStore final : public SourceStore {
+class DelayingStore final : public OpenStore {
  public:
   /// `far` must outlive it.
   explicit DelayingStore(FarAway& far) : far_(far) {}
@@ -77,7 +77,7 @@ class DelayingStore final : public SourceStore {
 
  private:
   FarAway& far_;
-  std::unique_ptr<SourceStore> here_ = make_local_store();
+  std::unique_ptr<OpenStore> here_ = make_local_store();
 };
 
 class DelayingReader final : public Reader {

@@ -3,6 +3,12 @@
 #include <algorithm>
 
 namespace ckfs {
+namespace {
+
+/// What one request is of the share that was refused.
+constexpr double kOfLast = 1.0 / 50;
+
+}  // namespace
 
 void FirstBytes::add(FetchDuration took) {
   times_[count_++ % times_.size()] = took;
@@ -79,6 +85,7 @@ std::optional<FetchDuration> RetryTokens::take(FetchTime now) {
 }
 
 void Window::done(FetchTime now, std::uint64_t bytes, bool was_full) {
+  refused_ -= refused_ * kOfLast;
   if (!was_full) {  // nothing is learned from it
     began_.reset();
     return;
@@ -105,6 +112,9 @@ void Window::done(FetchTime now, std::uint64_t bytes, bool was_full) {
 }
 
 void Window::pushed_back(FetchTime now) {
+  constexpr double kTooMany = 0.07;
+  refused_ += kOfLast;
+  if (refused_ < kTooMany) return;
   if (halved_ && now - *halved_ < std::chrono::seconds(1)) return;
   halved_ = now;
   size_ = std::max<std::size_t>(size_ / 2, 1);

@@ -218,7 +218,7 @@ TEST(Reads, BelieveNoRangeThatWasNotAsked) {
   const auto result = reader.read(10'000);
   ASSERT_FALSE(result);
   EXPECT_EQ(result.error().code(), ErrorCode::Io);
-  EXPECT_THAT(result.error().message(), HasSubstr("the server sends bytes [1, 10001) for [0, "));
+  EXPECT_THAT(result.error().message(), HasSubstr("the server sends bytes [1, 10001) for ["));
 }
 
 TEST(Reads, EndATransferThatIsAllOfTheObjectBeforeItsFirstByte) {

@@ -100,7 +100,8 @@ void Reads::send(std::uint64_t id, FetchTime now) {
 void Reads::answered(std::uint64_t id, HttpAnswer answer) {
   Read& read = reads_.at(id);
   const FetchTime now = now_of_reads();
-  const bool was_full = in_flight_ >= window_.size();
+  // Several may have ended in this step, and none was sent since.
+  const bool was_full = in_flight_ >= window_.size() || !ready_.empty();
   --in_flight_;
   read.sent = 0;
   // Right as far as they go, whatever came then.

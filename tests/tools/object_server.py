@@ -14,7 +14,7 @@ DIR has a folder for each service, and each of these what it serves:
 It prints one line of JSON with the ports ({"hub": 1234, "cdn": ..., "s3": ...}) and serves until its
 standard input ends. A port more, "control", takes faults and gives counts:
 
-    POST /faults   {"delay_ms": 20, "rate": 50000000, "rules": [{"service": "s3", "path": "REGEX",
+    POST /faults   {"delay_ms": 20, "rate": 50000000, "page": 1000, "rules": [{"service": "s3", "path": "REGEX",
                     "every": 100, "count": 5, "kind": "503"}]}
     GET  /counts   {"hub": {"requests": 9, "resolves": 3, ...}, "log": [["s3", "GET", "/b/k", 206], ...]}
     POST /touch    {"service": "s3", "path": "b/k"}   the object becomes another one of the same size,
@@ -41,7 +41,7 @@ import urllib.parse
 from email.utils import formatdate
 from xml.sax.saxutils import escape
 
-PAGE = 3  # objects a page: small, so that every listing has several
+PAGE = 3  # objects a page where faults say nothing else: every listing has several
 COMMIT_TIME = "2024-02-29T00:00:00.000Z"
 
 
@@ -53,7 +53,7 @@ class State:
         self.secret = secret
         self.token = token
         self.lock = threading.Lock()
-        self.faults = {"delay_ms": 0, "rate": 0, "rules": []}
+        self.faults = {"delay_ms": 0, "rate": 0, "page": PAGE, "rules": []}
         self.seen = {}      # id of a rule: how many requests it has matched
         self.counts = {}
         self.log = []
@@ -309,13 +309,13 @@ class Hub(Handler):
             entries.append(entry)
         entries += [{"type": "directory", "oid": "0" * 40, "size": 0, "path": path}
                     for path in sorted(folders)]
-        begin = int(self.query.get("cursor", 0))
+        begin, page = int(self.query.get("cursor", 0)), self.state.faults["page"]
         headers = {}
-        if begin + PAGE < len(entries):
+        if begin + page < len(entries):
             headers["Link"] = '<http://%s%s?recursive=%s&cursor=%d>; rel="next"' % (
                 self.headers["Host"], self.url.path, self.query.get("recursive", "false"),
-                begin + PAGE)
-        return self.answer_json(entries[begin:begin + PAGE], headers=headers)
+                begin + page)
+        return self.answer_json(entries[begin:begin + page], headers=headers)
 
     def resolve(self, name, revision, path):
         self.state.count("hub", "resolves")
@@ -386,15 +386,16 @@ class S3(Handler):
                  if name.startswith(self.query.get("prefix", ""))}
         names = sorted(files)
         begin = int(self.query.get("continuation-token", "0+").rstrip("+"))
+        page = self.state.faults["page"]
         rows = []
-        for name in names[begin:begin + PAGE]:
+        for name in names[begin:begin + page]:
             data = self.state.data(files[name])
             rows.append("<Contents><Key>%s</Key><LastModified>%s</LastModified>"
                         "<ETag>&quot;%s&quot;</ETag><Size>%d</Size></Contents>" % (
                             urllib.parse.quote_plus(name, safe="/"), COMMIT_TIME, md5(data),
                             len(data)))
-        more = begin + PAGE < len(names)
-        token = "<NextContinuationToken>%d+</NextContinuationToken>" % (begin + PAGE)
+        more = begin + page < len(names)
+        token = "<NextContinuationToken>%d+</NextContinuationToken>" % (begin + page)
         self.answer(200, {"Content-Type": "application/xml"}, (
             "<?xml version=\"1.0\"?><ListBucketResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">"
             "<Name>%s</Name><EncodingType>url</EncodingType><IsTruncated>%s</IsTruncated>%s%s"
@@ -454,18 +455,18 @@ class Gcs(Handler):
         files = {name: file for name, file in self.tree(bucket).items()
                  if name.startswith(self.query.get("prefix", ""))}
         names = sorted(files)
-        begin = int(self.query.get("pageToken", "0"))
-        page = {"kind": "storage#objects"}
-        if names[begin:begin + PAGE]:
-            page["items"] = [
+        begin, page = int(self.query.get("pageToken", "0")), self.state.faults["page"]
+        answer = {"kind": "storage#objects"}
+        if names[begin:begin + page]:
+            answer["items"] = [
                 {"name": name, "size": str(files[name].stat().st_size), "updated": COMMIT_TIME,
                  "generation": str(1700000000000000 + self.state.version(files[name])),
                  "crc32c": base64.b64encode(
                      crc32c(files[name].read_bytes()).to_bytes(4, "big")).decode()}
-                for name in names[begin:begin + PAGE]]
-        if begin + PAGE < len(names):
-            page["nextPageToken"] = str(begin + PAGE)
-        self.answer_json(page)
+                for name in names[begin:begin + page]]
+        if begin + page < len(names):
+            answer["nextPageToken"] = str(begin + page)
+        self.answer_json(answer)
 
 
 class Web(Handler):
@@ -506,7 +507,7 @@ class Control(Handler):
         value = json.loads(body) if body else None
         with state.lock:
             if self.path == "/faults":
-                state.faults = {"delay_ms": 0, "rate": 0, "rules": [], **value}
+                state.faults = {"delay_ms": 0, "rate": 0, "page": PAGE, "rules": [], **value}
                 state.url_life = value.get("url_life", 3600)
                 state.seen, state.versions = {}, {}
             elif self.path == "/touch":

@@ -58,6 +58,7 @@ class State:
         self.counts = {}
         self.log = []
         self.versions = {}  # file: how often it was touched
+        self.contents = {}
         self.ports = {}
         self.url_life = 3600
         self.signed = {}    # signature of a CDN URL: (file, end)
@@ -83,9 +84,25 @@ class State:
 
     def data(self, file):
         """The bytes of a file as it is now: its first byte says how often it was touched."""
-        data = file.read_bytes()
+        return self.content(file)[0]
+
+    def etag(self, file):
+        return '"%s"' % self.content(file)[1]
+
+    def content(self, file):
+        """(bytes, their MD5), read once: a large file is asked for a thousand times."""
         touched = self.versions.get(file, 0)
-        return bytes([(data[0] + touched) % 256]) + data[1:] if touched and data else data
+        key = (touched, file.stat().st_mtime_ns)
+        with self.lock:
+            known = self.contents.get(file)
+        if known is None or known[0] != key:
+            data = file.read_bytes()
+            if touched and data:
+                data = bytes([(data[0] + touched) % 256]) + data[1:]
+            known = (key, (data, md5(data)))
+            with self.lock:
+                self.contents[file] = known
+        return known[1]
 
     def version(self, file):
         return self.versions.get(file, 0)
@@ -190,7 +207,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         end = min(end, len(data) - 1)
         if kind == "range":
             begin, end = begin - 1, end - 1
-        body = data[begin:end + 1]
+        body = memoryview(data)[begin:end + 1]
         headers["Content-Range"] = "bytes %d-%d/%d" % (begin, end, len(data))
         headers["Content-Length"] = len(body)
         if kind in ("cut", "stall"):
@@ -350,7 +367,7 @@ class Cdn(Handler):
         data = self.state.data(file)
         if self.fault == "swap":
             data = data[:-1]  # all that can be seen of it: a CDN says no version
-        return self.answer_object(data, {"ETag": '"%s"' % md5(data)})
+        return self.answer_object(data, {"ETag": self.state.etag(file)})
 
 
 class S3(Handler):
@@ -369,9 +386,10 @@ class S3(Handler):
         if file is None:
             return self.error(404, "NoSuchKey", "The specified key does not exist.")
         data = self.state.data(file)
+        etag = self.state.etag(file)
         if self.fault == "swap":
             data = bytes([data[0] ^ 255]) + data[1:]
-        etag = '"%s"' % md5(data)
+            etag = '"%s"' % md5(data)
         if self.fault != "swap" and self.headers.get("If-Match", etag) != etag:
             return self.error(412, "PreconditionFailed", "At least one condition did not hold")
         return self.answer_object(data, {"ETag": etag})
@@ -389,11 +407,11 @@ class S3(Handler):
         page = self.state.faults["page"]
         rows = []
         for name in names[begin:begin + page]:
-            data = self.state.data(files[name])
             rows.append("<Contents><Key>%s</Key><LastModified>%s</LastModified>"
-                        "<ETag>&quot;%s&quot;</ETag><Size>%d</Size></Contents>" % (
-                            urllib.parse.quote_plus(name, safe="/"), COMMIT_TIME, md5(data),
-                            len(data)))
+                        "<ETag>%s</ETag><Size>%d</Size></Contents>" % (
+                            urllib.parse.quote_plus(name, safe="/"), COMMIT_TIME,
+                            escape(self.state.etag(files[name]), {'"': "&quot;"}),
+                            files[name].stat().st_size))
         more = begin + page < len(names)
         token = "<NextContinuationToken>%d+</NextContinuationToken>" % (begin + page)
         self.answer(200, {"Content-Type": "application/xml"}, (
@@ -485,8 +503,7 @@ class Web(Handler):
         file = self.file(path)
         if file is None:
             return self.answer(404)
-        data = self.state.data(file)
-        etag = '"%s"' % md5(data)
+        data, etag = self.state.data(file), self.state.etag(file)
         headers = {} if kind == "/tagless/" else {"ETag": etag}
         headers["Last-Modified"] = formatdate(1700000000 + self.state.version(file), usegmt=True)
         if kind == "/plain/":

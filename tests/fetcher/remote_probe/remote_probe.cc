@@ -64,6 +64,7 @@ Result<void> copy(FetchClient& client, const FetchClient::Opened& opened, const 
   Mutex mutex;
   CondVar changed;
   std::vector<std::optional<Error>> errors(objects.size());
+  const auto began = std::chrono::steady_clock::now();
   for (std::size_t i = 0; i < objects.size(); ++i) {
     for (std::uint64_t at = 0; at < objects[i].size; at += piece) {
       const ByteRange range{at, std::min(at + piece, objects[i].size)};
@@ -79,6 +80,8 @@ Result<void> copy(FetchClient& client, const FetchClient::Opened& opened, const 
     MutexLock lock(mutex);
     while (left > 0) changed.wait(lock);
   }
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+  std::cerr << "read in " << took.count() << " s\n";
   std::optional<Error> first;
   for (std::size_t i = 0; i < objects.size(); ++i) {
     if (errors[i]) {

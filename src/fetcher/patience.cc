@@ -90,21 +90,25 @@ void Window::done(FetchTime now, std::uint64_t bytes, bool was_full) {
     began_.reset();
     return;
   }
+  if (is_starting_ && bytes > 0) size_ = std::min(size_ + 1, most_);
   if (!began_) {
     began_ = now;
     ended_ = 0;
     bytes_ = 0;
+    round_ = size_;
     return;
   }
   bytes_ += bytes;
-  if (++ended_ < size_ * 2) return;
+  if (++ended_ < (is_starting_ ? round_ : size_ * 2)) return;
   const double seconds = std::max(std::chrono::duration<double>(now - *began_).count(), 1e-6);
   const double rate = static_cast<double>(bytes_) / seconds;
-  began_ = now;
-  ended_ = 0;
-  bytes_ = 0;
-  // Tried again after some measures: what was in the way may be gone.
-  if (rate > best_ * 1.05 || ++vain_ >= 16) {
+  began_.reset();
+  if (is_starting_) {
+    is_starting_ = rate > best_ * 1.1;
+    if (!is_starting_) size_ = round_;
+    best_ = std::max(best_, rate);
+  } else if (rate > best_ * 1.05 || ++vain_ >= 16) {
+    // Tried again after some measures: what was in the way may be gone.
     best_ = rate;
     vain_ = 0;
     size_ = std::min(size_ + std::max<std::size_t>(size_ / 2, 1), most_);
@@ -120,6 +124,7 @@ void Window::pushed_back(FetchTime now) {
   size_ = std::max<std::size_t>(size_ / 2, 1);
   best_ = 0;
   vain_ = 0;
+  is_starting_ = false;
   began_.reset();
 }
 

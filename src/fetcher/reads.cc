@@ -109,7 +109,8 @@ void Reads::answered(std::uint64_t id, HttpAnswer answer) {
   read.place += answer.placed;
   counts_.bytes += answer.placed;
   // A small answer is as good as a larger one for seeing whether more at once bring more.
-  window_.done(now, answer.placed + kLeastCounted, was_full);
+  const bool is_answer = answer.fault == HttpFault::None && answer.status < 400;
+  window_.done(now, answer.placed + (is_answer ? kLeastCounted : 0), was_full);
   if (answer.placed > 0) read.attempts = 0;
   if (answer.placed >= kProgress) read.deadline = now + http_.patience().timeout;
   if (read.request.wanted && read.range.empty()) {

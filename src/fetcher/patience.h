@@ -108,8 +108,8 @@ class RetryTokens {
 
 /// How many requests are in flight: found by trying whether more bring more (at first one more for
 /// each that ends, which doubles them in each round; then by halves), halved when the server says
-/// that it is too much: to several requests in a row, or to one in fourteen. A server that refuses
-/// one in a hundred does so whatever is asked of it.
+/// that it has too much to do: to several requests in a row, or to one in fourteen. A server that
+/// refuses one in a hundred does so whatever is asked of it.
 class Window {
  public:
   Window(std::size_t first, std::size_t most) : most_(most), size_(std::min(first, most)) {}

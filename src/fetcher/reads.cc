@@ -126,8 +126,8 @@ void Reads::answered(std::uint64_t id, HttpAnswer answer) {
       const bool is_step = answer.is_success() || (answer.status >= 300 && answer.status < 400);
       if (!is_step) ++read.attempts;
       read.why = verdict.error.message();
-      // What is learned is learned once: a service that says so for ever is waited for longer each
-      // time, until the read's time is up.
+      // What is learned is learned once: a service that says so again and again is waited for
+      // longer each time, until the read's time is up.
       if (read.attempts > 8) return try_later(id, read, verdict, now);
       ready_.insert(id);
       return;

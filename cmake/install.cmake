@@ -12,9 +12,6 @@ endif()
 # mount(8) looks for helpers in /sbin and /usr/sbin.
 install(PROGRAMS mount-helpers/mount.ckfs DESTINATION ${CMAKE_INSTALL_SBINDIR} COMPONENT runtime)
 
-# Not CMAKE_INSTALL_LIBDIR: systemd looks for units in one place, whatever the architecture.
-install(FILES "mount-helpers/systemd/ckfs@.service" DESTINATION lib/systemd/system
-  COMPONENT runtime)
 install(PROGRAMS mount-helpers/slurm/ckfs-export.sbatch
   DESTINATION ${CMAKE_INSTALL_DATADIR}/ckfs/slurm COMPONENT runtime)
 install(FILES mount-helpers/kubernetes/export-job.yaml mount-helpers/kubernetes/loader-pod.yaml
@@ -23,6 +20,17 @@ install(FILES mount-helpers/kubernetes/export-job.yaml mount-helpers/kubernetes/
 install(FILES mount-helpers/systemd/mnt-deepseek.mount mount-helpers/systemd/mnt-deepseek.automount
   mount-helpers/fstab.example DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/ckfs/examples
   COMPONENT runtime)
+install(FILES mount-helpers/logrotate/ckfs RENAME ckfs.logrotate
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/ckfs/examples COMPONENT runtime)
+install(PROGRAMS mount-helpers/prometheus/collect
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/ckfs/prometheus COMPONENT runtime)
+install(FILES mount-helpers/prometheus/README.md mount-helpers/prometheus/example.prom
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/ckfs/prometheus COMPONENT runtime)
+configure_file(cmake/install_by_prefix.cmake.in install/by_prefix.cmake @ONLY)
+install(SCRIPT ${PROJECT_BINARY_DIR}/install/by_prefix.cmake COMPONENT runtime)
+add_custom_target(uninstall COMMENT "Removing what was installed from here"
+  COMMAND ${CMAKE_COMMAND} -DMANIFEST=${PROJECT_BINARY_DIR}/install_manifest.txt
+  -P ${PROJECT_SOURCE_DIR}/cmake/uninstall.cmake VERBATIM)
 
 find_program(GO_MD2MAN go-md2man)
 if(GO_MD2MAN)
@@ -60,8 +68,6 @@ if(NOT CMAKE_CROSSCOMPILING)
   add_custom_target(completions ALL DEPENDS ${completions})
   install(FILES ${completion_dir}/ckfs.bash RENAME ckfs COMPONENT runtime
     DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
-  install(FILES ${completion_dir}/ckfs.zsh RENAME _ckfs COMPONENT runtime
-    DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions)
   install(FILES ${completion_dir}/ckfs.fish COMPONENT runtime
     DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
 endif()
@@ -79,11 +85,24 @@ install(FILES ${PROJECT_BINARY_DIR}/ckfsConfig.cmake ${PROJECT_BINARY_DIR}/ckfsC
   DESTINATION ${config_dir} COMPONENT development)
 
 set(doc_dir ${CMAKE_INSTALL_DATADIR}/doc)
-install(FILES README.md DESTINATION ${doc_dir}/ckfs COMPONENT runtime)
+# The pages that the README links to, under the names by which it does.
+install(FILES README.md CHANGELOG.md DESTINATION ${doc_dir}/ckfs COMPONENT runtime)
+install(DIRECTORY docs DESTINATION ${doc_dir}/ckfs COMPONENT runtime
+  FILES_MATCHING PATTERN "*.md" PATTERN "*.json")
 
 # Debian packages: `./dev package`. Policy wants two changelogs: the project's, and one of packages.
 set(CPACK_PACKAGE_CONTACT "ckfs maintainers <maintainers@ckfs.example>")
-set(CPACK_DEBIAN_PACKAGE_RELEASE 1)
+# The program is linked to the libraries of the release that it is built on (fmt's and spdlog's have
+# other names on each): the package's name says which. `apt install` of it on another release says
+# what is missing, and changes nothing.
+cmake_host_system_information(RESULT distribution QUERY DISTRIB_INFO)
+if(distribution_ID)
+  set(CPACK_DEBIAN_PACKAGE_RELEASE "1+${distribution_ID}${distribution_VERSION_ID}")
+  set(built_on "${distribution_PRETTY_NAME}")
+else()
+  set(CPACK_DEBIAN_PACKAGE_RELEASE 1)
+  set(built_on "an unknown distribution")
+endif()
 string(TIMESTAMP now "%a, %d %b %Y %H:%M:%S +0000" UTC)  # SOURCE_DATE_EPOCH where it is set
 find_program(GZIP gzip)
 if(GZIP)
@@ -126,11 +145,15 @@ set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_NAME ckfs)
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SECTION utils)
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SHLIBDEPS ON)
-set(CPACK_DEBIAN_RUNTIME_PACKAGE_DEPENDS "fuse3")
+set(CPACK_DEBIAN_RUNTIME_PACKAGE_DEPENDS "fuse3, passwd")
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "mount a model checkpoint and read it in other forms")
 set(CPACK_COMPONENT_RUNTIME_DESCRIPTION
 "ckfs shows a model checkpoint as ordinary read-only files in another form,
-for instance FP8 safetensors as BF16, whose bytes are computed on read.")
+for instance FP8 safetensors as BF16, whose bytes are computed on read.
+This package was built on ${built_on}, and installs
+there. On another release build it again: ./dev package.")
+set(CPACK_DEBIAN_RUNTIME_PACKAGE_CONTROL_EXTRA
+  "${PROJECT_SOURCE_DIR}/cmake/debian/conffiles;${PROJECT_SOURCE_DIR}/cmake/debian/postinst")
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libckfs-dev)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS

@@ -138,11 +138,13 @@ struct Statistics {
   std::vector<File> source;        // only files that were read
   std::uint64_t source_bytes = 0;  // the sum of source[].bytes
   std::uint64_t requests = 0;      // calls of ViewFile::read()
+  /// Bytes that readers got: the answers of ViewFile::read(), and what ReadOptions::deliver took.
   std::uint64_t bytes_to_readers = 0;
-  std::uint64_t tiles = 0;         // tiles, pieces, texts and kept companions computed
-  std::uint64_t tiles_unread = 0;  // among them, evicted unread
-  std::uint64_t hits = 0;          // tile cache hits
-  std::uint64_t memory = 0;        // budgeted memory in use now, or kept for reuse
+  std::uint64_t bytes_delivered = 0;  // among them, taken by ReadOptions::deliver
+  std::uint64_t tiles = 0;            // tiles, pieces, texts and kept companions computed
+  std::uint64_t tiles_unread = 0;     // among them, evicted unread
+  std::uint64_t hits = 0;             // tile cache hits
+  std::uint64_t memory = 0;           // budgeted memory in use now, or kept for reuse
   std::uint64_t memory_peak = 0;
   std::uint64_t memory_budget = 0;
   std::string io;                   // "uring" or "pread"

@@ -1,10 +1,11 @@
 // The public API over the layers below. Checkpoint::open and Checkpoint::Impl::view are the table
 // of contents of the whole program: open -> view -> lay out -> sizes are final -> serve.
 //
-// A view is built when it is first asked for and lives as long as someone uses it. To build all of
-// them at open would cost memory for views that nobody reads; to keep each forever would let a user
-// of parameters fill the memory one directory name at a time.
+// A view is built when it is first asked for, and lives while it is in use. To build all of them at
+// open would cost memory for unused views; to keep each one would let a user of parameters fill the
+// memory one directory name at a time.
 #include <algorithm>
+#include <optional>
 #include <unordered_map>
 
 #include <ckfs/checkpoint.h>
@@ -60,6 +61,28 @@ std::uint64_t with_choice(std::uint64_t fingerprint, const OpenOptions& options)
   return fingerprint;
 }
 
+/// Below this a size of a shard is a mistake, mostly a unit that was forgotten: "2" for "2GB".
+constexpr std::uint64_t kLeastShard = 1'000'000;
+/// But a small model may be split into a few files of any size.
+constexpr std::size_t kManyShards = 1000;
+
+/// The size of a shard that `spec` asks for, where it is less than kLeastShard.
+std::optional<std::uint64_t> small_shard(const ViewSpec& spec) {
+  const auto found = spec.parameters.find("max_shard");
+  if (found == spec.parameters.end()) return std::nullopt;
+  const Result<std::uint64_t> size = parse_size(found->second);
+  return size && *size < kLeastShard ? std::optional(*size) : std::nullopt;
+}
+
+/// Errors: InvalidArgument: it is a number of bytes without a unit.
+Result<void> check_shard_size(const ViewSpec& spec, std::string_view spelling) {
+  const auto size = small_shard(spec);
+  if (!size || !is_digit(spec.parameters.at("max_shard").back())) return {};
+  return fail(ErrorCode::InvalidArgument,
+              "{}: max_shard {} is {} bytes (at least 1MB; write the unit, such as 5GB)",
+              one_line(spelling), *size, *size);
+}
+
 std::vector<Reason> reasons(const std::vector<Obstacle>& obstacles) {
   std::vector<Reason> result;
   result.reserve(obstacles.size());
@@ -78,8 +101,8 @@ std::vector<Reason> reasons(const std::vector<Note>& notes) {
 
 }  // namespace
 
-// Not for each file of a view by itself: that would be a walk over everything it is made of, for a
-// source of which one file is secret and others are not.
+// Not for each file of a view by itself: that would be a walk over all its sources, for the rare
+// source with both secret files and others.
 std::shared_ptr<const SourceReaders> readers_of(const SourceFiles& files, const Catalog& catalog) {
   auto readers = std::make_shared<SourceReaders>();
   for (std::size_t i = 0; i < files.count(); ++i) {
@@ -145,7 +168,7 @@ Result<Checkpoint> open_prepared(const std::filesystem::path& source, const Open
   recipes.family = options.family;
   if (!options.family.empty() && !recipes.knows_family()) {
     return fail(ErrorCode::InvalidArgument,
-                "family: {} is no model_type and no model_name of the "
+                "family: {} is neither a model_type nor a model_name of the "
                 "recipes (ckfs-recipe(5))",
                 quote(options.family));
   }
@@ -172,7 +195,7 @@ Result<Checkpoint> open_prepared(const std::filesystem::path& source, const Open
   }
   const std::uint64_t fingerprint = with_choice(catalog->fingerprint(), options);
   return Checkpoint(std::make_shared<Checkpoint::Impl>(
-      std::move(files), std::move(catalog), budget,
+      source, std::move(files), std::move(catalog), budget,
       EngineOptions{
           .threads = options.threads,
           .tile_bytes = options.tile_bytes,
@@ -211,6 +234,7 @@ std::vector<ViewInfo> Checkpoint::views() const {
 
 Result<std::shared_ptr<const View::Impl>> Checkpoint::Impl::view(std::string_view spelling) {
   CKFS_TRY(const ViewSpec spec, parse_view_spec(spelling, recipes));
+  CKFS_TRY_VOID(check_shard_size(spec, spelling));
   {
     const MutexLock lock(mutex_);
     const auto found = views_.find(spec.canonical());
@@ -223,6 +247,11 @@ Result<std::shared_ptr<const View::Impl>> Checkpoint::Impl::view(std::string_vie
   CKFS_TRY(std::shared_ptr<const Definition> definition, define(spec));
   CKFS_TRY(std::shared_ptr<const View::Impl> built,
            build_view(shared_from_this(), std::move(definition)));
+  if (const auto size = small_shard(spec); size && built->files->size() > kManyShards) {
+    return fail(ErrorCode::InvalidArgument,
+                "{}: max_shard {} would make {} files (at least 1MB for a model of this size)",
+                one_line(spelling), size_text(*size), grouped(built->files->size()));
+  }
   const MutexLock lock(mutex_);
   std::erase_if(views_, [](const auto& entry) { return entry.second.expired(); });
   // The catalog may have shortened the name further (a default that depends on the source).
@@ -296,7 +325,8 @@ Statistics Checkpoint::statistics() const {
   }
   const EngineStatistics engine = impl_->engine->statistics();
   result.requests = engine.requests;
-  result.bytes_to_readers = engine.bytes_to_readers;
+  result.bytes_delivered = impl_->delivered->load(std::memory_order_relaxed);
+  result.bytes_to_readers = engine.bytes_to_readers + result.bytes_delivered;
   result.given = impl_->given();
   result.tiles = engine.tiles;
   result.tiles_unread = engine.tiles_unread;
@@ -358,10 +388,14 @@ Result<ViewFile> View::open(std::string_view path, ReadOptions options) const {
   const std::optional<std::size_t> file = impl_->files->find(path);
   if (!file) return fail(ErrorCode::NotFound, "{}/{}: no such file", impl_->name, path);
   if (options.deliver) {
-    options.deliver = [deliver = std::move(options.deliver), given = impl_->given, file = *file](
-                          std::uint64_t offset, std::span<const std::byte> bytes) {
+    options.deliver = [deliver = std::move(options.deliver), given = impl_->given, file = *file,
+                       all = impl_->checkpoint->delivered](std::uint64_t offset,
+                                                           std::span<const std::byte> bytes) {
       const bool taken = deliver(offset, bytes);
-      if (taken) (*given)[file].fetch_add(bytes.size(), std::memory_order_relaxed);
+      if (taken) {
+        (*given)[file].fetch_add(bytes.size(), std::memory_order_relaxed);
+        all->fetch_add(bytes.size(), std::memory_order_relaxed);
+      }
       return taken;
     };
   }

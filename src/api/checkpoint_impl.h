@@ -1,7 +1,8 @@
-// What stands behind the public classes; for this folder, src/export and src/check.
+// The implementation of the public classes; for this folder, src/export and src/check.
 #pragma once
 
 #include <atomic>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -23,16 +24,18 @@
 
 namespace ckfs {
 
-/// Who may read what is made of these files.
+/// Which users may read bytes that are made of these files.
 std::shared_ptr<const SourceReaders> readers_of(const SourceFiles& files, const Catalog& catalog);
 
 /// Shared by all views, files and streams that come from it, which keep it alive.
 class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
  public:
-  Impl(std::unique_ptr<SourceFiles> opened, std::shared_ptr<const Catalog> described,
-       std::shared_ptr<BufferPool> budget, EngineOptions options,
-       std::uint64_t fingerprint_of_choice, Recipes all_recipes, std::shared_ptr<Spill> spilled)
-      : files(std::move(opened)),
+  Impl(std::filesystem::path opened_path, std::unique_ptr<SourceFiles> opened,
+       std::shared_ptr<const Catalog> described, std::shared_ptr<BufferPool> budget,
+       EngineOptions options, std::uint64_t fingerprint_of_choice, Recipes all_recipes,
+       std::shared_ptr<Spill> spilled)
+      : path(std::move(opened_path)),
+        files(std::move(opened)),
         catalog(std::move(described)),
         fingerprint(fingerprint_of_choice),
         recipes(std::move(all_recipes)),
@@ -61,9 +64,9 @@ class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
   /// The view of that spelling: the one that is in use, or a new one.
   Result<std::shared_ptr<const View::Impl>> view(std::string_view spelling);
 
-  /// What Checkpoint::views() gives: found out once, for rules are tried on all tensors for it. The
-  /// views that this makes are kept until view() is asked for them, or until somebody has read and
-  /// then nobody for a while.
+  /// The result of Checkpoint::views(), computed once, because it tries rules on all tensors. The
+  /// views that this builds are kept until view() asks for them, or until a first reader has come
+  /// and no reader was active for a while since.
   const std::vector<ViewInfo>& summaries();
 
   /// Statistics::given.
@@ -74,19 +77,24 @@ class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
   /// The view's definition: one that is kept, or a new one.
   Result<std::shared_ptr<const Definition>> define(const ViewSpec& spec);
 
-  // Before what is public, for threads of the engine, which ends first, use them.
+  // Declared before the public members: threads of the engine, which is destroyed first, use them.
   std::once_flag summarized_;
   std::vector<ViewInfo> summaries_;  // once summarized_
   Mutex mutex_;
-  // By canonical name. Views belong to their users; whoever wants one kept keeps it.
+  // By canonical name. Views belong to their users: a caller that wants to keep one holds a pointer
+  // to it.
   std::map<std::string, std::weak_ptr<const View::Impl>, std::less<>> views_
       CKFS_GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<const Definition>, std::less<>> made_
       CKFS_GUARDED_BY(mutex_);  // by summaries(), by canonical name
 
  public:
+  const std::filesystem::path path;  // that the checkpoint was opened with
   const std::unique_ptr<SourceFiles> files;
   const std::shared_ptr<const Catalog> catalog;
+  /// Statistics::bytes_delivered. Shared apart from the checkpoint, like GivenBytes.
+  const std::shared_ptr<std::atomic<std::uint64_t>> delivered =
+      std::make_shared<std::atomic<std::uint64_t>>(0);
   const std::uint64_t fingerprint;
   const Recipes recipes;
   const std::shared_ptr<const SourceReaders> readers;
@@ -98,8 +106,8 @@ class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
   const std::unique_ptr<Engine> engine;                // last: its threads read the source
 };
 
-/// Bytes that readers of each file of a view were given. Owned by itself: threads that deliver
-/// ahead must not keep a view, and with it the checkpoint that they work for.
+/// Bytes that readers of each file of a view got. Shared apart from the view: threads that deliver
+/// ahead of readers must not keep a view, and with it the checkpoint that they work for.
 using GivenBytes = std::vector<std::atomic<std::uint64_t>>;
 
 class View::Impl {

@@ -11,9 +11,9 @@
 namespace ckfs {
 namespace {
 
-class Finder {
+class ChunkNeedsFinder {
  public:
-  explicit Finder(const Catalog& catalog) : catalog_(catalog) {}
+  explicit ChunkNeedsFinder(const Catalog& catalog) : catalog_(catalog) {}
 
   void add(const Box& box) {
     const Storage& storage = catalog_.storage(box.source);
@@ -74,7 +74,7 @@ class Finder {
 }  // namespace
 
 ChunkNeeds chunk_needs(const Catalog& catalog, std::span<const Box> boxes) {
-  Finder finder(catalog);
+  ChunkNeedsFinder finder(catalog);
   for (const Box& box : boxes) {
     if (!box.is_constant()) finder.add(box);
   }

@@ -1,7 +1,7 @@
-// The readers' order is played through: unit by unit of a file (a tile, a tensor), which bytes of
-// which chunks each needs, against what memory and spill then hold. Chunks are kept or forgotten as
-// wholes, decoders stay where they are for the chunks used last: the simplest model that tells
-// "once" from "once for each layer". It errs where several readers share what is kept.
+// Simulates the readers' order, unit by unit of a file (a tile, a tensor): the bytes of chunks that
+// each needs, against the chunks that memory and spill then hold. Chunks are kept or forgotten as
+// wholes; decoders of the chunks used last stay where they are. This is the simplest model that
+// tells "once" from "once for each layer". It errs where several readers share kept chunks.
 #include "api/decode_cost.h"
 
 #include <algorithm>
@@ -67,7 +67,8 @@ class Player {
     std::uint64_t end = std::min(size, (range.end + block - 1) / block * block);
     // Bytes behind the decoder are there only if they were kept.
     const bool goes_on = state.standing && (state.kept || state.position <= range.begin + block);
-    // As DecodedChunks does: what begins anew goes on to its end where the spill has room for it.
+    // As DecodedChunks does: a chunk that begins anew is decoded to its end where the spill has
+    // room for it.
     const bool has_room = state.kept || (size <= kept_ && held_ <= kept_ - size);
     if (again && !goes_on && spills_ && has_room) end = size;
     cost_.decoded += end - (goes_on ? std::min(state.position, end) : 0);
@@ -119,10 +120,11 @@ DecodeCost decode_cost(const View::Impl& view, std::uint64_t memory, std::uint64
   // An array of 2^56 elements may be one chunk that is not there.
   std::int64_t tiles_left = kMostTiles;
   for (const std::size_t file : view.files->tensor_files()) {
-    const FileLayout layout = view.files->lay_out(file);
-    for (const Segment& segment : layout.segments) {
+    // mends() plays the same files several times.
+    const std::shared_ptr<const FileLayout> layout = view.files->layout(file);
+    for (const Segment& segment : layout->segments) {
       if (segment.kind != Segment::Kind::Tensor) continue;
-      const TensorExpr& expr = layout.expr(segment.id);
+      const TensorExpr& expr = layout->expr(segment.id);
       if (!needs_tiles(catalog, expr)) {
         player.unit(expr.boxes());
         continue;

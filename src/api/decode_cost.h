@@ -10,8 +10,8 @@
 namespace ckfs {
 
 struct DecodeCost {
-  /// Bytes of the storages that view's tensors are made of and that have chunks; where these lie
-  /// beside what is not decoded (absent or uncompressed chunks), that too: ratio() is too low then.
+  /// Bytes of the chunked storages that the view's tensors are made of. Absent and uncompressed
+  /// chunks of such a storage count, too; ratio() is too low then.
   std::uint64_t needed = 0;
   std::uint64_t decoded = 0;  // bytes that are decoded for them
   std::uint64_t chunks = 0;   // bytes of all chunks that are decoded for them, each once
@@ -19,7 +19,7 @@ struct DecodeCost {
   double ratio() const {
     return needed == 0 ? 1 : static_cast<double>(decoded) / static_cast<double>(needed);
   }
-  /// Above this something is to be done about it.
+  /// A higher ratio is worth a change of options.
   static constexpr double kTolerable = 1.5;
   bool is_dear() const { return ratio() > kTolerable; }
 };
@@ -28,9 +28,9 @@ struct DecodeCost {
 /// tensor of more tiles than all views of real models have counts as read at once.
 DecodeCost decode_cost(const View::Impl& view, std::uint64_t memory, std::uint64_t spill);
 
-/// Options with which the cost is tolerable: "--memory 4096MiB" (twice of `memory`, or so many
-/// times more, or 64 GiB), "--spill DIR (12 GB)", "export". Empty: even to decode each chunk once
-/// is too much for the little that is needed of them.
+/// Options that make the cost tolerable: "--memory 4096MiB" (twice `memory`, or so many times more,
+/// or 64 GiB), "--spill DIR (12 GB)", "export". Empty: no option helps, because even decoding each
+/// chunk once costs too much for the few bytes that are needed of them.
 std::vector<std::string> mends(const View::Impl& view, std::uint64_t memory,
                                const DecodeCost& cost);
 

@@ -1,10 +1,11 @@
 #include "api/metrics.h"
 
+#include <algorithm>
 #include <fmt/format.h>
-#include <iterator>
+#include <map>
 #include <string_view>
 
-#include "api/checkpoint_impl.h"
+#include "base/text.h"
 #include "engine/read_plan.h"
 
 namespace ckfs {
@@ -32,48 +33,32 @@ std::string_view class_of(std::string_view path) {
   return "other";
 }
 
-class Text {
- public:
-  void head(std::string_view name, std::string_view type, std::string_view help) {
-    add("# HELP ckfs_{0} {1}\n# TYPE ckfs_{0} {2}\n", name, help, type);
-  }
-  void single(std::string_view name, std::string_view type, std::string_view help,
-              std::uint64_t value) {
-    head(name, type, help);
-    add("ckfs_{} {}\n", name, value);
-  }
-  template <typename... Args>
-  void add(fmt::format_string<Args...> format, Args&&... args) {
-    fmt::format_to(std::back_inserter(text_), format, std::forward<Args>(args)...);
-  }
-  std::string take() { return std::move(text_); }
-
- private:
-  std::string text_;
-};
-
-void add_reads(Text& text, const ReadTimes& times) {
-  text.head("read_seconds", "histogram",
-            "How long reads took, by how their first byte comes about.");
-  for (const auto& [kind, name] : kKinds) {
-    const ReadTimes::Times row = times.times(kind);
-    std::uint64_t count = 0;
-    std::uint64_t limit = kFirstBucket;
-    for (std::size_t b = 0; b + 1 < ReadTimes::kBuckets; ++b, limit *= 4) {
-      count += row.buckets[b];
-      text.add("ckfs_read_seconds_bucket{{kind=\"{}\",le=\"{:.6f}\"}} {}\n", name,
-               static_cast<double>(limit) / 1e9, count);
+/// As Prometheus reads it back: only backslash, quotes and line ends are escaped, and the text is
+/// UTF-8. Names of files need not be: a byte that is not gets U+FFFD in its place.
+std::string escaped(std::string_view value) {
+  std::string text;
+  for (std::size_t at = 0; at < value.size();) {
+    const std::size_t length = utf8_length(value, at);
+    const std::string_view character = value.substr(at, std::max<std::size_t>(length, 1));
+    at += character.size();
+    if (length == 0) {
+      text += "\uFFFD";
+    } else if (character == "\n") {
+      text += "\\n";
+    } else {
+      if (character == "\\" || character == "\"") text += '\\';
+      text += character;
     }
-    count += row.buckets.back();
-    text.add("ckfs_read_seconds_bucket{{kind=\"{}\",le=\"+Inf\"}} {}\n", name, count);
-    text.add("ckfs_read_seconds_sum{{kind=\"{}\"}} {:.9f}\n", name,
-             static_cast<double>(row.nanoseconds) / 1e9);
-    text.add("ckfs_read_seconds_count{{kind=\"{}\"}} {}\n", name, count);
   }
-  text.head("read_bytes_total", "counter", "Bytes given to readers, by the same kinds.");
-  for (const auto& [kind, name] : kKinds) {
-    text.add("ckfs_read_bytes_total{{kind=\"{}\"}} {}\n", name, times.times(kind).bytes);
+  return text;
+}
+
+std::string label_list(const MetricsText::Labels& labels) {
+  std::string text;
+  for (const auto& [name, value] : labels) {
+    text += fmt::format("{}{}=\"{}\"", text.empty() ? "" : ",", name, escaped(value));
   }
+  return text;
 }
 
 }  // namespace
@@ -92,7 +77,7 @@ ReadKind kind_of_read(const FileLayout& layout, std::uint64_t offset) {
   const Catalog& catalog = *layout.definition->catalog;
   const TensorExpr& expr = layout.expr(segment.id);
   if (needs_tiles(catalog, expr)) return ReadKind::Gather;
-  // One box stands for all: they are of one storage's kind but for padding.
+  // One box speaks for all: padding aside, the storages of a tensor are of one kind.
   if (const auto whole = expr.whole()) {
     return is_move(catalog.storage(whole->storage), whole->program.get()) ? ReadKind::Copy
                                                                           : ReadKind::Decode;
@@ -129,51 +114,65 @@ ReadTimes::Times ReadTimes::times(ReadKind kind) const {
   return times;
 }
 
-std::string metrics_text(const Checkpoint& checkpoint, const ErrorCounts& errors) {
-  const Statistics statistics = checkpoint.statistics();
-  Text text;
-  text.head("info", "gauge", "What runs, and how it reads.");
-  text.add("ckfs_info{{version=\"{}\",layout_version=\"{}\",io=\"{}\"}} 1\n", version(),
-           kLayoutVersion, statistics.io);
-  text.single("requests_total", "counter", "Reads by users of the views.", statistics.requests);
-  text.single("bytes_to_readers_total", "counter", "Bytes that were asked for.",
-              statistics.bytes_to_readers);
-  add_reads(text, checkpoint.impl().read_times);
-  text.single("tiles_total", "counter", "Tiles and pieces ahead of readers that were computed.",
-              statistics.tiles);
-  text.single("tiles_unread_total", "counter",
-              "Tiles and pieces that went before anybody had read them.", statistics.tiles_unread);
-  text.single("hits_total", "counter", "Looks for a tile that found it computed.", statistics.hits);
-  text.single("memory_bytes", "gauge", "Budgeted memory in use.", statistics.memory);
-  text.single("memory_peak_bytes", "gauge", "The most that was ever in use.",
-              statistics.memory_peak);
-  text.single("memory_budget_bytes", "gauge", "What --memory allows.", statistics.memory_budget);
-  text.single("decoded_bytes_total", "counter", "Bytes made of compressed chunks.",
-              statistics.decoded_bytes);
-  text.single("spilled_bytes_total", "counter", "Bytes written to --spill.",
-              statistics.spilled_bytes);
+MetricsText::MetricsText(const Labels& everywhere) : everywhere_(label_list(everywhere)) {}
+
+void MetricsText::head(std::string_view name, std::string_view type, std::string_view help) {
+  text_ += fmt::format("# HELP ckfs_{0} {1}\n# TYPE ckfs_{0} {2}\n", name, help, type);
+}
+
+void MetricsText::sample(std::string_view name, const Labels& labels, std::uint64_t value) {
+  add(name, labels, fmt::format("{}", value));
+}
+
+void MetricsText::sample(std::string_view name, const Labels& labels, double value) {
+  add(name, labels, fmt::format("{:.9f}", value));
+}
+
+void MetricsText::add(std::string_view name, const Labels& labels, std::string_view value) {
+  const std::string own = label_list(labels);
+  text_ +=
+      fmt::format("ckfs_{}{{{}{}{}}} {}\n", name, everywhere_, own.empty() ? "" : ",", own, value);
+}
+
+void add_reads(MetricsText& text, const ReadTimes& times) {
+  text.head("read_seconds", "histogram", "How long reads took, by how their first byte is made.");
+  for (const auto& [kind, word] : kKinds) {
+    const std::string name(word);
+    const ReadTimes::Times row = times.times(kind);
+    std::uint64_t count = 0;
+    std::uint64_t limit = kFirstBucket;
+    for (std::size_t b = 0; b + 1 < ReadTimes::kBuckets; ++b, limit *= 4) {
+      count += row.buckets[b];
+      const std::string le = fmt::format("{:.6f}", static_cast<double>(limit) / 1e9);
+      text.sample("read_seconds_bucket", {{"kind", name}, {"le", le}}, count);
+    }
+    count += row.buckets.back();
+    text.sample("read_seconds_bucket", {{"kind", name}, {"le", "+Inf"}}, count);
+    text.sample("read_seconds_sum", {{"kind", name}}, static_cast<double>(row.nanoseconds) / 1e9);
+    text.sample("read_seconds_count", {{"kind", name}}, count);
+  }
+  text.head("read_bytes_total", "counter",
+            "Bytes of answers to reads, by kind; pages put into the page cache are not counted.");
+  for (const auto& [kind, word] : kKinds) {
+    text.sample("read_bytes_total", {{"kind", std::string(word)}}, times.times(kind).bytes);
+  }
+}
+
+void add_source(MetricsText& text, std::span<const Statistics::File> files) {
   std::map<std::string_view, std::pair<std::uint64_t, std::uint64_t>> classes;
-  for (const Statistics::File& file : statistics.source) {
+  for (const Statistics::File& file : files) {
     auto& [bytes, requests] = classes[class_of(file.path)];
     bytes += file.bytes;
     requests += file.requests;
   }
-  text.head("source_bytes_total", "counter", "Bytes read of the source, by kind of file.");
+  text.head("source_bytes_total", "counter", "Bytes read from the source, by kind of file.");
   for (const auto& [name, sums] : classes) {
-    text.add("ckfs_source_bytes_total{{class=\"{}\"}} {}\n", name, sums.first);
+    text.sample("source_bytes_total", {{"class", std::string(name)}}, sums.first);
   }
   text.head("source_requests_total", "counter", "Reads of the source, by kind of file.");
   for (const auto& [name, sums] : classes) {
-    text.add("ckfs_source_requests_total{{class=\"{}\"}} {}\n", name, sums.second);
+    text.sample("source_requests_total", {{"class", std::string(name)}}, sums.second);
   }
-  text.head("errors_total", "counter",
-            "Operations that failed; most that ask for what is not there, or for a change, are "
-            "left out.");
-  for (const auto& [what, count] : errors) {
-    text.add("ckfs_errors_total{{operation=\"{}\",error=\"{}\"}} {}\n", what.first, what.second,
-             count);
-  }
-  return text.take();
 }
 
 }  // namespace ckfs

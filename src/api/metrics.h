@@ -1,15 +1,16 @@
-// What a mount has done, as Prometheus reads it (text format 0.0.4): .ckfs/metrics.
-//
-// Safe for concurrent use.
+// Times of reads, and the grammar of Prometheus' text format 0.0.4. What is written in it is
+// metrics_text()'s (api/status.h).
 #pragma once
 
 #include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <map>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include <ckfs/checkpoint.h>
 
@@ -23,7 +24,7 @@ enum class ReadKind : std::uint8_t { Text, Copy, Decode, Gather };
 /// Requires: offset < layout.size.
 ReadKind kind_of_read(const FileLayout& layout, std::uint64_t offset);
 
-/// How long reads took, by kind.
+/// How long reads took, by kind. Safe for concurrent use.
 class ReadTimes {
  public:
   void add(ReadKind kind, std::chrono::nanoseconds time, std::uint64_t bytes);
@@ -47,9 +48,27 @@ class ReadTimes {
   std::array<Row, 4> rows_;
 };
 
-/// By operation and name of the errno: {"read", "EIO"}.
-using ErrorCounts = std::map<std::pair<std::string, std::string>, std::uint64_t>;
+/// A text of metrics. Every sample has the labels that were given first, and then its own.
+class MetricsText {
+ public:
+  using Labels = std::vector<std::pair<std::string_view, std::string>>;
 
-std::string metrics_text(const Checkpoint& checkpoint, const ErrorCounts& errors);
+  explicit MetricsText(const Labels& everywhere);
+
+  /// Comes before the samples of `name`, which is written with "ckfs_" before it.
+  void head(std::string_view name, std::string_view type, std::string_view help);
+  void sample(std::string_view name, const Labels& labels, std::uint64_t value);
+  void sample(std::string_view name, const Labels& labels, double value);
+  std::string take() { return std::move(text_); }
+
+ private:
+  void add(std::string_view name, const Labels& labels, std::string_view value);
+
+  std::string everywhere_;
+  std::string text_;
+};
+
+void add_reads(MetricsText& text, const ReadTimes& times);
+void add_source(MetricsText& text, std::span<const Statistics::File> files);
 
 }  // namespace ckfs

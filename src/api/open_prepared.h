@@ -1,5 +1,5 @@
-// Checkpoint::open() in two steps, for a program that gives its rights up between them: rings of
-// io_uring cannot be made any more then (fuse/sandbox.h).
+// Checkpoint::open() in two steps, for a program that gives up its rights between them: afterwards
+// it can make no more rings of io_uring (fuse/sandbox.h).
 #pragma once
 
 #include <filesystem>
@@ -12,8 +12,8 @@
 
 namespace ckfs {
 
-/// What reads the files of a source, none of which is opened yet, with that many rings, or as many
-/// of them as can be made. Errors: those of SourceFiles::create().
+/// Makes the reader of a source's files, with that many rings, or as many of them as can be made.
+/// Opens no file yet. Errors: those of SourceFiles::create().
 Result<std::unique_ptr<SourceFiles>> prepare_source(const OpenOptions& options, unsigned rings);
 
 /// Checkpoint::open() with what prepare_source() gave for the same options. Errors: the same.

@@ -5,8 +5,7 @@
 
 #include <algorithm>
 #include <array>
-#include <ctime>
-#include <fmt/chrono.h>
+#include <fmt/format.h>
 #include <iterator>
 #include <map>
 #include <optional>
@@ -16,8 +15,10 @@
 
 #include "api/checkpoint_impl.h"
 #include "api/report_json.h"
-#include "base/size_text.h"
+#include "api/status.h"
 #include "base/text.h"
+#include "source/file_role.h"
+#include "source/numbered_files.h"
 #include "source/source_tree.h"
 
 namespace ckfs {
@@ -25,16 +26,7 @@ namespace {
 
 using Out = std::back_insert_iterator<std::string>;
 
-constexpr std::int64_t kEndOfYear9999 = 253'402'300'799;
 constexpr std::array kUnits{"KB", "MB", "GB", "TB", "PB", "EB"};
-// The numbers of a status.
-constexpr std::array kNumbers{"requests", "bytes_to_readers", "source_bytes", "tiles",
-                              "hits",     "memory",           "memory_peak",  "memory_budget"};
-
-std::string date_text(std::int64_t mtime) {
-  if (mtime < 0 || mtime > kEndOfYear9999) return fmt::format("{} s since 1970", mtime);
-  return fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(static_cast<std::time_t>(mtime)));
-}
 
 /// With all subjects that the catalog, or that of the subject's folder, has names of; `more` counts
 /// the others.
@@ -203,6 +195,59 @@ std::string quantization_of(const Checkpoint& checkpoint) {
   return text;
 }
 
+/// What a view's files take together; nullopt: it cannot be made after all.
+std::optional<std::uint64_t> bytes_of_view(const Checkpoint& checkpoint, const std::string& name) {
+  const Result<View> view = checkpoint.view(name);
+  if (!view) return std::nullopt;
+  std::uint64_t bytes = 0;
+  const FileList files = view->files();
+  for (std::size_t i = 0; i < files.size(); ++i) bytes += files[i].size;
+  return bytes;
+}
+
+/// A file of weights of the source, and what it is to the views.
+struct WeightFile {
+  std::string path;
+  std::uint64_t bytes = 0;
+  std::string_view role;
+};
+
+/// The files that hold the tensors of `catalog` or of a part of it, those of chunks not among them.
+std::unordered_set<FileId> files_in_use(const Checkpoint& checkpoint) {
+  std::unordered_set<FileId> used;
+  for (const CatalogPart& part : with_parts(checkpoint)) {
+    for (const Storage& storage : part.catalog->storages()) {
+      for (const Extent& extent : storage.extents) {
+        if (!is_chunk(extent.file)) used.insert(part.catalog->place(extent).file);
+      }
+    }
+  }
+  return used;
+}
+
+std::vector<WeightFile> weight_files(const Checkpoint& checkpoint) {
+  const Checkpoint::Impl& impl = checkpoint.impl();
+  const std::unordered_set<FileId> used = files_in_use(checkpoint);
+  std::vector<std::string> unused;
+  for (const SourceFile& file : impl.catalog->files()) {
+    if (!used.contains(file.file)) unused.push_back(file.path);
+  }
+  const auto slices = find_slices(unused);
+  std::vector<WeightFile> files;
+  for (const SourceFile& file : impl.catalog->files()) {
+    const FileRole role = role_of(file.path);
+    const bool is_used = used.contains(file.file);
+    const bool is_weights = role == FileRole::Weights || role == FileRole::Adapter;
+    if (!is_used && !is_weights) continue;
+    const std::string_view what = role == FileRole::Adapter    ? "adapter"
+                                  : is_used                    ? "model"
+                                  : slices.contains(file.path) ? "slice"
+                                                               : "other";
+    files.push_back({file.path, impl.files->size(file.file), what});
+  }
+  return files;
+}
+
 std::string inspect_json(const Checkpoint& checkpoint, std::string_view source) {
   const Catalog& catalog = *checkpoint.impl().catalog;
   const Totals total = totals(checkpoint.impl());
@@ -234,11 +279,20 @@ std::string inspect_json(const Checkpoint& checkpoint, std::string_view source) 
   json["fingerprint"] = fingerprint_text(checkpoint);
   json["views"] = Json::array();
   for (const ViewInfo& view : checkpoint.views()) {
-    json["views"].push_back({{"name", view.name},
-                             {"description", view.description},
-                             {"available", view.available},
-                             {"reasons", pairs(view.reasons, catalog)},
-                             {"remarks", pairs(view.remarks, catalog)}});
+    Json one{{"name", view.name},
+             {"description", view.description},
+             {"available", view.available},
+             {"reasons", pairs(view.reasons, catalog)},
+             {"remarks", pairs(view.remarks, catalog)}};
+    const auto bytes =
+        view.available ? bytes_of_view(checkpoint, view.name) : std::optional<std::uint64_t>();
+    if (bytes) one["bytes"] = *bytes;
+    json["views"].push_back(std::move(one));
+  }
+  json["weight_files"] = Json::array();
+  for (const WeightFile& file : weight_files(checkpoint)) {
+    json["weight_files"].push_back(
+        {{"path", file.path}, {"bytes", file.bytes}, {"role", file.role}});
   }
   json["experts"] = Json::array();
   for (const ExpertLayout& layout : expert_layouts(checkpoint)) {
@@ -280,7 +334,89 @@ void add_quantization(const CatalogPart& part, std::string& text) {
   }
 }
 
-std::string inspect_text(const Checkpoint& checkpoint, std::string_view source) {
+/// `path` as a shell takes it.
+std::string shell_word(std::string_view path) {
+  const bool is_plain = !path.empty() && std::ranges::all_of(path, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || is_digit(c) ||
+           std::string_view("/._-+,:@%=").find(c) != std::string_view::npos;
+  });
+  if (is_plain) return std::string(path);
+  std::string quoted = "'";
+  for (const char c : path) {
+    if (c == '\'') {
+      quoted += "'\\''";
+    } else {
+      quoted += c;
+    }
+  }
+  return quoted + "'";
+}
+
+/// Why a view is not there, and what of others stays as it is: for --all.
+void add_reasons(std::span<const Reason> reasons, std::string& text) {
+  for (const Reason& reason : reasons) {
+    fmt::format_to(Out(text), "    {}: {}{}\n", one_line(reason.subject), one_line(reason.text),
+                   reason.more > 0 ? fmt::format(" (and {} more)", reason.more) : "");
+  }
+}
+
+void add_views(const Checkpoint& checkpoint, InspectDetail detail, std::string& text) {
+  const Out out(text);
+  const std::vector<Label> all_labels = labels(checkpoint);
+  const std::vector<ViewInfo> views = checkpoint.views();
+  // Where nothing can be converted, the reason is what the reader came for.
+  const bool all =
+      detail == InspectDetail::All || std::ranges::count(views, true, &ViewInfo::available) <= 1;
+  std::string absent;
+  for (const ViewInfo& view : views) {
+    if (!view.available && !all) {
+      absent += (absent.empty() ? "" : ", ") + view.name;
+      continue;
+    }
+    const auto bytes =
+        view.available ? bytes_of_view(checkpoint, view.name) : std::optional<std::uint64_t>();
+    fmt::format_to(out, "  {:<20} {:>8}  {}\n", view.name, bytes ? human_size(*bytes) : "-",
+                   view.available ? view.description : "not available:");
+    add_reasons(view.reasons, text);
+    for (const Label& label : all_labels) {
+      if (label.view != view.name) continue;
+      fmt::format_to(out, "    {:<9} {:>7}  {} -> {}\n", name(label.exactness), label.tensors,
+                     one_line(label.from), one_line(label.to));
+    }
+    add_reasons(view.remarks, text);
+  }
+  if (!absent.empty()) {
+    fmt::format_to(out, "  not available: {} (--all says why)\n", absent);
+  }
+  if (std::ranges::find(all_labels, Exactness::Lossy, &Label::exactness) != all_labels.end()) {
+    text += "  lossy: an ordinary cast to fewer bits; each value is rounded to the nearest\n";
+  }
+}
+
+/// What to type next, with `source` as the user wrote it.
+void add_next_commands(const Checkpoint& checkpoint, std::string_view source, std::string& text) {
+  const Out out(text);
+  const std::string word = one_line(shell_word(source));
+  text += "\nnext\n";
+  fmt::format_to(out, "  ckfs mount {} view\n", word);
+  const std::vector<ViewInfo> views = checkpoint.views();
+  const auto is_there = [&](std::string_view name) {
+    const auto found = std::ranges::find(views, name, &ViewInfo::name);
+    return found != views.end() && found->available;
+  };
+  if (is_there("bf16-safetensors")) {
+    fmt::format_to(out, "  ckfs export {} bf16-safetensors OUT\n", word);
+  }
+  for (const bool scanned : {false, true}) {
+    const std::string_view view = scanned ? "maxtext-scanned" : "maxtext-unscanned";
+    if (!is_there(view)) continue;
+    fmt::format_to(out, "  MaxText: load_parameters_path=$PWD/view/{}/0/items scan_layers={}\n",
+                   view, scanned);
+  }
+}
+
+std::string inspect_text(const Checkpoint& checkpoint, std::string_view source,
+                         InspectDetail detail) {
   const Catalog& catalog = *checkpoint.impl().catalog;
   const Totals total = totals(checkpoint.impl());
   const std::string quantization = quantization_of(checkpoint);
@@ -304,23 +440,7 @@ std::string inspect_text(const Checkpoint& checkpoint, std::string_view source) 
   for (const CatalogPart& part : parts) add_quantization(part, text);
 
   text += "\nviews\n";
-  const std::vector<Label> all_labels = labels(checkpoint);
-  for (const ViewInfo& view : checkpoint.views()) {
-    fmt::format_to(out, "  {:<20} {}\n", view.name,
-                   view.available ? view.description : "not available:");
-    for (const Reason& reason : view.reasons) {
-      fmt::format_to(out, "    {}: {}{}\n", one_line(reason.subject), one_line(reason.text),
-                     reason.more > 0 ? fmt::format(" (and {} more)", reason.more) : "");
-    }
-    for (const Label& label : all_labels) {
-      if (label.view != view.name) continue;
-      fmt::format_to(out, "    {:<9} {:>7}  {} -> {}\n", name(label.exactness), label.tensors,
-                     one_line(label.from), one_line(label.to));
-    }
-    for (const Reason& remark : view.remarks) {
-      fmt::format_to(out, "    {}: {}\n", one_line(remark.subject), one_line(remark.text));
-    }
-  }
+  add_views(checkpoint, detail, text);
   const std::vector<ExpertLayout> layouts = expert_layouts(checkpoint);
   if (!layouts.empty()) text += "\nlayouts of experts\n";
   for (const ExpertLayout& layout : layouts) {
@@ -332,6 +452,7 @@ std::string inspect_text(const Checkpoint& checkpoint, std::string_view source) 
   for (const Note& note : catalog.notes()) {
     fmt::format_to(out, "  {}: {}\n", one_line(note.subject), one_line(note.text));
   }
+  add_next_commands(checkpoint, source, text);
   return text;
 }
 
@@ -355,8 +476,8 @@ std::vector<Entry> entries_at(const View& view, std::string_view path) {
       entries.push_back({std::string(rest), file});
       continue;
     }
-    // "a/x" and "a/y" need not be neighbours: "a-b" may stand between "a" and "a/x", but nothing
-    // stands between two paths with the same prefix "a/".
+    // "a/x" and "a/y" need not be neighbours: "a-b" may come between "a" and "a/x", but nothing
+    // comes between two paths with the same prefix "a/".
     const std::string_view directory = rest.substr(0, slash);
     if (entries.empty() || entries.back().file || entries.back().path != directory) {
       entries.push_back({std::string(directory), {}});
@@ -402,7 +523,10 @@ std::string list_text(std::span<const Entry> entries, ListDetail detail) {
 /// Names of the source files behind a file of a view, sorted: of all of a storage where a part of
 /// it is shown.
 std::vector<std::string> source_paths(const View::Impl& view, std::size_t file) {
-  const FileLayout layout = view.files->lay_out(file);
+  // The one that is shared with the file's readers, and kept for the next call: of an Orbax item's
+  // data file a layout is tens of MB, and a tool asks for an attribute twice.
+  const std::shared_ptr<const FileLayout> shared = view.files->layout(file);
+  const FileLayout& layout = *shared;
   const Catalog& catalog = *layout.definition->catalog;
   std::set<FileId> files;
   const auto add_extents = [&](const Storage& storage) {
@@ -475,9 +599,9 @@ Json view_files(const View& view) {
 }  // namespace
 
 std::string inspect_report(const Checkpoint& checkpoint, std::string_view source,
-                           ReportFormat format) {
+                           ReportFormat format, InspectDetail detail) {
   return format == ReportFormat::Json ? inspect_json(checkpoint, source)
-                                      : inspect_text(checkpoint, source);
+                                      : inspect_text(checkpoint, source, detail);
 }
 
 std::vector<std::string> opening_notes(const Checkpoint& checkpoint) {
@@ -570,131 +694,6 @@ std::string views_json(const Checkpoint& checkpoint, std::span<const View> more)
   }
   for (const View& view : more) json["views"].push_back(view_files(view));
   return render(json);
-}
-
-std::string status_json(const Checkpoint& checkpoint) {
-  const Statistics statistics = checkpoint.statistics();
-  Json json = versioned();
-  json["requests"] = statistics.requests;
-  json["bytes_to_readers"] = statistics.bytes_to_readers;
-  json["source_bytes"] = statistics.source_bytes;
-  json["tiles"] = statistics.tiles;
-  json["tiles_unread"] = statistics.tiles_unread;
-  json["hits"] = statistics.hits;
-  json["memory"] = statistics.memory;
-  json["memory_peak"] = statistics.memory_peak;
-  json["memory_budget"] = statistics.memory_budget;
-  json["io"] = statistics.io;
-  json["decoded_bytes"] = statistics.decoded_bytes;
-  json["spilled_bytes"] = statistics.spilled_bytes;
-  json["files"] = Json::array();
-  for (const Statistics::File& file : statistics.source) {
-    json["files"].push_back(
-        {{"path", file.path}, {"bytes", file.bytes}, {"requests", file.requests}});
-  }
-  json["given"] = Json::array();
-  for (const Statistics::Given& file : statistics.given) {
-    json["given"].push_back({{"view", file.view}, {"path", file.path}, {"bytes", file.bytes}});
-  }
-  return render(json);
-}
-
-namespace {
-
-std::uint64_t number(const Json& object, const char* key) {
-  return object[key].get<std::uint64_t>();
-}
-
-template <std::size_t N>
-bool has_numbers(const Json& object, const std::array<const char*, N>& keys) {
-  return object.is_object() && std::ranges::all_of(keys, [&](const char* key) {
-           return object.contains(key) && object[key].is_number_unsigned();
-         });
-}
-
-/// A status.json of a version that we know, with all members that are used here.
-Result<Json> parse_status(std::string_view status_json) {
-  constexpr int kDepth = 16;
-  bool deep = false;
-  const auto is_shallow = [&](int depth, Json::parse_event_t, const Json&) {
-    deep = deep || depth > kDepth;
-    return !deep;
-  };
-  const Json json = Json::parse(status_json, is_shallow, /*allow_exceptions=*/false);
-  const bool known = !deep && has_numbers(json, kNumbers) && json.contains("version") &&
-                     json["version"] == kReportVersion && json.contains("io") &&
-                     json["io"].is_string() && json.contains("files") && json["files"].is_array() &&
-                     std::ranges::all_of(json["files"], [&](const Json& file) {
-                       return has_numbers(file, std::array{"bytes", "requests"}) &&
-                              file.contains("path") && file["path"].is_string();
-                     });
-  if (!known) {
-    return fail(ErrorCode::Corrupt, "status.json: not a status of version {}", kReportVersion);
-  }
-  return json;
-}
-
-}  // namespace
-
-Result<std::string> checked_status(std::string_view status_json) {
-  CKFS_TRY(const Json json, parse_status(status_json));
-  return render(json);
-}
-
-Result<std::string> status_text(std::string_view status_json) {
-  CKFS_TRY(const Json json, parse_status(status_json));
-  std::string text;
-  const Out out(text);
-  const auto size_line = [&](std::string_view label, std::uint64_t bytes) {
-    fmt::format_to(out, "{:<18} {:>15}  {}\n", label, bytes, human_size(bytes));
-  };
-  fmt::format_to(out, "{:<18} {:>15}\n", "requests", number(json, "requests"));
-  size_line("bytes to readers", number(json, "bytes_to_readers"));
-  size_line("source bytes", number(json, "source_bytes"));
-  fmt::format_to(out, "{:<18} {:>15}\n", "tiles", number(json, "tiles"));
-  // A daemon of an earlier version does not have it.
-  if (has_numbers(json, std::array{"tiles_unread"})) {
-    fmt::format_to(out, "{:<18} {:>15}\n", "tiles not read", number(json, "tiles_unread"));
-  }
-  fmt::format_to(out, "{:<18} {:>15}\n", "hits", number(json, "hits"));
-  size_line("memory", number(json, "memory"));
-  size_line("memory peak", number(json, "memory_peak"));
-  // In the unit in which it was given.
-  fmt::format_to(out, "{:<18} {:>15}  {}\n", "memory budget", number(json, "memory_budget"),
-                 size_text(number(json, "memory_budget")));
-  fmt::format_to(out, "{:<18} {:>15}\n", "io", one_line(json["io"].get<std::string>()));
-  for (const Json& file : json["files"]) {
-    fmt::format_to(out, "{:>15} bytes {:>10} requests  {}\n", number(file, "bytes"),
-                   number(file, "requests"), one_line(file["path"].get<std::string>()));
-  }
-  for (const Json& file : json.value("given", Json::array())) {
-    if (!has_numbers(file, std::array{"bytes"}) || !file.contains("view") ||
-        !file["view"].is_string() || !file.contains("path") || !file["path"].is_string()) {
-      continue;
-    }
-    fmt::format_to(out, "{:>15} bytes given          {}/{}\n", number(file, "bytes"),
-                   one_line(file["view"].get<std::string>()),
-                   one_line(file["path"].get<std::string>()));
-  }
-  return text;
-}
-
-Result<std::string> status_rates(std::string_view before, std::string_view now, double seconds) {
-  CKFS_TRY(const Json first, parse_status(before));
-  CKFS_TRY(const Json last, parse_status(now));
-  const auto change = [&](const char* key) {
-    // A mount that was made anew counts from 0.
-    const std::uint64_t from = number(first, key), to = number(last, key);
-    return to < from || seconds <= 0 ? 0.0 : static_cast<double>(to - from) / seconds;
-  };
-  const auto size = [&](const char* key) {
-    return human_size(static_cast<std::uint64_t>(change(key)));
-  };
-  std::string text;
-  fmt::format_to(Out(text), "{:<18} {:>15.0f} /s\n{:<18} {:>15} /s\n{:<18} {:>15} /s\n", "requests",
-                 change("requests"), "to readers", size("bytes_to_readers"), "of the source",
-                 size("source_bytes"));
-  return text;
 }
 
 std::string sources_of(const View& view, std::size_t file) {

@@ -10,7 +10,9 @@
 //             companions, files, bytes, mtime, fingerprint: "0123456789abcdef",
 //             quantized: [{scheme, format, weights, example}],
 //             left_out: [{suffix, tensors, reason}],
-//             views: [{name, description, available, remarks: [{subject, text}],
+//             weight_files: [{path, bytes, role: "model" | "adapter" | "slice" | "other"}],
+//             views: [{name, description, available, bytes (of available ones),
+//                      remarks: [{subject, text}],
 //                      reasons: [{subject, text, more: further subjects of this text, not
 //                      listed}]}],
 //             experts: [{layout, available, reason: string (empty: available)}],
@@ -24,9 +26,13 @@
 //             "file", size, exactness, tensors, inode}]}; size and the rest for files only
 //   views    {version, layout, source: {kind, quantization, mtime, fingerprint},
 //             views: [{name, files: [{path, size, exactness, tensors, sources: [path]}]}]}
-//   status   {version, requests, bytes_to_readers, source_bytes, tiles, tiles_unread, hits, memory,
-//             memory_peak, memory_budget, io, decoded_bytes (of compressed chunks), spilled_bytes,
-//             files: [{path, bytes, requests}], given: [{view, path, bytes}]}
+//   status   {version, mountpoint, source, log, pid, started, uptime (seconds),
+//             errors: [{operation, error, kind, count}],
+//             last_error: {time, operation, error, kind, message} (absent: none),
+//             requests, bytes_to_readers, bytes_delivered (among them), source_bytes, tiles,
+//             tiles_unread, hits, memory, memory_peak, memory_budget, decoded_bytes (of compressed
+//             chunks), spilled_bytes, io, files: [{path, bytes, requests}],
+//             given: [{view, path, bytes}]} (api/status.h)
 //
 // All functions are safe for concurrent use.
 #pragma once
@@ -48,12 +54,17 @@ inline constexpr int kReportVersion = 1;
 
 enum class ReportFormat : std::uint8_t { Text, Json };
 
-/// `ckfs inspect`: what the checkpoint is, which views it can give, which not and why. `source` is
-/// how the user named it.
-std::string inspect_report(const Checkpoint& checkpoint, std::string_view source,
-                           ReportFormat format);
+enum class InspectDetail : std::uint8_t {
+  Brief,  // of views that are not available their names alone, unless none but `source` is
+  All,    // why they are not
+};
 
-/// What whoever mounts a checkpoint should know before he reads it, a line each: why there is
+/// `ckfs inspect`: what the checkpoint is, which views it can give and how large they are, which
+/// not and why, and what to type next. `source` is how the user named it. JSON has all details.
+std::string inspect_report(const Checkpoint& checkpoint, std::string_view source,
+                           ReportFormat format, InspectDetail detail = InspectDetail::Brief);
+
+/// What a user should know before reading a mounted checkpoint, a line each: why there is
 /// nothing to see but `source`, and the first of what no view shows.
 std::vector<std::string> opening_notes(const Checkpoint& checkpoint);
 
@@ -84,26 +95,10 @@ Result<std::string> list_report(const Checkpoint& checkpoint, std::string_view w
 /// Checkpoint::view() gives), and of `more` (the parameterised ones that are held).
 std::string views_json(const Checkpoint& checkpoint, std::span<const View> more = {});
 
-/// .ckfs/status.json and `ckfs stats --json`.
-std::string status_json(const Checkpoint& checkpoint);
-
-/// The status.json as it is printed: that of a mount which may not be one of ckfs. Errors: Corrupt
-/// (not a status of a version that we know, or members in members, more than 16 deep).
-Result<std::string> checked_status(std::string_view status_json);
-
-/// `ckfs stats`: a status.json as a table. Errors: those of checked_status().
-Result<std::string> status_text(std::string_view status_json);
-
-/// The rates between two status.json, `seconds` apart, a line each. Errors: those of status_text().
-Result<std::string> status_rates(std::string_view before, std::string_view now, double seconds);
-
 /// Paths of the source files that hold the bytes of a view's file, and what decodes them (but a
 /// database's nodes, in which small values lie), joined by newlines: the attribute
 /// user.ckfs.source. Requires: `file` is an index in View::files().
 std::string sources_of(const View& view, std::size_t file);
-
-/// The table of labels of docs/FORMATS.md, between its markers: which cast gets which label.
-std::string labels_table();
 
 /// "1.5 GB": three digits at most, decimal units.
 std::string human_size(std::uint64_t bytes);

@@ -57,7 +57,7 @@ std::vector<StorageId> storages_of(const StoredTensor& tensor) {
   return found;
 }
 
-/// Names by what they have beside numbers: "a.{3-60}.b", and how many there are of each.
+/// Names with their numbers replaced by ranges: "a.{3-60}.b", and how many there are of each.
 class Patterns {
  public:
   void add(std::string_view name) {
@@ -67,7 +67,7 @@ class Patterns {
       const auto is_digit = [&](std::size_t at) {
         return at < name.size() && name[at] >= '0' && name[at] <= '9';
       };
-      // A number is a whole part of a name: the 2 of "w2" is none.
+      // A number is a whole part of a name: not the 2 of "w2".
       std::size_t end = i;
       while (is_digit(end)) ++end;
       const bool whole = end > i && end - i < 10 && (i == 0 || name[i - 1] == '.') &&

@@ -17,8 +17,9 @@
 
 namespace ckfs {
 
-/// A file's number in its ByteSource: real files are dense from 0, files inside of files from
-/// kFirstInnerFile, chunks from kFirstChunkFile.
+/// A file's number in its ByteSource. Real files are dense from 0. Sources that make files of
+/// others (files inside of files, decoded chunks) number them from higher bounds, which their own
+/// headers name.
 using FileId = std::uint32_t;
 
 /// Disks transfer whole blocks, between addresses that are multiples of this at both ends.
@@ -73,28 +74,28 @@ class ByteSource {
   /// size(file).
   [[nodiscard]] virtual Result<void> read(std::span<const ReadRequest> batch) = 0;
 
-  /// read() of bytes that nobody is expected to ask for again (a copy that is made once): they are
-  /// not left in the host's page cache where that can be avoided.
+  /// read() of bytes that no reader is expected to ask for again, as for a copy that is made once.
+  /// Does not leave them in the host's page cache where that can be avoided.
   [[nodiscard]] virtual Result<void> read_once(std::span<const ReadRequest> batch) {
     return read(batch);
   }
 
-  /// The bytes of `range` where they lie, of which `used` will be looked at: if all of it is in
-  /// memory now, and nothing speaks against looking at it there. nullopt: read() what is needed.
-  /// What is computed from mapped bytes counts only if check_mapped() succeeds afterwards.
+  /// The bytes of `range` where they lie in memory, if all of them are there now and may be looked
+  /// at there. `used`: how many of them the caller needs. nullopt: read() the needed ones. A result
+  /// computed from mapped bytes is valid only if check_mapped() succeeds afterwards.
   virtual std::optional<MappedBytes> map(const FileRange& /*range*/, std::uint64_t /*used*/) {
     return std::nullopt;
   }
 
-  /// map() of bytes that nobody is expected to ask for again: nullopt also where read_once() would
-  /// take them out of the page cache.
+  /// map() of bytes that no reader is expected to ask for again. nullopt also where read_once()
+  /// would remove them from the page cache.
   virtual std::optional<MappedBytes> map_once(const FileRange& range, std::uint64_t used) {
     return map(range, used);
   }
 
-  /// Bytes that other computations will need again soon, where they are kept in memory for them:
-  /// not where they are too many for it. nullopt: read() what is needed. The files must be
-  /// verify()d afterwards.
+  /// Bytes that other computations will need again soon, kept in memory for them. nullopt: they are
+  /// too many to keep, or are not kept; read() the needed ones. The caller must verify() the files
+  /// afterwards.
   virtual std::optional<MappedBytes> keep(const FileRange& /*range*/) { return std::nullopt; }
 
   /// Whether the bytes that were looked at were those of the files that were opened. Errors: Stale;
@@ -104,8 +105,8 @@ class ByteSource {
     return {};
   }
 
-  /// Nobody reads at present: what is held in memory for speed alone may go. What takes long
-  /// (blocks that go to a spill) ends soon after `still` says that this is not so any more.
+  /// No reader is active: frees memory that is held for speed alone. Long work, such as writing
+  /// blocks to a spill, ends soon after `still` returns false.
   virtual void rest(const std::function<bool()>& /*still*/) {}
 
   /// A hint: these bytes, and no others, will be read soon, in this order. Starts what can be
@@ -121,8 +122,8 @@ class ByteSource {
   /// bytes that others may have read, or will.
   virtual bool knows_page_cache(FileId /*file*/) const { return false; }
 
-  /// Whether read_once() has padded requests of `file` past the page cache: then hints for those
-  /// only cost, and what is asked for together is under way together.
+  /// Whether read_once() reads padded requests of `file` past the page cache. Then hints for them
+  /// only cost time, and the requests of one batch are under way together.
   virtual bool reads_past_cache(FileId /*file*/) const { return false; }
 
   /// Whether `file` lies where bytes stream in order and a jump starts over (network and FUSE file

@@ -19,7 +19,8 @@ template <typename... Args>
 
 /// The Failure of a system call on `thing`: `what` names the call or its purpose; `error` is its
 /// errno, which the Error keeps. ENOENT is NotFound, every other errno Io; a caller that knows
-/// better (a link that must not be followed, a directory that is none) makes its Error by hand.
+/// better (a link that must not be followed, a path that is not a directory) makes its Error by
+/// hand.
 [[nodiscard]] Failure system_failure(int error, std::string_view thing, std::string_view what);
 
 /// The Result of make(), OutOfMemory where that throws std::bad_alloc. To say so takes no memory:
@@ -33,7 +34,7 @@ template <typename Make>
   }
 }
 
-/// The same, and Internal where it throws another std::exception: `what` says who threw.
+/// The same, and Internal where it throws another std::exception: `what` names the code that threw.
 template <typename Make>
 [[nodiscard]] std::invoke_result_t<Make> or_failure(std::string_view what, const Make& make) {
   return or_out_of_memory([&]() -> std::invoke_result_t<Make> {

@@ -1,14 +1,14 @@
-// A binary search for who knows about where: it costs the logarithm of the distance, not of the
-// length, and looks at what lies near.
+// A binary search for a caller that knows about where the result is. It costs the logarithm of the
+// distance, not of the length, and looks at nearby items only.
 #pragma once
 
 #include <cstddef>
 
 namespace ckfs {
 
-/// The first of `count` items that is not before what is looked for; `count`: there is none.
-/// `is_before(i)` is true for the items up to some place and false from there on. `near`: any
-/// number; from `count` on it says nothing, and the length counts.
+/// The first of `count` items that is not before the wanted one; `count` if there is none.
+/// Requires: `is_before(i)` is true up to some index and false from there on. `near`: a guess of
+/// the result; from `count` on it is ignored, and the cost is the logarithm of the length.
 template <typename IsBefore>
 std::size_t gallop(std::size_t count, std::size_t near, IsBefore is_before) {
   std::size_t low = 0, high = count;  // the result is one of low to high

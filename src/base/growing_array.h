@@ -1,6 +1,6 @@
 // An array of plain values that grows where it is: realloc() of a large block moves its pages, not
-// its bytes. A std::vector copies them, and has both blocks while it does: what is read into one
-// takes twice its memory, and each page of it is made twice.
+// its bytes. A std::vector copies them, and has both blocks while it does: reading a file into one
+// takes twice the memory, and touches each page twice.
 #pragma once
 
 #include <algorithm>
@@ -17,9 +17,8 @@
 
 namespace ckfs {
 
-/// Moves, but is not copied; what was moved from is empty. Whatever makes it longer, or gives back
-/// memory, may move its elements; where there is no memory it throws std::bad_alloc, and leaves all
-/// as it was.
+/// Can be moved, not copied; after a move the old array is empty. Growing and shrink_to_fit() may
+/// move the elements. Without memory they throw std::bad_alloc and change nothing.
 template <typename T>
 class GrowingArray {
   static_assert(std::is_trivially_copyable_v<T> && alignof(T) <= alignof(std::max_align_t));
@@ -110,7 +109,7 @@ class GrowingArray {
 
   void make_room(std::size_t more) {
     if (more <= capacity_ - size_) return;
-    // By a half: pages that are not written to are none.
+    // By a half: pages that are never written to take no memory.
     move_to(std::max({size_ + more, capacity_ + capacity_ / 2, kLeast}));
   }
 

@@ -9,7 +9,7 @@ namespace ckfs {
 inline constexpr std::uint64_t kHashSeed = 0xcbf29ce484222325;
 
 /// 64-bit FNV-1a (Fowler, Noll, Vo). Feed text in pieces by passing the result on as `seed`. Not
-/// for data that an adversary chooses: whoever needs distinct values checks for collisions.
+/// for data that an adversary chooses: a caller that needs distinct values checks for collisions.
 [[nodiscard]] constexpr std::uint64_t stable_hash(std::string_view text,
                                                   std::uint64_t seed = kHashSeed) {
   for (const char c : text) {

@@ -1,6 +1,6 @@
-// How often one cause may write to the log. A reader that asks again and again for what cannot be
-// read, or ten thousand of them, must neither fill a disk nor bury the first line of another cause;
-// and an operator who looks after a week must still see that it goes on.
+// How often one cause may write to the log. Ten thousand readers that keep asking for an unreadable
+// file must neither fill a disk nor bury the first line of another cause. And an operator who looks
+// after a week must still see that the cause persists.
 #pragma once
 
 #include <chrono>

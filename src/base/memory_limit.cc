@@ -1,6 +1,6 @@
 // A group's limit holds for the groups within it, so all of them up to the root count. Within a
-// container the root of what is mounted is the container's own group, whatever /proc/self/cgroup
-// calls it: so the path is tried, and its parents, down to the mounted root itself.
+// container the mounted root is the container's own group, whatever /proc/self/cgroup calls it: so
+// the path is tried, and its parents, down to the mounted root itself.
 #include "base/memory_limit.h"
 
 #include <algorithm>

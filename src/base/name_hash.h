@@ -1,6 +1,7 @@
-// A hash for tables whose keys come from a file. Who knows the hash can name a hundred thousand
-// tensors so that all fall into one bucket, and finding each then takes a walk along all: so it has
-// a key that the process draws when it first needs one. Its values mean nothing outside of it.
+// A hash for tables whose keys come from a file. An attacker who knows the hash can name a hundred
+// thousand tensors so that all fall into one bucket, where finding each takes a walk along all. So
+// the hash has a key, which the process draws at the first use. Its values mean nothing outside of
+// this process.
 #pragma once
 
 #include <array>

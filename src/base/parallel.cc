@@ -3,9 +3,8 @@
 //
 // How many threads: on a local disk whose files are cached, four are already more than a mount can
 // use, and sixty would only cost memory; where every operation takes 5 ms, four make a mount of
-// 1,000 shards take a minute. What distinguishes the two is whether the threads use the CPUs, which
-// the process's CPU time says without anybody measuring operations. So each finished task may add
-// one thread, which doubles them with every round of tasks.
+// 1,000 shards take a minute. The difference is whether the threads use the CPUs, as their CPU time
+// tells. So each finished task may add one thread, which doubles them with every round of tasks.
 #include "base/parallel.h"
 
 #include <algorithm>
@@ -71,7 +70,7 @@ class Loop {
         changed_.wait(lock);
       }
     }
-    // No task is left to begin, so nobody adds a thread to these any more.
+    // No task is left to begin, so no thread is added to these any more.
     std::vector<std::thread> threads = std::move(threads_);
     lock.unlock();
     changed_.notify_all();

@@ -1,6 +1,6 @@
-// The one loop over many things by many threads. Most of its uses are at mount, where the work is
-// waiting for a source more than computing: so it begins with few threads, and adds more while
-// those it has mostly wait. Whoever only computes gives `few` and `most` one value.
+// The one loop over many things by many threads. Most of its uses are at mount, where the work
+// waits for a source more than it computes: so it begins with few threads, and adds more while
+// those mostly wait. A caller whose tasks only compute gives `few` and `most` one value.
 #pragma once
 
 #include <chrono>
@@ -18,8 +18,8 @@ struct Parallel {
   std::size_t few = 4;
   /// Threads at most, no fewer than `few`: how many tasks a slow source may have to answer at once.
   std::size_t most = 64;
-  /// How a thread is started, which gives nullopt where there is none; empty: start_thread(). A
-  /// test refuses them.
+  /// Starts a thread, or gives nullopt where the system has none left. Empty: start_thread(). Tests
+  /// set it to refuse threads.
   std::function<std::optional<std::thread>(std::function<void()>)> start = {};
 };
 
@@ -34,8 +34,8 @@ using Task = std::function<Result<void>(std::size_t)>;
 Result<void> run_parallel(std::size_t count, const Task& make, const Parallel& how = {});
 
 /// The same with take(0), take(1) ... called in this order by the calling thread, each after its
-/// make(); a failure of take(i) counts as one of make(i). No more than two made and untaken ones a
-/// thread exist at a time: what they hold is bounded.
+/// make(); a failure of take(i) counts as one of make(i). At most two results for each thread are
+/// made and not yet taken, so their memory is bounded.
 Result<void> run_in_order(std::size_t count, const Task& make, const Task& take,
                           const Parallel& how = {});
 

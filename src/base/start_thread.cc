@@ -20,7 +20,7 @@ std::optional<std::thread> start_thread(std::function<void()> work) {
     reason = "no memory";
   }
   if (!reported.test_and_set()) {
-    spdlog::warn("threads: the system refuses another one ({}); ckfs goes on with fewer", reason);
+    spdlog::warn("threads: the system refuses another one ({}); ckfs continues with fewer", reason);
   }
   return std::nullopt;
 }

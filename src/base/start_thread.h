@@ -1,6 +1,6 @@
 // A thread where the system has one left. Every thread of ckfs but the one that watches over a
-// mount (fuse/session.cc) makes something faster and is not needed: a limit on them (pids.max,
-// RLIMIT_NPROC, no memory for a stack) must not end a mount that stands.
+// mount (fuse/session.cc) makes something faster and is not needed. So a limit on threads
+// (pids.max, RLIMIT_NPROC, no memory for a stack) must not end a working mount.
 #pragma once
 
 #include <functional>

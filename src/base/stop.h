@@ -1,10 +1,10 @@
 // Work whose result is not wanted any more: a reader was killed, a file closed, a program told to
 // end.
 //
-// A thread that begins work for somebody says so by a StopScope. What may last (decoding, waiting
-// for another thread or for memory) asks stop_asked() now and then, at least once for each block,
-// and gives up with stopped(). The scope is the thread's and no argument, because the interfaces in
-// between (ByteSource above all) have nothing else to do with it.
+// A thread that begins work for a caller says so by a StopScope. Long work (decoding, waiting for
+// another thread or for memory) asks stop_asked() now and then, at least once for each block, and
+// gives up with stopped(). The scope belongs to the thread and is not an argument, because the
+// interfaces in between (ByteSource above all) have no other use for it.
 #pragma once
 
 #include <stop_token>
@@ -35,14 +35,14 @@ class StopScope {
   const StopScope* const outer_;
 };
 
-/// Whether this thread is to give up what it does.
+/// Whether this thread should give up its work.
 bool stop_asked() noexcept;
 
-/// What it gives up with: `thing: stopped`.
+/// The error to give up with: `thing: stopped`.
 [[nodiscard]] Failure stopped(std::string_view thing);
 
-/// Wakes those that wait for `changed` when this thread is asked to stop. To be made before the
-/// lock is taken, and to go after it was given back.
+/// Wakes the threads that wait for `changed` when this thread is asked to stop. Make it before
+/// taking the lock; destroy it after releasing the lock.
 class WakeOnStop {
  public:
   WakeOnStop(Mutex& mutex, CondVar& changed)

@@ -71,7 +71,7 @@ std::string one_line(std::string_view text) {
       line += ' ';
       continue;
     }
-    // A byte that is no UTF-8 is shown as it is (a name of old times) unless an eight-bit terminal
+    // A byte that is not UTF-8 is shown as it is (an old file name), unless an eight-bit terminal
     // obeys it.
     const std::uint32_t c = length == 0 ? static_cast<unsigned char>(bytes.front()) : decode(bytes);
     if (!steers(c)) {

@@ -11,9 +11,10 @@ namespace ckfs {
 /// 200 bytes.
 [[nodiscard]] std::string quote(std::string_view text);
 
-/// `text` in one line for a terminal or a log: controls (C0, DEL, C1), what turns the direction of
-/// writing and what ends lines become spaces, \xNN or \uNNNN, and spaces at its end go: a name in a
-/// checkpoint can forge nothing. Bytes that are no UTF-8 pass, C1 controls apart.
+/// `text` in one line for a terminal or a log. Controls (C0, DEL, C1), line ends and characters
+/// that turn the direction of writing become spaces, \xNN or \uNNNN; spaces at the end are removed.
+/// So a name in a checkpoint cannot forge a line. Bytes that are not UTF-8 pass, except C1
+/// controls.
 [[nodiscard]] std::string one_line(std::string_view text);
 
 /// Bytes of the UTF-8 character that starts at text[at]; 0 where there is none. No surrogates,

@@ -1,7 +1,7 @@
-// What reading a document of somebody else may cost: steps, and bytes of what is made of it, both
-// in proportion to the document's own bytes. A few bytes can ask for any amount of work where parts
-// of a document are shared: a list of a thousand references to one list of a thousand numbers. So
-// whoever follows a reference, looks at a text or copies something pays for it before doing so.
+// The cost that reading an untrusted document may have: steps, and bytes of results, both in
+// proportion to the document's own bytes. A few bytes can ask for any amount of work where parts of
+// a document are shared: a list of a thousand references to one list of a thousand numbers. So code
+// that follows a reference, looks at a text or copies something pays for it first.
 #pragma once
 
 #include <atomic>
@@ -22,9 +22,9 @@ inline constexpr std::uint64_t kWorkFactor = 16;
 inline constexpr std::uint64_t kHoldBase = std::uint64_t{16} << 20;
 inline constexpr std::uint64_t kHoldFactor = 12;
 
-/// Safe for concurrent use, by which it may grant once more for each thread. Once more was asked
-/// for than there is, nothing is granted any more: so who asked may give an empty answer, and
-/// whoever is responsible for the document asks check() before believing what came of it.
+/// Safe for concurrent use; each concurrent thread may be granted one request beyond the budget.
+/// After a refusal every request is refused. So a refused caller may give an empty answer, and the
+/// reader of the document must call check() before it uses the result.
 class WorkBudget {
  public:
   /// Of a document of that many bytes.
@@ -54,7 +54,7 @@ class WorkBudget {
 
  private:
   bool take(std::atomic<std::uint64_t>& meter, std::uint64_t wanted, std::uint64_t most) {
-    // No sum overflows: what was not granted is not added, and no document has 2^59 bytes.
+    // No sum overflows: refused amounts are not added, and no document has 2^59 bytes.
     const std::uint64_t before = meter.load(std::memory_order_relaxed);
     if (exhausted() || wanted > most || before > most - wanted) {
       exhausted_.store(true, std::memory_order_relaxed);

@@ -82,7 +82,7 @@ struct StorageBox {
 /// only.
 enum class Role : std::uint8_t {
   Weight,        // trainable: the optimizer's masters where there are such
-  Frozen,        // a parameter that was not trained, recorded as such
+  Frozen,        // a parameter that was recorded as not trained
   FrozenModule,  // the same, known from the module's state only (ZeRO-1): zero_to_fp32 drops it, so
                  // a view shows it only when asked to
   Buffer,
@@ -114,8 +114,8 @@ struct Note {
   std::string text;
 };
 
-/// Notes of one kind, where an adapter counts them: they are for people. Of what is left out tensor
-/// by tensor there may be one for each.
+/// The most notes of one kind, where an adapter counts them: they are for people. Left-out tensors
+/// may have one note each.
 inline constexpr std::size_t kMaxNotes = 100;
 
 /// Weights of a checkpoint that are quantized in one way.
@@ -156,9 +156,9 @@ struct ModelDirectory {
 /// Entries that a file's header has beside its tensors: a key and its text, by key.
 using HeaderMetadata = std::vector<std::pair<std::string, std::string>>;
 
-/// One file of weights and the tensors it holds, in the source's own order. Where the source's
-/// files are no model for a target's (see Catalog::mirrors_shards) all tensors are in one shard
-/// with an empty path.
+/// One file of weights and the tensors it holds, in the source's own order. Where a target's files
+/// do not mirror the source's (see Catalog::mirrors_shards), all tensors are in one shard with an
+/// empty path.
 struct Shard {
   std::string path;
   FileId file = 0;
@@ -279,7 +279,7 @@ class Catalog {
   std::deque<std::vector<Extent>> extents_;       // arena chunks
   std::deque<std::vector<StorageBox>> boxes_;
   std::deque<std::vector<StorageId>> companions_;        // arena chunks
-  std::set<std::shared_ptr<const Encoding>> encodings_;  // but for plain ones
+  std::set<std::shared_ptr<const Encoding>> encodings_;  // except plain ones
   std::vector<Storage> storages_;
   std::vector<StoredTensor> tensors_;
   std::vector<Shard> shards_;
@@ -304,7 +304,7 @@ class CatalogBuilder {
  public:
   explicit CatalogBuilder(std::string_view kind);
 
-  /// Chunks are added here; what is given may be an extent's file.
+  /// Chunks are added here; the returned numbers may be the file of an extent.
   ChunkTable& chunks() { return catalog_->chunks_; }
   /// And inner files here.
   InnerFiles& inner_files() { return catalog_->inner_files_; }
@@ -338,14 +338,14 @@ class CatalogBuilder {
   /// Requires: the name is new.
   TensorId add_alias(std::string_view name, TensorId source);
 
-  /// What was added so far; ids are the provisional ones. References are valid until more is added;
-  /// names and shapes of tensors, and extents, stay valid into the built Catalog.
+  /// The tensors added so far, by provisional ids. References are valid until more is added; names
+  /// and shapes of tensors, and extents, stay valid into the built Catalog.
   std::size_t tensor_count() const { return catalog_->tensors_.size(); }
   const StoredTensor& tensor(TensorId id) const { return catalog_->tensors_[id]; }
   const Storage& storage(StorageId id) const { return catalog_->storages_[id]; }
 
   void add_shard(Shard shard);
-  /// Adds the one shard of a source whose files are no model for a target's.
+  /// Adds the one shard of a source whose files a target does not mirror.
   void add_only_shard(std::vector<TensorId> tensors);
   void add_file(SourceFile file);
   void add_part(CatalogPart part) { catalog_->parts_.push_back(std::move(part)); }

@@ -22,13 +22,13 @@ ChunkArrayId ChunkTable::add_array(ChunkArray array) {
 }
 
 Result<void> ChunkTable::check_room(ChunkArrayId array, std::uint64_t count) const {
-  // The last number is nobody's.
+  // The last number is never used.
   if (count < kFirstChunkFile - (next_ - kFirstChunkFile)) return {};
   return fail(ErrorCode::Unsupported, "{}: {} chunks with those before them: too many (limit 2^31)",
               arrays_[array].name, this->count() + count);
 }
 
-Result<FileId> ChunkTable::add(Run run, std::uint64_t count) {
+Result<FileId> ChunkTable::add(ConsecutiveChunks run, std::uint64_t count) {
   CKFS_TRY_VOID(check_room(run.array, count));
   run.first = next_;
   next_ += static_cast<FileId>(count);
@@ -88,7 +88,8 @@ Result<FileId> ChunkTable::add_shard(ChunkArrayId array, std::uint64_t cell, con
 
 SourceChunk ChunkTable::chunk(FileId file) const {
   CKFS_CHECK(is_chunk(file) && file < next_);
-  const Run& run = *std::prev(std::ranges::upper_bound(runs_, file, {}, &Run::first));
+  const ConsecutiveChunks& run =
+      *std::prev(std::ranges::upper_bound(runs_, file, {}, &ConsecutiveChunks::first));
   SourceChunk chunk{.kind = run.kind, .array = &arrays_[run.array], .cell = run.cell};
   switch (run.kind) {
     case SourceChunk::Kind::Absent:

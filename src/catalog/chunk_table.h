@@ -74,8 +74,8 @@ class ChunkTable {
   /// From now on no chunk of it may be absent in its shard (empty: it may), which a reader finds.
   void require_all(ChunkArrayId array, std::string_view why) { arrays_[array].why_whole = why; }
 
-  // Errors of all that add chunks: Unsupported (more than are numbered). What is there stays.
-  // Requires: `cell` is one of the array's grid.
+  // Functions that add chunks have the error Unsupported (more than can be numbered), which changes
+  // nothing. Requires: `cell` is one of the array's grid.
 
   /// Chunk `cell` of an array, stored at `stored` of a real file.
   Result<FileId> add_stored(ChunkArrayId array, std::uint64_t cell, const FileRange& stored);
@@ -87,10 +87,10 @@ class ChunkTable {
   /// A chunk that is not stored. One is enough for all absent chunks of an array.
   Result<FileId> add_absent(ChunkArrayId array);
 
-  /// The inner chunks of the shard `cell` of the array, in the order of its index: the first one's
-  /// number is given, the others follow. `array` describes the inner chunks; `shard` is the shard
-  /// in a real file. (One that lies in a database's node is best taken apart by whoever reads the
-  /// node, into inline chunks.) Errors: Corrupt (no room for the index), and those above.
+  /// The inner chunks of the shard `cell` of the array, in the order of its index. Gives the first
+  /// one's number; the others follow. `array` describes the inner chunks; `shard` is the shard in a
+  /// real file. (The reader of a database's node splits a shard that lies in the node into inline
+  /// chunks.) Errors: Corrupt (no room for the index), and those above.
   Result<FileId> add_shard(ChunkArrayId array, std::uint64_t cell, const FileRange& shard,
                            const ShardIndex& index);
 
@@ -105,7 +105,7 @@ class ChunkTable {
 
  private:
   /// Chunks with consecutive numbers: one, or the inner ones of a shard.
-  struct Run {
+  struct ConsecutiveChunks {
     FileId first = 0;
     ChunkArrayId array = 0;
     std::uint64_t cell = 0;
@@ -114,11 +114,11 @@ class ChunkTable {
     FileId index = 0;
   };
   Result<void> check_room(ChunkArrayId array, std::uint64_t count) const;
-  Result<FileId> add(Run run, std::uint64_t count);
+  Result<FileId> add(ConsecutiveChunks run, std::uint64_t count);
 
   std::deque<ChunkArray> arrays_;
   std::vector<ChunkArrayId> index_arrays_;  // by array: that of its shards' indexes, once there
-  std::vector<Run> runs_;                   // by first
+  std::vector<ConsecutiveChunks> runs_;     // by first
   std::deque<std::vector<std::byte>> inline_;
   FileId next_ = kFirstChunkFile;
 };

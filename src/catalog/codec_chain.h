@@ -1,6 +1,6 @@
 // How the bytes of a stored chunk become those of its elements: the bytes-to-bytes codecs of an
-// array's metadata, and nothing of arrays. What comes before them (byte order, the order of
-// dimensions) is an encoding, or strides of boxes.
+// array's metadata, and nothing of arrays. Earlier codecs (byte order, the order of dimensions) are
+// an encoding, or strides of boxes.
 #pragma once
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // Why tensors cannot be shown as numbers: a checkpoint in a quantization that ckfs cannot decode
-// has tens of thousands of such tensors and one reason, which is kept once; of most of them nothing
-// but the name is.
+// has tens of thousands of such tensors and one reason, which is kept once; of most of them only
+// the name is kept.
 #pragma once
 
 #include <cstddef>
@@ -34,7 +34,7 @@ class ObstacleList {
   static constexpr std::size_t kReasons = 100;
 
   void add(std::string_view tensor, std::string_view reason);
-  /// What was added, by tensor.
+  /// All that were added, by tensor.
   std::vector<Obstacle> list() const;
   /// The tensors of that reason that are counted and not listed, in the order added.
   std::span<const std::string> unlisted(std::string_view reason) const;

@@ -1,5 +1,5 @@
-// In a check file, as coreutils writes it, a line whose path has a backslash or an end of line
-// begins with a backslash, and has the two escaped.
+// In a check file of coreutils, a line begins with a backslash if its path has a backslash or an
+// end of line, which are escaped then.
 #include "check/digest.h"
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "api/checkpoint_impl.h"
 #include "base/mutex.h"
 #include "base/parallel.h"
 #include "base/stop.h"
@@ -36,7 +37,7 @@ std::string escaped(std::string_view path) {
   return text;
 }
 
-/// As a shell takes it; all that is not ASCII by its bytes.
+/// The path quoted for a shell. Bytes that are not ASCII become escapes.
 std::string shell_quoted(std::string_view path) {
   std::string text = "$'";
   for (const char c : path) {
@@ -67,8 +68,25 @@ bool is_hex(std::string_view text) {
   return text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }
 
-/// One line of a check file: "TAG (PATH) = SUM", "SUM  PATH" or "SUM *PATH". False: none of them,
-/// or of an algorithm that is not known, or the path has another sum of that kind already.
+/// Whether a sum has the form that Checksum::finish() gives.
+bool is_sum(Algorithm algorithm, std::string_view sum) {
+  switch (algorithm) {
+    case Algorithm::Sha256:
+      return sum.size() == 64 && is_hex(sum);
+    case Algorithm::Xxh128:
+      return sum.size() == 32 && is_hex(sum);
+    case Algorithm::Crc32c:
+      return sum.size() == 8 && sum.ends_with("==") &&
+             std::ranges::all_of(sum.substr(0, 6), [](char c) {
+               return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '+' ||
+                      c == '/';
+             });
+  }
+  CKFS_CHECK(false);
+}
+
+/// Reads one line of a check file: "TAG (PATH) = SUM", "SUM  PATH" or "SUM *PATH". False: it has
+/// none of these forms, its algorithm is unknown, or the path has another sum of that kind already.
 bool parse_line(std::string_view line, std::map<std::string, FileDigest>& digests) {
   const bool is_escaped = line.starts_with('\\');
   if (is_escaped) line.remove_prefix(1);
@@ -131,9 +149,50 @@ Result<std::vector<FileDigest>> parse_json(const nlohmann::json& json) {
 
 }  // namespace
 
+Result<DigestJournal> DigestJournal::open(const std::string& path, const View& view,
+                                          const std::vector<Algorithm>& algorithms) {
+  std::set<std::string_view> names;
+  for (const Algorithm algorithm : algorithms) names.insert(name(algorithm));
+  const nlohmann::ordered_json made_from{
+      {"version", kVersion},
+      {"fingerprint", fmt::format("{:016x}", view.impl().checkpoint->fingerprint)},
+      {"view", view.name()},
+      {"layout_version", kLayoutVersion},
+      {"algorithms", names}};
+  const FileList files = view.files();
+  std::map<std::string, FileDigest> known;
+  CKFS_TRY(ResumeFile file,
+           ResumeFile::open(path, fmt::format("{}digest {}", ResumeFile::kBegin, made_from.dump()),
+                            [&](std::string_view line) {
+                              std::map<std::string, FileDigest> one;
+                              if (!parse_line(line, one)) return false;
+                              const FileDigest& digest = one.begin()->second;
+                              const auto& [algorithm, sum] = *digest.sums.begin();
+                              if (!is_sum(algorithm, sum) || !files.find(digest.path)) return false;
+                              FileDigest& all = known[digest.path];
+                              all.path = digest.path;
+                              all.sums[algorithm] = sum;
+                              return true;
+                            }));
+  std::erase_if(known, [&](const auto& entry) {
+    return entry.second.sums.size() < names.size();  // the last one may be incomplete
+  });
+  return DigestJournal(std::move(file), std::move(known));
+}
+
+const FileDigest* DigestJournal::find(const std::string& path) const {
+  const auto at = known_.find(path);
+  return at == known_.end() ? nullptr : &at->second;
+}
+
+Result<void> DigestJournal::add(const FileDigest& digest) {
+  return file_.add(check_lines(digest, true));
+}
+
 Result<void> digest_files(const View& view, const std::vector<std::size_t>& files,
                           const std::vector<Algorithm>& algorithms, const CheckOptions& options,
-                          const std::function<Result<void>(const FileDigest&)>& take) {
+                          const std::function<Result<void>(const FileDigest&)>& take,
+                          DigestJournal* journal) {
   const FileList all = view.files();
   std::uint64_t total = 0;
   for (const std::size_t file : files) total += all[file].size;
@@ -142,6 +201,13 @@ Result<void> digest_files(const View& view, const std::vector<std::size_t>& file
   std::vector<FileDigest> made(files.size());
   const auto make = [&](std::size_t i) -> Result<void> {
     const FileInfo info = all[files[i]];
+    if (const FileDigest* const known = journal ? journal->find(std::string(info.path)) : nullptr) {
+      made[i] = *known;
+      const MutexLock lock(mutex);
+      done += info.size;
+      if (options.progress) options.progress(done, total);
+      return {};
+    }
     CKFS_TRY(ViewFile file, view.open(info.path, {.whole = true, .once = true}));
     std::vector<std::unique_ptr<Checksum>> sums;
     for (const Algorithm algorithm : algorithms) {
@@ -158,7 +224,7 @@ Result<void> digest_files(const View& view, const std::vector<std::size_t>& file
     }
     made[i].path = info.path;
     for (std::size_t k = 0; k < sums.size(); ++k) made[i].sums[algorithms[k]] = sums[k]->finish();
-    return {};
+    return journal ? journal->add(made[i]) : Result<void>();
   };
   const StopScope scope(options.stop);
   const std::size_t cpus = std::max(1u, std::thread::hardware_concurrency());

@@ -1,25 +1,31 @@
-// A directory is compared in units of one file or a part of a large one, several at once: so a copy
-// of one file is compared by all CPUs, too. The copy is read and not mapped: a file that shrinks
-// meanwhile must not be the end of the process.
+// A directory is compared in units: a file, or a part of a large one. Several are compared at once,
+// so that all CPUs work on a copy of one file, too. The copy is read and not mapped: a file that
+// shrinks meanwhile must not end the process.
 #include "check/verify.h"
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <random>
 #include <set>
 #include <sys/stat.h>
+#include <tuple>
 #include <unistd.h>
 
 #include "api/checkpoint_impl.h"
+#include "api/report.h"
 #include "base/hash.h"
 #include "base/mutex.h"
 #include "base/parallel.h"
+#include "base/rounding.h"
 #include "base/stop.h"
 #include "base/text.h"
 #include "base/unique_fd.h"
 #include "base/units.h"
+#include "check/resume_file.h"
 #include "container/file_layout.h"
 #include "source/source_tree.h"
 
@@ -28,18 +34,19 @@ namespace ckfs {
 namespace {
 
 constexpr std::uint64_t kUnit = 256_MiB;
-/// Of an element that differs, so many bytes are shown.
+/// So many bytes are shown of an element that differs.
 constexpr std::uint64_t kShownBytes = 16;
 
 class Differences {
  public:
-  /// A file that differs; `place` orders those of one path.
+  /// Notes a file that differs. Of several differences of one path the one with the least `place`
+  /// counts.
   void add(const std::string& path, std::uint64_t place, std::string text) {
     const MutexLock lock(mutex_);
     const auto [at, is_new] = found_.emplace(path, std::pair(place, text));
     if (!is_new && place < at->second.first) at->second = {place, std::move(text)};
   }
-  /// Whether it differs before `place`.
+  /// Whether the file differs at or before `place`.
   bool has(const std::string& path, std::uint64_t place) const {
     const MutexLock lock(mutex_);
     const auto at = found_.find(path);
@@ -50,8 +57,12 @@ class Differences {
     result.differing = found_.size();
     for (const auto& [path, what] : found_) {
       if (result.differences.size() == kMostDifferences) return;
-      result.differences.push_back(one_line(fmt::format("{}: {}", path, what.second)));
+      result.differences.push_back({path, what.second});
     }
+  }
+  std::size_t count() const {
+    const MutexLock lock(mutex_);
+    return found_.size();
   }
 
  private:
@@ -83,6 +94,65 @@ ByteRange element_at(const FileLayout& layout, std::uint64_t offset) {
   return {begin, begin + width};
 }
 
+/// A range of a file of the copy that was compared and is equal, and the state of that file.
+struct EqualRange {
+  std::uint64_t file = 0;  // index in View::files()
+  ByteRange range{};
+  std::uint64_t size = 0, inode = 0;
+  std::int64_t mtime_ns = 0, ctime_ns = 0;
+
+  auto fields() const {
+    return std::tuple(file, range.begin, range.end, size, inode, mtime_ns, ctime_ns);
+  }
+  bool operator<(const EqualRange& other) const { return fields() < other.fields(); }
+  bool operator==(const EqualRange& other) const { return fields() == other.fields(); }
+};
+
+std::int64_t nanoseconds(const timespec& time) {
+  return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+}
+
+/// The entry for a range of an open file of the copy.
+Result<EqualRange> range_now(const Unit& unit, const UniqueFd& copy, const std::string& path) {
+  struct stat status{};
+  if (::fstat(copy.get(), &status) != 0) return system_failure(errno, path, "look");
+  return EqualRange{.file = unit.file,
+                    .range = unit.range,
+                    .size = static_cast<std::uint64_t>(status.st_size),
+                    .inode = status.st_ino,
+                    .mtime_ns = nanoseconds(status.st_mtim),
+                    .ctime_ns = nanoseconds(status.st_ctim)};
+}
+
+std::string line_of(const EqualRange& equal) {
+  return fmt::format("[{},{},{},{},{},{},{}]\n", equal.file, equal.range.begin, equal.range.end,
+                     equal.size, equal.inode, equal.mtime_ns, equal.ctime_ns);
+}
+
+std::optional<EqualRange> parse_range(std::string_view line) {
+  const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
+  if (!json.is_array() || json.size() != 7) return std::nullopt;
+  for (std::size_t i = 0; i < 7; ++i) {
+    if (i < 5 ? !json[i].is_number_unsigned() : !json[i].is_number_integer()) return std::nullopt;
+  }
+  return EqualRange{.file = json[0].get<std::uint64_t>(),
+                    .range = {json[1].get<std::uint64_t>(), json[2].get<std::uint64_t>()},
+                    .size = json[3].get<std::uint64_t>(),
+                    .inode = json[4].get<std::uint64_t>(),
+                    .mtime_ns = json[5].get<std::int64_t>(),
+                    .ctime_ns = json[6].get<std::int64_t>()};
+}
+
+/// The error of a comparison that was stopped.
+Failure interrupted_after(const std::string& name, std::uint64_t bytes, std::uint64_t total,
+                          std::size_t differing, bool goes_on) {
+  return fail(
+      ErrorCode::Stopped, "{}: interrupted after {} of {}; {} so far ({})", name, human_size(bytes),
+      human_size(total),
+      differing == 0 ? "no difference" : fmt::format("{} files differ", differing),
+      goes_on ? "the same command goes on from there" : "--resume FILE keeps what was compared");
+}
+
 /// One comparison of a view with a directory.
 class Comparison {
  public:
@@ -94,7 +164,8 @@ class Comparison {
  private:
   /// The size of a file of the copy; nullopt: it was noted as a difference.
   Result<std::optional<std::uint64_t>> look(const FileInfo& info);
-  Result<void> find_too_much();
+  Result<void> find_extra_files();
+  Result<void> open_resume_file();
   bool is_chosen(std::size_t file, std::uint64_t piece) const;
   Result<void> compare(const Unit& unit);
   Result<void> compare_piece(ViewFile& file, const UniqueFd& copy, std::size_t number,
@@ -112,8 +183,11 @@ class Comparison {
   Differences differences_;
   VerifyResult result_;  // but for what mutex_ guards
   std::uint64_t total_ = 0;
+  std::set<EqualRange> known_equal_;  // by an earlier run
+  std::optional<ResumeFile> resume_;
   Mutex mutex_;
   std::uint64_t bytes_ CKFS_GUARDED_BY(mutex_) = 0;
+  std::uint64_t bytes_kept_ CKFS_GUARDED_BY(mutex_) = 0;
   std::uint64_t compared_ CKFS_GUARDED_BY(mutex_) = 0;
 };
 
@@ -126,7 +200,7 @@ Result<std::optional<std::uint64_t>> Comparison::look(const FileInfo& info) {
     return std::nullopt;
   }
   if (!S_ISREG(status.st_mode)) {
-    differences_.add(path, 0, "is no file in the copy");
+    differences_.add(path, 0, "is no regular file in the copy");
     return std::nullopt;
   }
   const auto size = static_cast<std::uint64_t>(status.st_size);
@@ -135,7 +209,7 @@ Result<std::optional<std::uint64_t>> Comparison::look(const FileInfo& info) {
   return std::nullopt;
 }
 
-Result<void> Comparison::find_too_much() {
+Result<void> Comparison::find_extra_files() {
   std::set<std::string> directories;  // of the view
   for (const FileInfo file : files_) {
     std::filesystem::path at(file.path);
@@ -156,7 +230,7 @@ Result<void> Comparison::find_too_much() {
     if (path == kExportFolder) {
       // the export's own
     } else if (!is_directory && !files_.find(path)) {
-      differences_.add(path, 0, "is too much: the view has no such file");
+      differences_.add(path, 0, "extra file, not in the view");
     }
     at.increment(error);
     if (error) return system_failure(error.value(), copy_.native(), "list");
@@ -211,6 +285,18 @@ Result<void> Comparison::compare(const Unit& unit) {
   CKFS_TRY(ViewFile file, view_.open(path, {.whole = all, .once = all}));
   const UniqueFd copy(::open(path_of(path).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!copy) return system_failure(errno, path_of(path), "open");
+  std::optional<EqualRange> before;
+  if (resume_) {
+    CKFS_TRY(before, range_now(unit, copy, path_of(path)));
+    if (known_equal_.contains(*before)) {
+      const MutexLock lock(mutex_);
+      bytes_ += unit.range.size();
+      bytes_kept_ += unit.range.size();
+      compared_ += ceil_div(unit.range.size(), kVerifyPiece);
+      if (options_.common.progress) options_.common.progress(bytes_, total_);
+      return {};
+    }
+  }
   std::vector<std::byte> buffer(std::min(kVerifyPiece, unit.range.size()));
   for (std::uint64_t at = unit.range.begin; at < unit.range.end; at += kVerifyPiece) {
     if (stop_asked()) return stopped(path);
@@ -223,6 +309,28 @@ Result<void> Comparison::compare(const Unit& unit) {
     ++compared_;
     if (options_.common.progress) options_.common.progress(bytes_, total_);
   }
+  if (!resume_ || differences_.has(path, unit.range.end)) return {};
+  CKFS_TRY(const EqualRange after, range_now(unit, copy, path_of(path)));
+  return after == *before ? resume_->add(line_of(after)) : Result<void>();
+}
+
+Result<void> Comparison::open_resume_file() {
+  if (options_.resume.empty()) return {};
+  std::error_code error;
+  const nlohmann::ordered_json made_from{
+      {"version", 1},
+      {"fingerprint", fmt::format("{:016x}", view_.impl().checkpoint->fingerprint)},
+      {"view", view_.name()},
+      {"layout_version", kLayoutVersion},
+      {"copy", std::filesystem::weakly_canonical(copy_, error).native()}};
+  const std::string header =
+      fmt::format("{}verify {}", ResumeFile::kBegin,
+                  made_from.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace));
+  CKFS_TRY(resume_, ResumeFile::open(options_.resume, header, [&](std::string_view line) {
+             const std::optional<EqualRange> equal = parse_range(line);
+             if (equal) known_equal_.insert(*equal);
+             return equal.has_value();
+           }));
   return {};
 }
 
@@ -241,15 +349,24 @@ Result<VerifyResult> Comparison::run() {
     total_ += *size;
   }
   total_ = static_cast<std::uint64_t>(static_cast<double>(total_) * options_.sample);
-  CKFS_TRY_VOID(find_too_much());
+  CKFS_TRY_VOID(find_extra_files());
+  CKFS_TRY_VOID(open_resume_file());
   const StopScope scope(options_.common.stop);
   const std::size_t cpus = std::max(1u, std::thread::hardware_concurrency());
   const std::size_t jobs = options_.common.jobs == 0 ? cpus : options_.common.jobs;
-  CKFS_TRY_VOID(run_parallel(units.size(), [&](std::size_t i) { return compare(units[i]); },
-                             {.few = jobs, .most = jobs}));
+  const Result<void> compared = run_parallel(
+      units.size(), [&](std::size_t i) { return compare(units[i]); }, {.few = jobs, .most = jobs});
+  if (!compared && compared.error().code() == ErrorCode::Stopped) {
+    const MutexLock lock(mutex_);
+    return interrupted_after(copy_.native(), bytes_, total_, differences_.count(),
+                             resume_.has_value());
+  }
+  CKFS_TRY_VOID(compared);
   differences_.give(result_);
+  if (resume_ && result_.differing == 0) CKFS_TRY_VOID(resume_->remove());
   const MutexLock lock(mutex_);
   result_.bytes = bytes_;
+  result_.bytes_kept = bytes_kept_;
   result_.compared = compared_;
   return result_;
 }
@@ -300,7 +417,7 @@ Result<VerifyResult> verify_directory(const View& view, const std::filesystem::p
 }
 
 Result<VerifyResult> verify_digests(const View& view, const std::vector<FileDigest>& digests,
-                                    const CheckOptions& options) {
+                                    const std::string& name, const VerifyOptions& options) {
   const FileList files = view.files();
   Differences differences;
   VerifyResult result;
@@ -310,7 +427,7 @@ Result<VerifyResult> verify_digests(const View& view, const std::vector<FileDige
   for (const FileDigest& digest : digests) {
     const auto file = files.find(digest.path);
     if (!file) {
-      differences.add(digest.path, 0, "is too much: the view has no such file");
+      differences.add(digest.path, 0, "extra file, not in the view");
       continue;
     }
     numbers.push_back(*file);
@@ -321,20 +438,40 @@ Result<VerifyResult> verify_digests(const View& view, const std::vector<FileDige
     if (!wanted.contains(info.path)) differences.add(std::string(info.path), 0, "is missing");
   }
   std::ranges::sort(numbers);
-  CKFS_TRY_VOID(digest_files(view, numbers, {algorithms.begin(), algorithms.end()}, options,
-                             [&](const FileDigest& digest) -> Result<void> {
-                               ++result.files;
-                               result.bytes += files[*files.find(digest.path)].size;
-                               for (const auto& [algorithm, sum] : wanted.at(digest.path)->sums) {
-                                 const std::string& here = digest.sums.at(algorithm);
-                                 if (here == sum) continue;
-                                 differences.add(digest.path, 0,
-                                                 fmt::format("{} is {} in the view, not {}",
-                                                             name(algorithm), here, sum));
-                               }
-                               return {};
-                             }));
+  const std::vector<Algorithm> kinds(algorithms.begin(), algorithms.end());
+  std::optional<DigestJournal> journal;
+  if (!options.resume.empty()) {
+    CKFS_TRY(journal, DigestJournal::open(options.resume, view, kinds));
+  }
+  CheckOptions common = options.common;
+  std::uint64_t done = 0, total = 0;  // one thread at a time
+  common.progress = [&](std::uint64_t now_done, std::uint64_t now_total) {
+    done = now_done;
+    total = now_total;
+    if (options.common.progress) options.common.progress(done, total);
+  };
+  const auto compare = [&](const FileDigest& digest) -> Result<void> {
+    ++result.files;
+    const std::uint64_t size = files[*files.find(digest.path)].size;
+    result.bytes += size;
+    if (journal && journal->find(digest.path)) result.bytes_kept += size;
+    for (const auto& [algorithm, sum] : wanted.at(digest.path)->sums) {
+      const std::string& here = digest.sums.at(algorithm);
+      if (here == sum) continue;
+      differences.add(
+          digest.path, 0,
+          fmt::format("{} is {} in the view, not {}", ckfs::name(algorithm), here, sum));
+    }
+    return {};
+  };
+  const Result<void> compared =
+      digest_files(view, numbers, kinds, common, compare, journal ? &*journal : nullptr);
+  if (!compared && compared.error().code() == ErrorCode::Stopped) {
+    return interrupted_after(name, done, total, differences.count(), journal.has_value());
+  }
+  CKFS_TRY_VOID(compared);
   differences.give(result);
+  if (journal && result.differing == 0) CKFS_TRY_VOID(journal->remove());
   return result;
 }
 

@@ -1,8 +1,8 @@
 // A blosc chunk: a header of 16 bytes, the place of each block, and the blocks, each compressed by
-// itself; written by several threads they lie in any order. libblosc decodes whole chunks, and runs
-// of elements of a chunk that lies in memory as a whole. So each block is shown to it as a chunk of
-// one block, with a header made for it: no more than a block is in memory, and none is decoded that
-// nobody wants. (The format is that of README_CHUNK_FORMAT.rst of C-Blosc 1.21.)
+// itself; blocks written by several threads lie in any order. libblosc decodes whole chunks, and
+// runs of elements of a chunk that lies in memory as a whole. So each block is shown to it as a
+// chunk of one block, with a header made for it: one block is in memory at a time, and only wanted
+// blocks are decoded. (The format is that of README_CHUNK_FORMAT.rst of C-Blosc 1.21.)
 #include <algorithm>
 #include <array>
 #include <blosc.h>
@@ -146,8 +146,7 @@ Result<void> BloscStream::check_order(std::uint64_t most_made) const {
   }
   if (made <= most_made) return {};
   return fail(ErrorCode::Unsupported,
-              "blosc: blocks in no order, of which the next codec would make {} bytes (limit {})",
-              made, most_made);
+              "blosc: out-of-order blocks would decode to {} bytes (limit {})", made, most_made);
 }
 
 /// Requires: `out` has room for a block, also for the last.

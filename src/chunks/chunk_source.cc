@@ -14,7 +14,7 @@ namespace ckfs {
 namespace {
 
 /// Where a chunk's bytes come from, once its shard's index was looked at.
-struct Place {
+struct ChunkLocation {
   const ChunkArray* array = nullptr;
   bool absent = false;
   StoredBytes stored = {};
@@ -42,7 +42,7 @@ class ChunkSource::Impl {
       : files_(files), table_(table), decoded_(table, std::move(pool), std::move(spill)) {}
 
   Result<void> read(std::span<const ReadRequest> batch, bool once);
-  Result<std::map<FileId, Place>> find_places(std::span<const ReadRequest> batch);
+  Result<std::map<FileId, ChunkLocation>> find_places(std::span<const ReadRequest> batch);
   std::vector<FileId> stored_in(std::span<const FileId> files) const;
 
   ByteSource& files_;
@@ -54,13 +54,13 @@ class ChunkSource::Impl {
   using IndexEntry = std::array<std::byte, 16>;
 
   Result<void> read_entries(std::map<FileId, IndexEntry>& entries);
-  Result<Place> place(FileId chunk, const IndexEntry& entry) const;
+  Result<ChunkLocation> place(FileId chunk, const IndexEntry& entry) const;
 };
 
 /// `entry`: of an inner chunk.
-Result<Place> ChunkSource::Impl::place(FileId file, const IndexEntry& entry) const {
+Result<ChunkLocation> ChunkSource::Impl::place(FileId file, const IndexEntry& entry) const {
   const SourceChunk chunk = table_.chunk(file);
-  Place place{.array = chunk.array};
+  ChunkLocation place{.array = chunk.array};
   switch (chunk.kind) {
     case SourceChunk::Kind::Absent:
       place.absent = true;
@@ -124,8 +124,9 @@ Result<void> ChunkSource::Impl::read_entries(std::map<FileId, IndexEntry>& entri
 }
 
 /// Of the chunks of a batch, which has many requests for each.
-Result<std::map<FileId, Place>> ChunkSource::Impl::find_places(std::span<const ReadRequest> batch) {
-  std::map<FileId, Place> places;
+Result<std::map<FileId, ChunkLocation>> ChunkSource::Impl::find_places(
+    std::span<const ReadRequest> batch) {
+  std::map<FileId, ChunkLocation> places;
   std::map<FileId, IndexEntry> entries;
   for (const ReadRequest& request : batch) {
     if (!is_chunk(request.file) || !places.try_emplace(request.file).second) continue;
@@ -148,7 +149,7 @@ Result<void> ChunkSource::Impl::read(std::span<const ReadRequest> batch, bool on
       plain.push_back(request);
       continue;
     }
-    const Place& place = places.at(request.file);
+    const ChunkLocation& place = places.at(request.file);
     if (place.absent) {
       fill(*place.array, request);
     } else if (!place.array->codecs->identity()) {
@@ -165,13 +166,13 @@ Result<void> ChunkSource::Impl::read(std::span<const ReadRequest> batch, bool on
   std::set<FileId> used;
   std::vector<ChunkWish> wishes;
   for (auto& [chunk, wanted] : coded) {
-    Place& place = places.at(chunk);
+    ChunkLocation& place = places.at(chunk);
     if (place.stored.source != nullptr) used.insert(place.stored.range.file);
     place.stored.once = once;
     wishes.push_back({{chunk, place.array, place.stored}, std::move(wanted)});
   }
   if (!wishes.empty()) CKFS_TRY_VOID(decoded_.read(std::move(wishes)));
-  // What was decoded earlier counts only while its file is the one that was opened.
+  // Blocks decoded earlier are valid only while their file is the one that was opened.
   const std::vector<FileId> files(used.begin(), used.end());
   if (!files.empty()) CKFS_TRY_VOID(files_.verify(files));
   if (plain.empty()) return {};

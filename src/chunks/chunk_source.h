@@ -1,7 +1,7 @@
-// Files and decoded chunks as one ByteSource: what a catalog with chunks is read through.
+// Files and decoded chunks as one ByteSource, through which a catalog with chunks is read.
 //
-// A chunk of any decoded size is served by streaming (decoded_chunks.h). Memory is the budget's
-// (Tier::Source): reading waits for it, and holds no other of that tier while it does.
+// A chunk of any decoded size is served by streaming (decoded_chunks.h). Reading waits for memory
+// of the budget (Tier::Source), and holds no other memory of that tier while it waits.
 //
 // Safe for concurrent use by several threads.
 #pragma once
@@ -38,9 +38,9 @@ class ChunkSource final : public ByteSource {
   Result<void> check_mapped(std::span<const MappedBytes> mapped) override;
   void rest(const std::function<bool()>& still) override;
   void will_need(std::span<const FileRange> ranges) override;
-  /// Never of chunks: what they need is found out while they are decoded.
+  /// Never for chunks: only decoding shows which bytes they need.
   bool heeds_hints(FileId file) const override;
-  /// Never of chunks: the stored bytes may be needed again, by other parts of them.
+  /// Never for chunks: other parts of a chunk may need the stored bytes again.
   bool knows_page_cache(FileId file) const override;
   bool reads_past_cache(FileId file) const override;
   bool prefers_order(FileId file) const override;
@@ -52,7 +52,7 @@ class ChunkSource final : public ByteSource {
   bool add_spill(std::shared_ptr<Spill> spill, bool whole);
   /// DecodedChunks::forget().
   void forget(std::span<const FileId> chunks);
-  /// Bytes that the spill may take; 0: there is none, or it takes none.
+  /// Bytes that the spill may take; 0 without a spill.
   std::uint64_t spill_limit() const;
 
   ChunkStatistics statistics() const;

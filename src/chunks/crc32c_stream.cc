@@ -41,10 +41,10 @@ Result<void> Crc32cStream::begin() {
 Result<std::size_t> Crc32cStream::read(std::span<std::byte> out) {
   if (!begun_) CKFS_TRY_VOID(begin());
   if (ended_ || out.empty()) return std::size_t{0};
-  // What is held comes first, then what is new; the last four of all are held again.
+  // Gives the held bytes, then the new ones; holds back the last four of all.
   CKFS_TRY(const std::size_t read, from_->read(out));
   ended_ = read < out.size();
-  std::array<std::byte, kSum + kSum> edge{};  // what is held, and the last of what is new
+  std::array<std::byte, kSum + kSum> edge{};  // the held bytes, and the last new ones
   const std::size_t last = std::min(read, kSum);
   std::copy_n(held_.begin(), kSum, edge.begin());
   std::copy_n(out.begin() + static_cast<std::ptrdiff_t>(read - last), last, edge.begin() + kSum);

@@ -1,13 +1,13 @@
 // One decoder for a chunk at a time, as a rule, and one thread that drives it. Several decoders of
-// one chunk would serve requests in any order sooner, and decode everything several times. But who
-// wants the first bytes of a chunk of 128 GiB (4 MB of zstd can stand for as many zeros) cannot
-// wait for one who wants the last: he drives a decoder of his own, to where he wants to go. That
-// costs nothing that he would not pay later, for his bytes have come by already. A third begins
-// only where it has less than half as far to go as the second, so there are few.
+// one chunk would serve requests in any order sooner, and decode everything several times. But a
+// reader of the first bytes of a chunk of 128 GiB (4 MB of zstd can stand for as many zeros) cannot
+// wait for a reader of the last: its thread drives a decoder of its own, up to its last byte. That
+// costs no more than to decode later, because the first decoder has passed those bytes already. A
+// third begins only where it has less than half as far to go as the second, so there are few.
 //
-// Memory: a decoder is acquired as a whole (Tier::Source), by a thread that holds nothing else of
-// that tier; afterwards nothing waits for memory. A block is decoded into the decoder's own buffer,
-// which becomes a kept block if another can be had in its place.
+// Memory: a thread acquires a decoder as a whole (Tier::Source), and holds nothing else of that
+// tier; afterwards nothing waits for memory. A block is decoded into the decoder's own buffer,
+// which becomes a kept block if the pool gives another buffer.
 #include "chunks/decoded_chunks.h"
 
 #include <algorithm>
@@ -33,8 +33,8 @@ struct DecodedChunks::Decoder {
 };
 
 /// What one call of read() still wants of a chunk, in order, no part across a border of blocks.
-/// Changed with the lock. What a drive copies for it is taken out of `wanted` first, so that two
-/// drives never write to one place; it may go while nothing is copied.
+/// Changed with the lock held. A drive takes parts out of `wanted` before it copies them, so that
+/// two drives never write to one place. May be destroyed while nothing is copied.
 struct DecodedChunks::Request {
   CodedChunk chunk;
   std::vector<WantedBytes> wanted;
@@ -49,7 +49,7 @@ struct DecodedChunks::Request {
     const auto last = std::ranges::lower_bound(first, wanted.end(), end, {}, &WantedBytes::offset);
     return {first, last};
   }
-  /// The end of what it wants before `position`; 0: it wants nothing there.
+  /// The end of the last wanted part that begins before `position`; 0: there is none.
   std::uint64_t end_before(std::uint64_t position) const {
     const auto behind = in(0, position);
     return behind.empty() ? 0 : behind.back().offset + behind.back().out.size();
@@ -60,11 +60,11 @@ struct DecodedChunks::Request {
 /// A thread that decodes a chunk for its own request, and for others on its way.
 struct DecodedChunks::Drive {
   Request& own;
-  const bool jumps;            // the codecs are random access: it passes nothing on its way
+  const bool jumps;            // the codecs allow random access: it decodes no blocks in between
   std::uint64_t position = 0;  // of the block at hand
   bool to_end = false;
 
-  /// What a decoder at `from` makes until `request` has all that it wants.
+  /// Bytes that a decoder at `from` makes until `request` has all its parts.
   static std::uint64_t left_of(const Request& request, std::uint64_t from, bool jumps) {
     if (request.wanted.empty()) return 0;
     if (jumps) {
@@ -81,14 +81,14 @@ struct DecodedChunks::Drive {
   }
 };
 
-/// A chunk that somebody waits for, or that has a decoder.
+/// A chunk that has waiting requests, or a decoder.
 struct DecodedChunks::Active {
-  /// A decoder that nobody drives.
+  /// A decoder that no thread drives.
   struct Parked {
     std::unique_ptr<Decoder> decoder;
     std::uint64_t used = 0;
   };
-  /// One for who reads the chunk in order, and one for who looked elsewhere meanwhile.
+  /// One for a reader in order, and one for a reader that jumped elsewhere in between.
   static constexpr std::size_t kMostParked = 2;
 
   std::vector<Request*> requests;
@@ -180,16 +180,16 @@ Result<void> DecodedChunks::read(std::vector<ChunkWish> wishes) {
   try {
     done = finish(requests);
   } catch (const std::bad_alloc&) {
-    out_of_memory = true;  // to say so takes memory, too
+    out_of_memory = true;  // an error's text would need memory, too
   }
   leave(requests);
   if (out_of_memory) {
-    return Failure(Error(ErrorCode::OutOfMemory, "out of memory"));  // the text needs none
+    return Failure(Error(ErrorCode::OutOfMemory, "out of memory"));  // this text needs no memory
   }
   return done;
 }
 
-/// Enters the requests, and drives, or waits for those who do, until they are done. Throws
+/// Enters the requests, and drives or waits for other drives until they are done. Throws
 /// std::bad_alloc.
 Result<void> DecodedChunks::finish(std::deque<Request>& requests) {
   std::list<Request*> open;
@@ -202,7 +202,7 @@ Result<void> DecodedChunks::finish(std::deque<Request>& requests) {
     request.active->requests.push_back(&request);
   }
   while (true) {
-    // No further than to the first that nobody serves: there may be 10,000 chunks of 1 KiB.
+    // Only up to the first request that no drive serves: there may be 10,000 chunks of 1 KiB.
     Request* next = nullptr;
     for (auto at = open.begin(); at != open.end() && next == nullptr;) {
       Request& request = **at;
@@ -234,7 +234,7 @@ Result<void> DecodedChunks::finish(std::deque<Request>& requests) {
   }
 }
 
-/// Nothing of the requests is used by anybody afterwards.
+/// Afterwards no thread uses the requests any more.
 void DecodedChunks::leave(std::deque<Request>& requests) {
   MutexLock lock(mutex_);
   for (Request& request : requests) {
@@ -248,8 +248,8 @@ void DecodedChunks::leave(std::deque<Request>& requests) {
   }
 }
 
-/// Whether what the request wants is best waited for: a drive has not come by it yet, or is done
-/// soon. Else its own thread drives.
+/// Whether the request should wait: a drive has not passed its bytes yet, or ends soon. Otherwise
+/// its own thread drives.
 bool DecodedChunks::is_served(const Request& request) const {
   if (request.wanted.empty()) return true;
   return std::ranges::any_of(request.active->drives, [&](const Drive* drive) {
@@ -304,7 +304,7 @@ std::vector<WantedBytes> DecodedChunks::take_from_spill(FileId chunk,
   return missing;
 }
 
-/// What those who drove before have kept, and this one came too late for.
+/// Takes blocks that earlier drives have kept, and that passed before this request came.
 void DecodedChunks::take_kept(Request& own) {
   /// Gives back what was not found, whatever happens.
   struct Taken {
@@ -330,8 +330,7 @@ void DecodedChunks::take_kept(Request& own) {
       take_from_spill(own.chunk.id, take_from_cache(own.chunk.id, std::move(taken.wanted)));
 }
 
-/// A decoder from which the request is served sooner than from the beginning; nullptr: there is
-/// none.
+/// A parked decoder that serves the request sooner than a new one would; nullptr: there is none.
 std::unique_ptr<DecodedChunks::Decoder> DecodedChunks::take_parked(Active& active,
                                                                    const Request& own) {
   const bool jumps = is_random_access(*own.chunk.array->codecs);
@@ -347,7 +346,7 @@ std::unique_ptr<DecodedChunks::Decoder> DecodedChunks::take_parked(Active& activ
   return best == nullptr ? nullptr : std::move(best->decoder);
 }
 
-/// In the place of that which was used least recently, where there is no other.
+/// Takes a free place, or that of the decoder that was used least recently.
 void DecodedChunks::park(Active& active, std::unique_ptr<Decoder> decoder) {
   if (decoder == nullptr) return;
   Active::Parked& place = *std::ranges::min_element(
@@ -356,8 +355,8 @@ void DecodedChunks::park(Active& active, std::unique_ptr<Decoder> decoder) {
   place = {std::move(decoder), ++clock_};
 }
 
-/// Decodes until its own request has what it wants, another drive serves that, or this thread is
-/// asked to stop; and gives others what comes by.
+/// Decodes until its own request is complete, another drive serves it, or this thread is asked to
+/// stop. Gives other requests their parts of the blocks on the way.
 Result<void> DecodedChunks::drive(Drive& drive) {
   Request& own = drive.own;
   const CodedChunk& chunk = own.chunk;
@@ -386,7 +385,7 @@ Result<void> DecodedChunks::drive(Drive& drive) {
         return Failure(Error(ErrorCode::Stopped, "stopped"));
       }
       if (decoder == nullptr && is_served(own)) return {};
-      // What lies ahead comes first: going back costs all that lies before it.
+      // Bytes ahead come first: going back means decoding from the beginning.
       if (decoder != nullptr && !own.wanted.empty()) {
         const auto ahead =
             std::ranges::lower_bound(own.wanted, decoder->position, {}, &WantedBytes::offset);
@@ -428,14 +427,14 @@ Result<void> DecodedChunks::drive(Drive& drive) {
     if (!size) {
       const bool broken = size.error().code() == ErrorCode::Corrupt ||
                           size.error().code() == ErrorCode::Unsupported;
-      // Behind what is broken lies what a jump still reaches, or nothing.
+      // Only a jump can reach blocks behind the broken one.
       const std::uint64_t end = jumps ? at + kBlock : ~std::uint64_t{0};
       const MutexLock lock(mutex_);
       for (Request* const request : active.requests) {
         if (broken && !request->in(at, end).empty()) request->error = size.error();
       }
       if (own.wanted.empty() || own.error)
-        return {};  // whoever needs what is broken meets it again
+        return {};  // the next reader of the bad block gets the error itself
       return Failure(size.error());
     }
     const bool wanted = deliver(active, *decoder, *size);
@@ -446,7 +445,7 @@ Result<void> DecodedChunks::drive(Drive& drive) {
     const MutexLock lock(mutex_);
     drive.position = ended ? 0 : decoder->position;
     drive.to_end = to_end && !ended;
-    // One that came while its block was copied and kept is not served by this drive any more.
+    // This drive no longer serves a request that came while its block was copied and kept.
     const bool passed = std::ranges::any_of(active.requests, [&](const Request* request) {
       return request != &own && !request->wanted.empty() && request->wanted.front().offset <= at;
     });
@@ -454,8 +453,8 @@ Result<void> DecodedChunks::drive(Drive& drive) {
   }
 }
 
-/// Whether a chunk that is begun now is best decoded as a whole: there is room for it, and it is
-/// not begun for the first time, or all of it is known to be needed.
+/// Whether to decode a chunk that is begun now to its end: there is room for it, and it was begun
+/// before, or all of it will be needed.
 bool DecodedChunks::goes_to_end(const CodedChunk& chunk) {
   const MutexLock lock(mutex_);
   if (spill_ == nullptr || spill_->room() < chunk.array->nbytes) return false;
@@ -466,7 +465,7 @@ bool DecodedChunks::goes_to_end(const CodedChunk& chunk) {
   return again || whole_;
 }
 
-/// Sums are behind what they sum up: nothing of the chunk is given out before they were looked at.
+/// Checksums lie behind their bytes: no byte of the chunk is given out before they are checked.
 Result<void> DecodedChunks::check_sums(const CodedChunk& chunk) {
   if (!has_sums(*chunk.array->codecs) || is_summed(chunk.id)) return {};
   std::uint64_t missing = 0;
@@ -491,7 +490,7 @@ Result<void> DecodedChunks::check_sums(const CodedChunk& chunk) {
   }
 }
 
-/// A decoder with a work space of `least` bytes or more. What a chunk's header asks for is
+/// A decoder with a work space of `least` bytes or more. The size that a chunk's header asks for is
 /// remembered for the others of its array once the budget has given it: the header may lie.
 Result<std::unique_ptr<DecodedChunks::Decoder>> DecodedChunks::start(const CodedChunk& chunk,
                                                                      Stages stages,
@@ -525,7 +524,8 @@ Result<std::unique_ptr<DecodedChunks::Decoder>> DecodedChunks::start(const Coded
   }
 }
 
-/// The next block, into the decoder's buffer; and, behind the last, whether the chunk ends there.
+/// Decodes the next block into the decoder's buffer. After the last one, checks that the chunk ends
+/// there.
 Result<std::size_t> DecodedChunks::decode_next(const CodedChunk& chunk, Decoder& decoder) {
   const TierScope holding(Tier::Source);
   const std::uint64_t nbytes = chunk.array->nbytes;
@@ -537,20 +537,20 @@ Result<std::size_t> DecodedChunks::decode_next(const CodedChunk& chunk, Decoder&
     decoded_ += size;
   }
   if (size < block.size()) {
-    return fail(ErrorCode::Corrupt, "{} bytes come out of it (not {})", decoder.position + size,
+    return fail(ErrorCode::Corrupt, "decodes to {} bytes, expected {}", decoder.position + size,
                 nbytes);
   }
   if (decoder.position + size == nbytes) {
     std::array<std::byte, 1> more{};
     CKFS_TRY(const std::size_t behind, decoder.stream->read(more));
     if (behind > 0) {
-      return fail(ErrorCode::Corrupt, "more bytes come out of it than {}", nbytes);
+      return fail(ErrorCode::Corrupt, "decodes to more than {} bytes", nbytes);
     }
   }
   return size;
 }
 
-/// Copies what requests want of the block just decoded. False: nobody wants any.
+/// Copies the requests' parts of the block just decoded. False: no request wants any.
 bool DecodedChunks::deliver(Active& active, const Decoder& decoder, std::size_t size) {
   const std::uint64_t begin = decoder.position;
   std::vector<std::pair<Request*, std::vector<WantedBytes>>> parts;
@@ -579,8 +579,8 @@ bool DecodedChunks::deliver(Active& active, const Decoder& decoder, std::size_t 
   return true;
 }
 
-/// The block stays in memory if there is room, and goes into the spill otherwise. Without one a
-/// wanted block may take the place of an older one, one that was passed over that of its like.
+/// Keeps the block in memory if there is room, else in the spill. Without a spill it may take the
+/// place of an older block: any block that no request wanted, or, for a wanted block, any other.
 void DecodedChunks::keep(FileId chunk, Decoder& decoder, std::size_t size, bool wanted) {
   const Key key{chunk, decoder.position / kBlock};
   const std::shared_ptr<Spill> spill = this->spill();
@@ -601,7 +601,7 @@ void DecodedChunks::keep(FileId chunk, Decoder& decoder, std::size_t size, bool 
     if (old == nullptr && wanted) old = oldest_unused(wanted_);
   }
   if (!fresh && old != nullptr) {
-    // Nobody else has it any more: its buffer is as good as a new one.
+    // No other thread has it any more: its buffer can be used like a new one.
     Buffer& buffer = const_cast<Block&>(*old).buffer;
     if (buffer.size() == decoder.block.size()) {
       fresh = std::move(buffer);
@@ -614,7 +614,7 @@ void DecodedChunks::keep(FileId chunk, Decoder& decoder, std::size_t size, bool 
   auto block = std::make_shared<Block>();
   block->buffer = std::exchange(decoder.block, *std::move(fresh));
   block->size = size;
-  Ages age{key};  // before the entry, which is never without
+  Ages age{key};  // made before the entry, which always has one
   const MutexLock lock(mutex_);
   const auto [entry, added] = blocks_.try_emplace(key);
   if (!added) return;
@@ -623,7 +623,7 @@ void DecodedChunks::keep(FileId chunk, Decoder& decoder, std::size_t size, bool 
   ages.splice(ages.end(), age);
 }
 
-/// Removes the first block of a list that nobody reads; nullptr: there is none.
+/// Removes the first block of a list that no thread reads; nullptr: there is none.
 std::shared_ptr<const DecodedChunks::Block> DecodedChunks::oldest_unused(Ages& ages) {
   for (auto age = ages.begin(); age != ages.end(); ++age) {
     const auto found = blocks_.find(*age);
@@ -636,8 +636,8 @@ std::shared_ptr<const DecodedChunks::Block> DecodedChunks::oldest_unused(Ages& a
   return nullptr;
 }
 
-/// The first block of a list that nobody reads goes, into the spill where there is one: it is there
-/// before it is gone from here. Gives its bytes; 0: there is none.
+/// Evicts the first block of a list that no thread reads, into the spill if there is one: it is
+/// there before it is gone from here. Gives its bytes; 0: there is none.
 std::uint64_t DecodedChunks::drop_oldest(Ages DecodedChunks::* list) {
   const std::shared_ptr<Spill> spill = this->spill();
   MutexLock lock(mutex_);
@@ -659,7 +659,7 @@ std::uint64_t DecodedChunks::drop_oldest(Ages DecodedChunks::* list) {
     }
     lock.lock();
     const auto found = blocks_.find(key);
-    // Somebody may have begun to read it, or forgotten it.
+    // Another thread may read it by now, or have forgotten it.
     if (found == blocks_.end() || found->second.block != block || block.use_count() > 2) continue;
     (found->second.wanted ? wanted_ : passed_).erase(found->second.age);
     blocks_.erase(found);
@@ -683,7 +683,7 @@ std::unique_ptr<DecodedChunks::Decoder> DecodedChunks::oldest_decoder() {
   return decoder;
 }
 
-/// Decoders go last: to have one again costs all that lies before it.
+/// Decoders go last: to get one back means decoding from the beginning.
 void DecodedChunks::reclaim(std::uint64_t bytes, BufferPool::Demand demand) {
   std::uint64_t freed = 0;
   while (freed < bytes) {

@@ -1,22 +1,23 @@
-// What was decoded of chunks, and the decoders that can go on where they stand.
+// Decoded blocks of chunks, and the decoders that can continue from their positions.
 //
-// A chunk is decoded from its beginning, a block of 1 MiB at a time, by one thread for all who wait
-// for it: each gets what he wants of the blocks that come by. So whatever the order of requests, a
-// chunk is decoded once for all whose blocks have not come by when they ask. What comes later finds
+// One thread decodes a chunk from its beginning, a block of 1 MiB at a time, for all requests that
+// wait for it. Each gets its parts of the blocks as they pass. One decode serves every request
+// whose blocks it has not passed yet. A later request finds
 //
-//   blocks, as many as the budget has room for; those that somebody wanted go last;
-//   blocks in the spill, where there is one: those that memory had no room for;
-//   a decoder that stands before what he wants, and goes on from there.
+//   - blocks, as many as the budget has room for; those that a request wanted are evicted last;
+//   - blocks in the spill, if there is one: those that memory had no room for;
+//   - a decoder at a position before its bytes, which continues from there.
 //
-// Else it begins anew; where the spill has room for the whole chunk it then goes on to its end
-// (from the second time on that there was room when it began), not to begin again. While another
-// thread decodes what lies behind, it waits for that thread, to begin anew for all who came too
-// late; but not for longer than about twice what it has to decode itself. A chunk may stand for
-// more bytes than anybody can wait for: then it has a decoder of its own meanwhile.
+// Otherwise decoding begins anew. If the spill has room for the whole chunk, it then continues to
+// the end (from the second beginning with such room on), so that it never begins again. While
+// another thread decodes later bytes of the chunk, the request waits for it, and then one decode
+// serves all late requests. It waits no longer than about twice the time of its own decoding. A
+// chunk may stand for more bytes than a reader can wait for: then the request gets a decoder of its
+// own at once.
 //
-// A thread that is asked to stop (base/stop.h) does so behind the block at hand. Its decoder stays
-// where it is, and another thread that waits for the chunk goes on with it. Safe for concurrent use
-// by several threads.
+// A thread that is asked to stop (base/stop.h) does so after the current block. Its decoder stays
+// where it is, and another thread that waits for the chunk continues with it. Safe for concurrent
+// use by several threads.
 #pragma once
 
 #include <compare>
@@ -51,7 +52,7 @@ struct WantedBytes {
   std::span<std::byte> out;
 };
 
-/// What is wanted of a chunk.
+/// The bytes that a read wants of a chunk.
 struct ChunkWish {
   CodedChunk chunk;
   std::vector<WantedBytes> wanted;
@@ -68,30 +69,30 @@ class DecodedChunks {
   DecodedChunks(const DecodedChunks&) = delete;
   DecodedChunks& operator=(const DecodedChunks&) = delete;
 
-  /// Of chunks that others are decoding it takes what comes by, and meanwhile decodes those that
-  /// nobody does. Errors: those of the source; Corrupt, Unsupported, OutOfMemory, Stopped; with the
-  /// chunk's name, but where the system has no memory. Requires: this thread holds no TierScope of
-  /// Tier::Source.
+  /// Reads all wishes. Takes blocks from the threads that decode their chunks already, and decodes
+  /// the other chunks itself. Errors: those of the source; Corrupt, Unsupported, OutOfMemory,
+  /// Stopped; with the chunk's name, unless the system has no memory. Requires: this thread holds
+  /// no TierScope of Tier::Source.
   Result<void> read(std::vector<ChunkWish> wishes);
 
-  /// The spill from now on, where there was none. False: there was one.
-  /// `whole`: all of each chunk will be needed, so it is decoded to its end when it is begun, if
-  /// the spill has room for it and its codecs know no jumps.
+  /// Sets the spill from now on. False: there was one already. `whole`: all of each chunk will be
+  /// needed, so it is decoded to its end when it is begun, if the spill has room for it and its
+  /// codecs allow no jumps.
   bool add_spill(std::shared_ptr<Spill> spill, bool whole);
   std::shared_ptr<Spill> spill() const;
 
-  /// Blocks that are there now go, into the spill where there is one, which stays; and decoders
-  /// that nobody drives; as long as `still` says so.
+  /// Evicts the present blocks (into the spill, if there is one; that stays) and the decoders that
+  /// no thread drives, as long as `still` returns true.
   void clear(const std::function<bool()>& still);
 
-  /// Nobody will need these chunks any more: what is kept of them goes, in memory and in the spill.
+  /// Drops all that is kept of these chunks, in memory and in the spill: no read will need them.
   void forget(std::span<const FileId> chunks);
 
-  /// Whether the checksums of a chunk were looked at, and right.
+  /// Whether the checksums of a chunk were checked, and right.
   bool is_summed(FileId chunk) const;
 
-  /// Bytes that codecs have made so far, those that were passed over among them; not what was
-  /// decoded to look at checksums.
+  /// Bytes that codecs have made so far, skipped ones included, without passes that only check
+  /// checksums.
   std::uint64_t decoded() const;
 
  private:

@@ -10,9 +10,9 @@
 namespace ckfs {
 namespace {
 
-/// Whether a stage that moves on from `before` to `after` asks if it is to stop. Not often: what is
-/// stopped within a block is lost, and a block needs far less, but where little or nothing comes of
-/// what is read.
+/// Whether a stage that moves from `before` to `after` asks whether to stop. Rarely: a block that
+/// is stopped halfway is lost. Ordinary blocks are far shorter than this; only stages that read
+/// much and give little come so far.
 bool is_stopped(std::uint64_t before, std::uint64_t after) {
   constexpr std::uint64_t kOften = 16_MiB;
   return before / kOften != after / kOften && stop_asked();
@@ -50,8 +50,7 @@ class StoredStream final : public ByteStream {
   }
 
  private:
-  /// What comes next is on its way while this is decoded: a source that answers late is asked
-  /// early.
+  /// Asks for the next bytes while these are decoded: a source that answers late is asked early.
   void hint() {
     constexpr std::uint64_t kAhead = 4_MiB;
     const std::uint64_t until = std::min(position_ + kAhead, stored_.range.size);
@@ -68,8 +67,8 @@ class StoredStream final : public ByteStream {
   std::uint64_t hinted_ = 0;
 };
 
-/// What one stage makes for the next, no more of it than `most` bytes: a few KB can stand for
-/// petabytes of empty frames, of which the next stage makes nothing for ever.
+/// The output of one stage for the next, at most `most` bytes: a few KB can stand for petabytes of
+/// empty frames, which would keep the next stage busy without any output.
 class BoundedStream final : public ByteStream {
  public:
   BoundedStream(std::unique_ptr<ByteStream> from, std::uint64_t most)
@@ -80,7 +79,7 @@ class BoundedStream final : public ByteStream {
     if (is_stopped(position_, position_ + size)) return stopped("decoding a chunk");
     position_ += size;
     if (size > 0 && position_ > most_) {
-      return fail(ErrorCode::Corrupt, "more bytes between two codecs than {}", most_);
+      return fail(ErrorCode::Corrupt, "more than {} bytes between two codecs", most_);
     }
     return size;
   }
@@ -112,7 +111,7 @@ std::uint64_t most_coded(std::uint64_t nbytes) {
 constexpr std::uint64_t kMostPasses = 64;
 constexpr std::uint64_t kMostPassed = std::uint64_t{1} << 50;
 
-/// `nbytes`: what it is to make, where that is known; `most`: at most.
+/// `nbytes`: the bytes that it must make, if known; `most`: the most that it may make.
 StreamResult open_stage(Codec codec, std::unique_ptr<ByteStream> from, WorkSpace& space,
                         std::optional<std::uint64_t> nbytes, std::optional<std::uint64_t> most,
                         std::optional<std::uint64_t> most_made) {
@@ -151,7 +150,7 @@ Result<std::unique_ptr<ByteStream>> open_stream(const StoredBytes& stored, const
   for (auto codec = codecs.codecs().end(); codec != first;) {
     --codec;
     const auto before = codec - codecs.codecs().begin();
-    // What lies between two stages has a size of its own.
+    // The bytes between two stages have a size of their own.
     std::optional<std::uint64_t> most = nbytes;
     for (auto k = before; most && k > 0; --k) most = most_coded(*most);
     CKFS_TRY(stream, open_stage(*codec, std::move(stream), space,

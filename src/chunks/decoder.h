@@ -25,22 +25,22 @@ struct StoredBytes {
 /// What of a chain is decoded.
 enum class Stages : std::uint8_t {
   All,
-  /// Up to the last checksum: reading this to its end checks what the other stages cannot. (A
-  /// stream shows that a sum is wrong behind the bytes that it sums up.)
+  /// The stages up to the last checksum: reading them to the end checks all sums before any byte is
+  /// given out. (A stream shows a wrong sum only after the bytes that it sums up.)
   Sums,
 };
 
 /// A stream through the stages of `codecs`. Its memory is `space`, which must outlive it, as must
-/// what `stored` refers to. `nbytes`: what all stages are to make, where that is known; a header
-/// that says another number gets no memory for it, and a stage that makes far more for the next
-/// than coding so many bytes gives is Corrupt. Unsupported: what is undecodable(), and
-/// blocks of blosc in such an order that the stage behind begins anew again and again. Other
-/// errors: as ByteStream::read().
+/// what `stored` refers to. `nbytes`: the bytes that all stages must make, if known. A header that
+/// says another number gets no memory for it. A stage that makes far more for the next one than
+/// coding so many bytes gives is Corrupt. Unsupported: undecodable() codecs, and blocks of blosc in
+/// such an order that the stage behind begins anew again and again. Other errors: as
+/// ByteStream::read().
 Result<std::unique_ptr<ByteStream>> open_stream(const StoredBytes& stored, const CodecChain& codecs,
                                                 Stages stages, WorkSpace& space,
                                                 std::optional<std::uint64_t> nbytes = {});
 
-/// What open_stream() of most chunks needs: a first guess.
+/// The work space that open_stream() needs for most chunks: a first guess.
 std::uint64_t usual_work_space(const CodecChain& codecs, std::uint64_t stored_bytes);
 
 /// Whether a chain has checksums.

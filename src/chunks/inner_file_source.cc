@@ -17,7 +17,7 @@ constexpr std::uint64_t kEndsAtOnce = 256_KiB;  // and their bytes
 constexpr std::size_t kRunsAtOnce = 4096;       // that are gathered by one batch
 constexpr std::uint64_t kStrided = ~std::uint64_t{0};
 
-/// The two ends of a torch file, read; what lies between is read where it is asked for.
+/// The two ends of a torch file, read at once; the bytes between are read on request.
 class Ends final : public ByteSource {
  public:
   /// `each`: bytes of an end.
@@ -64,10 +64,10 @@ class Ends final : public ByteSource {
 };
 
 /// Elements in row-major order, and where each lies, in elements behind the first.
-class Walk {
+class ElementOffsets {
  public:
-  Walk(std::span<const std::int64_t> shape, std::span<const std::int64_t> stride,
-       std::int64_t first)
+  ElementOffsets(std::span<const std::int64_t> shape, std::span<const std::int64_t> stride,
+                 std::int64_t first)
       : shape_(shape), stride_(stride), at_(shape.size()) {
     for (std::size_t d = at_.size(); d-- > 0;) {
       at_[d] = first % shape[d];
@@ -116,7 +116,7 @@ class InnerFileSource::Impl {
   /// Where `range` of a file is; nullopt: in many places, or read() has yet to find out.
   std::optional<FileRange> placed(const FileRange& range);
 
-  /// Where bytes of real files will be read for these.
+  /// The ranges of real files that these will read.
   std::vector<FileRange> expected(std::span<const FileRange> ranges);
 
   std::uint64_t size(FileId file) const {
@@ -254,7 +254,8 @@ Result<void> InnerFileSource::Impl::read_strided(const ReadRequest& request) {
   }
   const InnerTensor& tensor = *table_.file(request.file).tensor;
   const auto width = static_cast<std::uint64_t>(bits(tensor.dtype)) / 8;
-  Walk walk(tensor.shape, known->stride, static_cast<std::int64_t>(request.offset / width));
+  ElementOffsets walk(tensor.shape, known->stride,
+                      static_cast<std::int64_t>(request.offset / width));
   std::uint64_t within = request.offset % width;  // of the first element
   std::span<std::byte> out = request.out;
   std::vector<ReadRequest> batch;
@@ -271,7 +272,7 @@ Result<void> InnerFileSource::Impl::read_strided(const ReadRequest& request) {
       within = 0;
       walk.advance(run);
     }
-    // Not as bytes that nobody will ask for again: their pages have those of the next rows.
+    // Not with read_once(): their pages also hold bytes of the next rows.
     CKFS_TRY_VOID(files_.read(batch));
   }
   return {};

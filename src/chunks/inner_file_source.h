@@ -1,11 +1,11 @@
-// Files and inner files (catalog/inner_files.h) as one ByteSource. Where the elements of an inner
-// file begin is found when it is first read, from the two ends of its torch file, those of up to 64
-// in a batch together, and kept: 16 bytes for each, and the strides of what is gathered. To look
-// takes some 300 KiB for each thread that does, beside the memory budget.
+// Files and inner files (catalog/inner_files.h) as one ByteSource. The first read of an inner file
+// finds where its elements begin, from the two ends of its torch file (for up to 64 files of a
+// batch together). The result is kept: 16 bytes for each, and the strides of gathered ones. Finding
+// takes some 300 KiB for each thread that does it, outside the memory budget.
 //
-// Elements that do not lie in row-major order are gathered, row by row at best: right, and slow. It
-// is for the part that is unlike the others of its tensor; who writes all of them so is found out
-// when the checkpoint is opened.
+// Elements that do not lie in row-major order are gathered, row by row at best: right, and slow.
+// That is for a part that is unlike the others of its tensor; a checkpoint with all parts in that
+// order is recognised when it is opened.
 //
 // Safe for concurrent use by several threads.
 #pragma once
@@ -27,22 +27,22 @@ class InnerFileSource final : public ByteSource {
   /// Requests of both kinds. Errors: those of the files; those of open_dcp_item().
   Result<void> read(std::span<const ReadRequest> batch) override;
   Result<void> read_once(std::span<const ReadRequest> batch) override;
-  /// Of inner files that were read before and have their elements in row-major order.
+  /// For inner files that were read before and have their elements in row-major order.
   std::optional<MappedBytes> map(const FileRange& range, std::uint64_t used) override;
   std::optional<MappedBytes> map_once(const FileRange& range, std::uint64_t used) override;
   Result<void> check_mapped(std::span<const MappedBytes> mapped) override;
   void rest(const std::function<bool()>& still) override;
-  /// Of an inner file that was never asked for, its ends, too.
+  /// For an inner file that was never asked for, also hints its ends.
   void will_need(std::span<const FileRange> ranges) override;
-  /// Not where elements lie in another order: nothing is hinted there.
+  /// False where elements lie in another order: nothing is hinted there.
   bool heeds_hints(FileId file) const override;
   bool knows_page_cache(FileId file) const override;
-  /// Never inner files: where blocks of the disk begin in one is known only once it was read.
+  /// Never for inner files: where disk blocks begin in one is known only after it was read.
   bool reads_past_cache(FileId file) const override;
   bool prefers_order(FileId file) const override;
   Result<void> verify(std::span<const FileId> files) override;
   std::uint64_t size(FileId file) const override;
-  /// Of an inner file: the file that it is in.
+  /// For an inner file: the file that it is in.
   const std::string& name(FileId file) const override;
 
  private:

@@ -9,7 +9,7 @@ Spill::Spill(std::unique_ptr<SpillFile> file, std::uint64_t block, std::uint64_t
       block_(block),
       most_(limit == 0 ? ~std::uint64_t{0} : limit / block) {}
 
-/// A place to write to: a new one, or that of the oldest block that nobody reads.
+/// A place to write to: a new one, or that of the oldest block that no thread reads.
 bool Spill::take_place(std::uint64_t& place) {
   if (!free_.empty()) {
     place = free_.front();
@@ -51,7 +51,7 @@ void Spill::forget(std::uint32_t file) {
 bool Spill::put(const Key& key, std::span<const std::byte> bytes) {
   CKFS_CHECK(bytes.size() <= block_);
   std::uint64_t place = 0;
-  std::list<Key> age{key};  // what memory may lack comes before any change
+  std::list<Key> age{key};  // allocated before any change
   {
     const MutexLock lock(mutex_);
     const auto [slot, is_new] = slots_.try_emplace(key);
@@ -74,8 +74,8 @@ bool Spill::put(const Key& key, std::span<const std::byte> bytes) {
     statistics_.written += bytes.size();
     return true;
   }
-  // The disk is full: what it has taken so far is what there is. A place in the middle is not used
-  // again: it would be the first to be tried, and fail, as long as the disk is full.
+  // The disk is full: only the places written so far remain. A place in the middle is not used
+  // again: it would be tried first, and fail, as long as the disk is full.
   remove(slot);
   if (place + 1 == used_) {
     const bool news = most_ != --used_;

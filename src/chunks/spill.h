@@ -1,6 +1,6 @@
-// Decoded blocks and dear tiles on disk, in a file without a name: what memory has no room for and
-// computing again would cost. Bounded; what was used least recently is overwritten first. A disk
-// that is full means fewer blocks, never an error.
+// Decoded blocks and expensive tiles on disk, in a file without a name, when memory has no room for
+// them. Bounded; the least recently used ones are overwritten first. A full disk means fewer
+// blocks, never an error.
 //
 // Safe for concurrent use by several threads.
 #pragma once
@@ -30,17 +30,19 @@ class Spill {
   /// Blocks of at most `block` bytes, `limit` bytes in all; 0: as many as the disk takes.
   Spill(std::unique_ptr<SpillFile> file, std::uint64_t block, std::uint64_t limit);
 
-  /// Keeps a block of at most block() bytes; one of its key that is there, or on its way there from
-  /// another thread, stays instead (or where that write fails, neither). False: it cannot.
+  /// Keeps a block of at most block() bytes. If the key has a block already, or another thread is
+  /// writing one, that one stays instead (and if that write fails, neither). False: it cannot keep
+  /// it.
   bool put(const Key& key, std::span<const std::byte> bytes);
 
   bool has(const Key& key) const;
 
-  /// Bytes of a block from `offset` on. False: it is not there (any more), or the disk has lost it.
-  /// Requires: the block was put with that many.
+  /// Reads bytes of a block from `offset` on. False: it is not there (any more), or the disk has
+  /// lost it. Requires: the block was put with so many bytes.
   bool get(const Key& key, std::uint64_t offset, std::span<std::byte> out);
 
-  /// Frees the places of a file's blocks. Those that are being read or written grow old instead.
+  /// Frees the places of a file's blocks. Blocks that are being read or written become the oldest
+  /// instead.
   void forget(std::uint32_t file);
 
   /// The most bytes of a block.

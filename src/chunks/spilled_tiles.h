@@ -1,6 +1,6 @@
-// Tiles in the spill, beside decoded blocks: cut into blocks as those are, under numbers that no
-// chunk has. Blocks go one by one, what was used least recently first; a tile that lacks one is
-// gone. Of more than some thousand tiles the older half goes.
+// Tiles in the spill, beside decoded blocks: cut into blocks like chunks, under numbers that no
+// chunk has. Blocks are overwritten one by one, the least recently used first; a tile with a
+// missing block is lost. Of more than some thousand tiles the older half is dropped.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ class SpilledTiles final : public TileStore {
  public:
   explicit SpilledTiles(std::shared_ptr<Spill> spill) : spill_(std::move(spill)) {}
 
-  /// False also for a tile that is more than half of what the spill may have: it would push out all
-  /// else, and at last itself.
+  /// Also false for a tile of more than half of the spill's limit: it would push out all others,
+  /// and at last itself.
   bool put(const TileKey& key, std::span<const std::byte> bytes,
            std::span<const FileId> files) override;
   std::optional<std::size_t> size(const TileKey& key) const override;
@@ -30,10 +30,11 @@ class SpilledTiles final : public TileStore {
     std::size_t size = 0;
     std::vector<FileId> files;
   };
-  /// For one more: forgets tiles that are gone, and where that is not enough the older half.
+  /// Makes room for one more: forgets tiles that are lost and, if that is not enough, the older
+  /// half.
   void make_room() CKFS_REQUIRES(mutex_);
 
-  /// Tiles are remembered up to so many, all of whose blocks may have been overwritten since.
+  /// The most tiles to remember; all blocks of a remembered tile may have been overwritten.
   static constexpr std::size_t kMostKept = 4096;
 
   const std::shared_ptr<Spill> spill_;

@@ -11,8 +11,8 @@ namespace ckfs {
 
 using StreamResult = Result<std::unique_ptr<ByteStream>>;
 
-/// One or several zstd frames behind each other, of any window up to 128 MiB that the work space
-/// holds. A frame that claims to have more than `most` bytes, where that is known, is Corrupt.
+/// One or several zstd frames in a row, with any window up to 128 MiB that the work space holds. A
+/// frame that claims more than `most` bytes, if that is given, is Corrupt.
 StreamResult open_zstd_stream(std::unique_ptr<ByteStream> from, WorkSpace& space,
                               std::optional<std::uint64_t> most);
 
@@ -22,21 +22,21 @@ enum class DeflateForm : std::uint8_t { Gzip, Zlib };
 StreamResult open_inflate_stream(std::unique_ptr<ByteStream> from, DeflateForm form,
                                  WorkSpace& space);
 
-/// A blosc (version 1) chunk. Its blocks are decoded each by itself: seek() reads none in between.
-/// One of compressed blocks that are not `nbytes` together, or are more than `most`, where these
-/// are known, is Corrupt (one of more than 2^20 blocks Unsupported). They may lie in any order:
-/// where going back in `from` means to begin anew, `most_made` bytes of it, in all passes together,
-/// may be made for all of them one after another; else Unsupported.
+/// A blosc (version 1) chunk. Blocks are decoded one by one: seek() decodes none in between.
+/// Corrupt: the blocks are not `nbytes` together, or are more than `most`, if these are given.
+/// Unsupported: more than 2^20 blocks. Blocks may lie in any order. Where going back in `from`
+/// means beginning anew, reading all blocks one after another may make at most `most_made` bytes of
+/// `from` in all passes together; else Unsupported.
 StreamResult open_blosc_stream(std::unique_ptr<ByteStream> from, WorkSpace& space,
                                std::optional<std::uint64_t> nbytes,
                                std::optional<std::uint64_t> most,
                                std::optional<std::uint64_t> most_made);
 
-/// All but the last four bytes, which are the CRC-32C of the others; looked at where the stream
-/// ends, if it was read without a jump. What is read behind a jump beyond the end is Corrupt.
+/// Gives all but the last four bytes, which are the CRC-32C of the others. Checks it at the end of
+/// the stream, if it was read without a jump. Reading after a jump beyond the end is Corrupt.
 StreamResult open_crc32c_stream(std::unique_ptr<ByteStream> from, WorkSpace& space);
 
-/// How much zstd and deflate read of the stage before at a time.
+/// How many bytes zstd and deflate read from the stage before at a time.
 inline constexpr std::size_t kStageInput = std::size_t{256} << 10;
 
 /// Memory of libzstd for a frame of that window.

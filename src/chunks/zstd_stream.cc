@@ -46,7 +46,7 @@ class ZstdStream final : public ByteStream {
 };
 
 Result<void> ZstdStream::refill() {
-  // What is left goes to the front: a frame's header has to be in one piece.
+  // Moves the rest to the front: a frame's header has to be in one piece.
   const std::size_t left = in_.size - in_.pos;
   std::copy_n(input_.begin() + static_cast<std::ptrdiff_t>(in_.pos), left, input_.begin());
   CKFS_TRY(const std::size_t more, from_->read(input_.subspan(left)));

@@ -58,7 +58,7 @@ void add_number(CLI::App& verb, const std::string& flag, std::uint64_t& number,
 void add_cat(CLI::App& app, Action& action) {
   auto command = std::make_shared<CatCommand>();
   CLI::App* verb = app.add_subcommand("cat", "print bytes of a view's file");
-  verb->add_option("SRC", command->source, "directory, file or hub cache entry")->required();
+  verb->add_option("SRC", command->source, kSourceText)->required();
   verb->add_option("FILE", command->file, "VIEW/PATH")
       ->required()
       ->check(

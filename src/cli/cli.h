@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,7 @@ class Action {
 // Each adds one verb to `app`, in the order of the help; parsing that verb sets `action`.
 void add_mount(CLI::App& app, Action& action);
 void add_umount(CLI::App& app, Action& action);
+void add_list(CLI::App& app, Action& action);
 void add_inspect(CLI::App& app, Action& action);
 void add_ls(CLI::App& app, Action& action);
 void add_cat(CLI::App& app, Action& action);
@@ -54,6 +56,16 @@ void add_verify(CLI::App& app, Action& action);
 void add_doctor(CLI::App& app, Action& action);
 void add_stats(CLI::App& app, Action& action);
 void add_completion(CLI::App& app, Action& action);
+void add_help(CLI::App& app, Action& action);
+void add_version(CLI::App& app, Action& action);
+
+/// Gives `app` the flags --help and --help-all, and what they print. Requires: no verb was added:
+/// verbs take both from `app`.
+void use_help(CLI::App& app);
+
+/// Groups of the options that many verbs share, which only --help-all lists.
+inline constexpr std::string_view kSourceOptions = "Source options";
+inline constexpr std::string_view kCommonOptions = "Common options";
 
 /// Options of every verb that opens a checkpoint; `open` and where the log goes.
 struct CommonOptions {
@@ -61,7 +73,8 @@ struct CommonOptions {
   bool memory_auto = true;  // no --memory was given, or it was "auto"
   std::string log_level = "warn";
   std::string log_file;
-};
+  bool default_recipes = false;  // those of `open` are the environment's: one that is named goes
+};  // in their place
 
 /// What "--memory auto" is here: a quarter of what the control group gives, if it sets a limit, but
 /// 64 MiB at least; else 1 GiB. Says so in the log where there is a limit.
@@ -72,6 +85,10 @@ OpenOptions open_options(const CommonOptions& options);
 /// "tile_bytes". The one parser for `--memory 1GiB` and `-o memory=1GiB`. Errors: InvalidArgument,
 /// and those of reading a recipe.
 Result<void> set_common(CommonOptions& options, const std::string& name, const std::string& value);
+
+/// The environment variable that sets the default of a shared option: CKFS_SPILL_SIZE of
+/// "spill-size" or "spill_size".
+std::string variable_of(std::string_view option);
 
 /// A whole decimal number. Errors: InvalidArgument, naming `thing`.
 Result<std::uint64_t> parse_number(const std::string& thing, const std::string& text);
@@ -101,10 +118,14 @@ CLI::Option* add_number(CLI::App& verb, const std::string& name, std::uint64_t l
       ->type_name("N");
 }
 
+/// What the arguments SRC and VIEW are.
+inline constexpr const char* kSourceText = "directory, file, or model of the hub (ORG/NAME)";
+inline constexpr const char* kViewText = "view, such as bf16-safetensors@max_shard=5GB";
+
 enum class Tuning : bool { No, Yes };
 
 /// Adds the options that say what is opened and where the log goes, and with Tuning::Yes those of
-/// memory, the spill, reading and threads.
+/// memory, the spill, reading and threads. Each has a variable for its default (variable_of()).
 void add_common(CLI::App& verb, CommonOptions& options, Tuning tuning);
 
 /// All of `bytes` to stdout. False: the reader has closed the pipe, which is no error. Errors: Io.
@@ -123,6 +144,15 @@ struct MountWords {
   std::optional<std::int64_t> mtime;
   std::optional<std::uint32_t> umask;  // absent: the process's
 };
+
+/// An option of `ckfs mount -o`, for help and completions.
+struct MountWord {
+  std::string_view name;
+  std::string_view value;  // what stands behind its '='; empty: it takes none
+  std::string_view text;
+};
+/// All of them, in the order of the manual.
+std::span<const MountWord> mount_words();
 
 /// Adds the options in `words` to `mount`. Errors: InvalidArgument (unknown option, bad value), and
 /// those of set_common().

@@ -2,11 +2,15 @@
 // never lag behind the program. Files kept by hand beside it were the alternative; they always do.
 //
 // A value that may be some words has them in its type's name, beside what stands for others in
-// capitals: "auto|uring|pread", "SIZE|auto", "DIR|FILE".
+// capitals: "auto|uring|pread", "SIZE|auto", "DIR|FILE". What an argument or a value in capitals
+// is, follows from its name: a VIEW is one of the table of views, the MNT of a verb that ends or
+// reads a mount is one that `ckfs list -q` prints, and a TAG is a directory in SRC.
 #include <algorithm>
 #include <cctype>
+#include <utility>
 
 #include "cli/cli.h"
+#include "view/view.h"
 
 namespace ckfs::cli {
 
@@ -17,14 +21,32 @@ struct OptionRow {
   std::string text;
   std::vector<std::string> values;  // words that it may be; empty: none is known
   bool takes_value = false;
+  bool is_tag = false;
 };
+
+/// What an argument of a verb is.
+enum class Argument : std::uint8_t { File, View, Mount, Word };
 
 struct VerbRow {
   std::string name;
   std::string text;
   std::vector<OptionRow> options;
-  std::vector<std::string> words;  // closed set of its first argument, or empty
+  std::vector<Argument> arguments;
+  std::vector<std::string> words;  // what an Argument::Word may be
 };
+
+std::vector<std::string> names_of_all_views() {
+  std::vector<std::string> names;
+  for (const ViewHelp& view : help_on_views()) names.emplace_back(view.name);
+  return names;
+}
+
+/// What the argument `name` of `verb` is; `mount` makes its MNT.
+Argument argument_of(const CLI::App& verb, const std::string& name) {
+  if (name == "VIEW") return Argument::View;
+  if (name == "MNT" && verb.get_name() != "mount") return Argument::Mount;
+  return Argument::File;
+}
 
 std::vector<std::string> split_values(const std::string& type) {
   std::vector<std::string> values;
@@ -41,11 +63,17 @@ std::vector<std::string> split_values(const std::string& type) {
 }
 
 VerbRow row_of(const CLI::App& verb) {
-  VerbRow row{.name = verb.get_name(), .text = verb.get_description(), .options = {}, .words = {}};
+  VerbRow row{.name = verb.get_name(),
+              .text = verb.get_description(),
+              .options = {},
+              .arguments = {},
+              .words = {}};
   for (const CLI::Option* option : verb.get_options()) {
     if (option->get_group().empty()) continue;
     if (option->get_positional()) {
       if (row.words.empty()) row.words = split_values(option->get_type_name());
+      row.arguments.push_back(row.words.empty() ? argument_of(verb, option->get_name(true))
+                                                : Argument::Word);
       continue;
     }
     OptionRow entry;
@@ -54,6 +82,8 @@ VerbRow row_of(const CLI::App& verb) {
     entry.text = option->get_description();
     entry.takes_value = option->get_items_expected() > 0;
     if (entry.takes_value) entry.values = split_values(option->get_type_name());
+    if (option->get_type_name() == "VIEW") entry.values = names_of_all_views();
+    entry.is_tag = option->get_type_name() == "TAG";
     row.options.push_back(std::move(entry));
   }
   return row;
@@ -62,6 +92,12 @@ VerbRow row_of(const CLI::App& verb) {
 std::vector<VerbRow> rows_of(const CLI::App& app) {
   std::vector<VerbRow> rows;
   for (const CLI::App* verb : app.get_subcommands({})) rows.push_back(row_of(*verb));
+  // What help is asked about is the verbs themselves.
+  const auto help = std::ranges::find(rows, "help", &VerbRow::name);
+  if (help == rows.end()) return rows;
+  for (const VerbRow& row : rows) help->words.push_back(row.name);
+  help->words.emplace_back("views");
+  help->arguments = {Argument::Word};
   return rows;
 }
 
@@ -89,16 +125,33 @@ std::string spellings_of(const VerbRow& row) {
   return all;
 }
 
+/// "file", "view", "mount", "word": of the arguments in their order.
+std::string kinds_of(const VerbRow& row) {
+  std::string kinds;
+  for (const Argument argument : row.arguments) {
+    constexpr const char* kNames[] = {"file", "view", "mount", "word"};
+    kinds += std::string(kinds.empty() ? "" : " ") + kNames[static_cast<std::size_t>(argument)];
+  }
+  return kinds;
+}
+
 std::string bash_script(const CLI::App& app) {
   std::string verbs;
   std::string cases;
   std::string values;
+  std::string valued;  // spellings that take a value
+  std::string tags;
   for (const VerbRow& row : rows_of(app)) {
     verbs += (verbs.empty() ? "" : " ") + row.name;
-    cases +=
-        fmt::format("    {}) options={} words={} ;;\n", row.name, shell_quoted(spellings_of(row)),
-                    shell_quoted(fmt::format("{}", fmt::join(row.words, " "))));
+    cases += fmt::format("    {}) options={} kinds={} words={} ;;\n", row.name,
+                         shell_quoted(spellings_of(row)), shell_quoted(kinds_of(row)),
+                         shell_quoted(fmt::format("{}", fmt::join(row.words, " "))));
     for (const OptionRow& option : row.options) {
+      for (const std::string& spelling : option.spellings) {
+        const std::string word = " " + spelling + " ";
+        if (option.takes_value && valued.find(word) == std::string::npos) valued += word;
+        if (option.is_tag) tags = spelling;
+      }
       if (option.values.empty()) continue;
       const std::string line =
           fmt::format("    {}) COMPREPLY=($(compgen -W {} -- \"$current\")); return ;;\n",
@@ -107,31 +160,54 @@ std::string bash_script(const CLI::App& app) {
       if (values.find(line) == std::string::npos) values += line;
     }
   }
-  return fmt::format(R"(# bash completion for ckfs, printed by `ckfs completion bash`.
+  return fmt::format(R"bash(# bash completion for ckfs, printed by `ckfs completion bash`.
 _ckfs() {{
   local current=${{COMP_WORDS[COMP_CWORD]}} previous=${{COMP_WORDS[COMP_CWORD-1]}}
-  local options='' words=''
+  local options='' kinds='' words='' source='' index word kind place=0
+  local valued={3}
   COMPREPLY=()
   if [ "$COMP_CWORD" -eq 1 ]; then
     COMPREPLY=($(compgen -W {0} -- "$current"))
     return
   fi
+  # Which argument this is: options and their values are none.
+  for ((index = 2; index < COMP_CWORD; ++index)); do
+    word=${{COMP_WORDS[index]}}
+    case $word in
+      -*) case "$valued" in *" $word "*) index=$((index + 1)) ;; esac ;;
+      *) place=$((place + 1)); if [ -z "$source" ]; then source=$word; fi ;;
+    esac
+  done
   case $previous in
-{1}  esac
+{1}    {4}) COMPREPLY=($(cd "${{source:-.}}" 2>/dev/null && compgen -d -- "$current")); return ;;
+  esac
   case ${{COMP_WORDS[1]}} in
 {2}  esac
+  kind=file
+  for word in $kinds; do
+    if [ "$place" -eq 0 ]; then kind=$word; fi
+    place=$((place - 1))
+  done
   if [ "${{current#-}}" != "$current" ]; then
     COMPREPLY=($(compgen -W "$options" -- "$current"))
-  elif [ -n "$words" ]; then
+  elif [ "$kind" = word ]; then
     COMPREPLY=($(compgen -W "$words" -- "$current"))
+  elif [ "$kind" = view ]; then
+    COMPREPLY=($(compgen -W {5} -- "$current"))
+  elif [ "$kind" = mount ]; then
+    compopt -o filenames 2>/dev/null
+    COMPREPLY=($(compgen -W "$(ckfs list -q 2>/dev/null)" -- "$current")
+               $(compgen -d -- "$current"))
   else
     compopt -o filenames 2>/dev/null
     COMPREPLY=($(compgen -f -- "$current"))
   fi
 }}
 complete -F _ckfs ckfs
-)",
-                     shell_quoted(verbs + " --help --version"), values, cases);
+)bash",
+                     shell_quoted(verbs + " --help --help-all --version"), values, cases,
+                     shell_quoted(valued), tags,
+                     shell_quoted(fmt::format("{}", fmt::join(names_of_all_views(), " "))));
 }
 
 /// For zsh's _arguments: brackets and colons of a text are its syntax.
@@ -144,6 +220,21 @@ std::string zsh_text(const std::string& text) {
   return out;
 }
 
+/// "view:(bf16-safetensors ...)": an argument's name and what completes it.
+std::string zsh_action(const VerbRow& row, Argument argument) {
+  switch (argument) {
+    case Argument::View:
+      return fmt::format("view:({})", fmt::join(names_of_all_views(), " "));
+    case Argument::Mount:
+      return "mount:($(ckfs list -q 2>/dev/null))";
+    case Argument::Word:
+      return fmt::format("word:({})", fmt::join(row.words, " "));
+    case Argument::File:
+      break;
+  }
+  return "file:_files";
+}
+
 std::string zsh_script(const CLI::App& app) {
   std::string verbs;
   std::string cases;
@@ -153,7 +244,9 @@ std::string zsh_script(const CLI::App& app) {
     for (const OptionRow& option : row.options) {
       for (const std::string& spelling : option.spellings) {
         std::string spec = fmt::format("{}[{}]", spelling, zsh_text(option.text));
-        if (!option.values.empty()) {
+        if (option.is_tag) {
+          spec += ":tag:{_files -W ${words[2]} -/}";
+        } else if (!option.values.empty()) {
           spec += fmt::format(":value:({})", fmt::join(option.values, " "));
         } else if (option.takes_value) {
           spec += ":value:_files";
@@ -161,8 +254,10 @@ std::string zsh_script(const CLI::App& app) {
         cases += " " + shell_quoted(spec);
       }
     }
-    cases += row.words.empty() ? " '*:file:_files' ;;\n"
-                               : fmt::format(" '1:word:({})' ;;\n", fmt::join(row.words, " "));
+    for (std::size_t i = 0; i < row.arguments.size(); ++i) {
+      cases += fmt::format(" '{}:{}'", i + 1, zsh_action(row, row.arguments[i]));
+    }
+    cases += row.arguments.empty() ? " '*:file:_files' ;;\n" : " ;;\n";
   }
   return fmt::format(R"(#compdef ckfs
 # zsh completion for ckfs, printed by `ckfs completion zsh`.
@@ -206,6 +301,15 @@ std::string fish_script(const CLI::App& app) {
         script += " -r";
       }
       script += fmt::format(" -d {}\n", shell_quoted(option.text));
+    }
+    const std::string here =
+        fmt::format("complete -c ckfs -n '__fish_seen_subcommand_from {}'", row.name);
+    if (std::ranges::find(row.arguments, Argument::View) != row.arguments.end()) {
+      script += fmt::format("{} -a {}\n", here,
+                            shell_quoted(fmt::format("{}", fmt::join(names_of_all_views(), " "))));
+    }
+    if (std::ranges::find(row.arguments, Argument::Mount) != row.arguments.end()) {
+      script += here + " -a '(ckfs list -q 2>/dev/null)'\n";
     }
     if (!row.words.empty()) {
       script += fmt::format("complete -c ckfs -n '__fish_seen_subcommand_from {}' -f -a {}\n",

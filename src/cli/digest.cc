@@ -5,9 +5,11 @@
 #include <span>
 #include <unistd.h>
 
+#include "api/report.h"
 #include "base/text.h"
 #include "cli/cli.h"
 #include "cli/log.h"
+#include "cli/progress.h"
 #include "cli/running.h"
 
 namespace ckfs::cli {
@@ -22,7 +24,50 @@ struct DigestCommand {
   unsigned jobs = 0;
   bool tagged = false;
   bool json = false;
+  std::string output;
+  ProgressOptions progress;
 };
+
+std::vector<std::size_t> all_files(const View& view) {
+  std::vector<std::size_t> files(view.files().size());
+  std::iota(files.begin(), files.end(), std::size_t{0});
+  return files;
+}
+
+/// To a file, which gets its name when all is in it. An interrupted run leaves FILE.partial, and
+/// the next one goes on from there.
+Result<void> digest_to_file(const DigestCommand& command, const Checkpoint& checkpoint,
+                            const View& view, const std::vector<Algorithm>& algorithms, bool tagged,
+                            const CheckOptions& options, Progress& progress) {
+  CKFS_TRY(DigestJournal journal,
+           DigestJournal::open(command.output + ".partial", view, algorithms));
+  std::vector<FileDigest> digests;
+  std::size_t known = 0;
+  const auto take = [&](const FileDigest& digest) -> Result<void> {
+    if (journal.find(digest.path)) ++known;
+    digests.push_back(digest);
+    return {};
+  };
+  const Result<void> done =
+      digest_files(view, all_files(view), algorithms, options, take, &journal);
+  progress.end();
+  if (!done && done.error().code() == ErrorCode::Stopped) {
+    return interrupted(command.output, progress, "the same command goes on from there");
+  }
+  CKFS_TRY_VOID(done);
+  std::string text;
+  if (command.json) {
+    text = digests_json(checkpoint, view, command.source, digests);
+  } else {
+    for (const FileDigest& digest : digests) text += check_lines(digest, tagged);
+  }
+  CKFS_TRY_VOID(replace_file(command.output, text));
+  CKFS_TRY_VOID(journal.remove());
+  std::string line = fmt::format("{}: digests of {} files, {}, {:.1f} s", command.output,
+                                 digests.size(), human_size(progress.total()), progress.seconds());
+  if (known > 0) line += fmt::format("; {} of them by an earlier run", known);
+  return print(one_line(line) + "\n");
+}
 
 Result<void> digest(const DigestCommand& command) {
   CKFS_TRY_VOID(start_log(command.common));
@@ -32,37 +77,42 @@ Result<void> digest(const DigestCommand& command) {
   CKFS_TRY(const View view, checkpoint.view(command.view));
   std::vector<Algorithm> algorithms = command.algorithms;
   if (algorithms.empty()) algorithms.push_back(Algorithm::Sha256);
-  // Without a tag nobody could say what a line's sum is of.
+  // Without a tag a line does not say of which kind its sum is.
   const bool tagged = command.tagged || algorithms.size() > 1;
-  std::vector<std::size_t> files(view.files().size());
-  std::iota(files.begin(), files.end(), std::size_t{0});
+  // On a terminal the digests themselves show how far it is; a bar would be drawn into them.
+  const bool lines_show = command.output.empty() && !command.json && ::isatty(STDOUT_FILENO) == 1;
+  ProgressOptions progress_options = command.progress;
+  if (lines_show && progress_options.mode == ProgressMode::Auto) {
+    progress_options.mode = ProgressMode::None;
+  }
+  Progress progress(progress_options, "digest");
+  const CheckOptions options{
+      .jobs = command.jobs > 0 ? command.jobs : command.common.open.threads,
+      .stop = signals.token(),
+      .progress = [&](std::uint64_t bytes, std::uint64_t total) { progress.show(bytes, total); }};
+  if (!command.output.empty()) {
+    return digest_to_file(command, checkpoint, view, algorithms, tagged, options, progress);
+  }
   std::vector<FileDigest> digests;
-  // On a terminal the lines themselves show how far it is; a bar would be drawn into them.
-  const bool lines_show = !command.json && ::isatty(STDOUT_FILENO) == 1;
-  ProgressBar bar;
   bool read = true;
-  const Result<void> done =
-      digest_files(view, files, algorithms,
-                   {.jobs = command.jobs > 0 ? command.jobs : command.common.open.threads,
-                    .stop = signals.token(),
-                    .progress =
-                        [&](std::uint64_t bytes, std::uint64_t total) {
-                          if (!lines_show) bar.show(bytes, total);
-                        }},
-                   [&](const FileDigest& digest) -> Result<void> {
-                     if (command.json) {
-                       digests.push_back(digest);
-                       return {};
-                     }
-                     const std::string lines = check_lines(
-                         digest, tagged, lines_show ? NamesFor::Terminal : NamesFor::Programs);
-                     CKFS_TRY(read, write_stdout(std::as_bytes(std::span(lines))));
-                     if (!read)
-                       return fail(ErrorCode::Io, "stdout: nobody reads");  // ends the others
-                     return {};
-                   });
-  bar.clear();
+  const auto take = [&](const FileDigest& digest) -> Result<void> {
+    if (command.json) {
+      digests.push_back(digest);
+      return {};
+    }
+    const std::string lines =
+        check_lines(digest, tagged, lines_show ? NamesFor::Terminal : NamesFor::Programs);
+    CKFS_TRY(read, write_stdout(std::as_bytes(std::span(lines))));
+    if (!read) return fail(ErrorCode::Io, "stdout: closed by its reader");  // ends the others
+    return {};
+  };
+  const Result<void> done = digest_files(view, all_files(view), algorithms, options, take);
+  progress.end();
   if (!read) return {};
+  if (!done && done.error().code() == ErrorCode::Stopped) {
+    return interrupted(view.name(), progress,
+                       "with --output FILE the next run would go on from there");
+  }
   CKFS_TRY_VOID(done);
   if (!command.json) return {};
   return print(digests_json(checkpoint, view, command.source, digests));
@@ -73,8 +123,8 @@ Result<void> digest(const DigestCommand& command) {
 void add_digest(CLI::App& app, Action& action) {
   auto command = std::make_shared<DigestCommand>();
   CLI::App* verb = app.add_subcommand("digest", "print digests of a view's files");
-  verb->add_option("SRC", command->source, "directory, file or hub cache entry")->required();
-  verb->add_option("VIEW", command->view, "such as bf16-safetensors")->required();
+  verb->add_option("SRC", command->source, kSourceText)->required();
+  verb->add_option("VIEW", command->view, kViewText)->required();
   verb->add_option_function<std::vector<std::string>>(
           "--algorithm",
           [command](const std::vector<std::string>& names) {
@@ -87,14 +137,18 @@ void add_digest(CLI::App& app, Action& action) {
               command->algorithms.push_back(*algorithm);
             }
           },
-          "of what kind (default sha256); may be repeated, the view is read once")
+          "checksum algorithm (default sha256; repeatable, the view is read only once)")
       ->type_name("sha256|crc32c|xxh128")
       ->allow_extra_args(false);
+  verb->add_option("-o,--output", command->output,
+                   "write to FILE when all is done; an interrupted run goes on from FILE.partial")
+      ->type_name("FILE");
   verb->add_flag("--tag-lines", command->tagged,
-                 "lines with the algorithm's name: SHA256 (PATH) = SUM");
+                 "print lines with the algorithm's name: SHA256 (PATH) = SUM");
   verb->add_flag("--json", command->json, "print JSON, with sizes and provenance");
   add_number(*verb, "--jobs", 0, 1024, command->jobs,
-             "files at a time (default: that of --threads, else one for each CPU)");
+             "files read at a time (default: --threads, else one for each CPU)");
+  add_progress(*verb, command->progress);
   add_common(*verb, command->common, Tuning::Yes);
   verb->callback([command, &action] { action = [command] { return digest(*command); }; });
 }

@@ -1,6 +1,7 @@
 // `ckfs doctor`: what keeps this machine from mounting fast, or at all, and the command that mends
-// it. Exit code 1 when something keeps ckfs from working.
+// it. Exit code 1 when something keeps ckfs, or a mount, from working.
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
@@ -23,7 +24,40 @@ struct DoctorCommand {
 };
 
 std::string_view word(Finding::Level level) {
-  return level == Finding::Level::Ok ? "OK" : level == Finding::Level::Slow ? "SLOW" : "BROKEN";
+  switch (level) {
+    case Finding::Level::Ok:
+      return "OK";
+    case Finding::Level::Slow:
+      return "SLOW";
+    case Finding::Level::Warn:
+      return "WARN";
+    case Finding::Level::Broken:
+      break;
+  }
+  return "BROKEN";
+}
+
+/// What follows from the lines: the last line.
+std::string conclusion(const std::vector<Finding>& findings) {
+  const auto count = [&](Finding::Level level) {
+    return std::ranges::count(findings, level, &Finding::level);
+  };
+  // These keep every mount from working; other lines are about one mount, source or option.
+  constexpr std::array<std::string_view, 4> kMounting{"device", "fusermount3", "privileges",
+                                                      "mount"};
+  const bool mounts = std::ranges::none_of(findings, [&](const Finding& finding) {
+    return finding.level == Finding::Level::Broken &&
+           std::ranges::find(kMounting, finding.name) != kMounting.end();
+  });
+  if (!mounts) {
+    return "ckfs cannot mount here: do what the BROKEN lines say (inspect, ls, cat, export, digest "
+           "and verify work without a mount)\n";
+  }
+  if (count(Finding::Level::Broken) > 0) return "do what the BROKEN lines say\n";
+  if (count(Finding::Level::Slow) + count(Finding::Level::Warn) == 0) {
+    return "ckfs can mount here: there is nothing to do\n";
+  }
+  return "ckfs can mount here; what the SLOW and WARN lines say would help\n";
 }
 
 std::string as_text(const std::vector<Finding>& findings) {
@@ -33,7 +67,7 @@ std::string as_text(const std::vector<Finding>& findings) {
                                  finding.remedy.empty() ? "" : "; do: " + finding.remedy)) +
             "\n";
   }
-  return text;
+  return text + conclusion(findings);
 }
 
 std::string as_json(const std::vector<Finding>& findings) {
@@ -74,9 +108,8 @@ Result<Exit> doctor(const DoctorCommand& command) {
 
 void add_doctor(CLI::App& app, Action& action) {
   auto command = std::make_shared<DoctorCommand>();
-  CLI::App* verb =
-      app.add_subcommand("doctor", "print what keeps this machine from mounting fast, or at all");
-  verb->add_option("SRC", command->source, "a checkpoint that is to be mounted");
+  CLI::App* verb = app.add_subcommand("doctor", "check this machine for problems");
+  verb->add_option("SRC", command->source, "checkpoint to check, too");
   verb->add_flag("--json", command->json, "print JSON");
   verb->add_option("--root", command->root, "in the place of /; for tests")->group("");
   add_common(*verb, command->common, Tuning::Yes);

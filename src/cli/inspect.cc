@@ -13,6 +13,7 @@ struct InspectCommand {
   std::string source;
   std::string view;
   bool json = false;
+  bool all = false;
 };
 
 Result<void> inspect(const InspectCommand& command) {
@@ -20,7 +21,10 @@ Result<void> inspect(const InspectCommand& command) {
   CKFS_TRY(const Checkpoint checkpoint,
            Checkpoint::open(command.source, open_options(command.common)));
   const ReportFormat format = command.json ? ReportFormat::Json : ReportFormat::Text;
-  if (command.view.empty()) return print(inspect_report(checkpoint, command.source, format));
+  if (command.view.empty()) {
+    return print(inspect_report(checkpoint, command.source, format,
+                                command.all ? InspectDetail::All : InspectDetail::Brief));
+  }
   CKFS_TRY(const std::string report, view_report(checkpoint, command.view, format));
   return print(report);
 }
@@ -31,10 +35,11 @@ void add_inspect(CLI::App& app, Action& action) {
   auto command = std::make_shared<InspectCommand>();
   CLI::App* verb =
       app.add_subcommand("inspect", "show what a checkpoint is and which views it has");
-  verb->add_option("SRC", command->source, "directory, file or hub cache entry")->required();
+  verb->add_option("SRC", command->source, kSourceText)->required();
   verb->add_option("--view", command->view,
-                   "every tensor of this view, and what it is made of, instead")
+                   "show every tensor of this view, and what it is made of, instead")
       ->type_name("VIEW");
+  verb->add_flag("-a,--all", command->all, "say why views are not available");
   verb->add_flag("--json", command->json, "print JSON");
   add_common(*verb, command->common, Tuning::Yes);
   verb->callback([command, &action] { action = [command] { return inspect(*command); }; });

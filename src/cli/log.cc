@@ -1,7 +1,7 @@
-// A log file may lie where others can write (/var/log, /tmp), and the daemon may be root's. So what
-// is opened is looked at: no link that somebody else planted, no FIFO that would wait for a reader;
-// and where the daemon chose the name itself, no file of another user. spdlog's own file sinks open
-// by name, again and again; this one keeps the descriptor that was looked at.
+// A log file may lie where others can write (/var/log, /tmp), and the daemon may be root's. So the
+// file is checked when it is opened: it must not be another user's link, nor a FIFO that would wait
+// for a reader; nor, where the daemon chose the name itself, another user's file. spdlog's own file
+// sinks open by name, again and again; this one keeps the descriptor that was checked.
 #include "cli/log.h"
 
 #include <cerrno>
@@ -30,19 +30,34 @@ namespace ckfs::cli {
 namespace {
 
 constexpr const char* kSystemLog = "/dev/log";
-constexpr const char* kFilePattern = "%Y-%m-%dT%H:%M:%S.%e%z %P %l %*";
+constexpr const char* kFilePattern = "%Y-%m-%dT%H:%M:%S.%e%z %P %l %@";
 
-/// %*: the message in one line, whatever names of a checkpoint are in it.
+/// "/mnt/model: ", once a mount has been named. Set before a second thread is started.
+std::string& mount_prefix() {
+  static std::string prefix;
+  return prefix;
+}
+
+/// %*: the message in one line, whatever names of a checkpoint are in it. %@ of a log that
+/// many mounts share: the same, and its mount first, where the message does not begin with it.
 class OneLineFlag : public spdlog::custom_flag_formatter {
  public:
+  explicit OneLineFlag(bool names_mount) : names_mount_(names_mount) {}
   void format(const spdlog::details::log_msg& message, const std::tm& /*time*/,
               spdlog::memory_buf_t& out) override {
     const std::string line = one_line({message.payload.data(), message.payload.size()});
+    const std::string& prefix = mount_prefix();
+    if (names_mount_ && !line.starts_with(prefix)) {
+      out.append(prefix.data(), prefix.data() + prefix.size());
+    }
     out.append(line.data(), line.data() + line.size());
   }
   std::unique_ptr<custom_flag_formatter> clone() const override {
-    return std::make_unique<OneLineFlag>();
+    return std::make_unique<OneLineFlag>(names_mount_);
   }
+
+ private:
+  const bool names_mount_;
 };
 
 /// %&: the priority that syslog has for the level.
@@ -81,11 +96,15 @@ class DescriptorSink : public spdlog::sinks::base_sink<std::mutex> {
 using SinkPointer = std::shared_ptr<spdlog::sinks::sink>;
 
 constexpr const char* kTerminalPattern = "ckfs: %l: %*";
-constexpr const char* kJournalPattern = "<%&>%*";
+constexpr const char* kStderrPattern = "ckfs: %l: %@";
+constexpr const char* kJournalPattern = "<%&>%@";
+constexpr const char* kSystemLogPattern = "%@";
 
 SinkPointer with_pattern(SinkPointer sink, const char* pattern) {
   auto formatter = std::make_unique<spdlog::pattern_formatter>();
-  formatter->add_flag<OneLineFlag>('*').add_flag<PriorityFlag>('&');
+  formatter->add_flag<OneLineFlag>('*', false)
+      .add_flag<OneLineFlag>('@', true)
+      .add_flag<PriorityFlag>('&');
   formatter->set_pattern(pattern);
   sink->set_formatter(std::move(formatter));
   return sink;
@@ -172,7 +191,7 @@ Result<UniqueFd> open_own_log(const std::filesystem::path& path) {
 Result<void> start_log(const CommonOptions& options) {
   if (options.log_file.empty()) {
     use_sinks({with_pattern(std::make_shared<spdlog::sinks::stderr_sink_mt>(),
-                            stderr_is_journal() ? kJournalPattern : kTerminalPattern)},
+                            stderr_is_journal() ? kJournalPattern : kStderrPattern)},
               options.log_level);
     return {};
   }
@@ -192,13 +211,15 @@ Result<DaemonLog> start_daemon_log(const CommonOptions& options) {
   };
   if (!options.log_file.empty()) {
     CKFS_TRY(UniqueFd fd, open_log(AT_FDCWD, options.log_file, options.log_file, 0666));
+    log.place = options.log_file;
     return use(std::make_shared<DescriptorSink>(std::move(fd)), kFilePattern);
   }
   if (system_log_listens()) {
+    log.place = "syslog";
     // LOG_NDELAY: a log with streams is not reached any more from the sandbox.
     return use(std::make_shared<spdlog::sinks::syslog_sink_mt>("ckfs", LOG_PID | LOG_NDELAY,
                                                                LOG_DAEMON, true),
-               "%*");
+               kSystemLogPattern);
   }
   const std::filesystem::path path = log_directory() / "ckfs.log";
   Result<UniqueFd> fd = path.is_absolute()
@@ -207,10 +228,16 @@ Result<DaemonLog> start_daemon_log(const CommonOptions& options) {
   if (!fd) {
     log.note = fmt::format("there is no system log, and no log (-o log_file=FILE makes one): {}",
                            fd.error().message());
-    return use(std::make_shared<spdlog::sinks::null_sink_mt>(), "%*");
+    log.is_lost = true;
+    return use(std::make_shared<spdlog::sinks::null_sink_mt>(), kSystemLogPattern);
   }
+  log.place = path.native();
   log.note = fmt::format("there is no system log: the log goes to {}", path.native());
   return use(std::make_shared<DescriptorSink>(std::move(*fd)), kFilePattern);
+}
+
+void name_mount_in_log(const std::string& mountpoint) {
+  mount_prefix() = one_line(mountpoint) + ": ";
 }
 
 }  // namespace ckfs::cli

@@ -31,9 +31,9 @@ Result<void> ls(const LsCommand& command) {
 void add_ls(CLI::App& app, Action& action) {
   auto command = std::make_shared<LsCommand>();
   CLI::App* verb = app.add_subcommand("ls", "list views, or the files of a view");
-  verb->add_option("SRC", command->source, "directory, file or hub cache entry")->required();
-  verb->add_option("VIEW", command->where, "VIEW or VIEW/PATH (default: the views)");
-  verb->add_flag("-l", command->detail, "sizes and exactness too");
+  verb->add_option("SRC", command->source, kSourceText)->required();
+  verb->add_option("VIEW", command->where, "VIEW or VIEW/PATH (default: list the views)");
+  verb->add_flag("-l", command->detail, "show sizes and exactness, too");
   verb->add_flag("--json", command->json, "print JSON");
   add_common(*verb, command->common, Tuning::No);
   verb->callback([command, &action] { action = [command] { return ls(*command); }; });

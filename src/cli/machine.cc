@@ -4,6 +4,7 @@
 #include "cli/machine.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <charconv>
 #include <cstdlib>
@@ -13,9 +14,11 @@
 #include <fstream>
 #include <fuse3/fuse_lowlevel.h>
 #include <iterator>
+#include <linux/capability.h>
 #include <linux/magic.h>
 #include <linux/openat2.h>
 #include <optional>
+#include <span>
 #include <sstream>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -24,12 +27,16 @@
 #include <sys/sysmacros.h>
 #include <sys/utsname.h>
 #include <unistd.h>
+#include <utility>
 
 #include "api/report.h"
+#include "api/status.h"
 #include "base/memory_limit.h"
 #include "base/text.h"
 #include "base/unique_fd.h"
 #include "base/units.h"
+#include "cli/container.h"
+#include "cli/trial_mount.h"
 #include "fuse/kernel_mount.h"
 #include "fuse/mount_table.h"
 #include "io/file_system.h"
@@ -60,27 +67,48 @@ std::optional<std::string> read(const std::string& path) {
   return text;
 }
 
-bool in_container(const std::string& root) {
-  struct stat status{};
-  return ::stat((root + "/.dockerenv").c_str(), &status) == 0 ||
-         ::stat((root + "/run/.containerenv").c_str(), &status) == 0 ||
-         std::getenv("KUBERNETES_SERVICE_HOST") != nullptr;
+/// The command that installs `package`.
+std::string install_command(const std::string& root, std::string_view package) {
+  constexpr std::array kManagers{std::pair{"apt-get", "install"}, std::pair{"dnf", "install"},
+                                 std::pair{"zypper", "install"}, std::pair{"pacman", "-S"},
+                                 std::pair{"apk", "add"}};
+  for (const auto& [manager, word] : kManagers) {
+    struct stat status{};
+    for (const char* directory : {"/usr/bin/", "/sbin/"}) {
+      if (::stat(fmt::format("{}{}{}", root, directory, manager).c_str(), &status) == 0) {
+        return fmt::format("sudo {} {} {}", manager, word, package);
+      }
+    }
+  }
+  return fmt::format("install the package {}", package);
 }
 
-Finding device(const MachineOptions& options) {
+Finding device(const MachineOptions& options, const std::string& container) {
   Finding finding{.name = "device", .fact = "/dev/fuse can be opened"};
   const std::string path = options.root + "/dev/fuse";
   const UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
-  if (fd) return finding;
   const int error = errno;
+  struct stat status{};
+  if (fd && ::fstat(fd.get(), &status) == 0 && S_ISCHR(status.st_mode) &&
+      status.st_rdev == makedev(10, 229)) {
+    return finding;
+  }
   finding.level = Level::Broken;
+  if (fd) {
+    finding.fact = "/dev/fuse is not the FUSE device (10:229)";
+    finding.remedy = container.empty() ? "sudo rm /dev/fuse && sudo mknod -m 666 /dev/fuse c 10 229"
+                                       : container_remedy(container);
+    return finding;
+  }
   finding.fact = fmt::format("/dev/fuse: {}", std::strerror(error));
-  if (in_container(options.root)) {
-    finding.remedy = "start the container with --device /dev/fuse --cap-add SYS_ADMIN";
-  } else if (error == ENOENT) {
-    finding.remedy = "sudo modprobe fuse";
-  } else {
+  if (error == EACCES) {  // its mode, which the container's root may change, too
     finding.remedy = "sudo chmod 0666 /dev/fuse";
+  } else if (!container.empty()) {
+    finding.remedy = container_remedy(container);
+  } else if (error == EPERM) {
+    finding.remedy = "allow it in the control group (DeviceAllow=/dev/fuse rw in a unit)";
+  } else {
+    finding.remedy = "sudo modprobe fuse";
   }
   return finding;
 }
@@ -105,19 +133,42 @@ Finding helper(const MachineOptions& options) {
   }
   finding.level = Level::Broken;
   finding.fact = "is not installed";
-  finding.remedy = "sudo apt-get install fuse3";
+  finding.remedy = install_command(options.root, "fuse3");
   return finding;
 }
 
-Finding privileges(const MachineOptions& options) {
+/// Whether the process's effective capabilities have that one; true where /proc does not say.
+bool has_capability(const std::string& status, unsigned number) {
+  constexpr std::string_view kLine = "\nCapEff:";
+  const std::size_t at = status.find(kLine);
+  if (at == std::string::npos) return true;
+  const std::uint64_t all = std::strtoull(status.c_str() + at + kLine.size(), nullptr, 16);
+  return (all >> number & 1) != 0;
+}
+
+Finding privileges(const MachineOptions& options, const std::string& container) {
   const std::string status = read(options.root + "/proc/self/status").value_or("");
-  if (options.is_root || status.find("\nNoNewPrivs:\t1") == std::string::npos) {
+  if (options.is_root) {
+    if (has_capability(status, CAP_SYS_ADMIN)) {
+      return {.name = "privileges", .fact = "CAP_SYS_ADMIN is there"};
+    }
+    return {.name = "privileges",
+            .level = Level::Broken,
+            .fact = "CAP_SYS_ADMIN is missing: root cannot mount",
+            .remedy = container.empty()
+                          ? "run ckfs with CAP_SYS_ADMIN (CapabilityBoundingSet= of a "
+                            "unit), or as a user with fusermount3"
+                          : container_remedy(container)};
+  }
+  if (status.find("\nNoNewPrivs:\t1") == std::string::npos) {
     return {.name = "privileges", .fact = "set-user-ID programs work"};
   }
   return {.name = "privileges",
           .level = Level::Broken,
           .fact = "no_new_privs is set: fusermount3 cannot become root",
-          .remedy = "start the container or unit without no-new-privileges (NoNewPrivileges=no)"};
+          .remedy = container.empty()
+                        ? "run ckfs without no_new_privs (NoNewPrivileges=no in a unit)"
+                        : "start the container without no-new-privileges, as a user or as root"};
 }
 
 Finding allow_other(const MachineOptions& options) {
@@ -148,7 +199,7 @@ Finding uring(const MachineOptions& options) {
   // The kernel refuses this with another error once it has agreed to the call as such.
   const int error = ::syscall(SYS_io_uring_setup, 0, nullptr) < 0 ? errno : 0;
   const auto disabled = read(options.root + "/proc/sys/kernel/io_uring_disabled");
-  // With 1, members of kernel.io_uring_group may, and who has CAP_SYS_ADMIN.
+  // With 1, members of kernel.io_uring_group and processes with CAP_SYS_ADMIN may use it.
   if (disabled == "2" || (disabled == "1" && error == EPERM)) {
     finding.level = Level::Slow;
     finding.fact = fmt::format(
@@ -284,7 +335,25 @@ Finding source(const MachineOptions& options) {
   return finding;
 }
 
-std::vector<Finding> dead_mounts(const MachineOptions& options) {
+/// What a mount that answers says of itself; nullopt: all is well with it.
+std::optional<Finding> told_by_mount(const std::string& target) {
+  const Result<std::string> status = read_of_mount(target, "status.json");
+  if (!status) return std::nullopt;  // of an earlier version, or of another user
+  const Result<StatusErrors> errors = status_errors(*status);
+  if (!errors || errors->count == 0 || errors->last.empty()) return std::nullopt;
+  Finding finding{
+      .name = "mounts",
+      .level = errors->stale ? Level::Broken : Level::Warn,
+      .fact = fmt::format("{}: {} errors; the last: {}", target, errors->count, errors->last)};
+  finding.remedy = errors->stale ? fmt::format("ckfs umount {0} && ckfs mount {1} {0}", target,
+                                               errors->source.empty() ? "SRC" : errors->source)
+                   : errors->log == "syslog" ? fmt::format("journalctl -t ckfs | grep {}", target)
+                   : errors->log.starts_with('/') ? fmt::format("grep {} {}", target, errors->log)
+                                                  : fmt::format("ckfs stats {}", target);
+  return finding;
+}
+
+std::vector<Finding> mounts(const MachineOptions& options) {
   std::vector<Finding> findings;
   std::size_t alive = 0;
   for (const MountEntry& entry :
@@ -293,6 +362,9 @@ std::vector<Finding> dead_mounts(const MachineOptions& options) {
     const Answers answers = ask_mount(options.root + entry.target);
     if (answers == Answers::Yes) {
       ++alive;
+      if (auto finding = told_by_mount(options.root + entry.target)) {
+        findings.push_back(std::move(*finding));
+      }
       continue;
     }
     findings.push_back(
@@ -304,20 +376,45 @@ std::vector<Finding> dead_mounts(const MachineOptions& options) {
   }
   if (findings.empty()) {
     findings.push_back({.name = "mounts",
-                        .fact = fmt::format("{} of ckfs, all of which answer", alive),
+                        .fact = fmt::format("{} of ckfs, and all of them answer", alive),
                         .remedy = ""});
   }
   return findings;
 }
 
+/// A mount in earnest. Where it fails, the looks before it mostly know why.
+Finding trial(std::span<const Finding> before, const std::string& container) {
+  const Trial tried = try_mount();
+  Finding finding{.name = "mount", .fact = tried.fact};
+  if (tried.works) return finding;
+  finding.level = Level::Broken;
+  const auto cause = std::ranges::find(before, Level::Broken, &Finding::level);
+  if (cause != before.end()) {
+    finding.remedy = fmt::format("mend \"{}\"", cause->name);
+  } else {
+    finding.remedy = container.empty() ? "look for its cause in dmesg and the audit log (AppArmor, "
+                                         "SELinux, seccomp)"
+                                       : container_remedy(container);
+  }
+  return finding;
+}
+
 }  // namespace
 
 std::vector<Finding> examine_machine(const MachineOptions& options) {
-  std::vector<Finding> findings{device(options),      helper(options), privileges(options),
-                                allow_other(options), uring(options),  memory(options),
-                                descriptors(),        kernel()};
+  const std::string container = container_kind(options.root);
+  std::vector<Finding> findings{device(options, container), helper(options),
+                                privileges(options, container)};
+  if (options.root.empty()) findings.push_back(trial(findings, container));
+  findings.push_back({.name = "place",
+                      .fact = container.empty() ? "a host, or a virtual machine"
+                                                : fmt::format("a container ({})", container)});
+  for (Finding& finding : std::vector<Finding>{allow_other(options), uring(options),
+                                               memory(options), descriptors(), kernel()}) {
+    findings.push_back(std::move(finding));
+  }
   if (!options.source.empty()) findings.push_back(source(options));
-  for (Finding& finding : dead_mounts(options)) findings.push_back(std::move(finding));
+  for (Finding& finding : mounts(options)) findings.push_back(std::move(finding));
   return findings;
 }
 

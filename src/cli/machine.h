@@ -1,4 +1,4 @@
-// What of this machine keeps ckfs from mounting fast, or at all: looked at, not changed.
+// What of this machine keeps ckfs from mounting fast, or at all.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,8 @@ struct Finding {
   enum class Level : std::uint8_t {
     Ok,
     Slow,    // ckfs works, but could do more
-    Broken,  // ckfs cannot mount, or will be killed
+    Warn,    // ckfs works, and something went wrong
+    Broken,  // ckfs cannot mount, a mount cannot be read, or ckfs will be killed
   };
 
   std::string name;  // "device", "io_uring"
@@ -21,14 +22,14 @@ struct Finding {
 };
 
 struct MachineOptions {
-  std::string root;          // in the place of "/", for tests
+  std::string root;          // in the place of "/", for tests: nothing is mounted then
   std::string source;        // a checkpoint whose filesystem is looked at; empty: none
   std::uint64_t memory = 0;  // what --memory would be
   bool memory_was_given = false;
   bool is_root = false;  // the caller mounts without fusermount3
 };
 
-/// In the order in which a person would look.
+/// In the order in which a person would look. Mounts a small checkpoint, and unmounts it.
 std::vector<Finding> examine_machine(const MachineOptions& options);
 
 }  // namespace ckfs::cli

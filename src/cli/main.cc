@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/suggest.h"
 #include "base/text.h"
 #include "cli/cli.h"
 
@@ -48,6 +49,37 @@ bool names_path(const std::string& word) {
   return word.find('/') != std::string::npos || ::stat(word.c_str(), &status) == 0;
 }
 
+std::vector<std::string_view> names_of_verbs(const CLI::App& app) {
+  std::vector<std::string_view> names;
+  for (const CLI::App* verb : app.get_subcommands({})) names.push_back(verb->get_name());
+  return names;
+}
+
+/// What CLI11 found wrong with the words of a verb, and what was meant where that is an option.
+std::string usage_error(const CLI::ParseError& error, const CLI::App* verb,
+                        const std::vector<std::string>& words) {
+  if (verb == nullptr || dynamic_cast<const CLI::ExtrasError*>(&error) == nullptr) {
+    return error.what();
+  }
+  std::vector<std::string> spellings;
+  for (const CLI::Option* option : verb->get_options()) {
+    if (option->get_group().empty()) continue;  // for tests
+    for (const std::string& name : option->get_lnames()) spellings.push_back("--" + name);
+  }
+  const std::vector<std::string_view> known(spellings.begin(), spellings.end());
+  for (const std::string& word : words) {
+    const std::string_view option = std::string_view(word).substr(0, word.find('='));
+    if (!option.starts_with("--") || option == "--" ||
+        std::ranges::find(known, option) != known.end()) {
+      continue;
+    }
+    const std::string_view meant = closest(option, known);
+    return fmt::format("{}: no such option{}", option,
+                       meant.empty() ? "" : fmt::format(" (did you mean {}?)", meant));
+  }
+  return error.what();
+}
+
 const CLI::App* find_verb(const CLI::App& app, const std::string& name) {
   for (const CLI::App* verb : app.get_subcommands({})) {
     if (verb->get_name() == name) return verb;
@@ -63,12 +95,12 @@ int run(std::vector<std::string> words) {
       "when they are read.",
       "ckfs");
   app.require_subcommand(1);
-  app.set_version_flag("--version", fmt::format("ckfs {}", version()), "print the version");
-  app.set_help_flag("-h,--help", "print this help");
-  app.footer("ckfs VERB --help shows more about a verb; the manual is ckfs(1).");
+  app.set_version_flag("-V,--version", fmt::format("ckfs {}", version()), "print the version");
+  use_help(app);
   Action action;
   add_mount(app, action);
   add_umount(app, action);
+  add_list(app, action);
   add_inspect(app, action);
   add_ls(app, action);
   add_cat(app, action);
@@ -78,32 +110,31 @@ int run(std::vector<std::string> words) {
   add_doctor(app, action);
   add_stats(app, action);
   add_completion(app, action);
-
-  app.get_formatter()->label("SUBCOMMAND", "VERB");
-  app.get_formatter()->label("Positionals", "Arguments");
-  app.get_formatter()->label("REQUIRED", "");
-  app.get_formatter()->label("TEXT", "");
-  app.get_formatter()->column_width(26);
-  for (CLI::App* verb : app.get_subcommands({})) verb->group("Verbs")->footer("");
+  add_help(app, action);
+  add_version(app, action);
 
   std::string context;
   if (!words.empty() && !words.front().starts_with("-")) {
     if (find_verb(app, words.front()) == nullptr) {
       if (!names_path(words.front())) {
-        return finish(Exit::Usage, fmt::format("{}: neither a verb nor a path (see ckfs --help)",
-                                               words.front()));
+        return finish(Exit::Usage, fmt::format("{}: neither a verb nor a path{}", words.front(),
+                                               did_you_mean(words.front(), names_of_verbs(app))));
       }
       words.insert(words.begin(), "mount");
     }
     context = words.front();
   }
-  constexpr std::string_view kTopLevel[] = {"-h", "--help", "--version"};
+  constexpr std::string_view kTopLevel[] = {"-h", "--help", "--help-all", "-V", "--version"};
   if (context.empty() && !words.empty() &&
       std::ranges::find(kTopLevel, words.front()) == std::end(kTopLevel)) {
     return finish(Exit::Usage, fmt::format("{}: no such option (see ckfs --help)", words.front()));
   }
-  if (words.empty()) return finish(Exit::Usage, "a verb is missing (see ckfs --help)");
+  if (words.empty()) {
+    std::fputs(app.help().c_str(), stderr);
+    return finish(Exit::Usage);
+  }
 
+  const std::vector<std::string> in_order = words;
   std::ranges::reverse(words);  // as CLI11 takes a vector
   try {
     app.parse(words);
@@ -114,9 +145,11 @@ int run(std::vector<std::string> words) {
       return std::fflush(stdout) == 0 ? finish(Exit::Done)
                                       : finish(Exit::Failed, "stdout: cannot write");
     }
-    return finish(Exit::Usage, context.empty() ? fmt::format("{} (see ckfs --help)", error.what())
-                                               : fmt::format("{}: {} (see ckfs {} --help)", context,
-                                                             error.what(), context));
+    if (context.empty())
+      return finish(Exit::Usage, fmt::format("{} (see ckfs --help)", error.what()));
+    return finish(Exit::Usage,
+                  fmt::format("{}: {} (see ckfs {} --help)", context,
+                              usage_error(error, find_verb(app, context), in_order), context));
   }
   try {
     const Result<Exit> done = action();

@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <csignal>
+#include <ctime>
 #include <fcntl.h>
 #include <limits>
 #include <malloc.h>
@@ -26,7 +27,10 @@
 #include "cli/notify.h"
 #include "fs/filesystem.h"
 #include "fuse/mount_keeper.h"
+#include "fuse/mount_table.h"
 #include "fuse/sandbox.h"
+#include "io/source_store.h"
+#include "source/source_name.h"
 
 namespace ckfs::cli {
 
@@ -42,7 +46,9 @@ struct MountCommand {
   std::string source;
   std::string mountpoint;
   std::vector<std::string> lists;  // of -o
+  std::string log;                 // where it goes: MountFacts::log
   bool foreground = false;
+  bool verbose = false;
 };
 
 std::uint32_t process_umask() {
@@ -75,6 +81,7 @@ Result<Walls> confine(const MountCommand& command) {
 Result<void> open_and_serve(const MountCommand& command, const std::function<void()>& ready) {
   const std::uint32_t umask = command.words.umask.value_or(process_umask());
   CKFS_TRY(std::filesystem::path target, check_mountpoint(command.mountpoint, command.source));
+  name_mount_in_log(target.native());
   KernelMountOptions kernel{.source = command.source, .allow_other = command.words.allow_other};
   std::optional<DaemonUser> user;
   if (!command.words.user.empty()) {
@@ -106,10 +113,16 @@ Result<void> open_and_serve(const MountCommand& command, const std::function<voi
                 command.source, outside);
   }
   std::vector<std::filesystem::path> files = source_paths(checkpoint);
+  MountFacts facts{.mountpoint = keeper.target().native(),
+                   .source = command.source,
+                   .log = command.log,
+                   .pid = ::getpid(),
+                   .started = static_cast<std::int64_t>(std::time(nullptr))};
   Filesystem filesystem(std::move(checkpoint),
                         {.mtime = command.words.mtime,
                          .umask = umask,
-                         .held_bytes = command.words.allow_other ? options.memory / 2 : kNoBound});
+                         .held_bytes = command.words.allow_other ? options.memory / 2 : kNoBound,
+                         .mount = std::move(facts)});
 #ifdef __GLIBC__
   malloc_trim(0);  // headers were parsed and thrown away; a daemon gives that memory back
 #endif
@@ -229,10 +242,50 @@ Result<std::string> from_root(const std::string& path) {
   return absolute.native();
 }
 
+/// The same of a source, which may be named as on the hub: that name is looked up here, for the
+/// daemon's user may have another home.
+Result<std::string> source_from_root(const std::filesystem::path& source) {
+  CKFS_TRY(const std::filesystem::path found, find_source(source, *make_local_store()));
+  return from_root(found);
+}
+
+/// The mountpoint of a mount that may not come about: made where only it is missing, and removed
+/// again where it was made and keep() is not called. A mount whose daemon is dead is cleared first.
+class OwnMountpoint {
+ public:
+  OwnMountpoint(const std::string& path, const std::string& source) : path_(path) {
+    // What cannot be done here, check_mountpoint() says.
+    const auto target = resolve_mountpoint(path);
+    if (!target) return;
+    clear(*target);
+    std::error_code error;
+    const std::filesystem::path origin = std::filesystem::canonical(source, error);
+    // A source is never written, not even for the time until the mount is refused.
+    if (!error && lies_within(*target, origin)) return;
+    made_ = ::mkdir(path.c_str(), 0777) == 0;
+  }
+  ~OwnMountpoint() {
+    if (made_) (void)::rmdir(path_.c_str());
+  }
+  OwnMountpoint(const OwnMountpoint&) = delete;
+  OwnMountpoint& operator=(const OwnMountpoint&) = delete;
+  void keep() { made_ = false; }
+
+ private:
+  static void clear(const std::filesystem::path& target) {
+    const auto mounted = find_mount(target);
+    if (!mounted || !*mounted || (*mounted)->type != kFilesystemType) return;
+    if (ask_mount(target) == Answers::Never) (void)unmount(target, FilesInUse::LiveOn);
+  }
+
+  std::string path_;
+  bool made_ = false;
+};
+
 Result<void> mount(MountCommand command) {
   // What a caller left open (a lock, a pipe) is not for a daemon to keep.
   if (!command.foreground) (void)::close_range(STDERR_FILENO + 1, ~0U, 0);
-  CKFS_TRY(command.source, from_root(command.source));
+  CKFS_TRY(command.source, source_from_root(command.source));
   CKFS_TRY(command.mountpoint, from_root(command.mountpoint));
   CommonOptions& common = command.words.common;
   if (!common.log_file.empty()) {
@@ -242,19 +295,28 @@ Result<void> mount(MountCommand command) {
     CKFS_TRY(common.open.spill, absolute_path(*common.open.spill));
   }
   if (common.open.config) {
-    CKFS_TRY(common.open.config, absolute_path(*common.open.config));
+    CKFS_TRY(common.open.config, source_from_root(*common.open.config));
   }
+  OwnMountpoint mountpoint(command.mountpoint, command.source);
   if (command.foreground) {
     CKFS_TRY_VOID(start_log(common));
+    command.log = common.log_file.empty() ? "stderr" : common.log_file;
     const ServiceManager manager;
-    const Result<void> served = serve(command, [&] { manager.send("READY=1"); });
+    const Result<void> served = serve(command, [&] {
+      mountpoint.keep();
+      manager.send("READY=1");
+    });
     manager.send("STOPPING=1");
     return served;
   }
   CKFS_TRY(const DaemonLog log, start_daemon_log(common));
+  command.log = log.place;
   CKFS_TRY_VOID(mount_in_background(command, log));
-  // The mount stands, whether or not anybody reads this.
-  if (log.note) (void)print(one_line(fmt::format("{}: {}", command.mountpoint, *log.note)) + "\n");
+  mountpoint.keep();
+  // The mount is there, whether or not anybody reads this.
+  if (log.note && (command.verbose || log.is_lost)) {
+    (void)print(one_line(fmt::format("{}: {}", command.mountpoint, *log.note)) + "\n");
+  }
   return {};
 }
 
@@ -263,27 +325,23 @@ Result<void> mount(MountCommand command) {
 void add_mount(CLI::App& app, Action& action) {
   auto command = std::make_shared<MountCommand>();
   CLI::App* verb = app.add_subcommand("mount", "show a checkpoint's views in a directory");
-  verb->add_option("SRC", command->source, "directory, file or hub cache entry")->required();
-  verb->add_option("MNT", command->mountpoint, "directory to mount at")->required();
+  verb->add_option("SRC", command->source, kSourceText)->required();
+  verb->add_option("MNT", command->mountpoint, "directory to mount at; made if it is missing")
+      ->required();
   verb->add_option_function<std::vector<std::string>>(
           "-o",
           [command](const std::vector<std::string>& lists) {
             const Result<void> parsed = parse_mount_words(lists, command->words);
             if (!parsed) throw CLI::ValidationError(parsed.error().message());
           },
-          "options, with commas between: allow_other, outside_links, direct, strict, no_sandbox, "
-          "setuid=USER, stop=unused|now, mtime=EPOCH, umask=OCTAL, tag=TAG, key=KEY, item=NAME, "
-          "step=N, config=DIR, "
-          "recipe=FILE, family=NAME, memory=SIZE|auto, spill=DIR, spill_size=SIZE, "
-          "io=auto|uring|pread, threads=N, "
-          "log_level=LEVEL, "
-          "log_file=FILE, ro")
+          "mount options, with commas between; repeatable (--help-all lists them)")
       ->type_name("OPTION,...")
       ->allow_extra_args(false);
   verb->add_flag("-f,--foreground", command->foreground, "stay in the foreground");
   verb->add_flag_callback(
       "--no-sandbox", [command] { command->words.confined = false; },
-      "let the daemon open and call whatever its user may");
+      "do not confine the daemon (Landlock, seccomp)");
+  verb->add_flag("-v,--verbose", command->verbose, "print where the log goes");
   command->words.common.log_level = "info";
   add_common(*verb, command->words.common, Tuning::Yes);
   verb->callback([command, &action] { action = [command] { return mount(*command); }; });

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "base/suggest.h"
 #include "base/text.h"
 #include "cli/cli.h"
 
@@ -19,14 +20,47 @@ constexpr std::string_view kIgnored[] = {
     "noauto",      "nofail",   "user",       "nouser",   "users",      "owner",    "group",
     "_netdev",     "defaults", "silent",     "loud"};
 
-constexpr std::string_view kValued[] = {
-    "tag", "key",     "config",    "recipe",   "family",     "item",  "step",      "memory",
-    "io",  "threads", "log_level", "log_file", "tile_bytes", "spill", "spill_size"};
+/// In the order of the manual.
+constexpr MountWord kWords[] = {
+    {"allow_other", "", "let other users read the mount, too"},
+    {"outside_links", "", "with allow_other: also show files that are links out of the source"},
+    {"direct", "", "no page cache and no shared mmap: fast for one copy"},
+    {"strict", "", "report a source as changed when only its ctime changes"},
+    {"no_sandbox", "", "as --no-sandbox"},
+    {"setuid", "USER", "run the daemon as this user (root only)"},
+    {"stop", "unused|now", "what the first SIGTERM does while files are open (default unused)"},
+    {"mtime", "EPOCH", "modification time of all files (default: that of the source)"},
+    {"umask", "OCTAL", "permission bits to clear on files and directories (default: your umask)"},
+    {"tag", "TAG", "as --tag"},
+    {"key", "KEY", "as --key"},
+    {"item", "NAME", "as --item"},
+    {"step", "N", "as --step"},
+    {"config", "DIR", "as --config"},
+    {"recipe", "FILE", "as --recipe"},
+    {"family", "NAME", "as --family"},
+    {"memory", "SIZE|auto", "as --memory"},
+    {"spill", "DIR", "as --spill"},
+    {"spill_size", "SIZE", "as --spill-size"},
+    {"io", "auto|uring|pread", "as --io"},
+    {"threads", "N", "as --threads"},
+    {"log_level", "LEVEL", "as --log-level"},
+    {"log_file", "FILE", "as --log-file"},
+    {"ro", "", "accepted; a mount is read-only anyway"},
+};
+constexpr std::string_view kForTests = "tile_bytes";
+
+/// Those without a value but ro, which is accepted like other words of fstab.
+constexpr std::string_view kFlags[] = {"allow_other", "outside_links", "direct", "strict",
+                                       "no_sandbox"};
+
+bool is_one_of(std::string_view word, std::span<const std::string_view> words) {
+  return std::ranges::find(words, word) != words.end();
+}
 
 bool is_ignored(const std::string& key, bool has_value) {
   if (key.starts_with("x-") || key.starts_with("X-")) return true;
   if (has_value) return key == "user" || key == "comment";
-  return std::ranges::find(kIgnored, key) != std::end(kIgnored);
+  return is_one_of(key, kIgnored);
 }
 
 Result<void> add_word(const std::string& word, MountWords& mount) {
@@ -35,10 +69,9 @@ Result<void> add_word(const std::string& word, MountWords& mount) {
   const bool has_value = equals != std::string::npos;
   const std::string value = has_value ? word.substr(equals + 1) : std::string();
 
-  const bool is_flag = key == "allow_other" || key == "outside_links" || key == "direct" ||
-                       key == "strict" || key == "no_sandbox";
-  const bool needs_value = key == "mtime" || key == "stop" || key == "setuid" || key == "umask" ||
-                           std::ranges::find(kValued, key) != std::end(kValued);
+  const bool is_flag = is_one_of(key, kFlags);
+  const auto* const known = std::ranges::find(kWords, key, &MountWord::name);
+  const bool needs_value = key == kForTests || (known != std::end(kWords) && !known->value.empty());
   if (is_flag && has_value) {
     return fail(ErrorCode::InvalidArgument, "-o {}: takes no value", key);
   }
@@ -87,12 +120,19 @@ Result<void> add_word(const std::string& word, MountWords& mount) {
     const Result<void> set = set_common(mount.common, key, value);
     if (!set) return Failure(set.error().within("-o"));
   } else if (!is_ignored(key, has_value)) {
-    return fail(ErrorCode::InvalidArgument, "-o {}: no such option", word);
+    std::vector<std::string_view> names;
+    for (const MountWord& each : kWords) names.push_back(each.name);
+    return fail(ErrorCode::InvalidArgument, "-o {}: no such option{}", word,
+                did_you_mean(key, names));
   }
   return {};
 }
 
 }  // namespace
+
+std::span<const MountWord> mount_words() {
+  return kWords;
+}
 
 Result<void> parse_mount_words(const std::vector<std::string>& words, MountWords& mount) {
   for (const std::string& list : words) {

@@ -4,11 +4,13 @@
 // own converters are not used for values: their messages span lines and name C++ types.
 #include <cerrno>
 #include <charconv>
+#include <cstdlib>
 #include <fcntl.h>
 #include <filesystem>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include "api/report.h"
 #include "base/memory_limit.h"
 #include "base/size_text.h"
 #include "base/text.h"
@@ -74,6 +76,22 @@ void add_value(CLI::App& verb, CommonOptions& options, const std::string& name,
       ->group(group);
 }
 
+/// Sets what the environment says of the shared options that `verb` has. An empty variable says
+/// nothing.
+void take_variables(const CLI::App& verb, CommonOptions& options) {
+  for (const CLI::Option* option : verb.get_options()) {
+    if (option->get_group() != kSourceOptions && option->get_group() != kCommonOptions) continue;
+    std::string name = option->get_lnames().front();
+    const std::string variable = variable_of(name);
+    const char* const value = std::getenv(variable.c_str());
+    if (value == nullptr || *value == '\0') continue;
+    std::ranges::replace(name, '-', '_');
+    const Result<void> set = set_common(options, name, value);
+    if (!set) throw CLI::ValidationError(set.error().within(variable).message());
+  }
+  options.default_recipes = !options.open.recipes.empty();
+}
+
 }  // namespace
 
 Result<std::uint64_t> parse_number(const std::string& thing, const std::string& text) {
@@ -92,8 +110,8 @@ OpenOptions open_options(const CommonOptions& options) {
   open.memory = OpenOptions().memory;
   if (const std::optional<std::uint64_t> limit = group_memory_limit()) {
     open.memory = std::max(kMinMemory, *limit / 4);
-    spdlog::info("memory: {} bytes, a quarter of the {} of this control group (--memory decides)",
-                 open.memory, *limit);
+    spdlog::info("memory: {}, a quarter of this control group's limit of {} (--memory changes it)",
+                 human_size(open.memory), human_size(*limit));
   }
   return open;
 }
@@ -116,6 +134,7 @@ Result<void> set_common(CommonOptions& options, const std::string& name, const s
     options.open.config = value;
   } else if (name == "recipe") {
     CKFS_TRY(RecipeText recipe, read_recipe(value));
+    if (std::exchange(options.default_recipes, false)) options.open.recipes.clear();
     options.open.recipes.push_back(std::move(recipe));
   } else if (name == "family") {
     options.open.family = value;
@@ -162,21 +181,33 @@ Result<void> set_common(CommonOptions& options, const std::string& name, const s
   return {};
 }
 
+std::string variable_of(std::string_view option) {
+  std::string name = "CKFS_";
+  for (const char c : option) {
+    name += c == '-' ? '_' : c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
+  }
+  return name;
+}
+
 void add_common(CLI::App& verb, CommonOptions& options, Tuning tuning) {
-  const std::string choice = "Source options";
+  // Before the verb's words are looked at, so that these win, those of -o too.
+  verb.preparse_callback([&verb, &options](std::size_t) { take_variables(verb, options); });
+  const std::string choice(kSourceOptions);
   add_value(verb, options, "tag", "TAG",
-            "the tag of a DeepSpeed checkpoint (default: the one that latest names)", choice);
+            "tag of a DeepSpeed checkpoint (default: the one that the file latest names)", choice);
   add_value(
       verb, options, "key", "KEY",
-      "where in a torch file, DCP checkpoint or Orbax tree the tensors are (default: the usual "
-      "key, else the top level)",
+      "key of the tensors in a torch file, DCP checkpoint or Orbax tree (default: the usual key, "
+      "else the top level)",
       choice);
   add_value(verb, options, "item", "NAME",
-            "the item of an Orbax checkpoint (default: the one of arrays)", choice);
+            "item of an Orbax checkpoint (default: the one with arrays)", choice);
   add_value(verb, options, "step", "N",
-            "the step of a directory of Orbax checkpoints (default: the newest)", choice);
+            "step of a directory of Orbax checkpoints (default: the newest)", choice);
   add_value(verb, options, "config", "DIR|FILE",
-            "config.json and tokenizer of a source that has none beside it", choice);
+            "directory or hub name to take config.json and the tokenizer from, for a source that "
+            "has none",
+            choice);
   verb.add_option_function<std::vector<std::string>>(
           "--recipe",
           [&options](const std::vector<std::string>& files) {
@@ -185,37 +216,37 @@ void add_common(CLI::App& verb, CommonOptions& options, Tuning tuning) {
               if (!set) throw CLI::ValidationError(set.error().message());
             }
           },
-          "a view, or layouts of experts, of one's own (ckfs-recipe(5)); may be repeated")
+          "JSON file that defines a custom view or expert layout (ckfs-recipe(5)); repeatable")
       ->type_name("FILE")
       ->allow_extra_args(false)
       ->group(choice);
-  add_value(verb, options, "family", "NAME",
-            "what kind of model it is: a model_type, or a model_name of MaxText (default: what "
-            "config.json says)",
-            choice);
-  const std::string group = "Common options";
+  add_value(
+      verb, options, "family", "NAME",
+      "model family: a model_type, or a model_name of MaxText (default: what config.json says)",
+      choice);
+  const std::string group(kCommonOptions);
   if (tuning == Tuning::Yes) {
-    add_value(
-        verb, options, "memory", "SIZE|auto",
-        "memory for everything beside the catalog, at least 64MiB (default auto: a quarter of "
-        "what the control group gives, or 1GiB)",
-        group);
-    add_value(verb, options, "spill", "DIR",
-              "where decoded chunks, and what was slow to rearrange, go that memory has no room "
-              "for, in a file without a name (default: nowhere, it is made again)",
+    add_value(verb, options, "memory", "SIZE|auto",
+              "memory limit for buffers and caches, at least 64MiB (default auto: a quarter of the "
+              "control group's limit, or 1GiB)",
               group);
-    add_value(verb, options, "spill_size", "SIZE", "of --spill at most (default: no limit)", group);
+    add_value(
+        verb, options, "spill", "DIR",
+        "directory for a temporary cache of decoded data (default: none, data is decoded again)",
+        group);
+    add_value(verb, options, "spill_size", "SIZE",
+              "size limit of the --spill cache (default: no limit)", group);
     add_value(verb, options, "io", "auto|uring|pread",
-              "how source files are read (default auto: io_uring where the kernel allows it)",
+              "how to read source files (default auto: io_uring where the kernel allows it)",
               group);
     add_value(verb, options, "threads", "N",
               "threads that compute ahead of readers (default: one for each CPU)", group);
     add_value(verb, options, "tile_bytes", "SIZE", "bytes of a tile; for tests", "");
   }
   add_value(verb, options, "log_level", "debug|info|warn|error|off",
-            "what is logged (default warn; mount: info)", group);
+            "least level of log lines (default warn; mount: info)", group);
   add_value(verb, options, "log_file", "FILE",
-            "where the log goes (default: stderr; mount: the system log)", group);
+            "file for the log (default: stderr; mount: the system log)", group);
 }
 
 Result<bool> write_stdout(std::span<const std::byte> bytes) {

@@ -1,9 +1,7 @@
-// What verbs share that take minutes: a stop by signal, and a line that shows how far they are.
+// A stop by signal, for verbs that take minutes.
 #pragma once
 
 #include <atomic>
-#include <chrono>
-#include <cstdint>
 #include <optional>
 #include <stop_token>
 #include <thread>
@@ -12,10 +10,10 @@
 
 namespace ckfs::cli {
 
-/// Turns the first SIGINT or SIGTERM into a stop request; a second one ends the process, with the
-/// exit code `second`. An ignored SIGINT stays ignored. Requires: made before other threads, which
-/// inherit the mask. Where no thread can be started a signal ends the process at once, which
-/// whatever it writes must survive; else what it takes stays blocked when it is gone.
+/// Turns the first SIGINT or SIGTERM into a stop request. A second one ends the process, with the
+/// exit code `second`. An ignored SIGINT stays ignored. The signals stay blocked when it is gone.
+/// Where no thread can be started, a signal ends the process at once: what the verb writes must
+/// survive that. Requires: make it before other threads, which inherit the mask.
 class SignalWatch {
  public:
   explicit SignalWatch(Exit second = Exit::Failed);
@@ -28,28 +26,6 @@ class SignalWatch {
   std::stop_source stop_;
   std::atomic<bool> ended_ = false;
   std::optional<std::thread> thread_;
-};
-
-/// One line on stderr, drawn over and over; nothing where stderr is no terminal.
-class ProgressBar {
- public:
-  ProgressBar();
-  ~ProgressBar() { clear(); }
-  ProgressBar(const ProgressBar&) = delete;
-  ProgressBar& operator=(const ProgressBar&) = delete;
-
-  /// Bytes done and in total. By one thread at a time.
-  void show(std::uint64_t done, std::uint64_t total);
-  void clear();
-
- private:
-  using Clock = std::chrono::steady_clock;
-
-  bool shown_;
-  bool drawn_ = false;
-  std::uint64_t at_start_ = 0;
-  Clock::time_point begin_;
-  Clock::time_point last_;
 };
 
 }  // namespace ckfs::cli

@@ -5,7 +5,7 @@
 #include <poll.h>
 #include <unistd.h>
 
-#include "api/report.h"
+#include "api/status.h"
 #include "base/unique_fd.h"
 #include "cli/cli.h"
 #include "fuse/mount_table.h"
@@ -86,10 +86,10 @@ Result<void> watch(const StatsCommand& command) {
 
 void add_stats(CLI::App& app, Action& action) {
   auto command = std::make_shared<StatsCommand>();
-  CLI::App* verb = app.add_subcommand("stats", "print what a mount has done so far");
-  verb->add_option("MNT", command->mountpoint, "where it is mounted")->required();
+  CLI::App* verb = app.add_subcommand("stats", "show what a mount has read and computed");
+  verb->add_option("MNT", command->mountpoint, "directory where it is mounted")->required();
   CLI::Option* const json = verb->add_flag("--json", command->json, "print JSON");
-  verb->add_flag("--watch", command->watch, "a live table, with rates, until the mount ends")
+  verb->add_flag("--watch", command->watch, "show a live table with rates until the mount ends")
       ->excludes(json);
   add_number(*verb, "--interval", 1, 3600, command->interval,
              "seconds between two tables of --watch (default 1)");

@@ -11,19 +11,20 @@
 #include <unistd.h>
 
 #include "api/report.h"
-#include "base/stop.h"
 #include "base/text.h"
 #include "base/unique_fd.h"
 #include "base/units.h"
 #include "cli/cli.h"
 #include "cli/log.h"
+#include "cli/progress.h"
+#include "cli/result_json.h"
 #include "cli/running.h"
 
 namespace ckfs::cli {
 
 namespace {
 
-/// Of a list of digests, and of a line of it: a path and the digests of one file.
+/// The longest list of digests, and the longest line: a path and the digests of one file.
 constexpr std::uint64_t kMaxDigests = 256_MiB;
 constexpr std::size_t kMaxDigestLine = 64_KiB;
 
@@ -37,13 +38,21 @@ struct VerifyCommand {
   std::string copy;
   unsigned jobs = 0;
   double sample = 1;
+  std::string resume;
+  bool json = false;
+  ProgressOptions progress;
 };
 
-/// The text of a digest file; nullopt: it is a directory. A list without end (a device, a program
-/// that writes on) is an error, soon where it has no lines.
+/// The text of a digest file. nullopt: it is a directory. A list without end (a device, a program
+/// that writes on) is an error, after little text where it has no lines.
 Result<std::optional<std::string>> read_digests(const std::string& path,
                                                 const std::stop_token& stop) {
   const UniqueFd fd(path == "-" ? ::dup(STDIN_FILENO) : ::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd && errno == ENOENT) {
+    return fail(ErrorCode::NotFound,
+                "{}: no such file or directory (a copy of the view, or a list of its digests)",
+                path);
+  }
   if (!fd) return system_failure(errno, path, "open");
   struct stat status{};
   if (::fstat(fd.get(), &status) != 0) return system_failure(errno, path, "look");
@@ -53,7 +62,9 @@ Result<std::optional<std::string>> read_digests(const std::string& path,
   std::vector<char> piece(std::size_t{1} << 16);
   for (;;) {
     pollfd more{.fd = fd.get(), .events = POLLIN, .revents = 0};
-    if (stop.stop_requested()) return stopped(path);
+    if (stop.stop_requested()) {
+      return fail(ErrorCode::Stopped, "{}: interrupted before all of the list was read", path);
+    }
     if (::poll(&more, 1, kLook) <= 0) continue;
     const ssize_t got = ::read(fd.get(), piece.data(), piece.size());
     if (got < 0 && errno == EINTR) continue;
@@ -67,7 +78,7 @@ Result<std::optional<std::string>> read_digests(const std::string& path,
     const bool json = trim(std::string_view(text).substr(0, kMaxDigestLine)).starts_with('{');
     if (!json && text.size() - line > kMaxDigestLine) {
       return fail(ErrorCode::InvalidArgument,
-                  "{}: is no list of digests: a line has more than {} bytes", path, kMaxDigestLine);
+                  "{}: not a list of digests: a line has more than {} bytes", path, kMaxDigestLine);
     }
     if (text.size() > kMaxDigests) {
       return fail(ErrorCode::InvalidArgument,
@@ -77,45 +88,22 @@ Result<std::optional<std::string>> read_digests(const std::string& path,
   }
 }
 
-/// What a comparison of some pieces proves.
+/// A sentence on what the comparison of some pieces proves.
 std::string proof(const VerifyResult& result) {
   const double missed = std::pow(0.99, static_cast<double>(result.compared));
   return fmt::format(
-      "{} of {} pieces of 1 MiB, chosen by chance, were compared, and all sizes; a copy of which 1 "
-      "piece in 100 is wrong would pass with a probability of {:.2g}",
+      "{} of {} pieces of 1 MiB, chosen by chance, were compared, and all sizes; a copy with 1 "
+      "wrong "
+      "piece in 100 would pass with a probability of {:.2g}",
       result.compared, result.pieces, missed);
 }
 
-Result<Exit> verify(const VerifyCommand& command) {
-  CKFS_TRY_VOID(start_log(command.common));
-  const SignalWatch signals(Exit::CannotTell);
-  CKFS_TRY(const auto text, read_digests(command.copy, signals.token()));
-  if (text && command.sample < 1) {
-    return fail(ErrorCode::InvalidArgument, "--sample: a digest is of a whole file");
-  }
-  CKFS_TRY(const Checkpoint checkpoint,
-           Checkpoint::open(command.source, open_options(command.common)));
-  CKFS_TRY(const View view, checkpoint.view(command.view));
-  ProgressBar bar;
-  const CheckOptions options{
-      .jobs = command.jobs > 0 ? command.jobs : command.common.open.threads,
-      .stop = signals.token(),
-      .progress = [&](std::uint64_t bytes, std::uint64_t total) { bar.show(bytes, total); }};
-  const auto compare = [&]() -> Result<VerifyResult> {
-    if (!text) {
-      return verify_directory(
-          view, command.copy,
-          {.common = options, .sample = command.sample, .seed = std::random_device()()});
-    }
-    const Result<std::vector<FileDigest>> digests = parse_digests(*text);
-    if (!digests) return Failure(digests.error().within(command.copy));
-    return verify_digests(view, *digests, options);
-  };
-  const Result<VerifyResult> compared = compare();
-  bar.clear();
-  CKFS_TRY(const VerifyResult result, compared);
+std::string result_text(const VerifyCommand& command, const View& view,
+                        const VerifyResult& result) {
   std::string lines;
-  for (const std::string& line : result.differences) lines += line + "\n";
+  for (const Difference& difference : result.differences) {
+    lines += one_line(fmt::format("{}: {}", difference.path, difference.text)) + "\n";
+  }
   if (result.differing > result.differences.size()) {
     lines += fmt::format("and {} more\n", result.differing - result.differences.size());
   }
@@ -126,8 +114,65 @@ Result<Exit> verify(const VerifyCommand& command) {
                    ? fmt::format("{}: no difference from {}: {}", command.copy, view.name(), amount)
                    : fmt::format("{}: {} files differ from {}: {}", command.copy, result.differing,
                                  view.name(), amount));
+  if (result.bytes_kept > 0) {
+    lines += fmt::format(", {} of it by an earlier run", human_size(result.bytes_kept));
+  }
   if (command.sample < 1) lines += "; " + proof(result);
-  CKFS_TRY_VOID(print(lines + "\n"));
+  return lines + "\n";
+}
+
+std::string result_json(const VerifyCommand& command, const Checkpoint& checkpoint,
+                        const View& view, const VerifyResult& result, const Progress& progress) {
+  nlohmann::ordered_json json = begin_result(checkpoint, view, command.source);
+  json["copy"] = command.copy;
+  json["seconds"] = progress.seconds();
+  json["equal"] = result.differing == 0;
+  json["sample"] = command.sample;
+  json["files"] = result.files;
+  json["bytes"] = result.bytes;
+  json["bytes_kept"] = result.bytes_kept;
+  json["pieces"] = result.pieces;
+  json["pieces_compared"] = result.compared;
+  json["differing"] = result.differing;
+  json["differences"] = nlohmann::ordered_json::array();
+  for (const Difference& difference : result.differences) {
+    json["differences"].push_back({{"path", difference.path}, {"text", difference.text}});
+  }
+  return json_text(json);
+}
+
+Result<Exit> verify(const VerifyCommand& command) {
+  CKFS_TRY_VOID(start_log(command.common));
+  const SignalWatch signals(Exit::CannotTell);
+  CKFS_TRY(const auto text, read_digests(command.copy, signals.token()));
+  if (text && command.sample < 1) {
+    return fail(ErrorCode::InvalidArgument,
+                "--sample: {}: a list of digests is compared file by file, not in samples",
+                command.copy);
+  }
+  CKFS_TRY(const Checkpoint checkpoint,
+           Checkpoint::open(command.source, open_options(command.common)));
+  CKFS_TRY(const View view, checkpoint.view(command.view));
+  Progress progress(command.progress, "verify");
+  const VerifyOptions options{
+      .common = {.jobs = command.jobs > 0 ? command.jobs : command.common.open.threads,
+                 .stop = signals.token(),
+                 .progress = [&](std::uint64_t bytes,
+                                 std::uint64_t total) { progress.show(bytes, total); }},
+      .sample = command.sample,
+      .seed = std::random_device()(),
+      .resume = command.resume};
+  const auto compare = [&]() -> Result<VerifyResult> {
+    if (!text) return verify_directory(view, command.copy, options);
+    const Result<std::vector<FileDigest>> digests = parse_digests(*text);
+    if (!digests) return Failure(digests.error().within(command.copy));
+    return verify_digests(view, *digests, command.copy, options);
+  };
+  const Result<VerifyResult> compared = compare();
+  progress.end();
+  CKFS_TRY(const VerifyResult result, compared);
+  CKFS_TRY_VOID(print(command.json ? result_json(command, checkpoint, view, result, progress)
+                                   : result_text(command, view, result)));
   return result.differing == 0 ? Exit::Done : Exit::Failed;
 }
 
@@ -136,11 +181,16 @@ Result<Exit> verify(const VerifyCommand& command) {
 void add_verify(CLI::App& app, Action& action) {
   auto command = std::make_shared<VerifyCommand>();
   CLI::App* verb = app.add_subcommand("verify", "compare a copy with the view, byte for byte");
-  verb->add_option("SRC", command->source, "directory, file or hub cache entry")->required();
-  verb->add_option("VIEW", command->view, "such as bf16-safetensors")->required();
+  verb->add_option("SRC", command->source, kSourceText)->required();
+  verb->add_option("VIEW", command->view, kViewText)->required();
   verb->add_option("COPY", command->copy,
                    "a directory, or a file of digests as ckfs digest prints them (-: from stdin)")
       ->required();
+  CLI::Option* const resume =
+      verb->add_option("--resume", command->resume,
+                       "keep what is compared in FILE, and go on from there after an interruption")
+          ->type_name("FILE");
+  verb->add_flag("--json", command->json, "print the result as JSON");
   verb->add_option_function<std::string>(
           "--sample",
           [command](const std::string& value) {
@@ -149,13 +199,15 @@ void add_verify(CLI::App& app, Action& action) {
             if (parsed.ec != std::errc() || parsed.ptr != end || !(command->sample > 0) ||
                 command->sample > 1) {
               throw CLI::ValidationError(fmt::format(
-                  "--sample: \"{}\" is no share (more than 0, at most 1)", one_line(value)));
+                  "--sample: \"{}\" is not a share (more than 0, at most 1)", one_line(value)));
             }
           },
-          "compare this share of the bytes, chosen by chance, and say what that proves")
-      ->type_name("SHARE");
+          "compare a random share of the bytes, such as 0.01, and say what that proves")
+      ->type_name("SHARE")
+      ->excludes(resume);
   add_number(*verb, "--jobs", 0, 1024, command->jobs,
-             "pieces at a time (default: that of --threads, else one for each CPU)");
+             "pieces compared at a time (default: --threads, else one for each CPU)");
+  add_progress(*verb, command->progress);
   add_common(*verb, command->common, Tuning::Yes);
   verb->callback([command, &action] {
     action = [command] { return verify(*command); };

@@ -1,5 +1,5 @@
-// An array as a grid of chunks: their order, and what each shows. Arithmetic on indices; nothing is
-// kept for a chunk.
+// An array as a grid of chunks: their order, and the part of the tensor in each. Arithmetic on
+// indices; keeps nothing for a chunk.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,7 @@ class ArrayChunks {
 
   std::uint64_t count() const { return count_; }
   std::uint64_t bytes() const { return bytes_; }  // of each
-  /// What it took to choose the chunk: ChosenChunk::steps.
+  /// The cost of choosing the chunk: ChosenChunk::steps.
   std::uint64_t steps() const { return steps_; }
 
   // Chunks are numbered in the order of the source's files: by source tensor, and all chunks of one
@@ -45,18 +45,18 @@ class ArrayChunks {
   std::vector<std::int64_t> index(std::uint64_t number) const;
   std::uint64_t number(std::span<const std::int64_t> index) const;
 
-  /// Chunks of one source tensor whose pieces of its rows lie so near to each other that who reads
-  /// one has read all: so many, from each multiple of that number. 1: none do.
+  /// How many chunks of one source tensor, from each multiple of that number on, have pieces of its
+  /// rows so near to each other that a read of one reads all. 1: no chunks do.
   std::uint64_t together() const { return together_; }
 
-  /// What `count` chunks of a tensor from `number` show, one after another. Requires:
+  /// The expression of `count` chunks of a tensor from `number` on, one after another. Requires:
   /// check_sliceable(), and of this shape; count is 1, or together() and number a multiple of it.
   /// Errors: Unsupported (too many boxes; never of one chunk).
   Result<TensorExpr> expr(const TensorExpr& tensor, std::uint64_t number,
                           std::uint64_t count) const;
 
  private:
-  /// A digit of a chunk's number: how far a step of it goes along a dimension of the grid.
+  /// A digit of a chunk's number: how far one step of it moves along a dimension of the grid.
   struct Digit {
     std::size_t dim = 0;
     std::int64_t step = 1;

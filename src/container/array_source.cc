@@ -1,6 +1,6 @@
 // Boxes are loops over flat indices; here each loop is read as a walk along dimensions. Where a box
-// is no box of the shape (its loops carry from one dimension into the next) the answer is a guess.
-// Chunks chosen by it are right all the same: what they show is cut out of the expression.
+// is not one of the shape (its loops carry from one dimension into the next), the answer is a
+// guess. Chunks chosen by it are right all the same: their bytes are cut out of the expression.
 #include "container/array_source.h"
 
 #include <algorithm>
@@ -29,9 +29,9 @@ std::pair<FileId, std::uint64_t> position(const Catalog& catalog, const Box& box
   return {first.file, first.offset + static_cast<std::uint64_t>(inside)};
 }
 
-class Walk {
+class ArraySourceReader {
  public:
-  Walk(const Catalog& catalog, const TensorExpr& expr)
+  ArraySourceReader(const Catalog& catalog, const TensorExpr& expr)
       : catalog_(catalog),
         expr_(expr),
         shape_(expr.shape()),
@@ -66,7 +66,7 @@ class Walk {
     return order;
   }
 
-  /// The grid on which source tensors begin. Where one ends is no border by itself: padding may
+  /// The grid on which source tensors begin. The end of one is not a border by itself: padding may
   /// follow.
   Indices cells(std::span<const Box> boxes) const {
     std::unordered_map<StorageId, Indices> begins;
@@ -163,7 +163,7 @@ class Walk {
 }  // namespace
 
 ArraySource array_source(const Catalog& catalog, const TensorExpr& expr) {
-  return Walk(catalog, expr).source();
+  return ArraySourceReader(catalog, expr).source();
 }
 
 }  // namespace ckfs

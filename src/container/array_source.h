@@ -1,4 +1,4 @@
-// Where the elements of a tensor come from, dimension by dimension: what chunks are chosen by.
+// Where the elements of a tensor come from, dimension by dimension; used to choose chunks.
 #pragma once
 
 #include "catalog/catalog.h"

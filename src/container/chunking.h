@@ -1,5 +1,5 @@
 // The chunks in which an array is stored: equal boxes, each with bytes of its own. A pure function
-// of shapes and of what the array is made of.
+// of shapes and of the array's sources.
 #pragma once
 
 #include <cstdint>
@@ -8,15 +8,15 @@
 
 namespace ckfs {
 
-/// Chunks are no larger, and no smaller unless a device's whole share is, as near as divisors of
-/// the shape come (choose_chunk()): readers take one at a time, whole.
+/// The limits of a chunk's size, as near as divisors of the shape allow (choose_chunk()); a
+/// device's whole share may be smaller. Readers take one chunk at a time, whole.
 inline constexpr std::uint64_t kMostChunkBytes = std::uint64_t{64} << 20;
 inline constexpr std::uint64_t kLeastChunkBytes = std::uint64_t{4} << 20;
 
 /// What an array is made of, by its dimensions.
 struct ArraySource {
-  /// The cells of the grid on which source tensors begin, and chunks of them that are decoded as a
-  /// whole: how far one reaches along each. Divides the shape. A tensor may have several cells.
+  /// The extents of a cell of the grid on which source tensors, and chunks of them that are decoded
+  /// as a whole, begin. Divides the shape. A tensor may have several cells.
   std::vector<std::int64_t> cell;
   /// The order of a cell's dimensions in the source, the slowest first; those along which a cell
   /// has one element come before.
@@ -24,14 +24,14 @@ struct ArraySource {
   /// Where cells follow each other in the source's files: dimensions with several cells, the
   /// slowest first.
   std::vector<std::int64_t> cell_order;
-  /// Chunks that end at multiples of this share no stored bytes with others.
+  /// Chunks whose ends are multiples of this share no stored bytes with others.
   std::vector<std::int64_t> granule;
   std::int64_t bits = 8;  // stored for each element, about
 
   bool operator==(const ArraySource&) const = default;
 };
 
-/// A chunk, and what it took to choose it: numbers that were tried, and 16 for each chunk that was
+/// A chunk, and the cost of choosing it: numbers that were tried, and 16 for each chunk that was
 /// compared. At most some millions, for shapes that no model has.
 struct ChosenChunk {
   std::vector<std::int64_t> shape;

@@ -2,11 +2,12 @@
 // and the texts between the tensors.
 //
 // A container knows model tensors and side files as src/view defines them, and decides names, order
-// and splitting. Paths may lie in directories of any depth, and there may be 100,000 of them: what
-// is kept for a file is what facts() gives, and its byte positions are computed when it is opened.
+// and splitting. Paths may lie in directories of any depth, and there may be 100,000 of them. So a
+// container keeps only what facts() gives for a file, and computes its byte positions when it is
+// opened.
 //
-// Containers are immutable and safe for concurrent use. A layout keeps alive what its render()
-// needs; what its tensors are made of stays by FileLayout::definition, which ViewFiles adds.
+// Containers are immutable and safe for concurrent use. A layout keeps alive all that its render()
+// needs, and through FileLayout::definition, which ViewFiles adds, the sources of its tensors.
 #pragma once
 
 #include <cstddef>
@@ -46,8 +47,8 @@ class Container : public std::enable_shared_from_this<Container> {
   /// The model tensors of the file, in its own order: numbers in Definition::tensors.
   virtual std::vector<std::uint32_t> tensors(std::size_t file) const = 0;
 
-  /// Segments, literals and render(): all that FileLayout::finish() and ViewFiles do not add. Each
-  /// call gives the same, of facts(file).size bytes.
+  /// Sets segments, literals and render(); FileLayout::finish() and ViewFiles add the rest. Each
+  /// call gives the same layout, of facts(file).size bytes.
   virtual FileLayout lay_out(std::size_t file) const = 0;
 };
 

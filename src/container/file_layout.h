@@ -1,9 +1,8 @@
 // Byte positions in a target file: which bytes are literal text, which come from tensors, which
 // from a source file. Sizes are exact before any tensor byte is read.
 //
-// A FileLayout is immutable and safe for concurrent use; it costs 24 bytes a tensor, in a torch
-// file 64, and 16 more for a large one; a chunk of a tensor costs what its
-// expression does. Literal text
+// A FileLayout is immutable and safe for concurrent use. It costs 24 bytes a tensor, in a torch
+// file 64, and 16 more for a large tensor; a chunk of a tensor costs its expression. Literal text
 // is measured when the layout is made and rendered when it is read.
 #pragma once
 
@@ -42,7 +41,8 @@ inline constexpr std::uint64_t kLargeTensor = std::uint64_t{256} << 10;
 /// The largest piece that is read or computed ahead at once.
 inline constexpr std::uint64_t kPieceBytes = std::uint64_t{1} << 20;
 
-/// What a file has of a tensor that is stored in parts: a part, or several one after another.
+/// The part of a tensor in this file, where tensors are stored in parts: one part, or several one
+/// after another.
 struct Chunk {
   TensorExpr expr;
   std::uint32_t tensor = 0;  // number in Definition::tensors
@@ -55,7 +55,8 @@ struct FileLayout {
   std::uint64_t serial = new_serials(1);
   std::shared_ptr<const Definition> definition;  // the tensors that segments name
   std::vector<Segment> segments;                 // by begin, from 0, without gaps
-  /// What segments of Kind::Tensor number; empty: they number the definition's tensors.
+  /// The chunks that the ids of Kind::Tensor segments number; empty: the ids number the
+  /// definition's tensors.
   std::vector<Chunk> chunks;
   std::vector<std::uint64_t> literals;  // bytes of each text
   /// Makes text `literal`: literals[literal] bytes, always the same. Safe for concurrent use; keeps
@@ -73,7 +74,7 @@ struct FileLayout {
   std::size_t bytes() const;
   /// The model tensor that segments of Kind::Tensor with that id are of.
   std::uint32_t tensor(std::uint32_t id) const { return chunks.empty() ? id : chunks[id].tensor; }
-  /// What they show of it.
+  /// The expression that the file shows of it.
   const TensorExpr& expr(std::uint32_t id) const {
     return chunks.empty() ? definition->tensors[id].expr : chunks[id].expr;
   }
@@ -85,7 +86,7 @@ struct FileLayout {
   /// The large tensor that holds byte `offset`, or the run of other bytes between two large ones.
   /// Requires: offset < size.
   ByteRange tensor_at(std::uint64_t offset) const;
-  /// What of tensor_at(offset) lies in one piece of the file with it: [k, k + 1) * kPieceBytes.
+  /// The part of tensor_at(offset) in the same piece [k, k + 1) * kPieceBytes of the file.
   ByteRange piece_at(std::uint64_t offset) const;
 };
 

@@ -27,7 +27,7 @@ bool key_less(std::string_view a, std::string_view b) {
   const auto [x, y] = std::ranges::mismatch(a, b);
   const auto byte = [](auto at) { return static_cast<unsigned char>(*at); };
   if (y == b.end()) return x != a.end() && byte(x) < '/';
-  if (x == a.end()) return '/' <= byte(y);  // what is below a follows it
+  if (x == a.end()) return '/' <= byte(y);  // names below a follow it
   return byte(x) < byte(y);
 }
 
@@ -127,7 +127,7 @@ Result<void> ItemArrays::check_tree_names() const {
     if (mine.empty()) why = "an array without a name";
     if (mine.find('\0') != std::string_view::npos) why = "a path with NUL";
     if (files && (mine.find('\\') != std::string_view::npos || !has_plain_parts(mine))) {
-      why = "no name of a directory (storage=ocdbt has none)";
+      why = "not a directory name (storage=ocdbt takes any name)";
     }
     if (!why.empty()) return fail(ErrorCode::Unsupported, "{}: {}", quote(mine), why);
     // They are in the order of their keys, and all keys of an array follow each other.

@@ -20,10 +20,9 @@ namespace ckfs {
 
 class ItemArrays {
  public:
-  /// Errors: Unsupported (a name that is no path, or that has another's place or lies below it, a
-  /// tensor that no array holds, or that its split does not divide, more than 2^24 chunks, keys of
-  /// a database that are too long, more kinds of arrays than chunks are chosen for, nothing at
-  /// all).
+  /// Errors: Unsupported: a name that is not a path, that equals another's path or lies below it; a
+  /// tensor that no array holds, or that its split does not divide; more than 2^24 chunks; database
+  /// keys that are too long; too many kinds of arrays to choose chunks for; no array at all.
   static Result<ItemArrays> make(std::shared_ptr<const Definition> definition,
                                  zarr::Version version);
 

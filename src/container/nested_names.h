@@ -10,12 +10,12 @@
 
 namespace ckfs {
 
-/// Two of `names`, the second of which goes on behind the first with `separator`: "a" and "a/b".
-/// nullopt: none does. Costs a few looks at each byte. Requires: sorted, by bytes.
+/// Two of `names` such that the second is the first, `separator` and more: "a" and "a/b". nullopt:
+/// there are none. Costs a few looks at each byte. Requires: `names` are sorted by bytes.
 inline std::optional<std::pair<std::string_view, std::string_view>> find_nested(
     std::span<const std::string_view> names, char separator) {
-  // Those before the present one that begin it, each with those before it. Others may stand between
-  // them and what goes on with the separator: "a-b".
+  // Earlier names that the present one begins with, shortest first. Names like "a-b" may lie
+  // between "a" and "a/b".
   std::vector<std::string_view> begins;
   for (const std::string_view name : names) {
     while (!begins.empty() && !name.starts_with(begins.back())) begins.pop_back();

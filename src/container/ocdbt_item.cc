@@ -23,7 +23,7 @@ std::string data_file(std::uint32_t number) {
 }
 
 /// Where the chunks of an array lie: the first, and all that follow from it.
-struct Run {
+struct ChunkSequence {
   std::uint32_t file = 0;
   std::uint64_t offset = 0;
   std::uint64_t before = 0;  // chunks of other arrays in that file
@@ -38,7 +38,7 @@ struct Run {
   }
   static std::uint64_t others(std::uint64_t bytes) { return fitting(kDataFileBytes, bytes); }
 
-  ocdbt::Place place(std::uint64_t number, std::uint64_t bytes) const {
+  ocdbt::DataLocation place(std::uint64_t number, std::uint64_t bytes) const {
     const std::uint64_t here = first(bytes);
     if (number < here) return {file, offset + number * bytes, bytes};
     const std::uint64_t rest = number - here;
@@ -88,7 +88,7 @@ class OcdbtItem final : public OrbaxContainer {
   }
 
  private:
-  /// What is known of a data file.
+  /// The known facts of a data file.
   struct DataFile {
     FileFacts facts;
     std::uint64_t chunks = 0;
@@ -191,7 +191,7 @@ class OcdbtItem final : public OrbaxContainer {
   std::string manifest() const;
 
   const ocdbt::FileName name_ = data_file;
-  std::vector<Run> runs_;  // by array
+  std::vector<ChunkSequence> runs_;  // by array
   std::vector<DataFile> files_;
   std::vector<Node> nodes_;          // leaves, and the levels above them, to the root
   std::vector<std::size_t> levels_;  // where in nodes_ each begins
@@ -210,7 +210,7 @@ Result<void> OcdbtItem::place_chunks() {
     }
     const bool opens = files_.empty() || files_.back().facts.size + bytes > kDataFileBytes ||
                        files_.back().chunks == kDataFileChunks;
-    Run& run = runs_.back();
+    ChunkSequence& run = runs_.back();
     run.file = static_cast<std::uint32_t>(opens ? files_.size() : files_.size() - 1);
     run.offset = opens ? 0 : files_.back().facts.size;
     run.before = opens ? 0 : files_.back().chunks;

@@ -1,6 +1,7 @@
-// An Orbax item, as orbax.checkpoint restores it (0.6 and later): arrays in equal chunks, none of
-// which needs more of the source than it must, in data files that end at 2 GiB under an OCDBT
-// database, or in one file for each chunk. What is not written, and why: docs/FORMATS.md.
+// An Orbax item, as orbax.checkpoint restores it (0.6 and later): arrays in equal chunks, so chosen
+// that each needs as little of the source as possible, in data files that end at 2 GiB under an
+// OCDBT database, or in one file for each chunk. docs/FORMATS.md says which files are not written,
+// and why.
 #pragma once
 
 #include <memory>

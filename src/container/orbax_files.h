@@ -1,4 +1,4 @@
-// What every Orbax item has beside its chunks: the metadata of its tree, and the marks of a
+// The files of every Orbax item beside its chunks: the metadata of its tree, and the marks of a
 // finished checkpoint.
 #pragma once
 

@@ -24,8 +24,8 @@ class SafetensorsContainer final : public ShardedContainer {
   Result<void> check(const ModelTensor& tensor) const override {
     // The header's own key beside the names.
     if (tensor.name == "__metadata__") {
-      return fail(ErrorCode::Unsupported, "{}: a name that no tensor of a safetensors file has",
-                  quote(tensor.name));
+      return fail(ErrorCode::Unsupported,
+                  "{}: a name that no tensor of a safetensors file can have", quote(tensor.name));
     }
     if (tensor.expr.dtype() == DType::C128) {
       return fail(ErrorCode::Unsupported, "{}: C128 has no safetensors dtype", quote(tensor.name));

@@ -1,5 +1,5 @@
 // Containers whose directory is a model's: shards of whole tensors, and an index over them where
-// loaders need one. What one shard is made of, a format says (safetensors.h, torch_zip.h).
+// loaders need one. A format defines the layout of one shard (safetensors.h, torch_zip.h).
 #pragma once
 
 #include <memory>
@@ -26,7 +26,7 @@ class ShardedContainer : public Container {
   ShardedContainer(std::shared_ptr<const Definition> definition, const FileNames& names,
                    bool shares);
 
-  /// Places, orders and measures: what a constructor cannot do because it can fail, or asks the
+  /// Orders and measures the shards. Not in the constructor, because it can fail and asks the
   /// format. Errors: those of make_containers().
   Result<void> build();
 

@@ -1,5 +1,5 @@
-// How model tensors are put into files: as the source has them, or by size as huggingface_hub does
-// it. Pure functions.
+// Groups model tensors into files: as in the source, or by size as huggingface_hub does. Pure
+// functions.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace ckfs {
 
-/// What a container's files are called: by loaders, so by us.
+/// The names of a container's files: those that loaders expect.
 struct FileNames {
   std::string_view stem;
   std::string_view extension;
@@ -22,7 +22,7 @@ struct FileNames {
   std::string single() const;
   /// File `number` (from 1) of `count`.
   std::string numbered(std::size_t number, std::size_t count) const;
-  /// The file of a layer, or (nullopt) of what belongs to none.
+  /// The file of a layer; nullopt: of tensors without a layer.
   std::string of_layer(std::optional<std::uint32_t> layer) const;
   std::string index() const;
 };
@@ -33,15 +33,14 @@ inline constexpr FileNames kTorchNames{"pytorch_model", ".bin"};
 /// The tensors of each file: numbers in Definition::tensors.
 using TensorGroups = std::vector<std::vector<std::uint32_t>>;
 
-/// Files as the source's shards have them, in the order of the shards; a shard of which the view
-/// has nothing has no file. Requires: every tensor names its shard.
+/// Groups as in the source's shards, in their order; a shard without a tensor in the view has no
+/// file. Requires: every tensor names its shard.
 TensorGroups mirror_shards(std::span<const ModelTensor> tensors);
 
 /// huggingface_hub's split_torch_state_dict_into_shards: greedy in the given order; a tensor that
 /// is larger than `max_bytes` becomes a shard of its own before the one that is open. Tensors
-/// without elements all share their bytes, of which there are none. With `shares`, so do the other
-/// names of a tensor: what shares the bytes of a tensor before it follows that tensor, at the end
-/// of its shard.
+/// without elements all share their zero bytes. With `shares`, so do the other names of a tensor: a
+/// tensor that shares the bytes of an earlier one follows it, at the end of its shard.
 TensorGroups split_by_size(std::span<const ModelTensor> tensors, std::uint64_t max_bytes,
                            bool shares);
 
@@ -49,7 +48,7 @@ TensorGroups split_by_size(std::span<const ModelTensor> tensors, std::uint64_t m
 /// and has one behind it.
 std::optional<std::uint32_t> layer_of(std::string_view tensor);
 
-/// One file for each layer, in order, then one for all that belongs to none.
+/// One file for each layer, in order, then one for all other tensors.
 TensorGroups split_by_layer(std::span<const ModelTensor> tensors);
 
 /// Whether mirrored files cannot have the paths of the source's shards. Loaders prefer a
@@ -57,7 +56,7 @@ TensorGroups split_by_layer(std::span<const ModelTensor> tensors);
 /// modeling_utils.py); so no directory may have both.
 bool must_rename(std::span<const std::string_view> paths);
 
-/// What a user should know of the names of the view's files; nothing for most views.
+/// A note for users on the names of the view's files; none for most views.
 std::vector<Note> placement_remarks(const Catalog& catalog, std::string_view view);
 
 }  // namespace ckfs

@@ -1,4 +1,4 @@
-// What lies beside the tensors: edited texts, and files of the source as they are.
+// The files beside the tensors: edited texts, and files of the source as they are.
 #pragma once
 
 #include <memory>

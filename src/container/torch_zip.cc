@@ -29,7 +29,7 @@ std::string root_of(std::string_view path) {
   return std::string(name.substr(0, name.rfind('.')));
 }
 
-/// The segments of a file, of which some literals come in several pieces.
+/// The segments of a file; some literals are split over several.
 class Segments {
  public:
   explicit Segments(FileLayout& layout) : layout_(layout) {}
@@ -80,8 +80,8 @@ class TorchZipContainer final : public ShardedContainer {
 
   FileLayout lay_out_shard(std::size_t shard) const override;
 
-  /// The archive is planned again for each layout: kept, it would cost 16 bytes a tensor and 150 a
-  /// file that nobody opens.
+  /// The archive is planned again for each layout: kept, it would cost 16 bytes a tensor, and 150
+  /// for each file even if it is never opened.
   Result<torch_zip::TorchArchive> plan(std::size_t shard) const {
     std::vector<std::uint64_t> sizes;
     for (const std::uint32_t id : owners(shard)) sizes.push_back(tensor(id).expr.nbytes());

@@ -1,6 +1,6 @@
-// Files that torch.save writes, and the index over them: what torch 2.13 saves of {name: tensor},
-// byte for byte, with compute_crc32 = False and one storage for each tensor that has bytes of its
-// own. Tensors of a file are in the view's order, but for those that split_by_size() puts at its
+// Files as torch.save writes them, and the index over them: byte for byte those of torch 2.13 for
+// {name: tensor}, with compute_crc32 = False and one storage for each tensor that has bytes of its
+// own. Tensors of a file are in the view's order, except those that split_by_size() puts at its
 // end.
 #pragma once
 

@@ -3,7 +3,7 @@
 //
 // A layout costs time (a sort or a measure of thousands of names) and memory (24 bytes a tensor and
 // more), and programs open one file many times, a tensor at a time. So the last ones are kept
-// although nobody holds them; all of them, for a view of 100,000 files, would be too many.
+// although they are not in use; all of them, for a view of 100,000 files, would be too many.
 #include "container/view_files.h"
 
 #include <algorithm>
@@ -136,6 +136,7 @@ std::vector<std::size_t> ViewFiles::tensor_files() const {
 }
 
 FileLayout ViewFiles::lay_out(std::size_t file) const {
+  made_.fetch_add(1, std::memory_order_relaxed);
   const Row& row = rows_[file];
   FileLayout layout = packed_[row.container].container->lay_out(row.number);
   layout.path = path(file);
@@ -155,7 +156,7 @@ std::shared_ptr<const FileLayout> ViewFiles::layout(std::size_t file) const {
     }
   }
   // Without the lock: a large file takes milliseconds. Two threads may lay out one file; the first
-  // to arrive below wins. Not make_shared: what is known weakly must not keep the object's memory.
+  // to arrive below wins. Not make_shared: a weak pointer would then keep the object's memory.
   std::shared_ptr<const FileLayout> made(new FileLayout(lay_out(file)));
   const MutexLock lock(mutex_);
   std::weak_ptr<const FileLayout>& slot = known_[file];

@@ -1,13 +1,14 @@
-// All files of a view, by path, whatever containers they come from: what is listed, and layouts for
-// those that are opened.
+// All files of a view, by path, whatever containers they come from: a listing of all, and layouts
+// for opened ones.
 //
-// Costs 24 bytes a file beside its path, and what the container keeps. Layouts are made when they
-// are asked for; the last that were made stay, up to kKeptLayouts bytes (one at least), and all
-// that somebody holds.
+// Costs 24 bytes a file beside its path, and the container's own memory. Layouts are made on
+// request. The last ones stay, up to kKeptLayouts bytes (one at least), and so do all that are in
+// use.
 //
 // Safe for concurrent use.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -25,7 +26,8 @@
 
 namespace ckfs {
 
-/// Who may read the files of a source (bits of 0444), and so what is made of them.
+/// Which users may read the files of a source (bits of 0444), and so the files that are made of
+/// them.
 struct SourceReaders {
   std::uint32_t tensors = 0444;                       // all files of tensors, and the configuration
   std::unordered_map<FileId, std::uint32_t> of_file;  // where it is not 0444
@@ -33,7 +35,7 @@ struct SourceReaders {
 
 class ViewFiles {
  public:
-  /// Bytes of layouts that are kept although nobody holds them.
+  /// Bytes of layouts that are kept although they are not in use.
   static constexpr std::size_t kKeptLayouts = std::size_t{16} << 20;
 
   /// Sizes, names and inodes are final from here. Errors: those of make_containers(), Unsupported
@@ -64,8 +66,10 @@ class ViewFiles {
 
   /// The file's layout, by itself.
   FileLayout lay_out(std::size_t file) const;
-  /// The same, shared: one object as long as somebody holds it, always of one serial.
+  /// The same, shared: one object while it is in use, always of one serial.
   std::shared_ptr<const FileLayout> layout(std::size_t file) const;
+  /// How many layouts have been made.
+  std::uint64_t layouts_made() const { return made_.load(std::memory_order_relaxed); }
 
   /// The files that have tensors in the order in which the container numbers them.
   std::vector<std::size_t> tensor_files() const;
@@ -93,6 +97,7 @@ class ViewFiles {
   std::vector<Row> rows_;
   std::uint64_t first_serial_ = 0;
 
+  mutable std::atomic<std::uint64_t> made_ = 0;
   mutable Mutex mutex_;
   mutable std::unordered_map<std::size_t, std::weak_ptr<const FileLayout>> known_
       CKFS_GUARDED_BY(mutex_);

@@ -20,7 +20,7 @@ constexpr std::array<std::string_view, 10> kReserved{"_METADATA",       "_CHECKP
                                                      "array_metadatas", "descriptor"};
 
 Failure reserved(std::string_view name) {
-  return fail(ErrorCode::Unsupported, "{}: a name that Orbax or TensorStore gives a file",
+  return fail(ErrorCode::Unsupported, "{}: a name that Orbax or TensorStore uses for a file",
               quote(name));
 }
 

@@ -15,7 +15,7 @@ namespace ckfs {
 /// Companions are, in this order:
 ///   scales      [groups, columns] of dtype `scale`
 ///   zero points [groups, columns] packed along rows, `bits` each, in the order of the codes
-///   g_idx       [rows] I32, the group of each row; not where `lookup` is None
+///   g_idx       [rows] I32, the group of each row; absent where `lookup` is None
 struct AffineCodes {
   enum class Zeros : std::uint8_t {
     Stored,          // AWQ, gptq_v2
@@ -46,8 +46,9 @@ struct AffineCodes {
 
 /// Values are F32; decodes to F32, BF16 and F16 at once. Bit-exact in all three: the product of a
 /// 16-bit scale is exact in F32, that of an F32 scale is rounded to F32 first by the tools, too.
-/// Requires: what AffineCodes says; sizes are positive; groups is ceil(rows / group_rows) unless
-/// `lookup` is Any. Decoding may fail (Corrupt): g_idx names no group, or, Checked, not the row's.
+/// Requires: the contract of AffineCodes; sizes are positive; groups is ceil(rows / group_rows)
+/// unless `lookup` is Any. Decoding may fail (Corrupt): g_idx names no group, or, Checked, not the
+/// row's.
 std::shared_ptr<const Encoding> affine_codes_encoding(const AffineCodes& codes);
 
 }  // namespace ckfs

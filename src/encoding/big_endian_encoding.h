@@ -1,4 +1,4 @@
-// Elements that are stored as they are, but for the order of their bytes.
+// Elements that are stored as they are, with their bytes in reverse order.
 #pragma once
 
 #include "encoding/encoding.h"

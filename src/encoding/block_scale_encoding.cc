@@ -178,7 +178,7 @@ class BlockScaleEncoding final : public Encoding {
       ordered = kept != 0;
     }
     std::array<float, kScalesAtOnce> scales, zeros;
-    Piece loaded;
+    RowBlocks loaded;
     for (std::int64_t at = elements.first; at < elements.end();) {
       const std::int64_t row = at / scale_.columns;
       const std::int64_t begin = at % scale_.columns;
@@ -191,7 +191,7 @@ class BlockScaleEncoding final : public Encoding {
         continue;
       }
       for (std::int64_t column = begin; column < end;) {
-        Piece piece{.row = row, .block = column / scale_.block_columns, .blocks = 0};
+        RowBlocks piece{.row = row, .block = column / scale_.block_columns, .blocks = 0};
         const std::int64_t left = (end - 1) / scale_.block_columns + 1 - piece.block;
         // Multiplied where it is known to lie before the end: a block may be as wide as 2^58.
         std::int64_t stop =
@@ -227,7 +227,7 @@ class BlockScaleEncoding final : public Encoding {
 
  private:
   /// Blocks of a row of the storage seen as [batch * rows, columns].
-  struct Piece {
+  struct RowBlocks {
     std::int64_t row = -1;
     std::int64_t block = 0;
     std::int64_t blocks = 0;
@@ -315,13 +315,13 @@ class BlockScaleEncoding final : public Encoding {
     return {0, static_cast<std::uint64_t>(scale_.columns - scale_.padding) * 4};
   }
 
-  bool shares_scales(const Piece& a, const Piece& b) const {
+  bool shares_scales(const RowBlocks& a, const RowBlocks& b) const {
     return b.row >= 0 && a.block == b.block && a.blocks == b.blocks &&
            grid_row(a.row) == grid_row(b.row);
   }
 
   /// The scales and zeros of a piece as floats.
-  void load(const Piece& piece, const PartBytes& bytes, KernelSet kernels, float* scales,
+  void load(const RowBlocks& piece, const PartBytes& bytes, KernelSet kernels, float* scales,
             float* zeros) const {
     const std::int64_t row = grid_row(piece.row);
     const std::int64_t begin = std::min(piece.block, grid_columns_ - 1);
@@ -403,8 +403,8 @@ class BlockScaleEncoding final : public Encoding {
     for (std::int64_t column = begin; column < end;) {
       const std::int64_t stop = std::min(end, column + most);
       for (std::int64_t c = column; c < stop; ++c) {
-        // They were checked, but a mapped file may have changed since: what comes then is not given
-        // to anybody.
+        // They were checked, but a mapped file may have changed since. A result computed then is
+        // never given out.
         const std::int64_t group =
             c < columns ? std::clamp<std::int64_t>(group_at(groups, c), 0, grid_columns_ - 1) : 0;
         by_column[static_cast<std::size_t>(c - column)] = scales[group];

@@ -1,7 +1,7 @@
-// Codes of up to 8 bits with one scale for each block of rows x columns, and what formats add to
-// that: zeros to subtract, a scale of the scales, a group for each column instead of blocks. All
-// formats whose rows lie one behind another are this one encoding: FP8 (DeepSeek-V3, Qwen3-FP8),
-// MXFP8, MXFP4, NVFP4, and the integers of compressed-tensors.
+// Codes of up to 8 bits with one scale for each block of rows x columns. Formats may add zeros to
+// subtract, a scale of the scales, or a group for each column instead of blocks. All formats whose
+// rows lie one behind another are this one encoding: FP8 (DeepSeek-V3, Qwen3-FP8), MXFP8, MXFP4,
+// NVFP4, and the integers of compressed-tensors.
 #pragma once
 
 #include <memory>
@@ -62,7 +62,7 @@ struct BlockScale {
 /// `padding` and `groups` come with I32 only, and `zeros` not with F8.
 std::shared_ptr<const Encoding> block_scale_encoding(const BlockScale& scale);
 
-/// What block_scale_encoding() was given, where `encoding` came from there: for tests and for their
+/// The arguments of block_scale_encoding() that made `encoding`, if it did: for tests and their
 /// model, which decode in their own way.
 const BlockScale* find_block_scale(const Encoding& encoding);
 

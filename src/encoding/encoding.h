@@ -1,4 +1,4 @@
-// How stored bytes stand for values: the one thing that turns bytes of a storage into elements.
+// How stored bytes encode values: the only code that turns bytes of a storage into elements.
 //
 // A storage is bytes over extents, and a number of elements; an encoding says which bytes which
 // elements need, of the storage itself and of its companions (other storages: scales, zero points,
@@ -6,9 +6,9 @@
 // nothing looks at which encoding it is.
 //
 // Encodings are small immutable objects, safe for concurrent use; those of
-// quantized weights are shared by all of one kind and shape. They name their parts by number and
-// hold no ids, so that tensors of one kind and shape can share: part 0 is the storage itself, part
-// k its companion k - 1.
+// quantized weights are shared by all of one kind and shape. They refer to their parts by number
+// and hold no ids, so that tensors of one kind and shape can share one: part 0 is the storage
+// itself, part k its companion k - 1.
 #pragma once
 
 #include <cstddef>
@@ -35,9 +35,9 @@ struct ElementRange {
   std::int64_t end() const { return first + count; }
 };
 
-/// What shares stored bytes: `elements` elements that lie `stride` apart in the logical order have
-/// `bytes` bytes of the storage together; `elements * stride` consecutive elements from a multiple
-/// of that number have `bytes * stride` bytes to themselves.
+/// Elements that share stored bytes: `elements` elements that lie `stride` apart in the logical
+/// order have `bytes` bytes of the storage together; `elements * stride` consecutive elements from
+/// a multiple of that number have `bytes * stride` bytes to themselves.
 ///
 ///   plain float32         {1, 4, 1}       8 codes of 4 bits a word      {8, 4, 1}
 ///   32 codes of 3 bits    {32, 12, 1}     the same packed along the rows of a matrix of n columns
@@ -49,7 +49,7 @@ struct Granule {
 
   /// Runs that begin and end at multiples of this share no stored bytes with others.
   std::int64_t block() const { return elements * stride; }
-  /// What decode() takes: its runs begin and end at multiples of this.
+  /// Runs for decode() begin and end at multiples of this.
   std::int64_t unit() const { return stride == 1 ? elements : 1; }
 };
 
@@ -91,8 +91,8 @@ struct DecodeTarget {
   std::span<std::byte> out;      // exactly the elements
   std::span<std::byte> scratch;  // scratch() bytes, aligned to kBufferAlignment
   KernelSet kernels = KernelSet::Fast;
-  /// `scratch` is as the last decode() left it, which was of the same storage and succeeded: what
-  /// does not depend on the elements need not be found out again.
+  /// `scratch` is as the last decode() left it, which was of the same storage and succeeded: facts
+  /// that do not depend on the elements can be reused.
   bool again = false;
 };
 
@@ -107,21 +107,21 @@ class Encoding {
   /// How many companions a storage of this encoding has.
   virtual std::uint32_t companions() const { return 0; }
   /// Bytes of a storage of `numel` elements: the last granule may be filled in part. nullopt where
-  /// that overflows (of plain elements from 2^61 on), or is no whole number of bytes, or `numel` is
-  /// negative.
+  /// that overflows (for plain elements from 2^61 on) or is not a whole number of bytes, or `numel`
+  /// is negative.
   virtual std::optional<std::uint64_t> nbytes(std::int64_t numel) const;
 
-  /// Whether element i is the bits i * size to (i + 1) * size of the storage, as they are: such
-  /// bytes may be moved without a look at them.
+  /// Whether element i is just the bits i * size to (i + 1) * size of the storage: such bytes may
+  /// be moved without decoding.
   virtual bool is_plain() const { return false; }
 
-  /// Whether the values are computed from codes; else they are stored, in whatever order of bytes.
+  /// Whether the values are computed from codes; else they are stored, in any byte order.
   virtual bool is_quantized() const { return true; }
 
-  /// Appends what `elements` need of each part: in any order, a companion possibly as a whole. What
-  /// some of the elements need lies within what all of them need. Requires, here and in decode():
-  /// elements.count > 0; the range begins at a multiple of granule().unit(), and ends at one or
-  /// with the storage.
+  /// Appends the ranges of each part that `elements` need, in any order; of a companion perhaps
+  /// all. The ranges for some of the elements lie within those for all. Requires, here and in
+  /// decode(): elements.count > 0; the range begins at a multiple of granule().unit(), and ends at
+  /// one or with the storage.
   virtual void add_needs(ElementRange elements, std::vector<PartRange>& needs) const = 0;
 
   /// The most bytes of `part` that `count` such consecutive elements need, wherever they begin. May
@@ -140,12 +140,12 @@ class Encoding {
   [[nodiscard]] virtual Result<void> decode(ElementRange elements, const PartBytes& bytes,
                                             const DecodeTarget& target) const = 0;
 
-  /// What may be said of values of this storage that are shown as `to`, a castable float or
-  /// dtype(): the source of every label. By itself: bit-exact in dtype(), and else what a cast of
-  /// such values keeps of them.
+  /// How exact values of this storage are when shown as `to`, a castable float or dtype(): the
+  /// source of every label. The default: bit-exact in dtype(), else as exact as a cast of such
+  /// values.
   virtual Exactness exactness(DType to) const;
 
-  /// For people, what the values are stored as: "F32", "F8_E4M3 with scale".
+  /// The stored form of the values, for people: "F32", "F8_E4M3 with scale".
   virtual std::string text() const = 0;
 };
 

@@ -1,5 +1,5 @@
-// Codes of 4 bits that a table of 16 values explains, in blocks with a scale each: bitsandbytes
-// nf4 and fp4.
+// Codes of 4 bits that index a table of 16 values, in blocks with a scale each: bitsandbytes nf4
+// and fp4.
 #pragma once
 
 #include <memory>
@@ -28,7 +28,7 @@ struct TableCodes {
   auto operator<=>(const TableCodes&) const = default;
 };
 
-/// Bit-exact in `values`. Requires: what TableCodes says; the offset is finite.
+/// Bit-exact in `values`. Requires: the contract of TableCodes; the offset is finite.
 std::shared_ptr<const Encoding> table_codes_encoding(const TableCodes& codes);
 
 }  // namespace ckfs

@@ -1,11 +1,11 @@
-// One request, from top to bottom: note where its reader is, start what he will want next, then for
-// each unit that the request touches: is it ready or being computed? Then its bytes are lent out.
-// Otherwise this thread computes them itself, straight into the reply.
+// One request, from top to bottom: note where its reader is, start the work for its next requests,
+// then look at each unit that the request touches. If a unit is ready or being computed, its bytes
+// are lent out. Otherwise this thread computes them itself, straight into the reply.
 //
 // Memory: a request takes its reply (Tier::Reply) in one piece and may then wait for scratch or for
-// a tile (Tier::Tile); whoever computes waits for nothing but the source. What is ahead of readers
-// waits for none to hold it: no memory, no piece. What is delivered is lent meanwhile (deliver()).
-// The order is enforced in memory/buffer_pool.h.
+// a tile (Tier::Tile); the computing thread waits for the source only. Work ahead of readers never
+// waits for memory: without it, it is dropped. Bytes that are being delivered count as lent
+// (deliver()). memory/buffer_pool.h enforces the order.
 #include "engine/engine.h"
 
 #include <algorithm>
@@ -29,18 +29,19 @@
 namespace ckfs {
 namespace {
 
-/// A page that is not delivered costs its reader a round trip; without any he could not be seen.
+/// One page in so many bytes is not delivered. It costs the reader a round trip; without any, its
+/// position would be unknown.
 constexpr std::uint64_t kSignpost = 2_MiB;
 
-/// Pieces of a source that streams that are read at once; and of a disk that is read past the page
-/// cache, where nothing is on its way before it is read.
+/// Pieces that are read at once: of a source that streams; and of a disk that is read past the page
+/// cache, where no hint brings bytes in before the read.
 constexpr std::size_t kMostTogether = 8;
 constexpr std::size_t kMostPastCache = 4;
 
-/// Whether several readers take turns. Then one's waiting is another's time, and CPUs are what is
-/// scarce: reading past the page cache costs a fifth of the CPU time. Where one waits alone, hints
-/// have more on its way for him than is computed ahead. Safe for concurrent use; threads that meet
-/// may lose a step.
+/// Whether several readers take turns. Then one computes while another waits, so CPUs are scarce,
+/// and reading past the page cache takes a fifth of the CPU time. A reader that waits alone is
+/// better served by hints, which bring in more than is computed ahead. Safe for concurrent use;
+/// threads that meet may lose a step.
 class ReaderTurns {
  public:
   void taken_by(const ReadStream& stream) {
@@ -52,15 +53,15 @@ class ReaderTurns {
   bool crowded() const { return score_.load(std::memory_order_relaxed) >= kMost / 2; }
 
  private:
-  /// Of a few requests in a row that are one reader's (those for pages that were not delivered) the
-  /// next has to be another's.
+  /// After a few requests in a row of one reader (for pages that were not delivered), the next must
+  /// be another reader's.
   static constexpr int kTurn = 16;
   static constexpr int kMost = 64;
   std::atomic<const ReadStream*> last_{nullptr};  // never looked into
   std::atomic<int> score_{0};
 };
 
-/// Of one thread that gathers, within `room` for tiles; buffers are counted in MiB.
+/// Scratch of one thread that gathers, within `room` for tiles; buffers are counted in MiB.
 constexpr std::uint64_t scratch_within(std::uint64_t room) {
   return std::min<std::uint64_t>(Evaluator::kMostStaging + 1_MiB, room / 4);
 }
@@ -174,7 +175,7 @@ class Engine::Impl {
   }
 
  private:
-  /// A request that is counted, and lasts: one that waits for a slow source is no rest.
+  /// Counts a request while it lasts: the engine is not at rest while one waits for a slow source.
   class Inside {
    public:
     Inside(Impl& engine, ByteRange range) : engine_(engine) {
@@ -193,7 +194,7 @@ class Engine::Impl {
     Impl& engine_;
   };
 
-  /// What is put into the view's page cache is not left in the source's as well: to get memory for
+  /// Bytes that go to the view's page cache are not left in the source's as well: to get memory for
   /// both took a cold reader longer than to read the disk.
   Want want_of(const ReadStream& stream, bool sequential) const {
     const bool once = stream.options().once;
@@ -218,7 +219,7 @@ class Engine::Impl {
     }
   }
 
-  /// How the source likes to be asked for what comes next. The file that was late stands for all: a
+  /// How the source likes to be asked for the next bytes. The file that was late speaks for all: a
   /// checkpoint's weights lie on one file system.
   SourceWish wish_of(const ReadStream& stream) const {
     const SourcePace& pace = evaluator_.pace();
@@ -231,7 +232,7 @@ class Engine::Impl {
       wish.in_order = source_.prefers_order(pace.late());
       // A disk that gives all it can answers late as well.
       wish.far = wish.far && !source_.heeds_hints(pace.late());
-      // Of a server across a network one late answer is enough: the next would be as late.
+      // For a server across a network one late answer is enough: the next would be as late.
       wish.far = wish.far || wish.in_order;
     }
     return wish;
@@ -241,18 +242,18 @@ class Engine::Impl {
     return stream.file().piece_at(unit.begin) == unit;
   }
 
-  /// Runs `ahead`, which only makes a reader faster, as far as there is memory for it: he is
-  /// answered all the same.
+  /// Runs `ahead`, which only makes a reader faster, as far as there is memory for it. The request
+  /// is answered in any case.
   template <typename Ahead>
   static void while_memory_lasts(Ahead ahead) {
     try {
       ahead();
     } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch)
-      // What is queued by now stays.
+      // Tasks that were queued before stay.
     }
   }
 
-  /// Notes the request, and starts what its reader will want next.
+  /// Notes the request, and starts the work for the reader's next ones.
   ReadStream::Advice follow(ReadStream& stream, ByteRange range) {
     turns_.taken_by(stream);
     ReadStream::Advice advice;
@@ -269,7 +270,8 @@ class Engine::Impl {
     const bool past_cache = wish.ahead > 0 && want_of(stream, true).padded &&
                             source_.reads_past_cache(evaluator_.pace().late());
     if (!advice.hint.empty()) {
-      // What is computed ahead as a whole is read past the page cache, where hints would bring it.
+      // Pieces that are computed ahead as a whole are read past the page cache; hints would fill
+      // it.
       const bool padded = past_cache && advice.whole_until >= range.end + 2 * kPieceBytes;
       workers_.add([this, weak = stream.weak_from_this(), hint = advice.hint, padded] {
         const auto alive = weak.lock();
@@ -295,7 +297,7 @@ class Engine::Impl {
                is_piece(stream, advice.start[next]));
       workers_.add(
           [this, weak = stream.weak_from_this(), stop = stream.ahead(), units = std::move(units)] {
-            // A stream that has gone by now is passed over.
+            // A stream that was closed before is skipped.
             const auto alive = weak.lock();
             const StopScope scope(stop);
             if (alive && !stop_asked()) compute_ahead(*alive, units);
@@ -304,8 +306,8 @@ class Engine::Impl {
     }
   }
 
-  /// Not before: what the request has passed by may be what it was answered with. One that failed
-  /// has passed it by all the same: the stream remembers it no more.
+  /// Not earlier: the request may be answered from the units that it passed. A failed request has
+  /// passed them, too: the stream no longer remembers them.
   void ended(ReadStream& stream, ByteRange range, const ReadStream::Advice& advice, bool answered) {
     while_memory_lasts([&] {
       forget(stream.file(), advice.passed);
@@ -326,11 +328,11 @@ class Engine::Impl {
     return Bytes(bytes, std::make_shared<const Buffer>(std::move(reply)));
   }
 
-  /// Fills `out` unit by unit: from what is ready, or by computing it.
+  /// Fills `out` unit by unit: from ready tiles, or by computing.
   Result<void> fill(ReadStream& stream, ByteRange range, std::span<std::byte> out,
                     const ReadStream::Advice& advice) {
     const FileLayout& file = stream.file();
-    ByteRange missing{range.begin, range.begin};  // what is computed in one go
+    ByteRange missing{range.begin, range.begin};  // to be computed in one call
     const auto compute_missing = [&]() -> Result<void> {
       if (missing.empty()) return {};
       return logged(
@@ -348,7 +350,7 @@ class Engine::Impl {
       }
       std::memcpy(out.data() + (here.begin - range.begin),
                   tile->span().data() + (here.begin - piece.begin), here.size());
-      tile.reset();  // what is missing may have to wait for memory of its tier
+      tile.reset();  // computing may wait for memory of its tier
       CKFS_TRY_VOID(compute_missing());
       missing = {here.end, here.end};
     }
@@ -373,10 +375,10 @@ class Engine::Impl {
         own = true;
         return evaluator_.piece(file, piece, want_of(stream, advice.sequential));
       });
-      // An error here may be that of the memory; computing just the part shows what is true.
+      // Perhaps only memory was short; computing just the part gives the true error.
       if (!computed) return std::shared_ptr<const Tile>();
       tile = *std::move(computed);
-      // Who waited for another's piece does not deliver it, too: it can be lent once.
+      // Only the thread that computed a piece delivers it: it can be lent once.
       if (own && stream.takes_deliveries()) {
         while_memory_lasts([&] {
           workers_.add([this, weak = stream.weak_from_this(), piece, made = std::weak_ptr(tile)] {
@@ -389,12 +391,12 @@ class Engine::Impl {
     return tile;
   }
 
-  /// What a worker does for one tile, or for pieces one behind another. Errors are the reader's to
-  /// meet: they are not kept.
+  /// A worker's task: one tile, or pieces one after another. Errors are not kept: the reader meets
+  /// them itself.
   void compute_ahead(ReadStream& stream, std::span<const ByteRange> units) {
     const FileLayout& file = stream.file();
     const Want want = want_of(stream, true);
-    // Units that their reader came to first are passed over.
+    // Units that the reader has reached by itself are skipped.
     std::vector<ByteRange> wanted;
     std::vector<TileKey> keys;
     for (const ByteRange& unit : units) {
@@ -411,8 +413,8 @@ class Engine::Impl {
     std::vector<std::pair<ByteRange, std::weak_ptr<const Tile>>> made;
     (void)cache_.compute(
         keys, [&](std::span<const std::size_t> numbers, const TileCache::Ready& ready) {
-          // Asked once more now that others see this computation: a reader that came before it has
-          // taken the piece for his own, one that comes after it waits.
+          // Asked again now that other threads see this computation: a reader that came before it
+          // computes the piece itself, one that comes after it waits.
           std::vector<std::size_t> mine;
           std::vector<ByteRange> pieces;
           for (const std::size_t number : numbers) {
@@ -427,17 +429,18 @@ class Engine::Impl {
     if (stream.takes_deliveries()) {
       for (const auto& [piece, tile] : made) deliver(stream, piece, tile);
     }
-    // Their reader has jumped away meanwhile, and passes them no more.
+    // The reader jumped away; drop tiles that it will not reach.
     for (const auto& [piece, tile] : made) {
       if (!stream.wants(piece.begin)) cache_.retire(piece_key(file, piece.begin));
     }
   }
 
-  /// Puts the pages of a piece where the reader finds them without asking, but for one every
-  /// kSignpost bytes: his request for that one shows where he is.
+  /// Puts the pages of a piece where the reader finds them without asking, except one every
+  /// kSignpost bytes: the request for that page shows the reader's position.
   ///
-  /// That may wait for a page which the kernel has locked for a request, and the request for memory
-  /// of Tier::Tile: so what is being delivered counts as lent, and what waits to be is not held.
+  /// This may wait for a page that the kernel has locked for a request, and that request may wait
+  /// for memory of Tier::Tile. So a piece counts as lent while it is delivered, and is not held
+  /// while it waits for delivery.
   void deliver(ReadStream& stream, ByteRange piece, const std::weak_ptr<const Tile>& made) {
     const std::shared_ptr<const Tile> tile = made.lock();
     if (tile == nullptr) return;
@@ -454,7 +457,7 @@ class Engine::Impl {
     }
   }
 
-  /// Reports to the operator what a reader only sees as an errno: file, offset (they are in the
+  /// Reports to the operator an error that a reader only sees as an errno: file and offset (in the
   /// message) and tensor. A stale file was reported where it was found.
   template <typename T>
   Result<T> logged(const ReadStream& stream, ByteRange range, Result<T> result) {
@@ -486,8 +489,8 @@ class Engine::Impl {
                   tensors.empty() ? "no tensor" : tensors, suppressed_note(*suppressed));
   }
 
-  // Giving memory back: a thread that looks every few seconds while somebody reads, and sleeps
-  // without end when nothing is left to give.
+  // Giving memory back: a thread looks every few seconds while there are readers, and sleeps until
+  // the next read when nothing is left to give.
 
   void wake() {
     const MutexLock lock(rest_mutex_);

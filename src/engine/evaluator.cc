@@ -1,9 +1,9 @@
 // A plan's parts come from three places: the cache (rendered text, tiles), the source as it is, and
 // the source through a decoder. The first are copied before any scratch is held, because computing
-// them may need memory of the same tier; then all that is read goes in one batch.
+// them may need memory of the same tier. Then all reads go in one batch.
 //
 // A tile is computed by all workers that are idle, batch by batch (gather.h), each with a staging
-// buffer of its own; the thread that needs it does what nobody else does.
+// buffer of its own; the thread that needs the tile does the rest.
 #include "engine/evaluator.h"
 
 #include <algorithm>
@@ -33,7 +33,7 @@ void render(const FileLayout& file, std::uint32_t literal, std::span<std::byte> 
 }
 
 /// Ranges in a hint: each costs a system call or more, and a matrix of short rows has 100,000 of
-/// them in a tile. Whoever needs the rest reads it with many requests in flight.
+/// them in a tile. The reader of the rest has many requests in flight.
 constexpr std::size_t kMostHints = 4096;
 
 /// Literals of up to this many bytes are rendered into the piece that holds a part of them.
@@ -41,8 +41,8 @@ constexpr std::uint64_t kSmallLiteral = kPieceBytes;
 
 }  // namespace
 
-/// The source as one reader wants it, with a watch on how long it takes; and where it turns out to
-/// have changed, what was made of it is forgotten.
+/// The source as one reader wants it. Measures how long it takes. When it turns out to have
+/// changed, the cache of computed bytes is cleared.
 class Evaluator::Measured final : public ByteSource {
  public:
   Measured(Evaluator& evaluator, Want want) : evaluator_(evaluator), want_(want) {}
@@ -75,7 +75,7 @@ class Evaluator::Measured final : public ByteSource {
   const std::string& name(FileId file) const override { return evaluator_.source_.name(file); }
 
  private:
-  /// The first file of a batch stands for all.
+  /// The first file of a batch decides for all.
   bool once(FileId file) const {
     return want_.once || (want_.delivered && evaluator_.source_.knows_page_cache(file));
   }
@@ -84,16 +84,16 @@ class Evaluator::Measured final : public ByteSource {
   const Want want_;
 };
 
-/// As tiles of the cache. A random reader takes what is there and keeps nothing: others need not
-/// follow him. Memory is never waited for, since who asks may hold some of the same tier; an error
-/// is met by reading what is needed.
+/// Kept as tiles of the cache. A random reader uses tiles that are there and keeps none: other
+/// readers may not follow it. Never waits for memory, because the caller may hold some of the same
+/// tier. After an error the caller reads the needed bytes itself.
 std::optional<MappedBytes> Evaluator::Measured::keep(const FileRange& range) {
   constexpr std::uint64_t kShare = 4;  // of a tile
   if (range.size > evaluator_.tile_bytes_.good / kShare) return std::nullopt;
   const TileKey key{range.file, TileKey::Kind::Kept, 0, range.offset};
   const auto read_all = [&]() -> Result<Tile> {
     auto buffer = evaluator_.pool_.try_acquire(Tier::Tile, range.size);
-    if (!buffer) return fail(ErrorCode::OutOfMemory, "memory budget: none to keep bytes in");
+    if (!buffer) return fail(ErrorCode::OutOfMemory, "memory budget: no room to keep bytes");
     const ReadRequest all{range.file, range.offset, buffer->span().first(range.size)};
     CKFS_TRY_VOID(read(std::span(&all, 1)));
     return Tile{*std::move(buffer), range.size, {range.file}};
@@ -118,8 +118,8 @@ Evaluator::Evaluator(const Catalog& catalog, ByteSource& source, BufferPool& poo
           std::clamp<std::uint64_t>(tile_bytes.good / 8, 64_KiB, kMostStaging))),
       kernels_(kernels) {}
 
-Evaluator::Place Evaluator::place_of(const FileLayout& file, std::uint32_t tensor,
-                                     std::uint64_t byte) const {
+Evaluator::TilePosition Evaluator::place_of(const FileLayout& file, std::uint32_t tensor,
+                                            std::uint64_t byte) const {
   const TensorExpr& expr = file.expr(tensor);
   const auto elements =
       static_cast<std::uint64_t>(tile_geometry(expr, tile_bytes_).elements) * width_of(expr);
@@ -127,7 +127,7 @@ Evaluator::Place Evaluator::place_of(const FileLayout& file, std::uint32_t tenso
   return {tensor, index, {index * elements, std::min((index + 1) * elements, expr.nbytes())}};
 }
 
-TileKey Evaluator::key_of(const FileLayout& file, const Place& place) {
+TileKey Evaluator::key_of(const FileLayout& file, const TilePosition& place) {
   return {file.serial, TileKey::Kind::Tile, place.tensor, place.index};
 }
 
@@ -139,7 +139,7 @@ ByteRange Evaluator::unit_at(const FileLayout& file, std::uint64_t offset) const
       !needs_tiles(*file.definition->catalog, file.expr(segment.id))) {
     return file.piece_at(offset);
   }
-  const Place place = place_of(file, segment.id, offset - range.begin);
+  const TilePosition place = place_of(file, segment.id, offset - range.begin);
   return {range.begin + place.tile.begin, range.begin + place.tile.end};
 }
 
@@ -153,7 +153,7 @@ Result<std::vector<Buffer>> Evaluator::memory(std::span<const std::size_t> sizes
                                               Patience patience) {
   if (patience == Patience::Wait) return pool_.acquire(Tier::Tile, sizes);
   auto buffers = pool_.try_acquire(Tier::Tile, sizes);
-  if (!buffers) return fail(ErrorCode::OutOfMemory, "memory budget: none to compute ahead with");
+  if (!buffers) return fail(ErrorCode::OutOfMemory, "memory budget: no room to compute ahead");
   return *std::move(buffers);
 }
 
@@ -175,9 +175,9 @@ Result<void> Evaluator::fill(const FileLayout& file, ByteRange range, std::span<
                    [](std::size_t /*number*/, const std::vector<FileId>& /*files*/) {});
 }
 
-/// Reads what the plans have from the source itself, in one batch, and decodes it; calls
-/// `done(number, files)` for each plan in turn, with the files that it was read from. `reads`: what
-/// the decoded parts of all of them read.
+/// Reads the parts of the plans that come from the source, in one batch, and decodes them. Calls
+/// `done(number, files)` for each plan in turn, with the files that it was read from. `reads`: the
+/// reads of the decoded parts of all plans.
 template <typename Done>
 Result<void> Evaluator::carry_out(std::span<const Task> tasks, const RunReads& reads,
                                   std::span<std::byte> scratch, Want want, Done done) {
@@ -228,13 +228,13 @@ Result<void> Evaluator::copy_literal(const FileLayout& file, const LiteralPart& 
   return {};
 }
 
-/// Bytes of a tensor that needs tiles. A random read computes just its own elements; a tile that is
-/// ready serves anybody.
+/// Bytes of a tensor that needs tiles. A random read computes just its own elements; a ready tile
+/// serves every reader.
 Result<void> Evaluator::copy_gathered(const FileLayout& file, const GatherPart& part,
                                       std::span<std::byte> out, Want want) {
   for (std::uint64_t done = 0; done < out.size();) {
     const std::uint64_t at = part.begin + done;
-    const Place place = place_of(file, part.tensor, at);
+    const TilePosition place = place_of(file, part.tensor, at);
     const std::span<std::byte> here =
         out.subspan(done, std::min(out.size() - done, place.tile.end - at));
     std::uint64_t first = place.tile.begin;  // byte of the tensor that `tile` begins with
@@ -292,7 +292,7 @@ Result<std::vector<FileId>> Evaluator::gather_into(const GatherPlan& plan,
   CKFS_TRY_VOID(workers_.share(plan.batches(), [&](Workers::Claims& claims, bool helper) {
     std::optional<Buffer> own;
     if (helper) {
-      // Help is never worth waiting for memory, nor an error of who could do without it.
+      // A helper neither waits for memory nor fails the work: the others can do without it.
       try {
         own = pool_.try_acquire(Tier::Tile, plan.staging());
       } catch (const std::bad_alloc&) {
@@ -320,7 +320,7 @@ Result<Tile> Evaluator::piece(const FileLayout& file, ByteRange range, Want want
   return *std::move(piece);
 }
 
-/// What carrying out the plan of a piece needs of scratch for itself.
+/// Bytes of scratch to carry out the plan of a piece.
 Result<std::size_t> Evaluator::scratch_of(const FileLayout& file, const ReadPlan& plan) const {
   std::size_t scratch = 0;
   for (const PlanPart& part : plan.parts) {
@@ -367,7 +367,7 @@ Result<std::vector<FileId>> Evaluator::fill_rest(const FileLayout& file, const T
   return files;
 }
 
-/// Where in its buffer a piece begins whose read is padded; nullopt: it is none.
+/// Where in its buffer a piece begins whose read is padded; nullopt: its read is not.
 std::optional<std::size_t> Evaluator::padding_of(const ReadPlan& plan, Want want,
                                                  const Buffer& buffer) {
   if (!want.padded || plan.parts.size() != 1 || buffer.margin() < kDiskBlock) return std::nullopt;
@@ -430,7 +430,7 @@ void Evaluator::make_tile(const FileLayout& file, std::uint64_t offset, Want wan
                           const std::function<bool()>& wanted) {
   const std::size_t at = file.find(offset);
   const std::uint32_t tensor = file.segments[at].id;
-  const Place place = place_of(file, tensor, offset - file.range(at).begin);
+  const TilePosition place = place_of(file, tensor, offset - file.range(at).begin);
   const TileKey key = key_of(file, place);
   (void)cache_.compute(
       std::span(&key, 1),
@@ -440,7 +440,7 @@ void Evaluator::make_tile(const FileLayout& file, std::uint64_t offset, Want wan
         ready(0, std::move(tile));
         return {};
       });
-  // Its reader has jumped away meanwhile, and passes it no more.
+  // The reader jumped away, and will not pass it.
   if (!wanted()) cache_.retire(key);
 }
 
@@ -483,7 +483,7 @@ std::vector<FileRange> Evaluator::source_ranges(const FileLayout& file, ByteRang
     // All of each tile that begins in the range.
     const std::uint64_t end = gathered->begin + part.out.size();
     for (std::uint64_t byte = gathered->begin; byte < end;) {
-      const Place place = place_of(file, gathered->tensor, byte);
+      const TilePosition place = place_of(file, gathered->tensor, byte);
       const bool begins = byte == place.tile.begin;
       byte = place.tile.end;
       if (!begins) continue;

@@ -1,5 +1,5 @@
-// Ranges of layouts as bytes: plans are carried out, pieces and tiles computed, in memory of the
-// budget. What is computed when, and for whom, is engine.cc's.
+// Ranges of layouts as bytes: carries out plans and computes pieces and tiles, in memory of the
+// budget. engine.cc decides what is computed, when, and for which reader.
 //
 // Safe for concurrent use by several threads. Bytes depend on the layout and the source alone.
 #pragma once
@@ -27,12 +27,13 @@ namespace ckfs {
 
 /// How bytes are wanted; changes none of them.
 struct Want {
-  /// Their reader is sequential: tiles are computed whole, and kept for him; so are companions that
-  /// any few elements need as a whole.
+  /// The reader is sequential: tiles are computed whole and kept for it. So are companions that a
+  /// few elements need as a whole.
   bool sequential = false;
   /// ByteSource::read_once() and map_once() instead of read() and map().
   bool once = false;
-  /// They will be in the view's page cache: the same, where that takes nothing from others.
+  /// They will be in the view's page cache: read as with `once`, unless other readers use the same
+  /// pages of the source.
   bool delivered = false;
   /// Long reads of pieces are padded (ReadRequest::padded).
   bool padded = false;
@@ -40,17 +41,16 @@ struct Want {
 
 class Evaluator {
  public:
-  /// All but the catalog are kept by reference: of that only its demands on memory matter here, for
-  /// each file has its own.
+  /// Keeps references to all arguments but the catalog. That only says how much memory is needed;
+  /// each file refers to its own.
   Evaluator(const Catalog& catalog, ByteSource& source, BufferPool& pool, TileCache& cache,
             Workers& workers, TileBytes tile_bytes, KernelSet kernels);
 
-  /// The most scratch of one thread that gathers, where one element needs no more
-  /// (least_staging()).
+  /// The most scratch of one thread that gathers, unless one element needs more (least_staging()).
   static constexpr std::size_t kMostStaging = std::size_t{2} << 20;
 
-  /// What is computed at once with the byte at `offset`: the tile of a large tensor that is
-  /// gathered, else the layout's piece.
+  /// The range that is computed together with the byte at `offset`: the tile of a large tensor that
+  /// is gathered, else the layout's piece.
   ByteRange unit_at(const FileLayout& file, std::uint64_t offset) const;
 
   /// Bytes `range` of the file into `out`. Waits for memory of Tier::Tile. Errors: those of the
@@ -58,14 +58,13 @@ class Evaluator {
   Result<void> fill(const FileLayout& file, ByteRange range, std::span<std::byte> out, Want want);
 
   /// Bytes `range` as a tile of their own; OutOfMemory instead of waiting for memory of Tier::Tile.
-  /// Requires: of large tensors that are gathered, only tiles that are pieces lie in the range
+  /// Requires: the range has no part of a large gathered tensor, except tiles that are pieces
   /// (unit_at()).
   Result<Tile> piece(const FileLayout& file, ByteRange range, Want want);
 
   /// Several such pieces, in ascending order, with one read of the source for as many as there is
   /// memory for; `ready` gets each with its number as soon as it is computed. OutOfMemory: there is
-  /// memory for none of those that are left, or one has a part of a literal longer than
-  /// kPieceBytes.
+  /// no memory for any of the rest, or one has a part of a literal longer than kPieceBytes.
   using Ready = std::function<void(std::size_t number, Tile tile)>;
   Result<void> pieces(const FileLayout& file, std::span<const ByteRange> ranges, Want want,
                       const Ready& ready);
@@ -73,23 +72,23 @@ class Evaluator {
   /// The reader of the tile of a gathered tensor that holds byte `offset` of the file is past it.
   void retire_tile(const FileLayout& file, std::uint64_t offset);
 
-  /// Has the tile of a gathered tensor that holds byte `offset` of the file computed and cached, if
-  /// nobody has begun, there is memory for it now, and `wanted()`, which is asked when others see
-  /// this computation, says that it has still to be read. (One that the store has comes from there
-  /// unasked, and is retired at once if it has not.) Errors are not kept: its reader meets them.
+  /// Computes and caches the tile of a gathered tensor that holds byte `offset` of the file. Does
+  /// nothing if another thread has begun it, if there is no memory for it now, or if `wanted()` is
+  /// false: it says whether the tile will still be read, and is asked when others see this
+  /// computation. (A tile from the store is loaded without asking, and retired at once if it is not
+  /// wanted.) Errors are not kept: the reader meets them itself.
   void make_tile(const FileLayout& file, std::uint64_t offset, Want want,
                  const std::function<bool()>& wanted);
 
-  /// The source's bytes that bytes `range` of the file are made of, for a hint; of tensors that are
-  /// gathered those of the whole tiles that begin there, while they are not more than some thousand
-  /// ranges.
+  /// The source's bytes that bytes `range` of the file are made of, for a hint. For gathered
+  /// tensors: those of the whole tiles that begin in `range`, up to some thousand ranges.
   std::vector<FileRange> source_ranges(const FileLayout& file, ByteRange range) const;
-  /// The parts of `range` that are not read padded: what is no large tensor, those that are
-  /// gathered, and those of files that are not read past the page cache.
+  /// Subranges of `range` that are read without padding: all but large tensors, gathered tensors,
+  /// and those from files that are not read past the page cache.
   std::vector<ByteRange> not_padded(const FileLayout& file, ByteRange range) const;
 
-  /// Bytes computed earlier are lent only while their files are the ones that were opened. Errors:
-  /// Stale (then all tiles are forgotten), Io.
+  /// Checks that the files are still those that were opened: only then may bytes computed earlier
+  /// be lent. Errors: Stale (then all tiles are forgotten), Io.
   Result<void> verify(std::span<const FileId> files);
 
   const SourcePace& pace() const { return pace_; }
@@ -97,15 +96,15 @@ class Evaluator {
  private:
   /// Where a byte of a gathered tensor lies: tile `index` of `tensor`, which holds `tile` of its
   /// bytes.
-  struct Place {
+  struct TilePosition {
     std::uint32_t tensor = 0;
     std::uint64_t index = 0;
     ByteRange tile;
   };
   enum class Patience : std::uint8_t { Wait, Refuse };
 
-  Place place_of(const FileLayout& file, std::uint32_t tensor, std::uint64_t byte) const;
-  static TileKey key_of(const FileLayout& file, const Place& place);
+  TilePosition place_of(const FileLayout& file, std::uint32_t tensor, std::uint64_t byte) const;
+  static TileKey key_of(const FileLayout& file, const TilePosition& place);
   Result<void> copy_literal(const FileLayout& file, const LiteralPart& part,
                             std::span<std::byte> out);
   Result<void> copy_gathered(const FileLayout& file, const GatherPart& part,
@@ -114,7 +113,7 @@ class Evaluator {
                         Patience patience);
   Result<std::vector<FileId>> gather_into(const GatherPlan& plan, std::span<std::byte> staging,
                                           std::span<std::byte> out, Want want);
-  /// A plan and the place for its bytes.
+  /// A plan and the memory for its bytes.
   struct Task {
     const ReadPlan* plan = nullptr;
     std::span<std::byte> out;
@@ -131,7 +130,7 @@ class Evaluator {
   Result<std::vector<Buffer>> memory(std::span<const std::size_t> sizes, Patience patience);
   GatherPlan gather_plan(const FileLayout& file, std::uint32_t tensor, ByteRange bytes) const;
 
-  /// The source, with a watch on how long it takes, and on whether it is still the same.
+  /// The source; measures how long it takes, and checks that it is still the same.
   class Measured;
 
   ByteSource& source_;

@@ -53,7 +53,7 @@ std::int64_t largest(std::int64_t most, Fits fits) {
 }  // namespace
 
 /// Equally spaced runs in memory: run k begins k * `stride` elements behind `first`.
-struct GatherPlan::Place {
+struct GatherPlan::SpacedRuns {
   std::size_t box = 0;
   std::int64_t target_offset = 0;
   std::int64_t target_stride = 0;
@@ -117,7 +117,7 @@ class GatherPlan::Splitter {
     while (!loops.empty()) {
       const Loop loop = loops.back();
       const std::int64_t stride = std::abs(loop.source_stride);
-      // What lies between is read where `io` would read it anyway, in one access for all.
+      // The bytes between are read where `io` would read them anyway, in one access for all.
       const std::uint64_t piece = bytes_of_elements(wanted);
       if (stride > runs.span &&
           !share_access(piece, bytes_of_elements(stride - runs.span), piece)) {
@@ -137,8 +137,8 @@ class GatherPlan::Splitter {
     finish(std::move(runs), std::move(loops));
   }
 
-  /// Runs of as many turns of `loop` as fit; what is left over is one shorter run. Where the loop
-  /// comes to borders of granules, runs begin and end there, so that no granule is read twice.
+  /// Runs of as many turns of `loop` as fit; the rest is one shorter run. Where the loop comes to
+  /// borders of granules, runs begin and end there, so that no granule is read twice.
   void add_parts(const BoxRuns& runs, const std::vector<Loop>& outer, const Loop& loop,
                  std::int64_t turns, std::int64_t block) {
     std::int64_t head = 0;
@@ -250,7 +250,7 @@ GatherPlan GatherPlan::make(const Catalog& catalog, const TensorExpr& expr, std:
       runs += whole;
       used += aligned(staging(whole));
       plan.staging_ = std::max(plan.staging_, used);
-      if (whole < count) used = most;  // what is left over begins the next batch
+      if (whole < count) used = most;  // the rest begins the next batch
     }
   }
   return plan;
@@ -325,7 +325,7 @@ GatherPlan::Mapped GatherPlan::map(const Item& item, SourceBytes& bytes) const {
   const auto extents = catalog_->storage(box.source).extents_in(all);
   if (extents.size() != 1) return {};
   const Extent& extent = extents.front();
-  // Not what lies between the elements of a run: only who reads must read that, too.
+  // Without the bytes between the elements of a run: only a read must include those.
   std::int64_t elements = item.count;
   for (const Loop& loop : box.inner) elements *= loop.count;
   const auto used = static_cast<std::uint64_t>(elements) * width_;
@@ -348,7 +348,7 @@ Result<std::vector<FileId>> GatherPlan::run(std::size_t batch, ByteSource& sourc
   CKFS_CHECK(batch < batches_.size() && staging.size() >= staging_);
   std::vector<ElementRun> runs;  // to decode, to consecutive places of `staging` in each item
   std::vector<std::size_t> decoded_at;
-  std::vector<Place> places;
+  std::vector<SpacedRuns> places;
   SourceBytes bytes(source);
   std::size_t used = 0;
   for (const Item& item : items(batch)) {
@@ -396,7 +396,7 @@ Result<std::vector<FileId>> GatherPlan::run(std::size_t batch, ByteSource& sourc
       return decode_failure(*catalog_, source, runs[i].storage, done.error());
     }
   }
-  for (const Place& place : places) {
+  for (const SpacedRuns& place : places) {
     const BoxRuns& box = boxes_[place.box];
     std::vector<CopyLoop> loops{{place.count, place.stride, place.target_stride}};
     for (const Loop& loop : box.inner) {

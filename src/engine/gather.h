@@ -2,11 +2,11 @@
 //
 // The work on a range is a plan of independent batches. A batch reads source bytes, decodes them in
 // a staging buffer of its own and copies them to places of the target that no other batch writes;
-// so batches may run on any threads in any order, each with its own staging. Those of one box read
-// each of the source's bytes once (but companions, granules and gaps read over at borders) and are
-// numbered in the order of these; what a loop that does not divide into runs leaves over counts as
-// a box of its own. Boxes follow one another by where they begin. A range that begins or ends
-// within a row has up to two boxes more for each dimension, which read over the same gaps again.
+// so batches may run on any threads in any order, each with its own staging. The batches of one box
+// read each of the source's bytes once (except companions, granules and gaps at borders), and are
+// numbered in the order of these bytes. The rest of a loop that does not divide into runs counts as
+// a box of its own. Boxes are ordered by their first byte. A range that begins or ends within a row
+// has up to two boxes more for each dimension, which read the same gaps again.
 //
 // A plan is a pure function of its arguments and costs memory for each box and batch, never for
 // each run of source bytes: those are enumerated when their batch runs.
@@ -33,24 +33,24 @@ struct TileGeometry {
   std::int64_t elements = 0;
 };
 
-/// Bytes of a tile: about as many as are good, and the most that there can be.
+/// Bytes of a tile: a good size, and the most that is possible.
 struct TileBytes {
   std::uint64_t good = 0;
   std::uint64_t most = 0;
 };
 
-/// Whole trailing dimensions: a matrix of at most `most` bytes is in one tile, so that each of its
-/// source bytes is read once, and several are where they are small. A larger one is cut into equal
-/// parts where its dimensions allow it, so that no tile has the end of one matrix and the begin of
-/// the next.
+/// Whole trailing dimensions. A matrix of at most `most` bytes is in one tile, so that each of its
+/// source bytes is read once; several small ones share a tile. A larger one is cut into equal parts
+/// where its dimensions allow it, so that no tile has the end of one matrix and the start of the
+/// next.
 TileGeometry tile_geometry(const TensorExpr& expr, TileBytes bytes);
 
-/// The least staging with which every tensor of the catalog can be gathered: what one element needs
-/// with its companions. A few KiB for block scales; a multiple of 64.
+/// The least staging with which every tensor of the catalog can be gathered: the bytes of one
+/// element and its companions. A few KiB for block scales; a multiple of 64.
 std::size_t least_staging(const Catalog& catalog);
 
 /// How the elements [begin, end) of a tensor are computed. Immutable and safe for concurrent use;
-/// refers to the catalog, and keeps what it needs of the expression.
+/// refers to the catalog, and keeps the parts of the expression that it needs.
 class GatherPlan {
  public:
   /// Batches that need at most `staging_bytes` each. Less makes more of them, and reads granules
@@ -74,8 +74,8 @@ class GatherPlan {
                                   std::span<std::byte> staging, std::span<std::byte> out,
                                   KernelSet kernels) const;
 
-  /// The source bytes that a batch will read, by file and offset, near ones joined: what a hint
-  /// (ByteSource::will_need) says.
+  /// The source bytes that a batch will read, by file and offset, near ones joined: for a hint
+  /// (ByteSource::will_need).
   std::vector<FileRange> ranges(std::size_t batch) const;
 
  private:
@@ -86,7 +86,7 @@ class GatherPlan {
     StorageId source = Box::kConstant;
     std::shared_ptr<const Program> program;
     std::int64_t source_offset = 0;
-    std::int64_t target_offset = 0;  // from the begin of the range
+    std::int64_t target_offset = 0;  // from the start of the range
     std::vector<Loop> outer;         // by the size of source_stride, largest first
     std::vector<Loop> inner;         // the same
     std::vector<Loop> repeated;      // source_stride 0: one element, many places
@@ -100,7 +100,7 @@ class GatherPlan {
     std::int64_t first = 0;
     std::int64_t count = 0;
   };
-  struct Place;
+  struct SpacedRuns;
   class Splitter;
 
   explicit GatherPlan(const Catalog& catalog) : catalog_(&catalog) {}
@@ -108,7 +108,7 @@ class GatherPlan {
   std::span<const Item> items(std::size_t batch) const;
   template <typename Use>
   void for_each_run(const Item& item, Use use) const;
-  /// Elements of a storage in memory, from number `first` on; nullptr: they are not.
+  /// Elements of a storage in memory, from number `first` on; nullptr: they are not in memory.
   struct Mapped {
     const std::byte* data = nullptr;
     std::int64_t first = 0;

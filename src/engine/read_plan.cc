@@ -14,12 +14,12 @@
 namespace ckfs {
 namespace {
 
-using Parts = std::vector<PlanPart>;
+using PlanParts = std::vector<PlanPart>;
 
 /// Adds the parts for bytes `run` of the run of elements that starts at element `first` of a
 /// storage; `at` is where run.begin lies in the planned range.
 void plan_run(const Catalog& catalog, StorageId id, std::int64_t first, ByteRange run,
-              const Program* program, std::uint64_t at, Parts& parts) {
+              const Program* program, std::uint64_t at, PlanParts& parts) {
   const Storage& storage = catalog.storage(id);
   // Whole storages may have elements of 4 or 6 bits; they start at element 0, and bytes move.
   const std::uint64_t base = bytes_of(storage.value_dtype(), first);
@@ -55,7 +55,7 @@ bool is_run(const Box& box) {
 /// the tensor (a run may reach beyond them by a part of an element); `at` is where they begin in
 /// the plan.
 void plan_box(const Catalog& catalog, const Box& box, std::uint64_t width, ByteRange bytes,
-              std::uint64_t at, Parts& parts) {
+              std::uint64_t at, PlanParts& parts) {
   if (!is_run(box)) {
     // All loops but the innermost are walked: it is a run, or the tensor would need tiles.
     const Loop outer = box.loops.front();
@@ -81,7 +81,7 @@ void plan_box(const Catalog& catalog, const Box& box, std::uint64_t width, ByteR
 }
 
 void plan_tensor(const FileLayout& layout, std::uint32_t tensor, ByteRange bytes, std::uint64_t at,
-                 Parts& parts) {
+                 PlanParts& parts) {
   const Catalog& catalog = *layout.definition->catalog;
   const TensorExpr& expr = layout.expr(tensor);
   if (needs_tiles(catalog, expr)) {

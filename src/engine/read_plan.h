@@ -1,7 +1,7 @@
-// What has to be done for a range of a target file's bytes: a pure function of layout and range.
+// The work for a range of a target file's bytes: a pure function of layout and range.
 //
-// A plan covers the range exactly once, in order, and does not depend on anything that came before.
-// It costs what the range holds, however many boxes its tensor or extents its storages have.
+// A plan covers the range exactly once, in order, and does not depend on earlier reads. Its cost
+// depends on the range alone, however many boxes its tensor or extents its storages have.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ struct LiteralPart {
   std::uint64_t offset = 0;
 };
 
-/// Bytes of a source file, unchanged. With `quiet` they are whole elements of `dtype`, of which
-/// each NaN becomes the quiet one of its sign (quiet_nans()).
+/// Bytes of a source file, unchanged. With `quiet` they are whole elements of `dtype`, and each NaN
+/// becomes the quiet one of its sign (quiet_nans()).
 struct CopyPart {
   FileId file = 0;
   std::uint64_t offset = 0;
@@ -32,8 +32,7 @@ struct CopyPart {
   bool quiet = false;
 };
 
-/// A run, decoded and taken through its steps, of which the part starts `skip` bytes into the first
-/// element.
+/// A run, decoded and taken through its steps. The part starts `skip` bytes into the first element.
 struct DecodePart {
   ElementRun run;  // its program is the layout's
   std::uint64_t skip = 0;
@@ -56,7 +55,7 @@ struct PlanPart {
 /// All that a read needs to know, found once.
 struct ReadPlan {
   std::vector<PlanPart> parts;
-  RunReads reads;  // what the decoded parts read, all in one batch
+  RunReads reads;  // the reads of the decoded parts, all in one batch
 
   /// Bytes of scratch that carrying it out needs.
   std::size_t scratch() const { return reads.staging(); }
@@ -65,12 +64,12 @@ struct ReadPlan {
 /// Plans bytes `range` of `layout`. Requires: range lies within the file.
 ReadPlan plan_read(const FileLayout& layout, ByteRange range);
 
-/// What the decoded parts of several plans read, so that what they share is read once.
+/// The reads of the decoded parts of several plans; shared bytes are read once.
 RunReads reads_of(const Catalog& catalog, std::span<const ReadPlan> plans,
                   RunReads::Padding padding = RunReads::Padding::No);
 
-/// The source bytes that a plan will read by itself, near ones joined: what a hint
-/// (ByteSource::will_need) says. Bytes of gathered parts are not among them (GatherPlan::ranges).
+/// The source bytes that a plan will read by itself, near ones joined: for a hint
+/// (ByteSource::will_need). Bytes of gathered parts are not among them (GatherPlan::ranges).
 std::vector<FileRange> ranges_of(const ReadPlan& plan);
 
 /// The shortest run of bytes in the target for which reading it by itself beats a tile: below it

@@ -1,4 +1,4 @@
-// The alternatives not taken: a fixed depth (too much for who reads parts, too little for a disk
+// The alternatives not taken: a fixed depth (too much for a reader of parts, too little for a disk
 // that is far away), and asking the kernel (a mapping's faults look the same whatever their reader
 // is about to do).
 #include "engine/read_stream.h"
@@ -16,27 +16,27 @@ namespace {
 /// sends the pages of its read-ahead from several threads, in no order. A
 /// large request may be one of several that are under way at once, each as large.
 constexpr std::uint64_t kNear = 256_KiB;
-/// How far behind the end of a run that is known to be one a request may come late: many threads
-/// take turns, and a reader who finds what was delivered does not wait for them.
+/// How far behind the end of an established run a late request may begin: many threads take turns,
+/// and a reader that finds delivered bytes does not wait for them.
 constexpr std::uint64_t kLate = 4_MiB;
 /// A second request makes a run where both are large, else the third does.
 constexpr std::uint64_t kLargeRun = 256_KiB;
-/// Whoever asks for so much from a tensor's first byte on wants more of it.
+/// A reader that asks for so much from a tensor's first byte on wants more of it.
 constexpr std::uint64_t kLargeRequest = 128_KiB;
-/// By itself the kernel asks for 128 KiB of a mount at most. Where it asks for more somebody has
-/// raised its read-ahead, and what it asks for so early and in such pieces costs less to answer
-/// than to deliver: each page that is delivered is found, locked and made active alone, a third
-/// more of the CPU's time for all of a view (docs/NOTES.md).
+/// By itself the kernel asks for 128 KiB of a mount at most. Where it asks for more, its read-ahead
+/// was raised, and to answer such early and large requests costs less than to deliver: each
+/// delivered page is found, locked and made active alone, which takes a third more CPU time for all
+/// of a view (docs/NOTES.md).
 constexpr std::uint64_t kMuchAtOnce = 256_KiB;
-/// What of a tensor's begin may be missing in a run that has read it whole, and how far beyond an
-/// end the kernel's own read-ahead goes.
+/// How many first bytes of a tensor may be missing in a run that has read it whole; and how far
+/// beyond an end the kernel's own read-ahead goes.
 constexpr std::uint64_t kSlack = 1_MiB;
 constexpr std::uint64_t kOvershoot = 512_KiB;
 /// The most that is computed ahead of a run, in bytes of the file, where the source answers soon.
 constexpr std::uint64_t kMostAhead = 8_MiB;
 /// The same where it streams: one request is under way, one is decoded, and one is read.
 constexpr std::uint64_t kMostInOrder = 16_MiB;
-/// What is risked at least where the source is far away.
+/// The least that is computed ahead without being earned where the source is far away.
 constexpr std::uint64_t kFarStake = 4_MiB;
 
 std::uint64_t distance(std::uint64_t a, std::uint64_t b) {
@@ -46,7 +46,7 @@ std::uint64_t distance(std::uint64_t a, std::uint64_t b) {
 }  // namespace
 
 void ReaderHabit::ended(bool whole) {
-  // Two threads at once may lose a step of one of them, which only means that it is learned later.
+  // Two threads at once may lose one step; the habit is then learned later.
   const int score = score_.load(std::memory_order_relaxed);
   score_.store(whole ? std::min(score + 1, kMost) : std::max(score - 2, -kMost),
                std::memory_order_relaxed);
@@ -59,17 +59,17 @@ ReadStream::ReadStream(std::shared_ptr<const FileLayout> file, ReadOptions optio
       unit_at_(std::move(unit_at)),
       habit_(std::move(habit)) {}
 
-ReadStream::Run& ReadStream::run_of(ByteRange request, std::vector<std::uint64_t>& passed) {
-  Run* oldest = runs_.data();
-  for (Run& run : runs_) {
+ReadStream::RequestRun& ReadStream::run_of(ByteRange request, std::vector<std::uint64_t>& passed) {
+  RequestRun* oldest = runs_.data();
+  for (RequestRun& run : runs_) {
     const std::uint64_t near = std::max(kNear, 2 * request.size());
     if (!run.range.empty() && distance(request.begin, run.range.end) <= near) return run;
-    // One that comes late: its reader has found the next ones' bytes already.
+    // A late request: the reader has found the bytes of the next ones already.
     if (run.requests >= 3 && run.range.contains(request) &&
         run.range.end - request.begin <= kLate) {
       return run;
     }
-    // A reader finds what was delivered to him without asking, and appears again behind it.
+    // A reader finds delivered bytes without asking, and asks again behind them.
     const std::uint64_t reach = std::min(run.queued, run.range.end + kMostAhead);
     if (options_.deliver && !run.range.empty() && run.range.end <= request.begin &&
         request.begin <= reach) {
@@ -78,13 +78,13 @@ ReadStream::Run& ReadStream::run_of(ByteRange request, std::vector<std::uint64_t
     if (run.last_used < oldest->last_used) oldest = &run;
   }
   end(*oldest, passed);
-  *oldest = Run{};
+  *oldest = RequestRun{};
   oldest->range = {request.begin, request.begin};
   return *oldest;
 }
 
 /// Learns from a run that is over, and forgets its units.
-void ReadStream::end(Run& run, std::vector<std::uint64_t>& passed) {
+void ReadStream::end(RequestRun& run, std::vector<std::uint64_t>& passed) {
   for (const Unit& unit : run.units) passed.push_back(unit.range.begin);
   run.units.clear();
   if (run.requests < 3 || run.range.size() < kLargeTensor) return;
@@ -93,7 +93,7 @@ void ReadStream::end(Run& run, std::vector<std::uint64_t>& passed) {
   habit_->ended(run.range.end >= tensor.end);
 }
 
-bool ReadStream::is_sequential(const Run& run, ByteRange request) const {
+bool ReadStream::is_sequential(const RequestRun& run, ByteRange request) const {
   if (options_.whole || run.requests >= 3) return true;
   if (run.requests == 2 && run.range.size() >= kLargeRun) return true;
   const bool begins_tensor = request.begin <= run.tensor.begin && run.tensor.begin < request.end;
@@ -101,7 +101,7 @@ bool ReadStream::is_sequential(const Run& run, ByteRange request) const {
 }
 
 /// The bytes behind the run that may be computed for it.
-ByteRange ReadStream::earned(const Run& run, SourceWish wish) const {
+ByteRange ReadStream::earned(const RequestRun& run, SourceWish wish) const {
   const std::uint64_t from = run.range.end;
   std::uint64_t until = std::max(from, run.tensor.end);
   if (options_.whole || (run.border != 0 && from >= run.border + 4 * kOvershoot)) {
@@ -121,7 +121,7 @@ ByteRange ReadStream::earned(const Run& run, SourceWish wish) const {
 ReadStream::Advice ReadStream::advise(ByteRange request, SourceWish wish) {
   const MutexLock lock(mutex_);
   Advice advice;
-  Run& run = run_of(request, advice.passed);
+  RequestRun& run = run_of(request, advice.passed);
   run.last_used = ++clock_;
   ++run.requests;
   asks_much_ = asks_much_ || request.size() >= kMuchAtOnce;
@@ -150,24 +150,24 @@ ReadStream::Advice ReadStream::advise(ByteRange request, SourceWish wish) {
   const ByteRange earned_bytes = earned(run, wish);
   advice.whole_until = earned_bytes.end;
 
-  // What is slow to come has to be asked for early.
+  // A slow source has to be asked early.
   const std::uint64_t late = wish.far ? wish.ahead : wish.ahead / 2;
-  // Several readers share the room: what one has ahead must not take the place of another's.
+  // Several readers share the room: work ahead of one must not evict that of another.
   const std::uint64_t most = std::min(wish.in_order ? kMostInOrder : std::max(kMostAhead, late),
                                       std::max<std::uint64_t>(wish.room / 4, kFarStake));
-  // A run has to earn its depth; not where it is as good as certain to go on, and each step would
-  // take an answer's time.
+  // A run has to earn its depth, unless it will almost certainly continue and each step would take
+  // the time of an answer.
   const bool certain = wish.far && (earned_bytes.end > run.tensor.end || habit_->reads_whole());
   const std::uint64_t depth =
       certain ? most : std::clamp(run.range.size(), wish.far ? kFarStake : 1_MiB, most);
   run.queued = std::max(run.queued, request.begin);
-  // What streams is asked for in large steps.
+  // A source that streams is asked in large steps.
   const bool due = !wish.in_order || run.queued < run.range.end + depth / 2;
   while (due && run.queued < file_->size && run.units.size() < kMostUnits) {
     const ByteRange unit = unit_at_(run.queued);
     const bool is_tile = unit.size() > kPieceBytes;
-    // Of large tiles one is computed ahead, from when half of the one before is read at the latest:
-    // bytes do not measure how far away it is.
+    // One large tile is computed ahead, at the latest when half of the one before is read: bytes do
+    // not measure how far away it is.
     const std::uint64_t reach = is_tile ? std::max(depth, unit.size() / 2) : depth;
     const bool near = unit.begin < run.range.end + reach &&
                       (!is_tile || unit.end - unit_at_(request.begin).begin <= wish.room);
@@ -175,10 +175,10 @@ ReadStream::Advice ReadStream::advise(ByteRange request, SourceWish wish) {
                          (is_tile && unit.end <= run.tensor.end && run.range.size() > kMostAhead);
     if (!near || !allowed) break;
     run.queued = unit.end;
-    // The request's own units: its thread computes them. What it leaves of one that it enters at
-    // the begin will be asked for again; of one whose begin was read alone, the rest is, too.
-    // Where the source is far, that rest would be a few answers one after another: as a whole it is
-    // one, and little is read twice.
+    // The request's own units: its thread computes them. A unit that the request enters at its
+    // start and does not finish will be asked for again. A unit that it enters further in is read
+    // alone to its end, unless the source is far and little of the unit lies before: the rest would
+    // take a few answers one after another, the whole takes one, and little is read twice.
     const bool begun = unit.begin < request.begin;
     const bool worth = wish.far && !is_tile && request.begin - unit.begin <= unit.size() / 4;
     if (request.contains(unit) || (begun && !worth)) continue;
@@ -189,7 +189,7 @@ ReadStream::Advice ReadStream::advise(ByteRange request, SourceWish wish) {
   if (wish.in_order) return advice;
   run.hinted = std::max(run.hinted, run.range.end);
   const std::uint64_t hint_end = std::min(earned_bytes.end, run.range.end + wish.ahead);
-  // In steps, for each costs a plan and a system call.
+  // In steps, because each costs a plan and a system call.
   if (hint_end > run.hinted &&
       (hint_end - run.hinted >= wish.ahead / 4 || hint_end == earned_bytes.end)) {
     advice.hint = {run.hinted, hint_end};
@@ -201,7 +201,7 @@ ReadStream::Advice ReadStream::advise(ByteRange request, SourceWish wish) {
 std::vector<std::uint64_t> ReadStream::answered(ByteRange request) {
   const MutexLock lock(mutex_);
   std::vector<std::uint64_t> passed;
-  for (Run& run : runs_) {
+  for (RequestRun& run : runs_) {
     std::erase_if(run.units, [&](Unit& unit) {
       unit.served += unit.range.intersect(request).size();
       if (unit.served < unit.range.size()) return false;
@@ -214,7 +214,7 @@ std::vector<std::uint64_t> ReadStream::answered(ByteRange request) {
 
 void ReadStream::delivered(std::uint64_t unit, std::uint64_t bytes) {
   const MutexLock lock(mutex_);
-  for (Run& run : runs_) {
+  for (RequestRun& run : runs_) {
     for (Unit& each : run.units) {
       if (each.range.begin == unit) each.served += bytes;
     }
@@ -229,7 +229,7 @@ bool ReadStream::takes_deliveries() const {
 
 bool ReadStream::wants(std::uint64_t unit) const {
   const MutexLock lock(mutex_);
-  return std::ranges::any_of(runs_, [&](const Run& run) {
+  return std::ranges::any_of(runs_, [&](const RequestRun& run) {
     return std::ranges::any_of(run.units,
                                [&](const Unit& each) { return each.range.begin == unit; });
   });
@@ -248,7 +248,7 @@ void ReadStream::stop_ahead() noexcept {
     try {
       ahead_ = std::stop_source();
     } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch)
-      // Nothing is computed ahead of him any more.
+      // The old source stays, so nothing more is computed ahead of this reader.
     }
   }
   stopped.request_stop();  // which takes the locks of those that wait
@@ -257,9 +257,9 @@ void ReadStream::stop_ahead() noexcept {
 std::vector<std::uint64_t> ReadStream::abandon() {
   const MutexLock lock(mutex_);
   std::vector<std::uint64_t> units;
-  for (Run& run : runs_) {
+  for (RequestRun& run : runs_) {
     end(run, units);
-    run = Run{};
+    run = RequestRun{};
   }
   return units;
 }
@@ -267,7 +267,7 @@ std::vector<std::uint64_t> ReadStream::abandon() {
 std::size_t ReadStream::remembered() const {
   const MutexLock lock(mutex_);
   std::size_t units = 0;
-  for (const Run& run : runs_) units += run.units.size();
+  for (const RequestRun& run : runs_) units += run.units.size();
   return units;
 }
 

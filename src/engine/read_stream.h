@@ -1,25 +1,26 @@
-// Where readers are, and what is worth having before they ask.
+// Follows the readers' positions, and decides what to compute before they ask.
 //
-// A ReadStream is one open file. Its requests fall into runs: a run goes on where it ended, give or
-// take what the kernel's read-ahead reorders; one far jump begins another. Only a run that has
-// shown itself to be sequential gets anything computed ahead, and no more than it has earned:
+// A ReadStream is one open file. Its requests fall into runs. A request continues a run that ended
+// about where it begins (the kernel's read-ahead reorders some); a far jump begins another run.
+// Only a run that has shown itself to be sequential gets anything computed ahead, and no more than
+// it has earned:
 //
-//   a quarter of what the run has read, while nothing else is known: who reads a part of a tensor
-//   and stops has then cost at most a quarter more; where the source is far away (SourceWish::far),
-//   as much as the run has read, and 4 MiB at least: it delivers more than that while its reader
-//   waits for one answer;
-//   all up to the end of the tensor, where the readers of this engine have read tensors to their
-//   end (ReaderHabit);
-//   what comes behind the tensor, once the run has gone on past one.
+//   - a quarter of what the run has read, while nothing else is known: a reader that stops within a
+//     tensor has then cost at most a quarter more;
+//   - where the source is far away (SourceWish::far), as much as the run has read, and 4 MiB at
+//     least: it delivers more than that while its reader waits for one answer;
+//   - all up to the end of the tensor, where the readers of this engine have read tensors to their
+//     end (ReaderHabit);
+//   - bytes behind the tensor, once the run has continued past one.
 //
-// A tensor that is gathered is computed a tile at a time, whatever its reader has earned: his own,
-// and once the run has read 8 MiB from half of it on the next; of a slow source those that begin
-// within what it is asked for ahead.
+// A gathered tensor is computed a tile at a time, whatever its reader has earned: the tile that the
+// reader is in; once the run has read 8 MiB and half of that tile, also the next; from a slow
+// source, the tiles that begin within the range that it is asked for ahead.
 //
-// A pure function of the file's layout and units, the options, the requests, which of them were
-// answered, and what was delivered, each with the wish of its source and the habit at that time; it
-// holds a bounded state whatever the requests. Safe for concurrent use: a mount may send several
-// requests of one file at once.
+// The advice is a pure function of the file's layout and units, the options, and the history:
+// requests, answers and deliveries, with the source's wish and the habit at each. The state is
+// bounded whatever the requests. Safe for concurrent use: a mount may send several requests of one
+// file at once.
 #pragma once
 
 #include <array>
@@ -52,16 +53,16 @@ class ReaderHabit {
   std::atomic<int> score_{0};
 };
 
-/// How a source likes to be asked by who computes ahead.
+/// How a source likes to be asked for bytes ahead of readers.
 struct SourceWish {
   /// How far ahead it wants to know, in bytes (SourcePace); 0: it answers at once.
   std::uint64_t ahead = 0;
-  /// It answers late, whatever it is asked for, and hints do not help.
+  /// It answers every request late, and hints do not help.
   bool far = false;
   /// It streams (ByteSource::prefers_order): it wants no hints, and few large requests.
   bool in_order = false;
-  /// Bytes that tiles may take, the one that is read with those ahead, and a fourth of it pieces
-  /// ahead of one reader: what is computed beyond that takes the place of what is wanted sooner.
+  /// Bytes that tiles may take, the one that is read and those ahead together. Pieces ahead of one
+  /// reader may take a fourth of it. More would evict bytes that are wanted sooner.
   std::uint64_t room = ~std::uint64_t{0};
 };
 
@@ -76,9 +77,9 @@ class ReadStream : public std::enable_shared_from_this<ReadStream> {
   const FileLayout& file() const { return *file_; }
   const ReadOptions& options() const { return options_; }
 
-  /// What a request means.
+  /// What to do for a request.
   struct Advice {
-    /// Its reader is sequential: what is computed for him as a whole will be used.
+    /// The reader is sequential: units that are computed as wholes will be used.
     bool sequential = false;
     /// Units that end up to here are worth computing as wholes; the others byte by byte.
     std::uint64_t whole_until = 0;
@@ -86,41 +87,42 @@ class ReadStream : public std::enable_shared_from_this<ReadStream> {
     std::vector<ByteRange> start;
     /// Bytes of the file whose source bytes will be read soon, beyond those that were given before.
     ByteRange hint;
-    /// Units (by their first byte) that this reader does not ask for any more.
+    /// Units (by their first byte) that this reader will not ask for.
     std::vector<std::uint64_t> passed;
   };
   /// Requires: the request is not empty and lies in the file.
   Advice advise(ByteRange request, SourceWish wish);
 
-  /// The request, which was advised, has been answered: units of which as many bytes as they have
-  /// were now asked for or delivered. They are read to their end, unless some were asked for twice.
-  /// Not earlier: another request for the same unit may be under way.
+  /// The request, which was advised, has been answered. Gives the units whose bytes have now all
+  /// been asked for or delivered, by count: they are read to their end, unless some bytes were
+  /// asked for twice. Call it only after the answer: another request for the same unit may be under
+  /// way.
   std::vector<std::uint64_t> answered(ByteRange request);
 
-  /// So many bytes of the unit are where the reader finds them without asking. He asks for the
-  /// rest, page by page: the signpost, and pages that the unit shares with its neighbours.
+  /// So many bytes of the unit are where the reader finds them without asking. The reader asks for
+  /// the rest, page by page: the signpost, and pages that the unit shares with its neighbours.
   void delivered(std::uint64_t unit, std::uint64_t bytes);
 
-  /// Whether bytes are to be put where the reader finds them without asking
-  /// (ReadOptions::deliver): not once he has asked for 256 KiB at once.
+  /// Whether to put bytes where the reader finds them without asking (ReadOptions::deliver). False
+  /// once a request was for 256 KiB or more.
   bool takes_deliveries() const;
 
-  /// Whether a unit that was advised has still to be read: its reader may have come first.
+  /// Whether an advised unit is still to be read: the reader may have reached it first.
   bool wants(std::uint64_t unit) const;
 
-  /// For who computes ahead of this reader: asked to stop when he goes, or gives a request up.
+  /// For work ahead of this reader: stops when the stream is closed, or a request is given up.
   std::stop_token ahead() const;
-  /// He waits for nothing that is under way any more. What is begun from now on is wanted again.
+  /// Stops all work ahead that is under way. Work begun from now on has a new token.
   void stop_ahead() noexcept;
 
-  /// The units that were advised and not passed: what is left when the reader goes.
+  /// The units that were advised and not passed: to be dropped when the reader closes.
   std::vector<std::uint64_t> abandon();
 
   /// Units that are remembered now: at most kRuns * kMostUnits.
   std::size_t remembered() const;
 
   /// Threads that read different places of one file at once (loaders map a shard and read its
-  /// tensors in parallel) are distinguished up to so many.
+  /// tensors in parallel) are told apart up to so many.
   static constexpr std::size_t kRuns = 4;
   static constexpr std::size_t kMostUnits = 144;
 
@@ -129,8 +131,8 @@ class ReadStream : public std::enable_shared_from_this<ReadStream> {
     ByteRange range;
     std::uint64_t served = 0;  // bytes, asked for or delivered
   };
-  struct Run {
-    ByteRange range;   // what has been read; empty: no run
+  struct RequestRun {
+    ByteRange range;   // already read; empty: no run
     ByteRange tensor;  // the last one that it has reached
     std::uint64_t requests = 0;
     std::uint64_t border = 0;  // the end of the first large tensor that it has read whole
@@ -140,18 +142,18 @@ class ReadStream : public std::enable_shared_from_this<ReadStream> {
     std::deque<Unit> units;  // ascending
   };
 
-  Run& run_of(ByteRange request, std::vector<std::uint64_t>& passed) CKFS_REQUIRES(mutex_);
-  void end(Run& run, std::vector<std::uint64_t>& passed) CKFS_REQUIRES(mutex_);
-  bool is_sequential(const Run& run, ByteRange request) const;
-  ByteRange earned(const Run& run, SourceWish wish) const;
+  RequestRun& run_of(ByteRange request, std::vector<std::uint64_t>& passed) CKFS_REQUIRES(mutex_);
+  void end(RequestRun& run, std::vector<std::uint64_t>& passed) CKFS_REQUIRES(mutex_);
+  bool is_sequential(const RequestRun& run, ByteRange request) const;
+  ByteRange earned(const RequestRun& run, SourceWish wish) const;
 
   const std::shared_ptr<const FileLayout> file_;
   const ReadOptions options_;
   const UnitAt unit_at_;
   const std::shared_ptr<ReaderHabit> habit_;
   mutable Mutex mutex_;
-  std::array<Run, kRuns> runs_ CKFS_GUARDED_BY(mutex_);
-  bool asks_much_ CKFS_GUARDED_BY(mutex_) = false;  // at once
+  std::array<RequestRun, kRuns> runs_ CKFS_GUARDED_BY(mutex_);
+  bool asks_much_ CKFS_GUARDED_BY(mutex_) = false;  // in one request
   std::uint64_t clock_ CKFS_GUARDED_BY(mutex_) = 0;
   std::stop_source ahead_ CKFS_GUARDED_BY(mutex_);
 };

@@ -1,8 +1,8 @@
 // Most companions are not cached: the scales that belong to a run are read with it, in the same
 // batch. A request of 1 MiB then reads at most one row of scales that its neighbour has read too
 // (some hundred bytes in half a MiB), which is cheaper than a cache with its own place in the
-// budget, and a read needs nothing but its own staging. The others are those that any few rows need
-// as a whole (the groups of columns in no order, and the scales they choose from).
+// budget, and a read needs only its own staging. The others are those that even a few rows need as
+// a whole (groups of columns in arbitrary order, and the scales that they choose from).
 #include "engine/run_decoder.h"
 
 #include <algorithm>
@@ -102,8 +102,8 @@ bool only_quiets_nans(DType value, std::span<const Step> steps) {
          bytes_of(steps[0].dtype, 1) > bytes_of(value, 1);
 }
 
-/// Gives the windows of a part their places behind `used` bytes, and what is used then.
-std::size_t RunReads::place(std::size_t used, const Part& part, Padding padding) {
+/// Gives the windows of a part their places behind `used` bytes. Returns the bytes used then.
+std::size_t RunReads::place(std::size_t used, const StorageWindows& part, Padding padding) {
   const Storage& storage = catalog_->storage(part.storage);
   for (Window& window : std::span(windows_).subspan(part.begin, part.end - part.begin)) {
     window.at = used;
@@ -160,7 +160,7 @@ RunReads::RunReads(const Catalog& catalog, std::span<const ElementRun> runs, Pad
     if (parts_.empty() || parts_.back().storage != need.storage) {
       parts_.push_back({need.storage, need.of, windows_.size(), windows_.size()});
     }
-    Part& part = parts_.back();
+    StorageWindows& part = parts_.back();
     ByteRange range = need.range;
     if (part.end > part.begin && range.begin <= windows_.back().range.end) {
       ByteRange& last = windows_.back().range;
@@ -171,7 +171,7 @@ RunReads::RunReads(const Catalog& catalog, std::span<const ElementRun> runs, Pad
     }
   }
   std::size_t used = 0;
-  for (const Part& part : parts_) used = place(used, part, padding);
+  for (const StorageWindows& part : parts_) used = place(used, part, padding);
   scratch_ = aligned(used);
   staging_ = scratch_ + aligned(scratch);
 }
@@ -192,20 +192,20 @@ std::size_t RunReads::most_staging(const Catalog& catalog, StorageId id, std::in
   return aligned(bytes) + aligned(encoding.scratch(most));
 }
 
-const RunReads::Part* RunReads::find(StorageId storage) const {
-  const auto part = std::ranges::lower_bound(parts_, storage, {}, &Part::storage);
+const RunReads::StorageWindows* RunReads::find(StorageId storage) const {
+  const auto part = std::ranges::lower_bound(parts_, storage, {}, &StorageWindows::storage);
   return part == parts_.end() || part->storage != storage ? nullptr : &*part;
 }
 
-ByteRange RunReads::hull(const Part& part) const {
+ByteRange RunReads::hull(const StorageWindows& part) const {
   return {windows_[part.begin].range.begin, windows_[part.end - 1].range.end};
 }
 
-/// All of a companion, where it is likely that whoever needs other elements needs it again: most of
-/// it is needed, for a far smaller part of the codes.
-std::optional<FileRange> RunReads::kept(const Part& part) const {
+/// All of a companion that reads of other elements will likely need again: most of it is needed,
+/// for a far smaller part of the codes.
+std::optional<FileRange> RunReads::kept(const StorageWindows& part) const {
   constexpr std::uint64_t kFarSmaller = 4;
-  const Part* const codes = part.of == kNone ? nullptr : find(part.of);
+  const StorageWindows* const codes = part.of == kNone ? nullptr : find(part.of);
   if (codes == nullptr) return std::nullopt;
   const Storage& storage = catalog_->storage(part.storage);
   const double share =
@@ -220,7 +220,7 @@ std::optional<FileRange> RunReads::kept(const Part& part) const {
 }
 
 void RunReads::add_ranges(std::vector<FileRange>& ranges) const {
-  for (const Part& part : parts_) {
+  for (const StorageWindows& part : parts_) {
     const Storage& storage = catalog_->storage(part.storage);
     for (const Window& window : std::span(windows_).subspan(part.begin, part.end - part.begin)) {
       for_each_extent(storage, window.range,
@@ -237,7 +237,7 @@ RunDecoder::RunDecoder(const RunReads& reads, SourceBytes& bytes, std::span<std:
       scratch_(staging.subspan(reads.scratch_, reads.staging_ - reads.scratch_)),
       kernels_(kernels) {
   windows_.reserve(reads.windows_.size());
-  for (const RunReads::Part& part : reads.parts_) {
+  for (const RunReads::StorageWindows& part : reads.parts_) {
     const Storage& storage = reads.catalog_->storage(part.storage);
     const auto wanted = std::span(reads.windows_).subspan(part.begin, part.end - part.begin);
     // All windows by one look at the source, where one extent holds them.
@@ -274,7 +274,7 @@ RunDecoder::RunDecoder(const RunReads& reads, SourceBytes& bytes, std::span<std:
 }
 
 std::span<const PartBytes::Window> RunDecoder::windows(StorageId storage) const {
-  const RunReads::Part* const part = reads_.find(storage);
+  const RunReads::StorageWindows* const part = reads_.find(storage);
   if (part == nullptr) return {};
   return std::span(windows_).subspan(part->begin, part->end - part->begin);
 }

@@ -1,8 +1,8 @@
 // Runs: consecutive elements of one storage, decoded and taken through the steps of a program. The
 // unit of all computing: a decoded part of a plan is one run, a batch of a gather is many.
 //
-// What several runs need is collected first, so that bytes that they share (granules at borders,
-// rows of scales, look-up tables) are read once, and all is read in one batch:
+// The needs of several runs are collected first, so that shared bytes (granules at borders, rows of
+// scales, look-up tables) are read once, and all in one batch:
 //
 //   const RunReads needed(catalog, runs);
 //   RunDecoder decoder(needed, bytes, staging, kernels);  // needed.staging() bytes
@@ -24,7 +24,7 @@
 
 namespace ckfs {
 
-/// The elements [first, first + count) of a storage and what happens to them.
+/// The elements [first, first + count) of a storage, and the steps to apply.
 struct ElementRun {
   StorageId storage = 0;
   std::int64_t first = 0;
@@ -40,8 +40,8 @@ DType result_dtype(DType value, const Program* program);
 /// Whether decoding changes nothing: plain elements and no step.
 bool is_move(const Storage& storage, const Program* program);
 
-/// Whether the steps widen values of that dtype and round them back: all bits stay, but for those
-/// of a NaN, which becomes the quiet one of its sign.
+/// Whether the steps widen values of that dtype and round them back: all bits stay, except that a
+/// NaN becomes the quiet one of its sign.
 bool only_quiets_nans(DType value, std::span<const Step> steps);
 
 /// The bytes that some runs need, each once, and their places in a staging buffer. Immutable;
@@ -55,12 +55,12 @@ class RunReads {
   RunReads(const Catalog& catalog, std::span<const ElementRun> runs, Padding padding = Padding::No);
 
   /// An upper bound of staging() without padding for `count` runs of `elements` elements of a
-  /// storage, wherever they begin. Grows with both, but for some bytes where the bound of a part
-  /// becomes closer.
+  /// storage, wherever they begin. Grows with both, except for a few bytes where the bound of a
+  /// part becomes closer.
   static std::size_t most_staging(const Catalog& catalog, StorageId storage, std::int64_t elements,
                                   std::int64_t count);
 
-  /// Bytes for what is read, and for the scratch of one decode() at a time. A multiple of
+  /// Bytes for the reads, and for the scratch of one decode() at a time. A multiple of
   /// kBufferAlignment.
   std::size_t staging() const { return staging_; }
 
@@ -75,7 +75,7 @@ class RunReads {
   static constexpr StorageId kNone = ~StorageId{0};
 
   /// The windows of one storage, in windows_.
-  struct Part {
+  struct StorageWindows {
     StorageId storage = 0;
     StorageId of = kNone;  // whose companion it is
     std::size_t begin = 0, end = 0;
@@ -87,22 +87,22 @@ class RunReads {
     bool padded = false;
   };
 
-  std::size_t place(std::size_t used, const Part& part, Padding padding);
-  const Part* find(StorageId storage) const;
-  ByteRange hull(const Part& part) const;
-  std::optional<FileRange> kept(const Part& part) const;
+  std::size_t place(std::size_t used, const StorageWindows& part, Padding padding);
+  const StorageWindows* find(StorageId storage) const;
+  ByteRange hull(const StorageWindows& part) const;
+  std::optional<FileRange> kept(const StorageWindows& part) const;
 
   const Catalog* catalog_ = nullptr;
   std::vector<Window> windows_;
-  std::vector<Part> parts_;  // by storage
-  std::size_t scratch_ = 0;  // where in the staging it begins
+  std::vector<StorageWindows> parts_;  // by storage
+  std::size_t scratch_ = 0;            // where in the staging it begins
   std::size_t staging_ = 0;
 };
 
 /// Decodes runs. Not for concurrent use: it has one scratch.
 class RunDecoder {
  public:
-  /// Asks `bytes` for what the runs need: where it is mapped, or else in `staging`. Requires:
+  /// Asks `bytes` for the runs' bytes: mapped where possible, else read into `staging`. Requires:
   /// staging.size() >= reads.staging(); it begins at a multiple of kBufferAlignment; all outlive
   /// the decoder.
   RunDecoder(const RunReads& reads, SourceBytes& bytes, std::span<std::byte> staging,

@@ -16,7 +16,7 @@ class SourceBytes {
  public:
   explicit SourceBytes(ByteSource& source) : source_(source) {}
 
-  /// Where the bytes of `range` lie, of which `used` are needed; nullptr: add() them.
+  /// Where the bytes of `range` lie; nullptr: add() them. `used`: how many of them are needed.
   const std::byte* map(const FileRange& range, std::uint64_t used);
 
   /// The same for bytes that other computations will need, too (ByteSource::keep).
@@ -30,8 +30,8 @@ class SourceBytes {
   /// Fills all that was added. Errors: those of the source.
   Result<void> fetch();
 
-  /// Whether mapped and kept bytes were what they should be: without it no result counts. Errors:
-  /// Stale, Io.
+  /// Checks that mapped and kept bytes were those of the opened files: call it before using a
+  /// result. Errors: Stale, Io.
   Result<void> check() const;
 
   /// The files that bytes came from, in order, each once: those on which the result depends.

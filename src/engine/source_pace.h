@@ -2,8 +2,8 @@
 // that one answer takes. Measured, not configured: a page cache wants nothing, a cloud disk ten
 // requests of 2 MB, a server across a network 64 MiB.
 //
-// Reads that took long double the distance; where everything that was asked for has come in time
-// for a while, it shrinks again. Safe for concurrent use by several threads.
+// Slow reads double the distance; when all bytes have come in time for a while, it shrinks again.
+// Safe for concurrent use by several threads.
 #pragma once
 
 #include <algorithm>
@@ -23,12 +23,12 @@ class SourcePace {
   /// What any read may take, beside its bytes.
   static constexpr Duration kPatience = std::chrono::milliseconds(1);
 
-  /// How long this thread waits for a read that begins now: not while it computes (fresh pages are
-  /// dear), nor where it never blocked and only others were let run. A page cache on a busy machine
-  /// would else look slow, be given a thread for each piece, and keep the machine busy by that. Of
-  /// a read that did block, the time in which others ran counts, for nothing tells it apart. Up to
-  /// kPatience all of the time, for took() makes no difference there, and a small read is not
-  /// worth another system call.
+  /// How long this thread waits for a read that begins now. Time in which it computes (fresh pages
+  /// are expensive) does not count, and neither does a read that never blocked and only let others
+  /// run. Otherwise a page cache on a busy machine would look slow, get a thread for each piece,
+  /// and keep the machine busy. In a read that did block, the time in which others ran counts,
+  /// because nothing tells it apart. Up to kPatience all of the time counts: took() makes no
+  /// difference there, and a small read is not worth another system call.
   class Watch {
    public:
     Duration waited() const {
@@ -54,7 +54,7 @@ class SourcePace {
     const rusage before_ = usage();
   };
 
-  /// A read of `bytes` bytes, of `file` and perhaps others, was waited for during `time`.
+  /// Notes a read of `bytes` bytes, of `file` and perhaps others, that took a wait of `time`.
   void took(std::uint64_t bytes, FileId file, Duration time) {
     // Slower than any page cache.
     const Duration patience = kPatience + Duration(bytes);  // 1 GB/s
@@ -68,7 +68,7 @@ class SourcePace {
       return;
     }
     const std::uint64_t now = ahead_.load(std::memory_order_relaxed);
-    // To nothing only after long: what hints bring in time is calm because of them.
+    // Shrinks to zero only after a long time: reads may be fast because of the hints.
     const std::uint64_t enough = 4 * (now > kLeast ? now : kMost);
     if (calm_.fetch_add(bytes, std::memory_order_relaxed) + bytes > enough) {
       calm_.store(0, std::memory_order_relaxed);
@@ -79,8 +79,8 @@ class SourcePace {
   /// Bytes; 0: it answers at once.
   std::uint64_t ahead() const { return ahead_.load(std::memory_order_relaxed); }
 
-  /// Hardly any read has come soon of late: the source is far away, and no exception looks so.
-  /// False of a disk whose hints come early enough.
+  /// Whether hardly any recent read came soon: then the source is far away, and it is not an
+  /// exception. False for a disk whose hints come early enough.
   bool far() const { return slow_.load(std::memory_order_relaxed) >= kFar; }
 
   /// The file that was waited for last.

@@ -8,7 +8,7 @@
 namespace ckfs {
 namespace {
 
-/// Ranges of a hint that are no farther apart than this become one.
+/// Ranges of a hint that are at most this far apart become one.
 constexpr std::uint64_t kNearRanges = 4_KiB;
 
 }  // namespace

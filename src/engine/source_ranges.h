@@ -30,7 +30,7 @@ Failure decode_failure(const Catalog& catalog, const ByteSource& source, Storage
 /// `files` in order, each once.
 std::vector<FileId> sorted_once(std::vector<FileId> files);
 
-/// The files that reads touch, in order, each once: those on which what is made of them depends.
+/// The files that reads touch, in order, each once: a result depends on these.
 std::vector<FileId> files_of(std::span<const FileRange> ranges);
 
 /// `ranges` by file and offset; those that are at most a page apart are joined, so that a hint

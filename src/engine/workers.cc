@@ -85,8 +85,8 @@ bool Workers::wait_for_work(MutexLock& lock) {
   return !stopping_ && (!tasks_.empty() || !help_.empty());
 }
 
-/// Takes this thread out of threads_. Gives the one that went before: nobody can join itself, so
-/// each joins its predecessor, and stop() the last.
+/// Takes this thread out of threads_. Gives the thread that left before: a thread cannot join
+/// itself, so each joins its predecessor, and stop() joins the last.
 std::thread Workers::leave() {
   const auto self = std::ranges::find(threads_, std::this_thread::get_id(), &std::thread::get_id);
   if (self == threads_.end()) return {};  // stop() has it
@@ -156,7 +156,7 @@ void Workers::Claims::enter() {
 void Workers::Claims::leave() {
   const MutexLock lock(mutex_);
   --inside_;
-  left_.notify_all();  // with the lock: who waits may be gone as soon as it is given back
+  left_.notify_all();  // with the lock held: the waiter may be gone once it is released
 }
 
 void Workers::Claims::wait_for_helpers() {
@@ -203,7 +203,7 @@ Result<void> Workers::share(std::size_t count, const Work& work) {
   shared.claims.wait_for_helpers();
   const MutexLock lock(shared.claims.mutex_);
   if (shared.claims.out_of_memory_) {
-    return Failure(Error(ErrorCode::OutOfMemory, "out of memory"));  // the text needs none
+    return Failure(Error(ErrorCode::OutOfMemory, "out of memory"));  // this text needs no memory
   }
   if (shared.claims.error_) return Failure(*std::move(shared.claims.error_));
   return {};

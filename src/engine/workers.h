@@ -1,8 +1,8 @@
-// The threads that compute ahead of readers, and that help whoever computes a tile.
+// The threads that compute ahead of readers, and that help a thread with a tile.
 //
-// Nobody depends on them: a task that is never run costs speed alone, and shared work is done by
-// the thread that shares it where no worker comes. So a thread that cannot be started is done
-// without, and the queue may be short.
+// No result depends on them: a task that never runs costs speed alone, and the thread that shares
+// work does all of it if no worker comes. So a thread that cannot be started is not missed, and the
+// queue may be short.
 #pragma once
 
 #include <chrono>
@@ -24,26 +24,26 @@ namespace ckfs {
 class Workers {
  public:
   /// Threads are started with the first task, or the first work that is shared: a checkpoint that
-  /// is only listed starts none. Those that tasks of Kind::Waits have started beyond `threads` end
-  /// when they had nothing to do for `patience`.
+  /// is only listed starts none. Threads beyond `threads`, which tasks of Kind::Waits have started,
+  /// end after `patience` without work.
   explicit Workers(unsigned threads, std::chrono::nanoseconds patience = std::chrono::seconds(5))
       : wanted_(threads), patience_(patience) {}
   ~Workers() { stop(); }
   Workers(const Workers&) = delete;
   Workers& operator=(const Workers&) = delete;
 
-  /// Ends the tasks at hand, and drops the rest and all that come later.
+  /// Waits for the running tasks, and drops the rest and all later ones.
   void stop();
 
   using Task = std::function<void()>;
 
-  /// What a task mostly does: waiting for a slow source, it needs no CPU of its own, and more of
-  /// them may run than there are CPUs.
+  /// What a task mostly does. One that waits for a slow source needs no CPU, so more of them may
+  /// run than there are CPUs.
   enum class Kind : std::uint8_t { Computes, Waits };
 
   /// Runs `task` on some worker, in the order of the calls. The oldest tasks are dropped where
   /// kMostTasks wait: their readers have moved on. Where there is no thread, or no memory, the task
-  /// is dropped. What a task throws is logged (debug) and forgotten.
+  /// is dropped. An exception of a task is logged (debug) and forgotten.
   void add(Task task, Kind kind = Kind::Computes);
 
   /// Gives the numbers of the parts of a shared piece of work, each once.
@@ -51,7 +51,7 @@ class Workers {
    public:
     /// nullopt: none is left, or one has failed.
     std::optional<std::size_t> next();
-    /// Makes the error that of the whole; of several the one that came first.
+    /// Makes the error that of the whole work; the first one wins.
     void fail(Error error);
 
    private:
@@ -67,16 +67,16 @@ class Workers {
     std::size_t next_ CKFS_GUARDED_BY(mutex_) = 0;
     unsigned inside_ CKFS_GUARDED_BY(mutex_) = 0;  // helpers at work
     std::optional<Error> error_ CKFS_GUARDED_BY(mutex_);
-    bool out_of_memory_ CKFS_GUARDED_BY(mutex_) = false;  // the error; to say so takes memory, too
+    bool out_of_memory_ CKFS_GUARDED_BY(mutex_) = false;  // is the error, whose text would need
+                                                          // memory, too
   };
 
   using Work = std::function<void(Claims&, bool helper)>;
 
-  /// Calls `work` on this thread, and at once on every worker that is idle or becomes so while
-  /// parts are left: each claims parts until there are none. Helpers are asked to stop when this
-  /// thread is (base/stop.h). Returns when all of them have ended.
-  /// Errors: the first that was given to Claims::fail(); Internal or OutOfMemory for what `work`
-  /// throws.
+  /// Calls `work` on this thread, and at the same time on every worker that is idle or becomes so
+  /// while parts are left. Each claims parts until there are none. Helpers are asked to stop when
+  /// this thread is (base/stop.h). Returns when all of them have ended. Errors: the first that was
+  /// given to Claims::fail(); Internal or OutOfMemory for what `work` throws.
   Result<void> share(std::size_t count, const Work& work);
 
   /// Threads now.
@@ -91,7 +91,7 @@ class Workers {
   /// A call of share(), while it lasts.
   struct Shared {
     const Work& work;
-    const std::stop_token stop;  // of who shares it
+    const std::stop_token stop;  // of the sharing thread
     Claims claims;
     void run(bool helper) noexcept;
   };
@@ -113,7 +113,7 @@ class Workers {
   bool started_ CKFS_GUARDED_BY(mutex_) = false;
   bool stopping_ CKFS_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_ CKFS_GUARDED_BY(mutex_);
-  std::thread ended_ CKFS_GUARDED_BY(mutex_);  // the last that went; nobody has joined it yet
+  std::thread ended_ CKFS_GUARDED_BY(mutex_);  // the last that left; not joined yet
 };
 
 }  // namespace ckfs

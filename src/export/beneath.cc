@@ -1,5 +1,5 @@
-// Checking a path for links and then using it leaves a moment between the two. Here the check is
-// the walk: what was opened cannot be exchanged.
+// A path that is checked for links and then used may change between the two. Here the walk itself
+// is the check: a directory that is open cannot be exchanged.
 #include "export/beneath.h"
 
 #include <algorithm>
@@ -45,9 +45,9 @@ std::string parent_of(const std::string& path) {
   return slash == std::string::npos ? std::string() : path.substr(0, slash);
 }
 
-UniqueFd open_directory_beneath(int top, const std::string& path, Walk walk) {
+UniqueFd open_directory_beneath(int top, const std::string& path, PathWalk walk) {
   if (path.empty()) return UniqueFd(::openat(top, ".", kFlags));
-  if (walk == Walk::Kernel) {
+  if (walk == PathWalk::Kernel) {
     open_how how{};
     how.flags = kFlags;
     how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS;

@@ -1,5 +1,5 @@
-// An export in the order of its source keeps what is decoded for a step beside what it writes, as
-// far as memory has no room for it: each chunk is decoded once.
+// Disk in OUT for decoded chunks that memory has no room for, so that an export in the order of its
+// source decodes each chunk once.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,9 @@
 
 namespace ckfs {
 
-/// Has decoded chunks kept in a file without a name in OUT, of at most `spare` bytes, unless the
-/// user has chosen a spill. No error: what is not kept is decoded again. Requires: nobody reads the
-/// view yet, and OUT has the record's directory.
+/// Keeps decoded chunks in a nameless file in OUT, of at most `spare` bytes, unless the user has
+/// chosen a spill. Never fails: chunks that are not kept are decoded again. Requires: the view is
+/// not being read yet, and OUT has the record's directory.
 void keep_decoded_chunks(const View& view, const OutDirectory& out, std::uint64_t spare);
 
 }  // namespace ckfs

@@ -2,11 +2,10 @@
 // line for each file). An append-only log was the alternative; it would save bytes where a view has
 // tens of thousands of files, and cost a replay with its own half-written last line.
 //
-// It is put together as text. An object of nlohmann's allocates when it is destroyed, so where
-// memory has ended it ends the program; a string does not.
+// It is built as text. An object of nlohmann's allocates when it is destroyed, and so ends the
+// program when memory has run out; a string does not.
 //
-// The record decides which files may be removed, so a path in it is believed only if it stays
-// inside OUT.
+// The record decides which files may be removed, so only paths that stay inside OUT are accepted.
 #include "export/export_record.h"
 
 #include <algorithm>
@@ -52,7 +51,7 @@ std::optional<std::string> from_ascii(std::string_view text) {
   return out;
 }
 
-/// Of hexadecimal digits.
+/// The number that hexadecimal digits write.
 std::optional<std::uint64_t> number_of(std::string_view hex) {
   std::uint64_t number = 0;
   const auto parsed = std::from_chars(hex.data(), hex.data() + hex.size(), number, 16);
@@ -119,6 +118,18 @@ std::optional<ExportOrigin> origin_of(const nlohmann::json& json) {
   origin.view = view->get<std::string>();
   origin.layout_version = layout_version->get<int>();
   return origin;
+}
+
+std::string mark_text(const ExportOrigin& origin) {
+  std::string text;
+  for (const auto& [name, value] : origin_members(origin)) {
+    text += fmt::format("{}\"{}\":{}", text.empty() ? "{" : ",", name, value);
+  }
+  return text + "}";
+}
+
+std::optional<ExportOrigin> parse_mark(std::string_view text) {
+  return origin_of(nlohmann::json::parse(text, nullptr, false));
 }
 
 std::string to_json(const ExportRecord& record) {

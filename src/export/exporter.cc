@@ -1,12 +1,12 @@
-// A view becomes a directory in four steps: look (is OUT ours, does it fit), clear (what another
-// source or view left), write (in the source's order what is best written so, then files in
-// parallel, turn by turn), close (directories, times).
+// A view becomes a directory in four steps: look (what does OUT hold, is there room), clear (the
+// export that this one replaces), write (first in the source's order where that is best, then files
+// in parallel, turn by turn), close (directories, times, marks).
 //
-// Jobs are files: several writers of one file would take turns at its inode's lock, and a view has
-// usually enough files. The largest of a turn come first so that the last job does not run alone. A
-// run that is killed leaves its record, behind what was written by 64 MiB or half a second for each
-// job, and in the order of the source by 256 MiB or a step that is larger; a run that fails or is
-// stopped also gives back the disk that it had reserved.
+// A job is a file: several writers of one file would take turns at its inode's lock, and a view
+// usually has enough files. The largest of a turn come first, so that the last job does not run
+// alone. A killed run leaves its record, which may be behind the work by 64 MiB or half a second
+// for each job, and in the order of the source by 256 MiB or a larger step. A run that fails or is
+// stopped also gives back the disk that it has reserved.
 #include "export/exporter.h"
 
 #include <algorithm>
@@ -30,18 +30,18 @@
 #include "export/decode_spill.h"
 #include "export/export_record.h"
 #include "export/fleet.h"
+#include "export/ordered_writer.h"
 #include "export/out_directory.h"
 #include "export/out_rules.h"
 #include "export/pieces.h"
 #include "export/record_keeper.h"
-#include "export/walk.h"
 
 namespace ckfs {
 
 namespace {
 
-// A piece in the source's order is mostly a matrix that all workers compute together, and the next
-// one ahead: of several within less, each would have those of the others thrown away.
+// All workers compute a piece in the source's order together (mostly a matrix), and the next one
+// ahead. With less memory for each, several pieces at once would evict each other's tiles.
 constexpr std::uint64_t kBudgetOfPiece = 256_MiB;
 
 /// A file of the view.
@@ -51,7 +51,7 @@ struct Wanted {
   std::size_t number = 0;  // among the view's files, by path
   int turn = 0;            // turn_of(path)
   std::string part = {};   // its name until it is complete
-  unsigned mode = 0666;    // who may not read the source gets no copy
+  unsigned mode = 0666;    // mode_of_copy()
 };
 
 /// The files of the view that are written, turn by turn, the largest first.
@@ -69,7 +69,7 @@ std::vector<Wanted> files_to_write(const View& view) {
   return files;
 }
 
-/// The ranges of a file that are written in the source's order, ascending, and in which step.
+/// A range of a file that is written in the source's order, and its step. Ascending.
 struct OrderedRange {
   ByteRange range;
   std::size_t step = 0;
@@ -89,7 +89,7 @@ std::vector<OrderedRanges> ranges_of(const SourceOrder& order, std::size_t files
   return ranges;
 }
 
-/// What of a file has still to be written, ascending.
+/// The ranges of a file that have still to be written, ascending.
 std::vector<ByteRange> left_of(const ExportRecord::File& file, const OrderedRanges& ordered) {
   std::vector<ByteRange> left;
   if (file.finished) return left;
@@ -106,7 +106,7 @@ std::vector<ByteRange> left_of(const ExportRecord::File& file, const OrderedRang
   return left;
 }
 
-/// Which files of `old` still stand finished, and how far the others came.
+/// `fresh` with what `old` has finished and is still there, and with how far other files came.
 ExportRecord resume_from(const OutDirectory& out, const ExportRecord& fresh,
                          const ExportRecord& old, std::span<const OrderedRanges> ordered,
                          std::int64_t mtime) {
@@ -138,12 +138,12 @@ ExportRecord resume_from(const OutDirectory& out, const ExportRecord& fresh,
   return record;
 }
 
-/// One run.
-class Run {
+/// Writes one view.
+class ViewExport {
  public:
-  Run(const OutDirectory& out, const View& view, const ExportOptions& options,
-      const SourceOrder& order, std::span<const OrderedRanges> ordered, std::int64_t mtime,
-      ExportRecord record)
+  ViewExport(const OutDirectory& out, const View& view, const ExportOptions& options,
+             const SourceOrder& order, std::span<const OrderedRanges> ordered, std::int64_t mtime,
+             ExportRecord record)
       : out_(out),
         view_(view),
         options_(options),
@@ -161,9 +161,9 @@ class Run {
           return done;
         })) {}
 
-  /// `stale`: files that go before the first byte is written.
+  /// Errors: Io (ENOSPC). `stale`: files that will be removed before the first byte is written.
   Result<void> check_space(std::span<const std::string> stale) const;
-  /// Disk that is left when all is written. Requires: no job runs.
+  /// Free disk when all will be written. Requires: no job runs.
   std::uint64_t spare_bytes() const {
     const std::uint64_t free = out_.free_bytes().value_or(0);
     return free - std::min(free, needed_bytes());
@@ -193,7 +193,7 @@ class Run {
   const std::span<const OrderedRanges> ordered_;  // of each file of the view
   const std::int64_t mtime_;
   const std::uint64_t total_;
-  // An error in one job ends the others, as a stop from outside does.
+  // An error in one job stops the others, as a stop from outside does.
   std::stop_source stop_;
   const std::stop_callback<std::function<void()>> stopped_from_outside_{
       options_.stop, [this] { stop_.request_stop(); }};
@@ -205,15 +205,15 @@ class Run {
   std::optional<Error> error_ CKFS_GUARDED_BY(mutex_);
 };
 
-Failure Run::no_space(std::uint64_t needed) const {
+Failure ViewExport::no_space(std::uint64_t needed) const {
   return Failure(Error(ErrorCode::Io,
-                       fmt::format("{}: no space left: {} bytes needed, {} free", out_.name(),
-                                   needed, out_.free_bytes().value_or(0)),
+                       fmt::format("{}: no space left: {} needed, {} free", out_.name(),
+                                   human_size(needed), human_size(out_.free_bytes().value_or(0))),
                        ENOSPC));
 }
 
-/// Disk that the unfinished files still take. Requires: no job runs.
-std::uint64_t Run::needed_bytes() const {
+/// Disk that the unfinished files still need. Requires: no job runs.
+std::uint64_t ViewExport::needed_bytes() const {
   std::uint64_t needed = 0;
   const ExportRecord record = record_.copy();
   std::size_t number = 0;
@@ -227,7 +227,7 @@ std::uint64_t Run::needed_bytes() const {
   return needed;
 }
 
-Result<void> Run::check_space(std::span<const std::string> stale) const {
+Result<void> ViewExport::check_space(std::span<const std::string> stale) const {
   const std::uint64_t needed = needed_bytes();
   auto free = out_.free_bytes();
   for (const std::string& path : stale) {
@@ -238,15 +238,15 @@ Result<void> Run::check_space(std::span<const std::string> stale) const {
   return {};
 }
 
-void Run::advance(std::uint64_t bytes) {
+void ViewExport::advance(std::uint64_t bytes) {
   const MutexLock lock(mutex_);
   done_ += bytes;
   result_.bytes += bytes;
   if (options_.progress) options_.progress(done_, total_);
 }
 
-/// Writes all that is written in the source's order, into files of their full sizes.
-Result<void> Run::write_ordered(const std::vector<Wanted>& files, std::size_t jobs) {
+/// Writes the pieces in the source's order, into files of their full sizes.
+Result<void> ViewExport::write_ordered(const std::vector<Wanted>& files, std::size_t jobs) {
   if (order_.empty()) return {};
   const ExportRecord begun = record_.copy();
   std::vector<const Wanted*> by_number(files.size());
@@ -293,9 +293,8 @@ Result<void> Run::write_ordered(const std::vector<Wanted>& files, std::size_t jo
   return written;
 }
 
-/// Gives back the disk that was reserved for what is written in the source's order. Requires: no
-/// job runs.
-void Run::release_ordered(const std::vector<Wanted>& files) {
+/// Gives back the disk that is reserved for pieces that are not written. Requires: no job runs.
+void ViewExport::release_ordered(const std::vector<Wanted>& files) {
   const ExportRecord record = record_.copy();
   for (const Wanted& file : files) {
     const ExportRecord::File& state = record.files.at(file.path);
@@ -311,7 +310,7 @@ void Run::release_ordered(const std::vector<Wanted>& files) {
   }
 }
 
-Result<void> Run::write_file(const Wanted& info) {
+Result<void> ViewExport::write_file(const Wanted& info) {
   const std::string& temporary = info.part;
   const bool in_order = !ordered_[info.number].empty();
   ExportRecord::File state =
@@ -320,7 +319,7 @@ Result<void> Run::write_file(const Wanted& info) {
   CKFS_TRY_VOID(out_.make_parents(info.path));
   const bool begun = in_order || state.synced > 0;
   CKFS_TRY(OutFile target, begun ? out_.reopen(temporary) : out_.create(temporary, info.mode));
-  // What was written behind the last fsync may be anything after a power failure.
+  // After a power failure, bytes behind the last fsync may be anything.
   if (begun && !in_order) CKFS_TRY_VOID(target.truncate(state.synced));
 
   const WriteHooks hooks{
@@ -366,7 +365,7 @@ Result<void> Run::write_file(const Wanted& info) {
   return info.size >= kSyncStep ? record_.store() : record_.store_at_times(kRecordInterval);
 }
 
-Result<ExportResult> Run::write(const std::vector<Wanted>& files) {
+Result<ExportResult> ViewExport::write(const std::vector<Wanted>& files) {
   std::vector<const Wanted*> open;
   for (const Wanted& file : files) {
     const bool finished = record_.look(
@@ -374,9 +373,12 @@ Result<ExportResult> Run::write(const std::vector<Wanted>& files) {
     if (!finished) open.push_back(&file);
   }
   CKFS_TRY_VOID(record_.store());
+  // From here on the record says what OUT holds: the mark of what was replaced would be wrong.
+  CKFS_TRY_VOID(out_.remove_mark());
   {
     const MutexLock lock(mutex_);
     result_.files_kept = files.size() - open.size();
+    result_.bytes_kept = done_;
     if (options_.progress) options_.progress(done_, total_);
   }
 
@@ -419,20 +421,21 @@ Result<ExportResult> Run::write(const std::vector<Wanted>& files) {
   const Result<void> stored = record_.store();
   const MutexLock lock(mutex_);
   if (error_ && error_->system_error() == ENOSPC) {
-    return no_space(needed_bytes());  // one message, whichever call met it first
+    return no_space(needed_bytes());  // the same message whichever call failed
   }
   const bool stops = options_.stop.stop_requested();
   if (error_ && error_->code() != ErrorCode::Stopped) return Failure(*error_);
   if (stops && result_.files + result_.files_kept < files.size()) {
     return fail(ErrorCode::Stopped,
-                "{}: interrupted after {} of {} bytes (the same command goes on from there)",
-                out_.name(), done_, total_);
+                "{}: interrupted after {} of {} (the same command goes on from there)", out_.name(),
+                human_size(done_), human_size(total_));
   }
   CKFS_TRY_VOID(stored);
   return result_;
 }
 
-/// No steps: OUT takes the bytes of a file only in order, or the view needs no chunk twice.
+/// The order to write in. Without steps where OUT takes the bytes of a file only in order, or where
+/// the view needs no chunk in several places.
 Result<SourceOrder> choose_order(const View& view, const OutDirectory& out,
                                  const OrderLimits& limits) {
   SourceOrder order = source_order(view, limits);
@@ -444,9 +447,12 @@ Result<SourceOrder> choose_order(const View& view, const OutDirectory& out,
   }
   const auto any_order = [&]() -> Result<bool> {
     CKFS_TRY_VOID(out.make_parents(std::string(kRecordName)));
-    return takes_offsets(out, fmt::format("{}/probe", kExportFolder));
+    CKFS_TRY(const bool takes, takes_offsets(out, fmt::format("{}/probe", kExportFolder)));
+    // It may have been made for the probe alone, in a finished export that stays as it is.
+    (void)out.remove_directory(std::string(kExportFolder));
+    return takes;
   }();
-  // Whether there is room is seen later, where files that will be removed count as room.
+  // Room is checked later, when files that will be removed count as free.
   const int fault = any_order ? 0 : any_order.error().system_error();
   if (!any_order && fault != ENOSPC && fault != EDQUOT) return Failure(any_order.error());
   if (any_order && !*any_order) {
@@ -466,12 +472,19 @@ Result<SourceOrder> choose_order(const View& view, const OutDirectory& out,
   return order;
 }
 
+/// The result where nothing is left to do.
+ExportResult already_there(const ExportRecord& record, const ExportOptions& options) {
+  ExportResult result{.files_kept = record.files.size()};
+  for (const auto& [path, file] : record.files) result.bytes_kept += file.size;
+  if (options.progress) options.progress(result.bytes_kept, result.bytes_kept);
+  return result;
+}
+
 }  // namespace
 
 Result<ExportResult> export_view(const Checkpoint& checkpoint, const View& view,
-                                 const std::filesystem::path& source,
                                  const std::filesystem::path& out, const ExportOptions& options) {
-  CKFS_TRY_VOID(refuse_inside(out, source));
+  CKFS_TRY_VOID(refuse_inside(out, checkpoint));
   std::vector<Wanted> files = files_to_write(view);
   CKFS_TRY(ExportRecord record, fresh_record(checkpoint, view));
   std::map<std::string_view, std::size_t> numbers;
@@ -484,51 +497,75 @@ Result<ExportResult> export_view(const Checkpoint& checkpoint, const View& view,
   CKFS_TRY(const OutDirectory directory, OutDirectory::open(out, options.system));
   CKFS_TRY(const bool trusted, is_trusted(directory, kRecordName, options.force,
                                           "--force goes on, and believes no record"));
-  CKFS_TRY(const std::optional<ExportRecord> old,
-           trusted ? load_record(directory, options.force) : std::nullopt);
+  CKFS_TRY(std::optional<FoundExport> found,
+           trusted ? find_export(directory, record, options.force) : std::nullopt);
+  const bool replaces = found && found->record.origin != record.origin;
+  if (replaces && !options.force) {
+    CKFS_TRY_VOID(refuse_replacing(directory, *found, record.origin));
+  }
+  if (replaces && found->is_marked) {
+    CKFS_TRY(found->record.files, marked_files(directory, found->record.origin));
+  }
+  const ExportRecord* const old = found ? &found->record : nullptr;
   if (!options.force) CKFS_TRY_VOID(refuse_foreign(directory, old));
   if (directory.entry(std::string(kFleetName))) {
-    return fail(ErrorCode::InvalidArgument,
-                "{}: several processes export here (run their ranks, or --finish; or remove {}/{})",
-                directory.name(), directory.name(), kExportFolder);
+    return fail(
+        ErrorCode::InvalidArgument,
+        "{}: several processes export here (run the missing ranks, or --finish; or remove {}/{})",
+        directory.name(), directory.name(), kExportFolder);
   }
 
   CKFS_TRY_VOID(refuse_own_source(out, checkpoint, record));
   if (old) CKFS_TRY_VOID(refuse_own_source(out, checkpoint, *old));
+  if (old && !replaces && found->is_marked) {
+    const std::vector<OrderedRanges> none(files.size());
+    const ExportRecord there = resume_from(directory, record, *old, none, checkpoint.mtime());
+    const bool is_whole =
+        std::ranges::all_of(there.files, [](const auto& file) { return file.second.finished; });
+    if (is_whole) {
+      // A run that was killed at its very end may have left it.
+      if (directory.entry(std::string(kExportFolder))) {
+        CKFS_TRY_VOID(remove_own_files(directory, record.origin, checkpoint.mtime()));
+      }
+      return already_there(there, options);
+    }
+  }
   CKFS_TRY(const SourceOrder order, choose_order(view, directory, options.order));
   record.order = order.id;
   const std::vector<OrderedRanges> ordered = ranges_of(order, files.size());
   std::vector<std::string> stale;
-  if (old && old->origin == record.origin) {
+  if (old && !replaces) {
     record = resume_from(directory, record, *old, ordered, checkpoint.mtime());
   } else if (old) {
-    spdlog::info("{}: starts over: it holds view {} of another source or version", out.native(),
-                 old->origin.view);
-    // Finished files go too: half of the old and half of the new would look like a checkpoint.
+    spdlog::info("{}: replaces {}", out.native(), found->text());
+    // Also finished files: half of the old and half of the new would look like a checkpoint.
     for (const auto& [path, file] : old->files) stale.push_back(path);
   }
   std::size_t number = 0;
   for (const auto& [path, file] : old ? old->files : decltype(record.files)()) {
     const auto now = record.files.find(path);
-    if (old->origin != record.origin || now == record.files.end() ||
+    if (replaces || now == record.files.end() ||
         (now->second.synced == 0 && now->second.steps == 0)) {
       stale.push_back(part_name(number));
     }
     ++number;
   }
-  Run run(directory, view, options, order, ordered, checkpoint.mtime(), record);
-  CKFS_TRY_VOID(
-      run.check_space(stale));  // before the old copy goes: there may be no room for a new
-  if (options.stop.stop_requested()) return stopped(directory.name());  // nor does it go then
-  // First what makes the old copy count as a whole one.
+  ViewExport run(directory, view, options, order, ordered, checkpoint.mtime(), record);
+  // Before the old copy is removed: there may be no room for a new one.
+  CKFS_TRY_VOID(run.check_space(stale));
+  if (options.stop.stop_requested()) {
+    return fail(ErrorCode::Stopped, "{}: interrupted before anything was written",
+                directory.name());
+  }
+  // First the files that make the old copy count as whole.
   std::ranges::stable_sort(stale, std::greater(),
                            [](const std::string& path) { return turn_of(path); });
   for (const std::string& path : stale) CKFS_TRY_VOID(directory.remove(path));
-  // Where the new view may have a file.
-  if (old && old->origin != record.origin) directory.remove_empty_parents(stale);
+  // The new view may have a file of such a name.
+  if (replaces) directory.remove_empty_parents(stale);
   CKFS_TRY_VOID(directory.make_parents(std::string(kRecordName)));
   if (!order.empty()) keep_decoded_chunks(view, directory, run.spare_bytes() / 8 * 7);
-  CKFS_TRY(const ExportResult result, run.write(files));
+  CKFS_TRY(ExportResult result, run.write(files));
   if (const auto& chunks = view.impl().checkpoint->chunks) {
     const ChunkStatistics statistics = chunks->statistics();
     spdlog::info("{}: {} bytes of chunks were decoded, {} of them kept on the disk meanwhile",
@@ -536,6 +573,8 @@ Result<ExportResult> export_view(const Checkpoint& checkpoint, const View& view,
   }
 
   CKFS_TRY_VOID(close_directories(directory, record, kTurns, checkpoint.mtime()));
+  CKFS_TRY_VOID(close_export(directory, std::move(record), checkpoint.mtime()));
+  if (replaces && found->is_begun()) result.replaced = found->text();
   return result;
 }
 

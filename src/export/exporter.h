@@ -1,19 +1,22 @@
 // A view as a directory on disk, without FUSE: parallel, atomic per file, resumable.
 //
-// File by file; or, where a source of compressed chunks is better read in its own order, first the
-// pieces of all files in that order (source_order.h), then what lies between them.
+// Written file by file. Where it is better to read compressed chunks of the source in their own
+// order, the pieces of all files are written in that order first (source_order.h), then the bytes
+// between them.
 //
-// Files are written under temporary names, fsynced and renamed; OUT/.ckfs-export.d/record.json
-// lists the source's fingerprint, the view, the layout version, finished files, and for a large
-// unfinished file how far it is fsynced (in steps of 64 MiB; of the source's order, in its steps,
-// of which 256 MiB are synced at once). A second run with the same source and view goes on from
-// there; another source or view starts over.
+// Files are written under temporary names, fsynced and renamed. While the export runs,
+// OUT/.ckfs-export.d/record.json lists the source's fingerprint, the view, the layout version and
+// the finished files, and how far each large unfinished file is on the disk (in steps of 64 MiB; in
+// the source's order in its steps, 256 MiB at once). A second run with the same source and view
+// goes on from there. When all is finished, the record is replaced by a mark of OUT and of each
+// file, so that OUT holds the view's files alone; a later run recognises them by it.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <stop_token>
+#include <string>
 
 #include <ckfs/checkpoint.h>
 
@@ -26,11 +29,11 @@ namespace ckfs {
 struct ExportOptions {
   /// Files written at a time; 0: one for each CPU.
   unsigned jobs = 0;
-  /// Files in OUT that are not this export's own are an error, unless forced: then those with the
-  /// name of a file of the view are replaced, and the others left alone. So is a record that cannot
-  /// be read, or that others may have written: forced, it is not believed.
+  /// Replaces an export of another view or source in OUT. Writes beside files that no export wrote:
+  /// those with the name of a file of the view are replaced, the others stay. Ignores a record that
+  /// cannot be read, or that other users may have written.
   bool force = false;
-  /// Ends the export early; what is done is kept for the next run.
+  /// Ends the export early. The next run goes on from there.
   std::stop_token stop{};
   /// Called from several threads, one at a time, with bytes done so far and the total.
   std::function<void(std::uint64_t done, std::uint64_t total)> progress{};
@@ -44,18 +47,22 @@ struct ExportResult {
   std::uint64_t files = 0;       // written now
   std::uint64_t files_kept = 0;  // finished by an earlier run
   std::uint64_t bytes = 0;       // written now
+  std::uint64_t bytes_kept = 0;  // written by an earlier run
+  std::string replaced{};        // "a finished export of VIEW"; empty: nothing was replaced
 };
 
-/// Writes the files of `view` into `out`, with the checkpoint's mtime. `source` is the path that
-/// `checkpoint` was opened with. Errors: InvalidArgument (OUT is no directory, lies inside the
-/// source, holds foreign files, a file of the source that would be replaced, a symbolic link in the
-/// place of a directory or what ExportOptions::force is for, or is written by another export or by
-/// ranks), Io (disk full: ENOSPC), Stopped, NotFound (what it has written is gone, OUT is a
-/// link that leads nowhere), Unsupported (a file of the view has a name that exports keep for
-/// themselves), and those of ViewFile::read. No file under its final name is ever incomplete: where
-/// OUT's file system has locks between hosts, or no two of them export there.
+/// Writes the files of `view` into `out`, with the checkpoint's mtime. A file that has its final
+/// name is complete, unless two hosts export there at once and OUT's file system has no locks
+/// between them. Errors:
+///   InvalidArgument: OUT is no directory; it lies inside the source; a file of the source would be
+///     replaced; a symbolic link is in the place of a directory; another export, or ranks, write
+///     there; OUT holds what only ExportOptions::force replaces.
+///   Io: the disk is full (ENOSPC), or another call failed. NotFound: something that the export has
+///     written is gone, or OUT is a link that leads nowhere.
+///   Stopped: with the amount that is done.
+///   Unsupported: a file of the view has a name that is reserved for exports.
+///   Those of ViewFile::read.
 Result<ExportResult> export_view(const Checkpoint& checkpoint, const View& view,
-                                 const std::filesystem::path& source,
                                  const std::filesystem::path& out, const ExportOptions& options);
 
 }  // namespace ckfs

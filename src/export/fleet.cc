@@ -39,20 +39,20 @@ std::optional<Fleet> fleet_of(const nlohmann::json& json) {
                .split = *split == "files" ? Split::Files : Split::Ranges};
 }
 
-std::optional<RankRecord::Part> part_of(const nlohmann::json& json) {
+std::optional<RankRecord::Range> parse_range(const nlohmann::json& json) {
   if (!json.is_array() || json.size() != 4) return std::nullopt;
   for (const auto& number : json) {
     if (!number.is_number_unsigned()) return std::nullopt;
   }
-  const RankRecord::Part part{
+  const RankRecord::Range range{
       .step = {json[0].get<std::size_t>(),
                {json[1].get<std::uint64_t>(), json[2].get<std::uint64_t>()}},
       .synced = json[3].get<std::uint64_t>()};
-  const ByteRange range = part.step.range;
-  if (range.begin >= range.end || part.synced < range.begin || part.synced > range.end) {
+  const ByteRange bytes = range.step.range;
+  if (bytes.begin >= bytes.end || range.synced < bytes.begin || range.synced > bytes.end) {
     return std::nullopt;
   }
-  return part;
+  return range;
 }
 
 }  // namespace
@@ -100,7 +100,7 @@ std::string to_json(const RankRecord& record) {
   members.emplace_back("host", json_quoted(record.host));
   members.emplace_back("complete", fmt::format("{}", record.complete));
   std::string parts = "[";
-  for (const auto& [step, synced] : record.parts) {
+  for (const auto& [step, synced] : record.ranges) {
     parts += fmt::format("{}[{},{},{},{}]", parts.size() == 1 ? "" : ",", step.file,
                          step.range.begin, step.range.end, synced);
   }
@@ -134,11 +134,11 @@ Result<RankRecord> parse_rank_record(std::string_view text) {
                     .rank = static_cast<unsigned>(*rank),
                     .host = host->get<std::string>(),
                     .complete = complete->get<bool>(),
-                    .parts = {}};
+                    .ranges = {}};
   for (const auto& entry : *parts) {
-    const auto part = part_of(entry);
-    if (!part) return broken();
-    record.parts.push_back(*part);
+    const auto range = parse_range(entry);
+    if (!range) return broken();
+    record.ranges.push_back(*range);
   }
   return record;
 }

@@ -1,9 +1,9 @@
 // What processes that write one OUT together agree on, and what each of them has done. Values and
-// their JSON; the functions are pure.
+// their JSON. The functions are pure.
 //
-// OUT/.ckfs-export.d then has fleet.json, which the first process leaves and no other changes, a
-// record (rank-R.json) and a lock (rank-R.lock) for each, and the parts that all of them write:
-// NUMBER.part, as in an export by one process.
+// OUT/.ckfs-export.d then has fleet.json, which the first process writes and no other changes. Each
+// process has a record (rank-R.json) and a lock (rank-R.lock). All of them write into the files
+// NUMBER.part, as an export by one process does.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,9 @@
 namespace ckfs {
 
 inline constexpr std::string_view kFleetName = ".ckfs-export.d/fleet.json";
-/// Who gives the files their names: an exclusive link decides.
+/// Names the process that renames the files: an exclusive link decides which.
 inline constexpr std::string_view kFinisherName = ".ckfs-export.d/finisher.json";
-/// At most so many processes.
+/// The most processes.
 inline constexpr unsigned kMostRanks = 65536;
 
 struct Fleet {
@@ -31,23 +31,23 @@ struct Fleet {
   bool operator==(const Fleet&) const = default;
 };
 
-/// "view a, not b; 8 parts, not 4": what `there` is and `here` is not; empty where they are equal.
+/// "view a, not b; 8 parts, not 4": how `there` differs from `here`. Empty where they are equal.
 std::string difference(const Fleet& there, const Fleet& here);
 
 /// What one process has written.
 struct RankRecord {
-  struct Part {
+  struct Range {
     ExportStep step;
-    std::uint64_t synced = 0;  // offset in the file: what lies before survives a power failure
+    std::uint64_t synced = 0;  // offset in the file: bytes before it survive a power failure
 
-    bool operator==(const Part&) const = default;
+    bool operator==(const Range&) const = default;
   };
 
   Fleet fleet;
   unsigned rank = 0;
-  std::string host;  // where it ran; for people
+  std::string host;  // where it ran, for messages
   bool complete = false;
-  std::vector<Part> parts;  // none once it is complete
+  std::vector<Range> ranges;  // none once it is complete
 
   bool operator==(const RankRecord&) const = default;
 };

@@ -1,6 +1,6 @@
-// Slurm sets SLURM_PROCID and SLURM_NTASKS in a batch script, too, which is one process: srun's own
-// SLURM_STEP_NUM_TASKS is what shows that there are several. An array job is as many processes as
-// it has tasks; its numbers may begin anywhere and leave gaps of one size.
+// Slurm sets SLURM_PROCID and SLURM_NTASKS in a batch script, too, which is one process. Only srun
+// sets SLURM_STEP_NUM_TASKS. An array job has a process for each task; its numbers may begin
+// anywhere and leave gaps of one size.
 #include "export/launcher.h"
 
 #include <charconv>
@@ -55,6 +55,11 @@ Result<void> check(std::uint64_t rank, std::uint64_t world, const std::string& s
   return {};
 }
 
+std::string name_of(const Launcher& launcher) {
+  return fmt::format("{} ({}{}{})", launcher.name, launcher.rank, launcher.world ? ", " : "",
+                     launcher.world ? launcher.world : "");
+}
+
 /// What one launcher says; nullopt: it has not started this process. `world` is what the user says.
 Result<std::optional<FleetPlace>> place_of(const Launcher& launcher, std::optional<unsigned> world,
                                            const Environment& environment) {
@@ -70,16 +75,15 @@ Result<std::optional<FleetPlace>> place_of(const Launcher& launcher, std::option
     }
     rank = (*rank - first.value_or(0)) / step.value_or(1);
   }
-  std::string source =
-      fmt::format("{} ({}{}{})", launcher.name, launcher.rank, launcher.world ? ", " : "",
-                  launcher.world ? launcher.world : "");
+  std::string source = name_of(launcher);
   // One process for all that this launcher knows: a batch script or srun of one task within an
   // array, or an image whose RANK is always 0.
   if (size == 1U && world != 1U) return std::nullopt;
   if (world) size = *world;
   if (!size) {
     return fail(ErrorCode::InvalidArgument,
-                "{}: says that this is number {}, and not of how many (--world N)", source, *rank);
+                "{}: sets number {} and not how many there are: --world N is needed", source,
+                *rank);
   }
   CKFS_TRY_VOID(check(*rank, *size, source));
   return FleetPlace{static_cast<unsigned>(*rank), static_cast<unsigned>(*size), std::move(source)};
@@ -94,7 +98,7 @@ Result<std::optional<FleetPlace>> find_place(std::optional<unsigned> rank,
     CKFS_TRY_VOID(check(*rank, *world, "--rank"));
     return FleetPlace{*rank, *world, "--rank"};
   }
-  if (rank) return fail(ErrorCode::InvalidArgument, "--rank: of how many (--world N)");
+  if (rank) return fail(ErrorCode::InvalidArgument, "--rank needs --world N");
 
   std::optional<FleetPlace> found;
   for (const Launcher& launcher : kLaunchers) {
@@ -109,9 +113,20 @@ Result<std::optional<FleetPlace>> find_place(std::optional<unsigned> rank,
     if (!found) found = std::move(place);
   }
   if (!found && world) {
-    return fail(ErrorCode::InvalidArgument, "--world: which of them is this (--rank R)");
+    return fail(ErrorCode::InvalidArgument, "--world needs --rank R");
   }
   return found;
+}
+
+std::optional<std::string> find_launcher(Launched launched, const Environment& environment) {
+  for (const Launcher& launcher : kLaunchers) {
+    const auto rank = number(environment, launcher.rank);
+    const auto size = number(environment, launcher.world);
+    if (!rank || !*rank || !size || (launcher.world && !*size)) continue;
+    if (launched == Launched::AsOneOfSeveral && *size == 1U) continue;
+    return name_of(launcher);
+  }
+  return std::nullopt;
 }
 
 }  // namespace ckfs

@@ -1,5 +1,5 @@
-// Which of several processes this one is, as whoever started them says: a table of launchers and
-// their environment variables.
+// Which of several processes this one is: a table of launchers, and of the environment variables
+// that they set.
 #pragma once
 
 #include <functional>
@@ -13,7 +13,7 @@ namespace ckfs {
 struct FleetPlace {
   unsigned rank = 0;
   unsigned world = 1;
-  std::string source;  // who says so: "srun (SLURM_PROCID, SLURM_STEP_NUM_TASKS)"; or "--rank"
+  std::string source;  // "srun (SLURM_PROCID, SLURM_STEP_NUM_TASKS)", or "--rank"
 
   bool operator==(const FleetPlace&) const = default;
 };
@@ -21,13 +21,19 @@ struct FleetPlace {
 /// The value of an environment variable; nullopt: it is not set.
 using Environment = std::function<std::optional<std::string>(const char* name)>;
 
-/// nullopt: this is the only process. `rank` and `world` are what the user says and come before the
-/// environment. `world` may be given alone where a launcher says the rank, and its own world unless
-/// it has no variable for one (a Kubernetes Job); `rank` alone may not. A launcher of one process
-/// says nothing of a larger world. Errors: InvalidArgument: two launchers contradict each other, a
-/// number is none, or out of range, or one of the two is missing.
+/// The place of this process. `rank` and `world` are the user's options, and come before the
+/// environment. `world` may be given alone where a launcher sets the rank, and must be where that
+/// sets no world (a Kubernetes Job). A launcher of one process says nothing where `world` is
+/// larger. nullopt: this is the only process, or no launcher has started it. Errors:
+/// InvalidArgument (two launchers contradict each other; a number is no number, or out of range;
+/// `rank` without `world`, or `world` without any rank).
 Result<std::optional<FleetPlace>> find_place(std::optional<unsigned> rank,
                                              std::optional<unsigned> world,
                                              const Environment& environment);
+
+enum class Launched : bool { AsOneOfSeveral, AtAll };
+/// The launcher that has started this process, as FleetPlace::source names it: for messages. With
+/// AsOneOfSeveral, one that has started others, too. nullopt: none.
+std::optional<std::string> find_launcher(Launched launched, const Environment& environment);
 
 }  // namespace ckfs

@@ -1,10 +1,9 @@
 // Plain blocking system calls, written out once so that the exporter itself reads as a procedure.
 //
-// std::filesystem and iostreams were the alternative; neither can fsync, reserve disk, set a time
-// on a descriptor, or distinguish ENOSPC from other failures. OUT may be a directory that others
-// can write to: a path's directory is opened by beneath.h, and its last name is used with
-// O_NOFOLLOW, O_EXCL where a file is made, and O_NONBLOCK where one is opened (a FIFO would wait
-// for its other end).
+// The alternative was std::filesystem and iostreams. They cannot fsync, reserve disk, set a time on
+// a descriptor, or distinguish ENOSPC from other failures. Other users may be able to write to OUT:
+// so beneath.h opens the directory of a path, and its last name is used with O_NOFOLLOW, with
+// O_EXCL to make a file, and with O_NONBLOCK to open one (opening a FIFO waits for its other end).
 #include "export/out_directory.h"
 
 #include <cerrno>
@@ -29,9 +28,18 @@
 #include <unistd.h>
 #include <vector>
 
+#include "base/write_all.h"
 #include "io/file_system.h"
 
 namespace ckfs {
+
+namespace {
+
+constexpr const char* kMarkName = "user.ckfs.export";
+/// ext4 has room for 4 KiB of attributes.
+constexpr std::size_t kLongestMark = 2048;
+
+}  // namespace
 
 Result<void> OutFile::reserve(ByteRange range) {
   if (range.empty()) return {};
@@ -56,20 +64,20 @@ Result<void> OutFile::write(std::uint64_t offset, std::span<const std::byte> byt
   constexpr int kDontCache = 0x80;  // RWF_DONTCACHE; Debian 12's headers do not know it
   const int fault = system_->next_fault();
   if (fault != 0) bytes = bytes.first(bytes.size() / 2);
-  while (!bytes.empty()) {
-    const iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};  // only read from
-    const ssize_t written =
-        ::pwritev2(fd_.get(), &part, 1, static_cast<off_t>(offset), uncached_ ? kDontCache : 0);
-    if (written < 0) {
-      if (errno == EINTR) continue;
-      if (uncached_ && (errno == EOPNOTSUPP || errno == EINVAL)) {
-        uncached_ = false;
-        continue;
-      }
-      return system_failure(errno, thing_, "write");
+  const auto write_some = [&](std::span<const std::byte> some, std::uint64_t at) {
+    const iovec part{const_cast<std::byte*>(some.data()), some.size()};  // only read from
+    const auto write_with = [&](int flags) {
+      return ::pwritev2(fd_.get(), &part, 1, static_cast<off_t>(at), flags);
+    };
+    ssize_t written = write_with(uncached_ ? kDontCache : 0);
+    if (written < 0 && uncached_ && (errno == EOPNOTSUPP || errno == EINVAL)) {
+      uncached_ = false;
+      written = write_with(0);
     }
-    offset += static_cast<std::uint64_t>(written);
-    bytes = bytes.subspan(static_cast<std::size_t>(written));
+    return written;
+  };
+  if (const int error = write_all(bytes, offset, write_some)) {
+    return system_failure(error, thing_, "write");
   }
   if (fault != 0) return system_failure(fault, thing_, "write");
   return {};
@@ -105,7 +113,7 @@ Result<void> OutFile::set_mtime(std::int64_t seconds) {
 
 namespace {
 
-/// As the kernel shows it: umask() would have to change it, for all threads.
+/// From /proc: umask() would have to change it, for all threads.
 mode_t process_umask() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
@@ -119,9 +127,9 @@ bool has_default_acl(int directory) {
   return ::fgetxattr(directory, "system.posix_acl_default", nullptr, 0) > 0;
 }
 
-/// Makes a directory to which no other group may write, not for a moment: another rank may look at
-/// it at once. It may have another group than its maker (set-group-ID above it), or default rights
-/// for more users and groups, and distrust() would refuse it. Gives the errno, or 0.
+/// Makes a directory. No other group may write to it, not even for a moment: another rank may check
+/// it at once with distrust(). It may get another group than the caller's (set-group-ID above it),
+/// or default rights for more users and groups. Returns the errno, or 0.
 int make_directory(int above, const char* name) {
   if (::mkdirat(above, name, 0755) != 0) return errno;
   const UniqueFd made(::openat(above, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
@@ -133,18 +141,15 @@ int make_directory(int above, const char* name) {
   return 0;
 }
 
-/// What a file is made with that shall have `mode`: its group, which is seen afterwards, may do no
-/// more than everybody for a moment, and does not write.
+/// The mode to make a file with that shall have `mode`. Its group is known only afterwards: until
+/// then it may do no more than everybody, and not write.
 mode_t first_mode(unsigned mode) {
   return (mode & 0707) | (mode & (mode >> 3) & 5) << 3;
 }
 
-/// Gives `fd`, a file in `directory` that was made with first_mode(mode), what it shall have. The
-/// caller's own group gets what `mode` and the umask say, or is left with what a default ACL does.
-/// Another one, that a set-group-ID directory gave, may write only where everybody may, and gets
-/// no more than everybody where `mode` tells them apart. Gives the errno, or 0: rights that cannot
-/// be given (a file system may have one mode for all files) are not missed, such as cannot be taken
-/// away are an error.
+/// Sets the group's rights of `fd`, a file in `directory` that was made with first_mode(mode), as
+/// OutDirectory::create() promises. Returns the errno, or 0. Rights that cannot be given are no
+/// error (a file system may have one mode for all files); rights that cannot be taken away are.
 int set_group_rights(int fd, int directory, const struct stat& status, unsigned mode) {
   const mode_t all = (status.st_mode & 7) << 3;
   if (status.st_gid != ::getegid()) {
@@ -163,9 +168,9 @@ int set_group_rights(int fd, int directory, const struct stat& status, unsigned 
   return 0;
 }
 
-/// Whether an entry of `acl`, as the kernel gives it (linux/posix_acl_xattr.h), lets somebody write
-/// who is neither root nor the caller nor the caller's own group. `group` is the file's. What the
-/// mask takes away is seen in the mode: its group bits are the mask.
+/// Whether an entry of `acl` (linux/posix_acl_xattr.h) lets another user or group write than root,
+/// the caller and the caller's own group. `group` is that of the file. Requires: the mask of the
+/// ACL lets write (it is the group bits of the mode).
 bool lets_others_write(std::span<const std::byte> acl, gid_t group) {
   posix_acl_xattr_entry entry;
   for (std::size_t at = sizeof(posix_acl_xattr_header); at + sizeof(entry) <= acl.size();
@@ -179,13 +184,13 @@ bool lets_others_write(std::span<const std::byte> acl, gid_t group) {
   return false;
 }
 
-/// The same of what `fd` has open, whose mode lets its group write.
+/// The same for the open file `fd`. Requires: its mode lets its group write.
 Result<bool> lets_others_write(int fd, gid_t group) {
   std::vector<std::byte> acl(std::size_t{64} << 10);  // XATTR_SIZE_MAX: no attribute is longer
   const ssize_t size = ::fgetxattr(fd, "system.posix_acl_access", acl.data(), acl.size());
   if (size >= 0)
     return lets_others_write(std::span(acl).first(static_cast<std::size_t>(size)), group);
-  // No ACL, or none that the file system has: the group's bits are the group's.
+  // There is no ACL, so the group bits of the mode are those of the group.
   if (errno == ENODATA || errno == EOPNOTSUPP) return group != ::getegid();
   return system_failure(errno, "its ACL", "read");
 }
@@ -210,13 +215,19 @@ Result<OutDirectory> OutDirectory::open(const std::filesystem::path& path, OutSy
     const int opening = errno;
     if (opening == ENOTDIR)
       return fail(ErrorCode::InvalidArgument, "{}: not a directory", path.native());
-    return system_failure(fault != 0 && fault != EEXIST ? fault : opening, path.native(),
-                          "make the directory");
+    const int why = fault != 0 && fault != EEXIST ? fault : opening;
+    return Failure(Error(why == ENOENT ? ErrorCode::NotFound : ErrorCode::Io,
+                         fmt::format("{}: cannot make the directory: {} (give an OUT where you may "
+                                     "write)",
+                                     path.native(), std::strerror(why)),
+                         why));
   }
-  // Where a file system has no locks, two exports into one directory are the user's affair.
+  // Where a file system has no locks, users must not export twice into one directory at once.
   const int lock = others == Others::No ? LOCK_EX : LOCK_SH;
   if (::flock(fd.get(), lock | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-    return fail(ErrorCode::InvalidArgument, "{}: another export is writing here", path.native());
+    return fail(ErrorCode::InvalidArgument,
+                "{}: another export is writing here (wait until it ends, or give another OUT)",
+                path.native());
   }
   return OutDirectory(path.native(), std::move(fd), std::move(system), others);
 }
@@ -224,23 +235,23 @@ Result<OutDirectory> OutDirectory::open(const std::filesystem::path& path, OutSy
 Failure OutDirectory::failure(int error, const std::string& path, std::string_view what) const {
   if (error != ELOOP) return system_failure(error, thing(path), what);
   return Failure(Error(ErrorCode::InvalidArgument,
-                       fmt::format("{}: a symbolic link below {} is in its path, and no export "
-                                   "follows one",
+                       fmt::format("{}: a symbolic link below {} is in its path (exports follow "
+                                   "none: remove it)",
                                    thing(path), name_),
                        error));
 }
 
-Result<OutDirectory::Place> OutDirectory::place(const std::string& path,
-                                                std::string_view what) const {
+Result<OutDirectory::LastName> OutDirectory::last_name(const std::string& path,
+                                                       std::string_view what) const {
   const std::size_t slash = path.rfind('/');
-  Place at{open_directory_beneath(fd_.get(), parent_of(path), system_->walk),
-           slash == std::string::npos ? path : path.substr(slash + 1)};
+  LastName at{open_directory_beneath(fd_.get(), parent_of(path), system_->walk),
+              slash == std::string::npos ? path : path.substr(slash + 1)};
   if (!at.directory) return failure(errno, path, what);
   return at;
 }
 
 std::optional<OutEntry> OutDirectory::entry(const std::string& path) const {
-  const Result<Place> at = place(path, "look");
+  const Result<LastName> at = last_name(path, "look");
   struct stat status;
   if (!at || ::fstatat(at->directory.get(), at->name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
     return std::nullopt;
@@ -253,11 +264,11 @@ std::optional<OutEntry> OutDirectory::entry(const std::string& path) const {
 
 std::optional<std::string> OutDirectory::distrust(const std::string& path) const {
   struct stat status;
-  std::optional<Place> at;
+  std::optional<LastName> at;
   if (path.empty()) {
     if (::fstat(fd_.get(), &status) != 0) return std::nullopt;
   } else {
-    Result<Place> found = place(path, "look");
+    Result<LastName> found = last_name(path, "look");
     if (!found ||
         ::fstatat(found->directory.get(), found->name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0 ||
         S_ISLNK(status.st_mode)) {
@@ -337,7 +348,7 @@ Result<void> OutDirectory::make_parents(const std::string& path) const {
   for (std::size_t slash = path.find('/'); slash != std::string::npos;
        slash = path.find('/', slash + 1)) {
     const std::string parent = path.substr(0, slash);
-    CKFS_TRY(const Place at, place(parent, "make the directory"));
+    CKFS_TRY(const LastName at, last_name(parent, "make the directory"));
     if (const int fault = system_->next_fault())
       return failure(fault, parent, "make the directory");
     const int fault = make_directory(at.directory.get(), at.name.c_str());
@@ -349,7 +360,7 @@ Result<void> OutDirectory::make_parents(const std::string& path) const {
 Result<UniqueFd> OutDirectory::open_at(const std::string& path, int flags, unsigned mode) const {
   const bool creates = (flags & O_CREAT) != 0;
   const std::string_view what = creates ? "create" : "open";
-  CKFS_TRY(const Place at, place(path, what));
+  CKFS_TRY(const LastName at, last_name(path, what));
   if (const int fault = creates ? system_->next_fault() : 0) return failure(fault, path, what);
   UniqueFd fd(::openat(at.directory.get(), at.name.c_str(),
                        flags | O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, first_mode(mode)));
@@ -384,7 +395,7 @@ Result<OutFile> OutDirectory::open_shared(const std::string& path, unsigned mode
 }
 
 bool OutDirectory::is_at(const std::string& path, const OutFile& file) const {
-  const Result<Place> at = place(path, "look");
+  const Result<LastName> at = last_name(path, "look");
   if (!at) return at.error().code() != ErrorCode::NotFound;
   struct stat named, open;
   if (::fstatat(at->directory.get(), at->name.c_str(), &named, AT_SYMLINK_NOFOLLOW) != 0) {
@@ -404,8 +415,8 @@ Result<UniqueFd> OutDirectory::lock(const std::string& path) const {
 }
 
 Result<void> OutDirectory::rename(const std::string& from, const std::string& to) const {
-  CKFS_TRY(const Place source, place(from, "rename"));
-  CKFS_TRY(const Place target, place(to, "rename"));
+  CKFS_TRY(const LastName source, last_name(from, "rename"));
+  CKFS_TRY(const LastName target, last_name(to, "rename"));
   if (const int fault = system_->next_fault()) return failure(fault, to, "rename");
   if (::renameat(source.directory.get(), source.name.c_str(), target.directory.get(),
                  target.name.c_str()) != 0) {
@@ -415,7 +426,7 @@ Result<void> OutDirectory::rename(const std::string& from, const std::string& to
 }
 
 Result<UniqueFd> OutDirectory::open_nameless(const std::string& path) const {
-  CKFS_TRY(const Place at, place(path, "open"));
+  CKFS_TRY(const LastName at, last_name(path, "open"));
   UniqueFd fd(::openat(at.directory.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
   if (fd.get() < 0) return failure(errno, path, "open");
   return fd;
@@ -423,7 +434,7 @@ Result<UniqueFd> OutDirectory::open_nameless(const std::string& path) const {
 
 Result<void> OutDirectory::remove(const std::string& path) const {
   if (const int fault = system_->next_fault()) return failure(fault, path, "remove");
-  const Result<Place> at = place(path, "remove");
+  const Result<LastName> at = last_name(path, "remove");
   const int error = !at ? at.error().system_error()
                     : ::unlinkat(at->directory.get(), at->name.c_str(), 0) != 0 ? errno
                                                                                 : 0;
@@ -431,8 +442,56 @@ Result<void> OutDirectory::remove(const std::string& path) const {
   return failure(error, path, "remove");
 }
 
+Result<void> OutDirectory::remove_directory(const std::string& path) const {
+  if (const int fault = system_->next_fault()) return failure(fault, path, "remove");
+  const Result<LastName> at = last_name(path, "remove");
+  const int error = !at ? at.error().system_error()
+                    : ::unlinkat(at->directory.get(), at->name.c_str(), AT_REMOVEDIR) != 0 ? errno
+                                                                                           : 0;
+  if (error == 0 || error == ENOENT || error == ENOTEMPTY || error == EEXIST) return {};
+  return failure(error, path, "remove");
+}
+
+/// Opens a file, or OUT, for its mark. Empty where that fails.
+UniqueFd OutDirectory::open_to_mark(const std::string& path) const {
+  if (path.empty()) return open_directory_beneath(fd_.get(), path, system_->walk);
+  const Result<LastName> at = last_name(path, "open");
+  if (!at) return {};
+  return UniqueFd(::openat(at->directory.get(), at->name.c_str(),
+                           O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+}
+
+std::optional<std::string> OutDirectory::mark(const std::string& path) const {
+  const UniqueFd fd = open_to_mark(path);
+  if (!fd) return std::nullopt;
+  std::string text(kLongestMark + 1, '\0');
+  const ssize_t size = ::fgetxattr(fd.get(), kMarkName, text.data(), text.size());
+  if (size < 0 || static_cast<std::size_t>(size) > kLongestMark) return std::nullopt;
+  text.resize(static_cast<std::size_t>(size));
+  return text;
+}
+
+Result<bool> OutDirectory::set_mark(const std::string& path, const std::string& text) const {
+  if (text.size() > kLongestMark || !system_->keeps_marks) return false;
+  if (const int fault = system_->next_fault()) return failure(fault, path, "mark");
+  const UniqueFd fd = open_to_mark(path);
+  // File systems have many errors for attributes that they do not keep.
+  return fd && ::fsetxattr(fd.get(), kMarkName, text.data(), text.size(), 0) == 0;
+}
+
+Result<void> OutDirectory::remove_mark() const {
+  const UniqueFd fd = open_to_mark("");
+  if (!fd) return failure(errno, "", "open");
+  if (::fgetxattr(fd.get(), kMarkName, nullptr, 0) < 0) return {};
+  if (const int fault = system_->next_fault()) return failure(fault, "", "unmark");
+  if (::fremovexattr(fd.get(), kMarkName) != 0 && errno != ENODATA) {
+    return failure(errno, "", "unmark");
+  }
+  return sync_directory("");
+}
+
 void OutDirectory::remove_empty_parents(const std::vector<std::string>& files) const {
-  std::set<std::string, std::greater<>> parents;  // those that are in others first
+  std::set<std::string, std::greater<>> parents;  // inner ones first
   for (const std::string& file : files) {
     for (std::size_t slash = file.rfind('/'); slash != std::string::npos && slash > 0;
          slash = file.rfind('/', slash - 1)) {
@@ -440,7 +499,7 @@ void OutDirectory::remove_empty_parents(const std::vector<std::string>& files) c
     }
   }
   for (const std::string& parent : parents) {
-    const Result<Place> at = place(parent, "remove");
+    const Result<LastName> at = last_name(parent, "remove");
     if (at && system_->next_fault() == 0)
       ::unlinkat(at->directory.get(), at->name.c_str(), AT_REMOVEDIR);
   }
@@ -471,7 +530,7 @@ void OutDirectory::set_directory_mtime(const std::string& directory, std::int64_
 
 Result<std::optional<std::string>> OutDirectory::read_text(const std::string& path,
                                                            std::size_t limit) const {
-  const Result<Place> at = place(path, "open");
+  const Result<LastName> at = last_name(path, "open");
   if (!at && at.error().system_error() == ENOENT) return std::nullopt;
   if (!at) return Failure(at.error());
   const UniqueFd fd(::openat(at->directory.get(), at->name.c_str(),
@@ -498,8 +557,8 @@ Result<std::optional<std::string>> OutDirectory::read_text(const std::string& pa
   }
 }
 
-/// Where others write too, a name that none of them has: pods may share a host's name and have the
-/// same numbers. Else one that a run which is killed leaves for the next to use again.
+/// Where other processes write, too, a random name: pods may share a host's name and process
+/// numbers. Otherwise a fixed one: the next run uses again what a killed one has left.
 std::string OutDirectory::temporary_name(const std::string& path) const {
   if (others_ == Others::No) return path + ".tmp";
   std::uint64_t bits = 0;
@@ -517,15 +576,15 @@ Result<void> OutDirectory::replace_text(const std::string& path, const std::stri
 Result<bool> OutDirectory::put_text(const std::string& path, const std::string& text) const {
   const std::string temporary = temporary_name(path);
   CKFS_TRY_VOID(write_text(temporary, text));
-  CKFS_TRY(const Place from, place(temporary, "link"));
-  CKFS_TRY(const Place to, place(path, "link"));
+  CKFS_TRY(const LastName from, last_name(temporary, "link"));
+  CKFS_TRY(const LastName to, last_name(path, "link"));
   if (const int fault = system_->next_fault()) return failure(fault, path, "link");
   const int error =
       ::linkat(from.directory.get(), from.name.c_str(), to.directory.get(), to.name.c_str(), 0) == 0
           ? 0
           : errno;
-  // An answer that was lost on the way may say that the link exists which this call has made. (Not
-  // the count alone: sshfs says 1 of every file.)
+  // If the server's answer was lost, a second try of the kernel finds the link that the first one
+  // made. (The count alone does not show it: sshfs reports 1 for every file.)
   struct stat status;
   const bool linked = error == 0 || (::fstatat(from.directory.get(), from.name.c_str(), &status,
                                                AT_SYMLINK_NOFOLLOW) == 0 &&

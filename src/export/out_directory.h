@@ -1,10 +1,10 @@
-// The directory that an export writes: all system calls of src/export, relative to one descriptor
-// of OUT, so that nothing else is touched if somebody renames OUT meanwhile.
+// The directory that an export writes. All system calls of src/export are here, relative to one
+// descriptor of OUT, so that an OUT that is renamed meanwhile does no harm elsewhere.
 //
-// No path below OUT is followed through a symbolic link, neither to write nor to remove: a path
-// whose directory is one is an error (beneath.h). Paths are is_inner_path().
+// No path below OUT is followed through a symbolic link, neither to write nor to remove: a link in
+// the place of a directory is an error (beneath.h). Paths are is_inner_path().
 //
-// Safe for concurrent use by several threads, as long as each path is written by one of them.
+// Safe for concurrent use by several threads, as long as one thread writes each path.
 #pragma once
 
 #include <atomic>
@@ -25,13 +25,15 @@
 
 namespace ckfs {
 
-/// How the kernel is called; other values are for tests.
+/// How the kernel is called. Other values are for tests.
 struct OutSystem {
-  Walk walk = Walk::Kernel;
+  PathWalk walk = PathWalk::Kernel;
   std::function<int(int descriptor)> sync_directory = ::fsync;
-  /// Asked before each call that changes something, but those of OutDirectory::open(), and those
-  /// that reserve room, make a nameless file, or set a mode or a directory's time: the errno that
-  /// it fails with instead, of a write after half of its bytes; 0: it is made.
+  bool keeps_marks = true;  // false: as a file system without extended attributes
+  /// Called before each system call that changes something. Its result is the errno with which the
+  /// call fails instead (a write after half of its bytes); 0: the call is made. Not called by
+  /// OutDirectory::open(), nor to reserve room, make a nameless file, set a mode or a directory's
+  /// time.
   std::function<int()> fault = {};
 
   int next_fault() const { return fault ? fault() : 0; }
@@ -43,23 +45,24 @@ class OutFile {
   OutFile(std::string thing, UniqueFd fd, std::shared_ptr<const OutSystem> system)
       : thing_(std::move(thing)), fd_(std::move(fd)), system_(std::move(system)) {}
 
-  /// Reserves disk for `range` without growing the file. File systems that cannot are left alone.
-  /// Errors: Io (ENOSPC, EDQUOT).
+  /// Reserves disk for `range` without growing the file, where the file system can. Errors: Io
+  /// (ENOSPC, EDQUOT).
   Result<void> reserve(ByteRange range);
-  /// Gives back the disk of `range`; a hint.
+  /// Gives back the disk of `range`. A hint.
   void release(ByteRange range);
-  /// Where kernel and file system can, the bytes leave the host's page cache when they are on disk
-  /// (RWF_DONTCACHE, 6.14); elsewhere sync() drops them: who exports a terabyte does not want it in
-  /// the place of all that is cached.
+  /// Writes all of `bytes`. An export of a terabyte must not evict everything else from the page
+  /// cache: where kernel and file system can, the bytes leave it when they are on disk
+  /// (RWF_DONTCACHE, 6.14); elsewhere sync() drops them.
   Result<void> write(std::uint64_t offset, std::span<const std::byte> bytes);
-  /// Asks the kernel to begin writing these bytes to disk; a hint.
+  /// Asks the kernel to begin writing these bytes to disk. A hint.
   void start_writeback(std::uint64_t offset, std::uint64_t size);
-  /// Everything written so far survives a power failure, and is in the page cache no longer.
+  /// Everything written so far survives a power failure afterwards, and has left the page cache.
   Result<void> sync();
-  /// Makes the file `size` bytes long, shorter or longer, and gives back the reserved disk behind.
+  /// Makes the file `size` bytes long, shorter or longer. Gives back disk that is reserved behind
+  /// it.
   Result<void> truncate(std::uint64_t size);
   Result<void> set_mtime(std::int64_t seconds);
-  /// What it is called in messages.
+  /// Its name in messages.
   const std::string& thing() const { return thing_; }
 
  private:
@@ -71,7 +74,7 @@ class OutFile {
   bool uncached_ = true;  // as far as known
 };
 
-/// What is there under a name.
+/// What is at a path.
 struct OutEntry {
   bool regular = false;
   std::uint64_t size = 0;
@@ -79,90 +82,109 @@ struct OutEntry {
   std::int64_t mtime = 0;       // seconds
 };
 
-/// Who else may write there meanwhile.
+/// Which other processes may write to OUT at the same time.
 enum class Others : bool { No, OfOneFleet };
 
-/// The mode of a copy of what these (bits of 0444) may read: who may read may write, as far as the
-/// umask goes.
+/// The mode of a copy of a file that `readers` (bits of 0444) may read: they may also write it,
+/// less the umask. Other users get no copy.
 constexpr unsigned mode_of_copy(std::uint32_t readers) {
   return readers | readers >> 1;
 }
 
 class OutDirectory {
  public:
-  /// Creates `path` and its parents where they are missing, and locks it against other exports (but
-  /// those of the fleet, for one that is of a fleet), as far as its file system has locks: NFS and
-  /// FUSE have none of directories between hosts.
-  /// Directories that are made, `path` and those below it, are accepted by distrust() from their
-  /// first moment on (but where a file system has one mode for all), whatever group a set-group-ID
-  /// directory gives them: the umask decides for the caller's own group alone. So are files, but
-  /// where the umask or a default ACL lets everybody write. Links in `path` itself are followed.
-  /// Errors: InvalidArgument (not a directory; locked by another export), NotFound (a link that
-  /// leads nowhere), Io.
+  /// Opens `path`; makes it and its parents where they are missing. Locks it against other exports
+  /// (processes of one fleet share the lock), as far as its file system has locks: NFS and FUSE
+  /// have no locks of directories between hosts. Links in `path` itself are followed.
+  ///
+  /// distrust() accepts directories that are made, here and below, from their first moment on,
+  /// whatever group a set-group-ID directory gives them: the umask decides for the caller's own
+  /// group alone. (Not where a file system has one mode for all.) It accepts files, too, unless the
+  /// umask or a default ACL lets everybody write. Errors: InvalidArgument (not a directory; locked
+  /// by another export), NotFound (a link that leads nowhere), Io.
   static Result<OutDirectory> open(const std::filesystem::path& path, OutSystem system = {},
                                    Others others = Others::No);
 
   const std::string& name() const { return name_; }
 
-  /// nullopt: nothing there that could be reached.
+  /// What is at a path. nullopt: nothing, or it cannot be reached.
   std::optional<OutEntry> entry(const std::string& path) const;
-  /// Why what is at `path` ("" is OUT) may be another user's doing; nullopt: nothing is there, or
-  /// it belongs to the caller or to root and nobody but the caller's own group may write to it, by
-  /// its mode and its POSIX ACL. Of other kinds of ACLs (NFS 4) the mode is all that is seen.
+  /// The reason why another user may have made or changed what is at `path` ("" is OUT). nullopt:
+  /// nothing is there; or it belongs to the caller or to root, and only the caller's own group may
+  /// write to it, too, by its mode and its POSIX ACL. Other kinds of ACLs (NFS 4) are not seen,
+  /// only the mode that they give.
   std::optional<std::string> distrust(const std::string& path) const;
-  /// A path, relative to OUT, of something that is no directory and that `known` does not accept.
+  /// The path, relative to OUT, of the first thing that is no directory and that `known` refuses.
   Result<std::optional<std::string>> find_foreign(
       const std::function<bool(const std::string& path)>& known) const;
   std::optional<std::uint64_t> free_bytes() const;
 
-  /// The directories above `path`.
+  /// Makes the directories above `path`.
   Result<void> make_parents(const std::string& path) const;
-  /// A new, empty file, with `mode` less the umask (where the kernel does not show that, or the
-  /// file system gives no rights: no more for the group than for everybody), or what a default ACL
-  /// of its directory leaves of it, which lets no group write then (where it is the caller's own,
-  /// or not everybody may). A group other than the caller's own, as a set-group-ID directory gives,
-  /// may write only where everybody may, and gets no more than everybody where `mode` tells them
-  /// apart; not for a moment more. What had the name is removed.
+  /// Makes a new, empty file; removes what has that name. Its rights are `mode` less the umask, or
+  /// what a default ACL of its directory leaves of `mode`. The group never has more, not for a
+  /// moment:
+  ///   - With a default ACL the caller's own group may not write; nor may another one, unless
+  ///     everybody may.
+  ///   - Another group than the caller's own, as a set-group-ID directory gives, may write only
+  ///   where
+  ///     everybody may. Where `mode` gives the group and others different rights, it gets no more
+  ///     than others.
+  ///   - Where the kernel does not show the umask, or the file system gives no rights, the group
+  ///   gets
+  ///     no more than everybody.
   Result<OutFile> create(const std::string& path, unsigned mode = 0666) const;
-  /// An existing regular file. Errors: NotFound, InvalidArgument (a symbolic link, a device, a
-  /// FIFO that somebody reads), Io (also a directory, a FIFO that nobody reads).
+  /// Opens an existing regular file. Errors: NotFound, InvalidArgument (a symbolic link, a device,
+  /// a FIFO with a reader), Io (also a directory, a FIFO without a reader).
   Result<OutFile> reopen(const std::string& path) const;
-  /// The same, and a new one where there is none: others may do so, too, and all write to one.
+  /// Opens a regular file, or makes it. Several processes may do so at once: all get the same file.
   Result<OutFile> open_shared(const std::string& path, unsigned mode = 0666) const;
-  /// Whether `path` is still that file, as far as is known: false where somebody has removed it
-  /// since it was opened, or, on file systems whose files keep their inode numbers, replaced it.
+  /// Whether `path` is still that file. False if it was removed since it was opened, or, on file
+  /// systems whose files keep their inode numbers, replaced.
   bool is_at(const std::string& path, const OutFile& file) const;
-  /// A descriptor that holds the lock of a file, made where it is missing; an empty one: another
-  /// process holds it. Where a file system has no locks, the descriptor is that of the file.
+  /// Opens a file, makes it if it is missing, and locks it. The lock ends with the descriptor. An
+  /// empty descriptor: another process holds the lock. Where a file system has no locks, the file
+  /// is opened only.
   Result<UniqueFd> lock(const std::string& path) const;
   /// The names in `directory` ("" is OUT), in no order.
   Result<std::vector<std::string>> names(const std::string& directory) const;
   Result<void> rename(const std::string& from, const std::string& to) const;
-  /// A file without a name in the directory of `path`. Errors: Io (also where the file system has
-  /// no such files).
+  /// Makes a file without a name in the directory of `path`. Errors: Io (also where the file system
+  /// has no such files).
   Result<UniqueFd> open_nameless(const std::string& path) const;
   /// Removes a file; no error where there is none.
   Result<void> remove(const std::string& path) const;
-  /// Removes the directories above `files` in which nothing is any more. What cannot be removed
-  /// stays.
+  /// Removes a directory. No error where there is none, or where something is in it.
+  Result<void> remove_directory(const std::string& path) const;
+  /// Removes the directories above `files` that are empty. Those that cannot be removed stay.
   void remove_empty_parents(const std::vector<std::string>& files) const;
-  /// The entries of `directory` ("" is OUT) survive a power failure. Where the file system has no
-  /// such promise to give (EINVAL, ENOTSUP), that is logged once and is no error.
+  /// The entries of `directory` ("" is OUT) survive a power failure afterwards. A file system that
+  /// cannot promise that (EINVAL, ENOTSUP) is logged once and is no error.
   Result<void> sync_directory(const std::string& directory) const;
   void set_directory_mtime(const std::string& directory, std::int64_t seconds) const;
 
-  /// At most `limit` bytes of a regular file. nullopt: nothing there. Errors: InvalidArgument (not
-  /// a regular file, or longer), Io.
+  /// The bytes of a regular file. nullopt: nothing is there. Errors: InvalidArgument (not a regular
+  /// file, or longer than `limit`), Io.
   Result<std::optional<std::string>> read_text(const std::string& path, std::size_t limit) const;
-  /// The old text or the new one, whatever happens meanwhile and whoever else replaces it.
+  /// Replaces a file: it has the old text or the new one, whatever happens meanwhile, and whichever
+  /// other process replaces it, too.
   Result<void> replace_text(const std::string& path, const std::string& text) const;
-  /// A file of that text where there was none. False: something has that name. Of several callers,
-  /// on any hosts, one gets true: the name is a link made once, which also old NFS servers decide.
+  /// Makes a file of that text where there is none. False: something has that name. Of several
+  /// callers, on any hosts, one gets true: the name is a link, which also old NFS servers make
+  /// once.
   Result<bool> put_text(const std::string& path, const std::string& text) const;
 
+  /// The mark (the extended attribute user.ckfs.export) of a regular file or a directory; "" is
+  /// OUT. nullopt: it has none, or it cannot be read.
+  std::optional<std::string> mark(const std::string& path) const;
+  /// Gives a file, or OUT, a mark. False: the file system keeps none.
+  Result<bool> set_mark(const std::string& path, const std::string& text) const;
+  /// Takes OUT's own mark away for good; no error where it has none.
+  Result<void> remove_mark() const;
+
  private:
-  /// Where a path's last name is looked up.
-  struct Place {
+  /// A path's last name, and the open directory to look it up in.
+  struct LastName {
     UniqueFd directory;
     std::string name;
   };
@@ -179,13 +201,14 @@ class OutDirectory {
   Result<void> write_text(const std::string& path, const std::string& text) const;
   std::string temporary_name(const std::string& path) const;
   Result<UniqueFd> open_at(const std::string& path, int flags, unsigned mode = 0666) const;
-  Result<Place> place(const std::string& path, std::string_view what) const;
+  UniqueFd open_to_mark(const std::string& path) const;
+  Result<LastName> last_name(const std::string& path, std::string_view what) const;
 
   std::string name_;
   UniqueFd fd_;
   Others others_;
   std::shared_ptr<const OutSystem> system_;
-  /// Whether a directory was found that cannot be synced. Behind a pointer, to be movable.
+  /// Whether a directory that cannot be synced was logged. Behind a pointer, to be movable.
   std::unique_ptr<std::atomic<bool>> unsynced_ = std::make_unique<std::atomic<bool>>(false);
 };
 

@@ -5,10 +5,14 @@
 #include <cerrno>
 #include <ranges>
 #include <set>
+#include <spdlog/spdlog.h>
+#include <vector>
 
+#include "api/checkpoint_impl.h"
 #include "api/report.h"
 #include "base/paths.h"
 #include "base/units.h"
+#include "export/fleet.h"
 #include "export/split.h"
 
 namespace ckfs {
@@ -17,8 +21,8 @@ namespace {
 
 constexpr std::size_t kMaxRecord = 256_MiB;
 
-/// Without links, for what exists of it. Of a relative path nothing of which exists
-/// weakly_canonical() alone makes a relative one.
+/// The path with the links of its existing part resolved. (Of a relative path that does not exist
+/// at all, weakly_canonical() alone gives a relative one.)
 std::filesystem::path resolved(const std::filesystem::path& path) {
   std::error_code error;
   return std::filesystem::weakly_canonical(std::filesystem::absolute(path, error), error);
@@ -60,14 +64,16 @@ Result<ExportRecord> fresh_record(const Checkpoint& checkpoint, const View& view
       return fail(ErrorCode::Corrupt, "{}: not a path inside a directory", file.path);
     }
     if (is_own_path(file.path)) {
-      return fail(ErrorCode::Unsupported, "{}: a name that exports keep for themselves", file.path);
+      return fail(ErrorCode::Unsupported, "{}: a name that is reserved for export bookkeeping",
+                  file.path);
     }
     record.files[std::string(file.path)].size = file.size;
   }
   return record;
 }
 
-Result<void> refuse_inside(const std::filesystem::path& out, const std::filesystem::path& source) {
+Result<void> refuse_inside(const std::filesystem::path& out, const Checkpoint& checkpoint) {
+  const std::filesystem::path& source = checkpoint.impl().path;
   if (!lies_within(resolved(out), resolved(source))) return {};
   return fail(ErrorCode::InvalidArgument, "{}: lies inside the source {}", out.native(),
               source.native());
@@ -99,28 +105,139 @@ Result<bool> is_trusted(const OutDirectory& out, std::string_view record, bool f
   return true;
 }
 
-Result<std::optional<ExportRecord>> load_record(const OutDirectory& out, bool force) {
-  const std::string name(kRecordName);
-  const auto usable = [&]() -> Result<std::optional<ExportRecord>> {
-    CKFS_TRY(const std::optional<std::string> text, out.read_text(name, kMaxRecord));
+bool FoundExport::is_finished() const {
+  return is_marked ||
+         std::ranges::all_of(record.files, [](const auto& file) { return file.second.finished; });
+}
+
+bool FoundExport::is_begun() const {
+  return is_marked || std::ranges::any_of(record.files, [](const auto& file) {
+           return file.second.finished || file.second.synced > 0 || file.second.steps > 0;
+         });
+}
+
+std::string FoundExport::text() const {
+  return fmt::format("{} export of {}", is_finished() ? "a finished" : "an unfinished",
+                     record.origin.view);
+}
+
+Result<std::optional<FoundExport>> find_export(const OutDirectory& out, const ExportRecord& fresh,
+                                               bool force) {
+  const auto recorded = [&]() -> Result<std::optional<ExportRecord>> {
+    CKFS_TRY(const std::optional<std::string> text,
+             out.read_text(std::string(kRecordName), kMaxRecord));
     if (!text) return std::nullopt;
     CKFS_TRY(ExportRecord record, parse_record(*text));
     return record;
   }();
-  if (usable || !force) {
-    if (!usable) return Failure(usable.error().within(out.name()));
-    return usable;
-  }
-  return std::nullopt;
+  if (!recorded && force) return std::nullopt;
+  if (!recorded) return Failure(recorded.error().within(out.name()));
+  if (*recorded) return FoundExport{.record = **recorded};
+
+  const std::optional<std::string> mark = out.mark("");
+  const std::optional<ExportOrigin> origin = mark ? parse_mark(*mark) : std::nullopt;
+  if (!origin) return std::nullopt;
+  FoundExport found{.record = {.origin = *origin, .order = 0, .files = {}}, .is_marked = true};
+  if (*origin != fresh.origin) return found;
+  found.record.files = fresh.files;
+  for (auto& [path, file] : found.record.files) file.finished = out.mark(path) == mark;
+  return found;
 }
 
-Result<void> refuse_foreign(const OutDirectory& out, const std::optional<ExportRecord>& old) {
+Result<std::map<std::string, ExportRecord::File>> marked_files(const OutDirectory& out,
+                                                               const ExportOrigin& origin) {
+  std::map<std::string, ExportRecord::File> files;
+  const std::string mark = mark_text(origin);
+  CKFS_TRY_VOID(out.find_foreign([&](const std::string& path) {
+    const auto entry = out.entry(path);
+    if (entry && entry->regular && out.mark(path) == mark) {
+      files[path] = {.size = entry->size, .synced = 0, .finished = true, .steps = 0};
+    }
+    return true;
+  }));
+  return files;
+}
+
+Result<void> refuse_replacing(const OutDirectory& out, const FoundExport& found,
+                              const ExportOrigin& asked) {
+  const ExportOrigin& there = found.record.origin;
+  if (there == asked || !found.is_begun()) return {};
+  if (there.view != asked.view) {
+    return fail(ErrorCode::InvalidArgument,
+                "{}: holds {} (--force replaces it; another OUT keeps it)", out.name(),
+                found.text());
+  }
+  if (there.layout_version != asked.layout_version) {
+    return fail(ErrorCode::InvalidArgument,
+                "{}: holds {} by another version of ckfs (layout version {}, now {}; --force "
+                "replaces it, another OUT keeps it)",
+                out.name(), found.text(), there.layout_version, asked.layout_version);
+  }
+  return fail(ErrorCode::InvalidArgument,
+              "{}: holds {} from another source, or from this one before its files changed ({}; "
+              "--force replaces it, another OUT keeps it)",
+              out.name(), found.text(),
+              found.is_finished() ? "ckfs verify shows whether the copy is still right"
+                                  : "the rest would not fit to it");
+}
+
+Result<void> close_export(const OutDirectory& out, ExportRecord record, std::int64_t mtime) {
+  const std::string mark = mark_text(record.origin);
+  const auto mark_all = [&]() -> Result<bool> {
+    for (const auto& [path, file] : record.files) {
+      if (out.mark(path) == mark) continue;
+      CKFS_TRY(const bool marked, out.set_mark(path, mark));
+      if (!marked) return false;
+    }
+    // OUT last: its mark says that all files are there.
+    CKFS_TRY(const bool marked, out.set_mark("", mark));
+    if (marked) CKFS_TRY_VOID(out.sync_directory(""));
+    return marked;
+  };
+  CKFS_TRY(const bool marked, mark_all());
+  if (!marked) {
+    spdlog::info("{}: its file system keeps no extended attributes, so {} stays", out.name(),
+                 kRecordName);
+    for (auto& [path, file] : record.files) {
+      file = {.size = file.size, .synced = 0, .finished = true, .steps = 0};
+    }
+    CKFS_TRY_VOID(out.replace_text(std::string(kRecordName), to_json(record)));
+  }
+  return remove_own_files(out, record.origin, mtime);
+}
+
+Result<void> remove_own_files(const OutDirectory& out, const ExportOrigin& origin,
+                              std::int64_t mtime) {
+  const std::string folder(kExportFolder);
+  const bool is_marked = out.mark("") == mark_text(origin);
+  const Result<std::vector<std::string>> names = out.names(folder);
+  if (!names && names.error().code() != ErrorCode::NotFound) return Failure(names.error());
+  if (names) {
+    for (const std::string& name : *names) {
+      const std::string path = fmt::format("{}/{}", folder, name);
+      if (path == kFleetName || (path == kRecordName && !is_marked)) continue;
+      CKFS_TRY_VOID(out.remove(path));
+    }
+    CKFS_TRY_VOID(out.remove(std::string(kFleetName)));
+    if (is_marked) {
+      CKFS_TRY_VOID(out.remove_directory(folder));
+      CKFS_TRY_VOID(out.sync_directory(""));
+    } else {
+      CKFS_TRY_VOID(out.sync_directory(folder));
+    }
+  }
+  out.set_directory_mtime("", mtime);
+  return {};
+}
+
+Result<void> refuse_foreign(const OutDirectory& out, const ExportRecord* old) {
   CKFS_TRY(const std::optional<std::string> foreign, out.find_foreign([&](const std::string& path) {
-    return is_own_path(path) || (old && old->files.contains(path));
+    return is_own_path(path) || (old != nullptr && old->files.contains(path));
   }));
   if (!foreign) return {};
   return fail(ErrorCode::InvalidArgument,
-              "{}: holds \"{}\", which no export wrote (--force goes on)", out.name(), *foreign);
+              "{}: contains \"{}\", which ckfs did not write (use --force to export there anyway)",
+              out.name(), *foreign);
 }
 
 Result<void> close_directories(const OutDirectory& out, const ExportRecord& record, int turns,

@@ -8,7 +8,7 @@ namespace ckfs {
 
 namespace {
 
-constexpr std::uint64_t kPiece = 1_MiB;  // what the engine computes ahead, so no copy is made
+constexpr std::uint64_t kPiece = 1_MiB;  // the engine computes so much ahead, so no copy is made
 constexpr std::uint64_t kWriteback = 8_MiB;
 
 }  // namespace
@@ -20,7 +20,7 @@ Result<void> write_range(const ReadBytes& read, ByteRange range, OutFile& target
   std::uint64_t synced = range.begin;
   for (std::uint64_t at = range.begin; at < range.end;) {
     if (hooks.ends()) return stopped(target.thing());
-    // Up to the next multiple: pieces are the engine's own, wherever the range begins.
+    // Up to the next multiple: pieces are those of the engine, wherever the range begins.
     const std::uint64_t end = std::min(range.end, (at / kPiece + 1) * kPiece);
     CKFS_TRY(const Bytes bytes, read({at, end}));
     CKFS_CHECK(bytes.size() == end - at);

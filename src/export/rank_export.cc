@@ -1,6 +1,6 @@
-// The order of looking decides races between a rank that is run again and the one that finishes:
-// record.json is written before any rank's record goes, and looked at after one's own record. So a
-// rank that finds no record of its own, though it had one, finds that the export is finished.
+// A rank may be run again while another one finishes. The order of looking decides such races: OUT
+// gets its mark (or record.json) before any rank's record goes, and a rank looks for the mark after
+// it has looked for its own record. So a rank whose record is gone finds that all is finished.
 #include "export/rank_export.h"
 
 #include <algorithm>
@@ -12,6 +12,7 @@
 #include <thread>
 #include <unistd.h>
 
+#include "api/report.h"
 #include "base/mutex.h"
 #include "base/parallel.h"
 #include "base/stop.h"
@@ -26,7 +27,7 @@ namespace {
 constexpr std::size_t kMaxText = 64_MiB;
 /// Processes believe each other's records.
 constexpr std::string_view kOwnOut = "several processes need an OUT that only their user writes";
-/// So many ranks are named one by one in a message.
+/// The most ranks that a message names one by one.
 constexpr std::size_t kMostNamed = 20;
 
 std::string host_name() {
@@ -35,24 +36,24 @@ std::string host_name() {
   return name.data();
 }
 
-/// Whether OUT has all files of `fresh`, finished. Errors: InvalidArgument: it has something else.
+/// Whether OUT has a finished export of `fresh`. Errors: InvalidArgument (it has another export).
 Result<bool> is_finished(const OutDirectory& out, const ExportRecord& fresh) {
-  CKFS_TRY(const std::optional<ExportRecord> found, load_record(out, false));
+  CKFS_TRY(const std::optional<FoundExport> found, find_export(out, fresh, false));
   if (!found) return false;
-  const std::string other = difference({found->origin, 1, {}}, {fresh.origin, 1, {}});
+  const std::string other = difference({found->record.origin, 1, {}}, {fresh.origin, 1, {}});
   if (!other.empty()) {
-    return fail(ErrorCode::InvalidArgument, "{}: holds an export of {} (give another OUT)",
-                out.name(), other);
+    return fail(ErrorCode::InvalidArgument,
+                "{}: holds {}: {} (several processes replace nothing: give another OUT)",
+                out.name(), found->text(), other);
   }
-  if (std::ranges::all_of(found->files, [](const auto& file) { return file.second.finished; })) {
-    return true;
-  }
+  if (found->is_finished()) return true;
   return fail(ErrorCode::InvalidArgument,
-              "{}: one process has begun to export here, not several (without --rank it goes on)",
+              "{}: one process has begun to export here (the same command without --rank and "
+              "--distributed goes on)",
               out.name());
 }
 
-/// The first file of a finished export that OUT does not have any more as it was written.
+/// The first file of a finished export that is missing or was changed since.
 std::optional<std::string> lost_file(const OutDirectory& out, const ExportRecord& files,
                                      std::int64_t mtime) {
   for (const auto& [path, file] : files.files) {
@@ -71,7 +72,7 @@ Result<void> refuse_lost(const OutDirectory& out, const ExportRecord& files, std
               out.name(), *lost);
 }
 
-/// What the ranks have agreed on; nullopt: nothing yet.
+/// What the ranks have agreed on. nullopt: nothing yet.
 Result<std::optional<Fleet>> load_fleet(const OutDirectory& out) {
   CKFS_TRY(const auto text, out.read_text(std::string(kFleetName), kMaxText));
   if (!text) return std::nullopt;
@@ -82,11 +83,11 @@ Result<std::optional<Fleet>> load_fleet(const OutDirectory& out) {
 
 Failure another_fleet(const OutDirectory& out, const std::string& difference) {
   return fail(ErrorCode::InvalidArgument,
-              "{}: others write here {} (let them end, or remove {}/{})", out.name(), difference,
-              out.name(), kExportFolder);
+              "{}: other processes export here {} (wait until they end, or remove {}/{})",
+              out.name(), difference, out.name(), kExportFolder);
 }
 
-/// Joins those who write here, or is the first. nullopt: they have just finished.
+/// Joins the processes that write here, or is the first of them. nullopt: they have just finished.
 Result<std::optional<Fleet>> join(const OutDirectory& out, const ExportRecord& files,
                                   const RankOptions& options) {
   Fleet fleet{.origin = files.origin,
@@ -100,10 +101,10 @@ Result<std::optional<Fleet>> join(const OutDirectory& out, const ExportRecord& f
       if (!other.empty()) return another_fleet(out, other);
       return fleet;
     }
-    // The record stands before the fleet goes.
+    // The export is marked as finished before the fleet is removed.
     CKFS_TRY(const bool finished, is_finished(out, files));
     if (finished) return std::nullopt;
-    if (!options.common.force) CKFS_TRY_VOID(refuse_foreign(out, std::nullopt));
+    if (!options.common.force) CKFS_TRY_VOID(refuse_foreign(out, nullptr));
     // Pods may share a host's name and have the same numbers.
     std::random_device random;
     const std::string probe =
@@ -120,7 +121,7 @@ Result<std::optional<Fleet>> join(const OutDirectory& out, const ExportRecord& f
   }
 }
 
-/// The record of a rank; nullopt: it has not begun.
+/// The record of a rank. nullopt: it has not begun.
 Result<std::optional<RankRecord>> load_rank(const OutDirectory& out, const Fleet& fleet,
                                             unsigned rank) {
   const std::string name = rank_record_name(rank);
@@ -133,8 +134,8 @@ Result<std::optional<RankRecord>> load_rank(const OutDirectory& out, const Fleet
   return *std::move(record);
 }
 
-/// What the ranks still lack, each with its number; empty where all are complete.
-Result<std::string> lacking(const OutDirectory& out, const Fleet& fleet, unsigned first) {
+/// What the ranks have still to write, each with its number; empty where all are complete.
+Result<std::string> missing_parts(const OutDirectory& out, const Fleet& fleet, unsigned first) {
   std::vector<std::string> lines;
   for (unsigned k = 0; k < fleet.world; ++k) {
     const unsigned rank = (first + k) % fleet.world;
@@ -149,13 +150,15 @@ Result<std::string> lacking(const OutDirectory& out, const Fleet& fleet, unsigne
       continue;
     }
     std::uint64_t left = 0;
-    for (const auto& part : record->parts) left += part.step.range.end - part.synced;
-    lines.push_back(fmt::format("rank {} lacks {} bytes (it ran on {})", rank, left, record->host));
+    for (const auto& part : record->ranges) left += part.step.range.end - part.synced;
+    lines.push_back(fmt::format("rank {} has {} left to write (it ran on {})", rank,
+                                human_size(left), record->host));
   }
   return fmt::format("{}", fmt::join(lines, ", "));
 }
 
-/// The same as `done`, whose name another finisher may have taken away meanwhile; its error if so.
+/// Whether `done` succeeded. False where its file is gone, because another process finishes at the
+/// same time.
 template <typename T>
 Result<bool> unless_gone(const Result<T>& done) {
   if (done) return true;
@@ -163,8 +166,8 @@ Result<bool> unless_gone(const Result<T>& done) {
   return Failure(done.error());
 }
 
-/// Gives each file its time and its name. What an earlier call has done stays done, and so does
-/// what somebody does at the same time: a part that is gone has become its file.
+/// Gives each file its time and its name. Keeps what an earlier call has done, or what another
+/// process does at the same time: a part that is gone has become its file.
 Result<void> name_files(const OutDirectory& out, const View& view, const ExportRecord& record,
                         std::int64_t mtime) {
   struct Named {
@@ -197,7 +200,7 @@ Result<void> name_files(const OutDirectory& out, const View& view, const ExportR
     };
     if (!part && is_done()) continue;
     CKFS_TRY_VOID(out.make_parents(*file.path));
-    // Never made here but where it is empty: it would become the file, instead of the whole one.
+    // Only an empty file may be made here: it would get the name of a whole one.
     Result<OutFile> target = file.size == 0
                                  ? out.open_shared(file.part, modes_of_empty.at(*file.path))
                                  : out.reopen(file.part);
@@ -216,43 +219,30 @@ Result<void> name_files(const OutDirectory& out, const View& view, const ExportR
   return {};
 }
 
-/// Takes away what the ranks have left, once record.json stands for it. The fleet goes last:
-/// whoever comes meanwhile sees that all is finished.
-Result<void> remove_records(const OutDirectory& out) {
-  CKFS_TRY(const std::vector<std::string> names, out.names(std::string(kExportFolder)));
-  for (const std::string& name : names) {
-    const std::string path = fmt::format("{}/{}", kExportFolder, name);
-    if (path != kRecordName && path != kFleetName) CKFS_TRY_VOID(out.remove(path));
-  }
-  CKFS_TRY_VOID(out.remove(std::string(kFleetName)));
-  return out.sync_directory(std::string(kExportFolder));
-}
-
-/// Requires: all ranks are complete. Whoever else finishes at the same time may take away what this
-/// writes, the new record before it has its name; the files are whole whoever gave them theirs.
+/// Requires: all ranks are complete. Another process that finishes at the same time may remove what
+/// this one writes, also a new record before it has its name. The files are whole, whichever of the
+/// two gave them their names.
 Result<void> finish(const OutDirectory& out, const View& view, ExportRecord record,
                     std::int64_t mtime) {
   CKFS_TRY_VOID(name_files(out, view, record, mtime));
-  // Before the record says so: a name that a power failure takes back is not looked for again.
+  // Before the export counts as finished: a name that a power failure takes back is not looked for
+  // again.
   CKFS_TRY_VOID(close_directories(out, record, kTurns, mtime));
-  for (auto& [path, file] : record.files) file.finished = true;
-  const Result<void> recorded = out.replace_text(std::string(kRecordName), to_json(record));
-  if (!recorded) {
-    CKFS_TRY(const bool finished, is_finished(out, record));
-    if (!finished) return recorded;
-  }
-  return remove_records(out);
+  const Result<void> closed = close_export(out, record, mtime);
+  if (closed) return closed;
+  CKFS_TRY(const bool finished, is_finished(out, record));
+  return finished ? remove_own_files(out, record.origin, mtime) : closed;
 }
 
-/// The ranks that write to each file of one rank, itself not among them: few, for parts are cut
-/// along one line.
+/// The other ranks that write to each file of one rank. They are few, for parts are cut along one
+/// line.
 using Sharers = std::map<std::size_t, std::vector<unsigned>>;
 
-/// One run of one rank.
-class RankRun {
+/// Writes the part of one rank.
+class RankWriter {
  public:
-  RankRun(const OutDirectory& out, const View& view, const ExportRecord& files,
-          const RankOptions& options, RankRecord record, Sharers sharers)
+  RankWriter(const OutDirectory& out, const View& view, const ExportRecord& files,
+             const RankOptions& options, RankRecord record, Sharers sharers)
       : out_(out),
         view_(view),
         options_(options),
@@ -261,26 +251,26 @@ class RankRun {
                 [&out](const RankRecord& now) {
                   return out.replace_text(rank_record_name(now.rank), to_json(now));
                 }),
-        parts_(keeper_.copy().parts) {
+        ranges_(keeper_.copy().ranges) {
     for (const auto& [path, file] : files.files) paths_.push_back(&path);
-    for (const auto& part : parts_) {
+    for (const auto& part : ranges_) {
       total_ += part.step.range.size();
       done_ += part.synced - part.step.range.begin;
     }
     kept_ = done_;
   }
 
-  /// Writes what is left, and records that nothing is.
+  /// Writes what is left, and records that the part is complete.
   Result<RankResult> write();
 
  private:
   Result<void> write_part(std::size_t number);
-  /// The part that bytes of a file go into, made where it is not there yet. Errors: those of
-  /// OutDirectory; InvalidArgument (it is gone, with what another rank has written).
+  /// Opens the file that gets the bytes of a file of the view; makes it if it is missing. Errors:
+  /// those of OutDirectory; InvalidArgument (it is gone, with bytes that another rank has written).
   Result<OutFile> open_part(std::size_t file, unsigned mode) const;
-  /// A rank that has written into the part of a file, by its record; nullopt: no other has.
+  /// Another rank whose record says that it has written bytes of a file. nullopt: none.
   Result<std::optional<unsigned>> find_writer(std::size_t file) const;
-  /// What a run that was killed had reserved and not written, which counts as taken.
+  /// Gives back disk that a killed run has reserved and not written: it counts as used.
   void release_unwritten() const;
   bool ends() const { return options_.common.stop.stop_requested(); }
   void advance(std::uint64_t bytes);
@@ -290,27 +280,27 @@ class RankRun {
   const RankOptions& options_;
   const Sharers sharers_;
   RecordKeeper<RankRecord> keeper_;
-  const std::vector<RankRecord::Part> parts_;  // as they were found
-  std::vector<const std::string*> paths_;      // of the view's files
+  const std::vector<RankRecord::Range> ranges_;  // as they were found
+  std::vector<const std::string*> paths_;        // of the view's files
   std::uint64_t total_ = 0, kept_ = 0;
   Mutex mutex_;
   std::uint64_t done_ CKFS_GUARDED_BY(mutex_) = 0;
 };
 
-void RankRun::advance(std::uint64_t bytes) {
+void RankWriter::advance(std::uint64_t bytes) {
   const MutexLock lock(mutex_);
   done_ += bytes;
   if (options_.common.progress) options_.common.progress(done_, total_);
 }
 
-Result<std::optional<unsigned>> RankRun::find_writer(std::size_t file) const {
-  // Not a copy of the record, which has an entry for each file: this is asked for each, too.
+Result<std::optional<unsigned>> RankWriter::find_writer(std::size_t file) const {
+  // No copy of the whole record: it has an entry for each file, and this is called for each file.
   const Fleet fleet = keeper_.look([](const RankRecord& record) { return record.fleet; });
   for (const unsigned rank : sharers_.at(file)) {
     CKFS_TRY(const auto record, load_rank(out_, fleet, rank));
     if (!record) continue;
     const bool has_written =
-        record->complete || std::ranges::any_of(record->parts, [&](const RankRecord::Part& part) {
+        record->complete || std::ranges::any_of(record->ranges, [&](const RankRecord::Range& part) {
           return part.step.file == file && part.synced > part.step.range.begin;
         });
     if (has_written) return rank;
@@ -318,13 +308,13 @@ Result<std::optional<unsigned>> RankRun::find_writer(std::size_t file) const {
   return std::nullopt;
 }
 
-Result<OutFile> RankRun::open_part(std::size_t file, unsigned mode) const {
+Result<OutFile> RankWriter::open_part(std::size_t file, unsigned mode) const {
   const std::string name = part_name(file);
   Result<OutFile> there = out_.reopen(name);
   if (there || there.error().code() != ErrorCode::NotFound) return there;
   CKFS_TRY(const std::optional<unsigned> writer, find_writer(file));
   if (writer) {
-    // A network file system may remember that there was no such name. A link made once asks its
+    // A network file system may have cached that there is no such name. Making a link asks its
     // server.
     CKFS_TRY(const bool gone, out_.put_text(name, ""));
     if (gone) {
@@ -338,21 +328,21 @@ Result<OutFile> RankRun::open_part(std::size_t file, unsigned mode) const {
   return out_.open_shared(name, mode);
 }
 
-Result<void> RankRun::write_part(std::size_t number) {
-  const RankRecord::Part& part = parts_[number];
+Result<void> RankWriter::write_part(std::size_t number) {
+  const RankRecord::Range& part = ranges_[number];
   std::uint64_t synced = part.synced;
   const ByteRange left{synced, part.step.range.end};
   if (left.empty()) return {};
   CKFS_TRY(ViewFile source, view_.open(*paths_[part.step.file], {.whole = true, .once = true}));
   CKFS_TRY(OutFile target, open_part(part.step.file, mode_of_copy(source.info().readers)));
   const auto record = [&](std::uint64_t at) -> Result<void> {
-    // Others believe the record, and would make a part that is gone anew.
+    // Other ranks believe the record, and would make a new file in the place of one that is gone.
     if (!out_.is_at(part_name(part.step.file), target)) {
       return fail(ErrorCode::InvalidArgument, "{}: was removed while rank {} wrote it",
                   target.thing(), options_.rank);
     }
     synced = at;
-    keeper_.change([&](RankRecord& now) { now.parts[number].synced = at; });
+    keeper_.change([&](RankRecord& now) { now.ranges[number].synced = at; });
     return {};
   };
   const auto read = [&](ByteRange range) { return source.read(range.begin, range.size()); };
@@ -377,24 +367,24 @@ Result<void> RankRun::write_part(std::size_t number) {
                                            : keeper_.store_at_times(kRecordInterval);
 }
 
-void RankRun::release_unwritten() const {
-  for (const RankRecord::Part& part : parts_) {
+void RankWriter::release_unwritten() const {
+  for (const RankRecord::Range& part : ranges_) {
     const std::string name = part_name(part.step.file);
     if (!out_.entry(name)) continue;
-    // Made with its mode already: it is not changed where the file is there.
+    // The file is there and has its mode already, which this does not change.
     auto target = out_.open_shared(name, 0600);
     if (target) target->release({part.synced, part.step.range.end});
   }
 }
 
-Result<RankResult> RankRun::write() {
+Result<RankResult> RankWriter::write() {
   CKFS_TRY_VOID(keeper_.store());
   const auto no_space = [&] {
-    return Failure(
-        Error(ErrorCode::Io,
-              fmt::format("{}: no space left: rank {} needs {} bytes, {} free", out_.name(),
-                          options_.rank, total_ - kept_, out_.free_bytes().value_or(0)),
-              ENOSPC));
+    return Failure(Error(
+        ErrorCode::Io,
+        fmt::format("{}: no space left: rank {} needs {}, {} free", out_.name(), options_.rank,
+                    human_size(total_ - kept_), human_size(out_.free_bytes().value_or(0))),
+        ENOSPC));
   };
   const auto fits = [&] { return total_ - kept_ <= out_.free_bytes().value_or(total_); };
   if (!fits()) {
@@ -404,7 +394,7 @@ Result<RankResult> RankRun::write() {
   const StopScope scope(options_.common.stop);
   const std::size_t cpus = std::max(1u, std::thread::hardware_concurrency());
   const std::size_t jobs = options_.common.jobs == 0 ? cpus : options_.common.jobs;
-  const Result<void> written = run_parallel(parts_.size(),
+  const Result<void> written = run_parallel(ranges_.size(),
                                             [&](std::size_t number) -> Result<void> {
                                               // What follows a failure is not run; what runs beside
                                               // it comes to its end.
@@ -417,13 +407,12 @@ Result<RankResult> RankRun::write() {
     if (written.error().code() != ErrorCode::Stopped) return Failure(written.error());
     const MutexLock lock(mutex_);
     return fail(ErrorCode::Stopped,
-                "{}: rank {} interrupted after {} of {} bytes (the same command goes on from "
-                "there)",
-                out_.name(), options_.rank, done_, total_);
+                "{}: rank {} interrupted after {} of {} (the same command goes on from there)",
+                out_.name(), options_.rank, human_size(done_), human_size(total_));
   }
   keeper_.change([](RankRecord& now) {
     now.complete = true;
-    now.parts.clear();
+    now.ranges.clear();
   });
   CKFS_TRY_VOID(keeper_.store());
   RankResult result;
@@ -450,20 +439,21 @@ Result<RankRecord> begin_rank(const OutDirectory& out, const Fleet& fleet,
                               std::span<const ExportStep> steps, unsigned rank,
                               std::optional<RankRecord> found) {
   RankRecord record{
-      .fleet = fleet, .rank = rank, .host = host_name(), .complete = false, .parts = {}};
+      .fleet = fleet, .rank = rank, .host = host_name(), .complete = false, .ranges = {}};
   for (const ExportStep& step : steps) {
-    record.parts.push_back({.step = step, .synced = step.range.begin});
+    record.ranges.push_back({.step = step, .synced = step.range.begin});
   }
   if (!found) return record;
-  if (!std::ranges::equal(found->parts, record.parts, {}, &RankRecord::Part::step,
-                          &RankRecord::Part::step)) {
+  if (!std::ranges::equal(found->ranges, record.ranges, {}, &RankRecord::Range::step,
+                          &RankRecord::Range::step)) {
     return fail(ErrorCode::InvalidArgument,
-                "{}/{}: is of a ckfs that cuts views elsewhere (remove {}/{})", out.name(),
-                rank_record_name(rank), out.name(), kExportFolder);
+                "{}/{}: written by a version of ckfs that divides work differently (remove {}/{} "
+                "and begin again)",
+                out.name(), rank_record_name(rank), out.name(), kExportFolder);
   }
-  record.parts = std::move(found->parts);
-  // Nothing of a part that is gone is on disk, whatever the record says.
-  for (RankRecord::Part& part : record.parts) {
+  record.ranges = std::move(found->ranges);
+  // A file that is gone has nothing on the disk, whatever the record says.
+  for (RankRecord::Range& part : record.ranges) {
     const auto entry = out.entry(part_name(part.step.file));
     if (!entry || !entry->regular || entry->size < part.synced) {
       part.synced = part.step.range.begin;
@@ -472,38 +462,27 @@ Result<RankRecord> begin_rank(const OutDirectory& out, const Fleet& fleet,
   return record;
 }
 
-}  // namespace
+/// Removes what this rank has left since the others finished, or what one left that was killed
+/// while it finished.
+Result<RankResult> finished_rank(const OutDirectory& directory, const ExportOrigin& origin,
+                                 RankResult result, std::int64_t mtime) {
+  CKFS_TRY_VOID(remove_own_files(directory, origin, mtime));
+  result.finished = true;
+  result.missing.clear();
+  return result;
+}
 
-Result<RankResult> export_rank(const Checkpoint& checkpoint, const View& view,
-                               const std::filesystem::path& source,
-                               const std::filesystem::path& out, const RankOptions& options) {
-  CKFS_CHECK(options.rank < options.world);
-  CKFS_TRY_VOID(refuse_inside(out, source));
-  CKFS_TRY(const ExportRecord files, fresh_record(checkpoint, view));
-  CKFS_TRY_VOID(refuse_own_source(out, checkpoint, files));
-  CKFS_TRY(const OutDirectory directory,
-           OutDirectory::open(out, options.system, Others::OfOneFleet));
-  // Records of others are believed, so --force does not help where strangers may write.
-  CKFS_TRY_VOID(is_trusted(directory, kFleetName, false, kOwnOut));
-  CKFS_TRY(const bool before, is_finished(directory, files));
-  if (before) {
-    CKFS_TRY_VOID(remove_records(directory));
-    CKFS_TRY_VOID(refuse_lost(directory, files, checkpoint.mtime()));
-    return RankResult{.bytes = 0, .bytes_kept = 0, .finished = true, .lacks = {}};
-  }
-
+Result<RankResult> take_part(const Checkpoint& checkpoint, const View& view,
+                             const ExportRecord& files, const OutDirectory& directory,
+                             const RankOptions& options) {
   CKFS_TRY_VOID(directory.make_parents(std::string(kFleetName)));
   CKFS_TRY(const UniqueFd lock, directory.lock(rank_lock_name(options.rank)));
   if (!lock) {
     return fail(ErrorCode::InvalidArgument, "{}: another process writes rank {} of {}",
                 directory.name(), options.rank, options.world);
   }
-  // Takes away what this rank has left since, or one who was killed while he did so.
-  const auto finished = [&](RankResult result) -> Result<RankResult> {
-    CKFS_TRY_VOID(remove_records(directory));
-    result.finished = true;
-    result.lacks.clear();
-    return result;
+  const auto finished = [&](RankResult result) {
+    return finished_rank(directory, files.origin, std::move(result), checkpoint.mtime());
   };
   CKFS_TRY(const std::optional<Fleet> joined, join(directory, files, options));
   if (!joined) return finished({});
@@ -518,27 +497,27 @@ Result<RankResult> export_rank(const Checkpoint& checkpoint, const View& view,
     const auto steps = split_steps(costs, fleet.world, fleet.split);
     CKFS_TRY(RankRecord begun,
              begin_rank(directory, fleet, steps[options.rank], options.rank, std::move(record)));
-    CKFS_TRY(result, RankRun(directory, view, files, options, std::move(begun),
-                             sharers_of(steps, options.rank))
+    CKFS_TRY(result, RankWriter(directory, view, files, options, std::move(begun),
+                                sharers_of(steps, options.rank))
                          .write());
   }
-  CKFS_TRY(result.lacks, lacking(directory, fleet, options.rank));
-  if (!result.lacks.empty()) {
-    // Perhaps because somebody has just finished and taken the records away.
+  CKFS_TRY(result.missing, missing_parts(directory, fleet, options.rank));
+  if (!result.missing.empty()) {
+    // Perhaps because another rank has just finished and removed the records.
     CKFS_TRY(const bool over, is_over());
     return over ? finished(std::move(result)) : result;
   }
   const std::string me = fmt::format("rank {} on {}", options.rank, host_name());
   const auto put = directory.put_text(std::string(kFinisherName), me);
   const auto read = directory.read_text(std::string(kFinisherName), kMaxText);
-  // Whoever was chosen may have finished since nothing lacked, and taken these away with the rest.
+  // The chosen rank may have finished meanwhile, and removed these files with the rest.
   CKFS_TRY(const bool over, is_over());
   if (over) return finished(std::move(result));
   CKFS_TRY(const bool chosen, put);
   CKFS_TRY(const auto finisher, read);
-  // A rank that is run again may find that it was chosen before.
+  // A rank that is run again may find that it is the one that was chosen.
   if (!chosen && finisher && !finisher->starts_with(fmt::format("rank {} ", options.rank))) {
-    result.lacks = fmt::format("{} gives the files their names", *finisher);
+    result.missing = fmt::format("{} gives the files their names", *finisher);
     return result;
   }
   CKFS_TRY_VOID(finish(directory, view, files, checkpoint.mtime()));
@@ -546,33 +525,60 @@ Result<RankResult> export_rank(const Checkpoint& checkpoint, const View& view,
   return result;
 }
 
+}  // namespace
+
+Result<RankResult> export_rank(const Checkpoint& checkpoint, const View& view,
+                               const std::filesystem::path& out, const RankOptions& options) {
+  CKFS_CHECK(options.rank < options.world);
+  CKFS_TRY_VOID(refuse_inside(out, checkpoint));
+  CKFS_TRY(const ExportRecord files, fresh_record(checkpoint, view));
+  CKFS_TRY_VOID(refuse_own_source(out, checkpoint, files));
+  CKFS_TRY(const OutDirectory directory,
+           OutDirectory::open(out, options.system, Others::OfOneFleet));
+  // Ranks believe each other's records, so --force does not help where other users may write.
+  CKFS_TRY_VOID(is_trusted(directory, kFleetName, false, kOwnOut));
+  CKFS_TRY(const bool before, is_finished(directory, files));
+  if (before) {
+    CKFS_TRY(const RankResult finished,
+             finished_rank(directory, files.origin, {}, checkpoint.mtime()));
+    CKFS_TRY_VOID(refuse_lost(directory, files, checkpoint.mtime()));
+    return finished;
+  }
+  Result<RankResult> result = take_part(checkpoint, view, files, directory, options);
+  if (result || result.error().code() != ErrorCode::NotFound) return result;
+  // The process that finishes removes the folder of the export, perhaps between two steps of this
+  // one.
+  CKFS_TRY(const bool over, is_finished(directory, files));
+  return over ? finished_rank(directory, files.origin, {}, checkpoint.mtime()) : result;
+}
+
 Result<void> finish_export(const Checkpoint& checkpoint, const View& view,
-                           const std::filesystem::path& source, const std::filesystem::path& out,
-                           const OutSystem& system) {
-  CKFS_TRY_VOID(refuse_inside(out, source));
+                           const std::filesystem::path& out, const OutSystem& system) {
+  CKFS_TRY_VOID(refuse_inside(out, checkpoint));
   CKFS_TRY(const ExportRecord files, fresh_record(checkpoint, view));
   CKFS_TRY_VOID(refuse_own_source(out, checkpoint, files));
   const auto not_begun = [&] {
     return fail(ErrorCode::InvalidArgument, "{}: no rank has begun to export here", out.native());
   };
   std::error_code error;
-  if (!std::filesystem::is_directory(out, error)) return not_begun();  // and it is not made
+  if (!std::filesystem::is_directory(out, error)) return not_begun();  // it is not made
   CKFS_TRY(const OutDirectory directory, OutDirectory::open(out, system, Others::OfOneFleet));
   CKFS_TRY_VOID(is_trusted(directory, kFleetName, false, kOwnOut));
   CKFS_TRY(const std::optional<Fleet> fleet, load_fleet(directory));
   CKFS_TRY(const bool finished, is_finished(directory, files));
   if (finished) {
-    CKFS_TRY_VOID(remove_records(directory));
+    CKFS_TRY_VOID(remove_own_files(directory, files.origin, checkpoint.mtime()));
     return refuse_lost(directory, files, checkpoint.mtime());
   }
   if (!fleet) return not_begun();
   const std::string other =
       difference(*fleet, {.origin = files.origin, .world = fleet->world, .split = fleet->split});
   if (!other.empty()) return another_fleet(directory, other);
-  CKFS_TRY(const std::string lacks, lacking(directory, *fleet, 0));
-  if (!lacks.empty()) {
-    return fail(ErrorCode::InvalidArgument, "{}: {} (run them again: --rank R --world {})",
-                out.native(), lacks, fleet->world);
+  CKFS_TRY(const std::string missing, missing_parts(directory, *fleet, 0));
+  if (!missing.empty()) {
+    return fail(ErrorCode::InvalidArgument,
+                "{}: not finished: {} (run them again: --rank R --world {})", out.native(), missing,
+                fleet->world);
   }
   return finish(directory, view, files, checkpoint.mtime());
 }

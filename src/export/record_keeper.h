@@ -1,8 +1,8 @@
-// The record of a running export, which jobs change and which is written to OUT now and then.
+// The record of a running export. Jobs change it, and now and then one of them writes it to OUT.
 //
-// Writing takes two fsyncs. No job waits for that: one writes, without a lock, and what others
-// change meanwhile is written by the same one afterwards. So the record in OUT may be behind what
-// has been done, never ahead of it. Safe for concurrent use by several threads.
+// Writing takes two fsyncs, and jobs do not wait for that: one writes without a lock, and writes
+// once more if others have changed the record meanwhile. So the record in OUT may be behind the
+// work, never ahead of it. Safe for concurrent use by several threads.
 #pragma once
 
 #include <chrono>
@@ -14,8 +14,7 @@
 
 namespace ckfs {
 
-/// For store_at_times(): a view of small files would otherwise spend its time on writing the
-/// record.
+/// For store_at_times(): a view of small files would otherwise spend its time on the record.
 inline constexpr std::chrono::milliseconds kRecordInterval{500};
 
 template <typename Record>
@@ -24,13 +23,13 @@ class RecordKeeper {
   using Write = std::function<Result<void>(const Record& record)>;
   RecordKeeper(Record record, Write write) : write_(std::move(write)), record_(std::move(record)) {}
 
-  /// Changes the record; it is not written. `change` must not use the keeper.
+  /// Changes the record in memory. `change` must not use the keeper.
   template <typename Change>
   void change(Change&& change) {
     const MutexLock lock(mutex_);
     change(record_);
   }
-  /// What `look` says of the record; under the same rule.
+  /// The result of `look` on the record. `look` must not use the keeper.
   template <typename Look>
   auto look(Look&& look) const {
     const MutexLock lock(mutex_);
@@ -40,7 +39,7 @@ class RecordKeeper {
     return look([](const Record& record) { return record; });
   }
 
-  /// Writes the record, or leaves that to the job that is writing. Errors: those of `write`;
+  /// Writes the record, or leaves that to the job that is writing it. Errors: those of `write`;
   /// OutOfMemory.
   Result<void> store() {
     MutexLock lock(mutex_);
@@ -59,7 +58,7 @@ class RecordKeeper {
     return written;
   }
 
-  /// The same, unless the record was written less than `interval` ago.
+  /// Calls store(), unless the record was written less than `interval` ago.
   Result<void> store_at_times(std::chrono::milliseconds interval) {
     {
       const MutexLock lock(mutex_);

@@ -1,6 +1,6 @@
-// Groups are found by union: whoever needs a chunk joins those who need it. A tensor is cut where
-// the chunks along its first dimension end (array_source.h), so pieces are runs of a file, and
-// nothing but the order in which they are written is another than that of the files.
+// Groups are found by union: a piece joins the pieces that need the same chunk. A tensor is cut
+// where the chunks along its first dimension end (array_source.h). So pieces are runs of a file,
+// and only the order in which they are written differs from that of the files.
 #include "export/source_order.h"
 
 #include <algorithm>
@@ -19,11 +19,11 @@
 namespace ckfs {
 namespace {
 
-/// Pieces of a file that are so near are read one after another.
+/// Pieces of a file that are this near are read one after another.
 constexpr std::uint64_t kNear = 1_MiB;
 
-// Pieces of a tensor at most, and of all tensors together as long as each may have kFewPieces: some
-// seconds. Headers of a few KB may name any number of rows.
+// The most pieces of a tensor, and of all tensors together (though each may have kFewPieces): some
+// seconds of work. A header of a few KB may name any number of rows.
 constexpr std::size_t kMostPieces = std::size_t{1} << 16;
 constexpr std::size_t kMostOfAll = std::size_t{1} << 22;
 constexpr std::size_t kFewPieces = 16;
@@ -46,8 +46,8 @@ std::vector<FileId> chunks_of(const Catalog& catalog, const std::vector<Box>& bo
   return chunks;
 }
 
-/// The pieces of a tensor that lies at `place`: of `least` bytes, the last apart, and `most` of
-/// them at most.
+/// Cuts a tensor at `place` into pieces of at least `least` bytes (the last may have fewer), and
+/// into `most` pieces at most.
 void cut(const Catalog& catalog, const TensorExpr& expr, std::size_t file, ByteRange place,
          std::uint64_t least, std::size_t most, std::vector<Piece>& pieces) {
   if (place.empty()) return;
@@ -81,7 +81,7 @@ void cut(const Catalog& catalog, const TensorExpr& expr, std::size_t file, ByteR
     }
     std::vector<FileId> chunks = chunks_of(catalog, part->boxes());
     const std::uint64_t to = place.begin + static_cast<std::uint64_t>(end) * row_bytes;
-    // What needs the same chunks is no piece of its own: tiles are best cut by the engine.
+    // Rows that need the same chunks are one piece: the engine cuts tiles best.
     if (pieces.size() > first && pieces.back().chunks == chunks) {
       pieces.back().step.range.end = to;
       continue;
@@ -143,7 +143,7 @@ std::vector<Group> groups_of(const ChunkTable& chunks, std::span<const Piece> pi
   return groups;
 }
 
-/// Whether the files in order may need a chunk of the group when it is there no longer.
+/// Whether the order of the files may need a chunk of the group when it is dropped already.
 bool is_scattered(const Group& group, std::span<const Piece> pieces, std::uint64_t kept) {
   for (std::size_t i = 1; i < group.pieces.size(); ++i) {
     const ExportStep& a = pieces[group.pieces[i - 1]].step;
@@ -155,7 +155,7 @@ bool is_scattered(const Group& group, std::span<const Piece> pieces, std::uint64
          });
 }
 
-/// The pieces of groups in turn: threads begin with different chunks.
+/// The pieces of groups in turn, so that threads begin with different chunks.
 std::vector<ExportStep> in_turn(std::span<const Group> groups, std::span<const Piece> pieces) {
   std::vector<ExportStep> steps;
   for (std::size_t turn = 0, left = 1; left > 0; ++turn) {

@@ -1,8 +1,8 @@
-// Ranges: the bytes of all files, one file after another by path, are a line along which cost
-// accumulates; cut k lies where k / parts of the whole is reached. So a process writes neighbours,
-// which the source has near each other.
+// Ranges: the files, one after another by path, are a line along which cost adds up. Cut k lies
+// where k / parts of the whole is reached. So a process writes neighbours, which are near each
+// other in the source, too.
 //
-// Files: the dearest first, each to the process that has least so far.
+// Files: the most expensive first, each to the process that has the least so far.
 #include "export/split.h"
 
 #include <algorithm>
@@ -28,7 +28,7 @@ struct Cut {
   auto operator<=>(const Cut&) const = default;
 };
 
-/// What all bytes of a tensor, or of a chunk of one, cost.
+/// The cost of all bytes of a tensor, or of a chunk of one.
 CostSpan cost_of(const Catalog& catalog, const TensorExpr& expr) {
   CostSpan span{.cost = expr.nbytes(), .tiled = needs_tiles(catalog, expr)};
   const auto add = [&](StorageId id, std::int64_t elements, const Program* program) {
@@ -64,7 +64,7 @@ FileCost cost_of(const Catalog& catalog, const FileLayout& layout) {
 
 class Cutter {
  public:
-  Cutter(std::span<const FileCost> files, unsigned parts) : files_(files), parts_(parts) {
+  Cutter(std::span<const FileCost> files, unsigned parts) : files_(files), ranges_(parts) {
     begins_.reserve(files.size() + 1);
     begins_.push_back(0);
     for (const FileCost& file : files) begins_.push_back(begins_.back() + file.cost());
@@ -72,10 +72,10 @@ class Cutter {
 
   Cut cut(unsigned number) const {
     if (number == 0) return {0, 0};
-    if (number == parts_) return {files_.size(), 0};
+    if (number == ranges_) return {files_.size(), 0};
     const auto target =
-        static_cast<std::uint64_t>(static_cast<Wide>(begins_.back()) * number / parts_);
-    const std::uint64_t near = begins_.back() / parts_ / kBorderShare;
+        static_cast<std::uint64_t>(static_cast<Wide>(begins_.back()) * number / ranges_);
+    const std::uint64_t near = begins_.back() / ranges_ / kBorderShare;
     // The file in which the target lies: the last that begins at or before it and is not empty.
     const auto after = std::upper_bound(begins_.begin(), begins_.end(), target);
     const auto file =
@@ -112,7 +112,7 @@ class Cutter {
   }
 
   std::span<const FileCost> files_;
-  unsigned parts_;
+  unsigned ranges_;
   std::vector<std::uint64_t> begins_;  // the cost before each file, and of all
 };
 

@@ -1,11 +1,10 @@
-// How a view is cut into the parts that several processes write: a pure function of the view and of
-// how many they are, the same on every host, so that nobody has to be asked.
+// How a view is cut into the parts that several processes write. A pure function of the view and
+// the number of processes, the same on every host, so that they need not talk to each other.
 //
-// The parts cost the same, about: a byte costs one to write, and one more for each stored byte that
-// has to be decoded, cast or gathered for it. They are cut where tensors, or chunks of them, begin,
-// as long as that costs less than kBorderShare of a part; else inside of one. A cut is a multiple
-// of kSplitUnit in its file, or the file's end: no two processes write to one page, of 4 KiB, of a
-// file.
+// The parts cost about the same: a byte costs one to write, and one more for each stored byte that
+// is decoded, cast or gathered for it. A cut lies where a tensor, or a chunk of one, begins, as
+// long as that costs less than kBorderShare of a part; otherwise inside of one. It is a multiple of
+// kSplitUnit in its file, or the file's end, so no two processes write to one page of a file.
 #pragma once
 
 #include <cstdint>
@@ -20,14 +19,13 @@
 namespace ckfs {
 
 inline constexpr std::uint64_t kSplitUnit = 4_KiB;
-/// A part may be larger or smaller than the others by about this share, 1 / 200 of one, for the
-/// sake of a border.
+/// A cut moves to a border by at most 1 / 400 of a part, so parts differ by about 1 / 200.
 inline constexpr std::uint64_t kBorderShare = 400;
-/// Tensors that are gathered are computed in tiles, which two processes would both compute: no more
-/// cuts than this in one that is larger.
+/// A cut in a large tensor that is gathered is a multiple of this: two processes would both compute
+/// the tile in which the cut lies.
 inline constexpr std::uint64_t kTiledUnit = 16_MiB;
 
-/// Something that is written: a range of a file of the view.
+/// A range of a file of the view that is to be written.
 struct ExportStep {
   std::size_t file = 0;  // index in View::files()
   ByteRange range;
@@ -35,14 +33,14 @@ struct ExportStep {
   bool operator==(const ExportStep&) const = default;
 };
 
-/// A run of a file's bytes of which each costs the same: a tensor, a chunk, or what lies between.
+/// A run of a file's bytes that cost the same each: a tensor, a chunk, or bytes between them.
 struct CostSpan {
   std::uint64_t end = 0;   // the next begins there
   std::uint64_t cost = 0;  // of all its bytes
   bool tiled = false;
 };
 
-/// A file of `spans.back().end` bytes; empty ones have no spans.
+/// A file of `spans.back().end` bytes. An empty file has no spans.
 struct FileCost {
   std::vector<CostSpan> spans;
 
@@ -52,12 +50,12 @@ struct FileCost {
 
 enum class Split : std::uint8_t {
   Ranges,  // anywhere, by the rules above
-  Files,   // whole files: where OUT takes a file's bytes only in order
+  Files,   // whole files, for an OUT that takes a file's bytes only in order
 };
 
-/// What writing each file of the view costs, in the order of View::files(). Costs up to 48 bytes
-/// for each tensor, chunk and text between them, and for a while as much as the layouts of some
-/// files. Errors: OutOfMemory.
+/// The cost of writing each file of the view, in the order of View::files(). Takes up to 48 bytes
+/// for each tensor, chunk and text between them, and for a while the layouts of some files. Errors:
+/// OutOfMemory.
 Result<std::vector<FileCost>> file_costs(const View& view);
 
 /// The steps of each of `parts` processes, which cover every byte once. Requires: parts > 0.

@@ -18,7 +18,7 @@
 namespace ckfs {
 namespace {
 
-// The box in which the outermost `level` loops stand still.
+// The box in which the outermost `level` loops are fixed.
 struct ClipFrame {
   std::size_t level = 0;
   std::int64_t target_offset = 0;
@@ -31,7 +31,7 @@ Box without_outer_loops(const Box& box, const ClipFrame& frame) {
   return inner;
 }
 
-// Appends what lies in [begin, end). At each level only the first and the last turn can be partial,
+// Appends the part in [begin, end). At each level only the first and the last turn can be partial,
 // because a turn of a loop ends before its next turn begins.
 void clip_level(const Box& box, const ClipFrame& frame, std::int64_t begin, std::int64_t end,
                 std::vector<Box>& pieces) {
@@ -178,8 +178,9 @@ std::vector<Loop> without(std::vector<Loop> loops, std::size_t index) {
   return loops;
 }
 
-// The loops of the one box that visits what `a` and then `b` visit, where there is one: they differ
-// in the turns of one loop, and b goes on where a ends. That loop may have one turn in either.
+// The loops of the one box that visits the elements of `a` and then those of `b`, if there is one:
+// they differ in the turns of one loop, and b begins where a ends. That loop may have one turn in
+// either.
 std::optional<std::vector<Loop>> joined_loops(const Box& a, const Box& b) {
   const std::int64_t target = b.target_offset - a.target_offset;
   const std::int64_t source = b.source_offset - a.source_offset;

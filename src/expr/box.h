@@ -12,10 +12,10 @@ namespace ckfs {
 
 /// Boxes that an operation may make of a tensor: bounds the memory that a hostile shape or recipe
 /// can ask for. The largest known need, all experts of all layers of a 384 x 61 model in one
-/// tensor, is a tenth. A stored tensor may have more of its own, for its source has paid for each
-/// with bytes; it can be cast, shown (not in containers that cut tensors into chunks), and sliced
-/// along its outermost dimension into pieces of at most kMaxBoxes, but neither transposed nor
-/// joined with others.
+/// tensor, is a tenth. A stored tensor may have more of its own, because its source has bytes for
+/// each. It can be cast, shown (not in containers that cut tensors into chunks), and sliced along
+/// its outermost dimension into pieces of at most kMaxBoxes, but neither transposed nor joined with
+/// others.
 inline constexpr std::size_t kMaxBoxes = std::size_t{1} << 18;
 
 /// The largest difference between two target indices that `loops` visit.

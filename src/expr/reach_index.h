@@ -1,4 +1,4 @@
-// Which of many intervals, sorted by where they begin, meet a range: found without a look at the
+// Finds which of many intervals, sorted by their begins, meet a range, without a look at the
 // others. A tree of maxima of the intervals' ends, 16 children a node, a vector for each level: a
 // fifteenth of the memory of a list of ends, and one interval that reaches far does not make all
 // after it be visited. Up to 16 intervals, which most tensors have, are their own node.

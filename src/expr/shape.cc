@@ -1,5 +1,5 @@
-// Shapes come from files and recipes, so the one check of them stands here, with a limit that makes
-// all later arithmetic on indices safe without further checks.
+// Shapes come from files and recipes, so their one check is here, with a limit that makes all later
+// arithmetic on indices safe without further checks.
 #include "expr/shape.h"
 
 #include <fmt/format.h>

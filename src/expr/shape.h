@@ -19,7 +19,7 @@ std::vector<std::int64_t> row_major_strides(std::span<const std::int64_t> shape)
 /// more, or of less than a byte each and no whole bytes).
 Result<std::int64_t> check_shape(DType dtype, std::span<const std::int64_t> shape);
 
-/// A dimension as the middle one of three: what lies around it.
+/// A dimension as the middle one of three: the sizes around it.
 struct Around {
   std::int64_t extent = 0;
   std::int64_t inner = 0;  // elements that one step of the dimension moves

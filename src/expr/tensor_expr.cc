@@ -294,7 +294,7 @@ Result<TensorExpr> TensorExpr::append(Step step) const {
     body->program = extended(storage->program, step);
   } else {
     std::vector<Box> boxes = this->boxes();
-    // Boxes that shared a program go on sharing one.
+    // Boxes that shared a program still share one.
     std::map<std::shared_ptr<const Program>, std::shared_ptr<const Program>> known;
     for (Box& box : boxes) {
       if (box.is_constant()) {
@@ -323,7 +323,7 @@ Result<TensorExpr> TensorExpr::then(const std::shared_ptr<const Program>& progra
   const std::optional<Whole> before = whole();
   const std::optional<Whole> after = expr.whole();
   if (!before || before->program || expr.cast_ != kNoCast || !after || !after->program) return expr;
-  if (after->program->size() != program->size()) return expr;  // a cast of it was none
+  if (after->program->size() != program->size()) return expr;  // a cast that changed nothing
   auto body = std::make_shared<Body>();
   body->shape = expr.body_->shape;
   body->program = program;

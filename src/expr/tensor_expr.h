@@ -33,9 +33,9 @@ struct Loop {
   bool operator==(const Loop&) const = default;
 };
 
-/// What happens to each value of a box, in order, each step with its own rounding dtype. Only F64,
-/// F32, F16 and BF16 take steps. Multiply and Add round the operand to F32, compute in F32 (both in
-/// F64 where `dtype` is F64) and round the result to `dtype`, as torch does with a Python scalar.
+/// The steps for each value of a box, in order, each with its own rounding dtype. Only F64, F32,
+/// F16 and BF16 take steps. Multiply and Add round the operand to F32, compute in F32 (both in F64
+/// where `dtype` is F64) and round the result to `dtype`, as torch does with a Python scalar.
 struct Step {
   enum class Kind : std::uint8_t {
     Cast,             // to `dtype`
@@ -75,7 +75,8 @@ struct Box {
 class TensorExpr {
  public:
   /// The stored tensor as it is decoded: value dtype of its storage, no step. Its shape may be the
-  /// catalog's own: the catalog must outlive it, and what is of that shape and made of it.
+  /// catalog's own: the catalog must outlive it, and all expressions of that shape that are made of
+  /// it.
   static TensorExpr stored(const Catalog& catalog, TensorId tensor);
   /// A tensor of zeros. Errors: InvalidArgument (no such shape).
   static Result<TensorExpr> zeros(DType dtype, std::span<const std::int64_t> shape);
@@ -90,14 +91,15 @@ class TensorExpr {
   /// storage (the common case, which keeps no list) gives one box with at most one loop.
   std::vector<Box> boxes() const;
 
-  /// The same list without a copy; empty where whole() has a value. Of the values' steps it may
-  /// lack the last: steps_of(box) has all. Valid as long as the expression or a copy of it.
+  /// The same list without a copy; empty where whole() has a value. The boxes may be without the
+  /// last of the values' steps: steps_of(box) has all. Valid as long as the expression or a copy of
+  /// it.
   std::span<const Box> box_list() const;
-  /// What happens to the values of a box of box_list(); nullptr: nothing.
+  /// The steps for the values of a box of box_list(); nullptr: none.
   std::shared_ptr<const Program> steps_of(const Box& box) const;
 
-  /// What the boxes say of the target indices in [begin, end): the clip() of each that has any.
-  /// Costs as much as there are boxes whose spans meet the range, however many others there are.
+  /// The boxes of the target indices in [begin, end): the clip() of each that has any. Costs as
+  /// much as there are boxes whose spans meet the range, however many others there are.
   std::vector<Box> boxes(std::int64_t begin, std::int64_t end) const;
   /// How many boxes, and nodes of the index over them, boxes(begin, end) looks at.
   std::size_t visits(std::int64_t begin, std::int64_t end) const;
@@ -110,8 +112,8 @@ class TensorExpr {
   /// The memory that it keeps beside itself, its steps apart; copies share it.
   std::size_t bytes() const;
 
-  /// Where the tensor is one whole storage in row-major order, and no operation has moved it away
-  /// and back: which, and the steps (nullptr: none).
+  /// The storage and the steps (nullptr: none), if the tensor is one whole storage in row-major
+  /// order, and no operation has moved it away and back.
   struct Whole {
     StorageId storage;
     std::shared_ptr<const Program> program;
@@ -131,15 +133,15 @@ class TensorExpr {
                            std::int64_t step = 1) const;
   /// Zero elements before and after along `dim`.
   Result<TensorExpr> pad(std::int64_t dim, std::int64_t before, std::int64_t after) const;
-  /// One more step for every value. A cast to the dtype that they have is no step; a step that is
-  /// no cast names the dtype that they have. Padding stays zero: a step that would change it,
-  /// were it F32, is Unsupported. InvalidArgument: 2^61 bytes or more.
+  /// One more step for every value. A cast to the values' own dtype adds no step; a step other than
+  /// a cast names the values' dtype. Padding stays zero: a step that would change it, were it F32,
+  /// is Unsupported. InvalidArgument: 2^61 bytes or more.
   Result<TensorExpr> then(Step step) const;
   /// Several steps, which many tensors can share. Requires: not nullptr.
   Result<TensorExpr> then(const std::shared_ptr<const Program>& program) const;
   Result<TensorExpr> cast(DType dtype) const { return then({Step::Kind::Cast, dtype, 0}); }
-  /// The values of F8 as they are, without a scale, in F32: what no cast gives, because codes
-  /// without their scale are no numbers unless somebody says so.
+  /// The values of F8 as they are, without a scale, in F32. No cast does this, because codes
+  /// without their scale are not values unless the user says so.
   Result<TensorExpr> at_scale_one() const;
 
   /// Equal shapes on a new dimension `dim`. The dtypes must be equal (promote with cast first).
@@ -155,9 +157,9 @@ class TensorExpr {
   /// The same with a step that was checked.
   Result<TensorExpr> append(Step step) const;
 
-  /// What the common case, a whole storage under its catalog shape with at most one cast, can do
-  /// without; a checkpoint may have 92,000 of those in each of four views. Views that differ in a
-  /// last cast alone share it.
+  /// Members that the common case (a whole storage under its catalog shape with at most one cast)
+  /// does not need; a checkpoint may have 92,000 of those in each of four views. Views that differ
+  /// in a last cast alone share it.
   struct BoxList {
     std::vector<Box> boxes;  // by target_offset
     ReachIndex reach;        // of the boxes' target indices

@@ -1,5 +1,5 @@
-// One stream of crc32 instructions gives 2 GB/s, and what is summed here is decoded, read or
-// written in the same pass, which takes longer: three streams and a merge would gain little.
+// One stream of crc32 instructions gives 2 GB/s, and the summed bytes are decoded, read or written
+// in the same pass, which takes longer: three streams and a merge would gain little.
 #include "format/crc32c.h"
 
 #include <array>

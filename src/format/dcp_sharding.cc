@@ -92,7 +92,7 @@ class ShardingReader {
   DcpOffsets::iterator entry_ = offsets_.end();
   std::optional<Error> error_;
   std::size_t depth_ = 0;
-  bool is_offsets_ = false;  // what is read is the value of saved_offsets
+  bool is_offsets_ = false;  // reading the value of saved_offsets
 };
 
 }  // namespace

@@ -56,8 +56,8 @@ void append_utf8(std::string& out, std::uint32_t code) {
   }
 }
 
-/// Whether a number that no double holds is too large, and not too small. Its exponents have
-/// hundreds, so where its first digit stands that is not 0 settles it.
+/// Whether a number that does not fit a double is too large, and not too small. Such exponents are
+/// in the hundreds, so the position of the first digit other than 0 settles it.
 bool is_large(std::string_view number) {
   const std::size_t e = std::min(number.find_first_of("eE"), number.size());
   const std::string_view digits = number.substr(0, e);
@@ -94,7 +94,7 @@ Result<void> check_json_object(std::string_view text, std::string_view file_name
   }
 
   const std::string_view value = trim(text);
-  if (value.empty()) return fail(ErrorCode::Corrupt, "{}: no JSON, only white space", file_name);
+  if (value.empty()) return fail(ErrorCode::Corrupt, "{}: not JSON, only white space", file_name);
   if (value.front() != '{') {
     return fail(ErrorCode::Corrupt, "{}: not a JSON object: its first byte is {:#04x}", file_name,
                 static_cast<unsigned>(static_cast<unsigned char>(value.front())));
@@ -174,7 +174,7 @@ JsonTokens::Kind JsonTokens::next() {
     default:
       break;
   }
-  return refuse("a character that begins no value");
+  return refuse("a character that cannot begin a value");
 }
 
 JsonTokens::Kind JsonTokens::refuse(std::string_view reason) {
@@ -297,7 +297,7 @@ JsonTokens::Kind JsonTokens::read_number() {
     return Kind::Unsigned;
   }
   if (std::from_chars(first, last, fraction_).ec == std::errc()) return Kind::Fraction;
-  if (is_large({first, last})) return refuse("a number that no double holds");
+  if (is_large({first, last})) return refuse("a number that does not fit a double");
   fraction_ = negative ? -0.0 : 0.0;
   return Kind::Fraction;
 }

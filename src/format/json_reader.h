@@ -32,7 +32,7 @@ Result<void> check_json_object(std::string_view text, std::string_view file_name
 /// How many strings `text` can have at most: enough to size tables before it is read.
 std::size_t max_json_strings(std::string_view text);
 
-/// Where `part` begins in `text`; nullopt: it is no slice of it.
+/// Where `part` begins in `text`; nullopt: it is not a slice of it.
 std::optional<std::size_t> offset_in(std::string_view text, std::string_view part);
 
 /// The characters that stand for themselves outside strings, and the quote that begins one.
@@ -106,12 +106,12 @@ class JsonTokens {
 /// Reads `text` and calls a method of `handler` for each thing that it finds, named as those of
 /// nlohmann's SAX readers are: null(), boolean(bool), number_unsigned(uint64_t),
 /// number_integer(int64_t), number_float(double, text), string(text), key(text), start_object(n),
-/// end_object(), start_array(n), end_array() (n: always -1, not known). Each returns whether to go
-/// on. `end` is one past the last byte of the token that an event is about. Text that is not JSON
-/// ends in parse_error(byte, reason): where the token begins that cannot be there, and "not JSON:
-/// no key where one must be" or the limit that it exceeds. Texts are slices as JsonTokens::text()
-/// says. Memory: a bit for each open object and list, and one string with escapes. No recursion.
-/// Returns: `text` was JSON, and every event returned true. Requires: `text` is UTF-8.
+/// end_object(), start_array(n), end_array() (n: always -1, not known). Each returns whether to
+/// continue. `end` is one past the last byte of the token that an event is about. Text that is not
+/// JSON ends in parse_error(byte, reason): where the wrong token begins, and "not JSON: no key
+/// where one must be" or the limit that it exceeds. Texts are slices as JsonTokens::text() says.
+/// Memory: a bit for each open object and list, and one string with escapes. No recursion. Returns:
+/// `text` was JSON, and every event returned true. Requires: `text` is UTF-8.
 template <typename Handler>
 bool read_json(std::string_view text, const JsonOptions& options, std::size_t& end,
                Handler& handler) {
@@ -143,11 +143,11 @@ bool read_json(std::string_view text, const JsonOptions& options, std::size_t& e
     }
     switch (wanted) {
       case Wanted::End:
-        return kind == Kind::End ? true : refuse("text behind the value");
+        return kind == Kind::End ? true : refuse("text after the value");
       case Wanted::CommaOrClose:
         if (kind != Kind::Comma) {
-          return refuse(is_object.back() ? "neither ',' nor '}' behind a member"
-                                         : "neither ',' nor ']' behind an element");
+          return refuse(is_object.back() ? "neither ',' nor '}' after a member"
+                                         : "neither ',' nor ']' after an element");
         }
         wanted = is_object.back() ? Wanted::Key : Wanted::Value;
         continue;
@@ -155,7 +155,7 @@ bool read_json(std::string_view text, const JsonOptions& options, std::size_t& e
       case Wanted::KeyOrClose:
         if (kind != Kind::String) return refuse("no key where one must be");
         if (!handler.key(tokens.text())) return false;
-        if (tokens.next() != Kind::Colon) return refuse("no ':' behind a key");
+        if (tokens.next() != Kind::Colon) return refuse("no ':' after a key");
         wanted = Wanted::Value;
         continue;
       case Wanted::Value:

@@ -1,6 +1,6 @@
 // Tools compare, hash and diff config.json files, and people keep them in version control, so a
 // view's config differs from its source in the members it must change and in no other byte. Parsing
-// and dumping again would reorder nothing but lose number spellings (1e-06), escapes and indents.
+// and dumping again would keep the order, but lose number spellings (1e-06), escapes and indents.
 //
 // So: read_json() decides whether the text is JSON at all; after that a scanner that trusts
 // the grammar finds where members begin and end, and edits are made to the text.

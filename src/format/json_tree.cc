@@ -1,4 +1,4 @@
-// nlohmann's tree drops duplicate keys without a word and (in Debian's version) knows no positions.
+// nlohmann's tree drops duplicate keys silently and (in Debian's version) knows no positions.
 #include "format/json_tree.h"
 
 #include <algorithm>
@@ -96,7 +96,7 @@ class TreeBuilder {
   }
 
   std::string_view text_;
-  std::size_t end_ = 0;      // of what was read last
+  std::size_t end_ = 0;      // of the last token
   std::size_t counted_ = 0;  // lines are counted up to here
   std::uint32_t line_ = 1;
   std::string_view file_name_;

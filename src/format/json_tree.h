@@ -28,7 +28,7 @@ struct JsonNode {
 
   /// The member of that key, the last of several; nullptr: none, or no object.
   const JsonNode* find(std::string_view key) const;
-  /// "a list", "a string": what it is, for messages.
+  /// Its kind for messages: "a list", "a string".
   std::string_view kind_text() const;
 };
 

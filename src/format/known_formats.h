@@ -3,15 +3,16 @@
 
 #include <cstddef>
 #include <span>
-#include <string_view>
+#include <string>
 
 namespace ckfs {
 
-/// As many first bytes as name_of_format() looks at.
+/// As many first bytes as what_it_is() looks at.
 inline constexpr std::size_t kFormatMark = 512;
 
-/// What a file is by its first bytes, "a GGUF file"; "no file that ckfs knows" is empty. `first`:
-/// kFormatMark bytes, or the whole of a shorter file. A pure function.
-std::string_view name_of_format(std::span<const std::byte> first);
+/// What a file is by its first bytes, for a message "FILE: is ": "a GGUF file, which ckfs does not
+/// read", "an HTML page (an error page that was saved?), not a safetensors file"; empty: none that
+/// is known. `first`: kFormatMark bytes, or the whole of a shorter file. A pure function.
+std::string what_it_is(std::span<const std::byte> first);
 
 }  // namespace ckfs

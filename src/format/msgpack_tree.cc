@@ -1,6 +1,6 @@
-// The file `checkpoint` of Orbax before 0.4. nlohmann's reader gives events and copies of what is
-// binary; where the bytes of an array are in the file follows from how far it has read. It calls
-// itself for what is nested, so depth is bounded here.
+// The file `checkpoint` of Orbax before 0.4. nlohmann's reader gives events and copies of binary
+// values; how far it has read tells where the bytes of an array are in the file. It recurses for
+// nested values, so depth is bounded here.
 #include <cstddef>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -98,7 +98,7 @@ class ArrayReader {
  public:
   explicit ArrayReader(std::string_view bytes) : bytes_(bytes) {}
 
-  /// Whether it is one; `leaf`: what it is, `bytes` from its own begin.
+  /// Whether it is an array; then sets `leaf`, with `bytes` counted from its own first byte.
   bool read(MsgpackLeaf& leaf) {
     leaf_ = &leaf;
     const bool whole =

@@ -90,7 +90,7 @@ void Leaf<Column>::add(std::string_view key, std::string_view value) {
 }
 
 template <typename Column>
-void Leaf<Column>::add(std::string_view key, const Place& value) {
+void Leaf<Column>::add(std::string_view key, const DataLocation& value) {
   add_key(key);
   sizes_.put(Varint(value.size));
   kinds_.put("\1");
@@ -170,7 +170,7 @@ std::string render_manifest(std::string_view node_file, const Root& root) {
   std::string body;
   const auto put = [&](std::string_view text) { body += text; };
   for (const std::uint64_t half : root.uuid) put_le(body, half, 8);
-  // What Orbax asks of writers; nobody writes here.
+  // Orbax requires it of writers; this database has none.
   body += '\0';              // one manifest file
   put(Varint(1024));         // largest inline value
   put(Varint(100'000'000));  // largest decoded node

@@ -35,7 +35,7 @@ struct NodeTotals {
 };
 
 /// Where a value, or a node, lies.
-struct Place {
+struct DataLocation {
   std::uint32_t file = 0;
   std::uint64_t offset = 0;
   std::uint64_t size = 0;
@@ -65,7 +65,7 @@ class Leaf {
   explicit Leaf(const FileName& name) : name_(name) {}
 
   void add(std::string_view key, std::string_view value);
-  void add(std::string_view key, const Place& value);
+  void add(std::string_view key, const DataLocation& value);
 
   std::size_t entries() const { return entries_; }
   std::uint64_t size() const;

@@ -36,7 +36,7 @@ constexpr std::uint64_t kFileNamesFactor = 16;  // for each byte of manifest or 
 constexpr std::uint64_t kMaxEnd = (std::uint64_t{1} << 63) - 1;
 constexpr std::uint64_t kNowhere = ~std::uint64_t{0};
 
-/// Reads a body from its begin to its end. After a failure nothing it gives counts.
+/// Reads a body from start to end. After a failure its results are not valid.
 class Cursor {
  public:
   Cursor(std::string_view text, std::size_t at) : text_(text), at_(at) {}
@@ -74,7 +74,7 @@ class Cursor {
     return part;
   }
 
-  /// Passes over a column, and gives its begin.
+  /// Skips a column, and gives its start.
   std::size_t skip_column(std::uint64_t count) {
     const std::size_t begin = at_;
     for (std::uint64_t i = 0; i < count && !failed_; ++i) varint();
@@ -97,13 +97,13 @@ struct Body {
   std::optional<std::uint64_t> raw;  // where it begins in the stored bytes, if raw
 };
 
-/// Frames may leave out their size, or lie about it: so the text grows with what comes out.
+/// Frames may leave out their size, or lie about it: so the text grows with the output.
 Result<std::string> decompress(std::string_view frame, std::uint64_t most, std::string_view name) {
   const std::unique_ptr<ZSTD_DStream, decltype(&ZSTD_freeDStream)> stream(ZSTD_createDStream(),
                                                                           &ZSTD_freeDStream);
   if (!stream) return fail(ErrorCode::OutOfMemory, "{}: no memory for a zstd decoder", name);
   ZSTD_initDStream(stream.get());
-  // The window is no larger than what the frame may hold.
+  // The window is no larger than the frame's limit.
   ZSTD_DCtx_setParameter(stream.get(), ZSTD_d_windowLogMax, 27);
   std::string out;
   ZSTD_inBuffer in{frame.data(), frame.size(), 0};
@@ -130,11 +130,11 @@ Result<std::string> decompress(std::string_view frame, std::uint64_t most, std::
   if (in.pos != in.size) {
     return fail(ErrorCode::Corrupt, "{}: {} bytes behind its zstd frame", name, in.size - in.pos);
   }
-  out.shrink_to_fit();  // it may be kept, and what is kept is counted by its size
+  out.shrink_to_fit();  // it may be kept, and is then counted by its size
   return out;
 }
 
-/// Checks what lies around a body, and takes it out.
+/// Checks the envelope of a body, and takes the body out.
 Result<Body> open_envelope(std::string stored, std::uint32_t magic, std::uint64_t most_decoded,
                            std::string_view name) {
   if (stored.size() < kFirst + kChecksum - 2) {
@@ -315,7 +315,7 @@ Result<void> read_versions(Cursor& in, const Config& config, Manifest& manifest,
       !fault.empty()) {
     return fail(ErrorCode::Corrupt, "{}: the root: {}", name, fault);
   }
-  manifest.root = Place{static_cast<std::uint32_t>(file), offset, size};
+  manifest.root = DataLocation{static_cast<std::uint32_t>(file), offset, size};
   return {};
 }
 

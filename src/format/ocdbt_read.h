@@ -25,7 +25,7 @@ namespace ckfs::ocdbt {
 inline constexpr std::string_view kManifestName = "manifest.ocdbt";
 
 inline constexpr std::size_t kMaxName = 65535;  // of a key, of a data file's path
-/// Bytes of a manifest or node, stored and decoded. Whoever reads the stored ones sees to it.
+/// The most bytes of a manifest or node, stored and decoded. The caller checks the stored size.
 inline constexpr std::uint64_t kMaxNode = std::uint64_t{128} << 20;
 
 /// A data file: its path below the database's directory. What nodes in it refer to lies below the
@@ -43,14 +43,14 @@ struct Manifest {
   /// known then.
   bool numbered = false;
   std::vector<DataFile> files;
-  std::uint8_t height = 0;    // of the root; 0: a leaf
-  std::optional<Place> root;  // nullopt: there is no key
+  std::uint8_t height = 0;           // of the root; 0: a leaf
+  std::optional<DataLocation> root;  // nullopt: there is no key
 };
 
-/// What it becomes where it is compressed is at most 8 MiB and 64 times its bytes, else Corrupt.
+/// A compressed manifest decodes to at most 8 MiB and 64 times its bytes, else Corrupt.
 Result<Manifest> parse_manifest(std::string_view bytes, std::string_view name);
 
-/// The number of the file manifest.<16 hex digits>; nullopt: it is none.
+/// The number of the file manifest.<16 hex digits>; nullopt: it is not such a file.
 std::optional<std::uint64_t> numbered_manifest(std::string_view file_name);
 
 /// A value of a leaf: in the node, or out of line at `place`.
@@ -59,7 +59,7 @@ struct Value {
   std::string_view text;  // in the node
   /// Where `text` is in the node's stored bytes; nullopt: nowhere, they are compressed.
   std::optional<std::uint64_t> at;
-  Place place;  // file: in Node::files()
+  DataLocation place;  // file: in Node::files()
 };
 
 /// A child of an interior node.
@@ -67,10 +67,10 @@ struct ChildRef {
   std::string_view key;  // no key below is less
   /// Bytes of `key` that all keys below begin with, and that the child leaves out.
   std::size_t stripped = 0;
-  Place place;
+  DataLocation place;
 };
 
-/// What the one who refers to a node knows of it.
+/// The facts that a reference to a node gives.
 struct NodeContext {
   std::uint8_t height = 0;
   std::string_view base_path;   // of its file, DataFile::base_path()

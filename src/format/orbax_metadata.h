@@ -1,8 +1,8 @@
 // The small files of an Orbax PyTree item. Written from Orbax 0.12 (metadata/tree.py: _METADATA;
 // path/atomicity.py: commit_success.txt). All functions are pure.
 //
-// There is no _CHECKPOINT_METADATA: Orbax needs none, and its v1 refuses to open what lies below a
-// directory that has one, and a directory that has it in one of its items alone.
+// There is no _CHECKPOINT_METADATA: Orbax does not need it. Its v1 refuses to open anything below a
+// directory that has one, and a directory that has it in only one of its items.
 #pragma once
 
 #include <cstdint>
@@ -52,7 +52,7 @@ struct KeyArray {
 };
 std::string render_array_metadatas(std::span<const KeyArray> arrays);
 
-/// commit_success.txt of `directory`: without it, a copy in gs:// is no checkpoint.
+/// commit_success.txt of `directory`: without it, a copy in gs:// is not a checkpoint.
 std::string render_commit_success(std::string_view directory);
 
 }  // namespace ckfs::orbax

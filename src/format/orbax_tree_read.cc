@@ -1,5 +1,5 @@
-// _METADATA has some 450 bytes for each leaf, so that of a large model has 100 MB: it is read event
-// by event, and what is known of one leaf is handed on when its object ends.
+// _METADATA has some 450 bytes for each leaf, so that of a large model has 100 MB. It is read event
+// by event, and each leaf is passed on when its object ends.
 #include "base/text.h"
 #include "format/json_reader.h"
 #include "format/orbax_read.h"
@@ -78,26 +78,26 @@ class TreeReader {
     if (!in_custom_) {
       if (depth() == 0 && !object) return refuse("not an object");
       if (depth() == 1 && keys_[0] == "tree_metadata" && !object) {
-        return refuse("tree_metadata is no object");
+        return refuse("tree_metadata is not an object");
       }
       if (in_tree() && depth() == 2) {
-        if (!object) return refuse("{} is no object", quote(keys_[1]));
+        if (!object) return refuse("{} is not an object", quote(keys_[1]));
         leaf_ = {};
         has_path_ = has_value_ = has_type_ = false;
       }
       if (in_tree() && depth() == 3) {
         if (keys_[2] == "key_metadata") {
-          if (object) return refuse("{}: key_metadata is no list", quote(keys_[1]));
+          if (object) return refuse("{}: key_metadata is not a list", quote(keys_[1]));
           if (has_path_) return refuse("{}: key_metadata comes twice", quote(keys_[1]));
           has_path_ = true;
         } else if (keys_[2] == "value_metadata") {
-          if (!object) return refuse("{}: value_metadata is no object", quote(keys_[1]));
+          if (!object) return refuse("{}: value_metadata is not an object", quote(keys_[1]));
           if (has_value_) return refuse("{}: value_metadata comes twice", quote(keys_[1]));
           has_value_ = true;
         }
       }
       if (in_path() && depth() == 4) {
-        if (!object) return refuse("{}: a key that is no object", quote(keys_[1]));
+        if (!object) return refuse("{}: a key that is not an object", quote(keys_[1]));
         if (leaf_.path.size() >= kMaxTreeDepth) {
           return refuse("{}: more than {} keys", quote(keys_[1]), kMaxTreeDepth);
         }
@@ -136,12 +136,13 @@ class TreeReader {
     if (depth() == 0) return refuse("not an object");
     if (depth() == 1) return flag(token, number);
     if (!in_tree()) return true;
-    if (depth() == 2) return refuse("{} is no object", quote(keys_[1]));
+    if (depth() == 2) return refuse("{} is not an object", quote(keys_[1]));
     if (depth() == 3 && (keys_[2] == "key_metadata" || keys_[2] == "value_metadata")) {
-      return refuse("{}: {} is no {}", quote(keys_[1]), keys_[2],
-                    keys_[2] == "key_metadata" ? "list" : "object");
+      return refuse("{}: {} is not {}", quote(keys_[1]), keys_[2],
+                    keys_[2] == "key_metadata" ? "a list" : "an object");
     }
-    if (depth() == 4 && in_path()) return refuse("{}: a key that is no object", quote(keys_[1]));
+    if (depth() == 4 && in_path())
+      return refuse("{}: a key that is not an object", quote(keys_[1]));
     if (depth() == 5 && in_path()) return path_value(token, number, text);
     if (depth() == 4 && keys_[2] == "value_metadata") return leaf_value(token, number, text);
     return true;
@@ -149,7 +150,7 @@ class TreeReader {
 
   bool flag(Token token, double number) {
     const std::string& member = keys_[0];
-    if (member == "tree_metadata") return refuse("tree_metadata is no object");
+    if (member == "tree_metadata") return refuse("tree_metadata is not an object");
     if (member == "custom_metadata") {
       if (token != Token::Null) finish_custom();
       return true;
@@ -157,7 +158,7 @@ class TreeReader {
     const bool known = member == "use_ocdbt" || member == "use_zarr3" ||
                        member == "store_array_data_equal_to_fill_value";
     if (!known || token == Token::Null) return true;
-    if (token != Token::Boolean) return refuse("{} is no boolean", member);
+    if (token != Token::Boolean) return refuse("{} is not a boolean", member);
     if (member == "use_ocdbt") flags_.use_ocdbt = number != 0;
     if (member == "use_zarr3") flags_.use_zarr3 = number != 0;
     if (member == "store_array_data_equal_to_fill_value") {
@@ -168,7 +169,7 @@ class TreeReader {
 
   bool path_value(Token token, double number, std::string_view text) {
     if (keys_[4] == "key") {
-      if (token != Token::String) return refuse("{}: a key that is no string", quote(keys_[1]));
+      if (token != Token::String) return refuse("{}: a key that is not a string", quote(keys_[1]));
       key_.text = text;
       has_key_ = true;
     } else if (keys_[4] == "key_type") {
@@ -182,7 +183,7 @@ class TreeReader {
 
   bool leaf_value(Token token, double number, std::string_view text) {
     if (keys_[3] == "value_type") {
-      if (token != Token::String) return refuse("{}: value_type is no string", quote(keys_[1]));
+      if (token != Token::String) return refuse("{}: value_type is not a string", quote(keys_[1]));
       leaf_.value_type = text;
       has_type_ = true;
     } else if (keys_[3] == "skip_deserialize") {
@@ -191,7 +192,7 @@ class TreeReader {
     return true;
   }
 
-  /// Keeps the text between the member's key and the end of what was read last.
+  /// Keeps the text between the member's key and the end of the last token.
   void finish_custom() {
     in_custom_ = false;
     const std::string_view text = trim(text_.substr(custom_begin_, end_ - custom_begin_));
@@ -201,7 +202,7 @@ class TreeReader {
   const std::string_view name_;
   const std::function<Result<void>(TreeLeaf leaf)>& take_;
   std::string_view text_;
-  std::size_t end_ = 0;            // of what was read last
+  std::size_t end_ = 0;            // of the last token
   std::vector<std::string> keys_;  // the current key of each open object; of a list empty
   bool has_tree_ = false;
   bool in_custom_ = false;

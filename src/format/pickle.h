@@ -3,9 +3,8 @@
 // do nothing here but be a tree (or, by its memo, a graph) of values. (What no Python writes is
 // refused where it would need more: an object with both elements and pairs.)
 //
-// Everything is numbers in arenas: reading, holding and freeing a pickle recurses nowhere, objects
-// that contain themselves are no problem, and memory is bounded by the size of the pickle
-// (kPickleBase, kPickleFactor).
+// Nodes are numbers in arenas: reading, holding and freeing a pickle never recurses, objects may
+// contain themselves, and memory is bounded by the size of the pickle (kPickleBase, kPickleFactor).
 #pragma once
 
 #include <array>
@@ -41,7 +40,7 @@ enum class NodeKind : std::uint8_t {
   Int,
   Float,
   String,
-  Bytes,  // and a str of Python 2 that is no UTF-8
+  Bytes,  // and a str of Python 2 that is not UTF-8
   List,
   Tuple,
   Dict,
@@ -58,9 +57,9 @@ struct DictItem {
 };
 
 /// Immutable after parsing. Strings are slices of the bytes that were parsed, which must outlive
-/// it. A node asked for what it is not gives the empty answer (nullopt, an empty span, the node
-/// None), never an abort: whoever walks a pickle asks first or takes the empty answer as "not what
-/// I look for". Only a number that is no node of this pickle aborts.
+/// it. A question that does not fit a node's kind gets the empty answer (nullopt, an empty span,
+/// the node None), never an abort: callers ask for the kind first, or take the empty answer as
+/// "something else". Only a number that is not a node of this pickle aborts.
 ///
 /// Nodes are shared, so a walk as over a tree may take exponential time or never end. Walk known
 /// paths, to a known depth; and what a walk costs is paid out of the pickle's budget, by whatever
@@ -92,7 +91,7 @@ class Pickle {
   std::optional<double> real(NodeId id) const;
   /// As stored: UTF-8, with what surrogates Python leaves in.
   std::optional<std::string_view> string(NodeId id) const;
-  /// Not paid for: whoever looks at them pays.
+  /// Not charged to the budget: the caller that looks at them pays.
   std::span<const std::byte> bytes(NodeId id) const;
 
   /// Elements of a List, Tuple or Set; of a Dict key, value, key, value...; of a Call what was
@@ -122,7 +121,7 @@ class Pickle {
 
   /// Dict, OrderedDict (made of pairs, too) and any other Call on which items were set.
   bool is_mapping(NodeId id) const;
-  /// The pairs of a mapping in the order of the pickle. A key that comes twice stands twice: in
+  /// The pairs of a mapping in the order of the pickle. A key that comes twice is given twice: in
   /// Python the last counts, at the place of the first.
   std::vector<DictItem> mapping(NodeId id) const;
   /// The value of a string key of a mapping (the last one), without building anything: for few keys

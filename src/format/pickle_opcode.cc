@@ -1,5 +1,5 @@
-// Apart from the reader that gives them meaning, because a pickle in the middle of a legacy torch
-// file has its length nowhere: somebody must walk its instructions before all of it is read.
+// Separate from the reader that gives them meaning, because the length of a pickle in the middle of
+// a legacy torch file is not recorded: its instructions must be walked before all of it is read.
 #include "format/pickle_opcode.h"
 
 #include <algorithm>

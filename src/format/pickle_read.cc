@@ -1,7 +1,7 @@
 // Python's unpickler is a stack machine that imports names and calls them; that is how a checkpoint
 // runs code. This one moves numbers of nodes on its stack and calls nothing: REDUCE makes a node
 // "what f(*args) would be", BUILD and SETITEMS write into such a node, whatever f is. There is no
-// list of good and bad names, because no name does anything; who reads the tree knows the few
+// list of good and bad names, because no name does anything; the reader of the tree knows the few
 // functions that mean a tensor.
 //
 // What Python would refuse is refused (an empty stack, a missing mark, a key without a value): then
@@ -473,8 +473,9 @@ Result<void> PickleReader::extend(NodeId target, std::uint32_t first, Opcode opc
   const NodeKind kind = pickle_.kind(target);
   if (!added.empty()) {
     if (kind != plain && kind != NodeKind::Call) {
-      return corrupt("opcode '{}' on what is neither a container of that kind nor an object",
-                     static_cast<char>(opcode));
+      return corrupt(
+          "opcode '{}' on a value that is neither a container of that kind nor an object",
+          static_cast<char>(opcode));
     }
     Node& node = pickle_.nodes_[target];
     if (kind == NodeKind::Call) {
@@ -512,7 +513,7 @@ Result<void> PickleReader::push_stack_global() {
   CKFS_TRY(const NodeId name, pop());
   CKFS_TRY(const NodeId module, pop());
   if (pickle_.kind(name) != NodeKind::String || pickle_.kind(module) != NodeKind::String) {
-    return corrupt("a global whose name is no string");
+    return corrupt("a global whose name is not a string");
   }
   const auto [module_at, module_size] = pickle_.node(module).data;
   const auto [name_at, name_size] = pickle_.node(name).data;
@@ -558,8 +559,8 @@ void PickleReader::memoize(std::uint32_t index, NodeId id) {
     sparse_memo_[index] = id;
   } else {
     memo_.push_back(id);
-    // What was sparse and now follows moves over: an entry in both places would be counted twice,
-    // and the next MEMOIZE would have another number than in Python.
+    // Sparse entries that now follow are moved: an entry in both places would be counted twice, and
+    // the next MEMOIZE would get another number than in Python.
     for (;;) {
       const auto next = sparse_memo_.find(static_cast<std::uint32_t>(memo_.size()));
       if (next == sparse_memo_.end()) break;
@@ -585,7 +586,7 @@ Result<std::uint32_t> PickleReader::line_number() const {
   const char* const end = begin + argument_.size() - 1;  // without the newline
   std::uint32_t number = 0;
   const auto [stop, error] = std::from_chars(begin, end, number);
-  if (error != std::errc() || stop != end) return corrupt("a memo index that is no number");
+  if (error != std::errc() || stop != end) return corrupt("a memo index that is not a number");
   return number;
 }
 

@@ -11,8 +11,8 @@
 namespace ckfs {
 
 /// Puts `text` in double quotes: everything but printable ASCII is escaped, as UTF-16 units.
-/// Surrogates may be in it; a byte that is no UTF-8 becomes what Python makes of it in the name of
-/// a file ("surrogateescape").
+/// Surrogates may be in it; a byte that is not UTF-8 is escaped as Python does in file names
+/// ("surrogateescape").
 template <typename Put>
 void put_python_string(const Put& put, std::string_view text) {
   const auto put_unit = [&](std::uint32_t unit) { put(fmt::format("\\u{:04x}", unit)); };

@@ -12,8 +12,7 @@
 
 namespace ckfs {
 
-/// What it says, checked one by one; that shape and blocks fit the tensors is the caller's
-/// business.
+/// Its members, checked one by one; the caller checks that shape and blocks fit the tensors.
 struct QuantState {
   /// Of scales that are quantized themselves.
   struct Nested {

@@ -1,5 +1,5 @@
 // A configuration is read leniently where it does not matter and strictly where it does: unknown
-// members are kept as text for whoever knows them, while a member that decides how bytes are
+// members are kept as text for callers that know them, while a member that decides how bytes are
 // decoded must be of its type. In an object that is read, no key may come twice: which of the two
 // counts would be a guess.
 #include "format/quantization_config.h"

@@ -1,7 +1,7 @@
-// What a checkpoint's configuration declares of its quantization, whoever wrote it: as it is
-// written, typed and bounded; what it means for a tensor is src/source/hf's business. In a
-// quantization's object, and in those in it of which anything is taken, a key that comes twice is
-// Corrupt; of a config.json's own keys only those that decide what a view shows.
+// The quantization that a checkpoint's configuration declares, whichever tool wrote it: as written,
+// typed and bounded. src/source/hf decides what it means for a tensor. In a quantization's object,
+// and in the objects in it that are read, a key that comes twice is Corrupt. Of a config.json's own
+// keys, only those that decide what a view shows are checked.
 #pragma once
 
 #include <array>
@@ -61,7 +61,7 @@ struct QuantizationConfig {
 
 /// The first of `quantization_config`, `text_config.quantization_config`, `compression_config`,
 /// and a quantization_config deeper down, that is there and not null; nullopt: none. Errors:
-/// Corrupt (also where that is no object).
+/// Corrupt (also if it is not an object).
 Result<std::optional<QuantizationConfig>> find_quantization(std::string_view text,
                                                             std::string_view file_name);
 

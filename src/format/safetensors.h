@@ -2,8 +2,8 @@
 // that src/engine moves; nothing here reads them.)
 //
 // A file is: N as 8 little-endian bytes, N bytes of JSON, data. Parsing checks everything that
-// safetensors' own loader checks, and duplicate names besides; each check has its own error text.
-// All functions are pure and safe for concurrent use.
+// safetensors' own loader checks, and also duplicate names; each check has its own error text. All
+// functions are pure and safe for concurrent use.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,5 @@
-// A header is read event by event, not into a tree: that would keep the last of two equal names
-// without a word, and cost ten times the text. What is kept is 24 bytes a tensor; names stay where
-// they are, in the text.
+// A header is read event by event, not into a tree: that would silently keep the last of two equal
+// names, and cost ten times the text. It keeps 24 bytes a tensor; names stay in the text.
 //
 // Checks come in the order in which a reader of the file would trip over them: length, characters,
 // grammar, members, numbers of one tensor, then what all tensors together must cover.
@@ -25,7 +24,7 @@ namespace ckfs::safetensors {
 /// lies in.
 constexpr std::size_t kMaxNested = 125;
 
-/// The handler of events. Each event returns whether to go on; what stopped it is error_.
+/// The handler of events. Each event returns whether to continue; error_ says why not.
 class HeaderReader {
  public:
   HeaderReader(std::string_view text, std::uint64_t data_size, std::string_view file_name)
@@ -79,7 +78,7 @@ class HeaderReader {
   std::optional<Error> error_;
 
   Where where_ = Where::Outside;
-  Where below_skipped_ = Where::Outside;  // where to go on after Skipped
+  Where below_skipped_ = Where::Outside;  // where to continue after Skipped
   std::size_t skipped_depth_ = 0;
 
   // The tensor being read.
@@ -376,7 +375,7 @@ bool HeaderReader::end_tensor() {
 
   const auto numel = checked_numel(shape_);
   if (!numel) return refuse_tensor("shape has more than 2^63 - 1 elements");
-  // As the loader multiplies: what is too large before a 0 comes is too large.
+  // As the loader multiplies: a product that is too large before a 0 comes is an error.
   std::optional<std::uint64_t> product = 1;
   for (const std::int64_t extent : shape_) {
     product = checked_mul(*product, static_cast<std::uint64_t>(extent));

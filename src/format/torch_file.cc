@@ -1,7 +1,7 @@
-// What in a pickle is a tensor, and of which bytes. Torch writes a tensor as a call of one of its
+// Finds the tensors in a pickle, and their bytes. Torch writes a tensor as a call of one of its
 // _rebuild functions on a storage, an offset, a shape and strides; parameters and tensors with
 // attributes wrap that in one more call. These few functions are known by name, and their arguments
-// are read as data. Anything else is no tensor, whatever it would return in Python.
+// are read as data. Anything else is not a tensor, whatever it would return in Python.
 //
 // Opening the file and finding the storages: torch_open.cc.
 #include "format/torch_file.h"
@@ -23,7 +23,7 @@ enum class Rebuild : std::uint8_t {
   Typed,     // the same with a dtype before the metadata: the storage has none
   Wrapped,   // (tensor, requires_grad, ...): a parameter
   FromType,  // (function, type, its arguments, state): a tensor with attributes, or of a subclass
-  Unserved,  // a tensor that is no strided view on stored bytes
+  Unserved,  // a tensor that is not a strided view on stored bytes
 };
 
 struct KnownFunction {
@@ -219,7 +219,7 @@ Result<TorchFile::StorageId> TorchFile::storage_id(NodeId node) const {
   const auto parts = pickle_.items(tuple);
   if (pickle_.kind(tuple) != NodeKind::Tuple || parts.size() < 5 ||
       pickle_.string(parts[0]) != "storage") {
-    return corrupt("what should name its storage does not");
+    return corrupt("its persistent id names no storage");
   }
   const Pickle::GlobalName type = pickle_.global(parts[1]);
   const auto key = pickle_.string(parts[2]);

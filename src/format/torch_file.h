@@ -31,8 +31,8 @@ struct TorchTensor {
   std::uint32_t storage = 0;
 };
 
-/// Whether elements lie in row-major order without gaps. Dimensions of one element do not matter,
-/// nor does anything where there are no elements.
+/// Whether elements lie in row-major order without gaps. Dimensions of one element do not matter; a
+/// tensor without elements is always contiguous.
 bool is_contiguous(const TorchTensor& tensor);
 
 /// Bytes from the first to behind the last element of a tensor, in its storage; empty where it has
@@ -63,10 +63,10 @@ class TorchFile {
 
   /// Whether the node would become a tensor (or parameter) in torch, servable or not.
   bool is_tensor(NodeId node) const;
-  /// Errors: Unsupported, with the reason, for tensors that are no strided view on stored bytes
-  /// (sparse, quantized, on the meta device, conjugated...) or of a dtype that DType lacks; Corrupt
-  /// where the node is no tensor, or numbers contradict each other. Messages name the fact without
-  /// file and tensor, which the caller knows: "shape [2^40] ...".
+  /// Errors: Unsupported, with the reason, for tensors that are not strided views on stored bytes
+  /// (sparse, quantized, on the meta device, conjugated...) or whose dtype DType does not have;
+  /// Corrupt where the node is not a tensor, or numbers contradict each other. Messages name the
+  /// fact without file and tensor, which the caller knows: "shape [2^40] ...".
   Result<TorchTensor> tensor(NodeId node) const;
 
   /// Storages that the pickle names, each once however many share it: 0 to storage_count() - 1.
@@ -87,7 +87,7 @@ class TorchFile {
   struct Storage {
     std::string_view key;
     std::uint64_t size = 0;
-    std::uint64_t begin = 0;   // legacy stream only: absolute, 0 where its list lacks it
+    std::uint64_t begin = 0;   // legacy stream only: absolute; 0 if its list does not have it
     std::uint8_t width = 1;    // bytes of an element
     bool conflicting = false;  // named with two different sizes
   };

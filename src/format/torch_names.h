@@ -8,7 +8,7 @@
 
 namespace ckfs {
 
-/// The dtype of `torch.<name>` ("float8_e4m3fn", "half"); nullopt for what DType lacks.
+/// The dtype of `torch.<name>` ("float8_e4m3fn", "half"); nullopt for one that DType does not have.
 std::optional<DType> torch_dtype(std::string_view name);
 
 /// What a storage class ("FloatStorage") holds.

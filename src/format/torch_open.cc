@@ -1,10 +1,10 @@
 // Finding the pickle and the storages of a torch file. In a zip both are members, and the directory
 // gives their places. The stream of earlier torch has neither directory nor lengths: five pickles,
 // one after the other, then for each storage its number of elements and its bytes. So the pickles
-// are walked instruction by instruction in small steps, lest a read reach far into the tensor data
-// that follow (they may be the gigabytes of an optimizer's state, on a disk far away); the places
-// of the storages then follow from the sizes that the pickle names, and are checked against the
-// file's.
+// are walked instruction by instruction in small steps: a read must not reach far into the tensor
+// data behind them (which may be the gigabytes of an optimizer's state, on a disk far away). The
+// places of the storages then follow from the sizes that the pickle names, and are checked against
+// the file's.
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -29,8 +29,8 @@ constexpr std::int64_t kLegacyProtocol = 1001;
 constexpr std::int64_t kLastZipVersion = 10;  // that torch's own reader takes
 constexpr std::uint64_t kSmallMember = 64;
 
-// Steps of a walk: a 64th of what was walked. In a real stream what follows the pickle and is no
-// tensor data (the list of keys) is longer than that.
+// Steps of a walk: a 64th of the bytes walked so far. In a real stream the list of keys, which lies
+// between the pickle and the tensor data, is longer than that.
 constexpr std::uint64_t kLeastStep = 32;
 constexpr std::uint64_t kStepShare = 64;
 constexpr std::uint64_t kMostStep = std::uint64_t{1} << 20;
@@ -95,7 +95,7 @@ class TorchFileReader {
   std::uint64_t max_header_;
   const std::string& name_;
 
-  // Of the stream: what was read, from its begin, and how far it was walked.
+  // Of the stream: the bytes read from its start on, and how far they were walked.
   std::vector<std::byte> text_;
   std::uint64_t walked_ = 0;
   std::uint64_t data_begin_ = 0;  // steps stop there; 0: not known yet
@@ -261,7 +261,7 @@ Result<TorchFile> TorchFileReader::read_legacy() {
 
 Result<void> TorchFileReader::place_storages(TorchFile& torch, const Pickle& keys) const {
   if (keys.kind(keys.root()) != NodeKind::List) {
-    return fail(ErrorCode::Corrupt, "{}: the list of its storages is none", name_);
+    return fail(ErrorCode::Corrupt, "{}: the list of its storages is not a list", name_);
   }
   auto& storages = torch.storages_;
   std::vector<std::uint32_t> by_key(storages.size());
@@ -277,8 +277,8 @@ Result<void> TorchFileReader::place_storages(TorchFile& torch, const Pickle& key
         by_key.begin(), by_key.end(), key.value_or(""),
         [&](std::uint32_t i, std::string_view wanted) { return storages[i].key < wanted; });
     if (!key || found == by_key.end() || storages[*found].key != *key) {
-      // Without its dtype nobody knows how many bytes to pass over. If it is named, but not so that
-      // it can be understood, that is what is wrong.
+      // Without its dtype it is not known how many bytes to skip. If a dtype is named that is not
+      // understood, that is the error to report.
       CKFS_TRY_VOID(torch.check_storages());
       return fail(ErrorCode::Corrupt, "{}: lists storage {}, which nothing in it names", name_,
                   quote(key.value_or("(no string)")));
@@ -325,12 +325,12 @@ Result<void> TorchFileReader::place_storages(TorchFile& torch, const Pickle& key
 }
 
 Result<void> TorchFile::collect_storages() {
-  constexpr std::size_t kBytes = 128;  // of what is kept for a reference, about
+  constexpr std::size_t kBytes = 128;  // kept for a reference, about
   std::map<std::string_view, std::uint32_t> by_key;
   for (NodeId node = 0; node < pickle_.node_count(); ++node) {
     if (pickle_.kind(node) != NodeKind::PersistentId) continue;
     const auto id = storage_id(node);
-    // What is wrong with it matters only to who asks for a tensor on it.
+    // Its error matters only to a caller that asks for a tensor on it.
     if (!id || !pickle_.budget()->hold(kBytes)) continue;
     const DType dtype = id->dtype.value_or(DType::U8);
     const std::uint64_t size = *nbytes(dtype, id->numel);

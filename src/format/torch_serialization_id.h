@@ -26,7 +26,7 @@ class NameSetHash {
   void link(std::uint32_t node);
   void grow();
 
-  // nodes_[0] stands before the first; `before_` has, for each bucket, the node before its first.
+  // nodes_[0] comes before the first; `before_` has, for each bucket, the node before its first.
   std::vector<Node> nodes_{Node{}};
   std::vector<std::uint32_t> before_;
 };

@@ -4,8 +4,8 @@
 // up (config.load.calculate_storage_offsets, FakeTensorMode), and in another layout it would then
 // read wrong values without an error.
 //
-// Every offset follows from the sizes before it, so 16 bytes a storage are all that is kept; text
-// is made when somebody reads it.
+// Every offset follows from the sizes before it, so only 16 bytes a storage are kept; text is made
+// when it is read.
 #include "format/torch_zip_writer.h"
 
 #include <algorithm>

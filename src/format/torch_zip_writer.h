@@ -1,6 +1,6 @@
 // A file as torch.save writes it, laid out from names and sizes alone: a pickle of a plain dict of
-// tensors, and the zip archive around it and the storages. The storages' bytes are no part of this;
-// src/engine moves them.
+// tensors, and the zip archive around it and the storages. The storages' bytes are not part of
+// this; src/engine moves them.
 //
 // Both are what torch 2.13 writes with torch.utils.serialization.config.save.compute_crc32 = False,
 // byte for byte: all CRC-32 fields are zero, because a CRC would cost a read of all data before the
@@ -60,7 +60,7 @@ class TorchArchive {
   /// Where storage `k` lies.
   ByteRange storage(std::size_t k) const;
 
-  /// The bytes between what lies before storage `k` (storage k - 1, or the pickle) and storage `k`.
+  /// The bytes between storage k - 1 (or the pickle, if k is 0) and storage `k`.
   ByteRange before(std::size_t k) const;
   /// The bytes before the pickle: it begins the file's text.
   ByteRange head() const { return {0, pickle_.begin}; }
@@ -68,7 +68,7 @@ class TorchArchive {
   ByteRange tail() const;
 
   std::string render_head() const;
-  /// The bytes of before(begin), before(begin + 1), ... before(end - 1), without what lies between.
+  /// The bytes of before(begin), before(begin + 1), ... before(end - 1), without the storages.
   std::string render_before(std::size_t begin, std::size_t end) const;
   std::string render_tail() const;
 
@@ -88,7 +88,8 @@ class TorchArchive {
   std::uint64_t end(const Member& member) const;  // behind its descriptor
   void put_local_header(std::string& out, const Member& member) const;
   void put_directory_entry(std::string& out, const Member& member) const;
-  /// Descriptor of what lies before storage `k`, small members if they come here, local header.
+  /// Writes the descriptor of the member before storage `k`, small members if they come here, and
+  /// the local header.
   void put_before(std::string& out, std::size_t k) const;
   /// The local header, text and descriptor of each small member behind the pickle.
   void put_small_members(std::string& out) const;

@@ -1,5 +1,5 @@
-// What is not understood is refused here where it changes which bytes an array has, and passed on
-// by name where that is all the caller needs: a dtype without a safetensors name, a codec.
+// Unknown members that change which bytes an array has are refused here. Others (a dtype without a
+// safetensors name, a codec) are passed on by name, which is all that the caller needs.
 #include "format/zarr_read.h"
 
 #include <algorithm>
@@ -95,7 +95,7 @@ class MetadataReader {
     for (const JsonNode& item : list->items) {
       const double value = item.number;
       if (item.kind != Kind::Number || value != std::floor(value)) {
-        return corrupt("{}[{}] is no whole number", key, found.size());
+        return corrupt("{}[{}] is not a whole number", key, found.size());
       }
       if (value < least || value > kMaxExtent) {
         return corrupt("{}[{}] is {} (limits {}, 2^53)", key, found.size(), value, least);
@@ -271,7 +271,7 @@ class MetadataReader {
       CKFS_TRY(std::string codec_id, codec_name(codec));
       const JsonNode* config = codec.find("configuration");
       if (codec_id == "transpose") {
-        if (has_bytes) return corrupt("codec transpose behind one that makes bytes");
+        if (has_bytes) return corrupt("codec transpose after one that makes bytes");
         CKFS_TRY_VOID(take_transpose(config, order));
       } else if (codec_id == "bytes") {
         if (has_bytes) return corrupt("two codecs that make bytes");
@@ -318,7 +318,7 @@ class MetadataReader {
     Indices all(rank);
     for (std::size_t d = 0; d < rank; ++d) all[d] = static_cast<std::int64_t>(d);
     if (!std::ranges::is_permutation(taken, all)) {
-      return corrupt("codec transpose: order [{}] is no permutation of {} dimensions",
+      return corrupt("codec transpose: order [{}] is not a permutation of {} dimensions",
                      fmt::join(taken, ","), rank);
     }
     order = composed(order, taken);
@@ -514,7 +514,7 @@ class MetadataReader {
         first = float_bits(value, dtype);
         break;
     }
-    if (!first) return unsupported("a fill_value that is no {}", out_.data_type);
+    if (!first) return unsupported("a fill_value that {} cannot hold", out_.data_type);
     const int part = second ? out_.width / 2 : out_.width;
     for (int i = 0; i < out_.width; ++i) {
       const std::uint64_t word = i < part ? *first : *second;

@@ -49,7 +49,7 @@ struct ChunkCodecs {
 struct Sharding {
   /// Of the shard: the order in which its inner chunks are counted.
   std::vector<std::int64_t> order;
-  /// What comes after the shard is put together.
+  /// The codecs after the one that puts the shard together.
   std::vector<std::string> bytes_codecs;
   bool index_at_end = true;
   bool index_crc32c = false;
@@ -60,19 +60,19 @@ struct Sharding {
 struct Metadata {
   Version version = Version::V3;
   std::string data_type;       // as the metadata has it
-  std::optional<DType> dtype;  // nullopt: one that DType lacks; see width
+  std::optional<DType> dtype;  // nullopt: DType does not have it; see width
   int width = 0;               // bytes of an element; 0: not known
   std::vector<std::int64_t> shape;
   /// Of what a key names: a chunk, or a shard.
   std::vector<std::int64_t> chunk;
-  /// Of what has bytes of its own: the same, or an inner chunk. Divides `chunk`.
+  /// The shape that has bytes of its own: `chunk`, or an inner chunk, which divides it.
   std::vector<std::int64_t> inner;
   ChunkCodecs codecs;
   std::optional<Sharding> sharding;
   ChunkNames names;
   /// An element of a chunk that is absent, little-endian; empty: zeros.
   std::string fill;
-  /// It is not zeros, but no DType has such elements: nobody knows the bits.
+  /// It is not zeros, but no DType has such elements: the bits are not known.
   bool unknown_fill = false;
 
   /// Elements of `inner`.
@@ -81,8 +81,8 @@ struct Metadata {
 
 Result<Metadata> parse_metadata(Version version, std::string_view text, std::string_view name);
 
-/// The indices that `text`, a chunk's name below its array's directory, stands for; nullopt: it is
-/// no such name in an array of that rank.
+/// The indices that `text`, a chunk's name below its array's directory, means; nullopt: it is not
+/// such a name in an array of that rank.
 std::optional<std::vector<std::int64_t>> parse_chunk_name(const ChunkNames& names, std::size_t rank,
                                                           std::string_view text);
 

@@ -1,10 +1,10 @@
-// Only what torch files need of zip is here: find the directory, find a member in it, find its
+// This does only what torch files need of zip: find the directory, find a member in it, find its
 // data. A general zip library would copy the directory into an object per member (a ZeRO-3 model
 // file has 100,000) and wants to do the reading; here it is 24 bytes and a name per member, and the
-// data are left to whoever asks for them.
+// data are left to the caller.
 //
 // Three places give where a member's data lie: the directory, the local header before the data, and
-// for big ones a zip64 field in each. The directory is believed, as torch and everybody else do;
+// for big ones a zip64 field in each. The directory is believed, as torch and all other tools do;
 // the local header only adds how long it is itself, and must name the same member.
 #include "format/zip.h"
 
@@ -52,7 +52,7 @@ Result<Tail> read_tail(ByteSource& source, FileId file, ByteRange within, std::u
   return tail;
 }
 
-/// Where in `tail` the end record stands, whose comment must reach to the very end.
+/// Where in `tail` the end record begins. Its comment must reach to the very end.
 std::optional<std::size_t> find_end(std::span<const std::byte> tail) {
   if (tail.size() < kEndSize) return std::nullopt;
   for (std::size_t at = tail.size() - kEndSize + 1; at-- > 0;) {
@@ -83,7 +83,7 @@ Result<Directory> find_directory(ByteSource& source, FileId file, ByteRange with
   constexpr std::uint64_t kMost = kUsual + kFull16;
   CKFS_TRY(Tail tail, read_tail(source, file, within, kUsual));
   auto found = find_end(tail.bytes);
-  // Behind a comment it may be found without the locator that stands before it.
+  // Before a long comment, the first read may find the end record but not the locator before it.
   if ((!found || *found < kLocator64Size) && within.size() > kUsual) {
     CKFS_TRY(tail, read_tail(source, file, within, kMost));
     found = find_end(tail.bytes);
@@ -285,7 +285,7 @@ Result<ByteRange> ZipArchive::check_local(const ZipMember& member,
                     (u16(header, 6) & 1) == 0 && u16(header, 26) == member.name.size() &&
                     text_of(header.subspan(kLocalSize, member.name.size())) == member.name;
   if (!same) {
-    return fail(ErrorCode::Corrupt, "{}: zip member {}: its local header at {} is not that of it",
+    return fail(ErrorCode::Corrupt, "{}: zip member {}: its local header at {} does not match it",
                 source_->name(file_), quote(member.name), member.header);
   }
   // Neither sum can overflow: the directory lies behind the header, in the file.

@@ -1,8 +1,8 @@
-// The tree is mostly arithmetic on what the API gives: names, sizes and inode numbers are fixed, so
-// nothing here needs to be invalidated. What is left is laziness and forgetting. A view costs
-// memory and, for a large checkpoint, a tenth of a second, so the root knows only names; a view is
-// built when something in it is looked up. Building all of them at mount would be simpler and make
-// every mount pay for views that nobody opens.
+// The tree is mostly arithmetic on the API's answers: names, sizes and inode numbers are fixed, so
+// nothing here needs to be invalidated. The rest is laziness and forgetting. A view costs memory
+// and, for a large checkpoint, a tenth of a second. So the root knows only names, and a view is
+// built when something in it is looked up. Building all of them at mount would be simpler, but
+// every mount would pay for views that are never opened.
 
 #include "fs/filesystem.h"
 
@@ -10,6 +10,7 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <ctime>
 #include <deque>
 #include <limits>
 #include <map>
@@ -18,8 +19,8 @@
 #include <utility>
 #include <variant>
 
-#include "api/metrics.h"
 #include "api/report.h"
+#include "api/status.h"
 #include "base/checked.h"
 #include "base/log_limit.h"
 #include "base/mutex.h"
@@ -31,7 +32,7 @@ namespace {
 
 constexpr std::string_view kControlName = ".ckfs";
 
-// Directory and files of .ckfs; their paths can be no view's, whose names hold no '.' in front.
+// Directory and files of .ckfs. Their paths cannot be a view's: no view's name begins with '.'.
 struct ControlFile {
   std::string_view name;
   enum class Text : std::uint8_t { Metrics, Refused, Status, Views } text;
@@ -50,11 +51,11 @@ constexpr std::string_view kSourceName = "user.ckfs.source";
 constexpr std::string_view kViewName = "user.ckfs.view";
 
 /// The largest value of an attribute. The kernel would pass on more; but ext4 takes 4 KiB for all
-/// of a file's, and who copies files with them (cp -a, rsync -X) fails there.
+/// attributes of a file, and a program that copies them (cp -a, rsync -X) fails there.
 constexpr std::size_t kMaxAttributeBytes = 3072;
 
-/// Bytes of the snapshots that are open at once, where there is more than one: whoever may look at
-/// them may hold them.
+/// The most bytes of snapshots that are open at once, where there is more than one: any user who
+/// can open one can hold it.
 constexpr std::size_t kHeldSnapshots = std::size_t{64} << 20;
 
 /// The text of a control file when it was opened; counted in `held` as long as it is there.
@@ -121,8 +122,8 @@ class HandleTable {
   std::vector<std::uint64_t> free_ CKFS_GUARDED_BY(mutex_);
 };
 
-/// The last names that were looked up in the root and are no views, or none that can be shown, with
-/// the reasons.
+/// The last names that were looked up in the root and are not views, or cannot be shown, with the
+/// reasons.
 class RefusedNames {
  public:
   static constexpr std::size_t kMost = 16;
@@ -149,6 +150,25 @@ class RefusedNames {
   std::deque<std::pair<std::string, std::string>> names_ CKFS_GUARDED_BY(mutex_);
 };
 
+std::int64_t seconds_since_1970() {
+  return static_cast<std::int64_t>(std::time(nullptr));
+}
+
+/// The caller asked for what cannot be, or went away: nothing that an operator has to mend.
+bool is_callers_mistake(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::Corrupt:
+    case ErrorCode::Unsupported:
+    case ErrorCode::Io:
+    case ErrorCode::Stale:
+    case ErrorCode::OutOfMemory:
+    case ErrorCode::Internal:
+      return false;
+    default:
+      return true;
+  }
+}
+
 Bytes slice(std::shared_ptr<const OpenFile> file, const std::string& text, std::uint64_t offset,
             std::size_t size) {
   if (offset >= text.size()) return {};
@@ -165,6 +185,7 @@ class Filesystem::Impl {
       : checkpoint_(std::move(checkpoint)),
         mtime_(options.mtime.value_or(checkpoint_.mtime())),
         umask_(options.umask),
+        mount_(options.mount),
         names_(names_of(checkpoint_)),
         table_(kHeldViews, options.held_bytes, taken_numbers(names_)) {
     for (const auto& [inode, name] : names_) root_.push_back({name, inode});
@@ -326,10 +347,15 @@ class Filesystem::Impl {
   }
 
   std::vector<std::string> take_crowded() { return table_.take_crowded(); }
-  void count_error(const char* operation, int error) {
-    const char* const name = ::strerrorname_np(error);
+  void count_error(const char* operation, int number, const Error& error) {
+    const char* const errno_name = ::strerrorname_np(number);
+    MountError what{operation, errno_name ? errno_name : fmt::format("{}", number),
+                    std::string(ckfs::name(error.code()))};
     const MutexLock lock(errors_mutex_);
-    ++errors_[{operation, name ? name : fmt::format("{}", error)}];
+    ++errors_.counts[what];
+    if (!is_callers_mistake(error.code())) {
+      errors_.last = {std::move(what), seconds_since_1970(), one_line(error.message())};
+    }
   }
 
   std::size_t open_files() const { return handles_.size(); }
@@ -419,15 +445,18 @@ class Filesystem::Impl {
     return path.empty() ? at.tree->view.name() : fmt::format("{}/{}", at.tree->view.name(), path);
   }
 
+  MountErrors errors() const {
+    const MutexLock lock(errors_mutex_);
+    return errors_;
+  }
+
   std::string control_text(const ControlFile& file) const {
-    if (file.text == ControlFile::Text::Status) return status_json(checkpoint_);
+    if (file.text == ControlFile::Text::Status) {
+      return status_json(checkpoint_, mount_, errors(), seconds_since_1970());
+    }
     if (file.text == ControlFile::Text::Refused) return refused_names_.text();
     if (file.text == ControlFile::Text::Metrics) {
-      const ErrorCounts errors = [&] {
-        const MutexLock lock(errors_mutex_);
-        return errors_;
-      }();
-      return metrics_text(checkpoint_, errors);
+      return metrics_text(checkpoint_, mount_, errors());
     }
     std::vector<View> more;
     for (const auto& tree : table_.views()) {
@@ -438,7 +467,7 @@ class Filesystem::Impl {
     return views_json(checkpoint_, more);
   }
 
-  /// An inode within a view; a view that only its name was known of is built now.
+  /// An inode within a view; builds the view now if only its name was known.
   Result<Location> locate(InodeNumber inode) {
     if (auto at = table_.find(inode)) return at;
     const auto name = names_.find(inode);
@@ -448,7 +477,7 @@ class Filesystem::Impl {
     auto tree = make_plain(name->second);
     if (!tree) {
       // Its files were not looked at before: the root lists it all the same.
-      explain(name->second, "listed, and cannot be shown", tree.error());
+      explain(name->second, "a listed view that cannot be shown", tree.error());
       return Failure(std::move(tree).error());
     }
     return Location{*std::move(tree), true, 0};
@@ -487,9 +516,13 @@ class Filesystem::Impl {
 
   /// Puts the reason where it is looked for, because an errno is the same for a misspelt parameter
   /// and for a view that the source cannot give: into .ckfs/refused and the log. Names that do not
-  /// look like a view (a shell's .git, a desktop's .hidden) are none of the operator's business.
+  /// look like a view (a shell's .git, a desktop's .hidden) are not reported.
   void explain(std::string_view name, std::string_view fact, const Error& error) {
-    refused_names_.add(name, error.message());
+    // Loaders look for many names that no view has: their lines are short, without the list of
+    // views.
+    refused_names_.add(name, error.code() == ErrorCode::NotFound && !name.empty()
+                                 ? fmt::format("{}: no such view", one_line(name))
+                                 : error.message());
     const bool meant =
         error.code() != ErrorCode::NotFound || name.find('@') != std::string_view::npos;
     if (!meant) return;
@@ -498,9 +531,9 @@ class Filesystem::Impl {
     }
   }
 
-  /// The answer to a name that is no view.
+  /// The answer to a name that is not a view.
   Failure refuse(std::string_view name, Error error) {
-    explain(name, "looked up, and not there", error);
+    explain(name, "a view that cannot be shown", error);
     switch (error.code()) {
       case ErrorCode::NotFound:
       case ErrorCode::InvalidArgument:
@@ -536,6 +569,7 @@ class Filesystem::Impl {
   const Checkpoint checkpoint_;
   const std::int64_t mtime_;
   const std::uint32_t umask_;
+  const MountFacts mount_;
   std::map<InodeNumber, std::string> names_;  // of the views in the root; never changes
   std::vector<RootEntry> root_;               // by name; never changes
   InodeTable table_;
@@ -545,7 +579,7 @@ class Filesystem::Impl {
   RefusedNames refused_names_;
   Mutex views_text_mutex_;
   mutable Mutex errors_mutex_;
-  ErrorCounts errors_ CKFS_GUARDED_BY(errors_mutex_);
+  MountErrors errors_ CKFS_GUARDED_BY(errors_mutex_);
 };
 
 Filesystem::Filesystem(Checkpoint checkpoint, const FilesystemOptions& options)
@@ -598,8 +632,8 @@ std::size_t Filesystem::open_files() const {
   return impl_->open_files();
 }
 
-void Filesystem::count_error(const char* operation, int error) {
-  impl_->count_error(operation, error);
+void Filesystem::count_error(const char* operation, int number, const Error& error) {
+  impl_->count_error(operation, number, error);
 }
 
 std::vector<std::string> Filesystem::take_crowded() {

@@ -3,14 +3,14 @@
 //
 //   /                 one directory per available view, and .ckfs
 //   /<view>[@k=v,..]  files of the view; parameterised views appear on lookup
-//   /.ckfs            metrics, refused, status.json, views.json: snapshots taken at open, of which
-//                     64 MiB may be open at once, or one that is larger
+//   /.ckfs            metrics, refused, status.json, views.json: snapshots taken at open; at most
+//                     64 MiB of them may be open at once, or one that is larger
 //
-// Inode numbers are stable hashes of (canonical view, path); the root is 1. At most 64
-// parameterised views that nobody uses are held: the least recently used one without lookups or
-// open files goes, and comes back with the same inodes. Those in use may have a bound in bytes
-// (OutOfMemory). Safe for concurrent use by several threads; no lock is held while bytes are read
-// or computed, but for the text of .ckfs/views.json, of which one is made at a time.
+// Inode numbers are stable hashes of (canonical view, path); the root is 1. At most 64 unused
+// parameterised views are held: the least recently used one without lookups or open files is
+// forgotten, and comes back with the same inodes. Those in use may have a bound in bytes
+// (OutOfMemory). Safe for concurrent use by several threads. No lock is held while bytes are read
+// or computed, except for the text of .ckfs/views.json: one is made at a time.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +22,8 @@
 #include <vector>
 
 #include <ckfs/checkpoint.h>
+
+#include "api/status.h"
 
 namespace ckfs {
 
@@ -52,6 +54,8 @@ struct FilesystemOptions {
   std::uint32_t umask = 022;
   /// Bytes that parameterised views in use may keep: where others than the user can look them up.
   std::uint64_t held_bytes = std::numeric_limits<std::uint64_t>::max();
+  /// For .ckfs/status.json and .ckfs/metrics.
+  MountFacts mount = {};
 };
 
 struct FilesystemStatistics {
@@ -97,8 +101,9 @@ class Filesystem {
   /// held. Errors: Unsupported (they have 2^63 bytes or more).
   Result<FilesystemStatistics> statistics(InodeNumber inode = kRootInode);
 
-  /// An operation was answered with that errno: for .ckfs/metrics.
-  void count_error(const char* operation, int error);
+  /// Notes that an operation was answered with that errno, for .ckfs/status.json and
+  /// .ckfs/metrics.
+  void count_error(const char* operation, int number, const Error& error);
 
   /// Names in the root that the kernel should be asked to forget: parameterised views in use beyond
   /// the 64 that are held, or beyond half of held_bytes. Each is given once after each lookup.

@@ -61,8 +61,7 @@ Result<std::shared_ptr<const ViewTree>> InodeTable::hold(std::shared_ptr<const V
   }
   if (twin != 0) {
     drop(held);
-    return fail(ErrorCode::Internal, "{}: inode number {} stands for two things", tree->view.name(),
-                twin);
+    return fail(ErrorCode::Internal, "{}: inode number {} is used twice", tree->view.name(), twin);
   }
   make_room();
   if (parameterised && bytes_ > most_bytes_ && parameterised_ > 1) {
@@ -115,7 +114,7 @@ std::vector<std::string> InodeTable::take_crowded() {
   std::vector<std::string> names;
   std::vector<Held*> taken;  // marked once all names are there
   std::size_t surplus = parameterised_ > limit_ ? parameterised_ - limit_ : 0;
-  // Half of the bytes, so that who comes next need not wait for the kernel.
+  // Half of the bytes, so that the next caller need not wait for the kernel.
   std::uint64_t bytes = bytes_ > most_bytes_ / 2 ? bytes_ - most_bytes_ / 2 : 0;
   // The newest is spared: it is the one that a lookup is about to hand out.
   for (auto at = held_.rbegin(); (surplus > 0 || bytes > 0) && std::next(at) != held_.rend();

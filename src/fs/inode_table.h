@@ -37,8 +37,8 @@ struct Location {
 
 class InodeTable {
  public:
-  /// `taken`: numbers that stand for something else than what is in views, and of which view each
-  /// is the top; "": of none.
+  /// `taken`: numbers that are not of files within views, each with the view whose top it is, or ""
+  /// if it is not a view's.
   explicit InodeTable(std::size_t limit = 64,
                       std::uint64_t most_bytes = std::numeric_limits<std::uint64_t>::max(),
                       std::map<std::uint64_t, std::string> taken = {})

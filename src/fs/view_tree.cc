@@ -78,8 +78,8 @@ Result<std::shared_ptr<const ViewTree>> build_tree(View view) {
         std::adjacent_find(entries.begin(), entries.end(),
                            [](const auto& a, const auto& b) { return a.name == b.name; });
     if (twin != entries.end()) {
-      return fail(ErrorCode::Internal, "{}/{}: name \"{}\" stands for two things", top,
-                  directory.path, twin->name);
+      return fail(ErrorCode::Internal, "{}/{}: name \"{}\" is used twice", top, directory.path,
+                  twin->name);
     }
     entries.shrink_to_fit();
   }

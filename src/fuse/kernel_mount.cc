@@ -115,7 +115,7 @@ Finished finish(const Running& running) {
   if (const auto colon = text.find(": "); text.starts_with("fusermount3: ")) {
     text.erase(0, colon + 2);
   }
-  if (text.empty()) text = "failed without a word";
+  if (text.empty()) text = "failed without a message";
   return {ended == running.pid && WIFEXITED(status) && WEXITSTATUS(status) == 0, text};
 }
 

@@ -1,5 +1,5 @@
 // The two system calls mount(2) and umount(2), or the set-user-ID program fusermount3 where the
-// user may not make them; and the way to abort what is mounted.
+// user may not make them; and the way to abort a mount.
 #pragma once
 
 #include <filesystem>
@@ -22,8 +22,8 @@ struct KernelMountOptions {
   gid_t group = ::getegid();
 };
 
-/// Where fusermount3 is looked for, in this order: in $PATH, and where mount(8) starts its helpers
-/// without one, in the usual places.
+/// Where to look for fusermount3, in this order: in $PATH, or without one, as mount(8) starts its
+/// helpers, in the usual places.
 std::vector<std::string> fusermount_places();
 
 /// Mounts a read-only FUSE filesystem at `target` and gives the /dev/fuse that speaks for it; the
@@ -34,23 +34,22 @@ Result<UniqueFd> mount_device(const std::filesystem::path& target,
 
 enum class Detach : std::uint8_t { WhenIdle, Now };
 
-/// Takes the mount at `target` away: an error where it is in use (WhenIdle), or out of sight at
-/// once while open files live on (Now). Never asks the daemon. Errors: Io (EBUSY: in use).
+/// Unmounts `target`. WhenIdle: an error if it is in use. Now: detaches it at once; open files stay
+/// usable. Never asks the daemon. Errors: Io (EBUSY: in use).
 Result<void> unmount_target(const std::filesystem::path& target, Detach detach);
 
-/// Which file system lies on top of `path`: its st_dev. Asks the kernel only, never the file
-/// system: one that does not answer is no reason to wait. nullopt: the path leads nowhere.
+/// The st_dev of the topmost file system at `path`; nullopt: the path leads nowhere. Asks the
+/// kernel only, so it never waits for a file system that does not answer.
 std::optional<dev_t> device_at(const std::filesystem::path& path);
 
-/// Takes the mount at `target` away at once where `device` is still what lies on top of it. False:
-/// it is not (another file system was mounted over it, it was moved or is gone already), and
-/// nothing was done. Errors: Io.
+/// Unmounts `target` at once if `device` is still the topmost mount there. False: it is not
+/// (another file system was mounted over it, it was moved or is gone already), and nothing was
+/// done. Errors: Io.
 Result<bool> unmount_own(const std::filesystem::path& target, dev_t device);
 
-/// Where a byte is written to abort the connection of the FUSE file system `device`: every request
-/// then fails, also those of a mount that is out of sight. To hold it keeps nothing mounted.
-/// Invalid where there is no way to it: the system has fusectl not mounted, and the caller may not
-/// mount it.
+/// A file to write a byte to, which aborts the connection of the FUSE file system `device`: every
+/// request then fails, also those of a detached mount. Holding it keeps nothing mounted. Invalid if
+/// there is no way: fusectl is not mounted, and the caller may not mount it.
 UniqueFd open_abort(dev_t device);
 
 }  // namespace ckfs

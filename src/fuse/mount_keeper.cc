@@ -1,6 +1,6 @@
-// A request is a byte and the number of a thread, an answer a packet: what came of it, an errno, a
+// A request is a byte and the number of a thread, an answer a packet: the outcome, an errno, a
 // message, and the device. The alternative was a thread that keeps its capabilities: it shares its
-// memory with the others, and is no wall at all.
+// memory with the others, and so separates nothing.
 #include "fuse/mount_keeper.h"
 
 #include <algorithm>
@@ -33,8 +33,8 @@ namespace {
 constexpr char kMount = 'm';
 constexpr char kUnmount = 'u';
 constexpr char kAbort = 'a';
-constexpr char kIsGone = 'g';   // the thread has ended, or will as soon as it is let
-constexpr char kIsDying = 'd';  // only the second
+constexpr char kIsGone = 'g';   // the thread has ended, or is being killed
+constexpr char kIsDying = 'd';  // the thread is being killed
 
 enum class Outcome : std::uint8_t { Done, NotDone, Failed };
 
@@ -44,19 +44,19 @@ struct Head {
 };
 constexpr std::size_t kLongestMessage = 8192;
 
-/// Tells one process that the first thread of another has ended, though others of it have not: the
-/// kernel stores 0 where set_tid_address(2) has said, and wakes who waits there. Neither a pidfd
-/// nor an end of a socket says so before all threads have ended.
+/// Tells one process that the first thread of another has ended, even while its other threads live.
+/// The kernel stores 0 at the address that set_tid_address(2) named, and wakes the thread that
+/// waits there. A pidfd or the end of a socket tells it only when all threads have ended.
 class FirstThread {
  public:
-  /// Before the fork. Without a page to share nothing is told.
+  /// Made before the fork. Without a shared page it tells nothing.
   FirstThread() {
     void* const page =
         ::mmap(nullptr, sizeof(Word), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (page != MAP_FAILED) lives_ = new (page) Word(1);
   }
 
-  /// In the process that is watched, whose only thread calls it. The page stays mapped.
+  /// Called in the watched process, by its only thread. The page stays mapped.
   void is_this() const {
     if (lives_) ::syscall(SYS_set_tid_address, lives_);
   }
@@ -88,8 +88,8 @@ bool proc_is_ours() {
                          std::to_string(::getpid());
 }
 
-/// Whether a thread has SIGKILL waiting (the kernel adds it to all that a signal will end), or has
-/// ended, if not `only_dying`. What cannot be seen lives.
+/// Whether a thread has SIGKILL pending (the kernel adds it to each thread that a signal will end)
+/// or, unless `only_dying`, has ended. A thread that /proc does not show counts as alive.
 bool is_gone_thread(pid_t thread, bool only_dying) {
   if (thread <= 0) return false;  // of another PID namespace
   if (::kill(thread, 0) != 0 && errno == ESRCH) return !only_dying;
@@ -132,8 +132,8 @@ void answer(int channel, const Error& error) {
   answer(channel, {Outcome::Failed, error.system_error()}, error.message(), -1);
 }
 
-/// Under another name in lists of processes: who looks for the daemon by its command line shall
-/// find one. The arguments of a process lie one behind another, as the kernel laid them.
+/// Takes another name in lists of processes, so that a search for the daemon by its command line
+/// finds one process. The arguments of a process lie one behind another in memory.
 void rename_process() {
   ::prctl(PR_SET_NAME, "ckfs-keeper");
   std::ifstream file("/proc/self/cmdline");
@@ -152,12 +152,12 @@ void rename_process() {
   ::sigprocmask(SIG_SETMASK, &all, nullptr);
   ::setsid();
   (void)!::chdir("/");
-  // What the daemon has open (its parent's pipe, a terminal) is not held.
+  // Holds none of the daemon's open files (its parent's pipe, a terminal).
   const int own = ::dup3(channel, STDERR_FILENO + 1, O_CLOEXEC) < 0 ? channel : STDERR_FILENO + 1;
   if (own == STDERR_FILENO + 1) (void)::close_range(STDERR_FILENO + 2, ~0U, 0);
   const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
-    if (null) (void)::dup2(null.get(), fd);  // a system without it has no terminal to leave, either
+    if (null) (void)::dup2(null.get(), fd);  // a system without /dev/null has no terminal to leave
   }
   rename_process();
   std::optional<std::thread> watch = start_thread([own, daemon] {
@@ -255,7 +255,7 @@ MountKeeper::~MountKeeper() {
 }
 
 Result<MountKeeper::Answer> MountKeeper::ask(const Request& request) {
-  // Threads ask that must not throw.
+  // The threads that ask must not throw.
   return or_out_of_memory([&] { return exchange(request); });
 }
 
@@ -265,7 +265,8 @@ Result<MountKeeper::Answer> MountKeeper::exchange(const Request& request) {
     return fail(ErrorCode::Io, "{}: the process that mounts and unmounts is gone",
                 target_.native());
   };
-  std::string message(kLongestMessage, '\0');  // first: what is asked is answered, and heard
+  std::string message(kLongestMessage, '\0');  // allocated first: after the request, the answer
+                                               // must be received
   std::array<char, 1 + sizeof(pid_t)> asked{request.what};
   std::memcpy(asked.data() + 1, &request.thread, sizeof request.thread);
   if (::send(channel_.get(), asked.data(), asked.size(), MSG_NOSIGNAL) !=

@@ -1,18 +1,18 @@
 // Mounting and unmounting, by a process of its own.
 //
-// Both need what a daemon that parses strangers' files should not have: CAP_SYS_ADMIN, or a program
-// that is set-user-ID. So they are done by a process that is forked before the first such file is
-// opened. It knows one mountpoint, reads no file of a user, and does four things when it is asked:
-// mount there once, take that mount away if it is still what lies there, abort its connection, and
-// look whether a thread that has asked for bytes still waits (the confined daemon sees no /proc).
-// It ends with whoever started it, and leaves the mount as it is then.
+// Both need CAP_SYS_ADMIN or a set-user-ID program, which a daemon that parses untrusted files
+// should not have. So a separate process does them, forked before the first such file is opened. It
+// knows one mountpoint, reads no file of a user, and does four things on request: mount there once;
+// unmount if that mount is still the topmost one; abort its connection; and look whether a thread
+// that has asked for bytes still waits (the confined daemon sees no /proc). It ends with the
+// daemon, and then leaves the mount as it is.
 //
-// Unless whoever started it cannot end: a daemon that is killed while it delivers a page may wait
-// in the kernel for that page, which a reader has locked who waits for the daemon. Its first thread
-// does not wait so: when that has ended, the connection is aborted, and both go on. A daemon that
-// dumps core is not seen so (the kernel does not say when its threads end), nor is one that is
-// killed together with its keeper; and both wait on where there is no way to abort (open_abort()),
-// or no thread for the keeper to watch with (pids.max).
+// A killed daemon can deadlock in the kernel: while it delivers a page, it may wait for the page's
+// lock, whose holder is a reader that waits for the daemon. The daemon's first thread never waits
+// like that: when that thread has ended, the keeper aborts the connection, and both continue. The
+// keeper does not notice a daemon that dumps core (the kernel does not tell when its threads end),
+// or that is killed together with the keeper. And both keep waiting where the connection cannot be
+// aborted (open_abort()), or the keeper has no thread to watch with (pids.max).
 #pragma once
 
 #include <filesystem>
@@ -29,7 +29,7 @@ namespace ckfs {
 /// Safe for concurrent use by several threads.
 class MountKeeper {
  public:
-  /// Forks it. `target` is canonical. Requires: the process has one thread. Errors: Io.
+  /// Forks the keeper. `target` is canonical. Requires: the process has one thread. Errors: Io.
   static Result<MountKeeper> start(std::filesystem::path target, const KernelMountOptions& options);
   MountKeeper(MountKeeper&& other) noexcept;
   MountKeeper& operator=(MountKeeper&&) = delete;
@@ -38,18 +38,18 @@ class MountKeeper {
 
   const std::filesystem::path& target() const { return target_; }
 
-  /// mount_device() there. Errors: Io (with what that said; the process is gone; it was asked
-  /// before), OutOfMemory.
+  /// Calls mount_device() in the keeper. Errors: Io (with the message of mount_device(); the keeper
+  /// is gone; it has mounted before), OutOfMemory.
   Result<UniqueFd> mount();
-  /// Takes the mount away at once. False: it is not on top of its path any more, and nothing was
+  /// Unmounts at once. False: another mount covers the path, or the mount is gone; nothing was
   /// done. Errors: Io, OutOfMemory.
   Result<bool> unmount();
-  /// Ends the mount's connection, wherever the mount is: every request fails, and whoever waits in
-  /// the kernel goes on. False: the system shows no way to that (open_abort()). Errors: Io,
+  /// Ends the mount's connection, wherever the mount is: every request fails, and threads that wait
+  /// in the kernel continue. False: the system offers no way (open_abort()). Errors: Io,
   /// OutOfMemory.
   Result<bool> abort();
-  /// Whether that thread is being killed, or has ended and not only is `dying`. False, too, where
-  /// the system does not show it. Errors: Io, OutOfMemory.
+  /// Whether the thread is being killed or, unless `dying`, has ended. Also false where the system
+  /// does not show it. Errors: Io, OutOfMemory.
   Result<bool> is_gone(pid_t thread, bool dying);
 
  private:

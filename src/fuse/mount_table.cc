@@ -1,6 +1,5 @@
-// What is mounted is read from /proc/self/mountinfo and not from the mount itself: one whose daemon
-// is dead cannot answer what it was. /etc/mtab and libmount give the same with one more file that
-// can be wrong.
+// Mounts are read from /proc/self/mountinfo and not from the mount itself: one whose daemon is dead
+// cannot answer. /etc/mtab and libmount give the same with one more file that can be wrong.
 
 #include "fuse/mount_table.h"
 
@@ -13,6 +12,7 @@
 #include <fcntl.h>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <poll.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -63,7 +63,7 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
 }
 
 Answers ask(const char* path) {
-  // Not stat(2): the kernel remembers the attributes of a root that nobody serves any more.
+  // Not stat(2): the kernel remembers the attributes of a root that is no longer served.
   struct statvfs status{};
   const bool gone = ::statvfs(path, &status) != 0 && (errno == ENOTCONN || errno == ECONNABORTED);
   return gone ? Answers::Never : Answers::Yes;
@@ -79,18 +79,48 @@ std::vector<MountEntry> parse_mountinfo(std::string_view text) {
     std::size_t dash = 6;
     while (dash < fields.size() && fields[dash] != "-") ++dash;
     if (dash + 2 >= fields.size()) continue;
-    entries.push_back(
-        {unescape(fields[4]), unescape(fields[dash + 1]), unescape(fields[dash + 2])});
+    entries.push_back({unescape(fields[4]), unescape(fields[dash + 1]), unescape(fields[dash + 2]),
+                       dash + 3 < fields.size() ? std::string(fields[dash + 3]) : std::string()});
   }
   return entries;
 }
 
-Result<std::optional<MountEntry>> find_mount(const stdfs::path& target) {
+namespace {
+
+Result<std::vector<MountEntry>> all_mounts() {
   std::ifstream file("/proc/self/mountinfo");
   if (!file) return fail(ErrorCode::Io, "/proc/self/mountinfo: cannot be read");
   const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  return parse_mountinfo(text);
+}
+
+}  // namespace
+
+Result<std::vector<MountEntry>> ckfs_mounts() {
+  CKFS_TRY(std::vector<MountEntry> all, all_mounts());
+  std::map<std::string_view, std::size_t> top;  // later lines lie over earlier ones
+  for (std::size_t i = 0; i < all.size(); ++i) top[all[i].target] = i;
+  std::vector<MountEntry> mounts;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (all[i].type == kFilesystemType && top.at(all[i].target) == i) mounts.push_back(all[i]);
+  }
+  return mounts;
+}
+
+Result<std::vector<MountEntry>> own_mounts() {
+  CKFS_TRY(std::vector<MountEntry> mounts, ckfs_mounts());
+  if (::geteuid() == 0) return mounts;
+  const std::string own = fmt::format(",user_id={},", ::geteuid());
+  std::erase_if(mounts, [&](const MountEntry& mount) {
+    return ("," + mount.options + ",").find(own) == std::string::npos;
+  });
+  return mounts;
+}
+
+Result<std::optional<MountEntry>> find_mount(const stdfs::path& target) {
+  CKFS_TRY(std::vector<MountEntry> all, all_mounts());
   std::optional<MountEntry> top;  // later lines lie over earlier ones
-  for (MountEntry& entry : parse_mountinfo(text)) {
+  for (MountEntry& entry : all) {
     if (entry.target == target.native()) top = std::move(entry);
   }
   return top;
@@ -180,7 +210,7 @@ int copy_file(const char* top, const char* name, int to) {
   constexpr int kFile = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
   const int root = ::open(top, kPath);
   const int inside = root < 0 ? -1 : ::openat(root, ".ckfs", kPath);
-  // What is no regular file may do something when it is opened.
+  // Opening a file that is not regular may have effects.
   struct stat of_root{}, of_file{};
   if (inside < 0 || ::fstat(root, &of_root) != 0 ||
       ::fstatat(inside, name, &of_file, AT_SYMLINK_NOFOLLOW) != 0) {
@@ -211,7 +241,7 @@ Answers ask_mount(const stdfs::path& path) {
       },
       1, kPatience);
   if (told.end == Told::End::Late) return Answers::Late;
-  // A process that ended without a word was killed: that is not the mount's fault.
+  // A process that ended without an answer was killed: that is not the mount's fault.
   return told.text.empty() ? ask(path.c_str()) : static_cast<Answers>(told.text[0]);
 }
 
@@ -236,7 +266,7 @@ Result<std::string> read_of_mount(const stdfs::path& mountpoint, const std::stri
       break;
     case Told::End::Late:
       return fail(ErrorCode::Io,
-                  "{}: the mount's daemon does not answer (within {} s; ckfs umount takes it away)",
+                  "{}: the mount's daemon does not answer (within {} s; ckfs umount removes it)",
                   mountpoint.native(), kFilePatience.count());
     case Told::End::TooLong:
       return fail(ErrorCode::Corrupt, "{}: .ckfs/{}: longer than {} bytes", mountpoint.native(),

@@ -1,9 +1,9 @@
-// Which directories ckfs mounts on, and how it takes a mount away again.
+// Which directories ckfs mounts on, and how it unmounts again.
 //
 // A mount that covers its own source would make the daemon wait for itself as soon as it opens a
-// shard; a mount within the source would become part of what the next `ckfs inspect` finds there.
+// shard; a mount within the source would become part of the source for the next `ckfs inspect`.
 // Opening every source file before mounting would allow the former, at the price of thousands of
-// descriptors, for a use that nobody has: both are refused.
+// descriptors, for no known use: both are refused.
 
 #include <algorithm>
 #include <cerrno>
@@ -60,6 +60,16 @@ Result<stdfs::path> check_mountpoint(const stdfs::path& mountpoint, const stdfs:
                 "{}: a mount of {} ({}) is in place{} (`fusermount3 -u {}`)", target.native(),
                 still->source, still->type, how(answers), target.native());
   }
+  std::error_code error;
+  const stdfs::path origin = stdfs::canonical(source, error);
+  if (!error && lies_within(origin, target)) {
+    return fail(ErrorCode::InvalidArgument, "{}: the mount would hide its own source {}",
+                target.native(), origin.native());
+  }
+  if (!error && lies_within(target, origin)) {
+    return fail(ErrorCode::InvalidArgument, "{}: lies within the source {}", target.native(),
+                origin.native());
+  }
   struct stat status{};
   if (::stat(target.c_str(), &status) != 0) {
     if (errno == ENOENT && ::lstat(target.c_str(), &status) == 0) {
@@ -75,16 +85,6 @@ Result<stdfs::path> check_mountpoint(const stdfs::path& mountpoint, const stdfs:
     return fail(ErrorCode::InvalidArgument, "{}: not a directory", target.native());
   }
 
-  std::error_code error;
-  const stdfs::path origin = stdfs::canonical(source, error);
-  if (!error && lies_within(origin, target)) {
-    return fail(ErrorCode::InvalidArgument, "{}: the mount would hide its own source {}",
-                target.native(), origin.native());
-  }
-  if (!error && lies_within(target, origin)) {
-    return fail(ErrorCode::InvalidArgument, "{}: lies within the source {}", target.native(),
-                origin.native());
-  }
   return target;
 }
 

@@ -27,7 +27,7 @@
 namespace ckfs {
 namespace {
 
-/// Names, sizes and times never change while the mount lives; 31 years are for ever.
+/// Names, sizes and times never change while the mount lives; 31 years are long enough.
 constexpr double kForeverSeconds = 1e9;
 
 /// cp, cat and Python then ask for 1 MiB at a time, the largest request that FUSE has.
@@ -38,9 +38,13 @@ const Served& served(fuse_req_t request) {
   return *static_cast<const Served*>(::fuse_req_userdata(request));
 }
 
-void count_error(fuse_req_t request, const char* operation, int error) noexcept {
+void count_error(fuse_req_t request, const char* operation, int number,
+                 const std::optional<Error>& error) noexcept {
   try {
-    served(request).filesystem.count_error(operation, error);
+    served(request).filesystem.count_error(
+        operation, number,
+        error.value_or(Error(number == ENOMEM ? ErrorCode::OutOfMemory : ErrorCode::Internal,
+                             std::strerror(number))));
   } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch)
     // An error that is not counted is still answered.
   }
@@ -55,12 +59,14 @@ void answer(fuse_req_t request, const char* name, fuse_ino_t inode, Prepare&& pr
   using Prepared = std::invoke_result_t<Prepare, const Served&>;
   static_assert(std::is_nothrow_invocable_v<Reply, typename Prepared::value_type&&>);
   int error = EIO;
+  std::optional<Error> why;
   std::optional<Prepared> prepared;
   try {
     prepared.emplace(prepare(served(request)));
     if (!*prepared) {
       error = to_errno(prepared->error().code());
       spdlog::debug("{} inode {}: {}", name, inode, prepared->error().message());
+      why = std::move(*prepared).error();
       prepared.reset();
     }
   } catch (const std::bad_alloc&) {
@@ -75,7 +81,7 @@ void answer(fuse_req_t request, const char* name, fuse_ino_t inode, Prepare&& pr
     reply(std::move(**prepared));
   } else {
     // A name or an attribute that is not there is an answer.
-    if (error != ENOENT && error != ENODATA) count_error(request, name, error);
+    if (error != ENOENT && error != ENODATA) count_error(request, name, error, why);
     ::fuse_reply_err(request, error);
   }
 }
@@ -91,14 +97,14 @@ class CountedLookups {
   }
 
   Result<Attributes> lookup(InodeNumber parent, std::string_view name) {
-    // What is counted must find room. A listing of 1 MiB has thousands.
+    // Makes room before the lookup is counted. A listing of 1 MiB has thousands.
     if (inodes_.size() == inodes_.capacity()) inodes_.reserve(2 * inodes_.size() + 1);
     CKFS_TRY(const Attributes attributes, filesystem_->lookup(parent, name));
     inodes_.push_back(attributes.inode);
     return attributes;
   }
 
-  /// `result` is the reply's: -ENOENT means that whoever asked was killed.
+  /// `result` is the reply's: -ENOENT means that the reader was killed.
   void replied(int result) noexcept {
     if (result != -ENOENT) inodes_.clear();
   }
@@ -108,12 +114,12 @@ class CountedLookups {
   std::vector<InodeNumber> inodes_;
 };
 
-/// Names that the kernel is asked to forget. To do without costs memory, not a lookup.
+/// Asks the kernel to forget names. If it fails, memory is lost, not a lookup.
 void forget_crowded(const Served& mount) noexcept {
   try {
     for (std::string& name : mount.filesystem.take_crowded()) mount.forget_name(std::move(name));
   } catch (const std::exception& exception) {
-    spdlog::warn("names that are in the way stay: {}", exception.what());
+    spdlog::warn("unused names are not forgotten: {}", exception.what());
   }
 }
 
@@ -121,7 +127,8 @@ struct stat to_stat(const Attributes& attributes, const Served& mount) {
   struct stat status{};
   status.st_ino = attributes.inode;
   status.st_mode = (attributes.directory ? S_IFDIR : S_IFREG) | attributes.permissions;
-  // The daemon reads with its user's rights; what others could not read they do not read by it.
+  // The daemon reads with its user's rights; other users get no bytes through it that they could
+  // not read themselves.
   if (mount.others && !attributes.directory) {
     const std::uint32_t readers = attributes.readers;
     status.st_mode &= ~0777U | readers | readers >> 1 | readers >> 2;
@@ -171,11 +178,11 @@ void on_init(void*, fuse_conn_info* connection) {
   refuse(FUSE_CAP_AUTO_INVAL_DATA);
   // Sets the largest request of either direction: 256 pages.
   connection->max_write = 1_MiB;
-  // Requests that nobody waits for yet; a source that is far away wants many at once.
+  // Requests without a waiting reader (read-ahead); a source that is far away wants many at once.
   connection->max_background = 64;
   connection->congestion_threshold = 48;
-  // Less than by default: what lies ahead of a reader is delivered (fuse/session.cc), and what the
-  // kernel asks for beyond the end of a tensor is read for nobody.
+  // Less than by default: bytes ahead of a reader are delivered (fuse/session.cc), and bytes that
+  // the kernel asks for beyond the end of a tensor would be read in vain.
   connection->max_readahead = 64_KiB;
 }
 
@@ -246,7 +253,7 @@ void on_open(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info) {
         CKFS_TRY(const Attributes attributes, mount.filesystem.attributes(inode));
         info->direct_io = mount.direct || attributes.volatile_content;
         ReadOptions options{.once = mount.direct};
-        // Who reads past the page cache does not look for anything there.
+        // A reader past the page cache does not look for bytes there.
         if (!info->direct_io && (info->flags & O_DIRECT) == 0 && mount.deliver) {
           options.deliver = [deliver = mount.deliver, inode](std::uint64_t offset,
                                                              std::span<const std::byte> bytes) {
@@ -490,7 +497,7 @@ fuse_lowlevel_ops make_operations() {
   operations.fallocate = refuse_change<"fallocate">;
   // Not implemented, on purpose: flush, fsync and access (the kernel then answers them itself and
   // stops asking), lseek (the kernel's own knows that there are no holes), copy_file_range (only
-  // between two files of this mount, of which none can be written).
+  // between two files of this mount, and none can be written).
   return operations;
 }
 

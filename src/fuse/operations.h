@@ -17,13 +17,13 @@ namespace ckfs {
 struct Served {
   Filesystem& filesystem;
   bool direct = false;  // FOPEN_DIRECT_IO for every file
-  bool others = false;  // than the owner reach the mount
+  bool others = false;  // other users than the owner reach the mount
   /// Puts bytes of a file into the kernel's page cache, from another thread.
   std::function<bool(InodeNumber inode, std::uint64_t offset, std::span<const std::byte>)> deliver =
       {};
-  uid_t user = 0;  // owner of everything: whoever mounted
+  uid_t user = 0;  // owner of everything: the user who mounted
   gid_t group = 0;
-  ReadsUnderWay* reads = nullptr;  // where reads are stopped that nobody waits for
+  ReadsUnderWay* reads = nullptr;  // stops reads whose readers are gone
   /// Asks the kernel, later and from another thread, to forget a name in the root.
   std::function<void(std::string)> forget_name;
 };

@@ -1,7 +1,7 @@
-// Bytes put into the kernel's page cache ahead of a reader, who then finds them without asking.
+// Puts bytes into the kernel's page cache ahead of a reader, which then finds them without asking.
 //
-// That is why the mount leaves the kernel's own read-ahead small: it asks for bytes behind whatever
-// is read, wanted or not, while the engine knows where a tensor ends.
+// That is why the mount leaves the kernel's own read-ahead small: it asks for bytes behind each
+// read, wanted or not, while the engine knows where a tensor ends.
 #pragma once
 
 #define FUSE_USE_VERSION 312
@@ -23,16 +23,16 @@ class PageStore {
  public:
   explicit PageStore(fuse_session* session) : session_(session) {}
 
-  /// False: the kernel does not take them all (it may know the file no more), or the mount is about
-  /// to end.
+  /// False: the kernel does not take them all (it may have forgotten the file), or the mount is
+  /// about to end.
   bool put(fuse_ino_t inode, std::uint64_t offset, std::span<const std::byte> bytes);
 
-  /// Nothing more is put from now on. False: something is still about to be at `last`; it waits for
-  /// a page that a read without an answer has locked.
+  /// Puts nothing more from now on. False: at `last` a put() is still under way; it waits for a
+  /// page that an unanswered read has locked.
   bool stop(std::chrono::steady_clock::time_point last);
 
  private:
-  /// What a message to the kernel goes through: nullopt where the system gives no (large) pipes.
+  /// A pipe for messages to the kernel; nullopt where the system gives no (large) pipes.
   struct Pipe {
     UniqueFd out, in;
     std::size_t pages = 0;  // that it takes
@@ -48,7 +48,7 @@ class PageStore {
   fuse_session* const session_;
   Mutex mutex_;
   CondVar left_;
-  std::vector<Pipe> pipes_ CKFS_GUARDED_BY(mutex_);  // that nobody uses at present
+  std::vector<Pipe> pipes_ CKFS_GUARDED_BY(mutex_);  // not in use now
   unsigned inside_ CKFS_GUARDED_BY(mutex_) = 0;
   bool stopping_ CKFS_GUARDED_BY(mutex_) = false;
 };

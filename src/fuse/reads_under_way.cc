@@ -28,7 +28,7 @@ ReadsUnderWay::Read::Read(ReadsUnderWay* reads, pid_t thread, bool direct)
   if (reads_ == nullptr) return;
   const MutexLock lock(reads_->mutex_);
   reads_->under_way_.splice(reads_->under_way_.end(), place_);
-  if (reads_->all_) stop_.request_stop();  // nobody waits for it yet
+  if (reads_->all_) stop_.request_stop();  // no reader waits for it yet
   if (reads_->idle_) reads_->changed_.notify_all();
 }
 

@@ -1,11 +1,11 @@
 // Reads that are under way, and whether their readers still wait for them.
 //
 // The kernel does not say so. It interrupts a request only where a thread waits for the answer
-// itself, and then for every signal, one that the program handles among them: it would see a read
-// that failed, or SIGBUS. Of pages that are read ahead, and most are, it says nothing at all. But
-// each request names the thread that made it. So of a read that lasts, the daemon finds out again
-// and again whether that thread is dead or dying. An error for its page reaches no other reader:
-// one that waits for the same page asks for it again.
+// itself, and then for every signal, also one that the program handles: that program would see a
+// failed read, or SIGBUS. For pages that are read ahead, as most are, it interrupts nothing. But
+// each request names the thread that made it. So during a long read the daemon checks again and
+// again whether that thread is dead or dying. An error for its page reaches no other reader: one
+// that waits for the same page asks for it again.
 #pragma once
 
 #include <chrono>
@@ -23,12 +23,12 @@ namespace ckfs {
 /// Safe for concurrent use by several threads.
 class ReadsUnderWay {
  public:
-  /// Whether nobody waits for what that thread has asked for. `direct`: past the page cache, where
-  /// another thread of its process may take the answer. Called by a thread of this object.
+  /// Whether no reader waits for that thread's request any more. `direct`: past the page cache,
+  /// where another thread of its process may take the answer. Called by a thread of this object.
   using IsGone = std::function<bool(pid_t thread, bool direct)>;
 
-  /// Reads that last longer than `look` are looked at as often. Where no thread can be started none
-  /// is.
+  /// Reads that last longer than `look` are checked at that interval. Without a thread none is
+  /// checked.
   explicit ReadsUnderWay(IsGone is_gone,
                          std::chrono::milliseconds look = std::chrono::milliseconds(250));
   ReadsUnderWay(const ReadsUnderWay&) = delete;
@@ -36,13 +36,13 @@ class ReadsUnderWay {
   /// Requires: no Read is left.
   ~ReadsUnderWay();
 
-  /// All are asked to stop, and so is each that begins later.
+  /// Asks all reads to stop, also those that begin later.
   void stop_all();
 
-  /// One of them, while it lives.
+  /// A read that is under way while the object lives.
   class Read {
    public:
-    /// Where `reads` is nullptr it never stops.
+    /// If `reads` is nullptr, it never stops.
     Read(ReadsUnderWay* reads, pid_t thread, bool direct);
     ~Read();
     Read(const Read&) = delete;

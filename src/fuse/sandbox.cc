@@ -2,11 +2,11 @@
 // and the headers of older systems do not know the newer rights of Landlock. The filter of system
 // calls is libseccomp's, which knows what each machine calls them.
 //
-// The filter names what is allowed, and answers ENOSYS for everything else: libc has a way without
-// for whatever is newer than it must be (clone3, say), and a daemon that would be killed by a call
-// that somebody forgot here is worth less than one that logs an error. Nothing can be said of paths
-// there; that is Landlock's part. Nor does the kernel ask it for what a ring of io_uring carries
-// out: so no ring can be made here, and those that are there already can only read (io/uring.h).
+// The filter names what is allowed, and answers ENOSYS for everything else: libc can do without the
+// newer calls (clone3, say), and a daemon that logs an error is better than one that a forgotten
+// call kills. The filter cannot check paths; that is Landlock's part. The kernel does not apply it
+// to operations of an io_uring ring either. So no ring can be made here, and existing rings can
+// only read (io/uring.h).
 
 #include "fuse/sandbox.h"
 
@@ -60,7 +60,7 @@ namespace stdfs = std::filesystem;
 
 // ---- Landlock
 
-/// All that any version of the kernel takes; what it does not know is left away.
+/// All rights that any version of the kernel takes; unknown ones are left out.
 struct RulesetRights {
   std::uint64_t files = 0;
   std::uint64_t network = 0;
@@ -70,7 +70,7 @@ struct RulesetRights {
 constexpr std::uint64_t kRead = LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_READ_DIR;
 constexpr std::uint64_t kTruncate = 1ULL << 14;       // version 3
 constexpr std::uint64_t kControlDevice = 1ULL << 15;  // version 5
-/// Of those that may be asked of a file, not of what is in a directory.
+/// The rights that apply to a file, not to the entries of a directory.
 constexpr std::uint64_t kOfFiles = LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_WRITE_FILE |
                                    LANDLOCK_ACCESS_FS_READ_FILE | kTruncate | kControlDevice;
 constexpr std::uint64_t kWrite =
@@ -84,7 +84,7 @@ constexpr std::uint64_t kSpill = LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_
                                  LANDLOCK_ACCESS_FS_MAKE_REG | LANDLOCK_ACCESS_FS_REMOVE_FILE |
                                  kTruncate;
 
-/// 0: the kernel has none, or it is switched off.
+/// 0: the kernel has no Landlock, or it is switched off.
 int landlock_version() {
   const long version =
       ::syscall(SYS_landlock_create_ruleset, nullptr, 0, LANDLOCK_CREATE_RULESET_VERSION);
@@ -225,7 +225,7 @@ constexpr auto kAllowedCalls = std::to_array<int>({
     SCMP_SYS(sigaltstack),
     SCMP_SYS(rt_sigpending),
     SCMP_SYS(rt_sigsuspend),
-    // Who, when, how much.
+    // Identity, time, resources.
     SCMP_SYS(getpid),
     SCMP_SYS(getppid),
     SCMP_SYS(gettid),
@@ -306,7 +306,7 @@ struct FilterCloser {
   void operator()(void* filter) const { ::seccomp_release(filter); }
 };
 
-/// False: the kernel has none. What libseccomp says is a negative errno.
+/// False: the kernel has no seccomp. libseccomp returns a negative errno.
 Result<bool> filter_calls() {
   constexpr std::uint32_t kRefuse = SCMP_ACT_ERRNO(ENOSYS);
   const auto failed = [](int result) { return system_failure(-result, "seccomp", "filter"); };

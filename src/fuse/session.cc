@@ -36,9 +36,9 @@ namespace {
 namespace stdfs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-/// Threads that answer requests, where nobody asks for a number. Far more than CPUs, because they
-/// also wait: a source that does not answer holds the thread of every read that needs it, the
-/// kernel's read-ahead too. While fewer are held, listings and `ckfs stats` go on.
+/// Threads that answer requests, unless the user sets a number. Far more than CPUs, because they
+/// also wait: a source that does not answer holds the thread of every read that needs it, also of
+/// the kernel's read-ahead. While some threads are free, listings and `ckfs stats` work.
 constexpr unsigned kThreads = 32;
 
 /// How long requests under way are waited for where the mount ends: with what else there is to do,
@@ -51,7 +51,7 @@ constexpr Clock::time_point kForever = Clock::time_point::max();
 /// How long the main thread may sleep through being woken.
 constexpr std::chrono::milliseconds kWakeAgain{10};
 
-/// The eventfd that a signal handler writes to; a handler can reach nothing but a global.
+/// The eventfd that a signal handler writes to; a handler can reach a global only.
 std::atomic<int> stop_event = -1;
 
 void on_signal(int) {
@@ -157,25 +157,25 @@ class NameForgetter {
   std::optional<std::thread> thread_;
 };
 
-/// Whether the kernel has closed the connection: the mount was taken away by somebody else.
+/// Whether the kernel has closed the connection: another program has unmounted.
 bool is_gone(int device) {
   pollfd poll{.fd = device, .events = 0, .revents = 0};
   return ::poll(&poll, 1, 0) > 0 && (poll.revents & POLLERR) != 0;
 }
 
-/// Takes the mount away; where something else lies on top of its path by now, that is left alone,
-/// and the mount ends with its /dev/fuse.
+/// Unmounts. If another mount covers the path by now, that one is left alone, and ours ends when
+/// /dev/fuse is closed.
 Result<void> take_away(MountKeeper& keeper) {
   CKFS_TRY(const bool unmounted, keeper.unmount());
   if (!unmounted) {
-    spdlog::warn("{}: not on top of this path any more: left as it is, and no longer served",
+    spdlog::warn("{}: covered by another mount: left in place, and no longer served",
                  keeper.target().native());
   }
   return {};
 }
 
-/// Waits for the first answer of the mount, then for a signal, after which the mount lives on out
-/// of sight as long as somebody uses it, then for another.
+/// Waits for the first answer of the mount, then for a signal, then for another. Between the two
+/// signals the detached mount lives while it is in use.
 class Watcher {
  public:
   Watcher(fuse_session* session, int device, NameForgetter& forgetter, PageStore& pages,
@@ -195,7 +195,7 @@ class Watcher {
   Watcher(const Watcher&) = delete;
   Watcher& operator=(const Watcher&) = delete;
 
-  /// To be called first. False: no thread can be started; then nothing else may be called.
+  /// Call this first. False: no thread can be started; then call nothing else.
   bool start() {
     thread_ = start_thread([this] { run(); });
     return thread_.has_value();
@@ -210,7 +210,7 @@ class Watcher {
     [[maybe_unused]] const ssize_t written = ::write(event_, &one, sizeof one);
   }
 
-  /// Whether a signal has taken the mount away: out of sight, or although requests were under way.
+  /// Whether a signal has ended the mount: detached, or given up although requests were under way.
   /// Requires: loop_ended().
   bool taken_away() {
     const MutexLock lock(mutex_);
@@ -246,9 +246,9 @@ class Watcher {
     return forgetter_.stop(last) && no_page;
   }
 
-  /// Ends what no thread of this process can end: one that waits in the kernel has the device open,
-  /// whoever closes it. Where there is no way to abort a connection, all wait for the source, and
-  /// the loop goes on: what it leaves unanswered would never be answered.
+  /// Ends the waits that no thread of this process can end: a thread that waits in the kernel keeps
+  /// the device open, even if another closes it. Where a connection cannot be aborted, all wait for
+  /// the source, and the loop continues, because a request that it left would never be answered.
   void abandon_and_abort() {
     const MutexLock lock(mutex_);
     if (ended_) return;
@@ -263,8 +263,8 @@ class Watcher {
     }
   }
 
-  /// One: two signals that come before the first is looked at are still two. Or the end of the
-  /// connection: nobody uses the mount any more, or it was aborted.
+  /// Waits for one event: two signals that come before the first is read still count as two. Or for
+  /// the end of the connection: the mount is no longer used, or was aborted.
   void wait_for_event() const {
     std::array<pollfd, 2> polled = {pollfd{.fd = event_, .events = POLLIN, .revents = 0},
                                     pollfd{.fd = device_, .events = 0, .revents = 0}};
@@ -276,8 +276,8 @@ class Watcher {
     }
   }
 
-  /// Takes the mount out of sight. The kernel ends the session when its last user is gone, which is
-  /// at once where there is none. False: that is not for now.
+  /// Detaches the mount. The kernel ends the session when its last user is gone, or at once if
+  /// there is none. False: the mount cannot be detached now.
   bool detach() {
     {
       const MutexLock lock(mutex_);
@@ -290,7 +290,7 @@ class Watcher {
     detached_ = true;
     if (const std::size_t files = used_->open_files(); files > 0 && !ended_) {
       spdlog::warn(
-          "{}: out of sight by a signal; {} files are open or mapped and served until they "
+          "{}: detached by a signal; {} files are open or mapped and served until they "
           "are closed (a second signal ends that)",
           keeper_.target().native(), files);
     }
@@ -300,9 +300,9 @@ class Watcher {
   void announce() {
     // The kernel holds this back until the handshake is done, so an answer means that all is up.
     struct stat status{};
-    if (::stat(keeper_.target().c_str(), &status) != 0) return;  // unmounted meanwhile
+    if (::stat(keeper_.target().c_str(), &status) != 0) return;  // unmounted before
     {
-      // Or what is below the mount has answered.
+      // Otherwise the directory below the mount has answered.
       const MutexLock lock(mutex_);
       if (ended_ || is_gone(device_)) return;
     }
@@ -416,7 +416,7 @@ int run_loop(fuse_session* session) {
   return result;
 }
 
-/// Nothing but the source is read from here on. The threads of the loop are not started yet.
+/// Only the source can be read from here on. The threads of the loop are not started yet.
 Result<void> confine(const MountOptions& options) {
   ::tzset();  // the log's times: its file is read now
   CKFS_TRY_VOID(confine_reading(paths_covering(options.source_files)));
@@ -479,7 +479,7 @@ Result<void> serve_device(Filesystem& filesystem, MountKeeper& keeper, const Mou
   const bool gone = is_gone(number);
   const bool taken_away = watcher.taken_away();
   is_there = false;
-  // Nobody answers any more: a notification that waits for an answer would wait for ever.
+  // No thread answers any more: a notification that waits for an answer would never end.
   if (!gone) (void)keeper.abort();
   Result<void> unmounted;
   if (!gone && !taken_away) unmounted = take_away(keeper);

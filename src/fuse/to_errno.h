@@ -1,4 +1,4 @@
-// The one table from Error to errno: what a program sees when ckfs cannot do what it asked.
+// The one table from Error to errno: the answer to a program when ckfs cannot do what it asked.
 #pragma once
 
 #include "base/error.h"

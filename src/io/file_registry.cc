@@ -146,7 +146,7 @@ Result<void> FileRegistry::compare(RegisteredFile& file, const FileStatus& now) 
   if (!what) return {};
   if (strict_) return stale(file, *what);
   if (!file.ctime_reported.exchange(true)) {
-    spdlog::warn("{}: {}: its size and mtime are the recorded ones, so it is served on", file.name,
+    spdlog::warn("{}: {}: its size and mtime are unchanged, so it is still served", file.name,
                  *what);
   }
   return {};

@@ -5,6 +5,8 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "base/write_all.h"
+
 namespace ckfs {
 
 Result<std::unique_ptr<SpillFile>> SpillFile::create(const std::filesystem::path& directory) {
@@ -25,14 +27,10 @@ std::unique_ptr<SpillFile> SpillFile::adopt(std::string name, UniqueFd fd) {
 }
 
 Result<void> SpillFile::write(std::uint64_t offset, std::span<const std::byte> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t done =
-        ::pwrite(fd_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
-    if (done < 0 && errno == EINTR) continue;
-    if (done <= 0) return system_failure(done < 0 ? errno : ENOSPC, name_, "write");
-    offset += static_cast<std::uint64_t>(done);
-    bytes = bytes.subspan(static_cast<std::size_t>(done));
-  }
+  const int error = write_all(bytes, offset, [&](std::span<const std::byte> some, auto at) {
+    return ::pwrite(fd_.get(), some.data(), some.size(), static_cast<off_t>(at));
+  });
+  if (error != 0) return system_failure(error, name_, "write");
   return {};
 }
 

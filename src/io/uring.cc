@@ -142,7 +142,7 @@ int Uring::submit_and_wait() {
 
 void Uring::drain() {
   usable_ = false;
-  // Entries that the kernel has not taken never start: the ring is not entered for them again_.
+  // Entries that the kernel has not taken never start: the ring is not entered for them again.
   unsigned started = in_flight_ - ::io_uring_sq_ready(&ring_);
   while (started > 0) {
     io_uring_cqe* cqe = nullptr;

@@ -1,8 +1,8 @@
 // Why not malloc alone: its high-water mark is not ours to bound (arenas, fragments), and it
 // returns large blocks to the kernel, so that every request would fault its pages in again.
 //
-// Why not a pool for each tier: what one does not use would lie idle. Here only a small share of
-// each is kept from the others, and the rest goes to whoever asks.
+// Why not a pool for each tier: memory that one does not use would lie idle. Here only a small
+// share of each is kept from the others, and any tier gets the rest.
 #include "memory/buffer_pool.h"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ namespace ckfs {
 namespace {
 
 constexpr std::size_t kMapped = 256_KiB;
-constexpr std::size_t kUnit = 1_MiB;  // of what is mapped
+constexpr std::size_t kUnit = 1_MiB;  // of a mapping
 constexpr std::size_t kHugePage = 2_MiB;
 /// So many single units are mapped at once, one behind another, for a huge page to hold two of
 /// them. Each is unmapped alone.
@@ -66,8 +66,8 @@ void release_small(std::byte* data) {
 std::byte* map(std::size_t size) {
   void* memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return nullptr;
-  // Huge pages are faster to fill, and to send from: the kernel looks up each page of what it
-  // copies. A kernel without them refuses, and that changes nothing else.
+  // Huge pages are faster to fill, and to send from: the kernel looks up each page that it copies.
+  // A kernel without them refuses, and that changes nothing else.
   if (size >= kHugePage) ::madvise(memory, size, MADV_HUGEPAGE);
   return static_cast<std::byte*>(memory);
 }
@@ -166,7 +166,7 @@ void BufferPool::reclaim(Tier tier, std::uint64_t capacity, Demand demand) {
     {
       const MutexLock lock(mutex_);
       bytes = shortage(tier, capacity);
-      // What is within a share is kept from the other tiers in any case.
+      // Memory within a share is never available to the other tiers.
       if (of != index(tier)) bytes = std::min(bytes, used_[of] - std::min(used_[of], shares_[of]));
     }
     if (bytes > 0) reclaims_[of](bytes, demand);
@@ -225,7 +225,7 @@ std::byte* BufferPool::carve_unit() {
   return std::exchange(uncarved_, uncarved_ + kUnitStride);
 }
 
-/// What is not carved has no bytes of its own, but may share a huge page.
+/// Uncarved units hold no memory of their own, but may share a huge page.
 void BufferPool::drop_uncarved() {
   if (uncarved_units_ > 0) ::munmap(uncarved_, uncarved_units_ * kUnitStride);
   uncarved_units_ = 0;
@@ -239,7 +239,8 @@ bool BufferPool::allocate_missing(std::span<Buffer> buffers) {
   });
 }
 
-/// The same, if need be with the address space or the commit charge of what is kept.
+/// The same; if that fails, again after kept buffers have returned their address space and commit
+/// charge.
 bool BufferPool::allocate_or_trim(std::span<Buffer> buffers) {
   if (allocate_missing(buffers)) return true;
   trim();
@@ -289,7 +290,7 @@ Result<std::vector<Buffer>> BufferPool::acquire(Tier tier, std::span<const std::
                 capacity, most(tier));
   }
   std::vector<Buffer> buffers(sizes.size());
-  if (capacity == 0) return buffers;  // who needs nothing waits behind nobody
+  if (capacity == 0) return buffers;  // a request for zero bytes never queues
   {
     MutexLock lock(mutex_);
     const std::uint64_t ticket = next_ticket_++;
@@ -306,7 +307,8 @@ Result<std::vector<Buffer>> BufferPool::acquire(Tier tier, std::span<const std::
         try {
           reclaim(tier, capacity, Demand::Waits);
         } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch)
-          // Asked again below: without this ticket at the front all others would wait for ever.
+          // Tried again below. To leave here would keep this ticket at the front, and block all
+          // others.
         }
         lock.lock();
         if (shortage(tier, capacity) == 0) break;
@@ -321,7 +323,7 @@ Result<std::vector<Buffer>> BufferPool::acquire(Tier tier, std::span<const std::
   }
   returned_.notify_all();  // the next in the queue may fit as well
   if (!allocate_or_trim(buffers)) {
-    return fail(ErrorCode::OutOfMemory, "memory: the system gives no {} bytes more", capacity);
+    return fail(ErrorCode::OutOfMemory, "memory: the system refuses {} more bytes", capacity);
   }
   return buffers;
 }

@@ -3,21 +3,21 @@
 // A pool never holds more than its limit, buffers in use and kept ones together. Buffers of 256 KiB
 // and more are mapped, rounded up to MiB and recycled last-in first-out: touching fresh pages costs
 // as much as decoding into them (2 to 10 us a page), and the last one is in the CPU's cache. Those
-// of 1 MiB are mapped several together, so that they lie in huge pages; what goes back to the
-// system of such a page while the rest is in use, the kernel frees when it needs memory. And they
-// have a margin of a page behind them, which is not counted: what begins a little behind the
-// buffer's begin, for a disk's sake (ReadRequest::padded), would else take another MiB. Smaller
-// ones come from the heap, and each counts kRemembered bytes more than it has.
+// of 1 MiB are mapped several together, so that they lie in huge pages. If a part of such a page
+// goes back to the system while the rest is in use, the kernel frees it when it needs memory. They
+// also have a margin of a page behind them, which is not counted: a padded read
+// (ReadRequest::padded) begins a little behind the buffer's first byte, and would otherwise take
+// another MiB. Smaller ones come from the heap, and each counts kRemembered bytes more than it has.
 //
 // Why nothing can wait in a circle. Every buffer belongs to a Tier. Work that holds a buffer of a
-// tier waits for later tiers only, and takes all that it needs of one tier in one call; a thread
-// says what it holds with a TierScope, and acquire() checks it. Each tier has a share that the
-// others cannot take (but for a sixteenth of the limit, for as long as tiles that were lent live
-// on, below), and nobody waits for more than the share of a later tier: so the last one always gets
-// its memory without waiting for anybody but itself, ends, and gives it back; then so does the one
-// before. (That a request would fit into what others hold at present is not enough: all of them may
-// hold replies, and wait for the very tile that it is for.) What waits for a reader is to be
-// counted before him: try_lend().
+// tier waits for later tiers only, and takes all that it needs of one tier in one call. A thread
+// declares what it holds with a TierScope, and acquire() checks it. Each tier has a share that the
+// others cannot take (except a sixteenth of the limit while tiles are lent, below), and no request
+// for a later tier may exceed that tier's share. So work of the last tier waits for its own tier
+// only, ends, and gives its memory back; then the tier before it does the same. (It is not enough
+// that a request fits into what others hold: all of them may hold replies, and wait for the very
+// tile that the request is for.) Tiles that wait for a reader must count as that reader's tier:
+// try_lend().
 //
 // Safe for concurrent use by several threads.
 #pragma once
@@ -72,17 +72,17 @@ class Buffer {
  public:
   Buffer() = default;
   Buffer(Buffer&& other) noexcept;
-  /// They change places: what was here is given back when `other` goes.
+  /// Swaps: the buffer that was here is given back when `other` is destroyed.
   Buffer& operator=(Buffer&& other) noexcept;
   ~Buffer();
 
   std::byte* data() const { return data_; }
   std::size_t size() const { return size_; }
-  /// What it takes of the pool: size(), rounded up; of a small one kRemembered more.
+  /// Bytes that it takes of the pool: size(), rounded up; for a small one kRemembered more.
   std::size_t counted() const { return capacity_; }
   std::span<std::byte> span() const { return {data_, size_}; }
-  /// What may be written behind the last byte of a buffer that is mapped, and so begins at a
-  /// multiple of kMargin: that at least where it takes 1 MiB; 0 of others that are full, or small.
+  /// Bytes that may be written behind the last one. At least kMargin for a buffer that takes 1 MiB;
+  /// 0 for a small one and for any other full one. A mapped buffer begins at a multiple of kMargin.
   std::size_t margin() const;
 
   static constexpr std::size_t kMargin = 4096;
@@ -103,12 +103,13 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
   BufferPool(const BufferPool&) = delete;
   BufferPool& operator=(const BufferPool&) = delete;
 
-  /// Who asks for memory: somebody who waits for it (acquire), or who can do without (try_acquire).
+  /// Which kind of call asks for memory: one that waits for it (acquire), or one that can do
+  /// without (try_acquire).
   enum class Demand : std::uint8_t { Waits, Spare };
-  /// What to call, without locks held, when memory is short: gives back buffers of `tier` that
-  /// nobody needs at once, `bytes` of them if it can; for a spare demand none that somebody is
-  /// about to need. The tier that is short is asked first; then the others, of which only what is
-  /// above their shares helps. Set before the first acquire, and taken back ({}) behind the last.
+  /// Called without locks held when memory is short. Gives back buffers of `tier` that are not in
+  /// use, `bytes` of them if it can; for a spare demand none that will be needed soon. The short
+  /// tier is asked first, then the others for what they hold above their shares. Set it before the
+  /// first acquire; reset it ({}) after the last.
   using Reclaim = std::function<void(std::uint64_t bytes, Demand demand)>;
   void set_reclaim(Tier tier, Reclaim reclaim) {
     reclaims_[static_cast<std::size_t>(tier)] = std::move(reclaim);
@@ -127,8 +128,8 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
   std::optional<std::vector<Buffer>> try_acquire(Tier tier, std::span<const std::size_t> sizes);
   std::optional<Buffer> try_acquire(Tier tier, std::size_t size);
 
-  /// Bytes in use of Tier::Tile that count as Tier::Reply while the object lives: what is on its
-  /// way to a reader who may be waiting for memory of Tier::Tile.
+  /// Bytes of Tier::Tile that count as Tier::Reply while the object lives: they are on their way to
+  /// a reader that may itself wait for memory of Tier::Tile.
   class Lent {
    public:
     Lent(Lent&& other) noexcept
@@ -142,10 +143,10 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
     BufferPool* pool_;
     std::size_t bytes_;
   };
-  /// Requires: buffers of Tier::Tile that count so many bytes (Buffer::counted()), and are not lent
-  /// yet, live as long as the result, and the pool. nullopt: replies have no room for it, or more
-  /// than a sixteenth of the limit would be lent: a reply of at most most(Tier::Reply) less that
-  /// never waits for what is.
+  /// Lends `counted` bytes. Requires: the pool, and buffers of Tier::Tile that count so many bytes
+  /// (Buffer::counted()) and are not lent yet, live as long as the result. nullopt: replies have no
+  /// room for it, or more than a sixteenth of the limit would be lent. So a reply of at most
+  /// most(Tier::Reply) less a sixteenth of the limit never waits for lent bytes.
   std::optional<Lent> try_lend(std::size_t counted);
 
   std::uint64_t limit() const { return limit_; }
@@ -187,7 +188,7 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
   std::byte* uncarved_ CKFS_GUARDED_BY(mutex_) = nullptr;  // of a mapping, the rest
   std::size_t uncarved_units_ CKFS_GUARDED_BY(mutex_) = 0;
   std::array<std::uint64_t, kTiers> used_ CKFS_GUARDED_BY(mutex_){};
-  std::uint64_t lent_ CKFS_GUARDED_BY(mutex_) = 0;  // of what is used of Tier::Reply
+  std::uint64_t lent_ CKFS_GUARDED_BY(mutex_) = 0;  // part of used_ of Tier::Reply
   std::uint64_t peak_ CKFS_GUARDED_BY(mutex_) = 0;
   std::uint64_t next_ticket_ CKFS_GUARDED_BY(mutex_) = 0;
   std::array<std::deque<std::uint64_t>, kTiers> waiting_ CKFS_GUARDED_BY(mutex_);

@@ -50,11 +50,11 @@ class TileCache::Computation {
     return begun_;
   }
 
-  /// `awaited`: it was computed ahead; else who computes it reads it.
+  /// `awaited`: it was computed ahead; else the computing thread reads it.
   std::shared_ptr<const Tile> finish(Tile tile, bool awaited) noexcept {
-    const bool dear = cache_.store_ != nullptr && key_.kind == TileKey::Kind::Tile &&
-                      Clock::now() - since_ > disk_time(tile.size);
-    auto finished = end(std::move(tile), awaited, dear);
+    const bool costly = cache_.store_ != nullptr && key_.kind == TileKey::Kind::Tile &&
+                        Clock::now() - since_ > disk_time(tile.size);
+    auto finished = end(std::move(tile), awaited, costly);
     const MutexLock lock(cache_.mutex_);
     ++cache_.computed_;
     return finished;
@@ -66,7 +66,7 @@ class TileCache::Computation {
   }
 
  private:
-  std::shared_ptr<const Tile> end(Tile tile, bool awaited, bool dear) noexcept {
+  std::shared_ptr<const Tile> end(Tile tile, bool awaited, bool costly) noexcept {
     *tile_ = std::move(tile);
     const MutexLock lock(cache_.mutex_);
     Entry& entry = cache_.entries_.find(key_)->second;
@@ -75,7 +75,7 @@ class TileCache::Computation {
     entry.age = std::prev(cache_.ages_.end());
     entry.tile = tile_;
     entry.awaited = awaited;
-    entry.dear = dear;
+    entry.costly = costly;
     begun_ = false;
     cache_.changed_.notify_all();
     return tile_;
@@ -196,8 +196,8 @@ void TileCache::put_into_store(const TileKey& key, const Tile& tile) noexcept {
   }
 }
 
-/// The tile's buffer goes back at once, under the lock: the pool's comes after it, and there is no
-/// memory needed that could be lacking.
+/// Gives the tile's buffer back at once, under the lock: the pool's lock comes after it, and
+/// nothing here allocates.
 void TileCache::remove(Entries::iterator entry) noexcept {
   if (!entry->second.asked) ++unread_;
   ages_.erase(entry->second.age);
@@ -222,7 +222,7 @@ void TileCache::retire(const TileKey& key) noexcept {
   if (found == entries_.end() || found->second.tile == nullptr) return;
   ages_.splice(ages_.begin(), ages_, found->second.age);
   found->second.awaited = false;
-  found->second.dear = false;
+  found->second.costly = false;
 }
 
 void TileCache::clear() noexcept {
@@ -235,18 +235,18 @@ void TileCache::reclaim(std::uint64_t bytes, BufferPool::Demand demand) noexcept
   MutexLock lock(mutex_);
   for (auto age = ages_.begin(); age != ages_.end() && freed < bytes;) {
     const auto found = entries_.find(*age++);
-    // One reference is the entry's own: nobody is reading.
+    // One reference is the entry's own: no thread reads the tile.
     if (found->second.tile.use_count() > 1) continue;
     if (found->second.awaited && demand == BufferPool::Demand::Spare) continue;
-    if (found->second.dear) {
-      found->second.dear = false;  // tried once
+    if (found->second.costly) {
+      found->second.costly = false;  // tried once
       const TileKey key = found->first;
       std::shared_ptr<const Tile> tile = found->second.tile;
       lock.unlock();
       put_into_store(key, *tile);
       tile.reset();
       lock.lock();
-      age = ages_.begin();  // others have changed them meanwhile
+      age = ages_.begin();  // other threads may have changed ages_
       continue;
     }
     freed += found->second.tile->buffer.counted();

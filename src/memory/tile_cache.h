@@ -1,14 +1,14 @@
 // Computed bytes that several requests share: tiles of gathered tensors, pieces ahead of readers,
 // rendered text. Each is computed once however many threads ask (single-flight), as long as there
-// is memory to keep it, and all live within one BufferPool: what nobody reads and was used least
-// recently goes first. What was computed ahead of a reader who has not come yet goes only where
-// somebody waits for memory: it does not make room for more of its kind. A tile (Kind::Tile) that
-// took longer to compute than a disk takes to give it back goes into the store, where there is one,
-// when it makes room for others, and comes back from there; not one that its reader is past, nor
-// what is dropped while nobody reads (clear()).
+// is memory to keep it. All live within one BufferPool. Eviction takes the least recently used
+// entry that no thread reads. An entry that was computed ahead and not asked for yet is evicted
+// only when a thread waits for memory, never for more work ahead. When a tile (Kind::Tile) is
+// evicted that took longer to compute than a disk takes to read it, it goes into the store, if
+// there is one, and comes back from there. Retired tiles (retire()) and tiles dropped by clear()
+// are not stored.
 //
-// Safe for concurrent use by several threads. compute() runs without locks; it may ask the same
-// cache only for what needs nothing of it in turn (Kind::Kept).
+// Safe for concurrent use by several threads. compute() runs without locks. It may ask the same
+// cache only for entries that need no other entry (Kind::Kept).
 #pragma once
 
 #include <cstdint>
@@ -41,8 +41,7 @@ struct Tile {
 
 class TileCache {
  public:
-  /// `pool` must outlive it; what is short there is asked of it from now on. `store` may be
-  /// nullptr.
+  /// `pool` must outlive it, and from now on asks it for memory when short. `store` may be nullptr.
   explicit TileCache(BufferPool& pool, std::shared_ptr<TileStore> store = nullptr);
   ~TileCache();
   TileCache(const TileCache&) = delete;
@@ -50,12 +49,11 @@ class TileCache {
 
   using Compute = std::function<Result<Tile>()>;
 
-  /// The tile, computed by this thread, which reads it, or another, or had from the store. An error
-  /// is that of this thread's own compute(), OutOfMemory where an entry finds no memory, or Stopped
-  /// (this thread was asked to stop while it waited): who
-  /// waited for a computation that failed computes anew. What compute() throws becomes an error:
-  /// bad_alloc OutOfMemory, any other std::exception Internal. Waits for memory of Tier::Tile
-  /// itself where the store has the tile.
+  /// The tile, computed by this thread or another, or read from the store. A thread that waited for
+  /// a computation that failed computes the tile itself. Errors: those of this thread's own
+  /// compute(); OutOfMemory (no memory for an entry); Stopped (this thread was asked to stop while
+  /// it waited). An exception of compute() becomes an error: bad_alloc OutOfMemory, any other
+  /// std::exception Internal. Waits for memory of Tier::Tile itself where the store has the tile.
   Result<std::shared_ptr<const Tile>> get(const TileKey& key, const Compute& compute);
 
   /// Takes tile `number` of several that are computed together; each at most once.
@@ -64,35 +62,33 @@ class TileCache {
   using ComputeSeveral =
       std::function<Result<void>(std::span<const std::size_t> numbers, const Ready& ready)>;
 
-  /// Computes those of `keys` that nobody has begun, together and ahead of their readers: one read
-  /// for all. Waits for no other computation: one that has ended may have been read and forgotten
-  /// by the time that this thread wakes. Each tile is there for others as soon as it is ready. What
-  /// compute() leaves out is as if it had never been begun: who waited for it computes it himself.
-  /// Errors: those of compute(); what it throws, and OutOfMemory,
-  /// as in get().
+  /// Computes those of `keys` that no thread has begun, together and ahead of their readers: one
+  /// read for all. Waits for no other computation, because its tile may have been read and evicted
+  /// by the time that this thread wakes. Each tile is there for others as soon as it is ready. Keys
+  /// that compute() does not provide are released; their waiters compute them. Errors: those of
+  /// compute(); exceptions and OutOfMemory as in get().
   Result<void> compute(std::span<const TileKey> keys, const ComputeSeveral& compute);
 
-  /// The tile if it is ready or being computed (then this waits); nullptr if nobody has begun, or
-  /// if what was waited for has failed, or has gone again where memory is short, or this thread is
-  /// asked to stop.
+  /// The tile if it is ready or being computed (then this waits). nullptr: no thread has begun it,
+  /// the computation failed, the tile was evicted before this thread woke, or this thread is asked
+  /// to stop.
   std::shared_ptr<const Tile> find(const TileKey& key);
 
   /// Forgets a tile that will not be asked for again. One that is being computed stays.
   void drop(const TileKey& key) noexcept;
 
-  /// Its reader is past the tile: it is the first to go where memory is short, before those that
-  /// were computed ahead and have not been asked for yet. One that is being computed stays as it
-  /// is.
+  /// The reader is past the tile: it is evicted first, before tiles that were computed ahead and
+  /// have not been asked for yet. Has no effect on a tile that is being computed.
   void retire(const TileKey& key) noexcept;
 
-  /// Forgets all ready tiles: a source file has changed, or nobody has read for a while.
+  /// Forgets all ready tiles: a source file has changed, or no reader was active for a while.
   void clear() noexcept;
 
-  /// The tile was given to its reader past the cache: unread() does not count it.
+  /// The reader got the tile's bytes without asking the cache: unread() does not count it.
   void given(const TileKey& key) noexcept;
 
-  /// Computations so far that gave a tile, looks for one that found it there or under way, and
-  /// tiles that were forgotten before anybody had asked for them.
+  /// Tiles computed so far, look-ups that found a tile ready or under way, and tiles evicted
+  /// unread.
   std::uint64_t computed() const;
   std::uint64_t hits() const;
   std::uint64_t unread() const;
@@ -103,7 +99,7 @@ class TileCache {
     bool awaited = false;              // computed ahead, and not asked for yet
     std::list<TileKey>::iterator age;  // when ready: place in ages_
     bool asked = false;
-    bool dear = false;  // to be stored before it goes
+    bool costly = false;  // store it before it is evicted
   };
   class Computation;
   using Entries = std::map<TileKey, Entry>;

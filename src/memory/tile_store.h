@@ -1,4 +1,4 @@
-// Where tiles go that were dear to compute and have to make room.
+// Where evicted tiles go that are expensive to recompute.
 #pragma once
 
 #include <cstddef>

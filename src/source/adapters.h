@@ -36,11 +36,11 @@ struct Adapter {
 };
 
 /// A Hugging Face model directory, or one safetensors file (any single file, where no other adapter
-/// recognizes it). Recognizes any directory with an unfinished download, too, and refuses it unless
-/// what is at its top is whole by itself (all shards that an index or their names count, or
-/// `model.safetensors` and no other safetensors file but variants and consolidated*; of a pipeline
-/// nothing is), no module's folder that is there lacks weights that it needs, and no option asks
-/// for what it has not: what is still to come decides what it is.
+/// recognizes it). Recognizes any directory with an unfinished download, too, because the missing
+/// files decide what it is. Opens it only if all of this holds: the top is whole by itself (all
+/// shards that an index or their names count, or `model.safetensors` and no other safetensors file
+/// but variants and consolidated*; a pipeline's top never is); each present module folder has the
+/// weights that it needs; no option asks for something that is not there.
 extern const Adapter kHfSafetensors;
 /// What torch.save wrote: a single file of any name; a directory with one, or shards with an index
 /// or numbers.

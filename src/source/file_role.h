@@ -10,7 +10,7 @@ namespace ckfs {
 
 enum class FileRole : std::uint8_t {
   Config,         // config.json: shown edited
-  Weights,        // of any kind: shown only as what they become
+  Weights,        // of any kind: shown only in converted form
   Adapter,        // weights of their own beside a model's: a LoRA
   AdapterConfig,  // adapter_config.json: shown only with an adapter
   Index,          // over weights: a view makes its own

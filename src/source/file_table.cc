@@ -1,4 +1,4 @@
-// Every file is registered, also those of which no view shows a tensor: the view `source` has them,
+// Every file is registered, also those without a tensor in any view: the view `source` has them,
 // and another size or time of any of them makes another fingerprint. A map from path to number
 // would hold every path a second time; the tree is sorted, so its position is enough.
 #include "source/file_table.h"

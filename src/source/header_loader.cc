@@ -18,8 +18,8 @@
 namespace ckfs {
 namespace {
 
-/// `error`, on a file that is no whole safetensors file; or what the file's first bytes say that
-/// it is.
+/// `error`, on a file that is not a whole safetensors file; or, if the file's first bytes show
+/// another format, an error that names it.
 Failure explained(ByteSource& source, FileId file, const Error& error) {
   if (error.code() != ErrorCode::Corrupt) return Failure(error);
   std::vector<std::byte> first(std::min<std::uint64_t>(source.size(file), kFormatMark));
@@ -33,9 +33,13 @@ Failure explained(ByteSource& source, FileId file, const Error& error) {
                     ? std::string("is all")
                     : fmt::format("begins with {}", grouped(first.size())));
   }
-  const std::string_view name = name_of_format(first);
-  if (name.empty()) return Failure(error);
-  return fail(ErrorCode::Corrupt, "{}: is {}, not a safetensors file", source.name(file), name);
+  const std::string what = what_it_is(first);
+  if (what.empty()) return Failure(error);
+  if (source.name(file).ends_with(".json")) {
+    return fail(ErrorCode::Corrupt, "{}: is {} (name the model's directory, not its file)",
+                source.name(file), what.substr(0, what.find(" (")));
+  }
+  return fail(ErrorCode::Corrupt, "{}: is {}", source.name(file), what);
 }
 
 std::span<std::byte> bytes_of(std::string& text) {

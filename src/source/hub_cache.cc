@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 Result<bool> has_directory(SourceStore& store, const fs::path& path) {
   const auto status = store.look(path);
   if (status) return status->kind == FileKind::Directory;
-  // Who may not look into a directory learns that when it is listed, by its own name.
+  // A user who may not look into a directory gets that error when it is listed, with its name.
   if (is_absent(status.error()) || status.error() == EACCES) return false;
   return system_failure(status.error(), path.string(), "cannot look at");
 }
@@ -49,11 +49,28 @@ std::string complete_hint(const std::string& repository) {
 }
 
 /// Which snapshots there are in the place of the one that is named.
-std::string others_hint(const std::vector<std::string>& snapshots) {
+std::string others_hint(const fs::path& repository, const std::vector<std::string>& snapshots) {
+  constexpr std::size_t kMostListed = 10;
   if (snapshots.empty()) return {};
-  return fmt::format("; what is here is opened by its own name: snapshots/{}{}",
-                     one_line(snapshots.front()),
-                     snapshots.size() > 1 ? fmt::format(" and {} more", snapshots.size() - 1) : "");
+  std::string text = "; try: ckfs inspect ";
+  text += one_line((repository / "snapshots" / snapshots.front()).string());
+  for (std::size_t i = 1; i < std::min(snapshots.size(), kMostListed); ++i) {
+    text += (i == 1 ? "; there are also: " : ", ") + one_line(snapshots[i]);
+  }
+  if (snapshots.size() > kMostListed) {
+    text += fmt::format(" and {} more", snapshots.size() - kMostListed);
+  }
+  return text;
+}
+
+/// models--NAME of a path that begins with it and goes on with `then`; "" otherwise.
+std::string_view first_part_before(std::string_view path, std::string_view then) {
+  const std::size_t slash = path.find('/');
+  if (!path.starts_with("models--") || slash == std::string_view::npos ||
+      !path.substr(slash).starts_with(then)) {
+    return {};
+  }
+  return path.substr(0, slash);
 }
 
 /// The first word of refs/main; empty where there is no such file. Errors: Io.
@@ -81,7 +98,7 @@ Result<fs::path> choose_snapshot(SourceStore& store, const fs::path& repository,
   if (!revision.empty()) {
     if (std::ranges::find(all, revision) != all.end()) return snapshots / revision;
     return fail(ErrorCode::Unsupported, "{}: refs/main names the snapshot {}, which is absent{}{}",
-                repository.string(), revision, complete_hint(name), others_hint(all));
+                repository.string(), revision, complete_hint(name), others_hint(repository, all));
   }
   if (all.size() == 1) return snapshots / all.front();
   if (all.empty()) {
@@ -89,7 +106,7 @@ Result<fs::path> choose_snapshot(SourceStore& store, const fs::path& repository,
                 repository.string(), complete_hint(name));
   }
   return fail(ErrorCode::Unsupported, "{}: no refs/main, and {} snapshots: name one of them{}",
-              repository.string(), all.size(), others_hint(all));
+              repository.string(), all.size(), others_hint(repository, all));
 }
 
 Result<bool> is_repository(SourceStore& store, const fs::path& path) {
@@ -98,7 +115,8 @@ Result<bool> is_repository(SourceStore& store, const fs::path& path) {
   CKFS_TRY(const bool blobs, has_directory(store, path / "blobs"));
   CKFS_TRY(const bool refs, has_directory(store, path / "refs"));
   if (!blobs && !refs) return false;
-  // By another name, or through a link, it is no cache's; where it may not be listed, nobody knows.
+  // By another name, or through a link, it is not a cache's; if it may not be listed, that stays
+  // unknown.
   const auto own = list_directories(store, path);
   if (!own && own.error().system_error() == EACCES) return true;
   if (!own) return Failure(own.error());
@@ -106,6 +124,14 @@ Result<bool> is_repository(SourceStore& store, const fs::path& path) {
 }
 
 }  // namespace
+
+std::string repository_of_blob(std::string_view path) {
+  return repository_name(first_part_before(path, "/blobs/"));
+}
+
+std::string_view repository_directory(std::string_view path) {
+  return first_part_before(path, "/snapshots/");
+}
 
 Result<std::optional<HubSnapshot>> find_hub_snapshot(const fs::path& path, SourceStore& store) {
   fs::path repository;
@@ -129,7 +155,7 @@ Result<std::optional<HubSnapshot>> find_hub_snapshot(const fs::path& path, Sourc
   }
   const fs::path blobs = repository / "blobs";
   const auto listed = store.list(blobs);
-  // What others may not list they may read all the same: a link to what is not there shows, too.
+  // A directory that may not be listed can still be read: a link whose target is absent shows, too.
   if (!listed && (is_absent(listed.error()) || listed.error() == EACCES)) return snapshot;
   if (!listed) return system_failure(listed.error(), blobs.string(), "cannot list");
   for (const StoreEntry& blob : *listed) {

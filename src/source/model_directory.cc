@@ -1,7 +1,7 @@
 // A training run puts config.json where its framework likes: beside the tag (Trainer), beside the
-// one file, or nowhere. Only the directory itself is looked at, never what lies below: below a
-// training run's output lie other checkpoints. Without config.json nothing is shown, for then the
-// directory is not a model's and its other files are anybody's.
+// one file, or nowhere. Only the directory itself is looked at, never folders below: below a
+// training run's output lie other checkpoints. Without config.json nothing is shown, because then
+// the directory is not a model's and its other files may be private.
 #include "source/model_directory.h"
 
 #include <algorithm>
@@ -16,6 +16,8 @@
 #include "format/quantization_config.h"
 #include "source/file_role.h"
 #include "source/header_loader.h"
+#include "source/hub_cache.h"
+#include "source/source_name.h"
 
 namespace ckfs {
 namespace {
@@ -26,7 +28,7 @@ constexpr std::string_view kConfig = "config.json";
 constexpr std::string_view kAdapterConfig = "adapter_config.json";
 constexpr std::size_t kMaxSideFiles = 1000;
 
-/// What trainers leave beside a model that is no part of it.
+/// Files that trainers leave beside a model, and that are not part of it.
 constexpr std::array<std::string_view, 6> kTrainingFiles = {
     "latest",           "latest_universal",   "zero_to_fp32.py",
     "zero_to_torch.py", "trainer_state.json", "latest_checkpointed_iteration.txt"};
@@ -36,8 +38,8 @@ bool is_side_file(std::string_view name) {
          std::find(kTrainingFiles.begin(), kTrainingFiles.end(), name) == kTrainingFiles.end();
 }
 
-/// Names that a model's files have, besides code. Only these are shown: a training run's directory
-/// has other files, which are anybody's.
+/// Names that a model's files have, apart from code. Only these are shown: the other files of a
+/// training run's directory may be private.
 bool is_known_model_file(std::string_view name) {
   constexpr std::array<std::string_view, 17> kNames = {"generation_config.json",
                                                        "vocab.json",
@@ -89,7 +91,7 @@ bool is_shown(const std::string& name, const std::set<std::string>& code) {
          (is_known_model_file(name) || code.contains(name));
 }
 
-/// config.json and what may be a side file of a directory, without what lies below it; by name.
+/// config.json and the possible side files directly in a directory; by name.
 Result<std::vector<TreeFile>> list_model_files(const fs::path& directory, const std::string& shown,
                                                const SourceFiles& files) {
   CKFS_TRY(std::vector<TreeFile> found,
@@ -100,9 +102,10 @@ Result<std::vector<TreeFile>> list_model_files(const fs::path& directory, const 
   return found;
 }
 
-class Finder {
+class ModelDirectoryFinder {
  public:
-  Finder(SourceFiles& files, CatalogBuilder& builder) : files_(files), builder_(builder) {}
+  ModelDirectoryFinder(SourceFiles& files, CatalogBuilder& builder)
+      : files_(files), builder_(builder) {}
 
   Result<ModelDirectory> in_tree(const SourceTree& tree, const FileTable& table) {
     std::set<std::string> code;
@@ -118,7 +121,9 @@ class Finder {
   }
 
   /// `directory` as SourceStore::resolve() gives it.
-  Result<ModelDirectory> outside(const fs::path& directory, const std::string& shown) {
+  /// `by`: why it is taken from there, for people.
+  Result<ModelDirectory> outside(const fs::path& directory, const std::string& shown,
+                                 std::string_view by) {
     CKFS_TRY(std::vector<TreeFile> found, list_model_files(directory, shown, files_));
     const auto config = std::ranges::find(found, kConfig, &TreeFile::path);
     if (config == found.end()) return std::move(model_);
@@ -166,8 +171,8 @@ class Finder {
       if (name != kConfig) model_.side_files.push_back({name, id});
       taken.push_back(name);
     }
-    builder_.add_note(shown, fmt::format("no part of the source; views have from there: {}",
-                                         fmt::join(taken, ", ")));
+    builder_.add_fact("beside the source",
+                      fmt::format("{} taken from {}{}", fmt::join(taken, ", "), shown, by));
     return std::move(model_);
   }
 
@@ -178,7 +183,8 @@ class Finder {
     const Fingerprint& fingerprint = files_.fingerprint(id);
     // However it is spelled: the fingerprint must not depend on that.
     builder_.saw_file(kConfig, fingerprint.size, fingerprint.mtime_ns);
-    builder_.add_note(shown, "no part of the source; views have it as config.json");
+    builder_.add_fact("beside the source",
+                      fmt::format("config.json taken from {} (--config)", shown));
     return std::move(model_);
   }
 
@@ -209,24 +215,31 @@ class Finder {
   ModelDirectory model_;
 };
 
+/// `path`, or the snapshot that a repository of the hub's cache stands for.
+Result<fs::path> snapshot_of(const fs::path& path, SourceStore& store) {
+  const auto whole = store.resolve(path);
+  if (!whole) return path;  // to look at it says why
+  CKFS_TRY(const auto snapshot, find_hub_snapshot(*whole, store));
+  return snapshot ? snapshot->directory : path;
+}
+
 }  // namespace
 
 Result<ModelDirectory> find_model_directory(const SourceTree& tree, const FileTable& table,
                                             SourceFiles& files, CatalogBuilder& builder,
                                             const OpenCheckpointOptions& options,
                                             const std::optional<fs::path>& beside) {
-  Finder finder(files, builder);
+  ModelDirectoryFinder finder(files, builder);
   if (options.config) {
     const std::string shown = options.config->string();
-    const auto directory = files.store().resolve(*options.config);
-    if (!directory && is_absent(directory.error())) {
-      return fail(ErrorCode::NotFound, "{}: no such file or directory", shown);
-    }
+    CKFS_TRY(const fs::path found, find_source(*options.config, files.store()));
+    CKFS_TRY(const auto snapshot, snapshot_of(found, files.store()));
+    const auto directory = files.store().resolve(snapshot);
     if (!directory) return system_failure(directory.error(), shown, "cannot list");
     const auto status = files.store().look(*directory);
     if (status && status->kind == FileKind::File) return finder.config_alone(*directory, shown);
-    CKFS_TRY(ModelDirectory model, finder.outside(*directory, shown));
-    if (!model.config) return fail(ErrorCode::NotFound, "{}: no {} there", shown, kConfig);
+    CKFS_TRY(ModelDirectory model, finder.outside(*directory, shown, " (--config)"));
+    if (!model.config) return fail(ErrorCode::NotFound, "{}: it has no {}", shown, kConfig);
     return model;
   }
   if (!tree.single_file && tree.find(kConfig) != nullptr) return finder.in_tree(tree, table);
@@ -239,7 +252,7 @@ Result<ModelDirectory> find_model_directory(const SourceTree& tree, const FileTa
     return system_failure(config.error(), path.string(), "cannot look at");
   }
   if (!config || config->kind != FileKind::File) return ModelDirectory{};
-  return finder.outside(*beside, beside->string());
+  return finder.outside(*beside, beside->string(), "");
 }
 
 fs::path directory_above(const SourceTree& tree) {

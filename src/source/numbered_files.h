@@ -32,12 +32,12 @@ struct RankFile {
   std::int64_t rank = 0;
 };
 
-/// nullopt: `name` is none such. (Names of DeepSpeed's are none, which has its own adapters.)
+/// nullopt: `name` is not such a name. (DeepSpeed's names are not: it has its own adapters.)
 std::optional<RankFile> parse_rank_file(std::string_view name);
 
-/// Of files beside each other: what is said of those that are slices of several ranks, which have
-/// the same tensors under the same names. By name, "slices of 2 ranks ..."; one that is rank 0 of a
-/// series without any other is a model, and so is what only says "rank" without a rank 0.
+/// For files beside each other: which of them are slices of several ranks, with the same tensors
+/// under the same names. By name, with a text "slices of 2 ranks ...". A file that is rank 0 of a
+/// series without any other is a model, and so is one that only says "rank" without a rank 0.
 std::map<std::string, std::string> find_slices(std::span<const std::string> names);
 
 /// Says which file of a series is missing, or has a number that none can have; other names are

@@ -25,19 +25,19 @@ struct OpenCheckpointOptions {
   std::string item = {};
   /// Orbax: the step of a directory of steps; nullopt: the newest that is whole.
   std::optional<std::uint64_t> step = {};
-  /// A directory with config.json, tokenizer and the like, or a config.json alone, instead of what
-  /// lies beside the source. Not of safetensors.
+  /// A directory with config.json, tokenizer and the like, a model of the hub (find_source()), or a
+  /// config.json alone, instead of the files beside the source. Not for safetensors.
   std::optional<std::filesystem::path> config = {};
 };
 
-/// Finds out what kind of checkpoint `path` is (a directory or a file) and reads its headers, never
-/// its tensor data, but for small tensors that say how others are quantized, for arrays within what
-/// Orbax has for headers (`checkpoint`, nodes of a database), and for the first bytes of what may
-/// be a torch file, or is as small as a pointer of Git-LFS. Registers every file it shows with
-/// `files`. Errors: NotFound, Corrupt, Unsupported, Io, Stale, OutOfMemory; each message but
-/// OutOfMemory's begins with the file that is at fault, or with the tensor, array or tag;
-/// InvalidArgument where `options` name something that the source or its kind has not, or a file is
-/// no regular one any more. What the calling thread makes may throw std::bad_alloc.
+/// Finds out what kind of checkpoint `path` is (a directory or a file) and reads its headers. Reads
+/// no tensor data, except small tensors that say how others are quantized, arrays within Orbax's
+/// headers (`checkpoint`, nodes of a database), and the first bytes of a file that may be torch's
+/// or is as small as a Git-LFS pointer. Registers every file it shows with `files`. Errors:
+/// NotFound, Corrupt, Unsupported, Io, Stale, OutOfMemory; each message but OutOfMemory's begins
+/// with the file at fault, or with the tensor, array or tag. InvalidArgument: `options` name
+/// something that the source or its kind does not have, or a file is no longer a regular one.
+/// Allocations of the calling thread may throw std::bad_alloc.
 Result<std::shared_ptr<const Catalog>> open_checkpoint(const std::filesystem::path& path,
                                                        SourceFiles& files,
                                                        const OpenCheckpointOptions& options = {});

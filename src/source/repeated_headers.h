@@ -1,6 +1,5 @@
-// What it costs that one file has many names. Headers are paid for by the file's own bytes, and a
-// link takes next to none: a hundred links to one file would have its headers parsed a hundred
-// times.
+// The cost of one file with many names. A file's own bytes bound its headers, but a link takes next
+// to none: a hundred links to one file would have its headers parsed a hundred times.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +13,10 @@
 
 namespace ckfs {
 
-/// Bytes of headers and texts that one opening of a checkpoint reads under further names of a file,
-/// and once more as many where it looks through headers before it reads them; of torch files each
-/// thread may have read one more before that is seen. (A hub cache has one file for all of the same
-/// content: layers that are all ones.)
+/// The most bytes of headers and texts that one opening of a checkpoint reads under further names
+/// of a file, and as many again where it looks through headers before it reads them. Each thread
+/// may read one more torch file before that is noticed. (A hub cache has one file for all of the
+/// same content: layers that are all ones.)
 inline constexpr std::uint64_t kMaxRepeatedHeaders = std::uint64_t{16} << 20;
 
 /// Of one opening. Safe for concurrent use.

@@ -6,6 +6,7 @@
 
 #include "base/checked.h"
 #include "base/text.h"
+#include "format/json_tree.h"
 #include "source/adapters.h"
 #include "source/header_loader.h"
 #include "source/model_directory.h"
@@ -124,8 +125,30 @@ Result<void> SourceOpener::add_model(const std::optional<std::filesystem::path>&
   constexpr std::string_view kAdapterConfig = "adapter_config.json";
   if (const auto config = find(kAdapterConfig); config && has_adapter("")) {
     model.side_files.push_back({std::string(kAdapterConfig), *config});
+    if (!model.config) CKFS_TRY_VOID(add_adapter_fact(*config));
   }
   builder_.set_model(std::move(model));
+  return {};
+}
+
+Result<void> SourceOpener::add_adapter_fact(FileId config) {
+  constexpr std::uint64_t kMaxAdapterConfig = std::uint64_t{1} << 20;
+  if (files_.size(config) > kMaxAdapterConfig) return {};  // it is shown, and not looked into
+  CKFS_TRY(const std::string text, read_text(files_, config, kMaxAdapterConfig));
+  const auto tree = parse_json_tree(text, "adapter_config.json", JsonKeys::LastWins);
+  const auto member = [&](std::string_view key) -> std::string {
+    const JsonNode* const node = tree ? tree->find(key) : nullptr;
+    return node != nullptr && node->kind == JsonNode::Kind::String ? one_line(node->text)
+                                                                   : std::string();
+  };
+  std::string kind = member("peft_type");
+  kind = kind == "LORA" ? "a LoRA adapter"
+         : kind.empty() ? "an adapter"
+                        : fmt::format("an adapter ({})", kind);
+  const std::string base = member("base_model_name_or_path");
+  builder_.add_fact("adapter_config.json",
+                    fmt::format("{} of {}, without that model; converted as it is", kind,
+                                base.empty() ? "a model that it does not name" : base));
   return {};
 }
 

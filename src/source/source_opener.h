@@ -1,5 +1,5 @@
-// What every adapter of src/source shares: the numbers of the tree's files, the catalog it fills,
-// and what a training checkpoint shows besides its tensors.
+// The base of every adapter of src/source: the numbers of the tree's files, the catalog it fills,
+// and the files that a training checkpoint shows beside its tensors.
 #pragma once
 
 #include <cstdint>
@@ -38,9 +38,9 @@ class SourceOpener {
   Result<std::shared_ptr<const Catalog>> open_part(FileTable table);
 
  protected:
-  /// `kind` as Catalog::kind(). `whole`: who opens the checkpoint of which this is a folder, and
-  /// outlives it; what files of several names may cost, and how many elements tensors may have, is
-  /// for all folders together.
+  /// `kind` as Catalog::kind(). `whole`: the opener of the checkpoint that has this as a folder; it
+  /// outlives this. The limits on files with several names and on elements of tensors are for all
+  /// folders together.
   SourceOpener(const SourceTree& tree, SourceFiles& files, const OpenCheckpointOptions& options,
                std::string_view kind, SourceOpener* whole = nullptr);
 
@@ -89,11 +89,13 @@ class SourceOpener {
   RepeatedHeaders& searched_;  // of headers that are looked through, and then read
 
  private:
-  /// `error`, or where it is about a file of which only a Git-LFS pointer is here, that.
+  /// `error`; or, if the file is only a Git-LFS pointer, an error that says so.
   Failure explained(const Error& error) const;
   Result<void> count_elements(const Catalog& catalog);
   Result<std::shared_ptr<const Catalog>> finish();
   void note_lfs_pointers();
+  /// Says of what model the adapter at the top is, which is all that is there.
+  Result<void> add_adapter_fact(FileId config);
 
   std::int64_t& elements_;          // of all tensors of the whole checkpoint so far
   std::optional<FileTable> table_;  // in open()

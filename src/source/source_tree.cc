@@ -1,8 +1,8 @@
 // A mount can lie inside its own source (SRC/mnt), and a second one would then walk into the first
 // and never come to an end; and links between directories can form circles. So the walk stays on
-// one device, follows links to files only, and is bounded in depth. What it passes over it says.
-// Only of a link may the target be out of reach: it may be a directory, which would not be followed
-// anyway, in another user's home.
+// one device, follows links to files only, and is bounded in depth. It notes all that it skips.
+// Only a link's target may be out of reach: it may be a directory in another user's home, which
+// would not be followed anyway.
 //
 // It goes level by level, not directory by directory: all of a level is asked for at once, so that
 // the thousands of directories of a universal checkpoint cost a slow source a few rounds.
@@ -18,6 +18,7 @@
 #include "base/text.h"
 #include "source/hub_cache.h"
 #include "source/numbered_files.h"
+#include "source/source_name.h"
 
 namespace ckfs {
 namespace {
@@ -32,9 +33,9 @@ struct Candidate {
   bool is_link = false;
 };
 
-class Walker {
+class TreeLister {
  public:
-  Walker(SourceTree& tree, const SourceFiles& files) : files_(files), tree_(tree) {}
+  TreeLister(SourceTree& tree, const SourceFiles& files) : files_(files), tree_(tree) {}
 
   Result<void> walk() {
     const auto root = files_.store().look(tree_.root);
@@ -171,7 +172,7 @@ Result<void> note_outside_links(SourceTree& tree, const fs::path& boundary,
   return {};
 }
 
-/// A file by itself, perhaps a link; its directory is what lies beside it.
+/// A file by itself, perhaps a link; its directory has the files beside it.
 Result<SourceTree> single_file(SourceTree tree, const fs::path& path, const SourceFiles& files) {
   const fs::path parent = path.parent_path().empty() ? fs::path(".") : path.parent_path();
   auto root = files.store().resolve(parent);
@@ -230,7 +231,7 @@ std::vector<const TreeFile*> find_lfs_pointers(const SourceTree& tree, const Sou
         },
         files.parallel());
   };
-  // Without memory it is done without: this only explains or adds to what is said anyway.
+  // Without memory this is left out: it only explains or adds to an error.
   if (!or_out_of_memory(look)) return {};
   std::erase(found, nullptr);
   return found;
@@ -254,7 +255,7 @@ Failure refuse_unfinished(const SourceTree& tree) {
 Failure refuse_dangling(const SourceTree& tree, const std::string& path, const SourceFiles& files) {
   const auto target = files.store().link_target(tree.location({path, true}));
   const std::string text = target ? target->string() : std::string();
-  // A snapshot alone, bound into a container, has links to what was not bound.
+  // A snapshot alone, bound into a container, has links to files that were not bound.
   std::string remedy = download_hint(tree);
   if (remedy.empty() && text.find("/blobs/") != std::string::npos) {
     remedy =
@@ -313,13 +314,11 @@ Result<std::vector<TreeFile>> list_files(const fs::path& directory, const std::s
   return found;
 }
 
-Result<SourceTree> list_source(const fs::path& path, const SourceFiles& files) {
+Result<SourceTree> list_source(const fs::path& source, const SourceFiles& files) {
   SourceTree tree;
-  tree.name = path.string();
+  tree.name = source.string();
+  CKFS_TRY(const fs::path path, find_source(source, files.store()));
   const auto status = files.store().look(path);
-  if (!status && is_absent(status.error())) {
-    return fail(ErrorCode::NotFound, "{}: no such file or directory", tree.name);
-  }
   if (!status) return system_failure(status.error(), tree.name, "cannot open");
   if (status->kind == FileKind::File) return single_file(std::move(tree), path, files);
   if (status->kind != FileKind::Directory) {
@@ -337,12 +336,15 @@ Result<SourceTree> list_source(const fs::path& path, const SourceFiles& files) {
       tree.complete_command = fmt::format("hf download {}", snapshot->repository);
     }
   }
-  CKFS_TRY_VOID(Walker(tree, files).walk());
+  CKFS_TRY_VOID(TreeLister(tree, files).walk());
   std::ranges::sort(tree.files, {}, &TreeFile::path);
   CKFS_TRY(const fs::path boundary, link_boundary(tree.root, files.store()));
   CKFS_TRY_VOID(note_outside_links(tree, boundary, files));
   if (tree.complete_command.empty() && !tree.incomplete.empty()) {
-    tree.complete_command = fmt::format("hf download REPOSITORY --local-dir {}", tree.name);
+    const std::string repository = repository_of_blob(tree.incomplete.front());
+    tree.complete_command =
+        repository.empty() ? fmt::format("hf download REPOSITORY --local-dir {}", tree.name)
+                           : fmt::format("hf download {} --cache-dir {}", repository, tree.name);
   }
   std::ranges::sort(tree.dangling);
   std::ranges::sort(tree.incomplete);

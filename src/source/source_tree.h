@@ -1,4 +1,4 @@
-// What lies at the path a user gave: a file, or the files of a directory, found by listing alone.
+// The source at a user's path: a file, or the files of a directory, found by listing alone.
 #pragma once
 
 #include <filesystem>
@@ -15,7 +15,7 @@ namespace ckfs {
 
 inline constexpr int kMaxSourceDepth = 32;  // nested directories
 
-/// What `ckfs export` keeps of itself at the top of what it makes: a directory; no part of a
+/// The directory of `ckfs export`'s own records at the top of its output. It is not part of a
 /// checkpoint, and no view may name it.
 inline constexpr std::string_view kExportFolder = ".ckfs-export.d";
 
@@ -31,13 +31,13 @@ struct SourceTree {
   /// The directory listed, or the one that holds the single file; as SourceStore::resolve() has it.
   std::filesystem::path root;
   std::vector<TreeFile> files;  // regular files, and links to such; by path
-  /// Links to what is absent, out of reach, or neither file nor directory; by path.
+  /// Links whose target is absent, out of reach, or neither file nor directory; by path.
   std::vector<std::string> dangling;
   /// Downloads that were not finished, relative or of the cache; by path.
   std::vector<std::string> incomplete;
   /// Of a part: whether the whole has any, of whatever file (the hub's cache does not say which).
   bool whole_is_incomplete = false;
-  /// What was passed over, and why; and the first of outside_links, which is among the files.
+  /// Skipped entries with the reasons; and the first of outside_links, which is among the files.
   std::vector<Note> notes;
   /// Files that are links out of it, "3, the first of them a.json -> /etc/b.json"; empty: none.
   std::string outside_links;
@@ -85,14 +85,16 @@ Result<void> refuse_slice(const SourceTree& tree, const SourceFiles& files);
 /// Whether a file of this size can be a pointer of Git-LFS.
 bool has_lfs_pointer_size(std::uint64_t size);
 
-/// Lists `path`: a file, a directory, a hub cache repository (hub_cache.h), or a snapshot in one.
+/// Lists what `source` means (find_source()): a file, a directory, a hub cache repository
+/// (hub_cache.h), or a snapshot in one.
 /// Symbolic links to files are followed, those to directories are not. All of it must be there to
 /// be seen: a directory that cannot be listed or looked at is an error, whatever it is called, for
 /// chunks of an array may be in it (but the one that an export keeps at the top, which is not
 /// looked into). Directories of other file systems are passed over, with a note, and so are those
 /// that are gone by then. Errors: NotFound, Io, OutOfMemory, Unsupported (nested too deep; a
-/// repository without a snapshot, or not clear which; neither file nor directory).
-Result<SourceTree> list_source(const std::filesystem::path& path, const SourceFiles& files);
+/// repository without a snapshot, or not clear which; neither file nor directory), and those of
+/// find_source().
+Result<SourceTree> list_source(const std::filesystem::path& source, const SourceFiles& files);
 
 /// The regular files, and links to such, directly in `directory` whose names `wanted` accepts; by
 /// name. `shown` is what messages call it. Errors: NotFound, Io, OutOfMemory.

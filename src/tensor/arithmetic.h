@@ -1,11 +1,11 @@
-// Steps on values that are no casts (Step in expr/tensor_expr.h): arithmetic with one operand, and
-// what is done to special values. Plain loops: they run beside reads of the same bytes and are not
-// where the time goes.
+// Steps on values other than casts (Step in expr/tensor_expr.h): arithmetic with one operand, and
+// the treatment of special values. Plain loops: they run beside reads of the same bytes, and little
+// time goes there.
 //
 // In place on `count` elements at `values`, at any alignment, for F64, F32, F16 and BF16. F64 is
 // computed in F64, all others in F32, to which the operand is rounded first; the result of F16 and
-// BF16 is then rounded once more, to the dtype, as torch does on CPU. Rounding is to nearest, ties
-// to even. NaN: as tensor/kernel.h says.
+// BF16 is then rounded again, to the dtype, as torch does on CPU. Rounding is to nearest, ties to
+// even. NaN: as tensor/kernel.h says.
 #pragma once
 
 #include <cstddef>

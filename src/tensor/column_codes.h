@@ -1,7 +1,7 @@
 // Kernels for weights stored as codes of a few bits with a zero point and a scale for each column
-// (GPTQ, AWQ), or as rows of signed bytes with two factors (bitsandbytes). What tensor/kernel.h
-// says of kernels holds here too, but for NaN: a NaN that is computed here becomes the positive
-// quiet NaN of the target dtype, because codes have no sign of their own.
+// (GPTQ, AWQ), or as rows of signed bytes with two factors (bitsandbytes). The contract of kernels
+// in tensor/kernel.h holds here too, except for NaN: a NaN that is computed here becomes the
+// positive quiet NaN of the target dtype, because codes have no sign of their own.
 #pragma once
 
 #include <cstddef>
@@ -33,8 +33,8 @@ struct AffineRow {
   const std::byte* high = nullptr;
   int shift = 0;  // below 32
 
-  /// Zero points have as many bits. Down: one stream, low bits first, of which that of element i is
-  /// field first + i. Awq: as the codes. No byte behind the last field is touched; Awq: none behind
+  /// Zero points have as many bits. Down: one stream, low bits first, where field first + i is that
+  /// of element i. Awq: as the codes. No byte behind the last field is touched; Awq: none behind
   /// its word.
   const std::byte* zeros = nullptr;
   std::size_t first = 0;              // < 8

@@ -1,10 +1,10 @@
 // Element kernels: the only code that looks at the value of an element.
 //
-// Each kernel can be asked for as a plain loop that reads like its definition (Reference) and as
-// the fastest one there is (Fast: vectors where the CPU has them, chosen once at run time; the
-// plain loop of what is rare). Both give the same bits for all inputs, NaN included; tests/tensor
-// holds them to it. Kernels work on whole elements at any alignment, input and output do not
-// overlap, and they are safe for concurrent use.
+// Each kernel exists as a plain loop that reads like its definition (Reference) and as the fastest
+// one (Fast: vectors where the CPU has them, chosen once at run time; the plain loop for rare
+// cases). Both give the same bits for all inputs, NaN included; tests/tensor holds them to it.
+// Kernels work on whole elements at any alignment, input and output do not overlap, and they are
+// safe for concurrent use.
 //
 // NaN: a rounded or computed NaN becomes the quiet NaN of the target dtype with the sign of the
 // stored element and zero payload (7fc0/ffc0, 7e00/fe00, 7fc00000/ffc00000). A widening cast (BF16
@@ -55,7 +55,7 @@ using ScaleBlocksKernel = void (*)(const std::byte* in, const float* scales, std
 /// For the pairs of find_scale; else nullptr.
 ScaleBlocksKernel find_scale_blocks(DType from, DType to, KernelSet set = KernelSet::Fast);
 
-/// Scales that change every `block` elements, as for ScaleBlocksKernel, and what is subtracted
+/// Scales that change every `block` elements, as for ScaleBlocksKernel, and zero points to subtract
 /// before: element i of a piece has scales[(first + i) / block] and zeros[(first + i) / block].
 struct BlockScales {
   const float* scales = nullptr;
@@ -99,8 +99,8 @@ struct Packing {
   auto operator<=>(const Packing&) const = default;
 };
 
-/// out[i] = code (first + i) of `in`, less 2^(bits - 1), as I8. No byte of `in` is read that holds
-/// no bit of these codes, but for those of the same word of a packing in words.
+/// out[i] = code (first + i) of `in`, less 2^(bits - 1), as I8. Reads only bytes of `in` that hold
+/// bits of these codes or, for a packing in words, that share a word with them.
 using UnpackKernel = void (*)(const std::byte* in, Packing packing, std::size_t first,
                               std::byte* out, std::size_t count);
 UnpackKernel find_unpack(KernelSet set = KernelSet::Fast);

@@ -11,7 +11,7 @@ namespace ckfs {
 inline void prefetch_next_page(const std::byte* in) {
   constexpr std::uintptr_t kPageBytes = 4096;
   const std::uintptr_t next = reinterpret_cast<std::uintptr_t>(in) + kPageBytes;
-  // NOLINTNEXTLINE(performance-no-int-to-ptr): there may be no object that it could point into
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): the address may lie outside of any object
   __builtin_prefetch(reinterpret_cast<const void*>(next));
 }
 

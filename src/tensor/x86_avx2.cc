@@ -1,7 +1,7 @@
-// Casts and scaled decoding with AVX2 and F16C, 16 elements at a time; what is left at the end goes
-// to the reference kernel. Every function is compiled for its own target, so that the program still
-// starts on CPUs without these instructions (dispatch.cc chooses); FMA is left out of the target,
-// because a fused product would round once where the reference tools round twice.
+// Casts and scaled decoding with AVX2 and F16C, 16 elements at a time; the rest goes to the
+// reference kernel. Every function is compiled for its own target, so that the program still starts
+// on CPUs without these instructions (dispatch.cc chooses); FMA is left out of the target, because
+// a fused product would round once where the reference tools round twice.
 //
 // F8 goes by way of F16: an F8 code moved into the high byte of an F16 is the same number up to a
 // power of two, F16C makes an F32 of it without a stall at subnormals, and that power of two is
@@ -37,7 +37,7 @@ CKFS_AVX2 void cast_elements(const std::byte* in, std::byte* out, std::size_t co
   reference::cast(kFrom, kTo)(in + i * kIn, out + i * kOut, count - i);
 }
 
-/// How an F8 format stands in F16: multiplied by kFactor, its codes are those of decode().
+/// How F16 represents an F8 format: its values times kFactor are those of decode().
 template <DType kFrom>
 struct AsF16;
 

@@ -1,5 +1,5 @@
-// Codes of a few bits with AVX2 and F16C, 16 or 32 elements at a time; what is left at the ends
-// goes to the reference kernel.
+// Codes of a few bits with AVX2 and F16C, 16 or 32 elements at a time; the ends go to the reference
+// kernel.
 //
 // Zero points are unpacked beside the codes, for each row anew: eight of them are one load, one
 // shift and one mask, which is less than what a table of unpacked ones costs to read.
@@ -122,7 +122,7 @@ CKFS_AVX2 void affine_elements(const AffineRow& row, std::byte* out, std::size_t
   }
   if constexpr (kOrder == CodeOrder::Awq) {
     i = affine_vectors<kOrder, 4, kScale, kTo, false>(row, i, out, count);
-  } else if (row.shift + row.bits > 32) {  // of 3 bits; of the others this is no code of a file
+  } else if (row.shift + row.bits > 32) {  // only 3 bits; with other widths no file has such a code
     if (row.bits == 3) i = affine_vectors<kDown, 3, kScale, kTo, true>(row, i, out, count);
   } else if (row.bits == 2) {
     i = affine_vectors<kDown, 2, kScale, kTo, false>(row, i, out, count);

@@ -83,7 +83,7 @@ CKFS_AVX512 __m512i load_16_bytes(const std::byte* in) {
 }
 
 /// Elements of one block, through a table that has its 16 products twice: a look-up among 32 takes
-/// five bits of each number, of which four are the code.
+/// five bits of each number, and four of them are the code.
 template <bool kHighFirst>
 CKFS_AVX512 void look_up_16(const std::byte* in, __m512i twice, std::byte* out, std::size_t count) {
   std::size_t i = 0;
@@ -118,7 +118,7 @@ CKFS_AVX512 void look_up_32(const std::byte* in, __m512 table, std::byte* out, s
   }
 }
 
-/// `count` elements of one block, the first of which begins a byte.
+/// `count` elements of one block; the first one begins a byte.
 template <DType kTo, bool kHighFirst, bool kNormal>
 CKFS_AVX512 void one_block(const std::byte* in, __m512 values, const BlockScales& scales,
                            std::size_t block, std::byte* out, std::size_t count) {
@@ -247,7 +247,7 @@ CKFS_AVX512 void nibbles(const std::byte* in, const NibbleTable& table, const Bl
     reference::scale_nibbles(kTo)(in, table, scales, out, count);
     return;
   }
-  // What is left of a value less a zero may be anything: whole numbers only are known to be large.
+  // The difference of a value and a zero may be anything: only whole numbers are known to be large.
   const bool normal = of_values.normal && of_scales.normal && scales.zeros == nullptr;
   const auto run = table.high_first
                        ? (normal ? nibbles_in<kTo, true, true> : nibbles_in<kTo, true, false>)

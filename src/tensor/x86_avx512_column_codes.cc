@@ -154,7 +154,7 @@ CKFS_AVX512 void affine_elements(const AffineRow& row, std::byte* out, std::size
   const std::size_t left = count - i;
   if constexpr (kOrder == CodeOrder::Awq) {
     i += affine_vectors<kOrder, 4, kScale, kTo, false>(whole, at, left);
-  } else if (row.shift + row.bits > 32) {  // of 3 bits; of the others this is no code of a file
+  } else if (row.shift + row.bits > 32) {  // only 3 bits; with other widths no file has such a code
     if (row.bits == 3) i += affine_vectors<kDown, 3, kScale, kTo, true>(whole, at, left);
   } else if (row.bits == 2) {
     i += affine_vectors<kDown, 2, kScale, kTo, false>(whole, at, left);

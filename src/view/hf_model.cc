@@ -1,13 +1,13 @@
 // A catalog as a Hugging Face model directory.
 //
-// What is cast: a decoded tensor always takes the view's dtype, straight from the F32 value that
-// the reference's program gives; other floats take it only where all are cast. Quantized sources
-// (but GPTQ and AWQ, whose programs cast all) keep their other tensors by default, as DeepSeek's
+// Casts: a decoded tensor always takes the view's dtype, straight from the F32 value that the
+// reference's program gives; other floats take it only where all are cast. Quantized sources
+// (except GPTQ and AWQ, whose programs cast all) keep their other tensors by default, as DeepSeek's
 // script does: a router bias in F32 is F32 for a reason. Casting everything, as MaxText and
 // zero_to_fp32 do, is one parameter away, or the view's own rule.
 //
-// What is shown: what the tool that people use for the source would write. Frozen weights that
-// zero_to_fp32 drops without a word are left out here, too, but never without one.
+// Tensors: those that the usual tool for the source would write. Frozen weights that zero_to_fp32
+// drops silently are left out here, too, but always with a note.
 #include "view/hf_model.h"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ namespace ckfs {
 namespace {
 
 constexpr std::string_view kConfigName = "config.json";
-constexpr std::string_view kDefaultMaxShard = "5GB";  // of what is not mirrored
+constexpr std::string_view kDefaultMaxShard = "5GB";  // of shards that do not mirror the source's
 
 std::string_view torch_name(DType dtype) {
   switch (dtype) {
@@ -89,9 +89,8 @@ bool is_mostly_bf16(const Catalog& catalog) {
   return bf16 > others;
 }
 
-/// What the view in BF16 casts where nobody says: what the tool of such checkpoints casts.
-/// Layouts of experts are transformers' doing, which casts nothing of a model that is in BF16;
-/// to_huggingface casts all.
+/// The default of @cast in the BF16 view: as the tool for such checkpoints casts. Layouts of
+/// experts follow transformers, which casts nothing of a model in BF16; to_huggingface casts all.
 std::string_view default_cast(const Catalog& catalog, const ViewSpec& spec) {
   if (is_maxtext_tree(catalog)) return "all";
   if (catalog.is_quantized()) {
@@ -119,7 +118,7 @@ ViewSpec without_defaults(ViewSpec spec, const Catalog& catalog) {
     const auto found = spec.parameters.find(key);
     if (found != spec.parameters.end() && found->second == value) spec.parameters.erase(found);
   };
-  // A part may do otherwise where nobody says: then saying it is not the same.
+  // A part may have another default: then stating the parameter is not the same as leaving it out.
   const std::string_view cast = default_cast(catalog, spec);
   const ViewSpec bare{spec.view, {}};
   if (std::ranges::all_of(catalog.parts(), [&](const CatalogPart& part) {
@@ -145,8 +144,8 @@ bool casts_all(const Catalog& catalog, const ViewRow& row, const ViewSpec& spec)
 
 /// Which of a catalog's tensors a view has.
 struct Selection {
-  bool frozen = true;    // what was not trained and is recorded as such
-  bool module = false;   // what was not trained and is known from the module's state alone
+  bool frozen = true;    // weights recorded as not trained
+  bool module = false;   // untrained weights known from the module's state alone
   bool complex = false;  // C128
   bool unscaled = true;  // F8 without a scale
 
@@ -187,13 +186,14 @@ void share_bytes(const Catalog& catalog, std::span<const TensorId> ids,
                  std::vector<ModelTensor>& tensors) {
   // An alias has its source's very shape and boxes; another tensor may have the same bytes in
   // another shape.
-  using Place = std::tuple<StorageId, const StorageBox*, const std::int64_t*, std::size_t>;
+  using TensorIdentity = std::tuple<StorageId, const StorageBox*, const std::int64_t*, std::size_t>;
   const auto place_of = [&](TensorId id) {
     const StoredTensor& tensor = catalog.tensor(id);
-    return Place{tensor.storage, tensor.boxes.data(), tensor.shape.data(), tensor.shape.size()};
+    return TensorIdentity{tensor.storage, tensor.boxes.data(), tensor.shape.data(),
+                          tensor.shape.size()};
   };
-  // What an alias is one of may stand behind it: the first in the view is then the one.
-  std::map<Place, std::uint32_t> sources;
+  // The original of an alias may come after it: then the first in the view takes its role.
+  std::map<TensorIdentity, std::uint32_t> sources;
   for (const TensorId id : ids) {
     if (catalog.tensor(id).alias) sources.emplace(place_of(id), ModelTensor::kNone);
   }
@@ -290,7 +290,8 @@ std::vector<Obstacle> turned_weights(const Catalog& catalog) {
           std::array{".c_attn.weight", ".c_proj.weight", ".c_fc.weight", ".q_attn.weight"},
           [&](std::string_view ending) { return tensor.name.ends_with(ending); });
       if (!is_conv1d || !is_decoded(catalog, id)) continue;
-      found.add(tensor.name, "a quantized Conv1D, which lies turned; ckfs does not turn it back");
+      found.add(tensor.name,
+                "quantized Conv1D weights are stored transposed, which is not supported");
     }
   }
   return found.list();
@@ -382,12 +383,16 @@ std::vector<Note> hf_model_remarks(const Catalog& catalog, const ViewRow& row) {
   }
   for (const CatalogPart& part : catalog.parts()) {
     for (Note& remark : hf_model_remarks(*part.catalog, row)) {
-      if (remark.subject == kConfigName) continue;  // many a folder has none
+      if (remark.subject == kConfigName) continue;  // many folders have none
       remark.subject.insert(0, part.directory);
       remarks.push_back(std::move(remark));
     }
   }
-  if (!catalog.model().config) {
+  // An adapter by itself has a configuration of its own.
+  const bool is_adapter = std::ranges::any_of(
+      catalog.model().side_files,
+      [](const SourceFile& file) { return file.path == "adapter_config.json"; });
+  if (!catalog.model().config && !is_adapter) {
     remarks.push_back({std::string(kConfigName), "absent in the source"});
   }
   return remarks;
@@ -429,7 +434,7 @@ Result<std::shared_ptr<Definition>> define_directory(std::shared_ptr<const Catal
     definition->tensors = std::move(list->tensors);
     ids.clear();
   } else if (!release.empty()) {
-    return fail(ErrorCode::Unsupported, "{}: maxtext={}: the source is no tree of MaxText's",
+    return fail(ErrorCode::Unsupported, "{}: maxtext={}: the source is not a tree of MaxText",
                 row.name, release);
   }
   definition->tensors.reserve(ids.size());

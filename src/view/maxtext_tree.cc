@@ -151,7 +151,7 @@ Result<Undone> huggingface(const MaxTextRules& rules, TensorList list) {
   undone.does_values = undone.does_values || does_values;
   for (const ModelTensor& tensor : undone.list.tensors) {
     if (!tensor.name.starts_with(kParameters)) continue;
-    return fail(ErrorCode::Unsupported, "{}: \"{}\" is no array that the rules know",
+    return fail(ErrorCode::Unsupported, "{}: \"{}\" is not an array that the rules know",
                 rules.trees->unscanned.file, one_line(tensor.name));
   }
   return undone;
@@ -271,7 +271,7 @@ std::shared_ptr<const TreeModel> of_release(const std::shared_ptr<const TreeMode
   return other == model->others.end() ? nullptr : *other;
 }
 
-/// The model's tensors with their floats cast: what they are where nothing is done to values.
+/// The model's tensors with their floats cast, as the views show them if no rule changes values.
 Result<TensorList> cast_tensors(const Catalog& catalog, std::shared_ptr<const TreeModel> model,
                                 std::optional<DType> dtype) {
   TensorList list{.tensors = model->list.tensors};
@@ -335,7 +335,7 @@ Result<TensorList> huggingface_tensors(const Catalog& catalog, std::optional<DTy
                 found->release);
   }
   if (!dtype || !model->does_values) return cast_tensors(catalog, std::move(model), dtype);
-  // What is done to values is done in the view's dtype.
+  // Rules change values in the view's dtype.
   CKFS_TRY(TensorList list, parameters(catalog, dtype));
   const MaxTextChoice choice{.mtp = has_mtp(list), .release = model->release};
   CKFS_TRY(Undone undone,
@@ -401,7 +401,7 @@ std::optional<Note> maxtext_tree_remark(const Catalog& catalog) {
     return {};
   };
   if (!for_each_below(catalog, *form, look) || count == 0) return std::nullopt;
-  std::string text = "left out: the state of a random number generator, no weight";
+  std::string text = "left out: the state of a random number generator, not a weight";
   if (count > 1) text += fmt::format("; so are {} more arrays", count - 1);
   return Note{std::string(first), std::move(text)};
 }

@@ -2,9 +2,9 @@
 // way from there to the names and shapes of Hugging Face, by the rules of the way there.
 //
 // The tree is known by its names alone. Parameters lie below params.params (Linen), params, base or
-// nothing, in NNX with `value` as their last word; all else (optimizer state, step) is no part of a
-// model and no byte of it is read. Nor is the state of random number generators, which NNX has
-// among them at any level.
+// nothing, in NNX with `value` as their last word; all else (optimizer state, step) is not part of
+// a model and no byte of it is read. The same holds for the state of random number generators,
+// which NNX has among them at any level.
 #pragma once
 
 #include <memory>
@@ -40,7 +40,7 @@ struct TreeModel {
 /// What a search for the model gave, a failure too. Errors: Unsupported (no family, or several that
 /// may be meant; what does not fit the rules, with file, line and tensor), Corrupt (config.json).
 struct FoundTree {
-  const Catalog* catalog = nullptr;  // of which it was asked; its parts have trees of their own
+  const Catalog* catalog = nullptr;  // that was searched; its parts have trees of their own
   Result<std::shared_ptr<const TreeModel>> model;
 };
 
@@ -76,8 +76,8 @@ struct TreeOptions {
 Result<TensorList> tree_tensors(const Catalog& catalog, std::optional<DType> dtype,
                                 const TreeOptions& options, const Recipes& recipes);
 
-/// What the views of the model leave out from among its parameters: the state of random number
-/// generators. nullopt: nothing, or this is no such tree.
+/// A note on the parameters that the views of the model leave out: the state of random number
+/// generators. nullopt: there is none, or this is not such a tree.
 std::optional<Note> maxtext_tree_remark(const Catalog& catalog);
 
 /// What keeps the tree from being shown in Hugging Face's names, and in its own; empty: nothing. (A

@@ -80,8 +80,8 @@ Result<std::vector<std::int64_t>> parts_of(std::span<const std::string> axes,
       if ((assigned[d] & axis) != 0 && count) count = checked_mul(*count, size);
     }
     if (!count || shape[d] % *count != 0) {
-      return fail(ErrorCode::Unsupported, "dimension {} of shape {} ({}) is no multiple of {}", d,
-                  shape_text(shape), axes[d], count ? fmt::format("{}", *count) : "2^63");
+      return fail(ErrorCode::Unsupported, "dimension {} of shape {} ({}) is not a multiple of {}",
+                  d, shape_text(shape), axes[d], count ? fmt::format("{}", *count) : "2^63");
     }
     parts.push_back(*count);
   }

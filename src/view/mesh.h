@@ -1,5 +1,5 @@
 // How MaxText shares an array among the devices of a mesh: by the logical axes of its dimensions,
-// and one table of which axes of the mesh cut which logical axis (base.yml,
+// and one table that names the axes of the mesh that cut each logical axis (base.yml,
 // logical_axis_rules).
 #pragma once
 
@@ -22,7 +22,7 @@ struct Mesh {
 };
 
 /// Into how many equal parts each dimension is cut. `axes`: a logical name for each dimension,
-/// empty where none is known; names that the table lacks are not cut. Requires: as many axes
+/// empty where none is known; names that are not in the table are not cut. Requires: as many axes
 /// as dimensions. Errors: Unsupported (a dimension that the mesh does not divide, as JAX refuses
 /// it; overflow).
 Result<std::vector<std::int64_t>> parts_of(std::span<const std::string> axes,

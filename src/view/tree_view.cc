@@ -9,7 +9,8 @@ namespace ckfs {
 
 std::vector<Obstacle> tree_obstacles(const Catalog& catalog) {
   const ItemTree* tree = catalog.tree();
-  if (tree == nullptr) return {{"source", "is no Orbax tree"}};
+  if (tree == nullptr)
+    return {{"source", "is not in Orbax' format; this view is for sources that are"}};
   if (std::ranges::none_of(tree->leaves,
                            [](const TreeLeaf& leaf) { return leaf.tensor != TreeLeaf::kNone; })) {
     return {{"source", "has no array"}};

@@ -25,7 +25,7 @@
 namespace ckfs {
 
 struct Recipes;
-/// What is known of families of models; no view of a user.
+/// The families of models that ckfs knows, without a user's views.
 const Recipes& built_in_recipes();
 
 /// A view's name and its parameters: `<view>` or `<view>@key=value,key=value`.
@@ -39,9 +39,28 @@ struct ViewSpec {
 };
 
 /// Parses and normalizes a directory name. Errors: NotFound (unknown view, or not such a name),
-/// InvalidArgument (unknown key, bad value, key twice).
+/// InvalidArgument (unknown key, bad value, key twice); of an unknown view or key the message names
+/// the closest one and lists all.
 Result<ViewSpec> parse_view_spec(std::string_view spelling,
                                  const Recipes& recipes = built_in_recipes());
+
+/// All names that parse_view_spec() knows, in the order of the docs; they live as long as
+/// `recipes`.
+std::vector<std::string_view> names_of_views(const Recipes& recipes = built_in_recipes());
+
+/// A parameter of a view, for help texts and completions.
+struct ViewParameterHelp {
+  std::string_view key;
+  std::string values;  // "quantized|all", "SIZE", "N"
+  std::string_view text;
+};
+struct ViewHelp {
+  std::string_view name;
+  std::string_view description;
+  std::vector<ViewParameterHelp> parameters;
+};
+/// Every view that ckfs knows, in the order of the docs; those of recipes not among them.
+std::vector<ViewHelp> help_on_views();
 
 /// A tensor of the model that a view shows.
 struct ModelTensor {
@@ -60,8 +79,8 @@ struct ModelTensor {
   std::uint32_t split = kNone;
 };
 
-/// How a stored tensor, as it is decoded and cast to `to`, stands to its source: the least exact of
-/// what its encodings say of the storages it lies in.
+/// How exact a stored tensor is when it is decoded and cast to `to`: the least exact of its
+/// encodings' answers for the storages it lies in.
 Exactness exactness_of(const Catalog& catalog, TensorId tensor, DType to);
 /// The same of an expression without steps.
 Exactness exactness_of(const Catalog& catalog, const TensorExpr& expr, DType to);
@@ -150,7 +169,7 @@ struct ViewSummary {
 };
 
 /// Every view that ckfs knows, in the order of the docs, as this catalog can or cannot give it.
-/// Then those of recipes, which are not tried: define_view() says what stands in their way.
+/// Then those of recipes, which are not tried: define_view() tells whether they are available.
 std::vector<ViewSummary> list_views(const std::shared_ptr<const Catalog>& catalog,
                                     const Recipes& recipes = built_in_recipes());
 

@@ -7,6 +7,7 @@
 #include <charconv>
 
 #include "base/size_text.h"
+#include "base/suggest.h"
 #include "base/text.h"
 #include "view/recipes/recipe.h"
 #include "view/view.h"
@@ -22,6 +23,41 @@ bool is_value(std::string_view text) {
   });
 }
 
+std::vector<std::string_view> names_of_parameters(const ViewRow& row) {
+  std::vector<std::string_view> names;
+  for (const ParameterRow& parameter : row.parameters) names.push_back(parameter.key);
+  return names;
+}
+
+/// What a parameter does, in one sentence; the manual has more.
+std::string_view text_of(std::string_view key) {
+  struct Text {
+    std::string_view key, text;
+  };
+  constexpr Text kTexts[] = {
+      {"cast", "which tensors take the view's dtype (default: all, or those that are quantized)"},
+      {"dtype", "dtype of the floats (source: that of the source)"},
+      {"ep", "devices of the target's mesh along its expert axis (default 1)"},
+      {"exclude_frozen", "1 leaves out weights that were not trained"},
+      {"experts", "layout of the experts: one matrix each, fused, or as on the hub"},
+      {"format", "safetensors files, or files of torch.save (bin)"},
+      {"frozen", "module also shows frozen weights that only the module's state has"},
+      {"fsdp", "devices of the target's mesh along its fsdp axis (default 1)"},
+      {"max_chunk", "bytes of a chunk, at most (default 64MiB)"},
+      {"max_shard", "bytes of a file, at most, such as 5GB (default: 5GB, or the source's files)"},
+      {"maxtext", "release of MaxText that reads the view, or wrote the source"},
+      {"mtp", "1 adds the layer for multi-token prediction of DeepSeek V3"},
+      {"step", "step that the checkpoint is of"},
+      {"storage", "chunks in one OCDBT database, or in a file each (zarr3, zarr2)"},
+      {"tp", "devices of the target's mesh along its tensor axis (default 1)"},
+      {"unscaled",
+       "F8 weights without a scale: take their bits as values (one), keep them, or drop "
+       "them"},
+  };
+  const auto* const found = std::ranges::find(kTexts, key, &Text::key);
+  return found == std::end(kTexts) ? std::string_view() : found->text;
+}
+
 Result<std::string> normalize(std::string_view spelling, const ParameterRow& parameter,
                               std::string_view value) {
   if (parameter.greatest > 0) {
@@ -29,7 +65,7 @@ Result<std::string> normalize(std::string_view spelling, const ParameterRow& par
     const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
     if (error != std::errc() || end != value.data() + value.size() || number == 0 ||
         number > parameter.greatest) {
-      return fail(ErrorCode::InvalidArgument, "{}: {} {} is no whole number from 1 to {}",
+      return fail(ErrorCode::InvalidArgument, "{}: {} {} is not a whole number from 1 to {}",
                   one_line(spelling), parameter.key, quote(value), parameter.greatest);
     }
     return fmt::format("{}", number);
@@ -52,6 +88,28 @@ Result<std::string> normalize(std::string_view spelling, const ParameterRow& par
 
 }  // namespace
 
+std::vector<std::string_view> names_of_views(const Recipes& recipes) {
+  std::vector<std::string_view> names;
+  for (const ViewRow& row : view_table()) names.push_back(row.name);
+  for (const RecipeView& recipe : recipes.views) names.push_back(recipe.name);
+  return names;
+}
+
+std::vector<ViewHelp> help_on_views() {
+  std::vector<ViewHelp> views;
+  for (const ViewRow& row : view_table()) {
+    ViewHelp& view = views.emplace_back(row.name, row.description);
+    for (const ParameterRow& parameter : row.parameters) {
+      const std::string values = parameter.is_size() ? "SIZE"
+                                 : parameter.choices.empty()
+                                     ? "N"
+                                     : fmt::format("{}", fmt::join(parameter.choices, "|"));
+      view.parameters.push_back({parameter.key, values, text_of(parameter.key)});
+    }
+  }
+  return views;
+}
+
 std::string ViewSpec::canonical() const {
   std::string text = view;
   char separator = '@';
@@ -71,7 +129,10 @@ Result<ViewSpec> parse_view_spec(std::string_view spelling, const Recipes& recip
   const RecipeView* recipe = recipes.find_view(name);
   const ViewRow* row =
       recipe != nullptr ? &recipe_view_row(recipe->container) : find_view_row(name);
-  if (row == nullptr) return fail(ErrorCode::NotFound, "{}: no such view", one_line(spelling));
+  if (row == nullptr) {
+    return fail(ErrorCode::NotFound, "{}: no such view{}", one_line(spelling),
+                did_you_mean(name, names_of_views(recipes)));
+  }
 
   ViewSpec spec{std::string(name), {}};
   if (at == std::string_view::npos) return spec;
@@ -91,8 +152,8 @@ Result<ViewSpec> parse_view_spec(std::string_view spelling, const Recipes& recip
     }
     const auto parameter = std::ranges::find(row->parameters, key, &ParameterRow::key);
     if (parameter == row->parameters.end()) {
-      return fail(ErrorCode::InvalidArgument, "{}: {} has no parameter {}", one_line(spelling),
-                  name, quote(key));
+      return fail(ErrorCode::InvalidArgument, "{}: {} has no parameter {}{}", one_line(spelling),
+                  name, quote(key), did_you_mean(key, names_of_parameters(*row)));
     }
     CKFS_TRY(std::string value, normalize(spelling, *parameter, pair.substr(equals + 1)));
     if (!seen.emplace(key, value).second) {

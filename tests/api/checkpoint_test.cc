@@ -1,3 +1,5 @@
+#include <atomic>
+#include <chrono>
 #include <cstring>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -224,6 +226,45 @@ TEST(Statistics, CountWhatReadersGot) {
   std::uint64_t sum = 0;
   for (const Statistics::File& source : after.source) sum += source.bytes;
   EXPECT_EQ(sum, after.source_bytes);
+}
+
+TEST(Statistics, CountWhatIsDeliveredAheadOfItsReader) {
+  using Clock = std::chrono::steady_clock;
+  // Before the checkpoint, whose threads may deliver until it is gone.
+  std::atomic<std::uint64_t> taken = 0;
+  std::atomic<bool> takes = true;
+  const TemporaryDirectory directory;
+  directory.write("model.safetensors", safetensors_text({{"t", std::size_t{4} << 20}}, 1));
+  const Checkpoint checkpoint = open(directory.path());
+  const auto view = checkpoint.view("bf16-safetensors");
+  const auto deliver = [&](std::uint64_t, std::span<const std::byte> bytes) {
+    if (!takes) return false;
+    taken += bytes.size();
+    return true;
+  };
+  std::uint64_t answered = 0;
+  const auto late = Clock::now() + std::chrono::seconds(60);
+  // On a busy machine a reader may be at the end before a thread begins to compute ahead of it.
+  while (taken == 0 && Clock::now() < late) {
+    auto file = view->open("model.safetensors", {.deliver = deliver});
+    for (std::uint64_t at = 0; at < file->info().size; at += std::uint64_t{64} << 10) {
+      const auto bytes = file->read(at, std::size_t{64} << 10);
+      ASSERT_TRUE(bytes);
+      answered += bytes->size();
+      std::this_thread::yield();
+    }
+  }
+  ASSERT_GT(taken, 0u);
+  takes = false;
+  // A thread counts what was taken just after it was.
+  while (checkpoint.statistics().bytes_delivered != taken && Clock::now() < late) {
+    std::this_thread::yield();
+  }
+  const Statistics after = checkpoint.statistics();
+  EXPECT_EQ(after.bytes_delivered, taken);
+  EXPECT_EQ(after.bytes_to_readers, answered + taken);
+  ASSERT_EQ(after.given.size(), 1u);
+  EXPECT_EQ(after.given[0].bytes, after.bytes_to_readers);
 }
 
 TEST(Version, IsThreeNumbers) {

@@ -7,11 +7,11 @@
 
 #include <ckfs/checkpoint.h>
 
-#include "api/report.h"
 #include "api/small_reader.h"
 #include "base/byte_range.h"
 #include "base/units.h"
 #include "support/golden_cases.h"
+#include "support/labels_table.h"
 #include "support/temporary_directory.h"
 
 namespace ckfs {

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "api/checkpoint_impl.h"
 #include "api/open.h"
 #include "source/torch_writer.h"
 #include "support/safetensors_text.h"
@@ -197,7 +198,7 @@ TEST(ListReport, ListsDirectoriesWithinAView) {
   EXPECT_EQ(list("source/code/deep/"), "b.py\n");
   EXPECT_EQ(list("source/code/a.py"), "code/a.py\n");
   EXPECT_EQ(list("source/cod"), "source/cod: no such file");
-  EXPECT_EQ(list("sauce"), "sauce: no such view");
+  EXPECT_THAT(list("sauce"), testing::StartsWith("sauce: no such view (did you mean source? "));
   const auto json = list_report(checkpoint, "source/code", ListDetail::Names, ReportFormat::Json);
   const Json entries = Json::parse(*json)["entries"];
   EXPECT_EQ(entries[0]["type"], "file");
@@ -281,25 +282,15 @@ TEST(ViewsJson, NamesTheFilesThatTensorsLieInside) {
   }
 }
 
-TEST(Status, IsReadBackAsATable) {
+TEST(SourcesOf, TakesTheLayoutThatItsReadersHave) {
   const Checkpoint checkpoint = deepseek();
-  const auto view = checkpoint.view("source");
-  ASSERT_TRUE(view->open("config.json")->read(0, 100));
-  const std::string json = status_json(checkpoint);
-  EXPECT_EQ(Json::parse(json)["bytes_to_readers"], 100);
-  const auto text = status_text(json);
-  ASSERT_TRUE(text) << text.error().message();
-  EXPECT_THAT(*text, HasSubstr("bytes to readers               100  100 B\n"));
-  EXPECT_THAT(*text, HasSubstr("requests  config.json\n"));
-}
-
-TEST(Status, OfAnUnknownShapeIsRefused) {
-  for (const char* text : {"", "[]", "{}", "{\"version\": 2}", "{\"version\": \"1\"}", "nonsense",
-                           "{\"version\": 1, \"requests\": -1}"}) {
-    const auto table = status_text(text);
-    ASSERT_FALSE(table) << text;
-    EXPECT_EQ(table.error().code(), ErrorCode::Corrupt);
-  }
+  const auto view = checkpoint.view("bf16-safetensors");
+  const std::size_t shard = *view->files().find("model-00001-of-00003.safetensors");
+  const auto file = view->open("model-00001-of-00003.safetensors");
+  ASSERT_TRUE(file);
+  const std::uint64_t before = view->impl().files->layouts_made();
+  for (int i = 0; i < 3; ++i) EXPECT_NE(sources_of(*view, shard), "");
+  EXPECT_EQ(view->impl().files->layouts_made(), before);
 }
 
 TEST(HumanSize, HasThreeDigitsAtMost) {

@@ -1,8 +1,16 @@
 #include "check/digest.h"
 
+#include <filesystem>
+#include <fstream>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <iterator>
+#include <memory>
+#include <numeric>
 #include <random>
+
+#include "support/safetensors_text.h"
+#include "support/temporary_directory.h"
 
 namespace ckfs {
 namespace {
@@ -56,6 +64,131 @@ TEST(Digests, WhatIsNoneIsRefused) {
         kSha + "  a\n" + (kSha[0] == '0' ? '1' : '0') + kSha.substr(1) + "  a\n"}) {
     EXPECT_FALSE(parse_digests(text).has_value()) << text;
   }
+}
+
+namespace fs = std::filesystem;
+
+/// A view of several files, whose digests are computed with a journal.
+class Journal : public testing::Test {
+ protected:
+  void SetUp() override {
+    for (const char* name : {"a", "b", "c"}) {
+      directory_.write(fmt::format("src/model-{}.safetensors", name),
+                       safetensors_text({{name, 1000}}, 1));
+    }
+    open();
+    right_ = run().value();
+    fs::remove(path_);
+  }
+
+  void open() {
+    checkpoint_ = std::make_unique<Checkpoint>(Checkpoint::open(directory_ / "src").value());
+    view_ = std::make_unique<View>(checkpoint_->view("fp32-safetensors").value());
+  }
+
+  /// The digests; an error where `most` of them were taken.
+  Result<std::vector<FileDigest>> run(std::size_t most = 100) {
+    CKFS_TRY(DigestJournal journal, DigestJournal::open(path_, *view_, algorithms_));
+    std::vector<std::size_t> files(view_->files().size());
+    std::iota(files.begin(), files.end(), std::size_t{0});
+    std::vector<FileDigest> digests;
+    known_ = 0;
+    CKFS_TRY_VOID(digest_files(
+        *view_, files, algorithms_, {.jobs = 1},
+        [&](const FileDigest& digest) -> Result<void> {
+          if (journal.find(digest.path)) ++known_;
+          digests.push_back(digest);
+          return digests.size() < most ? Result<void>() : fail(ErrorCode::Io, "enough");
+        },
+        &journal));
+    return digests;
+  }
+
+  std::string text() const {
+    std::ifstream file(path_);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+
+  TemporaryDirectory directory_;
+  const std::string path_ = (directory_ / "sums.partial").native();
+  std::vector<Algorithm> algorithms_{Algorithm::Sha256, Algorithm::Crc32c};
+  std::unique_ptr<Checkpoint> checkpoint_;
+  std::unique_ptr<View> view_;
+  std::vector<FileDigest> right_;
+  std::size_t known_ = 0;
+};
+
+TEST_F(Journal, WhatItListsIsNotReadAgain) {
+  ASSERT_FALSE(run(2).has_value());
+  // A sum that only this test knows.
+  std::string kept = text();
+  const std::string sum = right_[0].sums[Algorithm::Sha256];
+  ASSERT_NE(kept.find(sum), std::string::npos);
+  kept.replace(kept.find(sum), sum.size(), kSha);
+  std::ofstream(path_) << kept;
+  const auto again = run();
+  ASSERT_TRUE(again.has_value()) << again.error().message();
+  EXPECT_GE(known_, 2U);
+  auto expected = right_;
+  expected[0].sums[Algorithm::Sha256] = kSha;
+  EXPECT_EQ(*again, expected);
+}
+
+TEST_F(Journal, WhereverItWasCutOffTheDigestsAreRight) {
+  ASSERT_TRUE(run().has_value());
+  const std::string whole = text();
+  for (std::size_t size = 0; size <= whole.size(); ++size) {
+    std::ofstream(path_) << whole.substr(0, size);
+    const auto again = run();
+    ASSERT_TRUE(again.has_value()) << again.error().message();
+    ASSERT_EQ(*again, right_) << size;
+    // As a power failure may leave what was written last.
+    std::ofstream(path_) << whole.substr(0, size) + std::string(whole.size() - size, '\0');
+    const auto zeros = run();
+    if (size >= ResumeFile::kBegin.size()) {
+      ASSERT_TRUE(zeros.has_value()) << zeros.error().message();
+      ASSERT_EQ(*zeros, right_) << size;
+    }
+    fs::remove(path_);
+  }
+}
+
+TEST_F(Journal, BelievesNothingThatWasMadeFromSomethingElse) {
+  ASSERT_TRUE(run().has_value());
+  const auto all = algorithms_;
+  algorithms_ = {Algorithm::Sha256};
+  ASSERT_TRUE(run().has_value());
+  EXPECT_EQ(known_, 0U) << "other sums";
+  algorithms_ = all;
+  *view_ = checkpoint_->view("source").value();
+  ASSERT_TRUE(run().has_value());
+  EXPECT_EQ(known_, 0U) << "another view";
+  directory_.write("src/model-b.safetensors", safetensors_text({{"b", 1000}}, 2));
+  open();
+  ASSERT_TRUE(run().has_value());
+  EXPECT_EQ(known_, 0U) << "another source";
+  ASSERT_TRUE(run().has_value());
+  EXPECT_EQ(known_, right_.size());
+}
+
+TEST_F(Journal, ReplacesNoFileOfAnotherKind) {
+  const auto message = [&] { return run().error().message(); };
+  std::ofstream(path_) << "my notes\n";
+  EXPECT_THAT(message(), testing::HasSubstr("not a file that ckfs made"));
+  EXPECT_EQ(text(), "my notes\n");
+  fs::remove(path_);
+  fs::create_symlink(directory_ / "src/model-a.safetensors", path_);
+  EXPECT_THAT(message(), testing::HasSubstr("a symbolic link"));
+  fs::remove(path_);
+  ASSERT_TRUE(run().has_value());
+  fs::permissions(path_, fs::perms::others_write, fs::perm_options::add);
+  EXPECT_THAT(message(), testing::HasSubstr("other users may write to it"));
+}
+
+TEST_F(Journal, IsOneProcesssAtATime) {
+  const auto held = DigestJournal::open(path_, *view_, algorithms_);
+  ASSERT_TRUE(held.has_value());
+  EXPECT_THAT(run().error().message(), testing::HasSubstr("another ckfs is at work with it"));
 }
 
 }  // namespace

@@ -87,7 +87,7 @@ std::vector<Case> cases() {
   claim[4] = std::byte{0xa0};
   store_le(std::span(claim).subspan(5), std::uint32_t{100} << 20);
   std::vector<Case> list = {
-      {"no frame", {Codec::Zstd}, {}, "0 bytes come out of it (not 20000)"},
+      {"no frame", {Codec::Zstd}, {}, "decodes to 0 bytes, expected 20000"},
       {"no magic", {Codec::Zstd}, with(frame, 0, 0x11223344), "zstd: "},
       {"a part of a header", {Codec::Zstd}, first(frame, 3), "zstd: "},
       {"a window of 2 GiB", {Codec::Zstd}, window, "zstd: a frame's window of 2147483648 bytes"},
@@ -140,7 +140,7 @@ std::vector<Case> cases() {
       {"a sum of too few bytes",
        {Codec::Crc32c},
        with_sum(first(bytes, 19'000)),
-       "19000 bytes come out of it (not 20000)"},
+       "decodes to 19000 bytes, expected 20000"},
       {"a sum behind a frame",
        {Codec::Zstd, Codec::Crc32c},
        with(with_sum(frame), 20, 77),
@@ -262,7 +262,7 @@ TEST(BrokenChunks, ACodecMakesNoMoreForTheNextThanTheChunkCanBe) {
   const auto twice = read({Codec::Zstd, Codec::Zlib}, zlib(frames));
   ASSERT_FALSE(twice);
   EXPECT_THAT(twice.error().message(),
-              testing::HasSubstr("more bytes between two codecs than 1208576"));
+              testing::HasSubstr("more than 1208576 bytes between two codecs"));
   const auto says = read({Codec::Zstd, Codec::Zstd}, zstd_frame(frames));
   ASSERT_FALSE(says);
   EXPECT_THAT(says.error().message(), testing::HasSubstr("bytes (limit 1208576)"));

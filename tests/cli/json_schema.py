@@ -9,6 +9,7 @@ TYPES = {
     "string": str,
     "boolean": bool,
     "integer": int,
+    "number": (int, float),
 }
 KNOWN = {
     "title", "definitions", "$ref", "type", "required", "properties", "additionalProperties",
@@ -35,7 +36,7 @@ def problems(value, schema, root=None, where="$"):
         found.append(f"{where}: {value!r} is none of {schema['enum']}")
     if "type" in schema:
         expected = TYPES[schema["type"]]
-        if not isinstance(value, expected) or (expected is int and isinstance(value, bool)):
+        if not isinstance(value, expected) or (expected is not bool and isinstance(value, bool)):
             return [*found, f"{where}: {value!r} is no {schema['type']}"]
     if "minimum" in schema and value < schema["minimum"]:
         found.append(f"{where}: {value} < {schema['minimum']}")

@@ -129,14 +129,6 @@ class Json(cli_support.TestCase):
         told = self.check(cli_support.run("doctor", "--json", self.source).stdout, "doctor")
         self.assertIn("memory", [finding["name"] for finding in told["findings"]])
 
-    def test_export_record(self):
-        out = self.directory / "out"
-        self.done("export", self.source, "source", out)
-        told = self.check((out / ".ckfs-export.d/record.json").read_text(), "export")
-        for path, file in told["files"].items():
-            self.assertTrue(file["finished"])
-            self.assertEqual((out / path).stat().st_size, file["size"])
-
     def test_the_page_lists_every_schema(self):
         page = (ROOT / "docs/CLI_ABI.md").read_text()
         listed = set(re.findall(r"\(schema/(\w+\.json)\)", page))

@@ -1,10 +1,11 @@
 """`ckfs completion SHELL`: what the shells make of it."""
 
+import os
 import subprocess
 import unittest
 
 import cli_support
-from cli_support import VERBS
+from cli_support import CKFS, VERBS
 
 SHELLS = ["bash", "zsh", "fish"]
 
@@ -15,6 +16,7 @@ source "$1"
 shift
 COMP_WORDS=(ckfs "$@")
 COMP_CWORD=$#
+ckfs() { "$CKFS_BIN" "$@"; }
 _ckfs
 printf '%s\n' "${COMPREPLY[@]}"
 """
@@ -26,7 +28,7 @@ class Completion(cli_support.TestCase):
         script.write_bytes(self.done("completion", "bash"))
         ended = subprocess.run(["bash", "-c", BASH, "bash", script, *words], check=True,
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                               cwd=self.directory)
+                               cwd=self.directory, env={**os.environ, "CKFS_BIN": os.path.abspath(CKFS)})
         return ended.stdout.split()
 
     def test_every_shell_knows_every_verb_and_option(self):
@@ -53,6 +55,32 @@ class Completion(cli_support.TestCase):
         self.assertEqual(self.complete("cat", "--io", ""), ["auto", "uring", "pread"])
         self.assertEqual(self.complete("completion", "z"), ["zsh"])
         self.assertEqual(self.complete("cat", "--memory", ""), ["auto"])
+
+    def test_bash_completes_views_where_a_view_is_asked_for(self):
+        self.assertEqual(self.complete("export", "x", "bf"), ["bf16-safetensors"])
+        self.assertEqual(self.complete("ls", "-l", "x", "maxtext-s"), ["maxtext-scanned"])
+        self.assertEqual(self.complete("digest", "--memory", "1GiB", "x", "orb"), ["orbax"])
+        self.assertEqual(self.complete("inspect", "x", "--view", "fp32-c"), ["fp32-consolidated"])
+        self.assertEqual(self.complete("export", "bf"), [])
+
+    def test_bash_completes_tags_of_the_source(self):
+        (self.directory / "run/global_step2").mkdir(parents=True)
+        (self.directory / "run/latest").write_text("global_step2")
+        self.assertEqual(self.complete("ls", "run", "--tag", ""), ["global_step2"])
+
+    def test_bash_completes_mounts(self):
+        target = self.directory / "mnt"
+        target.mkdir()
+        self.done("mount", self.source, target)
+        try:
+            for verb in ("umount", "stats"):
+                self.assertIn(str(target), self.complete(verb, str(self.directory) + "/m"))
+        finally:
+            self.done("umount", target)
+
+    def test_bash_completes_verbs_for_help(self):
+        self.assertEqual(self.complete("help", "vi"), ["views"])
+        self.assertEqual(self.complete("help", "exp"), ["export"])
 
     def test_bash_completes_files(self):
         (self.directory / "checkpoint").mkdir()

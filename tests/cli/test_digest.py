@@ -14,6 +14,7 @@ import subprocess
 import unittest
 
 import cli_support
+import json_schema
 from cli_support import LIMIT, run, start
 
 VIEW = "fp32-safetensors@max_shard=1MB"
@@ -24,7 +25,6 @@ class Digest(cli_support.TestCase):
         super().setUp()
         self.out = self.directory / "out"
         self.done("export", self.source, VIEW, self.out)
-        shutil.rmtree(self.out / ".ckfs-export.d")
         self.files = {str(path.relative_to(self.out)): path
                       for path in self.out.rglob("*") if path.is_file()}
 
@@ -91,6 +91,37 @@ class Digest(cli_support.TestCase):
         sums.write_text(text)
         self.done("verify", source, VIEW, sums)
 
+    def test_to_a_file(self):
+        sums = self.directory / "SHA256SUMS"
+        text = self.digest("--output", sums)
+        self.assertRegex(text, rf"^{sums}: digests of {len(self.files)} files, [\d.]+ MB, [\d.]+ s\n$")
+        self.assertEqual(sums.read_text(), self.digest())
+        self.assertEqual(sorted(os.listdir(self.directory)), ["SHA256SUMS", "out"])
+        self.digest("-o", sums, "--json")
+        told = json.loads(sums.read_text())
+        again = json.loads(self.digest("--json"))
+        self.assertEqual(told, again)
+
+    def test_to_a_file_it_goes_on_from_the_partial_one(self):
+        sums = self.directory / "SHA256SUMS"
+        partial = self.directory / "SHA256SUMS.partial"
+        header = {"version": 1, "fingerprint": json.loads(self.digest("--json"))["fingerprint"],
+                  "view": VIEW, "layout_version": json.loads(self.digest("--json"))["layout_version"],
+                  "algorithms": ["sha256"]}
+        name = sorted(self.files)[0]
+        # A sum that only this test knows.
+        known = f"SHA256 ({name}) = {'a' * 64}\n"
+        partial.write_text("# ckfs digest " + json.dumps(header, separators=(",", ":")) + "\n" + known)
+        partial.chmod(0o600)
+        self.assertIn("; 1 of them by an earlier run", self.digest("-o", sums))
+        self.assertIn(f"{'a' * 64}  {name}\n", sums.read_text())
+        self.assertFalse(partial.exists())
+        # Made from another source it is worth nothing.
+        header["fingerprint"] = "0" * 16
+        partial.write_text("# ckfs digest " + json.dumps(header, separators=(",", ":")) + "\n" + known)
+        self.assertNotIn("earlier run", self.digest("-o", sums))
+        self.assertEqual(sums.read_text(), self.digest())
+
     # verify
 
     def verify(self, code, *words):
@@ -145,9 +176,9 @@ class Digest(cli_support.TestCase):
         self.files[names[2]].mkdir()
         text = self.verify(1, self.out)
         self.assertIn(f"{names[0]}: is missing", text)
-        self.assertIn("thesis.tex: is too much", text)
+        self.assertIn("thesis.tex: extra file, not in the view", text)
         self.assertRegex(text, rf"{names[1]}: has \d+ bytes in the copy, not \d+")
-        self.assertIn(f"{names[2]}: is no file", text)
+        self.assertIn(f"{names[2]}: is no regular file", text)
 
     def test_digests_that_differ(self):
         lines = self.digest().splitlines(keepends=True)
@@ -157,7 +188,7 @@ class Digest(cli_support.TestCase):
         sums.write_text("".join(lines))
         text = self.verify(1, sums)
         self.assertIn("sha256 is ", text)
-        self.assertIn("other: is too much", text)
+        self.assertIn("other: extra file, not in the view", text)
         self.assertIn("is missing", text)
 
     def test_a_sample_says_what_it_proves(self):
@@ -165,7 +196,7 @@ class Digest(cli_support.TestCase):
                          r"\d+ of \d+ pieces of 1 MiB.*with a probability of")
 
     def test_a_list_without_end_is_refused(self):
-        self.fails(2, "no list of digests: a line has more than 65536 bytes",
+        self.fails(2, "not a list of digests: a line has more than 65536 bytes",
                    "verify", self.source, VIEW, "/dev/zero")
         line = b"0" * 64 + b"  " + b"n" * 60_000 + b"\n"
         with subprocess.Popen(["yes", line.decode()[:-1]], stdout=subprocess.PIPE) as endless:
@@ -189,12 +220,36 @@ class Digest(cli_support.TestCase):
             _, error = process.communicate(timeout=LIMIT)
             os.close(writable)
         self.assertEqual(process.returncode, 2)
-        self.assertRegex(error, b"ckfs: -: stopped\n")
+        self.assertRegex(error, b"ckfs: -: interrupted before all of the list was read\n")
+
+    def test_the_result_as_json(self):
+        schema = json.loads((cli_support.ROOT / "docs/schema/verify.json").read_text())
+        sums = self.directory / "sums"
+        sums.write_text(self.digest())
+        size = sum(path.stat().st_size for path in self.files.values())
+        for copy in (self.out, sums):
+            told = json.loads(self.verify(0, copy, "--json"))
+            self.assertEqual(json_schema.problems(told, schema), [])
+            self.assertEqual((told["equal"], told["files"], told["bytes"], told["differences"]),
+                             (True, len(self.files), size, []))
+        name = sorted(self.files)[0]
+        self.files[name].unlink()
+        told = json.loads(self.verify(1, self.out, "--json"))
+        self.assertEqual(json_schema.problems(told, schema), [])
+        self.assertEqual((told["equal"], told["differing"]), (False, 1))
+        self.assertEqual(told["differences"], [{"path": name, "text": "is missing"}])
+
+    def test_resume_leaves_nothing_where_all_is_equal(self):
+        state = self.directory / "state"
+        self.verify(0, self.out, "--resume", state)
+        self.assertFalse(state.exists())
+        self.fails(2, "excludes", "verify", self.source, VIEW, self.out, "--resume", state,
+                   "--sample", "0.5")
 
     def test_what_it_cannot_tell(self):
-        for words, pattern in (([self.directory / "none"], "open"),
-                               (["--sample", "2", self.out], "no share"),
-                               (["--sample", "0.5", __file__], "a digest is of a whole file"),
+        for words, pattern in (([self.directory / "none"], "no such file or directory"),
+                               (["--sample", "2", self.out], "not a share"),
+                               (["--sample", "0.5", __file__], "compared file by file"),
                                ([__file__], "neither a check file's line nor JSON")):
             with self.subTest(words=words):
                 self.fails(2, pattern, "verify", self.source, VIEW, *words)

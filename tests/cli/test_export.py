@@ -11,6 +11,7 @@ import subprocess
 import unittest
 
 import cli_support
+import json_schema
 from cli_support import LIMIT, run, start
 
 OWN = ".ckfs-export.d"
@@ -85,11 +86,41 @@ class Export(cli_support.TestCase):
         after = {path: path.stat().st_ino for path in self.out.rglob("*") if OWN not in path.parts}
         self.assertEqual(after, before)
 
-    def test_starts_over_for_another_view(self):
+    def test_holds_the_files_of_the_view_alone(self):
+        # What is uploaded, and what `diff -r` compares.
         self.export()
-        self.export(view="bf16-safetensors@max_shard=1MB")
-        names = self.listing("bf16-safetensors@max_shard=1MB")
-        self.assertEqual(sorted(digests(self.out)), sorted(names))
+        self.assertEqual(sorted(os.listdir(self.out)),
+                         sorted({name.split("/")[0] for name in self.listing(VIEW)}))
+        # Also copied with its attributes it is known.
+        subprocess.run(["cp", "-a", self.out, self.directory / "copy"], check=True)
+        self.assertRegex(self.done("export", self.source, VIEW, self.directory / "copy"),
+                         rb"0 files")
+
+    def test_another_view_is_replaced_only_if_forced(self):
+        self.export()
+        before = digests(self.out)
+        other = "bf16-safetensors@max_shard=1MB"
+        self.fails(1, rf"out: holds a finished export of {VIEW} \(--force replaces it", "export",
+                   self.source, other, self.out)
+        self.assertEqual(digests(self.out), before)
+        self.assertIn(f"; replaced a finished export of {VIEW}",
+                      self.export("--force", view=other).decode())
+        self.assertEqual(sorted(digests(self.out)), sorted(self.listing(other)))
+
+    def test_the_result_as_json(self):
+        schema = json.loads((cli_support.ROOT / "docs/schema/export_result.json").read_text())
+        for words, written, replaced in (([], True, None), ([], False, None),
+                                         (["--force"], True, f"a finished export of {VIEW}")):
+            view = "fp16-safetensors" if words else VIEW
+            told = json.loads(self.export("--json", *words, view=view))
+            self.assertEqual(json_schema.problems(told, schema), [])
+            sizes = {path: (self.out / path).stat().st_size for path in digests(self.out)}
+            self.assertEqual((told["view"], told["out"], told["finished"], told["replaced"]),
+                             (view, str(self.out), True, replaced))
+            self.assertEqual((told["bytes"], told["bytes_kept"]),
+                             (sum(sizes.values()), 0) if written else (0, sum(sizes.values())))
+            self.assertEqual((told["files"], told["files_kept"]),
+                             (len(sizes), 0) if written else (0, len(sizes)))
 
     def test_foreign_files(self):
         self.out.mkdir()
@@ -112,7 +143,7 @@ class Export(cli_support.TestCase):
         shard = next(name for name in before if name.endswith(".safetensors"))
         # What another export left, and this one would remove.
         self.fails(1, "is a file of the source", "export", self.out / shard, "fp16-safetensors",
-                   self.out)
+                   self.out, "--force")
         # What has the name of a file of the view.
         one = self.directory / "one"
         one.mkdir()
@@ -211,12 +242,15 @@ class Export(cli_support.TestCase):
             os.close(descriptor)
         self.export()
 
-    def test_a_source_that_changes_starts_over(self):
+    def test_a_source_that_changes_replaces_only_if_forced(self):
         source = self.directory / "model"
         shutil.copytree(self.source, source)
         self.export(source=source)
         (source / "tokenizer.json").write_text('{"version": "2.0"}\n')
-        self.assertNotRegex(self.export(source=source), rb"there already")
+        self.fails(1, "from another source, or from this one before its files changed "
+                      "\\(ckfs verify shows whether the copy is still right; --force replaces it",
+                   "export", source, VIEW, self.out)
+        self.assertNotRegex(self.export("--force", source=source), rb"there already")
         self.assertEqual((self.out / "tokenizer.json").read_text(), '{"version": "2.0"}\n')
 
     def test_a_progress_bar_on_a_terminal_only(self):
@@ -314,6 +348,8 @@ class Interrupted(cli_support.TestCase):
     def test_killed_it_goes_on(self):
         code, _ = self.interrupt(signal.SIGKILL)
         self.assertEqual(code, -signal.SIGKILL)
+        schema = json.loads((cli_support.ROOT / "docs/schema/export.json").read_text())
+        self.assertEqual(json_schema.problems(self.record(), schema), [])
         self.goes_on()
 
     def test_stopped_it_goes_on(self):
@@ -322,7 +358,7 @@ class Interrupted(cli_support.TestCase):
             code, err = self.interrupt(number)
             self.assertEqual(code, 1)
             self.assertRegex(err, cli_support.ONE_LINE)
-            self.assertRegex(err.decode(), "interrupted after")
+            self.assertRegex(err.decode(), r"out: interrupted after [\d.]+ MB of [\d.]+ MB \(the same")
             self.goes_on()
 
     def test_an_ignored_interrupt_stays_ignored(self):
@@ -341,10 +377,12 @@ class Interrupted(cli_support.TestCase):
         self.assertEqual(program.returncode, 0, err)
         self.assertEqual(digests(self.out), self.expected)
 
-    def test_another_view_starts_over(self):
+    def test_another_view_replaces_it_only_if_forced(self):
         self.interrupt(signal.SIGKILL)
-        self.done("export", self.large, "bf16-safetensors", self.out)
-        self.assertEqual(sorted(digests(self.out)), ["config.json", "model.safetensors"])
+        self.fails(1, f"holds an unfinished export of {VIEW}", "export", self.large,
+                   "bf16-safetensors", self.out)
+        self.done("export", self.large, "bf16-safetensors", self.out, "--force")
+        self.assertEqual(sorted(os.listdir(self.out)), ["config.json", "model.safetensors"])
 
 
 class FullDisk(cli_support.TestCase):
@@ -360,7 +398,7 @@ class FullDisk(cli_support.TestCase):
 
     def test_too_small_a_disk_is_told_before_anything_is_written(self):
         out = self.disk(1 << 20) / "out"
-        self.fails(1, r"/out: no space left: \d+ bytes needed, \d+ free", "export", self.source,
+        self.fails(1, r"/out: no space left: [\d.]+ [KMG]?B needed, [\d.]+ [KMG]?B free", "export", self.source,
                    VIEW, out)
         self.assertEqual(list(out.iterdir()), [])
 
@@ -368,10 +406,10 @@ class FullDisk(cli_support.TestCase):
         out = self.disk(2 << 20) / "out"
         self.done("export", self.source, "bf16-safetensors", out)
         before = digests(out)
-        self.fails(1, "no space left", "export", self.source, "fp32-safetensors", out)
+        self.fails(1, "no space left", "export", self.source, "fp32-safetensors", out, "--force")
         self.assertEqual(digests(out), before)
         # It makes room for one that needs it.
-        self.done("export", self.source, "fp16-safetensors", out)
+        self.done("export", self.source, "fp16-safetensors", out, "--force")
 
     def test_a_disk_that_fills_up_leaves_nothing_that_looks_complete(self):
         source = self.directory / "large"
@@ -399,7 +437,7 @@ class FullDisk(cli_support.TestCase):
             program.wait()
         self.assertEqual(program.returncode, 1)
         self.assertRegex(err, cli_support.ONE_LINE)
-        self.assertRegex(err.decode(), r"/out: no space left: \d+ bytes needed, \d+ free")
+        self.assertRegex(err.decode(), r"/out: no space left: [\d.]+ [KMG]?B needed, [\d.]+ [KMG]?B free")
         self.assertFalse((out / "config.json").exists())
         (disk / "ballast").unlink()
         self.done("export", source, VIEW, out)

@@ -32,7 +32,7 @@ class ManPage(cli_support.TestCase):
     def options_of_help(self, *words):
         """The options of a help text: first column only."""
         found = set()
-        for line in self.done(*words, "--help").decode().splitlines():
+        for line in self.done(*words, "--help-all").decode().split("\n\nckfs ")[0].splitlines():
             match = re.match(r"  (-\S+)", line)
             if match:
                 found |= set(OPTION.findall(match[1]))
@@ -47,7 +47,7 @@ class ManPage(cli_support.TestCase):
         self.assertEqual(synopsis, VERBS)
 
     def test_options_of_each_verb(self):
-        common = options_of_page(section("COMMON OPTIONS")) - {"--version", "-h", "--help"}
+        common = options_of_page(section("COMMON OPTIONS")) - {"-V", "--version", "-h", "--help", "--help-all"}
         self.assertIn("--memory", common)
         few = {"--tag", "--key", "--item", "--step", "--config", "--recipe", "--family", "--log-level", "--log-file"}
         takes = {
@@ -62,11 +62,11 @@ class ManPage(cli_support.TestCase):
         }
         for verb in VERBS:
             with self.subTest(verb):
-                page = options_of_page(section(f"ckfs {verb}")) | {"-h", "--help"}
+                page = options_of_page(section(f"ckfs {verb}")) | {"-h", "--help", "--help-all"}
                 self.assertEqual(self.options_of_help(verb), page | takes.get(verb, set()))
 
     def test_options_without_a_verb(self):
-        self.assertEqual(self.options_of_help(), {"-h", "--help", "--version"})
+        self.assertEqual(self.options_of_help(), {"-h", "--help", "--help-all", "-V", "--version"})
 
     def test_exit_status(self):
         for verb, code in (("verify", 1), ("verify", 2), ("doctor", 1)):
@@ -75,9 +75,9 @@ class ManPage(cli_support.TestCase):
             self.assertIn(f" {code} where", section(f"ckfs {verb}").replace("\n", " "))
 
     def test_mount_options(self):
-        help_text = self.done("mount", "--help").decode()
-        words = re.search(r"between: (.*)", help_text)[1]
-        from_help = {word.split("=")[0] for word in words.split(", ")}
+        help_text = self.done("mount", "--help-all").decode()
+        words = help_text.split("Mount options (-o):\n")[1].split("\n\n")[0]
+        from_help = set(re.findall(r"(?m)^  ([a-z_]+)", words))
         heads = re.findall(r"^(\*\*[a-z].*)\n:   ", section("MOUNT OPTIONS"), re.M)
         from_page = set(re.findall(r"\*\*([a-z_]+)=?\*", " ".join(heads)))
         self.assertEqual(from_page, from_help)

@@ -1,5 +1,6 @@
 """`ckfs mount` as a program: the daemon, the log, and what a failure leaves."""
 
+import json
 import os
 import pathlib
 import resource
@@ -7,6 +8,7 @@ import signal
 import unittest
 
 import cli_support
+import json_schema
 from cli_support import CKFS, LIMIT, mounted_fs, run, start
 
 
@@ -75,9 +77,9 @@ class Mount(cli_support.TestCase):
         self.done("mount", self.source, self.target, "-o", f"log_file={log},log_level=debug")
         (self.target / "source/config.json").read_bytes()
         self.done("umount", self.target)
-        for line in (r'debug lookup inode 1: "source"', r"debug open inode \d+",
-                     r"debug read inode \d+: \d+ bytes at 0"):
-            self.assertRegex(log.read_text(), line)
+        for line in (r'lookup inode 1: "source"', r"open inode \d+",
+                     r"read inode \d+: \d+ bytes at 0"):
+            self.assertRegex(log.read_text(), f"debug {self.target}: {line}")
 
     def test_without_the_verb(self):
         self.done(self.source, self.target, "-o", "rw,nosuid,nodev,user=root,memory=64MiB,io=pread",
@@ -117,7 +119,17 @@ class Mount(cli_support.TestCase):
 
     def test_a_bad_mountpoint_is_1(self):
         for words in ([], ["-f"]):
-            self.fails(1, "absent", "mount", self.source, self.directory / "absent", *words)
+            self.fails(1, "absent", "mount", self.source, self.directory / "absent/deeper", *words)
+
+    def test_makes_its_mountpoint_and_removes_it_where_it_fails(self):
+        target = self.directory / "made"
+        for words in ([], ["-f"]):
+            self.fails(1, "no such file", "mount", self.directory / "nothing", target, *words)
+            self.assertFalse(target.exists())
+        self.done("mount", self.source, target)
+        self.assertTrue(mounted_fs.is_mounted(target))
+        self.done("umount", target)
+        self.assertTrue(target.is_dir())
 
     def test_a_killed_daemon_is_told_and_cleared(self):
         self.done("mount", self.source, self.target)
@@ -126,9 +138,27 @@ class Mount(cli_support.TestCase):
         self.assertTrue(mounted_fs.wait_for_end(pid))
         self.fails(1, "daemon is dead", "stats", self.target)
         self.assertIn(f"BROKEN mounts: {self.target}: its daemon is dead", self.examined())
-        self.fails(1, "whose daemon is dead", "mount", self.source, self.target)
+        self.assertIn({"mountpoint": str(self.target), "source": str(self.source), "state": "dead",
+                       "views": []}, json.loads(self.done("list", "--json"))["mounts"])
+        # A new mount takes its place.
+        self.done("mount", self.source, self.target)
+        self.assertIn("source", os.listdir(self.target))
         self.done("umount", self.target)
         self.assertFalse(mounted_fs.is_mounted(self.target))
+        self.assertFalse(mounted_fs.is_mounted(self.target))
+
+    def test_list_names_mounts_sources_and_views_that_are_read(self):
+        self.done("mount", self.source, self.target)
+        self.addCleanup(mounted_fs.ckfs, "umount", self.target)
+        (self.target / "bf16-safetensors/model-00001-of-00002.safetensors").read_bytes()
+        told = json.loads(self.done("list", "--json"))
+        schema = json.loads((cli_support.ROOT / "docs/schema/list.json").read_text())
+        self.assertEqual(json_schema.problems(told, schema), [])
+        self.assertIn({"mountpoint": str(self.target), "source": str(self.source), "state": "alive",
+                       "views": ["bf16-safetensors"]}, told["mounts"])
+        self.assertIn(f"alive  {self.target}  of {self.source}  (bf16-safetensors)\n",
+                      self.done("list").decode())
+        self.assertIn(f"{self.target}\n", self.done("list", "-q").decode())
 
     def test_a_stopped_daemon_holds_nobody_up(self):
         self.done("mount", self.source, self.target)
@@ -236,12 +266,30 @@ print(log.recv(65536), flush=True)
     def test_goes_to_a_file_where_there_is_no_system_log(self):
         out = self.script(self.RUN)
         log = self.state / "ckfs/ckfs.log"
-        self.assertEqual(out, f"{self.target}: there is no system log: the log goes to {log}\n")
+        self.assertEqual(out, "")
         self.assertRegex(log.read_text(), r"info .*/mnt: mounted")
         self.assertEqual(log.stat().st_mode & 0o777, 0o600)
         self.assertEqual(log.parent.stat().st_mode & 0o777, 0o700)
-        self.script(self.RUN)
+        out = self.script(self.RUN.replace("mount ", "mount -v ", 1))
+        self.assertEqual(out, f"{self.target}: there is no system log: the log goes to {log}\n")
         self.assertEqual(log.read_text().count(": mounted"), 2)
+
+    def test_umount_all_ends_every_mount(self):
+        # In a mount namespace of its own: other mounts of this machine are none of this test's.
+        out = self.script("""
+            awk '$0 ~ / - fuse.ckfs /{print $5}' /proc/self/mountinfo | while read at; do
+              umount -l "$at"
+            done
+            mkdir "$mnt/../a" "$mnt/../b"
+            "$ckfs" mount "$source" "$mnt/../a"
+            "$ckfs" mount "$source" "$mnt/../b"
+            "$ckfs" list -q
+            "$ckfs" umount --all
+            "$ckfs" list
+            "$ckfs" umount --all
+            echo ended
+        """)
+        self.assertEqual(out, f"{self.directory}/a\n{self.directory}/b\nended\n")
 
     def test_follows_no_link_and_waits_for_no_fifo(self):
         elsewhere = self.directory / "elsewhere"

@@ -9,7 +9,8 @@ import time
 import unittest
 
 import cli_support
-from cli_support import LIMIT, start
+import json_schema
+from cli_support import LIMIT, run, start
 
 OWN = ".ckfs-export.d"
 VIEW = "fp32-safetensors@max_shard=1MB"
@@ -58,12 +59,39 @@ class Ranks(cli_support.TestCase):
         self.assertEqual(contents(self.out), self.expected)
 
     def test_launchers_say_which(self):
-        processes = [start("export", self.source, VIEW, self.out,
+        processes = [start("export", "--distributed", self.source, VIEW, self.out,
                            env=environment(RANK=str(rank), WORLD_SIZE="2")) for rank in range(2)]
         self.finish(processes)
         self.assertEqual(contents(self.out), self.expected)
-        self.fails(1, "rank 1 of 2.*rank 0 of 2", "export", self.source, VIEW, self.out,
-                   env=environment(RANK="0", WORLD_SIZE="2", PMI_RANK="1", PMI_SIZE="2"))
+        self.fails(1, "rank 1 of 2.*rank 0 of 2", "export", "--distributed", self.source, VIEW,
+                   self.out, env=environment(RANK="0", WORLD_SIZE="2", PMI_RANK="1", PMI_SIZE="2"))
+
+    def test_a_launcher_alone_means_nothing(self):
+        ended = run("export", self.source, VIEW, self.out,
+                    env=environment(RANK="0", WORLD_SIZE="8"))
+        self.assertEqual(ended.returncode, 0)
+        self.assertRegex(ended.stderr, cli_support.ONE_LINE)
+        self.assertRegex(ended.stderr.decode(), r"torchrun \(RANK, WORLD_SIZE\), which is ignored.*"
+                                                r"\(--distributed exports a part\)")
+        self.assertEqual(contents(self.out), self.expected)
+
+    def test_a_launcher_of_one_process(self):
+        self.done("export", "--distributed", self.source, VIEW, self.out,
+                  env=environment(RANK="0", WORLD_SIZE="1"))
+        self.assertEqual(contents(self.out), self.expected)
+
+    def test_a_part_that_is_done_is_no_finished_export(self):
+        schema = json.loads((cli_support.ROOT / "docs/schema/export_result.json").read_text())
+        told = []
+        for rank in range(2):
+            process = self.rank(rank, 2, "--json")
+            out, _ = process.communicate(timeout=LIMIT)
+            self.assertEqual(process.returncode, 0)
+            told.append(json.loads(out))
+            self.assertEqual(json_schema.problems(told[-1], schema), [])
+        self.assertEqual([(one["rank"], one["finished"]) for one in told], [(0, False), (1, True)])
+        self.assertIn("rank 1 has not begun", told[0]["missing"])
+        self.assertIsNone(told[1]["missing"])
 
     def test_killed_and_run_again(self):
         chance = random.Random(13)
@@ -99,7 +127,9 @@ class Ranks(cli_support.TestCase):
                 (2, "is not a whole number", ["--rank", "x", "--world", "2"]),
                 (2, "rank 2 of 2", ["--rank", "2", "--world", "2"]),
                 (2, "--world N", ["--rank", "2"]),
-                (1, "--rank R", ["--world", "2"]),
+                (2, "--rank R or --distributed", ["--world", "2"]),
+                (1, "no launcher has set its variables", ["--distributed"]),
+                (2, "excludes", ["--distributed", "--rank", "0", "--world", "2"]),
                 (2, "at least 1", ["--world", "0"]),
                 (2, "none of ranges, files", ["--split", "both"]),
                 (2, "excludes", ["--finish", "--rank", "0"])):
@@ -131,8 +161,7 @@ class Ranks(cli_support.TestCase):
         self.assertIn(b"all is finished", self.done(
             "export", "--rank", 1, "--world", 2, self.source, VIEW, self.out, env=environment()))
         self.assertLess(time.monotonic() - begin, 20)
-        record = json.loads((self.out / OWN / "record.json").read_text())
-        self.assertTrue(all(file["finished"] for file in record["files"].values()))
+        self.assertFalse((self.out / OWN).exists())
 
 
 if __name__ == "__main__":

@@ -48,7 +48,8 @@ class SideFiles(cli_support.TestCase):
         self.assertEqual(self.exported(source, *options), sorted([*MODELS, "config.json"]))
         said = self.done("inspect", source, *options).decode()
         for name in MODELS if beside else []:
-            self.assertRegex(said, rf"{beside}: no part of the source; views have from there: .*\b{name}")
+            how = r" \(--config\)" if "--config" in options else ""
+            self.assertRegex(said, rf"beside the source: .*\b{name}.* taken from {beside}{how}\n")
         self.assertNotIn("id_rsa", said)
 
     def test_of_a_file_and_of_its_directory(self):

@@ -34,8 +34,15 @@ class Usage(cli_support.TestCase):
     def test_wrong_command_lines_are_2(self):
         source = self.source
         for pattern, words in [
-            ("a verb is missing", []),
-            ("mout: neither a verb nor a path", ["mout", "a", "b"]),
+            (r"mout: neither a verb nor a path \(did you mean mount\? there are: mount, umount, inspect, ",
+             ["mout", "a", "b"]),
+            (r"xyzzy: neither a verb nor a path \(there are: mount, ", ["xyzzy"]),
+            (r"ls: --jsno: no such option \(did you mean --json\?\) \(see ckfs ls --help\)",
+             ["ls", source, "--jsno"]),
+            (r"cat: --lenght: no such option \(did you mean --length\?\)",
+             ["cat", source, "source/config.json", "--lenght=8"]),
+            (r"-o allow_othr: no such option \(did you mean allow_other\? there are: allow_other, ",
+             ["mount", source, source, "-o", "allow_othr"]),
             ("--no-such", ["--no-such"]),
             ("SRC", ["mount"]),
             ("MNT", ["mount", source]),
@@ -45,13 +52,37 @@ class Usage(cli_support.TestCase):
             ("FILE", ["cat", source]),
             ("VIEW", ["export", source]),
             ("OUT", ["export", source, "source"]),
-            ("MNT", ["umount"]),
+            (r"umount: MNT is required \(or --all\)", ["umount"]),
+            ("MNT", ["umount", "--all", source]),
+            (r"help: mout: no such verb \(did you mean mount\?", ["help", "mout"]),
             ("MNT", ["stats"]),
             ("SHELL", ["completion"]),
             ("none of bash, zsh, fish", ["completion", "tcsh"]),
         ]:
             with self.subTest(words):
                 self.fails(2, pattern, *words)
+
+    def test_a_misspelt_view_or_parameter_is_answered_with_those_there_are(self):
+        there_are = r"there are: bf16-safetensors, fp16-safetensors, .*, source\)$"
+        for words in (["ls", self.source], ["cat", self.source], ["export", self.source],
+                      ["digest", self.source], ["verify", self.source],
+                      ["inspect", self.source, "--view"]):
+            rest = {"export": [self.directory / "out"], "verify": [self.source]}.get(words[0], [])
+            below = "/model.safetensors" if words[0] == "cat" else ""
+            code = 2 if words[0] == "verify" else 1
+            with self.subTest(words[0]):
+                self.fails(code, rf"bf16: no such view \(did you mean bf16-safetensors\? {there_are}",
+                           *words, "bf16" + below, *rest)
+                self.fails(code, rf"gguf: no such view \({there_are}", *words, "gguf" + below, *rest)
+                self.fails(code, r'has no parameter "max_shards" \(did you mean max_shard\?',
+                           *words, "bf16-safetensors@max_shards=5GB" + below, *rest)
+
+    def test_a_size_of_shards_without_a_unit_is_refused(self):
+        for view, text in (("bf16-safetensors@max_shard=2", "max_shard 2 is 2 bytes"),
+                           ("safetensors@max_shard=0.01KB", "max_shard 10 is 10 bytes")):
+            self.fails(1, text + r" \(at least 1MB; write the unit, such as 5GB\)",
+                       "ls", self.source, view)
+        self.done("ls", self.source, "bf16-safetensors@max_shard=1000000")
 
     def test_a_recipe_may_come_through_a_pipe(self):
         pipe = self.directory / "recipe"

@@ -248,8 +248,9 @@ TEST(Shards, HoldATensorNamedLikeTheMetadataInTorchFilesOnly) {
   model.state({{"__metadata__", DType::F32, {1}}});
   const auto catalog = model.build();
   EXPECT_EQ(files(catalog, "fp32-consolidated@format=bin").size(), 1U);
-  EXPECT_EQ(refusal(catalog, "fp32-consolidated"),
-            "fp32-consolidated: \"__metadata__\": a name that no tensor of a safetensors file has");
+  EXPECT_EQ(
+      refusal(catalog, "fp32-consolidated"),
+      "fp32-consolidated: \"__metadata__\": a name that no tensor of a safetensors file can have");
 }
 
 TEST(Shards, OfSafetensorsHaveNoComplexNumbersInDouble) {

@@ -8,7 +8,7 @@
 #include <sstream>
 #include <string>
 
-#include "api/report.h"
+#include "support/labels_table.h"
 #include "view/view_table.h"
 
 namespace ckfs {

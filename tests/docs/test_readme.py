@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
-"""Every command of the README's ```sh blocks works, in order, in a directory with a checkpoint."""
+"""README and GUIDE: every command of their ```sh blocks works, as pasted and in order, in a directory
+with the checkpoints that they name. Programs that are not here have a stand-in (stand_ins/), which
+does of their work what can be done here and says what not."""
 import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -11,52 +14,106 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CKFS = pathlib.Path(os.environ.get("CKFS_BIN", ROOT / "build/release/ckfs")).resolve()
+STAND_INS = ROOT / "tests/docs/stand_ins"
+QWEN3 = ROOT / "tests/data/maxtext/qwen3-dense"
+# The model of make_zero.py's llama-tiny.
+LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "dtype": "bfloat16",
+         "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "num_hidden_layers": 2, "vocab_size": 256,
+         "tie_word_embeddings": False}
 
 
-def blocks(kind):
-    return re.findall(rf"^```{kind}\n(.*?)^```", (ROOT / "README.md").read_text(), re.S | re.M)
+def text_of(page):
+    return (ROOT / page).read_text()
 
 
-class Readme(unittest.TestCase):
-    def test_commands_of_the_quick_start_work(self):
-        with tempfile.TemporaryDirectory(prefix="ckfs-readme-") as work:
-            subprocess.run([sys.executable, ROOT / "tests/tools/make_demo.py",
-                            pathlib.Path(work, "DeepSeek-V3")], check=True,
-                           stdout=subprocess.DEVNULL)
-            # `python` is the reader's own one with safetensors and torch.
-            path = os.pathsep.join([str(CKFS.parent), str(ROOT / ".venv/hf/bin"),
-                                    os.environ["PATH"]])
-            script = "set -euo pipefail\n" + "".join(blocks("sh"))
-            # The line of the session at the top, as it is typed.
-            typed = re.search(r"^\$ (python -c .*)$", (ROOT / "README.md").read_text(), re.M)[1]
-            script = script.replace("ckfs stats view\n", f"{typed}\nckfs stats view\n")
-            try:
-                done = subprocess.run(["bash", "-x"], input=script, cwd=work, text=True,
-                                      stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                      env={**os.environ, "PATH": path, "HF_HUB_OFFLINE": "1"})
-            finally:
-                mountpoint = pathlib.Path(work, "view")
-                if os.path.ismount(mountpoint):
-                    subprocess.run([CKFS, "umount", mountpoint], check=True)
-            self.assertEqual(0, done.returncode, done.stdout)
-            index = json.loads(
-                pathlib.Path(work, "converted/model.safetensors.index.json").read_text())
-            self.assertIn("lm_head.weight", index["weight_map"])
-            self.assertIn("DeepSeek-V3-BF16", os.listdir(work))
+def blocks(page, kind):
+    return re.findall(rf"^```{kind}\n(.*?)^```", text_of(page), re.S | re.M)
 
-    def test_is_short_and_its_blocks_are_either_run_or_shown(self):
-        text = (ROOT / "README.md").read_text()
-        self.assertLessEqual(len(text.splitlines()), 200)
+
+class Pages(unittest.TestCase):
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory(prefix="ckfs-docs-")
+        self.addCleanup(temporary.cleanup)
+        self.work = pathlib.Path(temporary.name)
+        (self.work / "tests").symlink_to(ROOT / "tests")
+        self.tool("make_demo.py", "DeepSeek-V3")
+        self.tool("make_zero.py", "llama-tiny", "run/checkpoint-500", "--ranks", "2", "--fill")
+        (self.work / "run/checkpoint-500/config.json").write_text(json.dumps(LLAMA))
+        shutil.copytree(QWEN3 / "source", self.work / "Qwen3-8B")
+        hub = self.work / ".cache/huggingface/hub/models--deepseek-ai--DeepSeek-V3"
+        shutil.copytree(self.work / "DeepSeek-V3", hub / "snapshots/abc")
+        (hub / "refs").mkdir()
+        (hub / "refs/main").write_text("abc")
+        (self.work / "llama.cpp").symlink_to(STAND_INS)
+        self.addCleanup(self.unmount)
+
+    def tool(self, name, *arguments):
+        subprocess.run([sys.executable, ROOT / "tests/tools" / name, *arguments], check=True,
+                       cwd=self.work, stdout=subprocess.DEVNULL)
+
+    def unmount(self):
+        mountpoint = self.work / "view"
+        if os.path.ismount(mountpoint):
+            subprocess.run([CKFS, "umount", mountpoint], check=True)
+
+    def run_page(self, page):
+        """What the commands of the page print."""
+        # `python` is the reader's own one with safetensors, torch and transformers.
+        path = os.pathsep.join([str(CKFS.parent), str(ROOT / ".venv/hf/bin"), str(STAND_INS),
+                                os.environ["PATH"]])
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
+        environment |= {"PATH": path, "HF_HUB_OFFLINE": "1", "HOME": str(self.work),
+                        "PYTHONPATH": str(STAND_INS), "CKFS_REPOSITORY": str(ROOT)}
+        script = "set -euo pipefail\n" + "".join(blocks(page, "sh"))
+        done = subprocess.run(["bash", "-x"], input=script, cwd=self.work, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment)
+        self.assertEqual(0, done.returncode, done.stdout)
+        return done.stdout
+
+    def test_session_and_recipes_of_the_readme_work(self):
+        # The session makes the model that it uses.
+        shutil.rmtree(self.work / "DeepSeek-V3")
+        told = self.run_page("README.md")
+        self.assertIn("stand-in for vLLM: DeepseekV3ForCausalLM, 41 tensors", told)
+        self.assertEqual("DeepSeek-V3-BF16: 41 tensors\n", (self.work / "model.gguf").read_text())
+        self.assertEqual(3, told.count("\ntorch.bfloat16\n"))  # session, DeepSpeed, MaxText
+        self.assertRegex(told, r"\ntensor\(\[\[.*dtype=torch.bfloat16\)")
+        self.assertIn("model.safetensors", os.listdir(self.work / "fp32-model"))
+
+    def test_commands_of_the_guide_work(self):
+        shutil.copytree(QWEN3 / "expected/scanned", self.work / "maxtext-runs/try/checkpoints")
+        told = self.run_page("docs/GUIDE.md")
+        index = json.loads((self.work / "converted/model.safetensors.index.json").read_text())
+        self.assertIn("lm_head.weight", index["weight_map"])
+        self.assertIn("DeepSeek-V3-BF16", os.listdir(self.work))
+        self.assertIn("21 tensors", told)
+        # The tensor that is read without a mount has the bytes of the copy.
+        show = ("from safetensors import safe_open; print(safe_open('converted/'+'"
+                + index["weight_map"]["model.embed_tokens.weight"]
+                + "', 'pt').get_slice('model.embed_tokens.weight')[:1, :4])")
+        want = subprocess.run([ROOT / ".venv/hf/bin/python", "-c", show], cwd=self.work, check=True,
+                              stdout=subprocess.PIPE, text=True).stdout
+        self.assertIn("\n" + want, told)
+
+    def test_no_recipe_names_how_many_shards_a_model_has(self):
+        # A real DeepSeek-V3 has -of-000163, the small one -of-000002.
+        for page in "README.md", "docs/GUIDE.md":
+            for block in blocks(page, "sh"):
+                self.assertNotIn("-of-", block)
+
+    def test_the_readme_is_short_and_its_blocks_are_either_run_or_shown(self):
+        self.assertLessEqual(len(text_of("README.md").splitlines()), 200)
         # `console` is the installation: tests/package runs it.
-        self.assertLessEqual(set(re.findall(r"^```(\w+)$", text, re.M)), {"sh", "console"})
+        for page, kinds in ("README.md", {"sh", "console"}), ("docs/GUIDE.md", {"sh"}):
+            self.assertLessEqual(set(re.findall(r"^```(\w+)$", text_of(page), re.M)), kinds)
 
-    def test_session_at_the_top_lists_the_views_there_are(self):
-        session = re.search(r"\$ ls view\n(.*)\n", (ROOT / "README.md").read_text())[1].split()
-        case = ROOT / "tests/data/hf/deepseek-v3-fp8/source"
-        told = json.loads(subprocess.run([CKFS, "ls", "--json", case], check=True,
-                                         stdout=subprocess.PIPE).stdout)
+    def test_session_of_the_readme_lists_the_views_there_are(self):
+        listed = re.search(r"^```\n(bf16-.*)\n```", text_of("README.md"), re.M)[1].split()
+        told = json.loads(subprocess.run([CKFS, "ls", "--json", self.work / "DeepSeek-V3"],
+                                         check=True, stdout=subprocess.PIPE).stdout)
         names = [entry["path"] for entry in told["entries"] if entry["path"] != ".ckfs"]
-        self.assertEqual(sorted(names), session)
+        self.assertEqual(sorted(names), listed)
 
 
 class Demo(unittest.TestCase):

@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include "base/load_le.h"
@@ -92,7 +93,25 @@ class Exporter : public testing::Test {
 
   Result<ExportResult> run(const ExportOptions& options = {}, const std::string& view = "source") {
     CKFS_TRY(const View opened, checkpoint_->view(view));
-    return export_view(*checkpoint_, opened, source_, out_, options);
+    return export_view(*checkpoint_, opened, out_, options);
+  }
+
+  /// Makes a finished export of the view "source" what it was before exports had marks.
+  void leave_old_record() {
+    const Result<OutDirectory> out = OutDirectory::open(out_);
+    ASSERT_TRUE(out.has_value());
+    const Result<View> view = checkpoint_->view("source");
+    ExportRecord record{.origin = {.fingerprint = checkpoint_->fingerprint(),
+                                   .view = view->name(),
+                                   .layout_version = kLayoutVersion},
+                        .files = {}};
+    for (const FileInfo& file : view->files()) {
+      record.files[std::string(file.path)] = {.size = file.size, .finished = true};
+      ASSERT_EQ(::removexattr((out_ / file.path).c_str(), "user.ckfs.export"), 0);
+    }
+    ASSERT_EQ(::removexattr(out_.c_str(), "user.ckfs.export"), 0);
+    ASSERT_TRUE(out->make_parents(std::string(kRecordName)).has_value());
+    ASSERT_TRUE(out->replace_text(std::string(kRecordName), to_json(record)).has_value());
   }
 
   /// Path -> bytes of everything in OUT but what the export keeps for itself.
@@ -206,21 +225,147 @@ TEST_F(Exporter, WritesAFileAgainThatSomebodyChanged) {
   EXPECT_EQ(exported(), expected());
 }
 
-TEST_F(Exporter, StartsOverForAnotherView) {
+TEST_F(Exporter, AFinishedExportIsTheFilesOfTheViewAlone) {
   ASSERT_TRUE(run().has_value());
-  const Result<ExportResult> other = run({}, "fp32-consolidated");
-  ASSERT_TRUE(other.has_value()) << other.error().message();
-  EXPECT_EQ(other->files_kept, 0u);
+  EXPECT_FALSE(fs::exists(out_ / kExportFolder));
+  struct stat status;
+  ASSERT_EQ(::stat(out_.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mtim.tv_sec, checkpoint_->mtime());
+  const Result<ExportResult> again = run({.system = {.fault = [] { return EIO; }}});
+  ASSERT_TRUE(again.has_value()) << "nothing is changed: " << again.error().message();
+  EXPECT_EQ(again->files, 0u);
+  EXPECT_EQ(again->files_kept, 5u);
+  EXPECT_FALSE(fs::exists(out_ / kExportFolder));
+}
+
+TEST_F(Exporter, KnowsAFinishedExportThatWasMoved) {
+  ASSERT_TRUE(run().has_value());
+  fs::rename(out_, directory_ / "elsewhere");
+  const View view = *checkpoint_->view("source");
+  const Result<ExportResult> again = export_view(*checkpoint_, view, directory_ / "elsewhere", {});
+  ASSERT_TRUE(again.has_value()) << again.error().message();
+  EXPECT_EQ(again->files, 0u);
+}
+
+// As every version before 0.2 left it, and as it stays where a file system keeps no attributes.
+TEST_F(Exporter, KnowsAFinishedExportByItsRecord) {
+  ASSERT_TRUE(run().has_value());
+  leave_old_record();
+  const Result<ExportResult> again = run();
+  ASSERT_TRUE(again.has_value()) << again.error().message();
+  EXPECT_EQ(again->files, 0u);
+  EXPECT_EQ(again->files_kept, 5u);
+  EXPECT_FALSE(fs::exists(out_ / kExportFolder)) << "it has become a mark";
+
+  leave_old_record();
+  const Result<ExportResult> refused = run({}, "fp32-consolidated");
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_THAT(refused.error().message(), HasSubstr("holds a finished export of source"));
+  ASSERT_TRUE(run({.force = true}, "fp32-consolidated").has_value());
   EXPECT_EQ(exported(), expected("fp32-consolidated"));
 }
 
-TEST_F(Exporter, StartsOverForAnotherSource) {
+TEST_F(Exporter, KeepsItsRecordWhereAFileSystemKeepsNoMarks) {
+  const OutSystem without{.keeps_marks = false};
+  ASSERT_TRUE(run({.system = without}).has_value());
+  EXPECT_EQ(exported(), expected());
+  EXPECT_EQ(std::distance(fs::directory_iterator(out_ / kExportFolder), {}), 1) << "the record";
+  const Result<ExportResult> again = run({.system = without});
+  ASSERT_TRUE(again.has_value()) << again.error().message();
+  EXPECT_EQ(again->files, 0u);
+  EXPECT_EQ(again->files_kept, 5u);
+  const Result<ExportResult> refused = run({.system = without}, "fp32-consolidated");
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_THAT(refused.error().message(), HasSubstr("holds a finished export of source"));
+  EXPECT_EQ(exported(), expected());
+  const Result<ExportResult> other = run({.force = true, .system = without}, "fp32-consolidated");
+  ASSERT_TRUE(other.has_value()) << other.error().message();
+  EXPECT_EQ(other->replaced, "a finished export of source");
+  EXPECT_EQ(exported(), expected("fp32-consolidated"));
+}
+
+TEST_F(Exporter, BelievesNoMarkOfOutOverFilesWithout) {
   ASSERT_TRUE(run().has_value());
-  write_source(2_MiB, 2);
-  const Result<ExportResult> other = run();
+  // Of the same size and time, and not written by that export.
+  const fs::path file = out_ / "tokenizer.json";
+  fs::remove(file);
+  directory_.write("out/tokenizer.json", "[]");
+  const timespec times[2] = {{.tv_sec = checkpoint_->mtime(), .tv_nsec = 0},
+                             {.tv_sec = checkpoint_->mtime(), .tv_nsec = 0}};
+  ASSERT_EQ(::utimensat(AT_FDCWD, file.c_str(), times, 0), 0);
+  const Result<ExportResult> again = run();
+  ASSERT_TRUE(again.has_value()) << again.error().message();
+  EXPECT_EQ(again->files, 1u);
+  EXPECT_EQ(exported(), expected());
+}
+
+TEST_F(Exporter, ReplacesAnotherViewOnlyIfForced) {
+  ASSERT_TRUE(run().has_value());
+  const auto before = exported();
+  const Result<ExportResult> refused = run({}, "fp32-consolidated");
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code(), ErrorCode::InvalidArgument);
+  EXPECT_THAT(refused.error().message(),
+              HasSubstr("holds a finished export of source (--force replaces it"));
+  EXPECT_EQ(exported(), before);
+
+  const Result<ExportResult> other = run({.force = true}, "fp32-consolidated");
   ASSERT_TRUE(other.has_value()) << other.error().message();
   EXPECT_EQ(other->files_kept, 0u);
-  EXPECT_EQ(exported(), expected());
+  EXPECT_EQ(other->replaced, "a finished export of source");
+  EXPECT_EQ(exported(), expected("fp32-consolidated"));
+}
+
+TEST_F(Exporter, ReplacesWhatAnotherSourceGaveOnlyIfForced) {
+  ASSERT_TRUE(run().has_value());
+  const auto before = exported();
+  write_source(2_MiB, 2);
+  const Result<ExportResult> refused = run();
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_THAT(refused.error().message(),
+              HasSubstr("from another source, or from this one before its files changed (ckfs "
+                        "verify shows"));
+  EXPECT_EQ(exported(), before);
+
+  directory_.write("out/mine.txt", "mine");
+  const Result<ExportResult> other = run({.force = true});
+  ASSERT_TRUE(other.has_value()) << other.error().message();
+  EXPECT_EQ(other->files_kept, 0u);
+  auto files = expected();
+  files["mine.txt"] = "mine";
+  EXPECT_EQ(exported(), files);
+}
+
+TEST_F(Exporter, ReplacesAnUnfinishedExportOfAnotherViewOnlyIfForced) {
+  // Some files are finished, the last one is not.
+  std::stop_source stop;
+  const auto stop_late = [&](std::uint64_t done, std::uint64_t total) {
+    if (done < total && done > total - 1000) stop.request_stop();
+  };
+  ASSERT_FALSE(run({.jobs = 1, .stop = stop.get_token(), .progress = stop_late}).has_value());
+  const Result<ExportResult> refused = run({}, "fp32-consolidated");
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_THAT(refused.error().message(), HasSubstr("holds an unfinished export of source"));
+  const Result<ExportResult> other = run({.force = true}, "fp32-consolidated");
+  ASSERT_TRUE(other.has_value()) << other.error().message();
+  EXPECT_EQ(other->replaced, "an unfinished export of source");
+  EXPECT_EQ(exported(), expected("fp32-consolidated"));
+}
+
+// Whatever ends a replacement, the next one knows which files are an export's.
+TEST_F(Exporter, AReplacementThatEndsAnywhereCanBeRunAgain) {
+  write_source(2000, 1);
+  for (int before = 0, reached = 1; reached != 0; ++before) {
+    fs::remove_all(out_);
+    ASSERT_TRUE(run().has_value());
+    FailingCalls calls(before);
+    (void)run({.force = true, .system = calls.system()}, "fp32-consolidated");
+    reached = calls.failed ? 1 : 0;
+    const Result<ExportResult> again = run({.force = true}, "fp32-consolidated");
+    ASSERT_TRUE(again.has_value()) << again.error().message();
+    EXPECT_EQ(exported(), expected("fp32-consolidated")) << before;
+    EXPECT_FALSE(fs::exists(out_ / kExportFolder));
+  }
 }
 
 // Whoever waits for the index must not take what is left of the old copy for a whole one.
@@ -233,7 +378,7 @@ TEST_F(Exporter, AStartOverThatEndsAnywhereLeavesNoIndexOverLess) {
     const auto old = exported();
     write_source(1000, 2);
     FailingCalls calls(before);
-    const Result<ExportResult> killed = run({.system = calls.system()});
+    const Result<ExportResult> killed = run({.force = true, .system = calls.system()});
     reached = calls.failed ? 1 : 0;
     EXPECT_EQ(killed.has_value(), !calls.failed);
     if (fs::exists(index)) {
@@ -264,7 +409,7 @@ TEST_F(Exporter, RefusesForeignFilesUnlessForced) {
   const Result<ExportResult> refused = run();
   ASSERT_FALSE(refused.has_value());
   EXPECT_EQ(refused.error().code(), ErrorCode::InvalidArgument);
-  EXPECT_THAT(refused.error().message(), HasSubstr("which no export wrote"));
+  EXPECT_THAT(refused.error().message(), HasSubstr("which ckfs did not write"));
   EXPECT_EQ(exported().size(), 2u);
 
   const Result<ExportResult> forced = run({.force = true});
@@ -288,14 +433,14 @@ TEST_F(Exporter, RefusesToWriteIntoTheSource) {
   fs::create_directory_symlink(source_, directory_ / "link");
   for (const fs::path& out :
        {source_, source_ / "out", directory_ / "link" / "out", directory_ / "out" / ".." / "src"}) {
-    const Result<ExportResult> refused = export_view(*checkpoint_, view, source_, out, {});
+    const Result<ExportResult> refused = export_view(*checkpoint_, view, out, {});
     ASSERT_FALSE(refused.has_value()) << out;
     EXPECT_EQ(refused.error().code(), ErrorCode::InvalidArgument);
     EXPECT_THAT(refused.error().message(), HasSubstr("lies inside the source"));
   }
   EXPECT_FALSE(fs::exists(source_ / "out"));
   // A name that merely begins like the source's is another directory.
-  EXPECT_TRUE(export_view(*checkpoint_, view, source_, directory_ / "src-out", {}).has_value());
+  EXPECT_TRUE(export_view(*checkpoint_, view, directory_ / "src-out", {}).has_value());
 }
 
 TEST_F(Exporter, AStoppedRunLeavesNoFinishedNameUnfinished) {
@@ -405,13 +550,14 @@ TEST_F(Exporter, KeepsItsPartsApartFromTheViewsNames) {
   EXPECT_EQ(files["a"], "first");
   EXPECT_EQ(files[".a.ckfs-part"], "second");
   EXPECT_EQ(exported(), files);
-  EXPECT_EQ(std::distance(fs::directory_iterator(out_ / kExportFolder), {}), 1) << "the record";
+  EXPECT_FALSE(fs::exists(out_ / kExportFolder));
 }
 
 TEST_F(Exporter, BelievesNothingWhereOthersMayWrite) {
-  ASSERT_TRUE(run().has_value());
   for (const fs::path& path : {out_, out_ / kExportFolder, out_ / kRecordName}) {
-    const fs::perms before = fs::status(path).permissions();
+    fs::remove_all(out_);
+    ASSERT_TRUE(run().has_value());
+    leave_old_record();
     fs::permissions(path, fs::perms::others_write, fs::perm_options::add);
     const Result<ExportResult> refused = run();
     ASSERT_FALSE(refused.has_value()) << path;
@@ -419,10 +565,12 @@ TEST_F(Exporter, BelievesNothingWhereOthersMayWrite) {
     const Result<ExportResult> forced = run({.force = true}, "fp32-consolidated");
     ASSERT_TRUE(forced.has_value()) << forced.error().message();
     EXPECT_TRUE(fs::exists(out_ / "model-00001-of-00002.safetensors")) << "nothing is removed";
-    fs::permissions(path, before);
-    fs::remove_all(out_);
-    ASSERT_TRUE(run().has_value());
   }
+  fs::remove_all(out_);
+  ASSERT_TRUE(run().has_value());
+  fs::permissions(out_, fs::perms::others_write, fs::perm_options::add);
+  EXPECT_FALSE(run().has_value()) << "nor a mark";
+  fs::permissions(out_, fs::perms::others_write, fs::perm_options::remove);
   if (::geteuid() == 0) {
     ASSERT_EQ(::chown(out_.c_str(), 12345, 12345), 0);
     const Result<ExportResult> refused = run();

@@ -13,7 +13,7 @@ RankRecord record_on(std::string host) {
           .rank = 3,
           .host = std::move(host),
           .complete = false,
-          .parts = {{.step = {0, {0, 10}}, .synced = 5}, {.step = {7, {3, 4}}, .synced = 4}}};
+          .ranges = {{.step = {0, {0, 10}}, .synced = 5}, {.step = {7, {3, 4}}, .synced = 4}}};
 }
 
 TEST(RankRecord, IsReadAsItWasWritten) {
@@ -29,7 +29,7 @@ TEST(RankRecord, ItsHostMayHaveAnyName) {
   const Result<RankRecord> read = parse_rank_record(to_json(record_on("a\xff-\xc3")));
   ASSERT_TRUE(read) << read.error().message();
   EXPECT_EQ(read->host, "a\xef\xbf\xbd-\xef\xbf\xbd");
-  EXPECT_EQ(read->parts, record_on("").parts);
+  EXPECT_EQ(read->ranges, record_on("").ranges);
 }
 
 }  // namespace

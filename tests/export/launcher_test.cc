@@ -110,5 +110,26 @@ TEST(Launcher, ContradictionsAndNonsenseAreErrors) {
               HasSubstr("SLURM_ARRAY_TASK_MIN"));
 }
 
+TEST(Launcher, IsNamedForMessages) {
+  const auto named = [](Launched launched, const Environment& variables) {
+    return find_launcher(launched, [&](const char* name) -> std::optional<std::string> {
+      const auto at = variables.find(name);
+      return at == variables.end() ? std::nullopt : std::optional(at->second);
+    });
+  };
+  const Environment several{{"RANK", "0"}, {"WORLD_SIZE", "8"}};
+  EXPECT_EQ(named(Launched::AsOneOfSeveral, several), "torchrun (RANK, WORLD_SIZE)");
+  EXPECT_EQ(named(Launched::AtAll, several), "torchrun (RANK, WORLD_SIZE)");
+  const Environment one{{"RANK", "0"}, {"WORLD_SIZE", "1"}};
+  EXPECT_EQ(named(Launched::AsOneOfSeveral, one), std::nullopt);
+  EXPECT_EQ(named(Launched::AtAll, one), "torchrun (RANK, WORLD_SIZE)");
+  EXPECT_EQ(named(Launched::AsOneOfSeveral, {{"JOB_COMPLETION_INDEX", "0"}}),
+            "Kubernetes' Indexed Job (JOB_COMPLETION_INDEX)");
+  for (const Environment& none : {Environment{}, Environment{{"RANK", "1"}},
+                                  Environment{{"RANK", "x"}, {"WORLD_SIZE", "8"}}}) {
+    EXPECT_EQ(named(Launched::AtAll, none), std::nullopt);
+  }
+}
+
 }  // namespace
 }  // namespace ckfs

@@ -31,7 +31,7 @@ namespace fs = std::filesystem;
 using testing::HasSubstr;
 
 /// Both ways of walking must refuse the same.
-class OutDirectoryWalk : public testing::TestWithParam<Walk> {
+class OutDirectoryWalk : public testing::TestWithParam<PathWalk> {
  protected:
   OutDirectory open(const std::string& name = "out") const {
     Result<OutDirectory> out = OutDirectory::open(directory_ / name, {.walk = GetParam()});
@@ -151,9 +151,10 @@ TEST_P(OutDirectoryWalk, OpensNoFifoToWaitForItsOtherEnd) {
   EXPECT_TRUE(out.replace_text("fifo", "text").has_value());
 }
 
-INSTANTIATE_TEST_SUITE_P(Ways, OutDirectoryWalk, testing::Values(Walk::Kernel, Walk::Components),
+INSTANTIATE_TEST_SUITE_P(Ways, OutDirectoryWalk,
+                         testing::Values(PathWalk::Kernel, PathWalk::Components),
                          [](const auto& way) {
-                           return way.param == Walk::Kernel ? "Kernel" : "Components";
+                           return way.param == PathWalk::Kernel ? "Kernel" : "Components";
                          });
 
 /// From now on `call` fails with `error` in this process: an old kernel, or a sandbox.

@@ -59,7 +59,7 @@ class RankExport : public testing::Test {
   void SetUp() override {
     write_source(1);
     open();
-    const Result<ExportResult> serial = export_view(*checkpoint_, *view_, source_, serial_, {});
+    const Result<ExportResult> serial = export_view(*checkpoint_, *view_, serial_, {});
     ASSERT_TRUE(serial.has_value()) << serial.error().message();
     expected_ = tree(serial_);
   }
@@ -91,7 +91,7 @@ class RankExport : public testing::Test {
   Result<RankResult> run(unsigned rank, unsigned world, RankOptions options = {}) const {
     options.rank = rank;
     options.world = world;
-    return export_rank(*checkpoint_, *view_, source_, out_, options);
+    return export_rank(*checkpoint_, *view_, out_, options);
   }
 
   const TemporaryDirectory directory_{fs::exists("/dev/shm") ? "/dev/shm" : "/tmp"};
@@ -110,7 +110,7 @@ TEST_F(RankExport, WritesWhatOneProcessWrites) {
       for (unsigned rank = 0; rank < world; ++rank) {
         const auto result = run(rank, world, {.split = split});
         ASSERT_TRUE(result.has_value()) << result.error().message();
-        EXPECT_EQ(result->finished, rank + 1 == world) << result->lacks;
+        EXPECT_EQ(result->finished, rank + 1 == world) << result->missing;
       }
       EXPECT_EQ(tree(out_), expected_) << world;
     }
@@ -122,13 +122,13 @@ TEST_F(RankExport, MakesADirectoryOfAnIndexAlone) {
   write_source(1);
   open();
   fs::remove_all(serial_);
-  ASSERT_TRUE(export_view(*checkpoint_, *view_, source_, serial_, {}));
+  ASSERT_TRUE(export_view(*checkpoint_, *view_, serial_, {}));
   for (const Split split : {Split::Ranges, Split::Files}) {
     fs::remove_all(out_);
     ASSERT_TRUE(run(0, 2, {.split = split}));
     const auto last = run(1, 2, {.split = split});
     ASSERT_TRUE(last) << last.error().message();
-    EXPECT_TRUE(last->finished) << last->lacks;
+    EXPECT_TRUE(last->finished) << last->missing;
     EXPECT_EQ(tree(out_), tree(serial_));
     EXPECT_EQ(tree(out_).count("tf/tf_model.h5.index.json"), 1U);
   }
@@ -144,7 +144,7 @@ TEST_F(RankExport, FoldersWithWeightsOfTheirOwnAreSplitToo) {
   directory_.write("src/2_Dense/config.json", R"({"in_features": 2})");
   open("bf16-safetensors");
   fs::remove_all(serial_);
-  ASSERT_TRUE(export_view(*checkpoint_, *view_, source_, serial_, {}).has_value());
+  ASSERT_TRUE(export_view(*checkpoint_, *view_, serial_, {}).has_value());
   for (unsigned rank : {0U, 1U, 2U}) ASSERT_TRUE(run(rank, 3).has_value());
   EXPECT_EQ(tree(out_), tree(serial_));
 }
@@ -163,7 +163,7 @@ TEST_F(RankExport, AnotherMayFinishBetweenAnyTwoSteps) {
       if (calls++ == before) {
         reached = true;
         // Before this rank is complete it finishes nothing.
-        (void)finish_export(*checkpoint_, *view_, source_, out_, {});
+        (void)finish_export(*checkpoint_, *view_, out_, {});
       }
       return 0;
     }};
@@ -174,7 +174,7 @@ TEST_F(RankExport, AnotherMayFinishBetweenAnyTwoSteps) {
       result = run(1, 2);
     }
     ASSERT_TRUE(result.has_value()) << result.error().message();
-    EXPECT_TRUE(result->finished) << result->lacks;
+    EXPECT_TRUE(result->finished) << result->missing;
     EXPECT_EQ(tree(out_), expected_);
   }
   EXPECT_GT(before, 10);
@@ -202,13 +202,13 @@ TEST_F(RankExport, AnotherMayFinishWhileACompleteRankIsRunAgain) {
       const OutSystem system{.fault = [&] {
         if (calls++ == before) {
           reached = true;
-          EXPECT_TRUE(finish_export(*checkpoint_, *view_, source_, out_, {}).has_value());
+          EXPECT_TRUE(finish_export(*checkpoint_, *view_, out_, {}).has_value());
         }
         return 0;
       }};
       const auto result = run(1, 2, {.common = {.force = force}, .system = system});
       ASSERT_TRUE(result.has_value()) << result.error().message();
-      EXPECT_TRUE(result->finished) << result->lacks;
+      EXPECT_TRUE(result->finished) << result->missing;
       EXPECT_EQ(tree(out_), expected_);
     }
     EXPECT_GT(before, 5);
@@ -223,8 +223,8 @@ TEST_F(RankExport, AFinishedExportThatLostAFileSaysSo) {
   };
   const auto lost = HasSubstr("\"tokenizer.json\" is gone or changed");
   EXPECT_THAT(message(run(0, 2)), lost);
-  EXPECT_THAT(message(finish_export(*checkpoint_, *view_, source_, out_)), lost);
-  ASSERT_TRUE(export_view(*checkpoint_, *view_, source_, out_, {}).has_value());
+  EXPECT_THAT(message(finish_export(*checkpoint_, *view_, out_)), lost);
+  ASSERT_TRUE(export_view(*checkpoint_, *view_, out_, {}).has_value());
   EXPECT_TRUE(run(0, 2).has_value());
   EXPECT_EQ(tree(out_), expected_);
 }
@@ -235,22 +235,38 @@ TEST_F(RankExport, WhoeverComesAfterwardsHasNothingToDo) {
   ASSERT_TRUE(again.has_value());
   EXPECT_TRUE(again->finished);
   EXPECT_EQ(again->bytes, 0U);
-  EXPECT_TRUE(finish_export(*checkpoint_, *view_, source_, out_).has_value());
+  EXPECT_TRUE(finish_export(*checkpoint_, *view_, out_).has_value());
   EXPECT_EQ(tree(out_), expected_);
-  const auto serial = export_view(*checkpoint_, *view_, source_, out_, {});
+  const auto serial = export_view(*checkpoint_, *view_, out_, {});
   ASSERT_TRUE(serial.has_value()) << serial.error().message();
   EXPECT_EQ(serial->files, 0U);
 }
 
-TEST_F(RankExport, NamesRanksThatLack) {
+TEST_F(RankExport, KeepsTheRecordWhereAFileSystemKeepsNoMarks) {
+  const OutSystem without{.keeps_marks = false};
+  for (unsigned rank : {0U, 1U}) ASSERT_TRUE(run(rank, 2, {.system = without}).has_value());
+  EXPECT_TRUE(fs::exists(out_ / kRecordName));
+  EXPECT_FALSE(fs::exists(out_ / kFleetName));
+  const auto again = run(0, 2, {.system = without});
+  ASSERT_TRUE(again.has_value()) << again.error().message();
+  EXPECT_TRUE(again->finished);
+  const auto serial = export_view(*checkpoint_, *view_, out_, {.system = without});
+  ASSERT_TRUE(serial.has_value()) << serial.error().message();
+  EXPECT_EQ(serial->files, 0U);
+  // A system that keeps them makes a mark of it.
+  ASSERT_TRUE(export_view(*checkpoint_, *view_, out_, {}).has_value());
+  EXPECT_EQ(tree(out_), expected_);
+}
+
+TEST_F(RankExport, NamesRanksThatAreMissing) {
   ASSERT_TRUE(run(1, 4).has_value());
   Killer killer{12};
   EXPECT_FALSE(run(2, 4, {.sync_step = 4096, .system = killer.system()}).has_value());
-  const auto finished = finish_export(*checkpoint_, *view_, source_, out_);
+  const auto finished = finish_export(*checkpoint_, *view_, out_);
   ASSERT_FALSE(finished.has_value());
   EXPECT_THAT(
       finished.error().message(),
-      testing::AllOf(HasSubstr("rank 0 has not begun"), HasSubstr("rank 2 lacks "),
+      testing::AllOf(HasSubstr("rank 0 has not begun"), HasSubstr("rank 2 has "),
                      HasSubstr("rank 3 has not begun"), testing::Not(HasSubstr("rank 1 "))));
   for (const auto& [path, content] : tree(out_)) EXPECT_TRUE(is_own_path(path)) << path;
 }
@@ -265,7 +281,7 @@ TEST_F(RankExport, RefusesAnotherFleetWithBothFacts) {
   ASSERT_FALSE(split.has_value());
   EXPECT_THAT(split.error().message(), HasSubstr("cut by ranges, not by files"));
 
-  const auto serial = export_view(*checkpoint_, *view_, source_, out_, {});
+  const auto serial = export_view(*checkpoint_, *view_, out_, {});
   ASSERT_FALSE(serial.has_value());
   EXPECT_THAT(serial.error().message(), HasSubstr("several processes export here"));
 
@@ -283,7 +299,7 @@ TEST_F(RankExport, RefusesAnotherFleetWithBothFacts) {
   EXPECT_THAT(source.error().message(),
               HasSubstr(fmt::format("a source of fingerprint {}, not {:016x}", first,
                                     checkpoint_->fingerprint())));
-  const auto finished = finish_export(*checkpoint_, *view_, source_, out_);
+  const auto finished = finish_export(*checkpoint_, *view_, out_);
   ASSERT_FALSE(finished.has_value());
   EXPECT_THAT(finished.error().message(), HasSubstr("fingerprint"));
 }

@@ -17,8 +17,8 @@
 #include "chunks/encoded.h"
 #include "export/export_record.h"
 #include "export/exporter.h"
+#include "export/ordered_writer.h"
 #include "export/out_directory.h"
-#include "export/walk.h"
 #include "source/orbax_writer.h"
 #include "support/temporary_directory.h"
 
@@ -73,7 +73,7 @@ class Source {
 
   std::uint64_t decoded() const { return checkpoint->statistics().decoded_bytes; }
   Result<ExportResult> write(const fs::path& out, ExportOptions options = {}) const {
-    return export_view(*checkpoint, *view, path, out, options);
+    return export_view(*checkpoint, *view, out, options);
   }
 
   fs::path path;
@@ -313,7 +313,7 @@ TEST(SourceOrder, OneThatIsStoppedKeepsNoDiskThatItHasNotWritten) {
   ASSERT_TRUE(view) << view.error().message();
   const TemporaryDirectory out;
   std::stop_source stop;
-  const auto written = export_view(*opened, *view, directory.path(), out / "out",
+  const auto written = export_view(*opened, *view, out / "out",
                                    {.jobs = 1,
                                     .stop = stop.get_token(),
                                     .progress =

@@ -174,20 +174,20 @@ TEST(JsonReader, GivesSlicesOfTheTextWhereNothingIsEscaped) {
 
 TEST(JsonReader, ReportsWhatIsWrongAndWhere) {
   EXPECT_EQ(error_of(R"({"a":1)"), "6: not JSON: the text ends");
-  EXPECT_EQ(error_of(R"({"a" 1})"), "5: not JSON: no ':' behind a key");
+  EXPECT_EQ(error_of(R"({"a" 1})"), "5: not JSON: no ':' after a key");
   EXPECT_EQ(error_of(R"({"a":})"), "5: not JSON: no value where one must be");
   EXPECT_EQ(error_of(R"({1:2})"), "1: not JSON: no key where one must be");
   EXPECT_EQ(error_of(R"({"a":1,})"), "7: not JSON: no key where one must be");
   EXPECT_EQ(error_of(R"([1,])"), "3: not JSON: no value where one must be");
-  EXPECT_EQ(error_of(R"([1 2])"), "3: not JSON: neither ',' nor ']' behind an element");
-  EXPECT_EQ(error_of(R"({"a":1])"), "6: not JSON: neither ',' nor '}' behind a member");
-  EXPECT_EQ(error_of(R"({} {})"), "3: not JSON: text behind the value");
+  EXPECT_EQ(error_of(R"([1 2])"), "3: not JSON: neither ',' nor ']' after an element");
+  EXPECT_EQ(error_of(R"({"a":1])"), "6: not JSON: neither ',' nor '}' after a member");
+  EXPECT_EQ(error_of(R"({} {})"), "3: not JSON: text after the value");
   EXPECT_EQ(error_of(R"({"a":01})"), "5: not JSON: a number that JSON does not have");
-  EXPECT_EQ(error_of(R"({"a":1e999})"), "5: not JSON: a number that no double holds");
+  EXPECT_EQ(error_of(R"({"a":1e999})"), "5: not JSON: a number that does not fit a double");
   EXPECT_EQ(error_of(R"({"a":"\x"})"),
             "5: not JSON: an escape that JSON does not have, or half of a surrogate pair");
   EXPECT_EQ(error_of(R"({"a":"b)"), "5: not JSON: a string without an end");
-  EXPECT_EQ(error_of(R"({"a":True})"), "5: not JSON: a character that begins no value");
+  EXPECT_EQ(error_of(R"({"a":True})"), "5: not JSON: a character that cannot begin a value");
   EXPECT_EQ(error_of(R"({"a":truth})"), "5: not JSON: a word that JSON does not have");
 }
 
@@ -242,7 +242,7 @@ TEST(JsonReader, ChecksTheTextBeforeItIsRead) {
   };
   EXPECT_EQ(check(" {}"), "");
   EXPECT_EQ(check("{\"\xc3\xa9\"}"), "");
-  EXPECT_EQ(check(""), "f.json: no JSON, only white space");
+  EXPECT_EQ(check(""), "f.json: not JSON, only white space");
   EXPECT_EQ(check(" [1]"), "f.json: not a JSON object: its first byte is 0x5b");
   EXPECT_EQ(check("{\"12345678\xe9\"}"), "f.json: byte 10 is not UTF-8");
   for (const std::string_view text :

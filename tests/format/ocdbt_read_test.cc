@@ -48,7 +48,7 @@ const std::string kTable = from_hex("01 03 00 64 2f 76");
 
 struct Got {
   std::string key, text;
-  Place place;
+  DataLocation place;
   std::optional<std::uint64_t> at;
 };
 
@@ -77,8 +77,8 @@ TEST(OcdbtNode, IsReadAsItIsWritten) {
       leaf.add(key, fmt::format("<{}>", i));
       want.push_back({key, fmt::format("<{}>", i), {}, {}});
     } else {
-      const Place place{static_cast<std::uint32_t>(i % 7), static_cast<std::uint64_t>(i) << 30,
-                        static_cast<std::uint64_t>(i)};
+      const DataLocation place{static_cast<std::uint32_t>(i % 7),
+                               static_cast<std::uint64_t>(i) << 30, static_cast<std::uint64_t>(i)};
       leaf.add(key, place);
       want.push_back({key, "", place, {}});
     }
@@ -110,7 +110,7 @@ TEST(OcdbtNode, SaysWhatItsDataFilesTake) {
     return "d/" + std::string(50000, 'v') + std::to_string(file);
   };
   Leaf<KeptColumn> leaf(name);
-  for (std::uint32_t i = 0; i < 30; ++i) leaf.add(fmt::format("{:03}", i), Place{i, 0, 1});
+  for (std::uint32_t i = 0; i < 30; ++i) leaf.add(fmt::format("{:03}", i), DataLocation{i, 0, 1});
   const std::string stored = leaf.render();
   EXPECT_LE(stored.size(), 51'000U) << "names share what they begin with";
   const heap_meter::Span memory;

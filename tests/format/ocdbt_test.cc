@@ -16,8 +16,8 @@ constexpr std::string_view kMeta =
 template <typename Column>
 Leaf<Column> example(const FileName& name) {
   Leaf<Column> leaf(name);
-  leaf.add("w/c/0/0", Place{7, 0, 8});
-  leaf.add("w/c/0/1", Place{7, 8, 8});
+  leaf.add("w/c/0/0", DataLocation{7, 0, 8});
+  leaf.add("w/c/0/1", DataLocation{7, 8, 8});
   leaf.add("w/zarr.json", kMeta);
   return leaf;
 }
@@ -52,9 +52,9 @@ TEST(OcdbtManifest, IsTheWorkedExample) {
 TEST(OcdbtLeaf, NumbersFilesInItsOwnTableAndSharesTheirPrefixes) {
   const FileName name = [](std::uint32_t file) { return fmt::format("d/{:05}", file); };
   Leaf<KeptColumn> leaf(name);
-  leaf.add("a", Place{12, 5, 1});
-  leaf.add("b", Place{3, 300, 2});
-  leaf.add("c", Place{12, 6, 0});
+  leaf.add("a", DataLocation{12, 5, 1});
+  leaf.add("b", DataLocation{3, 300, 2});
+  leaf.add("c", DataLocation{12, 6, 0});
   const std::string body = from_hex("00 02 05 07 02 00 00") + "d/0001203" +
                            from_hex("03 00 00 01 01 01") + "abc" +
                            from_hex("01 02 00 01 01 01 00 01 00 05 ac 02 06");

@@ -234,8 +234,8 @@ std::vector<Broken> broken3() {
   add([](V3& v) { v.node = R"("group")"; }, R"(node_type is "group", not "array")");
   add([](V3& v) { v.shape = ""; }, "no member shape");
   add([](V3& v) { v.shape = "4"; }, "shape is a number, not a list");
-  add([](V3& v) { v.shape = "[4.5,6]"; }, "shape[0] is no whole number");
-  add([](V3& v) { v.shape = R"([4,"6"])"; }, "shape[1] is no whole number");
+  add([](V3& v) { v.shape = "[4.5,6]"; }, "shape[0] is not a whole number");
+  add([](V3& v) { v.shape = R"([4,"6"])"; }, "shape[1] is not a whole number");
   add([](V3& v) { v.shape = "[-1,6]"; }, "shape[0] is -1 (limits 0, 2^53)");
   add([](V3& v) { v.shape = "[1e18,6]"; }, "shape[0] is 1e+18 (limits 0, 2^53)");
   add([](V3& v) { v.shape = "[9007199254740992,9007199254740992]"; },
@@ -266,8 +266,8 @@ std::vector<Broken> broken3() {
   add([](V3& v) { v.keys = R"({"name":"v2","configuration":{"separator":"-"}})"; },
       R"(separator is neither "." nor "/")");
   add([](V3& v) { v.fill = ""; }, "no member fill_value");
-  add([](V3& v) { v.fill = "null"; }, "a fill_value that is no float32");
-  add([](V3& v) { v.fill = R"("0x")"; }, "a fill_value that is no float32");
+  add([](V3& v) { v.fill = "null"; }, "a fill_value that float32 cannot hold");
+  add([](V3& v) { v.fill = R"("0x")"; }, "a fill_value that float32 cannot hold");
   const auto fill = [&](std::string type, std::string value, std::string error) {
     add(
         [&](V3& v) {
@@ -283,8 +283,8 @@ std::vector<Broken> broken3() {
   fill("uint32", "4294967296", "fill_value is 4294967296 (limits 0, 4294967295)");
   fill("uint64", "-1", "fill_value is -1 (limits 0, 1.8446744073709552e+19)");
   fill("int64", "1e19", "fill_value is 1e+19 (limits -9.223372036854776e+18, ");
-  fill("int64", "9007199254740994", "a fill_value that is no int64");
-  fill("int32", "1.5", "a fill_value that is no int32");
+  fill("int64", "9007199254740994", "a fill_value that int64 cannot hold");
+  fill("int32", "1.5", "a fill_value that int32 cannot hold");
   fill("bfloat16", R"("0x7fc00000")", R"(fill_value "0x7fc00000" has 8 digits (limit 4))");
   fill("float32", R"("0x10000000000000000")", "has 17 digits (limit 8)");
   fill("float8_e4m3fn", R"("0x138")", "has 3 digits (limit 2)");
@@ -305,14 +305,14 @@ std::vector<Broken> broken3() {
                        kBytes);
   };
   add([&](V3& v) { v.codecs = transpose("[0]"); },
-      "codec transpose: order [0] is no permutation of 2 dimensions");
+      "codec transpose: order [0] is not a permutation of 2 dimensions");
   add([&](V3& v) { v.codecs = transpose("[0,0]"); },
-      "codec transpose: order [0,0] is no permutation of 2 dimensions");
+      "codec transpose: order [0,0] is not a permutation of 2 dimensions");
   add([&](V3& v) { v.codecs = transpose("[1,2]"); },
-      "codec transpose: order [1,2] is no permutation of 2 dimensions");
+      "codec transpose: order [1,2] is not a permutation of 2 dimensions");
   add([&](V3& v) { v.codecs = R"(["transpose"])"; }, "codec transpose without a configuration");
   add([&](V3& v) { v.codecs = fmt::format(R"([{},"transpose"])", kBytes); },
-      "codec transpose behind one that makes bytes");
+      "codec transpose after one that makes bytes");
   add([](V3& v) { v.codecs = R"(["sharding_indexed"])"; },
       "codec sharding_indexed without a configuration");
   add([](V3& v) { v.codecs = sharded("[2]", kBytes); },
@@ -342,7 +342,7 @@ std::vector<Broken> broken3() {
   add([](V3& v) { v.more = R"(,"extra":1)"; }, R"(a member "extra" that must be understood)");
   add([](V3& v) { v.more = R"(,"storage_transformers":[1])"; }, "storage transformers");
   add([](V3& v) { v.more = R"(,"shape":[1])"; }, R"(key "shape" comes twice)");
-  all.push_back({"", "no JSON, only white space"});
+  all.push_back({"", "not JSON, only white space"});
   all.push_back({"[3]", "not a JSON object"});
   all.push_back({R"({"zarr_format":3)", "not JSON: "});
   all.push_back({std::string(kMaxMetadata + 1, ' '), "1048577 bytes (limit 1048576)"});
@@ -369,7 +369,7 @@ std::vector<Broken> broken2() {
   add([](V2& v) { v.compressor = "{}"; }, "no member id");
   add([](V2& v) { v.separator = R"("-")"; }, R"(dimension_separator is neither "." nor "/")");
   add([](V2& v) { v.fill = ""; }, "no member fill_value");
-  add([](V2& v) { v.fill = R"("x")"; }, "a fill_value that is no <f4");
+  add([](V2& v) { v.fill = R"("x")"; }, "a fill_value that <f4 cannot hold");
   return all;
 }
 

@@ -134,8 +134,8 @@ TEST_F(FilesystemTest, AListedViewThatCannotBeShownIsExplained) {
   spdlog::set_default_logger(before);
 
   const std::string reason =
-      "mine: \"__metadata__\": a name that no tensor of a safetensors file has\n";
-  EXPECT_THAT(log.str(), HasSubstr("listed, and cannot be shown: " + reason));
+      "mine: \"__metadata__\": a name that no tensor of a safetensors file can have\n";
+  EXPECT_THAT(log.str(), HasSubstr("a listed view that cannot be shown: " + reason));
   EXPECT_EQ(std::ranges::count(log.str(), '\n'), 1);
   const auto file = filesystem.open(walk(filesystem, ".ckfs/refused").value().inode).value();
   EXPECT_EQ(text_of(filesystem.read(file, 0, 1 << 16).value()), reason);
@@ -395,7 +395,7 @@ TEST_F(FilesystemTest, StatisticsThatDoNotAddUpAreAnError) {
   stdfs::resize_file(large.path() / "notes.txt", (std::uint64_t{1} << 60) - (1 << 20));
   Filesystem filesystem(Checkpoint::open(large.path()).value(), {});
   for (int n = 1; n <= 8; ++n) {
-    const std::string view = "bf16-safetensors@max_shard=" + std::to_string(1000 + n);
+    const std::string view = "bf16-safetensors@max_shard=" + std::to_string(1000 + n) + "MB";
     EXPECT_TRUE(walk(filesystem, stdfs::path(view) / "notes.txt")) << view;
   }
   EXPECT_EQ(filesystem.statistics()->files, 24U);
@@ -407,7 +407,7 @@ TEST_F(FilesystemTest, StatisticsThatDoNotAddUpAreAnError) {
 }
 
 std::string sized(int n) {
-  return "bf16-safetensors@max_shard=" + std::to_string(1000 + n);
+  return "bf16-safetensors@max_shard=" + std::to_string(1000 + n) + "MB";
 }
 
 TEST_F(FilesystemTest, ForgottenViewsMakeRoomAndComeBackIdentical) {
@@ -454,7 +454,7 @@ TEST_F(FilesystemTest, CrowdedOutViewsAreNamedOnceByTheirSpelling) {
   for (int n = 0; n < 64; ++n) views.push_back(walk(filesystem, sized(n)).value().inode);
   EXPECT_THAT(filesystem.take_crowded(), IsEmpty());
   ASSERT_TRUE(walk(filesystem, "bf16-safetensors@max_shard=1MiB"));
-  EXPECT_THAT(filesystem.take_crowded(), ElementsAre("bf16-safetensors@max_shard=1000"));
+  EXPECT_THAT(filesystem.take_crowded(), ElementsAre("bf16-safetensors@max_shard=1000MB"));
   EXPECT_THAT(filesystem.take_crowded(), IsEmpty());
   EXPECT_TRUE(filesystem.attributes(views[0]));
   // The kernel let go of the name, while a mapping still refers to the view, and was asked for it

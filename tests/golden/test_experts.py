@@ -232,7 +232,7 @@ class OddExperts(WorkDirectory):
     def test_whose_other_half_is_missing(self):
         name = "model.layers.1.block_sparse_moe.experts.{}.w3.weight"
         source = self.changed("experts-mixtral", drop=[name.format(e) for e in range(12)])
-        self.assertIn('"model.layers.1.mlp.experts.0.w1.weight": nothing that fits',
+        self.assertIn('"model.layers.1.mlp.experts.0.w1.weight": no tensor matches',
                       self.refused(source, VIEW + "@experts=fused"))
 
     def test_of_a_model_without_any(self):

@@ -466,8 +466,8 @@ class Refusals(Views):
                                        if k not in ("model_type", "architectures")})
         done = subprocess.run([ways.CKFS, "ls", DATA / "qwen3-moe/source", "--family", "mamba"],
                               text=True, capture_output=True)
-        self.assertEqual((1, "ckfs: family: \"mamba\" is no model_type and no model_name of the "
-                          "recipes (ckfs-recipe(5))\n"), (done.returncode, done.stderr))
+        self.assertEqual((1, "ckfs: family: \"mamba\" is neither a model_type nor a model_name of "
+                          "the recipes (ckfs-recipe(5))\n"), (done.returncode, done.stderr))
 
     def test_tensors_that_are_missing(self):
         def without(pattern):
@@ -496,8 +496,8 @@ class Refusals(Views):
         for name in ("model.layers.0.self_attn.rotary.weight", "extra", "model.layers.0.mlp.bias",
                      "params.bias"):
             with self.subTest(name):
-                self.refused("qwen3-moe", rf'maxtext.json:\d+: "[^"]*{name.split(".")[-1]}" is no '
-                             "tensor that the rules know", with_more(name))
+                self.refused("qwen3-moe", rf'maxtext.json:\d+: "[^"]*{name.split(".")[-1]}" is not '
+                             "a tensor that the rules know", with_more(name))
         self.refused("qwen3-moe", "i is 7, of 3 ",
                      lambda t: {**t, **{k.replace("layers.2.", "layers.7."): v
                                         for k, v in t.items() if "layers.2." in k}})
@@ -526,9 +526,9 @@ class Refusals(Views):
                 self.refused("qwen3-moe", message, config=lambda c: {**c, **change})
 
     def test_parameters_that_do_not_fit(self):
-        self.refused("qwen3-moe", r'"params.params.[^"]*": dimension \d of shape .* is no '
+        self.refused("qwen3-moe", r'"params.params.[^"]*": dimension \d of shape .* is not a '
                      "multiple of 7", view="maxtext-scanned@fsdp=7")
-        self.refused("qwen3-moe", r"\(exp\) is no multiple of 8",
+        self.refused("qwen3-moe", r"\(exp\) is not a multiple of 8",
                      view="maxtext-unscanned@ep=8,fsdp=1")
         self.refused("qwen3-moe", "mtp=1: maxtext_qwen3_moe.json has no rules for such layers",
                      view="maxtext-scanned@mtp=1")
@@ -538,7 +538,7 @@ class Refusals(Views):
             done = subprocess.run([ways.CKFS, "ls", DATA / "qwen3-moe/source",
                                    f"maxtext-scanned@{bad}"], text=True, capture_output=True)
             self.assertEqual(1, done.returncode, bad)
-            self.assertRegex(done.stderr, r"is not one of|is no whole number from 1 to 1048576")
+            self.assertRegex(done.stderr, r"is not one of|is not a whole number from 1 to 1048576")
 
 
 class Meshes(Views):

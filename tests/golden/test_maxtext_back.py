@@ -104,7 +104,7 @@ class Forms(Trees):
         views = {view["name"]: view for view in json.loads(ways.run("inspect", source, "--json"))["views"]}
         for view in ("bf16-safetensors", *MAXTEXT):
             self.assertIn({"subject": "base.to_nnx__rngs.params.count.value",
-                           "text": "left out: the state of a random number generator, no weight; "
+                           "text": "left out: the state of a random number generator, not a weight; "
                                    "so are 14 more arrays"}, views[view]["remarks"])
         for view in MAXTEXT:
             self.assertEqual([], [name for name in self.arrays(source, view) if "rngs" in name])
@@ -310,7 +310,7 @@ class Refusals(Trees):
                 ("qwen3-moe", "scanned", r"moe_block\.wi_1", r"no tensor fits .*\.wi_1"),
                 ("gpt-oss", "scanned", r"GptOssMlp\.wi_1$",
                  r'maxtext_gpt_oss.json:\d+: "params.params.decoder.layers_\d+.GptOssMlp.wi_0": '
-                 r'nothing that fits "params.params.\{p\}.GptOssMlp.wi_1" stands with it'),
+                 r'no tensor matches "params.params.\{p\}.GptOssMlp.wi_1" in this group'),
                 ("gpt-oss", "scanned", r"layers\.layers_1\.", "i 1 is missing"),
                 ("deepseek3", "unscanned", "moe_layers_1", "i 1 is missing, of 2"),
                 ("deepseek3", "unscanned", "dense_layers_0", "i 0 is missing, of 2"),
@@ -325,7 +325,7 @@ class Refusals(Trees):
         for name in ("params.params.decoder.layers.mlp.bias", "params.params.extra",
                      "params.params.decoder.layers.self_attention.query.kernel.more"):
             with self.subTest(name):
-                self.refused("qwen3-moe", "scanned", "is no array that the rules know|fits",
+                self.refused("qwen3-moe", "scanned", "is not an array that the rules know|fits",
                              tensors=lambda t: {
                                  **t, name: t["params.params.decoder.layers.self_attention."
                                               "key_norm.scale"]})

@@ -101,7 +101,6 @@ def by_cat(source, view, out, work, engine):
 
 def by_export(source, view, out, work, engine):
     run("export", source, view, out, *engine)
-    shutil.rmtree(out / ".ckfs-export.d", ignore_errors=True)
 
 
 def by_mount(source, view, out, work, engine):

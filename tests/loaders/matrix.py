@@ -233,7 +233,7 @@ def run_row(row, work):
 
 HEAD = """# Loaders
 
-What was run on a mounted view, unmodified, and whether what came of it equals what comes of a directory without ckfs that torch converted (a copy: the view's own bytes). Made by `./dev loaders [NAME...]` (`tests/loaders/matrix.py`, `programs.py`), each row in an environment of its own; rows that are not run again stay. The model has some megabytes of random F32 weights, so the BF16 view reads two bytes of the source for each byte that it gives, the F32 view and `source` one. vLLM and OpenVINO run without torchvision, torchaudio and torchcodec (those of the package index are compiled for CUDA); vLLM's two ranks have a processor each by `VLLM_CPU_OMP_THREADS_BIND`.
+What was run on a mounted view, unmodified, and whether the result equals that of a directory without ckfs that torch converted (for copies: the view's own bytes). Made by `./dev loaders [NAME...]` (`tests/loaders/matrix.py`, `programs.py`), each row in an environment of its own; rows that are not run again stay. The model has some megabytes of random F32 weights, so the BF16 view reads two bytes of the source for each byte that it gives, the F32 view and `source` one. vLLM and OpenVINO run without torchvision, torchaudio and torchcodec (those of the package index are compiled for CUDA); vLLM's two ranks have a processor each by `VLLM_CPU_OMP_THREADS_BIND`.
 
 | loader | version | what was run | result | source bytes per byte given |
 |---|---|---|---|---|

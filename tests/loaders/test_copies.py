@@ -68,7 +68,6 @@ class Exported(WorkDirectory):
         self.source = make_demo(self.work / "source")
         exported = self.work / "exported"
         run("export", self.source, VIEW, exported)
-        shutil.rmtree(exported / ".ckfs-export.d")
         self.content = {path.name: path.read_bytes() for path in exported.iterdir()}
 
 

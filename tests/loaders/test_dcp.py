@@ -60,7 +60,7 @@ class Dcp(WorkDirectory):
                 self.same(self.shown(source), state[key])
                 text = run("inspect", source).decode()
                 self.assertIn("optim: 2 tensors beside the model's; left out", text)
-                self.assertIn("epoch: 1 values that are no tensors; left out", text)
+                self.assertIn("epoch: 1 values that are not tensors; left out", text)
 
     def test_equals_the_torch_file_of_the_same_state(self):
         state = {"model": model(), "optim": {"exp_avg": torch.ones(3)}}

@@ -65,6 +65,17 @@ class Control(mounted_fs.TestCase):
         self.assertGreaterEqual(after["source_bytes"], needed)
         self.assertLessEqual(after["source_bytes"], int(needed * 1.02) + 100_000)
 
+    def test_all_bytes_that_a_copy_got_are_counted_once(self):
+        mount = self.mount()
+        with open(mount / SHARD, "rb", buffering=0) as file:
+            size = 0
+            while got := len(os.read(file.fileno(), 64 << 10)):
+                size += got
+        status = mount.status()
+        self.assertGreaterEqual(status["bytes_to_readers"], size)
+        self.assertLess(status["bytes_to_readers"], 1.2 * size)
+        self.assertEqual(status["bytes_to_readers"], status["given"][0]["bytes"])
+
     def test_a_snapshot_stays_as_it_was_opened(self):
         mount = self.mount("direct")
         with open(mount / ".ckfs/status.json", "rb", buffering=0) as file:
@@ -81,7 +92,9 @@ class Control(mounted_fs.TestCase):
         self.assertIn("requests", ckfs("stats", mount.target).stdout)
 
     def metrics(self, mount):
-        """{name with labels: value}; each line has a HELP and a TYPE before it."""
+        """{name with labels: value}, without the labels that each has; each line has a HELP and a TYPE
+        before it."""
+        here = f'mount="{mount.target}",source="{self.checkpoint.path}"'
         found, known = {}, {}
         for line in (mount / ".ckfs/metrics").read_text().splitlines():
             if line.startswith("# "):
@@ -91,6 +104,8 @@ class Control(mounted_fs.TestCase):
             name, value = line.rsplit(" ", 1)
             family = re.sub(r"(_bucket|_sum|_count)?(\{.*)?$", "", name)
             self.assertEqual(set(known[family]), {"HELP", "TYPE"}, line)
+            self.assertIn("{" + here, name)
+            name = name.replace(here + ",", "").replace("{" + here + "}", "")
             found[name] = float(value)
         return found
 
@@ -122,6 +137,43 @@ class Control(mounted_fs.TestCase):
             os.stat(mount / "fp32-safetensors/none")
         errors = [name for name in self.metrics(mount) if name.startswith("ckfs_errors_total")]
         self.assertFalse([name for name in errors if "ENOENT" in name])
+        # What the caller did wrong is no news for an operator.
+        self.assertNotIn("last_error", mount.status())
+
+    def test_two_mounts_have_no_sample_in_common(self):
+        found = [set(re.findall(r"(?m)^(ckfs_.*) \S+$", (mount / ".ckfs/metrics").read_text()))
+                 for mount in (self.mount(), self.mount(name="two"))]
+        self.assertFalse(found[0] & found[1])
+
+    def test_collected_for_node_exporter(self):
+        """By the script of mount-helpers, with a mount that is gone the second time."""
+        collect = mounted_fs.ROOT / "mount-helpers/prometheus/collect"
+        out = self.directory / "textfile"
+        out.mkdir()
+        (out / "other.prom").write_text("")
+        mounts = [self.mount(), self.mount(name="two")]
+        for left in (2, 1):
+            subprocess.run([collect, out], check=True, timeout=mounted_fs.LIMIT)
+            # Other tests may have mounts at the same time.
+            texts = [path.read_text() for path in out.glob("ckfs-*.prom")]
+            for number, mount in enumerate(mounts):
+                name = f'ckfs_info{{mount="{mount.target}"'
+                self.assertEqual(sum(name in text for text in texts), int(number < left))
+            if left == 2:
+                ckfs("umount", mounts[1].target)
+        self.assertEqual([path.name for path in out.glob("other*")], ["other.prom"])
+        self.assertFalse(list(out.glob(".*")))
+
+    def test_the_log_may_be_copied_and_cut(self):
+        """As logrotate does it (copytruncate): the daemon goes on at the file's new end."""
+        log = self.directory / "log"
+        mount = self.mount(f"log_file={log}")
+        self.assertIn(": mounted", log.read_text())
+        os.truncate(log, 0)
+        with self.assertRaises(FileNotFoundError):
+            os.stat(mount / "bf16-safetensors@nonsense=1")
+        (line,) = log.read_text().splitlines()
+        self.assertRegex(line, f" warning {mount.target}: looked up, and not there: ")
 
     def test_stats_watches_it(self):
         mount = self.mount()

@@ -20,8 +20,17 @@ class Mountpoints(mounted_fs.TestCase):
         self.assertRegex(done.stderr, text)
 
     def test_absent(self):
-        self.refused(self.directory / "absent", "absent: no such directory")
         self.refused(self.directory / "absent/deeper", "absent")
+
+    def test_it_is_made_where_only_it_is_missing(self):
+        target = self.directory / "made"
+        self.refused(target, "no such file", source=self.directory / "nothing")
+        self.assertFalse(target.exists(), "left behind by a mount that failed")
+        with mounted_fs.Mount(self.checkpoint.path, target) as mount:
+            self.assertIn("source", os.listdir(mount.target))
+        self.assertEqual(os.listdir(target), [])
+        self.refused(target, "no such file", source=self.directory / "nothing")
+        self.assertTrue(target.exists(), "it was there before")
 
     def test_not_a_directory(self):
         (self.directory / "file").write_text("")

@@ -149,7 +149,7 @@ class SourceOrder(unittest.TestCase):
         self.assertIn("export", report["mends"])
         decoded = int(re.search(r"(\d+) bytes of chunks were decoded", log)[1])
         self.assertLessEqual(decoded, 1.02 * report["chunks"])
-        self.assertEqual(sorted(os.listdir(self.out)), [".ckfs-export.d", "config.json", "model.safetensors"])
+        self.assertEqual(sorted(os.listdir(self.out)), ["config.json", "model.safetensors"])
 
     def test_a_killed_export_goes_on(self):
         for share in (0.1, 0.4, 0.7, 0.95):

@@ -81,7 +81,6 @@ class Sources(unittest.TestCase):
                     ways.run("export", orbax_cases.source_of(case),
                              f"orbax@max_chunk=256,storage={storage}", out,
                              *orbax_cases.options_of(case))
-                    shutil.rmtree(out / ".ckfs-export.d", ignore_errors=True)
                     self.check(case, out)
                     shutil.rmtree(out)
 

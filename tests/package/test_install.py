@@ -29,7 +29,18 @@ class Install(unittest.TestCase):
         cls.work = pathlib.Path(tempfile.mkdtemp(prefix="ckfs-install-"))
         cls.addClassCleanup(shutil.rmtree, cls.work)
         cls.prefix = cls.work / "prefix"
-        run("cmake", "--install", BUILD, "--prefix", cls.prefix)
+        cls.install(cls.prefix, cls.work / "prefix.txt")
+
+    @classmethod
+    def install(cls, prefix, manifest):
+        """Into `prefix`. The manifest that a person's own installation may have left stays."""
+        made = BUILD / "install_manifest.txt"
+        before = made.read_bytes() if made.exists() else None
+        run("cmake", "--install", BUILD, "--prefix", prefix)
+        shutil.copy(made, manifest)
+        made.unlink()
+        if before is not None:
+            made.write_bytes(before)
 
     def test_program_runs_and_tells_the_version_of_the_project(self):
         version = re.search(r"project\(ckfs VERSION (\S+)", (ROOT / "CMakeLists.txt").read_text())
@@ -53,11 +64,54 @@ class Install(unittest.TestCase):
     def test_has_what_an_administrator_needs(self):
         for path in ("sbin/mount.ckfs", "share/man/man1/ckfs.1.gz",
                      "share/man/man5/ckfs-recipe.5.gz", "share/man/man8/mount.ckfs.8.gz",
-                     "share/bash-completion/completions/ckfs", "share/zsh/vendor-completions/_ckfs",
-                     "share/fish/vendor_completions.d/ckfs.fish"):
+                     "share/bash-completion/completions/ckfs", "share/zsh/site-functions/_ckfs",
+                     "share/fish/vendor_completions.d/ckfs.fish",
+                     "share/doc/ckfs/examples/ckfs.logrotate", "share/ckfs/prometheus/README.md",
+                     "share/ckfs/prometheus/example.prom"):
             with self.subTest(path=path):
                 self.assertGreater((self.prefix / path).stat().st_size, 0)
         self.assertTrue(os.access(self.prefix / "sbin/mount.ckfs", os.X_OK))
+
+    def test_the_unit_names_the_program_that_was_installed(self):
+        unit = (self.prefix / "lib/systemd/system/ckfs@.service").read_text()
+        self.assertEqual([str(self.prefix / "bin/ckfs")] * 2,
+                         re.findall(r"^Exec\w+=-?(\S+)", unit, re.M))
+
+    def test_links_of_the_documents_lead_to_documents(self):
+        top = self.prefix / "share/doc/ckfs"
+        pages = [top / "README.md", *(top / "docs").glob("*.md")]
+        self.assertGreater(len(pages), 5)
+        for page in pages:
+            for link in re.findall(r"\]\(([^)#:]+\.md)(?:#[^)]*)?\)", page.read_text()):
+                with self.subTest(page=page.name, link=link):
+                    self.assertTrue((page.parent / link).is_file())
+
+    def test_a_package_has_what_lies_outside_of_its_prefix(self):
+        root = self.work / "root"
+        run("cmake", "--install", BUILD, "--prefix", "/usr", "--component", "runtime",
+            env={**os.environ, "DESTDIR": str(root)})
+        unit = (root / "usr/lib/systemd/system/ckfs@.service").read_text()
+        self.assertIn("ExecStart=/usr/bin/ckfs mount ", unit)
+        self.assertTrue((root / "etc/ckfs").is_dir())
+        self.assertTrue((root / "usr/share/zsh/vendor-completions/_ckfs").is_file())
+        # dpkg asks before it replaces what an administrator has changed.
+        listed = (ROOT / "cmake/debian/conffiles").read_text().split()
+        self.assertEqual(listed, ["/" + str(path.relative_to(root))
+                                  for path in (root / "etc").rglob("*") if path.is_file()])
+
+    def test_what_was_installed_can_be_removed(self):
+        prefix = self.work / "removed"
+        (prefix / "share/man/man1").mkdir(parents=True)
+        (prefix / "share/man/man1/other.1").write_text("another program's\n")
+        manifest = self.work / "manifest.txt"
+        self.install(prefix, manifest)
+        uninstall = ["cmake", f"-DMANIFEST={manifest}", "-P", ROOT / "cmake/uninstall.cmake"]
+        run(*uninstall)
+        self.assertEqual([prefix / "share/man/man1/other.1"],
+                         [path for path in prefix.rglob("*") if not path.is_dir()])
+        self.assertFalse(list(prefix.rglob("ckfs")))
+        with self.assertRaisesRegex(AssertionError, r"nothing was\s+installed from here"):
+            run(*uninstall)
 
     def test_library_serves_a_program_that_finds_the_package(self):
         build = self.work / "example"

@@ -100,7 +100,7 @@ class OpenMpi(Case):
             out = self.work / "out" / view
             out.parent.mkdir(exist_ok=True)
             command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", TASKS, CKFS,
-                       "export", SOURCE, view, out]
+                       "export", "--distributed", SOURCE, view, out]
             process = subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE,
                                        stderr=subprocess.STDOUT, text=True)
             # Killed as a whole at some moment, then run again.

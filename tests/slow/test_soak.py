@@ -156,7 +156,7 @@ class Soak(Exported):
             reader.kill()
 
     def look(self, rng, mnt, _):
-        view = mnt / f"{VIEW}@max_shard={rng.randrange(100_000, 10_000_000)}"
+        view = mnt / f"{VIEW}@max_shard={rng.randrange(100, 10_000)}KB"
         shards = [path for path in view.iterdir() if path.suffix == ".safetensors"]
         with open(rng.choice(shards), "rb") as file:
             file.seek(8)

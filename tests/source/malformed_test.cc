@@ -188,12 +188,16 @@ TEST(MalformedCorpus, ReachesEveryErrorTextOfTheParsers) {
       "that saved it (copy the files of all nodes into one directory)",
       // Options, not files: open_checkpoint_test.cc, torch_sources_test.cc.
       "{}: only Orbax checkpoints have {}",
-      "{}: a checkpoint of safetensors takes no tag, key or configuration",
+      "{}: --config does not go with a safetensors checkpoint, which has its own config.json "
+      "(leave the option out)",
+      "{}: --{} does not go with a safetensors checkpoint, whose tensors are all at one place "
+      "(leave the option out)",
   };
   // The readers of torch files and of Orbax's, and of what is made of them, have their own corpora
   // (tests/format/torch_hostile_test.cc, tests/source/orbax_sources_test.cc) and their own tests.
   static const std::regex kOthers(
-      "(zip|pickle|torch|dcp|deepspeed|universal|zero|numbered_files|model_directory|parallel|"
+      "(zip|pickle|torch|dcp|deepspeed|universal|zero|numbered_files|model_directory|source_name|"
+      "parallel|"
       "ocdbt|zarr|orbax|msgpack).*");
   const auto wanted = [](const std::string& name) { return !std::regex_match(name, kOthers); };
   const fs::path sources = fs::path(CKFS_TEST_DATA) / "../../src";

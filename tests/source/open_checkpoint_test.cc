@@ -255,7 +255,7 @@ TEST(OpenCheckpoint, AnIndexInAFolderIsNotStaleWhereADownloadWasNotFinished) {
               HasSubstr(R"(names "model-00001-of-00001.safetensors", which is absent)"));
   EXPECT_THAT(
       notes_by_subject(*opened.catalog)[".cache/huggingface/download/text_encoder/x.incomplete"],
-      HasSubstr("it may be of weights that folders lack"));
+      HasSubstr("it may be of weights that folders need"));
 }
 
 TEST(OpenCheckpoint, APipelinesWeightsAreThoseOfItsFolders) {
@@ -278,7 +278,43 @@ TEST(OpenCheckpoint, AModelWhoseWeightsLeadNowhereIsNotItsModules) {
   directory.write("2_Dense/model.safetensors", file_of({{"u"}}));
   EXPECT_EQ(open_source(directory.path()).catalog->parts().size(), 1U);
   fs::create_symlink("nowhere", directory / "pytorch_model.bin");
-  EXPECT_THAT(error_of(directory.path()), HasSubstr("2_Dense, is opened by its own name"));
+  EXPECT_THAT(error_of(directory.path()),
+              HasSubstr("(try: ckfs inspect " + (directory / "2_Dense").string() + ")"));
+}
+
+TEST(OpenCheckpoint, NamesTheModelsBelowADirectoryThatIsNone) {
+  const TemporaryDirectory directory;
+  const std::string top = directory.path().string();
+  directory.write("B/model.safetensors", file_of({{"x"}}));
+  EXPECT_THAT(error_of(directory.path()), HasSubstr(" (try: ckfs inspect " + top + "/B)"));
+  directory.write("A/model.safetensors", file_of({{"x"}}));
+  EXPECT_THAT(error_of(directory / ""),
+              HasSubstr(" (try: ckfs inspect " + top + "/A; there are 2 models: A, B)"));
+}
+
+TEST(OpenCheckpoint, NamesTheNewestCheckpointOfATrainer) {
+  const TemporaryDirectory directory;
+  for (const char* name : {"checkpoint-2", "checkpoint-10", "checkpoint-9"}) {
+    const std::string folder = std::string(name) + "/";
+    directory.write(folder + "config.json", "{}");
+    directory.write(folder + "model.safetensors", file_of({{"x"}}));
+    directory.write(folder + "global_step2/mp_rank_00_model_states.pt", "x");
+  }
+  EXPECT_THAT(error_of(directory.path()),
+              HasSubstr(" (try: ckfs inspect " + (directory / "checkpoint-10").string() +
+                        ", the newest of 3 checkpoints)"));
+}
+
+TEST(OpenCheckpoint, NamesTheModelsOfAWholeHubCache) {
+  const TemporaryDirectory hub;
+  const std::string repository = "models--org--name/";
+  hub.write(repository + "snapshots/1/model.safetensors", file_of({{"x"}}));
+  EXPECT_THAT(error_of(hub.path()),
+              HasSubstr("(try: ckfs inspect " + (hub / "models--org--name").string() + ")"));
+  hub.write(repository + "blobs/2.incomplete", "");
+  EXPECT_THAT(error_of(hub.path()),
+              HasSubstr("(complete the download with: hf download org/name --cache-dir " +
+                        hub.path().string() + ")"));
 }
 
 TEST(OpenCheckpoint, LetsTheIndexDecide) {

@@ -510,9 +510,9 @@ std::vector<Broken> all_broken() {
   add("nothing below the key \"q\"", [](OrbaxWriter&) {}, {.key = "q"});
   add("nothing below the key \"w\"", [](OrbaxWriter&) {}, {.key = "w"});
   add("a tree without leaves", [](OrbaxWriter& item) { item.leaves.clear(); });
-  add("step 3: a step or an item, no directory of steps", [](OrbaxWriter&) {}, {.step = 3});
+  add("step 3: a step or an item, not a directory of steps", [](OrbaxWriter&) {}, {.step = 3});
   add("no item \"q\" (it has .)", [](OrbaxWriter&) {}, {.item = "q"});
-  add("_METADATA: no JSON, only white space", [](OrbaxWriter& item) {
+  add("_METADATA: not JSON, only white space", [](OrbaxWriter& item) {
     item.with_tree = false;
     item.files["_METADATA"] = "";
   });
@@ -556,7 +556,7 @@ std::vector<Broken> all_broken() {
       [](OrbaxWriter& item) { item.inside["\xff/zarr.json"] = zarr3("[2]", "[2]"); });
   add("w/zarr.json: chunk_shape has 2 dimensions, and shape has 1",
       [](OrbaxWriter& item) { item.inside["w/zarr.json"] = zarr3("[2]", "[2,2]"); });
-  add("w/zarr.json: no JSON", [](OrbaxWriter& item) { item.inside["w/zarr.json"] = ""; });
+  add("w/zarr.json: not JSON", [](OrbaxWriter& item) { item.inside["w/zarr.json"] = ""; });
   add("w/zarr.json: 1048577 bytes (limit 1048576)", [](OrbaxWriter& item) {
     item.inside.erase("w/zarr.json");
     item.files["big"] = std::string(1048577, ' ');
@@ -722,7 +722,7 @@ std::vector<Broken> all_broken() {
       };
       ocdbt::Leaf<ocdbt::KeptColumn> leaf(name);
       for (std::uint32_t i = 0; i < 12; ++i) {
-        leaf.add(fmt::format("{:04}/{:04}", node, i), ocdbt::Place{i, 0, 1});
+        leaf.add(fmt::format("{:04}/{:04}", node, i), ocdbt::DataLocation{i, 0, 1});
       }
       const std::string text = compressed(leaf.render());
       list.push_back({fmt::format("{:04}/0000", node), nodes.size(), text.size(), {}});

@@ -89,8 +89,8 @@ struct OrbaxWriter {
         continue;
       }
       names.push_back(where->file);
-      leaf.add(key, ocdbt::Place{static_cast<std::uint32_t>(names.size() - 1), where->offset,
-                                 where->size});
+      leaf.add(key, ocdbt::DataLocation{static_cast<std::uint32_t>(names.size() - 1), where->offset,
+                                        where->size});
     }
     return compress ? compressed(leaf.render()) : leaf.render();
   }

@@ -261,7 +261,7 @@ void add_broken_gptq(PackedCorpus& corpus) {
                 "which ckfs cannot decode");
   Model twice = gptq();
   twice.tensors["m.weight"] = {DType::F16, {96, 64}, ""};
-  corpus.add("a dense weight beside the codes", twice, codes, "stands for m.weight");
+  corpus.add("a dense weight beside the codes", twice, codes, "decodes to m.weight");
   // A parameter may be called so.
   Model model = gptq();
   model.tensors["x.scales"] = {DType::F32, {64}, ""};
@@ -330,7 +330,7 @@ void add_broken_bitsandbytes(PackedCorpus& corpus) {
                       "[1,1,1,1,1,1,1,1,330]", "[\"33\", 10]"},
                      "shape");
   corpus.state_value("shape", {"[4294967296, 4294967296]", "[9223372036854775807, 2]"},
-                     "which is no size of a weight");
+                     "which is not the size of a weight");
   corpus.state_value("shape", {"[33, 11]", "[1]", "[9223372036854775807]"}, "codes of 4 bits need");
   corpus.state_value("nested_blocksize", {"0", "-1", "1.5", "\"256\""}, "nested_blocksize");
   corpus.state_value("nested_blocksize", {"5000"}, "its nested_absmax is");

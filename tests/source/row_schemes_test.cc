@@ -316,7 +316,7 @@ void add_broken_packed(Corpus& corpus) {
   Model unsaid = packed(8);
   unsaid.config.clear();
   corpus.add("no num_bits", unsaid, codes, "24 words in a row may be 96 codes of 7 or 8 bits");
-  corpus.shape(unsaid, codes, {16, 25}, codes, "25 words in a row are of 96 codes of no width");
+  corpus.shape(unsaid, codes, {16, 25}, codes, "25 words in a row hold 96 codes of no width");
   Model twice = by_row(80, 3);
   twice.config.erase("version");
   corpus.add("no version", twice, codes, "hold 80 codes of 3 bits in two ways");
@@ -336,7 +336,7 @@ void add_broken_packed(Corpus& corpus) {
   }
   Model twin = good;
   twin.tensors["m.weight"] = {DType::BF16, {16, 96}, ""};
-  corpus.add("the dense weight, too", twin, codes, "stands for m.weight, which is stored, too");
+  corpus.add("the dense weight, too", twin, codes, "decodes to m.weight, which is stored, too");
   Model as_awq = good;
   as_awq.config.erase("quant_method");
   as_awq.config.erase("version");
@@ -346,7 +346,7 @@ void add_broken_packed(Corpus& corpus) {
   as_awq.tensors["m.qzeros"] = {DType::I32, {2, 12}, ""};
   as_awq.tensors["m.scales"] = {DType::F16, {2, 96}, ""};
   corpus.add("the same weight as AWQ has it", as_awq, codes,
-             "stands for m.weight, as another tensor does");
+             "decodes to m.weight, as another tensor does");
 
   const Model zeros = with_zeros();
   corpus.shape(zeros, "m.weight_zero_point", {16, 3}, codes,
@@ -419,7 +419,7 @@ void add_broken_float4(Corpus& corpus) {
                 "but config.json says quant_method");
   Model twin = oss;
   twin.tensors["e.down_proj"] = {DType::BF16, {2, 96, 16}, ""};
-  corpus.add("the dense weight, too", twin, blocks, "stands for e.down_proj, which is stored, too");
+  corpus.add("the dense weight, too", twin, blocks, "decodes to e.down_proj, which is stored, too");
 
   const std::string weight = "m.weight";
   const Model nvidia = modelopt();
@@ -435,7 +435,7 @@ void add_broken_float4(Corpus& corpus) {
   for (const char* beside : {"m.pre_quant_scale", "m.svdquant_lora_a"}) {
     Model model = nvidia;
     model.tensors[beside] = {DType::BF16, {96}, ""};
-    corpus.add(beside, model, weight, "belongs into the weight, too");
+    corpus.add(beside, model, weight, "is part of the weight, too");
   }
 
   const Model deepseek = v4();
@@ -468,7 +468,7 @@ void add_broken_bytes(Corpus& corpus) {
                 "which ckfs cannot decode");
   Model folded = good;
   folded.tensors["m.pre_quant_scale"] = {DType::F32, {96}, ""};
-  corpus.add("pre_quant_scale", folded, weight, "its pre_quant_scale belongs into the weight, too");
+  corpus.add("pre_quant_scale", folded, weight, "its pre_quant_scale is part of the weight, too");
   // As codes of 4 bits the scale would be read as having twice the columns.
   Model nested = good;
   nested.tensors = {{weight, {DType::F8E4M3, {128, 4096}, ""}},

@@ -125,7 +125,7 @@ std::vector<Broken> dcp_cases() {
          dcp.chunks = {{{0, 0}, {4, 2}}, {{2, 1}, {2, 2}}, {{0, 3}, {4, 1}}};
          dcp.write(out);
        }},
-      {"irregular_chunks_without_number", "chunks that are no grid (limit 4096)", [](const auto& out) {
+      {"irregular_chunks_without_number", "chunks that form no grid (limit 4096)", [](const auto& out) {
          Dcp dcp;
          // A pinwheel: every plane goes through one of its four arms.
          dcp.shape = {66, 66};
@@ -141,7 +141,7 @@ std::vector<Broken> dcp_cases() {
          dcp.places = false;
          dcp.write(out);
        }},
-      {"chunk_nowhere", "its chunk at [0, 0] is nowhere", [](const auto& out) {
+      {"chunk_nowhere", "its chunk at [0, 0] has no place in a file", [](const auto& out) {
          Dcp dcp;
          dcp.file = "";
          dcp.write(out);
@@ -207,7 +207,7 @@ std::vector<Broken> dcp_cases() {
 
 std::vector<Broken> file_cases() {
   return {
-      {"two_indexes", "2 files *.bin.index.json: not clear which counts", [](const auto& out) {
+      {"two_indexes", "2 files *.bin.index.json: ckfs cannot tell which to use", [](const auto& out) {
          out.write("a.bin.index.json", "{}");
          out.write("b.bin.index.json", "{}");
        }},
@@ -270,11 +270,11 @@ std::vector<Broken> file_cases() {
       {"no_tensors", R"(no tensors in it (its keys: "epoch"))", [](const auto& out) {
          out.write("m.pt", TorchWriter().file(py_dict({{"epoch", py_int(1)}})));
        }},
-      {"a_bare_tensor", "a tensor without a name, no dictionary of tensors", [](const auto& out) {
+      {"a_bare_tensor", "a tensor without a name, not a dictionary of tensors", [](const auto& out) {
          TorchWriter torch;
          out.write("m.pt", torch.file(torch.tensor("Float", {1}, "xxxx")));
        }},
-      {"an_object", R"(an object of "user.Model", no dictionary)", [](const auto& out) {
+      {"an_object", R"(an object of "user.Model", not a dictionary)", [](const auto& out) {
          out.write("m.pt", TorchWriter().file(py_object("user", "Model", py_dict({}))));
        }},
       {"no_such_key", R"(no key "b" (it has "a"))", [](const auto& out) {
@@ -309,7 +309,7 @@ TEST(BrokenTorchCorpus, ReachesEveryErrorText) {
   const std::set<std::string> exempt = {
       "{}: {} bytes (limit {})",  // a .metadata of 1 GiB
       // They were there a moment ago.
-      "{}: none of its files can be read as one of torch any more",
+      "{}: none of its files is a readable torch file any more",
   };
   const auto wanted = [](const std::string& name) {
     // dcp_pieces.cc reads safetensors files: weight_files_test.cc.

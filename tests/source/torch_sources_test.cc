@@ -146,7 +146,8 @@ TEST(OpenTorchFile, AKeyChoosesADictionary) {
   EXPECT_THAT(error_of(file, with_key("optimizer.state.00")), HasSubstr("no key"));
   EXPECT_THAT(error_of(file, with_key("weights")),
               HasSubstr(R"(checkpoint.ckpt: no key "weights" (it has "epoch")"));
-  EXPECT_THAT(error_of(file, with_key("epoch")), HasSubstr("a number, no dictionary of tensors"));
+  EXPECT_THAT(error_of(file, with_key("epoch")),
+              HasSubstr("a number, not a dictionary of tensors"));
 }
 
 TEST(OpenTorchFile, ConfigBesideAFileMakesAModelDirectory) {

@@ -120,13 +120,13 @@ TEST(OpenCheckpoint, OpensAModelBesideAListOfModulesThatCannotBeRead) {
   std::string notes;
   for (const Note& note : opened.catalog->notes()) notes += note.text + "\n";
   EXPECT_THAT(notes, HasSubstr("which folders have weights is not known: modules.json"));
-  EXPECT_THAT(notes, HasSubstr("it may be of weights that folders lack"));
+  EXPECT_THAT(notes, HasSubstr("it may be of weights that folders need"));
 }
 
 TEST(OpenCheckpoint, SaysWhereAnUnfinishedDownloadMayLackWeights) {
   const std::string none = "a download that was not finished; nothing here needs it";
   const std::string perhaps =
-      "a download that was not finished; it may be of weights that folders lack";
+      "a download that was not finished; it may be of weights that folders need";
   const std::string folder = "no *.safetensors here, and a download was not finished";
   // Of another file of the folder, or of no known one.
   for (const std::string& mark :

@@ -124,6 +124,27 @@ TEST(Adapter, BesideAModelOfTorchLeavesTheModelWhatItIs) {
   EXPECT_THAT(side_files_of(*opened.catalog), ElementsAre("adapter_config.json"));
 }
 
+TEST(Adapter, AloneSaysOfWhichModelItIs) {
+  const TemporaryDirectory directory;
+  directory.write("adapter_model.safetensors", file_of({{"w.lora_A"}}));
+  const auto said = [&](const char* config) {
+    directory.write("adapter_config.json", config);
+    const Opened opened = open_source(directory.path());
+    return opened.catalog == nullptr ? "" : fact_of(*opened.catalog, "adapter_config.json");
+  };
+  EXPECT_EQ(said(R"({"peft_type": "LORA", "base_model_name_or_path": "meta-llama/Llama-3.1-8B"})"),
+            "a LoRA adapter of meta-llama/Llama-3.1-8B, without that model; converted as it is");
+  EXPECT_EQ(
+      said(R"({"peft_type": "IA3"})"),
+      "an adapter (IA3) of a model that it does not name, without that model; converted as it "
+      "is");
+  EXPECT_EQ(said("no JSON"),
+            "an adapter of a model that it does not name, without that model; converted as it is");
+  directory.write("model.safetensors", file_of({{"w"}}));
+  directory.write("config.json", "{}");
+  EXPECT_EQ(said("{}"), "") << "beside its model it says itself";
+}
+
 TEST(Adapter, AloneKeepsItsNameAndConfiguration) {
   for (const bool is_torch : {false, true}) {
     const TemporaryDirectory directory;
@@ -401,7 +422,8 @@ TEST(TorchIndex, WithManyNamesOfOneFileOpensItOnce) {
   ASSERT_NE(opened.catalog, nullptr);
   EXPECT_EQ(opened.catalog->tensors().size(), std::size_t{kNames});
   for (const Note& note : opened.catalog->notes()) {
-    EXPECT_THAT(note.text, testing::Not(HasSubstr("not there in the index"))) << note.subject;
+    EXPECT_THAT(note.text, testing::Not(HasSubstr("the index does not put it there")))
+        << note.subject;
   }
 }
 

@@ -162,7 +162,7 @@ std::vector<Broken> rank_file_cases() {
       {"no_partition_count", "no partition_count", [](const auto& out) {
          Checkpoint(out).optimizer(0, {{std::string(kFlat), py_list({})}});
        }},
-      {"partition_count_is_text", "partition_count is no number", [](const auto& out) {
+      {"partition_count_is_text", "partition_count is not a number", [](const auto& out) {
          Checkpoint(out).optimizer(0, {{std::string(kFlat), py_list({})}, {"partition_count", py_str("2")}});
        }},
       {"partition_count_zero", "partition_count 0", [](const auto& out) {
@@ -172,7 +172,7 @@ std::vector<Broken> rank_file_cases() {
          Checkpoint(out).optimizer(
              0, {{std::string(kFlat), py_list({})}, {"partition_count", py_int(std::int64_t{1} << 60)}});
        }},
-      {"negative_alignment", "param_alignment_paddings are no numbers", [](const auto& out) {
+      {"negative_alignment", "param_alignment_paddings are not numbers", [](const auto& out) {
          TorchWriter torch;
          auto states = empty_groups(torch, kFlat);
          states.emplace_back("param_alignment_paddings", py_list({py_ints({-8})}));
@@ -267,7 +267,7 @@ std::vector<Broken> model_file_cases() {
       {"no_model_file", "no mp_rank_00_model_states.pt beside", [](const auto& out) {
          Checkpoint(out).remove("mp_rank_00_model_states.pt");
        }},
-      {"model_is_no_dictionary", "not a DeepSpeed model state: no dictionary", [](const auto& out) {
+      {"model_is_no_dictionary", "not a DeepSpeed model state: not a dictionary", [](const auto& out) {
          const Checkpoint checkpoint(out);
          checkpoint.write(checkpoint.writer().model_name(), TorchWriter().file(py_int(1)));
        }},

@@ -236,6 +236,11 @@ class Mount:
         return json.loads((self / ".ckfs/status.json").read_text())
 
 
+def answered(status):
+    """Bytes of the daemon's answers to reads: pages that it puts into the page cache are none."""
+    return status["bytes_to_readers"] - status["bytes_delivered"]
+
+
 def error_of(function, *arguments):
     """The errno's name that the call fails with, or None."""
     import errno
@@ -308,8 +313,8 @@ def run_as_user(script):
         here = pathlib.Path(script).resolve()
         tools = [ROOT / "tests/tools" / name
                  for name in ("make_dcp.py", "make_orbax_scale.py", "torch_writer.py")]  # fmt: skip
-        helper = ROOT / "mount-helpers/mount.ckfs"
-        for path in (here, pathlib.Path(__file__).resolve(), helper, *tools):
+        helpers = [ROOT / "mount-helpers" / name for name in ("mount.ckfs", "prometheus/collect")]
+        for path in (here, pathlib.Path(__file__).resolve(), *helpers, *tools):
             copy = stage / path.relative_to(ROOT)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, copy)

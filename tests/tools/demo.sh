@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A walk through ckfs on a checkpoint made on the spot; `./dev demo` builds and runs it. Each command
-# is printed before it runs, so that a newcomer can type it for a checkpoint of his own.
+# is printed before it runs, so that a newcomer can type it for another checkpoint.
 #
 # CKFS_BIN names the program; PYTHON one with torch and transformers.
 set -euo pipefail
@@ -45,8 +45,8 @@ step "... or without a mount, which is faster and can be resumed"
 run ckfs export "$source" bf16-safetensors "$out"
 
 step "All copies are the same, byte for byte"
-run diff -r "$out" "$out-rsync" --exclude=.ckfs-export.d
-run diff -r "$out" "$out-cp" --exclude=.ckfs-export.d
+run diff -r "$out" "$out-rsync"
+run diff -r "$out" "$out-cp"
 
 step "What that took"
 run ckfs stats "$mnt"

@@ -3,7 +3,8 @@
 
     make_zero.py MODEL OUT [--ranks N] [--fill]
 
-MODEL: llama-70b (723 parameters, 276 GB of fp32), llama-1b (164 parameters, 4.1 GB of fp32).
+MODEL: llama-70b (723 parameters, 276 GB of fp32), llama-1b (164 parameters, 4.1 GB of fp32), llama-tiny
+(21 parameters, 0.4 MB of fp32; a LlamaForCausalLM with 4 heads and 2 of keys and values).
 Without --fill the rank files are sparse: real pickles and zip directories, no data (a few MB on disk
 whatever the model), for mount time and memory. With --fill the fp32 partitions hold pseudo-random
 numbers, for throughput; the Adam moments stay holes, for nobody may read them.
@@ -18,7 +19,8 @@ from collections import OrderedDict
 import torch_writer
 
 # layers, hidden, intermediate, width of keys and values, vocabulary
-MODELS = {"llama-70b": (80, 8192, 28672, 1024, 32000), "llama-1b": (18, 2048, 5632, 2048, 32000)}
+MODELS = {"llama-70b": (80, 8192, 28672, 1024, 32000), "llama-1b": (18, 2048, 5632, 2048, 32000),
+          "llama-tiny": (2, 64, 128, 32, 256)}
 SUB_GROUP = 10**9  # DeepSpeed's default
 
 

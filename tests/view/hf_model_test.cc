@@ -197,8 +197,9 @@ TEST(HfModel, RefusesQuantizedWeightsThatLieTurned) {
     const auto made = define_view(model.build(), {"bf16-safetensors", {}});
     return made ? std::string() : made.error().message();
   };
-  EXPECT_THAT(obstacles("gpt2", true),
-              HasSubstr("\"h.0.attn.c_attn.weight\": a quantized Conv1D, which lies turned"));
+  EXPECT_THAT(
+      obstacles("gpt2", true),
+      HasSubstr("\"h.0.attn.c_attn.weight\": quantized Conv1D weights are stored transposed"));
   EXPECT_EQ(obstacles("gpt2", false), "");
   EXPECT_EQ(obstacles("gpt_bigcode", true), "");
 }

@@ -218,7 +218,7 @@ TEST(MaxTextTrees, HaveNoArrayBesideThemThatNobodyKnows) {
   EXPECT_EQ(refusal_with("", state), "");
   EXPECT_EQ(refusal_with("params.params.", state), "");
   EXPECT_THAT(refusal_with("", {"vision_encoder.x"}),
-              HasSubstr("\"params.params.vision_encoder.x\" is no array that the rules know"));
+              HasSubstr("\"params.params.vision_encoder.x\" is not an array that the rules know"));
   EXPECT_THAT(refusal_with("", {"extra"}), HasSubstr("no array that the rules know"));
 }
 
@@ -412,7 +412,7 @@ TEST(MaxTextReleases, AreInTheRemarks) {
 
 TEST(MaxTextReleases, AreNoMatterOfOtherSources) {
   EXPECT_EQ(error_of(Routed(3).model(), "bf16-safetensors@maxtext=0.2.3"),
-            "bf16-safetensors: maxtext=0.2.3: the source is no tree of MaxText's");
+            "bf16-safetensors: maxtext=0.2.3: the source is not a tree of MaxText");
   ModelCatalog model;
   model.config(std::string(kLlama4Config)).shard("model.safetensors", llama4());
   EXPECT_NE(define(model.build(), "maxtext-scanned@maxtext=0.2.3"), nullptr);

@@ -52,7 +52,7 @@ TEST(Mesh, RefusesWhatItDoesNotDivide) {
   ASSERT_FALSE(wrong);
   EXPECT_EQ(wrong.error().code(), ErrorCode::Unsupported);
   EXPECT_THAT(wrong.error().message(),
-              "dimension 1 of shape [10, 12] (embed_vocab) is no multiple of 8");
+              "dimension 1 of shape [10, 12] (embed_vocab) is not a multiple of 8");
   const std::int64_t large = std::int64_t{1} << 40;
   EXPECT_FALSE(parts_of(axes, shape, {.fsdp = large, .expert = large}));
 }

@@ -118,7 +118,7 @@ TEST(Pattern, RefusesWhatIsNoPattern) {
   EXPECT_THAT(matched("{a", "x"), HasSubstr("braces do not match"));
   EXPECT_THAT(matched("a}", "x"), HasSubstr("braces do not match"));
   EXPECT_THAT(matched("{{a}}", "x"), HasSubstr("braces do not match"));
-  EXPECT_THAT(matched("{1}", "x"), HasSubstr("is no name of a capture"));
+  EXPECT_THAT(matched("{1}", "x"), HasSubstr("is not the name of a capture"));
   EXPECT_THAT(matched("{a}{a}", "x"), HasSubstr("comes twice"));
   EXPECT_THAT(matched("{a:**}{b:**}{c:**}{d:**}", "x"), HasSubstr("more than 3 captures that"));
   // Parts count where something other than a dot may end them.
@@ -186,22 +186,22 @@ TEST(Expression, SaysWhatIsWrong) {
            {"", "ends too early"},
            {"1 +", "ends too early"},
            {"(1", "ends too early"},
-           {"1 2", "does not go on with \"2\""},
-           {"m", "does not go on with \"m\""},
+           {"1 2", "cannot continue with \"2\""},
+           {"m", "cannot continue with \"m\""},
            {"$", "ends too early"},
            {std::string(100, '('), "nested more than"},
            {std::string(1001, '1'), "1001 characters (limit 1000)"},
            {"$none", "config.json: has no number none"},
-           {"x", "a capture is no number"},
+           {"x", "a capture is not a number"},
            {"dim(2)", "no dimension 2 in a shape of 2"},
            {"dim(0.5)", "no dimension 0.5"},
            {"dim(1e300)", "no dimension 1e+300 in a shape of 2"},
            {"dim(2) ?? 1", "no dimension 2 in a shape of 2"},
-           {"x ?? 1", "a capture is no number"},
-           {"$none ?? x ?? 1", "a capture is no number"},
+           {"x ?? 1", "a capture is not a number"},
+           {"$none ?? x ?? 1", "a capture is not a number"},
            {"$none ?? $nothing", "config.json: has no number nothing"},
-           {"min(1)", "does not go on with \")\""},
-           {"bf16(1, 2)", "does not go on with \", 2)\""},
+           {"min(1)", "cannot continue with \")\""},
+           {"bf16(1, 2)", "cannot continue with \", 2)\""},
            {"bf16(1e300)", "is inf"},
            {"1 / 0", "\"1 / 0\" is inf"}}) {
     const Result<double> got = value(text);
@@ -247,12 +247,12 @@ TEST(Recipe, ErrorsHaveTheLine) {
            {R"({"take": "a", "give": "b", "when": "$ = 'x'"})", "is not $path = 'word'"},
            {R"({"take": "a", "give": "b", "where": "1 = 'x'"})", "is not $path = 'word' (or !=)"},
            {R"({"take": "a", "give": "b", "when": "$a < 'x'"})", "is not $path = 'word' (or !=)"},
-           {R"({"take": "{n}", "give": "b", "when": "n = 1"})", "does not go on with \"n \""},
+           {R"({"take": "{n}", "give": "b", "when": "n = 1"})", "cannot continue with \"n \""},
            {R"({"take": "a", "give": "b", "axes": [1]})", "f:2: a number where a string belongs"},
            {R"({"only": "a", "give": "b"})", "f:2: no member \"give\" belongs here"},
            {R"({"expect": "{n}", "over": "n"})", "has over (a variable) and count, or neither"},
-           {R"({"expect": "{n:*}", "over": "n", "count": 1})", "\"n\" is no number in each"},
-           {R"({"expect": "{n}", "over": "m", "count": 1})", "\"m\" is no number in each"},
+           {R"({"expect": "{n:*}", "over": "n", "count": 1})", "\"n\" is not a number in each"},
+           {R"({"expect": "{n}", "over": "m", "count": 1})", "\"m\" is not a number in each"},
            {R"({"expect": "a", "each": 1})", "f:2: a number where true or false"},
            {R"({"drop": "a", "each": true})", "f:2: no member \"each\" belongs here"},
            {R"({"use": "list"})", "f:2: there is no list \"list\" before this one"},
@@ -262,7 +262,7 @@ TEST(Recipe, ErrorsHaveTheLine) {
            {R"({"take": "{a}", "give": "b", "let": {"a": "1"}})", "\"a\" is a variable already"},
            {R"({"take": "a", "give": "b", "do": {}})", "an object where a list of at most 64"},
            {R"({"take": "a", "give": "b", "do": [1]})", "f:2: a number where an operation belongs"},
-           {R"({"take": "a", "give": "b", "do": [{"turn": 1}]})", "\"turn\" is no operation"},
+           {R"({"take": "a", "give": "b", "do": [{"turn": 1}]})", "\"turn\" is not an operation"},
            {R"({"take": "a", "give": "b", "do": [{"concat": 1, "dim": 2}]})",
             "f:2: concat has no member \"dim\""},
            {R"({"take": "a", "give": "b", "do": [{"split": 0, "sizes": []}]})",
@@ -276,7 +276,7 @@ TEST(Recipe, ErrorsHaveTheLine) {
            {R"({"take": "a", "give": "b", "do": [{"canonical_nan": false}]})",
             "canonical_nan: only true has a meaning"},
            {R"({"take": "a", "give": "b", "do": [{"stack": "e"}]})",
-            "\"e\" is no variable of this rule"},
+            "\"e\" is not a variable of this rule"},
            {R"({"take": "{e}", "give": "b", "do": [{"stack": "e"}, {"stack": "e"}]})",
             "e is stacked or unstacked twice"},
            {R"({"take": "{e:*}", "give": "b", "do": [{"stack": "e"}]})",
@@ -298,8 +298,7 @@ TEST(Recipe, ErrorsHaveTheLine) {
                 "do": [{"multiply": "n + 1"}, {"concat": 0}]})",
             "may differ in n, so"},
            {R"({"take": "a", "take": "b", "give": "c"})", "f:2: key \"take\" comes twice"},
-           {R"({"take": "a" "give": "c"})",
-            "f:2: not JSON: neither ',' nor '}' behind a member"}}) {
+           {R"({"take": "a" "give": "c"})", "f:2: not JSON: neither ',' nor '}' after a member"}}) {
     if (wanted.empty()) {
       EXPECT_EQ(fault(rules), "");
     } else {
@@ -379,7 +378,7 @@ TEST(Recipe, IsAViewOrAFamily) {
   EXPECT_THAT(read(R"({"family": ["m"]})"), HasSubstr("has no experts"));
   EXPECT_THAT(read(R"({"family": ["m"], "experts": {"dense": []}})"), HasSubstr("\"dense\""));
   EXPECT_THAT(read(R"({"family": ["m"], "experts": {"packed": "fused"}})"),
-              HasSubstr("\"fused\" is no layout with rules"));
+              HasSubstr("\"fused\" is not a layout with rules"));
   EXPECT_THAT(read(std::string(kMaxRecipe + 1, ' ')), HasSubstr("bytes (limit 1048576)"));
   EXPECT_EQ(read(R"({"lists": {"mine": [{"drop": "a"}], "more": [{"use": "mine"}]}})"), "");
   EXPECT_THAT(read(R"({"lists": {"a": [{"use": "b"}], "b": [{"drop": "a"}]}})"),
@@ -490,14 +489,14 @@ TEST_F(Rules, NameWhatDoesNotFit) {
           {R"({"take": "l.{n}.e.{e}.w", "give": "l.{n}"})",
            "f.json:2: \"l.0\": is made twice, of \"l.0.e.0.w\" and of \"l.0.e.1.w\""},
           {R"({"take": "l.{n}.e.{e}.w", "where": "e = 1", "do": [{"stack": "e"}], "give": "{n}"})",
-           "f.json:2: \"0\": e 0 is missing (of those that stand with \"l.0.e.1.w\")"},
+           "f.json:2: \"0\": e 0 is missing (in the group of \"l.0.e.1.w\")"},
           {R"({"take": "l.{n}.e.{e}.w", "do": [{"stack": "e"}], "give": "one"})",
-           "f.json:2: \"one\": e 0 comes twice (of those that stand with \"l.0.e.0.w\")"},
+           "f.json:2: \"one\": e 0 comes twice (in the group of \"l.0.e.0.w\")"},
           {"{\"take\": \"l.{n}.e.{e}.w\",\n\"do\": [{\"stack\": \"e\",\n\"count\": 3}], "
            "\"give\": \"{n}\"}",
            "f.json:3: \"0\": 2 values of e where there must be 3 (\"l.0.e.0.w\")"},
           {R"({"take": ["l.{n}.e.0.w", "l.{n}.e.2.w"], "do": [{"concat": 0}], "give": "{n}"})",
-           "\"l.0.e.0.w\": nothing that fits \"l.{n}.e.2.w\" stands with it"},
+           "\"l.0.e.0.w\": no tensor matches \"l.{n}.e.2.w\" in this group"},
           {R"({"take": "norm", "do": [{"split": 0}], "give": "a"})",
            "\"norm\": 2 tensors for 1 names in give"},
           {R"({"take": "norm", "do": [{"split": 0, "sizes": [1, 2]}], "give": ["a", "b"]})",
@@ -662,7 +661,7 @@ TEST_F(Rules, CountWhatMustBeThere) {
   EXPECT_THAT(result(R"({"expect": ["norm", "none"], "each": true})"),
               ElementsAre("f.json:2: no tensor fits \"none\""));
   EXPECT_THAT(result(R"({"only": ["l.{x:**}", "norm"]})"),
-              ElementsAre("f.json:2: \"q\" is no tensor that the rules know"));
+              ElementsAre("f.json:2: \"q\" is not a tensor that the rules know"));
 }
 
 TEST_F(Rules, OptionalOnesMayFindNothing) {

@@ -177,7 +177,7 @@ TEST(Undo, DoesWhatARuleSaysOfTheWayBack) {
   EXPECT_THAT(error(way.undone()), HasSubstr("no member \"what\" belongs here (only when, do)"));
   way.rules = R"j({"take": "p.{e}", "do": [{"stack": "e"}], "back": [{"unstack": "x"}],
                   "give": "q"})j";
-  EXPECT_THAT(error(way.undone()), HasSubstr("is no variable of this rule"));
+  EXPECT_THAT(error(way.undone()), HasSubstr("is not a variable of this rule"));
   way.rules = R"j({"take": "p.{e}", "back": [{"concat": 0, "over": "e"}], "give": "q.{e}"})j";
   EXPECT_THAT(error(way.undone()), HasSubstr("nothing is stacked in back"));
   way.rules = R"j({"take": "p", "back": true, "give": "q"})j";
@@ -272,7 +272,7 @@ TEST(Undo, SaysWhatHasNoWayBack) {
   EXPECT_EQ(says(R"j({"take": "p", "give": "r"})j"), "f:1: no tensor fits \"r\"");
   EXPECT_EQ(says(R"j({"take": "p", "give": "r", "optional": true})j"), "");
   EXPECT_EQ(says(R"j({"take": "p", "do": [{"split": 0}], "give": ["q", "r"]})j"),
-            "f:1: \"q\": nothing that fits \"r\" stands with it");
+            "f:1: \"q\": no tensor matches \"r\" in this group");
   EXPECT_EQ(says(R"j({"take": "p", "do": [{"shape": [5]}], "give": "q"})j"),
             "f:1: \"q\": 5 is 4 here and 5 by config.json");
   EXPECT_EQ(says(R"j({"take": "p", "do": [{"shape": [2, 2]}, {"reshape": [2, 2, 1]}],

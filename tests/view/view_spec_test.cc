@@ -94,9 +94,39 @@ TEST(ViewSpec, RefusesInOneLineWhateverTheName) {
   EXPECT_EQ(parse_size("1\n").error().message().find('\n'), std::string::npos);
 }
 
+TEST(ViewSpec, NamesTheViewThatAMisspeltNameMayMean) {
+  const auto begin = [](const char* spelling, const char* expected) {
+    EXPECT_THAT(canonical(spelling), testing::StartsWith(expected));
+    EXPECT_THAT(canonical(spelling), testing::EndsWith("maxtext-scanned, orbax, source)"));
+  };
+  begin("bf16", "bf16: no such view (did you mean bf16-safetensors? there are: bf16-safetensors, ");
+  begin("bf16-safetensor@cast=all",
+        "bf16-safetensor@cast=all: no such view (did you mean bf16-safetensors? there are: ");
+  begin("maxtext", "maxtext: no such view (did you mean maxtext-unscanned? there are: ");
+  begin("gguf", "gguf: no such view (there are: bf16-safetensors, fp16-safetensors, ");
+}
+
+TEST(ViewSpec, HasHelpOnEveryViewAndParameter) {
+  const std::vector<ViewHelp> views = help_on_views();
+  ASSERT_EQ(views.size(), names_of_views().size());
+  for (const ViewHelp& view : views) {
+    EXPECT_FALSE(view.description.empty()) << view.name;
+    for (const ViewParameterHelp& parameter : view.parameters) {
+      EXPECT_FALSE(parameter.text.empty()) << view.name << "@" << parameter.key;
+      EXPECT_FALSE(parameter.values.empty()) << view.name << "@" << parameter.key;
+    }
+  }
+  EXPECT_EQ(views[0].parameters[0].key, "cast");
+  EXPECT_EQ(views[0].parameters[0].values, "quantized|all");
+}
+
 TEST(ViewSpec, RefusesBadParameters) {
   EXPECT_EQ(canonical("fp16-safetensors@cast=all"),
-            "fp16-safetensors@cast=all: fp16-safetensors has no parameter \"cast\"");
+            "fp16-safetensors@cast=all: fp16-safetensors has no parameter \"cast\" (there are: "
+            "experts, max_shard, maxtext, unscaled)");
+  EXPECT_EQ(canonical("safetensors@max_shards=5GB"),
+            "safetensors@max_shards=5GB: safetensors has no parameter \"max_shards\" (did you mean "
+            "max_shard? there are: max_shard)");
   EXPECT_EQ(canonical("bf16-safetensors@cast=some"),
             "bf16-safetensors@cast=some: cast \"some\" is not one of: quantized, all");
   EXPECT_EQ(canonical("fp32-consolidated@format=pt"),

@@ -1,6 +1,6 @@
 // Both files are one big dictionary, into which frameworks and users put more than DeepSpeed does:
-// arguments, schedulers, random states. Only the keys below are looked at. In particular nobody
-// goes near the base optimizer's state, so the Adam moments are never even located.
+// arguments, schedulers, random states. Only the keys below are looked at. In particular the base
+// optimizer's state is not looked at, so the Adam moments are never even located.
 #include "source/deepspeed/deepspeed_states.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace {
 constexpr std::array<std::string_view, 4> kStageNames = {"disabled", "optimizer_states",
                                                          "gradients", "weights"};
 
-/// What is kept of a parameter, a group, a name, about, besides their shapes.
+/// Bytes kept for a parameter, a group or a name, about, without their shapes.
 constexpr std::size_t kParameterBytes = 256;
 constexpr std::size_t kNameBytes = 256;
 
@@ -64,7 +64,7 @@ class StatesFile {
                 fmt::format(text, std::forward<Args>(args)...));
   }
 
-  /// A mapping of names to shapes. A name that comes twice stands at its first place with its last
+  /// A mapping of names to shapes. A name that comes twice keeps its first place and gets its last
   /// shape, as in Python.
   Result<ParameterGroup> shapes(const Pickle& pickle, NodeId mapping, std::string_view key) const {
     if (!pickle.is_mapping(mapping)) return corrupt("{} is not a dictionary of shapes", key);
@@ -150,7 +150,7 @@ class StatesFile {
     const auto one = pickle.integer(*node);
     const auto many =
         one ? std::vector{*one} : pickle.integers(*node).value_or(std::vector<std::int64_t>{});
-    if (many.empty()) return corrupt("partition_count is no number");
+    if (many.empty()) return corrupt("partition_count is not a number");
     const auto [least, most] = std::minmax_element(many.begin(), many.end());
     if (*least < 1) return corrupt("partition_count {}", *least);
     if (*least != *most) {
@@ -171,7 +171,7 @@ class StatesFile {
       auto paddings = pickle.integers(item);
       if (!paddings || std::any_of(paddings->begin(), paddings->end(),
                                    [](std::int64_t padding) { return padding < 0; })) {
-        return corrupt("param_alignment_paddings are no numbers of elements");
+        return corrupt("param_alignment_paddings are not numbers of elements");
       }
       groups.push_back(std::move(*paddings));
     }
@@ -196,7 +196,8 @@ Result<ModelStates> model_states(const StatesFile& reader, FileId file, TorchFil
   ModelStates states{file, std::move(torch), {}, {}, {}, {}, {}, {}, 0, 0, {}, {}, false};
   const Pickle& pickle = states.torch.pickle();
   const NodeId root = pickle.root();
-  if (!pickle.is_mapping(root)) return reader.corrupt("not a DeepSpeed model state: no dictionary");
+  if (!pickle.is_mapping(root))
+    return reader.corrupt("not a DeepSpeed model state: not a dictionary");
   const auto names = find_value(pickle, root, "buffer_names");
   if (!names && !pickle.find(root, "param_shapes") && !pickle.find(root, "module")) {
     return reader.corrupt("not a DeepSpeed model state: no buffer_names, param_shapes or module");

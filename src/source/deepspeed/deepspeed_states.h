@@ -67,9 +67,8 @@ struct OptimizerStates {
 /// of TorchFile.
 Result<OptimizerStates> read_optimizer_states(ByteSource& source, FileId file);
 
-/// What is under an optimizer file's keys where old releases (before 0.6) keep the shapes of the
-/// parameters, with the file that names are slices of. nullopt: not there. Errors: Corrupt, and
-/// those of TorchFile.
+/// The shapes of parameters that old releases (before 0.6) keep in an optimizer file, with the file
+/// that the names are slices of. nullopt: not there. Errors: Corrupt, and those of TorchFile.
 struct OldShapes {
   TorchFile torch;
   std::vector<ParameterGroup> parameters;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/suggest.h"
 #include "base/text.h"
 #include "source/header_loader.h"
 
@@ -25,7 +26,7 @@ std::string list(std::vector<std::string> names) {
   return fmt::format("{}{}", fmt::join(names, ", "), count > kShown ? ", ..." : "");
 }
 
-/// The prefix of the tag that a file zero/<name>/fp32.pt is in; nullopt: it is no such file.
+/// The prefix of the tag that a file zero/<name>/fp32.pt is in; nullopt: it is not such a file.
 std::optional<std::string> tag_prefix_of(std::string_view path) {
   if (!path.ends_with(kMaster)) return std::nullopt;
   for (std::size_t begin = 0; begin < path.size(); begin = path.find('/', begin) + 1) {
@@ -83,8 +84,9 @@ Result<std::string> choose_tag(const std::vector<std::string>& names, std::strin
   if (!options.tag.empty()) {
     CKFS_TRY(const std::string tag, plain_tag(options.tag, tree.name + ": --tag names"));
     if (has(names, tag)) return tag;
-    return fail(ErrorCode::InvalidArgument, "{}: no tag {} (it has {})", tree.name,
-                quote(options.tag), list(names));
+    const std::vector<std::string_view> known(names.begin(), names.end());
+    return fail(ErrorCode::InvalidArgument, "{}: no tag {}{}", tree.name, quote(options.tag),
+                did_you_mean(options.tag, known, "it has "));
   }
   if (has(names, ".")) return std::string(".");
   if (const auto file = table.find(latest)) {

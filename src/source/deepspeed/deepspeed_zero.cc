@@ -3,9 +3,10 @@
 // lengths of the flat groups, which the pickles have. So only headers are read, and the Adam
 // moments beside the masters never.
 //
-// Where that tool refuses what the files decide (BF16_Optimizer, the stream of old torch,
-// pipelines, files of ranks that the world no longer has), this does not. What is not recorded, how
-// slices of tensor parallelism fit together, or which expert a partition belongs to, is refused.
+// That tool refuses some cases that the files decide (BF16_Optimizer, the stream of old torch,
+// pipelines, files of ranks that the world no longer has); this does not. Cases that are not
+// recorded (how slices of tensor parallelism fit together, which expert a partition belongs to) are
+// refused.
 
 #include <algorithm>
 #include <charconv>
@@ -225,8 +226,8 @@ class ZeroOpener : public SourceOpener {
     return is_pipeline ? add_layers(known) : Result<void>();
   }
 
-  /// Masters do not need the files of layers; but without its file nobody knows what else a layer
-  /// holds.
+  /// Masters do not need the files of layers; but without its file the rest of a layer is not
+  /// known.
   void note_missing_layers(const std::set<std::string_view>& known) {
     std::set<std::uint32_t> missing;
     for (const std::string_view name : known) {
@@ -300,8 +301,8 @@ class ZeroOpener : public SourceOpener {
                 files_.name(first.file), first.groups.size(), world.groups().size());
   }
 
-  std::vector<Piece> pieces_of(const ZeroWorld& world, std::size_t group) const {
-    std::vector<Piece> pieces;
+  std::vector<RankPiece> pieces_of(const ZeroWorld& world, std::size_t group) const {
+    std::vector<RankPiece> pieces;
     for (const OptimizerStates& rank : world.ranks) {
       pieces.push_back({rank.file, rank.groups[group].offset, rank.groups[group].numel});
     }
@@ -390,7 +391,7 @@ class ZeroOpener : public SourceOpener {
     for (std::size_t g = 0; g < world.groups().size(); ++g) {
       const ParameterGroup& group = world.groups()[g];
       const DType dtype = world.ranks.front().groups[g].dtype;
-      const std::vector<Piece> pieces = pieces_of(world, g);
+      const std::vector<RankPiece> pieces = pieces_of(world, g);
       std::vector<std::int64_t> begins = {0};
       for (const NamedShape& parameter : group) {
         const auto next = checked_add(begins.back(), partition_numel(parameter.numel, count));

@@ -1,5 +1,5 @@
-// What it costs that ranks have a part of each parameter. A part is an extent, and nothing in the
-// files stands for one: a thousand links to one small file are a thousand parts of each parameter.
+// The cost of ranks that each have a part of each parameter. A part is an extent, and takes no
+// bytes in the files: a thousand links to one small file are a thousand parts of each parameter.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +27,8 @@ class ExtentBudget {
   explicit ExtentBudget(const SourceFiles& files) : files_(files) {}
 
   /// Counts the bytes of the pieces' files, of one with several names once.
-  void add_files(std::span<const Piece> pieces) {
-    for (const Piece& piece : pieces) {
+  void add_files(std::span<const RankPiece> pieces) {
+    for (const RankPiece& piece : pieces) {
       if (!seen_.insert(piece.file).second) continue;
       const Fingerprint& fingerprint = files_.fingerprint(piece.file);
       // Where a file system has no inodes, 0, nothing is known of names.

@@ -199,9 +199,10 @@ class UniversalOpener : public SourceOpener {
 
   Result<void> add_module_frozen() {
     if (has_slices_) {
-      builder_.add_note(tag_,
-                        "slices of tensor parallelism, joined by the converter; what only the "
-                        "module's state has is not, and left out");
+      builder_.add_note(
+          tag_,
+          "slices of tensor parallelism, joined by the converter; tensors that only the "
+          "module's state has are left out");
       return {};
     }
     std::set<std::string_view> known;
@@ -247,8 +248,8 @@ class UniversalOpener : public SourceOpener {
           return repeated_.add(*file, masters_[i].header_bytes);
         },
         files_.parallel()));
-    // Several that are no pipeline's stages, which keep modules in files of their own, are slices,
-    // whatever of them was joined.
+    // Several that are not a pipeline's stages (those keep modules in files of their own) are
+    // slices, even if some of their parameters were joined.
     has_slices_ = models_.size() > 1 && std::ranges::any_of(models_, [](const ModelStates& model) {
                     return model.module.has_value();
                   });
@@ -259,9 +260,9 @@ class UniversalOpener : public SourceOpener {
     return has_slices_ ? check_gradients() : Result<void>();
   }
 
-  /// Of a parameter that never got a gradient the optimizer has no state, and the converter takes
-  /// the first rank's slice from its module and joins nothing; which looks like a parameter of
-  /// which all ranks have a copy, but for the missing states (exp_avg.pt, say, or step.pt).
+  /// For a parameter that never got a gradient the optimizer has no state, and the converter takes
+  /// the first rank's slice from its module and joins nothing. That looks like a parameter that all
+  /// ranks have a copy of, except for the missing states (exp_avg.pt, say, or step.pt).
   Result<void> check_gradients() const {
     const auto has_state = [&](const Parameter& parameter) {
       const std::string folder = fmt::format("{}zero/{}/", prefix_, parameter.named->name);
@@ -271,7 +272,7 @@ class UniversalOpener : public SourceOpener {
       }
       return false;
     };
-    // Whoever left out all states has nothing that could be missing.
+    // If all states were left out, a missing one means nothing.
     if (std::ranges::none_of(parameters_, has_state)) return {};
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       const NamedShape& first = *parameters_[i].named;

@@ -1,6 +1,6 @@
 // Offsets come from the lengths that were saved, by prefix sums, never from the padding rules of
 // the writers: those differ between releases (trimmed on every rank, on the last only, not at all),
-// and all of them leave the concatenation of what was saved right up to the last parameter.
+// and with all of them the concatenation of the saved parts is right up to the last parameter.
 #include "source/deepspeed/zero_layout.h"
 
 #include <algorithm>
@@ -9,10 +9,10 @@
 
 namespace ckfs {
 
-FlatVector::FlatVector(std::vector<Piece> pieces, std::uint64_t width)
+FlatVector::FlatVector(std::vector<RankPiece> pieces, std::uint64_t width)
     : pieces_(std::move(pieces)), width_(width) {
   begins_.push_back(0);
-  for (const Piece& piece : pieces_) begins_.push_back(begins_.back() + piece.numel);
+  for (const RankPiece& piece : pieces_) begins_.push_back(begins_.back() + piece.numel);
 }
 
 void FlatVector::append_extents(std::int64_t begin, std::int64_t count,
@@ -36,10 +36,10 @@ std::int64_t partition_numel(std::int64_t numel, std::int64_t world) {
   return numel / world + (numel % world != 0 ? 1 : 0);
 }
 
-void append_partitioned(std::span<const Piece> pieces, std::uint64_t width, std::int64_t at,
+void append_partitioned(std::span<const RankPiece> pieces, std::uint64_t width, std::int64_t at,
                         std::int64_t numel, std::vector<Extent>& out) {
   const std::int64_t part = partition_numel(numel, static_cast<std::int64_t>(pieces.size()));
-  for (const Piece& piece : pieces) {
+  for (const RankPiece& piece : pieces) {
     if (numel == 0) return;
     const std::int64_t here = std::min(part, numel);
     CKFS_CHECK(at >= 0 && here <= piece.numel - at);

@@ -14,7 +14,7 @@
 namespace ckfs {
 
 /// A rank's part of a group: a dense run of elements in one file.
-struct Piece {
+struct RankPiece {
   FileId file = 0;
   std::uint64_t offset = 0;  // bytes
   std::int64_t numel = 0;
@@ -24,7 +24,7 @@ struct Piece {
 class FlatVector {
  public:
   /// `width`: bytes of an element. Requires: the sum of numel fits.
-  FlatVector(std::vector<Piece> pieces, std::uint64_t width);
+  FlatVector(std::vector<RankPiece> pieces, std::uint64_t width);
 
   std::int64_t numel() const { return begins_.back(); }
 
@@ -33,7 +33,7 @@ class FlatVector {
   void append_extents(std::int64_t begin, std::int64_t count, std::vector<Extent>& out) const;
 
  private:
-  std::vector<Piece> pieces_;
+  std::vector<RankPiece> pieces_;
   std::vector<std::int64_t> begins_;  // one more than pieces_
   std::uint64_t width_;
 };
@@ -42,10 +42,10 @@ class FlatVector {
 /// Requires: world > 0.
 std::int64_t partition_numel(std::int64_t numel, std::int64_t world);
 
-/// Appends the extents of a parameter of `numel` elements of which each rank's part begins `at`
-/// elements into its piece. What lies behind the last element, padding, is in no extent.
-/// Requires: pieces of at least at + partition_numel(numel, pieces.size()) elements.
-void append_partitioned(std::span<const Piece> pieces, std::uint64_t width, std::int64_t at,
+/// Appends the extents of a parameter of `numel` elements; each rank's part of it begins `at`
+/// elements into its piece. Padding behind the last element is in no extent. Requires: pieces of at
+/// least at + partition_numel(numel, pieces.size()) elements.
+void append_partitioned(std::span<const RankPiece> pieces, std::uint64_t width, std::int64_t at,
                         std::int64_t numel, std::vector<Extent>& out);
 
 }  // namespace ckfs

@@ -14,7 +14,7 @@
 namespace ckfs {
 namespace {
 
-constexpr std::size_t kEntryBytes = 384;  // what is kept of a tensor in all, about, but its name
+constexpr std::size_t kEntryBytes = 384;  // kept for a tensor in all, about, without its name
 
 /// One rank's part of each frozen parameter.
 Result<std::vector<PartitionRun>> fragments_of(const TorchFile& torch, const std::string& file_name,
@@ -138,7 +138,7 @@ Result<void> ZeroStateDict::add_partitioned_frozen(const ModelStates& states,
     const DType dtype = parts.front()[i].dtype;
     const auto world = static_cast<std::int64_t>(ranks.size());
     const std::int64_t expected = partition_numel(parameter.numel, world);
-    std::vector<Piece> pieces;
+    std::vector<RankPiece> pieces;
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
       const PartitionRun& part = parts[rank][i];
       const std::string& file = files_.name(ranks[rank]);
@@ -207,7 +207,7 @@ Result<void> ZeroStateDict::add_shared(const ModelStates& states) {
     const auto found = places_.find(origin);
     if (found == places_.end() || alias == origin) continue;
     const std::size_t source = source_of(found->second);
-    // An alias of what is itself an alias of this name would lead in a circle.
+    // An alias of an alias of this name would lead in a circle.
     const auto mine = places_.find(alias);
     if (mine != places_.end() && mine->second == source) continue;
     // What only the module's state has is not in the tool's dictionary, and takes nothing over
@@ -235,7 +235,7 @@ ZeroCounts ZeroStateDict::finish() && {
   ZeroCounts counts;
   std::vector<TensorId> ids(entries_.size());
   std::set<StorageId> counted;                // equal buffers of many layers may be one
-  for (const bool aliases : {false, true}) {  // an alias may stand before what it is one of
+  for (const bool aliases : {false, true}) {  // an alias may come before its original
     for (std::size_t i = 0; i < entries_.size(); ++i) {
       Entry& entry = entries_[i];
       if ((source_of(i) != i) != aliases) continue;

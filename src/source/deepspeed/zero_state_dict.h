@@ -21,7 +21,7 @@
 
 namespace ckfs {
 
-/// What has been put into a state dict, for `ckfs inspect`.
+/// Counts of a state dict's entries, for `ckfs inspect`.
 struct ZeroCounts {
   std::size_t parameters = 0, frozen = 0, buffers = 0, aliases = 0;
   std::int64_t parameter_numel = 0;
@@ -47,15 +47,15 @@ class ZeroStateDict {
 
   /// Frozen parameters whose tensors `states` holds whole (stage 2).
   Result<void> add_frozen(const ModelStates& states);
-  /// Frozen parameters of which each of `ranks`' model files holds a part (stage 3); `states` are
+  /// Adds frozen parameters that are split over the model files of `ranks` (stage 3); `states` are
   /// those of rank 0. Opens the others' files.
   Result<void> add_partitioned_frozen(const ModelStates& states, std::span<const FileId> ranks);
 
   /// Whether a module's tensor, by its whole name and its node, is one of those that are there.
   using KnownTensor = std::function<bool(std::string_view name, NodeId tensor)>;
-  /// Tensors of a module's state that are neither here yet, as buffers are, nor `known`: parameters
-  /// that were frozen where nobody wrote that down (stage 1). One that cannot be shown becomes a
-  /// note. `prefix` goes before each name.
+  /// Adds tensors of a module's state that are neither here yet, as buffers are, nor `known`:
+  /// parameters that were frozen without a record of it (stage 1). One that cannot be shown becomes
+  /// a note. `prefix` goes before each name.
   Result<void> add_module_frozen(const TorchFile& torch, FileId file, NodeId module,
                                  const std::string& prefix, const KnownTensor& known);
 
@@ -64,8 +64,8 @@ class ZeroStateDict {
   /// The same where its place is a tensor's.
   void add_parameter(std::string_view name, PlacedTensor tensor);
 
-  /// Other names of what is already there; those of what is not are left out.
-  /// Errors: Corrupt (as read_model_states()).
+  /// Adds other names of tensors that are already there; other names of absent tensors are left
+  /// out. Errors: Corrupt (as read_model_states()).
   Result<void> add_shared(const ModelStates& states);
 
   bool contains(std::string_view name) const { return places_.contains(name); }
@@ -112,7 +112,7 @@ class ZeroStateDict {
   std::map<std::string, std::size_t, std::less<>> places_;
 };
 
-/// Adds what is counted, but for the bytes, to the facts of `builder`, and a note for each of
+/// Adds the counts, except the bytes, to the facts of `builder`, and a note for each of
 /// module_frozen.
 void add_count_facts(CatalogBuilder& builder, const ZeroCounts& counts);
 

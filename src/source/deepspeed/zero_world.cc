@@ -143,7 +143,7 @@ Result<void> ZeroWorldReader::check_ranks(std::span<const OptimizerStates> ranks
   return {};
 }
 
-/// Ranks beyond the world must be of another one, by what they say themselves.
+/// Ranks beyond the world must say themselves that they are of another one.
 Result<void> ZeroWorldReader::check_stale(std::span<const NumberedCell> cells,
                                           std::span<const Ranks> ranks) {
   struct Beyond {

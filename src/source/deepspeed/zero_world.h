@@ -39,7 +39,7 @@ struct NumberedCell {
 /// Not for concurrent use; reads by several threads of its own.
 class ZeroWorldReader {
  public:
-  /// What is given must outlive it. `tag` is for messages.
+  /// The arguments must outlive it. `tag` is for messages.
   ZeroWorldReader(SourceFiles& files, const FileTable& table, RepeatedHeaders& repeated,
                   std::string tag)
       : files_(files), table_(table), repeated_(repeated), tag_(std::move(tag)) {}
@@ -49,7 +49,7 @@ class ZeroWorldReader {
   /// Unsupported, OutOfMemory, and those of the files.
   Result<std::vector<ZeroWorld>> read(std::span<const NumberedCell> cells);
 
-  /// Files of ranks that the worlds read so far do not have, by what they say themselves.
+  /// Files whose own ranks are not in the worlds read so far.
   std::span<const std::string> stale() const { return stale_; }
   std::span<const Note> warnings() const { return warnings_; }
 

@@ -14,44 +14,14 @@
 #include "base/checked.h"
 #include "base/text.h"
 #include "format/dcp_sharding.h"
+#include "source/box_overlap.h"
 
 namespace ckfs {
 namespace {
 
-/// Slices that are compared pair by pair where they are no grid.
-constexpr std::size_t kMaxIrregular = 4096;
-
-/// Whether each slice is one cell of the grid that all their borders make, and none begins where
-/// another does: then no two overlap. Requires: sorted by where they begin.
-template <typename Pieces>
-bool is_grid(const Pieces& pieces) {
-  for (std::size_t d = 0; d < pieces.front().begin.size(); ++d) {
-    std::set<std::int64_t> begins;
-    for (const auto& piece : pieces) begins.insert(piece.begin[d]);
-    for (const auto& piece : pieces) {
-      const auto next = begins.upper_bound(piece.begin[d]);
-      if (next != begins.end() && *next < piece.begin[d] + piece.count[d]) return false;
-    }
-  }
-  for (std::size_t i = 1; i < pieces.size(); ++i) {
-    if (pieces[i].begin == pieces[i - 1].begin) return false;
-  }
-  return true;
-}
-
-template <typename Piece>
-bool overlap(const Piece& a, const Piece& b) {
-  for (std::size_t d = 0; d < a.begin.size(); ++d) {
-    if (a.begin[d] >= b.begin[d] + b.count[d] || b.begin[d] >= a.begin[d] + a.count[d]) {
-      return false;
-    }
-  }
-  return true;
-}
-
 /// Whether the slices are whole in all dimensions but the first.
-template <typename Pieces>
-bool is_cut_in_rows(std::span<const std::int64_t> shape, const Pieces& pieces) {
+template <typename Slices>
+bool is_cut_in_rows(std::span<const std::int64_t> shape, const Slices& pieces) {
   if (shape.empty()) return true;
   return std::ranges::all_of(pieces, [&](const auto& piece) {
     return std::ranges::equal(std::span(piece.count).subspan(1), shape.subspan(1));
@@ -72,8 +42,8 @@ Result<void> TensorPieces::add(std::string_view path, FileId file,
   const auto kept = header.metadata();
   const auto text = std::ranges::find(kept, kDcpSharding, &safetensors::MetadataEntry::first);
   if (text == kept.end()) {
-    return fail(ErrorCode::Unsupported, "{}: {} has more than {} bytes with what is before it",
-                path, kDcpSharding, safetensors::kMaxKeptMetadata);
+    return fail(ErrorCode::Unsupported, "{}: {} has more than {} bytes with those before it", path,
+                kDcpSharding, safetensors::kMaxKeptMetadata);
   }
   CKFS_TRY(const DcpOffsets offsets, parse_dcp_sharding(text->second, path));
   paths_.emplace_back(path);
@@ -103,10 +73,10 @@ Result<void> TensorPieces::add(std::string_view path, FileId file,
 }
 
 Result<std::vector<std::int64_t>> TensorPieces::whole_shape(std::string_view name,
-                                                            const Pieces& pieces) const {
-  const Piece& first = pieces.front();
+                                                            const Slices& pieces) const {
+  const TensorSlice& first = pieces.front();
   std::vector<std::int64_t> shape(first.begin.size());
-  for (const Piece& piece : pieces) {
+  for (const TensorSlice& piece : pieces) {
     if (piece.dtype != first.dtype || piece.begin.size() != first.begin.size()) {
       return fail(ErrorCode::Corrupt,
                   "{}: tensor {}: a slice of {} in {} dimensions, but in {} of {} in {}",
@@ -125,22 +95,21 @@ Result<std::vector<std::int64_t>> TensorPieces::whole_shape(std::string_view nam
   return shape;
 }
 
-Result<void> TensorPieces::check_disjoint(std::string_view name, const Pieces& pieces) const {
-  if (pieces.empty() || is_grid(pieces)) return {};
-  if (pieces.size() > kMaxIrregular) {
-    return fail(ErrorCode::Unsupported, "{}: tensor {}: {} slices that are no grid (limit {})",
-                paths_[pieces.front().path], quote(name), pieces.size(), kMaxIrregular);
+Result<void> TensorPieces::check_disjoint(std::string_view name, const Slices& pieces) const {
+  if (pieces.empty()) return {};
+  const auto box = [&](std::uint32_t i) { return BoxView{pieces[i].begin, pieces[i].count}; };
+  const auto [found, irregular] = find_overlap(pieces.size(), pieces.front().begin.size(), box,
+                                               [](std::uint64_t) { return true; });
+  if (irregular > 0) {
+    return fail(ErrorCode::Unsupported, "{}: tensor {}: {} slices that form no grid (limit {})",
+                paths_[pieces.front().path], quote(name), irregular, kMaxIrregular);
   }
-  for (std::size_t i = 0; i < pieces.size(); ++i) {
-    for (std::size_t j = 0; j < i; ++j) {
-      if (!overlap(pieces[i], pieces[j])) continue;
-      return fail(ErrorCode::Corrupt,
-                  "{}: tensor {}: its slice at [{}] overlaps that at [{}] in {}",
-                  paths_[pieces[i].path], quote(name), fmt::join(pieces[i].begin, ", "),
-                  fmt::join(pieces[j].begin, ", "), paths_[pieces[j].path]);
-    }
-  }
-  return {};
+  if (!found) return {};
+  const TensorSlice& earlier = pieces[found->first];
+  const TensorSlice& later = pieces[found->second];
+  return fail(ErrorCode::Corrupt, "{}: tensor {}: its slice at [{}] overlaps that at [{}] in {}",
+              paths_[later.path], quote(name), fmt::join(later.begin, ", "),
+              fmt::join(earlier.begin, ", "), paths_[earlier.path]);
 }
 
 /// The first number of shard-NNNNN-* below the largest that no file has; empty: there is none.
@@ -166,11 +135,11 @@ std::string TensorPieces::missing_rank() const {
 }
 
 Failure TensorPieces::missing(std::string_view name, std::span<const std::int64_t> shape,
-                              const Pieces& pieces, std::int64_t elements) const {
+                              const Slices& pieces, std::int64_t elements) const {
   std::string where;
   if (is_cut_in_rows(shape, pieces)) {
     std::int64_t end = 0;
-    for (const Piece& piece : pieces) {
+    for (const TensorSlice& piece : pieces) {
       if (piece.begin[0] > end) {
         where = fmt::format(", from row {} to {}", end, piece.begin[0] - 1);
         break;
@@ -189,27 +158,27 @@ Result<std::vector<TensorId>> TensorPieces::join(CatalogBuilder& builder) {
   for (auto& [name, all] : tensors_) {
     CKFS_TRY(const std::vector<std::int64_t> shape, whole_shape(name, all));
     const DType dtype = all.front().dtype;
-    Pieces pieces = std::exchange(all, {});
-    std::erase_if(pieces, [](const Piece& piece) { return checked_numel(piece.count) == 0; });
-    std::ranges::sort(pieces, {}, [](const Piece& piece) {
+    Slices pieces = std::exchange(all, {});
+    std::erase_if(pieces, [](const TensorSlice& piece) { return checked_numel(piece.count) == 0; });
+    std::ranges::sort(pieces, {}, [](const TensorSlice& piece) {
       return std::tie(piece.begin, piece.path, piece.offset);
     });
     CKFS_TRY_VOID(check_disjoint(name, pieces));
     std::int64_t elements = 0;  // those of slices that do not overlap: no more than the whole has
-    for (const Piece& piece : pieces) elements += *checked_numel(piece.count);
+    for (const TensorSlice& piece : pieces) elements += *checked_numel(piece.count);
     if (elements != *checked_numel(shape)) return missing(name, shape, pieces, elements);
 
-    const auto extent_of = [&](const Piece& piece) {
+    const auto extent_of = [&](const TensorSlice& piece) {
       return Extent{piece.file, piece.offset, *nbytes(dtype, *checked_numel(piece.count))};
     };
     if (is_cut_in_rows(shape, pieces)) {
       std::vector<Extent> extents;
-      for (const Piece& piece : pieces) extents.push_back(extent_of(piece));
+      for (const TensorSlice& piece : pieces) extents.push_back(extent_of(piece));
       ids.push_back(builder.add_tensor(name, shape, builder.add_storage(dtype, elements, extents)));
       continue;
     }
     std::vector<StorageBox> boxes;
-    for (const Piece& piece : pieces) {
+    for (const TensorSlice& piece : pieces) {
       const Extent extent = extent_of(piece);
       StorageBox box{0, 0, piece.begin, piece.count, {}};
       box.stride.resize(box.count.size());

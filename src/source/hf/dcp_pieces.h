@@ -36,22 +36,22 @@ class TensorPieces {
   Result<std::vector<TensorId>> join(CatalogBuilder& builder);
 
  private:
-  struct Piece {
+  struct TensorSlice {
     std::uint32_t path = 0;  // index of paths_
     FileId file = 0;
     DType dtype = DType::U8;
     std::uint64_t offset = 0;  // of its first byte in the file
     std::vector<std::int64_t> begin, count;
   };
-  using Pieces = std::vector<Piece>;
+  using Slices = std::vector<TensorSlice>;
 
-  Result<std::vector<std::int64_t>> whole_shape(std::string_view name, const Pieces& pieces) const;
-  Result<void> check_disjoint(std::string_view name, const Pieces& pieces) const;
-  Failure missing(std::string_view name, std::span<const std::int64_t> shape, const Pieces& pieces,
+  Result<std::vector<std::int64_t>> whole_shape(std::string_view name, const Slices& pieces) const;
+  Result<void> check_disjoint(std::string_view name, const Slices& pieces) const;
+  Failure missing(std::string_view name, std::span<const std::int64_t> shape, const Slices& pieces,
                   std::int64_t elements) const;
   std::string missing_rank() const;
 
-  std::map<std::string, Pieces, std::less<>> tensors_;
+  std::map<std::string, Slices, std::less<>> tensors_;
   std::vector<std::string> paths_;
   std::size_t size_ = 0;
 };

@@ -1,7 +1,7 @@
 // Which tensors a directory of safetensors files holds is decided by its index where there is one:
 // uploads are repaired, re-sharded and merged in place, and stale shards or duplicates stay behind.
-// Loaders that walk the files (transformers does) then load what nobody meant. Without an index all
-// files count, and the same name twice has no right answer.
+// Loaders that walk the files (transformers does) then load tensors by mistake. Without an index
+// all files count, and the same name twice has no right answer.
 //
 // A download that was cut off is the commonest broken checkpoint; wherever a file is missing, the
 // message says what completes it.
@@ -109,8 +109,8 @@ bool describes_quantization(std::string_view key) {
 /// ...}}}, in the place of tensors called `.comfy_quant`.
 constexpr std::string_view kComfyFormats = "_quantization_metadata";
 
-/// Why weights of such a header are none that ckfs decodes; empty: they are. Formats of 4 bits and
-/// of blocks have the names and dtypes of ModelOpt's tensors, but scales in another order.
+/// Why ckfs does not decode weights of such a header; empty: it does. Formats of 4 bits and of
+/// blocks have the names and dtypes of ModelOpt's tensors, but scales in another order.
 std::string comfy_fault(std::string_view text) {
   const auto json = parse_json_tree(text, kComfyFormats, JsonKeys::LastWins);
   if (!json) return json.error().message();
@@ -185,8 +185,8 @@ class HfOpener : public SourceOpener {
     return {};
   }
 
-  /// Opens the folders that have weights of their own, and none of those that the index names. One
-  /// that is broken is left out unless the pipeline names it, as are copies of what is at the top.
+  /// Opens the folders that have weights of their own, except those that the index names. A broken
+  /// folder is left out unless the pipeline names it, and so is a copy of the weights at the top.
   Result<void> add_parts() {
     if (tree_.single_file) return {};
     CKFS_TRY_VOID(add_adapters(adapters_));
@@ -271,9 +271,9 @@ class HfOpener : public SourceOpener {
     return {};
   }
 
-  /// Finds folders whose weights an unfinished download may lack. Nothing else would miss them: a
-  /// folder without weights is no part. Many modules never have any, so it is an error only where
-  /// there must be some.
+  /// Finds folders whose weights may be missing from an unfinished download. Nothing else would
+  /// miss them: a folder without weights is not a part. Many modules never have any, so it is an
+  /// error only where there must be some.
   Result<void> check_components() {
     if (is_part_ || tree_.single_file || tree_.incomplete.empty()) return {};
     if (const Result<void> listed = read_components(); !listed) {
@@ -366,7 +366,7 @@ class HfOpener : public SourceOpener {
         shards_.push_back(file.path);
       }
     }
-    // What stands beside the folders of a diffusers pipeline is its weights once more, in one file.
+    // Files beside the folders of a diffusers pipeline hold its weights a second time, in one file.
     if (is_pipeline(tree_)) shards_.clear();
     // Mistral ships its own format beside the one of transformers: the same weights again.
     const auto is_consolidated = [](const std::string& path) {
@@ -441,7 +441,7 @@ class HfOpener : public SourceOpener {
     if (missing == shards_.end()) return {};
     if (!is_stale()) {
       return fail(ErrorCode::NotFound, "{}: names {}, which is absent{}", index_name_,
-                  quote(*missing), hint());
+                  quote(*missing), hint().empty() ? " (is the download finished?)" : hint());
     }
     builder_.add_note(index_name_, fmt::format("names {}, which is absent; {} is read instead",
                                                quote(*missing), kModel));
@@ -463,8 +463,7 @@ class HfOpener : public SourceOpener {
   }
 
   /// Where two files have a tensor of one name and there is no index, transformers loads
-  /// model.safetensors and nothing else (open_clip_pytorch_model.safetensors stands beside it,
-  /// say).
+  /// model.safetensors and nothing else (open_clip_pytorch_model.safetensors is beside it, say).
   Result<void> drop_others() {
     if (!index_name_.empty() || shards_.size() < 2 ||
         std::ranges::find(shards_, kModel) == shards_.end()) {
@@ -551,7 +550,7 @@ class HfOpener : public SourceOpener {
                   shards_[shard], fault);
     }
     std::size_t left_out = 0;
-    std::size_t near = 0;  // in the index: what lies together has nearly one name
+    std::size_t near = 0;  // in the index: neighbours have nearly the same name
     for (std::size_t i = 0; i < header.size(); ++i) {
       const safetensors::HeaderTensor tensor = header[i];
       if (index_ && index_->find(tensor.name, near) != shard) {
@@ -590,10 +589,10 @@ class HfOpener : public SourceOpener {
     return shard;
   }
 
-  /// What the header of a file has is whole, so a tensor that only the index names was never
-  /// there. The others are what they are: views show them, and an index of theirs without the
-  /// missing one. Not where that would be a guess: a file has nothing of what it should have, so it
-  /// is another model's, or the tensor lies in a file that the index does not say.
+  /// The headers are complete, so a tensor that only the index names was never there. Views show
+  /// the others, with an index without the missing one. Refused where that would be a guess: a file
+  /// with none of its tensors is another model's; or the tensor lies in another file than the index
+  /// says.
   Result<void> take_missing() {
     for (std::size_t i = 0; i < index_->size(); ++i) {
       const HfIndex::Entry entry = (*index_)[i];
@@ -775,7 +774,7 @@ class HfOpener : public SourceOpener {
       builder_.add_note(path, doubtful_ == 0
                                   ? "a download that was not finished; nothing here needs it"
                                   : "a download that was not finished; it may be of weights that "
-                                    "folders lack");
+                                    "folders need");
     }
     model_.index = index_name_;
     builder_.set_model(std::move(model_));
@@ -849,7 +848,7 @@ class HfOpener : public SourceOpener {
 
   // Folders, and the types of modules, where they are said; in read_components().
   std::optional<std::map<std::string, std::string>> components_;
-  std::size_t doubtful_ = 0;     // folders whose weights an unfinished download may lack
+  std::size_t doubtful_ = 0;     // folders whose weights an unfinished download may be missing
   std::set<std::string> parts_;  // folders
   std::map<std::string, std::string> left_out_;  // folders with weights, and why
   std::map<std::string_view, std::span<const std::int64_t>> shown_;  // in is_copy()
@@ -879,10 +878,18 @@ bool recognizes_safetensors(const SourceTree& tree, const SourceFiles& files,
 Result<std::shared_ptr<const Catalog>> open_safetensors(const SourceTree& tree, SourceFiles& files,
                                                         const OpenCheckpointOptions& options) {
   if (!options.tag.empty() || !options.key.empty() || options.config) {
-    // What is still to come may take them.
+    // The files still to come may take these options.
     if (!tree.incomplete.empty()) return refuse_unfinished(tree);
+    if (options.config) {
+      return fail(ErrorCode::InvalidArgument,
+                  "{}: --config does not go with a safetensors checkpoint, which has its own "
+                  "config.json (leave the option out)",
+                  tree.name);
+    }
     return fail(ErrorCode::InvalidArgument,
-                "{}: a checkpoint of safetensors takes no tag, key or configuration", tree.name);
+                "{}: --{} does not go with a safetensors checkpoint, whose tensors are all at one "
+                "place (leave the option out)",
+                tree.name, options.tag.empty() ? "key" : "tag");
   }
   return HfOpener(tree, files, options).open();
 }

@@ -138,7 +138,7 @@ class Parser {
     return node;
   }
 
-  /// What stands behind a backslash.
+  /// The characters after a backslash.
   Characters escape() {
     if (at_ >= text_.size()) {
       good_ = false;
@@ -246,7 +246,7 @@ class Matcher {
   std::size_t steps() const { return steps_ + 1; }
 
  private:
-  /// What has to match behind: a reference to a function, which a std::function would copy to the
+  /// The rest that has to match: a reference to a function, which a std::function would copy to the
   /// heap at each step.
   class Then {
    public:
@@ -327,7 +327,7 @@ class Matcher {
       return done < node.most && group(
                                      node, at,
                                      [&](std::size_t end) {
-                                       // A turn that takes nothing would be taken for ever.
+                                       // A turn that takes no character would never end.
                                        return (end > at || done < node.least) &&
                                               turns(node, end, done + 1, rest);
                                      });
@@ -380,7 +380,7 @@ std::optional<std::size_t> ModuleTargets::named(std::string_view module) const {
     const std::size_t dot = module.rfind('.');
     if (dot == std::string_view::npos || exhausted()) return std::nullopt;
     module = module.substr(0, dot);
-    // A name may be of nothing but dots, and targets nearly the same.
+    // A name may consist of dots alone, and the targets may be nearly the same.
     steps_ += 16 + module.size() / 16;
   }
 }

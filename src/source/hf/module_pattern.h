@@ -1,4 +1,4 @@
-// Which modules a configuration names: targets of groups, and what it ignores.
+// Which modules a configuration names: targets of groups, and ignored ones.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ class ModulePattern {
   bool valid() const { return root_ != nullptr; }
   /// As Python's re.match(): from the beginning of `name`, not necessarily to its end.
   bool matches(std::string_view name) const;
-  /// The same, and what it cost is added to `steps`.
+  /// The same, and adds its cost to `steps`.
   bool matches(std::string_view name, std::size_t& steps) const;
 
   struct Node;  // of module_pattern.cc
@@ -39,9 +39,9 @@ class ModulePattern {
 };
 
 /// The targets of a configuration's groups against the modules of a checkpoint. A target is the
-/// name of a module or of what it is in (ModelOpt names all experts of a layer as "mlp.experts"),
-/// or "re:" and a pattern, or the name of a class ("Linear"), which tensors do not show. Not for
-/// concurrent use.
+/// name of a module or of a module around it (ModelOpt names all experts of a layer as
+/// "mlp.experts"), or "re:" and a pattern, or the name of a class ("Linear"), which tensors do not
+/// show. Not for concurrent use.
 class ModuleTargets {
  public:
   /// Of all matches of one checkpoint, and looks for what a module is in: some fifteen patterns
@@ -57,15 +57,15 @@ class ModuleTargets {
   /// The group that speaks of a quantized module: by its name, else that of the nearest thing that
   /// it is in, else by a pattern, else the first with the name of a class. nullptr: none.
   const QuantizationGroup* find(std::string_view module) const;
-  /// What calls the module quantized where nothing ignores it: the name of a class, or of what it
-  /// is in, does not count.
+  /// What calls the module quantized where nothing ignores it. The name of a class, or of a module
+  /// around it, does not count.
   enum class Call : std::uint8_t { None, Pattern, Name };
   Call calls_quantized(std::string_view module) const;
 
   /// Takes note of a quantized module.
   void saw(std::string_view module);
-  /// Before an answer is relied on, and after everything was asked. Errors: Corrupt (patterns that
-  /// are too long together, or that took too many steps: what was said of modules is then wrong).
+  /// Call it after all questions, and before relying on an answer. Errors: Corrupt (patterns that
+  /// are too long together, or that took too many steps: the answers are then wrong).
   Result<void> check() const;
   /// The names and valid patterns that none of the modules that were seen has.
   std::vector<std::string> without_match() const;

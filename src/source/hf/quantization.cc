@@ -42,8 +42,8 @@ constexpr std::string_view kComfyFormat = ".comfy_quant";
 /// And of a whole file: a tensor that only says that its F8 has scales.
 constexpr std::string_view kComfyMark = "scaled_fp8";
 
-/// Whether elements of that dtype may be codes: what is no float that is cast, no complex number
-/// and no truth value.
+/// Whether elements of that dtype may be codes: not floats that are cast, complex numbers or
+/// booleans.
 bool may_be_codes(DType dtype) {
   return !is_castable_float(dtype) && dtype != DType::Bool && dtype != DType::C64 &&
          dtype != DType::C128;
@@ -204,10 +204,10 @@ class Quantizer final : public HeldTensors {
       return refuse(fmt::format("its {} looks quantized, too", last_word(name(*part))));
     }
     if (!weight->name.empty() && find(weight->name, {})) {
-      return refuse(fmt::format("stands for {}, which is stored, too", weight->name));
+      return refuse(fmt::format("decodes to {}, which is stored, too", weight->name));
     }
     if (!weight->name.empty() && !stands_for_.insert(weight->name).second) {
-      return refuse(fmt::format("stands for {}, as another tensor does", weight->name));
+      return refuse(fmt::format("decodes to {}, as another tensor does", weight->name));
     }
     return *std::move(weight);
   }
@@ -217,7 +217,7 @@ class Quantizer final : public HeldTensors {
     return find(module_of(claim.name), kComfyFormat);
   }
 
-  /// Why the weight is none that ckfs decodes, by what ComfyUI says of it; empty: it is one. Its
+  /// Why ckfs does not decode the weight, by ComfyUI's mark on it; empty: it does. ComfyUI's
   /// formats of 4 bits and of blocks have the names and dtypes of ModelOpt's, but scales in the
   /// order in which a GPU reads them.
   std::string comfy_reason(const Claim& claim, TensorId id) const {
@@ -295,8 +295,9 @@ class Quantizer final : public HeldTensors {
     }
     if (config_.transforms) {
       refuse_config(
-          "transform_config is not empty: the weights are rotated, and what turns them back at run "
-          "time is no part of a dense checkpoint");
+          "transform_config is not empty: the weights are rotated, and a dense checkpoint cannot "
+          "hold the "
+          "operation that turns them back at run time");
     }
     if (config_.method.empty()) {
       builder_.add_note(config_.file,
@@ -325,8 +326,8 @@ class Quantizer final : public HeldTensors {
     for (const std::string& target : targets_.without_match()) {
       std::string text =
           fmt::format("target {} of its config_groups matches no quantized weight", quote(target));
-      // Recipes list patterns for modules that a model may lack, and ModelOpt the names that vLLM
-      // gives to several modules together ("gate_up_proj").
+      // Recipes list patterns for modules that a model may not have, and ModelOpt the names that
+      // vLLM gives to several modules together ("gate_up_proj").
       if (target.starts_with("re:") || config_.method.starts_with("modelopt")) {
         builder_.add_note(config_.file, std::move(text));
       } else {
@@ -467,7 +468,7 @@ class Quantizer final : public HeldTensors {
     return stems;
   }
 
-  /// What is left of a quantized checkpoint once its weights are known.
+  /// Handles the other tensors of a quantized checkpoint once its weights are known.
   void sweep() {
     std::optional<Stems> known;  // most checkpoints leave no part over
     std::vector<TensorId> runtime;
@@ -494,7 +495,7 @@ class Quantizer final : public HeldTensors {
         refused_ = true;
       } else if (may_be_codes(dtype(id)) && is_part_name(name(id)) && shape(id).size() >= 2 &&
                  !has_suspect(id, module_of(name(id)))) {
-        refuse(id, fmt::format("{} that by its name decodes a weight, and none here",
+        refuse(id, fmt::format("{} named as if it decoded a weight, which is not here",
                                ckfs::name(dtype(id))));
       }
     }
@@ -618,7 +619,7 @@ class Quantizer final : public HeldTensors {
   std::vector<bool> companion_;
   std::vector<Claim> claims_;
   bool has_mark_ = false;          // a tensor says that F8 has scales
-  bool refused_ = false;           // something that is no weight of a scheme
+  bool refused_ = false;           // a tensor that is not a weight of a scheme
   std::vector<Suspect> suspects_;  // by id
   std::unordered_set<std::string_view, NameHash> suspect_modules_;  // in has_suspect()
   std::vector<TensorId> of_plain_, of_absent_;  // parts of weights that are not quantized, not here

@@ -1,5 +1,5 @@
 // How the tensors of a Hugging Face checkpoint are quantized: which are encoded and by what, which
-// are companions, and what stands in the way of showing a tensor as numbers.
+// are companions, and why a tensor cannot be shown as numbers.
 #pragma once
 
 #include <cstddef>

@@ -14,11 +14,11 @@ constexpr std::size_t kMostWords = 8;
 // Each list in byte order, in lower case.
 
 /// What decodes codes. So does any word that ends with "scale", "scales", "zero" or "zeros".
-constexpr std::array<std::string_view, 12> kParts = {"absmax",    "amax", "centroids", "codebook",
-                                                     "codebooks", "lut",  "scb",       "su",
-                                                     "sv",        "svh",  "zeropoint", "zp"};
+constexpr std::array<std::string_view, 12> kPartWords = {
+    "absmax", "amax", "centroids", "codebook", "codebooks", "lut",
+    "scb",    "su",   "sv",        "svh",      "zeropoint", "zp"};
 
-/// What stands before or behind these and says which of several it is.
+/// Words before or behind these that say which of several parts it is.
 constexpr std::array<std::string_view, 43> kBesideParts = {
     "",        "0",        "1",      "2",      "3",      "block",   "blocks",  "bitsandbytes",
     "channel", "channels", "col",    "cols",   "comfy",  "data",    "expert",  "experts",
@@ -27,12 +27,12 @@ constexpr std::array<std::string_view, 43> kBesideParts = {
     "per",     "point",    "points", "q",      "qdata",  "qweight", "res",     "row",
     "state",   "w",        "weight"};
 
-/// What holds codes, and weights, which are no integers but as codes.
+/// Words for codes, and for weights, which are integers only as codes.
 constexpr std::array<std::string_view, 18> kCodes = {
     "codes", "fp4",   "int4",      "int8",    "kernel",  "nf4",   "packed", "proj",   "qdata",
     "qidxs", "quant", "quantized", "qweight", "trellis", "uint8", "w",      "weight", "weights"};
 
-/// What stands beside those.
+/// Words beside those.
 constexpr std::array<std::string_view, 8> kBesideCodes = {"",     "bits", "block", "blocks",
                                                           "code", "data", "int",   "q"};
 
@@ -104,7 +104,7 @@ class Words {
 
 bool is_part(std::string_view word) {
   constexpr std::array<std::string_view, 4> kEndings = {"scale", "scales", "zero", "zeros"};
-  return is_in(kParts, word) || std::ranges::any_of(kEndings, [&](std::string_view ending) {
+  return is_in(kPartWords, word) || std::ranges::any_of(kEndings, [&](std::string_view ending) {
            return word.size() >= ending.size() &&
                   is_in(std::span(&ending, 1), word.substr(word.size() - ending.size()));
          });

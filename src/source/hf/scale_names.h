@@ -1,9 +1,9 @@
 // What names say: which tensors decode others, and which integers are tables and no codes.
 //
 // Tools have no common names for the parts of a quantized weight (`W_q` and `scale`, `codes` and
-// `codebooks`, `weight._data` and `weight._scale`), but all call the parts what they are. So a
-// name is read as words, and a tensor whose last words are such a part belongs to what stands
-// before them.
+// `codebooks`, `weight._data` and `weight._scale`), but all use words for the kind of part. So a
+// name is read as words, and a tensor whose last words are such a part belongs to the module that
+// the words before name.
 #pragma once
 
 #include <optional>
@@ -24,11 +24,11 @@ bool is_runtime_scale(std::string_view name);
 bool is_part_name(std::string_view name);
 
 /// Whether the last word says that the tensor holds codes: "qweight", "W_q", "up_proj_blocks". A
-/// "weight" and a "proj" are among them: what is called so and is an integer is a code.
+/// "weight" and a "proj" are among them: an integer tensor of that name holds codes.
 bool is_code_name(std::string_view name);
 
-/// Whether the last word is that of integers that are no codes: positions, masks, ids, tables from
-/// one kind of numbers to another ("tid2eid").
+/// Whether the last word means integers that are not codes: positions, masks, ids, tables from one
+/// kind of numbers to another ("tid2eid").
 bool is_table_name(std::string_view name);
 
 /// The tensors that decode others, by what their names say.

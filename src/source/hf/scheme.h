@@ -116,7 +116,7 @@ inline constexpr std::size_t kMaxChecked = 1024;
 /// The module whose tensor it is: the name up to its last dot, all of it where there is none.
 std::string_view module_of(std::string_view name);
 
-/// All that a kind of weights is: of which encoding, and its numbers.
+/// A key for a kind of weights: its encoding and its numbers.
 std::string kind_key(std::string_view encoding, std::span<const std::int64_t> numbers);
 
 /// The kind of weights of that encoding and shape.

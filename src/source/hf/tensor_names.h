@@ -1,4 +1,4 @@
-// The tensors of a checkpoint by name, for who looks up those that belong together.
+// The tensors of a checkpoint by name, to look up those that belong together.
 #pragma once
 
 #include <optional>

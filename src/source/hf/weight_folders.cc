@@ -1,5 +1,5 @@
-// A folder counts with the files directly in it. One that took what lies deeper, too, would have to
-// share it with folders below that have weights themselves.
+// A folder counts with the files directly in it. One that also took deeper files would have to
+// share them with folders below that have weights themselves.
 #include "source/hf/weight_folders.h"
 
 #include <algorithm>
@@ -52,7 +52,7 @@ SourceTree tree_of(const SourceTree& tree, const std::string& folder) {
   part.name = tree.name + "/" + folder.substr(0, folder.size() - 1);
   part.root = tree.root / folder;
   part.complete_command = tree.complete_command;
-  // Its files and those of folders below it are one run of what is sorted.
+  // Its files and those of folders below it are neighbours in the sorted list.
   auto file = std::ranges::lower_bound(tree.files, folder, {}, &TreeFile::path);
   for (; file != tree.files.end() && file->path.starts_with(folder); ++file) {
     if (folder_of(file->path) != folder) continue;

@@ -17,7 +17,7 @@ namespace ckfs {
 std::vector<std::string> weight_folders(const SourceTree& tree);
 
 /// Whether the directory is a model by its folders: a pipeline of diffusers (model_index.json),
-/// beside whose folders the same weights may lie once more in one file of any kind, or of
+/// beside whose folders the same weights may lie a second time in one file of any kind, or of
 /// sentence-transformers (modules.json) without weights at its top, which would be the base model.
 bool is_pipeline(const SourceTree& tree);
 

@@ -1,12 +1,12 @@
 // Nodes are read a level at a time, several at once: a slow source costs as many rounds as the tree
-// is high. Leaves are kept as they are stored, about 20 bytes a key, and enumerated as often as
-// somebody asks; a table of all keys would be larger than everything else that is known of a model.
+// is high. Leaves are kept as they are stored, about 20 bytes a key, and enumerated on each
+// request; a table of all keys would be larger than all other facts of a model.
 //
 // A tree can be written so that it refers to one node a million times, and that to another. No
-// honest tree has a byte in two nodes, so no two of them may overlap, and what is made of them is
-// paid for by their own bytes: a data file may have any size, and nothing in it but holes.
-// Some megabytes of them are read at once, and decoded one after another: a thousand bytes may
-// become a million, and how many they become is known afterwards.
+// honest tree has a byte in two nodes, so no two of them may overlap, and the nodes' own bytes
+// bound what may be made of them: a data file may have any size, and consist of holes alone. Some
+// megabytes of them are read at once, and decoded one after another: a thousand bytes may become a
+// million, and how many they become is known afterwards.
 #include "source/orbax/ocdbt_database.h"
 
 #include <algorithm>
@@ -32,7 +32,7 @@ constexpr std::uint64_t kAtOnce = std::uint64_t{32} << 20;
 
 struct OcdbtDatabase::Wanted {
   FileId file = 0;
-  ocdbt::Place place;
+  ocdbt::DataLocation place;
   std::uint8_t height = 0;
   std::string base_path;  // of its file
   std::string prefix;     // what its keys leave out

@@ -28,10 +28,10 @@ using TakeEntry = std::function<Result<void>(std::string_view key, const StoredV
 
 class OcdbtDatabase {
  public:
-  /// `directory`: of the database in the tree, with its '/'. What is kept of it is at most 24 MiB
-  /// and 64 times the stored bytes of its nodes (else Corrupt); of these 32 MiB, or one node, are
-  /// held beside it while they are read. `tree`, `files` and `table` must outlive it. Errors:
-  /// NotFound (a file that it refers to), Corrupt, Unsupported, Io, Stale, OutOfMemory.
+  /// `directory`: of the database in the tree, with its '/'. Keeps at most 24 MiB and 64 times the
+  /// stored bytes of its nodes (else Corrupt). While reading it also holds 32 MiB of stored nodes,
+  /// or one node. `tree`, `files` and `table` must outlive it. Errors: NotFound (a file that it
+  /// refers to), Corrupt, Unsupported, Io, Stale, OutOfMemory.
   static Result<OcdbtDatabase> open(const SourceTree& tree, SourceFiles& files,
                                     const FileTable& table, std::string directory);
 

@@ -58,7 +58,7 @@ bool has_array(const orbax::TreeLeaf& leaf) {
          leaf.value_type == "scalar";
 }
 
-/// A value that is no array of its own, but somewhere in msgpack.
+/// A value that is not an array of its own, but lies somewhere in msgpack.
 bool is_stored_apart(const orbax::TreeLeaf& leaf) {
   constexpr std::array<std::string_view, 5> kEmpty{"None", "Dict", "List", "Tuple", "NamedTuple"};
   return leaf.skip_deserialize && std::ranges::find(kEmpty, leaf.value_type) == kEmpty.end();
@@ -342,7 +342,7 @@ class ItemOpener : public SourceOpener {
     return std::optional(std::move(array));
   }
 
-  /// The array that `key` has a chunk of, and which: nullptr, nobody's.
+  /// The array that `key` has a chunk of, and the chunk's `index`; nullptr: no array's.
   Result<ZarrArray*> array_of_chunk(std::string_view key, std::vector<std::int64_t>& index) {
     const auto is_chunk_of = [&](ZarrArray& array, std::string_view rest) {
       auto found =
@@ -431,7 +431,7 @@ class ItemOpener : public SourceOpener {
       const auto leaf = names.find(array.name());
       if (leaf != names.end() && leaf->second->value_type != "placeholder") continue;
       if (++extra <= kMaxNotes) {
-        builder_.add_note(array.name(), "an array that is no leaf of the tree; left out");
+        builder_.add_note(array.name(), "an array that is not a leaf of the tree; left out");
       }
     }
     return {};
@@ -548,7 +548,8 @@ class ItemOpener : public SourceOpener {
 
   /// Why no chunk may be missing; empty: a missing one is the fill value.
   std::string why_whole() const {
-    if (flags_.missing_chunk_is_error) return fmt::format("{} says that none is", kTreeFile);
+    if (flags_.missing_chunk_is_error)
+      return fmt::format("{} says that none may be missing", kTreeFile);
     if (database_ || tree_.incomplete.empty()) return {};
     return fmt::format("{} is a download that was not finished{}", tree_.incomplete.front(),
                        tree_.complete_command.empty()
@@ -556,7 +557,7 @@ class ItemOpener : public SourceOpener {
                            : fmt::format(" (complete it with: {})", tree_.complete_command));
   }
 
-  /// With a key, what lies below it: `name` relative to it.
+  /// With a key, `name` relative to it, if it lies below it.
   std::optional<std::string_view> shown_name(std::string_view name) const {
     const std::string_view key = options_.key;
     if (key.empty()) return name;
@@ -671,17 +672,17 @@ class ItemOpener : public SourceOpener {
 
   /// What `ckfs inspect` says first.
   struct Totals {
-    struct Part {
+    struct KeyTotals {
       std::size_t arrays = 0;
       std::uint64_t bytes = 0;
     };
-    std::map<std::string, Part> parts;  // by the first key
+    std::map<std::string, KeyTotals> parts;  // by the first key
     std::map<std::string, std::size_t> stored_as;
     std::uint64_t chunks = 0;
     std::size_t arrays = 0;
 
     void add(const orbax::TreeLeaf& leaf, const ZarrArray& array) {
-      Part& part = parts[leaf.path.empty() ? "." : leaf.path.front().text];
+      KeyTotals& part = parts[leaf.path.empty() ? "." : leaf.path.front().text];
       ++part.arrays;
       ++arrays;
       part.bytes += array.stored_bytes();
@@ -751,7 +752,7 @@ Result<std::shared_ptr<const Catalog>> open_orbax(const SourceTree& tree, Source
   }
   CKFS_TRY(const OrbaxPlace place, choose_orbax_item(tree, options));
   if (place.step_directory.empty()) return ItemOpener(tree, files, options, place).open();
-  // Other steps come and go while a training runs: they are no part of the source.
+  // Other steps come and go while a training runs: they are not part of the source.
   const SourceTree step = subtree(tree, place.step_directory);
   return ItemOpener(step, files, options, place).open();
 }

@@ -11,6 +11,7 @@
 #include <map>
 #include <set>
 
+#include "base/suggest.h"
 #include "base/text.h"
 #include "format/ocdbt_read.h"
 
@@ -22,7 +23,7 @@ constexpr std::string_view kMsgpack = "checkpoint";
 constexpr std::string_view kProcess = "ocdbt.process_";
 constexpr std::string_view kTemporary = ".orbax-checkpoint-tmp";
 
-/// What lies in a directory.
+/// The marks of a directory.
 struct Marks {
   bool tree = false;      // _METADATA
   bool manifest = false;  // of a database
@@ -173,9 +174,10 @@ Result<void> choose_in_step(const SourceTree& tree, const Items& items,
   if (!options.item.empty()) {
     chosen = options.item + "/";
     if (!mine.contains(chosen)) {
-      return fail(ErrorCode::InvalidArgument, "{}: no item {} (it has {})",
+      const std::vector<std::string_view> known(names.begin(), names.end());
+      return fail(ErrorCode::InvalidArgument, "{}: no item {}{}",
                   tree.name + "/" + std::string(shown(place.step_directory)), quote(options.item),
-                  list(names));
+                  did_you_mean(options.item, known, "it has "));
     }
   } else if (mine.contains("")) {
     chosen = "";
@@ -294,7 +296,7 @@ bool is_root(const SourceTree& tree, const Items& items) {
     if (directory.empty()) return false;
     if (step_of(shown(top_of(directory)))) any = true;
   }
-  // Nothing but steps that were not committed.
+  // Only steps that were not committed.
   return any ||
          (std::ranges::all_of(items, [](const auto& item) { return is_temporary(item.first); }) &&
           !find_temporary(tree).empty());
@@ -328,8 +330,9 @@ Result<OrbaxPlace> choose_orbax_item(const SourceTree& tree, const OpenCheckpoin
   if (is_root(tree, items)) {
     CKFS_TRY_VOID(choose_step(tree, items, options, place));
   } else if (options.step) {
-    return fail(ErrorCode::InvalidArgument, "{}: step {}: a step or an item, no directory of steps",
-                tree.name, *options.step);
+    return fail(ErrorCode::InvalidArgument,
+                "{}: step {}: a step or an item, not a directory of steps", tree.name,
+                *options.step);
   }
   CKFS_TRY_VOID(choose_in_step(tree, items, options, place));
   return place;

@@ -32,17 +32,17 @@ struct OrbaxPlace {
   std::vector<Note> notes;  // steps and items that were passed over, and why
 };
 
-/// The item of the options' name, else the step itself where it is one, else the only one, else the
-/// first of the usual names; of the options' step, else of the newest that is whole. What is
-/// temporary (the tree itself, or the step that it lies in, too) or was not finished is never
-/// taken. Requires: is_orbax(). Errors: InvalidArgument (the options name what is not there),
-/// Unsupported (not finished; not clear which).
+/// Chooses an item: the one that the options name, else the step itself if it is one, else the only
+/// one, else the first with a usual name. Takes it from the options' step, else from the newest
+/// whole one. Never takes a temporary one (nor one whose tree or step is temporary) or an
+/// unfinished one. Requires: is_orbax(). Errors: InvalidArgument (the options name something
+/// absent), Unsupported (not finished; not clear which).
 Result<OrbaxPlace> choose_orbax_item(const SourceTree& tree, const OpenCheckpointOptions& options);
 
-/// What lies below a step's `directory` alone, which ends in '/': files, links and notes. Of links
-/// that lead out it has what the whole tree has; of downloads that were not finished all but those
-/// below other steps, for their marks lie at the top or in a cache: paths below the step are
-/// relative to it, the others as the whole tree has them.
+/// The part of the tree below a step's `directory`, which ends in '/': files, links and notes.
+/// Links that lead out are those of the whole tree. Unfinished downloads are all but those below
+/// other steps, because their marks lie at the top or in a cache: paths below the step are relative
+/// to it, the others are those of the whole tree.
 SourceTree subtree(const SourceTree& tree, std::string_view directory);
 
 }  // namespace ckfs

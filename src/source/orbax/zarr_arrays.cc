@@ -77,7 +77,7 @@ Result<void> ZarrArray::make_grid() {
     partial_ = 0;
     return {};
   }
-  // What is at the end of every chunk counts, too, even where the array does not reach it.
+  // The end of every chunk counts, too, even where the array does not reach it.
   const auto bytes =
       count ? checked_mul(static_cast<std::uint64_t>(*count), nbytes_) : std::nullopt;
   if (!bytes ||
@@ -332,7 +332,7 @@ Result<TensorId> ZarrArray::finish(CatalogBuilder& builder, std::string_view nam
   if (empty || !obstacle_.empty()) {
     const StorageId none = builder.add_storage(dtype_, 0, {});
     if (empty) return builder.add_tensor(name, metadata_.shape, none);
-    // What nobody can show is as if it had no elements, in its own shape nevertheless.
+    // An array that cannot be shown gets no elements, but keeps its shape.
     StorageBox nothing;
     nothing.storage = none;
     nothing.begin.assign(metadata_.shape.size(), 0);

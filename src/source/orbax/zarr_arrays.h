@@ -24,8 +24,8 @@ namespace ckfs {
 /// One array, while its chunks are found.
 class ZarrArray {
  public:
-  /// `name`: in messages. Errors: Unsupported (more bytes or boxes than there may be; what no
-  /// reader here decodes is no error but an obstacle).
+  /// `name`: for messages. Errors: Unsupported (more bytes or boxes than there may be). A form that
+  /// no reader here decodes is not an error but an obstacle.
   static Result<ZarrArray> create(std::string name, zarr::Metadata metadata);
 
   const std::string& name() const { return name_; }
@@ -37,7 +37,7 @@ class ZarrArray {
   /// Boxes that its tensor will have at most.
   std::size_t boxes() const { return std::size_t{1} << partial_; }
 
-  /// Notes where the chunk (or shard) is that a key names. One beyond the grid is nobody's.
+  /// Notes where the chunk (or shard) is that a key names. One beyond the grid is ignored.
   /// Requires: `index` has a number for each dimension; before finish(). Errors: Corrupt (a size
   /// that no such chunk has, a shard without room for its index, one in memory whose index is
   /// damaged or whose inner chunks lie beyond it or have more bytes than it), Unsupported (more
@@ -45,17 +45,17 @@ class ZarrArray {
   Result<void> add_chunk(CatalogBuilder& builder, std::span<const std::int64_t> index,
                          const StoredValue& value);
 
-  /// Adds storage and tensor under `name`, once. What was not found is the fill value; or an
-  /// obstacle, if `why_whole` says why nothing may be missing, or nobody knows the fill value's
-  /// bits. What is absent in a shard's file is found by its reader. Errors: Unsupported (more
-  /// chunks than are numbered).
+  /// Adds storage and tensor under `name`, once. Chunks that were not found show the fill value; or
+  /// the array has an obstacle, if `why_whole` says why no chunk may be missing, or the fill
+  /// value's bits are not known. The reader of a shard's file finds chunks that are absent in it.
+  /// Errors: Unsupported (more chunks than are numbered).
   Result<TensorId> finish(CatalogBuilder& builder, std::string_view name,
                           std::string_view why_whole);
 
   std::uint64_t chunks() const { return found_; }
   /// Chunks that finish() made the fill value. Of an array that cannot be shown 0.
   std::uint64_t filled() const { return filled_; }
-  /// Bytes of what was found.
+  /// Stored bytes of the chunks that were found.
   std::uint64_t stored_bytes() const { return stored_; }
 
  private:

@@ -1,16 +1,14 @@
 // The objects are dataclasses, known by the fields they have: module paths and class names changed
 // between releases of torch, fields did not. A tensor's chunks and the places of its bytes are in
-// two tables, joined by (name, offsets); with a thousand ranks each has a million entries, of which
-// the optimizer's are three quarters, so what nobody wants is passed over before anything is built.
+// two tables, joined by (name, offsets). With a thousand ranks each has a million entries, and
+// three quarters of them are the optimizer's; so unwanted entries are skipped before anything is
+// built.
 //
 // That chunks tile the tensor is checked here, once: behind this a hole would be bytes made up.
 #include "source/torch/dcp_metadata.h"
 
 #include <algorithm>
-#include <bit>
-#include <iterator>
 #include <map>
-#include <numeric>
 #include <set>
 #include <utility>
 
@@ -18,14 +16,13 @@
 #include "base/text.h"
 #include "format/torch_file.h"
 #include "format/torch_names.h"
+#include "source/box_overlap.h"
 
 namespace ckfs {
 namespace {
 
-/// Chunks that are compared pair by pair where no plane goes between them.
-constexpr std::size_t kMaxIrregularChunks = 4096;
 constexpr std::size_t kMaxPath = 4096;  // bytes
-/// What is kept of a chunk, of a place and of a tensor, about, besides coordinates and names.
+/// Bytes kept for a chunk, a place and a tensor, about, without coordinates and names.
 constexpr std::size_t kBytes = 256;
 
 /// A field of a dataclass: its state is a dictionary, or with slots a pair (None, dictionary).
@@ -42,34 +39,9 @@ std::uint64_t count_field(const Pickle& pickle, NodeId object, std::string_view 
   return value && *value >= 0 ? static_cast<std::uint64_t>(*value) : ~std::uint64_t{0};
 }
 
-bool overlap(const DcpTensor& tensor, const DcpChunk& a, const DcpChunk& b) {
-  for (std::size_t d = 0; d < tensor.shape.size(); ++d) {
-    const std::int64_t begin_a = tensor.offsets(a)[d];
-    const std::int64_t begin_b = tensor.offsets(b)[d];
-    if (begin_a >= begin_b + tensor.sizes(b)[d] || begin_b >= begin_a + tensor.sizes(a)[d]) {
-      return false;
-    }
-  }
-  return true;
-}
-
-/// Whether each chunk is one cell of the grid that all their borders make: then no two overlap if
-/// no two begin at the same place.
-bool is_grid(const DcpTensor& tensor) {
-  for (std::size_t d = 0; d < tensor.shape.size(); ++d) {
-    std::set<std::int64_t> begins;
-    for (const DcpChunk& chunk : tensor.chunks) begins.insert(tensor.offsets(chunk)[d]);
-    for (const DcpChunk& chunk : tensor.chunks) {
-      const std::int64_t begin = tensor.offsets(chunk)[d];
-      const auto next = begins.upper_bound(begin);
-      if (next != begins.end() && *next < begin + tensor.sizes(chunk)[d]) return false;
-    }
-  }
-  return true;
-}
-
-/// What storage_data says of one tensor: where the torch file is of the chunk at some offsets.
-class Places {
+/// The entries of storage_data for one tensor: where the torch file of the chunk at some offsets
+/// is.
+class ChunkLocations {
  public:
   void add(std::span<const std::int64_t> offsets, NodeId info) {
     entries_.push_back({numbers_.size(), offsets.size(), info});
@@ -260,7 +232,7 @@ class MetadataFile {
     const std::uint64_t offset = count_field(pickle_, *info, "offset");
     const std::uint64_t length = count_field(pickle_, *info, "length");
     if (!path || path->empty() || path->size() > kMaxPath || !checked_add(offset, length)) {
-      return corrupt(tensor, "its chunk at [{}] is nowhere", fmt::join(offsets, ", "));
+      return corrupt(tensor, "its chunk at [{}] has no place in a file", fmt::join(offsets, ", "));
     }
     const auto transforms = field(pickle_, *info, "transform_descriptors");
     if (transforms && !pickle_.is_none(*transforms) && !pickle_.sequence(*transforms).empty()) {
@@ -276,79 +248,29 @@ class MetadataFile {
     return known->second;
   }
 
-  /// Together with the sum of their elements: chunks that do not overlap leave no hole. What is no
-  /// grid is cut by planes that go through no chunk, again and again: so what slices of slices make
-  /// is told apart in little more than the time that sorting takes.
+  /// Together with the sum of their elements: chunks that do not overlap leave no hole.
   Result<void> check_disjoint(const DcpTensor& tensor) const {
-    const std::size_t rank = tensor.shape.size();
-    if (!pickle_.budget()->spend(tensor.chunks.size() * (1 + rank))) return {};
-    if (is_grid(tensor)) return {};
-    std::vector<std::uint32_t> order(tensor.chunks.size());
-    std::iota(order.begin(), order.end(), std::uint32_t{0});
-    std::vector<std::span<std::uint32_t>> rest{order};
-    std::vector<std::span<std::uint32_t>> parts;
-    while (!rest.empty()) {
-      const std::span<std::uint32_t> part = rest.back();
-      rest.pop_back();
-      parts.clear();
-      for (std::size_t d = 0; d < rank && parts.size() < 2; ++d) {
-        if (!pickle_.budget()->spend(part.size() * std::bit_width(part.size()))) return {};
-        parts = cut(tensor, part, d);
-      }
-      if (parts.size() < 2) {
-        CKFS_TRY_VOID(check_pairs(tensor, part));
-        continue;
-      }
-      std::ranges::copy_if(parts, std::back_inserter(rest),
-                           [](std::span<std::uint32_t> each) { return each.size() > 1; });
+    const auto box = [&](std::uint32_t i) {
+      return BoxView{tensor.offsets(tensor.chunks[i]), tensor.sizes(tensor.chunks[i])};
+    };
+    const auto [found, irregular] =
+        find_overlap(tensor.chunks.size(), tensor.shape.size(), box,
+                     [&](std::uint64_t steps) { return pickle_.budget()->spend(steps); });
+    if (irregular > 0) {
+      return fail(ErrorCode::Unsupported, "{}: tensor {}: {} chunks that form no grid (limit {})",
+                  file_name_, quote(tensor.name), irregular, kMaxIrregular);
     }
-    return {};
-  }
-
-  /// Sorts chunks along a dimension, and gives the runs of them that planes across it go between.
-  static std::vector<std::span<std::uint32_t>> cut(const DcpTensor& tensor,
-                                                   std::span<std::uint32_t> chunks, std::size_t d) {
-    std::ranges::sort(chunks, {},
-                      [&](std::uint32_t i) { return tensor.offsets(tensor.chunks[i])[d]; });
-    std::vector<std::span<std::uint32_t>> parts;
-    std::size_t begin = 0;
-    std::int64_t end = 0;  // of the chunks since `begin`
-    for (std::size_t i = 0; i < chunks.size(); ++i) {
-      const DcpChunk& chunk = tensor.chunks[chunks[i]];
-      const std::int64_t from = tensor.offsets(chunk)[d];
-      if (i > begin && from >= end) {
-        parts.push_back(chunks.subspan(begin, i - begin));
-        begin = i;
-      }
-      end = std::max(end, from + tensor.sizes(chunk)[d]);
-    }
-    parts.push_back(chunks.subspan(begin));
-    return parts;
-  }
-
-  Result<void> check_pairs(const DcpTensor& tensor, std::span<const std::uint32_t> chunks) const {
-    if (chunks.size() > kMaxIrregularChunks) {
-      return fail(ErrorCode::Unsupported, "{}: tensor {}: {} chunks that are no grid (limit {})",
-                  file_name_, quote(tensor.name), chunks.size(), kMaxIrregularChunks);
-    }
-    for (std::size_t i = 0; i < chunks.size(); ++i) {
-      if (!pickle_.budget()->spend(i * tensor.shape.size())) return {};
-      for (std::size_t j = 0; j < i; ++j) {
-        const DcpChunk& a = tensor.chunks[std::min(chunks[i], chunks[j])];
-        const DcpChunk& b = tensor.chunks[std::max(chunks[i], chunks[j])];
-        if (!overlap(tensor, a, b)) continue;
-        return corrupt(tensor.name, "chunks at [{}] and [{}] overlap",
-                       fmt::join(tensor.offsets(a), ", "), fmt::join(tensor.offsets(b), ", "));
-      }
-    }
-    return {};
+    if (!found) return {};
+    return corrupt(tensor.name, "chunks at [{}] and [{}] overlap",
+                   fmt::join(box(found->first).begin, ", "),
+                   fmt::join(box(found->second).begin, ", "));
   }
 
   const Pickle& pickle_;
   const std::string& file_name_;
   const std::function<bool(std::string_view)>& wanted_;
   DcpMetadata metadata_;
-  std::map<std::string_view, Places> places_;
+  std::map<std::string_view, ChunkLocations> places_;
   std::map<std::string_view, std::uint32_t> path_numbers_;
 };
 

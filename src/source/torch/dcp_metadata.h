@@ -25,7 +25,7 @@ struct DcpChunk {
 struct DcpTensor {
   std::string name;
   std::vector<std::int64_t> shape;
-  std::optional<DType> dtype;    // nullopt: one that DType lacks
+  std::optional<DType> dtype;    // nullopt: DType does not have it
   std::string dtype_name;        // torch's
   std::vector<DcpChunk> chunks;  // those with elements, by their offsets; they tile the shape
   std::vector<std::int64_t> boxes;
@@ -43,7 +43,7 @@ struct DcpTensor {
 /// and 16 for each dimension.
 struct DcpMetadata {
   std::vector<DcpTensor> tensors;   // in the order of the pickle
-  std::vector<std::string> others;  // keys that are no tensors
+  std::vector<std::string> others;  // keys that are not tensors
   std::vector<std::string> paths;   // of files, relative to .metadata; each once
 };
 
@@ -51,7 +51,7 @@ struct DcpMetadata {
 struct DcpEntry {
   std::string_view name;  // "model.layers.0.w"
   /// The key of the saved dictionary below which it was ("model"), where the saver says so; empty:
-  /// it was at the top, or who knows.
+  /// it was at the top, or that is unknown.
   std::string_view key;
   bool tensor = false;
 };

@@ -2,11 +2,11 @@
 // storage of as many extents, which reads like a plain file. Any other grid (tensor parallelism,
 // 2-D meshes) becomes one box for each chunk.
 //
-// Default is what a torch file of the same dictionary shows: what lies below a usual key, else
-// every tensor but the optimizer's. dcp_to_torch_save gives all of them, but no view of a model
-// wants three quarters of it to be moments, and its loader wants the names of the model. The
-// dictionary is stored flat; only what the planner has left in the metadata says that
-// "model.norm.weight" was below "model", and is not the name that a tied model gives it.
+// By default this shows the same as a torch file of the same dictionary: the tensors below a usual
+// key, else every tensor but the optimizer's. dcp_to_torch_save gives all of them, but in a model's
+// view three quarters would then be moments, and a loader wants the names of the model. The
+// dictionary is stored flat; only the planner's data in the metadata says that "model.norm.weight"
+// was below "model", and is not the name that a tied model gives it.
 
 #include <algorithm>
 #include <array>
@@ -64,8 +64,8 @@ std::optional<std::uint64_t> number_in(std::string_view part) {
   return value;
 }
 
-/// Whether a < b where parts that are numbers count as such, and come before all others:
-/// "layers.2.w" before "layers.10.w". A strict order of different names.
+/// Whether a < b where numeric parts compare as numbers, and come before all others: "layers.2.w"
+/// before "layers.10.w". A strict order of different names.
 bool natural_less(std::string_view a, std::string_view b) {
   const std::string_view whole_a = a;
   const std::string_view whole_b = b;
@@ -130,7 +130,7 @@ class DcpOpener : public SourceOpener {
     return {};
   }
 
-  /// With a key, what lies below it; else everything but what only a training goes on from.
+  /// With a key, the tensors below it; else all but those that only resuming a training needs.
   bool wanted(std::string_view name) const {
     if (!key_.empty()) return name.starts_with(key_) && name.substr(key_.size()).starts_with('.');
     return !is_training_state(name.substr(0, name.find('.')));
@@ -140,7 +140,7 @@ class DcpOpener : public SourceOpener {
     return key_.empty() ? name : name.substr(key_.size() + 1);
   }
 
-  /// Without an option: what is below the first usual key that has tensors.
+  /// Without an option: the tensors below the first usual key that has any.
   Result<void> choose_key(const Pickle& pickle, const std::string& path) {
     key_ = options_.key;
     if (!key_.empty()) return {};
@@ -176,7 +176,7 @@ class DcpOpener : public SourceOpener {
           counts.first > 0
               ? fmt::format("{} tensors beside the model's; left out (--key {} shows them)",
                             counts.first, group)
-              : fmt::format("{} values that are no tensors; left out", counts.second));
+              : fmt::format("{} values that are not tensors; left out", counts.second));
     }
   }
 
@@ -199,7 +199,7 @@ class DcpOpener : public SourceOpener {
     CKFS_TRY(DcpMetadata metadata, parse_metadata());
     note_prefix(metadata.tensors);
     for (std::size_t i = 0; i < std::min(metadata.others.size(), kMaxNotes); ++i) {
-      builder_.add_note(metadata.others[i], "no tensor; left out");
+      builder_.add_note(metadata.others[i], "not a tensor; left out");
     }
     std::ranges::sort(metadata.tensors, [](const DcpTensor& a, const DcpTensor& b) {
       return natural_less(a.name, b.name);
@@ -251,18 +251,19 @@ class DcpOpener : public SourceOpener {
     });
     CKFS_TRY_VOID(find_places(metadata));
     CKFS_TRY_VOID(sort_places());
-    std::vector<Place*> wanted;
-    for_each_tensor(tensors, [&](std::span<Place> places) { wanted.push_back(&largest(places)); });
+    std::vector<ChunkFile*> wanted;
+    for_each_tensor(tensors,
+                    [&](std::span<ChunkFile> places) { wanted.push_back(&largest(places)); });
     CKFS_TRY_VOID(open_items(std::exchange(wanted, {})));
-    for_each_tensor(tensors, [&](std::span<Place> places) {
+    for_each_tensor(tensors, [&](std::span<ChunkFile> places) {
       const bool row_major = is_contiguous(largest(places).item->tensor);
-      for (Place& place : places) {
+      for (ChunkFile& place : places) {
         if (!row_major || !has_usual_length(place)) wanted.push_back(&place.own());
       }
     });
     CKFS_TRY_VOID(open_items(std::move(wanted)));
     CKFS_TRY_VOID(number_inner_files());
-    std::span<Place> rest = places_;
+    std::span<ChunkFile> rest = places_;
     for (const DcpTensor& tensor : tensors) {
       CKFS_TRY_VOID(add(tensor, rest.first(tensor.chunks.size())));
       rest = rest.subspan(tensor.chunks.size());
@@ -271,16 +272,16 @@ class DcpOpener : public SourceOpener {
   }
 
   /// The torch file of a chunk.
-  struct Place {
+  struct ChunkFile {
     FileId file = 0;
     ByteRange bytes;
     const DcpTensor* tensor = nullptr;
     const DcpChunk* chunk = nullptr;
-    Place* same = nullptr;                     // the same bytes, of a tensor before; it has:
+    ChunkFile* same = nullptr;                 // the same bytes, of a tensor before; it has:
     std::unique_ptr<const DcpItem> item = {};  // where it was opened
     FileId inner = 0;                          // where it was not
 
-    Place& own() { return same != nullptr ? *same : *this; }
+    ChunkFile& own() { return same != nullptr ? *same : *this; }
     bool is_inner() const { return same == nullptr && item == nullptr; }
     std::span<const std::int64_t> sizes() const { return tensor->sizes(*chunk); }
     std::uint64_t nbytes() const {
@@ -291,28 +292,28 @@ class DcpOpener : public SourceOpener {
   /// The places of each tensor that has elements.
   template <typename Use>
   void for_each_tensor(std::span<const DcpTensor> tensors, const Use& use) {
-    std::span<Place> rest = places_;
+    std::span<ChunkFile> rest = places_;
     for (const DcpTensor& tensor : tensors) {
       if (!tensor.chunks.empty()) use(rest.first(tensor.chunks.size()));
       rest = rest.subspan(tensor.chunks.size());
     }
   }
 
-  static Place& largest(std::span<Place> places) {
-    return std::ranges::max_element(places, {}, &Place::nbytes)->own();
+  static ChunkFile& largest(std::span<ChunkFile> places) {
+    return std::ranges::max_element(places, {}, &ChunkFile::nbytes)->own();
   }
 
   /// Whether it need not be opened to find its elements: its length is what torch writes around
   /// that many.
-  static bool has_usual_length(const Place& place) {
+  static bool has_usual_length(const ChunkFile& place) {
     const std::uint64_t elements = place.nbytes();
     return place.bytes.size() > elements && place.bytes.size() - elements <= kMostAroundElements;
   }
 
   /// Opens those that were not, several at a time.
-  Result<void> open_items(std::vector<Place*> places) {
+  Result<void> open_items(std::vector<ChunkFile*> places) {
     // By the place, too: one of no bytes may begin where another does.
-    std::ranges::sort(places, {}, [](const Place* place) {
+    std::ranges::sort(places, {}, [](const ChunkFile* place) {
       return std::tuple(place->file, place->bytes.begin, place);
     });
     const auto same = std::ranges::unique(places);  // those of tied tensors
@@ -320,7 +321,7 @@ class DcpOpener : public SourceOpener {
     return run_parallel(
         places.size(),
         [&](std::size_t i) -> Result<void> {
-          Place& place = *places[i];
+          ChunkFile& place = *places[i];
           if (place.item != nullptr) return {};
           CKFS_TRY(DcpItem item, open_dcp_item(files_, place.file, place.bytes, place.tensor->name,
                                                *place.tensor->dtype, place.sizes()));
@@ -331,16 +332,16 @@ class DcpOpener : public SourceOpener {
         files_.parallel());
   }
 
-  /// In the order of the files: who goes by numbers reads each file from its begin to its end.
+  /// In the order of the files: a reader in the order of numbers reads each file from start to end.
   Result<void> number_inner_files() {
     InnerFiles& inner = builder_.inner_files();
     std::vector<InnerFiles::TensorNumber> numbers(places_.size());
     std::map<std::vector<std::int64_t>, InnerFiles::TensorNumber> of_shapes;  // of one tensor
-    const Place* last = nullptr;
+    const ChunkFile* last = nullptr;
     for (std::size_t i = 0; i < places_.size(); ++i) {
-      const Place& place = places_[i];
+      const ChunkFile& place = places_[i];
       if (!place.is_inner()) continue;
-      const Place* const before = std::exchange(last, &place);
+      const ChunkFile* const before = std::exchange(last, &place);
       if (before == nullptr || before->tensor != place.tensor) {
         of_shapes.clear();
       } else if (std::ranges::equal(before->sizes(), place.sizes())) {
@@ -356,7 +357,7 @@ class DcpOpener : public SourceOpener {
       numbers[i] = known->second;
     }
     for (const std::uint32_t at : order_in_files_) {
-      Place& place = places_[at];
+      ChunkFile& place = places_[at];
       if (!place.is_inner()) continue;
       CKFS_TRY(place.inner,
                inner.add(numbers[at], {place.file, place.bytes.begin, place.bytes.size()}));
@@ -397,12 +398,12 @@ class DcpOpener : public SourceOpener {
     order_in_files_.resize(places_.size());
     std::iota(order_in_files_.begin(), order_in_files_.end(), std::uint32_t{0});
     std::ranges::stable_sort(order_in_files_, {}, [this](std::uint32_t at) {
-      const Place& place = places_[at];
+      const ChunkFile& place = places_[at];
       return std::tuple(place.file, place.bytes.begin, place.bytes.end);
     });
     for (std::size_t i = 1; i < order_in_files_.size(); ++i) {
-      Place& before = places_[order_in_files_[i - 1]];
-      Place& place = places_[order_in_files_[i]];
+      ChunkFile& before = places_[order_in_files_[i - 1]];
+      ChunkFile& place = places_[order_in_files_[i]];
       if (before.file != place.file || before.bytes.end <= place.bytes.begin) continue;
       if (before.bytes == place.bytes) {
         place.same = &before.own();
@@ -417,7 +418,7 @@ class DcpOpener : public SourceOpener {
 
   /// Two tensors whose chunks are one item agree in what it is.
   Result<void> check_shared(const DcpTensor& tensor, const DcpChunk& chunk,
-                            const Place& place) const {
+                            const ChunkFile& place) const {
     const auto sizes = tensor.sizes(chunk);
     if (place.tensor->dtype == tensor.dtype && std::ranges::equal(place.sizes(), sizes)) return {};
     return fail(
@@ -426,22 +427,22 @@ class DcpOpener : public SourceOpener {
         quote(place.tensor->name), place.tensor->dtype_name, fmt::join(place.sizes(), ", "));
   }
 
-  Result<void> add(const DcpTensor& tensor, std::span<Place> places) {
+  Result<void> add(const DcpTensor& tensor, std::span<ChunkFile> places) {
     PlacedTensor placed{tensor.shape, 0, {}};
     bool joined = is_concatenation(tensor);
-    for (Place& place : places) {
-      const Place& own = place.own();
+    for (ChunkFile& place : places) {
+      const ChunkFile& own = place.own();
       CKFS_TRY_VOID(check_shared(tensor, *place.chunk, own));
       joined = joined && (own.item == nullptr || is_contiguous(own.item->tensor));
       bytes_ += extent_of(own).nbytes;
     }
     if (joined) {
       std::vector<Extent> extents;
-      for (Place& place : places) extents.push_back(extent_of(place.own()));
+      for (ChunkFile& place : places) extents.push_back(extent_of(place.own()));
       placed.storage =
           builder_.add_storage(*tensor.dtype, checked_numel(tensor.shape).value(), extents);
     } else {
-      for (Place& place : places) placed.boxes.push_back(box_of(place));
+      for (ChunkFile& place : places) placed.boxes.push_back(box_of(place));
       placed.storage = placed.boxes.front().storage;
     }
     order_.push_back(builder_.add_tensor(shown_name(tensor.name), placed.shape, placed.storage,
@@ -449,14 +450,14 @@ class DcpOpener : public SourceOpener {
     return {};
   }
 
-  static Extent extent_of(const Place& place) {
+  static Extent extent_of(const ChunkFile& place) {
     if (place.item == nullptr) return {place.inner, 0, place.nbytes()};
     const ByteRange run = place.item->run();
     return {place.file, run.begin, run.size()};
   }
 
-  StorageBox box_of(Place& place) {
-    const Place& own = place.own();
+  StorageBox box_of(ChunkFile& place) {
+    const ChunkFile& own = place.own();
     const auto offsets = place.tensor->offsets(*place.chunk);
     const auto sizes = place.sizes();
     StorageBox box{0, 0, {offsets.begin(), offsets.end()}, {sizes.begin(), sizes.end()}, {}};
@@ -488,7 +489,7 @@ class DcpOpener : public SourceOpener {
   std::string key_;                            // what the shown names have lost; empty: nothing
   std::string left_out_;                       // a key of tensors that are not shown; empty: none
   std::vector<TensorId> order_;                // provisional ids
-  std::vector<Place> places_;                  // of all chunks of one tensor after the other
+  std::vector<ChunkFile> places_;              // of all chunks of one tensor after the other
   std::vector<std::uint32_t> order_in_files_;  // indices of places_
   std::uint64_t bytes_ = 0;
 };

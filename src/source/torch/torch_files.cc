@@ -24,7 +24,7 @@
 namespace ckfs {
 namespace {
 
-constexpr std::size_t kTensorBytes = 384;  // what is kept of a tensor in all, about
+constexpr std::size_t kTensorBytes = 384;  // kept for a tensor in all, about
 constexpr std::size_t kPrefix = 512;       // bytes that show a torch file
 constexpr std::string_view kIndexEnding = ".bin.index.json";
 constexpr std::string_view kEnding = ".bin";
@@ -33,7 +33,7 @@ constexpr std::string_view kEnding = ".bin";
 constexpr std::array<std::string_view, 5> kModelNames = {
     "pytorch_model.bin", "pytorch_model_fsdp.bin", "model.bin", "model.pt", "model.pth"};
 
-/// How names begin that trainers give to what is no model.
+/// First words of names that trainers give to files other than models.
 constexpr std::array<std::string_view, 10> kOtherNames = {
     "optimizer",     "optim",  "scheduler", "training_args",     "rng_state",
     "random_states", "scaler", "sampler",   "custom_checkpoint", "meta.pt"};
@@ -103,15 +103,15 @@ Result<Choice> choose_files(const SourceTree& tree, const SourceFiles& source) {
   if (tree.single_file) return Choice{{}, {tree.files.front().path}};
   const auto indexes = std::ranges::count_if(tree.files, is_index);
   if (indexes > 1) {
-    return fail(ErrorCode::Unsupported, "{}: {} files *{}: not clear which counts", tree.name,
-                indexes, kIndexEnding);
+    return fail(ErrorCode::Unsupported, "{}: {} files *{}: ckfs cannot tell which to use",
+                tree.name, indexes, kIndexEnding);
   }
   if (indexes == 1) return Choice{std::ranges::find_if(tree.files, is_index)->path, {}};
 
   std::vector<std::string> files = find_candidates(tree, source);
   if (files.empty() && !find_adapters(tree).empty()) return Choice{};
   if (files.empty()) {  // one was there a moment ago
-    return fail(ErrorCode::Io, "{}: none of its files can be read as one of torch any more",
+    return fail(ErrorCode::Io, "{}: none of its files is a readable torch file any more",
                 tree.name);
   }
   const auto is_numbered = [](const std::string& path) {
@@ -287,7 +287,7 @@ class TorchFilesOpener : public SourceOpener {
       if (index_ && !is_indexed(found.name, number, near)) {
         if (++not_indexed_ <= kMaxNotes) {
           builder_.add_note(found.name,
-                            fmt::format("left out of {}: not there in the index", path));
+                            fmt::format("left out of {}: the index does not put it there", path));
         }
         continue;
       }
@@ -378,7 +378,7 @@ class TorchFilesOpener : public SourceOpener {
   std::optional<HfIndex> index_;
   std::vector<TensorId> order_;  // provisional ids
   std::map<std::string_view, TensorId> names_;
-  /// Tensors that are no aliases, by what they are of: storage, shape and strides.
+  /// Tensors that are not aliases, by storage, shape and strides.
   std::map<std::tuple<StorageId, std::vector<std::int64_t>, std::vector<std::int64_t>>, TensorId>
       origins_;
   std::set<std::string, std::less<>> not_shown_;  // names of tensors

@@ -24,7 +24,7 @@ constexpr std::array<std::string_view, 9> kTrainingKeys = {
     "lr_scheduler", "lr_schedulers", "dataloader", "dataloaders"};
 constexpr std::size_t kNamesInMessage = 8;
 
-/// What is kept of a tensor and of a key, about, besides their names.
+/// Bytes kept for a tensor and for a key, about, without their names.
 constexpr std::size_t kPickledTensorBytes = 160;
 constexpr std::size_t kKeyBytes = 96;
 
@@ -36,7 +36,7 @@ std::optional<std::string> name_of(const Pickle& pickle, NodeId key) {
   return number ? std::optional(std::to_string(*number)) : std::nullopt;
 }
 
-/// What a value that is no tensor is, for people.
+/// The kind of a value other than a tensor, for people.
 std::string kind_of(const Pickle& pickle, NodeId node) {
   switch (pickle.kind(node)) {
     case NodeKind::None:
@@ -69,7 +69,7 @@ std::string kind_of(const Pickle& pickle, NodeId node) {
   return "an object";
 }
 
-/// A key in a note: its begin and its end, where it is longer than keys are.
+/// A key in a note: its start and its end, if it is very long.
 std::string shortened(std::string_view key) {
   constexpr std::size_t kLongest = 512;
   if (key.size() <= kLongest) return std::string(key);
@@ -160,7 +160,7 @@ class StateDictFinder {
 
   Result<TorchStateDict> take(NodeId node) {
     if (!pickle_.is_mapping(node)) {
-      return fail(ErrorCode::Unsupported, "{}: {}, no dictionary of tensors", file_name_,
+      return fail(ErrorCode::Unsupported, "{}: {}, not a dictionary of tensors", file_name_,
                   torch_.is_tensor(node) ? "a tensor without a name" : kind_of(pickle_, node));
     }
     const bool flat = has_tensors(node);
@@ -208,7 +208,7 @@ class StateDictFinder {
   Result<void> add(const DictItem& item, const std::string& prefix) {
     const auto key = name_of(pickle_, item.key);
     if (!key || !torch_.is_tensor(item.value)) {
-      note(prefix, item, key ? "no tensor" : "below a key that is no name");
+      note(prefix, item, key ? "not a tensor" : "its key is not a name");
       return {};
     }
     if (!pickle_.budget()->hold(kPickledTensorBytes + 3 * (prefix.size() + key->size()))) {
@@ -231,7 +231,7 @@ class StateDictFinder {
       const std::string_view hint = has_tensors(node) ? ", whose tensors --key shows" : "";
       found_.notes.push_back({name, fmt::format("{} ({}{}); left out", why, kind, hint)});
     } else if (found_.notes.size() == kMaxNotes) {
-      found_.notes.push_back({file_name_, "more values that are no tensors; left out"});
+      found_.notes.push_back({file_name_, "more values that are not tensors; left out"});
     }
   }
 

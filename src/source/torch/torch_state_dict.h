@@ -20,7 +20,7 @@ struct NamedNode {
 
 struct TorchStateDict {
   std::vector<NamedNode> tensors;  // names once each, in the order of the pickle
-  std::vector<Note> notes;         // what is left out, and why
+  std::vector<Note> notes;         // left-out entries, with the reasons
 };
 
 /// The tensors of the dictionary at `key` (a key, or keys joined by '.', which may

@@ -1,8 +1,8 @@
 // A torch storage is what was allocated, not what a tensor uses: all parameters of a group share
 // one, and a slice of a big tensor is saved with all of it. If the catalog's storages were torch's,
 // a contiguous tensor in the middle would be a box at an offset, and reading it could not be
-// recognized as a plain copy of file bytes. So each run gets a storage of its own; what they share
-// is only that their extents may overlap.
+// recognized as a plain copy of file bytes. So each run gets a storage of its own; they share
+// nothing, except that their extents may overlap.
 #include "source/torch/torch_tensors.h"
 
 #include "base/text.h"
@@ -18,7 +18,7 @@ PlacedTensor TensorPlacer::place(const TorchTensor& tensor, FileId file, ByteRan
     return placed;
   }
   const Extent extent{file, bytes.begin + run.begin, run.size()};
-  const Run key{file, extent.offset, extent.nbytes, tensor.dtype};
+  const StorageKey key{file, extent.offset, extent.nbytes, tensor.dtype};
   auto known = runs_.find(key);
   if (known == runs_.end()) {
     const auto elements =

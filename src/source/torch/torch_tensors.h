@@ -42,10 +42,10 @@ class TensorPlacer {
                              FileId file, std::string_view file_name);
 
  private:
-  using Run = std::tuple<FileId, std::uint64_t, std::uint64_t, DType>;
+  using StorageKey = std::tuple<FileId, std::uint64_t, std::uint64_t, DType>;
 
   CatalogBuilder& builder_;
-  std::map<Run, StorageId> runs_;
+  std::map<StorageKey, StorageId> runs_;
 };
 
 /// `file: tensor "name": `, before what TorchFile says of a tensor.

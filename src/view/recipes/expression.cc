@@ -45,7 +45,7 @@ void collect_model_types(const JsonNode& node, std::vector<std::string>& found) 
   }
 }
 
-/// Where numbers that the top level lacks are looked for.
+/// Where to look for numbers that are not at the top level.
 constexpr std::array<std::string_view, 4> kParts = {"text_config", "language_config", "llm_config",
                                                     "thinker_config"};
 
@@ -178,7 +178,7 @@ class ExpressionParser {
   Failure wrong() const {
     return fail(
         ErrorCode::Corrupt, "expression {}: {}", quote(text_),
-        rest_.empty() ? std::string("ends too early") : "does not go on with " + quote(rest_));
+        rest_.empty() ? std::string("ends too early") : "cannot continue with " + quote(rest_));
   }
   std::size_t last() const { return expression_.nodes_.size() - 1; }
   void join(Kind kind, std::size_t left) {
@@ -324,7 +324,7 @@ Result<double> Expression::evaluate(const Scope& scope) const {
 Result<std::int64_t> Expression::evaluate_whole(const Scope& scope) const {
   CKFS_TRY(const double value, evaluate(scope));
   if (!is_whole(value)) {
-    return fail(ErrorCode::InvalidArgument, "{} is {}, no whole number up to 2^53", quote(text_),
+    return fail(ErrorCode::InvalidArgument, "{} is {}, not a whole number up to 2^53", quote(text_),
                 value);
   }
   return static_cast<std::int64_t>(value);
@@ -343,7 +343,7 @@ Result<double> Expression::evaluate(std::size_t index, const Scope& scope) const
       const std::optional<double> value =
           node.capture < scope.captures.size() ? scope.captures[node.capture] : std::nullopt;
       if (!value)
-        return fail(ErrorCode::InvalidArgument, "{}: a capture is no number", quote(text_));
+        return fail(ErrorCode::InvalidArgument, "{}: a capture is not a number", quote(text_));
       return *value;
     }
     case Kind::Config: {

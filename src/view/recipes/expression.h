@@ -2,7 +2,7 @@
 //
 //   1, 0.5         numbers
 //   e              a capture or variable of the rule that is a number
-//   $hidden_size   a number of config.json: dotted path; one that the top level lacks is looked for
+//   $hidden_size   a number of config.json: dotted path; if not at the top level, looked for
 //                  in text_config and the like. true is 1, false is 0
 //                  $view.mtp: a number of the view that the rules make, not of config.json
 //   dim(0), rank() of the tensor
@@ -10,7 +10,7 @@
 //   f32(x), f16(x), bf16(x)  rounded to that dtype
 //   -x  * / // %   // and % round towards minus infinity
 //   + -
-//   ??             the right side where the left one needs a number that config.json lacks
+//   ??             the right side where the left one needs a number that config.json does not have
 //
 // Arithmetic is that of doubles; whole numbers up to 2^53 are exact.
 #pragma once
@@ -88,10 +88,10 @@ class Expression {
   /// A number by itself.
   static Expression of(double number);
 
-  /// Errors: InvalidArgument (config.json lacks a number, a capture that is no number, no
-  /// shape or no such dimension, not finite).
+  /// Errors: InvalidArgument (a number that config.json does not have, a capture that is not a
+  /// number, no shape or no such dimension, a result that is not finite).
   Result<double> evaluate(const Scope& scope) const;
-  /// The same, for what has to be a whole number. Errors: InvalidArgument (is none).
+  /// The same, for a value that must be a whole number. Errors: also InvalidArgument (it is not).
   Result<std::int64_t> evaluate_whole(const Scope& scope) const;
 
   bool uses(std::size_t capture) const;
@@ -141,7 +141,7 @@ class Expression {
   static std::size_t operands(Kind kind);
   Result<double> evaluate(std::size_t node, const Scope& scope) const;
   Failure no_shape() const;
-  /// Whether its value needs a number that `config` lacks.
+  /// Whether its value needs a number that `config` does not have.
   bool lacks_number(std::size_t node, const ConfigNumbers* config) const;
   void add_unknowns(std::size_t node, const ConfigNumbers& config,
                     std::set<std::string>& found) const;

@@ -140,14 +140,15 @@ Result<Operation> Operation::parse(const JsonNode& node, std::string_view file,
     op.kind = Kind::CanonicalNan;
   }
   if (main == nullptr) {
-    return members.wrong(node, fmt::format("{} is no operation (it comes first in its object)",
-                                           quote(node.keys.front())));
+    return members.wrong(
+        node, fmt::format("{} is not an operation (the operation comes first in its object)",
+                          quote(node.keys.front())));
   }
 
   const auto take_key = [&](const JsonNode& value) -> Result<void> {
     if (value.kind != JsonNode::Kind::String ||
         std::ranges::find(variables, value.text) == variables.end()) {
-      return members.wrong(value, fmt::format("{} is no variable of this rule",
+      return members.wrong(value, fmt::format("{} is not a variable of this rule",
                                               value.kind == JsonNode::Kind::String
                                                   ? quote(value.text)
                                                   : std::string(value.kind_text())));
@@ -276,9 +277,9 @@ Result<Flow> join_key(const Operation& op, Flow flow, const Scope& scope) {
         const std::int32_t value = column.parts[end].keys[op.key];
         const auto expected = static_cast<std::int32_t>(end - begin);
         if (value != expected) {
-          return fail(ErrorCode::Unsupported, "{} {} {} (of those that stand with \"{}\")",
-                      op.variable, std::min(value, expected),
-                      value < expected ? "comes twice" : "is missing", one_line(column.name));
+          return fail(ErrorCode::Unsupported, "{} {} {} (in the group of \"{}\")", op.variable,
+                      std::min(value, expected), value < expected ? "comes twice" : "is missing",
+                      one_line(column.name));
         }
         exprs.push_back(std::move(column.parts[end].expr));
       }
@@ -437,7 +438,7 @@ Result<Flow> split(const Operation& op, const Flow& flow, const Scope& scope) {
   return result;
 }
 
-/// The dtype that NumPy and JAX give to what has values of both.
+/// The dtype that NumPy and JAX give to an array with values of both.
 DType promoted(DType a, DType b) {
   if (a == b || !is_castable_float(a) || !is_castable_float(b)) return a;
   if (bits(a) == bits(b)) return DType::F32;  // F16 and BF16
@@ -451,7 +452,7 @@ Exactness exactness_of_cast(DType from, DType to) {
              : plain_encoding(from).exactness(to);
 }
 
-/// What an operation on the values of a tensor leaves of them, but for the bits of NaN.
+/// How exact the values of a tensor are after an operation; the bits of NaN do not count.
 Exactness exactness_after(const Operation& op, const TensorExpr& before, const Scope& scope) {
   switch (op.kind) {
     case Kind::Cast:
@@ -543,7 +544,7 @@ Result<TensorExpr> run_on_one(const Operation& op, const TensorExpr& expr, const
         for (auto number = numbers.begin(); number != numbers.end(); ++number) {
           if (number == open) continue;
           if (*number <= 0 || *number > expr.numel() / std::max<std::int64_t>(known, 1)) {
-            return fail(ErrorCode::InvalidArgument, "reshape {} to {}: -1 stands for nothing",
+            return fail(ErrorCode::InvalidArgument, "reshape {} to {}: no whole number fits -1",
                         shape_text(expr.shape()), shape_text(numbers));
           }
           known *= *number;

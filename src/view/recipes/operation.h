@@ -100,17 +100,17 @@ struct Operation {
   /// The tensors after it. Errors: those of TensorExpr and expressions; the caller says where.
   Result<Flow> run(Flow flow, const Scope& scope) const;
 
-  /// The operation that gives back what was there before this one, in shape and, but for casts that
-  /// narrow and for arithmetic that rounds, in value. nullopt: there is none (slice, concat over a
-  /// variable, what makes values equal, split and deinterleave of several columns, interleave of
-  /// more than kMaxNumbers), or the numbers do not say it (a dimension to stack on that the
-  /// tensor's shape decides, what depends on the shape where several tensors have different ones, a
-  /// number that is not known). A dimension to work along that is not known is an error when the
-  /// inverse runs. `scope`: that of the rule, without a shape. Requires: `before` has a shape.
+  /// The inverse operation: it restores the shape and, except for casts that narrow and arithmetic
+  /// that rounds, the values. nullopt: there is none (slice, concat over a variable, operations
+  /// that make values equal, split and deinterleave of several columns, interleave of more than
+  /// kMaxNumbers), or the numbers do not determine it (a dimension to stack on that depends on the
+  /// tensor's shape, anything that depends on the shape where several tensors have different ones,
+  /// an unknown number). An unknown dimension to work along is an error when the inverse runs.
+  /// `scope`: that of the rule, without a shape. Requires: `before` has a shape.
   std::optional<Operation> inverse(const FlowShape& before, Scope scope = {}) const;
 
  private:
-  /// run() but for the names of dimensions.
+  /// run() without the names of dimensions.
   Result<Flow> run_on(Flow flow, const Scope& scope) const;
 };
 

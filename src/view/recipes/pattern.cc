@@ -1,6 +1,6 @@
 // Names are matched from the left; a text hole tries the places where the literal text behind it
-// stands, nearest first. What follows the last hole is compared first: nearly every name that does
-// not fit shows by that alone, and there are 200,000 names to each rule.
+// occurs, nearest first. The text after the last hole is compared first: that alone rules out
+// nearly every name that does not fit, and there are 200,000 names to each rule.
 #include "view/recipes/pattern.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ constexpr std::size_t kMaxPattern = 1000;  // characters
 constexpr std::size_t kMaxOpenHoles = 3;
 constexpr std::size_t kMaxDigits = 9;
 
-/// The digits at the begin of `text` that are a number.
+/// The digits at the start of `text` that are a number.
 std::size_t number_size(std::string_view text) {
   std::size_t size = 0;
   while (size < text.size() && size <= kMaxDigits && is_digit(text[size])) ++size;
@@ -31,10 +31,10 @@ bool is_name(std::string_view text) {
 
 /// A text cut at its braces.
 struct Cut {
-  struct Part {
+  struct TextAndBraces {
     std::string_view before, inside;
   };
-  std::vector<Part> parts;
+  std::vector<TextAndBraces> parts;
   std::string_view tail;
 };
 
@@ -81,9 +81,10 @@ Result<Pattern> Pattern::parse(std::string_view text, CaptureNames& names) {
     const std::string_view kind =
         colon == std::string_view::npos ? std::string_view() : inside.substr(colon + 1);
     if (!is_name(name)) {
-      return fail(ErrorCode::Corrupt, "{}: {} is no name of a capture", quote(text), quote(name));
+      return fail(ErrorCode::Corrupt, "{}: {} is not the name of a capture", quote(text),
+                  quote(name));
     }
-    Piece piece{.before = std::string(before)};
+    TextAndHole piece{.before = std::string(before)};
     if (kind == "**") {
       piece.hole = Hole::Text;
     } else if (kind == "*") {
@@ -132,11 +133,11 @@ Result<void> Pattern::check_open_holes() const {
 }
 
 bool Pattern::has(std::size_t capture) const {
-  return std::ranges::find(pieces_, capture, &Piece::capture) != pieces_.end();
+  return std::ranges::find(pieces_, capture, &TextAndHole::capture) != pieces_.end();
 }
 
 bool Pattern::is_number(std::size_t capture) const {
-  const auto piece = std::ranges::find(pieces_, capture, &Piece::capture);
+  const auto piece = std::ranges::find(pieces_, capture, &TextAndHole::capture);
   return piece != pieces_.end() && piece->hole == Hole::Number;
 }
 
@@ -151,7 +152,7 @@ class Pattern::Matching {
 
   bool fits(std::size_t at, std::size_t index) {
     if (index == pieces_.size()) return at == name_.size();
-    const Piece& piece = pieces_[index];
+    const TextAndHole& piece = pieces_[index];
     if (!name_.substr(at).starts_with(piece.before)) return false;
     at += piece.before.size();
     const std::string_view rest = name_.substr(at);
@@ -208,7 +209,7 @@ class Pattern::Matching {
     return false;
   }
 
-  const std::vector<Piece>& pieces_;
+  const std::vector<TextAndHole>& pieces_;
   const std::string_view name_;
   Captured& captured_;
   const std::size_t dot_;     // the last one
@@ -229,7 +230,7 @@ bool Pattern::match(std::string_view name, Captured& captured) const {
 
 std::string Pattern::fill(const Captured& captured) const {
   std::string name;
-  for (const Piece& piece : pieces_) {
+  for (const TextAndHole& piece : pieces_) {
     name += piece.before;
     name += captured[piece.capture];
   }
@@ -242,7 +243,7 @@ Result<Template> Template::parse(std::string_view text, const CaptureNames& name
   result.text_ = text;
   result.tail_ = found.tail;
   for (const auto& [before, inside] : found.parts) {
-    Piece piece{.before = std::string(before)};
+    TextAndValue piece{.before = std::string(before)};
     const auto capture = std::ranges::find(names, inside);
     if (capture != names.end()) {
       piece.capture = static_cast<std::size_t>(capture - names.begin());
@@ -257,7 +258,7 @@ Result<Template> Template::parse(std::string_view text, const CaptureNames& name
 
 Result<std::string> Template::fill(const Captured& captured, const Scope& scope) const {
   std::string name;
-  for (const Piece& piece : pieces_) {
+  for (const TextAndValue& piece : pieces_) {
     name += piece.before;
     const std::size_t capture = piece.capture;
     if (capture < captured.size() && captured[capture].data() != nullptr) {
@@ -278,10 +279,11 @@ Result<Template::Reversed> Template::reversed(const Pattern& taken, std::size_t 
   Reversed result;
   result.pattern.text_ = text_;
   result.pattern.tail_ = tail_;
-  for (const Piece& piece : pieces_) {
-    Pattern::Piece hole{.before = piece.before};
+  for (const TextAndValue& piece : pieces_) {
+    Pattern::TextAndHole hole{.before = piece.before};
     if (piece.capture < captures) {
-      const auto like = std::ranges::find(taken.pieces_, piece.capture, &Pattern::Piece::capture);
+      const auto like =
+          std::ranges::find(taken.pieces_, piece.capture, &Pattern::TextAndHole::capture);
       CKFS_CHECK(like != taken.pieces_.end());  // each pattern of a rule has all its captures
       hole.hole = like->hole;
       hole.words = like->words;
@@ -302,8 +304,8 @@ Result<Template::Reversed> Template::reversed(const Pattern& taken, std::size_t 
 }
 
 bool Template::uses(std::size_t capture) const {
-  return std::ranges::any_of(pieces_,
-                             [&](const Piece& piece) { return piece.expression.uses(capture); });
+  return std::ranges::any_of(
+      pieces_, [&](const TextAndValue& piece) { return piece.expression.uses(capture); });
 }
 
 }  // namespace ckfs

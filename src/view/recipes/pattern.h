@@ -1,4 +1,4 @@
-// Names of tensors with holes: what a rule takes, and what it calls its results.
+// Names of tensors with holes: those that a rule takes, and those of its results.
 //
 //   {e}            a number: decimal digits without leading zeros, at most kMaxNumber
 //   {x:*}          one part of a name: at least one character, no dot
@@ -48,12 +48,12 @@ class Pattern {
   std::string fill(const Captured& captured) const;
 
   const std::string& text() const { return text_; }
-  /// Whether it has that capture, and of which kind.
+  /// Whether it has that capture, and the capture's kind.
   bool has(std::size_t capture) const;
   bool is_number(std::size_t capture) const;
 
  private:
-  struct Piece {
+  struct TextAndHole {
     std::string before;  // literal text before the hole
     Hole hole = Hole::Number;
     std::size_t capture = 0;
@@ -66,7 +66,7 @@ class Pattern {
   class Matching;
 
   std::string text_;
-  std::vector<Piece> pieces_;
+  std::vector<TextAndHole> pieces_;
   std::string tail_;  // literal text behind the last hole
 };
 
@@ -77,7 +77,8 @@ class Template {
   static Result<Template> parse(std::string_view text, const CaptureNames& names);
 
   /// Variables without a text in `captured` are filled in as numbers of `scope`. Errors:
-  /// InvalidArgument (no whole number from 0 to kMaxNumber, a number that config.json lacks).
+  /// InvalidArgument (not a whole number from 0 to kMaxNumber, a number that config.json does not
+  /// have).
   Result<std::string> fill(const Captured& captured, const Scope& scope) const;
 
   const std::string& text() const { return text_; }
@@ -94,7 +95,7 @@ class Template {
   Result<Reversed> reversed(const Pattern& taken, std::size_t captures) const;
 
  private:
-  struct Piece {
+  struct TextAndValue {
     std::string before;
     std::size_t capture = kNoCapture;  // a capture by itself is filled in as its text
     Expression expression = {};
@@ -102,7 +103,7 @@ class Template {
   static constexpr std::size_t kNoCapture = ~std::size_t{0};
 
   std::string text_;
-  std::vector<Piece> pieces_;
+  std::vector<TextAndValue> pieces_;
   std::string tail_;
 };
 

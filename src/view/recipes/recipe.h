@@ -1,12 +1,11 @@
 // Recipes: which tensors a view makes of those of another, and how; the language of
 // docs/RECIPES.md.
 //
-// A recipe is a list of rules, done one after another, each to all tensors that the ones before it
-// left. A file holds one view of that kind (what --recipe adds), or a family of models:
-// which model_type it is recognised by, and lists of rules: for each layout of its experts, and for
-// MaxText's trees. The families in src/view/recipes/*.json are built in; they use nothing that
-// other files cannot. Lists that several need have names, and may be all of a file; who uses one
-// has a copy.
+// A recipe is a list of rules, done one after another, each on all tensors that the earlier ones
+// left. A file holds one view (which --recipe adds), or a family of models: its model_type, and
+// lists of rules for each layout of its experts, and for MaxText's trees. The families in
+// src/view/recipes/*.json are built in; they use nothing that other files cannot. Shared lists have
+// names, and may be all of a file; each user of a list gets a copy.
 //
 // Everything here is immutable after parsing and safe for concurrent use.
 #pragma once
@@ -60,7 +59,7 @@ struct Rule {
   std::shared_ptr<const std::string> file;  // and line, for messages
   std::uint32_t line = 0;
   bool optional = false;  // may find nothing
-  bool copy = false;      // what it takes stays
+  bool copy = false;      // the taken tensors stay
   std::vector<Pattern> patterns;
   Variables variables;       // captures, then those of `let`, then those of `unstack`
   std::size_t captures = 0;  // how many are captures
@@ -70,7 +69,8 @@ struct Rule {
   std::vector<std::string> keys;  // variables that are stacked or unstacked
   std::vector<Operation> operations;
   std::vector<Template> give;
-  std::vector<std::string> axes;  // of what is given, as Flow::axes; empty: those it has anyway
+  std::vector<std::string> axes;  // of the results, as Flow::axes; empty: the axes that they have
+                                  // already
   Back back;
   /// Of Expect: of the tensors that agree in all other captures, one for each of the `count` values
   /// of this one, from 0.
@@ -111,7 +111,7 @@ struct MaxTextTrees {
   RuleList scanned;    // from what `unscanned` gives
 };
 
-/// What is known of a kind of model.
+/// The rules for a kind of model.
 struct ModelFamily {
   std::string file;
   std::vector<std::string> models;  // values of model_type, or of architectures
@@ -143,8 +143,8 @@ struct Recipes {
   /// The last family that has layouts of experts for the first of models() that any has. nullptr:
   /// none. Valid as long as the object.
   const ModelFamily* find_layouts(const ConfigNumbers& config) const;
-  /// The same for MaxText's trees, where all of their `where` holds; but first the last family of
-  /// which --family is a model_name of MaxText, whatever holds.
+  /// The same for MaxText's trees whose whole `where` holds. But a family with --family among its
+  /// model_names of MaxText comes first (the last such one), whatever holds.
   const ModelFamily* find_maxtext(const ConfigNumbers& config) const;
 };
 
@@ -165,8 +165,8 @@ struct TensorList {
   std::shared_ptr<const void> lender = {};
 };
 
-/// What the rules make of the tensors. A result lies in the shard of its first part, has its role,
-/// the least exactness of all parts, and stands in the list where its first part stood. Errors:
+/// Applies the rules to the tensors. A result lies in the shard of its first part, has its role,
+/// the least exactness of all parts, and takes the place of its first part in the list. Errors:
 /// Unsupported, each naming the file, a line (the rule's, or the failed operation's), and a tensor
 /// where there is one.
 Result<TensorList> apply_rules(const RuleList& rules, const ConfigNumbers& config, TensorList list);
@@ -177,7 +177,7 @@ Result<TensorList> apply_rule(const Rule& rule, const ConfigNumbers& config, Ten
 /// The tensors of a view that no mesh shares: what rules said of axes is forgotten.
 TensorList without_axes(TensorList list);
 
-/// Tensors before the rules, and what was learned on the way to them.
+/// Tensors before the rules, and the facts that were learned in finding them.
 struct Undone {
   TensorList list;
   ConfigNumbers config;
@@ -195,7 +195,7 @@ struct Undone {
 /// the rule's line and a tensor where it is about one.
 Result<Undone> undo_rules(const RuleList& rules, ConfigNumbers config, TensorList list);
 
-/// Whether `list` has a tensor by a name that one of the rules gives, but for those that say that
+/// Whether `list` has a tensor by a name that one of the rules gives, except rules that say that
 /// they have no way back.
 bool has_results(const RuleList& rules, const TensorList& list);
 bool has_results(const Rule& rule, const TensorList& list);

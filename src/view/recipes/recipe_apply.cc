@@ -1,7 +1,7 @@
 // Rules are done one after another rather than all on the names of the source: a chain of renames
-// then reads as what it is, and a list of rules is inverted from its end. What that costs is a look
-// at each name for each rule; there may be 200,000 names, so that look is a comparison of the
-// pattern's two ends in nearly all cases, and a group of tensors is remembered by numbers.
+// then reads naturally, and a list of rules is inverted from its end. The cost is a look at each
+// name for each rule. There may be 200,000 names, so that look compares just the pattern's two ends
+// in nearly all cases, and a group of tensors is remembered by numbers.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -126,8 +126,8 @@ class RuleRun {
                     quote(rule_.patterns[one->column].text()));
       }
       if (!one && rule_.kind == Rule::Kind::Only) {
-        return fail(ErrorCode::Unsupported, "{}:{}: \"{}\" is no tensor that the rules know", file_,
-                    rule_.line, one_line(list_.tensors[i].name));
+        return fail(ErrorCode::Unsupported, "{}:{}: \"{}\" is not a tensor that the rules know",
+                    file_, rule_.line, one_line(list_.tensors[i].name));
       }
       keep[i] = rule_.kind == Rule::Kind::Select ? one.has_value()
                 : rule_.kind == Rule::Kind::Drop ? !one.has_value()
@@ -305,7 +305,7 @@ class RuleRun {
     for (std::size_t i = 0; i < flow.columns.size(); ++i) {
       if (!flow.columns[i].parts.empty()) continue;
       return at(first.name,
-                Error(ErrorCode::Unsupported, fmt::format("nothing that fits {} stands with it",
+                Error(ErrorCode::Unsupported, fmt::format("no tensor matches {} in this group",
                                                           quote(rule_.patterns[i].text()))),
                 rule_.line);
     }
@@ -334,7 +334,7 @@ class RuleRun {
     return name ? *name : std::string(first.name);
   }
 
-  /// Adds the parts of a column of `flow` to what is made.
+  /// Adds the parts of a column of `flow` to the results.
   Result<void> give(const Template& name, FlowColumn& column, const Flow& flow,
                     const TakenGroup& group, const ModelTensor& first) {
     Values values = group.values;

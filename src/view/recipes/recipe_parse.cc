@@ -1,5 +1,4 @@
-// From JSON to rules. What is wrong whatever its numbers are is refused here, with the line it
-// stands in.
+// From JSON to rules. Errors that do not depend on numbers are refused here, with their line.
 #include <algorithm>
 #include <array>
 #include <ranges>
@@ -59,7 +58,7 @@ Result<T> at_line(Result<T> result, const JsonNode& node, std::string_view file)
   return Failure(result.error().within(fmt::format("{}:{}", file, node.line)));
 }
 
-/// Conditions, of which all must hold.
+/// Conditions that must all hold.
 Result<std::vector<Condition>> conditions(const JsonNode& object, std::string_view key,
                                           std::span<const std::string> variables,
                                           std::string_view file) {
@@ -167,8 +166,8 @@ class RuleParser {
     const bool numbers = std::ranges::all_of(
         rule_.patterns, [&](const Pattern& pattern) { return pattern.is_number(rule_.over); });
     if (variable == rule_.variables.end() || !numbers) {
-      return fail(ErrorCode::Corrupt, "{}:{}: {} is no number in each pattern of this rule", file_,
-                  name->line, quote(name->text));
+      return fail(ErrorCode::Corrupt, "{}:{}: {} is not a number in each pattern of this rule",
+                  file_, name->line, quote(name->text));
     }
     if (count->kind == Json::Number) {
       rule_.count = Expression::of(count->number);
@@ -372,7 +371,7 @@ Result<RuleList> parse_rules(const JsonNode& node, std::string_view file, const 
   return list;
 }
 
-/// Adds the lists of a file, each of which may use those before it.
+/// Adds the lists of a file; each may use earlier ones.
 Result<void> parse_lists(const JsonNode& root, std::string_view file, Recipes& recipes) {
   const JsonNode* lists = root.find("lists");
   if (lists == nullptr) return {};
@@ -380,7 +379,7 @@ Result<void> parse_lists(const JsonNode& root, std::string_view file, Recipes& r
   std::size_t listed = 0;
   for (std::size_t i = 0; i < lists->keys.size(); ++i) {
     CKFS_TRY(RuleList list, parse_rules(lists->items[i], file, recipes));
-    // A list that uses another has its rules once more.
+    // A list that uses another has a copy of its rules.
     listed += list.rules.size();
     if (listed > kMaxListed) {
       return fail(ErrorCode::Corrupt, "{}:{}: lists of more than {} rules", file,
@@ -409,7 +408,7 @@ Result<RecipeView> parse_view(const JsonNode& root, std::string_view file, const
   CKFS_TRY(view.name, text_of(root, "view", file, ""));
   const JsonNode& name = *root.find("view");
   if (!is_view_name(view.name)) {
-    return fail(ErrorCode::Corrupt, "{}:{}: {} is no name of a view (letters, digits and ._+-)",
+    return fail(ErrorCode::Corrupt, "{}:{}: {} is not a name of a view (letters, digits and ._+-)",
                 file, name.line, quote(view.name));
   }
   CKFS_TRY(const std::string container, text_of(root, "container", file, "safetensors"));
@@ -504,7 +503,7 @@ Result<ModelFamily> parse_family(const JsonNode& root, std::string_view file,
     if (layout->kind == Json::String) {  // the same as another
       layout = experts->find(layout->text);
       if (layout == nullptr || layout->kind == Json::String) {
-        return fail(ErrorCode::Corrupt, "{}:{}: {} is no layout with rules", file,
+        return fail(ErrorCode::Corrupt, "{}:{}: {} is not a layout with rules", file,
                     experts->items[i].line, quote(experts->items[i].text));
       }
     }

@@ -1,12 +1,12 @@
 // Rules the other way round.
 //
-// A rule is undone as it stands, not turned into another rule first: a number in a name may be an
-// expression ({i - $first_k_dense_replace}, i % 6), and which one it was is found by trying, once
-// for all tensors, what the rule would have called them. The shapes that inverses need are those of
-// the way there, of tensors of zeros, so that every array is held to the shape that the rules would
-// give it. With what shape the way there begins follows from the array where the operations leave
-// no choice, and is compared with what the rule's `shape` says: two numbers that should be one, of
-// which config.json may lack the one.
+// A rule is undone directly, not turned into another rule first. A number in a name may be an
+// expression ({i - $first_k_dense_replace}, i % 6), and its value is found by trying, once for all
+// tensors, which names the rule would have given. The shapes that inverses need come from running
+// the rule forward on tensors of zeros, so that every array must have the shape that the rules
+// would give it. The shape at the start of that run follows from the array where the operations
+// leave no choice, and is compared with the rule's `shape`: two numbers that should be equal, and
+// config.json may not have the one.
 #include <algorithm>
 #include <map>
 #include <ranges>
@@ -130,9 +130,9 @@ class RuleUndo {
     learn(*rule_.count, count, {});
   }
 
-  /// A number that a condition of the rule asks for, after it is known whether the rule was done:
-  /// of 0 and 1, the one with which the condition says so, unless both do. What is larger is
-  /// learned from a shape.
+  /// Learns a number in a condition of the rule, once it is known whether the rule was done: of 0
+  /// and 1, the one that gives the condition that result, unless both do. Larger numbers are
+  /// learned from shapes.
   void learn_switch(const std::string& path) {
     if (config_.knows(path)) return;
     const auto is_done_with = [&](int number) {
@@ -147,7 +147,7 @@ class RuleUndo {
     if (number == 0 || left_.empty()) config_.set(path, number);
   }
 
-  /// Takes the number that makes `expression` the extent `value`, if config.json may lack it.
+  /// Learns the number that makes `expression` the extent `value`, if config.json may not have it.
   void learn(const Expression& expression, double value, const Scope& scope) {
     const auto found = expression.solve(value, {.config = &config_, .captures = scope.captures});
     if (found) config_.set(found->first, found->second);
@@ -158,8 +158,8 @@ class RuleUndo {
     learn(expression, static_cast<double>(extent), scope);
     if (!expression.unknowns(config_).empty()) return {};
     const Result<std::int64_t> wanted = expression.evaluate_whole(scope);
-    // What config.json lacks is what the array says; an expression over the shape is held by the
-    // way there.
+    // A number that config.json does not have comes from the array; an expression over the shape is
+    // checked by the forward run.
     if (!wanted || *wanted == extent) return {};
     return fail(ErrorCode::Unsupported, "{} is {} here and {} by {}", expression.text(), extent,
                 *wanted, config_.is_open() ? "other arrays" : "config.json");
@@ -177,7 +177,7 @@ class RuleUndo {
     return true;
   }
 
-  /// The patterns of what the rule gives, and how the numbers are found that these lack.
+  /// The patterns of the rule's results, and how to find the numbers that are not in them.
   Result<void> prepare() {
     for (const Template& name : rule_.give) {
       auto one = name.reversed(rule_.patterns.front(), rule_.captures);
@@ -204,7 +204,7 @@ class RuleUndo {
     }
     const bool computes = std::ranges::any_of(
         names_given_, [](const Template::Reversed& name) { return !name.computed.empty(); });
-    if (!free_ && computes) return no_way_back("a name has a number that nothing is known by");
+    if (!free_ && computes) return no_way_back("a name has a number that matches nothing");
     if (free_) try_numbers();
     return {};
   }
@@ -216,7 +216,7 @@ class RuleUndo {
     return std::ranges::equal(a.computed, b.computed, {}, &Expression::text, &Expression::text);
   }
 
-  /// What the rule would call a tensor, for each value of the one number that names lack.
+  /// The rule's name for a tensor, for each value of the one number that is not in the names.
   void try_numbers() {
     Values values(rule_.variables.size());
     for (int number = 0; number < kMaxTried; ++number) {
@@ -281,7 +281,7 @@ class RuleUndo {
       const auto there = std::ranges::find_if(
           left.tensors, [](std::uint32_t tensor) { return tensor != ModelTensor::kNone; });
       return fail(
-          ErrorCode::Unsupported, "{}:{}: \"{}\": nothing that fits {} stands with it", *rule_.file,
+          ErrorCode::Unsupported, "{}:{}: \"{}\": no tensor matches {} in this group", *rule_.file,
           rule_.line, one_line(list_.tensors[*there].name),
           quote(rule_.give[static_cast<std::size_t>(missing - left.tensors.begin())].text()));
     }

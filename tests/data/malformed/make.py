@@ -69,8 +69,8 @@ def headers():
     raw("hdf5", b"\x89HDF\r\n\x1a\n\0\0\0\0", "is an HDF5 file")
     raw("pickle", b"\x80\x02}q\x00X\x04\0\0\0", "is a pickle (a file of torch?)")
     raw("html", b"<!DOCTYPE html><html>404</html>", "is an HTML page (an error page that was saved?), not a safetensors file")
-    raw("text", b"Entry not found", "not a safetensors file?")
-    raw("lfs-like", b"version 2 of nothing, of some length", "not a safetensors file?")
+    raw("text", b"Entry not found", "is a text (an error message that was saved?), not a safetensors file")
+    raw("lfs-like", b"version 2 of nothing, of some length", "is a text (an error message that was saved?), not a safetensors file")
 
     # Characters.
     for name, junk in {
@@ -83,7 +83,7 @@ def headers():
     header("utf8-latin1", '{"größe":1}'.encode("latin-1"), "is not UTF-8")
 
     # What is not an object.
-    header("only-space", "   \n", "no JSON, only white space")
+    header("only-space", "   \n", "not JSON, only white space")
     for name, text in {"list": "[]", "string": '"a"', "number": "1", "null": "null", "true": "true",
                        "nul": "\0", "brace-late": "x{}", "bom": "\ufeff{}", "close": "}"}.items():
         header(f"top-{name}", text, "not a JSON object: its first byte is")
@@ -102,7 +102,7 @@ def headers():
     }.items():
         header(f"json-{name}", text, "not JSON: ")
     for name, text in {"word": "{}x", "object": "{} {}", "comma": "{},", "brace": "{}}"}.items():
-        header(f"trailing-{name}", text, "text behind the value")
+        header(f"trailing-{name}", text, "text after the value")
 
     header("trailing-nul", "{}\0x", "byte 2 is NUL")
     header("nul-in-name", '{"a\0b":{}}', "byte 3 is NUL")
@@ -214,7 +214,7 @@ def headers():
 
 def indexes():
     add = lambda name, text, expect: add_file("index", name, safe(text), expect)
-    add("empty", "", "no JSON, only white space")
+    add("empty", "", "not JSON, only white space")
     add("list", "[]", "not a JSON object")
     add("utf8", b'{"weight_map":{"\xff":"f"}}', "is not UTF-8")
     add("deep-closed", '{"metadata":{"a":' + "[" * 63 + "]" * 63 + '},"weight_map":{"a":"f"}}', "nested more than 64 deep")
@@ -241,8 +241,8 @@ def indexes():
                        "open": "{", "number": '{"metadata":{"total_size":1e999},"weight_map":{}}',
                        "surrogate": '{"weight_map":{"a":"\\ud800"}}', "control": '{"weight_map":{"a\tb":"f"}}'}.items():
         add(f"json-{name}", text, "not JSON: ")
-    add("trailing", '{"weight_map":{"a":"f"}} x', "text behind the value")
-    add("trailing-object", '{"weight_map":{"a":"f"}}{}', "text behind the value")
+    add("trailing", '{"weight_map":{"a":"f"}} x', "text after the value")
+    add("trailing-object", '{"weight_map":{"a":"f"}}{}', "text after the value")
     add_parts("index", "many-names", [['{"weight_map":{', 1], ['"%i":"f",', 1_000_001], ['"z":"f"}}', 1]], "more than 1000000 names")
     add_parts("index", "many-files", [['{"weight_map":{', 1], ['"%i":"' + "f" * 400 + '%i",', 50_001], ['"z":"f"}}', 1]], "more than 50000 files")
     add_parts("index", "long-name", [['{"weight_map":{"', 1], ["n", 65_537], ['":"f"}}', 1]], "a text longer than 65536 bytes, the limit")
@@ -254,7 +254,7 @@ def indexes():
 
 def configs():
     add = lambda name, text, expect: add_file("config", name, safe(text), expect)
-    add("empty", "", "no JSON, only white space")
+    add("empty", "", "not JSON, only white space")
     add("list", '[{"model_type": "llama"}]', "not a JSON object")
     add("utf8", b'{"a": "\xe9"}', "is not UTF-8")
     for name, text in {"cut": '{"a": 1', "comma": '{"a": 1,}', "comment": '{"a": 1 // one\n}', "python": "{'a': True}", "true": '{"a": True}',
@@ -324,7 +324,9 @@ def directories():
     add("old-weights", {"config.json": "{}", "pytorch_model.bin": "x"}, "(it has pytorch_model.bin, which ckfs cannot read)")
     add("weights-below", {"sub/model.safetensors": model}, "not a checkpoint: no *.safetensors file")
     add("not-a-file", {}, "neither a file nor a directory", open="/dev/null")
-    add("other-file", {"model.gguf": "GGUF\3\0\0\0\0\0\0\0"}, "model.gguf: is a GGUF file, not a safetensors file", open="model.gguf")
+    add("other-file", {"model.gguf": "GGUF\3\0\0\0\0\0\0\0"}, "model.gguf: is a GGUF file, which ckfs does not read", open="model.gguf")
+    add("config-file", {"config.json": '{"model_type": "llama"}'},
+        "config.json: is a JSON text (name the model's directory, not its file)", open="config.json")
     add("html-shard", {"model.safetensors": "<!DOCTYPE html><html>404 not found</html>"},
         "model.safetensors: is an HTML page (an error page that was saved?), not a safetensors file")
     add("error-shard", {"model.safetensors": ' {"error": "Repository not found"}'},

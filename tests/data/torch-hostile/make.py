@@ -38,7 +38,7 @@ GIVEN = {
     "offset-past-end": 'offset 14, shape [5, 3] and stride [3, 1] reach beyond storage "0"',
     "payload-before-state": SERVED,
     "payload-in-size": "its shape is not a list of integers",
-    "pid-not-tuple": "what should name its storage does not",
+    "pid-not-tuple": "its persistent id names no storage",
     "pid-numel-negative": "its storage has no key or no size",
     "pid-numel-too-large": "has 60 bytes, the pickle needs 4398046511104",
     "rebuild-from-type-calls": SERVED,
@@ -242,9 +242,9 @@ def cases():
     yield "pickle-append-to-tuple", "on what is neither a container", x(b")Na")
     yield "pickle-set-on-string", "on what is neither a container", x(text("s") + b"NNs")
     yield "pickle-elements-and-pairs", "an object with both elements and pairs", x(HOOKS + b"NaNNs")
-    yield "pickle-global-of-numbers", "a global whose name is no string", x(b"K\1K\2\x93")
+    yield "pickle-global-of-numbers", "a global whose name is not a string", x(b"K\1K\2\x93")
     yield "pickle-memo-empty", "nothing at 77 of the memo", x(b"h\x4d")
-    yield "pickle-memo-text", "a memo index that is no number", x(b"Np0x1\n")
+    yield "pickle-memo-text", "a memo index that is not a number", x(b"Np0x1\n")
     yield "pickle-extension", "an extension code", x(b"\x82\1")
     yield "pickle-buffer", "an out-of-band buffer", x(b"\x97")
     yield "pickle-pop-below-mark", "the stack is empty", x(MARK + b"R1")
@@ -295,7 +295,7 @@ def cases():
     yield "stream-unknown-opcode", "no pickle opcode 0xfe", stream(state=b"\xfe")
     yield "stream-protocol", "not torch's stream protocol 1001", stream(protocol=1002)
     yield "stream-big-endian", "byte order big or unknown", stream(little=FALSE)
-    yield "stream-keys-not-a-list", "the list of its storages is none", stream(keys=b"\x80\x02N.")
+    yield "stream-keys-not-a-list", "the list of its storages is not a list", stream(keys=b"\x80\x02N.")
     yield "stream-key-of-nothing", 'lists storage "9", which nothing in it names', stream(keys=("9", "0"))
     yield "stream-key-twice", 'storage "0" twice', stream(keys=("0", "0"), storages=2 * (struct.pack("<q", 15) + DATA))
     yield "stream-key-missing", 'no storage "0" in its list', stream(keys=())

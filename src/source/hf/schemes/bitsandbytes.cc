@@ -73,7 +73,7 @@ Result<QuantizedWeight> read_nibbles(const HeldTensors& tensors, TensorId codes)
   }
   const auto numel = checked_numel(state.shape);
   if (!numel || *numel == 0) {
-    return cannot_decode("its quant_state has shape {}, which is no size of a weight",
+    return cannot_decode("its quant_state has shape {}, which is not the size of a weight",
                          shape_text(state.shape));
   }
   const auto stored = checked_numel(tensors.shape(codes));

@@ -4,7 +4,7 @@
 //   divides
 //                    them), mxfp4-pack-quantized (E8M0 as U8)
 //   W                ModelOpt: U8, W_scale and, for NVFP4, W_scale_2, which multiplies; beside a
-//                    parameter P that is no module's weight P_weight_scale, P_weight_scale_2
+//                    parameter P that is not a module's weight P_weight_scale, P_weight_scale_2
 //   P_blocks         gpt-oss: groups are a dimension of their own, matrices the transpose of what
 //                    transformers holds under the name P
 //   M.weight         DeepSeek-V4's routed experts: I8 beside M.scale
@@ -24,7 +24,7 @@ constexpr std::int64_t kNv = 16;  // of NVFP4
 constexpr std::string_view kPacked = ".weight_packed";
 constexpr std::string_view kBlocks = "_blocks";
 
-/// A weight whose codes have `shape` but for two in a byte; `rows` of it lie one behind another.
+/// A weight whose codes have `shape`, two in a byte; `rows` of it lie one behind another.
 Result<QuantizedWeight> make(const HeldTensors& tensors, std::vector<std::int64_t> shape,
                              BlockScale kind, TensorId scale, std::int64_t group) {
   kind.codes = DType::F4;
@@ -141,7 +141,7 @@ Result<QuantizedWeight> read_modelopt(const HeldTensors& tensors, TensorId codes
   const std::string algorithm(tensors.config().value("quant_algo"));
   for (const std::string_view beside : {".pre_quant_scale", ".svdquant_lora_a"}) {
     if (!tensors.find(module, beside)) continue;
-    return cannot_decode("its {} belongs into the weight, too", beside.substr(1));
+    return cannot_decode("its {} is part of the weight, too", beside.substr(1));
   }
   if (algorithm.ends_with("_AWQ") || algorithm.ends_with("_SVD")) {
     return cannot_decode("quantized by {}, which scales activations, too", algorithm);

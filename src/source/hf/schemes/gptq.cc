@@ -20,7 +20,7 @@
 namespace ckfs {
 namespace {
 
-constexpr std::string_view kCodes = ".qweight";
+constexpr std::string_view kQweight = ".qweight";
 constexpr std::int64_t kWordBits = 32;
 
 /// The tensors of a weight.
@@ -30,7 +30,7 @@ struct GptqParts {
 };
 
 bool is_gptq(const HeldTensors& tensors, TensorId codes) {
-  return tensors.name(codes).ends_with(kCodes);
+  return tensors.name(codes).ends_with(kQweight);
 }
 
 Result<TensorId> part(const HeldTensors& tensors, std::string_view module,
@@ -45,7 +45,7 @@ Result<TensorId> part(const HeldTensors& tensors, std::string_view module,
 }
 
 Result<GptqParts> parts_of(const HeldTensors& tensors, TensorId codes) {
-  const std::string_view module = without(tensors.name(codes), kCodes);
+  const std::string_view module = without(tensors.name(codes), kQweight);
   if (tensors.dtype(codes) != DType::I32 || tensors.shape(codes).size() != 2) {
     return cannot_decode("is {} of shape {}, not a matrix of I32", name(tensors.dtype(codes)),
                          shape_text(tensors.shape(codes)));
@@ -212,7 +212,7 @@ Result<QuantizedWeight> read_gptq(const HeldTensors& tensors, TensorId codes) {
   CKFS_TRY(AffineCodes kind, awq ? read_awq(tensors, parts) : read_gptq(tensors, parts));
   kind.scale = tensors.dtype(parts.scales);
   QuantizedWeight weight;
-  weight.name = std::string(without(tensors.name(codes), kCodes)) + ".weight";
+  weight.name = std::string(without(tensors.name(codes), kQweight)) + ".weight";
   weight.shape = {kind.columns, kind.rows};
   weight.numel = kind.rows * kind.columns;  // at most 16 in each of less than 2^59 words
   weight.boxes = {StorageBox{0, 0, {0, 0}, weight.shape, {1, kind.columns}}};

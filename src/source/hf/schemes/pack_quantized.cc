@@ -81,7 +81,7 @@ Result<std::optional<std::array<std::int64_t, 2>>> stored_shape(const HeldTensor
                                      load_le<std::int32_t>(bytes.subspan(4))};
 }
 
-/// The length of a row, of which weight_shape and, where there are groups, the scale's shape speak.
+/// The length of a row, as weight_shape and, where there are groups, the scale's shape tell.
 Result<std::int64_t> row_length(const HeldTensors& tensors, const PackedParts& parts,
                                 std::int64_t rows) {
   const std::optional<std::int64_t> by_groups = parts.columns(tensors);
@@ -116,7 +116,7 @@ std::optional<bool> packs_in_words(std::string_view version) {
   return major == 0 && minor < 18;
 }
 
-/// The one width of which so many words hold a row: where the configuration does not say it.
+/// The only width with which so many words hold a row, where the configuration does not say it.
 Result<std::int64_t> only_width(const HeldTensors& tensors, std::int64_t columns,
                                 std::int64_t words) {
   const auto old = packs_in_words(tensors.config().value("version"));
@@ -130,7 +130,7 @@ Result<std::int64_t> only_width(const HeldTensors& tensors, std::int64_t columns
   if (widths.size() == 1) return widths.front();
   if (widths.empty()) {
     return cannot_decode(
-        "config.json does not say its num_bits, and {} words in a row are of {} codes of no width",
+        "config.json does not say its num_bits, and {} words in a row hold {} codes of no width",
         words, columns);
   }
   return cannot_decode(
@@ -233,7 +233,7 @@ Result<QuantizedWeight> read_pack_quantized(const HeldTensors& tensors, TensorId
     return cannot_decode("its scale has shape {}, which fits no groups of a weight of shape {}",
                          shape_text(tensors.shape(*parts.scale)), shape_text(logical));
   }
-  // Rows as long as their words, where those are whole codes; what they have more is not shown.
+  // Rows as long as their words, where those are whole codes; extra columns are not shown.
   const std::int64_t in_words = kWord / *bits;
   kind.rows = packed[0];
   kind.columns = kind.packing.in_words            ? packed[1] * in_words

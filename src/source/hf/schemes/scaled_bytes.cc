@@ -7,7 +7,7 @@
 //   M.scale          DeepSeek-V4, beside M.weight
 //   M.qscale_weight  Mistral's own format, beside M.weight
 //   M.scale_weight   ComfyUI, beside M.weight
-//   P_weight_scale   ModelOpt, beside a parameter P that is no module's weight
+//   P_weight_scale   ModelOpt, beside a parameter P that is not a module's weight
 //   W._scale         quanto, beside the codes W._data
 //
 // Which of these shapes a scale has is read from its shape; only where blocks at the edges are
@@ -109,7 +109,7 @@ Result<Block> block_of(const HeldTensors& tensors, TensorId codes, const Found& 
   const auto grid = grid_of_scale(tensors.shape(scale.id), shape.size());
   if (is_fbgemm_down(tensors, shape, grid)) return Block{shape[1], 1};
   const auto configured = configured_block(tensors, codes);
-  // A grid of [1, 1] may be one block of a small weight; a scalar is no grid.
+  // A grid of [1, 1] may be one block of a small weight; a scalar is not a grid.
   if (!configured && (!scale.blocks_only || grid.empty())) {
     if (const auto block = block_of_scales(shape, grid)) return *block;
   }
@@ -143,7 +143,7 @@ Result<QuantizedWeight> read_scaled(const HeldTensors& tensors, TensorId codes) 
     return cannot_decode("shape {} has no elements", shape_text(shape));
   }
   if (tensors.find(module_of(tensors.name(codes)), ".pre_quant_scale")) {
-    return cannot_decode("its pre_quant_scale belongs into the weight, too");
+    return cannot_decode("its pre_quant_scale is part of the weight, too");
   }
   CKFS_TRY(const Block block, block_of(tensors, codes, *found));
   BlockScale kind{.codes = tensors.dtype(codes),
@@ -174,7 +174,7 @@ Result<QuantizedWeight> read_scaled(const HeldTensors& tensors, TensorId codes) 
 
 constexpr std::string_view kData = "._data";
 
-/// The name of the weight whose codes these are; empty: they are none of quanto's.
+/// The name of the weight whose codes these are; empty: they are not quanto's.
 std::string_view quanto_weight(const HeldTensors& tensors, TensorId codes) {
   std::string_view name = tensors.name(codes);
   if (!name.ends_with(kData)) return {};
@@ -229,7 +229,7 @@ Result<QuantizedWeight> read_quanto(const HeldTensors& tensors, TensorId codes) 
     kind.block_columns = 1;
   } else {
     return cannot_decode(
-        "its scale has shape {}, which is none of a tensor, a row or a column of {}",
+        "its scale has shape {}, which is not that of a tensor, a row or a column of {}",
         shape_text(grid), shape_text(shape));
   }
   QuantizedWeight weight;

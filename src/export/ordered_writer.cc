@@ -1,8 +1,8 @@
-// Threads take pieces in order, whatever step they are of, so none waits for the end of a step; the
-// one that writes the last piece of a step forgets its chunks. Files are synced when enough has
-// been written, by one thread, while the others go on: steps count from the front, so a step that
-// ends before an earlier one waits for it in the record, not on disk.
-#include "export/walk.h"
+// Threads take pieces in order, whatever step they belong to, so no thread waits for the end of a
+// step. The thread that writes the last piece of a step drops its chunks. When enough is written,
+// one thread syncs the files while the others go on. The record counts steps from the first one, so
+// a step that ends before an earlier one counts when that has ended, too.
+#include "export/ordered_writer.h"
 
 #include <set>
 #include <vector>
@@ -14,9 +14,9 @@
 namespace ckfs {
 namespace {
 
-class Walker {
+class OrderedWriter {
  public:
-  Walker(const View& view, const SourceOrder& order, const WalkHooks& hooks)
+  OrderedWriter(const View& view, const SourceOrder& order, const OrderHooks& hooks)
       : view_(view), order_(order), hooks_(hooks), left_(order.steps.size()) {
     for (std::size_t step = 0; step < order.steps.size(); ++step) {
       for (const ExportStep& piece : order.steps[step].pieces) {
@@ -64,7 +64,8 @@ class Walker {
     return sync(hooks_.sync_step);
   }
 
-  /// Unless less than `least` bytes were written since the last time, or another thread is at it.
+  /// Syncs, unless less than `least` bytes were written since the last time, or another thread does
+  /// so already.
   Result<void> sync(std::uint64_t least) {
     std::size_t from = 0, to = 0;
     std::uint64_t bytes = 0;
@@ -79,8 +80,8 @@ class Walker {
     const Result<void> result = or_out_of_memory([&] { return sync_steps(from, to); });
     const MutexLock lock(mutex_);
     syncing_ = false;
-    // Not again: the kernel reports a failed write once. A second sync, of files opened after that,
-    // succeeds, and what is on disk may be old or zero.
+    // Do not sync again: the kernel reports a failed write once. A second sync, of files opened
+    // after that, would succeed though the bytes on disk may be old or zero.
     sync_failed_ = !result;
     if (!result) return result;
     synced_ = to;
@@ -104,7 +105,7 @@ class Walker {
 
   const View& view_;
   const SourceOrder& order_;
-  const WalkHooks& hooks_;
+  const OrderHooks& hooks_;
   std::vector<Piece> pieces_;
   Mutex mutex_;
   std::vector<std::size_t> left_ CKFS_GUARDED_BY(mutex_);  // pieces of each step
@@ -117,8 +118,8 @@ class Walker {
 
 }  // namespace
 
-Result<void> write_in_order(const View& view, const SourceOrder& order, const WalkHooks& hooks) {
-  return Walker(view, order, hooks).write();
+Result<void> write_in_order(const View& view, const SourceOrder& order, const OrderHooks& hooks) {
+  return OrderedWriter(view, order, hooks).write();
 }
 
 Result<void> write_part(const View& view, const ExportStep& part, std::uint64_t from,

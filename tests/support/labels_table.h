@@ -1,10 +1,13 @@
 // The table of labels in docs/FORMATS.md, made from what encodings say of themselves, so
 // that the docs cannot promise another thing than the program does. Each row names the golden case
 // that proves it; tests/api holds the labels of those cases against the values themselves.
+#pragma once
+
 #include <array>
 #include <fmt/format.h>
+#include <string>
+#include <string_view>
 
-#include "api/report.h"
 #include "encoding/affine_codes_encoding.h"
 #include "encoding/block_scale_encoding.h"
 #include "encoding/plain_encoding.h"
@@ -12,21 +15,19 @@
 #include "encoding/table_codes_encoding.h"
 
 namespace ckfs {
-namespace {
 
-struct Row {
+struct LabelRow {
   std::string_view stored;
   const Encoding* encoding;  // nullptr: never cast
   std::string_view proof;
 };
 
-std::string_view label(const Row& row, DType target) {
+inline std::string_view label(const LabelRow& row, DType target) {
   return row.encoding ? name(row.encoding->exactness(target)) : "bit-exact (unchanged)";
 }
 
-}  // namespace
-
-std::string labels_table() {
+/// The table between the markers of docs/FORMATS.md: which cast gets which label.
+inline std::string labels_table() {
   const auto blocks =
       block_scale_encoding({.rows = 128, .columns = 128, .block_rows = 128, .block_columns = 128});
   const auto integers = block_scale_encoding({.codes = DType::I8,
@@ -46,7 +47,7 @@ std::string labels_table() {
       affine_codes_encoding({.rows = 128, .columns = 128, .groups = 1, .group_rows = 128});
   const auto nf4 = table_codes_encoding({});
   const auto int8 = row_int8_encoding(128);
-  const std::array<Row, 13> rows{{
+  const std::array<LabelRow, 13> rows{{
       {"FP8 with block scales", blocks.get(),
        "`deepseek-v3-fp8`, `deepseek-v31-ue8m0`, `qwen-fp8-bf16-scale`, `experts-deepseek-v3`"},
       {"FP8 with scales of tensors, rows or groups", blocks.get(),
@@ -71,7 +72,7 @@ std::string labels_table() {
   std::string text =
       "| stored as | `bf16-safetensors` | `fp16-safetensors` | `fp32-safetensors`, "
       "`fp32-consolidated` | proved by |\n|---|---|---|---|---|\n";
-  for (const Row& row : rows) {
+  for (const LabelRow& row : rows) {
     text += fmt::format("| {} | {} | {} | {} | {} |\n", row.stored, label(row, DType::BF16),
                         label(row, DType::F16), label(row, DType::F32), row.proof);
   }

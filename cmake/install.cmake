@@ -4,7 +4,7 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 install(TARGETS ckfs RUNTIME COMPONENT runtime)
-# A package of its own: who has local sources only needs no TLS.
+# A package of its own: users of local sources need no TLS.
 if(TARGET ckfs-fetcher)
   install(TARGETS ckfs-fetcher RUNTIME DESTINATION ${CMAKE_INSTALL_LIBEXECDIR}/ckfs COMPONENT remote)
 endif()

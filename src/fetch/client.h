@@ -1,5 +1,5 @@
-// The daemon's end of the fetcher: starts it, asks it, and gives what it answers to those who wait.
-// Links neither libcurl nor TLS. Formats and who owns which memory when: protocol.h.
+// The daemon's end of the fetcher: starts it, asks it, and gives its answers to those that wait.
+// Links neither libcurl nor TLS. Formats, and which end owns which memory when: protocol.h.
 //
 // Safe for concurrent use by several threads, but for start(). The client has one thread of its
 // own, which it starts when it is first asked something: a daemon may confine itself between

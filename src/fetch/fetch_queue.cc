@@ -21,7 +21,7 @@ namespace {
 
 using QueueClock = std::chrono::steady_clock;
 
-/// The fetcher holds reads to the time itself; this much longer it has to answer at all.
+/// The fetcher holds reads to the time itself; this much longer it may say nothing at all.
 constexpr std::chrono::seconds kGrace{30};
 
 Error gone() {
@@ -68,8 +68,8 @@ std::uint64_t FetchQueue::ask(FetchMessage message, std::string input, std::size
   message.id = next_id_++;
   message.capacity = static_cast<std::uint32_t>(capacity);
   message.input = static_cast<std::uint32_t>(input.size());
-  queue_.push_back({message, std::move(input), std::move(answered),
-                    QueueClock::now() + timeout_ + kGrace, false});
+  if (queue_.empty() && sent_.empty()) heard_ = QueueClock::now();
+  queue_.push_back({message, std::move(input), std::move(answered)});
   if (!start_thread_of_answers()) {
     const Request request = std::move(queue_.back());
     queue_.pop_back();
@@ -183,6 +183,7 @@ void FetchQueue::run() {
     const auto wait = std::chrono::ceil<std::chrono::milliseconds>(next - QueueClock::now());
     const bool is_gone = [&] {
       const MutexLock lock(mutex_);
+      if (is_full_) waits[1].events |= POLLOUT;
       return is_gone_;
     }();
     ::poll(waits.data(), is_gone ? 1 : 2,
@@ -199,6 +200,7 @@ bool FetchQueue::take_messages(Calls& calls) {
     if (::poll(&readable, 1, 0) <= 0) return true;
     const auto message = receive_message(socket_.get());
     if (!message) return false;
+    heard_ = QueueClock::now();
     if (message->kind == FetchMessageKind::Hello) {
       begin_generation(message->generation);
     } else if (message->kind == FetchMessageKind::Answer) {
@@ -249,6 +251,7 @@ void FetchQueue::take_answer(const FetchMessage& answer, Calls& calls) {
 }
 
 void FetchQueue::send_queue() {
+  is_full_ = false;
   if (generation_ == 0 || is_gone_) return;
   while (!queue_.empty()) {
     Request& request = queue_.front();
@@ -269,13 +272,15 @@ bool FetchQueue::attach(std::uint32_t source) {
   request.message.source = source;
   request.message.capacity = static_cast<std::uint32_t>(std::max(its.attach.size(), kLeastPlace));
   request.message.input = static_cast<std::uint32_t>(its.attach.size());
-  request.deadline = QueueClock::time_point::max();
-  if (!send(request)) return false;
+  if (!send(request)) {
+    release(request);
+    return false;
+  }
   its.known_to = generation_;
   return true;
 }
 
-/// False: there is no room for it now.
+/// False: there is no room for it now, in the memory or in the socket.
 bool FetchQueue::send(Request& request) {
   if (!request.has_place) {
     const auto place = places_.take(request.message.capacity);
@@ -286,8 +291,10 @@ bool FetchQueue::send(Request& request) {
   CKFS_CHECK(request.input.size() <= request.message.capacity);
   std::memcpy(place_of(request).data(), request.input.data(), request.input.size());
   request.message.generation = generation_;
+  request.sent = QueueClock::now();
   // A fetcher that has died takes none; its successor gets all again.
-  send_message(socket_.get(), request.message);
+  is_full_ = !try_send_message(socket_.get(), request.message);
+  if (is_full_) return false;
   sent_.insert_or_assign(request.message.id, std::move(request));
   return true;
 }
@@ -309,33 +316,26 @@ void FetchQueue::take_cancelled(Calls& calls) {
     message.kind = FetchMessageKind::Cancel;
     message.id = id;
     message.generation = generation_;
-    send_message(socket_.get(), message);
+    // One that is not taken costs the fetcher some work, and nothing else.
+    try_send_message(socket_.get(), message);
   }
 }
 
 QueueClock::time_point FetchQueue::give_up_late(Calls& calls) {
   const auto now = QueueClock::now();
-  auto next = now + std::chrono::seconds(60);
+  const auto limit = timeout_ + kGrace;
   const Error late(ErrorCode::Io, "ckfs-fetcher does not answer (--timeout)");
+  if (queue_.empty() && sent_.empty()) return now + limit;
+  if (now - heard_ >= limit) {
+    fail_all(late, calls);
+    return now + limit;
+  }
+  // It answers others: the oldest are looked at, which were sent first.
   for (auto& [id, request] : sent_) {
-    if (!request.answered) continue;
-    if (request.deadline <= now) {
-      answer_with(request, late, calls);
-    } else {
-      next = std::min(next, request.deadline);
-    }
+    if (now - request.sent < 4 * limit) break;
+    answer_with(request, late, calls);
   }
-  for (auto request = queue_.begin(); request != queue_.end();) {
-    if (request->deadline <= now) {
-      answer_with(*request, late, calls);
-      release(*request);
-      request = queue_.erase(request);
-    } else {
-      next = std::min(next, request->deadline);
-      ++request;
-    }
-  }
-  return next;
+  return heard_ + limit;
 }
 
 void FetchQueue::fail_all(const Error& error, Calls& calls) {

@@ -29,7 +29,8 @@ using FetchAnswered =
 /// One end of a socket to a fetcher, and the memory that both share. Safe for concurrent use.
 class FetchQueue {
  public:
-  /// `timeout`: how long a request may take before it is an error, whatever the fetcher does.
+  /// `timeout`: how long a fetcher that has something to do may say nothing before that is an error
+  /// of all requests; one that it leaves aside is given four times as long.
   /// Errors: Io.
   static Result<std::unique_ptr<FetchQueue>> make(UniqueFd socket, SharedMemory memory,
                                                   std::chrono::milliseconds timeout);
@@ -63,8 +64,8 @@ class FetchQueue {
   struct Request {
     FetchMessage message;
     std::string input;
-    FetchAnswered answered;  // empty: it was called, or nobody waits
-    std::chrono::steady_clock::time_point deadline;
+    FetchAnswered answered;  // empty: it was called, or there is none that waits
+    std::chrono::steady_clock::time_point sent{};
     bool has_place = false;
   };
   struct Source {
@@ -108,6 +109,9 @@ class FetchQueue {
   std::map<std::uint32_t, Source> sources_ CKFS_GUARDED_BY(mutex_);
   std::uint32_t generation_ CKFS_GUARDED_BY(mutex_) = 0;  // 0: no fetcher has said anything yet
   std::uint64_t next_id_ CKFS_GUARDED_BY(mutex_) = 1;
+  /// When the fetcher said something last, or had nothing to do.
+  std::chrono::steady_clock::time_point heard_ CKFS_GUARDED_BY(mutex_);
+  bool is_full_ CKFS_GUARDED_BY(mutex_) = false;  // the socket took no more
   bool is_ending_ CKFS_GUARDED_BY(mutex_) = false;
   bool is_gone_ CKFS_GUARDED_BY(mutex_) = false;
 };

@@ -45,7 +45,7 @@ Result<std::string> parse_folder(std::string_view text, std::string_view rest) {
   return std::string(rest);
 }
 
-/// Cuts what stands before the first '/' off `rest`, and that '/'.
+/// Cuts what is before the first '/' off `rest`, and that '/'.
 std::string_view take_segment(std::string_view& rest) {
   const std::size_t end = std::min(rest.find('/'), rest.size());
   const std::string_view segment = rest.substr(0, end);
@@ -53,7 +53,7 @@ std::string_view take_segment(std::string_view& rest) {
   return segment;
 }
 
-/// The revision behind '@': one segment, in which %2F stands for '/', or a name of the hub's own
+/// The revision behind '@': one segment, in which %2F means '/', or a name of the hub's own
 /// that has slashes ("refs/pr/1"), as its clients write it.
 Result<std::string> take_revision(std::string_view text, std::string_view segment,
                                   std::string_view& rest) {

@@ -113,6 +113,16 @@ bool send_message(int socket, const FetchMessage& message) {
   }
 }
 
+bool try_send_message(int socket, const FetchMessage& message) {
+  for (;;) {
+    const ssize_t sent = ::send(socket, &message, sizeof message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent >= 0) return true;
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return false;
+    // Where the other end is gone, receive_message() says so.
+    if (errno != EINTR) return true;
+  }
+}
+
 std::optional<FetchMessage> receive_message(int socket) {
   FetchMessage message;
   for (;;) {

@@ -87,6 +87,9 @@ struct FetchStats {
 /// receive: nullopt where the other end is gone or has sent what is no message. Both wait,
 /// interrupted or not.
 bool send_message(int socket, const FetchMessage& message);
+/// send_message(), but false at once where the other end has too much to take already. One end must
+/// send so, or both could wait for each other.
+bool try_send_message(int socket, const FetchMessage& message);
 std::optional<FetchMessage> receive_message(int socket);
 
 struct AttachRequest {

@@ -49,6 +49,10 @@ Failure no_keys(std::string_view thing) {
 
 }  // namespace
 
+std::string_view aws_domain(std::string_view region) {
+  return region.starts_with("cn-") ? "amazonaws.com.cn" : "amazonaws.com";
+}
+
 AwsCredentials::AwsCredentials(const ServiceContext& context) : context_(context) {
   const Surroundings& here = context_.here;
   const auto read = [&](const char* variable, std::string_view usual) {
@@ -237,7 +241,7 @@ Result<AwsCredentials::Lent> AwsCredentials::ask_sts(std::string_view query, con
                                                      std::string_view thing) {
   const std::string region = region_of(profile(profile_name()));
   std::string endpoint = endpoint_url("sts");
-  if (endpoint.empty()) endpoint = fmt::format("https://sts.{}.amazonaws.com", region);
+  if (endpoint.empty()) endpoint = fmt::format("https://sts.{}.{}", region, aws_domain(region));
   CKFS_TRY(Url url, parse_endpoint(endpoint, "endpoint of STS"));
   url.path = url.path.empty() ? "/" : url.path;
   HttpRequest request{.method = "POST",
@@ -288,7 +292,8 @@ Result<AwsCredentials::Lent> AwsCredentials::single_sign_on(const Profile& profi
   if (!ends || *ends <= context_.here.now()) return log_in();
   const std::string region = get(shared, "sso_region");
   std::string endpoint = context_.here.variable("AWS_ENDPOINT_URL_SSO");
-  if (endpoint.empty()) endpoint = fmt::format("https://portal.sso.{}.amazonaws.com", region);
+  if (endpoint.empty())
+    endpoint = fmt::format("https://portal.sso.{}.{}", region, aws_domain(region));
   CKFS_TRY(Url url, parse_endpoint(endpoint, "endpoint of single sign-on"));
   url.path += "/federation/credentials";
   url.query =

@@ -17,6 +17,9 @@
 
 namespace ckfs {
 
+/// "amazonaws.com", or what it is for regions in China.
+std::string_view aws_domain(std::string_view region);
+
 class AwsCredentials {
  public:
   explicit AwsCredentials(const ServiceContext& context);

@@ -150,10 +150,11 @@ std::vector<FetcherRule> fetcher_rules() {
   constexpr std::uint64_t kWriting = O_ACCMODE | O_CREAT | O_TRUNC | O_APPEND | O_TMPFILE;
   constexpr std::uint64_t kReading = O_TMPFILE & O_DIRECTORY;  // O_TMPFILE has it as a part
   const auto masked = [](unsigned argument, std::uint64_t mask, std::uint64_t value) {
-    return SCMP_CMP64(argument, SCMP_CMP_MASKED_EQ, mask, value);
+    return scmp_arg_cmp{argument, SCMP_CMP_MASKED_EQ, mask, value};
   };
-  const auto equal = [](unsigned argument, std::uint64_t value) {
-    return SCMP_CMP64(argument, SCMP_CMP_EQ, value);
+  // Arguments are ints: what is above them in the register is anything.
+  const auto equal = [&](unsigned argument, std::uint64_t value) {
+    return masked(argument, 0xFFFFFFFF, value);
   };
   std::vector<FetcherRule> rules = {
       {SCMP_SYS(openat), {masked(2, kWriting & ~kReading, O_RDONLY)}},

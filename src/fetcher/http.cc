@@ -48,8 +48,8 @@ std::size_t on_body(char* text, std::size_t one, std::size_t size, void* data) {
   return caught(transfer, [&] { return transfer.take_body({text, one * size}); });
 }
 
-/// Metadata services give credentials to whoever reaches them: no name that a stranger's server or
-/// redirect has made up may stand for their address.
+/// Metadata services give credentials to any program that reaches them: no name that a stranger's
+/// server or redirect has made up may stand for their address.
 curl_socket_t on_socket(void* data, curlsocktype /*purpose*/, curl_sockaddr* address) {
   auto& transfer = *static_cast<HttpTransfer*>(data);
   bool is_link_local = false;

@@ -38,14 +38,14 @@ struct HttpRequest {
   bool headers_only = false;
   /// For all of it; 0: the client's patience alone.
   std::int64_t most_milliseconds = 0;
-  /// Whether an address of 169.254/16 may be what the host stands for (a metadata service).
+  /// Whether an address of 169.254/16 may be the host's (a metadata service).
   bool to_machine = false;
 };
 
 enum class HttpFault : std::uint8_t {
   None,       // there is a whole answer, of whatever status
   Connect,    // no connection: no address, refused, no answer in time
-  Untrusted,  // TLS: the host is not who it should be
+  Untrusted,  // TLS: the host is not the one it should be
   Hedged,     // no byte for longer than is usual there: another connection may be faster
   Stalled,    // no byte for too long, or too few
   Cut,        // the connection ended before the answer did

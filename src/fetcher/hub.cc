@@ -1,4 +1,4 @@
-// Redirects are followed by hand: what the hub says of a file (commit, size, hash) stands in the
+// Redirects are followed by hand: what the hub says of a file (commit, size, hash) is in the
 // redirect only; the token must not go to the host that it leads to; and the URL is to be kept.
 //
 // A relative redirect is the hub's own (a renamed repository, a cache of small files) and is

@@ -3,6 +3,12 @@
 #include <algorithm>
 
 namespace ckfs {
+namespace {
+
+/// What one request is of the share that was refused.
+constexpr double kOfLast = 1.0 / 50;
+
+}  // namespace
 
 void FirstBytes::add(FetchDuration took) {
   times_[count_++ % times_.size()] = took;
@@ -79,25 +85,30 @@ std::optional<FetchDuration> RetryTokens::take(FetchTime now) {
 }
 
 void Window::done(FetchTime now, std::uint64_t bytes, bool was_full) {
+  refused_ -= refused_ * kOfLast;
   if (!was_full) {  // nothing is learned from it
     began_.reset();
     return;
   }
+  if (is_starting_ && bytes > 0) size_ = std::min(size_ + 1, most_);
   if (!began_) {
     began_ = now;
     ended_ = 0;
     bytes_ = 0;
+    round_ = size_;
     return;
   }
   bytes_ += bytes;
-  if (++ended_ < size_ * 2) return;
+  if (++ended_ < (is_starting_ ? round_ : size_ * 2)) return;
   const double seconds = std::max(std::chrono::duration<double>(now - *began_).count(), 1e-6);
   const double rate = static_cast<double>(bytes_) / seconds;
-  began_ = now;
-  ended_ = 0;
-  bytes_ = 0;
-  // Tried again after some measures: what was in the way may be gone.
-  if (rate > best_ * 1.05 || ++vain_ >= 16) {
+  began_.reset();
+  if (is_starting_) {
+    is_starting_ = rate > best_ * 1.1;
+    if (!is_starting_) size_ = round_;
+    best_ = std::max(best_, rate);
+  } else if (rate > best_ * 1.05 || ++vain_ >= 16) {
+    // Tried again after some measures: what was in the way may be gone.
     best_ = rate;
     vain_ = 0;
     size_ = std::min(size_ + std::max<std::size_t>(size_ / 2, 1), most_);
@@ -105,11 +116,15 @@ void Window::done(FetchTime now, std::uint64_t bytes, bool was_full) {
 }
 
 void Window::pushed_back(FetchTime now) {
+  constexpr double kTooMany = 0.07;
+  refused_ += kOfLast;
+  if (refused_ < kTooMany) return;
   if (halved_ && now - *halved_ < std::chrono::seconds(1)) return;
   halved_ = now;
   size_ = std::max<std::size_t>(size_ / 2, 1);
   best_ = 0;
   vain_ = 0;
+  is_starting_ = false;
   began_.reset();
 }
 

@@ -106,15 +106,18 @@ class RetryTokens {
   std::optional<FetchTime> filled_;
 };
 
-/// How many requests are in flight: found by trying whether more bring more, halved when the server
-/// says that it is too much.
+/// How many requests are in flight: found by trying whether more bring more (at first one more for
+/// each that ends, which doubles them in each round; then by halves), halved when the server says
+/// that it has too much to do: to several requests in a row, or to one in fourteen. A server that
+/// refuses one in a hundred does so whatever is asked of it.
 class Window {
  public:
   Window(std::size_t first, std::size_t most) : most_(most), size_(std::min(first, most)) {}
   std::size_t size() const { return size_; }
-  /// A request came to its end; `was_full`: as many were in flight as may be.
+  /// A request came to its end and brought `bytes` (0: it failed); `was_full`: as many were in
+  /// flight as may be.
   void done(FetchTime now, std::uint64_t bytes, bool was_full);
-  /// 429, 503 or a stall. Those that come within a second are one.
+  /// 429, 503 or a stall, of a request that done() was called for. Halves once a second at most.
   void pushed_back(FetchTime now);
 
  private:
@@ -122,8 +125,11 @@ class Window {
   std::size_t ended_ = 0;  // since the measure began
   std::uint64_t bytes_ = 0;
   std::optional<FetchTime> began_, halved_;
-  double best_ = 0;       // bytes a second
-  std::size_t vain_ = 0;  // measures since it last grew
+  double refused_ = 0;     // share of the last fifty or so
+  double best_ = 0;        // bytes a second
+  std::size_t vain_ = 0;   // measures since it last grew
+  std::size_t round_ = 0;  // its size when the measure began
+  bool is_starting_ = true;
 };
 
 }  // namespace ckfs

@@ -10,9 +10,11 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "base/error.h"
 #include "fetcher/http.h"
@@ -35,8 +37,9 @@ class Reads {
   Reads(HttpClient& http, std::size_t most, std::uint64_t seed);
 
   /// Reads `range` of `object` to `place`; `done` is called by a later step(), once. Errors: Stale,
-  /// Io (time is up, with the last failure's words; the service refuses), those of Service::ask().
-  /// Requires: an id that is not in use, and a range within the object that is not empty.
+  /// Io (time is up since it was sent first, with the last failure's words; the service refuses),
+  /// those of Service::ask(). Requires: an id that is not in use, and a range within the object
+  /// that is not empty.
   void start(std::uint64_t id, Service& service, const RemoteObject& object, ByteRange range,
              std::byte* place, Done done);
 
@@ -59,19 +62,16 @@ class Reads {
     ByteRange range;  // what is missing
     std::byte* place = nullptr;
     Done done;
-    FetchTime deadline;
-    FetchTime not_before;
-    unsigned attempts = 0;     // since a byte came
-    std::uint64_t sent = 0;    // the request that is under way; 0: none
-    HttpRequest request = {};  // what was sent, for heed()
-    bool is_waiting = false;   // for what another learns
-    std::string why = {};      // of the last failure
+    std::optional<FetchTime> deadline = {};  // from when it is sent first
+    unsigned attempts = 0;                   // since a byte came
+    std::uint64_t sent = 0;                  // the request that is under way; 0: none
+    HttpRequest request = {};                // what was sent, for heed()
+    std::string why = {};                    // of the last failure
   };
 
-  /// Whether it is still to be gone through in this step.
-  void send(std::uint64_t id, Read& read, FetchTime now);
+  void send(std::uint64_t id, FetchTime now);
   void answered(std::uint64_t id, HttpAnswer answer);
-  void try_later(Read& read, const AnswerVerdict& verdict, FetchTime now);
+  void try_later(std::uint64_t id, Read& read, const AnswerVerdict& verdict, FetchTime now);
   void finish(std::uint64_t id, Result<void> result);
   void wake(const Service* service);
 
@@ -79,7 +79,11 @@ class Reads {
   Window window_;
   Backoff backoff_;
   RetryTokens tokens_;
-  std::map<std::uint64_t, Read> reads_;  // by id, so that the oldest go first
+  std::unordered_map<std::uint64_t, Read> reads_;  // by id
+  // Where those are that are not under way. Ids of reads that have ended may be in the latter two.
+  std::set<std::uint64_t> ready_;                                           // the oldest go first
+  std::multimap<FetchTime, std::uint64_t> later_;                           // not before that time
+  std::unordered_map<const Service*, std::vector<std::uint64_t>> waiting_;  // for what it learns
   std::size_t in_flight_ = 0;
   ReadCounts counts_;
 };

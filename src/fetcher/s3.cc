@@ -87,10 +87,10 @@ class S3 final : public Service {
                std::ranges::any_of(location_.container,
                                    [](char c) { return c >= 'A' && c <= 'Z'; })) {
       // No certificate covers a bucket with dots.
-      url.host = fmt::format("s3.{}.amazonaws.com", region_);
+      url.host = fmt::format("s3.{}.{}", region_, aws_domain(region_));
       url.path = "/" + location_.container;
     } else {
-      url.host = fmt::format("{}.s3.{}.amazonaws.com", location_.container, region_);
+      url.host = fmt::format("{}.s3.{}.{}", location_.container, region_, aws_domain(region_));
     }
     if (!endpoint_) url.port = 443;
     url.path += "/" + percent_encode(key, "/");

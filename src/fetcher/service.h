@@ -78,7 +78,7 @@ Result<std::unique_ptr<Service>> make_service(const ServiceContext& context,
 AnswerVerdict judge(std::string_view thing, const HttpAnswer& answer, std::int64_t now);
 
 /// "thing: the server answers 403 AccessDenied: text (request ID)", with the code of the error that
-/// the status stands for.
+/// belongs to the status.
 Error answer_error(std::string_view thing, const HttpAnswer& answer);
 
 /// Sends a request, and again what judge() wants to be tried again, until the time of the client's

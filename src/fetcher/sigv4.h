@@ -45,7 +45,7 @@ struct UnsignedRequest {
 /// "20150830T123600Z".
 std::string aws_time(std::int64_t unix_seconds);
 
-/// The canonical request of which the signature is one (AWS's step 1), for tests.
+/// The canonical request, whose digest is signed (AWS's step 1); for tests.
 std::string canonical_request(const UnsignedRequest& request, const HttpHeaders& signed_headers,
                               std::string_view payload_hash);
 

@@ -8,6 +8,7 @@
 #include "fetcher/web.h"
 
 #include <array>
+#include <map>
 #include <set>
 #include <unordered_map>
 
@@ -162,6 +163,42 @@ class Web final : public Service {
   /// Adds the file of that name. False: there is none.
   Result<bool> probe(const std::string& name, std::string_view thing, RemoteSource& source) {
     CKFS_TRY(const HttpAnswer answer, get(name, thing, true));
+    return add(name, answer, thing, source);
+  }
+
+  /// Adds those files of these names that are there.
+  Result<void> probe_all(const std::set<std::string>& names, std::string_view thing,
+                         RemoteSource& source) {
+    constexpr std::size_t kAtOnce = 16;
+    std::map<std::string, HttpAnswer> answers;
+    std::size_t under_way = 0;
+    for (auto next = names.begin(); next != names.end() || under_way > 0;) {
+      while (next != names.end() && under_way < kAtOnce) {
+        HttpRequest request = request_of(*next);
+        request.headers_only = true;
+        request.headers.emplace_back("range", "bytes=0-0");
+        ++under_way;
+        context_.http.start(std::move(request), [&, name = *next](HttpAnswer answer) {
+          --under_way;
+          answers[name] = std::move(answer);
+        });
+        ++next;
+      }
+      context_.http.step(std::chrono::milliseconds(100));
+    }
+    for (const auto& [name, answer] : answers) {
+      const bool is_final = answer.fault == HttpFault::None &&
+                            (answer.is_success() || answer.status == 404 || answer.status == 416);
+      // What failed is tried again, and redirects are followed, one by one.
+      CKFS_TRY([[maybe_unused]] const bool found,
+               is_final ? add(name, answer, thing, source) : probe(name, thing, source));
+    }
+    return {};
+  }
+
+  /// Adds the file that an answer is about. False: there is none.
+  static Result<bool> add(const std::string& name, const HttpAnswer& answer, std::string_view thing,
+                          RemoteSource& source) {
     if (answer.status == 404 || answer.status == 410) return false;
     std::optional<std::uint64_t> size;
     const std::string_view header = find_header(answer.headers, "content-range");
@@ -206,11 +243,7 @@ class Web final : public Service {
       if (!answer.is_success()) return Failure(answer_error(thing, answer));
       CKFS_TRY_VOID(add_shards(index, answer.body, names));
     }
-    for (const std::string& name : names) {
-      CKFS_TRY(const bool found, probe(name, thing, source));
-      (void)found;
-    }
-    return {};
+    return probe_all(names, thing, source);
   }
 
   /// The files that an index names.

@@ -153,6 +153,19 @@ TEST(FetchQueue, HoldsRequestsBackUntilThereIsRoom) {
   }
 }
 
+TEST(FetchQueue, NeverWaitsForAFetcherThatWaitsForIt) {
+  // More than the socket takes in both directions: the fetcher answers all before it takes more.
+  constexpr std::size_t kMany = 3000;
+  PlayedFetcher fetcher(kMany * kLeastPlace);
+  fetcher.hello(1);
+  std::vector<Outcome> outcomes(kMany);
+  for (Outcome& each : outcomes) {
+    fetcher.queue->ask(of_kind(FetchMessageKind::List), "", kLeastPlace, each.answered());
+  }
+  for (std::size_t i = 0; i < kMany; ++i) fetcher.answer(fetcher.next(), std::to_string(i));
+  for (std::size_t i = 0; i < kMany; ++i) EXPECT_EQ(outcomes[i].get().value(), std::to_string(i));
+}
+
 TEST(FetchQueue, KeepsThePlaceOfACancelledRequestUntilItIsAnswered) {
   PlayedFetcher fetcher(kLeastPlace);
   fetcher.hello(1);

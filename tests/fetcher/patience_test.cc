@@ -151,17 +151,33 @@ TEST(Window, StaysWhereMoreBringsNothing) {
   EXPECT_GE(window.size(), 10);
 }
 
+/// A request that the server has too much to do for.
+void refuse(Window& window, FetchTime now) {
+  window.done(now, 0, true);
+  window.pushed_back(now);
+}
+
 TEST(Window, IsHalvedOnceASecondWhenTheServerHasTooMuchToDo) {
   Window window(32, 64);
   FetchTime now = kStart + seconds(1);
-  for (int i = 0; i < 32; ++i) window.pushed_back(now);
+  for (int i = 0; i < 32; ++i) refuse(window, now);
   EXPECT_EQ(window.size(), 16);
-  window.pushed_back(now + seconds(1));
+  refuse(window, now + seconds(1));
   EXPECT_EQ(window.size(), 8);
-  for (int i = 2; i < 20; ++i) window.pushed_back(now + seconds(i));
+  for (int i = 2; i < 20; ++i) refuse(window, now + seconds(i));
   EXPECT_EQ(window.size(), 1);
   now += seconds(20);
   run_window(window, now, 1000, [](std::size_t size) { return 50e6 * static_cast<double>(size); });
+  EXPECT_EQ(window.size(), 64);
+}
+
+TEST(Window, StaysWhereOneInAHundredIsRefused) {
+  Window window(8, 64);
+  FetchTime now = kStart;
+  for (int i = 0; i < 200; ++i) {
+    run_window(window, now, 100, [](std::size_t size) { return 50e6 * static_cast<double>(size); });
+    refuse(window, now);
+  }
   EXPECT_EQ(window.size(), 64);
 }
 

@@ -123,6 +123,23 @@ TEST(S3, SaysWhatAnAnswerMeans) {
   EXPECT_EQ(read(machine, *s3, kObject).error().code(), ErrorCode::Stale);
 }
 
+TEST(S3, NamesItsBucketInTheHostWhereACertificateCoversIt) {
+  Machine machine;
+  machine.variables["AWS_REGION"] = "eu-west-1";
+  const auto url = [&](std::string_view location, std::string_view key) {
+    RemoteObject object = kObject;
+    object.name = key;
+    return (*service(machine, location, {.anonymous = true})->ask(object, {0, 4}))->url.text();
+  };
+  EXPECT_EQ(url("s3://bucket/p", "step=1/a b+c"),
+            "https://bucket.s3.eu-west-1.amazonaws.com/p/step%3D1/a%20b%2Bc");
+  EXPECT_EQ(url("s3://my.bucket", "k"), "https://s3.eu-west-1.amazonaws.com/my.bucket/k");
+  machine.variables["AWS_REGION"] = "cn-north-1";
+  EXPECT_EQ(url("s3://bucket", "k"), "https://bucket.s3.cn-north-1.amazonaws.com.cn/k");
+  machine.variables["AWS_ENDPOINT_URL"] = "http://minio:9000/base/";
+  EXPECT_EQ(url("s3://bucket", "k"), "http://minio:9000/base/bucket/k");
+}
+
 TEST(S3, SendsNothingOfACallerWhoIsAnonymous) {
   ScriptedServer server([](const ScriptedRequest&) { return bytes_of_it({"ETag: \"e\""}); });
   Machine machine;

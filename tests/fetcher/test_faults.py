@@ -100,7 +100,7 @@ class Faults(unittest.TestCase):
 
     def test_a_fetcher_that_is_killed_is_started_again(self):
         rng = random.Random(1)
-        self.servers.faults(rate=3_000_000)
+        self.servers.faults(rate=200_000)
         with tempfile.TemporaryDirectory() as out:
             with probe_that_waits(self.environment, self.servers.locations()["s3"], out,
                                   piece=50_000, stats=1, memory=1 << 20) as process:

@@ -14,7 +14,7 @@ DIR has a folder for each service, and each of these what it serves:
 It prints one line of JSON with the ports ({"hub": 1234, "cdn": ..., "s3": ...}) and serves until its
 standard input ends. A port more, "control", takes faults and gives counts:
 
-    POST /faults   {"delay_ms": 20, "rate": 50000000, "rules": [{"service": "s3", "path": "REGEX",
+    POST /faults   {"delay_ms": 20, "rate": 50000000, "page": 1000, "rules": [{"service": "s3", "path": "REGEX",
                     "every": 100, "count": 5, "kind": "503"}]}
     GET  /counts   {"hub": {"requests": 9, "resolves": 3, ...}, "log": [["s3", "GET", "/b/k", 206], ...]}
     POST /touch    {"service": "s3", "path": "b/k"}   the object becomes another one of the same size,
@@ -41,7 +41,7 @@ import urllib.parse
 from email.utils import formatdate
 from xml.sax.saxutils import escape
 
-PAGE = 3  # objects a page: small, so that every listing has several
+PAGE = 3  # objects a page where faults say nothing else: every listing has several
 COMMIT_TIME = "2024-02-29T00:00:00.000Z"
 
 
@@ -53,11 +53,12 @@ class State:
         self.secret = secret
         self.token = token
         self.lock = threading.Lock()
-        self.faults = {"delay_ms": 0, "rate": 0, "rules": []}
+        self.faults = {"delay_ms": 0, "rate": 0, "page": PAGE, "rules": []}
         self.seen = {}      # id of a rule: how many requests it has matched
         self.counts = {}
         self.log = []
         self.versions = {}  # file: how often it was touched
+        self.contents = {}
         self.ports = {}
         self.url_life = 3600
         self.signed = {}    # signature of a CDN URL: (file, end)
@@ -83,9 +84,25 @@ class State:
 
     def data(self, file):
         """The bytes of a file as it is now: its first byte says how often it was touched."""
-        data = file.read_bytes()
+        return self.content(file)[0]
+
+    def etag(self, file):
+        return '"%s"' % self.content(file)[1]
+
+    def content(self, file):
+        """(bytes, their MD5), read once: a large file is asked for a thousand times."""
         touched = self.versions.get(file, 0)
-        return bytes([(data[0] + touched) % 256]) + data[1:] if touched and data else data
+        key = (touched, file.stat().st_mtime_ns)
+        with self.lock:
+            known = self.contents.get(file)
+        if known is None or known[0] != key:
+            data = file.read_bytes()
+            if touched and data:
+                data = bytes([(data[0] + touched) % 256]) + data[1:]
+            known = (key, (data, md5(data)))
+            with self.lock:
+                self.contents[file] = known
+        return known[1]
 
     def version(self, file):
         return self.versions.get(file, 0)
@@ -190,7 +207,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         end = min(end, len(data) - 1)
         if kind == "range":
             begin, end = begin - 1, end - 1
-        body = data[begin:end + 1]
+        body = memoryview(data)[begin:end + 1]
         headers["Content-Range"] = "bytes %d-%d/%d" % (begin, end, len(data))
         headers["Content-Length"] = len(body)
         if kind in ("cut", "stall"):
@@ -309,13 +326,13 @@ class Hub(Handler):
             entries.append(entry)
         entries += [{"type": "directory", "oid": "0" * 40, "size": 0, "path": path}
                     for path in sorted(folders)]
-        begin = int(self.query.get("cursor", 0))
+        begin, page = int(self.query.get("cursor", 0)), self.state.faults["page"]
         headers = {}
-        if begin + PAGE < len(entries):
+        if begin + page < len(entries):
             headers["Link"] = '<http://%s%s?recursive=%s&cursor=%d>; rel="next"' % (
                 self.headers["Host"], self.url.path, self.query.get("recursive", "false"),
-                begin + PAGE)
-        return self.answer_json(entries[begin:begin + PAGE], headers=headers)
+                begin + page)
+        return self.answer_json(entries[begin:begin + page], headers=headers)
 
     def resolve(self, name, revision, path):
         self.state.count("hub", "resolves")
@@ -350,7 +367,7 @@ class Cdn(Handler):
         data = self.state.data(file)
         if self.fault == "swap":
             data = data[:-1]  # all that can be seen of it: a CDN says no version
-        return self.answer_object(data, {"ETag": '"%s"' % md5(data)})
+        return self.answer_object(data, {"ETag": self.state.etag(file)})
 
 
 class S3(Handler):
@@ -369,9 +386,10 @@ class S3(Handler):
         if file is None:
             return self.error(404, "NoSuchKey", "The specified key does not exist.")
         data = self.state.data(file)
+        etag = self.state.etag(file)
         if self.fault == "swap":
             data = bytes([data[0] ^ 255]) + data[1:]
-        etag = '"%s"' % md5(data)
+            etag = '"%s"' % md5(data)
         if self.fault != "swap" and self.headers.get("If-Match", etag) != etag:
             return self.error(412, "PreconditionFailed", "At least one condition did not hold")
         return self.answer_object(data, {"ETag": etag})
@@ -386,15 +404,16 @@ class S3(Handler):
                  if name.startswith(self.query.get("prefix", ""))}
         names = sorted(files)
         begin = int(self.query.get("continuation-token", "0+").rstrip("+"))
+        page = self.state.faults["page"]
         rows = []
-        for name in names[begin:begin + PAGE]:
-            data = self.state.data(files[name])
+        for name in names[begin:begin + page]:
             rows.append("<Contents><Key>%s</Key><LastModified>%s</LastModified>"
-                        "<ETag>&quot;%s&quot;</ETag><Size>%d</Size></Contents>" % (
-                            urllib.parse.quote_plus(name, safe="/"), COMMIT_TIME, md5(data),
-                            len(data)))
-        more = begin + PAGE < len(names)
-        token = "<NextContinuationToken>%d+</NextContinuationToken>" % (begin + PAGE)
+                        "<ETag>%s</ETag><Size>%d</Size></Contents>" % (
+                            urllib.parse.quote_plus(name, safe="/"), COMMIT_TIME,
+                            escape(self.state.etag(files[name]), {'"': "&quot;"}),
+                            files[name].stat().st_size))
+        more = begin + page < len(names)
+        token = "<NextContinuationToken>%d+</NextContinuationToken>" % (begin + page)
         self.answer(200, {"Content-Type": "application/xml"}, (
             "<?xml version=\"1.0\"?><ListBucketResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">"
             "<Name>%s</Name><EncodingType>url</EncodingType><IsTruncated>%s</IsTruncated>%s%s"
@@ -454,18 +473,18 @@ class Gcs(Handler):
         files = {name: file for name, file in self.tree(bucket).items()
                  if name.startswith(self.query.get("prefix", ""))}
         names = sorted(files)
-        begin = int(self.query.get("pageToken", "0"))
-        page = {"kind": "storage#objects"}
-        if names[begin:begin + PAGE]:
-            page["items"] = [
+        begin, page = int(self.query.get("pageToken", "0")), self.state.faults["page"]
+        answer = {"kind": "storage#objects"}
+        if names[begin:begin + page]:
+            answer["items"] = [
                 {"name": name, "size": str(files[name].stat().st_size), "updated": COMMIT_TIME,
                  "generation": str(1700000000000000 + self.state.version(files[name])),
                  "crc32c": base64.b64encode(
                      crc32c(files[name].read_bytes()).to_bytes(4, "big")).decode()}
-                for name in names[begin:begin + PAGE]]
-        if begin + PAGE < len(names):
-            page["nextPageToken"] = str(begin + PAGE)
-        self.answer_json(page)
+                for name in names[begin:begin + page]]
+        if begin + page < len(names):
+            answer["nextPageToken"] = str(begin + page)
+        self.answer_json(answer)
 
 
 class Web(Handler):
@@ -484,8 +503,7 @@ class Web(Handler):
         file = self.file(path)
         if file is None:
             return self.answer(404)
-        data = self.state.data(file)
-        etag = '"%s"' % md5(data)
+        data, etag = self.state.data(file), self.state.etag(file)
         headers = {} if kind == "/tagless/" else {"ETag": etag}
         headers["Last-Modified"] = formatdate(1700000000 + self.state.version(file), usegmt=True)
         if kind == "/plain/":
@@ -506,7 +524,7 @@ class Control(Handler):
         value = json.loads(body) if body else None
         with state.lock:
             if self.path == "/faults":
-                state.faults = {"delay_ms": 0, "rate": 0, "rules": [], **value}
+                state.faults = {"delay_ms": 0, "rate": 0, "page": PAGE, "rules": [], **value}
                 state.url_life = value.get("url_life", 3600)
                 state.seen, state.versions = {}, {}
             elif self.path == "/touch":

@@ -51,36 +51,50 @@ void print(const FetchClient::Opened& opened) {
   std::cout.flush();
 }
 
-/// All pieces at once; the shared memory is what holds them back.
+/// All pieces of all objects at once; the shared memory is what holds them back.
 Result<void> copy(FetchClient& client, const FetchClient::Opened& opened, const Options& options) {
   const std::uint64_t piece = number(options, "piece", 1 << 20);
-  for (std::size_t i = 0; i < opened.source.objects.size(); ++i) {
-    const RemoteObject& object = opened.source.objects[i];
-    std::vector<std::byte> bytes(object.size);
-    Mutex mutex;
-    CondVar changed;
-    std::size_t left = (object.size + piece - 1) / piece;
-    std::optional<Error> error;
-    for (std::uint64_t at = 0; at < object.size; at += piece) {
-      const ByteRange range{at, std::min(at + piece, object.size)};
-      client.read(opened.number, i, range, std::span(bytes).subspan(at, range.size()),
-                  [&](const Result<void>& result) {
+  const std::vector<RemoteObject>& objects = opened.source.objects;
+  std::vector<std::vector<std::byte>> contents;
+  std::size_t left = 0;
+  for (const RemoteObject& object : objects) {
+    contents.emplace_back(object.size);
+    left += (object.size + piece - 1) / piece;
+  }
+  Mutex mutex;
+  CondVar changed;
+  std::vector<std::optional<Error>> errors(objects.size());
+  const auto began = std::chrono::steady_clock::now();
+  for (std::size_t i = 0; i < objects.size(); ++i) {
+    for (std::uint64_t at = 0; at < objects[i].size; at += piece) {
+      const ByteRange range{at, std::min(at + piece, objects[i].size)};
+      client.read(opened.number, i, range, std::span(contents[i]).subspan(at, range.size()),
+                  [&, i](const Result<void>& result) {
                     const MutexLock lock(mutex);
-                    if (!result && !error) error = result.error();
+                    if (!result && !errors[i]) errors[i] = result.error();
                     if (--left == 0) changed.notify_all();
                   });
     }
-    {
-      MutexLock lock(mutex);
-      while (left > 0) changed.wait(lock);
+  }
+  {
+    MutexLock lock(mutex);
+    while (left > 0) changed.wait(lock);
+  }
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+  std::cerr << "read in " << took.count() << " s\n";
+  std::optional<Error> first;
+  for (std::size_t i = 0; i < objects.size(); ++i) {
+    if (errors[i]) {
+      if (!first) first = errors[i];
+      continue;
     }
-    if (error) return Failure(*error);
-    const std::filesystem::path path = std::filesystem::path(text(options, "out")) / object.name;
+    const auto path = std::filesystem::path(text(options, "out")) / objects[i].name;
     std::filesystem::create_directories(path.parent_path());
     std::ofstream(path, std::ios::binary)
-        .write(reinterpret_cast<const char*>(bytes.data()),
-               static_cast<std::streamsize>(bytes.size()));
+        .write(reinterpret_cast<const char*>(contents[i].data()),
+               static_cast<std::streamsize>(contents[i].size()));
   }
+  if (first) return Failure(*first);
   return {};
 }
 

@@ -4,6 +4,7 @@
 // second, which does all that, and forks it again when it dies, once a second at most. A daemon is
 // confined by then and could start nothing. Both end when the client's end of the socket is closed.
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <csignal>
@@ -64,7 +65,13 @@ Result<void> fetch(const Arguments& arguments, const SharedMemory& memory,
                    std::uint32_t generation) {
   const Surroundings here = Surroundings::of_process();
   HttpOptions options{.connections = arguments.connections, .ca_bundle = ca_bundle(here)};
-  options.patience.timeout = FetchDuration(arguments.timeout_ms);
+  Patience& patience = options.patience;
+  patience.timeout = FetchDuration(arguments.timeout_ms);
+  // None of its parts may take longer than the whole.
+  for (FetchDuration* part : {&patience.connect, &patience.first_byte_least,
+                              &patience.first_byte_most, &patience.slow_for}) {
+    *part = std::min(*part, patience.timeout);
+  }
   CKFS_TRY(const auto http, HttpClient::make(std::move(options)));
   CKFS_TRY(const bool is_confined, confine_fetcher());
   if (!is_confined) spdlog::debug("ckfs-fetcher: this system has no filter of system calls");

@@ -80,7 +80,9 @@ AnswerVerdict judge(std::string_view thing, const HttpAnswer& answer, std::int64
 Result<HttpAnswer> call(const ServiceContext& context, const HttpRequest& request,
                         std::string_view thing) {
   const Patience& patience = context.http.patience();
-  const FetchTime end = std::chrono::steady_clock::now() + patience.timeout;
+  constexpr std::chrono::seconds kForAConnection(15);
+  const FetchTime begin = std::chrono::steady_clock::now();
+  const FetchTime end = begin + patience.timeout, patient_end = begin + kForAConnection;
   Backoff backoff(std::random_device{}());
   for (unsigned attempt = 0;; ++attempt) {
     HttpAnswer answer = context.http.fetch(request);
@@ -91,7 +93,9 @@ Result<HttpAnswer> call(const ServiceContext& context, const HttpRequest& reques
       return answer;
     }
     const FetchDuration wait = backoff.wait(attempt, verdict.wait, patience);
-    if (std::chrono::steady_clock::now() + wait >= end) return Failure(verdict.error);
+    // A host that does not exist, or listens at no such port: a user waits for the answer.
+    const FetchTime last = answer.fault == HttpFault::Connect ? std::min(end, patient_end) : end;
+    if (std::chrono::steady_clock::now() + wait >= last) return Failure(verdict.error);
     context.http.wait(wait);
   }
 }

@@ -82,7 +82,8 @@ AnswerVerdict judge(std::string_view thing, const HttpAnswer& answer, std::int64
 Error answer_error(std::string_view thing, const HttpAnswer& answer);
 
 /// Sends a request, and again what judge() wants to be tried again, until the time of the client's
-/// patience is up. Returns the answer, whatever its status. Errors: Io.
+/// patience is up; where no connection comes about, 15 seconds. Returns the answer, whatever its
+/// status. Errors: Io.
 Result<HttpAnswer> call(const ServiceContext& context, const HttpRequest& request,
                         std::string_view thing);
 

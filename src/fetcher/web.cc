@@ -52,7 +52,9 @@ class Web final : public Service {
       const std::string_view path = base_.path;
       CKFS_TRY(const std::string name, percent_decode(path.substr(path.rfind('/') + 1)));
       CKFS_TRY(const bool found, probe(name, thing, source));
-      if (!found) return fail(ErrorCode::NotFound, "{}: the server has no such file", thing);
+      if (!found)
+        return fail(ErrorCode::NotFound,
+                    "{}: the server has no such file (404; a directory ends with /)", thing);
     } else {
       CKFS_TRY_VOID(probe_directory(thing, source));
     }

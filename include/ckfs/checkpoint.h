@@ -37,6 +37,25 @@ struct RecipeText {
   std::string text;
 };
 
+/// Sources that are not on this machine: hf://, https://, s3://, gs://. None of it changes a byte.
+struct RemoteChoice {
+  /// The service's address, for a mirror or a server that is compatible. Empty: the environment's
+  /// (HF_ENDPOINT, AWS_ENDPOINT_URL_S3, STORAGE_EMULATOR_HOST), else the service's own.
+  std::string endpoint_url = {};
+  /// Sends no credentials, and looks for none.
+  bool anonymous = false;
+  /// s3:// and gs://: the requests are paid by the one that asks.
+  bool requester_pays = false;
+  /// https://: a file with headers for the server, one a line.
+  std::string header_file = {};
+  /// Connections to servers, at most.
+  unsigned connections = 64;
+  /// Seconds after which a read that gets no answer is an error.
+  unsigned timeout = 300;
+  /// Asks no server: of hf:// what is in the hub's cache on this machine.
+  bool offline = false;
+};
+
 struct OpenOptions {
   // These choose a part of the source. Where one is empty, the rule in its comment decides.
 
@@ -81,6 +100,7 @@ struct OpenOptions {
   unsigned threads = 0;
   /// Bytes of a tile. 0: chosen from the budget. For tests.
   std::uint64_t tile_bytes = 0;
+  RemoteChoice remote = {};
 };
 
 /// One file of a view. All of it is fixed when the checkpoint is opened.
@@ -247,7 +267,9 @@ class View {
 /// from here on. No tensor data has been read, except tensors that say how others are encoded.
 class Checkpoint {
  public:
-  /// `source`: a directory, a file, or a hub cache entry. Errors: NotFound, Corrupt, Unsupported,
+  /// `source`: a directory, a file, a hub cache entry, or a location (hf://ORG/NAME[@REVISION],
+  /// https://HOST/PATH, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX), for which the program ckfs-fetcher
+  /// must be installed. Errors: NotFound, Corrupt, Unsupported,
   /// Io, Stale: one line that names the file and the fact, also for a recipe that is wrong or does
   /// not fit the source. InvalidArgument (an option), OutOfMemory.
   static Result<Checkpoint> open(const std::filesystem::path& source,

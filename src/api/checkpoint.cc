@@ -5,6 +5,7 @@
 // open would cost memory for unused views; to keep each one would let a user of parameters fill the
 // memory one directory name at a time.
 #include <algorithm>
+#include <cstdlib>
 #include <optional>
 #include <unordered_map>
 
@@ -20,13 +21,31 @@
 #include "chunks/decoded_chunks.h"
 #include "chunks/spilled_tiles.h"
 #include "container/shards.h"
+#include "fetch/location.h"
+#include "fetch/program.h"
+#include "remote/remote_files.h"
 #include "source/open_checkpoint.h"
+#include "source/source_name.h"
 #include "view/maxtext_tree.h"
 
 namespace ckfs {
 namespace {
 
 constexpr std::uint64_t kMinMemory = 64_MiB;
+/// What a fetcher may have on its way: 64 requests of a few MiB and no more.
+constexpr std::uint64_t kLeastFetching = 16_MiB;
+constexpr std::uint64_t kMostFetching = 256_MiB;
+
+/// As huggingface_hub reads the variable.
+bool hub_is_offline() {
+  const char* const value = std::getenv("HF_HUB_OFFLINE");
+  if (value == nullptr) return false;
+  std::string upper(value);
+  std::ranges::transform(upper, upper.begin(), [](char c) {
+    return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
+  });
+  return upper == "1" || upper == "ON" || upper == "YES" || upper == "TRUE";
+}
 
 FileInfo info_of(const ViewFiles& files, std::size_t file) {
   const FileFacts facts = files.facts(file);
@@ -147,12 +166,41 @@ std::string_view name(Exactness exactness) {
 
 Result<Checkpoint> Checkpoint::open(const std::filesystem::path& source,
                                     const OpenOptions& options) {
-  CKFS_TRY(std::unique_ptr<SourceFiles> files, prepare_source(options, 1));
+  CKFS_TRY(std::unique_ptr<SourceFiles> files, prepare_source(source, options, 1));
   return open_prepared(source, options, std::move(files));
 }
 
-Result<std::unique_ptr<SourceFiles>> prepare_source(const OpenOptions& options, unsigned rings) {
-  return LocalFiles::create({.engine = options.io, .rings = rings, .strict = options.strict});
+bool is_fetched(const std::filesystem::path& source, const RemoteChoice& choice) {
+  if (!is_location(source.native()) || choice.offline) return false;
+  if (source.native().starts_with("hf://") && hub_is_offline()) return false;
+  return find_fetcher().has_value();
+}
+
+Result<std::unique_ptr<SourceFiles>> prepare_source(const std::filesystem::path& source,
+                                                    const OpenOptions& options, unsigned rings,
+                                                    int log) {
+  CKFS_TRY(std::unique_ptr<SourceFiles> local,
+           LocalFiles::create({.engine = options.io, .rings = rings, .strict = options.strict}));
+  const RemoteChoice& choice = options.remote;
+  if (choice.offline && is_location(source.native()) && !source.native().starts_with("hf://")) {
+    return fail(ErrorCode::InvalidArgument, "offline: the source is on another machine");
+  }
+  if (!is_fetched(source, choice) && !(options.config && is_fetched(*options.config, choice))) {
+    return local;
+  }
+  CKFS_TRY(std::unique_ptr<FetchClient> client,
+           FetchClient::start({.program = find_fetcher().value_or(""),
+                               .memory = std::clamp<std::uint64_t>(options.memory / 4,
+                                                                   kLeastFetching, kMostFetching),
+                               .connections = choice.connections,
+                               .timeout = std::chrono::seconds(choice.timeout),
+                               .log = log}));
+  return std::make_unique<RemoteFiles>(std::move(client),
+                                       RemoteOptions{.endpoint_url = choice.endpoint_url,
+                                                     .anonymous = choice.anonymous,
+                                                     .requester_pays = choice.requester_pays,
+                                                     .header_file = choice.header_file},
+                                       std::move(local), hub_cache_directory());
 }
 
 Result<Checkpoint> open_prepared(const std::filesystem::path& source, const OpenOptions& options,
@@ -173,18 +221,24 @@ Result<Checkpoint> open_prepared(const std::filesystem::path& source, const Open
                 quote(options.family));
   }
   // Before the source: what a source has to hold in order to read comes out of it, too.
-  const std::shared_ptr<BufferPool> budget = BufferPool::create(options.memory);
+  const std::shared_ptr<BufferPool> budget = BufferPool::create(
+      std::max(kMinMemory, options.memory - std::min(options.memory, files->own_memory())));
   std::shared_ptr<Spill> spill;
   if (options.spill) {
     CKFS_TRY(std::unique_ptr<SpillFile> file, SpillFile::create(*options.spill));
     spill = std::make_shared<Spill>(std::move(file), DecodedChunks::kBlock, options.spill_size);
   }
-  CKFS_TRY(std::shared_ptr<const Catalog> catalog, open_checkpoint(source, *files,
+  CKFS_TRY(const std::filesystem::path located, files->locate(source));
+  std::optional<std::filesystem::path> config;
+  if (options.config) {
+    CKFS_TRY(config, files->locate(*options.config));
+  }
+  CKFS_TRY(std::shared_ptr<const Catalog> catalog, open_checkpoint(located, *files,
                                                                    {.tag = options.tag,
                                                                     .key = options.key,
                                                                     .item = options.item,
                                                                     .step = options.step,
-                                                                    .config = options.config}));
+                                                                    .config = config}));
   if (catalog->obstacles().empty() && is_maxtext_tree(*catalog)) {
     recipes.tree = find_tree(*catalog, recipes);
   }

@@ -62,6 +62,16 @@ Json pairs(std::span<const Note> notes) {
   return list;
 }
 
+/// What the adapters and the source's files say of it.
+std::vector<Note> facts_of(const Checkpoint& checkpoint) {
+  std::vector<Note> facts;
+  for (SourceFact& fact : checkpoint.impl().files->facts()) {
+    facts.push_back({std::move(fact.subject), std::move(fact.text)});
+  }
+  std::ranges::copy(checkpoint.impl().catalog->facts(), std::back_inserter(facts));
+  return facts;
+}
+
 std::string fingerprint_text(const Checkpoint& checkpoint) {
   return fmt::format("{:016x}", checkpoint.fingerprint());
 }
@@ -299,7 +309,7 @@ std::string inspect_json(const Checkpoint& checkpoint, std::string_view source) 
     json["experts"].push_back(
         {{"layout", layout.name}, {"available", layout.reason.empty()}, {"reason", layout.reason}});
   }
-  json["facts"] = pairs(catalog.facts());
+  json["facts"] = pairs(facts_of(checkpoint));
   json["notes"] = pairs(catalog.notes());
   json["labels"] = Json::array();
   for (const Label& label : labels(checkpoint)) {
@@ -428,7 +438,7 @@ std::string inspect_text(const Checkpoint& checkpoint, std::string_view source,
                  total.companions, human_size(total.tensor_bytes));
   fmt::format_to(out, "  {} files, {}, newest of {}\n", total.files, human_size(total.bytes),
                  date_text(checkpoint.mtime()));
-  for (const Note& fact : catalog.facts()) {
+  for (const Note& fact : facts_of(checkpoint)) {
     fmt::format_to(out, "  {}: {}\n", one_line(fact.subject), one_line(fact.text));
   }
   const std::vector<CatalogPart> parts = with_parts(checkpoint);
@@ -604,6 +614,13 @@ std::string inspect_report(const Checkpoint& checkpoint, std::string_view source
                                       : inspect_text(checkpoint, source, detail);
 }
 
+std::string source_version(const Checkpoint& checkpoint) {
+  for (const SourceFact& fact : checkpoint.impl().files->facts()) {
+    if (fact.subject == kVersionTaken) return fact.text;
+  }
+  return {};
+}
+
 std::vector<std::string> opening_notes(const Checkpoint& checkpoint) {
   constexpr std::size_t kMost = 5;
   std::vector<std::string> lines;
@@ -648,7 +665,8 @@ std::vector<std::filesystem::path> source_paths(const Checkpoint& checkpoint) {
   std::vector<std::filesystem::path> paths;
   paths.reserve(files.count());
   for (std::size_t i = 0; i < files.count(); ++i) {
-    paths.push_back(files.path(static_cast<FileId>(i)));
+    const auto id = static_cast<FileId>(i);
+    if (files.is_here(id)) paths.push_back(files.path(id));
   }
   return paths;
 }

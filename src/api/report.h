@@ -75,7 +75,11 @@ std::string outside_links(const Checkpoint& checkpoint);
 /// About how many bytes of memory the view keeps, layouts of open files not counted.
 std::uint64_t memory_of(const View& view);
 
-/// Where the files of the source are, canonical: all that is ever opened of it.
+/// The version that was taken of a source of another machine, for people; empty: it is of this one.
+std::string source_version(const Checkpoint& checkpoint);
+
+/// Where the files of the source are on this machine, canonical: all that is ever opened of it
+/// here.
 std::vector<std::filesystem::path> source_paths(const Checkpoint& checkpoint);
 
 /// `ckfs inspect --view`: every tensor of a view, which of the source's tensors it is made of, and

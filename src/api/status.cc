@@ -162,7 +162,7 @@ std::string last_error_text(const Json& json) {
                      text_of(*last, "message"));
 }
 
-/// Who serves, where from, and what went wrong: the head of the table.
+/// The daemon, its source and its errors: the head of the table.
 void add_mount(const Json& json, std::string& text) {
   for (const char* key : {"mountpoint", "source", "log"}) {
     const std::string value = text_of(json, key);

@@ -66,6 +66,7 @@ void use_help(CLI::App& app);
 /// Groups of the options that many verbs share, which only --help-all lists.
 inline constexpr std::string_view kSourceOptions = "Source options";
 inline constexpr std::string_view kCommonOptions = "Common options";
+inline constexpr std::string_view kRemoteOptions = "Options for sources on other machines";
 
 /// Options of every verb that opens a checkpoint; `open` and where the log goes.
 struct CommonOptions {
@@ -82,9 +83,16 @@ OpenOptions open_options(const CommonOptions& options);
 
 /// One of the common options by name: "tag", "key", "item", "step", "config", "recipe" (one more
 /// file), "family", "memory", "spill", "spill_size", "io", "threads", "log_level", "log_file",
-/// "tile_bytes". The one parser for `--memory 1GiB` and `-o memory=1GiB`. Errors: InvalidArgument,
-/// and those of reading a recipe.
+/// "tile_bytes", "endpoint_url", "header_file", "connections", "timeout", and the flags of
+/// common_flags() with "1" or "0". The one parser for `--memory 1GiB` and `-o memory=1GiB`. Errors:
+/// InvalidArgument, and those of reading a recipe.
 Result<void> set_common(CommonOptions& options, const std::string& name, const std::string& value);
+
+/// Those of the common options that take no value on a command line.
+std::span<const std::string_view> common_flags();
+
+/// What reports and logs call a source: as the user wrote it, without the secrets of a URL.
+std::string shown_source(const std::string& source);
 
 /// The environment variable that sets the default of a shared option: CKFS_SPILL_SIZE of
 /// "spill-size" or "spill_size".
@@ -119,7 +127,9 @@ CLI::Option* add_number(CLI::App& verb, const std::string& name, std::uint64_t l
 }
 
 /// What the arguments SRC and VIEW are.
-inline constexpr const char* kSourceText = "directory, file, or model of the hub (ORG/NAME)";
+inline constexpr const char* kSourceText =
+    "directory, file, model in the hub's cache (ORG/NAME), or hf://, https://, s3://, gs:// "
+    "location";
 inline constexpr const char* kViewText = "view, such as bf16-safetensors@max_shard=5GB";
 
 enum class Tuning : bool { No, Yes };

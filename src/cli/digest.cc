@@ -57,7 +57,7 @@ Result<void> digest_to_file(const DigestCommand& command, const Checkpoint& chec
   CKFS_TRY_VOID(done);
   std::string text;
   if (command.json) {
-    text = digests_json(checkpoint, view, command.source, digests);
+    text = digests_json(checkpoint, view, shown_source(command.source), digests);
   } else {
     for (const FileDigest& digest : digests) text += check_lines(digest, tagged);
   }
@@ -115,7 +115,7 @@ Result<void> digest(const DigestCommand& command) {
   }
   CKFS_TRY_VOID(done);
   if (!command.json) return {};
-  return print(digests_json(checkpoint, view, command.source, digests));
+  return print(digests_json(checkpoint, view, shown_source(command.source), digests));
 }
 
 }  // namespace

@@ -96,7 +96,7 @@ Result<Exit> doctor(const DoctorCommand& command) {
     findings.push_back({.name = "checkpoint",
                         .level = opened ? Finding::Level::Ok : Finding::Level::Broken,
                         .fact = opened ? "can be opened" : opened.error().message(),
-                        .remedy = opened ? "" : "ckfs inspect " + command.source});
+                        .remedy = opened ? "" : "ckfs inspect " + shown_source(command.source)});
   }
   CKFS_TRY_VOID(print(command.json ? as_json(findings) : as_text(findings)));
   const bool broken = std::ranges::any_of(

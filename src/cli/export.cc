@@ -144,7 +144,7 @@ Result<void> export_to_directory(const ExportCommand& command) {
   progress.end();
   if (!ended) return Failure(ended.error());
   if (!command.json) return print(one_line(ended->line) + "\n");
-  Json json = begin_result(checkpoint, view, command.source);
+  Json json = begin_result(checkpoint, view, shown_source(command.source));
   json["out"] = command.out;
   json["seconds"] = progress.seconds();
   json.update(ended->members);

@@ -114,7 +114,7 @@ std::string left_of(const CLI::Option& option) {
 }
 
 bool is_shared(const std::string& group) {
-  return group == kSourceOptions || group == kCommonOptions;
+  return group == kSourceOptions || group == kCommonOptions || group == kRemoteOptions;
 }
 
 void append_examples(std::string& out, std::string_view verb) {

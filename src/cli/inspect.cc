@@ -22,7 +22,7 @@ Result<void> inspect(const InspectCommand& command) {
            Checkpoint::open(command.source, open_options(command.common)));
   const ReportFormat format = command.json ? ReportFormat::Json : ReportFormat::Text;
   if (command.view.empty()) {
-    return print(inspect_report(checkpoint, command.source, format,
+    return print(inspect_report(checkpoint, shown_source(command.source), format,
                                 command.all ? InspectDetail::All : InspectDetail::Brief));
   }
   CKFS_TRY(const std::string report, view_report(checkpoint, command.view, format));

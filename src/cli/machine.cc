@@ -37,6 +37,8 @@
 #include "base/units.h"
 #include "cli/container.h"
 #include "cli/trial_mount.h"
+#include "fetch/location.h"
+#include "fetch/program.h"
 #include "fuse/kernel_mount.h"
 #include "fuse/mount_table.h"
 #include "io/file_system.h"
@@ -308,6 +310,14 @@ std::string name_of(std::uint32_t magic) {
 /// The source's file system: whether it caches, and how far the kernel reads ahead there.
 Finding source(const MachineOptions& options) {
   Finding finding{.name = "source"};
+  if (is_location(options.source)) {
+    finding.fact = find_fetcher() ? "on another machine: read by ckfs-fetcher"
+                                  : "on another machine, and ckfs-fetcher is not installed";
+    if (find_fetcher()) return finding;
+    finding.level = Level::Broken;
+    finding.remedy = "sudo apt-get install ckfs-remote";
+    return finding;
+  }
   struct statfs system{};
   struct stat status{};
   if (::stat(options.source.c_str(), &status) != 0 ||
@@ -333,6 +343,17 @@ Finding source(const MachineOptions& options) {
     finding.remedy = fmt::format("echo 4096 | sudo tee {}", path);
   }
   return finding;
+}
+
+/// A machine without it is in order: most sources are files of this machine.
+Finding fetcher() {
+  const auto program = find_fetcher();
+  return {.name = "fetcher",
+          .fact = program
+                      ? fmt::format("{}: hf://, https://, s3:// and gs:// can be read", *program)
+                      : "not installed (package ckfs-remote): only files of this machine can be "
+                        "read",
+          .remedy = ""};
 }
 
 /// What a mount that answers says of itself; nullopt: all is well with it.
@@ -413,6 +434,7 @@ std::vector<Finding> examine_machine(const MachineOptions& options) {
                                                memory(options), descriptors(), kernel()}) {
     findings.push_back(std::move(finding));
   }
+  findings.push_back(fetcher());
   if (!options.source.empty()) findings.push_back(source(options));
   for (Finding& finding : mounts(options)) findings.push_back(std::move(finding));
   return findings;

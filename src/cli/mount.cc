@@ -25,6 +25,7 @@
 #include "cli/cli.h"
 #include "cli/log.h"
 #include "cli/notify.h"
+#include "fetch/program.h"
 #include "fs/filesystem.h"
 #include "fuse/mount_keeper.h"
 #include "fuse/mount_table.h"
@@ -57,6 +58,9 @@ std::uint32_t process_umask() {
   return mask;
 }
 
+/// Called once the mount answers, with the version that was taken of a source on another machine.
+using Ready = std::function<void(const std::string& version)>;
+
 struct Walls {
   bool confined = false;     // Landlock and seccomp were tried
   std::string_view lacking;  // what of these this system does not have; empty: it has both
@@ -78,11 +82,12 @@ Result<Walls> confine(const MountCommand& command) {
   return Walls{true, made.seccomp ? "Landlock" : "Landlock and seccomp"};
 }
 
-Result<void> open_and_serve(const MountCommand& command, const std::function<void()>& ready) {
+Result<void> open_and_serve(const MountCommand& command, const Ready& ready) {
   const std::uint32_t umask = command.words.umask.value_or(process_umask());
   CKFS_TRY(std::filesystem::path target, check_mountpoint(command.mountpoint, command.source));
   name_mount_in_log(target.native());
-  KernelMountOptions kernel{.source = command.source, .allow_other = command.words.allow_other};
+  const std::string shown = shown_source(command.source);
+  KernelMountOptions kernel{.source = shown, .allow_other = command.words.allow_other};
   std::optional<DaemonUser> user;
   if (!command.words.user.empty()) {
     CKFS_TRY(user, find_user(command.words.user));
@@ -100,21 +105,28 @@ Result<void> open_and_serve(const MountCommand& command, const std::function<voi
     }
   }
   const OpenOptions options = open_options(command.words.common);
-  CKFS_TRY(std::unique_ptr<SourceFiles> reading, prepare_source(options, kRings));
+  // A daemon has neither a terminal nor a pipe of its parent's, and its fetcher gets none.
+  const UniqueFd silent(::open("/dev/null", O_WRONLY | O_CLOEXEC));
+  CKFS_TRY(std::unique_ptr<SourceFiles> reading,
+           prepare_source(command.source, options, kRings,
+                          command.foreground ? STDERR_FILENO : silent.get()));
+  forget_credentials();
   CKFS_TRY(const Walls walls, confine(command));
   CKFS_TRY(Checkpoint checkpoint, open_prepared(command.source, options, std::move(reading)));
   for (const std::string& note : opening_notes(checkpoint)) {
-    spdlog::warn("{}: {}", command.source, note);
+    spdlog::warn("{}: {}", shown, note);
   }
+  const std::string version = source_version(checkpoint);
+  if (!version.empty()) spdlog::info("{}: version {}", shown, version);
   const std::string outside = outside_links(checkpoint);
   if (command.words.allow_other && !command.words.outside_links && !outside.empty()) {
     return fail(ErrorCode::InvalidArgument,
-                "{}: links lead out of it: {} (-o outside_links shows them to others, too)",
-                command.source, outside);
+                "{}: links lead out of it: {} (-o outside_links shows them to others, too)", shown,
+                outside);
   }
   std::vector<std::filesystem::path> files = source_paths(checkpoint);
   MountFacts facts{.mountpoint = keeper.target().native(),
-                   .source = command.source,
+                   .source = shown,
                    .log = command.log,
                    .pid = ::getpid(),
                    .started = static_cast<std::int64_t>(std::time(nullptr))};
@@ -127,7 +139,7 @@ Result<void> open_and_serve(const MountCommand& command, const std::function<voi
   malloc_trim(0);  // headers were parsed and thrown away; a daemon gives that memory back
 #endif
   return serve_mount(filesystem, keeper,
-                     {.source = command.source,
+                     {.source = shown,
                       .allow_other = command.words.allow_other,
                       .direct = command.words.direct,
                       .stop_now = command.words.stop_now,
@@ -139,7 +151,7 @@ Result<void> open_and_serve(const MountCommand& command, const std::function<voi
                             ::_exit(0);
                           }},
                      [&] {
-                       ready();
+                       ready(version);
                        // Of a mount that stands: a user whose mount failed reads the error alone.
                        if (walls.lacking.empty()) return;
                        spdlog::info("{}: confined without {}, which this system does not have",
@@ -148,7 +160,7 @@ Result<void> open_and_serve(const MountCommand& command, const std::function<voi
 }
 
 /// Serves until unmounted.
-Result<void> serve(const MountCommand& command, const std::function<void()>& ready) {
+Result<void> serve(const MountCommand& command, const Ready& ready) {
   return or_failure("mount", [&] { return open_and_serve(command, ready); });
 }
 
@@ -163,7 +175,7 @@ bool send(int pipe, std::string_view text) {
   return true;
 }
 
-// The first byte on the pipe; an error's message follows the second.
+// The first byte on the pipe; the version that was taken, or an error's message, follows.
 constexpr char kReady = 'r';
 constexpr char kFailed = 'f';
 
@@ -177,9 +189,9 @@ void leave_terminal() {
   ::setsid();
   // Not to keep the directory busy that ckfs was started in.
   (void)!::chdir("/");
-  const Result<void> served = serve(command, [&] {
+  const Result<void> served = serve(command, [&](const std::string& version) {
     // A parent that is gone was interrupted: its user does not want the mount.
-    if (!send(pipe.get(), std::string_view(&kReady, 1))) ::kill(::getpid(), SIGTERM);
+    if (!send(pipe.get(), kReady + version)) ::kill(::getpid(), SIGTERM);
     log.terminal->set_level(spdlog::level::off);
     leave_terminal();
     pipe.reset();
@@ -198,8 +210,10 @@ void leave_terminal() {
   ::_exit(served ? 0 : 1);
 }
 
-/// Waits until the daemon serves or reports why not.
-Result<void> await_daemon(pid_t daemon, const UniqueFd& pipe, const std::string& mountpoint) {
+/// Waits until the daemon serves, with which version of a source on another machine, or reports why
+/// not.
+Result<std::string> await_daemon(pid_t daemon, const UniqueFd& pipe,
+                                 const std::string& mountpoint) {
   std::string answer;
   char piece[4096];
   for (;;) {
@@ -208,7 +222,7 @@ Result<void> await_daemon(pid_t daemon, const UniqueFd& pipe, const std::string&
     if (got <= 0) break;
     answer.append(piece, static_cast<std::size_t>(got));
   }
-  if (answer.starts_with(kReady)) return {};
+  if (answer.starts_with(kReady)) return answer.substr(1);
   int status = 0;
   while (::waitpid(daemon, &status, 0) < 0 && errno == EINTR) {
   }
@@ -221,7 +235,7 @@ Result<void> await_daemon(pid_t daemon, const UniqueFd& pipe, const std::string&
               mountpoint, WEXITSTATUS(status));
 }
 
-Result<void> mount_in_background(const MountCommand& command, const DaemonLog& log) {
+Result<std::string> mount_in_background(const MountCommand& command, const DaemonLog& log) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return system_failure(errno, command.mountpoint, "pipe");
   UniqueFd reading(ends[0]);
@@ -244,7 +258,9 @@ Result<std::string> from_root(const std::string& path) {
 
 /// The same of a source, which may be named as on the hub: that name is looked up here, for the
 /// daemon's user may have another home.
-Result<std::string> source_from_root(const std::filesystem::path& source) {
+Result<std::string> source_from_root(const std::filesystem::path& source,
+                                     const RemoteChoice& choice) {
+  if (is_fetched(source, choice)) return source.native();
   CKFS_TRY(const std::filesystem::path found, find_source(source, *make_local_store()));
   return from_root(found);
 }
@@ -285,24 +301,27 @@ class OwnMountpoint {
 Result<void> mount(MountCommand command) {
   // What a caller left open (a lock, a pipe) is not for a daemon to keep.
   if (!command.foreground) (void)::close_range(STDERR_FILENO + 1, ~0U, 0);
-  CKFS_TRY(command.source, source_from_root(command.source));
+  CKFS_TRY(command.source, source_from_root(command.source, command.words.common.open.remote));
   CKFS_TRY(command.mountpoint, from_root(command.mountpoint));
   CommonOptions& common = command.words.common;
   if (!common.log_file.empty()) {
     CKFS_TRY(common.log_file, from_root(common.log_file));
   }
+  if (!common.open.remote.header_file.empty()) {
+    CKFS_TRY(common.open.remote.header_file, from_root(common.open.remote.header_file));
+  }
   if (common.open.spill) {
     CKFS_TRY(common.open.spill, absolute_path(*common.open.spill));
   }
   if (common.open.config) {
-    CKFS_TRY(common.open.config, source_from_root(*common.open.config));
+    CKFS_TRY(common.open.config, source_from_root(*common.open.config, common.open.remote));
   }
   OwnMountpoint mountpoint(command.mountpoint, command.source);
   if (command.foreground) {
     CKFS_TRY_VOID(start_log(common));
     command.log = common.log_file.empty() ? "stderr" : common.log_file;
     const ServiceManager manager;
-    const Result<void> served = serve(command, [&] {
+    const Result<void> served = serve(command, [&](const std::string& /*version*/) {
       mountpoint.keep();
       manager.send("READY=1");
     });
@@ -311,9 +330,12 @@ Result<void> mount(MountCommand command) {
   }
   CKFS_TRY(const DaemonLog log, start_daemon_log(common));
   command.log = log.place;
-  CKFS_TRY_VOID(mount_in_background(command, log));
+  CKFS_TRY(const std::string version, mount_in_background(command, log));
   mountpoint.keep();
-  // The mount is there, whether or not anybody reads this.
+  if (!version.empty()) {
+    (void)print(one_line(fmt::format("{}: {}", command.mountpoint, version)) + "\n");
+  }
+  // The mount is there, whether or not the user reads this.
   if (log.note && (command.verbose || log.is_lost)) {
     (void)print(one_line(fmt::format("{}: {}", command.mountpoint, *log.note)) + "\n");
   }

@@ -43,6 +43,13 @@ constexpr MountWord kWords[] = {
     {"spill_size", "SIZE", "as --spill-size"},
     {"io", "auto|uring|pread", "as --io"},
     {"threads", "N", "as --threads"},
+    {"endpoint_url", "URL", "as --endpoint-url"},
+    {"anonymous", "", "as --anonymous"},
+    {"requester_pays", "", "as --requester-pays"},
+    {"header_file", "FILE", "as --header-file"},
+    {"connections", "N", "as --connections"},
+    {"timeout", "SECONDS", "as --timeout"},
+    {"offline", "", "as --offline"},
     {"log_level", "LEVEL", "as --log-level"},
     {"log_file", "FILE", "as --log-file"},
     {"ro", "", "accepted; a mount is read-only anyway"},
@@ -69,7 +76,8 @@ Result<void> add_word(const std::string& word, MountWords& mount) {
   const bool has_value = equals != std::string::npos;
   const std::string value = has_value ? word.substr(equals + 1) : std::string();
 
-  const bool is_flag = is_one_of(key, kFlags);
+  const bool is_common_flag = is_one_of(key, common_flags());
+  const bool is_flag = is_common_flag || is_one_of(key, kFlags);
   const auto* const known = std::ranges::find(kWords, key, &MountWord::name);
   const bool needs_value = key == kForTests || (known != std::end(kWords) && !known->value.empty());
   if (is_flag && has_value) {
@@ -116,6 +124,8 @@ Result<void> add_word(const std::string& word, MountWords& mount) {
                   quote(value));
     }
     mount.stop_now = value == "now";
+  } else if (is_common_flag) {
+    CKFS_TRY_VOID(set_common(mount.common, key, "1"));
   } else if (needs_value) {
     const Result<void> set = set_common(mount.common, key, value);
     if (!set) return Failure(set.error().within("-o"));

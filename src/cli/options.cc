@@ -17,6 +17,7 @@
 #include "base/unique_fd.h"
 #include "base/units.h"
 #include "cli/cli.h"
+#include "fetch/location.h"
 #include "view/recipes/recipe.h"
 #include "view/view.h"
 
@@ -42,9 +43,26 @@ Result<std::uint64_t> parse_bytes(const std::string& name, const std::string& va
   return *size;
 }
 
+constexpr std::uint64_t kMaxConnections = 1024;
+constexpr std::uint64_t kMaxTimeout = 86'400;  // a day
+
+Result<unsigned> parse_within(const std::string& name, const std::string& value,
+                              std::uint64_t most) {
+  CKFS_TRY(const std::uint64_t number, parse_number(name, value));
+  if (number == 0 || number > most) {
+    return fail(ErrorCode::InvalidArgument, "{}: {} is out of range (1 to {})", name, number, most);
+  }
+  return static_cast<unsigned>(number);
+}
+
+Result<bool> parse_flag(const std::string& name, const std::string& value) {
+  if (value == "1" || value == "0") return value == "1";
+  return fail(ErrorCode::InvalidArgument, "{}: \"{}\" is neither 1 nor 0", name, value);
+}
+
 /// Read here and not where the checkpoint is opened: a daemon's directory is another.
 Result<RecipeText> read_recipe(const std::string& path) {
-  // Not to wait at a named pipe that nobody writes to; of one that somebody does, for his text.
+  // A named pipe without a writer is not waited for; the text of one that has a writer is.
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.get() < 0) return system_failure(errno, path, "open");
   if (::fcntl(file.get(), F_SETFL, 0) != 0) return system_failure(errno, path, "open");
@@ -76,11 +94,21 @@ void add_value(CLI::App& verb, CommonOptions& options, const std::string& name,
       ->group(group);
 }
 
+void add_switch(CLI::App& verb, CommonOptions& options, const std::string& name,
+                const std::string& text) {
+  std::string flag = "--" + name;
+  std::ranges::replace(flag, '_', '-');
+  verb.add_flag_callback(
+          flag, [&options, name] { (void)set_common(options, name, "1"); }, text)
+      ->group(std::string(kRemoteOptions));
+}
+
 /// Sets what the environment says of the shared options that `verb` has. An empty variable says
 /// nothing.
 void take_variables(const CLI::App& verb, CommonOptions& options) {
   for (const CLI::Option* option : verb.get_options()) {
-    if (option->get_group() != kSourceOptions && option->get_group() != kCommonOptions) continue;
+    const std::string& group = option->get_group();
+    if (group != kSourceOptions && group != kCommonOptions && group != kRemoteOptions) continue;
     std::string name = option->get_lnames().front();
     const std::string variable = variable_of(name);
     const char* const value = std::getenv(variable.c_str());
@@ -118,7 +146,7 @@ OpenOptions open_options(const CommonOptions& options) {
 
 Result<void> set_common(CommonOptions& options, const std::string& name, const std::string& value) {
   if ((name == "tag" || name == "key" || name == "item" || name == "config" || name == "recipe" ||
-       name == "family" || name == "spill") &&
+       name == "family" || name == "spill" || name == "endpoint_url" || name == "header_file") &&
       value.empty()) {
     return fail(ErrorCode::InvalidArgument, "{}: is empty", name);
   }
@@ -166,6 +194,20 @@ Result<void> set_common(CommonOptions& options, const std::string& name, const s
     } else {
       return fail(ErrorCode::InvalidArgument, "io: \"{}\" is none of auto, uring, pread", value);
     }
+  } else if (name == "endpoint_url") {
+    options.open.remote.endpoint_url = value;
+  } else if (name == "header_file") {
+    options.open.remote.header_file = value;
+  } else if (name == "connections") {
+    CKFS_TRY(options.open.remote.connections, parse_within(name, value, kMaxConnections));
+  } else if (name == "timeout") {
+    CKFS_TRY(options.open.remote.timeout, parse_within(name, value, kMaxTimeout));
+  } else if (name == "anonymous") {
+    CKFS_TRY(options.open.remote.anonymous, parse_flag(name, value));
+  } else if (name == "requester_pays") {
+    CKFS_TRY(options.open.remote.requester_pays, parse_flag(name, value));
+  } else if (name == "offline") {
+    CKFS_TRY(options.open.remote.offline, parse_flag(name, value));
   } else if (name == "log_level") {
     constexpr std::string_view kLevels[] = {"debug", "info", "warn", "error", "off"};
     if (std::ranges::find(kLevels, value) == std::end(kLevels)) {
@@ -179,6 +221,19 @@ Result<void> set_common(CommonOptions& options, const std::string& name, const s
     return fail(ErrorCode::InvalidArgument, "{}: no such option", name);
   }
   return {};
+}
+
+std::span<const std::string_view> common_flags() {
+  static constexpr std::string_view kNames[] = {"anonymous", "requester_pays", "offline"};
+  return kNames;
+}
+
+std::string shown_source(const std::string& source) {
+  if (!is_location(source)) return source;
+  const auto location = parse_location(source);
+  // Any other URL may have a secret anywhere: only its scheme is shown.
+  if (!location) return source.substr(0, source.find("://"));
+  return location->service == RemoteService::Web ? location->masked() : source;
 }
 
 std::string variable_of(std::string_view option) {
@@ -224,6 +279,20 @@ void add_common(CLI::App& verb, CommonOptions& options, Tuning tuning) {
       verb, options, "family", "NAME",
       "model family: a model_type, or a model_name of MaxText (default: what config.json says)",
       choice);
+  const std::string far(kRemoteOptions);
+  add_value(verb, options, "endpoint_url", "URL",
+            "address of the service (default: that of HF_ENDPOINT, AWS_ENDPOINT_URL_S3, "
+            "STORAGE_EMULATOR_HOST, else the service's own)",
+            far);
+  add_switch(verb, options, "anonymous", "send no credentials");
+  add_switch(verb, options, "requester_pays", "s3://, gs://: pay for the requests");
+  add_value(verb, options, "header_file", "FILE",
+            "https://: file with headers for the server, one a line", far);
+  add_value(verb, options, "connections", "N", "most connections to servers (default 64)", far);
+  add_value(verb, options, "timeout", "SECONDS",
+            "how long a read waits for an answer before it is an error (default 300)", far);
+  add_switch(verb, options, "offline",
+             "ask no server: of hf:// take what is in the hub's cache on this machine");
   const std::string group(kCommonOptions);
   if (tuning == Tuning::Yes) {
     add_value(verb, options, "memory", "SIZE|auto",

@@ -123,7 +123,7 @@ std::string result_text(const VerifyCommand& command, const View& view,
 
 std::string result_json(const VerifyCommand& command, const Checkpoint& checkpoint,
                         const View& view, const VerifyResult& result, const Progress& progress) {
-  nlohmann::ordered_json json = begin_result(checkpoint, view, command.source);
+  nlohmann::ordered_json json = begin_result(checkpoint, view, shown_source(command.source));
   json["copy"] = command.copy;
   json["seconds"] = progress.seconds();
   json["equal"] = result.differing == 0;

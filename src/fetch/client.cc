@@ -190,14 +190,27 @@ Result<std::uint32_t> FetchClient::attach(const RemoteSource& source,
 
 std::uint64_t FetchClient::read(std::uint32_t source, std::size_t object, ByteRange range,
                                 std::span<std::byte> to, Done done) {
-  auto input = impl_->pack_object(source, object, range, to.size());
-  auto answered = [to, done = std::move(done)](Result<std::span<const std::byte>> bytes,
-                                               const FetchMessage& /*answer*/) {
+  const iovec whole{to.data(), to.size()};
+  return read(source, object, range, std::span(&whole, 1), std::move(done));
+}
+
+std::uint64_t FetchClient::read(std::uint32_t source, std::size_t object, ByteRange range,
+                                std::span<const iovec> parts, Done done) {
+  std::size_t size = 0;
+  for (const iovec& part : parts) size += part.iov_len;
+  auto input = impl_->pack_object(source, object, range, size);
+  auto answered = [to = std::vector<iovec>(parts.begin(), parts.end()), size,
+                   done = std::move(done)](Result<std::span<const std::byte>> bytes,
+                                           const FetchMessage& /*answer*/) {
     if (!bytes) return done(Failure(std::move(bytes).error()));
-    if (bytes->size() != to.size()) {
+    if (bytes->size() != size) {
       return done(fail(ErrorCode::Internal, "fetcher: an answer of another size"));
     }
-    std::memcpy(to.data(), bytes->data(), to.size());
+    const std::byte* from = bytes->data();
+    for (const iovec& part : to) {
+      std::memcpy(part.iov_base, from, part.iov_len);
+      from += part.iov_len;
+    }
     done({});
   };
   if (!input) return impl_->queue().refuse(std::move(answered), input.error());
@@ -206,7 +219,7 @@ std::uint64_t FetchClient::read(std::uint32_t source, std::size_t object, ByteRa
   message.source = source;
   message.size = range.size();
   message.offset = range.begin;
-  return impl_->queue().ask(message, *std::move(input), std::max(to.size(), kLeastPlace),
+  return impl_->queue().ask(message, *std::move(input), std::max(size, kLeastPlace),
                             std::move(answered));
 }
 

@@ -14,6 +14,7 @@
 #include <span>
 #include <string>
 #include <sys/types.h>
+#include <sys/uio.h>
 
 #include "base/byte_range.h"
 #include "base/error.h"
@@ -62,6 +63,9 @@ class FetchClient {
   /// memory are refused: cut them. Returns a number for cancel().
   std::uint64_t read(std::uint32_t source, std::size_t object, ByteRange range,
                      std::span<std::byte> to, Done done);
+  /// The same, scattered over `parts` in order; only what they point to must live so long.
+  std::uint64_t read(std::uint32_t source, std::size_t object, ByteRange range,
+                     std::span<const iovec> parts, Done done);
   /// The read is not wanted any more: `done` is called soon, with Stopped if it comes first.
   void cancel(std::uint64_t read);
 

@@ -121,6 +121,17 @@ Result<SourceLocation> parse_web(std::string_view text) {
   SourceLocation location{
       .service = RemoteService::Web, .container = {}, .revision = {}, .path = {}};
   CKFS_TRY(location.url, parse_url(text));
+  // What a browser shows is no file; a user who copies its address means the model.
+  if (location.url.host == "huggingface.co" &&
+      location.url.path.find("/resolve/") == std::string::npos) {
+    std::string_view rest = std::string_view(location.url.path).substr(1);
+    const std::string_view owner = take_segment(rest);
+    const std::string_view name = take_segment(rest);
+    const bool is_model = is_repository_part(owner) && is_repository_part(name);
+    return fail(ErrorCode::InvalidArgument,
+                "{}: a page of the hub (name the model itself: hf://{})", location.masked(),
+                is_model ? fmt::format("{}/{}", owner, name) : "ORG/NAME");
+  }
   return location;
 }
 

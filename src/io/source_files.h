@@ -36,7 +36,7 @@ struct IoStatistics {
   std::vector<File> files;  // by FileId
 };
 
-/// What a report says of where files are.
+/// A line of a report on where files are.
 inline constexpr const char* kVersionTaken = "version";  // a fact's subject
 
 struct SourceFact {

@@ -1,7 +1,7 @@
 // Where source files are: all that ckfs asks of directories, links and names, behind an interface,
-// so that tests, and stores that are no local directory, can take the disk's place. Adapters touch
-// the file system through one and in no other way (tests/lint/layers). What is read in bulk is
-// SourceFiles' (source_files.h).
+// so that tests, and stores of other machines, can take the disk's place. Adapters touch
+// the file system through one and in no other way (tests/lint/layers).
+// SourceFiles (source_files.h) reads in bulk.
 //
 // A store whose files the system knows is an OpenStore, too: it gives descriptors, which a Reader
 // (reader.h) reads from.

@@ -10,6 +10,11 @@
 
 namespace ckfs {
 
+std::string seen_name(std::string_view name, const Fingerprint& fingerprint) {
+  if (fingerprint.version == 0) return std::string(name);
+  return fmt::format("{}\n{:x}", name, fingerprint.version);
+}
+
 Result<FileTable> FileTable::create(const SourceTree& tree, SourceFiles& files,
                                     CatalogBuilder& builder) {
   FileTable table(tree);
@@ -31,7 +36,7 @@ Result<FileTable> FileTable::create(const SourceTree& tree, SourceFiles& files,
                   file.path, fingerprint.size, total, kMaxSourceBytes);
     }
     total = *sum;
-    builder.saw_file(file.path, fingerprint.size, fingerprint.mtime_ns);
+    builder.saw_file(seen_name(file.path, fingerprint), fingerprint.size, fingerprint.mtime_ns);
   }
   for (const Note& note : tree.notes) builder.add_note(note.subject, note.text);
   return table;

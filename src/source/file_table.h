@@ -19,6 +19,10 @@ namespace ckfs {
 /// view's sizes are exact.
 inline constexpr std::uint64_t kMaxSourceBytes = std::uint64_t{1} << 60;
 
+/// What CatalogBuilder::saw_file() is told of a file: its name, and of a file of another machine
+/// what its server calls its content.
+std::string seen_name(std::string_view name, const Fingerprint& fingerprint);
+
 /// Immutable. The tree must outlive it.
 class FileTable {
  public:

@@ -167,7 +167,7 @@ class ModelDirectoryFinder {
                     shown, name, fingerprint.size, total, kMaxSourceBytes);
       }
       total = *sum;
-      builder_.saw_file(name, fingerprint.size, fingerprint.mtime_ns);
+      builder_.saw_file(seen_name(name, fingerprint), fingerprint.size, fingerprint.mtime_ns);
       if (name != kConfig) model_.side_files.push_back({name, id});
       taken.push_back(name);
     }
@@ -182,7 +182,7 @@ class ModelDirectoryFinder {
     CKFS_TRY_VOID(take_config(id, shown));
     const Fingerprint& fingerprint = files_.fingerprint(id);
     // However it is spelled: the fingerprint must not depend on that.
-    builder_.saw_file(kConfig, fingerprint.size, fingerprint.mtime_ns);
+    builder_.saw_file(seen_name(kConfig, fingerprint), fingerprint.size, fingerprint.mtime_ns);
     builder_.add_fact("beside the source",
                       fmt::format("config.json taken from {} (--config)", shown));
     return std::move(model_);

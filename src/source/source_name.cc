@@ -8,6 +8,7 @@
 #include "source/source_name.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <optional>
 #include <string>
@@ -84,7 +85,7 @@ std::string download_of(const HubName& name) {
              : fmt::format("hf download {} --revision {}", name.repository, name.revision);
 }
 
-/// What to do with a URL until ckfs reads such.
+/// What to do with a URL that no fetcher is asked for (api/open_prepared.h).
 Failure refuse_url(std::string_view url) {
   constexpr std::string_view kHubSite = "https://huggingface.co/";
   const std::string shown = one_line(url);
@@ -107,8 +108,14 @@ Failure refuse_url(std::string_view url) {
     remedy = "download it first";
   }
   const bool is_store = scheme != "hf" && !url.starts_with(kHubSite);
+  constexpr std::array<std::string_view, 5> kRead = {"hf", "s3", "gs", "http", "https"};
+  const bool is_read = std::ranges::find(kRead, scheme) != kRead.end();
   return fail(
-      ErrorCode::InvalidArgument, "{}: ckfs reads no URLs; {}{}", shown, remedy,
+      ErrorCode::InvalidArgument, "{}: {}{}{}", shown,
+      is_read ? "on another machine, and ckfs-fetcher is not installed (package ckfs-remote); "
+                "install it, or "
+              : "not a location that ckfs reads (hf://, https://, s3://, gs://); ",
+      remedy,
       is_store ? ", or mount its store with rclone mount and give ckfs that directory" : "");
 }
 
@@ -166,12 +173,14 @@ Result<fs::path> find_in_cache(const HubName& name, std::string_view source, Sou
     return system_failure(status.error(), repository.string(), "cannot open");
   }
   if (!status) {
-    return fail(ErrorCode::NotFound,
-                "{}: no such file or directory, and not in the hub's cache ({}); download it with: "
-                "{}",
-                one_line(source),
+    return fail(ErrorCode::NotFound, "{}: {}not in the hub's cache ({}); {}download it with: {}",
+                one_line(source), source.starts_with(kHub) ? "" : "no such file or directory, and ",
                 hub.empty() ? std::string("neither HF_HOME nor HOME says where that is")
                             : repository.string() + " is absent",
+                source.starts_with(kHub)
+                    ? "the hub is asked where the package ckfs-remote is installed and neither "
+                      "--offline nor HF_HUB_OFFLINE says no; or "
+                    : fmt::format("ask the hub with: ckfs inspect hf://{}; or ", source),
                 download_of(name));
   }
   if (name.revision.empty()) return repository;

@@ -23,7 +23,7 @@ std::filesystem::path hub_cache_directory(const Variable& variable = ::getenv);
 /// `hf://` before it): it means that model's directory in the hub's cache, or the snapshot of that
 /// revision (a branch, a tag, a commit or the first letters of one). Nothing is downloaded.
 /// Errors: NotFound (absent; the message says where it was looked for, and what downloads it),
-/// InvalidArgument (a URL, which ckfs does not read; the message says what to do instead),
+/// InvalidArgument (a URL, which `store` does not know; the message says what to do instead),
 /// Unsupported (several snapshots begin with REVISION), Io.
 Result<std::filesystem::path> find_source(const std::filesystem::path& source, SourceStore& store,
                                           const Variable& variable = ::getenv);

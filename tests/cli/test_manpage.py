@@ -49,7 +49,9 @@ class ManPage(cli_support.TestCase):
     def test_options_of_each_verb(self):
         common = options_of_page(section("COMMON OPTIONS")) - {"-V", "--version", "-h", "--help", "--help-all"}
         self.assertIn("--memory", common)
-        few = {"--tag", "--key", "--item", "--step", "--config", "--recipe", "--family", "--log-level", "--log-file"}
+        few = {"--tag", "--key", "--item", "--step", "--config", "--recipe", "--family", "--log-level", "--log-file",
+               "--endpoint-url", "--anonymous", "--requester-pays", "--header-file", "--connections",
+               "--timeout", "--offline"}
         takes = {
             "mount": common,
             "cat": common,

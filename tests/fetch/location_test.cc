@@ -118,6 +118,20 @@ TEST(SourceLocation, IsToldFromAPath) {
   EXPECT_FALSE(is_location(""));
 }
 
+TEST(SourceLocation, IsNoPageOfTheHub) {
+  const auto says = [](std::string_view text) {
+    const auto location = parse_location(text);
+    return location ? location->masked() : location.error().message();
+  };
+  EXPECT_EQ(says("https://huggingface.co/org/name/tree/main"),
+            "https://huggingface.co/org/name/tree/main: a page of the hub (name the model itself: "
+            "hf://org/name)");
+  EXPECT_EQ(says("https://huggingface.co/"),
+            "https://huggingface.co/: a page of the hub (name the model itself: hf://ORG/NAME)");
+  EXPECT_EQ(says("https://huggingface.co/org/name/resolve/main/a.safetensors"),
+            "https://huggingface.co/org/name/resolve/main/a.safetensors");
+}
+
 TEST(Url, ResolvesWhatARedirectSays) {
   const Url base = parse_url("https://hub.example:8443/a/b/c?q=1").value();
   const auto says = [&](std::string_view reference) {

@@ -77,7 +77,8 @@ TEST(FindSource, SaysWhereItLookedAndWhatDownloadsTheModel) {
   EXPECT_EQ(hub.find("org/other"),
             "org/other: no such file or directory, and not in the hub's cache (" +
                 (hub.directory / "models--org--other").string() +
-                " is absent); download it with: hf download org/other");
+                " is absent); ask the hub with: ckfs inspect hf://org/other; or download it with: "
+                "hf download org/other");
   EXPECT_THAT(hub.find("org/other@v2"), EndsWith("hf download org/other --revision v2"));
   EXPECT_EQ(hub.find("org/name@v9"), "org/name@v9: no such revision in the hub's cache (" +
                                          (hub.directory / "models--org--name").string() +
@@ -112,24 +113,34 @@ TEST(FindSource, LeadsOutOfTheCacheByNoName) {
 
 TEST(FindSource, SaysWhatToDoWithAUrl) {
   const HubCache hub;
+  const std::string install =
+      ": on another machine, and ckfs-fetcher is not installed (package ckfs-remote); install it, "
+      "or ";
   const std::string rclone = ", or mount its store with rclone mount and give ckfs that directory";
-  EXPECT_EQ(
-      hub.find("s3://bucket/m"),
-      "s3://bucket/m: ckfs reads no URLs; copy it with: aws s3 sync s3://bucket/m DIR" + rclone);
-  EXPECT_EQ(
-      hub.find("gs://bucket/m"),
-      "gs://bucket/m: ckfs reads no URLs; copy it with: gcloud storage rsync -r gs://bucket/m "
-      "DIR" +
-          rclone);
+  EXPECT_EQ(hub.find("s3://bucket/m"),
+            "s3://bucket/m" + install + "copy it with: aws s3 sync s3://bucket/m DIR" + rclone);
+  EXPECT_EQ(hub.find("gs://bucket/m"), "gs://bucket/m" + install +
+                                           "copy it with: gcloud storage rsync -r gs://bucket/m "
+                                           "DIR" +
+                                           rclone);
   EXPECT_EQ(hub.find("https://huggingface.co/org/other/tree/main"),
-            "https://huggingface.co/org/other/tree/main: ckfs reads no URLs; download it with: hf "
-            "download org/other; then name it so: ckfs inspect org/other");
+            "https://huggingface.co/org/other/tree/main" + install +
+                "download it with: hf download org/other; then name it so: ckfs inspect org/other");
   EXPECT_EQ(hub.find("https://huggingface.co/"),
-            "https://huggingface.co/: ckfs reads no URLs; download it with: hf download ORG/NAME; "
-            "then name it so: ckfs inspect ORG/NAME");
+            "https://huggingface.co/" + install +
+                "download it with: hf download ORG/NAME; then name it so: ckfs inspect ORG/NAME");
   EXPECT_EQ(hub.find("https://a.b/m.safetensors"),
-            "https://a.b/m.safetensors: ckfs reads no URLs; download it first" + rclone);
-  EXPECT_THAT(hub.find("hf://org/other"), EndsWith("download it with: hf download org/other"));
+            "https://a.b/m.safetensors" + install + "download it first" + rclone);
+  EXPECT_EQ(hub.find("az://account/m"),
+            "az://account/m: not a location that ckfs reads (hf://, https://, s3://, gs://); "
+            "download it first" +
+                rclone);
+  EXPECT_EQ(hub.find("hf://org/other"),
+            "hf://org/other: not in the hub's cache (" +
+                (hub.directory / "models--org--other").string() +
+                " is absent); the hub is asked where the package ckfs-remote is installed and "
+                "neither --offline nor HF_HUB_OFFLINE says no; or download it with: hf download "
+                "org/other");
   EXPECT_THAT(hub.find("hf://datasets/org/name"), HasSubstr("hf download ORG/NAME"));
 }
 

@@ -1,0 +1,141 @@
+// Files of a source that is far away, read by a fetcher (fetch/client.h), as SourceFiles; and files
+// of this machine beside them, which are another SourceFiles' and share its numbers: those of
+// `--config DIR`, and large ones of the hub that its cache on this machine has already.
+//
+// What a file is was pinned when its source was listed: a commit, an ETag, a generation. The
+// fetcher gives bytes of that version or Stale, which stays so.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/mutex.h"
+#include "fetch/client.h"
+#include "io/coalesce.h"
+#include "io/source_files.h"
+#include "remote/remote_names.h"
+
+namespace ckfs {
+
+class RemoteFiles final : public SourceFiles {
+ public:
+  /// `local`: of this machine. `hub_cache`: the directory of huggingface_hub's downloads; empty:
+  /// there is none.
+  RemoteFiles(std::unique_ptr<FetchClient> client, RemoteOptions options,
+              std::unique_ptr<SourceFiles> local, std::filesystem::path hub_cache = {});
+  ~RemoteFiles() override;
+
+  /// Lists the source at a location and pins what it has; a path of this machine stays as it is.
+  /// Errors: those of parse_location() and FetchClient::open().
+  Result<std::filesystem::path> locate(const std::filesystem::path& written) override;
+  std::vector<SourceFact> facts() const override;
+  std::uint64_t own_memory() const override { return std::uint64_t{4} * client_->longest_read(); }
+
+  using SourceFiles::add;
+  /// Asks no server: all of a listing was seen. Errors: as of SourceFiles.
+  Result<FileId> add(std::vector<NewFile> files) override;
+  SourceStore& store() const override;
+  const Parallel& parallel() const override { return parallel_; }
+
+  /// Near ranges become one request, long ones several; all of a batch are under way at once. While
+  /// a checkpoint is opened, the ends of files are kept: headers are read in several steps.
+  /// Errors: also those of FetchClient::read(); they begin with the file's name.
+  Result<void> read(std::span<const ReadRequest> batch) override;
+  Result<void> read_once(std::span<const ReadRequest> batch) override;
+  std::optional<MappedBytes> map(const FileRange& range, std::uint64_t used) override;
+  std::optional<MappedBytes> map_once(const FileRange& range, std::uint64_t used) override;
+  Result<void> check_mapped(std::span<const MappedBytes> mapped) override;
+  /// The checkpoint is open: ends of files are kept no more.
+  void rest(const std::function<bool()>& still) override;
+  void will_need(std::span<const FileRange> ranges) override;
+  bool heeds_hints(FileId file) const override;
+  bool knows_page_cache(FileId file) const override;
+  bool reads_past_cache(FileId file) const override;
+  bool prefers_order(FileId file) const override;
+  /// A file that was found changed stays Stale; asks no server.
+  Result<void> verify(std::span<const FileId> files) override;
+  std::uint64_t size(FileId file) const override;
+  const std::string& name(FileId file) const override;
+
+  const Fingerprint& fingerprint(FileId file) const override;
+  const std::filesystem::path& path(FileId file) const override;
+  bool is_here(FileId file) const override;
+  std::size_t count() const override;
+  IoEngine engine() const override { return local_->engine(); }
+  IoStatistics statistics() const override;
+
+  /// Bytes at each end of a file that are read as a whole while a checkpoint is opened. The headers
+  /// of 97 of 100 models are shorter.
+  static constexpr std::uint64_t kEnd = std::uint64_t{128} << 10;
+  /// Smaller files are not looked for in the hub's cache: they cost a request or two.
+  static constexpr std::uint64_t kWorthLooking = std::uint64_t{1} << 20;
+
+ private:
+  class Store;
+  struct Source {
+    std::uint32_t number = 0;  // the client's
+    RemoteNames names;
+  };
+  /// Its place in memory is its own for good.
+  struct File {
+    std::string name;
+    std::optional<FileId> local;     // the number that `local_` has for it
+    std::filesystem::path path;      // where it is not local
+    const Source* source = nullptr;  // nullptr: it is a file of this machine alone
+    std::size_t object = 0;
+    Fingerprint fingerprint;
+    std::atomic<std::uint64_t> bytes{0};
+    std::atomic<std::uint64_t> requests{0};
+    std::atomic<bool> is_stale{false};
+    Mutex stale_mutex;
+    std::string stale_reason CKFS_GUARDED_BY(stale_mutex);
+  };
+  struct EndKey {
+    const Source* source;
+    std::size_t object;
+    bool tail;
+    auto operator<=>(const EndKey&) const = default;
+  };
+  using End = std::shared_ptr<const std::vector<std::byte>>;
+
+  File& file(FileId id) const;
+  const Source* source_of(const std::filesystem::path& path, std::string_view& name) const;
+  /// Where the hub's cache has that object; nullopt: it does not.
+  std::optional<std::filesystem::path> find_cached(const Source& source, std::size_t object);
+  using ReadLocal = Result<void> (SourceFiles::*)(std::span<const ReadRequest>);
+  Result<void> read_by(std::span<const ReadRequest> batch, ReadLocal read_local);
+  Result<void> read_remote(std::span<const ReadRequest> batch);
+  /// False: not from an end, or not now.
+  Result<bool> read_by_end(const ReadRequest& request);
+  bool has_end(const EndKey& key);
+  Result<End> end_of(const Source& source, std::size_t object, bool tail);
+  Result<void> carry_out(const AccessPlan& plan);
+  Failure failed(File& file, const Error& error);
+  static Failure stale(File& file);
+  std::vector<std::byte> first_bytes(const std::filesystem::path& path, std::size_t count);
+
+  const std::unique_ptr<FetchClient> client_;
+  const RemoteOptions options_;
+  const std::unique_ptr<SourceFiles> local_;
+  const std::filesystem::path hub_cache_;
+  const std::unique_ptr<Store> store_;
+  Parallel parallel_;
+  const CoalesceOptions plan_options_;
+  mutable SharedMutex mutex_;
+  std::deque<Source> sources_ CKFS_GUARDED_BY(mutex_);      // elements stay where they are
+  mutable std::deque<File> files_ CKFS_GUARDED_BY(mutex_);  // the same
+  std::atomic<bool> is_opening_{true};
+  Mutex ends_mutex_;
+  std::map<EndKey, End> ends_ CKFS_GUARDED_BY(ends_mutex_);
+  std::deque<EndKey> end_order_ CKFS_GUARDED_BY(ends_mutex_);  // the oldest first
+};
+
+}  // namespace ckfs

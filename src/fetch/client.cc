@@ -54,11 +54,10 @@ Result<pid_t> spawn_fetcher(const FetchClientOptions& options, int socket, int m
   ::posix_spawn_file_actions_destroy(&actions);
   ::posix_spawnattr_destroy(&attributes);
   if (error == ENOENT) {
-    return fail(
-        ErrorCode::NotFound,
-        "{}: not there, and sources that are not on this machine need it (install ckfs with "
-        "libcurl)",
-        options.program);
+    return fail(ErrorCode::NotFound,
+                "{}: not there, and sources that are not on this machine need it (install the "
+                "package ckfs-remote)",
+                options.program);
   }
   if (error != 0) return system_failure(error, options.program, "posix_spawn");
   return process;

@@ -94,7 +94,8 @@ class ManPage(cli_support.TestCase):
                      "stop": "=now", "umask": "=027", "config": f"={self.directory}",
                      "item": "=i", "step": "=3", "setuid": f"={getpass.getuser()}",
                      "spill": f"={self.directory}", "spill_size": "=1GiB",
-                     "recipe": f"={recipe}", "family": "=gemma2"}.get(word, "")
+                     "recipe": f"={recipe}", "family": "=gemma2", "connections": "=8", "timeout": "=60",
+                     "endpoint_url": "=http://127.0.0.1:9", "header_file": f"={recipe}"}.get(word, "")
             self.fails(1, "absent", "mount", "absent/source", target, "-o", word + value)
 
 

@@ -179,6 +179,17 @@ class Remote(unittest.TestCase):
                                   capture_output=True, text=True, timeout=60, check=False)
             self.assertEqual(done.returncode, 1)
             self.assertIn("ckfs-remote", done.stderr)
+        self.assertIn("/none: not there, and sources", self.ckfs(
+            "inspect", "hf://org/kimi", status=1, CKFS_FETCHER="/none"))
+        target = self.work / "mnt"
+        for location, says in (("s3://bucket/kimi", "aws s3 sync s3://bucket/kimi DIR"),
+                               ("gs://bucket/kimi", "gcloud storage rsync")):
+            done = subprocess.run([lonely / "ckfs", "mount", location, target],
+                                  env=self.environment, capture_output=True, text=True, timeout=60,
+                                  check=False)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(says, done.stderr)
+        self.assertFalse(target.exists())
 
     def test_offline_takes_what_the_cache_of_the_hub_has(self):
         hub = self.work / "hub/models--org--kimi"
@@ -188,6 +199,23 @@ class Remote(unittest.TestCase):
         for words, more in ((["--offline"], {}), ([], {"HF_HUB_OFFLINE": "1"})):
             self.ckfs("inspect", *words, "hf://org/kimi", HF_HUB_CACHE=str(self.work / "hub"), **more)
         self.assertEqual(self.servers.counts().get("hub", {}).get("requests", 0), 0)
+
+    def test_ranks_write_one_version(self):
+        # A copy of its own: another version of it comes later.
+        notes = b"another file of the source"
+        shutil.copytree(DATA / CASES["deepseek"] / "source", self.servers.root / "s3/bucket/ranks")
+        (self.servers.root / "s3/bucket/ranks/notes.txt").write_bytes(notes)
+        source, view, out = "s3://bucket/ranks", "bf16-safetensors", self.work / "many"
+        self.ckfs("export", "--rank", 0, "--world", 2, source, view, out)
+        self.servers.control("/touch", {"service": "s3", "path": "bucket/ranks/notes.txt"})
+        self.assertRegex(self.ckfs(
+            "export", "--rank", 1, "--world", 2, source, view, out, status=1),
+                         "a source of fingerprint [0-9a-f]{16}, not [0-9a-f]{16}")
+        self.servers.faults()
+        self.ckfs("export", "--rank", 1, "--world", 2, source, view, out)
+        self.ckfs("export", "--finish", source, view, out)
+        one = self.export(DATA / CASES["deepseek"] / "source", view, "one")
+        self.assertEqual(tree(out), {**one, "notes.txt": notes})
 
     def test_what_the_hubs_cache_has_is_not_fetched(self):
         # Only files of some size are looked for there.

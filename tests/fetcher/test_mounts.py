@@ -165,6 +165,23 @@ class Mounts(unittest.TestCase):
         self.servers.faults()
         self.assertEqual(shard.read_bytes(), (CASE / shard.name).read_bytes())
 
+    def test_readers_that_wait_for_a_server_can_be_killed_and_the_mount_ends(self):
+        target, _ = self.mount("s3://bucket/deepseek", "-o", "direct")
+        daemon = os.pidfd_open(self.daemon(target))
+        self.addCleanup(os.close, daemon)
+        self.servers.faults([{"service": "s3", "kind": "silent"}])
+        shard = sorted((target / "source").glob("*.safetensors"))[0]
+        asked = self.servers.counts()["s3"]["requests"]
+        readers = [subprocess.Popen(["cat", shard], stdout=subprocess.DEVNULL) for _ in range(2)]
+        while self.servers.counts()["s3"]["requests"] == asked:
+            pass
+        readers[0].kill()
+        self.assertEqual(readers[0].wait(60), -signal.SIGKILL)
+        self.assertTrue((target / ".ckfs/status.json").read_text())
+        self.ckfs("umount", "--force", target)
+        self.assertNotEqual(readers[1].wait(60), 0)
+        self.assertTrue(select.select([daemon], [], [], 60)[0])
+
     def test_no_secret_of_a_url_is_shown(self):
         self.assertNotIn("hidden", self.ckfs("inspect", "--timeout", "1",
                                             "http://me:hidden@127.0.0.1:1/x", status=1))

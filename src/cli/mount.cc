@@ -126,7 +126,8 @@ Result<void> open_and_serve(const MountCommand& command, const Ready& ready) {
   }
   std::vector<std::filesystem::path> files = source_paths(checkpoint);
   MountFacts facts{.mountpoint = keeper.target().native(),
-                   .source = shown,
+                   // A commit where there is one: by that the same mount can be made again.
+                   .source = version.starts_with("hf://") ? version : shown,
                    .log = command.log,
                    .pid = ::getpid(),
                    .started = static_cast<std::int64_t>(std::time(nullptr))};

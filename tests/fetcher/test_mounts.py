@@ -100,6 +100,8 @@ class Mounts(unittest.TestCase):
             self.assertEqual(tree(far / "source"), tree(CASE))
             if service == "hub":
                 self.assertRegex(said, r"hf://org/deepseek@[0-9a-f]{40}\n$")
+                version = said.rsplit(": ", 1)[1].strip()
+                self.assertIn(f'"source": "{version}"', (far / ".ckfs/status.json").read_text())
 
     def test_names_times_and_inodes_are_those_of_the_version(self):
         first, _ = self.mount("hf://org/deepseek", name="first")

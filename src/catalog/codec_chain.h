@@ -12,7 +12,7 @@
 
 namespace ckfs {
 
-enum class Codec : std::uint8_t { Zstd, Gzip, Zlib, Blosc, Crc32c };
+enum class Codec : std::uint8_t { Zstd, Gzip, Zlib, Bz2, Blosc, Crc32c };
 
 std::string_view name(Codec codec);
 

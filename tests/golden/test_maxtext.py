@@ -455,7 +455,7 @@ class Refusals(Views):
         self.assertIn("bf16-safetensors/", views)
         self.assertNotIn("maxtext-unscanned/", views)
         self.assertNotIn("maxtext-scanned/", views)
-        self.assertRegex(ways.run("inspect", source).decode(), pattern)
+        self.assertRegex(ways.run("inspect", "--all", source).decode(), pattern)
 
     def test_models_that_no_family_has(self):
         self.refused("qwen3-moe", r"no rules are known for this model \(model_type mamba; --family "

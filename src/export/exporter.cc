@@ -522,7 +522,13 @@ Result<ExportResult> export_view(const Checkpoint& checkpoint, const View& view,
     const ExportRecord there = resume_from(directory, record, *old, none, checkpoint.mtime());
     const bool is_whole =
         std::ranges::all_of(there.files, [](const auto& file) { return file.second.finished; });
-    if (is_whole) return already_there(there, options);
+    if (is_whole) {
+      // A run that was killed at its very end may have left it.
+      if (directory.entry(std::string(kExportFolder))) {
+        CKFS_TRY_VOID(remove_own_files(directory, checkpoint.mtime()));
+      }
+      return already_there(there, options);
+    }
   }
   CKFS_TRY(const SourceOrder order, choose_order(view, directory, options.order));
   record.order = order.id;

@@ -14,6 +14,7 @@ import subprocess
 import unittest
 
 import cli_support
+import json_schema
 from cli_support import LIMIT, run, start
 
 VIEW = "fp32-safetensors@max_shard=1MB"
@@ -219,7 +220,7 @@ class Digest(cli_support.TestCase):
             _, error = process.communicate(timeout=LIMIT)
             os.close(writable)
         self.assertEqual(process.returncode, 2)
-        self.assertRegex(error, b"ckfs: -: stopped\n")
+        self.assertRegex(error, b"ckfs: -: interrupted before all of the list was read\n")
 
     def test_the_result_as_json(self):
         schema = json.loads((cli_support.ROOT / "docs/schema/verify.json").read_text())

@@ -358,7 +358,7 @@ class Interrupted(cli_support.TestCase):
             code, err = self.interrupt(number)
             self.assertEqual(code, 1)
             self.assertRegex(err, cli_support.ONE_LINE)
-            self.assertRegex(err.decode(), r"out: interrupted after \d+ MB of \d+ MB \(the same")
+            self.assertRegex(err.decode(), r"out: interrupted after [\d.]+ MB of [\d.]+ MB \(the same")
             self.goes_on()
 
     def test_an_ignored_interrupt_stays_ignored(self):

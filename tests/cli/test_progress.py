@@ -60,7 +60,7 @@ class Progress(cli_support.TestCase):
                 with self.subTest(verb=verb, mode=mode):
                     for line in (lines := self.lines(verb, words, "--progress", mode)):
                         self.assertRegex(
-                            line, rf"^ckfs: {verb}:  ?\d+%  [\d.]+ \w+ of [\d.]+ MB  [\d.]+ \w+/s"
+                            line, rf"^ckfs: {verb}: +\d+%  [\d.]+ \w+ of [\d.]+ MB  [\d.]+ \w+/s"
                                   r"(  \d+:\d\d:\d\d left)?$")
                     self.assertRegex(lines[-1], "100%")
                     shutil.rmtree(self.directory / "out", ignore_errors=True)
@@ -130,7 +130,7 @@ class Interrupted(cli_support.TestCase):
         return lines[-1]
 
     def test_says_how_much_is_done(self):
-        amount = r"interrupted after \d+ MB of \d+ MB"
+        amount = r"interrupted after [\d.]+ MB of [\d.]+ MB"
         out = self.directory / "out"
         sums = self.directory / "sums"
         state = self.directory / "state"

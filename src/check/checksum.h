@@ -1,4 +1,4 @@
-// Checksums of bytes that come in pieces, by the libraries that everybody checks them with.
+// Checksums of bytes that come in pieces, by the usual libraries.
 #pragma once
 
 #include <cstddef>
@@ -35,7 +35,7 @@ class Checksum {
   virtual ~Checksum() = default;
 
   virtual void add(std::span<const std::byte> bytes) = 0;
-  /// The sum of all that was added, as text. Once.
+  /// The sum of all added bytes, as text. Call it once.
   virtual std::string finish() = 0;
 };
 

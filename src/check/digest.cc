@@ -1,5 +1,5 @@
-// In a check file, as coreutils writes it, a line whose path has a backslash or an end of line
-// begins with a backslash, and has the two escaped.
+// In a check file of coreutils, a line begins with a backslash if its path has a backslash or an
+// end of line, which are escaped then.
 #include "check/digest.h"
 
 #include <algorithm>
@@ -37,7 +37,7 @@ std::string escaped(std::string_view path) {
   return text;
 }
 
-/// As a shell takes it; all that is not ASCII by its bytes.
+/// The path quoted for a shell. Bytes that are not ASCII become escapes.
 std::string shell_quoted(std::string_view path) {
   std::string text = "$'";
   for (const char c : path) {
@@ -85,8 +85,8 @@ bool is_sum(Algorithm algorithm, std::string_view sum) {
   CKFS_CHECK(false);
 }
 
-/// One line of a check file: "TAG (PATH) = SUM", "SUM  PATH" or "SUM *PATH". False: none of them,
-/// or of an algorithm that is not known, or the path has another sum of that kind already.
+/// Reads one line of a check file: "TAG (PATH) = SUM", "SUM  PATH" or "SUM *PATH". False: it has
+/// none of these forms, its algorithm is unknown, or the path has another sum of that kind already.
 bool parse_line(std::string_view line, std::map<std::string, FileDigest>& digests) {
   const bool is_escaped = line.starts_with('\\');
   if (is_escaped) line.remove_prefix(1);

@@ -39,13 +39,14 @@ constexpr std::uint64_t kShownBytes = 16;
 
 class Differences {
  public:
-  /// A file that differs; `place` orders those of one path.
+  /// Notes a file that differs. Of several differences of one path the one with the least `place`
+  /// counts.
   void add(const std::string& path, std::uint64_t place, std::string text) {
     const MutexLock lock(mutex_);
     const auto [at, is_new] = found_.emplace(path, std::pair(place, text));
     if (!is_new && place < at->second.first) at->second = {place, std::move(text)};
   }
-  /// Whether it differs before `place`.
+  /// Whether the file differs at or before `place`.
   bool has(const std::string& path, std::uint64_t place) const {
     const MutexLock lock(mutex_);
     const auto at = found_.find(path);

@@ -24,7 +24,7 @@ namespace ckfs::cli {
 
 namespace {
 
-/// Of a list of digests, and of a line of it: a path and the digests of one file.
+/// The longest list of digests, and the longest line: a path and the digests of one file.
 constexpr std::uint64_t kMaxDigests = 256_MiB;
 constexpr std::size_t kMaxDigestLine = 64_KiB;
 
@@ -43,11 +43,16 @@ struct VerifyCommand {
   ProgressOptions progress;
 };
 
-/// The text of a digest file; nullopt: it is a directory. A list without end (a device, a program
-/// that writes on) is an error, soon where it has no lines.
+/// The text of a digest file. nullopt: it is a directory. A list without end (a device, a program
+/// that writes on) is an error, after little text where it has no lines.
 Result<std::optional<std::string>> read_digests(const std::string& path,
                                                 const std::stop_token& stop) {
   const UniqueFd fd(path == "-" ? ::dup(STDIN_FILENO) : ::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd && errno == ENOENT) {
+    return fail(ErrorCode::NotFound,
+                "{}: no such file or directory (a copy of the view, or a list of its digests)",
+                path);
+  }
   if (!fd) return system_failure(errno, path, "open");
   struct stat status{};
   if (::fstat(fd.get(), &status) != 0) return system_failure(errno, path, "look");
@@ -83,12 +88,13 @@ Result<std::optional<std::string>> read_digests(const std::string& path,
   }
 }
 
-/// What a comparison of some pieces proves.
+/// A sentence on what the comparison of some pieces proves.
 std::string proof(const VerifyResult& result) {
   const double missed = std::pow(0.99, static_cast<double>(result.compared));
   return fmt::format(
-      "{} of {} pieces of 1 MiB, chosen by chance, were compared, and all sizes; a copy of which 1 "
-      "piece in 100 is wrong would pass with a probability of {:.2g}",
+      "{} of {} pieces of 1 MiB, chosen by chance, were compared, and all sizes; a copy with 1 "
+      "wrong "
+      "piece in 100 would pass with a probability of {:.2g}",
       result.compared, result.pieces, missed);
 }
 

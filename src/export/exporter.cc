@@ -525,7 +525,7 @@ Result<ExportResult> export_view(const Checkpoint& checkpoint, const View& view,
     if (is_whole) {
       // A run that was killed at its very end may have left it.
       if (directory.entry(std::string(kExportFolder))) {
-        CKFS_TRY_VOID(remove_own_files(directory, checkpoint.mtime()));
+        CKFS_TRY_VOID(remove_own_files(directory, record.origin, checkpoint.mtime()));
       }
       return already_there(there, options);
     }

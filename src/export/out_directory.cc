@@ -472,7 +472,7 @@ std::optional<std::string> OutDirectory::mark(const std::string& path) const {
 }
 
 Result<bool> OutDirectory::set_mark(const std::string& path, const std::string& text) const {
-  if (text.size() > kLongestMark) return false;
+  if (text.size() > kLongestMark || !system_->keeps_marks) return false;
   if (const int fault = system_->next_fault()) return failure(fault, path, "mark");
   const UniqueFd fd = open_to_mark(path);
   // File systems have many errors for attributes that they do not keep.

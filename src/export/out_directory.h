@@ -29,6 +29,7 @@ namespace ckfs {
 struct OutSystem {
   PathWalk walk = PathWalk::Kernel;
   std::function<int(int descriptor)> sync_directory = ::fsync;
+  bool keeps_marks = true;  // false: as a file system without extended attributes
   /// Called before each system call that changes something. Its result is the errno with which the
   /// call fails instead (a write after half of its bytes); 0: the call is made. Not called by
   /// OutDirectory::open(), nor to reserve room, make a nameless file, set a mode or a directory's

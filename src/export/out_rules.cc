@@ -203,13 +203,13 @@ Result<void> close_export(const OutDirectory& out, ExportRecord record, std::int
     }
     CKFS_TRY_VOID(out.replace_text(std::string(kRecordName), to_json(record)));
   }
-  return remove_own_files(out, mtime);
+  return remove_own_files(out, record.origin, mtime);
 }
 
-Result<void> remove_own_files(const OutDirectory& out, std::int64_t mtime) {
+Result<void> remove_own_files(const OutDirectory& out, const ExportOrigin& origin,
+                              std::int64_t mtime) {
   const std::string folder(kExportFolder);
-  const auto mark = out.mark("");
-  const bool is_marked = mark && parse_mark(*mark);
+  const bool is_marked = out.mark("") == mark_text(origin);
   const Result<std::vector<std::string>> names = out.names(folder);
   if (!names && names.error().code() != ErrorCode::NotFound) return Failure(names.error());
   if (names) {

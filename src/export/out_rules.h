@@ -83,9 +83,10 @@ Result<void> refuse_replacing(const OutDirectory& out, const FoundExport& found,
 /// what exports keep in OUT. Where OUT's file system keeps no marks, the record stays, and says
 /// that all is finished. Errors: those of OutDirectory.
 Result<void> close_export(const OutDirectory& out, ExportRecord record, std::int64_t mtime);
-/// Removes what exports keep in OUT (but the record where OUT has no mark), the fleet last. Another
-/// process may do the same at the same time.
-Result<void> remove_own_files(const OutDirectory& out, std::int64_t mtime);
+/// Removes what a finished export of `origin` keeps in OUT (but the record where OUT has no mark),
+/// the fleet last. Another process may do the same at the same time.
+Result<void> remove_own_files(const OutDirectory& out, const ExportOrigin& origin,
+                              std::int64_t mtime);
 
 /// Refuses files that no export has written. `old` is the record of the export that OUT holds;
 /// nullptr: none. Errors: InvalidArgument (there is such a file), and those of listing OUT.

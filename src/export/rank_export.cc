@@ -231,7 +231,7 @@ Result<void> finish(const OutDirectory& out, const View& view, ExportRecord reco
   const Result<void> closed = close_export(out, record, mtime);
   if (closed) return closed;
   CKFS_TRY(const bool finished, is_finished(out, record));
-  return finished ? remove_own_files(out, mtime) : closed;
+  return finished ? remove_own_files(out, record.origin, mtime) : closed;
 }
 
 /// The other ranks that write to each file of one rank. They are few, for parts are cut along one
@@ -464,9 +464,9 @@ Result<RankRecord> begin_rank(const OutDirectory& out, const Fleet& fleet,
 
 /// Removes what this rank has left since the others finished, or what one left that was killed
 /// while it finished.
-Result<RankResult> finished_rank(const OutDirectory& directory, RankResult result,
-                                 std::int64_t mtime) {
-  CKFS_TRY_VOID(remove_own_files(directory, mtime));
+Result<RankResult> finished_rank(const OutDirectory& directory, const ExportOrigin& origin,
+                                 RankResult result, std::int64_t mtime) {
+  CKFS_TRY_VOID(remove_own_files(directory, origin, mtime));
   result.finished = true;
   result.missing.clear();
   return result;
@@ -482,7 +482,7 @@ Result<RankResult> take_part(const Checkpoint& checkpoint, const View& view,
                 directory.name(), options.rank, options.world);
   }
   const auto finished = [&](RankResult result) {
-    return finished_rank(directory, std::move(result), checkpoint.mtime());
+    return finished_rank(directory, files.origin, std::move(result), checkpoint.mtime());
   };
   CKFS_TRY(const std::optional<Fleet> joined, join(directory, files, options));
   if (!joined) return finished({});
@@ -539,7 +539,8 @@ Result<RankResult> export_rank(const Checkpoint& checkpoint, const View& view,
   CKFS_TRY_VOID(is_trusted(directory, kFleetName, false, kOwnOut));
   CKFS_TRY(const bool before, is_finished(directory, files));
   if (before) {
-    CKFS_TRY(const RankResult finished, finished_rank(directory, {}, checkpoint.mtime()));
+    CKFS_TRY(const RankResult finished,
+             finished_rank(directory, files.origin, {}, checkpoint.mtime()));
     CKFS_TRY_VOID(refuse_lost(directory, files, checkpoint.mtime()));
     return finished;
   }
@@ -548,7 +549,7 @@ Result<RankResult> export_rank(const Checkpoint& checkpoint, const View& view,
   // The process that finishes removes the folder of the export, perhaps between two steps of this
   // one.
   CKFS_TRY(const bool over, is_finished(directory, files));
-  return over ? finished_rank(directory, {}, checkpoint.mtime()) : result;
+  return over ? finished_rank(directory, files.origin, {}, checkpoint.mtime()) : result;
 }
 
 Result<void> finish_export(const Checkpoint& checkpoint, const View& view,
@@ -566,7 +567,7 @@ Result<void> finish_export(const Checkpoint& checkpoint, const View& view,
   CKFS_TRY(const std::optional<Fleet> fleet, load_fleet(directory));
   CKFS_TRY(const bool finished, is_finished(directory, files));
   if (finished) {
-    CKFS_TRY_VOID(remove_own_files(directory, checkpoint.mtime()));
+    CKFS_TRY_VOID(remove_own_files(directory, files.origin, checkpoint.mtime()));
     return refuse_lost(directory, files, checkpoint.mtime());
   }
   if (!fleet) return not_begun();

@@ -39,9 +39,9 @@ TEST(WriteAll, GoesOnAfterShortWritesAndSignals) {
 }
 
 TEST(WriteAll, AWriteOfNothingIsAFullDisk) {
-  ScriptedFile file{{4, 0}};
+  ScriptedFile file{{5, 0}};
   EXPECT_EQ(write_to(file, "checkpoint"), ENOSPC);
-  EXPECT_EQ(file.text, "chec");
+  EXPECT_EQ(file.text, "check");
   EXPECT_EQ(file.calls, 2);
 }
 

@@ -247,7 +247,7 @@ class Digest(cli_support.TestCase):
                    "--sample", "0.5")
 
     def test_what_it_cannot_tell(self):
-        for words, pattern in (([self.directory / "none"], "open"),
+        for words, pattern in (([self.directory / "none"], "no such file or directory"),
                                (["--sample", "2", self.out], "not a share"),
                                (["--sample", "0.5", __file__], "compared file by file"),
                                ([__file__], "neither a check file's line nor JSON")):

@@ -265,6 +265,25 @@ TEST_F(Exporter, KnowsAFinishedExportByItsRecord) {
   EXPECT_EQ(exported(), expected("fp32-consolidated"));
 }
 
+TEST_F(Exporter, KeepsItsRecordWhereAFileSystemKeepsNoMarks) {
+  const OutSystem without{.keeps_marks = false};
+  ASSERT_TRUE(run({.system = without}).has_value());
+  EXPECT_EQ(exported(), expected());
+  EXPECT_EQ(std::distance(fs::directory_iterator(out_ / kExportFolder), {}), 1) << "the record";
+  const Result<ExportResult> again = run({.system = without});
+  ASSERT_TRUE(again.has_value()) << again.error().message();
+  EXPECT_EQ(again->files, 0u);
+  EXPECT_EQ(again->files_kept, 5u);
+  const Result<ExportResult> refused = run({.system = without}, "fp32-consolidated");
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_THAT(refused.error().message(), HasSubstr("holds a finished export of source"));
+  EXPECT_EQ(exported(), expected());
+  const Result<ExportResult> other = run({.force = true, .system = without}, "fp32-consolidated");
+  ASSERT_TRUE(other.has_value()) << other.error().message();
+  EXPECT_EQ(other->replaced, "a finished export of source");
+  EXPECT_EQ(exported(), expected("fp32-consolidated"));
+}
+
 TEST_F(Exporter, BelievesNoMarkOfOutOverFilesWithout) {
   ASSERT_TRUE(run().has_value());
   // Of the same size and time, and not written by that export.

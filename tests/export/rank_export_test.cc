@@ -242,6 +242,22 @@ TEST_F(RankExport, WhoeverComesAfterwardsHasNothingToDo) {
   EXPECT_EQ(serial->files, 0U);
 }
 
+TEST_F(RankExport, KeepsTheRecordWhereAFileSystemKeepsNoMarks) {
+  const OutSystem without{.keeps_marks = false};
+  for (unsigned rank : {0U, 1U}) ASSERT_TRUE(run(rank, 2, {.system = without}).has_value());
+  EXPECT_TRUE(fs::exists(out_ / kRecordName));
+  EXPECT_FALSE(fs::exists(out_ / kFleetName));
+  const auto again = run(0, 2, {.system = without});
+  ASSERT_TRUE(again.has_value()) << again.error().message();
+  EXPECT_TRUE(again->finished);
+  const auto serial = export_view(*checkpoint_, *view_, out_, {.system = without});
+  ASSERT_TRUE(serial.has_value()) << serial.error().message();
+  EXPECT_EQ(serial->files, 0U);
+  // A system that keeps them makes a mark of it.
+  ASSERT_TRUE(export_view(*checkpoint_, *view_, out_, {}).has_value());
+  EXPECT_EQ(tree(out_), expected_);
+}
+
 TEST_F(RankExport, NamesRanksThatAreMissing) {
   ASSERT_TRUE(run(1, 4).has_value());
   Killer killer{12};

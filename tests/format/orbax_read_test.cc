@@ -76,7 +76,7 @@ TEST(ItemMetadata, SaysWhatIsWrong) {
   std::string many = R"({"key_metadata":[)";
   for (int i = 0; i < 65; ++i) many += R"({"key":"a","key_type":2},)";
   const std::vector<std::pair<std::string, std::string>> broken{
-      {"", "no JSON, only white space"},
+      {"", "not JSON, only white space"},
       {"[]", "not a JSON object"},
       {"{}", "no member tree_metadata"},
       {R"({"tree_metadata":{})", "not JSON: "},
@@ -90,8 +90,8 @@ TEST(ItemMetadata, SaysWhatIsWrong) {
       {R"({"tree_metadata":{},"use_ocdbt":"yes"})", "use_ocdbt is not a boolean"},
       {R"({"tree_metadata":{},"use_zarr3":1})", "use_zarr3 is not a boolean"},
       {deep, "nested more than 64 deep"},
-      {tree("3"), R"("leaf" is no object)"},
-      {tree("[]"), R"("leaf" is no object)"},
+      {tree("3"), R"("leaf" is not an object)"},
+      {tree("[]"), R"("leaf" is not an object)"},
       {tree("{" + value + "}"), "no key_metadata"},
       {tree("{" + keys + "}"), "no value_type"},
       {tree("{" + keys + R"(,"value_metadata":[]})"), "value_metadata is not an object"},

@@ -342,7 +342,7 @@ std::vector<Broken> broken3() {
   add([](V3& v) { v.more = R"(,"extra":1)"; }, R"(a member "extra" that must be understood)");
   add([](V3& v) { v.more = R"(,"storage_transformers":[1])"; }, "storage transformers");
   add([](V3& v) { v.more = R"(,"shape":[1])"; }, R"(key "shape" comes twice)");
-  all.push_back({"", "no JSON, only white space"});
+  all.push_back({"", "not JSON, only white space"});
   all.push_back({"[3]", "not a JSON object"});
   all.push_back({R"({"zarr_format":3)", "not JSON: "});
   all.push_back({std::string(kMaxMetadata + 1, ' '), "1048577 bytes (limit 1048576)"});

@@ -466,8 +466,8 @@ class Refusals(Views):
                                        if k not in ("model_type", "architectures")})
         done = subprocess.run([ways.CKFS, "ls", DATA / "qwen3-moe/source", "--family", "mamba"],
                               text=True, capture_output=True)
-        self.assertEqual((1, "ckfs: family: \"mamba\" is neither a model_type nor a model_name of the "
-                          "recipes (ckfs-recipe(5))\n"), (done.returncode, done.stderr))
+        self.assertEqual((1, "ckfs: family: \"mamba\" is neither a model_type nor a model_name of "
+                          "the recipes (ckfs-recipe(5))\n"), (done.returncode, done.stderr))
 
     def test_tensors_that_are_missing(self):
         def without(pattern):
@@ -496,8 +496,8 @@ class Refusals(Views):
         for name in ("model.layers.0.self_attn.rotary.weight", "extra", "model.layers.0.mlp.bias",
                      "params.bias"):
             with self.subTest(name):
-                self.refused("qwen3-moe", rf'maxtext.json:\d+: "[^"]*{name.split(".")[-1]}" is no '
-                             "tensor that the rules know", with_more(name))
+                self.refused("qwen3-moe", rf'maxtext.json:\d+: "[^"]*{name.split(".")[-1]}" is not '
+                             "a tensor that the rules know", with_more(name))
         self.refused("qwen3-moe", "i is 7, of 3 ",
                      lambda t: {**t, **{k.replace("layers.2.", "layers.7."): v
                                         for k, v in t.items() if "layers.2." in k}})
@@ -515,18 +515,18 @@ class Refusals(Views):
                 ({"num_hidden_layers": 4}, "i 3 is missing, of 4"),
                 ({"num_hidden_layers": 2}, "i is 2, of 2"),
                 ({"num_hidden_layers": -1}, "count: -1"),
-                ({"num_hidden_layers": 2.5}, "no whole number"),
-                ({"num_hidden_layers": 1e300}, "no whole number"),
+                ({"num_hidden_layers": 2.5}, "not a whole number"),
+                ({"num_hidden_layers": 1e300}, "not a whole number"),
                 ({"num_attention_heads": 0}, "where it must have"),
                 ({"num_attention_heads": None}, "config.json: has no number num_attention_heads"),
                 ({"hidden_size": "40"}, "config.json: has no number hidden_size"),
-                ({"hidden_size": 2 ** 60}, "no whole number"),
+                ({"hidden_size": 2 ** 60}, "not a whole number"),
                 ({"head_dim": 0, "num_attention_heads": 0}, "where it must have")):
             with self.subTest(change):
                 self.refused("qwen3-moe", message, config=lambda c: {**c, **change})
 
     def test_parameters_that_do_not_fit(self):
-        self.refused("qwen3-moe", r'"params.params.[^"]*": dimension \d of shape .* is no '
+        self.refused("qwen3-moe", r'"params.params.[^"]*": dimension \d of shape .* is not a '
                      "multiple of 7", view="maxtext-scanned@fsdp=7")
         self.refused("qwen3-moe", r"\(exp\) is not a multiple of 8",
                      view="maxtext-unscanned@ep=8,fsdp=1")

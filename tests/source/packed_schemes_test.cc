@@ -261,7 +261,7 @@ void add_broken_gptq(PackedCorpus& corpus) {
                 "which ckfs cannot decode");
   Model twice = gptq();
   twice.tensors["m.weight"] = {DType::F16, {96, 64}, ""};
-  corpus.add("a dense weight beside the codes", twice, codes, "stands for m.weight");
+  corpus.add("a dense weight beside the codes", twice, codes, "decodes to m.weight");
   // A parameter may be called so.
   Model model = gptq();
   model.tensors["x.scales"] = {DType::F32, {64}, ""};

@@ -274,7 +274,7 @@ std::vector<Broken> file_cases() {
          TorchWriter torch;
          out.write("m.pt", torch.file(torch.tensor("Float", {1}, "xxxx")));
        }},
-      {"an_object", R"(an object of "user.Model", no dictionary)", [](const auto& out) {
+      {"an_object", R"(an object of "user.Model", not a dictionary)", [](const auto& out) {
          out.write("m.pt", TorchWriter().file(py_object("user", "Model", py_dict({}))));
        }},
       {"no_such_key", R"(no key "b" (it has "a"))", [](const auto& out) {

@@ -172,7 +172,7 @@ std::vector<Broken> rank_file_cases() {
          Checkpoint(out).optimizer(
              0, {{std::string(kFlat), py_list({})}, {"partition_count", py_int(std::int64_t{1} << 60)}});
        }},
-      {"negative_alignment", "param_alignment_paddings are no numbers", [](const auto& out) {
+      {"negative_alignment", "param_alignment_paddings are not numbers", [](const auto& out) {
          TorchWriter torch;
          auto states = empty_groups(torch, kFlat);
          states.emplace_back("param_alignment_paddings", py_list({py_ints({-8})}));

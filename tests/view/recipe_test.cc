@@ -242,7 +242,7 @@ TEST(Recipe, ErrorsHaveTheLine) {
            {R"({"only": "a", "optional": true})", "f:2: no member \"optional\" belongs here"},
            {R"({"forbid": "a", "optional": true})", "f:2: no member \"optional\" belongs here"},
            {R"({"take": ["{a}", "b"], "give": "{a}"})", "has no capture a, which another pattern"},
-           {R"({"take": "a", "give": "{a}"})", "f:2: \"{a}\": expression \"a\": does not go on"},
+           {R"({"take": "a", "give": "{a}"})", "f:2: \"{a}\": expression \"a\": cannot continue"},
            {R"({"take": "a", "give": "b", "where": "1"})", "condition \"1\": none of = != < <="},
            {R"({"take": "a", "give": "b", "when": "$ = 'x'"})", "is not $path = 'word'"},
            {R"({"take": "a", "give": "b", "where": "1 = 'x'"})", "is not $path = 'word' (or !=)"},
@@ -251,8 +251,8 @@ TEST(Recipe, ErrorsHaveTheLine) {
            {R"({"take": "a", "give": "b", "axes": [1]})", "f:2: a number where a string belongs"},
            {R"({"only": "a", "give": "b"})", "f:2: no member \"give\" belongs here"},
            {R"({"expect": "{n}", "over": "n"})", "has over (a variable) and count, or neither"},
-           {R"({"expect": "{n:*}", "over": "n", "count": 1})", "\"n\" is no number in each"},
-           {R"({"expect": "{n}", "over": "m", "count": 1})", "\"m\" is no number in each"},
+           {R"({"expect": "{n:*}", "over": "n", "count": 1})", "\"n\" is not a number in each"},
+           {R"({"expect": "{n}", "over": "m", "count": 1})", "\"m\" is not a number in each"},
            {R"({"expect": "a", "each": 1})", "f:2: a number where true or false"},
            {R"({"drop": "a", "each": true})", "f:2: no member \"each\" belongs here"},
            {R"({"use": "list"})", "f:2: there is no list \"list\" before this one"},
@@ -262,7 +262,7 @@ TEST(Recipe, ErrorsHaveTheLine) {
            {R"({"take": "{a}", "give": "b", "let": {"a": "1"}})", "\"a\" is a variable already"},
            {R"({"take": "a", "give": "b", "do": {}})", "an object where a list of at most 64"},
            {R"({"take": "a", "give": "b", "do": [1]})", "f:2: a number where an operation belongs"},
-           {R"({"take": "a", "give": "b", "do": [{"turn": 1}]})", "\"turn\" is no operation"},
+           {R"({"take": "a", "give": "b", "do": [{"turn": 1}]})", "\"turn\" is not an operation"},
            {R"({"take": "a", "give": "b", "do": [{"concat": 1, "dim": 2}]})",
             "f:2: concat has no member \"dim\""},
            {R"({"take": "a", "give": "b", "do": [{"split": 0, "sizes": []}]})",
@@ -364,8 +364,9 @@ TEST(Recipe, IsAViewOrAFamily) {
   EXPECT_EQ(read("{}"), "f: is neither a view nor a family (no such member)");
   EXPECT_EQ(read(R"({"view": "v"})"), "f: has no rules");
   EXPECT_THAT(read(fmt::format("{{\"view\": \"source\", {}}}", rules)), HasSubstr("such a view"));
-  EXPECT_THAT(read(fmt::format("{{\"view\": \".v\", {}}}", rules)), HasSubstr("no name of a view"));
-  EXPECT_THAT(read(fmt::format("{{\"view\": \"v@a\", {}}}", rules)), HasSubstr("no name of a"));
+  EXPECT_THAT(read(fmt::format("{{\"view\": \".v\", {}}}", rules)),
+              HasSubstr("not a name of a view"));
+  EXPECT_THAT(read(fmt::format("{{\"view\": \"v@a\", {}}}", rules)), HasSubstr("not a name of a"));
   EXPECT_THAT(read(fmt::format("{{\"view\": \"v\", \"from\": \"w\", {}}}", rules)),
               HasSubstr("f: from: w: no such view"));
   for (const char* from : {"fp32-consolidated@format=bin", "bf16-safetensors@max_shard=1GB"}) {
@@ -397,7 +398,7 @@ TEST(Recipe, IsAViewOrAFamily) {
               HasSubstr("has no unscanned or no scanned"));
   EXPECT_THAT(trees(R"("nonscanned": [{"drop": "a"}])"), HasSubstr("\"nonscanned\""));
   EXPECT_THAT(trees(R"("config": {"a": "1"})"), HasSubstr("a string where a number belongs"));
-  EXPECT_THAT(trees(R"("where": "n = 1")"), HasSubstr("does not go on"));
+  EXPECT_THAT(trees(R"("where": "n = 1")"), HasSubstr("cannot continue"));
 }
 
 /// A model to do rules on, with what they make of it.

@@ -83,7 +83,7 @@ def headers():
     header("utf8-latin1", '{"größe":1}'.encode("latin-1"), "is not UTF-8")
 
     # What is not an object.
-    header("only-space", "   \n", "no JSON, only white space")
+    header("only-space", "   \n", "not JSON, only white space")
     for name, text in {"list": "[]", "string": '"a"', "number": "1", "null": "null", "true": "true",
                        "nul": "\0", "brace-late": "x{}", "bom": "\ufeff{}", "close": "}"}.items():
         header(f"top-{name}", text, "not a JSON object: its first byte is")
@@ -214,7 +214,7 @@ def headers():
 
 def indexes():
     add = lambda name, text, expect: add_file("index", name, safe(text), expect)
-    add("empty", "", "no JSON, only white space")
+    add("empty", "", "not JSON, only white space")
     add("list", "[]", "not a JSON object")
     add("utf8", b'{"weight_map":{"\xff":"f"}}', "is not UTF-8")
     add("deep-closed", '{"metadata":{"a":' + "[" * 63 + "]" * 63 + '},"weight_map":{"a":"f"}}', "nested more than 64 deep")
@@ -254,7 +254,7 @@ def indexes():
 
 def configs():
     add = lambda name, text, expect: add_file("config", name, safe(text), expect)
-    add("empty", "", "no JSON, only white space")
+    add("empty", "", "not JSON, only white space")
     add("list", '[{"model_type": "llama"}]', "not a JSON object")
     add("utf8", b'{"a": "\xe9"}', "is not UTF-8")
     for name, text in {"cut": '{"a": 1', "comma": '{"a": 1,}', "comment": '{"a": 1 // one\n}', "python": "{'a': True}", "true": '{"a": True}',

@@ -48,7 +48,7 @@ class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
         engine(std::make_unique<Engine>(catalog, source(), std::move(budget),
                                         with_rest(std::move(options)))) {}
 
-  /// What the catalog's extents name: files, and decoded chunks where there are such.
+  /// The source of the catalog's extents: files and, if there are any, decoded chunks.
   ByteSource& source() const {
     return chunks != nullptr ? static_cast<ByteSource&>(*chunks) : stored();
   }
@@ -74,7 +74,7 @@ class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
   /// The view's definition: one that is kept, or a new one.
   Result<std::shared_ptr<const Definition>> define(const ViewSpec& spec);
 
-  // Before what is public, for threads of the engine, which ends first, use them.
+  // Declared before the public members: threads of the engine, which is destroyed first, use them.
   std::once_flag summarized_;
   std::vector<ViewInfo> summaries_;  // once summarized_
   Mutex mutex_;
@@ -99,8 +99,8 @@ class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
   const std::unique_ptr<Engine> engine;                // last: its threads read the source
 };
 
-/// Bytes that readers of each file of a view were given. Owned by itself: threads that deliver
-/// ahead must not keep a view, and with it the checkpoint that they work for.
+/// Bytes given to readers, by file of a view. Owned apart from the view: threads that deliver ahead
+/// must not keep a view, and with it the checkpoint that they work for.
 using GivenBytes = std::vector<std::atomic<std::uint64_t>>;
 
 class View::Impl {

@@ -1,4 +1,5 @@
-// What compressed chunks cost a reader of a view: computed from the plan alone, no byte is read.
+// The cost of compressed chunks for a reader of a view. Computed from the plan alone; reads no
+// byte.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +11,8 @@
 namespace ckfs {
 
 struct DecodeCost {
-  /// Bytes of the storages that view's tensors are made of and that have chunks; where these lie
-  /// beside what is not decoded (absent or uncompressed chunks), that too: ratio() is too low then.
+  /// Bytes of the storages with chunks that the view's tensors are made of. Absent and uncompressed
+  /// chunks of these storages count, too: ratio() is then too low.
   std::uint64_t needed = 0;
   std::uint64_t decoded = 0;  // bytes that are decoded for them
   std::uint64_t chunks = 0;   // bytes of all chunks that are decoded for them, each once
@@ -24,8 +25,8 @@ struct DecodeCost {
   bool is_dear() const { return ratio() > kTolerable; }
 };
 
-/// Of reading the files of a view one after another, in order, with so much memory and spill. A
-/// tensor of more tiles than all views of real models have counts as read at once.
+/// The cost of reading the files of a view one after another, in order, with so much memory and
+/// spill. A tensor of more tiles than all views of real models have counts as read at once.
 DecodeCost decode_cost(const View::Impl& view, std::uint64_t memory, std::uint64_t spill);
 
 /// Options that make the cost tolerable: "--memory 4096MiB" (twice `memory`, or so many times more,

@@ -1,6 +1,6 @@
-// The table of labels in docs/FORMATS.md, made from what encodings say of themselves, so
-// that the docs cannot promise another thing than the program does. Each row names the golden case
-// that proves it; tests/api holds the labels of those cases against the values themselves.
+// The table of labels in docs/FORMATS.md, made from the encodings' own answers, so that the docs
+// cannot promise anything else than the program does. Each row names the golden case that proves
+// it; tests/api holds the labels of those cases against the values themselves.
 #include <array>
 #include <fmt/format.h>
 

@@ -1,5 +1,5 @@
-// Checkpoint::open() in two steps, for a program that gives its rights up between them: rings of
-// io_uring cannot be made any more then (fuse/sandbox.h).
+// Checkpoint::open() in two steps, for a program that gives up its rights between them: afterwards
+// it cannot make io_uring rings (fuse/sandbox.h).
 #pragma once
 
 #include <filesystem>

@@ -1,4 +1,4 @@
-// Which format a file has that is not the one it was taken for: for messages only.
+// Names the format of a file that is not what it was taken for; for messages only.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@ namespace ckfs {
 /// As many first bytes as name_of_format() looks at.
 inline constexpr std::size_t kFormatMark = 512;
 
-/// What a file is by its first bytes, "a GGUF file"; "no file that ckfs knows" is empty. `first`:
+/// The format of a file by its first bytes, "a GGUF file"; empty: ckfs does not know it. `first`:
 /// kFormatMark bytes, or the whole of a shorter file. A pure function.
 std::string_view name_of_format(std::span<const std::byte> first);
 

@@ -138,8 +138,8 @@ class Loop {
   bool wants_thread() const CKFS_REQUIRES(mutex_) {
     const std::size_t threads = threads_.size() + 1;
     if (refused_ || next_ >= end_ || threads >= how_.most) return false;
-    // Those that the system does not let run yet are waiting, too: they are for the tasks left. No
-    // more have ended than there are: after a failure nothing is next.
+    // Threads that the system does not run yet count as waiting, too: they are for the remaining
+    // tasks. Ended ones never exceed the total: after a failure no task is next.
     if (threads >= end_ - ended_) return false;
     const nanoseconds wall = Clock::now() - begin_;
     return wall >= kFirstLook && mostly_waited(cpu_used(), wall, threads, cpus_);

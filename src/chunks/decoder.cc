@@ -101,8 +101,8 @@ bool is_sequential(Codec codec) {
          codec == Codec::Bz2;
 }
 
-/// More than a codec makes of `nbytes`: what cannot be compressed grows by less than a hundredth,
-/// but a writer may have flushed after every byte (deflate: 7 for each).
+/// More than a codec makes of `nbytes`: incompressible bytes grow by less than a hundredth, but a
+/// writer may have flushed after every byte (deflate: 7 bytes for each).
 std::uint64_t most_coded(std::uint64_t nbytes) {
   constexpr std::uint64_t kMost = std::uint64_t{1} << 60;
   return 8 * std::min(nbytes, kMost) + 1_MiB;

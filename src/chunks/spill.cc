@@ -69,7 +69,7 @@ bool Spill::put(const Key& key, std::span<const std::byte> bytes) {
     slot->second.age = age.begin();
     ages_.splice(ages_.end(), age);
   }
-  // A failure for whose text there is no memory is one, too: no slot is left on its way.
+  // A failure without memory for its text is a failure, too: no slot is left half written.
   const Result<void> written =
       or_out_of_memory([&] { return file_->write(place * block_, bytes); });
   const MutexLock lock(mutex_);

@@ -1,7 +1,6 @@
 // A file of the right name and the wrong content is mostly a download: the page or the message that
 // a server sent in its place, space that was reserved and never filled, or a model in another
-// format under a new name. Its first bytes say so, and arithmetic on a "length" that they are not
-// says nothing.
+// format under a new name. Its first bytes tell; arithmetic on them as a "length" tells nothing.
 #include "format/known_formats.h"
 
 #include <algorithm>

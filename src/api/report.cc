@@ -613,8 +613,7 @@ std::vector<std::string> opening_notes(const Checkpoint& checkpoint) {
   if (available == 1 && absent != views.end() && !absent->reasons.empty()) {
     const Reason& reason = absent->reasons.front();
     lines.push_back(
-        fmt::format("nothing but source/ can be shown: {}: {}: {} (`ckfs inspect` has "
-                    "all reasons)",
+        fmt::format("only source/ can be shown: {}: {}: {} (`ckfs inspect` has all reasons)",
                     absent->name, reason.subject, reason.text));
   }
   const std::span<const Note> notes = checkpoint.impl().catalog->notes();

@@ -150,7 +150,7 @@ Failure interrupted_after(const std::string& name, std::uint64_t bytes, std::uin
       ErrorCode::Stopped, "{}: interrupted after {} of {}; {} so far ({})", name, human_size(bytes),
       human_size(total),
       differing == 0 ? "no difference" : fmt::format("{} files differ", differing),
-      goes_on ? "the same command goes on from there" : "--resume FILE keeps what was compared");
+      goes_on ? "the same command continues from there" : "--resume FILE keeps what was compared");
 }
 
 /// One comparison of a view with a directory.
@@ -200,7 +200,7 @@ Result<std::optional<std::uint64_t>> Comparison::look(const FileInfo& info) {
     return std::nullopt;
   }
   if (!S_ISREG(status.st_mode)) {
-    differences_.add(path, 0, "is no regular file in the copy");
+    differences_.add(path, 0, "is not a regular file in the copy");
     return std::nullopt;
   }
   const auto size = static_cast<std::uint64_t>(status.st_size);

@@ -170,7 +170,7 @@ _ckfs() {{
     COMPREPLY=($(compgen -W {0} -- "$current"))
     return
   fi
-  # Which argument this is: options and their values are none.
+  # Counts the arguments before this one, without options and their values.
   for ((index = 2; index < COMP_CWORD; ++index)); do
     word=${{COMP_WORDS[index]}}
     case $word in
@@ -335,7 +335,7 @@ void add_completion(CLI::App& app, Action& action) {
           [shell](const std::string& value) {
             if (value != "bash" && value != "zsh" && value != "fish") {
               throw CLI::ValidationError(
-                  fmt::format("SHELL: \"{}\" is none of bash, zsh, fish", value));
+                  fmt::format("SHELL: \"{}\" is not one of bash, zsh, fish", value));
             }
             *shell = value;
           },

@@ -52,7 +52,7 @@ Result<void> digest_to_file(const DigestCommand& command, const Checkpoint& chec
       digest_files(view, all_files(view), algorithms, options, take, &journal);
   progress.end();
   if (!done && done.error().code() == ErrorCode::Stopped) {
-    return interrupted(command.output, progress, "the same command goes on from there");
+    return interrupted(command.output, progress, "the same command continues from there");
   }
   CKFS_TRY_VOID(done);
   std::string text;
@@ -111,7 +111,7 @@ Result<void> digest(const DigestCommand& command) {
   if (!read) return {};
   if (!done && done.error().code() == ErrorCode::Stopped) {
     return interrupted(view.name(), progress,
-                       "with --output FILE the next run would go on from there");
+                       "with --output FILE the next run continues from there");
   }
   CKFS_TRY_VOID(done);
   if (!command.json) return {};
@@ -132,7 +132,7 @@ void add_digest(CLI::App& app, Action& action) {
               const auto algorithm = parse_algorithm(name);
               if (!algorithm) {
                 throw CLI::ValidationError(fmt::format(
-                    "--algorithm: \"{}\" is none of sha256, crc32c, xxh128", one_line(name)));
+                    "--algorithm: \"{}\" is not one of sha256, crc32c, xxh128", one_line(name)));
               }
               command->algorithms.push_back(*algorithm);
             }
@@ -140,8 +140,9 @@ void add_digest(CLI::App& app, Action& action) {
           "checksum algorithm (default sha256; repeatable, the view is read only once)")
       ->type_name("sha256|crc32c|xxh128")
       ->allow_extra_args(false);
-  verb->add_option("-o,--output", command->output,
-                   "write to FILE when all is done; an interrupted run goes on from FILE.partial")
+  verb->add_option(
+          "-o,--output", command->output,
+          "write to FILE when all is done; after an interruption, continue from FILE.partial")
       ->type_name("FILE");
   verb->add_flag("--tag-lines", command->tagged,
                  "print lines with the algorithm's name: SHA256 (PATH) = SUM");

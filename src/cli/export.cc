@@ -185,7 +185,7 @@ void add_export(CLI::App& app, Action& action) {
           [command](const std::string& value) {
             if (value != "ranges" && value != "files") {
               throw CLI::ValidationError(
-                  fmt::format("--split: \"{}\" is none of ranges, files", one_line(value)));
+                  fmt::format("--split: \"{}\" is not one of ranges, files", one_line(value)));
             }
             command->split = value == "files" ? Split::Files : Split::Ranges;
           },

@@ -106,7 +106,7 @@ Result<void> add_word(const std::string& word, MountWords& mount) {
     std::uint32_t bits = 0;
     const auto parsed = std::from_chars(value.data(), end, bits, 8);
     if (parsed.ec != std::errc() || parsed.ptr != end || bits > 0777) {
-      return fail(ErrorCode::InvalidArgument, "-o umask: {} is no octal number (000 to 777)",
+      return fail(ErrorCode::InvalidArgument, "-o umask: {} is not an octal number (000 to 777)",
                   quote(value));
     }
     mount.umask = bits;

@@ -164,13 +164,13 @@ Result<void> set_common(CommonOptions& options, const std::string& name, const s
     } else if (value == "pread") {
       options.open.io = IoEngine::Pread;
     } else {
-      return fail(ErrorCode::InvalidArgument, "io: \"{}\" is none of auto, uring, pread", value);
+      return fail(ErrorCode::InvalidArgument, "io: \"{}\" is not one of auto, uring, pread", value);
     }
   } else if (name == "log_level") {
     constexpr std::string_view kLevels[] = {"debug", "info", "warn", "error", "off"};
     if (std::ranges::find(kLevels, value) == std::end(kLevels)) {
       return fail(ErrorCode::InvalidArgument,
-                  "log_level: \"{}\" is none of debug, info, warn, error, off", value);
+                  "log_level: \"{}\" is not one of debug, info, warn, error, off", value);
     }
     options.log_level = value;
   } else if (name == "log_file") {

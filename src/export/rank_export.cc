@@ -49,7 +49,7 @@ Result<bool> is_finished(const OutDirectory& out, const ExportRecord& fresh) {
   if (found->is_finished()) return true;
   return fail(ErrorCode::InvalidArgument,
               "{}: one process has begun to export here (the same command without --rank and "
-              "--distributed goes on)",
+              "--distributed continues it)",
               out.name());
 }
 
@@ -407,7 +407,7 @@ Result<RankResult> RankWriter::write() {
     if (written.error().code() != ErrorCode::Stopped) return Failure(written.error());
     const MutexLock lock(mutex_);
     return fail(ErrorCode::Stopped,
-                "{}: rank {} interrupted after {} of {} (the same command goes on from there)",
+                "{}: rank {} interrupted after {} of {} (the same command continues from there)",
                 out_.name(), options_.rank, human_size(done_), human_size(total_));
   }
   keeper_.change([](RankRecord& now) {

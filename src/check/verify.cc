@@ -1,6 +1,6 @@
 // A directory is compared in units: a file, or a part of a large one. Several are compared at once,
 // so that all CPUs work on a copy of one file, too. The copy is read and not mapped: a file that
-// shrinks meanwhile must not end the process.
+// shrinks during the comparison must not end the process.
 #include "check/verify.h"
 
 #include <algorithm>
@@ -181,7 +181,7 @@ class Comparison {
   const std::filesystem::path& copy_;
   const VerifyOptions& options_;
   Differences differences_;
-  VerifyResult result_;  // but for what mutex_ guards
+  VerifyResult result_;  // without the members that mutex_ guards
   std::uint64_t total_ = 0;
   std::set<EqualRange> known_equal_;  // by an earlier run
   std::optional<ResumeFile> resume_;
@@ -388,7 +388,7 @@ std::string place_in_view(const View& view, std::size_t file, std::uint64_t offs
   const Segment& segment = layout->segments[index];
   switch (segment.kind) {
     case Segment::Kind::Literal:
-      // A file of nothing but text has no header.
+      // A file that has only text has no header.
       return layout->chunks.empty() && index == 0 && !is_text(layout->segments) ? "the header"
                                                                                 : "text";
     case Segment::Kind::File:

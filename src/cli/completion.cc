@@ -1,10 +1,10 @@
 // `ckfs completion SHELL`: completions made from CLI11's table of verbs and options, so that they
 // never lag behind the program. Files kept by hand beside it were the alternative; they always do.
 //
-// A value that may be some words has them in its type's name, beside what stands for others in
-// capitals: "auto|uring|pread", "SIZE|auto", "DIR|FILE". What an argument or a value in capitals
-// is, follows from its name: a VIEW is one of the table of views, the MNT of a verb that ends or
-// reads a mount is one that `ckfs list -q` prints, and a TAG is a directory in SRC.
+// A value's type name lists the words that it may be in small letters, and other kinds of values in
+// capitals: "auto|uring|pread", "SIZE|auto", "DIR|FILE". A name in capitals says what completes it:
+// a VIEW is one of the table of views, the MNT of a verb that ends or reads a mount is one that
+// `ckfs list -q` prints, and a TAG is a directory in SRC.
 #include <algorithm>
 #include <cctype>
 #include <utility>

@@ -34,8 +34,8 @@ std::vector<std::size_t> all_files(const View& view) {
   return files;
 }
 
-/// To a file, which gets its name when all is in it. An interrupted run leaves FILE.partial, and
-/// the next one goes on from there.
+/// Writes to a file, which gets its name when all digests are in it. An interrupted run leaves
+/// FILE.partial, and the next run continues from there.
 Result<void> digest_to_file(const DigestCommand& command, const Checkpoint& checkpoint,
                             const View& view, const std::vector<Algorithm>& algorithms, bool tagged,
                             const CheckOptions& options, Progress& progress) {
@@ -77,7 +77,7 @@ Result<void> digest(const DigestCommand& command) {
   CKFS_TRY(const View view, checkpoint.view(command.view));
   std::vector<Algorithm> algorithms = command.algorithms;
   if (algorithms.empty()) algorithms.push_back(Algorithm::Sha256);
-  // Without a tag a line does not say of which kind its sum is.
+  // Without a tag a line does not name the algorithm of its sum.
   const bool tagged = command.tagged || algorithms.size() > 1;
   // On a terminal the digests themselves show how far it is; a bar would be drawn into them.
   const bool lines_show = command.output.empty() && !command.json && ::isatty(STDOUT_FILENO) == 1;

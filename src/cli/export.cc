@@ -1,6 +1,6 @@
-// `ckfs export`: a view as a directory on disk. Progress meanwhile, one line at the end.
+// `ckfs export`: writes a view as a directory on disk. Shows progress, and one line at the end.
 //
-// By one process, or with --distributed or --rank by several (launcher.h): then each writes its
+// One process writes the view; with --distributed or --rank each of several (launcher.h) writes a
 // part.
 #include <cstdlib>
 #include <optional>

@@ -1,7 +1,7 @@
-// The words of `-o`. mount(8) hands on everything that stands in an fstab line, so the generic
-// words that mean nothing to a read-only mount are accepted and dropped (`rw` too: mount(8) adds it
-// wherever nothing else is given). An unknown word is an error, because a misspelt `allow_othr`
-// that is dropped costs more time than one that is reported.
+// The words of `-o`. mount(8) hands on all options of an fstab line, so the generic words that mean
+// nothing to a read-only mount are accepted and dropped (`rw` too: mount(8) adds it wherever
+// nothing else is given). An unknown word is an error, because a misspelt `allow_othr` that is
+// dropped costs more time than one that is reported.
 #include <algorithm>
 #include <charconv>
 

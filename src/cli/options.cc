@@ -44,7 +44,7 @@ Result<std::uint64_t> parse_bytes(const std::string& name, const std::string& va
 
 /// Read here and not where the checkpoint is opened: a daemon's directory is another.
 Result<RecipeText> read_recipe(const std::string& path) {
-  // Not to wait at a named pipe that nobody writes to; of one that somebody does, for his text.
+  // Opens a named pipe without waiting for a writer. Then waits for the text, if there is a writer.
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.get() < 0) return system_failure(errno, path, "open");
   if (::fcntl(file.get(), F_SETFL, 0) != 0) return system_failure(errno, path, "open");

@@ -373,7 +373,7 @@ Result<ExportResult> ViewExport::write(const std::vector<Wanted>& files) {
     if (!finished) open.push_back(&file);
   }
   CKFS_TRY_VOID(record_.store());
-  // From here on the record says what OUT holds: the mark of what was replaced would be wrong.
+  // From here on the record says what OUT holds. The mark of a replaced export would be wrong.
   CKFS_TRY_VOID(out_.remove_mark());
   {
     const MutexLock lock(mutex_);
@@ -551,7 +551,7 @@ Result<ExportResult> export_view(const Checkpoint& checkpoint, const View& view,
     ++number;
   }
   ViewExport run(directory, view, options, order, ordered, checkpoint.mtime(), record);
-  // Before the old copy is removed: there may be no room for a new one.
+  // Before the old copy is removed: the disk may not have room for a new one.
   CKFS_TRY_VOID(run.check_space(stale));
   if (options.stop.stop_requested()) {
     return fail(ErrorCode::Stopped, "{}: interrupted before anything was written",

@@ -146,7 +146,8 @@ void add_digest(CLI::App& app, Action& action) {
       ->type_name("FILE");
   verb->add_flag("--tag-lines", command->tagged,
                  "print lines with the algorithm's name: SHA256 (PATH) = SUM");
-  verb->add_flag("--json", command->json, "print JSON, with sizes and provenance");
+  verb->add_flag("--json", command->json,
+                 "print JSON, with sizes, the view and the source's fingerprint");
   add_number(*verb, "--jobs", 0, 1024, command->jobs,
              "files read at a time (default: --threads, else one for each CPU)");
   add_progress(*verb, command->progress);

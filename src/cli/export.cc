@@ -171,8 +171,7 @@ void add_export(CLI::App& app, Action& action) {
       "Indexed Job, mpirun, torchrun)");
   CLI::Option* const rank = add_number(*verb, "--rank", 0, kMostRanks - 1, command->rank,
                                        "write only this part, counted from 0; needs --world");
-  add_number(*verb, "--world", 1, kMostRanks, command->world, "how many parts there are")
-      ->group(group);
+  add_number(*verb, "--world", 1, kMostRanks, command->world, "number of parts")->group(group);
   CLI::Option* const finish = verb->add_flag(
       "--finish", command->finish,
       "finish an export in parts: rename the files if all parts are complete, otherwise list what "

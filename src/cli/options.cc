@@ -201,13 +201,14 @@ void add_common(CLI::App& verb, CommonOptions& options, Tuning tuning) {
       "else the top level)",
       choice);
   add_value(verb, options, "item", "NAME",
-            "item of an Orbax checkpoint (default: the one with arrays)", choice);
+            "item of an Orbax checkpoint (default: the only one, else the usual one)", choice);
   add_value(verb, options, "step", "N",
             "step of a directory of Orbax checkpoints (default: the newest)", choice);
-  add_value(verb, options, "config", "DIR|FILE",
-            "directory or hub name to take config.json and the tokenizer from, for a source that "
-            "has none",
-            choice);
+  add_value(
+      verb, options, "config", "DIR|FILE",
+      "directory, config.json or model of the hub to take the configuration and the tokenizer "
+      "from, for a source that has none",
+      choice);
   verb.add_option_function<std::vector<std::string>>(
           "--recipe",
           [&options](const std::vector<std::string>& files) {
@@ -244,7 +245,7 @@ void add_common(CLI::App& verb, CommonOptions& options, Tuning tuning) {
     add_value(verb, options, "tile_bytes", "SIZE", "bytes of a tile; for tests", "");
   }
   add_value(verb, options, "log_level", "debug|info|warn|error|off",
-            "least level of log lines (default warn; mount: info)", group);
+            "log messages of this level and above (default warn; mount: info)", group);
   add_value(verb, options, "log_file", "FILE",
             "file for the log (default: stderr; mount: the system log)", group);
 }

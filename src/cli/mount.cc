@@ -62,9 +62,9 @@ struct Walls {
   std::string_view lacking;  // what of these this system does not have; empty: it has both
 };
 
-/// The first wall is the parsers', this is the second: it stands before they see the first byte.
-/// Where privileges are kept, which the log says, nothing else is tried: without no_new_privs the
-/// kernel refuses it.
+/// The checks of the parsers are the first wall, this is the second. It is built before the parsers
+/// see the first byte. Where privileges are kept, which the log says, nothing else is tried:
+/// without no_new_privs the kernel refuses it.
 Result<Walls> confine(const MountCommand& command) {
   if (const Result<void> dropped = drop_privileges(); !dropped) {
     spdlog::warn("{}: privileges are kept: {}", command.mountpoint, dropped.error().message());
@@ -140,7 +140,8 @@ Result<void> open_and_serve(const MountCommand& command, const std::function<voi
                           }},
                      [&] {
                        ready();
-                       // Of a mount that stands: a user whose mount failed reads the error alone.
+                       // Only once the mount answers: a user whose mount failed reads the error
+                       // alone.
                        if (walls.lacking.empty()) return;
                        spdlog::info("{}: confined without {}, which this system does not have",
                                     command.mountpoint, walls.lacking);
@@ -152,7 +153,7 @@ Result<void> serve(const MountCommand& command, const std::function<void()>& rea
   return or_failure("mount", [&] { return open_and_serve(command, ready); });
 }
 
-/// Writes all of `text`; false if nobody reads.
+/// Writes all of `text`; false if the pipe has no reader.
 bool send(int pipe, std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = ::write(pipe, text.data(), text.size());
@@ -313,7 +314,7 @@ Result<void> mount(MountCommand command) {
   command.log = log.place;
   CKFS_TRY_VOID(mount_in_background(command, log));
   mountpoint.keep();
-  // The mount is there, whether or not anybody reads this.
+  // The mount is there, whether or not this line can be written.
   if (log.note && (command.verbose || log.is_lost)) {
     (void)print(one_line(fmt::format("{}: {}", command.mountpoint, *log.note)) + "\n");
   }

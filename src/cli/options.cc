@@ -44,7 +44,7 @@ Result<std::uint64_t> parse_bytes(const std::string& name, const std::string& va
 
 /// Read here and not where the checkpoint is opened: a daemon's directory is another.
 Result<RecipeText> read_recipe(const std::string& path) {
-  // Not to wait at a named pipe that nobody writes to; of one that somebody does, for his text.
+  // Opens a named pipe without waiting for a writer. Then waits for the text, if there is a writer.
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.get() < 0) return system_failure(errno, path, "open");
   if (::fcntl(file.get(), F_SETFL, 0) != 0) return system_failure(errno, path, "open");
@@ -164,13 +164,13 @@ Result<void> set_common(CommonOptions& options, const std::string& name, const s
     } else if (value == "pread") {
       options.open.io = IoEngine::Pread;
     } else {
-      return fail(ErrorCode::InvalidArgument, "io: \"{}\" is none of auto, uring, pread", value);
+      return fail(ErrorCode::InvalidArgument, "io: \"{}\" is not one of auto, uring, pread", value);
     }
   } else if (name == "log_level") {
     constexpr std::string_view kLevels[] = {"debug", "info", "warn", "error", "off"};
     if (std::ranges::find(kLevels, value) == std::end(kLevels)) {
       return fail(ErrorCode::InvalidArgument,
-                  "log_level: \"{}\" is none of debug, info, warn, error, off", value);
+                  "log_level: \"{}\" is not one of debug, info, warn, error, off", value);
     }
     options.log_level = value;
   } else if (name == "log_file") {
@@ -201,13 +201,14 @@ void add_common(CLI::App& verb, CommonOptions& options, Tuning tuning) {
       "else the top level)",
       choice);
   add_value(verb, options, "item", "NAME",
-            "item of an Orbax checkpoint (default: the one with arrays)", choice);
+            "item of an Orbax checkpoint (default: the only one, else the usual one)", choice);
   add_value(verb, options, "step", "N",
             "step of a directory of Orbax checkpoints (default: the newest)", choice);
-  add_value(verb, options, "config", "DIR|FILE",
-            "directory or hub name to take config.json and the tokenizer from, for a source that "
-            "has none",
-            choice);
+  add_value(
+      verb, options, "config", "DIR|FILE",
+      "directory, config.json or model of the hub to take the configuration and the tokenizer "
+      "from, for a source that has none",
+      choice);
   verb.add_option_function<std::vector<std::string>>(
           "--recipe",
           [&options](const std::vector<std::string>& files) {
@@ -244,7 +245,7 @@ void add_common(CLI::App& verb, CommonOptions& options, Tuning tuning) {
     add_value(verb, options, "tile_bytes", "SIZE", "bytes of a tile; for tests", "");
   }
   add_value(verb, options, "log_level", "debug|info|warn|error|off",
-            "least level of log lines (default warn; mount: info)", group);
+            "log messages of this level and above (default warn; mount: info)", group);
   add_value(verb, options, "log_file", "FILE",
             "file for the log (default: stderr; mount: the system log)", group);
 }

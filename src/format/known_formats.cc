@@ -91,7 +91,7 @@ std::string_view name_of_text(std::string_view text) {
   if (is_printable && (text.starts_with('{') || text.starts_with('['))) {
     return "a JSON text (an error message that was saved?)";
   }
-  constexpr std::size_t kShortest = 8;  // what is shorter is no file of weights, whatever it says
+  constexpr std::size_t kShortest = 8;  // a file of weights is longer, text or not
   const bool is_ascii = std::ranges::none_of(text, [](char c) { return c < 0 || c == 0x7f; });
   if (is_printable && is_ascii && text.size() >= kShortest)
     return "a text (an error message that was saved?)";

@@ -60,8 +60,10 @@ Bytes_ deflated(const Bytes_& bytes, bool gzip) {
 Bytes_ bz2(const Bytes_& bytes, int level) {
   Bytes_ out(bytes.size() + bytes.size() / 100 + 600);  // what its manual asks for
   auto size = static_cast<unsigned>(out.size());
+  char* const from = reinterpret_cast<char*>(const_cast<std::byte*>(bytes.data()));
+  char none = 0;  // where there are no bytes: a null pointer is refused
   EXPECT_EQ(BZ2_bzBuffToBuffCompress(reinterpret_cast<char*>(out.data()), &size,
-                                     reinterpret_cast<char*>(const_cast<std::byte*>(bytes.data())),
+                                     bytes.empty() ? &none : from,
                                      static_cast<unsigned>(bytes.size()), level, 0, 0),
             BZ_OK);
   out.resize(size);

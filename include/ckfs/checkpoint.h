@@ -302,7 +302,7 @@ class Checkpoint {
   std::shared_ptr<Impl> impl_;
 };
 
-/// "0.1.0"
+/// "0.2.0"
 std::string_view version();
 
 /// Grows when the bytes of some view change for the same source and parameters (see CHANGELOG).

@@ -132,7 +132,8 @@ std::shared_ptr<const SourceReaders> readers_of(const SourceFiles& files, const 
   }
   if (readers->of_file.empty()) return readers;
   if (!catalog.chunks().empty()) {
-    // Which files a chunk is in is known when it is read: all that are not shown as they are.
+    // Only reading shows which files a chunk is in, so all files that are not shown as they are
+    // count.
     auto holding = readers->of_file;
     for (const SourceFile& side : catalog.model().side_files) holding.erase(side.file);
     for (const auto& [file, own] : holding) readers->tensors &= own;
@@ -220,7 +221,7 @@ Result<Checkpoint> open_prepared(const std::filesystem::path& source, const Open
                 "recipes (ckfs-recipe(5))",
                 quote(options.family));
   }
-  // Before the source: what a source has to hold in order to read comes out of it, too.
+  // Made before the source, whose own buffers come out of it, too.
   const std::shared_ptr<BufferPool> budget = BufferPool::create(
       std::max(kMinMemory, options.memory - std::min(options.memory, files->own_memory())));
   std::shared_ptr<Spill> spill;
@@ -464,7 +465,7 @@ FileInfo ViewFile::info() const {
 
 namespace {
 
-/// What of [offset, offset + size) lies within the file. Needs no memory, as info() may.
+/// The part of [offset, offset + size) within the file. Needs no memory, unlike info().
 ByteRange within(const ReadStream& stream, std::uint64_t offset, std::uint64_t size) {
   const std::uint64_t end = stream.file().size;
   const std::uint64_t begin = std::min(offset, end);

@@ -51,7 +51,7 @@ class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
         engine(std::make_unique<Engine>(catalog, source(), std::move(budget),
                                         with_rest(std::move(options)))) {}
 
-  /// What the catalog's extents name: files, and decoded chunks where there are such.
+  /// The source of the catalog's extents: files and, if there are any, decoded chunks.
   ByteSource& source() const {
     return chunks != nullptr ? static_cast<ByteSource&>(*chunks) : stored();
   }

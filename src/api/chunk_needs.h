@@ -14,8 +14,8 @@ namespace ckfs {
 /// By chunk, from the first byte that is needed of it to the last.
 using ChunkNeeds = std::map<FileId, ByteRange>;
 
-/// What `boxes` need of chunks that have to be decoded: no others are named. Costs a few steps for
-/// each chunk, however many elements a box has.
+/// The ranges that `boxes` need of chunks that have to be decoded. Costs a few steps for each
+/// chunk, however many elements a box has.
 ChunkNeeds chunk_needs(const Catalog& catalog, std::span<const Box> boxes);
 
 }  // namespace ckfs

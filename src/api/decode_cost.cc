@@ -109,8 +109,8 @@ class Player {
 DecodeCost decode_cost(const View::Impl& view, std::uint64_t memory, std::uint64_t spill) {
   const Catalog& catalog = *view.definition->catalog;
   if (catalog.chunks().empty()) return {};
-  // What Tier::Source can have while tiles and replies have their shares, and what a decoder of a
-  // usual window takes of it.
+  // The bytes of Tier::Source beside the shares of tiles and replies, and the bytes of a decoder
+  // with a usual window.
   constexpr std::uint64_t kDecoder = 4_MiB;
   const std::uint64_t room = memory / 8 * 3;
   const std::uint64_t blocks = room - kDecoder;

@@ -1,4 +1,5 @@
-// What compressed chunks cost a reader of a view: computed from the plan alone, no byte is read.
+// The cost of compressed chunks for a reader of a view. Computed from the plan alone; reads no
+// byte.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +25,8 @@ struct DecodeCost {
   bool is_dear() const { return ratio() > kTolerable; }
 };
 
-/// Of reading the files of a view one after another, in order, with so much memory and spill. A
-/// tensor of more tiles than all views of real models have counts as read at once.
+/// The cost of reading the files of a view one after another, in order, with so much memory and
+/// spill. A tensor of more tiles than all views of real models have counts as read at once.
 DecodeCost decode_cost(const View::Impl& view, std::uint64_t memory, std::uint64_t spill);
 
 /// Options that make the cost tolerable: "--memory 4096MiB" (twice `memory`, or so many times more,

@@ -1,5 +1,5 @@
-// Times of reads, and the grammar of Prometheus' text format 0.0.4. What is written in it is
-// metrics_text()'s (api/status.h).
+// Times of reads, and the grammar of Prometheus' text format 0.0.4. metrics_text() (api/status.h)
+// decides which samples are written.
 #pragma once
 
 #include <array>

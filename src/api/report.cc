@@ -120,7 +120,8 @@ Totals totals(const Checkpoint::Impl& checkpoint) {
   return result;
 }
 
-/// How many tensors of a view get which label, by what they were and what they become.
+/// How many tensors of a view get one label, for each pair of an encoding in the source and a dtype
+/// in the view.
 struct Label {
   std::string view;
   Exactness exactness = Exactness::BitExact;
@@ -215,7 +216,7 @@ std::optional<std::uint64_t> bytes_of_view(const Checkpoint& checkpoint, const s
   return bytes;
 }
 
-/// A file of weights of the source, and what it is to the views.
+/// A file of weights of the source, and its role in the views.
 struct WeightFile {
   std::string path;
   std::uint64_t bytes = 0;
@@ -322,7 +323,8 @@ std::string inspect_json(const Checkpoint& checkpoint, std::string_view source) 
   return render(json);
 }
 
-/// Each way in which weights are quantized, how exactly views show it, and what they leave out.
+/// Each way in which weights are quantized, how exactly views show it, and the tensors that views
+/// leave out.
 void add_quantization(const CatalogPart& part, std::string& text) {
   const Out out(text);
   const Catalog& catalog = *part.catalog;
@@ -472,8 +474,8 @@ struct Entry {
   std::optional<FileInfo> file;
 };
 
-/// What lies directly in the directory `path` of the view ("" is the view itself), or the one file
-/// of that path; empty: there is nothing of that name.
+/// The entries of the directory `path` of the view ("" is the view itself), or the one file of that
+/// path; empty: there is nothing of that name.
 std::vector<Entry> entries_at(const View& view, std::string_view path) {
   std::vector<Entry> entries;
   const std::string prefix = path.empty() ? std::string() : std::string(path) + "/";
@@ -578,7 +580,8 @@ std::vector<std::string> source_paths(const View::Impl& view, std::size_t file) 
   return {paths.begin(), paths.end()};
 }
 
-/// What a definition keeps, without its parts; of what it shares with others, its boxes count.
+/// The memory of a definition, without its parts. Of the memory that it shares with others only its
+/// boxes count.
 std::uint64_t memory_of(const Definition& definition) {
   // Twice the objects themselves, as memory_of() a view.
   constexpr std::uint64_t kEachTensor = 2 * sizeof(ModelTensor);
@@ -630,8 +633,7 @@ std::vector<std::string> opening_notes(const Checkpoint& checkpoint) {
   if (available == 1 && absent != views.end() && !absent->reasons.empty()) {
     const Reason& reason = absent->reasons.front();
     lines.push_back(
-        fmt::format("nothing but source/ can be shown: {}: {}: {} (`ckfs inspect` has "
-                    "all reasons)",
+        fmt::format("only source/ can be shown: {}: {}: {} (`ckfs inspect` has all reasons)",
                     absent->name, reason.subject, reason.text));
   }
   const std::span<const Note> notes = checkpoint.impl().catalog->notes();

@@ -3,8 +3,8 @@
 // of a mount. One place, so that the program and the mount never say different things.
 //
 // Every JSON text is one object, indented by 2, ends in a newline and has "version": kReportVersion
-// first. Members are only added within a version. Sizes are bytes. Strings that are not UTF-8 in
-// the source come with U+FFFD in the place of what is not: a byte, or the begin of a character.
+// first. Members are only added within a version. Sizes are bytes. In strings that are not UTF-8 in
+// the source, U+FFFD replaces each byte that is not, and each start of a character that is cut.
 //
 //   inspect  {version, source, kind, quantization: string (empty: plain), tensors, tensor_bytes,
 //             companions, files, bytes, mtime, fingerprint: "0123456789abcdef",
@@ -82,15 +82,17 @@ std::string source_version(const Checkpoint& checkpoint);
 /// here.
 std::vector<std::filesystem::path> source_paths(const Checkpoint& checkpoint);
 
-/// `ckfs inspect --view`: every tensor of a view, which of the source's tensors it is made of, and
-/// which are in none; of one of files as they are, that it is. Errors: those of Checkpoint::view.
+/// `ckfs inspect --view`: every tensor of a view with the source's tensors that it is made of, and
+/// the source's tensors that are in none. For a view of files as they are, a line that says so.
+/// Errors: those of Checkpoint::view.
 Result<std::string> view_report(const Checkpoint& checkpoint, std::string_view view,
                                 ReportFormat format);
 
 enum class ListDetail : std::uint8_t { Names, Long };
 
-/// `ckfs ls`: what lies at `where`: "" (the available views), "VIEW" or "VIEW/PATH" (a directory's
-/// entries, or the one file). Long adds size and exactness to the text; JSON always has them.
+/// `ckfs ls`: the entries at `where`: "" (the available views), "VIEW" or "VIEW/PATH" (a
+/// directory's entries, or the one file). Long adds size and exactness to the text; JSON always has
+/// them.
 /// Errors: those of Checkpoint::view, NotFound.
 Result<std::string> list_report(const Checkpoint& checkpoint, std::string_view where,
                                 ListDetail detail, ReportFormat format);

@@ -1,6 +1,6 @@
-// The same counters are wanted by programs, people and Prometheus, under names that each has its
-// own rules for. So a counter is a row of one table, and each form is a loop over that table. What
-// is no counter (files, errors, times of reads) is written by hand in each form.
+// Programs, people and Prometheus want the same counters, each under names of its own rules. So a
+// counter is a row of one table, and each form is a loop over that table. Each form writes the rest
+// (files, errors, times of reads) by hand.
 #include "api/status.h"
 
 #include <algorithm>
@@ -162,7 +162,7 @@ std::string last_error_text(const Json& json) {
                      text_of(*last, "message"));
 }
 
-/// The daemon, its source and its errors: the head of the table.
+/// The head of the table: the process that serves, its source, and its errors.
 void add_mount(const Json& json, std::string& text) {
   for (const char* key : {"mountpoint", "source", "log"}) {
     const std::string value = text_of(json, key);

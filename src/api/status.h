@@ -43,7 +43,7 @@ struct MountErrors {
     std::int64_t time = 0;  // seconds since 1970
     std::string message;
   };
-  /// The last that is not the caller's own mistake (write to a file, list what is no directory).
+  /// The last that is not the caller's own mistake (a write to a file, a listing of a file).
   std::optional<Last> last;
 };
 

@@ -16,8 +16,8 @@
 namespace ckfs {
 namespace {
 
-// Names of sources in all arrays together. A storage that 100,000 tensors are cut out of is named
-// by each array that comes from one of them.
+// The most names of sources in all arrays together: a storage that 100,000 tensors are cut from is
+// named by each array that comes from one of them.
 constexpr std::size_t kMostSources = std::size_t{1} << 20;
 
 /// The tensors of a source that lie in a storage; the shown ones only.

@@ -52,10 +52,10 @@ struct MappedBytes {
 
 inline constexpr std::uint64_t kMostBetween = 4096;  // bytes; see share_access()
 
-/// Whether requests for `before` and `after` bytes of a file that lie `between` bytes apart are
-/// best one access, which reads those, too: an access costs as much as copying a few KiB. Not where
-/// both are more than small and the bytes between are more than a sixteenth of one: a source is not
-/// read twice for panels of short rows.
+/// Whether to join requests for `before` and `after` bytes of a file, which lie `between` bytes
+/// apart, into one access that reads the bytes between, too: an access costs as much as copying a
+/// few KiB. False if both are more than small and the bytes between exceed a sixteenth of one: a
+/// source is not read twice for panels of short rows.
 constexpr bool share_access(std::uint64_t before, std::uint64_t between, std::uint64_t after) {
   constexpr std::uint64_t kSmall = 512;
   const std::uint64_t less = before < after ? before : after;
@@ -115,11 +115,11 @@ class ByteSource {
   virtual void will_need(std::span<const FileRange> /*ranges*/) {}
 
   /// Whether will_need() starts all that a read() of `file` would wait for (a disk of this
-  /// machine): then more threads that wait have no more in flight.
+  /// machine): then more waiting threads do not bring more requests in flight.
   virtual bool heeds_hints(FileId /*file*/) const { return false; }
 
-  /// Whether read_once() leaves in the page cache what was there before: then it is also good for
-  /// bytes that others may have read, or will.
+  /// Whether read_once() leaves pages in the page cache that were there before. Then it also suits
+  /// bytes that other readers may have read, or will read.
   virtual bool knows_page_cache(FileId /*file*/) const { return false; }
 
   /// Whether read_once() reads padded requests of `file` past the page cache. Then hints for them
@@ -130,8 +130,8 @@ class ByteSource {
   /// systems): then read() is best called for one range after another, each once.
   virtual bool prefers_order(FileId /*file*/) const { return false; }
 
-  /// Whether the files are still the ones that were opened, without reading: what a reply made of
-  /// bytes read earlier asks first. Errors: Stale, Io.
+  /// Checks, without reading, that the files are still the ones that were opened. Call it before
+  /// replying with bytes that were read earlier. Errors: Stale, Io.
   [[nodiscard]] virtual Result<void> verify(std::span<const FileId> /*files*/) { return {}; }
 
   virtual std::uint64_t size(FileId file) const = 0;

@@ -8,7 +8,7 @@
 namespace ckfs {
 
 Failure system_failure(int error, std::string_view thing, std::string_view what) {
-  // ENOENT is apart because "not there" has its own exit message and errno further out.
+  // ENOENT is separate because "not found" has its own exit message and errno further out.
   const ErrorCode code = error == ENOENT ? ErrorCode::NotFound : ErrorCode::Io;
   return Failure(Error(code, fmt::format("{}: {}: {}", thing, what, std::strerror(error)), error));
 }

@@ -23,8 +23,8 @@ template <typename... Args>
 /// hand.
 [[nodiscard]] Failure system_failure(int error, std::string_view thing, std::string_view what);
 
-/// The Result of make(), OutOfMemory where that throws std::bad_alloc. To say so takes no memory:
-/// the text has room in the string itself.
+/// The Result of make(), OutOfMemory where that throws std::bad_alloc. The error needs no memory:
+/// its text fits into the string object.
 template <typename Make>
 [[nodiscard]] std::invoke_result_t<Make> or_out_of_memory(Make&& make) {
   try {
@@ -48,8 +48,9 @@ template <typename Make>
   });
 }
 
-/// What a Result's value must be: tl::expected moves it in functions that are noexcept, so that a
-/// std::bad_alloc there ends the program (a std::deque of libstdc++ allocates when it is moved).
+/// The requirement on a Result's value: tl::expected moves it in functions that are noexcept, so
+/// that a std::bad_alloc there ends the program (a std::deque of libstdc++ allocates when it is
+/// moved).
 template <typename T>
 inline constexpr bool kMovesQuietly = std::is_nothrow_move_constructible_v<T>;
 

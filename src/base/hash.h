@@ -19,8 +19,8 @@ inline constexpr std::uint64_t kHashSeed = 0xcbf29ce484222325;
   return seed;
 }
 
-/// A hash as an inode number: never 0 ("no inode") or 1 (the root of a mount), and below 2^62, for
-/// overlayfs (xino) has to keep its own mark in the upper bits of numbers.
+/// A hash as an inode number: never 0 ("no inode") or 1 (the root of a mount), and below 2^62,
+/// because overlayfs (xino) keeps its own mark in the upper bits of numbers.
 [[nodiscard]] constexpr std::uint64_t inode_of_hash(std::uint64_t hash) {
   hash &= (std::uint64_t{1} << 62) - 1;
   return hash > 1 ? hash : hash + 2;

@@ -26,7 +26,7 @@ class LogLimit {
 
   static constexpr std::chrono::minutes kInterval{1};
   static constexpr std::size_t kMostCauses = 512;
-  /// Longer causes are cut: those that differ behind this share an allowance.
+  /// Longer causes are cut: those that differ only behind this share an allowance.
   static constexpr std::size_t kLongestCause = 256;
 
   /// `now` is for tests. Of `most_causes` each has an allowance of its own.
@@ -52,7 +52,7 @@ class LogLimit {
   State others_ CKFS_GUARDED_BY(mutex_);  // of the causes that found no room
 };
 
-/// What a line adds about those that were suppressed before it: empty, or with a blank in front.
+/// A line's note on the lines suppressed before it: empty, or with a blank in front.
 std::string suppressed_note(std::uint64_t suppressed);
 
 }  // namespace ckfs

@@ -14,8 +14,8 @@
 
 namespace ckfs {
 
-/// SipHash-1-3 (Aumasson, Bernstein). Not a hash of libxxhash: those promise nothing against who
-/// chooses the keys.
+/// SipHash-1-3 (Aumasson, Bernstein). Not a hash of libxxhash: those promise nothing against an
+/// adversary that chooses the keys.
 [[nodiscard]] std::uint64_t sip_hash(std::string_view text, std::array<std::uint64_t, 2> key);
 
 struct NameHash {

@@ -11,6 +11,7 @@
 #include <ctime>
 #include <new>
 #include <optional>
+#include <pthread.h>
 #include <vector>
 
 #include "base/mutex.h"
@@ -26,10 +27,17 @@ using std::chrono::nanoseconds;
 /// Loops that end sooner have no use for more threads.
 constexpr nanoseconds kFirstLook = std::chrono::milliseconds(1);
 
-nanoseconds cpu_time() {
+/// The CPU time of a thread; zero: it has ended.
+nanoseconds cpu_time(clockid_t thread) {
   timespec now{};
-  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  if (::clock_gettime(thread, &now) != 0) return {};
   return std::chrono::seconds(now.tv_sec) + nanoseconds(now.tv_nsec);
+}
+
+std::optional<clockid_t> clock_of(pthread_t thread) {
+  clockid_t clock{};
+  if (::pthread_getcpuclockid(thread, &clock) != 0) return std::nullopt;
+  return clock;
 }
 
 /// nullopt: the system has no memory, perhaps not even for an error that says so.
@@ -47,6 +55,7 @@ class Loop {
   Loop(std::size_t count, const Task& make, const Task& take, const Parallel& how)
       : make_(make), take_(take), how_(how), end_(count), made_(take ? count : 0) {
     threads_.reserve(std::min(count, std::max(how.few, how.most)));
+    clocks_.reserve(threads_.capacity());
   }
 
   Result<void> run() CKFS_EXCLUDES(mutex_) {
@@ -129,11 +138,18 @@ class Loop {
   bool wants_thread() const CKFS_REQUIRES(mutex_) {
     const std::size_t threads = threads_.size() + 1;
     if (refused_ || next_ >= end_ || threads >= how_.most) return false;
-    // Those that the system does not let run yet are waiting, too: they are for the tasks left. No
-    // more have ended than there are: after a failure nothing is next.
+    // Threads that the system does not run yet count as waiting, too: they are for the remaining
+    // tasks. Ended ones never exceed the total: after a failure no task is next.
     if (threads >= end_ - ended_) return false;
     const nanoseconds wall = Clock::now() - begin_;
-    return wall >= kFirstLook && mostly_waited(cpu_time() - cpu_begin_, wall, threads, cpus_);
+    return wall >= kFirstLook && mostly_waited(cpu_used(), wall, threads, cpus_);
+  }
+
+  /// By the threads of this loop since it began.
+  nanoseconds cpu_used() const CKFS_REQUIRES(mutex_) {
+    nanoseconds used = caller_ ? cpu_time(*caller_) - caller_begin_ : nanoseconds(0);
+    for (const clockid_t clock : clocks_) used += cpu_time(clock);
+    return used;
   }
 
   /// Requires: fewer threads than threads_ has room for; one that found no place there could not be
@@ -147,7 +163,10 @@ class Loop {
       // Refused, too: threads that use all this may run already.
     }
     refused_ = !thread;
-    if (thread) threads_.push_back(*std::move(thread));
+    if (thread) {
+      if (const auto clock = clock_of(thread->native_handle())) clocks_.push_back(*clock);
+      threads_.push_back(*std::move(thread));
+    }
     return !refused_;
   }
 
@@ -157,7 +176,8 @@ class Loop {
   const std::stop_token stop_ = StopScope::token();
   const std::size_t cpus_ = std::max(1U, std::thread::hardware_concurrency());
   const Clock::time_point begin_ = Clock::now();
-  const nanoseconds cpu_begin_ = cpu_time();
+  const std::optional<clockid_t> caller_ = clock_of(::pthread_self());
+  const nanoseconds caller_begin_ = caller_ ? cpu_time(*caller_) : nanoseconds(0);
 
   Mutex mutex_;
   CondVar changed_;
@@ -171,6 +191,7 @@ class Loop {
   bool out_of_memory_ CKFS_GUARDED_BY(mutex_) = false;      // so did task end_ fail
   bool refused_ CKFS_GUARDED_BY(mutex_) = false;            // the system has no more threads
   std::vector<std::thread> threads_ CKFS_GUARDED_BY(mutex_);
+  std::vector<clockid_t> clocks_ CKFS_GUARDED_BY(mutex_);  // of threads_
 };
 
 }  // namespace

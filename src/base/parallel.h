@@ -28,9 +28,9 @@ using Task = std::function<Result<void>(std::size_t)>;
 /// Runs make(0) to make(count - 1), several at once, and returns when all have ended. All threads
 /// are asked to stop when the calling one is (base/stop.h). Of several
 /// failures the one with the lowest number is given, whichever came first; tasks after a failed one
-/// may not be run. A thread that cannot be started is done without: the calling thread alone is
-/// enough. A task's std::bad_alloc is OutOfMemory; where there is no memory to begin with, it is
-/// thrown. Requires: `make` may be called by several threads, and throws nothing else.
+/// may not be run. If threads cannot be started, fewer do the work: the calling thread alone is
+/// enough. A task's std::bad_alloc becomes OutOfMemory; one before any task began is thrown.
+/// Requires: `make` may be called by several threads, and throws nothing else.
 Result<void> run_parallel(std::size_t count, const Task& make, const Parallel& how = {});
 
 /// The same with take(0), take(1) ... called in this order by the calling thread, each after its

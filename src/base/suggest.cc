@@ -37,7 +37,7 @@ std::size_t distance(std::string_view a, std::string_view b) {
   return last[b.size()];
 }
 
-/// Whether `text` is `start`, or goes on behind it with another part of a name.
+/// Whether `text` is `start`, or `start` followed by another part of a name.
 bool continues(std::string_view text, std::string_view start) {
   return text.starts_with(start) &&
          (text.size() == start.size() ||

@@ -13,7 +13,7 @@ namespace ckfs {
 /// pure function; a word of more than 64 letters is like none.
 std::string_view closest(std::string_view word, std::span<const std::string_view> known);
 
-/// For the end of a message about `word`, which is none of `known`: " (did you mean mount? there
+/// For the end of a message about `word`, which `known` does not have: " (did you mean mount? there
 /// are: mount, umount)", " (there are: mount, umount)", or nothing where `known` is empty. Of more
 /// than 20 words the first 20 are listed; `before_list` comes before the list.
 std::string did_you_mean(std::string_view word, std::span<const std::string_view> known,

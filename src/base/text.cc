@@ -25,14 +25,14 @@ std::string quote(std::string_view text) {
 
 namespace {
 
-/// Whether a terminal or a reader of logs takes a character for something else than text to show:
-/// C0 and C1 controls, what turns the direction of writing, what ends a line or a paragraph.
+/// Whether a terminal or a log viewer obeys a character instead of showing it: C0 and C1 controls,
+/// marks that turn the direction of writing, ends of lines or paragraphs.
 constexpr bool steers(std::uint32_t c) {
   return c < 0x20 || (c >= 0x7f && c <= 0x9f) || c == 0x61c || c == 0x200e || c == 0x200f ||
          (c >= 0x2028 && c <= 0x202e) || (c >= 0x2066 && c <= 0x2069);
 }
 
-/// Whether `length` finds a character wherever one has to begin. ASCII goes eight bytes at a time.
+/// Whether all of the text is characters, by `length`. ASCII goes eight bytes at a time.
 template <typename Length>
 bool is_all(std::string_view text, Length length) {
   for (std::size_t i = 0; i < text.size();) {

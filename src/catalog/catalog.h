@@ -1,5 +1,5 @@
-// What a checkpoint holds, known from its headers alone: the result of opening a source, and all
-// that the rest of ckfs knows of it.
+// The content of a checkpoint, known from its headers alone: the result of opening a source, and
+// all that the rest of ckfs knows of it.
 //
 // A Catalog is immutable after CatalogBuilder::build() and safe for concurrent use. It costs 100 to
 // 200 bytes a tensor: names and shapes live in arenas (equal shapes once), everything else is an
@@ -41,7 +41,7 @@ struct Extent {
   bool operator==(const Extent&) const = default;
 };
 
-/// Bytes, laid over a list of extents in order, and how they stand for a dense row-major run of
+/// Bytes, laid over a list of extents in order, and how they encode a dense row-major run of
 /// elements. Bytes and elements are two numbers: only the encoding turns one into the other. An
 /// element of a plain encoding, and a granule of any other, may cross an extent's border.
 struct Storage {
@@ -78,8 +78,8 @@ struct StorageBox {
   std::vector<std::int64_t> cell = {}, cell_stride = {};
 };
 
-/// What a tensor is in the training run that left it. A checkpoint that does not say has weights
-/// only.
+/// The role of a tensor in the training run that saved it. A checkpoint that does not say has
+/// weights only.
 enum class Role : std::uint8_t {
   Weight,        // trainable: the optimizer's masters where there are such
   Frozen,        // a parameter that was recorded as not trained
@@ -90,7 +90,7 @@ enum class Role : std::uint8_t {
 
 /// A tensor of the checkpoint. In the common case it is the whole of one storage in row-major
 /// order; then `boxes` is empty. Otherwise its boxes tile its shape, and `storage` is that of the
-/// first: all of them have one dtype. (Of one with an obstacle they may cover nothing.)
+/// first: all of them have one dtype. (With an obstacle they may cover nothing.)
 struct StoredTensor {
   std::string_view name;
   std::span<const std::int64_t> shape;  // logical, also where encoded
@@ -139,10 +139,10 @@ struct Quantization {
   std::string summary;
   std::vector<QuantizedGroup> groups;
   std::vector<LeftOut> left_out;
-  bool casts_all = false;  // the tool of such checkpoints casts what is not quantized, too
+  bool casts_all = false;  // the tool for such checkpoints also casts the other tensors
 };
 
-/// What a Hugging Face model directory has beside its weights.
+/// The files of a Hugging Face model directory beside its weights.
 struct ModelDirectory {
   /// config.json as it is; absent where none was found.
   std::optional<std::string> config;
@@ -163,7 +163,7 @@ struct Shard {
   std::string path;
   FileId file = 0;
   std::vector<TensorId> tensors;  // the ones that views show: no companions
-  /// What a file that mirrors this one says, too; nullptr: nothing. Equal ones are one object.
+  /// Metadata that a file mirroring this one repeats; nullptr: none. Equal ones are one object.
   std::shared_ptr<const HeaderMetadata> metadata = nullptr;
 };
 
@@ -232,8 +232,8 @@ class Catalog {
   const ChunkTable& chunks() const { return chunks_; }
   /// Those that extents name; empty where all places are known.
   const InnerFiles& inner_files() const { return inner_files_; }
-  /// Where an extent begins, about: what orders are made by. Of an inner file, as if its elements
-  /// had nothing before them; of a chunk, its number.
+  /// About where an extent begins, to order reads by. For an inner file, as if its elements came
+  /// first in it; for a chunk, its number.
   FileRange place(const Extent& extent) const {
     if (!is_inner_file(extent.file)) return {extent.file, extent.offset, extent.nbytes};
     const FileRange stored = inner_files_.file(extent.file).stored;
@@ -244,7 +244,7 @@ class Catalog {
   const ItemTree* tree() const { return tree_ ? &*tree_ : nullptr; }
 
   const ModelDirectory& model() const { return model_; }
-  /// By directory, those of one by the paths of their shards; parts have none themselves. Their
+  /// By directory, within one by the paths of their shards; parts have no parts themselves. Their
   /// files are among files(), not in model().
   std::span<const CatalogPart> parts() const { return parts_; }
   /// Every file of the source, by path: the view `source`.
@@ -326,8 +326,8 @@ class CatalogBuilder {
                       std::vector<StorageBox> boxes = {});
 
   /// Says under which name and shape a view shows `tensor`, and by which boxes of storages, none
-  /// for the whole of its own: what a quantized weight is called is not what its codes are.
-  /// Requires: as for add_tensor(); no alias of it was added.
+  /// for the whole of its own: a quantized weight has another name than its codes. Requires: as for
+  /// add_tensor(); no alias of it was added.
   void redefine(TensorId tensor, std::string_view name, std::span<const std::int64_t> shape,
                 std::vector<StorageBox> boxes = {});
 

@@ -1,7 +1,7 @@
-// Chunks that are files of their own: what a catalog names where bytes are not in a file as they
-// are. A chunk has a FileId above those of real files, and its bytes are the decoded ones, of a
-// size that its array fixes; so storages, extents and all that plans reads know nothing of it, and
-// a ChunkSource (chunks/chunk_source.h) serves both kinds.
+// Chunks as files of their own, for catalogs whose bytes are not in files as they are. A chunk has
+// a FileId above those of real files, and its bytes are the decoded ones, of a size that its array
+// fixes; so storages, extents and planning code need not know about it, and a ChunkSource
+// (chunks/chunk_source.h) serves both kinds.
 //
 // A chunk's stored bytes lie in a file, in the table itself (a value inside a node of a database),
 // or nowhere (absent: all of it is the fill value, at no cost whatever its size). The inner chunks
@@ -71,7 +71,8 @@ struct SourceChunk {
 class ChunkTable {
  public:
   ChunkArrayId add_array(ChunkArray array);
-  /// From now on no chunk of it may be absent in its shard (empty: it may), which a reader finds.
+  /// From now on no chunk of the array may be absent in its shard; an empty `why`: it may. The
+  /// reader of the shard finds absent chunks.
   void require_all(ChunkArrayId array, std::string_view why) { arrays_[array].why_whole = why; }
 
   // Functions that add chunks have the error Unsupported (more than can be numbered), which changes

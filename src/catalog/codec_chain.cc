@@ -12,6 +12,8 @@ std::string_view name(Codec codec) {
       return "gzip";
     case Codec::Zlib:
       return "zlib";
+    case Codec::Bz2:
+      return "bz2";
     case Codec::Blosc:
       return "blosc";
     case Codec::Crc32c:

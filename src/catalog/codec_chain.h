@@ -12,13 +12,13 @@
 
 namespace ckfs {
 
-enum class Codec : std::uint8_t { Zstd, Gzip, Zlib, Blosc, Crc32c };
+enum class Codec : std::uint8_t { Zstd, Gzip, Zlib, Bz2, Blosc, Crc32c };
 
 std::string_view name(Codec codec);
 
-/// Why codecs that are known are not decoded one after another; empty: they are. Of blosc twice the
-/// blocks of the one lie in any order in those of the other, which would be decoded for each.
-/// Between two checksums it reads what it needs, and the outer sum is not read to its end.
+/// Why known codecs are not decoded in this order; empty: they are. With blosc twice, the blocks of
+/// one lie in any order in those of the other, which would be decoded for each. Blosc between two
+/// checksums reads only the bytes that it needs, so the outer sum is never read to its end.
 inline std::string_view undecodable(std::span<const Codec> codecs) {
   if (std::ranges::count(codecs, Codec::Blosc) > 1) return "blosc twice";
   const auto blosc = std::ranges::find(codecs, Codec::Blosc);

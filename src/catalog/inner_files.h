@@ -36,7 +36,7 @@ constexpr bool is_inner_file(FileId file) {
   return file >= kFirstInnerFile && !is_chunk(file);
 }
 
-/// What the inner files of one tensor that have one shape have in common.
+/// The common data of a tensor's inner files of one shape.
 struct InnerTensor {
   std::string_view name;  // of the tensor, for messages
   DType dtype = DType::U8;

@@ -132,10 +132,11 @@ Result<std::vector<FileDigest>> parse_json(const nlohmann::json& json) {
     if (path == file.end() || !path->is_string()) return broken();
     FileDigest digest{.path = path->get<std::string>(), .sums = {}};
     if (digest.path.find("\uFFFD") != std::string::npos) {
-      return fail(ErrorCode::InvalidArgument,
-                  "{}: U+FFFD may stand in JSON for what is not UTF-8 (the other forms of ckfs "
-                  "digest have names as they are)",
-                  quote(digest.path));
+      return fail(
+          ErrorCode::InvalidArgument,
+          "{}: U+FFFD in JSON may replace bytes that are not UTF-8 (the other forms of ckfs "
+          "digest keep such names)",
+          quote(digest.path));
     }
     for (const Algorithm algorithm : kAlgorithms) {
       const auto sum = file.find(name(algorithm));

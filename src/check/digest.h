@@ -56,7 +56,7 @@ class DigestJournal {
 };
 
 /// Computes the sums of the files of `view` that have numbers in `files` (indices of
-/// View::files()). Works on several files at once, and reads each once from its begin to its end,
+/// View::files()). Works on several files at once. Reads each file once, from start to end,
 /// whatever the number of `algorithms`. `take` gets the sums in the order of `files`, on the
 /// calling thread. A file whose sums are in `journal` is not read; the others are added to it.
 /// Errors: those of reading, of `take`, of `journal` and of Checksum::create(); Stopped.

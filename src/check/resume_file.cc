@@ -75,7 +75,7 @@ Result<ResumeFile> ResumeFile::open(const std::string& path, const std::string& 
   CKFS_TRY(const std::string text, read_all(fd.get(), path));
   if (!text.empty() && !text.starts_with(kBegin.substr(0, text.size()))) {
     return fail(ErrorCode::InvalidArgument,
-                "{}: not a file that ckfs made to go on from (name another one)", path);
+                "{}: not a file that an interrupted ckfs run left (name another one)", path);
   }
   const std::string first = header + "\n";
   std::size_t good = 0;

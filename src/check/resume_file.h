@@ -21,8 +21,8 @@ namespace ckfs {
 class ResumeFile {
  public:
   /// Opens the file, or makes it. `header` begins with kBegin and is one line. `take` gets the
-  /// lines that an earlier run with the same header left, in order; false: this line and those
-  /// behind it are no good (a power failure may leave anything), and are removed. Errors:
+  /// lines that an earlier run with the same header left, in order. If it gives false, this line
+  /// and those behind it are broken (a power failure may leave anything) and are removed. Errors:
   /// InvalidArgument (not a file that ckfs made for this; others may write to it; another process
   /// has it), NotFound, Io, and those of `take`.
   static Result<ResumeFile> open(const std::string& path, const std::string& header,
@@ -45,8 +45,8 @@ class ResumeFile {
   std::uint64_t size_ = 0;  // under mutex_
 };
 
-/// Replaces a file by `text`: whatever happens meanwhile, it is the old one or the new one. Errors:
-/// InvalidArgument (what is there is no regular file), NotFound, Io.
+/// Replaces a file by `text`. At any time, after a crash too, it is the old one or the new one.
+/// Errors: InvalidArgument (the path is of something else than a regular file), NotFound, Io.
 Result<void> replace_file(const std::string& path, std::string_view text);
 
 }  // namespace ckfs

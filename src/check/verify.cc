@@ -1,6 +1,6 @@
 // A directory is compared in units: a file, or a part of a large one. Several are compared at once,
 // so that all CPUs work on a copy of one file, too. The copy is read and not mapped: a file that
-// shrinks meanwhile must not end the process.
+// shrinks during the comparison must not end the process.
 #include "check/verify.h"
 
 #include <algorithm>
@@ -150,7 +150,7 @@ Failure interrupted_after(const std::string& name, std::uint64_t bytes, std::uin
       ErrorCode::Stopped, "{}: interrupted after {} of {}; {} so far ({})", name, human_size(bytes),
       human_size(total),
       differing == 0 ? "no difference" : fmt::format("{} files differ", differing),
-      goes_on ? "the same command goes on from there" : "--resume FILE keeps what was compared");
+      goes_on ? "the same command continues from there" : "--resume FILE keeps what was compared");
 }
 
 /// One comparison of a view with a directory.
@@ -181,7 +181,7 @@ class Comparison {
   const std::filesystem::path& copy_;
   const VerifyOptions& options_;
   Differences differences_;
-  VerifyResult result_;  // but for what mutex_ guards
+  VerifyResult result_;  // without the members that mutex_ guards
   std::uint64_t total_ = 0;
   std::set<EqualRange> known_equal_;  // by an earlier run
   std::optional<ResumeFile> resume_;
@@ -200,7 +200,7 @@ Result<std::optional<std::uint64_t>> Comparison::look(const FileInfo& info) {
     return std::nullopt;
   }
   if (!S_ISREG(status.st_mode)) {
-    differences_.add(path, 0, "is no regular file in the copy");
+    differences_.add(path, 0, "is not a regular file in the copy");
     return std::nullopt;
   }
   const auto size = static_cast<std::uint64_t>(status.st_size);
@@ -388,7 +388,7 @@ std::string place_in_view(const View& view, std::size_t file, std::uint64_t offs
   const Segment& segment = layout->segments[index];
   switch (segment.kind) {
     case Segment::Kind::Literal:
-      // A file of nothing but text has no header.
+      // A file that has only text has no header.
       return layout->chunks.empty() && index == 0 && !is_text(layout->segments) ? "the header"
                                                                                 : "text";
     case Segment::Kind::File:

@@ -17,9 +17,10 @@ struct VerifyOptions {
   /// The share of the pieces that are compared, chosen by chance: greater than 0, at most 1.
   double sample = 1;
   std::uint64_t seed = 0;  // of that chance
-  /// A file that keeps what was compared and is equal (resume_file.h), for a run that goes on after
-  /// an interruption. Ranges of a file of the copy that has changed since are compared again. The
-  /// file is removed when all is compared without a difference. Empty: none. Not with a sample.
+  /// A file that records which ranges were compared and are equal (resume_file.h), for a run that
+  /// continues after an interruption. Ranges of a file of the copy that has changed since are
+  /// compared again. The file is removed when all is compared without a difference. Empty: no such
+  /// file. Not with a sample.
   std::string resume{};
 };
 
@@ -44,11 +45,12 @@ struct VerifyResult {
 inline constexpr std::uint64_t kVerifyPiece = std::uint64_t{1} << 20;
 inline constexpr std::size_t kMostDifferences = 100;
 
-/// Compares the files of `view` with those below `copy`. A file that differs is named with the
-/// tensor and element of its first wrong byte. A file that is missing, is not in the view (but in
-/// an export's own folder), is no regular file, or has another size is a difference, too. No tensor
-/// byte is read where sizes differ. Errors: what could not be read, on either side: then nothing is
-/// known; Stopped (with the amount that was compared); those of ResumeFile::open().
+/// Compares the files of `view` with those below `copy`. Names a file that differs with the tensor
+/// and element of its first wrong byte. A file that is missing, is not a regular file, or has
+/// another size is a difference, too. So is a file that the view does not have, except in an
+/// export's own folder. Reads no tensor byte where sizes differ. Errors: those of reading either
+/// side (then nothing is known); Stopped (with the amount that was compared); those of
+/// ResumeFile::open().
 Result<VerifyResult> verify_directory(const View& view, const std::filesystem::path& copy,
                                       const VerifyOptions& options);
 

@@ -17,7 +17,7 @@ namespace {
 constexpr std::size_t kHeader = 16;
 constexpr std::size_t kMiniHeader = kHeader + 4;  // and the place of its one block
 constexpr std::uint8_t kCopied = 2;               // flag: not compressed
-/// A writer makes blocks of 32 KiB to 8 MiB; what the table of a chunk may cost.
+/// Writers make blocks of 32 KiB to 8 MiB; this bounds the table of a chunk.
 constexpr std::uint64_t kMostBlocks = std::uint64_t{1} << 20;
 /// A block that compression would enlarge is stored as it is, behind the sizes of its parts.
 constexpr std::uint64_t kMostAround = 1024;  // 256 parts
@@ -133,8 +133,9 @@ std::uint64_t BloscStream::end_of(std::uint64_t start) const {
   return next == last ? stored_ : *next;
 }
 
-/// Several threads write blocks nearly in order: each step back, to a block that was read before,
-/// too, is a pass to there. So is a step that is shorter than a checksum, which is read ahead.
+/// Several threads write blocks nearly in order. Each step back (also to a block that was read
+/// before) costs a pass up to there, and so does a step that is shorter than a checksum, which is
+/// read ahead.
 Result<void> BloscStream::check_order(std::uint64_t most_made) const {
   constexpr std::uint64_t kAhead = 4;
   std::uint64_t made = 0;

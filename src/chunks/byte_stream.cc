@@ -9,7 +9,7 @@ namespace ckfs {
 
 std::span<std::byte> WorkSpace::take(std::uint64_t size) {
   constexpr std::uint64_t kAlignment = 64;
-  // A size that a file gives may be anything: it is compared before it is rounded or added.
+  // A size from a file may be any number: compare before rounding or adding.
   constexpr std::uint64_t kMost = std::uint64_t{1} << 48;
   if (size > kMost) {
     missing_ = kMost;

@@ -102,8 +102,8 @@ Result<ChunkLocation> ChunkSource::Impl::place(FileId file, const IndexEntry& en
   return place;
 }
 
-/// Of all of them by one batch. An index with a checksum is read to its end first, one after
-/// another: so all of those that were not yet are on their way.
+/// Reads all indexes in one batch. One with a checksum is read whole first, one after another, so
+/// those that are still to be read are hinted.
 Result<void> ChunkSource::Impl::read_entries(std::map<FileId, IndexEntry>& entries) {
   std::vector<ReadRequest> batch;
   std::map<FileId, FileRange> unseen;  // by index
@@ -235,7 +235,7 @@ void ChunkSource::will_need(std::span<const FileRange> ranges) {
       continue;
     }
     const SourceChunk chunk = impl_->table_.chunk(range.file);
-    // Only where nothing was decoded yet: a decoder says by itself what it needs next.
+    // Only where nothing was decoded yet: a decoder hints its next bytes itself.
     if (chunk.kind != SourceChunk::Kind::Stored || range.offset > 0) continue;
     constexpr std::uint64_t kFirst = std::uint64_t{1} << 20;
     stored.push_back({chunk.stored.file, chunk.stored.offset, std::min(chunk.stored.size, kFirst)});

@@ -97,11 +97,12 @@ class BoundedStream final : public ByteStream {
 
 /// Whether a stage goes back by beginning anew.
 bool is_sequential(Codec codec) {
-  return codec == Codec::Zstd || codec == Codec::Gzip || codec == Codec::Zlib;
+  return codec == Codec::Zstd || codec == Codec::Gzip || codec == Codec::Zlib ||
+         codec == Codec::Bz2;
 }
 
-/// More than a codec makes of `nbytes`: what cannot be compressed grows by less than a hundredth,
-/// but a writer may have flushed after every byte (deflate: 7 for each).
+/// More than a codec makes of `nbytes`: incompressible bytes grow by less than a hundredth, but a
+/// writer may have flushed after every byte (deflate: 7 bytes for each).
 std::uint64_t most_coded(std::uint64_t nbytes) {
   constexpr std::uint64_t kMost = std::uint64_t{1} << 60;
   return 8 * std::min(nbytes, kMost) + 1_MiB;
@@ -122,6 +123,8 @@ StreamResult open_stage(Codec codec, std::unique_ptr<ByteStream> from, WorkSpace
       return open_inflate_stream(std::move(from), DeflateForm::Gzip, space);
     case Codec::Zlib:
       return open_inflate_stream(std::move(from), DeflateForm::Zlib, space);
+    case Codec::Bz2:
+      return open_bz2_stream(std::move(from), space);
     case Codec::Blosc:
       return open_blosc_stream(std::move(from), space, nbytes, most, most_made);
     case Codec::Crc32c:
@@ -174,6 +177,9 @@ std::uint64_t usual_work_space(const CodecChain& codecs, std::uint64_t stored_by
       case Codec::Gzip:
       case Codec::Zlib:
         sum += kStageInput + 64_KiB;
+        break;
+      case Codec::Bz2:
+        sum += kStageInput + 4_MiB;
         break;
       case Codec::Blosc:
         sum += 2_MiB;

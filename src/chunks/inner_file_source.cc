@@ -140,7 +140,7 @@ class InnerFileSource::Impl {
   ByteSource& files_;
 
  private:
-  /// What reading needs of an inner file, in one place: a reader in no order waits for it.
+  /// The facts that a read needs of an inner file, in one place: a random reader waits for them.
   struct Found {
     std::atomic<std::uint64_t> begin = 0;
     FileId file = 0;  // the real one

@@ -4,10 +4,13 @@
 
 namespace ckfs {
 
-Spill::Spill(std::unique_ptr<SpillFile> file, std::uint64_t block, std::uint64_t limit)
+Spill::Spill(std::unique_ptr<SpillFile> file, std::uint64_t block, std::uint64_t limit,
+             std::function<Clock::time_point()> now)
     : file_(std::move(file)),
       block_(block),
-      most_(limit == 0 ? ~std::uint64_t{0} : limit / block) {}
+      limit_(limit == 0 ? ~std::uint64_t{0} : limit / block),
+      now_(std::move(now)),
+      most_(limit_) {}
 
 /// A place to write to: a new one, or that of the oldest block that no thread reads.
 bool Spill::take_place(std::uint64_t& place) {
@@ -16,7 +19,9 @@ bool Spill::take_place(std::uint64_t& place) {
     free_.pop_front();
     return true;
   }
-  if (used_ < most_) {
+  if (used_ < most_ || (used_ < limit_ && now_() >= next_try_)) {
+    // Of several threads one tries.
+    if (used_ >= most_) next_try_ = now_() + kUntilNextTry;
     place = used_++;
     return true;
   }
@@ -64,7 +69,7 @@ bool Spill::put(const Key& key, std::span<const std::byte> bytes) {
     slot->second.age = age.begin();
     ages_.splice(ages_.end(), age);
   }
-  // A failure for whose text there is no memory is one, too: no slot is left on its way.
+  // A failure without memory for its text is a failure, too: no slot is left half written.
   const Result<void> written =
       or_out_of_memory([&] { return file_->write(place * block_, bytes); });
   const MutexLock lock(mutex_);
@@ -72,15 +77,23 @@ bool Spill::put(const Key& key, std::span<const std::byte> bytes) {
   if (written) {
     slot->second.ready = true;
     statistics_.written += bytes.size();
+    if (place >= most_) {
+      most_ = limit_;  // the disk has room again
+      free_.insert(free_.end(), failed_.begin(), failed_.end());
+      failed_.clear();
+    }
     return true;
   }
-  // The disk is full: only the places written so far remain. A place in the middle is not used
-  // again: it would be tried first, and fail, as long as the disk is full.
+  // The disk is full: it keeps the blocks that it has. A place in the middle is not used until
+  // there is room again: it would be the first to be tried, and fail.
   remove(slot);
+  next_try_ = now_() + kUntilNextTry;
   if (place + 1 == used_) {
     const bool news = most_ != --used_;
     most_ = used_;
     if (news) spdlog::warn("{}; spilled blocks: {}", written.error().message(), used_);
+  } else {
+    failed_.push_back(place);
   }
   return false;
 }
@@ -123,7 +136,7 @@ std::uint64_t Spill::limit() const {
 
 std::uint64_t Spill::room() const {
   const MutexLock lock(mutex_);
-  const std::uint64_t places = most_ - used_ + free_.size();
+  const std::uint64_t places = (most_ > used_ ? most_ - used_ : 0) + free_.size();
   return places > ~std::uint64_t{0} / block_ ? ~std::uint64_t{0} : places * block_;
 }
 

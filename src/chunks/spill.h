@@ -1,16 +1,19 @@
 // Decoded blocks and expensive tiles on disk, in a file without a name, when memory has no room for
 // them. Bounded; the least recently used ones are overwritten first. A full disk means fewer
-// blocks, never an error.
+// blocks, never an error; once a minute one more block tries whether the disk has room again.
 //
 // Safe for concurrent use by several threads.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "base/mutex.h"
 #include "io/spill_file.h"
@@ -26,9 +29,15 @@ class Spill {
  public:
   /// A block of a chunk (its FileId), or of a tile (a lower number), and the block's own number.
   using Key = std::pair<std::uint32_t, std::uint64_t>;
+  using Clock = std::chrono::steady_clock;
 
-  /// Blocks of at most `block` bytes, `limit` bytes in all; 0: as many as the disk takes.
-  Spill(std::unique_ptr<SpillFile> file, std::uint64_t block, std::uint64_t limit);
+  /// After a write for which the disk had no room, how long new places are not tried.
+  static constexpr std::chrono::minutes kUntilNextTry{1};
+
+  /// Blocks of at most `block` bytes, `limit` bytes in all; 0: as many as the disk takes. A test
+  /// gives its own time.
+  Spill(std::unique_ptr<SpillFile> file, std::uint64_t block, std::uint64_t limit,
+        std::function<Clock::time_point()> now = &Clock::now);
 
   /// Keeps a block of at most block() bytes. If the key has a block already, or another thread is
   /// writing one, that one stays instead (and if that write fails, neither). False: it cannot keep
@@ -48,7 +57,7 @@ class Spill {
   /// The most bytes of a block.
   std::uint64_t block() const { return block_; }
 
-  /// Bytes that it may take (fewer once the disk was full), and how many of them are free.
+  /// Bytes that it may take (fewer while the disk is full), and how many of them are free.
   std::uint64_t limit() const;
   std::uint64_t room() const;
 
@@ -68,10 +77,14 @@ class Spill {
 
   const std::unique_ptr<SpillFile> file_;
   const std::uint64_t block_;
+  const std::uint64_t limit_;  // places
+  const std::function<Clock::time_point()> now_;
   mutable Mutex mutex_;
   Slots slots_ CKFS_GUARDED_BY(mutex_);
   std::list<Key> ages_ CKFS_GUARDED_BY(mutex_);  // least recently used first
-  std::uint64_t most_ CKFS_GUARDED_BY(mutex_);   // places; fewer once the disk was full
+  std::uint64_t most_ CKFS_GUARDED_BY(mutex_);   // places; fewer than limit_ while the disk is full
+  Clock::time_point next_try_ CKFS_GUARDED_BY(mutex_);         // where it is full
+  std::vector<std::uint64_t> failed_ CKFS_GUARDED_BY(mutex_);  // places that the full disk refused
   std::uint64_t used_ CKFS_GUARDED_BY(mutex_) = 0;
   std::list<std::uint64_t> free_ CKFS_GUARDED_BY(mutex_);
   SpillStatistics statistics_ CKFS_GUARDED_BY(mutex_);

@@ -49,7 +49,7 @@ bool SpilledTiles::put(const TileKey& key, std::span<const std::byte> bytes,
 std::optional<std::size_t> SpilledTiles::size(const TileKey& key) const {
   const MutexLock lock(mutex_);
   const auto found = kept_.find(key);
-  // The oldest of its blocks is the first whose place in the spill others take.
+  // The oldest of its blocks is overwritten first.
   if (found == kept_.end() || !spill_->has({found->second.number, 0})) return std::nullopt;
   return found->second.size;
 }

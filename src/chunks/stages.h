@@ -22,6 +22,9 @@ enum class DeflateForm : std::uint8_t { Gzip, Zlib };
 StreamResult open_inflate_stream(std::unique_ptr<ByteStream> from, DeflateForm form,
                                  WorkSpace& space);
 
+/// One or several bz2 streams in a row.
+StreamResult open_bz2_stream(std::unique_ptr<ByteStream> from, WorkSpace& space);
+
 /// A blosc (version 1) chunk. Blocks are decoded one by one: seek() decodes none in between.
 /// Corrupt: the blocks are not `nbytes` together, or are more than `most`, if these are given.
 /// Unsupported: more than 2^20 blocks. Blocks may lie in any order. Where going back in `from`
@@ -36,7 +39,7 @@ StreamResult open_blosc_stream(std::unique_ptr<ByteStream> from, WorkSpace& spac
 /// the stream, if it was read without a jump. Reading after a jump beyond the end is Corrupt.
 StreamResult open_crc32c_stream(std::unique_ptr<ByteStream> from, WorkSpace& space);
 
-/// How many bytes zstd and deflate read from the stage before at a time.
+/// How many bytes zstd, deflate and bz2 read from the stage before at a time.
 inline constexpr std::size_t kStageInput = std::size_t{256} << 10;
 
 /// Memory of libzstd for a frame of that window.

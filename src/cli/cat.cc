@@ -59,15 +59,16 @@ void add_cat(CLI::App& app, Action& action) {
   auto command = std::make_shared<CatCommand>();
   CLI::App* verb = app.add_subcommand("cat", "print bytes of a view's file");
   verb->add_option("SRC", command->source, kSourceText)->required();
-  verb->add_option("FILE", command->file, "VIEW/PATH")
+  verb->add_option("FILE", command->file, "file of a view, as VIEW/PATH")
       ->required()
       ->check(
           [](const std::string& file) {
             return file.find('/') == std::string::npos ? file + ": not of the form VIEW/PATH" : "";
           },
           "");
-  add_number(*verb, "--offset", command->offset, "first byte (default 0)");
-  add_number(*verb, "--length", command->length, "how many bytes (default: up to the end)");
+  add_number(*verb, "--offset", command->offset, "first byte to print (default 0)");
+  add_number(*verb, "--length", command->length,
+             "number of bytes to print (default: up to the end)");
   add_common(*verb, command->common, Tuning::Yes);
   verb->callback([command, &action] { action = [command] { return cat(*command); }; });
 }

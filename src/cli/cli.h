@@ -24,7 +24,7 @@ enum class Exit : int { Done = 0, Failed = 1, Usage = 2, CannotTell = 2 };
 /// What the parsed command line asks for. Unset where parsing failed.
 class Action {
  public:
-  /// `work` gives Result<void>, or Result<Exit> where a verb has an answer that is no error.
+  /// `work` gives Result<void>, or Result<Exit> where an exit code is an answer and not an error.
   template <typename Work>
   Action& operator=(Work work) {
     run_ = [work = std::move(work)]() -> Result<Exit> {
@@ -59,8 +59,8 @@ void add_completion(CLI::App& app, Action& action);
 void add_help(CLI::App& app, Action& action);
 void add_version(CLI::App& app, Action& action);
 
-/// Gives `app` the flags --help and --help-all, and what they print. Requires: no verb was added:
-/// verbs take both from `app`.
+/// Gives `app` the flags --help and --help-all, and the texts that they print. Requires: no verb
+/// was added yet, because verbs take both from `app`.
 void use_help(CLI::App& app);
 
 /// Groups of the options that many verbs share, which only --help-all lists.
@@ -138,7 +138,7 @@ enum class Tuning : bool { No, Yes };
 /// memory, the spill, reading and threads. Each has a variable for its default (variable_of()).
 void add_common(CLI::App& verb, CommonOptions& options, Tuning tuning);
 
-/// All of `bytes` to stdout. False: the reader has closed the pipe, which is no error. Errors: Io.
+/// Writes all of `bytes` to stdout. False: the reader has closed the pipe. Errors: Io.
 Result<bool> write_stdout(std::span<const std::byte> bytes);
 Result<void> print(std::string_view text);
 
@@ -158,7 +158,7 @@ struct MountWords {
 /// An option of `ckfs mount -o`, for help and completions.
 struct MountWord {
   std::string_view name;
-  std::string_view value;  // what stands behind its '='; empty: it takes none
+  std::string_view value;  // the kind of value behind its '='; empty: it takes no value
   std::string_view text;
 };
 /// All of them, in the order of the manual.

@@ -1,10 +1,10 @@
 // `ckfs completion SHELL`: completions made from CLI11's table of verbs and options, so that they
 // never lag behind the program. Files kept by hand beside it were the alternative; they always do.
 //
-// A value that may be some words has them in its type's name, beside what stands for others in
-// capitals: "auto|uring|pread", "SIZE|auto", "DIR|FILE". What an argument or a value in capitals
-// is, follows from its name: a VIEW is one of the table of views, the MNT of a verb that ends or
-// reads a mount is one that `ckfs list -q` prints, and a TAG is a directory in SRC.
+// A value's type name lists the words that it may be in small letters, and other kinds of values in
+// capitals: "auto|uring|pread", "SIZE|auto", "DIR|FILE". A name in capitals says what completes it:
+// a VIEW is one of the table of views, the MNT of a verb that ends or reads a mount is one that
+// `ckfs list -q` prints, and a TAG is a directory in SRC.
 #include <algorithm>
 #include <cctype>
 #include <utility>
@@ -170,7 +170,7 @@ _ckfs() {{
     COMPREPLY=($(compgen -W {0} -- "$current"))
     return
   fi
-  # Which argument this is: options and their values are none.
+  # Counts the arguments before this one, without options and their values.
   for ((index = 2; index < COMP_CWORD; ++index)); do
     word=${{COMP_WORDS[index]}}
     case $word in
@@ -335,7 +335,7 @@ void add_completion(CLI::App& app, Action& action) {
           [shell](const std::string& value) {
             if (value != "bash" && value != "zsh" && value != "fish") {
               throw CLI::ValidationError(
-                  fmt::format("SHELL: \"{}\" is none of bash, zsh, fish", value));
+                  fmt::format("SHELL: \"{}\" is not one of bash, zsh, fish", value));
             }
             *shell = value;
           },

@@ -17,7 +17,7 @@ namespace ckfs::cli {
 
 namespace {
 
-std::string read(const std::string& path) {
+std::string whole_text(const std::string& path) {
   std::ifstream file(path);
   return {std::istreambuf_iterator<char>(file), {}};
 }
@@ -44,11 +44,11 @@ std::string container_kind(const std::string& root) {
     return "apptainer";
   }
   for (const char* path : {"/run/host/container-manager", "/run/systemd/container"}) {
-    const std::string text = read(root + path);
+    const std::string text = whole_text(root + path);
     if (const std::string_view name = trim(text); !name.empty()) return known(name);
   }
   // Variables of process 1, which only its user may read.
-  const std::string variables = std::string(1, '\0') + read(root + "/proc/1/environ");
+  const std::string variables = std::string(1, '\0') + whole_text(root + "/proc/1/environ");
   constexpr std::string_view kVariable("\0container=", 11);
   if (const std::size_t at = variables.find(kVariable); at != std::string::npos) {
     return known(variables.c_str() + at + kVariable.size());
@@ -59,7 +59,7 @@ std::string container_kind(const std::string& root) {
       std::pair{"kubepods", "kubernetes"},  std::pair{"docker", "docker"},
       std::pair{"libpod", "podman"},        std::pair{"lxc", "lxc"},
       std::pair{"containerd", "container"}, std::pair{"crio", "container"}};
-  const std::string groups = read(root + "/proc/1/cgroup");
+  const std::string groups = whole_text(root + "/proc/1/cgroup");
   for (const auto& [sign, kind] : kGroups) {
     if (groups.find(sign) != std::string::npos) return kind;
   }

@@ -34,8 +34,8 @@ std::vector<std::size_t> all_files(const View& view) {
   return files;
 }
 
-/// To a file, which gets its name when all is in it. An interrupted run leaves FILE.partial, and
-/// the next one goes on from there.
+/// Writes to a file, which gets its name when all digests are in it. An interrupted run leaves
+/// FILE.partial, and the next run continues from there.
 Result<void> digest_to_file(const DigestCommand& command, const Checkpoint& checkpoint,
                             const View& view, const std::vector<Algorithm>& algorithms, bool tagged,
                             const CheckOptions& options, Progress& progress) {
@@ -52,7 +52,7 @@ Result<void> digest_to_file(const DigestCommand& command, const Checkpoint& chec
       digest_files(view, all_files(view), algorithms, options, take, &journal);
   progress.end();
   if (!done && done.error().code() == ErrorCode::Stopped) {
-    return interrupted(command.output, progress, "the same command goes on from there");
+    return interrupted(command.output, progress, "the same command continues from there");
   }
   CKFS_TRY_VOID(done);
   std::string text;
@@ -77,7 +77,7 @@ Result<void> digest(const DigestCommand& command) {
   CKFS_TRY(const View view, checkpoint.view(command.view));
   std::vector<Algorithm> algorithms = command.algorithms;
   if (algorithms.empty()) algorithms.push_back(Algorithm::Sha256);
-  // Without a tag a line does not say of which kind its sum is.
+  // Without a tag a line does not name the algorithm of its sum.
   const bool tagged = command.tagged || algorithms.size() > 1;
   // On a terminal the digests themselves show how far it is; a bar would be drawn into them.
   const bool lines_show = command.output.empty() && !command.json && ::isatty(STDOUT_FILENO) == 1;
@@ -111,7 +111,7 @@ Result<void> digest(const DigestCommand& command) {
   if (!read) return {};
   if (!done && done.error().code() == ErrorCode::Stopped) {
     return interrupted(view.name(), progress,
-                       "with --output FILE the next run would go on from there");
+                       "with --output FILE the next run continues from there");
   }
   CKFS_TRY_VOID(done);
   if (!command.json) return {};
@@ -132,7 +132,7 @@ void add_digest(CLI::App& app, Action& action) {
               const auto algorithm = parse_algorithm(name);
               if (!algorithm) {
                 throw CLI::ValidationError(fmt::format(
-                    "--algorithm: \"{}\" is none of sha256, crc32c, xxh128", one_line(name)));
+                    "--algorithm: \"{}\" is not one of sha256, crc32c, xxh128", one_line(name)));
               }
               command->algorithms.push_back(*algorithm);
             }
@@ -140,12 +140,14 @@ void add_digest(CLI::App& app, Action& action) {
           "checksum algorithm (default sha256; repeatable, the view is read only once)")
       ->type_name("sha256|crc32c|xxh128")
       ->allow_extra_args(false);
-  verb->add_option("-o,--output", command->output,
-                   "write to FILE when all is done; an interrupted run goes on from FILE.partial")
+  verb->add_option(
+          "-o,--output", command->output,
+          "write to FILE when all is done; after an interruption, continue from FILE.partial")
       ->type_name("FILE");
   verb->add_flag("--tag-lines", command->tagged,
                  "print lines with the algorithm's name: SHA256 (PATH) = SUM");
-  verb->add_flag("--json", command->json, "print JSON, with sizes and provenance");
+  verb->add_flag("--json", command->json,
+                 "print JSON, with sizes, the view and the source's fingerprint");
   add_number(*verb, "--jobs", 0, 1024, command->jobs,
              "files read at a time (default: --threads, else one for each CPU)");
   add_progress(*verb, command->progress);

@@ -109,7 +109,7 @@ Result<Exit> doctor(const DoctorCommand& command) {
 void add_doctor(CLI::App& app, Action& action) {
   auto command = std::make_shared<DoctorCommand>();
   CLI::App* verb = app.add_subcommand("doctor", "check this machine for problems");
-  verb->add_option("SRC", command->source, "checkpoint to check, too");
+  verb->add_option("SRC", command->source, "also check that this checkpoint can be opened");
   verb->add_flag("--json", command->json, "print JSON");
   verb->add_option("--root", command->root, "in the place of /; for tests")->group("");
   add_common(*verb, command->common, Tuning::Yes);

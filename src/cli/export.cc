@@ -1,6 +1,6 @@
-// `ckfs export`: a view as a directory on disk. Progress meanwhile, one line at the end.
+// `ckfs export`: writes a view as a directory on disk. Shows progress, and one line at the end.
 //
-// By one process, or with --distributed or --rank by several (launcher.h): then each writes its
+// One process writes the view; with --distributed or --rank each of several (launcher.h) writes a
 // part.
 #include <cstdlib>
 #include <optional>
@@ -171,8 +171,7 @@ void add_export(CLI::App& app, Action& action) {
       "Indexed Job, mpirun, torchrun)");
   CLI::Option* const rank = add_number(*verb, "--rank", 0, kMostRanks - 1, command->rank,
                                        "write only this part, counted from 0; needs --world");
-  add_number(*verb, "--world", 1, kMostRanks, command->world, "how many parts there are")
-      ->group(group);
+  add_number(*verb, "--world", 1, kMostRanks, command->world, "number of parts")->group(group);
   CLI::Option* const finish = verb->add_flag(
       "--finish", command->finish,
       "finish an export in parts: rename the files if all parts are complete, otherwise list what "
@@ -185,7 +184,7 @@ void add_export(CLI::App& app, Action& action) {
           [command](const std::string& value) {
             if (value != "ranges" && value != "files") {
               throw CLI::ValidationError(
-                  fmt::format("--split: \"{}\" is none of ranges, files", one_line(value)));
+                  fmt::format("--split: \"{}\" is not one of ranges, files", one_line(value)));
             }
             command->split = value == "files" ? Split::Files : Split::Ranges;
           },

@@ -37,7 +37,7 @@ void add_inspect(CLI::App& app, Action& action) {
       app.add_subcommand("inspect", "show what a checkpoint is and which views it has");
   verb->add_option("SRC", command->source, kSourceText)->required();
   verb->add_option("--view", command->view,
-                   "show every tensor of this view, and what it is made of, instead")
+                   "show every tensor of this view, with the source's tensors that it is made of")
       ->type_name("VIEW");
   verb->add_flag("-a,--all", command->all, "say why views are not available");
   verb->add_flag("--json", command->json, "print JSON");

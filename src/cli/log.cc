@@ -168,7 +168,7 @@ std::filesystem::path log_directory() {
   return {};
 }
 
-/// The daemon's own log file, in a directory of its own but for /var/log.
+/// The daemon's own log file: directly in /var/log, elsewhere in a directory of its own.
 Result<UniqueFd> open_own_log(const std::filesystem::path& path) {
   const std::filesystem::path directory = path.parent_path();
   std::error_code ignored;  // opening reports it

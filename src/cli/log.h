@@ -12,8 +12,8 @@
 namespace ckfs::cli {
 
 /// Sends the log to `log_file`, or to stderr where it is empty, with priorities where that is
-/// systemd's journal. Errors: NotFound, Io (also a directory), InvalidArgument (what is there is
-/// another kind of thing that is no file, or another user's link).
+/// systemd's journal. Errors: NotFound, Io (also a directory), InvalidArgument (the path is of a
+/// FIFO, a socket or the like, or of another user's link).
 Result<void> start_log(const CommonOptions& options);
 
 struct DaemonLog {

@@ -32,7 +32,8 @@ void add_ls(CLI::App& app, Action& action) {
   auto command = std::make_shared<LsCommand>();
   CLI::App* verb = app.add_subcommand("ls", "list views, or the files of a view");
   verb->add_option("SRC", command->source, kSourceText)->required();
-  verb->add_option("VIEW", command->where, "VIEW or VIEW/PATH (default: list the views)");
+  verb->add_option("VIEW", command->where,
+                   "view, or path in a view as VIEW/PATH (default: all views)");
   verb->add_flag("-l", command->detail, "show sizes and exactness, too");
   verb->add_flag("--json", command->json, "print JSON");
   add_common(*verb, command->common, Tuning::No);

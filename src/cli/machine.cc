@@ -177,7 +177,8 @@ Finding allow_other(const MachineOptions& options) {
   if (options.is_root) {
     return {.name = "allow_other", .fact = "root may always give -o allow_other"};
   }
-  // As libfuse reads it: a line alone, but for blanks and a comment behind #, and with its end.
+  // As libfuse reads it: on a line alone, except for blanks and a comment behind #. The line must
+  // have its end.
   const std::string whole = read_whole(options.root + "/etc/fuse.conf").value_or("");
   std::istringstream text(whole);
   bool given = false;
@@ -261,7 +262,7 @@ Finding kernel() {
   open_how how{};
   how.flags = O_PATH | O_CLOEXEC;
   const UniqueFd opened(static_cast<int>(::syscall(SYS_openat2, AT_FDCWD, "/", &how, sizeof how)));
-  // "6.18.5-x": what is behind the second number is the distribution's.
+  // "6.18.5-x": the distribution chooses the text behind the second number.
   const std::string_view release = name.release;
   const auto number = [&](std::size_t from) {
     int value = 0;

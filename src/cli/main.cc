@@ -27,7 +27,7 @@ int finish(Exit code, std::string_view line = {}) {
 }
 
 /// A run of 512 ranks has a piece of every tensor in each of 512 files. The usual soft limit, 1024,
-/// protects programs that use select(2), of which this is none.
+/// protects programs that use select(2); this one does not use it.
 void use_all_descriptors() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
@@ -55,7 +55,8 @@ std::vector<std::string_view> names_of_verbs(const CLI::App& app) {
   return names;
 }
 
-/// What CLI11 found wrong with the words of a verb, and what was meant where that is an option.
+/// The error that CLI11 found in the words of a verb, with the option that was meant if the word
+/// looks like one.
 std::string usage_error(const CLI::ParseError& error, const CLI::App* verb,
                         const std::vector<std::string>& words) {
   if (verb == nullptr || dynamic_cast<const CLI::ExtrasError*>(&error) == nullptr) {
@@ -167,7 +168,7 @@ int run(std::vector<std::string> words) {
 
 int main(int argc, char** argv) {
 #ifdef __GLIBC__
-  // glibc keeps up to 8 arenas a CPU, each with its own free memory; what is large here comes from
+  // glibc keeps up to 8 arenas a CPU, each with its own free memory. Large memory comes from
   // budgeted buffers anyway.
   mallopt(M_ARENA_MAX, 2);
 #endif

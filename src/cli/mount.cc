@@ -66,9 +66,9 @@ struct Walls {
   std::string_view lacking;  // what of these this system does not have; empty: it has both
 };
 
-/// The first wall is the parsers', this is the second: it stands before they see the first byte.
-/// Where privileges are kept, which the log says, nothing else is tried: without no_new_privs the
-/// kernel refuses it.
+/// The checks of the parsers are the first wall, this is the second. It is built before the parsers
+/// see the first byte. Where privileges are kept, which the log says, nothing else is tried:
+/// without no_new_privs the kernel refuses it.
 Result<Walls> confine(const MountCommand& command) {
   if (const Result<void> dropped = drop_privileges(); !dropped) {
     spdlog::warn("{}: privileges are kept: {}", command.mountpoint, dropped.error().message());
@@ -153,7 +153,8 @@ Result<void> open_and_serve(const MountCommand& command, const Ready& ready) {
                           }},
                      [&] {
                        ready(version);
-                       // Of a mount that stands: a user whose mount failed reads the error alone.
+                       // Only once the mount answers: a user whose mount failed reads the error
+                       // alone.
                        if (walls.lacking.empty()) return;
                        spdlog::info("{}: confined without {}, which this system does not have",
                                     command.mountpoint, walls.lacking);
@@ -165,7 +166,7 @@ Result<void> serve(const MountCommand& command, const Ready& ready) {
   return or_failure("mount", [&] { return open_and_serve(command, ready); });
 }
 
-/// Writes all of `text`; false if nobody reads.
+/// Writes all of `text`; false if the pipe has no reader.
 bool send(int pipe, std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = ::write(pipe, text.data(), text.size());
@@ -336,7 +337,7 @@ Result<void> mount(MountCommand command) {
   if (!version.empty()) {
     (void)print(one_line(fmt::format("{}: {}", command.mountpoint, version)) + "\n");
   }
-  // The mount is there, whether or not the user reads this.
+  // The mount is there, whether or not this line can be written.
   if (log.note && (command.verbose || log.is_lost)) {
     (void)print(one_line(fmt::format("{}: {}", command.mountpoint, *log.note)) + "\n");
   }

@@ -1,7 +1,7 @@
-// The words of `-o`. mount(8) hands on everything that stands in an fstab line, so the generic
-// words that mean nothing to a read-only mount are accepted and dropped (`rw` too: mount(8) adds it
-// wherever nothing else is given). An unknown word is an error, because a misspelt `allow_othr`
-// that is dropped costs more time than one that is reported.
+// The words of `-o`. mount(8) hands on all options of an fstab line, so the generic words that mean
+// nothing to a read-only mount are accepted and dropped (`rw` too: mount(8) adds it wherever
+// nothing else is given). An unknown word is an error, because a misspelt `allow_othr` that is
+// dropped costs more time than one that is reported.
 #include <algorithm>
 #include <charconv>
 
@@ -24,11 +24,12 @@ constexpr std::string_view kIgnored[] = {
 constexpr MountWord kWords[] = {
     {"allow_other", "", "let other users read the mount, too"},
     {"outside_links", "", "with allow_other: also show files that are links out of the source"},
-    {"direct", "", "no page cache and no shared mmap: fast for one copy"},
+    {"direct", "", "bypass the page cache: fast for reading all once, but no shared mmap"},
     {"strict", "", "report a source as changed when only its ctime changes"},
     {"no_sandbox", "", "as --no-sandbox"},
     {"setuid", "USER", "run the daemon as this user (root only)"},
-    {"stop", "unused|now", "what the first SIGTERM does while files are open (default unused)"},
+    {"stop", "unused|now",
+     "end on SIGTERM at once (now), or when no file is open (unused, default)"},
     {"mtime", "EPOCH", "modification time of all files (default: that of the source)"},
     {"umask", "OCTAL", "permission bits to clear on files and directories (default: your umask)"},
     {"tag", "TAG", "as --tag"},
@@ -114,7 +115,7 @@ Result<void> add_word(const std::string& word, MountWords& mount) {
     std::uint32_t bits = 0;
     const auto parsed = std::from_chars(value.data(), end, bits, 8);
     if (parsed.ec != std::errc() || parsed.ptr != end || bits > 0777) {
-      return fail(ErrorCode::InvalidArgument, "-o umask: {} is no octal number (000 to 777)",
+      return fail(ErrorCode::InvalidArgument, "-o umask: {} is not an octal number (000 to 777)",
                   quote(value));
     }
     mount.umask = bits;

@@ -12,7 +12,7 @@ namespace ckfs::cli {
 class ServiceManager {
  public:
   ServiceManager();
-  /// Sends "READY=1", "STOPPING=1"; nothing where nobody listens.
+  /// Sends `state` ("READY=1", "STOPPING=1"). Does nothing where systemd does not listen.
   void send(std::string_view state) const;
 
  private:

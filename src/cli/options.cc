@@ -62,7 +62,7 @@ Result<bool> parse_flag(const std::string& name, const std::string& value) {
 
 /// Read here and not where the checkpoint is opened: a daemon's directory is another.
 Result<RecipeText> read_recipe(const std::string& path) {
-  // A named pipe without a writer is not waited for; the text of one that has a writer is.
+  // Opens a named pipe without waiting for a writer. Then waits for the text, if there is a writer.
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.get() < 0) return system_failure(errno, path, "open");
   if (::fcntl(file.get(), F_SETFL, 0) != 0) return system_failure(errno, path, "open");
@@ -192,7 +192,7 @@ Result<void> set_common(CommonOptions& options, const std::string& name, const s
     } else if (value == "pread") {
       options.open.io = IoEngine::Pread;
     } else {
-      return fail(ErrorCode::InvalidArgument, "io: \"{}\" is none of auto, uring, pread", value);
+      return fail(ErrorCode::InvalidArgument, "io: \"{}\" is not one of auto, uring, pread", value);
     }
   } else if (name == "endpoint_url") {
     options.open.remote.endpoint_url = value;
@@ -212,7 +212,7 @@ Result<void> set_common(CommonOptions& options, const std::string& name, const s
     constexpr std::string_view kLevels[] = {"debug", "info", "warn", "error", "off"};
     if (std::ranges::find(kLevels, value) == std::end(kLevels)) {
       return fail(ErrorCode::InvalidArgument,
-                  "log_level: \"{}\" is none of debug, info, warn, error, off", value);
+                  "log_level: \"{}\" is not one of debug, info, warn, error, off", value);
     }
     options.log_level = value;
   } else if (name == "log_file") {
@@ -256,13 +256,14 @@ void add_common(CLI::App& verb, CommonOptions& options, Tuning tuning) {
       "else the top level)",
       choice);
   add_value(verb, options, "item", "NAME",
-            "item of an Orbax checkpoint (default: the one with arrays)", choice);
+            "item of an Orbax checkpoint (default: the only one, else the usual one)", choice);
   add_value(verb, options, "step", "N",
             "step of a directory of Orbax checkpoints (default: the newest)", choice);
-  add_value(verb, options, "config", "DIR|FILE",
-            "directory or hub name to take config.json and the tokenizer from, for a source that "
-            "has none",
-            choice);
+  add_value(
+      verb, options, "config", "DIR|FILE",
+      "directory, config.json or model of the hub to take the configuration and the tokenizer "
+      "from, for a source that has none",
+      choice);
   verb.add_option_function<std::vector<std::string>>(
           "--recipe",
           [&options](const std::vector<std::string>& files) {
@@ -313,7 +314,7 @@ void add_common(CLI::App& verb, CommonOptions& options, Tuning tuning) {
     add_value(verb, options, "tile_bytes", "SIZE", "bytes of a tile; for tests", "");
   }
   add_value(verb, options, "log_level", "debug|info|warn|error|off",
-            "least level of log lines (default warn; mount: info)", group);
+            "log messages of this level and above (default warn; mount: info)", group);
   add_value(verb, options, "log_file", "FILE",
             "file for the log (default: stderr; mount: the system log)", group);
 }

@@ -33,7 +33,7 @@ void add_progress(CLI::App& verb, ProgressOptions& options) {
                 std::ranges::find(kModes, value, &std::pair<std::string_view, ProgressMode>::first);
             if (found == std::end(kModes)) {
               throw CLI::ValidationError(fmt::format(
-                  "--progress: \"{}\" is none of auto, plain, json, none", one_line(value)));
+                  "--progress: \"{}\" is not one of auto, plain, json, none", one_line(value)));
             }
             options.mode = found->second;
           },

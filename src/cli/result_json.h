@@ -14,7 +14,7 @@ namespace ckfs::cli {
 nlohmann::ordered_json begin_result(const Checkpoint& checkpoint, const View& view,
                                     std::string_view source);
 
-/// The text to print. What is not UTF-8 becomes U+FFFD.
+/// The text to print. Bytes that are not UTF-8 become U+FFFD.
 std::string json_text(const nlohmann::ordered_json& json);
 
 }  // namespace ckfs::cli

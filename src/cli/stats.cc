@@ -39,8 +39,8 @@ Result<void> stats(const StatsCommand& command) {
   return print(text);
 }
 
-/// Waits until `time`, or until no ckfs is mounted there any more. The kernel shows a change of
-/// what is mounted as an exception of mountinfo (proc(5)).
+/// Waits until `time`, or until no ckfs is mounted there any more. The kernel shows a change in the
+/// list of mounts as an exception of mountinfo (proc(5)).
 void wait_until(Clock::time_point time, const UniqueFd& mountinfo,
                 const std::filesystem::path& target) {
   while (true) {

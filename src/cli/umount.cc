@@ -1,5 +1,5 @@
-// `ckfs umount`: ends a mount, also one whose daemon is dead. A mount in use is detached: to be
-// refused would leave its user with nothing but `umount -l`, which does the same.
+// `ckfs umount`: ends a mount, also one whose daemon is dead. A mount in use is detached: a refusal
+// would leave its user with only `umount -l`, which does the same.
 #include <algorithm>
 #include <ranges>
 

@@ -187,8 +187,9 @@ void add_verify(CLI::App& app, Action& action) {
                    "a directory, or a file of digests as ckfs digest prints them (-: from stdin)")
       ->required();
   CLI::Option* const resume =
-      verb->add_option("--resume", command->resume,
-                       "keep what is compared in FILE, and go on from there after an interruption")
+      verb->add_option(
+              "--resume", command->resume,
+              "record progress in FILE, so that the next run continues after an interruption")
           ->type_name("FILE");
   verb->add_flag("--json", command->json, "print the result as JSON");
   verb->add_option_function<std::string>(

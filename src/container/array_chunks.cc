@@ -12,8 +12,8 @@
 namespace ckfs {
 namespace {
 
-/// `order` without what chunks cannot show: dimensions of one element may lie anywhere. Empty: as
-/// they are.
+/// `order` as far as chunks can show it: dimensions of one element may lie anywhere. Empty: as they
+/// are.
 std::vector<std::int64_t> stored_order(std::span<const std::int64_t> order,
                                        std::span<const std::int64_t> chunk, ChunkOrders orders) {
   std::vector<std::int64_t> seen;
@@ -54,7 +54,8 @@ bool is_aligned(const Box& box, std::span<const std::int64_t> strides) {
 }
 
 /// Whether a chunk, wherever it lies, is cut out of the boxes in no more than kMaxBoxes pieces: an
-/// interval cuts loops that go on within one dimension into a begin, whole turns and an end each.
+/// interval cuts each loop that stays within one dimension into a first part, whole turns and a
+/// last part.
 Result<void> check_pieces(std::span<const Box> boxes, std::span<const std::int64_t> strides) {
   std::size_t pieces = 0;
   for (const Box& box : boxes) {

@@ -19,7 +19,8 @@ namespace {
 constexpr std::string_view kStep = "step";
 // A key costs a microsecond when the nodes of a database are measured, which is done at once.
 constexpr std::uint64_t kMostChunks = std::uint64_t{1} << 24;
-// To choose chunks, of all kinds of arrays: about a second. A large model takes a thousandth.
+// The most steps to choose chunks for all kinds of arrays: about a second. A large model takes a
+// thousandth.
 constexpr std::uint64_t kMostSteps = std::uint64_t{1} << 27;
 
 /// By the bytes of a + '/' and b + '/'.
@@ -130,7 +131,7 @@ Result<void> ItemArrays::check_tree_names() const {
       why = "not a directory name (storage=ocdbt takes any name)";
     }
     if (!why.empty()) return fail(ErrorCode::Unsupported, "{}: {}", quote(mine), why);
-    // They are in the order of their keys, and all keys of an array follow each other.
+    // Arrays are in the order of their keys, and all keys of an array follow each other.
     if (i > 0 && mine.size() > names[i - 1].size() && mine.starts_with(names[i - 1]) &&
         mine[names[i - 1].size()] == '/') {
       return fail(ErrorCode::Unsupported, "{}: its chunks lie among those of {}", quote(mine),

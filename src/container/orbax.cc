@@ -1,4 +1,4 @@
-// Both forms have the item's small files; what differs is where chunks lie. Nothing is kept for a
+// Both forms have the item's small files, and differ in where chunks lie. Nothing is kept for a
 // chunk or a key: grids are arithmetic, and a node's keys are enumerated when it is measured or
 // read, 4,096 at a time.
 #include "container/orbax.h"

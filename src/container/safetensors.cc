@@ -81,7 +81,7 @@ class SafetensorsContainer final : public ShardedContainer {
     return layout;
   }
 
-  /// Of a file that mirrors one of the source: what that one's header says beside its tensors.
+  /// For a file that mirrors one of the source: the metadata of that one's header.
   std::span<const safetensors::MetadataEntry> metadata_of(std::size_t shard) const {
     if (definition().packaging.placement != Placement::Mirrored) return {};
     const auto& mirrored = definition().catalog->shards()[tensor(ids(shard)[0]).shard];

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kLongestName = 255;  // of a directory on Linux
 
-/// What Orbax looks for in an item: an array of such a name would be taken for it.
+/// Names that Orbax looks for in an item: it would take an array of that name for its own file.
 constexpr std::array<std::string_view, 10> kReserved{"_METADATA",       "_CHECKPOINT_METADATA",
                                                      "_sharding",       "_strings.json",
                                                      "checkpoint",      "commit_success.txt",

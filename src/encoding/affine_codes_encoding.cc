@@ -2,8 +2,8 @@
 // eight rows share their words, but these stay in a near cache, and rows of one word may be of
 // eight groups.
 //
-// Of few elements the needs are exact, by columns; of more than two rows they are whole rows. So
-// what a narrow panel needs is proportional to its width.
+// The needs of few elements are exact, by columns; those of more than two rows are whole rows. So
+// the cost of a narrow panel is proportional to its width.
 #include "encoding/affine_codes_encoding.h"
 
 #include <algorithm>

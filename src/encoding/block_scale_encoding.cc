@@ -50,7 +50,7 @@ void widen_scales(const BlockScale& scale, std::span<const std::byte> in, std::s
   }
 }
 
-/// What the codes of 4 bits stand for. With a wide exponent twice that, and scales half as large.
+/// The values of the codes of 4 bits. With a wide exponent twice that, and scales half as large.
 NibbleTable table_of(const BlockScale& scale) {
   NibbleTable table;
   if (scale.codes == DType::F4) {
@@ -100,7 +100,7 @@ class BlockScaleEncoding final : public Encoding {
   }
 
   std::optional<std::uint64_t> nbytes(std::int64_t numel) const override {
-    // Behind the codes of a row its last word may have bytes that belong to none.
+    // Behind the codes of a row its last word may have unused bytes.
     if (8 % bits_ == 0 || scale_.packing.in_words) return Encoding::nbytes(numel);
     if (numel < 0) return std::nullopt;
     return checked_mul(static_cast<std::uint64_t>(ceil_div(numel, scale_.columns)), row_bytes_);

@@ -1,5 +1,5 @@
-// Scales are made for some hundred blocks at a time in front of one call of the kernel, which has
-// no use for them as they are stored.
+// Scales are computed for some hundred blocks at a time before one call of the kernel, which cannot
+// use them as they are stored.
 #include "encoding/table_codes_encoding.h"
 
 #include <algorithm>

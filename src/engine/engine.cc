@@ -119,7 +119,7 @@ class Engine::Impl {
 
   Result<void> read(ReadStream& stream, ByteRange range, std::span<std::byte> out) {
     const Inside inside(*this, range);
-    // In windows, so that what is computed ahead follows the reader through a large request.
+    // In windows, so that work ahead follows the reader through a large request.
     constexpr std::uint64_t kWindow = 4 * kPieceBytes;
     for (ByteRange window = range; window.begin < range.end; window.begin = window.end) {
       window.end = std::min(range.end, (window.begin / kWindow + 1) * kWindow);
@@ -181,8 +181,8 @@ class Engine::Impl {
     Inside(Impl& engine, ByteRange range) : engine_(engine) {
       engine_.inside_.fetch_add(1, std::memory_order_relaxed);
       engine_.bytes_.fetch_add(range.size(), std::memory_order_relaxed);
-      // Counted, then looked; give_back_when_idle() rests, then looks. In one order of all four, or
-      // both could see what was before.
+      // Counts, then looks; give_back_when_idle() rests, then looks. All four have one order, or
+      // both threads could see the old state.
       engine_.requests_.fetch_add(1);
       if (engine_.resting_.load()) engine_.wake();
     }

@@ -3,8 +3,8 @@
 // runs. As many runs as the staging takes are a batch: read at once, decoded, and each group of
 // equally spaced runs copied out by one nest.
 //
-// Where the source has the bytes in memory, runs are not staged but copied, or decoded, from there:
-// what a narrow panel wants of each page is then all that is touched.
+// Where the source has the bytes in memory, runs are copied or decoded from there without staging:
+// a narrow panel then touches only its own bytes of each page.
 #include "engine/gather.h"
 
 #include <algorithm>
@@ -107,8 +107,8 @@ class GatherPlan::Splitter {
   void split(BoxRuns runs, std::vector<Loop> loops) {
     const Granule granule = catalog_.storage(runs.source).encoding->granule();
     const auto bytes_of_elements = [&](std::int64_t elements) {
-      // Of a granule along another dimension each element has all the bytes, those of a row of
-      // granules shared by its rows.
+      // Each element of a granule along another dimension needs all the granule's bytes, and the
+      // rows of a row of granules share them.
       const std::int64_t share = elements < granule.stride ? 1 : granule.elements;
       return static_cast<std::uint64_t>(elements) * granule.bytes /
              static_cast<std::uint64_t>(granule.stride == 1 ? granule.elements : share);
@@ -201,7 +201,7 @@ TileGeometry tile_geometry(const TensorExpr& expr, TileBytes bytes) {
   const std::int64_t fitting = std::max<std::int64_t>(1, good / block);
   const std::int64_t extent = expr.shape()[d - 1];
   std::int64_t parts = ceil_div(extent, fitting);
-  // Bounded, for this is asked with each request: the dimensions of models divide soon.
+  // Bounded, because each request asks this: the dimensions of models divide soon.
   constexpr std::int64_t kMostTries = 64;
   for (const std::int64_t last = parts + kMostTries;
        parts < last && extent % parts != 0 && extent / parts > fitting / 4;) {

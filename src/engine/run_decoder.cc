@@ -347,7 +347,7 @@ Result<void> RunDecoder::whole(const ElementRun& run, std::span<std::byte> out) 
   return {};
 }
 
-/// Any elements: those of granules that the run cuts are decoded with the rest of their granule.
+/// Takes any elements: granules that the run cuts are decoded whole.
 Result<void> RunDecoder::values(ElementRange elements, DType to, std::span<std::byte> out) {
   const std::int64_t unit = encoding_->granule().unit();
   if (unit == 1 || widened(elements, unit, numel_).count == elements.count) {

@@ -125,7 +125,7 @@ void Workers::run() {
     try {
       task();
     } catch (const std::exception& error) {
-      // The reader will meet the same and report it; a worker must not take the daemon along.
+      // The reader will meet the same error and report it; a worker must not end the daemon.
       spdlog::debug("ahead of a reader: {}", error.what());
     }
   }
@@ -164,8 +164,8 @@ void Workers::Claims::wait_for_helpers() {
   while (inside_ > 0) left_.wait(lock);
 }
 
-/// Whatever `work` throws is noted, and no more: helpers must be counted out, and share() has to
-/// wait for them, where there is no memory for an Error, too.
+/// Only notes an exception of `work`: even without memory for an Error, helpers must be counted
+/// out, and share() has to wait for them.
 void Workers::Shared::run(bool helper) noexcept {
   const StopScope scope(stop);
   try {

@@ -1,5 +1,5 @@
 // Opens directories below a directory that other users may write to. The walk never leaves that
-// directory, whatever symbolic links are put in its way meanwhile.
+// directory, whatever symbolic links are put in its way while it runs.
 //
 // Callers then use one name relative to the directory, without following a link there.
 #pragma once

@@ -11,7 +11,7 @@ namespace ckfs {
 void keep_decoded_chunks(const View& view, const OutDirectory& out, std::uint64_t spare) {
   const Checkpoint::Impl& source = *view.impl().checkpoint;
   if (source.chunks == nullptr || source.chunks->spill_limit() > 0) return;
-  if (spare < DecodedChunks::kBlock) return;  // 0 would be no limit
+  if (spare < DecodedChunks::kBlock) return;  // 0 would mean without a limit
   Result<UniqueFd> file = out.open_nameless(std::string(kRecordName));
   if (!file) {
     spdlog::info("{} (what --memory has no room for is decoded again)", file.error().message());

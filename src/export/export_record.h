@@ -63,7 +63,7 @@ bool is_inner_path(std::string_view path);
 
 /// The members of an object: names, and values as JSON.
 using JsonMembers = std::vector<std::pair<std::string_view, std::string>>;
-/// Members "version", "fingerprint", "view" and "layout_version": the begin of every record.
+/// Members "version", "fingerprint", "view" and "layout_version", with which every record begins.
 JsonMembers origin_members(const ExportOrigin& origin);
 /// The object, a member a line.
 std::string json_object(const JsonMembers& members);

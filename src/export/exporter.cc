@@ -373,7 +373,7 @@ Result<ExportResult> ViewExport::write(const std::vector<Wanted>& files) {
     if (!finished) open.push_back(&file);
   }
   CKFS_TRY_VOID(record_.store());
-  // From here on the record says what OUT holds: the mark of what was replaced would be wrong.
+  // From here on the record says what OUT holds. The mark of a replaced export would be wrong.
   CKFS_TRY_VOID(out_.remove_mark());
   {
     const MutexLock lock(mutex_);
@@ -427,8 +427,8 @@ Result<ExportResult> ViewExport::write(const std::vector<Wanted>& files) {
   if (error_ && error_->code() != ErrorCode::Stopped) return Failure(*error_);
   if (stops && result_.files + result_.files_kept < files.size()) {
     return fail(ErrorCode::Stopped,
-                "{}: interrupted after {} of {} (the same command goes on from there)", out_.name(),
-                human_size(done_), human_size(total_));
+                "{}: interrupted after {} of {} (the same command continues from there)",
+                out_.name(), human_size(done_), human_size(total_));
   }
   CKFS_TRY_VOID(stored);
   return result_;
@@ -496,7 +496,7 @@ Result<ExportResult> export_view(const Checkpoint& checkpoint, const View& view,
 
   CKFS_TRY(const OutDirectory directory, OutDirectory::open(out, options.system));
   CKFS_TRY(const bool trusted, is_trusted(directory, kRecordName, options.force,
-                                          "--force goes on, and believes no record"));
+                                          "--force exports anyway and ignores any record"));
   CKFS_TRY(std::optional<FoundExport> found,
            trusted ? find_export(directory, record, options.force) : std::nullopt);
   const bool replaces = found && found->record.origin != record.origin;
@@ -551,7 +551,7 @@ Result<ExportResult> export_view(const Checkpoint& checkpoint, const View& view,
     ++number;
   }
   ViewExport run(directory, view, options, order, ordered, checkpoint.mtime(), record);
-  // Before the old copy is removed: there may be no room for a new one.
+  // Before the old copy is removed: the disk may not have room for a new one.
   CKFS_TRY_VOID(run.check_space(stale));
   if (options.stop.stop_requested()) {
     return fail(ErrorCode::Stopped, "{}: interrupted before anything was written",
@@ -568,7 +568,7 @@ Result<ExportResult> export_view(const Checkpoint& checkpoint, const View& view,
   CKFS_TRY(ExportResult result, run.write(files));
   if (const auto& chunks = view.impl().checkpoint->chunks) {
     const ChunkStatistics statistics = chunks->statistics();
-    spdlog::info("{}: {} bytes of chunks were decoded, {} of them kept on the disk meanwhile",
+    spdlog::info("{}: {} bytes of chunks were decoded, {} of them kept on disk for a time",
                  view.name(), statistics.decoded, statistics.spill.written);
   }
 

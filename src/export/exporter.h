@@ -8,8 +8,8 @@
 // OUT/.ckfs-export.d/record.json lists the source's fingerprint, the view, the layout version and
 // the finished files, and how far each large unfinished file is on the disk (in steps of 64 MiB; in
 // the source's order in its steps, 256 MiB at once). A second run with the same source and view
-// goes on from there. When all is finished, the record is replaced by a mark of OUT and of each
-// file, so that OUT holds the view's files alone; a later run recognises them by it.
+// continues from there. When all is finished, a mark of OUT and of each file replaces the record.
+// So OUT holds the view's files alone, and a later run recognises them by the mark.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ struct ExportOptions {
   /// those with the name of a file of the view are replaced, the others stay. Ignores a record that
   /// cannot be read, or that other users may have written.
   bool force = false;
-  /// Ends the export early. The next run goes on from there.
+  /// Ends the export early. The next run continues from there.
   std::stop_token stop{};
   /// Called from several threads, one at a time, with bytes done so far and the total.
   std::function<void(std::uint64_t done, std::uint64_t total)> progress{};
@@ -54,7 +54,8 @@ struct ExportResult {
 /// Writes the files of `view` into `out`, with the checkpoint's mtime. A file that has its final
 /// name is complete, unless two hosts export there at once and OUT's file system has no locks
 /// between them. Errors:
-///   InvalidArgument: OUT is no directory; it lies inside the source; a file of the source would be
+///   InvalidArgument: OUT is not a directory, or lies inside the source; a file of the source would
+///   be
 ///     replaced; a symbolic link is in the place of a directory; another export, or ranks, write
 ///     there; OUT holds what only ExportOptions::force replaces.
 ///   Io: the disk is full (ENOSPC), or another call failed. NotFound: something that the export has

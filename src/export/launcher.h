@@ -25,8 +25,8 @@ using Environment = std::function<std::optional<std::string>(const char* name)>;
 /// environment. `world` may be given alone where a launcher sets the rank, and must be where that
 /// sets no world (a Kubernetes Job). A launcher of one process says nothing where `world` is
 /// larger. nullopt: this is the only process, or no launcher has started it. Errors:
-/// InvalidArgument (two launchers contradict each other; a number is no number, or out of range;
-/// `rank` without `world`, or `world` without any rank).
+/// InvalidArgument (two launchers contradict each other; a variable is not a number, or is out of
+/// range; `rank` without `world`, or `world` without any rank).
 Result<std::optional<FleetPlace>> find_place(std::optional<unsigned> rank,
                                              std::optional<unsigned> world,
                                              const Environment& environment);

@@ -1,6 +1,6 @@
 // Threads take pieces in order, whatever step they belong to, so no thread waits for the end of a
 // step. The thread that writes the last piece of a step drops its chunks. When enough is written,
-// one thread syncs the files while the others go on. The record counts steps from the first one, so
+// one thread syncs the files while the others write. The record counts steps from the first one, so
 // a step that ends before an earlier one counts when that has ended, too.
 #include "export/ordered_writer.h"
 

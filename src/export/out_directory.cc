@@ -142,14 +142,14 @@ int make_directory(int above, const char* name) {
 }
 
 /// The mode to make a file with that shall have `mode`. Its group is known only afterwards: until
-/// then it may do no more than everybody, and not write.
+/// then the group may do no more than other users, and may not write.
 mode_t first_mode(unsigned mode) {
   return (mode & 0707) | (mode & (mode >> 3) & 5) << 3;
 }
 
 /// Sets the group's rights of `fd`, a file in `directory` that was made with first_mode(mode), as
-/// OutDirectory::create() promises. Returns the errno, or 0. Rights that cannot be given are no
-/// error (a file system may have one mode for all files); rights that cannot be taken away are.
+/// OutDirectory::create() promises. Returns the errno, or 0. Rights that cannot be taken away are
+/// an error. Rights that cannot be given are not: a file system may have one mode for all files.
 int set_group_rights(int fd, int directory, const struct stat& status, unsigned mode) {
   const mode_t all = (status.st_mode & 7) << 3;
   if (status.st_gid != ::getegid()) {

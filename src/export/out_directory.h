@@ -1,5 +1,5 @@
 // The directory that an export writes. All system calls of src/export are here, relative to one
-// descriptor of OUT, so that an OUT that is renamed meanwhile does no harm elsewhere.
+// descriptor of OUT, so that an OUT that is renamed during the export does no harm elsewhere.
 //
 // No path below OUT is followed through a symbolic link, neither to write nor to remove: a link in
 // the place of a directory is an error (beneath.h). Paths are is_inner_path().
@@ -74,7 +74,7 @@ class OutFile {
   bool uncached_ = true;  // as far as known
 };
 
-/// What is at a path.
+/// The thing at a path.
 struct OutEntry {
   bool regular = false;
   std::uint64_t size = 0;
@@ -100,39 +100,38 @@ class OutDirectory {
   /// distrust() accepts directories that are made, here and below, from their first moment on,
   /// whatever group a set-group-ID directory gives them: the umask decides for the caller's own
   /// group alone. (Not where a file system has one mode for all.) It accepts files, too, unless the
-  /// umask or a default ACL lets everybody write. Errors: InvalidArgument (not a directory; locked
+  /// umask or a default ACL lets all users write. Errors: InvalidArgument (not a directory; locked
   /// by another export), NotFound (a link that leads nowhere), Io.
   static Result<OutDirectory> open(const std::filesystem::path& path, OutSystem system = {},
                                    Others others = Others::No);
 
   const std::string& name() const { return name_; }
 
-  /// What is at a path. nullopt: nothing, or it cannot be reached.
+  /// The thing at a path. nullopt: nothing is there, or it cannot be reached.
   std::optional<OutEntry> entry(const std::string& path) const;
-  /// The reason why another user may have made or changed what is at `path` ("" is OUT). nullopt:
+  /// The reason why another user may have made or changed the thing at `path` ("" is OUT). nullopt:
   /// nothing is there; or it belongs to the caller or to root, and only the caller's own group may
   /// write to it, too, by its mode and its POSIX ACL. Other kinds of ACLs (NFS 4) are not seen,
   /// only the mode that they give.
   std::optional<std::string> distrust(const std::string& path) const;
-  /// The path, relative to OUT, of the first thing that is no directory and that `known` refuses.
+  /// The path, relative to OUT, of the first thing that `known` refuses. Directories are not asked
+  /// about.
   Result<std::optional<std::string>> find_foreign(
       const std::function<bool(const std::string& path)>& known) const;
   std::optional<std::uint64_t> free_bytes() const;
 
   /// Makes the directories above `path`.
   Result<void> make_parents(const std::string& path) const;
-  /// Makes a new, empty file; removes what has that name. Its rights are `mode` less the umask, or
-  /// what a default ACL of its directory leaves of `mode`. The group never has more, not for a
-  /// moment:
-  ///   - With a default ACL the caller's own group may not write; nor may another one, unless
-  ///     everybody may.
+  /// Makes a new, empty file; removes a file or link of that name. Its rights are `mode` less the
+  /// umask, or the rights of `mode` that a default ACL of its directory leaves. The group never has
+  /// more, not for a moment:
+  ///   - With a default ACL the caller's own group may not write. Another group may write only
+  ///     where all users may.
   ///   - Another group than the caller's own, as a set-group-ID directory gives, may write only
-  ///   where
-  ///     everybody may. Where `mode` gives the group and others different rights, it gets no more
-  ///     than others.
+  ///     where all users may. Where `mode` gives the group and others different rights, it gets no
+  ///     more than others.
   ///   - Where the kernel does not show the umask, or the file system gives no rights, the group
-  ///   gets
-  ///     no more than everybody.
+  ///     gets no more than others.
   Result<OutFile> create(const std::string& path, unsigned mode = 0666) const;
   /// Opens an existing regular file. Errors: NotFound, InvalidArgument (a symbolic link, a device,
   /// a FIFO with a reader), Io (also a directory, a FIFO without a reader).
@@ -159,15 +158,15 @@ class OutDirectory {
   /// Removes the directories above `files` that are empty. Those that cannot be removed stay.
   void remove_empty_parents(const std::vector<std::string>& files) const;
   /// The entries of `directory` ("" is OUT) survive a power failure afterwards. A file system that
-  /// cannot promise that (EINVAL, ENOTSUP) is logged once and is no error.
+  /// cannot promise that (EINVAL, ENOTSUP) is logged once; that is not an error.
   Result<void> sync_directory(const std::string& directory) const;
   void set_directory_mtime(const std::string& directory, std::int64_t seconds) const;
 
   /// The bytes of a regular file. nullopt: nothing is there. Errors: InvalidArgument (not a regular
   /// file, or longer than `limit`), Io.
   Result<std::optional<std::string>> read_text(const std::string& path, std::size_t limit) const;
-  /// Replaces a file: it has the old text or the new one, whatever happens meanwhile, and whichever
-  /// other process replaces it, too.
+  /// Replaces a file. At any time it has the old text or the new one, also where another process
+  /// replaces it at the same time.
   Result<void> replace_text(const std::string& path, const std::string& text) const;
   /// Makes a file of that text where there is none. False: something has that name. Of several
   /// callers, on any hosts, one gets true: the name is a link, which also old NFS servers make

@@ -173,12 +173,13 @@ Result<void> refuse_replacing(const OutDirectory& out, const FoundExport& found,
                 "replaces it, another OUT keeps it)",
                 out.name(), found.text(), there.layout_version, asked.layout_version);
   }
-  return fail(ErrorCode::InvalidArgument,
-              "{}: holds {} from another source, or from this one before its files changed ({}; "
-              "--force replaces it, another OUT keeps it)",
-              out.name(), found.text(),
-              found.is_finished() ? "ckfs verify shows whether the copy is still right"
-                                  : "the rest would not fit to it");
+  return fail(
+      ErrorCode::InvalidArgument,
+      "{}: holds {} from another source or recipe, or from this one before its files changed ({}; "
+      "--force replaces it, another OUT keeps it)",
+      out.name(), found.text(),
+      found.is_finished() ? "ckfs verify shows whether the copy is still right"
+                          : "the rest would not fit to it");
 }
 
 Result<void> close_export(const OutDirectory& out, ExportRecord record, std::int64_t mtime) {

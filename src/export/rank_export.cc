@@ -49,7 +49,7 @@ Result<bool> is_finished(const OutDirectory& out, const ExportRecord& fresh) {
   if (found->is_finished()) return true;
   return fail(ErrorCode::InvalidArgument,
               "{}: one process has begun to export here (the same command without --rank and "
-              "--distributed goes on)",
+              "--distributed continues it)",
               out.name());
 }
 
@@ -407,7 +407,7 @@ Result<RankResult> RankWriter::write() {
     if (written.error().code() != ErrorCode::Stopped) return Failure(written.error());
     const MutexLock lock(mutex_);
     return fail(ErrorCode::Stopped,
-                "{}: rank {} interrupted after {} of {} (the same command goes on from there)",
+                "{}: rank {} interrupted after {} of {} (the same command continues from there)",
                 out_.name(), options_.rank, human_size(done_), human_size(total_));
   }
   keeper_.change([](RankRecord& now) {
@@ -434,7 +434,7 @@ Sharers sharers_of(std::span<const std::vector<ExportStep>> steps, unsigned rank
   return sharers;
 }
 
-/// The record that a rank begins with, or goes on from.
+/// The record that a rank begins with, or continues.
 Result<RankRecord> begin_rank(const OutDirectory& out, const Fleet& fleet,
                               std::span<const ExportStep> steps, unsigned rank,
                               std::optional<RankRecord> found) {
@@ -510,7 +510,7 @@ Result<RankResult> take_part(const Checkpoint& checkpoint, const View& view,
   const std::string me = fmt::format("rank {} on {}", options.rank, host_name());
   const auto put = directory.put_text(std::string(kFinisherName), me);
   const auto read = directory.read_text(std::string(kFinisherName), kMaxText);
-  // The chosen rank may have finished meanwhile, and removed these files with the rest.
+  // The chosen rank may have finished since, and removed these files with the rest.
   CKFS_TRY(const bool over, is_over());
   if (over) return finished(std::move(result));
   CKFS_TRY(const bool chosen, put);

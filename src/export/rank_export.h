@@ -2,7 +2,7 @@
 //
 // Each process computes which bytes are its own (split.h) and writes them into files that all share
 // (fleet.h). It neither waits for another nor reads bytes that another wrote. One that is run again
-// goes on where its record ends. When all records are complete, an exclusive link chooses one
+// continues where its record ends. When all records are complete, an exclusive link chooses one
 // process that gives the files their times and names. The result is that of export_view().
 #pragma once
 
@@ -37,7 +37,7 @@ struct RankResult {
   std::uint64_t bytes_kept = 0;
   /// All files have their names, given by this process or by another.
   bool finished = false;
-  /// What is missing until then, as a sentence; empty where finished.
+  /// The parts that are still missing, as a sentence; empty where finished.
   std::string missing;
 };
 
@@ -49,7 +49,7 @@ Result<RankResult> export_rank(const Checkpoint& checkpoint, const View& view,
                                const std::filesystem::path& out, const RankOptions& options);
 
 /// Gives the files of an export in parts their names, once every rank is complete, as the last rank
-/// does by itself. For an export whose last rank was killed meanwhile. Does nothing where all is
+/// does by itself. For an export whose last rank was killed at that. Does nothing where all is
 /// finished. Never makes OUT. Errors: those of export_rank(); InvalidArgument where a rank is not
 /// complete: the message lists what is missing, of 20 ranks at most.
 Result<void> finish_export(const Checkpoint& checkpoint, const View& view,

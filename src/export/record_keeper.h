@@ -1,7 +1,7 @@
 // The record of a running export. Jobs change it, and now and then one of them writes it to OUT.
 //
-// Writing takes two fsyncs, and jobs do not wait for that: one writes without a lock, and writes
-// once more if others have changed the record meanwhile. So the record in OUT may be behind the
+// Writing takes two fsyncs, and jobs do not wait for that: one job writes without a lock, and
+// writes again if others have changed the record since. So the record in OUT may be behind the
 // work, never ahead of it. Safe for concurrent use by several threads.
 #pragma once
 

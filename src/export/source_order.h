@@ -10,7 +10,7 @@
 //
 // A transpose across all chunks of an array is one group. The alternative was to write each chunk's
 // share of it by itself: no two runs of its bytes would fill a page, and every step would write all
-// pages of the array once more.
+// pages of the array again.
 //
 // The order is a pure function of the view: not of the budget, of threads, or of the machine.
 #pragma once

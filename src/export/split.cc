@@ -20,7 +20,7 @@ namespace {
 
 using Wide = unsigned __int128;
 
-/// A place between two bytes of a view. A cut at the end of a file is one at the begin of the next.
+/// A place between two bytes of a view. A cut at the end of a file is one at the start of the next.
 struct Cut {
   std::size_t file = 0;
   std::uint64_t offset = 0;
@@ -101,7 +101,7 @@ class Cutter {
     if (std::min(before, behind) <= near) {
       const std::size_t next = before <= behind ? i : i + 1;  // the span that begins at the cut
       const std::uint64_t border = before <= behind ? begin : span.end;
-      // The page of the border goes to the side on which a few bytes are no part of a tile.
+      // The page of the border goes to the side on which a few bytes do not belong to a tile.
       const bool up = next == file.spans.size() || !file.spans[next].tiled;
       return up ? round_up(border, kSplitUnit) : border / kSplitUnit * kSplitUnit;
     }

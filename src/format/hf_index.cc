@@ -14,7 +14,7 @@
 namespace ckfs {
 namespace {
 
-/// Why `name` is not the name of a file in or below the index's directory; empty: it is.
+/// Why `name` does not name a file in or below the index's directory; empty: it does.
 std::string_view fault_of_path(std::string_view name) {
   if (name.empty()) return "is empty";
   if (name.size() > kMaxIndexFileName) return "is too long";
@@ -32,7 +32,7 @@ std::string_view fault_of_path(std::string_view name) {
 
 }  // namespace
 
-/// The handler of events: weight_map is kept, everything else at the top level is passed over.
+/// The handler of events: keeps weight_map, skips everything else at the top level.
 class HfIndexReader {
  public:
   HfIndexReader(std::string_view text, std::string_view file_name)

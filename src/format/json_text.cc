@@ -151,7 +151,7 @@ class DenseEditor {
     const std::string added = fmt::format(R"("torch_dtype": "{}")", torch_dtype_);
     const auto last_kept = std::find_if_not(members.rbegin(), members.rend(), is_quantization);
     if (last_kept == members.rend()) {
-      // Nothing is left; what stood between the braces' inner ends and the members stays.
+      // Nothing is left; the white space inside the braces stays.
       std::string_view before, after;
       if (!members.empty()) {
         before = scanner_.of({object.begin + 1, members.front().begin});
@@ -200,8 +200,8 @@ Failure refuse_repeated(std::string_view key, std::ptrdiff_t count, std::string_
 
 }  // namespace
 
-// Compared as it is written, for each key of a config.json is compared with a dozen names: a string
-// made for each of them takes seconds where all keys are escaped.
+// Compared as it is written, because each key of a config.json is compared with a dozen names: to
+// make a string for each takes seconds where all keys are escaped.
 bool is_key(const JsonMember& member, std::string_view name) {
   std::string_view key = member.key;
   for (const char wanted : name) {

@@ -1,7 +1,6 @@
 // A file of the right name and the wrong content is mostly a download: the page or the message that
 // a server sent in its place, space that was reserved and never filled, or a model in another
-// format under a new name. Its first bytes say so, and arithmetic on a "length" that they are not
-// says nothing.
+// format under a new name. Its first bytes tell; arithmetic on them as a "length" tells nothing.
 #include "format/known_formats.h"
 
 #include <algorithm>
@@ -92,8 +91,10 @@ std::string_view name_of_text(std::string_view text) {
   if (is_printable && (text.starts_with('{') || text.starts_with('['))) {
     return "a JSON text (an error message that was saved?)";
   }
-  constexpr std::size_t kShortest = 8;  // what is shorter is no file of weights, whatever it says
-  if (is_printable && text.size() >= kShortest) return "a text (an error message that was saved?)";
+  constexpr std::size_t kShortest = 8;  // a file of weights is longer, text or not
+  const bool is_ascii = std::ranges::none_of(text, [](char c) { return c < 0 || c == 0x7f; });
+  if (is_printable && is_ascii && text.size() >= kShortest)
+    return "a text (an error message that was saved?)";
   return {};
 }
 

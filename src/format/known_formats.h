@@ -1,4 +1,4 @@
-// Which format a file has that is not the one it was taken for: for messages only.
+// Names the format of a file that is not what it was taken for; for messages only.
 #pragma once
 
 #include <cstddef>

@@ -88,8 +88,8 @@ class Node {
   std::uint8_t height() const { return height_; }
   const std::vector<DataFile>& files() const { return files_; }
   std::size_t entries() const { return entries_; }
-  /// Bytes that it takes: as it was decoded, and its data files with their paths, which share most
-  /// of theirs where they are stored.
+  /// Bytes in memory: the decoded node, and its data files with their paths (when stored, paths
+  /// share most of their bytes).
   std::uint64_t held() const;
 
   /// Keys as the node has them, ascending, behind `prefix`; valid during the call. Of a leaf.

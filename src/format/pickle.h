@@ -1,7 +1,7 @@
 // A pickle, read without running it. The stack machine of the format is followed exactly, but where
-// Python would import and call, a node remembers what was to be called with what. So a pickle can
-// do nothing here but be a tree (or, by its memo, a graph) of values. (What no Python writes is
-// refused where it would need more: an object with both elements and pairs.)
+// Python would import and call, a node records the callable and its arguments. So here a pickle is
+// only a tree (or, by its memo, a graph) of values. (What no Python writes is refused where it
+// would need more: an object with both elements and pairs.)
 //
 // Nodes are numbers in arenas: reading, holding and freeing a pickle never recurses, objects may
 // contain themselves, and memory is bounded by the size of the pickle (kPickleBase, kPickleFactor).
@@ -61,14 +61,13 @@ struct DictItem {
 /// the node None), never an abort: callers ask for the kind first, or take the empty answer as
 /// "something else". Only a number that is not a node of this pickle aborts.
 ///
-/// Nodes are shared, so a walk as over a tree may take exponential time or never end. Walk known
-/// paths, to a known depth; and what a walk costs is paid out of the pickle's budget, by whatever
-/// gives elements or text for as much of it as there is, however little of it is then looked at.
-/// Where the budget is at its end, whatever is paid for gives the empty answer: ask within_budget()
-/// before believing what came of a walk.
+/// Nodes are shared, so walking them as a tree may take exponential time or never end. Walk known
+/// paths, to a known depth. The pickle's budget pays for a walk: each function that gives elements
+/// or text charges for all of it, however little is then looked at. When the budget is spent, these
+/// functions give the empty answer: ask within_budget() before using the result of a walk.
 class Pickle {
  public:
-  /// For what a walk makes and keeps of it beyond what the functions here give.
+  /// Charges for other memory that a walk allocates and keeps.
   const std::shared_ptr<WorkBudget>& budget() const { return budget_; }
   /// `result`, or where the budget is at its end that as the error; `name` goes before it.
   template <typename T>

@@ -4,8 +4,8 @@
 // list of good and bad names, because no name does anything; the reader of the tree knows the few
 // functions that mean a tensor.
 //
-// What Python would refuse is refused (an empty stack, a missing mark, a key without a value): then
-// two readers cannot see two different contents in one file.
+// Refuses all that Python would refuse (an empty stack, a missing mark, a key without a value):
+// then two readers cannot see two different contents in one file.
 #include <bit>
 #include <charconv>
 #include <limits>
@@ -543,7 +543,7 @@ std::uint32_t PickleReader::call_record(Node& call) {
 Result<void> PickleReader::build() {
   CKFS_TRY(const NodeId state, pop());
   CKFS_TRY(const NodeId target, top());
-  // On anything but an object BUILD fails in Python or means what we do not look for.
+  // On anything but an object BUILD fails in Python, or has a meaning that ckfs does not use.
   if (pickle_.kind(target) == NodeKind::Call) {
     const std::uint32_t record = call_record(pickle_.nodes_[target]);
     pickle_.words_[record + kCallState] = state;

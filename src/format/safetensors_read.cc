@@ -20,8 +20,8 @@
 
 namespace ckfs::safetensors {
 
-/// Of a member that no reader knows: the limit of the loader's JSON (safetensors 0.8), less what it
-/// lies in.
+/// For a member that no reader knows: the limit of the loader's JSON (safetensors 0.8), less the
+/// levels around it.
 constexpr std::size_t kMaxNested = 125;
 
 /// The handler of events. Each event returns whether to continue; error_ says why not.
@@ -433,7 +433,7 @@ bool HeaderReader::check_names() {
 }
 
 void HeaderReader::sort_by_place() {
-  // Zero-size tensors share a begin with what follows them and so come first; among themselves they
+  // Zero-size tensors begin where the next tensor does, and so come first; among themselves they
   // keep the header's order.
   auto& entries = header_.entries_;
   const auto is_empty = [&](const Header::Entry& entry) {

@@ -215,7 +215,7 @@ class Pickler {
     if (shared != shared_.end()) shared->second = memo;
   }
 
-  /// What calls torch's function that makes the tensor; gives the number of its result.
+  /// The call of torch's function that makes the tensor; gives the number of its result.
   std::uint32_t rebuilt(const TensorHead& tensor) {
     const TorchName name = torch_name(tensor.dtype);
     const bool typed = name.dtype.empty();
@@ -261,8 +261,8 @@ class Pickler {
     std::int64_t stride = 1;
     for (std::size_t d = shape.size(); d-- > 0;) {
       strides[d] = stride;
-      // Of a tensor without elements the product may be more than it has, but it has a shape: no
-      // overflow that matters, only one that must not be undefined.
+      // The product for a tensor without elements may exceed its size: an overflow does not matter,
+      // but must not be undefined behaviour.
       stride = static_cast<std::int64_t>(
                    static_cast<std::uint64_t>(stride) *
                    static_cast<std::uint64_t>(std::max<std::int64_t>(shape[d], 1))) &

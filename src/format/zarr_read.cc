@@ -435,7 +435,7 @@ class MetadataReader {
     }
   }
 
-  /// The first code that means `f32`; of a NaN, the first that is one where none has its bits.
+  /// The first code that means `f32`; for a NaN without a code of its bits, the first NaN.
   template <DType kDType>
   static std::optional<std::uint64_t> code_of(std::uint32_t f32) {
     using Format = bits_of::Format<kDType>;

@@ -129,7 +129,7 @@ class RefusedNames {
   static constexpr std::size_t kMost = 16;
 
   void add(std::string_view name, const std::string& reason) {
-    // What shells and desktops look for everywhere would push out what a user meant.
+    // Names that shells and desktops look for everywhere would push out a user's own.
     if (name.starts_with('.')) return;
     const MutexLock lock(mutex_);
     std::erase_if(names_, [&](const auto& each) { return each.first == name; });
@@ -288,7 +288,7 @@ class Filesystem::Impl {
       return slice(file, (*snapshot)->text(), offset, size);
     }
     auto& content = std::get<ViewFile>(file->content);
-    // What goes wrong here is logged where it is found, by file, offset and tensor.
+    // Errors here are logged where they are found, with file, offset and tensor.
     return content.read(offset, size);
   }
 
@@ -403,9 +403,9 @@ class Filesystem::Impl {
     return nullptr;
   }
 
-  /// All permissions that the mount shows come from here. Nothing can be written whatever they
-  /// say; but `cp -r`, `rsync -a` and `tar` give them to their copies, which have to be their
-  /// user's to change and to delete.
+  /// All permissions that the mount shows come from here. Nothing can be written whatever they say.
+  /// But `cp -r`, `rsync -a` and `tar` give them to their copies, which the user must be able to
+  /// change and delete.
   std::uint32_t permissions(bool directory) const { return (directory ? 0755 : 0644) & ~umask_; }
 
   Attributes directory_attributes(InodeNumber inode) const {
@@ -552,8 +552,8 @@ class Filesystem::Impl {
   }
 
   Result<std::uint64_t> open_snapshot(InodeNumber inode, const ControlFile& file) {
-    // One after the other: of 100,000 files the text is made of a tree of hundreds of MB, which is
-    // in no budget.
+    // One after the other: for 100,000 files the text is made from a tree of hundreds of MB,
+    // outside any budget.
     std::optional<MutexLock> lock;
     if (file.text == ControlFile::Text::Views) lock.emplace(views_text_mutex_);
     auto snapshot = std::make_unique<const Snapshot>(control_text(file), snapshots_);

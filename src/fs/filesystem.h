@@ -52,7 +52,7 @@ struct FilesystemOptions {
   std::optional<std::int64_t> mtime;
   /// Permissions that nothing shows.
   std::uint32_t umask = 022;
-  /// Bytes that parameterised views in use may keep: where others than the user can look them up.
+  /// The most bytes of parameterised views in use, where other users can look them up.
   std::uint64_t held_bytes = std::numeric_limits<std::uint64_t>::max();
   /// For .ckfs/status.json and .ckfs/metrics.
   MountFacts mount = {};
@@ -69,10 +69,10 @@ class Filesystem {
   ~Filesystem();
 
   /// Counts as one kernel lookup of the inode: forget() gives it back. A name in the root may build
-  /// its view. Errors: NotFound (also of what Checkpoint::view calls InvalidArgument or
-  /// Unsupported: the reason is in .ckfs/refused), NotDirectory, Corrupt (config.json),
-  /// OutOfMemory (held_bytes), Internal. Below a view without parameters, which its first lookup or
-  /// list() makes: those of Checkpoint::view as they are, with the reason in .ckfs/refused.
+  /// its view. Errors: NotFound (also where Checkpoint::view gives InvalidArgument or Unsupported:
+  /// the reason is in .ckfs/refused), NotDirectory, Corrupt (config.json), OutOfMemory
+  /// (held_bytes), Internal. Below a view without parameters, which its first lookup or list()
+  /// makes: those of Checkpoint::view as they are, with the reason in .ckfs/refused.
   Result<Attributes> lookup(InodeNumber parent, std::string_view name);
   void forget(InodeNumber inode, std::uint64_t lookups) noexcept;
   Result<Attributes> attributes(InodeNumber inode);
@@ -97,8 +97,8 @@ class Filesystem {
   Result<std::string> attribute(InodeNumber inode, std::string_view name);
   Result<std::vector<std::string>> attribute_names(InodeNumber inode);
 
-  /// Of the view that `inode` lies in; elsewhere, or where it cannot be made, of all views that are
-  /// held. Errors: Unsupported (they have 2^63 bytes or more).
+  /// For the view that `inode` lies in; elsewhere, or where that view cannot be made, for all views
+  /// that are held. Errors: Unsupported (they have 2^63 bytes or more).
   Result<FilesystemStatistics> statistics(InodeNumber inode = kRootInode);
 
   /// Notes that an operation was answered with that errno, for .ckfs/status.json and

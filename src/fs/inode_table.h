@@ -1,10 +1,11 @@
-// Which inode numbers the mount knows, what they stand for, and which views are held for them.
+// The inode numbers that the mount knows, their files and directories, and the views that are held
+// for them.
 //
 // A view is held with all of its inodes or not at all; so the kernel's references are counted per
 // view. The views without parameters stay for good. Of the others at most `limit` are held: the
 // one used longest ago without lookups or open files makes room. Where all are in use, the table
 // names some that the kernel should let go of, and holds more than `limit` until it has. Where
-// strangers can look views up, those in use have a bound in bytes, too, and one more is refused.
+// other users can look views up, those in use have a bound in bytes, too, and more are refused.
 //
 // Safe for concurrent use by several threads: one mutex, never held while a view is built or bytes
 // are read.
@@ -28,7 +29,7 @@
 
 namespace ckfs {
 
-/// What an inode within a view stands for.
+/// The file or directory of an inode within a view.
 struct Location {
   std::shared_ptr<const ViewTree> tree;
   bool directory = false;
@@ -47,8 +48,8 @@ class InodeTable {
   /// Makes the view's inodes known, or finds that they are. Gives the tree that is held: another
   /// thread may have been first. A `spelling` is the name by which the kernel looked the view up,
   /// and counts as one reference; without one the view must be free of parameters. Errors: Internal
-  /// (an inode number stands for two things), OutOfMemory (the parameterised views in use take
-  /// more than `most_bytes` with this one, which is not the only one).
+  /// (an inode number is used twice), OutOfMemory (the parameterised views in use take more than
+  /// `most_bytes` with this one, which is not the only one).
   Result<std::shared_ptr<const ViewTree>> hold(std::shared_ptr<const ViewTree> tree,
                                                std::optional<std::string_view> spelling);
 

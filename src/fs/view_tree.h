@@ -40,8 +40,8 @@ struct ViewTree {
   const Entry* find(std::uint32_t directory, std::string_view name) const;
 };
 
-/// Errors: Internal (a path is empty, has an empty, "." or ".." part or a NUL, or stands for a file
-/// and a directory at once), which is a bug in the layer above.
+/// Errors: Internal (a path is empty, has an empty, "." or ".." part or a NUL, or names a file and
+/// a directory at once), which is a bug in the layer above.
 Result<std::shared_ptr<const ViewTree>> build_tree(View view);
 
 }  // namespace ckfs

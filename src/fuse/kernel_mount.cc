@@ -58,7 +58,7 @@ struct Running {
   UniqueFd output;
 };
 
-/// Starts fusermount3; `channel`, where not negative, is the socket it shall answer through.
+/// Starts fusermount3; `channel`, if not negative, is the socket for its answer.
 Result<Running> start_fusermount(std::vector<std::string> arguments, int channel) {
   const std::string program = find_fusermount();
   if (program.empty()) {
@@ -140,7 +140,7 @@ UniqueFd receive_descriptor(int socket) {
   return UniqueFd(descriptor);
 }
 
-/// What helps against a message of fusermount3; empty where the message is enough.
+/// The remedy for a message of fusermount3; empty where the message is enough.
 std::string_view hint_for(std::string_view text) {
   if (text.find(std::strerror(EPERM)) != std::string_view::npos) {
     return " (it must be set-user-ID root; in a container, run as root)";
@@ -262,8 +262,8 @@ std::optional<dev_t> device_at(const stdfs::path& path) {
 }
 
 Result<bool> unmount_own(const stdfs::path& target, dev_t device) {
-  // umount2(2) takes a path, so a mount made between these two lines would be hit; there is no call
-  // that names a mount otherwise and leaves it as free to be unmounted by others as a path does.
+  // umount2(2) takes a path, so a mount made between these two lines would be hit; there is no
+  // other call that names a mount and still lets other programs unmount it, as a path does.
   if (device_at(target) != device) return false;
   CKFS_TRY_VOID(unmount_target(target, Detach::Now));
   return true;
@@ -274,7 +274,7 @@ UniqueFd open_abort(dev_t device) {
   const std::string name = fmt::format("{}/abort", minor(device));
   UniqueFd file(::open(("/sys/fs/fuse/connections/" + name).c_str(), kFlags));
   if (file) return file;
-  // Containers have it nowhere. There is one fusectl, and a mount of it need not be in any place.
+  // Containers do not mount it. There is one fusectl, and a mount of it needs no path.
   const UniqueFd fusectl(::fsopen("fusectl", FSOPEN_CLOEXEC));
   if (::fsconfig(fusectl.get(), FSCONFIG_CMD_CREATE, nullptr, nullptr, 0) != 0) return {};
   const UniqueFd top(::fsmount(fusectl.get(), FSMOUNT_CLOEXEC, 0));

@@ -146,10 +146,10 @@ struct Told {
   std::string text;
 };
 
-/// Has `work`, which gets the descriptor to write to, done by a process that is started for it, and
-/// not by a thread: what waits for a daemon that holds its request cannot be killed, and a process
-/// does not end before its last thread. That process holds nothing of ours. `work` may make system
-/// calls and nothing else: another thread may have held any lock.
+/// Runs `work`, which gets the descriptor to write to, in a process of its own, not in a thread: a
+/// thread that waits for a daemon cannot be killed, and a process does not end before its last
+/// thread. That process holds nothing of ours. `work` may only make system calls: another thread
+/// may have held any lock.
 template <typename Work>
 Told told_by_a_process(Work work, std::size_t longest, std::chrono::milliseconds patience) {
   Told told;

@@ -42,10 +42,10 @@ Result<stdfs::path> check_mountpoint(const stdfs::path& mountpoint, const stdfs:
   }
   const stdfs::path target = *std::move(resolved);
   CKFS_TRY(const auto mounted, find_mount(target));
-  // Where nothing is mounted nothing is asked: an answer that comes late, from a process that gets
-  // no CPU on a busy machine, would be taken for that of a mount which is not there.
+  // Asks only where something is mounted: otherwise a late answer, from a process that gets no CPU
+  // on a busy machine, would be taken for that of a mount that is not there.
   const Answers answers = mounted ? ask_mount(target) : Answers::Yes;
-  // Of an unmount that was under way when the table was read, the answer is as late as that.
+  // If an unmount was under way when the table was read, the answer comes as late as its end.
   std::optional<MountEntry> still;
   if (mounted) {
     CKFS_TRY(still, find_mount(target));

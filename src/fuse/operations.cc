@@ -1,8 +1,8 @@
 // Low-level FUSE, because the tree already speaks in inode numbers: the high-level API would turn
 // them into paths and back with a table and a lock of its own.
 //
-// Every operation is trace, call, reply; its error is one entry of the table in to_errno.cc. What
-// can fail, by a result or by an exception, comes before the reply: a request must be answered
+// Every operation is trace, call, reply; its error is one entry of the table in to_errno.cc. Steps
+// that can fail, by a result or by an exception, come before the reply: a request must be answered
 // once, and no exception may reach libfuse, which is C. Data are answered from the engine's own
 // memory (fuse_reply_buf): splicing them through a pipe copies as often and costs twice the CPU
 // (docs/NOTES.md).
@@ -50,9 +50,9 @@ void count_error(fuse_req_t request, const char* operation, int number,
   }
 }
 
-/// Runs one operation in two steps. `prepare` finds the answer: whatever can fail or throw happens
-/// there, and is answered here by an errno. `reply` gives the answer to the kernel and does what
-/// has to follow; it is noexcept, so that it cannot come back for a second answer.
+/// Runs one operation in two steps. `prepare` finds the answer: all that can fail or throw happens
+/// there, and becomes an errno here. `reply` gives the answer to the kernel and does the rest; it
+/// is noexcept, so that it cannot cause a second answer.
 template <typename Prepare, typename Reply>
 void answer(fuse_req_t request, const char* name, fuse_ino_t inode, Prepare&& prepare,
             Reply&& reply) noexcept {
@@ -454,8 +454,8 @@ struct Name {
   constexpr Name(const char (&name)[kSize]) { std::copy_n(name, kSize, text); }
 };
 
-// The mount is read-only, so the kernel refuses whatever changes something before it asks. After a
-// `mount -o remount,rw` it does ask.
+// The mount is read-only, so the kernel refuses all changes without asking. After a `mount -o
+// remount,rw` it does ask.
 template <Name kName, typename... Rest>
 void refuse_change(fuse_req_t request, Rest...) {
   spdlog::debug("{}: refused", kName.text);

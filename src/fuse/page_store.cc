@@ -18,8 +18,8 @@ namespace {
 constexpr int kPipeBytes = 1 << 20;
 /// Fewer than this, and messages are too short to gain anything.
 constexpr std::size_t kLeastPages = 64;
-/// Of a pipe, that are not for whole pages: the message's head, and a page that begins before the
-/// bytes do.
+/// Slots of a pipe that do not hold whole pages: the message's head, and a page that begins before
+/// the bytes.
 constexpr std::size_t kOtherPages = 2;
 
 }  // namespace
@@ -43,8 +43,8 @@ std::optional<PageStore::Pipe> PageStore::take_pipe() {
   return pipe;
 }
 
-/// One message, without a copy in this process. Requires: the pipe is empty and takes it. Where it
-/// is not sent, the pipe is to be thrown away.
+/// Sends one message, without a copy in this process. Requires: the pipe is empty and large enough.
+/// If it is not sent, throw the pipe away.
 PageStore::Sent PageStore::send(const Pipe& pipe, fuse_ino_t inode, std::uint64_t offset,
                                 std::span<const std::byte> bytes) const {
   struct {

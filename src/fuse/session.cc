@@ -41,8 +41,8 @@ using Clock = std::chrono::steady_clock;
 /// the kernel's read-ahead. While some threads are free, listings and `ckfs stats` work.
 constexpr unsigned kThreads = 32;
 
-/// How long requests under way are waited for where the mount ends: with what else there is to do,
-/// the mount is gone within two seconds.
+/// How long the end of a mount waits for requests under way: with the other steps, the mount is
+/// gone within two seconds.
 constexpr std::chrono::milliseconds kGrace{1500};
 /// How long before they are asked to stop, which ends those that decode.
 constexpr std::chrono::milliseconds kStopAfter{750};
@@ -61,10 +61,10 @@ void on_signal(int) {
   errno = saved;
 }
 
-/// SIGTERM, SIGINT and SIGHUP go to an eventfd while this lives. What a caller leaves behind across
-/// exec does not decide whether a mount can be stopped: SIGTERM is taken even where it was ignored,
-/// and none of the three stays blocked; an ignored SIGINT or SIGHUP (nohup, a shell's background
-/// jobs) stays ignored. A broken pipe is an error of a system call.
+/// SIGTERM, SIGINT and SIGHUP go to an eventfd while this lives. Signal settings inherited across
+/// exec do not decide whether a mount can be stopped: SIGTERM is taken even if it was ignored, and
+/// none of the three stays blocked; an ignored SIGINT or SIGHUP (nohup, a shell's background jobs)
+/// stays ignored. A broken pipe is an error of a system call.
 class SignalsToEvent {
  public:
   explicit SignalsToEvent(int event) {
@@ -98,8 +98,8 @@ class SignalsToEvent {
 };
 
 /// Makes the kernel forget names, on a thread of its own: the kernel holds the directory's lock
-/// while it waits for the lookup that made the name superfluous. Where no thread can be started no
-/// name is forgotten, which costs memory alone.
+/// while it waits for the lookup that made the name superfluous. Without a thread no name is
+/// forgotten, which only costs memory.
 class NameForgetter {
  public:
   explicit NameForgetter(fuse_session* session)
@@ -334,8 +334,8 @@ class Watcher {
     }
   }
 
-  /// The source does not answer, or what is under way takes long, and no thread can be taken out of
-  /// it. Readers need not wait for that.
+  /// Gives up: the source does not answer, or a request takes long, and no thread can be taken out
+  /// of it. Readers need not wait for that.
   void abandon() CKFS_REQUIRES(mutex_) {
     if (std::exchange(abandoned_, true)) return;
     spdlog::warn(
@@ -402,8 +402,8 @@ Session make_session(Served& served, int device) {
   return session;
 }
 
-/// What libfuse gives where it could not start its first thread; all else is a negative errno, and
-/// reading from /dev/fuse has no EPERM.
+/// The result of libfuse if it could not start its first thread; all others are negative errnos,
+/// and reading from /dev/fuse never gives EPERM.
 constexpr int kNoThread = -1;
 
 int run_loop(fuse_session* session) {

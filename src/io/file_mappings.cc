@@ -34,7 +34,7 @@ namespace {
 constexpr std::uintptr_t kTaken = 1;
 
 constexpr std::chrono::nanoseconds kTrusted = std::chrono::seconds(1);
-/// What is not cached is being read, perhaps by us, and may soon be.
+/// A region that is not cached may be soon: perhaps this process is reading it.
 constexpr std::chrono::nanoseconds kDoubted = std::chrono::milliseconds(100);
 constexpr std::chrono::nanoseconds kBoundedEvery = std::chrono::milliseconds(1);
 
@@ -65,7 +65,8 @@ std::uint64_t resident_file_bytes(const UniqueFd& statm) {
 struct FileMapping::Places {
   static inline std::array<Place, kMostMappings> all;
 
-  /// Somebody else's. His handler is called, and this one stays: that may return.
+  /// Passes on a signal that is not about a mapping of ours. Calls the handler that was there
+  /// before, and keeps this one, because the other may return.
   static void pass_on(int number, siginfo_t* info, void* context) {
     if ((handled_before.sa_flags & SA_SIGINFO) != 0) {
       handled_before.sa_sigaction(number, info, context);
@@ -93,7 +94,7 @@ struct FileMapping::Places {
       const std::uintptr_t begin = place.begin.load(std::memory_order_acquire);
       const std::uintptr_t end = place.end.load(std::memory_order_acquire);
       if (begin <= kTaken || address < begin || address >= end) continue;
-      // Not the begin of one mapping and the end of the next in its place.
+      // Both must be of one mapping, not the start of one and the end of the next in its place.
       if (place.begin.load(std::memory_order_acquire) != begin) continue;
       place.broken.store(true, std::memory_order_release);
       const std::uintptr_t page = address / kPage * kPage;
@@ -129,7 +130,8 @@ std::shared_ptr<FileMapping> FileMapping::make(int fd, std::uint64_t size) {
   }
   if (taken == nullptr) return nullptr;
   Place* const place = taken.get();
-  // First: what there is room to map has a table of 32 MiB at most, whatever size a file claims.
+  // Maps before the table is made: a size that can be mapped has a table of 32 MiB at most,
+  // whatever size a file claims.
   void* const memory = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0);
   if (memory == MAP_FAILED) return nullptr;
   std::shared_ptr<FileMapping> made;
@@ -140,7 +142,7 @@ std::shared_ptr<FileMapping> FileMapping::make(int fd, std::uint64_t size) {
     return nullptr;
   }
   made->bytes_ = {static_cast<const std::byte*>(memory), size};
-  // A page that has gone meanwhile is fetched alone.
+  // A page that has left the cache since is fetched alone.
   ::madvise(memory, size, MADV_RANDOM);
   const auto begin = reinterpret_cast<std::uintptr_t>(memory);
   place->broken.store(false);
@@ -186,7 +188,7 @@ bool FileMapping::is_cached(int fd, ByteRange range) {
 }
 
 void FileMapping::let_go() const {
-  // Not of zeros: what is broken stays as it is.
+  // A broken mapping stays as it is: a part of it is zeros, and not pages of the file.
   if (!broken()) ::madvise(const_cast<std::byte*>(bytes_.data()), bytes_.size(), MADV_DONTNEED);
 }
 

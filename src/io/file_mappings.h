@@ -1,15 +1,16 @@
 // Local files as they lie in the page cache, looked at without a copy.
 //
-// Reading is right for whatever is not in memory: a mapping fetches page by page, in the order in
-// which a kernel comes to touch them (half as fast). So mappings are used only
-// where the page cache has all of a region. What they save is the copy out of it, and, of a matrix
-// of which a few bytes of each row are wanted, all the rest.
+// Reading is right for bytes that are not in memory: a mapping fetches page by page, in the order
+// in which a kernel comes to touch them (half as fast). So mappings are used only where the page
+// cache has all of a region. They save the copy out of it. If a caller wants a few bytes of each
+// row of a matrix, they save copying the rest of each row.
 //
 // A page that cannot be had when it is touched (the file was cut, the disk fails) is a SIGBUS. Its
 // handler puts zeros in the place of the rest of the mapping and marks it as broken, so that the
-// computation runs to its end; whoever began it asks broken() and throws the result away. The
-// alternative, to jump out of the computation, would jump over frames of C++. A SIGBUS anywhere
-// else, and one that a process sends, does what it did before: a handler that was there is called.
+// computation runs to its end. The caller of the computation then asks broken() and throws the
+// result away. The alternative, to jump out of the computation, would jump over frames of C++. A
+// SIGBUS anywhere else, and one that a process sends, has the effect that it had before: a handler
+// that was there is called.
 #pragma once
 
 #include <atomic>
@@ -77,7 +78,7 @@ class FileMapping {
 class FileMappings {
  public:
   FileMappings();
-  /// The mapping of `file`, made if there is none; nullptr: there can be none.
+  /// The mapping of `file`, made if it is not there; nullptr: it cannot be made.
   std::shared_ptr<FileMapping> of(FileId file, int fd, std::uint64_t size);
   /// The same where it is there already.
   std::shared_ptr<FileMapping> find(FileId file) const;
@@ -91,8 +92,9 @@ class FileMappings {
 
   /// Of pages that are used up, for a reader in order.
   static constexpr std::uint64_t kMostResident = 64_MiB;
-  /// Of pages of which a cache line or less is wanted: the next random read of a transposed matrix
-  /// wants other bytes of them, and to map 2,048 pages anew costs more than to copy from them.
+  /// Of pages from which a cache line or less is wanted: the next random read of a transposed
+  /// matrix wants other bytes of them, and to map 2,048 pages anew costs more than to copy from
+  /// them.
   static constexpr std::uint64_t kMostSparse = 1_GiB;
 
  private:

@@ -1,7 +1,7 @@
-// Readers are recognised by where they read, not by who they are: the requests of one reader come
-// from many threads, a little out of order, and none of them knows of the others. Each of a file's
-// two streams belongs to the reader who used it last; a third reader of the same file takes over
-// the one that was idle longer.
+// Readers are recognised by the places that they read, and not by their threads: the requests of
+// one reader come from many threads, a little out of order, and no thread knows of the others. Each
+// of a file's two streams belongs to the reader that used it last. A third reader of the same file
+// takes over the stream that was idle longer.
 #include "io/file_order.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// How a remote file is asked in order, whoever asks: who is next, and through which descriptor.
+// Puts the requests for a remote file in order, also those of several readers: which one is next,
+// and through which descriptor.
 //
 // A server that streams has one stream for each open file. So each file has a few descriptors: two
 // for readers that read on and on, and one for small requests that lie elsewhere, so that those do
@@ -15,8 +16,8 @@
 
 namespace ckfs {
 
-/// A lock that is given in the order in which it was asked for. std::mutex gives it to whoever is
-/// quickest, and the chunks of two readers would be mixed.
+/// A lock that is given in the order in which it was asked for. std::mutex gives it to the quickest
+/// thread, and the chunks of two readers would be mixed.
 class CKFS_CAPABILITY("mutex") FairMutex {
  public:
   void lock() CKFS_ACQUIRE();
@@ -31,7 +32,8 @@ class CKFS_CAPABILITY("mutex") FairMutex {
   std::uint64_t serving_ CKFS_GUARDED_BY(mutex_) = 0;
 };
 
-/// Which descriptor of a file is used for what. Pure but for its memory; not for concurrent use.
+/// Chooses the descriptor of a file for each request. Has no state except its memory of requests,
+/// and no effects; not for concurrent use.
 class FileOrder {
  public:
   /// Descriptors of a file: streams 0 and 1, and one for jumps.
@@ -40,12 +42,12 @@ class FileOrder {
 
   /// A request of at most this size does not begin a stream.
   static constexpr std::uint64_t kSmall = std::uint64_t{64} << 10;
-  /// A request this far ahead of a stream's position, at most, does not jump: what lies between is
-  /// read first, in order, and stays in the page cache, for its reader comes soon. The scale of a
+  /// A request this far ahead of a stream's position, at most, does not jump: the bytes between are
+  /// read first, in order, and stay in the page cache, for their reader comes soon. The scale of a
   /// weight lies behind the weight; fetching it alone costs a streaming server more than the weight
   /// (measured with rclone: every jump discards 16 MiB that it has read ahead).
   static constexpr std::uint64_t kThrough = std::uint64_t{64} << 20;
-  /// ... of a stream of which so much was wanted: a reader that reads on and on.
+  /// ... if so much of the stream was wanted: then a reader reads it on and on.
   static constexpr std::uint64_t kSettled = std::uint64_t{256} << 10;
   /// Of a younger one a small request may be ahead by as much as a jump would discard, where more
   /// than a small request was wanted of it: the scale of the first weight.
@@ -77,8 +79,8 @@ class FileOrder {
     bool continues = false;  // a stream, at its position
   };
 
-  /// Where `request` goes. `keeps_pages`: what is read stays in the page cache; where it does not,
-  /// nothing is read but what was asked for.
+  /// The descriptor for `request`. `keeps_pages`: bytes that are read stay in the page cache. Where
+  /// they do not, only bytes that were asked for are read.
   Choice choose(ByteRange request, bool keeps_pages) const;
 
   /// `request` was read through `choice`.
@@ -87,7 +89,7 @@ class FileOrder {
  private:
   struct Stream {
     ByteRange run;                // read in order, from where it began to its position
-    std::uint64_t asked = 0;      // bytes of it that somebody wanted: no more than it has
+    std::uint64_t asked = 0;      // bytes of it that a reader wanted: no more than it has
     std::uint64_t last_used = 0;  // 0: never
   };
   std::array<Stream, kStreams> streams_;

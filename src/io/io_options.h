@@ -1,4 +1,4 @@
-// What those who open the files of a source say.
+// The options for opening and reading the files of a source.
 #pragma once
 
 #include <chrono>
@@ -19,21 +19,22 @@ struct IoOptions {
   unsigned queue_depth = 16;
   /// Rings of io_uring that are made at once; others follow as threads need them.
   unsigned rings = 1;
-  /// Open descriptors kept, within half of what the process may have: a checkpoint may have
-  /// thousands of files, of which one MiB of a view needs some bytes of each (512 ranks).
+  /// Open descriptors kept, within half of those that the process may have: a checkpoint may have
+  /// thousands of files, and one MiB of a view may need some bytes of each (512 ranks).
   std::size_t max_open_files = 4096;
   /// Two requests on one file become one access when at most this many bytes lie between them, and
-  /// share_access() has them do so. By default they have to touch: what lies between two tensors
-  /// may be anything (Adam moments, a bad sector), and nothing is read that was not asked for. The
-  /// engine's gathers join near pieces of one storage themselves, for they know whose the gaps are.
+  /// share_access() has them do so. By default they have to touch: between two tensors may lie
+  /// anything (Adam moments, a bad sector), and nothing is read that was not asked for. The
+  /// engine's gathers join near pieces of one storage themselves, for they know to which tensor a
+  /// gap belongs.
   std::uint64_t coalesce_gap = 0;
   /// ... and one access is at most this long; longer ones are cut, to have several in flight.
   std::uint64_t max_access = std::uint64_t{1} << 20;
   /// How often the path of a file that is being read is looked at. Not seen in between: that the
   /// path names another file now; a change of the opened file is seen at once.
   std::chrono::nanoseconds path_check_interval = std::chrono::seconds(1);
-  /// A change of nothing but the ctime of a file makes it Stale; else it is a warning in the log.
-  /// Not looked at on file systems without stable inodes (file_system.h).
+  /// A change of a file's ctime alone makes it Stale; else it is a warning in the log. Not looked
+  /// at on file systems without stable inodes (file_system.h).
   bool strict = false;
   /// Whether bytes of local files that are in the page cache may be mapped (file_mappings.h). With
   /// a reader of the caller's choice they are read, always.

@@ -1,4 +1,4 @@
-// A bounded set of open descriptors, the least recently used of which goes first.
+// A bounded set of open descriptors. It drops the least recently used one first.
 //
 // Safe for concurrent use by several threads. No lock is held while a file is opened or closed.
 #pragma once
@@ -16,8 +16,8 @@
 
 namespace ckfs {
 
-/// A descriptor in use: whoever holds one may read from it, also after it left the set; the last
-/// holder closes it.
+/// A descriptor in use. Its holder may read from it, also after it left the set; the last holder
+/// closes it.
 struct Descriptor {
   UniqueFd fd;
   std::uint64_t serial = 0;  // of this opening; never used again
@@ -26,7 +26,7 @@ using Pin = std::shared_ptr<const Descriptor>;
 
 class OpenFiles {
  public:
-  /// Keeps at most `capacity` (at least 1) descriptors that nobody has pinned; pinned ones add to
+  /// Keeps at most `capacity` (at least 1) descriptors that are not pinned; pinned ones add to
   /// that. `store` opens them and must outlive this.
   OpenFiles(std::size_t capacity, OpenStore& store)
       : capacity_(capacity == 0 ? 1 : capacity), store_(store) {}
@@ -34,7 +34,7 @@ class OpenFiles {
   /// A file may have several descriptors, by number; most have one, 0.
   static constexpr unsigned kMostDescriptors = 4;
 
-  /// What is done with a descriptor once it is open, before anybody reads from it.
+  /// Called with a descriptor once it is open, before the first read from it.
   using Prepare = void (*)(int fd);
 
   /// Descriptor `number` of `file`, opened at `path` if it is not there; the error is an errno.

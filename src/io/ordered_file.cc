@@ -1,9 +1,11 @@
-// Three things are done with an access. Its bytes have streamed by and are still in the page cache:
-// it waits for nobody. It comes next, or soon: it waits for its turn, and what lies before it is
-// read first. It lies elsewhere: it waits for its turn, and goes through another descriptor.
+// An access is done in one of three ways. If its bytes have streamed by and are still in the page
+// cache, it does not wait. If it comes next, or soon, it waits for its turn, and the bytes before
+// it are read first. If it lies elsewhere, it waits for its turn, and goes through another
+// descriptor.
 //
-// What is read on the way to an access goes into the page cache of the file system and is thrown
-// away here: to keep it would take memory from the budget, and the kernel keeps it anyway.
+// Bytes that are read on the way to an access go into the page cache of the file system and are
+// thrown away here: to keep them would take memory from the budget, and the kernel keeps them
+// anyway.
 #include "io/ordered_file.h"
 
 #include <algorithm>
@@ -28,14 +30,14 @@ constexpr std::uint64_t kCut = std::uint64_t{128} << 10;
 /// streams may start over for each.
 constexpr std::size_t kFewBeside = 2;
 constexpr std::size_t kMostBeside = 4;
-/// A small part of what it takes a server to start over.
+/// A small part of the time that a server needs to start over.
 constexpr std::chrono::milliseconds kLate(2);
 /// Parts of one access (the kernel's IOV_MAX).
 constexpr std::size_t kMostParts = 1024;
 
 using Answer = FileSystem::Answer;
 
-/// Gives how many bytes it got. Errors are ignored: whoever wants these bytes will meet them.
+/// Returns how many bytes it got. Ignores errors: the reader that wants these bytes will meet them.
 std::uint64_t read_through(int fd, ByteRange range) {
   if (range.empty()) return 0;
   const std::uint64_t begin = range.begin;
@@ -50,21 +52,22 @@ std::uint64_t read_through(int fd, ByteRange range) {
   return range.begin - begin;
 }
 
-/// What to read before an access at `offset`, `through` otherwise: the head of the file as well,
-/// where it has been opened anew and the open() has dropped those pages. rclone's stream begins
-/// with the file whatever is asked first, and waits 20 ms for somebody to ask for what it passes.
+/// The bytes to read before an access at `offset`: `through`, and also the head of the file where
+/// the file has been opened anew and the open() has dropped those pages. rclone's stream begins
+/// with the file, whatever is asked first, and waits 20 ms for a request for the bytes that it
+/// passes.
 ByteRange with_dropped_head(int fd, ByteRange through, std::uint64_t offset) {
   const std::uint64_t head = through.empty() ? offset : through.begin;
   if (head == 0 || head > kHead || page_cache::cached_pages(fd, {0, head}) != 0) return through;
   return {0, offset};
 }
 
-/// Whether an access shows enough to be compared (pace.h), as far as it itself is concerned.
+/// Whether an access is large enough to be compared (pace.h).
 bool is_showing(const FileAccess& access, Answer keeps_pages) {
   return access.size >= (keeps_pages == Answer::Yes ? kShowingCached : kShowing);
 }
 
-/// One request in order, as pace.h counts them, whatever becomes of it.
+/// One request in order, as pace.h counts them, whether or not it succeeds.
 class InOrder {
  public:
   /// `pace` nullptr: it is not counted.
@@ -85,7 +88,7 @@ class InOrder {
   std::uint64_t bytes_ = 0;
 };
 
-/// At most one comparison (pace.h), ended whatever becomes of it.
+/// At most one comparison (pace.h), which always ends.
 class Comparison {
  public:
   explicit Comparison(Pace& pace) : pace_(pace) {}
@@ -121,7 +124,7 @@ struct OrderedFile::Pending {
   const FileAccess& access() const { return caller->accesses[number]; }
 };
 
-/// Holds the turn; others may serve the caller while he waits for it.
+/// Holds the turn. Other threads may serve the caller while it waits for the turn.
 class OrderedFile::Turn {
  public:
   Turn(OrderedFile& file, Caller& caller) : file_(file), caller_(caller) {
@@ -157,9 +160,10 @@ Result<bool> OrderedFile::read_passed(const FileAccess& access, const Way& way) 
   if (!passed) return false;
   CKFS_TRY(const int fd, way.fd(passed->stream));
   if (!page_cache::is_cached(fd, access.range(), /*if_unknown=*/passed->recently)) {
-    // What is gone from the cache, in part or as a whole, has to be fetched once more, in turn. If
-    // it passed just now, in order, too: each page that is still there would be a gap in what the
-    // server is asked for, and it starts over at each.
+    // Bytes that are gone from the cache, all or some, have to be fetched again, in turn. If they
+    // passed just now, they must also be fetched in order: each page that is still there would be a
+    // gap in the requests to the server, and it starts over at each gap. So those pages are
+    // dropped.
     if (!passed->recently) return false;
     const MutexLock lock(mutex_);
     const std::uint64_t end = order_.position(passed->stream);
@@ -174,8 +178,8 @@ Result<bool> OrderedFile::read_passed(const FileAccess& access, const Way& way) 
 std::size_t OrderedFile::serve_next(const Caller& me, std::span<const Pending> rest,
                                     std::uint64_t longest, FileSystem& file_system,
                                     const Way& way) {
-  // An error is the caller's own to meet: what failed for another, perhaps for want of a descriptor
-  // of this thread's, he tries himself.
+  // Each caller meets its own errors. An access that failed here for another caller, perhaps
+  // because this thread had no descriptor, is tried again by that caller.
   const auto served = [&](const Pending& each, const Result<void>& done) {
     if (done) {
       each.caller->done[each.number] = true;
@@ -184,8 +188,8 @@ std::size_t OrderedFile::serve_next(const Caller& me, std::span<const Pending> r
     }
   };
   const FileAccess& first = rest[0].access();
-  // While it waited, another may have streamed over it; then it is read from the cache all the
-  // same, and the stream's position stays.
+  // While it waited, another may have streamed over it. Then it is read from the cache, and the
+  // stream's position stays.
   if (const auto passed = read_passed(first, way); !passed || *passed) {
     served(rest[0], passed ? Result<void>() : Result<void>(Failure(passed.error())));
     return 1;
@@ -202,9 +206,9 @@ std::size_t OrderedFile::serve_next(const Caller& me, std::span<const Pending> r
     served(rest[0], Failure(fd.error()));
     return 1;
   }
-  // After a jump the first requests go out one by one. Read ahead, two would be on their way at
+  // After a jump the first requests go out one by one. With read-ahead two would be on their way at
   // once, and a server that takes them in the wrong order starts over again (rclone waits 20 ms for
-  // the one before, then takes whichever it has).
+  // the one before, then takes the one that it has).
   const bool jumps = first.size > FileOrder::kSmall && !choice.continues;
   if (jumps) page_cache::expect_exact_reads(*fd);
   if (choice.continues && choice.descriptor == 0 && keeps_pages == Answer::Yes) {
@@ -227,13 +231,13 @@ std::size_t OrderedFile::serve_next(const Caller& me, std::span<const Pending> r
     }
   }
   Comparison comparison(pace);
-  // What the kernel has read ahead, or has asked for, shows nothing of a source.
+  // Bytes that the kernel has read ahead, or has asked for, show nothing about a source.
   const bool may_compare = beside >= kFewBeside && comparison.begin();
   const std::uint64_t first_missing = may_compare ? page_cache::missing(*fd, first.range()) : 0;
   const bool compares = first_missing > first.size / 2;
   if (may_compare && !compares) pace.had_nothing_to_compare();
 
-  // What is joined: nothing where it is compared.
+  // Joins the accesses that follow. Joins none where accesses are compared.
   std::size_t count = 1;
   std::vector<iovec> parts(first.parts.begin(), first.parts.end());
   FileAccess whole = first;
@@ -257,7 +261,7 @@ std::size_t OrderedFile::serve_next(const Caller& me, std::span<const Pending> r
   const auto middle = now_();
   if (jumps) page_cache::expect_reads_in_order(*fd);
   for (std::size_t i = 0; i < count; ++i) {
-    // Of several that fail together one's own is tried alone.
+    // If several fail together, the caller's own is tried alone.
     const FileAccess& each = rest[i].access();
     const bool alone = !done && count > 1 && rest[i].caller == &me;
     served(rest[i], alone ? way.read(choice.descriptor, std::span(&each, 1)) : done);
@@ -301,7 +305,7 @@ std::size_t OrderedFile::serve_next(const Caller& me, std::span<const Pending> r
   return count;
 }
 
-/// What callers wait for now, by offset.
+/// The accesses that callers wait for now, by offset.
 std::vector<OrderedFile::Pending> OrderedFile::pending() {
   std::vector<Pending> waiting;
   const MutexLock lock(mutex_);
@@ -314,7 +318,7 @@ std::vector<OrderedFile::Pending> OrderedFile::pending() {
   return waiting;
 }
 
-/// Whether the source starts over for it, and what follows will go on from there.
+/// Whether the source starts over for `access`, so that later accesses continue from there.
 bool OrderedFile::begins_stream(const FileAccess& access) {
   const MutexLock lock(mutex_);
   const auto passed = order_.passed(access.range());
@@ -336,13 +340,13 @@ bool OrderedFile::next_arrival(std::uint64_t seen, Clock::time_point until) {
   return true;
 }
 
-/// All that waits now; what comes meanwhile has a turn of its own.
+/// Serves all accesses that wait now. Accesses that arrive later have a turn of their own.
 void OrderedFile::serve(const Caller& me, std::uint64_t longest, FileSystem& file_system,
                         const Way& way) {
   std::uint64_t seen = arrivals();
   std::vector<Pending> waiting = pending();
-  // The threads of one reader come in no order: what lies before may be a moment late, and would
-  // have the server start over once more.
+  // The threads of one reader come in no order: an access to earlier bytes may be a moment late,
+  // and would have the server start over again.
   const auto until = Clock::now() + kLate;
   while (!waiting.empty() && begins_stream(waiting.front().access()) && next_arrival(seen, until)) {
     seen = arrivals();
@@ -374,7 +378,7 @@ Result<void> OrderedFile::read(std::span<const FileAccess> accesses, std::uint64
     if (!caller.is_served()) serve(caller, longest, file_system, way);
   }
   if (caller.error) return Failure(*std::move(caller.error));
-  // What is left need not wait, one for another.
+  // The accesses that are left need not wait for each other.
   std::vector<FileAccess> rest;
   for (std::size_t i = 0; i < accesses.size(); ++i) {
     if (!caller.done[i]) rest.push_back(accesses[i]);

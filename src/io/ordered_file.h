@@ -2,9 +2,10 @@
 // (file_order.h); unless its source turns out to answer each request for itself (pace.h), and then
 // no longer.
 //
-// Whoever has the turn carries out all that waits, not only what is his own: by offset, and what
-// lies one behind another in one access. Threads come in no order (a kernel's read-ahead sends
-// eight requests at once), and one after another each would wait for a whole answer of the source.
+// The thread that has the turn carries out all accesses that wait, not only its own: by offset, and
+// those that lie one behind another as one access. Threads come in no order (a kernel's read-ahead
+// sends eight requests at once), and one after another each would wait for a whole answer of the
+// source.
 //
 // Safe for concurrent use by several threads.
 #pragma once
@@ -40,7 +41,7 @@ class OrderedFile {
   explicit OrderedFile(std::function<Clock::time_point()> now = Clock::now)
       : now_(std::move(now)) {}
 
-  /// How the file is reached, for one call, whose thread may carry out accesses of others by it.
+  /// The way to the file, for one call. The call's thread may use it for accesses of others, too.
   struct Way {
     /// The open descriptor of a number (FileOrder).
     std::function<Result<int>(unsigned descriptor)> fd;
@@ -50,14 +51,14 @@ class OrderedFile {
     std::function<void(std::uint64_t bytes)> passed = {};
   };
 
-  /// How long accesses shall be, `usual` normally. A source is measured by several that lie one
-  /// behind another. Where it keeps pages these are long, for the kernel has read ahead a part of
-  /// them; elsewhere one request is cut to be enough.
+  /// How long accesses shall be: normally `usual`. A source is measured with several accesses that
+  /// lie one behind another. Where it keeps pages these are long, for the kernel has read ahead a
+  /// part of them. Elsewhere one request is cut into enough of them.
   static std::uint64_t longest_access(const FileSystem& file_system, std::uint64_t usual);
 
-  /// All of `accesses`, in any order; each becomes a part of an access of at most `longest` bytes,
-  /// or one of its own. Another thread may have carried them out: whether the file is still the one
-  /// that it was is for the caller to check afterwards. Errors: those of `way`.
+  /// Carries out all of `accesses`, in any order. Each becomes a part of an access of at most
+  /// `longest` bytes, or one of its own. Another thread may have carried them out: the caller must
+  /// check afterwards whether the file is still the same. Errors: those of `way`.
   Result<void> read(std::span<const FileAccess> accesses, std::uint64_t longest,
                     FileSystem& file_system, const Way& way);
 
@@ -84,7 +85,8 @@ class OrderedFile {
   CondVar arrived_;
   std::uint64_t arrivals_ CKFS_GUARDED_BY(mutex_) = 0;  // callers that were ever in callers_
   FileOrder order_ CKFS_GUARDED_BY(mutex_);
-  /// Those who have the turn or wait for it. What they point to is used by who has the turn.
+  /// The caller that has the turn, and those that wait for it. The one that has the turn uses the
+  /// things that they point to.
   std::vector<Caller*> callers_ CKFS_GUARDED_BY(mutex_);
 };
 

@@ -7,21 +7,21 @@
 // 2 ns a byte takes 5 to 10 for the first request after a pause, and 2 for the next two, asked for
 // together or not. But some of those bytes may have been in a cache, here or at the server, and
 // cost nothing; and a server that reads in units lets one request wait for all of a unit. So a
-// comparison shows nothing where the time and the one request before it do not agree. What the
-// kernel has read ahead of a request is not counted among its bytes: six times in a row a stream on
-// a busy machine gave more to two requests than on average, and not more than to the one before.
+// comparison shows nothing where the time and the one request before it do not agree. Bytes that
+// the kernel has read ahead of a request are not counted: six times in a row a stream on a busy
+// machine gave more to two requests than on average, and not more than to the one before.
 //
-// Several files may be read at the same time, each in order. What they get together is what the
-// source gives; a file is compared with its share of that. Its requests may wait for theirs, and
-// several at once then get more turns than one, which looks like a gain: so beside others no single
-// comparison is beyond doubt, and what comes of it is watched. Not to compare then is no way out
-// (seen: an export of 8 shards from a source of 50 ms took minutes instead of 8 s, for in order
-// requests are short as long as it is not decided).
+// Several files may be read at the same time, each in order. Together they get all that the source
+// gives; a file is compared with its share of that. Its requests may wait for theirs, and several
+// at once then get more turns than one, which looks like a gain. So beside other files no single
+// comparison is beyond doubt, and the speed afterwards is watched. To make no comparison then would
+// be worse (seen: an export of 8 shards from a source of 50 ms took minutes instead of 8 s, because
+// requests in order are short as long as it is not decided).
 //
 // For asking at once a wrong decision costs a source that streams nearly all of its speed (seen:
 // 10 MB/s instead of 350, and a hundred bytes sent for each that was wanted). So the bytes that
-// come then are timed. What is small costs a request as much as what is large, so each request
-// counts as one of the size that those in order had: random reads are not held against the source.
+// come then are timed. A small request takes as long as a large one, so each counts as a request of
+// the size that those in order had: random reads are not held against the source.
 #include "io/pace.h"
 
 #include <algorithm>
@@ -33,9 +33,9 @@ constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 /// Reading in order is known after so many bytes, and more than so many are not remembered.
 constexpr std::uint64_t kKnown = 2 * kMiB;
 constexpr std::uint64_t kRemembered = 32 * kMiB;
-/// Or after so many requests that took the same time but for a quarter: of a source of 50 ms a
-/// request 2 MiB take a second. A stream that has just begun gives nothing so evenly; and the one
-/// that is asked for alone in a comparison is a third.
+/// Or after so many requests whose times differ by at most a quarter: from a source that takes 50
+/// ms a request, 2 MiB take a second. A stream that has just begun gives nothing so evenly. The
+/// request that goes out alone in a comparison is a third one.
 constexpr std::uint64_t kEvenRequests = 2;
 constexpr double kEven = 1.25;
 /// So many requests pass between attempts that find nothing to compare, and behind a comparison
@@ -57,8 +57,8 @@ constexpr int kDoubtfulVotes = 6;  // for asking at once; against it two are eno
 constexpr std::uint64_t kLook = 8 * kMiB;
 constexpr double kMistake = 3;
 constexpr int kSlowLooks = 2;
-/// A network that stood still for a while is no mistake: so it is measured anew, but not for ever;
-/// and what was right for so many looks may begin to count again.
+/// A network that stopped for a while is not such a mistake. So the source is measured anew, but at
+/// most so often; and after so many good looks in a row the count starts again.
 constexpr int kMostTakenBack = 3;
 constexpr int kProven = 64;
 
@@ -118,7 +118,7 @@ void Pace::ended_in_order(std::uint64_t bytes, Time now) {
   in_order_since_ = now;
   --in_order_now_;
   until_comparison_ -= std::min<std::uint64_t>(until_comparison_, 1);
-  if (at_once_ || bytes == 0) return;  // what it is compared with stays
+  if (at_once_ || bytes == 0) return;  // the speed in order, for comparisons, stays
   ++order_requests_;
   order_bytes_ += bytes;
   order_seconds_ += waited;
@@ -171,7 +171,7 @@ void Pace::ended(std::uint64_t requests, std::uint64_t bytes, Time now) {
   const Seconds request = order_seconds_ / static_cast<double>(order_requests_);
   would_take_ += std::max(static_cast<double>(bytes) * byte_in_order(),
                           static_cast<double>(requests) * request);
-  // It need not go on where so little comes that the look cannot end well.
+  // The look may end early where so little comes that it cannot end well.
   if (look_bytes_ < kLook && busy_ < kMistake * static_cast<double>(kLook) * byte_in_order())
     return;
   if (busy_ > kMistake * would_take_) {

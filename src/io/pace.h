@@ -3,9 +3,9 @@
 // Two kinds of servers look alike from outside. One opens a stream for each open file (object
 // stores behind FUSE): a second request in flight gains nothing, and one out of order starts the
 // stream over. The other answers each request for itself, after the same delay: there, n requests
-// in flight are n times as fast. So it is measured, with bytes that somebody wants anyway; and as
-// a measurement can be wrong, what comes of it is watched, and taken back where it is much slower
-// than reading in order was.
+// in flight are n times as fast. So it is measured, with bytes that a reader wants anyway. A
+// measurement can be wrong: the speed after a decision is watched, and the decision is taken back
+// where it is much slower than reading in order was.
 //
 // Safe for concurrent use by several threads.
 #pragma once

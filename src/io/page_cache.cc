@@ -1,6 +1,6 @@
-// Hints have to be small: see hint_bytes(). Nor are they asked for twice: readahead(2) is the same
-// call, madvise needs a mapping, and io_uring's fadvise would hand each to a kernel thread, for a
-// call that does not wait.
+// Hints have to be small: see hint_bytes(). Other calls than posix_fadvise() would not help:
+// readahead(2) is the same call, madvise needs a mapping, and io_uring's fadvise would hand each
+// hint to a kernel thread, for a call that does not wait.
 #include "io/page_cache.h"
 
 #include <algorithm>

@@ -1,5 +1,4 @@
-// What the host's page cache is asked to do with a file. All of it is advice: nothing here fails,
-// and nothing changes a byte.
+// Advice to the host's page cache about a file. Nothing here fails, and nothing changes a byte.
 #pragma once
 
 #include <cstdint>
@@ -27,9 +26,8 @@ void bypass(int fd);
 bool bypasses(int fd);
 
 /// How many bytes one POSIX_FADV_WILLNEED may ask for on `device` (st_dev). The kernel cuts each
-/// call to the larger of the device's read-ahead and its largest request, and drops the rest
-/// without a word (force_page_cache_ra; seen on 6.18: of 64 MiB in one call, read_ahead_kb were
-/// read).
+/// call to the larger of the device's read-ahead and its largest request, and silently drops the
+/// rest (force_page_cache_ra; seen on 6.18: of 64 MiB in one call, read_ahead_kb were read).
 std::uint64_t hint_bytes(std::uint64_t device);
 
 /// `range`, grown outward to whole pages; at the end of the file to that. Requires: it lies within
@@ -53,27 +51,27 @@ std::optional<std::uint64_t> cached_pages(int fd, ByteRange range);
 /// Whether all pages of `range` are in the cache; `if_unknown` if the kernel does not know.
 bool is_cached(int fd, ByteRange range, bool if_unknown);
 
-/// The bytes of `range`, but for a page at each end, that are not in the cache, nor on their way
-/// into it. All of them if the kernel does not know.
+/// The number of bytes of `range` that are neither in the cache nor on their way into it. May be
+/// too low by a page at each end. All of them if the kernel does not know.
 std::uint64_t missing(int fd, ByteRange range);
 
 /// Whether a page that lies wholly in `range` is in the cache. False if the kernel does not know.
 bool has_cached_page(int fd, ByteRange range);
 
-/// Takes pages of `range` out of the cache, but for those that somebody has mapped or changed. A
+/// Takes pages of `range` out of the cache, except pages that a process has mapped or changed. A
 /// page that ends behind `range` stays: the next reader finishes it. `size`: of the file, whose
 /// last page ends with it.
 void drop(int fd, ByteRange range, std::uint64_t size);
 
-/// Ranges that will_need() brought in, so that who reads them once drops them again: RWF_DONTCACHE
-/// leaves what was in the cache before. Bounded: the oldest are forgotten, and stay in the cache.
-/// Safe for concurrent use by several threads.
+/// Ranges that will_need() brought in, for a reader that reads them once to drop them again:
+/// RWF_DONTCACHE leaves pages that were in the cache before. Bounded: the oldest are forgotten, and
+/// stay in the cache. Safe for concurrent use by several threads.
 class HintedRanges {
  public:
   void add(const std::vector<ByteRange>& ranges);
   /// Whether any of `range` was added and not taken since.
   bool has(ByteRange range) const;
-  /// What of `range` is so; it is not any more afterwards.
+  /// Takes the parts of `range` for which has() is true: afterwards it is false for them.
   std::vector<ByteRange> take(ByteRange range);
 
  private:

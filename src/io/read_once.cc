@@ -1,7 +1,7 @@
-// RWF_DONTCACHE (6.14; ext4, xfs, btrfs) knows page by page what it brought in. Elsewhere what was
-// read is dropped behind the read, unless a page of it was there before: some of the pages of an
-// access may then be ours and stay. O_DIRECT would do without the cache, but wants aligned buffers,
-// offsets and sizes, and reads from the disk what lies in memory.
+// RWF_DONTCACHE (6.14; ext4, xfs, btrfs) knows page by page what it brought in. Elsewhere all pages
+// of a read are dropped behind it, unless one of them was there before: then all stay, though some
+// may be ours. O_DIRECT would do without the cache, but wants aligned buffers, offsets and sizes,
+// and reads bytes from the disk that memory has.
 #include "io/read_once.h"
 
 #include <algorithm>
@@ -20,9 +20,10 @@ bool refuses_uncached(const AccessFailure& failure) {
   return failure.error == EOPNOTSUPP || failure.error == EINVAL;
 }
 
-/// Who reads a few bytes of each row shares their pages with those who want the others: without
-/// them, a matrix that is cut into 16 by columns would come from the disk 16 times. Of a long
-/// access they are few. Behind the end of the file, nobody wants any.
+/// Whether other readers will want the pages at the ends of `access`. A reader of a few bytes of
+/// each row shares pages with the readers of the other bytes: if it dropped them, a matrix that is
+/// cut into 16 by columns would come from the disk 16 times. Of a long access the pages at the ends
+/// are few. Bytes behind the end of the file do not count.
 bool shares_pages(const Access& access, std::uint64_t file_size) {
   constexpr std::uint64_t kFew = 8;  // a part of so many of an access
   const std::uint64_t end = access.offset + access.size;
@@ -40,7 +41,7 @@ std::vector<ByteRange> drops(const Access& access, const OnceFile& from) {
   if (shares_pages(access, from.size)) return {};
   if (from.file_system->reads_uncached.load(std::memory_order_relaxed) == Answer::Yes)
     return hinted;
-  // Hints leave out pieces of which both ends are in the cache.
+  // Hints leave out pieces with both ends in the cache.
   std::vector<ByteRange> ours = hinted;
   std::ranges::sort(hinted, {}, &ByteRange::begin);
   hinted.push_back({range.end, range.end});

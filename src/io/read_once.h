@@ -1,5 +1,5 @@
-// Reads that leave the page cache as they found it: a terabyte that is copied once would push out
-// all that the host has in it.
+// Reads that leave the page cache as they found it: a terabyte that is copied once would push all
+// other pages of the host out of it.
 #pragma once
 
 #include <cstdint>
@@ -19,15 +19,18 @@ struct OnceFile {
   std::uint64_t size = 0;
 };
 
-/// Reader::read(), for local files with RWF_DONTCACHE where it works. What it brought in, or a hint
-/// before it, leaves the cache; what others brought in stays, unless the kernel does not say that
-/// it was there (page_cache.h). It is not looked at page by page: pages of others go with a hint's
-/// piece (page_cache.h) whose first or last page was missing, and at the first page of an access
-/// and the last of the file; and without RWF_DONTCACHE all of an access stays that one of them was
-/// in the middle of. What an access brings in whose pages have more than an eighth of its size of
-/// the file besides stays, too: somebody wants the rest. Of remote files all stays: what the server
-/// streams ahead is cached with them. `from` has an entry for each access. Sets Access::uncached of
-/// each.
+/// Reader::read(), for local files with RWF_DONTCACHE where it works. Pages that it brought in, or
+/// that a hint before it brought in, leave the cache. Pages that others brought in stay, unless the
+/// kernel does not say that they were there (page_cache.h). There are exceptions, because pages are
+/// not looked at one by one:
+///   - Pages of others leave the cache with a hint's piece (page_cache.h) whose first or last page
+///     was missing, and at the first page of an access and the last of the file.
+///   - Without RWF_DONTCACHE all pages of an access stay if a page of others was in the middle.
+///   - The pages of an access stay if the bytes in them that it does not read are more than an
+///     eighth of its size: another reader wants those.
+///   - Pages of remote files stay: the cache has them together with bytes that the server streams
+///     ahead.
+/// `from` has an entry for each access. Sets Access::uncached of each.
 [[nodiscard]] tl::expected<void, AccessFailure> read_accesses_once(Reader& reader,
                                                                    std::vector<Access>& accesses,
                                                                    std::span<const OnceFile> from);

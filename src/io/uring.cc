@@ -92,7 +92,7 @@ std::optional<unsigned> Uring::slot_for(const Access& access) {
   const auto oldest =
       std::min_element(slots_.begin(), slots_.end(),
                        [](const Slot& a, const Slot& b) { return a.last_batch < b.last_batch; });
-  // A slot that this batch uses may stand in an entry which the kernel has not seen yet.
+  // A slot that this batch uses may be named by an entry that the kernel has not seen yet.
   if (oldest->last_batch == batch_) return std::nullopt;
   const auto slot = static_cast<unsigned>(oldest - slots_.begin());
   slot_of_.erase(oldest->serial);

@@ -1,7 +1,7 @@
-// A set of rings, each of which is lent to one thread for the length of a batch: as many as have
-// been needed at once, or were made in advance. A ring for each thread would be the alternative
-// (DEFER_TASKRUN, which spares an interruption for each completion, wants it): threads come and go,
-// and in a sandbox no ring is made any more.
+// A set of rings. Each ring is lent to one thread for the length of a batch. There are as many as
+// were needed at once, or were made in advance. The alternative was a ring for each thread
+// (DEFER_TASKRUN, which spares an interruption for each completion, wants that). But threads come
+// and go, and in a sandbox no ring can be made any more.
 #include <algorithm>
 #include <cerrno>
 #include <cstring>

@@ -25,8 +25,8 @@ namespace {
 constexpr std::size_t kMapped = 256_KiB;
 constexpr std::size_t kUnit = 1_MiB;  // of a mapping
 constexpr std::size_t kHugePage = 2_MiB;
-/// So many single units are mapped at once, one behind another, for a huge page to hold two of
-/// them. Each is unmapped alone.
+/// Maps so many single units at once, one behind another, so that a huge page holds two of them.
+/// Each is unmapped alone.
 constexpr std::size_t kUnitsTogether = 8;
 constexpr std::size_t kUnitStride = kUnit + Buffer::kMargin;
 
@@ -44,9 +44,9 @@ constexpr std::size_t margin_of(std::size_t capacity) {
 /// The deepest tier that this thread holds; -1: none.
 thread_local int held_tier = -1;
 
-/// An aligned block, with a pointer before it to what malloc() gave. Not aligned_alloc(): glibc's
-/// does not find its freed blocks again (before 2.38), and the heap grows by a megabyte a second
-/// while the bytes in use stay the same.
+/// An aligned block, with a pointer before it to the block of malloc(). Not aligned_alloc():
+/// glibc's does not find its freed blocks again (before 2.38), and the heap grows by a megabyte a
+/// second while the bytes in use stay the same.
 std::byte* allocate_small(std::size_t size) {
   auto* const given = static_cast<std::byte*>(std::malloc(size + kBufferAlignment));
   if (given == nullptr) return nullptr;
@@ -177,8 +177,8 @@ void BufferPool::reclaim(Tier tier, std::uint64_t capacity, Demand demand) {
   }
 }
 
-/// Counts the buffers as used, and gives those their memory that are kept; the others get theirs
-/// from allocate_missing(), without the lock. Requires: they fit.
+/// Counts the buffers as used, and gives them kept memory where there is some; the others get
+/// theirs from allocate_missing(), without the lock. Requires: they fit.
 void BufferPool::take(Tier tier, std::span<const std::size_t> sizes, std::span<Buffer> buffers) {
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     Buffer& buffer = buffers[i];
@@ -313,8 +313,8 @@ Result<std::vector<Buffer>> BufferPool::acquire(Tier tier, std::span<const std::
         lock.lock();
         if (shortage(tier, capacity) == 0) break;
       }
-      // The bound is for the case that what was in use when reclaim ran has become reclaimable
-      // since (a tile whose last reader left gives nothing back by itself).
+      // Waits with a bound, because memory in use during reclaim() may have become reclaimable
+      // since (a tile does not give its memory back when its last reader leaves).
       (void)returned_.wait_until(lock,
                                  std::chrono::steady_clock::now() + std::chrono::milliseconds(5));
     }

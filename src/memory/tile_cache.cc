@@ -170,7 +170,7 @@ Result<void> TileCache::compute(std::span<const TileKey> keys, const ComputeSeve
   });
 }
 
-/// What the store has of a tile. Without memory for it the tile is computed, or is not.
+/// The tile from the store. Without memory for it, get() computes it, and compute() may.
 std::optional<Tile> TileCache::restored(const TileKey& key, BufferPool::Demand demand) {
   if (store_ == nullptr || key.kind != TileKey::Kind::Tile) return std::nullopt;
   const std::optional<std::size_t> size = store_->size(key);

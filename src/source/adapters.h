@@ -42,16 +42,16 @@ struct Adapter {
 /// but variants and consolidated*; a pipeline's top never is); each present module folder has the
 /// weights that it needs; no option asks for something that is not there.
 extern const Adapter kHfSafetensors;
-/// What torch.save wrote: a single file of any name; a directory with one, or shards with an index
-/// or numbers.
+/// Files of torch.save: a single file of any name; a directory with one, or shards with an index or
+/// numbers.
 extern const Adapter kTorchFile;
 extern const Adapter kTorchFiles;
 
-/// What Orbax saved: an item, a step, a directory of steps. The first: only an item.
+/// Orbax checkpoints: an item, a step, a directory of steps. The first: only an item.
 extern const Adapter kOrbaxItem;
 extern const Adapter kOrbax;
 
-/// What torch.distributed.checkpoint saved, also inside a framework's folders: a directory of
+/// Checkpoints of torch.distributed.checkpoint, also inside a framework's folders: a directory of
 /// .distcp files beside their .metadata. The first: only with .metadata at the top.
 extern const Adapter kTorchDcpTop;
 extern const Adapter kTorchDcp;
@@ -60,7 +60,7 @@ extern const Adapter kTorchDcp;
 /// above such; choose_tag() says which of them is opened.
 extern const Adapter kDeepSpeedZero;
 
-/// What DeepSpeed's ds_to_universal makes of those: a directory with one file for each parameter's
+/// The output of DeepSpeed's ds_to_universal: a directory with one file for each parameter's
 /// master, zero/<name>/fp32.pt, beside copies of the model files.
 extern const Adapter kUniversal;
 

@@ -1,7 +1,8 @@
 // A converted view must hold the model once. Loaders pick weights by name, each in its own order of
 // preference, so old formats beside the safetensors (pytorch_model.bin, consolidated.*, original/,
-// GGUF) would be loaded instead of the view's. The lists here say what counts as weights; what no
-// list names is shown as it is, because remote code and tokenizers have names of every kind.
+// GGUF) would be loaded instead of the view's. The lists here say which files count as weights;
+// files in no list are shown as they are, because remote code and tokenizers have names of every
+// kind.
 //
 // An adapter beside a model is neither a shard of it nor other weights: loaders (PEFT, diffusers)
 // find it by its own name, and read it beside the model, or instead of it.

@@ -1,4 +1,4 @@
-// What a file of a Hugging Face model directory is, by its name alone. A pure function.
+// The role of a file in a Hugging Face model directory, by its name alone. A pure function.
 #pragma once
 
 #include <cstdint>

@@ -26,8 +26,8 @@ struct HubSnapshot {
 Result<std::optional<HubSnapshot>> find_hub_snapshot(const std::filesystem::path& path,
                                                      SourceStore& store);
 
-/// "org/name" of "models--org--name/blobs/1.incomplete", a path below a whole cache; empty: it is
-/// no such path. A pure function.
+/// "org/name" of "models--org--name/blobs/1.incomplete", a path below a whole cache; empty for any
+/// other path. A pure function.
 std::string repository_of_blob(std::string_view path);
 /// The directory of the repository that `path` is a file of a snapshot in,
 /// "models--org--name" of "models--org--name/snapshots/1/model.safetensors"; else empty.

@@ -2,9 +2,9 @@
 // nothing: its name is `models--org--name/snapshots/COMMIT`, below a directory that four variables
 // may move. So a name is looked up there.
 //
-// A path wins over a name of the same spelling: what is in the working directory is what the user
-// sees. Only what is absent is taken for a name, so a path that cannot be looked at keeps its
-// error.
+// A path wins over a name of the same spelling, because the user sees the files of the working
+// directory. Only a path that is absent is taken for a name, so a path that cannot be looked at
+// keeps its error.
 #include "source/source_name.h"
 
 #include <algorithm>
@@ -67,7 +67,7 @@ std::optional<HubName> parse_hub_name(std::string_view text) {
   return name;
 }
 
-/// "s3" of "s3://bucket/model"; empty: `text` is no URL.
+/// "s3" of "s3://bucket/model"; empty: `text` is not a URL.
 std::string_view scheme_of(std::string_view text) {
   const std::size_t end = text.find("://");
   if (end == std::string_view::npos || end == 0) return {};

@@ -1,4 +1,4 @@
-// What a source is called that is no path: a model of the hub (`org/name`), or a URL.
+// Names of sources that are not paths: a model of the hub (`org/name`), or a URL.
 #pragma once
 
 #include <cstdlib>
@@ -18,8 +18,8 @@ using Variable = std::function<const char*(const char* name)>;
 /// ~/.cache/huggingface/hub. Empty where no variable says so much as the user's home.
 std::filesystem::path hub_cache_directory(const Variable& variable = ::getenv);
 
-/// The path that `source` means. A path to what is there, or cannot be looked at, means itself.
-/// What is absent may be a name of the hub, `org/name` or `org/name@REVISION` (with or without
+/// The path that `source` means. A path that exists, or that cannot be looked at, means itself.
+/// Otherwise `source` may be a name of the hub, `org/name` or `org/name@REVISION` (with or without
 /// `hf://` before it): it means that model's directory in the hub's cache, or the snapshot of that
 /// revision (a branch, a tag, a commit or the first letters of one). Nothing is downloaded.
 /// Errors: NotFound (absent; the message says where it was looked for, and what downloads it),

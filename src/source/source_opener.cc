@@ -43,6 +43,10 @@ Result<std::shared_ptr<const Catalog>> SourceOpener::open_part(FileTable table) 
 }
 
 Result<std::shared_ptr<const Catalog>> SourceOpener::finish() {
+  const auto adapter = find("adapter_config.json");
+  if (adapter && has_adapter("") && builder_.tensor_count() == 0) {
+    CKFS_TRY_VOID(add_adapter_fact(*adapter));
+  }
   auto catalog = std::move(builder_).build();
   CKFS_TRY_VOID(count_elements(*catalog));
   return catalog;
@@ -125,7 +129,6 @@ Result<void> SourceOpener::add_model(const std::optional<std::filesystem::path>&
   constexpr std::string_view kAdapterConfig = "adapter_config.json";
   if (const auto config = find(kAdapterConfig); config && has_adapter("")) {
     model.side_files.push_back({std::string(kAdapterConfig), *config});
-    if (!model.config) CKFS_TRY_VOID(add_adapter_fact(*config));
   }
   builder_.set_model(std::move(model));
   return {};

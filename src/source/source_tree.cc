@@ -98,7 +98,7 @@ class TreeLister {
     tree_.files.push_back({std::move(path), is_link});
   }
 
-  /// Takes what is a file behind its link, and gives the directories to go on with.
+  /// Takes files, also those behind links, and gives the directories of the next level.
   Result<std::vector<std::string>> look(const std::vector<Candidate>& candidates) {
     std::vector<Tried<FileStatus>> found(candidates.size());
     CKFS_TRY_VOID(run_parallel(
@@ -142,8 +142,7 @@ class TreeLister {
   SourceTree& tree_;
 };
 
-/// Notes the files that are links out of `boundary`: what a mount shows of them is not the
-/// checkpoint's own.
+/// Notes the files that are links out of `boundary`: their content is not the checkpoint's own.
 Result<void> note_outside_links(SourceTree& tree, const fs::path& boundary,
                                 const SourceFiles& files) {
   std::vector<const TreeFile*> links;

@@ -53,8 +53,9 @@ struct SourceTree {
 /// Subject of the fact (Catalog::facts) that files are links out of the checkpoint.
 inline constexpr std::string_view kOutsideLinks = "links out of the checkpoint";
 
-/// What files in `directory` may be links to and are still its own: it, or the repository of the
-/// hub cache that it is a snapshot of. Requires and errors: as find_hub_snapshot().
+/// The directory that links in `directory` may lead into and still be its own files: itself, or the
+/// repository of the hub cache that it is a snapshot of. Requires and errors: as
+/// find_hub_snapshot().
 Result<std::filesystem::path> link_boundary(const std::filesystem::path& directory,
                                             SourceStore& store);
 /// Whether `path` is `directory` or lies in it; both canonical.
@@ -67,7 +68,7 @@ std::vector<const TreeFile*> find_lfs_pointers(const SourceTree& tree, const Sou
 /// The message on such a file that is needed. Unsupported.
 [[nodiscard]] Failure refuse_lfs_pointer(std::string_view path);
 
-/// What a message on a file that is not there ends with: how to complete the download; or nothing.
+/// The end of a message on a missing file: how to complete the download, or nothing.
 std::string download_hint(const SourceTree& tree);
 /// The message on a source that is refused because of its unfinished download. Unsupported.
 /// Requires: it has one.

@@ -75,7 +75,7 @@ bool is_tree(const Catalog& catalog, const ViewRow& row) {
   return row.dtype && is_maxtext_tree(catalog);
 }
 
-/// Whether most of a plain checkpoint's floats are BF16 already. Then the others are what they are
+/// Whether most of a plain checkpoint's floats are BF16 already. Then the others have their dtype
 /// for a reason, as in a quantized one: a router's bias, a norm.
 bool is_mostly_bf16(const Catalog& catalog) {
   std::uint64_t bf16 = 0, others = 0;
@@ -337,7 +337,7 @@ std::vector<Obstacle> obstacles_of_tensors(const Catalog& catalog, const ViewRow
       complex.add(catalog.tensor(id).name, "C128 has no safetensors dtype");
     }
   }
-  // Where shards are not the source's they are left out, if that leaves something.
+  // Unless shards mirror the source's, such tensors are left out, if others remain.
   if (catalog.mirrors_shards() || !has_others) {
     std::ranges::move(complex.list(), std::back_inserter(obstacles));
   }

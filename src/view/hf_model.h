@@ -12,13 +12,13 @@
 
 namespace ckfs {
 
-/// What keeps the catalog from being shown as the view `row`; empty: nothing, but what the rules
-/// find of a tree of MaxText (maxtext_tree_obstacles()).
+/// Why the catalog cannot be shown as the view `row`; empty: it can, unless the rules for a tree of
+/// MaxText find obstacles (maxtext_tree_obstacles()).
 std::vector<Obstacle> hf_model_obstacles(const Catalog& catalog, const ViewRow& row,
                                          Unscaled unscaled);
 
-/// What a user of the view `row` should know: dtypes that pass unchanged, tensors that are left
-/// out, a config.json that is not there.
+/// Remarks for users of the view `row`: dtypes that pass unchanged, tensors that are left out, a
+/// missing config.json.
 std::vector<Note> hf_model_remarks(const Catalog& catalog, const ViewRow& row);
 
 /// Requires: hf_model_obstacles() is empty, `spec` is normalized and of `row`. Errors: Corrupt

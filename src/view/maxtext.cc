@@ -64,7 +64,7 @@ class DtypePolicy {
   bool has(TensorId id) const { return unscaled_ != Unscaled::Drop || !is_unscaled(catalog_, id); }
 
  private:
-  /// F8 that is shown as what a scale of 1 would make of it: as if it were quantized.
+  /// F8 that is shown with a scale of 1 counts as quantized.
   bool is_at_one(TensorId id) const {
     return unscaled_ == Unscaled::One && is_unscaled(catalog_, id);
   }

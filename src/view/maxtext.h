@@ -17,7 +17,7 @@ inline bool is_scanned(const ViewRow& row) {
   return row.name == "maxtext-scanned";
 }
 
-/// A view without parameters, or what keeps the catalog from being shown so.
+/// A view without parameters, or the reasons why the catalog cannot be shown so.
 struct MaxTextView {
   std::vector<Obstacle> obstacles;
   std::shared_ptr<const Definition> definition;  // nullptr: it was not needed to know
@@ -31,8 +31,8 @@ struct MaxTextViews {
 MaxTextViews find_maxtext_views(const std::shared_ptr<const Catalog>& catalog,
                                 const Recipes& recipes);
 
-/// What a user of these views, and of views of a model that a tree is the source of, should know of
-/// releases of MaxText: where their trees differ, and which one the source is.
+/// Remarks on releases of MaxText, for users of these views and of views whose source is such a
+/// tree: where their trees differ, and which one the source is.
 std::vector<Note> maxtext_remarks(const Catalog& catalog, const Recipes& recipes);
 
 /// Requires: the catalog has no obstacles, `spec` is normalized and of `row`. Errors: Unsupported

@@ -137,7 +137,7 @@ bool has_mtp(const TensorList& list) {
       list.tensors, [](const ModelTensor& tensor) { return tensor.name.starts_with(kMtp); });
 }
 
-/// The tree with a layer's parameters each, and what of the rules' numbers it says.
+/// The tree with the parameters of each layer by itself, and the rules' numbers that it shows.
 Result<Undone> unscanned(const MaxTextRules& rules, TensorList list) {
   if (!has_results(rules.trees->scanned, list)) return Undone{std::move(list), rules.config, false};
   return undo_rules(rules.trees->scanned, rules.config, std::move(list));
@@ -262,7 +262,7 @@ Result<std::shared_ptr<const TreeModel>> find_model(const Catalog& catalog,
   return std::make_shared<const TreeModel>(std::move(model));
 }
 
-/// What the arrays are by the rules of `release`. nullptr: they do not fit these.
+/// The model that the arrays are by the rules of `release`. nullptr: they do not fit these.
 std::shared_ptr<const TreeModel> of_release(const std::shared_ptr<const TreeModel>& model,
                                             std::string_view release) {
   if (!model->release_matters || model->release == release) return model;
@@ -347,7 +347,7 @@ Result<TensorList> huggingface_tensors(const Catalog& catalog, std::optional<DTy
 
 Result<TensorList> tree_tensors(const Catalog& catalog, std::optional<DType> dtype,
                                 const TreeOptions& options, const Recipes& recipes) {
-  // All the way, so that a tree that does not fit is refused, and numbers are known.
+  // Runs all rules, so that a tree that does not fit is refused, and numbers are known.
   CKFS_TRY(const auto found, tree_model(catalog, recipes));
   const auto model = of_release(found, options.release);
   if (model == nullptr) return tree_of_release(catalog, found, dtype, options, recipes);

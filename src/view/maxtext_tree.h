@@ -33,21 +33,22 @@ struct TreeModel {
   bool does_values = false;  // Undone::does_values
   /// By name, in the dtypes of the tree.
   TensorList list;
-  /// What the arrays are by the rules of other releases that they fit as well; these have none.
+  /// The models that the arrays are by the rules of other releases that they fit, too; those have
+  /// no `others`.
   std::vector<std::shared_ptr<const TreeModel>> others;
 };
 
-/// What a search for the model gave, a failure too. Errors: Unsupported (no family, or several that
-/// may be meant; what does not fit the rules, with file, line and tensor), Corrupt (config.json).
+/// The result of a search for the model, perhaps a failure. Errors: Unsupported (no family, or
+/// several that may be meant; what does not fit the rules, with file, line and tensor), Corrupt
+/// (config.json).
 struct FoundTree {
   const Catalog* catalog = nullptr;  // that was searched; its parts have trees of their own
   Result<std::shared_ptr<const TreeModel>> model;
 };
 
-/// By what config.json or --family says the model is; where there is neither, by the only family
-/// whose rules fit, for which the way back by the rules of every family is taken: several times
-/// what a view costs. So it is asked once for a checkpoint, and kept in Recipes::tree. Requires:
-/// is_maxtext_tree().
+/// Finds the model by config.json or --family; without both, by the only family whose rules fit.
+/// That tries the way back by the rules of every family, at several times the cost of a view. So it
+/// is done once for a checkpoint, and kept in Recipes::tree. Requires: is_maxtext_tree().
 std::shared_ptr<const FoundTree> find_tree(const Catalog& catalog, const Recipes& recipes);
 
 /// The same model, not as what a view of another release would take the arrays for; as find_tree()
@@ -80,8 +81,8 @@ Result<TensorList> tree_tensors(const Catalog& catalog, std::optional<DType> dty
 /// generators. nullopt: there is none, or this is not such a tree.
 std::optional<Note> maxtext_tree_remark(const Catalog& catalog);
 
-/// What keeps the tree from being shown in Hugging Face's names, and in its own; empty: nothing. (A
-/// tree that is not scanned may still have too few layers to be: tree_tensors() says.)
+/// Why the tree cannot be shown in Hugging Face's names, and in its own; empty: it can. (A tree
+/// that is not scanned may still have too few layers to be: tree_tensors() says.)
 std::vector<Obstacle> maxtext_tree_obstacles(const Catalog& catalog, const Recipes& recipes);
 
 }  // namespace ckfs

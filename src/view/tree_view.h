@@ -14,7 +14,7 @@ namespace ckfs {
 
 inline constexpr std::string_view kTreeView = "orbax";
 
-/// What keeps the catalog from being shown so; empty: nothing.
+/// Why the catalog cannot be shown so; empty: it can.
 std::vector<Obstacle> tree_obstacles(const Catalog& catalog);
 
 /// Requires: no obstacles; `spec` is normalized and of `row`.

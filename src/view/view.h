@@ -125,7 +125,7 @@ struct OrbaxItem {
   std::vector<std::string> empty_dicts = {};  // leaves that are dicts without members: opt_state
 };
 
-/// What a view's row and parameters say of its container.
+/// The choices of a view's row and parameters for its container.
 struct Packaging {
   ContainerKind container = ContainerKind::None;
   Placement placement = Placement::Split;
@@ -136,7 +136,7 @@ struct Packaging {
 
 struct Definition;
 
-/// What a view shows in a folder, in containers of its own: CatalogPart.
+/// The content of a view's folder, in containers of its own: CatalogPart.
 struct DefinitionPart {
   std::string directory;  // "2_Dense/"
   std::shared_ptr<const Definition> definition;
@@ -158,7 +158,7 @@ struct Definition {
   std::vector<DefinitionPart> parts;       // these have none
 };
 
-/// What can be said of a view without building it.
+/// The facts of a view that are known without building it.
 struct ViewSummary {
   std::string name;
   std::string description;

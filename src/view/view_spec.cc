@@ -1,8 +1,8 @@
 // Names of views, as directories and as arguments: `bf16-safetensors@max_shard=5GB`.
 //
-// A spelling is normalized as soon as it is parsed, so that everything behind (inodes, the cache of
-// views, the record of an export) compares plain strings. The alternative, to keep what the user
-// wrote and to compare by meaning, would need that comparison in each of those places.
+// A spelling is normalized as soon as it is parsed, so that all later code (inodes, the cache of
+// views, the record of an export) compares plain strings. The alternative, to keep the user's
+// spelling and compare by meaning, would need that comparison in each of those places.
 #include <algorithm>
 #include <charconv>
 

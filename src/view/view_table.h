@@ -39,19 +39,19 @@ struct ViewRow {
 /// In the order of the docs.
 std::span<const ViewRow> view_table();
 
-/// What holds for a view of a recipe that is packed so; without a name.
+/// The row for a recipe's view in that container, without a name.
 const ViewRow& recipe_view_row(ContainerKind container);
 
-/// What the parameter says; `otherwise` where it is left out.
+/// The value of the parameter; `otherwise` if it is left out.
 std::string_view parameter_of(const ViewSpec& spec, std::string_view key,
                               std::string_view otherwise);
 
-/// What `dtype` chooses: "bf16", "fp16", "fp32"; nullopt: what the source has.
+/// The dtype that `dtype` chooses: "bf16", "fp16", "fp32"; nullopt: that of the source.
 std::optional<DType> dtype_named(std::string_view name);
 
-/// What the parameter `unscaled` says of F8 that no scale comes with.
+/// The parameter `unscaled`, for F8 without a scale.
 enum class Unscaled : std::uint8_t {
-  Unsaid,  // it stays as it is, but where the checkpoint has F8 with scales it is an obstacle
+  Unsaid,  // it stays as it is, but is an obstacle where the checkpoint has F8 with scales
   One,     // its values are what the bits say
   Keep,    // it stays as it is
   Drop,    // no view has it
@@ -62,7 +62,7 @@ std::vector<Obstacle> catalog_obstacles(const Catalog& catalog, Unscaled unscale
 /// Whether it is F8 that no scale comes with.
 bool is_unscaled(const Catalog& catalog, TensorId id);
 
-/// What the parameter `storage` of a view in Orbax says.
+/// The parameter `storage` of a view in Orbax.
 ArrayStorage storage_of(const ViewSpec& spec);
 
 /// nullptr: no such view.

@@ -144,6 +144,27 @@ TEST(Parallel, AddsThreadsWhereTasksWait) {
   EXPECT_EQ(meter.most(), Parallel{}.most);
 }
 
+TEST(Parallel, AddsThreadsWhereTasksWaitThoughTheProgramComputesBesides) {
+  std::atomic<bool> ended = false;
+  std::vector<std::thread> busy(std::thread::hardware_concurrency());
+  for (std::thread& each : busy) {
+    each = std::thread([&ended] {
+      while (!ended) {
+      }
+    });
+  }
+  Meter meter;
+  EXPECT_TRUE(run_parallel(kTasks, [&](std::size_t) -> Result<void> {
+    meter.enter();
+    std::this_thread::sleep_for(milliseconds(5));  // the delay of a far source
+    meter.leave();
+    return {};
+  }));
+  ended = true;
+  for (std::thread& each : busy) each.join();
+  EXPECT_EQ(meter.most(), Parallel{}.most);
+}
+
 TEST(Parallel, NeverHasMoreThreadsThanItMay) {
   Meter meter;
   ASSERT_TRUE(run_parallel(100,

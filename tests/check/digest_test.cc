@@ -174,7 +174,7 @@ TEST_F(Journal, BelievesNothingThatWasMadeFromSomethingElse) {
 TEST_F(Journal, ReplacesNoFileOfAnotherKind) {
   const auto message = [&] { return run().error().message(); };
   std::ofstream(path_) << "my notes\n";
-  EXPECT_THAT(message(), testing::HasSubstr("not a file that ckfs made"));
+  EXPECT_THAT(message(), testing::HasSubstr("not a file that an interrupted ckfs run left"));
   EXPECT_EQ(text(), "my notes\n");
   fs::remove(path_);
   fs::create_symlink(directory_ / "src/model-a.safetensors", path_);

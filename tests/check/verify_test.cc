@@ -111,7 +111,7 @@ class VerifyAgain : public testing::Test {
     EXPECT_EQ(interrupted.error().code(), ErrorCode::Stopped);
     EXPECT_THAT(
         interrupted.error().message(),
-        testing::ContainsRegex("copy: interrupted after .*; no difference so far .*goes on"));
+        testing::ContainsRegex("copy: interrupted after .*; no difference so far .*continues"));
   }
 
   TemporaryDirectory directory_;

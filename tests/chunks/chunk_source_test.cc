@@ -1,6 +1,7 @@
 #include "chunks/chunk_source.h"
 
 #include <blosc.h>
+#include <bzlib.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <zlib.h>
@@ -56,6 +57,19 @@ Bytes_ deflated(const Bytes_& bytes, bool gzip) {
   return out;
 }
 
+Bytes_ bz2(const Bytes_& bytes, int level) {
+  Bytes_ out(bytes.size() + bytes.size() / 100 + 600);  // what its manual asks for
+  auto size = static_cast<unsigned>(out.size());
+  char* const from = reinterpret_cast<char*>(const_cast<std::byte*>(bytes.data()));
+  char none = 0;  // where there are no bytes: a null pointer is refused
+  EXPECT_EQ(BZ2_bzBuffToBuffCompress(reinterpret_cast<char*>(out.data()), &size,
+                                     bytes.empty() ? &none : from,
+                                     static_cast<unsigned>(bytes.size()), level, 0, 0),
+            BZ_OK);
+  out.resize(size);
+  return out;
+}
+
 Bytes_ blosc(const Bytes_& bytes, const char* compressor, std::size_t blocksize, int shuffle) {
   Bytes_ out(bytes.size() + BLOSC_MAX_OVERHEAD);
   const int size = blosc_compress_ctx(5, shuffle, 2, bytes.size(), bytes.data(), out.data(),
@@ -99,6 +113,19 @@ std::vector<Form> forms() {
          return out;
        }},
       {"zlib", {Codec::Zlib}, [](const Bytes_& b) { return deflated(b, false); }},
+      {"bz2", {Codec::Bz2}, [](const Bytes_& b) { return bz2(b, 9); }},
+      {"bz2, two streams",
+       {Codec::Bz2},
+       [](const Bytes_& b) {
+         const auto half = static_cast<std::ptrdiff_t>(b.size() / 2);
+         Bytes_ out = bz2({b.begin(), b.begin() + half}, 1);
+         const Bytes_ more = bz2({b.begin() + half, b.end()}, 9);
+         out.insert(out.end(), more.begin(), more.end());
+         return out;
+       }},
+      {"blosc, bz2",
+       {Codec::Blosc, Codec::Bz2},
+       [](const Bytes_& b) { return bz2(blosc(b, "lz4", 4096, 1), 1); }},
       {"blosc lz4", {Codec::Blosc}, [](const Bytes_& b) { return blosc(b, "lz4", 4096, 1); }},
       {"blosc zstd, bits shuffled",
        {Codec::Blosc},

@@ -178,7 +178,7 @@ class Digest(cli_support.TestCase):
         self.assertIn(f"{names[0]}: is missing", text)
         self.assertIn("thesis.tex: extra file, not in the view", text)
         self.assertRegex(text, rf"{names[1]}: has \d+ bytes in the copy, not \d+")
-        self.assertIn(f"{names[2]}: is no regular file", text)
+        self.assertIn(f"{names[2]}: is not a regular file", text)
 
     def test_digests_that_differ(self):
         lines = self.digest().splitlines(keepends=True)

@@ -247,7 +247,7 @@ class Export(cli_support.TestCase):
         shutil.copytree(self.source, source)
         self.export(source=source)
         (source / "tokenizer.json").write_text('{"version": "2.0"}\n')
-        self.fails(1, "from another source, or from this one before its files changed "
+        self.fails(1, "from another source or recipe, or from this one before its files changed "
                       "\\(ckfs verify shows whether the copy is still right; --force replaces it",
                    "export", source, VIEW, self.out)
         self.assertNotRegex(self.export("--force", source=source), rb"there already")

@@ -8,7 +8,7 @@ import cli_support
 from cli_support import ROOT, VERBS
 
 PAGE = (ROOT / "docs/man/ckfs.1.md").read_text()
-OPTION = re.compile(r"(?<![\w-])(--[a-z][a-z-]*|-[a-z])(?![\w-])")
+OPTION = re.compile(r"(?<![\w-])(--[a-z][a-z-]*|-[a-zA-Z])(?![\w-])")
 
 
 def section(title):
@@ -24,7 +24,7 @@ def options_of_page(text):
     """The options that a section of the page defines: those of lines before a ':'."""
     found = set()
     for line in re.findall(r"^(\*\*-.*)\n:   ", text, re.M):
-        found |= set(re.findall(r"\*\*(--?[a-z][a-z-]*)\*\*", line))
+        found |= set(re.findall(r"\*\*(--?[a-zA-Z][a-z-]*)\*\*", line))
     return found
 
 
@@ -40,7 +40,7 @@ class ManPage(cli_support.TestCase):
 
     def test_verbs(self):
         heads = re.findall(r"^## ckfs (\w+)$", PAGE, re.M)
-        text = self.done("--help").decode().split("Verbs:")[1]
+        text = self.done("--help").decode().split("Verbs:")[1].split("\n\n")[0]
         self.assertEqual(re.findall(r"(?m)^  (\w+) ", text), heads)
         self.assertEqual(heads, VERBS)
         synopsis = re.findall(r"^\*\*ckfs (\w+)\*\*", section("SYNOPSIS"), re.M)

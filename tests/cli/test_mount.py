@@ -199,7 +199,7 @@ class Mount(cli_support.TestCase):
         mounted = mounted_fs.ckfs("mount", source, self.target)
         self.addCleanup(mounted_fs.ckfs, "umount", self.target)
         self.assertEqual(sorted(os.listdir(self.target)), [".ckfs", "source"])
-        self.assertRegex(mounted.stderr, r"\Ackfs: warning: .*nothing but source/ can be shown: ")
+        self.assertRegex(mounted.stderr, r"\Ackfs: warning: .*only source/ can be shown: ")
 
     def test_foreground_ends_with_0_on_a_signal(self):
         program = start("mount", "-f", self.source, self.target, "--log-level", "warn")

@@ -86,7 +86,7 @@ class Progress(cli_support.TestCase):
 
     def test_an_unknown_form(self):
         for verb, words in self.verbs():
-            self.fails(2, "none of auto, plain, json, none", verb, *words, "--progress", "often")
+            self.fails(2, "not one of auto, plain, json, none", verb, *words, "--progress", "often")
 
 
 class Interrupted(cli_support.TestCase):
@@ -135,17 +135,17 @@ class Interrupted(cli_support.TestCase):
         sums = self.directory / "sums"
         state = self.directory / "state"
         self.assertRegex(self.interrupt(1, "export", self.large, VIEW, out),
-                         rf"^ckfs: {out}: {amount} \(the same command goes on from there\)$")
+                         rf"^ckfs: {out}: {amount} \(the same command continues from there\)$")
         self.assertRegex(self.interrupt(1, "digest", self.large, VIEW),
-                         rf"^ckfs: {VIEW}: {amount} \(with --output FILE the next run would go on")
+                         rf"^ckfs: {VIEW}: {amount} \(with --output FILE the next run continues")
         self.assertRegex(self.interrupt(1, "digest", self.large, VIEW, "-o", sums),
-                         rf"^ckfs: {sums}: {amount} \(the same command goes on from there\)$")
+                         rf"^ckfs: {sums}: {amount} \(the same command continues from there\)$")
         self.assertFalse(sums.exists())
         self.assertRegex(self.interrupt(2, "verify", self.large, "source", self.copy),
                          rf"^ckfs: {self.copy}: {amount}; no difference so far \(--resume FILE")
         self.assertRegex(
             self.interrupt(2, "verify", self.large, "source", self.copy, "--resume", state),
-            rf"^ckfs: {self.copy}: {amount}; no difference so far \(the same command goes on")
+            rf"^ckfs: {self.copy}: {amount}; no difference so far \(the same command continues")
         # And so they do.
         self.done("digest", self.large, VIEW, "-o", sums)
         self.done("verify", self.large, VIEW, sums)

@@ -131,7 +131,7 @@ class Ranks(cli_support.TestCase):
                 (1, "no launcher has set its variables", ["--distributed"]),
                 (2, "excludes", ["--distributed", "--rank", "0", "--world", "2"]),
                 (2, "at least 1", ["--world", "0"]),
-                (2, "none of ranges, files", ["--split", "both"]),
+                (2, "not one of ranges, files", ["--split", "both"]),
                 (2, "excludes", ["--finish", "--rank", "0"])):
             with self.subTest(words=words):
                 self.fails(code, pattern, "export", *words, self.source, VIEW, self.out,

@@ -34,7 +34,7 @@ class Usage(cli_support.TestCase):
     def test_wrong_command_lines_are_2(self):
         source = self.source
         for pattern, words in [
-            (r"mout: neither a verb nor a path \(did you mean mount\? there are: mount, umount, inspect, ",
+            (r"mout: neither a verb nor a path \(did you mean mount\? there are: mount, umount, list, ",
              ["mout", "a", "b"]),
             (r"xyzzy: neither a verb nor a path \(there are: mount, ", ["xyzzy"]),
             (r"ls: --jsno: no such option \(did you mean --json\?\) \(see ckfs ls --help\)",
@@ -57,7 +57,7 @@ class Usage(cli_support.TestCase):
             (r"help: mout: no such verb \(did you mean mount\?", ["help", "mout"]),
             ("MNT", ["stats"]),
             ("SHELL", ["completion"]),
-            ("none of bash, zsh, fish", ["completion", "tcsh"]),
+            ("not one of bash, zsh, fish", ["completion", "tcsh"]),
         ]:
             with self.subTest(words):
                 self.fails(2, pattern, *words)
@@ -102,10 +102,10 @@ class Usage(cli_support.TestCase):
             ("memory: 1MiB is too little .at least 64MiB", ["--memory", "1MiB"]),
             ('memory: "lots" is not a size', ["--memory", "lots"]),
             ('memory: "-1" is not a size', ["--memory=-1"]),
-            ('io: "mmap" is none of auto, uring, pread', ["--io", "mmap"]),
+            ('io: "mmap" is not one of auto, uring, pread', ["--io", "mmap"]),
             ('threads: "two" is not a whole number', ["--threads", "two"]),
             ("threads: 100000 are too many .at most 1024", ["--threads", "100000"]),
-            ('log_level: "loud" is none of', ["--log-level", "loud"]),
+            ('log_level: "loud" is not one of', ["--log-level", "loud"]),
             ('--offset: "x" is not a whole number', ["--offset", "x"]),
             ('--length: "1.5" is not a whole number', ["--length", "1.5"]),
             ("--offset", ["--offset"]),

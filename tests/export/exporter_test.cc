@@ -322,9 +322,10 @@ TEST_F(Exporter, ReplacesWhatAnotherSourceGaveOnlyIfForced) {
   write_source(2_MiB, 2);
   const Result<ExportResult> refused = run();
   ASSERT_FALSE(refused.has_value());
-  EXPECT_THAT(refused.error().message(),
-              HasSubstr("from another source, or from this one before its files changed (ckfs "
-                        "verify shows"));
+  EXPECT_THAT(
+      refused.error().message(),
+      HasSubstr("from another source or recipe, or from this one before its files changed (ckfs "
+                "verify shows"));
   EXPECT_EQ(exported(), before);
 
   directory_.write("out/mine.txt", "mine");

@@ -47,6 +47,7 @@ TEST(KnownFormats, AreNoneOfWhatNothingSays) {
   EXPECT_EQ(name_of("PK"s), "");
   EXPECT_EQ(name_of("\x10\0\0\0\0\0\0\0{\"a\":{}}"s), "");
   EXPECT_EQ(name_of("{\0\0\0\0\0\0\0{\"a\":{}}"s), "") << "a header of 123 bytes";
+  EXPECT_EQ(name_of(std::string(8, '\xff') + "{}"), "") << "a length of 2^64 - 1";
   EXPECT_EQ(name_of("weights"s), "");
   EXPECT_EQ(name_of("\x08\x07\x12\x07py\0orch"s), "") << "no producer's name";
   EXPECT_EQ(name_of("\x08\x07\x12\x40py"s), "");

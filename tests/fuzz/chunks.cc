@@ -15,7 +15,8 @@ constexpr std::size_t kMemory = std::size_t{8} << 20;
 constexpr std::size_t kMost = std::size_t{1} << 20;  // bytes that are looked at
 
 std::vector<Codec> chain(std::uint8_t choice) {
-  constexpr Codec kCodecs[] = {Codec::Zstd, Codec::Gzip, Codec::Zlib, Codec::Blosc, Codec::Crc32c};
+  constexpr Codec kCodecs[] = {Codec::Zstd, Codec::Gzip,  Codec::Zlib,
+                               Codec::Bz2,  Codec::Blosc, Codec::Crc32c};
   std::vector<Codec> codecs;
   for (; choice > 0; choice = static_cast<std::uint8_t>(choice / 6)) {
     if (choice % 6 > 0) codecs.push_back(kCodecs[choice % 6 - 1]);

@@ -377,7 +377,10 @@ class OwnRecipes(WorkDirectory):
         ways.run("export", source, "own-fused", out, "--recipe", self.work / "a.json")
         first = (out / "model.safetensors").read_bytes()
         (self.work / "a.json").write_text(text.replace(".mlp.gate.weight", ".mlp.other.weight"))
-        ways.run("export", source, "own-fused", out, "--recipe", self.work / "a.json")
+        again = ["export", source, "own-fused", out, "--recipe", self.work / "a.json"]
+        with self.assertRaisesRegex(AssertionError, "holds a finished export of own-fused"):
+            ways.run(*again)
+        ways.run(*again, "--force")
         self.assertNotEqual(first, (out / "model.safetensors").read_bytes())
 
 

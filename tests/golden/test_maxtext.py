@@ -455,7 +455,7 @@ class Refusals(Views):
         self.assertIn("bf16-safetensors/", views)
         self.assertNotIn("maxtext-unscanned/", views)
         self.assertNotIn("maxtext-scanned/", views)
-        self.assertRegex(ways.run("inspect", source).decode(), pattern)
+        self.assertRegex(ways.run("inspect", "--all", source).decode(), pattern)
 
     def test_models_that_no_family_has(self):
         self.refused("qwen3-moe", r"no rules are known for this model \(model_type mamba; --family "
@@ -515,12 +515,12 @@ class Refusals(Views):
                 ({"num_hidden_layers": 4}, "i 3 is missing, of 4"),
                 ({"num_hidden_layers": 2}, "i is 2, of 2"),
                 ({"num_hidden_layers": -1}, "count: -1"),
-                ({"num_hidden_layers": 2.5}, "no whole number"),
-                ({"num_hidden_layers": 1e300}, "no whole number"),
+                ({"num_hidden_layers": 2.5}, "not a whole number"),
+                ({"num_hidden_layers": 1e300}, "not a whole number"),
                 ({"num_attention_heads": 0}, "where it must have"),
                 ({"num_attention_heads": None}, "config.json: has no number num_attention_heads"),
                 ({"hidden_size": "40"}, "config.json: has no number hidden_size"),
-                ({"hidden_size": 2 ** 60}, "no whole number"),
+                ({"hidden_size": 2 ** 60}, "not a whole number"),
                 ({"head_dim": 0, "num_attention_heads": 0}, "where it must have")):
             with self.subTest(change):
                 self.refused("qwen3-moe", message, config=lambda c: {**c, **change})

@@ -96,7 +96,7 @@ def metadata2(rng, shape, dtype):
     if dtype.itemsize > 1 and name.startswith("<") and rng.random() < 0.2:
         name = ">" + name[1:]
     compressor = rng.choice([None, None, {"id": "zstd", "level": 3}, {"id": "gzip", "level": 1},
-                             {"id": "zlib", "level": 1},
+                             {"id": "zlib", "level": 1}, {"id": "bz2", "level": 1},
                              {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1,
                               "blocksize": 0}])
     return {"chunks": [rng.randint(1, extent + 1) for extent in shape], "dtype": name,

@@ -7,11 +7,11 @@
 namespace ckfs {
 namespace {
 
-struct Box {
+struct Region {
   std::vector<std::int64_t> begin, count;
 };
 
-bool share_an_element(const Box& a, const Box& b) {
+bool share_an_element(const Region& a, const Region& b) {
   for (std::size_t d = 0; d < a.begin.size(); ++d) {
     bool shared = false;
     for (std::int64_t i = 0; i < a.count[d]; ++i) {
@@ -22,7 +22,7 @@ bool share_an_element(const Box& a, const Box& b) {
   return true;
 }
 
-OverlapSearch search(const std::vector<Box>& boxes, std::uint64_t budget = ~std::uint64_t{0}) {
+OverlapSearch search(const std::vector<Region>& boxes, std::uint64_t budget = ~std::uint64_t{0}) {
   return find_overlap(
       boxes.size(), boxes.empty() ? 0 : boxes.front().begin.size(),
       [&](std::uint32_t i) { return BoxView{boxes[i].begin, boxes[i].count}; },
@@ -31,8 +31,8 @@ OverlapSearch search(const std::vector<Box>& boxes, std::uint64_t budget = ~std:
 
 RC_GTEST_PROP(FindOverlap, FindsAPairWhereOneIsAndNoneElsewhere, ()) {
   const auto rank = *rc::gen::inRange<std::size_t>(0, 4);
-  const auto boxes = *rc::gen::container<std::vector<Box>>(rc::gen::exec([rank] {
-    Box box;
+  const auto boxes = *rc::gen::container<std::vector<Region>>(rc::gen::exec([rank] {
+    Region box;
     for (std::size_t d = 0; d < rank; ++d) {
       box.begin.push_back(*rc::gen::inRange(0, 12));
       box.count.push_back(*rc::gen::inRange(1, 5));
@@ -52,7 +52,7 @@ RC_GTEST_PROP(FindOverlap, FindsAPairWhereOneIsAndNoneElsewhere, ()) {
 }
 
 TEST(FindOverlap, TakesAMillionSlicesOfSlicesApart) {
-  std::vector<Box> boxes;
+  std::vector<Region> boxes;
   for (std::int64_t i = 0; i < 1000; ++i) {
     // Each row of 1,000 is cut elsewhere: no grid.
     for (std::int64_t j = 0; j < 1000; ++j) boxes.push_back({{i, j * 8 + i % 7}, {1, 8}});
@@ -63,7 +63,7 @@ TEST(FindOverlap, TakesAMillionSlicesOfSlicesApart) {
 }
 
 /// Five boxes around each other: no plane goes between them.
-std::vector<Box> pinwheel(std::int64_t at) {
+std::vector<Region> pinwheel(std::int64_t at) {
   return {{{at, at}, {2, 1}},
           {{at, at + 1}, {1, 2}},
           {{at + 1, at + 2}, {2, 1}},
@@ -80,7 +80,7 @@ TEST(FindOverlap, ComparesWhatNoPlaneDivides) {
 
 TEST(FindOverlap, SaysWhatItDidNotCompare) {
   constexpr std::int64_t kSide = 100;
-  std::vector<Box> boxes{{{0, 0}, {kSide + 1, 1}},
+  std::vector<Region> boxes{{{0, 0}, {kSide + 1, 1}},
                          {{0, 1}, {1, kSide + 1}},
                          {{1, kSide + 1}, {kSide + 1, 1}},
                          {{kSide + 1, 0}, {1, kSide + 1}}};

@@ -190,13 +190,14 @@ TEST(OpenTorchFile, OfTheFilesBesideItOnlyThoseOfAModelAreShown) {
   EXPECT_THAT(side_files(open_source(directory.path())), testing::UnorderedElementsAreArray(shown));
   const Opened opened = open_source(directory / "model.pt");
   EXPECT_THAT(side_files(opened), testing::UnorderedElementsAreArray(shown));
-  const auto& notes = opened.catalog->notes();
+  const auto& facts = opened.catalog->facts();
   // No other code of that directory is opened, or counts.
   for (int k = 0; k < 1100; ++k) directory.write(fmt::format("experiment{}.py", k), "");
   EXPECT_EQ(side_files(open_source(directory / "model.pt")), side_files(opened));
-  EXPECT_TRUE(std::ranges::any_of(notes, [&](const Note& note) {
-    return note.subject == directory.path().string() &&
-           note.text.find("README.md") != std::string::npos;
+  EXPECT_TRUE(std::ranges::any_of(facts, [&](const Note& fact) {
+    return fact.subject == "beside the source" &&
+           fact.text.find("README.md") != std::string::npos &&
+           fact.text.ends_with("taken from " + directory.path().string());
   })) << "inspect names what was taken from elsewhere";
 }
 
@@ -305,7 +306,7 @@ TEST(OpenTorchDcp, ShardsAlongTheFirstDimensionAreOneStorage) {
   const StoredTensor& tensor = catalog.tensor(catalog.find("layers.2.w0").value());
   EXPECT_THAT(tensor.boxes, IsEmpty());
   EXPECT_EQ(catalog.storage(tensor).extents.size(), 2U);
-  EXPECT_THAT(notes_by_subject(catalog)["train_state.step"], HasSubstr("no tensor"));
+  EXPECT_THAT(notes_by_subject(catalog)["train_state.step"], HasSubstr("not a tensor"));
 }
 
 TEST(OpenTorchDcp, OneItemOfEachTensorIsOpened) {
@@ -409,9 +410,11 @@ TEST(OpenCheckpointOptions, AreRefusedWhereTheyMeanNothing) {
   EXPECT_THAT(error_of(zero / "zero2-bf16-w2" / "source", with_key("x")), HasSubstr("no key"));
   EXPECT_THAT(error_of(zero / "universal-from-zero2-w2" / "source", with_key("x")),
               HasSubstr("no key"));
-  EXPECT_THAT(error_of(kTorch / ".." / "hf" / "llama-bf16" / "source", tag), HasSubstr("no tag"));
+  EXPECT_THAT(error_of(kTorch / ".." / "hf" / "llama-bf16" / "source", tag),
+              HasSubstr("--tag does not go with"));
   const OpenCheckpointOptions config{.tag = {}, .key = {}, .config = kTorch};
-  EXPECT_THAT(error_of(kTorch / "zip-views" / "source", config), HasSubstr("no config.json there"));
+  EXPECT_THAT(error_of(kTorch / "zip-views" / "source", config),
+              HasSubstr("it has no config.json"));
 }
 
 }  // namespace

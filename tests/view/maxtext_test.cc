@@ -219,7 +219,7 @@ TEST(MaxTextTrees, HaveNoArrayBesideThemThatNobodyKnows) {
   EXPECT_EQ(refusal_with("params.params.", state), "");
   EXPECT_THAT(refusal_with("", {"vision_encoder.x"}),
               HasSubstr("\"params.params.vision_encoder.x\" is not an array that the rules know"));
-  EXPECT_THAT(refusal_with("", {"extra"}), HasSubstr("no array that the rules know"));
+  EXPECT_THAT(refusal_with("", {"extra"}), HasSubstr("not an array that the rules know"));
 }
 
 // Releases of MaxText whose trees differ.

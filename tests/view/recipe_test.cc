@@ -242,7 +242,7 @@ TEST(Recipe, ErrorsHaveTheLine) {
            {R"({"only": "a", "optional": true})", "f:2: no member \"optional\" belongs here"},
            {R"({"forbid": "a", "optional": true})", "f:2: no member \"optional\" belongs here"},
            {R"({"take": ["{a}", "b"], "give": "{a}"})", "has no capture a, which another pattern"},
-           {R"({"take": "a", "give": "{a}"})", "f:2: \"{a}\": expression \"a\": does not go on"},
+           {R"({"take": "a", "give": "{a}"})", "f:2: \"{a}\": expression \"a\": cannot continue"},
            {R"({"take": "a", "give": "b", "where": "1"})", "condition \"1\": none of = != < <="},
            {R"({"take": "a", "give": "b", "when": "$ = 'x'"})", "is not $path = 'word'"},
            {R"({"take": "a", "give": "b", "where": "1 = 'x'"})", "is not $path = 'word' (or !=)"},
@@ -364,8 +364,9 @@ TEST(Recipe, IsAViewOrAFamily) {
   EXPECT_EQ(read("{}"), "f: is neither a view nor a family (no such member)");
   EXPECT_EQ(read(R"({"view": "v"})"), "f: has no rules");
   EXPECT_THAT(read(fmt::format("{{\"view\": \"source\", {}}}", rules)), HasSubstr("such a view"));
-  EXPECT_THAT(read(fmt::format("{{\"view\": \".v\", {}}}", rules)), HasSubstr("no name of a view"));
-  EXPECT_THAT(read(fmt::format("{{\"view\": \"v@a\", {}}}", rules)), HasSubstr("no name of a"));
+  EXPECT_THAT(read(fmt::format("{{\"view\": \".v\", {}}}", rules)),
+              HasSubstr("not a name of a view"));
+  EXPECT_THAT(read(fmt::format("{{\"view\": \"v@a\", {}}}", rules)), HasSubstr("not a name of a"));
   EXPECT_THAT(read(fmt::format("{{\"view\": \"v\", \"from\": \"w\", {}}}", rules)),
               HasSubstr("f: from: w: no such view"));
   for (const char* from : {"fp32-consolidated@format=bin", "bf16-safetensors@max_shard=1GB"}) {
@@ -397,7 +398,7 @@ TEST(Recipe, IsAViewOrAFamily) {
               HasSubstr("has no unscanned or no scanned"));
   EXPECT_THAT(trees(R"("nonscanned": [{"drop": "a"}])"), HasSubstr("\"nonscanned\""));
   EXPECT_THAT(trees(R"("config": {"a": "1"})"), HasSubstr("a string where a number belongs"));
-  EXPECT_THAT(trees(R"("where": "n = 1")"), HasSubstr("does not go on"));
+  EXPECT_THAT(trees(R"("where": "n = 1")"), HasSubstr("cannot continue"));
 }
 
 /// A model to do rules on, with what they make of it.

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 

@@ -1,4 +1,4 @@
-// What the files of a DeepSpeed checkpoint are, by their names alone. Pure functions.
+// The kinds of files of a DeepSpeed checkpoint, by name alone. Pure functions.
 #pragma once
 
 #include <cstdint>

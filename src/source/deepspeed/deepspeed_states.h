@@ -1,4 +1,4 @@
-// What ckfs needs of DeepSpeed's two kinds of files, taken out of their pickles.
+// The data that ckfs needs of DeepSpeed's two kinds of files, taken from their pickles.
 #pragma once
 
 #include <cstdint>

@@ -28,11 +28,11 @@ std::set<std::string> find_universal_tags(const SourceTree& tree);
 bool may_have_tag(const SourceTree& tree, std::string_view name, std::string_view latest,
                   const OpenCheckpointOptions& options);
 
-/// Picks one of `names` ("." is the tree's root itself): what the options say, else the root
-/// itself, else what the file `latest` at the root names, else the only one at the top, else the
-/// only one. `latest` is the name of that file. Errors: InvalidArgument (the options name none of
-/// them, or what they or `latest` name leads out of the tree), NotFound (`latest` names none of
-/// them), Unsupported (not clear which), Corrupt, Io, Stale.
+/// Picks one of `names` ("." is the tree's root itself): the one that the options name, else the
+/// root itself, else the one that the file `latest` at the root names, else the only one at the
+/// top, else the only one. `latest` is the name of that file. Errors: InvalidArgument (the options
+/// name none of them, or what they or `latest` name leads out of the tree), NotFound (`latest`
+/// names none of them), Unsupported (not clear which), Corrupt, Io, Stale.
 Result<std::string> choose_tag(const std::vector<std::string>& names, std::string_view latest,
                                const SourceTree& tree, const FileTable& table, SourceFiles& files,
                                const OpenCheckpointOptions& options);

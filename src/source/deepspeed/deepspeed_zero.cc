@@ -204,7 +204,7 @@ class ZeroOpener : public SourceOpener {
     return dict_.add_partitioned_frozen(world.model, models);
   }
 
-  /// What only the module's own state knows. With stage 3 that has placeholders only.
+  /// Tensors that only the module's own state has. With stage 3 that has placeholders only.
   Result<void> add_module_frozen() {
     std::set<std::string_view> known;
     for (const ZeroWorld& world : worlds_) {

@@ -42,11 +42,11 @@ struct Master {
   std::vector<std::int64_t> shape;
 };
 
-/// Whether nothing speaks against it that the converter made `shape` of what the model files have:
-/// the first's own shape (copies, an average), or slices joined, which have no fewer elements than
-/// the first, and no more than all have together. They may differ in size, have a part that is the
-/// same in all (the keys of multi-query attention), or be there once for each stage of a pipeline;
-/// parts of a parameter may get a dimension of their own. Of a vocabulary rows are cut off.
+/// Whether the converter may have made `shape` from the model files: the first's own shape (copies,
+/// an average), or slices joined, which have no fewer elements than the first, and no more than all
+/// have together. They may differ in size, have a part that is the same in all (the keys of
+/// multi-query attention), or be there once for each stage of a pipeline; parts of a parameter may
+/// get a dimension of their own. Of a vocabulary rows are cut off.
 bool is_joined(const std::vector<std::int64_t>& shape, const Parameter& parameter,
                bool cut_vocabulary) {
   const NamedShape& first = *parameter.named;

@@ -210,8 +210,8 @@ Result<void> ZeroStateDict::add_shared(const ModelStates& states) {
     // An alias of an alias of this name would lead in a circle.
     const auto mine = places_.find(alias);
     if (mine != places_.end() && mine->second == source) continue;
-    // What only the module's state has is not in the tool's dictionary, and takes nothing over
-    // there.
+    // Tensors that only the module's state has are not in the tool's dictionary, and replace
+    // nothing there.
     if (mine != places_.end() && entries_[source].role == Role::FrozenModule &&
         entries_[mine->second].role != Role::FrozenModule) {
       continue;
@@ -255,7 +255,7 @@ ZeroCounts ZeroStateDict::finish() && {
       switch (entry.role) {
         case Role::Weight:
           ++counts.parameters;
-          // Of strides of 0 there may be any number; SourceOpener refuses what is too many.
+          // There may be any number of elements with strides of 0; SourceOpener refuses too many.
           counts.parameter_numel =
               checked_add(counts.parameter_numel, numel).value_or(counts.parameter_numel);
           break;

@@ -515,7 +515,7 @@ class HfOpener : public SourceOpener {
     return {};
   }
 
-  /// Tensors that ranks saved in slices; what the files are is then no model for a view's.
+  /// Tensors that ranks saved in slices; a view then does not mirror the files.
   Result<void> join_pieces() {
     if (pieces_.empty()) return {};
     CKFS_TRY(tensors_.emplace_back(), pieces_.join(builder_));
@@ -621,7 +621,7 @@ class HfOpener : public SourceOpener {
     return {};
   }
 
-  /// What belongs to a quantized weight, a zero point say, changes its values where it is missing.
+  /// A missing part of a quantized weight, a zero point say, would change its values.
   void add_missing_obstacles() {
     if (missing_.empty()) return;
     const auto module_of = [](std::string_view name) {
@@ -653,7 +653,7 @@ class HfOpener : public SourceOpener {
     builder_.add_obstacle(shards_[shard], fmt::format("{}: {}", kComfyFormats, fault));
   }
 
-  /// What a header says beside its tensors, but its format; nullptr: nothing, or there is no room.
+  /// A header's metadata without its format; nullptr: none, or there is no room.
   std::shared_ptr<const HeaderMetadata> keep_metadata(const safetensors::Header& header) {
     auto kept = std::make_shared<HeaderMetadata>();
     std::uint64_t bytes = 0;

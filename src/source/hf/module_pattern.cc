@@ -74,7 +74,7 @@ class Parser {
     auto group = std::make_unique<Node>();
     group->kind = Node::Kind::Group;
     if (depth > kMaxDepth) good_ = false;
-    // Of empty ones the first is all of them: they take no step, and there may be thousands.
+    // The first of several empty patterns is enough: they take no step, and there may be thousands.
     bool has_empty = false;
     do {
       auto one = sequence(depth);
@@ -403,7 +403,7 @@ void ModuleTargets::add(Targets& targets, std::string_view text, const Quantizat
                          .pattern = std::move(pattern),
                          .group = group});
   if (is_pattern) {
-    // What matches nothing costs no step, and would be looked at for each module.
+    // A pattern that matches nothing costs no step, but would be tried for each module.
     if (!is_too_much && targets.all.back().pattern.valid()) targets.patterns.push_back(number);
   } else if (is_class && !targets.first_class) {
     targets.first_class = number;

@@ -317,10 +317,10 @@ class Quantizer final : public HeldTensors {
     return kind;
   }
 
-  /// What the configuration's targets say of tensors that are not quantized. compressed-tensors
-  /// quantizes of what a pattern names the modules of the class Linear, which tensors do not show:
-  /// embeddings and routers are matrices, too. So a pattern counts for modules that are quantized
-  /// in other layers.
+  /// Compares the configuration's targets with tensors that are not quantized. Of the modules that
+  /// a pattern names, compressed-tensors quantizes those of the class Linear, which tensors do not
+  /// show: embeddings and routers are matrices, too. So a pattern counts for modules that are
+  /// quantized in other layers.
   void check_targets() {
     if (claims_.empty()) return;
     for (const std::string& target : targets_.without_match()) {
@@ -461,8 +461,8 @@ class Quantizer final : public HeldTensors {
         stems[codes.substr(0, std::min(codes.rfind(border), codes.size()))] |= decoded;
       }
       stems[codes] |= decoded;
-      // The parts of a refused weight may lie further up; more than its own do no harm, for there
-      // is an obstacle.
+      // The parts of a refused weight may lie further up; taking others along does no harm, because
+      // there is an obstacle.
       if (!decoded) stems.try_emplace(module_of(module_of(codes)), false);
     }
     return stems;
@@ -533,8 +533,8 @@ class Quantizer final : public HeldTensors {
     (plain ? of_plain_ : of_absent_).push_back(id);
   }
 
-  /// Whether a part without its weight is nothing else, a parameter of that name say, which no view
-  /// may leave out. Some endings are words that anything may be called by.
+  /// Whether a part without its weight is surely a part, and not a parameter of that name, which no
+  /// view may leave out. Some endings are common words.
   bool is_certain(TensorId id, const Auxiliary& part) const {
     const std::string_view ending = name(id).substr(part.stem.size());
     if (ending != ".scales" && ending != "_scales" && ending != ".g_idx") return true;

@@ -14,7 +14,7 @@
 
 namespace ckfs {
 
-/// What the configurations of one checkpoint have cost so far, all folders together.
+/// The cost so far of reading the configurations of one checkpoint, all folders together.
 struct QuantizationCost {
   std::size_t pattern_steps = 0;  // at most ModuleTargets::kMostSteps
   std::uint64_t read = 0;         // bytes of tensors that say how others are quantized: 96 MiB

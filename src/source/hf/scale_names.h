@@ -1,4 +1,4 @@
-// What names say: which tensors decode others, and which integers are tables and no codes.
+// Facts from names: which tensors decode others, and which integers are tables, not codes.
 //
 // Tools have no common names for the parts of a quantized weight (`W_q` and `scale`, `codes` and
 // `codebooks`, `weight._data` and `weight._scale`), but all use words for the kind of part. So a
@@ -31,7 +31,7 @@ bool is_code_name(std::string_view name);
 /// kind of numbers to another ("tid2eid").
 bool is_table_name(std::string_view name);
 
-/// The tensors that decode others, by what their names say.
+/// The tensors that decode others, by their names.
 class ScaleNames {
  public:
   /// Takes the tensor into account, if its name is that of a part. The name must stay.

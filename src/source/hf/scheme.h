@@ -53,7 +53,7 @@ class HeldTensors {
   /// The one of config().groups that speaks of the module, as ModuleTargets::find() does.
   virtual const QuantizationGroup* group(std::string_view module) const = 0;
 
-  /// What `make` gives, made once for each key of kind_key().
+  /// The result of `make`, made once for each key of kind_key().
   virtual std::shared_ptr<const WeightKind> shared(
       std::string key, const std::function<WeightKind()>& make) const = 0;
 };
@@ -137,8 +137,8 @@ std::string block_text(const BlockScale& scale);
 /// The name without its last `suffix`. Requires: it ends so.
 std::string_view without(std::string_view name, std::string_view suffix);
 
-/// What read() gives for a weight that cannot be decoded: `return cannot_decode("its scale is {}",
-/// ...);`
+/// The result of read() for a weight that cannot be decoded: `return cannot_decode("its scale is
+/// {}", ...);`
 template <typename... Args>
 [[nodiscard]] Failure cannot_decode(fmt::format_string<Args...> reason, Args&&... args) {
   return Failure(Error(ErrorCode::Unsupported, fmt::format(reason, std::forward<Args>(args)...)));

@@ -271,7 +271,7 @@ class ItemOpener : public SourceOpener {
                 item_, ocdbt::kManifestName, name_bytes_, database_->stored_bytes(), most);
   }
 
-  /// Whether the item would be another without the key, and nothing would say so.
+  /// Whether the item would show other values without the key, and without an error.
   bool is_needed(std::string_view key) const {
     if (key == kTreeFile || key == kMsgpackFile || key == kStringsFile ||
         key.starts_with(kArrayMetadata)) {
@@ -289,7 +289,7 @@ class ItemOpener : public SourceOpener {
     }
   }
 
-  /// A chunk that listing passed over would be an absent one, which is the fill value.
+  /// A chunk that listing skipped would count as absent, and show the fill value.
   Result<void> check_passed_over() const {
     for (const Note& note : tree_.notes) {
       const std::string_view path = note.subject;

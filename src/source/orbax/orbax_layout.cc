@@ -147,7 +147,7 @@ std::string list(const Names& names) {
   return text;
 }
 
-/// What MaxText, Orbax's manager, its v1 and Tunix call the item that has the model.
+/// The names of the model's item in MaxText, Orbax's manager, its v1 and Tunix.
 constexpr std::array<std::string_view, 6> kUsual{"items",  "default", "state",
                                                  "pytree", "params",  "model_params"};
 
@@ -349,8 +349,8 @@ SourceTree subtree(const SourceTree& tree, std::string_view directory) {
   for (const std::string& path : tree.dangling) {
     if (path.starts_with(directory)) below.dangling.push_back(path.substr(directory.size()));
   }
-  // Whose file a mark at the top or in a cache is of is not known, and files that were not begun
-  // have none: any of them may be the step's.
+  // The file of a mark at the top or in a cache is not known, and files that were not begun have no
+  // mark: any of them may be the step's.
   for (const std::string& path : tree.incomplete) {
     if (path.starts_with(directory)) {
       below.incomplete.push_back(path.substr(directory.size()));

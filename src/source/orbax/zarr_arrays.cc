@@ -32,7 +32,8 @@ Indices strides_of(std::span<const std::int64_t> shape) {
 }
 
 std::optional<Codec> codec_of(std::string_view codec) {
-  for (const Codec known : {Codec::Zstd, Codec::Gzip, Codec::Zlib, Codec::Blosc, Codec::Crc32c}) {
+  for (const Codec known :
+       {Codec::Zstd, Codec::Gzip, Codec::Zlib, Codec::Bz2, Codec::Blosc, Codec::Crc32c}) {
     if (codec == name(known)) return known;
   }
   return std::nullopt;

@@ -4,7 +4,7 @@
 // three quarters of them are the optimizer's; so unwanted entries are skipped before anything is
 // built.
 //
-// That chunks tile the tensor is checked here, once: behind this a hole would be bytes made up.
+// Checks once that chunks tile the tensor: later a hole would become invented bytes.
 #include "source/torch/dcp_metadata.h"
 
 #include <algorithm>
@@ -279,7 +279,7 @@ Result<std::vector<DcpEntry>> list_entries(const Pickle& pickle, const std::stri
   if (!tensors || !pickle.is_mapping(*tensors)) {
     return fail(ErrorCode::Corrupt, "{}: no state_dict_metadata and storage_data", file_name);
   }
-  // What the planner that flattened the dictionary has left: name -> the keys that led there.
+  // The data of the planner that flattened the dictionary: name -> the keys that led there.
   std::map<std::string_view, std::string_view> keys;
   const auto planner = field(pickle, pickle.root(), "planner_data");
   if (planner && pickle.is_mapping(*planner)) {

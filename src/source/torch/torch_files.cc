@@ -1,7 +1,7 @@
 // A torch file is known by its first bytes, not by its name: .bin, .pt, .pth, .ckpt and no ending
-// at all are in use, and other formats share the first two. In a directory the one that is a model
-// must be distinguished from what a trainer leaves beside it; there names decide, and where they do
-// not, the user.
+// at all are in use, and other formats share the first two. In a directory the model must be told
+// apart from the files that a trainer leaves beside it: names decide, and where they do not, the
+// user.
 
 #include <algorithm>
 #include <array>

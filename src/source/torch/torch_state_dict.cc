@@ -1,4 +1,4 @@
-// There is no standard for what a training checkpoint looks like, only habits. A usual key counts
+// There is no standard for the layout of a training checkpoint, only habits. A usual key counts
 // before tensors at the top level, because a checkpoint may have a stray tensor there (a random
 // state), while a state dict has no dictionary of tensors under the name "state_dict".
 //

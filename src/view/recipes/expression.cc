@@ -87,7 +87,8 @@ const JsonNode* ConfigNumbers::find(std::string_view path, JsonNode::Kind kind,
     std::string_view rest = path;
     while (node != nullptr) {
       const std::size_t dot = rest.find('.');
-      // Further in, what has more is a table of names (id2label) and holds no number of a model.
+      // Deeper objects with more members are tables of names (id2label) and hold no number of a
+      // model.
       node = node->keys.size() > kMaxMembers ? nullptr : node->find(rest.substr(0, dot));
       if (dot == std::string_view::npos) break;
       rest.remove_prefix(dot + 1);
@@ -431,7 +432,7 @@ void Expression::add_unknowns(std::size_t index, const ConfigNumbers& config,
   const std::size_t count = operands(node.kind);
   std::set<std::string> of_left;
   if (count > 0) add_unknowns(node.left, config, of_left);
-  // Where the left side of ?? is there, or not known, the right one is not meant.
+  // If the left side of ?? exists, or is unknown, the right one is not used.
   const bool goes_on =
       node.kind != Kind::Otherwise || (of_left.empty() && lacks_number(node.left, &config));
   found.merge(of_left);

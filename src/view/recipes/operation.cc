@@ -1,6 +1,5 @@
-// One struct with a kind rather than a class for each operation: what differs between them is a
-// line or two, and reading a recipe's JSON, running it and inverting it each want all of them side
-// by side.
+// One struct with a kind rather than a class for each operation: they differ in a line or two, and
+// the code that reads, runs and inverts a recipe each wants all of them side by side.
 #include "view/recipes/operation.h"
 
 #include <algorithm>

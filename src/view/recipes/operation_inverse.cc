@@ -1,5 +1,5 @@
-// The way back of each operation: what turns MaxText's trees and layouts of experts into the
-// tensors that they were made of.
+// The inverse of each operation: turns MaxText's trees and layouts of experts into the tensors that
+// they were made of.
 #include <algorithm>
 #include <optional>
 #include <span>
@@ -17,7 +17,7 @@ std::optional<Operation> Operation::inverse(const FlowShape& before, Scope scope
     }
     return constants;
   };
-  // There is one inverse for all tensors: what depends on a shape, all must have.
+  // There is one inverse for all tensors: if it depends on a shape, all must have that shape.
   const bool is_alike = std::ranges::all_of(
       before.shapes, [&](const auto& shape) { return shape == before.shapes.front(); });
   const bool depends =

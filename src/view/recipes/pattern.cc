@@ -142,7 +142,7 @@ bool Pattern::is_number(std::size_t capture) const {
 }
 
 /// One name and one pattern. Whether the pieces from one on fit the name from a place on depends on
-/// these two alone: what did not fit is not tried again. So the steps grow with the name's length
+/// these two alone, so a failed pair is not tried again. So the steps grow with the name's length
 /// and the pieces, whatever the name is.
 class Pattern::Matching {
  public:

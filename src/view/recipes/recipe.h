@@ -128,17 +128,16 @@ struct Recipes {
   std::vector<RecipeView> views;
   std::vector<ModelFamily> families;
   std::map<std::string, std::vector<Rule>, std::less<>> lists;  // to use in rules
-  /// What --family says the model is: a model_type, or a MaxText model_name. Empty: what
-  /// config.json says.
+  /// The model by --family: a model_type, or a MaxText model_name. Empty: config.json decides.
   std::string family = {};
-  /// What the model was that the checkpoint's tree is made of, asked once for all views
-  /// (maxtext_tree.h). nullptr: not asked.
+  /// The model that the checkpoint's tree is made of, found once for all views (maxtext_tree.h).
+  /// nullptr: no search was made.
   std::shared_ptr<const FoundTree> tree = {};
 
   const RecipeView* find_view(std::string_view name) const;
   /// Whether a family has the name that --family gives.
   bool knows_family() const;
-  /// What the model may be called, the first first.
+  /// The names that the model may have, the most likely first.
   std::vector<std::string> models(const ConfigNumbers& config) const;
   /// The last family that has layouts of experts for the first of models() that any has. nullptr:
   /// none. Valid as long as the object.

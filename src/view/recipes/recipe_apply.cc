@@ -212,8 +212,8 @@ class RuleRun {
            });
   }
 
-  /// Whether what the rule makes is the tensor that it takes, by another name: it still is another
-  /// name of what that was. Of several columns each would be the first's.
+  /// Whether the rule's result is the tensor that it takes, by another name; then an alias stays an
+  /// alias. With several columns each would be an alias of the first's.
   bool is_renamed() const {
     return rule_.operations.empty() && !rule_.copy && rule_.patterns.size() == 1;
   }
@@ -327,7 +327,7 @@ class RuleRun {
     return {};
   }
 
-  /// The name that the group's result would have, if that can be said: errors are about it.
+  /// The name that the group's result would have, if it can be determined; for errors.
   std::string subject(const TakenGroup& group, const ModelTensor& first) const {
     const Result<std::string> name =
         rule_.give.front().fill(group.captured, scope_of(group.values, first.expr.shape()));

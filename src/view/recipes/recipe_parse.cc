@@ -298,8 +298,8 @@ class RuleParser {
     return common;
   }
 
-  /// A stacked variable is a number and gone afterwards. No operation has a variable in which its
-  /// tensors may differ: it is given one value for all of them.
+  /// A stacked variable is a number and gone afterwards. No operation may use a variable in which
+  /// its tensors differ: it gets one value for all of them.
   Result<void> check_keys(const JsonNode& names) {
     const std::vector<bool> common = common_variables();
     for (const Operation& operation : rule_.operations) {

@@ -26,8 +26,8 @@ using Values = std::vector<std::optional<double>>;
 // Numbers that are tried for what a name does not say as it is: layers.
 constexpr int kMaxTried = 4096;
 
-// Tensors that there may be on the way: a few bytes of a source can say any number of them. The
-// largest models have 70,000.
+// The most tensors on the way: a few bytes of a source can ask for any number of them. The largest
+// models have 70,000.
 constexpr std::size_t kMaxUndone = std::size_t{1} << 18;
 
 /// Whether it changes values alone.
@@ -153,7 +153,7 @@ class RuleUndo {
     if (found) config_.set(found->first, found->second);
   }
 
-  /// Holds what a rule says of an extent to what an array has, or learns from it.
+  /// Compares a rule's extent with an array's, or learns a number from it.
   Result<void> equal(const Expression& expression, std::int64_t extent, const Scope& scope) {
     learn(expression, static_cast<double>(extent), scope);
     if (!expression.unknowns(config_).empty()) return {};
@@ -302,7 +302,7 @@ class RuleUndo {
     return number;
   }
 
-  /// Whether the rule gives such a name at all, as far as that is known before it is undone.
+  /// Whether the rule gives such a name, as far as that is known before it is undone.
   bool may_be_given(const Captured& captured) const {
     if (!key_variables_.empty()) return true;
     Values values = values_of(captured);

@@ -1,5 +1,6 @@
-// What looks quantized and is not decoded: refused with the name of the thing. Every tensor that no
-// other scheme takes comes here, so each kind that is supported later leaves this list.
+// Tensors that look quantized and are not decoded: refused with the name of the scheme. Every
+// tensor that no other scheme takes comes here, so each kind that is supported later leaves this
+// list.
 #include <array>
 
 #include "source/hf/schemes/schemes.h"
@@ -7,7 +8,7 @@
 namespace ckfs {
 namespace {
 
-/// The kind of quantization that a tensor's name, dtype and neighbours speak of; empty: none.
+/// The kind of quantization that a tensor's name, dtype and neighbours suggest; empty: none.
 std::string_view kind_of(const HeldTensors& tensors, TensorId id) {
   const std::string_view name = tensors.name(id);
   const DType type = tensors.dtype(id);

@@ -185,7 +185,7 @@ Result<void> add_zeros(const HeldTensors& tensors, const PackedParts& parts, Blo
 }
 
 Result<void> add_groups(const HeldTensors& tensors, const PackedParts& parts, BlockScale& kind) {
-  // Absent it is also where actorder is "group": since 0.19 columns are stored in their order.
+  // It is also absent where actorder is "group": since 0.19 columns are stored in their order.
   if (!parts.groups) return {};
   const std::array needed = {kind.columns - kind.padding};
   if (tensors.dtype(*parts.groups) != DType::I32 ||

@@ -1,7 +1,7 @@
 // The daemon's end of the fetcher: starts it, asks it, and gives its answers to those that wait.
 // Links neither libcurl nor TLS. Formats, and which end owns which memory when: protocol.h.
 //
-// Safe for concurrent use by several threads, but for start(). The client has one thread of its
+// Safe for concurrent use by several threads, except start(). The client has one thread of its
 // own, which it starts when it is first asked something: a daemon may confine itself between
 // start() and that.
 #pragma once
@@ -39,7 +39,7 @@ class FetchClient {
 
   /// Starts the program. Errors: NotFound (there is none: the package is not installed), Io.
   static Result<std::unique_ptr<FetchClient>> start(const FetchClientOptions& options);
-  /// Ends the program, and what is under way, with Stopped.
+  /// Ends the program, and the requests under way with Stopped.
   ~FetchClient();
   FetchClient(const FetchClient&) = delete;
   FetchClient& operator=(const FetchClient&) = delete;

@@ -1,6 +1,6 @@
-// Requests wait in one queue, in order, for room in the shared memory; what is sent waits in a
-// table for its answer. When the fetcher was started again, all of the table goes back to the front
-// of the queue. So there is one way to send, and no state beside the two that could go wrong.
+// Requests wait in one queue, in order, for room in the shared memory; those that were sent wait in
+// a table for their answers. When the fetcher was started again, all of the table goes back to the
+// front of the queue. So there is one way to send, and no state beside the two that could go wrong.
 
 #include "fetch/fetch_queue.h"
 

@@ -1,5 +1,5 @@
 // The client's requests, from when they are asked until they are answered. Internal to src/fetch;
-// what is promised to others says client.h.
+// client.h says the promises to others.
 #pragma once
 
 #include <chrono>
@@ -22,7 +22,7 @@
 
 namespace ckfs {
 
-/// What is at a request's place when it is answered, or the error.
+/// Gets the bytes at a request's place when it is answered, or the error.
 using FetchAnswered =
     std::function<void(Result<std::span<const std::byte>>, const FetchMessage& answer)>;
 
@@ -39,8 +39,8 @@ class FetchQueue {
   FetchQueue(const FetchQueue&) = delete;
   FetchQueue& operator=(const FetchQueue&) = delete;
 
-  /// Asks. `answered` is called once, by the queue's thread (or by this one, where there can be no
-  /// thread). `message` has no id, place and generation yet; `input` is put at its place.
+  /// Asks. `answered` is called once, by the queue's thread (or by this one, if the thread cannot
+  /// start). `message` has no id, place and generation yet; `input` is put at its place.
   std::uint64_t ask(FetchMessage message, std::string input, std::size_t capacity,
                     FetchAnswered answered) CKFS_EXCLUDES(mutex_);
   /// Answers it with `error`, by the queue's thread.

@@ -77,7 +77,7 @@ Result<SourceLocation> parse_hub(std::string_view text, std::string_view rest) {
   SourceLocation location;
   const std::string_view owner = take_segment(rest);
   if (owner == "datasets" || owner == "spaces" || owner == "buckets") {
-    return fail(ErrorCode::Unsupported, "{}: {} of the hub are no models (hf://org/name)",
+    return fail(ErrorCode::Unsupported, "{}: {} of the hub are not models (hf://org/name)",
                 one_line(text), owner);
   }
   if (rest.empty()) {
@@ -121,7 +121,7 @@ Result<SourceLocation> parse_web(std::string_view text) {
   SourceLocation location{
       .service = RemoteService::Web, .container = {}, .revision = {}, .path = {}};
   CKFS_TRY(location.url, parse_url(text));
-  // What a browser shows is no file; a user who copies its address means the model.
+  // A browser shows pages, not files; a user who copies an address means the model.
   if (location.url.host == "huggingface.co" &&
       location.url.path.find("/resolve/") == std::string::npos) {
     std::string_view rest = std::string_view(location.url.path).substr(1);
@@ -172,7 +172,7 @@ Result<SourceLocation> parse_location(std::string_view text) {
   if (text.starts_with("s3://")) return parse_bucket(text, behind("s3://"), RemoteService::S3);
   if (text.starts_with("gs://")) return parse_bucket(text, behind("gs://"), RemoteService::Gcs);
   if (text.starts_with("https://") || text.starts_with("http://")) return parse_web(text);
-  // Of a location that is none of these, the scheme alone is printed: the rest may have a password.
+  // Of any other location the scheme alone is printed: the rest may have a password.
   return fail(ErrorCode::InvalidArgument,
               "{}: not a location of a source (hf://, https://, http://, s3:// and gs:// are)",
               quote(text.substr(0, std::min(text.find("://"), std::size_t{32}))));

@@ -1,4 +1,4 @@
-// Where a source is that is no file of this machine: `hf://org/name[@revision][/folder]`,
+// Where a source is that lies on another machine: `hf://org/name[@revision][/folder]`,
 // `https://host/path`, `http://…`, `s3://bucket/prefix`, `gs://bucket/prefix`.
 //
 // A location is what a user writes, an answer to "which", not to "which version": its pinned form,
@@ -48,7 +48,7 @@ Result<SourceLocation> parse_location(std::string_view text);
 
 /// Why an object of that name, below the location, cannot be a file of a source: the rule is the
 /// same for all services and for names in indexes. nullopt: it can. At most 1024 bytes of UTF-8
-/// without control characters; segments that are empty, "." or ".." are none.
+/// without control characters; no segment is empty, "." or "..".
 std::optional<std::string_view> object_name_fault(std::string_view name);
 
 }  // namespace ckfs

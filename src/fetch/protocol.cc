@@ -62,7 +62,7 @@ class Unpacker {
   /// Everything was there, and nothing else.
   Result<void> finish() const {
     if (is_bad_ || !bytes_.empty()) {
-      return fail(ErrorCode::Corrupt, "fetcher: a message that is none");
+      return fail(ErrorCode::Corrupt, "fetcher: a message without a meaning");
     }
     return {};
   }

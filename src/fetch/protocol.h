@@ -28,8 +28,8 @@ namespace ckfs {
 inline constexpr int kFetcherSocket = 3;
 inline constexpr int kFetcherMemory = 4;
 
-/// Least size of a request's place: it takes any packed object, and an answer that is no success
-/// has its text there.
+/// Least size of a request's place: it takes any packed object, and the text of an error
+/// goes there.
 inline constexpr std::size_t kLeastPlace = 4096;
 
 enum class FetchMessageKind : std::uint16_t {
@@ -84,7 +84,7 @@ struct FetchStats {
 // ---- Texts and tables at a place. A number has 64 bits, a text its length before it.
 
 /// Sends or takes one message. send: false where the other end is gone or does not take it;
-/// receive: nullopt where the other end is gone or has sent what is no message. Both wait,
+/// receive: nullopt where the other end is gone or has sent anything else. Both wait,
 /// interrupted or not.
 bool send_message(int socket, const FetchMessage& message);
 /// send_message(), but false at once where the other end has too much to take already. One end must

@@ -1,4 +1,4 @@
-// What is known of a source that is far away once it was listed: plain values, the same for the
+// A source that is far away, as its listing describes it: plain values, the same for the
 // fetcher, which asks servers for them, and for the daemon, which keeps them.
 #pragma once
 
@@ -29,7 +29,8 @@ struct RemoteObject {
 };
 
 struct RemoteSource {
-  /// The location with all that may change in time replaced by what it was (the hub: the commit).
+  /// The location with all that may change in time replaced by its value then (the hub: the
+  /// commit).
   SourceLocation pinned;
   /// Whether the location is one object: its only one, with the name's last segment.
   bool is_file = false;

@@ -37,7 +37,7 @@ Result<SharedMemory> SharedMemory::map(UniqueFd file) {
   const int seals = ::fcntl(file.get(), F_GET_SEALS);
   if (seals < 0 || (seals & kSeals) != kSeals || ::fstat(file.get(), &status) != 0 ||
       status.st_size <= 0) {
-    return fail(ErrorCode::Io, "shared memory: it is none that a client of ckfs has made");
+    return fail(ErrorCode::Io, "shared memory: not made by a client of ckfs");
   }
   CKFS_TRY(const auto bytes, map_file(file.get(), static_cast<std::size_t>(status.st_size)));
   return SharedMemory(std::move(file), bytes);

@@ -69,7 +69,7 @@ bool is_host(std::string_view host) {
          });
 }
 
-/// The four numbers of an IPv4 address as one; nullopt: it is none.
+/// The four numbers of an IPv4 address as one; nullopt: not an address.
 std::optional<std::uint32_t> ipv4_address(std::string_view host) {
   std::uint32_t address = 0;
   int parts = 0;
@@ -176,7 +176,7 @@ Result<Url> parse_url(std::string_view text) {
     const auto [last, error] =
         std::from_chars(digits.data(), digits.data() + digits.size(), url.port);
     if (error != std::errc() || last != digits.data() + digits.size() || url.port == 0) {
-      return no_url("the port is no number from 1 to 65535");
+      return no_url("the port is not a number from 1 to 65535");
     }
     authority = authority.substr(0, port);
   }

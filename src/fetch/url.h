@@ -13,7 +13,7 @@ namespace ckfs {
 
 inline constexpr std::size_t kLongestUrl = 16384;  // signed URLs of the hub have 2,000 bytes
 
-/// An absolute URL of http or https, in parts. What is percent-encoded stays so.
+/// An absolute URL of http or https, in parts. Percent-encoded characters stay so.
 struct Url {
   bool secure = true;    // https
   std::string user;      // "user:password", or empty
@@ -36,7 +36,7 @@ struct Url {
 };
 
 /// Errors: InvalidArgument (another scheme, no host, a character that must be encoded, a fragment,
-/// a port that is none, more than kLongestUrl bytes); the text of the error has no secret.
+/// a port out of range, more than kLongestUrl bytes); the text of the error has no secret.
 Result<Url> parse_url(std::string_view text);
 
 /// What `reference` means in an answer to `base`: a URL, "//host/path", "/path", "?query" or a

@@ -1,6 +1,6 @@
 // No library for it is in Debian; the chain is long, but each link is a file or one request.
 //
-// What is not here: credential_process, which starts a program, and the fetcher may not. Its output
+// Left out: credential_process, which starts a program, and the fetcher may not. Its output
 // can be put into the environment before ckfs is started, and the error says how.
 
 #include "fetcher/aws_credentials.h"

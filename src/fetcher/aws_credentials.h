@@ -28,7 +28,7 @@ class AwsCredentials {
   /// found: the text says where they were looked for; a source of them refuses, with its words).
   Result<AwsKeys> keys();
 
-  /// A server says that the keys are no good any more: the next keys() asks for others.
+  /// A server says that the keys have ended: the next keys() asks for others.
   void forget() { lent_.reset(); }
 
   /// The region that the environment or the profile names; empty: none.

@@ -1,4 +1,4 @@
-// A list of what is allowed, as the daemon's own is (fuse/sandbox.cc), and ENOSYS for the rest. It
+// A list of allowed calls, as the daemon's own is (fuse/sandbox.cc), and ENOSYS for the rest. It
 // is wider by what names take to be looked up (libc loads modules for that, which speak to local
 // services) and by sockets of the internet, and narrower by everything that writes.
 
@@ -103,7 +103,7 @@ constexpr auto kFetcherCalls = std::to_array<int>({
     SCMP_SYS(rt_sigprocmask),
     SCMP_SYS(rt_sigreturn),
     SCMP_SYS(sigaltstack),
-    // Who, when, how much.
+    // Identity, time, resources.
     SCMP_SYS(getpid),
     SCMP_SYS(getppid),
     SCMP_SYS(gettid),
@@ -152,7 +152,7 @@ std::vector<FetcherRule> fetcher_rules() {
   const auto masked = [](unsigned argument, std::uint64_t mask, std::uint64_t value) {
     return scmp_arg_cmp{argument, SCMP_CMP_MASKED_EQ, mask, value};
   };
-  // Arguments are ints: what is above them in the register is anything.
+  // Arguments are ints: the upper half of the register may hold anything.
   const auto equal = [&](unsigned argument, std::uint64_t value) {
     return masked(argument, 0xFFFFFFFF, value);
   };

@@ -1,4 +1,4 @@
-// libcrypto's one-shot calls: what is signed here are headers, never bodies.
+// libcrypto's one-shot calls: only headers are signed here, never bodies.
 
 #include "fetcher/crypto.h"
 
@@ -76,7 +76,7 @@ std::string base64url(std::string_view bytes) {
 
 Result<std::string> sign_rs256(std::string_view text, std::string_view private_key_pem) {
   const auto failed = [](std::string_view what) {
-    ERR_clear_error();  // what it says may quote the key's text
+    ERR_clear_error();  // its text may quote the key
     return fail(ErrorCode::InvalidArgument, "private key: {}", what);
   };
   const std::unique_ptr<BIO, FreesBio> bio(

@@ -1,5 +1,5 @@
 // The client is trusted with its own memory and with nothing else: a place outside of it, or an
-// object that is none, is an error, since a daemon may have been taken over, too.
+// object that does not exist, is an error, since a daemon may have been taken over, too.
 
 #include "fetcher/fetcher.h"
 
@@ -76,7 +76,7 @@ void Fetcher::take(const FetchMessage& message) {
                                         .window = reads_.window()}));
         break;
       default:
-        answer(message, fail(ErrorCode::Internal, "fetcher: a message that is none"));
+        answer(message, fail(ErrorCode::Internal, "fetcher: a message without a meaning"));
     }
     return {};
   });

@@ -85,7 +85,7 @@ class Gcs final : public Service {
     return {};
   }
 
-  /// A token that is no good any more, once in half a minute.
+  /// A token that has ended, once in half a minute.
   bool learns(const HttpAnswer& answer) {
     if (answer.fault != HttpFault::None || answer.status != 401 || anonymous_ ||
         context_.here.now() <= renewed_ + 30) {

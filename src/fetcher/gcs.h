@@ -8,7 +8,7 @@
 
 namespace ckfs {
 
-/// Errors: InvalidArgument (an endpoint is no URL).
+/// Errors: InvalidArgument (an endpoint is not a URL).
 Result<std::unique_ptr<Service>> make_gcs(const ServiceContext& context,
                                           const SourceLocation& location,
                                           const RemoteOptions& options, bool is_file);

@@ -21,7 +21,7 @@ class GcsCredentials {
   /// "Bearer …"; waits for a service where the token must be asked for. Errors: Io (none were
   /// found; a service refuses, with its words), Corrupt, Unsupported (a file of another kind).
   Result<std::string> authorization();
-  /// A server says that the token is no good any more.
+  /// A server says that the token has ended.
   void forget() { lent_.reset(); }
 
  private:

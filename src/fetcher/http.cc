@@ -1,4 +1,4 @@
-// One multi handle and one thread: what it costs is copies and TLS records, which a second thread
+// One multi handle and one thread: it costs copies and TLS records, which a second thread
 // would only share. libcurl writes into the place of the caller (shared memory of the daemon), so
 // that each byte is copied once here.
 //
@@ -39,7 +39,7 @@ std::size_t on_header(char* text, std::size_t one, std::size_t size, void* data)
   return caught(transfer, [&]() -> std::size_t {
     transfer.received += size;
     if (take_header_line({text, one * size}, transfer.answer)) return size;
-    return transfer.refuse(HttpFault::TooLong, "its headers are none, or without end");
+    return transfer.refuse(HttpFault::TooLong, "it has no headers, or headers without end");
   });
 }
 
@@ -162,7 +162,7 @@ class HttpClient::Impl {
   }
 
   void deliver() {
-    // Those that end meanwhile wait for the next step.
+    // Those that end now wait for the next step.
     for (std::size_t left = finished_.size(); left > 0 && !finished_.empty(); --left) {
       const std::unique_ptr<HttpTransfer> transfer = std::move(finished_.front());
       finished_.pop_front();
@@ -205,7 +205,7 @@ class HttpClient::Impl {
   const HttpOptions& options() const { return options_; }
 
  private:
-  /// What is known of an origin.
+  /// An origin, as far as it is known.
   struct Host {
     FirstBytes times;
     Hedges hedges;

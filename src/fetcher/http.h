@@ -25,7 +25,7 @@ struct HttpOptions {
   Patience patience = {};
 };
 
-/// What was asked and answered since the client was made.
+/// Requests and answers since the client was made.
 struct HttpCounts {
   std::uint64_t requests = 0;
   std::uint64_t bytes = 0;  // of bodies
@@ -52,10 +52,10 @@ class HttpClient {
   /// is up, and calls what is done. Not to be called by a `done`.
   void step(std::chrono::milliseconds most, int descriptor = -1);
 
-  /// Sends one and waits for its answer. The others go on meanwhile; what of them ends is told by
-  /// the next step(). May be called by a `done`.
+  /// Sends one and waits for its answer. The others continue; the next step()
+  /// tells which have ended. May be called by a `done`.
   HttpAnswer fetch(HttpRequest request);
-  /// Lets the others go on for that long.
+  /// Lets the others continue for that long.
   void wait(std::chrono::milliseconds time);
 
   std::size_t in_flight() const;

@@ -74,7 +74,7 @@ struct ContentRange {
 };
 std::optional<ContentRange> parse_content_range(std::string_view text);
 
-/// One line of a header as it comes: adds it, or begins anew at a status line. False: it is no
+/// One line of a header as it comes: adds it, or begins anew at a status line. False: it is not a
 /// header, or there are more than 256, or more than 64 KiB.
 bool take_header_line(std::string_view line, HttpAnswer& answer);
 

@@ -106,7 +106,7 @@ class Hub final : public Service {
                             answer.status < 500 && answer.status != 408 && answer.status != 412 &&
                             answer.status != 416 && answer.status != 429;
     if (!is_refused) return judge(thing, answer, context_.here.now());
-    // Another read has learned a new place meanwhile.
+    // Another read has learned a new place since.
     if (place.url != request.url) return {.what = AnswerVerdict::Do::Again};
     // The URL's hour is over, or something else is wrong: a new one that is refused, too, is told.
     constexpr std::int64_t kNew = 60;
@@ -117,7 +117,7 @@ class Hub final : public Service {
   }
 
  private:
-  /// Where the bytes of a file are, and what is done to learn it.
+  /// Where the bytes of a file are, and the steps that learn it.
   struct Place {
     std::optional<Url> url;
     bool is_own = false;        // the hub itself, which gets the token

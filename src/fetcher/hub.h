@@ -15,7 +15,7 @@
 
 namespace ckfs {
 
-/// Errors: InvalidArgument (HF_ENDPOINT is no URL), Io (HF_HUB_OFFLINE is set).
+/// Errors: InvalidArgument (HF_ENDPOINT is not a URL), Io (HF_HUB_OFFLINE is set).
 Result<std::unique_ptr<Service>> make_hub(const ServiceContext& context,
                                           const SourceLocation& location,
                                           const RemoteOptions& options, bool is_file);

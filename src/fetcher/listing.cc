@@ -26,7 +26,7 @@ std::optional<std::uint64_t> number_in(std::string_view digits) {
   return value;
 }
 
-/// The text of a member; empty: it has none, or it is no string.
+/// The text of a member; empty: it has none, or it is not a string.
 std::string_view text_of(const JsonNode& object, std::string_view key) {
   const JsonNode* const member = object.find(key);
   return member != nullptr && member->kind == JsonNode::Kind::String
@@ -135,7 +135,7 @@ Result<ListingPage> parse_gcs_listing(std::string_view text, std::string_view th
   const JsonNode* const items = tree.find("items");
   if (items == nullptr) return page;  // of no object
   if (items->kind != JsonNode::Kind::List) {
-    return fail(ErrorCode::Corrupt, "{}: \"items\" is no list", thing);
+    return fail(ErrorCode::Corrupt, "{}: \"items\" is not a list", thing);
   }
   for (const JsonNode& item : items->items) {
     const std::string_view name = text_of(item, "name");

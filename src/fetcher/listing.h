@@ -32,8 +32,8 @@ struct ListingPage {
   std::string next;  // the token of the next page; empty: this is the last
 };
 
-/// Errors of all three: Corrupt (another format, a size or generation that is none, a page that
-/// says there are more and not where). `thing` names the answer.
+/// Errors of all three: Corrupt (another format, a size or generation that is not a number, a page
+/// that says there are more and not where). `thing` names the answer.
 Result<ListingPage> parse_s3_listing(std::string_view text, std::string_view thing);
 Result<ListingPage> parse_gcs_listing(std::string_view text, std::string_view thing);
 /// Directories are left out.
@@ -54,7 +54,7 @@ struct ServiceError {
   std::string message;  // one line, at most 300 bytes
   std::string region;   // S3: where the bucket is
 };
-/// Of XML (S3), or JSON (the hub, Google, AWS's other services); the first line of what is neither.
+/// Of XML (S3), or JSON (the hub, Google, AWS's other services); the first line of any other text.
 ServiceError parse_service_error(std::string_view text);
 
 }  // namespace ckfs

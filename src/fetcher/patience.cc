@@ -108,7 +108,7 @@ void Window::done(FetchTime now, std::uint64_t bytes, bool was_full) {
     if (!is_starting_) size_ = round_;
     best_ = std::max(best_, rate);
   } else if (rate > best_ * 1.05 || ++vain_ >= 16) {
-    // Tried again after some measures: what was in the way may be gone.
+    // Tried again after some measures: the obstacle may be gone.
     best_ = rate;
     vain_ = 0;
     size_ = std::min(size_ + std::max<std::size_t>(size_ / 2, 1), most_);

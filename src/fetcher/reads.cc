@@ -43,7 +43,7 @@ void Reads::cancel(std::uint64_t id) {
   if (read.sent != 0) {
     http_.cancel(read.sent);
     --in_flight_;
-    // What it was to learn for others, it learns no more: they are to ask themselves.
+    // It learns nothing for others any more: they are to ask themselves.
     if (!read.request.wanted) {
       read.service->heed(*read.object, read.request,
                          {.fault = HttpFault::Cancelled, .why = "cancelled"});
@@ -126,7 +126,7 @@ void Reads::answered(std::uint64_t id, HttpAnswer answer) {
       const bool is_step = answer.is_success() || (answer.status >= 300 && answer.status < 400);
       if (!is_step) ++read.attempts;
       read.why = verdict.error.message();
-      // What is learned is learned once: a service that says so again and again is waited for
+      // A thing is learned once: a service that says so again and again is waited for
       // longer each time, until the read's time is up.
       if (read.attempts > 8) return try_later(id, read, verdict, now);
       ready_.insert(id);

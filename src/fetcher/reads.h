@@ -33,7 +33,7 @@ class Reads {
  public:
   using Done = std::function<void(Result<void>)>;
 
-  /// `most` requests at once; eight at first. `http` and what is read outlive it.
+  /// `most` requests at once; eight at first. `http` and the services outlive it.
   Reads(HttpClient& http, std::size_t most, std::uint64_t seed);
 
   /// Reads `range` of `object` to `place`; `done` is called by a later step(), once. Errors: Stale,
@@ -59,13 +59,13 @@ class Reads {
   struct Read {
     Service* service = nullptr;
     const RemoteObject* object = nullptr;
-    ByteRange range;  // what is missing
+    ByteRange range;  // the missing part
     std::byte* place = nullptr;
     Done done;
     std::optional<FetchTime> deadline = {};  // from when it is sent first
     unsigned attempts = 0;                   // since a byte came
     std::uint64_t sent = 0;                  // the request that is under way; 0: none
-    HttpRequest request = {};                // what was sent, for heed()
+    HttpRequest request = {};                // as it was sent, for heed()
     std::string why = {};                    // of the last failure
   };
 

@@ -1,8 +1,8 @@
-// S3 and what is compatible with it: `s3://bucket/prefix` (Amazon S3 API Reference).
+// S3 and compatible servers: `s3://bucket/prefix` (Amazon S3 API Reference).
 //
 // One listing of the prefix gives names, sizes and ETags; every range is asked for under the ETag
 // of its object (If-Match) and checked to be of it. The bucket's region is the one that is
-// configured, or what S3 says when it is asked in another.
+// configured, or the one that S3 names when it is asked in another.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@
 
 namespace ckfs {
 
-/// Errors: InvalidArgument (an endpoint is no URL).
+/// Errors: InvalidArgument (an endpoint is not a URL).
 Result<std::unique_ptr<Service>> make_s3(const ServiceContext& context,
                                          const SourceLocation& location,
                                          const RemoteOptions& options, bool is_file);

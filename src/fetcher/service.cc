@@ -188,7 +188,7 @@ Result<std::unique_ptr<Service>> make_service(const ServiceContext& context,
     case RemoteService::Gcs:
       return make_gcs(context, location, options, is_file);
   }
-  return fail(ErrorCode::Internal, "a service that is none");
+  return fail(ErrorCode::Internal, "an unknown service");
 }
 
 }  // namespace ckfs

@@ -1,5 +1,5 @@
 // What a kind of server must be able to do: say which objects there are, say how a range of one is
-// asked for, and say what an answer that is no success means. One class for each service; the
+// asked for, and say what an answer that reports a failure means. One class for each service; the
 // machine that sends, waits, tries again and checks bytes (reads.h) is the same for all.
 #pragma once
 
@@ -38,18 +38,18 @@ class Service {
   virtual ~Service() = default;
 
   /// Which version it is, and its objects. Waits for answers. Errors: NotFound (no such source),
-  /// Unsupported, Corrupt (an answer is no listing), Io (no access, no server: what to do is in the
-  /// text).
+  /// Unsupported, Corrupt (an answer is not a listing), Io (no access, no server: what to do is in
+  /// the text).
   virtual Result<RemoteSource> open() = 0;
 
-  /// How a range of an object is asked for now; `place` of what is wanted is the caller's to set.
+  /// How a range of an object is asked for now; the caller sets `place` of the wanted range.
   /// nullopt: something is to be learned first, and another request that does so is under way: ask
   /// again after the next heed(). May wait for credentials. Requires: the range is not empty and
   /// within the object. Errors: as open().
   virtual Result<std::optional<HttpRequest>> ask(const RemoteObject& object, ByteRange range) = 0;
 
   /// What follows from an answer that did not bring all bytes of its range: a fault, a status that
-  /// is no success, or one to a request by which ask() wants to learn something.
+  /// reports a failure, or one to a request by which ask() wants to learn something.
   virtual AnswerVerdict heed(const RemoteObject& object, const HttpRequest& request,
                              const HttpAnswer& answer) = 0;
 

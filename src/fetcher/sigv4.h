@@ -32,7 +32,7 @@ struct AwsScope {
   std::string service = "s3";
 };
 
-/// What is signed. `path` and `query` are as they go into the URL: percent-encoded once, as
+/// The signed parts. `path` and `query` are as they go into the URL: percent-encoded once, as
 /// percent_encode() does, `path` with its slashes.
 struct UnsignedRequest {
   std::string_view method = "GET";

@@ -8,7 +8,7 @@
 namespace ckfs {
 
 /// "2009-10-12T17:50:30.000Z", with or without a fraction and with 'Z' or an offset, in seconds of
-/// Unix. nullopt: it is none.
+/// Unix. nullopt: not such a time.
 std::optional<std::int64_t> parse_iso_time(std::string_view text);
 
 /// "Sun, 06 Nov 1994 08:49:37 GMT" (RFC 9110, IMF-fixdate), likewise.

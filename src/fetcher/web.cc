@@ -88,7 +88,7 @@ class Web final : public Service {
                                             answer.status == 404 || answer.status == 410);
     Place& place = places_[object.name];
     if (is_refused && place.url) {
-      // What it redirected to is no more: asked anew, once a minute.
+      // The target of its redirection is gone: asked anew, once a minute.
       if (place.url != request.url) return {.what = AnswerVerdict::Do::Again};
       if (context_.here.now() - place.refused > 60) {
         place = Place{};
@@ -285,7 +285,7 @@ Result<HttpHeaders> parse_headers(std::string_view text, std::string_view file) 
     text.remove_prefix(std::min(end + 1, text.size()));
     const bool is_text = line.find_first_of("\r\0") == std::string_view::npos;
     if (!is_text || line.starts_with("HTTP/") || !take_header_line(line, lines)) {
-      return fail(ErrorCode::InvalidArgument, "{}: a line is no header (Name: value)", file);
+      return fail(ErrorCode::InvalidArgument, "{}: a line is not a header (Name: value)", file);
     }
   }
   return std::move(lines.headers);

@@ -11,7 +11,7 @@
 
 namespace ckfs {
 
-/// Errors: InvalidArgument (--header-file is none), Io.
+/// Errors: InvalidArgument (--header-file has something else), Io.
 Result<std::unique_ptr<Service>> make_web(const ServiceContext& context,
                                           const SourceLocation& location,
                                           const RemoteOptions& options, bool is_file);

@@ -1,4 +1,4 @@
-// Expat calls back from C: nothing is thrown through it, and what is wrong is kept until it
+// Expat calls back from C: nothing is thrown through it, and an error is kept until it
 // returns.
 
 #include "fetcher/xml.h"

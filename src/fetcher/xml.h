@@ -1,6 +1,6 @@
 // XML as services answer in it: listings and errors of S3, which are flat and small. By expat,
-// which is older than the services, has a maintainer, and is fuzzed; a reader of one's own would be
-// a few hundred lines that see nothing but strangers' text.
+// which is older than the services, has a maintainer, and is fuzzed; a reader of our own would be
+// a few hundred lines that see only strangers' text.
 #pragma once
 
 #include <cstdint>

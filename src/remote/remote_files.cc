@@ -461,7 +461,7 @@ void RemoteFiles::rest(const std::function<bool()>& still) {
   local_->rest(still);
 }
 
-// Servers take no hints: threads that wait for them ask for what comes next (engine/workers.h).
+// Servers take no hints: threads that wait for them ask for the next bytes (engine/workers.h).
 void RemoteFiles::will_need(std::span<const FileRange> ranges) {
   std::vector<FileRange> local;
   for (const FileRange& range : ranges) {

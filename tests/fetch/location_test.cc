@@ -77,8 +77,9 @@ TEST(SourceLocation, SaysWhatIsWrong) {
   };
   constexpr auto kCases = std::to_array<Case>({
       {"hf://gpt2", "hf://gpt2: a repository has an owner and a name: hf://org/name"},
-      {"hf://datasets/a/b", "hf://datasets/a/b: datasets of the hub are no models (hf://org/name)"},
-      {"hf://spaces/a/b", "hf://spaces/a/b: spaces of the hub are no models (hf://org/name)"},
+      {"hf://datasets/a/b",
+       "hf://datasets/a/b: datasets of the hub are not models (hf://org/name)"},
+      {"hf://spaces/a/b", "hf://spaces/a/b: spaces of the hub are not models (hf://org/name)"},
       {"hf://a/b@", "no name of a revision: \"\""},
       {"hf://a/b@-x", "no name of a revision: \"-x\""},
       {"hf://a/b@refs/heads/x", "a revision of refs is refs/pr/NUMBER or refs/convert/NAME"},
@@ -95,7 +96,7 @@ TEST(SourceLocation, SaysWhatIsWrong) {
       {"s3://arn:aws:s3:us-west-2:1:accesspoint/x", "access points are not supported"},
       {"gs://b/./x", "a part of its name is . or .."},
       {"https:///x", "not a URL: no host: \"\""},
-      {"https://h:99999/x", "the port is no number from 1 to 65535"},
+      {"https://h:99999/x", "the port is not a number from 1 to 65535"},
       {"https://h/a\\b", "a character of its path needs %XX"},
       {"https://h/a%zz", "a character of its path needs %XX"},
       {"HF://a/b", "\"HF\": not a location of a source"},

@@ -70,8 +70,8 @@ std::size_t FileRegistry::count() const {
   return files_.size();
 }
 
-// A file that was listed as one is opened without another look: that a device takes its place in
-// between needs root. What is only a name is looked at first.
+// Opens a file that was listed as one without another look: putting a device in its place in
+// between needs root. Looks first at a file that is known only by its name.
 Result<FileRegistry::Registered> FileRegistry::register_one(FileId id, NewFile& file) {
   if (!file.plain) {
     auto resolved = store_->resolve(file.path);

@@ -1,7 +1,7 @@
 // The table of source files: which they are, and whether they still are those.
 //
-// add() is for the opening phase, by one thread (the rest is allowed meanwhile); it uses several
-// of its own. Everything else is safe for concurrent use by several threads.
+// add() is for the opening phase, by one thread, and uses several of its own. Other calls may run
+// at the same time: they are safe for concurrent use by several threads.
 #pragma once
 
 #include <atomic>
@@ -60,11 +60,11 @@ class FileRegistry {
   OpenStore& store() { return *store_; }
   const Parallel& parallel() const { return parallel_; }
 
-  /// Descriptor `number` of the file, once it was compared with what was opened, and its path too
-  /// if that was not done lately. Errors: Stale, Io.
+  /// Gives descriptor `number` of the file, after comparing it with the file that was opened, and
+  /// its path too if that was not done lately. Errors: Stale, Io.
   Result<Pin> pin(FileId id, RegisteredFile& file, unsigned number = 0);
-  /// The same without a look at what was opened; the error is an errno. Where the process has no
-  /// descriptors left it waits a little for those of other threads.
+  /// Gives it without that comparison; the error is an errno. Where the process has no descriptors
+  /// left it waits a little for those of other threads.
   Tried<Pin> pin_unchecked(FileId id, const std::filesystem::path& path, unsigned number = 0,
                            OpenFiles::Prepare prepare = nullptr);
   /// Forgets the descriptors of a file.

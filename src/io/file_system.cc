@@ -1,5 +1,5 @@
-// The type of a file system is all that the kernel says about where its bytes are. Measuring
-// instead (a jump, and see what it costs) would read bytes that nobody asked for.
+// The kernel says only the type of a file system about where its bytes are. Measuring instead (the
+// cost of a jump) would read bytes that are not asked for.
 #include "io/file_system.h"
 
 #include <algorithm>

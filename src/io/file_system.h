@@ -15,8 +15,8 @@ struct FileSystemTraits {
   /// A file keeps its inode number as long as it exists. Network and FUSE servers may number as
   /// they like, and FAT has no numbers: the kernel makes them up each time.
   bool stable_inodes = true;
-  /// Bytes come from a server, perhaps as one stream for each open file: what is read in order is
-  /// cheap, a jump starts over. The kernel's read-ahead is what streams, and is left alone there.
+  /// Bytes come from a server, perhaps as one stream for each open file: reading in order is cheap,
+  /// and a jump starts over. The kernel's read-ahead makes the stream, and is left alone there.
   bool remote = false;
   /// It has no device of its own (st_dev), and yet lies on disks of this machine, or in its memory.
   bool without_device = false;
@@ -25,7 +25,7 @@ struct FileSystemTraits {
 /// Of a statfs f_type. FUSE is remote: which FUSE file systems lie on a local disk cannot be seen.
 FileSystemTraits traits_of(std::int64_t file_system_type);
 
-/// What is known of one mounted file system; some of it is found out by reading. Safe for
+/// The known properties of one mounted file system; reading finds out some of them. Safe for
 /// concurrent use by several threads.
 struct FileSystem {
   FileSystemTraits traits;

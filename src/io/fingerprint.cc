@@ -1,7 +1,7 @@
-// Size and mtime in nanoseconds differ between versions of a file; the inode number shows a
-// replaced file with a kept mtime (cp -p, rsync) as well, where it can be trusted. A digest of the
-// content would be certain and cost as much as reading the checkpoint; what is not seen this way is
-// named in docs/SEMANTICS.md.
+// Size and mtime in nanoseconds differ between versions of a file. Where inode numbers can be
+// trusted, they also show a replaced file with a kept mtime (cp -p, rsync). A digest of the content
+// would be certain, and cost as much as reading the checkpoint. docs/SEMANTICS.md names the changes
+// that this does not see.
 #include "io/fingerprint.h"
 
 #include <fmt/format.h>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::int64_t kNanosecondsPerSecond = 1'000'000'000;
 
-/// 64 bits of nanoseconds end in 2262; filesystems go on.
+/// 64 bits of nanoseconds end in 2262; the times of filesystems do not.
 std::int64_t nanoseconds(const timespec& time) {
   const auto whole = checked_mul<std::int64_t>(time.tv_sec, kNanosecondsPerSecond);
   const auto exact = whole ? checked_add<std::int64_t>(*whole, time.tv_nsec) : whole;

@@ -9,28 +9,29 @@
 
 namespace ckfs {
 
-/// What differs between two versions of a file.
+/// The properties that differ between two versions of a file.
 struct Fingerprint {
   std::uint64_t size = 0;
   std::int64_t mtime_ns = 0;
   std::int64_t ctime_ns = 0;
   std::uint64_t device = 0;
   std::uint64_t inode = 0;
-  /// Who may read it, as readers_of() says; no part of difference().
+  /// The users that may read it, as readers_of() says; not a part of difference().
   std::uint32_t readers = 0444;
-  /// Of a file of another machine: a hash of what its server calls this content; no part of
-  /// difference(), for the server compares. 0: of this machine.
+  /// A hash of its server's name for this content, if the file is of another machine; else 0. Not a
+  /// part of difference(): the server compares.
   std::uint64_t version = 0;
 
   bool operator==(const Fingerprint&) const = default;
 };
 
-/// But `readers`. Times outside of 64 bits of ns (the years 1678 to 2262) are the latest there is.
+/// All except `readers`. Times outside of 64 bits of ns (the years 1678 to 2262) are the latest
+/// there are.
 Fingerprint fingerprint_of(const struct stat& status);
 
-/// Bits of 0444: who may read the file, said of a copy of it that has the caller's user and the
-/// group `group`. Where the file's own group is another, that of the copy may not do more than
-/// everybody.
+/// Bits of 0444: the users that may read the file, for a copy of it that has the caller's user and
+/// the group `group`. If the file's own group is another, the group of the copy may do no more than
+/// all other users.
 std::uint32_t readers_of(const struct stat& status, gid_t group);
 
 enum class CompareInodes : std::uint8_t { Off, On };

@@ -27,7 +27,7 @@ struct Access {
   std::uint64_t offset = 0;
   std::uint64_t size = 0;  // the sum over parts; more than 0
   std::span<const iovec> parts;
-  /// What comes from the disk for this access does not stay in the page cache (RWF_DONTCACHE).
+  /// Bytes that come from the disk for this access do not stay in the page cache (RWF_DONTCACHE).
   /// Where kernel or file system cannot do that, the access fails with EOPNOTSUPP or EINVAL.
   bool uncached = false;
   /// Its file may be closed when the read has returned, and is then closed: it is not kept among a
@@ -58,24 +58,23 @@ class Reader {
 
 std::unique_ptr<Reader> make_pread_reader(ResultFilter filter = {});
 
-/// `queue_depth` accesses at most are in flight for each thread, by a ring that can do nothing but
-/// read. `rings` are made now, others when more threads read at once; where no more can be made,
-/// threads that find none read one access after the other. Not to be used on both sides of a
-/// fork(). Errors: Unsupported where no ring can be made (not in the kernel, or not to be
-/// restricted there, forbidden by a seccomp filter or a sysctl, no descriptor or memory left); the
-/// message says why.
+/// `queue_depth` accesses at most are in flight for each thread, by a ring that can only read.
+/// `rings` are made now, others when more threads read at once; where no more can be made, threads
+/// that find none read one access after the other. Not to be used on both sides of a fork().
+/// Errors: Unsupported where no ring can be made (not in the kernel, or not to be restricted there,
+/// forbidden by a seccomp filter or a sysctl, no descriptor or memory left); the message says why.
 Result<std::unique_ptr<Reader>> make_uring_reader(unsigned queue_depth, ResultFilter filter = {},
                                                   unsigned rings = 1);
 
-/// One access by preadv; `index` is what a failure calls it.
+/// Makes one access by preadv. A failure names it by `index`.
 [[nodiscard]] tl::expected<void, AccessFailure> pread_access(const Access& access,
                                                              std::size_t index,
                                                              const ResultFilter& filter);
 
-/// What is left of `parts` after `done` bytes. Requires: done is less than their sum.
+/// The rest of `parts` after `done` bytes. Requires: done is less than their sum.
 std::vector<iovec> remaining_parts(std::span<const iovec> parts, std::uint64_t done);
 
-/// What `access` wants of preadv2 and io_uring.
+/// The flags of `access` for preadv2 and io_uring.
 int read_flags(const Access& access);
 
 /// How often EINTR and EAGAIN in a row are retried before they count as an error.

@@ -45,7 +45,7 @@ ByteRange blocks_of(const ReadRequest& request) {
           round_up<std::uint64_t>(request.offset + request.out.size(), kDiskBlock)};
 }
 
-/// What is kept of a file only once it needs it: most never do.
+/// The state of a file that needs it: most never do.
 struct FileState {
   OrderedFile ordered;
   page_cache::HintedRanges hinted;
@@ -138,8 +138,8 @@ class LocalFiles::Impl {
   std::unordered_map<FileId, FileState> states_ CKFS_GUARDED_BY(states_mutex_);
 };
 
-/// Where the process has no descriptor left it waits for those of other reads, as long as one may
-/// take. Who holds many lets them go instead, and hints and mappings do without.
+/// Waits for descriptors of other reads where the process has none left, as long as one read may
+/// take. A caller that holds many lets them go instead; hints and mappings do without.
 Result<Pin> LocalFiles::Impl::pin_patiently(FileId id, RegisteredFile& of, unsigned number) {
   constexpr std::chrono::milliseconds kLongest(512);
   auto pinned = table.pin(id, of, number);
@@ -235,7 +235,7 @@ void LocalFiles::Impl::will_need(std::span<const FileRange> ranges) {
     const FileId id = ranges[i].file;
     RegisteredFile& of = table.file(id);
     FileSystem& file_system = *of.file_system;
-    // A server that streams is not asked for what comes later: that would be out of order.
+    // A server that streams gets no hint of later bytes: reading them would be out of order.
     const bool hints =
         !file_system.traits.remote ||
         (file_system.pace.at_once() &&
@@ -276,8 +276,8 @@ Result<Pin> LocalFiles::Impl::pin_past_cache(const ReadRequest& request) {
     if (out_of_descriptors(cached.error().system_error())) return nullptr;
     return Failure(std::move(cached).error());
   }
-  // What is in memory is not read from the disk; nor where nobody knows. The first block and the
-  // last may be there for their other bytes' sake: what the disk has is the same.
+  // Reads past the cache only where it is known that none of the bytes are in memory. The first
+  // block and the last may be there, because of their other bytes: the disk has the same.
   const ByteRange inner{blocks.begin + kDiskBlock, blocks.end - kDiskBlock};
   if (inner.begin >= inner.end) return nullptr;
   const auto pages = page_cache::cached_pages((*cached)->fd.get(), inner);

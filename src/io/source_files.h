@@ -25,9 +25,9 @@ namespace ckfs {
 
 class Reader;
 
-/// What was really read: bytes between coalesced requests count, also those that are read through
-/// in a file that streams, and each access is one request. Of
-/// mapped bytes those that were to be looked at count, and each map() that was granted.
+/// Counts of the real reads. The bytes between coalesced requests count, and so do those that are
+/// read through in a file that streams. Each access is one request. Of mapped bytes, those that
+/// were to be looked at count; so does each map() that was granted.
 struct IoStatistics {
   struct File {
     std::uint64_t bytes = 0;
@@ -46,14 +46,14 @@ struct SourceFact {
 
 class SourceFiles : public ByteSource {
  public:
-  /// The path by which store() knows the source that a user wrote so; of a source of this machine
-  /// the same. Errors: of other machines, what keeps it from being found.
+  /// The path by which store() knows the source that a user wrote; a source of this machine keeps
+  /// its path. Errors: those of finding a source on another machine.
   virtual Result<std::filesystem::path> locate(const std::filesystem::path& written) {
     return written;
   }
-  /// What is known of the sources of other machines: the version that was taken.
+  /// Facts about the sources of other machines: the version that was taken.
   virtual std::vector<SourceFact> facts() const { return {}; }
-  /// Bytes of memory that it may take for what is on its way, beside the pool.
+  /// Bytes of memory that it may take for bytes on their way, in addition to the pool.
   virtual std::uint64_t own_memory() const { return 0; }
 
   /// Registers regular files (symbolic links are followed now, once), several at a time, and
@@ -101,22 +101,22 @@ class LocalFiles final : public SourceFiles {
   /// Once a file is found changed it stays Stale, with the same message, logged once. Not to be
   /// used on both sides of a fork(): rings belong to the process that made them.
   Result<void> read(std::span<const ReadRequest> batch) override;
-  /// Padded requests of three blocks and more, of which none but the first and the last is in the
-  /// page cache, are read past it (O_DIRECT), where all of them lie before the file's end, of files
-  /// of which reads_past_cache() says so. Of the others, what this brings into the page cache
-  /// leaves it again, and so does what will_need() brought in, but for accesses that want part of
-  /// their pages; what was there before stays, unless kernel and file system do not say
-  /// (read_once.h). Files of remote file systems are read as by read().
+  /// Reads a request past the page cache (O_DIRECT) if it is padded, has three blocks and more, all
+  /// before the file's end, none but the first and the last is in the page cache, and
+  /// reads_past_cache() holds for the file. Other requests: bytes that this brings into the page
+  /// cache leave it again, and so do those that will_need() brought in, except in accesses that
+  /// want part of their pages. Bytes that were there before stay, unless kernel and file system do
+  /// not say so (read_once.h). Reads files of remote file systems as read() does.
   Result<void> read_once(std::span<const ReadRequest> batch) override;
-  /// Bytes of a local file where all of them are in the page cache; short ranges only of a file of
-  /// which a longer one was mapped before.
+  /// Maps bytes of a local file where all of them are in the page cache; a short range only where a
+  /// longer one of the file was mapped before.
   std::optional<MappedBytes> map(const FileRange& range, std::uint64_t used) override;
-  /// Not where will_need() brought any of it in.
+  /// Maps as map() does, but not where will_need() brought any of the bytes in.
   std::optional<MappedBytes> map_once(const FileRange& range, std::uint64_t used) override;
   Result<void> check_mapped(std::span<const MappedBytes> mapped) override;
-  /// Lets go of the pages of mappings, and closes files that stream (but what a ring still has of
-  /// them, from when they were taken for others): their servers read ahead of each that is open,
-  /// some 16 MiB, whether anybody wants it or not.
+  /// Lets go of the pages of mappings, and closes files that stream: their servers read ahead of
+  /// each open file, some 16 MiB, wanted or not. (A ring may still have some of these files, from
+  /// before they were known to stream.)
   void rest(const std::function<bool()>& still) override;
   /// Files that stream are not hinted at (prefers_order), nor those of remote file systems that
   /// were seen to keep no pages, or were not read in order yet, nor Stale ones. Cost: page_cache.h.
@@ -142,7 +142,7 @@ class LocalFiles final : public SourceFiles {
   const std::filesystem::path& path(FileId file) const override;
   bool is_here(FileId) const override { return true; }
   std::size_t count() const override;
-  /// What is really used, never Auto; of with_reader() what its options say.
+  /// The engine in use, never Auto; with with_reader() the engine that its options name.
   IoEngine engine() const override;
   IoStatistics statistics() const override;
 

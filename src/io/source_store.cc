@@ -79,7 +79,7 @@ class LocalStore final : public OpenStore {
       const Tried<FileKind> kind = listing.kind(*entry);
       if (kind) {
         entries.push_back({std::string(name), *kind});
-      } else if (!is_absent(kind.error())) {  // else removed meanwhile
+      } else if (!is_absent(kind.error())) {  // else removed in between
         return tl::unexpected(kind.error());
       }
     }

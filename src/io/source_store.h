@@ -1,14 +1,13 @@
-// Where source files are: all that ckfs asks of directories, links and names, behind an interface,
-// so that tests, and stores of other machines, can take the disk's place. Adapters touch
-// the file system through one and in no other way (tests/lint/layers).
-// SourceFiles (source_files.h) reads in bulk.
+// The interface to the place of source files: all that ckfs asks of directories, links and names.
+// Tests, and stores of other machines, can take the disk's place. Adapters touch the file system
+// only through it (tests/lint/layers). SourceFiles (source_files.h) reads in bulk.
 //
 // A store whose files the system knows is an OpenStore, too: it gives descriptors, which a Reader
 // (reader.h) reads from.
 //
-// Safe for concurrent use by several threads. Each call is a few operations of the source: whoever
-// has many to ask does it from several threads (base/parallel.h). Errors are errnos: the callers
-// know what the thing is called.
+// Safe for concurrent use by several threads. Each call is a few operations of the source: a caller
+// with many calls makes them from several threads (base/parallel.h). Errors are errnos: the callers
+// know the name of the thing.
 #pragma once
 
 #include <cstddef>
@@ -51,17 +50,17 @@ class SourceStore {
  public:
   virtual ~SourceStore() = default;
 
-  /// The entries of `directory`, "." and ".." not among them, by name. Fails as a whole where the
-  /// kind of one cannot be found out; one that is removed meanwhile is left out.
+  /// The entries of `directory` by name, without "." and "..". Fails as a whole where the kind of
+  /// one cannot be found out; leaves out an entry that is removed in between.
   virtual Tried<std::vector<StoreEntry>> list(const std::filesystem::path& directory) = 0;
 
-  /// What is at `path`, links followed, without opening it.
+  /// Looks at `path`, links followed, without opening it.
   virtual Tried<FileStatus> look(const std::filesystem::path& path) = 0;
 
-  /// The absolute path without ".", ".." and links of what is at `path`.
+  /// The absolute path of the file or directory at `path`, without ".", ".." and links.
   virtual Tried<std::filesystem::path> resolve(const std::filesystem::path& path) = 0;
 
-  /// What the link at `path` says, as it is written there.
+  /// The target of the link at `path`, as it is written there.
   virtual Tried<std::filesystem::path> link_target(const std::filesystem::path& path) = 0;
 
   /// The first bytes of a file, `count` or as many as there are or can be read; none where it
@@ -74,11 +73,11 @@ class OpenStore : public SourceStore {
  public:
   using SourceStore::look;
 
-  /// A descriptor to read from; never waits for what is no file (a FIFO's writer), but opening a
-  /// device has effects: look() first where a name may be one.
+  /// A descriptor to read from. Never waits where `path` is not a file (a FIFO's writer). But
+  /// opening a device has effects: look() first where a name may be one.
   virtual Tried<UniqueFd> open(const std::filesystem::path& path) = 0;
 
-  /// What look() gives, of an open file.
+  /// Looks at an open file, as the other look() does at a path.
   virtual Tried<FileStatus> look(int fd) = 0;
 
   std::vector<std::byte> first_bytes(const std::filesystem::path& path, std::size_t count) override;

@@ -81,9 +81,9 @@ TEST(FindOverlap, ComparesWhatNoPlaneDivides) {
 TEST(FindOverlap, SaysWhatItDidNotCompare) {
   constexpr std::int64_t kSide = 100;
   std::vector<Region> boxes{{{0, 0}, {kSide + 1, 1}},
-                         {{0, 1}, {1, kSide + 1}},
-                         {{1, kSide + 1}, {kSide + 1, 1}},
-                         {{kSide + 1, 0}, {1, kSide + 1}}};
+                            {{0, 1}, {1, kSide + 1}},
+                            {{1, kSide + 1}, {kSide + 1, 1}},
+                            {{kSide + 1, 0}, {1, kSide + 1}}};
   for (std::int64_t i = 1; i <= kSide; ++i) {
     for (std::int64_t j = 1; j <= kSide; ++j) boxes.push_back({{i, j}, {1, 1}});
   }

@@ -173,7 +173,7 @@ class Control(mounted_fs.TestCase):
         with self.assertRaises(FileNotFoundError):
             os.stat(mount / "bf16-safetensors@nonsense=1")
         (line,) = log.read_text().splitlines()
-        self.assertRegex(line, f" warning {mount.target}: looked up, and not there: ")
+        self.assertRegex(line, f" warning {mount.target}: a view that cannot be shown: ")
 
     def test_stats_watches_it(self):
         mount = self.mount()

@@ -66,7 +66,7 @@ class Lifecycle(mounted_fs.TestCase):
             expected = (mount / SHARD).read_bytes()
             with open(mount / SHARD, "rb") as file:
                 done = ckfs("umount", mount.target)
-                self.assertRegex(done.stdout, r"\A.*/mnt: in use: [^\n]*\n\Z")
+                self.assertRegex(done.stdout, r"\A.*/mnt: still in use: [^\n]*\n\Z")
                 self.assertFalse(is_mounted(mount.target))
                 self.assertEqual(file.read(), expected)
             self.assertTrue(wait_for_end(mount.pid))

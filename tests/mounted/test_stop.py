@@ -110,7 +110,8 @@ class Stop(mounted_fs.TestCase):
         self.wait_for(lambda: cpu_seconds(mount.pid) > before + 0.3)
         reader.send_signal(signal.SIGUSR1)
         self.assertRaises(subprocess.TimeoutExpired, reader.wait, SOON)
-        self.assertGreater(cpu_seconds(mount.pid), before + 1)
+        after = cpu_seconds(mount.pid)
+        self.wait_for(lambda: cpu_seconds(mount.pid) > after + 0.5)  # it still decodes
 
     def test_other_bytes_of_the_file_do_not_wait(self):
         mount, file, last = self.open_view()

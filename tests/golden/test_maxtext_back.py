@@ -214,7 +214,7 @@ class RoundTrips(Trees):
         # deepseek3-fp8 and kimi-int4 have a router bias in F32, which to_huggingface casts. Code 8
         # of MXFP4 is -0, but not where MaxText decodes it, so gpt-oss is in BF16 already.
         for case, want in (("qwen3-dense", ""), ("qwen3-moe", ""), ("deepseek3", ""),
-                           ("deepseek3-reshard", ""), ("gpt-oss", ""),
+                           ("deepseek3-reshard", ""), ("gpt-oss", ""), ("olmo3", ""),
                            ("deepseek3-fp8", "@cast=all"), ("kimi-int4", "@cast=all")):
             source = DATA / case / "source"
             if case == "gpt-oss":

@@ -257,6 +257,8 @@ TEST(Recipe, ErrorsHaveTheLine) {
            {R"({"drop": "a", "each": true})", "f:2: no member \"each\" belongs here"},
            {R"({"use": "list"})", "f:2: there is no list \"list\" before this one"},
            {R"({"use": "list", "where": "1 = 1"})", "f:2: no member \"where\" belongs here"},
+           {R"({"use": "list", "when": "1"})", "condition \"1\": none of = != < <="},
+           {R"({"use": "list", "when": "n = 1"})", "cannot continue with \"n \""},
            {R"({"take": "a", "give": "b", "let": 3})", "f:2: a number where an object belongs"},
            {R"({"take": "a", "give": "b", "let": {"a": 1}})", "a number where an expression (a"},
            {R"({"take": "{a}", "give": "b", "let": {"a": "1"}})", "\"a\" is a variable already"},

@@ -336,7 +336,8 @@ class RuleParser {
   Rule rule_;
 };
 
-/// A list of rules, in which {"use": NAME} stands for those of another list.
+/// A list of rules, in which {"use": NAME} stands for those of another list, all with the
+/// conditions of its `when`.
 Result<RuleList> parse_rules(const JsonNode& node, std::string_view file, const Recipes& recipes) {
   if (node.kind != Json::List || node.items.empty() || node.items.size() > kMaxRules) {
     return not_a(node, file, fmt::format("a list of 1 to {} rules", kMaxRules));
@@ -355,14 +356,18 @@ Result<RuleList> parse_rules(const JsonNode& node, std::string_view file, const 
       }
       if (!each) list.rules.push_back(std::move(rule));
     } else {
-      CKFS_TRY_VOID(only(item, file, {"use", "comment"}));
+      CKFS_TRY_VOID(only(item, file, {"use", "when", "comment"}));
+      CKFS_TRY(const std::vector<Condition> when, conditions(item, "when", {}, file));
       CKFS_TRY(const std::string name, text_of(item, "use", file, ""));
       const auto used = recipes.lists.find(name);
       if (used == recipes.lists.end()) {
         return fail(ErrorCode::Corrupt, "{}:{}: there is no list {} before this one", file,
                     item.line, quote(name));
       }
-      std::ranges::copy(used->second, std::back_inserter(list.rules));
+      for (Rule rule : used->second) {
+        rule.when.insert(rule.when.begin(), when.begin(), when.end());
+        list.rules.push_back(std::move(rule));
+      }
     }
     if (list.rules.size() > kMaxRules) {
       return fail(ErrorCode::Corrupt, "{}:{}: more than {} rules", file, item.line, kMaxRules);

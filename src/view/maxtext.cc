@@ -173,7 +173,7 @@ Result<void> define(Definition& definition, const Recipes& recipes, bool scanned
     const DtypePolicy policy(catalog, dtype, !mesh.is_one_device(), unscaled_of(definition.spec));
     CKFS_TRY(list, unscanned(catalog, policy, rules));
     if (scanned) {
-      CKFS_TRY(list, apply_rules(rules.trees->scanned, rules.config, std::move(list)));
+      CKFS_TRY(list, scan(rules, std::move(list)));
     }
   }
   return fill(definition, std::move(list), mesh);
@@ -205,7 +205,7 @@ MaxTextViews find_maxtext_views(const std::shared_ptr<const Catalog>& catalog,
   TensorList stacked{.tensors = list->tensors, .axes = list->axes, .lender = names};
   CKFS_CHECK(fill(*first, *std::move(list), {}));  // one device divides everything
   views.unscanned.definition = first;
-  auto scanned = apply_rules(rules->trees->scanned, rules->config, std::move(stacked));
+  auto scanned = scan(*rules, std::move(stacked));
   if (!scanned) {
     views.scanned.obstacles = obstacle(scanned.error());
     return views;

@@ -40,6 +40,17 @@ MaxTextRules rules_of(const ModelFamily& family, ConfigNumbers config,
 }
 
 Result<MaxTextRules> find_rules(const Catalog& catalog, const MaxTextChoice& choice,
+Result<TensorList> scan(const MaxTextRules& rules, TensorList list) {
+  const RuleList& scanned = rules.trees->scanned;
+  if (scanned.rules.empty()) {
+    return fail(ErrorCode::Unsupported,
+                "MaxText has no tree with stacked layers for this model ({}); maxtext-unscanned is "
+                "what it reads",
+                rules.trees->unscanned.file);
+  }
+  return apply_rules(scanned, rules.config, std::move(list));
+}
+
                                 const Recipes& recipes) {
   CKFS_TRY(ConfigNumbers config, config_numbers(catalog));
   const ModelFamily* family = recipes.find_maxtext(config);

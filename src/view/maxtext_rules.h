@@ -29,6 +29,10 @@ std::span<const std::string_view> releases_of(const MaxTextTrees& trees);
 MaxTextRules rules_of(const ModelFamily& family, ConfigNumbers config, const MaxTextChoice& choice);
 
 /// Those of what --family or config.json says the model is. Errors: Unsupported (no such family; no
+/// The tree with the layers stacked, of what the rules of MaxTextTrees::unscanned gave. Errors:
+/// those of apply_rules(); Unsupported (MaxText has no such tree of the family).
+Result<TensorList> scan(const MaxTextRules& rules, TensorList list);
+
 /// rules for such layers, or for this release), Corrupt (config.json).
 Result<MaxTextRules> find_rules(const Catalog& catalog, const MaxTextChoice& choice,
                                 const Recipes& recipes);

@@ -304,7 +304,7 @@ Result<TensorList> tree_of_release(const Catalog& catalog, std::shared_ptr<const
   CKFS_TRY(TensorList list, cast_tensors(catalog, model, dtype));
   auto made = apply_rules(rules.trees->unscanned, rules.config, std::move(list));
   if (made && options.scanned) {
-    made = apply_rules(rules.trees->scanned, rules.config, *std::move(made));
+    made = scan(rules, *std::move(made));
   }
   if (!made) return error(made.error().message());
   return made;
@@ -359,7 +359,7 @@ Result<TensorList> tree_tensors(const Catalog& catalog, std::optional<DType> dty
     CKFS_TRY(axes, cast_tensors(catalog, model, dtype));
     CKFS_TRY(axes, apply_rules(rules.trees->unscanned, rules.config, std::move(axes)));
     if (options.scanned) {
-      CKFS_TRY(axes, apply_rules(rules.trees->scanned, rules.config, std::move(axes)));
+      CKFS_TRY(axes, scan(rules, std::move(axes)));
     }
   }
   const bool is_scanned = has_results(rules.trees->scanned, list);
@@ -367,7 +367,7 @@ Result<TensorList> tree_tensors(const Catalog& catalog, std::optional<DType> dty
     CKFS_TRY(Undone undone, unscanned(rules, std::move(list)));
     list = std::move(undone.list);
   } else if (!is_scanned && options.scanned) {
-    CKFS_TRY(list, apply_rules(rules.trees->scanned, rules.config, std::move(list)));
+    CKFS_TRY(list, scan(rules, std::move(list)));
   }
   if (!options.mtp) {
     std::erase_if(list.tensors,

@@ -108,7 +108,7 @@ struct MaxTextTrees {
   /// and the rules have `$view.maxtext`. Empty: all have the same trees.
   std::vector<std::string_view> releases;
   RuleList unscanned;  // from the tensors of a Hugging Face model
-  RuleList scanned;    // from what `unscanned` gives
+  RuleList scanned;    // from what `unscanned` gives; empty: MaxText has no such tree
 };
 
 /// The rules for a kind of model.

@@ -474,12 +474,13 @@ Result<MaxTextTrees> parse_trees(const JsonNode& node, std::string_view file,
   }
   const JsonNode* unscanned = node.find("unscanned");
   const JsonNode* scanned = node.find("scanned");
-  if (unscanned == nullptr || scanned == nullptr) {
-    return fail(ErrorCode::Corrupt, "{}:{}: maxtext has no unscanned or no scanned", file,
-                node.line);
+  if (unscanned == nullptr) {
+    return fail(ErrorCode::Corrupt, "{}:{}: maxtext has no unscanned", file, node.line);
   }
   CKFS_TRY(trees.unscanned, parse_rules(*unscanned, file, recipes));
-  CKFS_TRY(trees.scanned, parse_rules(*scanned, file, recipes));
+  if (scanned != nullptr) {
+    CKFS_TRY(trees.scanned, parse_rules(*scanned, file, recipes));
+  }
   return trees;
 }
 

@@ -157,19 +157,22 @@ Result<void> define(Definition& definition, const Recipes& recipes, bool scanned
   const Catalog& catalog = *definition.catalog;
   const std::string_view dtype = parameter_of(definition.spec, "dtype", "bf16");
   const bool mtp = parameter_of(definition.spec, "mtp", "0") == "1";
+  const bool multimodal = parameter_of(definition.spec, "multimodal", "0") == "1";
   const std::string_view release = parameter_of(definition.spec, "maxtext", kNewestMaxText);
   CKFS_TRY(const Mesh mesh, mesh_of(definition.spec));
   TensorList list;
   if (is_maxtext_tree(catalog)) {
-    CKFS_TRY(
-        list,
-        tree_tensors(
-            catalog, dtype_named(dtype),
-            {.scanned = scanned, .mtp = mtp, .axes = !mesh.is_one_device(), .release = release},
-            recipes));
+    CKFS_TRY(list, tree_tensors(catalog, dtype_named(dtype),
+                                {.scanned = scanned,
+                                 .mtp = mtp,
+                                 .multimodal = multimodal,
+                                 .axes = !mesh.is_one_device(),
+                                 .release = release},
+                                recipes));
   } else {
-    CKFS_TRY(const MaxTextRules rules,
-             find_rules(catalog, {.mtp = mtp, .release = release}, recipes));
+    CKFS_TRY(
+        const MaxTextRules rules,
+        find_rules(catalog, {.mtp = mtp, .multimodal = multimodal, .release = release}, recipes));
     const DtypePolicy policy(catalog, dtype, !mesh.is_one_device(), unscaled_of(definition.spec));
     CKFS_TRY(list, unscanned(catalog, policy, rules));
     if (scanned) {

@@ -32,6 +32,7 @@ MaxTextRules rules_of(const ModelFamily& family, ConfigNumbers config,
                       const MaxTextChoice& choice) {
   MaxTextRules rules{&*family.maxtext, std::move(config)};
   rules.config.set("view.mtp", choice.mtp ? 1 : 0);
+  rules.config.set("view.multimodal", choice.multimodal ? 1 : 0);
   rules.config.set("view.maxtext",
                    release_number(choice.release.empty() ? releases_of(*family.maxtext).front()
                                                          : choice.release));
@@ -39,7 +40,6 @@ MaxTextRules rules_of(const ModelFamily& family, ConfigNumbers config,
   return rules;
 }
 
-Result<MaxTextRules> find_rules(const Catalog& catalog, const MaxTextChoice& choice,
 Result<TensorList> scan(const MaxTextRules& rules, TensorList list) {
   const RuleList& scanned = rules.trees->scanned;
   if (scanned.rules.empty()) {
@@ -51,6 +51,7 @@ Result<TensorList> scan(const MaxTextRules& rules, TensorList list) {
   return apply_rules(scanned, rules.config, std::move(list));
 }
 
+Result<MaxTextRules> find_rules(const Catalog& catalog, const MaxTextChoice& choice,
                                 const Recipes& recipes) {
   CKFS_TRY(ConfigNumbers config, config_numbers(catalog));
   const ModelFamily* family = recipes.find_maxtext(config);
@@ -65,6 +66,10 @@ Result<TensorList> scan(const MaxTextRules& rules, TensorList list) {
   const MaxTextTrees& trees = *family->maxtext;
   if (choice.mtp && !trees.mtp) {
     return fail(ErrorCode::Unsupported, "mtp=1: {} has no rules for such layers", family->file);
+  }
+  if (choice.multimodal && !trees.multimodal) {
+    return fail(ErrorCode::Unsupported, "multimodal=1: {} has no rules for such encoders",
+                family->file);
   }
   if (!trees.releases.empty() && !choice.release.empty() &&
       std::ranges::find(trees.releases, choice.release) == trees.releases.end()) {

@@ -398,6 +398,8 @@ TEST(Recipe, IsAViewOrAFamily) {
             "");
   EXPECT_EQ(trees(R"("unscanned": [{"drop": "a"}])"), "");
   EXPECT_THAT(trees(R"("scanned": [{"drop": "a"}])"), HasSubstr("maxtext has no unscanned"));
+  EXPECT_THAT(trees(R"("unscanned": [{"drop": "a"}], "by_config": 1)"),
+              HasSubstr("a number where true or false belongs"));
   EXPECT_THAT(trees(R"("nonscanned": [{"drop": "a"}])"), HasSubstr("\"nonscanned\""));
   EXPECT_THAT(trees(R"("config": {"a": "1"})"), HasSubstr("a string where a number belongs"));
   EXPECT_THAT(trees(R"("where": "n = 1")"), HasSubstr("cannot continue"));

@@ -104,6 +104,8 @@ struct MaxTextTrees {
   std::vector<Condition> where;          // on config.json
   std::map<std::string, double> config;  // numbers that config.json may leave out
   bool mtp = false;                      // the rules have `$view.mtp`
+  bool multimodal = false;               // the rules have `$view.multimodal`
+  bool by_config = false;  // a tree is of this family by config.json or --family alone
   /// Of kMaxTextReleases, in their order: those for which there are rules, where releases differ
   /// and the rules have `$view.maxtext`. Empty: all have the same trees.
   std::vector<std::string_view> releases;

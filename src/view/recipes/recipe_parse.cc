@@ -452,9 +452,9 @@ Result<std::vector<std::string_view>> parse_releases(const JsonNode& node, std::
 Result<MaxTextTrees> parse_trees(const JsonNode& node, std::string_view file,
                                  const Recipes& recipes) {
   if (node.kind != Json::Object) return not_a(node, file, "an object");
-  CKFS_TRY_VOID(
-      only(node, file,
-           {"models", "where", "config", "mtp", "releases", "unscanned", "scanned", "comment"}));
+  CKFS_TRY_VOID(only(node, file,
+                     {"models", "where", "config", "by_config", "mtp", "multimodal", "releases",
+                      "unscanned", "scanned", "comment"}));
   MaxTextTrees trees;
   if (const JsonNode* stems = node.find("models")) {
     CKFS_TRY(const std::vector<const JsonNode*> names, strings(*stems, file));
@@ -468,7 +468,9 @@ Result<MaxTextTrees> parse_trees(const JsonNode& node, std::string_view file,
       trees.config.emplace(config->keys[i], config->items[i].number);
     }
   }
+  CKFS_TRY(trees.by_config, flag(node, "by_config", file));
   CKFS_TRY(trees.mtp, flag(node, "mtp", file));
+  CKFS_TRY(trees.multimodal, flag(node, "multimodal", file));
   if (const JsonNode* releases = node.find("releases")) {
     CKFS_TRY(trees.releases, parse_releases(*releases, file));
   }

@@ -215,6 +215,7 @@ class RoundTrips(Trees):
         # of MXFP4 is -0, but not where MaxText decodes it, so gpt-oss is in BF16 already.
         for case, want in (("qwen3-dense", ""), ("qwen3-moe", ""), ("deepseek3", ""),
                            ("deepseek3-reshard", ""), ("gpt-oss", ""), ("olmo3", ""),
+                           ("qwen3-next", ""),
                            ("deepseek3-fp8", "@cast=all"), ("kimi-int4", "@cast=all")):
             source = DATA / case / "source"
             if case == "gpt-oss":

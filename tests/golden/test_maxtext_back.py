@@ -234,6 +234,22 @@ class RoundTrips(Trees):
                         self.assertTrue(model == self.model(item / "0/items", "bf16-safetensors",
                                                             "--config", tree), more)
 
+    def test_encoders_come_back(self):
+        for case, views in (("qwen3-vl", MAXTEXT),):
+            source = DATA / case / "source"
+            model = self.model(source)
+            for view in views:
+                with self.subTest(case=case, view=view):
+                    arrays = self.arrays(source, f"{view}@dtype=source,multimodal=1")
+                    tree = self.tree_of(arrays, source / "config.json")
+                    self.assertTrue(model == self.model(tree))
+                    # The tree without them, of the model and of the tree.
+                    text = self.arrays(source, f"{view}@dtype=source")
+                    self.assertLess(set(text), set(arrays))
+                    self.assertTrue(text == self.arrays(tree, f"{view}@dtype=source"))
+                    self.assertTrue(arrays == self.arrays(tree,
+                                                          f"{view}@dtype=source,multimodal=1"))
+
     def test_the_tree_of_each_release_comes_back(self):
         # Of deepseek3-mtp there are as many layers with experts as experts: its bias fits both.
         bias = ".mlp.gate.e_score_correction_bias"

@@ -235,7 +235,8 @@ class RoundTrips(Trees):
                                                             "--config", tree), more)
 
     def test_encoders_come_back(self):
-        for case, views in (("qwen3-vl", MAXTEXT),):
+        for case, views in (("qwen3-vl", MAXTEXT),
+                            ("qwen3-vl-moe", MAXTEXT[:1]),):
             source = DATA / case / "source"
             model = self.model(source)
             for view in views:

@@ -479,7 +479,7 @@ class Refusals(Views):
                 (r"layers\.1\.self_attn\.k_proj",
                  r'"params.params.decoder.layers_0.self_attention.key.kernel": i 1 is missing'),
                 (r"experts\.3\.up_proj",
-                 r'maxtext_qwen3_moe.json:\d+: "model.layers.0.mlp.wi_1": 3 values of e where '
+                 r'maxtext.json:\d+: "model.layers.0.mlp.wi_1": 3 values of e where '
                  r"there must be 4"),
                 (r"layers\.1\.mlp\.experts\.2\.down_proj",
                  r'"model.layers.1.mlp.wo": e 2 is missing'),

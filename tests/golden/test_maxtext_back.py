@@ -236,6 +236,7 @@ class RoundTrips(Trees):
 
     def test_encoders_come_back(self):
         for case, views in (("qwen3-vl", MAXTEXT),
+                            ("qwen3-omni", MAXTEXT),
                             ("qwen3-vl-moe", MAXTEXT[:1]),):
             source = DATA / case / "source"
             model = self.model(source)

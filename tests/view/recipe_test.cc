@@ -133,7 +133,7 @@ TEST(Pattern, RefusesWhatIsNoPattern) {
 Result<double> value(std::string_view text) {
   const std::vector<std::string> names{"n", "x"};
   const auto config = ConfigNumbers::parse(
-      R"({"a": 7, "flag": true, "odd": NaN, "text_config": {"b": 5, "deep": {"c": 2}}})", "c");
+      R"({"a": 7, "flag": true, "odd": NaN, "text_config": {"b": 5, "deep": {"c": 2}, "list": [4, []]}})", "c");
   const std::vector<std::optional<double>> captures{4, std::nullopt};
   const std::vector<std::int64_t> shape{10, 20};
   const auto parsed = Expression::parse(text, names);
@@ -154,6 +154,8 @@ TEST(Expression, ComputesWithNumbersVariablesConfigAndShape) {
                                                    {"$b", 5},
                                                    {"$text_config.b", 5},
                                                    {"$deep.c", 2},
+                                                   {"$list.length", 2},
+                                                   {"$none.length ?? 3", 3},
                                                    {"$flag", 1},
                                                    {"dim(1) - dim(0)", 10},
                                                    {"rank()", 2},
@@ -192,6 +194,8 @@ TEST(Expression, SaysWhatIsWrong) {
            {std::string(100, '('), "nested more than"},
            {std::string(1001, '1'), "1001 characters (limit 1000)"},
            {"$none", "config.json: has no number none"},
+           {"$list", "config.json: has no number list"},
+           {"$deep.length", "config.json: has no number deep.length"},
            {"x", "a capture is not a number"},
            {"dim(2)", "no dimension 2 in a shape of 2"},
            {"dim(0.5)", "no dimension 0.5"},

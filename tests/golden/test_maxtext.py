@@ -512,6 +512,38 @@ class OtherNames(Views):
             self.assertTrue(without_nan_bits(value) == without_nan_bits(want[name]), name)
 
 
+class MissingTensors(Views):
+    """No tensor of a model can be missing, of its encoders neither."""
+
+    def test_of_each_kind_one(self):
+        for case, view in (("olmo3", "maxtext-unscanned"), ("qwen3-next", "maxtext-unscanned"),
+                           ("qwen3-vl", "maxtext-unscanned@multimodal=1"),
+                           ("qwen3-vl-moe", "maxtext-unscanned@multimodal=1"),
+                           ("qwen35", "maxtext-unscanned@multimodal=1"),
+                           ("gemma4-dense", "maxtext-unscanned@multimodal=1"),
+                           ("gemma4-moe", "maxtext-unscanned@multimodal=1"),
+                           ("gemma4-e2b", "maxtext-unscanned"),
+                           ("qwen3-omni", "maxtext-unscanned@multimodal=1")):
+            tensors = naive.read_all(DATA / case / "source")
+            if "multimodal" not in view:
+                tensors = {name: tensor for name, tensor in tensors.items()
+                           if not re.search("vision", name)}
+            folder = self.work / case
+            folder.mkdir()
+            shutil.copy(DATA / case / "source/config.json", folder)
+            last = {re.sub(r"\d+", "0", name): name for name in tensors}
+            self.assertGreater(len(last), 10)
+            for name in last.values():
+                with self.subTest(case=case, name=name):
+                    naive.write(folder / "model.safetensors",
+                                {other: tensor for other, tensor in tensors.items()
+                                 if other != name})
+                    done = subprocess.run([ways.CKFS, "ls", folder, view], text=True,
+                                          capture_output=True)
+                    self.assertEqual(1, done.returncode)
+                    self.assertRegex(done.stderr, r"maxtext\w*\.json:\d+: ")
+
+
 class Refusals(Views):
     """Sources that do not fit: no view, and which tensor and rule."""
 

@@ -157,23 +157,26 @@ Result<void> define(Definition& definition, const Recipes& recipes, bool scanned
   const Catalog& catalog = *definition.catalog;
   const std::string_view dtype = parameter_of(definition.spec, "dtype", "bf16");
   const bool mtp = parameter_of(definition.spec, "mtp", "0") == "1";
+  const bool multimodal = parameter_of(definition.spec, "multimodal", "0") == "1";
   const std::string_view release = parameter_of(definition.spec, "maxtext", kNewestMaxText);
   CKFS_TRY(const Mesh mesh, mesh_of(definition.spec));
   TensorList list;
   if (is_maxtext_tree(catalog)) {
-    CKFS_TRY(
-        list,
-        tree_tensors(
-            catalog, dtype_named(dtype),
-            {.scanned = scanned, .mtp = mtp, .axes = !mesh.is_one_device(), .release = release},
-            recipes));
+    CKFS_TRY(list, tree_tensors(catalog, dtype_named(dtype),
+                                {.scanned = scanned,
+                                 .mtp = mtp,
+                                 .multimodal = multimodal,
+                                 .axes = !mesh.is_one_device(),
+                                 .release = release},
+                                recipes));
   } else {
-    CKFS_TRY(const MaxTextRules rules,
-             find_rules(catalog, {.mtp = mtp, .release = release}, recipes));
+    CKFS_TRY(
+        const MaxTextRules rules,
+        find_rules(catalog, {.mtp = mtp, .multimodal = multimodal, .release = release}, recipes));
     const DtypePolicy policy(catalog, dtype, !mesh.is_one_device(), unscaled_of(definition.spec));
     CKFS_TRY(list, unscanned(catalog, policy, rules));
     if (scanned) {
-      CKFS_TRY(list, apply_rules(rules.trees->scanned, rules.config, std::move(list)));
+      CKFS_TRY(list, scan(rules, std::move(list)));
     }
   }
   return fill(definition, std::move(list), mesh);
@@ -205,7 +208,7 @@ MaxTextViews find_maxtext_views(const std::shared_ptr<const Catalog>& catalog,
   TensorList stacked{.tensors = list->tensors, .axes = list->axes, .lender = names};
   CKFS_CHECK(fill(*first, *std::move(list), {}));  // one device divides everything
   views.unscanned.definition = first;
-  auto scanned = apply_rules(rules->trees->scanned, rules->config, std::move(stacked));
+  auto scanned = scan(*rules, std::move(stacked));
   if (!scanned) {
     views.scanned.obstacles = obstacle(scanned.error());
     return views;

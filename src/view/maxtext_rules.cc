@@ -32,11 +32,23 @@ MaxTextRules rules_of(const ModelFamily& family, ConfigNumbers config,
                       const MaxTextChoice& choice) {
   MaxTextRules rules{&*family.maxtext, std::move(config)};
   rules.config.set("view.mtp", choice.mtp ? 1 : 0);
+  rules.config.set("view.multimodal", choice.multimodal ? 1 : 0);
   rules.config.set("view.maxtext",
                    release_number(choice.release.empty() ? releases_of(*family.maxtext).front()
                                                          : choice.release));
   for (const auto& [key, number] : rules.trees->config) rules.config.set_default(key, number);
   return rules;
+}
+
+Result<TensorList> scan(const MaxTextRules& rules, TensorList list) {
+  const RuleList& scanned = rules.trees->scanned;
+  if (scanned.rules.empty()) {
+    return fail(ErrorCode::Unsupported,
+                "MaxText has no tree with stacked layers for this model ({}); maxtext-unscanned is "
+                "what it reads",
+                rules.trees->unscanned.file);
+  }
+  return apply_rules(scanned, rules.config, std::move(list));
 }
 
 Result<MaxTextRules> find_rules(const Catalog& catalog, const MaxTextChoice& choice,
@@ -54,6 +66,10 @@ Result<MaxTextRules> find_rules(const Catalog& catalog, const MaxTextChoice& cho
   const MaxTextTrees& trees = *family->maxtext;
   if (choice.mtp && !trees.mtp) {
     return fail(ErrorCode::Unsupported, "mtp=1: {} has no rules for such layers", family->file);
+  }
+  if (choice.multimodal && !trees.multimodal) {
+    return fail(ErrorCode::Unsupported, "multimodal=1: {} has no rules for such encoders",
+                family->file);
   }
   if (!trees.releases.empty() && !choice.release.empty() &&
       std::ranges::find(trees.releases, choice.release) == trees.releases.end()) {

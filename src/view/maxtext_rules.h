@@ -13,6 +13,7 @@ namespace ckfs {
 /// Which trees of a family are meant.
 struct MaxTextChoice {
   bool mtp = false;                           // with the layers for multi-token prediction
+  bool multimodal = false;                    // with the encoders of images and sounds
   std::string_view release = kNewestMaxText;  // of kMaxTextReleases; empty: the family's newest
 };
 
@@ -28,8 +29,12 @@ std::span<const std::string_view> releases_of(const MaxTextTrees& trees);
 /// Those of a family. Requires: it has some (ModelFamily::maxtext).
 MaxTextRules rules_of(const ModelFamily& family, ConfigNumbers config, const MaxTextChoice& choice);
 
+/// The tree with the layers stacked, of what the rules of MaxTextTrees::unscanned gave. Errors:
+/// those of apply_rules(); Unsupported (MaxText has no such tree of the family).
+Result<TensorList> scan(const MaxTextRules& rules, TensorList list);
+
 /// Those of what --family or config.json says the model is. Errors: Unsupported (no such family; no
-/// rules for such layers, or for this release), Corrupt (config.json).
+/// rules for such layers or encoders, or for this release), Corrupt (config.json).
 Result<MaxTextRules> find_rules(const Catalog& catalog, const MaxTextChoice& choice,
                                 const Recipes& recipes);
 

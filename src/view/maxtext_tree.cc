@@ -18,6 +18,8 @@ namespace {
 constexpr std::string_view kAlways = "decoder.decoder_norm.scale";
 constexpr std::string_view kParameters = "params.params.";
 constexpr std::string_view kMtp = "params.params.mtp_block.";
+constexpr std::array<std::string_view, 2> kEncoders{"params.params.vision_encoder.",
+                                                    "params.params.audio_encoder."};
 
 /// How a tree calls its parameters: before and behind their paths.
 struct Form {
@@ -132,9 +134,20 @@ Result<TensorList> parameters(const Catalog& catalog, std::optional<DType> dtype
   return list;
 }
 
-bool has_mtp(const TensorList& list) {
+bool is_mtp(const ModelTensor& tensor) {
+  return tensor.name.starts_with(kMtp);
+}
+
+bool is_encoder(const ModelTensor& tensor) {
   return std::ranges::any_of(
-      list.tensors, [](const ModelTensor& tensor) { return tensor.name.starts_with(kMtp); });
+      kEncoders, [&](std::string_view prefix) { return tensor.name.starts_with(prefix); });
+}
+
+/// The tree that the arrays are, of that release.
+MaxTextChoice choice_of(const TensorList& list, std::string_view release) {
+  return {.mtp = std::ranges::any_of(list.tensors, is_mtp),
+          .multimodal = std::ranges::any_of(list.tensors, is_encoder),
+          .release = release};
 }
 
 /// The tree with the parameters of each layer by itself, and the rules' numbers that it shows.
@@ -174,7 +187,7 @@ bool releases_differ(const MaxTextTrees& trees, const TensorList& list) {
 /// The model by the rules that a family has for a release.
 Result<TreeModel> model_of_release(std::size_t family, ConfigNumbers config, TensorList list,
                                    std::string_view release, const Recipes& recipes) {
-  const MaxTextChoice choice{.mtp = has_mtp(list), .release = release};
+  const MaxTextChoice choice = choice_of(list, release);
   CKFS_TRY(Undone undone,
            huggingface(rules_of(recipes.families[family], config, choice), std::move(list)));
   std::ranges::sort(undone.list.tensors, {}, &ModelTensor::name);
@@ -226,7 +239,8 @@ Result<TreeModel> model_by_names(const TensorList& list, const Recipes& recipes)
   std::string stems;
   std::size_t fitting = 0;
   for (std::size_t family = 0; family < recipes.families.size(); ++family) {
-    if (!recipes.families[family].maxtext) continue;
+    const auto& trees = recipes.families[family].maxtext;
+    if (!trees || trees->by_config) continue;
     auto made = model_of(family, {}, list, recipes);
     if (!made) continue;
     if (++fitting == 1) {
@@ -234,7 +248,7 @@ Result<TreeModel> model_by_names(const TensorList& list, const Recipes& recipes)
     } else {
       model.reset();
     }
-    for (const std::string& stem : recipes.families[family].maxtext->stems) {
+    for (const std::string& stem : trees->stems) {
       stems += fmt::format("{}{}", stems.empty() ? "" : ", ", stem);
     }
   }
@@ -253,7 +267,7 @@ Result<std::shared_ptr<const TreeModel>> find_model(const Catalog& catalog,
     CKFS_TRY(TreeModel model, model_by_names(list, recipes));
     return std::make_shared<const TreeModel>(std::move(model));
   }
-  CKFS_TRY(MaxTextRules rules, find_rules(catalog, {.mtp = has_mtp(list), .release = {}}, recipes));
+  CKFS_TRY(MaxTextRules rules, find_rules(catalog, choice_of(list, {}), recipes));
   const auto family = std::ranges::find_if(recipes.families, [&](const ModelFamily& known) {
     return known.maxtext && &*known.maxtext == rules.trees;
   });
@@ -298,13 +312,15 @@ Result<TensorList> tree_of_release(const Catalog& catalog, std::shared_ptr<const
     return error(fmt::format("{} has no rules for the other", family.file));
   }
   if (model->does_values) return error("on the way to the other values would be rounded");
-  const bool mtp = options.mtp && model->config.number("view.mtp") == 1.0;
-  const MaxTextRules rules =
-      rules_of(family, model->config, {.mtp = mtp, .release = options.release});
+  const auto has = [&](std::string_view key) { return model->config.number(key) == 1.0; };
+  const MaxTextRules rules = rules_of(family, model->config,
+                                      {.mtp = options.mtp && has("view.mtp"),
+                                       .multimodal = options.multimodal && has("view.multimodal"),
+                                       .release = options.release});
   CKFS_TRY(TensorList list, cast_tensors(catalog, model, dtype));
   auto made = apply_rules(rules.trees->unscanned, rules.config, std::move(list));
   if (made && options.scanned) {
-    made = apply_rules(rules.trees->scanned, rules.config, *std::move(made));
+    made = scan(rules, *std::move(made));
   }
   if (!made) return error(made.error().message());
   return made;
@@ -337,7 +353,7 @@ Result<TensorList> huggingface_tensors(const Catalog& catalog, std::optional<DTy
   if (!dtype || !model->does_values) return cast_tensors(catalog, std::move(model), dtype);
   // Rules change values in the view's dtype.
   CKFS_TRY(TensorList list, parameters(catalog, dtype));
-  const MaxTextChoice choice{.mtp = has_mtp(list), .release = model->release};
+  const MaxTextChoice choice = choice_of(list, model->release);
   CKFS_TRY(Undone undone,
            huggingface(rules_of(recipes.families[model->family], model->given, choice),
                        std::move(list)));
@@ -352,14 +368,14 @@ Result<TensorList> tree_tensors(const Catalog& catalog, std::optional<DType> dty
   const auto model = of_release(found, options.release);
   if (model == nullptr) return tree_of_release(catalog, found, dtype, options, recipes);
   CKFS_TRY(TensorList list, parameters(catalog, dtype));
-  const MaxTextRules rules = rules_of(recipes.families[model->family], model->config,
-                                      {.mtp = has_mtp(list), .release = options.release});
+  const MaxTextRules rules =
+      rules_of(recipes.families[model->family], model->config, choice_of(list, options.release));
   TensorList axes;
   if (options.axes) {
     CKFS_TRY(axes, cast_tensors(catalog, model, dtype));
     CKFS_TRY(axes, apply_rules(rules.trees->unscanned, rules.config, std::move(axes)));
     if (options.scanned) {
-      CKFS_TRY(axes, apply_rules(rules.trees->scanned, rules.config, std::move(axes)));
+      CKFS_TRY(axes, scan(rules, std::move(axes)));
     }
   }
   const bool is_scanned = has_results(rules.trees->scanned, list);
@@ -367,12 +383,10 @@ Result<TensorList> tree_tensors(const Catalog& catalog, std::optional<DType> dty
     CKFS_TRY(Undone undone, unscanned(rules, std::move(list)));
     list = std::move(undone.list);
   } else if (!is_scanned && options.scanned) {
-    CKFS_TRY(list, apply_rules(rules.trees->scanned, rules.config, std::move(list)));
+    CKFS_TRY(list, scan(rules, std::move(list)));
   }
-  if (!options.mtp) {
-    std::erase_if(list.tensors,
-                  [](const ModelTensor& tensor) { return tensor.name.starts_with(kMtp); });
-  }
+  if (!options.mtp) std::erase_if(list.tensors, is_mtp);
+  if (!options.multimodal) std::erase_if(list.tensors, is_encoder);
   std::unordered_map<std::string_view, const ModelTensor*, NameHash> made;
   for (const ModelTensor& tensor : axes.tensors) made.emplace(tensor.name, &tensor);
   for (ModelTensor& tensor : list.tensors) {

@@ -65,8 +65,9 @@ Result<TensorList> huggingface_tensors(const Catalog& catalog, std::optional<DTy
 
 struct TreeOptions {
   bool scanned = false;
-  bool mtp = false;   // with the layers for multi-token prediction, where there are any
-  bool axes = false;  // TensorList::axes and ModelTensor::split are wanted
+  bool mtp = false;         // with the layers for multi-token prediction, where there are any
+  bool multimodal = false;  // with the encoders of images and sounds, where there are any
+  bool axes = false;        // TensorList::axes and ModelTensor::split are wanted
   /// Whose tree is wanted. Where the arrays fit it, they are taken for its tree.
   std::string_view release = kNewestMaxText;
 };

@@ -33,7 +33,7 @@ constexpr std::uint32_t kHeads = kTensor | kTensorSequence | kAutoregressive;
 constexpr std::uint32_t kData = kFsdp | kFsdpTranspose | kContext | kExpert;
 
 // In MaxText's order, which decides where two rules want one axis.
-constexpr std::array<AxisRule, 19> kRules{{
+constexpr std::array<AxisRule, 21> kRules{{
     {"vocab", kHeads},
     {"embed_vocab", kData},
     {"heads", kHeads},
@@ -43,6 +43,7 @@ constexpr std::array<AxisRule, 19> kRules{{
     {"q_lora", kData & ~kFsdpTranspose},
     {"kv_lora", kData},
     {"kv_lora", kData & ~kFsdpTranspose},
+    {"embed_attn", kData},
     {"exp", kExpert},
     {"mlp_moe", kFsdpTranspose | kHeads},
     {"embed_moe", kFsdp | kFsdpTranspose | kContext},
@@ -50,6 +51,7 @@ constexpr std::array<AxisRule, 19> kRules{{
     {"activation_mlp", kTensor | kTensorSequence},
     {"activation_embed", kTensor},
     {"mlp", kFsdpTranspose | kHeads},
+    {"gdn_head", kFsdpTranspose | kHeads},
     {"embed", kData},
     {"embed", kData & ~kFsdpTranspose},
     {"norm", kTensor},

@@ -55,12 +55,13 @@ constexpr std::array<ParameterRow, 3> kTreeParameters{
     {{"dtype", kDtypes, "source"}, {"max_chunk", {}, "64MiB"}, {"storage", kStorages, "ocdbt"}}};
 constexpr std::array<std::string_view, 1> kSteps{"0"};
 constexpr std::uint64_t kMaxDevices = 1 << 20;  // along an axis of a mesh
-constexpr std::array<ParameterRow, 9> kMaxTextParameters{
+constexpr std::array<ParameterRow, 10> kMaxTextParameters{
     {{"dtype", kDtypes, "bf16"},
      {"ep", {}, "1", kMaxDevices},
      {"fsdp", {}, "1", kMaxDevices},
      {"maxtext", kMaxTextReleases, kNewestMaxText},
      {"mtp", kSwitch, "0"},
+     {"multimodal", kSwitch, "0"},
      {"step", kSteps, "0"},
      {"storage", kStorages, "ocdbt"},
      {"tp", {}, "1", kMaxDevices},

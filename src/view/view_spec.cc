@@ -47,6 +47,7 @@ std::string_view text_of(std::string_view key) {
       {"max_shard", "bytes of a file, at most, such as 5GB (default: 5GB, or the source's files)"},
       {"maxtext", "release of MaxText that reads the view, or wrote the source"},
       {"mtp", "1 adds the layer for multi-token prediction of DeepSeek V3"},
+      {"multimodal", "1 adds what sees and hears: the encoders of images and sounds"},
       {"step", "step that the checkpoint is of"},
       {"storage", "chunks in one OCDBT database, or in a file each (zarr3, zarr2)"},
       {"tp", "devices of the target's mesh along its tensor axis (default 1)"},

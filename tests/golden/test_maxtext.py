@@ -16,6 +16,7 @@ sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent)]
 import naive  # noqa: E402
 import orbax_item  # noqa: E402
 import ways  # noqa: E402
+from maxtext_cases import safetensors, without_nan_bits  # noqa: E402
 
 DATA = ways.DATA.parent / "maxtext"
 RECIPES = ways.DATA.parent / "recipes"
@@ -433,6 +434,116 @@ class Spellings(Views):
                    told=("--family", "llama3.1"))
 
 
+class OtherNames(Views):
+    """Models of golden cases under other names, which have the same trees."""
+
+    def renamed(self, case, name, config):
+        """The case's source with the tensors that `name` gives a name."""
+        folder = self.work / "renamed"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        self.tensors = {name(old): tensor
+                        for old, tensor in naive.read_all(DATA / case / "source").items()
+                        if name(old)}
+        naive.write(folder / "model.safetensors", self.tensors)
+        text = json.loads((DATA / case / "source/config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config(text)))
+        return folder
+
+    def check(self, folder, view, case, expected):
+        """The view is the golden one, and the way back from there has the folder's tensors."""
+        arrays = self.arrays(folder, view)
+        want = safetensors(DATA / case / f"expected/{expected}.safetensors")
+        want.pop("step", None)
+        self.assertEqual(sorted(want), sorted(arrays))
+        for name, value in want.items():
+            self.assertTrue(without_nan_bits(value) == without_nan_bits(arrays[name]), name)
+        shutil.copy(DATA / case / f"expected/{expected}.safetensors", folder / "model.safetensors")
+        out = self.work / "back"
+        shutil.rmtree(out, ignore_errors=True)
+        ways.run("export", folder, "bf16-safetensors", out)
+        back = naive.read_all(out)
+        self.assertEqual(sorted(self.tensors), sorted(back))
+        for name, tensor in self.tensors.items():
+            if tensor.dtype == "BF16" and "embed_tokens" not in name:  # Gemma's are rounded
+                self.assertTrue(tensor.data == back[name].data, name)
+
+    def test_weaver_is_a_qwen3_vl(self):
+        words = {"q_proj": "to_q", "k_proj": "to_k", "v_proj": "to_v", "o_proj": "to_out",
+                 "q_norm": "norm_q", "k_norm": "norm_k"}
+
+        def name(old):
+            new = re.sub(r"^model\.(language_model|visual)\.", "", old)
+            return re.sub(r"(?<=self_attn\.)\w+", lambda word: words[word[0]], new)
+        def config(text):
+            return {**text, "model_type": "weaver_omni"}
+        for view, expected in (("maxtext-unscanned@dtype=source,multimodal=1", "unscanned-mm"),
+                               ("maxtext-scanned@dtype=source", "scanned")):
+            with self.subTest(view):
+                def there(old, towers=expected.endswith("-mm")):
+                    return name(old) if towers or "visual" not in old else None
+                self.check(self.renamed("qwen3-vl", there, config), view, "qwen3-vl", expected)
+
+    def test_models_that_are_the_text_alone(self):
+        def name(old):
+            return old.replace("model.language_model.", "model.") \
+                if re.match("model.language_model|lm_head", old) else None
+        def config(text):
+            return text["text_config"]
+        for case, view, expected in (
+                ("qwen3-vl", "maxtext-scanned@dtype=source", "scanned"),
+                ("qwen3-vl-moe", "maxtext-unscanned@dtype=source", "unscanned"),
+                ("qwen35", "maxtext-scanned", "scanned"),
+                ("gemma4-dense", "maxtext-unscanned@dtype=source", "unscanned"),
+                ("gemma4-moe", "maxtext-scanned@dtype=source", "scanned"),
+                ("gemma4-e2b", "maxtext-unscanned@dtype=source", "unscanned")):
+            with self.subTest(case=case, view=view):
+                self.check(self.renamed(case, name, config), view, case, expected)
+
+    def test_a_qwen3_5_with_a_matrix_for_each_expert(self):
+        """As the models in FP8 are."""
+        out = self.work / "linear"
+        ways.run("export", DATA / "qwen35/source", "bf16-safetensors@experts=linear", out)
+        self.assertTrue(any(".experts.0.gate_proj.weight" in name for name in naive.read_all(out)))
+        arrays = self.arrays(out, "maxtext-scanned")
+        want = safetensors(DATA / "qwen35/expected/scanned.safetensors")
+        self.assertEqual(sorted({*want} - {"step"}), sorted(arrays))
+        for name, value in arrays.items():
+            self.assertTrue(without_nan_bits(value) == without_nan_bits(want[name]), name)
+
+
+class MissingTensors(Views):
+    """No tensor of a model can be missing, of its encoders neither."""
+
+    def test_of_each_kind_one(self):
+        for case, view in (("olmo3", "maxtext-unscanned"), ("qwen3-next", "maxtext-unscanned"),
+                           ("qwen3-vl", "maxtext-unscanned@multimodal=1"),
+                           ("qwen3-vl-moe", "maxtext-unscanned@multimodal=1"),
+                           ("qwen35", "maxtext-unscanned@multimodal=1"),
+                           ("gemma4-dense", "maxtext-unscanned@multimodal=1"),
+                           ("gemma4-moe", "maxtext-unscanned@multimodal=1"),
+                           ("gemma4-e2b", "maxtext-unscanned"),
+                           ("qwen3-omni", "maxtext-unscanned@multimodal=1")):
+            tensors = naive.read_all(DATA / case / "source")
+            if "multimodal" not in view:
+                tensors = {name: tensor for name, tensor in tensors.items()
+                           if not re.search("vision", name)}
+            folder = self.work / case
+            folder.mkdir()
+            shutil.copy(DATA / case / "source/config.json", folder)
+            last = {re.sub(r"\d+", "0", name): name for name in tensors}
+            self.assertGreater(len(last), 10)
+            for name in last.values():
+                with self.subTest(case=case, name=name):
+                    naive.write(folder / "model.safetensors",
+                                {other: tensor for other, tensor in tensors.items()
+                                 if other != name})
+                    done = subprocess.run([ways.CKFS, "ls", folder, view], text=True,
+                                          capture_output=True)
+                    self.assertEqual(1, done.returncode)
+                    self.assertRegex(done.stderr, r"maxtext\w*\.json:\d+: ")
+
+
 class Refusals(Views):
     """Sources that do not fit: no view, and which tensor and rule."""
 
@@ -479,7 +590,7 @@ class Refusals(Views):
                 (r"layers\.1\.self_attn\.k_proj",
                  r'"params.params.decoder.layers_0.self_attention.key.kernel": i 1 is missing'),
                 (r"experts\.3\.up_proj",
-                 r'maxtext_qwen3_moe.json:\d+: "model.layers.0.mlp.wi_1": 3 values of e where '
+                 r'maxtext.json:\d+: "model.layers.0.mlp.wi_1": 3 values of e where '
                  r"there must be 4"),
                 (r"layers\.1\.mlp\.experts\.2\.down_proj",
                  r'"model.layers.1.mlp.wo": e 2 is missing'),

@@ -214,7 +214,8 @@ class RoundTrips(Trees):
         # deepseek3-fp8 and kimi-int4 have a router bias in F32, which to_huggingface casts. Code 8
         # of MXFP4 is -0, but not where MaxText decodes it, so gpt-oss is in BF16 already.
         for case, want in (("qwen3-dense", ""), ("qwen3-moe", ""), ("deepseek3", ""),
-                           ("deepseek3-reshard", ""), ("gpt-oss", ""),
+                           ("deepseek3-reshard", ""), ("gpt-oss", ""), ("olmo3", ""),
+                           ("qwen3-next", ""),
                            ("deepseek3-fp8", "@cast=all"), ("kimi-int4", "@cast=all")):
             source = DATA / case / "source"
             if case == "gpt-oss":
@@ -232,6 +233,24 @@ class RoundTrips(Trees):
                         self.exported(source, f"{view}@dtype=source{more}").rename(item)
                         self.assertTrue(model == self.model(item / "0/items", "bf16-safetensors",
                                                             "--config", tree), more)
+
+    def test_encoders_come_back(self):
+        for case, views in (("qwen3-vl", MAXTEXT),
+                            ("qwen3-omni", MAXTEXT),
+                            ("qwen3-vl-moe", MAXTEXT[:1]),):
+            source = DATA / case / "source"
+            model = self.model(source)
+            for view in views:
+                with self.subTest(case=case, view=view):
+                    arrays = self.arrays(source, f"{view}@dtype=source,multimodal=1")
+                    tree = self.tree_of(arrays, source / "config.json")
+                    self.assertTrue(model == self.model(tree))
+                    # The tree without them, of the model and of the tree.
+                    text = self.arrays(source, f"{view}@dtype=source")
+                    self.assertLess(set(text), set(arrays))
+                    self.assertTrue(text == self.arrays(tree, f"{view}@dtype=source"))
+                    self.assertTrue(arrays == self.arrays(tree,
+                                                          f"{view}@dtype=source,multimodal=1"))
 
     def test_the_tree_of_each_release_comes_back(self):
         # Of deepseek3-mtp there are as many layers with experts as experts: its bias fits both.

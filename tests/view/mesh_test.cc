@@ -18,6 +18,7 @@ TEST(Mesh, CutsEachKindOfParameterAsMaxTextDoes) {
   EXPECT_THAT(parts({"vocab", "embed_vocab"}, mesh), ElementsAre(8, 8));
   EXPECT_THAT(parts({"embed", "q_heads", "kv"}, mesh), ElementsAre(8, 8, 1));
   EXPECT_THAT(parts({"heads", "kv", "embed"}, mesh), ElementsAre(8, 1, 8));
+  EXPECT_THAT(parts({"embed_attn", "q_heads", "kv"}, mesh), ElementsAre(8, 8, 1));
   EXPECT_THAT(parts({"embed", "kv_lora_up_proj"}, mesh), ElementsAre(8, 1));
   EXPECT_THAT(parts({"kv_lora", "kv_heads", "kv_head_dim"}, mesh), ElementsAre(8, 8, 1));
   EXPECT_THAT(parts({"q_lora", "q_heads", "kv"}, mesh), ElementsAre(8, 8, 1));
@@ -38,6 +39,10 @@ TEST(Mesh, GivesAnAxisToOneDimensionOnly) {
   EXPECT_THAT(parts({"embed", "embed_vocab"}, mesh), ElementsAre(1, 8));
   EXPECT_THAT(parts({"exp", "embed"}, mesh), ElementsAre(2, 1));
   EXPECT_THAT(parts({"mlp", "vocab"}, mesh), ElementsAre(1, 8));
+  // Both want an axis that has no size here.
+  EXPECT_THAT(parts({"embed_attn", "gdn_head"}, mesh), ElementsAre(8, 1));
+  EXPECT_THAT(parts({"mlp", "embed_attn"}, mesh), ElementsAre(1, 8));
+  EXPECT_THAT(parts({"gdn_head", "embed"}, mesh), ElementsAre(8, 8));
 }
 
 TEST(Mesh, OfOneDeviceCutsNothing) {

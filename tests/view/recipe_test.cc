@@ -133,7 +133,7 @@ TEST(Pattern, RefusesWhatIsNoPattern) {
 Result<double> value(std::string_view text) {
   const std::vector<std::string> names{"n", "x"};
   const auto config = ConfigNumbers::parse(
-      R"({"a": 7, "flag": true, "odd": NaN, "text_config": {"b": 5, "deep": {"c": 2}}})", "c");
+      R"({"a": 7, "flag": true, "odd": NaN, "text_config": {"b": 5, "deep": {"c": 2}, "list": [4, []]}})", "c");
   const std::vector<std::optional<double>> captures{4, std::nullopt};
   const std::vector<std::int64_t> shape{10, 20};
   const auto parsed = Expression::parse(text, names);
@@ -154,6 +154,8 @@ TEST(Expression, ComputesWithNumbersVariablesConfigAndShape) {
                                                    {"$b", 5},
                                                    {"$text_config.b", 5},
                                                    {"$deep.c", 2},
+                                                   {"$list.length", 2},
+                                                   {"$none.length ?? 3", 3},
                                                    {"$flag", 1},
                                                    {"dim(1) - dim(0)", 10},
                                                    {"rank()", 2},
@@ -192,6 +194,8 @@ TEST(Expression, SaysWhatIsWrong) {
            {std::string(100, '('), "nested more than"},
            {std::string(1001, '1'), "1001 characters (limit 1000)"},
            {"$none", "config.json: has no number none"},
+           {"$list", "config.json: has no number list"},
+           {"$deep.length", "config.json: has no number deep.length"},
            {"x", "a capture is not a number"},
            {"dim(2)", "no dimension 2 in a shape of 2"},
            {"dim(0.5)", "no dimension 0.5"},
@@ -257,6 +261,8 @@ TEST(Recipe, ErrorsHaveTheLine) {
            {R"({"drop": "a", "each": true})", "f:2: no member \"each\" belongs here"},
            {R"({"use": "list"})", "f:2: there is no list \"list\" before this one"},
            {R"({"use": "list", "where": "1 = 1"})", "f:2: no member \"where\" belongs here"},
+           {R"({"use": "list", "when": "1"})", "condition \"1\": none of = != < <="},
+           {R"({"use": "list", "when": "n = 1"})", "cannot continue with \"n \""},
            {R"({"take": "a", "give": "b", "let": 3})", "f:2: a number where an object belongs"},
            {R"({"take": "a", "give": "b", "let": {"a": 1}})", "a number where an expression (a"},
            {R"({"take": "{a}", "give": "b", "let": {"a": "1"}})", "\"a\" is a variable already"},
@@ -394,8 +400,10 @@ TEST(Recipe, IsAViewOrAFamily) {
   EXPECT_EQ(trees(R"("unscanned": [{"use": "maxtext-mlp"}], "scanned": [{"drop": "a"}],
                      "config": {"head_dim": 2}, "where": "$a = 1", "models": "m1")"),
             "");
-  EXPECT_THAT(trees(R"("unscanned": [{"drop": "a"}])"),
-              HasSubstr("has no unscanned or no scanned"));
+  EXPECT_EQ(trees(R"("unscanned": [{"drop": "a"}])"), "");
+  EXPECT_THAT(trees(R"("scanned": [{"drop": "a"}])"), HasSubstr("maxtext has no unscanned"));
+  EXPECT_THAT(trees(R"("unscanned": [{"drop": "a"}], "by_config": 1)"),
+              HasSubstr("a number where true or false belongs"));
   EXPECT_THAT(trees(R"("nonscanned": [{"drop": "a"}])"), HasSubstr("\"nonscanned\""));
   EXPECT_THAT(trees(R"("config": {"a": "1"})"), HasSubstr("a string where a number belongs"));
   EXPECT_THAT(trees(R"("where": "n = 1")"), HasSubstr("cannot continue"));

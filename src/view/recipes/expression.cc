@@ -53,6 +53,9 @@ constexpr std::array<std::string_view, 4> kParts = {"text_config", "language_con
 /// some hundred members.
 constexpr std::size_t kMaxMembers = 1000;
 
+/// Behind the path of a list: how many it has.
+constexpr std::string_view kLength = ".length";
+
 Result<void> check_members(const JsonNode& object, std::string_view file_name) {
   if (object.keys.size() > kMaxMembers) {
     return fail(ErrorCode::Corrupt,
@@ -111,6 +114,11 @@ std::optional<double> ConfigNumbers::number(std::string_view path) const {
   if (const auto known = set_.find(path); known != set_.end()) return known->second;
   const JsonNode* node = find(path, JsonNode::Kind::Number, JsonNode::Kind::Boolean);
   if (node != nullptr) return node->number;
+  if (path.ends_with(kLength)) {
+    const std::string_view list = path.substr(0, path.size() - kLength.size());
+    node = find(list, JsonNode::Kind::List, JsonNode::Kind::List);
+    if (node != nullptr) return static_cast<double>(node->items.size());
+  }
   const auto known = defaults_.find(path);
   return known == defaults_.end() ? std::nullopt : std::optional(known->second);
 }

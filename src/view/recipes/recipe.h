@@ -104,11 +104,13 @@ struct MaxTextTrees {
   std::vector<Condition> where;          // on config.json
   std::map<std::string, double> config;  // numbers that config.json may leave out
   bool mtp = false;                      // the rules have `$view.mtp`
+  bool multimodal = false;               // the rules have `$view.multimodal`
+  bool by_config = false;  // a tree is of this family by config.json or --family alone
   /// Of kMaxTextReleases, in their order: those for which there are rules, where releases differ
   /// and the rules have `$view.maxtext`. Empty: all have the same trees.
   std::vector<std::string_view> releases;
   RuleList unscanned;  // from the tensors of a Hugging Face model
-  RuleList scanned;    // from what `unscanned` gives
+  RuleList scanned;    // from what `unscanned` gives; empty: MaxText has no such tree
 };
 
 /// The rules for a kind of model.

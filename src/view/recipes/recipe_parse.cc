@@ -336,7 +336,8 @@ class RuleParser {
   Rule rule_;
 };
 
-/// A list of rules, in which {"use": NAME} stands for those of another list.
+/// A list of rules, in which {"use": NAME} stands for those of another list, all with the
+/// conditions of its `when`.
 Result<RuleList> parse_rules(const JsonNode& node, std::string_view file, const Recipes& recipes) {
   if (node.kind != Json::List || node.items.empty() || node.items.size() > kMaxRules) {
     return not_a(node, file, fmt::format("a list of 1 to {} rules", kMaxRules));
@@ -355,14 +356,18 @@ Result<RuleList> parse_rules(const JsonNode& node, std::string_view file, const 
       }
       if (!each) list.rules.push_back(std::move(rule));
     } else {
-      CKFS_TRY_VOID(only(item, file, {"use", "comment"}));
+      CKFS_TRY_VOID(only(item, file, {"use", "when", "comment"}));
+      CKFS_TRY(const std::vector<Condition> when, conditions(item, "when", {}, file));
       CKFS_TRY(const std::string name, text_of(item, "use", file, ""));
       const auto used = recipes.lists.find(name);
       if (used == recipes.lists.end()) {
         return fail(ErrorCode::Corrupt, "{}:{}: there is no list {} before this one", file,
                     item.line, quote(name));
       }
-      std::ranges::copy(used->second, std::back_inserter(list.rules));
+      for (Rule rule : used->second) {
+        rule.when.insert(rule.when.begin(), when.begin(), when.end());
+        list.rules.push_back(std::move(rule));
+      }
     }
     if (list.rules.size() > kMaxRules) {
       return fail(ErrorCode::Corrupt, "{}:{}: more than {} rules", file, item.line, kMaxRules);
@@ -447,9 +452,9 @@ Result<std::vector<std::string_view>> parse_releases(const JsonNode& node, std::
 Result<MaxTextTrees> parse_trees(const JsonNode& node, std::string_view file,
                                  const Recipes& recipes) {
   if (node.kind != Json::Object) return not_a(node, file, "an object");
-  CKFS_TRY_VOID(
-      only(node, file,
-           {"models", "where", "config", "mtp", "releases", "unscanned", "scanned", "comment"}));
+  CKFS_TRY_VOID(only(node, file,
+                     {"models", "where", "config", "by_config", "mtp", "multimodal", "releases",
+                      "unscanned", "scanned", "comment"}));
   MaxTextTrees trees;
   if (const JsonNode* stems = node.find("models")) {
     CKFS_TRY(const std::vector<const JsonNode*> names, strings(*stems, file));
@@ -463,18 +468,21 @@ Result<MaxTextTrees> parse_trees(const JsonNode& node, std::string_view file,
       trees.config.emplace(config->keys[i], config->items[i].number);
     }
   }
+  CKFS_TRY(trees.by_config, flag(node, "by_config", file));
   CKFS_TRY(trees.mtp, flag(node, "mtp", file));
+  CKFS_TRY(trees.multimodal, flag(node, "multimodal", file));
   if (const JsonNode* releases = node.find("releases")) {
     CKFS_TRY(trees.releases, parse_releases(*releases, file));
   }
   const JsonNode* unscanned = node.find("unscanned");
   const JsonNode* scanned = node.find("scanned");
-  if (unscanned == nullptr || scanned == nullptr) {
-    return fail(ErrorCode::Corrupt, "{}:{}: maxtext has no unscanned or no scanned", file,
-                node.line);
+  if (unscanned == nullptr) {
+    return fail(ErrorCode::Corrupt, "{}:{}: maxtext has no unscanned", file, node.line);
   }
   CKFS_TRY(trees.unscanned, parse_rules(*unscanned, file, recipes));
-  CKFS_TRY(trees.scanned, parse_rules(*scanned, file, recipes));
+  if (scanned != nullptr) {
+    CKFS_TRY(trees.scanned, parse_rules(*scanned, file, recipes));
+  }
   return trees;
 }
 

@@ -133,7 +133,8 @@ TEST(Pattern, RefusesWhatIsNoPattern) {
 Result<double> value(std::string_view text) {
   const std::vector<std::string> names{"n", "x"};
   const auto config = ConfigNumbers::parse(
-      R"({"a": 7, "flag": true, "odd": NaN, "text_config": {"b": 5, "deep": {"c": 2}, "list": [4, []]}})", "c");
+      R"({"a": 7, "flag": true, "odd": NaN, "text_config": {"b": 5, "deep": {"c": 2}, "list": [4, []]}})",
+      "c");
   const std::vector<std::optional<double>> captures{4, std::nullopt};
   const std::vector<std::int64_t> shape{10, 20};
   const auto parsed = Expression::parse(text, names);

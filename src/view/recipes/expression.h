@@ -4,7 +4,7 @@
 //   e              a capture or variable of the rule that is a number
 //   $hidden_size   a number of config.json: dotted path; if not at the top level, looked for
 //                  in text_config and the like. true is 1, false is 0
-//                  $layer_types.length: how many a list has
+//                  $layer_types.length: the number of items of a list
 //                  $view.mtp: a number of the view that the rules make, not of config.json
 //   dim(0), rank() of the tensor
 //   sqrt(x), min(x, y), max(x, y)

@@ -26,7 +26,7 @@ namespace {
 constexpr std::uint64_t kTextMagic = 0x3154585453464B43;  // "CKFSTXT1"
 constexpr std::uint64_t kLongestCachedText = std::uint64_t{256} << 20;
 
-std::string text_of(const CacheObject& object) {
+std::string block_text(const CacheObject& object) {
   return fmt::format("{}:{}{}", object.name.size(), object.name, object.version);
 }
 
@@ -122,7 +122,7 @@ std::vector<ByteRange> BlockCache::get(const Source& source, const CacheObject& 
                                        std::uint64_t offset, std::span<std::byte> out) {
   CKFS_CHECK(out.size() <= object.size && offset <= object.size - out.size());
   std::vector<ByteRange> missing;
-  BlockName name{.text = text_of(object), .size = object.size};
+  BlockName name{.text = block_text(object), .size = object.size};
   const ByteRange all{offset, offset + out.size()};
   if (name.text.size() > kLongestBlockText) {
     add_missing(missing, all);
@@ -231,7 +231,7 @@ std::uint64_t BlockCache::put_in_block(const Source& source, const BlockName& na
 void BlockCache::put(const Source& source, const CacheObject& object, std::uint64_t offset,
                      std::span<const std::byte> bytes) {
   CKFS_CHECK(bytes.size() <= object.size && offset <= object.size - bytes.size());
-  BlockName name{.text = text_of(object), .size = object.size};
+  BlockName name{.text = block_text(object), .size = object.size};
   const ByteRange all{offset, offset + bytes.size()};
   if (name.text.size() > kLongestBlockText) return;
   for (std::uint64_t at = all.begin; at < all.end;) {

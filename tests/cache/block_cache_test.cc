@@ -10,6 +10,7 @@
 #include <random>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <thread>
 #include <unistd.h>
 
 #include "base/units.h"
@@ -490,6 +491,30 @@ TEST_F(BlockCacheTest, ProcessesShareADirectoryAndAreKilledAtRandom) {
     }
     check_after_faults(directory(), contents);
   }
+}
+
+TEST_F(BlockCacheTest, ThreadsShareIt) {
+  const auto contents = some_contents();
+  const auto cache = open({.size = kSmallLimit, .touch_after = std::chrono::seconds(0)});
+  const auto place = source(*cache);
+  std::vector<std::thread> threads;
+  for (unsigned number = 0; number < 4; ++number) {
+    threads.emplace_back([&, number] {
+      for (std::size_t round = 0; round < 30; ++round) {
+        const std::size_t i = (round * (number + 1)) % contents.size();
+        const CacheObject object{std::to_string(i), "v", contents[i].size()};
+        check(*cache, place, object, contents[i], {0, contents[i].size()});
+        cache->put(place, object, 0, contents[i]);
+        cache->put_text(place, "listing", std::to_string(i));
+        cache->get_text(place, "listing");
+        if (round % 10 == 9) (void)cache->clear("hf://o/r");
+        cache->list();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_LE(disk_of(directory()), kSmallLimit);
+  EXPECT_GT(cache->statistics().kept, 0u);
 }
 
 TEST_F(BlockCacheTest, AHolderOfTheLockDelaysNoReader) {

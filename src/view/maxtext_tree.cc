@@ -267,7 +267,10 @@ Result<std::shared_ptr<const TreeModel>> find_model(const Catalog& catalog,
     CKFS_TRY(TreeModel model, model_by_names(list, recipes));
     return std::make_shared<const TreeModel>(std::move(model));
   }
-  CKFS_TRY(MaxTextRules rules, find_rules(catalog, choice_of(list, {}), recipes));
+  // An encoder that the family does not know is refused by its arrays' names.
+  MaxTextChoice choice = choice_of(list, {});
+  choice.multimodal = false;
+  CKFS_TRY(MaxTextRules rules, find_rules(catalog, choice, recipes));
   const auto family = std::ranges::find_if(recipes.families, [&](const ModelFamily& known) {
     return known.maxtext && &*known.maxtext == rules.trees;
   });

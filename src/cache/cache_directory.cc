@@ -352,7 +352,7 @@ void CacheDirectory::count(std::uint64_t used) {
   if (write_cached(*this, lock_.get(), 0, std::as_bytes(std::span(&usage, 1))) != 0) {
     // A count that may be wrong must not be believed. (A full disk takes these bytes: the file has
     // them already.)
-    (void)::ftruncate(lock_.get(), 0);
+    if (::ftruncate(lock_.get(), 0) != 0) return;  // nothing more can be done
   }
 }
 

@@ -17,7 +17,7 @@ using test::ScriptedServer;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-struct Machine : test::Machine {
+struct CloudMachine : test::Machine {
   AwsKeys aws() { return AwsCredentials(context).keys().value(); }
   std::string aws_error() { return AwsCredentials(context).keys().error().message(); }
 };
@@ -41,7 +41,7 @@ std::string sts_xml(std::string_view action, std::string_view id) {
 }
 
 TEST(AwsCredentials, OfTheEnvironmentComeFirst) {
-  Machine machine;
+  CloudMachine machine;
   machine.files["/home/u/.aws/credentials"] =
       "[default]\naws_access_key_id = FILE\naws_secret_access_key = f\n";
   machine.variables["AWS_ACCESS_KEY_ID"] = "ENV";
@@ -51,7 +51,7 @@ TEST(AwsCredentials, OfTheEnvironmentComeFirst) {
 }
 
 TEST(AwsCredentials, OfAProfileAreInTheTwoFilesOfAws) {
-  Machine machine;
+  CloudMachine machine;
   machine.files["/home/u/.aws/credentials"] =
       "# keys\n[default]\naws_access_key_id = ONE\naws_secret_access_key = 1\n"
       "[other]\naws_access_key_id=TWO\naws_secret_access_key=2 # old\naws_session_token=t\n";
@@ -80,7 +80,7 @@ TEST(AwsCredentials, OfARoleAreAskedForWithItsSource) {
             std::string::npos;
     return is_right ? reply(200, {}, sts_xml("AssumeRole", "ROLE")) : reply(403);
   });
-  Machine machine;
+  CloudMachine machine;
   machine.variables["AWS_PROFILE"] = "role";
   machine.variables["AWS_ENDPOINT_URL_STS"] = sts.url();
   machine.files["/home/u/.aws/config"] =
@@ -103,7 +103,7 @@ TEST(AwsCredentials, OfAWebIdentityReadItsTokenEachTime) {
                             "<ErrorResponse><Error><Code>InvalidIdentityToken</Code>"
                             "<Message>m</Message></Error></ErrorResponse>");
   });
-  Machine machine;
+  CloudMachine machine;
   machine.variables["AWS_ENDPOINT_URL_STS"] = sts.url();
   machine.variables["AWS_ROLE_ARN"] = "arn:r";
   machine.variables["AWS_WEB_IDENTITY_TOKEN_FILE"] = "/token";
@@ -127,7 +127,7 @@ TEST(AwsCredentials, ThatAreStillGoodAreKeptWhileTheirSourceIsAway) {
   ScriptedServer container([&](const ScriptedRequest&) {
     return is_away ? reply(404) : reply(200, {}, keys_json("TASK"));
   });
-  Machine machine;
+  CloudMachine machine;
   machine.variables["AWS_CONTAINER_CREDENTIALS_FULL_URI"] = container.url("/keys");
   AwsCredentials credentials(machine.context);
   EXPECT_EQ(credentials.keys()->id, "TASK");
@@ -148,7 +148,7 @@ TEST(AwsCredentials, OfSingleSignOnNeedALogin) {
                             R"("sessionToken":"t","expiration":1000003600000}})")
                     : reply(401);
   });
-  Machine machine;
+  CloudMachine machine;
   machine.variables["AWS_ENDPOINT_URL_SSO"] = portal.url();
   machine.files["/home/u/.aws/config"] =
       "[default]\nsso_session = corp\nsso_account_id = 123\nsso_role_name = Reader\n"
@@ -176,7 +176,7 @@ TEST(AwsCredentials, OfAContainerComeWithItsToken) {
   ScriptedServer container([](const ScriptedRequest& request) {
     return request.header("authorization") == "pod" ? reply(200, {}, keys_json("EKS")) : reply(403);
   });
-  Machine machine;
+  CloudMachine machine;
   machine.variables["AWS_CONTAINER_CREDENTIALS_FULL_URI"] = container.url("/v1/credentials");
   machine.variables["AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"] = "/pod";
   machine.files["/pod"] = "pod\n";
@@ -200,7 +200,7 @@ TEST(AwsCredentials, OfAMachineComeByItsMetadataService) {
     }
     return reply(404);
   });
-  Machine machine;
+  CloudMachine machine;
   machine.variables["AWS_EC2_METADATA_SERVICE_ENDPOINT"] = metadata.url();
   EXPECT_THAT(machine.aws_error(), HasSubstr("no AWS credentials"));
   machine.variables.erase("AWS_EC2_METADATA_DISABLED");
@@ -208,7 +208,7 @@ TEST(AwsCredentials, OfAMachineComeByItsMetadataService) {
 }
 
 TEST(AwsCredentials, StartNoProgramAndSayWhatToDo) {
-  Machine machine;
+  CloudMachine machine;
   machine.files["/home/u/.aws/config"] = "[default]\ncredential_process = /bin/secret-tool\n";
   EXPECT_THAT(machine.aws_error(),
               HasSubstr("eval \"$(aws configure export-credentials --profile default"));
@@ -216,7 +216,7 @@ TEST(AwsCredentials, StartNoProgramAndSayWhatToDo) {
 
 constexpr std::string_view kToken = R"({"access_token":"ya29","expires_in":3600,"token_type":"B"})";
 
-std::string google(Machine& machine) {
+std::string google(CloudMachine& machine) {
   const auto authorization = GcsCredentials(machine.context).authorization();
   return authorization ? *authorization : authorization.error().message();
 }
@@ -229,7 +229,7 @@ TEST(GcsCredentials, OfAUserAreARefreshToken) {
                ? reply(200, {}, kToken)
                : reply(400, {}, R"({"error":"invalid_grant","error_description":"Bad Request"})");
   });
-  Machine machine;
+  CloudMachine machine;
   const auto file = [&](std::string_view token) {
     return fmt::format(R"({{"type":"authorized_user","client_id":"id","client_secret":"secret",)"
                        R"("refresh_token":"{}","token_uri":"{}"}})",
@@ -250,7 +250,7 @@ TEST(GcsCredentials, OfAMachineComeByItsMetadataServer) {
         request.target().starts_with("/computeMetadata/v1/instance/service-accounts/default/token");
     return is_right ? reply(200, {}, kToken) : reply(403);
   });
-  Machine machine;
+  CloudMachine machine;
   machine.variables["GCE_METADATA_HOST"] = server.url().substr(7);
   GcsCredentials credentials(machine.context);
   EXPECT_EQ(credentials.authorization().value(), "Bearer ya29");
@@ -273,7 +273,7 @@ TEST(GcsCredentials, OfAnExternalAccountAreExchangedAndImpersonate) {
     }
     return reply(403);
   });
-  Machine machine;
+  CloudMachine machine;
   machine.variables["GOOGLE_APPLICATION_CREDENTIALS"] = "/external.json";
   machine.files["/subject"] = R"({"id_token":"jwt"})";
   machine.files["/external.json"] = fmt::format(
@@ -285,7 +285,7 @@ TEST(GcsCredentials, OfAnExternalAccountAreExchangedAndImpersonate) {
 }
 
 TEST(GcsCredentials, SendNoSecretToAHostWithoutTls) {
-  Machine machine;
+  CloudMachine machine;
   machine.variables["GOOGLE_APPLICATION_CREDENTIALS"] = "/key.json";
   machine.files["/key.json"] =
       R"({"type":"authorized_user","refresh_token":"r","token_uri":"http://example.com/t"})";

@@ -158,7 +158,7 @@ TEST(SharedMemory, IsTheSameToBothAndOfASizeThatStays) {
   // What another could make shorter would be a signal at the next look.
   const auto refused = SharedMemory::map(UniqueFd(::memfd_create("unsealed", 0)));
   ASSERT_FALSE(refused);
-  EXPECT_THAT(refused.error().message(), HasSubstr("none that a client of ckfs has made"));
+  EXPECT_THAT(refused.error().message(), HasSubstr("not made by a client of ckfs"));
 }
 
 }  // namespace

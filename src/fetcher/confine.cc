@@ -15,6 +15,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <unistd.h>
 #include <vector>
 
 #if defined(__has_feature)
@@ -121,7 +122,6 @@ constexpr auto kFetcherCalls = std::to_array<int>({
     SCMP_SYS(sysinfo),
     SCMP_SYS(getrlimit),
     SCMP_SYS(getrusage),
-    SCMP_SYS(tgkill),  // abort()
     // Which Arm does not have.
     SCMP_SYS(stat),
     SCMP_SYS(lstat),
@@ -161,6 +161,8 @@ std::vector<FetcherRule> fetcher_rules() {
       {SCMP_SYS(open), {masked(1, kWriting & ~kReading, O_RDONLY)}},
       // A thread, and no process.
       {SCMP_SYS(clone), {masked(0, CLONE_THREAD | CLONE_VM, CLONE_THREAD | CLONE_VM)}},
+      // abort(): a signal to itself, and to no other process of its user.
+      {SCMP_SYS(tgkill), {equal(0, static_cast<std::uint64_t>(::getpid()))}},
       {SCMP_SYS(ioctl), {equal(1, FIONREAD)}},
       {SCMP_SYS(ioctl), {equal(1, FIONBIO)}},
       {SCMP_SYS(prctl), {equal(0, PR_SET_NAME)}},
@@ -185,7 +187,8 @@ Result<bool> confine_fetcher() {
   }
   const std::unique_ptr<void, FreesFilter> filter(::seccomp_init(SCMP_ACT_ERRNO(ENOSYS)));
   if (!filter) return failed(-ENOMEM);
-  int result = 0;
+  // Errors of the kernel as they are: without it every one is ECANCELED.
+  int result = ::seccomp_attr_set(filter.get(), SCMP_FLTATR_API_SYSRAWRC, 1);
   for (const int call : kFetcherCalls) {
     if (result == 0) result = ::seccomp_rule_add(filter.get(), SCMP_ACT_ALLOW, call, 0);
   }

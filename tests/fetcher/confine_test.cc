@@ -6,6 +6,7 @@
 #include <netdb.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
@@ -46,6 +47,9 @@ TEST(FetcherConfinement, StartsNothingAndWritesNoFile) {
                          MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED) {
                 return 8;
               }
+              const long parent = ::getppid();
+              if (!is_refused(::syscall(SYS_tgkill, parent, parent, 0))) return 9;
+              if (::syscall(SYS_tgkill, ::getpid(), ::gettid(), 0) != 0) return 10;  // abort()
               return 0;
             }),
             0);

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <new>
 #include <spdlog/spdlog.h>
 
 #include "base/checked.h"
@@ -376,10 +377,18 @@ Result<void> RemoteFiles::carry_out(const AccessPlan& plan) {
     File& of = file(access.file);
     of.bytes.fetch_add(access.size, std::memory_order_relaxed);
     of.requests.fetch_add(1, std::memory_order_relaxed);
-    asked.push_back(
-        client_->read(of.source->number, of.object, {access.offset, access.offset + access.size},
-                      plan.parts_of(access),
-                      [&answers, i](Result<void> result) { answers.done(std::move(result), i); }));
+    try {
+      asked.push_back(client_->read(
+          of.source->number, of.object, {access.offset, access.offset + access.size},
+          plan.parts_of(access),
+          [&answers, i](Result<void> result) { answers.done(std::move(result), i); }));
+    } catch (const std::bad_alloc&) {
+      // Those that were asked write into the caller's buffers until they are answered.
+      for (std::size_t rest = i; rest < plan.accesses.size(); ++rest) {
+        answers.done(Failure(Error(ErrorCode::OutOfMemory, "out of memory")), rest);
+      }
+      break;
+    }
   }
   answers.wait([&] {
     for (const std::uint64_t read : asked) client_->cancel(read);

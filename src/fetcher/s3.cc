@@ -36,27 +36,16 @@ class S3 final : public Service {
   }
 
   Result<RemoteSource> open() override {
-    RemoteSource source{.pinned = location_};
-    const std::string prefix = location_.path.empty() ? "" : location_.path + "/";
-    CKFS_TRY_VOID(list(source, prefix, prefix));
-    if (source.objects.empty() && source.refused.empty() && !location_.path.empty()) {
-      const std::size_t slash = location_.path.rfind('/');
-      const std::string above =
-          slash == std::string::npos ? "" : location_.path.substr(0, slash + 1);
-      CKFS_TRY_VOID(list(source, location_.path, above));
-      const std::string name = location_.path.substr(above.size());
-      std::erase_if(source.objects, [&](const auto& each) { return each.name != name; });
-      source.refused.clear();
-      source.is_file = is_file_ = true;
-      if (!source.objects.empty()) source.time = source.objects.front().time;
-    }
-    CKFS_TRY_VOID(finish_objects(location_.masked(), source));
+    const auto lists = [this](RemoteSource& into, std::string_view prefix, std::string_view below) {
+      return list(into, prefix, below);
+    };
+    CKFS_TRY(RemoteSource source, open_prefix(location_, lists));
+    is_file_ = source.is_file;
     return source;
   }
 
   Result<std::optional<HttpRequest>> ask(const RemoteObject& object, ByteRange range) override {
-    std::string key = location_.path;
-    if (!is_file_) key = key.empty() ? object.name : key + "/" + object.name;
+    const std::string key = key_of(location_, object, is_file_);
     HttpRequest request{.url = url_of(key), .headers = {{"if-match", object.version}}};
     request.wanted = RangeWanted{range, object.size, {{"etag", object.version}}, nullptr};
     CKFS_TRY_VOID(finish(request));

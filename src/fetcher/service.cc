@@ -165,6 +165,29 @@ Result<void> finish_objects(std::string_view thing, RemoteSource& source) {
   return {};
 }
 
+Result<RemoteSource> open_prefix(const SourceLocation& location, const ListKeys& list) {
+  RemoteSource source{.pinned = location};
+  const std::string& path = location.path;
+  const std::string prefix = path.empty() ? "" : path + "/";
+  CKFS_TRY_VOID(list(source, prefix, prefix));
+  if (source.objects.empty() && source.refused.empty() && !path.empty()) {
+    const std::string above = path.substr(0, path.rfind('/') + 1);
+    CKFS_TRY_VOID(list(source, path, above));
+    const std::string name = path.substr(above.size());
+    std::erase_if(source.objects, [&](const auto& each) { return each.name != name; });
+    source.refused.clear();
+    source.is_file = true;
+    if (!source.objects.empty()) source.time = source.objects.front().time;
+  }
+  CKFS_TRY_VOID(finish_objects(location.masked(), source));
+  return source;
+}
+
+std::string key_of(const SourceLocation& location, const RemoteObject& object, bool is_file) {
+  if (is_file) return location.path;
+  return location.path.empty() ? object.name : location.path + "/" + object.name;
+}
+
 Result<Url> parse_endpoint(std::string_view text, std::string_view option) {
   auto url = parse_url(text);
   if (!url) return Failure(url.error().within(std::string(option)));

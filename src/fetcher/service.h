@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -96,6 +97,15 @@ Result<void> add_objects(std::vector<ListedObject> listed, std::string_view pref
 /// Sorts them, and notes what cannot be: a file and a directory of one name. Errors: Corrupt (a
 /// name twice), NotFound (there are none).
 Result<void> finish_objects(std::string_view thing, RemoteSource& source);
+
+/// Adds the objects whose keys begin with `prefix`, named without `below`, to the source.
+using ListKeys = std::function<Result<void>(RemoteSource& into, std::string_view prefix,
+                                            std::string_view below)>;
+/// Opens what a path of keys names: the objects below it, or where there are none, the object
+/// itself (RemoteSource::is_file). Errors: those of `list` and of finish_objects().
+Result<RemoteSource> open_prefix(const SourceLocation& location, const ListKeys& list);
+/// The key of an object that open_prefix() gave.
+std::string key_of(const SourceLocation& location, const RemoteObject& object, bool is_file);
 
 /// A URL of an endpoint that a user has named. Errors: InvalidArgument.
 Result<Url> parse_endpoint(std::string_view text, std::string_view option);

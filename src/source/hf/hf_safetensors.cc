@@ -7,7 +7,6 @@
 // message says what completes it.
 
 #include <algorithm>
-#include <array>
 #include <iterator>
 #include <map>
 #include <set>
@@ -19,13 +18,15 @@
 #include "base/text.h"
 #include "format/hf_index.h"
 #include "format/json_text.h"
-#include "format/json_tree.h"
 #include "format/quantization_config.h"
 #include "source/adapters.h"
 #include "source/file_role.h"
 #include "source/header_loader.h"
 #include "source/hf/dcp_pieces.h"
+#include "source/hf/header_metadata.h"
+#include "source/hf/pipeline.h"
 #include "source/hf/quantization.h"
+#include "source/hf/shard_names.h"
 #include "source/hf/weight_folders.h"
 #include "source/numbered_files.h"
 #include "source/source_opener.h"
@@ -33,122 +34,11 @@
 namespace ckfs {
 namespace {
 
-constexpr std::string_view kEnding = ".safetensors";
+constexpr std::string_view kEnding = kShardEnding;
 constexpr std::string_view kModel = "model.safetensors";
-constexpr std::string_view kIndexName = "model.safetensors.index.json";
 constexpr std::string_view kModelOptConfig = "hf_quant_config.json";
 constexpr std::size_t kMaxNotesPerShard = 100;
 constexpr std::size_t kMaxNotesOfFolders = 100;
-/// Bytes of metadata of headers that are kept, those of all files together.
-constexpr std::uint64_t kMaxMetadata = std::uint64_t{16} << 20;
-
-bool is_top_level(std::string_view path) {
-  return path.find('/') == std::string_view::npos;
-}
-
-bool is_index_name(std::string_view path) {
-  return is_top_level(path) && path.ends_with(".safetensors.index.json");
-}
-
-/// "model.fp16" of "model.fp16.safetensors.index.json": a variant, as diffusers calls the same
-/// weights in another dtype beside those of the plain name.
-bool is_variant(std::string_view name) {
-  return name.substr(0, name.find(kEnding)).find('.') != std::string_view::npos;
-}
-
-/// "model" of "model.fp16-00001-of-00002.safetensors", "model.fp16.safetensors.index.json" and
-/// "model-00001-of-00002.safetensors": what a variant and the plain weights have in common.
-std::string_view common_stem(std::string_view name) {
-  name = name.substr(0, name.find('.'));
-  const std::size_t number = name.rfind("-of-");
-  return number == std::string_view::npos ? name : name.substr(0, name.rfind('-', number - 1));
-}
-
-/// The index to go by: the one of the standard name, else the only one, else the only one of no
-/// variant; empty: none, or only a variant's beside the plain weights.
-std::string choose_index(const SourceTree& tree) {
-  if (tree.find(kIndexName) != nullptr) return std::string(kIndexName);
-  std::vector<std::string> found;
-  for (const TreeFile& file : tree.files) {
-    if (is_index_name(file.path)) found.push_back(file.path);
-  }
-  if (found.size() > 1) std::erase_if(found, is_variant);
-  if (found.size() != 1) return {};
-  const std::string& only = found.front();
-  bool plain = false, variant = false;
-  for (const TreeFile& file : tree.files) {
-    if (!is_top_level(file.path) || !file.path.ends_with(kEnding)) continue;
-    if (common_stem(file.path) != common_stem(only)) continue;
-    (is_variant(file.path) ? variant : plain) = true;
-  }
-  // Where no file is a variant's, the index is of the plain ones, whatever it is called.
-  return is_variant(only) && plain && variant ? std::string() : only;
-}
-
-/// Drops "model.fp16.safetensors" where there is a "model.safetensors", or a series of that name.
-void drop_variants(std::vector<std::string>& shards) {
-  std::set<std::string, std::less<>> plain;
-  for (const std::string& path : shards) {
-    if (!is_variant(path)) plain.emplace(common_stem(path));
-  }
-  std::erase_if(shards, [&](const std::string& path) {
-    return is_variant(path) && plain.contains(common_stem(path));
-  });
-}
-
-/// Whether an entry of a header's metadata says how the file's tensors are quantized.
-bool describes_quantization(std::string_view key) {
-  std::string lower(key);
-  for (char& c : lower) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  constexpr std::array<std::string_view, 3> kWords{"quant", "gptq", "awq"};
-  return std::ranges::any_of(
-      kWords, [&](std::string_view word) { return lower.find(word) != std::string::npos; });
-}
-
-/// Where ComfyUI says in a header what the codes of each layer are: {"layers": {NAME: {"format":
-/// ...}}}, in the place of tensors called `.comfy_quant`.
-constexpr std::string_view kComfyFormats = "_quantization_metadata";
-
-/// Why ckfs does not decode weights of such a header; empty: it does. Formats of 4 bits and of
-/// blocks have the names and dtypes of ModelOpt's tensors, but scales in another order.
-std::string comfy_fault(std::string_view text) {
-  const auto json = parse_json_tree(text, kComfyFormats, JsonKeys::LastWins);
-  if (!json) return json.error().message();
-  const JsonNode* const layers = json->find("layers");
-  if (layers == nullptr || layers->kind != JsonNode::Kind::Object) return "it names no layers";
-  for (std::size_t i = 0; i < layers->items.size(); ++i) {
-    const JsonNode* const format = layers->items[i].find("format");
-    if (format == nullptr || (format->text != "float8_e4m3fn" && format->text != "float8_e5m2")) {
-      return fmt::format("layer {} is {} (known: float8_e4m3fn, float8_e5m2)",
-                         quote(one_line(layers->keys[i])),
-                         format == nullptr ? "of no format" : quote(one_line(format->text)));
-    }
-  }
-  return {};
-}
-
-/// Whether modules of this type of sentence-transformers ("sentence_transformers.models.Dense")
-/// have weights; nullopt: not known.
-std::optional<bool> module_has_weights(std::string_view type) {
-  if (!type.starts_with("sentence_transformers.")) return std::nullopt;
-  const std::string_view name = type.substr(type.rfind('.') + 1);
-  if (name == "Dense" || name == "LayerNorm" || name == "WeightedLayerPooling") return true;
-  if (name == "Pooling" || name == "Normalize" || name == "Dropout") return false;
-  return std::nullopt;
-}
-
-/// The folder of whose model.safetensors the mark of an unfinished download is; nullopt: of another
-/// file, or not known. huggingface_hub keeps the repository's folders within its own, and begins
-/// the mark's name with the file's, or with the SHA-1 of "model.safetensors.metadata" in base 64.
-std::optional<std::string_view> folder_of_mark(std::string_view mark) {
-  constexpr std::string_view kHub = ".cache/huggingface/download/";
-  if (mark.starts_with(kHub)) mark.remove_prefix(kHub.size());
-  const std::string_view folder = mark.substr(0, mark.rfind('/') + 1);
-  const std::string_view name = mark.substr(folder.size());
-  const bool is_model =
-      name.starts_with("model.safetensors.") || name.starts_with("xGOKKLRSlIhH692hSVvI1-gpoa8=.");
-  return is_model ? std::optional(folder) : std::nullopt;
-}
 
 class HfOpener : public SourceOpener {
  public:
@@ -157,7 +47,8 @@ class HfOpener : public SourceOpener {
       : SourceOpener(tree, files, options, kHfSafetensors.name, whole),
         is_part_(whole != nullptr),
         cost_(whole == nullptr ? own_cost_ : whole->cost_),
-        metadata_bytes_(whole == nullptr ? own_metadata_bytes_ : whole->metadata_bytes_) {}
+        metadata_bytes_(whole == nullptr ? own_metadata_bytes_ : whole->metadata_bytes_),
+        metadata_(metadata_bytes_) {}
 
   /// Of one file beside the weights of `whole`, an opener of any kind.
   HfOpener(const SourceTree& tree, SourceFiles& files, const OpenCheckpointOptions& options,
@@ -165,7 +56,8 @@ class HfOpener : public SourceOpener {
       : SourceOpener(tree, files, options, kHfSafetensors.name, &whole),
         is_part_(true),
         cost_(own_cost_),
-        metadata_bytes_(own_metadata_bytes_) {}
+        metadata_bytes_(own_metadata_bytes_),
+        metadata_(metadata_bytes_) {}
 
  private:
   Result<void> read() override {
@@ -179,7 +71,7 @@ class HfOpener : public SourceOpener {
     CKFS_TRY_VOID(read_config());
     add_missing_obstacles();
     add_shards();
-    note_metadata();
+    metadata_.note(builder_, shards_, !pieces_.empty());
     CKFS_TRY_VOID(add_parts());
     add_side_files();
     return {};
@@ -242,31 +134,17 @@ class HfOpener : public SourceOpener {
     return named ? error : error.within(folder.substr(0, folder.size() - 1));
   }
 
-  /// The folders that a pipeline's own list names: those of diffusers are its keys, of
-  /// sentence-transformers its paths, beside the types of their modules.
+  /// Reads the lists of folders that a pipeline has, once.
   Result<void> read_components() {
     if (components_) return {};
     components_.emplace();
     if (const auto file = find("model_index.json")) {
       CKFS_TRY(const std::string text, read_once(*file, kMaxConfig));
-      CKFS_TRY(const JsonNode index, parse_json_tree(text, "model_index.json", JsonKeys::LastWins));
-      for (std::size_t i = 0; i < index.keys.size(); ++i) {
-        // ["diffusers", "UNet2DConditionModel"]; of one that is left out [null, null].
-        const std::vector<JsonNode>& classes = index.items[i].items;
-        const bool is_used = !classes.empty() && classes[0].kind == JsonNode::Kind::String;
-        if (is_used) components_->emplace(index.keys[i] + "/", "");
-      }
+      CKFS_TRY_VOID(add_model_index(text, *components_));
     }
     if (const auto file = find("modules.json")) {
       CKFS_TRY(const std::string text, read_once(*file, kMaxConfig));
-      CKFS_TRY(const JsonNode all, parse_json_tree(fmt::format(R"({{"modules":{}}})", text),
-                                                   "modules.json", JsonKeys::LastWins));
-      for (const JsonNode& module : all.items[0].items) {
-        const JsonNode* const path = module.find("path");
-        const JsonNode* const type = module.find("type");
-        if (path == nullptr || path->text.empty()) continue;  // the top itself
-        components_->emplace(path->text + "/", type == nullptr ? "" : type->text);
-      }
+      CKFS_TRY_VOID(add_modules(text, *components_));
     }
     return {};
   }
@@ -380,7 +258,7 @@ class HfOpener : public SourceOpener {
     if (!tree_.incomplete.empty() && (shards_.empty() || !looks_whole())) {
       return refuse_unfinished(tree_);
     }
-    return check_series(numbered_shards(), kEnding, hint());
+    return check_series(series_of(shards_), kEnding, hint());
   }
 
   /// The files of adapters in the whole tree, but those that an index has for shards.
@@ -403,20 +281,6 @@ class HfOpener : public SourceOpener {
     for (const auto& [path, text] : slices) left_out_files_.emplace(path, text);
     std::erase_if(shards_, is_slice);
     return {};
-  }
-
-  /// The shards as names of a series: of files that ranks wrote (shard-00001-model-00001-of-00002)
-  /// those of all ranks together, for a rank without slices of a file's tensors has no such file.
-  std::vector<std::string> numbered_shards() const {
-    constexpr std::string_view kShard = "shard-";
-    std::set<std::string> names;
-    for (const std::string& path : shards_) {
-      const std::size_t model = path.find("-model-");
-      const bool is_rank = path.starts_with(kShard) && model != std::string::npos &&
-                           path.find_first_not_of("0123456789", kShard.size()) == model;
-      names.insert(is_rank ? path.substr(model + 1) : path);
-    }
-    return {names.begin(), names.end()};
   }
 
   /// Whether the shards' names say by themselves that none is missing.
@@ -538,8 +402,10 @@ class HfOpener : public SourceOpener {
 
   Result<void> add_tensors(std::uint32_t shard, FileId file, const safetensors::Header& header) {
     tensors_.emplace_back();
-    metadata_.push_back(keep_metadata(header));
-    refuse_comfy_formats(shard, header);
+    metadata_.add(header);
+    if (std::string fault = comfy_fault(header); !fault.empty()) {
+      builder_.add_obstacle(shards_[shard], std::move(fault));
+    }
     if (TensorPieces::are_in(header)) {
       const char* const fault = tree_.single_file ? "open the directory that has those of all ranks"
                                 : index_          ? "the index cannot say where they lie"
@@ -640,82 +506,6 @@ class HfOpener : public SourceOpener {
     }
   }
 
-  void refuse_comfy_formats(std::uint32_t shard, const safetensors::Header& header) {
-    std::string fault;
-    for (const auto& [key, value] : header.metadata()) {
-      if (key == kComfyFormats) fault = comfy_fault(value);
-    }
-    if (std::ranges::find(header.metadata_not_kept(), kComfyFormats) !=
-        header.metadata_not_kept().end()) {
-      fault = "too long to be read";
-    }
-    if (fault.empty()) return;
-    builder_.add_obstacle(shards_[shard], fmt::format("{}: {}", kComfyFormats, fault));
-  }
-
-  /// A header's metadata without its format; nullptr: none, or there is no room.
-  std::shared_ptr<const HeaderMetadata> keep_metadata(const safetensors::Header& header) {
-    auto kept = std::make_shared<HeaderMetadata>();
-    std::uint64_t bytes = 0;
-    for (const auto& [key, value] : header.metadata()) {
-      if (key == "format" || key.starts_with("DCP_")) continue;
-      bytes += key.size() + value.size() + sizeof(HeaderMetadata::value_type);
-      kept->emplace_back(key, value);
-    }
-    lost_metadata_ += header.metadata_not_kept().size();
-    if (kept->empty()) return nullptr;
-    for (auto before = metadata_.rbegin(); before != metadata_.rend(); ++before) {
-      if (*before == nullptr) continue;
-      if (**before == *kept) return *before;
-      break;  // shards of one model have the same
-    }
-    if (bytes > kMaxMetadata - metadata_bytes_) {
-      lost_metadata_ += kept->size();
-      return nullptr;
-    }
-    metadata_bytes_ += bytes;
-    return kept;
-  }
-
-  void note_metadata() {
-    constexpr std::size_t kNamed = 5;
-    const HeaderMetadata* before = nullptr;
-    std::size_t noted = 0;
-    for (std::size_t i = 0; i < shards_.size(); ++i) {
-      const HeaderMetadata* const own = metadata_[i].get();
-      if (own == nullptr || own == before || ++noted > kMaxNotes) continue;
-      before = own;
-      std::string keys;
-      for (std::size_t k = 0; k < std::min(own->size(), kNamed); ++k) {
-        keys += fmt::format("{}{}", k > 0 ? ", " : "", (*own)[k].first);
-      }
-      if (own->size() > kNamed) keys += fmt::format(" and {} more", own->size() - kNamed);
-      builder_.add_note(shards_[i],
-                        fmt::format("its header's metadata ({}) is {}", keys,
-                                    pieces_.empty() ? "in views whose files mirror the source's, "
-                                                      "and dropped in others"
-                                                    : "dropped: the files are slices"));
-    }
-    if (lost_metadata_ > 0) {
-      builder_.add_note(shards_.front(),
-                        fmt::format("{} entries of headers' metadata are dropped: too many bytes",
-                                    lost_metadata_));
-    }
-  }
-
-  /// Without what describes the quantization, where a view has none any more.
-  std::shared_ptr<const HeaderMetadata> plain_metadata(
-      const std::shared_ptr<const HeaderMetadata>& metadata) const {
-    const auto is_of_codes = [](const auto& entry) { return describes_quantization(entry.first); };
-    if (metadata == nullptr || !builder_.is_quantized() ||
-        std::ranges::none_of(*metadata, is_of_codes)) {
-      return metadata;
-    }
-    auto plain = std::make_shared<HeaderMetadata>(*metadata);
-    std::erase_if(*plain, is_of_codes);
-    return plain;
-  }
-
   Result<void> read_config() {
     std::optional<QuantizationConfig> quantization;
     const auto config = tree_.single_file ? std::nullopt : find("config.json");
@@ -754,7 +544,10 @@ class HfOpener : public SourceOpener {
     }
     std::shared_ptr<const HeaderMetadata> from, plain;
     for (std::size_t i = 0; i < shards_.size(); ++i) {
-      if (metadata_[i] != from) plain = plain_metadata(from = metadata_[i]);
+      if (metadata_.of(i) != from) {
+        from = metadata_.of(i);
+        plain = builder_.is_quantized() ? without_quantization(from) : from;
+      }
       std::string path = shards_[i];
       // A blob of a cache, say: a view's file needs a name that loaders know.
       if (tree_.single_file && !path.ends_with(kEnding)) path = "model.safetensors";
@@ -838,8 +631,7 @@ class HfOpener : public SourceOpener {
 
   std::vector<std::vector<TensorId>> tensors_;  // by shard, provisional ids; then those of slices
   TensorPieces pieces_;
-  std::vector<std::shared_ptr<const HeaderMetadata>> metadata_;  // by shard
-  std::size_t lost_metadata_ = 0;                                // entries
+  ShardMetadata metadata_;
   std::map<std::string_view, std::uint32_t> misplaced_;  // names of the index, by another shard
   std::vector<std::string> missing_;                     // tensors that only the index names
   std::optional<TensorNames> names_;                     // from read_headers() to read_config()
@@ -847,7 +639,7 @@ class HfOpener : public SourceOpener {
   ModelDirectory model_;
 
   // Folders, and the types of modules, where they are said; in read_components().
-  std::optional<std::map<std::string, std::string>> components_;
+  std::optional<PipelineFolders> components_;
   std::size_t doubtful_ = 0;     // folders whose weights an unfinished download may be missing
   std::set<std::string> parts_;  // folders
   std::map<std::string, std::string> left_out_;  // folders with weights, and why

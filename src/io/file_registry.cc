@@ -185,7 +185,10 @@ Tried<Pin> FileRegistry::pin_unchecked(FileId id, const std::filesystem::path& p
 }
 
 Result<Pin> FileRegistry::pin(FileId id, RegisteredFile& file, unsigned number) {
-  if (file.stale.load(std::memory_order_acquire)) return stale(file, {});
+  if (file.stale.load(std::memory_order_acquire)) {
+    open_files_.drop(id);  // of a deleted file it is what keeps the disk's blocks
+    return stale(file, {});
+  }
   // Elsewhere the kernel's read-ahead is what streams, but after a jump it would be thrown away.
   const bool exact = !file.file_system->traits.remote || number == FileOrder::kJumps;
   const auto prepare = exact ? &page_cache::expect_exact_reads : nullptr;
@@ -196,9 +199,10 @@ Result<Pin> FileRegistry::pin(FileId id, RegisteredFile& file, unsigned number) 
     if (const auto now = store_->look(file.path)) CKFS_TRY_VOID(compare(file, *now));
     return system_failure(pinned.error(), file.name, "open");
   }
-  if (auto checked = check(file, (*pinned)->fd.get()); !checked) {
-    open_files_.drop(id);
-    return Failure(std::move(checked).error());
+  const Descriptor& opened = **pinned;
+  if (!opened.compared.load(std::memory_order_relaxed)) {
+    CKFS_TRY_VOID(check(file, opened.fd.get()));
+    opened.compared.store(true, std::memory_order_relaxed);
   }
   CKFS_TRY_VOID(check_path(file));
   return *std::move(pinned);

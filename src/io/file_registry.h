@@ -60,8 +60,9 @@ class FileRegistry {
   OpenStore& store() { return *store_; }
   const Parallel& parallel() const { return parallel_; }
 
-  /// Gives descriptor `number` of the file, after comparing it with the file that was opened, and
-  /// its path too if that was not done lately. Errors: Stale, Io.
+  /// Gives descriptor `number` of the file. Compares it with the file that was added when it has
+  /// just been opened, and the path if that was not done lately. Later changes are found by
+  /// check(). Errors: Stale, Io.
   Result<Pin> pin(FileId id, RegisteredFile& file, unsigned number = 0);
   /// Gives it without that comparison; the error is an errno. Where the process has no descriptors
   /// left it waits a little for those of other threads.

@@ -3,6 +3,7 @@
 // Safe for concurrent use by several threads. No lock is held while a file is opened or closed.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <list>
@@ -21,6 +22,8 @@ namespace ckfs {
 struct Descriptor {
   UniqueFd fd;
   std::uint64_t serial = 0;  // of this opening; never used again
+  /// What was opened has been found to be the file that was meant. Set by the caller of pin().
+  mutable std::atomic<bool> compared = false;
 };
 using Pin = std::shared_ptr<const Descriptor>;
 

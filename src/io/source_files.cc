@@ -184,7 +184,7 @@ page_cache::HintedRanges* LocalFiles::Impl::hinted(FileId id) {
 Result<void> LocalFiles::Impl::read_ordered(const AccessPlan& plan, std::size_t& next) {
   const FileId id = plan.accesses[next].file;
   RegisteredFile& of = table.file(id);
-  std::array<Pin, OpenFiles::kMostDescriptors> pins;  // each is checked once before, once after
+  std::array<Pin, OpenFiles::kMostDescriptors> pins;  // each is checked afterwards
   const std::span<const PlannedAccess> rest = std::span(plan.accesses).subspan(next);
   const auto other = std::ranges::find_if(rest, [&](const auto& each) { return each.file != id; });
   const std::span mine(rest.begin(), other);
@@ -440,7 +440,11 @@ Result<void> LocalFiles::Impl::read(std::span<const ReadRequest> batch, Keep kee
 }
 
 Result<void> LocalFiles::Impl::verify(std::span<const FileId> ids) {
-  for (const FileId id : ids) CKFS_TRY_VOID(pin_patiently(id, table.file(id)));
+  for (const FileId id : ids) {
+    RegisteredFile& of = table.file(id);
+    CKFS_TRY(const Pin pinned, pin_patiently(id, of));
+    CKFS_TRY_VOID(table.check(of, pinned->fd.get()));
+  }
   return {};
 }
 

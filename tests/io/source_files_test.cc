@@ -437,6 +437,23 @@ TEST(SourceFiles, WhoMustHaveADescriptorWaitsForOne) {
   EXPECT_EQ(verified.get(), "no error");
 }
 
+// One system call for each file and read: what comes after the bytes says what they are.
+TEST(SourceFiles, AReadLooksAtAnOpenFileOnce) {
+  const TemporaryDirectory directory;
+  FarAway far;
+  const auto files =
+      LocalFiles::with_reader({.path_check_interval = std::chrono::hours(1)}, make_pread_reader(),
+                              std::make_unique<DelayingStore>(far));
+  const FileId file = files->add("a.bin", directory.write("a.bin", "abc")).value();
+  Buffer bytes(2);
+  ASSERT_EQ(error_of(files->read_at(file, 0, bytes)), "no error");
+  const std::uint64_t before = far.looks;
+  ASSERT_EQ(error_of(files->read_at(file, 1, bytes)), "no error");
+  EXPECT_EQ(far.looks - before, 1u);
+  ASSERT_EQ(error_of(files->verify({{file}})), "no error");
+  EXPECT_EQ(far.looks - before, 2u);
+}
+
 TEST(SourceFiles, AutoFindsAnEngine) {
   const auto files = LocalFiles::create({});
   ASSERT_TRUE(files);

@@ -1,4 +1,4 @@
-// Both lists are small JSON files that people edit: what is not of the known form names nothing.
+// People edit both lists by hand: entries of an unknown form name nothing.
 #include "source/hf/pipeline.h"
 
 #include "format/json_tree.h"

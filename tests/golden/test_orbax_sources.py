@@ -38,12 +38,7 @@ class OrbaxSources(unittest.TestCase):
         for number, case in enumerate(orbax.CASES):
             want = orbax.expected_in_safetensors(case)
             self.assertTrue(want)
-            # All ways for a few, whose chunks differ most; export by all for the others.
-            every = case[0] in ("default_v3", "odd_zarr3", "sharded_v3_many_files", "plain_v2")
-            runs = ways.golden_runs()
-            if not every and runs == ways.RUNS:
-                runs = [(way, engine) for way, engine in runs if way == "export"]
-            for run, (way, engine) in enumerate(runs):
+            for run, (way, engine) in enumerate(ways.golden_runs()):
                 with self.subTest(case=case, way=way, engine=engine):
                     work = self.work / f"{number}-{run}"
                     out = work / "out"

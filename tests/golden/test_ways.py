@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """The runs by which golden views are made cover every pair of what must not change a byte."""
 import itertools
+import os
 import pathlib
 import random
 import sys
 import unittest
+import unittest.mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import ways  # noqa: E402
@@ -44,6 +46,18 @@ class Runs(unittest.TestCase):
         self.assertEqual(
             set(), uncovered(rows, [ways.WAYS, ways.READERS, ways.THREADS, ways.TILES]))
         self.assertTrue(6 <= len(rows) <= 8, rows)
+
+    def test_of_two_a_view_every_pair_comes_by(self):
+        with unittest.mock.patch.dict(os.environ, {"CKFS_SANITIZE": "", "CKFS_GOLDEN": ""}):
+            turns = len(ways.RUNS) * (len(ways.RUNS) - 1)
+            pairs = [[ways.RUNS.index(run) for run in ways.golden_runs()] for _ in range(turns)]
+        self.assertEqual({frozenset(pair) for pair in pairs},
+                         {frozenset(pair)
+                          for pair in itertools.combinations(range(len(ways.RUNS)), 2)})
+        # Also of the views that a test has at every third place, say.
+        for step in (2, 3, 4):
+            met = {run for pair in pairs[::step] for run in pair}
+            self.assertEqual(met, set(range(len(ways.RUNS))))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,3 @@
-// Two passes over the keys: the first finds the arrays, by the names of their metadata, the second
-// gives each its chunks. Which array a chunk is of follows from its key alone once all arrays are
-// known; a name may have dots and slashes of its own, and look like any other key.
-//
 // The tree is that of _METADATA. Arrays without a leaf there are what Orbax would not restore, and
 // leaves without an array are damage. An old item has its tree in msgpack, or in no file: then the
 // names of its arrays are the tree.
@@ -9,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <unordered_map>
 
 #include "base/checked.h"
 #include "base/name_hash.h"
@@ -19,9 +14,8 @@
 #include "format/orbax_read.h"
 #include "source/adapters.h"
 #include "source/header_loader.h"
-#include "source/orbax/ocdbt_database.h"
+#include "source/orbax/orbax_arrays.h"
 #include "source/orbax/orbax_layout.h"
-#include "source/orbax/zarr_arrays.h"
 #include "source/source_opener.h"
 
 namespace ckfs {
@@ -32,25 +26,9 @@ constexpr std::string_view kMsgpackFile = "checkpoint";
 constexpr std::string_view kStringsFile = "_strings.json";
 constexpr std::string_view kArrayMetadata = "array_metadatas/";
 constexpr std::uint64_t kMaxSmallFile = std::uint64_t{64} << 20;
-// Chunks of all arrays together, beside two for each key: the others are fill values, or those of
-// shards, whose index has so many bytes for each.
-constexpr std::uint64_t kAbsentBase = std::uint64_t{1} << 18;
-constexpr std::uint64_t kMostAbsentChunks = std::uint64_t{1} << 20;
-constexpr std::uint64_t kBytesInIndex = 16;
-// Bytes of the names of all arrays of a database, and more for each byte of its nodes: keys that
-// share most of their bytes are stored in twenty.
-constexpr std::uint64_t kNamesBase = std::uint64_t{4} << 20;
-constexpr std::uint64_t kNamesFactor = 16;
 // Keys of paths that names are split into, and more for each array.
 constexpr std::uint64_t kPartsBase = std::uint64_t{1} << 18;
 constexpr std::uint64_t kPartsOfArray = 64;
-// Bytes of names by which the arrays of chunks are looked for, and more for each key.
-constexpr std::uint64_t kSoughtBase = std::uint64_t{1} << 28;
-constexpr std::uint64_t kSoughtOfKey = std::uint64_t{1} << 12;
-// Boxes of all arrays together, and 8 more for each: as many as one has that is cut along three
-// dimensions.
-constexpr std::uint64_t kMostBoxes = std::uint64_t{1} << 15;
-
 /// What becomes of a leaf of the tree.
 bool has_array(const orbax::TreeLeaf& leaf) {
   if (leaf.skip_deserialize) return false;
@@ -111,11 +89,11 @@ class ItemOpener : public SourceOpener {
                                             : "another item (--item shows it)");
     }
     CKFS_TRY_VOID(read_tree());
-    CKFS_TRY_VOID(open_database());
-    CKFS_TRY_VOID(find_arrays());
+    CKFS_TRY_VOID(arrays_.emplace(tree_, files_, table(), repeated_, item_)
+                      .find(has_tree_ ? &flags_ : nullptr, bytes_of(item_)));
     CKFS_TRY_VOID(check_passed_over());
     CKFS_TRY_VOID(check_tree());
-    CKFS_TRY_VOID(find_chunks());
+    CKFS_TRY_VOID(arrays_->find_chunks(builder_));
     CKFS_TRY_VOID(read_strings());
     CKFS_TRY_VOID(read_key_kinds());
     CKFS_TRY_VOID(add_leaves());
@@ -137,7 +115,6 @@ class ItemOpener : public SourceOpener {
     };
     CKFS_TRY(flags_, orbax::parse_item_metadata(text, path(kTreeFile), keep));
     has_tree_ = true;
-    zarr3_ = flags_.use_zarr3;
     return std::ranges::any_of(leaves_, is_stored_apart) ? read_old_tree() : Result<void>();
   }
 
@@ -154,244 +131,22 @@ class ItemOpener : public SourceOpener {
     return {};
   }
 
-  // Keys.
-
-  Result<void> open_database() {
-    const bool manifest = find(path(ocdbt::kManifestName)).has_value();
-    if (!flags_.use_ocdbt.value_or(manifest)) return {};
-    if (!manifest) {
-      return fail(ErrorCode::NotFound, "{}: missing, and {} says that the arrays are in it",
-                  path(ocdbt::kManifestName), kTreeFile);
-    }
-    auto opened = OcdbtDatabase::open(tree_, files_, table(), item_);
-    if (!opened) return Failure(std::move(opened).error());
-    database_.emplace(*std::move(opened));
-    return {};
-  }
-
-  /// All keys: those of the database, or the files of the arrays' directories.
-  Result<void> for_each_key(const TakeEntry& take) const {
-    if (database_) return database_->for_each(take);
-    for (const TreeFile& file : tree_.files) {
-      if (!file.path.starts_with(item_)) continue;
-      const std::string_view key = std::string_view(file.path).substr(item_.size());
-      const FileId number = id(file.path);
-      CKFS_TRY_VOID(take(key, {{number, 0, files_.size(number)}, {}}));
-    }
-    return {};
-  }
-
-  /// The array whose metadata has this key.
-  std::optional<std::string_view> array_of_metadata(std::string_view key,
-                                                    zarr::Version version) const {
-    const std::string_view metadata = zarr::metadata_name(version);
-    if (!key.ends_with(metadata)) return std::nullopt;
-    key.remove_suffix(metadata.size());
-    if (key.empty()) return key;  // the tree is one leaf
-    if (!key.ends_with('/')) return std::nullopt;
-    return key.substr(0, key.size() - 1);
-  }
-
-  /// An array's metadata, to be parsed.
-  struct Found {
-    std::string name;
-    zarr::Version version = zarr::Version::V3;
-    StoredValue value;
-  };
-
-  Result<void> find_arrays() {
-    std::vector<Found> found;
-    std::vector<zarr::Version> versions;
-    if (zarr3_.value_or(true)) versions.push_back(zarr::Version::V3);
-    if (!zarr3_.value_or(false)) versions.push_back(zarr::Version::V2);
-    const auto look = [&](std::string_view key, const StoredValue& value) -> Result<void> {
-      ++keys_;
-      for (const zarr::Version version : versions) {
-        const auto name = array_of_metadata(key, version);
-        if (!name) continue;
-        if (!is_utf8(*name)) {
-          return fail(ErrorCode::Unsupported, "{}: an array whose name is not UTF-8: {}",
-                      tree_.name, quote(*name));
-        }
-        CKFS_TRY_VOID(take_name(*name));
-        found.push_back({std::string(*name), version, value});
-      }
-      return {};
-    };
-    CKFS_TRY_VOID(for_each_key(look));
-    if (found.empty()) {
-      return fail(ErrorCode::Unsupported, "{}{}: no array in it ({} keys)", tree_.name + "/", item_,
-                  keys_);
-    }
-    CKFS_TRY_VOID(check_apart(found));
-    std::vector<std::optional<ZarrArray>> made(found.size());
-    const auto make = [&](std::size_t i) -> Result<void> {
-      CKFS_TRY(made[i], read_array(found[i]));
-      return {};
-    };
-    CKFS_TRY_VOID(run_parallel(found.size(), make, files_.parallel()));
-    const std::uint64_t most_cells =
-        2 * keys_ + std::min(kMostAbsentChunks, kAbsentBase + bytes_of(item_) / kBytesInIndex);
-    std::uint64_t cells = 0;
-    std::uint64_t boxes = 0;
-    arrays_.reserve(made.size());  // by_name_ refers to them
-    for (std::optional<ZarrArray>& array : made) {
-      cells += std::min<std::uint64_t>(array->cells(), std::uint64_t{1} << 40);
-      if (cells > most_cells) {
-        return fail(
-            ErrorCode::Unsupported,
-            "{}: {} chunks with those of the arrays before it, and {} keys are stored (limit {})",
-            quote(array->name()), cells, keys_, most_cells);
-      }
-      boxes += array->boxes();
-      const std::uint64_t most_boxes = kMostBoxes + 8 * made.size();
-      if (boxes > most_boxes) {
-        return fail(
-            ErrorCode::Unsupported,
-            "{}: chunks of it and the arrays before it end beyond them: {} boxes (limit {})",
-            quote(array->name()), boxes, most_boxes);
-      }
-      arrays_.push_back(*std::move(array));
-      const std::string_view name = arrays_.back().name();
-      if (!by_name_.emplace(name, arrays_.size() - 1).second) {
-        return fail(ErrorCode::Corrupt, "{}: has both .zarray and zarr.json", quote(name));
-      }
-      longest_name_ = std::max(longest_name_, name.size());
-    }
-    return {};
-  }
-
-  /// Each name is copied several times. Those of files are paid for by the directory.
-  Result<void> take_name(std::string_view name) {
-    if (!database_) return {};
-    name_bytes_ += name.size();
-    const std::uint64_t most = kNamesBase + kNamesFactor * database_->stored_bytes();
-    if (name_bytes_ <= most) return {};
-    return fail(ErrorCode::Corrupt, "{}{}: names of arrays of {} bytes, in nodes of {} (limit {})",
-                item_, ocdbt::kManifestName, name_bytes_, database_->stored_bytes(), most);
-  }
-
-  /// Whether the item would show other values without the key, and without an error.
-  bool is_needed(std::string_view key) const {
-    if (key == kTreeFile || key == kMsgpackFile || key == kStringsFile ||
-        key.starts_with(kArrayMetadata)) {
-      return true;
-    }
-    if (database_) return false;
-    if (array_of_metadata(key, zarr::Version::V3) || array_of_metadata(key, zarr::Version::V2)) {
-      return true;
-    }
-    while (true) {
-      const std::size_t slash = key.rfind('/');
-      key = key.substr(0, slash == std::string_view::npos ? 0 : slash);
-      if (by_name_.contains(key)) return true;
-      if (key.empty()) return false;
-    }
-  }
+  // Its arrays.
 
   /// A chunk that listing skipped would count as absent, and show the fill value.
   Result<void> check_passed_over() const {
     for (const Note& note : tree_.notes) {
       const std::string_view path = note.subject;
-      if (!path.starts_with(item_) || !is_needed(path.substr(item_.size()))) continue;
+      if (!path.starts_with(item_)) continue;
+      const std::string_view key = path.substr(item_.size());
+      const bool is_needed = key == kTreeFile || key == kMsgpackFile || key == kStringsFile ||
+                             key.starts_with(kArrayMetadata) || arrays_->are_in(key);
+      if (!is_needed) continue;
       // A link out of the checkpoint is noted, too, and is a file.
       if (path == kExportFolder || tree_.find(path) != nullptr) continue;
       return fail(ErrorCode::NotFound, "{}: a part of the item, but {}", path, note.text);
     }
     return {};
-  }
-
-  /// A value may be that of many keys, and each would be read and parsed by itself.
-  Result<void> check_apart(std::span<const Found> found) const {
-    std::vector<const Found*> stored;
-    for (const Found& array : found) {
-      if (!array.value.bytes && array.value.range.size != 0) stored.push_back(&array);
-    }
-    std::ranges::sort(stored, {}, [](const Found* array) {
-      return std::pair(array->value.range.file, array->value.range.offset);
-    });
-    for (std::size_t i = 1; i < stored.size(); ++i) {
-      const FileRange& before = stored[i - 1]->value.range;
-      const FileRange& range = stored[i]->value.range;
-      if (before.file != range.file || range.offset - before.offset >= before.size) continue;
-      return fail(ErrorCode::Corrupt, "{}: the metadata of {} at {} are within those of {}",
-                  files_.name(range.file), quote(stored[i]->name), range.offset,
-                  quote(stored[i - 1]->name));
-    }
-    return {};
-  }
-
-  Result<std::optional<ZarrArray>> read_array(const Found& found) {
-    const std::string shown = fmt::format("{}/{}", found.name.empty() ? "." : found.name,
-                                          zarr::metadata_name(found.version));
-    if (found.value.size() > zarr::kMaxMetadata) {
-      return fail(ErrorCode::Unsupported, "{}: {} bytes (limit {})", shown, found.value.size(),
-                  zarr::kMaxMetadata);
-    }
-    std::string text;
-    if (found.value.bytes) {
-      text = *found.value.bytes;
-    } else {
-      text.resize(found.value.size());
-      CKFS_TRY_VOID(repeated_.add(found.value.range.file, text.size()));
-      CKFS_TRY_VOID(files_.read_at(found.value.range.file, found.value.range.offset,
-                                   std::as_writable_bytes(std::span(text))));
-    }
-    CKFS_TRY(zarr::Metadata metadata, zarr::parse_metadata(found.version, text, shown));
-    CKFS_TRY(ZarrArray array, ZarrArray::create(found.name, std::move(metadata)));
-    return std::optional(std::move(array));
-  }
-
-  /// The array that `key` has a chunk of, and the chunk's `index`; nullptr: no array's.
-  Result<ZarrArray*> array_of_chunk(std::string_view key, std::vector<std::int64_t>& index) {
-    const auto is_chunk_of = [&](ZarrArray& array, std::string_view rest) {
-      auto found =
-          zarr::parse_chunk_name(array.metadata().names, array.metadata().shape.size(), rest);
-      if (!found) return false;
-      index = *std::move(found);
-      return true;
-    };
-    // Keys are sorted, so most are of the array that the one before was of.
-    if (last_ != nullptr && key.starts_with(last_->name())) {
-      const std::string_view rest = key.substr(last_->name().size());
-      if (last_->name().empty() ? is_chunk_of(*last_, rest)
-                                : rest.starts_with('/') && is_chunk_of(*last_, rest.substr(1))) {
-        return last_;
-      }
-    }
-    // The longest name first; a chunk's own has no more parts than there may be dimensions, and
-    // "c".
-    std::size_t parts = 0;
-    for (std::size_t slash = key.rfind('/');; slash = key.rfind('/', slash - 1)) {
-      if (++parts > zarr::kMaxRank + 1) return nullptr;
-      const bool top = slash == std::string_view::npos;
-      const std::string_view name = top ? "" : key.substr(0, slash);
-      if (name.size() <= longest_name_) {
-        sought_ += name.size();
-        if (sought_ > kSoughtBase + kSoughtOfKey * keys_) {
-          return fail(ErrorCode::Corrupt,
-                      "{}: {} bytes of names, with those before, may be of its array, and {} keys "
-                      "are stored",
-                      quote(key), sought_, keys_);
-        }
-        const auto found = by_name_.find(name);
-        if (found != by_name_.end() &&
-            is_chunk_of(arrays_[found->second], top ? key : key.substr(slash + 1))) {
-          last_ = &arrays_[found->second];
-          return last_;
-        }
-      }
-      if (top || slash == 0) return nullptr;
-    }
-  }
-
-  Result<void> find_chunks() {
-    std::vector<std::int64_t> index;
-    return for_each_key([&](std::string_view key, const StoredValue& value) -> Result<void> {
-      CKFS_TRY(ZarrArray* const array, array_of_chunk(key, index));
-      if (array == nullptr) return {};
-      return array->add_chunk(builder_, index, value);
-    });
   }
 
   // What goes into the catalog.
@@ -415,7 +170,7 @@ class ItemOpener : public SourceOpener {
       }
       std::string name = orbax::joined(leaf.path);
       const bool wanted = has_array(leaf);
-      if (wanted && !by_name_.contains(name)) {
+      if (wanted && !arrays_->has(name)) {
         return fail(ErrorCode::Corrupt, "{}: leaf {}: no array {} is stored", path(kTreeFile),
                     path_text(leaf), quote(name));
       }
@@ -427,7 +182,7 @@ class ItemOpener : public SourceOpener {
       }
     }
     std::size_t extra = 0;
-    for (const ZarrArray& array : arrays_) {
+    for (const ZarrArray& array : arrays_->all()) {
       const auto leaf = names.find(array.name());
       if (leaf != names.end() && leaf->second->value_type != "placeholder") continue;
       if (++extra <= kMaxNotes) {
@@ -440,8 +195,8 @@ class ItemOpener : public SourceOpener {
   Result<void> make_tree() {
     if (msgpack_.empty()) {
       std::uint64_t parts = 0;
-      const std::uint64_t most = kPartsBase + kPartsOfArray * arrays_.size();
-      for (const ZarrArray& array : arrays_) {
+      const std::uint64_t most = kPartsBase + kPartsOfArray * arrays_->all().size();
+      for (const ZarrArray& array : arrays_->all()) {
         parts += static_cast<std::uint64_t>(std::ranges::count(array.name(), '.')) + 1;
         if (parts > most) {
           return fail(ErrorCode::Corrupt,
@@ -550,7 +305,7 @@ class ItemOpener : public SourceOpener {
   std::string why_whole() const {
     if (flags_.missing_chunk_is_error)
       return fmt::format("{} says that none may be missing", kTreeFile);
-    if (database_ || tree_.incomplete.empty()) return {};
+    if (arrays_->in_database() || tree_.incomplete.empty()) return {};
     return fmt::format("{} is a download that was not finished{}", tree_.incomplete.front(),
                        tree_.complete_command.empty()
                            ? ""
@@ -594,7 +349,7 @@ class ItemOpener : public SourceOpener {
       made.path = builder_.keep_text(encoded(below));
       made.type = keep_type(leaf.value_type);
       if (has_array(leaf)) {
-        ZarrArray& array = arrays_[by_name_.at(name)];
+        ZarrArray& array = *arrays_->of_name(name);
         CKFS_TRY(made.tensor, array.finish(builder_, *relative, whole));
         totals.add(leaf, array);
         note_filled(array, *relative);
@@ -698,9 +453,10 @@ class ItemOpener : public SourceOpener {
   void add_facts(const Totals& totals) {
     if (place_.step) builder_.add_fact("step", std::to_string(*place_.step));
     if (!item_.empty()) builder_.add_fact("item", item_.substr(0, item_.size() - 1));
-    const bool zarr3 = !arrays_.empty() && arrays_[0].metadata().version == zarr::Version::V3;
-    builder_.add_fact("storage",
-                      fmt::format("{}{}", database_ ? "OCDBT, " : "", zarr3 ? "zarr 3" : "zarr 2"));
+    const bool zarr3 =
+        !arrays_->all().empty() && arrays_->all()[0].metadata().version == zarr::Version::V3;
+    builder_.add_fact("storage", fmt::format("{}{}", arrays_->in_database() ? "OCDBT, " : "",
+                                             zarr3 ? "zarr 3" : "zarr 2"));
     builder_.add_fact("arrays", std::to_string(totals.arrays));
     builder_.add_fact("chunks", std::to_string(totals.chunks));
     for (const auto& [codecs, count] : totals.stored_as) {
@@ -716,22 +472,14 @@ class ItemOpener : public SourceOpener {
   const OrbaxPlace& place_;
   const std::string item_;  // its directory in the tree
   bool has_tree_ = false;
-  std::optional<bool> zarr3_;  // nullopt: not said
   orbax::ItemFlags flags_;
   std::vector<orbax::TreeLeaf> leaves_;
   std::vector<orbax::MsgpackLeaf> msgpack_;
   std::map<std::string, const orbax::MsgpackLeaf*, std::less<>> aggregated_;  // by name
   NameMap<std::string> texts_;
   NameMap<std::string> key_kinds_;
-  std::optional<OcdbtDatabase> database_;  // nullopt: keys are files
-  std::uint64_t keys_ = 0;
-  std::size_t filled_ = 0;  // arrays with chunks that are not stored
-  std::vector<ZarrArray> arrays_;
-  std::unordered_map<std::string_view, std::size_t, NameHash> by_name_;  // in arrays_
-  std::size_t longest_name_ = 0;
-  std::uint64_t name_bytes_ = 0;
-  std::uint64_t sought_ = 0;   // bytes of names, by array_of_chunk()
-  ZarrArray* last_ = nullptr;  // of array_of_chunk()
+  std::size_t filled_ = 0;             // arrays with chunks that are not stored
+  std::optional<OrbaxArrays> arrays_;  // once the tree is known
   std::map<std::string, std::string_view, std::less<>> types_;
 };
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""docs/SUPPORTED.md: its tables name the families that the recipes have, and the program reads or
-refuses each quantization as the table says."""
+"""docs/SUPPORTED.md: the program reads or refuses each quantization as the table says. (The families
+of models are docs/FAMILIES.md, which tests/lint/families makes.)"""
 import json
 import os
 import pathlib
@@ -23,11 +23,6 @@ def rows(name):
             for line in table.splitlines()[2:]]
 
 
-def recipes():
-    return [json.loads(path.read_text())
-            for path in sorted((ROOT / "src/view/recipes").glob("*.json"))]
-
-
 def words(cell):
     return set(CODE.findall(cell))
 
@@ -40,23 +35,6 @@ def write_model(directory, dtype="BF16", config=None):
     pathlib.Path(directory, "model.safetensors").write_bytes(
         struct.pack("<Q", len(header)) + header + bytes(size))
     pathlib.Path(directory, "config.json").write_text(json.dumps(config or {}))
-
-
-class Families(unittest.TestCase):
-    def test_of_experts_are_those_of_the_recipes(self):
-        named = set().union(*(words(row[1]) for row in rows("experts")))
-        known = set().union(*(recipe["family"] for recipe in recipes() if "experts" in recipe))
-        self.assertEqual(set(), named - known)
-        # Names of classes, and of a model's parts, go with a model_type that is named.
-        parts = {name for name in known if not name.islower() or re.search("_(text|thinker)$", name)}
-        self.assertEqual(set(), known - parts - named)
-
-    def test_of_maxtext_are_those_of_the_recipes(self):
-        types = set().union(*(words(row[1]) for row in rows("maxtext")))
-        names = set().union(*(words(row[2]) for row in rows("maxtext"))) - {"--family"}
-        mine = [recipe for recipe in recipes() if "maxtext" in recipe]
-        self.assertEqual(set().union(*(recipe["family"] for recipe in mine)), types)
-        self.assertEqual(set().union(*(recipe["maxtext"]["models"] for recipe in mine)), names)
 
 
 class Files(unittest.TestCase):

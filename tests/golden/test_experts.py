@@ -384,5 +384,33 @@ class OwnRecipes(WorkDirectory):
         self.assertNotEqual(first, (out / "model.safetensors").read_bytes())
 
 
+class Attention(unittest.TestCase):
+    def test_what_sarvam_has_in_one_tensor_is_apart_as_in_transformers(self):
+        with tempfile.TemporaryDirectory(prefix="ckfs-experts-") as work:
+            source, out = pathlib.Path(work, "source"), pathlib.Path(work, "out")
+            source.mkdir()
+            layer = "model.layers.0."
+            rows = [bytes([row, column]) for row in range(12) for column in range(4)]
+            both = naive.Tensor("BF16", [12, 4], b"".join(rows))
+            tensors = {layer + "attention.query_key_value.weight": both,
+                       layer + "attention.dense.weight": both}
+            for e in range(2):
+                for part in ("gate_proj", "up_proj", "down_proj"):
+                    tensors[f"{layer}mlp.experts.{e}.{part}.weight"] = naive.Tensor(
+                        "BF16", [2, 2], bytes(range(e, e + 8)))
+            naive.write(source / "model.safetensors", tensors)
+            (source / "config.json").write_text(json.dumps({
+                "model_type": "sarvam_moe", "num_attention_heads": 2, "num_key_value_heads": 1,
+                "head_dim": 3, "num_experts": 2}))
+            ways.run("export", source, f"{VIEW}@experts=fused", out)
+            found = naive.read_all(out)
+            for name, begin, end in (("q", 0, 6), ("k", 6, 9), ("v", 9, 12)):
+                tensor = found[f"{layer}self_attn.{name}_proj.weight"]
+                self.assertEqual([end - begin, 4], tensor.shape)
+                self.assertEqual(both.data[8 * begin:8 * end], tensor.data)
+            self.assertEqual(both.data, found[layer + "self_attn.o_proj.weight"].data)
+            self.assertEqual([2, 4, 2], found[layer + "mlp.experts.gate_up_proj"].shape)
+
+
 if __name__ == "__main__":
     unittest.main()

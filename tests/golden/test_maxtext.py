@@ -51,6 +51,16 @@ class Grid:
     def map(self, function):
         return Grid(self.shape, map(function, self.codes))
 
+    def turned(self, *order):
+        """Dimension d of the result is dimension order[d]."""
+        strides = [1]
+        for extent in reversed(self.shape[1:]):
+            strides.insert(0, strides[0] * extent)
+        at = [0]
+        for d in order:
+            at = [begin + i * strides[d] for begin in at for i in range(self.shape[d])]
+        return Grid([self.shape[d] for d in order], [self.codes[i] for i in at])
+
     def value(self):
         return "bfloat16", self.shape, struct.pack(f"<{len(self.codes)}H", *self.codes)
 
@@ -172,6 +182,20 @@ def dense(source, config, query=lambda code: code, bias=False):
     return globals_of(source), layers
 
 
+def tower_layer(get, hidden, wide, count, q, out):
+    """The attention and the MLP of an encoder's layer, by the ends of their names: `get(name, shape)`
+    gives a tensor of the layer."""
+    found = {}
+    for mine, theirs in (("query", "q"), ("key", "k"), ("value", "v")):
+        found[f"{q}.{mine}.kernel"] = heads(get(f"self_attn.{theirs}_proj.weight", hidden, hidden), count)
+        found[f"{q}.{mine}.bias"] = get(f"self_attn.{theirs}_proj.bias", hidden).reshape(
+            count, hidden // count)
+    found[f"{q}.out.kernel"] = out_heads(get(f"self_attn.{out}.weight", hidden, hidden), count)
+    found[f"{q}.out.bias"] = get(f"self_attn.{out}.bias", hidden)
+    return found, [get("mlp.fc1.weight", wide, hidden).T, get("mlp.fc1.bias", wide),
+                   get("mlp.fc2.weight", hidden, wide).T, get("mlp.fc2.bias", hidden)]
+
+
 def named(tree, prefix=""):
     return {f"params.params.{prefix}{name}": grid for name, grid in tree.items()}
 
@@ -231,8 +255,9 @@ class Formulas(Views):
         })
         ways.run("export", folder, "bf16-safetensors", out)
         got = naive.read_all(out)
+        towers = any("vision_encoder" in name for name in tree)
         want = {name: grid for name, grid in source.tensors.items()
-                if not name.startswith(("vision", "mm_"))}
+                if towers or not name.startswith(("vision", "mm_", "multi_modal"))}
         self.assertEqual(sorted(want), sorted(got))
         for name, grid in want.items():
             if name.endswith("q_proj.weight"):
@@ -300,17 +325,120 @@ class Formulas(Views):
                 layer[b + "MoeBlock_0.wo"] = source(f + "experts.down_proj", 3, 7, 12)
                 layer.update(mlp(source, f, 7, "shared_expert", b + "shared_experts"))
             layers.append(layer)
-        source("vision_model.patch_embedding.linear.weight", 4, 4)
+        vision = self.llama4_vision(source, config)
         folder = self.work / "source"
         source.write(folder, config)
-        want = unscanned(named(tree), layers)
-        self.compare(folder, "maxtext-unscanned", want)
-        self.way_back(source, config, want)
-        want = named(tree)
+        trees = {"maxtext-unscanned": unscanned(named(tree), layers), "maxtext-scanned": named(tree)}
         for block in range(4):
-            scanned(want, layers[block::4], f"decoder.layers.layers_{block}")
-        self.compare(folder, "maxtext-scanned", want)
-        self.way_back(source, config, want)
+            scanned(trees["maxtext-scanned"], layers[block::4], f"decoder.layers.layers_{block}")
+        for view, want in trees.items():
+            self.compare(folder, view, want)
+            self.way_back(source, config, want)
+            want.update(vision)
+            self.compare(folder, f"{view}@multimodal=1", want)
+            self.way_back(source, config, want)
+
+    @staticmethod
+    def llama4_vision(source, config):
+        """Adds an encoder of two layers."""
+        config["vision_config"] = {
+            "hidden_size": 8, "image_size": 6, "patch_size": 2, "num_channels": 3,
+            "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 10,
+            "projector_input_dim": 9, "projector_output_dim": 9, "vision_output_dim": 9}
+        v = "vision_model."
+        shuffle = "Llama4VisionPixelShuffleMLP_0.pixel_shuffle_mlp.vit_pixel_shuffle_mlp_fc"
+        tree = {
+            "class_embedding": source(v + "class_embedding", 8),
+            "positional_embedding_vlm": source(v + "positional_embedding_vlm", 10, 8),
+            "Llama4UnfoldConvolution_0.vit_unfold_linear.kernel":
+                source(v + "patch_embedding.linear.weight", 8, 12).T,
+            shuffle + "1.kernel": source(v + "vision_adapter.mlp.fc1.weight", 9, 10).T,
+            shuffle + "2.kernel": source(v + "vision_adapter.mlp.fc2.weight", 9, 9).T,
+        }
+        for norm in ("layernorm_pre", "layernorm_post"):
+            tree[norm + ".scale"] = source(f"{v}{norm}.weight", 8)
+            tree[norm + ".bias"] = source(f"{v}{norm}.bias", 8)
+        for i in range(2):
+            def get(name, *shape, p=f"{v}model.layers.{i}."):
+                return source(p + name, *shape)
+            layer, mlp_parts = tower_layer(get, 8, 10, 2, "self_attention_vision", "o_proj")
+            for part, grid in zip(("fc1.kernel", "fc1.bias", "fc2.kernel", "fc2.bias"), mlp_parts):
+                layer["Llama4VisionMLP_0.vit_encoder_layer_mlp_" + part] = grid
+            for norm in ("input", "post_attention"):
+                layer[norm + "_layer_norm.scale"] = get(norm + "_layernorm.weight", 8)
+                layer[norm + "_layer_norm.bias"] = get(norm + "_layernorm.bias", 8)
+            for name, grid in layer.items():
+                tree[f"Llama4VisionEncoder_0.layers_{i}.{name}"] = grid
+        found = named(tree, "vision_encoder.Llama4VisionModel_0.")
+        projector = source("multi_modal_projector.linear_1.weight", 12, 9).T
+        found.update(named({"vit_multi_modal_projector.kernel": projector},
+                           "vision_encoder.Llama4MultiModalProjector_0."))
+        return found
+
+    def test_the_vision_of_gemma3(self):
+        """Beside the text of the golden case, whose source has an encoder of one layer."""
+        source = DATA / "gemma3/source"
+        tensors = naive.read_all(source)
+
+        def get(name, *shape):
+            tensor = tensors[name]
+            codes = struct.unpack(f"<{len(tensor.data) // 2}H", tensor.data)
+            self.assertEqual(tuple(tensor.shape), shape, name)
+            return Grid(shape, codes)
+        v = "vision_tower."
+        tree = {
+            "embedding.kernel": get(v + "embeddings.patch_embedding.weight", 16, 3, 14, 14).turned(
+                2, 3, 1, 0),
+            "embedding.bias": get(v + "embeddings.patch_embedding.bias", 16),
+            "pos_embedding": get(v + "embeddings.position_embedding.weight", 4, 16).reshape(1, 4, 16),
+            "Transformer.encoder_norm.scale": get(v + "post_layernorm.weight", 16),
+            "Transformer.encoder_norm.bias": get(v + "post_layernorm.bias", 16),
+        }
+        layer, mlp_parts = tower_layer(lambda name, *shape: get(f"{v}encoder.layers.0.{name}", *shape),
+                                       16, 16, 2, "MultiHeadDotProductAttention_0", "out_proj")
+        for part, grid in zip(("0.kernel", "0.bias", "1.kernel", "1.bias"), mlp_parts):
+            layer["MlpBlockViT_0.Dense_" + part] = grid
+        for n in (0, 1):
+            layer[f"LayerNorm_{n}.scale"] = get(f"{v}encoder.layers.0.layer_norm{n + 1}.weight", 16)
+            layer[f"LayerNorm_{n}.bias"] = get(f"{v}encoder.layers.0.layer_norm{n + 1}.bias", 16)
+        for name, grid in layer.items():
+            tree[f"Transformer.encoderblock_0.{name}"] = grid
+        want = {name: grid.value() for name, grid in
+                named(tree, "vision_encoder.Gemma3VisionEncoderLayer_0.").items()}
+        e = "params.params.vision_encoder.VisionEmbedder_0."
+        projection = get("multi_modal_projector.mm_input_projection_weight", 16, 24)
+        want[e + "mm_input_projection.w"] = projection.value()
+        norm = naive.values(tensors["multi_modal_projector.mm_soft_emb_norm.weight"])
+        want[e + "mm_soft_embedding_norm.scale"] = (
+            "float32", [16], naive.encode([x + 1 for x in norm], "F32"))
+        want.update(safetensors(DATA / "gemma3/expected/unscanned.safetensors"))
+        want.pop("step", None)
+        got = self.arrays(source, "maxtext-unscanned@multimodal=1")
+        self.assertEqual(sorted(want), sorted(got))
+        for name, value in want.items():
+            self.assertEqual(without_nan_bits((value[0], list(value[1]), value[2])),
+                             without_nan_bits((got[name][0], list(got[name][1]), got[name][2])), name)
+        # And back, under the names that the tool gives; it has no head of the encoder.
+        folder = self.work / "tree"
+        folder.mkdir()
+        shutil.copy(source / "config.json", folder)
+        codes = {"bfloat16": "BF16", "float32": "F32"}
+        naive.write(folder / "model.safetensors", {
+            name: naive.Tensor(codes[dtype], shape, data) for name, (dtype, shape, data) in got.items()})
+        out = self.work / "back"
+        ways.run("export", folder, "bf16-safetensors", out)
+        back = naive.read_all(out)
+        vision = {name: tensor for name, tensor in tensors.items()
+                  if name.startswith(v) and ".head." not in name}
+        self.assertGreater(len(vision), 20)
+        for name, tensor in vision.items():
+            there = back.pop(f"model.vision_tower.vision_model.{name.removeprefix(v)}")
+            self.assertEqual(
+                without_nan_bits(("bfloat16", list(tensor.shape), tensor.data)),
+                without_nan_bits(("bfloat16", list(there.shape), there.data)), name)
+        self.assertEqual(["model.multi_modal_projector.mm_input_projection_weight",
+                          "model.multi_modal_projector.mm_soft_emb_norm.weight"],
+                         sorted(name for name in back if "language_model" not in name))
 
     def deepseek(self, source, config, prefix=""):
         """(globals, dense layers, MoE layers)"""
@@ -512,6 +640,46 @@ class OtherNames(Views):
             self.assertTrue(without_nan_bits(value) == without_nan_bits(want[name]), name)
 
 
+    def test_a_qwen3_5_in_fp8_is_the_model_that_its_codes_are(self):
+        """Both made here, of one set of random codes and scales."""
+        linear = self.work / "linear"
+        ways.run("export", DATA / "qwen35/source", "bf16-safetensors@experts=linear", linear)
+        plain = naive.read_all(linear)
+        coded = re.compile(r"layers\.\d+\..*(self_attn\.[qkvo]_proj|in_proj_qkv|in_proj_z|out_proj|"
+                           r"(gate|up|down)_proj)\.weight$")
+        codes = {}
+        numbers = random.Random(5)
+        for name, tensor in [*plain.items()]:
+            if not coded.search(name) or "visual" in name:
+                continue
+            rows, columns = tensor.shape
+            data = bytes(code if code & 0x7F != 0x7F else 0
+                         for code in numbers.randbytes(rows * columns))
+            weight = naive.Tensor("F8_E4M3", tensor.shape, data)
+            blocks = [-(-rows // 128), -(-columns // 128)]
+            scales = [numbers.uniform(1e-3, 2) for _ in range(blocks[0] * blocks[1])]
+            scale = naive.Tensor("F32", blocks, naive.encode(scales, "F32"))
+            codes[name], codes[name + "_scale_inv"] = weight, scale
+            values = naive.decoded(weight, scale, 128, 128)
+            plain[name] = naive.Tensor("BF16", tensor.shape, naive.encode(values, "BF16"))
+        self.assertGreater(len(codes), 40)
+        config = json.loads((DATA / "qwen35/source/config.json").read_text())
+        quantized = {"quantization_config": {"quant_method": "fp8", "fmt": "e4m3",
+                                             "weight_block_size": [128, 128]}}
+        trees = []
+        for folder, tensors, more in (("plain", plain, {}), ("fp8", {**plain, **codes}, quantized)):
+            (self.work / folder).mkdir()
+            (self.work / folder / "config.json").write_text(json.dumps({**config, **more}))
+            naive.write(self.work / folder / "model.safetensors", tensors)
+            trees.append([self.arrays(self.work / folder, f"maxtext-{form}@multimodal=1")
+                          for form in ("unscanned", "scanned")])
+        # The other floats go through BF16, too: A_log and norms in F32.
+        self.assertEqual(sorted(trees[0][0]), sorted(trees[1][0]))
+        for there, coded_there in zip(*trees):
+            for name, value in there.items():
+                self.assertTrue(without_nan_bits(value) == without_nan_bits(coded_there[name]), name)
+
+
 class MissingTensors(Views):
     """No tensor of a model can be missing, of its encoders neither."""
 
@@ -523,8 +691,10 @@ class MissingTensors(Views):
                            ("gemma4-dense", "maxtext-unscanned@multimodal=1"),
                            ("gemma4-moe", "maxtext-unscanned@multimodal=1"),
                            ("gemma4-e2b", "maxtext-unscanned"),
-                           ("qwen3-omni", "maxtext-unscanned@multimodal=1")):
-            tensors = naive.read_all(DATA / case / "source")
+                           ("qwen3-omni", "maxtext-unscanned@multimodal=1"),
+                           ("gemma3", "maxtext-unscanned@multimodal=1")):
+            tensors = {name: tensor for name, tensor in naive.read_all(DATA / case / "source").items()
+                       if not re.match(r"mtp\.|vision_tower\.head\.", name)}
             if "multimodal" not in view:
                 tensors = {name: tensor for name, tensor in tensors.items()
                            if not re.search("vision", name)}

@@ -32,6 +32,8 @@ struct KnownFunction {
   std::string_view reason = {};  // of Unserved
 };
 
+constexpr std::string_view kWrapperSubclass = "_rebuild_wrapper_subclass";
+
 constexpr auto kFunctions = std::to_array<KnownFunction>({
     {"_rebuild_tensor", Rebuild::Strided},
     {"_rebuild_tensor_v2", Rebuild::Strided},
@@ -47,7 +49,7 @@ constexpr auto kFunctions = std::to_array<KnownFunction>({
     {"_rebuild_sparse_csr_tensor", Rebuild::Unserved, "a sparse tensor"},
     {"_rebuild_nested_tensor", Rebuild::Unserved, "a nested tensor"},
     {"_rebuild_qtensor", Rebuild::Unserved, "a quantized tensor"},
-    {"_rebuild_wrapper_subclass", Rebuild::Unserved, "a tensor without storage of its own"},
+    {kWrapperSubclass, Rebuild::Unserved, "a tensor without storage of its own"},
     {"_rebuild_meta_tensor_no_storage", Rebuild::Unserved, "on the meta device, without values"},
     {"_rebuild_device_tensor_from_numpy", Rebuild::Unserved, "a numpy array"},
     {"_rebuild_device_tensor_from_cpu_tensor", Rebuild::Unserved, "a tensor of a plugin's device"},
@@ -71,6 +73,7 @@ const KnownFunction* known_function(const Pickle& pickle, NodeId callable) {
 struct Unwrapped {
   const KnownFunction* function = nullptr;  // nullptr: not a tensor
   std::span<const NodeId> args;
+  std::span<const NodeId> from_type;  // the arguments of the last FromType around it
 };
 
 Unwrapped unwrap(const Pickle& pickle, NodeId node) {
@@ -84,6 +87,7 @@ Unwrapped unwrap(const Pickle& pickle, NodeId node) {
     found.args = pickle.items(args);
     if (function->rebuild == Rebuild::FromType) {
       if (found.args.size() < 3) return {};
+      found.from_type = found.args;
       callable = found.args[0];
       args = found.args[2];
     } else if (function->rebuild == Rebuild::Wrapped) {
@@ -121,6 +125,13 @@ Failure corrupt(fmt::format_string<Args...> text, Args&&... args) {
 
 bool TorchFile::is_tensor(NodeId node) const {
   return unwrap(pickle_, node).function != nullptr;
+}
+
+std::optional<TorchWrapper> TorchFile::wrapper(NodeId node) const {
+  const Unwrapped found = unwrap(pickle_, node);
+  if (found.function == nullptr || found.function->name != kWrapperSubclass) return std::nullopt;
+  if (found.from_type.size() < 4) return std::nullopt;
+  return TorchWrapper{pickle_.global(found.from_type[1]), found.args, found.from_type[3]};
 }
 
 Result<TorchTensor> TorchFile::tensor(NodeId node) const {

@@ -39,6 +39,14 @@ bool is_contiguous(const TorchTensor& tensor);
 /// no elements. Requires: a tensor of TorchFile::tensor().
 ByteRange run_of(const TorchTensor& tensor);
 
+/// A tensor of a class that holds other tensors and has no storage of its own (DTensor).
+struct TorchWrapper {
+  Pickle::GlobalName type;
+  /// The class again, dtype, shape, stride, offset, layout, device, requires_grad.
+  std::span<const NodeId> args;
+  NodeId state = 0;  // what the class keeps
+};
+
 /// Immutable; safe for concurrent use. The source must outlive it. Movable: node ids and string
 /// slices of its pickle stay valid.
 class TorchFile {
@@ -63,6 +71,8 @@ class TorchFile {
 
   /// Whether the node would become a tensor (or parameter) in torch, servable or not.
   bool is_tensor(NodeId node) const;
+  /// Such a tensor, or a parameter that is one; nullopt: the node is another, or none.
+  std::optional<TorchWrapper> wrapper(NodeId node) const;
   /// Errors: Unsupported, with the reason, for tensors that are not strided views on stored bytes
   /// (sparse, quantized, on the meta device, conjugated...) or whose dtype DType does not have;
   /// Corrupt where the node is not a tensor, or numbers contradict each other. Messages name the

@@ -56,6 +56,11 @@ extern const Adapter kOrbax;
 extern const Adapter kTorchDcpTop;
 extern const Adapter kTorchDcp;
 
+/// A model in one torch file a rank, as trainers on FSDP save it: a directory with files
+/// model_world_size_W_rank_R.pt. The first: only at the top, or one such file.
+extern const Adapter kFsdpRanksTop;
+extern const Adapter kFsdpRanks;
+
 /// DeepSpeed's ZeRO optimizers, stages 1 to 3: a directory with one optimizer file a rank, or one
 /// above such; choose_tag() says which of them is opened.
 extern const Adapter kDeepSpeedZero;

@@ -21,6 +21,7 @@
 #include "format/json_text.h"
 #include "view/maxtext_tree.h"
 #include "view/recipes/recipe.h"
+#include "view/torchtitan.h"
 #include "view/tree_view.h"
 
 namespace ckfs {
@@ -420,7 +421,13 @@ Result<std::shared_ptr<Definition>> define_directory(std::shared_ptr<const Catal
     }
   }
   const std::string_view release = parameter_of(spec, "maxtext", "");
-  if (is_tree(*catalog, row)) {
+  if (row.dtype && release.empty() && reads_titan_names(*catalog, recipes)) {
+    auto list = titan_tensors(*catalog, all ? row.dtype : std::nullopt, recipes);
+    if (!list) return Failure(list.error().within(std::string(row.name)));
+    definition->names = std::move(list->names);
+    definition->tensors = std::move(list->tensors);
+    ids.clear();
+  } else if (is_tree(*catalog, row)) {
     auto list = huggingface_tensors(*catalog, all ? row.dtype : std::nullopt, release, recipes);
     if (!list) return Failure(list.error().within(std::string(row.name)));
     if (!release.empty()) {

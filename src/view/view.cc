@@ -14,6 +14,7 @@
 #include "view/maxtext.h"
 #include "view/maxtext_tree.h"
 #include "view/recipes/recipe.h"
+#include "view/torchtitan.h"
 #include "view/tree_view.h"
 #include "view/view_table.h"
 
@@ -239,6 +240,10 @@ std::vector<ViewSummary> list_views(const std::shared_ptr<const Catalog>& held,
   if (const std::optional<Note> left_out = maxtext_tree_remark(catalog)) {
     maxtext_notes.push_back(*left_out);
   }
+  const std::vector<Obstacle> titan = reads_titan_names(catalog, recipes)
+                                          ? titan_obstacles(catalog, recipes)
+                                          : std::vector<Obstacle>();
+  const std::optional<Note> titan_note = titan_remark(catalog, recipes);
   for (const ViewRow& row : kViews) {
     ViewSummary& summary = summaries.emplace_back();
     summary.name = row.name;
@@ -261,6 +266,10 @@ std::vector<ViewSummary> list_views(const std::shared_ptr<const Catalog>& held,
       std::ranges::copy(maxtext.unscanned.obstacles, std::back_inserter(summary.obstacles));
     }
     summary.remarks = hf_model_remarks(catalog, row);
+    if (row.dtype && catalog.obstacles().empty()) {
+      std::ranges::copy(titan, std::back_inserter(summary.obstacles));
+      if (titan_note) summary.remarks.push_back(*titan_note);
+    }
     if (row.dtype && is_maxtext_tree(catalog)) {
       std::ranges::copy(maxtext_notes, std::back_inserter(summary.remarks));
     }

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""ZeRO and torch checkpoints written by DeepSpeed and torch, against what the tools made of them.
+"""ZeRO, FSDP and torch checkpoints written by DeepSpeed and torch, against what the tools made of
+them.
 
 Every view comes out of `ckfs cat`, `ckfs export` and a mount, with both readers, 1 and 8 threads,
 tiles of the normal size and of 4 KiB, every two of these together in some run (ways.RUNS): all must
@@ -10,6 +11,7 @@ import json
 import os
 import pathlib
 import shutil
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -21,7 +23,7 @@ import torch_zip  # noqa: E402
 import ways  # noqa: E402
 
 DATA = ways.DATA.parent
-CASES = sorted(f"{path.parts[-3]}/{path.parts[-2]}" for family in ("deepspeed", "torch")
+CASES = sorted(f"{path.parts[-3]}/{path.parts[-2]}" for family in ("deepspeed", "fsdp", "torch")
                for path in DATA.glob(f"{family}/*/expected.json"))
 
 
@@ -42,6 +44,12 @@ def sources_of(case):
             path.name == ".metadata" or path.suffix in (".json", ".distcp") for path in files):
         return files or [source]
     return [source]
+
+
+def choices_of(case):
+    """Options that say what of the source is meant."""
+    config = DATA / case / "source-config"
+    return ["--config", str(config)] if config.is_dir() else []
 
 
 def bin_differences(expected, ties, out):
@@ -123,7 +131,7 @@ class Golden(WorkDirectory):
                 for way, engine in ways.golden_runs():
                     with self.subTest(case=case, source=source.name, way=way,
                                       engine=" ".join(engine)):
-                        out = self.fetch(source, views, way, engine)
+                        out = self.fetch(source, views, way, [*engine, *choices_of(case)])
                         got = {view: ways.files_of(out / view) for view in views}
                         if first is None:
                             first = got
@@ -135,8 +143,34 @@ class Golden(WorkDirectory):
     def test_zero_checkpoints_have_the_bytes_of_the_tool_by_every_way(self):
         self.check("deepspeed/")
 
+    def test_fsdp_checkpoints_have_the_bytes_of_the_tool_by_every_way(self):
+        self.check("fsdp/")
+
     def test_torch_checkpoints_have_the_bytes_of_the_tool_by_every_way(self):
         self.check("torch/")
+
+
+class Refused(unittest.TestCase):
+    """Checkpoints that no view may show, and what the one line of the error names."""
+
+    CASES = {
+        "fsdp/partial-placement": ("model.layers.0.partial.weight", "Partial"),
+        "fsdp/rank-missing": ("model_world_size_2_rank_1.pt", "missing"),
+    }
+
+    def test_is_said_in_one_line(self):
+        for case, words in self.CASES.items():
+            for verb in (["inspect"], ["ls"]):
+                with self.subTest(case=case, verb=verb):
+                    done = subprocess.run([ways.CKFS, *verb, DATA / case / "source"],
+                                          stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                          stdin=subprocess.DEVNULL)
+                    self.assertNotEqual(0, done.returncode)
+                    self.assertEqual(b"", done.stdout)
+                    said = done.stderr.decode().strip()
+                    self.assertEqual(1, len(said.splitlines()), said)
+                    for word in words:
+                        self.assertIn(word, said)
 
 
 class Directory(WorkDirectory):
@@ -183,13 +217,13 @@ class Consolidated(WorkDirectory):
             for source in sources_of(case)[:1]:
                 with self.subTest(case=case):
                     view = "fp32-consolidated@format=bin,max_shard=2KB"
-                    out = self.fetch(source, [view], "export") / view
+                    out = self.fetch(source, [view], "export", choices_of(case)) / view
                     tensors = {}
                     for path in sorted(out.glob("*.bin")):
                         tensors.update(torch_zip.read(path))
                     got = {name: [t.dtype, t.shape, hashlib.sha256(t.data).hexdigest()]
                            for name, t in tensors.items()}
-                    plain = self.fetch(source, ["fp32-consolidated"], "export")
+                    plain = self.fetch(source, ["fp32-consolidated"], "export", choices_of(case))
                     want = {name: [t["dtype"], t["shape"], t["sha256"]] for name, t in
                             digest.digest(str(plain / "fp32-consolidated"),
                                           lambda *_: False).items()}

@@ -187,7 +187,7 @@ TEST(MalformedCorpus, ReachesEveryErrorTextOfTheParsers) {
       "{}: a part of a DCP checkpoint ({}), and .metadata is not here: it lies on the first node "
       "that saved it (copy the files of all nodes into one directory)",
       // Options, not files: open_checkpoint_test.cc, torch_sources_test.cc.
-      "{}: only Orbax checkpoints have {}",
+      "{}: only {} have {}",
       "{}: --config does not go with a safetensors checkpoint, which has its own config.json "
       "(leave the option out)",
       "{}: --{} does not go with a safetensors checkpoint, whose tensors are all at one place "
@@ -197,7 +197,7 @@ TEST(MalformedCorpus, ReachesEveryErrorTextOfTheParsers) {
   // (tests/format/torch_hostile_test.cc, tests/source/orbax_sources_test.cc) and their own tests.
   static const std::regex kOthers(
       "(zip|pickle|torch|dcp|deepspeed|universal|zero|numbered_files|model_directory|source_name|"
-      "parallel|"
+      "parallel|fsdp|device_mesh|"
       "ocdbt|zarr|orbax|msgpack).*");
   const auto wanted = [](const std::string& name) { return !std::regex_match(name, kOthers); };
   const fs::path sources = fs::path(CKFS_TEST_DATA) / "../../src";

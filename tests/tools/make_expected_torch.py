@@ -2,7 +2,8 @@
 """Takes golden cases of torch and DeepSpeed into tests/data: the sources whole, the expected files
 as digests.
 
-    make_expected_torch.py FIXTURES tests/data      FIXTURES has the folders deepspeed/ and torch/
+    make_expected_torch.py FIXTURES tests/data [FAMILY...]
+                                    FIXTURES has the folders deepspeed/, fsdp/ and torch/
 
 Needs torch and safetensors. What the tools themselves wrote (CASE/expected) is only read and
 digested. The views that they do not write, {bf16,fp16,fp32}-safetensors, are cast by torch's own
@@ -143,6 +144,25 @@ def expect(case):
     return result
 
 
+def expect_views(case):
+    """Of a case whose folders below expected/ are called as the views are."""
+    views = {folder: load_safetensors(os.path.join(case, "expected", folder))
+             for folder in sorted(os.listdir(os.path.join(case, "expected")))}
+    stored = views["safetensors"]
+    same_names = all(set(tensors) == set(stored) for tensors in views.values())
+    result = {"tensors": {}, "files": {}, "bins": {}, "ties": {}}
+    for view, tensors in views.items():
+        # Under other names: what is not F32 was rounded from it.
+        result["tensors"][view] = {
+            name: digest(tensors[name], computed=tensors[name].dtype != (
+                stored[name].dtype if same_names else torch.float32))
+            for name in sorted(tensors)}
+    for view, dtype in CASTS.items() if same_names else ():
+        made = {name: cast(stored[name], dtype) for name in sorted(stored)}
+        assert result["tensors"].setdefault(view, made) == made, view
+    return result
+
+
 def text_of(value, depth):
     """One tensor or file a line, so that a change is a readable diff."""
     if depth == 0 or not isinstance(value, dict) or not value:
@@ -158,26 +178,32 @@ def write_expected(path, expected):
                                     for key, value in expected.items()) + "\n}\n")
 
 
-def main(fixtures, data):
-    for family in ("deepspeed", "torch"):
+def main(fixtures, data, *families):
+    for family in families or ("deepspeed", "fsdp", "torch"):
         for name in sorted(os.listdir(os.path.join(fixtures, family))):
             case = os.path.join(fixtures, family, name)
             if not os.path.isdir(os.path.join(case, "source")):
                 continue
+            refused = os.path.isfile(os.path.join(case, "expected", "error.txt"))
             out = os.path.join(data, family, name)
             shutil.rmtree(out, ignore_errors=True)
             shutil.copytree(os.path.join(case, "source"), os.path.join(out, "source"))
             shutil.copy(os.path.join(case, "fixture.json"), out)
+            if os.path.isdir(os.path.join(case, "source-config")):
+                shutil.copytree(os.path.join(case, "source-config"),
+                                os.path.join(out, "source-config"))
             for folder, _, files in os.walk(out):
                 os.chmod(folder, 0o755)
                 for file in files:
                     os.chmod(os.path.join(folder, file), 0o644)
-            expected = expect(case)
+            if refused:
+                continue
+            expected = expect_views(case) if family == "fsdp" else expect(case)
             write_expected(os.path.join(out, "expected.json"), expected)
             print(f"{family}/{name}:", *expected["tensors"], *expected["bins"])
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
+    if len(sys.argv) < 3:
         sys.exit(__doc__)
-    main(sys.argv[1], sys.argv[2])
+    main(*sys.argv[1:])

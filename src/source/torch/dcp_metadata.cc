@@ -17,6 +17,7 @@
 #include "format/torch_file.h"
 #include "format/torch_names.h"
 #include "source/box_overlap.h"
+#include "source/torch/pickle_fields.h"
 
 namespace ckfs {
 namespace {
@@ -24,14 +25,6 @@ namespace {
 constexpr std::size_t kMaxPath = 4096;  // bytes
 /// Bytes kept for a chunk, a place and a tensor, about, without coordinates and names.
 constexpr std::size_t kBytes = 256;
-
-/// A field of a dataclass: its state is a dictionary, or with slots a pair (None, dictionary).
-std::optional<NodeId> field(const Pickle& pickle, NodeId object, std::string_view name) {
-  const NodeId state = pickle.state(object);
-  if (const auto value = pickle.find(state, name)) return value;
-  const auto parts = pickle.sequence(state);
-  return parts.size() == 2 ? pickle.find(parts[1], name) : std::nullopt;
-}
 
 std::uint64_t count_field(const Pickle& pickle, NodeId object, std::string_view name) {
   const auto node = field(pickle, object, name);

@@ -113,6 +113,15 @@ struct MaxTextTrees {
   RuleList scanned;    // from what `unscanned` gives; empty: MaxText has no such tree
 };
 
+/// The names that a trainer has for a kind of model, and the way between them and Hugging Face's.
+/// Each way is written: neither is learned from the other.
+struct TrainerNames {
+  RuleList read;   // from the trainer's tensors
+  RuleList write;  // from those of a Hugging Face model
+  /// Endings of Hugging Face's names whose tensors keep their dtype in a view in BF16.
+  std::vector<std::string> keep;
+};
+
 /// The rules for a kind of model.
 struct ModelFamily {
   std::string file;
@@ -121,6 +130,7 @@ struct ModelFamily {
   /// the source has.
   std::map<std::string, RuleList, std::less<>> layouts;
   std::optional<MaxTextTrees> maxtext;
+  std::optional<TrainerNames> torchtitan;
 };
 
 struct FoundTree;
@@ -144,6 +154,8 @@ struct Recipes {
   /// The last family that has layouts of experts for the first of models() that any has. nullptr:
   /// none. Valid as long as the object.
   const ModelFamily* find_layouts(const ConfigNumbers& config) const;
+  /// The same for torchtitan's names.
+  const ModelFamily* find_torchtitan(const ConfigNumbers& config) const;
   /// The same for MaxText's trees whose whole `where` holds. But a family with --family among its
   /// model_names of MaxText comes first (the last such one), whatever holds.
   const ModelFamily* find_maxtext(const ConfigNumbers& config) const;

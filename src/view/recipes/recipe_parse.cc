@@ -486,9 +486,29 @@ Result<MaxTextTrees> parse_trees(const JsonNode& node, std::string_view file,
   return trees;
 }
 
+Result<TrainerNames> parse_trainer_names(const JsonNode& node, std::string_view file,
+                                         const Recipes& recipes) {
+  if (node.kind != Json::Object) return not_a(node, file, "an object");
+  CKFS_TRY_VOID(only(node, file, {"read", "write", "keep", "comment"}));
+  TrainerNames names;
+  const JsonNode* read = node.find("read");
+  const JsonNode* write = node.find("write");
+  if (read == nullptr || write == nullptr) {
+    return fail(ErrorCode::Corrupt, "{}:{}: torchtitan has no read and write", file, node.line);
+  }
+  CKFS_TRY(names.read, parse_rules(*read, file, recipes));
+  CKFS_TRY(names.write, parse_rules(*write, file, recipes));
+  if (const JsonNode* keep = node.find("keep")) {
+    CKFS_TRY(const std::vector<const JsonNode*> endings, strings(*keep, file));
+    for (const JsonNode* ending : endings) names.keep.push_back(ending->text);
+  }
+  return names;
+}
+
 Result<ModelFamily> parse_family(const JsonNode& root, std::string_view file,
                                  const Recipes& recipes) {
-  CKFS_TRY_VOID(only(root, file, {"family", "comment", "lists", "experts", "maxtext"}));
+  CKFS_TRY_VOID(
+      only(root, file, {"family", "comment", "lists", "experts", "maxtext", "torchtitan"}));
   ModelFamily family;
   family.file = file;
   const JsonNode& models = *root.find("family");
@@ -500,8 +520,11 @@ Result<ModelFamily> parse_family(const JsonNode& root, std::string_view file,
   if (const JsonNode* trees = root.find("maxtext")) {
     CKFS_TRY(family.maxtext, parse_trees(*trees, file, recipes));
   }
+  if (const JsonNode* names = root.find("torchtitan")) {
+    CKFS_TRY(family.torchtitan, parse_trainer_names(*names, file, recipes));
+  }
   const JsonNode* experts = root.find("experts");
-  if (experts == nullptr && family.maxtext) return family;
+  if (experts == nullptr && (family.maxtext || family.torchtitan)) return family;
   if (experts == nullptr || experts->kind != Json::Object) {
     return fail(ErrorCode::Corrupt, "{}: has no experts (an object)", file);
   }
@@ -595,6 +618,15 @@ const ModelFamily* Recipes::find_layouts(const ConfigNumbers& config) const {
   for (const std::string& model : models(config)) {
     for (const ModelFamily& known : std::views::reverse(families)) {
       if (!known.layouts.empty() && has_model(known, model)) return &known;
+    }
+  }
+  return nullptr;
+}
+
+const ModelFamily* Recipes::find_torchtitan(const ConfigNumbers& config) const {
+  for (const std::string& model : models(config)) {
+    for (const ModelFamily& known : std::views::reverse(families)) {
+      if (known.torchtitan && has_model(known, model)) return &known;
     }
   }
   return nullptr;

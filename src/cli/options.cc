@@ -257,8 +257,11 @@ void add_common(CLI::App& verb, CommonOptions& options, Tuning tuning) {
       choice);
   add_value(verb, options, "item", "NAME",
             "item of an Orbax checkpoint (default: the only one, else the usual one)", choice);
-  add_value(verb, options, "step", "N",
-            "step of a directory of Orbax checkpoints (default: the newest)", choice);
+  add_value(
+      verb, options, "step", "N",
+      "step of a directory of Orbax checkpoints (default: the newest), or iteration of Megatron's "
+      "(default: the one that its tracker file names)",
+      choice);
   add_value(
       verb, options, "config", "DIR|FILE",
       "directory, config.json or model of the hub to take the configuration and the tokenizer "

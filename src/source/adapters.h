@@ -56,6 +56,10 @@ extern const Adapter kOrbax;
 extern const Adapter kTorchDcpTop;
 extern const Adapter kTorchDcp;
 
+/// Checkpoints of Megatron-Core, alone or as iterations of a run; NeMo's among them. Opens those of
+/// the backend torch_dist, and refuses the others by name.
+extern const Adapter kMegatron;
+
 /// DeepSpeed's ZeRO optimizers, stages 1 to 3: a directory with one optimizer file a rank, or one
 /// above such; choose_tag() says which of them is opened.
 extern const Adapter kDeepSpeedZero;

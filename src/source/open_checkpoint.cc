@@ -19,9 +19,9 @@ namespace {
 // resume from; a user who opens that directory with ckfs means the state. A model's directory may
 // have any other format beside its safetensors, all of the same weights. (An Orbax item may have
 // safetensors files for its data files.)
-constexpr std::array<const Adapter*, 9> kAdapters = {
-    &kTorchFile,     &kDeepSpeedZero, &kUniversal, &kTorchDcpTop, &kOrbaxItem,
-    &kHfSafetensors, &kOrbax,         &kTorchDcp,  &kTorchFiles};
+constexpr std::array<const Adapter*, 10> kAdapters = {
+    &kTorchFile, &kDeepSpeedZero, &kUniversal, &kMegatron, &kTorchDcpTop,
+    &kOrbaxItem, &kHfSafetensors, &kOrbax,     &kTorchDcp, &kTorchFiles};
 
 /// Models below a directory that are counted: each is compared with those before it.
 constexpr std::size_t kMostModels = 1000;
@@ -126,13 +126,15 @@ Result<std::shared_ptr<const Catalog>> open_checkpoint(const std::filesystem::pa
   CKFS_TRY(const SourceTree tree, list_source(path, files));
   for (const Adapter* adapter : kAdapters) {
     if (!adapter->recognizes(tree, files, options)) continue;
-    const bool has_steps = adapter == &kOrbax || adapter == &kOrbaxItem;
-    if (!has_steps && (options.step || !options.item.empty())) {
+    const bool has_items = adapter == &kOrbax || adapter == &kOrbaxItem;
+    const bool has_steps = has_items || adapter == &kMegatron;
+    if ((options.step && !has_steps) || (!options.item.empty() && !has_items)) {
       // The options may mean files still to come; the files that are there, whole by themselves,
       // are not what was named.
       if (!tree.incomplete.empty()) return refuse_unfinished(tree);
-      return fail(ErrorCode::InvalidArgument, "{}: only Orbax checkpoints have {}", tree.name,
-                  options.step ? "steps" : "items");
+      const bool step = options.step && !has_steps;
+      return fail(ErrorCode::InvalidArgument, "{}: only {} checkpoints have {}", tree.name,
+                  step ? "Orbax and Megatron" : "Orbax", step ? "steps" : "items");
     }
     return adapter->open(tree, files, options);
   }

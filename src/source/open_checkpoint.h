@@ -23,7 +23,8 @@ struct OpenCheckpointOptions {
   /// Orbax: the item of a step, by name; empty: the step itself where it is one, else the only one,
   /// else the first of the usual names.
   std::string item = {};
-  /// Orbax: the step of a directory of steps; nullopt: the newest that is whole.
+  /// Orbax: the step of a directory of steps; nullopt: the newest that is whole. Megatron: the
+  /// iteration of a run; nullopt: the one that its tracker file names, else the only one.
   std::optional<std::uint64_t> step = {};
   /// A directory with config.json, tokenizer and the like, a model of the hub (find_source()), or a
   /// config.json alone, instead of the files beside the source. Not for safetensors.

@@ -187,7 +187,7 @@ TEST(MalformedCorpus, ReachesEveryErrorTextOfTheParsers) {
       "{}: a part of a DCP checkpoint ({}), and .metadata is not here: it lies on the first node "
       "that saved it (copy the files of all nodes into one directory)",
       // Options, not files: open_checkpoint_test.cc, torch_sources_test.cc.
-      "{}: only Orbax checkpoints have {}",
+      "{}: only {} checkpoints have {}",
       "{}: --config does not go with a safetensors checkpoint, which has its own config.json "
       "(leave the option out)",
       "{}: --{} does not go with a safetensors checkpoint, whose tensors are all at one place "

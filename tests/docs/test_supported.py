@@ -51,6 +51,11 @@ class Families(unittest.TestCase):
         parts = {name for name in known if not name.islower() or re.search("_(text|thinker)$", name)}
         self.assertEqual(set(), known - parts - named)
 
+    def test_of_megatron_are_those_of_the_recipes(self):
+        types = set().union(*(words(row[1]) for row in rows("megatron")))
+        mine = [recipe["family"] for recipe in recipes() if "megatron" in recipe]
+        self.assertEqual(set().union(*mine), types)
+
     def test_of_maxtext_are_those_of_the_recipes(self):
         types = set().union(*(words(row[1]) for row in rows("maxtext")))
         names = set().union(*(words(row[2]) for row in rows("maxtext"))) - {"--family"}

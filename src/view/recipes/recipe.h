@@ -113,6 +113,15 @@ struct MaxTextTrees {
   RuleList scanned;    // from what `unscanned` gives; empty: MaxText has no such tree
 };
 
+/// The rules by which a training program's names and shapes of a kind of model become those of
+/// Hugging Face, and the other way round.
+struct ProgramRules {
+  std::map<std::string, double> config;  // numbers that config.json may leave out
+  RuleList read;
+  std::string experts;  // the layout that `write` begins with; empty: the source's
+  RuleList write;       // the way there; empty: it is not known
+};
+
 /// The rules for a kind of model.
 struct ModelFamily {
   std::string file;
@@ -121,9 +130,11 @@ struct ModelFamily {
   /// the source has.
   std::map<std::string, RuleList, std::less<>> layouts;
   std::optional<MaxTextTrees> maxtext;
+  std::map<std::string, ProgramRules, std::less<>> programs;  // by program: "megatron"
 };
 
 struct FoundTree;
+struct FoundNames;
 
 /// The families that are built in, and what the files of --recipe say.
 struct Recipes {
@@ -135,6 +146,8 @@ struct Recipes {
   /// The model that the checkpoint's tree is made of, found once for all views (maxtext_tree.h).
   /// nullptr: no search was made.
   std::shared_ptr<const FoundTree> tree = {};
+  /// The same for a checkpoint with a training program's names (program_names.h).
+  std::shared_ptr<const FoundNames> named = {};
 
   const RecipeView* find_view(std::string_view name) const;
   /// Whether a family has the name that --family gives.
@@ -147,6 +160,8 @@ struct Recipes {
   /// The same for MaxText's trees whose whole `where` holds. But a family with --family among its
   /// model_names of MaxText comes first (the last such one), whatever holds.
   const ModelFamily* find_maxtext(const ConfigNumbers& config) const;
+  /// The same for the names of a program.
+  const ProgramRules* find_program(std::string_view program, const ConfigNumbers& config) const;
 };
 
 /// `recipes` and what a file says. Errors: Corrupt (not the language; with the file, and the line

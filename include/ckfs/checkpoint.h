@@ -69,7 +69,8 @@ struct OpenOptions {
   /// Orbax: the name of an item. Empty: the step itself if it is an item, else its only item, else
   /// the first item with a usual name.
   std::string item = {};
-  /// Orbax: a step of a directory of steps. Empty: the newest finished step.
+  /// Orbax: a step of a directory of steps. Empty: the newest finished step. Megatron: an
+  /// iteration. Empty: the one that the run's tracker file names, else the only one.
   std::optional<std::uint64_t> step = {};
   /// The directory that holds config.json and the tokenizer, or the config.json itself, for sources
   /// that have none.

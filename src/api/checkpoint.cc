@@ -27,6 +27,7 @@
 #include "source/open_checkpoint.h"
 #include "source/source_name.h"
 #include "view/maxtext_tree.h"
+#include "view/program_names.h"
 
 namespace ckfs {
 namespace {
@@ -242,6 +243,9 @@ Result<Checkpoint> open_prepared(const std::filesystem::path& source, const Open
                                                                     .config = config}));
   if (catalog->obstacles().empty() && is_maxtext_tree(*catalog)) {
     recipes.tree = find_tree(*catalog, recipes);
+  }
+  if (catalog->obstacles().empty() && !program_of(*catalog).empty()) {
+    recipes.named = find_names(*catalog, recipes);
   }
   files->rest([] { return true; });  // of most files no more than the header was wanted, for now
   // A recipe that the source does not fit is an error now, not a view that is missing later.

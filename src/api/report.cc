@@ -85,10 +85,16 @@ struct Totals {
   std::uint64_t bytes = 0;  // of all files
 };
 
-/// Bytes of all storages that tensors name, each once.
+/// Bytes of all storages that tensors name, each once; without an optimizer's masters.
 std::uint64_t stored_bytes(const Catalog& catalog) {
+  std::vector<bool> shown(catalog.tensors().size(), true);
+  if (const Masters* const masters = catalog.masters()) {
+    for (const Masters::Pair& pair : masters->pairs) shown[pair.master] = false;
+  }
   std::vector<StorageId> storages;
-  for (const StoredTensor& tensor : catalog.tensors()) {
+  for (TensorId id = 0; id < shown.size(); ++id) {
+    if (!shown[id]) continue;
+    const StoredTensor& tensor = catalog.tensor(id);
     storages.push_back(tensor.storage);
     for (const StorageBox& box : tensor.boxes) storages.push_back(box.storage);
   }
@@ -107,6 +113,7 @@ Totals totals(const Checkpoint::Impl& checkpoint) {
   Totals result;
   for (const Shard& shard : catalog.shards()) result.tensors += shard.tensors.size();
   result.companions = catalog.tensors().size() - result.tensors;
+  if (catalog.masters() != nullptr) result.companions -= catalog.masters()->pairs.size();
   result.tensor_bytes = stored_bytes(catalog);
   for (const CatalogPart& part : catalog.parts()) {
     std::size_t shown = 0;

@@ -241,6 +241,12 @@ std::shared_ptr<const Catalog> CatalogBuilder::build() && {
       if (leaf.tensor != TreeLeaf::kNone) leaf.tensor = new_id[leaf.tensor];
     }
   }
+  if (catalog.masters_) {
+    for (Masters::Pair& pair : catalog.masters_->pairs) {
+      pair = {new_id[pair.tensor], new_id[pair.master]};
+    }
+    std::ranges::sort(catalog.masters_->pairs, {}, &Masters::Pair::tensor);
+  }
   for (QuantizedGroup& group : catalog.quantization_.groups) group.example = new_id[group.example];
   const auto by_path = [](const auto& a, const auto& b) { return a.path < b.path; };
   std::sort(catalog.shards_.begin(), catalog.shards_.end(), by_path);

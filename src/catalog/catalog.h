@@ -198,10 +198,20 @@ struct ItemTree {
   std::map<std::size_t, std::string> key_kinds;
 };
 
+/// The masters that an optimizer keeps of tensors, in F32 where the tensors are not: each in no
+/// shard, with the shape of its tensor.
+struct Masters {
+  struct Pair {
+    TensorId tensor, master;
+  };
+  std::vector<Pair> pairs;  // by tensor
+  std::string absence;      // why there are none; where there are some, empty
+};
+
 class Catalog {
  public:
   /// What kind of checkpoint, for people: its Adapter's name, "safetensors", "deepspeed_zero",
-  /// "universal", "torch_file", "torch_dcp", "orbax".
+  /// "universal", "torch_file", "torch_dcp", "megatron", "orbax".
   const std::string& kind() const { return kind_; }
 
   /// "fp8 (F8_E4M3, F32 scale for each 128 x 128)" or empty for a plain checkpoint.
@@ -242,6 +252,9 @@ class Catalog {
 
   /// The tree whose leaves the tensors are; nullptr: the source has none.
   const ItemTree* tree() const { return tree_ ? &*tree_ : nullptr; }
+
+  /// nullptr: this kind of checkpoint has none.
+  const Masters* masters() const { return masters_ ? &*masters_ : nullptr; }
 
   const ModelDirectory& model() const { return model_; }
   /// By directory, within one by the paths of their shards; parts have no parts themselves. Their
@@ -291,6 +304,7 @@ class Catalog {
   std::vector<Obstacle> unscaled_;
   ObstacleList all_unscaled_;
   std::optional<ItemTree> tree_;
+  std::optional<Masters> masters_;
   ModelDirectory model_;
   std::vector<CatalogPart> parts_;
   ChunkTable chunks_;
@@ -361,6 +375,8 @@ class CatalogBuilder {
   void set_quantization(Quantization quantization);
   bool is_quantized() const { return !catalog_->quantization_.summary.empty(); }
   void set_model(ModelDirectory model);
+  /// Requires: provisional ids, in any order.
+  void set_masters(Masters masters) { catalog_->masters_ = std::move(masters); }
   /// Requires: tensors are provisional ids; texts are kept by keep_text().
   void set_tree(ItemTree tree);
   /// A copy that lives as long as the catalog.

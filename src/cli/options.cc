@@ -259,7 +259,8 @@ void add_common(CLI::App& verb, CommonOptions& options, Tuning tuning) {
             "item of an Orbax checkpoint (default: the only one, else the usual one)", choice);
   add_value(
       verb, options, "step", "N",
-      "step of a directory of Orbax checkpoints (default: the newest), or of FSDP runs (the last)",
+      "step of a directory of Orbax checkpoints (default: the newest), of FSDP runs (the last), or "
+      "iteration of Megatron's (default: the one that its tracker file names)",
       choice);
   add_value(
       verb, options, "config", "DIR|FILE",

@@ -1,5 +1,6 @@
 #include "container/container.h"
 
+#include "container/dcp.h"
 #include "container/orbax.h"
 #include "container/safetensors.h"
 #include "container/side_files.h"
@@ -23,6 +24,10 @@ Result<std::vector<std::shared_ptr<const Container>>> make_containers(
     }
     case ContainerKind::Orbax: {
       CKFS_TRY(containers.emplace_back(), make_orbax(definition));
+      break;
+    }
+    case ContainerKind::Dcp: {
+      CKFS_TRY(containers.emplace_back(), make_dcp(definition));
       break;
     }
   }

@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "base/text.h"
+#include "container/literal_segments.h"
 #include "container/sharded.h"
 #include "format/torch_zip_writer.h"
 
@@ -28,31 +29,6 @@ std::string root_of(std::string_view path) {
   const std::string_view name = path.substr(path.rfind('/') + 1);
   return std::string(name.substr(0, name.rfind('.')));
 }
-
-/// The segments of a file; some literals are split over several.
-class Segments {
- public:
-  explicit Segments(FileLayout& layout) : layout_(layout) {}
-
-  /// Bytes of literal `id`, from `inside`, at `range` of the file.
-  void literal(std::uint32_t id, std::uint64_t inside, ByteRange range) {
-    if (range.empty()) return;
-    if (!layout_.segments.empty()) {
-      const Segment& last = layout_.segments.back();
-      const bool continues = last.kind == Segment::Kind::Literal && last.id == id &&
-                             last.source_offset + (range.begin - last.begin) == inside;
-      if (continues) return;
-    }
-    layout_.segments.push_back({range.begin, inside, id, Segment::Kind::Literal});
-  }
-
-  void tensor(std::uint32_t id, ByteRange range) {
-    if (!range.empty()) layout_.segments.push_back({range.begin, 0, id, Segment::Kind::Tensor});
-  }
-
- private:
-  FileLayout& layout_;
-};
 
 class TorchZipContainer final : public ShardedContainer {
  public:
@@ -129,7 +105,7 @@ FileLayout TorchZipContainer::lay_out_shard(std::size_t shard) const {
 
   FileLayout layout;
   layout.literals = {archive->head().size(), archive->pickle().size(), archive->tail().size()};
-  Segments segments(layout);
+  LiteralSegments segments(layout);
   segments.literal(kHeadLiteral, 0, archive->head());
   segments.literal(kPickleLiteral, 0, archive->pickle());
   for (std::size_t begin = 0; begin < owners.size(); begin += kStoragesPerLiteral) {

@@ -73,6 +73,11 @@ std::optional<DType> torch_dtype(std::string_view name) {
   return find(kDTypes, name);
 }
 
+std::string_view torch_dtype_name(DType dtype) {
+  const auto* const found = std::ranges::find(kDTypes, dtype, &Named::dtype);
+  return found == kDTypes.end() ? std::string_view() : found->name;
+}
+
 std::optional<StorageType> storage_type(std::string_view name) {
   if (name == "UntypedStorage") return StorageType{};
   const auto dtype = find(kStorages, name);

@@ -102,6 +102,12 @@ class Pickler {
     put(".");
   }
 
+  void tensor(const TensorHead& tensor) {
+    put("\x80\x02");
+    rebuilt(tensor);
+    put(".");
+  }
+
  private:
   using Memo = std::optional<std::uint32_t>;
 
@@ -300,6 +306,19 @@ std::uint64_t measure_pickle(std::span<const TensorHead> tensors) {
   CountingSink sink;
   Pickler(sink).dict(tensors);
   return sink.size();
+}
+
+std::uint64_t measure_pickle(const TensorHead& tensor) {
+  CountingSink sink;
+  Pickler(sink).tensor(tensor);
+  return sink.size();
+}
+
+std::string render_pickle(const TensorHead& tensor) {
+  std::string out;
+  TextSink sink(out);
+  Pickler(sink).tensor(tensor);
+  return out;
 }
 
 std::string render_pickle(std::span<const TensorHead> tensors) {

@@ -44,6 +44,11 @@ std::uint64_t measure_pickle(std::span<const TensorHead> tensors);
 /// Storages have the keys "0", "1", ... in the order of the tensors that own one.
 std::string render_pickle(std::span<const TensorHead> tensors);
 
+/// data.pkl of one tensor by itself, as torch.save(tensor) writes it; its name is in no text.
+/// Requires: it has a storage of its own.
+std::uint64_t measure_pickle(const TensorHead& tensor);
+std::string render_pickle(const TensorHead& tensor);
+
 /// The archive around a pickle and storages: 16 bytes a storage.
 class TorchArchive {
  public:

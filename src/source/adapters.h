@@ -60,6 +60,9 @@ extern const Adapter kTorchDcp;
 /// model_world_size_W_rank_R.pt. The first: only at the top, or one such file.
 extern const Adapter kFsdpRanksTop;
 extern const Adapter kFsdpRanks;
+/// Checkpoints of Megatron-Core, alone or as iterations of a run; NeMo's among them. Opens those of
+/// the backend torch_dist, and refuses the others by name.
+extern const Adapter kMegatron;
 
 /// DeepSpeed's ZeRO optimizers, stages 1 to 3: a directory with one optimizer file a rank, or one
 /// above such; choose_tag() says which of them is opened.

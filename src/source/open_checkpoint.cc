@@ -19,9 +19,9 @@ namespace {
 // resume from; a user who opens that directory with ckfs means the state. A model's directory may
 // have any other format beside its safetensors, all of the same weights. (An Orbax item may have
 // safetensors files for its data files.)
-constexpr std::array<const Adapter*, 11> kAdapters = {
-    &kFsdpRanksTop,  &kTorchFile, &kDeepSpeedZero, &kUniversal, &kTorchDcpTop, &kOrbaxItem,
-    &kHfSafetensors, &kOrbax,     &kTorchDcp,      &kFsdpRanks, &kTorchFiles};
+constexpr std::array<const Adapter*, 12> kAdapters = {
+    &kFsdpRanksTop, &kTorchFile,     &kDeepSpeedZero, &kUniversal, &kMegatron,  &kTorchDcpTop,
+    &kOrbaxItem,    &kHfSafetensors, &kOrbax,         &kTorchDcp,  &kFsdpRanks, &kTorchFiles};
 
 /// Models below a directory that are counted: each is compared with those before it.
 constexpr std::size_t kMostModels = 1000;
@@ -126,15 +126,17 @@ Result<std::shared_ptr<const Catalog>> open_checkpoint(const std::filesystem::pa
   CKFS_TRY(const SourceTree tree, list_source(path, files));
   for (const Adapter* adapter : kAdapters) {
     if (!adapter->recognizes(tree, files, options)) continue;
-    const bool is_orbax = adapter == &kOrbax || adapter == &kOrbaxItem;
-    const bool has_steps = is_orbax || (adapter->name == kFsdpRanks.name && options.item.empty());
-    if (!has_steps && (options.step || !options.item.empty())) {
+    const bool has_items = adapter == &kOrbax || adapter == &kOrbaxItem;
+    const bool has_steps = has_items || adapter == &kMegatron || adapter->name == kFsdpRanks.name;
+    if ((options.step && !has_steps) || (!options.item.empty() && !has_items)) {
       // The options may mean files still to come; the files that are there, whole by themselves,
       // are not what was named.
       if (!tree.incomplete.empty()) return refuse_unfinished(tree);
-      return fail(ErrorCode::InvalidArgument, "{}: only {} have {}", tree.name,
-                  options.step ? "Orbax checkpoints and files of FSDP ranks" : "Orbax checkpoints",
-                  options.step ? "steps" : "items");
+      const bool step = options.step && !has_steps;
+      return fail(
+          ErrorCode::InvalidArgument, "{}: only {} have {}", tree.name,
+          step ? "Orbax and Megatron checkpoints and files of FSDP ranks" : "Orbax checkpoints",
+          step ? "steps" : "items");
     }
     return adapter->open(tree, files, options);
   }

@@ -24,7 +24,8 @@ struct OpenCheckpointOptions {
   /// else the first of the usual names.
   std::string item = {};
   /// Orbax and FSDP ranks: the step of a directory of steps; nullopt: the newest that is whole, or
-  /// the one that the run names.
+  /// the one that the run names. Megatron: the iteration of a run; nullopt: the one that its
+  /// tracker file names, else the only one.
   std::optional<std::uint64_t> step = {};
   /// A directory with config.json, tokenizer and the like, a model of the hub (find_source()), or a
   /// config.json alone, instead of the files beside the source. Not for safetensors.

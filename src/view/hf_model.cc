@@ -20,6 +20,7 @@
 #include "base/text.h"
 #include "format/json_text.h"
 #include "view/maxtext_tree.h"
+#include "view/program_names.h"
 #include "view/recipes/recipe.h"
 #include "view/torchtitan.h"
 #include "view/tree_view.h"
@@ -76,6 +77,16 @@ bool is_tree(const Catalog& catalog, const ViewRow& row) {
   return row.dtype && is_maxtext_tree(catalog);
 }
 
+/// Whether the view has other names than the source, which a training program gave.
+bool is_renamed(const Catalog& catalog, const ViewRow& row) {
+  return row.dtype && !program_of(catalog).empty();
+}
+
+/// Whether the weights may be the optimizer's masters.
+bool shows_masters(const ViewSpec& spec) {
+  return parameter_of(spec, "master", "0") == "1";
+}
+
 /// Whether most of a plain checkpoint's floats are BF16 already. Then the others have their dtype
 /// for a reason, as in a quantized one: a router's bias, a norm.
 bool is_mostly_bf16(const Catalog& catalog) {
@@ -91,8 +102,10 @@ bool is_mostly_bf16(const Catalog& catalog) {
 }
 
 /// The default of @cast in the BF16 view: as the tool for such checkpoints casts. Layouts of
-/// experts follow transformers, which casts nothing of a model in BF16; to_huggingface casts all.
+/// experts follow transformers, which casts nothing of a model in BF16, as converters of Megatron's
+/// names do; to_huggingface casts all. Empty: all but buffers.
 std::string_view default_cast(const Catalog& catalog, const ViewSpec& spec) {
+  if (!program_of(catalog).empty()) return is_mostly_bf16(catalog) ? "quantized" : "";
   if (is_maxtext_tree(catalog)) return "all";
   if (catalog.is_quantized()) {
     return catalog.quantization_details().casts_all ? "all" : "quantized";
@@ -128,7 +141,7 @@ ViewSpec without_defaults(ViewSpec spec, const Catalog& catalog) {
     drop_if("cast", cast);
   }
   const std::string_view experts = parameter_of(spec, "experts", "source");
-  const bool mirrors = catalog.mirrors_shards() && experts == "source" && !is_maxtext_tree(catalog);
+  const bool mirrors = mirrors_source(catalog, spec.view) && experts == "source";
   if (!mirrors && experts != "fused") drop_if("max_shard", kDefaultMaxShard);
   if (!has_unscaled(catalog)) spec.parameters.erase("unscaled");
   const bool module = has_role(catalog, Role::FrozenModule);
@@ -140,7 +153,7 @@ ViewSpec without_defaults(ViewSpec spec, const Catalog& catalog) {
 bool casts_all(const Catalog& catalog, const ViewRow& row, const ViewSpec& spec) {
   if (!row.dtype) return false;
   if (row.dtype != DType::BF16) return true;
-  return parameter_of(spec, "cast", default_cast(catalog, spec)) == "all";
+  return parameter_of(spec, "cast", default_cast(catalog, spec)) != "quantized";
 }
 
 /// Which of a catalog's tensors a view has.
@@ -224,7 +237,7 @@ Result<Packaging> packaging(const Catalog& catalog, const ViewRow& row, const Vi
   Packaging packaging{.container = row.container, .placement = row.placement};
   if (parameter_of(spec, "format", "") == "bin") packaging.container = ContainerKind::TorchZip;
   const std::string_view experts = parameter_of(spec, "experts", "source");
-  const bool mirrors = catalog.mirrors_shards() && experts == "source" && !is_tree(catalog, row);
+  const bool mirrors = mirrors_source(catalog, row.name) && experts == "source";
   if (spec.parameters.contains("max_shard") || (!mirrors && experts != "fused")) {
     packaging.placement = Placement::Split;
   } else if (experts == "fused") {
@@ -422,12 +435,34 @@ Result<std::shared_ptr<Definition>> define_directory(std::shared_ptr<const Catal
   }
   const std::string_view release = parameter_of(spec, "maxtext", "");
   if (row.dtype && release.empty() && reads_titan_names(*catalog, recipes)) {
+    if (shows_masters(spec)) {
+      return fail(ErrorCode::Unsupported,
+                  "{}: master=1: the source is not a checkpoint of Megatron's", row.name);
+    }
     auto list = titan_tensors(*catalog, all ? row.dtype : std::nullopt, recipes);
     if (!list) return Failure(list.error().within(std::string(row.name)));
     definition->names = std::move(list->names);
     definition->tensors = std::move(list->tensors);
     ids.clear();
-  } else if (is_tree(*catalog, row)) {
+  }
+  if (shows_masters(spec) && !is_renamed(*catalog, row)) {
+    return fail(ErrorCode::Unsupported,
+                "{}: master=1: the source is not a checkpoint of Megatron's", row.name);
+  }
+  if (is_renamed(*catalog, row)) {
+    const bool keep_buffers = row.dtype == DType::BF16 && parameter_of(spec, "cast", "") != "all";
+    auto list = named_tensors(*catalog,
+                              {.weights = shows_masters(spec) ? Weights::Masters : Weights::Stored,
+                               .dtype = all ? row.dtype : std::nullopt,
+                               .keep_buffers = keep_buffers},
+                              recipes);
+    if (!list) return Failure(list.error().within(std::string(row.name)));
+    definition->names = std::move(list->names);
+    definition->lender = std::move(list->lender);
+    definition->tensors = std::move(list->tensors);
+    ids.clear();
+  }
+  if (is_tree(*catalog, row)) {
     auto list = huggingface_tensors(*catalog, all ? row.dtype : std::nullopt, release, recipes);
     if (!list) return Failure(list.error().within(std::string(row.name)));
     if (!release.empty()) {

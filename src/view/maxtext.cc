@@ -15,6 +15,7 @@
 #include "view/maxtext_rules.h"
 #include "view/maxtext_tree.h"
 #include "view/mesh.h"
+#include "view/program_names.h"
 
 namespace ckfs {
 namespace {
@@ -39,12 +40,17 @@ class DtypePolicy {
     if (is_at_one(id)) {
       CKFS_TRY(expr, expr.at_scale_one());
     }
-    const DType from = expr.dtype();
-    if (!is_castable_float(from)) return expr;
-    if (rounds_to_bf16(id)) {
+    if (is_castable_float(expr.dtype()) && rounds_to_bf16(id)) {
       CKFS_TRY(expr, expr.cast(DType::BF16));
       return target_ ? expr.cast(*target_) : expr;
     }
+    return apply(std::move(expr));
+  }
+
+  /// The same of values that are stored as they are.
+  Result<TensorExpr> apply(TensorExpr expr) const {
+    const DType from = expr.dtype();
+    if (!is_castable_float(from)) return expr;
     if (target_ == DType::BF16 && from == DType::BF16 && !resharded_) return expr.then(detour_);
     if (target_ == DType::F16) return expr.then(halved_);
     return target_ ? expr.cast(*target_) : expr;
@@ -58,6 +64,12 @@ class DtypePolicy {
       label = std::max(label, plain_encoding(first).exactness(*target_));
     }
     return label;
+  }
+
+  /// The same of an expression without steps, of plain values.
+  Exactness exactness(const TensorExpr& expr) const {
+    const DType from = expr.dtype();
+    return exactness_of(catalog_, expr, is_castable_float(from) ? target_.value_or(from) : from);
   }
 
   /// Whether a view has the tensor.
@@ -114,8 +126,16 @@ Result<void> cut(Definition& definition, const std::vector<std::vector<std::stri
 
 /// The tree with a layer's parameters each.
 Result<TensorList> unscanned(const Catalog& catalog, const DtypePolicy& policy,
-                             const MaxTextRules& rules) {
+                             const MaxTextRules& rules, const Recipes& recipes) {
   TensorList list;
+  if (!program_of(catalog).empty()) {
+    CKFS_TRY(list, named_tensors(catalog, {}, recipes));
+    for (ModelTensor& tensor : list.tensors) {
+      tensor.exactness = policy.exactness(tensor.expr);
+      CKFS_TRY(tensor.expr, policy.apply(std::move(tensor.expr)));
+    }
+    return apply_rules(rules.trees->unscanned, rules.config, std::move(list));
+  }
   for (std::uint32_t shard = 0; shard < catalog.shards().size(); ++shard) {
     for (const TensorId id : catalog.shards()[shard].tensors) {
       if (catalog.tensor(id).role == Role::FrozenModule || !policy.has(id)) continue;
@@ -174,7 +194,7 @@ Result<void> define(Definition& definition, const Recipes& recipes, bool scanned
         const MaxTextRules rules,
         find_rules(catalog, {.mtp = mtp, .multimodal = multimodal, .release = release}, recipes));
     const DtypePolicy policy(catalog, dtype, !mesh.is_one_device(), unscaled_of(definition.spec));
-    CKFS_TRY(list, unscanned(catalog, policy, rules));
+    CKFS_TRY(list, unscanned(catalog, policy, rules, recipes));
     if (scanned) {
       CKFS_TRY(list, scan(rules, std::move(list)));
     }
@@ -198,7 +218,8 @@ MaxTextViews find_maxtext_views(const std::shared_ptr<const Catalog>& catalog,
   if (is_maxtext_tree(*catalog)) return none(maxtext_tree_obstacles(*catalog, recipes));
   const auto rules = find_rules(*catalog, {}, recipes);
   if (!rules) return none(obstacle(rules.error()));
-  auto list = unscanned(*catalog, DtypePolicy(*catalog, "bf16", false, Unscaled::Unsaid), *rules);
+  auto list =
+      unscanned(*catalog, DtypePolicy(*catalog, "bf16", false, Unscaled::Unsaid), *rules, recipes);
   if (!list) return none(obstacle(list.error()));
 
   MaxTextViews views;

@@ -13,6 +13,8 @@
 #include "view/hf_model.h"
 #include "view/maxtext.h"
 #include "view/maxtext_tree.h"
+#include "view/megatron_view.h"
+#include "view/program_names.h"
 #include "view/recipes/recipe.h"
 #include "view/torchtitan.h"
 #include "view/tree_view.h"
@@ -41,12 +43,18 @@ constexpr std::array<ParameterRow, 4> kModelParameters{{{"experts", kExperts, "s
                                                         {"max_shard", {}, ""},
                                                         {"maxtext", kMaxTextReleases, ""},
                                                         {"unscaled", kUnscaled, ""}}};
+constexpr std::array<ParameterRow, 5> kFp32Parameters{{{"experts", kExperts, "source"},
+                                                       {"master", kSwitch, "0"},
+                                                       {"max_shard", {}, ""},
+                                                       {"maxtext", kMaxTextReleases, ""},
+                                                       {"unscaled", kUnscaled, ""}}};
 constexpr std::array<ParameterRow, 1> kStoredParameters{{{"max_shard", {}, "5GB"}}};
 constexpr std::array<std::string_view, 3> kStorages{"ocdbt", "zarr3", "zarr2"};
 constexpr std::array<ParameterRow, 1> kOrbaxParameters{{{"storage", kStorages, "ocdbt"}}};
-constexpr std::array<ParameterRow, 6> kConsolidatedParameters{{{"exclude_frozen", kSwitch, "0"},
+constexpr std::array<ParameterRow, 7> kConsolidatedParameters{{{"exclude_frozen", kSwitch, "0"},
                                                                {"format", kFormats, "safetensors"},
                                                                {"frozen", kFrozen, "tool"},
+                                                               {"master", kSwitch, "0"},
                                                                {"max_shard", {}, "5GB"},
                                                                {"maxtext", kMaxTextReleases, ""},
                                                                {"unscaled", kUnscaled, ""}}};
@@ -68,13 +76,18 @@ constexpr std::array<ParameterRow, 10> kMaxTextParameters{
      {"tp", {}, "1", kMaxDevices},
      {"unscaled", kUnscaled, ""}}};
 
-constexpr std::array<ViewRow, 9> kViews{{
+constexpr std::array<std::string_view, 3> kCastDtypes{"bf16", "fp16", "fp32"};
+constexpr std::array<std::string_view, 2> kLayers{"numbered", "stacked"};
+constexpr std::array<ParameterRow, 3> kMegatronParameters{
+    {{"dtype", kCastDtypes, "bf16"}, {"layers", kLayers, "numbered"}, {"unscaled", kUnscaled, ""}}};
+
+constexpr std::array<ViewRow, 10> kViews{{
     {"bf16-safetensors", "Hugging Face model directory, weights in BF16",
      ContainerKind::Safetensors, Placement::Mirrored, DType::BF16, kBf16Parameters},
     {"fp16-safetensors", "Hugging Face model directory, weights in F16", ContainerKind::Safetensors,
      Placement::Mirrored, DType::F16, kModelParameters},
     {"fp32-safetensors", "Hugging Face model directory, weights in F32", ContainerKind::Safetensors,
-     Placement::Mirrored, DType::F32, kModelParameters},
+     Placement::Mirrored, DType::F32, kFp32Parameters},
     {"safetensors", "tensors as they are stored, in safetensors files", ContainerKind::Safetensors,
      Placement::Split, std::nullopt, kStoredParameters},
     {"fp32-consolidated", "F32 weights in the files that zero_to_fp32 writes",
@@ -85,6 +98,8 @@ constexpr std::array<ViewRow, 9> kViews{{
     {"maxtext-scanned",
      "checkpoint of MaxText 0.2.5 (0/items), the parameters of all layers stacked",
      ContainerKind::Orbax, Placement::Split, std::nullopt, kMaxTextParameters},
+    {kMegatronView, "checkpoint of Megatron-Core (torch_dist), for --load", ContainerKind::Dcp,
+     Placement::Split, std::nullopt, kMegatronParameters},
     {kTreeView, "Orbax item: the source's tree and arrays, uncompressed, in chunks",
      ContainerKind::Orbax, Placement::Split, std::nullopt, kTreeParameters},
     {"source",
@@ -133,6 +148,7 @@ Result<std::shared_ptr<Definition>> define_row(std::shared_ptr<const Catalog> ca
     }
     return define_tree(std::move(catalog), row, spec);
   }
+  if (row.name == kMegatronView) return define_megatron(std::move(catalog), spec, recipes);
   const bool maxtext = row.container == ContainerKind::Orbax;
   const std::vector<Obstacle> obstacles =
       maxtext ? catalog_obstacles(*catalog, unscaled_of(spec))
@@ -253,6 +269,12 @@ std::vector<ViewSummary> list_views(const std::shared_ptr<const Catalog>& held,
       summary.obstacles = tree_obstacles(catalog);
       continue;
     }
+    if (row.name == kMegatronView) {
+      MegatronView view = find_megatron_view(held, recipes);
+      summary.obstacles = std::move(view.obstacles);
+      summary.definition = std::move(view.definition);
+      continue;
+    }
     if (row.container == ContainerKind::Orbax) {
       const MaxTextView& view = is_scanned(row) ? maxtext.scanned : maxtext.unscanned;
       summary.obstacles = view.obstacles;
@@ -264,6 +286,9 @@ std::vector<ViewSummary> list_views(const std::shared_ptr<const Catalog>& held,
     // An obstacle of the catalog is one of either already.
     if (row.dtype && is_maxtext_tree(catalog) && catalog.obstacles().empty()) {
       std::ranges::copy(maxtext.unscanned.obstacles, std::back_inserter(summary.obstacles));
+    }
+    if (row.dtype && !program_of(catalog).empty() && catalog.obstacles().empty()) {
+      std::ranges::copy(name_obstacles(catalog, recipes), std::back_inserter(summary.obstacles));
     }
     summary.remarks = hf_model_remarks(catalog, row);
     if (row.dtype && catalog.obstacles().empty()) {
@@ -288,7 +313,7 @@ bool mirrors_source(const Catalog& catalog, std::string_view view) {
   const ViewRow* row = find_view_row(view);
   return row != nullptr && row->container != ContainerKind::None &&
          row->placement == Placement::Mirrored && catalog.mirrors_shards() &&
-         !is_maxtext_tree(catalog);
+         !is_maxtext_tree(catalog) && program_of(catalog).empty();
 }
 
 Result<std::shared_ptr<const Definition>> define_view(std::shared_ptr<const Catalog> catalog,

@@ -85,7 +85,7 @@ Exactness exactness_of(const Catalog& catalog, TensorId tensor, DType to);
 /// The same of an expression without steps.
 Exactness exactness_of(const Catalog& catalog, const TensorExpr& expr, DType to);
 
-/// A file whose whole text is known: config.json.
+/// A file whose whole text is known, small: config.json.
 struct TextFile {
   std::string path;
   std::string text;
@@ -97,6 +97,7 @@ enum class ContainerKind : std::uint8_t {
   Safetensors,  // shards and an index
   TorchZip,     // what torch.save writes, and an index
   Orbax,        // an Orbax checkpoint: chunks of arrays
+  Dcp,          // a checkpoint of torch.distributed.checkpoint: chunks of tensors in torch files
 };
 
 /// Which tensors share a file.
@@ -125,6 +126,12 @@ struct OrbaxItem {
   std::vector<std::string> empty_dicts = {};  // leaves that are dicts without members: opt_state
 };
 
+/// A DCP checkpoint beside its tensors, whose chunks are the parts of ModelTensor::split.
+struct DcpFolder {
+  std::string directory = {};  // within the view, "release/"; empty: the view's directory
+  bool planner = false;        // with the data of the planner that flattened a dictionary
+};
+
 /// The choices of a view's row and parameters for its container.
 struct Packaging {
   ContainerKind container = ContainerKind::None;
@@ -132,6 +139,7 @@ struct Packaging {
   std::uint64_t max_shard = 0;  // bytes; of Placement::Split
   std::string index = {};       // its path, where it is not what loaders of whole models look for
   OrbaxItem orbax = {};         // of ContainerKind::Orbax
+  DcpFolder dcp = {};           // of ContainerKind::Dcp
 };
 
 struct Definition;

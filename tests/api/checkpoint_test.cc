@@ -46,7 +46,7 @@ TEST(Checkpoint, ListsViewsInTheOrderOfTheDocs) {
   }
   EXPECT_THAT(names, ElementsAre("bf16-safetensors", "fp16-safetensors", "fp32-safetensors",
                                  "safetensors", "fp32-consolidated", "maxtext-unscanned",
-                                 "maxtext-scanned", "orbax", "source"));
+                                 "maxtext-scanned", "megatron-torch-dist", "orbax", "source"));
 }
 
 TEST(Checkpoint, GivesOneViewForAllItsSpellings) {

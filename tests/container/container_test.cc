@@ -19,6 +19,7 @@ struct Form {
   const char* name;
   const char* view;
   std::optional<ArrayStorage> orbax = {};
+  bool dcp = false;
 };
 
 constexpr Form kForms[] = {
@@ -31,6 +32,7 @@ constexpr Form kForms[] = {
     {"OrbaxOcdbt", "fp32-consolidated", ArrayStorage::Ocdbt},
     {"OrbaxZarr3", "fp32-consolidated", ArrayStorage::Zarr3},
     {"OrbaxZarr2", "bf16-safetensors", ArrayStorage::Zarr2},
+    {"Dcp", "fp32-consolidated", {}, true},
 };
 
 class AnyContainer : public testing::TestWithParam<Form> {
@@ -60,23 +62,31 @@ class AnyContainer : public testing::TestWithParam<Form> {
 
   void SetUp() override {
     definition_ = define(model_.build(), GetParam().view);
-    if (GetParam().orbax) definition_ = as_item(*definition_, *GetParam().orbax);
+    if (GetParam().orbax) definition_ = as_item(*definition_, GetParam());
+    if (GetParam().dcp) definition_ = as_item(*definition_, GetParam());
     auto containers = make_containers(definition_, model_.source());
     ASSERT_TRUE(containers) << containers.error().message();
     containers_ = *std::move(containers);
   }
 
-  /// In an Orbax item with all that one may have, cut for devices.
-  static std::shared_ptr<const Definition> as_item(const Definition& from, ArrayStorage storage) {
+  /// In an Orbax item with all that one may have, or a DCP checkpoint; cut into chunks.
+  static std::shared_ptr<const Definition> as_item(const Definition& from, const Form& form) {
     auto definition = std::make_shared<Definition>();
     definition->spec = from.spec;
     definition->catalog = from.catalog;
     definition->tensors = from.tensors;
     definition->texts = from.texts;
     definition->side_files = from.side_files;
-    definition->packaging.container = ContainerKind::Orbax;
-    definition->packaging.orbax = {
-        .storage = storage, .directory = "0/items/", .step = true, .empty_dicts = {"opt_state"}};
+    if (form.dcp) {
+      definition->packaging.container = ContainerKind::Dcp;
+      definition->packaging.dcp = {.directory = "release/"};
+    } else {
+      definition->packaging.container = ContainerKind::Orbax;
+      definition->packaging.orbax = {.storage = *form.orbax,
+                                     .directory = "0/items/",
+                                     .step = true,
+                                     .empty_dicts = {"opt_state"}};
+    }
     for (ModelTensor& tensor : definition->tensors) {
       if (tensor.expr.shape().empty()) continue;
       tensor.split = static_cast<std::uint32_t>(definition->splits.size());

@@ -37,6 +37,13 @@ def write_model(directory, dtype="BF16", config=None):
     pathlib.Path(directory, "config.json").write_text(json.dumps(config or {}))
 
 
+class Families(unittest.TestCase):
+    def test_of_megatron_are_those_of_the_recipes(self):
+        types = set().union(*(words(row[1]) for row in rows("megatron")))
+        mine = [recipe["family"] for recipe in recipes() if "megatron" in recipe]
+        self.assertEqual(set().union(*mine), types)
+
+
 class Files(unittest.TestCase):
     def test_that_are_refused_alone_and_left_out_beside_safetensors(self):
         lines = re.findall(r"^\| (.*) \| refuses.*beside safetensors: left out \|$", TEXT,

@@ -123,9 +123,29 @@ class Unpickler(pickle.Unpickler):
 
 def read(path):
     """{name: Tensor}, in the order of the file's dictionary"""
-    data = path.read_bytes()
+    state, held, content = contents(path.read_bytes(), path.stem)
+    tensors = {name: tensor_of(name, made, held, content) for name, made in state.items()}
+    expect_all_used(tensors.values(), held)
+    return tensors
+
+
+def read_one(data):
+    """The Tensor of a file of one tensor by itself, as it lies in a stream"""
+    made, held, content = contents(data, "archive")
+    tensor = tensor_of("tensor", made, held, content)
+    expect_all_used([tensor], held)
+    return tensor
+
+
+def read_plain(data):
+    """What a file without a tensor has, under the name common.pt"""
+    return contents(data, "common")[0]
+
+
+def contents(data, want_root):
+    """(what the pickle has, {name: Member}, {name: bytes}) of an archive"""
     root, listed = members(data)
-    expect(root == path.stem, f"{path.name}: root {root}")
+    expect(root == want_root, f"root {root}, not {want_root}")
     held = {member.name: member for member in listed}
     expect(len(held) == len(listed), "two members of a name")
     content = {name: data[m.offset:m.offset + m.size] for name, m in held.items()}
@@ -137,26 +157,30 @@ def read(path):
            == [b"1", b"64", b"little", b"3\n"], "small members")
     identity = content[".data/serialization_id"]
     expect(len(identity) == 40 and identity.isdigit(), f"serialization id {identity}")
+    return Unpickler(io.BytesIO(content["data.pkl"])).load(), held, content
 
-    state = Unpickler(io.BytesIO(content["data.pkl"])).load()
-    tensors, used = {}, set()
-    for name, (function, arguments) in state.items():
-        storage, offset, shape, stride, _, hooks = arguments[:6]
-        dtype, width = storage.kind
-        if function.endswith("v3"):
-            dtype, width = arguments[6]
-        numel, dense = 1, []
-        for length in reversed(shape):
-            dense.append(numel)
-            numel *= max(length, 1)
-        size = width
-        for length in shape:
-            size *= length
-        expect(offset == 0 and list(stride) == dense[::-1] and hooks == {}, f"{name}: {arguments}")
-        member = held[f"data/{storage.key}"]
-        expect(member.size == size and storage.numel * storage.kind[1] == size,
-               f"{name}: {size} bytes, its storage has {member.size}")
-        used.add(member.name)
-        tensors[name] = Tensor(dtype, list(shape), content[member.name], storage.key)
-    expect(used == set(storages), "storages that no tensor uses")
-    return tensors
+
+def tensor_of(name, made, held, content):
+    function, arguments = made
+    storage, offset, shape, stride, _, hooks = arguments[:6]
+    dtype, width = storage.kind
+    if function.endswith("v3"):
+        dtype, width = arguments[6]
+    numel, dense = 1, []
+    for length in reversed(shape):
+        dense.append(numel)
+        numel *= max(length, 1)
+    size = width
+    for length in shape:
+        size *= length
+    expect(offset == 0 and list(stride) == dense[::-1] and hooks == {}, f"{name}: {arguments}")
+    member = held[f"data/{storage.key}"]
+    expect(member.size == size and storage.numel * storage.kind[1] == size,
+           f"{name}: {size} bytes, its storage has {member.size}")
+    return Tensor(dtype, list(shape), content[member.name], storage.key)
+
+
+def expect_all_used(tensors, held):
+    used = {f"data/{tensor.storage}" for tensor in tensors}
+    expect(used == {name for name in held if name.startswith("data/")},
+           "storages that no tensor uses")

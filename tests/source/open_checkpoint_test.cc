@@ -392,9 +392,9 @@ TEST(OpenCheckpoint, TakesAnIndexOfAnyNameWhereAllFilesArePlain) {
 TEST(OpenCheckpoint, RefusesAStepOrAnItemOfWhatHasNone) {
   const TemporaryDirectory directory;
   directory.write("model.safetensors", file_of({{"x"}}));
-  EXPECT_EQ(
-      error_of(directory.path(), {.step = 7}),
-      directory.path().string() + ": only Orbax checkpoints and files of FSDP ranks have steps");
+  EXPECT_EQ(error_of(directory.path(), {.step = 7}),
+            directory.path().string() +
+                ": only Orbax and Megatron checkpoints and files of FSDP ranks have steps");
   EXPECT_EQ(error_of(directory.path(), {.item = "x"}),
             directory.path().string() + ": only Orbax checkpoints have items");
   fs::remove(directory / "model.safetensors");

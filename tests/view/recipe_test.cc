@@ -408,6 +408,14 @@ TEST(Recipe, IsAViewOrAFamily) {
   EXPECT_THAT(trees(R"("nonscanned": [{"drop": "a"}])"), HasSubstr("\"nonscanned\""));
   EXPECT_THAT(trees(R"("config": {"a": "1"})"), HasSubstr("a string where a number belongs"));
   EXPECT_THAT(trees(R"("where": "n = 1")"), HasSubstr("cannot continue"));
+  const auto program = [&](std::string_view members) {
+    return read(fmt::format(R"({{"family": ["m"], "megatron": {{{}}}}})", members));
+  };
+  EXPECT_EQ(program(R"("read": [{"use": "megatron-ends"}], "config": {"head_dim": 2})"), "");
+  EXPECT_THAT(program(R"("config": {})"), HasSubstr("f:1: has no read"));
+  EXPECT_THAT(program(R"("reads": [{"drop": "a"}])"), HasSubstr("\"reads\""));
+  EXPECT_THAT(program(R"("read": [{"drop": "a"}], "config": 1)"),
+              HasSubstr("a number where an object belongs"));
 }
 
 /// A model to do rules on, with what they make of it.
@@ -822,6 +830,17 @@ TEST(BuiltInRecipes, HaveOneFileForEachModel) {
         << family.file;
   }
   EXPECT_GT(models.size(), 60u);
+}
+
+TEST(BuiltInRecipes, HaveOneListForEachModelOfAProgram) {
+  std::set<std::string> models;
+  for (const ModelFamily& family : built_in_recipes().families) {
+    if (!family.programs.contains("megatron")) continue;
+    for (const std::string& model : family.models) {
+      EXPECT_TRUE(models.insert(model).second) << family.file << ": " << model;
+    }
+  }
+  EXPECT_GT(models.size(), 10u);
 }
 
 /// Names that a pattern fits, of a layer's tensors and of others.

@@ -7,24 +7,31 @@
 // view three quarters would then be moments, and a loader wants the names of the model. The
 // dictionary is stored flat; only the planner's data in the metadata says that "model.norm.weight"
 // was below "model", and is not the name that a tied model gives it.
+//
+// Of Megatron's checkpoints, whose names say what each entry is (megatron.h), the tensors are the
+// model's weights, and beside them the masters that the optimizer keeps. No item of a master is
+// opened before it is read: nearly all mounts show none.
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <map>
 #include <memory>
 #include <numeric>
+#include <set>
 #include <tuple>
 #include <utility>
 
 #include "base/checked.h"
+#include "base/natural_order.h"
 #include "base/parallel.h"
 #include "base/text.h"
 #include "format/dcp_item.h"
 #include "source/adapters.h"
 #include "source/model_directory.h"
+#include "source/orbax/orbax_layout.h"
 #include "source/source_opener.h"
 #include "source/torch/dcp_metadata.h"
+#include "source/torch/megatron.h"
 #include "source/torch/torch_state_dict.h"
 #include "source/torch/torch_tensors.h"
 
@@ -56,36 +63,6 @@ bool is_optimizer_folder(std::string_view prefix) {
   return prefix.starts_with("optimizer") || prefix.starts_with("optim");
 }
 
-/// A part of a name between dots that is a number; nullopt: any other.
-std::optional<std::uint64_t> number_in(std::string_view part) {
-  std::uint64_t value = 0;
-  const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), value);
-  if (error != std::errc() || end != part.data() + part.size()) return std::nullopt;
-  return value;
-}
-
-/// Whether a < b where numeric parts compare as numbers, and come before all others: "layers.2.w"
-/// before "layers.10.w". A strict order of different names.
-bool natural_less(std::string_view a, std::string_view b) {
-  const std::string_view whole_a = a;
-  const std::string_view whole_b = b;
-  while (!a.empty() && !b.empty()) {
-    const std::string_view x = a.substr(0, a.find('.'));
-    const std::string_view y = b.substr(0, b.find('.'));
-    if (x != y) {
-      const auto m = number_in(x);
-      const auto n = number_in(y);
-      if (m && n && *m != *n) return *m < *n;
-      if (m.has_value() != n.has_value()) return m.has_value();
-      return x < y;
-    }
-    a.remove_prefix(std::min(a.size(), x.size() + 1));
-    b.remove_prefix(std::min(b.size(), y.size() + 1));
-  }
-  if (a.empty() != b.empty()) return a.empty();
-  return whole_a < whole_b;
-}
-
 /// Whether the chunks, in the order of their first elements, follow each other without a break.
 bool is_concatenation(const DcpTensor& tensor) {
   if (tensor.shape.empty()) return true;
@@ -97,12 +74,20 @@ bool is_concatenation(const DcpTensor& tensor) {
 
 class DcpOpener : public SourceOpener {
  public:
-  DcpOpener(const SourceTree& tree, SourceFiles& files, const OpenCheckpointOptions& options)
-      : SourceOpener(tree, files, options, kTorchDcp.name), placer_(builder_) {}
+  /// `megatron`: where it was found, if it is Megatron's; the tree is that directory then.
+  DcpOpener(const SourceTree& tree, SourceFiles& files, const OpenCheckpointOptions& options,
+            std::optional<MegatronPlace> megatron = std::nullopt)
+      : SourceOpener(tree, files, options, megatron ? kMegatron.name : kTorchDcp.name),
+        placer_(builder_),
+        megatron_(std::move(megatron)) {}
 
  private:
   Result<void> read() override {
     CKFS_TRY_VOID(choose());
+    // Two iterations may agree in all that is seen of their files.
+    if (megatron_ && !megatron_->directory.empty()) {
+      builder_.saw_file(megatron_->directory, 0, 0);
+    }
     CKFS_TRY_VOID(read_metadata());
     CKFS_TRY_VOID(
         add_model(prefix_.empty() ? std::optional(directory_above(tree_)) : std::nullopt));
@@ -132,6 +117,12 @@ class DcpOpener : public SourceOpener {
 
   /// With a key, the tensors below it; else all but those that only resuming a training needs.
   bool wanted(std::string_view name) const {
+    if (megatron_) {
+      const MegatronEntry entry = megatron_entry(name);
+      if (entry == MegatronEntry::Master) return key_.empty();
+      if (entry != MegatronEntry::Weight) return false;
+      if (key_.empty()) return true;
+    }
     if (!key_.empty()) return name.starts_with(key_) && name.substr(key_.size()).starts_with('.');
     return !is_training_state(name.substr(0, name.find('.')));
   }
@@ -145,6 +136,10 @@ class DcpOpener : public SourceOpener {
     key_ = options_.key;
     if (!key_.empty()) return {};
     CKFS_TRY(const std::vector<DcpEntry> entries, list_dcp_entries(pickle, path));
+    if (megatron_) {
+      note_megatron(entries);
+      return {};
+    }
     for (const std::string_view usual : usual_keys()) {
       const bool has_tensors = std::ranges::any_of(
           entries, [&](const DcpEntry& entry) { return entry.tensor && entry.key == usual; });
@@ -180,6 +175,32 @@ class DcpOpener : public SourceOpener {
     }
   }
 
+  /// Counts what the views leave out of Megatron's checkpoint, by kind.
+  void note_megatron(std::span<const DcpEntry> entries) {
+    std::map<MegatronEntry, std::pair<std::size_t, std::size_t>> counts;  // tensors, others
+    for (const DcpEntry& entry : entries) {
+      auto& [tensors, others] = counts[megatron_entry(entry.name)];
+      ++(entry.tensor ? tensors : others);
+    }
+    const auto note = [&](MegatronEntry kind, std::string_view subject, std::string_view what) {
+      const auto found = counts.find(kind);
+      if (found == counts.end()) return;
+      const auto& [tensors, others] = found->second;
+      builder_.add_note(
+          std::string(subject),
+          fmt::format("{}: {} tensors, {} other values; left out", what, tensors, others));
+    };
+    note(MegatronEntry::Optimizer, "optimizer", "its state beside masters");
+    note(MegatronEntry::ExtraState, "_extra_state", "what modules keep beside weights");
+    note(MegatronEntry::RandomState, "rng_state", "random generators, and iterations run again");
+    note(MegatronEntry::Common, "common_state", "arguments of the run");
+    if (counts.contains(MegatronEntry::Optimizer) && !counts.contains(MegatronEntry::Master)) {
+      masters_.absence =
+          "the optimizer's state is in flat buffers, without tensors' names (Megatron saves names "
+          "with --dist-ckpt-optim-fully-reshardable)";
+    }
+  }
+
   /// A wrapper that no list knows ("_orig_mod", "app") is in every name.
   void note_prefix(std::span<const DcpTensor> tensors) {
     if (tensors.size() < 2) return;
@@ -197,16 +218,58 @@ class DcpOpener : public SourceOpener {
 
   Result<void> read_metadata() {
     CKFS_TRY(DcpMetadata metadata, parse_metadata());
-    note_prefix(metadata.tensors);
+    if (!megatron_) note_prefix(metadata.tensors);
     for (std::size_t i = 0; i < std::min(metadata.others.size(), kMaxNotes); ++i) {
       builder_.add_note(metadata.others[i], "not a tensor; left out");
     }
     std::ranges::sort(metadata.tensors, [](const DcpTensor& a, const DcpTensor& b) {
       return natural_less(a.name, b.name);
     });
+    if (megatron_) choose_masters(metadata);
     CKFS_TRY_VOID(read_parts(metadata));
     add_facts(metadata);
     return {};
+  }
+
+  bool is_master(const DcpTensor& tensor) const {
+    return megatron_ && megatron_entry(tensor.name) == MegatronEntry::Master;
+  }
+
+  /// Puts masters behind the weights; or takes all of them out, where one is not the whole of a
+  /// weight or its file is not there.
+  void choose_masters(DcpMetadata& metadata) {
+    std::map<std::string_view, std::span<const std::int64_t>> weights;
+    for (const DcpTensor& tensor : metadata.tensors) {
+      if (!is_master(tensor)) weights.emplace(tensor.name, tensor.shape);
+    }
+    std::set<std::string_view> seen;
+    for (const DcpTensor& tensor : metadata.tensors) {
+      if (!is_master(tensor)) continue;
+      const auto weight = weights.find(weight_of_master(tensor.name));
+      if (!masters_.absence.empty()) break;
+      if (weight == weights.end() || tensor.dtype != DType::F32 ||
+          !std::ranges::equal(weight->second, tensor.shape)) {
+        masters_.absence =
+            fmt::format("{}: is {} [{}], which is not the whole of a weight in F32",
+                        quote(tensor.name), tensor.dtype_name, fmt::join(tensor.shape, ", "));
+      } else if (!seen.insert(weight->first).second) {
+        masters_.absence = fmt::format("{}: has two masters", quote(weight->first));
+      }
+      for (const DcpChunk& chunk : tensor.chunks) {
+        const std::string& path = metadata.paths[chunk.path];
+        if (find(prefix_ + path) || !masters_.absence.empty()) continue;
+        masters_.absence = fmt::format("{}: missing, but {} has a part of {} there", path,
+                                       kMetadata, quote(tensor.name));
+      }
+    }
+    if (seen.empty() && masters_.absence.empty()) {
+      masters_.absence = "the checkpoint has no state of an optimizer";
+    }
+    const bool none = !masters_.absence.empty();
+    std::erase_if(metadata.tensors,
+                  [&](const DcpTensor& tensor) { return none && is_master(tensor); });
+    std::ranges::stable_partition(metadata.tensors,
+                                  [this](const DcpTensor& tensor) { return !is_master(tensor); });
   }
 
   Result<DcpMetadata> parse_metadata() {
@@ -252,11 +315,13 @@ class DcpOpener : public SourceOpener {
     CKFS_TRY_VOID(find_places(metadata));
     CKFS_TRY_VOID(sort_places());
     std::vector<ChunkFile*> wanted;
-    for_each_tensor(tensors,
-                    [&](std::span<ChunkFile> places) { wanted.push_back(&largest(places)); });
+    for_each_tensor(tensors, [&](std::span<ChunkFile> places) {
+      if (!is_master(*places.front().tensor)) wanted.push_back(&largest(places));
+    });
     CKFS_TRY_VOID(open_items(std::exchange(wanted, {})));
     for_each_tensor(tensors, [&](std::span<ChunkFile> places) {
-      const bool row_major = is_contiguous(largest(places).item->tensor);
+      const ChunkFile& opened = largest(places);
+      const bool row_major = opened.item == nullptr || is_contiguous(opened.item->tensor);
       for (ChunkFile& place : places) {
         if (!row_major || !has_usual_length(place)) wanted.push_back(&place.own());
       }
@@ -434,7 +499,7 @@ class DcpOpener : public SourceOpener {
       const ChunkFile& own = place.own();
       CKFS_TRY_VOID(check_shared(tensor, *place.chunk, own));
       joined = joined && (own.item == nullptr || is_contiguous(own.item->tensor));
-      bytes_ += extent_of(own).nbytes;
+      if (!is_master(tensor)) bytes_ += extent_of(own).nbytes;
     }
     if (joined) {
       std::vector<Extent> extents;
@@ -445,8 +510,17 @@ class DcpOpener : public SourceOpener {
       for (ChunkFile& place : places) placed.boxes.push_back(box_of(place));
       placed.storage = placed.boxes.front().storage;
     }
-    order_.push_back(builder_.add_tensor(shown_name(tensor.name), placed.shape, placed.storage,
-                                         std::move(placed.boxes)));
+    const TensorId id = builder_.add_tensor(shown_name(tensor.name), placed.shape, placed.storage,
+                                            std::move(placed.boxes));
+    if (is_master(tensor)) {
+      const auto weight = weights_.find(weight_of_master(tensor.name));
+      if (weight != weights_.end()) masters_.pairs.push_back({weight->second, id});
+      return {};
+    }
+    order_.push_back(id);
+    if (!megatron_) return {};
+    weights_.emplace(tensor.name, id);
+    if (is_megatron_buffer(tensor.name)) builder_.set_role(id, Role::Buffer);
     return {};
   }
 
@@ -479,14 +553,36 @@ class DcpOpener : public SourceOpener {
 
   void add_facts(const DcpMetadata& metadata) {
     if (!prefix_.empty()) builder_.add_fact("directory", prefix_);
-    builder_.add_fact("tensors", std::to_string(metadata.tensors.size()));
+    if (megatron_) {
+      add_megatron_facts();
+    } else {
+      builder_.add_fact("tensors", std::to_string(metadata.tensors.size()));
+    }
     builder_.add_fact("other values", std::to_string(metadata.others.size()));
     add_byte_facts(bytes_, bytes_of(prefix_, ".distcp"));
   }
 
+  void add_megatron_facts() {
+    const MegatronPlace& place = *megatron_;
+    if (!place.directory.empty()) {
+      builder_.add_fact("directory", place.chosen.empty()
+                                         ? place.directory
+                                         : fmt::format("{} ({})", place.directory, place.chosen));
+    }
+    if (!place.iteration.empty()) builder_.add_fact("iteration", place.iteration);
+    builder_.add_fact("tensors", std::to_string(order_.size()));
+    builder_.add_fact("optimizer's masters",
+                      masters_.absence.empty() ? fmt::format("of {} tensors", masters_.pairs.size())
+                                               : "none: " + masters_.absence);
+    builder_.set_masters(std::move(masters_));
+  }
+
   TensorPlacer placer_;
-  std::string prefix_;                         // of the checkpoint's directory in the tree
-  std::string key_;                            // what the shown names have lost; empty: nothing
+  std::optional<MegatronPlace> megatron_;
+  Masters masters_;
+  std::map<std::string_view, TensorId> weights_;  // of Megatron's, provisional ids; in the metadata
+  std::string prefix_;                            // of the checkpoint's directory in the tree
+  std::string key_;                               // what the shown names have lost; empty: nothing
   std::string left_out_;                       // a key of tensors that are not shown; empty: none
   std::vector<TensorId> order_;                // provisional ids
   std::vector<ChunkFile> places_;              // of all chunks of one tensor after the other
@@ -514,9 +610,27 @@ Result<std::shared_ptr<const Catalog>> open_dcp(const SourceTree& tree, SourceFi
   return DcpOpener(tree, files, options).open();
 }
 
+bool recognizes_megatron(const SourceTree& tree, const SourceFiles& files,
+                         const OpenCheckpointOptions& /*options*/) {
+  return is_megatron(tree, files);
+}
+
+Result<std::shared_ptr<const Catalog>> open_megatron(const SourceTree& tree, SourceFiles& files,
+                                                     const OpenCheckpointOptions& options) {
+  if (!options.tag.empty()) {
+    return fail(ErrorCode::InvalidArgument, "{}: only DeepSpeed checkpoints have tags", tree.name);
+  }
+  CKFS_TRY(const MegatronPlace place, choose_megatron(tree, files, options));
+  if (place.directory.empty()) return DcpOpener(tree, files, options, place).open();
+  // Other iterations come and go while a training runs: they are not part of the source.
+  const SourceTree iteration = subtree(tree, place.directory);
+  return DcpOpener(iteration, files, options, place).open();
+}
+
 }  // namespace
 
 const Adapter kTorchDcpTop{"torch_dcp", recognizes_top, open_dcp};
 const Adapter kTorchDcp{"torch_dcp", recognizes_dcp, open_dcp};
+const Adapter kMegatron{"megatron", recognizes_megatron, open_megatron};
 
 }  // namespace ckfs

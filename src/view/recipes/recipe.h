@@ -122,6 +122,15 @@ struct TrainerNames {
   std::vector<std::string> keep;
 };
 
+/// The rules by which a training program's names and shapes of a kind of model become those of
+/// Hugging Face, and the other way round.
+struct ProgramRules {
+  std::map<std::string, double> config;  // numbers that config.json may leave out
+  RuleList read;
+  std::string experts;  // the layout that `write` begins with; empty: the source's
+  RuleList write;       // the way there; empty: it is not known
+};
+
 /// The rules for a kind of model.
 struct ModelFamily {
   std::string file;
@@ -131,9 +140,11 @@ struct ModelFamily {
   std::map<std::string, RuleList, std::less<>> layouts;
   std::optional<MaxTextTrees> maxtext;
   std::optional<TrainerNames> torchtitan;
+  std::map<std::string, ProgramRules, std::less<>> programs;  // by program: "megatron"
 };
 
 struct FoundTree;
+struct FoundNames;
 
 /// The families that are built in, and what the files of --recipe say.
 struct Recipes {
@@ -145,6 +156,8 @@ struct Recipes {
   /// The model that the checkpoint's tree is made of, found once for all views (maxtext_tree.h).
   /// nullptr: no search was made.
   std::shared_ptr<const FoundTree> tree = {};
+  /// The same for a checkpoint with a training program's names (program_names.h).
+  std::shared_ptr<const FoundNames> named = {};
 
   const RecipeView* find_view(std::string_view name) const;
   /// Whether a family has the name that --family gives.
@@ -159,6 +172,8 @@ struct Recipes {
   /// The same for MaxText's trees whose whole `where` holds. But a family with --family among its
   /// model_names of MaxText comes first (the last such one), whatever holds.
   const ModelFamily* find_maxtext(const ConfigNumbers& config) const;
+  /// The same for the names of a program.
+  const ProgramRules* find_program(std::string_view program, const ConfigNumbers& config) const;
 };
 
 /// `recipes` and what a file says. Errors: Corrupt (not the language; with the file, and the line

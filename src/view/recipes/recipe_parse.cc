@@ -14,6 +14,7 @@ using Json = JsonNode::Kind;
 
 constexpr std::size_t kMaxNames = 64;  // patterns or results of a rule
 constexpr std::string_view kLayouts[] = {"linear", "fused", "packed"};
+constexpr std::string_view kPrograms[] = {"megatron"};
 
 /// Says which members an object may have.
 Result<void> only(const JsonNode& node, std::string_view file,
@@ -449,6 +450,19 @@ Result<std::vector<std::string_view>> parse_releases(const JsonNode& node, std::
               fmt::join(kMaxTextReleases, ", "));
 }
 
+/// The member `config`: numbers that config.json may leave out.
+Result<std::map<std::string, double>> parse_defaults(const JsonNode& node, std::string_view file) {
+  std::map<std::string, double> numbers;
+  const JsonNode* const config = node.find("config");
+  if (config == nullptr) return numbers;
+  if (config->kind != Json::Object) return not_a(*config, file, "an object");
+  for (std::size_t i = 0; i < config->keys.size(); ++i) {
+    if (config->items[i].kind != Json::Number) return not_a(config->items[i], file, "a number");
+    numbers.emplace(config->keys[i], config->items[i].number);
+  }
+  return numbers;
+}
+
 Result<MaxTextTrees> parse_trees(const JsonNode& node, std::string_view file,
                                  const Recipes& recipes) {
   if (node.kind != Json::Object) return not_a(node, file, "an object");
@@ -461,13 +475,7 @@ Result<MaxTextTrees> parse_trees(const JsonNode& node, std::string_view file,
     for (const JsonNode* name : names) trees.stems.push_back(name->text);
   }
   CKFS_TRY(trees.where, conditions(node, "where", {}, file));
-  if (const JsonNode* config = node.find("config")) {
-    if (config->kind != Json::Object) return not_a(*config, file, "an object");
-    for (std::size_t i = 0; i < config->keys.size(); ++i) {
-      if (config->items[i].kind != Json::Number) return not_a(config->items[i], file, "a number");
-      trees.config.emplace(config->keys[i], config->items[i].number);
-    }
-  }
+  CKFS_TRY(trees.config, parse_defaults(node, file));
   CKFS_TRY(trees.by_config, flag(node, "by_config", file));
   CKFS_TRY(trees.mtp, flag(node, "mtp", file));
   CKFS_TRY(trees.multimodal, flag(node, "multimodal", file));
@@ -505,10 +513,31 @@ Result<TrainerNames> parse_trainer_names(const JsonNode& node, std::string_view 
   return names;
 }
 
+Result<ProgramRules> parse_program(const JsonNode& node, std::string_view file,
+                                   const Recipes& recipes) {
+  if (node.kind != Json::Object) return not_a(node, file, "an object");
+  CKFS_TRY_VOID(only(node, file, {"config", "read", "experts", "write", "comment"}));
+  ProgramRules rules;
+  CKFS_TRY(rules.config, parse_defaults(node, file));
+  const JsonNode* const read = node.find("read");
+  if (read == nullptr) return fail(ErrorCode::Corrupt, "{}:{}: has no read", file, node.line);
+  CKFS_TRY(rules.read, parse_rules(*read, file, recipes));
+  CKFS_TRY(rules.experts, text_of(node, "experts", file, ""));
+  if (!rules.experts.empty() && std::ranges::find(kLayouts, rules.experts) == std::end(kLayouts)) {
+    return fail(ErrorCode::Corrupt, "{}:{}: {} is not a layout of experts", file,
+                node.find("experts")->line, quote(rules.experts));
+  }
+  if (const JsonNode* const write = node.find("write")) {
+    CKFS_TRY(rules.write, parse_rules(*write, file, recipes));
+  }
+  return rules;
+}
+
 Result<ModelFamily> parse_family(const JsonNode& root, std::string_view file,
                                  const Recipes& recipes) {
   CKFS_TRY_VOID(
-      only(root, file, {"family", "comment", "lists", "experts", "maxtext", "torchtitan"}));
+      only(root, file,
+           {"family", "comment", "lists", "experts", "maxtext", "torchtitan", kPrograms[0]}));
   ModelFamily family;
   family.file = file;
   const JsonNode& models = *root.find("family");
@@ -523,8 +552,16 @@ Result<ModelFamily> parse_family(const JsonNode& root, std::string_view file,
   if (const JsonNode* names = root.find("torchtitan")) {
     CKFS_TRY(family.torchtitan, parse_trainer_names(*names, file, recipes));
   }
+  for (const std::string_view program : kPrograms) {
+    const JsonNode* const node = root.find(program);
+    if (node == nullptr) continue;
+    CKFS_TRY(ProgramRules rules, parse_program(*node, file, recipes));
+    family.programs.emplace(program, std::move(rules));
+  }
   const JsonNode* experts = root.find("experts");
-  if (experts == nullptr && (family.maxtext || family.torchtitan)) return family;
+  if (experts == nullptr && (family.maxtext || family.torchtitan || !family.programs.empty())) {
+    return family;
+  }
   if (experts == nullptr || experts->kind != Json::Object) {
     return fail(ErrorCode::Corrupt, "{}: has no experts (an object)", file);
   }
@@ -627,6 +664,17 @@ const ModelFamily* Recipes::find_torchtitan(const ConfigNumbers& config) const {
   for (const std::string& model : models(config)) {
     for (const ModelFamily& known : std::views::reverse(families)) {
       if (known.torchtitan && has_model(known, model)) return &known;
+    }
+  }
+  return nullptr;
+}
+
+const ProgramRules* Recipes::find_program(std::string_view program,
+                                          const ConfigNumbers& config) const {
+  for (const std::string& model : models(config)) {
+    for (const ModelFamily& known : std::views::reverse(families)) {
+      const auto rules = known.programs.find(program);
+      if (rules != known.programs.end() && has_model(known, model)) return &rules->second;
     }
   }
   return nullptr;

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::uint64_t kMostBytes = 5'000'000'000;  // of a data file, with more than one chunk
 constexpr std::size_t kItemsPerLiteral = 64;
-constexpr std::uint64_t kMostChunks = std::uint64_t{1} << 24;
+constexpr std::uint64_t kMostItems = std::uint64_t{1} << 24;
 constexpr std::size_t kMostFiles = 100'000;
 constexpr std::string_view kRoot = "archive";  // what torch.save calls it in a stream
 
@@ -157,9 +157,8 @@ class DcpContainer final : public Container {
     kinds_.emplace(std::pair(kind->dtype, kind->shape), kind);
     const std::uint64_t count = chunk_count(id);
     const std::uint64_t bytes = kind->archive.size();
-    if (count > kMostChunks - items_.size()) {
-      return fail(ErrorCode::Unsupported, "{}: more than {} chunks", quote(added.name),
-                  kMostChunks);
+    if (count > kMostItems - items_.size()) {
+      return fail(ErrorCode::Unsupported, "{}: more than {} chunks", quote(added.name), kMostItems);
     }
     for (std::uint32_t chunk = 0; chunk < count; ++chunk) {
       if (sizes_.empty() || bytes > kMostBytes - std::min(kMostBytes, sizes_.back())) {

@@ -22,7 +22,6 @@
 #include "view/maxtext_tree.h"
 #include "view/program_names.h"
 #include "view/recipes/recipe.h"
-#include "view/torchtitan.h"
 #include "view/tree_view.h"
 
 namespace ckfs {
@@ -434,17 +433,6 @@ Result<std::shared_ptr<Definition>> define_directory(std::shared_ptr<const Catal
     }
   }
   const std::string_view release = parameter_of(spec, "maxtext", "");
-  if (row.dtype && release.empty() && reads_titan_names(*catalog, recipes)) {
-    if (shows_masters(spec)) {
-      return fail(ErrorCode::Unsupported,
-                  "{}: master=1: the source is not a checkpoint of Megatron's", row.name);
-    }
-    auto list = titan_tensors(*catalog, all ? row.dtype : std::nullopt, recipes);
-    if (!list) return Failure(list.error().within(std::string(row.name)));
-    definition->names = std::move(list->names);
-    definition->tensors = std::move(list->tensors);
-    ids.clear();
-  }
   if (shows_masters(spec) && !is_renamed(*catalog, row)) {
     return fail(ErrorCode::Unsupported,
                 "{}: master=1: the source is not a checkpoint of Megatron's", row.name);

@@ -11,6 +11,7 @@ namespace ckfs {
 namespace {
 
 constexpr std::string_view kMegatron = "megatron";
+constexpr std::string_view kTorchTitan = "torchtitan";
 
 /// What every model of Megatron's has, below nothing or a wrapper.
 bool has_megatron_names(const Catalog& catalog) {
@@ -18,6 +19,16 @@ bool has_megatron_names(const Catalog& catalog) {
     return catalog.find(fmt::format("{}embedding.word_embeddings.weight", prefix)) &&
            catalog.find(fmt::format("{}decoder.final_layernorm.weight", prefix));
   });
+}
+
+bool has_titan_names(const Catalog& catalog) {
+  return catalog.kind() == "torch_dcp" && catalog.find("tok_embeddings.weight") &&
+         catalog.find("layers.0.attention_norm.weight") && catalog.find("norm.weight");
+}
+
+/// In messages.
+std::string_view shown(std::string_view program) {
+  return program == kMegatron ? "Megatron" : program;
 }
 
 /// The masters of weights, by weight. A weight in F32 without one is its own, and so is a buffer.
@@ -64,27 +75,35 @@ Result<TensorList> stored_tensors(const Catalog& catalog, Weights weights) {
   return list;
 }
 
-Result<TensorList> huggingface_names(const Catalog& catalog, Weights weights,
-                                     const Recipes& recipes) {
-  CKFS_TRY(ConfigNumbers config, config_numbers(catalog));
+/// The rules of the model's family, with the numbers of its config.json.
+Result<const ProgramRules*> find_rules(const Catalog& catalog, ConfigNumbers& config,
+                                       const Recipes& recipes) {
+  CKFS_TRY(config, config_numbers(catalog));
+  const std::string_view program = program_of(catalog);
   if (!catalog.model().config) {
     return fail(ErrorCode::Unsupported,
                 "the tensors have Megatron's names, and no config.json says which model it is and "
                 "how many heads and words it has (--config DIR names the directory of a model of "
                 "this kind; the view safetensors shows Megatron's names)");
   }
-  const ProgramRules* const rules = recipes.find_program(program_of(catalog), config);
+  const ProgramRules* const rules = recipes.find_program(program, config);
   if (rules == nullptr) {
     const std::vector<std::string> models = recipes.models(config);
     return fail(ErrorCode::Unsupported,
-                "no rules lead from Megatron's names to this model ({}; --family names another, "
-                "--recipe adds rules: ckfs-recipe(5); the view safetensors shows Megatron's names)",
+                "no rules lead from {0}'s names to this model ({1}; --family names another, "
+                "--recipe adds rules: ckfs-recipe(5); the view safetensors shows {0}'s names)",
+                shown(program),
                 models.empty() ? "config.json has no model_type"
                                : fmt::format("model_type {}", one_line(models.front())));
   }
   for (const auto& [key, number] : rules->config) config.set_default(key, number);
+  return rules;
+}
+
+Result<TensorList> huggingface_names(const Catalog& catalog, Weights weights,
+                                     const ConfigNumbers& config, const ProgramRules& rules) {
   CKFS_TRY(TensorList list, stored_tensors(catalog, weights));
-  CKFS_TRY(list, apply_rules(rules->read, config, std::move(list)));
+  CKFS_TRY(list, apply_rules(rules.read, config, std::move(list)));
   list = without_axes(std::move(list));
   std::ranges::sort(list.tensors, natural_less, &ModelTensor::name);
   return list;
@@ -93,31 +112,42 @@ Result<TensorList> huggingface_names(const Catalog& catalog, Weights weights,
 }  // namespace
 
 std::string_view program_of(const Catalog& catalog) {
-  return catalog.kind() == kMegatron || has_megatron_names(catalog) ? kMegatron
-                                                                    : std::string_view();
+  if (catalog.kind() == kMegatron || has_megatron_names(catalog)) return kMegatron;
+  return catalog.model().config && has_titan_names(catalog) ? kTorchTitan : std::string_view();
 }
 
 std::shared_ptr<const FoundNames> find_names(const Catalog& catalog, const Recipes& recipes) {
-  auto list = huggingface_names(catalog, Weights::Stored, recipes);
+  ConfigNumbers config;
+  const auto rules = find_rules(catalog, config, recipes);
+  if (!rules) return std::make_shared<const FoundNames>(&catalog, Failure(rules.error()));
+  auto list = huggingface_names(catalog, Weights::Stored, config, **rules);
   if (!list) return std::make_shared<const FoundNames>(&catalog, Failure(list.error()));
-  return std::make_shared<const FoundNames>(&catalog,
-                                            std::make_shared<const TensorList>(*std::move(list)));
+  return std::make_shared<const FoundNames>(
+      &catalog, std::make_shared<const TensorList>(*std::move(list)), (*rules)->keep);
 }
 
 Result<TensorList> named_tensors(const Catalog& catalog, const NameOptions& options,
                                  const Recipes& recipes) {
+  const bool known = recipes.named && recipes.named->catalog == &catalog;
+  const auto found = known ? recipes.named : find_names(catalog, recipes);
+  CKFS_TRY(const std::shared_ptr<const TensorList> model, found->model);
   TensorList list;
   if (options.weights == Weights::Masters) {
-    CKFS_TRY(list, huggingface_names(catalog, Weights::Masters, recipes));
+    ConfigNumbers config;
+    CKFS_TRY(const ProgramRules* const rules, find_rules(catalog, config, recipes));
+    CKFS_TRY(list, huggingface_names(catalog, Weights::Masters, config, *rules));
   } else {
-    const bool known = recipes.named && recipes.named->catalog == &catalog;
-    const auto found = known ? recipes.named : find_names(catalog, recipes);
-    CKFS_TRY(const std::shared_ptr<const TensorList> model, found->model);
     list.tensors = model->tensors;
     list.lender = model;
   }
+  const auto stays = [&](const ModelTensor& tensor) {
+    return tensor.role == Role::Buffer ||
+           std::ranges::any_of(found->keep, [&](const std::string& ending) {
+             return tensor.name.ends_with(ending);
+           });
+  };
   for (ModelTensor& tensor : list.tensors) {
-    const bool kept = options.keep_buffers && tensor.role == Role::Buffer;
+    const bool kept = options.keep_buffers && stays(tensor);
     if (!options.dtype || kept || !is_castable_float(tensor.expr.dtype())) continue;
     tensor.exactness = exactness_of(catalog, tensor.expr, *options.dtype);
     CKFS_TRY(tensor.expr, tensor.expr.cast(*options.dtype));
@@ -130,6 +160,13 @@ std::vector<Obstacle> name_obstacles(const Catalog& catalog, const Recipes& reci
   const auto found = known ? recipes.named : find_names(catalog, recipes);
   if (found->model) return {};
   return {{"source", found->model.error().message()}};
+}
+
+std::optional<Note> name_remark(const Catalog& catalog) {
+  if (!has_titan_names(catalog) || catalog.model().config) return std::nullopt;
+  return Note{"tok_embeddings.weight",
+              "torchtitan's names are shown as they are; with --config MODEL (its config.json) "
+              "they are Hugging Face's"};
 }
 
 }  // namespace ckfs

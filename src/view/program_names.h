@@ -1,5 +1,5 @@
-// Sources whose tensors have the names and shapes of a training program, Megatron-Core's, and the
-// way from there to those of Hugging Face, by the rules of the model's family.
+// Sources whose tensors have the names and shapes of a training program, Megatron-Core or
+// torchtitan, and the way from there to those of Hugging Face, by the rules of the model's family.
 //
 // Rules only move data: values are as they are stored, and a view casts what they give.
 #pragma once
@@ -16,14 +16,17 @@
 
 namespace ckfs {
 
-/// The program whose names the catalog's tensors have, as families call it: "megatron". Empty: they
-/// are shown by the names that they have. Known by the names alone, or by the kind of checkpoint.
+/// The program whose names the catalog's tensors have, as families call it: "megatron",
+/// "torchtitan". Empty: they are shown by the names that they have. Megatron's are known by the
+/// names alone, or by the kind of checkpoint; torchtitan's in DCP checkpoints with a config.json
+/// only, because Meta's own files have nearly the same names.
 std::string_view program_of(const Catalog& catalog);
 
 /// The model under Hugging Face's names, in their natural order; or why there is none.
 struct FoundNames {
   const Catalog* catalog = nullptr;
   Result<std::shared_ptr<const TensorList>> model;
+  std::vector<std::string> keep = {};  // as ProgramRules::keep
 };
 
 /// Applies the rules. Done once for a checkpoint, and kept in Recipes::named. Requires:
@@ -37,7 +40,8 @@ enum class Weights : bool {
 };
 
 /// The model's tensors, which share names and boxes with the model that was found. With a `dtype`
-/// all floats are cast to it but those of buffers, if they are kept. Requires: program_of() is not
+/// all floats are cast to it but those of buffers, and of tensors that the rules
+/// name, if they are kept. Requires: program_of() is not
 /// empty. Errors: Unsupported (no family, no config.json; what does not fit the rules, with file,
 /// line and tensor; no masters), Corrupt (config.json).
 struct NameOptions {
@@ -50,5 +54,8 @@ Result<TensorList> named_tensors(const Catalog& catalog, const NameOptions& opti
 
 /// Why the source cannot be shown under Hugging Face's names; empty: it can.
 std::vector<Obstacle> name_obstacles(const Catalog& catalog, const Recipes& recipes);
+
+/// A remark on torchtitan's names that are shown as they are. nullopt: there is none.
+std::optional<Note> name_remark(const Catalog& catalog);
 
 }  // namespace ckfs

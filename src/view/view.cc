@@ -16,7 +16,6 @@
 #include "view/megatron_view.h"
 #include "view/program_names.h"
 #include "view/recipes/recipe.h"
-#include "view/torchtitan.h"
 #include "view/tree_view.h"
 #include "view/view_table.h"
 
@@ -256,10 +255,7 @@ std::vector<ViewSummary> list_views(const std::shared_ptr<const Catalog>& held,
   if (const std::optional<Note> left_out = maxtext_tree_remark(catalog)) {
     maxtext_notes.push_back(*left_out);
   }
-  const std::vector<Obstacle> titan = reads_titan_names(catalog, recipes)
-                                          ? titan_obstacles(catalog, recipes)
-                                          : std::vector<Obstacle>();
-  const std::optional<Note> titan_note = titan_remark(catalog, recipes);
+  const std::optional<Note> name_note = name_remark(catalog);
   for (const ViewRow& row : kViews) {
     ViewSummary& summary = summaries.emplace_back();
     summary.name = row.name;
@@ -291,10 +287,7 @@ std::vector<ViewSummary> list_views(const std::shared_ptr<const Catalog>& held,
       std::ranges::copy(name_obstacles(catalog, recipes), std::back_inserter(summary.obstacles));
     }
     summary.remarks = hf_model_remarks(catalog, row);
-    if (row.dtype && catalog.obstacles().empty()) {
-      std::ranges::copy(titan, std::back_inserter(summary.obstacles));
-      if (titan_note) summary.remarks.push_back(*titan_note);
-    }
+    if (row.dtype && name_note) summary.remarks.push_back(*name_note);
     if (row.dtype && is_maxtext_tree(catalog)) {
       std::ranges::copy(maxtext_notes, std::back_inserter(summary.remarks));
     }

@@ -313,8 +313,8 @@ TEST(WhatTensorsAre, ANoteSaysWhichPartsAreLeftOut) {
 }
 
 /// JSON as ComfyUI stores it beside a weight.
-test_model::Tensor comfy(const std::string& json) {
-  return {kU8, {static_cast<std::int64_t>(json.size())}, json};
+test_model::Tensor comfy(const std::string& text) {
+  return {kU8, {static_cast<std::int64_t>(text.size())}, text};
 }
 
 TEST(WhatTensorsAre, FloatsOfComfyUiAreDecodedByEitherSpelling) {
@@ -322,11 +322,11 @@ TEST(WhatTensorsAre, FloatsOfComfyUiAreDecodedByEitherSpelling) {
                          {"m.scale_weight", {kF32, {}, ""}},
                          {"m.scale_input", {kF32, {}, ""}},
                          {"scaled_fp8", {kF8, {2}, ""}}};
-  const auto second = [](DType type, const std::string& json) {
+  const auto second = [](DType type, const std::string& text) {
     return Tensors{{"m.weight", {type, {8, 16}, ""}},
                    {"m.weight_scale", {kF32, {}, ""}},
                    {"m.input_scale", {kF32, {}, ""}},
-                   {"m.comfy_quant", comfy(json)}};
+                   {"m.comfy_quant", comfy(text)}};
   };
   const Said decoded = {.decoded = {"m.weight"},
                         .left_out = {"m.comfy_quant", "m.input_scale", "m.weight_scale"}};

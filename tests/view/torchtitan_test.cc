@@ -1,10 +1,9 @@
 // torchtitan's names: that each family's two ways undo each other, and which sources are read so.
-#include "view/torchtitan.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "support/model_catalog.h"
+#include "view/program_names.h"
 #include "view/recipes/recipe.h"
 
 namespace ckfs {
@@ -156,10 +155,10 @@ TensorList stored(const Catalog& catalog) {
   return list;
 }
 
-const TrainerNames& names_of(const ConfigNumbers& config) {
-  const ModelFamily* const family = built_in_recipes().find_torchtitan(config);
-  CKFS_CHECK(family != nullptr);
-  return *family->torchtitan;
+const ProgramRules& names_of(const ConfigNumbers& config) {
+  const ProgramRules* const rules = built_in_recipes().find_program("torchtitan", config);
+  CKFS_CHECK(rules != nullptr);
+  return *rules;
 }
 
 Result<TensorList> written(const Model& model, const Catalog& catalog) {
@@ -287,8 +286,7 @@ TEST(TorchTitan, NamesAloneAreNoSuchSource) {
   ModelCatalog source;
   source.state(titan_llama("attention.", "output.weight")).config(std::string(kLlama));
   const auto catalog = source.build();
-  EXPECT_FALSE(is_titan_tree(*catalog));
-  EXPECT_FALSE(reads_titan_names(*catalog, built_in_recipes()));
+  EXPECT_EQ(program_of(*catalog), "");
 }
 
 }  // namespace

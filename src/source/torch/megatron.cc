@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::string_view kTracker = "latest_checkpointed_iteration.txt";
 constexpr std::string_view kFormat = "metadata.json";
-constexpr std::string_view kMetadata = ".metadata";
+constexpr std::string_view kMegatronMetadata = ".metadata";
 constexpr std::string_view kRelease = "release";
 constexpr std::string_view kNemo = "weights/";
 constexpr std::string_view kIteration = "iter_";
@@ -59,7 +59,7 @@ bool is_rank(std::string_view name) {
 }
 
 /// The marks of a directory.
-struct Marks {
+struct MegatronMarks {
   bool format = false;    // metadata.json
   bool metadata = false;  // .metadata
   bool parts = false;     // .distcp
@@ -69,7 +69,7 @@ struct Marks {
 };
 
 /// Of the tree itself (""), of weights/, and of the iterations.
-using Directories = std::map<std::string, Marks, std::less<>>;
+using MegatronDirectories = std::map<std::string, MegatronMarks, std::less<>>;
 
 /// The file directly in a directory that may be a checkpoint: the directory with its '/', and the
 /// path below it. nullopt: deeper, or elsewhere.
@@ -83,8 +83,8 @@ std::pair<std::string_view, std::string_view> place_of(std::string_view path) {
   return {"", path};
 }
 
-Directories find_directories(const SourceTree& tree) {
-  Directories found;
+MegatronDirectories find_directories(const SourceTree& tree) {
+  MegatronDirectories found;
   for (const TreeFile& file : tree.files) {
     const auto [directory, path] = place_of(file.path);
     const std::size_t slash = path.find('/');
@@ -92,11 +92,11 @@ Directories find_directories(const SourceTree& tree) {
                       path.substr(slash + 1) == "model_optim_rng.pt";
     if (slash != std::string_view::npos && !rank) continue;
     const bool parts = path.ends_with(".distcp");
-    if (!rank && !parts && path != kFormat && path != kMetadata) continue;
+    if (!rank && !parts && path != kFormat && path != kMegatronMetadata) continue;
     const auto at = found.try_emplace(std::string(directory)).first;
-    Marks& marks = at->second;
+    MegatronMarks& marks = at->second;
     marks.format |= path == kFormat;
-    marks.metadata |= path == kMetadata;
+    marks.metadata |= path == kMegatronMetadata;
     marks.parts |= parts;
     if (rank && marks.rank.empty()) marks.rank = path;
   }
@@ -128,7 +128,7 @@ std::optional<Format> format_of(const SourceTree& tree, const SourceFiles& files
 }
 
 bool is_whole(const SourceTree& tree, const SourceFiles& files, std::string_view directory,
-              const Marks& marks) {
+              const MegatronMarks& marks) {
   return !marks.rank.empty() || (marks.format && format_of(tree, files, directory));
 }
 
@@ -144,7 +144,7 @@ std::string iteration_name(std::string_view directory) {
 }
 
 /// "3, 7": the iterations that are there.
-std::string list_of(const Directories& found) {
+std::string list_of(const MegatronDirectories& found) {
   std::vector<std::uint64_t> numbers;
   bool release = false;
   for (const auto& [directory, marks] : found) {
@@ -165,7 +165,7 @@ std::string list_of(const Directories& found) {
 
 /// Errors: a format that ckfs does not read.
 Result<void> check_format(const SourceTree& tree, const SourceFiles& files,
-                          std::string_view directory, const Marks& marks) {
+                          std::string_view directory, const MegatronMarks& marks) {
   const std::string shown = directory.empty() ? tree.name : std::string(directory);
   constexpr std::string_view kRemedy =
       "load it in Megatron and save it with --ckpt-format torch_dist (or --ckpt-convert-format "
@@ -204,14 +204,14 @@ Result<void> check_format(const SourceTree& tree, const SourceFiles& files,
     return fail(ErrorCode::NotFound,
                 "{}{}: missing beside {} (is the copy complete? names that begin with a dot are "
                 "easily left out)",
-                directory, kMetadata, kFormat);
+                directory, kMegatronMetadata, kFormat);
   }
   return {};
 }
 
 /// The directory that the tracker file names.
 Result<std::string> tracked_directory(const SourceTree& tree, const SourceFiles& files,
-                                      const Directories& found) {
+                                      const MegatronDirectories& found) {
   const std::string text = text_of(tree, files, kTracker, 64);
   const std::string_view named = trim(text);
   const auto number = whole_number(named);
@@ -232,7 +232,7 @@ Result<std::string> tracked_directory(const SourceTree& tree, const SourceFiles&
 
 bool is_megatron(const SourceTree& tree, const SourceFiles& files) {
   if (tree.single_file) return false;
-  const Directories found = find_directories(tree);
+  const MegatronDirectories found = find_directories(tree);
   const bool tracked = tree.find(kTracker) != nullptr;
   return std::ranges::any_of(found, [&](const auto& entry) {
     const auto& [directory, marks] = entry;
@@ -242,7 +242,7 @@ bool is_megatron(const SourceTree& tree, const SourceFiles& files) {
 
 Result<MegatronPlace> choose_megatron(const SourceTree& tree, const SourceFiles& files,
                                       const OpenCheckpointOptions& options) {
-  Directories found = find_directories(tree);
+  MegatronDirectories found = find_directories(tree);
   const auto top = found.find("");
   if (top != found.end() && is_whole(tree, files, "", top->second)) {
     if (options.step) {

@@ -113,15 +113,6 @@ struct MaxTextTrees {
   RuleList scanned;    // from what `unscanned` gives; empty: MaxText has no such tree
 };
 
-/// The names that a trainer has for a kind of model, and the way between them and Hugging Face's.
-/// Each way is written: neither is learned from the other.
-struct TrainerNames {
-  RuleList read;   // from the trainer's tensors
-  RuleList write;  // from those of a Hugging Face model
-  /// Endings of Hugging Face's names whose tensors keep their dtype in a view in BF16.
-  std::vector<std::string> keep;
-};
-
 /// The rules by which a training program's names and shapes of a kind of model become those of
 /// Hugging Face, and the other way round.
 struct ProgramRules {
@@ -129,6 +120,8 @@ struct ProgramRules {
   RuleList read;
   std::string experts;  // the layout that `write` begins with; empty: the source's
   RuleList write;       // the way there; empty: it is not known
+  /// Endings of Hugging Face's names whose tensors keep their dtype in a view in BF16.
+  std::vector<std::string> keep;
 };
 
 /// The rules for a kind of model.
@@ -139,8 +132,8 @@ struct ModelFamily {
   /// the source has.
   std::map<std::string, RuleList, std::less<>> layouts;
   std::optional<MaxTextTrees> maxtext;
-  std::optional<TrainerNames> torchtitan;
-  std::map<std::string, ProgramRules, std::less<>> programs;  // by program: "megatron"
+  std::map<std::string, ProgramRules, std::less<>>
+      programs;  // by program: "megatron", "torchtitan"
 };
 
 struct FoundTree;
@@ -167,8 +160,6 @@ struct Recipes {
   /// The last family that has layouts of experts for the first of models() that any has. nullptr:
   /// none. Valid as long as the object.
   const ModelFamily* find_layouts(const ConfigNumbers& config) const;
-  /// The same for torchtitan's names.
-  const ModelFamily* find_torchtitan(const ConfigNumbers& config) const;
   /// The same for MaxText's trees whose whole `where` holds. But a family with --family among its
   /// model_names of MaxText comes first (the last such one), whatever holds.
   const ModelFamily* find_maxtext(const ConfigNumbers& config) const;

@@ -14,7 +14,7 @@ using Json = JsonNode::Kind;
 
 constexpr std::size_t kMaxNames = 64;  // patterns or results of a rule
 constexpr std::string_view kLayouts[] = {"linear", "fused", "packed"};
-constexpr std::string_view kPrograms[] = {"megatron"};
+constexpr std::string_view kPrograms[] = {"megatron", "torchtitan"};
 
 /// Says which members an object may have.
 Result<void> only(const JsonNode& node, std::string_view file,
@@ -494,29 +494,10 @@ Result<MaxTextTrees> parse_trees(const JsonNode& node, std::string_view file,
   return trees;
 }
 
-Result<TrainerNames> parse_trainer_names(const JsonNode& node, std::string_view file,
-                                         const Recipes& recipes) {
-  if (node.kind != Json::Object) return not_a(node, file, "an object");
-  CKFS_TRY_VOID(only(node, file, {"read", "write", "keep", "comment"}));
-  TrainerNames names;
-  const JsonNode* read = node.find("read");
-  const JsonNode* write = node.find("write");
-  if (read == nullptr || write == nullptr) {
-    return fail(ErrorCode::Corrupt, "{}:{}: torchtitan has no read and write", file, node.line);
-  }
-  CKFS_TRY(names.read, parse_rules(*read, file, recipes));
-  CKFS_TRY(names.write, parse_rules(*write, file, recipes));
-  if (const JsonNode* keep = node.find("keep")) {
-    CKFS_TRY(const std::vector<const JsonNode*> endings, strings(*keep, file));
-    for (const JsonNode* ending : endings) names.keep.push_back(ending->text);
-  }
-  return names;
-}
-
 Result<ProgramRules> parse_program(const JsonNode& node, std::string_view file,
                                    const Recipes& recipes) {
   if (node.kind != Json::Object) return not_a(node, file, "an object");
-  CKFS_TRY_VOID(only(node, file, {"config", "read", "experts", "write", "comment"}));
+  CKFS_TRY_VOID(only(node, file, {"config", "read", "experts", "write", "keep", "comment"}));
   ProgramRules rules;
   CKFS_TRY(rules.config, parse_defaults(node, file));
   const JsonNode* const read = node.find("read");
@@ -530,6 +511,10 @@ Result<ProgramRules> parse_program(const JsonNode& node, std::string_view file,
   if (const JsonNode* const write = node.find("write")) {
     CKFS_TRY(rules.write, parse_rules(*write, file, recipes));
   }
+  if (const JsonNode* const keep = node.find("keep")) {
+    CKFS_TRY(const std::vector<const JsonNode*> endings, strings(*keep, file));
+    for (const JsonNode* ending : endings) rules.keep.push_back(ending->text);
+  }
   return rules;
 }
 
@@ -537,7 +522,7 @@ Result<ModelFamily> parse_family(const JsonNode& root, std::string_view file,
                                  const Recipes& recipes) {
   CKFS_TRY_VOID(
       only(root, file,
-           {"family", "comment", "lists", "experts", "maxtext", "torchtitan", kPrograms[0]}));
+           {"family", "comment", "lists", "experts", "maxtext", kPrograms[0], kPrograms[1]}));
   ModelFamily family;
   family.file = file;
   const JsonNode& models = *root.find("family");
@@ -549,9 +534,6 @@ Result<ModelFamily> parse_family(const JsonNode& root, std::string_view file,
   if (const JsonNode* trees = root.find("maxtext")) {
     CKFS_TRY(family.maxtext, parse_trees(*trees, file, recipes));
   }
-  if (const JsonNode* names = root.find("torchtitan")) {
-    CKFS_TRY(family.torchtitan, parse_trainer_names(*names, file, recipes));
-  }
   for (const std::string_view program : kPrograms) {
     const JsonNode* const node = root.find(program);
     if (node == nullptr) continue;
@@ -559,7 +541,7 @@ Result<ModelFamily> parse_family(const JsonNode& root, std::string_view file,
     family.programs.emplace(program, std::move(rules));
   }
   const JsonNode* experts = root.find("experts");
-  if (experts == nullptr && (family.maxtext || family.torchtitan || !family.programs.empty())) {
+  if (experts == nullptr && (family.maxtext || !family.programs.empty())) {
     return family;
   }
   if (experts == nullptr || experts->kind != Json::Object) {
@@ -655,15 +637,6 @@ const ModelFamily* Recipes::find_layouts(const ConfigNumbers& config) const {
   for (const std::string& model : models(config)) {
     for (const ModelFamily& known : std::views::reverse(families)) {
       if (!known.layouts.empty() && has_model(known, model)) return &known;
-    }
-  }
-  return nullptr;
-}
-
-const ModelFamily* Recipes::find_torchtitan(const ConfigNumbers& config) const {
-  for (const std::string& model : models(config)) {
-    for (const ModelFamily& known : std::views::reverse(families)) {
-      if (known.torchtitan && has_model(known, model)) return &known;
     }
   }
   return nullptr;

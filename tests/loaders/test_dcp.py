@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.distributed.checkpoint.metadata import (ChunkStorageMetadata, MetadataIndex,
                                                    TensorStorageMetadata)
 from safetensors.torch import load_file
-from support import WorkDirectory, mounted, run, same_bits
+from support import TESTS, WorkDirectory, mounted, run, same_bits
 
 
 def model():
@@ -119,6 +119,61 @@ class Dcp(WorkDirectory):
             got = load_file(mnt / "safetensors/model.safetensors")
             self.same(got, state["optim"])
             got = None
+
+
+class Written(WorkDirectory):
+    """Checkpoints that ckfs writes, loaded by torch."""
+
+    def loaded(self, directory, want):
+        """What dcp.load puts into zeroed tensors of these shapes."""
+        got = {name: torch.zeros_like(tensor) for name, tensor in want.items()}
+        dcp.load(got, checkpoint_id=directory, no_dist=True)
+        return got
+
+    def test_for_megatron_load_from_a_mount_and_from_a_copy(self):
+        case = TESTS / "data/megatron/back-qwen3-moe"
+        source = case / "source"
+        weights = load_file(source / "model.safetensors")
+        gate, up = (torch.stack([weights[f"model.layers.1.mlp.experts.{e}.{half}_proj.weight"]
+                                 for e in range(4)]) for half in ("gate", "up"))
+        want = {"decoder.layers.1.mlp.experts.experts.linear_fc1.weight": torch.cat([gate, up], 1),
+                "embedding.word_embeddings.weight": weights["model.embed_tokens.weight"]}
+        out = self.work / "out"
+        run("export", source, "megatron-torch-dist", out)
+        with mounted(source, self.work / "mnt") as mnt:
+            for directory in (out / "release", mnt / "megatron-torch-dist/release"):
+                got = self.loaded(directory, want)
+                for name in want:
+                    self.assertTrue(same_bits(got[name], want[name]), name)
+                common = torch.load(directory / "common.pt")
+                self.assertEqual((0, 3.0), (common["iteration"], common["checkpoint_version"]))
+
+    def test_of_a_model_load_by_its_own_names(self):
+        source = TESTS / "data/megatron/back-qwen3-moe/source"
+        want = load_file(source / "model.safetensors")
+        with mounted(source, self.work / "mnt") as mnt:
+            for view, dtype in (("dcp", torch.bfloat16), ("dcp@dtype=fp32", torch.float32)):
+                cast = {name: tensor.to(dtype) for name, tensor in want.items()}
+                got = self.loaded(mnt / view, cast)
+                for name in cast:
+                    self.assertTrue(same_bits(got[name], cast[name]), name)
+            file = self.work / "state.pt"
+            dcp_to_torch_save(mnt / "dcp", file)
+        self.same(torch.load(file), want)
+
+    def test_are_what_torch_would_write_but_for_places(self):
+        out = self.work / "out"
+        run("export", TESTS / "data/megatron/back-qwen3/source", "megatron-torch-dist", out)
+        with open(out / "release/.metadata", "rb") as file:
+            metadata = pickle.load(file)
+        for name, stored in metadata.state_dict_metadata.items():
+            self.assertIsInstance(stored, TensorStorageMetadata)
+            again = dcp.planner_helpers._create_write_items(name, torch.zeros(
+                stored.size, dtype=stored.properties.dtype))
+            self.assertEqual(stored.properties, again[0].tensor_data.properties, name)
+            for index, chunk in enumerate(stored.chunks):
+                place = metadata.storage_data[MetadataIndex(name, chunk.offsets, index)]
+                self.assertTrue((out / "release" / place.relative_path).is_file())
 
 
 if __name__ == "__main__":

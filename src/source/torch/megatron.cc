@@ -1,6 +1,7 @@
 // Megatron writes metadata.json last, and the tracker file after that: a directory without
-// metadata.json is not whole. The tracker is obeyed as Megatron obeys it. To take the newest iteration where it
-// names one that is gone would show other weights than the run went on with, without a sign.
+// metadata.json is not whole. The tracker is obeyed as Megatron obeys it. To take the newest
+// iteration where it names one that is gone would show other weights than the run went on with,
+// without a sign.
 //
 // Kinds of entries are told apart by how names begin. A weight's own name may have any word in it,
 // "optimizer" and "_state" too.
@@ -21,12 +22,12 @@ namespace ckfs {
 namespace {
 
 constexpr std::string_view kTracker = "latest_checkpointed_iteration.txt";
-constexpr std::string_view kFormat = "metadata.json";
-constexpr std::string_view kMetadata = ".metadata";
+constexpr std::string_view kFormatName = "metadata.json";
+constexpr std::string_view kPickleName = ".metadata";
 constexpr std::string_view kRelease = "release";
 constexpr std::string_view kNemo = "weights/";
 constexpr std::string_view kIteration = "iter_";
-constexpr std::size_t kDigits = 7;
+constexpr std::size_t kIterationDigits = 7;
 constexpr std::size_t kMostListed = 20;
 constexpr std::size_t kMostRead = std::size_t{64} << 10;  // of metadata.json
 
@@ -44,7 +45,8 @@ std::string directory_of_iteration(std::uint64_t number) {
 
 /// The number in such a name; nullopt: another name.
 std::optional<std::uint64_t> iteration_of(std::string_view name) {
-  if (!name.starts_with(kIteration) || name.size() < kIteration.size() + kDigits) return {};
+  if (!name.starts_with(kIteration) || name.size() < kIteration.size() + kIterationDigits)
+    return {};
   const auto number = whole_number(name.substr(kIteration.size()));
   return number && directory_of_iteration(*number) == name ? number : std::nullopt;
 }
@@ -58,7 +60,7 @@ bool is_rank(std::string_view name) {
 }
 
 /// The marks of a directory.
-struct Marks {
+struct MegatronMarks {
   bool format = false;    // metadata.json
   bool metadata = false;  // .metadata
   bool parts = false;     // .distcp
@@ -68,7 +70,7 @@ struct Marks {
 };
 
 /// Of the tree itself (""), of weights/, and of the iterations.
-using Directories = std::map<std::string, Marks, std::less<>>;
+using MegatronDirectories = std::map<std::string, MegatronMarks, std::less<>>;
 
 /// The file directly in a directory that may be a checkpoint: the directory with its '/', and the
 /// path below it. nullopt: deeper, or elsewhere.
@@ -82,8 +84,8 @@ std::pair<std::string_view, std::string_view> place_of(std::string_view path) {
   return {"", path};
 }
 
-Directories find_directories(const SourceTree& tree) {
-  Directories found;
+MegatronDirectories find_directories(const SourceTree& tree) {
+  MegatronDirectories found;
   for (const TreeFile& file : tree.files) {
     const auto [directory, path] = place_of(file.path);
     const std::size_t slash = path.find('/');
@@ -91,19 +93,19 @@ Directories find_directories(const SourceTree& tree) {
                       path.substr(slash + 1) == "model_optim_rng.pt";
     if (slash != std::string_view::npos && !rank) continue;
     const bool parts = path.ends_with(".distcp");
-    if (!rank && !parts && path != kFormat && path != kMetadata) continue;
+    if (!rank && !parts && path != kFormatName && path != kPickleName) continue;
     const auto at = found.try_emplace(std::string(directory)).first;
-    Marks& marks = at->second;
-    marks.format |= path == kFormat;
-    marks.metadata |= path == kMetadata;
+    MegatronMarks& marks = at->second;
+    marks.format |= path == kFormatName;
+    marks.metadata |= path == kPickleName;
     marks.parts |= parts;
     if (rank && marks.rank.empty()) marks.rank = path;
   }
   return found;
 }
 
-std::string text_of(const SourceTree& tree, const SourceFiles& files, std::string_view path,
-                    std::size_t limit) {
+std::string first_text(const SourceTree& tree, const SourceFiles& files, std::string_view path,
+                       std::size_t limit) {
   const TreeFile* const file = tree.find(path);
   if (file == nullptr) return {};
   const auto bytes = files.store().first_bytes(tree.location(*file), limit);
@@ -111,23 +113,23 @@ std::string text_of(const SourceTree& tree, const SourceFiles& files, std::strin
 }
 
 /// The member of metadata.json that names Megatron's backend; nullopt: it is another's file.
-struct Format {
+struct BackendFormat {
   std::string backend;
   double version = 0;
 };
-std::optional<Format> format_of(const SourceTree& tree, const SourceFiles& files,
-                                std::string_view directory) {
-  const std::string path = fmt::format("{}{}", directory, kFormat);
+std::optional<BackendFormat> format_of(const SourceTree& tree, const SourceFiles& files,
+                                       std::string_view directory) {
+  const std::string path = fmt::format("{}{}", directory, kFormatName);
   const auto root =
-      parse_json_tree(text_of(tree, files, path, kMostRead), path, JsonKeys::LastWins);
+      parse_json_tree(first_text(tree, files, path, kMostRead), path, JsonKeys::LastWins);
   const JsonNode* const backend = root ? root->find("sharded_backend") : nullptr;
   if (backend == nullptr || backend->kind != JsonNode::Kind::String) return std::nullopt;
   const JsonNode* const version = root->find("sharded_backend_version");
-  return Format{backend->text, version != nullptr ? version->number : 1};
+  return BackendFormat{backend->text, version != nullptr ? version->number : 1};
 }
 
 bool is_whole(const SourceTree& tree, const SourceFiles& files, std::string_view directory,
-              const Marks& marks) {
+              const MegatronMarks& marks) {
   return !marks.rank.empty() || (marks.format && format_of(tree, files, directory));
 }
 
@@ -143,7 +145,7 @@ std::string iteration_name(std::string_view directory) {
 }
 
 /// "3, 7": the iterations that are there.
-std::string list_of(const Directories& found) {
+std::string list_of(const MegatronDirectories& found) {
   std::vector<std::uint64_t> numbers;
   bool release = false;
   for (const auto& [directory, marks] : found) {
@@ -164,7 +166,7 @@ std::string list_of(const Directories& found) {
 
 /// Errors: a format that ckfs does not read.
 Result<void> check_format(const SourceTree& tree, const SourceFiles& files,
-                          std::string_view directory, const Marks& marks) {
+                          std::string_view directory, const MegatronMarks& marks) {
   const std::string shown = directory.empty() ? tree.name : std::string(directory);
   constexpr std::string_view kRemedy =
       "load it in Megatron and save it with --ckpt-format torch_dist (or --ckpt-convert-format "
@@ -180,38 +182,38 @@ Result<void> check_format(const SourceTree& tree, const SourceFiles& files,
     return fail(ErrorCode::Unsupported,
                 "{}: no {}, which Megatron writes last: the save was interrupted, or the copy is "
                 "not complete{}",
-                shown, kFormat,
+                shown, kFormatName,
                 marks.metadata
                     ? fmt::format(" ({}/{} by itself opens as plain DCP)", tree.name, directory)
                     : std::string());
   }
   const auto format = format_of(tree, files, directory);
   if (!format) {
-    return fail(ErrorCode::Corrupt, "{}{}: names no sharded_backend", directory, kFormat);
+    return fail(ErrorCode::Corrupt, "{}{}: names no sharded_backend", directory, kFormatName);
   }
   if (format->backend != "torch_dist") {
     return fail(ErrorCode::Unsupported,
-                "{}{}: sharded_backend is {}, and ckfs reads torch_dist: {}", directory, kFormat,
-                quote(format->backend), kRemedy);
+                "{}{}: sharded_backend is {}, and ckfs reads torch_dist: {}", directory,
+                kFormatName, quote(format->backend), kRemedy);
   }
   if (format->version != 1) {
     return fail(ErrorCode::Unsupported,
-                "{}{}: sharded_backend_version is {}, and version 1 is known", directory, kFormat,
-                format->version);
+                "{}{}: sharded_backend_version is {}, and version 1 is known", directory,
+                kFormatName, format->version);
   }
   if (!marks.metadata) {
     return fail(ErrorCode::NotFound,
                 "{}{}: missing beside {} (is the copy complete? names that begin with a dot are "
                 "easily left out)",
-                directory, kMetadata, kFormat);
+                directory, kPickleName, kFormatName);
   }
   return {};
 }
 
 /// The directory that the tracker file names.
 Result<std::string> tracked_directory(const SourceTree& tree, const SourceFiles& files,
-                                      const Directories& found) {
-  const std::string text = text_of(tree, files, kTracker, 64);
+                                      const MegatronDirectories& found) {
+  const std::string text = first_text(tree, files, kTracker, 64);
   const std::string_view named = trim(text);
   const auto number = whole_number(named);
   if (!number && named != kRelease) {
@@ -231,7 +233,7 @@ Result<std::string> tracked_directory(const SourceTree& tree, const SourceFiles&
 
 bool is_megatron(const SourceTree& tree, const SourceFiles& files) {
   if (tree.single_file) return false;
-  const Directories found = find_directories(tree);
+  const MegatronDirectories found = find_directories(tree);
   const bool tracked = tree.find(kTracker) != nullptr;
   return std::ranges::any_of(found, [&](const auto& entry) {
     const auto& [directory, marks] = entry;
@@ -241,7 +243,7 @@ bool is_megatron(const SourceTree& tree, const SourceFiles& files) {
 
 Result<MegatronPlace> choose_megatron(const SourceTree& tree, const SourceFiles& files,
                                       const OpenCheckpointOptions& options) {
-  Directories found = find_directories(tree);
+  MegatronDirectories found = find_directories(tree);
   const auto top = found.find("");
   if (top != found.end() && is_whole(tree, files, "", top->second)) {
     if (options.step) {

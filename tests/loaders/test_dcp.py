@@ -34,7 +34,14 @@ def in_boxes(rng, tensor):
         yield torch.Size([begin for begin, _ in box]), piece.permute(order).contiguous().permute(back)
 
 
-class Dcp(WorkDirectory):
+class DcpDirectory(WorkDirectory):
+    def same(self, got, want):
+        self.assertEqual(set(got), set(want))
+        for name in want:
+            self.assertTrue(same_bits(got[name], want[name]), name)
+
+
+class Dcp(DcpDirectory):
     def save(self, state):
         path = tempfile.mkdtemp(dir=self.work)
         dcp.save(state, checkpoint_id=path, no_dist=True)
@@ -45,11 +52,6 @@ class Dcp(WorkDirectory):
             tensors = {name: tensor.clone() for name, tensor in
                        load_file(mnt / "safetensors/model.safetensors").items()}
         return tensors
-
-    def same(self, got, want):
-        self.assertEqual(set(got), set(want))
-        for name in want:
-            self.assertTrue(same_bits(got[name], want[name]), name)
 
     def test_a_wrapped_model_has_the_names_of_the_model(self):
         for key in ("model", "state_dict", "module", "model_state_dict"):
@@ -121,7 +123,7 @@ class Dcp(WorkDirectory):
             got = None
 
 
-class Written(WorkDirectory):
+class Written(DcpDirectory):
     """Checkpoints that ckfs writes, loaded by torch."""
 
     def loaded(self, directory, want):
@@ -142,9 +144,7 @@ class Written(WorkDirectory):
         run("export", source, "megatron-torch-dist", out)
         with mounted(source, self.work / "mnt") as mnt:
             for directory in (out / "release", mnt / "megatron-torch-dist/release"):
-                got = self.loaded(directory, want)
-                for name in want:
-                    self.assertTrue(same_bits(got[name], want[name]), name)
+                self.same(self.loaded(directory, want), want)
                 common = torch.load(directory / "common.pt")
                 self.assertEqual((0, 3.0), (common["iteration"], common["checkpoint_version"]))
 
@@ -154,9 +154,7 @@ class Written(WorkDirectory):
         with mounted(source, self.work / "mnt") as mnt:
             for view, dtype in (("dcp", torch.bfloat16), ("dcp@dtype=fp32", torch.float32)):
                 cast = {name: tensor.to(dtype) for name, tensor in want.items()}
-                got = self.loaded(mnt / view, cast)
-                for name in cast:
-                    self.assertTrue(same_bits(got[name], cast[name]), name)
+                self.same(self.loaded(mnt / view, cast), cast)
             file = self.work / "state.pt"
             dcp_to_torch_save(mnt / "dcp", file)
         self.same(torch.load(file), want)

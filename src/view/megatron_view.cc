@@ -10,6 +10,7 @@
 
 #include "base/text.h"
 #include "format/torch_zip_writer.h"
+#include "view/dcp_view.h"
 #include "view/hf_model.h"
 #include "view/maxtext_tree.h"
 

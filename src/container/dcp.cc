@@ -16,11 +16,11 @@
 namespace ckfs {
 namespace {
 
-constexpr std::uint64_t kMostBytes = 5'000'000'000;  // of a data file, with more than one chunk
+constexpr std::uint64_t kMostDcpBytes = 5'000'000'000;  // of a data file, with more than one chunk
 constexpr std::size_t kItemsPerLiteral = 64;
-constexpr std::uint64_t kMostItems = std::uint64_t{1} << 24;
-constexpr std::size_t kMostFiles = 100'000;
-constexpr std::string_view kRoot = "archive";  // what torch.save calls it in a stream
+constexpr std::uint64_t kMostDcpChunks = std::uint64_t{1} << 24;
+constexpr std::size_t kMostDcpFiles = 100'000;
+constexpr std::string_view kItemRoot = "archive";  // what torch.save calls it in a stream
 
 /// The torch file around a chunk.
 struct DcpItemKind {
@@ -140,7 +140,7 @@ class DcpContainer final : public Container {
     const auto bytes = nbytes(dtype, checked_numel(shape).value());
     CKFS_CHECK(bytes.has_value());  // of a part of a tensor
     CKFS_TRY(auto archive, torch_zip::TorchArchive::plan(
-                               std::string(kRoot), torch_zip::measure_pickle(head), {*bytes}));
+                               std::string(kItemRoot), torch_zip::measure_pickle(head), {*bytes}));
     return std::make_shared<const DcpItemKind>(std::move(archive), dtype, std::move(shape));
   }
 
@@ -157,14 +157,15 @@ class DcpContainer final : public Container {
     kinds_.emplace(std::pair(kind->dtype, kind->shape), kind);
     const std::uint64_t count = chunk_count(id);
     const std::uint64_t bytes = kind->archive.size();
-    if (count > kMostItems - items_.size()) {
-      return fail(ErrorCode::Unsupported, "{}: more than {} chunks", quote(added.name), kMostItems);
+    if (count > kMostDcpChunks - items_.size()) {
+      return fail(ErrorCode::Unsupported, "{}: more than {} chunks", quote(added.name),
+                  kMostDcpChunks);
     }
     for (std::uint32_t chunk = 0; chunk < count; ++chunk) {
-      if (sizes_.empty() || bytes > kMostBytes - std::min(kMostBytes, sizes_.back())) {
-        if (sizes_.size() == kMostFiles) {
-          return fail(ErrorCode::InvalidArgument, "more than {} files of {} bytes", kMostFiles,
-                      kMostBytes);
+      if (sizes_.empty() || bytes > kMostDcpBytes - std::min(kMostDcpBytes, sizes_.back())) {
+        if (sizes_.size() == kMostDcpFiles) {
+          return fail(ErrorCode::InvalidArgument, "more than {} files of {} bytes", kMostDcpFiles,
+                      kMostDcpBytes);
         }
         file_begins_.push_back(static_cast<std::uint32_t>(items_.size()));
         sizes_.push_back(0);

@@ -10,6 +10,7 @@
 
 #include "base/text.h"
 #include "format/torch_zip_writer.h"
+#include "view/dcp_view.h"
 #include "view/hf_model.h"
 #include "view/maxtext_tree.h"
 
@@ -17,7 +18,7 @@ namespace ckfs {
 namespace {
 
 constexpr std::string_view kDirectory = "release/";
-constexpr std::string_view kLayers = "decoder.layers.";
+constexpr std::string_view kLayerPrefix = "decoder.layers.";
 constexpr std::string_view kRouterBias = ".e_score_correction_bias";
 
 /// The view of the model that the rules begin with.
@@ -43,25 +44,14 @@ Result<const ProgramRules*> find_rules(const ConfigNumbers& config, const Recipe
 
 /// Whether the layers of the tensor are its first dimension.
 bool is_stacked(std::string_view name) {
-  return name.starts_with(kLayers) && name.size() > kLayers.size() &&
-         !is_digit(name[kLayers.size()]);
+  return name.starts_with(kLayerPrefix) && name.size() > kLayerPrefix.size() &&
+         !is_digit(name[kLayerPrefix.size()]);
 }
 
-/// Cuts tensors into a part for each layer and each expert.
-void cut(Definition& definition) {
-  for (ModelTensor& tensor : definition.tensors) {
-    const std::size_t dimensions =
-        (is_stacked(tensor.name) ? 1u : 0u) +
-        (tensor.name.find(".experts.experts.") != std::string_view::npos ? 1u : 0u);
-    tensor.split = ModelTensor::kNone;
-    const auto shape = tensor.expr.shape();
-    if (dimensions == 0 || dimensions > shape.size()) continue;
-    std::vector<std::int64_t> parts(shape.size(), 1);
-    for (std::size_t d = 0; d < dimensions; ++d) parts[d] = std::max<std::int64_t>(shape[d], 1);
-    const auto same = std::ranges::find(definition.splits, parts);
-    tensor.split = static_cast<std::uint32_t>(same - definition.splits.begin());
-    if (same == definition.splits.end()) definition.splits.push_back(std::move(parts));
-  }
+/// The leading dimensions that number layers and experts.
+std::size_t numbering_dimensions(const ModelTensor& tensor) {
+  const bool experts = tensor.name.find(".experts.experts.") != std::string_view::npos;
+  return (is_stacked(tensor.name) ? 1 : 0) + (experts ? 1 : 0);
 }
 
 /// common.pt: what torch.save writes of {"checkpoint_version": 3.0, "iteration": 0,
@@ -159,7 +149,7 @@ Result<std::shared_ptr<Definition>> define_megatron(std::shared_ptr<const Catalo
   list = without_axes(*std::move(made));
   if (stacked) {
     for (const ModelTensor& tensor : list.tensors) {
-      if (!tensor.name.starts_with(kLayers) || is_stacked(tensor.name)) continue;
+      if (!tensor.name.starts_with(kLayerPrefix) || is_stacked(tensor.name)) continue;
       return fail(ErrorCode::Unsupported,
                   "{}: layers=stacked: \"{}\": not all layers are alike (Megatron numbers them "
                   "itself)",
@@ -170,8 +160,7 @@ Result<std::shared_ptr<Definition>> define_megatron(std::shared_ptr<const Catalo
   definition->tensors = std::move(list.tensors);
   definition->lender = std::move(list.lender);
   definition->spec = spec;
-  definition->splits.clear();
-  cut(*definition);
+  cut_leading(*definition, numbering_dimensions);
   definition->packaging = {.container = ContainerKind::Dcp,
                            .placement = Placement::Split,
                            .dcp = {.directory = std::string(kDirectory)}};

@@ -10,6 +10,7 @@
 #include <array>
 
 #include "base/size_text.h"
+#include "view/dcp_view.h"
 #include "view/hf_model.h"
 #include "view/maxtext.h"
 #include "view/maxtext_tree.h"
@@ -76,11 +77,18 @@ constexpr std::array<ParameterRow, 10> kMaxTextParameters{
      {"unscaled", kUnscaled, ""}}};
 
 constexpr std::array<std::string_view, 3> kCastDtypes{"bf16", "fp16", "fp32"};
-constexpr std::array<std::string_view, 2> kLayers{"numbered", "stacked"};
-constexpr std::array<ParameterRow, 3> kMegatronParameters{
-    {{"dtype", kCastDtypes, "bf16"}, {"layers", kLayers, "numbered"}, {"unscaled", kUnscaled, ""}}};
+constexpr std::array<std::string_view, 2> kLayerForms{"numbered", "stacked"};
+constexpr std::array<ParameterRow, 3> kMegatronParameters{{{"dtype", kCastDtypes, "bf16"},
+                                                           {"layers", kLayerForms, "numbered"},
+                                                           {"unscaled", kUnscaled, ""}}};
 
-constexpr std::array<ViewRow, 10> kViews{{
+constexpr std::array<std::string_view, 1> kDcpNames{"hf"};
+constexpr std::array<ParameterRow, 4> kDcpParameters{{{"dtype", kCastDtypes, "bf16"},
+                                                      {"experts", kExperts, "source"},
+                                                      {"names", kDcpNames, "hf"},
+                                                      {"unscaled", kUnscaled, ""}}};
+
+constexpr std::array<ViewRow, 11> kViews{{
     {"bf16-safetensors", "Hugging Face model directory, weights in BF16",
      ContainerKind::Safetensors, Placement::Mirrored, DType::BF16, kBf16Parameters},
     {"fp16-safetensors", "Hugging Face model directory, weights in F16", ContainerKind::Safetensors,
@@ -99,6 +107,8 @@ constexpr std::array<ViewRow, 10> kViews{{
      ContainerKind::Orbax, Placement::Split, std::nullopt, kMaxTextParameters},
     {kMegatronView, "checkpoint of Megatron-Core (torch_dist), for --load", ContainerKind::Dcp,
      Placement::Split, std::nullopt, kMegatronParameters},
+    {kDcpView, "checkpoint of torch.distributed.checkpoint, for dcp.load", ContainerKind::Dcp,
+     Placement::Split, std::nullopt, kDcpParameters},
     {kTreeView, "Orbax item: the source's tree and arrays, uncompressed, in chunks",
      ContainerKind::Orbax, Placement::Split, std::nullopt, kTreeParameters},
     {"source",
@@ -146,6 +156,14 @@ Result<std::shared_ptr<Definition>> define_row(std::shared_ptr<const Catalog> ca
       return unsupported(row, obstacles);
     }
     return define_tree(std::move(catalog), row, spec);
+  }
+  if (row.name == kDcpView) {
+    const ViewRow& model = dcp_model_row(spec);
+    if (const auto obstacles = hf_model_obstacles(*catalog, model, unscaled_of(spec));
+        !obstacles.empty()) {
+      return unsupported(row, obstacles);
+    }
+    return define_dcp(std::move(catalog), spec, recipes);
   }
   if (row.name == kMegatronView) return define_megatron(std::move(catalog), spec, recipes);
   const bool maxtext = row.container == ContainerKind::Orbax;
@@ -269,6 +287,10 @@ std::vector<ViewSummary> list_views(const std::shared_ptr<const Catalog>& held,
       MegatronView view = find_megatron_view(held, recipes);
       summary.obstacles = std::move(view.obstacles);
       summary.definition = std::move(view.definition);
+      continue;
+    }
+    if (row.name == kDcpView) {
+      summary.obstacles = summaries.front().obstacles;  // of bf16-safetensors
       continue;
     }
     if (row.container == ContainerKind::Orbax) {

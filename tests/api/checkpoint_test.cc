@@ -44,9 +44,10 @@ TEST(Checkpoint, ListsViewsInTheOrderOfTheDocs) {
     EXPECT_FALSE(view.description.empty()) << view.name;
     names.push_back(view.name);
   }
-  EXPECT_THAT(names, ElementsAre("bf16-safetensors", "fp16-safetensors", "fp32-safetensors",
-                                 "safetensors", "fp32-consolidated", "maxtext-unscanned",
-                                 "maxtext-scanned", "megatron-torch-dist", "orbax", "source"));
+  EXPECT_THAT(names,
+              ElementsAre("bf16-safetensors", "fp16-safetensors", "fp32-safetensors", "safetensors",
+                          "fp32-consolidated", "maxtext-unscanned", "maxtext-scanned",
+                          "megatron-torch-dist", "dcp", "orbax", "source"));
 }
 
 TEST(Checkpoint, GivesOneViewForAllItsSpellings) {

@@ -166,7 +166,7 @@ TEST(ListReport, ListsViewsAtTheRoot) {
   const auto text = list_report(deepseek(), "", ListDetail::Names, ReportFormat::Text);
   EXPECT_EQ(text,
             "bf16-safetensors/\nfp16-safetensors/\nfp32-safetensors/\nfp32-consolidated/\n"
-            "maxtext-unscanned/\nmaxtext-scanned/\nmegatron-torch-dist/\nsource/\n");
+            "maxtext-unscanned/\nmaxtext-scanned/\nmegatron-torch-dist/\ndcp/\nsource/\n");
 }
 
 TEST(ListReport, ListsAViewWithSizesAndExactness) {

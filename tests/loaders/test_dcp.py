@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.distributed.checkpoint.metadata import (ChunkStorageMetadata, MetadataIndex,
                                                    TensorStorageMetadata)
 from safetensors.torch import load_file
-from support import WorkDirectory, mounted, run, same_bits
+from support import TESTS, WorkDirectory, mounted, run, same_bits
 
 
 def model():
@@ -34,7 +34,14 @@ def in_boxes(rng, tensor):
         yield torch.Size([begin for begin, _ in box]), piece.permute(order).contiguous().permute(back)
 
 
-class Dcp(WorkDirectory):
+class DcpDirectory(WorkDirectory):
+    def same(self, got, want):
+        self.assertEqual(set(got), set(want))
+        for name in want:
+            self.assertTrue(same_bits(got[name], want[name]), name)
+
+
+class Dcp(DcpDirectory):
     def save(self, state):
         path = tempfile.mkdtemp(dir=self.work)
         dcp.save(state, checkpoint_id=path, no_dist=True)
@@ -45,11 +52,6 @@ class Dcp(WorkDirectory):
             tensors = {name: tensor.clone() for name, tensor in
                        load_file(mnt / "safetensors/model.safetensors").items()}
         return tensors
-
-    def same(self, got, want):
-        self.assertEqual(set(got), set(want))
-        for name in want:
-            self.assertTrue(same_bits(got[name], want[name]), name)
 
     def test_a_wrapped_model_has_the_names_of_the_model(self):
         for key in ("model", "state_dict", "module", "model_state_dict"):
@@ -119,6 +121,57 @@ class Dcp(WorkDirectory):
             got = load_file(mnt / "safetensors/model.safetensors")
             self.same(got, state["optim"])
             got = None
+
+
+class Written(DcpDirectory):
+    """Checkpoints that ckfs writes, loaded by torch."""
+
+    def loaded(self, directory, want):
+        """What dcp.load puts into zeroed tensors of these shapes."""
+        got = {name: torch.zeros_like(tensor) for name, tensor in want.items()}
+        dcp.load(got, checkpoint_id=directory, no_dist=True)
+        return got
+
+    def test_for_megatron_load_from_a_mount_and_from_a_copy(self):
+        case = TESTS / "data/megatron/back-qwen3-moe"
+        source = case / "source"
+        weights = load_file(source / "model.safetensors")
+        gate, up = (torch.stack([weights[f"model.layers.1.mlp.experts.{e}.{half}_proj.weight"]
+                                 for e in range(4)]) for half in ("gate", "up"))
+        want = {"decoder.layers.1.mlp.experts.experts.linear_fc1.weight": torch.cat([gate, up], 1),
+                "embedding.word_embeddings.weight": weights["model.embed_tokens.weight"]}
+        out = self.work / "out"
+        run("export", source, "megatron-torch-dist", out)
+        with mounted(source, self.work / "mnt") as mnt:
+            for directory in (out / "release", mnt / "megatron-torch-dist/release"):
+                self.same(self.loaded(directory, want), want)
+                common = torch.load(directory / "common.pt")
+                self.assertEqual((0, 3.0), (common["iteration"], common["checkpoint_version"]))
+
+    def test_of_a_model_load_by_its_own_names(self):
+        source = TESTS / "data/megatron/back-qwen3-moe/source"
+        want = load_file(source / "model.safetensors")
+        with mounted(source, self.work / "mnt") as mnt:
+            for view, dtype in (("dcp", torch.bfloat16), ("dcp@dtype=fp32", torch.float32)):
+                cast = {name: tensor.to(dtype) for name, tensor in want.items()}
+                self.same(self.loaded(mnt / view, cast), cast)
+            file = self.work / "state.pt"
+            dcp_to_torch_save(mnt / "dcp", file)
+        self.same(torch.load(file), want)
+
+    def test_are_what_torch_would_write_but_for_places(self):
+        out = self.work / "out"
+        run("export", TESTS / "data/megatron/back-qwen3/source", "megatron-torch-dist", out)
+        with open(out / "release/.metadata", "rb") as file:
+            metadata = pickle.load(file)
+        for name, stored in metadata.state_dict_metadata.items():
+            self.assertIsInstance(stored, TensorStorageMetadata)
+            again = dcp.planner_helpers._create_write_items(name, torch.zeros(
+                stored.size, dtype=stored.properties.dtype))
+            self.assertEqual(stored.properties, again[0].tensor_data.properties, name)
+            for index, chunk in enumerate(stored.chunks):
+                place = metadata.storage_data[MetadataIndex(name, chunk.offsets, index)]
+                self.assertTrue((out / "release" / place.relative_path).is_file())
 
 
 if __name__ == "__main__":

@@ -22,12 +22,12 @@ namespace ckfs {
 namespace {
 
 constexpr std::string_view kTracker = "latest_checkpointed_iteration.txt";
-constexpr std::string_view kFormat = "metadata.json";
-constexpr std::string_view kMegatronMetadata = ".metadata";
+constexpr std::string_view kFormatName = "metadata.json";
+constexpr std::string_view kPickleName = ".metadata";
 constexpr std::string_view kRelease = "release";
 constexpr std::string_view kNemo = "weights/";
 constexpr std::string_view kIteration = "iter_";
-constexpr std::size_t kDigits = 7;
+constexpr std::size_t kIterationDigits = 7;
 constexpr std::size_t kMostListed = 20;
 constexpr std::size_t kMostRead = std::size_t{64} << 10;  // of metadata.json
 
@@ -45,7 +45,8 @@ std::string directory_of_iteration(std::uint64_t number) {
 
 /// The number in such a name; nullopt: another name.
 std::optional<std::uint64_t> iteration_of(std::string_view name) {
-  if (!name.starts_with(kIteration) || name.size() < kIteration.size() + kDigits) return {};
+  if (!name.starts_with(kIteration) || name.size() < kIteration.size() + kIterationDigits)
+    return {};
   const auto number = whole_number(name.substr(kIteration.size()));
   return number && directory_of_iteration(*number) == name ? number : std::nullopt;
 }
@@ -92,19 +93,19 @@ MegatronDirectories find_directories(const SourceTree& tree) {
                       path.substr(slash + 1) == "model_optim_rng.pt";
     if (slash != std::string_view::npos && !rank) continue;
     const bool parts = path.ends_with(".distcp");
-    if (!rank && !parts && path != kFormat && path != kMegatronMetadata) continue;
+    if (!rank && !parts && path != kFormatName && path != kPickleName) continue;
     const auto at = found.try_emplace(std::string(directory)).first;
     MegatronMarks& marks = at->second;
-    marks.format |= path == kFormat;
-    marks.metadata |= path == kMegatronMetadata;
+    marks.format |= path == kFormatName;
+    marks.metadata |= path == kPickleName;
     marks.parts |= parts;
     if (rank && marks.rank.empty()) marks.rank = path;
   }
   return found;
 }
 
-std::string text_of(const SourceTree& tree, const SourceFiles& files, std::string_view path,
-                    std::size_t limit) {
+std::string first_text(const SourceTree& tree, const SourceFiles& files, std::string_view path,
+                       std::size_t limit) {
   const TreeFile* const file = tree.find(path);
   if (file == nullptr) return {};
   const auto bytes = files.store().first_bytes(tree.location(*file), limit);
@@ -112,19 +113,19 @@ std::string text_of(const SourceTree& tree, const SourceFiles& files, std::strin
 }
 
 /// The member of metadata.json that names Megatron's backend; nullopt: it is another's file.
-struct Format {
+struct BackendFormat {
   std::string backend;
   double version = 0;
 };
-std::optional<Format> format_of(const SourceTree& tree, const SourceFiles& files,
-                                std::string_view directory) {
-  const std::string path = fmt::format("{}{}", directory, kFormat);
+std::optional<BackendFormat> format_of(const SourceTree& tree, const SourceFiles& files,
+                                       std::string_view directory) {
+  const std::string path = fmt::format("{}{}", directory, kFormatName);
   const auto root =
-      parse_json_tree(text_of(tree, files, path, kMostRead), path, JsonKeys::LastWins);
+      parse_json_tree(first_text(tree, files, path, kMostRead), path, JsonKeys::LastWins);
   const JsonNode* const backend = root ? root->find("sharded_backend") : nullptr;
   if (backend == nullptr || backend->kind != JsonNode::Kind::String) return std::nullopt;
   const JsonNode* const version = root->find("sharded_backend_version");
-  return Format{backend->text, version != nullptr ? version->number : 1};
+  return BackendFormat{backend->text, version != nullptr ? version->number : 1};
 }
 
 bool is_whole(const SourceTree& tree, const SourceFiles& files, std::string_view directory,
@@ -181,30 +182,30 @@ Result<void> check_format(const SourceTree& tree, const SourceFiles& files,
     return fail(ErrorCode::Unsupported,
                 "{}: no {}, which Megatron writes last: the save was interrupted, or the copy is "
                 "not complete{}",
-                shown, kFormat,
+                shown, kFormatName,
                 marks.metadata
                     ? fmt::format(" ({}/{} by itself opens as plain DCP)", tree.name, directory)
                     : std::string());
   }
   const auto format = format_of(tree, files, directory);
   if (!format) {
-    return fail(ErrorCode::Corrupt, "{}{}: names no sharded_backend", directory, kFormat);
+    return fail(ErrorCode::Corrupt, "{}{}: names no sharded_backend", directory, kFormatName);
   }
   if (format->backend != "torch_dist") {
     return fail(ErrorCode::Unsupported,
-                "{}{}: sharded_backend is {}, and ckfs reads torch_dist: {}", directory, kFormat,
-                quote(format->backend), kRemedy);
+                "{}{}: sharded_backend is {}, and ckfs reads torch_dist: {}", directory,
+                kFormatName, quote(format->backend), kRemedy);
   }
   if (format->version != 1) {
     return fail(ErrorCode::Unsupported,
-                "{}{}: sharded_backend_version is {}, and version 1 is known", directory, kFormat,
-                format->version);
+                "{}{}: sharded_backend_version is {}, and version 1 is known", directory,
+                kFormatName, format->version);
   }
   if (!marks.metadata) {
     return fail(ErrorCode::NotFound,
                 "{}{}: missing beside {} (is the copy complete? names that begin with a dot are "
                 "easily left out)",
-                directory, kMegatronMetadata, kFormat);
+                directory, kPickleName, kFormatName);
   }
   return {};
 }
@@ -212,7 +213,7 @@ Result<void> check_format(const SourceTree& tree, const SourceFiles& files,
 /// The directory that the tracker file names.
 Result<std::string> tracked_directory(const SourceTree& tree, const SourceFiles& files,
                                       const MegatronDirectories& found) {
-  const std::string text = text_of(tree, files, kTracker, 64);
+  const std::string text = first_text(tree, files, kTracker, 64);
   const std::string_view named = trim(text);
   const auto number = whole_number(named);
   if (!number && named != kRelease) {

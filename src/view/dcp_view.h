@@ -1,0 +1,29 @@
+// The view that has the tensors of a Hugging Face view in a checkpoint of
+// torch.distributed.checkpoint, for dcp.load.
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "base/error.h"
+#include "view/recipes/recipe.h"
+#include "view/view.h"
+#include "view/view_table.h"
+
+namespace ckfs {
+
+inline constexpr std::string_view kDcpView = "dcp";
+
+/// Cuts each tensor into a part for each index of its leading dimensions, as many of them as
+/// `dimensions` says, and no more than it has.
+void cut_leading(Definition& definition, std::size_t (*dimensions)(const ModelTensor&));
+
+/// The row of the view whose tensors it has: that of its dtype.
+const ViewRow& dcp_model_row(const ViewSpec& spec);
+
+/// Requires: dcp_model_row() has no obstacles; `spec` is normalized and of this view. Errors: those
+/// of define_hf_model().
+Result<std::shared_ptr<Definition>> define_dcp(std::shared_ptr<const Catalog> catalog,
+                                               const ViewSpec& spec, const Recipes& recipes);
+
+}  // namespace ckfs

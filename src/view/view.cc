@@ -263,6 +263,9 @@ std::vector<ViewSummary> list_views(const std::shared_ptr<const Catalog>& held,
     summary.remarks = hf_model_remarks(catalog, row);
     if (row.dtype && is_maxtext_tree(catalog)) {
       std::ranges::copy(maxtext_notes, std::back_inserter(summary.remarks));
+      if (auto left_out = maxtext_model_remark(catalog, recipes)) {
+        summary.remarks.push_back(*std::move(left_out));
+      }
     }
   }
   for (const RecipeView& recipe : recipes.views) {
